@@ -1,4 +1,4 @@
-/* attr.c - AttributeProto as ops read it, and Constant nodes. */
+/* attr.c - converts AttributeProto to the attributes that ops read; reads Constant nodes. */
 #include "graph/graph_priv.h"
 
 #include <string.h>
@@ -7,9 +7,10 @@
 #include "base/err.h"
 #include "base/text.h"
 
-enum { ATTR_GRAPH = 5, ATTR_TENSORS = 9, ATTR_GRAPHS = 10 }; /* ONNX's numbers, beside enum op_attr_type */
+/* ONNX's numbers that enum op_attr_type lacks */
+enum { ATTR_GRAPH = 5, ATTR_TENSORS = 9, ATTR_GRAPHS = 10 };
 
-/* Files of the oldest tools leave the type out: then the field that is there tells. */
+/* Files of the oldest tools omit the type; the field that is set then determines it. */
 static int attr_type(const Onnx__AttributeProto *p)
 {
     if (p->has_type)
@@ -65,7 +66,7 @@ static int attr_tensor(struct tensor_source *src, const Onnx__TensorProto *p, co
     return rc < 0 ? err_wrap(err, rc, "node '%s': attribute '%s'", node, attr) : 0;
 }
 
-/* A reader that goes by the fields would read a value of another type. */
+/* A reader that selects by field would read a value of another type. */
 int graph_check_attr(const char *node, const Onnx__AttributeProto *p, struct err *err)
 {
     const struct {
@@ -123,7 +124,7 @@ static int read_attr(struct tensor_source *src, const Onnx__AttributeProto *p, c
             return err_set(err, ERR_NOMEM, "node '%s': out of memory", node);
         out->tensor = t;
         if (p->t == NULL)
-            return err_set(err, ERR_INPUT, "node '%s': attribute '%s' holds no tensor", node,
+            return err_set(err, ERR_INPUT, "node '%s': attribute '%s' contains no tensor", node,
                            p->name);
         return attr_tensor(src, p->t, node, p->name, t, err);
     case ATTR_GRAPH:
@@ -152,7 +153,7 @@ static size_t count_names(const char *const *names)
     return n;
 }
 
-/* The row must know the attribute, and it must come once. */
+/* The row must list the attribute, and it must occur once. */
 static int check_attr(const struct graph_node *node, const Onnx__NodeProto *p, size_t i,
                       struct err *err)
 {
@@ -171,7 +172,7 @@ static int check_attr(const struct graph_node *node, const Onnx__NodeProto *p, s
                        p->op_type, node->name, a->name);
     for (k = 0; k < i; k++)
         if (strcmp(p->attribute[k]->name, a->name) == 0)
-            return err_set(err, ERR_INPUT, "%s '%s': attribute '%s' comes twice", p->op_type,
+            return err_set(err, ERR_INPUT, "%s '%s': attribute '%s' occurs twice", p->op_type,
                            node->name, a->name);
     for (k = 0; k < n; k++)
         if (strcmp(known[k], a->name) == 0)
@@ -191,7 +192,8 @@ int graph_read_attrs(struct tensor_source *src, const Onnx__NodeProto *p, struct
 
     if (attrs == NULL)
         return err_set(err, ERR_NOMEM, "node '%s': out of memory", node->name);
-    if (p->n_attribute > 256) /* no operator has thirty; check_attr looks at all before it */
+    if (p->n_attribute > 256) /* no operator has 30; check_attr() compares each with all previous
+                                 ones */
         return err_set(err, ERR_INPUT, "%s '%s' has %zu attributes", p->op_type, node->name,
                        p->n_attribute);
     for (i = 0; i < p->n_attribute && rc == 0; i++) {
@@ -212,12 +214,12 @@ int graph_read_attrs(struct tensor_source *src, const Onnx__NodeProto *p, struct
 static int constant_of(struct tensor *out, enum tensor_dtype dtype, const void *data, size_t n,
                        bool list)
 {
-    static _Alignas(16) uint8_t nothing[16];
+    static _Alignas(16) uint8_t no_elements[16];
 
     *out = (struct tensor){ .dtype = dtype };
     out->shape.rank = list ? 1 : 0;
     out->shape.dim[0] = list ? (int64_t)n : 0;
-    out->data = n > 0 ? (void *)(uintptr_t)data : nothing; /* read only from here on */
+    out->data = n > 0 ? (void *)(uintptr_t)data : no_elements; /* never written afterwards */
     return 0;
 }
 

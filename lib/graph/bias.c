@@ -1,12 +1,15 @@
-/* bias.c - biases that tf2onnx has removed.
+/* bias.c - detects biases that tf2onnx has removed.
  *
- * tf2onnx removes additions of zeros, so the biases of a layer that was never trained are in no tensor and
- * no node of the file. The names of nodes tell which layers have a bias: "dense_1/MatMul" is followed by
- * "dense_1/BiasAdd". A "dense" layer without one, in a file where another dense layer has one, is a question: a new
- * head on a network that was trained has this form. Of the other layers, convolutions for example, many are defined
- * without a bias; a note names them, and dense layers of files in which no dense layer has a bias. Products that a batch normalisation
- * reads need no bias; a job that lists its parameters (model.trainable), and files of `trainerctl recipe
- * tensorflow`, where every weight is a variable under its path, are not asked about. */
+ * tf2onnx removes additions of zeros, so the biases of a layer that was never trained are in no
+ * tensor and no node of the file. Node names show which layers have a bias: "dense_1/MatMul" is
+ * followed by "dense_1/BiasAdd". A "dense" layer without one, in a file where another dense layer
+ * has one, is a question: a new head on a trained network has this form. Many other layers, for
+ * example convolutions, are defined without a bias; they are noted, as are dense layers of files in
+ * which no dense layer has a bias.
+ *
+ * Products that a batch normalization reads need no bias. No question is asked about a job that
+ * lists its parameters (model.trainable), or about files of `trainerctl recipe tensorflow`, in
+ * which every weight is a variable named by its path. */
 #include "graph/param_priv.h"
 
 #include <inttypes.h>
@@ -16,7 +19,7 @@
 #include "base/err.h"
 #include "base/text.h"
 
-enum { LISTED = 8 /* layers that a message names */ };
+enum { LISTED = 8 /* layers that a message lists */ };
 
 struct span {
     const char *at;
@@ -33,8 +36,8 @@ static bool equals(struct span a, const char *b)
     return strlen(b) == a.n && memcmp(a.at, b, a.n) == 0;
 }
 
-/* Takes the last part of a path off, and returns it. */
-static struct span take_last(struct span *path)
+/* Removes the last component of a path and returns it. */
+static struct span pop_last(struct span *path)
 {
     size_t n = path->n;
     struct span last;
@@ -46,20 +49,20 @@ static struct span take_last(struct span *path)
     return last;
 }
 
-/* "net/dense_6_1" of "net/dense_6_1/Tensordot/MatMul". */
+/* "net/dense_6_1" for "net/dense_6_1/Tensordot/MatMul". */
 static struct span layer_of(const struct graph_node *n)
 {
     struct span path = { n->name, strlen(n->name) }, before;
 
-    (void)take_last(&path);
+    (void)pop_last(&path);
     before = path;
-    return equals(take_last(&path), "Tensordot") ? path : before;
+    return equals(pop_last(&path), "Tensordot") ? path : before;
 }
 
-/* "dense" of "net/dense_6_1". */
+/* "dense" for "net/dense_6_1". */
 static struct span class_of(struct span layer)
 {
-    struct span name = take_last(&layer);
+    struct span name = pop_last(&layer);
     size_t n = name.n;
 
     while (n > 0 && name.at[n - 1] >= '0' && name.at[n - 1] <= '9') {
@@ -72,7 +75,8 @@ static struct span class_of(struct span layer)
     return name;
 }
 
-/* A product of a layer with a weight that trains and that has no name of the recipe. */
+/* Returns whether the node is a layer's product with a trained weight whose name was not set by the
+ * recipe. */
 static bool is_product(const struct graph *g, const struct graph_node *n)
 {
     const char *weight;
@@ -131,11 +135,11 @@ static void add_name(struct buf *names, uint32_t *n, const struct graph_node *no
     *n += 1;
 }
 
-static int tell(struct graph *g, const struct graph_opts *opts, const struct buf *certain,
+static int report(struct graph *g, const struct graph_opts *opts, const struct buf *certain,
                 uint32_t n_certain, const char *weight, const struct buf *possible, uint32_t n_possible, struct err *err)
 {
     static const char how[] = "export with the script of `trainerctl recipe tensorflow`, which keeps "
-                              "every variable, and put the list that it prints into \"trainable\"";
+                              "every variable, and copy the list that it prints to \"trainable\"";
     const char *text;
 
     if (certain->failed || possible->failed)
@@ -166,7 +170,7 @@ int graph_check_biases(struct graph *g, const struct graph_opts *opts, struct er
 {
     struct buf certain = { 0 }, possible = { 0 };
     uint32_t n_certain = 0, n_possible = 0, i;
-    const char *weight = ""; /* of the first layer that is asked about */
+    const char *weight = ""; /* of the first layer of the question */
     struct arena mem = { 0 };
     bool *biased;
     int rc;
@@ -189,7 +193,7 @@ int graph_check_biases(struct graph *g, const struct graph_opts *opts, struct er
             add_name(&possible, &n_possible, &g->nodes[i]);
         }
     }
-    rc = tell(g, opts, &certain, n_certain, weight, &possible, n_possible, err);
+    rc = report(g, opts, &certain, n_certain, weight, &possible, n_possible, err);
     buf_fini(&certain);
     buf_fini(&possible);
     arena_fini(&mem);

@@ -7,18 +7,18 @@
 #include "base/err.h"
 #include "graph/graph_priv.h"
 
-enum { IR_VERSION = 8 }; /* of opset 15 to 18; readers of later opsets take it too */
+enum { IR_VERSION = 8 }; /* of opset 15 to 18; readers of later opsets accept it */
 
 struct build {
     struct arena mem;
     Onnx__ModelProto proto;
     Onnx__GraphProto graph;
     bool failed, is_too_large;
-    size_t bytes;          /* of all tensors */
-    Onnx__NodeProto spare; /* takes attributes when memory ran out */
+    size_t bytes;          /* size of all tensors */
+    Onnx__NodeProto spare; /* receives attributes if no node could be allocated */
 };
 
-static void *take(struct build *b, size_t n, size_t size)
+static void *alloc(struct build *b, size_t n, size_t size)
 {
     void *p = arena_array(&b->mem, n, size);
 
@@ -28,7 +28,7 @@ static void *take(struct build *b, size_t n, size_t size)
 
 void *build_alloc(struct build *b, size_t n, size_t size)
 {
-    return take(b, n, size);
+    return alloc(b, n, size);
 }
 
 static char *copy(struct build *b, const char *s)
@@ -39,8 +39,8 @@ static char *copy(struct build *b, const char *s)
     return p;
 }
 
-/* Appends to an array of pointers as protobuf-c has them. Arrays grow at powers of two; what they
- * grow out of stays in the arena. */
+/* Appends to an array of pointers in the form of protobuf-c. Arrays grow at powers of two; the
+ * arena keeps the previous arrays. */
 static void append(struct build *b, void *array, size_t *n, void *item)
 {
     void ***at = array;
@@ -48,7 +48,7 @@ static void append(struct build *b, void *array, size_t *n, void *item)
     if (item == NULL)
         return;
     if ((*n & (*n - 1)) == 0) {
-        void **more = take(b, *n > 0 ? 2 * *n : 1, sizeof(*more));
+        void **more = alloc(b, *n > 0 ? 2 * *n : 1, sizeof(*more));
 
         if (more == NULL)
             return;
@@ -73,7 +73,7 @@ struct build *build_new(const char *graph_name, int64_t opset)
     b->proto.ir_version = IR_VERSION;
     b->proto.producer_name = (char *)(uintptr_t) "trainerd";
     b->graph.name = copy(b, graph_name);
-    id = take(b, 1, sizeof(*id));
+    id = alloc(b, 1, sizeof(*id));
     if (id != NULL) {
         onnx__operator_set_id_proto__init(id);
         id->has_version = 1;
@@ -96,7 +96,7 @@ void build_free(struct build *b)
 
 static Onnx__TensorShapeProto__Dimension *dimension(struct build *b, int64_t dim)
 {
-    Onnx__TensorShapeProto__Dimension *d = take(b, 1, sizeof(*d));
+    Onnx__TensorShapeProto__Dimension *d = alloc(b, 1, sizeof(*d));
 
     if (d == NULL)
         return NULL;
@@ -114,10 +114,10 @@ static Onnx__TensorShapeProto__Dimension *dimension(struct build *b, int64_t dim
 static Onnx__ValueInfoProto *value_info(struct build *b, const char *name, enum tensor_dtype dtype,
                                         const struct shape *shape)
 {
-    Onnx__ValueInfoProto *v = take(b, 1, sizeof(*v));
-    Onnx__TypeProto *type = take(b, 1, sizeof(*type));
-    Onnx__TypeProto__Tensor *tensor = take(b, 1, sizeof(*tensor));
-    Onnx__TensorShapeProto *dims = take(b, 1, sizeof(*dims));
+    Onnx__ValueInfoProto *v = alloc(b, 1, sizeof(*v));
+    Onnx__TypeProto *type = alloc(b, 1, sizeof(*type));
+    Onnx__TypeProto__Tensor *tensor = alloc(b, 1, sizeof(*tensor));
+    Onnx__TensorShapeProto *dims = alloc(b, 1, sizeof(*dims));
     uint32_t i;
 
     if (v == NULL || type == NULL || tensor == NULL || dims == NULL)
@@ -152,7 +152,7 @@ void build_output(struct build *b, const char *name, enum tensor_dtype dtype, st
 static Onnx__TensorProto *tensor(struct build *b, const char *name, enum tensor_dtype dtype,
                                  const struct shape *shape, const void *data)
 {
-    Onnx__TensorProto *t = take(b, 1, sizeof(*t));
+    Onnx__TensorProto *t = alloc(b, 1, sizeof(*t));
     struct tensor like = { .dtype = dtype, .shape = *shape };
     size_t bytes = tensor_bytes(&like);
     uint32_t i;
@@ -167,8 +167,8 @@ static Onnx__TensorProto *tensor(struct build *b, const char *name, enum tensor_
     t->has_data_type = t->has_raw_data = 1;
     t->data_type = (int32_t)dtype;
     t->n_dims = shape->rank;
-    t->dims = take(b, TENSOR_MAX_RANK, sizeof(*t->dims));
-    t->raw_data.data = take(b, bytes, 1);
+    t->dims = alloc(b, TENSOR_MAX_RANK, sizeof(*t->dims));
+    t->raw_data.data = alloc(b, bytes, 1);
     if (t->dims == NULL || t->raw_data.data == NULL)
         return NULL;
     t->raw_data.len = bytes;
@@ -207,7 +207,7 @@ static void add_names(struct build *b, char ***array, size_t *n, const char *nam
 
 void build_node(struct build *b, const char *op, const char *inputs, const char *outputs)
 {
-    Onnx__NodeProto *node = take(b, 1, sizeof(*node));
+    Onnx__NodeProto *node = alloc(b, 1, sizeof(*node));
 
     if (node == NULL)
         return;
@@ -218,10 +218,10 @@ void build_node(struct build *b, const char *op, const char *inputs, const char 
     append(b, &b->graph.node, &b->graph.n_node, node);
 }
 
-/* NULL: out of memory. */
+/* Returns NULL if memory runs out. */
 static Onnx__AttributeProto *attribute(struct build *b, const char *name, enum op_attr_type type)
 {
-    Onnx__AttributeProto *a = take(b, 1, sizeof(*a));
+    Onnx__AttributeProto *a = alloc(b, 1, sizeof(*a));
     Onnx__NodeProto *node = b->graph.n_node > 0 ? b->graph.node[b->graph.n_node - 1] : &b->spare;
 
     if (a == NULL)
@@ -260,7 +260,7 @@ void build_ints(struct build *b, const char *name, const int64_t *values, size_t
 
     if (a == NULL)
         return;
-    a->ints = take(b, n, sizeof(*values));
+    a->ints = alloc(b, n, sizeof(*values));
     if (a->ints != NULL && n > 0)
         memcpy(a->ints, values, n * sizeof(*values));
     a->n_ints = a->ints != NULL ? n : 0;
@@ -288,7 +288,7 @@ void build_constant(struct build *b, const char *name, enum tensor_dtype dtype, 
         a->t = tensor(b, name, dtype, &shape, data);
 }
 
-/* ---- the whole ---- */
+/* ---- the model ---- */
 
 bool build_failed(const struct build *b)
 {
@@ -304,10 +304,9 @@ int build_save(struct build *b, const char *path, struct err *err)
 {
     if (b->is_too_large)
         return err_set(err, ERR_UNSUPPORTED,
-                       "make '%s': its weights need more than the 2 GiB that an "
-                       "ONNX file may have",
+                       "write '%s': the weights exceed the limit of an ONNX file of 2 GiB",
                        path);
     if (b->failed)
-        return err_set(err, ERR_NOMEM, "make '%s': out of memory", path);
+        return err_set(err, ERR_NOMEM, "write '%s': out of memory", path);
     return graph_write_model(&b->proto, path, err);
 }

@@ -1,6 +1,6 @@
-/* control.c - If, Loop and Scan, as far as import knows them: rows without kernels, and the graphs
- * inside of them. They have no place in a flat list of calls, so the planner takes them apart
- * (plan_control.c): what they do must be known once shapes are. */
+/* control.c - the rows of If, Loop and Scan, which have no kernels, and their bodies. A flat list
+ * of calls cannot contain them, so the planner expands them (plan_control.c): conditions and
+ * iteration counts must be known once shapes are known. */
 #include "graph/graph_priv.h"
 
 #include <string.h>
@@ -55,7 +55,7 @@ bool graph_is_control(const struct op_def *def)
     return def >= rows && def < rows + COUNT_OF(rows);
 }
 
-uint32_t graph_carried(const struct graph_node *n)
+uint32_t graph_n_carried(const struct graph_node *n)
 {
     const struct graph_body *body = &n->bodies[0];
     int64_t scanned = 0;

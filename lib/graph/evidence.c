@@ -1,7 +1,7 @@
-/* evidence.c - collects what the exporter's metadata state about the initializers. See evidence.h.
+/* evidence.c - collects the exporter's metadata about the initializers. See evidence.h.
  *
- * Metadata are untrusted text: each pass is linear in their length, look-ups use a keyed hash, and the
- * memory that the tables need is charged to the budget of the file. */
+ * Metadata are untrusted text: each pass is linear in their length, look-ups use a keyed hash, and
+ * the memory of the tables is subtracted from the budget of the file. */
 #include "graph/evidence.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 #include "base/err.h"
 #include "graph/graph_priv.h"
 
-enum { COST_OF_TEXT = 8 /* bytes of tables for each byte of metadata */ };
+enum { COST_OF_TEXT = 8 /* bytes of tables per byte of metadata */ };
 
 static const char signature_key[] = "pkg.torch.export.ExportedProgram.graph_signature";
 static const char kind_key[] = "pkg.torch.export.graph_signature.InputSpec.kind";
@@ -23,7 +23,8 @@ static int no_memory(struct err *err)
     return err_set(err, ERR_NOMEM, "metadata of the model: out of memory");
 }
 
-static const char *find(Onnx__StringStringEntryProto *const *list, size_t n, const char *key)
+static const char *find_metadata(Onnx__StringStringEntryProto *const *list, size_t n,
+                                 const char *key)
 {
     size_t i;
 
@@ -35,7 +36,7 @@ static const char *find(Onnx__StringStringEntryProto *const *list, size_t n, con
 
 const char *graph_fx_text(const Onnx__NodeProto *n)
 {
-    return find(n->metadata_props, n->n_metadata_props, fx_key);
+    return find_metadata(n->metadata_props, n->n_metadata_props, fx_key);
 }
 
 static int charge(struct graph *g, const char *text, struct err *err)
@@ -43,20 +44,20 @@ static int charge(struct graph *g, const char *text, struct err *err)
     uint64_t cost = text != NULL ? COST_OF_TEXT * (uint64_t)strlen(text) : 0;
 
     if (cost > g->unpack_budget)
-        return err_set(err, ERR_INPUT, "the model has far more metadata than a file of this size "
-                                       "should need");
+        return err_set(err, ERR_INPUT, "the model has more metadata than the limit for a file of "
+                                       "this size");
     g->unpack_budget -= cost;
     return 0;
 }
 
-static int put(struct map *m, const char *key, uint64_t value, struct err *err)
+static int add_to_map(struct map *m, const char *key, uint64_t value, struct err *err)
 {
     return map_put(m, key, value) == MAP_NOMEM ? no_memory(err) : 0;
 }
 
 /* ---- the signature ---- */
 
-/* The string in quotes after "target="; NULL: the line has none. */
+/* The quoted string after "target="; NULL: the line has none. */
 static char *target_of(struct arena *mem, const char *line, size_t n)
 {
     const char *at = memmem(line, n, "target=", 7), *end;
@@ -67,7 +68,7 @@ static char *target_of(struct arena *mem, const char *line, size_t n)
     return end != NULL ? arena_strndup(mem, at + 8, (size_t)(end - at - 8)) : NULL;
 }
 
-/* "p_fc_weight: PARAMETER target='fc.weight'" */
+/* Parses "p_fc_weight: PARAMETER target='fc.weight'". */
 static int read_line(struct graph *g, const char *line, size_t n, struct err *err)
 {
     struct evidence *e = &g->evidence;
@@ -97,9 +98,9 @@ static int read_line(struct graph *g, const char *line, size_t n, struct err *er
     if (strlen(t->placeholder) >= FX_MAX_NAME || strlen(t->name) >= FX_MAX_NAME)
         return err_set(err, ERR_INPUT, "the signature of the module has a name of more than %d bytes",
                        FX_MAX_NAME - 1);
-    rc = put(&e->by_placeholder, t->placeholder, e->n_targets, err);
+    rc = add_to_map(&e->by_placeholder, t->placeholder, e->n_targets, err);
     if (rc == 0)
-        rc = put(&e->by_name, t->name, e->n_targets, err);
+        rc = add_to_map(&e->by_name, t->name, e->n_targets, err);
     e->n_targets++;
     return rc;
 }
@@ -134,7 +135,7 @@ static int read_signature(struct graph *g, const char *text, struct err *err)
 
 /* ---- initializers ---- */
 
-/* The names in "['fc.weight', 'val_1']". */
+/* Parses the names in "['fc.weight', 'val_1']". */
 static int read_sources(struct graph *g, const char *text, struct evidence_tensor *t,
                         struct err *err)
 {
@@ -149,7 +150,7 @@ static int read_sources(struct graph *g, const char *text, struct evidence_tenso
         if (end == NULL)
             break;
         if (fx_copy((struct fx_span){ at, (size_t)(end - at) }, name)) {
-            rc = put(&e->sources, name, 0, err);
+            rc = add_to_map(&e->sources, name, 0, err);
             if (!map_get(&e->by_name, name, &target)) {
                 t->n_others++;
             } else if (e->targets[target].is_parameter) {
@@ -190,14 +191,14 @@ static int read_tensor(struct graph *g, const char *name, const char *kind, cons
     } else if (folded != NULL) {
         rc = read_sources(g, folded, &t, err);
         t.kind = t.n_sources > 0 ? EVIDENCE_FOLDED : EVIDENCE_CONSTANT;
-        /* PyTorch 2.15 folds Bernoulli of a constant, which it must not: torch.bernoulli(mask) */
+        /* PyTorch 2.15 incorrectly folds Bernoulli of a constant: torch.bernoulli(mask) */
         if (t.kind == EVIDENCE_CONSTANT && strncmp(name, "bernoulli", 9) == 0)
             t.refusal = "random numbers that the exporter drew once and stored, so that every step "
                         "would use the same";
     }
     if (rc == 0 && !VEC_PUSH(e->tensors, t))
         rc = no_memory(err);
-    return rc < 0 ? rc : put(&e->by_tensor, name, e->tensors.n - 1, err);
+    return rc < 0 ? rc : add_to_map(&e->by_tensor, name, e->tensors.n - 1, err);
 }
 
 static int map_infos(const Onnx__GraphProto *p, struct map *infos, struct err *err)
@@ -207,7 +208,7 @@ static int map_infos(const Onnx__GraphProto *p, struct map *infos, struct err *e
 
     for (i = 0; i < p->n_value_info && rc == 0; i++)
         if (p->value_info[i]->name != NULL && p->value_info[i]->n_metadata_props > 0)
-            rc = put(infos, p->value_info[i]->name, i, err);
+            rc = add_to_map(infos, p->value_info[i]->name, i, err);
     return rc;
 }
 
@@ -219,8 +220,8 @@ static int read_tensors(struct graph *g, const struct map *infos, struct err *er
 
     for (i = 0; i < p->n_initializer && rc == 0; i++) {
         const Onnx__TensorProto *t = p->initializer[i];
-        const char *kind = find(t->metadata_props, t->n_metadata_props, kind_key);
-        const char *folded = find(t->metadata_props, t->n_metadata_props, folded_key);
+        const char *kind = find_metadata(t->metadata_props, t->n_metadata_props, kind_key);
+        const char *folded = find_metadata(t->metadata_props, t->n_metadata_props, folded_key);
         uint64_t k;
 
         if (t->name == NULL)
@@ -229,9 +230,9 @@ static int read_tensors(struct graph *g, const struct map *infos, struct err *er
             const Onnx__ValueInfoProto *v = p->value_info[k];
 
             if (kind == NULL)
-                kind = find(v->metadata_props, v->n_metadata_props, kind_key);
+                kind = find_metadata(v->metadata_props, v->n_metadata_props, kind_key);
             if (folded == NULL)
-                folded = find(v->metadata_props, v->n_metadata_props, folded_key);
+                folded = find_metadata(v->metadata_props, v->n_metadata_props, folded_key);
         }
         rc = read_tensor(g, t->name, kind, folded, err);
     }
@@ -254,12 +255,12 @@ static int name_results(struct graph *g, struct err *err)
         rc = charge(g, text, err);
         fx_parse(text, &fx);
         if (rc == 0 && fx.name.n > 0 && fx_copy(fx.name, name))
-            rc = put(&g->evidence.fx_names, name, i, err);
+            rc = add_to_map(&g->evidence.fx_names, name, i, err);
     }
     return rc;
 }
 
-/* Does a node or an initializer of the file stand for this result of an FX node? */
+/* Returns whether a node or an initializer of the file represents this result of an FX node. */
 static bool is_known(const struct evidence *e, const char *name)
 {
     uint64_t k;
@@ -297,7 +298,7 @@ static int read_mentions(struct graph *g, struct fx_span text, struct err *err)
     return 0;
 }
 
-/* Graphs inside of nodes are opaque bytes here; a name in them is found all the same. */
+/* Nested graphs are opaque bytes here; names in the bytes are found nevertheless. */
 static int read_bodies(struct graph *g, const Onnx__NodeProto *n, struct err *err)
 {
     size_t i;
@@ -315,7 +316,7 @@ static int read_bodies(struct graph *g, const Onnx__NodeProto *n, struct err *er
 int graph_evidence_collect(struct graph *g, struct err *err)
 {
     const Onnx__GraphProto *p = g->model->graph;
-    const char *signature = find(p->metadata_props, p->n_metadata_props, signature_key);
+    const char *signature = find_metadata(p->metadata_props, p->n_metadata_props, signature_key);
     struct map infos = { 0 };
     struct fx fx;
     size_t i;
@@ -343,7 +344,7 @@ int graph_evidence_collect(struct graph *g, struct err *err)
     return rc;
 }
 
-/* ---- answers ---- */
+/* ---- queries ---- */
 
 uint32_t graph_next_unseen(const struct evidence *e, uint32_t from)
 {

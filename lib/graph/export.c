@@ -1,7 +1,7 @@
-/* export.c - the trained model, for inference.
+/* export.c - writes the trained model for inference.
  *
- * The message that came is written again, with shallow copies where something changes: weights
- * point into the caller's arena, so nothing large is copied, and packing streams to the file. */
+ * The imported message is written again, with shallow copies of the parts that change. Weights
+ * point into the caller's arena, so no large data is copied, and packing streams to the file. */
 #include "graph/graph_priv.h"
 
 #include <errno.h>
@@ -21,30 +21,30 @@
 
 enum {
     BUFFER_BYTES = 256 << 10,
-    OUTSIDE_MIN_BYTES = 1024, /* smaller tensors stay in the model */
-    OUTSIDE_ALIGN = 4096,     /* so that a reader may map them */
-    IR_COPIES = 4,            /* from this IR version initializers need not be inputs too */
+    EXTERNAL_MIN_BYTES = 1024, /* smaller tensors remain in the model */
+    EXTERNAL_ALIGN = 4096,     /* allows a reader to map the tensors */
+    IR_COPIES = 4,            /* from this IR version on, initializers need not be inputs too */
     LOCATION_EXTERNAL = 1,
 };
 
-static const uint64_t inline_max = 1900000000; /* a protobuf ends at 2 GiB */
+static const uint64_t inline_max = 1900000000; /* limit of protobuf: 2 GiB */
 
 static int no_memory(struct err *err)
 {
     return err_set(err, ERR_NOMEM, "out of memory");
 }
 
-/* ---- a file that appears whole or not at all ---- */
+/* ---- atomic replacement of a file ---- */
 
 struct out {
-    ProtobufCBuffer base; /* first: pack calls append() with it */
+    ProtobufCBuffer base; /* first member: pack passes its address to append() */
     int fd;
     char *temporary; /* owned */
     const char *path;
     uint8_t *buffer; /* owned */
     size_t used;
-    uint64_t written; /* with what is in the buffer */
-    int rc;           /* the first failure: what follows is dropped */
+    uint64_t written; /* bytes, including those in the buffer */
+    int rc;           /* the first error; later output is discarded */
     struct err *err;
 };
 
@@ -72,12 +72,12 @@ static void append(ProtobufCBuffer *base, size_t n, const uint8_t *bytes)
     o->used += n;
 }
 
-/* Ends in any state; a file that was not committed is removed. */
+/* Closes the file in any state; a file that was not published is removed. */
 static void out_close(struct out *o)
 {
     if (o->fd >= 0) {
         close(o->fd);
-        (void)unlink(o->temporary); /* nothing more can be done */
+        (void)unlink(o->temporary); /* the close path cannot report an error */
     }
     free(o->temporary);
     free(o->buffer);
@@ -92,7 +92,7 @@ static int out_open(struct out *o, const char *path, struct err *err)
     *o = (struct out){ .base = { append }, .fd = -1, .path = path, .err = err };
     rc = rng_os(&random, sizeof(random));
     if (rc < 0)
-        return err_set(err, ERR_IO, "the kernel gives no random bytes");
+        return err_set(err, ERR_IO, "cannot read random bytes from the kernel");
     o->buffer = malloc(BUFFER_BYTES);
     if (asprintf(&o->temporary, "%s.tmp-%016" PRIx64, path, random) < 0)
         o->temporary = NULL;
@@ -109,7 +109,7 @@ static int out_open(struct out *o, const char *path, struct err *err)
     return 0;
 }
 
-/* Makes the bytes durable, still under the temporary name. */
+/* Makes the bytes durable under the temporary name. */
 static int out_sync(struct out *o)
 {
     flush(o);
@@ -126,7 +126,7 @@ static int out_publish(struct out *o)
     if ((fault_hit("export.rename") ? (errno = EIO, -1) : rename(o->temporary, o->path)) < 0)
         return err_sys(o->err, errno, "rename '%s' to '%s'", o->temporary, o->path);
     close(o->fd);
-    o->fd = -1; /* it is the reader's now */
+    o->fd = -1; /* published: out_close() must not remove it */
     dir = fs_dirname(o->path);
     if (dir == NULL)
         return no_memory(o->err);
@@ -141,18 +141,19 @@ struct exporter {
     const struct graph *g;
     const float *arena;
     struct arena mem;
-    Onnx__ModelProto model; /* shallow copies of the graph's */
+    Onnx__ModelProto model; /* shallow copies of the graph's messages */
     Onnx__GraphProto graph;
     uint64_t weight_bytes;
 };
 
-/* The numbers a value has now. */
+/* The current data of a value. */
 static const void *value_data(const struct exporter *e, const struct graph_value *v)
 {
     return v->kind == VALUE_PARAM ? e->arena + e->g->params[v->index].offset : v->tensor.data;
 }
 
-/* The values in the type that the file has: the graph around them computes in it. NULL: no memory. */
+/* The values converted to the type in the file, which the surrounding graph requires. NULL: out of
+ * memory. */
 static const void *narrowed(struct exporter *e, const Onnx__TensorProto *t,
                             const struct graph_value *v)
 {
@@ -164,7 +165,7 @@ static const void *narrowed(struct exporter *e, const Onnx__TensorProto *t,
     return data;
 }
 
-/* Elements of 4 or 2 bits as files hold them, several in a byte. NULL: no memory. */
+/* Elements of 4 or 2 bits in the packed form of files. NULL: out of memory. */
 static const void *packed(struct exporter *e, const struct tensor *t)
 {
     uint8_t *data = arena_alloc(&e->mem, tensor_file_bytes(t));
@@ -174,8 +175,8 @@ static const void *packed(struct exporter *e, const struct tensor *t)
     return data;
 }
 
-/* Raw bytes instead of whatever held the data. */
-static int put_raw(struct exporter *e, Onnx__TensorProto *t, const struct graph_value *v,
+/* Replaces the data of a tensor, in any storage field, by raw bytes. */
+static int set_raw_data(struct exporter *e, Onnx__TensorProto *t, const struct graph_value *v,
                    struct err *err)
 {
     bool is_narrow = v->tensor.dtype == TENSOR_F32 &&
@@ -191,13 +192,14 @@ static int put_raw(struct exporter *e, Onnx__TensorProto *t, const struct graph_
     t->has_data_location = 0;
     t->has_raw_data = 1;
     t->raw_data.len = is_narrow ? tensor_bytes(&v->tensor) / 2 : tensor_file_bytes(&v->tensor);
-    t->raw_data.data = (uint8_t *)(uintptr_t)data; /* only ever read */
+    t->raw_data.data = (uint8_t *)(uintptr_t)data; /* never written */
     e->weight_bytes += t->raw_data.len;
     return 0;
 }
 
-/* Weights get their new values; data that lay outside comes in, the model may move. */
-static int put_initializers(struct exporter *e, struct err *err)
+/* Writes the current values of weights, and includes external data, because the model may be
+ * moved. */
+static int copy_initializers(struct exporter *e, struct err *err)
 {
     const struct graph *g = e->g;
     Onnx__GraphProto *p = &e->graph;
@@ -224,7 +226,7 @@ static int put_initializers(struct exporter *e, struct err *err)
         if (v->initializer == GRAPH_NONE)
             continue;
         t = &copies[v->initializer];
-        if (v->identity != GRAPH_NONE) { /* takes the place of that Identity node */
+        if (v->identity != GRAPH_NONE) { /* the initializer replaces that Identity node */
             t = list[p->n_initializer] = &copies[p->n_initializer];
             p->n_initializer++;
             *t = *g->model->graph->initializer[v->initializer];
@@ -232,7 +234,7 @@ static int put_initializers(struct exporter *e, struct err *err)
         }
         if (v->kind == VALUE_PARAM || v->identity != GRAPH_NONE || v->is_loaded ||
             t->data_location == LOCATION_EXTERNAL)
-            rc = put_raw(e, t, v, err);
+            rc = set_raw_data(e, t, v, err);
         if (rc < 0)
             return rc;
     }
@@ -244,9 +246,9 @@ static int put_initializers(struct exporter *e, struct err *err)
     return 0;
 }
 
-/* ---- training switched off ---- */
+/* ---- inference form ---- */
 
-/* No training_mode, and the normalised values are the only output. */
+/* Removes training_mode, and all outputs but the normalized values. */
 static int infer_batch_norm(struct exporter *e, Onnx__NodeProto *n, struct err *err)
 {
     Onnx__AttributeProto **kept = arena_array(&e->mem, n->n_attribute, sizeof(*kept));
@@ -264,7 +266,8 @@ static int infer_batch_norm(struct exporter *e, Onnx__NodeProto *n, struct err *
     return 0;
 }
 
-/* Without its third input (opset 12) it lets everything pass; before, it does so anyway. */
+/* Removes the third input (training_mode, from opset 12 on), after which the node copies its input.
+ * Nodes of older opsets do so already. */
 static int infer_dropout(struct exporter *e, Onnx__NodeProto *n, struct err *err)
 {
     (void)e, (void)err;
@@ -281,22 +284,22 @@ static const struct {
     { "Dropout", infer_dropout },
 };
 
-static int put_nodes(struct exporter *e, struct err *err)
+static int copy_nodes(struct exporter *e, struct err *err)
 {
     const struct graph *g = e->g;
     const Onnx__GraphProto *from = g->model->graph;
     Onnx__NodeProto **list = arena_array(&e->mem, from->n_node, sizeof(*list));
-    bool *gone = arena_array(&e->mem, from->n_node, sizeof(*gone));
+    bool *removed = arena_array(&e->mem, from->n_node, sizeof(*removed));
     size_t n = 0, i, k;
     int rc = 0;
 
-    if (list == NULL || gone == NULL)
+    if (list == NULL || removed == NULL)
         return no_memory(err);
     for (i = 0; i < g->n_values; i++)
         if (g->values[i].identity != GRAPH_NONE)
-            gone[g->values[i].identity] = true;
+            removed[g->values[i].identity] = true;
     for (i = 0; i < from->n_node && rc == 0; i++) {
-        if (gone[i])
+        if (removed[i])
             continue;
         list[n] = from->node[i];
         for (k = 0; k < sizeof(switches) / sizeof(switches[0]) && rc == 0; k++) {
@@ -318,8 +321,8 @@ static int put_nodes(struct exporter *e, struct err *err)
     return rc;
 }
 
-/* Inputs that repair.c dropped. */
-static int drop_inputs(struct exporter *e, struct err *err)
+/* Removes the inputs that repair.c removed. */
+static int remove_inputs(struct exporter *e, struct err *err)
 {
     const struct graph *g = e->g;
     uint32_t i;
@@ -346,14 +349,14 @@ static int drop_inputs(struct exporter *e, struct err *err)
     return 0;
 }
 
-/* ---- what nothing reads any more ---- */
+/* ---- unread constants ---- */
 
 static bool is_same(const char *a, const char *b)
 {
     return a != NULL && b != NULL && strcmp(a, b) == 0;
 }
 
-/* Graphs inside of nodes are opaque bytes here; the imported nodes list what those read from outside. */
+/* Nested graphs are opaque bytes here; the imported nodes list the outer values that they read. */
 static bool is_captured(const struct graph *g, const char *name)
 {
     uint32_t i, k;
@@ -376,14 +379,14 @@ static bool is_read(const struct exporter *e, const char *name)
     for (i = 0; i < e->graph.n_output; i++)
         if (is_same(e->graph.output[i]->name, name))
             return true;
-    /* An initializer that is listed as an input too would become an input that must be fed. */
+    /* Without the initializer, an input of the same name would have to be fed. */
     for (i = 0; i < e->graph.n_input; i++)
         if (is_same(e->graph.input[i]->name, name))
             return true;
     return is_captured(e->g, name);
 }
 
-/* Removes the initializer, or the Constant, of this name. The lists are the exporter's own. */
+/* Removes the initializer or Constant node of this name. The exporter owns both lists. */
 static void remove_constant(struct exporter *e, const char *name)
 {
     size_t n = 0, i;
@@ -401,8 +404,8 @@ static void remove_constant(struct exporter *e, const char *name)
     e->graph.n_node = n;
 }
 
-/* The training_mode of Dropout nodes, and what import has noted: a runtime warns of an initializer that
- * no node reads. */
+/* Removes unread training_mode constants of Dropout nodes, and unread constants that import
+ * recorded: runtimes warn about an initializer that no node reads. */
 static void remove_unread(struct exporter *e)
 {
     const Onnx__GraphProto *from = e->g->model->graph;
@@ -418,16 +421,16 @@ static void remove_unread(struct exporter *e)
         const char *mode = is_same(p->op_type, "Dropout") && p->n_input > 2 ? p->input[2] : NULL;
 
         if (mode == NULL || mode[0] == '\0' || is_same(mode, last))
-            continue; /* exporters share one mode: it is looked up once */
+            continue; /* exporters share one training_mode; it is searched once */
         last = mode;
         if (!is_read(e, mode))
             remove_constant(e, mode);
     }
 }
 
-/* ---- weights beside the model ---- */
+/* ---- external data ---- */
 
-static int put_entry(struct exporter *e, Onnx__TensorProto *t, char *key, char *value,
+static int add_external_entry(struct exporter *e, Onnx__TensorProto *t, char *key, char *value,
                      struct err *err)
 {
     Onnx__StringStringEntryProto *entry = arena_alloc(&e->mem, sizeof(*entry));
@@ -441,22 +444,23 @@ static int put_entry(struct exporter *e, Onnx__TensorProto *t, char *key, char *
     return 0;
 }
 
-static int move_outside(struct exporter *e, Onnx__TensorProto *t, const char *location,
+static int move_to_external(struct exporter *e, Onnx__TensorProto *t, const char *location,
                         struct out *data, struct err *err)
 {
-    static const uint8_t zeros[OUTSIDE_ALIGN];
-    size_t gap = (OUTSIDE_ALIGN - data->written % OUTSIDE_ALIGN) % OUTSIDE_ALIGN;
+    static const uint8_t zeros[EXTERNAL_ALIGN];
+    size_t gap = (EXTERNAL_ALIGN - data->written % EXTERNAL_ALIGN) % EXTERNAL_ALIGN;
     int rc;
 
     append(&data->base, gap, zeros);
     t->external_data = arena_array(&e->mem, 3, sizeof(*t->external_data));
     if (t->external_data == NULL)
         return no_memory(err);
-    rc = put_entry(e, t, "location", arena_strdup(&e->mem, location), err);
+    rc = add_external_entry(e, t, "location", arena_strdup(&e->mem, location), err);
     if (rc == 0)
-        rc = put_entry(e, t, "offset", arena_printf(&e->mem, "%" PRIu64, data->written), err);
+        rc = add_external_entry(e, t, "offset", arena_printf(&e->mem, "%" PRIu64, data->written),
+                                err);
     if (rc == 0)
-        rc = put_entry(e, t, "length", arena_printf(&e->mem, "%zu", t->raw_data.len), err);
+        rc = add_external_entry(e, t, "length", arena_printf(&e->mem, "%zu", t->raw_data.len), err);
     append(&data->base, t->raw_data.len, t->raw_data.data);
     t->has_raw_data = 0;
     t->has_data_location = 1;
@@ -464,7 +468,8 @@ static int move_outside(struct exporter *e, Onnx__TensorProto *t, const char *lo
     return rc < 0 ? rc : data->rc;
 }
 
-static int put_outside(struct exporter *e, const char *data_path, struct out *data, struct err *err)
+static int write_external_data(struct exporter *e, const char *data_path, struct out *data,
+                               struct err *err)
 {
     const char *slash = strrchr(data_path, '/');
     size_t i;
@@ -473,13 +478,13 @@ static int put_outside(struct exporter *e, const char *data_path, struct out *da
     for (i = 0; i < e->graph.n_initializer && rc == 0; i++) {
         Onnx__TensorProto *t = e->graph.initializer[i];
 
-        if (t->has_raw_data && t->raw_data.len >= OUTSIDE_MIN_BYTES)
-            rc = move_outside(e, t, slash != NULL ? slash + 1 : data_path, data, err);
+        if (t->has_raw_data && t->raw_data.len >= EXTERNAL_MIN_BYTES)
+            rc = move_to_external(e, t, slash != NULL ? slash + 1 : data_path, data, err);
     }
     return rc == 0 ? out_sync(data) : rc;
 }
 
-/* ---- */
+/* ---- writing ---- */
 
 static int pack(const Onnx__ModelProto *model, struct out *o)
 {
@@ -488,7 +493,7 @@ static int pack(const Onnx__ModelProto *model, struct out *o)
     if (n > INT32_MAX)
         return err_set(o->err, ERR_UNSUPPORTED,
                        "the model needs %zu bytes without its weights, "
-                       "and a protobuf ends at 2 GiB",
+                       "but protobuf allows at most 2 GiB",
                        n);
     onnx__model_proto__pack_to_buffer(model, &o->base);
     return out_sync(o);
@@ -502,15 +507,15 @@ static int write_model(struct exporter *e, const char *path, uint64_t limit, str
     int rc = data_path != NULL ? 0 : no_memory(err);
 
     if (rc == 0 && is_split)
-        rc = put_outside(e, data_path, &data, err);
+        rc = write_external_data(e, data_path, &data, err);
     if (rc == 0)
         rc = out_open(&model, path, err);
     if (rc == 0)
         rc = pack(&e->model, &model);
-    /* Two files cannot change at once: between the renames no model is better than an old one
-     * that reads new weights. */
+    /* Two files cannot be replaced atomically. Between the renames there must be no model: an old
+     * model would read the new weights. */
     if (rc == 0 && is_split && unlink(path) < 0 && errno != ENOENT)
-        rc = err_sys(err, errno, "remove the model before '%s'", path);
+        rc = err_sys(err, errno, "remove the previous model '%s'", path);
     if (rc == 0 && is_split)
         rc = out_publish(&data);
     if (rc == 0)
@@ -540,11 +545,11 @@ int graph_export_split(const struct graph *g, const float *arena, const char *pa
     int rc;
 
     e.model.graph = &e.graph;
-    rc = put_initializers(&e, err);
+    rc = copy_initializers(&e, err);
     if (rc == 0)
-        rc = put_nodes(&e, err);
+        rc = copy_nodes(&e, err);
     if (rc == 0)
-        rc = drop_inputs(&e, err);
+        rc = remove_inputs(&e, err);
     if (rc == 0)
         remove_unread(&e);
     if (rc == 0)

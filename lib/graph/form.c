@@ -1,10 +1,10 @@
-/* form.c - what the form of the graph states about initializers, in files without a signature.
+/* form.c - classifies initializers by the form of the graph, in files without a signature.
  *
- * A weight, bias or scale is read in the place that an op has for it; a vector that is added to an
- * activation or scales its channels is a bias or a scale that the exporter wrote as Add and Mul. An
- * exponent, a bound, a divisor, a mask and a single number are constants of the formula. The role of a
- * value also goes through ops that only rearrange elements, so a Transpose between a weight and its
- * product changes nothing. What remains is unclear: a table of positions may be learned or not. */
+ * Ops have certain inputs for weights, biases and scales. A vector that is added to an activation
+ * or scales its channels is a bias or a scale that the exporter wrote as Add and Mul. An exponent,
+ * a bound, a divisor, a mask and a single number are constants of the formula. The role of a value
+ * passes through ops that only rearrange elements, so a Transpose between a weight and its product
+ * has no effect. Other tensors are unclear: a table of positions may be learned or not. */
 #include "graph/param_priv.h"
 
 #include <math.h>
@@ -15,21 +15,21 @@
 #include "base/text.h"
 
 enum role {
-    ROLE_PARAM = 1,     /* the place that an op has for a parameter */
-    ROLE_CONST = 2,     /* exponent, bound, divisor, subtrahend */
+    ROLE_PARAM = 1,     /* an input that an op reserves for a parameter */
+    ROLE_CONST = 2,     /* exponent, bound, divisor or subtrahend */
     ROLE_ADDED = 4,     /* added to an activation */
     ROLE_SCALES = 8,    /* multiplied with an activation */
-    ROLE_RAW = 16,      /* combined with an input of the graph that no weight has changed yet */
+    ROLE_RAW = 16,      /* combined with an input of the graph before any weight was applied */
     ROLE_OTHER = 32,
     ROLE_ONE_BIAS = 64, /* added to a product of width 1 */
-    ROLE_STATE = 128,   /* the state in which a recurrent layer or a loop begins */
+    ROLE_STATE = 128,   /* initial state of a recurrent layer or a loop */
     ROLE_LSTM_BIAS = 256,
     ROLE_BIAS = 512,    /* added to the product of an activation and a weight */
 };
 
-static const struct place { /* inputs of an op by their meaning */
+static const struct place { /* the inputs of an op by their meaning */
     const char *op;
-    uint32_t params, constants, states; /* bits */
+    uint32_t params, constants, states; /* bit masks of inputs */
 } places[] = {
     { "Conv", 0x6, 0, 0 },
     { "ConvTranspose", 0x6, 0, 0 },
@@ -63,9 +63,9 @@ static const char *const rearranging[] = { "Transpose", "Reshape", "Flatten", "S
 
 struct forms {
     struct finder *f;
-    bool *is_static; /* [n_values] depends on initializers and constants alone */
+    bool *is_static; /* [n_values] depends only on initializers and constants */
     bool *is_fed;    /* [n_values] a weight is upstream */
-    uint32_t *maker; /* [n_values] top-level node; GRAPH_NONE */
+    uint32_t *maker; /* [n_values] top-level node that computes the value; GRAPH_NONE: none */
 };
 
 static bool is_op(const struct graph_node *n, const char *op)
@@ -93,16 +93,16 @@ static bool rearranges(const struct graph_node *n)
     return false;
 }
 
-/* ---- forwards: what is static, what a weight has changed ---- */
+/* ---- forward propagation: is_static and is_fed ---- */
 
-static void look_forward(struct forms *s)
+static void propagate_static(struct forms *s)
 {
     const struct graph *g = s->f->g;
     uint32_t i, k;
 
     for (i = 0; i < g->n_values; i++) {
         s->is_static[i] = g->values[i].kind == VALUE_CONST;
-        s->is_fed[i] = g->values[i].kind == VALUE_INNER; /* bodies: not traced */
+        s->is_fed[i] = g->values[i].kind == VALUE_INNER; /* bodies are not traced */
         s->maker[i] = GRAPH_NONE;
     }
     for (i = 0; i < g->n_nodes; i++) {
@@ -126,7 +126,7 @@ static void look_forward(struct forms *s)
     }
 }
 
-/* ---- backwards: roles ---- */
+/* ---- backward propagation: roles ---- */
 
 static uint16_t roles_of_outputs(const struct forms *s, const struct graph_node *n)
 {
@@ -139,7 +139,8 @@ static uint16_t roles_of_outputs(const struct forms *s, const struct graph_node 
     return role;
 }
 
-/* The product of an activation and a weight that makes this value, ops that rearrange it skipped. */
+/* The product of an activation and a weight that computes this value, directly or through
+ * rearranging ops; NULL: none. */
 static const struct graph_node *weighted_product(const struct forms *s, uint32_t value)
 {
     static const char *const products[] = { "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum" };
@@ -160,7 +161,7 @@ static const struct graph_node *weighted_product(const struct forms *s, uint32_t
     return NULL;
 }
 
-/* A bias of a product of width 1 has one element. */
+/* Returns whether a product has width 1; its bias then has one element. */
 static bool is_narrow(const struct graph *g, const struct graph_node *n)
 {
     const struct shape *shape;
@@ -172,13 +173,13 @@ static bool is_narrow(const struct graph *g, const struct graph_node *n)
            (is_op(n, "Conv") && shape->rank > 2 && shape->dim[0] == 1);
 }
 
-/* What the roles of all inputs of a node depend on; found once, since a node may have 65535 inputs. */
+/* Properties of all inputs of a node, computed once, because a node may have 65535 inputs. */
 struct inputs {
-    bool is_static; /* all of them */
+    bool is_static; /* all inputs are static */
     uint32_t n_fed;
 };
 
-static struct inputs look_at_inputs(const struct forms *s, const struct graph_node *n)
+static struct inputs examine_inputs(const struct forms *s, const struct graph_node *n)
 {
     struct inputs in = { .is_static = true };
     uint32_t i;
@@ -192,14 +193,14 @@ static struct inputs look_at_inputs(const struct forms *s, const struct graph_no
     return in;
 }
 
-/* Input k of a sum of several. */
+/* Role of input k of a Sum. */
 static uint16_t role_in_sums(const struct forms *s, const struct graph_node *n, uint32_t k,
                              const struct inputs *in)
 {
     return in->n_fed > (s->is_fed[n->in[k]] ? 1 : 0) ? ROLE_ADDED : ROLE_RAW;
 }
 
-/* Input k of a + b, a - b or a * b. */
+/* Role of input k of a + b, a - b or a * b. */
 static uint16_t role_in_sum(const struct forms *s, const struct graph_node *n, uint32_t k)
 {
     uint32_t other = n->in[1 - k];
@@ -232,7 +233,7 @@ static uint16_t role_of(const struct forms *s, const struct graph_node *n, uint3
         return ROLE_STATE;
     if (in->is_static)
         return roles_of_outputs(s, n);
-    if (rearranges(n)) /* Concat: the tensor becomes a part of an activation */
+    if (rearranges(n)) /* other inputs, and all inputs of Concat, become a part of an activation */
         return k == 0 && !is_op(n, "Concat") ? roles_of_outputs(s, n) : ROLE_OTHER;
     if ((is_op(n, "Add") || is_op(n, "Sub") || is_op(n, "Mul")) && n->n_in == 2)
         return role_in_sum(s, n, k);
@@ -241,17 +242,18 @@ static uint16_t role_of(const struct forms *s, const struct graph_node *n, uint3
     return ROLE_OTHER;
 }
 
-static void look_backward(struct forms *s, const struct graph_node *nodes, uint32_t n);
+static void propagate_roles(struct forms *s, const struct graph_node *nodes, uint32_t n);
 
-/* What a body does with its inputs, the node does with its own; a value that goes round is a state. */
-static void look_into_bodies(struct forms *s, const struct graph_node *n)
+/* The inputs of a node have the roles of the corresponding inputs of its bodies; a loop-carried
+ * value is a state. */
+static void propagate_into_bodies(struct forms *s, const struct graph_node *n)
 {
     uint32_t i, k;
 
     for (i = 0; i < n->n_bodies; i++) {
         const struct graph_body *body = &n->bodies[i];
 
-        look_backward(s, body->nodes, body->n_nodes);
+        propagate_roles(s, body->nodes, body->n_nodes);
         for (k = 0; k < n->n_in && k < body->n_in; k++)
             if (n->in[k] != GRAPH_NONE)
                 s->f->role[n->in[k]] |= s->f->role[body->in[k]];
@@ -261,15 +263,15 @@ static void look_into_bodies(struct forms *s, const struct graph_node *n)
             s->f->role[n->in[k]] = ROLE_STATE;
 }
 
-static void look_backward(struct forms *s, const struct graph_node *nodes, uint32_t n)
+static void propagate_roles(struct forms *s, const struct graph_node *nodes, uint32_t n)
 {
     uint32_t i, k;
 
     for (i = n; i-- > 0;) {
-        const struct inputs in = look_at_inputs(s, &nodes[i]);
+        const struct inputs in = examine_inputs(s, &nodes[i]);
 
         if (nodes[i].n_bodies > 0) {
-            look_into_bodies(s, &nodes[i]);
+            propagate_into_bodies(s, &nodes[i]);
             continue;
         }
         for (k = 0; k < nodes[i].n_in; k++)
@@ -289,22 +291,23 @@ int form_find_roles(struct finder *f, struct arena *mem, struct err *err)
     s.maker = arena_array(mem, n, sizeof(*s.maker));
     if (f->role == NULL || s.is_static == NULL || s.is_fed == NULL || s.maker == NULL)
         return err_set(err, ERR_NOMEM, "find the parameters: out of memory");
-    look_forward(&s);
-    look_backward(&s, f->g->nodes, f->g->n_nodes);
+    propagate_static(&s);
+    propagate_roles(&s, f->g->nodes, f->g->n_nodes);
     return 0;
 }
 
-/* ---- the verdict ---- */
+/* ---- classification ---- */
 
-/* Zeros and ones that are multiplied, or zeros and numbers that a softmax turns into zero. A vector of
- * equal numbers is not a mask but a scale or a bias that was never trained; a vector of zeros and ones
- * that is added is the bias of a new LSTM, whose forget gate starts with ones. */
+/* Returns whether a tensor is a mask: zeros and ones that are multiplied, or zeros and numbers that
+ * a softmax converts to zero. A vector of equal numbers is not a mask but a scale or bias that was
+ * never trained. A vector of zeros and ones that is added is the bias of a new LSTM, whose forget
+ * gate begins with ones. */
 static bool is_mask(const struct tensor *t, bool is_bias)
 {
     const float *x = t->data;
     size_t n = (size_t)tensor_elements(t), zeros = 0, ones = 0, low = 0, i;
 
-    if (t->dtype != TENSOR_F32 || t->data == NULL) /* large data of 16 bits is not widened yet */
+    if (t->dtype != TENSOR_F32 || t->data == NULL) /* large 16-bit data is not widened yet */
         return false;
     for (i = 0; i < n; i++) {
         float v;
@@ -331,8 +334,8 @@ static bool is_zero(const struct tensor *t)
     return true;
 }
 
-/* B of a recurrent layer, [directions, 2 * gates * hidden]: are the recurrent biases zero, and not
- * the others? */
+/* B of a recurrent layer, [directions, 2 * gates * hidden]: returns whether the recurrent biases
+ * are zero and the others are not. */
 static bool has_zero_half(const struct tensor *t)
 {
     const float *x = t->data;
@@ -356,9 +359,9 @@ static bool is_vector(const struct shape *s)
     return wide == 1;
 }
 
-/* PyTorch's first exporter names initializers after the module's tensors ("scale", "block.scale") and
- * those that it made itself "onnx::Mul_12", "/block/Constant_output_0" or "12"; the networks of `trainerctl model` have dots in the
- * names of their parameters. */
+/* PyTorch's first exporter names initializers after the module's tensors ("scale", "block.scale"),
+ * and those that it creates "onnx::Mul_12", "/block/Constant_output_0" or "12". Parameters of the
+ * networks of `trainerctl model` have dots in their names. */
 static bool has_module_name(const struct graph *g, const char *name)
 {
     if (text_starts(g->producer, "trainerd"))
@@ -367,7 +370,7 @@ static bool has_module_name(const struct graph *g, const char *name)
            strspn(name, "0123456789") != strlen(name);
 }
 
-/* Words that Keras, Flax and TensorFlow put into the names of variables. */
+/* Words that occur in variable names of Keras, Flax and TensorFlow. */
 static bool has_variable_name(const char *name)
 {
     static const char *const words[] = { "kernel", "bias",      "gamma",   "beta",          "weight",
@@ -395,13 +398,15 @@ static float element(const struct tensor *t, size_t at)
     return x;
 }
 
-/* ---- tables of positions ---- */
+/* ---- position tables ---- */
 
-/* A pair (a, b) is the sine and the cosine of one angle, both times r plus c: then a^2 + b^2 is linear in a + b. */
+/* A pair (a, b) is the sine and the cosine of one angle, both times r plus c: a^2 + b^2 is then
+ * linear in a + b. */
 struct pairs {
-    double n, sum, sum2, square, square2, product; /* of s = a + b and p = a^2 + b^2 */
-    double farthest;                               /* |p - 1| at most */
-    double a, b, repeats;                          /* the last pair; pairs that are equal to the one before */
+    double n, sum, sum2, square, square2, product; /* sums over the pairs, with s = a + b and p =
+                                                      a^2 + b^2 */
+    double max_error;                               /* maximum of |p - 1| */
+    double a, b, repeats; /* the last pair; number of pairs that are equal to the previous one */
 };
 
 static void add_pair(struct pairs *q, double a, double b)
@@ -417,26 +422,29 @@ static void add_pair(struct pairs *q, double a, double b)
     q->square += p;
     q->square2 += p * p;
     q->product += s * p;
-    q->farthest = fabs(p - 1) > q->farthest || isnan(p) ? fabs(p - 1) : q->farthest;
+    q->max_error = fabs(p - 1) > q->max_error || isnan(p) ? fabs(p - 1) : q->max_error;
 }
 
-/* Of few pairs, and where many are equal (an identity matrix), only plain sines and cosines are recognised: some line
- * passes near any few points. */
+/* If pairs are few, or many are equal (an identity matrix), only plain sines and cosines are
+ * recognized: any few points are close to some line. */
 static bool are_sinusoids(const struct pairs *q)
 {
     enum { MANY = 16 };
-    double mean = q->square / q->n, about = q->sum / q->n;
-    double ss = q->sum2 / q->n - about * about, pp = q->square2 / q->n - mean * mean,
-           sp = q->product / q->n - about * mean;
+    double mean_square = q->square / q->n, mean_sum = q->sum / q->n;
+    double ss = q->sum2 / q->n - mean_sum * mean_sum,
+           pp = q->square2 / q->n - mean_square * mean_square,
+           sp = q->product / q->n - mean_sum * mean_square;
 
-    if (q->farthest <= 1e-2) /* bfloat16 has 8 bits */
+    if (q->max_error <= 1e-2) /* bfloat16 has 8 significant bits */
         return true;
-    if (q->n < MANY || q->repeats * 2 > q->n || !(mean > 0) || !(ss > 0) || !isfinite(pp))
+    if (q->n < MANY || q->repeats * 2 > q->n || !(mean_square > 0) || !(ss > 0) || !isfinite(pp))
         return false;
-    return pp - sp * sp / ss <= 1e-4 * mean * mean; /* what the line does not explain */
+    /* the residual variance of the linear fit */
+    return pp - sp * sp / ss <= 1e-4 * mean_square * mean_square;
 }
 
-/* Pairs of a row: `apart` from the sine to the cosine, `step` to the next pair, `run` pairs in a block of 2 run elements. */
+/* Adds the pairs of a row: `apart` is the distance from the sine to the cosine, `step` the distance
+ * to the next pair, `run` the number of pairs in a block of 2 * run elements. */
 static void add_row(struct pairs *q, const struct tensor *t, size_t at, size_t width, size_t run, size_t apart, size_t step)
 {
     size_t block, i;
@@ -456,7 +464,7 @@ static bool is_zero_row(const struct tensor *t, size_t row, size_t width)
     return true;
 }
 
-/* Rows i - 1 and i: equal pairs say nothing more. */
+/* Compares rows i - 1 and i: equal rows add no information. */
 static bool are_equal_rows(const struct tensor *t, size_t i, size_t width)
 {
     size_t k;
@@ -467,7 +475,8 @@ static bool are_equal_rows(const struct tensor *t, size_t i, size_t width)
     return true;
 }
 
-/* Sines then cosines, in turns, or sines and cosines of the height and then those of the width of an image. */
+/* Tests three orders: all sines before all cosines, alternating, or sines and cosines of the height
+ * before those of the width of an image. */
 bool form_is_sinusoid(const struct graph_value *v)
 {
     const struct tensor *t = v->half.data != NULL ? &v->half : &v->tensor;
@@ -481,7 +490,7 @@ bool form_is_sinusoid(const struct graph_value *v)
     if (rows < 2 || width < 4 || width % 2 != 0 || (size_t)tensor_elements(t) != rows * width)
         return false;
     for (i = 0; i < rows; i++) {
-        if ((is_zero_row(t, i, width) && zeros++ == 0) /* of padding */ || (i > 0 && are_equal_rows(t, i, width)))
+        if ((is_zero_row(t, i, width) && zeros++ == 0) /* padding row */ || (i > 0 && are_equal_rows(t, i, width)))
             continue;
         add_row(&halves, t, i * width, width, width / 2, width / 2, 1);
         add_row(&mixed, t, i * width, width, width / 2, 1, 2);
@@ -491,7 +500,7 @@ bool form_is_sinusoid(const struct graph_value *v)
     return halves.n > 0 && (are_sinusoids(&halves) || are_sinusoids(&mixed) || (quarters.n > 0 && are_sinusoids(&quarters)));
 }
 
-bool form_may_hold(const struct graph *g)
+bool form_may_have_inner_weights(const struct graph *g)
 {
     return !g->evidence.has_signature && !text_starts(g->producer, "pytorch") &&
            !text_starts(g->producer, "trainerd");
@@ -512,7 +521,7 @@ enum form_verdict form_judge(const struct finder *f, uint32_t value, const char 
         return FORM_CONSTANT;
     }
     if ((role & ROLE_LSTM_BIAS) != 0 && text_starts(f->g->producer, "tf2onnx") &&
-        is_zero(&v->tensor)) { /* a bias of Keras has ones for the forget gate */
+        is_zero(&v->tensor)) { /* an LSTM bias of Keras has ones for the forget gate */
         *reason = "zeros, which tf2onnx writes for an LSTM without a bias";
         return FORM_CONSTANT;
     }
@@ -522,7 +531,7 @@ enum form_verdict form_judge(const struct finder *f, uint32_t value, const char 
         return FORM_UNCLEAR;
     }
     if ((role & ROLE_PARAM) != 0) {
-        *reason = "in the place that an op has for a parameter";
+        *reason = "an input that an op reserves for a parameter";
         return FORM_PARAMETER;
     }
     if (tensor_elements(&v->tensor) == 1 && (role & ROLE_ONE_BIAS) == 0 && !is_named) {
@@ -536,11 +545,11 @@ enum form_verdict form_judge(const struct finder *f, uint32_t value, const char 
         return FORM_CONSTANT;
     }
     if (role == ROLE_STATE && is_zero(&v->tensor)) {
-        *reason = "a state of zeros, in which a layer begins";
+        *reason = "an initial state of zeros";
         return FORM_CONSTANT;
     }
     if (is_named) {
-        *reason = "the exporter gives it the name of a tensor of the module";
+        *reason = "it has the name of a tensor of the module";
         return FORM_PARAMETER;
     }
     if ((role & (ROLE_ADDED | ROLE_SCALES)) != 0 &&
@@ -554,6 +563,6 @@ enum form_verdict form_judge(const struct finder *f, uint32_t value, const char 
         *reason = "it has the name of a variable";
         return FORM_PARAMETER;
     }
-    *reason = "its form does not state what it is";
+    *reason = "the form of the graph does not determine its meaning";
     return FORM_UNCLEAR;
 }

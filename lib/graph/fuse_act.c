@@ -1,11 +1,12 @@
-/* fuse_act.c - activations that exporters write as a product of x with some function of x:
+/* fuse_act.c - fuses activations that exporters write as a product of x and a function of x:
  *   x Sigmoid(x)                                       Swish
  *   x Tanh(Softplus(x))                                Mish
  *   x HardSigmoid(x), x Clip(x + 3, 0, 6) / 6          HardSwish
  *   x (1 + Erf(x / sqrt 2)) / 2                        Gelu
  *   x (1 + Tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2    Gelu, approximate=tanh
- * in whatever order the factors stand; and the product of one of them, or of Sigmoid, with another tensor of the
- * same shape: one node, which keeps neither (SwiGLU, GEGLU, GLU). */
+ * with the factors in any order. Also fuses the product of one of them, or of Sigmoid, with another
+ * tensor of the same shape into one node, which saves no intermediate results (SwiGLU, GEGLU,
+ * GLU). */
 #include <math.h>
 #include <string.h>
 
@@ -13,13 +14,13 @@
 
 enum {
     MAX_FACTORS = 3,
-    MAX_PARTS = 16, /* values that are looked at: a long chain of products is no activation */
+    MAX_PARTS = 16, /* values that are examined; longer chains of products are not activations */
 };
 
-/* k times the product of the values v. */
+/* k times the product of the n values v. */
 struct product {
     double k;
-    uint32_t n; /* MAX_FACTORS + 1: too many */
+    uint32_t n; /* MAX_FACTORS + 1: more than supported */
     uint32_t parts;
     uint32_t v[MAX_FACTORS];
 };
@@ -29,11 +30,11 @@ static bool close_to(double a, double b)
     return fabs(a - b) <= 1e-6 * fabs(b);
 }
 
-/* Takes apart what `value` is made of; the outermost node may be read by others. */
+/* Collects the factors of `value`. The outermost node may have other readers. */
 static void collect(const struct fuser *f, uint32_t value, bool outermost, struct product *p)
 {
-    const struct plan_node *n = fuse_maker(f, value);
-    bool open = n != NULL && (outermost || fuse_is_ours(f, value));
+    const struct plan_node *n = fuse_producer(f, value);
+    bool open = n != NULL && (outermost || fuse_is_exclusive(f, value));
     float number;
 
     if (p->n > MAX_FACTORS || p->parts++ == MAX_PARTS) {
@@ -61,7 +62,7 @@ static struct product product_of(const struct fuser *f, uint32_t value)
     return p;
 }
 
-/* value = number + rest, written as an Add. */
+/* Matches value = number + rest, written as an Add. */
 static bool is_sum(const struct fuser *f, uint32_t value, double number, uint32_t *rest)
 {
     const struct plan_node *n = fuse_made_by(f, value, "Add");
@@ -114,7 +115,7 @@ static bool is_hard_gate(const struct fuser *f, uint32_t gate, uint32_t x, doubl
     uint32_t rest;
     float lo, hi;
 
-    if (n != NULL) /* beta is 0.5 if it is not there */
+    if (n != NULL) /* the default of beta is 0.5 */
         return n->in[0] == x && k == 1 && alpha != NULL && close_to((double)alpha->f, 1.0 / 6) &&
                (fuse_attr(n, "beta") == NULL || fuse_attr(n, "beta")->f == 0.5f);
     n = fuse_made_by(f, gate, "Clip");
@@ -123,14 +124,14 @@ static bool is_hard_gate(const struct fuser *f, uint32_t gate, uint32_t x, doubl
            is_sum(f, n->in[0], 3, &rest) && rest == x;
 }
 
-/* The row that computes k x gate; NULL: none does. */
+/* The row that computes k x gate; NULL: none. */
 static const struct op_def *row_for(const struct fuser *f, uint32_t x, uint32_t gate, double k,
                                     bool *is_tanh)
 {
-    const struct plan_node *n = fuse_maker(f, gate), *inner;
+    const struct plan_node *n = fuse_producer(f, gate), *inner;
     uint32_t rest;
 
-    if (n == NULL || !fuse_is_ours(f, gate))
+    if (n == NULL || !fuse_is_exclusive(f, gate))
         return NULL;
     if (k == 1 && fuse_is(n, NULL, "Sigmoid") && n->in[0] == x)
         return op_find("trainerd", "Swish", 1);
@@ -169,7 +170,7 @@ int fuse_gate(struct fuser *f, uint32_t node, struct err *err)
     return fuse_into(f, node, &row, err);
 }
 
-/* What trainerd.Gated calls the function of a node; NULL: it has none of that kind. */
+/* The name in trainerd.Gated of the function that a node computes; NULL: not supported. */
 static const char *gate_function(const struct plan_node *n)
 {
     const struct op_attr *a;
@@ -190,8 +191,9 @@ int fuse_gated_product(struct fuser *f, uint32_t node, struct err *err)
     struct fuse_row row = { .def = op_find("trainerd", "Gated", 1), .name = n->name, .n_in = 2, .n_attrs = 1 };
 
     for (uint32_t i = 0; i < 2; i++) {
-        const struct plan_node *gate = fuse_maker(f, n->in[i]);
-        const char *function = gate != NULL && fuse_is_ours(f, n->in[i]) ? gate_function(gate) : NULL;
+        const struct plan_node *gate = fuse_producer(f, n->in[i]);
+        const char *function =
+            gate != NULL && fuse_is_exclusive(f, n->in[i]) ? gate_function(gate) : NULL;
         const struct tensor *a = &f->p->values.at[n->in[i]].tensor, *b = &f->p->values.at[n->in[!i]].tensor;
 
         if (function == NULL || a->dtype != TENSOR_F32 || b->dtype != TENSOR_F32 ||

@@ -1,26 +1,27 @@
-/* fuse_attention.c - softmax(steps(q k)) v as one node, which never holds the matrix of scores: see
- * op/attention/attention.c for what the node computes.
+/* fuse_attention.c - fuses softmax(steps(q k)) v into one node, which never materializes the matrix
+ * of scores: see op/attention/attention.c for the computation.
  *
  *   q  [Mul, Div by a number]  Transpose            \
- *                                                    MatMul  steps  Softmax  [guard]  [Dropout]  MatMul  [Transpose]
- *   k  [Mul, Div by a number]  Transpose  [repeat]  /                      v  Transpose  [repeat] /
+ *                                                    MatMul  steps  Softmax  [guard]  [Dropout]
+ *   k  [Mul, Div by a number]  Transpose  [repeat]  /                           |
+ *                                                  v  Transpose  [repeat]  -  MatMul  [Transpose]
  *
- * The steps are in fuse_scores.c, the way to q, k and v in fuse_operand.c; where these are thirds of one
- * product's columns (fuse_thirds.c), they are read where that has left them, and their gradients are its
- * gradient without being put together. A guard makes rows 0 that the softmax made NaN, because all their keys
- * are masked by -inf. (A score that is NaN or +inf also makes a row NaN, which the guard of the graph would hide
- * and the node shows.)
+ * fuse_scores.c traces the steps, fuse_operand.c traces q, k and v. If these are thirds of the
+ * columns of one product (fuse_thirds.c), the node reads the product directly, and their gradients
+ * are written to its gradient without a concatenation. A guard replaces by 0 the rows that the
+ * softmax made NaN because all their keys are masked by -inf. (A score that is NaN or +inf also
+ * makes a row NaN; the guard of the graph would hide it, the node does not.)
  *
- * Transposes are whatever they are, or not there. No other node may read what lies between, and a mask to which a
- * gradient flows (a trained bias of the scores) cannot be had without the matrix: such a graph stays as it is,
- * and so does one with few scores. Dropout drops the same elements as it would by itself. Every attention is
- * noted in plan.attentions, with the first reason why it is not one node. */
+ * Transposes may have any order or be absent. Values in between must not have other readers. A mask
+ * with a gradient (a trained bias of the scores) needs the matrix; such a graph is not changed, nor
+ * is one with few scores. Dropout drops the same elements as a separate node would. Every attention
+ * is recorded in plan.attentions, with the first reason why it is not one node. */
 #include <string.h>
 
 #include "base/check.h"
 #include "graph/fuse_scores.h"
 
-enum { MIN_SCORES = 64 * 64 /* of a matrix: measured, below them the separate ops are faster */ };
+enum { MIN_SCORES = 64 * 64 /* of one matrix; with fewer, separate ops are faster (measured) */ };
 
 static const struct tensor *tensor_of(const struct fuser *f, uint32_t value)
 {
@@ -41,8 +42,9 @@ static bool flag(const struct plan_node *n, const char *name)
     return a != NULL && a->i != 0;
 }
 
-/* q [.., t, d], k [.., d, s], v [.., s, dv] with the same batch, and enough scores? */
-static bool fit(struct fuser *f, const struct fuse_operand *const all[3])
+/* Returns whether q [.., t, d], k [.., d, s] and v [.., s, dv] have the same batch, and enough
+ * scores. */
+static bool check_shapes(struct fuser *f, const struct fuse_operand *const all[3])
 {
     const struct fuse_operand *q = all[0], *k = all[1], *v = all[2];
     uint32_t rank = tensor_of(f, q->value)->shape.rank, i;
@@ -65,7 +67,7 @@ static bool fit(struct fuser *f, const struct fuse_operand *const all[3])
     return fuse_operand_dim(f, q, rank - 1) > 0 && fuse_operand_dim(f, v, rank - 1) > 0;
 }
 
-/* Heads of k and v that several heads of q share lie along the last axis of the batch. */
+/* Heads of k and v that several heads of q share must be along the last batch axis. */
 static bool may_share(const struct fuser *f, const struct fuse_operand *k,
                       const struct fuse_operand *v)
 {
@@ -130,14 +132,15 @@ static bool is_softmax_of_rows(const struct fuser *f, const struct plan_node *n)
     return axis == -1 || axis == rank - 1;
 }
 
-/* The ratio at which this plan drops; 0: all passes. false: not a number known here. */
+/* Sets *ratio to the ratio of a Dropout in this plan; 0: no effect. Returns false if it is not
+ * known. */
 static bool dropout_ratio(const struct fuser *f, const struct plan_node *n, float *ratio)
 {
     const struct op_attr *a = fuse_attr(n, "ratio");
     const struct plan_value *mode;
 
     *ratio = 0;
-    if (n->def->until != 0) { /* before opset 12: see plan_node.c for what it does in a run */
+    if (n->def->until != 0) { /* before opset 12: see plan_node.c about PLAN_RUN */
         if (f->p->training && f->p->purpose != PLAN_RUN)
             *ratio = a != NULL ? a->f : 0.5f;
         return true;
@@ -159,16 +162,16 @@ bool fuse_add_perm(struct plan *p, struct fuse_row *row, const char *name, const
                    uint32_t rank)
 {
     int64_t *ints = arena_array(&p->mem, rank, sizeof(*ints));
-    bool turns = false;
+    bool is_permuted = false;
     uint32_t i;
 
     if (ints == NULL)
         return false;
     for (i = 0; i < rank; i++) {
         ints[i] = perm[i];
-        turns = turns || perm[i] != i;
+        is_permuted = is_permuted || perm[i] != i;
     }
-    if (turns)
+    if (is_permuted)
         row->attrs[row->n_attrs++] =
             (struct op_attr){ .name = name, .type = OP_ATTR_INTS, .n = rank, .ints = ints };
     return true;
@@ -205,8 +208,9 @@ bool fuse_add_steps(struct plan *p, struct fuse_row *row, const struct fuse_scor
     return true;
 }
 
-/* A mask that learns, a bias of the scores, needs the gradient of each score. */
-static int any_mask_learns(struct fuser *f, const struct fuse_scores *c, bool *out, struct err *err)
+/* Sets *out if a mask (a bias of the scores) is trained: it needs the gradient of each score. */
+static int any_mask_is_trained(struct fuser *f, const struct fuse_scores *c, bool *out,
+                               struct err *err)
 {
     uint32_t i;
     int rc = 0;
@@ -215,7 +219,7 @@ static int any_mask_learns(struct fuser *f, const struct fuse_scores *c, bool *o
     for (i = 0; i < c->n_steps && rc == 0 && !*out; i++) {
         if (c->mask[i] == GRAPH_NONE || tensor_of(f, c->mask[i])->dtype != TENSOR_F32)
             continue;
-        rc = plan_wants_gradient(f->p, c->mask[i], out, err);
+        rc = plan_is_trained(f->p, c->mask[i], out, err);
         if (*out)
             (void)fuse_blocked(f, "a parameter is trained through '%s', which is added to the scores: "
                                "its gradient needs the matrix of scores",
@@ -226,84 +230,86 @@ static int any_mask_learns(struct fuser *f, const struct fuse_scores *c, bool *o
 
 /* ---- the chain from the softmax to the last product ---- */
 
-struct ends {
+struct softmax_end {
     const struct plan_node *softmax;
     bool is_guarded; /* rows that are NaN become 0 */
-    float ratio;     /* of dropout */
+    float ratio;     /* dropout ratio */
     uint32_t stream;
 };
 
-/* Where(IsNaN(x), 0, x), as PyTorch writes it for rows whose keys are all masked by -inf. */
+/* Matches Where(IsNaN(x), 0, x), which PyTorch writes for rows whose keys are all masked by
+ * -inf. */
 static bool is_guard(const struct fuser *f, const struct plan_node *n, uint32_t *of)
 {
     const struct plan_node *test = fuse_made_by(f, n->in[0], "IsNaN");
     float zero;
 
     *of = n->in[2];
-    return test != NULL && fuse_is_ours(f, n->in[0]) && test->in[0] == *of &&
+    return test != NULL && fuse_is_exclusive(f, n->in[0]) && test->in[0] == *of &&
            fuse_number(f, n->in[1], &zero) && zero == 0 && f->readers[*of] == 2;
 }
 
-/* Is it the softmax of an attention: of rows of scores that a product makes? */
+/* Returns whether the node is the softmax of an attention: of rows of scores that derive from a
+ * product. */
 static bool is_of_scores(const struct fuser *f, const struct plan_node *n, uint32_t value)
 {
     return n != NULL && n->out[0] == value && is_softmax_of_rows(f, n) &&
-           fuse_come_from_product(f, n->in[0]);
+           fuse_derives_from_product(f, n->in[0]);
 }
 
-/* Returns a Softmax whose input has the form of attention scores and whose readers find_ends() does not recognise,
- * or NULL if the graph has no such Softmax. */
+/* Returns a Softmax whose input has the form of attention scores and whose readers trace_weights()
+ * does not recognise, or NULL if the graph has no such Softmax. */
 static const struct plan_node *find_far_softmax(struct fuser *f, uint32_t value)
 {
     static const char *const between[] = { "Where",   "Mul",  "Div",     "Add",      "Sub",
                                            "Dropout", "Cast", "Reshape", "Unsqueeze", "Squeeze" };
-    const struct plan_node *n = fuse_maker(f, value), *first = n;
+    const struct plan_node *n = fuse_producer(f, value), *first = n;
 
     for (uint32_t depth = 0; n != NULL && depth < 4; depth++) {
         uint32_t next = GRAPH_NONE;
 
         if (is_of_scores(f, n, value)) {
-            (void)fuse_blocked(f, "%s '%s' stands between the softmax and the product with v",
+            (void)fuse_blocked(f, "%s '%s' is between the softmax and the product with v",
                                first->def->name, first->name);
             return n;
         }
         for (size_t i = 0; i < COUNT_OF(between); i++)
             for (uint32_t k = 0; fuse_is(n, NULL, between[i]) && k < n->n_in; k++)
-                if (n->in[k] != GRAPH_NONE && fuse_maker(f, n->in[k]) != NULL &&
+                if (n->in[k] != GRAPH_NONE && fuse_producer(f, n->in[k]) != NULL &&
                     tensor_elements(tensor_of(f, n->in[k])) == tensor_elements(tensor_of(f, value)))
                     next = n->in[k];
         value = next;
-        n = fuse_maker(f, value);
+        n = fuse_producer(f, value);
     }
     return NULL;
 }
 
-/* From `value`, the weights, back to their softmax, e->softmax; NULL: this is no attention. false: it
- * cannot be one node, f->obstacle says why. */
-static bool find_ends(struct fuser *f, uint32_t value, struct ends *e)
+/* Traces `value`, the weights, back to their softmax e->softmax; NULL: this is not an attention.
+ * Returns false if it cannot be one node; f->obstacle then states the reason. */
+static bool trace_weights(struct fuser *f, uint32_t value, struct softmax_end *e)
 {
-    const struct plan_node *n = fuse_maker(f, value), *dropout = NULL;
+    const struct plan_node *n = fuse_producer(f, value), *dropout = NULL;
     uint32_t weights = value;
-    bool ours = n != NULL && fuse_is_ours(f, value);
+    bool is_exclusive = n != NULL && fuse_is_exclusive(f, value);
 
-    *e = (struct ends){ .ratio = 0 };
+    *e = (struct softmax_end){ .ratio = 0 };
     if (n != NULL && fuse_is(n, NULL, "Dropout")) {
         dropout = n;
         value = n->in[0];
-        n = fuse_maker(f, value);
-        ours = ours && n != NULL && fuse_is_ours(f, value);
+        n = fuse_producer(f, value);
+        is_exclusive = is_exclusive && n != NULL && fuse_is_exclusive(f, value);
     }
     if (n != NULL && fuse_is(n, NULL, "Where") && is_guard(f, n, &value)) {
         e->is_guarded = true;
-        n = fuse_maker(f, value);
+        n = fuse_producer(f, value);
     }
     if (!is_of_scores(f, n, value)) {
         e->softmax = find_far_softmax(f, weights);
         return false;
     }
     e->softmax = n;
-    if (!ours)
-        return fuse_blocked(f, "the weights '%s' are read elsewhere too", f->p->values.at[value].name);
+    if (!is_exclusive)
+        return fuse_blocked(f, "the weights '%s' have other readers", f->p->values.at[value].name);
     if (dropout != NULL) {
         e->stream = dropout->stream;
         if (!dropout_ratio(f, dropout, &e->ratio))
@@ -312,10 +318,10 @@ static bool find_ends(struct fuser *f, uint32_t value, struct ends *e)
     return true;
 }
 
-/* ---- */
+/* ---- the pattern ---- */
 
-static int add_row(struct fuser *f, uint32_t node, const struct ends *e, struct fuse_scores *c,
-                   struct fuse_operand *const all[3], struct err *err)
+static int add_row(struct fuser *f, uint32_t node, const struct softmax_end *e,
+                   struct fuse_scores *c, struct fuse_operand *const all[3], struct err *err)
 {
     struct fuse_row row = { .def = op_find("trainerd", "Attention", 1),
                             .name = e->softmax->name,
@@ -343,17 +349,17 @@ static int add_row(struct fuser *f, uint32_t node, const struct ends *e, struct 
     return fuse_into(f, node, &row, err);
 }
 
-int fuse_settle_masks(struct fuser *f, struct fuse_scores *c, struct err *err)
+int fuse_prepare_masks(struct fuser *f, struct fuse_scores *c, struct err *err)
 {
     uint32_t i, kept = 0;
     int rc = 0;
 
     for (i = 0; i < c->n_steps && rc == 0; i++) {
-        bool idle = false;
+        bool no_effect = false;
 
         if (c->mask[i] != GRAPH_NONE)
-            rc = fuse_settle_mask(f, c->step[i], &c->mask[i], &idle, err);
-        if (idle) {
+            rc = fuse_prepare_mask(f, c->step[i], &c->mask[i], &no_effect, err);
+        if (no_effect) {
             c->n_masks--;
             continue;
         }
@@ -371,7 +377,7 @@ int fuse_note_attention(struct fuser *f, const char *name, bool is_fused, struct
 
     if (!is_fused)
         a.why = arena_strdup(&f->p->mem, f->obstacle[0] != '\0' ? f->obstacle
-                                                                : "its operands do not fit");
+                                                                : "its operands do not match");
     if (a.why == NULL || !VEC_PUSH(f->p->attentions, a))
         return plan_no_memory(err);
     return 0;
@@ -382,38 +388,39 @@ int fuse_attention(struct fuser *f, uint32_t node, struct err *err)
     const struct plan_node *last = &f->p->nodes.at[node];
     struct fuse_operand q, k, v, *const all[] = { &q, &k, &v };
     struct fuse_scores c;
-    struct ends e;
-    bool learns_mask;
+    struct softmax_end e;
+    bool is_mask_trained;
     const char *name;
     int rc;
 
     f->obstacle[0] = '\0';
     if (last->n_in != 2 || flag(last, "transA"))
         return 0;
-    if (!find_ends(f, last->in[0], &e) || !fuse_find_scores(f, e.softmax->in[0], &c))
+    if (!trace_weights(f, last->in[0], &e) || !fuse_find_scores(f, e.softmax->in[0], &c))
         return e.softmax != NULL ? fuse_note_attention(f, e.softmax->name, false, err) : 0;
     name = e.softmax->name;
     find_operands(f, &f->p->nodes.at[c.product], last, all);
-    if (!fit(f, (const struct fuse_operand *const *)all))
+    if (!check_shapes(f, (const struct fuse_operand *const *)all))
         return fuse_note_attention(f, name, false, err);
-    rc = any_mask_learns(f, &c, &learns_mask, err);
-    if (rc == 0 && learns_mask)
+    rc = any_mask_is_trained(f, &c, &is_mask_trained, err);
+    if (rc == 0 && is_mask_trained)
         return fuse_note_attention(f, name, false, err);
     if (rc == 0)
-        rc = fuse_settle_masks(f, &c, err);
+        rc = fuse_prepare_masks(f, &c, err);
     if (rc == 0)
         rc = add_row(f, node, &e, &c, all, err);
     return rc == 0 ? fuse_note_attention(f, name, true, err) : rc;
 }
 
-int fuse_attention_turn(struct fuser *f, uint32_t node, struct err *err)
+int fuse_attention_transpose(struct fuser *f, uint32_t node, struct err *err)
 {
-    const struct plan_node *turn = &f->p->nodes.at[node], *n = fuse_maker(f, turn->in[0]);
-    uint32_t rank = tensor_of(f, turn->out[0])->shape.rank, perm[TENSOR_MAX_RANK], i;
+    const struct plan_node *transpose = &f->p->nodes.at[node],
+                           *n = fuse_producer(f, transpose->in[0]);
+    uint32_t rank = tensor_of(f, transpose->out[0])->shape.rank, perm[TENSOR_MAX_RANK], i;
     struct fuse_row row = { .n_in = 0 };
 
-    if (n == NULL || !fuse_is_ours(f, turn->in[0]) || !fuse_is(n, "trainerd", "Attention") ||
-        fuse_attr(n, "perm_y") != NULL)
+    if (n == NULL || !fuse_is_exclusive(f, transpose->in[0]) ||
+        !fuse_is(n, "trainerd", "Attention") || fuse_attr(n, "perm_y") != NULL)
         return 0;
     row.def = n->def;
     row.name = n->name;
@@ -423,7 +430,7 @@ int fuse_attention_turn(struct fuser *f, uint32_t node, struct err *err)
         row.in[i] = n->in[i];
     for (i = 0; i < n->n_attrs; i++)
         row.attrs[row.n_attrs++] = n->attrs[i];
-    fuse_perm(turn, rank, perm);
+    fuse_perm(transpose, rank, perm);
     if (!fuse_add_perm(f->p, &row, "perm_y", perm, rank))
         return plan_no_memory(err);
     return fuse_into(f, node, &row, err);

@@ -1,16 +1,18 @@
-/* fuse_layer_norm.c - normalisation over the last axis, as exporters wrote it before there was an
- * op: LayerNormalization   d = x - ReduceMean(x); d / Sqrt(ReduceMean(d^2) + epsilon), times a row,
+/* fuse_layer_norm.c - fuses normalizations over the last axis that exporters wrote before ops
+ * existed for them:
+ *   LayerNormalization   d = x - ReduceMean(x); d / Sqrt(ReduceMean(d^2) + epsilon), times a row,
  *                        plus a row
  *   RMSNormalization     the same with x for d, times a row
  * The division may be a product with the reciprocal, the square a power or a product.
  *
- * And any of them of a sum of two branches: one pass makes the sum and the norm; backward, one brings the
- * gradient to both branches together with what arrives at the sum from elsewhere. */
+ * Also fuses any of them with a sum of two branches as its input: one pass computes the sum and the
+ * norm. In backward, one pass adds the gradient of the norm to the gradient that the sum receives
+ * from other readers, and passes it to both branches. */
 #include <string.h>
 
 #include "graph/plan_fuse.h"
 
-/* The mean over the last axis, which stays: what it is the mean of. */
+/* Matches the mean over the last axis, which is kept; *of receives its input. */
 static bool is_mean(const struct fuser *f, uint32_t value, uint32_t *of)
 {
     const struct plan_node *n = fuse_made_by(f, value, "ReduceMean");
@@ -55,7 +57,7 @@ static bool is_deviation(const struct fuser *f, uint32_t value, uint32_t d, floa
     return false;
 }
 
-/* value = d / deviation: what d is. */
+/* Matches value = d / deviation; *d receives d. */
 static bool is_normalised(const struct fuser *f, uint32_t value, uint32_t *d, float *epsilon)
 {
     const struct plan_node *n = fuse_made_by(f, value, "Div"), *inverse;
@@ -83,7 +85,8 @@ static bool is_normalised(const struct fuser *f, uint32_t value, uint32_t *d, fl
     return false;
 }
 
-/* One number for each column of `like`: known, a parameter, or made of those (1 + w). */
+/* Returns whether the value has one number per column of `like` and is known, a parameter, or
+ * computed from those (1 + w). */
 static bool is_row(const struct fuser *f, uint32_t value, uint32_t like)
 {
     const struct plan_value *v = &f->p->values.at[value];
@@ -102,7 +105,7 @@ int fuse_row_norm(struct fuser *f, uint32_t node, struct err *err)
         struct fuse_row row = { .name = n->name, .n_in = 2, .n_attrs = 1 };
         float epsilon;
 
-        if (!is_row(f, n->in[i], n->out[0]) || !fuse_is_ours(f, n->in[!i]) ||
+        if (!is_row(f, n->in[i], n->out[0]) || !fuse_is_exclusive(f, n->in[!i]) ||
             !is_normalised(f, n->in[!i], &d, &epsilon))
             continue;
         minus = fuse_made_by(f, d, "Sub");
@@ -129,7 +132,7 @@ int fuse_row_norm_bias(struct fuser *f, uint32_t node, struct err *err)
         const struct plan_node *norm = fuse_made_by(f, n->in[!i], "LayerNormalization");
         struct fuse_row row = { .n_in = 3 };
 
-        if (norm == NULL || norm->n_in != 2 || !fuse_is_ours(f, n->in[!i]) ||
+        if (norm == NULL || norm->n_in != 2 || !fuse_is_exclusive(f, n->in[!i]) ||
             norm->n_attrs > FUSE_MAX_ATTRS || !is_row(f, n->in[i], n->out[0]) ||
             (fuse_attr(norm, "axis") != NULL && fuse_attr(norm, "axis")->i != -1))
             continue;

@@ -1,6 +1,7 @@
-/* fuse_lowered.c - what exporters write around Attention of ONNX (23 and later), which lower_attention.c has made one
- * node: heads of k and v that are repeated by Expand are read where they lie, Transposes become an order of axes,
- * and a known mask is shared by all layers, becomes a band, or goes (fuse_mask.c). */
+/* fuse_lowered.c - simplifies what exporters write around Attention of ONNX (23 and later), which
+ * lower_attention.c has converted to one node: heads of k and v that are repeated by Expand are
+ * read without the repetition, Transposes become an order of axes, and a known mask is shared by
+ * all layers, becomes a band, or is removed (fuse_mask.c). */
 #include <string.h>
 
 #include "base/check.h"
@@ -11,7 +12,7 @@ static uint32_t rank_of(const struct fuser *f, const struct plan_node *n)
     return f->p->values.at[n->in[0]].tensor.shape.rank;
 }
 
-/* Axis i of the operand is axis perm[i] of input `input`. */
+/* Reads an attribute: axis i of the operand is axis perm[i] of the input. */
 static void read_perm(const struct plan_node *n, const char *name, uint32_t rank, uint32_t *perm)
 {
     const struct op_attr *a = fuse_attr(n, name);
@@ -20,7 +21,7 @@ static void read_perm(const struct plan_node *n, const char *name, uint32_t rank
         perm[i] = a != NULL ? (uint32_t)a->ints[i] : i;
 }
 
-/* Input i followed back; o->perm and o->axis are those of the operand. */
+/* Traces input i back; o->perm and o->axis are those of the operand. */
 static void trace(const struct fuser *f, const struct plan_node *n, uint32_t i, bool may_repeat,
                   struct fuse_operand *o)
 {
@@ -53,7 +54,8 @@ static void find_operands(const struct fuser *f, const struct plan_node *n, stru
     }
 }
 
-/* The steps of the node, the last first. false: more than a pattern can hold. */
+/* Reads the steps of the node, the last one first. Returns false if there are more than a pattern
+ * can hold. */
 static bool read_steps(const struct plan_node *n, struct fuse_scores *c)
 {
     const struct op_attr *steps = fuse_attr(n, "steps"), *numbers = fuse_attr(n, "numbers");
@@ -75,7 +77,7 @@ static bool read_steps(const struct plan_node *n, struct fuse_scores *c)
     return true;
 }
 
-/* The attributes that stay as they are. */
+/* Copies the attributes that do not change. */
 static void keep_attrs(const struct plan_node *n, struct fuse_row *row)
 {
     static const char *const kept[] = { "perm_y", "band", "empty", "dropout" };
@@ -101,7 +103,7 @@ int fuse_lowered_attention(struct fuser *f, uint32_t node, struct err *err)
     if (fuse_attr(n, "parts") != NULL || !read_steps(n, &c))
         return 0;
     find_operands(f, n, all);
-    rc = fuse_settle_masks(f, &c, err);
+    rc = fuse_prepare_masks(f, &c, err);
     if (rc < 0)
         return rc;
     keep_attrs(n, &row);

@@ -1,18 +1,19 @@
-/* fuse_mask.c - masks of scores that are known when the plan is made.
+/* fuse_mask.c - masks of scores that are known while planning.
  *
- * Exporters compute a mask for every sample and often for every layer, though it depends on shapes
- * alone. Folded, that is a constant of as many matrices as a batch has samples; all of them are the
- * same. Here such a mask becomes one matrix, which all layers share, so that the kernel recognises
- * what it hides (op/attention/attention_seen.c); one that hides nothing goes, and one that shows to each
- * row a band of keys around its own becomes two numbers. */
+ * Exporters compute a mask for every sample and often for every layer, although it depends only on
+ * shapes. Folded, that is a constant with one matrix per sample of the batch, all of them equal.
+ * Such a mask is reduced to one matrix that all layers share, so that the kernel recognizes the
+ * hidden keys (op/attention/attention_seen.c). A mask that hides nothing is removed, and one in
+ * which each row sees a band of keys around its own becomes two numbers. */
 #include <string.h>
 
 #include "graph/fuse_scores.h"
 
-/* What is added to a score, or put in its place, to hide the key: no score that is not hidden comes near. */
+/* A number that hides a key when it is added to the score or replaces it: scores that are not
+ * hidden are much larger. */
 static const float hidden_score = -1e38f;
 
-/* The matrices along `axis` are equal. */
+/* Returns whether all slices along `axis` are equal. */
 static bool repeats_along(const struct tensor *t, uint32_t axis)
 {
     size_t inner = tensor_dtype_bytes(t->dtype), outer = 1, m, k;
@@ -28,7 +29,8 @@ static bool repeats_along(const struct tensor *t, uint32_t axis)
     return true;
 }
 
-/* Removes a leading axis only: the remaining elements stay contiguous. */
+/* Reduces leading axes to size 1 as long as their slices are equal: the remaining elements stay
+ * contiguous. */
 static void shrink(struct tensor *t)
 {
     for (uint32_t i = 0; i + 1 < t->shape.rank; i++) {
@@ -38,8 +40,8 @@ static void shrink(struct tensor *t)
     }
 }
 
-/* Does it leave every score as it is? */
-static bool is_idle(const char *step, const struct tensor *t)
+/* Returns whether the mask changes no score. */
+static bool has_no_effect(const char *step, const struct tensor *t)
 {
     int64_t n = tensor_elements(t), i;
 
@@ -61,17 +63,18 @@ static bool is_same(const struct tensor *a, const struct tensor *b)
            memcmp(a->data, b->data, tensor_bytes(a)) == 0;
 }
 
-int fuse_settle_mask(struct fuser *f, const char *step, uint32_t *mask, bool *idle, struct err *err)
+int fuse_prepare_mask(struct fuser *f, const char *step, uint32_t *mask, bool *no_effect,
+                      struct err *err)
 {
     const struct plan_value *v = &f->p->values.at[*mask];
     struct tensor t = v->tensor;
     uint32_t id;
 
-    *idle = false;
+    *no_effect = false;
     if (v->kind != PLAN_CONST || tensor_elements(&t) == 0)
         return 0;
-    *idle = is_idle(step, &t);
-    if (*idle)
+    *no_effect = has_no_effect(step, &t);
+    if (*no_effect)
         return 0;
     shrink(&t);
     for (size_t i = 0; i < f->masks.n; i++)
@@ -94,30 +97,31 @@ struct band { /* row i sees the keys i + lower to i + upper */
     int64_t lower, upper;
 };
 
-/* What the mask does to row `row` and key `key`, of so many keys. */
-enum sight { SEEN, HIDDEN, CHANGED };
+/* The effect of the mask on one element: none, hidden, or another change. */
+enum mask_effect { VISIBLE, HIDDEN, CHANGED };
 
-static enum sight sight(const struct tensor *t, const char *step, size_t at)
+static enum mask_effect mask_effect(const struct tensor *t, const char *step, size_t at)
 {
     if (strcmp(step, "add") == 0) {
         float x = ((const float *)t->data)[at];
 
-        return x == 0 ? SEEN : x <= hidden_score ? HIDDEN : CHANGED;
+        return x == 0 ? VISIBLE : x <= hidden_score ? HIDDEN : CHANGED;
     }
-    return (((const uint8_t *)t->data)[at] != 0) == (strcmp(step, "keep") == 0) ? SEEN : HIDDEN;
+    return (((const uint8_t *)t->data)[at] != 0) == (strcmp(step, "keep") == 0) ? VISIBLE : HIDDEN;
 }
 
-/* The keys that row i sees are those from *first to *last; false: they have gaps, or are none. */
-static bool row_sight(const struct tensor *t, const char *step, int64_t i, int64_t keys,
-                      int64_t *first, int64_t *last)
+/* Finds the keys that row i sees, *first to *last. Returns false if they have gaps or there are
+ * none. */
+static bool visible_keys(const struct tensor *t, const char *step, int64_t i, int64_t keys,
+                         int64_t *first, int64_t *last)
 {
     *first = *last = -1;
     for (int64_t j = 0; j < keys; j++) {
-        enum sight s = sight(t, step, (size_t)(i * keys + j));
+        enum mask_effect s = mask_effect(t, step, (size_t)(i * keys + j));
 
-        if (s == CHANGED || (s == SEEN && *last >= 0 && *last != j - 1))
+        if (s == CHANGED || (s == VISIBLE && *last >= 0 && *last != j - 1))
             return false;
-        if (s == SEEN) {
+        if (s == VISIBLE) {
             *first = *first < 0 ? j : *first;
             *last = j;
         }
@@ -125,14 +129,14 @@ static bool row_sight(const struct tensor *t, const char *step, int64_t i, int64
     return *last >= 0;
 }
 
-/* Is the mask a band of which every row sees a key? t: [1, .., rows, keys]. */
+/* Returns whether the mask is a band in which every row sees a key. t: [1, .., rows, keys]. */
 static bool is_band(const struct tensor *t, const char *step, int64_t rows, struct band *b)
 {
     int64_t keys = t->shape.dim[t->shape.rank - 1], first, last, i;
 
     *b = (struct band){ INT64_MIN, INT64_MAX };
     for (i = 0; i < rows; i++) {
-        if (!row_sight(t, step, i, keys, &first, &last))
+        if (!visible_keys(t, step, i, keys, &first, &last))
             return false;
         if (first > 0 && b->lower == INT64_MIN)
             b->lower = first - i;
@@ -143,14 +147,15 @@ static bool is_band(const struct tensor *t, const char *step, int64_t rows, stru
         int64_t from = b->lower == INT64_MIN || i + b->lower < 0 ? 0 : i + b->lower;
         int64_t to = b->upper == INT64_MAX || i + b->upper >= keys ? keys - 1 : i + b->upper;
 
-        (void)row_sight(t, step, i, keys, &first, &last);
+        (void)visible_keys(t, step, i, keys, &first, &last);
         if (first != from || last != to)
             return false;
     }
     return true;
 }
 
-/* Do the steps after step `at` leave a hidden key hidden? Those of lower index come later. */
+/* Returns whether the steps after step `at` leave a hidden key hidden. Steps of lower index are
+ * executed later. */
 static bool stays_hidden(const struct fuse_scores *c, uint32_t at)
 {
     for (uint32_t i = 0; i < at; i++)

@@ -1,5 +1,5 @@
-/* fuse_norm.c - BatchNormalization, then the sum with a residual branch, then Relu (or Relu6, as
- * Clip from 0): one pass over memory instead of three. Any prefix of the chain counts. */
+/* fuse_norm.c - fuses BatchNormalization, the sum with a residual branch, and Relu (or Relu6, as
+ * Clip from 0): one pass over memory instead of three. Any prefix of the chain is fused too. */
 #include <math.h>
 #include <string.h>
 
@@ -7,19 +7,19 @@
 
 enum { RESIDUAL = 5 };
 
-/* The norm that makes `value` for one reader, not clamped; NULL: none. */
+/* The norm that computes `value` for a single reader, without a clamp; NULL: none. */
 static const struct plan_node *open_norm(const struct fuser *f, uint32_t value)
 {
-    const struct plan_node *n = fuse_maker(f, value);
+    const struct plan_node *n = fuse_producer(f, value);
 
-    if (n == NULL || !fuse_is_ours(f, value) || n->n_attrs + 2 > FUSE_MAX_ATTRS ||
+    if (n == NULL || !fuse_is_exclusive(f, value) || n->n_attrs + 2 > FUSE_MAX_ATTRS ||
         (!fuse_is(n, NULL, "BatchNormalization") && !fuse_is(n, "trainerd", "BatchNormAdd")))
         return NULL;
     return n;
 }
 
-/* The norm as row `op` of ours. ONNX before opset 14 has no attribute for what the row does: that
- * a node trains shows in its further outputs. */
+/* The norm as row `op` of domain trainerd. ONNX before opset 14 has no attribute for the training
+ * form: it is derived from the number of outputs. */
 static struct fuse_row row_of(const struct fuser *f, const struct plan_node *norm, const char *op)
 {
     struct fuse_row row = { .def = op_find("trainerd", op, 1),
@@ -38,7 +38,7 @@ static struct fuse_row row_of(const struct fuser *f, const struct plan_node *nor
     return row;
 }
 
-/* 0 and the bound of a clamp: Relu's is infinite. */
+/* Matches a clamp from 0; *ceiling receives the upper bound, which is infinite for Relu. */
 static bool clamp_of(const struct fuser *f, const struct plan_node *n, float *ceiling)
 {
     const struct op_attr *lo = fuse_attr(n, "min"), *hi = fuse_attr(n, "max");
@@ -71,25 +71,27 @@ int fuse_norm_relu(struct fuser *f, uint32_t node, struct err *err)
     return fuse_into(f, node, &row, err);
 }
 
-/* Of two norms the later one takes the other's output as its residual: that is computed by then. */
+/* With two norms, the later one gets the other's output as its residual, because it is computed
+ * before. */
 int fuse_norm_add(struct fuser *f, uint32_t node, struct err *err)
 {
     const struct plan_node *add = &f->p->nodes.at[node];
     const struct shape *out = &f->p->values.at[add->out[0]].tensor.shape;
-    uint32_t which = f->maker[add->in[1]] != GRAPH_NONE &&
-                     (f->maker[add->in[0]] == GRAPH_NONE ||
-                      f->maker[add->in[1]] > f->maker[add->in[0]]),
-             turn;
+    uint32_t which = f->producer[add->in[1]] != GRAPH_NONE &&
+                     (f->producer[add->in[0]] == GRAPH_NONE ||
+                      f->producer[add->in[1]] > f->producer[add->in[0]]),
+             attempt;
     struct fuse_row row;
 
-    for (turn = 0; turn < 2; turn++, which = !which) {
+    for (attempt = 0; attempt < 2; attempt++, which = !which) {
         uint32_t residual = add->in[!which];
         const struct plan_node *norm = open_norm(f, add->in[which]);
 
         if (norm == NULL || norm->n_in > RESIDUAL || add->in[0] == add->in[1] ||
             !shape_equal(&f->p->values.at[residual].tensor.shape, out))
             continue;
-        /* The residual is made before the norm runs: the node stands where the sum stood. */
+        /* The residual is computed before the norm, since the fused node has the position of the
+         * sum. */
         row = row_of(f, norm, "BatchNormAdd");
         row.in[row.n_in++] = residual;
         return fuse_into(f, node, &row, err);

@@ -1,9 +1,9 @@
-/* fuse_operand.c - q, k and v of an attention, followed back to the tensor that holds them.
+/* fuse_operand.c - traces q, k and v of an attention back to the tensors that contain them.
  *
- * Transposes become an order of axes, factors one number. Heads of keys and values that are shared
- * by several heads of queries are written as
- *   Unsqueeze, Expand, Reshape     [.., heads, s, d] -> [.., heads, repeats, s, d] -> [.., all, s, d]
- * and are read where they lie: head i of q belongs to head i / repeats. */
+ * Transposes become an order of axes, factors become one number. Heads of keys and values that are
+ * shared by several heads of queries are written as
+ *   Unsqueeze, Expand, Reshape   [.., heads, s, d] -> [.., heads, repeats, s, d] -> [.., all, s, d]
+ * and are read without the repetition: head i of q uses head i / repeats. */
 #include "graph/fuse_scores.h"
 
 static const struct shape *shape_of_value(const struct fuser *f, uint32_t value)
@@ -11,7 +11,7 @@ static const struct shape *shape_of_value(const struct fuser *f, uint32_t value)
     return &f->p->values.at[value].tensor.shape;
 }
 
-/* Is `wide` the shape `x` with one more axis at `at`, of any size? */
+/* Returns whether `wide` is the shape `x` with one more axis at `at`, of any size. */
 static bool has_axis_at(const struct shape *x, const struct shape *wide, uint32_t at)
 {
     if (wide->rank != x->rank + 1)
@@ -22,13 +22,13 @@ static bool has_axis_at(const struct shape *x, const struct shape *wide, uint32_
     return true;
 }
 
-/* value = each index of *axis of *from, *repeats times. */
+/* Matches a value in which each index along *axis of *from is repeated *repeats times. */
 static bool is_repeated(const struct fuser *f, uint32_t value, uint32_t *from, uint32_t *axis,
                         int64_t *repeats)
 {
     const struct plan_node *join = fuse_made_by(f, value, "Reshape");
     const struct plan_node *wide = join != NULL ? fuse_made_by(f, join->in[0], "Expand") : NULL;
-    const struct plan_node *apart = wide != NULL ? fuse_maker(f, wide->in[0]) : NULL;
+    const struct plan_node *apart = wide != NULL ? fuse_producer(f, wide->in[0]) : NULL;
     const struct shape *x, *one, *many, *y;
 
     if (apart == NULL || (!fuse_is(apart, NULL, "Unsqueeze") && !fuse_is(apart, NULL, "Reshape")))
@@ -57,16 +57,16 @@ static bool is_repeated(const struct fuser *f, uint32_t value, uint32_t *from, u
     return false;
 }
 
-void fuse_trace(const struct fuser *f, uint32_t value, bool turned, bool may_scale, bool may_repeat,
-                struct fuse_operand *o)
+void fuse_trace(const struct fuser *f, uint32_t value, bool is_transposed, bool may_scale,
+                bool may_repeat, struct fuse_operand *o)
 {
     uint32_t rank = shape_of_value(f, value)->rank, i;
 
     *o = (struct fuse_operand){ .value = value, .scale = 1, .repeats = 1 };
     for (i = 0; i < rank; i++)
-        o->perm[i] = turned && i + 2 >= rank ? 2 * rank - 3 - i : i;
+        o->perm[i] = is_transposed && i + 2 >= rank ? 2 * rank - 3 - i : i;
     for (;;) {
-        const struct plan_node *n = fuse_maker(f, o->value);
+        const struct plan_node *n = fuse_producer(f, o->value);
         uint32_t from, axis, perm[TENSOR_MAX_RANK];
         int64_t repeats;
         float by;
@@ -78,7 +78,8 @@ void fuse_trace(const struct fuser *f, uint32_t value, bool turned, bool may_sca
             for (i = 0; i < rank; i++)
                 o->perm[i] = perm[o->perm[i]];
             o->value = n->in[0];
-        } else if (may_scale && fuse_is_ours(f, o->value) && fuse_is_scaled(f, n, &from, &by)) {
+        } else if (may_scale && fuse_is_exclusive(f, o->value) &&
+                   fuse_is_scaled(f, n, &from, &by)) {
             o->scale *= by;
             o->value = from;
         } else if (may_repeat && o->repeats == 1 &&

@@ -1,14 +1,14 @@
-/* fuse_product.c - MatMul with what stands around it: a transposed operand is read as it lies, and
- * a row that is added to every row of the result is added inside. On a GPU two products with weights and
- * Relu or the Gelu with tanh between them are one node. */
+/* fuse_product.c - fuses MatMul with its neighbours: transposed operands are read directly, and a
+ * row that is added to every row of the result is added by the product. On a GPU, two products with
+ * weights and Relu or the Gelu with tanh between them become one node. */
 #include <string.h>
 
 #include "graph/plan_fuse.h"
 
-/* The value whose last two axes a Transpose swaps to make `value`, and nothing else. */
+/* Matches a Transpose that only swaps the last two axes; *from receives its input. */
 static bool swapped(const struct fuser *f, uint32_t value, uint32_t *from)
 {
-    const struct plan_node *n = fuse_maker(f, value);
+    const struct plan_node *n = fuse_producer(f, value);
     const struct op_attr *perm;
     uint32_t rank, i;
 
@@ -52,9 +52,9 @@ int fuse_product_transposes(struct fuser *f, uint32_t node, struct err *err)
 
 /* ---- two layers ---- */
 
-struct layer { /* x w (+ bias) */
+struct layer { /* a product x w (+ bias) */
     uint32_t x, w, bias; /* GRAPH_NONE: no bias */
-    bool trans;          /* w lies the other way round */
+    bool trans;          /* w is transposed */
 };
 
 static int64_t int_of(const struct plan_node *n, const char *name)
@@ -71,7 +71,7 @@ static bool is_one(const struct plan_node *n, const char *name)
     return a == NULL || a->f == 1.0f;
 }
 
-/* Is the node a layer? */
+/* Returns whether the node is a layer; *l receives its operands. */
 static bool layer_of(const struct fuser *f, const struct plan_node *n, struct layer *l)
 {
     bool gemm = fuse_is(n, NULL, "Gemm");
@@ -89,7 +89,7 @@ static bool layer_of(const struct fuser *f, const struct plan_node *n, struct la
                 values[l->w].tensor.shape.dim[l->trans ? 0 : 1]));
 }
 
-/* What the library computes inside its products; NULL: something else. */
+/* The functions that the GPU library computes in its products; NULL: another function. */
 static const char *function_of(const struct plan_node *n)
 {
     const struct op_attr *a;
@@ -100,7 +100,7 @@ static const char *function_of(const struct plan_node *n)
     return a != NULL && strcmp(a->s, "tanh") == 0 ? "gelu" : NULL;
 }
 
-/* On a CPU nothing is gained: there the products are the library's, which has no such tails. */
+/* Not used on a CPU, where the products of the library have no such epilogue. */
 int fuse_two_layers(struct fuser *f, uint32_t node, struct err *err)
 {
     const struct plan_node *n = &f->p->nodes.at[node], *between, *first;
@@ -111,13 +111,13 @@ int fuse_two_layers(struct fuser *f, uint32_t node, struct err *err)
     struct layer up, down;
     const char *function;
 
-    if (f->p->there.cuda == NULL || !layer_of(f, n, &down) || !fuse_is_ours(f, down.x))
+    if (f->p->device.cuda == NULL || !layer_of(f, n, &down) || !fuse_is_exclusive(f, down.x))
         return 0;
-    between = fuse_maker(f, down.x);
+    between = fuse_producer(f, down.x);
     function = function_of(between);
-    if (function == NULL || !fuse_is_ours(f, between->in[0]))
+    if (function == NULL || !fuse_is_exclusive(f, between->in[0]))
         return 0;
-    first = fuse_maker(f, between->in[0]);
+    first = fuse_producer(f, between->in[0]);
     if (!layer_of(f, first, &up))
         return 0;
     row.in[0] = up.x;
@@ -133,12 +133,12 @@ int fuse_two_layers(struct fuser *f, uint32_t node, struct err *err)
 
 /* ---- bias ---- */
 
-/* The product that makes `value` and has no row added yet. */
+/* The product that computes `value` and has no bias yet; NULL: none. */
 static const struct plan_node *open_product(const struct fuser *f, uint32_t value)
 {
-    const struct plan_node *n = fuse_maker(f, value);
+    const struct plan_node *n = fuse_producer(f, value);
 
-    if (n == NULL || !fuse_is_ours(f, value) ||
+    if (n == NULL || !fuse_is_exclusive(f, value) ||
         (!fuse_is(n, NULL, "MatMul") && !fuse_is(n, "trainerd", "MatMul")))
         return NULL;
     return n->n_in == 2 ? n : NULL;

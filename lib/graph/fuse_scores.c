@@ -1,14 +1,16 @@
-/* fuse_scores.c - the scores of an attention, followed from the softmax back to the product of q and k.
+/* fuse_scores.c - traces the scores of an attention from the softmax back to the product of q and
+ * k.
  *
- * Steps are, in any order and number: Mul or Div by a number; Add of a mask; Where of a mask between
- * the scores and a number; once Tanh between two factors. No other node may read what lies between. */
+ * Supported steps, in any order and number: Mul or Div by a number; Add of a mask; Where of a mask
+ * between the scores and a number; one Tanh between two factors. Values in between must not have
+ * other readers. */
 #include <math.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "graph/fuse_scores.h"
 
-enum { MAX_DEPTH = 24 /* nodes that fuse_come_from_product() follows */ };
+enum { MAX_DEPTH = 24 /* nodes that fuse_derives_from_product() follows */ };
 
 static const struct tensor *tensor_of(const struct fuser *f, uint32_t value)
 {
@@ -38,29 +40,29 @@ bool fuse_is_scaled(const struct fuser *f, const struct plan_node *n, uint32_t *
            shape_equal(&tensor_of(f, *value)->shape, &tensor_of(f, n->out[0])->shape);
 }
 
-/* ---- is it an attention at all? ---- */
+/* ---- detection of attentions ---- */
 
 static bool is_product(const struct plan_node *n)
 {
     return n->n_in == 2 && (fuse_is(n, NULL, "MatMul") || fuse_is(n, "trainerd", "MatMul"));
 }
 
-/* A node computes the value, other than by showing a parameter or a constant in another shape. */
+/* Returns whether a node computes the value; views of a parameter or a constant do not count. */
 static bool is_computed(const struct fuser *f, uint32_t value)
 {
-    const struct plan_node *n = fuse_maker(f, value);
+    const struct plan_node *n = fuse_producer(f, value);
 
     while (n != NULL && (fuse_is(n, NULL, "Transpose") || fuse_is(n, NULL, "Reshape")))
-        n = fuse_maker(f, n->in[0]);
+        n = fuse_producer(f, n->in[0]);
     return n != NULL;
 }
 
-static bool come_from_product(const struct fuser *f, uint32_t value, int64_t scores,
-                              uint32_t *budget)
+static bool derives_from_product(const struct fuser *f, uint32_t value, int64_t scores,
+                                 uint32_t *budget)
 {
     static const char *const passing[] = { "Add",  "Sub", "Mul",  "Div", "Where", "Tanh",    "Max",     "Min",
                                            "Clip", "Cast", "Neg", "Erf", "Relu",  "Reshape", "Squeeze", "Unsqueeze" };
-    const struct plan_node *n = fuse_maker(f, value);
+    const struct plan_node *n = fuse_producer(f, value);
     bool passes = false;
 
     if (n == NULL || *budget == 0 || tensor_elements(tensor_of(f, value)) != scores)
@@ -71,21 +73,21 @@ static bool come_from_product(const struct fuser *f, uint32_t value, int64_t sco
     for (size_t i = 0; i < COUNT_OF(passing); i++)
         passes = passes || fuse_is(n, NULL, passing[i]);
     for (uint32_t i = 0; passes && i < n->n_in; i++)
-        if (n->in[i] != GRAPH_NONE && come_from_product(f, n->in[i], scores, budget))
+        if (n->in[i] != GRAPH_NONE && derives_from_product(f, n->in[i], scores, budget))
             return true;
     return false;
 }
 
-bool fuse_come_from_product(const struct fuser *f, uint32_t value)
+bool fuse_derives_from_product(const struct fuser *f, uint32_t value)
 {
     uint32_t budget = MAX_DEPTH;
 
-    return come_from_product(f, value, tensor_elements(tensor_of(f, value)), &budget);
+    return derives_from_product(f, value, tensor_elements(tensor_of(f, value)), &budget);
 }
 
 /* ---- steps ---- */
 
-/* Does it broadcast to the scores, and has it all their columns? */
+/* Returns whether the value broadcasts to the scores and has all their columns. */
 static bool is_mask(struct fuser *f, uint32_t value, const char *step, const struct shape *scores)
 {
     const struct tensor *t = tensor_of(f, value);
@@ -103,7 +105,7 @@ static bool is_mask(struct fuser *f, uint32_t value, const char *step, const str
                         shape_print(scores, text[1], sizeof(text[1])));
 }
 
-/* A constant that has one number everywhere. */
+/* Matches a constant whose elements are all equal; *number receives the value. */
 static bool uniform(const struct fuser *f, uint32_t value, float *number)
 {
     const struct plan_value *v = &f->p->values.at[value];
@@ -119,11 +121,11 @@ static bool uniform(const struct fuser *f, uint32_t value, float *number)
     return true;
 }
 
-static bool find(struct fuser *f, uint32_t value, struct fuse_scores *c);
+static bool trace(struct fuser *f, uint32_t value, struct fuse_scores *c);
 
-/* The step `n`, of scores that are its input i. */
-static bool take(struct fuser *f, const struct plan_node *n, uint32_t i, struct fuse_scores *c,
-                 const char *step, float number, uint32_t mask)
+/* Adds the step `n`, whose input i is the scores, and continues with that input. */
+static bool add_step(struct fuser *f, const struct plan_node *n, uint32_t i, struct fuse_scores *c,
+                     const char *step, float number, uint32_t mask)
 {
     const struct shape *scores = &tensor_of(f, n->out[0])->shape;
 
@@ -132,55 +134,57 @@ static bool take(struct fuser *f, const struct plan_node *n, uint32_t i, struct 
     if (!shape_equal(&tensor_of(f, n->in[i])->shape, scores))
         return fuse_blocked(f, "%s '%s' changes the shape of the scores", n->def->name, n->name);
     if (c->n_steps == FUSE_STEPS || (mask != GRAPH_NONE && c->n_masks == FUSE_MASKS))
-        return fuse_blocked(f, "%s '%s' is one step more than the %d, with %d masks, that a node computes",
+        return fuse_blocked(f, "%s '%s' exceeds the limit of %d steps with %d masks",
                             n->def->name, n->name, FUSE_STEPS, FUSE_MASKS);
     c->step[c->n_steps] = step;
     c->number[c->n_steps] = number;
     c->mask[c->n_steps++] = mask;
     c->n_masks += mask != GRAPH_NONE;
-    return find(f, n->in[i], c);
+    return trace(f, n->in[i], c);
 }
 
-/* Which of two inputs are the scores. */
+/* Returns which of two inputs is the scores. */
 static uint32_t scores_of(const struct fuser *f, const struct plan_node *n, uint32_t a, uint32_t b)
 {
-    return fuse_come_from_product(f, n->in[b]) && !fuse_come_from_product(f, n->in[a]) ? b : a;
+    return fuse_derives_from_product(f, n->in[b]) && !fuse_derives_from_product(f, n->in[a]) ? b
+                                                                                             : a;
 }
 
-static bool take_where(struct fuser *f, const struct plan_node *n, struct fuse_scores *c)
+static bool add_where(struct fuser *f, const struct plan_node *n, struct fuse_scores *c)
 {
     float number;
 
     if (uniform(f, n->in[2], &number))
-        return take(f, n, 1, c, "keep", number, n->in[0]);
+        return add_step(f, n, 1, c, "keep", number, n->in[0]);
     if (uniform(f, n->in[1], &number))
-        return take(f, n, 2, c, "fill", number, n->in[0]);
-    return fuse_blocked(f, "Where '%s' chooses between the scores and '%s', which is not one known number",
+        return add_step(f, n, 2, c, "fill", number, n->in[0]);
+    return fuse_blocked(f, "Where '%s' selects between the scores and '%s', which is not a single known number",
                         n->name, name_of(f, n->in[scores_of(f, n, 1, 2) == 1 ? 2 : 1]));
 }
 
-/* a tanh(x): "cap" computes a tanh(x / a), of x times a. */
-static bool take_cap(struct fuser *f, const struct plan_node *n, struct fuse_scores *c)
+/* Adds a step for a tanh(x). "cap" computes a tanh(x / a), so that x is multiplied by a. */
+static bool add_cap(struct fuser *f, const struct plan_node *n, struct fuse_scores *c)
 {
     bool has_factor = c->n_steps > 0 && strcmp(c->step[c->n_steps - 1], "scale") == 0 &&
                       c->number[c->n_steps - 1] > 0;
 
     for (uint32_t i = 0; i < c->n_steps; i++)
         if (strcmp(c->step[i], "cap") == 0)
-            return fuse_blocked(f, "Tanh '%s' is the second one of the scores", n->name);
+            return fuse_blocked(f, "Tanh '%s' is the second one; expected at most one", n->name);
     if (!has_factor) {
         if (c->n_steps == FUSE_STEPS)
-            return fuse_blocked(f, "Tanh '%s' is one step more than a node computes", n->name);
+            return fuse_blocked(f, "Tanh '%s' exceeds the limit of %d steps", n->name, FUSE_STEPS);
         c->number[c->n_steps] = 1;
         c->mask[c->n_steps++] = GRAPH_NONE;
     }
     c->step[c->n_steps - 1] = "cap";
-    return take(f, n, 0, c, "scale", c->number[c->n_steps - 1], GRAPH_NONE);
+    return add_step(f, n, 0, c, "scale", c->number[c->n_steps - 1], GRAPH_NONE);
 }
 
-/* A known mask written with numbers, as tf2onnx writes Where: x m + a, where m is 1 and a is 0, or m is 0 and a is one
- * number throughout. (Of an infinite x it would make NaN.) Returns the mask as booleans,
- * or GRAPH_NONE if the value is not such a mask. */
+/* Matches a known mask written with numbers, in the form in which tf2onnx writes Where: x m + a,
+ * where m is 1 and a is 0, or m is 0 and a is one constant number. (With an infinite x the
+ * arithmetic computes NaN.) Returns the mask as booleans, or GRAPH_NONE if the value is not such a
+ * mask. */
 static uint32_t numeric_mask(struct fuser *f, uint32_t m, uint32_t a, float *number)
 {
     const struct plan_value *one = &f->p->values.at[m], *other = &f->p->values.at[a];
@@ -210,62 +214,64 @@ static uint32_t numeric_mask(struct fuser *f, uint32_t m, uint32_t a, float *num
     return fuse_add_constant(f, one->name, &t);
 }
 
-/* The Add of such a mask; false, without an obstacle: it is another. */
-static bool take_numeric_mask(struct fuser *f, const struct plan_node *n, struct fuse_scores *c, bool *found)
+/* Adds the step of such a mask. *found is false, and no obstacle is recorded, if it is not one. */
+static bool add_numeric_mask(struct fuser *f, const struct plan_node *n, struct fuse_scores *c,
+                             bool *found)
 {
     *found = false;
     for (uint32_t i = 0; i < 2; i++) {
         const struct plan_node *product = fuse_made_by(f, n->in[i], "Mul");
 
-        for (uint32_t k = 0; product != NULL && fuse_is_ours(f, n->in[i]) && k < 2; k++) {
+        for (uint32_t k = 0; product != NULL && fuse_is_exclusive(f, n->in[i]) && k < 2; k++) {
             float number = 0;
             uint32_t mask = numeric_mask(f, product->in[k], n->in[!i], &number);
 
             if (mask == GRAPH_NONE)
                 continue;
             *found = true;
-            return take(f, product, !k, c, "keep", number, mask);
+            return add_step(f, product, !k, c, "keep", number, mask);
         }
     }
     return false;
 }
 
-/* Walks from a value that only the chain reads back to the product. Returns false if the walk meets another node. */
-static bool find(struct fuser *f, uint32_t value, struct fuse_scores *c)
+/* Traces a value that only the chain reads back to the product. Returns false at an unsupported
+ * node. */
+static bool trace(struct fuser *f, uint32_t value, struct fuse_scores *c)
 {
-    const struct plan_node *n = fuse_maker(f, value);
+    const struct plan_node *n = fuse_producer(f, value);
     uint32_t from, i;
     float number;
 
     if (n == NULL)
-        return fuse_blocked(f, "'%s' is not made by a product of q and k", name_of(f, value));
-    if (!fuse_is_ours(f, value))
-        return fuse_blocked(f, "'%s', made by %s '%s', is read elsewhere too", name_of(f, value),
+        return fuse_blocked(f, "'%s' is not computed by a product of q and k", name_of(f, value));
+    if (!fuse_is_exclusive(f, value))
+        return fuse_blocked(f, "'%s', computed by %s '%s', has other readers", name_of(f, value),
                             n->def->name, n->name);
     if (is_product(n)) {
-        c->product = f->maker[value];
+        c->product = f->producer[value];
         return true;
     }
     if (fuse_is_scaled(f, n, &from, &number))
-        return take(f, n, from == n->in[0] ? 0 : 1, c, "scale", number, GRAPH_NONE);
+        return add_step(f, n, from == n->in[0] ? 0 : 1, c, "scale", number, GRAPH_NONE);
     if (fuse_is(n, NULL, "Add")) {
-        bool found, taken = take_numeric_mask(f, n, c, &found);
+        bool found, is_added = add_numeric_mask(f, n, c, &found);
 
         if (found)
-            return taken;
+            return is_added;
         i = scores_of(f, n, 0, 1);
-        return take(f, n, i, c, "add", 0, n->in[1 - i]);
+        return add_step(f, n, i, c, "add", 0, n->in[1 - i]);
     }
     if (fuse_is(n, NULL, "Where"))
-        return take_where(f, n, c);
+        return add_where(f, n, c);
     if (fuse_is(n, NULL, "Tanh"))
-        return take_cap(f, n, c);
-    return fuse_blocked(f, "%s '%s', which makes '%s', is not a step that the node computes",
+        return add_cap(f, n, c);
+    return fuse_blocked(f, "%s '%s', which computes '%s', is not a supported step",
                         n->def->name, n->name, name_of(f, value));
 }
 
 bool fuse_find_scores(struct fuser *f, uint32_t value, struct fuse_scores *out)
 {
     *out = (struct fuse_scores){ .n_steps = 0 };
-    return find(f, value, out);
+    return trace(f, value, out);
 }

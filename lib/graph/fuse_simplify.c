@@ -1,27 +1,29 @@
-/* fuse_simplify.c - removes what exporters write around the patterns, before these are looked for:
+/* fuse_simplify.c - removes nodes that exporters write around the patterns, before the patterns are
+ * applied:
  *
- *   nodes that only hand on their input   Identity; Cast and CastLike to the type that is there;
- *                                         Reshape, Expand, Slice and Transpose that change nothing
+ *   nodes that only copy their input      Identity; Cast and CastLike to the same type;
+ *                                         Reshape, Expand, Slice and Transpose without effect
  *   Where of a mask and two numbers       that another node has computed already
  *   Reshape, Transpose, Reshape           where the first merges leading axes that the second keeps
  *                                         in front and the third splits again: one Transpose
  *   Reshape, Gemm, Reshape                where the first merges the leading axes and the second
  *                                         splits them again: one MatMul of all axes
  *
- * A node whose result is kept for the caller stays; its other readers read the input of the node. */
+ * A node whose result the caller keeps is not removed; its other readers read the input of the
+ * node. */
 #include <string.h>
 
 #include "graph/plan_fuse.h"
 
-enum { MAX_CHOICES = 64 /* different masks that are remembered */ };
+enum { MAX_CHOICES = 64 /* maximum number of recorded masks */ };
 
 static const struct tensor *tensor_of(const struct fuser *f, uint32_t value)
 {
     return &f->p->values.at[value].tensor;
 }
 
-/* Does the Slice keep the order of the elements? Where no axis becomes shorter, only a negative step
- * could change anything. */
+/* Returns whether a Slice that shortens no axis keeps the order of the elements, which only a
+ * negative step changes. */
 static bool keeps_order(const struct fuser *f, const struct plan_node *n)
 {
     const struct plan_value *v;
@@ -48,8 +50,8 @@ static bool is_in_order(const struct fuser *f, const struct plan_node *n)
     return true;
 }
 
-/* Is output 0 the same tensor as input 0? */
-static bool hands_on(const struct fuser *f, const struct plan_node *n)
+/* Returns whether output 0 equals input 0. */
+static bool copies_input(const struct fuser *f, const struct plan_node *n)
 {
     const struct tensor *x, *y;
 
@@ -68,7 +70,7 @@ static bool hands_on(const struct fuser *f, const struct plan_node *n)
            strcmp(n->def->name, "Expand") == 0;
 }
 
-/* All nodes from `node` on that read `value` read `from`, which is the same tensor. */
+/* Replaces `value` by the equal tensor `from` in all nodes from `node` on. */
 static void redirect(struct fuser *f, uint32_t value, uint32_t from, uint32_t node)
 {
     uint32_t left = f->readers[value];
@@ -76,7 +78,7 @@ static void redirect(struct fuser *f, uint32_t value, uint32_t from, uint32_t no
     for (size_t i = node; i < f->p->nodes.n && left > 0; i++) {
         struct plan_node *n = &f->p->nodes.at[i];
 
-        for (uint32_t k = 0; k < n->n_in && !f->gone[i]; k++)
+        for (uint32_t k = 0; k < n->n_in && !f->removed[i]; k++)
             if (n->in[k] == value) {
                 n->in[k] = from;
                 f->readers[from]++;
@@ -90,24 +92,24 @@ int fuse_same(struct fuser *f, uint32_t node, struct err *err)
 {
     const struct plan_node *n = &f->p->nodes.at[node];
 
-    (void)err; /* needs no memory */
-    if (!hands_on(f, n))
+    (void)err; /* allocates no memory */
+    if (!copies_input(f, n))
         return 0;
     redirect(f, n->out[0], n->in[0], node + 1);
     if (f->readers[n->out[0]] == 0)
-        fuse_drop(f, node);
+        fuse_remove(f, node);
     return 0;
 }
 
-/* ---- a mask that every layer computes anew ---- */
+/* ---- masks that every layer computes again ---- */
 
-/* Does node `k` make the same of the same mask as `n`? */
+/* Returns whether node `k` computes the same from the same mask as `n`. */
 static bool is_same_choice(const struct fuser *f, const struct plan_node *n, uint32_t k)
 {
     const struct plan_node *o = &f->p->nodes.at[k];
     float a, b;
 
-    if (f->gone[k] || !fuse_is(o, NULL, "Where") || o->in[0] != n->in[0] ||
+    if (f->removed[k] || !fuse_is(o, NULL, "Where") || o->in[0] != n->in[0] ||
         !shape_equal(&tensor_of(f, o->out[0])->shape, &tensor_of(f, n->out[0])->shape))
         return false;
     for (uint32_t i = 1; i < 3; i++)
@@ -127,15 +129,15 @@ int fuse_same_choice(struct fuser *f, uint32_t node, struct err *err)
             continue;
         redirect(f, n->out[0], f->p->nodes.at[k].out[0], node + 1);
         if (f->readers[n->out[0]] == 0)
-            fuse_drop(f, node);
+            fuse_remove(f, node);
         return 0;
     }
     return f->choices.n == MAX_CHOICES || VEC_PUSH(f->choices, node) ? 0 : plan_no_memory(err);
 }
 
-/* ---- a Transpose of the last axes alone ---- */
+/* ---- Transposes of trailing axes ---- */
 
-/* The leading axes of `apart` that `merged` has as its first axis; 0: it is not so. */
+/* The number of leading axes of `apart` that the first axis of `merged` combines; 0: no match. */
 static uint32_t merged_axes(const struct shape *apart, const struct shape *merged)
 {
     uint32_t lead = apart->rank - merged->rank + 1;
@@ -156,19 +158,20 @@ static uint32_t merged_axes(const struct shape *apart, const struct shape *merge
 int fuse_merged_transpose(struct fuser *f, uint32_t node, struct err *err)
 {
     const struct plan_node *split = &f->p->nodes.at[node];
-    const struct plan_node *turn = fuse_made_by(f, split->in[0], "Transpose");
-    const struct plan_node *merge = turn != NULL ? fuse_made_by(f, turn->in[0], "Reshape") : NULL;
+    const struct plan_node *transpose = fuse_made_by(f, split->in[0], "Transpose");
+    const struct plan_node *merge =
+        transpose != NULL ? fuse_made_by(f, transpose->in[0], "Reshape") : NULL;
     struct fuse_row row = { .def = op_find(NULL, "Transpose", 13), .n_in = 1, .n_attrs = 1 };
     const struct shape *x, *merged, *y = &tensor_of(f, split->out[0])->shape;
     uint32_t perm[TENSOR_MAX_RANK], lead, i;
     int64_t *axes;
 
-    if (merge == NULL || !fuse_is_ours(f, split->in[0]))
+    if (merge == NULL || !fuse_is_exclusive(f, split->in[0]))
         return 0;
     x = &tensor_of(f, merge->in[0])->shape;
-    merged = &tensor_of(f, turn->in[0])->shape;
+    merged = &tensor_of(f, transpose->in[0])->shape;
     lead = merged_axes(x, merged);
-    fuse_perm(turn, merged->rank, perm);
+    fuse_perm(transpose, merged->rank, perm);
     if (lead < 2 || perm[0] != 0 || y->rank != x->rank)
         return 0;
     axes = arena_array(&f->p->mem, x->rank, sizeof(*axes));
@@ -179,14 +182,14 @@ int fuse_merged_transpose(struct fuser *f, uint32_t node, struct err *err)
         if (y->dim[i] != x->dim[axes[i]])
             return 0;
     }
-    row.name = turn->name;
+    row.name = transpose->name;
     row.in[0] = merge->in[0];
     row.attrs[0] =
         (struct op_attr){ .name = "perm", .type = OP_ATTR_INTS, .n = x->rank, .ints = axes };
     return fuse_into(f, node, &row, err);
 }
 
-/* ---- a product of the last axis alone ---- */
+/* ---- products of the last axis ---- */
 
 static bool is_one(const struct plan_node *n, const char *name)
 {
@@ -195,14 +198,14 @@ static bool is_one(const struct plan_node *n, const char *name)
     return a == NULL || a->f == 1.0f;
 }
 
-/* A product of rows: its bias, if there is one, is a row. */
+/* Returns whether the Gemm multiplies rows and its bias, if any, is a row. */
 static bool is_product_of_rows(const struct fuser *f, const struct plan_node *n)
 {
-    const struct op_attr *turned = fuse_attr(n, "transA");
+    const struct op_attr *transposed_b = fuse_attr(n, "transA");
     const struct shape *y = &tensor_of(f, n->out[0])->shape, *bias;
 
-    if (!fuse_is(n, NULL, "Gemm") || (turned != NULL && turned->i != 0) || !is_one(n, "alpha") ||
-        !is_one(n, "beta"))
+    if (!fuse_is(n, NULL, "Gemm") || (transposed_b != NULL && transposed_b->i != 0) ||
+        !is_one(n, "alpha") || !is_one(n, "beta"))
         return false;
     if (n->n_in < 3 || n->in[2] == GRAPH_NONE)
         return true;
@@ -218,9 +221,9 @@ int fuse_merged_product(struct fuser *f, uint32_t node, struct err *err)
         product != NULL ? fuse_made_by(f, product->in[0], "Reshape") : NULL;
     struct fuse_row row = { .def = op_find("trainerd", "MatMul", 1), .n_in = 2, .n_attrs = 1 };
     const struct shape *x, *y = &tensor_of(f, split->out[0])->shape;
-    const struct op_attr *turned;
+    const struct op_attr *transposed_b;
 
-    if (merge == NULL || !fuse_is_ours(f, split->in[0]) || !is_product_of_rows(f, product))
+    if (merge == NULL || !fuse_is_exclusive(f, split->in[0]) || !is_product_of_rows(f, product))
         return 0;
     x = &tensor_of(f, merge->in[0])->shape;
     if (x->rank < 2 || y->rank != x->rank ||
@@ -235,9 +238,9 @@ int fuse_merged_product(struct fuser *f, uint32_t node, struct err *err)
     row.in[1] = product->in[1];
     if (product->n_in > 2 && product->in[2] != GRAPH_NONE)
         row.in[row.n_in++] = product->in[2];
-    turned = fuse_attr(product, "transB");
+    transposed_b = fuse_attr(product, "transB");
     row.attrs[0] = (struct op_attr){ .name = "transB",
                                      .type = OP_ATTR_INT,
-                                     .i = turned != NULL && turned->i != 0 };
+                                     .i = transposed_b != NULL && transposed_b->i != 0 };
     return fuse_into(f, node, &row, err);
 }

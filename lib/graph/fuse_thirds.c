@@ -1,11 +1,11 @@
-/* fuse_thirds.c - one product makes q, k and v, side by side: how do graphs take its columns apart?
+/* fuse_thirds.c - recognizes q, k and v that are parts of the columns of one product, in two forms:
  *
  *   Split along the last axis, perhaps a Reshape of each
  *       q, k, v = qkv.split(width, -1);  q.view(b, t, heads, -1)
  *   Reshape, Transpose, and an index of the first axis (Gather, or Split and Squeeze)
  *       q, k, v = qkv.reshape(b, t, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
  *
- * Either way an operand is a view of the product, of which no number has to move. */
+ * In both, an operand is a view of the product, so that no data has to be moved. */
 #include "graph/plan_fuse.h"
 
 static const struct shape *shape_at(const struct fuser *f, uint32_t value)
@@ -13,7 +13,7 @@ static const struct shape *shape_at(const struct fuser *f, uint32_t value)
     return &f->p->values.at[value].tensor.shape;
 }
 
-/* A third of the last axis. */
+/* A third of the last axis; 0: not divisible. */
 static int64_t columns_of(const struct fuser *f, uint32_t whole)
 {
     const struct shape *s = shape_at(f, whole);
@@ -26,25 +26,27 @@ static bool by_split(const struct fuser *f, uint32_t value, uint32_t which, stru
     const struct plan_node *n = fuse_made_by(f, value, "Reshape");
     uint32_t piece = n != NULL ? n->in[0] : value;
     const struct shape *s = shape_at(f, piece);
-    int64_t columns, here = 1;
+    int64_t columns, columns_in_view = 1;
 
-    n = fuse_maker(f, piece);
+    n = fuse_producer(f, piece);
     if (n == NULL || !fuse_is(n, NULL, "Split") || n->n_out != 3 || n->out[which] != piece || f->readers[piece] != 1)
         return false;
     columns = columns_of(f, n->in[0]);
-    if (columns == 0 || s->dim[s->rank - 1] != columns) /* another axis, or unlike pieces */
+    /* another axis, or parts of different sizes */
+    if (columns == 0 || s->dim[s->rank - 1] != columns)
         return false;
     t->whole = n->in[0];
     t->view = *shape_at(f, value);
     for (uint32_t i = t->view.rank; i-- > 0;) {
-        here *= here < columns ? t->view.dim[i] : 1;
+        columns_in_view *= columns_in_view < columns ? t->view.dim[i] : 1;
         t->perm[i] = i;
     }
-    return here == columns; /* the last axes are they */
+    return columns_in_view == columns; /* the last axes of the view are the columns of the part */
 }
 
-/* What has `which` as its index along the first axis of a value; GRAPH_NONE: nothing of the kind. */
-static uint32_t indexed(const struct fuser *f, uint32_t value, uint32_t which)
+/* Matches index `which` along the first axis of a value and returns that value; GRAPH_NONE: no
+ * match. */
+static uint32_t source_of_index(const struct fuser *f, uint32_t value, uint32_t which)
 {
     const struct plan_node *n = fuse_made_by(f, value, "Gather");
 
@@ -61,7 +63,7 @@ static uint32_t indexed(const struct fuser *f, uint32_t value, uint32_t which)
     if (n == NULL || f->readers[n->in[0]] != 1)
         return GRAPH_NONE;
     value = n->in[0];
-    n = fuse_maker(f, value);
+    n = fuse_producer(f, value);
     return n != NULL && fuse_is(n, NULL, "Split") && n->n_out == 3 && n->out[which] == value &&
                    shape_at(f, value)->dim[0] == 1
                ? n->in[0]
@@ -70,33 +72,36 @@ static uint32_t indexed(const struct fuser *f, uint32_t value, uint32_t which)
 
 static bool by_index(const struct fuser *f, uint32_t value, uint32_t which, struct fuse_third *t)
 {
-    const struct plan_node *turn = fuse_made_by(f, indexed(f, value, which), "Transpose");
-    const struct plan_node *cut = turn != NULL ? fuse_made_by(f, turn->in[0], "Reshape") : NULL;
-    uint32_t perm[TENSOR_MAX_RANK], front;
+    const struct plan_node *transpose =
+        fuse_made_by(f, source_of_index(f, value, which), "Transpose");
+    const struct plan_node *reshape =
+        transpose != NULL ? fuse_made_by(f, transpose->in[0], "Reshape") : NULL;
+    uint32_t perm[TENSOR_MAX_RANK], indexed_axis;
     const struct shape *s;
-    int64_t behind = 1;
+    int64_t columns_after = 1;
 
-    if (cut == NULL)
+    if (reshape == NULL)
         return false;
-    s = shape_at(f, turn->in[0]);
+    s = shape_at(f, transpose->in[0]);
     if (s->rank < 2 || shape_at(f, value)->rank != s->rank - 1)
         return false;
-    fuse_perm(turn, s->rank, perm);
-    front = perm[0]; /* the axis that the index is of */
-    t->whole = cut->in[0];
+    fuse_perm(transpose, s->rank, perm);
+    indexed_axis = perm[0]; /* the axis that is indexed */
+    t->whole = reshape->in[0];
     t->view.rank = s->rank - 1;
     for (uint32_t i = 0; i < s->rank; i++) {
-        if (i != front)
-            t->view.dim[i - (i > front)] = s->dim[i];
+        if (i != indexed_axis)
+            t->view.dim[i - (i > indexed_axis)] = s->dim[i];
         if (i > 0)
-            t->perm[i - 1] = perm[i] - (perm[i] > front);
-        if (i > front)
-            behind *= s->dim[i];
+            t->perm[i - 1] = perm[i] - (perm[i] > indexed_axis);
+        if (i > indexed_axis)
+            columns_after *= s->dim[i];
     }
     for (uint32_t i = 0; i < t->view.rank; i++)
         if (shape_at(f, value)->dim[i] != t->view.dim[t->perm[i]])
             return false;
-    return s->dim[front] == 3 && behind > 0 && behind == columns_of(f, t->whole);
+    return s->dim[indexed_axis] == 3 && columns_after > 0 &&
+           columns_after == columns_of(f, t->whole);
 }
 
 bool fuse_third(const struct fuser *f, uint32_t value, uint32_t which, struct fuse_third *out)

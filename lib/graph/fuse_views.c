@@ -1,9 +1,9 @@
-/* fuse_views.c - products of einsum, as tf2onnx writes them: every operand gets unit axes, is transposed with them and
- * merged into one batch axis; the product is split again.
+/* fuse_views.c - simplifies the products of einsum in the form of tf2onnx: every operand gets unit
+ * axes, is transposed with them and merged to one batch axis; the product is split again.
  *
- *   Transpose of an Unsqueeze     becomes a view of a Transpose without the unit axes
- *   a view that adds or takes away unit axes, before or after another   becomes one Reshape
- *   view of MatMul of merged      becomes the product of the operands as they were before they were merged
+ *   Transpose of an Unsqueeze             becomes a view of a Transpose without the unit axes
+ *   a view that adds or removes unit axes, before or after another view   becomes one Reshape
+ *   view of MatMul of merged operands     becomes the product of the operands before merging
  *
  * A view is a Reshape, Squeeze, Unsqueeze or Flatten: the same elements in the same order. */
 #include "graph/plan_fuse.h"
@@ -13,7 +13,8 @@ static const struct shape *shape_of_value(const struct fuser *f, uint32_t value)
     return &f->p->values.at[value].tensor.shape;
 }
 
-/* Returns the node whose output `value` is a view of that node's input, or NULL if another kind of node makes it. */
+/* Returns the node whose output `value` is a view of that node's input, or NULL if another kind of
+ * node computes it. */
 static const struct plan_node *view_of(const struct fuser *f, uint32_t value)
 {
     static const char *const views[] = { "Reshape", "Squeeze", "Unsqueeze", "Flatten" };
@@ -27,8 +28,8 @@ static const struct plan_node *view_of(const struct fuser *f, uint32_t value)
     return NULL;
 }
 
-/* Node `node` becomes Reshape(x) to the shape of its output. */
-static int make_view(struct fuser *f, uint32_t node, uint32_t x, struct err *err)
+/* Replaces node `node` by Reshape(x) to the shape of its output. */
+static int replace_by_reshape(struct fuser *f, uint32_t node, uint32_t x, struct err *err)
 {
     const struct plan_node *n = &f->p->nodes.at[node];
     const struct shape *y = shape_of_value(f, n->out[0]);
@@ -39,7 +40,7 @@ static int make_view(struct fuser *f, uint32_t node, uint32_t x, struct err *err
     if (dims == NULL)
         return plan_no_memory(err);
     for (uint32_t i = 0; i < y->rank; i++) {
-        if (y->dim[i] == 0) /* would be taken for "as the input" */
+        if (y->dim[i] == 0) /* a dimension of 0 would mean "as the input" */
             return 0;
         dims[i] = y->dim[i];
     }
@@ -49,7 +50,7 @@ static int make_view(struct fuser *f, uint32_t node, uint32_t x, struct err *err
     return row.in[1] == GRAPH_NONE ? plan_no_memory(err) : fuse_into(f, node, &row, err);
 }
 
-/* Has `y` the axes of `x` and more unit axes? */
+/* Returns whether `y` has the axes of `x` and additional unit axes. */
 static bool adds_units(const struct shape *x, const struct shape *y)
 {
     uint32_t k = 0;
@@ -65,8 +66,8 @@ static bool adds_units(const struct shape *x, const struct shape *y)
     return y->rank > x->rank;
 }
 
-/* A view that only adds or takes away unit axes; a Reshape of one is not, unless it makes more axes than a network
- * has: other patterns look for those that split and merge axes. */
+/* Returns whether a view only adds or removes unit axes. A Reshape counts only if the result has
+ * more than 4 axes: other patterns match those that split and merge axes. */
 static bool is_of_units(const struct fuser *f, const struct plan_node *n)
 {
     const struct shape *y = shape_of_value(f, n->out[0]);
@@ -80,15 +81,15 @@ int fuse_view_of_view(struct fuser *f, uint32_t node, struct err *err)
     const struct plan_node *n = &f->p->nodes.at[node];
     const struct plan_node *first = view_of(f, n->out[0]) == n ? view_of(f, n->in[0]) : NULL;
 
-    if (first == NULL || !fuse_is_ours(f, n->in[0]) || shape_of_value(f, n->out[0])->rank == 0 ||
-        (!is_of_units(f, n) && !is_of_units(f, first)))
+    if (first == NULL || !fuse_is_exclusive(f, n->in[0]) ||
+        shape_of_value(f, n->out[0])->rank == 0 || (!is_of_units(f, n) && !is_of_units(f, first)))
         return 0;
-    return make_view(f, node, first->in[0], err);
+    return replace_by_reshape(f, node, first->in[0], err);
 }
 
 /* ---- a Transpose with unit axes ---- */
 
-/* The axes that an Unsqueeze adds: bit i of *added is axis i of its output. */
+/* Finds the axes that an Unsqueeze adds: bit i of *added is axis i of its output. */
 static bool added_axes(const struct fuser *f, const struct plan_node *n, uint32_t *added)
 {
     const struct op_attr *a = fuse_attr(n, "axes");
@@ -110,38 +111,42 @@ static bool added_axes(const struct fuser *f, const struct plan_node *n, uint32_
 
 int fuse_unit_transpose(struct fuser *f, uint32_t node, struct err *err)
 {
-    const struct plan_node *turn = &f->p->nodes.at[node];
-    const struct plan_node *wide = fuse_made_by(f, turn->in[0], "Unsqueeze");
-    struct fuse_row row = { .def = op_find(NULL, "Transpose", 13), .name = turn->name, .n_in = 1, .n_attrs = 1 };
+    const struct plan_node *transpose = &f->p->nodes.at[node];
+    const struct plan_node *wide = fuse_made_by(f, transpose->in[0], "Unsqueeze");
+    struct fuse_row row = {
+        .def = op_find(NULL, "Transpose", 13), .name = transpose->name, .n_in = 1, .n_attrs = 1
+    };
     uint32_t added, perm[TENSOR_MAX_RANK], first, i, k = 0;
     struct tensor t;
     int64_t *axes;
     int rc;
 
-    if (wide == NULL || !fuse_is_ours(f, turn->in[0]) || !added_axes(f, wide, &added))
+    if (wide == NULL || !fuse_is_exclusive(f, transpose->in[0]) || !added_axes(f, wide, &added))
         return 0;
     t = f->p->values.at[wide->in[0]].tensor;
-    fuse_perm(turn, shape_of_value(f, turn->in[0])->rank, perm);
+    fuse_perm(transpose, shape_of_value(f, transpose->in[0])->rank, perm);
     axes = arena_array(&f->p->mem, TENSOR_MAX_RANK, sizeof(*axes));
     if (axes == NULL)
         return plan_no_memory(err);
-    for (i = 0; i < shape_of_value(f, turn->in[0])->rank; i++) /* the axis of x: without those added before it */
+    /* the axis of x: minus the added axes before it */
+    for (i = 0; i < shape_of_value(f, transpose->in[0])->rank; i++)
         if ((added & (1u << perm[i])) == 0)
             axes[k++] = perm[i] - (uint32_t)__builtin_popcount(added & ((1u << perm[i]) - 1));
     for (i = 0; i < k; i++)
         t.shape.dim[i] = shape_of_value(f, wide->in[0])->dim[axes[i]];
     row.in[0] = wide->in[0];
     row.attrs[0] = (struct op_attr){ .name = "perm", .type = OP_ATTR_INTS, .n = k, .ints = axes };
-    first = f->maker[turn->in[0]];
-    if (!fuse_new_output(f, first, node, &t)) /* what the Unsqueeze made is the Transpose's from here on */
+    first = f->producer[transpose->in[0]];
+    if (!fuse_new_output(f, first, node, &t)) /* `first` becomes the Transpose, with a new output */
         return plan_no_memory(err);
     rc = fuse_into(f, first, &row, err);
-    return rc == 0 ? make_view(f, node, f->p->nodes.at[first].out[0], err) : rc;
+    return rc == 0 ? replace_by_reshape(f, node, f->p->nodes.at[first].out[0], err) : rc;
 }
 
-/* ---- a product with one batch axis ---- */
+/* ---- products with one batch axis ---- */
 
-/* The value of which `value` [m, a, b] merges the leading axes, perhaps with a and b swapped after that. */
+/* Matches `value` [m, a, b] whose first axis merges the leading axes of *from; *swapped: a and b
+ * are then swapped. */
 static bool is_merged(const struct fuser *f, uint32_t value, const struct shape *lead, uint32_t *from, bool *swapped)
 {
     const struct plan_node *n = fuse_made_by(f, value, "Transpose"), *merge;
@@ -178,7 +183,8 @@ int fuse_merged_batch(struct fuser *f, uint32_t node, struct err *err)
     const struct shape *y = shape_of_value(f, split->out[0]), *three;
     bool swapped[2];
 
-    if (product == NULL || view_of(f, split->out[0]) != split || !fuse_is_ours(f, split->in[0]) || y->rank < 4)
+    if (product == NULL || view_of(f, split->out[0]) != split ||
+        !fuse_is_exclusive(f, split->in[0]) || y->rank < 4)
         return 0;
     three = shape_of_value(f, split->in[0]);
     if (three->rank != 3 || y->dim[y->rank - 1] != three->dim[2] || y->dim[y->rank - 2] != three->dim[1] ||

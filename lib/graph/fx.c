@@ -1,9 +1,9 @@
-/* fx.c - reads the text of an FX node. */
+/* fx.c - parses the text of an FX node. */
 #include "graph/fx.h"
 
 #include <string.h>
 
-static const struct fx_span nothing = { "", 0 };
+static const struct fx_span empty_span = { "", 0 };
 
 static bool is_name_char(char c)
 {
@@ -20,7 +20,7 @@ static struct fx_span trim(struct fx_span s)
     return s;
 }
 
-/* The part after the first occurrence of `mark`; at == NULL if the text does not contain it. */
+/* The text after the first occurrence of `mark`; NULL: the text does not contain it. */
 static const char *after(const char *text, const char *mark)
 {
     const char *p = strstr(text, mark);
@@ -34,10 +34,10 @@ static struct fx_span op_of(const char *target)
     const char *end = strchr(target, ']'), *first, *second;
 
     if (end == NULL || strncmp(target, "torch.ops.", 10) != 0)
-        return nothing;
+        return empty_span;
     first = memchr(target + 10, '.', (size_t)(end - target - 10));
     if (first == NULL)
-        return nothing;
+        return empty_span;
     second = memchr(first + 1, '.', (size_t)(end - first - 1));
     return (struct fx_span){ first + 1, (size_t)((second != NULL ? second : end) - first - 1) };
 }
@@ -76,7 +76,7 @@ void fx_parse(const char *text, struct fx *out)
     const char *target, *args;
     size_t n;
 
-    *out = (struct fx){ .name = nothing, .op = nothing, .all = nothing };
+    *out = (struct fx){ .name = empty_span, .op = empty_span, .all = empty_span };
     if (text == NULL || text[0] != '%')
         return;
     for (n = 1; is_name_char(text[n]);)

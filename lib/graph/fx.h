@@ -1,10 +1,10 @@
 /* fx.h - the text of an FX node, which PyTorch's exporter stores with each ONNX node.
  *
- *   %linear : [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = (%x, %p_fc_weight,
- *   %p_fc_bias), kwargs = {})
+ *   %linear : [num_users=1] = call_function[target=torch.ops.aten.linear.default](
+ *       args = (%x, %p_fc_weight, %p_fc_bias), kwargs = {})
  *
- * The text comes from a file and is not trusted: parsing is linear in its length, copies nothing and
- * accepts any bytes. Spans point into the text. */
+ * The text comes from a file and is not trusted: parsing is linear in its length, copies nothing
+ * and accepts any bytes. Spans point into the text. */
 #ifndef GRAPH_FX_H
 #define GRAPH_FX_H
 
@@ -21,18 +21,18 @@ struct fx_span {
 
 struct fx {
     struct fx_span name;              /* "linear" */
-    struct fx_span op;                /* "linear" of torch.ops.aten.linear.default; empty if another form */
+    struct fx_span op; /* "linear" in torch.ops.aten.linear.default; empty for other targets */
     struct fx_span args[FX_MAX_ARGS]; /* top-level arguments, trimmed */
     uint32_t n_args;
     struct fx_span all;               /* all arguments, also those beyond FX_MAX_ARGS and kwargs */
 };
 
-/* NULL or a text of another form gives an empty struct. */
+/* Parses the text. NULL, or a text that is not a call_function node, gives an empty struct. */
 void fx_parse(const char *text, struct fx *out);
 bool fx_is(struct fx_span s, const char *text);
-/* The next "%name" at or after *at; false at the end. *at moves after the name. */
+/* Finds the next "%name" at or after *at and moves *at after it. Returns false at the end. */
 bool fx_next_name(struct fx_span text, size_t *at, struct fx_span *out);
-/* The span as a string; false if the span has FX_MAX_NAME bytes or more. */
+/* Copies the span into a string. Returns false if the span has FX_MAX_NAME bytes or more. */
 bool fx_copy(struct fx_span s, char out[FX_MAX_NAME]);
 /* "mul" and "mul_12" have the stem "mul". */
 bool fx_has_stem(struct fx_span name, const char *stem);

@@ -1,4 +1,4 @@
-/* graph.c - the imported network: what it answers, and its end. */
+/* graph.c - accessors and destructor of the imported network, its notes and its digest. */
 #include "graph/graph_priv.h"
 
 #include <inttypes.h>
@@ -20,7 +20,7 @@ void graph_free(struct graph *g)
     for (i = 0; i < g->parts.n; i++)
         protobuf_c_message_free_unpacked(g->parts.at[i], NULL);
     VEC_FINI(g->parts);
-    graph_outside_close(&g->outside);
+    graph_external_close(&g->external);
     free(g->values);
     map_fini(&g->by_name);
     graph_evidence_free(&g->evidence);
@@ -146,9 +146,9 @@ int graph_note(struct graph *g, struct err *err, const char *fmt, ...)
 
 /* ---- digest ----
  *
- * The structure as text: one line per input, parameter, constant, node and output, in the order
- * of the graph, and the SHA-256 of that. Documentation, producer and values of parameters do not
- * count; constants do, since two models that differ in them compute different things. */
+ * The SHA-256 of the structure as text: one line per input, parameter, constant, node and output,
+ * in the order of the graph. Documentation, producer and values of parameters do not enter the
+ * digest; constants do, because two models that differ in them compute different functions. */
 
 static void digest_shape(struct buf *b, const struct tensor *t)
 {
@@ -175,7 +175,7 @@ static void digest_value(struct buf *b, const struct graph *g, const struct grap
     };
 
     if (v->kind == VALUE_NODE || v->kind == VALUE_INNER)
-        return; /* its node says it */
+        return; /* the line of its node describes it */
     buf_printf(b, "%s", kinds[v->kind]);
     buf_json(b, v->name);
     if (v->kind == VALUE_INPUT) {

@@ -1,8 +1,8 @@
-/* import.c - from the bytes of a model to values and nodes.
+/* import.c - converts the bytes of a model to values and nodes.
  *
- * In this order: look at the bytes (scan.c), unpack, is it a model we can take at all, put
- * functions in place of their calls (inline.c), what ops are missing (all of them in one message),
- * initializers, inputs, nodes (nodes.c), outputs; then param.c decides what trains. */
+ * The order of the steps: scan the bytes (scan.c), unpack, validate the model as a whole, inline
+ * functions (inline.c), list all missing ops in one message, read initializers, inputs, nodes
+ * (nodes.c) and outputs; then param.c selects the parameters. */
 #include "graph/import_priv.h"
 
 #include <inttypes.h>
@@ -13,7 +13,7 @@
 #include "base/check.h"
 #include "base/err.h"
 
-enum { IR_VERSION_MIN = 3 }; /* the first one with opset_import */
+enum { IR_VERSION_MIN = 3 }; /* the first version with opset_import */
 
 static const uint64_t default_max_bytes = (uint64_t)16 << 30;
 
@@ -82,7 +82,7 @@ static int find_opset(const Onnx__ModelProto *m, int64_t *out, struct err *err)
     if (rc < 0 || found)
         return rc;
     if (uses_onnx(m->graph))
-        return err_set(err, ERR_INPUT, "the model does not say which opset of ai.onnx it uses");
+        return err_set(err, ERR_INPUT, "the model has no opset_import of ai.onnx; export it again");
     *out = GRAPH_OPSET_MAX; /* all nodes are of other domains; import_check_ops() names them */
     return 0;
 }
@@ -106,7 +106,7 @@ static int check_model(struct importer *im, struct err *err)
     int rc;
 
     if (m->graph == NULL)
-        return err_set(err, ERR_INPUT, "the file holds no graph: is it an ONNX model?");
+        return err_set(err, ERR_INPUT, "the file contains no graph: is it an ONNX model?");
     if (!m->has_ir_version || m->ir_version < IR_VERSION_MIN)
         return err_set(err, ERR_INPUT, "the model has ir_version %" PRId64 "; expected %d or later: is it an ONNX model?",
                        m->ir_version, IR_VERSION_MIN);
@@ -122,7 +122,7 @@ static int check_model(struct importer *im, struct err *err)
     return im->g->producer != NULL ? 0 : import_no_memory(err);
 }
 
-/* Before functions are inlined, since inlining drops the metadata of values. */
+/* Called before functions are inlined, because inlining drops the metadata of values. */
 static int restore_parameters(struct importer *im, struct err *err)
 {
     int rc;
@@ -161,7 +161,7 @@ int import_add_value(struct importer *im, const struct scope *scope, const char 
     case MAP_NOMEM:
         return import_no_memory(err);
     case MAP_EXISTED:
-        return err_set(err, ERR_INPUT, "two tensors of the graph are called '%s'", name);
+        return err_set(err, ERR_INPUT, "two tensors of the graph have the name '%s'", name);
     case MAP_NEW:
         break;
     }
@@ -206,7 +206,7 @@ int import_initializers(struct importer *im, const Onnx__GraphProto *p, const st
         im->src.stays_mapped = !is_inner;
         rc = graph_read_tensor(&im->src, t, what, &v.tensor, err);
         im->src.stays_mapped = false;
-        v.outside = im->src.mapped;
+        v.external = im->src.mapped;
         v.half = im->src.half;
         if (rc == 0)
             rc = import_add_value(im, scope, t->name, v, &id, err);
@@ -221,7 +221,7 @@ static int read_initializers(struct importer *im, struct err *err)
     return import_initializers(im, im->proto, &top, false, err);
 }
 
-/* Type and shape of an input or output. A dimension with a name or nothing is -1. */
+/* Reads type and shape of an input or output. A dimension with a name or without a value is -1. */
 static int read_io(struct importer *im, const Onnx__ValueInfoProto *p, const char *which,
                    bool is_input, struct graph_io *out, struct err *err)
 {
@@ -274,7 +274,8 @@ static int read_inputs(struct importer *im, struct err *err)
                                  .identity = GRAPH_NONE };
         uint64_t known;
 
-        /* Old files list initializers as inputs too: defaults that nobody overrides here. */
+        /* Old files list initializers as inputs too, as default values; they are never overridden
+         * here. */
         if (p->name != NULL && map_get(&g->by_name, p->name, &known) &&
             g->values[known].kind == VALUE_CONST)
             continue;
@@ -299,7 +300,7 @@ static int read_outputs(struct importer *im, struct err *err)
         if (rc < 0)
             return rc;
         if (!map_get(&g->by_name, g->outputs[i].name, &id))
-            return err_set(err, ERR_INPUT, "graph output '%s' is made by no node",
+            return err_set(err, ERR_INPUT, "no node computes graph output '%s'",
                            g->outputs[i].name);
         g->output_values[i] = (uint32_t)id;
         g->n_outputs++;
@@ -314,7 +315,7 @@ static int read_nodes(struct importer *im, struct err *err)
     return import_nodes(im, &top, err);
 }
 
-static int repair(struct importer *im, struct err *err)
+static int repair_nodes(struct importer *im, struct err *err)
 {
     return graph_repair(im->g, err);
 }
@@ -324,7 +325,7 @@ static int refuse_missing(struct importer *im, struct err *err)
     return import_check_ops(im, err);
 }
 
-/* The trained network is not computed as the file says: a chosen default that a person should know. */
+/* Training changes the types of the file, so the user must be informed about this default. */
 static int note_widened(struct importer *im, struct err *err)
 {
     const char *type = tensor_dtype_name(im->src.widened);
@@ -339,7 +340,8 @@ static int note_widened(struct importer *im, struct err *err)
                       im->src.n_widened, type, type, type);
 }
 
-/* Marks the draws whose shape no input of the graph decides: it is stated, or that of a constant. */
+/* Marks the random nodes whose shape does not depend on an input of the graph: it is an attribute,
+ * or the shape of a constant. */
 static int mark_fixed_draws(struct graph *g, struct err *err)
 {
     struct arena mem = { 0 };
@@ -367,7 +369,7 @@ static int mark_fixed_draws(struct graph *g, struct err *err)
     return 0;
 }
 
-/* Nothing in a file tells that a draw belongs to training alone, as that of Dropout does. */
+/* Unlike with Dropout, a file does not state whether a random node belongs to training alone. */
 static int note_draws(struct importer *im, struct err *err)
 {
     const struct graph *g = im->g;
@@ -405,7 +407,8 @@ enum { SURVEY_STEPS = 4 };
 
 static int (*const steps[])(struct importer *, struct err *) = {
     check_model, restore_parameters, inline_functions, import_survey, /* graph_survey() ends here */
-    refuse_missing, alloc_tables,     read_initializers, read_inputs, read_nodes, repair, read_outputs,
+    refuse_missing, alloc_tables, read_initializers, read_inputs, read_nodes, repair_nodes,
+    read_outputs,
 };
 
 static int unpack(struct graph *g, const struct graph_opts *opts, const void *bytes, size_t n,
@@ -437,8 +440,8 @@ static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps
 
     im.weights = opts->weights;
     im.src.mem = &g->mem;
-    g->outside.model_path = g->path;
-    im.src.outside = &g->outside;
+    g->external.model_path = g->path;
+    im.src.external = &g->external;
     im.src.widens = !opts->all_constant;
     im.src.budget = opts->max_bytes > 0 ? opts->max_bytes : default_max_bytes;
     im.trains = n_steps != SURVEY_STEPS && !opts->all_constant;
@@ -463,7 +466,7 @@ static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps
         rc = graph_find_module_tensors(g, err);
     if (rc == 0)
         rc = graph_make_digest(g, err);
-    return rc < 0 ? rc : graph_outside_check(&g->outside, err);
+    return rc < 0 ? rc : graph_external_check(&g->external, err);
 }
 
 static int import_bytes(const struct graph_opts *opts, size_t n_steps, const void *bytes, size_t n,

@@ -1,8 +1,8 @@
-/* initial.c - initial values: from where they lie to the arena of parameters, copied once.
+/* initial.c - copies initial values from their source into the arena of parameters, once.
  *
- * A value lies in the unpacked model, in a mapped file of external data, or in a mapped file of
- * weights (weights.c), there in any float type. The pages of a mapped file are dropped when they
- * have been copied, so that a model of any size needs its arena and little more. */
+ * A source is the unpacked model, a mapped file of external data, or a mapped weights file
+ * (weights.c), the latter with any float type. The pages of a mapped file are dropped after they
+ * have been copied, so that a model of any size needs little memory besides its arena. */
 #include "graph/graph_priv.h"
 
 #include <stdlib.h>
@@ -23,13 +23,13 @@ static int copy_constant(struct graph *g, struct graph_value *v, struct err *err
         v->tensor.data = arena_alloc(&g->mem, tensor_bytes(&v->tensor));
         if (v->tensor.data == NULL)
             return err_set(err, ERR_NOMEM, "constant '%s': out of memory", v->name);
-        graph_read_floats(&v->half, v->outside, v->tensor.data);
+        graph_read_floats(&v->half, v->external, v->tensor.data);
         v->half.data = NULL;
         return 0;
     }
     rc = graph_copy_tensor(&g->mem, &v->tensor, v->name, err);
     if (rc == 0)
-        mapping_drop(v->outside, from, tensor_bytes(&v->tensor));
+        mapping_drop(v->external, from, tensor_bytes(&v->tensor));
     return rc;
 }
 
@@ -41,10 +41,10 @@ int graph_copy_constants(struct graph *g, struct err *err)
     for (i = 0; i < g->n_values && rc == 0; i++) {
         struct graph_value *v = &g->values[i];
 
-        if (v->kind != VALUE_CONST || v->outside == NULL)
+        if (v->kind != VALUE_CONST || v->external == NULL)
             continue;
         rc = copy_constant(g, v, err);
-        v->outside = NULL;
+        v->external = NULL;
     }
     return rc;
 }
@@ -60,14 +60,14 @@ int graph_set_initial(struct graph *g, struct err *err)
         const struct graph_value *v = &g->values[g->param_values[i]];
 
         g->initials[i] = (struct graph_initial){ .from = v->half.data != NULL ? v->half : v->tensor,
-                                                 .mapping = v->outside };
+                                                 .mapping = v->external };
     }
     return 0;
 }
 
 /* ---- conversion ---- */
 
-/* `from` may be at any address: a safetensors file promises no alignment. */
+/* `from` may have any alignment: safetensors files do not guarantee one. */
 static void convert(enum tensor_dtype dtype, const uint8_t *from, size_t n, float *to)
 {
     size_t i;
@@ -119,7 +119,7 @@ int graph_fill_initial(const struct graph *g, float *arena, struct err *err)
     return rc < 0 ? err_wrap(err, rc, "initial values") : 0;
 }
 
-/* Frees the list of a tensor proto that holds this memory, if one does. */
+/* Frees the list of a TensorProto that owns this memory, if one does. */
 static void release(Onnx__TensorProto *t, const void *data)
 {
     if (t->raw_data.data == data) {
@@ -132,7 +132,7 @@ static void release(Onnx__TensorProto *t, const void *data)
     }
 }
 
-/* Is this the memory of a constant too? A frozen copy of an initializer shares it. */
+/* Returns whether a constant uses this memory too: a frozen copy of an initializer shares it. */
 static bool is_constant(const struct graph *g, const void *data)
 {
     uint32_t i;
@@ -151,13 +151,13 @@ void graph_forget_initial(struct graph *g)
     for (i = 0; i < g->n_params; i++) {
         struct graph_value *v = &g->values[g->param_values[i]];
 
-        if (v->outside == NULL && v->tensor.data != NULL && v->initializer < file->n_initializer &&
+        if (v->external == NULL && v->tensor.data != NULL && v->initializer < file->n_initializer &&
             g->params[i].elements > 0 && !is_constant(g, v->tensor.data))
             release(file->initializer[v->initializer], v->tensor.data);
         g->params[i].initial = NULL;
         g->initials[i] = (struct graph_initial){ .mapping = NULL };
         v->tensor.data = v->half.data = NULL;
-        v->outside = NULL;
+        v->external = NULL;
     }
-    graph_outside_close(&g->outside);
+    graph_external_close(&g->external);
 }

@@ -1,10 +1,11 @@
-/* inline.c - model-local functions (FunctionProto), put in place of their calls.
+/* inline.c - inlines calls of model-local functions (FunctionProto).
  *
- * It happens to the message, before anything else looks at it, so that import, export and digest
- * only ever see a flat graph. A call becomes copies of the function's nodes: formal inputs and
- * outputs get the names that the call gives them, all other names a prefix of their own, attributes
- * that refer to the function's (ref_attr_name) take the call's or the default. Graphs inside of
- * nodes are renamed likewise. Copies are shallow: strings and tensors stay where they were. */
+ * Inlining rewrites the message before any other step reads it, so that import, export and digest
+ * only handle a flat graph. A call is replaced by copies of the function's nodes: formal inputs and
+ * outputs get the names of the call's arguments, all other names get a prefix that is unique to the
+ * call, and attributes that refer to an attribute of the function (ref_attr_name) get the value of
+ * the call or the default. Names in nested graphs are changed in the same way. Copies are shallow:
+ * strings and tensors are shared. */
 #include "graph/graph_priv.h"
 
 #include <inttypes.h>
@@ -23,13 +24,13 @@ struct inliner {
     Onnx__FunctionProto **functions;
     size_t n_functions;
     uint32_t n_calls;
-    size_t n_nodes; /* copied so far: bounds time and memory */
+    size_t n_nodes; /* nodes copied so far; bounds time and memory */
     struct err *err;
 };
 
 struct frame { /* one call; NULL: the file's own graph */
     const Onnx__FunctionProto *f;
-    const Onnx__NodeProto *call; /* with the names of the graph it stands in */
+    const Onnx__NodeProto *call; /* its names are those of the calling graph */
     const char *prefix;
 };
 
@@ -38,7 +39,7 @@ static const char *or_empty(const char *s)
     return s != NULL ? s : "";
 }
 
-/* "" and "ai.onnx" are one domain. */
+/* "" and "ai.onnx" are the same domain. */
 static bool same_domain(const char *a, const char *b)
 {
     a = strcmp(or_empty(a), "ai.onnx") == 0 ? "" : or_empty(a);
@@ -46,7 +47,7 @@ static bool same_domain(const char *a, const char *b)
     return strcmp(a, b) == 0;
 }
 
-static void *take(struct inliner *in, size_t n, size_t size)
+static void *alloc(struct inliner *in, size_t n, size_t size)
 {
     void *p = arena_array(&in->g->mem, n, size);
 
@@ -57,7 +58,7 @@ static void *take(struct inliner *in, size_t n, size_t size)
 
 /* ---- names ---- */
 
-/* NULL: out of memory. */
+/* Returns NULL if memory runs out. */
 static char *renamed(struct inliner *in, const struct frame *frame, char *name)
 {
     char *out;
@@ -79,7 +80,7 @@ static char *renamed(struct inliner *in, const struct frame *frame, char *name)
 
 static char **renamed_list(struct inliner *in, const struct frame *frame, char **names, size_t n)
 {
-    char **out = take(in, n, sizeof(*out));
+    char **out = alloc(in, n, sizeof(*out));
     size_t i;
 
     for (i = 0; out != NULL && i < n; i++) {
@@ -103,7 +104,7 @@ static const Onnx__AttributeProto *find_attr(Onnx__AttributeProto *const *list, 
     return NULL;
 }
 
-/* Does the function have this attribute, with or without a default? */
+/* Returns whether the function has this attribute, with or without a default. */
 static bool declares(const Onnx__FunctionProto *f, const char *name)
 {
     size_t i;
@@ -117,11 +118,12 @@ static bool declares(const Onnx__FunctionProto *f, const char *name)
 static bool expand(struct inliner *in, const struct frame *frame, Onnx__NodeProto *const *list,
                    size_t n, uint32_t depth, struct nodes *out);
 
-/* The value infos of a body, under their new names. */
+/* The value infos of a body with the new names. */
 static Onnx__ValueInfoProto **renamed_infos(struct inliner *in, const struct frame *frame,
                                             Onnx__ValueInfoProto **list, size_t n)
 {
-    Onnx__ValueInfoProto **out = take(in, n, sizeof(*out)), *copies = take(in, n, sizeof(*copies));
+    Onnx__ValueInfoProto **out = alloc(in, n, sizeof(*out));
+    Onnx__ValueInfoProto *copies = alloc(in, n, sizeof(*copies));
     size_t i;
 
     if (out == NULL || copies == NULL)
@@ -139,8 +141,8 @@ static Onnx__ValueInfoProto **renamed_infos(struct inliner *in, const struct fra
 static bool rename_initializers(struct inliner *in, const struct frame *frame,
                                 Onnx__GraphProto *body)
 {
-    Onnx__TensorProto **list = take(in, body->n_initializer, sizeof(*list));
-    Onnx__TensorProto *copies = take(in, body->n_initializer, sizeof(*copies));
+    Onnx__TensorProto **list = alloc(in, body->n_initializer, sizeof(*list));
+    Onnx__TensorProto *copies = alloc(in, body->n_initializer, sizeof(*copies));
     size_t i;
 
     if (list == NULL || copies == NULL)
@@ -156,12 +158,12 @@ static bool rename_initializers(struct inliner *in, const struct frame *frame,
     return true;
 }
 
-/* The bytes of a graph attribute, with calls inlined and names changed. */
+/* Rewrites the bytes of a graph attribute, with calls inlined and names changed. */
 static bool expand_body(struct inliner *in, const struct frame *frame, Onnx__AttributeProto *a,
                         uint32_t depth)
 {
     const Onnx__GraphProto *from = (const Onnx__GraphProto *)graph_unpack_part(
-        in->g, &onnx__graph_proto__descriptor, &a->g, "a graph inside of a node", in->err);
+        in->g, &onnx__graph_proto__descriptor, &a->g, "a nested graph", in->err);
     struct nodes nodes = { 0 };
     Onnx__GraphProto body;
     size_t bytes;
@@ -173,7 +175,7 @@ static bool expand_body(struct inliner *in, const struct frame *frame, Onnx__Att
     ok = expand(in, frame, from->node, from->n_node, depth + 1, &nodes);
     body.node = nodes.at;
     body.n_node = nodes.n;
-    body.n_value_info = 0; /* speaks of the old names, and nobody here reads it */
+    body.n_value_info = 0; /* contains the old names, and no later step reads it */
     if (ok)
         body.input = renamed_infos(in, frame, from->input, from->n_input);
     if (ok)
@@ -184,12 +186,12 @@ static bool expand_body(struct inliner *in, const struct frame *frame, Onnx__Att
         if (bytes > in->g->unpack_budget) {
             VEC_FINI(nodes);
             (void)err_set(in->err, ERR_INPUT,
-                          "functions of the model: inlined, they are far larger "
-                          "than a file of this size should need");
+                          "functions of the model: inlining needs more memory than the limit "
+                          "for a file of this size");
             return false;
         }
         in->g->unpack_budget -= bytes;
-        a->g.data = take(in, bytes, 1);
+        a->g.data = alloc(in, bytes, 1);
         a->g.len = bytes;
         ok = a->g.data != NULL;
         if (ok)
@@ -202,8 +204,8 @@ static bool expand_body(struct inliner *in, const struct frame *frame, Onnx__Att
 static bool copy_attrs(struct inliner *in, const struct frame *frame, Onnx__NodeProto *node,
                        uint32_t depth)
 {
-    Onnx__AttributeProto **list = take(in, node->n_attribute, sizeof(*list));
-    Onnx__AttributeProto *copies = take(in, node->n_attribute, sizeof(*copies));
+    Onnx__AttributeProto **list = alloc(in, node->n_attribute, sizeof(*list));
+    Onnx__AttributeProto *copies = alloc(in, node->n_attribute, sizeof(*copies));
     size_t n = 0, i;
 
     if (list == NULL || copies == NULL)
@@ -226,7 +228,7 @@ static bool copy_attrs(struct inliner *in, const struct frame *frame, Onnx__Node
             if (to == NULL)
                 to = find_attr(frame->f->attribute_proto, frame->f->n_attribute_proto, ref);
             if (to == NULL)
-                continue; /* neither given nor with a default: absent here too */
+                continue; /* without a value and without a default: absent here too */
             if (from->type != 0 && to->type != 0 && from->type != to->type) {
                 (void)err_set(in->err, ERR_INPUT,
                               "function '%s': attribute '%s' of type %d refers to '%s', which has type %d",
@@ -265,7 +267,8 @@ static const Onnx__FunctionProto *find_function(const struct inliner *in, const 
     return NULL;
 }
 
-/* Rows are found by the opset of the model: the function's must mean the same by this op. */
+/* Rows are selected by the opset of the model: this op must have the same row in the function's
+ * opset. */
 static bool check_opset(const struct inliner *in, const struct frame *frame,
                         const Onnx__NodeProto *p)
 {
@@ -287,7 +290,7 @@ static bool check_opset(const struct inliner *in, const struct frame *frame,
     return false;
 }
 
-static bool push(struct inliner *in, struct nodes *out, Onnx__NodeProto *node)
+static bool append(struct inliner *in, struct nodes *out, Onnx__NodeProto *node)
 {
     if (VEC_PUSH(*out, node))
         return true;
@@ -295,7 +298,7 @@ static bool push(struct inliner *in, struct nodes *out, Onnx__NodeProto *node)
     return false;
 }
 
-/* A function may hand an input on as an output. */
+/* An output of a function may be one of its inputs; the call then becomes an Identity node. */
 static bool pass_inputs(struct inliner *in, const Onnx__FunctionProto *f,
                         const Onnx__NodeProto *call, struct nodes *out)
 {
@@ -307,7 +310,7 @@ static bool pass_inputs(struct inliner *in, const Onnx__FunctionProto *f,
 
             if (strcmp(f->output[i], f->input[k]) != 0 || call->output[i][0] == '\0')
                 continue;
-            node = take(in, 1, sizeof(*node));
+            node = alloc(in, 1, sizeof(*node));
             if (node == NULL)
                 return false;
             onnx__node_proto__init(node);
@@ -315,15 +318,15 @@ static bool pass_inputs(struct inliner *in, const Onnx__FunctionProto *f,
             node->input = &call->input[k];
             node->output = &call->output[i];
             node->n_input = node->n_output = 1;
-            if (!push(in, out, node))
+            if (!append(in, out, node))
                 return false;
         }
     return true;
 }
 
-enum { ATTRIBUTES_MAX = 256 }; /* of a call or of a function: each is compared with each */
+enum { ATTRIBUTES_MAX = 256 }; /* limit for a call and for a function: all pairs are compared */
 
-/* Each attribute of a call comes once, and holds one value. */
+/* Each attribute of a call must occur once and have one value. */
 static bool check_call(struct inliner *in, const Onnx__FunctionProto *f, const Onnx__NodeProto *call)
 {
     size_t i;
@@ -331,7 +334,8 @@ static bool check_call(struct inliner *in, const Onnx__FunctionProto *f, const O
     for (i = 0; i < call->n_attribute; i++) {
         if (graph_check_attr(or_empty(call->name), call->attribute[i], in->err) < 0)
             return false;
-        if (or_empty(call->attribute[i]->ref_attr_name)[0] != '\0') { /* those of a function have their values now */
+        /* references within a function are already resolved */
+        if (or_empty(call->attribute[i]->ref_attr_name)[0] != '\0') {
             (void)err_set(in->err, ERR_INPUT,
                           "'%s' calls function '%s': attribute '%s' refers to a function's attribute outside of a function",
                           or_empty(call->name), or_empty(f->name), or_empty(call->attribute[i]->name));
@@ -341,7 +345,7 @@ static bool check_call(struct inliner *in, const Onnx__FunctionProto *f, const O
             find_attr(call->attribute, i, or_empty(call->attribute[i]->name)) != NULL) {
             (void)err_set(in->err, ERR_INPUT,
                           "'%s' calls function '%s' with %zu attributes, '%s' more than once or without a name; "
-                          "expected each once",
+                          "expected each attribute once",
                           or_empty(call->name), or_empty(f->name), call->n_attribute,
                           or_empty(call->attribute[i]->name));
             return false;
@@ -385,14 +389,14 @@ static bool expand_node(struct inliner *in, const struct frame *frame, const Onn
                         uint32_t depth, struct nodes *out)
 {
     const Onnx__FunctionProto *f = find_function(in, from);
-    Onnx__NodeProto *node = take(in, 1, sizeof(*node));
+    Onnx__NodeProto *node = alloc(in, 1, sizeof(*node));
 
     if (node == NULL)
         return false;
     if (++in->n_nodes > GRAPH_MAX_NODES * (size_t)GRAPH_MAX_DEPTH) {
         (void)err_set(
             in->err, ERR_UNSUPPORTED,
-            "functions of the model: inlined, they have more nodes than the %d there may be",
+            "functions of the model: inlining creates too many nodes; the limit of a graph is %d",
             GRAPH_MAX_NODES);
         return false;
     }
@@ -410,7 +414,7 @@ static bool expand_node(struct inliner *in, const struct frame *frame, const Onn
         return false;
     if (f != NULL)
         return expand_call(in, f, node, depth, out);
-    return check_opset(in, frame, node) && push(in, out, node);
+    return check_opset(in, frame, node) && append(in, out, node);
 }
 
 static bool expand(struct inliner *in, const struct frame *frame, Onnx__NodeProto *const *list,
@@ -420,8 +424,7 @@ static bool expand(struct inliner *in, const struct frame *frame, Onnx__NodeProt
 
     if (depth > 2 * GRAPH_MAX_DEPTH) {
         (void)err_set(in->err, ERR_UNSUPPORTED,
-                      "functions and graphs stand in each other more than "
-                      "%d deep",
+                      "functions and nested graphs: more than %d levels of nesting",
                       depth);
         return false;
     }
@@ -431,7 +434,7 @@ static bool expand(struct inliner *in, const struct frame *frame, Onnx__NodeProt
     return true;
 }
 
-/* Each name of the attributes of a function, with and without a default, comes once. */
+/* Attribute names of a function, with and without a default, must be unique. */
 static bool check_formal(struct inliner *in, const Onnx__FunctionProto *f)
 {
     size_t n = f->n_attribute + f->n_attribute_proto, i, k;
@@ -445,7 +448,7 @@ static bool check_formal(struct inliner *in, const Onnx__FunctionProto *f)
             twice = strcmp(f->attribute[k], name) == 0;
         if (twice) {
             (void)err_set(in->err, ERR_INPUT,
-                          "function '%s' has %zu attributes, '%s' more than once; expected each once", or_empty(f->name),
+                          "function '%s' has %zu attributes, '%s' more than once; expected unique names", or_empty(f->name),
                           n, name);
             return false;
         }
@@ -453,7 +456,7 @@ static bool check_formal(struct inliner *in, const Onnx__FunctionProto *f)
     return true;
 }
 
-/* Each input and each output has a name of its own; an output may be an input that is handed on. */
+/* Names of inputs and of outputs must be unique; an output may have the name of an input. */
 static bool check_names(struct inliner *in, const Onnx__FunctionProto *f, char *const *names, size_t n)
 {
     struct map seen = { 0 };
@@ -468,8 +471,8 @@ static bool check_names(struct inliner *in, const Onnx__FunctionProto *f, char *
             break;
         case MAP_EXISTED:
             ok = false;
-            (void)err_set(in->err, ERR_INPUT, "function '%s': two of its inputs or outputs are called '%s'; expected "
-                          "names that are unique", or_empty(f->name), or_empty(names[i]));
+            (void)err_set(in->err, ERR_INPUT, "function '%s': two of its inputs or outputs have the name '%s'; "
+                          "expected unique names", or_empty(f->name), or_empty(names[i]));
             break;
         case MAP_NEW:
             break;
@@ -478,7 +481,7 @@ static bool check_names(struct inliner *in, const Onnx__FunctionProto *f, char *
     return ok;
 }
 
-/* A call names one function, and each domain that it imports has one opset. */
+/* A call must match one function, and each function must import one opset per domain. */
 static bool check_functions(struct inliner *in)
 {
     struct map seen = { 0 };
@@ -522,7 +525,7 @@ static bool unpack_functions(struct inliner *in)
     size_t i;
 
     in->n_functions = m->n_functions;
-    in->functions = take(in, m->n_functions, sizeof(*in->functions));
+    in->functions = alloc(in, m->n_functions, sizeof(*in->functions));
     if (in->functions == NULL)
         return false;
     for (i = 0; i < m->n_functions; i++) {
@@ -537,8 +540,9 @@ static bool unpack_functions(struct inliner *in)
     return check_functions(in);
 }
 
-/* Value infos may name what is gone; those of initializers stay, since their metadata state what the
- * module has, also in an export of this graph. A shallow copy: the list is shortened in place. */
+/* Removes value infos that may name removed values. Those of initializers remain, because their
+ * metadata describes the module, also in an export of this graph. The list is shared and reordered
+ * in place. */
 static void keep_infos(Onnx__GraphProto *graph)
 {
     struct map names = { 0 };
@@ -547,7 +551,7 @@ static void keep_infos(Onnx__GraphProto *graph)
 
     for (i = 0; i < graph->n_initializer; i++)
         if (map_put(&names, or_empty(graph->initializer[i]->name), 0) == MAP_NOMEM)
-            break; /* fewer infos stay */
+            break; /* out of memory: fewer infos remain */
     for (i = 0; i < graph->n_value_info; i++)
         if (map_get(&names, or_empty(graph->value_info[i]->name), &ignored)) {
             Onnx__ValueInfoProto *info = graph->value_info[i];
@@ -570,14 +574,14 @@ int graph_inline_functions(struct graph *g, struct err *err)
 
     if (g->model->n_functions == 0)
         return 0;
-    graph = take(&in, 1, sizeof(*graph));
-    model = take(&in, 1, sizeof(*model));
+    graph = alloc(&in, 1, sizeof(*graph));
+    model = alloc(&in, 1, sizeof(*model));
     ok = graph != NULL && model != NULL && unpack_functions(&in) &&
          expand(&in, NULL, g->model->graph->node, g->model->graph->n_node, 0, &nodes);
     if (ok) {
         *model = *g->model;
         *graph = *g->model->graph;
-        graph->node = take(&in, nodes.n, sizeof(*graph->node));
+        graph->node = alloc(&in, nodes.n, sizeof(*graph->node));
         ok = graph->node != NULL;
     }
     if (ok) {

@@ -1,21 +1,23 @@
-/* lower_attention.c - Attention of ONNX 23, 24 and 25 as the op of our own (op/attention/attention.c).
+/* lower_attention.c - lowers Attention of ONNX 23, 24 and 25 to trainerd.Attention
+ * (op/attention/attention.c).
  *
- *   q, k, v     [batch, heads, rows, columns], or [batch, rows, heads * columns], which is seen as
- *               [batch, rows, heads, columns] and transposed by the op. Grouped heads stay grouped
+ *   q, k, v     [batch, heads, rows, columns], or [batch, rows, heads * columns], which is reshaped
+ *               to [batch, rows, heads, columns] and transposed by the op. Grouped heads stay
+ *               grouped
  *   scores      scale, softcap, then the mask: bool "keep" with -inf, float "add"
  *   is_causal, left_window_size, right_window_size (25)
  *               the band of the op: row i is at position i + (keys in past_key)
  *   nonpad_kv_seqlen (24)
- *               a number of keys for each sample, so its mask is computed: row i is at position
+ *               number of keys per sample, so its mask is computed: row i is at position
  *               i + nonpad_kv_seqlen - rows
  *   past_key, past_value, present_key, present_value
- *               Concat and its results; only where nothing is trained
+ *               Concat and its results; only without training
  *   a row without a visible key is 0 (errata of 23 and 24; text of 25)
  *   softmax_precision
- *               float32, also where the file says less
+ *               float32, even if the file has a lower precision
  *
- * The matrix of scores exists only where it has to: for qk_matmul_output, and for a mask that learns. Then
- * the op is written out in other ops, with heads of k and v repeated. */
+ * The matrix of scores is computed only if it is required: for qk_matmul_output, and for a trained
+ * mask. The op is then expanded to other ops, with heads of k and v repeated. */
 #include "graph/plan_lower.h"
 
 #include <inttypes.h>
@@ -29,22 +31,22 @@ enum { Y, PRESENT_KEY, PRESENT_VALUE, SCORES };
 struct attention_node {
     struct lowering *l;
     bool is_flat;       /* q, k, v and y have three axes */
-    int64_t batch, heads, key_heads, t, s, d, dv; /* s: with the keys of past_key */
-    int64_t past;       /* keys in past_key */
-    uint32_t q, k, v;   /* values; flat ones are seen with four axes */
-    bool is_turned[3];  /* q, k, v: [batch, rows, heads, columns] */
-    uint32_t mask;      /* GRAPH_NONE: none */
-    uint32_t shown;     /* bool mask made of nonpad_kv_seqlen; GRAPH_NONE: none */
-    float scale, cap;   /* cap 0: none */
+    int64_t batch, heads, key_heads, t, s, d, dv; /* s: including the keys of past_key */
+    int64_t past;       /* number of keys in past_key */
+    uint32_t q, k, v;   /* values; reshaped to four axes if they are flat */
+    bool is_rows_first[3];  /* q, k, v: has the order [batch, rows, heads, columns] */
+    uint32_t mask;      /* GRAPH_NONE: absent */
+    uint32_t visible;     /* bool mask computed from nonpad_kv_seqlen; GRAPH_NONE: absent */
+    float scale, cap;   /* cap 0: absent */
     int64_t mode, left, right; /* left, right: -1: no limit */
     bool is_causal;
     bool has_band;
     int64_t band[2];
 };
 
-static const int64_t rows_first[] = { 0, 2, 1, 3 }; /* and back */
+static const int64_t rows_first[] = { 0, 2, 1, 3 }; /* also its own inverse */
 
-/* ---- what the file says ---- */
+/* ---- attributes and operands ---- */
 
 static void read_attrs(struct attention_node *a)
 {
@@ -82,7 +84,7 @@ static void read_attrs(struct attention_node *a)
                     "all computed in float32", precision);
 }
 
-/* Four axes of input i; of three the last is split by the attribute. */
+/* Input i with four axes; if it has three, the attribute splits the last. */
 static uint32_t operand(struct attention_node *a, uint32_t i, const char *heads_attr)
 {
     struct lowering *l = a->l;
@@ -117,12 +119,12 @@ static uint32_t operand(struct attention_node *a, uint32_t i, const char *heads_
     return lower_reshape(l, value, dim, 4);
 }
 
-/* [batch, heads, rows, columns] of an operand. */
+/* Size of an axis of an operand, in the order [batch, heads, rows, columns]. */
 static int64_t size_of(const struct attention_node *a, uint32_t which, uint32_t value, uint32_t axis)
 {
-    static const uint32_t turned[] = { 0, 2, 1, 3 };
+    static const uint32_t swapped[] = { 0, 2, 1, 3 };
 
-    return lower_tensor(a->l, value)->shape.dim[a->is_turned[which] ? turned[axis] : axis];
+    return lower_tensor(a->l, value)->shape.dim[a->is_rows_first[which] ? swapped[axis] : axis];
 }
 
 /* present = Concat(past, new), both [batch, heads, rows, columns]. */
@@ -133,9 +135,9 @@ static void join_past(struct attention_node *a, uint32_t which, uint32_t past_in
 
     if (l->rc < 0 || past == GRAPH_NONE)
         return;
-    if (a->is_turned[which])
+    if (a->is_rows_first[which])
         *value = lower_transpose(l, *value, rows_first, 4);
-    a->is_turned[which] = false;
+    a->is_rows_first[which] = false;
     if (l->rc == 0 && lower_tensor(l, past)->shape.rank != 4) {
         LOWER_ERROR(l, ERR_INPUT, "input %" PRIu32 ": expected [batch, heads, rows, columns]", past_input);
         return;
@@ -145,7 +147,7 @@ static void join_past(struct attention_node *a, uint32_t which, uint32_t past_in
         a->past = lower_tensor(l, past)->shape.dim[2];
 }
 
-/* Caches exist while text is generated: a plan that trains has no use for them. */
+/* Caches are used while text is generated; training has none. */
 static void check_caches(struct attention_node *a)
 {
     struct lowering *l = a->l;
@@ -153,7 +155,7 @@ static void check_caches(struct attention_node *a)
                nonpad = lower_in(l, NONPAD) != GRAPH_NONE;
 
     if (key != value || (key && nonpad))
-        LOWER_ERROR(l, ERR_INPUT, "past_key and past_value come together, and without nonpad_kv_seqlen");
+        LOWER_ERROR(l, ERR_INPUT, "expected past_key and past_value together, without nonpad_kv_seqlen");
     else if ((key || nonpad) && l->p->purpose != PLAN_RUN)
         LOWER_ERROR(l, ERR_UNSUPPORTED, "it reads a cache of keys and values, which a training step does not have; "
                     "export the model without one (transformers: config.use_cache = False, and no "
@@ -166,11 +168,11 @@ static void read_operands(struct attention_node *a)
     bool fits;
 
     a->q = operand(a, Q, "q_num_heads");
-    a->is_turned[Q] = a->is_flat;
+    a->is_rows_first[Q] = a->is_flat;
     a->k = operand(a, K, "kv_num_heads");
-    a->is_turned[K] = a->is_flat;
+    a->is_rows_first[K] = a->is_flat;
     a->v = operand(a, V, "kv_num_heads");
-    a->is_turned[V] = a->is_flat;
+    a->is_rows_first[V] = a->is_flat;
     if (l->rc == 0)
         check_caches(a);
     join_past(a, K, PAST_KEY, &a->k);
@@ -208,7 +210,7 @@ static void fill(void *data, enum tensor_dtype dtype, int64_t n)
             ((float *)data)[i] = -INFINITY;
 }
 
-/* attn_mask with a column for each key: keys that it does not have are hidden. */
+/* Reads attn_mask and extends it to one column per key: keys that it lacks are hidden. */
 static void read_mask(struct attention_node *a)
 {
     struct lowering *l = a->l;
@@ -257,32 +259,35 @@ static uint32_t numbers(struct attention_node *a, int64_t n, uint32_t axis)
     return value;
 }
 
-/* The keys that nonpad_kv_seqlen, is_causal and the windows show to each row of each sample. */
-static void show_keys(struct attention_node *a)
+/* Computes the mask of the keys that nonpad_kv_seqlen, is_causal and the windows show to each row
+ * of each sample. */
+static void compute_visible(struct attention_node *a)
 {
     struct lowering *l = a->l;
     const int64_t dim[] = { a->batch, 1, 1, 1 };
     uint32_t n, keys, at, near;
 
-    a->shown = GRAPH_NONE;
+    a->visible = GRAPH_NONE;
     if (l->rc < 0 || lower_in(l, NONPAD) == GRAPH_NONE)
         return;
     n = lower_reshape(l, lower_cast(l, lower_in(l, NONPAD), TENSOR_F32), dim, 4);
     keys = numbers(a, a->s, 3);
-    a->shown = lower_op(l, "Less", keys, n, GRAPH_NONE);
+    a->visible = lower_op(l, "Less", keys, n, GRAPH_NONE);
     at = lower_op(l, "Add", numbers(a, a->t, 2), lower_op(l, "Sub", n, lower_number(l, (float)a->t), GRAPH_NONE),
                   GRAPH_NONE);
     if (a->is_causal || a->right >= 0) {
         near = a->is_causal ? at : lower_op(l, "Add", at, lower_number(l, (float)a->right), GRAPH_NONE);
-        a->shown = lower_op(l, "And", a->shown, lower_op(l, "LessOrEqual", keys, near, GRAPH_NONE), GRAPH_NONE);
+        a->visible = lower_op(l, "And", a->visible,
+                              lower_op(l, "LessOrEqual", keys, near, GRAPH_NONE), GRAPH_NONE);
     }
     if (a->left >= 0) {
         near = lower_op(l, "Sub", at, lower_number(l, (float)a->left), GRAPH_NONE);
-        a->shown = lower_op(l, "And", a->shown, lower_op(l, "LessOrEqual", near, keys, GRAPH_NONE), GRAPH_NONE);
+        a->visible = lower_op(l, "And", a->visible,
+                              lower_op(l, "LessOrEqual", near, keys, GRAPH_NONE), GRAPH_NONE);
     }
 }
 
-static void settle_band(struct attention_node *a)
+static void compute_band(struct attention_node *a)
 {
     a->band[0] = a->left >= 0 ? a->past - a->left : INT64_MIN;
     a->band[1] = a->is_causal ? a->past : a->right >= 0 ? a->past + a->right : INT64_MAX;
@@ -315,7 +320,7 @@ static bool is_bool(const struct attention_node *a, uint32_t mask)
 
 static uint32_t one_node(struct attention_node *a)
 {
-    static const int64_t keys_last[] = { 0, 1, 3, 2 }, keys_last_turned[] = { 0, 2, 3, 1 };
+    static const int64_t keys_last[] = { 0, 1, 3, 2 }, keys_last_rows_first[] = { 0, 2, 3, 1 };
     struct lowering *l = a->l;
     struct lower_node n = { .domain = "trainerd", .op = "Attention", .n_in = 3, .in = { a->q, a->k, a->v } };
     const char **names = arena_array(&l->p->mem, STEPS, sizeof(*names));
@@ -333,11 +338,11 @@ static uint32_t one_node(struct attention_node *a)
         by[steps++] = a->cap;
     }
     add_mask(&n, names, by, &steps, a->mask, is_bool(a, a->mask));
-    add_mask(&n, names, by, &steps, a->shown, true);
-    add_perm(&n, "perm_k", a->is_turned[K] ? keys_last_turned : keys_last);
-    if (a->is_turned[Q])
+    add_mask(&n, names, by, &steps, a->visible, true);
+    add_perm(&n, "perm_k", a->is_rows_first[K] ? keys_last_rows_first : keys_last);
+    if (a->is_rows_first[Q])
         add_perm(&n, "perm_q", rows_first);
-    if (a->is_turned[V])
+    if (a->is_rows_first[V])
         add_perm(&n, "perm_v", rows_first);
     if (a->is_flat)
         add_perm(&n, "perm_y", rows_first);
@@ -350,7 +355,7 @@ static uint32_t one_node(struct attention_node *a)
     return lower_add(l, &n);
 }
 
-/* ---- written out ---- */
+/* ---- as separate ops ---- */
 
 /* [batch, key heads, rows, columns] -> [batch, heads, rows, columns] */
 static uint32_t repeated(struct attention_node *a, uint32_t which, uint32_t x, int64_t columns)
@@ -361,7 +366,7 @@ static uint32_t repeated(struct attention_node *a, uint32_t which, uint32_t x, i
     const int64_t closed[] = { a->batch, a->heads, a->s, columns };
     struct lowering *l = a->l;
 
-    if (a->is_turned[which])
+    if (a->is_rows_first[which])
         x = lower_transpose(l, x, rows_first, 4);
     if (shared == 1 || l->rc < 0)
         return x;
@@ -388,7 +393,8 @@ static uint32_t hide(struct attention_node *a, uint32_t mask, uint32_t x)
     return mask == GRAPH_NONE ? x : lower_op(a->l, "Where", mask, x, lower_number(a->l, -INFINITY));
 }
 
-/* Rows whose scores are all -inf get zeros, and scores of 0 for a softmax without NaN. */
+/* Softmax in which a row whose scores are all -inf becomes zeros; its scores are set to 0 to avoid
+ * NaN. */
 static uint32_t weights(struct attention_node *a, uint32_t x)
 {
     struct lowering *l = a->l;
@@ -403,12 +409,13 @@ static uint32_t weights(struct attention_node *a, uint32_t x)
     return lower_op(l, "Where", empty, zero, lower_add(l, &n));
 }
 
-static uint32_t written_out(struct attention_node *a)
+static uint32_t separate_ops(struct attention_node *a)
 {
-    static const int64_t turned[] = { 0, 1, 3, 2 };
+    static const int64_t swapped[] = { 0, 1, 3, 2 };
     struct lowering *l = a->l;
-    uint32_t q = a->is_turned[Q] ? lower_transpose(l, a->q, rows_first, 4) : a->q;
-    uint32_t kt = lower_transpose(l, repeated(a, K, a->k, a->d), turned, 4), v = repeated(a, V, a->v, a->dv);
+    uint32_t q = a->is_rows_first[Q] ? lower_transpose(l, a->q, rows_first, 4) : a->q;
+    uint32_t kt = lower_transpose(l, repeated(a, K, a->k, a->d), swapped, 4),
+             v = repeated(a, V, a->v, a->dv);
     uint32_t x = lower_op(l, "MatMul", q, kt, GRAPH_NONE), stage[4];
 
     stage[0] = x = lower_op(l, "Mul", x, lower_number(l, a->scale), GRAPH_NONE);
@@ -421,48 +428,49 @@ static uint32_t written_out(struct attention_node *a)
     stage[1] = x;
     x = a->mask == GRAPH_NONE || is_bool(a, a->mask) ? hide(a, a->mask, x)
                                                     : lower_op(l, "Add", x, a->mask, GRAPH_NONE);
-    x = hide(a, a->shown, x);
+    x = hide(a, a->visible, x);
     if (a->has_band)
         x = hide(a, band_mask(a), x);
     stage[2] = x;
     stage[3] = x = weights(a, x);
-    if (lower_wants(l, SCORES))
+    if (lower_is_needed(l, SCORES))
         lower_out(l, SCORES, stage[a->mode]);
     x = lower_op(l, "MatMul", x, v, GRAPH_NONE);
     return a->is_flat ? lower_transpose(l, x, rows_first, 4) : x;
 }
 
-/* ---- */
+/* ---- outputs ---- */
 
-/* k or v with the keys of the past, [batch, heads, rows, columns]. */
+/* Output `output`: k or v including the keys of the past, [batch, heads, rows, columns]. */
 static void present(struct attention_node *a, uint32_t which, uint32_t value, uint32_t output)
 {
     struct lowering *l = a->l;
 
-    if (l->rc < 0 || !lower_wants(l, output))
+    if (l->rc < 0 || !lower_is_needed(l, output))
         return;
-    lower_out(l, output, a->is_turned[which] ? lower_transpose(l, value, rows_first, 4)
-                                             : lower_op(l, "Identity", value, GRAPH_NONE, GRAPH_NONE));
+    lower_out(l, output,
+              a->is_rows_first[which] ? lower_transpose(l, value, rows_first, 4)
+                                      : lower_op(l, "Identity", value, GRAPH_NONE, GRAPH_NONE));
 }
 
 void lower_attention(struct lowering *l)
 {
     struct attention_node a = { .l = l };
     const int64_t *flat;
-    bool learns = false;
+    bool is_trained = false;
     uint32_t y;
 
     read_operands(&a);
     if (l->rc == 0)
         read_attrs(&a);
     read_mask(&a);
-    show_keys(&a);
-    settle_band(&a);
+    compute_visible(&a);
+    compute_band(&a);
     if (l->rc == 0 && a.mask != GRAPH_NONE)
-        l->rc = plan_wants_gradient(l->p, a.mask, &learns, l->err);
+        l->rc = plan_is_trained(l->p, a.mask, &is_trained, l->err);
     if (l->rc < 0)
         return;
-    y = learns || lower_wants(l, SCORES) ? written_out(&a) : one_node(&a);
+    y = is_trained || lower_is_needed(l, SCORES) ? separate_ops(&a) : one_node(&a);
     flat = (const int64_t[]){ a.batch, a.t, a.heads * a.dv };
     if (a.is_flat)
         y = lower_reshape(l, y, flat, 3);

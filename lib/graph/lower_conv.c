@@ -1,7 +1,9 @@
-/* lower_conv.c - CausalConvWithState (27) as a Conv with a group for each channel: element t of the output reads
- * the elements t - k + 1 to t of the input, and before the first those of past_state, or zeros.
- *   present_state   the last k - 1 elements of past_state (or zeros) and input, one after the other
- * past_state is computed in a run and refused in training, as a step has no state of the step before. */
+/* lower_conv.c - lowers CausalConvWithState (27) to a Conv with one group per channel: element t of
+ * the output reads the elements t - k + 1 to t of the input; elements before the first are those of
+ * past_state, or zeros.
+ *   present_state   the last k - 1 elements of the concatenation of past_state (or zeros) and input
+ * past_state is supported in PLAN_RUN and refused in training, because a step has no state of the
+ * previous step. */
 #include "graph/plan_lower.h"
 
 #include <inttypes.h>
@@ -44,7 +46,7 @@ static void read_node(struct conv_node *c)
     c->k = w->dim[2];
 }
 
-/* The input with past_state, or zeros, in front. */
+/* The concatenation of past_state, or zeros, and the input. */
 static uint32_t with_past(const struct conv_node *c)
 {
     const struct shape s = { .rank = 3, .dim = { c->batch, c->channels, c->k - 1 } };
@@ -72,7 +74,7 @@ static void present(const struct conv_node *c, uint32_t wide)
     const int64_t first = c->length, end = c->length + c->k - 1, axis = 2;
     struct lower_node n = { .op = "Slice", .n_in = 4 };
 
-    if (l->rc < 0 || !lower_wants(l, 1))
+    if (l->rc < 0 || !lower_is_needed(l, 1))
         return;
     n.in[0] = wide;
     n.in[1] = plan_add_ints(p, "(start)", &first, 1);
@@ -95,7 +97,7 @@ void lower_causal_conv(struct lowering *l)
     if (l->rc < 0)
         return;
     has_past = lower_in(l, PAST) != GRAPH_NONE;
-    if (has_past || lower_wants(l, 1))
+    if (has_past || lower_is_needed(l, 1))
         wide = with_past(&c);
     pads[0] = has_past ? 0 : c.k - 1;
     n.n_in = lower_in(l, BIAS) != GRAPH_NONE ? 3 : 2;

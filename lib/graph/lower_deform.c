@@ -1,7 +1,7 @@
-/* lower_deform.c - DeformConv (19) as columns and a product:
+/* lower_deform.c - lowers DeformConv (19) to columns and a product:
  *   columns = trainerd.DeformColumns(X, offset, mask)     [n, c taps, points]
  *   Y = W [group, m / group, c / group taps] columns + B
- * so that the gradients to W and B are those of MatMul and Add. */
+ * so that the gradients of W and B are those of MatMul and Add. */
 #include "graph/lower_kit.h"
 
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 
 enum { X, W, OFFSET, BIAS, MASK };
 
-/* The attributes of the columns; false: rc is set. */
+/* Sets the attributes of the columns; false: rc is set. */
 static bool columns_attrs(struct lowering *l, const struct shape *w, struct lower_node *n)
 {
     static const char *const lists[] = { "dilations", "kernel_shape", "pads", "strides" };
@@ -23,7 +23,7 @@ static bool columns_attrs(struct lowering *l, const struct shape *w, struct lowe
         if (l->rc < 0)
             break;
         if (k == 1 && list != NULL && (len != 2 || list[0] != w->dim[2] || list[1] != w->dim[3]))
-            LOWER_ERROR(l, ERR_INPUT, "kernel_shape is not that of the weights, %" PRId64 " by %" PRId64, w->dim[2],
+            LOWER_ERROR(l, ERR_INPUT, "kernel_shape differs from that of the weights, %" PRId64 " by %" PRId64, w->dim[2],
                         w->dim[3]);
         else if (k == 1 || list != NULL)
             n->attrs[n->n_attrs++] = (struct op_attr){ .name = lists[k], .type = OP_ATTR_INTS, .n = k == 1 ? 2 : len,
@@ -36,7 +36,8 @@ static bool columns_attrs(struct lowering *l, const struct shape *w, struct lowe
     return l->rc == 0;
 }
 
-/* [n, m, oh, ow]. The size of the output is that of the offsets, which the columns have checked. */
+/* The product, [n, m, oh, ow]. Its size is that of the offsets, which DeformColumns has
+ * validated. */
 static uint32_t product(struct lowering *l, uint32_t columns, int64_t group)
 {
     const struct shape *w = &lower_tensor(l, lower_in(l, W))->shape;
@@ -74,7 +75,7 @@ void lower_deform_conv(struct lowering *l)
                     "; expected a divisor of both, and filters of channels / group", group, c, m, w->shape.dim[1]);
     else if (l->rc == 0 && bias != GRAPH_NONE &&
              (lower_tensor(l, bias)->shape.rank != 1 || lower_tensor(l, bias)->shape.dim[0] != m))
-        LOWER_ERROR(l, ERR_INPUT, "the bias is no list of %" PRId64 " numbers, one of each filter", m);
+        LOWER_ERROR(l, ERR_INPUT, "the bias has the wrong shape; expected a list of %" PRId64 " numbers, one per filter", m);
     if (l->rc < 0 || !columns_attrs(l, &w->shape, &n))
         return;
     n.in[0] = lower_in(l, X);

@@ -1,14 +1,15 @@
-/* lower_dft.c - DFT (opset 17; 20: the axis is an input) as a product with the matrix of its roots of
- * unity, so that its gradient and its kernels for GPUs are those of MatMul.
+/* lower_dft.c - lowers DFT (opset 17; 20: the axis is an input) to a product with the matrix of
+ * roots of unity, so that its gradient and its GPU kernels are those of MatMul.
  *
- *   x [..., n, ..., 1 or 2]   real, or real and imaginary parts; dft_length cuts or pads the axis to length L
+ *   x [..., n, ..., 1 or 2]   real, or real and imaginary parts; dft_length truncates or pads the
+ *                             axis to length L
  *   y [..., m, ..., 2]        m = L, or L / 2 + 1 for onesided
  *   y_j = sum over k of x_k e^(-2 pi i j k / L); inverse: e^(+...), divided by L
- *   inverse and onesided: x holds the first half of a spectrum, L (or 2 n - 2) real numbers come out:
- *   what is neither k = 0 nor k = L / 2 counts twice, as its mirror image is not there
+ *   inverse and onesided: x is the first half of a spectrum, the result has L (or 2 n - 2) real
+ *   numbers. Elements other than k = 0 and k = L / 2 count twice, because the other half is absent
  *
- * In a plan of 16 bits the product is one of 16 bits, as all products are.
- * The axis is turned to stand before the parts: [rows, n parts] times [n parts, 2 m]. */
+ * In a plan of 16 bits the product has 16 bits, as all products have. The axis is moved before the
+ * parts: [rows, n parts] times [n parts, 2 m]. */
 #include "graph/plan_lower.h"
 
 #include <inttypes.h>
@@ -17,17 +18,17 @@
 
 #include "base/err.h"
 
-static const int64_t matrix_max = (int64_t)1 << 26; /* floats of the matrix */
+static const int64_t matrix_max = (int64_t)1 << 26; /* maximum number of floats of the matrix */
 
 struct dft {
     struct lowering *l;
     uint32_t x, rank;
-    int64_t axis, n, length, m; /* elements of the axis: of x, transformed, of y */
-    int64_t parts, parts_out;   /* of x, of y: 1 or 2 */
+    int64_t axis, n, length, m; /* size of the axis: of x, transformed, of y */
+    int64_t parts, parts_out;   /* numbers per element of x and of y: 1 or 2 */
     int64_t inverse, onesided;
 };
 
-/* The integer that input i holds; the default if it is absent. */
+/* Reads the integer of input i; keeps the default if it is absent. */
 static void read_int(struct lowering *l, uint32_t i, const char *what, int64_t *out)
 {
     uint32_t value = lower_in(l, i);
@@ -92,14 +93,15 @@ static void read_node(struct dft *d)
     if (d->n < 1 || d->length < 1 || d->length > matrix_max ||
         d->n * d->parts > matrix_max / (2 * d->m))
         LOWER_ERROR(l, ERR_UNSUPPORTED, "transforms %" PRId64 " elements as %" PRId64
-                    "; supported are at least 1, and a matrix of at most 2^26 numbers",
+                    "; expected at least 1, and a matrix of at most 2^26 numbers",
                     d->n, d->length);
     else if (d->onesided != 0 && (d->inverse != 0) != (d->parts == 2))
-        LOWER_ERROR(l, ERR_INPUT, "onesided of %s input: real input has half a spectrum, and the "
-                    "inverse is made of complex input", d->parts == 2 ? "complex" : "real");
+        LOWER_ERROR(l, ERR_INPUT, "onesided with %s input; expected real input, or complex input for "
+                    "the inverse", d->parts == 2 ? "complex" : "real");
 }
 
-/* [n parts, m parts_out]; elements beyond the length, or beyond the half of a spectrum, are cut. */
+/* The matrix [n parts, m parts_out]; elements beyond the length, or beyond the half of a spectrum,
+ * are ignored. */
 static uint32_t roots(struct dft *d)
 {
     struct shape shape = shape_of(2, d->n * d->parts, d->m * d->parts_out);

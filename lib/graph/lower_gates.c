@@ -1,4 +1,4 @@
-/* lower_gates.c - Swish (24) and SwiGLU (28), with s = 1 / (1 + e^-(alpha x)):
+/* lower_gates.c - lowers Swish (24) and SwiGLU (28), with s = 1 / (1 + e^-(alpha x)):
  *   Swish   x s             the row trainerd.Swish, which has alpha 1
  *   SwiGLU  a s(a) b        the row trainerd.Gated
  * Another alpha: x s = swish(alpha x) / alpha; alpha 0: x / 2. */
@@ -13,7 +13,7 @@ static uint32_t times(struct lowering *l, uint32_t x, float number)
     return number == 1 ? x : lower_op(l, "Mul", x, lower_number(l, number), GRAPH_NONE);
 }
 
-/* f(alpha x) / alpha; of_zero: the node of alpha 0. */
+/* Adds f(alpha x) / alpha; of_zero: the node for alpha 0. */
 static void lower_gate(struct lowering *l, const struct lower_node *gate, const struct lower_node *of_zero)
 {
     struct lower_node n = *gate;

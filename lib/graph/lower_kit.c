@@ -34,8 +34,8 @@ bool kit_known(struct lowering *l, uint32_t i, const int64_t **values, size_t *n
         LOWER_ERROR(l, ERR_INPUT, "input %" PRIu32 " is %s of %" PRIu32 " dimensions; expected a list of int64", i,
                     tensor_dtype_name(t->dtype), t->shape.rank);
     else if (t->data == NULL)
-        LOWER_ERROR(l, ERR_UNSUPPORTED, "input %" PRIu32 " is computed by the graph; it must be a constant of the "
-                    "model, as it decides the shape", i);
+        LOWER_ERROR(l, ERR_UNSUPPORTED, "input %" PRIu32 " is computed by the graph; expected a constant of "
+                    "the model, because the shape depends on it", i);
     if (l->rc < 0)
         return false;
     *n = (size_t)tensor_elements(t);

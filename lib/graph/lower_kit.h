@@ -1,7 +1,7 @@
-/* lower_kit.h - shorthand of the lowerings that write a formula (lower_move.c, lower_signal.c).
+/* lower_kit.h - helpers of the lowerings that write a formula (lower_move.c, lower_signal.c).
  *
- * Nodes are of one opset, whichever the file has: rows of the model's opset may take axes and the like
- * in another form. */
+ * All nodes have one opset, independent of the file: rows of the model's opset may expect axes and
+ * other arguments in another form. */
 #ifndef GRAPH_LOWER_KIT_H
 #define GRAPH_LOWER_KIT_H
 
@@ -9,7 +9,7 @@
 
 enum { KIT_OPSET = 18 /* axes of reductions and of Pad are inputs */ };
 
-/* A node with up to three inputs (GRAPH_NONE: none from there on) and n attributes. */
+/* Adds a node with up to three inputs (the first GRAPH_NONE ends the list) and n attributes. */
 static inline uint32_t kit_node(struct lowering *l, const char *op, uint32_t a, uint32_t b, uint32_t c,
                                 const struct op_attr *attrs, uint32_t n)
 {
@@ -34,7 +34,7 @@ static inline uint32_t kit_op_int(struct lowering *l, const char *op, uint32_t a
     return kit_node(l, op, a, b, c, &attr, 1);
 }
 
-/* A constant list of integers; n 0: one number. */
+/* A constant list of integers; n 0: a scalar. */
 static inline uint32_t kit_ints(struct lowering *l, const int64_t *values, uint32_t n)
 {
     uint32_t value = l->rc == 0 ? plan_add_ints(l->p, l->from->name, values, n) : GRAPH_NONE;
@@ -57,11 +57,13 @@ static inline uint32_t kit_transpose(struct lowering *l, uint32_t x, const int64
     return kit_node(l, "Transpose", x, GRAPH_NONE, GRAPH_NONE, &attr, 1);
 }
 
-/* The tensor of input i, which is there and of type t (TENSOR_NONE: any); NULL: rc is set. */
+/* The tensor of input i, which must be present and of type t (TENSOR_NONE: any); NULL: rc is
+ * set. */
 const struct tensor *kit_input(struct lowering *l, uint32_t i, enum tensor_dtype t);
-/* Input i: integers that are known while planning. *n 0 and *values NULL: absent. false: rc is set. */
+/* Reads input i, which must be integers that are known while planning. *n 0 and *values NULL:
+ * absent. false: rc is set. */
 bool kit_known(struct lowering *l, uint32_t i, const int64_t **values, size_t *n);
-/* The attribute `name` as an axis of `rank` axes: 0 .. rank - 1; an invalid axis sets rc. */
+/* The attribute `name` as an axis in 0 .. rank - 1; an invalid axis sets rc. */
 int64_t kit_axis(struct lowering *l, const char *name, int64_t dflt, uint32_t rank);
 bool kit_check_axis(struct lowering *l, int64_t *axis, uint32_t rank);
 

@@ -1,11 +1,11 @@
-/* lower_move.c - ops that move elements, as the rows that they are made of. All pass gradients.
+/* lower_move.c - lowers ops that move elements to other rows. All pass gradients.
  *
  *   CenterCropPad (18)      Slice and Pad around the middle
- *   Col2Im (18)             ConvTranspose with one weight of 1 for each place of the block
- *   Compress (9)            Gather of the chosen places, which must be known
+ *   Col2Im (18)             ConvTranspose with one weight of 1 for each position of the block
+ *   Compress (9)            Gather of the selected positions, which must be known
  *   MaxUnpool (9)           ScatterElements to zeros; output_shape adds zeros at the end
  *   ReverseSequence (10)    GatherElements
- *   AffineGrid (20)         MatMul of the grid [places, x y (z) 1] with theta
+ *   AffineGrid (20)         MatMul of the grid [positions, x y (z) 1] with theta
  *   Hardmax (1, 13)         OneHot of ArgMax
  *   LpNormalization (1)     x / ReduceL1 or ReduceL2; 0 where the norm is 0
  *   MeanVarianceNormalization (9)   (x - mean) / (deviation + 1e-9) */
@@ -17,8 +17,8 @@
 #include "base/err.h"
 
 enum {
-    BLOCK_MAX = 4096,     /* elements of a block of Col2Im: its weights are the square of it */
-    PLACES_MAX = 1 << 24, /* of AffineGrid */
+    BLOCK_MAX = 4096, /* maximum elements of a block of Col2Im; its weights have the square of it */
+    PLACES_MAX = 1 << 24, /* maximum positions of AffineGrid */
 };
 
 static struct shape list_shape(uint32_t rank, int64_t dim)
@@ -67,7 +67,8 @@ void lower_center_crop_pad(struct lowering *l)
 
 /* ---- Col2Im ---- */
 
-/* [n, c prod(block), places] as the input of the transposed convolution; *out: its output, [n c, 1, image]. */
+/* Computes the shapes of a transposed convolution: its input from [n, c prod(block), positions];
+ * *out: its output, [n c, 1, image]. */
 static bool col2im_shapes(struct lowering *l, const int64_t *image, const int64_t *block, size_t n,
                           struct shape *in, struct shape *weight, struct shape *out, int64_t *more, int64_t *channels)
 {
@@ -146,7 +147,8 @@ void lower_col2im(struct lowering *l)
         for (int64_t j = 0; j < kernel; j++)
             ((float *)data)[i * kernel + j] = i == j ? 1.0f : 0.0f;
     for (k = 0; k < l->attrs.n_attrs && n_attrs < 3; k++)
-        attrs[n_attrs++] = l->attrs.attrs[k]; /* dilations, pads, strides: as ConvTranspose has them */
+        attrs[n_attrs++] = l->attrs.attrs[k]; /* dilations, pads, strides: the same as in
+                                                 ConvTranspose */
     attrs[n_attrs++] = (struct op_attr){ .name = "output_padding", .type = OP_ATTR_INTS, .n = n,
                                          .ints = lower_ints(l, more, n) };
     y = kit_reshape(l, lower_in(l, 0), &in);
@@ -171,8 +173,8 @@ void lower_compress(struct lowering *l)
     if (x == NULL || condition == NULL)
         return;
     if (!plan_is_known(&l->p->values.at[lower_in(l, 1)]))
-        LOWER_ERROR(l, ERR_UNSUPPORTED, "the condition depends on the data; expected a constant of the model, as it "
-                    "decides the shape");
+        LOWER_ERROR(l, ERR_UNSUPPORTED, "the condition depends on the data; expected a constant of the model, "
+                    "because the shape depends on it");
     if (has_axis)
         axis = kit_axis(l, "axis", 0, x->shape.rank);
     if (l->rc < 0)
@@ -188,7 +190,7 @@ void lower_compress(struct lowering *l)
         if (((const uint8_t *)condition->data)[i] != 0)
             places[kept++] = i;
     if (kept == 0)
-        LOWER_ERROR(l, ERR_UNSUPPORTED, "the condition chooses no element");
+        LOWER_ERROR(l, ERR_UNSUPPORTED, "the condition selects no element");
     if (!has_axis)
         from = kit_reshape(l, from, &flat);
     lower_out(l, 0, kit_op_int(l, "Gather", from, kit_ints(l, places, kept), GRAPH_NONE, "axis", axis));
@@ -229,7 +231,8 @@ void lower_max_unpool(struct lowering *l)
             LOWER_ERROR(l, ERR_INPUT, "kernel %" PRId64 " with stride %" PRId64, kernel[k], step);
         out.dim[k + 2] = (x->shape.dim[k + 2] - 1) * step + kernel[k] - (pad != NULL ? pad[k] + pad[n + k] : 0);
     }
-    for (k = 0; k < out.rank && wanted != NULL; k++) /* the indices count in the shape without it */
+    for (k = 0; k < out.rank && wanted != NULL; k++) /* the indices refer to the shape without
+                                                        output_shape */
         pads[out.rank + k] = wanted[k] - out.dim[k];
     for (k = 0; k < out.rank && l->rc == 0; k++)
         if (out.dim[k] < 1 || pads[out.rank + k] < 0)
@@ -296,7 +299,8 @@ void lower_reverse_sequence(struct lowering *l)
 
 /* ---- AffineGrid ---- */
 
-/* base [places, d + 1]: x, y (, z), 1 of each place; size [d]: of the image, the last axis is x. */
+/* Fills base [positions, d + 1] with x, y (, z), 1 of each position; size [d] is that of the image,
+ * whose last axis is x. */
 static void fill_grid(float *base, const int64_t *size, uint32_t d, bool corners)
 {
     int64_t places = 1, i, rest;
@@ -319,7 +323,7 @@ static void fill_grid(float *base, const int64_t *size, uint32_t d, bool corners
 
 void lower_affine_grid(struct lowering *l)
 {
-    static const int64_t turned[] = { 0, 2, 1 };
+    static const int64_t transposed[] = { 0, 2, 1 };
     const struct tensor *theta = kit_input(l, 0, TENSOR_F32);
     const int64_t *size = NULL;
     struct shape grid, base;
@@ -352,7 +356,7 @@ void lower_affine_grid(struct lowering *l)
     y = lower_constant(l, TENSOR_F32, &base, &data);
     if (l->rc == 0)
         fill_grid(data, size + 2, d, corners != 0);
-    y = kit_op(l, "MatMul", y, kit_transpose(l, lower_in(l, 0), turned, 3), GRAPH_NONE);
+    y = kit_op(l, "MatMul", y, kit_transpose(l, lower_in(l, 0), transposed, 3), GRAPH_NONE);
     lower_out(l, 0, kit_reshape(l, y, &grid));
 }
 
@@ -366,7 +370,8 @@ void lower_hardmax(struct lowering *l)
                                      { .name = "keepdims", .type = OP_ATTR_INT, .i = 0 } };
     struct op_attr last[2] = { attrs[0], attrs[1] };
     struct shape rows, whole;
-    bool is_flat = l->from->def->until != 0; /* before opset 13: all axes from `axis` on are one */
+    bool is_flat = l->from->def->until != 0; /* before opset 13: all axes from `axis` on are
+                                                combined */
     uint32_t from = lower_in(l, 0), values, y;
     int64_t axis, depth, k;
     void *data;
@@ -419,7 +424,7 @@ void lower_mean_variance(struct lowering *l)
     static const int64_t images[] = { 0, 2, 3 };
     const struct tensor *x = kit_input(l, 0, TENSOR_F32);
     const int64_t *axes = NULL;
-    uint32_t list, away, deviation;
+    uint32_t list, centered, deviation;
     size_t n = 0;
 
     if (x == NULL)
@@ -428,9 +433,12 @@ void lower_mean_variance(struct lowering *l)
     if (l->rc == 0 && n > TENSOR_MAX_RANK)
         LOWER_ERROR(l, ERR_INPUT, "axes has %zu numbers", n);
     list = axes != NULL ? kit_ints(l, axes, (uint32_t)n) : kit_ints(l, images, 3);
-    away = kit_op(l, "Sub", lower_in(l, 0), kit_op(l, "ReduceMean", lower_in(l, 0), list, GRAPH_NONE), GRAPH_NONE);
-    deviation = kit_op(l, "Sqrt", kit_op(l, "ReduceMean", kit_op(l, "Mul", away, away, GRAPH_NONE), list, GRAPH_NONE),
-                       GRAPH_NONE, GRAPH_NONE);
+    centered = kit_op(l, "Sub", lower_in(l, 0),
+                      kit_op(l, "ReduceMean", lower_in(l, 0), list, GRAPH_NONE), GRAPH_NONE);
+    deviation = kit_op(
+        l, "Sqrt",
+        kit_op(l, "ReduceMean", kit_op(l, "Mul", centered, centered, GRAPH_NONE), list, GRAPH_NONE),
+        GRAPH_NONE, GRAPH_NONE);
     deviation = kit_op(l, "Add", deviation, lower_number(l, 1e-9f), GRAPH_NONE);
-    lower_out(l, 0, kit_op(l, "Div", away, deviation, GRAPH_NONE));
+    lower_out(l, 0, kit_op(l, "Div", centered, deviation, GRAPH_NONE));
 }

@@ -1,6 +1,7 @@
-/* lower_norm.c - RMSNormalization (23) as the row of that name (op/norm/layer_norm.c), whose scale has the shape of
- * the normalised axes. ONNX lets the scale broadcast to the input: one that broadcasts to these axes is expanded
- * before, any other is multiplied after a normalisation with scale 1. */
+/* lower_norm.c - lowers RMSNormalization (23) to the row of that name (op/norm/layer_norm.c), whose
+ * scale must have the shape of the normalized axes. In ONNX the scale broadcasts to the input: a
+ * scale that broadcasts to these axes is expanded first, any other is multiplied after a
+ * normalization with scale 1. */
 #include "graph/plan_lower.h"
 
 #include "base/err.h"

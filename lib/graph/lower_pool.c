@@ -1,6 +1,7 @@
-/* lower_pool.c - pools of more than three axes of space, as jax2onnx writes a window over [batch, rows, columns,
- * channels]: kernel [1, 2, 2, 1]. An axis with kernel 1, stride 1 and no padding is not pooled, so it is moved
- * beside the channels and merged with them, and a pool of at most three axes is left. */
+/* lower_pool.c - lowers pools with more than three spatial axes, in the form in which jax2onnx
+ * writes a window over [batch, rows, columns, channels]: kernel [1, 2, 2, 1]. An axis with kernel
+ * 1, stride 1 and no padding is not pooled, so it is moved next to the channels and merged with
+ * them; a pool of at most three axes remains. */
 #include "graph/plan_lower.h"
 
 #include <string.h>
@@ -9,16 +10,16 @@
 #include "base/err.h"
 #include "op/window.h"
 
-enum { FIRST = 2, /* axis of space */ LISTS = 4 };
+enum { FIRST = 2, /* first spatial axis */ LISTS = 4 };
 
-/* The attributes with a number for each axis; `pads` has two. */
+/* Attributes with one number per axis; `pads` has two. */
 static const char *const lists[LISTS] = { "kernel_shape", "strides", "dilations", "pads" };
 
 struct wide_pool {
     struct lowering *l;
     uint32_t rank, n_kept;
-    int64_t kept[TENSOR_MAX_RANK]; /* axes that are pooled, ascending */
-    int64_t perm[TENSOR_MAX_RANK]; /* n, c, the axes that are not pooled, the axes that are */
+    int64_t kept[TENSOR_MAX_RANK]; /* pooled axes, ascending */
+    int64_t perm[TENSOR_MAX_RANK]; /* n, c, axes that are not pooled, pooled axes */
     const int64_t *list[LISTS];   /* NULL: absent */
 };
 
@@ -48,7 +49,7 @@ static void read_lists(struct wide_pool *w)
         if (n == 0)
             w->list[k] = NULL;
         else if (n != wanted)
-            LOWER_ERROR(l, ERR_INPUT, "%s has %zu numbers; expected %zu for %u axes of space", lists[k], n, wanted, space);
+            LOWER_ERROR(l, ERR_INPUT, "%s has %zu numbers; expected %zu for %u spatial axes", lists[k], n, wanted, space);
     }
     if (l->rc == 0 && w->list[0] == NULL)
         LOWER_ERROR(l, ERR_INPUT, "kernel_shape is absent");
@@ -74,16 +75,16 @@ static void sort_axes(struct wide_pool *w)
         else
             w->perm[n++] = axis;
     }
-    if (w->n_kept == 0) { /* a pool of nothing: one axis stays */
+    if (w->n_kept == 0) { /* no axis is pooled: one axis remains */
         w->kept[w->n_kept++] = w->rank - 1;
         n--;
     }
     memcpy(w->perm + n, w->kept, w->n_kept * sizeof(*w->kept));
     if (w->n_kept > OP_SPATIAL_MAX)
-        LOWER_ERROR(w->l, ERR_UNSUPPORTED, "it pools %u axes of space; expected at most %d", w->n_kept, OP_SPATIAL_MAX);
+        LOWER_ERROR(w->l, ERR_UNSUPPORTED, "pools %u spatial axes; expected at most %d", w->n_kept, OP_SPATIAL_MAX);
 }
 
-/* The pool over the axes that are kept. */
+/* The pool over the axes in `kept`. */
 static uint32_t narrow_pool(struct wide_pool *w, uint32_t x)
 {
     struct lowering *l = w->l;
@@ -117,7 +118,7 @@ void lower_wide_pool(struct lowering *l)
     bool is_moved = false;
 
     w.rank = lower_tensor(l, x)->shape.rank;
-    if (lower_wants(l, 1))
+    if (lower_is_needed(l, 1))
         LOWER_ERROR(l, ERR_UNSUPPORTED, "output 1 (Indices) of a pool over %u axes is used", w.rank - FIRST);
     if (l->rc == 0)
         read_lists(&w);
@@ -136,7 +137,7 @@ void lower_wide_pool(struct lowering *l)
     moved = lower_tensor(l, x)->shape;
     merged.dim[0] = moved.dim[0];
     merged.dim[1] = moved.dim[1];
-    n = w.rank - w.n_kept; /* axes in front of those that are pooled */
+    n = w.rank - w.n_kept; /* number of axes before the pooled ones */
     for (i = FIRST; i < n; i++)
         merged.dim[1] *= moved.dim[i];
     for (i = n; i < w.rank; i++)

@@ -1,12 +1,13 @@
-/* lower_quant.c - quantised arithmetic, in graphs that are run.
+/* lower_quant.c - lowers quantized arithmetic, only in PLAN_RUN.
  *
  *   DequantizeLinear (10)       (x - zero point) * scale
  *   QuantizeLinear (10)         saturate(round(x / scale) + zero point)
  *   DynamicQuantizeLinear (11)  the same with the scale and zero point of x's range
  *   MatMulInteger, ConvInteger (10), QLinearMatMul, QLinearConv (10)
  *
- * A product is computed in float32 of integers of at most 9 bits, 256 terms at a time: such sums are below
- * 2^24, so float32 holds them exactly, and int64 adds them up. Scales are applied in float32. */
+ * A product is computed in float32 from integers of at most 9 bits, 256 terms at a time: such sums
+ * are below 2^24, so float32 represents them exactly, and int64 sums them. Scales are applied in
+ * float32. */
 #include "graph/lower_kit.h"
 
 #include <inttypes.h>
@@ -17,7 +18,7 @@
 
 enum { EXACT_TERMS = 256, PIECES_MAX = 1024, BYTE_RANGE = 255 };
 
-static bool runs(struct lowering *l)
+static bool require_run(struct lowering *l)
 {
     if (l->rc == 0 && l->p->purpose != PLAN_RUN)
         LOWER_ERROR(l, ERR_UNSUPPORTED, "quantised integers have no gradient, so the graph can be run but not "
@@ -30,7 +31,7 @@ static uint32_t cast_to(struct lowering *l, uint32_t x, enum tensor_dtype to)
     return l->rc < 0 ? GRAPH_NONE : lower_tensor(l, x)->dtype == to ? x : lower_cast(l, x, to);
 }
 
-/* A value of one element without dimensions. */
+/* A value of one element as a scalar. */
 static uint32_t one_number(struct lowering *l, uint32_t value)
 {
     bool is_scalar = l->rc < 0 || lower_tensor(l, value)->shape.rank == 0;
@@ -61,11 +62,12 @@ static bool range_of(enum tensor_dtype t, float *lo, float *hi)
     return false;
 }
 
-/* ---- scales and zero points beside x ---- */
+/* ---- broadcasting of scales and zero points ---- */
 
-/* A scale or zero point in the form that broadcasts with x: one number, a number for each place of the
- * axis, or one for each block of block_size places. */
-static uint32_t beside(struct lowering *l, uint32_t value, const struct shape *x, const char *what)
+/* A scale or zero point in a form that broadcasts to x: one number, one number per index of the
+ * axis, or one per block of block_size indices. */
+static uint32_t broadcast_to_x(struct lowering *l, uint32_t value, const struct shape *x,
+                               const char *what)
 {
     struct shape s = lower_tensor(l, value)->shape, wide = { .rank = x->rank };
     int64_t axis, block = 0, *at;
@@ -107,9 +109,11 @@ static uint32_t beside(struct lowering *l, uint32_t value, const struct shape *x
     return kit_op_int(l, "Gather", value, index, GRAPH_NONE, "axis", axis);
 }
 
-static uint32_t input_beside(struct lowering *l, uint32_t i, const struct shape *x, const char *what)
+static uint32_t broadcast_input(struct lowering *l, uint32_t i, const struct shape *x,
+                                const char *what)
 {
-    return l->rc < 0 || lower_in(l, i) == GRAPH_NONE ? GRAPH_NONE : beside(l, lower_in(l, i), x, what);
+    return l->rc < 0 || lower_in(l, i) == GRAPH_NONE ? GRAPH_NONE
+                                                     : broadcast_to_x(l, lower_in(l, i), x, what);
 }
 
 /* ---- DequantizeLinear ---- */
@@ -127,7 +131,7 @@ static enum tensor_dtype type_attr(struct lowering *l, const char *name, enum te
 
 void lower_dequantize(struct lowering *l)
 {
-    const struct tensor *x = runs(l) ? kit_input(l, 0, TENSOR_NONE) : NULL;
+    const struct tensor *x = require_run(l) ? kit_input(l, 0, TENSOR_NONE) : NULL;
     const struct tensor *scale = x != NULL ? kit_input(l, 1, TENSOR_NONE) : NULL;
     uint32_t value = lower_in(l, 0), zero, factor;
     enum tensor_dtype to, real;
@@ -148,18 +152,19 @@ void lower_dequantize(struct lowering *l)
         return;
     real = tensor_is_narrow_float(x->dtype) ? TENSOR_F32 : TENSOR_I64;
     value = cast_to(l, value, real);
-    zero = input_beside(l, 2, &shape, "the zero point");
+    zero = broadcast_input(l, 2, &shape, "the zero point");
     if (zero != GRAPH_NONE)
         value = kit_op(l, "Sub", value, cast_to(l, zero, real), GRAPH_NONE);
     value = cast_to(l, value, TENSOR_F32);
-    factor = input_beside(l, 1, &shape, "the scale");
+    factor = broadcast_input(l, 1, &shape, "the scale");
     value = kit_op(l, "Mul", value, cast_to(l, factor, TENSOR_F32), GRAPH_NONE);
     lower_out(l, 0, cast_to(l, value, to));
 }
 
 /* ---- QuantizeLinear ---- */
 
-/* round(x) + zero, clipped to the type, as it; `zero` GRAPH_NONE: 0. x is float32. */
+/* round(x) + zero, clipped to the type `to` and converted to it; `zero` GRAPH_NONE: 0. x is
+ * float32. */
 static uint32_t saturate(struct lowering *l, uint32_t x, uint32_t zero, enum tensor_dtype to)
 {
     float lo = 0, hi = 0;
@@ -190,7 +195,7 @@ static uint32_t to_narrow_float(struct lowering *l, uint32_t x, uint32_t zero, e
 
 void lower_quantize(struct lowering *l)
 {
-    const struct tensor *x = runs(l) ? kit_input(l, 0, TENSOR_NONE) : NULL;
+    const struct tensor *x = require_run(l) ? kit_input(l, 0, TENSOR_NONE) : NULL;
     const struct tensor *scale = x != NULL ? kit_input(l, 1, TENSOR_NONE) : NULL;
     uint32_t value = lower_in(l, 0), zero, by, zero_in = lower_in(l, 2);
     enum tensor_dtype to, precision;
@@ -211,8 +216,8 @@ void lower_quantize(struct lowering *l)
                     tensor_dtype_name(x->dtype), tensor_dtype_name(scale->dtype), tensor_dtype_name(precision));
     if (l->rc < 0)
         return;
-    by = input_beside(l, 1, &shape, "the scale");
-    zero = input_beside(l, 2, &shape, "the zero point");
+    by = broadcast_input(l, 1, &shape, "the scale");
+    zero = broadcast_input(l, 2, &shape, "the zero point");
     value = cast_to(l, cast_to(l, value, precision), TENSOR_F32);
     by = cast_to(l, cast_to(l, by, precision), TENSOR_F32);
     value = kit_op(l, "Div", value, by, GRAPH_NONE);
@@ -223,7 +228,7 @@ void lower_quantize(struct lowering *l)
 
 void lower_dynamic_quantize(struct lowering *l)
 {
-    const struct tensor *x = runs(l) ? kit_input(l, 0, TENSOR_F32) : NULL;
+    const struct tensor *x = require_run(l) ? kit_input(l, 0, TENSOR_F32) : NULL;
     uint32_t in = lower_in(l, 0), zero, lo, hi, scale, point;
 
     if (x == NULL)
@@ -236,7 +241,7 @@ void lower_dynamic_quantize(struct lowering *l)
     scale = kit_op(l, "Div", kit_op(l, "Sub", hi, lo, GRAPH_NONE), lower_number(l, BYTE_RANGE), GRAPH_NONE);
     point = kit_op(l, "Div", kit_op(l, "Sub", zero, lo, GRAPH_NONE), scale, GRAPH_NONE);
     point = saturate(l, point, GRAPH_NONE, TENSOR_U8);
-    if (lower_wants(l, 0))
+    if (lower_is_needed(l, 0))
         lower_out(l, 0, saturate(l, kit_op(l, "Div", in, scale, GRAPH_NONE), point, TENSOR_U8));
     lower_out(l, 1, scale);
     lower_out(l, 2, point);
@@ -244,8 +249,8 @@ void lower_dynamic_quantize(struct lowering *l)
 
 /* ---- products ---- */
 
-/* Input i, an integer of 8 bits, less its zero point, as float32. `zero` broadcasts with it. */
-static uint32_t centred(struct lowering *l, uint32_t i, uint32_t zero)
+/* Input i, an 8-bit integer, minus its zero point, as float32. `zero` broadcasts to it. */
+static uint32_t subtract_zero_point(struct lowering *l, uint32_t i, uint32_t zero)
 {
     const struct tensor *x = kit_input(l, i, TENSOR_NONE);
     uint32_t value = lower_in(l, i);
@@ -263,11 +268,11 @@ static uint32_t centred(struct lowering *l, uint32_t i, uint32_t zero)
         return value;
     value = kit_op(l, "Sub", value, cast_to(l, zero, TENSOR_F32), GRAPH_NONE);
     if (l->rc == 0 && !shape_equal(&shape, &lower_tensor(l, value)->shape))
-        LOWER_ERROR(l, ERR_INPUT, "the zero point of input %" PRIu32 " does not fit its shape", i);
+        LOWER_ERROR(l, ERR_INPUT, "the zero point of input %" PRIu32 " does not broadcast to its shape", i);
     return value;
 }
 
-static uint32_t part(struct lowering *l, uint32_t x, int64_t axis, int64_t from, int64_t to)
+static uint32_t slice_axis(struct lowering *l, uint32_t x, int64_t axis, int64_t from, int64_t to)
 {
     struct lower_node n = { .op = "Slice", .opset = KIT_OPSET, .n_in = 4 };
 
@@ -280,8 +285,9 @@ static uint32_t part(struct lowering *l, uint32_t x, int64_t axis, int64_t from,
     return l->rc < 0 ? GRAPH_NONE : lower_add(l, &n);
 }
 
-/* A vector of a scale or zero point of rows (axis -2) or columns of a matrix; anything else as it is. */
-static uint32_t of_lines(struct lowering *l, uint32_t i, bool rows)
+/* Reshapes a vector that is a scale or zero point of rows (axis -2) or columns of a matrix so that
+ * it broadcasts; other values are unchanged. */
+static uint32_t for_lines(struct lowering *l, uint32_t i, bool rows)
 {
     uint32_t value = lower_in(l, i);
     const struct shape *s;
@@ -294,10 +300,11 @@ static uint32_t of_lines(struct lowering *l, uint32_t i, bool rows)
     return s->rank == 1 && rows ? kit_reshape(l, value, &(struct shape){ .rank = 2, .dim = { s->dim[0], 1 } }) : value;
 }
 
-/* The product of inputs a and b less their zero points, int64 and exact. */
+/* The product of inputs a and b minus their zero points, int64 and exact. */
 static uint32_t exact_matmul(struct lowering *l, uint32_t a, uint32_t b, uint32_t a_zero, uint32_t b_zero)
 {
-    uint32_t x = centred(l, a, of_lines(l, a_zero, true)), y = centred(l, b, of_lines(l, b_zero, false));
+    uint32_t x = subtract_zero_point(l, a, for_lines(l, a_zero, true)),
+             y = subtract_zero_point(l, b, for_lines(l, b_zero, false));
     uint32_t sum = GRAPH_NONE, ra, rb;
     int64_t terms;
 
@@ -308,13 +315,13 @@ static uint32_t exact_matmul(struct lowering *l, uint32_t a, uint32_t b, uint32_
         return LOWER_ERROR(l, ERR_INPUT, "an input is a scalar; expected matrices"), GRAPH_NONE;
     terms = lower_tensor(l, x)->shape.dim[ra - 1];
     if (terms > (int64_t)EXACT_TERMS * PIECES_MAX)
-        return LOWER_ERROR(l, ERR_UNSUPPORTED, "%" PRId64 " terms in a sum; supported are %d", terms,
+        return LOWER_ERROR(l, ERR_UNSUPPORTED, "%" PRId64 " terms in a sum; expected at most %d", terms,
                            EXACT_TERMS * PIECES_MAX),
                GRAPH_NONE;
     for (int64_t at = 0; (at < terms || at == 0) && l->rc == 0; at += EXACT_TERMS) {
         int64_t end = at + EXACT_TERMS < terms ? at + EXACT_TERMS : terms;
-        uint32_t piece = kit_op(l, "MatMul", part(l, x, ra - 1, at, end), part(l, y, rb > 1 ? rb - 2 : 0, at, end),
-                                GRAPH_NONE);
+        uint32_t piece = kit_op(l, "MatMul", slice_axis(l, x, ra - 1, at, end),
+                                slice_axis(l, y, rb > 1 ? rb - 2 : 0, at, end), GRAPH_NONE);
 
         piece = cast_to(l, piece, TENSOR_I64);
         sum = sum == GRAPH_NONE ? piece : kit_op(l, "Add", sum, piece, GRAPH_NONE);
@@ -331,8 +338,10 @@ static uint32_t conv_node(struct lowering *l, uint32_t x, uint32_t w)
     return l->rc < 0 ? GRAPH_NONE : lower_add(l, &n);
 }
 
-/* A number for each output channel in the shape [channels, 1, ...] (weights) or [1, channels, 1, ...]. */
-static uint32_t of_channels(struct lowering *l, uint32_t i, uint32_t rank, uint32_t axis, int64_t channels)
+/* One number per output channel in the shape [channels, 1, ...] (weights) or [1, channels, 1,
+ * ...]. */
+static uint32_t for_channels(struct lowering *l, uint32_t i, uint32_t rank, uint32_t axis,
+                             int64_t channels)
 {
     uint32_t value = lower_in(l, i);
     struct shape wide = { .rank = rank };
@@ -352,7 +361,8 @@ static uint32_t of_channels(struct lowering *l, uint32_t i, uint32_t rank, uint3
     return kit_reshape(l, value, &wide);
 }
 
-/* The convolution of inputs x and w less their zero points, int64 and exact; padding is 0 after that. */
+/* The convolution of inputs x and w minus their zero points, int64 and exact; padding is 0 after
+ * the subtraction. */
 static uint32_t exact_conv(struct lowering *l, uint32_t x, uint32_t w, uint32_t x_zero, uint32_t w_zero)
 {
     const struct tensor *images = kit_input(l, x, TENSOR_NONE), *weights = kit_input(l, w, TENSOR_NONE);
@@ -373,11 +383,12 @@ static uint32_t exact_conv(struct lowering *l, uint32_t x, uint32_t w, uint32_t 
         return LOWER_ERROR(l, ERR_UNSUPPORTED, "sums of more than %d products of a channel, or of a group of several",
                            EXACT_TERMS),
                GRAPH_NONE;
-    a = centred(l, x, of_channels(l, x_zero, rank, 1, -1));
-    b = centred(l, w, of_channels(l, w_zero, rank, 0, weights->shape.dim[0]));
+    a = subtract_zero_point(l, x, for_channels(l, x_zero, rank, 1, -1));
+    b = subtract_zero_point(l, w, for_channels(l, w_zero, rank, 0, weights->shape.dim[0]));
     for (int64_t at = 0; (at < depth || at == 0) && l->rc == 0; at += each) {
         int64_t end = at + each < depth ? at + each : depth;
-        uint32_t piece = conv_node(l, group == 1 ? part(l, a, 1, at, end) : a, part(l, b, 1, at, end));
+        uint32_t piece = conv_node(l, group == 1 ? slice_axis(l, a, 1, at, end) : a,
+                                   slice_axis(l, b, 1, at, end));
 
         piece = cast_to(l, piece, TENSOR_I64);
         sum = sum == GRAPH_NONE ? piece : kit_op(l, "Add", sum, piece, GRAPH_NONE);
@@ -387,14 +398,14 @@ static uint32_t exact_conv(struct lowering *l, uint32_t x, uint32_t w, uint32_t 
 
 void lower_matmul_integer(struct lowering *l)
 {
-    uint32_t sum = runs(l) ? exact_matmul(l, 0, 1, 2, 3) : GRAPH_NONE;
+    uint32_t sum = require_run(l) ? exact_matmul(l, 0, 1, 2, 3) : GRAPH_NONE;
 
     lower_out(l, 0, cast_to(l, sum, TENSOR_I32));
 }
 
 void lower_conv_integer(struct lowering *l)
 {
-    uint32_t sum = runs(l) ? exact_conv(l, 0, 1, 2, 3) : GRAPH_NONE;
+    uint32_t sum = require_run(l) ? exact_conv(l, 0, 1, 2, 3) : GRAPH_NONE;
 
     lower_out(l, 0, cast_to(l, sum, TENSOR_I32));
 }
@@ -409,7 +420,7 @@ static void requantize(struct lowering *l, uint32_t sum, uint32_t a_scale, uint3
         LOWER_ERROR(l, ERR_INPUT, "a scale or the zero point of y is missing");
     if (l->rc == 0 && (shape_elements(&lower_tensor(l, y_scale)->shape) != 1 ||
                        shape_elements(&lower_tensor(l, zero)->shape) != 1))
-        LOWER_ERROR(l, ERR_UNSUPPORTED, "scale or zero point of y is a list; supported is one number");
+        LOWER_ERROR(l, ERR_UNSUPPORTED, "scale or zero point of y is a list; expected one number");
     if (l->rc < 0)
         return;
     to = lower_tensor(l, zero)->dtype;
@@ -425,22 +436,22 @@ static void requantize(struct lowering *l, uint32_t sum, uint32_t a_scale, uint3
 
 void lower_qlinear_matmul(struct lowering *l)
 {
-    uint32_t sum = runs(l) ? exact_matmul(l, 0, 3, 2, 5) : GRAPH_NONE;
+    uint32_t sum = require_run(l) ? exact_matmul(l, 0, 3, 2, 5) : GRAPH_NONE;
 
-    requantize(l, sum, of_lines(l, 1, true), of_lines(l, 4, false));
+    requantize(l, sum, for_lines(l, 1, true), for_lines(l, 4, false));
 }
 
 void lower_qlinear_conv(struct lowering *l)
 {
-    uint32_t sum = runs(l) ? exact_conv(l, 0, 3, 2, 5) : GRAPH_NONE, rank, bias;
+    uint32_t sum = require_run(l) ? exact_conv(l, 0, 3, 2, 5) : GRAPH_NONE, rank, bias;
     int64_t channels;
 
     if (l->rc < 0)
         return;
     rank = lower_tensor(l, sum)->shape.rank;
     channels = lower_tensor(l, lower_in(l, 3))->shape.dim[0];
-    bias = of_channels(l, 8, rank, 1, channels);
+    bias = for_channels(l, 8, rank, 1, channels);
     if (bias != GRAPH_NONE)
         sum = kit_op(l, "Add", sum, cast_to(l, bias, TENSOR_I64), GRAPH_NONE);
-    requantize(l, sum, of_channels(l, 1, rank, 1, -1), of_channels(l, 4, rank, 1, channels));
+    requantize(l, sum, for_channels(l, 1, rank, 1, -1), for_channels(l, 4, rank, 1, channels));
 }

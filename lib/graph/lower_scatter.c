@@ -1,6 +1,6 @@
-/* lower_scatter.c - TensorScatter (24) as ScatterElements: the rows of `update` along `axis` replace those of the
- * cache from write_indices[sample] on (0 without); circular: modulo the rows of the cache. Only in a run: a training
- * step has no cache. */
+/* lower_scatter.c - lowers TensorScatter (24) to ScatterElements: the rows of `update` along `axis`
+ * replace those of the cache from write_indices[sample] on (0 if absent); circular: modulo the rows
+ * of the cache. Only in PLAN_RUN: a training step has no cache. */
 #include "graph/plan_lower.h"
 
 #include <inttypes.h>
@@ -37,7 +37,7 @@ static void read_node(struct lowering *l, int64_t *axis, bool *is_circular)
                     "first and as large elsewhere, and mode linear or circular");
 }
 
-/* The place along the axis of every element of the update. */
+/* The index along the axis of every element of the update. */
 static uint32_t places(struct lowering *l, int64_t axis, bool is_circular)
 {
     const struct shape update = lower_tensor(l, lower_in(l, UPDATE))->shape;

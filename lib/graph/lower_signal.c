@@ -1,8 +1,8 @@
-/* lower_signal.c - windows, and the transform of frames, as the rows that they are made of.
+/* lower_signal.c - lowers windows and the transform of frames to other rows.
  *
  *   HannWindow, HammingWindow, BlackmanWindow (17)   constants
- *   STFT (17)       Gather of the frames, times the window, times the matrix of the transform; passes
- *                   gradients to the signal and the window */
+ *   STFT (17)       Gather of the frames, times the window, times the matrix of the transform;
+ *                   passes gradients to the signal and the window */
 #include "graph/lower_kit.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 
 #include "base/err.h"
 
-enum { LONGEST = 2048 /* of a transform: its matrix has the square of it */ };
+enum { LONGEST = 2048 /* maximum length of a transform; its matrix has the square of it */ };
 
 /* ---- windows ---- */
 
@@ -57,11 +57,12 @@ void lower_window(struct lowering *l)
 /* ---- STFT ---- */
 
 struct dft {
-    int64_t n, parts; /* of a frame: elements, and 1 (real) or 2 (complex) numbers in each */
-    int64_t m;        /* elements of its spectrum that are wanted, each of 2 numbers */
+    int64_t n, parts; /* of a frame: number of elements, and 1 (real) or 2 (complex) numbers per
+                         element */
+    int64_t m;        /* number of elements of its spectrum, each of 2 numbers */
 };
 
-/* matrix [n, parts, m, 2] */
+/* Fills the matrix [n, parts, m, 2]. */
 static void fill_matrix(const struct dft *d, float *to)
 {
     int64_t i, part, k;
@@ -76,7 +77,7 @@ static void fill_matrix(const struct dft *d, float *to)
             }
 }
 
-/* x [..., n, parts] to [..., m, 2]. */
+/* Transforms x [..., n, parts] to [..., m, 2]. */
 static uint32_t transform(struct lowering *l, uint32_t x, const struct dft *d)
 {
     struct shape rows, shape, matrix = shape_of(2, d->n * d->parts, d->m * 2);

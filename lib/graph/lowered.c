@@ -1,5 +1,5 @@
-/* lowered.c - ops of ONNX without a kernel of their own: rows that import knows, and that the planner
- * replaces by nodes of other rows (plan_lower.c). */
+/* lowered.c - rows of ONNX ops without kernels, which the planner replaces by nodes of other rows
+ * (plan_lower.c). */
 #include "graph/graph_priv.h"
 
 #include <string.h>

@@ -1,16 +1,16 @@
-/* module.c - which tensors of the file the module has.
+/* module.c - determines which tensors of the file belong to the module.
  *
- * An exported file of weights must load into the module that the model was exported from, so it has
- * everything that the module's state_dict() has and nothing else. Parameters and running statistics
- * are known. A constant belongs to the module if the job froze it or a file of weights had it.
- * Otherwise PyTorch's signature decides, if the file has it: its lines are
+ * An exported weights file must load into the module that the model was exported from, so it
+ * contains exactly the tensors of the module's state_dict(). Parameters and running statistics are
+ * known. A constant belongs to the module if the job froze it or a weights file contained it.
+ * Otherwise PyTorch's signature decides, if the file has one. Its lines are
  *
  *     p_fc_weight: PARAMETER target='fc.weight'
  *     b_bn_running_mean: BUFFER target='bn.running_mean' persistent=True
  *
- * and buffers that are not persistent are not in state_dict(). Without a signature the name
- * decides: exporters name what they take from a module by its path ("bn.weight"), and constants of
- * formulas "val_12", "onnx::Mul_3" or "/Constant_output_0". */
+ * and non-persistent buffers are not in state_dict(). Without a signature the name decides:
+ * exporters name tensors of a module by their path ("bn.weight"), and constants of formulas
+ * "val_12", "onnx::Mul_3" or "/Constant_output_0". */
 #include "graph/graph_priv.h"
 
 #include <string.h>
@@ -32,7 +32,7 @@ static const struct evidence_target *target_of(const struct graph *g, const char
     return map_get(&g->evidence.by_name, name, &k) ? &g->evidence.targets[k] : NULL;
 }
 
-/* Is the constant a parameter or a persistent buffer of the module? */
+/* Returns whether the constant is a parameter or a persistent buffer of the module. */
 bool graph_is_state(const struct graph *g, const struct graph_value *v)
 {
     const struct evidence_target *t = target_of(g, v->name);
@@ -59,8 +59,8 @@ uint32_t graph_first_alias(const struct graph *g, const char *name)
     return t != NULL ? t->aliases : EVIDENCE_NONE;
 }
 
-/* The job names the second name of a tied parameter: the module has it, the graph does not, and the
- * file of weights has the values under it. */
+/* Returns whether the job defines the second name of a tied parameter: the module has this name,
+ * the graph does not, and the weights file stores the values under it. */
 static bool is_tied_by_job(const struct graph *g, const struct graph_value *v)
 {
     const struct evidence_target *t = v->file_name != NULL ? target_of(g, v->file_name) : NULL;

@@ -1,6 +1,7 @@
-/* mutation.c - notes the buffers that a module changes in each call, as spectral normalization does with its
- * vectors. PyTorch's exporter lists them in the signature ("div: BUFFER_MUTATION target='fc._u'"), but the file
- * computes no new value, so the buffer stays and the network trains differently. */
+/* mutation.c - notes the buffers that a module changes in each call, as spectral normalization does
+ * with its vectors. PyTorch's exporter lists them in the signature ("div: BUFFER_MUTATION
+ * target='fc._u'"), but the file does not compute the new values, so the buffer keeps its value and
+ * the network trains differently. */
 #include "graph/evidence.h"
 
 #include <inttypes.h>
@@ -10,7 +11,8 @@
 
 static const char mark[] = "BUFFER_MUTATION target='";
 
-/* What a BatchNormalization node moves itself, or the steps that it counts. */
+/* Returns whether a BatchNormalization node updates the buffer itself, or whether it counts
+ * steps. */
 static bool is_of_batch_norm(const char *name, size_t n)
 {
     static const char *const ends[] = { "running_mean", "running_var", "num_batches_tracked" };
@@ -45,7 +47,7 @@ int graph_note_mutations(struct graph *g, const char *signature, struct err *err
         return 0;
     return graph_note(g, err,
                       "in train() the module changes %" PRIu32 " of its buffers in each call (first '%.*s'); the "
-                      "file does not compute the new values, so they stay as they are and the network trains "
-                      "differently from the module: export it in eval() if its buffers are to stay",
+                      "file does not compute the new values, so they do not change and the network trains "
+                      "differently from the module: export it in eval() if its buffers must not change",
                       n, (int)(first_bytes < 200 ? first_bytes : 200), first);
 }

@@ -1,8 +1,9 @@
-/* nodes.c - the nodes of a model, and the graphs inside of If, Loop and Scan.
+/* nodes.c - reads the nodes of a model, and the bodies of If, Loop and Scan.
  *
- * A body sees the names of the graphs around it. Its values go into the one table of the graph, so
- * an edge is a number wherever it leads; what a body reads from outside is noted at the node, as if
- * it were an input. Bodies are unpacked while ops are counted, and read in the same order later. */
+ * A body sees the names of the enclosing graphs. Its values are in the table of the whole graph, so
+ * an edge is an index regardless of the graph it leads to; values that a body reads from outside
+ * are recorded at the node as if they were inputs. Bodies are unpacked while ops are counted, and
+ * read in the same order later. */
 #include "graph/import_priv.h"
 
 #include <inttypes.h>
@@ -19,7 +20,7 @@ static bool is_constant(const Onnx__NodeProto *p)
     return import_is_onnx(p->domain) && strcmp(import_text(p->op_type), "Constant") == 0;
 }
 
-/* What messages call a node. */
+/* The name of a node in messages. */
 static const char *node_name(const Onnx__NodeProto *p)
 {
     size_t i;
@@ -43,13 +44,13 @@ const struct op_def *graph_find_row(const char *name, uint32_t opset)
     return row != NULL ? row : op_find(NULL, name, opset);
 }
 
-/* Our own domain is for the passes: a file cannot reach it. */
+/* Rows of domain trainerd are reserved for the passes: a file cannot use them. */
 static const struct op_def *find_row(const struct graph *g, const Onnx__NodeProto *p)
 {
     return import_is_onnx(p->domain) ? graph_find_row(import_text(p->op_type), g->opset) : NULL;
 }
 
-/* ---- what ops there are ---- */
+/* ---- counting ops ---- */
 
 static int count_op(struct importer *im, const Onnx__NodeProto *p, struct err *err)
 {
@@ -63,7 +64,7 @@ static int count_op(struct importer *im, const Onnx__NodeProto *p, struct err *e
             g->ops[i].n++;
             return 0;
         }
-    if ((g->n_ops & (g->n_ops - 1)) == 0) { /* room for 1, 2, 4, ... */
+    if ((g->n_ops & (g->n_ops - 1)) == 0) { /* the capacity is a power of two */
         struct graph_op *more =
             arena_array(&g->mem, g->n_ops > 0 ? 2 * (size_t)g->n_ops : 1, sizeof(*more));
 
@@ -94,7 +95,8 @@ static int survey_body(struct importer *im, const Onnx__NodeProto *p, const Onnx
     snprintf(what, sizeof(what), "%s '%.80s': attribute '%.40s'", p->op_type, node_name(p),
              import_text(a->name));
     if (depth == GRAPH_MAX_DEPTH)
-        return err_set(err, ERR_UNSUPPORTED, "%s is a graph inside of %d others", what, depth);
+        return err_set(err, ERR_UNSUPPORTED, "%s is a graph nested in %d others; the limit is %d", what, depth,
+                       GRAPH_MAX_DEPTH);
     body = (const Onnx__GraphProto *)graph_unpack_part(im->g, &onnx__graph_proto__descriptor, &a->g,
                                                        what, err);
     if (body == NULL)
@@ -116,8 +118,7 @@ static int survey_nodes(struct importer *im, Onnx__NodeProto *const *nodes, size
         im->n_nodes += !constant;
         if (im->n_nodes > GRAPH_MAX_NODES)
             return err_set(err, ERR_UNSUPPORTED,
-                           "the graph has more than %d nodes, the most there "
-                           "may be",
+                           "the graph has more than %d nodes, which is the limit",
                            GRAPH_MAX_NODES);
         rc = count_op(im, nodes[i], err);
         if (rc < 0 || constant || !graph_is_control(find_row(im->g, nodes[i])))
@@ -131,7 +132,7 @@ static int survey_nodes(struct importer *im, Onnx__NodeProto *const *nodes, size
 
 int import_survey(struct importer *im, struct err *err)
 {
-    struct err own; /* a part that cannot be unpacked leaves its code there */
+    struct err own; /* receives the error code of a part that cannot be unpacked */
 
     return survey_nodes(im, im->proto->node, im->proto->n_node, 0, err != NULL ? err : &own);
 }
@@ -147,11 +148,11 @@ static int unknown_input(const Onnx__GraphProto *in, const Onnx__NodeProto *p, c
         for (k = 0; k < in->node[i]->n_output; k++)
             if (strcmp(in->node[i]->output[k], input) == 0)
                 return err_set(err, ERR_INPUT,
-                               "%s '%s' reads '%s' before %s '%s' makes it: ONNX wants nodes in an "
-                               "order in which they can run",
+                               "%s '%s' reads '%s' before %s '%s' computes it; expected nodes in "
+                               "topological order: export the model again",
                                import_text(p->op_type), node_name(p), input,
                                import_text(in->node[i]->op_type), node_name(in->node[i]));
-    return err_set(err, ERR_INPUT, "%s '%s' reads '%s', which nothing in the graph makes",
+    return err_set(err, ERR_INPUT, "%s '%s' reads '%s', which the graph does not contain",
                    import_text(p->op_type), node_name(p), input);
 }
 
@@ -163,7 +164,8 @@ static bool find_name(const struct scope *scope, const char *name, uint64_t *out
     return false;
 }
 
-/* Absent inputs and outputs at the end do not count as present, but no op has a place for them beyond its last. */
+/* Trailing absent inputs and outputs are not counted as present, but must not exceed the maximum of
+ * the op. */
 static int check_counts(const struct graph_node *node, const Onnx__NodeProto *p, struct err *err)
 {
     const struct op_def *d = node->def;
@@ -181,14 +183,14 @@ static int check_counts(const struct graph_node *node, const Onnx__NodeProto *p,
     return 0;
 }
 
-/* Loop's limit of iterations and its condition, the two inputs before its values. */
+/* Returns whether input i is Loop's trip count or condition, which precede its values. */
 static bool is_loop_head(const struct op_def *d, size_t i)
 {
     return i < 2 && strcmp(d->name, "Loop") == 0;
 }
 
-/* An empty name means an absent input. The first n_in.min inputs of a row are required, and so is every input
- * of an op that accepts any number of them: kernels and passes read those without a look for an absent one. */
+/* An empty name means an absent input. The first n_in.min inputs of a row are required, and so is
+ * every input of a variadic op: kernels and passes read those without testing for an absent one. */
 static int check_required(const struct op_def *d, const Onnx__NodeProto *p, struct err *err)
 {
     size_t n = d->n_in.max == OP_MANY ? p->n_input : d->n_in.min, i;
@@ -212,7 +214,8 @@ static bool has_output(const Onnx__NodeProto *p)
     return false;
 }
 
-/* `from`: the graph that the node is in. index: of the node in a list of the file's own graph. */
+/* `from` is the graph that contains the node. `index` is the node's index in the list of the file's
+ * graph. */
 static int read_edges(struct importer *im, const struct scope *scope, const Onnx__GraphProto *from,
                       const Onnx__NodeProto *p, uint32_t index, struct graph_node *node,
                       struct err *err)
@@ -242,15 +245,15 @@ static int read_edges(struct importer *im, const struct scope *scope, const Onnx
         uint64_t shadowed;
 
         out[i] = GRAPH_NONE;
-        /* Kernels always write output 0, whether somebody wants it or not. */
+        /* Kernels always write output 0, so it needs a value even if no node reads it. */
         if (i == 0 && name[0] == '\0' && has_output(p) && !graph_is_control(node->def))
             name = arena_printf(&g->mem, "(unnamed %" PRIu32 ")", g->n_values);
         if (name == NULL)
             return import_no_memory(err);
         if (find_name(scope->outer, name, &shadowed))
             return err_set(err, ERR_INPUT,
-                           "%s '%s' in a graph inside of a node makes '%s', and so does a graph around it; expected "
-                           "names that are unique: rename one of them",
+                           "%s '%s' in a nested graph computes '%s', and so does an enclosing graph; "
+                           "expected unique names: rename one of them",
                            node->def->name, node->name, name);
         if (name[0] != '\0')
             rc = import_add_value(im, scope, name, v, &out[i], err);
@@ -259,7 +262,8 @@ static int read_edges(struct importer *im, const struct scope *scope, const Onnx
     node->out = out;
     node->n_in = (uint32_t)p->n_input;
     node->n_out = (uint32_t)p->n_output;
-    /* Absent ones at the end say nothing: BatchNormalization tells training by its outputs. */
+    /* Trailing absent ones are removed: BatchNormalization detects training form by the number of
+     * its outputs. */
     while (node->n_in > 0 && in[node->n_in - 1] == GRAPH_NONE)
         node->n_in--;
     while (node->n_out > 0 && out[node->n_out - 1] == GRAPH_NONE)
@@ -332,7 +336,7 @@ static int read_body(struct importer *im, const struct scope *outer, struct grap
         uint64_t id;
 
         if (!find_name(&scope, import_text(p->output[i]->name), &id))
-            rc = err_set(err, ERR_INPUT, "output '%s' of the graph inside is made by no node",
+            rc = err_set(err, ERR_INPUT, "no node computes output '%s' of the nested graph",
                          import_text(p->output[i]->name));
         else
             out[i] = (uint32_t)id;
@@ -365,7 +369,7 @@ static bool add_outer(struct ids *list, const uint32_t *values, uint32_t n, uint
     return true;
 }
 
-/* Values from before the bodies were read come from outside. */
+/* Values with a lower index than the first value of the bodies come from outside. */
 static int find_captured(struct importer *im, struct graph_node *node, uint32_t first_inner,
                          struct err *err)
 {
@@ -399,7 +403,7 @@ static int find_captured(struct importer *im, struct graph_node *node, uint32_t 
     return 0;
 }
 
-/* The bodies stand in the order of the row's attributes, however the file has them. */
+/* Stores the bodies in the order of the row's attributes, regardless of their order in the file. */
 static int read_bodies(struct importer *im, const struct scope *scope, const Onnx__NodeProto *p,
                        struct graph_node *node, struct err *err)
 {
@@ -434,18 +438,19 @@ static int read_bodies(struct importer *im, const struct scope *scope, const Onn
     return rc < 0 ? err_wrap(err, rc, "%s '%s'", node->def->name, node->name) : 0;
 }
 
-/* ---- the nodes of one graph ---- */
+/* ---- nodes of one graph ---- */
 
-/* Export keeps a body as it came: nothing in it may have to be switched off. */
+/* Export writes a body unchanged, so it must not contain a node that inference has to switch
+ * off. */
 static int check_inner(const struct graph_node *node, struct err *err)
 {
     if (!node->def->random && node->def->stat == 0)
         return 0;
     return err_set(err, ERR_UNSUPPORTED,
-                   "%s '%s' is inside of an If, Loop or Scan, where %s: move it out of there",
+                   "%s '%s' is inside an If, Loop or Scan, where %s: move it outside",
                    node->def->name, node->name,
                    node->def->random && strcmp(node->def->name, "Dropout") != 0
-                       ? "each turn would draw the same numbers"
+                       ? "each iteration would draw the same numbers"
                        : "it could not be switched to inference at export");
 }
 
@@ -454,13 +459,13 @@ static int wrong_body(const struct graph_node *node, const struct graph_body *bo
 {
     return err_set(
         err, ERR_INPUT,
-        "%s '%s' with %" PRIu32 " inputs and %" PRIu32 " outputs has a graph inside with "
+        "%s '%s' with %" PRIu32 " inputs and %" PRIu32 " outputs has a nested graph with "
         "%" PRIu32 " and %" PRIu32 "; expected %s",
         node->def->name, node->name, node->n_in, node->n_out, body->n_in, body->n_out, expected);
 }
 
-/* Inputs and outputs of the bodies fit those of the node; what the file leaves out at the end of
- * either is fine. */
+/* Validates that the inputs and outputs of the bodies match those of the node; the file may omit
+ * trailing ones of either. */
 static int check_bodies(const struct graph_node *node, struct err *err)
 {
     const struct graph_body *body = &node->bodies[0];
@@ -477,8 +482,8 @@ static int check_bodies(const struct graph_node *node, struct err *err)
         if (body->n_in < 2 || (body->n_in > 2 ? body->n_in != node->n_in : node->n_in > 2) ||
             body->n_out < body->n_in - 1 || body->n_out < node->n_out + 1)
             return wrong_body(node, body,
-                              "the turn and the condition and what goes round; out come "
-                              "the condition, what goes round, and what is stacked",
+                              "the inputs iteration number, condition and loop-carried values, and "
+                              "the outputs condition, loop-carried values and scan outputs",
                               err);
         return 0;
     }
@@ -489,7 +494,7 @@ static int check_bodies(const struct graph_node *node, struct err *err)
         body->n_out < node->n_in - (uint32_t)scanned || body->n_out < node->n_out)
         return wrong_body(node, body,
                           "as many inputs, num_scan_inputs of them scanned, and outputs "
-                          "for what goes round and what is stacked",
+                          "for the state variables and the scan outputs",
                           err);
     return 0;
 }
@@ -508,7 +513,7 @@ static int read_node(struct importer *im, const struct scope *scope, const Onnx_
     rc = scope->outer != NULL ? check_inner(node, err) : 0;
     if (rc == 0)
         rc = graph_read_attrs(&im->src, p, node, err);
-    /* A body sees what is made before its node, and not what the node makes. */
+    /* A body sees values computed before its node, but not the outputs of the node itself. */
     if (rc == 0 && graph_is_control(node->def))
         rc = read_bodies(im, scope, p, node, err);
     if (rc == 0)

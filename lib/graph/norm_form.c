@@ -1,19 +1,21 @@
-/* norm_form.c - the form of each BatchNormalization: does it train, or only apply averages?
+/* norm_form.c - the form of each BatchNormalization: training form or inference form.
  *
- * A node in training form normalises by the statistics of the batch and moves its running averages; a
- * node in inference form normalises by the running averages, which stay as they are. The file states the
- * form: training_mode from opset 14 on, the number of outputs before. Current exporters of PyTorch write
- * the inference form whatever the module was, so the form of the file does not state what the module
- * defines, and the job decides (model.batch_norm). The decision is made here, in the attributes of the
- * nodes that plans read; the message that export writes keeps the inference form.
+ * A node in training form normalizes with the statistics of the batch and updates its running
+ * averages; a node in inference form normalizes with the running averages, which do not change. The
+ * file states the form: with training_mode from opset 14 on, with the number of outputs before.
+ * Current exporters of PyTorch write the inference form for every module, so the form in the file
+ * does not state what the module defines, and the job decides (model.batch_norm). The decision
+ * changes the attributes of the nodes that plans read; the message that export writes keeps the
+ * inference form.
  *
- * PyTorch's module normalises by the population variance and averages the unbiased one; ONNX and the other
- * frameworks average the population variance. Which one it is cannot be stated in a file: where PyTorch
- * wrote it, nodes in training form get the attribute `unbiased`, which only plans and the digest read.
+ * PyTorch's module normalizes with the population variance and averages the unbiased one; ONNX and
+ * the other frameworks average the population variance. A file cannot state which one applies. If
+ * PyTorch wrote it, nodes in training form get the attribute `unbiased`, which only plans and the
+ * digest read.
  *
  * A node in inference form may also read statistics that the graph computes from the batch itself
- * (PyTorch: track_running_stats=False). The row passes no gradient to its statistics, so such a node gets
- * the training form, which computes the same numbers and differentiates them. */
+ * (PyTorch: track_running_stats=False). The row passes no gradient to its statistics, so such a
+ * node gets the training form, which computes the same numbers and differentiates them. */
 #include "graph/graph_priv.h"
 
 #include <fnmatch.h>
@@ -29,7 +31,7 @@ enum {
     BIAS = 2,
     MEAN = 3,
     VARIANCE = 4,
-    TRAINING_OPSET = 14, /* the first with the attribute training_mode */
+    TRAINING_OPSET = 14, /* first opset with the attribute training_mode */
 };
 
 static bool is_op(const struct graph_node *n, const char *op)
@@ -51,12 +53,12 @@ static bool is_training_form(const struct graph_node *n)
 {
     const struct op_attr *mode = find_attr(n, "training_mode");
 
-    if (n->def->until != 0) /* before opset 14 */
+    if (n->def->until != 0) /* row before opset 14 */
         return n->n_out > 1;
     return mode != NULL && mode->i != 0;
 }
 
-/* Replaces the node's attribute of the same name, or adds one. */
+/* Replaces the node's attribute of the same name, or adds it. */
 static int set_attr(struct graph *g, struct graph_node *n, struct op_attr attr, struct err *err)
 {
     struct op_attr *attrs = arena_array(&g->mem, (size_t)n->n_attrs + 1, sizeof(*attrs));
@@ -83,7 +85,8 @@ static struct op_attr number(const char *name, float value)
     return (struct op_attr){ .name = name, .type = OP_ATTR_FLOAT, .f = value };
 }
 
-/* An older node becomes one of the row of opset 14, where an attribute states the form. */
+/* Sets the form; a node of an older row gets the row of opset 14, in which an attribute states the
+ * form. */
 static int set_form(struct graph *g, struct graph_node *n, bool trains, struct err *err)
 {
     const struct op_attr *spatial = find_attr(n, "spatial");
@@ -99,14 +102,15 @@ static int set_form(struct graph *g, struct graph_node *n, bool trains, struct e
     return 0;
 }
 
-/* ---- where a value comes from ---- */
+/* ---- origin of a value ---- */
 
-/* The node of the graph that makes a value, Identity skipped; NULL: no node does. */
-static const struct graph_node *maker(const struct graph *g, uint32_t *value)
+/* The node that computes a value, Identity nodes skipped; NULL: no node does. *value is the value
+ * after skipping. */
+static const struct graph_node *producer(const struct graph *g, uint32_t *value)
 {
     uint32_t i;
 
-    for (i = 0; i < g->n_nodes; i++) { /* a chain of Identity is no longer than the graph */
+    for (i = 0; i < g->n_nodes; i++) { /* a chain of Identity nodes is no longer than the graph */
         const struct graph_node *n;
 
         if (*value == GRAPH_NONE || g->values[*value].kind != VALUE_NODE)
@@ -121,11 +125,11 @@ static const struct graph_node *maker(const struct graph *g, uint32_t *value)
 
 static bool is_initializer(const struct graph *g, uint32_t value)
 {
-    return maker(g, &value) == NULL && value != GRAPH_NONE &&
+    return producer(g, &value) == NULL && value != GRAPH_NONE &&
            g->values[value].initializer != GRAPH_NONE;
 }
 
-/* The axes of a reduction; NULL: absent or not known at load. */
+/* The axes of a reduction; NULL: absent or not known at import. */
 static const int64_t *axes_of(const struct graph *g, const struct graph_node *n, size_t *count)
 {
     const struct op_attr *a = find_attr(n, "axes");
@@ -144,11 +148,11 @@ static const int64_t *axes_of(const struct graph *g, const struct graph_node *n,
     return t->data;
 }
 
-/* Does `value` hold the mean of *of over dimension 0 and those from 2 on? The rank of *of is not known
- * yet: a mean over fewer of them has another shape, which the row refuses. */
+/* Returns whether `value` is the mean of *of over dimension 0 and dimensions from 2 on. The rank of
+ * *of is not known yet: a mean over fewer dimensions has another shape, which the row refuses. */
 static bool is_channel_mean(const struct graph *g, uint32_t value, uint32_t *of)
 {
-    const struct graph_node *n = maker(g, &value);
+    const struct graph_node *n = producer(g, &value);
     const int64_t *axes;
     size_t count = 0, i;
     bool has_first = false;
@@ -165,16 +169,16 @@ static bool is_channel_mean(const struct graph *g, uint32_t value, uint32_t *of)
     return has_first;
 }
 
-/* Is `value` the square of x minus its channel mean? */
+/* Returns whether `value` is the square of x minus its channel mean. */
 static bool is_squared_deviation(const struct graph *g, uint32_t value, uint32_t x)
 {
-    const struct graph_node *square = maker(g, &value), *sub;
+    const struct graph_node *square = producer(g, &value), *sub;
     uint32_t inner, of;
 
     if (square == NULL || !is_op(square, "Mul") || square->in[0] != square->in[1])
         return false;
     inner = square->in[0];
-    sub = maker(g, &inner);
+    sub = producer(g, &inner);
     return sub != NULL && is_op(sub, "Sub") && sub->in[0] == x &&
            is_channel_mean(g, sub->in[1], &of) && of == x;
 }
@@ -187,15 +191,15 @@ static bool reads_own_batch(const struct graph *g, const struct graph_node *n)
            is_channel_mean(g, n->in[VARIANCE], &of) && is_squared_deviation(g, of, n->in[X]);
 }
 
-/* ---- before parameters are chosen ---- */
+/* ---- before parameters are selected ---- */
 
-static int to_training(struct graph *g, struct graph_node *n, struct err *err)
+static int set_training_form(struct graph *g, struct graph_node *n, struct err *err)
 {
     if (!is_initializer(g, n->in[MEAN]) || !is_initializer(g, n->in[VARIANCE]))
         return err_set(err, ERR_UNSUPPORTED,
                        "BatchNormalization '%s': model.batch_norm is \"train\", but its running "
                        "averages are computed by the graph; expected two initializers, which training "
-                       "can move; use \"batch_norm\": \"frozen\", or export the module with "
+                       "can update; use \"batch_norm\": \"frozen\", or export the module with "
                        "optimize=False",
                        n->name);
     return set_form(g, n, true, err);
@@ -208,9 +212,10 @@ static bool is_norm(const struct graph_node *n)
            n->in[VARIANCE] != GRAPH_NONE;
 }
 
-/* ---- a module that is called more than once ---- */
+/* ---- modules that are called several times ---- */
 
-/* The copies of an average have no reader any more; what no node reads could become a loss, and then the average a weight. */
+/* The copies of an average have no reader any more. A value without a reader could become a loss,
+ * and the average then a weight: this stops the gradient. */
 static void stop_gradient(struct graph *g, uint32_t value)
 {
     while (value != GRAPH_NONE && g->values[value].kind == VALUE_NODE) {
@@ -221,12 +226,14 @@ static void stop_gradient(struct graph *g, uint32_t value)
     }
 }
 
-/* PyTorch's exporter writes the averages that the second call reads as an Identity of those that the first one read. */
+/* PyTorch's exporter writes the averages of the second call as Identity copies of those of the
+ * first call. */
 static int read_averages_directly(struct graph *g, struct graph_node *n, struct err *err)
 {
     uint32_t mean = n->in[MEAN], variance = n->in[VARIANCE], *in;
 
-    if (maker(g, &mean) != NULL || maker(g, &variance) != NULL || (mean == n->in[MEAN] && variance == n->in[VARIANCE]))
+    if (producer(g, &mean) != NULL || producer(g, &variance) != NULL ||
+        (mean == n->in[MEAN] && variance == n->in[VARIANCE]))
         return 0;
     in = arena_array(&g->mem, n->n_in, sizeof(*in));
     if (in == NULL)
@@ -245,9 +252,10 @@ static bool have_same_averages(const struct graph_node *a, const struct graph_no
     return is_norm(b) && is_training_form(b) && a->in[MEAN] == b->in[MEAN] && a->in[VARIANCE] == b->in[VARIANCE];
 }
 
-/* K nodes with the momentum m move one average in turn: node k of them, counted from 0, contributes its statistics with the
- * weight m^(K-1-k) (1 - m), and the old average keeps m^K. As one average with the momentum m^K: each node's share is
- * m^(K-1-k) (1 - m) / (1 - m^K). `first` is handled once, as the first node of its set. */
+/* K nodes with momentum m update one average in turn: node k of them, counted from 0, contributes
+ * its statistics with weight m^(K-1-k) (1 - m), and the old average keeps m^K. This equals one
+ * average with momentum m^K and, for each node, the share m^(K-1-k) (1 - m) / (1 - m^K). The set is
+ * handled once, for `first`, its first node. */
 static int share_averages(struct graph *g, uint32_t first, struct err *err)
 {
     const struct op_attr *a = find_attr(&g->nodes[first], "momentum");
@@ -262,7 +270,7 @@ static int share_averages(struct graph *g, uint32_t first, struct err *err)
         if (have_same_averages(&g->nodes[first], &g->nodes[i])) {
             const struct op_attr *other = find_attr(&g->nodes[i], "momentum");
 
-            if ((other != NULL ? other->f : 0.9f) != momentum) /* param.c refuses the second one */
+            if ((other != NULL ? other->f : 0.9f) != momentum) /* param.c refuses the second node */
                 return 0;
             all *= momentum;
             n++;
@@ -291,7 +299,7 @@ int graph_set_norm_forms(struct graph *g, const struct graph_opts *opts, struct 
         if (!is_training_form(n) && reads_own_batch(g, n))
             rc = set_form(g, n, true, err);
         else if (opts->batch_norm == GRAPH_NORM_TRAIN && !is_training_form(n))
-            rc = to_training(g, n, err);
+            rc = set_training_form(g, n, err);
         else if (opts->batch_norm == GRAPH_NORM_FROZEN && is_training_form(n) &&
                  is_initializer(g, n->in[MEAN]))
             rc = set_form(g, n, false, err);
@@ -306,7 +314,7 @@ int graph_set_norm_forms(struct graph *g, const struct graph_opts *opts, struct 
     return rc;
 }
 
-/* ---- after ---- */
+/* ---- after parameters are selected ---- */
 
 static const struct graph_param *trained(const struct graph *g, uint32_t value)
 {
@@ -317,7 +325,7 @@ static const struct graph_param *trained(const struct graph *g, uint32_t value)
                : NULL;
 }
 
-/* has_grad[value]: a trained parameter is upstream, through inputs that pass a gradient. */
+/* Sets has_grad[value] if a trained parameter is upstream, through inputs that pass a gradient. */
 static void find_upstream(const struct graph *g, bool *has_grad)
 {
     uint32_t i, k;
@@ -351,7 +359,8 @@ static bool is_frozen(const struct graph_opts *opts, const char *name)
     return false;
 }
 
-/* An average that is a weight too, or that depends on one: inputs through which no gradient passes. */
+/* Refuses an average that is also a weight or depends on one, since no gradient passes through
+ * these inputs. */
 static int check_averages(const struct graph *g, const struct graph_node *n, const bool *has_grad,
                           struct err *err)
 {
@@ -368,7 +377,7 @@ static int check_averages(const struct graph *g, const struct graph_node *n, con
                            n->name, name);
         if (has_grad[n->in[k]])
             return err_set(err, ERR_UNSUPPORTED,
-                           "BatchNormalization '%s': its %s '%s' is computed from what trains, and "
+                           "BatchNormalization '%s': its %s '%s' is computed from trained values, and "
                            "the op passes no gradient to it; expected an initializer, or the mean and "
                            "the variance of its own input over all dimensions but the second; write "
                            "the normalisation with its elementary ops",
@@ -377,7 +386,8 @@ static int check_averages(const struct graph *g, const struct graph_node *n, con
     return 0;
 }
 
-/* The exporter's note of the ATen call: "..._no_training" in eval(), "..._functional" in train(). */
+/* The mode according to the ATen call in the metadata: "..._no_training" in eval(),
+ * "..._functional" in train(). */
 static const char *mode_of_module(const struct graph *g, const struct graph_node *n)
 {
     const Onnx__NodeProto *p = g->model->graph->node[n->proto];
@@ -391,14 +401,15 @@ static const char *mode_of_module(const struct graph *g, const struct graph_node
         if (strstr(e->value, "batch_norm_legit_no_training") != NULL)
             return "; by its metadata the module was in eval() when it was exported";
         if (strstr(e->value, "batch_norm_legit_functional") != NULL)
-            return "; by its metadata the module was in train() when it was exported: \"train\" is what it "
-                   "computes";
+            return "; by its metadata the module was in train() when it was exported: \"train\" "
+                   "computes the same";
     }
     return "";
 }
 
-/* TensorFlow computes what an op of a "batchnorm" scope made of constants alone at export: gamma /
- * sqrt(variance + epsilon), and beta less its product with the mean. */
+/* At export, TensorFlow folds the constant ops of a "batchnorm" scope: gamma / sqrt(variance +
+ * epsilon), and beta minus its product with the mean. Such parameters are refused or reported as a
+ * question. */
 static int check_folded(struct graph *g, const struct graph_opts *opts, struct err *err)
 {
     uint32_t i;
@@ -426,16 +437,16 @@ static int check_folded(struct graph *g, const struct graph_opts *opts, struct e
     return 0;
 }
 
-static int ask(struct graph *g, uint32_t n_asked, const struct graph_node *first,
+static int report_question(struct graph *g, uint32_t n_asked, const struct graph_node *first,
                const struct graph_opts *opts, struct err *err)
 {
     const char *text = arena_printf(
         &g->mem,
         "model.batch_norm: %" PRIu32 " BatchNormalization node%s (first '%s') %s in inference form and "
         "would train, and the file can mean two things: \"train\": each batch is normalised by its own "
-        "statistics, and the running averages move (training from scratch; what a module in train() "
-        "computes); \"frozen\": the running averages of the file normalise and stay, scale and bias train "
-        "(fine-tuning; a module in eval()); decide with one of these lines in \"model\" of the job: "
+        "statistics, and the running averages are updated (training from scratch; what a module in train() "
+        "computes); \"frozen\": the running averages of the file normalise and do not change, scale and "
+        "bias train (fine-tuning; a module in eval()); decide with one of these lines in \"model\" of the job: "
         "\"batch_norm\": \"train\"  or  \"batch_norm\": \"frozen\"%s",
         n_asked, n_asked == 1 ? "" : "s", first->name, n_asked == 1 ? "is" : "are",
         mode_of_module(g, first));
@@ -448,8 +459,8 @@ static int ask(struct graph *g, uint32_t n_asked, const struct graph_node *first
     return 0;
 }
 
-/* A Dropout in eval() leaves no trace: what shows that there may have been some is how a normalisation was
- * exported, or an exporter that only writes networks for inference. */
+/* A Dropout in eval() is not in the file. Its possible loss is inferred from the form in which a
+ * normalization was exported, or from an exporter that only writes networks for inference. */
 static int note_dropout(struct graph *g, struct err *err)
 {
     const char *exporter = strstr(g->producer, "tf2onnx") != NULL    ? "tf2onnx"
@@ -479,15 +490,15 @@ static int note_dropout(struct graph *g, struct err *err)
     return 0;
 }
 
-static int note_forms(struct graph *g, const struct graph_opts *opts, uint32_t n_still,
-                      const char *still, struct err *err)
+static int note_forms(struct graph *g, const struct graph_opts *opts, uint32_t n_frozen_nodes,
+                      const char *frozen_name, struct err *err)
 {
-    if (n_still == 0)
+    if (n_frozen_nodes == 0)
         return 0;
     return graph_note(g, err,
-                      "running averages that stay as they are: of %" PRIu32 " BatchNormalization "
-                      "nodes (first '%s'): they are in inference form%s",
-                      n_still, still,
+                      "the running averages of %" PRIu32 " BatchNormalization nodes (first '%s') do "
+                      "not change: the nodes are in inference form%s",
+                      n_frozen_nodes, frozen_name,
                       opts->batch_norm == GRAPH_NORM_FROZEN ? " (model.batch_norm is \"frozen\")"
                                                             : "");
 }
@@ -497,8 +508,8 @@ int graph_check_norm_forms(struct graph *g, const struct graph_opts *opts, struc
     struct arena mem = { 0 };
     bool *has_grad = arena_array(&mem, g->n_values, sizeof(*has_grad));
     const struct graph_node *asked = NULL;
-    const char *still = NULL;
-    uint32_t n_asked = 0, n_still = 0, i;
+    const char *frozen_name = NULL;
+    uint32_t n_asked = 0, n_frozen_nodes = 0, i;
     int rc = has_grad != NULL ? 0 : err_set(err, ERR_NOMEM, "BatchNormalization: out of memory");
 
     if (rc == 0)
@@ -510,8 +521,8 @@ int graph_check_norm_forms(struct graph *g, const struct graph_opts *opts, struc
         if (!is_norm(n) || is_training_form(n))
             continue;
         rc = check_averages(g, n, has_grad, err);
-        if (n_still++ == 0)
-            still = n->name;
+        if (n_frozen_nodes++ == 0)
+            frozen_name = n->name;
         trains = trained(g, n->in[SCALE]) != NULL || trained(g, n->in[BIAS]) != NULL ||
                  (has_grad[n->in[X]] && !is_frozen(opts, g->values[n->in[SCALE]].name) &&
                   !(n->is_restored && g->values[n->in[SCALE]].initializer != GRAPH_NONE));
@@ -524,6 +535,6 @@ int graph_check_norm_forms(struct graph *g, const struct graph_opts *opts, struc
     if (rc == 0)
         rc = note_dropout(g, err);
     if (rc == 0 && asked != NULL)
-        return ask(g, n_asked, asked, opts, err);
-    return rc == 0 ? note_forms(g, opts, n_still, still, err) : rc;
+        return report_question(g, n_asked, asked, opts, err);
+    return rc == 0 ? note_forms(g, opts, n_frozen_nodes, frozen_name, err) : rc;
 }

@@ -1,10 +1,11 @@
 /* padding.c - embeddings with a padding row: torch.nn.Embedding(padding_idx).
  *
- * PyTorch masks the gradient that an embedding passes to its padding row. Nothing else changes: other
- * readers of the table (a tied projection) pass their gradient to the row, and weight decay moves it. ONNX
- * has no attribute for the padding row. PyTorch's current exporter notes the ATen call with each node,
- * and its third argument is the row; for other files the job names it (model.padding_idx). The row
- * becomes a private attribute of each Gather along axis 0 that reads the table. */
+ * PyTorch masks the gradient that an embedding passes to its padding row. Nothing else changes:
+ * other readers of the table (a tied projection) pass their gradient to the row, and weight decay
+ * changes it. ONNX has no attribute for the padding row. PyTorch's current exporter stores the ATen
+ * call with each node, and its third argument is the row; for other files the job specifies it
+ * (model.padding_idx). The row becomes a private attribute of each Gather along axis 0 that reads
+ * the table. */
 #include "graph/graph_priv.h"
 
 #include <fnmatch.h>
@@ -16,16 +17,17 @@
 #include "base/text.h"
 #include "op/shape/rows.h"
 
-struct seen { /* what has been found so far */
+struct padding_search { /* state of the search */
     struct graph *g;
     const struct graph_opts *opts;
-    bool *used;         /* [n_padding] of the job's patterns */
-    const char **names; /* tables that a Gather along axis 0 reads */
+    bool *used;         /* [n_padding] patterns of the job that match a table */
+    const char **names; /* [n_names] tables that a Gather along axis 0 reads */
     uint32_t n_names;
     struct err *err;
 };
 
-/* The initializer that a Gather along axis 0 reads, through Identity nodes; GRAPH_NONE: another node. */
+/* The initializer that a Gather along axis 0 reads, directly or through Identity nodes; GRAPH_NONE:
+ * another node. */
 static uint32_t table_of(const struct graph *g, const struct graph_node *n)
 {
     uint32_t value, i;
@@ -50,8 +52,9 @@ static uint32_t table_of(const struct graph *g, const struct graph_node *n)
     return value;
 }
 
-/* The third argument of "...aten.embedding.default](args = (%weight, %indices, 3), ..."; -1: none. */
-static int64_t noted_row(const Onnx__NodeProto *p)
+/* The third argument of "...aten.embedding.default](args = (%weight, %indices, 3), ..."; -1:
+ * none. */
+static int64_t row_in_metadata(const Onnx__NodeProto *p)
 {
     static const char call[] = "aten.embedding.default](args = (";
     const char *at = NULL;
@@ -68,7 +71,7 @@ static int64_t noted_row(const Onnx__NodeProto *p)
     if (at == NULL)
         return -1;
     at += sizeof(call) - 1;
-    for (i = 0; i < 2; i++) { /* two names, which have no brackets */
+    for (i = 0; i < 2; i++) { /* skips two names, which contain no brackets */
         at += strcspn(at, ",()");
         if (*at++ != ',')
             return -1;
@@ -77,8 +80,8 @@ static int64_t noted_row(const Onnx__NodeProto *p)
     return end != at && (*end == ')' || *end == ',') ? row : -1;
 }
 
-/* The job's word for a table; -1: it has none. */
-static int64_t given_row(struct seen *s, const char *name)
+/* The padding row that the job specifies for a table; -1: none. */
+static int64_t row_of_job(struct padding_search *s, const char *name)
 {
     uint32_t i;
 
@@ -90,7 +93,8 @@ static int64_t given_row(struct seen *s, const char *name)
     return -1;
 }
 
-static int mark(struct seen *s, struct graph_node *n, const char *table, int64_t row)
+static int add_padding_attr(struct padding_search *s, struct graph_node *n, const char *table,
+                            int64_t row)
 {
     struct op_attr *attrs = arena_array(&s->g->mem, (size_t)n->n_attrs + 1, sizeof(*attrs));
 
@@ -107,7 +111,7 @@ static int mark(struct seen *s, struct graph_node *n, const char *table, int64_t
                       row, table, n->name);
 }
 
-static int look(struct seen *s, struct graph_node *n)
+static int set_padding_row(struct padding_search *s, struct graph_node *n)
 {
     uint32_t value = table_of(s->g, n);
     const struct tensor *t;
@@ -119,19 +123,19 @@ static int look(struct seen *s, struct graph_node *n)
     name = s->g->values[value].name;
     t = &s->g->values[value].tensor;
     s->names[s->n_names++] = name;
-    row = given_row(s, name);
+    row = row_of_job(s, name);
     if (row < 0)
-        row = noted_row(s->g->model->graph->node[n->proto]);
+        row = row_in_metadata(s->g->model->graph->node[n->proto]);
     if (row < 0 || (t->dtype != TENSOR_F32 && t->dtype != TENSOR_F16 && t->dtype != TENSOR_BF16))
         return 0;
     if (t->shape.rank == 0 || row >= t->shape.dim[0])
         return err_set(s->err, ERR_INPUT,
                        "padding_idx of '%s' is %" PRId64 "; expected a row from 0 to %" PRId64, name,
                        row, t->shape.rank > 0 ? t->shape.dim[0] - 1 : 0);
-    return mark(s, n, name, row);
+    return add_padding_attr(s, n, name, row);
 }
 
-static int check_used(const struct seen *s)
+static int check_used(const struct padding_search *s)
 {
     uint32_t i;
 
@@ -152,7 +156,7 @@ static int check_used(const struct seen *s)
 int graph_set_padding(struct graph *g, const struct graph_opts *opts, struct err *err)
 {
     struct arena mem = { 0 };
-    struct seen s = { .g = g, .opts = opts, .err = err };
+    struct padding_search s = { .g = g, .opts = opts, .err = err };
     uint32_t i;
     int rc = 0;
 
@@ -161,7 +165,7 @@ int graph_set_padding(struct graph *g, const struct graph_opts *opts, struct err
     if (s.used == NULL || s.names == NULL)
         rc = err_set(err, ERR_NOMEM, "padding rows: out of memory");
     for (i = 0; i < g->n_nodes && rc == 0; i++)
-        rc = look(&s, &g->nodes[i]);
+        rc = set_padding_row(&s, &g->nodes[i]);
     if (rc == 0)
         rc = check_used(&s);
     arena_fini(&mem);

@@ -1,19 +1,20 @@
-/* param.c - which initializers train.
+/* param.c - selects the initializers that are trained.
  *
- * Walking the nodes backwards, a value is worth a gradient if some op can carry one from it to an end of
- * the graph. A float32 initializer that is worth a gradient trains if the evidence states that it is a
- * parameter (verdict.c); one at an input where an op keeps running statistics is a statistic;
- * everything else is a constant.
+ * A backward walk over the nodes finds the values that need a gradient: some op can pass one from
+ * an end of the graph to them. A float32 initializer that needs a gradient is trained if the
+ * evidence classifies it as a parameter (verdict.c). An initializer at an input for which an op
+ * keeps running statistics is a statistic. All others are constants.
  *
- * Exporters merge initializers of equal value and hand them out through Identity nodes. Taken at
- * its word, unrelated biases would become one parameter. So an Identity of an initializer that
- * ends at a parameter's place is taken apart: its output becomes an initializer of its own, which
- * export writes as such. One initializer with several consumers, without Identity, is a real tie:
- * one parameter, whose gradients add. Initializers of graphs inside of nodes are constants; one in the
- * place of a parameter is refused.
+ * Exporters merge initializers of equal value and distribute them through Identity nodes, which
+ * would combine unrelated biases into one parameter. An Identity whose input is an initializer and
+ * whose output is used as a parameter is therefore removed: its output becomes a separate
+ * initializer, which export writes as such. One initializer with several consumers, without
+ * Identity, is a real tie: one parameter, whose gradients are summed. Initializers of nested graphs
+ * are constants; one that is used as a parameter is refused.
  *
- * A trained parameter whose every reader is a Gather along axis 0 is a table: the rows that are not
- * gathered have no gradient. One other reader (tied weights, a body, an output) and it is not. */
+ * A trained parameter that only Gather nodes along axis 0 read is a table: rows that are not
+ * gathered have no gradient. Any other reader (tied weights, a body, an output) makes it an
+ * ordinary parameter. */
 #include "graph/param_priv.h"
 
 #include <inttypes.h>
@@ -41,7 +42,7 @@ static bool is_identity(const struct graph_node *n)
            n->n_out == 1 && n->in[0] != GRAPH_NONE && n->out[0] != GRAPH_NONE;
 }
 
-/* ---- where initializers come from, who reads what first ---- */
+/* ---- sources and first consumers of values ---- */
 
 static void find_first_uses(struct finder *f)
 {
@@ -56,7 +57,7 @@ static void find_first_uses(struct finder *f)
         for (k = 0; k < n->n_in; k++)
             if (n->in[k] != GRAPH_NONE && f->first_use[n->in[k]] == UINT64_MAX)
                 f->first_use[n->in[k]] = (uint64_t)i << 16 | k;
-        for (k = 0; k < n->n_captured; k++) /* behind the inputs */
+        for (k = 0; k < n->n_captured; k++) /* after the inputs */
             if (f->first_use[n->captured[k]] == UINT64_MAX)
                 f->first_use[n->captured[k]] = (uint64_t)i << 16 | ((n->n_in + k) & 0xFFFF);
     }
@@ -76,9 +77,10 @@ static void find_sources(struct finder *f)
 
 /* ---- statistics ---- */
 
-/* Weight of the old value of a node's statistics. infer settles the attributes that decide it, and
- * needs shapes; those of the sample are not known yet. An op with statistics works per channel
- * (dimension 1 of input 0) and does not care how large the sample is, so a small one stands in. */
+/* The momentum (weight of the old value) of a node's statistics. The row's infer function resolves
+ * the attributes that determine it, and needs shapes; those of the sample are not known yet. An op
+ * with statistics works per channel (dimension 1 of input 0) regardless of the sample's size, so a
+ * small sample is used. */
 static int node_momentum(const struct finder *f, const struct graph_node *n, int64_t channels,
                          float *out, struct err *err)
 {
@@ -122,7 +124,7 @@ static int node_momentum(const struct finder *f, const struct graph_node *n, int
     return rc;
 }
 
-/* norm_form.c states the share of each node that moves one average with others. */
+/* norm_form.c sets the attribute on nodes that update one average together. */
 static bool shares_averages(const struct graph_node *n)
 {
     uint32_t i;
@@ -142,11 +144,11 @@ static int mark_statistic(struct finder *f, const struct graph_node *n, uint32_t
 
     if (rc < 0)
         return rc;
-    if (momentum >= 1.0f) /* inference form: nothing moves */
+    if (momentum >= 1.0f) /* inference form: statistics do not change */
         return 0;
     if ((f->use[value] & USE_STATISTIC) != 0 && (momentum != f->momentum[value] || !shares_averages(n)))
         return err_set(err, ERR_INPUT,
-                       "%s '%s': the running statistic '%s' has another user with another momentum; "
+                       "%s '%s': the running statistic '%s' is shared with a node of another momentum; "
                        "export the model so that each normalisation has its own",
                        n->def->name, n->name, f->g->values[value].name);
     f->use[value] |= USE_STATISTIC;
@@ -154,7 +156,7 @@ static int mark_statistic(struct finder *f, const struct graph_node *n, uint32_t
     return 0;
 }
 
-/* Export drops the outputs beside the first: nobody may depend on them. */
+/* Export removes all outputs but the first, so no other output may be read. */
 static int check_unread(const struct finder *f, const struct graph_node *n, struct err *err)
 {
     const struct graph *g = f->g;
@@ -168,7 +170,7 @@ static int check_unread(const struct finder *f, const struct graph_node *n, stru
         if (read)
             return err_set(err, ERR_UNSUPPORTED,
                            "%s '%s': its output '%s' is used; statistics are "
-                           "averaged outside of the graph here: use output 0 alone",
+                           "averaged outside the graph: use output 0 alone",
                            n->def->name, n->name, g->values[n->out[k]].name);
     }
     return 0;
@@ -195,7 +197,7 @@ static int find_statistics(struct finder *f, struct err *err)
 
 /* ---- gradients ---- */
 
-static bool carries(const struct finder *f, const struct graph_node *n)
+static bool passes_gradient(const struct finder *f, const struct graph_node *n)
 {
     uint32_t k;
 
@@ -207,8 +209,8 @@ static bool carries(const struct finder *f, const struct graph_node *n)
     return false;
 }
 
-/* The ends: what the graph returns, and what no node reads (a loss may be put there). */
-static void mark_ends(struct finder *f)
+/* Marks the ends: outputs of the graph, and values without a reader (a loss may read them). */
+static void mark_graph_ends(struct finder *f)
 {
     const struct graph *g = f->g;
     uint32_t i;
@@ -221,9 +223,9 @@ static void mark_ends(struct finder *f)
             USE_OUTPUT | (g->values[g->output_values[i]].kind == VALUE_NODE ? USE_GRADIENT : 0);
 }
 
-static void walk(struct finder *f, const struct graph_node *n);
+static void propagate_gradient(struct finder *f, const struct graph_node *n);
 
-static bool take_over(struct finder *f, uint32_t from, uint32_t to)
+static bool propagate_use(struct finder *f, uint32_t from, uint32_t to)
 {
     uint8_t use = f->use[from] & USE_GRADIENT, old;
 
@@ -234,41 +236,43 @@ static bool take_over(struct finder *f, uint32_t from, uint32_t to)
     return f->use[to] != old;
 }
 
-/* What comes out of a body comes out of the node: the branches of If one for one; of Loop behind
- * the condition, of Scan from the first on, values that go round and then what is stacked. What
- * goes round is read again by the next turn, so the body is walked until nothing new is found. */
-static void walk_bodies(struct finder *f, const struct graph_node *n)
+/* Propagates marks between a node and its bodies. Outputs of a body correspond to outputs of the
+ * node: the branches of If one to one; those of Loop after the condition and those of Scan from the
+ * first on, loop-carried values before scan outputs. A loop-carried value is read by the next
+ * iteration, so the propagate_gradient of the body repeats until nothing changes. */
+static void propagate_through_bodies(struct finder *f, const struct graph_node *n)
 {
     bool is_if = n->n_bodies == 2, is_loop = strcmp(n->def->name, "Loop") == 0, again;
-    uint32_t skip_out = is_loop ? 1 : 0, skip_in = is_loop ? 2 : 0, round = graph_carried(n), b, k;
+    uint32_t skip_out = is_loop ? 1 : 0, skip_in = is_loop ? 2 : 0, round = graph_n_carried(n), b,
+             k;
 
     for (b = 0; b < n->n_bodies; b++) {
         const struct graph_body *body = &n->bodies[b];
 
         for (k = 0; k < n->n_out && k + skip_out < body->n_out; k++)
             if (n->out[k] != GRAPH_NONE)
-                (void)take_over(f, n->out[k], body->out[k + skip_out]);
+                (void)propagate_use(f, n->out[k], body->out[k + skip_out]);
         for (again = true; again;) {
             again = false;
             for (k = body->n_nodes; k-- > 0;)
-                walk(f, &body->nodes[k]);
+                propagate_gradient(f, &body->nodes[k]);
             for (k = 0; k < round; k++)
-                again = take_over(f, body->in[k + skip_in], body->out[k + skip_out]) || again;
+                again = propagate_use(f, body->in[k + skip_in], body->out[k + skip_out]) || again;
         }
         for (k = skip_in; !is_if && k < body->n_in && k < n->n_in; k++)
-            (void)take_over(f, body->in[k], n->in[k]);
+            (void)propagate_use(f, body->in[k], n->in[k]);
     }
 }
 
-static void walk(struct finder *f, const struct graph_node *n)
+static void propagate_gradient(struct finder *f, const struct graph_node *n)
 {
     uint32_t k;
 
     if (n->n_bodies > 0) {
-        walk_bodies(f, n);
+        propagate_through_bodies(f, n);
         return;
     }
-    if (!carries(f, n))
+    if (!passes_gradient(f, n))
         return;
     for (k = 0; k < n->n_in; k++)
         if (n->in[k] != GRAPH_NONE && (n->def->diff & graph_input_bit(k)) != 0)
@@ -280,7 +284,7 @@ static void find_gradients(struct finder *f)
     const struct graph *g = f->g;
     uint32_t i;
 
-    mark_ends(f);
+    mark_graph_ends(f);
     for (i = g->n_nodes; i-- > 0;) {
         const struct graph_node *n = &g->nodes[i];
 
@@ -290,12 +294,12 @@ static void find_gradients(struct finder *f)
             (f->use[n->out[0]] & (USE_GRADIENT | USE_STATISTIC)) != 0)
             f->dropped[i] = true;
         else
-            walk(f, n);
+            propagate_gradient(f, n);
     }
 }
 
-/* Outputs of dropped Identity nodes become initializers; the nodes go. */
-static void take_apart(struct finder *f)
+/* Converts outputs of removed Identity nodes to initializers, and removes the nodes. */
+static void remove_identities(struct finder *f)
 {
     struct graph *g = f->g;
     uint32_t i, k, kept = 0;
@@ -311,14 +315,14 @@ static void take_apart(struct finder *f)
             v->initializer = from->initializer;
             v->identity = n->proto;
             v->tensor = from->tensor;
-            v->outside = from->outside;
+            v->external = from->external;
             v->half = from->half;
             continue;
         }
         g->nodes[kept++] = *n;
     }
     g->n_nodes = kept;
-    /* Nodes have moved. */
+    /* Indices of nodes have changed. */
     for (i = 0; i < g->n_nodes; i++)
         for (k = 0; k < g->nodes[i].n_out; k++)
             if (g->nodes[i].out[k] != GRAPH_NONE)
@@ -369,11 +373,12 @@ static size_t round_up(size_t floats)
 struct candidate {
     uint32_t value;
     enum graph_param_kind kind;
-    uint64_t order; /* trained: by the first consumer; its gradient is complete when that is done */
+    uint64_t order; /* trained: first consumer; the gradient is complete after its backward */
     bool is_table;
 };
 
-/* Backward ends with the first consumer, so the last of the first consumers finishes first. */
+/* Backward ends with the first consumer of a parameter; the parameter whose first consumer is the
+ * last one is completed first. */
 static int compare(const void *pa, const void *pb)
 {
     const struct candidate *a = pa, *b = pb;
@@ -452,7 +457,7 @@ static bool is_float(enum tensor_dtype t)
     return t == TENSOR_F32 || t == TENSOR_F64 || t == TENSOR_F16 || t == TENSOR_BF16;
 }
 
-/* A tensor that trains or averages goes into `list`. */
+/* Appends the tensor to `list` if it is trained or a statistic. */
 static int classify(struct finder *f, uint32_t value, struct candidate *list, uint32_t *n,
                     struct err *err)
 {
@@ -477,8 +482,8 @@ static int classify(struct finder *f, uint32_t value, struct candidate *list, ui
     }
     if (v->tensor.dtype != TENSOR_F32)
         return err_set(err, ERR_UNSUPPORTED,
-                       "weight '%s' is %s; weights are float32 here: export "
-                       "the model after model.float()",
+                       "weight '%s' is %s; expected float32: export the model "
+                       "after model.float()",
                        v->name, tensor_dtype_name(v->tensor.dtype));
     if (tensor_elements(&v->tensor) == 0)
         return 0;
@@ -488,13 +493,14 @@ static int classify(struct finder *f, uint32_t value, struct candidate *list, ui
                                                                          : GRAPH_TRAINED,
                                    .is_table = use == USE_GRADIENT &&
                                                (f->use[value] & USE_WHOLE) == 0 &&
-                                               v->tensor.shape.rank > 0 && /* Gather refuses a number */
+                                               /* Gather refuses a scalar */
+                                               v->tensor.shape.rank > 0 &&
                                                v->tensor.shape.dim[0] <= UINT32_MAX };
     *n += 1;
     return 0;
 }
 
-static int choose(struct finder *f, struct arena *mem, struct err *err)
+static int select_params(struct finder *f, struct arena *mem, struct err *err)
 {
     const struct graph *g = f->g;
     struct candidate *list = arena_array(mem, g->n_values, sizeof(*list));
@@ -511,9 +517,9 @@ static int choose(struct finder *f, struct arena *mem, struct err *err)
     return rc < 0 ? rc : lay_out(f, list, n, err);
 }
 
-/* ---- what a person should know ---- */
+/* ---- notes ---- */
 
-/* Names that an exporter made up: "onnx::MatMul_123", "123". */
+/* Names that an exporter generated: "onnx::MatMul_123", "123". */
 static bool is_anonymous(const char *name)
 {
     return strstr(name, "::") != NULL || strspn(name, "0123456789") == strlen(name);
@@ -537,14 +543,14 @@ static int write_notes(struct finder *f, struct err *err)
     }
     if (anonymous != NULL)
         rc = graph_note(g, err,
-                        "trains %" PRIu32 " initializers with made-up names (first '%s'): "
+                        "trains %" PRIu32 " initializers with generated names (first '%s'): "
                         "the export folded constants, so ties between weights may be lost; export "
                         "with training=TrainingMode.TRAINING and do_constant_folding=False",
                         n_anonymous, anonymous->name);
     if (rc == 0 && copy != NULL)
         rc = graph_note(g, err,
                         "%" PRIu32 " initializers of equal value were shared through "
-                        "Identity nodes (first '%s'): each becomes a parameter of its own",
+                        "Identity nodes (first '%s'): each becomes a separate parameter",
                         n_copies, copy);
     if (rc == 0 && text_starts(g->producer, "tf2onnx") && g->trained_floats > 0)
         rc = graph_note(g, err,
@@ -552,7 +558,7 @@ static int write_notes(struct finder *f, struct err *err)
                         "trained may lack parameters here: compare what trainerctl inspect lists with the "
                         "variables of the model");
     if (rc == 0 && g->trained_floats == 0)
-        rc = graph_note(g, err, "nothing in this model trains");
+        rc = graph_note(g, err, "the model has no trained parameters");
     return rc;
 }
 
@@ -589,9 +595,9 @@ int graph_find_params(struct graph *g, const struct graph_opts *opts, struct err
         rc = find_statistics(&f, err);
     if (rc == 0) {
         find_gradients(&f);
-        take_apart(&f);
+        remove_identities(&f);
         find_whole_uses(&f);
-        rc = choose(&f, &mem, err);
+        rc = select_params(&f, &mem, err);
     }
     if (rc == 0)
         rc = graph_check_norm_forms(g, opts, err);

@@ -1,4 +1,4 @@
-/* plan.c - making a plan, and running it. */
+/* plan.c - makes and executes a plan. */
 #include <string.h>
 
 #include "base/cancel.h"
@@ -16,9 +16,9 @@ static void bind_base(struct plan *p, enum plan_base base, void *address)
         *p->binds[base].at[i].at = (char *)address + p->binds[base].at[i].offset;
 }
 
-static int make(struct plan *p, const struct plan_opts *opts, struct err *err)
+static int run_passes(struct plan *p, const struct plan_opts *opts, struct err *err)
 {
-    /* What a GPU can do is its owner's to ask: here is none to be seen. */
+    /* The capability of a GPU is checked by the caller; no device is accessible here. */
     int rc = opts->cuda == NULL ? plan_precision_check(opts->precision, 0, err) : 0;
 
     if (rc == 0)
@@ -39,11 +39,11 @@ static int make(struct plan *p, const struct plan_opts *opts, struct err *err)
         rc = plan_calls(p, err);
     if (rc == 0)
         rc = plan_place(p, err);
-    if (rc < 0 || p->there.cuda == NULL)
+    if (rc < 0 || p->device.cuda == NULL)
         return rc;
-    rc = plan_there_open(p, err);
+    rc = plan_device_open(p, err);
     if (rc == 0)
-        bind_base(p, PLAN_CONSTANTS, p->there.constants);
+        bind_base(p, PLAN_CONSTANTS, p->device.constants);
     return rc;
 }
 
@@ -58,13 +58,13 @@ int plan_new(const struct graph *g, const struct plan_opts *opts, struct plan **
     p->g = g;
     p->purpose = opts->purpose;
     p->batch = opts->batch;
-    p->there.cuda = opts->cuda;
+    p->device.cuda = opts->cuda;
     p->half = plan_precision_half(opts->precision);
     p->tf32 = opts->precision == PLAN_TF32;
     p->loss_value = p->loss_weight = GRAPH_NONE;
     p->training = opts->purpose == PLAN_TRAIN || (opts->purpose == PLAN_RUN && opts->training);
     p->feed_grads = opts->purpose == PLAN_RUN && opts->feed_grads;
-    rc = make(p, opts, err);
+    rc = run_passes(p, opts, err);
     if (rc < 0) {
         plan_free(p);
         if (opts->purpose == PLAN_RUN)
@@ -89,7 +89,7 @@ void plan_free(struct plan *p)
         return;
     for (i = 0; i < p->states.n; i++)
         p->states.at[i].free_state(p->states.at[i].state);
-    plan_there_close(p);
+    plan_device_close(p);
     VEC_FINI(p->values);
     VEC_FINI(p->sequences);
     VEC_FINI(p->nodes);
@@ -162,7 +162,7 @@ void plan_pack(struct plan *p, struct packed *rows)
 {
     uint32_t i;
 
-    CHECK(p->purpose == PLAN_TRAIN && (rows == NULL || p->there.cuda == NULL));
+    CHECK(p->purpose == PLAN_TRAIN && (rows == NULL || p->device.cuda == NULL));
     p->packed = rows;
     for (i = 0; i < p->g->n_tables; i++) {
         size_t word = p->g->tables[i].first_word;
@@ -174,14 +174,14 @@ void plan_pack(struct plan *p, struct packed *rows)
 
 void plan_tell_rows(struct plan *p, size_t at)
 {
-    CHECK(p->purpose == PLAN_TRAIN && p->there.cuda != NULL && at >= p->g->dense_floats);
+    CHECK(p->purpose == PLAN_TRAIN && p->device.cuda != NULL && at >= p->g->dense_floats);
     p->rows_at = at;
 }
 
-/* ---- running ---- */
+/* ---- execution ---- */
 
 static int run_call(struct plan *p, struct plan_call *call, const struct op_run *run,
-                    const char *direction, size_t number, struct err *err)
+                    const char *direction, size_t read_number, struct err *err)
 {
     const struct plan_node *n = &p->nodes.at[call->node];
     int rc;
@@ -189,12 +189,12 @@ static int run_call(struct plan *p, struct plan_call *call, const struct op_run 
     if (cancel_asked(run->cancel))
         return err_set(err, ERR_CANCELED, "canceled");
     call->call.run = run;
-    if (p->culprit != NULL)
-        rc = plan_hunt_call(p, call, number >= p->forward.n, err);
+    if (p->nonfinite != NULL)
+        rc = plan_trace_call(p, call, read_number >= p->forward.n, err);
     else
         rc = call->kernel(&call->call, err);
     if (rc == 0 && p->watch != NULL)
-        rc = p->watch(p->watch_arg, (uint32_t)number, err);
+        rc = p->watch(p->watch_arg, (uint32_t)read_number, err);
     return rc < 0 ? err_wrap(err, rc, "%s of %s '%s'", direction, n->def->name, n->name) : 0;
 }
 
@@ -204,8 +204,9 @@ int plan_refuse(const struct plan *p, const struct op_trouble *found, struct err
     const struct plan_node *n;
     int rc;
 
-    if (found->call >= p->forward.n) /* what came from there is no word of ours */
-        return err_set(err, ERR_DEVICE, "a GPU speaks of call %u of %zu", found->call, p->forward.n);
+    if (found->call >= p->forward.n) /* a value from the device is not trusted */
+        return err_set(err, ERR_DEVICE, "GPU reported call index %u, but the plan has %zu calls",
+                       found->call, p->forward.n);
     call = p->forward.at[found->call];
     n = &p->nodes.at[call->node];
     CHECK(n->def->refuse != NULL);
@@ -218,11 +219,11 @@ int plan_forward(struct plan *p, const struct op_run *run, struct err *err)
     size_t i;
     int rc;
 
-    CHECK(p->is_bound && (run->queue != NULL) == (p->there.cuda != NULL));
+    CHECK(p->is_bound && (run->queue != NULL) == (p->device.cuda != NULL));
     if (p->packed != NULL)
         packed_clear(p->packed);
-    if (p->culprit != NULL) {
-        rc = plan_hunt_begin(p, run, err);
+    if (p->nonfinite != NULL) {
+        rc = plan_trace_begin(p, run, err);
         if (rc < 0)
             return rc;
     }
@@ -231,8 +232,8 @@ int plan_forward(struct plan *p, const struct op_run *run, struct err *err)
         if (rc < 0)
             return rc;
     }
-    if (p->there.cuda != NULL)
-        return plan_there_results(p, run, err);
+    if (p->device.cuda != NULL)
+        return plan_device_copy_results(p, run, err);
     if (p->loss_value != GRAPH_NONE)
         p->loss = *(const float *)p->values.at[p->loss_value].fwd->data;
     if (p->loss_weight != GRAPH_NONE)
@@ -240,15 +241,16 @@ int plan_forward(struct plan *p, const struct op_run *run, struct err *err)
     return 0;
 }
 
-static int zero(struct plan *p, const struct op_run *run, float *at, size_t n, struct err *err)
+static int fill_zero(struct plan *p, const struct op_run *run, float *at, size_t n, struct err *err)
 {
-    if (p->there.cuda != NULL)
-        return p->there.cuda->fill(at, 0, n * sizeof(float), run->queue, err);
+    if (p->device.cuda != NULL)
+        return p->device.cuda->fill(at, 0, n * sizeof(float), run->queue, err);
     memset(at, 0, n * sizeof(float));
     return 0;
 }
 
-/* All that forward reads is marked: every row has its place, where nothing is yet. */
+/* Every row that forward read is marked now: assigns places to all of them and clears their
+ * values. */
 static void open_tables(struct plan *p, float *grads)
 {
     float *values = grads + p->g->dense_floats;
@@ -260,12 +262,12 @@ static void open_tables(struct plan *p, float *grads)
         p->rows[i].values = values + p->packed->first[i];
 }
 
-/* No row of a table was read yet. */
+/* Clears the record of rows read. */
 static int open_read_rows(struct plan *p, const struct op_run *run, float *grads, struct err *err)
 {
     for (uint32_t i = 0; i < p->g->n_tables; i++)
         p->rows[i].read = grads + p->rows_at + 64 * p->g->tables[i].first_word;
-    return zero(p, run, grads + p->rows_at, 64 * p->g->table_words, err);
+    return fill_zero(p, run, grads + p->rows_at, 64 * p->g->table_words, err);
 }
 
 int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_ready_fn *ready,
@@ -284,11 +286,12 @@ int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_r
         rc = open_read_rows(p, run, grads, err);
     for (i = 0; i < p->zeros.n && rc == 0; i++)
         if (p->packed == NULL || p->zeros.at[i].offset < p->g->dense_floats)
-            rc = zero(p, run, grads + p->zeros.at[i].offset, p->zeros.at[i].n, err);
+            rc = fill_zero(p, run, grads + p->zeros.at[i].offset, p->zeros.at[i].n, err);
     if (rc < 0)
         return rc;
     for (i = 0;; i++) {
-        /* What is final before call i; the first entry may be so before any call. */
+        /* Reports ranges that are final before call i; the first range may be final before any
+         * call. */
         while (next < p->ready.n &&
                (p->ready.at[next].call == GRAPH_NONE || (size_t)p->ready.at[next].call < i)) {
             if (ready != NULL &&
@@ -302,15 +305,15 @@ int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_r
         if (rc < 0)
             return rc;
     }
-    if (p->culprit != NULL && p->packed != NULL)
-        plan_hunt_tables(p);
+    if (p->nonfinite != NULL && p->packed != NULL)
+        plan_trace_tables(p);
     return 0;
 }
 
 float plan_loss(const struct plan *p)
 {
     CHECK(p->loss_value != GRAPH_NONE);
-    return p->there.cuda == NULL ? p->loss : *(const float *)plan_there_result(p, p->loss_value);
+    return p->device.cuda == NULL ? p->loss : *(const float *)plan_device_result(p, p->loss_value);
 }
 
 const float *plan_loss_at(const struct plan *p)
@@ -324,10 +327,10 @@ const float *plan_loss_weight_at(const struct plan *p)
     return p->loss_weight != GRAPH_NONE ? p->values.at[p->loss_weight].fwd->data : NULL;
 }
 
-static double number(const struct plan *p, uint32_t value, size_t i)
+static double read_number(const struct plan *p, uint32_t value, size_t i)
 {
     const struct tensor *t = p->values.at[value].fwd;
-    const void *data = p->there.cuda == NULL ? t->data : plan_there_result(p, value);
+    const void *data = p->device.cuda == NULL ? t->data : plan_device_result(p, value);
 
     CHECK(t->dtype == TENSOR_F32 || t->dtype == TENSOR_F64);
     return t->dtype == TENSOR_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
@@ -336,7 +339,8 @@ static double number(const struct plan *p, uint32_t value, size_t i)
 float plan_loss_weight(const struct plan *p)
 {
     CHECK(p->loss_weight != GRAPH_NONE);
-    return p->there.cuda == NULL ? p->weight : *(const float *)plan_there_result(p, p->loss_weight);
+    return p->device.cuda == NULL ? p->weight
+                                  : *(const float *)plan_device_result(p, p->loss_weight);
 }
 
 uint32_t plan_metric_words(const struct plan *p, uint32_t i)
@@ -350,8 +354,8 @@ void plan_metric_add(const struct plan *p, uint32_t i, double *sums)
     uint32_t n = plan_metric_words(p, i) - 1, k;
 
     for (k = 0; k < n; k++)
-        sums[k] += number(p, p->metrics[i].value, k);
-    sums[n] += number(p, p->metrics[i].weight, 0);
+        sums[k] += read_number(p, p->metrics[i].value, k);
+    sums[n] += read_number(p, p->metrics[i].weight, 0);
 }
 
 double plan_flops(const struct plan *p)

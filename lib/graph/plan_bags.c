@@ -1,28 +1,28 @@
-/* plan_bags.c - the rows of an EmbeddingBag, as exporters write them, become one reduction.
+/* plan_bags.c - converts the EmbeddingBag loops of exporters to one reduction.
  *
- * An exporter writes EmbeddingBag as a Loop over the bags: each turn slices its rows from the
- * gathered ones (or its indices, and gathers these), reduces them along axis 0, and the results are
- * concatenated. Taken apart that is three nodes for each bag. Where all bags are of one size and
- * cover the rows in order, it is a Reshape to [bags, size, ...] and one reduction of axis 1:
+ * An exporter writes EmbeddingBag as a Loop over the bags: each iteration slices its rows from the
+ * gathered ones (or its indices, and gathers these) and reduces them along axis 0; the results are
+ * concatenated. Expanded, that is three nodes per bag. If all bags have one size and cover the rows
+ * in order, they equal a Reshape to [bags, size, ...] and one reduction of axis 1:
  *
  *     Reduce(Slice(x, i w, (i + 1) w))          ->  Reduce(Reshape(x, [n, w, ...]), 1)
  *     Reduce(Gather(t, Slice(x, i w, ...)))     ->  Reduce(Gather(t, Reshape(x, [n, w])), 1)
  *
- * ReduceSum divided by the constant w is ReduceMean: exporters write the last bag so. The nodes of
- * the turns are then not read any more and are dropped. */
+ * ReduceSum divided by the constant w is ReduceMean: exporters write the last bag in this form. The
+ * nodes of the iterations then have no reader and are removed. */
 #include <string.h>
 
 #include "base/err.h"
 #include "graph/plan_priv.h"
 
 struct bag {
-    uint32_t rows;          /* what is sliced */
-    uint32_t table;         /* what is gathered from; GRAPH_NONE: rows are sliced themselves */
+    uint32_t rows;          /* the sliced value */
+    uint32_t table;         /* the gathered value; GRAPH_NONE: the rows themselves are sliced */
     const char *reduction;  /* "ReduceSum", "ReduceMean", "ReduceMax" */
-    int64_t first, end;     /* of the slice */
+    int64_t first, end;     /* range of the slice */
 };
 
-/* The node that makes a value, if it is this op of ONNX with output 0; NULL. */
+/* The node that computes a value, if it is this op of ONNX with output 0; else NULL. */
 static const struct plan_node *made_by(const struct plan *p, uint32_t value, const char *op)
 {
     const struct plan_node *n;
@@ -33,7 +33,7 @@ static const struct plan_node *made_by(const struct plan *p, uint32_t value, con
     return n->def->domain == NULL && strcmp(n->def->name, op) == 0 && n->out[0] == value ? n : NULL;
 }
 
-/* The one integer that input i holds; false: absent, not known, or several. */
+/* Reads the single integer of input i. Returns false if it is absent, not known, or several. */
 static bool one_int(const struct plan *p, const struct plan_node *n, uint32_t i, int64_t *out)
 {
     const struct plan_value *v;
@@ -66,7 +66,7 @@ static bool reduces_axis_0(const struct plan *p, const struct plan_node *n)
     return false;
 }
 
-/* start .. end of axis 0, in steps of 1. */
+/* Matches a slice start .. end of axis 0 in steps of 1. */
 static bool read_slice(const struct plan *p, uint32_t value, struct bag *b)
 {
     const struct plan_node *n = made_by(p, value, "Slice");
@@ -83,8 +83,9 @@ static bool read_slice(const struct plan *p, uint32_t value, struct bag *b)
     return b->first >= 0 && b->end > b->first;
 }
 
-/* value / c, with a constant c: of the ReduceSum that is divided. */
-static uint32_t undivided(const struct plan *p, uint32_t value, float *divisor)
+/* For value / c with a constant c: returns the dividend and sets *divisor to c. Otherwise returns
+ * value and sets *divisor to 0. */
+static uint32_t dividend_of(const struct plan *p, uint32_t value, float *divisor)
 {
     const struct plan_node *n = made_by(p, value, "Div");
     const struct plan_value *v;
@@ -106,7 +107,7 @@ static bool read_bag(const struct plan *p, uint32_t value, struct bag *b)
     float divisor;
     int i;
 
-    value = undivided(p, value, &divisor);
+    value = dividend_of(p, value, &divisor);
     for (i = 0; i < 3 && n == NULL; i++) {
         n = made_by(p, value, reductions[i]);
         b->reduction = reductions[i];
@@ -133,7 +134,7 @@ static bool read_bag(const struct plan *p, uint32_t value, struct bag *b)
     return true;
 }
 
-/* All bags of one kind and size, in order, and together the whole. */
+/* Returns whether all bags have one kind and size, are in order, and cover all rows. */
 static bool are_bags(const struct plan *p, const uint32_t *items, uint32_t n, struct bag *b)
 {
     struct bag other;
@@ -155,7 +156,8 @@ static bool are_bags(const struct plan *p, const uint32_t *items, uint32_t n, st
 }
 
 /* [n w, ...] -> [n, w, ...] */
-static int cut_rows(struct plan *p, const char *name, uint32_t n, uint32_t *value, struct err *err)
+static int reshape_rows(struct plan *p, const char *name, uint32_t n, uint32_t *value,
+                        struct err *err)
 {
     const struct shape s = p->values.at[*value].tensor.shape;
     int64_t dim[TENSOR_MAX_RANK];
@@ -184,12 +186,12 @@ int plan_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t 
     *done = false;
     if (!are_bags(p, items, n, &b))
         return 0;
-    /* Concatenated rows are [1, ...], stacked ones [...]: either way [n, ...] comes out. */
+    /* Concatenated items are [1, ...], stacked ones [...]: the result is [n, ...] in both cases. */
     if (p->values.at[items[0]].tensor.shape.rank + stacks !=
         p->values.at[b.table != GRAPH_NONE ? b.table : b.rows].tensor.shape.rank)
         return 0;
     value = b.rows;
-    rc = cut_rows(p, name, n, &value, err);
+    rc = reshape_rows(p, name, n, &value, err);
     if (rc == 0 && b.table != GRAPH_NONE) {
         in[0] = b.table;
         in[1] = value;

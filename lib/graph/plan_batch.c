@@ -1,10 +1,10 @@
-/* plan_batch.c - batch sizes that an export wrote into the graph.
+/* plan_batch.c - replaces batch sizes that an export wrote into the graph.
  *
- * A model exported with a fixed batch B says so at its inputs, and often once more in the constant
- * shapes of Reshape and Expand. Such a file trains with lanes of any size all the same where it is
- * certain what the number means: the axis in front, of a tensor whose samples lie one after the
- * other. What is not certain is left as it is and then does not fit, or is refused by the loss,
- * which wants one row for each label; the message names the node and how to export. */
+ * A model exported with a fixed batch B has it in the shapes of its inputs, and often in constant
+ * shapes of Reshape and Expand. Such a file can be trained with lanes of any size where the meaning
+ * of the number is certain: it is the first axis of a tensor whose samples are consecutive. Other
+ * shapes are not changed; they then do not match, or the loss refuses them, because it requires one
+ * row per label. The message names the node and the remedy. */
 #include <string.h>
 
 #include "base/err.h"
@@ -15,10 +15,10 @@ static bool is_op(const struct plan_node *n, const char *name)
     return n->def->domain == NULL && strcmp(n->def->name, name) == 0;
 }
 
-/* Product of the dimensions behind the first; *has_rest: a -1 is among them and counts as 1.
- * -1: not computable. */
-static int64_t behind_first(const int64_t *dim, const struct shape *x, uint32_t rank,
-                            bool *has_rest)
+/* Product of the dimensions after the first; *has_rest: a -1 is among them and counts as 1. Returns
+ * -1 if it cannot be computed. */
+static int64_t inner_elements(const int64_t *dim, const struct shape *x, uint32_t rank,
+                              bool *has_rest)
 {
     int64_t product = 1;
     uint32_t k;
@@ -35,26 +35,26 @@ static int64_t behind_first(const int64_t *dim, const struct shape *x, uint32_t 
     return product;
 }
 
-/* What the first dimension of a Reshape has to be; 0: what it is. */
+/* The required first dimension of a Reshape; 0: unchanged. */
 static int64_t reshape_first(const struct plan_builder *b, const struct plan_value *x,
                              const int64_t *dim, uint32_t rank)
 {
     const int64_t lane = b->p->batch, file = b->file_batch;
     int64_t n = shape_elements(&x->tensor.shape), all, scaled;
     bool has_rest;
-    int64_t behind = behind_first(dim, &x->tensor.shape, rank, &has_rest);
+    int64_t inner = inner_elements(dim, &x->tensor.shape, rank, &has_rest);
 
-    if (behind < 1 || dim[0] < 1 || !x->by_sample || n < 1)
+    if (inner < 1 || dim[0] < 1 || !x->by_sample || n < 1)
         return 0;
-    if (!has_rest && !__builtin_mul_overflow(dim[0], behind, &all) && all == n)
-        return 0; /* fits as it is */
+    if (!has_rest && !__builtin_mul_overflow(dim[0], inner, &all) && all == n)
+        return 0; /* already matches */
     if (file == 0)
-        return !has_rest && x->tensor.shape.dim[0] == lane && n % behind == 0 && n / behind == lane
+        return !has_rest && x->tensor.shape.dim[0] == lane && n % inner == 0 && n / inner == lane
                    ? lane
                    : 0;
     if (dim[0] % file != 0 || (has_rest && file == 1 && dim[0] != 1) ||
         __builtin_mul_overflow(dim[0] / file, lane, &scaled) ||
-        __builtin_mul_overflow(scaled, behind, &all))
+        __builtin_mul_overflow(scaled, inner, &all))
         return 0;
     return (has_rest ? n % all == 0 : n == all) ? scaled : 0;
 }
@@ -98,13 +98,14 @@ int plan_unfix_batch(struct plan_builder *b, struct plan_node *n, struct err *er
     return n->in[1] != GRAPH_NONE ? 0 : plan_no_memory(err);
 }
 
-/* Most ops work on every sample alone. Those that move axis 0 elsewhere make it another size, or
- * are a Transpose; what reads axis 0 of a constant by indices makes the axes of the indices. */
+/* Sets by_sample of the outputs. Most ops process each sample separately. Ops that move axis 0
+ * change its size, or are a Transpose; an op that gathers from axis 0 of a constant creates the
+ * axes of the indices. */
 int plan_mark_samples(struct plan *p, const struct plan_node *n, struct err *err)
 {
     uint32_t i, k;
 
-    if (p->purpose == PLAN_RUN) /* no axis counts samples */
+    if (p->purpose == PLAN_RUN) /* no axis enumerates samples */
         return 0;
 
     for (k = 0; k < n->n_out; k++) {
@@ -124,5 +125,5 @@ int plan_mark_samples(struct plan *p, const struct plan_node *n, struct err *err
                 if (n->attrs[i].n > 0 && n->attrs[i].ints != NULL && n->attrs[i].ints[0] != 0)
                     out->by_sample = false;
     }
-    return plan_follow_draws(p, n, err);
+    return plan_track_draws(p, n, err);
 }

@@ -1,10 +1,10 @@
-/* plan_build.c - the part of the graph that a plan needs, with shapes.
+/* plan_build.c - selects the part of the graph that a plan needs, and infers its shapes.
  *
- * Backwards from what is asked for (losses, metrics, kept tensors, running statistics) to the nodes
- * and inputs that lead there, then forwards: feeds get their shapes, every node infers its own. A
- * node that knows all its inputs, or needs to know no more than their shapes, is computed here and
- * now and leaves nothing but its result: so ends all arithmetic on shapes that exporters write.
- * What nobody reads after that is dropped. */
+ * A backward walk from the requested values (losses, metrics, kept tensors, running statistics)
+ * marks the needed nodes and inputs. A forward walk then sets the shapes of feeds and infers every
+ * node. A node whose inputs are all known, or that depends only on their shapes, is computed
+ * immediately and replaced by its result; this removes all arithmetic on shapes that exporters
+ * write. Nodes without a reader are removed at the end. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "base/text.h"
 #include "graph/plan_priv.h"
 
-/* ---- what is needed ---- */
+/* ---- needed values ---- */
 
 int plan_find_tensor(const struct graph *g, const char *name, const char *role, uint32_t *out,
                      struct err *err)
@@ -44,7 +44,7 @@ int plan_find_tensor(const struct graph *g, const char *name, const char *role, 
     return ERR_INPUT;
 }
 
-static bool moves_statistic(const struct graph *g, const struct graph_node *n)
+static bool updates_statistic(const struct graph *g, const struct graph_node *n)
 {
     uint32_t k;
 
@@ -55,7 +55,7 @@ static bool moves_statistic(const struct graph *g, const struct graph_node *n)
     return false;
 }
 
-/* A statistic moves whether or not the loss depends on its node. */
+/* A statistic is updated whether or not the loss depends on its node. */
 static bool node_is_needed(const struct plan_builder *b, const struct graph_node *n)
 {
     uint32_t k;
@@ -63,10 +63,10 @@ static bool node_is_needed(const struct plan_builder *b, const struct graph_node
     for (k = 0; k < n->n_out; k++)
         if (n->out[k] != GRAPH_NONE && b->needed[n->out[k]])
             return true;
-    return b->p->purpose == PLAN_TRAIN && moves_statistic(b->p->g, n);
+    return b->p->purpose == PLAN_TRAIN && updates_statistic(b->p->g, n);
 }
 
-static int need(struct plan_builder *b, const char *name, const char *role, struct err *err)
+static int mark_tensor(struct plan_builder *b, const char *name, const char *role, struct err *err)
 {
     uint32_t id;
     int rc = name != NULL ? plan_find_tensor(b->p->g, name, role, &id, err) : 0;
@@ -84,11 +84,11 @@ static int find_needed(struct plan_builder *b, struct err *err)
     int rc = 0;
 
     for (i = 0; i < o->n_losses && rc == 0; i++)
-        rc = need(b, o->losses[i].tensor, "loss", err);
+        rc = mark_tensor(b, o->losses[i].tensor, "loss", err);
     for (i = 0; i < o->n_metrics && rc == 0; i++)
-        rc = need(b, o->metrics[i].tensor, "metric", err);
+        rc = mark_tensor(b, o->metrics[i].tensor, "metric", err);
     for (i = 0; i < o->n_keep && rc == 0; i++)
-        rc = need(b, o->keep[i], "keep", err);
+        rc = mark_tensor(b, o->keep[i], "keep", err);
     for (i = 0; o->sum_outputs && i < g->n_outputs; i++)
         b->needed[g->output_values[i]] = true;
     if (rc < 0)
@@ -117,12 +117,12 @@ static int add_constants(struct plan_builder *b, struct err *err)
         const struct graph_value *v = &g->values[i];
         struct tensor t = v->tensor;
 
-        /* Constants inside of a body are read by it alone. */
+        /* A constant in a body is needed even without a mark: only the body reads it. */
         if ((!b->needed[i] && v->initializer != GRAPH_NONE) ||
             (v->kind != VALUE_CONST && v->kind != VALUE_PARAM))
             continue;
         if (v->kind == VALUE_PARAM)
-            t.data = NULL; /* it changes: nothing may be decided by its values */
+            t.data = NULL; /* it changes: planning must not depend on its values */
         b->map[i] = plan_add_value(b->p, v->name, v->kind == VALUE_PARAM ? PLAN_PARAM : PLAN_CONST,
                                    v->index, &t);
         if (b->map[i] == GRAPH_NONE)
@@ -131,8 +131,8 @@ static int add_constants(struct plan_builder *b, struct err *err)
     return 0;
 }
 
-/* CastLike reads nothing of input 1 but its type, which is known: a Cast, which does not wait for it
- * and is folded with the constants that exporters hand to it. */
+/* CastLike uses only the type of input 1, which is known. It is replaced by a Cast, which does not
+ * depend on that input and is folded if input 0 is a constant. */
 static int cast_to_type(struct plan *p, struct plan_node *n, struct err *err)
 {
     struct op_attr *to;
@@ -156,11 +156,11 @@ static int cast_to_type(struct plan *p, struct plan_node *n, struct err *err)
     return 0;
 }
 
-int plan_settle_new(struct plan *p, struct plan_node *n, struct err *err)
+int plan_mark_and_fold(struct plan *p, struct plan_node *n, struct err *err)
 {
     int rc = plan_mark_samples(p, n, err);
 
-    return rc < 0 ? rc : plan_settle_node(p, n, err);
+    return rc < 0 ? rc : plan_fold_node(p, n, err);
 }
 
 int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, struct err *err)
@@ -210,61 +210,61 @@ int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, s
     if (rc < 0)
         rc = plan_add_cast(b, &n, names, rc, err);
     else
-        rc = plan_settle_new(p, &n, err);
+        rc = plan_mark_and_fold(p, &n, err);
     for (i = 0; i < n.n_out && rc == 0; i++)
         if (from->out[i] != GRAPH_NONE)
             b->map[from->out[i]] = n.out[i];
     return rc;
 }
 
-/* ---- what is not needed after all ---- */
+/* ---- dead nodes ---- */
 
-static void want(bool *wanted, uint32_t value)
+static void mark_live(bool *is_live, uint32_t value)
 {
     if (value != GRAPH_NONE)
-        wanted[value] = true;
+        is_live[value] = true;
 }
 
-/* Nodes whose results only served to know shapes, or what folded away. */
-static int drop_dead(struct plan *p, struct err *err)
+/* Removes nodes whose results were only needed for shapes, or were folded. */
+static int remove_dead(struct plan *p, struct err *err)
 {
     struct arena mem = { 0 };
-    bool *wanted = arena_array(&mem, p->values.n, sizeof(*wanted));
-    bool *stays = arena_array(&mem, p->nodes.n, sizeof(*stays));
+    bool *is_live = arena_array(&mem, p->values.n, sizeof(*is_live));
+    bool *keeps_node = arena_array(&mem, p->nodes.n, sizeof(*keeps_node));
     size_t kept = 0, i;
     uint32_t k;
 
-    if (wanted == NULL || stays == NULL) {
+    if (is_live == NULL || keeps_node == NULL) {
         arena_fini(&mem);
         return plan_no_memory(err);
     }
-    want(wanted, p->loss_value);
-    want(wanted, p->loss_weight);
+    mark_live(is_live, p->loss_value);
+    mark_live(is_live, p->loss_weight);
     for (k = 0; k < p->n_metrics; k++) {
-        want(wanted, p->metrics[k].value);
-        want(wanted, p->metrics[k].weight);
+        mark_live(is_live, p->metrics[k].value);
+        mark_live(is_live, p->metrics[k].weight);
     }
     for (k = 0; k < p->n_kept; k++)
-        want(wanted, p->kept[k].value);
+        mark_live(is_live, p->kept[k].value);
     for (i = p->nodes.n; i-- > 0;) {
         const struct plan_node *n = &p->nodes.at[i];
 
         for (k = 0; k < n->n_out; k++)
-            stays[i] = stays[i] || (n->out[k] != GRAPH_NONE && wanted[n->out[k]]);
+            keeps_node[i] = keeps_node[i] || (n->out[k] != GRAPH_NONE && is_live[n->out[k]]);
         for (k = 0; k < n->n_in; k++)
-            stays[i] = stays[i] || plan_wants_stat(p, n, k);
-        for (k = 0; stays[i] && k < n->n_in; k++)
-            want(wanted, n->in[k]);
+            keeps_node[i] = keeps_node[i] || plan_needs_stat(p, n, k);
+        for (k = 0; keeps_node[i] && k < n->n_in; k++)
+            mark_live(is_live, n->in[k]);
     }
     for (i = 0; i < p->nodes.n; i++)
-        if (stays[i])
+        if (keeps_node[i])
             p->nodes.at[kept++] = p->nodes.at[i];
-    p->nodes.n = kept; /* plan_layouts() numbers them anew */
+    p->nodes.n = kept; /* plan_layouts() renumbers them */
     arena_fini(&mem);
     return 0;
 }
 
-/* ---- */
+/* ---- kept tensors and outputs ---- */
 
 static int add_kept(struct plan_builder *b, struct err *err)
 {
@@ -284,7 +284,7 @@ static int add_kept(struct plan_builder *b, struct err *err)
     return rc;
 }
 
-/* What is asked for, by the caller or as an output, are tensors. */
+/* Requested values and outputs must be tensors. */
 static int check_sequences(const struct plan_builder *b, struct err *err)
 {
     const struct plan_opts *o = b->opts;
@@ -293,29 +293,30 @@ static int check_sequences(const struct plan_builder *b, struct err *err)
 
     for (i = 0; i < g->n_values; i++) {
         const char *name = g->values[i].name;
-        bool wanted = false;
+        bool is_requested = false;
         uint32_t k;
 
         if (!plan_is_sequence(b->map[i]))
             continue;
         for (k = 0; k < o->n_losses; k++)
-            wanted = wanted || (o->losses[k].tensor != NULL && strcmp(o->losses[k].tensor, name) == 0);
+            is_requested = is_requested ||
+                           (o->losses[k].tensor != NULL && strcmp(o->losses[k].tensor, name) == 0);
         for (k = 0; k < o->n_metrics; k++)
-            wanted = wanted || strcmp(o->metrics[k].tensor, name) == 0;
+            is_requested = is_requested || strcmp(o->metrics[k].tensor, name) == 0;
         for (k = 0; k < o->n_keep; k++)
-            wanted = wanted || strcmp(o->keep[k], name) == 0;
+            is_requested = is_requested || strcmp(o->keep[k], name) == 0;
         for (k = 0; k < g->n_outputs && o->sum_outputs; k++)
-            wanted = wanted || g->output_values[k] == i;
-        if (wanted)
+            is_requested = is_requested || g->output_values[k] == i;
+        if (is_requested)
             return err_set(err, ERR_UNSUPPORTED,
-                           "'%s' is a sequence of tensors; what is returned, and what losses and "
-                           "metrics read, must be a tensor",
+                           "'%s' is a sequence of tensors; expected a tensor for outputs, losses and "
+                           "metrics",
                            name);
     }
     return 0;
 }
 
-/* Outputs have the type that the file declares. */
+/* Outputs must have the type that the file declares. */
 static int check_declared(const struct plan_builder *b, struct err *err)
 {
     const struct graph *g = b->p->g;
@@ -330,7 +331,7 @@ static int check_declared(const struct plan_builder *b, struct err *err)
         found = b->p->values.at[id].tensor.dtype;
         if (found != declared)
             return err_set(err, ERR_INPUT,
-                           "graph output '%s' is declared as %s, but its node makes %s: export the model again, or "
+                           "graph output '%s' is declared as %s, but its node computes %s: export the model again, or "
                            "correct the type in graph.output",
                            g->outputs[i].name, tensor_dtype_name(declared), tensor_dtype_name(found));
     }
@@ -362,10 +363,10 @@ static int build(struct plan_builder *b, struct err *err)
         return err_wrap(err, rc,
                         "model input '%s': its batch is fixed at %" PRId64
                         ", but a lane has %" PRIu32
-                        " samples, and the graph does not follow (export it with a dynamic batch, "
+                        " samples, and the graph requires the fixed batch (export it with a dynamic batch, "
                         "dynamic_axes={'%s': {0: 'batch'}}, or give each lane %" PRId64 " samples)",
                         b->fixed_input, b->file_batch, b->p->batch, b->fixed_input, b->file_batch);
-    return rc == 0 ? drop_dead(b->p, err) : rc;
+    return rc == 0 ? remove_dead(b->p, err) : rc;
 }
 
 int plan_build(struct plan *p, const struct plan_opts *opts, struct err *err)

@@ -1,10 +1,10 @@
-/* plan_calls.c - from nodes to calls.
+/* plan_calls.c - converts nodes to calls.
  *
- * A call sees tensors: a type, a shape, and an address that plan_bind() or plan_backward() fills
- * in. This pass makes one tensor for each value, and one for each gradient, notes from where to
- * where in time their memory is in use, and lines up the calls. In backward, values that a row
- * does not list in bwd_reads have a shape but an address that faults: their memory may long be
- * somebody else's. */
+ * A call reads and writes tensors: a type, a shape, and an address that plan_bind() or
+ * plan_backward() sets. This pass creates one tensor for each value and one for each gradient,
+ * records the lifetime of their memory, and creates the calls in order. In backward, values that a
+ * row does not list in bwd_reads have a shape but an address that faults, because their memory may
+ * have been reused. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -15,10 +15,12 @@
 
 static const float one = 1.0f;
 
-struct maker {
+struct call_builder {
     struct plan *p;
-    uint32_t *final; /* [g->n_params] the last backward call that writes the gradient */
-    uint32_t *given; /* [values.n] of a root: 1 + the last node whose backward call gives a gradient to it */
+    uint32_t *final; /* [g->n_params] the last backward call that writes the gradient; GRAPH_NONE:
+                        none */
+    uint32_t *last_writer; /* [values.n] of a gradient root: 1 + the last node whose backward call
+                              writes to it */
     struct err *err;
 };
 
@@ -36,7 +38,7 @@ static uint32_t new_block(struct plan *p, size_t bytes, uint32_t time)
     return VEC_PUSH(p->blocks, b) ? (uint32_t)p->blocks.n - 1 : GRAPH_NONE;
 }
 
-static void touch(struct plan *p, uint32_t block, uint32_t time)
+static void extend_lifetime(struct plan *p, uint32_t block, uint32_t time)
 {
     struct plan_block *b = &p->blocks.at[block];
 
@@ -63,19 +65,19 @@ static struct tensor *new_tensor(struct plan *p, const struct tensor *like, void
     return t;
 }
 
-/* The tensor of a value's bytes, in use at `time`. NULL: out of memory. */
+/* The tensor of a value; extends the lifetime of its memory to `time`. NULL: out of memory. */
 static struct tensor *value_at(struct plan *p, uint32_t value, uint32_t time)
 {
     struct plan_value *v = &p->values.at[value], *root = &p->values.at[v->root];
     bool in_work = root->kind == PLAN_FEED || root->kind == PLAN_MADE;
-    bool there = root->kind == PLAN_CONST && p->there.cuda != NULL;
+    bool on_device = root->kind == PLAN_CONST && p->device.cuda != NULL;
 
     if (in_work && root->block == GRAPH_NONE)
         root->block = new_block(p, tensor_bytes(&root->tensor), time);
     if (in_work && root->block == GRAPH_NONE)
         return NULL;
     if (in_work)
-        touch(p, root->block, time);
+        extend_lifetime(p, root->block, time);
     if (v->fwd != NULL)
         return v->fwd;
     v->fwd = new_tensor(p, &v->tensor, root->tensor.data);
@@ -87,8 +89,9 @@ static struct tensor *value_at(struct plan *p, uint32_t value, uint32_t time)
         return NULL;
     if (in_work && !bind_at(p, PLAN_WORK, &v->fwd->data, 0, root->block))
         return NULL;
-    if (there && (!plan_there_constant(p, v->root) ||
-                  !bind_at(p, PLAN_CONSTANTS, &v->fwd->data, p->values.at[v->root].constant_at, GRAPH_NONE)))
+    if (on_device &&
+        (!plan_device_add_constant(p, v->root) ||
+         !bind_at(p, PLAN_CONSTANTS, &v->fwd->data, p->values.at[v->root].constant_at, GRAPH_NONE)))
         return NULL;
     return v->fwd;
 }
@@ -102,20 +105,21 @@ static struct tensor *shape_of_value(struct plan *p, uint32_t value)
     return v->meta;
 }
 
-/* The tensor of a value's gradient, in use at `time`. NULL: out of memory. */
+/* The tensor of a value's gradient; extends the lifetime of its memory to `time`. NULL: out of
+ * memory. */
 static struct tensor *grad_at(struct plan *p, uint32_t value, uint32_t time)
 {
     struct plan_value *v = &p->values.at[value], *root = &p->values.at[v->grad_root];
     bool in_work = root->kind != PLAN_PARAM;
 
     if (value == p->loss_value)
-        return &p->loss_grad; /* only ever read */
+        return &p->loss_grad; /* never written */
     if (in_work && root->grad_block == GRAPH_NONE)
         root->grad_block = new_block(p, tensor_bytes(&root->tensor), time);
     if (in_work && root->grad_block == GRAPH_NONE)
         return NULL;
     if (in_work)
-        touch(p, root->grad_block, time);
+        extend_lifetime(p, root->grad_block, time);
     if (v->grad != NULL)
         return v->grad;
     v->grad = new_tensor(p, &v->tensor, NULL);
@@ -128,7 +132,7 @@ static struct tensor *grad_at(struct plan *p, uint32_t value, uint32_t time)
     return v->grad;
 }
 
-/* ---- the row's own preparation ---- */
+/* ---- plan functions of rows ---- */
 
 static int prepare(struct plan *p, struct op_plan *op, const struct op_kernels **kernels,
                    struct err *err)
@@ -173,7 +177,7 @@ static int prepare_node(struct plan *p, struct plan_node *n, struct err *err)
         in[k] = shape_of_value(p, n->in[k]);
         if (in[k] == NULL)
             return plan_no_memory(err);
-        if (n->runs_bwd && (plan_wants_grad(p, n, k) || plan_wants_stat(p, n, k)))
+        if (n->runs_bwd && (plan_needs_grad(p, n, k) || plan_needs_stat(p, n, k)))
             op.want_din |= k < 31 ? OP_IN(k) : OP_IN(31);
     }
     for (k = 0; k < n->n_out; k++) {
@@ -208,8 +212,8 @@ static struct plan_call *new_call(struct plan *p, uint32_t node, uint32_t time)
     return call;
 }
 
-/* Where a call that reads a table finds which rows have a gradient. NULL: it reads none, or brings
- * none to it. */
+/* The row-sparse gradient of the table that a node reads. NULL: it reads no table, or passes no
+ * gradient to it. */
 static const struct packed_rows *rows_of(const struct plan *p, const struct plan_node *n)
 {
     const struct plan_value *v;
@@ -217,14 +221,15 @@ static const struct packed_rows *rows_of(const struct plan *p, const struct plan
     if (p->purpose != PLAN_TRAIN || n->n_in == 0 || n->in[0] == GRAPH_NONE)
         return NULL;
     v = &p->values.at[n->in[0]];
-    if (v->kind != PLAN_PARAM || !p->g->params[v->index].is_table || !plan_wants_grad(p, n, 0))
+    if (v->kind != PLAN_PARAM || !p->g->params[v->index].is_table || !plan_needs_grad(p, n, 0))
         return NULL;
-    CHECK(strcmp(n->def->name, "Gather") == 0); /* or the op would have to know packed rows too */
+    CHECK(strcmp(n->def->name, "Gather") == 0); /* other ops do not support packed rows */
     return &p->rows[v->index - p->g->first_table];
 }
 
-/* Save lives from forward to backward, scratch for the call. */
-static bool add_areas(struct plan *p, struct plan_call *call)
+/* Adds the memory for saved values, which lives from forward to backward, and scratch memory, which
+ * lives for the call. */
+static bool add_memory(struct plan *p, struct plan_call *call)
 {
     struct plan_node *n = &p->nodes.at[call->node];
     uint32_t scratch;
@@ -235,7 +240,7 @@ static bool add_areas(struct plan *p, struct plan_call *call)
         if (n->save_block == GRAPH_NONE ||
             !bind_at(p, PLAN_WORK, &call->call.save, 0, n->save_block))
             return false;
-        touch(p, n->save_block, call->time);
+        extend_lifetime(p, n->save_block, call->time);
     }
     if (n->scratch_bytes > 0) {
         scratch = new_block(p, n->scratch_bytes, call->time);
@@ -263,7 +268,7 @@ static int add_forward(struct plan *p, uint32_t node, struct err *err)
             return plan_no_memory(err);
     }
     for (k = 0; k < n->n_out; k++) {
-        /* Output 0 is always there, so that no kernel has to ask for it. */
+        /* Output 0 is always present, so that kernels need not test for it. */
         if (n->out[k] == GRAPH_NONE || (k > 0 && !p->values.at[n->out[k]].is_read))
             continue;
         out[k] = value_at(p, n->out[k], node);
@@ -275,12 +280,12 @@ static int add_forward(struct plan *p, uint32_t node, struct err *err)
     call->call.in = in;
     call->call.out = out;
     call->call.number = (uint32_t)p->forward.n;
-    if (!add_areas(p, call) || !VEC_PUSH(p->forward, call))
+    if (!add_memory(p, call) || !VEC_PUSH(p->forward, call))
         return plan_no_memory(err);
     return 0;
 }
 
-/* What backward may read of the forward values. */
+/* Adds the forward values that backward may read. */
 static bool add_values_read(struct plan *p, const struct plan_node *n, struct plan_call *call)
 {
     const struct tensor **in = arena_array(&p->mem, n->n_in, sizeof(*in));
@@ -311,7 +316,7 @@ static bool add_values_read(struct plan *p, const struct plan_node *n, struct pl
     return true;
 }
 
-static bool add_arriving(struct plan *p, const struct plan_node *n, struct plan_call *call)
+static bool add_output_grads(struct plan *p, const struct plan_node *n, struct plan_call *call)
 {
     const struct tensor **dout = arena_array(&p->mem, n->n_out, sizeof(*dout));
     uint32_t k;
@@ -329,18 +334,18 @@ static bool add_arriving(struct plan *p, const struct plan_node *n, struct plan_
     return true;
 }
 
-/* ---- gradients that two inputs of one call contribute to ---- */
+/* ---- gradients to which two inputs of one call contribute ---- */
 
-/* grad += part, by the forward kernel of Add, in place. Kernels are not asked to write one
- * buffer through two inputs: which they write first is theirs. */
-static int add_sum(struct maker *m, uint32_t node, uint32_t time, uint32_t value,
+/* grad += part, with the forward kernel of Add in place. A backward kernel must not write one
+ * buffer through two inputs, because the order of its writes is not defined. */
+static int add_sum(struct call_builder *m, uint32_t node, uint32_t time, uint32_t value,
                    struct tensor *part)
 {
     struct plan *p = m->p;
     const struct op_def *def = op_find(NULL, "Add", GRAPH_OPSET_MIN);
     struct plan_call *call = new_call(p, node, time);
     const struct tensor **io = arena_array(&p->mem, 3, sizeof(*io));
-    struct tensor out = { 0 }, wide = *part; /* infer knows float32 only */
+    struct tensor out = { 0 }, wide = *part; /* infer supports only float32 */
     const struct tensor *like[] = { &wide, &wide };
     struct op_infer f = { .def = def,
                           .node = "(gradient sum)",
@@ -393,17 +398,18 @@ static struct tensor *temporary_grad(struct plan *p, uint32_t value, uint32_t ti
     return t;
 }
 
-/* Where input k's gradient goes. A parameter's gradient, or one of a value with several readers,
- * is written by the first of them and added to by the others. */
-static struct tensor *leaving(struct maker *m, const struct plan_node *n, uint32_t k,
-                              struct plan_call *call, bool *apart)
+/* The tensor that receives the gradient of input k. The gradient of a parameter, or of a value with
+ * several readers, is written by the first of them, and the others add to it. *is_temporary: the
+ * call writes a temporary tensor, which is then added. */
+static struct tensor *input_grad(struct call_builder *m, const struct plan_node *n, uint32_t k,
+                                 struct plan_call *call, bool *is_temporary)
 {
     struct plan *p = m->p;
     uint32_t root = p->values.at[n->in[k]].grad_root;
-    bool twice = m->given[root] == call->node + 1;
+    bool twice = m->last_writer[root] == call->node + 1;
 
-    *apart = twice || (p->values.at[root].grad_written && k >= 31);
-    if (*apart)
+    *is_temporary = twice || (p->values.at[root].grad_written && k >= 31);
+    if (*is_temporary)
         return temporary_grad(p, n->in[k], call->time);
     if (p->values.at[root].grad_written)
         call->call.din_add |= OP_IN(k);
@@ -426,33 +432,35 @@ static struct tensor *statistic_at(struct plan *p, struct plan_call *call, uint3
     return t;
 }
 
-static int add_leaving(struct maker *m, const struct plan_node *n, struct plan_call *call)
+static int add_input_grads(struct call_builder *m, const struct plan_node *n,
+                           struct plan_call *call)
 {
     struct plan *p = m->p;
     struct tensor **din = arena_array(&p->mem, n->n_in, sizeof(*din));
-    bool *apart = arena_array(&p->mem, n->n_in, sizeof(*apart));
+    bool *is_temporary = arena_array(&p->mem, n->n_in, sizeof(*is_temporary));
     uint32_t k;
     int rc = 0;
 
-    if (din == NULL || apart == NULL)
+    if (din == NULL || is_temporary == NULL)
         return plan_no_memory(m->err);
     call->call.din = (const struct tensor *const *)din;
     for (k = 0; k < n->n_in; k++) {
-        bool stat = plan_wants_stat(p, n, k);
+        bool stat = plan_needs_stat(p, n, k);
 
-        if (!stat && !plan_wants_grad(p, n, k))
+        if (!stat && !plan_needs_grad(p, n, k))
             continue;
-        din[k] = stat ? statistic_at(p, call, n->in[k], k) : leaving(m, n, k, call, &apart[k]);
+        din[k] =
+            stat ? statistic_at(p, call, n->in[k], k) : input_grad(m, n, k, call, &is_temporary[k]);
         if (din[k] == NULL)
             return plan_no_memory(m->err);
-        m->given[p->values.at[n->in[k]].grad_root] = call->node + 1;
+        m->last_writer[p->values.at[n->in[k]].grad_root] = call->node + 1;
     }
     if (!VEC_PUSH(p->backward, call))
         return plan_no_memory(m->err);
     for (k = 0; k < n->n_in && rc == 0; k++) {
         const struct plan_value *root;
 
-        if (apart[k])
+        if (is_temporary[k])
             rc = add_sum(m, call->node, call->time, n->in[k], din[k]);
         root = din[k] != NULL ? &p->values.at[p->values.at[n->in[k]].grad_root] : NULL;
         if (root != NULL && root->kind == PLAN_PARAM)
@@ -461,7 +469,7 @@ static int add_leaving(struct maker *m, const struct plan_node *n, struct plan_c
     return rc;
 }
 
-static int add_backward(struct maker *m, uint32_t node)
+static int add_backward(struct call_builder *m, uint32_t node)
 {
     struct plan *p = m->p;
     const struct plan_node *n = &p->nodes.at[node];
@@ -471,17 +479,17 @@ static int add_backward(struct maker *m, uint32_t node)
         return plan_no_memory(m->err);
     call->kernel = n->kernels->bwd;
     call->call.rows = rows_of(p, n);
-    if (!add_values_read(p, n, call) || !add_arriving(p, n, call) || !add_areas(p, call))
+    if (!add_values_read(p, n, call) || !add_output_grads(p, n, call) || !add_memory(p, call))
         return plan_no_memory(m->err);
-    return add_leaving(m, n, call);
+    return add_input_grads(m, n, call);
 }
 
-/* ---- what is ready when ---- */
+/* ---- ranges of final gradients ---- */
 
-/* Parameters are final in about the order of the arena; a range is handed out when everything
- * before it is. No range has both tables and others. Those that no gradient reaches are zero from
- * the start. */
-static int add_ready(struct maker *m)
+/* Gradients of parameters become final approximately in the order of the arena. A range is reported
+ * after all ranges before it. No range contains both tables and others. Parameters without a
+ * gradient are zero from the start. */
+static int add_ready(struct call_builder *m)
 {
     struct plan *p = m->p;
     const struct graph *g = p->g;
@@ -508,7 +516,7 @@ static int add_ready(struct maker *m)
     return 0;
 }
 
-/* ---- the whole ---- */
+/* ---- the pass ---- */
 
 static void find_read(struct plan *p)
 {
@@ -534,8 +542,8 @@ static void find_read(struct plan *p)
     }
 }
 
-/* What outlives the calls that use it. */
-static int hold(struct plan *p, struct err *err)
+/* Extends the lifetime of values that are read after the calls. */
+static int extend_final_lifetimes(struct plan *p, struct err *err)
 {
     size_t i;
     uint32_t k;
@@ -549,7 +557,7 @@ static int hold(struct plan *p, struct err *err)
             value_at(p, (uint32_t)i, end_of_time(p)) == NULL)
             return plan_no_memory(err);
     }
-    /* Loss and metrics are picked up when forward ends. */
+    /* Loss and weight are read at the end of forward, metrics at the end of the plan. */
     if (p->loss_value != GRAPH_NONE && value_at(p, p->loss_value, (uint32_t)p->nodes.n) == NULL)
         return plan_no_memory(err);
     if (p->loss_weight != GRAPH_NONE && value_at(p, p->loss_weight, (uint32_t)p->nodes.n) == NULL)
@@ -570,7 +578,7 @@ static bool is_called(const struct plan *p, uint32_t node)
     return !p->nodes.at[node].is_alias && !plan_is_empty(p, &p->nodes.at[node]);
 }
 
-static int make_calls(struct maker *m)
+static int make_calls(struct call_builder *m)
 {
     struct plan *p = m->p;
     uint32_t i;
@@ -587,28 +595,28 @@ static int make_calls(struct maker *m)
         if (p->nodes.at[i].runs_bwd)
             rc = add_backward(m, i);
     if (rc == 0)
-        rc = hold(p, m->err);
+        rc = extend_final_lifetimes(p, m->err);
     return rc == 0 && p->purpose == PLAN_TRAIN ? add_ready(m) : rc;
 }
 
 int plan_calls(struct plan *p, struct err *err)
 {
     struct arena mem = { 0 };
-    struct maker m = { .p = p, .err = err };
+    struct call_builder m = { .p = p, .err = err };
     uint32_t i;
     int rc;
 
     m.final = arena_array(&mem, p->g->n_params, sizeof(*m.final));
-    m.given = arena_array(&mem, p->values.n, sizeof(*m.given));
+    m.last_writer = arena_array(&mem, p->values.n, sizeof(*m.last_writer));
     p->rows = arena_array(&p->mem, p->g->n_tables, sizeof(*p->rows));
     p->loss_grad = (struct tensor){ .dtype = TENSOR_F32, .data = (void *)(uintptr_t)&one };
-    if (m.final == NULL || m.given == NULL || p->rows == NULL) {
+    if (m.final == NULL || m.last_writer == NULL || p->rows == NULL) {
         arena_fini(&mem);
         return plan_no_memory(err);
     }
     for (i = 0; i < p->g->n_params; i++)
         m.final[i] = GRAPH_NONE;
-    rc = p->there.cuda == NULL || bind_at(p, PLAN_CONSTANTS, &p->loss_grad.data, 0, GRAPH_NONE)
+    rc = p->device.cuda == NULL || bind_at(p, PLAN_CONSTANTS, &p->loss_grad.data, 0, GRAPH_NONE)
              ? make_calls(&m)
              : plan_no_memory(err);
     arena_fini(&mem);

@@ -1,9 +1,9 @@
-/* plan_control.c - If, Loop and Scan become the nodes that they stand for.
+/* plan_control.c - expands If, Loop and Scan into the nodes of their bodies.
  *
- * At this time every shape is settled and everything that follows from shapes is a constant, so a
- * condition or a number of turns that does not depend on data is known. The branch that is taken,
- * or as many copies of the body as there are turns, take the place of the node. What a turn stacks
- * gets an axis in front and is concatenated; what Scan walks along is split. */
+ * Shapes, and all values that depend only on shapes, are known at this time, so conditions and
+ * iteration counts that do not depend on data are known. The node is replaced by the selected
+ * branch, or by one copy of the body per iteration. Scan outputs get a leading axis per iteration
+ * and are concatenated; scan inputs are split. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -11,17 +11,17 @@
 #include "base/err.h"
 #include "graph/plan_priv.h"
 
-enum { TURNS_MAX = 65536 /* in a plan */ };
+enum { ITERATIONS_MAX = 65536 /* limit per plan */ };
 
 static int not_known(const struct graph_node *n, const char *what, struct err *err)
 {
     return err_set(
         err, ERR_UNSUPPORTED,
-        "%s '%s': %s depends on the data; supported is what is known once the shapes are",
+        "%s '%s': %s depends on the data; expected a value that is known once the shapes are",
         n->def->name, n->name, what);
 }
 
-/* The one number that a value holds; false: it is not known, or of another type. */
+/* Reads the single number of a value. Returns false if it is not known or has another type. */
 static bool known(const struct plan *p, uint32_t value, enum tensor_dtype dtype, int64_t *out)
 {
     const struct plan_value *v;
@@ -41,7 +41,7 @@ static uint32_t mapped(const struct plan_builder *b, uint32_t value)
     return value != GRAPH_NONE ? b->map[value] : GRAPH_NONE;
 }
 
-/* The nodes of a body, once. */
+/* Adds the nodes of a body once. */
 static int add_body(struct plan_builder *b, const struct graph_node *from,
                     const struct graph_body *body, struct err *err)
 {
@@ -49,19 +49,20 @@ static int add_body(struct plan_builder *b, const struct graph_node *from,
     uint32_t i;
     int rc = 0;
 
-    if (p->n_turns++ == TURNS_MAX)
-        return err_set(err, ERR_UNSUPPORTED, "%s '%s': more than %d turns in all to take apart",
-                       from->def->name, from->name, TURNS_MAX);
+    if (p->n_expanded++ == ITERATIONS_MAX)
+        return err_set(err, ERR_UNSUPPORTED, "%s '%s': expanding the loops needs more than %d iterations",
+                       from->def->name, from->name, ITERATIONS_MAX);
     for (i = 0; i < body->n_nodes && rc == 0; i++)
         rc = plan_add_graph_node(b, &body->nodes[i], err);
     if (rc == 0 && p->nodes.n > GRAPH_MAX_NODES)
         rc = err_set(err, ERR_UNSUPPORTED,
-                     "%s '%s': taken apart, the graph has more than the %d nodes there may be",
+                     "%s '%s': the expanded graph has more than %d nodes, which is the limit",
                      from->def->name, from->name, GRAPH_MAX_NODES);
     return rc;
 }
 
-static int settle_axis(const struct graph_node *from, int64_t *axis, uint32_t rank, struct err *err)
+static int normalize_axis(const struct graph_node *from, int64_t *axis, uint32_t rank,
+                          struct err *err)
 {
     if (*axis < -(int64_t)rank || *axis >= (int64_t)rank)
         return err_set(err, ERR_INPUT,
@@ -71,9 +72,9 @@ static int settle_axis(const struct graph_node *from, int64_t *axis, uint32_t ra
     return 0;
 }
 
-/* The parts [n], one from each turn, along a new axis. */
-static int stack(struct plan_builder *b, const struct graph_node *from, uint32_t to,
-                 uint32_t *parts, uint32_t n, int64_t axis, bool backwards, struct err *err)
+/* Concatenates the parts [n], one from each iteration, along a new axis. */
+static int stack_parts(struct plan_builder *b, const struct graph_node *from, uint32_t to,
+                       uint32_t *parts, uint32_t n, int64_t axis, bool backwards, struct err *err)
 {
     struct plan *p = b->p;
     const char *name = p->g->values[to].name;
@@ -83,12 +84,12 @@ static int stack(struct plan_builder *b, const struct graph_node *from, uint32_t
     int rc;
 
     if (n == 0)
-        return err_set(err, ERR_UNSUPPORTED, "%s '%s' makes no turn, so that '%s' is empty",
+        return err_set(err, ERR_UNSUPPORTED, "%s '%s' runs 0 iterations; its output '%s' would be empty",
                        from->def->name, from->name, name);
     for (i = 0; i < n; i++)
         if (plan_is_sequence(parts[i]))
             return plan_refuse_sequence(from, name, err);
-    rc = settle_axis(from, &axis, p->values.at[parts[0]].tensor.shape.rank + 1, err);
+    rc = normalize_axis(from, &axis, p->values.at[parts[0]].tensor.shape.rank + 1, err);
     if (rc == 0 && axis == 0 && !backwards)
         rc = plan_bags(p, name, parts, n, true, &b->map[to], &done, err);
     if (done)
@@ -107,7 +108,7 @@ static int stack(struct plan_builder *b, const struct graph_node *from, uint32_t
 
 /* ---- If ---- */
 
-static int take_branch(struct plan_builder *b, const struct graph_node *from, struct err *err)
+static int expand_branch(struct plan_builder *b, const struct graph_node *from, struct err *err)
 {
     const struct graph_body *body;
     int64_t condition;
@@ -126,27 +127,27 @@ static int take_branch(struct plan_builder *b, const struct graph_node *from, st
 
 /* ---- Loop and Scan ---- */
 
-struct turns {
+struct iterations {
     uint32_t n, cap;
-    uint32_t n_carried, n_stacked; /* values that go round; that are kept of every turn */
-    uint32_t first_out;            /* body outputs in front of those that go round */
-    uint32_t *stacked;             /* [n_stacked][cap] */
+    uint32_t n_carried, n_stacked; /* loop-carried values; scan outputs */
+    uint32_t first_out;            /* number of body outputs before the loop-carried values */
+    uint32_t *stacked;             /* [n_stacked][cap] values of the scan outputs */
 };
 
-static int open_turns(struct plan_builder *b, const struct graph_node *from, uint32_t first_out,
-                      uint32_t cap, struct turns *t, struct err *err)
+static int init_iterations(struct plan_builder *b, const struct graph_node *from,
+                           uint32_t first_out, uint32_t cap, struct iterations *t, struct err *err)
 {
     t->first_out = first_out;
-    t->n_carried = graph_carried(from);
+    t->n_carried = graph_n_carried(from);
     t->n_stacked = from->bodies[0].n_out - first_out - t->n_carried;
     t->cap = cap;
     t->stacked = arena_array(&b->p->mem, (size_t)t->n_stacked * cap, sizeof(*t->stacked));
     return t->stacked != NULL ? 0 : plan_no_memory(err);
 }
 
-/* One turn; its results become the inputs of the next. */
-static int add_turn(struct plan_builder *b, const struct graph_node *from, uint32_t first_in,
-                    struct turns *t, struct err *err)
+/* Adds one iteration; its loop-carried results become the inputs of the next. */
+static int add_iteration(struct plan_builder *b, const struct graph_node *from, uint32_t first_in,
+                         struct iterations *t, struct err *err)
 {
     const struct graph_body *body = &from->bodies[0];
     uint32_t *next, i;
@@ -159,7 +160,8 @@ static int add_turn(struct plan_builder *b, const struct graph_node *from, uint3
         return plan_no_memory(err);
     for (i = 0; i < t->n_stacked; i++)
         t->stacked[(size_t)i * t->cap + t->n] = b->map[body->out[t->first_out + t->n_carried + i]];
-    for (i = 0; i < t->n_carried; i++) /* all read before any is written: they may change places */
+    for (i = 0; i < t->n_carried; i++) /* all are read before one is written: they may be
+                                          permuted */
         next[i] = b->map[body->out[t->first_out + i]];
     for (i = 0; i < t->n_carried; i++)
         b->map[body->in[first_in + i]] = next[i];
@@ -167,8 +169,8 @@ static int add_turn(struct plan_builder *b, const struct graph_node *from, uint3
     return 0;
 }
 
-static int enter(struct plan_builder *b, const struct graph_node *from, uint32_t first_in,
-                 const struct turns *t, struct err *err)
+static int set_loop_inputs(struct plan_builder *b, const struct graph_node *from, uint32_t first_in,
+                           const struct iterations *t, struct err *err)
 {
     uint32_t i;
 
@@ -184,8 +186,8 @@ static int enter(struct plan_builder *b, const struct graph_node *from, uint32_t
     return 0;
 }
 
-static void leave(struct plan_builder *b, const struct graph_node *from, uint32_t first_in,
-                  const struct turns *t)
+static void set_loop_outputs(struct plan_builder *b, const struct graph_node *from,
+                             uint32_t first_in, const struct iterations *t)
 {
     uint32_t i;
 
@@ -194,64 +196,65 @@ static void leave(struct plan_builder *b, const struct graph_node *from, uint32_
             b->map[from->out[i]] = b->map[from->bodies[0].in[first_in + i]];
 }
 
-/* Turns of a Loop that has no condition of its own, or until that is false. */
-static int turn_loop(struct plan_builder *b, const struct graph_node *from, int64_t trips,
-                     struct turns *t, struct err *err)
+/* Adds iterations of a Loop until the trip count is reached or its condition is false. */
+static int iterate_loop(struct plan_builder *b, const struct graph_node *from, int64_t trips,
+                        struct iterations *t, struct err *err)
 {
     const struct graph_body *body = &from->bodies[0];
     struct plan *p = b->p;
-    int64_t go = 1;
+    int64_t condition_holds = 1;
     int rc = 0;
 
     if (from->n_in > 1 && from->in[1] != GRAPH_NONE &&
-        !known(p, mapped(b, from->in[1]), TENSOR_BOOL, &go))
+        !known(p, mapped(b, from->in[1]), TENSOR_BOOL, &condition_holds))
         return not_known(from, "its condition", err);
-    while (rc == 0 && go && (int64_t)t->n < trips) {
+    while (rc == 0 && condition_holds && (int64_t)t->n < trips) {
         static uint8_t yes = 1;
         const struct tensor condition = { .dtype = TENSOR_BOOL, .data = &yes };
-        const int64_t turn = t->n;
+        const int64_t iteration = t->n;
 
         if (t->n == t->cap)
-            return err_set(err, ERR_UNSUPPORTED, "Loop '%s' makes more than %d turns", from->name,
-                           TURNS_MAX);
-        b->map[body->in[0]] = plan_add_ints(p, "(turn)", &turn, 0);
+            return err_set(err, ERR_UNSUPPORTED, "Loop '%s' runs more than %d iterations", from->name,
+                           ITERATIONS_MAX);
+        b->map[body->in[0]] = plan_add_ints(p, "(iteration)", &iteration, 0);
         b->map[body->in[1]] = plan_add_value(p, "(condition)", PLAN_CONST, 0, &condition);
         if (b->map[body->in[0]] == GRAPH_NONE || b->map[body->in[1]] == GRAPH_NONE)
             return plan_no_memory(err);
-        rc = add_turn(b, from, 2, t, err);
-        if (rc == 0 && !known(p, b->map[body->out[0]], TENSOR_BOOL, &go))
-            rc = not_known(from, "when it ends", err);
+        rc = add_iteration(b, from, 2, t, err);
+        if (rc == 0 && !known(p, b->map[body->out[0]], TENSOR_BOOL, &condition_holds))
+            rc = not_known(from, "the condition of its body", err);
     }
     return rc;
 }
 
 static int unroll_loop(struct plan_builder *b, const struct graph_node *from, struct err *err)
 {
-    struct turns t = { 0 };
+    struct iterations t = { 0 };
     int64_t trips = INT64_MAX;
     uint32_t i;
     int rc;
 
     if (from->n_in > 0 && from->in[0] != GRAPH_NONE &&
         !known(b->p, mapped(b, from->in[0]), TENSOR_I64, &trips))
-        return not_known(from, "its number of turns", err);
-    rc = open_turns(b, from, 1, trips < TURNS_MAX ? (uint32_t)(trips > 0 ? trips : 0) : TURNS_MAX,
-                    &t, err);
+        return not_known(from, "its trip count", err);
+    rc = init_iterations(
+        b, from, 1, trips < ITERATIONS_MAX ? (uint32_t)(trips > 0 ? trips : 0) : ITERATIONS_MAX, &t,
+        err);
     if (rc == 0)
-        rc = enter(b, from, 2, &t, err);
+        rc = set_loop_inputs(b, from, 2, &t, err);
     if (rc == 0)
-        rc = turn_loop(b, from, trips, &t, err);
+        rc = iterate_loop(b, from, trips, &t, err);
     if (rc < 0)
         return rc;
-    leave(b, from, 2, &t);
+    set_loop_outputs(b, from, 2, &t);
     for (i = 0; i < t.n_stacked && t.n_carried + i < from->n_out && rc == 0; i++)
         if (from->out[t.n_carried + i] != GRAPH_NONE)
-            rc = stack(b, from, from->out[t.n_carried + i], t.stacked + (size_t)i * t.cap, t.n, 0,
-                       false, err);
+            rc = stack_parts(b, from, from->out[t.n_carried + i], t.stacked + (size_t)i * t.cap,
+                             t.n, 0, false, err);
     return rc;
 }
 
-/* Element i of a list attribute; what is not there is 0. */
+/* Element i of a list attribute; 0 if it is absent. */
 static int64_t attr_at(const struct graph_node *from, const char *name, uint32_t i)
 {
     uint32_t k;
@@ -263,10 +266,10 @@ static int64_t attr_at(const struct graph_node *from, const char *name, uint32_t
     return 0;
 }
 
-/* Scan input i as n parts without their axis, in the order of the turns. (Split: its backward
- * writes the gradient once, a Slice for each turn would do so n times.) */
-static int cut(struct plan_builder *b, const struct graph_node *from, uint32_t i, uint32_t first,
-               uint32_t n, uint32_t *parts, struct err *err)
+/* Splits scan input i into n parts without the scan axis, in the order of the iterations. (A Split
+ * writes its gradient once in backward; one Slice per iteration would write it n times.) */
+static int split_scan_input(struct plan_builder *b, const struct graph_node *from, uint32_t i,
+                            uint32_t first, uint32_t n, uint32_t *parts, struct err *err)
 {
     struct plan *p = b->p;
     uint32_t value = mapped(b, from->in[first + i]), k;
@@ -278,7 +281,7 @@ static int cut(struct plan_builder *b, const struct graph_node *from, uint32_t i
     if (sizes == NULL)
         return plan_no_memory(err);
     attr.i = attr_at(from, "scan_input_axes", i);
-    rc = settle_axis(from, &attr.i, p->values.at[value].tensor.shape.rank, err);
+    rc = normalize_axis(from, &attr.i, p->values.at[value].tensor.shape.rank, err);
     if (rc < 0)
         return rc;
     for (k = 0; k < n; k++)
@@ -298,7 +301,7 @@ static int cut(struct plan_builder *b, const struct graph_node *from, uint32_t i
     return rc;
 }
 
-/* The common length of what is walked along. */
+/* The common length of the scan inputs. */
 static int scan_length(struct plan_builder *b, const struct graph_node *from, uint32_t first,
                        uint32_t *out, struct err *err)
 {
@@ -316,14 +319,14 @@ static int scan_length(struct plan_builder *b, const struct graph_node *from, ui
         if (plan_is_sequence(mapped(b, from->in[first + i])))
             return plan_refuse_sequence(from, b->p->g->values[from->in[first + i]].name, err);
         s = &b->p->values.at[mapped(b, from->in[first + i])].tensor.shape;
-        rc = settle_axis(from, &axis, s->rank, err);
+        rc = normalize_axis(from, &axis, s->rank, err);
         if (rc < 0)
             return rc;
-        if (s->dim[axis] > TURNS_MAX || (i > 0 && s->dim[axis] != (int64_t)*out))
+        if (s->dim[axis] > ITERATIONS_MAX || (i > 0 && s->dim[axis] != (int64_t)*out))
             return err_set(err, ERR_UNSUPPORTED,
-                           "Scan '%s' walks along %" PRId64 " elements of input %" PRIu32
-                           "; expected as many for each, and at most %d",
-                           from->name, s->dim[axis], first + i, TURNS_MAX);
+                           "Scan '%s' has %" PRId64 " elements along the scan axis of input %" PRIu32
+                           "; expected the same number for each input, and at most %d",
+                           from->name, s->dim[axis], first + i, ITERATIONS_MAX);
         *out = (uint32_t)s->dim[axis];
     }
     return 0;
@@ -332,42 +335,42 @@ static int scan_length(struct plan_builder *b, const struct graph_node *from, ui
 static int unroll_scan(struct plan_builder *b, const struct graph_node *from, struct err *err)
 {
     const struct graph_body *body = &from->bodies[0];
-    uint32_t first = graph_carried(from), n_scanned = from->n_in - first, length, i, turn;
-    struct turns t = { 0 };
+    uint32_t first = graph_n_carried(from), n_scanned = from->n_in - first, length, i, iteration;
+    struct iterations t = { 0 };
     uint32_t *parts;
     int rc = scan_length(b, from, first, &length, err);
 
     if (rc == 0)
-        rc = open_turns(b, from, 0, length, &t, err);
+        rc = init_iterations(b, from, 0, length, &t, err);
     if (rc == 0)
-        rc = enter(b, from, 0, &t, err);
+        rc = set_loop_inputs(b, from, 0, &t, err);
     if (rc < 0)
         return rc;
     parts = arena_array(&b->p->mem, (size_t)n_scanned * length, sizeof(*parts));
     if (parts == NULL)
         return plan_no_memory(err);
     for (i = 0; i < n_scanned && length > 0 && rc == 0; i++)
-        rc = cut(b, from, i, first, length, parts + (size_t)i * length, err);
-    for (turn = 0; turn < length && rc == 0; turn++) {
+        rc = split_scan_input(b, from, i, first, length, parts + (size_t)i * length, err);
+    for (iteration = 0; iteration < length && rc == 0; iteration++) {
         for (i = 0; i < n_scanned; i++)
-            b->map[body->in[first + i]] = parts[(size_t)i * length + turn];
-        rc = add_turn(b, from, 0, &t, err);
+            b->map[body->in[first + i]] = parts[(size_t)i * length + iteration];
+        rc = add_iteration(b, from, 0, &t, err);
     }
     if (rc < 0)
         return rc;
-    leave(b, from, 0, &t);
+    set_loop_outputs(b, from, 0, &t);
     for (i = 0; i < t.n_stacked && t.n_carried + i < from->n_out && rc == 0; i++)
         if (from->out[t.n_carried + i] != GRAPH_NONE)
-            rc = stack(b, from, from->out[t.n_carried + i], t.stacked + (size_t)i * t.cap, t.n,
-                       attr_at(from, "scan_output_axes", i),
-                       attr_at(from, "scan_output_directions", i) == 1, err);
+            rc = stack_parts(b, from, from->out[t.n_carried + i], t.stacked + (size_t)i * t.cap,
+                             t.n, attr_at(from, "scan_output_axes", i),
+                             attr_at(from, "scan_output_directions", i) == 1, err);
     return rc;
 }
 
 int plan_control(struct plan_builder *b, const struct graph_node *from, struct err *err)
 {
     if (from->n_bodies == 2)
-        return take_branch(b, from, err);
+        return expand_branch(b, from, err);
     return strcmp(from->def->name, "Loop") == 0 ? unroll_loop(b, from, err)
                                                 : unroll_scan(b, from, err);
 }

@@ -1,11 +1,12 @@
 /* plan_double.c - float64 in formulas.
  *
- * Exporters write scalars of a formula (the scale of an attention, an epsilon) as float64 constants,
- * compute with them and cast the result to float32. The rows have no kernels for float64: a node
- * whose inputs are all known while planning is computed here, in float64, as NumPy and ONNX Runtime
- * do. Rows that move numbers without computing (Cast, Reshape, Concat, Gather, Where) take float64
- * themselves. Every other node that reads float64 is refused, with a remedy: an activation in
- * float64 would have to be computed in float32, and a gradient does not pass through the Cast. */
+ * Exporters write scalars of a formula (the scale of an attention, an epsilon) as float64
+ * constants, compute with them and cast the result to float32. The rows have no kernels for
+ * float64, so a node whose inputs are all known while planning is computed here in float64, as
+ * NumPy and ONNX Runtime do. Rows that move numbers without computing (Cast, Reshape, Concat,
+ * Gather, Where) support float64 themselves. Every other node that reads float64 is refused, with a
+ * remedy: an activation in float64 would have to be computed in float32, and a gradient does not
+ * pass through the Cast. */
 #include <math.h>
 #include <string.h>
 
@@ -27,7 +28,7 @@ static double add(double a, double b) { return a + b; }
 static double sub(double a, double b) { return a - b; }
 static double mul(double a, double b) { return a * b; }
 static double divide(double a, double b) { return a / b; }
-/* A NaN on either side is the result, as in NumPy. */
+/* If either operand is NaN, the result is NaN, as in NumPy. */
 static double greatest(double a, double b) { return a > b || a != a ? a : b; }
 static double least(double a, double b) { return a < b || a != a ? a : b; }
 static double equal(double a, double b) { return a == b; }
@@ -38,8 +39,9 @@ static double less_or_equal(double a, double b) { return a <= b; }
 
 static const struct {
     const char *op;
-    unary_fn *unary;   /* of one input, or */
-    binary_fn *binary; /* of two inputs; of a list from the left, where the row takes one */
+    unary_fn *unary;   /* function of one input, or NULL */
+    binary_fn *binary; /* function of two inputs, or NULL; applied to a list from left to right if
+                          the row has one */
 } functions[] = {
     { "Neg", negate, NULL },
     { "Abs", fabs, NULL },
@@ -83,7 +85,7 @@ static bool reads_double(const struct plan *p, const struct plan_node *n)
     return false;
 }
 
-/* COUNT_OF(functions): not one of them, or an input is not known. */
+/* COUNT_OF(functions): the op is not among them, or an input is not known. */
 static size_t function_of(const struct plan *p, const struct plan_node *n)
 {
     size_t f = 0;
@@ -108,23 +110,23 @@ bool plan_folds_double(const struct plan *p, const struct plan_node *n)
 int plan_infer_double(const struct plan_node *n, struct op_infer *f, struct err *err)
 {
     const struct tensor *const *in = f->in;
-    const struct tensor **stand_in = arena_array(f->mem, f->n_in, sizeof(*stand_in));
+    const struct tensor **float_inputs = arena_array(f->mem, f->n_in, sizeof(*float_inputs));
     struct tensor *copy = arena_array(f->mem, f->n_in, sizeof(*copy));
     uint32_t i;
     int rc;
 
-    if (stand_in == NULL || copy == NULL)
+    if (float_inputs == NULL || copy == NULL)
         return plan_no_memory(err);
-    for (i = 0; i < f->n_in; i++) { /* the row sees float32 inputs of which nothing is known */
+    for (i = 0; i < f->n_in; i++) { /* the row gets float32 inputs without known values */
         copy[i] = *in[i];
-        stand_in[i] = in[i];
+        float_inputs[i] = in[i];
         if (in[i]->dtype != TENSOR_F64 && in[i]->dtype != TENSOR_F32)
             continue;
         copy[i].dtype = TENSOR_F32;
         copy[i].data = NULL;
-        stand_in[i] = &copy[i];
+        float_inputs[i] = &copy[i];
     }
-    f->in = stand_in;
+    f->in = float_inputs;
     rc = n->def->infer(f, err);
     f->in = in;
     /* Pow has the type of its base; all others have one type of operands. */
@@ -151,7 +153,7 @@ int plan_check_double(const struct plan *p, const struct plan_node *n, struct er
 {
     const struct tensor *x, *y;
 
-    if (plan_folds_double(p, n)) /* no kernel computes it later */
+    if (plan_folds_double(p, n)) /* no kernel can compute it later */
         return err_set(err, ERR_UNSUPPORTED,
                        "%s '%s': its float64 operands are too large to be computed while planning; "
                        "export the model after model.float()",
@@ -164,7 +166,7 @@ int plan_check_double(const struct plan *p, const struct plan_node *n, struct er
     if (x->dtype != TENSOR_F32 || y->dtype != TENSOR_F64)
         return 0;
     return err_set(err, ERR_UNSUPPORTED,
-                   "%s '%s' makes float64 of '%s', which is computed in float32; float64 is "
+                   "%s '%s' converts '%s', which is computed in float32, to float64; float64 is "
                    "supported for constants of a formula only: remove .double() or torch.float64 "
                    "from the module, or export it after model.float()",
                    n->def->name, n->name, p->values.at[n->in[0]].name);
@@ -179,7 +181,7 @@ static double load(const struct tensor *t, size_t i)
     case TENSOR_F32: return (double)((const float *)t->data)[i];
     case TENSOR_I64: return (double)((const int64_t *)t->data)[i];
     case TENSOR_I32: return (double)((const int32_t *)t->data)[i];
-    default: return (double)((const uint8_t *)t->data)[i]; /* infer took no other type */
+    default: return (double)((const uint8_t *)t->data)[i]; /* infer accepts no other type */
     }
 }
 
@@ -190,10 +192,10 @@ static void store(const struct tensor *t, size_t i, double v)
     else if (t->dtype == TENSOR_F32)
         ((float *)t->data)[i] = (float)v;
     else
-        ((uint8_t *)t->data)[i] = v != 0; /* comparisons */
+        ((uint8_t *)t->data)[i] = v != 0; /* result of a comparison */
 }
 
-/* Element of `in` that broadcasting puts at element i of `out`. */
+/* The element of `in` that broadcasting maps to element i of `out`. */
 static size_t source_of(const struct shape *in, const struct shape *out, size_t i)
 {
     size_t at = 0, step = 1;

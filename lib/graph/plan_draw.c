@@ -1,11 +1,11 @@
-/* plan_draw.c - random numbers that all samples of a batch would share.
+/* plan_draw.c - detects random numbers that all samples of a batch would share.
  *
- * RandomNormal and RandomUniform state a shape of fixed numbers, and PyTorch's current exporter writes the
- * Like forms of a constant (graph_node.draws_fixed). A module that draws one tensor for each sample,
- * exported with a batch of 1, has the 1 of that batch in the shape; broadcasting then gives every sample
- * the same draw, and nothing in the result shows it. A plan that has
- * samples refuses an op that broadcasts such a tensor over them. A draw without a dimension of the batch
- * ([5] added to [n, 5]) is shared by the module's own shapes and stays. */
+ * RandomNormal and RandomUniform have a fixed shape, and PyTorch's current exporter writes the Like
+ * forms of a constant (graph_node.draws_fixed). A module that draws one tensor per sample, exported
+ * with a batch of 1, has this 1 in the shape. Broadcasting then gives every sample the same
+ * numbers, which is not visible in the result. A plan with samples therefore refuses an op that
+ * broadcasts such a tensor over them. A draw without a batch dimension ([5] added to [n, 5]) is
+ * shared according to the shapes of the module and is accepted. */
 #include <string.h>
 
 #include "base/err.h"
@@ -19,7 +19,7 @@ static bool is_among(const struct plan_node *n, const char *const *names)
     return false;
 }
 
-/* Element by element, with broadcasting. */
+/* Ops that work element by element with broadcasting. */
 static bool broadcasts(const struct plan_node *n)
 {
     static const char *const names[] = { "Add",   "Sub",     "Mul", "Div",  "Pow",         "Max",
@@ -30,7 +30,7 @@ static bool broadcasts(const struct plan_node *n)
     return is_among(n, names);
 }
 
-/* A file that says at its inputs that it is for single samples gets what it says. */
+/* If an input of the file has a batch of 1 and the plan has too, sharing is intended. */
 static bool is_for_one_sample(const struct plan *p)
 {
     const struct graph *g = p->g;
@@ -42,7 +42,7 @@ static bool is_for_one_sample(const struct plan *p)
     return false;
 }
 
-/* Is a value that holds the samples of the batch one by one among the inputs? */
+/* Returns whether an input enumerates the samples of the batch along axis 0. */
 static bool reads_samples(const struct plan *p, const struct plan_node *n, uint32_t rank)
 {
     uint32_t i;
@@ -72,7 +72,7 @@ static int refuse(const struct plan_node *n, const struct plan_value *draw, stru
                    shape_print(&draw->tensor.shape, shape, sizeof(shape)));
 }
 
-int plan_follow_draws(struct plan *p, const struct plan_node *n, struct err *err)
+int plan_track_draws(struct plan *p, const struct plan_node *n, struct err *err)
 {
     const char *of = NULL;
     uint32_t i;

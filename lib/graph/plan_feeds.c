@@ -1,4 +1,5 @@
-/* plan_feeds.c - what is written before every call: graph inputs, targets, sample weights. */
+/* plan_feeds.c - the inputs that the caller writes before every call: graph inputs, targets, sample
+ * weights. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +13,7 @@ static const char *source_of(const struct plan_feed *feed)
     return feed->source != NULL ? feed->source : feed->name;
 }
 
-/* The shape in memory. */
+/* The shape in memory, including the batch dimension. */
 static int whole_shape(const struct plan_builder *b, const struct plan_feed *feed,
                        struct shape *out, struct err *err)
 {
@@ -49,8 +50,9 @@ static bool is_list_of_ints(const struct graph_io *io)
     return (io->dtype == TENSOR_I64 || io->dtype == TENSOR_I32) && io->has_shape && io->shape.rank == 1;
 }
 
-/* What to do about an input whose shape does not fit, if it may belong to an EmbeddingBag with offsets: exporters
- * write that as a Loop over the bags, with two lists of integers as inputs. "": it does not. */
+/* The remedy for an input whose shape does not match and that may belong to an EmbeddingBag with
+ * offsets: exporters write that as a Loop over the bags, with two lists of integers as inputs. "":
+ * it does not. */
 static const char *bag_hint(const struct graph *g, const struct graph_io *io)
 {
     uint32_t lists = 0, loops = 0, i;
@@ -78,12 +80,12 @@ static int shape_mismatch(const struct plan_builder *b, const struct plan_feed *
                        io->name, want, source_of(feed), is);
     return err_set(
         err, ERR_INPUT,
-        "model input '%s' has shape %s (-1: any), but feature '%s' gives %s (batch first)%s",
+        "model input '%s' has shape %s (-1: any), but feature '%s' has %s (batch first)%s",
         io->name, want, source_of(feed), is, bag_hint(b->p->g, io));
 }
 
-/* A file whose batch is fixed trains with another if nothing in it stands against that
- * (plan_batch.c); all inputs must then agree what it is. */
+/* A file with a fixed batch can be trained with another batch unless a node requires the fixed one
+ * (plan_batch.c); all inputs must then have the same fixed batch. */
 static int check_feed(struct plan_builder *b, const struct plan_feed *feed,
                       const struct graph_io *io, const struct shape *have, struct err *err)
 {
@@ -138,7 +140,7 @@ static int find_input(const struct graph *g, const char *name, uint32_t *out, st
     return ERR_INPUT;
 }
 
-/* What a shape or a branch depends on is never large. */
+/* Values that a shape or a branch depends on are small. */
 static int copy_value(struct plan *p, const void *value, struct tensor *t, struct err *err)
 {
     size_t bytes = tensor_bytes(t);

@@ -1,14 +1,15 @@
-/* plan_fold.c - memory of constants that planning computes.
+/* plan_fold.c - memory of constants that are computed while planning.
  *
- * A small one lies in the arena of the plan. A large one, such as the indices from which an exporter computes a
- * mask, has its own memory, which is given back when the passes are done and no node reads it. */
+ * Small constants are allocated from the arena of the plan. A large one, such as the indices from
+ * which an exporter computes a mask, has separate memory, which is freed after the passes if no
+ * node reads it. */
 #include <stdlib.h>
 
 #include "graph/plan_priv.h"
 
 enum { LARGE = 1 << 16 };
 
-void *plan_fold_room(struct plan *p, size_t bytes)
+void *plan_fold_alloc(struct plan *p, size_t bytes)
 {
     struct plan_fold fold = { .bytes = (bytes + 63) / 64 * 64 };
     uintptr_t at;
@@ -25,7 +26,7 @@ void *plan_fold_room(struct plan *p, size_t bytes)
     return fold.data;
 }
 
-/* The one that an address lies in; NULL: none. */
+/* The fold whose memory contains an address; NULL: none. */
 static struct plan_fold *fold_of(const struct plan *p, const void *data)
 {
     uintptr_t at = (uintptr_t)data;
@@ -36,7 +37,7 @@ static struct plan_fold *fold_of(const struct plan *p, const void *data)
     return NULL;
 }
 
-static void mark(struct plan *p, uint32_t value)
+static void mark_read(struct plan *p, uint32_t value)
 {
     struct plan_fold *fold = value != GRAPH_NONE ? fold_of(p, p->values.at[value].tensor.data) : NULL;
 
@@ -51,15 +52,15 @@ void plan_fold_release(struct plan *p)
 
     for (i = 0; i < p->nodes.n; i++)
         for (k = 0; k < p->nodes.at[i].n_in; k++)
-            mark(p, p->nodes.at[i].in[k]);
-    mark(p, p->loss_value);
-    mark(p, p->loss_weight);
+            mark_read(p, p->nodes.at[i].in[k]);
+    mark_read(p, p->loss_value);
+    mark_read(p, p->loss_weight);
     for (k = 0; k < p->n_metrics; k++) {
-        mark(p, p->metrics[k].value);
-        mark(p, p->metrics[k].weight);
+        mark_read(p, p->metrics[k].value);
+        mark_read(p, p->metrics[k].weight);
     }
     for (k = 0; k < p->n_kept; k++)
-        mark(p, p->kept[k].value);
+        mark_read(p, p->kept[k].value);
     for (i = 0; i < p->values.n && p->folds.n > 0; i++) {
         struct tensor *t = &p->values.at[i].tensor;
         const struct plan_fold *fold = fold_of(p, t->data);

@@ -1,10 +1,10 @@
-/* plan_fuse.c - chains of nodes that one kernel computes as one.
+/* plan_fuse.c - replaces chains of nodes by single nodes that one kernel computes.
  *
- * A pattern looks at a node and at those that make its inputs. Where it fits, the last node of the
- * chain becomes a node of another row, under the same output, and what only led to it goes. A value
- * that somebody else reads is never taken away; where a chain is not exactly what a pattern
- * knows, it stays as it is. Patterns are tried node by node in order of the graph, so that the
- * result of one may be a part of the next; each table after all of the one before. */
+ * A pattern tests a node and the nodes that compute its inputs. If it matches, the last node of the
+ * chain is replaced by a node of another row with the same output, and nodes without other readers
+ * are removed. A value with another reader is never removed; a chain that does not match exactly is
+ * not changed. Patterns are applied node by node in graph order, so that the result of one may be a
+ * part of the next; each table is applied after the previous one is complete. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,11 +15,11 @@
 #include "graph/plan_fuse.h"
 
 struct pattern {
-    const char *domain, *op; /* of the last node of the chain; op NULL: any */
+    const char *domain, *op; /* op of the last node of the chain; NULL: any op */
     int (*fuse)(struct fuser *f, uint32_t node, struct err *err);
 };
 
-/* What exporters write around the patterns. */
+/* Patterns that simplify nodes that exporters write around the others. */
 static const struct pattern early[] = {
     { NULL, NULL, fuse_same },
     { NULL, "Where", fuse_same_choice },
@@ -37,9 +37,9 @@ static const struct pattern patterns[] = {
     { NULL, "Add", fuse_norm_add },
     { NULL, "Add", fuse_rotary },
     { "trainerd", "Attention", fuse_lowered_attention },
-    { "trainerd", "MatMul", fuse_attention }, /* before those that make such a node */
+    { "trainerd", "MatMul", fuse_attention }, /* before the patterns that create such a node */
     { NULL, "MatMul", fuse_attention },
-    { NULL, "Transpose", fuse_attention_turn },
+    { NULL, "Transpose", fuse_attention_transpose },
     { NULL, "MatMul", fuse_product_transposes },
     { NULL, "Add", fuse_product_bias },
     { NULL, "Mul", fuse_gate },
@@ -57,7 +57,7 @@ static const struct pattern late[] = {
     { "trainerd", "MatMul", fuse_two_layers },
 };
 
-/* ---- for the patterns ---- */
+/* ---- functions for the patterns ---- */
 
 bool fuse_is(const struct plan_node *n, const char *domain, const char *op)
 {
@@ -67,15 +67,16 @@ bool fuse_is(const struct plan_node *n, const char *domain, const char *op)
            (!ours || strcmp(n->def->domain, domain) == 0);
 }
 
-struct plan_node *fuse_maker(const struct fuser *f, uint32_t value)
+struct plan_node *fuse_producer(const struct fuser *f, uint32_t value)
 {
-    return value == GRAPH_NONE || f->maker[value] == GRAPH_NONE ? NULL
-                                                                : &f->p->nodes.at[f->maker[value]];
+    return value == GRAPH_NONE || f->producer[value] == GRAPH_NONE
+               ? NULL
+               : &f->p->nodes.at[f->producer[value]];
 }
 
-bool fuse_is_ours(const struct fuser *f, uint32_t value)
+bool fuse_is_exclusive(const struct fuser *f, uint32_t value)
 {
-    const struct plan_node *n = fuse_maker(f, value);
+    const struct plan_node *n = fuse_producer(f, value);
     uint32_t k;
 
     if (n == NULL || n->out[0] != value || f->readers[value] != 1)
@@ -106,7 +107,7 @@ void fuse_perm(const struct plan_node *n, uint32_t rank, uint32_t *perm)
 
 const struct plan_node *fuse_made_by(const struct fuser *f, uint32_t value, const char *op)
 {
-    const struct plan_node *n = fuse_maker(f, value);
+    const struct plan_node *n = fuse_producer(f, value);
 
     return n != NULL && fuse_is(n, NULL, op) && n->out[0] == value ? n : NULL;
 }
@@ -122,9 +123,9 @@ bool fuse_number(const struct fuser *f, uint32_t value, float *out)
     return true;
 }
 
-static void let_go(struct fuser *f, const struct plan_node *n);
+static void release_inputs(struct fuser *f, const struct plan_node *n);
 
-void fuse_drop(struct fuser *f, uint32_t node)
+void fuse_remove(struct fuser *f, uint32_t node)
 {
     const struct plan_node *n = &f->p->nodes.at[node];
     uint32_t k;
@@ -132,31 +133,31 @@ void fuse_drop(struct fuser *f, uint32_t node)
     for (k = 0; k < n->n_out; k++)
         if (n->out[k] != GRAPH_NONE && f->readers[n->out[k]] > 0)
             return;
-    f->gone[node] = true;
-    let_go(f, n);
+    f->removed[node] = true;
+    release_inputs(f, n);
 }
 
 bool fuse_is_first(const struct fuser *f, uint32_t value, uint32_t node)
 {
     uint32_t i, k;
 
-    for (i = f->maker[value] + 1; i < node; i++)
-        for (k = 0; !f->gone[i] && k < f->p->nodes.at[i].n_in; k++)
+    for (i = f->producer[value] + 1; i < node; i++)
+        for (k = 0; !f->removed[i] && k < f->p->nodes.at[i].n_in; k++)
             if (f->p->nodes.at[i].in[k] == value)
                 return false;
     return true;
 }
 
-/* One reader less of each input. */
-static void let_go(struct fuser *f, const struct plan_node *n)
+/* Removes one reader of each input. */
+static void release_inputs(struct fuser *f, const struct plan_node *n)
 {
     uint32_t k;
 
     for (k = 0; k < n->n_in; k++) {
         uint32_t v = n->in[k];
 
-        if (v != GRAPH_NONE && --f->readers[v] == 0 && f->maker[v] != GRAPH_NONE)
-            fuse_drop(f, f->maker[v]);
+        if (v != GRAPH_NONE && --f->readers[v] == 0 && f->producer[v] != GRAPH_NONE)
+            fuse_remove(f, f->producer[v]);
     }
 }
 
@@ -197,18 +198,18 @@ int fuse_into(struct fuser *f, uint32_t node, const struct fuse_row *row, struct
 
         CHECK(out[i].dtype == want->dtype && shape_equal(&out[i].shape, &want->shape));
     }
-    for (i = 0; i < n.n_in; i++) /* before the old node lets go of what both read */
+    for (i = 0; i < n.n_in; i++) /* before the old node releases inputs that both read */
         if (n.in[i] != GRAPH_NONE)
             f->readers[n.in[i]]++;
     if (row->has_second) {
-        uint32_t other = f->maker[row->second];
+        uint32_t other = f->producer[row->second];
 
         CHECK(other < node && p->nodes.at[other].n_out == 1);
-        f->gone[other] = true;
-        f->maker[row->second] = node;
-        let_go(f, &p->nodes.at[other]);
+        f->removed[other] = true;
+        f->producer[row->second] = node;
+        release_inputs(f, &p->nodes.at[other]);
     }
-    let_go(f, old);
+    release_inputs(f, old);
     *old = n;
     return 0;
 }
@@ -225,24 +226,24 @@ bool fuse_blocked(struct fuser *f, const char *fmt, ...)
     return false;
 }
 
-/* Room for n values. */
+/* Ensures capacity for n values. */
 static bool reserve(struct fuser *f, size_t n)
 {
     size_t cap = n > f->cap_values ? n + n / 4 : f->cap_values;
-    uint32_t *maker, *readers;
+    uint32_t *producer, *readers;
 
     if (cap == f->cap_values)
         return true;
-    maker = realloc(f->maker, cap * sizeof(*maker));
-    if (maker == NULL)
+    producer = realloc(f->producer, cap * sizeof(*producer));
+    if (producer == NULL)
         return false;
-    f->maker = maker;
+    f->producer = producer;
     readers = realloc(f->readers, cap * sizeof(*readers));
     if (readers == NULL)
         return false;
     f->readers = readers;
     for (size_t i = f->cap_values; i < cap; i++) {
-        f->maker[i] = GRAPH_NONE;
+        f->producer[i] = GRAPH_NONE;
         f->readers[i] = 0;
     }
     f->cap_values = cap;
@@ -273,9 +274,9 @@ bool fuse_new_output(struct fuser *f, uint32_t node, uint32_t reader, const stru
     for (k = 0; k < f->p->nodes.at[reader].n_in; k++)
         if (f->p->nodes.at[reader].in[k] == old)
             f->p->nodes.at[reader].in[k] = id;
-    f->maker[id] = node;
+    f->producer[id] = node;
     f->readers[id] = f->readers[old];
-    f->maker[old] = GRAPH_NONE;
+    f->producer[old] = GRAPH_NONE;
     f->readers[old] = 0;
     return true;
 }
@@ -288,7 +289,7 @@ static void count(const struct fuser *f, uint32_t value)
         f->readers[value]++;
 }
 
-static void look(struct fuser *f)
+static void count_readers(struct fuser *f)
 {
     const struct plan *p = f->p;
     size_t i;
@@ -301,7 +302,7 @@ static void look(struct fuser *f)
             count(f, n->in[k]);
         for (k = 0; k < n->n_out; k++)
             if (n->out[k] != GRAPH_NONE)
-                f->maker[n->out[k]] = (uint32_t)i;
+                f->producer[n->out[k]] = (uint32_t)i;
     }
     count(f, p->loss_value);
     count(f, p->loss_weight);
@@ -319,7 +320,7 @@ static int try_all(struct fuser *f, const struct pattern *of, size_t n, struct e
     size_t i, k;
 
     for (i = 0; i < p->nodes.n; i++)
-        for (k = 0; k < n && !f->gone[i]; k++) {
+        for (k = 0; k < n && !f->removed[i]; k++) {
             int rc = 0;
 
             if ((of[k].op == NULL || fuse_is(&p->nodes.at[i], of[k].domain, of[k].op)) &&
@@ -344,7 +345,7 @@ static int fuse_all(struct fuser *f, struct err *err)
     if (rc < 0)
         return rc;
     for (i = 0; i < p->nodes.n; i++)
-        if (!f->gone[i])
+        if (!f->removed[i])
             p->nodes.at[kept++] = p->nodes.at[i];
     p->nodes.n = kept;
     return 0;
@@ -356,16 +357,16 @@ int plan_fuse(struct plan *p, struct err *err)
     struct fuser f = { .p = p };
     int rc;
 
-    f.gone = arena_array(&mem, p->nodes.n, sizeof(*f.gone));
-    if (f.gone != NULL && reserve(&f, p->values.n + 1)) {
-        look(&f);
+    f.removed = arena_array(&mem, p->nodes.n, sizeof(*f.removed));
+    if (f.removed != NULL && reserve(&f, p->values.n + 1)) {
+        count_readers(&f);
         rc = fuse_all(&f, err);
     } else {
         rc = plan_no_memory(err);
     }
     VEC_FINI(f.masks);
     VEC_FINI(f.choices);
-    free(f.maker);
+    free(f.producer);
     free(f.readers);
     arena_fini(&mem);
     return rc;

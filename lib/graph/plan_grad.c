@@ -1,12 +1,12 @@
-/* plan_grad.c - where gradients flow.
+/* plan_grad.c - determines where gradients flow.
  *
- * Forwards: a value needs a gradient if a trained parameter (or, where asked for, a feed) is
- * upstream through inputs that can carry one. Backwards from the loss: a value has one if a node
- * that runs backward writes it. A view runs nothing backward: its input and its output share one
+ * Forward: a value needs a gradient if a trained parameter (or, with feed_grads, a feed) is
+ * upstream through inputs that pass one. Backward from the loss: a value has a gradient if a node
+ * that runs backward writes it. A view has no backward call: its input and its output share one
  * gradient, to which every reader of either contributes.
  *
- * An input that its op does not differentiate (the value of a Pad, the weights of a loss) ends a path on which a
- * gradient should flow: plan_notes() names each kind of them once. */
+ * An input that its op does not differentiate (the value of a Pad, the weights of a loss)
+ * interrupts a path of a gradient: plan_notes() reports each kind of them once. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #include "base/err.h"
 #include "graph/plan_priv.h"
 
-bool plan_wants_stat(const struct plan *p, const struct plan_node *n, uint32_t i)
+bool plan_needs_stat(const struct plan *p, const struct plan_node *n, uint32_t i)
 {
     const struct plan_value *v;
 
@@ -26,41 +26,41 @@ bool plan_wants_stat(const struct plan *p, const struct plan_node *n, uint32_t i
     return v->kind == PLAN_PARAM && p->g->params[v->index].kind == GRAPH_STATISTIC;
 }
 
-static bool learns(const struct plan *p, const struct plan_value *v)
+static bool is_trained(const struct plan *p, const struct plan_value *v)
 {
     return p->feed_grads ? v->kind == PLAN_FEED && v->tensor.dtype == TENSOR_F32
                          : v->kind == PLAN_PARAM && p->g->params[v->index].kind == GRAPH_TRAINED;
 }
 
-int plan_wants_gradient(const struct plan *p, uint32_t value, bool *out, struct err *err)
+int plan_is_trained(const struct plan *p, uint32_t value, bool *out, struct err *err)
 {
     struct arena mem = { 0 };
-    bool *on_the_way = arena_array(&mem, p->values.n, sizeof(*on_the_way));
+    bool *on_path = arena_array(&mem, p->values.n, sizeof(*on_path));
     size_t i;
     uint32_t k;
 
-    if (on_the_way == NULL)
+    if (on_path == NULL)
         return plan_no_memory(err);
-    *out = learns(p, &p->values.at[value]);
-    on_the_way[value] = true;
+    *out = is_trained(p, &p->values.at[value]);
+    on_path[value] = true;
     for (i = p->nodes.n; i-- > 0 && !*out;) {
         const struct plan_node *n = &p->nodes.at[i];
         bool passes = false;
 
         for (k = 0; k < n->n_out; k++)
-            passes = passes || (n->out[k] != GRAPH_NONE && on_the_way[n->out[k]]);
+            passes = passes || (n->out[k] != GRAPH_NONE && on_path[n->out[k]]);
         for (k = 0; passes && n->def->cpu.bwd != NULL && k < n->n_in; k++) {
             if (n->in[k] == GRAPH_NONE || (n->def->diff & graph_input_bit(k)) == 0)
                 continue;
-            on_the_way[n->in[k]] = true;
-            *out = *out || learns(p, &p->values.at[n->in[k]]);
+            on_path[n->in[k]] = true;
+            *out = *out || is_trained(p, &p->values.at[n->in[k]]);
         }
     }
     arena_fini(&mem);
     return 0;
 }
 
-static bool carries(const struct plan *p, const struct plan_node *n, uint32_t i)
+static bool passes_grad(const struct plan *p, const struct plan_node *n, uint32_t i)
 {
     return n->def->cpu.bwd != NULL && !n->stops_gradient && n->in[i] != GRAPH_NONE &&
            (n->def->diff & graph_input_bit(i)) != 0 && p->values.at[n->in[i]].needs_grad &&
@@ -89,14 +89,14 @@ static void find_needs(struct plan *p)
         bool needs = false;
 
         for (k = 0; k < n->n_in && !needs; k++)
-            needs = carries(p, n, k);
+            needs = passes_grad(p, n, k);
         for (k = 0; needs && k < n->n_out; k++)
             if (n->out[k] != GRAPH_NONE && carries_grad(&p->values.at[n->out[k]]))
                 p->values.at[n->out[k]].needs_grad = true;
     }
 }
 
-static bool arrives(const struct plan *p, const struct plan_node *n)
+static bool has_output_grad(const struct plan *p, const struct plan_node *n)
 {
     uint32_t k;
 
@@ -107,30 +107,30 @@ static bool arrives(const struct plan *p, const struct plan_node *n)
     return false;
 }
 
-bool plan_wants_grad(const struct plan *p, const struct plan_node *n, uint32_t i)
+bool plan_needs_grad(const struct plan *p, const struct plan_node *n, uint32_t i)
 {
-    return arrives(p, n) && carries(p, n, i);
+    return has_output_grad(p, n) && passes_grad(p, n, i);
 }
 
 static void find_flow(struct plan *p, struct plan_node *n)
 {
-    bool measures = false, wanted = false, arriving = arrives(p, n);
+    bool has_stat = false, wanted = false, has_grad_out = has_output_grad(p, n);
     uint32_t k;
 
     for (k = 0; k < n->n_in; k++) {
-        if (arriving && carries(p, n, k))
+        if (has_grad_out && passes_grad(p, n, k))
             wanted = p->values.at[n->in[k]].has_grad = true;
-        measures = measures || plan_wants_stat(p, n, k);
+        has_stat = has_stat || plan_needs_stat(p, n, k);
     }
-    n->runs_bwd = !n->is_alias && (wanted || measures);
+    n->runs_bwd = !n->is_alias && (wanted || has_stat);
 }
 
-/* ---- where a path ends at an input that is not differentiated ---- */
+/* ---- inputs that are not differentiated ---- */
 
-struct cut { /* inputs `input` of an op */
+struct cut { /* all nodes of an op whose input `input` interrupts a path */
     const struct op_def *def;
     uint32_t input, n;
-    const char *node, *value; /* of the first */
+    const char *node, *value; /* of the first node */
 };
 
 enum { CUTS_MAX = 16 };
@@ -139,12 +139,12 @@ static bool is_cut(const struct plan *p, const struct plan_node *n, uint32_t k)
 {
     const uint32_t bit = graph_input_bit(k);
 
-    return n->in[k] != GRAPH_NONE && p->values.at[n->in[k]].needs_grad && !carries(p, n, k) &&
+    return n->in[k] != GRAPH_NONE && p->values.at[n->in[k]].needs_grad && !passes_grad(p, n, k) &&
            !n->stops_gradient && !n->def->random && !n->def->of_shape && (n->def->of_type & bit) == 0 &&
            !(p->training && (n->def->stat & bit) != 0) && tensor_elements(&p->values.at[n->in[k]].tensor) > 0;
 }
 
-/* Cuts beyond CUTS_MAX kinds are not told: the first ones are reason enough to look. */
+/* Kinds beyond CUTS_MAX are not reported. */
 static void add_cut(const struct plan *p, const struct plan_node *n, uint32_t k, struct cut *cuts, uint32_t *n_cuts)
 {
     uint32_t i;
@@ -155,28 +155,29 @@ static void add_cut(const struct plan *p, const struct plan_node *n, uint32_t k,
         return;
     if (i == *n_cuts)
         cuts[(*n_cuts)++] = (struct cut){ .def = n->def, .input = k };
-    cuts[i].node = n->name; /* nodes come from the last to the first */
+    cuts[i].node = n->name; /* nodes are visited from the last to the first */
     cuts[i].value = p->values.at[n->in[k]].name;
     cuts[i].n++;
 }
 
-/* Backwards from the loss, through every input of floats, whether or not a gradient passes it. */
-static void find_cuts(const struct plan *p, bool *on_the_way, struct cut *cuts, uint32_t *n_cuts)
+/* Walks backward from the loss, through every floating-point input, whether or not a gradient
+ * passes it. */
+static void find_cuts(const struct plan *p, bool *on_path, struct cut *cuts, uint32_t *n_cuts)
 {
     size_t i;
     uint32_t k;
 
-    on_the_way[p->loss_value] = true;
+    on_path[p->loss_value] = true;
     for (i = p->nodes.n; i-- > 0;) {
         const struct plan_node *n = &p->nodes.at[i];
         bool is_on = false;
 
         for (k = 0; k < n->n_out; k++)
-            is_on = is_on || (n->out[k] != GRAPH_NONE && on_the_way[n->out[k]]);
+            is_on = is_on || (n->out[k] != GRAPH_NONE && on_path[n->out[k]]);
         for (k = 0; is_on && k < n->n_in; k++) {
             if (n->in[k] == GRAPH_NONE || !carries_grad(&p->values.at[n->in[k]]))
                 continue;
-            on_the_way[n->in[k]] = true;
+            on_path[n->in[k]] = true;
             if (is_cut(p, n, k))
                 add_cut(p, n, k, cuts, n_cuts);
         }
@@ -186,23 +187,23 @@ static void find_cuts(const struct plan *p, bool *on_the_way, struct cut *cuts, 
 static int note_cuts(struct plan *p, struct err *err)
 {
     struct arena mem = { 0 };
-    bool *on_the_way = arena_array(&mem, p->values.n, sizeof(*on_the_way));
+    bool *on_path = arena_array(&mem, p->values.n, sizeof(*on_path));
     struct cut cuts[CUTS_MAX];
     uint32_t n = 0, i;
     int rc = 0;
 
-    if (on_the_way == NULL)
+    if (on_path == NULL)
         return plan_no_memory(err);
-    find_cuts(p, on_the_way, cuts, &n);
+    find_cuts(p, on_path, cuts, &n);
     arena_fini(&mem);
     for (i = 0; i < n && rc == 0; i++) {
         char more[64] = "", *text;
 
         if (cuts[i].n > 1)
-            snprintf(more, sizeof(more), " (as %" PRIu32 " more of this op)", cuts[i].n - 1);
+            snprintf(more, sizeof(more), " (and %" PRIu32 " more of this op)", cuts[i].n - 1);
         text = arena_printf(&p->mem,
-                            "%s '%s'%s does not differentiate its input %" PRIu32 ", '%s': the gradients of what "
-                            "'%s' is computed from lack this part",
+                            "%s '%s'%s does not differentiate its input %" PRIu32 ", '%s': the gradients of the "
+                            "values from which '%s' is computed lack this contribution",
                             cuts[i].def->name, cuts[i].node, more, cuts[i].input, cuts[i].value, cuts[i].value);
         if (text == NULL || !VEC_PUSH(p->notes, text))
             rc = plan_no_memory(err);
@@ -223,7 +224,7 @@ int plan_gradients(struct plan *p, struct err *err)
     for (i = 0; i < p->nodes.n; i++) {
         const struct plan_node *n = &p->nodes.at[i];
 
-        if (n->is_alias && carries(p, n, 0))
+        if (n->is_alias && passes_grad(p, n, 0))
             p->values.at[n->out[0]].grad_root = p->values.at[n->in[0]].grad_root;
     }
     return note_cuts(p, err);

@@ -1,9 +1,9 @@
-/* plan_layout.c - plain or channels-last, for every value.
+/* plan_layout.c - selects plain or channels-last layout for each value.
  *
- * Convolution and its company want channels-last, element-wise ops take what comes, the rest
- * wants plain. Nodes are visited in order; where an input lies otherwise than the node wants it,
- * a `Reorder` is put between, once per value, for all who want it so. Where the two layouts are
- * the same bytes (one channel, or one pixel) that Reorder is a view and costs nothing. */
+ * Convolutions and related ops require channels-last, element-wise ops accept both, and the others
+ * require plain. Nodes are visited in order. Where the layout of an input differs from the required
+ * one, a `Reorder` node is inserted, once per value, for all its readers. If both layouts have the
+ * same bytes (one channel, or one pixel), that Reorder is a view and has no cost. */
 #include <string.h>
 
 #include "base/check.h"
@@ -27,9 +27,9 @@ struct layouter {
     const struct op_def *reorder;
 };
 
-/* Makes *value the same value in this layout. */
-static int in_layout(struct layouter *l, uint32_t *value, enum tensor_layout layout,
-                     struct err *err)
+/* Replaces *value by the same value in this layout. */
+static int convert_layout(struct layouter *l, uint32_t *value, enum tensor_layout layout,
+                          struct err *err)
 {
     struct plan *p = l->p;
     const struct plan_value *v = &p->values.at[*value];
@@ -57,24 +57,25 @@ static int in_layout(struct layouter *l, uint32_t *value, enum tensor_layout lay
     p->values.at[out].other_layout = *value;
     p->values.at[*value].other_layout = out;
     *value = out;
-    return plan_settle_node(p, &n, err);
+    return plan_fold_node(p, &n, err);
 }
 
-/* Does Reorder take the type, so that the value may lie either way? */
-static bool can_turn(const struct plan *p, const struct tensor *t)
+/* Returns whether Reorder supports the type, so that the value may have either layout. */
+static bool can_reorder(const struct plan *p, const struct tensor *t)
 {
     return t->dtype == TENSOR_F32 || t->dtype == TENSOR_BF16 ||
-           (t->dtype == TENSOR_F16 && p->there.cuda != NULL);
+           (t->dtype == TENSOR_F16 && p->device.cuda != NULL);
 }
 
-/* Element-wise: channels-last if an input that matters already is, and no other stands against
- * it: a tensor of another rank has other axes at the same place, and integers stay plain. */
+/* The layout of an element-wise node: channels-last if an input for which layouts differ already
+ * is, and no other input prevents it: a tensor of another rank has other axes at the same position,
+ * and integers stay plain. */
 static enum tensor_layout common_layout(const struct plan *p, const struct plan_node *n)
 {
     enum tensor_layout layout = TENSOR_PLAIN;
     uint32_t rank = 0, i;
 
-    if (n->out[0] != GRAPH_NONE && !can_turn(p, &p->values.at[n->out[0]].tensor))
+    if (n->out[0] != GRAPH_NONE && !can_reorder(p, &p->values.at[n->out[0]].tensor))
         return TENSOR_PLAIN;
     for (i = 0; i < n->n_in; i++) {
         const struct tensor *t;
@@ -84,7 +85,7 @@ static enum tensor_layout common_layout(const struct plan *p, const struct plan_
         t = &p->values.at[n->in[i]].tensor;
         if (!plan_layout_matters(&t->shape))
             continue;
-        if ((rank != 0 && rank != t->shape.rank) || !can_turn(p, t))
+        if ((rank != 0 && rank != t->shape.rank) || !can_reorder(p, t))
             return TENSOR_PLAIN;
         rank = t->shape.rank;
         if (t->layout == TENSOR_CHANNELS_LAST)
@@ -93,9 +94,9 @@ static enum tensor_layout common_layout(const struct plan *p, const struct plan_
     return layout;
 }
 
-/* `first`: the operand is input 0 or output 0, or lies as input 0 does. */
-static enum tensor_layout wanted(const struct plan_node *n, enum tensor_layout common, bool first,
-                                 const struct tensor *t)
+/* `first`: the operand is input 0 or output 0, or has the layout of input 0. */
+static enum tensor_layout required_layout(const struct plan_node *n, enum tensor_layout common,
+                                          bool first, const struct tensor *t)
 {
     switch (n->def->layout) {
     case OP_LAYOUT_PLAIN:
@@ -115,7 +116,7 @@ static bool same_bytes(const struct tensor *a, const struct tensor *b)
            (a->layout == b->layout || !plan_layout_matters(&a->shape));
 }
 
-static int place_node(struct layouter *l, struct plan_node *n, struct err *err)
+static int lay_out_node(struct layouter *l, struct plan_node *n, struct err *err)
 {
     struct plan *p = l->p;
     enum tensor_layout common = common_layout(p, n);
@@ -124,10 +125,12 @@ static int place_node(struct layouter *l, struct plan_node *n, struct err *err)
 
     for (i = 0; i < n->n_in && rc == 0; i++)
         if (n->in[i] != GRAPH_NONE)
-            rc = in_layout(l, &n->in[i],
-                           wanted(n, common, i == 0 || (n->def->channels_in & graph_input_bit(i)) != 0,
-                                  &p->values.at[n->in[i]].tensor),
-                           err);
+            rc = convert_layout(
+                l, &n->in[i],
+                required_layout(n, common,
+                                i == 0 || (n->def->channels_in & graph_input_bit(i)) != 0,
+                                &p->values.at[n->in[i]].tensor),
+                err);
     if (rc < 0)
         return rc;
     for (i = 0; i < n->n_out; i++) {
@@ -136,7 +139,7 @@ static int place_node(struct layouter *l, struct plan_node *n, struct err *err)
         if (n->out[i] == GRAPH_NONE)
             continue;
         v = &p->values.at[n->out[i]];
-        v->tensor.layout = wanted(n, common, i == 0, &v->tensor);
+        v->tensor.layout = required_layout(n, common, i == 0, &v->tensor);
         v->index = (uint32_t)p->nodes.n;
     }
     return VEC_PUSH(p->nodes, *n) ? 0 : plan_no_memory(err);
@@ -157,9 +160,9 @@ int plan_layouts(struct plan *p, struct err *err)
         memcpy(old, p->nodes.at, n * sizeof(*old));
     p->nodes.n = 0;
     for (i = 0; i < n && rc == 0; i++)
-        rc = place_node(&l, &old[i], err);
-    for (i = 0; i < p->n_kept && rc == 0; i++) { /* the caller wants to read plain tensors */
-        rc = in_layout(&l, &p->kept[i].value, TENSOR_PLAIN, err);
+        rc = lay_out_node(&l, &old[i], err);
+    for (i = 0; i < p->n_kept && rc == 0; i++) { /* the caller reads plain tensors */
+        rc = convert_layout(&l, &p->kept[i].value, TENSOR_PLAIN, err);
         p->values.at[p->kept[i].value].kept = true;
     }
     for (i = 0; i < p->nodes.n; i++) {

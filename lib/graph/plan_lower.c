@@ -1,4 +1,5 @@
-/* plan_lower.c - see plan_lower.h. Export writes the node of the file, not what it became. */
+/* plan_lower.c - lowering of ops: see plan_lower.h. Export writes the node of the file, not the
+ * lowered nodes. */
 #include "graph/plan_lower.h"
 
 #include <string.h>
@@ -37,7 +38,7 @@ uint32_t lower_add(struct lowering *l, const struct lower_node *from)
     out = n.out[0];
     l->rc = plan_mark_samples(p, &n, l->err);
     if (l->rc == 0)
-        l->rc = plan_settle_node(p, &n, l->err);
+        l->rc = plan_fold_node(p, &n, l->err);
     return l->rc < 0 ? GRAPH_NONE : out;
 }
 
@@ -99,7 +100,7 @@ uint32_t lower_constant(struct lowering *l, enum tensor_dtype dtype, const struc
 
     if (has_failed(l, room != NULL))
         return GRAPH_NONE;
-    t.data = (void *)(((uintptr_t)room + 63) / 64 * 64); /* kernels want 64 */
+    t.data = (void *)(((uintptr_t)room + 63) / 64 * 64); /* kernels require 64-byte alignment */
     value = plan_add_value(l->p, l->from->name, PLAN_CONST, 0, &t);
     *data = t.data;
     return has_failed(l, value != GRAPH_NONE) ? GRAPH_NONE : value;
@@ -126,7 +127,7 @@ const struct tensor *lower_tensor(const struct lowering *l, uint32_t value)
     return &l->p->values.at[value].tensor;
 }
 
-bool lower_wants(const struct lowering *l, uint32_t i)
+bool lower_is_needed(const struct lowering *l, uint32_t i)
 {
     return i < l->from->n_out && l->from->out[i] != GRAPH_NONE && l->b->needed[l->from->out[i]];
 }
@@ -142,7 +143,7 @@ void lower_out(struct lowering *l, uint32_t i, uint32_t value)
 static const struct {
     const char *op;
     void (*lower)(struct lowering *l);
-    bool has_own_types; /* 16-bit floats are not widened for it */
+    bool has_own_types; /* 16-bit floats are not widened for this op */
 } lowerings[] = {
     { "AffineGrid", lower_affine_grid, false },
     { "AveragePool", lower_wide_pool, false },
@@ -178,7 +179,7 @@ static const struct {
     { "QLinearConv", lower_qlinear_conv, true },
 };
 
-/* ---- graphs of 16-bit floats that are run: lowered in float32 ---- */
+/* ---- PLAN_RUN with 16-bit floats: lowered in float32 ---- */
 
 static bool is_narrow(const struct plan *p, uint32_t value)
 {
@@ -186,27 +187,28 @@ static bool is_narrow(const struct plan *p, uint32_t value)
                                    p->values.at[value].tensor.dtype == TENSOR_BF16);
 }
 
-/* The inputs that have 16 bits stand in the map as float32; `was` [n_in]: what stood there. Returns the
- * type of the first, or TENSOR_NONE. */
-static enum tensor_dtype widen_inputs(struct lowering *l, uint32_t *was)
+/* Replaces the 16-bit inputs in the map by float32 casts; previous [n_in] receives the previous
+ * values. Returns the type of the first such input, or TENSOR_NONE. */
+static enum tensor_dtype widen_inputs(struct lowering *l, uint32_t *previous)
 {
     enum tensor_dtype type = TENSOR_NONE;
 
     for (uint32_t i = 0; i < l->from->n_in; i++) {
-        was[i] = lower_in(l, i);
-        if (l->p->purpose != PLAN_RUN || !is_narrow(l->p, was[i]))
+        previous[i] = lower_in(l, i);
+        if (l->p->purpose != PLAN_RUN || !is_narrow(l->p, previous[i]))
             continue;
-        type = type == TENSOR_NONE ? l->p->values.at[was[i]].tensor.dtype : type;
-        l->b->map[l->from->in[i]] = lower_cast(l, was[i], TENSOR_F32);
+        type = type == TENSOR_NONE ? l->p->values.at[previous[i]].tensor.dtype : type;
+        l->b->map[l->from->in[i]] = lower_cast(l, previous[i], TENSOR_F32);
     }
     return type;
 }
 
-static void narrow_outputs(struct lowering *l, const uint32_t *was, enum tensor_dtype type)
+static void narrow_outputs(struct lowering *l, const uint32_t *previous, enum tensor_dtype type)
 {
-    for (uint32_t i = l->from->n_in; i-- > 0;) /* backwards: one value may be several inputs */
+    for (uint32_t i = l->from->n_in; i-- > 0;) /* in reverse order, because one value may be several
+                                                  inputs */
         if (l->from->in[i] != GRAPH_NONE)
-            l->b->map[l->from->in[i]] = was[i];
+            l->b->map[l->from->in[i]] = previous[i];
     for (uint32_t i = 0; i < l->from->n_out && l->rc == 0; i++) {
         uint32_t value = l->from->out[i] != GRAPH_NONE ? l->b->map[l->from->out[i]] : GRAPH_NONE;
 
@@ -221,19 +223,19 @@ int plan_lower(struct plan_builder *b, const struct graph_node *from, struct err
                           .attrs = { .def = from->def, .node = from->name, .opset = b->p->g->opset,
                                      .attrs = from->attrs, .n_attrs = from->n_attrs } };
     enum tensor_dtype type;
-    uint32_t *was;
+    uint32_t *previous;
     size_t i = 0;
 
     while (i < COUNT_OF(lowerings) && strcmp(lowerings[i].op, from->def->name) != 0)
         i++;
     CHECK(i < COUNT_OF(lowerings));
-    was = arena_array(&b->p->mem, from->n_in, sizeof(*was));
-    if (was == NULL)
+    previous = arena_array(&b->p->mem, from->n_in, sizeof(*previous));
+    if (previous == NULL)
         return plan_no_memory(err);
-    type = lowerings[i].has_own_types ? TENSOR_NONE : widen_inputs(&l, was);
+    type = lowerings[i].has_own_types ? TENSOR_NONE : widen_inputs(&l, previous);
     if (l.rc == 0)
         lowerings[i].lower(&l);
     if (type != TENSOR_NONE)
-        narrow_outputs(&l, was, type);
+        narrow_outputs(&l, previous, type);
     return l.rc;
 }

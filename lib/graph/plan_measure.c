@@ -1,5 +1,5 @@
-/* plan_measure.c - losses and metrics, appended to the graph: rows of domain trainerd over (tensor,
- * target, sample weights). Several losses are added up, each with its factor. */
+/* plan_measure.c - appends losses and metrics to the graph: rows of domain trainerd with the inputs
+ * (tensor, target, sample weights). Several losses are summed, each with its factor. */
 #include <string.h>
 
 #include "base/check.h"
@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "graph/plan_priv.h"
 
-/* Rows that measure take three inputs; passes' own rows do not. */
+/* Rows of losses and metrics have three inputs; the rows of passes do not. */
 static bool is_measure(const struct op_def *def)
 {
     return def != NULL && def->domain != NULL && def->n_in.min == 3 && def->n_in.max == 3;
@@ -23,13 +23,13 @@ static int unknown_op(const char *role, const char *name, struct err *err)
     for (i = 0; i < n; i++)
         if (is_measure(rows[i]))
             buf_printf(&list, "%s%s", list.len > 0 ? ", " : "", rows[i]->name);
-    (void)err_set(err, ERR_UNSUPPORTED, "%s '%s' does not exist; there are: %s", role, name,
+    (void)err_set(err, ERR_UNSUPPORTED, "%s '%s' does not exist; expected one of: %s", role, name,
                   list.data != NULL ? list.data : "none");
     buf_fini(&list);
     return ERR_UNSUPPORTED;
 }
 
-/* Attributes outlive the caller's: infer may point into them. */
+/* Copies attributes, because infer may keep pointers to them. */
 static int copy_attrs(struct plan *p, const struct plan_measure *m, struct plan_node *n,
                       struct err *err)
 {
@@ -56,7 +56,7 @@ static int copy_attrs(struct plan *p, const struct plan_measure *m, struct plan_
     return 0;
 }
 
-/* Appends one; *sum and *weight are its two outputs. */
+/* Appends a loss or a metric; *out receives its two outputs. */
 static int add_measure(struct plan_builder *b, const char *role, const struct plan_measure *m,
                        struct plan_sums *out, struct err *err)
 {
@@ -73,7 +73,7 @@ static int add_measure(struct plan_builder *b, const char *role, const struct pl
     if (m->tensor == NULL)
         return err_set(err, ERR_INPUT, "%s '%s' needs the name of a tensor", role, m->op);
     if (m->target >= b->opts->n_targets)
-        return err_set(err, ERR_INPUT, "%s '%s' needs labels, and there are none", role, m->op);
+        return err_set(err, ERR_INPUT, "%s '%s' needs labels, but there are none", role, m->op);
     rc = plan_find_tensor(p->g, m->tensor, role, &tensor, err);
     if (rc == 0)
         rc = copy_attrs(p, m, &n, err);
@@ -92,7 +92,7 @@ static int add_measure(struct plan_builder *b, const char *role, const struct pl
     return 0;
 }
 
-/* A row of ours over any number of values, with one factor each. */
+/* Appends a row of domain trainerd that sums any number of values, each with a factor. */
 static int add_sum(struct plan_builder *b, const char *op, uint32_t *in, uint32_t n_in,
                    const float *factors, uint32_t *out, struct err *err)
 {
@@ -117,7 +117,7 @@ static int add_sum(struct plan_builder *b, const char *op, uint32_t *in, uint32_
     return rc;
 }
 
-/* A number that the graph computes. */
+/* Appends a loss that the graph computes as a scalar. */
 static int add_own_loss(struct plan_builder *b, const struct plan_measure *m, struct plan_sums *out,
                         struct err *err)
 {

@@ -1,4 +1,4 @@
-/* plan_node.c - nodes and values of a plan, one by one: inference and constant folding. */
+/* plan_node.c - adds single nodes and values to a plan: inference and constant folding. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -7,8 +7,9 @@
 #include "graph/plan_priv.h"
 #include "tensor/narrow.h"
 
-static const size_t max_tensor_bytes = (size_t)1 << 40; /* an absurd shape, said before it hurts */
-/* Of all folded constants of a plan; what is beyond is computed in every run. */
+/* rejects unrealistic shapes before they are allocated */
+static const size_t max_tensor_bytes = (size_t)1 << 40;
+/* Total size of the folded constants of a plan; further nodes are computed in every run. */
 static const size_t max_fold_bytes = (size_t)1 << 30;
 
 int plan_no_memory(struct err *err)
@@ -63,7 +64,7 @@ static int check_output(const struct op_infer *f, uint32_t i, struct err *err)
     return 0;
 }
 
-/* An element type that most rows do not take is legal ONNX all the same. */
+/* Returns whether an input has a type that most rows do not support although ONNX allows it. */
 static bool has_rare_type(const struct op_infer *f)
 {
     uint32_t i;
@@ -75,21 +76,22 @@ static bool has_rare_type(const struct op_infer *f)
     return false;
 }
 
-/* Dropout before opset 12: nothing in the file says that it trains. Run as it is, it passes all. */
-static bool is_silent(const struct op_def *def)
+/* Dropout before opset 12: the file does not state whether it trains. PLAN_RUN executes it in
+ * inference form. */
+static bool is_old_dropout(const struct op_def *def)
 {
     return def->random && def->until != 0;
 }
 
-static int recode(struct err *err, int code)
+static int set_code(struct err *err, int code)
 {
     if (err != NULL)
         err->code = code;
     return code;
 }
 
-/* Types of 8, 4 and 2 bits: Cast converts them, and ops that move elements move their bytes. No other row
- * was written with them in mind, and a graph that trains has no use for them. */
+/* Refuses types of 8, 4 and 2 bits, except in Cast, which converts them, and in ops that only move
+ * elements. No other row supports them, and training does not need them. */
 static int refuse_narrow(const struct plan *p, const struct op_infer *f, struct err *err)
 {
     static const char *const movers[] = { "Cast", "CastLike", "Concat", "Expand", "Flatten", "Gather",
@@ -107,12 +109,12 @@ static int refuse_narrow(const struct plan *p, const struct op_infer *f, struct 
     if (t == TENSOR_NONE)
         return 0;
     if (p->purpose != PLAN_RUN)
-        return op_error(f, ERR_UNSUPPORTED, err, "type %s is for graphs that are run; this one trains",
+        return op_error(f, ERR_UNSUPPORTED, err, "type %s is not supported in training, only by trainerctl run",
                         tensor_dtype_name(t));
     for (i = 0; i < COUNT_OF(movers); i++)
         if (f->def->domain == NULL && strcmp(f->def->name, movers[i]) == 0)
             return 0;
-    return op_error(f, ERR_UNSUPPORTED, err, "type %s is not supported; expected a wider one: put Cast or "
+    return op_error(f, ERR_UNSUPPORTED, err, "type %s is not supported; expected a wider type: insert Cast or "
                     "DequantizeLinear before it", tensor_dtype_name(t));
 }
 
@@ -122,7 +124,8 @@ int plan_infer_node(struct plan *p, struct plan_node *n, struct tensor **out, st
     struct op_infer f = { .def = n->def,
                           .node = n->name,
                           .opset = p->g->opset,
-                          .training = p->training && !(p->purpose == PLAN_RUN && is_silent(n->def)),
+                          .training =
+                              p->training && !(p->purpose == PLAN_RUN && is_old_dropout(n->def)),
                           .attrs = n->attrs,
                           .n_attrs = n->n_attrs,
                           .n_in = n->n_in,
@@ -145,7 +148,7 @@ int plan_infer_node(struct plan *p, struct plan_node *n, struct tensor **out, st
     for (i = 0; i < n->n_out && rc == 0; i++)
         rc = check_output(&f, i, err);
     if (rc == ERR_INPUT && has_rare_type(&f))
-        rc = recode(err, ERR_UNSUPPORTED);
+        rc = set_code(err, ERR_UNSUPPORTED);
     if (rc < 0)
         return rc;
     n->param = f.param;
@@ -186,7 +189,8 @@ bool plan_is_known(const struct plan_value *v)
            (v->kind == PLAN_FEED && v->tensor.data != NULL && v->tensor.dtype != TENSOR_F32);
 }
 
-/* Not a node that wants its input channels-last: layouts are decided later. */
+/* Returns whether the node can be folded. Nodes that require channels-last cannot, because layouts
+ * are selected later. */
 static bool can_fold(const struct plan *p, const struct plan_node *n)
 {
     size_t bytes = 0, limit = max_fold_bytes - p->folded_bytes;
@@ -202,7 +206,7 @@ static bool can_fold(const struct plan *p, const struct plan_node *n)
             continue;
         if (!plan_is_known(v))
             return false;
-        if (v->kind == PLAN_FEED) /* for the sake of shapes, not to do the work */
+        if (v->kind == PLAN_FEED) /* folded to determine shapes, not to save work */
             limit = PLAN_MAX_VALUES * sizeof(int64_t);
     }
     for (i = 0; i < n->n_out; i++)
@@ -255,7 +259,7 @@ static int run_folded(struct plan *p, const struct plan_node *n, struct arena *m
     if (rc < 0)
         return rc;
     c.state = op.state;
-    /* The arena aligns to 16, kernels want 64. */
+    /* The arena aligns to 16 bytes, kernels require 64. */
     c.save = arena_alloc(mem, op.save_bytes + 64);
     c.scratch = arena_alloc(mem, op.scratch_bytes + 64);
     if (c.save == NULL || c.scratch == NULL)
@@ -281,7 +285,7 @@ static int fold(struct plan *p, struct plan_node *n, struct err *err)
         if (n->out[i] == GRAPH_NONE)
             continue;
         v = &p->values.at[n->out[i]];
-        v->tensor.data = plan_fold_room(p, tensor_bytes(&v->tensor));
+        v->tensor.data = plan_fold_alloc(p, tensor_bytes(&v->tensor));
         if (v->tensor.data == NULL)
             return plan_no_memory(err);
         p->folded_bytes += tensor_bytes(&v->tensor);
@@ -298,15 +302,15 @@ static int fold(struct plan *p, struct plan_node *n, struct err *err)
     return 0;
 }
 
-int plan_settle_node(struct plan *p, struct plan_node *n, struct err *err)
+int plan_fold_node(struct plan *p, struct plan_node *n, struct err *err)
 {
     if (!can_fold(p, n))
         return plan_check_double(p, n, err);
-    p->nodes.n--; /* its result is all that stays */
+    p->nodes.n--; /* only its result remains */
     return fold(p, n, err);
 }
 
-/* ---- nodes of our own ---- */
+/* ---- nodes added by the planner ---- */
 
 int plan_add_op(struct plan *p, const char *op, const char *name, const struct op_attr *attrs,
                 uint32_t n_attrs, const uint32_t *in, uint32_t n_in, uint32_t *out, uint32_t n_out,
@@ -336,26 +340,26 @@ int plan_add_op(struct plan *p, const char *op, const char *name, const struct o
         return rc;
     memcpy(out, n.out, n_out * sizeof(*out));
     rc = plan_mark_samples(p, &n, err);
-    return rc < 0 ? rc : plan_settle_node(p, &n, err);
+    return rc < 0 ? rc : plan_fold_node(p, &n, err);
 }
 
-int plan_move_axis(struct plan *p, const char *name, uint32_t *value, int64_t axis, bool put,
+int plan_move_axis(struct plan *p, const char *name, uint32_t *value, int64_t axis, bool insert,
                    struct err *err)
 {
     const struct shape s = p->values.at[*value].tensor.shape;
     int64_t dim[TENSOR_MAX_RANK + 1];
     uint32_t in[2] = { *value, GRAPH_NONE }, n = 0, k;
 
-    if (put && s.rank == TENSOR_MAX_RANK)
+    if (insert && s.rank == TENSOR_MAX_RANK)
         return err_set(err, ERR_UNSUPPORTED, "'%s' has %d dimensions and would get one more", name,
                        TENSOR_MAX_RANK);
     for (k = 0; k < s.rank; k++) {
-        if (put && k == (uint64_t)axis)
+        if (insert && k == (uint64_t)axis)
             dim[n++] = 1;
-        if (put || k != (uint64_t)axis)
+        if (insert || k != (uint64_t)axis)
             dim[n++] = s.dim[k];
     }
-    if (put && (uint64_t)axis == s.rank)
+    if (insert && (uint64_t)axis == s.rank)
         dim[n++] = 1;
     in[1] = n > 0 ? plan_add_ints(p, "(shape)", dim, n) : GRAPH_NONE;
     if (n == 0) { /* no dimensions: an empty list */

@@ -1,9 +1,8 @@
-/* plan_place.c - blocks with lifetimes become offsets.
+/* plan_place.c - converts lifetimes of blocks to offsets.
  *
- * The largest block is placed first; each goes into the tightest gap between the blocks that are
- * placed already and alive at some moment of its life, or behind them. Greedy by size comes
- * within a few percent of the least possible for networks, and depends on nothing but the blocks.
- */
+ * Blocks are placed in descending order of size. Each is placed into the smallest sufficient gap
+ * between the placed blocks whose lifetimes overlap with its own, or after them. For networks this
+ * comes within a few percent of the minimum, and the result depends only on the blocks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +18,7 @@ static size_t round_up(size_t bytes)
 
 struct item {
     struct plan_block *block;
-    uint32_t number; /* decides between equals, so that the result is one */
+    uint32_t number; /* tie-breaker, which makes the result deterministic */
 };
 
 static int largest_first(const void *pa, const void *pb)
@@ -31,7 +30,8 @@ static int largest_first(const void *pa, const void *pb)
     return a->number < b->number ? -1 : 1;
 }
 
-/* placed [n] is in order of offset, and by value: each block is compared with all before it. */
+/* placed [n] is ordered by offset, and contains copies: each block is compared with all previous
+ * ones. */
 static size_t best_gap(const struct plan_block *placed, size_t n, const struct plan_block *b)
 {
     size_t end = 0, best = SIZE_MAX, best_at = 0, i;
@@ -55,7 +55,7 @@ static void insert(struct plan_block *placed, size_t n, const struct plan_block 
 {
     size_t low = 0, high = n, middle;
 
-    while (low < high) { /* after the blocks of the same offset */
+    while (low < high) { /* finds the position after the blocks of the same offset */
         middle = low + (high - low) / 2;
         if (placed[middle].offset > b->offset)
             high = middle;

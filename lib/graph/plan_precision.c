@@ -1,11 +1,11 @@
-/* plan_precision.c - bfloat16 or float16 between and inside the products, float32 everywhere else.
+/* plan_precision.c - selects bfloat16 or float16 between and in products, float32 elsewhere.
  *
- * Nodes are visited in order; each row says what it does with 16 bits (op.h, enum op_half). Where
- * an input has the other type than the node wants, a `Convert` node is put between, once per value,
- * for all who want it so. Parameters, their gradients, statistics, losses and metrics stay float32:
- * no row offers those operands. So does a sum of an activation of 16 bits and one of float32, and with it a
- * residual stream that began as float32. What a row computes in float32 for products alone it rounds
- * itself, if it can (half_round): what they would read is never stored as float32. */
+ * Nodes are visited in order; each row states how it handles 16 bits (op.h, enum op_half). Where an
+ * input has another type than the node requires, a `Convert` node is inserted, once per value, for
+ * all its readers. Parameters, their gradients, statistics, losses and metrics stay float32: no row
+ * offers those operands. A sum of a 16-bit activation and a float32 one stays float32 too, and
+ * therefore a residual stream that begins as float32. If only products read a float32 result, the
+ * row rounds it itself if it can (half_round), so that it is never stored as float32. */
 #include <string.h>
 
 #include "base/check.h"
@@ -15,7 +15,7 @@
 static const struct {
     const char *name;
     enum tensor_dtype half;
-    uint32_t capability; /* of GPUs: from where on they multiply so */
+    uint32_t capability; /* minimum compute capability of GPUs */
 } precisions[] = {
     [PLAN_FLOAT32] = { "float32", TENSOR_NONE, 0 },
     [PLAN_TF32] = { "tf32", TENSOR_NONE, 80 },
@@ -49,7 +49,7 @@ int plan_precision_check(enum plan_precision p, uint32_t capability, struct err 
 
     if (capability > 0 && capability < least)
         return err_set(err, ERR_UNSUPPORTED,
-                       "%s needs GPUs of compute capability %u.%u or later, these have %u.%u: say \"float32\"%s, "
+                       "%s needs GPUs of compute capability %u.%u or later, these have %u.%u: use \"float32\"%s, "
                        "or use other GPUs",
                        precisions[p].name, least / 10, least % 10, capability / 10, capability % 10,
                        p != PLAN_FLOAT16 && capability >= precisions[PLAN_FLOAT16].capability ? " or \"float16\""
@@ -58,28 +58,28 @@ int plan_precision_check(enum plan_precision p, uint32_t capability, struct err 
         return 0;
     if (p == PLAN_BFLOAT16)
         return err_set(err, ERR_UNSUPPORTED,
-                       "bfloat16 needs a processor with the instructions of avx512_bf16, this one has none "
-                       "(kernels: %s): say \"float32\", or use other machines",
+                       "bfloat16 needs a processor with the instructions of avx512_bf16, which are absent "
+                       "(kernels: %s): use \"float32\", or other machines",
                        op_kernel_id());
     return err_set(err, ERR_UNSUPPORTED,
-                   "%s is computed by GPUs alone: say \"float32\"%s, or train with --devices cuda",
+                   "%s is supported by GPUs only: use \"float32\"%s, or train with --devices cuda",
                    precisions[p].name, op_has_bfloat16() ? " or \"bfloat16\"" : "");
 }
 
 struct converter {
     struct plan *p;
     const struct op_def *convert;
-    bool *for_products; /* [values before this pass] nobody else reads it */
+    bool *for_products; /* [values before this pass] only products read the value */
 };
 
-/* What this pass decides about: not a type that the model casts to. */
+/* Values whose type this pass selects; types to which the model casts are excluded. */
 static bool is_float(const struct plan_value *v)
 {
     return v->tensor.dtype == TENSOR_F32 || v->is_half;
 }
 
-/* Makes *value the same value in the other type. */
-static int in_other(struct converter *c, uint32_t *value, struct err *err)
+/* Replaces *value by the same value in the other type. */
+static int convert_type(struct converter *c, uint32_t *value, struct err *err)
 {
     struct plan *p = c->p;
     const struct plan_value *v = &p->values.at[*value];
@@ -108,19 +108,19 @@ static int in_other(struct converter *c, uint32_t *value, struct err *err)
     return 0;
 }
 
-static int in_float32(struct converter *c, uint32_t *value, struct err *err)
+static int convert_to_float32(struct converter *c, uint32_t *value, struct err *err)
 {
-    return c->p->values.at[*value].is_half ? in_other(c, value, err) : 0;
+    return c->p->values.at[*value].is_half ? convert_type(c, value, err) : 0;
 }
 
-/* Is input i one that may have 16 bits? */
+/* Returns whether input i may have 16 bits. */
 static bool may_be_half(const struct plan *p, const struct plan_node *n, uint32_t i)
 {
     return n->in[i] != GRAPH_NONE && (n->def->half_of & graph_input_bit(i)) != 0 &&
            is_float(&p->values.at[n->in[i]]);
 }
 
-/* Do the outputs of node n become 16 bits? */
+/* Returns whether the outputs of node n become 16 bits. */
 static bool becomes_half(const struct plan *p, const struct plan_node *n)
 {
     bool any = false, all = true;
@@ -142,7 +142,7 @@ static bool becomes_half(const struct plan *p, const struct plan_node *n)
     return any && all;
 }
 
-static int settle_inputs(struct converter *c, struct plan_node *n, bool is_half, struct err *err)
+static int convert_inputs(struct converter *c, struct plan_node *n, bool is_half, struct err *err)
 {
     struct plan *p = c->p;
     uint32_t i;
@@ -155,14 +155,14 @@ static int settle_inputs(struct converter *c, struct plan_node *n, bool is_half,
             continue;
         v = &p->values.at[n->in[i]];
         if (!may_be_half(p, n, i) || (n->def->half == OP_HALF_SAME && !is_half))
-            rc = in_float32(c, &n->in[i], err);
+            rc = convert_to_float32(c, &n->in[i], err);
         else if (n->def->half == OP_HALF_WANT && is_half && v->is_fed && !v->is_half)
-            rc = in_other(c, &n->in[i], err);
+            rc = convert_type(c, &n->in[i], err);
     }
     return rc;
 }
 
-/* Marks what only products read, themselves or through views. */
+/* Marks values that only products read, directly or through views. */
 static void find_products(struct converter *c, const struct plan_node *nodes, size_t n, bool *others)
 {
     const struct plan *p = c->p;
@@ -187,12 +187,12 @@ static void find_products(struct converter *c, const struct plan_node *nodes, si
         c->for_products[i] = c->for_products[i] && !others[i];
 }
 
-static int settle_node(struct converter *c, struct plan_node *n, struct err *err)
+static int select_type(struct converter *c, struct plan_node *n, struct err *err)
 {
     struct plan *p = c->p;
     bool is_half = becomes_half(p, n), is_fed = false;
     uint32_t i;
-    int rc = settle_inputs(c, n, is_half, err);
+    int rc = convert_inputs(c, n, is_half, err);
 
     for (i = 0; i < n->n_in; i++)
         is_fed = is_fed || (n->in[i] != GRAPH_NONE && p->values.at[n->in[i]].is_fed);
@@ -215,7 +215,7 @@ static int settle_node(struct converter *c, struct plan_node *n, struct err *err
     return rc < 0 || VEC_PUSH(p->nodes, *n) ? rc : plan_no_memory(err);
 }
 
-static int settle_all(struct converter *c, const struct plan_node *old, size_t n, struct err *err)
+static int select_types(struct converter *c, const struct plan_node *old, size_t n, struct err *err)
 {
     struct plan *p = c->p;
     size_t i;
@@ -229,10 +229,10 @@ static int settle_all(struct converter *c, const struct plan_node *old, size_t n
     for (i = 0; i < n && rc == 0; i++) {
         struct plan_node node = old[i];
 
-        rc = settle_node(c, &node, err);
+        rc = select_type(c, &node, err);
     }
     for (i = 0; i < p->n_kept && rc == 0; i++) /* the caller reads float32 */
-        rc = in_float32(c, &p->kept[i].value, err);
+        rc = convert_to_float32(c, &p->kept[i].value, err);
     return rc;
 }
 
@@ -256,7 +256,7 @@ int plan_precision(struct plan *p, struct err *err)
     if (n > 0)
         memcpy(old, p->nodes.at, n * sizeof(*old));
     find_products(&c, old, n, others);
-    rc = settle_all(&c, old, n, err);
+    rc = select_types(&c, old, n, err);
     arena_fini(&mem);
     return rc;
 }

@@ -1,4 +1,4 @@
-/* plan_print.c - a plan for a person: the calls in order, and where their results lie. */
+/* plan_print.c - prints a plan: the calls in order, and the memory of their results. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -83,7 +83,7 @@ static void print_backward(struct buf *out, const struct plan *p)
     }
 }
 
-/* Most bytes in use at one time: the work memory cannot be smaller. */
+/* Maximum of the bytes in use at one time: a lower bound for the work memory. */
 static size_t least_bytes(const struct plan *p)
 {
     size_t most = 0, i;

@@ -1,22 +1,23 @@
-/* plan_priv.h - how a plan is made, pass by pass.
+/* plan_priv.h - the passes that make a plan, and their shared types.
  *
- *   plan_build.c   what is needed, nodes in order, each with inferred shapes (plan_node.c), constants
- *                  folded (plan_double.c: in float64; plan_types.c: types without kernels); plan_feeds.c: the inputs; plan_control.c: If, Loop and Scan taken apart;
- *                  plan_batch.c: batch sizes that an export wrote into shapes; plan_measure.c: losses
- *                  and metrics; plan_sequence.c: sequences of tensors; plan_bags.c: EmbeddingBag. At
- *                  last, nodes without a reader are removed
- *   plan_fuse.c    chains that one kernel computes become one node; the patterns: fuse_*.c
- *   plan_precision.c  float32 or 16 bits for every value, `Convert` nodes where two disagree
- *   plan_layout.c  a layout for every value, `Reorder` nodes where two disagree
- *   plan_grad.c    which values have a gradient, which nodes run backward
- *   plan_share.c   values that live in another's bytes: views, and results in place
- *   plan_calls.c   nodes become calls, values become tensors at a place, with lifetimes
- *   plan_place.c   lifetimes become offsets in the work memory
- *   plan_there.c   where a GPU computes: its kernels, constants, results
- *   plan.c         plan_new() runs the passes; binding and running
- *   plan_hunt.c    running, with an eye on every number
+ *   plan_build.c   selects the needed part of the graph; infers the shapes of each node in order
+ *                  (plan_node.c); folds constants (plan_double.c: in float64; plan_types.c: types
+ *                  without kernels). plan_feeds.c: inputs; plan_control.c: expands If, Loop and
+ *                  Scan; plan_batch.c: batch sizes that an export wrote into shapes;
+ *                  plan_measure.c: losses and metrics; plan_sequence.c: sequences of tensors;
+ *                  plan_bags.c: EmbeddingBag. Finally, nodes without a reader are removed
+ *   plan_fuse.c    replaces chains that one kernel computes by one node; the patterns: fuse_*.c
+ *   plan_precision.c  selects float32 or 16 bits for each value; adds `Convert` nodes
+ *   plan_layout.c  selects a layout for each value; adds `Reorder` nodes
+ *   plan_grad.c    determines the values with a gradient and the nodes that run backward
+ *   plan_share.c   lets values share memory: views, and results in place
+ *   plan_calls.c   converts nodes to calls, and values to tensors with lifetimes
+ *   plan_place.c   converts lifetimes to offsets in the work memory
+ *   plan_device.c  on a GPU: kernels, constants, results
+ *   plan.c         plan_new() runs the passes; binding and execution
+ *   plan_nonfinite.c  non-finite tracing: execution that checks every number
  *
- * Time is counted in nodes: node i runs forward at i and backward at 2 * n_nodes - 1 - i. */
+ * Time is counted in nodes: node i runs forward at time i and backward at 2 * n_nodes - 1 - i. */
 #ifndef GRAPH_PLAN_PRIV_H
 #define GRAPH_PLAN_PRIV_H
 
@@ -24,10 +25,10 @@
 #include "graph/graph_priv.h"
 
 enum plan_value_kind {
-    PLAN_FEED,  /* `index`: of the feeds */
+    PLAN_FEED,  /* `index` into the feeds */
     PLAN_CONST, /* tensor.data is known */
-    PLAN_PARAM, /* `index`: of graph.params */
-    PLAN_MADE,  /* `index`: the node that makes it */
+    PLAN_PARAM, /* `index` into graph.params */
+    PLAN_MADE,  /* computed by node `index` */
 };
 
 struct plan_value {
@@ -36,22 +37,26 @@ struct plan_value {
     uint32_t index;
     struct tensor tensor;  /* type, shape, layout */
     bool kept;             /* the caller reads it after the last call */
-    bool by_sample;        /* axis 0 counts the samples, or parts of them, one after the other */
-    const char *one_draw;  /* axis 0 is of size 1, and of this node's draw (plan_draw.c); else NULL */
+    bool by_sample;        /* axis 0 enumerates the samples, or consecutive parts of them */
+    const char *one_draw;  /* axis 0 has size 1 because of the shape of this random node
+                              (plan_draw.c); else NULL */
     bool is_read;          /* by a node, the caller, or backward */
     bool needs_grad;       /* a trained parameter is upstream */
-    bool has_grad;         /* and backward brings a gradient here */
-    bool is_fed;           /* plan_precision.c: depends on an input, not on parameters alone */
-    bool is_half;          /* plan.half because this plan is, not because the model says so */
-    uint32_t other_type;   /* the same value in the other of float32 and plan.half, likewise */
-    uint32_t other_layout; /* the same value in the other layout, once a Reorder exists */
-    uint32_t root;         /* the value whose bytes it lives in; itself if its own */
+    bool has_grad;         /* needs_grad, and backward computes a gradient for it */
+    bool is_fed;           /* plan_precision.c: depends on an input, not only on parameters */
+    bool is_half; /* the type is plan.half because of this plan, not because of the model */
+    uint32_t other_type;   /* plan_precision.c: the same value in the other of float32 and
+                              plan.half; GRAPH_NONE: no Convert exists */
+    uint32_t other_layout; /* the same value in the other layout; GRAPH_NONE: no Reorder exists */
+    uint32_t root;         /* the value whose memory it shares; itself if it has its own */
     uint32_t grad_root;    /* the same for the gradient */
-    uint32_t block;        /* roots of kind FEED and MADE: the work memory */
-    size_t constant_at;    /* roots of kind CONST, on a GPU: where it lies; 0: nowhere yet */
-    uint32_t grad_block;   /* gradient roots that are no parameter */
-    bool grad_written;     /* while backward calls are made: the next contribution adds */
-    struct tensor *fwd, *meta, *grad; /* as calls see it; meta: no data. NULL until asked for */
+    uint32_t block;        /* roots of kind FEED and MADE: block of work memory */
+    size_t constant_at;    /* roots of kind CONST, on a GPU: offset in plan_device.constants; 0: not
+                              placed yet */
+    uint32_t grad_block;   /* gradient roots other than parameters: block of work memory */
+    bool grad_written;     /* while backward calls are made: the next contribution is added */
+    struct tensor *fwd, *meta, *grad; /* as calls see it; meta: without data. NULL until first
+                                         used */
 };
 
 struct plan_node {
@@ -63,44 +68,45 @@ struct plan_node {
     uint32_t *in, *out; /* values; GRAPH_NONE: absent */
     uint32_t stream;
     void *param;
-    const struct op_kernels *kernels; /* of the row, for where the plan computes */
-    void *state; /* of plan.states */
+    const struct op_kernels *kernels; /* kernels of the row for the plan's device */
+    void *state; /* owned by plan.states */
     size_t save_bytes, scratch_bytes;
     double flops;
-    bool draws_fixed; /* a draw whose shape no input of the graph decides */
+    bool draws_fixed; /* a random node whose shape does not depend on an input of the graph */
     bool stops_gradient;
-    bool is_alias;  /* the output is the input's bytes: no call */
+    bool is_alias;  /* the output shares the input's bytes: no call */
     bool in_place;  /* output 0 overwrites input 0 */
     bool runs_bwd;
     uint32_t save_block;
 };
 
-struct plan_block { /* a piece of work memory */
+struct plan_block { /* a range of work memory */
     size_t bytes;
-    uint32_t first, last; /* used from ... to, both included */
-    size_t offset;        /* plan_place.c */
+    uint32_t first, last; /* lifetime: first and last time of use, inclusive */
+    size_t offset;        /* computed by plan_place.c */
 };
 
 enum plan_base { PLAN_WORK, PLAN_ARENA, PLAN_GRADS, PLAN_CONSTANTS, PLAN_BASES };
 
-/* On a GPU: constants lie one behind the other in memory of the plan's own, behind a number that is 1.
- * What forward computes for the caller is copied back to memory of the host, in the order of `results`. */
-struct plan_there {
-    const struct cuda_api *cuda; /* NULL: computed by this CPU */
+/* On a GPU: constants are stored consecutively in device memory owned by the plan, after the number
+ * 1. Results of forward that the caller reads are copied back to host memory, in the order of
+ * result_at(). */
+struct plan_device {
+    const struct cuda_api *cuda; /* NULL: the plan computes on this CPU */
     void *constants;
     size_t constants_bytes;
     VEC(uint32_t) constant_values;
-    void *results;               /* pinned */
+    void *results;               /* pinned host memory; owned */
 };
 
-struct plan_bind { /* an address that binding fills in */
+struct plan_bind { /* an address that binding sets */
     void **at;
-    size_t offset;  /* bytes from the base; for PLAN_WORK plan_place() fills it in from */
-    uint32_t block; /* where the block lies */
+    size_t offset;  /* bytes from the base; for PLAN_WORK plan_place() computes it from `block` */
+    uint32_t block; /* index of the block that contains it */
 };
 
-/* No canonical address: reading it ends the program where the mistake is. (Not NULL, since a
- * kernel may compute with an address that it never reads.) */
+/* A non-canonical address: an access faults at the erroneous instruction. (Not NULL, because a
+ * kernel may do arithmetic on an address that it never accesses.) */
 #define PLAN_NOWHERE ((void *)((uintptr_t)1 << 62))
 
 struct plan_call {
@@ -110,12 +116,13 @@ struct plan_call {
     uint32_t time;
 };
 
-struct plan_state { /* what an op's plan made */
+struct plan_state { /* the state made by an op's plan function; owned */
     void *state;
     void (*free_state)(void *state);
 };
 
-struct plan_ready { /* after backward call `call` (UINT32_MAX: before the first) */
+struct plan_ready { /* a range that is final after backward call `call` (UINT32_MAX: before the
+                       first) */
     uint32_t call;
     size_t offset, n;
 };
@@ -124,11 +131,11 @@ struct plan_span {
     size_t offset, n;
 };
 
-struct plan_sums { /* a metric */
-    uint32_t value, weight; /* what it adds up */
+struct plan_sums { /* the values of a metric */
+    uint32_t value, weight; /* values whose elements it sums */
 };
 
-/* Numbers from here on, where the builder maps a value, are sequences. */
+/* In the builder's map, indices from here on are sequences. */
 #define PLAN_SEQUENCE_FIRST 0x80000000u
 
 struct plan_list; /* plan_sequence.c */
@@ -137,7 +144,7 @@ struct plan_sequence { /* a sequence of tensors: the first n elements of a list 
     uint32_t n;
 };
 
-struct plan_fold { /* memory of a constant that planning computed */
+struct plan_fold { /* memory of a constant that was computed while planning */
     void *data;
     size_t bytes;
     bool is_read;
@@ -152,26 +159,28 @@ struct plan {
     const struct graph *g;
     enum plan_purpose purpose;
     uint32_t batch;
-    enum tensor_dtype half; /* TENSOR_BF16, TENSOR_F16: of activations; TENSOR_NONE: all are float32 */
-    bool tf32;              /* as op_plan.tf32 */
-    struct arena mem; /* of the plan: everything without another owner */
+    enum tensor_dtype half; /* type of 16-bit activations: TENSOR_BF16, TENSOR_F16; TENSOR_NONE: all
+                               are float32 */
+    bool tf32;              /* see op_plan.tf32 */
+    struct arena mem; /* owns all objects of the plan that have no other owner */
     VEC(struct plan_value) values;
-    VEC(struct plan_node) nodes; /* in the order of forward */
+    VEC(struct plan_node) nodes; /* in forward order */
     uint32_t n_inputs;           /* feeds, targets, sample weights */
     uint32_t *input_values;      /* [n_inputs] */
     uint32_t n_feeds;
     bool training;               /* nodes in training form */
     bool feed_grads;
-    uint32_t loss_value, loss_weight; /* GRAPH_NONE: none */
+    uint32_t loss_value, loss_weight; /* GRAPH_NONE: absent */
     struct plan_sums *metrics;
     uint32_t n_metrics;
-    uint32_t n_turns;            /* bodies put in so far */
-    uint32_t n_rounded;          /* nodes of float64 that are computed in float32 (PLAN_RUN) */
-    const char *first_rounded;   /* name of the first of them */
-    VEC(struct plan_attention) attentions; /* plan_fuse.c: those of the graph, fused or not */
-    VEC(struct plan_sequence) sequences; /* while it is made */
-    uint32_t sequence_items;     /* elements that their lists have room for */
-    VEC(char *) notes;           /* plan_notes() */
+    uint32_t n_expanded;            /* number of bodies expanded so far */
+    uint32_t n_rounded; /* PLAN_RUN: number of float64 nodes that are computed in float32 */
+    const char *first_rounded;   /* name of the first of them; NULL: none */
+    VEC(struct plan_attention) attentions; /* plan_fuse.c: the attentions of the graph, fused or
+                                              not */
+    VEC(struct plan_sequence) sequences; /* used while the plan is made */
+    uint32_t sequence_items;     /* total capacity of their lists, in elements */
+    VEC(char *) notes;           /* see plan_notes() */
     struct plan_kept *kept;
     uint32_t n_kept;
     VEC(struct plan_block) blocks;
@@ -179,169 +188,181 @@ struct plan {
     VEC(struct plan_call *) forward;
     VEC(struct plan_call *) backward;
     VEC(struct plan_ready) ready;
-    VEC(struct plan_span) zeros; /* trained parameters that no gradient reaches */
+    VEC(struct plan_span) zeros; /* trained parameters without a gradient */
     VEC(struct plan_state) states;
-    struct plan_there there;
-    struct tensor loss_grad;  /* of one number, which is 1 */
-    struct packed_rows *rows; /* [g->n_tables] as Gather sees them; marks NULL: not packed */
-    struct packed *packed;    /* the caller's; NULL: tables have whole gradients */
-    size_t rows_at;           /* plan_tell_rows(); 0: not called */
+    struct plan_device device;
+    struct tensor loss_grad;  /* seed gradient: scalar 1.0 */
+    struct packed_rows *rows; /* [g->n_tables] row-sparse gradients for Gather; marks NULL:
+                                 gradients are dense */
+    struct packed *packed;    /* borrowed from the caller of plan_pack(); NULL: gradients of tables
+                                 are dense */
+    size_t rows_at;           /* set by plan_tell_rows(); 0: rows are not recorded */
     size_t folded_bytes;
-    VEC(struct plan_fold) folds; /* plan_fold.c: the large ones */
+    VEC(struct plan_fold) folds; /* plan_fold.c: large folds only */
     size_t work_bytes;
     float *params, *grads;
     void *work;
     bool is_bound;
-    plan_watch_fn *watch; /* NULL: nobody does */
+    plan_watch_fn *watch; /* NULL: no callback */
     void *watch_arg;
-    struct plan_culprit *culprit; /* NULL: nobody hunts for one */
-    float loss, weight; /* of the last forward: backward may use their memory */
+    struct plan_culprit *nonfinite; /* NULL: non-finite tracing is disabled */
+    float loss, weight; /* copies after the last forward: backward may overwrite their memory */
 };
 
 int plan_no_memory(struct err *err);
 
-/* ---- plan_build.c and its helpers ---- */
+/* ---- plan_build.c and helpers ---- */
 struct plan_builder {
     struct plan *p;
     const struct plan_opts *opts;
-    bool *needed;        /* [g->n_values] */
-    bool *node_needed;   /* [g->n_nodes] */
-    uint32_t *map;       /* [g->n_values] plan's value of a graph's value */
-    int64_t file_batch;  /* the batch that the export fixed, if it is not the lane's; 0 */
-    const char *fixed_input; /* which input says so */
+    bool *needed;        /* [g->n_values] the plan needs the value */
+    bool *node_needed;   /* [g->n_nodes] the plan needs the node */
+    uint32_t *map;       /* [g->n_values] plan value for each graph value; GRAPH_NONE: none */
+    int64_t file_batch; /* batch size fixed by the export, if it differs from the lane's; 0: none */
+    const char *fixed_input; /* the input that fixes it */
 };
 
 int plan_build(struct plan *p, const struct plan_opts *opts, struct err *err);
-/* The value called `name`; `role` is for messages. */
+/* Finds the value called `name`; `role` is for messages. Errors: ERR_INPUT, with the nearest
+ * name. */
 int plan_find_tensor(const struct graph *g, const char *name, const char *role, uint32_t *out,
                      struct err *err);
 int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, struct err *err);
-/* Of the node just appended: marks samples, folds. */
-int plan_settle_new(struct plan *p, struct plan_node *n, struct err *err);
+/* Called for the node just appended: marks samples and folds the node if possible. */
+int plan_mark_and_fold(struct plan *p, struct plan_node *n, struct err *err);
 int plan_feeds(struct plan_builder *b, struct err *err);
 int plan_control(struct plan_builder *b, const struct graph_node *from, struct err *err);
 /* ---- plan_sequence.c ---- */
-/* A node whose row is in sequence.c. */
+/* Handles a node whose row is in sequence.c. */
 int plan_sequence(struct plan_builder *b, const struct graph_node *from, struct err *err);
 bool plan_is_sequence(uint32_t value);
-/* The error of a node that reads the sequence `name`, and wants tensors. */
+/* The error of a node that reads the sequence `name` but requires tensors. */
 int plan_refuse_sequence(const struct graph_node *n, const char *name, struct err *err);
 /* ---- plan_bags.c ---- */
-/* If the items [n] are the reduced rows of equal bags, *out becomes all of them, [n, ...], and *done
- * is set. stacks: the items have no axis in front yet. */
+/* If the items [n] are reduced rows of bags of one size, *out receives one tensor [n, ...] and
+ * *done is set to true. stacks: the items lack the leading axis. */
 int plan_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n, bool stacks,
               uint32_t *out, bool *done, struct err *err);
-/* Is the node a pool over more axes of space than the kernels know? (lower_pool.c) */
+/* Returns whether the node is a pool with more spatial axes than the kernels support
+ * (lower_pool.c). */
 bool plan_is_wide_pool(const struct plan_builder *b, const struct graph_node *from);
 /* Adds the nodes that compute a node of a lowered row (graph_is_lowered()) or a wide pool. */
 int plan_lower(struct plan_builder *b, const struct graph_node *from, struct err *err);
-/* Before node n is inferred: a batch size of the export in its shape becomes the lane's. */
+/* Called before node n is inferred: replaces a batch size of the export in its shape by the
+ * lane's. */
 int plan_unfix_batch(struct plan_builder *b, struct plan_node *n, struct err *err);
-/* After it: what of its outputs is by_sample. Refuses random numbers that samples would share. */
+/* Called after node n is inferred: sets by_sample of its outputs. Refuses random numbers that
+ * samples would share. */
 int plan_mark_samples(struct plan *p, const struct plan_node *n, struct err *err);
-/* Part of it (plan_draw.c). */
-int plan_follow_draws(struct plan *p, const struct plan_node *n, struct err *err);
+/* The part of plan_mark_samples() that tracks random numbers (plan_draw.c). */
+int plan_track_draws(struct plan *p, const struct plan_node *n, struct err *err);
 int plan_measures(struct plan_builder *b, struct err *err);
 
 /* ---- plan_node.c ---- */
-enum { PLAN_MAX_VALUES = 4096 /* elements of a feed that are looked at while planning */ };
-/* Are the value's numbers known, and the same in every run? */
+enum { PLAN_MAX_VALUES = 4096 /* elements of a feed whose values planning uses */ };
+/* Returns whether the numbers of the value are known and the same in every run. */
 bool plan_is_known(const struct plan_value *v);
-/* Appends a value; GRAPH_NONE: out of memory. */
+/* Appends a value. GRAPH_NONE: out of memory. */
 uint32_t plan_add_value(struct plan *p, const char *name, enum plan_value_kind kind,
                         uint32_t index, const struct tensor *t);
-/* A constant of int64: a list, or with n = 0 one number. GRAPH_NONE: out of memory. */
+/* Appends a constant of int64: a list, or with n = 0 a scalar. GRAPH_NONE: out of memory. */
 uint32_t plan_add_ints(struct plan *p, const char *name, const int64_t *values, uint32_t n);
-/* Is a tensor of this shape beyond what any machine holds? */
+/* Returns whether a tensor of this shape exceeds the memory of any machine. */
 bool plan_is_too_large(const struct tensor *t);
-/* Runs the row's infer for a node whose def, name, attributes and inputs are set; *out [n_out] is
- * the plan's. */
+/* Runs the row's infer function for a node whose def, name, attributes and inputs are set. The plan
+ * owns *out [n_out]. */
 int plan_infer_node(struct plan *p, struct plan_node *n, struct tensor **out, struct err *err);
-/* Infers such a node and appends it, and its outputs
- * as values called out_names[i] (NULL or "": absent). */
+/* Infers such a node and appends it and its outputs; output i is called out_names[i] (NULL or "":
+ * absent). */
 int plan_add_node(struct plan *p, struct plan_node *n, const char *const *out_names,
                   struct err *err);
-/* Of the node just appended: if all it depends on is known, it is computed now, its outputs become
- * constants, and it goes. */
-int plan_settle_node(struct plan *p, struct plan_node *n, struct err *err);
+/* Called for the node just appended: if all values it depends on are known, computes it, converts
+ * its outputs to constants and removes it. */
+int plan_fold_node(struct plan *p, struct plan_node *n, struct err *err);
 
-/* An op of ONNX over values of the plan: inferred, appended, folded if possible; out [n_out] gets its
- * outputs. attrs are copied. */
+/* Adds an ONNX op on values of the plan: inferred, appended, folded if possible. out [n_out]
+ * receives its outputs. attrs are copied. */
 int plan_add_op(struct plan *p, const char *op, const char *name, const struct op_attr *attrs,
                 uint32_t n_attrs, const uint32_t *in, uint32_t n_in, uint32_t *out, uint32_t n_out,
                 struct err *err);
-/* *value with an axis of one put in at `axis`, or the axis of one there taken out. */
-int plan_move_axis(struct plan *p, const char *name, uint32_t *value, int64_t axis, bool put,
+/* insert: inserts an axis of size one at `axis` into *value; else removes the axis of size one at
+ * `axis`. */
+int plan_move_axis(struct plan *p, const char *name, uint32_t *value, int64_t axis, bool insert,
                    struct err *err);
 
 /* ---- plan_double.c: float64 in formulas ---- */
-/* Does the node read float64, and is it computed there? Its inputs are set, and all are known. */
+/* Returns whether the node reads float64 and is computed by plan_double.c. Its inputs are set, and
+ * all are known. */
 bool plan_folds_double(const struct plan *p, const struct plan_node *n);
-/* In place of the row's infer for such a node, which refuses float64. */
+/* Replaces the row's infer function, which refuses float64, for such a node. */
 int plan_infer_double(const struct plan_node *n, struct op_infer *f, struct err *err);
-/* In place of its kernel: into the outputs' data. */
+/* Replaces the kernel of such a node; writes to the outputs' data. */
 int plan_compute_double(const struct plan *p, const struct plan_node *n, struct err *err);
-/* Adds the remedy to a refusal `rc` by the row of a node that reads float64. */
+/* Adds the remedy to the error `rc` of a row whose node reads float64. */
 int plan_refuse_double(const struct plan *p, const struct plan_node *n, int rc, struct err *err);
-/* Refuses a node, not folded, that makes float64 of an activation in float32, or computes in it. */
+/* Refuses a node that is not folded and that converts a float32 activation to float64 or computes
+ * in float64. */
 int plan_check_double(const struct plan *p, const struct plan_node *n, struct err *err);
 
 /* ---- plan_types.c: element types that a row has no kernels for ---- */
-/* plan_add_node() and plan_settle_node() for node n, whose row refused it with `rc` because of the
- * types of its inputs: with Cast nodes around it. Returns `rc`, and leaves *err, if that does not
- * help. */
+/* Calls plan_add_node() and plan_fold_node() for node n with Cast nodes around it; its row
+ * refused it with `rc` because of the types of its inputs. Returns `rc`, and does not change *err,
+ * if that fails too. */
 int plan_add_cast(struct plan_builder *b, struct plan_node *n, const char *const *out_names, int rc,
                   struct err *err);
 
 /* ---- the other passes ---- */
 int plan_fuse(struct plan *p, struct err *err);
-int plan_precision(struct plan *p, struct err *err); /* only where there is a plan.half */
+int plan_precision(struct plan *p, struct err *err); /* only with a plan.half */
 enum tensor_dtype plan_precision_half(enum plan_precision p);
 int plan_layouts(struct plan *p, struct err *err);
 int plan_gradients(struct plan *p, struct err *err);
-/* Before plan_gradients(): does a trained parameter (in a plan with feed_grads: a float32 feed) lead to the
- * value, through inputs that pass a gradient? */
-int plan_wants_gradient(const struct plan *p, uint32_t value, bool *out, struct err *err);
+/* Used before plan_gradients(): *out is set to whether a trained parameter (in a plan with
+ * feed_grads: a float32 feed) is upstream of the value, through inputs that pass a gradient. */
+int plan_is_trained(const struct plan *p, uint32_t value, bool *out, struct err *err);
 int plan_share(struct plan *p, struct err *err);
 int plan_calls(struct plan *p, struct err *err);
 int plan_place(struct plan *p, struct err *err);
 
-/* ---- plan_fold.c: constants that planning computes ---- */
-/* Room for one, 64-byte aligned; the plan's. NULL: no memory. */
-void *plan_fold_room(struct plan *p, size_t bytes);
-void plan_fold_release(struct plan *p); /* the passes are done: what no node reads goes */
+/* ---- plan_fold.c: constants computed while planning ---- */
+/* Allocates memory of a constant, 64-byte aligned, owned by the plan. NULL: out of memory. */
+void *plan_fold_alloc(struct plan *p, size_t bytes);
+void plan_fold_release(struct plan *p); /* called after the passes: frees folds that no node
+                                           reads */
 void plan_fold_free(struct plan *p);
 
-/* ---- plan_there.c: what a GPU needs ---- */
+/* ---- plan_device.c: GPU support ---- */
 
-/* The kernels of a row, for where this plan computes. ERR_UNSUPPORTED: there are none. */
+/* Finds the kernels of a row for the plan's device. Errors: ERR_UNSUPPORTED (there are none). */
 int plan_kernels(const struct plan *p, const struct op_def *def, const char *node,
                  const struct op_kernels **out, struct err *err);
-/* A constant that calls read: its place there. */
-bool plan_there_constant(struct plan *p, uint32_t value);
-int plan_there_open(struct plan *p, struct err *err); /* all calls are made */
-void plan_there_close(struct plan *p);
-/* Behind forward: what the caller may ask for is on its way. */
-int plan_there_results(struct plan *p, const struct op_run *run, struct err *err);
-/* The numbers of a value that is one of them. */
-const void *plan_there_result(const struct plan *p, uint32_t value);
-/* A copy of t in memory of the host, when the queue has come to rest; t itself on a CPU. `mem` owns it. */
-int plan_there_look(const struct plan *p, const struct op_run *run, const struct tensor *t,
-                    struct arena *mem, struct tensor *out, struct err *err);
+/* Assigns a place in device memory to a constant that calls read. Returns false if memory runs
+ * out. */
+bool plan_device_add_constant(struct plan *p, uint32_t value);
+int plan_device_open(struct plan *p, struct err *err); /* called after all calls are made */
+void plan_device_close(struct plan *p);
+/* Called at the end of forward: enqueues the copies of results to the host. */
+int plan_device_copy_results(struct plan *p, const struct op_run *run, struct err *err);
+/* The numbers of a result on the host. */
+const void *plan_device_result(const struct plan *p, uint32_t value);
+/* Copies t to host memory owned by `mem`, after synchronizing the queue; on a CPU *out is t
+ * itself. */
+int plan_device_read(const struct plan *p, const struct op_run *run, const struct tensor *t,
+                     struct arena *mem, struct tensor *out, struct err *err);
 
-/* ---- plan_hunt.c: while somebody hunts ---- */
-/* Before forward: inputs and parameters. */
-int plan_hunt_begin(struct plan *p, const struct op_run *run, struct err *err);
-int plan_hunt_call(struct plan *p, const struct plan_call *call, bool backward, struct err *err);
-void plan_hunt_tables(struct plan *p); /* behind backward: rows of tables */
+/* ---- plan_nonfinite.c: non-finite tracing ---- */
+/* Called before forward: checks inputs and parameters. */
+int plan_trace_begin(struct plan *p, const struct op_run *run, struct err *err);
+int plan_trace_call(struct plan *p, const struct plan_call *call, bool backward, struct err *err);
+void plan_trace_tables(struct plan *p); /* called after backward: checks rows of tables */
 
-/* Does a node have anything to compute? Not if all its outputs are empty. */
+/* Returns whether all outputs of a node are empty, so that it has no call. */
 bool plan_is_empty(const struct plan *p, const struct plan_node *n);
-/* The bytes of a tensor of this shape are the same in both layouts. */
+/* Returns whether the bytes of a tensor of this shape differ between the two layouts. */
 bool plan_layout_matters(const struct shape *s);
-/* Does a gradient flow into input i of node n? After plan_gradients(). */
-bool plan_wants_grad(const struct plan *p, const struct plan_node *n, uint32_t i);
-/* Is input i of node n a statistic that this plan's backward measures? */
-bool plan_wants_stat(const struct plan *p, const struct plan_node *n, uint32_t i);
+/* Returns whether a gradient flows into input i of node n. Valid after plan_gradients(). */
+bool plan_needs_grad(const struct plan *p, const struct plan_node *n, uint32_t i);
+/* Returns whether input i of node n is a statistic that backward of this plan measures. */
+bool plan_needs_stat(const struct plan *p, const struct plan_node *n, uint32_t i);
 
 #endif

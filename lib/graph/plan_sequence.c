@@ -1,12 +1,13 @@
-/* plan_sequence.c - sequences of tensors become the tensor ops that they express.
+/* plan_sequence.c - converts sequences of tensors to the tensor ops that they express.
  *
  * Exporters write chunk, split and unbind as SplitToSequence and SequenceAt, and EmbeddingBag as a
- * Loop that inserts a row per bag and concatenates them at last. While a plan is made, shapes and
- * positions are known, so a sequence is a list of values of the plan: taking an element costs
- * nothing, SplitToSequence is one Split, ConcatFromSequence one Concat. In the builder's map a
- * sequence has a number from PLAN_SEQUENCE_FIRST on.
+ * Loop that inserts a row per bag and concatenates the rows at the end. While a plan is made,
+ * shapes and positions are known, so a sequence is a list of values of the plan: selecting an
+ * element has no cost, SplitToSequence is one Split, ConcatFromSequence one Concat. In the
+ * builder's map a sequence has an index from PLAN_SEQUENCE_FIRST on.
  *
- * Sequences that grow at the end share memory: `list` has spare capacity after the used elements. */
+ * Sequences that grow at the end share memory: `list` has spare capacity after the used
+ * elements. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -15,11 +16,11 @@
 #include "graph/plan_priv.h"
 
 enum {
-    PARTS_MAX = 65536,     /* elements of a sequence */
-    ITEMS_MAX = 1 << 22,   /* of all sequences of a plan: bounds memory */
+    PARTS_MAX = 65536,     /* maximum number of elements of a sequence */
+    ITEMS_MAX = 1 << 22,   /* maximum for all sequences of a plan: bounds memory */
 };
 
-struct plan_list { /* elements, of one or several sequences */
+struct plan_list { /* elements shared by one or several sequences */
     uint32_t *items;
     uint32_t used, cap;
 };
@@ -82,8 +83,8 @@ static int add_sequence(struct plan_builder *b, uint32_t to, struct plan_list *l
 
 /* ---- inputs ---- */
 
-static int need_sequence(struct plan_builder *b, const struct graph_node *from, uint32_t *out,
-                         struct err *err)
+static int get_sequence(struct plan_builder *b, const struct graph_node *from, uint32_t *out,
+                        struct err *err)
 {
     uint32_t value = from->in[0] != GRAPH_NONE ? b->map[from->in[0]] : GRAPH_NONE;
 
@@ -94,8 +95,8 @@ static int need_sequence(struct plan_builder *b, const struct graph_node *from, 
     return 0;
 }
 
-static int need_tensor(struct plan_builder *b, const struct graph_node *from, uint32_t i,
-                       uint32_t *out, struct err *err)
+static int get_tensor(struct plan_builder *b, const struct graph_node *from, uint32_t i,
+                      uint32_t *out, struct err *err)
 {
     uint32_t value = i < from->n_in && from->in[i] != GRAPH_NONE ? b->map[from->in[i]] : GRAPH_NONE;
 
@@ -106,7 +107,7 @@ static int need_tensor(struct plan_builder *b, const struct graph_node *from, ui
     return 0;
 }
 
-/* Integers that input i holds; n = 0 when it is absent. */
+/* Reads the integers of input i; n = 0 if it is absent. */
 static int known_ints(struct plan_builder *b, const struct graph_node *from, uint32_t i,
                       const char *what, int64_t **out, uint32_t *n, struct err *err)
 {
@@ -117,13 +118,13 @@ static int known_ints(struct plan_builder *b, const struct graph_node *from, uin
     *n = 0;
     if (i >= from->n_in || from->in[i] == GRAPH_NONE)
         return 0;
-    rc = need_tensor(b, from, i, &value, err);
+    rc = get_tensor(b, from, i, &value, err);
     if (rc < 0)
         return rc;
     v = &b->p->values.at[value];
     if (!plan_is_known(v) || (v->tensor.dtype != TENSOR_I64 && v->tensor.dtype != TENSOR_I32))
         return err_set(err, ERR_UNSUPPORTED,
-                       "%s '%s': %s depends on the data; supported is what is known once the "
+                       "%s '%s': %s depends on the data; expected a value that is known once the "
                        "shapes are: use torch.stack or torch.cat and index the tensor",
                        from->def->name, from->name, what);
     if (tensor_elements(&v->tensor) < 1 || tensor_elements(&v->tensor) > PARTS_MAX)
@@ -139,7 +140,7 @@ static int known_ints(struct plan_builder *b, const struct graph_node *from, uin
     return 0;
 }
 
-/* The position that input i holds, 0 .. n - 1; `dflt` when it is absent. */
+/* Reads the position in input i, 0 .. n - 1; `dflt` if it is absent. */
 static int position(struct plan_builder *b, const struct graph_node *from, uint32_t i, uint32_t n,
                     uint32_t dflt, uint32_t *out, struct err *err)
 {
@@ -186,7 +187,7 @@ static int construct(struct plan_builder *b, const struct graph_node *from, stru
     int rc = new_list(b->p, from, from->n_in, &l, err);
 
     for (i = 0; i < from->n_in && rc == 0; i++)
-        rc = need_tensor(b, from, i, &l->items[i], err);
+        rc = get_tensor(b, from, i, &l->items[i], err);
     if (rc < 0)
         return rc;
     l->used = from->n_in;
@@ -197,15 +198,15 @@ static int insert(struct plan_builder *b, const struct graph_node *from, struct 
 {
     struct plan_list *l, *old;
     uint32_t s = GRAPH_NONE, item = GRAPH_NONE, at, n;
-    int rc = need_sequence(b, from, &s, err);
+    int rc = get_sequence(b, from, &s, err);
 
     if (rc == 0)
-        rc = need_tensor(b, from, 1, &item, err);
+        rc = get_tensor(b, from, 1, &item, err);
     if (rc < 0)
         return rc;
     n = sequence(b->p, s)->n;
     l = old = sequence(b->p, s)->list;
-    rc = position(b, from, 2, n + 1, n, &at, err); /* n: after the last element */
+    rc = position(b, from, 2, n + 1, n, &at, err); /* n: append after the last element */
     if (rc < 0)
         return rc;
     if (at < n || l == NULL || l->used > n || l->used == l->cap) {
@@ -227,7 +228,7 @@ static int erase(struct plan_builder *b, const struct graph_node *from, struct e
     const struct plan_list *old;
     struct plan_list *l;
     uint32_t s = GRAPH_NONE, at, n;
-    int rc = need_sequence(b, from, &s, err);
+    int rc = get_sequence(b, from, &s, err);
 
     if (rc < 0)
         return rc;
@@ -251,7 +252,7 @@ static int erase(struct plan_builder *b, const struct graph_node *from, struct e
 static int element(struct plan_builder *b, const struct graph_node *from, struct err *err)
 {
     uint32_t s = GRAPH_NONE, at;
-    int rc = need_sequence(b, from, &s, err);
+    int rc = get_sequence(b, from, &s, err);
 
     if (rc == 0)
         rc = position(b, from, 1, sequence(b->p, s)->n, 0, &at, err);
@@ -264,7 +265,7 @@ static int length(struct plan_builder *b, const struct graph_node *from, struct 
 {
     uint32_t s = GRAPH_NONE;
     int64_t n;
-    int rc = need_sequence(b, from, &s, err);
+    int rc = get_sequence(b, from, &s, err);
 
     if (rc < 0 || from->out[0] == GRAPH_NONE)
         return rc;
@@ -274,7 +275,7 @@ static int length(struct plan_builder *b, const struct graph_node *from, struct 
 }
 
 /* The sizes of the parts of an axis of `whole` elements: as listed, or of one size each, the last
- * one smaller. *is_list: a list was given. */
+ * one smaller. *is_given: the node has a size input. */
 static int part_sizes(struct plan_builder *b, const struct graph_node *from, int64_t whole,
                       int64_t **out, uint32_t *n, bool *is_given, struct err *err)
 {
@@ -303,7 +304,7 @@ static int part_sizes(struct plan_builder *b, const struct graph_node *from, int
         return 0;
     }
     if (whole / each >= PARTS_MAX)
-        return err_set(err, ERR_UNSUPPORTED, "SplitToSequence '%s' makes more than %d parts",
+        return err_set(err, ERR_UNSUPPORTED, "SplitToSequence '%s' creates more than %d parts",
                        from->name, PARTS_MAX);
     *n = (uint32_t)((whole + each - 1) / each);
     *out = arena_array(&b->p->mem, *n, sizeof(**out));
@@ -322,7 +323,7 @@ static int split(struct plan_builder *b, const struct graph_node *from, struct e
     uint32_t in[2], n = 0, i;
     int64_t *sizes = NULL;
     bool is_given = false;
-    int rc = need_tensor(b, from, 0, &in[0], err);
+    int rc = get_tensor(b, from, 0, &in[0], err);
 
     if (rc == 0)
         rc = axis_of(from, p->values.at[in[0]].tensor.shape.rank, &axis.i, err);
@@ -361,7 +362,7 @@ static int concat(struct plan_builder *b, const struct graph_node *from, struct 
     bool stacks = attr(from, "new_axis", 0) != 0, done = false;
     struct plan *p = b->p;
     uint32_t s = GRAPH_NONE, n, i, *items;
-    int rc = need_sequence(b, from, &s, err);
+    int rc = get_sequence(b, from, &s, err);
 
     if (rc < 0 || from->out[0] == GRAPH_NONE)
         return rc;

@@ -1,19 +1,19 @@
-/* plan_share.c - values that live in the bytes of another.
+/* plan_share.c - values that share the memory of another value.
  *
- * A view always does: values never change, so any number of them may share bytes. A node that
- * may work in place does if nobody reads its input after it: no later node, no backward kernel,
- * no caller, and not the node itself through another input. What is asked about a value is asked
- * about all that share its bytes. */
+ * A view always shares memory: values never change, so any number of them may share it. A node that
+ * supports it works in place if its input has no later reader: no later node, no backward kernel,
+ * no caller, and not the node itself through another input. These conditions apply to all values
+ * that share the memory. */
 #include <string.h>
 
 #include "graph/plan_priv.h"
 
-struct shared {         /* of a root, over everything that lives in it */
-    uint32_t last_read; /* node, forward */
-    bool reserved;      /* read in backward or by the caller, or not ours to overwrite */
+struct shared {         /* properties of a root, combined over all values that share its memory */
+    uint32_t last_read; /* index of the node, in forward */
+    bool reserved;      /* read in backward or by the caller, or not a computed value */
 };
 
-/* Readers of each value alone. */
+/* Sets the properties of each single value. */
 static void find_readers(const struct plan *p, struct shared *s)
 {
     size_t i;
@@ -57,7 +57,7 @@ static bool fits_in_place(const struct plan *p, const struct plan_node *n, const
     return !s[in->root].reserved && s[in->root].last_read <= time;
 }
 
-static void join(struct plan *p, struct shared *s, uint32_t value, uint32_t root)
+static void share_memory(struct plan *p, struct shared *s, uint32_t value, uint32_t root)
 {
     p->values.at[value].root = root;
     s[root].reserved = s[root].reserved || s[value].reserved;
@@ -79,7 +79,7 @@ int plan_share(struct plan *p, struct err *err)
 
         n->in_place = !n->is_alias && fits_in_place(p, n, s, (uint32_t)i);
         if (n->is_alias || n->in_place)
-            join(p, s, n->out[0], p->values.at[n->in[0]].root);
+            share_memory(p, s, n->out[0], p->values.at[n->in[0]].root);
     }
     arena_fini(&mem);
     return 0;

@@ -1,14 +1,15 @@
-/* plan_types.c - element types that a row has no kernels for.
+/* plan_types.c - element types for which a row has no kernels.
  *
- * Rows compute in float32, int32, int64 and bool, some in uint64. A node that its row refuses is
- * tried again between Cast nodes:
- *   integers of 8, 16 and unsigned 32 bits   in int64: exact, and the Cast back wraps as the type does
- *   uint64                                   in int64, for rows whose bits do not depend on the sign
- *   float16, bfloat16                        in float32, rounded once at the end. Only in graphs that
- *                                            are run: files that train are read as float32
- *   float64                                  in float32, only in graphs that are run; plan_rounded()
- *                                            counts these nodes
- * What Cast cannot make exact (a product of uint64 that is divided, an index) stays refused. */
+ * Rows compute in float32, int32, int64 and bool, some in uint64. If a row refuses a node, the
+ * planner tries it again between Cast nodes:
+ *   integers of 8, 16 and unsigned 32 bits  in int64: exact, and the Cast back wraps as the type does
+ *   uint64                          in int64, for rows whose bits do not depend on the sign
+ *   float16, bfloat16               in float32, rounded once at the end. Only in graphs that are
+ *                                   executed: for training, files are read as float32
+ *   float64                         in float32, only in graphs that are executed;
+ *                                   plan_rounded() counts these nodes
+ * Cases in which a Cast is not exact (a product of uint64 that is divided, an index) remain
+ * refused. */
 #include <string.h>
 
 #include "base/check.h"
@@ -17,11 +18,11 @@
 
 enum { LIKE_NONE = -1, LIKE_FIRST = -2 };
 
-/* Outputs whose type is not that of the first input that was cast: it is that of input `like`, or a
- * type of its own. */
+/* Outputs that do not have the type of the first input that was cast: they have the type of input
+ * `like`, or a type that the row defines. */
 static const struct {
     const char *op;
-    uint32_t first, last; /* outputs */
+    uint32_t first, last; /* range of outputs */
     int like;
 } exceptions[] = {
     { "ArgMax", 0, 0, LIKE_NONE },
@@ -59,15 +60,16 @@ static bool is_one_of(const char *name, const char *const *list)
     return false;
 }
 
-/* The type that stands for t in a node of this row; t itself: it stays. */
-static enum tensor_dtype stand_in(const struct plan *p, const struct op_def *def,
-                                  enum tensor_dtype t)
+/* The type that replaces t in a node of this row; t itself: no replacement. */
+static enum tensor_dtype replacement_type(const struct plan *p, const struct op_def *def,
+                                          enum tensor_dtype t)
 {
     static const char *const signless[] = { "Add", "BitwiseAnd", "BitwiseNot", "BitwiseOr",
                                             "BitwiseXor", "CumSum", "Equal", "Mul", "ReduceSum",
                                             "Sub", "Sum", "Where", NULL };
     static const char *const of_bool[] = { "ReduceMax", "ReduceMin", NULL };
-    static const char *const of_bytes[] = { "MaxPool", NULL }; /* chooses one: float32 is exact */
+    /* selects one element: float32 is exact */
+    static const char *const of_bytes[] = { "MaxPool", NULL };
 
     switch ((int)t) {
     case TENSOR_U8:
@@ -90,7 +92,7 @@ static enum tensor_dtype stand_in(const struct plan *p, const struct op_def *def
     }
 }
 
-/* Appends Cast of `value` to `to`; *out: its result, or `value` where it has that type. */
+/* Appends a Cast of `value` to `to`; *out receives its result. */
 static int cast(struct plan *p, uint32_t value, enum tensor_dtype to, const char *name,
                 uint32_t *out, struct err *err)
 {
@@ -108,7 +110,7 @@ static int cast(struct plan *p, uint32_t value, enum tensor_dtype to, const char
     n.in[0] = value;
     rc = plan_add_node(p, &n, &name, err);
     if (rc == 0)
-        rc = plan_settle_new(p, &n, err);
+        rc = plan_mark_and_fold(p, &n, err);
     if (rc == 0)
         *out = n.out[0];
     return rc;
@@ -125,7 +127,8 @@ static int cast_inputs(struct plan *p, const struct plan_node *from, struct plan
         return plan_no_memory(err);
     for (i = 0; i < from->n_in && rc == 0; i++) {
         const struct plan_value *v = from->in[i] != GRAPH_NONE ? &p->values.at[from->in[i]] : NULL;
-        enum tensor_dtype t = v != NULL ? stand_in(p, from->def, v->tensor.dtype) : TENSOR_NONE;
+        enum tensor_dtype t =
+            v != NULL ? replacement_type(p, from->def, v->tensor.dtype) : TENSOR_NONE;
 
         to->in[i] = from->in[i];
         if (v != NULL && t != v->tensor.dtype)
@@ -136,7 +139,7 @@ static int cast_inputs(struct plan *p, const struct plan_node *from, struct plan
     return rc;
 }
 
-/* The type that output i of the node must have; the row gave it `t`. */
+/* The type that output i of the node must have; `t` is the type from the row. */
 static enum tensor_dtype type_of_output(const struct plan *p, const struct plan_node *from,
                                         uint32_t i, enum tensor_dtype t)
 {
@@ -148,13 +151,13 @@ static enum tensor_dtype type_of_output(const struct plan *p, const struct plan_
             from->in[k] != GRAPH_NONE ? p->values.at[from->in[k]].tensor.dtype : TENSOR_NONE;
 
         if ((like == LIKE_FIRST || like == (int)k) && was != TENSOR_NONE &&
-            stand_in(p, from->def, was) == t && was != t)
+            replacement_type(p, from->def, was) == t && was != t)
             return was;
     }
     return t;
 }
 
-static bool has_stand_in(const struct plan *p, const struct plan_node *n)
+static bool has_replacement(const struct plan *p, const struct plan_node *n)
 {
     uint32_t i;
 
@@ -162,7 +165,7 @@ static bool has_stand_in(const struct plan *p, const struct plan_node *n)
         if (n->in[i] != GRAPH_NONE) {
             enum tensor_dtype t = p->values.at[n->in[i]].tensor.dtype;
 
-            if (stand_in(p, n->def, t) != t)
+            if (replacement_type(p, n->def, t) != t)
                 return true;
         }
     return false;
@@ -178,9 +181,9 @@ static bool reads_double(const struct plan *p, const struct plan_node *n)
     return false;
 }
 
-/* The node with its inputs cast, and its outputs cast back. */
-static int add_between(struct plan *p, struct plan_node *n, const char *const *out_names,
-                       struct err *err)
+/* Appends the node with its inputs cast, and its outputs cast back. */
+static int add_with_casts(struct plan *p, struct plan_node *n, const char *const *out_names,
+                          struct err *err)
 {
     const char **names = arena_array(&p->mem, n->n_out, sizeof(*names));
     enum tensor_dtype *types = arena_array(&p->mem, n->n_out, sizeof(*types));
@@ -204,7 +207,7 @@ static int add_between(struct plan *p, struct plan_node *n, const char *const *o
     if (rc == 0)
         rc = plan_add_node(p, &inner, names, err);
     if (rc == 0)
-        rc = plan_settle_new(p, &inner, err);
+        rc = plan_mark_and_fold(p, &inner, err);
     n->out = arena_array(&p->mem, n->n_out, sizeof(*n->out));
     if (rc == 0 && n->out == NULL)
         rc = plan_no_memory(err);
@@ -223,9 +226,9 @@ int plan_add_cast(struct plan_builder *b, struct plan_node *n, const char *const
     struct err own;
 
     if ((rc != ERR_INPUT && rc != ERR_UNSUPPORTED) || n->def->domain != NULL ||
-        !has_stand_in(p, n) || op_find(NULL, "Cast", p->g->opset) == NULL)
+        !has_replacement(p, n) || op_find(NULL, "Cast", p->g->opset) == NULL)
         return rc;
-    if (add_between(p, n, out_names, &own) < 0)
+    if (add_with_casts(p, n, out_names, &own) < 0)
         return rc;
     if (reads_double(p, n) && p->n_rounded++ == 0)
         p->first_rounded = n->name;

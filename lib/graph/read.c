@@ -1,9 +1,9 @@
-/* read.c - bytes of the model and of its external data.
+/* read.c - reads the model file and maps its external data.
  *
  * The model is read. Its external data is mapped, because it may be as large as memory: initial
  * values stay in the mapping until the arena of parameters is filled from it, and are copied once.
- * Locations come from the model and are not trusted (fs_open_below()); a file that is truncated
- * while it is mapped is an error and does not end the process (base/mapping.h). */
+ * Locations come from the model and are not trusted (fs_open_below()). A file that is truncated
+ * while it is mapped causes an error and does not end the process (base/mapping.h). */
 #include "graph/graph_priv.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include "base/fs.h"
 #include "base/mapping.h"
 
-enum { MAX_EXTERNAL_FILES = 10000 }; /* old exporters write one per tensor */
+enum { MAX_EXTERNAL_FILES = 10000 }; /* old exporters write one file per tensor */
 
 static int read_at(int fd, uint64_t offset, void *out, size_t n, const char *path, struct err *err)
 {
@@ -63,7 +63,7 @@ static int read_whole(int fd, const char *path, uint64_t limit, uint8_t **out, s
     if (rc < 0)
         return rc;
     if (size > limit)
-        return err_set(err, ERR_INPUT, "'%s' has %" PRIu64 " bytes, allowed are %" PRIu64, path,
+        return err_set(err, ERR_INPUT, "'%s' has %" PRIu64 " bytes; the limit is %" PRIu64, path,
                        size, limit);
     bytes = malloc(size > 0 ? size : 1);
     if (bytes == NULL)
@@ -81,7 +81,7 @@ static int read_whole(int fd, const char *path, uint64_t limit, uint8_t **out, s
 
 int graph_read_file(const char *path, uint64_t limit, uint8_t **out, size_t *n, struct err *err)
 {
-    /* O_NONBLOCK: a FIFO in place of the file is refused, not waited for. */
+    /* O_NONBLOCK: a FIFO in place of the file is refused instead of blocking the call. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc;
 
     if (fd < 0)
@@ -91,7 +91,7 @@ int graph_read_file(const char *path, uint64_t limit, uint8_t **out, size_t *n, 
     return rc;
 }
 
-/* A file descriptor, or an error. */
+/* Returns a file descriptor or a negative error code. */
 static int open_external(const char *model_path, const char *location, struct err *err)
 {
     char *dir = fs_dirname(model_path);
@@ -119,20 +119,20 @@ static int map_file(const char *model_path, const char *location, struct mapping
     return rc;
 }
 
-int graph_outside_map(struct graph_outside *o, const char *location, const struct mapping **out,
+int graph_external_map(struct graph_external *o, const char *location, const struct mapping **out,
                       struct err *err)
 {
     struct mapping *m;
     size_t i;
     int rc;
 
-    for (i = o->files.n; i-- > 0;) /* the file of the tensor before is found at once */
+    for (i = o->files.n; i-- > 0;) /* backward: consecutive tensors are usually in the same file */
         if (strcmp(mapping_path(o->files.at[i]), location) == 0) {
             *out = o->files.at[i];
             return 0;
         }
     if (o->files.n == MAX_EXTERNAL_FILES)
-        return err_set(err, ERR_INPUT, "external data lies in more than %d files; store it in one",
+        return err_set(err, ERR_INPUT, "external data is in more than %d files; store it in one",
                        MAX_EXTERNAL_FILES);
     rc = map_file(o->model_path, location, &m, err);
     if (rc < 0)
@@ -145,7 +145,7 @@ int graph_outside_map(struct graph_outside *o, const char *location, const struc
     return 0;
 }
 
-int graph_outside_check(const struct graph_outside *o, struct err *err)
+int graph_external_check(const struct graph_external *o, struct err *err)
 {
     size_t i;
     int rc = 0;
@@ -155,7 +155,7 @@ int graph_outside_check(const struct graph_outside *o, struct err *err)
     return rc < 0 ? err_wrap(err, rc, "external data") : 0;
 }
 
-void graph_outside_close(struct graph_outside *o)
+void graph_external_close(struct graph_external *o)
 {
     size_t i;
 

@@ -1,8 +1,8 @@
-/* repair.c - defects of exporters that import can mend without changing what the network computes.
+/* repair.c - corrects defects of exporters without changing what the network computes.
  *
- * PyTorch 2.15 (torch.onnx.export with dynamo=True, optimize=False) writes Conv3d(bias=False) with a
- * bias of zeros, of shape [channels, 2]: ONNX wants [channels], and ONNX Runtime refuses to run it.
- * The bias is dropped, here and in the export; a note says so. */
+ * PyTorch 2.15 (torch.onnx.export with dynamo=True, optimize=False) writes Conv3d(bias=False) with
+ * a bias of zeros of shape [channels, 2]. ONNX requires [channels], and ONNX Runtime refuses such a
+ * model. The bias is removed, also from the export, and a note reports it. */
 #include "graph/graph_priv.h"
 
 #include <inttypes.h>
@@ -15,7 +15,7 @@ static bool is_op(const struct graph_node *n, const char *name)
     return n->def->domain == NULL && strcmp(n->def->name, name) == 0;
 }
 
-static const struct graph_node *maker(const struct graph *g, uint32_t value)
+static const struct graph_node *producer(const struct graph *g, uint32_t value)
 {
     return value != GRAPH_NONE && g->values[value].kind == VALUE_NODE
                ? &g->nodes[g->values[value].index]
@@ -34,31 +34,32 @@ static bool is_zero(const struct tensor *t)
     return true;
 }
 
-/* A constant zero, handed on by casts. */
-static bool hands_on_zero(const struct graph *g, uint32_t value)
+/* Returns whether the value is a constant zero, or casts of one. */
+static bool is_cast_of_zero(const struct graph *g, uint32_t value)
 {
     const struct graph_node *n;
 
-    while ((n = maker(g, value)) != NULL &&
+    while ((n = producer(g, value)) != NULL &&
            (is_op(n, "Cast") || is_op(n, "CastLike") || is_op(n, "Identity")))
         value = n->in[0];
     return value != GRAPH_NONE && g->values[value].kind == VALUE_CONST &&
            is_zero(&g->values[value].tensor);
 }
 
-/* Zeros of two dimensions: Expand(0, Concat(channels, 2)), or the same folded. */
-static bool is_false_bias(const struct graph *g, uint32_t value)
+/* Returns whether the value is a two-dimensional tensor of zeros: Expand(0, Concat(channels, 2)),
+ * or the same folded. */
+static bool is_invalid_bias(const struct graph *g, uint32_t value)
 {
-    const struct graph_node *expand = maker(g, value), *shape;
+    const struct graph_node *expand = producer(g, value), *shape;
 
     if (value == GRAPH_NONE)
         return false;
     if (g->values[value].kind == VALUE_CONST)
         return g->values[value].tensor.shape.rank == 2 && is_zero(&g->values[value].tensor);
     if (expand == NULL || !is_op(expand, "Expand") || expand->n_in != 2 ||
-        !hands_on_zero(g, expand->in[0]))
+        !is_cast_of_zero(g, expand->in[0]))
         return false;
-    shape = maker(g, expand->in[1]);
+    shape = producer(g, expand->in[1]);
     return shape != NULL && is_op(shape, "Concat") && shape->n_in == 2;
 }
 
@@ -70,7 +71,7 @@ int graph_repair(struct graph *g, struct err *err)
     for (i = 0; i < g->n_nodes; i++) {
         struct graph_node *node = &g->nodes[i];
 
-        if (!is_op(node, "Conv") || node->n_in != 3 || !is_false_bias(g, node->in[2]))
+        if (!is_op(node, "Conv") || node->n_in != 3 || !is_invalid_bias(g, node->in[2]))
             continue;
         node->n_in = 2;
         if (n++ == 0)

@@ -1,17 +1,18 @@
-/* restore.c - which parameter of the module a node reads.
+/* restore.c - determines which parameter of the module each node reads.
  *
- * The exporter transposes, merges and drops parameters:
- * - a transposition of a weight is folded into an initializer with a made-up name;
- * - initializers of equal values and at most 1024 elements become one, of whichever came first;
- * - a bias of zeros is taken away from Gemm and Conv.
- * The FX node that an ONNX node was made from still names the parameter (its placeholder), and the
- * operator of the FX node determines the position and orientation in which it is read. So each reader
- * of an initializer is resolved to a parameter, and the initializer is taken apart accordingly.
- * Weights that are tied in the module cannot be confused with merged ones: PyTorch traces all aliases as
- * one placeholder, so their readers name the same parameter.
+ * The exporter transposes, merges and removes parameters:
+ * - the transposition of a weight is folded into an initializer with a generated name;
+ * - initializers of equal values and at most 1024 elements are merged into the first one;
+ * - a bias of zeros is removed from Gemm and Conv.
  *
- * Only what is certain is rewritten. Everything else keeps its place, with a refusal that takes effect
- * if training would change it. */
+ * The FX node of an ONNX node still names the parameter (its placeholder), and the operator of the
+ * FX node determines the position and orientation in which it is read. Each reader of an
+ * initializer is therefore resolved to a parameter, and the initializer is split accordingly.
+ * Weights that are tied in the module cannot be confused with merged ones: PyTorch traces all
+ * aliases as one placeholder, so their readers name the same parameter.
+ *
+ * Only certain cases are rewritten. All others are kept, with a refusal that takes effect if
+ * training would change the tensor. */
 #include "graph/restore_priv.h"
 
 #include <inttypes.h>
@@ -24,11 +25,11 @@
 
 enum { ANY = 255, MERGED_ELEMENTS_MAX = 1024 /* the exporter does not merge larger tensors */ };
 
-/* Operator of PyTorch, ONNX op and input: position of the parameter among the operator's arguments. */
+/* PyTorch operator, ONNX op and input: position of the parameter in the operator's arguments. */
 static const struct role {
     const char *aten, *onnx;
     uint8_t input, arg;
-    enum restore_form form; /* of a folded tensor; of Gemm: with transB = 0 */
+    enum restore_form form; /* form of a folded tensor; for Gemm: with transB = 0 */
 } roles[] = {
     { "linear", "MatMul", 1, 1, RESTORE_TRANSPOSED },
     { "linear", "MatMul", 0, 0, RESTORE_SAME },
@@ -80,7 +81,7 @@ static const struct role {
     { "embedding", "Gather", 0, 0, RESTORE_SAME },
 };
 
-/* ---- a use ---- */
+/* ---- resolving a use ---- */
 
 static bool is_transposed_b(const Onnx__NodeProto *n)
 {
@@ -103,7 +104,7 @@ static const struct role *find_role(const struct fx *fx, const Onnx__NodeProto *
     return NULL;
 }
 
-/* "%p_fc_weight" as a whole argument. */
+/* The parameter of an argument such as "%p_fc_weight". */
 static uint32_t parameter_of(const struct evidence *e, struct fx_span arg)
 {
     if (arg.n < 2 || arg.at[0] != '%')
@@ -140,8 +141,8 @@ static void find_mentions(struct restorer *r, uint32_t node, const struct fx *fx
     r->mentions_of = node;
 }
 
-/* Results of these operators are transpositions of a matrix; the exporter calls their folded value after
- * them. */
+/* Results of these operators are transpositions of a matrix; the exporter names the folded value
+ * after the operator. */
 static bool is_transposition(const char *name)
 {
     const struct fx_span span = { name, strlen(name) };
@@ -178,7 +179,7 @@ static void resolve_folded(struct restorer *r, uint32_t i, const struct fx *fx,
     }
 }
 
-/* Is a tensor of this shape in the form that the role states? */
+/* Returns whether a tensor of this shape may have the form that the role states. */
 static bool fits(const Onnx__TensorProto *t, enum restore_form form)
 {
     size_t i, wide = 0;
@@ -217,7 +218,7 @@ static void resolve(struct restorer *r, uint32_t i, const struct fx *fx, struct 
 
 static const char scopes_key[] = "pkg.torch.onnx.name_scopes";
 
-/* The module that a node stands in: the last but one of "['', 'm', 'm.wte', 'embedding']". */
+/* The module that contains a node: the last but one of "['', 'm', 'm.wte', 'embedding']". */
 static bool module_of(const Onnx__NodeProto *n, char out[FX_MAX_NAME])
 {
     const char *text = NULL, *end, *begin;
@@ -233,7 +234,8 @@ static bool module_of(const Onnx__NodeProto *n, char out[FX_MAX_NAME])
            fx_copy((struct fx_span){ begin + 1, (size_t)(end - begin - 2) }, out);
 }
 
-/* The parameter `name` is a second name of `target` if the signature lists it and nothing else is known of it. */
+/* Records `name` as a second name of `target`, if it is a parameter of the signature without other
+ * evidence. */
 static void note_name(struct evidence *e, const char *name, uint32_t target)
 {
     struct evidence_target *alias;
@@ -250,11 +252,12 @@ static void note_name(struct evidence *e, const char *name, uint32_t target)
     }
 }
 
-/* A module that reads the parameter of another module under the name of its own: the two are tied. The
- * signature lists both names, the FX graph and the file have one. Of a tied parameter that no module reads under
- * its own name there is no trace; transformers has two kinds, known by their names: the bias that a head shares
- * with its decoder ("predictions.bias" and "predictions.decoder.bias"), and the table that encoder and decoder
- * share ("shared.weight" and "encoder.embed_tokens.weight"). */
+/* If a module reads the parameter of another module under its own name, the two are tied. The
+ * signature lists both names; the FX graph and the file contain one. A tied parameter that no
+ * module reads under its own name leaves no trace. transformers has two such cases, recognized by
+ * their names: the bias that a head shares with its decoder ("predictions.bias" and
+ * "predictions.decoder.bias"), and the table that encoder and decoder share ("shared.weight" and
+ * "encoder.embed_tokens.weight"). */
 static void note_alias(struct restorer *r, uint32_t node, uint32_t target)
 {
     static const char head[] = ".decoder", table[] = "encoder.embed_tokens";
@@ -313,7 +316,7 @@ static int find_node_uses(struct restorer *r, uint32_t node)
         uint32_t target = role != NULL ? parameter_of(r->e, fx.args[role->arg]) : EVIDENCE_NONE;
         uint64_t i;
 
-        if (target != EVIDENCE_NONE) /* also where another node transposes the parameter before */
+        if (target != EVIDENCE_NONE) /* also if a preceding node transposes the parameter */
             note_alias(r, node, target);
         if (!map_get(&r->e->by_tensor, n->input[k], &i) || i >= r->n_tensors)
             continue;
@@ -362,9 +365,9 @@ static int restore_recurrent(struct restorer *r)
     return rc;
 }
 
-/* ---- biases of zeros ---- */
+/* ---- removed biases ---- */
 
-/* Elements of the bias of node n, whose weight is initializer t; 0: not known. */
+/* Elements of the bias of node n, whose weight is initializer t; 0: unknown. */
 static int64_t bias_elements(const Onnx__NodeProto *n, const Onnx__TensorProto *t)
 {
     int64_t group = 1;
@@ -382,8 +385,8 @@ static int64_t bias_elements(const Onnx__NodeProto *n, const Onnx__TensorProto *
     return t->dims[1] > INT32_MAX || group > INT32_MAX ? 0 : t->dims[1] * group;
 }
 
-/* The rule of the exporter that takes a bias away requires that all of its values are zero, so the
- * parameter is known although the file does not hold it. */
+/* The exporter's rule that removes a bias requires that all of its values are zero, so the
+ * parameter is known although the file does not contain it. */
 static int restore_bias(struct restorer *r, Onnx__NodeProto *n)
 {
     struct tensor weight;
@@ -440,7 +443,7 @@ static int restore_biases(struct restorer *r)
     return rc;
 }
 
-/* ---- what is left ---- */
+/* ---- remaining tensors ---- */
 
 static int64_t elements_of(const Onnx__TensorProto *t)
 {
@@ -452,13 +455,14 @@ static int64_t elements_of(const Onnx__TensorProto *t)
     return n;
 }
 
-struct census { /* of the uses of a tensor */
-    uint32_t n, unknown, others; /* all; of no known parameter; of another than the tensor's own */
+struct use_counts { /* statistics about the uses of a tensor */
+    uint32_t n, unknown, others; /* all uses; of an unknown parameter; of a parameter other than the
+                                    tensor's own */
 };
 
-static struct census count_uses(const struct restorer *r, uint32_t i)
+static struct use_counts count_uses(const struct restorer *r, uint32_t i)
 {
-    struct census c = { 0 };
+    struct use_counts c = { 0 };
     uint32_t u;
 
     for (u = r->first_use[i]; u != EVIDENCE_NONE; u = r->uses.at[u].next) {
@@ -478,11 +482,11 @@ static int refuse_fold(struct restorer *r, uint32_t i)
     if (t->n_sources > 1)
         return restore_refuse(r, i,
                               "the exporter computed '%s' from %" PRIu32
-                              " parameters of the module (one is '%s'), whose values the file does not hold",
+                              " parameters of the module (one is '%s'), whose values the file does not contain",
                               t->name, t->n_sources, first);
     return restore_refuse(r, i,
                           "the exporter computed '%s' from the parameter '%s' of the module (a function, a "
-                          "part or another shape of it), and the file does not hold the parameter itself",
+                          "part or another shape of it), and the file does not contain the parameter itself",
                           t->name, first);
 }
 
@@ -492,7 +496,7 @@ static bool has_unseen(struct restorer *r)
     return r->unseen < r->e->n_targets;
 }
 
-/* The forms of parameter `w` that have the values of `t`: bits of enum restore_form. */
+/* Finds the forms of parameter `w` that have the values of `t`, as bits of enum restore_form. */
 static int match_forms(struct restorer *r, const struct graph_weight *w, const struct tensor *t,
                        uint32_t *forms)
 {
@@ -523,9 +527,9 @@ static int match_forms(struct restorer *r, const struct graph_weight *w, const s
     return rc;
 }
 
-/* A fold whose form the metadata do not state: if the job's file of weights has the parameter, its values
- * decide. *is_settled: every use is known now. */
-static int settle_fold(struct restorer *r, uint32_t i, bool *is_settled)
+/* Handles a fold whose form the metadata do not state: if the weights file contains the parameter,
+ * its values determine the form. *is_resolved: every use is known afterwards. */
+static int resolve_by_values(struct restorer *r, uint32_t i, bool *is_resolved)
 {
     const struct evidence_tensor *e = &r->e->tensors.at[i];
     const char *name = r->e->targets[e->target].name;
@@ -535,7 +539,7 @@ static int settle_fold(struct restorer *r, uint32_t i, bool *is_settled)
     uint32_t forms, u;
     int rc;
 
-    *is_settled = false;
+    *is_resolved = false;
     if (r->weights == NULL || e->n_sources != 1 || !graph_weights_find(r->weights, name, &found))
         return 0;
     rc = restore_read(r, i, &mem, &t);
@@ -551,7 +555,7 @@ static int settle_fold(struct restorer *r, uint32_t i, bool *is_settled)
                               "the exporter computed '%s' from the parameter '%s' of the module, and '%s' in "
                               "%s, as it is or transposed, has other values",
                               e->name, name, name, r->weights->path);
-    if ((forms & (forms - 1)) != 0) /* a symmetric matrix: both forms fit */
+    if ((forms & (forms - 1)) != 0) /* a symmetric matrix: both forms match */
         return 0;
     for (u = r->first_use[i]; u != EVIDENCE_NONE; u = r->uses.at[u].next)
         if (r->uses.at[u].target != EVIDENCE_NONE &&
@@ -563,19 +567,19 @@ static int settle_fold(struct restorer *r, uint32_t i, bool *is_settled)
                              : forms == 1u << RESTORE_TRANSPOSED ? RESTORE_TRANSPOSED
                                                                  : RESTORE_FLAT;
     }
-    *is_settled = true;
+    *is_resolved = true;
     return 0;
 }
 
-static int restore_fold(struct restorer *r, uint32_t i, const struct census *c)
+static int restore_fold(struct restorer *r, uint32_t i, const struct use_counts *c)
 {
-    bool is_settled;
+    bool is_resolved;
     int rc;
 
     if (c->n > 0 && c->unknown == 0)
         return restore_tensor(r, i);
-    rc = c->n > 0 ? settle_fold(r, i, &is_settled) : 0;
-    if (rc == 0 && c->n > 0 && is_settled)
+    rc = c->n > 0 ? resolve_by_values(r, i, &is_resolved) : 0;
+    if (rc == 0 && c->n > 0 && is_resolved)
         return restore_tensor(r, i);
     return rc < 0 || r->e->tensors.at[i].refusal != NULL ? rc : refuse_fold(r, i);
 }
@@ -583,7 +587,7 @@ static int restore_fold(struct restorer *r, uint32_t i, const struct census *c)
 static int restore_one(struct restorer *r, uint32_t i)
 {
     const struct evidence_tensor *t = &r->e->tensors.at[i];
-    struct census c = count_uses(r, i);
+    struct use_counts c = count_uses(r, i);
 
     if (r->is_removed[i] || t->kind == EVIDENCE_BUFFER || t->kind == EVIDENCE_CONSTANT)
         return 0;
@@ -599,8 +603,8 @@ static int restore_one(struct restorer *r, uint32_t i)
     if (c.unknown > 0 && (c.others > 0 || (has_unseen(r) && elements_of(r->p->initializer[i]) <=
                                                                     MERGED_ELEMENTS_MAX)))
         return restore_refuse(r, i,
-                              "the exporter may have merged parameters of equal values into '%s', and its "
-                              "metadata do not state which of its %" PRIu32 " readers reads which",
+                              "the exporter may have merged parameters of equal values into '%s', and the "
+                              "metadata do not state which parameter each of its %" PRIu32 " readers reads",
                               t->name, c.n);
     return c.others > 0 ? restore_tensor(r, i) : 0;
 }
@@ -668,9 +672,9 @@ int graph_restore(struct graph *g, struct tensor_source *src, const struct graph
 
     CHECK(g->model == g->unpacked);
     if (!g->evidence.has_signature || g->evidence.tensors.n != r.p->n_initializer)
-        return 0; /* nothing is known, or an initializer without a name, which import refuses */
+        return 0; /* no metadata, or an initializer without a name, which import refuses */
     rc = run(&r);
-    for (i = 0; i < r.made.n; i++) /* an error came first */
+    for (i = 0; i < r.made.n; i++) /* not empty only after an error */
         onnx__node_proto__free_unpacked(r.made.at[i].node, NULL);
     VEC_FINI(r.made);
     VEC_FINI(r.uses);

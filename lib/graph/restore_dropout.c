@@ -1,17 +1,18 @@
-/* restore_dropout.c - noise that a file has as arithmetic on random numbers becomes Dropout again.
+/* restore_dropout.c - replaces noise that a file computes from random numbers by Dropout.
  *
- * PyTorch's exporter writes torch.nn.Dropout as the op, but other layers that switch parts off in
- * training (Dropout1d to 3d, stochastic depth, timm's DropPath) with elementary ops:
+ * PyTorch's exporter writes torch.nn.Dropout as the op, but writes other layers that disable parts
+ * in training (Dropout1d to 3d, stochastic depth, timm's DropPath) with elementary ops:
  *
  *   b = RandomUniformLike(e) < p     1 with probability p, of the shape of e
  *   d = b / p                        multiplied with an activation
  *
- * Nothing in these ops states that they are for training: in evaluation and in the exported model the
- * network would be random, where the module is not. So the message gets, in the place of the division,
+ * These ops do not state that they are for training only: in evaluation and in the exported model
+ * the network would be random, while the module is not. The division in the message is therefore
+ * replaced by
  *
  *   d = Dropout(ones of the shape of e, ratio 1 - p, training_mode true)
  *
- * which has the same distribution, is 1 in evaluation, and which export switches off. */
+ * which has the same distribution, is 1 in evaluation, and is disabled by export. */
 #include "graph/graph_priv.h"
 
 #include <inttypes.h>
@@ -21,9 +22,10 @@
 #include "base/err.h"
 #include "graph/import_priv.h"
 
-struct drop { /* what was found: nodes of the message */
+struct drop { /* a match: nodes of the message */
     size_t div, cast, less, uniform;
-    size_t like; /* the CastLike of p, which reads the random numbers for their type; SIZE_MAX: none */
+    size_t like; /* the CastLike of p, which reads the random numbers to get their type; SIZE_MAX:
+                    none */
     const char *shape_of; /* the tensor e */
     float keep;           /* p */
 };
@@ -31,9 +33,9 @@ struct drop { /* what was found: nodes of the message */
 struct rewriter {
     struct graph *g;
     const Onnx__GraphProto *p;
-    struct map maker;   /* of a tensor: the number of its node */
-    struct map reader;  /* of a tensor: an index into readers */
-    uint32_t *readers;  /* how many inputs read it */
+    struct map producer;   /* tensor name to index of the node that computes it */
+    struct map reader;  /* tensor name to index into readers */
+    uint32_t *readers;  /* number of inputs that read the tensor */
     uint32_t n_readers;
     VEC(struct drop) list;
     VEC(Onnx__NodeProto *) out;
@@ -52,19 +54,20 @@ static bool is_op(const Onnx__NodeProto *n, const char *op, size_t n_in)
            n->n_input >= n_in && n->n_output >= 1;
 }
 
-/* The node that makes a tensor if it is this op; NULL. */
+/* The node that computes a tensor, if it is this op; else NULL. */
 static const Onnx__NodeProto *made_by(const struct rewriter *r, const char *tensor, const char *op,
                                       size_t n_in, size_t *node)
 {
     uint64_t i;
 
-    if (!map_get(&r->maker, tensor, &i) || !is_op(r->p->node[i], op, n_in))
+    if (!map_get(&r->producer, tensor, &i) || !is_op(r->p->node[i], op, n_in))
         return NULL;
     *node = (size_t)i;
     return r->p->node[i];
 }
 
-/* Reads the float32 scalar of an initializer or a Constant, also through a Cast or CastLike. */
+/* Reads the float32 scalar of an initializer or a Constant, directly or through a Cast or
+ * CastLike. */
 static bool is_number(const struct rewriter *r, const char *tensor, float *out)
 {
     const Onnx__TensorProto *t = NULL;
@@ -136,7 +139,7 @@ static bool recognise(const struct rewriter *r, size_t node, struct drop *d)
     return true;
 }
 
-/* ---- who makes and who reads ---- */
+/* ---- producers and readers ---- */
 
 static bool count_reader(struct rewriter *r, const char *tensor)
 {
@@ -159,7 +162,7 @@ static bool index_nodes(struct rewriter *r)
         const Onnx__NodeProto *n = r->p->node[i];
 
         for (k = 0; k < n->n_output; k++)
-            if (n->output[k][0] != '\0' && map_put(&r->maker, n->output[k], i) == MAP_NOMEM)
+            if (n->output[k][0] != '\0' && map_put(&r->producer, n->output[k], i) == MAP_NOMEM)
                 return false;
         for (k = 0; k < n->n_input; k++)
             if (!count_reader(r, n->input[k]))
@@ -178,7 +181,7 @@ static uint32_t *readers_of(struct rewriter *r, const char *tensor)
     return map_get(&r->reader, tensor, &at) ? &r->readers[at] : NULL;
 }
 
-/* A node whose outputs nothing reads any more; those before it in the chain come after it here. */
+/* Marks a node without readers as dead. Nodes closer to the output must be handled first. */
 static void remove_unread(struct rewriter *r, size_t node)
 {
     const Onnx__NodeProto *n = r->p->node[node];
@@ -192,9 +195,9 @@ static void remove_unread(struct rewriter *r, size_t node)
         --*readers_of(r, n->input[k]);
 }
 
-/* ---- the nodes in its place ---- */
+/* ---- replacement ---- */
 
-static void *take(struct rewriter *r, size_t n, size_t size)
+static void *alloc(struct rewriter *r, size_t n, size_t size)
 {
     void *p = arena_array(&r->g->mem, n, size);
 
@@ -203,7 +206,7 @@ static void *take(struct rewriter *r, size_t n, size_t size)
     return p;
 }
 
-static char *text(struct rewriter *r, const char *of, const char *what)
+static char *name_of(struct rewriter *r, const char *of, const char *what)
 {
     char *s = arena_printf(&r->g->mem, "%s%s", of, what);
 
@@ -212,11 +215,11 @@ static char *text(struct rewriter *r, const char *of, const char *what)
     return s;
 }
 
-/* A node with one output; in, name: of the arena. NULL: out of memory. */
+/* Appends a node with one output; the arena owns `in` and `out`. NULL: out of memory. */
 static Onnx__NodeProto *new_node(struct rewriter *r, const Onnx__NodeProto *like, const char *op,
                                  char *const *in, size_t n_in, char *out)
 {
-    Onnx__NodeProto *n = take(r, 1, sizeof(*n));
+    Onnx__NodeProto *n = alloc(r, 1, sizeof(*n));
     size_t i;
 
     if (n == NULL || out == NULL)
@@ -224,8 +227,8 @@ static Onnx__NodeProto *new_node(struct rewriter *r, const Onnx__NodeProto *like
     onnx__node_proto__init(n);
     n->op_type = (char *)(uintptr_t)op;
     n->name = out;
-    n->input = take(r, n_in + 1, sizeof(*n->input));
-    n->output = take(r, 1, sizeof(*n->output));
+    n->input = alloc(r, n_in + 1, sizeof(*n->input));
+    n->output = alloc(r, 1, sizeof(*n->output));
     if (n->input == NULL || n->output == NULL || !VEC_PUSH(r->out, n)) {
         (void)no_memory(r->err);
         return NULL;
@@ -238,19 +241,19 @@ static Onnx__NodeProto *new_node(struct rewriter *r, const Onnx__NodeProto *like
     n->n_input = n_in;
     n->output[0] = out;
     n->n_output = 1;
-    n->metadata_props = like->metadata_props; /* of which layer it is */
+    n->metadata_props = like->metadata_props; /* names the layer */
     n->n_metadata_props = like->n_metadata_props;
     return n;
 }
 
-/* The attribute `value`: one number of 4 bytes, or one bool. */
+/* Sets the attribute `value`: one number of 4 bytes, or one bool. */
 static bool set_value(struct rewriter *r, Onnx__NodeProto *n, enum tensor_dtype dtype,
                       const void *bytes, size_t size, bool is_list)
 {
-    Onnx__AttributeProto *a = take(r, 1, sizeof(*a)), **list = take(r, 1, sizeof(*list));
-    Onnx__TensorProto *t = take(r, 1, sizeof(*t));
-    int64_t *one = take(r, 1, sizeof(*one));
-    uint8_t *data = take(r, size, 1);
+    Onnx__AttributeProto *a = alloc(r, 1, sizeof(*a)), **list = alloc(r, 1, sizeof(*list));
+    Onnx__TensorProto *t = alloc(r, 1, sizeof(*t));
+    int64_t *one = alloc(r, 1, sizeof(*one));
+    uint8_t *data = alloc(r, size, 1);
 
     if (a == NULL || list == NULL || t == NULL || one == NULL || data == NULL)
         return false;
@@ -275,12 +278,12 @@ static bool set_value(struct rewriter *r, Onnx__NodeProto *n, enum tensor_dtype 
     return true;
 }
 
-static bool put_dropout(struct rewriter *r, const struct drop *d)
+static bool append_dropout(struct rewriter *r, const struct drop *d)
 {
     const Onnx__NodeProto *div = r->p->node[d->div];
     const char *name = div->output[0];
-    char *shape = text(r, name, ".shape"), *ones = text(r, name, ".ones");
-    char *in[] = { ones, text(r, name, ".ratio"), text(r, name, ".training_mode") };
+    char *shape = name_of(r, name, ".shape"), *ones = name_of(r, name, ".ones");
+    char *in[] = { ones, name_of(r, name, ".ratio"), name_of(r, name, ".training_mode") };
     char *of = (char *)(uintptr_t)d->shape_of;
     float one = 1, ratio = 1 - d->keep;
     uint8_t yes = 1;
@@ -300,12 +303,12 @@ static bool put_dropout(struct rewriter *r, const struct drop *d)
     return new_node(r, div, "Dropout", in, 3, div->output[0]) != NULL;
 }
 
-/* The tensors that hold p, and that the division reads: initializers or Constants. */
-static bool note_unread(struct rewriter *r)
+/* Records the constants p that the division and the comparison read: initializers or Constants. */
+static bool record_unread(struct rewriter *r)
 {
     size_t i;
 
-    r->g->unread = take(r, 2 * r->list.n, sizeof(*r->g->unread));
+    r->g->unread = alloc(r, 2 * r->list.n, sizeof(*r->g->unread));
     for (i = 0; i < r->list.n && r->g->unread != NULL; i++) {
         const struct drop *d = &r->list.at[i];
 
@@ -318,12 +321,12 @@ static bool note_unread(struct rewriter *r)
 
 static int rewrite(struct rewriter *r)
 {
-    Onnx__ModelProto *model = take(r, 1, sizeof(*model));
-    Onnx__GraphProto *graph = take(r, 1, sizeof(*graph));
+    Onnx__ModelProto *model = alloc(r, 1, sizeof(*model));
+    Onnx__GraphProto *graph = alloc(r, 1, sizeof(*graph));
     size_t i, k = 0;
 
-    r->is_dead = take(r, r->p->n_node, sizeof(*r->is_dead));
-    if (model == NULL || graph == NULL || r->is_dead == NULL || !note_unread(r))
+    r->is_dead = alloc(r, r->p->n_node, sizeof(*r->is_dead));
+    if (model == NULL || graph == NULL || r->is_dead == NULL || !record_unread(r))
         return ERR_NOMEM;
     for (i = 0; i < r->list.n; i++) {
         const struct drop *d = &r->list.at[i];
@@ -340,7 +343,7 @@ static int rewrite(struct rewriter *r)
     }
     for (i = 0; i < r->p->n_node; i++) {
         if (k < r->list.n && r->list.at[k].div == i) {
-            if (!put_dropout(r, &r->list.at[k++]))
+            if (!append_dropout(r, &r->list.at[k++]))
                 return ERR_NOMEM;
         } else if (!r->is_dead[i] && !VEC_PUSH(r->out, r->p->node[i])) {
             return no_memory(r->err);
@@ -348,7 +351,7 @@ static int rewrite(struct rewriter *r)
     }
     *model = *r->g->model;
     *graph = *r->p;
-    graph->node = take(r, r->out.n, sizeof(*graph->node));
+    graph->node = alloc(r, r->out.n, sizeof(*graph->node));
     if (graph->node == NULL)
         return ERR_NOMEM;
     memcpy(graph->node, r->out.at, r->out.n * sizeof(*graph->node));
@@ -356,8 +359,8 @@ static int rewrite(struct rewriter *r)
     model->graph = graph;
     r->g->model = model;
     return graph_note(r->g, r->err,
-                      "%zu layers that drop parts at random (first '%s') were recognised: they are off in "
-                      "evaluation and in the exported model",
+                      "%zu layers that drop parts at random (first '%s') were recognised: they are disabled "
+                      "in evaluation and in the exported model",
                       r->list.n, r->p->node[r->list.at[0].div]->output[0]);
 }
 
@@ -368,7 +371,7 @@ int graph_restore_dropout(struct graph *g, struct err *err)
     size_t n_readers = 0, i;
     int rc = 0;
 
-    if (g->opset < 12) /* Dropout with a training_mode */
+    if (g->opset < 12) /* first opset of Dropout with training_mode */
         return 0;
     for (i = 0; i < r.p->n_node; i++)
         n_readers += r.p->node[i]->n_input;
@@ -380,7 +383,7 @@ int graph_restore_dropout(struct graph *g, struct err *err)
             rc = no_memory(err);
     if (rc == 0 && r.list.n > 0)
         rc = rewrite(&r);
-    map_fini(&r.maker);
+    map_fini(&r.producer);
     map_fini(&r.reader);
     VEC_FINI(r.list);
     VEC_FINI(r.out);

@@ -1,6 +1,6 @@
-/* restore_form.c - rewrites the message: parameters as the module defines them, and the nodes that
- * compute from them what the file held instead. Everything added is malloc's, as what came from the
- * unpacker is, and is freed with the message. */
+/* restore_form.c - rewrites the message: parameters in the form that the module defines, and nodes
+ * that compute from them the tensors of the file. Added objects are allocated with malloc, as those
+ * of the unpacker, and are freed with the message. */
 #include "graph/restore_priv.h"
 
 #include <inttypes.h>
@@ -22,8 +22,8 @@ int restore_no_memory(struct restorer *r)
 int restore_charge(struct restorer *r, uint64_t bytes)
 {
     if (bytes > r->g->unpack_budget)
-        return err_set(r->err, ERR_INPUT, "the parameters of the module need far more memory than a file of "
-                                          "this size should");
+        return err_set(r->err, ERR_INPUT, "the parameters of the module need more memory than the limit for "
+                                          "a file of this size");
     r->g->unpack_budget -= bytes;
     return 0;
 }
@@ -47,21 +47,21 @@ int restore_read(struct restorer *r, uint32_t i, struct arena *mem, struct tenso
     int rc;
 
     src.mem = mem;
-    src.widens = false; /* the type of the file stays */
+    src.widens = false; /* keeps the type of the file */
     snprintf(what, sizeof(what), "initializer '%.120s'", import_text(r->p->initializer[i]->name));
     rc = graph_read_tensor(&src, r->p->initializer[i], what, out, r->err);
     r->src->budget = src.budget;
     return rc;
 }
 
-/* ---- pieces of the message ---- */
+/* ---- parts of the message ---- */
 
-/* Room for one more in a list of pointers of the message. */
+/* Ensures capacity for one more element in a list of pointers of the message. */
 static bool grow(void *list, size_t n)
 {
     void **old = *(void ***)list, **more;
 
-    if ((n & (n - 1)) != 0) /* grows at 0, 1, 2, 4, ... */
+    if ((n & (n - 1)) != 0) /* the capacity doubles at 1, 2, 4, ... */
         return true;
     more = realloc(old, (n > 0 ? 2 * n : 1) * sizeof(*more));
     if (more == NULL)
@@ -70,8 +70,8 @@ static bool grow(void *list, size_t n)
     return true;
 }
 
-/* The unpacker's list has exactly n places; from now on it doubles. */
-static bool own_list(void *list, size_t n)
+/* The capacity of the unpacker's list is n; rounds it up to a power of two, as grow() requires. */
+static bool round_up_capacity(void *list, size_t n)
 {
     size_t cap = 1;
     void **more;
@@ -117,7 +117,7 @@ static int push_tensor(struct restorer *r, Onnx__TensorProto *t)
 
     if (t == NULL)
         return restore_no_memory(r);
-    if (p->n_initializer == r->n_tensors && !own_list(&p->initializer, p->n_initializer)) {
+    if (p->n_initializer == r->n_tensors && !round_up_capacity(&p->initializer, p->n_initializer)) {
         onnx__tensor_proto__free_unpacked(t, NULL);
         return restore_no_memory(r);
     }
@@ -145,7 +145,8 @@ static Onnx__StringStringEntryProto *new_entry(const char *key, const char *valu
     return s;
 }
 
-/* The kind of the parameter goes with the tensor, so that an export of this graph can be read again. */
+/* Stores the kind of the parameter with the tensor, so that an export of this graph can be imported
+ * again. */
 static int mark_parameter(struct restorer *r, Onnx__TensorProto *t)
 {
     t->metadata_props = malloc(sizeof(*t->metadata_props));
@@ -185,7 +186,7 @@ int restore_add_param(struct restorer *r, uint32_t target, const struct shape *s
     if (from != EVIDENCE_NONE)
         record.restored = e->tensors.at[from].name;
     else
-        record.reason = "a bias of zeros, which the exporter took away";
+        record.reason = "a bias of zeros, which the exporter removed";
     if (!VEC_PUSH(e->tensors, record) ||
         map_put(&e->by_tensor, record.name, e->tensors.n - 1) == MAP_NOMEM)
         return restore_no_memory(r);
@@ -210,7 +211,7 @@ const char *restore_name(struct restorer *r, const char *stem, const char *suffi
     char *name = arena_printf(&r->mem, "%s/%s", stem, suffix);
     uint64_t ignored;
 
-    /* One number for all stems: names that begin at 1 again would take time and memory of their square. */
+    /* One counter for all stems: restarting at 1 for each would need quadratic time and memory. */
     while (name != NULL && map_get(&r->names, name, &ignored))
         name = arena_printf(&r->mem, "%s/%s_%" PRIu32, stem, suffix, ++r->n_collisions);
     if (name != NULL && map_put(&r->names, name, 0) == MAP_NOMEM)
@@ -224,7 +225,7 @@ void restore_place(struct restorer *r, uint32_t tensor)
 
     r->at = 0;
     for (k = r->first_use[tensor]; k != EVIDENCE_NONE; k = r->uses.at[k].next)
-        r->at = r->uses.at[k].node; /* the chain ends with the first use */
+        r->at = r->uses.at[k].node; /* the list ends with the first use */
     if (r->at > r->first_body)
         r->at = r->first_body;
 }
@@ -301,7 +302,7 @@ int restore_add_attr(struct restorer *r, Onnx__NodeProto *n, const char *name, i
     return 0;
 }
 
-/* perm = [1, 0] */
+/* Sets perm = [1, 0]. */
 int restore_add_perm(struct restorer *r, Onnx__NodeProto *n)
 {
     Onnx__AttributeProto *a = new_attr(n, "perm", ATTR_INTS);
@@ -325,7 +326,7 @@ int restore_set_input(struct restorer *r, Onnx__NodeProto *n, size_t input, cons
         n->input[input] = copy;
         return 0;
     }
-    CHECK(input == n->n_input); /* callers append one at most */
+    CHECK(input == n->n_input); /* callers append at most one input */
     list = realloc(n->input, (n->n_input + 1) * sizeof(*list));
     if (list == NULL) {
         free(copy);
@@ -336,11 +337,11 @@ int restore_set_input(struct restorer *r, Onnx__NodeProto *n, size_t input, cons
     return 0;
 }
 
-/* ---- one tensor ---- */
+/* ---- restoring one tensor ---- */
 
 static void transpose(const uint8_t *from, size_t rows, size_t columns, size_t width, uint8_t *to)
 {
-    enum { BLOCK = 16 }; /* so that both sides stay in the cache */
+    enum { BLOCK = 16 }; /* keeps both sides in the cache */
     size_t i, k, ib, kb;
 
     for (ib = 0; ib < rows; ib += BLOCK)
@@ -361,7 +362,7 @@ static struct shape module_shape(const struct tensor *t, enum restore_form form)
     return s;
 }
 
-/* The bytes of the parameter, from a tensor that has it in another form. */
+/* The bytes of the parameter, computed from a tensor that has it in another form. NULL: error. */
 static const void *module_bytes(struct restorer *r, struct arena *mem, const struct tensor *t,
                                 enum restore_form form)
 {
@@ -393,7 +394,7 @@ static uint32_t initializer_of(const struct restorer *r, const char *name)
     return (uint32_t)(i - 1);
 }
 
-/* The parameter is in the file too: the two must agree in shape and in every bit. */
+/* Sets *equal if the file also contains the parameter with the same shape and the same bits. */
 static int check_equal(struct restorer *r, struct arena *mem, uint32_t target,
                        const struct shape *shape, const struct tensor *t, const void *bytes,
                        bool *equal)
@@ -411,8 +412,9 @@ static int check_equal(struct restorer *r, struct arena *mem, uint32_t target,
     return rc;
 }
 
-/* The parameter `target` exists as an initializer after this, unless *ok is false. */
-static int provide(struct restorer *r, uint32_t i, const struct tensor *t,
+/* Creates an initializer for the parameter of use `u`, unless one exists. *ok is set to false if
+ * that is impossible. */
+static int ensure_param(struct restorer *r, uint32_t i, const struct tensor *t,
                    const struct restore_use *u, bool *ok)
 {
     struct arena mem = { 0 };
@@ -422,7 +424,7 @@ static int provide(struct restorer *r, uint32_t i, const struct tensor *t,
 
     *ok = true;
     if (r->values[u->target].tensor == i && r->values[u->target].form == u->form)
-        return 0; /* for an earlier use */
+        return 0; /* created for an earlier use */
     r->values[u->target] = (struct restore_value){ .tensor = i, .form = u->form };
     bytes = module_bytes(r, &mem, t, u->form);
     if (bytes == NULL)
@@ -433,7 +435,7 @@ static int provide(struct restorer *r, uint32_t i, const struct tensor *t,
         *ok = false; /* another tensor has the name */
     } else if (rc == 0) {
         rc = restore_charge(r, u->target == r->e->tensors.at[i].target
-                                   ? 0 /* takes the place of the tensor */
+                                   ? 0 /* replaces the tensor */
                                    : tensor_bytes(t));
         if (rc == 0)
             rc = restore_add_param(r, u->target, &shape, t->dtype, bytes, i);
@@ -442,8 +444,9 @@ static int provide(struct restorer *r, uint32_t i, const struct tensor *t,
     return rc;
 }
 
-/* The name of the value that a use reads: the parameter itself, or what a new node makes of it. */
-static const char *make_value(struct restorer *r, const struct tensor *t,
+/* Returns the name of the value that a use reads: the parameter itself, or the output of a new node
+ * that converts it. NULL: error. */
+static const char *add_conversion(struct restorer *r, const struct tensor *t,
                               const struct restore_use *u, const char *output)
 {
     const char *param = r->e->targets[u->target].name, *shape;
@@ -478,9 +481,10 @@ static bool reads_own(const struct restorer *r, uint32_t i)
     return false;
 }
 
-static int rewire(struct restorer *r, uint32_t i, const struct tensor *t)
+static int set_inputs(struct restorer *r, uint32_t i, const struct tensor *t)
 {
-    const char *own = r->e->tensors.at[i].name; /* of the value that a new node makes in its place */
+    const char *own = r->e->tensors.at[i].name; /* name for the output of the new node that replaces
+                                                   the tensor */
     uint32_t own_target = r->e->tensors.at[i].target, k;
     bool is_folded = r->e->tensors.at[i].kind == EVIDENCE_FOLDED, prefers_own = reads_own(r, i);
     int rc = 0;
@@ -490,13 +494,13 @@ static int rewire(struct restorer *r, uint32_t i, const struct tensor *t)
         struct restore_value *v = &r->values[u->target];
 
         if (!is_folded && r->made_from[u->target] != i)
-            continue; /* its own, or a parameter that has an initializer of its own */
+            continue; /* the tensor's own parameter, or one with an initializer of its own */
         if (v->form != u->form)
             *v = (struct restore_value){ .tensor = i, .form = u->form };
         if (v->name == NULL) {
             bool takes_name = is_folded && own != NULL && (u->target == own_target || !prefers_own);
 
-            v->name = make_value(r, t, u, takes_name ? own : NULL);
+            v->name = add_conversion(r, t, u, takes_name ? own : NULL);
             if (takes_name && u->form != RESTORE_SAME)
                 own = NULL;
         }
@@ -518,21 +522,21 @@ int restore_tensor(struct restorer *r, uint32_t i)
     for (k = r->first_use[i]; k != EVIDENCE_NONE && rc == 0 && ok; k = r->uses.at[k].next)
         if (is_folded || (r->uses.at[k].target != r->e->tensors.at[i].target &&
                           !r->e->targets[r->uses.at[k].target].is_held))
-            rc = provide(r, i, &t, &r->uses.at[k], &ok);
+            rc = ensure_param(r, i, &t, &r->uses.at[k], &ok);
     if (rc == 0 && !ok)
         rc = restore_refuse(r, i,
                             "the metadata state that '%s' is '%s' in another form, but the values differ",
                             r->e->tensors.at[i].name,
                             r->e->targets[r->e->tensors.at[i].target].name);
     else if (rc == 0)
-        rc = rewire(r, i, &t);
+        rc = set_inputs(r, i, &t);
     if (rc == 0 && ok && is_folded)
         r->is_removed[i] = true;
     arena_fini(&mem);
     return rc;
 }
 
-/* ---- the end ---- */
+/* ---- commit ---- */
 
 static int by_position(const void *pa, const void *pb)
 {
@@ -543,8 +547,8 @@ static int by_position(const void *pa, const void *pb)
     return a->order < b->order ? -1 : 1;
 }
 
-/* Each new node goes right in front of its first reader: the gradient of a parameter is then complete
- * when that reader's is, and not at the end of backward. */
+/* Inserts each new node directly before its first reader: the gradient of a parameter is then
+ * complete together with that reader's, instead of at the end of backward. */
 static int insert_nodes(struct restorer *r)
 {
     Onnx__GraphProto *p = r->p;

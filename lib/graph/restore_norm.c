@@ -1,20 +1,21 @@
-/* restore_norm.c - batch normalisation that a file has as arithmetic becomes the op again.
+/* restore_norm.c - replaces batch normalization that a file expresses as arithmetic by the op.
  *
- * Keras and TensorFlow (tf2onnx, jax2onnx) write the inference form of a batch normalisation with
+ * Keras and TensorFlow (tf2onnx, jax2onnx) write the inference form of a batch normalization with
  * elementary ops on initializers:
  *
  *   r = 1 / sqrt(variance + epsilon)      s = r * gamma
  *   y = x * s + (beta - mean * s)         or  y = (x - mean) * s + beta
  *
- * Trained as it stands, the averages would stay, or even become weights. Here the nodes of the imported
- * graph are replaced by a BatchNormalization in inference form, of which norm_form.c then decides as of any
- * other (model.batch_norm). The message that export writes keeps the arithmetic, with the new numbers.
- * Channels are the last dimension, where vectors without a Reshape broadcast, or dimension 1. With channels
- * last the node works on [rows, channels], so that the statistics are over all other dimensions.
- * The arithmetic does not hold the momentum of the averages: that of Keras and Flax is taken, 0.99.
+ * If this form were trained, the averages would not change, or would even become weights. Its nodes
+ * in the imported graph are therefore replaced by a BatchNormalization in inference form, which
+ * norm_form.c handles like any other (model.batch_norm). The message that export writes keeps the
+ * arithmetic, with the new numbers. Channels are the last dimension, where vectors without a
+ * Reshape broadcast, or dimension 1. With channels last the node works on [rows, channels], so that
+ * the statistics are over all other dimensions. The arithmetic does not contain the momentum of the
+ * averages; the default of Keras and Flax is used, 0.99.
  *
- * Files of PyTorch are left alone: it writes the op, and arithmetic only for modules whose statistics
- * never move (FrozenBatchNorm2d). */
+ * Files of PyTorch are not changed: PyTorch writes the op, and arithmetic only for modules whose
+ * statistics never change (FrozenBatchNorm2d). */
 #include "graph/graph_priv.h"
 
 #include <inttypes.h>
@@ -23,24 +24,25 @@
 
 #include "base/err.h"
 
-static const float unstated_momentum = 0.99f;
+static const float default_momentum = 0.99f;
 
 enum { INTERIOR_MAX = 24 };
 
-struct found { /* a normalisation: initializers, and what it consists of */
-    uint32_t x, mean, variance, gamma, beta; /* values; gamma and beta: GRAPH_NONE where it has none */
+struct norm_match { /* a normalization: its initializers and nodes */
+    uint32_t x, mean, variance, gamma, beta; /* values; gamma, beta: GRAPH_NONE if absent */
     float epsilon;
     bool first;                      /* channels are dimension 1 */
-    uint32_t interior[INTERIOR_MAX]; /* nodes beside the last */
+    uint32_t interior[INTERIOR_MAX]; /* nodes other than the last */
     uint32_t n_interior;
-    uint32_t rank; /* of a vector that was reshaped; 0: none was */
+    uint32_t rank; /* rank of a reshaped vector; 0: no vector was reshaped */
 };
 
 struct restorer {
     struct graph *g;
-    uint32_t *match; /* [n_nodes] index of found + 1 at the last node of each; 0: none */
-    VEC(struct found) list;
-    uint32_t *readers; /* [n_values] */
+    uint32_t *match_at; /* [n_nodes] at the last node of a match: its index in `list` + 1; 0:
+                        none */
+    VEC(struct norm_match) list;
+    uint32_t *readers; /* [n_values] number of readers */
     struct err *err;
 };
 
@@ -49,8 +51,9 @@ static bool is_op(const struct graph_node *n, const char *op)
     return n != NULL && n->def->domain == NULL && strcmp(n->def->name, op) == 0;
 }
 
-/* The node that makes a value if it is this op; it is noted as a part of `f`. */
-static const struct graph_node *made_by(const struct graph *g, struct found *f, uint32_t value,
+/* The node that computes a value, if it is this op; the node is recorded as a part of `f`. NULL
+ * otherwise. */
+static const struct graph_node *made_by(const struct graph *g, struct norm_match *f, uint32_t value,
                                         const char *op)
 {
     const struct graph_value *v;
@@ -77,8 +80,9 @@ static bool is_number(const struct graph *g, uint32_t value, float *out)
     return true;
 }
 
-/* Where do the channels of a Reshape's target [1, C, 1, 1] or [1, 1, 1, C] lie? */
-static bool set_place(struct found *f, const struct tensor *target, int64_t c)
+/* Determines the dimension of the channels from a Reshape's target [1, C, 1, 1] or [1, 1, 1, C].
+ * Returns false for other targets. */
+static bool set_channel_axis(struct norm_match *f, const struct tensor *target, int64_t c)
 {
     const int64_t *dim = target->data;
     uint32_t rank = (uint32_t)target->shape.dim[0], k;
@@ -97,8 +101,8 @@ static bool set_place(struct found *f, const struct tensor *target, int64_t c)
     return true;
 }
 
-/* A vector [C] of the file, perhaps reshaped. */
-static bool is_vector(const struct graph *g, struct found *f, uint32_t value, uint32_t *out)
+/* Returns whether the value is a vector [C] of the file, directly or reshaped. */
+static bool is_vector(const struct graph *g, struct norm_match *f, uint32_t value, uint32_t *out)
 {
     uint32_t n = f->n_interior, from = value;
     const struct graph_node *reshape = made_by(g, f, value, "Reshape");
@@ -113,7 +117,8 @@ static bool is_vector(const struct graph *g, struct found *f, uint32_t value, ui
         v->tensor.shape.rank != 1 || v->tensor.shape.dim[0] < 1 ||
         (reshape != NULL && (reshape->n_in < 2 || reshape->in[1] == GRAPH_NONE ||
                              g->values[reshape->in[1]].kind != VALUE_CONST ||
-                             !set_place(f, &g->values[reshape->in[1]].tensor, v->tensor.shape.dim[0])))) {
+                             !set_channel_axis(f, &g->values[reshape->in[1]].tensor,
+                                               v->tensor.shape.dim[0])))) {
         f->n_interior = n;
         return false;
     }
@@ -122,7 +127,7 @@ static bool is_vector(const struct graph *g, struct found *f, uint32_t value, ui
 }
 
 /* r = 1 / sqrt(variance + epsilon) */
-static bool is_inverse_deviation(const struct graph *g, struct found *f, uint32_t value)
+static bool is_inverse_deviation(const struct graph *g, struct norm_match *f, uint32_t value)
 {
     uint32_t n = f->n_interior, k;
     const struct graph_node *over = made_by(g, f, value, "Reciprocal"), *root, *add;
@@ -143,8 +148,8 @@ static bool is_inverse_deviation(const struct graph *g, struct found *f, uint32_
     return false;
 }
 
-/* s = r * gamma, or r alone */
-static bool is_scale(const struct graph *g, struct found *f, uint32_t value)
+/* s = r * gamma, or s = r */
+static bool is_scale(const struct graph *g, struct norm_match *f, uint32_t value)
 {
     uint32_t n = f->n_interior, k;
     const struct graph_node *mul;
@@ -162,7 +167,7 @@ static bool is_scale(const struct graph *g, struct found *f, uint32_t value)
 }
 
 /* mean * s, or -mean * s */
-static bool is_shift(const struct graph *g, struct found *f, uint32_t value, uint32_t scale,
+static bool is_shift(const struct graph *g, struct norm_match *f, uint32_t value, uint32_t scale,
                      bool negated)
 {
     uint32_t n = f->n_interior, k;
@@ -182,7 +187,7 @@ static bool is_shift(const struct graph *g, struct found *f, uint32_t value, uin
 }
 
 /* beta - mean * s */
-static bool is_offset(const struct graph *g, struct found *f, uint32_t value, uint32_t scale)
+static bool is_offset(const struct graph *g, struct norm_match *f, uint32_t value, uint32_t scale)
 {
     uint32_t n = f->n_interior, k;
     const struct graph_node *sum;
@@ -203,8 +208,8 @@ static bool is_offset(const struct graph *g, struct found *f, uint32_t value, ui
     return false;
 }
 
-/* x * s + offset, where `mul` makes x * s */
-static bool is_scaled(const struct graph *g, struct found *f, const struct graph_node *mul,
+/* x * s + offset, where `mul` computes x * s */
+static bool is_scaled(const struct graph *g, struct norm_match *f, const struct graph_node *mul,
                       uint32_t offset)
 {
     uint32_t n = f->n_interior, k;
@@ -219,8 +224,8 @@ static bool is_scaled(const struct graph *g, struct found *f, const struct graph
     return false;
 }
 
-/* (x - mean) * s + beta, where `mul` makes (x - mean) * s */
-static bool is_centered(const struct graph *g, struct found *f, const struct graph_node *mul,
+/* (x - mean) * s + beta, where `mul` computes (x - mean) * s */
+static bool is_centered(const struct graph *g, struct norm_match *f, const struct graph_node *mul,
                         uint32_t offset)
 {
     uint32_t n = f->n_interior, k;
@@ -244,8 +249,9 @@ static int64_t length(const struct graph *g, uint32_t value)
     return g->values[value].tensor.shape.dim[0];
 }
 
-/* All vectors are of one length and different, and x is no vector itself. */
-static bool is_whole(const struct graph *g, const struct found *f)
+/* All vectors must have one length, mean and variance must differ, and x must be computed or
+ * fed. */
+static bool is_complete(const struct graph *g, const struct norm_match *f)
 {
     int64_t c = length(g, f->mean);
 
@@ -255,7 +261,7 @@ static bool is_whole(const struct graph *g, const struct found *f)
            (g->values[f->x].kind == VALUE_NODE || g->values[f->x].kind == VALUE_INPUT);
 }
 
-static bool recognise(const struct graph *g, const struct graph_node *add, struct found *f)
+static bool recognise(const struct graph *g, const struct graph_node *add, struct norm_match *f)
 {
     uint32_t k;
 
@@ -264,15 +270,15 @@ static bool recognise(const struct graph *g, const struct graph_node *add, struc
     for (k = 0; k < 2; k++) {
         const struct graph_node *mul;
 
-        *f = (struct found){ .gamma = GRAPH_NONE, .beta = GRAPH_NONE, .x = GRAPH_NONE };
+        *f = (struct norm_match){ .gamma = GRAPH_NONE, .beta = GRAPH_NONE, .x = GRAPH_NONE };
         mul = made_by(g, f, add->in[k], "Mul");
         if (mul != NULL && (is_scaled(g, f, mul, add->in[!k]) || is_centered(g, f, mul, add->in[!k])))
-            return is_whole(g, f);
+            return is_complete(g, f);
     }
     return false;
 }
 
-/* ---- the nodes in its place ---- */
+/* ---- replacement ---- */
 
 static uint32_t add_value(struct restorer *r, const struct graph_node *of, const char *what,
                           struct graph_value v)
@@ -291,7 +297,7 @@ static uint32_t add_value(struct restorer *r, const struct graph_node *of, const
         (void)err_set(r->err, ERR_NOMEM, "batch normalisation: out of memory");
         return GRAPH_NONE;
     case MAP_EXISTED:
-        (void)err_set(r->err, ERR_INPUT, "two tensors of the graph are called '%s'", v.name);
+        (void)err_set(r->err, ERR_INPUT, "two tensors of the graph have the name '%s'", v.name);
         return GRAPH_NONE;
     case MAP_NEW:
         break;
@@ -300,7 +306,7 @@ static uint32_t add_value(struct restorer *r, const struct graph_node *of, const
     return g->n_values++;
 }
 
-/* [C] times `number`. */
+/* A constant [C] with all elements equal to `number`. */
 static uint32_t add_vector(struct restorer *r, const struct graph_node *of, const char *what,
                            int64_t c, float number)
 {
@@ -335,8 +341,8 @@ static uint32_t add_target(struct restorer *r, const struct graph_node *of, int6
     return add_value(r, of, "target", v);
 }
 
-/* A node with one output, in the place of `of`. */
-static bool put_node(struct restorer *r, const struct graph_node *of, const struct op_def *def,
+/* Sets *node to a node with one output that replaces `of`. */
+static bool set_node(struct restorer *r, const struct graph_node *of, const struct op_def *def,
                      const uint32_t *in, uint32_t n_in, uint32_t out, struct graph_node *node)
 {
     uint32_t *edges = arena_array(&r->g->mem, (size_t)n_in + 1, sizeof(*edges));
@@ -354,7 +360,7 @@ static bool put_node(struct restorer *r, const struct graph_node *of, const stru
     return out != GRAPH_NONE;
 }
 
-static bool put_norm(struct restorer *r, const struct graph_node *of, const struct found *f,
+static bool set_norm(struct restorer *r, const struct graph_node *of, const struct norm_match *f,
                      uint32_t x, uint32_t y, struct graph_node *node)
 {
     int64_t c = length(r->g, f->mean);
@@ -370,8 +376,8 @@ static bool put_norm(struct restorer *r, const struct graph_node *of, const stru
     if (attrs == NULL || in[1] == GRAPH_NONE || in[2] == GRAPH_NONE)
         return false;
     attrs[0] = (struct op_attr){ .name = "epsilon", .type = OP_ATTR_FLOAT, .f = f->epsilon };
-    attrs[1] = (struct op_attr){ .name = "momentum", .type = OP_ATTR_FLOAT, .f = unstated_momentum };
-    if (!put_node(r, of, op_find(NULL, "BatchNormalization", 14), in, 5, y, node))
+    attrs[1] = (struct op_attr){ .name = "momentum", .type = OP_ATTR_FLOAT, .f = default_momentum };
+    if (!set_node(r, of, op_find(NULL, "BatchNormalization", 14), in, 5, y, node))
         return false;
     node->attrs = attrs;
     node->n_attrs = 2;
@@ -381,8 +387,9 @@ static bool put_norm(struct restorer *r, const struct graph_node *of, const stru
 
 enum { REPLACING_MAX = 4 };
 
-/* The nodes in the place of `of`, the last of the arithmetic; 0: an error. */
-static uint32_t replace(struct restorer *r, const struct graph_node *of, const struct found *f,
+/* Writes the nodes that replace `of`, the last node of the arithmetic. Returns their number; 0: an
+ * error. */
+static uint32_t replace(struct restorer *r, const struct graph_node *of, const struct norm_match *f,
                         struct graph_node out[REPLACING_MAX])
 {
     const struct op_def *reshape = op_find(NULL, "Reshape", 14), *shape = op_find(NULL, "Shape", 13);
@@ -390,24 +397,24 @@ static uint32_t replace(struct restorer *r, const struct graph_node *of, const s
     uint32_t y = of->out[0], sizes, rows, normal, target, pair[2];
 
     if (f->first)
-        return put_norm(r, of, f, f->x, y, &out[0]) ? 1 : 0;
+        return set_norm(r, of, f, f->x, y, &out[0]) ? 1 : 0;
     sizes = add_value(r, of, "shape", made);
     rows = sizes != GRAPH_NONE ? add_value(r, of, "rows", made) : GRAPH_NONE;
     normal = rows != GRAPH_NONE ? add_value(r, of, "normal", made) : GRAPH_NONE;
     target = normal != GRAPH_NONE ? add_target(r, of, length(r->g, f->mean)) : GRAPH_NONE;
-    if (target == GRAPH_NONE || !put_node(r, of, shape, &f->x, 1, sizes, &out[0]))
+    if (target == GRAPH_NONE || !set_node(r, of, shape, &f->x, 1, sizes, &out[0]))
         return 0;
     pair[0] = f->x;
     pair[1] = target;
-    if (!put_node(r, of, reshape, pair, 2, rows, &out[1]) ||
-        !put_norm(r, of, f, rows, normal, &out[2]))
+    if (!set_node(r, of, reshape, pair, 2, rows, &out[1]) ||
+        !set_norm(r, of, f, rows, normal, &out[2]))
         return 0;
     pair[0] = normal;
     pair[1] = sizes;
-    return put_node(r, of, reshape, pair, 2, y, &out[3]) ? 4 : 0;
+    return set_node(r, of, reshape, pair, 2, y, &out[3]) ? 4 : 0;
 }
 
-/* ---- the graph ---- */
+/* ---- rebuilding the graph ---- */
 
 static void count_readers(struct restorer *r)
 {
@@ -425,7 +432,7 @@ static void count_readers(struct restorer *r)
         r->readers[g->output_values[i]]++;
 }
 
-static void forget_inputs(struct restorer *r, const struct graph_node *n)
+static void release_inputs(struct restorer *r, const struct graph_node *n)
 {
     uint32_t k;
 
@@ -434,20 +441,21 @@ static void forget_inputs(struct restorer *r, const struct graph_node *n)
             r->readers[n->in[k]]--;
 }
 
-/* Which nodes go: the last ones, and then those of the arithmetic that nothing else reads. */
+/* Marks dead nodes: the last node of each normalization, and its other nodes that have no other
+ * reader. */
 static void find_dead(struct restorer *r, bool *is_interior, bool *is_dead)
 {
     const struct graph *g = r->g;
     uint32_t i, k;
 
     for (i = 0; i < g->n_nodes; i++) {
-        if (r->match[i] == 0)
+        if (r->match_at[i] == 0)
             continue;
         is_dead[i] = true;
-        forget_inputs(r, &g->nodes[i]);
-        r->readers[r->list.at[r->match[i] - 1].x]++; /* of the nodes in its place */
-        for (k = 0; k < r->list.at[r->match[i] - 1].n_interior; k++)
-            is_interior[r->list.at[r->match[i] - 1].interior[k]] = true;
+        release_inputs(r, &g->nodes[i]);
+        r->readers[r->list.at[r->match_at[i] - 1].x]++; /* read by the replacement */
+        for (k = 0; k < r->list.at[r->match_at[i] - 1].n_interior; k++)
+            is_interior[r->list.at[r->match_at[i] - 1].interior[k]] = true;
     }
     for (i = g->n_nodes; i-- > 0;) {
         const struct graph_node *n = &g->nodes[i];
@@ -455,8 +463,8 @@ static void find_dead(struct restorer *r, bool *is_interior, bool *is_dead)
         if (is_dead[i] || !is_interior[i] || n->n_out != 1 || r->readers[n->out[0]] > 0)
             continue;
         is_dead[i] = true;
-        forget_inputs(r, n);
-        g->values[n->out[0]].kind = VALUE_INNER; /* no node makes it any more */
+        release_inputs(r, n);
+        g->values[n->out[0]].kind = VALUE_INNER; /* no node computes it any more */
     }
 }
 
@@ -472,8 +480,8 @@ static int rebuild(struct restorer *r, const bool *is_dead)
     for (i = 0; i < old; i++) {
         uint32_t more = 0;
 
-        if (r->match[i] != 0) {
-            more = replace(r, &g->nodes[i], &r->list.at[r->match[i] - 1], &nodes[n]);
+        if (r->match_at[i] != 0) {
+            more = replace(r, &g->nodes[i], &r->list.at[r->match_at[i] - 1], &nodes[n]);
             if (more == 0)
                 return r->err->code;
         } else if (!is_dead[i]) {
@@ -489,11 +497,11 @@ static int rebuild(struct restorer *r, const bool *is_dead)
             if (nodes[i].out[k] != GRAPH_NONE)
                 g->values[nodes[i].out[k]].index = i;
     return graph_note(g, r->err,
-                      "%zu batch normalisations that the file has as arithmetic were recognised (first "
+                      "%zu batch normalisations that the file expresses as arithmetic were recognised (first "
                       "'%s', averages '%s'); the file does not state the momentum of their running "
-                      "averages, %g is taken",
+                      "averages; the default %g is used",
                       r->list.n, g->values[r->list.at[0].mean].name,
-                      g->values[r->list.at[0].variance].name, (double)unstated_momentum);
+                      g->values[r->list.at[0].variance].name, (double)default_momentum);
 }
 
 int graph_restore_norms(struct graph *g, struct err *err)
@@ -501,18 +509,18 @@ int graph_restore_norms(struct graph *g, struct err *err)
     struct arena mem = { 0 };
     struct err own = { 0 };
     struct restorer r = { .g = g, .err = err != NULL ? err : &own };
-    struct found f;
+    struct norm_match f;
     bool *is_interior, *is_dead;
     uint32_t i;
     int rc = 0;
 
     if (strncmp(g->producer, "pytorch", 7) == 0)
         return 0;
-    r.match = arena_array(&mem, g->n_nodes, sizeof(*r.match));
+    r.match_at = arena_array(&mem, g->n_nodes, sizeof(*r.match_at));
     r.readers = arena_array(&mem, g->n_values, sizeof(*r.readers));
     is_interior = arena_array(&mem, g->n_nodes, sizeof(*is_interior));
     is_dead = arena_array(&mem, g->n_nodes, sizeof(*is_dead));
-    if (r.match == NULL || r.readers == NULL || is_interior == NULL || is_dead == NULL)
+    if (r.match_at == NULL || r.readers == NULL || is_interior == NULL || is_dead == NULL)
         rc = err_set(err, ERR_NOMEM, "batch normalisation: out of memory");
     for (i = 0; i < g->n_nodes && rc == 0; i++) {
         if (!recognise(g, &g->nodes[i], &f))
@@ -520,7 +528,7 @@ int graph_restore_norms(struct graph *g, struct err *err)
         if (!VEC_PUSH(r.list, f))
             rc = err_set(err, ERR_NOMEM, "batch normalisation: out of memory");
         else
-            r.match[i] = (uint32_t)r.list.n;
+            r.match_at[i] = (uint32_t)r.list.n;
     }
     if (rc == 0 && r.list.n > 0) {
         count_readers(&r);

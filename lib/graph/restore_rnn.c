@@ -1,9 +1,10 @@
 /* restore_rnn.c - weights of recurrent layers.
  *
  * A module has weight_ih [gates * hidden, input], weight_hh [gates * hidden, hidden] and two biases
- * [gates * hidden] for each layer and direction; ONNX wants W [directions, gates * hidden, input], R
- * likewise and B [directions, 2 * gates * hidden], with the gates in another order. The exporter folds
- * that concatenation. Here it is undone, and nodes Split, Concat and Reshape take its place:
+ * [gates * hidden] for each layer and direction. ONNX requires W [directions, gates * hidden,
+ * input], R of the same form, and B [directions, 2 * gates * hidden], with another order of gates.
+ * The exporter folds that concatenation. This file restores the module's parameters and adds Split,
+ * Concat and Reshape nodes that concatenate them:
  *
  *   torch LSTM i f g o -> ONNX i o f c;   torch GRU r z n -> ONNX z r h */
 #include "graph/restore_priv.h"
@@ -16,7 +17,7 @@
 
 enum { GATES_MAX = 4, PIECES_MAX = 4, LIST_MAX = 256, OPSET_SPLIT_INPUT = 13 };
 
-struct kind { /* of recurrent layer */
+struct kind { /* a type of recurrent layer */
     const char *onnx, *aten;
     uint32_t gates;
     uint8_t from[GATES_MAX]; /* ONNX gate k is the module's gate from[k] */
@@ -32,7 +33,7 @@ static const struct kind kinds[] = {
 struct layer { /* parameters of one ONNX node, in the order of the FX node's list */
     const struct kind *kind;
     uint32_t list[LIST_MAX]; /* all parameters of all layers */
-    uint32_t n_list, base;   /* those of the node begin at base */
+    uint32_t n_list, base;   /* the node's parameters begin at base */
     uint32_t directions, per_direction;
 };
 
@@ -46,7 +47,8 @@ static const struct kind *find_kind(const Onnx__NodeProto *n, const struct fx *f
     return NULL;
 }
 
-/* Tensor at an input of the node if it is folded from n_sources parameters and nothing else reads it. */
+/* The tensor at an input of the node, if it is folded from n_sources parameters and has no other
+ * reader; else EVIDENCE_NONE. */
 static uint32_t folded_input(const struct restorer *r, const Onnx__NodeProto *n, size_t input,
                              uint32_t n_sources)
 {
@@ -75,7 +77,7 @@ static bool read_list(const struct restorer *r, const struct fx *fx, struct laye
     return l->n_list > 0;
 }
 
-/* Which layer of the module the node is: its W names the first parameter of the layer. */
+/* Finds the node's layer of the module: W is folded from the first parameter of the layer. */
 static bool find_layer(const struct restorer *r, const struct fx *fx, uint32_t w, struct layer *l)
 {
     uint32_t n, i;
@@ -99,10 +101,10 @@ static bool find_layer(const struct restorer *r, const struct fx *fx, uint32_t w
 
 struct rebuild {
     uint32_t tensor;              /* W, R or B */
-    uint32_t targets[PIECES_MAX]; /* in the order of the concatenation */
+    uint32_t targets[PIECES_MAX]; /* [n_pieces] in the order of the concatenation */
     uint32_t n_pieces;
-    size_t rows, row_bytes;       /* of a gate */
-    struct shape shape;           /* of a piece */
+    size_t rows, row_bytes;       /* of one gate */
+    struct shape shape;           /* of one piece */
     struct tensor t;
 };
 
@@ -125,7 +127,7 @@ static int add_pieces(struct restorer *r, const struct kind *kind, const struct 
     return rc;
 }
 
-/* Names of the gates of a piece in ONNX's order, appended to `parts`. */
+/* Appends the names of the gates of a piece to `parts`, in ONNX's order. */
 static int split_piece(struct restorer *r, const struct kind *kind, const struct rebuild *b,
                        const char *param, const char *sizes, const char **parts, size_t *n_parts)
 {
@@ -180,8 +182,8 @@ static int add_nodes(struct restorer *r, const struct kind *kind, const struct r
     return rc;
 }
 
-/* Reads the tensor; false: its shape is not what the operator's definition requires, or a parameter
- * has another holder. */
+/* Returns false if the shape of the tensor does not match the operator's definition, or if another
+ * tensor holds a parameter. */
 static bool is_expected(const struct restorer *r, const struct layer *l, struct rebuild *b)
 {
     const struct shape *s = &b->t.shape;
@@ -243,7 +245,7 @@ int restore_rnn(struct restorer *r, uint32_t node, const struct fx *fx)
         r->e->tensors.at[rr].target != l.list[l.base + 1] ||
         (l.per_direction == 4 && b == EVIDENCE_NONE) ||
         (b != EVIDENCE_NONE && r->e->tensors.at[b].target != l.list[l.base + 3]))
-        return 0; /* not certain: refused where a gradient arrives */
+        return 0; /* uncertain: refused if it receives a gradient */
     rc = rebuild(r, &l, w, 0, 1);
     if (rc == 0)
         rc = rebuild(r, &l, rr, 1, 1);

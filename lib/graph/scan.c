@@ -1,8 +1,8 @@
-/* scan.c - a look at the bytes before the unpacker sees them.
+/* scan.c - validates the bytes of a message before they are unpacked.
  *
  * The unpacker builds a tree in memory: many times the size of the file if the file consists of
- * empty messages, and it recurses as deep as the schema and the bytes let it. This walk follows
- * the same descriptors, adds up what the tree would take, and allocates nothing. */
+ * empty messages, with a recursion as deep as the schema and the bytes allow. The scan follows the
+ * same descriptors, adds up the memory that the tree would need, and allocates nothing. */
 #include "graph/graph_priv.h"
 
 #include <inttypes.h>
@@ -13,10 +13,11 @@
 
 enum {
     MAX_DEPTH = 64,
-    FIELD_COST = 96, /* of any field: the unpacker's own note of it, and an allocation's overhead */
+    FIELD_COST = 96, /* per field: the unpacker's own bookkeeping and the overhead of an
+                        allocation */
 };
 
-/* What any file may take, beside twice its size. */
+/* Memory that any file may need, in addition to twice its size. */
 static const uint64_t free_cost = (uint64_t)256 << 20;
 
 uint64_t graph_scan_budget(size_t n)
@@ -78,7 +79,7 @@ static size_t element_bytes(const ProtobufCFieldDescriptor *f)
     }
 }
 
-/* Elements of a packed field: a varint ends where the high bit is clear. */
+/* Number of elements of a packed field; a varint ends at a byte with a clear high bit. */
 static size_t packed_elements(const ProtobufCFieldDescriptor *f, struct span body)
 {
     size_t bytes = (size_t)(body.end - body.at), n = 0;
@@ -102,7 +103,7 @@ static size_t packed_elements(const ProtobufCFieldDescriptor *f, struct span bod
 static int scan_message(struct scan *s, const ProtobufCMessageDescriptor *type, struct span in,
                         uint32_t depth);
 
-/* A length-delimited field. `f` is NULL for a field we do not know. */
+/* Scans a length-delimited field. `f` is NULL for an unknown field. */
 static int scan_bytes(struct scan *s, const ProtobufCFieldDescriptor *f, struct span body,
                       uint32_t depth)
 {
@@ -116,7 +117,7 @@ static int scan_bytes(struct scan *s, const ProtobufCFieldDescriptor *f, struct 
     }
     if (f != NULL && f->type == PROTOBUF_C_TYPE_STRING) {
         if (memchr(body.at, 0, n) != NULL || !text_is_utf8((const char *)body.at, n))
-            return bad(s, body.at, "a text that is not UTF-8");
+            return bad(s, body.at, "text that is not UTF-8");
         s->cost += n + 1;
     } else if (f != NULL && f->type != PROTOBUF_C_TYPE_BYTES) {
         s->cost += packed_elements(f, body) * element_bytes(f);
@@ -135,29 +136,29 @@ static int scan_field(struct scan *s, const ProtobufCMessageDescriptor *type, st
     uint64_t tag, v;
 
     if (!read_varint(in, &tag) || tag >> 3 == 0 || tag >> 3 > 0x1FFFFFFF)
-        return bad(s, start, "no field number");
+        return bad(s, start, "an invalid field number");
     f = protobuf_c_message_descriptor_get_field(type, (unsigned)(tag >> 3));
     s->cost += FIELD_COST + (f != NULL ? element_bytes(f) : 0);
     if (s->cost > s->max_cost)
-        return bad(s, start, "far more structure than a file of this size can need");
+        return bad(s, start, "more structure than the limit for a file of this size");
     switch ((enum wire)(tag & 7)) {
     case WIRE_VARINT:
-        return read_varint(in, &v) ? 0 : bad(s, start, "a number that does not end");
+        return read_varint(in, &v) ? 0 : bad(s, start, "an unterminated varint");
     case WIRE_64:
     case WIRE_32:
         v = (tag & 7) == WIRE_64 ? 8 : 4;
         if ((uint64_t)(in->end - in->at) < v)
-            return bad(s, start, "a number cut off");
+            return bad(s, start, "a truncated number");
         in->at += v;
         return 0;
     case WIRE_BYTES:
         if (!read_varint(in, &v) || v > (uint64_t)(in->end - in->at))
-            return bad(s, start, "a field longer than what contains it");
+            return bad(s, start, "a field longer than its message");
         body = (struct span){ in->at, in->at + v };
         in->at = body.end;
         return scan_bytes(s, f, body, depth);
     }
-    return bad(s, start, "a field of a kind that does not exist");
+    return bad(s, start, "an unknown wire type");
 }
 
 static int scan_message(struct scan *s, const ProtobufCMessageDescriptor *type, struct span in,
@@ -180,9 +181,9 @@ int graph_scan(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, siz
 
     if (n == 0)
         return err_set(err, ERR_INPUT, "not a readable ONNX model: the file is empty");
-    if (n > INT32_MAX) /* protobuf's own limit */
+    if (n > INT32_MAX) /* protobuf's limit */
         return err_set(err, ERR_INPUT,
-                       "the model has %zu bytes, and a protobuf ends at 2 GiB; keep its weights in "
+                       "the model has %zu bytes, but protobuf allows at most 2 GiB; store its weights as "
                        "external data (onnx.save_model(..., save_as_external_data=True))",
                        n);
     rc = scan_message(&s, type, (struct span){ bytes, bytes + n }, 0);

@@ -1,5 +1,5 @@
-/* sequence.c - the ops on sequences of tensors, as import knows them: rows without kernels. A
- * sequence is a list of values while a plan is made (plan_sequence.c), and nothing afterwards. */
+/* sequence.c - the rows of the ops on sequences of tensors, which have no kernels. A sequence
+ * exists only while a plan is made, as a list of values (plan_sequence.c). */
 #include "graph/graph_priv.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@ static const char *const split_attrs[] = { "axis", "keepdims", NULL };
 static const char *const empty_attrs[] = { "dtype", NULL };
 static const char *const concat_attrs[] = { "axis", "new_axis", NULL };
 
-/* diff: inputs that gradients come back to, through the tensor ops that the plan puts in place. */
+/* diff: inputs that receive gradients, through the tensor ops that the planner inserts. */
 static const struct op_def rows[] = {
     { .name = "SequenceEmpty", .since = 11, .n_in = { 0, 0 }, .n_out = { 1, 1 },
       .attrs = empty_attrs },

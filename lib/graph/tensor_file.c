@@ -1,4 +1,4 @@
-/* tensor_file.c - one TensorProto in a file of its own, as ONNX's test data has them. */
+/* tensor_file.c - reads and writes a file with one TensorProto, as in ONNX's test data. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,8 +10,8 @@
 int graph_read_tensor_bytes(const char *path, const uint8_t *bytes, size_t n, struct arena *mem,
                             struct tensor *out, struct err *err)
 {
-    struct graph_outside outside = { .model_path = path };
-    struct tensor_source src = { .mem = mem, .outside = &outside, .budget = n };
+    struct graph_external external = { .model_path = path };
+    struct tensor_source src = { .mem = mem, .external = &external, .budget = n };
     uint64_t budget = graph_scan_budget(n);
     struct tensor t = { 0 };
     Onnx__TensorProto *p;
@@ -29,12 +29,12 @@ int graph_read_tensor_bytes(const char *path, const uint8_t *bytes, size_t n, st
         if (data == NULL)
             rc = err_set(err, ERR_NOMEM, "out of memory for %zu bytes", tensor_bytes(&t));
         else if (tensor_bytes(&t) > 0)
-            memcpy(data, t.data, tensor_bytes(&t)); /* it may be the message's */
+            memcpy(data, t.data, tensor_bytes(&t)); /* the message may own it */
         t.data = data;
     }
     if (rc == 0)
-        rc = graph_outside_check(&outside, err);
-    graph_outside_close(&outside);
+        rc = graph_external_check(&external, err);
+    graph_external_close(&external);
     onnx__tensor_proto__free_unpacked(p, NULL);
     if (rc == 0)
         *out = t;

@@ -1,8 +1,8 @@
-/* tensor_proto.c - a TensorProto as a tensor.
+/* tensor_proto.c - converts a TensorProto to a tensor.
  *
- * Elements come as raw little-endian bytes, in the typed list that the schema names for the type,
- * or from a file beside the model. Raw bytes, lists of the same width and mapped files are used in
- * place. */
+ * Elements are stored as raw little-endian bytes, in the typed list that the schema defines for the
+ * type, or in an external data file. Raw bytes, lists with the element width of the tensor and
+ * mapped files are used in place. */
 #include "graph/graph_priv.h"
 
 #include <inttypes.h>
@@ -18,10 +18,10 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "raw_data is used in place");
 
-enum { WIDENED_LATER = 1 << 19 }; /* elements: 1 MiB in the file */
+enum { WIDENED_LATER = 1 << 19 }; /* elements; 1 MiB in the file */
 enum { LOCATION_DEFAULT = 0, LOCATION_EXTERNAL = 1 };
 
-static _Alignas(16) uint8_t nothing[16]; /* address of tensors without elements */
+static _Alignas(16) uint8_t no_elements[16]; /* data of tensors without elements */
 
 static int read_shape(const Onnx__TensorProto *p, const char *what, struct tensor *out,
                       struct err *err)
@@ -43,7 +43,7 @@ static int read_shape(const Onnx__TensorProto *p, const char *what, struct tenso
         out->shape.dim[i] = p->dims[i];
     }
     if (tensor_bytes(out) == SIZE_MAX)
-        return err_set(err, ERR_INPUT, "%s is larger than memory can be", what);
+        return err_set(err, ERR_INPUT, "%s is larger than the address space", what);
     return 0;
 }
 
@@ -81,7 +81,7 @@ int graph_copy_tensor(struct arena *mem, struct tensor *t, const char *what, str
     return 0;
 }
 
-/* t->data has several elements in a byte; each gets one of its own. */
+/* Expands t->data, which has several elements per byte, to one byte per element. */
 static int unpack(struct tensor_source *src, const char *what, struct tensor *t, struct err *err)
 {
     size_t n = (size_t)tensor_elements(t);
@@ -94,7 +94,7 @@ static int unpack(struct tensor_source *src, const char *what, struct tensor *t,
     return 0;
 }
 
-static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,
+static int read_external(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,
                         struct tensor *out, struct err *err)
 {
     const char *location = NULL;
@@ -113,14 +113,14 @@ static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, c
         twice = (location != NULL && strcmp(key, "location") == 0) || (has_offset && strcmp(key, "offset") == 0) ||
                 (has_length && strcmp(key, "length") == 0);
         if (twice)
-            return err_set(err, ERR_INPUT, "%s: external data: '%s' comes twice", what, key);
+            return err_set(err, ERR_INPUT, "%s: external data: duplicate key '%s'", what, key);
         if (strcmp(key, "location") == 0)
             location = value;
         else if (strcmp(key, "offset") == 0)
             rc = external_number(what, key, value, &offset, err), has_offset = true;
         else if (strcmp(key, "length") == 0)
             rc = external_number(what, key, value, &length, err), has_length = true;
-        /* "checksum" (SHA-1) and keys of other tools change nothing about where the bytes are. */
+        /* "checksum" (SHA-1) and keys of other tools do not affect the position of the bytes. */
     }
     if (rc < 0)
         return rc;
@@ -132,15 +132,15 @@ static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, c
         return err_set(err, ERR_INPUT, "%s: the external data is larger than the allowed size",
                        what);
     src->budget -= bytes;
-    rc = graph_outside_map(src->outside, location, &file, err);
+    rc = graph_external_map(src->external, location, &file, err);
     if (rc < 0)
         return err_wrap(err, rc, "%s", what);
     if (offset > mapping_bytes(file) || bytes > mapping_bytes(file) - offset)
         return err_set(err, ERR_INPUT,
-                       "%s: external data '%s' has %" PRIu64 " bytes, but %" PRIu64
-                       " at offset %" PRIu64 " are asked for",
+                       "%s: external data '%s' has %" PRIu64 " bytes; expected %" PRIu64
+                       " bytes at offset %" PRIu64,
                        what, location, mapping_bytes(file), bytes, offset);
-    out->data = (void *)(uintptr_t)(mapping_data(file) + offset); /* only ever read */
+    out->data = (void *)(uintptr_t)(mapping_data(file) + offset); /* never written */
     if (tensor_file_bits(out->dtype) < 8)
         return unpack(src, what, out, err);
     if (src->stays_mapped && offset % tensor_dtype_bytes(out->dtype) == 0) {
@@ -152,7 +152,7 @@ static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, c
 
 /* ---- typed lists ---- */
 
-/* Lists of int32 and uint64 that stand for narrower elements: the low bytes of each. */
+/* Copies the low bytes of each element of an int32 or uint64 list that stores narrower elements. */
 static int low_bytes(struct tensor_source *src, const char *what, const void *list, size_t wide,
                      size_t n, struct tensor *out, struct err *err)
 {
@@ -170,7 +170,8 @@ static int low_bytes(struct tensor_source *src, const char *what, const void *li
 static int read_list(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,
                      struct tensor *out, struct err *err)
 {
-    bool is_packed = tensor_file_bits(out->dtype) < 8; /* an int32 has one byte of the packed form */
+    bool is_packed = tensor_file_bits(out->dtype) < 8; /* each int32 stores one byte of the packed
+                                                          form */
     size_t want = is_packed ? tensor_file_bytes(out) : (size_t)tensor_elements(out);
     size_t n, wide, width = tensor_dtype_bytes(out->dtype);
     int rc;
@@ -201,7 +202,7 @@ static int read_list(struct tensor_source *src, const Onnx__TensorProto *p, cons
         rc = low_bytes(src, what, list, wide, n, out, err);
         return rc == 0 && is_packed ? unpack(src, what, out, err) : rc;
     }
-    out->data = (void *)(uintptr_t)list; /* read only from here on */
+    out->data = (void *)(uintptr_t)list; /* never written afterwards */
     return 0;
 }
 
@@ -226,7 +227,7 @@ static int widen(struct tensor_source *src, const char *what, struct tensor *t, 
     if (t->dtype == from || n == 0)
         return 0;
     if (tensor_bytes(t) == SIZE_MAX)
-        return err_set(err, ERR_INPUT, "%s is larger than memory can be", what);
+        return err_set(err, ERR_INPUT, "%s is larger than the address space", what);
     if (src->mapped != NULL && n >= WIDENED_LATER) {
         src->half = *t;
         src->half.dtype = from;
@@ -244,7 +245,8 @@ static int widen(struct tensor_source *src, const char *what, struct tensor *t, 
     return 0;
 }
 
-/* A tensor is stored in one place: a reader that prefers another one would read other numbers. */
+/* A tensor must have one storage field: readers that prefer another field would read other
+ * numbers. */
 static int check_places(const Onnx__TensorProto *p, const char *what, struct err *err)
 {
     const struct {
@@ -284,7 +286,7 @@ int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, con
     if (rc < 0)
         return rc;
     if (p->has_segment)
-        return err_set(err, ERR_UNSUPPORTED, "%s is stored in segments, which no exporter writes",
+        return err_set(err, ERR_UNSUPPORTED, "%s is a segmented TensorProto, which is not supported; export the model again",
                        what);
     if (p->data_location != LOCATION_DEFAULT && p->data_location != LOCATION_EXTERNAL)
         return err_set(err, ERR_INPUT, "%s: data location %d does not exist", what,
@@ -293,7 +295,7 @@ int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, con
     if (rc < 0)
         return rc;
     if (p->data_location == LOCATION_EXTERNAL)
-        rc = read_outside(src, p, what, &t, err);
+        rc = read_external(src, p, what, &t, err);
     else if (!p->has_raw_data)
         rc = read_list(src, p, what, &t, err);
     else if (p->raw_data.len != tensor_file_bytes(&t))
@@ -305,7 +307,7 @@ int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, con
     if (rc < 0)
         return rc;
     if (tensor_bytes(&t) == 0)
-        t.data = nothing;
+        t.data = no_elements;
     *out = t;
     return 0;
 }

@@ -1,7 +1,8 @@
-/* unsupported.c - the error about ops that have no row: what is missing, where, and the remedy.
+/* unsupported.c - the error about ops without a row: which ops, the first node of each, and the
+ * remedy.
  *
  * The text begins with the missing ops. A list of all supported ops would hide them; `trainerctl
- * inspect --ops` prints that. */
+ * inspect --ops` prints that list. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +14,12 @@
 #include "graph/graph_priv.h"
 #include "graph/import_priv.h"
 
-enum { LIST_MAX = 12 /* kinds of missing ops that a message lists */ };
+enum { LIST_MAX = 12 /* missing op types that a message lists */ };
 
-/* Supported in all opsets, but not as rows: import takes them apart. */
+/* Supported in all opsets, but not as rows: import replaces them. */
 static const char *const others[] = { "Constant" };
 
-/* What to do about an op that has no equal name in the table. The first prefix that fits counts. */
+/* The remedy for an op whose name occurs in no row. The first matching prefix applies. */
 static const struct {
     const char *prefix, *remedy;
 } remedies[] = {
@@ -39,7 +40,8 @@ static const struct {
     { "ImageDecoder", "decode images in the data (feature key \"encoded\")" },
 };
 
-/* Row i of ai.onnx, with a kernel, with a body or lowered by the planner, or of another domain; NULL: no more. */
+/* Enumerates the rows: those with kernels, those with bodies, and those that the planner lowers;
+ * some are of another domain. NULL: no more rows. */
 static const struct op_def *row_at(size_t i)
 {
     size_t n;
@@ -72,7 +74,7 @@ static bool is_known(const char *name)
     return false;
 }
 
-/* The opsets in which a name has rows: "7 to 12, 13 and later". */
+/* Appends the opsets for which a name has rows: "7 to 12, 13 and later". */
 static void add_opsets(struct buf *out, const char *name)
 {
     const struct op_def *row, *last = NULL;
@@ -80,7 +82,8 @@ static void add_opsets(struct buf *out, const char *name)
 
     for (size_t i = 0; (row = row_at(i)) != NULL; i++) {
         if (!import_is_onnx(row->domain) || strcmp(row->name, name) != 0 ||
-            (last != NULL && last->since == row->since)) /* a row that others are lowered to */
+            /* a row that the planner lowers others to */
+            (last != NULL && last->since == row->since))
             continue;
         last = row;
         buf_printf(out, "%s%" PRIu32, between, row->since);
@@ -92,7 +95,7 @@ static void add_opsets(struct buf *out, const char *name)
     }
 }
 
-/* The supported op whose name is nearest; NULL: none is near, or memory is short. */
+/* The supported op with the most similar name; NULL: none is similar, or out of memory. */
 static const char *nearest(const char *name)
 {
     size_t n = count_rows(), i, n_names = 0;

@@ -1,9 +1,9 @@
-/* verdict.c - which initializers are parameters, and why.
+/* verdict.c - classifies initializers as parameters or constants, with a reason.
  *
- * The evidence, the strongest first: the job (model.trainable, then model.frozen); the exporter's
+ * The evidence in descending priority: the job (model.trainable, then model.frozen); the exporter's
  * metadata (evidence.h); without metadata the form of the graph (form.c). Only initializers that
- * receive a gradient are asked about, since the others cannot train. A tensor that training would
- * change wrongly is refused, with the reason and what to do. */
+ * receive a gradient need a decision, because the others cannot be trained. A tensor that training
+ * would change incorrectly is refused, with the reason and the remedy. */
 #include "graph/param_priv.h"
 
 #include <fnmatch.h>
@@ -14,7 +14,7 @@
 #include "base/err.h"
 #include "base/text.h"
 
-enum { LISTED = 8 /* tensors that a message names */ };
+enum { LISTED = 8 /* tensors that a message lists */ };
 
 static const char remedy[] =
     "export with torch.onnx.export(model, args, \"model.onnx\", dynamo=True, optimize=False), "
@@ -25,7 +25,7 @@ static int no_memory(struct err *err)
     return err_set(err, ERR_NOMEM, "find the parameters: out of memory");
 }
 
-/* An error, or with opts.collect_questions the question that `inspect` prints. */
+/* Reports an error, or with opts.collect_questions the question that `inspect` prints. */
 static int refuse(struct finder *f, struct err *err, const char *text)
 {
     if (text == NULL)
@@ -56,7 +56,8 @@ static bool matches(const struct patterns *p, const char *name)
     return found;
 }
 
-/* A pattern may match the name in the graph, the name in the file, and all names of tied parameters. */
+/* A pattern may match the name in the graph, the name in the file, and all names of tied
+ * parameters. */
 static bool matches_any(const struct finder *f, const struct patterns *p, const char *name)
 {
     const struct evidence *e = &f->g->evidence;
@@ -85,7 +86,7 @@ static struct patterns trainable_of(const struct finder *f)
 
 /* ---- one tensor ---- */
 
-/* false: out of memory. */
+/* Returns false if memory runs out. */
 static bool find_tied(struct graph *g, const struct evidence_tensor *t, struct graph_judged *out)
 {
     const struct evidence *e = &g->evidence;
@@ -122,8 +123,8 @@ static int add_tensor(struct finder *f, uint32_t value, enum graph_verdict verdi
     return 0;
 }
 
-/* A constant in the place of a weight, while a parameter is nowhere: the exporter may have computed the one
- * from the other. */
+/* Handles a constant that is used as a weight while the file lacks a parameter: the exporter may
+ * have computed the constant from the parameter. */
 static int judge_constant(struct finder *f, const char *name, bool is_weight,
                           enum graph_verdict *out, const char **reason, struct err *err)
 {
@@ -131,11 +132,11 @@ static int judge_constant(struct finder *f, const char *name, bool is_weight,
     if (!is_weight || !f->has_unseen)
         return 0;
     *out = GRAPH_IS_REFUSED;
-    *reason = "a constant in the place of a weight, while the file lacks parameters of the module";
+    *reason = "a constant that is used as a weight, while the file lacks parameters of the module";
     return refuse(f, err,
                   arena_printf(&f->g->mem,
-                               "'%s' is in the place of a weight, and no metadata state what it is, while the "
-                               "file lacks parameters that the signature lists: the exporter may have computed "
+                               "'%s' is used as a weight, and no metadata describes it, while the file "
+                               "lacks parameters that the signature lists: the exporter may have computed "
                                "it from them; %s; or, if it is a constant of the module, \"frozen\": [\"%s\"] in "
                                "\"model\" of the job",
                                name, remedy, name));
@@ -172,12 +173,12 @@ static int judge_evidence(struct finder *f, const struct evidence_tensor *t, boo
     *reason = t->refusal;
     return refuse(f, err,
                   arena_printf(&f->g->mem,
-                               "%s; it would train wrongly: %s; or, if it is to stay as it is, \"frozen\": "
+                               "%s; training would change it incorrectly: %s; or, if it must not change, \"frozen\": "
                                "[\"%s\"] in \"model\" of the job",
                                t->refusal, remedy, t->name));
 }
 
-/* The op that reads the value first has a gradient to pass on, but none for this input. */
+/* The first reader of the value, if it passes a gradient, but not to this input; else NULL. */
 static const struct graph_node *cut_by(const struct finder *f, uint32_t value, uint32_t *input)
 {
     const struct graph_node *n;
@@ -196,7 +197,8 @@ static const struct graph_node *cut_by(const struct finder *f, uint32_t value, u
     return NULL;
 }
 
-/* *reason: why a value receives none. With `expected`, a job or a module that trains the value is told. */
+/* *reason receives why the value has no gradient. `expected`: the job or the module trains the
+ * value, so a note is added. */
 static int without_gradient(struct finder *f, uint32_t value, bool expected, const char **reason, struct err *err)
 {
     uint32_t input;
@@ -210,7 +212,7 @@ static int without_gradient(struct finder *f, uint32_t value, bool expected, con
     if (*reason == NULL)
         return no_memory(err);
     return !expected ? 0
-                     : graph_note(f->g, err, "'%s' is a parameter, but stays as it is: %s", f->g->values[value].name,
+                     : graph_note(f->g, err, "'%s' is a parameter, but is not trained: %s", f->g->values[value].name,
                                   *reason);
 }
 
@@ -264,10 +266,10 @@ int verdict_of(struct finder *f, uint32_t value, enum graph_verdict *out, struct
         *out = GRAPH_IS_CONSTANT;
         rc = without_gradient(f, value, true, &reason, err);
     }
-    /* Also parameters of the signature, which does not state requires_grad. */
+    /* Also applies to parameters of the signature, which does not include requires_grad. */
     if (rc == 0 && *out == GRAPH_IS_TRAINED && !is_trainable && form_is_sinusoid(v)) {
         *out = GRAPH_IS_REFUSED;
-        reason = "a table of positions of sines and cosines, which most modules keep as it is "
+        reason = "a table of positions of sines and cosines, which most modules do not change "
                  "(requires_grad=False) and some train";
     }
     return rc < 0 ? rc : add_tensor(f, value, *out, reason, err);
@@ -281,7 +283,7 @@ int verdict_of_inner(struct finder *f, uint32_t value, struct err *err)
     char shape[192];
 
     if ((f->use[value] & USE_GRADIENT) == 0 || tensor_elements(&v->tensor) < 2 ||
-        !form_may_hold(f->g))
+        !form_may_have_inner_weights(f->g))
         return 0;
     if (matches(&frozen, v->name))
         return add_tensor(f, value, GRAPH_IS_FROZEN, "model.frozen", err);
@@ -289,8 +291,8 @@ int verdict_of_inner(struct finder *f, uint32_t value, struct err *err)
         return 0;
     return refuse(f, err,
                   arena_printf(&f->g->mem,
-                               "'%s' %s is %s, and it is a constant inside the body of a Loop, Scan or If, or the "
-                               "output of a Constant node, which cannot train; export the network with its "
+                               "'%s' %s (%s) is a constant inside the body of a Loop, Scan or If, or the "
+                               "output of a Constant node, which cannot be trained; export the network with its "
                                "weights as inputs of the graph (the scripts of `trainerctl recipe keras`, "
                                "`tensorflow` and `jax` do); or, if it is a constant of the formula, \"frozen\": "
                                "[\"%s\"] in \"model\" of the job",
@@ -330,8 +332,8 @@ static int check_patterns(const struct finder *f, const struct patterns *p, cons
     return rc;
 }
 
-/* Parameters that nodes read by their metadata, but that no tensor of the file holds; and those that
- * may have disappeared together with the node that read them. */
+/* Reports parameters that nodes read according to their metadata but that no tensor of the file
+ * contains, and parameters that may have been removed together with their reader. */
 static int check_lost(struct finder *f, struct err *err)
 {
     const struct evidence *e = &f->g->evidence;
@@ -350,12 +352,12 @@ static int check_lost(struct finder *f, struct err *err)
             rc = refuse(f, err,
                         arena_printf(&f->g->mem,
                                      "nodes of the graph read the parameter '%s' of the module, and no tensor "
-                                     "of the file holds it: the exporter removed or merged it; %s",
+                                     "of the file contains it: the exporter removed or merged it; %s",
                                      t->name, remedy));
         else if (e->n_vanished > 0)
             rc = refuse(f, err,
                         arena_printf(&f->g->mem,
-                                     "the signature lists the parameter '%s', no tensor of the file holds it, "
+                                     "the signature lists the parameter '%s', no tensor of the file contains it, "
                                      "and the exporter removed an addition or multiplication ('%s') that may "
                                      "have read it; %s; or, if the module does not use '%s' or ties it to "
                                      "another parameter, \"frozen\": [\"%s\"] in \"model\" of the job",
@@ -364,13 +366,14 @@ static int check_lost(struct finder *f, struct err *err)
     return rc;
 }
 
-/* A node whose FX node reads a detached tensor, where the file has the tensor itself: the gradient would
- * flow where the module stops it. */
+/* Reports a node whose FX node reads a detached tensor while the file has the tensor itself: the
+ * gradient would flow where the module stops it. */
 static int check_detach(struct finder *f, struct err *err)
 {
     const struct graph *g = f->g;
     struct arena mem = { 0 };
-    bool *depends = arena_array(&mem, g->n_values, sizeof(*depends)); /* on a tensor that could train */
+    /* on a tensor that may be trained */
+    bool *depends = arena_array(&mem, g->n_values, sizeof(*depends));
     const struct graph_node *lost = NULL;
     uint32_t i, k;
 

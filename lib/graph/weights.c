@@ -1,11 +1,11 @@
-/* weights.c - initial values from a file of weights, matched by name.
+/* weights.c - loads initial values from a weights file, matched by name.
  *
  * The names of a graph that was exported with its metadata are those of the module's tensors, which
- * are also the names in a safetensors file. A parameter, a running statistic and whatever else
- * state_dict() has must be in the file, unless the job lists it as fresh; any other constant that
- * the file has (a buffer that is not persistent) takes the file's value too. Float types are
- * converted to the type of the graph; shapes must be equal. Values of parameters stay in the file
- * until graph_fill_initial(); those of constants are copied now. */
+ * are also the names in a safetensors file. The file must contain every parameter, every running
+ * statistic and every other tensor of the state_dict(), unless the job lists it as fresh. Any other
+ * constant that the file contains (a non-persistent buffer) gets the file's value too. Float types
+ * are converted to the type of the graph; shapes must be equal. Values of parameters remain in the
+ * file until graph_fill_initial(); those of constants are copied now. */
 #include "graph/graph_priv.h"
 
 #include <fnmatch.h>
@@ -25,7 +25,7 @@ struct loader {
     struct graph *g;
     const struct graph_weights *w;
     struct map used;    /* names of the file that the graph has */
-    struct buf missing; /* the first few, quoted */
+    struct buf missing; /* names of the first LISTED missing tensors, quoted */
     uint32_t n_missing;
     const char *first_missing;
 };
@@ -55,12 +55,12 @@ static bool is_fresh(const struct graph_weights *w, const char *name)
 static int check_shape(const struct graph_value *v, const struct graph_weight *found,
                        struct err *err)
 {
-    char here[192], there[192];
+    char in_model[192], in_file[192];
 
     if (!shape_equal(&v->tensor.shape, &found->tensor.shape))
         return err_set(err, ERR_INPUT, "'%s' is %s in the model, but %s in the file", v->name,
-                       shape_print(&v->tensor.shape, here, sizeof(here)),
-                       shape_print(&found->tensor.shape, there, sizeof(there)));
+                       shape_print(&v->tensor.shape, in_model, sizeof(in_model)),
+                       shape_print(&found->tensor.shape, in_file, sizeof(in_file)));
     if (v->tensor.dtype == found->tensor.dtype ||
         (v->tensor.dtype == TENSOR_F32 && is_float(found->tensor.dtype)))
         return 0;
@@ -94,7 +94,8 @@ static void load_param(struct loader *l, struct graph_value *v, const struct gra
     p->initial = in_place ? found->tensor.data : NULL;
 }
 
-static int miss(struct loader *l, const struct graph_value *v, bool is_required, struct err *err)
+static int add_missing(struct loader *l, const struct graph_value *v, bool is_required,
+                       struct err *err)
 {
     if (!is_required)
         return 0;
@@ -109,8 +110,8 @@ static int miss(struct loader *l, const struct graph_value *v, bool is_required,
     return l->missing.failed ? no_memory(err) : 0;
 }
 
-/* Under the name of the graph, else under one that the module ties to it: files often have a tied
- * parameter once. *name: the one in the file. */
+/* Finds a value under its name in the graph, else under a name that the module ties to it: files
+ * often contain a tied parameter once. `name` receives the name in the file. */
 static bool find_value(const struct loader *l, const struct graph_value *v,
                        char name[GRAPH_WEIGHT_NAME_BYTES], struct graph_weight *found)
 {
@@ -127,7 +128,7 @@ static bool find_value(const struct loader *l, const struct graph_value *v,
     return false;
 }
 
-/* The file may have a tied parameter under several names, then with the same bytes. */
+/* The file may contain a tied parameter under several names; the bytes must then be equal. */
 static int check_aliases(struct loader *l, const struct graph_value *v,
                          const struct graph_weight *found, struct err *err)
 {
@@ -153,8 +154,8 @@ static int check_aliases(struct loader *l, const struct graph_value *v,
     return 0;
 }
 
-/* A tensor that the exporter computed from parameters keeps the values of the ONNX file, which do
- * not belong to the weights of another file. */
+/* Refuses a tensor that the exporter computed from parameters: its values in the ONNX file do not
+ * match the weights of another file. */
 static int refuse_computed(const struct loader *l, const struct graph_value *v, struct err *err)
 {
     const struct evidence_tensor *t = graph_evidence_of(l->g, v->name);
@@ -182,7 +183,7 @@ static int load_value(struct loader *l, struct graph_value *v, struct err *err)
     if (rc < 0)
         return rc;
     if (!find_value(l, v, name, &found))
-        return miss(l, v, is_param || graph_is_state(l->g, v), err);
+        return add_missing(l, v, is_param || graph_is_state(l->g, v), err);
     rc = check_shape(v, &found, err);
     if (rc == 0)
         rc = check_aliases(l, v, &found, err);
@@ -202,10 +203,10 @@ static int load_value(struct loader *l, struct graph_value *v, struct err *err)
     return rc;
 }
 
-/* ---- what is missing, what is surplus ---- */
+/* ---- missing and surplus tensors ---- */
 
-/* A name of the file that ends in "." and the whole name, or the other way round: the prefix that
- * one side lacks. Writes the line of JSON that adds or removes it. */
+/* If a name of the file is a prefix, a "." and the missing name, or the missing name is a prefix, a
+ * "." and a name of the file: writes the line of JSON that adds or removes the prefix. */
 static bool prefix_remedy(const struct loader *l, char *out, size_t size)
 {
     const char *name = l->first_missing;

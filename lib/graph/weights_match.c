@@ -1,4 +1,4 @@
-/* weights_match.c - names in a file of weights, and comparison of its values. */
+/* weights_match.c - maps names to a weights file, and compares its values. */
 #include "graph/graph_priv.h"
 
 #include <stdio.h>
@@ -8,7 +8,8 @@
 
 /* ---- names ---- */
 
-/* Matches `name` with a pattern that has at most one '*'. *part, *n: what the '*' stands for. */
+/* Matches `name` with a pattern that has at most one '*'. *part and *n receive the text that the
+ * '*' matches. */
 static bool match(const char *pattern, const char *name, const char **part, size_t *n)
 {
     const char *star = strchr(pattern, '*');
@@ -99,7 +100,8 @@ bool graph_weight_equals(const struct graph_weight *w, const float *values,
 
         if (memcmp(&x, &values[i], sizeof(x)) != 0)
             return false;
-        for (d = shape->rank; d-- > 0;) { /* the next index, and its place in the file */
+        for (d = shape->rank; d-- > 0;) { /* advances to the next index and its position in the
+                                             file */
             uint32_t axis = order != NULL ? order[d] : d;
 
             at += stride[axis];

@@ -128,7 +128,7 @@ def cpus_refuse_what_gpus_alone_compute():
     for precision in ("float16", "tf32"):
         t = Task(job_of(workdir(), precision), args=("--devices", "cpu:1"))
         assert finish([t]) == [2], t.log()
-        assert "/train/precision: %s is computed by GPUs alone: say" % precision in t.log(), t.log()
+        assert "/train/precision: %s is supported by GPUs only: use" % precision in t.log(), t.log()
 
 
 if __name__ == "__main__":

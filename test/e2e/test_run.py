@@ -231,7 +231,7 @@ def loops_with_a_known_number_of_turns_are_unrolled_with_gradients():
     m = model([node("ReduceMax", "x", "top", keepdims=0), node("Cast", "top", "n", to=I),
                helper.make_node("Loop", ["n", "", "x"], ["h"], body=body)], {"x": x}, {"h": F})
     p, _ = run(m, {"x": x})
-    assert p.returncode == 3 and "Loop 'h': its number of turns depends on the data" in p.stderr, p.stderr
+    assert p.returncode == 3 and "Loop 'h': its trip count depends on the data" in p.stderr, p.stderr
 
 
 @test
@@ -365,8 +365,8 @@ def inputs_that_are_not_differentiated_are_named():
     p, written = run(m, arrays, "--gradients")
     assert p.returncode == 0, p.stderr
     told = [line for line in p.stderr.splitlines() if "does not differentiate" in line]
-    assert told == ["trainerctl: warning: Pad 'y' (as 1 more of this op) does not differentiate its input 2, 'fill': the "
-                    "gradients of what 'fill' is computed from lack this part"], p.stderr
+    assert told == ["trainerctl: warning: Pad 'y' (and 1 more of this op) does not differentiate its input 2, 'fill': the "
+                    "gradients of the values from which 'fill' is computed lack this contribution"], p.stderr
     assert written["v.grad"] == 0 and written["x.grad"] == 1
     p, _ = run(m, arrays)
     assert "differentiate" not in p.stderr

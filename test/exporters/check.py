@@ -1,7 +1,7 @@
 """check.py - trains an exported network of this folder with trainerd and compares it with the reference of its case.
 
 train_and_compare() returns a verdict: ("trains", ""), ("refused", message), ("wrong", what differs) or ("failed", message).
-Used by test/e2e/test_exporters.py and by scripts/exporters. The exported ONNX is judged by ONNX Runtime.
+Used by test/e2e/test_exporters.py and by scripts/exporters. The exported ONNX file is executed by ONNX Runtime.
 """
 import json
 import os
@@ -57,7 +57,7 @@ def write_job(case, export, optimizer, folder, onnx="net.onnx", model=None):
 
 
 def run_trainerd(trainerd, job, seconds=120):
-    """The exit code, the log's records, and the message that it ended with."""
+    """The exit code, the log records, and the final message."""
     env = {k: v for k, v in os.environ.items() if k != "TF_CONFIG" and not k.startswith("TRAINERD_")}
     p = subprocess.run([trainerd, "--job", job, "--devices", "cpu:1", "--log-format", "json"], env=env, timeout=seconds,
                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
@@ -116,7 +116,7 @@ def read_exported(folder):
 
 
 def loss_of_scores(scores, labels):
-    """Mean cross entropy; classes are the last axis, or axis 1 as PyTorch has it."""
+    """Mean cross entropy; classes are the last axis, or axis 1 as in PyTorch."""
     scores = scores.astype(np.float64)
     if scores.shape[:-1] != labels.shape:
         scores = np.moveaxis(scores, 1, -1)
@@ -145,7 +145,7 @@ def compare_with_runtime(case, export, folder, records):
 
 
 def train_and_compare(trainerd, case, export, optimizer, folder, model=None, files=FILES):
-    """Trains in `folder`, which is empty. `model` are keys of the job's "model" beside those that the case has."""
+    """Trains in `folder`, which is empty. `model` are keys of the job's "model" in addition to those of the case."""
     unpack(case, export, folder, files)
     job = write_job(case, export, optimizer, folder, model={**case["model"], **case.get("models", {}).get(export, {}), **(model or {})})
     try:
@@ -157,11 +157,11 @@ def train_and_compare(trainerd, case, export, optimizer, folder, model=None, fil
     if code != 0:
         return "failed", "exit %d: %s" % (code, message)
     problems = compare_losses(case, optimizer, records)
-    if export not in case.get("unnamed", []):  # this exporter itself loses the names
+    if export not in case.get("unnamed", []):  # this exporter loses the names
         problems += compare_weights(case, optimizer, read_exported(folder))
     try:
         if export not in case.get("no_runtime", []):
             problems += compare_with_runtime(case, export, folder, records)
-    except Exception as e:  # ONNX Runtime's own refusal has no type of its own
+    except Exception as e:  # ONNX Runtime raises no specific type
         problems.append("ONNX Runtime refuses the export: %s" % str(e).splitlines()[0][:300])
     return ("wrong", "; ".join(problems)) if problems else ("trains", "")

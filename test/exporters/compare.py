@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares networks that were generated anew with those that are committed, and trains each: what did the exporters change?
+"""Compares newly generated networks with the committed ones, and trains each: shows what changed in the exporters.
 
     compare.py --new FOLDER [--old FOLDER] [--trainerd PATH]
 
@@ -23,7 +23,7 @@ from spec import FILES, HERE, read_case, unpack  # noqa: E402
 
 
 class Form:
-    """What a file says, as far as this program compares it."""
+    """The properties of a file that this program compares."""
 
     def __init__(self, case, export, files):
         folder = tempfile.mkdtemp()
@@ -45,10 +45,10 @@ def few(names):
 def differences(old, new):
     if old.opset != new.opset or old.ir != new.ir:
         yield "opset %s, IR %d; was %s, IR %d" % (new.opset, new.ir, old.opset, old.ir)
-    for text, ops in (("operators that are new", new.ops - old.ops), ("operators that are gone", old.ops - new.ops)):
+    for text, ops in (("new operators", new.ops - old.ops), ("removed operators", old.ops - new.ops)):
         if ops:
             yield "%s: %s" % (text, few("%s x %d" % pair for pair in ops.items()))
-    for text, names in (("initializers that are new", new.names - old.names), ("initializers that are gone", old.names - new.names)):
+    for text, names in (("new initializers", new.names - old.names), ("removed initializers", old.names - new.names)):
         if names:
             yield "%s: %s" % (text, few(names))
 
@@ -93,7 +93,7 @@ def compare_case(name, o):
             remedy = EXPECTED[name, export]
             good = verdict == "trains" if remedy is None else verdict == "refused" and remedy in message
             wanted = "trains" if remedy is None else "refused: ... %s ..." % remedy
-        else:  # not part of the test: the committed file is judged now
+        else:  # not part of the test: the committed file is trained now
             wanted = verdict_of(o.trainerd, old, export, o.old)[0] if export in old["exports"] else "trains"
             good = verdict == wanted
         if not good:

@@ -1,6 +1,6 @@
 """expected.py - the verdict of each committed file: None if it trains as in its framework, else a part of the refusal.
 
-scripts/exporters prints the verdicts of the files that are not listed here, too."""
+scripts/exporters also prints the verdicts of files that are not listed here."""
 
 EXPECTED = {
     ("bart", "default"): "dynamo=True, optimize=False), which keeps every parameter",

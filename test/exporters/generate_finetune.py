@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Fine-tunes three networks of this folder in PyTorch from files of weights, and stores files and results in finetune/.
+"""Fine-tunes three networks of this folder in PyTorch from weights files, and stores files and results in finetune/.
 
     generate_finetune.py [--out FOLDER]          writes the files
     generate_finetune.py --load NAME FILE        loads an exported FILE into the module of NAME, strictly
 
-bert    the base model in two files with an index, in bfloat16, float16 and float64, named as transformers names it without
-        its head; the head begins with the values of the ONNX file; the embeddings are frozen; the file has a surplus tensor
+bert    the base model in two files with an index, in bfloat16, float16 and float64, with the names of transformers without
+        the head; the head is initialized with the values of the ONNX file; the embeddings are frozen; the file has a surplus tensor
 gpt2    one file in float32 that has the tied embedding once, under the name that the graph does not use
 conv3d  one file in float16 with the running averages of its BatchNorm layers
 
-NAME.json has the job's keys and the losses of STEPS steps, NAME.trained.safetensors the state_dict() after them.
+NAME.json contains the job's keys and the losses of STEPS steps, NAME.trained.safetensors the state_dict() after them.
 """
 import argparse
 import gzip
@@ -37,7 +37,7 @@ def exported_values(name):
 
 
 def base_weights(name):
-    """A module whose weights differ from those that the ONNX file holds."""
+    """A module whose weights differ from those in the ONNX file."""
     net = generate_torch.build(NETWORKS[name])
     torch.manual_seed(11)
     with torch.no_grad():
@@ -50,7 +50,7 @@ def base_weights(name):
 
 
 def write_bert(folder, net):
-    """Returns what the files hold, by the name in the module."""
+    """Returns the tensors of the files by their names in the module."""
     names = [k for k in net.state_dict() if k.startswith("bert.")]
     types = {"pooler.dense.weight": torch.float16, "pooler.dense.bias": torch.float64}
     file = {k[5:]: net.state_dict()[k].to(types.get(k[5:], torch.bfloat16)).contiguous() for k in names}

@@ -102,7 +102,7 @@ def export(case, out):
             case["outputs"][key] = onnx.load("net.onnx", load_external_data=False).graph.output[0].name
             for name in case["exports"][key]:
                 pack(name, out, "%s.%s.%s" % (case["name"], key, name))
-        except Exception as e:  # the exporter's own failure is a result
+        except Exception as e:  # a failure of the exporter is a result
             case.setdefault("not_exported", {})[key] = "%s: %s" % (type(e).__name__, (str(e).strip().splitlines() or [""])[0][:200])
         finally:
             os.chdir(before)

@@ -5,7 +5,7 @@
 
 With JAX each network is built, saved into the folder --saved as NAME.keras, exported by Model.export() (`default`) and by
 config/recipes/keras.py (`recipe`), and trained. With TensorFlow the saved networks are exported by Model.export(), which calls
-tf2onnx (`tensorflow_default`), and by config/recipes/tensorflow.py (`tensorflow_recipe`); the reference stays.
+tf2onnx (`tensorflow_default`), and by config/recipes/tensorflow.py (`tensorflow_recipe`); the reference is not changed.
 """
 import argparse
 import os
@@ -31,7 +31,7 @@ from spec import FILES, OPTIMIZERS, RECIPES, STEPS, batch_of, fingerprint, pack,
 
 
 def build(name):
-    """All weights begin as different random numbers: exporters remove zeros that are added and ones that multiply."""
+    """Initializes all weights with different random numbers: exporters remove added zeros and multiplied ones."""
     keras.utils.set_random_seed(7)
     net = NETWORKS[name][0]()
     random = np.random.RandomState(7)
@@ -42,7 +42,7 @@ def build(name):
 
 
 def call_once(net):
-    """Model.export() wants a model that has been called."""
+    """Calls the model once, which Model.export() requires."""
     net(np.zeros((2, *net.inputs[0].shape[1:]), net.inputs[0].dtype))
     return net
 
@@ -68,20 +68,20 @@ def export(case, net, out, prefix):
             case["outputs"][key] = onnx.load("net.onnx", load_external_data=False).graph.output[0].name
             for name in case["exports"][key]:
                 pack(name, out, "%s.%s.%s" % (case["name"], key, name))
-        except Exception as e:  # the exporter's own failure is a result
+        except Exception as e:  # a failure of the exporter is a result
             case.setdefault("not_exported", {})[key] = "%s: %s" % (type(e).__name__, (str(e).strip().splitlines() or [""])[0][:200])
         finally:
             os.chdir(before)
             shutil.rmtree(folder)
-        if how == "recipe":  # what the recipe prints for the job
+        if how == "recipe":  # the keys that the recipe prints for the job
             case.setdefault("models", {})[key] = {"trainable": [w.path for w in net.trainable_variables]}
-    if case["name"] == "keras_cnn":  # jax2onnx writes a MaxPool over four axes of space, which ONNX Runtime refuses to run
+    if case["name"] == "keras_cnn":  # jax2onnx writes a MaxPool with four spatial axes, which ONNX Runtime refuses
         case["no_runtime"] = ["default", "recipe"]
     case["unnamed"] = [k for k in case["exports"] if k.endswith("default")]
 
 
 def train(name, net, case):
-    """SGD with momentum. Keras' Adam places epsilon elsewhere than PyTorch and trainerd do, so adamw has no reference here."""
+    """SGD with momentum. Keras' Adam adds epsilon at another position than PyTorch and trainerd, so adamw has no reference here."""
     import jax
     import jax.numpy as jnp
 

@@ -4,8 +4,8 @@
     generate_torch.py [--out FOLDER] [NAME...]
 
 Each network is exported twice: `default`, the call of PyTorch's tutorials, and `recipe`, the text of config/recipes with the
-lines that end in "yours" replaced. All parameters and statistics begin as different random numbers, because exporters merge
-values that are equal. The reference is PyTorch in float32 on one thread, with the batches in the order of spec.py.
+lines that end in "yours" replaced. All parameters and statistics are initialized with different random numbers, because exporters
+merge equal values. The reference is PyTorch in float32 on one thread, with the batches in the order of spec.py.
 """
 import argparse
 import contextlib
@@ -156,7 +156,7 @@ def generate(network, out):
             case["exports"][export] = sorted(os.listdir("."))
             for name in case["exports"][export]:
                 pack(name, out, "%s.%s.%s" % (network.name, export, name))
-        except Exception as e:  # the exporter's own failure is a result
+        except Exception as e:  # a failure of the exporter is a result
             case.setdefault("not_exported", {})[export] = "%s: %s" % (type(e).__name__, str(e).strip().splitlines()[0][:200])
         finally:
             os.chdir(before)
@@ -184,7 +184,7 @@ def main():
             failures = case.get("not_exported", {})
             losses = next(iter(case["reference"].values()))["losses"]
             print("%s: loss %.6f to %.6f; %s" % (name, losses[0], losses[-1], failures or "exported"), flush=True)
-        except Exception as e:  # one network must not end the others
+        except Exception as e:  # a failure must not end the other networks
             failed += 1
             print("%s: FAILED: %s: %s" % (name, type(e).__name__, str(e)[:300]), flush=True)
     sys.exit(1 if failed else 0)

@@ -5,7 +5,7 @@ NETWORKS = {}
 
 class Network:
     """make() returns the module. `inputs` are the arguments of forward() by name, `label` is the feature that the loss
-    compares the first output with; `job` holds the keys of "model" that the recipe names for such a network."""
+    compares the first output with; `job` contains the keys of "model" that the recipe prints for such a network."""
 
     def __init__(self, name, make, inputs, label, loss="softmax_cross_entropy", recipe="torch", gentle=False, job=None,
                  pick=None):

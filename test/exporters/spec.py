@@ -1,4 +1,4 @@
-"""spec.py - what both sides of the comparison share: the samples, the optimizers, and the fingerprint of a weight.
+"""spec.py - definitions shared by both sides of the comparison: the samples, the optimizers, and the fingerprint of a weight.
 
 The generators (PyTorch, Keras, TensorFlow, JAX) and the test import this file, so it needs NumPy only. A case is the JSON
 file of a network: its inputs and labels, the reference losses, and the name, shape and fingerprint of each weight.
@@ -16,8 +16,8 @@ FILES = os.path.join(HERE, "files")
 RECIPES = os.path.join(HERE, "..", "..", "config", "recipes")
 SAMPLES, BATCH, STEPS = 32, 8, 50
 
-# As a job file states them. The epsilon of adamw is large because gradients that are zero but for rounding (the bias of a
-# key in attention, a bias in front of a norm) would otherwise become steps of full size in a random direction.
+# In the form of a job file. The epsilon of adamw is large because gradients that are zero except for rounding (the bias of a
+# key in attention, a bias before a norm) would otherwise become steps of full size in a random direction.
 OPTIMIZERS = {
     "momentum": {"type": "momentum", "learning_rate": 0.01, "momentum": 0.9},
     "adamw": {"type": "adamw", "learning_rate": 0.001, "epsilon": 1e-4, "weight_decay": 0.01},
@@ -56,7 +56,7 @@ def draw(feature, random, index):
 
 
 def samples(case):
-    """{feature: array of SAMPLES rows}; the feature `label` is what the loss compares with."""
+    """{feature: array of SAMPLES rows}; the loss compares with the feature `label`."""
     rows = []
     for i in range(SAMPLES):
         random = np.random.RandomState(1000 + i)  # the legacy generator: its stream is frozen

@@ -81,7 +81,7 @@ def conv3d():
 
 
 class Siamese(nn.Module):
-    """One tower for two images: its normalisations run twice in a step, and their averages move twice."""
+    """One tower for two images: its normalizations run twice in a step, and their averages are updated twice."""
 
     def __init__(self):
         super().__init__()
@@ -100,7 +100,7 @@ def siamese():
 
 @network({"x": floats(6)}, integers(below=5))
 def frozen_layer():
-    """The recipe prints which parameters do not train; no exporter writes it into the file."""
+    """The recipe prints which parameters are frozen; no exporter writes that to the file."""
     net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 5))
     net[0].requires_grad_(False)
     return net

@@ -36,7 +36,7 @@ def bert():
 
 @network(TOKENS, NEXT, recipe="huggingface")
 def bert_mlm():
-    """The bias of the decoder is that of the head, too."""
+    """The decoder and the head share one bias."""
     return hf.BertForMaskedLM(hf.BertConfig(pad_token_id=None, **ENCODER))
 
 

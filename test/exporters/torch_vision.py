@@ -1,4 +1,4 @@
-"""torch_vision.py - networks of torchvision and timm with few channels. Stochastic depth and dropout are switched off: the
+"""torch_vision.py - networks of torchvision and timm with few channels. Stochastic depth and dropout are disabled: the
 random numbers of PyTorch are not reproducible elsewhere."""
 from functools import partial
 

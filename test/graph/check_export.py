@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""check_export.py {ORIGINAL EXPORTED}...: each exported model is valid, in inference form, and
-apart from that and from the values of its weights the original, field by field."""
+"""check_export.py {ORIGINAL EXPORTED}...: checks that each exported model is valid, is in inference form, and
+otherwise equals the original, field by field, except for the values of its weights."""
 import sys
 
 import onnx
@@ -14,7 +14,7 @@ def without_values(t):
 
 
 def inference_form(model, names):
-    """What export promises to do to a training graph."""
+    """The changes that export makes to a training graph."""
     g = model.graph
     nodes = []
     modes = {n.input[2] for n in g.node if n.op_type == "Dropout" and len(n.input) > 2}
@@ -28,7 +28,7 @@ def inference_form(model, names):
         if n.op_type == "Dropout":
             del n.input[2:]
         nodes.append(n)
-    # What only Dropout nodes read as their training_mode goes too.
+    # Values that only Dropout nodes read, as their training_mode, are removed too.
     modes -= {i for n in nodes for i in n.input} | {v.name for v in [*g.output, *g.input]}
     nodes = [n for n in nodes if not (n.op_type == "Constant" and n.output[0] in modes)]
     initializers = [t for t in g.initializer if t.name not in modes]

@@ -1,4 +1,4 @@
-/* fuse_kit.h - a network fused against the same as it is written. */
+/* fuse_kit.h - compares a fused network with the same network without fusion. */
 #ifndef GRAPH_FUSE_KIT_H
 #define GRAPH_FUSE_KIT_H
 
@@ -41,7 +41,7 @@ static inline void near(const char *what, const float *a, const float *b, size_t
                      (double)b[i]);
 }
 
-/* Everything that a node makes, kept, so that no chain may be taken apart. */
+/* Lists every value that a node computes; keeping them all prevents fusion. */
 static inline uint32_t all_values(struct model *m, const char **names)
 {
     const Onnx__GraphProto *g = model_proto(m)->graph;
@@ -55,8 +55,8 @@ static inline uint32_t all_values(struct model *m, const char **names)
     return n;
 }
 
-/* The same network, fused and as it is written, gives the same loss, output, gradients and
- * statistics. Takes the model; *fused is the caller's to look at and to close. */
+/* Asserts that the network computes the same loss, output, gradients and statistics with and
+ * without fusion. Frees the model; the caller owns *fused and closes it. */
 static inline void compare(struct model *m, enum plan_purpose purpose, struct net *fused)
 {
     const char *names[MAX_VALUES];

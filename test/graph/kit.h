@@ -1,4 +1,4 @@
-/* kit.h - small models for the tests of import, and how they are refused. */
+/* kit.h - small models for the import tests, and a check that a model is refused. */
 #ifndef GRAPH_KIT_H
 #define GRAPH_KIT_H
 
@@ -29,7 +29,8 @@ static inline int import_bytes(const void *bytes, size_t n, struct err *err)
     return rc;
 }
 
-/* The model is refused with this code, and the text has each of the parts (NULL-terminated). */
+/* Asserts that the model is refused with this code and that the text contains each part
+ * (NULL-terminated list). Frees the model. */
 static inline void refused(struct model *m, int code, ...)
 {
     struct err err;

@@ -6,7 +6,7 @@ weights, as PyTorch's exporter writes them, and what PyTorch computes for them.
 
 Written by torch 2.15.0, transformers 5.23.0, onnx 1.23.2. NAME.onnx: exported with optimize=False (recipe) or, for
 NAME_default, as is; descriptions and metadata are removed, which halves the size. NAME.txt: the sum of all logits for
-the tokens of tokens(), and of the gradient of each parameter its length and its product with weights()."""
+the tokens of tokens(), and for the gradient of each parameter its norm and its product with weights()."""
 import os
 import sys
 import warnings
@@ -42,7 +42,7 @@ def networks():
 
 
 class Logits(torch.nn.Module):
-    """One tensor in the place of transformers' result."""
+    """Replaces the result object of transformers by one tensor."""
 
     def __init__(self, model):
         super().__init__()
@@ -58,7 +58,7 @@ def tokens():
 
 
 def mask():
-    """The last tokens of each sample are no text: 3 of the first, 10 of the second."""
+    """The last tokens of each sample are padding: 3 of the first, 10 of the second."""
     return torch.from_numpy((np.arange(LENGTH)[None] < LENGTH - 3 - 7 * np.arange(BATCH)[:, None]).astype(np.int64))
 
 
@@ -67,7 +67,7 @@ def weights(n):
 
 
 def clear(graph):
-    """What describes and does not compute."""
+    """Removes descriptions and metadata, which do not affect the computation."""
     for part in (graph, *graph.node, *graph.value_info, *graph.initializer, *graph.input, *graph.output):
         part.doc_string = ""
         if hasattr(part, "metadata_props"):
@@ -112,7 +112,7 @@ def main():
         module = Logits(make()).train()
         with torch.no_grad():
             for p in module.parameters():
-                if p.dim() == 1:  # norms and biases: nothing may be 0 or 1 by chance
+                if p.dim() == 1:  # norms and biases: no value may be 0 or 1
                     p.add_(0.1 * torch.rand_like(p))
         inputs = (tokens(), mask()) if name.endswith("padded") else (tokens(),)
         export(module, inputs, os.path.join(FOLDER, name + ".onnx"), False)

@@ -32,7 +32,7 @@ def save(name, nodes, inits, x_shape, y_shape, opset, ir=8, **more):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)],
                               producer_name="make_models", ir_version=ir)
     helper.set_model_props(model, {"author": name})
-    if more.get("training_info"):  # fields that trainerd does not know
+    if more.get("training_info"):  # fields that trainerd does not read
         model.training_info.add().initialization.name = "start"
         model.graph.quantization_annotation.add().tensor_name = "x"
         model.graph.node[0].doc_string = "the first"
@@ -90,7 +90,7 @@ def cnn(opset, name):
     inits = ([weight(rng, "conv1.weight", 4, 2, 3, 3), weight(rng, "conv1.bias", 4)] + bn1_inits +
              [weight(rng, "conv2.weight", 6, 4, 3, 3)] + bn2_inits +
              [weight(rng, "fc.weight", 3, 6), weight(rng, "fc.bias", 3)])
-    # BatchNormalization before opset 14 with five outputs: the checker's inference is fine with it.
+    # BatchNormalization before opset 14 with five outputs, which the checker's inference accepts.
     return save(name, nodes, inits, ["batch", 2, 8, 8], ["batch", 3], opset, ir=7)
 
 
@@ -156,8 +156,8 @@ def tied():
 
 
 def identity():
-    """Biases of equal value merged by the exporter and handed out through Identity nodes, one of
-    them through two; weights with made-up names."""
+    """Biases of equal value that the exporter merged and distributes through Identity nodes, one of
+    them through two; weights with generated names."""
     rng = np.random.default_rng(6)
     zero = constant("onnx::Bias_9", np.full(5, 0.125, dtype=np.float32))
     nodes = [
@@ -212,7 +212,7 @@ def control():
 
 
 def external(model):
-    """The MLP with its weights in a file beside it."""
+    """The MLP with its weights as external data."""
     m = onnx.ModelProto()
     m.CopyFrom(model)
     blob = b""
@@ -233,7 +233,7 @@ def external(model):
 
 
 def rare():
-    """Ops with much to settle, in a row."""
+    """A chain of ops with many attributes."""
     rng = np.random.default_rng(9)
     node = helper.make_node
     save("rare", [
@@ -254,7 +254,7 @@ def rare():
 
 
 def literal(data):
-    """A C string of these bytes. Octal escapes end after three digits, so they stand alone."""
+    """A C string of these bytes. Octal escapes end after three digits, so the next character is separate."""
     plain = set(range(32, 127)) - set(b'"\\?')
     text = ["%c" % b if b in plain else "\\%03o" % b for b in data]
     lines, line = [], ""

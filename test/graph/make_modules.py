@@ -67,7 +67,7 @@ class Recurrent(nn.Module):
 
 
 class Functions(nn.Module):
-    """1 + w: the file holds a function of a parameter."""
+    """1 + w: the file contains a function of a parameter."""
 
     def __init__(self):
         super().__init__()
@@ -78,7 +78,7 @@ class Functions(nn.Module):
 
 
 class Part(nn.Module):
-    """A part of the positions."""
+    """Reads a part of the position table."""
 
     def __init__(self):
         super().__init__()

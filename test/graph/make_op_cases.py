@@ -4,8 +4,8 @@
 Each case is a model of one op, whose outputs are multiplied by constant weights; its float32 inputs; the
 outputs; and the gradient of the sum of all outputs with respect to each input of float32 that may have one.
 Outputs and gradients are computed by PyTorch in float64 from the definitions below; each output is also
-compared with the reference implementation of the onnx package. The archive has the form of
-test/harness/onnx_case.h: gradients follow the outputs, and are empty tensors where there is none.
+compared with the reference implementation of the onnx package. The format of the archive is defined in
+test/harness/onnx_case.h: gradients follow the outputs; an absent gradient is an empty tensor.
 Made with PyTorch 2.15.0, torchvision 0.29.2 and onnx 1.23.2; needs all three.
 """
 import gzip
@@ -28,7 +28,7 @@ def normal(*shape, scale=1.0):
 
 
 def case(name, op, opset, inputs, f, attrs=None, n_out=1, no_gradient=(), compare=True):
-    """inputs: {name: array or None}; f(**tensors) -> outputs, None for one that the model does not have."""
+    """inputs: {name: array or None}; f(**tensors) -> outputs, None for an output that the model lacks."""
     attrs = attrs or {}
     given = {k: v for k, v in inputs.items() if v is not None}
     tensors = {}
@@ -166,7 +166,7 @@ def add_attention():
         {"is_causal": 1, "left_window_size": 1})
     past = {**plain, "mask": None, "past_key": heads(2, 3, 4, 8), "past_value": heads(2, 3, 4, 4)}
     one("attention_past", 23, past, {"is_causal": 1}, presents=True)
-    for mode in (0, 1, 3): # of mode 0 the reference returns scores after softcap, against the text
+    for mode in (0, 1, 3): # with mode 0 the reference implementation incorrectly returns scores after softcap
         one(f"attention_scores_of_mode_{mode}", 24, {**grouped, "mask": boolean},
             {**flat, "softcap": 1.5 if mode > 0 else 0.0, "qk_matmul_output_mode": mode}, mode=mode)
     one("attention_nonpad", 25, {**plain, "mask": None, "past_key": None, "past_value": None,
@@ -269,7 +269,7 @@ def add_rms():
 def add_group_norm():
     x = normal(2, 6, 4, 3)
 
-    def by_group(x, scale, bias): # opset 18: a number for each group
+    def by_group(x, scale, bias): # opset 18: one number per group
         return torch.nn.functional.group_norm(x, 3, scale.repeat_interleave(2), bias.repeat_interleave(2), 1e-3)
 
     def by_channel(x, scale, bias):

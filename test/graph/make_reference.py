@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""Writes data/reference.txt: what the models of make_models.py must compute.
+"""Writes data/reference.txt: the expected results of the models of make_models.py.
 
 Forward in double precision, written from the definitions of the operators; gradients are central
-differences of it. Nothing is shared with the program under test, not even the idea of a backward.
+differences of it. No code is shared with the program under test, and there is no backward pass.
 
   model NAME                      a model, batch of 4 (inputs: see sample())
   loss VALUE                      training form, loss_scale 0.25
@@ -67,7 +67,7 @@ class Net:
         for t in g.initializer:
             a = numpy_helper.to_array(t)
             (self.params if a.dtype == np.float32 else self.constants)[t.name] = a
-        for n in g.node:  # copies handed out by Identity are parameters of their own
+        for n in g.node:  # copies by Identity are separate parameters
             if n.op_type == "Identity" and n.input[0] in self.params:
                 self.params[n.output[0]] = self.params[n.input[0]]
         self.params = {k: v.astype(np.float64) for k, v in self.params.items()}

@@ -1,14 +1,14 @@
-/* reviewed_versions.h - versions of ops whose text was read against the row that accepts them.
+/* reviewed_versions.h - versions of ops whose text was compared with the row that accepts them.
  *
- * Where the text changed its meaning, rows end, or infer asks for the row's `until`:
- *   BatchNormalization 7 (spatial), 14 (training_mode); Clip 11, Dropout 12, Pad 11 and 18, Resize 11,
- *   Slice 10, Split 13 and 18, Squeeze 13, TopK 10, Unsqueeze 13, Reduce* 18 (ReduceSum 13), Upsample 9
- *   (attributes became inputs); Softmax and LogSoftmax 13 (one axis); GroupNormalization 21 (scale of a
- *   channel); OneHot 11 (negative indices); ConvTranspose 11 (side of an odd pad); Dropout 10 (type of
- *   the mask); Scan 9 (no batch: version 8 is refused).
- * AveragePool and MaxPool 22 state what PyTorch computes with ceil_mode, and so do the rows in all
- * versions. Mod 28 with fmod = 0 of floats is refused. All other new versions add types, attributes
- * whose default is the old meaning (another attribute is refused), or words. */
+ * Where the text changed its meaning, rows end, or infer tests the row's `until`:
+ *   BatchNormalization 7 (spatial), 14 (training_mode); Clip 11, Dropout 12, Pad 11 and 18,
+ *   Resize 11, Slice 10, Split 13 and 18, Squeeze 13, TopK 10, Unsqueeze 13, Reduce* 18
+ *   (ReduceSum 13), Upsample 9 (attributes became inputs); Softmax and LogSoftmax 13 (one axis);
+ *   GroupNormalization 21 (scale of a channel); OneHot 11 (negative indices); ConvTranspose 11
+ *   (side of an odd pad); Dropout 10 (type of the mask); Scan 9 (no batch: version 8 is refused).
+ * AveragePool and MaxPool 22 define what PyTorch computes with ceil_mode, and so do the rows in all
+ * versions. Mod 28 with fmod = 0 and floats is refused. All other new versions add types,
+ * attributes whose default is the old meaning (another attribute is refused), or explanations. */
     { "Abs", "6 13" },
     { "Acos", "7 22" },
     { "Acosh", "9 22" },

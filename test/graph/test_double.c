@@ -1,4 +1,4 @@
-/* float64 in a formula: constants are computed in float64, activations are refused. */
+/* float64 in formulas: constants are computed in float64, activations are refused. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -82,7 +82,7 @@ static float scaled_by(struct build *b)
     return ratio;
 }
 
-static void attention_scale_in_float64_is_a_constant(void **state)
+static void float64_attention_scale_is_folded(void **state)
 {
     struct build *b = begin_build();
 
@@ -93,7 +93,7 @@ static void attention_scale_in_float64_is_a_constant(void **state)
 }
 
 /* (1 + 2^-40 - 1) 2^40 is 1 in float64 and 0 in float32. */
-static void constants_are_computed_with_the_digits_of_float64(void **state)
+static void float64_constants_are_computed_in_float64(void **state)
 {
     struct build *b = begin_build();
 
@@ -107,7 +107,7 @@ static void constants_are_computed_with_the_digits_of_float64(void **state)
     assert_float_equal(scaled_by(b), 1.0f, 0);
 }
 
-static void constants_of_float64_broadcast_and_compare(void **state)
+static void float64_constants_broadcast_and_compare(void **state)
 {
     static const double row[] = { 1, 2, 3 }, column[] = { 10, 2.5 };
     static const int64_t place[] = { 1 };
@@ -126,8 +126,8 @@ static void constants_of_float64_broadcast_and_compare(void **state)
     assert_float_equal(scaled_by(b), 4.0f, 0);
 }
 
-/* As the frequencies of a diffusion network: exp(-9.21 arange(4) / 4), in float64. */
-static void range_of_float64_is_a_constant(void **state)
+/* In the form of the frequencies of a diffusion network: exp(-9.21 arange(4) / 4), in float64. */
+static void float64_range_is_folded(void **state)
 {
     static const int64_t place[] = { 3 };
     struct build *b = begin_build();
@@ -166,8 +166,8 @@ static void refused_plan(struct build *b, const char *const *parts)
     build_free(b);
 }
 
-/* The way through float64 and back would lose the gradient without a message. */
-static void activation_cast_to_float64_is_refused_with_a_remedy(void **state)
+/* A conversion to float64 and back would lose the gradient without a message. */
+static void float64_cast_of_activation_is_refused_with_remedy(void **state)
 {
     static const char *const parts[] = { "Cast 'wide'", "'h'", "model.float()", NULL };
     struct build *b = begin_build();
@@ -181,7 +181,7 @@ static void activation_cast_to_float64_is_refused_with_a_remedy(void **state)
     refused_plan(b, parts);
 }
 
-static void float64_op_on_data_is_refused_with_a_remedy(void **state)
+static void float64_op_on_data_is_refused_with_remedy(void **state)
 {
     static const char *const parts[] = { "Pow 'logits'", "float64", "model.float()", NULL };
     struct build *b = begin_build();
@@ -196,12 +196,12 @@ static void float64_op_on_data_is_refused_with_a_remedy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(attention_scale_in_float64_is_a_constant),
-        cmocka_unit_test(constants_are_computed_with_the_digits_of_float64),
-        cmocka_unit_test(constants_of_float64_broadcast_and_compare),
-        cmocka_unit_test(range_of_float64_is_a_constant),
-        cmocka_unit_test(activation_cast_to_float64_is_refused_with_a_remedy),
-        cmocka_unit_test(float64_op_on_data_is_refused_with_a_remedy),
+        cmocka_unit_test(float64_attention_scale_is_folded),
+        cmocka_unit_test(float64_constants_are_computed_in_float64),
+        cmocka_unit_test(float64_constants_broadcast_and_compare),
+        cmocka_unit_test(float64_range_is_folded),
+        cmocka_unit_test(float64_cast_of_activation_is_refused_with_remedy),
+        cmocka_unit_test(float64_op_on_data_is_refused_with_remedy),
     };
 
     return cmocka_run_group_tests_name("graph/double", tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* Networks that draw: a variational autoencoder and stochastic depth, as exporters write them. */
+/* Networks with random numbers: a variational autoencoder and stochastic depth, as exporters write
+ * them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,7 +37,7 @@ static struct model *autoencoder(void)
     return m;
 }
 
-static void noise_is_a_constant_of_the_gradient(void **state)
+static void noise_is_constant_for_the_gradient(void **state)
 {
     struct model *m = autoencoder();
     struct net n = net_open_model(m, PLAN_TRAIN, 3);
@@ -73,7 +74,7 @@ static struct model *stochastic_depth(void)
     return m;
 }
 
-static void samples_are_dropped_as_their_draw_says(void **state)
+static void stochastic_depth_drops_the_drawn_samples(void **state)
 {
     struct model *m = stochastic_depth();
     const struct graph_opts opts = { .path = "depth.onnx",
@@ -104,7 +105,8 @@ static void samples_are_dropped_as_their_draw_says(void **state)
     model_free(m);
 }
 
-/* y = x w + noise, the noise of a fixed shape; then a mask of it by a comparison. first: of x, -1: dynamic. */
+/* y = x w + noise, where the noise has a fixed shape; with `compares`, a mask computed from it.
+ * first: batch of x, -1: dynamic. */
 static struct model *fixed_noise(const char *op, int64_t first, const int64_t *shape, size_t rank, bool compares)
 {
     static const float half = 0.5f;
@@ -147,7 +149,7 @@ static int plan_noise(struct model *m, enum plan_purpose purpose, uint32_t batch
     return rc;
 }
 
-static void draw_with_the_batch_of_the_export_is_refused_in_every_plan_of_a_job(void **state)
+static void draw_with_exported_batch_is_refused_in_every_plan(void **state)
 {
     static const int64_t one[] = { 1, 5 };
     static const char *const ops[] = { "RandomNormal", "RandomUniform" };
@@ -170,7 +172,8 @@ static void draw_with_the_batch_of_the_export_is_refused_in_every_plan_of_a_job(
             }
 }
 
-/* PyTorch's current exporter: RandomNormalLike of ConstantOfShape; the shape is fixed, or has the batch of x. */
+/* PyTorch's current exporter: RandomNormalLike of ConstantOfShape; the shape is fixed, or contains
+ * the batch of x. */
 static struct model *noise_like_a_constant(bool has_batch)
 {
     static const int64_t one[] = { 1, 5 }, five[] = { 5 }, first[] = { 0 };
@@ -193,7 +196,7 @@ static struct model *noise_like_a_constant(bool has_batch)
     return m;
 }
 
-static void draw_like_a_constant_is_refused_unless_its_shape_has_the_batch(void **state)
+static void draw_like_constant_without_batch_is_refused(void **state)
 {
     struct err err;
     uint32_t batch;
@@ -206,7 +209,7 @@ static void draw_like_a_constant_is_refused_unless_its_shape_has_the_batch(void 
     }
 }
 
-static void batch_that_a_file_fixes_at_one_draws_for_its_single_sample_and_no_more(void **state)
+static void draw_in_file_of_batch_one_is_accepted_for_batch_one_only(void **state)
 {
     static const int64_t one[] = { 1, 5 };
     struct err err;
@@ -218,7 +221,7 @@ static void batch_that_a_file_fixes_at_one_draws_for_its_single_sample_and_no_mo
     assert_non_null(strstr(err.text, "random numbers of 'noise'"));
 }
 
-static void draw_that_has_no_dimension_of_the_batch_or_all_of_it_is_computed(void **state)
+static void draw_with_full_batch_or_without_batch_axis_is_accepted(void **state)
 {
     static const int64_t whole[] = { 3, 5 }, shared[] = { 5 };
     struct err err;
@@ -229,7 +232,7 @@ static void draw_that_has_no_dimension_of_the_batch_or_all_of_it_is_computed(voi
     assert_int_equal(plan_noise(fixed_noise("RandomNormal", 3, whole, 2, false), PLAN_TRAIN, 3, &err), 0);
 }
 
-static void note_says_that_a_draw_has_a_fixed_shape(void **state)
+static void draw_of_fixed_shape_is_noted(void **state)
 {
     static const int64_t shared[] = { 5 };
     struct model *like = autoencoder(), *fixed = fixed_noise("RandomNormal", -1, shared, 1, false);
@@ -251,7 +254,7 @@ static void note_says_that_a_draw_has_a_fixed_shape(void **state)
     model_free(fixed);
 }
 
-static void note_says_that_numbers_are_drawn_in_evaluation(void **state)
+static void draw_in_evaluation_is_noted(void **state)
 {
     struct model *m = autoencoder();
     struct graph *g = net_import_model(m, NULL);
@@ -280,8 +283,8 @@ static Onnx__StringStringEntryProto *entry(const char *key, const char *value)
     return e;
 }
 
-/* PyTorch 2.15 folds torch.bernoulli(constant): the file then holds one draw for all steps. */
-static void mask_that_the_exporter_drew_is_refused(void **state)
+/* PyTorch 2.15 folds torch.bernoulli(constant): the file then contains one draw for all steps. */
+static void folded_bernoulli_mask_is_refused(void **state)
 {
     static const float mask[] = { 1, 0, 1 };
     static Onnx__ValueInfoProto info, *infos[] = { &info };
@@ -319,15 +322,16 @@ static void mask_that_the_exporter_drew_is_refused(void **state)
             strstr(err.text, "optimize=False") == NULL)
             fail_msg("%s", err.text);
     }
-    g->metadata_props = NULL; /* not the model's */
+    g->metadata_props = NULL; /* not owned by the model */
     g->n_metadata_props = 0;
     g->value_info = NULL;
     g->n_value_info = 0;
     model_free(m);
 }
 
-/* spectral_norm moves its vectors in train(); BatchNormalization nodes move their averages themselves. */
-static void buffers_that_the_module_changes_are_noted(void **state)
+/* spectral_norm updates its vectors in train(); BatchNormalization nodes update their averages
+ * themselves. */
+static void mutated_buffers_are_noted(void **state)
 {
     static Onnx__StringStringEntryProto *signature[1];
     const struct graph_opts opts = {
@@ -352,7 +356,7 @@ static void buffers_that_the_module_changes_are_noted(void **state)
         said += strstr(notes[i], "changes 1 of its buffers in each call (first 'fc._u')") != NULL;
     assert_int_equal(said, 1);
     graph_free(graph);
-    g->metadata_props = NULL; /* not the model's */
+    g->metadata_props = NULL; /* not owned by the model */
     g->n_metadata_props = 0;
     model_free(m);
 }
@@ -360,16 +364,16 @@ static void buffers_that_the_module_changes_are_noted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buffers_that_the_module_changes_are_noted),
-        cmocka_unit_test(noise_is_a_constant_of_the_gradient),
-        cmocka_unit_test(samples_are_dropped_as_their_draw_says),
-        cmocka_unit_test(mask_that_the_exporter_drew_is_refused),
-        cmocka_unit_test(draw_with_the_batch_of_the_export_is_refused_in_every_plan_of_a_job),
-        cmocka_unit_test(draw_like_a_constant_is_refused_unless_its_shape_has_the_batch),
-        cmocka_unit_test(batch_that_a_file_fixes_at_one_draws_for_its_single_sample_and_no_more),
-        cmocka_unit_test(draw_that_has_no_dimension_of_the_batch_or_all_of_it_is_computed),
-        cmocka_unit_test(note_says_that_a_draw_has_a_fixed_shape),
-        cmocka_unit_test(note_says_that_numbers_are_drawn_in_evaluation),
+        cmocka_unit_test(mutated_buffers_are_noted),
+        cmocka_unit_test(noise_is_constant_for_the_gradient),
+        cmocka_unit_test(stochastic_depth_drops_the_drawn_samples),
+        cmocka_unit_test(folded_bernoulli_mask_is_refused),
+        cmocka_unit_test(draw_with_exported_batch_is_refused_in_every_plan),
+        cmocka_unit_test(draw_like_constant_without_batch_is_refused),
+        cmocka_unit_test(draw_in_file_of_batch_one_is_accepted_for_batch_one_only),
+        cmocka_unit_test(draw_with_full_batch_or_without_batch_axis_is_accepted),
+        cmocka_unit_test(draw_of_fixed_shape_is_noted),
+        cmocka_unit_test(draw_in_evaluation_is_noted),
     };
 
     return cmocka_run_group_tests_name("graph/draws", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* The exporter's metadata are untrusted text: what is read of an FX node, and signatures, sources and
+/* The exporter's metadata are untrusted text: parsing of FX nodes, and signatures, sources and
  * nodes that no exporter writes. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "graph/graph_priv.h"
 #include "graph/kit.h"
 
-static void fx_node_is_split_into_operator_and_arguments(void **state)
+static void fx_text_is_split_into_operator_and_arguments(void **state)
 {
     static const char text[] =
         "%linear_1 : [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = (%x, [%a, "
@@ -39,7 +39,7 @@ static void fx_node_is_split_into_operator_and_arguments(void **state)
     assert_false(fx_has_stem(fx.name, "lin"));
 }
 
-static void text_of_another_form_has_no_operator(void **state)
+static void fx_text_of_another_form_has_no_operator(void **state)
 {
     static const char *const texts[] = { "", "%", "%x", "x : target=torch.ops", "%x target=torch.ops.] args = (",
                                          "%x target=operator.getitem](args = (%a))",
@@ -56,7 +56,7 @@ static void text_of_another_form_has_no_operator(void **state)
     }
 }
 
-/* Metadata of the graph and of its one weight; the texts are borrowed. */
+/* Sets metadata of the graph and of its one weight; the texts are borrowed. */
 static void annotate(struct model *m, Onnx__StringStringEntryProto *entries,
                      const char *signature, const char *key, const char *value)
 {
@@ -105,7 +105,7 @@ static int import_annotated(const char *signature, const char *key, const char *
     return rc;
 }
 
-static void signature_decides_what_trains(void **state)
+static void signature_determines_trained_parameters(void **state)
 {
     static const char parameter[] = "# inputs\np_w: PARAMETER target='w'\n\n# outputs\n";
     static const char buffer[] = "# inputs\nb_w: BUFFER target='w' persistent=True\n";
@@ -123,10 +123,10 @@ static void signature_decides_what_trains(void **state)
     assert_int_equal(import_annotated(other, FOLDED, "['v']", &n, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "computed 'w' from the parameter 'v'"));
     assert_int_equal(import_annotated(other, FOLDED, "['val_1', 'zeros']", &n, &err), ERR_INPUT);
-    assert_non_null(strstr(err.text, "in the place of a weight"));
+    assert_non_null(strstr(err.text, "is used as a weight"));
 }
 
-/* ---- the job's file of weights decides the form of a fold ---- */
+/* ---- the weights file of the job determines the form of a fold ---- */
 
 static struct graph_weight in_file; /* 'v' */
 
@@ -137,8 +137,8 @@ static bool find_v(const void *arg, const char *name, struct graph_weight *out)
     return strcmp(name, "v") == 0;
 }
 
-/* x [batch, 4] times w [4, columns], which is folded from 'v' by a node without FX text. The shape of the
- * parameter 'v' goes into *shape. */
+/* x [batch, 4] times w [4, columns], which is folded from 'v' by a node without FX text. *shape
+ * receives the shape of the parameter 'v'. */
 static int import_folded(int64_t columns, struct shape file_shape, const float *file, const float *w,
                          struct shape *shape, struct err *err)
 {
@@ -178,7 +178,7 @@ static int import_folded(int64_t columns, struct shape file_shape, const float *
     return rc;
 }
 
-static void weights_of_the_job_settle_the_form_of_a_fold(void **state)
+static void weights_file_determines_the_form_of_a_fold(void **state)
 {
     float w[16], transposed[16], symmetric[16];
     const struct shape square = shape_of(2, (int64_t)4, (int64_t)4);
@@ -198,7 +198,7 @@ static void weights_of_the_job_settle_the_form_of_a_fold(void **state)
     assert_non_null(strstr(err.text, "computed 'w' from the parameter 'v'"));
     assert_int_equal(import_folded(4, square, symmetric, w, &shape, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "'v' in v.safetensors, as it is or transposed, has other values"));
-    /* [4, 3], which the module has as [3, 4] */
+    /* [4, 3]; in the module it is [3, 4] */
     for (i = 0; i < 4; i++)
         for (k = 0; k < 3; k++)
             w[i * 3 + k] = transposed[k * 4 + i] = (float)(i * 3 + k) / 16;
@@ -206,8 +206,8 @@ static void weights_of_the_job_settle_the_form_of_a_fold(void **state)
     assert_true(shape.rank == 2 && shape.dim[0] == 3 && shape.dim[1] == 4);
 }
 
-/* Nothing may crash or take long; what is not understood is no signature. */
-static void hostile_metadata_are_survived(void **state)
+/* Invalid metadata must not crash or take long, and is ignored. */
+static void hostile_metadata_does_not_crash_the_import(void **state)
 {
     enum { BIG = 1 << 20 };
     static const char *const signatures[] = {
@@ -239,11 +239,11 @@ static void hostile_metadata_are_survived(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fx_node_is_split_into_operator_and_arguments),
-        cmocka_unit_test(text_of_another_form_has_no_operator),
-        cmocka_unit_test(signature_decides_what_trains),
-        cmocka_unit_test(weights_of_the_job_settle_the_form_of_a_fold),
-        cmocka_unit_test(hostile_metadata_are_survived),
+        cmocka_unit_test(fx_text_is_split_into_operator_and_arguments),
+        cmocka_unit_test(fx_text_of_another_form_has_no_operator),
+        cmocka_unit_test(signature_determines_trained_parameters),
+        cmocka_unit_test(weights_file_determines_the_form_of_a_fold),
+        cmocka_unit_test(hostile_metadata_does_not_crash_the_import),
     };
 
     return cmocka_run_group_tests_name("graph/evidence", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* Export: valid for onnx.checker, the same network for us, never half a file. */
+/* Export: accepted by onnx.checker, imports as the same network, and is atomic. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,7 +58,7 @@ static uint32_t files_in_folder(void)
 
 static struct graph *import_path(const char *path)
 {
-    /* What was exported is in inference form. */
+    /* An export is in inference form. */
     struct graph_opts opts = { .path = path, .batch_norm = GRAPH_NORM_FROZEN };
     struct err err = { 0 };
     struct graph *g;
@@ -79,8 +79,8 @@ static const struct graph_param *find(const struct graph *g, const char *name)
     return NULL;
 }
 
-/* Other values than the file has. */
-static void train_somehow(struct net *n)
+/* Sets other values than those in the file. */
+static void change_weights(struct net *n)
 {
     uint32_t i;
     size_t k;
@@ -98,10 +98,10 @@ static void check_round_trip(const char *name)
     float before, after;
     uint32_t i;
 
-    train_somehow(&n);
+    change_weights(&n);
     net_fill(&n, 0);
     before = net_forward(&n);
-    graph_forget_initial(n.graph); /* the new ones are what counts */
+    graph_forget_initial(n.graph); /* only the new values are compared */
     graph_forget_initial(n.graph);
     if (graph_export(n.graph, n.params, path, &err) < 0)
         fail_msg("%s", err.text);
@@ -112,7 +112,7 @@ static void check_round_trip(const char *name)
     for (i = 0; i < n.n_params; i++) {
         const struct graph_param *p = find(again.graph, n.params_of[i].name);
 
-        if (p == NULL) { /* statistics of a network in inference form stay as they are */
+        if (p == NULL) { /* statistics of a network in inference form do not change */
             assert_int_equal(n.params_of[i].kind, GRAPH_STATISTIC);
             continue;
         }
@@ -123,7 +123,7 @@ static void check_round_trip(const char *name)
     net_close(&again);
 }
 
-static void forgotten_weights_are_gone_and_others_stay(void **state)
+static void released_initial_values_are_freed_and_constants_remain(void **state)
 {
     struct graph *g = net_import("cnn_17.onnx");
     uint32_t n, i;
@@ -141,7 +141,7 @@ static void forgotten_weights_are_gone_and_others_stay(void **state)
     graph_free(g);
 }
 
-static void every_model_survives_export(void **state)
+static void exported_model_is_valid_and_computes_the_same(void **state)
 {
     static const char *const names[] = { "mlp.onnx",      "mlp_external.onnx", "cnn_11.onnx",
                                          "cnn_17.onnx",   "residual.onnx",     "tied.onnx",
@@ -160,7 +160,7 @@ static void every_model_survives_export(void **state)
     buf_fini(&command);
 }
 
-static void nothing_is_added_or_lost_when_the_weights_are_the_same(void **state)
+static void export_with_equal_weights_has_equal_size(void **state)
 {
     struct net n = net_open("mlp.onnx", PLAN_TRAIN, 1);
     struct buf a = { 0 }, b = { 0 };
@@ -170,14 +170,14 @@ static void nothing_is_added_or_lost_when_the_weights_are_the_same(void **state)
     assert_int_equal(graph_export(n.graph, n.params, in_folder("same.onnx"), &err), 0);
     assert_int_equal(fs_read("test/graph/data/mlp.onnx", 1 << 20, &a, &err), 0);
     assert_int_equal(fs_read(in_folder("same.onnx"), 1 << 20, &b, &err), 0);
-    assert_int_equal(a.len, b.len); /* unknown fields move behind the known ones */
+    assert_int_equal(a.len, b.len); /* unknown fields move after the known ones */
     buf_fini(&a);
     buf_fini(&b);
     net_close(&n);
 }
 
-/* Before IR version 4 every initializer had to be an input too; ours need not be. */
-static void copies_through_identity_raise_an_old_ir_version(void **state)
+/* Before IR version 4 every initializer had to be an input too; the exported ones need not be. */
+static void identity_copies_raise_old_ir_version(void **state)
 {
     struct net n = net_open("identity.onnx", PLAN_TRAIN, 1);
     struct err err = { 0 };
@@ -206,7 +206,7 @@ static struct model *large(void)
     return m;
 }
 
-static void large_models_keep_their_weights_beside_them(void **state)
+static void large_model_is_exported_with_external_data(void **state)
 {
     struct model *m = large();
     struct net n = net_open_model(m, PLAN_EVAL, 4), again;
@@ -215,12 +215,12 @@ static void large_models_keep_their_weights_beside_them(void **state)
     char command[256], data[256];
 
     (void)state;
-    train_somehow(&n);
+    change_weights(&n);
     net_fill(&n, 0);
     assert_int_equal(graph_export_split(n.graph, n.params, in_folder("big.onnx"), 1000, &err), 0);
     snprintf(data, sizeof(data), "%s.data", in_folder("big.onnx"));
     assert_int_equal(stat(data, &st), 0);
-    assert_int_equal(st.st_size, 16384 + 2048); /* w1, w2; b1 stays inside */
+    assert_int_equal(st.st_size, 16384 + 2048); /* w1, w2; b1 remains in the model */
     assert_int_equal(stat(in_folder("big.onnx"), &st), 0);
     assert_true(st.st_size < 1000);
     snprintf(command, sizeof(command),
@@ -231,7 +231,7 @@ static void large_models_keep_their_weights_beside_them(void **state)
     net_fill(&again, 0);
     assert_true(net_forward(&n) == net_forward(&again));
 
-    /* And inline again when it was external. */
+    /* A model with external data is exported with inline data. */
     assert_int_equal(graph_export(again.graph, again.params, in_folder("whole.onnx"), &err), 0);
     assert_int_equal(unlink(data), 0);
     net_close(&again);
@@ -243,8 +243,8 @@ static void large_models_keep_their_weights_beside_them(void **state)
     model_free(m);
 }
 
-/* The 1st, 2nd, ... passage of any fault point fails, until none is reached. */
-static void a_failed_export_leaves_what_was_there(void **state)
+/* Fails the 1st, 2nd, ... passage of any fault point, until none is reached. */
+static void failed_export_keeps_the_previous_file(void **state)
 {
     struct model *m = large();
     struct net n = net_open_model(m, PLAN_EVAL, 4);
@@ -257,7 +257,7 @@ static void a_failed_export_leaves_what_was_there(void **state)
     strcpy(path, in_folder("kept.onnx"));
     assert_int_equal(graph_export(n.graph, n.params, path, &err), 0);
     assert_int_equal(fs_read(path, 1 << 20, &old, &err), 0);
-    train_somehow(&n);
+    change_weights(&n);
     assert_int_equal(graph_export(n.graph, n.params, in_folder("new.onnx"), &err), 0);
     assert_int_equal(fs_read(in_folder("new.onnx"), 1 << 20, &new, &err), 0);
     assert_int_equal(old.len, new.len);
@@ -281,7 +281,7 @@ static void a_failed_export_leaves_what_was_there(void **state)
         assert_true(rc < 0);
         if (memcmp(now.data, old.data, old.len) == 0)
             failures++;
-        else /* the folder's own sync comes after the rename */
+        else /* the sync of the folder follows the rename */
             assert_memory_equal(now.data, new.data, new.len);
     }
     assert_int_equal(fault_arm(NULL, &err), 0);
@@ -293,7 +293,7 @@ static void a_failed_export_leaves_what_was_there(void **state)
     model_free(m);
 }
 
-static void a_folder_that_is_not_there_is_an_error(void **state)
+static void export_to_absent_folder_fails(void **state)
 {
     struct net n = net_open("mlp.onnx", PLAN_TRAIN, 1);
     struct err err = { 0 };
@@ -307,13 +307,13 @@ static void a_folder_that_is_not_there_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forgotten_weights_are_gone_and_others_stay),
-        cmocka_unit_test(every_model_survives_export),
-        cmocka_unit_test(nothing_is_added_or_lost_when_the_weights_are_the_same),
-        cmocka_unit_test(copies_through_identity_raise_an_old_ir_version),
-        cmocka_unit_test(large_models_keep_their_weights_beside_them),
-        cmocka_unit_test(a_failed_export_leaves_what_was_there),
-        cmocka_unit_test(a_folder_that_is_not_there_is_an_error),
+        cmocka_unit_test(released_initial_values_are_freed_and_constants_remain),
+        cmocka_unit_test(exported_model_is_valid_and_computes_the_same),
+        cmocka_unit_test(export_with_equal_weights_has_equal_size),
+        cmocka_unit_test(identity_copies_raise_old_ir_version),
+        cmocka_unit_test(large_model_is_exported_with_external_data),
+        cmocka_unit_test(failed_export_keeps_the_previous_file),
+        cmocka_unit_test(export_to_absent_folder_fails),
     };
 
     return cmocka_run_group_tests_name("graph/export", tests, make_folder, remove_folder);

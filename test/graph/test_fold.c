@@ -1,5 +1,5 @@
-/* What becomes of a graph before it is planned: arithmetic on shapes folds away, If, Loop and Scan are taken
- * apart, functions are inlined, and several losses come together. */
+/* Simplification before planning: arithmetic on shapes is folded, If, Loop and Scan are expanded,
+ * functions are inlined, and several losses are summed. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +29,7 @@ static uint32_t count(const struct plan *p, const char *op)
 
 /* ---- shapes ---- */
 
-static void arithmetic_on_shapes_leaves_nothing_behind(void **state)
+static void shape_arithmetic_is_folded_completely(void **state)
 {
     static const int64_t zero[] = { 0 }, four[] = { 4 };
     struct model *m = begin(17);
@@ -56,7 +56,8 @@ static void arithmetic_on_shapes_leaves_nothing_behind(void **state)
     n = net_open_model(m, PLAN_TRAIN, 6);
     assert_int_equal(count(n.plan, "Shape") + count(n.plan, "Gather") + count(n.plan, "Concat"), 0);
     assert_int_equal(count(n.plan, "Relu"), 0);
-    assert_int_equal(n.plan->nodes.n, 4); /* two products, their sum, the loss; views of the same shape go */
+    assert_int_equal(n.plan->nodes.n, 4); /* two products, their sum, the loss; views of the same
+                                             shape are removed */
     net_fill(&n, 0);
     (void)net_forward(&n);
     net_backward(&n);
@@ -67,10 +68,10 @@ static void arithmetic_on_shapes_leaves_nothing_behind(void **state)
 
 /* ---- bodies ---- */
 
-static uint8_t pool[1 << 14]; /* of all bodies: models do not own them */
+static uint8_t pool[1 << 14]; /* memory of all bodies, which models do not own */
 static size_t pool_used;
 
-/* An attribute that is a graph, on the last node of m; the graph is the one of `body`. */
+/* Adds a graph attribute to the last node of m; the graph is that of `body`. */
 static void add_body(struct model *m, const char *name, struct model *body)
 {
     Onnx__GraphProto *g = model_proto(m)->graph, *inner = model_proto(body)->graph;
@@ -89,8 +90,8 @@ static void add_body(struct model *m, const char *name, struct model *body)
     onnx__graph_proto__pack(inner, a->g.data);
 }
 
-/* h -> Tanh(h w), `turns` times, written as a Loop over a weight from outside. */
-static struct model *looped(const int64_t *turns)
+/* h -> Tanh(h w), `iterations` times, written as a Loop that captures a weight. */
+static struct model *looped(const int64_t *iterations)
 {
     struct model *body = model_new(17), *m = model_new(17);
 
@@ -104,21 +105,21 @@ static struct model *looped(const int64_t *turns)
     model_output(body, "next");
     model_input(m, "x", TENSOR_F32, shape_of(2, (int64_t)-1, (int64_t)4));
     model_weights(m, "w", shape_of(2, (int64_t)4, (int64_t)4), 1);
-    if (turns != NULL)
-        model_int64s(m, "turns", turns, 1);
+    if (iterations != NULL)
+        model_int64s(m, "trips", iterations, 1);
     else
-        model_input(m, "turns", TENSOR_I64, shape_of(1, (int64_t)-1));
-    model_node(m, "Loop", "turns - x", "logits");
+        model_input(m, "trips", TENSOR_I64, shape_of(1, (int64_t)-1));
+    model_node(m, "Loop", "trips - x", "logits");
     add_body(m, "body", body);
     model_output(m, "logits");
     model_free(body);
     return m;
 }
 
-static void a_loop_trains_the_weights_it_captures_as_the_flat_graph_does(void **state)
+static void loop_with_captured_weights_trains_as_the_flat_graph(void **state)
 {
-    static const int64_t turns[] = { 3 };
-    struct model *m = looped(turns), *flat = model_new(17);
+    static const int64_t iterations[] = { 3 };
+    struct model *m = looped(iterations), *flat = model_new(17);
     struct net a, b;
 
     (void)state;
@@ -150,7 +151,7 @@ static void a_loop_trains_the_weights_it_captures_as_the_flat_graph_does(void **
 /* h -> Tanh(h v + b), three times, with v and b in the body; sum of it and x w. */
 static struct model *holding(const char *bias_op)
 {
-    static const int64_t turns[] = { 3 };
+    static const int64_t iterations[] = { 3 };
     static const float bias[] = { 0, 0, 1, 0 };
     struct model *body = model_new(17), *m = begin(17);
 
@@ -163,9 +164,9 @@ static struct model *holding(const char *bias_op)
     model_node(body, "Tanh", "sum", "next");
     model_output(body, "go_on");
     model_output(body, "next");
-    model_int64s(m, "turns", turns, 1);
+    model_int64s(m, "trips", iterations, 1);
     model_node(m, "MatMul", "x w", "y");
-    model_node(m, "Loop", "turns - y", "logits");
+    model_node(m, "Loop", "trips - y", "logits");
     add_body(m, "body", body);
     model_output(m, "logits");
     model_proto(m)->producer_name = (char *)(uintptr_t) "jax2onnx";
@@ -173,7 +174,7 @@ static struct model *holding(const char *bias_op)
     return m;
 }
 
-static void a_bias_in_a_body_is_refused_unless_the_job_freezes_it(void **state)
+static void bias_in_body_is_refused_unless_frozen(void **state)
 {
     static const char *const frozen[] = { "b" };
     struct graph_opts opts = { .frozen = frozen, .n_frozen = 1 };
@@ -186,7 +187,7 @@ static void a_bias_in_a_body_is_refused_unless_the_job_freezes_it(void **state)
     (void)state;
     assert_int_equal(graph_import_bytes(&opts, bytes, n, &g, &err), 0);
     graph_free(g);
-    refused(m, ERR_INPUT, "'b' [3] is a vector that is added to an activation",
+    refused(m, ERR_INPUT, "'b' [3] (a vector that is added to an activation)",
             "inside the body of a Loop", "trainerctl recipe keras", "\"frozen\": [\"b\"]", NULL);
     m = holding("Pow"); /* an exponent */
     bytes = model_bytes(m, &n);
@@ -196,12 +197,12 @@ static void a_bias_in_a_body_is_refused_unless_the_job_freezes_it(void **state)
     model_free(m);
 }
 
-static void a_loop_that_depends_on_data_is_refused_by_name(void **state)
+static void loop_with_data_dependent_trip_count_is_refused(void **state)
 {
     struct model *m = looped(NULL);
     struct plan_feed feeds[2] = {
         { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)4) },
-        { .name = "turns", .dtype = TENSOR_I64, .shape = { .rank = 0 } },
+        { .name = "trips", .dtype = TENSOR_I64, .shape = { .rank = 0 } },
     };
     struct plan_opts o = {
         .purpose = PLAN_TRAIN, .batch = 2, .feeds = feeds, .n_feeds = 2, NET_LOSS
@@ -212,15 +213,15 @@ static void a_loop_that_depends_on_data_is_refused_by_name(void **state)
 
     (void)state;
     assert_int_equal(plan_new(g, &o, &p, &err), ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "Loop 'logits': its number of turns depends on the data"));
+    assert_non_null(strstr(err.text, "Loop 'logits': its trip count depends on the data"));
     graph_free(g);
     model_free(m);
 }
 
-static void too_many_turns_are_refused_before_memory_is_gone(void **state)
+static void loop_with_too_many_iterations_is_refused(void **state)
 {
-    static const int64_t turns[] = { INT64_MAX };
-    struct model *m = looped(turns);
+    static const int64_t iterations[] = { INT64_MAX };
+    struct model *m = looped(iterations);
     struct plan_feed feed = { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)4) };
     struct plan_opts o = {
         .purpose = PLAN_TRAIN, .batch = 2, .feeds = &feed, .n_feeds = 1, NET_LOSS
@@ -231,24 +232,24 @@ static void too_many_turns_are_refused_before_memory_is_gone(void **state)
 
     (void)state;
     assert_int_equal(plan_new(g, &o, &p, &err), ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "more than the 20000 nodes"));
+    assert_non_null(strstr(err.text, "more than 20000 nodes"));
     graph_free(g);
     model_free(m);
 }
 
-static void bodies_that_do_not_fit_their_node_are_refused(void **state)
+static void body_that_mismatches_its_node_is_refused(void **state)
 {
-    static const int64_t turns[] = { 3 };
-    struct model *m = looped(turns), *empty = model_new(17);
+    static const int64_t iterations[] = { 3 };
+    struct model *m = looped(iterations), *empty = model_new(17);
     Onnx__NodeProto *loop = model_proto(m)->graph->node[0];
 
     (void)state;
-    loop->n_input = 2; /* what goes round is missing */
+    loop->n_input = 2; /* the loop-carried value is missing */
     refused(m, ERR_INPUT, "Loop 'logits'", NULL);
-    m = looped(turns);
+    m = looped(iterations);
     model_proto(m)->graph->node[0]->attribute[0]->name = (char *)"bdy";
     refused(m, ERR_UNSUPPORTED, "attribute 'bdy' is not supported; did you mean 'body'?", NULL);
-    m = looped(turns);
+    m = looped(iterations);
     model_proto(m)->graph->node[0]->n_attribute = 0;
     refused(m, ERR_INPUT, "expected the attribute 'body'", NULL);
     m = begin(17);
@@ -259,8 +260,8 @@ static void bodies_that_do_not_fit_their_node_are_refused(void **state)
     model_free(empty);
 }
 
-/* A dropout that could not be switched off at export. */
-static void random_ops_inside_of_bodies_are_refused(void **state)
+/* Random ops in a body could not be removed at export. */
+static void random_op_in_body_is_refused(void **state)
 {
     struct model *body = model_new(17), *m = begin(17);
 
@@ -271,7 +272,7 @@ static void random_ops_inside_of_bodies_are_refused(void **state)
     add_body(m, "then_branch", body);
     add_body(m, "else_branch", body);
     model_output(m, "logits");
-    refused(m, ERR_UNSUPPORTED, "Dropout 'y' is inside of an If, Loop or Scan", NULL);
+    refused(m, ERR_UNSUPPORTED, "Dropout 'y' is inside an If, Loop or Scan", NULL);
     model_free(body);
 }
 
@@ -335,7 +336,7 @@ static float loss_of(const struct graph *g, const struct plan_measure *losses, u
     return loss;
 }
 
-static void several_losses_add_up_with_their_factors(void **state)
+static void several_losses_are_summed_with_their_factors(void **state)
 {
     const struct plan_measure cross = { .op = "SoftmaxCrossEntropy", .tensor = "logits", .target = 0 };
     const struct plan_measure square = { .op = "MeanSquaredError", .tensor = "logits", .target = 1, .weight = 3 };
@@ -358,7 +359,7 @@ static void several_losses_add_up_with_their_factors(void **state)
     model_free(m);
 }
 
-static void the_weight_of_what_counts_is_known_after_backward(void **state)
+static void loss_weight_after_backward_is_available(void **state)
 {
     static const struct op_attr ignore = { .name = "ignore_index", .type = OP_ATTR_INT, .i = 1 };
     const struct plan_measure loss = {
@@ -406,7 +407,7 @@ static void the_weight_of_what_counts_is_known_after_backward(void **state)
 
 /* ---- a batch in a shape ---- */
 
-static void a_batch_written_into_shapes_computes_what_the_dynamic_graph_does(void **state)
+static void fixed_batch_in_shapes_computes_as_the_dynamic_graph(void **state)
 {
     static const int64_t fixed[] = { 8, 2, 2 }, dynamic[] = { -1, 2, 2 }, flat[] = { 8, 4 }, any[] = { 0, 4 };
     struct net n[2];
@@ -441,16 +442,16 @@ static void a_batch_written_into_shapes_computes_what_the_dynamic_graph_does(voi
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arithmetic_on_shapes_leaves_nothing_behind),
-        cmocka_unit_test(a_loop_trains_the_weights_it_captures_as_the_flat_graph_does),
-        cmocka_unit_test(a_bias_in_a_body_is_refused_unless_the_job_freezes_it),
-        cmocka_unit_test(a_loop_that_depends_on_data_is_refused_by_name),
-        cmocka_unit_test(too_many_turns_are_refused_before_memory_is_gone),
-        cmocka_unit_test(bodies_that_do_not_fit_their_node_are_refused),
-        cmocka_unit_test(random_ops_inside_of_bodies_are_refused),
-        cmocka_unit_test(several_losses_add_up_with_their_factors),
-        cmocka_unit_test(the_weight_of_what_counts_is_known_after_backward),
-        cmocka_unit_test(a_batch_written_into_shapes_computes_what_the_dynamic_graph_does),
+        cmocka_unit_test(shape_arithmetic_is_folded_completely),
+        cmocka_unit_test(loop_with_captured_weights_trains_as_the_flat_graph),
+        cmocka_unit_test(bias_in_body_is_refused_unless_frozen),
+        cmocka_unit_test(loop_with_data_dependent_trip_count_is_refused),
+        cmocka_unit_test(loop_with_too_many_iterations_is_refused),
+        cmocka_unit_test(body_that_mismatches_its_node_is_refused),
+        cmocka_unit_test(random_op_in_body_is_refused),
+        cmocka_unit_test(several_losses_are_summed_with_their_factors),
+        cmocka_unit_test(loss_weight_after_backward_is_available),
+        cmocka_unit_test(fixed_batch_in_shapes_computes_as_the_dynamic_graph),
     };
 
     return cmocka_run_group_tests_name("graph/fold", tests, NULL, NULL);

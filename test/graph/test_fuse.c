@@ -62,7 +62,7 @@ static struct model *end_images(struct model *m, const char *last)
     return m;
 }
 
-/* Two branches with a norm each, as the first block of a stage has them. */
+/* Two branches with a norm each, as in the first block of a stage. */
 static struct model *residual(bool clamp)
 {
     struct model *m = begin_images(17);
@@ -80,7 +80,7 @@ static struct model *residual(bool clamp)
     return end_images(m, clamp ? "out" : "sum");
 }
 
-static void a_residual_block_is_two_norms_with_tails(void **state)
+static void residual_block_is_fused_into_two_norms(void **state)
 {
     struct net n;
 
@@ -98,7 +98,7 @@ static void a_residual_block_is_two_norms_with_tails(void **state)
     net_close(&n);
 }
 
-static void a_clamp_at_six_belongs_to_the_norm_and_one_from_one_does_not(void **state)
+static void clamp_from_zero_is_fused_and_clamp_from_one_is_not(void **state)
 {
     float lo;
 
@@ -126,7 +126,7 @@ static void a_clamp_at_six_belongs_to_the_norm_and_one_from_one_does_not(void **
     }
 }
 
-static void a_value_that_somebody_else_reads_stays(void **state)
+static void value_with_another_reader_is_not_fused(void **state)
 {
     struct model *m = begin_images(17);
     struct net n;
@@ -145,7 +145,7 @@ static void a_value_that_somebody_else_reads_stays(void **state)
 
 /* ---- products ---- */
 
-static void a_transposed_operand_and_a_bias_are_part_of_the_product(void **state)
+static void transposed_operand_and_bias_are_fused_into_the_product(void **state)
 {
     static const int64_t swap[] = { 0, 2, 1 }, turn[] = { 1, 0 }, to[] = { -1, 15 };
     struct model *m = model_new(17);
@@ -189,7 +189,7 @@ struct line { /* a node: "Op inputs > output" */
 
 enum { MAX_LINES = 12 };
 
-/* x [n, 6] -> lines on h -> logits. The numbers a graph may need are there by name. */
+/* x [n, 6] -> lines on h -> logits. Constants that a graph may need are available by name. */
 static struct model *chain(const struct line *lines, const char *last)
 {
     static const struct {
@@ -236,7 +236,7 @@ static struct model *chain(const struct line *lines, const char *last)
     return m;
 }
 
-static void chains_that_exporters_write_become_the_op_they_mean(void **state)
+static void activation_chain_of_exporters_is_fused_into_the_op(void **state)
 {
     static const struct {
         const char *becomes;
@@ -343,15 +343,15 @@ static void chains_that_exporters_write_become_the_op_they_mean(void **state)
 
         compare(chain(cases[i].lines, cases[i].last), PLAN_TRAIN, &n);
         if (nodes_of(&n, cases[i].becomes) != 1 || nodes_of(&n, "Add") + nodes_of(&n, "Div") != 0)
-            fail_msg("case %zu did not become one %s", i, cases[i].becomes);
+            fail_msg("case %zu was not fused into one %s", i, cases[i].becomes);
         net_close(&n);
     }
 }
 
-static void what_only_looks_like_one_stays_as_it_is(void **state)
+static void activation_near_miss_is_not_fused(void **state)
 {
     static const struct line cases[][MAX_LINES] = {
-        { { "Sigmoid", "h", "s" }, { "Mul", "x6 s", "y" } }, /* of something else */
+        { { "Sigmoid", "h", "s" }, { "Mul", "x6 s", "y" } }, /* of another value */
         { { "Erf", "h", "e" },
           { "Add", "e one", "s" },
           { "Mul", "h s", "t" },
@@ -400,12 +400,12 @@ static void what_only_looks_like_one_stays_as_it_is(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_residual_block_is_two_norms_with_tails),
-        cmocka_unit_test(a_clamp_at_six_belongs_to_the_norm_and_one_from_one_does_not),
-        cmocka_unit_test(a_value_that_somebody_else_reads_stays),
-        cmocka_unit_test(a_transposed_operand_and_a_bias_are_part_of_the_product),
-        cmocka_unit_test(chains_that_exporters_write_become_the_op_they_mean),
-        cmocka_unit_test(what_only_looks_like_one_stays_as_it_is),
+        cmocka_unit_test(residual_block_is_fused_into_two_norms),
+        cmocka_unit_test(clamp_from_zero_is_fused_and_clamp_from_one_is_not),
+        cmocka_unit_test(value_with_another_reader_is_not_fused),
+        cmocka_unit_test(transposed_operand_and_bias_are_fused_into_the_product),
+        cmocka_unit_test(activation_chain_of_exporters_is_fused_into_the_op),
+        cmocka_unit_test(activation_near_miss_is_not_fused),
     };
 
     return cmocka_run_group_tests_name("graph/fuse", tests, NULL, NULL);

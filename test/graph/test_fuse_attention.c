@@ -26,7 +26,7 @@ static void number(struct model *m, const char *name, float value)
     model_float(m, "value_float", value);
 }
 
-static void turn(struct model *m, const char *x, const char *y, const int64_t *perm, size_t n)
+static void transpose(struct model *m, const char *x, const char *y, const int64_t *perm, size_t n)
 {
     model_node(m, "Transpose", x, y);
     model_ints(m, "perm", perm, n);
@@ -78,10 +78,10 @@ static struct model *end(struct model *m, const char *weights)
     static const int64_t flat[] = { 0, LONG * WIDE };
     char line[64];
 
-    turn(m, "v", "vt", heads_first, 4);
+    transpose(m, "v", "vt", heads_first, 4);
     snprintf(line, sizeof(line), "%s vt", weights);
     model_node(m, "MatMul", line, "y");
-    turn(m, "y", "yt", heads_first, 4);
+    transpose(m, "y", "yt", heads_first, 4);
     model_int64s(m, "flat", flat, 2);
     model_node(m, "Reshape", "yt flat", "joined");
     model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
@@ -92,8 +92,8 @@ static struct model *end(struct model *m, const char *weights)
 
 static void product(struct model *m)
 {
-    turn(m, "q", "qt", heads_first, 4);
-    turn(m, "k", "kt", keys_last, 4);
+    transpose(m, "q", "qt", heads_first, 4);
+    transpose(m, "k", "kt", keys_last, 4);
     model_node(m, "MatMul", "qt kt", "scores");
 }
 
@@ -103,17 +103,18 @@ static void softmax(struct model *m, const char *x, const char *y)
     model_int(m, "axis", -1);
 }
 
-/* One Attention, nothing that it stands for, the same results. Takes the model. */
+/* Asserts one Attention, no unfused node, and the same results. Frees the model. */
 static void fused(struct model *m)
 {
-    static const char *const gone[] = { "Softmax", "Transpose", "Where", "Mul", "Div", "Dropout" };
+    static const char *const unfused_ops[] = { "Softmax", "Transpose", "Where",
+                                               "Mul",     "Div",       "Dropout" };
     struct net n;
     uint32_t i;
 
     compare(m, PLAN_TRAIN, &n);
     assert_int_equal(nodes_of(&n, "Attention"), 1);
-    for (i = 0; i < COUNT_OF(gone); i++)
-        assert_int_equal(nodes_of(&n, gone[i]), 0);
+    for (i = 0; i < COUNT_OF(unfused_ops); i++)
+        assert_int_equal(nodes_of(&n, unfused_ops[i]), 0);
     assert_int_equal(nodes_of(&n, "MatMul"), 4);
     assert_true(plan_work_bytes(n.plan) < sizeof(float) * BATCH * HEADS * LONG * LONG);
     net_close(&n);
@@ -129,9 +130,9 @@ static void not_fused(struct model *m)
     model_free(m);
 }
 
-/* ---- what is found ---- */
+/* ---- fused forms ---- */
 
-static void scores_scaled_and_then_masked_as_gpt2_has_it(void **state)
+static void attention_of_gpt2_is_fused(void **state)
 {
     struct model *m = begin();
 
@@ -146,7 +147,7 @@ static void scores_scaled_and_then_masked_as_gpt2_has_it(void **state)
     fused(end(m, "weights"));
 }
 
-static void q_and_k_scaled_and_a_mask_added_as_pytorch_exports_it(void **state)
+static void attention_of_pytorch_export_is_fused(void **state)
 {
     struct model *m = begin();
 
@@ -155,9 +156,9 @@ static void q_and_k_scaled_and_a_mask_added_as_pytorch_exports_it(void **state)
     number(m, "root", 0.75983f);
     number(m, "zero", 0);
     number(m, "never", -INFINITY);
-    turn(m, "q", "qt", heads_first, 4);
-    turn(m, "k", "k1", heads_first, 4);
-    turn(m, "k1", "k2", swapped, 4);
+    transpose(m, "q", "qt", heads_first, 4);
+    transpose(m, "k", "k1", heads_first, 4);
+    transpose(m, "k1", "k2", swapped, 4);
     model_node(m, "Mul", "qt root", "q1");
     model_node(m, "Mul", "k2 root", "k3");
     model_node(m, "MatMul", "q1 k3", "scores");
@@ -167,8 +168,8 @@ static void q_and_k_scaled_and_a_mask_added_as_pytorch_exports_it(void **state)
     fused(end(m, "weights"));
 }
 
-/* The padding comes with the batch: x's first column, of each sample. */
-static void several_masks_one_of_them_fed_as_hugging_face_has_it(void **state)
+/* The padding is computed from the batch: x's first column, per sample. */
+static void attention_of_hugging_face_with_fed_mask_is_fused(void **state)
 {
     static const int64_t first[] = { 0 }, one[] = { 1 }, last[] = { 2 }, rows[] = { 0, 1, 1, LONG };
     struct model *m = begin();
@@ -204,7 +205,8 @@ static void several_masks_one_of_them_fed_as_hugging_face_has_it(void **state)
 enum between { HEADS_APART, TOKENS_IN_A_COLUMN, ONE_HEAD, BATCH_WITH_HEADS, SWAPPED, OUTPUT_READ, WHOLE_READ, UNLIKE,
                INDEXED, UNBOUND, INDEX_SWAPPED, INDEX_INSIDE };
 
-/* "qkv" cut along an axis of 3 that comes to the front; an index of that each are "qt", "kk" and "vt". */
+/* Splits "qkv" along an axis of 3, which is moved to the front; indices of it are "qt", "kk" and
+ * "vt". */
 static void by_index(struct model *m, enum between between)
 {
     static const int64_t cut[] = { 0, 0, 3, HEADS, EACH }, inside[] = { 0, 0, HEADS, 3, EACH },
@@ -214,7 +216,7 @@ static void by_index(struct model *m, enum between between)
 
     model_int64s(m, "cut", between == INDEX_INSIDE ? inside : cut, 5);
     model_node(m, "Reshape", "qkv cut", "five");
-    turn(m, "five", "fronted", between == INDEX_INSIDE ? front3 : front, 5);
+    transpose(m, "five", "fronted", between == INDEX_INSIDE ? front3 : front, 5);
     if (between == UNBOUND) {
         model_node(m, "Split", "fronted", "s0 s1 s2");
         model_int(m, "axis", 0);
@@ -232,14 +234,15 @@ static void by_index(struct model *m, enum between between)
         model_int(m, "value_int", numbers[between == INDEX_SWAPPED ? 2 - i : i]);
         model_node(m, "Gather", line, names[i]);
     }
-    turn(m, "kk", "kt", swapped, 4);
+    transpose(m, "kk", "kt", swapped, 4);
     model_node(m, "MatMul", "qt kt", "scores");
     softmax(m, "scores", "weights");
     model_node(m, "MatMul", "weights vt", "y");
-    turn(m, "y", "yt", heads_first, 4);
+    transpose(m, "y", "yt", heads_first, 4);
 }
 
-/* q, k and v as thirds of one product; then what is between them and the scores, or reads them too. */
+/* q, k and v as thirds of one product; `between` selects the nodes between them and the scores, and
+ * other readers. */
 static struct model *thirds(enum between between)
 {
     static const int64_t heads[] = { -1, LONG, HEADS, EACH }, column[] = { -1, WIDE }, mixed[] = { -1, LONG * HEADS, EACH }, all[] = { 0, -1 },
@@ -268,7 +271,7 @@ static struct model *thirds(enum between between)
     if (between >= INDEXED) {
         by_index(m, between);
     } else if (between == ONE_HEAD) {
-        turn(m, "pk", "kt", turned3, 3);
+        transpose(m, "pk", "kt", turned3, 3);
         model_node(m, "MatMul", "pq kt", "scores");
         softmax(m, "scores", "weights");
         model_node(m, "MatMul", "weights pv", "yt");
@@ -277,7 +280,7 @@ static struct model *thirds(enum between between)
         model_node(m, "Reshape", "pq mixed", "q");
         model_node(m, "Reshape", "pk mixed", "k");
         model_node(m, "Reshape", "pv mixed", "v");
-        turn(m, "k", "kt", turned3, 3);
+        transpose(m, "k", "kt", turned3, 3);
         model_node(m, "MatMul", "q kt", "scores");
         softmax(m, "scores", "weights");
         model_node(m, "MatMul", "weights v", "yt");
@@ -286,7 +289,7 @@ static struct model *thirds(enum between between)
         model_int64s(m, "wider", wider, 4);
         model_node(m, "Reshape", "pq heads", "q");
         model_node(m, "Reshape", "pk heads", "k");
-        if (between == UNLIKE) { /* v of more heads: half of them go */
+        if (between == UNLIKE) { /* v has more heads: half of them are dropped */
             static const int64_t none[] = { 0 }, few[] = { HEADS }, axis[] = { 2 };
 
             model_int64s(m, "none", none, 1);
@@ -299,9 +302,9 @@ static struct model *thirds(enum between between)
         }
         product(m);
         softmax(m, "scores", "weights");
-        turn(m, "v", "vt", heads_first, 4);
+        transpose(m, "v", "vt", heads_first, 4);
         model_node(m, "MatMul", "weights vt", "y");
-        turn(m, "y", "yt", heads_first, 4);
+        transpose(m, "y", "yt", heads_first, 4);
     }
     model_node(m, "Reshape", "yt all", "joined");
     model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
@@ -317,10 +320,11 @@ static struct model *thirds(enum between between)
     return m;
 }
 
-/* Who else reads the whole adds to its gradient, or has added. */
-static void thirds_of_one_product_stay_where_they_are(void **state)
+/* Other readers of the whole contribute to its gradient, before or after the attention. */
+static void thirds_of_one_product_are_read_in_place(void **state)
 {
-    static const struct { enum between between; uint32_t cuts; } rows[] = { /* nodes that are left of them */
+    /* number of unfused nodes */
+    static const struct { enum between between; uint32_t cuts; } rows[] = {
         { HEADS_APART, 0 }, { TOKENS_IN_A_COLUMN, 0 }, { ONE_HEAD, 0 }, { WHOLE_READ, 0 }, { BATCH_WITH_HEADS, 1 }, { SWAPPED, 1 },
         { OUTPUT_READ, 1 }, { UNLIKE, 1 },      { INDEXED, 0 },  { UNBOUND, 0 },  { INDEX_SWAPPED, 4 },
         { INDEX_INSIDE, 4 },
@@ -336,13 +340,13 @@ static void thirds_of_one_product_stay_where_they_are(void **state)
         assert_int_equal(nodes_of(&n, "Softmax"), 0);
         cuts = nodes_of(&n, "Split") + nodes_of(&n, "Gather") + nodes_of(&n, "Transpose");
         if (cuts != rows[i].cuts)
-            fail_msg("way %d has %u", (int)rows[i].between, cuts);
+            fail_msg("form %d has %u unfused nodes", (int)rows[i].between, cuts);
         net_close(&n);
     }
 }
 
 /* nn.MultiheadAttention: batch and heads are one axis, in the middle of the projections. */
-static void three_axes_as_pytorchs_multihead_attention_exports_them(void **state)
+static void attention_of_multihead_attention_with_three_axes_is_fused(void **state)
 {
     static const int64_t time_first[] = { 1, 0, 2 }, keys[] = { 1, 2, 0 },
                          merged[] = { LONG, -1, EACH }, flat[] = { LONG, -1, WIDE },
@@ -354,7 +358,7 @@ static void three_axes_as_pytorchs_multihead_attention_exports_them(void **state
 
     (void)state;
     model_input(m, "x", TENSOR_F32, shape_of(3, (int64_t)-1, (int64_t)LONG, (int64_t)WIDE));
-    turn(m, "x", "xt", time_first, 3);
+    transpose(m, "x", "xt", time_first, 3);
     number(m, "scale", 0.57735f);
     model_int64s(m, "merged", merged, 3);
     model_int64s(m, "flat", flat, 3);
@@ -375,14 +379,14 @@ static void three_axes_as_pytorchs_multihead_attention_exports_them(void **state
             snprintf(line, sizeof(line), "%s merged", name[1]);
             model_node(m, "Reshape", line, name[2]);
         }
-        turn(m, name[2], parts[i], i == 1 ? keys : time_first, 3);
+        transpose(m, name[2], parts[i], i == 1 ? keys : time_first, 3);
     }
     model_node(m, "MatMul", "q k", "scores");
     softmax(m, "scores", "weights");
     model_node(m, "MatMul", "weights v", "y");
-    turn(m, "y", "yt", time_first, 3);
+    transpose(m, "y", "yt", time_first, 3);
     model_node(m, "Reshape", "yt flat", "joined");
-    turn(m, "joined", "back", time_first, 3);
+    transpose(m, "joined", "back", time_first, 3);
     model_node(m, "Reshape", "back all", "features");
     model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
     model_node(m, "MatMul", "features head", "logits");
@@ -390,12 +394,12 @@ static void three_axes_as_pytorchs_multihead_attention_exports_them(void **state
     compare(m, PLAN_TRAIN, &n);
     assert_int_equal(nodes_of(&n, "Attention"), 1);
     assert_int_equal(nodes_of(&n, "Softmax"), 0);
-    assert_int_equal(nodes_of(&n, "Transpose"), 2); /* of x, and of what is joined */
+    assert_int_equal(nodes_of(&n, "Transpose"), 2); /* of x, and of the joined heads */
     net_close(&n);
 }
 
-/* The same elements are dropped, or the losses would be far apart. */
-static void dropout_inside_drops_what_it_dropped_outside(void **state)
+/* The same elements must be dropped, otherwise the losses would differ much. */
+static void fused_dropout_drops_the_same_elements(void **state)
 {
     struct model *m = begin();
 
@@ -405,7 +409,7 @@ static void dropout_inside_drops_what_it_dropped_outside(void **state)
     number(m, "one", 1);
     model_node(m, "Cast", "one", "training");
     model_int(m, "to", TENSOR_BOOL);
-    model_node(m, "Dropout", "x ratio training", "unused"); /* takes a stream of numbers */
+    model_node(m, "Dropout", "x ratio training", "unused"); /* uses an RNG stream */
     product(m);
     model_node(m, "Mul", "scores scale", "scaled");
     softmax(m, "scaled", "weights");
@@ -413,8 +417,8 @@ static void dropout_inside_drops_what_it_dropped_outside(void **state)
     fused(end(m, "dropped"));
 }
 
-/* Two numbers for what is masked are no mask. */
-static void a_tensor_of_one_number_masks_as_the_number_does(void **state)
+/* Two different numbers for masked elements are not a mask. */
+static void uniform_mask_value_is_fused_as_a_number(void **state)
 {
     uint32_t same;
 
@@ -435,7 +439,7 @@ static void a_tensor_of_one_number_masks_as_the_number_does(void **state)
     }
 }
 
-static void a_plan_that_evaluates_is_fused_too(void **state)
+static void evaluation_plan_is_fused_too(void **state)
 {
     struct model *m = begin();
     struct net n;
@@ -448,9 +452,9 @@ static void a_plan_that_evaluates_is_fused_too(void **state)
     net_close(&n);
 }
 
-/* ---- what is left alone ---- */
+/* ---- forms that are not fused ---- */
 
-static void a_bias_that_learns_keeps_the_matrix(void **state)
+static void trained_bias_of_scores_is_not_fused(void **state)
 {
     struct model *m = begin();
 
@@ -461,7 +465,7 @@ static void a_bias_that_learns_keeps_the_matrix(void **state)
     softmax(m, "biased", "weights");
     not_fused(end(m, "weights"));
 
-    m = begin(); /* as far away as it may be */
+    m = begin(); /* as far away as possible */
     model_weights(m, "bias", shape_of(3, (int64_t)HEADS, (int64_t)LONG, (int64_t)LONG), 31);
     model_node(m, "Exp", "bias", "positive");
     model_node(m, "Neg", "positive", "negative");
@@ -471,7 +475,7 @@ static void a_bias_that_learns_keeps_the_matrix(void **state)
     not_fused(end(m, "weights"));
 }
 
-static void scores_that_somebody_else_reads_stay(void **state)
+static void scores_with_another_reader_are_not_fused(void **state)
 {
     struct model *m = begin();
 
@@ -496,7 +500,7 @@ static void scores_that_somebody_else_reads_stay(void **state)
     }
 }
 
-static void another_axis_or_a_step_that_is_none_is_no_attention(void **state)
+static void softmax_of_another_axis_or_unknown_step_is_not_fused(void **state)
 {
     struct model *m = begin();
 
@@ -519,7 +523,7 @@ static void another_axis_or_a_step_that_is_none_is_no_attention(void **state)
     not_fused(end(m, "weights"));
 }
 
-static void few_scores_are_left_to_the_separate_ops(void **state)
+static void few_scores_are_not_fused(void **state)
 {
     static const int64_t heads[] = { 0, 0, HEADS, EACH }, flat[] = { 0, 8 * WIDE };
     struct model *m = model_new(17);
@@ -531,12 +535,12 @@ static void few_scores_are_left_to_the_separate_ops(void **state)
     model_weights(m, "w", shape_of(2, (int64_t)WIDE, (int64_t)WIDE), 11);
     model_node(m, "MatMul", "x w", "p");
     model_node(m, "Reshape", "p heads", "q");
-    turn(m, "q", "qt", heads_first, 4);
-    turn(m, "q", "kt", keys_last, 4);
+    transpose(m, "q", "qt", heads_first, 4);
+    transpose(m, "q", "kt", keys_last, 4);
     model_node(m, "MatMul", "qt kt", "scores");
     softmax(m, "scores", "weights");
     model_node(m, "MatMul", "weights qt", "y");
-    turn(m, "y", "yt", heads_first, 4);
+    transpose(m, "y", "yt", heads_first, 4);
     model_node(m, "Reshape", "yt flat", "joined");
     model_weights(m, "head", shape_of(2, (int64_t)(8 * WIDE), (int64_t)CLASSES), 21);
     model_node(m, "MatMul", "joined head", "logits");
@@ -544,7 +548,8 @@ static void few_scores_are_left_to_the_separate_ops(void **state)
     not_fused(m);
 }
 
-/* k or v [n, t, each] of one head, repeated for all heads of q, as PyTorch 2.15 exports grouped heads. */
+/* k or v [n, t, each] of one head, repeated for all heads of q, as PyTorch 2.15 exports grouped
+ * heads. */
 static void shared_head(struct model *m, const char *part, uint64_t seed)
 {
     char name[6][16], line[64];
@@ -556,7 +561,7 @@ static void shared_head(struct model *m, const char *part, uint64_t seed)
     model_node(m, "MatMul", line, name[1]);
     snprintf(line, sizeof(line), "%s one_head", name[1]);
     model_node(m, "Reshape", line, name[2]);
-    turn(m, name[2], name[3], heads_first, 4);
+    transpose(m, name[2], name[3], heads_first, 4);
     snprintf(line, sizeof(line), "%s second", name[3]);
     model_node(m, "Unsqueeze", line, name[4]);
     snprintf(line, sizeof(line), "%s repeated", name[4]);
@@ -565,7 +570,7 @@ static void shared_head(struct model *m, const char *part, uint64_t seed)
     model_node(m, "Reshape", line, part);
 }
 
-static void attention_of_onnx_reads_shared_heads_where_they_lie(void **state)
+static void onnx_attention_reads_shared_heads_in_place(void **state)
 {
     static const int64_t heads[] = { 0, 0, HEADS, EACH }, one[] = { 0, 0, 1, EACH }, second[] = { 2 },
                          repeated[] = { 1, 1, HEADS, 1, 1 }, all[] = { 0, HEADS, LONG, EACH },
@@ -583,13 +588,13 @@ static void attention_of_onnx_reads_shared_heads_where_they_lie(void **state)
     model_weights(m, "wq", shape_of(2, (int64_t)WIDE, (int64_t)WIDE), 11);
     model_node(m, "MatMul", "x wq", "pq");
     model_node(m, "Reshape", "pq heads", "q");
-    turn(m, "q", "qt", heads_first, 4);
+    transpose(m, "q", "qt", heads_first, 4);
     shared_head(m, "k", 12);
     shared_head(m, "v", 13);
     causal(m);
     model_node(m, "Not", "mask", "seen");
     model_node(m, "Attention", "qt k v seen", "y");
-    turn(m, "y", "yt", heads_first, 4);
+    transpose(m, "y", "yt", heads_first, 4);
     model_int64s(m, "flat", flat, 2);
     model_node(m, "Reshape", "yt flat", "joined");
     model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
@@ -601,11 +606,11 @@ static void attention_of_onnx_reads_shared_heads_where_they_lie(void **state)
     assert_int_equal(nodes_of(&n, "Transpose"), 0);
     for (size_t i = 0; i < n.plan->nodes.n; i++)
         if (strcmp(n.plan->nodes.at[i].def->name, "Attention") == 0)
-            assert_int_equal(n.plan->nodes.at[i].n_in, 3); /* the mask has become a band */
+            assert_int_equal(n.plan->nodes.at[i].n_in, 3); /* the mask is converted to a band */
     net_close(&n);
 }
 
-static void attention_of_onnx_reads_thirds_of_one_product(void **state)
+static void onnx_attention_reads_thirds_of_one_product(void **state)
 {
     static const int64_t flat[] = { 0, LONG * WIDE };
     struct model *m = model_new(24);
@@ -636,20 +641,20 @@ static void attention_of_onnx_reads_thirds_of_one_product(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scores_scaled_and_then_masked_as_gpt2_has_it),
-        cmocka_unit_test(q_and_k_scaled_and_a_mask_added_as_pytorch_exports_it),
-        cmocka_unit_test(several_masks_one_of_them_fed_as_hugging_face_has_it),
-        cmocka_unit_test(three_axes_as_pytorchs_multihead_attention_exports_them),
-        cmocka_unit_test(thirds_of_one_product_stay_where_they_are),
-        cmocka_unit_test(dropout_inside_drops_what_it_dropped_outside),
-        cmocka_unit_test(a_tensor_of_one_number_masks_as_the_number_does),
-        cmocka_unit_test(a_plan_that_evaluates_is_fused_too),
-        cmocka_unit_test(a_bias_that_learns_keeps_the_matrix),
-        cmocka_unit_test(scores_that_somebody_else_reads_stay),
-        cmocka_unit_test(another_axis_or_a_step_that_is_none_is_no_attention),
-        cmocka_unit_test(few_scores_are_left_to_the_separate_ops),
-        cmocka_unit_test(attention_of_onnx_reads_shared_heads_where_they_lie),
-        cmocka_unit_test(attention_of_onnx_reads_thirds_of_one_product),
+        cmocka_unit_test(attention_of_gpt2_is_fused),
+        cmocka_unit_test(attention_of_pytorch_export_is_fused),
+        cmocka_unit_test(attention_of_hugging_face_with_fed_mask_is_fused),
+        cmocka_unit_test(attention_of_multihead_attention_with_three_axes_is_fused),
+        cmocka_unit_test(thirds_of_one_product_are_read_in_place),
+        cmocka_unit_test(fused_dropout_drops_the_same_elements),
+        cmocka_unit_test(uniform_mask_value_is_fused_as_a_number),
+        cmocka_unit_test(evaluation_plan_is_fused_too),
+        cmocka_unit_test(trained_bias_of_scores_is_not_fused),
+        cmocka_unit_test(scores_with_another_reader_are_not_fused),
+        cmocka_unit_test(softmax_of_another_axis_or_unknown_step_is_not_fused),
+        cmocka_unit_test(few_scores_are_not_fused),
+        cmocka_unit_test(onnx_attention_reads_shared_heads_in_place),
+        cmocka_unit_test(onnx_attention_reads_thirds_of_one_product),
     };
 
     return cmocka_run_group_tests_name("graph/fuse_attention", tests, NULL, NULL);

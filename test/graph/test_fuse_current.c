@@ -1,5 +1,6 @@
-/* Attention as the exporters of 2026 write it: guards of empty rows, heads of keys that are repeated, masks that
- * are computed from shapes, capped scores. Each near miss stays as it is, and the plan says why. */
+/* Attention in the form of the exporters of 2026: guards of empty rows, repeated heads of keys,
+ * masks computed from shapes, capped scores. A near miss is not changed, and the plan states the
+ * reason. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -26,7 +27,7 @@ static void number(struct model *m, const char *name, float value)
     model_float(m, "value_float", value);
 }
 
-static void turn(struct model *m, const char *x, const char *y)
+static void transpose(struct model *m, const char *x, const char *y)
 {
     model_node(m, "Transpose", x, y);
     model_ints(m, "perm", heads_first, 4);
@@ -48,10 +49,10 @@ static void heads(struct model *m, const char *name, int64_t n)
     model_node(m, "MatMul", line, p);
     snprintf(line, sizeof(line), "%s %s", p, shape);
     model_node(m, "Reshape", line, r);
-    turn(m, r, name);
+    transpose(m, r, name);
 }
 
-/* Each head of `name` so many times: Unsqueeze, Expand, Reshape. */
+/* Repeats each head of `name`: Unsqueeze, Expand, Reshape. */
 static void repeat(struct model *m, const char *name, const char *out, int64_t n, int64_t times, bool inner)
 {
     const int64_t axis[] = { inner ? 3 : 2 }, wide[] = { 1, 1, inner ? 1 : times, inner ? times : 1, 1 },
@@ -74,7 +75,8 @@ static void repeat(struct model *m, const char *name, const char *out, int64_t n
     model_node(m, "Reshape", line, out);
 }
 
-/* As onnxscript's library transposes k: over a Reshape that merges batch and heads. Both sides are scaled. */
+/* Transposes k as onnxscript's library does: over a Reshape that merges batch and heads. Both sides
+ * are scaled. */
 static void product(struct model *m, const char *q, const char *k)
 {
     static const int64_t merged[] = { -1, LONG, EACH }, apart[] = { -1, HEADS, EACH, LONG };
@@ -99,7 +101,7 @@ static void masked(struct model *m, const char *scores, const char *out, int64_t
 {
     static const int64_t row[] = { LONG, 1 }, column[] = { 1, LONG }, square[] = { 1, 1, LONG, LONG }, zero[] = { 0 },
                          end[] = { LONG }, one[] = { 1 };
-    const int64_t behind[] = { window };
+    const int64_t width[] = { window };
     char line[64];
 
     model_int64s(m, "row_shape", row, 2);
@@ -108,7 +110,7 @@ static void masked(struct model *m, const char *scores, const char *out, int64_t
     model_int64s(m, "from1", zero, 1);
     model_int64s(m, "to1", end, 1);
     model_int64s(m, "by1", one, 1);
-    model_int64s(m, "window", behind, 1);
+    model_int64s(m, "window", width, 1);
     model_node(m, "Squeeze", "from1", "from");
     model_node(m, "Squeeze", "to1", "to");
     model_node(m, "Squeeze", "by1", "by");
@@ -161,7 +163,7 @@ static struct model *end(struct model *m, const char *weights, const char *v)
 
     snprintf(line, sizeof(line), "%s %s", weights, v);
     model_node(m, "MatMul", line, "y");
-    turn(m, "y", "yt");
+    transpose(m, "y", "yt");
     model_int64s(m, "flat", flat, 2);
     model_node(m, "Reshape", "yt flat", "joined");
     model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
@@ -189,18 +191,20 @@ static const struct op_attr *attr_of(const struct net *n, const char *name)
     return NULL;
 }
 
-/* One Attention, nothing that it stands for, the same results. Takes the model, leaves the net open. */
+/* Asserts one Attention, no unfused node, and the same results. Frees the model; the caller closes
+ * the net. */
 static void fused(struct model *m, struct net *n)
 {
-    static const char *const gone[] = { "Softmax", "Transpose", "Where", "Mul", "IsNaN", "Expand", "Add", "Tanh" };
+    static const char *const unfused_ops[] = { "Softmax", "Transpose", "Where", "Mul",
+                                               "IsNaN",   "Expand",    "Add",   "Tanh" };
     const struct plan_attention *a;
     uint32_t count;
 
     compare(m, PLAN_TRAIN, n);
     assert_int_equal(nodes_of(n, "Attention"), 1);
-    for (uint32_t i = 0; i < COUNT_OF(gone); i++)
-        if (nodes_of(n, gone[i]) != 0)
-            fail_msg("%s is still there", gone[i]);
+    for (uint32_t i = 0; i < COUNT_OF(unfused_ops); i++)
+        if (nodes_of(n, unfused_ops[i]) != 0)
+            fail_msg("%s was not fused", unfused_ops[i]);
     a = plan_attentions(n->plan, &count);
     assert_int_equal(count, 1);
     assert_true(a[0].is_fused);
@@ -223,9 +227,9 @@ static void not_fused(struct model *m, const char *why)
     model_free(m);
 }
 
-/* ---- what is found ---- */
+/* ---- fused forms ---- */
 
-static void attention_of_pytorch_2_15_with_shared_heads_is_one_node(void **state)
+static void attention_of_pytorch_2_15_with_shared_heads_is_fused(void **state)
 {
     struct model *m = begin(2);
     const struct op_attr *band;
@@ -249,7 +253,7 @@ static void attention_of_pytorch_2_15_with_shared_heads_is_one_node(void **state
     net_close(&n);
 }
 
-static void mask_of_a_sliding_window_is_a_band(void **state)
+static void sliding_window_mask_becomes_a_band(void **state)
 {
     struct model *m = begin(1);
     const struct op_attr *band;
@@ -268,8 +272,8 @@ static void mask_of_a_sliding_window_is_a_band(void **state)
     net_close(&n);
 }
 
-/* Rows of a window that lies ahead see no key at all: with a guard they are 0. */
-static void row_without_a_key_is_zero_where_a_guard_makes_it_so(void **state)
+/* Rows of a window after the last key see no key: with a guard they are 0. */
+static void guarded_row_without_a_key_is_zero(void **state)
 {
     struct model *m = begin(1);
     struct net n;
@@ -291,7 +295,7 @@ static void row_without_a_key_is_zero_where_a_guard_makes_it_so(void **state)
     model_free(m);
 }
 
-static void mask_that_hides_nothing_is_left_out(void **state)
+static void mask_without_effect_is_removed(void **state)
 {
     struct model *m = begin(1);
     struct net n;
@@ -306,7 +310,7 @@ static void mask_that_hides_nothing_is_left_out(void **state)
     net_close(&n);
 }
 
-static void mask_of_other_numbers_stays_an_operand(void **state)
+static void mask_of_other_numbers_remains_an_operand(void **state)
 {
     struct model *m = begin(1);
     struct net n;
@@ -321,7 +325,7 @@ static void mask_of_other_numbers_stays_an_operand(void **state)
     net_close(&n);
 }
 
-static void capped_scores_are_a_step(void **state)
+static void capped_scores_are_fused_as_a_step(void **state)
 {
     struct model *m = begin(1);
     struct net n;
@@ -339,8 +343,8 @@ static void capped_scores_are_a_step(void **state)
     net_close(&n);
 }
 
-/* A product of einsum as tf2onnx writes it, of a [n, .., h, d] with the axes of `perm` behind a unit axis at `unit`: views
- * with unit axes around a Transpose, then one batch axis. */
+/* An einsum operand in the form of tf2onnx, of a [n, .., h, d] with the axes of `perm` and a unit
+ * axis at `unit`: views with unit axes around a Transpose, then one batch axis. */
 static void einsum_operand(struct model *m, const char *x, const char *y, int64_t unit, const int64_t *perm,
                            const int64_t *merged, bool swap)
 {
@@ -382,7 +386,8 @@ static void einsum_result(struct model *m, const char *x, const char *y, int64_t
     model_node(m, "Squeeze", line, y);
 }
 
-/* Keras' attention by tf2onnx: rq, rk and rv are [n, t, h, d]; the mask is multiplied and added. */
+/* Keras' attention exported by tf2onnx: rq, rk and rv are [n, t, h, d]; the mask is multiplied and
+ * added. */
 static struct model *of_tf2onnx(float kept)
 {
     static const int64_t q[] = { 0, 2, 1, 3, 4 }, k[] = { 0, 3, 1, 2, 4 }, v[] = { 0, 3, 2, 4, 1 },
@@ -419,12 +424,12 @@ static struct model *of_tf2onnx(float kept)
     return m;
 }
 
-/* As end(), of what the einsums leave. */
+/* Like end(), for the results of the einsums. */
 static struct model *end_of_tf2onnx(struct model *m)
 {
     static const int64_t flat[] = { 0, LONG * WIDE };
 
-    turn(m, "y4", "yt");
+    transpose(m, "y4", "yt");
     model_int64s(m, "flat", flat, 2);
     model_node(m, "Reshape", "yt flat", "joined");
     model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
@@ -433,7 +438,7 @@ static struct model *end_of_tf2onnx(struct model *m)
     return m;
 }
 
-static void attention_of_keras_by_tf2onnx_is_one_node(void **state)
+static void attention_of_keras_by_tf2onnx_is_fused(void **state)
 {
     struct net n;
 
@@ -444,15 +449,15 @@ static void attention_of_keras_by_tf2onnx_is_one_node(void **state)
     net_close(&n);
 }
 
-static void mask_that_also_scales_is_no_mask(void **state)
+static void numeric_mask_that_scales_is_not_fused(void **state)
 {
     (void)state;
-    not_fused(end_of_tf2onnx(of_tf2onnx(2)), "Mul 'some', which makes 'some', is not a step");
+    not_fused(end_of_tf2onnx(of_tf2onnx(2)), "Mul 'some', which computes 'some', is not a supported step");
 }
 
-/* ---- what is not ---- */
+/* ---- forms that are not fused ---- */
 
-static void mask_before_a_cap_is_no_band(void **state)
+static void mask_before_a_cap_is_not_a_band(void **state)
 {
     struct model *m = begin(1);
     struct net n;
@@ -460,7 +465,7 @@ static void mask_before_a_cap_is_no_band(void **state)
     (void)state;
     product(m, "q", "k");
     masked(m, "scores", "visible", LONG, -FLT_MAX);
-    model_node(m, "Tanh", "visible", "bent"); /* hidden keys now weigh e^-1 */
+    model_node(m, "Tanh", "visible", "bent"); /* hidden keys then have the weight e^-1 */
     softmax(m, "bent", "weights");
     fused(end(m, "weights", "v"), &n);
     assert_null(attr_of(&n, "band"));
@@ -468,7 +473,7 @@ static void mask_before_a_cap_is_no_band(void **state)
     net_close(&n);
 }
 
-static void weights_that_are_read_elsewhere_stay(void **state)
+static void weights_with_another_reader_are_not_fused(void **state)
 {
     struct model *m = begin(1);
 
@@ -477,10 +482,10 @@ static void weights_that_are_read_elsewhere_stay(void **state)
     softmax(m, "scores", "weights");
     model_node(m, "ReduceMean", "weights", "mean");
     model_node(m, "Add", "v mean", "more");
-    not_fused(end(m, "weights", "more"), "'weights' are read elsewhere too");
+    not_fused(end(m, "weights", "more"), "'weights' have other readers");
 }
 
-static void scores_that_are_read_elsewhere_stay(void **state)
+static void scores_with_another_reader_are_not_fused(void **state)
 {
     struct model *m = begin(1);
 
@@ -489,10 +494,10 @@ static void scores_that_are_read_elsewhere_stay(void **state)
     softmax(m, "scores", "weights");
     model_node(m, "ReduceMean", "scores", "mean");
     model_node(m, "Add", "v mean", "more");
-    not_fused(end(m, "weights", "more"), "'scores', made by MatMul 'scores', is read elsewhere too");
+    not_fused(end(m, "weights", "more"), "'scores', computed by MatMul 'scores', has other readers");
 }
 
-static void guard_that_puts_another_number_is_none(void **state)
+static void guard_with_another_number_is_not_fused(void **state)
 {
     struct model *m = begin(1);
 
@@ -502,10 +507,10 @@ static void guard_that_puts_another_number_is_none(void **state)
     number(m, "one", 1);
     model_node(m, "IsNaN", "weights", "is_nan");
     model_node(m, "Where", "is_nan one weights", "safe");
-    not_fused(end(m, "safe", "v"), "Where 'safe' stands between");
+    not_fused(end(m, "safe", "v"), "Where 'safe' is between");
 }
 
-static void guard_of_another_value_is_none(void **state)
+static void guard_of_another_value_is_not_fused(void **state)
 {
     struct model *m = begin(1);
 
@@ -515,10 +520,10 @@ static void guard_of_another_value_is_none(void **state)
     number(m, "nothing", 0);
     model_node(m, "IsNaN", "scores", "is_nan");
     model_node(m, "Where", "is_nan nothing weights", "safe");
-    not_fused(end(m, "safe", "v"), "Where 'safe' stands between");
+    not_fused(end(m, "safe", "v"), "Where 'safe' is between");
 }
 
-static void step_that_the_node_does_not_know_stays(void **state)
+static void unsupported_step_is_not_fused(void **state)
 {
     struct model *m = begin(1);
 
@@ -526,10 +531,10 @@ static void step_that_the_node_does_not_know_stays(void **state)
     product(m, "q", "k");
     model_node(m, "Erf", "scores", "bent");
     softmax(m, "bent", "weights");
-    not_fused(end(m, "weights", "v"), "Erf 'bent', which makes 'bent', is not a step");
+    not_fused(end(m, "weights", "v"), "Erf 'bent', which computes 'bent', is not a supported step");
 }
 
-static void bias_that_learns_stays(void **state)
+static void trained_bias_of_scores_is_not_fused(void **state)
 {
     struct model *m = begin(1);
 
@@ -541,8 +546,8 @@ static void bias_that_learns_stays(void **state)
     not_fused(end(m, "weights", "v"), "a parameter is trained through 'bias'");
 }
 
-/* Heads 0 1 0 1 of keys, not 0 0 1 1: each is repeated behind the last one. */
-static void heads_that_are_tiled_are_copied(void **state)
+/* Heads 0 1 0 1 of keys instead of 0 0 1 1: the whole list is repeated. */
+static void tiled_heads_are_copied(void **state)
 {
     static const int64_t axis[] = { 1 }, wide[] = { 1, 2, 1, 1, 1 }, all[] = { 0, HEADS, LONG, EACH };
     struct model *m = begin(2);
@@ -560,29 +565,29 @@ static void heads_that_are_tiled_are_copied(void **state)
     softmax(m, "scores", "weights");
     compare(end(m, "weights", "v_all"), PLAN_TRAIN, &n);
     assert_int_equal(nodes_of(&n, "Attention"), 1);
-    assert_int_equal(nodes_of(&n, "Expand"), 2); /* of k and, to be alike, of v */
+    assert_int_equal(nodes_of(&n, "Expand"), 2); /* of k and, for equal shapes, of v */
     net_close(&n);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(attention_of_pytorch_2_15_with_shared_heads_is_one_node),
-        cmocka_unit_test(mask_of_a_sliding_window_is_a_band),
-        cmocka_unit_test(row_without_a_key_is_zero_where_a_guard_makes_it_so),
-        cmocka_unit_test(mask_that_hides_nothing_is_left_out),
-        cmocka_unit_test(mask_of_other_numbers_stays_an_operand),
-        cmocka_unit_test(capped_scores_are_a_step),
-        cmocka_unit_test(attention_of_keras_by_tf2onnx_is_one_node),
-        cmocka_unit_test(mask_that_also_scales_is_no_mask),
-        cmocka_unit_test(mask_before_a_cap_is_no_band),
-        cmocka_unit_test(weights_that_are_read_elsewhere_stay),
-        cmocka_unit_test(scores_that_are_read_elsewhere_stay),
-        cmocka_unit_test(guard_that_puts_another_number_is_none),
-        cmocka_unit_test(guard_of_another_value_is_none),
-        cmocka_unit_test(step_that_the_node_does_not_know_stays),
-        cmocka_unit_test(bias_that_learns_stays),
-        cmocka_unit_test(heads_that_are_tiled_are_copied),
+        cmocka_unit_test(attention_of_pytorch_2_15_with_shared_heads_is_fused),
+        cmocka_unit_test(sliding_window_mask_becomes_a_band),
+        cmocka_unit_test(guarded_row_without_a_key_is_zero),
+        cmocka_unit_test(mask_without_effect_is_removed),
+        cmocka_unit_test(mask_of_other_numbers_remains_an_operand),
+        cmocka_unit_test(capped_scores_are_fused_as_a_step),
+        cmocka_unit_test(attention_of_keras_by_tf2onnx_is_fused),
+        cmocka_unit_test(numeric_mask_that_scales_is_not_fused),
+        cmocka_unit_test(mask_before_a_cap_is_not_a_band),
+        cmocka_unit_test(weights_with_another_reader_are_not_fused),
+        cmocka_unit_test(scores_with_another_reader_are_not_fused),
+        cmocka_unit_test(guard_with_another_number_is_not_fused),
+        cmocka_unit_test(guard_of_another_value_is_not_fused),
+        cmocka_unit_test(unsupported_step_is_not_fused),
+        cmocka_unit_test(trained_bias_of_scores_is_not_fused),
+        cmocka_unit_test(tiled_heads_are_copied),
     };
 
     return cmocka_run_group_tests_name("graph/fuse_current", tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* Language models as transformers and PyTorch's exporter write them (make_current.py): which nodes the plan consists of,
- * and its loss and gradients beside PyTorch's. */
+/* Language models written by transformers and PyTorch's exporter (make_current.py): the nodes of
+ * the plan, and its loss and gradients compared with PyTorch's. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,8 +27,8 @@ struct network {
     void *work;
 };
 
-/* The files lack the exporter's metadata, which say that these are buffers. A pattern that matches nothing is
- * refused: the first ones that a model has all of. */
+/* The files lack the exporter's metadata, which state that these are buffers. A pattern without a
+ * match is refused, so the first set of patterns that all match is used. */
 static struct graph *import(const char *path)
 {
     static const char *const frozen[] = { "*inv_freq", "*embed_scale" };
@@ -44,7 +44,7 @@ static struct graph *import(const char *path)
     }
 }
 
-static void *room(size_t bytes)
+static void *allocate(size_t bytes)
 {
     void *p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
 
@@ -71,9 +71,9 @@ static struct network open_network(const char *name, bool padded)
     if (plan_new(n.graph, &o, &n.plan, &err) < 0)
         fail_msg("%s: %s", name, err.text);
     bytes = graph_arena_floats(n.graph) * sizeof(float);
-    n.params = room(bytes);
-    n.grads = room(bytes);
-    n.work = room(plan_work_bytes(n.plan));
+    n.params = allocate(bytes);
+    n.grads = allocate(bytes);
+    n.work = allocate(plan_work_bytes(n.plan));
     p = graph_params(n.graph, &count);
     for (uint32_t i = 0; i < count; i++)
         memcpy(n.params + p[i].offset, p[i].initial, p[i].elements * sizeof(float));
@@ -112,7 +112,7 @@ static void close_to(const char *what, const char *of, double found, double want
         fail_msg("%s of '%s': found %.9g, PyTorch has %.9g", what, of, found, want);
 }
 
-/* Every parameter of the graph is one of PyTorch's and has its gradient. */
+/* Every parameter of the graph must be one of PyTorch's and have its gradient. */
 static void expect_pytorch(const struct network *n, const char *name, double loss)
 {
     const struct graph_param *p;
@@ -181,7 +181,8 @@ struct expected {
     uint32_t nodes;
 };
 
-/* Trains for a step; the plan has these nodes, each attention is one, and no other node may be there. */
+/* Trains for a step and asserts that the plan has exactly these nodes and that each attention is
+ * fused. */
 static void check(const char *name, const char *reference, bool padded, const struct expected *want)
 {
     struct network n = open_network(name, padded);
@@ -211,20 +212,20 @@ static void check(const char *name, const char *reference, bool padded, const st
     close_network(&n);
 }
 
-/* Of a layer: 7 products, 2 rotations, the views of q, k, v and of what the attention makes. */
+/* Per layer: 7 products, 2 rotations, the views of q, k, v and of the attention's output. */
 static const struct expected llama[] = {
     { "Gather", 1 },     { "RMSNormalization", 1 }, { "RMSNormAdd", 4 }, { "MatMul", 15 }, { "Rotary", 4 },
     { "Attention", 2 },  { "Gated", 2 },            { "Reshape", 8 },    { "WeightedSum", 1 }, { NULL, 0 } };
 
-static void llama_is_its_products_norms_rotations_and_attentions(void **state)
+static void llama_is_fused_to_the_expected_nodes(void **state)
 {
     (void)state;
     check("llama", "llama", false, llama);
     check("mistral", "mistral", false, llama);
 }
 
-/* A norm of the heads of q and k in front of the rotation, which takes the Transpose in. */
-static void qwen3_has_norms_of_its_heads_too(void **state)
+/* Norms of the heads of q and k before the rotation, which absorbs the Transpose. */
+static void qwen3_is_fused_with_norms_of_its_heads(void **state)
 {
     static const struct expected want[] = {
         { "Gather", 1 },    { "RMSNormalization", 5 }, { "RMSNormAdd", 4 }, { "MatMul", 15 }, { "Rotary", 4 },
@@ -234,9 +235,9 @@ static void qwen3_has_norms_of_its_heads_too(void **state)
     check("qwen3", "qwen3", false, want);
 }
 
-/* 9 additions of 1 to a weight; the cap of the scores is a step of the attention, that of the logits is
- * written out. */
-static void gemma2_caps_its_scores_inside_the_attention(void **state)
+/* 9 additions of 1 to a weight; the cap of the scores is a step of the attention, the cap of the
+ * logits is separate ops. */
+static void gemma2_is_fused_with_capped_scores(void **state)
 {
     static const struct expected want[] = {
         { "Gather", 1 }, { "Mul", 2 },        { "Add", 9 },   { "RMSNormalization", 5 }, { "RMSNormAdd", 4 },
@@ -247,8 +248,8 @@ static void gemma2_caps_its_scores_inside_the_attention(void **state)
     check("gemma2", "gemma2", false, want);
 }
 
-/* q, k and v stay in the product that made them. */
-static void gpt2_is_what_our_own_form_is(void **state)
+/* q, k and v are read from the product that computes them. */
+static void gpt2_is_fused_with_operands_in_place(void **state)
 {
     static const struct expected want[] = {
         { "Gather", 2 },    { "Add", 1 },     { "LayerNormalization", 1 }, { "LayerNormAdd", 4 }, { "MatMul", 9 },
@@ -259,7 +260,7 @@ static void gpt2_is_what_our_own_form_is(void **state)
 }
 
 /* The mask depends on an input: both layers read the same one. */
-static void bert_with_padding_has_one_mask_for_all_layers(void **state)
+static void bert_with_padding_is_fused_with_one_shared_mask(void **state)
 {
     static const struct expected want[] = {
         { "Gather", 3 },   { "Add", 2 },     { "LayerNormalization", 2 }, { "LayerNormAdd", 4 }, { "MatMul", 14 },
@@ -273,11 +274,11 @@ static void bert_with_padding_has_one_mask_for_all_layers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama_is_its_products_norms_rotations_and_attentions),
-        cmocka_unit_test(qwen3_has_norms_of_its_heads_too),
-        cmocka_unit_test(gemma2_caps_its_scores_inside_the_attention),
-        cmocka_unit_test(gpt2_is_what_our_own_form_is),
-        cmocka_unit_test(bert_with_padding_has_one_mask_for_all_layers),
+        cmocka_unit_test(llama_is_fused_to_the_expected_nodes),
+        cmocka_unit_test(qwen3_is_fused_with_norms_of_its_heads),
+        cmocka_unit_test(gemma2_is_fused_with_capped_scores),
+        cmocka_unit_test(gpt2_is_fused_with_operands_in_place),
+        cmocka_unit_test(bert_with_padding_is_fused_with_one_shared_mask),
     };
 
     return cmocka_run_group_tests_name("graph/fuse_networks", tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* Rotary embedding, gated products and RMSNorm with 1 + w, as transformers writes them; and what only looks so. */
+/* Rotary embedding, gated products and RMSNorm with 1 + w, as transformers writes them, and near
+ * misses. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,9 +16,9 @@
 
 enum { T = 5, HEADS = 2, EACH = 6, WIDE = HEADS * EACH };
 
-struct form { /* deviations from what is fused */
+struct form { /* deviations from the fused form */
     int64_t axis, start, end;
-    bool swapped, positive, split, read, learns;
+    bool swapped, positive, split, read, is_trained;
     int64_t shift; /* of the second half */
 };
 
@@ -34,8 +35,8 @@ static void int_of(struct model *m, const char *name, int64_t value)
     model_int64s(m, name, &value, 1);
 }
 
-/* "cos" and "sin" [1, 1, t, each], of numbers that the plan knows, or that learn. */
-static void angles(struct model *m, bool learn)
+/* "cos" and "sin" [1, 1, t, each], known constants or trained. */
+static void angles(struct model *m, bool is_trained)
 {
     static const int64_t column[] = { T, 1 }, whole[] = { 1, 1, T, EACH }, from[] = { 0 }, to[] = { T }, by[] = { 1 };
 
@@ -51,7 +52,7 @@ static void angles(struct model *m, bool learn)
     model_node(m, "Cast", "steps", "positions");
     model_int(m, "to", TENSOR_F32);
     model_node(m, "Reshape", "positions column", "position");
-    if (learn)
+    if (is_trained)
         model_weights(m, "frequency", shape_of(1, (int64_t)EACH), 4);
     else
         number(m, "frequency", 0.7f);
@@ -88,12 +89,12 @@ static struct model *end(struct model *m, const char *last)
     return m;
 }
 
-/* q cos + turned(q) sin -> "rotated" */
+/* q cos + rotated(q) sin -> "rotated" */
 static struct model *rotary(const struct form *f)
 {
     struct model *m = begin();
 
-    angles(m, f->learns);
+    angles(m, f->is_trained);
     int_of(m, "axis", f->axis);
     int_of(m, "start", f->start);
     int_of(m, "half", EACH / 2 + f->shift);
@@ -120,7 +121,7 @@ static struct model *rotary(const struct form *f)
     return end(m, "rotated");
 }
 
-static void rotary_embedding_and_the_transpose_before_it_are_one_node(void **state)
+static void rotary_embedding_with_transpose_is_fused(void **state)
 {
     const struct form split = { .split = true };
     struct net n;
@@ -146,7 +147,7 @@ static void not_rotary(struct form f)
     model_free(m);
 }
 
-static void what_only_looks_like_a_rotation_stays(void **state)
+static void rotary_near_miss_is_not_fused(void **state)
 {
     struct form f = plain;
 
@@ -154,16 +155,16 @@ static void what_only_looks_like_a_rotation_stays(void **state)
     f.positive = true; /* no change of sign */
     not_rotary(f);
     f = plain;
-    f.swapped = true; /* the first half turned instead of the second */
+    f.swapped = true; /* the first half is negated instead of the second */
     not_rotary(f);
     f = plain;
     f.shift = -1; /* halves that overlap */
     not_rotary(f);
     f = plain;
-    f.read = true; /* another node reads the turned half */
+    f.read = true; /* another node reads the rotated half */
     not_rotary(f);
     f = plain;
-    f.learns = true; /* angles with a gradient */
+    f.is_trained = true; /* angles with a gradient */
     not_rotary(f);
 }
 
@@ -187,7 +188,7 @@ static struct model *gated(const char *gate, const char *approximate, bool squar
     return end(m, "y");
 }
 
-static void product_of_an_activation_and_a_tensor_is_one_node(void **state)
+static void gated_product_is_fused(void **state)
 {
     struct net n;
 
@@ -201,7 +202,7 @@ static void product_of_an_activation_and_a_tensor_is_one_node(void **state)
     net_close(&n);
 }
 
-static void square_of_an_activation_is_no_gate(void **state)
+static void square_of_an_activation_is_not_fused(void **state)
 {
     struct model *m = gated("Swish", NULL, true);
     struct net n = net_open_model(m, PLAN_TRAIN, BATCH);
@@ -239,7 +240,7 @@ static struct model *norm(enum norm_form form)
     return end(m, "same");
 }
 
-static void root_mean_square_times_one_plus_w_is_one_node(void **state)
+static void rms_norm_with_one_plus_w_is_fused(void **state)
 {
     struct net n;
 
@@ -250,7 +251,7 @@ static void root_mean_square_times_one_plus_w_is_one_node(void **state)
     net_close(&n);
 }
 
-static void what_only_looks_like_the_norm_stays(void **state)
+static void rms_norm_near_miss_is_not_fused(void **state)
 {
     (void)state;
     for (enum norm_form f = MEAN_OF_ALL; f <= CUBE; f++) {
@@ -266,12 +267,12 @@ static void what_only_looks_like_the_norm_stays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rotary_embedding_and_the_transpose_before_it_are_one_node),
-        cmocka_unit_test(what_only_looks_like_a_rotation_stays),
-        cmocka_unit_test(product_of_an_activation_and_a_tensor_is_one_node),
-        cmocka_unit_test(square_of_an_activation_is_no_gate),
-        cmocka_unit_test(root_mean_square_times_one_plus_w_is_one_node),
-        cmocka_unit_test(what_only_looks_like_the_norm_stays),
+        cmocka_unit_test(rotary_embedding_with_transpose_is_fused),
+        cmocka_unit_test(rotary_near_miss_is_not_fused),
+        cmocka_unit_test(gated_product_is_fused),
+        cmocka_unit_test(square_of_an_activation_is_not_fused),
+        cmocka_unit_test(rms_norm_with_one_plus_w_is_fused),
+        cmocka_unit_test(rms_norm_near_miss_is_not_fused),
     };
 
     return cmocka_run_group_tests_name("graph/fuse_rotary", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* What a transformer's block is made of, fused: a norm with the sum in front of it. */
+/* Fusion of a transformer's block: a norm with the preceding sum. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,7 +31,7 @@ static struct model *end(struct model *m, const char *last)
     return m;
 }
 
-/* y = x w, of a weight of its own. */
+/* y = x w with a separate weight. */
 static void add_product(struct model *m, const char *x, const char *y)
 {
     char in[64], w[32];
@@ -42,7 +42,7 @@ static void add_product(struct model *m, const char *x, const char *y)
     model_node(m, "MatMul", in, y);
 }
 
-/* apart: a node that computes nothing stands in front of it, so that no pattern fits. */
+/* apart: a node without effect precedes the norm, so that no pattern matches. */
 static void add_norm_at(struct model *m, const char *x, const char *y, bool apart)
 {
     char in[96], name[32], between[32];
@@ -66,7 +66,7 @@ static void add_norm(struct model *m, const char *x, const char *y)
     add_norm_at(m, x, y, false);
 }
 
-/* Norms in front of the branches: the stream goes past them. */
+/* Norms before the branches: the residual stream bypasses them. */
 static struct model *stream(bool apart)
 {
     struct model *m = begin();
@@ -81,7 +81,7 @@ static struct model *stream(bool apart)
     return end(m, "n2");
 }
 
-/* And behind them: nobody else reads the sum. */
+/* Norms after the branches: the sum has no other reader. */
 static struct model *closed(bool apart)
 {
     struct model *m = begin();
@@ -103,7 +103,7 @@ static enum tensor_dtype type_of(const struct net *n, const char *value)
     return TENSOR_NONE;
 }
 
-/* Fused is what it would be apart, bit by bit. */
+/* The fused network must compute the same bits as the unfused one. */
 static void expect_same(struct model *(*make)(bool apart), uint32_t sums)
 {
     struct model *m[] = { make(false), make(true) };
@@ -132,14 +132,14 @@ static void expect_same(struct model *(*make)(bool apart), uint32_t sums)
     }
 }
 
-static void a_norm_takes_in_the_sum_in_front_of_it(void **state)
+static void norm_is_fused_with_the_preceding_sum(void **state)
 {
     (void)state;
     expect_same(stream, 2);
     expect_same(closed, 1);
 }
 
-static void a_sum_that_is_read_before_the_norm_or_broadcast_stays(void **state)
+static void sum_with_earlier_reader_or_broadcast_is_not_fused(void **state)
 {
     struct model *m = begin();
     struct net n;
@@ -166,8 +166,8 @@ static void a_sum_that_is_read_before_the_norm_or_broadcast_stays(void **state)
     net_close(&n);
 }
 
-/* The stream is float32, and what the products read is written as bfloat16 at once. */
-static void in_bfloat16_no_norm_needs_a_conversion(void **state)
+/* The stream is float32, and values that the products read are written directly as bfloat16. */
+static void fused_norm_in_bfloat16_needs_no_conversion(void **state)
 {
     struct model *m = stream(false);
     struct net n, wide;
@@ -185,7 +185,7 @@ static void in_bfloat16_no_norm_needs_a_conversion(void **state)
     assert_int_equal(type_of(&n, "n0"), TENSOR_BF16);
     assert_int_equal(type_of(&n, "n1"), TENSOR_BF16);
     assert_int_equal(type_of(&n, "n2"), TENSOR_BF16);
-    assert_int_equal(nodes_of(&n, "Convert"), 1); /* of the logits, for the loss of this test */
+    assert_int_equal(nodes_of(&n, "Convert"), 1); /* of the logits, for this test's loss */
     net_fill(&n, 0);
     net_fill(&wide, 0);
     if (fabsf(net_forward(&n) - net_forward(&wide)) > 0.02f)
@@ -209,8 +209,8 @@ static void in_bfloat16_no_norm_needs_a_conversion(void **state)
     model_free(m);
 }
 
-/* Who reads it as it is gets it as it is. */
-static void a_norm_that_others_read_as_well_stays_float32(void **state)
+/* Another reader of the output needs it unchanged. */
+static void norm_with_other_readers_stays_float32(void **state)
 {
     struct model *m = begin();
     struct net n;
@@ -232,10 +232,10 @@ static void a_norm_that_others_read_as_well_stays_float32(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_norm_takes_in_the_sum_in_front_of_it),
-        cmocka_unit_test(a_sum_that_is_read_before_the_norm_or_broadcast_stays),
-        cmocka_unit_test(in_bfloat16_no_norm_needs_a_conversion),
-        cmocka_unit_test(a_norm_that_others_read_as_well_stays_float32),
+        cmocka_unit_test(norm_is_fused_with_the_preceding_sum),
+        cmocka_unit_test(sum_with_earlier_reader_or_broadcast_is_not_fused),
+        cmocka_unit_test(fused_norm_in_bfloat16_needs_no_conversion),
+        cmocka_unit_test(norm_with_other_readers_stays_float32),
     };
 
     return cmocka_run_group_tests_name("graph/fuse_stream", tests, NULL, NULL);

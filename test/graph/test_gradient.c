@@ -1,5 +1,5 @@
-/* Gradients of whole networks: against finite differences of their own loss, and against
- * data/reference.txt, which make_reference.py computed in double precision without us. */
+/* Gradients of whole networks, compared with finite differences of the loss, and with
+ * data/reference.txt, which make_reference.py computed independently in double precision. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,7 +35,7 @@ static void check_grad(const struct net *n, char *line)
     assert_int_equal(k, p->elements);
 }
 
-static void every_network_computes_what_the_reference_says(void **state)
+static void network_matches_the_reference(void **state)
 {
     FILE *f = fopen("test/graph/data/reference.txt", "r");
     struct net train = { 0 };
@@ -70,7 +70,7 @@ static void every_network_computes_what_the_reference_says(void **state)
             check_grad(&train, line + 5);
             grads++;
         } else {
-            fail_msg("what is '%s'?", line);
+            fail_msg("unknown line '%s'", line);
         }
     }
     net_close(&train);
@@ -80,7 +80,7 @@ static void every_network_computes_what_the_reference_says(void **state)
     assert_int_equal(grads, 4 + 2 * 13 + 6 + 4 + 6);
 }
 
-static void gradients_are_the_slopes_of_the_loss(void **state)
+static void gradients_match_finite_differences(void **state)
 {
     static const char *const paths[] = { "mlp.onnx",      "residual.onnx",   "tied.onnx",
                                          "identity.onnx", "dropout_17.onnx", "dropout_11.onnx" };
@@ -98,9 +98,9 @@ static void gradients_are_the_slopes_of_the_loss(void **state)
     }
 }
 
-/* Two readers of a view and one of what is viewed; the same value on both sides of a product;
- * a parameter that is read only through a view. */
-static void gradients_of_views_and_of_values_read_twice_add_up(void **state)
+/* Two readers of a view and one of its source; the same value on both sides of a product; a
+ * parameter that is read only through a view. */
+static void gradients_of_views_and_shared_values_are_summed(void **state)
 {
     struct model *m = model_new(17);
     const int64_t flat[] = { 0, -1 }, square[] = { 6, 6 };
@@ -134,8 +134,8 @@ static void gradients_of_views_and_of_values_read_twice_add_up(void **state)
     model_free(m);
 }
 
-/* More readers of one value in one node than din_add has bits for. */
-static void a_node_may_read_a_value_forty_times(void **state)
+/* A node has more readers of one value than din_add has bits. */
+static void value_read_forty_times_by_one_node_has_the_summed_gradient(void **state)
 {
     struct model *m = model_new(17);
     char inputs[256] = "b";
@@ -151,7 +151,7 @@ static void a_node_may_read_a_value_forty_times(void **state)
     model_node(m, "MatMul", "x w", "m");
     model_node(m, "Tanh", "m", "h");
     model_node(m, "Sum", inputs, "s");
-    model_node(m, "Add", "s h", "logits"); /* and h is written before */
+    model_node(m, "Add", "s h", "logits"); /* the gradient of h is written before */
     model_output(m, "logits");
     n = net_open_model(m, PLAN_TRAIN, 2);
     net_fill(&n, 0);
@@ -162,8 +162,8 @@ static void a_node_may_read_a_value_forty_times(void **state)
     model_free(m);
 }
 
-/* A batch's gradient is the sum over its parts: what lanes rest on. */
-static void a_batch_of_four_is_two_of_two(void **state)
+/* The gradient of a batch is the sum over its parts; lanes (micro-batches) depend on this. */
+static void gradient_of_batch_is_the_sum_of_its_parts(void **state)
 {
     static const char *const paths[] = { "mlp.onnx", "residual.onnx", "tied.onnx" };
     size_t i, k;
@@ -198,7 +198,7 @@ static void a_batch_of_four_is_two_of_two(void **state)
     }
 }
 
-static void samples_of_weight_zero_do_not_count(void **state)
+static void samples_of_weight_zero_have_no_gradient(void **state)
 {
     struct net two = net_open("mlp.onnx", PLAN_TRAIN, 2),
                four = net_open("mlp.onnx", PLAN_TRAIN, 4);
@@ -222,7 +222,7 @@ static void samples_of_weight_zero_do_not_count(void **state)
     net_close(&four);
 }
 
-static void dropout_draws_anew_each_step_and_lane_and_never_in_evaluation(void **state)
+static void dropout_differs_by_step_and_lane_and_is_off_in_evaluation(void **state)
 {
     struct net n = net_open("dropout_17.onnx", PLAN_TRAIN, 4);
     struct net eval = net_open("dropout_17.onnx", PLAN_EVAL, 4);
@@ -250,13 +250,13 @@ static void dropout_draws_anew_each_step_and_lane_and_never_in_evaluation(void *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_network_computes_what_the_reference_says),
-        cmocka_unit_test(gradients_are_the_slopes_of_the_loss),
-        cmocka_unit_test(gradients_of_views_and_of_values_read_twice_add_up),
-        cmocka_unit_test(a_node_may_read_a_value_forty_times),
-        cmocka_unit_test(a_batch_of_four_is_two_of_two),
-        cmocka_unit_test(samples_of_weight_zero_do_not_count),
-        cmocka_unit_test(dropout_draws_anew_each_step_and_lane_and_never_in_evaluation),
+        cmocka_unit_test(network_matches_the_reference),
+        cmocka_unit_test(gradients_match_finite_differences),
+        cmocka_unit_test(gradients_of_views_and_shared_values_are_summed),
+        cmocka_unit_test(value_read_forty_times_by_one_node_has_the_summed_gradient),
+        cmocka_unit_test(gradient_of_batch_is_the_sum_of_its_parts),
+        cmocka_unit_test(samples_of_weight_zero_have_no_gradient),
+        cmocka_unit_test(dropout_differs_by_step_and_lane_and_is_off_in_evaluation),
     };
 
     return cmocka_run_group_tests_name("graph/gradient", tests, NULL, NULL);

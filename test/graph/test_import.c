@@ -1,4 +1,4 @@
-/* What import takes, and what it refuses and with which words. */
+/* Import: accepted and refused models, and the texts of the errors. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +22,7 @@
 
 /* ---- the model as a whole ---- */
 
-static void all_missing_ops_are_listed_in_one_message(void **state)
+static void missing_ops_are_listed_in_one_message(void **state)
 {
     struct model *m = begin(17);
 
@@ -40,7 +40,7 @@ static void all_missing_ops_are_listed_in_one_message(void **state)
             "trainerd.Reorder (1 node, first 'e'): an op of another domain", "inspect --ops", NULL);
 }
 
-static void missing_op_is_refused_with_its_remedy(void **state)
+static void missing_op_is_refused_with_remedy(void **state)
 {
     static const struct {
         const char *op, *domain, *said;
@@ -64,7 +64,7 @@ static void missing_op_is_refused_with_its_remedy(void **state)
     }
 }
 
-static void op_with_a_body_of_an_older_opset_is_refused_with_its_opsets(void **state)
+static void control_op_of_older_opset_is_refused_with_its_opsets(void **state)
 {
     struct model *m = begin(8);
 
@@ -140,8 +140,8 @@ static void two_opsets_of_another_domain_are_refused(void **state)
     model_free(m);
 }
 
-/* A function com.example.Twice; `overload` NULL: none; its attributes are called "slope". The caller frees
- * *out.data. */
+/* Packs a function com.example.Twice; `overload` NULL: none; its attributes are called "slope". The
+ * caller frees *out.data. */
 static void pack_function(const char *overload, size_t n_opsets, size_t n_attributes, size_t n_inputs, bool refers,
                           ProtobufCBinaryData *out)
 {
@@ -154,7 +154,8 @@ static void pack_function(const char *overload, size_t n_opsets, size_t n_attrib
 
     opset.has_version = 1;
     opset.version = 17;
-    node.op_type = (char *)(uintptr_t)(refers ? "LeakyRelu" : "Add"); /* with the function's slope as alpha */
+    node.op_type =
+        (char *)(uintptr_t)(refers ? "LeakyRelu" : "Add"); /* with the function's slope as alpha */
     alpha.name = (char *)"alpha";
     alpha.ref_attr_name = (char *)"slope";
     alpha.has_type = 1;
@@ -184,13 +185,13 @@ static void pack_function(const char *overload, size_t n_opsets, size_t n_attrib
     onnx__function_proto__pack(&f, out->data);
 }
 
-static void names_of_functions_and_their_attributes_that_come_twice_are_refused(void **state)
+static void duplicate_function_and_attribute_names_are_refused(void **state)
 {
     static const struct {
-        const char *overload; /* of the second function */
+        const char *overload;                             /* of the second function */
         size_t n_opsets, n_attributes, n_inputs, n_given; /* n_given: attributes "slope" of the call */
         const char *refused; /* NULL: it is accepted */
-        bool refers; /* the function that is called reads an attribute "slope" */
+        bool refers; /* the called function reads an attribute "slope" */
     } cases[] = {
         { "other", 1, 1, 1, 1, NULL, true },
         { "other", 1, 1, 1, 0, "attribute 'alpha' refers to 'slope', which the function does not have", true },
@@ -200,7 +201,7 @@ static void names_of_functions_and_their_attributes_that_come_twice_are_refused(
         { "other", 1, 2, 1, 0, "function 'Twice' has 2 attributes, 'slope' more than once", false },
         { "other", 1, 1, 1, 2, "calls function 'Twice' with 2 attributes, 'slope' more than once", false },
         { "other", 1, 1, 1, 3, "attribute 'slope' refers to a function's attribute outside of a function", false },
-        { "other", 1, 1, 2, 1, "function 'Twice': two of its inputs or outputs are called 'x'", false },
+        { "other", 1, 1, 2, 1, "function 'Twice': two of its inputs or outputs have the name 'x'", false },
     };
     size_t i;
 
@@ -220,7 +221,7 @@ static void names_of_functions_and_their_attributes_that_come_twice_are_refused(
         model_proto(m)->graph->node[0]->domain = (char *)"com.example";
         model_node(m, "MatMul", "y w", "logits");
         model_output(m, "logits");
-        if (cases[i].n_given == 3) /* one that refers to another */
+        if (cases[i].n_given == 3) /* one of them refers to an attribute of a function */
             given.ref_attr_name = (char *)"slope";
         for (n = 0; n < cases[i].n_given; n++)
             slope[n] = &given;
@@ -262,7 +263,7 @@ static void opsets_from_7_to_28_are_accepted(void **state)
     refused(linear(29), ERR_UNSUPPORTED, "opset 29", "7 to 28", NULL);
 }
 
-static void a_missing_file_and_a_folder_are_refused(void **state)
+static void missing_file_and_folder_are_refused(void **state)
 {
     struct graph_opts opts = { .path = "test/graph/data/none.onnx" };
     struct graph *g;
@@ -276,12 +277,12 @@ static void a_missing_file_and_a_folder_are_refused(void **state)
     opts.path = "test/graph/data/mlp.onnx";
     opts.max_bytes = 100;
     assert_int_equal(graph_import(&opts, &g, &err), ERR_INPUT);
-    assert_non_null(strstr(err.text, "allowed are 100"));
+    assert_non_null(strstr(err.text, "the limit is 100"));
 }
 
 /* ---- bytes ---- */
 
-static void no_cut_and_no_flipped_byte_does_harm(void **state)
+static void truncated_or_corrupted_bytes_do_not_crash_the_import(void **state)
 {
     struct model *m = linear(17);
     struct err err;
@@ -294,7 +295,7 @@ static void no_cut_and_no_flipped_byte_does_harm(void **state)
     assert_non_null(copy);
     memcpy(copy, bytes, n);
     for (i = 0; i < n; i++) {
-        uint8_t *cut = malloc(i + 1); /* so that a read behind the end is seen */
+        uint8_t *cut = malloc(i + 1); /* exact size, so that a read after the end is detected */
 
         memcpy(cut, bytes, i);
         (void)import_bytes(cut, i, &err);
@@ -311,7 +312,7 @@ static void no_cut_and_no_flipped_byte_does_harm(void **state)
     model_free(m);
 }
 
-static size_t put_varint(uint8_t *at, size_t v)
+static size_t write_varint(uint8_t *at, size_t v)
 {
     size_t n = 0;
 
@@ -321,8 +322,8 @@ static size_t put_varint(uint8_t *at, size_t v)
     return n;
 }
 
-/* Four million empty nodes in 8 MB: a gigabyte once unpacked. */
-static void a_file_that_unpacks_to_far_more_than_its_size_is_refused(void **state)
+/* Four million empty nodes in 8 MB, which need a gigabyte once unpacked. */
+static void file_that_unpacks_to_excessive_memory_is_refused(void **state)
 {
     const size_t nodes = 4 << 20;
     uint8_t *bytes = malloc(2 * nodes + 16);
@@ -332,18 +333,18 @@ static void a_file_that_unpacks_to_far_more_than_its_size_is_refused(void **stat
     (void)state;
     assert_non_null(bytes);
     bytes[n++] = 7 << 3 | 2; /* ModelProto.graph */
-    n += put_varint(bytes + n, 2 * nodes);
+    n += write_varint(bytes + n, 2 * nodes);
     for (i = 0; i < nodes; i++) {
         bytes[n++] = 1 << 3 | 2; /* GraphProto.node */
         bytes[n++] = 0;
     }
     assert_int_equal(import_bytes(bytes, n, &err), ERR_INPUT);
-    assert_non_null(strstr(err.text, "far more structure"));
+    assert_non_null(strstr(err.text, "more structure than the limit"));
     free(bytes);
 }
 
-/* A subgraph in a subgraph in ... : 100000 deep. Nothing may follow it down. */
-static void nested_subgraphs_are_not_descended_into(void **state)
+/* A graph nested 100000 times. No step may recurse into it. */
+static void deeply_nested_graphs_are_refused_without_recursion(void **state)
 {
     enum { DEPTH = 100000, ROOM = DEPTH * 40 };
     uint8_t *bytes = malloc(ROOM), *at = bytes + ROOM; /* built from the inside out */
@@ -359,7 +360,7 @@ static void nested_subgraphs_are_not_descended_into(void **state)
 
         for (k = 0; k < sizeof(tags); k++) {
             uint8_t head[11];
-            size_t h = 1 + put_varint(head + 1, n);
+            size_t h = 1 + write_varint(head + 1, n);
 
             head[0] = tags[k];
             at -= h;
@@ -379,7 +380,7 @@ static void nested_subgraphs_are_not_descended_into(void **state)
     free(bytes);
 }
 
-static void names_must_be_text(void **state)
+static void names_that_are_not_text_are_refused(void **state)
 {
     struct model *m = begin(17);
 
@@ -390,7 +391,7 @@ static void names_must_be_text(void **state)
 
 /* ---- the graph ---- */
 
-static void nodes_must_be_in_order_and_know_their_inputs(void **state)
+static void nodes_out_of_order_or_with_unknown_inputs_are_refused(void **state)
 {
     struct model *m = begin(17);
 
@@ -398,27 +399,27 @@ static void nodes_must_be_in_order_and_know_their_inputs(void **state)
     model_node(m, "Relu", "h", "logits");
     model_node(m, "MatMul", "x w", "h");
     model_output(m, "logits");
-    refused(m, ERR_INPUT, "Relu 'logits' reads 'h' before MatMul 'h' makes it", NULL);
+    refused(m, ERR_INPUT, "Relu 'logits' reads 'h' before MatMul 'h' computes it", NULL);
 
     m = begin(17);
-    model_node(m, "Relu", "nobody", "logits");
-    refused(m, ERR_INPUT, "reads 'nobody', which nothing in the graph makes", NULL);
+    model_node(m, "Relu", "absent", "logits");
+    refused(m, ERR_INPUT, "reads 'absent', which the graph does not contain", NULL);
 
     m = linear(17);
     model_output(m, "other");
-    refused(m, ERR_INPUT, "graph output 'other' is made by no node", NULL);
+    refused(m, ERR_INPUT, "no node computes graph output 'other'", NULL);
 }
 
-static void names_are_unique(void **state)
+static void duplicate_names_are_refused(void **state)
 {
     struct model *m = linear(17);
 
     (void)state;
     model_node(m, "Relu", "logits", "w");
-    refused(m, ERR_INPUT, "two tensors of the graph are called 'w'", NULL);
+    refused(m, ERR_INPUT, "two tensors of the graph have the name 'w'", NULL);
 }
 
-static void inputs_outputs_and_attributes_are_counted_and_known(void **state)
+static void wrong_inputs_outputs_and_attributes_are_refused(void **state)
 {
     struct model *m = begin(17);
 
@@ -440,7 +441,7 @@ static void inputs_outputs_and_attributes_are_counted_and_known(void **state)
     model_node(m, "Gemm", "x w", "logits");
     model_int(m, "transB", 0);
     model_int(m, "transB", 1);
-    refused(m, ERR_INPUT, "attribute 'transB' comes twice", NULL);
+    refused(m, ERR_INPUT, "attribute 'transB' occurs twice", NULL);
 }
 
 static void required_input_without_a_name_is_refused(void **state)
@@ -467,7 +468,7 @@ static void required_input_without_a_name_is_refused(void **state)
     }
 }
 
-static void inputs_and_outputs_beyond_the_last_are_refused_without_names_too(void **state)
+static void excess_inputs_and_outputs_without_names_are_refused(void **state)
 {
     struct model *m = begin(17);
 
@@ -504,7 +505,7 @@ static void attribute_with_a_value_of_another_type_is_refused(void **state)
     refused(m, ERR_INPUT, "attribute 'value_float' has type 1, but a value in the field 'ints'", NULL);
 }
 
-static void a_model_without_an_ir_version_is_refused(void **state)
+static void model_without_ir_version_is_refused(void **state)
 {
     struct model *m = linear(17);
 
@@ -517,7 +518,7 @@ static void a_model_without_an_ir_version_is_refused(void **state)
 }
 
 /* If with branches that compute `name` from x. */
-static void hidden_names_and_sparse_initializers_in_a_body_are_refused(void **state)
+static void shadowed_names_and_sparse_initializers_in_body_are_refused(void **state)
 {
     static const struct {
         const char *name;
@@ -525,7 +526,7 @@ static void hidden_names_and_sparse_initializers_in_a_body_are_refused(void **st
         const char *said;
     } cases[] = {
         { "branch", 0, "" },
-        { "h", ERR_INPUT, "makes 'h', and so does a graph around it" },
+        { "h", ERR_INPUT, "computes 'h', and so does an enclosing graph" },
         { "branch", ERR_UNSUPPORTED, "a graph has 1 sparse initializers" },
     };
     size_t i;
@@ -611,7 +612,7 @@ static void absent_optional_input_is_accepted(void **state)
     }
 }
 
-static void initializers_hold_what_they_say(void **state)
+static void initializer_with_wrong_size_or_type_is_refused(void **state)
 {
     struct model *m = linear(17);
 
@@ -637,7 +638,7 @@ static void initializers_hold_what_they_say(void **state)
     refused(m, ERR_UNSUPPORTED, "weight 'w' is float64", "model.float()", NULL);
 }
 
-static void typed_lists_are_as_good_as_raw_bytes(void **state)
+static void typed_lists_are_accepted_like_raw_bytes(void **state)
 {
     struct graph *raw, *list;
     struct model *m = linear(17);
@@ -663,7 +664,7 @@ static void typed_lists_are_as_good_as_raw_bytes(void **state)
     refused(m, ERR_INPUT, "is float32 [4, 3] but holds 11 floats", NULL);
 }
 
-static void tensor_with_data_in_two_places_is_refused(void **state)
+static void tensor_with_two_storage_fields_is_refused(void **state)
 {
     float values[12] = { 0 };
     struct model *m = linear(17);
@@ -696,7 +697,7 @@ static struct folder folder_new(void)
     return f;
 }
 
-static void put_file(const struct folder *f, const char *name, size_t bytes)
+static void write_file(const struct folder *f, const char *name, size_t bytes)
 {
     static const char zeros[4096];
     char path[128];
@@ -750,7 +751,7 @@ static int import_external(const struct folder *f, const char *location, const c
     return import_keys(f, keys, location, offset, length, err);
 }
 
-static void external_data_stays_below_the_folder_of_the_model(void **state)
+static void external_data_outside_the_model_folder_is_refused(void **state)
 {
     struct folder f = folder_new();
     static const char *const twice[] = { "location", "offset", "location" };
@@ -758,8 +759,8 @@ static void external_data_stays_below_the_folder_of_the_model(void **state)
     struct err err;
 
     (void)state;
-    put_file(&f, "secret", 100);
-    put_file(&f, "model/w.bin", 100);
+    write_file(&f, "secret", 100);
+    write_file(&f, "model/w.bin", 100);
     snprintf(link, sizeof(link), "%s/model/link", f.path);
     assert_int_equal(symlink("../secret", link), 0);
     snprintf(link, sizeof(link), "%s/model/up", f.path);
@@ -771,7 +772,7 @@ static void external_data_stays_below_the_folder_of_the_model(void **state)
     assert_int_equal(import_external(&f, "w.bin", "52", "48", &err), 0);
     assert_int_equal(import_external(&f, "./w.bin", "0", NULL, &err), 0);
     assert_int_equal(import_keys(&f, twice, "w.bin", "0", "link", &err), ERR_INPUT);
-    assert_non_null(strstr(err.text, "external data: 'location' comes twice"));
+    assert_non_null(strstr(err.text, "external data: duplicate key 'location'"));
     assert_int_equal(import_external(&f, absolute, "0", "48", &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "expected a path relative to the folder"));
     assert_int_equal(import_external(&f, "../secret", "0", "48", &err), ERR_INPUT);
@@ -784,7 +785,7 @@ static void external_data_stays_below_the_folder_of_the_model(void **state)
     assert_non_null(strstr(err.text, "not a regular file"));
     assert_int_equal(import_external(&f, "none", "0", "48", &err), ERR_NOENT);
     assert_int_equal(import_external(&f, "w.bin", "53", "48", &err), ERR_INPUT);
-    assert_non_null(strstr(err.text, "has 100 bytes, but 48 at offset 53"));
+    assert_non_null(strstr(err.text, "has 100 bytes; expected 48 bytes at offset 53"));
     assert_int_equal(import_external(&f, "w.bin", "9223372036854775807", "48", &err), ERR_INPUT);
     assert_int_equal(import_external(&f, "w.bin", "0", "40", &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "initializer 'w' is float32 [4, 3] but holds 40 bytes"));
@@ -794,8 +795,8 @@ static void external_data_stays_below_the_folder_of_the_model(void **state)
 
 /* ---- out of memory ---- */
 
-/* The 1st, 2nd, ... allocation fails, until none is left to fail; leaks are the sanitizer's. */
-static void import_and_plan_survive_every_lack_of_memory(void **state)
+/* Fails the 1st, 2nd, ... allocation until none is left; the sanitizer detects leaks. */
+static void import_and_plan_out_of_memory_return_an_error(void **state)
 {
     const struct graph_opts opts = { .path = "test/graph/data/residual.onnx" };
     struct plan_feed feed = { .name = "x",
@@ -834,33 +835,33 @@ static void import_and_plan_survive_every_lack_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_missing_ops_are_listed_in_one_message),
-        cmocka_unit_test(missing_op_is_refused_with_its_remedy),
-        cmocka_unit_test(op_with_a_body_of_an_older_opset_is_refused_with_its_opsets),
+        cmocka_unit_test(missing_ops_are_listed_in_one_message),
+        cmocka_unit_test(missing_op_is_refused_with_remedy),
+        cmocka_unit_test(control_op_of_older_opset_is_refused_with_its_opsets),
         cmocka_unit_test(supported_ops_are_listed_once_with_their_opsets),
         cmocka_unit_test(opsets_from_7_to_28_are_accepted),
         cmocka_unit_test(two_opsets_of_onnx_are_refused),
         cmocka_unit_test(two_opsets_of_another_domain_are_refused),
-        cmocka_unit_test(names_of_functions_and_their_attributes_that_come_twice_are_refused),
-        cmocka_unit_test(a_missing_file_and_a_folder_are_refused),
-        cmocka_unit_test(no_cut_and_no_flipped_byte_does_harm),
-        cmocka_unit_test(a_file_that_unpacks_to_far_more_than_its_size_is_refused),
-        cmocka_unit_test(nested_subgraphs_are_not_descended_into),
-        cmocka_unit_test(names_must_be_text),
-        cmocka_unit_test(nodes_must_be_in_order_and_know_their_inputs),
-        cmocka_unit_test(names_are_unique),
-        cmocka_unit_test(inputs_outputs_and_attributes_are_counted_and_known),
+        cmocka_unit_test(duplicate_function_and_attribute_names_are_refused),
+        cmocka_unit_test(missing_file_and_folder_are_refused),
+        cmocka_unit_test(truncated_or_corrupted_bytes_do_not_crash_the_import),
+        cmocka_unit_test(file_that_unpacks_to_excessive_memory_is_refused),
+        cmocka_unit_test(deeply_nested_graphs_are_refused_without_recursion),
+        cmocka_unit_test(names_that_are_not_text_are_refused),
+        cmocka_unit_test(nodes_out_of_order_or_with_unknown_inputs_are_refused),
+        cmocka_unit_test(duplicate_names_are_refused),
+        cmocka_unit_test(wrong_inputs_outputs_and_attributes_are_refused),
         cmocka_unit_test(required_input_without_a_name_is_refused),
         cmocka_unit_test(absent_optional_input_is_accepted),
-        cmocka_unit_test(inputs_and_outputs_beyond_the_last_are_refused_without_names_too),
+        cmocka_unit_test(excess_inputs_and_outputs_without_names_are_refused),
         cmocka_unit_test(attribute_with_a_value_of_another_type_is_refused),
-        cmocka_unit_test(a_model_without_an_ir_version_is_refused),
-        cmocka_unit_test(hidden_names_and_sparse_initializers_in_a_body_are_refused),
-        cmocka_unit_test(initializers_hold_what_they_say),
-        cmocka_unit_test(typed_lists_are_as_good_as_raw_bytes),
-        cmocka_unit_test(tensor_with_data_in_two_places_is_refused),
-        cmocka_unit_test(external_data_stays_below_the_folder_of_the_model),
-        cmocka_unit_test(import_and_plan_survive_every_lack_of_memory),
+        cmocka_unit_test(model_without_ir_version_is_refused),
+        cmocka_unit_test(shadowed_names_and_sparse_initializers_in_body_are_refused),
+        cmocka_unit_test(initializer_with_wrong_size_or_type_is_refused),
+        cmocka_unit_test(typed_lists_are_accepted_like_raw_bytes),
+        cmocka_unit_test(tensor_with_two_storage_fields_is_refused),
+        cmocka_unit_test(external_data_outside_the_model_folder_is_refused),
+        cmocka_unit_test(import_and_plan_out_of_memory_return_an_error),
     };
 
     return cmocka_run_group_tests_name("graph/import", tests, NULL, NULL);

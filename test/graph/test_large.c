@@ -1,5 +1,5 @@
-/* Files of megabytes with many inputs, names or products are imported and planned within seconds: the time
- * of each step grows with their size, not with its square. */
+/* Files of megabytes with many inputs, names or products are imported and planned within seconds:
+ * the time of each step grows linearly, not quadratically, with their size. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,9 +18,9 @@
 
 enum { WIDE = 20000, LONG = 19000, TEXT_BYTES = 1 << 20 };
 
-static struct arena mem; /* what models refer to; emptied after each test */
+static struct arena mem; /* memory that models refer to; emptied after each test */
 
-static char *taken(struct buf *b)
+static char *to_arena(struct buf *b)
 {
     char *text;
 
@@ -31,7 +31,7 @@ static char *taken(struct buf *b)
     return text;
 }
 
-/* One piece of metadata. */
+/* Creates one entry of metadata. */
 static Onnx__StringStringEntryProto **entry(const char *key, const char *value)
 {
     Onnx__StringStringEntryProto **list = arena_alloc(&mem, sizeof(*list));
@@ -54,7 +54,7 @@ static void annotate_last_node(struct model *m, const char *text)
     p->node[p->n_node - 1]->n_metadata_props = 1;
 }
 
-/* Sums of an input and WIDE parameters, whose FX nodes have a text of a megabyte. `sums`: how many. */
+/* `sums` sums of an input and WIDE parameters, whose FX nodes have a text of a megabyte. */
 static struct model *wide_sums(uint32_t sums)
 {
     static const float one = 1;
@@ -79,8 +79,8 @@ static struct model *wide_sums(uint32_t sums)
     buf_str(&text, "%sum : [num_users=1] = call_function[target=torch.ops.aten.cat.default](args = (");
     while (text.len < TEXT_BYTES)
         buf_str(&text, "%a");
-    all = taken(&names);
-    fx = taken(&text);
+    all = to_arena(&names);
+    fx = to_arena(&text);
     for (i = 0; i < sums; i++) {
         char *inputs = arena_printf(&mem, "%s%s", i == 0 ? "x" : "y0", all);
 
@@ -90,7 +90,8 @@ static struct model *wide_sums(uint32_t sums)
         annotate_last_node(m, fx);
     }
     model_output(m, output);
-    p->metadata_props = entry("pkg.torch.export.ExportedProgram.graph_signature", taken(&signature));
+    p->metadata_props =
+        entry("pkg.torch.export.ExportedProgram.graph_signature", to_arena(&signature));
     p->n_metadata_props = 1;
     return m;
 }
@@ -135,7 +136,7 @@ static void import_and_plan(struct model *m, const char *output)
     size_t n;
     const uint8_t *bytes = model_bytes(m, &n);
 
-    alarm(120); /* far above what it takes, also with a sanitizer */
+    alarm(120); /* far above the usual time, also with a sanitizer */
     if (graph_import_bytes(&how, bytes, n, &g, &err) < 0)
         fail_msg("%s", err.text);
     if (plan_new(g, &opts, &p, &err) < 0)
@@ -147,19 +148,19 @@ static void import_and_plan(struct model *m, const char *output)
     arena_fini(&mem);
 }
 
-static void sum_of_many_parameters_with_long_text_is_imported(void **state)
+static void sum_of_many_parameters_with_long_text_is_imported_in_time(void **state)
 {
     (void)state;
     import_and_plan(wide_sums(1), "y0");
 }
 
-static void parameters_with_two_unknown_readers_each_are_imported(void **state)
+static void parameters_with_two_unknown_readers_are_imported_in_time(void **state)
 {
     (void)state;
     import_and_plan(wide_sums(2), "y1");
 }
 
-static void long_chain_of_products_is_planned(void **state)
+static void long_chain_of_products_is_planned_in_time(void **state)
 {
     (void)state;
     import_and_plan(product_chain(), "y18999");
@@ -168,9 +169,9 @@ static void long_chain_of_products_is_planned(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sum_of_many_parameters_with_long_text_is_imported),
-        cmocka_unit_test(parameters_with_two_unknown_readers_each_are_imported),
-        cmocka_unit_test(long_chain_of_products_is_planned),
+        cmocka_unit_test(sum_of_many_parameters_with_long_text_is_imported_in_time),
+        cmocka_unit_test(parameters_with_two_unknown_readers_are_imported_in_time),
+        cmocka_unit_test(long_chain_of_products_is_planned_in_time),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* Which form a BatchNormalization gets: by the file, by the job, by where its statistics come from. */
+/* The form of a BatchNormalization: selected by the file, by the job, or by the origin of its
+ * statistics. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,7 +82,7 @@ static bool has_note(const struct graph *g, const char *part)
 
 static const int64_t opsets[] = { 7, 9, 11, 13, 14, 17, 20, 28 };
 
-static void inference_form_without_a_decision_is_refused_with_both_readings(void **state)
+static void inference_form_without_decision_is_refused_with_both_options(void **state)
 {
     size_t i;
 
@@ -91,7 +92,7 @@ static void inference_form_without_a_decision_is_refused_with_both_readings(void
                 "inference form", "\"batch_norm\": \"train\"", "\"batch_norm\": \"frozen\"", NULL);
 }
 
-static void inference_form_is_a_question_where_questions_are_collected(void **state)
+static void inference_form_with_collect_questions_is_a_question(void **state)
 {
     const struct graph_opts opts = { .path = "test.onnx", .collect_questions = true };
     struct model *m = network(17, APPLIES, RUNNING), *trains = network(17, TRAINS, RUNNING);
@@ -106,7 +107,7 @@ static void inference_form_is_a_question_where_questions_are_collected(void **st
     model_free(trains);
 }
 
-static void job_with_train_makes_averages_move_in_every_opset(void **state)
+static void batch_norm_train_updates_averages_in_every_opset(void **state)
 {
     size_t i;
 
@@ -123,7 +124,7 @@ static void job_with_train_makes_averages_move_in_every_opset(void **state)
     }
 }
 
-static void job_with_frozen_keeps_averages_of_either_form(void **state)
+static void batch_norm_frozen_keeps_averages_in_either_form(void **state)
 {
     size_t i;
     int form;
@@ -169,7 +170,8 @@ static void frozen_scale_needs_no_decision(void **state)
     model_free(m);
 }
 
-/* The loss and the gradients of `m` are those of the same network in the file's training form. */
+/* Asserts that the loss and the gradients of `m` are those of the same network in the file's
+ * training form. */
 static void same_as_training_form(struct model *m, enum graph_norm how)
 {
     struct net a = net_open_graph(import_as(m, how), PLAN_TRAIN, 8),
@@ -191,7 +193,7 @@ static void same_as_training_form(struct model *m, enum graph_norm how)
     net_close(&b);
 }
 
-static void job_with_train_computes_what_the_training_form_computes(void **state)
+static void batch_norm_train_computes_as_the_training_form(void **state)
 {
     size_t i;
 
@@ -227,7 +229,7 @@ static struct model *own_batch(bool of_another)
     return m;
 }
 
-static void statistics_of_its_own_batch_pass_their_gradient(void **state)
+static void statistics_of_own_batch_pass_their_gradient(void **state)
 {
     (void)state;
     same_as_training_form(own_batch(false), GRAPH_NORM_ASK);
@@ -238,7 +240,7 @@ static void statistics_of_its_own_batch_pass_their_gradient(void **state)
 static void statistics_that_lose_a_gradient_are_refused(void **state)
 {
     (void)state;
-    refused(own_batch(true), ERR_UNSUPPORTED, "'n': its mean 'mean' is computed from what trains", NULL);
+    refused(own_batch(true), ERR_UNSUPPORTED, "'n': its mean 'mean' is computed from trained values", NULL);
 }
 
 static void average_that_is_a_weight_is_refused(void **state)
@@ -256,7 +258,7 @@ static void average_that_is_a_weight_is_refused(void **state)
     model_free(m);
 }
 
-static void averages_that_the_graph_computes_cannot_move(void **state)
+static void computed_averages_with_batch_norm_train_are_refused(void **state)
 {
     struct err err = { 0 };
     struct graph *g;
@@ -276,8 +278,9 @@ static void averages_that_the_graph_computes_cannot_move(void **state)
     model_free(m);
 }
 
-/* A Dropout that eval() removed cannot be seen; that it was eval() can. */
-static void eval_of_the_module_is_noted_because_of_dropout(void **state)
+/* The file does not show a Dropout that eval() removed, but it shows that the module was in
+ * eval(). */
+static void export_in_eval_mode_is_noted(void **state)
 {
     static Onnx__StringStringEntryProto entry = ONNX__STRING_STRING_ENTRY_PROTO__INIT;
     static Onnx__StringStringEntryProto *list[] = { &entry };
@@ -336,8 +339,9 @@ static bool is_unbiased(int64_t opset, int form, enum graph_norm how, const char
     return found;
 }
 
-/* The statistic is not in the file, so the producer decides; two tasks that differ in it do not train together. */
-static void averages_that_move_are_unbiased_where_pytorch_wrote_the_file(void **state)
+/* The file does not state the statistic, so the producer determines it; two tasks that differ in it
+ * must not train together. */
+static void averages_of_pytorch_files_are_unbiased(void **state)
 {
     static const char *const others[] = { "", "tf2onnx", "jax2onnx", "trainerd", "backend-test" };
     size_t i, k;
@@ -357,7 +361,7 @@ static void averages_that_move_are_unbiased_where_pytorch_wrote_the_file(void **
     }
 }
 
-static void frozen_averages_give_one_digest_for_any_exporter(void **state)
+static void frozen_averages_have_the_same_digest_for_any_exporter(void **state)
 {
     char torch[65], other[65];
     int form;
@@ -370,7 +374,7 @@ static void frozen_averages_give_one_digest_for_any_exporter(void **state)
     }
 }
 
-static void file_that_states_the_statistic_of_the_average_is_refused(void **state)
+static void file_with_attribute_unbiased_is_refused(void **state)
 {
     struct model *m = begin(17);
 
@@ -392,7 +396,8 @@ static const struct op_attr *attr_of(const struct graph_node *n, const char *nam
     return NULL;
 }
 
-/* A module that is called twice, as PyTorch's exporter writes it: the second node reads copies of the averages. */
+/* A module that is called twice, as PyTorch's exporter writes it: the second node reads copies of
+ * the averages. */
 static struct model *called_twice(int form, float momentum)
 {
     struct model *m = network(17, form, RUNNING);
@@ -408,7 +413,7 @@ static struct model *called_twice(int form, float momentum)
     return m;
 }
 
-static void averages_of_a_module_called_twice_move_in_turn(void **state)
+static void averages_of_module_called_twice_are_updated_in_turn(void **state)
 {
     struct graph *g = import_as(called_twice(APPLIES, 0.75f), GRAPH_NORM_TRAIN);
     const struct graph_param *mean = find(g, "bn.running_mean"), *variance = find(g, "bn.running_var");
@@ -423,10 +428,10 @@ static void averages_of_a_module_called_twice_move_in_turn(void **state)
     g = import_as(called_twice(APPLIES, 0.75f), GRAPH_NORM_FROZEN);
     assert_null(attr_of(&g->nodes[1], "share"));
     graph_free(g);
-    refused(called_twice(TRAINS, 0.5f), ERR_INPUT, "'bn.running_mean' has another user with another momentum", NULL);
+    refused(called_twice(TRAINS, 0.5f), ERR_INPUT, "'bn.running_mean' is shared with a node of another momentum", NULL);
 }
 
-static void export_after_training_has_the_inference_form(void **state)
+static void export_after_training_is_in_inference_form(void **state)
 {
     char path[] = "/tmp/norm-form-XXXXXX";
     size_t i;
@@ -461,23 +466,23 @@ static void export_after_training_has_the_inference_form(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(inference_form_without_a_decision_is_refused_with_both_readings),
-        cmocka_unit_test(inference_form_is_a_question_where_questions_are_collected),
-        cmocka_unit_test(job_with_train_makes_averages_move_in_every_opset),
-        cmocka_unit_test(job_with_frozen_keeps_averages_of_either_form),
+        cmocka_unit_test(inference_form_without_decision_is_refused_with_both_options),
+        cmocka_unit_test(inference_form_with_collect_questions_is_a_question),
+        cmocka_unit_test(batch_norm_train_updates_averages_in_every_opset),
+        cmocka_unit_test(batch_norm_frozen_keeps_averages_in_either_form),
         cmocka_unit_test(training_form_needs_no_decision),
         cmocka_unit_test(frozen_scale_needs_no_decision),
-        cmocka_unit_test(job_with_train_computes_what_the_training_form_computes),
-        cmocka_unit_test(statistics_of_its_own_batch_pass_their_gradient),
+        cmocka_unit_test(batch_norm_train_computes_as_the_training_form),
+        cmocka_unit_test(statistics_of_own_batch_pass_their_gradient),
         cmocka_unit_test(statistics_that_lose_a_gradient_are_refused),
         cmocka_unit_test(average_that_is_a_weight_is_refused),
-        cmocka_unit_test(averages_that_the_graph_computes_cannot_move),
-        cmocka_unit_test(eval_of_the_module_is_noted_because_of_dropout),
-        cmocka_unit_test(averages_that_move_are_unbiased_where_pytorch_wrote_the_file),
-        cmocka_unit_test(frozen_averages_give_one_digest_for_any_exporter),
-        cmocka_unit_test(file_that_states_the_statistic_of_the_average_is_refused),
-        cmocka_unit_test(averages_of_a_module_called_twice_move_in_turn),
-        cmocka_unit_test(export_after_training_has_the_inference_form),
+        cmocka_unit_test(computed_averages_with_batch_norm_train_are_refused),
+        cmocka_unit_test(export_in_eval_mode_is_noted),
+        cmocka_unit_test(averages_of_pytorch_files_are_unbiased),
+        cmocka_unit_test(frozen_averages_have_the_same_digest_for_any_exporter),
+        cmocka_unit_test(file_with_attribute_unbiased_is_refused),
+        cmocka_unit_test(averages_of_module_called_twice_are_updated_in_turn),
+        cmocka_unit_test(export_after_training_is_in_inference_form),
     };
 
     return cmocka_run_group_tests_name("graph/norm_form", tests, NULL, NULL);

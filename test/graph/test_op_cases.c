@@ -1,5 +1,6 @@
-/* GroupNormalization, DeformConv and the ops of opsets 23 to 28: outputs and gradients of the cases in data/op_cases.gz, which PyTorch made in
- * float64 (make_op_cases.py), and what a training step refuses. */
+/* GroupNormalization, DeformConv and the ops of opsets 23 to 28: outputs and gradients of the cases
+ * in data/op_cases.gz, which PyTorch computed in float64 (make_op_cases.py), and the errors of
+ * training steps. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -86,7 +87,7 @@ static void compute(struct attempt *t)
         fail_msg("%s: %s", t->c->name, err.text);
 }
 
-/* Relative to the element and to the root mean square of the tensor. */
+/* Tolerance relative to the element and to the root mean square of the tensor. */
 static void expect(const struct attempt *t, const char *what, const struct tensor *found, const struct tensor *want)
 {
     const size_t n = (size_t)tensor_elements(want);
@@ -132,7 +133,7 @@ static void check(const struct onnx_case *c)
 
 /* ---- tests ---- */
 
-static void outputs_and_gradients_are_those_of_pytorch(void **state)
+static void outputs_and_gradients_match_pytorch(void **state)
 {
     struct onnx_archive *a = onnx_archive_open("test/graph/data/op_cases.gz");
     struct onnx_case c;
@@ -151,7 +152,7 @@ static void outputs_and_gradients_are_those_of_pytorch(void **state)
     assert_int_equal(n, 63);
 }
 
-/* The error of a plan that trains. */
+/* Asserts that a training plan is refused with these parts in the error. */
 static void expect_refused(struct model *m, const char *const *parts)
 {
     const struct plan_feed feeds[] = {
@@ -187,7 +188,7 @@ static struct model *begin(int64_t opset)
     return m;
 }
 
-static void training_with_a_cache_is_refused_with_a_remedy(void **state)
+static void training_with_cache_is_refused_with_remedy(void **state)
 {
     static const char *const past[] = { "Attention", "a cache of keys and values", "use_cache = False", NULL };
     static const char *const scatter[] = { "TensorScatter", "a cache of keys and values", "use_cache = False", NULL };
@@ -206,8 +207,8 @@ static void training_with_a_cache_is_refused_with_a_remedy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(outputs_and_gradients_are_those_of_pytorch),
-        cmocka_unit_test(training_with_a_cache_is_refused_with_a_remedy),
+        cmocka_unit_test(outputs_and_gradients_match_pytorch),
+        cmocka_unit_test(training_with_cache_is_refused_with_remedy),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

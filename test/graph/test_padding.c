@@ -1,4 +1,4 @@
-/* Where the padding row of an embedding comes from: the exporter's metadata, or the job. */
+/* The padding row of an embedding: from the exporter's metadata or from the job. */
 #include "graph/graph_priv.h"
 #include "graph/kit.h"
 #include "harness/net.h"
@@ -6,7 +6,8 @@
 
 #define CALL "%embedding : [num_users=1] = call_function[target=torch.ops.aten.embedding.default](args = "
 
-/* i [n] -> Gather -> MatMul by the transposed table; note: the text of the exporter's FX node, or NULL. */
+/* i [n] -> Gather -> MatMul by the transposed table; note: the text of the exporter's FX node, or
+ * NULL. */
 static struct model *tied(char *note)
 {
     static Onnx__StringStringEntryProto entry = ONNX__STRING_STRING_ENTRY_PROTO__INIT;
@@ -34,12 +35,12 @@ static void release(struct model *m)
 {
     Onnx__NodeProto *gather = model_proto(m)->graph->node[0];
 
-    gather->metadata_props = NULL; /* not the model's */
+    gather->metadata_props = NULL; /* not owned by the model */
     gather->n_metadata_props = 0;
     model_free(m);
 }
 
-/* The padding row that the Gather of an import has; -1: none. */
+/* The padding row of the Gather of an import; -1: none. */
 static int64_t padding_of(char *note, const struct graph_padding *given)
 {
     const struct graph_opts opts = { .path = "t.onnx", .padding = given, .n_padding = given != NULL };
@@ -62,7 +63,7 @@ static int64_t padding_of(char *note, const struct graph_padding *given)
     return row;
 }
 
-static void third_argument_of_the_aten_call_is_the_padding_row(void **state)
+static void third_argument_of_aten_call_is_the_padding_row(void **state)
 {
     static const struct graph_padding given = { "emb.*", 5 };
 
@@ -80,7 +81,7 @@ static void third_argument_of_the_aten_call_is_the_padding_row(void **state)
     assert_int_equal(padding_of((char *)CALL "(%p_emb_weight, %x, 3), kwargs = {})", &given), 5);
 }
 
-static void row_that_the_table_does_not_have_is_refused(void **state)
+static void padding_row_outside_the_table_is_refused(void **state)
 {
     static const struct graph_padding missing = { "emb.weight", 6 }, other = { "emb.wieght", 0 };
     struct graph_opts opts = { .path = "t.onnx", .padding = &missing, .n_padding = 1 };
@@ -101,7 +102,7 @@ static void row_that_the_table_does_not_have_is_refused(void **state)
 }
 
 /* The projection of a tied table passes its gradient to the padding row; the embedding does not. */
-static void projection_of_a_tied_table_moves_the_padding_row(void **state)
+static void projection_of_tied_table_updates_the_padding_row(void **state)
 {
     static const struct graph_padding given = { "emb.weight", 2 };
     const struct graph_opts opts = { .path = "t.onnx", .padding = &given, .n_padding = 1 };
@@ -143,9 +144,9 @@ static void projection_of_a_tied_table_moves_the_padding_row(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(third_argument_of_the_aten_call_is_the_padding_row),
-        cmocka_unit_test(row_that_the_table_does_not_have_is_refused),
-        cmocka_unit_test(projection_of_a_tied_table_moves_the_padding_row),
+        cmocka_unit_test(third_argument_of_aten_call_is_the_padding_row),
+        cmocka_unit_test(padding_row_outside_the_table_is_refused),
+        cmocka_unit_test(projection_of_tied_table_updates_the_padding_row),
     };
 
     return cmocka_run_group_tests_name("graph/padding", tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* What import makes of initializers: what trains, what averages, what rests, and in which order. */
+/* Classification of initializers by import: parameters, statistics and constants, and their
+ * order. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,7 +38,7 @@ static bool has_note(const struct graph *g, const char *part)
     return false;
 }
 
-static void parameters_lie_in_the_order_in_which_backward_finishes(void **state)
+static void parameters_are_ordered_by_completion_in_backward(void **state)
 {
     static const char *const order[] = { "fc.weight",        "fc.bias",         "bn2.weight",
                                          "bn2.bias",         "conv2.weight",    "bn1.weight",
@@ -65,7 +66,7 @@ static void parameters_lie_in_the_order_in_which_backward_finishes(void **state)
     graph_free(g);
 }
 
-static void copies_through_identity_become_parameters_and_ties_stay(void **state)
+static void identity_copies_become_parameters_and_ties_remain(void **state)
 {
     struct graph *g = net_import("identity.onnx"), *tied = net_import("tied.onnx");
     uint32_t n;
@@ -76,7 +77,7 @@ static void copies_through_identity_become_parameters_and_ties_stay(void **state
     assert_non_null(find(g, "onnx::Bias_9"));
     assert_memory_equal(find(g, "fc1.bias")->initial, find(g, "onnx::Bias_9")->initial, 20);
     assert_true(has_note(g, "shared through Identity"));
-    assert_true(has_note(g, "trains 3 initializers with made-up names"));
+    assert_true(has_note(g, "trains 3 initializers with generated names"));
     (void)graph_params(tied, &n);
     assert_int_equal(n, 4);
     assert_false(has_note(tied, "Identity"));
@@ -84,7 +85,7 @@ static void copies_through_identity_become_parameters_and_ties_stay(void **state
     graph_free(tied);
 }
 
-static void frozen_patterns_take_parameters_out(void **state)
+static void frozen_patterns_exclude_parameters(void **state)
 {
     const char *frozen[] = { "conv*", "bn1.*" };
     struct graph_opts opts = { .path = "test/graph/data/cnn_17.onnx",
@@ -143,7 +144,7 @@ static void statistic_of_two_nodes_is_refused(void **state)
     graph_free(g);
     model_free(m);
 
-    refused(normalised(1, "mean", "mean"), ERR_INPUT, "'mean' has another user", NULL);
+    refused(normalised(1, "mean", "mean"), ERR_INPUT, "'mean' is shared with a node", NULL);
     refused(normalised(1, "scale", "mean"), ERR_INPUT,
             "'scale' is a running statistic and a weight", NULL);
     m = normalised(1, "mean", "mean2");
@@ -151,7 +152,7 @@ static void statistic_of_two_nodes_is_refused(void **state)
     refused(m, ERR_UNSUPPORTED, "output 'a1' is used", NULL);
 }
 
-static void integers_single_numbers_and_unused_initializers_do_not_train(void **state)
+static void integers_scalars_and_unused_initializers_are_not_trained(void **state)
 {
     struct model *m = begin(17);
     const int64_t shape[] = { -1, 4 };
@@ -162,7 +163,8 @@ static void integers_single_numbers_and_unused_initializers_do_not_train(void **
     model_int64s(m, "shape", shape, 2);
     model_weights(m, "unused", shape_of(1, (int64_t)3), 2);
     model_weights(m, "gain", shape_of(0), 3);
-    model_input(m, "w", TENSOR_F32, shape_of(2, (int64_t)4, (int64_t)3)); /* as old files list it */
+    /* old files list initializers as inputs */
+    model_input(m, "w", TENSOR_F32, shape_of(2, (int64_t)4, (int64_t)3));
     model_node(m, "Reshape", "x shape", "y");
     model_node(m, "MatMul", "y w", "z");
     model_node(m, "Mul", "z gain", "logits");
@@ -178,7 +180,7 @@ static void integers_single_numbers_and_unused_initializers_do_not_train(void **
 }
 
 /* A limit of Clip is a bound, unless the job or the module state that it is a parameter. */
-static void limit_of_clip_trains_where_it_is_asked_for(void **state)
+static void limit_of_clip_is_trained_on_request(void **state)
 {
     static const char *const limit[] = { "limit" };
     const struct graph_opts trainable = { .trainable = limit, .n_trainable = 1 };
@@ -213,7 +215,7 @@ static void limit_of_clip_trains_where_it_is_asked_for(void **state)
     model_free(m);
 }
 
-static void input_that_is_not_differentiated_is_told(void **state)
+static void undifferentiated_input_is_noted(void **state)
 {
     static const char *const fill[] = { "fill" };
     const struct graph_opts trainable = { .trainable = fill, .n_trainable = 1 };
@@ -239,15 +241,15 @@ static void input_that_is_not_differentiated_is_told(void **state)
     assert_string_equal(t[i].reason, "Pad 'y' does not differentiate its input 2");
     notes = graph_notes(g, &n);
     assert_int_equal(n, 1);
-    assert_string_equal(notes[0], "'fill' is a parameter, but stays as it is: Pad 'y' does not differentiate its "
+    assert_string_equal(notes[0], "'fill' is a parameter, but is not trained: Pad 'y' does not differentiate its "
                                   "input 2");
     graph_free(g);
     model_free(m);
 }
 
-/* Keras starts the bias of an LSTM with zeros, and with ones for the forget gate; zeros and ones that are
- * multiplied are a mask. */
-static void a_vector_of_zeros_and_ones_is_a_bias_if_it_is_added(void **state)
+/* Keras initializes the bias of an LSTM with zeros, and with ones for the forget gate; zeros and
+ * ones that are multiplied are a mask. */
+static void added_vector_of_zeros_and_ones_is_a_bias(void **state)
 {
     static const float values[] = { 0, 1, 0 };
     struct model *m = begin(17);
@@ -269,7 +271,8 @@ static void a_vector_of_zeros_and_ones_is_a_bias_if_it_is_added(void **state)
 
 enum { ROWS = 6, WIDTH = 8 };
 
-/* Angles position / 10000^(2 k / WIDTH): sines and cosines in turn, or in halves; row 1 of padding. */
+/* Angles position / 10000^(2 k / WIDTH): sines and cosines alternating, or in halves; row 1 is
+ * padding. */
 static struct model *positions_moved(bool halves, float change, float scale, float shift)
 {
     struct model *m = model_new(17);
@@ -293,7 +296,7 @@ static struct model *positions_moved(bool halves, float change, float scale, flo
     return m;
 }
 
-/* As ConViT begins: its pairs lie on a circle, too. */
+/* The initial values of ConViT: its pairs are on a circle, too. */
 static struct model *unit_matrix(void)
 {
     struct model *m = begin(17);
@@ -318,7 +321,7 @@ static struct model *positions(bool halves, float change)
     return positions_moved(halves, change, 1, 0);
 }
 
-static void a_table_of_sines_is_trained_or_frozen_as_the_job_decides(void **state)
+static void table_of_sines_needs_a_decision_of_the_job(void **state)
 {
     static const char *const table[] = { "table.*" };
     const struct graph_opts trainable = { .trainable = table, .n_trainable = 1 },
@@ -336,7 +339,8 @@ static void a_table_of_sines_is_trained_or_frozen_as_the_job_decides(void **stat
     refused(m, ERR_INPUT, "'table.weight' [6, 8]: a table of positions of sines and cosines",
             "\"trainable\": [\"table.weight\"]", "\"frozen\": [\"table.weight\"]", NULL);
     refused(positions(true, 0), ERR_INPUT, "sines and cosines", NULL);
-    refused(positions_moved(true, 0, 0.125f, -0.0625f), ERR_INPUT, "sines and cosines", NULL); /* as PatchTST scales it */
+    /* as PatchTST scales it */
+    refused(positions_moved(true, 0, 0.125f, -0.0625f), ERR_INPUT, "sines and cosines", NULL);
     m = positions_moved(true, 0.2f, 0.125f, -0.0625f);
     g = net_import_model(m, NULL);
     assert_non_null(find(g, "table.weight"));
@@ -347,7 +351,7 @@ static void a_table_of_sines_is_trained_or_frozen_as_the_job_decides(void **stat
     assert_non_null(find(g, "unit.weight"));
     graph_free(g);
     model_free(m);
-    m = positions(false, 0.2f); /* it was trained */
+    m = positions(false, 0.2f); /* after training */
     g = net_import_model(m, NULL);
     assert_non_null(find(g, "table.weight"));
     graph_free(g);
@@ -361,8 +365,8 @@ static void name_last(struct model *m, const char *name)
     g->node[g->n_node - 1]->name = (char *)(uintptr_t)name;
 }
 
-/* As tf2onnx names the nodes and weights of Keras: net/dense_1 with a bias unless it was zero, net/head_1
- * or net/dense_2 without. */
+/* Nodes and weights of Keras with the names of tf2onnx: net/dense_1 with a bias unless it was zero,
+ * net/head_1 or net/dense_2 without one. */
 static struct model *keras(const char *last, bool has_bias, const char *weight)
 {
     struct model *m = model_new(17);
@@ -388,7 +392,7 @@ static struct model *keras(const char *last, bool has_bias, const char *weight)
     return m;
 }
 
-static void a_layer_without_the_bias_that_its_class_has_is_refused(void **state)
+static void layer_without_the_bias_of_its_class_is_refused(void **state)
 {
     static const char *const all[] = { "net/*" };
     const struct graph_opts opts = { .trainable = all, .n_trainable = 1 };
@@ -399,7 +403,8 @@ static void a_layer_without_the_bias_that_its_class_has_is_refused(void **state)
     graph_free(g);
     refused(m, ERR_INPUT, "1 layer without a bias ('net/dense_2')", "trainerctl recipe tensorflow",
             "\"trainable\": [\"net/dense_2/Cast:0\"]", NULL);
-    m = keras("net/conv2d_1/MatMul", true, "net/conv2d_1/Cast:0"); /* many are defined without */
+    /* many are defined without a bias */
+    m = keras("net/conv2d_1/MatMul", true, "net/conv2d_1/Cast:0");
     g = net_import_model(m, NULL);
     assert_true(has_note(g, "1 layer without a bias ('net/conv2d_1')"));
     graph_free(g);
@@ -414,16 +419,16 @@ static void a_layer_without_the_bias_that_its_class_has_is_refused(void **state)
     assert_true(has_note(g, "2 layers without a bias ('net/dense_1', 'net/dense_2')"));
     graph_free(g);
     model_free(m);
-    m = keras("net/dense_2/MatMul", true, "dense_2/kernel"); /* of the recipe */
+    m = keras("net/dense_2/MatMul", true, "dense_2/kernel"); /* named by the recipe */
     g = net_import_model(m, NULL);
     assert_false(has_note(g, "without a bias"));
     graph_free(g);
     model_free(m);
 }
 
-/* Tables that only Gather along axis 0 reads, and what looks like one: tied to a MatMul, gathered
- * along axis 1, read as a whole, given out. */
-static void tables_lie_behind_what_a_step_reads_as_a_whole(void **state)
+/* Tables that only Gather along axis 0 reads, and near misses: tied to a MatMul, gathered along
+ * axis 1, read as a whole, an output. */
+static void tables_follow_the_dense_parameters(void **state)
 {
     static const char *const tables[] = { "late", "twice", "early" };
     struct model *m = model_new(17);
@@ -463,14 +468,15 @@ static void tables_lie_behind_what_a_step_reads_as_a_whole(void **state)
         assert_int_equal(p[i].offset >= graph_dense_floats(g), p[i].is_table);
         assert_true(p[i].offset < graph_trained_floats(g));
     }
-    for (i = 0; i < 3; i++) /* in the order in which backward finishes them */
+    for (i = 0; i < 3; i++) /* in the order in which backward completes them */
         assert_string_equal(p[4 + i].name, tables[i]);
     graph_free(g);
     model_free(m);
 }
 
-/* A damaged file: planning refuses it, since a number has no rows; import must not divide by their count. */
-static void a_single_number_is_no_table(void **state)
+/* A damaged file: planning refuses it, because a scalar has no rows; import must not divide by
+ * their number. */
+static void scalar_gathered_from_is_not_a_table(void **state)
 {
     static const int64_t row = 0;
     static const float number = 2;
@@ -500,7 +506,7 @@ static void a_single_number_is_no_table(void **state)
     model_free(m);
 }
 
-static void the_digest_is_of_the_structure(void **state)
+static void digest_depends_on_the_structure_only(void **state)
 {
     struct graph *mlp = net_import("mlp.onnx"), *external = net_import("mlp_external.onnx");
     struct model *a = linear(17), *b = linear(17), *c = linear(18), *d = begin(17);
@@ -536,19 +542,19 @@ static void the_digest_is_of_the_structure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parameters_lie_in_the_order_in_which_backward_finishes),
-        cmocka_unit_test(copies_through_identity_become_parameters_and_ties_stay),
-        cmocka_unit_test(frozen_patterns_take_parameters_out),
+        cmocka_unit_test(parameters_are_ordered_by_completion_in_backward),
+        cmocka_unit_test(identity_copies_become_parameters_and_ties_remain),
+        cmocka_unit_test(frozen_patterns_exclude_parameters),
         cmocka_unit_test(statistic_of_two_nodes_is_refused),
-        cmocka_unit_test(integers_single_numbers_and_unused_initializers_do_not_train),
-        cmocka_unit_test(limit_of_clip_trains_where_it_is_asked_for),
-        cmocka_unit_test(input_that_is_not_differentiated_is_told),
-        cmocka_unit_test(a_vector_of_zeros_and_ones_is_a_bias_if_it_is_added),
-        cmocka_unit_test(a_table_of_sines_is_trained_or_frozen_as_the_job_decides),
-        cmocka_unit_test(a_layer_without_the_bias_that_its_class_has_is_refused),
-        cmocka_unit_test(tables_lie_behind_what_a_step_reads_as_a_whole),
-        cmocka_unit_test(a_single_number_is_no_table),
-        cmocka_unit_test(the_digest_is_of_the_structure),
+        cmocka_unit_test(integers_scalars_and_unused_initializers_are_not_trained),
+        cmocka_unit_test(limit_of_clip_is_trained_on_request),
+        cmocka_unit_test(undifferentiated_input_is_noted),
+        cmocka_unit_test(added_vector_of_zeros_and_ones_is_a_bias),
+        cmocka_unit_test(table_of_sines_needs_a_decision_of_the_job),
+        cmocka_unit_test(layer_without_the_bias_of_its_class_is_refused),
+        cmocka_unit_test(tables_follow_the_dense_parameters),
+        cmocka_unit_test(scalar_gathered_from_is_not_a_table),
+        cmocka_unit_test(digest_depends_on_the_structure_only),
     };
 
     return cmocka_run_group_tests_name("graph/param", tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* Plans: that memory is shared without harm, that gradients are ready when they are said to be, and
- * that running allocates nothing. */
+/* Plans: memory is shared without conflicts, gradients are final when they are reported, and
+ * execution allocates no memory. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 #include "harness/model.h"
 #include "harness/net.h"
 
-static void running_allocates_nothing(void **state)
+static void execution_allocates_no_memory(void **state)
 {
     static const char *const paths[] = { "cnn_17.onnx", "residual.onnx", "dropout_17.onnx" };
     uint64_t before = allocations();
@@ -30,7 +30,7 @@ static void running_allocates_nothing(void **state)
         if (ALLOCATIONS_COUNT)
             assert_true(allocations() > before); /* the counter counts */
         net_fill(&n, 0);
-        (void)net_forward(&n); /* the library may warm up once */
+        (void)net_forward(&n); /* the library may initialize once */
         net_backward(&n);
         before = allocations();
         (void)net_forward(&n);
@@ -52,7 +52,7 @@ static bool overlap(size_t a, size_t a_end, size_t b, size_t b_end)
     return a < b_end && b < a_end;
 }
 
-static void blocks_alive_together_do_not_overlap_and_little_is_wasted(void **state)
+static void concurrent_blocks_do_not_overlap_and_waste_little(void **state)
 {
     size_t m, i, k;
 
@@ -89,7 +89,7 @@ static void blocks_alive_together_do_not_overlap_and_little_is_wasted(void **sta
     }
 }
 
-/* Everything that no block holds at this time, or that is about to be written, becomes NaN. */
+/* Writes NaN to all memory that no block uses at this time, or that is about to be written. */
 static void poison(struct net *n, uint32_t time)
 {
     const struct plan *p = n->plan;
@@ -120,7 +120,7 @@ static void run_poisoned(struct net *n, struct plan_call *call, uint32_t *time)
     assert_int_equal(call->kernel(&call->call, &err), 0);
 }
 
-static void no_kernel_reads_memory_that_is_not_its_own_any_more(void **state)
+static void kernels_read_no_released_memory(void **state)
 {
     size_t m, i;
 
@@ -150,7 +150,7 @@ static void no_kernel_reads_memory_that_is_not_its_own_any_more(void **state)
     }
 }
 
-static void no_call_writes_two_gradients_to_one_place(void **state)
+static void call_writes_no_two_gradients_to_one_buffer(void **state)
 {
     size_t m, i;
     uint32_t k, j;
@@ -174,7 +174,7 @@ static void no_call_writes_two_gradients_to_one_place(void **state)
     }
 }
 
-static void a_plan_runs_in_any_memory_and_leaves_gaps_alone(void **state)
+static void plan_runs_in_any_memory_and_writes_no_gaps(void **state)
 {
     struct net n = net_open("cnn_17.onnx", PLAN_TRAIN, 4);
     float *first = n.grads, *params = aligned_alloc(64, (n.arena_bytes + 63) / 64 * 64);
@@ -187,7 +187,7 @@ static void a_plan_runs_in_any_memory_and_leaves_gaps_alone(void **state)
     net_fill(&n, 0);
     loss = net_forward(&n);
     net_backward(&n);
-    assert_true(isnan(n.grads[net_param(&n, "fc.bias")->offset + 3])); /* behind 3 elements */
+    assert_true(isnan(n.grads[net_param(&n, "fc.bias")->offset + 3])); /* after 3 elements */
     memcpy(params, n.params, n.arena_bytes);
     memset(n.params, 0xFF, n.arena_bytes);
     memset(n.work, 0xFF, plan_work_bytes(n.plan));
@@ -210,7 +210,7 @@ static void a_plan_runs_in_any_memory_and_leaves_gaps_alone(void **state)
 struct watcher {
     struct net *n;
     size_t next;
-    float *seen; /* the arena as it was when it was said to be final */
+    float *seen; /* copy of the ranges when they were reported as final */
 };
 
 static void watch(void *arg, size_t offset, size_t n)
@@ -223,7 +223,7 @@ static void watch(void *arg, size_t offset, size_t n)
     w->next = offset + n;
 }
 
-static void ranges_are_final_when_they_are_said_to_be_and_cover_everything(void **state)
+static void reported_ranges_are_final_and_cover_all_parameters(void **state)
 {
     size_t m;
 
@@ -248,8 +248,8 @@ static void ranges_are_final_when_they_are_said_to_be_and_cover_everything(void 
 
 /* ---- parts of a graph ---- */
 
-/* Two heads: only "logits" leads to the loss. The other has a normalisation whose statistics
- * move nevertheless, and a weight whose gradient is zero. */
+/* Two heads: only "logits" leads to the loss. The other has a normalization whose statistics are
+ * updated nevertheless, and a weight whose gradient is zero. */
 static struct model *two_heads(void)
 {
     static const float ones[5] = { 1, 1, 1, 1, 1 }, zeros[5] = { 0 };
@@ -272,7 +272,7 @@ static struct model *two_heads(void)
     return m;
 }
 
-static void what_the_loss_does_not_depend_on_has_gradient_zero(void **state)
+static void parameter_without_path_to_the_loss_has_gradient_zero(void **state)
 {
     struct model *m = two_heads();
     struct net n = net_open_model(m, PLAN_TRAIN, 4);
@@ -328,7 +328,7 @@ static void frozen_layers_run_forward_only(void **state)
     net_close(&whole);
 }
 
-static void constants_are_computed_once_and_views_not_at_all(void **state)
+static void constants_are_folded_and_views_have_no_call(void **state)
 {
     struct net n = net_open("residual.onnx", PLAN_TRAIN, 4);
     struct buf text = { 0 };
@@ -349,7 +349,7 @@ static void constants_are_computed_once_and_views_not_at_all(void **state)
     net_close(&n);
 }
 
-static void one_channel_needs_no_reorder(void **state)
+static void single_channel_needs_no_reorder(void **state)
 {
     struct model *m = model_new(17);
     struct net n;
@@ -358,7 +358,7 @@ static void one_channel_needs_no_reorder(void **state)
     (void)state;
     model_input(m, "x", TENSOR_F32, shape_of(4, (int64_t)-1, (int64_t)1, (int64_t)4, (int64_t)4));
     model_weights(m, "k", shape_of(4, (int64_t)3, (int64_t)1, (int64_t)4, (int64_t)4), 1);
-    model_node(m, "Conv", "x k", "c"); /* one pixel is left */
+    model_node(m, "Conv", "x k", "c"); /* one pixel remains */
     model_node(m, "Flatten", "c", "logits");
     model_output(m, "logits");
     n = net_open_model(m, PLAN_TRAIN, 2);
@@ -373,7 +373,7 @@ static void one_channel_needs_no_reorder(void **state)
     model_free(m);
 }
 
-static void kept_tensors_are_plain_and_last(void **state)
+static void kept_tensors_are_plain_and_outlive_the_calls(void **state)
 {
     static const float identity[4] = { 0, 1, 1, 0 }; /* swaps two channels */
     static const char *const keep[] = { "y", "x" };
@@ -422,17 +422,17 @@ static void kept_tensors_are_plain_and_last(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(running_allocates_nothing),
-        cmocka_unit_test(blocks_alive_together_do_not_overlap_and_little_is_wasted),
-        cmocka_unit_test(no_kernel_reads_memory_that_is_not_its_own_any_more),
-        cmocka_unit_test(no_call_writes_two_gradients_to_one_place),
-        cmocka_unit_test(a_plan_runs_in_any_memory_and_leaves_gaps_alone),
-        cmocka_unit_test(ranges_are_final_when_they_are_said_to_be_and_cover_everything),
-        cmocka_unit_test(what_the_loss_does_not_depend_on_has_gradient_zero),
+        cmocka_unit_test(execution_allocates_no_memory),
+        cmocka_unit_test(concurrent_blocks_do_not_overlap_and_waste_little),
+        cmocka_unit_test(kernels_read_no_released_memory),
+        cmocka_unit_test(call_writes_no_two_gradients_to_one_buffer),
+        cmocka_unit_test(plan_runs_in_any_memory_and_writes_no_gaps),
+        cmocka_unit_test(reported_ranges_are_final_and_cover_all_parameters),
+        cmocka_unit_test(parameter_without_path_to_the_loss_has_gradient_zero),
         cmocka_unit_test(frozen_layers_run_forward_only),
-        cmocka_unit_test(constants_are_computed_once_and_views_not_at_all),
-        cmocka_unit_test(one_channel_needs_no_reorder),
-        cmocka_unit_test(kept_tensors_are_plain_and_last),
+        cmocka_unit_test(constants_are_folded_and_views_have_no_call),
+        cmocka_unit_test(single_channel_needs_no_reorder),
+        cmocka_unit_test(kept_tensors_are_plain_and_outlive_the_calls),
     };
 
     return cmocka_run_group_tests_name("graph/plan", tests, NULL, NULL);

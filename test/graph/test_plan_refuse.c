@@ -1,4 +1,4 @@
-/* What no plan can be made of, and with which words that is said. */
+/* Plans that cannot be made, and the texts of the errors. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +29,7 @@ static void plan_refused(const char *path, const struct plan_opts *opts, int cod
     graph_free(g);
 }
 
-static void feeds_and_names_that_do_not_fit_are_refused_with_both_sides(void **state)
+static void mismatched_feeds_and_names_are_refused_with_both_sides(void **state)
 {
     struct plan_feed feed = {
         .name = "x", .source = "image", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)5)
@@ -45,9 +45,9 @@ static void feeds_and_names_that_do_not_fit_are_refused_with_both_sides(void **s
     (void)state;
     feed.shape.dim[0] = 6;
     plan_refused("mlp.onnx", &o, ERR_INPUT, "model input 'x' has shape [-1, 5]",
-                 "feature 'image' gives [4, 6]", NULL);
+                 "feature 'image' has [4, 6]", NULL);
     feed.shape = shape_of(2, (int64_t)5, (int64_t)1);
-    plan_refused("mlp.onnx", &o, ERR_INPUT, "gives [4, 5, 1]", NULL);
+    plan_refused("mlp.onnx", &o, ERR_INPUT, "has [4, 5, 1]", NULL);
     feed.shape = shape_of(1, (int64_t)0);
     plan_refused("mlp.onnx", &o, ERR_INPUT, "no elements", NULL);
     feed.shape = shape_of(1, (int64_t)5);
@@ -96,12 +96,12 @@ static struct graph *with_reshape(const int64_t *shape, size_t n)
     return g;
 }
 
-static void a_fixed_batch_is_followed_where_that_is_certain_and_refused_where_not(void **state)
+static void fixed_batch_is_replaced_if_certain_and_refused_otherwise(void **state)
 {
     static const struct {
         int64_t shape[3];
         size_t n;
-        const char *refused; /* NULL: it trains */
+        const char *refused; /* NULL: it can be trained */
     } cases[] = {
         { { 8, 4 }, 2, NULL },      { { 8, -1 }, 2, NULL }, { { -1, 4 }, 2, NULL },
         { { 8, 4, 1 }, 3, NULL },   { { 4, 8 }, 2, "its batch is fixed at 8, but a lane has 4" },
@@ -137,7 +137,7 @@ static void a_fixed_batch_is_followed_where_that_is_certain_and_refused_where_no
     }
 }
 
-static void a_shape_error_names_node_op_and_shapes(void **state)
+static void shape_error_names_node_op_and_shapes(void **state)
 {
     struct plan_feed feed = { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)5) };
     struct plan_opts o = { .purpose = PLAN_TRAIN,
@@ -164,7 +164,7 @@ static void a_shape_error_names_node_op_and_shapes(void **state)
     model_free(m);
 }
 
-static void a_label_out_of_range_is_an_error_of_the_step(void **state)
+static void label_out_of_range_is_an_error_of_the_step(void **state)
 {
     struct net n = net_open("mlp.onnx", PLAN_TRAIN, 2);
     struct err err = { 0 };
@@ -177,7 +177,7 @@ static void a_label_out_of_range_is_an_error_of_the_step(void **state)
     net_close(&n);
 }
 
-static void output_of_another_type_than_declared_is_refused(void **state)
+static void output_with_undeclared_type_is_refused(void **state)
 {
     struct plan_feed feed = { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)5) };
     const struct plan_opts o = {
@@ -197,13 +197,13 @@ static void output_of_another_type_than_declared_is_refused(void **state)
     g = net_import_model(m, NULL);
     model_free(m);
     assert_int_equal(plan_new(g, &o, &p, &err), ERR_INPUT);
-    if (strstr(err.text, "graph output 'logits' is declared as int64, but its node makes float32") == NULL)
+    if (strstr(err.text, "graph output 'logits' is declared as int64, but its node computes float32") == NULL)
         fail_msg("%s", err.text);
     graph_free(g);
 }
 
-/* The size of the second overflows. */
-static void feed_of_absurd_size_is_refused(void **state)
+/* The size of the second shape overflows. */
+static void feed_of_excessive_size_is_refused(void **state)
 {
     static const int64_t sizes[] = { (int64_t)1 << 40, INT64_MAX };
     size_t i;
@@ -232,12 +232,12 @@ static void feed_of_absurd_size_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(feed_of_absurd_size_is_refused),
-        cmocka_unit_test(output_of_another_type_than_declared_is_refused),
-        cmocka_unit_test(feeds_and_names_that_do_not_fit_are_refused_with_both_sides),
-        cmocka_unit_test(a_fixed_batch_is_followed_where_that_is_certain_and_refused_where_not),
-        cmocka_unit_test(a_shape_error_names_node_op_and_shapes),
-        cmocka_unit_test(a_label_out_of_range_is_an_error_of_the_step),
+        cmocka_unit_test(feed_of_excessive_size_is_refused),
+        cmocka_unit_test(output_with_undeclared_type_is_refused),
+        cmocka_unit_test(mismatched_feeds_and_names_are_refused_with_both_sides),
+        cmocka_unit_test(fixed_batch_is_replaced_if_certain_and_refused_otherwise),
+        cmocka_unit_test(shape_error_names_node_op_and_shapes),
+        cmocka_unit_test(label_out_of_range_is_an_error_of_the_step),
     };
 
     return cmocka_run_group_tests_name("graph/plan_refuse", tests, NULL, NULL);

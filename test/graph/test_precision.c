@@ -1,4 +1,4 @@
-/* Plans in bfloat16: what becomes bfloat16, what does not, and that the numbers follow float32. */
+/* Plans in bfloat16: which values become bfloat16, and that the numbers follow float32. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 
 enum { BATCH = 4 };
 
-/* Where the instructions are missing a plan is refused; then that is the test. */
+/* On a processor without the instructions a plan must be refused; that is then the test. */
 static bool is_refused(struct model *m)
 {
     struct plan_feed feed = { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)6) };
@@ -44,14 +44,14 @@ static enum tensor_dtype type_of(const struct net *n, const char *value)
 {
     size_t i;
 
-    for (i = 0; i < n->plan->values.n; i++) /* the first of a name is the value itself */
+    for (i = 0; i < n->plan->values.n; i++) /* the first value of a name is the original */
         if (strcmp(n->plan->values.at[i].name, value) == 0)
             return n->plan->values.at[i].tensor.dtype;
     fail_msg("no value %s", value);
     return TENSOR_NONE;
 }
 
-/* Nodes that convert this value. */
+/* Counts the nodes that convert this value. */
 static uint32_t conversions(const struct net *n, const char *value)
 {
     uint32_t found = 0;
@@ -71,7 +71,7 @@ static struct model *begin(void)
     return m;
 }
 
-/* Takes the model; false: bfloat16 was refused, as it should be here. */
+/* Frees the model. Returns false if bfloat16 was refused as expected. */
 static bool end(struct model *m, const char *last, int64_t width, struct net *n)
 {
     bool refused;
@@ -91,7 +91,7 @@ static bool end(struct model *m, const char *last, int64_t width, struct net *n)
     return !refused;
 }
 
-static void a_stream_that_begins_as_float32_stays_and_branches_are_bfloat16(void **state)
+static void float32_stream_stays_float32_and_branches_become_bfloat16(void **state)
 {
     struct model *m = begin();
     struct net n;
@@ -123,7 +123,7 @@ static void a_stream_that_begins_as_float32_stays_and_branches_are_bfloat16(void
     net_close(&n);
 }
 
-static void what_comes_from_parameters_alone_is_a_parameter(void **state)
+static void value_of_parameters_alone_stays_float32(void **state)
 {
     struct model *m = begin();
     struct net n;
@@ -141,8 +141,9 @@ static void what_comes_from_parameters_alone_is_a_parameter(void **state)
     net_close(&n);
 }
 
-/* The precision of the plan decides, not the type in the file, and the gradient passes as in PyTorch. */
-static void cast_of_the_model_to_bfloat16_passes_its_gradient(void **state)
+/* The precision of the plan decides, not the type in the file, and the gradient passes as in
+ * PyTorch. */
+static void cast_in_the_model_to_bfloat16_passes_its_gradient(void **state)
 {
     struct model *m = begin();
     const struct graph_param *w;
@@ -167,7 +168,7 @@ static void cast_of_the_model_to_bfloat16_passes_its_gradient(void **state)
     net_close(&n);
 }
 
-static void an_op_without_bfloat16_gets_float32_once_for_all_its_kind(void **state)
+static void op_without_bfloat16_shares_one_conversion_to_float32(void **state)
 {
     struct model *m = begin();
     struct net n;
@@ -217,8 +218,8 @@ static double largest_gradient(const struct net *n)
     return most;
 }
 
-/* Of its size; of one that is nearly nothing (a bias in front of a normalisation has none), of a
- * small part of the largest. */
+/* Compares gradients relative to their size; if it is nearly zero (a bias before a normalization
+ * has none), relative to a small part of the largest gradient. */
 static void expect_near(const char *file, const struct net *half, const struct net *wide)
 {
     double least = largest_gradient(wide) / 50;
@@ -231,11 +232,11 @@ static void expect_near(const char *file, const struct net *half, const struct n
                      fmax(distance(b, NULL, p->elements), least);
 
         if (!(off < 0.06))
-            fail_msg("%s: gradient of %s is %.3f of its size away", file, p->name, off);
+            fail_msg("%s: relative error of the gradient of %s is %.3f", file, p->name, off);
     }
 }
 
-static void whole_networks_follow_float32(void **state)
+static void networks_in_bfloat16_follow_float32(void **state)
 {
     static const char *const files[] = { "mlp.onnx", "cnn_17.onnx", "cnn_11.onnx", "residual.onnx",
                                          "tied.onnx", "dropout_17.onnx" };
@@ -262,7 +263,7 @@ static void whole_networks_follow_float32(void **state)
         expect_near(files[k], &half, &wide);
         assert_memory_not_equal(half.grads, wide.grads, half.arena_bytes);
 
-        /* Again, over what the first left behind: the same bits. */
+        /* A second run over the memory of the first computes the same bits. */
         first = malloc(half.arena_bytes);
         assert_non_null(first);
         memcpy(first, half.grads, half.arena_bytes);
@@ -279,7 +280,7 @@ static void whole_networks_follow_float32(void **state)
     }
 }
 
-static void evaluation_takes_the_same_precision(void **state)
+static void evaluation_uses_the_same_precision(void **state)
 {
     struct net n;
     double sums[2] = { 0 };
@@ -296,23 +297,23 @@ static void evaluation_takes_the_same_precision(void **state)
     net_close(&n);
 }
 
-static void each_precision_is_for_devices_that_multiply_so(void **state)
+static void precision_unsupported_by_the_device_is_refused(void **state)
 {
     static const struct {
         const char *name;
         uint32_t capability; /* 0: a CPU */
-        const char *refused; /* NULL: it is not */
+        const char *refused; /* NULL: accepted */
     } rows[] = {
         { "float32", 0, NULL },   { "float32", 60, NULL },
         { "tf32", 80, NULL },     { "tf32", 90, NULL },
         { "bfloat16", 80, NULL }, { "float16", 70, NULL },
-        { "tf32", 0, "tf32 is computed by GPUs alone: say \"float32\"" },
-        { "float16", 0, "float16 is computed by GPUs alone: say \"float32\"" },
-        { "tf32", 75, "tf32 needs GPUs of compute capability 8.0 or later, these have 7.5: say \"float32\" or "
+        { "tf32", 0, "tf32 is supported by GPUs only: use \"float32\"" },
+        { "float16", 0, "float16 is supported by GPUs only: use \"float32\"" },
+        { "tf32", 75, "tf32 needs GPUs of compute capability 8.0 or later, these have 7.5: use \"float32\" or "
                       "\"float16\", or use other GPUs" },
-        { "bfloat16", 61, "bfloat16 needs GPUs of compute capability 8.0 or later, these have 6.1: say \"float32\", "
+        { "bfloat16", 61, "bfloat16 needs GPUs of compute capability 8.0 or later, these have 6.1: use \"float32\", "
                           "or use other GPUs" },
-        { "float16", 62, "float16 needs GPUs of compute capability 7.0 or later, these have 6.2: say \"float32\", "
+        { "float16", 62, "float16 needs GPUs of compute capability 7.0 or later, these have 6.2: use \"float32\", "
                          "or use other GPUs" },
     };
     enum plan_precision p;
@@ -336,13 +337,13 @@ static void each_precision_is_for_devices_that_multiply_so(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stream_that_begins_as_float32_stays_and_branches_are_bfloat16),
-        cmocka_unit_test(what_comes_from_parameters_alone_is_a_parameter),
-        cmocka_unit_test(cast_of_the_model_to_bfloat16_passes_its_gradient),
-        cmocka_unit_test(an_op_without_bfloat16_gets_float32_once_for_all_its_kind),
-        cmocka_unit_test(whole_networks_follow_float32),
-        cmocka_unit_test(evaluation_takes_the_same_precision),
-        cmocka_unit_test(each_precision_is_for_devices_that_multiply_so),
+        cmocka_unit_test(float32_stream_stays_float32_and_branches_become_bfloat16),
+        cmocka_unit_test(value_of_parameters_alone_stays_float32),
+        cmocka_unit_test(cast_in_the_model_to_bfloat16_passes_its_gradient),
+        cmocka_unit_test(op_without_bfloat16_shares_one_conversion_to_float32),
+        cmocka_unit_test(networks_in_bfloat16_follow_float32),
+        cmocka_unit_test(evaluation_uses_the_same_precision),
+        cmocka_unit_test(precision_unsupported_by_the_device_is_refused),
     };
 
     return cmocka_run_group_tests_name("graph/precision", tests, NULL, NULL);

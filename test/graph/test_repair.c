@@ -1,4 +1,4 @@
-/* What PyTorch 2.15 writes for Conv3d(bias=False) with optimize=False, and DFT. */
+/* The form in which PyTorch 2.15 writes Conv3d(bias=False) with optimize=False, and DFT. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 #include "graph/plan_priv.h"
 #include "harness/net.h"
 
-/* x [b, 4] as volumes [b, 1, 1, 2, 2], convolved, as logits [b, 3]. The bias is the caller's. */
+/* x [b, 4] as volumes [b, 1, 1, 2, 2], convolved, as logits [b, 3]. The caller adds the bias. */
 static struct model *begin_conv(void)
 {
     static const int64_t volume[] = { 0, 1, 1, 2, 2 }, flat[] = { 0, 3 };
@@ -59,7 +59,7 @@ static const struct graph_opts opts = { .path = "conv.onnx",
                                         .frozen = (const char *const[]){ "zero" },
                                         .n_frozen = 1 };
 
-static void bias_of_zeros_with_two_dimensions_is_dropped(void **state)
+static void zero_bias_with_two_dimensions_is_removed(void **state)
 {
     struct model *m = exported_bias(0), *plain = begin_conv();
     const struct graph_opts reread = { .path = "again.onnx", .all_constant = true };
@@ -123,7 +123,7 @@ static void plan_refused(struct graph *g, const char *part)
     graph_free(g);
 }
 
-static void other_bias_with_two_dimensions_is_refused_with_a_remedy(void **state)
+static void other_bias_with_two_dimensions_is_refused_with_remedy(void **state)
 {
     struct model *m = exported_bias(0.5f);
 
@@ -135,7 +135,8 @@ static void other_bias_with_two_dimensions_is_refused_with_a_remedy(void **state
 
 /* ---- DFT ---- */
 
-/* x [b, 4] as [b, 2, 2, 1] or [b, 2, 1, 2]; DFT along `axis`; all its numbers times v -> logits [b, 3]. */
+/* x [b, 4] as [b, 2, 2, 1] or [b, 2, 1, 2]; DFT along `axis`; all its numbers times v -> logits [b,
+ * 3]. */
 static struct model *transform(int opset, const int64_t *shape, int64_t axis, const int64_t *length,
                                const char *flag, int64_t numbers)
 {
@@ -166,7 +167,7 @@ static struct model *transform(int opset, const int64_t *shape, int64_t axis, co
     return m;
 }
 
-/* Number (j, part) of the transform of n numbers, `stride` apart, of `parts` parts each. */
+/* Number (j, part) of the transform of n numbers at distance `stride`, of `parts` parts each. */
 static double spectrum_at(const float *x, int64_t n, int64_t stride, int64_t parts, int64_t length,
                           bool inverse, int64_t j, int part)
 {
@@ -183,7 +184,7 @@ static double spectrum_at(const float *x, int64_t n, int64_t stride, int64_t par
     return (part == 0 ? re : im) / (inverse ? (double)length : 1);
 }
 
-static void transforms_follow_their_definition(void **state)
+static void dft_matches_its_definition(void **state)
 {
     static const int64_t real[] = { 0, 4, 1, 1 }, complex[] = { 0, 1, 2, 2 }, three = 3, six = 6;
     static const struct {
@@ -234,7 +235,7 @@ static void transforms_follow_their_definition(void **state)
     }
 }
 
-static void transforms_that_cannot_be_are_refused(void **state)
+static void invalid_dft_is_refused(void **state)
 {
     static const int64_t real[] = { 0, 4, 1, 1 }, huge = (int64_t)1 << 40, none = 0;
     static const int64_t complex[] = { 0, 1, 2, 2 };
@@ -247,15 +248,16 @@ static void transforms_that_cannot_be_are_refused(void **state)
     plan_refused(net_import_model(m, NULL), "at most 2^26 numbers");
     model_free(m);
     m = transform(20, real, 1, &none, NULL, 8);
-    plan_refused(net_import_model(m, NULL), "supported are at least 1");
+    plan_refused(net_import_model(m, NULL), "expected at least 1");
     model_free(m);
     m = transform(20, complex, 2, NULL, "onesided", 8);
-    plan_refused(net_import_model(m, NULL), "onesided of complex input");
+    plan_refused(net_import_model(m, NULL), "onesided with complex input");
     model_free(m);
 }
 
-/* The inverse of half a spectrum is that of the whole, whose other half is its mirror image. */
-static void inverse_of_half_a_spectrum_is_the_signal(void **state)
+/* The inverse of half a spectrum equals that of the whole one, whose other half is its mirror
+ * image. */
+static void inverse_dft_of_half_a_spectrum_is_the_signal(void **state)
 {
     static const int64_t lengths[] = { 3, 4 };
     static const char *const keep[] = { "h", "signal2", "logits" };
@@ -302,11 +304,11 @@ static void inverse_of_half_a_spectrum_is_the_signal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bias_of_zeros_with_two_dimensions_is_dropped),
-        cmocka_unit_test(other_bias_with_two_dimensions_is_refused_with_a_remedy),
-        cmocka_unit_test(transforms_follow_their_definition),
-        cmocka_unit_test(inverse_of_half_a_spectrum_is_the_signal),
-        cmocka_unit_test(transforms_that_cannot_be_are_refused),
+        cmocka_unit_test(zero_bias_with_two_dimensions_is_removed),
+        cmocka_unit_test(other_bias_with_two_dimensions_is_refused_with_remedy),
+        cmocka_unit_test(dft_matches_its_definition),
+        cmocka_unit_test(inverse_dft_of_half_a_spectrum_is_the_signal),
+        cmocka_unit_test(invalid_dft_is_refused),
     };
 
     return cmocka_run_group_tests_name("graph/repair", tests, NULL, NULL);

@@ -1,6 +1,6 @@
-/* Networks of PyTorch's exporter have the parameters that the module has, with the module's names,
- * shapes and values, and compute what the file computes; files that do not hold a parameter are
- * refused. The oracle is modules.txt, which make_modules.py writes from state_dict(). */
+/* Networks of PyTorch's exporter have the module's parameters with the module's names, shapes and
+ * values, and compute the same as the file; files that lack a parameter are refused. The oracle is
+ * modules.txt, which make_modules.py writes from state_dict(). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -92,11 +92,11 @@ static uint32_t check_file(const char *file, const struct graph *g, const char *
     return checked;
 }
 
-static void parameters_are_those_of_the_module(void **state)
+static void restored_parameters_match_the_module(void **state)
 {
     static const struct {
         const char *file, *unused;
-        uint32_t lines, params; /* names of the module, different parameters */
+        uint32_t lines, params; /* number of names of the module, and of different parameters */
     } cases[] = {
         { "module_linear.onnx", "spare.", 2, 2 },
         { "module_norms.onnx", NULL, 10, 10 },
@@ -124,7 +124,7 @@ static void parameters_are_those_of_the_module(void **state)
     }
 }
 
-/* ---- the function ---- */
+/* ---- outputs ---- */
 
 /* Output 0 for one batch; the caller frees it. */
 static float *run_once(struct graph *g, size_t *n)
@@ -179,7 +179,7 @@ static void restored_graph_computes_what_the_file_computes(void **state)
         assert_int_equal(n, m);
         for (k = 0; k < n; k++)
             if (!(fabsf(a[k] - b[k]) <= 1e-5f * (1 + fabsf(b[k]))))
-                fail_msg("%s: element %zu is %.9g restored and %.9g as it is", files[i], k,
+                fail_msg("%s: element %zu is %.9g restored and %.9g unchanged", files[i], k,
                          (double)a[k], (double)b[k]);
         free(a);
         free(b);
@@ -188,8 +188,8 @@ static void restored_graph_computes_what_the_file_computes(void **state)
     }
 }
 
-/* An export has the parameters of the module too. */
-static void export_is_read_again_with_the_same_parameters(void **state)
+/* An export contains the parameters of the module too. */
+static void exported_file_is_imported_with_the_same_parameters(void **state)
 {
     static const char *const files[] = { "module_norms.onnx", "module_tied.onnx",
                                          "module_convolutions.onnx", "module_lstm.onnx" };
@@ -262,7 +262,7 @@ static void gradient_stops_at_a_detach(void **state)
 
 /* ---- refusals ---- */
 
-static void file_without_its_parameters_is_refused_with_the_export_call(void **state)
+static void file_without_parameters_is_refused_with_remedy(void **state)
 {
     static const struct {
         const char *file, *what, *frozen; /* NULL: freezing does not help */
@@ -295,12 +295,12 @@ static void file_without_its_parameters_is_refused_with_the_export_call(void **s
             continue;
         opts = (struct graph_opts){ .path = path, .frozen = &cases[i].frozen, .n_frozen = 1 };
         if (graph_import(&opts, &g, &err) < 0)
-            fail_msg("frozen, it is refused: %s", err.text);
+            fail_msg("refused although frozen: %s", err.text);
         graph_free(g);
     }
 }
 
-static void job_decides_before_the_file(void **state)
+static void job_patterns_override_the_file(void **state)
 {
     const char *all[] = { "*" }, *head[] = { "4.*" };
     const struct graph_opts opts = { .path = "test/graph/data/module_norms.onnx",
@@ -325,12 +325,12 @@ static void job_decides_before_the_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parameters_are_those_of_the_module),
+        cmocka_unit_test(restored_parameters_match_the_module),
         cmocka_unit_test(restored_graph_computes_what_the_file_computes),
-        cmocka_unit_test(export_is_read_again_with_the_same_parameters),
+        cmocka_unit_test(exported_file_is_imported_with_the_same_parameters),
         cmocka_unit_test(gradient_stops_at_a_detach),
-        cmocka_unit_test(file_without_its_parameters_is_refused_with_the_export_call),
-        cmocka_unit_test(job_decides_before_the_file),
+        cmocka_unit_test(file_without_parameters_is_refused_with_remedy),
+        cmocka_unit_test(job_patterns_override_the_file),
     };
 
     return cmocka_run_group_tests_name("graph/restore", tests, NULL, NULL);

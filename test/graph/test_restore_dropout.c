@@ -1,4 +1,4 @@
-/* Noise that a file has as arithmetic on random numbers: it is Dropout. */
+/* Noise that a file computes from random numbers is imported as Dropout. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 #include "graph/kit.h"
 #include "harness/net.h"
 
-/* x [n, 4] times b / p, b of shape [n, 1] as of stochastic depth, then a product; as the exporter writes it. */
+/* x [n, 4] times b / p, b of shape [n, 1] as for stochastic depth, then a product; as the exporter
+ * writes it. */
 static struct model *network(float keep, float over)
 {
     const float p = keep, q = over;
@@ -47,7 +48,7 @@ static uint32_t count(const struct graph *g, const char *op)
     return n;
 }
 
-static void noise_is_on_in_training_alone(void **state)
+static void restored_dropout_is_active_in_training_only(void **state)
 {
     struct model *m = network(0.75f, 0.75f), *plain = begin(18);
     struct net train = net_open_model(m, PLAN_TRAIN, 64), eval = net_open_model(m, PLAN_EVAL, 64), bare;
@@ -77,7 +78,7 @@ static void noise_is_on_in_training_alone(void **state)
     model_free(plain);
 }
 
-static void rows_are_kept_with_the_probability_and_scaled(void **state)
+static void restored_dropout_keeps_rows_with_probability_and_scale(void **state)
 {
     static const char *const kept[] = { "logits", "div" };
     struct model *m = network(0.75f, 0.75f);
@@ -100,7 +101,7 @@ static void rows_are_kept_with_the_probability_and_scaled(void **state)
     model_free(m);
 }
 
-static void other_arithmetic_on_random_numbers_stays(void **state)
+static void other_arithmetic_on_random_numbers_is_not_restored(void **state)
 {
     struct model *m = network(0.75f, 0.5f); /* divided by another number */
     struct graph *g = net_import_model(m, NULL);
@@ -112,7 +113,7 @@ static void other_arithmetic_on_random_numbers_stays(void **state)
     model_free(m);
 }
 
-static void export_is_not_random(void **state)
+static void exported_restored_dropout_is_not_random(void **state)
 {
     char path[] = "/tmp/restore-dropout-XXXXXX";
     struct model *m = network(0.75f, 0.75f);
@@ -132,7 +133,7 @@ static void export_is_not_random(void **state)
     for (i = 0; i < g->n_nodes; i++)
         if (strcmp(g->nodes[i].def->name, "Dropout") == 0)
             assert_int_equal(g->nodes[i].n_in, 2); /* no training_mode */
-    for (i = 0; i < g->model->graph->n_initializer; i++) /* p and q have no reader any more */
+    for (i = 0; i < g->model->graph->n_initializer; i++) /* p and q have no reader */
         assert_true(strcmp(g->model->graph->initializer[i]->name, "p") != 0 &&
                     strcmp(g->model->graph->initializer[i]->name, "q") != 0);
     graph_free(g);
@@ -141,7 +142,7 @@ static void export_is_not_random(void **state)
     unlink(path);
 }
 
-static void every_lack_of_memory_is_an_error(void **state)
+static void restoration_out_of_memory_returns_an_error(void **state)
 {
     const struct graph_opts opts = { .path = "t.onnx", .batch_norm = GRAPH_NORM_ASK };
     struct model *m = network(0.75f, 0.75f);
@@ -172,11 +173,11 @@ static void every_lack_of_memory_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(noise_is_on_in_training_alone),
-        cmocka_unit_test(rows_are_kept_with_the_probability_and_scaled),
-        cmocka_unit_test(other_arithmetic_on_random_numbers_stays),
-        cmocka_unit_test(export_is_not_random),
-        cmocka_unit_test(every_lack_of_memory_is_an_error),
+        cmocka_unit_test(restored_dropout_is_active_in_training_only),
+        cmocka_unit_test(restored_dropout_keeps_rows_with_probability_and_scale),
+        cmocka_unit_test(other_arithmetic_on_random_numbers_is_not_restored),
+        cmocka_unit_test(exported_restored_dropout_is_not_random),
+        cmocka_unit_test(restoration_out_of_memory_returns_an_error),
     };
 
     return cmocka_run_group_tests_name("graph/restore_dropout", tests, NULL, NULL);

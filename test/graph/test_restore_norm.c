@@ -1,4 +1,4 @@
-/* Batch normalisation that a file has as arithmetic: what is recognised, and what it then computes. */
+/* Batch normalization that a file expresses as arithmetic: recognized forms, and their results. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -15,12 +15,13 @@ enum form {
     NO_SCALE,    /* as JAX without gamma */
     NO_BIAS,     /* as JAX without beta */
     FORMS,
-    BY_OP = FORMS, /* the op itself */
+    BY_OP = FORMS, /* the op */
 };
 
 enum { C = 4 };
 
-/* Vector `name`, reshaped to [1, C] where the form does so; returns the name of the tensor to read. */
+/* Adds the vector `name`, reshaped to [1, C] if the form requires it; returns the name of the
+ * tensor to read. */
 static const char *vector(struct model *m, enum form form, const char *name, char reshaped[32])
 {
     if (form == TENSORFLOW || form == CENTERED)
@@ -133,7 +134,8 @@ static bool near(float a, float b)
     return (d < 0 ? -d : d) <= 2e-5f * (m + 0.1f);
 }
 
-/* Loss and gradients (of statistics: the batch's values) are those of the network with the op. */
+/* Asserts that loss and gradients (of statistics: the values of the batch) are those of the network
+ * with the op. */
 static void compare_with_op(enum form form, enum graph_norm how)
 {
     static const char *const names[] = { "fc", "w", "gamma", "beta", "mean", "var" };
@@ -161,7 +163,7 @@ static void compare_with_op(enum form form, enum graph_norm how)
     net_close(&b);
 }
 
-static void arithmetic_trains_as_the_op_does(void **state)
+static void restored_norm_trains_as_the_op(void **state)
 {
     (void)state;
     for (enum form form = 0; form < FORMS; form++) {
@@ -170,7 +172,7 @@ static void arithmetic_trains_as_the_op_does(void **state)
     }
 }
 
-static void evaluation_uses_the_averages(void **state)
+static void restored_norm_in_evaluation_uses_the_averages(void **state)
 {
     (void)state;
     for (enum form form = 0; form < FORMS; form++) {
@@ -183,15 +185,16 @@ static void evaluation_uses_the_averages(void **state)
     }
 }
 
-static void arithmetic_without_a_decision_is_refused(void **state)
+static void restored_norm_without_decision_is_refused(void **state)
 {
     (void)state;
     for (enum form form = 0; form < FORMS; form++)
         refused(network(form, form), ERR_INPUT, "model.batch_norm", "\"batch_norm\": \"train\"", NULL);
 }
 
-/* A near miss stays arithmetic: another mean in the shift, no epsilon, a vector of another length. */
-static void other_arithmetic_is_left_alone(void **state)
+/* A near miss stays arithmetic: another mean in the shift, no epsilon, a vector of another
+ * length. */
+static void other_arithmetic_is_not_restored(void **state)
 {
     static const char *const edits[][2] = { { "shift", "mean2" }, { "root", "var" } };
     (void)state;
@@ -219,7 +222,7 @@ static void other_arithmetic_is_left_alone(void **state)
     }
 }
 
-static void files_of_pytorch_are_left_alone(void **state)
+static void files_of_pytorch_are_not_restored(void **state)
 {
     const struct graph_opts opts = { .path = "t.onnx", .collect_questions = true };
     struct model *m = network(JAX, JAX);
@@ -235,8 +238,9 @@ static void files_of_pytorch_are_left_alone(void **state)
     model_free(m);
 }
 
-/* Four dimensions: the channels are the last one, or the second one by a Reshape to [1, C, 1, 1]. */
-static void channels_are_last_or_second(void **state)
+/* Four dimensions: the channels are the last one, or the second one by a Reshape to [1, C, 1, 1].
+ */
+static void restored_norm_accepts_channels_last_or_second(void **state)
 {
     (void)state;
     for (int first = 0; first < 2; first++) {
@@ -268,7 +272,7 @@ static void channels_are_last_or_second(void **state)
         net_fill(&n, 0);
         (void)net_forward(&n);
         net_backward(&n);
-        for (int k = 0; k < 3; k++) { /* the batch's mean, by hand */
+        for (int k = 0; k < 3; k++) { /* the mean of the batch, computed independently */
             const float *x = plan_input(n.plan, 0)->data;
             double sum = 0;
 
@@ -282,7 +286,7 @@ static void channels_are_last_or_second(void **state)
     }
 }
 
-static void export_keeps_the_arithmetic_with_new_numbers(void **state)
+static void export_keeps_the_arithmetic_with_new_values(void **state)
 {
     char path[] = "/tmp/restore-norm-XXXXXX";
     const struct graph_opts opts = { .path = path, .batch_norm = GRAPH_NORM_FROZEN };
@@ -309,7 +313,7 @@ static void export_keeps_the_arithmetic_with_new_numbers(void **state)
     unlink(path);
 }
 
-static void every_lack_of_memory_is_an_error(void **state)
+static void restoration_out_of_memory_returns_an_error(void **state)
 {
     const struct graph_opts opts = { .path = "t.onnx", .batch_norm = GRAPH_NORM_TRAIN };
     struct model *m = network(TENSORFLOW, TENSORFLOW);
@@ -340,14 +344,14 @@ static void every_lack_of_memory_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arithmetic_trains_as_the_op_does),
-        cmocka_unit_test(evaluation_uses_the_averages),
-        cmocka_unit_test(arithmetic_without_a_decision_is_refused),
-        cmocka_unit_test(other_arithmetic_is_left_alone),
-        cmocka_unit_test(files_of_pytorch_are_left_alone),
-        cmocka_unit_test(channels_are_last_or_second),
-        cmocka_unit_test(export_keeps_the_arithmetic_with_new_numbers),
-        cmocka_unit_test(every_lack_of_memory_is_an_error),
+        cmocka_unit_test(restored_norm_trains_as_the_op),
+        cmocka_unit_test(restored_norm_in_evaluation_uses_the_averages),
+        cmocka_unit_test(restored_norm_without_decision_is_refused),
+        cmocka_unit_test(other_arithmetic_is_not_restored),
+        cmocka_unit_test(files_of_pytorch_are_not_restored),
+        cmocka_unit_test(restored_norm_accepts_channels_last_or_second),
+        cmocka_unit_test(export_keeps_the_arithmetic_with_new_values),
+        cmocka_unit_test(restoration_out_of_memory_returns_an_error),
     };
 
     return cmocka_run_group_tests_name("graph/restore_norm", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* Sequences of tensors: as the tensor ops that they express, or refused. */
+/* Sequences of tensors: converted to the tensor ops that they express, or refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,7 +33,7 @@ static void number(struct model *m, const char *name, int64_t value)
     g->initializer[g->n_initializer - 1]->n_dims = scalar.rank;
 }
 
-/* x [b, 4] w [4, 6] -> h [b, 6]; the rest of the network makes logits of h. */
+/* x [b, 4] w [4, 6] -> h [b, 6]; the rest of the network computes logits from h. */
 static struct model *begin_wide(void)
 {
     struct model *m = model_new(17);
@@ -44,7 +44,8 @@ static struct model *begin_wide(void)
     return m;
 }
 
-/* Both networks have the same loss and gradients, bit by bit; m has no op on sequences left. */
+/* Asserts that both networks have the same loss and gradients, bit by bit, and that no op on
+ * sequences is left in m. */
 static void computes_the_same(struct model *m, struct model *reference)
 {
     struct net a, b;
@@ -93,7 +94,7 @@ static void gate(struct model *m)
     model_node(m, "Mul", "a gate", "logits");
 }
 
-static void chunk_is_a_split(void **state)
+static void chunk_becomes_a_split(void **state)
 {
     struct model *m = begin_wide();
 
@@ -105,7 +106,7 @@ static void chunk_is_a_split(void **state)
     computes_the_same(m, split_reference());
 }
 
-static void listed_sizes_are_a_split(void **state)
+static void split_to_sequence_with_sizes_becomes_a_split(void **state)
 {
     static const int64_t halves[] = { 3, 3 };
     struct model *m = begin_wide();
@@ -120,7 +121,7 @@ static void listed_sizes_are_a_split(void **state)
 }
 
 /* unbind of [b, 2, 3] along 1, the last chunk of a scalar size is smaller, new_axis stacks. */
-static void unbound_and_stacked_tensors_are_what_they_were(void **state)
+static void unbound_and_stacked_tensors_are_unchanged(void **state)
 {
     static const int64_t cube[] = { 0, 2, 3 };
     struct model *m = begin_wide(), *reference = split_reference();
@@ -140,7 +141,7 @@ static void unbound_and_stacked_tensors_are_what_they_were(void **state)
     computes_the_same(m, reference);
 }
 
-static void sequences_grow_shrink_and_keep_their_order(void **state)
+static void sequence_insert_and_erase_keep_the_order(void **state)
 {
     struct model *m = begin_wide(), *reference = split_reference();
 
@@ -169,13 +170,13 @@ static void sequences_grow_shrink_and_keep_their_order(void **state)
 
 /* ---- EmbeddingBag ---- */
 
-static uint8_t pool[1 << 12]; /* of a body: models do not own them */
+static uint8_t pool[1 << 12]; /* memory of a body, which models do not own */
 
 /* rows [6, 2] of x [b = 3, 4]; a Loop over three bags of two rows, which a sequence collects. */
 static struct model *bags(const char *reduction, int opset)
 {
     struct model *m = model_new(opset), *body = model_new(opset);
-    static const int64_t axes[] = { 0 }, turns[] = { 3 }, rows[] = { -1, 2 }, two[] = { 2 };
+    static const int64_t axes[] = { 0 }, trips[] = { 3 }, rows[] = { -1, 2 }, two[] = { 2 };
     Onnx__GraphProto *g = model_proto(m)->graph, *inner;
     Onnx__AttributeProto *a;
 
@@ -198,14 +199,14 @@ static struct model *bags(const char *reduction, int opset)
     model_weights(m, "w", shape_of(2, (int64_t)4, (int64_t)4), 1);
     model_weights(m, "v", shape_of(2, (int64_t)2, (int64_t)3), 2);
     model_int64s(m, "axes", axes, 1);
-    model_int64s(m, "turns", turns, 1);
+    model_int64s(m, "trips", trips, 1);
     model_int64s(m, "to_rows", rows, 2);
     model_int64s(m, "two", two, 1);
     model_int64s(m, "one_long", (const int64_t[]){ 1 }, 1);
     model_node(m, "MatMul", "x w", "h");
     model_node(m, "Reshape", "h to_rows", "rows");
     model_node(m, "SequenceEmpty", "", "empty");
-    model_node(m, "Loop", "turns - empty", "all");
+    model_node(m, "Loop", "trips - empty", "all");
     inner = model_proto(body)->graph;
     model_int(m, "body", 0);
     a = g->node[g->n_node - 1]->attribute[0];
@@ -224,8 +225,8 @@ static struct model *bags(const char *reduction, int opset)
     return m;
 }
 
-/* Indices and offsets as exporters write them: two lists, beside the Loop over the bags. */
-static void lists_of_bags_are_refused_with_the_reason(void **state)
+/* Indices and offsets as exporters write them: two lists as inputs, and the Loop over the bags. */
+static void bags_with_offsets_are_refused_with_the_reason(void **state)
 {
     const struct plan_feed feeds[] = {
         { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)4) },
@@ -251,7 +252,7 @@ static void lists_of_bags_are_refused_with_the_reason(void **state)
     model_free(m);
 }
 
-static void bags_of_one_size_are_one_reduction(void **state)
+static void bags_of_one_size_become_one_reduction(void **state)
 {
     static const struct {
         const char *op;
@@ -278,7 +279,7 @@ static void bags_of_one_size_are_one_reduction(void **state)
 
 /* ---- refused ---- */
 
-/* The plan is refused, and the text has each of the parts (NULL-terminated). */
+/* Asserts that the plan is refused and that the text contains each part (NULL-terminated list). */
 static void plan_refused(struct model *m, ...)
 {
     const struct plan_feed feed = { .name = "x",
@@ -335,7 +336,7 @@ static void position_that_depends_on_data_is_refused(void **state)
     plan_refused(m, "SequenceAt 'logits'", "depends on the data", "torch.stack", NULL);
 }
 
-static void parts_and_positions_that_do_not_fit_are_refused(void **state)
+static void parts_and_positions_out_of_range_are_refused(void **state)
 {
     static const int64_t five[] = { 2, 3 }, endless[] = { 3, INT64_MAX };
     struct model *m = begin_wide();
@@ -369,7 +370,7 @@ static void parts_and_positions_that_do_not_fit_are_refused(void **state)
     plan_refused(m, "the sequence is empty", NULL);
 }
 
-static void cast_like_of_a_constant_is_a_constant(void **state)
+static void cast_like_of_a_constant_is_folded(void **state)
 {
     struct model *m = begin_wide(), *reference = begin_wide();
     struct net n;
@@ -392,16 +393,16 @@ static void cast_like_of_a_constant_is_a_constant(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunk_is_a_split),
-        cmocka_unit_test(listed_sizes_are_a_split),
-        cmocka_unit_test(unbound_and_stacked_tensors_are_what_they_were),
-        cmocka_unit_test(sequences_grow_shrink_and_keep_their_order),
-        cmocka_unit_test(bags_of_one_size_are_one_reduction),
-        cmocka_unit_test(lists_of_bags_are_refused_with_the_reason),
+        cmocka_unit_test(chunk_becomes_a_split),
+        cmocka_unit_test(split_to_sequence_with_sizes_becomes_a_split),
+        cmocka_unit_test(unbound_and_stacked_tensors_are_unchanged),
+        cmocka_unit_test(sequence_insert_and_erase_keep_the_order),
+        cmocka_unit_test(bags_of_one_size_become_one_reduction),
+        cmocka_unit_test(bags_with_offsets_are_refused_with_the_reason),
         cmocka_unit_test(sequence_read_by_a_tensor_op_is_refused),
         cmocka_unit_test(position_that_depends_on_data_is_refused),
-        cmocka_unit_test(parts_and_positions_that_do_not_fit_are_refused),
-        cmocka_unit_test(cast_like_of_a_constant_is_a_constant),
+        cmocka_unit_test(parts_and_positions_out_of_range_are_refused),
+        cmocka_unit_test(cast_like_of_a_constant_is_folded),
     };
 
     return cmocka_run_group_tests_name("graph/sequence", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* Gradients of tables, packed and whole: the same numbers, to the bit. */
+/* Gradients of tables, row-sparse (packed) and dense: the same bits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,8 +17,8 @@
 
 enum { BATCH = 6, WORDS = 3, ROWS = 200 };
 
-/* i [batch, 3] int64: a table read twice, one of width 1, one that the loss does not reach, one
- * whose gradient is summed over the words (a bag), and a dense part in front. */
+/* i [batch, 3] int64: a table read twice, one of width 1, one without a path to the loss, one whose
+ * gradient is summed over the words (a bag), and a dense part before them. */
 static struct model *model_of_tables(void)
 {
     static const int64_t axes[] = { 1 }, first = 0;
@@ -54,7 +54,7 @@ static struct model *model_of_tables(void)
     return m;
 }
 
-/* Sample s, word k: often the same few rows, negative ones too. */
+/* Sample s, word k: often the same few rows, including negative indices. */
 static void feed(struct net *n, uint32_t round)
 {
     int64_t *i = plan_input(n->plan, 0)->data;
@@ -87,7 +87,7 @@ static struct packing packing_of(const struct graph *g)
     return p;
 }
 
-/* The gradient of row r of table t as the packed arena has it; NULL: it has no mark. */
+/* The gradient of row r of table t in the packed arena; NULL: the row is not marked. */
 static const float *row_of(const struct packing *p, const float *values, uint32_t t, size_t r)
 {
     const uint64_t *marks = p->rows.marks + p->tables[t].first_word;
@@ -126,7 +126,7 @@ static void expect_same(const struct net *n, const struct packing *p, const floa
     assert_int_equal(marked, packed_floats(&p->rows));
 }
 
-static void packed_and_whole_gradients_are_the_same_bits(void **state)
+static void packed_and_dense_gradients_have_equal_bits(void **state)
 {
     struct model *m = model_of_tables();
     struct net n = net_open_model(m, PLAN_TRAIN, BATCH);
@@ -151,7 +151,7 @@ static void packed_and_whole_gradients_are_the_same_bits(void **state)
         expect_same(&n, &p, whole);
         for (size_t k = graph_dense_floats(n.graph) + packed_floats(&p.rows);
              k < graph_trained_floats(n.graph); k++)
-            assert_true(n.grads[k] != n.grads[k]); /* not touched */
+            assert_true(n.grads[k] != n.grads[k]); /* not written */
     }
     free(whole);
     free(p.memory);
@@ -160,7 +160,7 @@ static void packed_and_whole_gradients_are_the_same_bits(void **state)
 }
 
 /* The same with padding rows: those of "twice" and "bias" are among the rows that are read. */
-static void padding_rows_have_no_gradient_packed_or_whole(void **state)
+static void padding_rows_have_no_gradient_packed_or_dense(void **state)
 {
     static const struct graph_padding padding[] = { { "twice", 2 }, { "b?as", 0 } };
     const struct graph_opts opts = { .path = "test.onnx", .padding = padding, .n_padding = 2 };
@@ -204,7 +204,7 @@ static void padding_rows_have_no_gradient_packed_or_whole(void **state)
     model_free(m);
 }
 
-static void whole_gradients_of_tables_are_right(void **state)
+static void dense_gradients_of_tables_match_finite_differences(void **state)
 {
     struct model *m = model_of_tables();
     struct net n = net_open_model(m, PLAN_TRAIN, BATCH);
@@ -246,7 +246,7 @@ static void watch(void *arg, size_t offset, size_t n)
     w->next = offset + n;
 }
 
-static void packed_tables_are_not_among_the_ranges_that_get_ready(void **state)
+static void packed_tables_are_not_in_the_reported_ranges(void **state)
 {
     struct model *m = model_of_tables();
     struct net n = net_open_model(m, PLAN_TRAIN, BATCH);
@@ -271,10 +271,10 @@ static void packed_tables_are_not_among_the_ranges_that_get_ready(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packed_and_whole_gradients_are_the_same_bits),
-        cmocka_unit_test(padding_rows_have_no_gradient_packed_or_whole),
-        cmocka_unit_test(whole_gradients_of_tables_are_right),
-        cmocka_unit_test(packed_tables_are_not_among_the_ranges_that_get_ready),
+        cmocka_unit_test(packed_and_dense_gradients_have_equal_bits),
+        cmocka_unit_test(padding_rows_have_no_gradient_packed_or_dense),
+        cmocka_unit_test(dense_gradients_of_tables_match_finite_differences),
+        cmocka_unit_test(packed_tables_are_not_in_the_reported_ranges),
     };
 
     return cmocka_run_group_tests_name("graph/tables", tests, NULL, NULL);

@@ -1,8 +1,8 @@
-/* test_versions.c - which version of each op of ONNX the importer accepts.
+/* test_versions.c - the versions of each ONNX op that the importer accepts.
  *
- * onnx_history.h has the versions of the standard. `reviewed` has those whose text was read against the
- * row that accepts them. So a row that accepts a version with another meaning by accident, or a new
- * release of ONNX with a version that was not read, fails here. */
+ * onnx_history.h lists the versions of the standard; `reviewed` lists those whose text was compared
+ * with the row that accepts them. A row that accepts a version with another meaning by accident, or
+ * a new release of ONNX with a version that was not reviewed, fails here. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,13 +21,14 @@ struct history {
     const char *name;
     struct {
         uint32_t since; /* 0: no further version */
-        const char *attrs; /* "name=default " or "name ", each with a blank after it */
+        const char *attrs; /* "name=default " or "name ", each followed by a space */
     } version[VERSIONS_MAX];
 };
 
 #include "graph/onnx_history.h"
 
-/* Versions from opset 7 on (or the one that is in force there) that a row accepts as the text says. */
+/* Versions from opset 7 on (or the version in force at opset 7) that a row accepts according to the
+ * text. */
 static const struct {
     const char *op, *versions;
 } reviewed[] = {
@@ -42,7 +43,7 @@ static const struct history *history_of(const char *name)
     return NULL;
 }
 
-/* The place in h->version of the one in force; -1: there is none. */
+/* The index in h->version of the version in force; -1: none. */
 static int in_force(const struct history *h, uint32_t opset)
 {
     int at = -1;
@@ -68,7 +69,7 @@ static bool is_reviewed(const char *op, uint32_t version)
     return false;
 }
 
-static void opsets_of_importer_are_those_of_history(void **state)
+static void opsets_of_importer_match_the_history(void **state)
 {
     (void)state;
     assert_int_equal(GRAPH_OPSET_MAX, HISTORY_NEWEST);
@@ -107,7 +108,7 @@ static void row_of_onnx_is_in_history(void **state)
             fail_msg("ONNX has no op %s", rows[i]->name);
 }
 
-/* A row may begin and end only where the standard has a new version. */
+/* Rows may begin and end only where the standard has a new version. */
 static void version_has_one_row(void **state)
 {
     (void)state;
@@ -119,7 +120,7 @@ static void version_has_one_row(void **state)
                          opset);
 }
 
-/* "name=default" of an attribute in a list; n: its length. NULL: not there, or without a default. */
+/* "name=default" of an attribute in a list; n: its length. NULL: absent, or without a default. */
 static const char *default_of(const char *attrs, const char *name, size_t length, size_t *n)
 {
     for (const char *a = attrs; *a != '\0'; a = strchr(a, ' ') + 1)
@@ -130,7 +131,7 @@ static const char *default_of(const char *attrs, const char *name, size_t length
     return NULL;
 }
 
-/* A row reads a default from one place, so it cannot serve two versions that disagree about it. */
+/* A row has one default per attribute, so it cannot serve two versions with different defaults. */
 static void versions_of_row_have_same_defaults(void **state)
 {
     (void)state;
@@ -155,7 +156,7 @@ static void versions_of_row_have_same_defaults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opsets_of_importer_are_those_of_history),
+        cmocka_unit_test(opsets_of_importer_match_the_history),
         cmocka_unit_test(accepted_version_is_reviewed),
         cmocka_unit_test(row_of_onnx_is_in_history),
         cmocka_unit_test(version_has_one_row),

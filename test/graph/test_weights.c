@@ -1,5 +1,5 @@
-/* Initial values that do not come from the model itself: files of weights, matched by name, and
- * external data, which stays in its file until it is copied. */
+/* Initial values that are not in the model: weights files, matched by name, and external data,
+ * which remains in its file until it is copied. */
 #include "graph/kit.h"
 
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include "graph/graph_priv.h"
 #include "harness/in_memory.h"
 
-/* ---- a file of weights, in memory ---- */
+/* ---- a weights file in memory ---- */
 
 struct entry {
     const char *name;
@@ -141,7 +141,7 @@ static void weights_of_any_float_type_become_float32(void **state)
 
     (void)state;
     for (i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        char odd[32]; /* a file promises no alignment */
+        char odd[32]; /* a file guarantees no alignment */
         struct file f = { .names = { NULL } };
         struct graph_weights_facts facts;
         struct graph *g;
@@ -195,7 +195,7 @@ static void frozen_parameters_have_the_values_of_the_file(void **state)
     (void)graph_params(g, &n);
     assert_int_equal(n, 0);
     snprintf(digest, sizeof(digest), "%s", graph_digest(g));
-    /* They compute something else than those of the model do: another digest. */
+    /* The values compute something else than those of the model, so the digest differs. */
     bytes = model_bytes(m, &size);
     assert_int_equal(graph_import_bytes(&(struct graph_opts){ .frozen = frozen, .n_frozen = 1 },
                                         bytes, size, &plain, NULL), 0);
@@ -244,7 +244,7 @@ static void missing_and_surplus_names_are_reported(void **state)
     graph_free(g);
 }
 
-static void other_prefixes_are_named_in_the_error_and_mapped_by_the_job(void **state)
+static void other_prefixes_are_reported_and_mapped_by_the_job(void **state)
 {
     static const struct graph_rename add_prefix[] = { { "*", "model.*" },
                                                       { "fc.bias", "tied.bias" },
@@ -284,7 +284,7 @@ static void other_prefixes_are_named_in_the_error_and_mapped_by_the_job(void **s
     graph_free(g);
 }
 
-static void other_shapes_and_types_are_refused_with_both(void **state)
+static void other_shapes_and_types_are_refused_with_both_sides(void **state)
 {
     struct file f = { .names = { NULL } };
     struct graph *g;
@@ -300,7 +300,7 @@ static void other_shapes_and_types_are_refused_with_both(void **state)
     assert_non_null(strstr(err.text, "'fc.weight' is float32 in the model, but int32 in the file"));
 }
 
-static void folded_tensor_is_compared_in_any_order_of_dimensions(void **state)
+static void weight_is_compared_in_any_order_of_dimensions(void **state)
 {
     static const float transposed[12] = { 1, 4, 7, 10, 2, 5, 8, 11, 3, 6, 9, 12 };
     static const uint32_t swap[2] = { 1, 0 }, same[2] = { 0, 1 };
@@ -329,13 +329,13 @@ static void folded_tensor_is_compared_in_any_order_of_dimensions(void **state)
 
 enum { ROWS = 4096, COLUMNS = 4096 }; /* 64 MiB */
 
-struct outside {
+struct external_model {
     char folder[64], model[128], data[128];
 };
 
 /* x [batch, ROWS] -> w [ROWS, COLUMNS] -> * c [COLUMNS] -> logits, w and c in model.data, w first.
  * As bfloat16: the upper halves of the same numbers. */
-static struct outside outside_new(enum tensor_dtype dtype)
+static struct external_model external_new(enum tensor_dtype dtype)
 {
     static Onnx__StringStringEntryProto entries[4];
     static Onnx__StringStringEntryProto *lists[2][2] = { { &entries[0], &entries[1] },
@@ -343,7 +343,7 @@ static struct outside outside_new(enum tensor_dtype dtype)
     static const char *const offsets[2][2] = { { "0", "67108864" }, { "0", "33554432" } };
     const bool is_half = dtype == TENSOR_BF16;
     struct model *m = model_new(17);
-    struct outside o;
+    struct external_model o;
     const uint8_t *bytes;
     float row[COLUMNS];
     size_t n, i;
@@ -397,7 +397,7 @@ static struct outside outside_new(enum tensor_dtype dtype)
     return o;
 }
 
-static void outside_free(const struct outside *o)
+static void external_free(const struct external_model *o)
 {
     assert_int_equal(fs_remove_tree(o->folder, NULL), 0);
 }
@@ -417,7 +417,7 @@ static size_t memory(const char *field)
     return kib << 10;
 }
 
-static struct graph *import_outside(const struct outside *o)
+static struct graph *import_external(const struct external_model *o)
 {
     static const char *const frozen[] = { "c" };
     const struct graph_opts opts = { .path = o->model, .frozen = frozen, .n_frozen = 1 };
@@ -429,19 +429,19 @@ static struct graph *import_outside(const struct outside *o)
     return g;
 }
 
-/* Memory that is the process's own grows by nothing for the import, and by the arena for the copy;
- * pages of the file are not kept. */
+/* Asserts that the import allocates no private memory for the data, that the copy allocates only
+ * the arena, and that pages of the file are not kept. */
 static void copied_once(enum tensor_dtype dtype, float second, float last)
 {
     const size_t all = (size_t)ROWS * COLUMNS * sizeof(float), slack = 8 << 20;
-    struct outside o = outside_new(dtype);
+    struct external_model o = external_new(dtype);
     size_t own = memory("RssAnon"), file = memory("RssFile") + memory("RssShmem"), most = 0;
-    struct graph *g = import_outside(&o);
+    struct graph *g = import_external(&o);
     float *arena;
 
     assert_int_equal(g->n_params, 1);
-    assert_true(g->outside.files.n == 1);
-    assert_ptr_equal(g->initials[0].from.data, mapping_data(g->outside.files.at[0]));
+    assert_true(g->external.files.n == 1);
+    assert_ptr_equal(g->initials[0].from.data, mapping_data(g->external.files.at[0]));
     assert_ptr_equal(g->params[0].initial,
                      dtype == TENSOR_F32 ? g->initials[0].from.data : NULL);
     assert_true(memory("RssAnon") < own + slack);
@@ -453,11 +453,11 @@ static void copied_once(enum tensor_dtype dtype, float second, float last)
     assert_true(arena[COLUMNS + 1] == second);
     assert_true(arena[(size_t)ROWS * COLUMNS - 1] == last);
     graph_forget_initial(g);
-    assert_int_equal(g->outside.files.n, 0);
+    assert_int_equal(g->external.files.n, 0);
     assert_null(g->params[0].initial);
     graph_free(g);
     free(arena);
-    outside_free(&o);
+    external_free(&o);
 }
 
 static void external_data_is_copied_once(void **state)
@@ -471,7 +471,7 @@ static void external_data_is_copied_once(void **state)
 static void frozen_external_data_of_16_bits_is_widened(void **state)
 {
     static const char *const all[] = { "*" };
-    struct outside o = outside_new(TENSOR_BF16);
+    struct external_model o = external_new(TENSOR_BF16);
     struct graph *g = NULL;
     uint32_t i, n = 0;
 
@@ -487,14 +487,14 @@ static void frozen_external_data_of_16_bits_is_widened(void **state)
         }
     assert_int_equal(n, 1);
     graph_free(g);
-    outside_free(&o);
+    external_free(&o);
 }
 
-/* Not as a fixture, around which cmocka has a handler of its own for SIGBUS. */
+/* Not a fixture, because cmocka installs its own handler for SIGBUS around fixtures. */
 static void external_data_truncated_while_mapped_is_an_error(void **state)
 {
-    struct outside o = outside_new(TENSOR_F32);
-    struct graph *g = import_outside(&o);
+    struct external_model o = external_new(TENSOR_F32);
+    struct graph *g = import_external(&o);
     float *arena = malloc(graph_arena_floats(g) * sizeof(*arena));
     struct graph_value *c = NULL;
     struct err err = { 0 };
@@ -512,7 +512,7 @@ static void external_data_truncated_while_mapped_is_an_error(void **state)
     assert_true(((const float *)c->tensor.data)[1] == ROWS + 1.0f / COLUMNS);
     graph_free(g);
     free(arena);
-    outside_free(&o);
+    external_free(&o);
 }
 
 int main(void)
@@ -521,9 +521,9 @@ int main(void)
         cmocka_unit_test(weights_of_any_float_type_become_float32),
         cmocka_unit_test(frozen_parameters_have_the_values_of_the_file),
         cmocka_unit_test(missing_and_surplus_names_are_reported),
-        cmocka_unit_test(other_prefixes_are_named_in_the_error_and_mapped_by_the_job),
-        cmocka_unit_test(other_shapes_and_types_are_refused_with_both),
-        cmocka_unit_test(folded_tensor_is_compared_in_any_order_of_dimensions),
+        cmocka_unit_test(other_prefixes_are_reported_and_mapped_by_the_job),
+        cmocka_unit_test(other_shapes_and_types_are_refused_with_both_sides),
+        cmocka_unit_test(weight_is_compared_in_any_order_of_dimensions),
         cmocka_unit_test(external_data_is_copied_once),
         cmocka_unit_test(frozen_external_data_of_16_bits_is_widened),
         cmocka_unit_test(external_data_truncated_while_mapped_is_an_error),

@@ -1,5 +1,5 @@
-/* Pools over more than three axes of space, as jax2onnx writes them, against the same pool written with
- * Transpose and two or three axes. */
+/* Pools with more than three spatial axes, in the form of jax2onnx, compared with the same pool
+ * written with Transpose and two or three axes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,8 @@
 #include "graph/kit.h"
 #include "harness/net.h"
 
-/* x [b, 80] times a matrix, so that a gradient passes the pool, as rows x columns x channels [b, 4, 5, 4]. */
+/* x [b, 80] times a matrix, so that a gradient passes the pool, as rows x columns x channels [b, 4,
+ * 5, 4]. */
 static struct model *begin_image(void)
 {
     static const int64_t image[] = { -1, 4, 5, 4 };
@@ -72,7 +73,7 @@ static struct model *narrow(const char *op)
     return m;
 }
 
-static void wide_pool_computes_what_the_narrow_one_computes(void **state)
+static void wide_pool_matches_the_narrow_pool(void **state)
 {
     static const char *const ops[] = { "MaxPool", "AveragePool", "LpPool" };
 
@@ -114,7 +115,7 @@ static void refused_plan(struct model *m, const char *part)
     model_free(m);
 }
 
-static void pool_over_four_axes_is_refused(void **state)
+static void pool_of_four_pooled_axes_is_refused(void **state)
 {
     static const int64_t kernel[] = { 2, 2, 2, 2 }, strides[] = { 1, 2, 3, 1 }, axes[] = { 0, 1 };
     struct model *m = begin_image();
@@ -125,7 +126,7 @@ static void pool_over_four_axes_is_refused(void **state)
     model_node(m, "MaxPool", "wide", "y");
     set_pool(m, "MaxPool", kernel, strides, 4);
     end_image(m);
-    refused_plan(m, "it pools 4 axes of space; expected at most 3");
+    refused_plan(m, "pools 4 spatial axes; expected at most 3");
 }
 
 static void list_of_another_length_is_refused(void **state)
@@ -146,8 +147,8 @@ static void list_of_another_length_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wide_pool_computes_what_the_narrow_one_computes),
-        cmocka_unit_test(pool_over_four_axes_is_refused),
+        cmocka_unit_test(wide_pool_matches_the_narrow_pool),
+        cmocka_unit_test(pool_of_four_pooled_axes_is_refused),
         cmocka_unit_test(list_of_another_length_is_refused),
     };
 

@@ -1,4 +1,4 @@
-/* Files of 16-bit floats: trained with parameters in float32, exported in their own types. */
+/* Files of 16-bit floats: trained with parameters in float32, exported in the types of the file. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -74,7 +74,7 @@ static void half_parameters_train_as_float32(enum tensor_dtype type)
                         strstr(notes[i], "train.precision") != NULL);
     assert_true(said);
     assert_int_equal(plan_tensor(n.plan, "logits")->dtype, TENSOR_F32);
-    for (i = 0; i < N_W; i++) { /* exactly what the file says */
+    for (i = 0; i < N_W; i++) { /* exactly the values of the file */
         float value = ((float)i - 5.0f) / 7.0f;
         uint16_t code;
 
@@ -140,7 +140,7 @@ static void export_writes_the_types_of_the_file(void **state)
     }
 }
 
-static void inputs_of_16_bits_are_fed_as_float32(void **state)
+static void inputs_of_16_bits_are_fed_in_float32(void **state)
 {
     struct build *b = build_new("half", 17);
     struct graph *g;
@@ -153,7 +153,7 @@ static void inputs_of_16_bits_are_fed_as_float32(void **state)
     g = import_build(b, false);
     assert_int_equal(graph_inputs(g, &n)[0].dtype, TENSOR_F32);
     graph_free(g);
-    g = import_build(b, true); /* a graph that is only run keeps its types */
+    g = import_build(b, true); /* a graph that is only executed keeps its types */
     assert_int_equal(graph_inputs(g, &n)[0].dtype, TENSOR_BF16);
     graph_free(g);
     build_free(b);
@@ -165,7 +165,7 @@ int main(void)
         cmocka_unit_test(bfloat16_parameters_train_as_float32),
         cmocka_unit_test(float16_parameters_train_as_float32),
         cmocka_unit_test(export_writes_the_types_of_the_file),
-        cmocka_unit_test(inputs_of_16_bits_are_fed_as_float32),
+        cmocka_unit_test(inputs_of_16_bits_are_fed_in_float32),
     };
 
     return cmocka_run_group_tests_name("graph/widen", tests, NULL, NULL);

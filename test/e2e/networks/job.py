@@ -1,5 +1,5 @@
 """job.py - a job that trains a network of this folder on the data of nets.py, and the losses that PyTorch or TensorFlow
-has on the way."""
+computes in each step."""
 import json
 import os
 import shutil

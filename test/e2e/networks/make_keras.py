@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Writes keras_<name>.onnx and their part of losses.json: networks of nets.py made with Keras, exported by tf2onnx, and the
-losses that TensorFlow gets.
+losses that TensorFlow computes.
 
-Needs TensorFlow and tf2onnx (2.21 and 1.17: pip install tensorflow-cpu tf2onnx); its output is committed. What tf2onnx does
-to a network that is to be trained: every variable becomes a constant of its value at that moment, a bias of zeros or a scale
-of ones is gone, so all begin as random numbers here; other constants become initializers too, which the form of the graph tells from
-parameters; batch normalisation with training=True becomes its arithmetic on the batch. The bias of an LSTM would
-come as two that add, each of which trains: left out.
+Needs TensorFlow and tf2onnx (2.21 and 1.17: pip install tensorflow-cpu tf2onnx); its output is committed. tf2onnx changes a
+network that will be trained: every variable becomes a constant with its current value, and a bias of zeros or a scale
+of ones is removed, so all variables are initialized with random numbers here. Other constants become initializers too; the form
+of the graph distinguishes them from parameters. Batch normalization with training=True becomes arithmetic on the batch. The bias
+of an LSTM would be exported as two biases that are both trained, so it is omitted.
 """
 import json
 import os

@@ -1,7 +1,9 @@
 #!/usr/bin/python3
-"""Writes <name>.onnx and their part of losses.json: the networks of nets.py, exported by PyTorch, and what PyTorch gets.
+"""Writes <name>.onnx and their part of losses.json: the networks of nets.py, exported by PyTorch, and the losses
+that PyTorch computes.
 
-Needs PyTorch; its output is committed. Arguments choose networks, the others stay as they are. Dropout is left out: its random numbers are nobody else's.
+Needs PyTorch; its output is committed. Arguments select networks; the files of the others are not changed. The networks
+have no Dropout, because its random numbers are not reproducible outside PyTorch.
 """
 import json
 import math
@@ -45,7 +47,7 @@ class Block(nn.Module):
             self.body = nn.Sequential(conv_bn(i, m, 1), nn.ReLU(), conv_bn(m, m, 3, stride), nn.ReLU(), conv_bn(m, o, 1))
         else:
             self.body = nn.Sequential(conv_bn(i, o, 3, stride), nn.ReLU(), conv_bn(o, o, 3))
-        nn.init.constant_(self.body[-1][1].weight, 0.1)  # blocks begin near the identity, as deep ones are begun
+        nn.init.constant_(self.body[-1][1].weight, 0.1)  # blocks are initialized near the identity, as in deep networks
         self.down = conv_bn(i, o, 1, stride) if i != o or stride != 1 else nn.Identity()
 
     def forward(self, x):
@@ -59,7 +61,7 @@ class ResNet(nn.Module):
         layers, i = [], 8
         for s, w in enumerate(widths):
             for b in range(2):
-                layers.append(Block(i, w, 2 if s == 1 and b == 0 else 1, bottleneck))  # as many values a channel as can be
+                layers.append(Block(i, w, 2 if s == 1 and b == 0 else 1, bottleneck))  # as many values per channel as possible
                 i = w
         self.stem, self.layers, self.fc = conv_bn(3, 8, 7, 2), nn.Sequential(*layers), nn.Linear(i, 10)
 
@@ -224,7 +226,7 @@ class DecoderLayer(nn.Module):
         return x + self.mlp(self.ln2(x))
 
 
-class Decoder(nn.Module):  # PyTorch's own attention, long enough that ours does without the matrix of scores
+class Decoder(nn.Module):  # PyTorch's attention, long enough to be fused without the matrix of scores
     def __init__(self):
         super().__init__()
         self.word, self.position = nn.Embedding(40, 16), nn.Embedding(72, 16)
@@ -298,7 +300,7 @@ def main():
         labels = torch.from_numpy(np.stack([label for _, label in data]))
         state = {k: v.clone() for k, v in net.state_dict().items()}
         export(name, net, inputs)
-        net.load_state_dict(state)  # exporting runs the network and moves its running averages
+        net.load_state_dict(state)  # exporting runs the network and updates its running averages
         losses[name] = train(name, net, inputs, labels)
         print(name, losses[name][0], losses[name][-1])
     with open(path, "w") as f:

@@ -1,7 +1,7 @@
 """nets.py - the networks of test_networks.py at a reduced size, and the data they train on.
 
-What is here decides both sides: make_networks.py (PyTorch) and make_keras.py (TensorFlow) export them and note the losses
-they get, test_networks.py writes the same samples as TFRecord and trains with trainerd.
+Both sides use these definitions: make_networks.py (PyTorch) and make_keras.py (TensorFlow) export the networks and record the
+losses, test_networks.py writes the same samples as TFRecord and trains with trainerd.
 """
 import numpy as np
 

@@ -1,4 +1,4 @@
-/* plan_there.c - what a plan needs that a GPU computes. See struct plan_there. */
+/* plan_device.c - GPU support of a plan: kernels, constants, results. See struct plan_device. */
 #include <string.h>
 
 #include "base/check.h"
@@ -12,7 +12,7 @@ enum { ALIGN = 256 };
 int plan_kernels(const struct plan *p, const struct op_def *def, const char *node,
                  const struct op_kernels **out, struct err *err)
 {
-    *out = p->there.cuda == NULL ? &def->cpu : p->there.cuda->op(op_row(def));
+    *out = p->device.cuda == NULL ? &def->cpu : p->device.cuda->op(op_row(def));
     if (*out == NULL)
         return err_set(err, ERR_UNSUPPORTED, "%s '%s' cannot be computed on a GPU by this version: train "
                                              "with --devices cpu", def->name, node);
@@ -26,31 +26,31 @@ static size_t round_up(size_t bytes)
 
 /* ---- constants ---- */
 
-bool plan_there_constant(struct plan *p, uint32_t value)
+bool plan_device_add_constant(struct plan *p, uint32_t value)
 {
     struct plan_value *v = &p->values.at[value];
-    struct plan_there *there = &p->there;
+    struct plan_device *device = &p->device;
 
     if (v->constant_at > 0)
         return true;
-    if (there->constants_bytes == 0)
-        there->constants_bytes = ALIGN; /* where the 1 is */
-    v->constant_at = there->constants_bytes;
-    there->constants_bytes += round_up(tensor_bytes(&v->tensor));
-    return VEC_PUSH(there->constant_values, value);
+    if (device->constants_bytes == 0)
+        device->constants_bytes = ALIGN; /* the first place holds the number 1 */
+    v->constant_at = device->constants_bytes;
+    device->constants_bytes += round_up(tensor_bytes(&v->tensor));
+    return VEC_PUSH(device->constant_values, value);
 }
 
 static int upload(struct plan *p, struct cuda_stream *s, struct err *err)
 {
-    const struct cuda_api *cuda = p->there.cuda;
+    const struct cuda_api *cuda = p->device.cuda;
     static const float one = 1;
-    int rc = cuda->copy(p->there.constants, &one, sizeof(one), s, err);
+    int rc = cuda->copy(p->device.constants, &one, sizeof(one), s, err);
 
-    for (size_t i = 0; rc == 0 && i < p->there.constant_values.n; i++) {
-        const struct plan_value *v = &p->values.at[p->there.constant_values.at[i]];
+    for (size_t i = 0; rc == 0 && i < p->device.constant_values.n; i++) {
+        const struct plan_value *v = &p->values.at[p->device.constant_values.at[i]];
 
         if (tensor_bytes(&v->tensor) > 0)
-            rc = cuda->copy((char *)p->there.constants + v->constant_at, v->tensor.data,
+            rc = cuda->copy((char *)p->device.constants + v->constant_at, v->tensor.data,
                             tensor_bytes(&v->tensor), s, err);
     }
     return rc < 0 ? rc : device_wait(cuda, s, NULL, NULL, err);
@@ -58,7 +58,8 @@ static int upload(struct plan *p, struct cuda_stream *s, struct err *err)
 
 /* ---- results ---- */
 
-/* Loss and metrics of one forward: number `i` of them, GRAPH_NONE: there is none. false: no more. */
+/* Enumerates loss and metrics: *value receives number i, GRAPH_NONE if absent. Returns false after
+ * the last. */
 static bool result_at(const struct plan *p, uint32_t i, uint32_t *value)
 {
     if (i < 2)
@@ -70,7 +71,7 @@ static bool result_at(const struct plan *p, uint32_t i, uint32_t *value)
     return true;
 }
 
-/* Where the numbers of a value lie; all bytes, if it is none of the results. */
+/* Offset of a result in the pinned memory; the total size for a value that is not a result. */
 static size_t result_offset(const struct plan *p, uint32_t wanted)
 {
     size_t at = 0;
@@ -81,7 +82,7 @@ static size_t result_offset(const struct plan *p, uint32_t wanted)
     return at;
 }
 
-int plan_there_results(struct plan *p, const struct op_run *run, struct err *err)
+int plan_device_copy_results(struct plan *p, const struct op_run *run, struct err *err)
 {
     uint32_t value;
     int rc = 0;
@@ -92,21 +93,21 @@ int plan_there_results(struct plan *p, const struct op_run *run, struct err *err
         if (value == GRAPH_NONE)
             continue;
         t = p->values.at[value].fwd;
-        rc = p->there.cuda->copy((char *)p->there.results + result_offset(p, value), t->data,
-                                 tensor_bytes(t), run->queue, err);
+        rc = p->device.cuda->copy((char *)p->device.results + result_offset(p, value), t->data,
+                                  tensor_bytes(t), run->queue, err);
     }
     return rc;
 }
 
-const void *plan_there_result(const struct plan *p, uint32_t value)
+const void *plan_device_result(const struct plan *p, uint32_t value)
 {
-    return (const char *)p->there.results + result_offset(p, value);
+    return (const char *)p->device.results + result_offset(p, value);
 }
 
-int plan_there_look(const struct plan *p, const struct op_run *run, const struct tensor *t,
-                    struct arena *mem, struct tensor *out, struct err *err)
+int plan_device_read(const struct plan *p, const struct op_run *run, const struct tensor *t,
+                     struct arena *mem, struct tensor *out, struct err *err)
 {
-    const struct cuda_api *cuda = p->there.cuda;
+    const struct cuda_api *cuda = p->device.cuda;
     size_t bytes = tensor_bytes(t);
     int rc;
 
@@ -120,19 +121,19 @@ int plan_there_look(const struct plan *p, const struct op_run *run, const struct
     return rc < 0 ? rc : device_wait(cuda, run->queue, NULL, run->cancel, err);
 }
 
-/* ---- the whole ---- */
+/* ---- open and close ---- */
 
-int plan_there_open(struct plan *p, struct err *err)
+int plan_device_open(struct plan *p, struct err *err)
 {
-    const struct cuda_api *cuda = p->there.cuda;
+    const struct cuda_api *cuda = p->device.cuda;
     struct cuda_stream *s;
     int rc;
 
-    if (p->there.constants_bytes == 0)
-        p->there.constants_bytes = ALIGN;
-    rc = cuda->alloc(&p->there.constants, p->there.constants_bytes, err);
+    if (p->device.constants_bytes == 0)
+        p->device.constants_bytes = ALIGN;
+    rc = cuda->alloc(&p->device.constants, p->device.constants_bytes, err);
     if (rc == 0)
-        rc = cuda->pin(&p->there.results, result_offset(p, GRAPH_NONE) + ALIGN, err);
+        rc = cuda->pin(&p->device.results, result_offset(p, GRAPH_NONE) + ALIGN, err);
     if (rc == 0)
         rc = cuda->stream_open(CUDA_SOME_TIME, &s, err);
     if (rc < 0)
@@ -142,11 +143,11 @@ int plan_there_open(struct plan *p, struct err *err)
     return rc;
 }
 
-void plan_there_close(struct plan *p)
+void plan_device_close(struct plan *p)
 {
-    if (p->there.cuda == NULL)
+    if (p->device.cuda == NULL)
         return;
-    p->there.cuda->free(p->there.constants);
-    p->there.cuda->unpin(p->there.results);
-    VEC_FINI(p->there.constant_values);
+    p->device.cuda->free(p->device.constants);
+    p->device.cuda->unpin(p->device.results);
+    VEC_FINI(p->device.constant_values);
 }

@@ -1,10 +1,10 @@
-/* plan_hunt.c - running a plan with an eye on every number: where did the first one come from that is
- * NaN or infinite?
+/* plan_nonfinite.c - non-finite tracing: executes a plan and finds the first call that produces a
+ * NaN or an infinity.
  *
- * Each call is looked at before (what it reads) and behind (what it wrote). It is the origin if it
- * wrote a NaN though it read none, or an infinity though all it read was finite. So infinities that
- * belong to a model, constants of an attention mask and what is selected from them, are passed
- * over; a softmax that makes NaN of a row of nothing else is not. */
+ * The tensors of each call are checked before it (those it reads) and after it (those it wrote). A
+ * call is the origin if it wrote a NaN without inputs one, or an infinity although all it read was
+ * finite. Intended infinities, such as constants of an attention mask and values selected from
+ * them, are therefore ignored; a softmax that computes NaN from a row of infinities is reported. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,11 +13,12 @@
 #include "graph/plan_priv.h"
 #include "tensor/packed.h"
 
-struct sight { /* of a tensor's numbers */
-    size_t n, bad, first; /* all; NaN or infinite; the first of those */
+struct number_stats { /* statistics about the numbers of a tensor */
+    size_t n, bad, first; /* number of elements; of non-finite ones; index of the first non-finite
+                             one */
     bool nan, inf;
-    double low, high;     /* of the finite ones; low > high: there are none */
-    double value;         /* of the first bad one */
+    double low, high;     /* range of the finite ones; low > high: there are none */
+    double value;         /* the first non-finite number */
 };
 
 static double wide_half(uint16_t h)
@@ -58,22 +59,22 @@ static bool has_numbers(const struct tensor *t)
             t->dtype == TENSOR_BF16);
 }
 
-struct hunt { /* what looking takes */
+struct trace { /* context of a check */
     struct plan *p;
     const struct op_run *run;
     struct err *err;
-    int rc; /* a GPU failed meanwhile: then nothing is seen any more */
+    int rc; /* error of a GPU; later checks are skipped */
 };
 
-static struct sight look(struct hunt *h, const struct tensor *there)
+static struct number_stats examine(struct trace *h, const struct tensor *original)
 {
-    struct sight s = { .low = INFINITY, .high = -INFINITY };
+    struct number_stats s = { .low = INFINITY, .high = -INFINITY };
     struct arena mem = { 0 };
-    struct tensor here, *t = &here;
+    struct tensor local, *t = &local;
 
-    if (!has_numbers(there) || h->rc < 0)
+    if (!has_numbers(original) || h->rc < 0)
         return s;
-    h->rc = plan_there_look(h->p, h->run, there, &mem, t, h->err);
+    h->rc = plan_device_read(h->p, h->run, original, &mem, t, h->err);
     if (h->rc < 0) {
         arena_fini(&mem);
         return s;
@@ -98,9 +99,9 @@ static struct sight look(struct hunt *h, const struct tensor *there)
     return s;
 }
 
-/* ---- the sentence ---- */
+/* ---- the message ---- */
 
-static const char *print_bad(const struct sight *s)
+static const char *print_bad(const struct number_stats *s)
 {
     return isnan(s->value) ? "nan" : s->value > 0 ? "inf" : "-inf";
 }
@@ -115,9 +116,9 @@ static void __attribute__((format(printf, 2, 3))) add(struct plan_culprit *c, co
     va_end(ap);
 }
 
-/* "'y' float32 [8, 10] holds -inf, 1 of 80 numbers" */
+/* Appends "'y' float32 [8, 10] holds -inf, 1 of 80 numbers". */
 static void add_bad(struct plan_culprit *c, const char *name, const struct tensor *t,
-                    const struct sight *s)
+                    const struct number_stats *s)
 {
     char shape[96];
 
@@ -126,17 +127,19 @@ static void add_bad(struct plan_culprit *c, const char *name, const struct tenso
 }
 
 static void add_read(struct plan_culprit *c, const char *what, const char *name,
-                     const struct sight *s, bool first)
+                     const struct number_stats *s, bool first)
 {
     add(c, "%s%s'%s' ", first ? "; it read " : ", ", what, name);
     if (s->low > s->high)
         add(c, "without a finite number");
     else
-        add(c, "from %g to %g%s", s->low, s->high, s->bad > 0 ? " beside what is infinite" : "");
+        add(c, "from %g to %g%s", s->low, s->high, s->bad > 0 ? " besides infinities" : "");
 }
 
-/* Of the batch; samples are the outermost, in every layout. */
-static uint32_t sample_of(const struct plan *p, const struct plan_value *v, const struct sight *s)
+/* Index in the batch; samples are the outermost axis in every layout. UINT32_MAX: not specific to a
+ * sample. */
+static uint32_t sample_of(const struct plan *p, const struct plan_value *v,
+                          const struct number_stats *s)
 {
     if (!v->by_sample || p->batch == 0 || s->n % p->batch != 0)
         return UINT32_MAX;
@@ -145,23 +148,23 @@ static uint32_t sample_of(const struct plan *p, const struct plan_value *v, cons
 
 /* ---- before the first call ---- */
 
-int plan_hunt_begin(struct plan *p, const struct op_run *run, struct err *err)
+int plan_trace_begin(struct plan *p, const struct op_run *run, struct err *err)
 {
     static const struct { enum plan_value_kind kind; const char *role; } roles[] = {
         { PLAN_FEED, "the batch: input" }, { PLAN_PARAM, "the weights: parameter" },
     };
-    struct plan_culprit *c = p->culprit;
-    struct hunt h = { p, run, err, 0 };
+    struct plan_culprit *c = p->nonfinite;
+    struct trace h = { p, run, err, 0 };
 
     *c = (struct plan_culprit){ .sample = UINT32_MAX };
     for (size_t r = 0; r < sizeof(roles) / sizeof(roles[0]); r++)
         for (size_t i = 0; i < p->values.n && !c->found; i++) {
             const struct plan_value *v = &p->values.at[i];
-            struct sight s;
+            struct number_stats s;
 
             if (v->kind != roles[r].kind)
                 continue;
-            s = look(&h, v->fwd);
+            s = examine(&h, v->fwd);
             if (s.bad == 0)
                 continue;
             c->found = true;
@@ -176,22 +179,22 @@ int plan_hunt_begin(struct plan *p, const struct op_run *run, struct err *err)
 
 /* ---- a call ---- */
 
-enum { MAX_READ = 24 /* tensors of a call that are looked at; an infinity in one behind is not seen */ };
+enum { MAX_READ = 24 /* tensors checked per call; an infinity in a later one is not detected */ };
 
-struct reading {
-    struct sight seen[MAX_READ];
+struct inputs {
+    struct number_stats seen[MAX_READ];
     const char *what[MAX_READ], *name[MAX_READ];
     uint32_t n;
     bool nan, bad;
 };
 
-static void read_all(struct hunt *h, struct reading *r, const char *what, const uint32_t *values,
-                     const struct tensor *const *t, uint32_t n)
+static void examine_inputs(struct trace *h, struct inputs *r, const char *what,
+                           const uint32_t *values, const struct tensor *const *t, uint32_t n)
 {
     for (uint32_t i = 0; t != NULL && i < n && r->n < MAX_READ; i++) {
         if (values[i] == GRAPH_NONE || !has_numbers(t[i]))
             continue;
-        r->seen[r->n] = look(h, t[i]);
+        r->seen[r->n] = examine(h, t[i]);
         r->what[r->n] = what;
         r->name[r->n] = h->p->values.at[values[i]].name;
         r->nan = r->nan || r->seen[r->n].nan;
@@ -200,7 +203,7 @@ static void read_all(struct hunt *h, struct reading *r, const char *what, const 
     }
 }
 
-/* A sum of gradients is a call of Add, with two inputs that are no values of the node. */
+/* A sum of gradients is a call of Add whose two inputs are not values of the node. */
 static bool is_sum(const struct plan_call *call, bool backward)
 {
     return backward && call->call.din == NULL;
@@ -213,22 +216,22 @@ static bool is_statistic(const struct plan *p, uint32_t value)
     return v->kind == PLAN_PARAM && p->g->params[v->index].kind == GRAPH_STATISTIC;
 }
 
-static void judge(struct hunt *h, const struct plan_call *call, bool backward,
-                  const struct reading *r, const char *what, const uint32_t *values,
-                  const struct tensor *const *t, uint32_t n)
+static void check_written(struct trace *h, const struct plan_call *call, bool backward,
+                          const struct inputs *r, const char *what, const uint32_t *values,
+                          const struct tensor *const *t, uint32_t n)
 {
     struct plan *p = h->p;
     const struct plan_node *node = &p->nodes.at[call->node];
-    struct plan_culprit *c = p->culprit;
-    /* Rows of a table lie elsewhere: what its own gradient holds then is left over. */
+    struct plan_culprit *c = p->nonfinite;
+    /* With packed rows the gradients are elsewhere; the dense gradient contains stale data. */
     bool is_packed = backward && call->call.rows != NULL && call->call.rows->marks != NULL;
 
     for (uint32_t i = 0; t != NULL && i < n && !c->found; i++) {
-        struct sight s;
+        struct number_stats s;
 
         if ((i == 0 && is_packed) || (values != NULL && values[i] == GRAPH_NONE))
             continue;
-        s = look(h, t[i]);
+        s = examine(h, t[i]);
         if (!(s.nan && !r->nan) && !(s.inf && !r->bad))
             continue;
         c->found = true;
@@ -242,45 +245,45 @@ static void judge(struct hunt *h, const struct plan_call *call, bool backward,
     }
 }
 
-int plan_hunt_call(struct plan *p, const struct plan_call *call, bool backward, struct err *err)
+int plan_trace_call(struct plan *p, const struct plan_call *call, bool backward, struct err *err)
 {
     const struct plan_node *n = &p->nodes.at[call->node];
     const struct op_call *o = &call->call;
-    struct reading r = { .n = 0 };
-    struct hunt h = { p, o->run, err, 0 };
+    struct inputs r = { .n = 0 };
+    struct trace h = { p, o->run, err, 0 };
     int rc;
 
-    if (p->culprit->found)
+    if (p->nonfinite->found)
         return call->kernel(o, err);
     if (is_sum(call, backward)) {
-        const struct sight a = look(&h, o->in[0]), b = look(&h, o->in[1]);
+        const struct number_stats a = examine(&h, o->in[0]), b = examine(&h, o->in[1]);
 
         r.nan = a.nan || b.nan;
         r.bad = a.bad + b.bad > 0;
     } else {
-        read_all(&h, &r, "", n->in, o->in, o->n_in);
+        examine_inputs(&h, &r, "", n->in, o->in, o->n_in);
         if (backward) {
-            read_all(&h, &r, "", n->out, o->out, o->n_out);
-            read_all(&h, &r, "the gradient of ", n->out, o->dout, o->n_out);
+            examine_inputs(&h, &r, "", n->out, o->out, o->n_out);
+            examine_inputs(&h, &r, "the gradient of ", n->out, o->dout, o->n_out);
         }
     }
     rc = h.rc < 0 ? h.rc : call->kernel(o, err);
     if (rc < 0)
         return rc;
     if (is_sum(call, backward))
-        judge(&h, call, true, &r, "the gradient", NULL, o->out, 1);
+        check_written(&h, call, true, &r, "the gradient", NULL, o->out, 1);
     else if (backward)
-        judge(&h, call, true, &r, "the gradient of", n->in, o->din, o->n_in);
+        check_written(&h, call, true, &r, "the gradient of", n->in, o->din, o->n_in);
     else
-        judge(&h, call, false, &r, "output", n->out, o->out, o->n_out);
+        check_written(&h, call, false, &r, "output", n->out, o->out, o->n_out);
     return h.rc;
 }
 
-void plan_hunt_tables(struct plan *p)
+void plan_trace_tables(struct plan *p)
 {
-    struct plan_culprit *c = p->culprit;
+    struct plan_culprit *c = p->nonfinite;
     const struct packed *rows = p->packed;
-    struct hunt h = { p, NULL, NULL, 0 }; /* tables are packed on CPUs alone */
+    struct trace h = { p, NULL, NULL, 0 }; /* tables are packed on CPUs only */
 
     for (uint32_t i = 0; i < rows->n_tables && !c->found; i++) {
         size_t n = rows->first[i + 1] - rows->first[i];
@@ -288,7 +291,7 @@ void plan_hunt_tables(struct plan *p)
                                  .shape = shape_of(2, (int64_t)(n / rows->tables[i].width),
                                                    (int64_t)rows->tables[i].width),
                                  .data = p->rows[i].values };
-        struct sight s = look(&h, &values);
+        struct number_stats s = examine(&h, &values);
 
         if (s.bad == 0)
             continue;
@@ -300,5 +303,5 @@ void plan_hunt_tables(struct plan *p)
 
 void plan_hunt(struct plan *p, struct plan_culprit *c)
 {
-    p->culprit = c;
+    p->nonfinite = c;
 }
