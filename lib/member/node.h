@@ -142,7 +142,7 @@ enum member_kind {
     MEMBER_MSG_READY, /* generation: of its last view, 0: none; held: training is at rest; storage_failures */
     MEMBER_MSG_BEAT,  /* both ways. generation (0: in no view), progress */
     MEMBER_MSG_TROUBLE, /* generation, rank: the task that the communicator lost, or NOBODY; ranks: those whose data path
-                           the sender found dead; text */
+                           the sender found dead; text. is_leader_silent: the sender hears the leader no more, and leaves */
     MEMBER_MSG_REACHED, /* round; ranks: those of the REACH whose data path is dead */
     MEMBER_MSG_COMPLETE, /* generation, held: all steps are done here */
     MEMBER_MSG_LEAVE, /* code: 143 asked to stop, 138 or 2 failed; is_all: the job ends everywhere; text */
@@ -177,6 +177,7 @@ struct member_msg { /* fields beside the kind's are 0 and not sent; pointers unt
     uint64_t round; /* of REACH and REACHED: numbers the tests */
     uint32_t storage_failures; /* of the sender, as in its seat */
     bool is_staying; /* REDIRECT: the leader stays a member */
+    bool is_leader_silent; /* TROUBLE */
     uint32_t n_devices;
     const struct member_ident *ident;
     struct member_progress progress;

@@ -164,6 +164,11 @@ void node_follow_tick(struct member_node *n, uint64_t now_ms)
     if (n->out != MEMBER_NOBODY && now_ms - n->out_heard_ms > n->silent_ms) {
         const char *why = node_print(n, "silent for %.1f s", (double)(now_ms - n->out_heard_ms) / 1e3);
 
+        node_tell(n, &(struct member_msg){ .kind = MEMBER_MSG_TROUBLE,
+                                           .generation = n->view.generation,
+                                           .rank = n->out,
+                                           .is_leader_silent = true,
+                                           .text = why });
         node_do(n, MEMBER_HANG_UP);
         n->peers[n->out].is_silent = true;
         lose_leader(n, why, now_ms);

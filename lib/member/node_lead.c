@@ -180,14 +180,17 @@ static void unseat(struct member_node *n, uint32_t rank)
     p->is_seated = p->is_ready = p->is_complete = p->is_leaving = false;
 }
 
-/* Is it this leader that was away, and not the task that it misses? It was stopped, or hears nobody. NULL: it is not. */
-static const char *own_fault(struct member_node *n, uint64_t now_ms)
+/* Why this leader itself, and not the task that it lost, was away: the task did not hear it, it was stopped, or it hears
+ * no task. NULL: it was not. */
+static const char *own_fault(struct member_node *n, uint32_t lost, uint64_t now_ms)
 {
     uint64_t gap_ms = now_ms > n->ticked_ms ? now_ms - n->ticked_ms : 0, quiet_ms = UINT64_MAX;
     uint32_t others = 0, quiet = 0;
 
     if (gap_ms < n->gap_ms && now_ms - n->ticked_ms < n->silent_ms && now_ms < n->gap_until)
         gap_ms = n->gap_ms;
+    if (n->peers[lost].has_missed_us)
+        return node_print(n, "%s was not heard by %s", node_name(n, n->self), node_name(n, lost));
     if (gap_ms > n->silent_ms)
         return node_print(n, "%s did not run for %.1f s", node_name(n, n->self), (double)gap_ms / 1e3);
     for (uint32_t i = 0; i < n->view.n; i++) {
@@ -207,7 +210,7 @@ static const char *own_fault(struct member_node *n, uint64_t now_ms)
 
 void node_lose(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms)
 {
-    const char *own = own_fault(n, now_ms);
+    const char *own = own_fault(n, rank, now_ms);
     const char *text = own != NULL ? node_print(n, "%s: it lost %s: %s", own, node_name(n, rank), why)
                                    : node_print(n, "%s was lost: %s", node_doing(n, rank, now_ms), why);
 
@@ -342,6 +345,7 @@ static void hear_join(struct member_node *n, uint32_t rank, const struct member_
     p->is_joined = true;
     p->is_ready = p->is_complete = p->is_leaving = p->has_left = p->is_dead = p->is_silent = p->is_attaching = false;
     p->is_seated = p->is_seated && m->is_attaching;
+    p->has_missed_us = false;
     if (p->incarnation != m->incarnation)
         node_reset_reach(n, rank);
     p->incarnation = m->incarnation;
@@ -402,7 +406,9 @@ static void hear_trouble(struct member_node *n, uint32_t rank, const struct memb
 {
     struct member_loss loss = { .peer = m->rank < n->world ? m->rank : MEMBER_NOBODY };
 
-    if (n->phase == NODE_GATHERING || !n->peers[rank].is_seated || m->generation != n->view.generation)
+    n->peers[rank].has_missed_us |= m->is_leader_silent;
+    if (n->phase == NODE_GATHERING || !n->peers[rank].is_seated || m->generation != n->view.generation ||
+        m->is_leader_silent)
         return;
     for (uint32_t i = 0; i < m->n_ranks && i < MEMBER_REACH_MAX; i++)
         if (m->ranks[i] < n->world)

@@ -60,6 +60,7 @@ struct peer {
     bool is_probed;   /* a question is out: not two, since what is found is as old as its question */
     bool is_attaching;
     bool is_mismatched; /* its last JOIN had another identity */
+    bool has_missed_us; /* it left because this leader was silent */
     uint32_t storage_failures; /* as its last READY, or the view, said */
     uint64_t asked;   /* event of our last call or probe: its outcome is newer than what was known then */
     uint64_t incarnation; /* last seen; 0: never */

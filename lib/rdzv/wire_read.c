@@ -252,6 +252,7 @@ static int read_trouble(const struct reader *r, void *body, struct member_msg *o
     int rc = read_somebody(r->c, "peer", m->peer, &out->rank, r->err);
 
     out->generation = m->generation;
+    out->is_leader_silent = m->leader_is_silent;
     if (rc == 0)
         rc = read_ranks(r, "dead_paths", m->dead_paths, m->n_dead_paths, out);
     if (rc == 0)

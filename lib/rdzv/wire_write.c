@@ -119,6 +119,7 @@ static void *write_trouble(const struct writer *w, const struct member_msg *m)
     t->peer = task(w->a, w->c, m->rank);
     t->reason = sentence(w, m->text);
     t->n_dead_paths = tasks(w, m, &t->dead_paths);
+    t->leader_is_silent = m->is_leader_silent;
     return t;
 }
 

@@ -34,7 +34,7 @@ SENTENCES = (
     ("lost", re.compile(r"^\w+ \d+ \([^)]*\) says: (?P<who>)")),
     ("lost", re.compile(r"^(?P<who>\w+ \d+) \([^)]*\).* (was lost: |leads the group and was lost: |does not move|"
                         r"left the group and came back|cannot be reached over the data path|did not run for |"
-                        r"hears from no other task|failed: )")),
+                        r"was not heard by |hears from no other task|failed: )")),
     ("lost", re.compile(r"^(?P<who>\w+ \d+) \([^)]*\) was asked to ")),
     ("lost", re.compile(r"^no task moves(?P<who>)")),
     ("lost", re.compile(r"^the data path .*?(?P<who>(chief|worker) \d+)\b")),

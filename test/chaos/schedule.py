@@ -71,9 +71,11 @@ class Event:
         """{witness: the tasks that it may blame}. A task that is cut off is no witness: it cannot know whether it or the
         others are; one that was suspended knows that."""
         everyone = range(n)
+        if self.kind == "split 2|2":  # each half blames the other, and the next view tells all tasks the blame of its leader
+            return {w: set(everyone) for w in everyone}
         if self.sides:
             return {w: {t for t in everyone if self.sides[t] != self.sides[w]} for w in everyone
-                    if sum(self.sides[t] == self.sides[w] for t in everyone) > 1 or self.kind == "split 2|2"}
+                    if sum(self.sides[t] == self.sides[w] for t in everyone) > 1}
         if self.drop and self.drop.peer is not None or self.kind in ("stop", "stop leader"):
             return {w: set(self.tasks) for w in everyone}
         if DECK_OF[self.kind] == "stranger" or self.kind in ("blocked stderr", "full disk"):

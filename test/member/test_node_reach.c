@@ -256,6 +256,26 @@ static void leader_that_hears_nobody_blames_itself(void **state)
     sim_free(s);
 }
 
+/* The followers give the leader up while its cable is out; it learns that when the cable is in again. */
+static void leader_that_its_followers_did_not_hear_blames_itself(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct sim *s = CLUSTER(.seed = seed);
+
+        sim_forget(s);
+        sim_cut(s, 0, SIM_ALL, SIM_CONTROL); /* what the others say still arrives */
+        sim_advance(s, 1150 + 5 * seed);
+        sim_heal(s);
+        sim_advance(s, 500);
+        HOLDS(s, strstr(sim_story(s), "worker 0  > TROUBLE: worker 1 ") == NULL);
+        HOLDS(s, strstr(sim_story(s), "worker 0  > TROUBLE: worker 2 ") == NULL);
+        HOLDS(s, strstr(sim_story(s), "worker 0  > TROUBLE: worker 3 ") == NULL);
+        HOLDS(s, sim_until_together(s, 4, 20000));
+        sim_free(s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -271,6 +291,7 @@ int main(void)
         cmocka_unit_test(status_tells_of_a_quarantine_while_it_lasts_only),
         cmocka_unit_test(leader_that_was_stopped_blames_itself),
         cmocka_unit_test(leader_that_hears_nobody_blames_itself),
+        cmocka_unit_test(leader_that_its_followers_did_not_hear_blames_itself),
     };
 
     return cmocka_run_group_tests_name("member/node_reach", tests, NULL, NULL);

@@ -45,7 +45,7 @@ static void assert_same(const struct member_msg *a, const struct member_msg *b)
     assert_true(a->progress.phase_ms == b->progress.phase_ms);
     assert_true(a->progress.limit_ms == b->progress.limit_ms);
     assert_string_equal(a->progress.phase, b->progress.phase);
-    assert_true(a->round == b->round);
+    assert_true(a->round == b->round && a->is_leader_silent == b->is_leader_silent);
     assert_int_equal(a->n_ranks, b->n_ranks);
     for (uint32_t i = 0; i < a->n_ranks; i++)
         assert_int_equal(a->ranks[i], b->ranks[i]);
@@ -100,6 +100,7 @@ static void what_a_member_says_survives(void **state)
         { .kind = MEMBER_MSG_TROUBLE,
           .generation = 7,
           .rank = MEMBER_NOBODY,
+          .is_leader_silent = true,
           .text = "",
           .progress.phase = "" },
         { .kind = MEMBER_MSG_COMPLETE,
