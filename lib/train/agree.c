@@ -5,6 +5,7 @@
  * evaluation is still owed for the step that is held, and whether anyone asks for a pause. */
 #include "train/train_priv.h"
 #include "base/cancel.h"
+#include "base/fault.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +30,7 @@ int agree_connect(struct train *t, struct err *err)
     };
     struct comm *comm;
     struct train_event e = { .kind = TRAIN_NOTE };
-    int rc = train_fault("train.connect", err);
+    int rc = fault_error("train.connect", err);
 
     if (rc < 0 || (g->n_members == 1 && t->opts->n_devices == 1))
         return rc; /* nobody to reduce with */
@@ -141,7 +142,7 @@ int agree_on_state(struct replica *r, uint64_t *step, struct err *err)
     int rc;
 
     progress_enter(r, PHASE_AGREE);
-    rc = train_fault("train.agree", err);
+    rc = fault_error("train.agree", err);
     if (rc < 0)
         return rc;
     if (r->local == 0)

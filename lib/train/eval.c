@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "op/op.h"
 
 enum { SUM_LOSS, SUM_WEIGHT, SUM_METRICS }; /* the metrics' sums one after the other */
@@ -28,7 +29,7 @@ static int lane_sums(struct replica *r, uint64_t step, uint32_t lane, double *su
     rc = step_feed(r, r->eval_plan, r->side_reader, err);
     progress_enter(r, PHASE_EVALUATE);
     if (rc == 0)
-        rc = train_fault("train.evaluate", err);
+        rc = fault_error("train.evaluate", err);
     if (rc == 0)
         rc = r->gpu != NULL ? gpu_run(r, r->eval_plan, &run, false, err) : plan_forward(r->eval_plan, &run, err);
     if (rc < 0)
@@ -180,7 +181,7 @@ int eval_run(struct replica *r, uint64_t step, struct err *err)
     rc = all_sums(r, err);
     progress_enter(r, PHASE_EVALUATION_SUMS);
     if (rc == 0)
-        rc = train_fault("train.evaluated", err);
+        rc = fault_error("train.evaluated", err);
     if (rc == 0 && t->comm != NULL)
         rc = comm_all_reduce(t->comm, r->local, r->sums[0], t->eval_words, TENSOR_F64, COMM_SUM,
                              err);

@@ -111,11 +111,6 @@ int generation_gate(struct replica *r, struct err *err)
     return 0;
 }
 
-int train_fault(const char *point, struct err *err)
-{
-    return fault_hit(point) ? err_set(err, ERR_DEVICE, "fault point %s", point) : 0;
-}
-
 /* ---- starting ---- */
 
 static char *copy(const char *s)
@@ -247,7 +242,7 @@ static int start_threads(struct train *t, struct err *err)
 {
     for (uint32_t i = 0; i < t->opts->n_devices; i++) {
         struct replica *r = &t->replicas[i];
-        int rc = train_fault("train.thread", err);
+        int rc = fault_error("train.thread", err);
 
         if (rc == 0) {
             progress_start(r);

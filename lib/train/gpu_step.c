@@ -280,7 +280,7 @@ static int run_lane(struct replica *r, const struct op_run *run, uint32_t i, uin
     progress_enter(r, PHASE_LANE);
     rc = gpu_wait(r, s->taken, err); /* the lane before in this slot: its `run` is ours again */
     if (rc == 0 && i + 1 == r->n_lanes && g->comm != NULL)
-        rc = train_fault("train.bucket", err); /* those that its calls sum up */
+        rc = fault_error("train.bucket", err); /* those that its calls sum up */
     if (rc == 0)
         rc = give_run(r, s, run, err);
     if (rc == 0)
@@ -465,7 +465,7 @@ int gpu_reduce(struct replica *r, struct err *err)
     if (rc == 0)
         rc = send_control(r, err);
     if (rc == 0 && g->comm != NULL)
-        rc = train_fault("train.bucket", err);
+        rc = fault_error("train.bucket", err);
     if (rc == 0 && g->comm != NULL)
         rc = sum_up(r, r->reducer.added, g->grads_floats, err);
     if (rc == 0 && g->comm != NULL)

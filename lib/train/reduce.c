@@ -25,6 +25,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/text.h"
 #include "base/thread.h"
 
@@ -100,7 +101,7 @@ static int reduce_bucket(struct replica *r, uint32_t i, struct trace_row *trace,
     uint64_t before = clock_ns(), now;
     int rc;
 
-    rc = train_fault("train.bucket", err);
+    rc = fault_error("train.bucket", err);
     if (rc < 0)
         return rc;
     rc = comm_all_reduce(r->train->comm, r->local, r->grads[0] + x.begin, x.end - x.begin,

@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/fs.h"
 
 enum {
@@ -287,7 +288,7 @@ int save_load_newest(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
     struct ckpt_info *info;
-    int rc = train_fault("train.load", err);
+    int rc = fault_error("train.load", err);
 
     if (rc == 0 && o->checkpoint_directory != NULL)
         rc = ckpt_directory(o->checkpoint_directory, err); /* one that cannot be used is told now */
@@ -358,7 +359,7 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
     int rc = open_writer(t, err);
 
     if (rc == 0)
-        rc = train_fault("train.save", err);
+        rc = fault_error("train.save", err);
     if (rc == 0)
         rc = ckpt_begin(t->writer, &staging, err);
     if (rc == 0) {
@@ -535,7 +536,7 @@ int save_export(struct train *t, struct err *err)
 
         if (files[i].path == NULL)
             continue;
-        rc = train_fault("train.export", err);
+        rc = fault_error("train.export", err);
         if (rc < 0)
             return rc;
         rc = make_folder_of(files[i].path, err);

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/clones.h"
+#include "base/fault.h"
 #include "op/op.h"
 
 enum { PERMISSION_MS = 2 };
@@ -247,7 +248,7 @@ static int commit(struct replica *r, uint64_t step, const struct step_result *re
     int rc;
 
     progress_enter(r, PHASE_CHECK);
-    rc = train_fault("train.commit", err);
+    rc = fault_error("train.commit", err);
     if (rc == 0)
         health_look(r);
     if (rc == 0)
@@ -333,12 +334,12 @@ static int apply(struct replica *r, uint64_t step, const struct step_result *res
 static int make(struct replica *r, uint64_t step, struct step_result *out, bool *finite,
                 struct err *err)
 {
-    int rc = train_fault("train.forward", err);
+    int rc = fault_error("train.forward", err);
 
     if (rc == 0)
         rc = r->gpu != NULL ? gpu_lanes(r, step, err) : run_lanes(r, step, err);
     if (rc == 0)
-        rc = train_fault("train.reduce", err);
+        rc = fault_error("train.reduce", err);
     if (rc == 0)
         rc = sample_log_give(r->train->samples, r->local, err); /* before the last contribution */
     if (rc == 0)

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/text.h"
+#include "engine/trace_write.h"
 #include "op/op.h"
 #include "train/gpu.h"
 #include "train/train_priv.h"
@@ -354,7 +355,7 @@ static int open_plans(struct train *t, struct err *err)
     return rc;
 }
 
-static void on_traced(void *arg, const struct train_profile *p, const char *trouble)
+static void on_traced(void *arg, const struct trace_profile *p, const char *trouble)
 {
     struct train *t = arg;
     char text[600];
@@ -566,6 +567,11 @@ void train_close(struct train *t)
     free(t->feature_of_target);
     pthread_mutex_destroy(&t->lock);
     free(t);
+}
+
+int train_check_trace(const char *path, struct err *err)
+{
+    return trace_check(path, err);
 }
 
 void train_facts(const struct train *t, struct train_facts *out)

@@ -65,6 +65,7 @@ struct cancel;
 struct ckpt_event;
 struct ckpt_trouble;
 struct err;
+struct trace_profile;
 struct train;
 
 enum { TRAIN_MAX_METRICS = 8, TRAIN_PHASE_BYTES = 32 };
@@ -94,21 +95,6 @@ struct train_eval_report {
     uint64_t ns;
 };
 
-struct train_profile { /* where the time of the traced steps went; the parts add up to step_seconds */
-    const char *path;              /* of the trace */
-    uint64_t first_step, steps;
-    uint32_t replicas;             /* of this task; the figures are means over steps and replicas */
-    double step_seconds;
-    const struct train_profile_part {
-        const char *what;      /* an op; "sum of gradients"; or "data", "lane sums", "reduction" (waiting
-                                  for it), "check", "update", "checkpoint", and "other"; on GPUs, whose
-                                  time of a step it is there, "idle" instead: none of these was under way */
-        const char *direction; /* of an op: "forward", "backward"; else "" */
-        double seconds;        /* of a step */
-    } *parts; /* largest first */
-    uint32_t n_parts;
-};
-
 struct train_event {
     enum {
         TRAIN_PHASE,      /* text: "weights", "import", "index", "plan", "connect", "load", "transfer", "train", "evaluate",
@@ -136,7 +122,7 @@ struct train_event {
     const struct train_step_report *report;
     const struct train_eval_report *eval;
     const struct ckpt_event *ckpt;
-    const struct train_profile *profile;
+    const struct trace_profile *profile; /* engine/trace_types.h */
 };
 
 struct train_input { /* a feature that feeds a graph input */

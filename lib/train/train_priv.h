@@ -35,7 +35,7 @@
 #include "train/health.h"
 #include "train/loss_scale.h"
 #include "train/sample_log.h"
-#include "train/trace.h"
+#include "engine/trace.h"
 #include "train/train.h"
 
 /* Behind the parameters in every gradient arena: reduced with them. */
@@ -336,7 +336,6 @@ static inline bool train_canceled(const struct train *t)
     return cancel_asked(&t->cancel);
 }
 int train_check_canceled(const struct train *t, struct err *err); /* ERR_CANCELED */
-int train_fault(const char *point, struct err *err);
 
 /* agree.c */
 int agree_connect(struct train *t, struct err *err); /* for the whole process */

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/text.h"
 #include "train/transfer_chunk.h"
 
@@ -38,7 +39,7 @@ static int pack(struct transfer *x, size_t offset, size_t bytes, struct err *err
 {
     const char *state = (const char *)x->r->train->mem.state + offset;
     uint8_t head[TRANSFER_HEAD_BYTES];
-    int rc = train_fault("train.state_send", err);
+    int rc = fault_error("train.state_send", err);
 
     transfer_chunk_write(offset, &x->facts, state, bytes, head);
     memcpy(x->chunk, head, sizeof(head));
@@ -55,7 +56,7 @@ static int unpack(struct transfer *x, size_t offset, size_t bytes, struct err *e
 
     memcpy(head, x->chunk, sizeof(head));
     memcpy(state, x->chunk + sizeof(head), bytes);
-    if (train_fault("train.state_recv", NULL) < 0)
+    if (fault_error("train.state_recv", NULL) < 0)
         state[bytes - 1] ^= 1; /* a bit changes on the way */
     rc = transfer_chunk_read(head, offset, state, bytes, x->step, &x->facts, err);
     if (rc < 0)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/fault.h"
 #include "base/text.h"
 
 /* ---- opening ---- */
@@ -326,12 +327,12 @@ int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
     optim_cycle(&t->schedule, step, &h);
     memcpy(state.slots, t->mem.slots, sizeof(state.slots));
     *norm = measure(r, &h, &state);
-    first = train_fault("train.update", err);
+    first = fault_error("train.update", err);
     if (r->gpu != NULL)
         there = gpu_update(r, &h, err);
     else
         move_weights(r, &h, &state);
-    middle = train_fault("train.update_middle", err);
+    middle = fault_error("train.update_middle", err);
     if (r->local == 0) {
         if (r->gpu == NULL)
             move_statistics(t, r->grads[0]);
@@ -343,7 +344,7 @@ int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
         t->facts.step = step;
         __atomic_store_n(&t->held_step, step, __ATOMIC_RELEASE);
     }
-    last = train_fault("train.update_end", err);
+    last = fault_error("train.update_end", err);
     return there < 0 ? there : first < 0 ? first : middle < 0 ? middle : last;
 }
 

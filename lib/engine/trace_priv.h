@@ -1,11 +1,10 @@
-/* trace_priv.h - what trace.c (noting) and trace_write.c (file and sums) share. */
-#ifndef TRAIN_TRACE_PRIV_H
-#define TRAIN_TRACE_PRIV_H
+/* trace_priv.h - the object that trace.c (spans) and trace_write.c (file and sums) share. */
+#ifndef ENGINE_TRACE_PRIV_H
+#define ENGINE_TRACE_PRIV_H
 
 #include <pthread.h>
 
-#include "train/trace.h"
-#include "train/train.h"
+#include "engine/trace_types.h"
 
 struct trace {
     struct trace_opts opts;
@@ -28,10 +27,5 @@ static inline const struct trace_row *trace_main_rows(const struct trace *t)
 {
     return t->rows + (t->opts.on_gpus ? TRACE_WORK : TRACE_REPLICA) * t->opts.n_replicas;
 }
-
-/* Opens the file, makes it if need be. ERR_INPUT. */
-int trace_open_file(const char *path, int *fd, struct err *err);
-/* Writes it and tells on_done. In the trace's thread, when no row changes any more. */
-void trace_write(struct trace *t);
 
 #endif

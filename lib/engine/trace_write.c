@@ -13,7 +13,8 @@
 #include "base/fs.h"
 #include "base/reason.h"
 #include "graph/graph.h"
-#include "train/trace_priv.h"
+#include "engine/trace_priv.h"
+#include "engine/trace_write.h"
 
 enum { PIECE_BYTES = 1 << 20, N_RESTS = 7 };
 
@@ -60,7 +61,7 @@ int trace_open_file(const char *path, int *fd, struct err *err)
     return 0;
 }
 
-int train_check_trace(const char *path, struct err *err)
+int trace_check(const char *path, struct err *err)
 {
     bool was_there;
     int fd, rc;
@@ -198,27 +199,27 @@ static uint32_t whole_steps(const struct trace *t)
     return least;
 }
 
-static struct train_profile_part *part_of(struct train_profile *p,
-                                          struct train_profile_part *parts, const char *what,
+static struct trace_profile_part *part_of(struct trace_profile *p,
+                                          struct trace_profile_part *parts, const char *what,
                                           const char *direction)
 {
     for (uint32_t i = 0; i < p->n_parts; i++)
         if (strcmp(parts[i].what, what) == 0 && strcmp(parts[i].direction, direction) == 0)
             return &parts[i];
-    parts[p->n_parts] = (struct train_profile_part){ .what = what, .direction = direction };
+    parts[p->n_parts] = (struct trace_profile_part){ .what = what, .direction = direction };
     return &parts[p->n_parts++];
 }
 
 static int by_size(const void *a, const void *b)
 {
-    const struct train_profile_part *x = a, *y = b;
+    const struct trace_profile_part *x = a, *y = b;
 
     return x->seconds > y->seconds ? -1 : x->seconds < y->seconds;
 }
 
 /* Adds up; part_of_call [calls] and parts [calls + N_RESTS] are filled in. */
-static void add_up(const struct trace *t, struct train_profile *p,
-                   struct train_profile_part *parts, uint32_t *part_of_call)
+static void add_up(const struct trace *t, struct trace_profile *p,
+                   struct trace_profile_part *parts, uint32_t *part_of_call)
 {
     const struct trace_row *row = trace_main_rows(t);
     uint32_t n_calls = row->calls;
@@ -253,10 +254,10 @@ static void add_up(const struct trace *t, struct train_profile *p,
 
 static void tell_sums(const struct trace *t)
 {
-    struct train_profile p = { .path = t->opts.path, .first_step = t->first,
+    struct trace_profile p = { .path = t->opts.path, .first_step = t->first,
                                .steps = whole_steps(t), .replicas = t->opts.n_replicas };
     uint32_t n_calls = trace_main_rows(t)->calls;
-    struct train_profile_part *parts = calloc(n_calls + N_RESTS, sizeof(*parts));
+    struct trace_profile_part *parts = calloc(n_calls + N_RESTS, sizeof(*parts));
     uint32_t *part_of_call = calloc(n_calls + 1, sizeof(*part_of_call));
 
     if (p.steps == 0) {

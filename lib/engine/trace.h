@@ -12,76 +12,13 @@
  * are those of clock_ns(), so the files of tasks on one machine lie on one time line.
  *
  * Threads: a row belongs to its thread; open, end, close to one at a time. */
-#ifndef TRAIN_TRACE_H
-#define TRAIN_TRACE_H
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#ifndef ENGINE_TRACE_H
+#define ENGINE_TRACE_H
 
 #include "base/clock.h"
+#include "engine/trace_types.h"
 
 struct err;
-struct plan;
-struct trace;
-struct train_profile;
-
-enum { TRACE_MAX_SPANS = 1 << 20 }; /* of a process: 32 MiB, and about 200 MB of JSON */
-
-enum trace_what {
-    TRACE_STEP,     /* the others but the last lie inside one */
-    TRACE_DATA,     /* waiting for the lane's samples and taking them over */
-    TRACE_FORWARD,  /* holds calls */
-    TRACE_BACKWARD, /* holds calls, and lane sums where they are made meanwhile */
-    TRACE_CALL,     /* `which`: plan_call_info() */
-    TRACE_SUMS,     /* adding lanes */
-    TRACE_REDUCTION, /* waiting for the reduction; in a reducing thread's row: a piece of it */
-    TRACE_CHECK,      /* looking at the gradient, and waiting until all replicas of the task have */
-    TRACE_UPDATE,
-    TRACE_CHECKPOINT, /* handing a copy to the writer */
-    TRACE_EVALUATION,
-};
-
-enum trace_rows { /* of a replica */
-    TRACE_REPLICA, /* its thread */
-    TRACE_REDUCER, /* the one that reduces for it */
-    TRACE_WORK,    /* the streams of its GPU */
-    TRACE_FEED,
-    TRACE_SUM,
-    TRACE_ROWS,
-};
-
-struct trace_span {
-    uint64_t begin_ns, end_ns;
-    uint32_t step;  /* after the first that is traced */
-    uint32_t which; /* call, lane or piece */
-    uint32_t what;  /* enum trace_what */
-};
-
-struct trace_row {
-    struct trace *trace;
-    struct plan *plan;        /* borrowed; NULL in a row without calls */
-    uint32_t calls;           /* of it; 0 likewise */
-    struct trace_span *spans; /* [cap] */
-    size_t n, cap;
-    uint64_t *end_ns;         /* [plan_calls_count()] of the present lane */
-    uint32_t n_forward;       /* calls */
-    uint32_t step;            /* the present one, after the first */
-    char name[48];
-};
-
-struct trace_opts {
-    const char *path;         /* borrowed; a file, made or overwritten */
-    uint32_t steps;
-    struct plan *const *plans; /* [n_replicas] */
-    uint32_t n_replicas;
-    uint32_t lanes;           /* of a replica */
-    uint32_t pieces;          /* of the reduction of a step, at most */
-    bool on_gpus;
-    /* From the trace's own thread: the sums, unless no step was traced (NULL); what went wrong. */
-    void (*on_done)(void *arg, const struct train_profile *p, const char *trouble);
-    void *arg;
-};
 
 /* Errors: ERR_INPUT (a place that cannot be written, more spans than a trace holds), ERR_NOMEM. */
 int trace_open(const struct trace_opts *opts, struct trace **out, struct err *err);

@@ -1,5 +1,5 @@
 /* trace.c - what happened when, noted while it happens. */
-#include "train/trace.h"
+#include "engine/trace.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -11,7 +11,8 @@
 #include "base/err.h"
 #include "base/thread.h"
 #include "graph/graph.h"
-#include "train/trace_priv.h"
+#include "engine/trace_priv.h"
+#include "engine/trace_write.h"
 
 /* ---- opening ---- */
 
