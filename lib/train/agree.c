@@ -26,7 +26,7 @@ int agree_connect(struct train *t, struct err *err)
         .deadline_ms = g->deadline_ms + g->deadline_ms / 4,
         .on_broken = g->on_broken,
         .arg = t->opts->arg,
-        .on_wait = progress_peers,
+        .on_wait = place_peers,
     };
     struct comm *comm;
     struct train_event e = { .kind = TRAIN_NOTE };
@@ -141,7 +141,7 @@ int agree_on_state(struct replica *r, uint64_t *step, struct err *err)
     struct train *t = r->train;
     int rc;
 
-    progress_enter(r, PHASE_AGREE);
+    place_enter(&r->place, PHASE_AGREE);
     rc = fault_error("train.agree", err);
     if (rc < 0)
         return rc;

@@ -25,9 +25,9 @@ static int lane_sums(struct replica *r, uint64_t step, uint32_t lane, double *su
                           .cancel = &t->cancel };
     int rc;
 
-    progress_enter(r, PHASE_EVALUATION_DATA);
+    place_enter(&r->place, PHASE_EVALUATION_DATA);
     rc = step_feed(r, r->eval_plan, r->side_reader, err);
-    progress_enter(r, PHASE_EVALUATE);
+    place_enter(&r->place, PHASE_EVALUATE);
     if (rc == 0)
         rc = fault_error("train.evaluate", err);
     if (rc == 0)
@@ -179,7 +179,7 @@ int eval_run(struct replica *r, uint64_t step, struct err *err)
     if (r->local == 0)
         train_phase(t, "evaluate", step);
     rc = all_sums(r, err);
-    progress_enter(r, PHASE_EVALUATION_SUMS);
+    place_enter(&r->place, PHASE_EVALUATION_SUMS);
     if (rc == 0)
         rc = fault_error("train.evaluated", err);
     if (rc == 0 && t->comm != NULL)

@@ -106,7 +106,7 @@ int train_check_canceled(const struct train *t, struct err *err)
 
 int generation_gate(struct replica *r, struct err *err)
 {
-    if (!progress_meet(r, &r->train->gate))
+    if (!place_meet(&r->place, &r->train->gate))
         return err_set(err, ERR_CANCELED, "the generation ended");
     return 0;
 }
@@ -245,7 +245,8 @@ static int start_threads(struct train *t, struct err *err)
         int rc = fault_error("train.thread", err);
 
         if (rc == 0) {
-            progress_start(r);
+            place_start(&r->place, t->held_step, PLACE_WORKS);
+            place_start(&r->reducer.place, t->held_step, PLACE_WAITS_LOCAL);
             rc = thread_start(&r->thread, "trains a replica", replica_main, r, err);
             r->started = rc == 0;
         }

@@ -403,7 +403,7 @@ static int connect_gpus(struct replica *r, struct err *err)
         world += t->members[i].n_ranks;
     if (world == 1)
         return 0;
-    progress_enter(r, PHASE_NCCL);
+    place_enter(&r->place, PHASE_NCCL);
     memset(id, 0, CUDA_ID_BYTES);
     if (r->rank == 0)
         rc = g->cuda->comm_id(id, err);
@@ -413,7 +413,7 @@ static int connect_gpus(struct replica *r, struct err *err)
         rc = g->cuda->comm_open(id, r->rank, world, &t->cancel, &g->comm, err);
     memset(id, 0, CUDA_ID_BYTES); /* it is the secret of this generation's sums */
     while (rc == 0 && (rc = g->cuda->comm_state(g->comm, err)) == 0) {
-        progress_stand(&r->place, STANDS_FOR_PEERS);
+        place_wait(&r->place, PLACE_WAITS_PEERS);
         rc = train_check_canceled(t, err);
         if (rc < 0)
             gpu_tell_wait(r, begin_ns, "the other GPUs");

@@ -270,14 +270,14 @@ static int run_lane(struct replica *r, const struct op_run *run, uint32_t i, uin
     struct gpu_slot *s = &g->slot[g->next];
     int rc = 0;
 
-    progress_enter(r, PHASE_DATA);
+    place_enter(&r->place, PHASE_DATA);
     if (!s->is_full)
         rc = fetch(r, s, err);
     CHECK(rc < 0 || s->is_full); /* readers are opened up to the last step that asks */
     if (rc < 0)
         return rc;
     sample_log_batch(r->train->samples, r->local, &s->b);
-    progress_enter(r, PHASE_LANE);
+    place_enter(&r->place, PHASE_LANE);
     rc = gpu_wait(r, s->taken, err); /* the lane before in this slot: its `run` is ours again */
     if (rc == 0 && i + 1 == r->n_lanes && g->comm != NULL)
         rc = fault_error("train.bucket", err); /* those that its calls sum up */
@@ -430,7 +430,7 @@ static int look_at_sums(void *arg, struct err *err)
         w->since_ns = clock_ns();
     if (clock_ns() - w->said_ns > SAY_NS) {
         w->said_ns = clock_ns();
-        progress_stand(&r->place, STANDS_FOR_PEERS);
+        place_wait(&r->place, PLACE_WAITS_PEERS);
     }
     return gpu_check_peers(r, w->since_ns, err);
 }
@@ -481,7 +481,7 @@ int gpu_reduce(struct replica *r, struct err *err)
     if (rc < 0)
         return rc;
     rc = wait_for_sums(r, err);
-    progress_stand(&r->place, STANDS_AT_WORK);
+    place_wait(&r->place, PLACE_WORKS);
     if (rc < 0)
         return rc;
     memcpy(r->grads[0] + t->mem.params, g->back->control, n);

@@ -542,7 +542,7 @@ int health_trouble(struct replica *r, uint64_t step, const struct step_result *r
     char text[900], why[128];
     int rc;
 
-    progress_enter(r, PHASE_LOCATE);
+    place_enter(&r->place, PHASE_LOCATE);
     rc = locate_run(r, step, result, text, sizeof(text), err);
     if (rc < 0)
         return err_wrap(err, rc, "find out why loss or gradient are not finite");

@@ -118,18 +118,18 @@ static void *reducer_main(void *arg)
     struct reducer *d = &r->reducer;
 
     device_roam();
-    progress_thread(&d->place);
+    place_own(&d->place);
     pthread_mutex_lock(&d->lock);
     for (;;) {
         struct err err;
         int rc = 0;
 
-        progress_stand(&d->place, STANDS_AT_HOME);
+        place_wait(&d->place, PLACE_WAITS_LOCAL);
         while (!d->stop && d->done == d->given)
             pthread_cond_wait(&d->changed, &d->lock);
         if (d->stop)
             break;
-        progress_bucket(&d->place, d->step, d->done);
+        place_bucket(&d->place, d->step, d->done);
         pthread_mutex_unlock(&d->lock);
         if (d->rc == 0) /* only we write it, while buckets are given */
             rc = reduce_bucket(r, d->done, d->trace, &err);
@@ -250,7 +250,7 @@ int reduce_rest(struct replica *r, struct err *err)
     int rc = 0;
 
     if (d->started) {
-        progress_stand(&r->place, STANDS_AT_HOME);
+        place_wait(&r->place, PLACE_WAITS_LOCAL);
         pthread_mutex_lock(&d->lock);
         while (d->done < d->given)
             pthread_cond_wait(&d->changed, &d->lock);
@@ -258,7 +258,7 @@ int reduce_rest(struct replica *r, struct err *err)
         if (rc < 0 && err != NULL)
             *err = d->err;
         pthread_mutex_unlock(&d->lock);
-        progress_stand(&r->place, STANDS_AT_WORK);
+        place_wait(&r->place, PLACE_WORKS);
         comm_may_spin(r->train->comm, r->local, true);
     }
     if (rc == 0)

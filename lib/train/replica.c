@@ -65,10 +65,10 @@ static int between(struct replica *r, uint64_t step, bool evaluates, struct err 
 {
     int rc = 0;
 
-    progress_enter(r, PHASE_BETWEEN);
+    place_enter(&r->place, PHASE_BETWEEN);
     if (evaluates) {
         rc = eval_run(r, step, err);
-        progress_enter(r, PHASE_BETWEEN);
+        place_enter(&r->place, PHASE_BETWEEN);
     }
     return rc;
 }
@@ -130,7 +130,7 @@ static int join_group(struct train *t, struct err *err)
         t->renew_region = rc < 0;
     }
     if (rc == 0 && train_leads(t) && t->group.newest_step == 0 && t->held_step == 0) {
-        progress_enter(r, PHASE_LOAD);
+        place_enter(&r->place, PHASE_LOAD);
         rc = save_load_newest(t, err);
     }
     if (rc == 0 && !train_leads(t))
@@ -141,7 +141,7 @@ static int join_group(struct train *t, struct err *err)
     t->save_steps[0] = t->save_steps[1] = 0; /* that state may be gone; what is due stays due (save_due) */
     if (rc == 0)
         rc = train_check_canceled(t, err);
-    progress_enter(r, PHASE_CONNECT);
+    place_enter(&r->place, PHASE_CONNECT);
     return rc < 0 ? rc : agree_connect(t, err);
 }
 
@@ -162,7 +162,7 @@ static int take_up_state(struct replica *r, uint64_t *held, struct err *err)
         rc = reduce_open(r, err);
     if (rc < 0)
         return rc;
-    progress_step(r, *held);
+    place_step(&r->place, *held);
     plan_watch(r->plan, NULL, NULL);
     if (r->gpu != NULL)
         return gpu_give(r, *held, err);
@@ -201,10 +201,10 @@ static int finish(struct replica *r, struct err *err)
     struct train *t = r->train;
     int rc;
 
-    progress_enter(r, PHASE_SAVE);
+    place_enter(&r->place, PHASE_SAVE);
     rc = save_now(t, t->total_steps, t->group.deadline_ms, err);
     if (rc == 0) {
-        progress_enter(r, PHASE_EXPORT);
+        place_enter(&r->place, PHASE_EXPORT);
         rc = save_export(t, err);
     }
     t->is_unsaved = is_storage_failure(rc);
@@ -243,7 +243,7 @@ void *replica_main(void *arg)
     struct train *t = r->train;
     struct err err;
 
-    progress_thread(&r->place);
+    place_own(&r->place);
     if (generation(r, &err) < 0)
         train_fail(t, &err); /* also lets the reducer out of its call */
     reduce_close(r);
@@ -251,7 +251,7 @@ void *replica_main(void *arg)
         gpu_end(r);
     reader_close(t, &r->reader);
     r->trace = NULL;
-    progress_enter(r, PHASE_REST);
+    place_enter(&r->place, PHASE_REST);
     if (__atomic_sub_fetch(&t->running, 1, __ATOMIC_ACQ_REL) == 0)
         generation_over(t);
     return NULL;

@@ -70,9 +70,9 @@ static int feed_lane(struct replica *r, uint32_t lane, struct err *err)
     uint64_t before = clock_ns(), now;
     int rc;
 
-    progress_enter(r, PHASE_DATA);
+    place_enter(&r->place, PHASE_DATA);
     rc = step_feed(r, r->plan, r->reader, err);
-    progress_enter(r, PHASE_LANE);
+    place_enter(&r->place, PHASE_LANE);
     now = clock_ns();
     r->data_ns += now - before;
     trace_add(r->trace, TRACE_DATA, lane, before, now);
@@ -155,7 +155,7 @@ static int wait_for_permission(struct replica *r, struct err *err)
     rc = save_check_storage(r->train, err);
     if (rc < 0 || g->may_step == NULL || g->may_step(r->train->opts->arg))
         return rc;
-    progress_enter(r, PHASE_PERMISSION);
+    place_enter(&r->place, PHASE_PERMISSION);
     do {
         rc = train_check_canceled(r->train, err);
         if (rc < 0)
@@ -209,7 +209,7 @@ static int finish_reduction(struct replica *r, uint64_t step, struct step_result
 
     if (rc < 0)
         return rc;
-    progress_bucket(&r->place, step, r->reducer.n_buckets - 1);
+    place_bucket(&r->place, step, r->reducer.n_buckets - 1);
     before = clock_ns();
     if (r->local == 0)
         write_control(r, step);
@@ -232,7 +232,7 @@ static int look_back(struct replica *r, uint64_t step, struct err *err)
     if (rc < 0 || r->local != 0 || !train_leads(r->train) ||
         !health_allows(r->train, step - 1))
         return rc;
-    progress_enter(r, PHASE_COPY);
+    place_enter(&r->place, PHASE_COPY);
     before = trace_clock(r->trace);
     if (save_if_due(r->train, step - 1))
         trace_until_now(r->trace, TRACE_CHECKPOINT, 0, before);
@@ -247,7 +247,7 @@ static int commit(struct replica *r, uint64_t step, const struct step_result *re
     uint64_t before = trace_clock(r->trace);
     int rc;
 
-    progress_enter(r, PHASE_CHECK);
+    place_enter(&r->place, PHASE_CHECK);
     rc = fault_error("train.commit", err);
     if (rc == 0)
         health_look(r);
@@ -265,7 +265,7 @@ static int update(struct replica *r, uint64_t step, double *norm, struct err *er
     uint64_t before = trace_clock(r->trace);
     int rc;
 
-    progress_enter(r, PHASE_UPDATE);
+    place_enter(&r->place, PHASE_UPDATE);
     rc = update_run(r, step, norm, err);
     trace_until_now(r->trace, TRACE_UPDATE, 0, before);
     return rc;
@@ -358,7 +358,7 @@ int step_run(struct replica *r, uint64_t step, struct step_result *out, struct e
 
     r->scale = t->facts.scale.scale;
     r->trace = t->tracing ? trace_begin(t->trace, r->local, step) : NULL;
-    progress_step(r, step);
+    place_step(&r->place, step);
     reduce_begin(r, step);
     rc = make(r, step, out, &finite, err);
     if (rc == 0)

@@ -31,6 +31,7 @@
 #include "base/gate.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/weights.h"
+#include "engine/place.h"
 #include "tensor/packed.h"
 #include "train/health.h"
 #include "train/loss_scale.h"
@@ -101,49 +102,6 @@ struct memory {
     float *slots[OPTIM_MAX_SLOTS]; /* NULL: the optimizer does not use this one */
     float *average;            /* a parameter arena: averages of the trained, copies of the statistics; or NULL */
     struct agreement *agreement;
-};
-
-enum phase {
-    PHASE_REST,
-    PHASE_START,      /* another replica connects */
-    PHASE_LOAD,
-    PHASE_CONNECT,
-    PHASE_NCCL,
-    PHASE_AGREE,
-    PHASE_TRANSFER,
-    PHASE_BETWEEN,    /* two steps: whoever listens to events */
-    PHASE_BEGIN,
-    PHASE_DATA,
-    PHASE_LANE,
-    PHASE_PERMISSION,
-    PHASE_REDUCE,
-    PHASE_COPY,
-    PHASE_CHECK,
-    PHASE_LOCATE,
-    PHASE_UPDATE,
-    PHASE_EVALUATION_DATA,
-    PHASE_EVALUATE,
-    PHASE_EVALUATION_SUMS,
-    PHASE_SAVE,
-    PHASE_EXPORT,
-    N_PHASES,
-};
-
-enum standing {
-    STANDS_AT_WORK,
-    STANDS_FOR_PEERS, /* waits inside a call of comm, and says so again and again */
-    STANDS_AT_HOME,   /* waits for another thread of this task: that one counts */
-};
-
-/* Of one thread, a replica's or a reducer's: written by it, read by any: all atomic. */
-struct place {
-    uint64_t version; /* odd: being written */
-    uint64_t step, since_ns;
-    uint64_t sign_ns;   /* when it said last that it stands there */
-    uint64_t worked_ns; /* the longest it was at work in this phase, before what it does now */
-    uint32_t phase, bucket, standing;
-    uint64_t longest_ns[N_PHASES]; /* of this generation, fading */
-    uint32_t seen[N_PHASES];       /* in this generation */
 };
 
 /* Reduces for a replica while that computes. */
@@ -345,18 +303,6 @@ int agree_on_state(struct replica *r, uint64_t *step, struct err *err);
 /* transfer.c */
 /* All replicas of all tasks, if any task is behind `step`. */
 int transfer_state(struct replica *r, uint64_t step, struct err *err);
-
-/* progress.c */
-void progress_start(struct replica *r); /* a generation, before its threads; of both of its places */
-void progress_thread(struct place *p);  /* the calling thread's is this one; for progress_peers() */
-void progress_enter(struct replica *r, enum phase phase);
-void progress_step(struct replica *r, uint64_t step); /* enters PHASE_BEGIN */
-void progress_chunk(struct replica *r, uint32_t chunk); /* enters PHASE_TRANSFER, again for every one */
-void progress_bucket(struct place *p, uint64_t step, uint32_t bucket); /* enters PHASE_REDUCE */
-/* Within its phase the thread waits, or goes on with its work. */
-void progress_stand(struct place *p, enum standing standing);
-void progress_peers(bool waits); /* on_wait of the communicator */
-bool progress_meet(struct replica *r, struct gate *gate); /* gate_wait() */
 
 /* update.c */
 int update_open(struct train *t, struct err *err); /* groups, and the optimizer at work on them */

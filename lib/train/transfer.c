@@ -82,7 +82,7 @@ static int chunks(struct transfer *x, uint32_t root, struct err *err)
 
     for (size_t at = 0; rc == 0 && at < all; at += bytes) {
         bytes = all - at < x->room ? all - at : x->room;
-        progress_chunk(r, (uint32_t)(at / x->room));
+        place_chunk(&r->place, (uint32_t)(at / x->room));
         if (x->sends)
             rc = pack(x, at, bytes, err);
         if (rc == 0)
@@ -139,7 +139,7 @@ int transfer_state(struct replica *r, uint64_t step, struct err *err)
     uint32_t root = 0;
     int rc = 0;
 
-    progress_enter(r, PHASE_TRANSFER);
+    place_enter(&r->place, PHASE_TRANSFER);
     root = generation_first_rank(t, x.source);
     if (x.room > CHUNK_BYTES)
         x.room = CHUNK_BYTES;

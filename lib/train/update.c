@@ -268,7 +268,7 @@ static void move_statistics(struct train *t, const float *grads)
 /* The other replicas of the task are there too: they have the reduction. */
 static void meet(struct replica *r)
 {
-    bool whole = progress_meet(r, &r->train->solid);
+    bool whole = place_meet(&r->place, &r->train->solid);
 
     CHECK(whole); /* nobody breaks this gate */
 }
