@@ -71,7 +71,7 @@ struct trace_profile { /* where the time of the traced steps went; the parts add
 struct trace_opts {
     const char *path;         /* borrowed; a file, made or overwritten */
     uint32_t steps;
-    struct plan *const *plans; /* [n_replicas] */
+    struct plan **plans;      /* [n_replicas] */
     uint32_t n_replicas;
     uint32_t lanes;           /* of a replica */
     uint32_t pieces;          /* of the reduction of a step, at most */

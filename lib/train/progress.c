@@ -7,7 +7,10 @@
  *
  * Before the first step of a generation the number does not contain the held step, because that
  * step differs between tasks. */
-#include "train/train_priv.h"
+#include "train/progress.h"
+
+#include "engine/engine.h"
+#include "train/train_types.h"
 
 enum {
     KNOWN = 3,       /* so many times a phase has to be seen before it has a limit */
@@ -73,26 +76,26 @@ static bool is_further_behind(const struct place_view *a, const struct place_vie
     return a->since_ns < b->since_ns;
 }
 
-static uint64_t limit_ms(const struct train *t, const struct place_view *s)
+static uint64_t limit_ms(const struct place_view *s, uint64_t deadline_ms, double stuck_factor)
 {
-    double deadline = (double)__atomic_load_n(&t->deadline_ms, __ATOMIC_RELAXED);
-    double ms = (double)s->longest_ns * t->opts->stuck_factor / 1e6;
+    double deadline = (double)deadline_ms;
+    double ms = (double)s->longest_ns * stuck_factor / 1e6;
 
     if (phases[s->phase].limit == OWN || s->wait == PLACE_WAITS_PEERS)
         return 0;
     if (phases[s->phase].limit == DEADLINE || s->times < KNOWN || ms <= 0)
-        return (uint64_t)deadline;
+        return deadline_ms;
     ms = ms > LEAST_MS ? ms : LEAST_MS;
     return (uint64_t)(ms < deadline ? ms : deadline);
 }
 
-void train_progress(const struct train *t, struct train_progress *out)
+void progress_of(const struct engine *e, uint64_t deadline_ms, double stuck_factor, struct train_progress *out)
 {
-    struct place_view worst = place_read(&t->replicas[0].place);
+    struct place_view worst = place_read(&e->replicas[0]->place);
 
-    for (uint32_t i = 0; i < 2 * t->opts->n_devices; i++) {
-        const struct replica *r = &t->replicas[i / 2];
-        struct place_view s = place_read(i % 2 == 0 ? &r->place : &r->reducer.place);
+    for (uint32_t i = 0; i < 2 * e->opts->n_devices; i++) {
+        const struct engine_replica *r = e->replicas[i / 2];
+        struct place_view s = place_read(i % 2 == 0 ? &r->place : &r->helper_place);
 
         if (is_further_behind(&s, &worst))
             worst = s;
@@ -101,5 +104,5 @@ void train_progress(const struct train *t, struct train_progress *out)
                                     .place = place_of(&worst),
                                     .phase = phases[worst.phase].name,
                                     .since_ns = worst.since_ns,
-                                    .limit_ms = limit_ms(t, &worst) };
+                                    .limit_ms = limit_ms(&worst, deadline_ms, stuck_factor) };
 }

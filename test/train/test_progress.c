@@ -9,14 +9,17 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "train/train_priv.h"
+#include "engine/engine.h"
+#include "train/progress.h"
+#include "train/train.h"
 
 enum { DEADLINE_MS = 20000, BUCKETS = 5, STEP = 8 };
 
 struct task {
-    struct train train;
-    struct train_opts opts;
-    struct replica replicas[2];
+    struct engine engine;
+    struct engine_opts opts;
+    struct engine_replica replicas[2], *pointers[2];
+    double stuck_factor;
 };
 
 static void nap_ms(uint64_t ms)
@@ -26,13 +29,13 @@ static void nap_ms(uint64_t ms)
     nanosleep(&t, NULL);
 }
 
-static void one_step(struct replica *r, uint64_t step)
+static void one_step(struct engine_replica *r, uint64_t step)
 {
     place_step(&r->place, step);
     place_enter(&r->place, PHASE_LANE);
     for (uint32_t b = 0; b + 1 < BUCKETS; b++)
-        place_bucket(&r->reducer.place, step, b);
-    place_wait(&r->reducer.place, PLACE_WAITS_LOCAL);
+        place_bucket(&r->helper_place, step, b);
+    place_wait(&r->helper_place, PLACE_WAITS_LOCAL);
     place_bucket(&r->place, step, BUCKETS - 1);
     place_enter(&r->place, PHASE_CHECK);
     place_enter(&r->place, PHASE_UPDATE);
@@ -44,14 +47,13 @@ static void task_begin(struct task *k, uint32_t n_devices)
 {
     memset(k, 0, sizeof(*k));
     k->opts.n_devices = n_devices;
-    k->opts.stuck_factor = 10;
-    k->train.opts = &k->opts;
-    k->train.replicas = k->replicas;
-    k->train.deadline_ms = DEADLINE_MS;
+    k->engine.opts = &k->opts;
+    k->engine.replicas = k->pointers;
+    k->stuck_factor = 10;
     for (uint32_t i = 0; i < n_devices; i++) {
-        k->replicas[i].train = &k->train;
+        k->pointers[i] = &k->replicas[i];
         place_start(&k->replicas[i].place, 0, PLACE_WORKS);
-        place_start(&k->replicas[i].reducer.place, 0, PLACE_WAITS_LOCAL);
+        place_start(&k->replicas[i].helper_place, 0, PLACE_WAITS_LOCAL);
         for (uint64_t step = 1; step < STEP; step++)
             one_step(&k->replicas[i], step);
         place_step(&k->replicas[i].place, STEP);
@@ -63,15 +65,15 @@ static struct train_progress at(const struct task *k)
 {
     struct train_progress p;
 
-    train_progress(&k->train, &p);
+    progress_of(&k->engine, DEADLINE_MS, k->stuck_factor, &p);
     return p;
 }
 
 /* The last bucket is the replica's; for the others it waits. */
 static struct place *to_bucket(struct task *k, uint32_t replica, uint32_t bucket)
 {
-    struct replica *r = &k->replicas[replica];
-    struct place *p = bucket + 1 == BUCKETS ? &r->place : &r->reducer.place;
+    struct engine_replica *r = &k->replicas[replica];
+    struct place *p = bucket + 1 == BUCKETS ? &r->place : &r->helper_place;
 
     place_bucket(&r->place, STEP, BUCKETS - 1);
     if (p != &r->place)
@@ -175,7 +177,7 @@ static void while_the_replica_computes_it_is_what_the_task_does(void **state)
     (void)state;
     task_begin(&k, 1);
     computes = at(&k).place;
-    place_bucket(&k.replicas[0].reducer.place, STEP, 0);
+    place_bucket(&k.replicas[0].helper_place, STEP, 0);
     assert_int_equal(at(&k).place, computes);
     assert_string_equal(at(&k).phase, "forward and backward");
     to_bucket(&k, 0, 1);
@@ -199,9 +201,9 @@ static void of_two_replicas_the_one_that_does_not_wait_counts(void **state)
     assert_int_equal(at(&k).limit_ms, 0);
     place_enter(&k.replicas[0].place, PHASE_CHECK); /* and meets the other one */
     place_wait(&k.replicas[0].place, PLACE_WAITS_LOCAL);
-    place_wait(&k.replicas[0].reducer.place, PLACE_WAITS_LOCAL);
+    place_wait(&k.replicas[0].helper_place, PLACE_WAITS_LOCAL);
     place_enter(&k.replicas[1].place, PHASE_CHECK);
-    place_wait(&k.replicas[1].reducer.place, PLACE_WAITS_LOCAL);
+    place_wait(&k.replicas[1].helper_place, PLACE_WAITS_LOCAL);
     assert_string_equal(at(&k).phase, "check the gradient");
     assert_true(at(&k).since_ns == k.replicas[1].place.since_ns && at(&k).limit_ms >= 3000);
 }
@@ -239,7 +241,7 @@ static void before_anything_is_learned_the_deadline_is_the_limit(void **state)
     (void)state;
     task_begin(&k, 1);
     place_start(&k.replicas[0].place, 0, PLACE_WORKS);
-    place_start(&k.replicas[0].reducer.place, 0, PLACE_WAITS_LOCAL);
+    place_start(&k.replicas[0].helper_place, 0, PLACE_WAITS_LOCAL);
     place_step(&k.replicas[0].place, 1);
     assert_int_equal(at(&k).limit_ms, DEADLINE_MS);
     to_bucket(&k, 0, 0);
@@ -247,7 +249,7 @@ static void before_anything_is_learned_the_deadline_is_the_limit(void **state)
     place_enter(&k.replicas[0].place, PHASE_DATA); /* has one of its own */
     assert_int_equal(at(&k).limit_ms, 0);
     task_begin(&k, 1);
-    k.opts.stuck_factor = 0;
+    k.stuck_factor = 0;
     to_bucket(&k, 0, 1);
     assert_int_equal(at(&k).limit_ms, DEADLINE_MS);
 }
@@ -259,7 +261,7 @@ static void what_is_learned_of_a_phase_is_the_work_without_the_waits(void **stat
 
     (void)state;
     task_begin(&k, 1);
-    k.opts.stuck_factor = 100;
+    k.stuck_factor = 100;
     for (uint32_t bucket = 0; bucket + 1 < BUCKETS; bucket++) {
         struct place *p = to_bucket(&k, 0, bucket);
 
@@ -268,7 +270,7 @@ static void what_is_learned_of_a_phase_is_the_work_without_the_waits(void **stat
         nap_ms(250);
         place_wait(p, PLACE_WORKS); /* a little more */
     }
-    place_bucket(&k.replicas[0].reducer.place, STEP + 1, 0);
+    place_bucket(&k.replicas[0].helper_place, STEP + 1, 0);
     limit = at(&k).limit_ms;
     assert_in_range(limit, 20 * 100, DEADLINE_MS - 1);
 }

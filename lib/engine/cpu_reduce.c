@@ -1,24 +1,24 @@
-/* reduce.c - the sum of the gradients over all replicas, as far as possible while the last lane of
- * a step is still computing.
+/* cpu_reduce.c - the all-reduce of the gradients of CPU replicas, as far as possible while the last
+ * lane of a step still computes.
  *
  *     replica   ... last lane: backward                | wait | last bucket | update
  *     reducer          bucket 0 | bucket 1 | bucket 2 |
  *
- * The arena of gradients is cut at multiples of the bucket's size. When backward has passed such a
- * border, the bucket before it is final: the lanes are added there, and the replica's reducer (a
- * thread) starts its all-reduce. Statistics, loss and control words are known behind the lanes;
- * they go with what is left of the gradients in the last bucket, which the replica reduces itself.
+ * The arena of gradients is cut at multiples of the bucket's size. When backward has passed a border,
+ * the bucket before it is final: the lanes are added there, and the replica's reducer (a thread)
+ * starts its all-reduce. Statistics, loss and control words are known after the lanes; they go with
+ * the rest of the gradients in the last bucket, which the replica reduces itself.
  *
- * What is added to what does not change: lanes along their tree, element by element, and a call of
- * comm adds every element along the tree over ranks, whatever lies beside it. So neither the size
- * of a bucket nor that there are any decides a bit.
+ * The order of additions does not change: lanes along their tree, element by element, and a call of
+ * comm adds every element along the tree over ranks, whatever lies beside it. So neither the size of a
+ * bucket nor the existence of buckets decides a bit.
  *
- * The reducer never spins and is not pinned: on a host with cores to spare it takes one of those,
- * else it has its turns with the replica, at the same priority: what it does has to be done anyway,
- * and peers wait for it (at nice 15 a step waited 42 ms instead of 0.3). Nothing of this exists in
- * a task that reduces with nobody, where the host's memory is all that lies between the replicas,
- * or if one bucket holds all: see reduce_decide(). */
-#include "train/train_priv.h"
+ * The reducer never spins and is not pinned: on a host with spare cores it takes one of those, else it
+ * shares the core with the replica, at the same priority: its work has to be done anyway, and peers
+ * wait for it (at nice 15 a step waited 42 ms instead of 0.3). It does not exist in a task without
+ * peers, where only the host's memory lies between the replicas, or if one bucket holds all gradients:
+ * see reduce_overlaps(). */
+#include "engine/cpu_reduce.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -28,6 +28,11 @@
 #include "base/fault.h"
 #include "base/text.h"
 #include "base/thread.h"
+#include "comm/comm.h"
+#include "engine/common.h"
+#include "engine/cpu_tables.h"
+#include "engine/cpu_types.h"
+#include "engine/trace.h"
 
 /* ---- what is cut where ---- */
 
@@ -39,63 +44,59 @@
  * work for a core, and all have some. */
 enum { BUCKET_BYTES = 1 << 20 };
 
-static size_t bucket_floats(const struct train *t)
+static size_t bucket_floats(const struct engine *e)
 {
-    const struct train_opts *o = t->opts;
+    size_t bytes = e->opts->bucket_bytes;
 
-    return (o->bucket_bytes > 0 ? o->bucket_bytes : BUCKET_BYTES) / sizeof(float);
+    return (bytes > 0 ? bytes : BUCKET_BYTES) / sizeof(float);
 }
 
-uint32_t reduce_buckets(const struct train *t)
+uint32_t reduce_buckets(const struct engine *e)
 {
-    return (uint32_t)(t->mem.dense / bucket_floats(t)) + 1;
+    return (uint32_t)(e->memory.dense / bucket_floats(e)) + 1;
 }
 
 /* The last one takes what is left, and everything behind the gradients. */
-static struct comm_range bucket(const struct replica *r, uint32_t i)
+static struct comm_range bucket(const struct engine_replica *r, uint32_t i)
 {
-    size_t floats = bucket_floats(r->train);
-    bool last = i + 1 == r->reducer.n_buckets;
+    size_t floats = bucket_floats(r->engine);
+    bool last = i + 1 == r->n_buckets;
 
-    return (struct comm_range){ i * floats, last ? r->reducer.end : (i + 1) * floats };
+    return (struct comm_range){ i * floats, last ? cpu_of(r)->reducer.end : (i + 1) * floats };
 }
 
-bool reduce_decide(const struct train *t)
+bool reduce_overlaps(const struct engine *e)
 {
-    enum train_overlap want = t->opts->overlap;
+    enum engine_overlap want = e->opts->overlap;
 
-    if (t->comm == NULL || train_on_gpus(t) || want == TRAIN_OVERLAP_NEVER || reduce_buckets(t) == 1)
+    if (e->group.comm == NULL || want == ENGINE_OVERLAP_NEVER || reduce_buckets(e) == 1)
         return false;
-    return want == TRAIN_OVERLAP_ALWAYS || comm_uses_network(t->comm);
+    return want == ENGINE_OVERLAP_ALWAYS || comm_uses_network(e->group.comm);
 }
 
-static void tell_decision(const struct train *t)
+static void note_decision(const struct engine *e)
 {
-    struct train_event e = { .kind = TRAIN_NOTE };
     char text[256], size[32];
 
-    text_bytes(size, sizeof(size), bucket_floats(t) * sizeof(float));
-    e.text = text;
-    if (train_on_gpus(t))
-        snprintf(text, sizeof(text), "gradients are summed up by NCCL while backward computes");
-    else if (t->mem.agreement->overlap)
+    text_bytes(size, sizeof(size), bucket_floats(e) * sizeof(float));
+    if (e->group.overlap)
         snprintf(text, sizeof(text),
                  "gradients are reduced while backward computes, in %u buckets of %s: the network "
                  "works meanwhile",
-                 reduce_buckets(t), size);
-    else if (reduce_buckets(t) == 1)
+                 reduce_buckets(e), size);
+    else if (reduce_buckets(e) == 1)
         snprintf(text, sizeof(text),
                  "gradients are reduced behind backward: they are less than a bucket of %s", size);
     else
         snprintf(text, sizeof(text),
                  "gradients are reduced behind backward: all replicas share this host's memory, "
                  "where the sum is work for busy cores at any time");
-    train_tell(t, &e);
+    engine_note(e, false, text);
 }
 
 /* ---- the reducer ---- */
 
-static int reduce_bucket(struct replica *r, uint32_t i, struct trace_row *trace, struct err *err)
+static int reduce_bucket(struct engine_replica *r, uint32_t i, struct trace_row *trace, struct err *err)
 {
     struct comm_range x = bucket(r, i);
     uint64_t before = clock_ns(), now;
@@ -104,59 +105,59 @@ static int reduce_bucket(struct replica *r, uint32_t i, struct trace_row *trace,
     rc = fault_error("train.bucket", err);
     if (rc < 0)
         return rc;
-    rc = comm_all_reduce(r->train->comm, r->local, r->grads[0] + x.begin, x.end - x.begin,
+    rc = comm_all_reduce(r->engine->group.comm, r->local, r->arenas->grads[0] + x.begin, x.end - x.begin,
                          TENSOR_F32, COMM_SUM, err);
     now = clock_ns();
-    r->reducer.work_ns += now - before;
+    r->reduce_work_ns += now - before;
     trace_add(trace, TRACE_REDUCTION, i, before, now);
     return rc;
 }
 
 static void *reducer_main(void *arg)
 {
-    struct replica *r = arg;
-    struct reducer *d = &r->reducer;
+    struct engine_replica *r = arg;
+    struct reducer *d = &cpu_of(r)->reducer;
 
     device_roam();
-    place_own(&d->place);
+    place_own(&r->helper_place);
     pthread_mutex_lock(&d->lock);
     for (;;) {
         struct err err;
         int rc = 0;
 
-        place_wait(&d->place, PLACE_WAITS_LOCAL);
-        while (!d->stop && d->done == d->given)
+        place_wait(&r->helper_place, PLACE_WAITS_LOCAL);
+        while (!d->stop && d->done == d->ready)
             pthread_cond_wait(&d->changed, &d->lock);
         if (d->stop)
             break;
-        place_bucket(&d->place, d->step, d->done);
+        place_bucket(&r->helper_place, d->step, d->done);
         pthread_mutex_unlock(&d->lock);
-        if (d->rc == 0) /* only we write it, while buckets are given */
+        if (d->rc == 0) /* only this thread writes it while buckets are ready */
             rc = reduce_bucket(r, d->done, d->trace, &err);
         pthread_mutex_lock(&d->lock);
         if (rc < 0) {
             d->rc = rc;
             d->err = err;
         }
-        if (++d->done == d->given)
+        if (++d->done == d->ready)
             pthread_cond_broadcast(&d->changed);
     }
     pthread_mutex_unlock(&d->lock);
     return NULL;
 }
 
-int reduce_open(struct replica *r, struct err *err)
+int reduce_open(struct engine_replica *r, struct err *err)
 {
-    struct reducer *d = &r->reducer;
+    struct reducer *d = &cpu_of(r)->reducer;
     int rc;
 
-    if (r->local == 0 && r->train->comm != NULL)
-        tell_decision(r->train);
-    d->n_buckets = 1;
-    if (!r->train->mem.agreement->overlap)
+    if (r->local == 0 && r->engine->group.comm != NULL)
+        note_decision(r->engine);
+    r->n_buckets = 1;
+    if (!r->engine->group.overlap)
         return 0;
-    d->n_buckets = reduce_buckets(r->train);
-    d->given = d->done = 0;
+    r->n_buckets = reduce_buckets(r->engine);
+    d->ready = d->done = 0;
     d->stop = false;
     d->rc = 0;
     pthread_mutex_init(&d->lock, NULL);
@@ -171,9 +172,9 @@ int reduce_open(struct replica *r, struct err *err)
     return 0;
 }
 
-void reduce_close(struct replica *r)
+void reduce_close(struct engine_replica *r)
 {
-    struct reducer *d = &r->reducer;
+    struct reducer *d = &cpu_of(r)->reducer;
 
     if (!d->started)
         return;
@@ -189,34 +190,34 @@ void reduce_close(struct replica *r)
 
 /* ---- a step ---- */
 
-void reduce_begin(struct replica *r, uint64_t step)
+void reduce_begin(struct engine_replica *r, uint64_t step)
 {
-    struct reducer *d = &r->reducer;
+    struct reducer *d = &cpu_of(r)->reducer;
 
-    d->work_ns = 0;
+    r->reduce_work_ns = 0;
     d->added = 0;
     if (!d->started)
         return;
     pthread_mutex_lock(&d->lock);
-    CHECK(d->done == d->given);
-    d->given = d->done = 0;
+    CHECK(d->done == d->ready);
+    d->ready = d->done = 0;
     d->step = step;
     d->trace = trace_beside(r->trace, TRACE_REDUCER);
     pthread_mutex_unlock(&d->lock);
-    comm_may_spin(r->train->comm, r->local, false);
+    comm_may_spin(r->engine->group.comm, r->local, false);
 }
 
-static void give(struct reducer *d, uint32_t n)
+static void add_ready(struct reducer *d, uint32_t n)
 {
     pthread_mutex_lock(&d->lock);
-    d->given = n;
+    d->ready = n;
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
 }
 
-void reduce_add_lanes(struct replica *r, uint32_t lane, uint32_t top, size_t end)
+void reduce_add_lanes(struct engine_replica *r, uint32_t lane, uint32_t top, size_t end)
 {
-    size_t begin = r->reducer.added;
+    size_t begin = cpu_of(r)->reducer.added;
     uint64_t before = trace_clock(r->trace);
     uint32_t merges = lane_merges(r, lane);
 
@@ -228,43 +229,43 @@ void reduce_add_lanes(struct replica *r, uint32_t lane, uint32_t top, size_t end
 
 void reduce_ready(void *arg, size_t offset, size_t n)
 {
-    struct replica *r = arg;
-    struct reducer *d = &r->reducer;
-    size_t floats = bucket_floats(r->train);
+    struct engine_replica *r = arg;
+    struct reducer *d = &cpu_of(r)->reducer;
+    size_t floats = bucket_floats(r->engine);
     size_t whole = (offset + n) / floats; /* buckets that are final */
     uint32_t last;
 
-    if (whole > d->n_buckets - 1) /* the last one waits for what lies behind the gradients */
-        whole = d->n_buckets - 1;
+    if (whole > r->n_buckets - 1) /* the last one waits for what lies behind the gradients */
+        whole = r->n_buckets - 1;
     if (whole * floats <= d->added)
         return;
     last = r->n_lanes - 1;
     reduce_add_lanes(r, last, lane_merges(r, last) + 1, whole * floats);
     d->added = whole * floats;
-    give(d, (uint32_t)whole);
+    add_ready(d, (uint32_t)whole);
 }
 
-int reduce_rest(struct replica *r, struct err *err)
+int reduce_rest(struct engine_replica *r, struct err *err)
 {
-    struct reducer *d = &r->reducer;
+    struct reducer *d = &cpu_of(r)->reducer;
     int rc = 0;
 
     if (d->started) {
         place_wait(&r->place, PLACE_WAITS_LOCAL);
         pthread_mutex_lock(&d->lock);
-        while (d->done < d->given)
+        while (d->done < d->ready)
             pthread_cond_wait(&d->changed, &d->lock);
         rc = d->rc;
         if (rc < 0 && err != NULL)
             *err = d->err;
         pthread_mutex_unlock(&d->lock);
         place_wait(&r->place, PLACE_WORKS);
-        comm_may_spin(r->train->comm, r->local, true);
+        comm_may_spin(r->engine->group.comm, r->local, true);
     }
     if (rc == 0)
         rc = tables_close_up(r, &d->end, err);
     if (rc == 0)
-        rc = reduce_bucket(r, d->n_buckets - 1, NULL, err);
+        rc = reduce_bucket(r, r->n_buckets - 1, NULL, err);
     if (rc == 0)
         tables_open_up(r, d->end);
     return rc;

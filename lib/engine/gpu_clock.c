@@ -11,13 +11,19 @@
  * In a step that is traced: an event behind every call and copy, on the stream that it is on. Its lanes are not
  * captured, and the host waits for the update before it reads: such a step is slower than others, its
  * calls are not. Events are there before the first step. */
-#include "train/gpu_priv.h"
+#include "engine/gpu_clock.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/err.h"
+#include "engine/gpu_buckets.h"
+#include "engine/gpu_types.h"
+#include "engine/gpu_wait.h"
+#include "engine/plans.h"
+#include "engine/trace.h"
 #include "graph/graph.h"
 
 enum {
@@ -70,12 +76,12 @@ static void close_events(const struct gpu *g, struct events *e)
     free(e->at);
 }
 
-int gpu_clock_open(struct replica *r, struct err *err)
+int gpu_clock_open(struct engine_replica *r, struct err *err)
 {
-    const struct train *t = r->train;
-    struct gpu *g = r->gpu;
-    uint64_t lanes = t->max_lanes, calls = plan_calls_count(r->plan);
-    uint64_t marks = lanes * (calls + 8) + 3 * (uint64_t)gpu_pieces(t) + 16;
+    const struct engine *e = r->engine;
+    struct gpu *g = gpu_of(r);
+    uint64_t lanes = e->opts->max_lanes, calls = plan_calls_count(r->plans->train);
+    uint64_t marks = lanes * (calls + 8) + 3 * (uint64_t)gpu_pieces(e) + 16;
     struct gpu_clock *c = calloc(1, sizeof(*c));
     int rc;
 
@@ -83,7 +89,7 @@ int gpu_clock_open(struct replica *r, struct err *err)
         return err_set(err, ERR_NOMEM, "out of memory");
     g->clock = c;
     rc = open_events(g, &c->busy, 1 + 2 * (lanes + REST), err);
-    if (rc < 0 || t->opts->trace == NULL)
+    if (rc < 0 || !e->opts->traces)
         return rc;
     rc = open_events(g, &c->marks, marks, err);
     if (rc == 0)
@@ -109,36 +115,36 @@ void gpu_clock_close(struct gpu *g)
 
 /* ---- every step ---- */
 
-void gpu_clock_forget(struct replica *r)
+void gpu_clock_forget(struct engine_replica *r)
 {
-    struct gpu_clock *c = r->gpu->clock;
+    struct gpu_clock *c = gpu_of(r)->clock;
 
     c->busy.n = 0;
     c->has_before = c->traces = false;
 }
 
-static int note(struct replica *r, struct err *err)
+static int note(struct engine_replica *r, struct err *err)
 {
-    struct events *e = &r->gpu->clock->busy;
+    struct events *e = &gpu_of(r)->clock->busy;
 
     CHECK(e->n < e->cap);
-    return r->gpu->cuda->record(e->at[e->n++], r->gpu->work, err);
+    return gpu_of(r)->cuda->record(e->at[e->n++], gpu_of(r)->work, err);
 }
 
-int gpu_busy(struct replica *r, struct err *err)
+int gpu_busy(struct engine_replica *r, struct err *err)
 {
     return note(r, err);
 }
 
-int gpu_rest(struct replica *r, struct err *err)
+int gpu_rest(struct engine_replica *r, struct err *err)
 {
     return note(r, err);
 }
 
-void gpu_clock_read(struct replica *r)
+void gpu_clock_read(struct engine_replica *r)
 {
-    const struct cuda_api *cuda = r->gpu->cuda;
-    struct gpu_clock *c = r->gpu->clock;
+    const struct cuda_api *cuda = gpu_of(r)->cuda;
+    struct gpu_clock *c = gpu_of(r)->clock;
     struct events *e = &c->busy;
     double idle = 0, all;
     struct cuda_event *end;
@@ -147,7 +153,7 @@ void gpu_clock_read(struct replica *r)
     all = cuda->elapsed_ms(e->at[0], e->at[e->n - 1]);
     for (uint32_t i = 0; i + 1 < e->n; i += 2)
         idle += cuda->elapsed_ms(e->at[i], e->at[i + 1]);
-    r->train->device_idle[r->local] = c->has_before && all > 0 ? fmin(idle / all, 1) : (double)NAN;
+    r->engine->device_idle[r->local] = c->has_before && all > 0 ? fmin(idle / all, 1) : (double)NAN;
     end = e->at[e->n - 1]; /* the next period begins where this one ends */
     e->at[e->n - 1] = e->at[0];
     e->at[0] = end;
@@ -157,9 +163,9 @@ void gpu_clock_read(struct replica *r)
 
 /* ---- a step that is traced ---- */
 
-void gpu_clock_begin(struct replica *r)
+void gpu_clock_begin(struct engine_replica *r)
 {
-    struct gpu_clock *c = r->gpu->clock;
+    struct gpu_clock *c = gpu_of(r)->clock;
 
     c->traces = r->trace != NULL;
     c->marks.n = c->n_spans = 0;
@@ -173,9 +179,9 @@ static struct cuda_stream *stream_of(const struct gpu *g, enum trace_rows row)
     return row == TRACE_WORK ? g->work : row == TRACE_FEED ? g->feed : g->sums;
 }
 
-int gpu_mark_begin(struct replica *r, enum trace_rows row, struct err *err)
+int gpu_mark_begin(struct engine_replica *r, enum trace_rows row, struct err *err)
 {
-    struct gpu *g = r->gpu;
+    struct gpu *g = gpu_of(r);
     struct gpu_clock *c = g->clock;
 
     if (!c->traces)
@@ -187,35 +193,42 @@ int gpu_mark_begin(struct replica *r, enum trace_rows row, struct err *err)
     return g->cuda->record(c->marks.at[c->marks.n++], stream_of(g, row), err);
 }
 
+int gpu_begin_work(struct engine_replica *r, struct err *err)
+{
+    int rc = gpu_busy(r, err);
+
+    return rc < 0 ? rc : gpu_mark_begin(r, TRACE_WORK, err);
+}
+
 static void add_span(struct gpu_clock *c, enum trace_rows row, enum trace_what what, uint32_t which, uint32_t from)
 {
     CHECK(c->n_spans < c->cap_spans && from != NOWHERE);
     c->spans[c->n_spans++] = (struct span){ row, what, which, from, c->last[row] };
 }
 
-int gpu_mark(struct replica *r, enum trace_rows row, enum trace_what what, uint32_t which, struct err *err)
+int gpu_mark(struct engine_replica *r, enum trace_rows row, enum trace_what what, uint32_t which, struct err *err)
 {
     uint32_t from;
     int rc;
 
-    if (!r->gpu->clock->traces)
+    if (!gpu_of(r)->clock->traces)
         return 0;
-    from = r->gpu->clock->last[row];
+    from = gpu_of(r)->clock->last[row];
     rc = gpu_mark_begin(r, row, err);
     if (rc == 0)
-        add_span(r->gpu->clock, row, what, which, from);
+        add_span(gpu_of(r)->clock, row, what, which, from);
     return rc;
 }
 
-uint32_t gpu_mark_here(const struct replica *r)
+uint32_t gpu_mark_here(const struct engine_replica *r)
 {
-    return r->gpu->clock->traces ? r->gpu->clock->last[TRACE_WORK] : NOWHERE;
+    return gpu_of(r)->clock->traces ? gpu_of(r)->clock->last[TRACE_WORK] : NOWHERE;
 }
 
-void gpu_mark_whole(struct replica *r, enum trace_what what, uint32_t which, uint32_t from)
+void gpu_mark_whole(struct engine_replica *r, enum trace_what what, uint32_t which, uint32_t from)
 {
-    if (r->gpu->clock->traces)
-        add_span(r->gpu->clock, TRACE_WORK, what, which, from);
+    if (gpu_of(r)->clock->traces)
+        add_span(gpu_of(r)->clock, TRACE_WORK, what, which, from);
 }
 
 int gpu_mark_call(void *arg, uint32_t call, struct err *err)
@@ -224,9 +237,9 @@ int gpu_mark_call(void *arg, uint32_t call, struct err *err)
 }
 
 /* All streams are at rest; now is the time of c->zero. */
-static int come_to_zero(struct replica *r, uint64_t *now, struct err *err)
+static int come_to_zero(struct engine_replica *r, uint64_t *now, struct err *err)
 {
-    struct gpu *g = r->gpu;
+    struct gpu *g = gpu_of(r);
     struct cuda_stream *streams[] = { g->sums, g->feed, g->work };
     int rc = 0;
 
@@ -243,9 +256,9 @@ static int come_to_zero(struct replica *r, uint64_t *now, struct err *err)
     return rc < 0 ? rc : 0;
 }
 
-int gpu_clock_tell(struct replica *r, struct err *err)
+int gpu_clock_write(struct engine_replica *r, struct err *err)
 {
-    struct gpu_clock *c = r->gpu->clock;
+    struct gpu_clock *c = gpu_of(r)->clock;
     uint64_t now;
     int rc;
 
@@ -257,8 +270,8 @@ int gpu_clock_tell(struct replica *r, struct err *err)
     rc = come_to_zero(r, &now, err);
     for (uint32_t i = 0; rc == 0 && i < c->n_spans; i++) {
         const struct span *s = &c->spans[i];
-        double from = r->gpu->cuda->elapsed_ms(c->marks.at[s->from], c->zero);
-        double to = r->gpu->cuda->elapsed_ms(c->marks.at[s->to], c->zero);
+        double from = gpu_of(r)->cuda->elapsed_ms(c->marks.at[s->from], c->zero);
+        double to = gpu_of(r)->cuda->elapsed_ms(c->marks.at[s->to], c->zero);
 
         trace_add(trace_beside(r->trace, (enum trace_rows)s->row), (enum trace_what)s->what, s->which,
                   now - (uint64_t)(from * 1e6), now - (uint64_t)(to * 1e6));
