@@ -10,7 +10,8 @@
 #include "base/err.h"
 #include "engine/lanes.h"
 
-int engine_init(struct engine *e, const struct engine_ops *ops, const struct engine_opts *opts, struct err *err)
+int engine_init(struct engine *e, const struct engine_ops *ops, const struct engine_opts *opts,
+                struct err *err)
 {
     e->ops = ops;
     e->opts = opts;

@@ -1,5 +1,5 @@
-/* cpu.c - the verbs of engine_cpu that open and close; the others are in cpu_step.c (lanes), cpu_reduce.c,
- * cpu_check.c, cpu_update.c and passes.c. */
+/* cpu.c - the verbs of engine_cpu that open and close; the others are in cpu_step.c (lanes),
+ * cpu_reduce.c, cpu_check.c, cpu_update.c and passes.c. */
 #include "engine/cpu.h"
 
 #include <stdlib.h>
@@ -156,7 +156,8 @@ static int cpu_bind(struct engine_replica *r, uint64_t held, struct err *err)
     plan_watch(p->train, NULL, NULL);
     plan_bind(p->train, e->memory.state, c->work.base);
     if (p->eval != NULL)
-        plan_bind(p->eval, e->opts->evaluate_average ? e->memory.average : e->memory.state, c->eval_work.base);
+        plan_bind(p->eval, e->opts->evaluate_average ? e->memory.average : e->memory.state,
+                  c->eval_work.base);
     return 0;
 }
 

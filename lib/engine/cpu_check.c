@@ -36,7 +36,8 @@ static struct sum pass_over(const struct engine_replica *r, uint32_t part, optim
     const struct engine *e = r->engine;
     float *grads = r->arenas->grads[0];
     const struct optim_state state = { .g = grads,
-                                       .packed = e->memory.opts.n_tables > 0 ? &r->arenas->rows[0] : NULL,
+                                       .packed =
+                                           e->memory.opts.n_tables > 0 ? &r->arenas->rows[0] : NULL,
                                        .values = grads + e->memory.dense };
     struct sum s = { .finite = true };
     uint32_t n;
@@ -89,18 +90,22 @@ void cpu_inspect(struct engine_replica *r)
         r->look.other = pass_over(r, before, add_stretch).checksum;
 }
 
-/* Part i of the gradient in the arena of the replica that will use it, and in that of the next one. */
-static int parts_differ(const struct engine *e, uint32_t i, uint32_t next, uint64_t step, struct err *err)
+/* Part i of the gradient in the arena of the replica that will use it, and in that of the next one.
+ */
+static int parts_differ(const struct engine *e, uint32_t i, uint32_t next, uint64_t step,
+                        struct err *err)
 {
-    return err_set(err, ERR_DEVICE,
-                   "%s: its replicas %u and %u hold different reduced gradients, with checksums "
-                   "%06x and %06x in part %u: a processor or memory of this machine computed or kept "
-                   "something wrong. Step %" PRIu64 " is not made, the state before it counts",
-                   e->group.members[e->group.self].name, i, next, e->replicas[i]->look.own,
-                   e->replicas[next]->look.other, i, step);
+    return err_set(
+        err, ERR_DEVICE,
+        "%s: its replicas %u and %u hold different reduced gradients, with checksums "
+        "%06x and %06x in part %u: a processor or memory of this machine computed or kept "
+        "something wrong. Step %" PRIu64 " is not made, the state before it counts",
+        e->group.members[e->group.self].name, i, next, e->replicas[i]->look.own,
+        e->replicas[next]->look.other, i, step);
 }
 
-int cpu_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum, bool *finite, struct err *err)
+int cpu_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum, bool *finite,
+                        struct err *err)
 {
     const struct engine *e = r->engine;
     uint32_t n = e->opts->n_devices;

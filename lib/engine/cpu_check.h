@@ -10,7 +10,8 @@
 #include "engine/engine.h"
 
 void cpu_inspect(struct engine_replica *r);
-int cpu_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum, bool *finite, struct err *err);
+int cpu_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum, bool *finite,
+                        struct err *err);
 int cpu_checksum(struct engine_replica *r, struct err *err);
 int cpu_verify_state(struct engine_replica *r, uint64_t step, uint32_t *sum, struct err *err);
 

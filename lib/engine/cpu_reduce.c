@@ -4,20 +4,20 @@
  *     replica   ... last lane: backward                | wait | last bucket | update
  *     reducer          bucket 0 | bucket 1 | bucket 2 |
  *
- * The arena of gradients is cut at multiples of the bucket's size. When backward has passed a border,
- * the bucket before it is final: the lanes are added there, and the replica's reducer (a thread)
- * starts its all-reduce. Statistics, loss and control words are known after the lanes; they go with
- * the rest of the gradients in the last bucket, which the replica reduces itself.
+ * The arena of gradients is cut at multiples of the bucket's size. When backward has passed a
+ * border, the bucket before it is final: the lanes are added there, and the replica's reducer (a
+ * thread) starts its all-reduce. Statistics, loss and control words are known after the lanes; they
+ * go with the rest of the gradients in the last bucket, which the replica reduces itself.
  *
  * The order of additions does not change: lanes along their tree, element by element, and a call of
- * comm adds every element along the tree over ranks, whatever lies beside it. So neither the size of a
- * bucket nor the existence of buckets decides a bit.
+ * comm adds every element along the tree over ranks, whatever lies beside it. So neither the size
+ * of a bucket nor the existence of buckets decides a bit.
  *
- * The reducer never spins and is not pinned: on a host with spare cores it takes one of those, else it
- * shares the core with the replica, at the same priority: its work has to be done anyway, and peers
- * wait for it (at nice 15 a step waited 42 ms instead of 0.3). It does not exist in a task without
- * peers, where only the host's memory lies between the replicas, or if one bucket holds all gradients:
- * see reduce_overlaps(). */
+ * The reducer never spins and is not pinned: on a host with spare cores it takes one of those, else
+ * it shares the core with the replica, at the same priority: its work has to be done anyway, and
+ * peers wait for it (at nice 15 a step waited 42 ms instead of 0.3). It does not exist in a task
+ * without peers, where only the host's memory lies between the replicas, or if one bucket holds all
+ * gradients: see reduce_overlaps(). */
 #include "engine/cpu_reduce.h"
 
 #include <stdio.h>
@@ -96,7 +96,8 @@ static void note_decision(const struct engine *e)
 
 /* ---- the reducer ---- */
 
-static int reduce_bucket(struct engine_replica *r, uint32_t i, struct trace_row *trace, struct err *err)
+static int reduce_bucket(struct engine_replica *r, uint32_t i, struct trace_row *trace,
+                         struct err *err)
 {
     struct comm_range x = bucket(r, i);
     uint64_t before = clock_ns(), now;
@@ -105,8 +106,8 @@ static int reduce_bucket(struct engine_replica *r, uint32_t i, struct trace_row 
     rc = fault_error("train.bucket", err);
     if (rc < 0)
         return rc;
-    rc = comm_all_reduce(r->engine->group.comm, r->local, r->arenas->grads[0] + x.begin, x.end - x.begin,
-                         TENSOR_F32, COMM_SUM, err);
+    rc = comm_all_reduce(r->engine->group.comm, r->local, r->arenas->grads[0] + x.begin,
+                         x.end - x.begin, TENSOR_F32, COMM_SUM, err);
     now = clock_ns();
     r->reduce_work_ns += now - before;
     trace_add(trace, TRACE_REDUCTION, i, before, now);

@@ -18,10 +18,11 @@ void reduce_close(struct engine_replica *r);
 void reduce_begin(struct engine_replica *r, uint64_t step);
 /* A plan_ready_fn for the last lane; arg: the replica. */
 void reduce_ready(void *arg, size_t offset, size_t n);
-/* Merges what is due after a lane (the replica's `lane`-th, in arena top - 1) along the tree, of the
- * floats up to `end` that are not added yet. */
+/* Merges what is due after a lane (the replica's `lane`-th, in arena top - 1) along the tree, of
+ * the floats up to `end` that are not added yet. */
 void reduce_add_lanes(struct engine_replica *r, uint32_t lane, uint32_t top, size_t end);
-/* After the last lane, the control words written: waits for buckets in progress, reduces the rest. */
+/* After the last lane, the control words written: waits for buckets in progress, reduces the rest.
+ */
 int reduce_rest(struct engine_replica *r, struct err *err);
 
 #endif

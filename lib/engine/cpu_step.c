@@ -23,7 +23,8 @@ static void *input_at(void *arg, struct plan *plan, uint32_t i)
     return plan_input(plan, i)->data;
 }
 
-int cpu_feed(struct engine_replica *r, struct plan *plan, const struct data_batch *b, struct err *err)
+int cpu_feed(struct engine_replica *r, struct plan *plan, const struct data_batch *b,
+             struct err *err)
 {
     (void)err;
     plans_copy_batch(r->engine, plan, b, input_at, NULL);
@@ -35,14 +36,16 @@ static struct packed *rows_of(const struct engine_replica *r, uint32_t arena)
     return r->engine->memory.opts.n_tables > 0 ? &r->arenas->rows[arena] : NULL;
 }
 
-int cpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *run, bool backward, struct err *err)
+int cpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *run, bool backward,
+            struct err *err)
 {
     int rc;
 
     if (backward)
         plan_pack(plan, rows_of(r, 0));
     rc = plan_forward(plan, run, err);
-    return rc < 0 || !backward ? rc : plan_backward(plan, run, r->arenas->grads[0], NULL, NULL, err);
+    return rc < 0 || !backward ? rc
+                               : plan_backward(plan, run, r->arenas->grads[0], NULL, NULL, err);
 }
 
 int cpu_show(struct engine_replica *r, struct err *err)
@@ -77,8 +80,8 @@ static int feed_lane(struct engine_replica *r, uint32_t lane, struct err *err)
     return 0;
 }
 
-static int run_plan(struct engine_replica *r, const struct op_run *run, float *grads, plan_ready_fn *ready,
-                    struct err *err)
+static int run_plan(struct engine_replica *r, const struct op_run *run, float *grads,
+                    plan_ready_fn *ready, struct err *err)
 {
     struct plan *plan = r->plans->train;
     uint64_t before = trace_clock(r->trace);
@@ -108,10 +111,9 @@ static void write_control(const struct engine_replica *r, float *grads)
 int cpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
 {
     const struct engine *e = r->engine;
-    struct op_run run = { .seed = e->opts->seed,
-                          .step = step,
-                          .cancel = e->opts->cancel,
-                          .loss_scale = r->loss_scale };
+    struct op_run run = {
+        .seed = e->opts->seed, .step = step, .cancel = e->opts->cancel, .loss_scale = r->loss_scale
+    };
     uint32_t top = 0; /* arenas of the stack that are occupied */
 
     r->data_ns = 0;
@@ -163,6 +165,7 @@ int cpu_scale(struct engine_replica *r, float by, struct err *err)
 {
     (void)err;
     if (by != 1.0f)
-        multiply(r->arenas->grads[0], r->engine->memory.dense + packed_floats(&r->arenas->rows[0]), by);
+        multiply(r->arenas->grads[0], r->engine->memory.dense + packed_floats(&r->arenas->rows[0]),
+                 by);
     return 0;
 }

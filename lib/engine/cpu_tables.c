@@ -1,12 +1,13 @@
-/* cpu_tables.c - gradients of tables in a step: graph.h defines a table, tensor/packed.h the layout.
+/* cpu_tables.c - gradients of tables in a step: graph.h defines a table, tensor/packed.h the
+ * layout.
  *
  * A gradient arena is [dense | values of marked rows, then nothing | statistics, control words].
- * Lanes add up to the union of their marks. Replicas first join their marks, then each makes room in
- * its values for the rows of the others, so that a row lies at the same place everywhere, and then
- * the arena is reduced like any other vector. So the sum of a row is made in the order of a whole
- * gradient, with its bits; only the zeros are not sent. (To send each replica's rows and add them
- * where they arrive would avoid the zeros of the others' rows, but the order of additions would then
- * be the order of arrival, or all rows of all replicas would go to every task.) */
+ * Lanes add up to the union of their marks. Replicas first join their marks, then each makes room
+ * in its values for the rows of the others, so that a row lies at the same place everywhere, and
+ * then the arena is reduced like any other vector. So the sum of a row is made in the order of a
+ * whole gradient, with its bits; only the zeros are not sent. (To send each replica's rows and add
+ * them where they arrive would avoid the zeros of the others' rows, but the order of additions
+ * would then be the order of arrival, or all rows of all replicas would go to every task.) */
 #include "engine/cpu_tables.h"
 
 #include <string.h>
@@ -28,7 +29,8 @@ void tables_add(struct engine_replica *r, uint32_t to, uint32_t from, size_t beg
     tree_add_f32(sum + m->trained, part + m->trained, end - m->trained);
 }
 
-/* The marks of this replica become those of all replicas; rows that only others have are zero here. */
+/* The marks of this replica become those of all replicas; rows that only others have are zero here.
+ */
 static int join_marks(struct engine_replica *r, struct err *err)
 {
     const struct engine *e = r->engine;
@@ -36,7 +38,8 @@ static int join_marks(struct engine_replica *r, struct err *err)
     int rc;
 
     memcpy(all->marks, r->arenas->rows[0].marks, all->n_words * sizeof(*all->marks));
-    rc = comm_all_reduce(e->group.comm, r->local, all->marks, all->n_words, TENSOR_I64, COMM_OR, err);
+    rc = comm_all_reduce(e->group.comm, r->local, all->marks, all->n_words, TENSOR_I64, COMM_OR,
+                         err);
     if (rc == 0)
         packed_add(&r->arenas->rows[0], r->arenas->grads[0] + e->memory.dense, all, NULL);
     return rc;
@@ -61,5 +64,6 @@ void tables_open_up(struct engine_replica *r, size_t end)
     const struct memory *m = &r->engine->memory;
     size_t tail = m->grads - m->trained;
 
-    memmove(r->arenas->grads[0] + m->trained, r->arenas->grads[0] + end - tail, tail * sizeof(float));
+    memmove(r->arenas->grads[0] + m->trained, r->arenas->grads[0] + end - tail,
+            tail * sizeof(float));
 }

@@ -78,6 +78,7 @@ int cpu_update(struct engine_replica *r, const struct optim_hyper *h, struct err
         return 0;
     move_statistics(e, r->arenas->grads[0]);
     if (fault_hit("health.flip_weight"))
-        *(uint8_t *)e->memory.state ^= 1; /* the last bit of a fraction, which only a checksum detects */
+        /* the last bit of a fraction, which only a checksum detects */
+        *(uint8_t *)e->memory.state ^= 1;
     return 0;
 }

@@ -13,20 +13,23 @@
  *       end
  *     close
  *
- * Objects. A `struct engine` belongs to a task; a `struct engine_replica` to one of its devices. Their
- * fields below are shared by the caller and the implementation, which may append fields of its own.
+ * Objects. A `struct engine` belongs to a task; a `struct engine_replica` to one of its devices.
+ * Their fields below are shared by the caller and the implementation, which may append fields of
+ * its own.
  *
- * State. The host's memory (memory.h) holds the state: parameters, optimizer slots, average. Replicas
- * on CPUs share that state and each update a part of it. A replica on a GPU holds a copy; the host's
- * state is then a shadow, which sync() brings up to date.
+ * State. The host's memory (memory.h) holds the state: parameters, optimizer slots, average.
+ * Replicas on CPUs share that state and each update a part of it. A replica on a GPU holds a copy;
+ * the host's state is then a shadow, which sync() brings up to date.
  *
- * Threads. "Task": one thread at a time, while no replica of the task is in another verb, unless the
- * verb says otherwise. "Replica": the thread of that replica. cancel() may be called by any thread.
+ * Threads. "Task": one thread at a time, while no replica of the task is in another verb, unless
+ * the verb says otherwise. "Replica": the thread of that replica. cancel() may be called by any
+ * thread.
  *
  * Errors. Every verb that waits returns ERR_CANCELED soon after opts->cancel was set, the
- * communicator was aborted and cancel() was called. After an error of a verb between begin and end the
- * only verbs allowed in that generation are discard and end; the state of the last completed step is
- * still held. update() is the exception: the state of a replica whose update failed is invalid. */
+ * communicator was aborted and cancel() was called. After an error of a verb between begin and end
+ * the only verbs allowed in that generation are discard and end; the state of the last completed
+ * step is still held. update() is the exception: the state of a replica whose update failed is
+ * invalid. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H
 
@@ -58,8 +61,9 @@ struct trace_row;
 
 enum { ENGINE_MAX_METRICS = 8 };
 
-/* Words after the parameters in a gradient arena: reduced with the gradients. The engine writes these;
- * the words from ENGINE_WORDS to opts->control_floats are the caller's, and 0 until it writes them. */
+/* Words after the parameters in a gradient arena: reduced with the gradients. The engine writes
+ * these; the words from ENGINE_WORDS to opts->control_floats are the caller's, and 0 until it
+ * writes them. */
 enum engine_word {
     ENGINE_LOSS,    /* sum over the lanes of the scaled loss: the mean over the global batch, times
                        the loss scale */
@@ -69,38 +73,40 @@ enum engine_word {
 };
 
 enum engine_overlap {
-    ENGINE_OVERLAP_AUTO,  /* reduce while backward computes, where that pays */
+    ENGINE_OVERLAP_AUTO, /* reduce while backward computes, where that pays */
     ENGINE_OVERLAP_NEVER,
     ENGINE_OVERLAP_ALWAYS, /* unless one bucket holds all gradients */
 };
 
-struct engine_opts { /* borrowed until close() */
+struct engine_opts {              /* borrowed until close() */
     const struct device *devices; /* [n_devices] of one kind; one replica each */
     uint32_t n_devices;
-    const struct cancel *cancel;  /* set: the generation ends */
+    const struct cancel *cancel; /* set: the generation ends */
 
     /* layout */
-    uint32_t max_replicas;   /* of a group; above n_devices: peers map the region */
-    size_t head_bytes;       /* of the region, for the caller */
-    uint32_t control_floats; /* of a gradient arena, ENGINE_WORDS included */
+    uint32_t max_replicas;     /* of a group; above n_devices: peers map the region */
+    size_t head_bytes;         /* of the region, for the caller */
+    uint32_t control_floats;   /* of a gradient arena, ENGINE_WORDS included */
     uint32_t lanes, max_lanes; /* of the global batch; of a replica in any group */
-    uint32_t lane_batch;     /* samples of a lane */
+    uint32_t lane_batch;       /* samples of a lane */
 
     /* model and data */
     const struct graph *graph;
-    const struct plan_opts *plan; /* with the metrics of an evaluation; purpose and device are the engine's */
-    const uint32_t *features;     /* [n_feeds + n_targets of plan] the data feature of each input */
+    /* with the metrics of an evaluation; purpose and device are the engine's */
+    const struct plan_opts *plan;
+    const uint32_t *features; /* [n_feeds + n_targets of plan] the data feature of each input */
     struct data_set *data, *eval_data;    /* eval_data: NULL: there are no evaluations */
     const struct data_reader_opts *reads; /* without lanes and steps; prefetch is per lane */
     uint64_t steps_per_epoch, eval_steps;
     uint64_t seed;
-    bool mean_of_weights;  /* the mean is over what counts, not over the samples: see ENGINE_WEIGHT */
+    /* the mean is over what counts, not over the samples: see ENGINE_WEIGHT */
+    bool mean_of_weights;
     bool evaluate_average; /* evaluate the average of the weights */
 
     /* optimizer */
     struct optim *optim; /* at work on the graph's parameters, in n_devices parts */
     const struct optim_hyper *hyper;
-    double clip_value;   /* limit of each gradient element; 0: none */
+    double clip_value; /* limit of each gradient element; 0: none */
 
     /* reduction and checks */
     enum engine_overlap overlap;
@@ -112,20 +118,22 @@ struct engine_opts { /* borrowed until close() */
 
     /* A choice or a fact for the log, or a warning. Task or replica thread. */
     void (*on_note)(void *arg, bool is_warning, const char *text);
-    /* A replica is about to compute this batch of the training data. Replica thread. NULL: not wanted. */
+    /* A replica is about to compute this batch of the training data. Replica thread. NULL: not
+     * wanted. */
     void (*on_lane)(void *arg, uint32_t local, const struct data_batch *b);
     void *arg;
 };
 
 struct engine_replica {
     struct engine *engine;
-    uint32_t local; /* index in the task */
-    struct arenas *arenas; /* of engine->memory: gradients, evaluation sums */
-    struct place place;    /* of the replica's thread */
+    uint32_t local;            /* index in the task */
+    struct arenas *arenas;     /* of engine->memory: gradients, evaluation sums */
+    struct place place;        /* of the replica's thread */
     struct place helper_place; /* of a thread that reduces for it; waits locally if there is none */
 
     /* The caller's: a generation. */
-    uint32_t rank, first_lane, n_lanes; /* n_lanes: a subtree of the tree over all lanes (lanes.h) */
+    /* n_lanes: a subtree of the tree over all lanes (lanes.h) */
+    uint32_t rank, first_lane, n_lanes;
     /* The caller's: a step. */
     double scale;            /* of the loss; the same in all replicas */
     float loss_scale;        /* scale / samples of the global batch */
@@ -136,10 +144,11 @@ struct engine_replica {
     uint64_t data_ns;        /* waited for samples */
     uint64_t reduce_ns;      /* waited for the all-reduce after the replica's own lanes */
     uint64_t reduce_work_ns; /* inside the all-reduce, in whatever thread */
-    struct engine_look { /* by inspect() */
-        uint32_t own;    /* checksum of the gradient that this replica's update will read */
-        uint32_t other;  /* CPU: checksum of the part of the replica before it, in this one's arena */
-        bool bad;        /* NaN or infinity */
+    struct engine_look {     /* by inspect() */
+        uint32_t own;        /* checksum of the gradient that this replica's update will read */
+        /* CPU: checksum of the part of the replica before it, in this one's arena */
+        uint32_t other;
+        bool bad; /* NaN or infinity */
     } look;
     uint32_t state_sum; /* by checksum() */
 
@@ -147,7 +156,8 @@ struct engine_replica {
     void *device;        /* the implementation's part */
 };
 
-struct engine_group { /* a generation; filled in by one thread before the gate that precedes begin() */
+/* a generation; filled in by one thread before the gate that precedes begin() */
+struct engine_group {
     struct comm *comm; /* NULL: there is no other replica */
     const struct comm_member *members;
     uint32_t n_members, self;
@@ -168,15 +178,17 @@ struct engine {
     size_t work_bytes;   /* activations of a replica */
     uint32_t eval_words; /* doubles of evaluation sums: loss, weight, then the metrics' */
     uint32_t metric_words[ENGINE_MAX_METRICS];
-    double *device_idle; /* [n_devices] the share of the last step's time without work; NULL: unknown */
+    /* [n_devices] the share of the last step's time without work; NULL: unknown */
+    double *device_idle;
     struct engine_group group;
 };
 
 enum { ENGINE_SUM_LOSS, ENGINE_SUM_WEIGHT, ENGINE_SUM_METRICS }; /* of evaluation sums */
 
 struct engine_finding { /* of locate() */
-    uint32_t lane;  /* the lowest lane of this replica with a non-finite number; opts->lanes: none */
-    double largest; /* sum over its lanes of the largest number in gradient and loss */
+    /* the lowest lane of this replica with a non-finite number; opts->lanes: none */
+    uint32_t lane;
+    double largest;  /* sum over its lanes of the largest number in gradient and loss */
     char text[1000]; /* where the first non-finite number of that lane came from */
 };
 
@@ -184,15 +196,17 @@ struct engine_ops {
     const char *name;
 
     /* ---- task ---- */
-    /* Memory, plans and streams of all devices; no device holds the state. Each choice goes to on_note. On
-     * success the caller owns *out; on failure nothing is left.
-     * Errors: ERR_NOMEM, ERR_INPUT, ERR_UNSUPPORTED, ERR_DEVICE. */
+    /* Memory, plans and streams of all devices; no device holds the state. Each choice goes to
+     * on_note. On success the caller owns *out; on failure nothing is left. Errors: ERR_NOMEM,
+     * ERR_INPUT, ERR_UNSUPPORTED, ERR_DEVICE. */
     int (*open)(const struct engine_opts *opts, struct engine **out, struct err *err);
     /* No generation runs. Memory of a device that end() reported as lost stays allocated. */
     void (*close)(struct engine *e);
-    /* Ends waits for samples, now and in readers that are opened until the generation ends. Any thread. */
+    /* Ends waits for samples, now and in readers that are opened until the generation ends. Any
+     * thread. */
     void (*cancel)(struct engine *e);
-    /* Replaces the region, because a peer that may still be alive can write to it. Errors: ERR_NOMEM. */
+    /* Replaces the region, because a peer that may still be alive can write to it. Errors:
+     * ERR_NOMEM. */
     int (*renew_region)(struct engine *e, struct err *err);
     /* Would this task, as it is connected now, reduce while backward computes? */
     bool (*overlaps)(const struct engine *e);
@@ -203,14 +217,15 @@ struct engine_ops {
     /* The host's state becomes that after step `held`. Waits. Between steps or generations.
      * Errors: ERR_DEVICE: the device that held the state failed. */
     int (*sync)(struct engine *e, uint64_t held, struct err *err);
-    /* Copies that state to `to`, without a wait for a device; complete after wait_snapshot(). The first
-     * replica's thread, also while the lanes of the next step are computed. One at a time. As sync(). */
+    /* Copies that state to `to`, without a wait for a device; complete after wait_snapshot(). The
+     * first replica's thread, also while the lanes of the next step are computed. One at a time. As
+     * sync(). */
     int (*snapshot)(struct engine *e, uint64_t held, void *to, struct err *err);
     /* Any thread. Errors: ERR_DEVICE: the copy does not arrive. */
     int (*wait_snapshot)(struct engine *e, struct err *err);
-    /* Memory from which snapshot() copies without a wait; *out NULL: any memory will do. The engine owns
-     * it, unless leave_staging() was called: a writer that hangs still reads it.
-     * Errors: ERR_NOMEM, ERR_DEVICE. */
+    /* Memory from which snapshot() copies without a wait; *out NULL: any memory will do. The engine
+     * owns it, unless leave_staging() was called: a writer that hangs still reads it. Errors:
+     * ERR_NOMEM, ERR_DEVICE. */
     int (*staging)(struct engine *e, void **out, struct err *err);
     void (*leave_staging)(struct engine *e);
     /* The state that the devices hold is invalid. */
@@ -220,44 +235,50 @@ struct engine_ops {
     /* Connects the devices. Enters PHASE_NCCL where that is a wait. Errors: ERR_NOMEM, ERR_DEVICE,
      * ERR_TIMEOUT, ERR_CANCELED. */
     int (*begin)(struct engine_replica *r, struct err *err);
-    /* The host holds the state of step `held` (0: fresh): the device takes it, unless it holds that state
-     * already. Starts the thread that reduces, if so it was agreed. */
+    /* The host holds the state of step `held` (0: fresh): the device takes it, unless it holds that
+     * state already. Starts the thread that reduces, if so it was agreed. */
     int (*bind)(struct engine_replica *r, uint64_t held, struct err *err);
     /* Samples of the steps [first, last] will be asked for, in order. */
     int (*read)(struct engine_replica *r, uint64_t first, uint64_t last, struct err *err);
-    /* Also after a failure, and without begin(). Stops the helper thread, disconnects, waits for work in
-     * progress. Errors: ERR_DEVICE: the device does not come to rest; it is lost to this process. */
+    /* Also after a failure, and without begin(). Stops the helper thread, disconnects, waits for
+     * work in progress. Errors: ERR_DEVICE: the device does not come to rest; it is lost to this
+     * process. */
     int (*end)(struct engine_replica *r, struct err *err);
 
     /* ---- replica: a step ---- */
-    /* Gradients, statistics and loss of the replica's lanes, summed in arena 0 along the tree; the engine's
-     * control words are written, the caller's are 0. Enters PHASE_DATA and PHASE_LANE. May already reduce
-     * what is final. Errors: ERR_IO, ERR_CORRUPT, ERR_INPUT, ERR_DEVICE, ERR_PEER, ERR_CANCELED. */
+    /* Gradients, statistics and loss of the replica's lanes, summed in arena 0 along the tree; the
+     * engine's control words are written, the caller's are 0. Enters PHASE_DATA and PHASE_LANE. May
+     * already reduce what is final. Errors: ERR_IO, ERR_CORRUPT, ERR_INPUT, ERR_DEVICE, ERR_PEER,
+     * ERR_CANCELED. */
     int (*run_lanes)(struct engine_replica *r, uint64_t step, struct err *err);
-    /* The caller has written its control words (replica 0). All-reduces the rest: afterwards arena 0, or the
-     * device, holds the sum over all replicas of the group, and the control words are in arena 0. Enters
-     * PHASE_REDUCE. Errors: ERR_PEER, ERR_TIMEOUT, ERR_INPUT, ERR_DEVICE, ERR_CANCELED. */
+    /* The caller has written its control words (replica 0). All-reduces the rest: afterwards arena
+     * 0, or the device, holds the sum over all replicas of the group, and the control words are in
+     * arena 0. Enters PHASE_REDUCE. Errors: ERR_PEER, ERR_TIMEOUT, ERR_INPUT, ERR_DEVICE,
+     * ERR_CANCELED. */
     int (*reduce)(struct engine_replica *r, uint64_t step, struct err *err);
     /* With mean_of_weights, after each reduce(): multiplies the gradients. */
     int (*scale)(struct engine_replica *r, float by, struct err *err);
     /* A pass over the gradient that the update will read, into r->look. */
     void (*inspect)(struct engine_replica *r);
-    /* After a gate that follows inspect(). All replicas see the same. *sum: checksum of the task's gradient;
-     * *finite: it holds no NaN or infinity. Errors: ERR_DEVICE: the replicas of this task hold different
-     * gradients; the text says which. Nothing has been changed. */
-    int (*verify_gradient)(struct engine_replica *r, uint64_t step, uint32_t *sum, bool *finite, struct err *err);
-    /* Limits the elements of the gradient to clip_value. *norm: the L2 norm of the gradient after that and
-     * without the loss scale, if it is wanted, else NaN. Replicas meet at the commit gate. */
+    /* After a gate that follows inspect(). All replicas see the same. *sum: checksum of the task's
+     * gradient; *finite: it holds no NaN or infinity. Errors: ERR_DEVICE: the replicas of this task
+     * hold different gradients; the text says which. Nothing has been changed. */
+    int (*verify_gradient)(struct engine_replica *r, uint64_t step, uint32_t *sum, bool *finite,
+                           struct err *err);
+    /* Limits the elements of the gradient to clip_value. *norm: the L2 norm of the gradient after
+     * that and without the loss scale, if it is wanted, else NaN. Replicas meet at the commit gate.
+     */
     void (*measure)(struct engine_replica *r, bool wanted, double *norm);
-    /* Applies the optimizer and moves the statistics: this replica's part. Replicas may meet at the commit
-     * gate; the caller meets once more. Errors: ERR_DEVICE: this replica's state is invalid. */
+    /* Applies the optimizer and moves the statistics: this replica's part. Replicas may meet at the
+     * commit gate; the caller meets once more. Errors: ERR_DEVICE: this replica's state is invalid.
+     */
     int (*update)(struct engine_replica *r, const struct optim_hyper *h, struct err *err);
     /* In place of an update: the held state counts as that after `step` too. */
     void (*keep)(struct engine_replica *r, uint64_t step);
     /* Checksum of this replica's part of the state, or of its copy, into r->state_sum. Waits. */
     int (*checksum)(struct engine_replica *r, struct err *err);
-    /* After a gate that follows checksum(). *sum: of the task's state. Errors: ERR_DEVICE: copies of this
-     * task differ; the text says which. */
+    /* After a gate that follows checksum(). *sum: of the task's state. Errors: ERR_DEVICE: copies
+     * of this task differ; the text says which. */
     int (*verify_state)(struct engine_replica *r, uint64_t step, uint32_t *sum, struct err *err);
     /* After all verbs of a step: writes the device's spans into r->trace. */
     int (*end_step)(struct engine_replica *r, struct err *err);
@@ -266,16 +287,19 @@ struct engine_ops {
     /* Loss and metrics of this replica's lanes of the evaluation data, summed along the tree in
      * arenas->sums[0]. Enters PHASE_EVALUATION_DATA and PHASE_EVALUATE. */
     int (*evaluate)(struct engine_replica *r, struct err *err);
-    /* Appends to `text` [n] which reduced gradient or statistic holds NaN or infinity, if one does; arena 0
-     * holds the gradients afterwards. */
-    int (*describe)(struct engine_replica *r, const char *separator, char *text, size_t n, struct err *err);
-    /* Computes the replica's lanes of `step` again and finds the first non-finite number. Overwrites
-     * arena 0. */
-    int (*locate)(struct engine_replica *r, uint64_t step, struct engine_finding *out, struct err *err);
+    /* Appends to `text` [n] which reduced gradient or statistic holds NaN or infinity, if one does;
+     * arena 0 holds the gradients afterwards. */
+    int (*describe)(struct engine_replica *r, const char *separator, char *text, size_t n,
+                    struct err *err);
+    /* Computes the replica's lanes of `step` again and finds the first non-finite number.
+     * Overwrites arena 0. */
+    int (*locate)(struct engine_replica *r, uint64_t step, struct engine_finding *out,
+                  struct err *err);
 };
 
-/* Arena 0 of a replica: peers can read and write it. Free for the caller between bind() and the first
- * run_lanes(), in transfers before bind(), and after locate(); it must be zero again before run_lanes(). */
+/* Arena 0 of a replica: peers can read and write it. Free for the caller between bind() and the
+ * first run_lanes(), in transfers before bind(), and after locate(); it must be zero again before
+ * run_lanes(). */
 static inline void *engine_scratch(const struct engine_replica *r)
 {
     return r->arenas->grads[0];

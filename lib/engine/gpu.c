@@ -1,5 +1,5 @@
-/* gpu.c - the verbs of engine_gpu that open, close, begin and end; gpu.h draws the streams. Others: gpu_step.c
- * (lanes), gpu_reduce.c, gpu_update.c, gpu_copy.c (state to the host), passes.c. */
+/* gpu.c - the verbs of engine_gpu that open, close, begin and end; gpu.h draws the streams. Others:
+ * gpu_step.c (lanes), gpu_reduce.c, gpu_update.c, gpu_copy.c (state to the host), passes.c. */
 #include "engine/gpu.h"
 
 #include <math.h>
@@ -168,8 +168,10 @@ static int look_at_clock(void *arg, struct err *err)
 
     if (x->deadline_ms == 0 || (clock_ns() - x->begin_ns) / 1000000 <= x->deadline_ms)
         return 0;
-    return err_set(err, ERR_DEVICE, "the GPU does not come to rest within %.1f s: only the end of the process "
-                                    "frees it", (double)x->deadline_ms / 1e3);
+    return err_set(err, ERR_DEVICE,
+                   "the GPU does not come to rest within %.1f s: only the end of the process "
+                   "frees it",
+                   (double)x->deadline_ms / 1e3);
 }
 
 /* All that was put on its streams is done: nobody asks whether it is canceled any more. */
@@ -191,8 +193,8 @@ static int gpu_end(struct engine_replica *r, struct err *err)
     char name[32];
     int rc;
 
-    /* Captured graphs first: NCCL keeps a communicator while a graph contains its sums. A graph that runs is freed
-     * when it has ended. */
+    /* Captured graphs first: NCCL keeps a communicator while a graph contains its sums. A graph
+     * that runs is freed when it has ended. */
     gpu_drop_lanes(g);
     rc = gpu_disconnect(r, err);
     if (rc == 0)
@@ -204,7 +206,6 @@ static int gpu_end(struct engine_replica *r, struct err *err)
     device_name(&r->engine->opts->devices[r->local], name, sizeof(name));
     return err_wrap(err, rc, "%s", name);
 }
-
 
 const struct engine_ops engine_gpu = {
     .name = "gpu",

@@ -4,7 +4,8 @@
 
 #include "engine/engine.h"
 
-/* NCCL keeps a network busy with pieces of this size; the wait for a smaller last piece is shorter. */
+/* NCCL keeps a network busy with pieces of this size; the wait for a smaller last piece is shorter.
+ */
 enum { GPU_BUCKET_BYTES = 16 << 20 };
 
 static inline size_t gpu_bucket_floats(const struct engine *e)

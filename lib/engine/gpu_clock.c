@@ -1,16 +1,16 @@
 /* gpu_clock.c - where a GPU's time goes, by its own clock.
  *
- * In every step: stretches of the work stream, each between two events (a lane, the reduction with the look at
- * the gradient, the update). What lies between two stretches is time in which the GPU had no work of ours: it
- * waits for the host or for data. All events of a step have come when the host has waited for its sums, so
- * reading them waits for nothing.
+ * In every step: stretches of the work stream, each between two events (a lane, the reduction with
+ * the look at the gradient, the update). What lies between two stretches is time in which the GPU
+ * had no work of ours: it waits for the host or for data. All events of a step have come when the
+ * host has waited for its sums, so reading them waits for nothing.
  *
  *     | update k-1 |  gap  | lane 0 |gap| lane 1 ... | reduce k |  gap  | update k | ...
  *                                              period k: from reduce k-1 to here
  *
- * In a step that is traced: an event behind every call and copy, on the stream that it is on. Its lanes are not
- * captured, and the host waits for the update before it reads: such a step is slower than others, its
- * calls are not. Events are there before the first step. */
+ * In a step that is traced: an event behind every call and copy, on the stream that it is on. Its
+ * lanes are not captured, and the host waits for the update before it reads: such a step is slower
+ * than others, its calls are not. Events are there before the first step. */
 #include "engine/gpu_clock.h"
 
 #include <math.h>
@@ -27,7 +27,7 @@
 #include "graph/graph.h"
 
 enum {
-    REST = 8,           /* stretches of a step beside its lanes, at most */
+    REST = 8, /* stretches of a step beside its lanes, at most */
     NOWHERE = UINT32_MAX,
 };
 
@@ -42,15 +42,16 @@ struct events {
 };
 
 struct gpu_clock {
-    struct events busy;    /* the end of the period before, if it is known, then begin, end, begin, end, ... */
+    /* the end of the period before, if it is known, then begin, end, begin, end, ... */
+    struct events busy;
     bool has_before;
-    bool traces;           /* now: a step that is traced is under way */
-    struct events marks;   /* of the step that is traced */
+    bool traces;         /* now: a step that is traced is under way */
+    struct events marks; /* of the step that is traced */
     struct span *spans;
     uint32_t n_spans, cap_spans;
-    uint32_t last[TRACE_ROWS];  /* mark of a row; NOWHERE */
-    uint32_t first;             /* mark of the work row */
-    struct cuda_event *zero;    /* of a step that is traced: its time on both clocks is known */
+    uint32_t last[TRACE_ROWS]; /* mark of a row; NOWHERE */
+    uint32_t first;            /* mark of the work row */
+    struct cuda_event *zero;   /* of a step that is traced: its time on both clocks is known */
 };
 
 /* ---- opening ---- */
@@ -200,13 +201,15 @@ int gpu_begin_work(struct engine_replica *r, struct err *err)
     return rc < 0 ? rc : gpu_mark_begin(r, TRACE_WORK, err);
 }
 
-static void add_span(struct gpu_clock *c, enum trace_rows row, enum trace_what what, uint32_t which, uint32_t from)
+static void add_span(struct gpu_clock *c, enum trace_rows row, enum trace_what what, uint32_t which,
+                     uint32_t from)
 {
     CHECK(c->n_spans < c->cap_spans && from != NOWHERE);
     c->spans[c->n_spans++] = (struct span){ row, what, which, from, c->last[row] };
 }
 
-int gpu_mark(struct engine_replica *r, enum trace_rows row, enum trace_what what, uint32_t which, struct err *err)
+int gpu_mark(struct engine_replica *r, enum trace_rows row, enum trace_what what, uint32_t which,
+             struct err *err)
 {
     uint32_t from;
     int rc;
@@ -273,8 +276,8 @@ int gpu_clock_write(struct engine_replica *r, struct err *err)
         double from = gpu_of(r)->cuda->elapsed_ms(c->marks.at[s->from], c->zero);
         double to = gpu_of(r)->cuda->elapsed_ms(c->marks.at[s->to], c->zero);
 
-        trace_add(trace_beside(r->trace, (enum trace_rows)s->row), (enum trace_what)s->what, s->which,
-                  now - (uint64_t)(from * 1e6), now - (uint64_t)(to * 1e6));
+        trace_add(trace_beside(r->trace, (enum trace_rows)s->row), (enum trace_what)s->what,
+                  s->which, now - (uint64_t)(from * 1e6), now - (uint64_t)(to * 1e6));
     }
     return rc;
 }

@@ -33,10 +33,12 @@ static int explain(const struct engine_replica *r, int rc, struct err *err)
     if (twice == NULL || sscanf(twice, "Duplicate GPU detected : rank %u and rank %u", &a, &b) != 2)
         return rc;
     device_name(&e->opts->devices[r->local], name, sizeof(name));
-    return err_set(err, rc, "%s and %s of this host have one GPU, %s of this task: give each a GPU of its own "
-                            "(--devices cuda:0 and --devices cuda:1); for a test another NCCL_HOSTID in the "
-                            "environment of each makes them hosts", name_of_rank(e, a < b ? a : b),
-                   name_of_rank(e, a < b ? b : a), name);
+    return err_set(
+        err, rc,
+        "%s and %s of this host have one GPU, %s of this task: give each a GPU of its own "
+        "(--devices cuda:0 and --devices cuda:1); for a test another NCCL_HOSTID in the "
+        "environment of each makes them hosts",
+        name_of_rank(e, a < b ? a : b), name_of_rank(e, a < b ? b : a), name);
 }
 
 int gpu_connect(struct engine_replica *r, struct err *err)
@@ -84,5 +86,6 @@ int gpu_disconnect(struct engine_replica *r, struct err *err)
     if (comm == NULL)
         return 0;
     /* In a generation that ended early a sum may be under way that a peer will never join. */
-    return cancel_asked(r->engine->opts->cancel) ? g->cuda->comm_abort(comm, err) : g->cuda->comm_close(comm, err);
+    return cancel_asked(r->engine->opts->cancel) ? g->cuda->comm_abort(comm, err)
+                                                 : g->cuda->comm_close(comm, err);
 }

@@ -1,21 +1,22 @@
 /* gpu_copy.c - the copies of the state from the GPU of replica 0 to the host.
  *
  *     who asks                      when                                  how
- *     a checkpoint                  within the next step, before its      gpu_snapshot: nobody waits; the writer's
- *                                   commit gate (look_back)               thread does, by gpu_wait_snapshot
- *     the last one: of the job,     behind the last step; between         the same, and ckpt_flush() waits for
- *       of SIGTERM                  generations (train_save)              the writer
- *     a peer that is behind         when a generation begins              gpu_sync: waits
- *     the export                    behind the last checkpoint            gpu_sync
+ *     a checkpoint                  within the next step, before its      gpu_snapshot: nobody
+ * waits; the writer's commit gate (look_back)               thread does, by gpu_wait_snapshot the
+ * last one: of the job,     behind the last step; between         the same, and ckpt_flush() waits
+ * for of SIGTERM                  generations (train_save)              the writer a peer that is
+ * behind         when a generation begins              gpu_sync: waits the export behind the last
+ * checkpoint            gpu_sync
  *
- * gpu_snapshot has two ways, and memory decides which, once. With a snapshot the state is copied within the GPU, on
- * the work stream, between the update before and the one to come; from there it goes to the host while the next
- * steps compute. Without one the next update waits until the state has gone to the host; lanes do not.
+ * gpu_snapshot has two ways, and memory decides which, once. With a snapshot the state is copied
+ * within the GPU, on the work stream, between the update before and the one to come; from there it
+ * goes to the host while the next steps compute. Without one the next update waits until the state
+ * has gone to the host; lanes do not.
  *
- * A copy under way outlives what happens to the state: a generation that ends waits for it (come_to_rest), a
- * rollback or a peer's state is given to other memory (gpu bind), and who must not write any more
- * (save_leave) throws away what arrives. There is one copy at a time, as the writer has one staging area:
- * ckpt_begin() refuses while it is written. */
+ * A copy under way outlives what happens to the state: a generation that ends waits for it
+ * (come_to_rest), a rollback or a peer's state is given to other memory (gpu bind), and who must
+ * not write any more (save_leave) throws away what arrives. There is one copy at a time, as the
+ * writer has one staging area: ckpt_begin() refuses while it is written. */
 #include "engine/gpu_copy.h"
 
 #include <inttypes.h>
@@ -32,8 +33,9 @@
 #include "engine/plans.h"
 
 enum {
-    PIECE_BYTES = 8 << 20,          /* what a step brings to the host waits behind one of them, not behind all */
-    FETCH_MS = 60 * 1000,           /* no copy takes that long */
+    /* what a step brings to the host waits behind one of them, not behind all */
+    PIECE_BYTES = 8 << 20,
+    FETCH_MS = 60 * 1000, /* no copy takes that long */
 };
 static const size_t LEFT_BYTES = (size_t)1 << 30; /* for what NCCL and the libraries take later */
 
@@ -61,12 +63,17 @@ static void note_memory(const struct engine_replica *r, size_t unused)
     text_bytes(grads, sizeof(grads), e->memory.depth * e->memory.grads * sizeof(float));
     text_bytes(work, sizeof(work), plans_work_bytes(r));
     text_bytes(left, sizeof(left), unused);
-    snprintf(text, sizeof(text), "%s holds %s of weights and optimizer state, %s of gradients, %s of activations%s%s; "
-                                 "%s are left%s", device, state, grads, work,
-             g->copies->snapshot != NULL ? ", and for checkpoints a snapshot of the state, another " : "",
+    snprintf(text, sizeof(text),
+             "%s holds %s of weights and optimizer state, %s of gradients, %s of activations%s%s; "
+             "%s are left%s",
+             device, state, grads, work,
+             g->copies->snapshot != NULL ? ", and for checkpoints a snapshot of the state, another "
+                                         : "",
              g->copies->snapshot != NULL ? state : "", left,
              g->copies->snapshot != NULL || !e->opts->snapshots
-                 ? "" : ", too little for a snapshot: updates wait while a checkpoint's copy goes to the host");
+                 ? ""
+                 : ", too little for a snapshot: updates wait while a checkpoint's copy goes to "
+                   "the host");
     engine_note(e, false, text);
 }
 
@@ -144,7 +151,8 @@ void gpu_leave_staging(struct engine *e)
 
 static int wrap(uint64_t held, int rc, struct err *err)
 {
-    return rc < 0 ? err_wrap(err, rc, "fetch the state after step %" PRIu64 " from the GPU", held) : 0;
+    return rc < 0 ? err_wrap(err, rc, "fetch the state after step %" PRIu64 " from the GPU", held)
+                  : 0;
 }
 
 /* *ahead: the host's own state is older than the GPU's. ERR_DEVICE: that is not there either. */
@@ -153,8 +161,10 @@ static int is_ahead(const struct engine *e, uint64_t held, bool *ahead, struct e
     const struct gpu *g = gpu_of(e->replicas[0]);
     *ahead = e->memory.step != held;
     if (*ahead && (g->is_lost || !g->has_state || g->held != held))
-        return err_set(err, ERR_DEVICE, "the state after step %" PRIu64 " is not to be had: the GPU that held it "
-                                        "failed", held);
+        return err_set(err, ERR_DEVICE,
+                       "the state after step %" PRIu64 " is not to be had: the GPU that held it "
+                       "failed",
+                       held);
     return 0;
 }
 
@@ -180,7 +190,8 @@ static int copy_within(struct engine *e, struct err *err)
 {
     struct engine_replica *r = e->replicas[0];
     struct gpu *g = gpu_of(r);
-    int rc = g->cuda->wait(g->work, g->copies->left, err); /* the one before: a save that was given up */
+    /* the one before: a save that was given up */
+    int rc = g->cuda->wait(g->work, g->copies->left, err);
 
     if (rc == 0)
         rc = gpu_busy(r, err);
@@ -231,7 +242,8 @@ static int look_at_clock(void *arg, struct err *err)
 
     if ((clock_ns() - *begin_ns) / 1000000 < FETCH_MS)
         return 0;
-    return err_set(err, ERR_DEVICE, "a copy of the state did not arrive within %d s", FETCH_MS / 1000);
+    return err_set(err, ERR_DEVICE, "a copy of the state did not arrive within %d s",
+                   FETCH_MS / 1000);
 }
 
 int gpu_wait_snapshot(struct engine *e, struct err *err)
@@ -240,5 +252,6 @@ int gpu_wait_snapshot(struct engine *e, struct err *err)
     uint64_t begin_ns = clock_ns();
     int rc = device_enter(&e->opts->devices[0], err);
 
-    return rc < 0 ? rc : device_watch(g->cuda, NULL, g->copies->left, look_at_clock, &begin_ns, err);
+    return rc < 0 ? rc
+                  : device_watch(g->cuda, NULL, g->copies->left, look_at_clock, &begin_ns, err);
 }

@@ -1,5 +1,5 @@
-/* gpu_copy.h - copies of the state from the GPU of replica 0 to the host. The contracts of the verbs are
- * those of engine_ops. */
+/* gpu_copy.h - copies of the state from the GPU of replica 0 to the host. The contracts of the
+ * verbs are those of engine_ops. */
 #ifndef ENGINE_GPU_COPY_H
 #define ENGINE_GPU_COPY_H
 

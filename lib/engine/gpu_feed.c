@@ -35,7 +35,8 @@ static void *pinned_at(void *arg, struct plan *plan, uint32_t i)
     return f->s->pinned + gpu_input_at(f->r, plan, i);
 }
 
-static void fill_slot(struct engine_replica *r, struct gpu_slot *s, struct plan *plan, const struct data_batch *b)
+static void fill_slot(struct engine_replica *r, struct gpu_slot *s, struct plan *plan,
+                      const struct data_batch *b)
 {
     const struct engine *e = r->engine;
     struct fill f = { r, s };
@@ -49,8 +50,8 @@ static void fill_slot(struct engine_replica *r, struct gpu_slot *s, struct plan 
 }
 
 /* To the stage, when the lane that was there has been taken and the host's copy is ours again. */
-static int send_slot(struct engine_replica *r, struct gpu_slot *s, struct plan *plan, const struct data_batch *b,
-                     struct err *err)
+static int send_slot(struct engine_replica *r, struct gpu_slot *s, struct plan *plan,
+                     const struct data_batch *b, struct err *err)
 {
     struct gpu *g = gpu_of(r);
     int rc = gpu_wait(r, s->brought, err);
@@ -87,7 +88,8 @@ int gpu_fetch_batch(struct engine_replica *r, struct gpu_slot *s, struct err *er
     return rc;
 }
 
-int gpu_copy_inputs(struct engine_replica *r, struct gpu_slot *s, struct plan *plan, struct err *err)
+int gpu_copy_inputs(struct engine_replica *r, struct gpu_slot *s, struct plan *plan,
+                    struct err *err)
 {
     struct gpu *g = gpu_of(r);
     int rc = 0;
@@ -95,12 +97,14 @@ int gpu_copy_inputs(struct engine_replica *r, struct gpu_slot *s, struct plan *p
     for (uint32_t i = 0; rc == 0 && i < plans_n_inputs(r->engine); i++) {
         const struct tensor *in = plan_input(plan, i);
 
-        rc = g->cuda->copy(in->data, s->stage + gpu_input_at(r, plan, i), tensor_bytes(in), g->work, err);
+        rc = g->cuda->copy(in->data, s->stage + gpu_input_at(r, plan, i), tensor_bytes(in), g->work,
+                           err);
     }
     return rc;
 }
 
-int gpu_set_run(struct engine_replica *r, struct gpu_slot *s, const struct op_run *run, struct err *err)
+int gpu_set_run(struct engine_replica *r, struct gpu_slot *s, const struct op_run *run,
+                struct err *err)
 {
     struct gpu *g = gpu_of(r);
 
@@ -111,10 +115,12 @@ int gpu_set_run(struct engine_replica *r, struct gpu_slot *s, const struct op_ru
     return g->cuda->copy(s->run_there, s->run, sizeof(*s->run), g->work, err);
 }
 
-int gpu_feed(struct engine_replica *r, struct plan *plan, const struct data_batch *b, struct err *err)
+int gpu_feed(struct engine_replica *r, struct plan *plan, const struct data_batch *b,
+             struct err *err)
 {
     struct gpu *g = gpu_of(r);
-    struct gpu_slot *s = &g->slot[(g->next + 1) % GPU_SLOTS]; /* the other one may hold what comes next */
+    /* the other one may hold what comes next */
+    struct gpu_slot *s = &g->slot[(g->next + 1) % GPU_SLOTS];
     int rc;
 
     gpu_clock_forget(r);

@@ -22,11 +22,12 @@ static uint64_t memory_of_gpu(const struct engine_replica *r)
     struct cuda_gpu gpus[DEVICE_MAX];
     uint32_t n = 0, i = r->engine->opts->devices[r->local].index;
 
-    return gpu_of(r)->cuda->gpus(gpus, DEVICE_MAX, &n, NULL) == 0 && i < n ? gpus[i].memory_bytes : 0;
+    return gpu_of(r)->cuda->gpus(gpus, DEVICE_MAX, &n, NULL) == 0 && i < n ? gpus[i].memory_bytes
+                                                                           : 0;
 }
 
-/* The GPU's memory does not suffice: states the uses of the memory, and the remedy. If the whole GPU has less, the
- * job has to change. */
+/* The GPU's memory does not suffice: states the uses of the memory, and the remedy. If the whole
+ * GPU has less, the job has to change. */
 static int explain_memory(const struct engine_replica *r, struct err *err)
 {
     const struct engine *e = r->engine;
@@ -39,9 +40,10 @@ static int explain_memory(const struct engine_replica *r, struct err *err)
     text_bytes(work_text, sizeof(work_text), plans_work_bytes(r));
     device_name(&e->opts->devices[r->local], name, sizeof(name));
     return err_wrap(err, has > 0 && all > has ? ERR_INPUT : ERR_NOMEM,
-                    "%s has too little memory: weights and optimizer state take %s, gradients %s, a lane of %" PRIu32
-                    " samples %s; more lanes (/train/lanes, now %" PRIu32 ") are smaller ones", name, state_text, grads_text,
-                    e->opts->lane_batch, work_text, e->opts->lanes);
+                    "%s has too little memory: weights and optimizer state take %s, gradients %s, "
+                    "a lane of %" PRIu32 " samples %s; more lanes (/train/lanes, now %" PRIu32
+                    ") are smaller ones",
+                    name, state_text, grads_text, e->opts->lane_batch, work_text, e->opts->lanes);
 }
 
 static int allocate(const struct engine_replica *r, void **out, size_t bytes, struct err *err)
@@ -109,7 +111,8 @@ static float *in_state(const struct gpu *g, const struct engine *e, const float 
     return host != NULL ? g->state + (host - e->memory.state) : NULL;
 }
 
-/* Gradients of tables are whole. An update that leaves rows alone needs to know which rows were read. */
+/* Gradients of tables are whole. An update that leaves rows alone needs to know which rows were
+ * read. */
 static void lay_out_grads(struct gpu *g, const struct engine *e)
 {
     size_t words;
@@ -135,12 +138,14 @@ static int open_memory(struct engine_replica *r, struct err *err)
     if (rc == 0)
         rc = allocate(r, &g->plan_work, plans_work_bytes(r), err);
     if (rc == 0)
-        rc = allocate(r, (void **)&g->look,
-                  cuda_look_room(e->memory.state_bytes / sizeof(float)) * sizeof(*g->look), err);
+        rc =
+            allocate(r, (void **)&g->look,
+                     cuda_look_room(e->memory.state_bytes / sizeof(float)) * sizeof(*g->look), err);
     if (rc == 0)
         rc = allocate(r, (void **)&g->trouble, sizeof(*g->trouble), err);
     if (rc == 0)
-        rc = cuda->pin((void **)&g->back, sizeof(*g->back) + e->opts->control_floats * sizeof(float), err);
+        rc = cuda->pin((void **)&g->back,
+                       sizeof(*g->back) + e->opts->control_floats * sizeof(float), err);
     return rc;
 }
 
@@ -156,8 +161,10 @@ static int open_optim(struct engine_replica *r, struct err *err)
         return err_set(err, ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; i < n; i++)
         if (p[i].kind == GRAPH_STATISTIC)
-            statistics[n_statistics++] = (struct cuda_statistic){ p[i].offset, p[i].elements, p[i].momentum };
-    rc = gpu_of(r)->cuda->math->optim_open(optim_options(e->opts->optim), statistics, n_statistics, &gpu_of(r)->optim, err);
+            statistics[n_statistics++] =
+                (struct cuda_statistic){ p[i].offset, p[i].elements, p[i].momentum };
+    rc = gpu_of(r)->cuda->math->optim_open(optim_options(e->opts->optim), statistics, n_statistics,
+                                           &gpu_of(r)->optim, err);
     free(statistics);
     return rc;
 }
@@ -214,7 +221,8 @@ void gpu_close_device(struct engine_replica *r)
 
     if (g == NULL || g->is_lost) /* the process ends: it frees all, and does not wait */
         return;
-    (void)device_enter(&r->engine->opts->devices[r->local], NULL); /* what is not given back goes with the process */
+    /* what is not given back goes with the process */
+    (void)device_enter(&r->engine->opts->devices[r->local], NULL);
     gpu_drop_lanes(g);
     g->cuda->math->optim_close(g->optim);
     gpu_copies_close(g);

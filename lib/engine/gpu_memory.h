@@ -6,10 +6,11 @@
 
 struct gpu;
 
-/* For a replica with plans, and with the layout of the host's memory. On failure gpu_close_device() frees
- * the rest. Errors: ERR_NOMEM, ERR_INPUT (the whole GPU has too little memory), ERR_DEVICE. */
+/* For a replica with plans, and with the layout of the host's memory. On failure gpu_close_device()
+ * frees the rest. Errors: ERR_NOMEM, ERR_INPUT (the whole GPU has too little memory), ERR_DEVICE.
+ */
 int gpu_open_device(struct engine_replica *r, struct err *err);
 void gpu_close_device(struct engine_replica *r); /* a lost GPU's memory stays allocated */
-void gpu_drop_lanes(struct gpu *g); /* captured graphs, and their array */
+void gpu_drop_lanes(struct gpu *g);              /* captured graphs, and their array */
 
 #endif

@@ -17,7 +17,8 @@ int gpu_check_trouble(struct engine_replica *r, const struct plan *plan, struct 
     return rc == 0 && g->back->trouble.found != 0 ? plan_refuse(plan, &g->back->trouble, err) : rc;
 }
 
-int gpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *run, bool backward, struct err *err)
+int gpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *run, bool backward,
+            struct err *err)
 {
     struct gpu *g = gpu_of(r);
     struct gpu_slot *s = &g->slot[(g->next + 1) % GPU_SLOTS];
@@ -36,7 +37,8 @@ int gpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *ru
 int gpu_show(struct engine_replica *r, struct err *err)
 {
     struct gpu *g = gpu_of(r);
-    int rc = g->cuda->copy(r->arenas->grads[0], g->grads[0], r->engine->memory.params * sizeof(float), g->work, err);
+    int rc = g->cuda->copy(r->arenas->grads[0], g->grads[0],
+                           r->engine->memory.params * sizeof(float), g->work, err);
 
     return rc < 0 ? rc : gpu_wait(r, NULL, err);
 }

@@ -29,26 +29,29 @@ static void prove(struct engine_replica *r)
         return;
     g->proves = false;
     device_name(&e->opts->devices[r->local], name, sizeof(name));
-    snprintf(text, sizeof(text), "%s computed lanes %" PRIu32 " to %" PRIu32 " of the first step in %.1f ms",
-             name, r->first_lane, r->first_lane + r->n_lanes - 1, g->cuda->elapsed_ms(g->began, g->ended));
+    snprintf(text, sizeof(text),
+             "%s computed lanes %" PRIu32 " to %" PRIu32 " of the first step in %.1f ms", name,
+             r->first_lane, r->first_lane + r->n_lanes - 1,
+             g->cuda->elapsed_ms(g->began, g->ended));
     engine_note(e, false, text);
 }
 
-/* The lanes have written loss and weight on the GPU. The caller's words come from replica 0; those of the other
- * replicas are 0. */
+/* The lanes have written loss and weight on the GPU. The caller's words come from replica 0; those
+ * of the other replicas are 0. */
 static int send_control(struct engine_replica *r, struct err *err)
 {
     struct engine *e = r->engine;
     struct gpu *g = gpu_of(r);
     size_t n = e->opts->control_floats - ENGINE_WORDS;
     float *from = g->back->control + ENGINE_WORDS;
-    int rc = g->cuda->copy(g->grads[0] + e->memory.params + ENGINE_TROUBLE, &g->trouble->found, sizeof(float),
-                           g->work, err);
+    int rc = g->cuda->copy(g->grads[0] + e->memory.params + ENGINE_TROUBLE, &g->trouble->found,
+                           sizeof(float), g->work, err);
 
     if (rc < 0 || r->local != 0)
         return rc;
     memcpy(from, r->arenas->grads[0] + e->memory.params + ENGINE_WORDS, n * sizeof(float));
-    return g->cuda->copy(g->grads[0] + e->memory.params + ENGINE_WORDS, from, n * sizeof(float), g->work, err);
+    return g->cuda->copy(g->grads[0] + e->memory.params + ENGINE_WORDS, from, n * sizeof(float),
+                         g->work, err);
 }
 
 /* Fault points change the gradient of the last GPU of a task: the others have to detect it. */
@@ -89,7 +92,8 @@ static int fetch_ahead(struct engine_replica *r, struct err *err)
 
 struct sums_wait {
     struct engine_replica *r;
-    uint64_t since_ns, said_ns; /* others are waited for, and that was said last; 0: it computes itself */
+    /* others are waited for, and that was said last; 0: it computes itself */
+    uint64_t since_ns, said_ns;
 };
 
 enum { SAY_NS = 50000000 };
@@ -144,7 +148,8 @@ static int all_reduce(struct engine_replica *r, struct err *err)
         rc = gpu_wait_sums(r, err);
     if (rc == 0)
         rc = g->cuda->copy(g->back->control, g->grads[0] + e->memory.params, n, g->work, err);
-    if (rc == 0 && !e->opts->mean_of_weights) /* else it is not yet what will be used: gpu_scale() */
+    /* else it is not yet what will be used: gpu_scale() */
+    if (rc == 0 && !e->opts->mean_of_weights)
         rc = look(r, err);
     if (rc == 0)
         rc = gpu_rest(r, err);

@@ -1,5 +1,5 @@
-/* gpu_reduce.h - the all-reduce of a GPU's gradients (NCCL), and the one wait of the host in a step. The
- * contracts are those of engine_ops. Threads: the replica's. */
+/* gpu_reduce.h - the all-reduce of a GPU's gradients (NCCL), and the one wait of the host in a
+ * step. The contracts are those of engine_ops. Threads: the replica's. */
 #ifndef ENGINE_GPU_REDUCE_H
 #define ENGINE_GPU_REDUCE_H
 

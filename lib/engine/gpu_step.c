@@ -27,7 +27,8 @@ static void on_ready(void *arg, size_t offset, size_t n)
 {
     struct ready *x = arg;
     struct engine_replica *r = x->r;
-    size_t floats = gpu_bucket_floats(r->engine), whole = (offset + n) / floats * floats, from = gpu_of(r)->added;
+    size_t floats = gpu_bucket_floats(r->engine), whole = (offset + n) / floats * floats,
+           from = gpu_of(r)->added;
 
     if (whole <= from || x->rc < 0)
         return;
@@ -47,14 +48,17 @@ static int write_numbers(struct engine_replica *r, float *grads, struct err *err
     int rc = g->cuda->fill(control, 0, e->opts->control_floats * sizeof(float), g->work, err);
 
     if (rc == 0)
-        rc = g->cuda->copy(control + ENGINE_LOSS, plan_loss_at(r->plans->train), sizeof(float), g->work, err);
+        rc = g->cuda->copy(control + ENGINE_LOSS, plan_loss_at(r->plans->train), sizeof(float),
+                           g->work, err);
     if (rc == 0 && e->opts->mean_of_weights)
-        rc = g->cuda->copy(control + ENGINE_WEIGHT, plan_loss_weight_at(r->plans->train), sizeof(float), g->work, err);
+        rc = g->cuda->copy(control + ENGINE_WEIGHT, plan_loss_weight_at(r->plans->train),
+                           sizeof(float), g->work, err);
     return rc;
 }
 
 /* All that the GPU does for lane i, which lies in arena top - 1 of the tree: may be captured. */
-static int calls(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint32_t top, struct err *err)
+static int calls(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint32_t top,
+                 struct err *err)
 {
     struct gpu *g = gpu_of(r);
     bool last = i + 1 == r->n_lanes;
@@ -67,7 +71,8 @@ static int calls(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint3
         rc = gpu_copy_inputs(r, s, r->plans->train, err);
     if (rc == 0)
         rc = gpu_mark(r, TRACE_WORK, TRACE_DATA, run.lane, err);
-    plan_watch(r->plans->train, r->trace != NULL ? gpu_mark_call : NULL, r); /* who captures has no trace */
+    /* who captures has no trace */
+    plan_watch(r->plans->train, r->trace != NULL ? gpu_mark_call : NULL, r);
     g->added = 0;
     from = gpu_mark_here(r);
     if (rc == 0)
@@ -80,8 +85,8 @@ static int calls(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint3
         rc = gpu_mark_begin(r, TRACE_WORK, err);
     from = gpu_mark_here(r);
     if (rc == 0)
-        rc = plan_backward(r->plans->train, &run, g->grads[top - 1], last && g->comm != NULL ? on_ready : NULL, &ready,
-                           err);
+        rc = plan_backward(r->plans->train, &run, g->grads[top - 1],
+                           last && g->comm != NULL ? on_ready : NULL, &ready, err);
     plan_watch(r->plans->train, NULL, NULL);
     if (rc == 0)
         rc = ready.rc;
@@ -90,16 +95,19 @@ static int calls(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint3
     if (rc == 0)
         rc = gpu_add_lanes(r, i, top, g->added, g->grads_floats, err);
     if (rc == 0 && last && g->comm != NULL)
-        rc = g->cuda->copy(&g->back->computed, &s->run_there->step, sizeof(g->back->computed), g->work, err);
+        rc = g->cuda->copy(&g->back->computed, &s->run_there->step, sizeof(g->back->computed),
+                           g->work, err);
     if (rc == 0 && g->added > 0) /* behind the buckets, too */
         rc = gpu_wait_sums(r, err);
     return rc;
 }
 
-/* The first time a lane's libraries settle what they have to; the second time its calls are captured. A lane
- * has calls for every other step, which decides its slot too where lanes are odd in number: NCCL wants its
- * sums captured by all ranks in the same step or by none, however many lanes each has. */
-static int launch(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint32_t top, struct err *err)
+/* The first time a lane's libraries settle what they have to; the second time its calls are
+ * captured. A lane has calls for every other step, which decides its slot too where lanes are odd
+ * in number: NCCL wants its sums captured by all ranks in the same step or by none, however many
+ * lanes each has. */
+static int launch(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint32_t top,
+                  struct err *err)
 {
     struct gpu *g = gpu_of(r);
     struct gpu_lane *lane = &g->lanes[i * GPU_SLOTS + (g->step - g->first_step) % GPU_SLOTS];
@@ -107,7 +115,8 @@ static int launch(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint
     int rc;
 
     CHECK(lane->slot == NULL || lane->slot == s);
-    CHECK(r->trace == NULL || g->step <= r->engine->group.plain_until); /* a graph has no marks in it */
+    /* a graph has no marks in it */
+    CHECK(r->trace == NULL || g->step <= r->engine->group.plain_until);
     if (lane->slot == NULL || g->step <= r->engine->group.plain_until) {
         lane->slot = s;
         return calls(r, s, i, top, err); /* leaves g->added */
@@ -132,7 +141,8 @@ static int launch(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint
     return g->cuda->launch(lane->graph, g->work, err);
 }
 
-static int run_lane(struct engine_replica *r, const struct op_run *run, uint32_t i, uint32_t top, struct err *err)
+static int run_lane(struct engine_replica *r, const struct op_run *run, uint32_t i, uint32_t top,
+                    struct err *err)
 {
     struct gpu *g = gpu_of(r);
     struct gpu_slot *s = &g->slot[g->next];
@@ -170,13 +180,13 @@ static int run_lane(struct engine_replica *r, const struct op_run *run, uint32_t
 int gpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
 {
     struct engine *e = r->engine;
-    struct op_run run = { .seed = e->opts->seed,
-                          .step = step,
-                          .loss_scale = r->loss_scale };
+    struct op_run run = { .seed = e->opts->seed, .step = step, .loss_scale = r->loss_scale };
     uint32_t top = 0;
-    int rc = gpu_of(r)->proves ? gpu_of(r)->cuda->record(gpu_of(r)->began, gpu_of(r)->work, err) : 0;
+    int rc =
+        gpu_of(r)->proves ? gpu_of(r)->cuda->record(gpu_of(r)->began, gpu_of(r)->work, err) : 0;
 
-    memset(r->arenas->grads[0] + e->memory.params, 0, e->opts->control_floats * sizeof(float)); /* sums of the step before */
+    /* sums of the step before */
+    memset(r->arenas->grads[0] + e->memory.params, 0, e->opts->control_floats * sizeof(float));
     gpu_of(r)->step = step;
     r->data_ns = 0;
     gpu_clock_begin(r);

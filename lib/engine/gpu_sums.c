@@ -6,14 +6,17 @@
 #include "engine/gpu_clock.h"
 #include "engine/gpu_types.h"
 
-int gpu_add_lanes(struct engine_replica *r, uint32_t lane, uint32_t top, size_t begin, size_t end, struct err *err)
+int gpu_add_lanes(struct engine_replica *r, uint32_t lane, uint32_t top, size_t begin, size_t end,
+                  struct err *err)
 {
     struct gpu *g = gpu_of(r);
     int rc = 0;
 
     for (uint32_t m = lane_merges(r, lane); rc == 0 && m > 0; m--, top--)
-        rc = g->cuda->math->add(g->grads[top - 2] + begin, g->grads[top - 1] + begin, end - begin, g->work, err);
-    return rc < 0 || lane_merges(r, lane) == 0 ? rc : gpu_mark(r, TRACE_WORK, TRACE_SUMS, lane, err);
+        rc = g->cuda->math->add(g->grads[top - 2] + begin, g->grads[top - 1] + begin, end - begin,
+                                g->work, err);
+    return rc < 0 || lane_merges(r, lane) == 0 ? rc
+                                               : gpu_mark(r, TRACE_WORK, TRACE_SUMS, lane, err);
 }
 
 int gpu_sum(struct engine_replica *r, size_t begin, size_t end, struct err *err)
@@ -27,7 +30,9 @@ int gpu_sum(struct engine_replica *r, size_t begin, size_t end, struct err *err)
         rc = gpu_mark_begin(r, TRACE_SUM, err);
     if (rc == 0)
         rc = g->cuda->comm_sum(g->comm, g->grads[0] + begin, end - begin, g->sums, err);
-    return rc < 0 ? rc : gpu_mark(r, TRACE_SUM, TRACE_REDUCTION, (uint32_t)(begin / gpu_bucket_floats(r->engine)), err);
+    return rc < 0 ? rc
+                  : gpu_mark(r, TRACE_SUM, TRACE_REDUCTION,
+                             (uint32_t)(begin / gpu_bucket_floats(r->engine)), err);
 }
 
 int gpu_wait_sums(struct engine_replica *r, struct err *err)

@@ -9,8 +9,8 @@
 
 enum { GPU_SLOTS = 2, GPU_ALIGN = 256 };
 
-/* A lane batch on its way: the host fills `pinned`, the feed stream brings it to `stage`, the lane's calls
- * begin with bringing it from there to the inputs of the plan. */
+/* A lane batch on its way: the host fills `pinned`, the feed stream brings it to `stage`, the
+ * lane's calls begin with bringing it from there to the inputs of the plan. */
 struct gpu_slot {
     char *pinned;
     char *stage;                /* of the GPU */
@@ -23,16 +23,18 @@ struct gpu_slot {
     struct op_run *run_there;
 };
 
-struct gpu_lane { /* the calls of a lane in every GPU_SLOTS-th step: it lies in the same slot then */
+/* the calls of a lane in every GPU_SLOTS-th step: it lies in the same slot then */
+struct gpu_lane {
     const struct gpu_slot *slot; /* NULL: not run yet */
-    struct cuda_graph *graph; /* NULL: not captured yet */
-    size_t added;             /* floats that its calls have summed up in buckets */
+    struct cuda_graph *graph;    /* NULL: not captured yet */
+    size_t added;                /* floats that its calls have summed up in buckets */
 };
 
 struct gpu_back { /* what a step brings to the host */
     struct cuda_look look;
     struct op_trouble trouble;
-    uint64_t computed; /* the last step whose lanes are through here: from then on others are waited for */
+    /* the last step whose lanes are through here: from then on others are waited for */
+    uint64_t computed;
     float number; /* in which a fault is injected */
     float control[];
 };
@@ -43,28 +45,32 @@ struct gpu {
     struct cuda_event *ready, *summed; /* between work and sums */
     struct gpu_copies *copies;         /* gpu_copy.c; local replica 0 */
     struct gpu_clock *clock;           /* gpu_clock.c */
-    struct cuda_event *began, *ended;  /* timed: around the lanes of the first step of a generation */
-    bool proves;                       /* that step is not over */
-    struct cuda_comm *comm;            /* one generation; NULL: there is nobody to sum up with */
-    float *state;                      /* as the host's, of the GPU */
+    /* timed: around the lanes of the first step of a generation */
+    struct cuda_event *began, *ended;
+    bool proves;            /* that step is not over */
+    struct cuda_comm *comm; /* one generation; NULL: there is nobody to sum up with */
+    float *state;           /* as the host's, of the GPU */
     float *slots[OPTIM_MAX_SLOTS], *average; /* in it */
-    float *grads[MEMORY_MAX_TREE];            /* as the host's, then perhaps which rows of tables were read */
-    size_t grads_floats;               /* of each */
-    size_t rows_at;                    /* where that begins (plan_tell_rows()); 0: nobody wants it */
-    void *plan_work;                   /* of either plan: they never run at once */
+    /* as the host's, then perhaps which rows of tables were read */
+    float *grads[MEMORY_MAX_TREE];
+    size_t grads_floats; /* of each */
+    /* where that begins (plan_tell_rows()); 0: nobody wants it */
+    size_t rows_at;
+    void *plan_work; /* of either plan: they never run at once */
     struct cuda_optim *optim;
     struct gpu_slot slot[GPU_SLOTS];
-    uint32_t next;                     /* slot */
-    size_t added;                      /* floats of the lane at work that its calls have summed up in buckets */
-    struct gpu_lane *lanes;            /* [n_lanes][GPU_SLOTS] of this generation */
+    uint32_t next; /* slot */
+    /* floats of the lane at work that its calls have summed up in buckets */
+    size_t added;
+    struct gpu_lane *lanes; /* [n_lanes][GPU_SLOTS] of this generation */
     uint32_t n_lanes;
     size_t inputs_bytes;
-    struct gpu_back *back;             /* pinned */
-    struct cuda_look *look;            /* of the GPU */
-    struct op_trouble *trouble;        /* likewise: none in a generation, or it ends by it */
-    uint64_t step, first_step;         /* the one at work; of the generation, 0: none yet */
-    bool is_lost;                      /* it cannot be stopped: nothing of it may be touched */
-    uint64_t held;                     /* the step whose state it holds */
+    struct gpu_back *back;      /* pinned */
+    struct cuda_look *look;     /* of the GPU */
+    struct op_trouble *trouble; /* likewise: none in a generation, or it ends by it */
+    uint64_t step, first_step;  /* the one at work; of the generation, 0: none yet */
+    bool is_lost;               /* it cannot be stopped: nothing of it may be touched */
+    uint64_t held;              /* the step whose state it holds */
     bool has_state;
 };
 

@@ -22,8 +22,8 @@ void gpu_inspect(struct engine_replica *r)
     r->look.bad = look->bad != 0;
 }
 
-/* The index of the first GPU that differs from most of them; from the first GPU, if there is no majority.
- * n: all are equal. */
+/* The index of the first GPU that differs from most of them; from the first GPU, if there is no
+ * majority. n: all are equal. */
 static uint32_t odd_one(const uint32_t *sums, uint32_t n)
 {
     uint32_t value = sums[0], n_equal = 0, i;
@@ -39,9 +39,10 @@ static uint32_t odd_one(const uint32_t *sums, uint32_t n)
     return i;
 }
 
-/* 0, or the error that names the GPUs of this task that differ: the task knows before its peers do. */
-static int compare(const struct engine *e, const uint32_t *sums, const char *what, uint64_t step, const char *then,
-                   struct err *err)
+/* 0, or the error that names the GPUs of this task that differ: the task knows before its peers do.
+ */
+static int compare(const struct engine *e, const uint32_t *sums, const char *what, uint64_t step,
+                   const char *then, struct err *err)
 {
     uint32_t n = e->opts->n_devices, odd = odd_one(sums, n), other;
     char name[32], like[32];
@@ -53,12 +54,15 @@ static int compare(const struct engine *e, const uint32_t *sums, const char *wha
     device_name(&e->opts->devices[odd], name, sizeof(name));
     device_name(&e->opts->devices[other], like, sizeof(like));
     return err_set(err, ERR_DEVICE,
-                   "%s: %s and %s differ in the %s of step %" PRIu64 ", with checksums %06x and %06x%s: one of "
-                   "them computed or kept something wrong. %s", e->group.members[e->group.self].name, name, like, what,
-                   step, sums[odd], sums[other], n > 2 ? ", which most of its GPUs have" : "", then);
+                   "%s: %s and %s differ in the %s of step %" PRIu64
+                   ", with checksums %06x and %06x%s: one of "
+                   "them computed or kept something wrong. %s",
+                   e->group.members[e->group.self].name, name, like, what, step, sums[odd],
+                   sums[other], n > 2 ? ", which most of its GPUs have" : "", then);
 }
 
-int gpu_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum, bool *finite, struct err *err)
+int gpu_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum, bool *finite,
+                        struct err *err)
 {
     const struct engine *e = r->engine;
     uint32_t sums[DEVICE_MAX];
@@ -71,7 +75,8 @@ int gpu_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum, 
     *sum = sums[0];
     if (!e->opts->check_gradients)
         return 0;
-    return compare(e, sums, "reduced gradient", step, "The step is not made, the state before it counts", err);
+    return compare(e, sums, "reduced gradient", step,
+                   "The step is not made, the state before it counts", err);
 }
 
 /* ---- the update ---- */
@@ -85,7 +90,9 @@ int gpu_update(struct engine_replica *r, const struct optim_hyper *h, struct err
 {
     struct engine *e = r->engine;
     struct gpu *g = gpu_of(r);
-    struct optim_state state = { .w = g->state, .g = g->grads[0], .average = g->average,
+    struct optim_state state = { .w = g->state,
+                                 .g = g->grads[0],
+                                 .average = g->average,
                                  .read = g->rows_at > 0 ? g->grads[0] + g->rows_at : NULL };
     struct err ignored;
     int rc;
@@ -93,7 +100,8 @@ int gpu_update(struct engine_replica *r, const struct optim_hyper *h, struct err
     memcpy(state.slots, g->slots, sizeof(state.slots));
     rc = gpu_begin_work(r, err);
     if (rc == 0)
-        rc = g->cuda->math->optim_update(g->optim, h, &state, 1.0f / (float)e->opts->lanes, g->work, err);
+        rc = g->cuda->math->optim_update(g->optim, h, &state, 1.0f / (float)e->opts->lanes, g->work,
+                                         err);
     if (rc == 0)
         rc = gpu_rest(r, err);
     if (rc == 0)
@@ -104,7 +112,8 @@ int gpu_update(struct engine_replica *r, const struct optim_hyper *h, struct err
     }
     g->held = h->step;
     if (r->local + 1 == e->opts->n_devices && fault_hit("health.flip_weight"))
-        (void)gpu_inject(r, GPU_WEIGHT, false, &ignored); /* if the GPU fails, the next step reports it */
+        /* if the GPU fails, the next step reports it */
+        (void)gpu_inject(r, GPU_WEIGHT, false, &ignored);
     return 0;
 }
 
@@ -122,7 +131,8 @@ int gpu_checksum(struct engine_replica *r, struct err *err)
     int rc = gpu_begin_work(r, err);
 
     if (rc == 0)
-        rc = g->cuda->math->look(g->state, e->memory.state_bytes / sizeof(float), g->look, g->work, err);
+        rc = g->cuda->math->look(g->state, e->memory.state_bytes / sizeof(float), g->look, g->work,
+                                 err);
     if (rc == 0)
         rc = g->cuda->copy(&g->back->look, g->look, sizeof(*g->look), g->work, err);
     if (rc == 0)
@@ -144,5 +154,6 @@ int gpu_verify_state(struct engine_replica *r, uint64_t step, uint32_t *sum, str
     for (uint32_t i = 0; i < e->opts->n_devices; i++)
         sums[i] = e->replicas[i]->state_sum;
     *sum = sums[0];
-    return compare(e, sums, "weights and optimizer state", step, "The state of this task counts no longer", err);
+    return compare(e, sums, "weights and optimizer state", step,
+                   "The state of this task counts no longer", err);
 }

@@ -27,7 +27,8 @@ static int look_around(void *arg, struct err *err)
 
 int gpu_wait(struct engine_replica *r, struct cuda_event *e, struct err *err)
 {
-    return device_watch(gpu_of(r)->cuda, e == NULL ? gpu_of(r)->work : NULL, e, look_around, r, err);
+    return device_watch(gpu_of(r)->cuda, e == NULL ? gpu_of(r)->work : NULL, e, look_around, r,
+                        err);
 }
 
 int gpu_wait_stream(struct engine_replica *r, struct cuda_stream *s, struct err *err)
@@ -44,7 +45,8 @@ int gpu_check_peers(const struct engine_replica *r, uint64_t since_ns, struct er
     if (deadline == 0 || ms <= deadline + deadline / 4)
         return 0;
     comm_ras_ask(words, sizeof(words));
-    return err_set(err, ERR_TIMEOUT, "the other GPUs did not come within %.1f s; %s", (double)ms / 1e3, words);
+    return err_set(err, ERR_TIMEOUT, "the other GPUs did not come within %.1f s; %s",
+                   (double)ms / 1e3, words);
 }
 
 void gpu_tell_wait(const struct engine_replica *r, uint64_t since_ns, const char *what)
@@ -56,8 +58,9 @@ void gpu_tell_wait(const struct engine_replica *r, uint64_t since_ns, const char
     if (ms < LONG_MS || r->local != 0)
         return;
     comm_ras_ask(words, sizeof(words));
-    snprintf(text, sizeof(text), "%s did not come for %.1f s; %s (NCCL_DEBUG=INFO in the environment tells more)",
-             what, (double)ms / 1e3, words);
+    snprintf(text, sizeof(text),
+             "%s did not come for %.1f s; %s (NCCL_DEBUG=INFO in the environment tells more)", what,
+             (double)ms / 1e3, words);
     engine_note(r->engine, true, text);
 }
 

@@ -1,8 +1,8 @@
 /* lanes.h - the binary tree along which the lanes (micro-batches) of a replica are added.
  *
- * Lanes are added on a stack that works as a binary counter. So the order of additions depends on lane
- * numbers alone: four lanes give (0+1)+(2+3). After the last lane the rest is merged from the right.
- * Pure. */
+ * Lanes are added on a stack that works as a binary counter. So the order of additions depends on
+ * lane numbers alone: four lanes give (0+1)+(2+3). After the last lane the rest is merged from the
+ * right. Pure. */
 #ifndef ENGINE_LANES_H
 #define ENGINE_LANES_H
 

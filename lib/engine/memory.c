@@ -57,9 +57,11 @@ static void lay_out_replica(const struct memory *m, struct arenas *a, char *at)
     for (uint32_t d = 0; d < m->depth; d++) {
         a->grads[d] = (float *)(at + d * m->grads_bytes);
         a->sums[d] = (double *)(sums_at + d * m->sums_bytes);
-        a->rows[d] = packed_at(o->tables, o->n_tables, o->table_words, marks_at + d * m->marks_bytes);
+        a->rows[d] =
+            packed_at(o->tables, o->n_tables, o->table_words, marks_at + d * m->marks_bytes);
     }
-    a->all_rows = packed_at(o->tables, o->n_tables, o->table_words, marks_at + m->depth * m->marks_bytes);
+    a->all_rows =
+        packed_at(o->tables, o->n_tables, o->table_words, marks_at + m->depth * m->marks_bytes);
 }
 
 static int open_region(struct memory *m, struct err *err)
@@ -72,7 +74,8 @@ static int open_region(struct memory *m, struct err *err)
         return err_wrap(err, rc, "memory for gradients");
     m->head = m->region.base;
     for (uint32_t i = 0; i < n; i++)
-        lay_out_replica(m, &m->arenas[i], (char *)m->region.base + m->replicas_at + i * per_replica);
+        lay_out_replica(m, &m->arenas[i],
+                        (char *)m->region.base + m->replicas_at + i * per_replica);
     return 0;
 }
 
@@ -100,8 +103,9 @@ int memory_open(struct memory *m, const struct memory_opts *opts, struct err *er
         m->grads_bytes = MEMORY_LEAST_GRADS_BYTES;
     m->sums_bytes = align_up(opts->eval_words * sizeof(double));
     m->marks_bytes = align_up(packed_bytes(opts->n_tables, opts->table_words));
-    m->region_bytes = m->replicas_at + opts->n_replicas * (m->depth * (m->grads_bytes + m->sums_bytes) +
-                                                           (m->depth + 1) * m->marks_bytes);
+    m->region_bytes =
+        m->replicas_at + opts->n_replicas * (m->depth * (m->grads_bytes + m->sums_bytes) +
+                                             (m->depth + 1) * m->marks_bytes);
     m->arenas = calloc(opts->n_replicas, sizeof(*m->arenas));
     if (m->arenas == NULL)
         return err_set(err, ERR_NOMEM, "memory for gradients: out of memory");

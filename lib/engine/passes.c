@@ -1,13 +1,13 @@
 /* passes.c - see passes.h.
  *
- * Evaluation. The set is cut into global batches and lanes like the training set (in file order, the
- * last batch padded with weight zero). Every lane adds up in double over its batches, and lanes are
- * added along the tree: the figures do not depend on the placement of lanes.
+ * Evaluation. The set is cut into global batches and lanes like the training set (in file order,
+ * the last batch padded with weight zero). Every lane adds up in double over its batches, and lanes
+ * are added along the tree: the figures do not depend on the placement of lanes.
  *
  * Non-finite numbers. Steps are repeatable: every replica computes its lanes of the step again and
  * looks at every number (plan_hunt). The lowest lane with a finding counts. Without a finding the
- * lanes' numbers may still be so large that their sum is infinite; else the hardware computed or kept
- * something wrong. */
+ * lanes' numbers may still be so large that their sum is infinite; else the hardware computed or
+ * kept something wrong. */
 #include "engine/passes.h"
 
 #include <inttypes.h>
@@ -42,11 +42,15 @@ static int feed_next(struct engine_replica *r, struct plan *plan, struct err *er
     return rc;
 }
 
-static int lane_sums(struct engine_replica *r, uint64_t step, uint32_t lane, double *sums, struct err *err)
+static int lane_sums(struct engine_replica *r, uint64_t step, uint32_t lane, double *sums,
+                     struct err *err)
 {
     const struct engine *e = r->engine;
     struct plan *plan = r->plans->eval;
-    struct op_run run = { .seed = e->opts->seed, .step = step, .lane = lane, .loss_scale = 1,
+    struct op_run run = { .seed = e->opts->seed,
+                          .step = step,
+                          .lane = lane,
+                          .loss_scale = 1,
                           .cancel = e->opts->cancel };
     int rc;
 
@@ -127,7 +131,8 @@ static bool all_finite(const float *x, size_t n)
     return i == n;
 }
 
-static bool is_finite_param(const struct engine_replica *r, const struct graph_param *p, uint32_t *table)
+static bool is_finite_param(const struct engine_replica *r, const struct graph_param *p,
+                            uint32_t *table)
 {
     const struct memory *m = &r->engine->memory;
     const struct packed *rows = &r->arenas->rows[0];
@@ -141,7 +146,8 @@ static bool is_finite_param(const struct engine_replica *r, const struct graph_p
     return all_finite(grads + m->dense + first, rows->first[*table] - first);
 }
 
-int passes_describe(struct engine_replica *r, const char *separator, char *text, size_t n, struct err *err)
+int passes_describe(struct engine_replica *r, const char *separator, char *text, size_t n,
+                    struct err *err)
 {
     uint32_t n_params, table = 0;
     const struct graph_param *p = graph_params(r->engine->opts->graph, &n_params);
@@ -168,21 +174,24 @@ static float largest_of(const float *x, size_t n, float largest)
     return largest;
 }
 
-static void describe_lane(const struct engine_replica *r, const struct op_run *run, const struct data_batch *b,
-                          const struct plan_culprit *c, char *text, size_t n)
+static void describe_lane(const struct engine_replica *r, const struct op_run *run,
+                          const struct data_batch *b, const struct plan_culprit *c, char *text,
+                          size_t n)
 {
     const struct engine *e = r->engine;
     const struct engine_opts *o = e->opts;
     char name[32];
     uint64_t batch = (uint64_t)o->lanes * o->lane_batch;
-    uint64_t first = (run->step - 1) % o->steps_per_epoch * batch + (uint64_t)run->lane * o->lane_batch;
+    uint64_t first =
+        (run->step - 1) % o->steps_per_epoch * batch + (uint64_t)run->lane * o->lane_batch;
 
     text[0] = '\0';
-    engine_append(text, n, "lane %" PRIu32 " (positions %" PRIu64 " to %" PRIu64 " of epoch %" PRIu64 ")", run->lane,
-                  first, first + o->lane_batch - 1, (run->step - 1) / o->steps_per_epoch);
+    engine_append(
+        text, n, "lane %" PRIu32 " (positions %" PRIu64 " to %" PRIu64 " of epoch %" PRIu64 ")",
+        run->lane, first, first + o->lane_batch - 1, (run->step - 1) / o->steps_per_epoch);
     if (c->sample < o->lane_batch)
-        engine_append(text, n, ", sample %" PRIu64 " of the data at position %" PRIu64, b->samples[c->sample],
-                      first + c->sample);
+        engine_append(text, n, ", sample %" PRIu64 " of the data at position %" PRIu64,
+                      b->samples[c->sample], first + c->sample);
     engine_append(text, n, ": %s", c->text);
     device_name(&o->devices[r->local], name, sizeof(name));
     if (r->plans->pass->names_device)
@@ -190,8 +199,9 @@ static void describe_lane(const struct engine_replica *r, const struct op_run *r
 }
 
 /* One lane; out->largest grows. */
-static int run_again(struct engine_replica *r, const struct op_run *run, const struct plan_culprit *culprit,
-                     struct engine_finding *out, struct err *err)
+static int run_again(struct engine_replica *r, const struct op_run *run,
+                     const struct plan_culprit *culprit, struct engine_finding *out,
+                     struct err *err)
 {
     const struct memory *m = &r->engine->memory;
     const struct pass *pass = r->plans->pass;
@@ -222,10 +232,13 @@ static int run_again(struct engine_replica *r, const struct op_run *run, const s
     return rc;
 }
 
-int passes_locate(struct engine_replica *r, uint64_t step, struct engine_finding *out, struct err *err)
+int passes_locate(struct engine_replica *r, uint64_t step, struct engine_finding *out,
+                  struct err *err)
 {
     const struct engine_opts *o = r->engine->opts;
-    struct op_run run = { .seed = o->seed, .step = step, .cancel = o->cancel, .loss_scale = r->loss_scale };
+    struct op_run run = {
+        .seed = o->seed, .step = step, .cancel = o->cancel, .loss_scale = r->loss_scale
+    };
     struct plan_culprit culprit = { .found = false };
     int rc = plans_read_side(r, false, step, step, err);
 

@@ -5,7 +5,7 @@
 #include "base/gate.h"
 
 enum {
-    FADES = 16,      /* a shorter phase takes 1/16 off the remembered time */
+    FADES = 16,       /* a shorter phase takes 1/16 off the remembered time */
     STATED_MS = 1000, /* a wait for peers that is not stated for so long is a hang */
 };
 
@@ -41,8 +41,8 @@ static void end_write(struct place *p)
     __atomic_store_n(&p->version, p->version + 1, __ATOMIC_RELEASE);
 }
 
-static void set(struct place *p, uint64_t step, enum phase phase, uint32_t bucket, enum place_wait wait,
-                uint64_t now)
+static void set(struct place *p, uint64_t step, enum phase phase, uint32_t bucket,
+                enum place_wait wait, uint64_t now)
 {
     STORE(p->step, step);
     STORE(p->phase, (uint32_t)phase);
@@ -140,9 +140,12 @@ struct place_view place_read(const struct place *p)
 
     do {
         version = __atomic_load_n(&p->version, __ATOMIC_ACQUIRE);
-        v = (struct place_view){ .step = LOAD(p->step), .since_ns = LOAD(p->since_ns),
-                                 .stated_ns = LOAD(p->stated_ns), .phase = LOAD(p->phase),
-                                 .bucket = LOAD(p->bucket), .wait = LOAD(p->wait) };
+        v = (struct place_view){ .step = LOAD(p->step),
+                                 .since_ns = LOAD(p->since_ns),
+                                 .stated_ns = LOAD(p->stated_ns),
+                                 .phase = LOAD(p->phase),
+                                 .bucket = LOAD(p->bucket),
+                                 .wait = LOAD(p->wait) };
         v.longest_ns = LOAD(p->longest_ns[v.phase]);
         v.times = LOAD(p->seen[v.phase]);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);

@@ -15,29 +15,29 @@
 struct gate;
 
 enum phase { /* of a generation, in no particular order; progress.c has the order and the names */
-    PHASE_REST,
-    PHASE_START,      /* another replica connects */
-    PHASE_LOAD,
-    PHASE_CONNECT,
-    PHASE_NCCL,
-    PHASE_AGREE,
-    PHASE_TRANSFER,
-    PHASE_BETWEEN,    /* between two steps: the callbacks of events */
-    PHASE_BEGIN,
-    PHASE_DATA,
-    PHASE_LANE,
-    PHASE_PERMISSION,
-    PHASE_REDUCE,
-    PHASE_COPY,
-    PHASE_CHECK,
-    PHASE_LOCATE,
-    PHASE_UPDATE,
-    PHASE_EVALUATION_DATA,
-    PHASE_EVALUATE,
-    PHASE_EVALUATION_SUMS,
-    PHASE_SAVE,
-    PHASE_EXPORT,
-    N_PHASES,
+             PHASE_REST,
+             PHASE_START, /* another replica connects */
+             PHASE_LOAD,
+             PHASE_CONNECT,
+             PHASE_NCCL,
+             PHASE_AGREE,
+             PHASE_TRANSFER,
+             PHASE_BETWEEN, /* between two steps: the callbacks of events */
+             PHASE_BEGIN,
+             PHASE_DATA,
+             PHASE_LANE,
+             PHASE_PERMISSION,
+             PHASE_REDUCE,
+             PHASE_COPY,
+             PHASE_CHECK,
+             PHASE_LOCATE,
+             PHASE_UPDATE,
+             PHASE_EVALUATION_DATA,
+             PHASE_EVALUATE,
+             PHASE_EVALUATION_SUMS,
+             PHASE_SAVE,
+             PHASE_EXPORT,
+             N_PHASES,
 };
 
 enum place_wait {
@@ -48,7 +48,7 @@ enum place_wait {
 
 /* Written by one thread, read by any: every field is atomic. */
 struct place {
-    uint64_t version;   /* odd: a write is in progress */
+    uint64_t version; /* odd: a write is in progress */
     uint64_t step, since_ns;
     uint64_t stated_ns; /* when the thread last stated its wait */
     uint64_t worked_ns; /* the longest time of work in this phase before the present one */
@@ -63,8 +63,8 @@ void place_start(struct place *p, uint64_t step, enum place_wait wait);
 /* The calling thread owns this place; for place_peers(). */
 void place_own(struct place *p);
 void place_enter(struct place *p, enum phase phase);
-void place_step(struct place *p, uint64_t step);     /* enters PHASE_BEGIN */
-void place_chunk(struct place *p, uint32_t chunk);   /* enters PHASE_TRANSFER, for each chunk */
+void place_step(struct place *p, uint64_t step);   /* enters PHASE_BEGIN */
+void place_chunk(struct place *p, uint32_t chunk); /* enters PHASE_TRANSFER, for each chunk */
 void place_bucket(struct place *p, uint64_t step, uint32_t bucket); /* enters PHASE_REDUCE */
 /* Within its phase the thread begins to wait, or continues to work. */
 void place_wait(struct place *p, enum place_wait wait);
@@ -77,7 +77,7 @@ struct place_view {
     uint64_t step, since_ns, stated_ns;
     uint64_t longest_ns; /* of this phase */
     uint32_t phase, bucket, wait;
-    uint32_t times;      /* that the thread was in this phase */
+    uint32_t times; /* that the thread was in this phase */
 };
 struct place_view place_read(const struct place *p);
 

@@ -14,7 +14,8 @@
 
 /* ---- plans ---- */
 
-static int open_plan(const struct engine *e, enum plan_purpose purpose, struct plan **out, struct err *err)
+static int open_plan(const struct engine *e, enum plan_purpose purpose, struct plan **out,
+                     struct err *err)
 {
     struct plan_opts p = *e->opts->plan;
 
@@ -111,15 +112,18 @@ void plans_copy_batch(const struct engine *e, struct plan *plan, const struct da
     uint32_t weights = plans_n_inputs(e) - 1;
 
     for (uint32_t i = 0; i < weights; i++)
-        memcpy(at(arg, plan, i), b->features[e->opts->features[i]], tensor_bytes(plan_input(plan, i)));
+        memcpy(at(arg, plan, i), b->features[e->opts->features[i]],
+               tensor_bytes(plan_input(plan, i)));
     memcpy(at(arg, plan, weights), b->weights, e->opts->lane_batch * sizeof(float));
 }
 
 /* ---- readers ---- */
 
-/* A reader is visible to plans_cancel() from here on; a generation that ended before cancels it now. */
-static int open_reader(struct engine_replica *r, struct data_set *data, const struct data_reader_opts *opts,
-                       struct data_reader **at, struct err *err)
+/* A reader is visible to plans_cancel() from here on; a generation that ended before cancels it
+ * now. */
+static int open_reader(struct engine_replica *r, struct data_set *data,
+                       const struct data_reader_opts *opts, struct data_reader **at,
+                       struct err *err)
 {
     struct data_reader *reader;
     int rc = data_reader_open(data, opts, &reader, err);
@@ -164,7 +168,8 @@ int plans_read(struct engine_replica *r, uint64_t first, uint64_t last, struct e
     return open_reader(r, r->engine->opts->data, &o, &r->plans->reader, err);
 }
 
-int plans_read_side(struct engine_replica *r, bool evaluates, uint64_t first, uint64_t last, struct err *err)
+int plans_read_side(struct engine_replica *r, bool evaluates, uint64_t first, uint64_t last,
+                    struct err *err)
 {
     const struct engine_opts *eo = r->engine->opts;
     struct data_reader_opts o = reads(r, first, last);

@@ -46,13 +46,19 @@ void tables_note(const struct engine *e, bool packed)
     for (uint32_t i = 0; i < n; i++)
         rows += tables[i].rows;
     if (resting == n)
-        snprintf(text, sizeof(text), "%" PRIu32 " embedding tables with %" PRIu64 " rows: a step %s rows that it "
-                 "read", n, rows, packed ? "reduces and updates the" : "reduces whole gradients, and updates the");
-    else
         snprintf(text, sizeof(text),
-                 "%" PRIu32 " embedding tables with %" PRIu64 " rows: a step reduces %s, and updates every row of "
-                 "%" PRIu32 " tables, since %s moves rows without a gradient too (optimizer.groups: lazy_rows)",
-                 n, rows, packed ? "the rows that it read" : "whole gradients", n - resting,
-                 optim_options(e->opts->optim)->def->name);
+                 "%" PRIu32 " embedding tables with %" PRIu64 " rows: a step %s rows that it "
+                 "read",
+                 n, rows,
+                 packed ? "reduces and updates the" : "reduces whole gradients, and updates the");
+    else
+        snprintf(
+            text, sizeof(text),
+            "%" PRIu32 " embedding tables with %" PRIu64
+            " rows: a step reduces %s, and updates every row of "
+            "%" PRIu32
+            " tables, since %s moves rows without a gradient too (optimizer.groups: lazy_rows)",
+            n, rows, packed ? "the rows that it read" : "whole gradients", n - resting,
+            optim_options(e->opts->optim)->def->name);
     engine_note(e, false, text);
 }

@@ -4,7 +4,8 @@
 
 #include "engine/engine.h"
 
-/* The layout of the graph's parameters. packed: gradients of tables hold the rows that were read. */
+/* The layout of the graph's parameters. packed: gradients of tables hold the rows that were read.
+ */
 void tables_layout(const struct engine_opts *o, bool packed, struct memory_opts *out);
 /* Tables of which an update leaves alone the rows that the step did not read. */
 uint32_t tables_resting(const struct engine_opts *o);

@@ -16,20 +16,27 @@
 
 /* ---- opening ---- */
 
-/* Spans of a step in a row, at most. A lane: data, forward, backward, sums, calls. A step: itself, reduction,
- * check, update, checkpoint, and behind it evaluation. Each piece of the reduction also has sums of its own. A GPU
- * also waits for the sums behind the last lane, and looks at what was scaled. */
+/* Spans of a step in a row, at most. A lane: data, forward, backward, sums, calls. A step: itself,
+ * reduction, check, update, checkpoint, and behind it evaluation. Each piece of the reduction also
+ * has sums of its own. A GPU also waits for the sums behind the last lane, and looks at what was
+ * scaled. */
 static uint64_t spans_of_step(const struct trace_opts *o, enum trace_rows which)
 {
     uint64_t calls = plan_calls_count(o->plans[0]), pieces = o->pieces;
 
     switch (which) {
-    case TRACE_REPLICA: return o->on_gpus ? 2 * (uint64_t)o->lanes + 6 : o->lanes * (4 + calls) + 6 + pieces;
-    case TRACE_REDUCER: return o->on_gpus ? 0 : pieces;
-    case TRACE_WORK: return o->on_gpus ? o->lanes * (4 + calls) + 10 + pieces : 0;
-    case TRACE_FEED: return o->on_gpus ? (uint64_t)o->lanes + 1 : 0;
-    case TRACE_SUM: return o->on_gpus ? pieces : 0;
-    case TRACE_ROWS: break;
+    case TRACE_REPLICA:
+        return o->on_gpus ? 2 * (uint64_t)o->lanes + 6 : o->lanes * (4 + calls) + 6 + pieces;
+    case TRACE_REDUCER:
+        return o->on_gpus ? 0 : pieces;
+    case TRACE_WORK:
+        return o->on_gpus ? o->lanes * (4 + calls) + 10 + pieces : 0;
+    case TRACE_FEED:
+        return o->on_gpus ? (uint64_t)o->lanes + 1 : 0;
+    case TRACE_SUM:
+        return o->on_gpus ? pieces : 0;
+    case TRACE_ROWS:
+        break;
     }
     CHECK(!"a row that does not exist");
     return 0;
@@ -54,8 +61,11 @@ static int check_size(const struct trace_opts *o, struct err *err)
 
 static int open_row(struct trace *t, uint32_t i, struct err *err)
 {
-    static const char *const names[] = { [TRACE_REPLICA] = "replica", [TRACE_REDUCER] = "reduction",
-                                         [TRACE_WORK] = "work", [TRACE_FEED] = "feed", [TRACE_SUM] = "sums" };
+    static const char *const names[] = { [TRACE_REPLICA] = "replica",
+                                         [TRACE_REDUCER] = "reduction",
+                                         [TRACE_WORK] = "work",
+                                         [TRACE_FEED] = "feed",
+                                         [TRACE_SUM] = "sums" };
     const struct trace_opts *o = &t->opts;
     struct trace_row *row = &t->rows[i];
     enum trace_rows which = (enum trace_rows)(i / o->n_replicas);

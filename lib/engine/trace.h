@@ -5,8 +5,8 @@
  * it has one too), and when the last replica is through the last step that is traced, a thread of
  * the trace writes the file and tells the sums. Nobody waits for that thread but trace_end().
  *
- * A GPU has rows of its own, one for each of its streams (gpu_trace.c): calls are in that of its work, by its
- * own clock, and the row of the replica is what its thread does meanwhile.
+ * A GPU has rows of its own, one for each of its streams (gpu_trace.c): calls are in that of its
+ * work, by its own clock, and the row of the replica is what its thread does meanwhile.
  *
  * The file is JSON in the Chrome trace format: a process for the task, a thread for each row; times
  * are those of clock_ns(), so the files of tasks on one machine lie on one time line.
@@ -29,7 +29,8 @@ int trace_start(struct trace *t, uint64_t first, uint32_t pid, const char *name,
 void trace_end(struct trace *t, uint64_t wait_ms);
 void trace_close(struct trace *t); /* after trace_end(); waits for the thread. NULL is fine */
 
-/* The row of a replica if `step` is traced, else NULL. From now on its plan notes calls, on a CPU. */
+/* The row of a replica if `step` is traced, else NULL. From now on its plan notes calls, on a CPU.
+ */
 struct trace_row *trace_begin(struct trace *t, uint32_t replica, uint64_t step);
 /* Another row of the same replica, for the same step; NULL of NULL. */
 struct trace_row *trace_beside(struct trace_row *row, enum trace_rows which);

@@ -18,11 +18,12 @@ struct trace {
     bool has_thread;
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t changed;
-    uint32_t rows_left;   /* replicas that have steps to trace */
+    uint32_t rows_left; /* replicas that have steps to trace */
     bool ended, written;
 };
 
-/* The rows that have what the sums are of: each step of a replica, and in it all that takes its time. */
+/* The rows that have what the sums are of: each step of a replica, and in it all that takes its
+ * time. */
 static inline const struct trace_row *trace_main_rows(const struct trace *t)
 {
     return t->rows + (t->opts.on_gpus ? TRACE_WORK : TRACE_REPLICA) * t->opts.n_replicas;

@@ -152,8 +152,10 @@ static int write_row(struct trace *t, struct trace_row *row, uint32_t tid, struc
     if (row->n == 0 && row->plan == NULL)
         return 0; /* nobody reduces beside this replica; it has no GPU */
     add_name(b, "thread_name", t->pid, tid, row->name);
-    buf_printf(b, ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%u,\"tid\":%u,"
-                  "\"args\":{\"sort_index\":%u}}", t->pid, tid, tid);
+    buf_printf(b,
+               ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%u,\"tid\":%u,"
+               "\"args\":{\"sort_index\":%u}}",
+               t->pid, tid, tid);
     qsort(row->spans, row->n, sizeof(*row->spans), by_time);
     for (size_t i = 0; rc == 0 && i < row->n; i++) {
         add_span(b, t, row, tid, &row->spans[i]);
@@ -167,13 +169,16 @@ static int write_file(struct trace *t, struct err *err)
     struct buf b = { 0 };
     int rc = ftruncate(t->fd, 0) == 0 ? 0 : err_sys(err, errno, "empty '%s'", t->opts.path);
 
-    buf_printf(&b, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
-                   "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%u,\"tid\":0,"
-                   "\"args\":{\"sort_index\":%u}}", t->pid, t->pid);
+    buf_printf(&b,
+               "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
+               "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%u,\"tid\":0,"
+               "\"args\":{\"sort_index\":%u}}",
+               t->pid, t->pid);
     add_name(&b, "process_name", t->pid, 0, t->name);
     for (uint32_t i = 0; rc == 0 && i < t->opts.n_replicas; i++)
         for (uint32_t k = 0; rc == 0 && k < TRACE_ROWS; k++)
-            rc = write_row(t, &t->rows[k * t->opts.n_replicas + i], TRACE_ROWS * i + k + 1, &b, err);
+            rc =
+                write_row(t, &t->rows[k * t->opts.n_replicas + i], TRACE_ROWS * i + k + 1, &b, err);
     buf_str(&b, "\n]}\n");
     if (rc == 0)
         rc = put(t, &b, 0, err);
@@ -199,9 +204,8 @@ static uint32_t whole_steps(const struct trace *t)
     return least;
 }
 
-static struct trace_profile_part *part_of(struct trace_profile *p,
-                                          struct trace_profile_part *parts, const char *what,
-                                          const char *direction)
+static struct trace_profile_part *part_of(struct trace_profile *p, struct trace_profile_part *parts,
+                                          const char *what, const char *direction)
 {
     for (uint32_t i = 0; i < p->n_parts; i++)
         if (strcmp(parts[i].what, what) == 0 && strcmp(parts[i].direction, direction) == 0)
@@ -218,8 +222,8 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Adds up; part_of_call [calls] and parts [calls + N_RESTS] are filled in. */
-static void add_up(const struct trace *t, struct trace_profile *p,
-                   struct trace_profile_part *parts, uint32_t *part_of_call)
+static void add_up(const struct trace *t, struct trace_profile *p, struct trace_profile_part *parts,
+                   uint32_t *part_of_call)
 {
     const struct trace_row *row = trace_main_rows(t);
     uint32_t n_calls = row->calls;
@@ -228,8 +232,8 @@ static void add_up(const struct trace *t, struct trace_profile *p,
     for (uint32_t i = 0; i < n_calls; i++) {
         struct plan_call_info c = plan_call_info(row->plan, i);
 
-        part_of_call[i] = (uint32_t)(part_of(p, parts, op_of(&c),
-                                             c.backward ? "backward" : "forward") - parts);
+        part_of_call[i] =
+            (uint32_t)(part_of(p, parts, op_of(&c), c.backward ? "backward" : "forward") - parts);
     }
     for (uint32_t r = 0; r < t->opts.n_replicas; r++, row++)
         for (size_t i = 0; i < row->n; i++) {
@@ -254,8 +258,10 @@ static void add_up(const struct trace *t, struct trace_profile *p,
 
 static void tell_sums(const struct trace *t)
 {
-    struct trace_profile p = { .path = t->opts.path, .first_step = t->first,
-                               .steps = whole_steps(t), .replicas = t->opts.n_replicas };
+    struct trace_profile p = { .path = t->opts.path,
+                               .first_step = t->first,
+                               .steps = whole_steps(t),
+                               .replicas = t->opts.n_replicas };
     uint32_t n_calls = trace_main_rows(t)->calls;
     struct trace_profile_part *parts = calloc(n_calls + N_RESTS, sizeof(*parts));
     uint32_t *part_of_call = calloc(n_calls + 1, sizeof(*part_of_call));

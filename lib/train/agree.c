@@ -54,8 +54,10 @@ static int same(const char *what, const char *here, const char *there, struct er
 {
     if (strcmp(here, there) == 0)
         return 0;
-    return err_set(err, ERR_INPUT, "the %s of this task (digest %.16s) differs from the chief's (%.16s): "
-                                   "give every task the same file", what, here, there);
+    return err_set(err, ERR_INPUT,
+                   "the %s of this task (digest %.16s) differs from the chief's (%.16s): "
+                   "give every task the same file",
+                   what, here, there);
 }
 
 static void propose(struct train *t)
@@ -63,7 +65,8 @@ static void propose(struct train *t)
     struct agreement *a = t->engine->memory.head;
 
     memset(a, 0, sizeof(*a));
-    a->step = t->generation.group.newest_step > 0 ? t->generation.group.newest_step : state_held(&t->state);
+    a->step = t->generation.group.newest_step > 0 ? t->generation.group.newest_step
+                                                  : state_held(&t->state);
     snprintf(a->model_digest, sizeof(a->model_digest), "%s", t->model.digest);
     snprintf(a->data_digest, sizeof(a->data_digest), "%s", t->model.data_digest);
     memcpy(a->weights_digest, t->model.weights.digest, sizeof(a->weights_digest));
@@ -94,9 +97,10 @@ static int compare(const struct train *t, struct err *err)
                        t->generation.members[g->coordinator].name, (unsigned long long)a->step,
                        (unsigned long long)g->newest_step);
     if (state_held(&t->state) > a->step || (g->self == source && state_held(&t->state) != a->step))
-        return err_set(err, ERR_PEER,
-                       "the group goes on from step %llu, this task holds the state after step %llu",
-                       (unsigned long long)a->step, (unsigned long long)state_held(&t->state));
+        return err_set(
+            err, ERR_PEER,
+            "the group goes on from step %llu, this task holds the state after step %llu",
+            (unsigned long long)a->step, (unsigned long long)state_held(&t->state));
     return 0;
 }
 
@@ -118,12 +122,14 @@ static int vote(struct replica *r, uint64_t step, struct err *err)
         votes[VOTE_PAUSE] =
             (__atomic_load_n(&t->generation.requests, __ATOMIC_RELAXED) & TRAIN_ASK_PAUSE) != 0;
         votes[VOTE_TRACES] = t->trace != NULL && !t->was_traced ? t->opts->trace_steps : 0;
-        /* Not who gave its state up and now meets somebody who did not: nobody has been at a checkpoint. */
+        /* Not who gave its state up and now meets somebody who did not: nobody has been at a
+         * checkpoint. */
         if (!t->health.state_invalid || t->generation.group.newest_step == 0)
             votes[VOTE_RESTORED_AT] = (int64_t)t->health.restored_at;
     }
     if (t->generation.comm != NULL)
-        rc = comm_all_reduce(t->generation.comm, r->local, votes, N_VOTES, TENSOR_I64, COMM_MAX, err);
+        rc = comm_all_reduce(t->generation.comm, r->local, votes, N_VOTES, TENSOR_I64, COMM_MAX,
+                             err);
     memcpy(r->votes, votes, sizeof(r->votes));
     memset(votes, 0, N_VOTES * sizeof(*votes));
     return rc;
@@ -143,8 +149,9 @@ int agree_on_state(struct replica *r, uint64_t *step, struct err *err)
         propose(t);
     rc = generation_gate(&t->generation, &r->device->place, err);
     if (rc == 0 && t->generation.comm != NULL)
-        rc = comm_broadcast(t->generation.comm, r->local, t->engine->memory.head, sizeof(*agreement),
-                            generation_first_rank(&t->generation, t->generation.group.coordinator), err);
+        rc = comm_broadcast(
+            t->generation.comm, r->local, t->engine->memory.head, sizeof(*agreement),
+            generation_first_rank(&t->generation, t->generation.group.coordinator), err);
     if (rc == 0)
         rc = generation_gate(&t->generation, &r->device->place, err);
     if (rc == 0)

@@ -38,7 +38,8 @@ int apply_update(struct replica *r, uint64_t step, double *norm, struct err *err
     h.step = step;
     h.learning_rate = optim_rate(&t->state.schedule, step);
     optim_cycle(&t->state.schedule, step, &h);
-    /* Gradients are scaled as the loss is; a power of two can as well be divided out where they are used. */
+    /* Gradients are scaled as the loss is; a power of two can as well be divided out where they are
+     * used. */
     h.grad_scale = (float)(1 / r->device->scale);
     ops_of(r)->measure(r->device, wanted, norm);
     if (wanted)
@@ -59,6 +60,7 @@ void apply_skip(struct replica *r, uint64_t step, bool overflowed)
 
     ops_of(r)->keep(r->device, step);
     if (r->local == 0 && overflowed)
-        t->state.facts.scale = loss_scale_after_overflow(&t->opts->loss_scale, t->state.facts.scale);
+        t->state.facts.scale =
+            loss_scale_after_overflow(&t->opts->loss_scale, t->state.facts.scale);
     end_step(r, step);
 }

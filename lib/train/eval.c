@@ -51,8 +51,9 @@ static void tell(struct replica *r, uint64_t step, uint64_t begin_ns)
         .step = step,
         .epoch = (step - 1) / t->model.steps_per_epoch,
         .samples = samples,
-        .loss = r->device->arenas->sums[0][ENGINE_SUM_LOSS] /
-                (o->mean_of_weights ? r->device->arenas->sums[0][ENGINE_SUM_WEIGHT] : (double)samples),
+        .loss =
+            r->device->arenas->sums[0][ENGINE_SUM_LOSS] /
+            (o->mean_of_weights ? r->device->arenas->sums[0][ENGINE_SUM_WEIGHT] : (double)samples),
         .ns = clock_ns() - begin_ns,
     };
     struct train_event e = { .kind = TRAIN_EVAL, .step = step, .eval = &report };
@@ -90,8 +91,8 @@ int eval_run(struct replica *r, uint64_t step, struct err *err)
     if (rc == 0)
         rc = fault_error("train.evaluated", err);
     if (rc == 0 && t->generation.comm != NULL)
-        rc = comm_all_reduce(t->generation.comm, r->local, r->device->arenas->sums[0], t->engine->eval_words, TENSOR_F64, COMM_SUM,
-                             err);
+        rc = comm_all_reduce(t->generation.comm, r->local, r->device->arenas->sums[0],
+                             t->engine->eval_words, TENSOR_F64, COMM_SUM, err);
     if (rc < 0)
         return err_wrap(err, rc, "evaluation after step %llu", (unsigned long long)step);
     trace_until_now(r->device->trace, TRACE_EVALUATION, 0, begin);

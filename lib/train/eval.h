@@ -7,7 +7,8 @@
 struct err;
 struct replica;
 
-/* Reported and counted once for a step, however often it runs. Errors: those of engine evaluate(), of comm. */
+/* Reported and counted once for a step, however often it runs. Errors: those of engine evaluate(),
+ * of comm. */
 int eval_run(struct replica *r, uint64_t step, struct err *err);
 
 #endif

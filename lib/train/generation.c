@@ -81,8 +81,8 @@ bool generation_leads(const struct generation *g)
     return g->group.self == g->group.coordinator;
 }
 
-int generation_begin(struct generation *g, const struct train_group *group, uint32_t lanes, uint32_t n_devices,
-                     struct err *err)
+int generation_begin(struct generation *g, const struct train_group *group, uint32_t lanes,
+                     uint32_t n_devices, struct err *err)
 {
     bool spin = n_devices <= device_cores();
     int rc;

@@ -40,7 +40,9 @@ static int check_used(const struct graph *graph, const struct train_params *grou
         return err_set(err, ERR_INPUT,
                        "/optimizer/groups/%u/match: '%s' matches no parameter that trains; %s '%s'",
                        g, group->match[i], near != NULL ? "did you mean" : "the first one is",
-                       near != NULL ? near : n_names > 0 ? names[0] : "");
+                       near != NULL  ? near
+                       : n_names > 0 ? names[0]
+                                     : "");
     }
     return 0;
 }
@@ -49,19 +51,24 @@ static int check_lazy(const struct train_opts *o, const struct graph_param *p,
                       const struct train_params *group, uint32_t g, struct err *err)
 {
     if (group->lazy && o->optimizer->measure != NULL)
-        return err_set(err, ERR_INPUT,
-                       "/optimizer/groups/%u/lazy_rows: %s takes norms over all rows of a parameter; "
-                       "take lazy_rows out, or another optimizer", g, o->optimizer->name);
+        return err_set(
+            err, ERR_INPUT,
+            "/optimizer/groups/%u/lazy_rows: %s takes norms over all rows of a parameter; "
+            "take lazy_rows out, or another optimizer",
+            g, o->optimizer->name);
     if (group->lazy && !p->is_table)
-        return err_set(err, ERR_INPUT,
-                       "/optimizer/groups/%u/lazy_rows: '%s' is no table: something else than Gather "
-                       "along axis 0 reads it; match tables alone", g, p->name);
+        return err_set(
+            err, ERR_INPUT,
+            "/optimizer/groups/%u/lazy_rows: '%s' is no table: something else than Gather "
+            "along axis 0 reads it; match tables alone",
+            g, p->name);
     return 0;
 }
 
 /* Groups from the last to the first, so that the first one that matches has the last word. */
-static int apply_groups(const struct train_opts *o, const struct graph *graph, struct optim_param *params,
-                        const uint32_t *param_of, uint32_t n_params, struct err *err)
+static int apply_groups(const struct train_opts *o, const struct graph *graph,
+                        struct optim_param *params, const uint32_t *param_of, uint32_t n_params,
+                        struct err *err)
 {
     uint32_t n;
     const struct graph_param *p = graph_params(graph, &n);
@@ -119,9 +126,10 @@ static int frozen_rows_of(const struct train_opts *o, const struct graph_param *
 
         for (uint32_t k = 0; has_frozen_rows(f, p) && k < f->n; k++) {
             if (f->rows[k] >= n_rows)
-                return err_set(err, ERR_INPUT,
-                               "/model/frozen_rows: '%s' has row %u; '%s' has %lld rows, expected 0 to %lld",
-                               f->match, f->rows[k], p->name, (long long)n_rows, (long long)n_rows - 1);
+                return err_set(
+                    err, ERR_INPUT,
+                    "/model/frozen_rows: '%s' has row %u; '%s' has %lld rows, expected 0 to %lld",
+                    f->match, f->rows[k], p->name, (long long)n_rows, (long long)n_rows - 1);
             rows[(*n)++] = f->rows[k];
         }
     }
@@ -130,8 +138,9 @@ static int frozen_rows_of(const struct train_opts *o, const struct graph_param *
 }
 
 /* The stretches of one parameter: its floats without those of frozen rows. */
-static int cut(const struct train_opts *o, const struct graph *graph, uint32_t i, const struct packed_table *table, uint32_t *rows,
-               struct stretches *s, struct err *err)
+static int cut(const struct train_opts *o, const struct graph *graph, uint32_t i,
+               const struct packed_table *table, uint32_t *rows, struct stretches *s,
+               struct err *err)
 {
     const struct graph_param *p = &graph_params(graph, &(uint32_t){ 0 })[i];
     size_t width = 0, done = 0;
@@ -156,7 +165,8 @@ static int cut(const struct train_opts *o, const struct graph *graph, uint32_t i
         done = end + width;
     }
     if (rc == 0 && s->n == before)
-        return err_set(err, ERR_INPUT, "/model/frozen_rows: all rows of '%s' are frozen; use model.frozen",
+        return err_set(err, ERR_INPUT,
+                       "/model/frozen_rows: all rows of '%s' are frozen; use model.frozen",
                        p->name);
     return rc;
 }
@@ -170,14 +180,16 @@ static int check_frozen_rows(const struct train_opts *o, const struct graph *gra
         for (k = 0; k < n && !has_frozen_rows(&o->frozen_rows[i], &p[k]); k++)
             ;
         if (k == n)
-            return err_set(err, ERR_INPUT,
-                           "/model/frozen_rows: '%s' matches no parameter that trains (the first one is '%s')",
-                           o->frozen_rows[i].match, n > 0 ? p[0].name : "");
+            return err_set(
+                err, ERR_INPUT,
+                "/model/frozen_rows: '%s' matches no parameter that trains (the first one is '%s')",
+                o->frozen_rows[i].match, n > 0 ? p[0].name : "");
     }
     return 0;
 }
 
-static int open_stretches(const struct train_opts *o, const struct graph *graph, struct stretches *s, uint32_t *rows, struct err *err)
+static int open_stretches(const struct train_opts *o, const struct graph *graph,
+                          struct stretches *s, uint32_t *rows, struct err *err)
 {
     uint32_t n, n_tables, next_table = 0;
     size_t words;
@@ -191,9 +203,12 @@ static int open_stretches(const struct train_opts *o, const struct graph *graph,
     return rc < 0 ? rc : apply_groups(o, graph, s->at, s->param_of, s->n, err);
 }
 
-int groups_open(const struct train_opts *o, const struct graph *graph, struct optim **out, struct err *err)
+int groups_open(const struct train_opts *o, const struct graph *graph, struct optim **out,
+                struct err *err)
 {
-    struct optim_opts opts = { .def = o->optimizer, .n_parts = o->n_devices, .average = o->average };
+    struct optim_opts opts = { .def = o->optimizer,
+                               .n_parts = o->n_devices,
+                               .average = o->average };
     struct stretches s = { 0 };
     uint32_t n, *rows;
     const struct graph_param *p = graph_params(graph, &n);

@@ -16,7 +16,8 @@
 /* Two words of every task: there are at most as many tasks as replicas. A word is 1 + checksum, 0:
  * this task has nothing to say. */
 enum { WORD_GRADIENT, WORD_STATE, WORDS };
-static const char *const what_differs[WORDS] = { "reduced gradient", "weights and optimizer state" };
+static const char *const what_differs[WORDS] = { "reduced gradient",
+                                                 "weights and optimizer state" };
 
 size_t health_words(const struct train_opts *o)
 {
@@ -56,7 +57,7 @@ enum train_end health_end(const struct train *t)
 {
     const struct health *h = &t->health;
 
-    return h->rolls_back ? TRAIN_ROLL_BACK
+    return h->rolls_back                         ? TRAIN_ROLL_BACK
            : h->differs && h->peer != UINT32_MAX ? TRAIN_DIVERGED
                                                  : TRAIN_FAILED;
 }
@@ -80,8 +81,11 @@ static void discard_state(struct train *t)
 
 static void tell(const struct train *t, int kind, uint64_t step, const char *text)
 {
-    struct train_event e = { .kind = kind, .step = step, .text = text,
-                             .done = t->state.facts.skips_in_row, .all = t->health.skips };
+    struct train_event e = { .kind = kind,
+                             .step = step,
+                             .text = text,
+                             .done = t->state.facts.skips_in_row,
+                             .all = t->health.skips };
 
     events_send(&t->events, &e);
 }
@@ -91,7 +95,8 @@ static void tell(const struct train *t, int kind, uint64_t step, const char *tex
 /* A state has other copies: on peers, or in this task. */
 static bool has_copies(const struct train *t)
 {
-    return t->opts->check_weights_every_steps > 0 && (t->health.compares || t->engine->n_states > 1);
+    return t->opts->check_weights_every_steps > 0 &&
+           (t->health.compares || t->engine->n_states > 1);
 }
 
 /* This task alone is wrong, and knows it before its peers do. */
@@ -161,7 +166,8 @@ static uint32_t majority(const float *words, uint32_t n_members, uint32_t *n, ui
     uint32_t value = 0, lead = 0;
 
     *n = *n_equal = 0;
-    for (uint32_t m = 0; m < n_members; m++) { /* Boyer and Moore: if there is one, it is left over */
+    for (uint32_t m = 0; m < n_members;
+         m++) { /* Boyer and Moore: if there is one, it is left over */
         uint32_t word = (uint32_t)words[(size_t)m * WORDS];
 
         if (word == 0)
@@ -176,7 +182,8 @@ static uint32_t majority(const float *words, uint32_t n_members, uint32_t *n, ui
     return 2 * *n_equal > *n ? value : 0;
 }
 
-/* The generation ends by `err`, on every task: no task aborts the communicator before all know the error. */
+/* The generation ends by `err`, on every task: no task aborts the communicator before all know the
+ * error. */
 static int end_everywhere(struct replica *r, const struct err *err)
 {
     generation_remember(&r->train->generation, err);
@@ -200,19 +207,21 @@ static int give_verdict(struct replica *r, uint32_t which, uint64_t step, const 
     }
     if (value != 0)
         (void)err_set(err, ERR_DEVICE,
-                     "%s differs from the others: its %s of step %" PRIu64 " has checksum %06x, %u of "
-                     "%u tasks have %06x. A processor or memory of %s computed or kept something "
-                     "wrong; its state counts no longer, and it takes that of the others",
-                     t->generation.members[odd].name, what_differs[which], step,
-                     (uint32_t)words[(size_t)odd * WORDS] - 1, n_equal, n, value - 1,
-                     t->generation.members[odd].name);
+                      "%s differs from the others: its %s of step %" PRIu64
+                      " has checksum %06x, %u of "
+                      "%u tasks have %06x. A processor or memory of %s computed or kept something "
+                      "wrong; its state counts no longer, and it takes that of the others",
+                      t->generation.members[odd].name, what_differs[which], step,
+                      (uint32_t)words[(size_t)odd * WORDS] - 1, n_equal, n, value - 1,
+                      t->generation.members[odd].name);
     else
-        (void)err_set(err, ERR_DEVICE,
-                     "tasks differ, and no majority tells which are right: the %s of step %" PRIu64
-                     " has checksum %06x on %s, and %u tasks of %u have another. No state in memory "
-                     "counts any longer; the last checkpoint was compared equal, go on from there",
-                     what_differs[which], step, own - 1, t->generation.members[t->generation.group.self].name,
-                     n - (own != 0), n);
+        (void)err_set(
+            err, ERR_DEVICE,
+            "tasks differ, and no majority tells which are right: the %s of step %" PRIu64
+            " has checksum %06x on %s, and %u tasks of %u have another. No state in memory "
+            "counts any longer; the last checkpoint was compared equal, go on from there",
+            what_differs[which], step, own - 1,
+            t->generation.members[t->generation.group.self].name, n - (own != 0), n);
     if (r->local == 0) {
         t->health.differs = true;
         t->health.peer = odd;
@@ -268,8 +277,8 @@ int health_last(struct replica *r, uint64_t step, struct err *err)
     if (rc == 0 && r->local == 0)
         health_contribute(t, control);
     if (rc == 0)
-        rc = comm_all_reduce(t->generation.comm, r->local, control + CONTROL_WORDS, health_words(t->opts),
-                             TENSOR_F32, COMM_SUM, err);
+        rc = comm_all_reduce(t->generation.comm, r->local, control + CONTROL_WORDS,
+                             health_words(t->opts), TENSOR_F32, COMM_SUM, err);
     return rc == 0 ? health_compare(r, step + 1, err) : rc;
 }
 
@@ -316,8 +325,10 @@ void health_overflow(struct replica *r, uint64_t step)
     if (r->local != 0)
         return;
     e.all = ++t->health.overflows;
-    snprintf(text, sizeof(text), "step %" PRIu64 ": the gradient overflows float16 with a loss scale of %.10g; the "
-             "step is skipped, the scale is %.10g from now on", step, r->device->scale, t->state.facts.scale.scale);
+    snprintf(text, sizeof(text),
+             "step %" PRIu64 ": the gradient overflows float16 with a loss scale of %.10g; the "
+             "step is skipped, the scale is %.10g from now on",
+             step, r->device->scale, t->state.facts.scale.scale);
     events_send(&t->events, &e);
 }
 
@@ -327,7 +338,8 @@ static int skip(struct replica *r, uint64_t step, const char *text, struct err *
     char all[1200];
     int rc;
 
-    rc = generation_gate(&t->generation, &r->device->place, err); /* all have looked at how many there were, and come to the next one */
+    /* all have looked at how many there were, and come to the next one */
+    rc = generation_gate(&t->generation, &r->device->place, err);
     if (rc < 0)
         return rc;
     apply_skip(r, step, false);
@@ -336,7 +348,8 @@ static int skip(struct replica *r, uint64_t step, const char *text, struct err *
     t->state.facts.skips_in_row++;
     t->health.skips++;
     snprintf(all, sizeof(all),
-             "%s; the step is skipped, weights and optimizer state stay as they are (%u in a row, more than "
+             "%s; the step is skipped, weights and optimizer state stay as they are (%u in a row, "
+             "more than "
              "%d end the job)",
              text, t->state.facts.skips_in_row, HEALTH_MAX_SKIPS);
     tell(t, TRAIN_SKIPPED, step, all);
@@ -344,7 +357,8 @@ static int skip(struct replica *r, uint64_t step, const char *text, struct err *
 }
 
 /* The state is that of the step before; it goes to the disk first. */
-static int stop(struct replica *r, uint64_t step, const char *text, const char *why, struct err *err)
+static int stop(struct replica *r, uint64_t step, const char *text, const char *why,
+                struct err *err)
 {
     struct train *t = r->train;
     int rc;

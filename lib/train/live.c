@@ -6,7 +6,8 @@
 #define LOAD(field_) __atomic_load_n(&l->field_, __ATOMIC_RELAXED)
 #define STORE(field_, value_) __atomic_store_n(&l->field_, value_, __ATOMIC_RELAXED)
 
-void live_set_checkpoint(struct live *l, uint64_t every_steps, double every_seconds, uint32_t max_to_keep)
+void live_set_checkpoint(struct live *l, uint64_t every_steps, double every_seconds,
+                         uint32_t max_to_keep)
 {
     STORE(save_every_steps, every_steps);
     STORE(save_every_ns, (uint64_t)(every_seconds * 1e9));

@@ -14,7 +14,8 @@
 
 /* What replicas exchange; in gradient arena 0, which peers can reach. */
 struct note {
-    double key;     /* 0: nothing was found; else the larger the lower the lane, and the rank in it */
+    /* 0: nothing was found; else the larger the lower the lane, and the rank in it */
+    double key;
     double largest; /* sum over lanes of the largest number in gradient and loss */
     char text[sizeof(((struct engine_finding *)NULL)->text)];
 };
@@ -39,7 +40,8 @@ static int describe(struct replica *r, double loss, char *text, size_t n, struct
 
     text[0] = '\0';
     if (loss_scale_is_on(rule))
-        add(text, n, "with a loss scale of %.10g%s ", scale, scale <= rule->min ? ", the least," : "");
+        add(text, n, "with a loss scale of %.10g%s ", scale,
+            scale <= rule->min ? ", the least," : "");
     if (!isfinite(loss))
         add(text, n, "the loss is %s", isnan(loss) ? "nan" : loss > 0 ? "inf" : "-inf");
     return ops_of(r)->describe(r->device, isfinite(loss) ? "" : ", ", text, n, err);
@@ -63,8 +65,8 @@ static int share(struct replica *r, struct note *note, struct err *err)
     return rc;
 }
 
-static void conclude(const struct train *t, const char *seen, uint64_t step, const struct note *note, char *text,
-                     size_t n)
+static void conclude(const struct train *t, const char *seen, uint64_t step,
+                     const struct note *note, char *text, size_t n)
 {
     const struct generation *g = &t->generation;
 
@@ -76,8 +78,9 @@ static void conclude(const struct train *t, const char *seen, uint64_t step, con
         add(text, n, "every lane's numbers are finite, up to %g together, but their sum is not",
             note->largest);
     else
-        add(text, n, "when every lane was computed again all was finite: a processor or memory of %s "
-                     "computed or kept something wrong",
+        add(text, n,
+            "when every lane was computed again all was finite: a processor or memory of %s "
+            "computed or kept something wrong",
             g->group.n_members == 1 ? g->members[0].name : "one of the tasks, nobody knows which,");
 }
 
@@ -95,15 +98,16 @@ int locate_run(struct replica *r, uint64_t step, const struct step_result *resul
     if (rc < 0)
         return rc;
     if (r->local == 0) {
-        snprintf(text, n, "step %" PRIu64 ": %s; its lanes are computed again to find out why", step,
-                 seen);
+        snprintf(text, n, "step %" PRIu64 ": %s; its lanes are computed again to find out why",
+                 step, seen);
         events_warn(&t->events, step, text);
     }
     rc = ops_of(r)->locate(r->device, step, &found, err);
     if (rc < 0)
         return rc;
     note->key = found.lane < t->opts->lanes
-                    ? (double)(t->opts->lanes - found.lane) * KEY_RANKS + r->device->rank : 0;
+                    ? (double)(t->opts->lanes - found.lane) * KEY_RANKS + r->device->rank
+                    : 0;
     note->largest = found.largest / shrink;
     memcpy(note->text, found.text, sizeof(found.text));
     rc = share(r, note, err);

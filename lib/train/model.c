@@ -27,7 +27,8 @@ static const struct graph_io *find_input(const struct graph *g, const char *name
     return NULL;
 }
 
-static int find_feature(const struct train_opts *o, const char *name, uint32_t *out, struct err *err)
+static int find_feature(const struct train_opts *o, const char *name, uint32_t *out,
+                        struct err *err)
 {
     for (uint32_t i = 0; i < o->n_features; i++)
         if (strcmp(o->features[i].name, name) == 0) {
@@ -52,9 +53,10 @@ static int check_inputs(const struct model *m, struct err *err)
             const char *near = text_nearest(o->inputs[i].input, names, n < 64 ? n : 64);
 
             return err_set(err, ERR_INPUT, "/model/inputs/%s: '%s' has no input '%s'%s%s%s%s%s",
-                           o->inputs[i].feature, o->onnx, o->inputs[i].input, near ? "; did you mean '" : "",
-                           near ? near : "", near ? "'?" : "",
-                           !near && n > 0 ? "; its first input is " : "", !near && n > 0 ? names[0] : "");
+                           o->inputs[i].feature, o->onnx, o->inputs[i].input,
+                           near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "",
+                           !near && n > 0 ? "; its first input is " : "",
+                           !near && n > 0 ? names[0] : "");
         }
     for (uint32_t i = 0; i < n; i++) {
         uint32_t k = 0;
@@ -63,7 +65,8 @@ static int check_inputs(const struct model *m, struct err *err)
             k++;
         if (k == o->n_inputs)
             return err_set(err, ERR_INPUT,
-                           "/model/inputs: input '%s' of '%s' is fed by no feature: name the feature that feeds it",
+                           "/model/inputs: input '%s' of '%s' is fed by no feature: name the "
+                           "feature that feeds it",
                            in[i].name, o->onnx);
     }
     return 0;
@@ -86,7 +89,8 @@ static int check_one_type(const struct model *m, uint32_t target, struct err *er
     for (uint32_t i = 0; i < target; i++)
         if (m->features[o->n_inputs + i] == m->features[o->n_inputs + target] &&
             o->targets[i].dtype != label->dtype)
-            return err_set(err, ERR_INPUT, "feature '%s' is the label of two losses that want %s and %s",
+            return err_set(err, ERR_INPUT,
+                           "feature '%s' is the label of two losses that want %s and %s",
                            label->feature, tensor_dtype_name(o->targets[i].dtype),
                            tensor_dtype_name(label->dtype));
     return 0;
@@ -276,10 +280,11 @@ static int settle_steps(struct model *m, struct err *err)
 
     m->steps_per_epoch = data_steps_per_epoch(m->data, o->global_batch, o->pad);
     if (m->steps_per_epoch == 0)
-        return err_set(err, ERR_INPUT,
-                       "%s holds %llu records, fewer than one global batch of %u: a smaller batch, or "
-                       "\"remainder\": \"pad\"",
-                       o->train_glob, (unsigned long long)data_samples(m->data), o->global_batch);
+        return err_set(
+            err, ERR_INPUT,
+            "%s holds %llu records, fewer than one global batch of %u: a smaller batch, or "
+            "\"remainder\": \"pad\"",
+            o->train_glob, (unsigned long long)data_samples(m->data), o->global_batch);
     if (o->steps == 0 && o->epochs > UINT64_MAX / 2 / m->steps_per_epoch)
         return err_set(err, ERR_INPUT, "/train/epochs: %llu epochs of %llu steps are too many",
                        (unsigned long long)o->epochs, (unsigned long long)m->steps_per_epoch);
@@ -314,8 +319,10 @@ static int fill_again(struct model *m, float *params, struct err *err)
     if (strcmp(graph_digest(graph), m->digest) != 0) {
         graph_free(graph);
         weights_close(&m->weights);
-        return err_set(err, ERR_INPUT, "'%s' is another model than it was: its initial weights are "
-                                       "needed again", o->onnx);
+        return err_set(err, ERR_INPUT,
+                       "'%s' is another model than it was: its initial weights are "
+                       "needed again",
+                       o->onnx);
     }
     rc = graph_fill_initial(graph, params, err);
     graph_free(graph);
@@ -324,9 +331,10 @@ static int fill_again(struct model *m, float *params, struct err *err)
         return rc;
     crc = crc32c(0, params, graph_arena_floats(m->graph) * sizeof(float));
     if (crc != m->initial_crc)
-        return err_set(err, ERR_INPUT, "the initial weights in '%s' are others than they were (checksum "
-                                       "%08x, before %08x)", o->weights != NULL ? o->weights : o->onnx,
-                       crc, m->initial_crc);
+        return err_set(err, ERR_INPUT,
+                       "the initial weights in '%s' are others than they were (checksum "
+                       "%08x, before %08x)",
+                       o->weights != NULL ? o->weights : o->onnx, crc, m->initial_crc);
     return 0;
 }
 
@@ -402,10 +410,12 @@ bool model_evaluates(const struct model *m, uint64_t step)
         return false;
     if (step == m->total_steps)
         return true;
-    return m->opts->eval_every_epochs > 0 && step % (m->steps_per_epoch * m->opts->eval_every_epochs) == 0;
+    return m->opts->eval_every_epochs > 0 &&
+           step % (m->steps_per_epoch * m->opts->eval_every_epochs) == 0;
 }
 
 uint64_t model_skipped(const struct model *m)
 {
-    return (m->data != NULL ? data_skipped(m->data) : 0) + (m->eval_data != NULL ? data_skipped(m->eval_data) : 0);
+    return (m->data != NULL ? data_skipped(m->data) : 0) +
+           (m->eval_data != NULL ? data_skipped(m->eval_data) : 0);
 }

@@ -1,4 +1,5 @@
-/* model.h - what is trained, and on what: the graph, its initial weights, the data sets, how many steps.
+/* model.h - what is trained, and on what: the graph, its initial weights, the data sets, how many
+ * steps.
  *
  * The protocol between tasks reads only the plain fields below (digests, counts, the layout of the
  * state as named tensors), so that a test can fill them in without a graph or data.
@@ -26,12 +27,12 @@ struct model {
     const struct events *events;   /* borrowed */
 
     char digest[65], data_digest[65];
-    struct weights_file weights;       /* the initial weights, if they are in a file of their own */
-    uint32_t initial_crc;              /* of the initial parameters */
-    uint64_t samples, eval_samples;    /* eval_samples 0: there are no evaluations */
+    struct weights_file weights;    /* the initial weights, if they are in a file of their own */
+    uint32_t initial_crc;           /* of the initial parameters */
+    uint64_t samples, eval_samples; /* eval_samples 0: there are no evaluations */
     uint64_t steps_per_epoch, total_steps, eval_steps;
     uint32_t lane_batch;
-    struct tensors tensors;            /* the state, for checkpoints */
+    struct tensors tensors; /* the state, for checkpoints */
     /* Writes the initial parameters, the same as before. NULL: they are zero. */
     int (*fill)(struct model *m, float *params, struct err *err);
 
@@ -43,8 +44,8 @@ struct model {
     struct plan_opts plan;             /* of the plans of an engine */
 };
 
-/* Reads the model and indexes the data. Phases "import" and "index". On failure model_close() frees the
- * rest. Errors: as train_open(). */
+/* Reads the model and indexes the data. Phases "import" and "index". On failure model_close() frees
+ * the rest. Errors: as train_open(). */
 int model_open(struct model *m, const struct train_opts *opts, const struct events *events,
                const struct cancel *cancel, struct err *err);
 void model_close(struct model *m); /* a zeroed one is allowed */

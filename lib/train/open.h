@@ -9,8 +9,8 @@ struct train_opts;
 
 /* A task without model and engine; train_close() frees it. Errors: ERR_NOMEM. */
 int train_new(const struct train_opts *opts, struct train **out, struct err *err);
-/* With t->model filled in, and t->optim if the engine needs one: opens the engine, and fills the state with the
- * initial parameters. On failure train_close() frees the rest. */
+/* With t->model filled in, and t->optim if the engine needs one: opens the engine, and fills the
+ * state with the initial parameters. On failure train_close() frees the rest. */
 int train_open_engine(struct train *t, const struct engine_ops *ops, struct err *err);
 
 #endif

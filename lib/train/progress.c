@@ -17,13 +17,15 @@ enum {
     LEAST_MS = 3000, /* a machine that has too much to do may let nobody in for a second or two */
     ORDER_BITS = 5,
     FIRST_ORDER = 10, /* of a step; what is before it brings a generation together */
-    BUCKET_BITS = 14, /* or chunks, in a place: 10^12 steps stay below 2^60; those behind the last of these count as it */
+    /* or chunks, in a place: 10^12 steps stay below 2^60; those behind the last of these count as
+       it */
+    BUCKET_BITS = 14,
 };
 
 /* How long work there may take. */
 enum limit {
-    OWN,      /* it has the deadline itself, and then an error that says more: readers, which try again while
-                 storage has a bad moment */
+    OWN, /* it has the deadline itself, and then an error that says more: readers, which try again
+            while storage has a bad moment */
     DEADLINE, /* it happens once in a generation */
     LEARNED,  /* about as long every time */
 };
@@ -89,7 +91,8 @@ static uint64_t limit_ms(const struct place_view *s, uint64_t deadline_ms, doubl
     return (uint64_t)(ms < deadline ? ms : deadline);
 }
 
-void progress_of(const struct engine *e, uint64_t deadline_ms, double stuck_factor, struct train_progress *out)
+void progress_of(const struct engine *e, uint64_t deadline_ms, double stuck_factor,
+                 struct train_progress *out)
 {
     struct place_view worst = place_read(&e->replicas[0]->place);
 

@@ -72,7 +72,8 @@ static int start_trace(struct train *t, uint64_t held, struct err *err)
         first += left - t->opts->trace_steps < TRACE_WARM_STEPS ? left - t->opts->trace_steps
                                                                 : TRACE_WARM_STEPS;
     t->was_traced = t->is_tracing = true;
-    return trace_start(t->trace, first, t->generation.group.self + 1, t->generation.members[t->generation.group.self].name, err);
+    return trace_start(t->trace, first, t->generation.group.self + 1,
+                       t->generation.members[t->generation.group.self].name, err);
 }
 
 /* Local replica 0, for the whole process. */
@@ -85,16 +86,19 @@ static int join_group(struct train *t, struct err *err)
         rc = t->engine->ops->renew_region(t->engine, err);
         t->generation.has_exposed_region = rc < 0;
     }
-    if (rc == 0 && generation_leads(&t->generation) && t->generation.group.newest_step == 0 && state_held(&t->state) == 0) {
+    if (rc == 0 && generation_leads(&t->generation) && t->generation.group.newest_step == 0 &&
+        state_held(&t->state) == 0) {
         place_enter(&r->device->place, PHASE_LOAD);
         rc = save_load_newest(t, err);
     }
     if (rc == 0 && !generation_leads(&t->generation))
         save_leave(t);
     else if (rc == 0 && t->generation.group.coordinator > 0 && !t->saving.was_leading)
-        t->saving.is_due = true; /* the storage of a lower rank failed: this task makes up for what is missing */
+        /* the storage of a lower rank failed: this task makes up for what is missing */
+        t->saving.is_due = true;
     t->saving.was_leading = generation_leads(&t->generation);
-    t->saving.steps[0] = t->saving.steps[1] = 0; /* that state may be gone; what is due stays due (save_due) */
+    /* that state may be gone; what is due stays due (save_due) */
+    t->saving.steps[0] = t->saving.steps[1] = 0;
     if (rc == 0)
         rc = generation_check(&t->generation, err);
     place_enter(&r->device->place, PHASE_CONNECT);
@@ -117,7 +121,8 @@ static int adopt_state(struct replica *r, uint64_t *held, struct err *err)
         t->engine->group.overlap = ((const struct agreement *)t->engine->memory.head)->overlap;
     }
     if (rc == 0)
-        rc = generation_gate(&t->generation, &r->device->place, err); /* the state has its place now */
+        /* the state has its place now */
+        rc = generation_gate(&t->generation, &r->device->place, err);
     if (rc == 0)
         rc = ops_of(r)->bind(r->device, *held, err);
     if (rc == 0)
@@ -143,8 +148,8 @@ static int report_connected(struct train *t, uint64_t held, struct err *err)
 
 static bool is_storage_failure(int rc)
 {
-    return rc == ERR_IO || rc == ERR_FULL || rc == ERR_NOENT || rc == ERR_EXISTS || rc == ERR_TIMEOUT ||
-           rc == ERR_UNSUPPORTED;
+    return rc == ERR_IO || rc == ERR_FULL || rc == ERR_NOENT || rc == ERR_EXISTS ||
+           rc == ERR_TIMEOUT || rc == ERR_UNSUPPORTED;
 }
 
 /* Of the job, on the coordinator. */
@@ -181,10 +186,12 @@ int replica_run(struct replica *r, struct err *err)
     if (rc == 0 && r->local == 0)
         rc = report_connected(t, held, err);
     if (rc == 0)
-        rc = generation_gate(&t->generation, &r->device->place, err); /* nobody steps before everyone has the state */
+        /* nobody steps before everyone has the state */
+        rc = generation_gate(&t->generation, &r->device->place, err);
     if (rc == 0)
         rc = steps(r, held, err);
-    if (rc == 0 && r->local == 0 && generation_leads(&t->generation) && state_held(&t->state) == t->model.total_steps)
+    if (rc == 0 && r->local == 0 && generation_leads(&t->generation) &&
+        state_held(&t->state) == t->model.total_steps)
         rc = finish(r, err);
     return rc;
 }

@@ -36,7 +36,8 @@ static void on_ckpt_event(void *arg, const struct ckpt_event *event)
 static int may_publish(void *arg, struct err *err)
 {
     struct train *t = arg;
-    int (*may_save)(void *, struct err *) = __atomic_load_n(&t->generation.may_save, __ATOMIC_ACQUIRE);
+    int (*may_save)(void *, struct err *) =
+        __atomic_load_n(&t->generation.may_save, __ATOMIC_ACQUIRE);
 
     return may_save != NULL ? may_save(t->opts->arg, err) : 0;
 }
@@ -74,7 +75,8 @@ static int open_writer(struct train *t, struct err *err)
     if (rc == 0)
         rc = ckpt_writer_open(&w, &writer, err);
     if (rc == 0)
-        __atomic_store_n(&t->saving.writer, writer, __ATOMIC_RELEASE); /* train_storage() may look at any time */
+        /* train_storage() may look at any time */
+        __atomic_store_n(&t->saving.writer, writer, __ATOMIC_RELEASE);
     return rc;
 }
 
@@ -96,8 +98,9 @@ static void on_progress(void *arg, uint64_t done, uint64_t all)
     events_send(&t->events, &e);
 }
 
-/* What must not differ between a checkpoint and the job that resumes it, because the step number would mean
- * other samples. The rest of the job may change (more epochs, another rate): that is said. */
+/* What must not differ between a checkpoint and the job that resumes it, because the step number
+ * would mean other samples. The rest of the job may change (more epochs, another rate): that is
+ * said. */
 static int check_same_order(struct train *t, const struct ckpt_info *info, struct err *err)
 {
     const struct train_opts *o = t->opts;
@@ -105,25 +108,28 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
     const char *advice = "use another checkpoint directory, or the job as it was";
 
     if (m->seed != o->seed)
-        return err_set(err, ERR_INPUT, "%s was trained with seed %llu, the job says %llu: %s", info->path,
-                       (unsigned long long)m->seed, (unsigned long long)o->seed, advice);
+        return err_set(err, ERR_INPUT, "%s was trained with seed %llu, the job says %llu: %s",
+                       info->path, (unsigned long long)m->seed, (unsigned long long)o->seed,
+                       advice);
     if (m->lanes != o->lanes || m->global_batch_size != o->global_batch)
-        return err_set(err, ERR_INPUT,
-                       "%s was trained with %u lanes and global batch size %u, the job has %u and %u: %s",
-                       info->path, m->lanes, m->global_batch_size, o->lanes, o->global_batch, advice);
+        return err_set(
+            err, ERR_INPUT,
+            "%s was trained with %u lanes and global batch size %u, the job has %u and %u: %s",
+            info->path, m->lanes, m->global_batch_size, o->lanes, o->global_batch, advice);
     if (strcmp(m->data_digest, t->model.data_digest) != 0)
-        return err_set(err, ERR_INPUT,
-                       "%s was trained on other record files than %s names now: %s", info->path,
-                       o->train_glob, advice);
+        return err_set(err, ERR_INPUT, "%s was trained on other record files than %s names now: %s",
+                       info->path, o->train_glob, advice);
     if (m->step > t->model.total_steps)
         return err_set(err, ERR_INPUT, "%s is at step %llu, behind the job's last step %llu: %s",
-                       info->path, (unsigned long long)m->step, (unsigned long long)t->model.total_steps,
-                       advice);
+                       info->path, (unsigned long long)m->step,
+                       (unsigned long long)t->model.total_steps, advice);
     if (m->epoch != m->step / t->model.steps_per_epoch ||
         m->position != m->step % t->model.steps_per_epoch * o->global_batch)
         return err_set(err, ERR_INPUT,
-                       "%s: its manifest contradicts step %llu; expected epoch %llu, position %llu, found epoch "
-                       "%llu, position %llu: %s", info->path, (unsigned long long)m->step,
+                       "%s: its manifest contradicts step %llu; expected epoch %llu, position "
+                       "%llu, found epoch "
+                       "%llu, position %llu: %s",
+                       info->path, (unsigned long long)m->step,
                        (unsigned long long)(m->step / t->model.steps_per_epoch),
                        (unsigned long long)(m->step % t->model.steps_per_epoch * o->global_batch),
                        (unsigned long long)m->epoch, (unsigned long long)m->position, advice);
@@ -132,7 +138,8 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
         struct train_event e = { .kind = TRAIN_WARN, .text = text };
 
         snprintf(text, sizeof(text),
-                 "%s was written by a job file that differed in what decides the result; going on from it",
+                 "%s was written by a job file that differed in what decides the result; going on "
+                 "from it",
                  info->path);
         events_send(&t->events, &e);
     }
@@ -148,8 +155,8 @@ static int load(struct train *t, const struct ckpt_info *info, struct err *err)
     int rc = memory_aside(&t->engine->memory, &aside, err);
 
     if (rc == 0)
-        rc = ckpt_load(info->path, t->model.tensors.model, t->model.tensors.n_model, t->model.tensors.slots, t->model.tensors.n_slots,
-                       aside.base, err);
+        rc = ckpt_load(info->path, t->model.tensors.model, t->model.tensors.n_model,
+                       t->model.tensors.slots, t->model.tensors.n_slots, aside.base, err);
     if (rc < 0) {
         device_mem_close(&aside);
         return rc;
@@ -157,7 +164,8 @@ static int load(struct train *t, const struct ckpt_info *info, struct err *err)
     memory_take(&t->engine->memory, &aside, info->meta.step);
     memory_fill_average(&t->engine->memory, false);
     facts = (struct facts){ .step = info->meta.step,
-                            .evaluated_step = info->meta.complete ? info->meta.step : info->meta.evaluated_step,
+                            .evaluated_step =
+                                info->meta.complete ? info->meta.step : info->meta.evaluated_step,
                             .loss = NAN,
                             .grad_norm = NAN,
                             .scale = loss_scale_resume(&t->opts->loss_scale, kept),
@@ -172,9 +180,10 @@ static int load(struct train *t, const struct ckpt_info *info, struct err *err)
     return 0;
 }
 
-static const char OTHER_MODEL[] =
-    "the checkpoint directory belongs to another model: use the model as it was, name another checkpoint.directory, "
-    "or move the checkpoints to another folder (those of a complete run: --restart, for a group `trainerctl restart JOB`)";
+static const char OTHER_MODEL[] = "the checkpoint directory belongs to another model: use the "
+                                  "model as it was, name another checkpoint.directory, "
+                                  "or move the checkpoints to another folder (those of a complete "
+                                  "run: --restart, for a group `trainerctl restart JOB`)";
 
 /* No checkpoint was found: `rc` of ckpt_newest() becomes 0 where training may begin at step 0. */
 static int without_checkpoint(struct train *t, int rc, struct err *err)
@@ -188,8 +197,10 @@ static int without_checkpoint(struct train *t, int rc, struct err *err)
     if (rc != ERR_CORRUPT)
         return rc;
     if (!t->opts->restart_from_scratch)
-        return err_wrap(err, ERR_INPUT, "every checkpoint is damaged: copy a good one there, move them to another "
-                        "folder, or set checkpoint.restart_from_scratch to true to begin at step 0");
+        return err_wrap(
+            err, ERR_INPUT,
+            "every checkpoint is damaged: copy a good one there, move them to another "
+            "folder, or set checkpoint.restart_from_scratch to true to begin at step 0");
     err_wrap(err, rc, "training begins at step 0, as checkpoint.restart_from_scratch allows");
     e.text = err->text;
     events_send(&t->events, &e);
@@ -212,7 +223,8 @@ int save_load_newest(struct train *t, struct err *err)
     if (info == NULL)
         return err_set(err, ERR_NOMEM, "checkpoint: out of memory");
     events_phase(&t->events, "load", 0);
-    /* What was verified can be damaged or removed before it is loaded: then there may be an older one. */
+    /* What was verified can be damaged or removed before it is loaded: then there may be an older
+     * one. */
     for (int i = 0; i < LOAD_TRIES; i++) {
         rc = ckpt_newest(o->checkpoint_directory, t->model.digest, on_skip, on_progress, t, info,
                          err);
@@ -285,7 +297,8 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
         t->saving.last_step = step;
         t->saving.last_ns = clock_ns();
         t->saving.is_due = false;
-        __atomic_and_fetch(&t->generation.requests, ~(unsigned)TRAIN_ASK_CHECKPOINT, __ATOMIC_RELAXED);
+        __atomic_and_fetch(&t->generation.requests, ~(unsigned)TRAIN_ASK_CHECKPOINT,
+                           __ATOMIC_RELAXED);
     }
     return rc;
 }
@@ -296,8 +309,10 @@ static bool is_due(struct train *t, uint64_t step)
     bool due;
 
     if (__atomic_exchange_n(&t->saving.was_discarded, false, __ATOMIC_ACQ_REL))
-        t->saving.is_due = true; /* we may save again by now: not as late as after a whole interval */
-    due = step != t->saving.last_step && (t->saving.is_due || live_save_is_late(&t->live, t->saving.last_ns));
+        /* we may save again by now: not as late as after a whole interval */
+        t->saving.is_due = true;
+    due = step != t->saving.last_step &&
+          (t->saving.is_due || live_save_is_late(&t->live, t->saving.last_ns));
     if (__atomic_load_n(&t->generation.requests, __ATOMIC_RELAXED) & TRAIN_ASK_CHECKPOINT)
         due = true;
     if (step > 1 && t->saving.steps[(step - 1) & 1] == step - 1) /* that copy will do */
@@ -309,12 +324,13 @@ bool save_is_due(struct train *t, uint64_t step)
 {
     if (t->opts->checkpoint_directory == NULL || step == 0 || !is_due(t, step))
         return false;
-    if (clock_ns() < t->saving.retry_ns || (t->saving.writer != NULL && ckpt_is_busy(t->saving.writer))) {
+    if (clock_ns() < t->saving.retry_ns ||
+        (t->saving.writer != NULL && ckpt_is_busy(t->saving.writer))) {
         t->saving.is_due = true; /* behind a later step */
         return false;
     }
     t->saving.steps[step & 1] = step; /* the one before is still to be copied, if it is due too */
-    t->saving.is_due = true; /* until it is handed over */
+    t->saving.is_due = true;          /* until it is handed over */
     return true;
 }
 
@@ -378,7 +394,8 @@ int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
         return 0;
     events_phase(&t->events, "save", step);
     if (t->saving.writer != NULL && t->saving.last_step != step) {
-        rc = ckpt_flush(t->saving.writer, &wait, err); /* the one before; if it failed, this one replaces it */
+        /* the one before; if it failed, this one replaces it */
+        rc = ckpt_flush(t->saving.writer, &wait, err);
         rc = rc == ERR_TIMEOUT ? rc : 0;
     }
     if (rc == 0 && t->saving.last_step != step)
@@ -386,10 +403,11 @@ int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
     if (rc == 0 && t->saving.writer != NULL)
         rc = ckpt_flush(t->saving.writer, &wait, err);
     if (rc == ERR_REFUSED || rc == ERR_CANCELED) { /* the group goes on elsewhere */
-        t->saving.last_step = 0; /* it was discarded */
+        t->saving.last_step = 0;                   /* it was discarded */
         rc = err_wrap(err, ERR_PEER, "another task writes the checkpoints now");
     }
-    if (rc == ERR_CORRUPT) /* the disk or the memory of this host is wrong, not the input of the job */
+    /* the disk or the memory of this host is wrong, not the input of the job */
+    if (rc == ERR_CORRUPT)
         rc = err_wrap(err, ERR_DEVICE, "the storage of this task is wrong");
     return rc < 0 ? err_wrap(err, rc, "last checkpoint, step %llu", (unsigned long long)step) : 0;
 }
@@ -416,7 +434,8 @@ static int export_onnx(const struct train *t, const float *arena, const char *pa
     return graph_export(t->model.graph, arena, path, err);
 }
 
-static int export_safetensors(const struct train *t, const float *arena, const char *path, struct err *err)
+static int export_safetensors(const struct train *t, const float *arena, const char *path,
+                              struct err *err)
 {
     return weights_export(t->model.graph, arena, t->opts->export_floats, path, err);
 }
@@ -436,7 +455,9 @@ int save_export(struct train *t, struct err *err)
         return 0;
     events_phase(&t->events, "export", t->model.total_steps);
     for (size_t i = 0; i < COUNT_OF(files); i++) {
-        struct train_event e = { .kind = TRAIN_EXPORTED, .step = t->model.total_steps, .text = files[i].path };
+        struct train_event e = { .kind = TRAIN_EXPORTED,
+                                 .step = t->model.total_steps,
+                                 .text = files[i].path };
         int rc;
 
         if (files[i].path == NULL)
@@ -448,7 +469,8 @@ int save_export(struct train *t, struct err *err)
         if (rc == 0)
             rc = t->engine->ops->sync(t->engine, state_held(&t->state), err);
         if (rc == 0)
-            rc = files[i].write(t, t->opts->export_average ? m->average : m->state, files[i].path, err);
+            rc = files[i].write(t, t->opts->export_average ? m->average : m->state, files[i].path,
+                                err);
         if (rc < 0)
             return err_wrap(err, rc, "export");
         events_send(&t->events, &e);

@@ -41,7 +41,8 @@ static void end_generation(struct train *t)
     err = g->error;
     pthread_mutex_unlock(&g->lock);
     if (!failed) {
-        g->on_end(t->opts->arg, held == t->model.total_steps ? TRAIN_COMPLETE : TRAIN_PAUSED, held, 0, "");
+        g->on_end(t->opts->arg, held == t->model.total_steps ? TRAIN_COMPLETE : TRAIN_PAUSED, held,
+                  0, "");
         return;
     }
     end = is_aborted ? TRAIN_ABORTED : g->is_unsaved ? TRAIN_UNSAVED : health_end(t);
@@ -83,13 +84,14 @@ static int check_group(const struct train *t, const struct train_group *g, struc
     uint32_t world = count_ranks(g, g->n_members);
     uint32_t least = o->min_replicas > 0 ? o->min_replicas : o->replicas;
 
-    CHECK(g->self < g->n_members && g->coordinator < g->n_members && (g->newest_step == 0 || g->newest_member < g->n_members));
+    CHECK(g->self < g->n_members && g->coordinator < g->n_members &&
+          (g->newest_step == 0 || g->newest_member < g->n_members));
     if (g->members[g->self].n_ranks != o->n_devices)
         return err_set(err, ERR_INPUT, "the group counts on %u replicas of %s, which has %u",
                        g->members[g->self].n_ranks, g->members[g->self].name, o->n_devices);
     if (world > o->replicas)
-        return err_set(err, ERR_INPUT, "the group has %u replicas, this job was planned for %u", world,
-                       o->replicas);
+        return err_set(err, ERR_INPUT, "the group has %u replicas, this job was planned for %u",
+                       world, o->replicas);
     if (world < least)
         return err_set(err, ERR_INPUT, "the group has %u replicas, this job was planned for %u%s",
                        world, least, least < o->replicas ? " or more" : "");
@@ -132,7 +134,8 @@ static void describe_group(struct train *t)
                                               .compares = t->health.compares };
 }
 
-/* All threads are started, or none is left: those that have begun give up, and on_end is not called. */
+/* All threads are started, or none is left: those that have begun give up, and on_end is not
+ * called. */
 static int start_threads(struct train *t, struct err *err)
 {
     for (uint32_t i = 0; i < t->opts->n_devices; i++) {
@@ -156,7 +159,8 @@ static int start_threads(struct train *t, struct err *err)
     return 0;
 }
 
-int start_generation(struct train *t, const struct train_group *group, train_end_fn *on_end, struct err *err)
+int start_generation(struct train *t, const struct train_group *group, train_end_fn *on_end,
+                     struct err *err)
 {
     const struct train_opts *o = t->opts;
     int rc = check_group(t, group, err);

@@ -11,7 +11,8 @@
 
 struct facts { /* belong to the state after a step, and are not in its memory */
     uint64_t step;
-    uint64_t evaluated_step; /* the last evaluation that was reported, and counted by a plateau schedule */
+    /* the last evaluation that was reported, and counted by a plateau schedule */
+    uint64_t evaluated_step;
     double loss, grad_norm;  /* of the step, for its report */
     uint32_t skips_in_row;   /* steps up to this step that were skipped */
     struct loss_scale scale; /* of the next step */
@@ -19,8 +20,8 @@ struct facts { /* belong to the state after a step, and are not in its memory */
 };
 
 struct state {
-    uint64_t held_step;  /* atomic; the step whose state is complete here; 0: fresh, or none */
-    struct facts facts;  /* of that step, except `plateau`, which is the schedule's */
+    uint64_t held_step; /* atomic; the step whose state is complete here; 0: fresh, or none */
+    struct facts facts; /* of that step, except `plateau`, which is the schedule's */
     struct optim_schedule schedule;
 };
 

@@ -17,7 +17,8 @@
 
 enum { PERMISSION_MS = 2 };
 
-/* The coordinator alone can hold up a step that it may not make now: without it nobody has the sum. */
+/* The coordinator alone can hold up a step that it may not make now: without it nobody has the sum.
+ */
 static int wait_for_permission(struct replica *r, struct err *err)
 {
     const struct train_group *g = &r->train->generation.group;
@@ -84,7 +85,8 @@ static int finish_reduction(struct replica *r, uint64_t step, struct step_result
     return rc < 0 ? rc : read_control(r, step, out, err);
 }
 
-/* Was the step before this one equal everywhere? Its state, which is still there, may be saved then. */
+/* Was the step before this one equal everywhere? Its state, which is still there, may be saved
+ * then. */
 static int look_back(struct replica *r, uint64_t step, struct err *err)
 {
     uint64_t before;
@@ -100,8 +102,8 @@ static int look_back(struct replica *r, uint64_t step, struct err *err)
     return 0;
 }
 
-/* The commit gate: the step is applied in all replicas of this task, or in none. All of them see the same after
- * it, and then nothing fails. */
+/* The commit gate: the step is applied in all replicas of this task, or in none. All of them see
+ * the same after it, and then nothing fails. */
 static int commit(struct replica *r, uint64_t step, const struct step_result *result, bool *finite,
                   struct err *err)
 {
@@ -116,8 +118,9 @@ static int commit(struct replica *r, uint64_t step, const struct step_result *re
         rc = generation_gate(&r->train->generation, &r->device->place, err);
     trace_until_now(r->device->trace, TRACE_CHECK, 0, before);
     if (rc == 0 && result->trouble) /* whose it is has not come here, and says what it was */
-        rc = err_set(err, ERR_PEER, "a GPU of another task met a number that its model cannot use (an index, a "
-                                    "label): its log names it. The step is not made");
+        rc = err_set(err, ERR_PEER,
+                     "a GPU of another task met a number that its model cannot use (an index, a "
+                     "label): its log names it. The step is not made");
     return rc < 0 ? rc : health_judge(r, step, result->loss, finite, err);
 }
 

@@ -1,8 +1,9 @@
-/* task.h - what the files of the protocol share: the object behind train.h, and the thread of a replica.
+/* task.h - what the files of the protocol share: the object behind train.h, and the thread of a
+ * replica.
  *
- * Types alone. Files below the protocol (model, state, generation, events, live, groups, weights, tensors,
- * loss_scale, sample_log) do not include it: they know their own part only. The files of the protocol,
- * each of which includes those above it and never the reverse:
+ * Types alone. Files below the protocol (model, state, generation, events, live, groups, weights,
+ * tensors, loss_scale, sample_log) do not include it: they know their own part only. The files of
+ * the protocol, each of which includes those above it and never the reverse:
  *
  *   step_report  the report of a step
  *   agree        which task holds what, and what is owed
@@ -13,10 +14,9 @@
  *   locate       where the first non-finite number came from
  *   health       can a step's numbers be trusted?
  *   step         one step
- *   replica      the thread of a replica: joins the generation, steps, and what is due between steps
- *   progress     where all threads are, for a watchdog
- *   start        begins and ends a generation
- *   train        opens and closes; the entry points of train.h */
+ *   replica      the thread of a replica: joins the generation, steps, and what is due between
+ * steps progress     where all threads are, for a watchdog start        begins and ends a
+ * generation train        opens and closes; the entry points of train.h */
 #ifndef TRAIN_TASK_H
 #define TRAIN_TASK_H
 
@@ -44,23 +44,26 @@ enum control_word {
     CONTROL_WORDS = 16, /* after them health_words() */
 };
 
-/* Member 0 of the group gives it to all when a generation begins; in the head of the engine's region. */
+/* Member 0 of the group gives it to all when a generation begins; in the head of the engine's
+ * region. */
 struct agreement {
     uint64_t step; /* that every task shall hold */
     char model_digest[65];
     char data_digest[65];
     char weights_digest[CKPT_WEIGHTS_DIGEST_BYTES]; /* of the file of weights; "": none */
-    uint32_t fresh_crc; /* of the initial weights */
-    bool overlap;       /* reduce while computing */
+    uint32_t fresh_crc;                             /* of the initial weights */
+    bool overlap;                                   /* reduce while computing */
 };
 
 /* Then every task receives the maximum over the tasks: is there any that ... */
 enum vote {
-    VOTE_BEHIND,      /* holds less? */
-    VOTE_UNEVALUATED, /* holds the step, and has not reported the evaluation that is due after it? */
-    VOTE_PAUSE,       /* asks for a pause? */
-    VOTE_TRACES,      /* wants to trace, and how many steps? */
-    VOTE_RESTORED_AT, /* remembers that all tasks went back to a checkpoint, and at which step? 0: none */
+    VOTE_BEHIND, /* holds less? */
+    /* holds the step, and has not reported the evaluation that is due after it? */
+    VOTE_UNEVALUATED,
+    VOTE_PAUSE,  /* asks for a pause? */
+    VOTE_TRACES, /* wants to trace, and how many steps? */
+    /* remembers that all tasks went back to a checkpoint, and at which step? 0: none */
+    VOTE_RESTORED_AT,
     N_VOTES,
 };
 
@@ -73,14 +76,14 @@ struct replica { /* the thread that drives one device */
     int64_t votes[N_VOTES];
 };
 
-struct saving { /* save.c; the first replica's */
-    struct ckpt_writer *writer; /* owned; NULL until this task first needs it, as coordinator */
-    uint64_t retry_ns;          /* not before: the writer could not be opened */
+struct saving {                  /* save.c; the first replica's */
+    struct ckpt_writer *writer;  /* owned; NULL until this task first needs it, as coordinator */
+    uint64_t retry_ns;           /* not before: the writer could not be opened */
     uint64_t last_ns, last_step; /* of the last checkpoint that was handed over; step 0: none */
-    bool is_due;                /* a checkpoint is owed, at the next step that allows it */
-    bool was_leading;           /* in the generation before */
-    bool was_discarded;         /* atomic; a state that was handed over is not on the disk */
-    uint64_t steps[2];          /* copies of their states are due, by parity; 0: of none */
+    bool is_due;                 /* a checkpoint is owed, at the next step that allows it */
+    bool was_leading;            /* in the generation before */
+    bool was_discarded;          /* atomic; a state that was handed over is not on the disk */
+    uint64_t steps[2];           /* copies of their states are due, by parity; 0: of none */
 };
 
 struct train {
@@ -92,7 +95,8 @@ struct train {
     struct health health;
     struct live live;
     struct saving saving;
-    struct optim *optim;         /* owned; the optimizer at work on this graph's parameters; NULL in a fake */
+    /* owned; the optimizer at work on this graph's parameters; NULL in a fake */
+    struct optim *optim;
     struct data_reader_opts *reads; /* owned; how replicas read */
     struct engine_opts engine_opts;
     struct engine *engine;       /* owned */

@@ -11,8 +11,8 @@
 #include "graph/graph.h"
 
 /* <parameter>/<slot>, in an arena of the state. */
-static int name_slot(struct tensors *t, const struct memory *mem, const struct graph_param *p, const char *slot,
-                     const float *arena, struct err *err)
+static int name_slot(struct tensors *t, const struct memory *mem, const struct graph_param *p,
+                     const char *slot, const float *arena, struct err *err)
 {
     char *name = t->slot_names[t->n_slots];
     int len = snprintf(name, sizeof(t->slot_names[0]), "%s/%s", p->name, slot);
@@ -31,7 +31,8 @@ static int name_slot(struct tensors *t, const struct memory *mem, const struct g
 
 /* A parameter that the module ties is in the file under each of its names, since PyTorch's
  * load_state_dict() requires all of them; the entries share their place in the state. */
-static void name_tied(struct tensors *t, const struct graph *g, const struct graph_param *p, uint32_t n)
+static void name_tied(struct tensors *t, const struct graph *g, const struct graph_param *p,
+                      uint32_t n)
 {
     uint32_t n_tensors;
     const struct graph_tensor *of = graph_module_tensors(g, &n_tensors);
@@ -42,15 +43,15 @@ static void name_tied(struct tensors *t, const struct graph *g, const struct gra
         for (uint32_t k = 0; p[last].offset != of[i].offset && k < n; k++)
             last = last + 1 < n ? last + 1 : 0;
         if (strcmp(p[last].name, of[i].name) != 0)
-            t->model[t->n_model++] =
-                (struct ckpt_tensor){ .name = of[i].name,
-                                      .dtype = TENSOR_F32,
-                                      .shape = of[i].tensor.shape,
-                                      .offset = of[i].offset * sizeof(float) };
+            t->model[t->n_model++] = (struct ckpt_tensor){ .name = of[i].name,
+                                                           .dtype = TENSOR_F32,
+                                                           .shape = of[i].tensor.shape,
+                                                           .offset = of[i].offset * sizeof(float) };
     }
 }
 
-int tensors_name(struct tensors *t, const struct graph *g, const struct memory *mem, struct err *err)
+int tensors_name(struct tensors *t, const struct graph *g, const struct memory *mem,
+                 struct err *err)
 {
     const struct optim_def *optim = mem->opts.optimizer;
     uint32_t n, n_module;
@@ -65,9 +66,9 @@ int tensors_name(struct tensors *t, const struct graph *g, const struct memory *
     t->n_model = n;
     for (uint32_t i = 0; i < n; i++) {
         t->model[i] = (struct ckpt_tensor){ .name = p[i].name,
-                                                    .dtype = TENSOR_F32,
-                                                    .shape = p[i].shape,
-                                                    .offset = p[i].offset * sizeof(float) };
+                                            .dtype = TENSOR_F32,
+                                            .shape = p[i].shape,
+                                            .offset = p[i].offset * sizeof(float) };
     }
     if (n > 0)
         name_tied(t, g, p, n);

@@ -16,7 +16,8 @@ struct tensors { /* all owned; offsets are bytes of the state */
 };
 
 /* On failure tensors_free() frees the rest. Errors: ERR_INPUT (a name is too long), ERR_NOMEM. */
-int tensors_name(struct tensors *t, const struct graph *g, const struct memory *mem, struct err *err);
+int tensors_name(struct tensors *t, const struct graph *g, const struct memory *mem,
+                 struct err *err);
 void tensors_free(struct tensors *t); /* a zeroed one is allowed */
 
 #endif

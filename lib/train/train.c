@@ -146,7 +146,8 @@ static void on_traced(void *arg, const struct trace_profile *p, const char *trou
 {
     struct train *t = arg;
     char text[600];
-    struct train_event e = { .kind = p != NULL ? TRAIN_PROFILE : TRAIN_WARN, .text = text,
+    struct train_event e = { .kind = p != NULL ? TRAIN_PROFILE : TRAIN_WARN,
+                             .text = text,
                              .profile = p };
 
     snprintf(text, sizeof(text), "trace: %s", trouble != NULL ? trouble : "");
@@ -157,7 +158,9 @@ static int open_trace(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
     struct plan *plans[DEVICE_MAX];
-    struct trace_opts to = { .path = o->trace, .steps = o->trace_steps, .plans = plans, .on_done = on_traced, .arg = t };
+    struct trace_opts to = {
+        .path = o->trace, .steps = o->trace_steps, .plans = plans, .on_done = on_traced, .arg = t
+    };
 
     if (o->trace == NULL)
         return 0;
@@ -169,7 +172,9 @@ static int open_trace(struct train *t, struct err *err)
 static int open_sample_log(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
-    struct sample_log_opts so = { .path = o->sample_log, .replicas = o->n_devices, .lanes = o->lanes,
+    struct sample_log_opts so = { .path = o->sample_log,
+                                  .replicas = o->n_devices,
+                                  .lanes = o->lanes,
                                   .lane_batch = t->model.lane_batch };
 
     return o->sample_log != NULL ? sample_log_open(&so, &t->samples, err) : 0;
@@ -206,7 +211,8 @@ int train_new(const struct train_opts *opts, struct train **out, struct err *err
     t->events.on_event = opts->on_event;
     t->events.arg = opts->arg;
     t->saving.last_ns = clock_ns();
-    live_set_checkpoint(&t->live, opts->checkpoint_every_steps, opts->checkpoint_every_seconds, opts->max_to_keep);
+    live_set_checkpoint(&t->live, opts->checkpoint_every_steps, opts->checkpoint_every_seconds,
+                        opts->max_to_keep);
     live_set_norm(&t->live, opts->norm_every_steps);
     t->live.norm_every[0] = t->live.norm_every[1] = opts->norm_every_steps;
     rc = generation_init(&t->generation, opts->replicas, err);
@@ -301,7 +307,8 @@ int train_check_trace(const char *path, struct err *err)
     return trace_check(path, err);
 }
 
-void train_set_checkpoint(struct train *t, uint64_t every_steps, double every_seconds, uint32_t max_to_keep)
+void train_set_checkpoint(struct train *t, uint64_t every_steps, double every_seconds,
+                          uint32_t max_to_keep)
 {
     live_set_checkpoint(&t->live, every_steps, every_seconds, max_to_keep);
 }
@@ -346,7 +353,8 @@ void train_storage(struct train *t, struct ckpt_trouble *out)
 
 void train_progress(const struct train *t, struct train_progress *out)
 {
-    progress_of(t->engine, __atomic_load_n(&t->generation.deadline_ms, __ATOMIC_RELAXED), t->opts->stuck_factor, out);
+    progress_of(t->engine, __atomic_load_n(&t->generation.deadline_ms, __ATOMIC_RELAXED),
+                t->opts->stuck_factor, out);
 }
 
 void train_facts(const struct train *t, struct train_facts *out)

@@ -5,29 +5,31 @@
  *   ...           train_start again, with another group: state and weights stay in memory
  *   train_close
  *
- * Step k, in every replica thread: for each of its lanes forward and backward into a gradient arena,
- * lanes added along the binary tree; the sum over gradients (of embedding tables the rows that were
- * read, tables.c), statistics and a few control words of all replicas, begun while the last lane
- * computes where that pays; norm and clipping; the optimizer over this replica's part of the shared
- * weights. The control words carry the loss and the requests to pause, so all tasks agree on them at
- * the same step without another message. The weights after step k depend on the options and on k, on
- * nothing else: not on failures, nor on how many tasks were left to do the work.
+ * Step k, in every replica thread: for each of its lanes forward and backward into a gradient
+ * arena, lanes added along the binary tree; the sum over gradients (of embedding tables the rows
+ * that were read, tables.c), statistics and a few control words of all replicas, begun while the
+ * last lane computes where that pays; norm and clipping; the optimizer over this replica's part of
+ * the shared weights. The control words carry the loss and the requests to pause, so all tasks
+ * agree on them at the same step without another message. The weights after step k depend on the
+ * options and on k, on nothing else: not on failures, nor on how many tasks were left to do the
+ * work.
  *
- * What is whole when. A task holds the state after the step that train_held() says, complete: before
- * the reduction of a step has succeeded in all its replicas nothing is changed, and from then on the
- * update runs to its end, whatever happens meanwhile; so the steps that the tasks of a broken
- * generation hold differ by one at most. What is read from a checkpoint or received from a peer is
- * put beside the state (a second copy for that time), and takes its place when all of it is there
- * and verified. State lies in memory that no other process can write to.
+ * What is whole when. A task holds the state after the step that train_held() says, complete:
+ * before the reduction of a step has succeeded in all its replicas nothing is changed, and from
+ * then on the update runs to its end, whatever happens meanwhile; so the steps that the tasks of a
+ * broken generation hold differ by one at most. What is read from a checkpoint or received from a
+ * peer is put beside the state (a second copy for that time), and takes its place when all of it is
+ * there and verified. State lies in memory that no other process can write to.
  *
- * Placement of lanes (micro-batches): the gradients of all lanes are summed along one binary tree over
- * lane numbers, ((0+1)+(2+3))+((4+5)+(6+7)) and so on. Each replica of a group computes one subtree
- * (comm_share()), and the all-reduce is the rest of the tree. The order of the additions, and so every
- * bit, is the same for any number of replicas.
+ * Placement of lanes (micro-batches): the gradients of all lanes are summed along one binary tree
+ * over lane numbers, ((0+1)+(2+3))+((4+5)+(6+7)) and so on. Each replica of a group computes one
+ * subtree (comm_share()), and the all-reduce is the rest of the tree. The order of the additions,
+ * and so every bit, is the same for any number of replicas.
  *
  * Threads: open, start, save, close belong to one thread at a time; train_request, train_abort,
- * train_held and train_progress may be called from any. Callbacks come from replica threads (and from
- * those that write checkpoints and traces) and must not block, nor call train_start() or train_close().
+ * train_held and train_progress may be called from any. Callbacks come from replica threads (and
+ * from those that write checkpoints and traces) and must not block, nor call train_start() or
+ * train_close().
  *
  * Fault points (base/fault.h), in the order in which a generation passes them. `fail` ends the
  * generation (from train.update on behind the step, which is whole by then):
@@ -38,16 +40,14 @@
  *   train.state_send     before each chunk of the state that is sent; train.state_recv: behind each
  *                        one that came (fail: as if its checksum were wrong)
  *   train.evaluate       each batch of a lane; train.evaluated: before the sums are reduced
- *   train.forward        before a step; train.bucket: before each bucket, the last one too (of a GPU: before the
- *                        lane that sums up the others, and before the last one)
- *   train.reduce         behind the lanes, before the last contribution
- *   train.commit         the reduction is there, nothing is changed yet
- *   train.update, train.update_middle, train.update_end
- *   health.flip_gradient, health.flip_row     a bit in the reduced gradient of this task, of a table
- *   health.not_finite    a NaN in it
- *   health.flip_weight   a bit in its weights, behind an update; of several GPUs, these are the last one's
- *   train.save           before a copy of the state is handed to the writer of checkpoints
- *   train.export         before the model is written */
+ *   train.forward        before a step; train.bucket: before each bucket, the last one too (of a
+ * GPU: before the lane that sums up the others, and before the last one) train.reduce behind the
+ * lanes, before the last contribution train.commit         the reduction is there, nothing is
+ * changed yet train.update, train.update_middle, train.update_end health.flip_gradient,
+ * health.flip_row     a bit in the reduced gradient of this task, of a table health.not_finite    a
+ * NaN in it health.flip_weight   a bit in its weights, behind an update; of several GPUs, these are
+ * the last one's train.save           before a copy of the state is handed to the writer of
+ * checkpoints train.export         before the model is written */
 #ifndef TRAIN_TRAIN_H
 #define TRAIN_TRAIN_H
 
@@ -55,39 +55,40 @@
 
 struct cancel;
 
-/* Blocking; progress through on_event. `cancel` is polled. Errors: ERR_INPUT, ERR_UNSUPPORTED (exit 2);
- * ERR_IO, ERR_NOMEM, ... (138); ERR_CANCELED. */
+/* Blocking; progress through on_event. `cancel` is polled. Errors: ERR_INPUT, ERR_UNSUPPORTED (exit
+ * 2); ERR_IO, ERR_NOMEM, ... (138); ERR_CANCELED. */
 int train_open(const struct train_opts *opts, const struct cancel *cancel, struct train **out,
                struct err *err);
 void train_close(struct train *t); /* joins its threads; NULL is fine */
 
-/* The digest of the model that the options name, as in manifests, without data and devices. Reads the model.
- * Errors: as train_open(). */
+/* The digest of the model that the options name, as in manifests, without data and devices. Reads
+ * the model. Errors: as train_open(). */
 int train_model_digest(const struct train_opts *opts, char out[65], struct err *err);
 
-/* Can a trace be written there? train_open() asks too; here it is known before anybody is met. NULL is
- * fine. Errors: ERR_INPUT. */
+/* Can a trace be written there? train_open() asks too; here it is known before anybody is met. NULL
+ * is fine. Errors: ERR_INPUT. */
 int train_check_trace(const char *path, struct err *err);
 
-/* What may change while it runs; they begin as the options say. Any thread, at any time; heard at the
- * next step boundary. */
-void train_set_checkpoint(struct train *t, uint64_t every_steps, double every_seconds, uint32_t max_to_keep);
+/* What may change while it runs; they begin as the options say. Any thread, at any time; heard at
+ * the next step boundary. */
+void train_set_checkpoint(struct train *t, uint64_t every_steps, double every_seconds,
+                          uint32_t max_to_keep);
 void train_set_norm(struct train *t, uint64_t every_steps); /* norm_every_steps */
 
 /* What was settled, for --check and the log. */
 void train_facts(const struct train *t, struct train_facts *out);
 
-/* Starts the replica threads and returns. No generation may be running: the first, or `on_end` of the
- * one before has returned. `on_end` comes once, from one of the threads, when all are done with the
- * generation and the peers are let go; `held` is what train_held() says.
- * What happens first: members that are behind newest_step receive the state of newest_member; with
- * newest_step 0 the coordinator reads the newest checkpoint and gives it to the others, and without one all
- * have the fresh weights of the model file. An evaluation or a checkpoint that a broken or paused
- * generation owed for the step that is held is made up for.
- * Errors (nothing runs, on_end does not come): ERR_INPUT (fewer replicas than min_replicas, more than
- * replicas), ERR_PEER (a newest_step older than what is held here), ERR_NOMEM, the system's (no thread
- * to be had). */
-int train_start(struct train *t, const struct train_group *g, train_end_fn *on_end, struct err *err);
+/* Starts the replica threads and returns. No generation may be running: the first, or `on_end` of
+ * the one before has returned. `on_end` comes once, from one of the threads, when all are done with
+ * the generation and the peers are let go; `held` is what train_held() says. What happens first:
+ * members that are behind newest_step receive the state of newest_member; with newest_step 0 the
+ * coordinator reads the newest checkpoint and gives it to the others, and without one all have the
+ * fresh weights of the model file. An evaluation or a checkpoint that a broken or paused generation
+ * owed for the step that is held is made up for. Errors (nothing runs, on_end does not come):
+ * ERR_INPUT (fewer replicas than min_replicas, more than replicas), ERR_PEER (a newest_step older
+ * than what is held here), ERR_NOMEM, the system's (no thread to be had). */
+int train_start(struct train *t, const struct train_group *g, train_end_fn *on_end,
+                struct err *err);
 
 /* Behind TRAIN_DIVERGED: the number of the member that differs. */
 uint32_t train_diverged(const struct train *t);
@@ -100,13 +101,15 @@ void train_abort(struct train *t, const char *why);
 /* The newest step whose state is whole here; 0: fresh weights, or nothing. */
 uint64_t train_held(const struct train *t);
 
-/* At rest (no generation runs): a checkpoint of the held state, on disk and verified when 0 comes back.
- * Nothing to do if that step is there already, nothing is held, or the job keeps no checkpoints.
- * Blocks for at most about wait_ms. Errors: ERR_TIMEOUT, ERR_FULL, ERR_IO, what may_save said, ... */
+/* At rest (no generation runs): a checkpoint of the held state, on disk and verified when 0 comes
+ * back. Nothing to do if that step is there already, nothing is held, or the job keeps no
+ * checkpoints. Blocks for at most about wait_ms. Errors: ERR_TIMEOUT, ERR_FULL, ERR_IO, what
+ * may_save said, ... */
 int train_save(struct train *t, uint64_t wait_ms, struct err *err);
 
 void train_progress(const struct train *t, struct train_progress *out);
-/* What is wrong with the storage of checkpoints; all zero before this task first writes. At any time. */
+/* What is wrong with the storage of checkpoints; all zero before this task first writes. At any
+ * time. */
 void train_storage(struct train *t, struct ckpt_trouble *out);
 
 #endif

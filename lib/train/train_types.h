@@ -21,19 +21,21 @@ struct train;
 enum { TRAIN_MAX_METRICS = 8, TRAIN_PHASE_BYTES = 32 };
 
 struct train_step_report {
-    uint64_t step, epoch;      /* epoch from 0 */
-    double loss;               /* mean over the global batch */
+    uint64_t step, epoch; /* epoch from 0 */
+    double loss;          /* mean over the global batch */
     double learning_rate;
-    double grad_norm;          /* before clipping; NaN when this step did not compute it */
-    double loss_scale;         /* of the next step; 0: this precision needs none */
-    uint64_t samples;          /* of the global batch with weight 1 */
-    uint64_t skipped;          /* bad records that this task left out since it was opened */
-    uint64_t ns, data_ns, reduce_ns; /* of this step on the first replica, waiting for data and for the
-                                        reduction; the rest is compute */
-    uint64_t reduce_work_ns;   /* inside all-reduces, also while it computed */
-    uint64_t since_ns;         /* wall time since the previous report of a step: with what is between steps */
-    /* Of each device, from the gradient before to this one: the share of the time in which it had no work of
-     * ours. NaN: not known, as behind an evaluation. NULL: CPUs. Valid during the call. */
+    double grad_norm;                /* before clipping; NaN when this step did not compute it */
+    double loss_scale;               /* of the next step; 0: this precision needs none */
+    uint64_t samples;                /* of the global batch with weight 1 */
+    uint64_t skipped;                /* bad records that this task left out since it was opened */
+    uint64_t ns, data_ns, reduce_ns; /* of this step on the first replica, waiting for data and for
+                                        the reduction; the rest is compute */
+    uint64_t reduce_work_ns;         /* inside all-reduces, also while it computed */
+    /* wall time since the previous report of a step: with what is between steps */
+    uint64_t since_ns;
+    /* Of each device, from the gradient before to this one: the share of the time in which it had
+     * no work of ours. NaN: not known, as behind an evaluation. NULL: CPUs. Valid during the call.
+     */
     const double *device_idle;
 };
 
@@ -47,24 +49,28 @@ struct train_eval_report {
 
 struct train_event {
     enum {
-        TRAIN_PHASE,      /* text: "weights", "import", "index", "plan", "connect", "load", "transfer", "train", "evaluate",
-                             "save", "export" */
-        TRAIN_NOTE,       /* text: a choice or a fact for the log */
-        TRAIN_WARN,       /* text: something a person should look at */
-        TRAIN_PROGRESS,   /* done of all, in the current phase */
-        TRAIN_CONNECTED,  /* step: what all tasks of the generation hold now; the first step comes next */
-        TRAIN_RESUMED,    /* behind the first TRAIN_CONNECTED. step, text: the checkpoint's path, "" if the
-                             state came from a peer; step 0: fresh weights */
-        TRAIN_STEP,       /* report; every step, once, also if it was interrupted here and finished elsewhere */
+        TRAIN_PHASE, /* text: "weights", "import", "index", "plan", "connect", "load", "transfer",
+                        "train", "evaluate", "save", "export" */
+        TRAIN_NOTE,  /* text: a choice or a fact for the log */
+        TRAIN_WARN,  /* text: something a person should look at */
+        TRAIN_PROGRESS, /* done of all, in the current phase */
+        /* step: what all tasks of the generation hold now; the first step comes next */
+        TRAIN_CONNECTED,
+        TRAIN_RESUMED, /* behind the first TRAIN_CONNECTED. step, text: the checkpoint's path, "" if
+                          the state came from a peer; step 0: fresh weights */
+        /* report; every step, once, also if it was interrupted here and finished elsewhere */
+        TRAIN_STEP,
         TRAIN_EVAL,       /* eval; once for a step */
         TRAIN_CHECKPOINT, /* ckpt */
         TRAIN_EXPORTED,   /* text: path */
         TRAIN_PROFILE,    /* profile; the trace is written */
-        TRAIN_SKIPPED,    /* step, text: loss or gradient are not finite, and why; done: steps skipped in a
-                             row, all: by this process. TRAIN_STEP follows */
-        TRAIN_OVERFLOWED, /* step, text: the gradient left the range of float16: the step was skipped, the
-                             loss scale halved; all: such steps, by this process. TRAIN_STEP follows */
-        TRAIN_DIFFERS,    /* step, text: tasks or replicas hold different numbers; the generation ends */
+        TRAIN_SKIPPED, /* step, text: loss or gradient are not finite, and why; done: steps skipped
+                          in a row, all: by this process. TRAIN_STEP follows */
+        TRAIN_OVERFLOWED, /* step, text: the gradient left the range of float16: the step was
+                             skipped, the loss scale halved; all: such steps, by this process.
+                             TRAIN_STEP follows */
+        /* step, text: tasks or replicas hold different numbers; the generation ends */
+        TRAIN_DIFFERS,
     } kind;
     uint64_t step;
     const char *text;
@@ -79,17 +85,18 @@ struct train_input { /* a feature that feeds a graph input */
     const char *feature, *input;
 };
 
-struct train_params { /* parameters with numbers of their own, by name; the first group that matches counts */
+/* parameters with numbers of their own, by name; the first group that matches counts */
+struct train_params {
     const char *const *match; /* fnmatch patterns; each must match a trained parameter */
     uint32_t n_match;
-    double rate_factor;       /* times the learning rate */
+    double rate_factor; /* times the learning rate */
     double weight_decay;
-    bool adapts;              /* lars, lamb: with a ratio of norms */
-    bool lazy;                /* tables: rows that a step does not read are left as they are; must match
-                                 tables alone, and the optimizer may need no norms */
+    bool adapts; /* lars, lamb: with a ratio of norms */
+    bool lazy;   /* tables: rows that a step does not read are left as they are; must match
+                    tables alone, and the optimizer may need no norms */
 };
 
-struct train_rows { /* rows of parameters, by name, that never change */
+struct train_rows {       /* rows of parameters, by name, that never change */
     const char *match;    /* an fnmatch pattern */
     const uint32_t *rows; /* [n], in any order */
     uint32_t n;
@@ -116,8 +123,9 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint32_t n_trainable;
     const char *const *frozen;
     uint32_t n_frozen;
-    const char *weights; /* a file of initial weights in place of the model's (ckpt/weights.h); NULL: none. Read
-                            at every start: the values of frozen parameters are in no checkpoint */
+    /* A file of initial weights in place of the model's (ckpt/weights.h); NULL: none. Read at every
+     * start: the values of frozen parameters are in no checkpoint. */
+    const char *weights;
     const struct graph_rename *weights_names; /* see struct graph_weights */
     uint32_t n_weights_names;
     const char *const *weights_fresh;
@@ -133,7 +141,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint32_t n_targets;
     const struct plan_measure *losses;
     uint32_t n_losses;
-    enum plan_precision precision; /* of the plans */
+    enum plan_precision precision;     /* of the plans */
     struct loss_scale_rule loss_scale; /* for PLAN_FLOAT16 */
     bool mean_of_weights; /* one loss: its mean is over what counts (class weights, ignored labels),
                              not over the samples */
@@ -141,7 +149,8 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint32_t n_metrics;
 
     const char *train_glob, *eval_glob; /* eval may be NULL */
-    const struct data_part *parts;      /* a mixture to train on in place of train_glob, which then is for messages */
+    /* a mixture to train on in place of train_glob, which then is for messages */
+    const struct data_part *parts;
     uint32_t n_parts;
     enum data_format format;
     bool csv_header;
@@ -151,35 +160,42 @@ struct train_opts { /* everything is borrowed until train_close() */
     const char *pack; /* the feature that records are packed by; NULL: a sample is a record */
     bool shuffle, cache_memory, pad, skip_bad;
     const char *index_directory, *cache_directory;
-    uint64_t data_deadline_ms; /* how long reading may take, and is tried again; 0: no limit, no trying */
+    /* how long reading may take, and is tried again; 0: no limit, no trying */
+    uint64_t data_deadline_ms;
     uint32_t data_threads; /* of the task; 0: chosen */
     uint32_t prefetch;     /* global batches ahead */
 
     uint64_t seed;
-    uint64_t epochs, steps; /* one of them is 0 */
+    uint64_t epochs, steps;       /* one of them is 0 */
     uint32_t global_batch, lanes; /* settled by the caller: lanes divides global_batch */
-    uint32_t replicas;      /* of the full cluster; at most lanes */
-    uint32_t min_replicas;  /* of the smallest group that may train; 0: replicas */
+    uint32_t replicas;            /* of the full cluster; at most lanes */
+    uint32_t min_replicas;        /* of the smallest group that may train; 0: replicas */
     double clip_norm, clip_value; /* the value first; 0: not */
     uint32_t eval_every_epochs;
-    bool whole_gradients;   /* of tables too: the same weights, slower; for comparisons. Not with lazy */
-    uint32_t norm_every_steps; /* compute the gradient norm at steps that this divides; 0: only for clipping */
+    /* of tables too: the same weights, slower; for comparisons. Not with lazy */
+    bool whole_gradients;
+    /* compute the gradient norm at steps that this divides; 0: only for clipping */
+    uint32_t norm_every_steps;
 
     const struct optim_def *optimizer;
-    struct optim_hyper hyper;           /* learning_rate and step are filled per step */
-    struct optim_schedule schedule;     /* total_steps is filled here */
+    struct optim_hyper hyper;       /* learning_rate and step are filled per step */
+    struct optim_schedule schedule; /* total_steps is filled here */
     const struct train_params *groups;
     uint32_t n_groups;
     bool check_gradients;               /* tasks and replicas compare each reduced gradient */
     uint64_t check_weights_every_steps; /* and tasks weights and optimizer state; 0: never */
-    double stuck_factor; /* so many times as long as a phase of a step took lately is suspicious; 0: nothing is */
-    enum train_non_finite { /* a step whose loss or gradient is not finite */
-        TRAIN_SKIP,         /* counts, and changes nothing; more than 10 in a row stop the job */
-        TRAIN_STOP,         /* stops the job with the state before it */
-        TRAIN_RESTORE,      /* sends everybody back to the newest checkpoint, or the beginning; at a step for
-                               which they went back before, it stops the job */
+    /* so many times as long as a phase of a step took lately is suspicious; 0: nothing is */
+    double stuck_factor;
+    enum train_non_finite {             /* a step whose loss or gradient is not finite */
+                            TRAIN_SKIP, /* counts, and changes nothing; more than 10 in a row stop
+                                           the job */
+                            TRAIN_STOP, /* stops the job with the state before it */
+                            TRAIN_RESTORE, /* sends everybody back to the newest checkpoint, or the
+                                              beginning; at a step for which they went back before,
+                                              it stops the job */
     } non_finite;
-    double average;                     /* decay of the moving average of the weights; 0: none is kept */
+    /* decay of the moving average of the weights; 0: none is kept */
+    double average;
     bool evaluate_average, export_average; /* evaluation, exported model: from the average */
 
     const struct device *devices;
@@ -189,22 +205,24 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint64_t checkpoint_every_steps;
     double checkpoint_every_seconds;
     uint32_t max_to_keep;
-    bool restart_from_scratch;      /* at step 0 where checkpoints exist and none can be used; false: ERR_INPUT */
-    const char *export_onnx;        /* NULL: none */
-    const char *export_safetensors; /* the module's tensors alone; NULL: none */
+    /* at step 0 where checkpoints exist and none can be used; false: ERR_INPUT */
+    bool restart_from_scratch;
+    const char *export_onnx;         /* NULL: none */
+    const char *export_safetensors;  /* the module's tensors alone; NULL: none */
     enum tensor_dtype export_floats; /* of that file: TENSOR_F32, TENSOR_BF16 or TENSOR_F16 */
     const char *job_digest, *job_name;
     enum train_overlap {
-        TRAIN_OVERLAP_AUTO,   /* while backward computes, where that pays: lib/train/reduce.c */
+        TRAIN_OVERLAP_AUTO, /* while backward computes, where that pays: lib/engine/cpu_reduce.c */
         TRAIN_OVERLAP_NEVER,
         TRAIN_OVERLAP_ALWAYS, /* unless one bucket holds all */
-    } overlap;                      /* rank 0's goes */
-    size_t bucket_bytes;            /* the same on all tasks; 0: chosen */
+    } overlap;                /* rank 0's goes */
+    size_t bucket_bytes;      /* the same on all tasks; 0: chosen */
 
-    const char *trace;              /* a file for a trace of a few steps of this process (train/trace.h), all of one
-                                       generation; NULL: none */
+    const char *trace; /* a file for a trace of a few steps of this process (train/trace.h), all of
+                          one generation; NULL: none */
     uint32_t trace_steps;
-    const char *sample_log;         /* a file that says which samples went into which step (train/sample_log.h); NULL: none */
+    /* a file that says which samples went into which step (train/sample_log.h); NULL: none */
+    const char *sample_log;
 
     void (*on_event)(void *arg, const struct train_event *e);
     void *arg;
@@ -214,9 +232,9 @@ struct train_opts { /* everything is borrowed until train_close() */
 struct train_facts {
     uint64_t records, eval_records;
     uint64_t steps_per_epoch, total_steps;
-    uint64_t parameters;           /* trained numbers */
+    uint64_t parameters;              /* trained numbers */
     uint64_t state_bytes, work_bytes; /* weights + slots; activations of one replica */
-    double learning_rate;          /* peak */
+    double learning_rate;             /* peak */
     uint64_t resumed_step;
     struct graph_weights_facts weights; /* all 0: the job names no file of weights */
 };
@@ -224,16 +242,18 @@ struct train_group { /* one generation */
     uint64_t generation;
     const struct comm_member *members; /* copied */
     uint32_t n_members, self;
-    uint32_t coordinator;  /* the member that coordinates, reads and writes checkpoints, exports */
+    uint32_t coordinator; /* the member that coordinates, reads and writes checkpoints, exports */
     uint8_t key[COMM_KEY_BYTES];
     struct comm_listener *listener; /* NULL with a single member */
     bool shared_memory;
     uint64_t deadline_ms;
-    uint64_t newest_step;   /* that any member holds; 0: nobody holds state, the newest checkpoint is read */
+    /* that any member holds; 0: nobody holds state, the newest checkpoint is read */
+    uint64_t newest_step;
     uint32_t newest_member; /* one that holds it; without meaning with newest_step 0 */
     void (*on_broken)(void *arg, const struct comm_loss *loss, const char *why);
-    /* NULL, or asked by the first replica of the coordinator before it gives its last contribution to a step.
-     * While it says no, nobody can finish the step; it is asked again every few milliseconds. */
+    /* NULL, or asked by the first replica of the coordinator before it gives its last contribution
+     * to a step. While it says no, nobody can finish the step; it is asked again every few
+     * milliseconds. */
     bool (*may_step)(void *arg);
     /* NULL, or asked by the thread that writes checkpoints right before one is published; an error
      * is why not. It is the group of the last train_start() that is asked for. */
@@ -241,39 +261,45 @@ struct train_group { /* one generation */
 };
 
 enum train_end {
-    TRAIN_COMPLETE, /* all steps; on the coordinator the last checkpoint is verified, the model exported */
-    TRAIN_UNSAVED,  /* all steps, and the storage of this task, the coordinator, fails: nothing is lost while another
-                       task holds the state. Code and text */
+    /* all steps; on the coordinator the last checkpoint is verified, the model exported */
+    TRAIN_COMPLETE,
+    TRAIN_UNSAVED,  /* all steps, and the storage of this task, the coordinator, fails: nothing is
+                       lost while another task holds the state. Code and text */
     TRAIN_PAUSED,   /* somebody asked for it: all tasks are behind the same step */
     TRAIN_ABORTED,  /* by train_abort() */
-    TRAIN_FAILED,   /* code and text; ERR_PEER: a link broke; ERR_INPUT: also what policy TRAIN_STOP says;
+    TRAIN_FAILED,   /* code and text; ERR_PEER: a link broke; ERR_INPUT: also policy TRAIN_STOP;
                        ERR_DEVICE: also tasks that differ without a majority, held is 0 then */
-    TRAIN_DIVERGED, /* train_diverged() holds other numbers than the majority. If it is this task, held is 0;
-                       unless its replicas differed before they used it: then nothing is lost */
-    TRAIN_ROLL_BACK, /* policy TRAIN_RESTORE, on all tasks: held is 0, and the group goes on with newest_step 0 */
+    TRAIN_DIVERGED, /* train_diverged() holds other numbers than the majority. If it is this task,
+                       held is 0; unless its replicas differed before they used it: then nothing is
+                       lost */
+    /* policy TRAIN_RESTORE, on all tasks: held is 0, and the group goes on with newest_step 0 */
+    TRAIN_ROLL_BACK,
 };
 typedef void train_end_fn(void *arg, enum train_end end, uint64_t held, int code, const char *text);
 
 enum train_request_kind {
-    TRAIN_ASK_PAUSE = 1,      /* all tasks end this generation behind the same step; forgotten when the
-                                 next one starts. At the job's last step it has no effect */
+    TRAIN_ASK_PAUSE = 1, /* all tasks end this generation behind the same step; forgotten when the
+                            next one starts. At the job's last step it has no effect */
     TRAIN_ASK_CHECKPOINT = 2, /* save at the next boundary (the coordinator) */
 };
-/* Where a generation is: that of this task's threads, those of replicas and those that reduce for them,
- * which is furthest behind. For a watchdog: a task whose `place` stays for longer than limit_ms does not
- * move. */
+/* Where a generation is: that of this task's threads, those of replicas and those that reduce for
+ * them, which is furthest behind. For a watchdog: a task whose `place` stays for longer than
+ * limit_ms does not move. */
 struct train_progress {
-    uint64_t step;       /* being made; between steps the one that is held */
-    uint64_t place;      /* the same for all tasks at the same point of the same step, or on the way to the first one
-                            of a generation, and grows: who has the least holds the others up */
-    const char *phase;   /* static, shorter than TRAIN_PHASE_BYTES: "connect", "load", "agree", "transfer", "wait for samples",
-                            "forward and backward", "reduce", "update", "evaluate", ...; "rest": no generation runs */
-    uint64_t since_ns;   /* clock_ns() when that thread entered it, or went on behind a wait for others in it */
-    uint64_t limit_ms;   /* longer than this it should not take: stuck_factor times the longest of the recent
-                            ones, without waits for others, at least three seconds, at most the deadline of the
-                            job; that itself where it is not known, in the first steps of a generation.
-                            0: not this phase's: it may take any time (a checkpoint), or has a deadline of
-                            its own (reading); or it waits for other tasks, inside a call */
+    uint64_t step; /* being made; between steps the one that is held */
+    /* The same for all tasks at the same point of the same step, or on the way to the first step of
+     * a generation, and grows: the task with the lowest number holds up the others. */
+    uint64_t place;
+    const char *phase; /* static, shorter than TRAIN_PHASE_BYTES: "connect", "load", "agree",
+                          "transfer", "wait for samples", "forward and backward", "reduce",
+                          "update", "evaluate", ...; "rest": no generation runs */
+    /* clock_ns() when that thread entered it, or went on behind a wait for others in it */
+    uint64_t since_ns;
+    /* The phase should not take longer: stuck_factor times the longest recent time, without waits
+     * for others, at least three seconds, at most the deadline of the job; that deadline in the
+     * first steps of a generation. 0: no limit, because the phase may take any time (a checkpoint),
+     * has a deadline of its own (reading), or waits for other tasks. */
+    uint64_t limit_ms;
 };
 
 #endif

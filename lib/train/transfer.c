@@ -4,10 +4,10 @@
  *     receivers  broadcast -> their gradient arena -> memory beside the state -> checked
  *     all other tasks take part in the broadcasts
  *
- * Gradient arenas are idle when a generation begins, and peers can reach them; the state is private.
- * The head of each chunk (transfer_chunk.h) has a checksum over all of it, computed from the sender's
- * own memory and verified in the receiver's own: no other process can write to either. While a receiver checks a chunk, the sender
- * copies the next. */
+ * Gradient arenas are idle when a generation begins, and peers can reach them; the state is
+ * private. The head of each chunk (transfer_chunk.h) has a checksum over all of it, computed from
+ * the sender's own memory and verified in the receiver's own: no other process can write to either.
+ * While a receiver checks a chunk, the sender copies the next. */
 #include "train/transfer.h"
 
 #include <math.h>
@@ -30,7 +30,7 @@ struct transfer {
     uint8_t *chunk; /* the replica's gradient arena: the head of a chunk, then bytes of the state */
     size_t room;    /* bytes of state in a chunk */
     uint64_t step;
-    uint32_t source;     /* member */
+    uint32_t source; /* member */
     bool sends, receives;
     struct device_mem aside; /* what was received; NULL but in the receiver's first replica */
     struct facts facts;
@@ -69,7 +69,9 @@ static int unpack(struct transfer *x, size_t offset, size_t bytes, struct err *e
 
 static void tell_progress(const struct transfer *x, uint64_t done)
 {
-    struct train_event e = { .kind = TRAIN_PROGRESS, .step = x->step, .done = done,
+    struct train_event e = { .kind = TRAIN_PROGRESS,
+                             .step = x->step,
+                             .done = done,
                              .all = x->r->train->engine->memory.state_bytes };
 
     events_send(&x->r->train->events, &e);
@@ -87,8 +89,8 @@ static int chunks(struct transfer *x, uint32_t root, struct err *err)
         if (x->sends)
             rc = pack(x, at, bytes, err);
         if (rc == 0)
-            rc = comm_broadcast(r->train->generation.comm, r->local, x->chunk, TRANSFER_HEAD_BYTES + bytes,
-                                root, err);
+            rc = comm_broadcast(r->train->generation.comm, r->local, x->chunk,
+                                TRANSFER_HEAD_BYTES + bytes, root, err);
         if (rc == 0 && x->receives)
             rc = unpack(x, at, bytes, err);
         if (rc == 0 && (x->sends || x->receives))
@@ -109,12 +111,13 @@ static void tell_received(const struct transfer *x, uint64_t begin_ns)
     events_note(&t->events, text);
 }
 
-/* What was received is what is held. A step that was interrupted here and finished there is reported
- * here too; not one that was only read from a checkpoint there, which has no loss. */
+/* What was received is what is held. A step that was interrupted here and finished there is
+ * reported here too; not one that was only read from a checkpoint there, which has no loss. */
 static void take(struct transfer *x)
 {
     struct train *t = x->r->train;
-    bool interrupted = state_held(&t->state) + 1 == x->step && t->state.facts.step < x->step && !isnan(x->facts.loss);
+    bool interrupted = state_held(&t->state) + 1 == x->step && t->state.facts.step < x->step &&
+                       !isnan(x->facts.loss);
 
     memory_take(&t->engine->memory, &x->aside, x->step);
     state_take(&t->state, &x->facts);

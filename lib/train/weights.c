@@ -47,8 +47,8 @@ void weights_close(struct weights_file *w)
     w->file = NULL;
 }
 
-int weights_export(const struct graph *g, const float *arena, enum tensor_dtype floats, const char *path,
-                   struct err *err)
+int weights_export(const struct graph *g, const float *arena, enum tensor_dtype floats,
+                   const char *path, struct err *err)
 {
     uint32_t n;
     const struct graph_tensor *from = graph_module_tensors(g, &n);
