@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "ckpt/ckpt.h"
+#include "engine/trace_types.h"
 #include "metrics/metrics.h"
 #include "rdzv/rdzv.h"
 #include "train/train.h"
@@ -349,7 +350,7 @@ static void on_resumed(struct report *r, const struct train_event *e)
 }
 
 /* A line for each part where a person reads, an array of them in the one record for a program. */
-static void on_profile(const struct train_profile *p)
+static void on_profile(const struct trace_profile *p)
 {
     struct buf parts = { 0 };
     uint64_t last = p->first_step + p->steps - 1;

@@ -223,6 +223,11 @@ bool fault_hit(const char *name)
     return hit_armed(name);
 }
 
+int fault_error(const char *name, struct err *err)
+{
+    return fault_hit(name) ? err_set(err, ERR_DEVICE, "fault point %s", name) : 0;
+}
+
 int fault_arm(const char *spec, struct err *err)
 {
     int rc;

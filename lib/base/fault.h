@@ -16,6 +16,8 @@ struct err;
 
 /* true: the caller behaves as if the operation had failed. The other actions happen inside. */
 bool fault_hit(const char *name);
+/* The same as an error: ERR_DEVICE "fault point NAME" instead of true, 0 instead of false. */
+int fault_error(const char *name, struct err *err);
 /* In front of a system call: the call fails with EIO without being made. */
 #define FAULT_TRY(point_, call_) (fault_hit(point_) ? (errno = EIO, -1) : (call_))
 

@@ -1,4 +1,4 @@
-/* health.c - health.h says what it is about. */
+/* health.c - see health.h. */
 #include "train/health.h"
 
 #include <inttypes.h>
@@ -6,35 +6,50 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/checksum.h"
-#include "base/fault.h"
-#include "train/gpu.h"
-#include "train/train_priv.h"
+#include "base/err.h"
+#include "comm/comm.h"
+#include "train/apply.h"
+#include "train/locate.h"
+#include "train/save.h"
+#include "train/task.h"
 
 /* Two words of every task: there are at most as many tasks as replicas. A word is 1 + checksum, 0:
  * this task has nothing to say. */
 enum { WORD_GRADIENT, WORD_STATE, WORDS };
-static const char *const what_differs[WORDS] = { "reduced gradient", "weights and optimizer state" };
+static const char *const what_differs[WORDS] = { "reduced gradient",
+                                                 "weights and optimizer state" };
 
 size_t health_words(const struct train_opts *o)
 {
     return ((size_t)o->replicas * WORDS + 15) / 16 * 16;
 }
 
-static float *words_of(const struct train *t, float *grads)
+/* The state becomes that of the model file. */
+static int start_over(struct train *t, struct err *err)
 {
-    return grads + t->mem.params + CONTROL_WORDS;
+    struct memory *m = &t->engine->memory;
+    int rc = 0;
+
+    memset(m->state, 0, m->state_bytes);
+    if (t->model.fill != NULL)
+        rc = t->model.fill(&t->model, m->state, err);
+    if (rc < 0)
+        return rc;
+    memory_fill_average(m, true);
+    m->step = 0;
+    state_begin(&t->state, &t->opts->loss_scale);
+    return 0;
 }
 
-int health_take_up(struct train *t, uint64_t held, const int64_t *votes, struct err *err)
+int health_adopt(struct train *t, uint64_t held, const int64_t *votes, struct err *err)
 {
     struct health *h = &t->health;
     int rc = 0;
 
     h->restored_at = (uint64_t)votes[VOTE_RESTORED_AT];
-    if (h->lost && held == 0)
-        rc = train_start_over(t, err);
-    h->lost = rc < 0; /* else what is held came from a peer or a checkpoint, or is new */
+    if (h->state_invalid && held == 0)
+        rc = start_over(t, err);
+    h->state_invalid = rc < 0; /* else the state came from a peer or a checkpoint, or is new */
     return rc;
 }
 
@@ -42,7 +57,7 @@ enum train_end health_end(const struct train *t)
 {
     const struct health *h = &t->health;
 
-    return h->rolls_back ? TRAIN_ROLL_BACK
+    return h->rolls_back                         ? TRAIN_ROLL_BACK
            : h->differs && h->peer != UINT32_MAX ? TRAIN_DIVERGED
                                                  : TRAIN_FAILED;
 }
@@ -51,134 +66,82 @@ void health_begin(struct train *t)
 {
     struct health *h = &t->health;
 
-    h->compares = t->group.n_members > 1;
+    h->compares = t->generation.group.n_members > 1;
     h->gradient_step = h->state_step = h->equal_step = h->equal_state_step = 0;
     h->rolls_back = h->differs = false;
     h->peer = UINT32_MAX;
 }
 
-static uint32_t total(const struct train *t, const uint32_t *parts)
+static void discard_state(struct train *t)
 {
-    uint32_t sum = 0;
-
-    for (uint32_t i = 0; i < t->opts->n_devices; i++)
-        sum = checksum_add(sum, parts[i]);
-    return sum;
-}
-
-static void lose_state(struct train *t)
-{
-    t->health.lost = true;
-    __atomic_store_n(&t->held_step, 0, __ATOMIC_RELEASE);
-    for (uint32_t i = 0; i < t->opts->n_devices; i++)
-        if (t->replicas[i].gpu != NULL)
-            gpu_forget(&t->replicas[i]);
+    t->health.state_invalid = true;
+    state_hold(&t->state, 0);
+    t->engine->ops->discard(t->engine);
 }
 
 static void tell(const struct train *t, int kind, uint64_t step, const char *text)
 {
-    struct train_event e = { .kind = kind, .step = step, .text = text,
-                             .done = t->facts.skips_in_row, .all = t->health.skips };
+    struct train_event e = { .kind = kind,
+                             .step = step,
+                             .text = text,
+                             .done = t->state.facts.skips_in_row,
+                             .all = t->health.skips };
 
-    train_tell(t, &e);
+    events_send(&t->events, &e);
 }
 
 /* ---- weights and optimizer state ---- */
 
-/* GPUs of a task each move all weights. The first that differs from most of them; from the first, if there is no
- * majority. n: all are equal. */
-static uint32_t odd_one(const uint32_t *sums, uint32_t n)
+/* A state has other copies: on peers, or in this task. */
+static bool has_copies(const struct train *t)
 {
-    uint32_t value = sums[0], n_equal = 0, i;
-
-    for (i = 0; i < n && 2 * n_equal <= n; i++) {
-        n_equal = 0;
-        for (uint32_t k = 0; k < n; k++)
-            n_equal += sums[k] == sums[i];
-        value = 2 * n_equal > n ? sums[i] : value;
-    }
-    for (i = 0; i < n && sums[i] == value; i++)
-        ;
-    return i;
+    return t->opts->check_weights_every_steps > 0 &&
+           (t->health.compares || t->engine->n_states > 1);
 }
 
 /* This task alone is wrong, and knows it before its peers do. */
-static int gpus_differ(struct replica *r, const uint32_t *sums, const char *what, uint64_t step, const char *then,
-                       struct err *err)
+static int report_own(struct replica *r, uint64_t step, const struct err *err)
 {
     struct train *t = r->train;
-    uint32_t n = t->opts->n_devices, odd = odd_one(sums, n), other = sums[0] != sums[odd] ? 0 : 1;
-    char name[32], like[32];
-    int rc;
 
-    while (sums[other] == sums[odd])
-        other++;
-    device_name(&t->opts->devices[odd], name, sizeof(name));
-    device_name(&t->opts->devices[other], like, sizeof(like));
-    rc = err_set(err, ERR_DEVICE,
-                 "%s: %s and %s differ in the %s of step %" PRIu64 ", with checksums %06x and %06x%s: one of "
-                 "them computed or kept something wrong. %s", t->members[t->group.self].name, name, like, what,
-                 step, sums[odd], sums[other], n > 2 ? ", which most of its GPUs have" : "", then);
     if (r->local == 0) {
         t->health.differs = true;
-        t->health.peer = t->group.self;
+        t->health.peer = t->generation.group.self;
         tell(t, TRAIN_DIFFERS, step, err->text);
     }
-    return rc;
+    return err->code;
 }
 
-static int compare_gpus(struct replica *r, uint64_t step, struct err *err)
+bool health_checksum_is_due(const struct train *t, uint64_t step)
+{
+    return has_copies(t) && step % t->opts->check_weights_every_steps == 0;
+}
+
+int health_checksum(struct replica *r, uint64_t step, struct err *err)
 {
     struct train *t = r->train;
+    uint32_t sum = 0;
     int rc;
 
-    if (odd_one(t->health.state_part, t->opts->n_devices) == t->opts->n_devices)
+    if (!has_copies(t))
         return 0;
-    rc = gpus_differ(r, t->health.state_part, what_differs[WORD_STATE], step,
-                     "The state of this task counts no longer", err);
-    if (r->local == 0)
-        lose_state(t);
-    return rc;
-}
-
-/* Of several GPUs of a task that has no peers too. */
-static bool weighs(const struct train *t)
-{
-    return t->opts->check_weights_every_steps > 0 &&
-           (t->health.compares || (train_on_gpus(t) && t->opts->n_devices > 1));
-}
-
-bool health_weighs(const struct train *t, uint64_t step)
-{
-    return weighs(t) && step % t->opts->check_weights_every_steps == 0;
-}
-
-int health_weigh(struct replica *r, uint64_t step, struct err *err)
-{
-    struct train *t = r->train;
-    struct health *h = &t->health;
-    size_t n = t->mem.state_bytes / sizeof(float), parts = t->opts->n_devices;
-    size_t begin = n * r->local / parts / 16 * 16, end = n * (r->local + 1) / parts / 16 * 16;
-    bool finite = true; /* what it should have been is the business of the gradients */
-    int rc = 0;
-
-    if (!weighs(t))
-        return 0;
-    if (r->local + 1 == parts)
-        end = n;
-    if (r->gpu != NULL) /* each holds a whole one */
-        rc = gpu_weigh(r, &h->state_part[r->local], err);
-    else
-        h->state_part[r->local] = checksum_part(t->mem.state + begin, end - begin, begin, &finite);
+    rc = ops_of(r)->checksum(r->device, err);
     if (rc == 0)
-        rc = generation_gate(r, err);
-    if (rc == 0 && r->gpu != NULL)
-        rc = compare_gpus(r, step, err);
-    if (rc == 0 && r->local == 0) {
-        h->state = r->gpu != NULL ? h->state_part[0] : total(t, h->state_part);
-        h->state_step = step;
+        rc = generation_gate(&t->generation, &r->device->place, err);
+    if (rc < 0)
+        return rc;
+    rc = ops_of(r)->verify_state(r->device, step, &sum, err);
+    if (rc < 0) {
+        (void)report_own(r, step, err);
+        if (r->local == 0)
+            discard_state(t);
+        return rc;
     }
-    return rc;
+    if (r->local == 0) {
+        t->health.state = sum;
+        t->health.state_step = step;
+    }
+    return 0;
 }
 
 /* ---- comparing ---- */
@@ -186,7 +149,7 @@ int health_weigh(struct replica *r, uint64_t step, struct err *err)
 void health_contribute(const struct train *t, float *control)
 {
     const struct health *h = &t->health;
-    float *words = control + CONTROL_WORDS + (size_t)t->group.self * WORDS;
+    float *words = control + CONTROL_WORDS + (size_t)t->generation.group.self * WORDS;
 
     if (!h->compares)
         return;
@@ -203,7 +166,8 @@ static uint32_t majority(const float *words, uint32_t n_members, uint32_t *n, ui
     uint32_t value = 0, lead = 0;
 
     *n = *n_equal = 0;
-    for (uint32_t m = 0; m < n_members; m++) { /* Boyer and Moore: if there is one, it is left over */
+    for (uint32_t m = 0; m < n_members;
+         m++) { /* Boyer and Moore: if there is one, it is left over */
         uint32_t word = (uint32_t)words[(size_t)m * WORDS];
 
         if (word == 0)
@@ -218,13 +182,13 @@ static uint32_t majority(const float *words, uint32_t n_members, uint32_t *n, ui
     return 2 * *n_equal > *n ? value : 0;
 }
 
-/* The generation ends by `err`, on every task: none gives the communicator up, or is told to by another,
- * before all know why. */
-static int part_ways(struct replica *r, const struct err *err)
+/* The generation ends by `err`, on every task: no task aborts the communicator before all know the
+ * error. */
+static int end_everywhere(struct replica *r, const struct err *err)
 {
-    train_remember(r->train, err);
-    if (r->train->comm != NULL)
-        (void)comm_barrier(r->train->comm, r->local, NULL); /* all is said already */
+    generation_remember(&r->train->generation, err);
+    if (r->train->generation.comm != NULL)
+        (void)comm_barrier(r->train->generation.comm, r->local, NULL); /* all is said already */
     return err->code;
 }
 
@@ -233,53 +197,55 @@ static int give_verdict(struct replica *r, uint32_t which, uint64_t step, const 
                         struct err *err)
 {
     struct train *t = r->train;
-    uint32_t n, n_equal, value = majority(words, t->group.n_members, &n, &n_equal);
-    uint32_t odd = UINT32_MAX, own = (uint32_t)words[(size_t)t->group.self * WORDS];
+    uint32_t n, n_equal, value = majority(words, t->generation.group.n_members, &n, &n_equal);
+    uint32_t odd = UINT32_MAX, own = (uint32_t)words[(size_t)t->generation.group.self * WORDS];
 
-    for (uint32_t m = t->group.n_members; m-- > 0 && value != 0;) {
+    for (uint32_t m = t->generation.group.n_members; m-- > 0 && value != 0;) {
         uint32_t word = (uint32_t)words[(size_t)m * WORDS];
 
         odd = word != 0 && word != value ? m : odd;
     }
     if (value != 0)
         (void)err_set(err, ERR_DEVICE,
-                     "%s differs from the others: its %s of step %" PRIu64 " has checksum %06x, %u of "
-                     "%u tasks have %06x. A processor or memory of %s computed or kept something "
-                     "wrong; its state counts no longer, and it takes that of the others",
-                     t->members[odd].name, what_differs[which], step,
-                     (uint32_t)words[(size_t)odd * WORDS] - 1, n_equal, n, value - 1,
-                     t->members[odd].name);
+                      "%s differs from the others: its %s of step %" PRIu64
+                      " has checksum %06x, %u of "
+                      "%u tasks have %06x. A processor or memory of %s computed or kept something "
+                      "wrong; its state counts no longer, and it takes that of the others",
+                      t->generation.members[odd].name, what_differs[which], step,
+                      (uint32_t)words[(size_t)odd * WORDS] - 1, n_equal, n, value - 1,
+                      t->generation.members[odd].name);
     else
-        (void)err_set(err, ERR_DEVICE,
-                     "tasks differ, and no majority tells which are right: the %s of step %" PRIu64
-                     " has checksum %06x on %s, and %u tasks of %u have another. No state in memory "
-                     "counts any longer; the last checkpoint was compared equal, go on from there",
-                     what_differs[which], step, own - 1, t->members[t->group.self].name,
-                     n - (own != 0), n);
+        (void)err_set(
+            err, ERR_DEVICE,
+            "tasks differ, and no majority tells which are right: the %s of step %" PRIu64
+            " has checksum %06x on %s, and %u tasks of %u have another. No state in memory "
+            "counts any longer; the last checkpoint was compared equal, go on from there",
+            what_differs[which], step, own - 1,
+            t->generation.members[t->generation.group.self].name, n - (own != 0), n);
     if (r->local == 0) {
         t->health.differs = true;
         t->health.peer = odd;
         if (value == 0 || own != value)
-            lose_state(t);
+            discard_state(t);
         tell(t, TRAIN_DIFFERS, step, err->text);
     }
-    return part_ways(r, err);
+    return end_everywhere(r, err);
 }
 
 int health_compare(struct replica *r, uint64_t step, struct err *err)
 {
     struct train *t = r->train;
     struct health *h = &t->health;
-    const float *words = words_of(t, r->grads[0]);
+    const float *words = engine_control(r->device) + CONTROL_WORDS;
     uint64_t of = step - 1;
 
     for (uint32_t which = 0; which < WORDS && h->compares; which++) {
         uint32_t n, n_equal;
 
-        (void)majority(words + which, t->group.n_members, &n, &n_equal);
+        (void)majority(words + which, t->generation.group.n_members, &n, &n_equal);
         if (n_equal != n)
             return give_verdict(r, which, of, words + which, err);
-        if (r->local == 0 && n == t->group.n_members)
+        if (r->local == 0 && n == t->generation.group.n_members)
             *(which == WORD_STATE ? &h->equal_state_step : &h->equal_step) = of;
     }
     if (r->local == 0)
@@ -301,141 +267,34 @@ bool health_allows(const struct train *t, uint64_t step)
 int health_last(struct replica *r, uint64_t step, struct err *err)
 {
     struct train *t = r->train;
-    float *control = r->grads[0] + t->mem.params;
+    float *control = engine_control(r->device);
     int rc;
 
     if (!t->health.compares)
         return 0;
-    rc = health_weigh(r, step, err);
+    rc = health_checksum(r, step, err);
     memset(control + CONTROL_WORDS, 0, health_words(t->opts) * sizeof(float));
     if (rc == 0 && r->local == 0)
         health_contribute(t, control);
     if (rc == 0)
-        rc = comm_all_reduce(t->comm, r->local, control + CONTROL_WORDS, health_words(t->opts),
-                             TENSOR_F32, COMM_SUM, err);
+        rc = comm_all_reduce(t->generation.comm, r->local, control + CONTROL_WORDS,
+                             health_words(t->opts), TENSOR_F32, COMM_SUM, err);
     return rc == 0 ? health_compare(r, step + 1, err) : rc;
 }
 
 /* ---- the gradient, right before it is used ---- */
 
-struct pass {
-    uint32_t sum;
-    bool finite;
-};
-
-static void look_at_stretch(void *arg, size_t at, const float *g, size_t n)
-{
-    struct pass *p = arg;
-
-    (void)at;
-    p->finite = checksum_finite(g, n) && p->finite;
-}
-
-static void add_stretch(void *arg, size_t at, const float *g, size_t n)
-{
-    struct pass *p = arg;
-
-    p->sum = checksum_add(p->sum, checksum_part(g, n, at, &p->finite));
-}
-
-/* A part as this replica's arena has it. Statistics go with part 0: replica 0 moves them all. */
-static struct pass pass_over(const struct replica *r, uint32_t part, optim_each_fn *each)
-{
-    const struct train *t = r->train;
-    const struct optim_state state = { .g = r->grads[0],
-                                       .packed = r->train->mem.n_tables > 0 ? &r->rows[0] : NULL,
-                                       .values = r->grads[0] + t->mem.dense };
-    struct pass p = { .finite = true };
-    uint32_t n;
-    const struct graph_param *params = graph_params(t->graph, &n);
-
-    optim_each(t->optim, part, &state, each, &p);
-    for (uint32_t i = 0; part == 0 && i < n; i++)
-        if (params[i].kind == GRAPH_STATISTIC)
-            each(&p, params[i].offset, r->grads[0] + params[i].offset, params[i].elements);
-    return p;
-}
-
-static void flip(void *data)
-{
-    *(uint8_t *)data ^= 1; /* the last bit of a fraction: nothing else would tell */
-}
-
-/* A task that has peers is compared with them. */
-static bool compares_parts(const struct train *t)
-{
-    return !t->health.compares && t->opts->n_devices > 1 && t->opts->check_gradients;
-}
-
-void health_look(struct replica *r)
-{
-    struct train *t = r->train;
-    struct health *h = &t->health;
-    uint32_t n = t->opts->n_devices, before = (r->local + n - 1) % n;
-    bool sums = t->opts->check_gradients && (h->compares || n > 1);
-    struct pass own;
-
-    if (r->gpu != NULL) {
-        h->own[r->local] = gpu_looked(r)->checksum;
-        h->bad[r->local] = gpu_looked(r)->bad != 0;
-        return;
-    }
-    if (r->local == 0 && fault_hit("health.flip_gradient"))
-        flip(r->grads[0]);
-    if (r->local == 0 && t->mem.n_tables > 0 && fault_hit("health.flip_row"))
-        flip(r->grads[0] + t->mem.dense);
-    if (r->local == 0 && fault_hit("health.not_finite"))
-        r->grads[0][0] = NAN;
-    own = pass_over(r, r->local, sums ? add_stretch : look_at_stretch);
-    h->own[r->local] = own.sum;
-    h->bad[r->local] = !own.finite;
-    if (compares_parts(t))
-        h->other[before] = pass_over(r, before, add_stretch).sum;
-}
-
-/* Nothing is lost by it but the step, and only here. */
-static int gradients_differ(struct replica *r, uint64_t step, struct err *err)
-{
-    return gpus_differ(r, r->train->health.own, what_differs[WORD_GRADIENT], step,
-                       "The step is not made, the state before it counts", err);
-}
-
-/* Part i of the gradient is not the same in the replica that will use it and in the next one. */
-static int parts_differ(struct replica *r, uint32_t i, uint64_t step, struct err *err)
-{
-    struct train *t = r->train;
-    const struct health *h = &t->health;
-    int rc = err_set(err, ERR_DEVICE,
-                     "%s: its replicas %u and %u hold different reduced gradients, with checksums "
-                     "%06x and %06x in part %u: a processor or memory of this machine computed or kept "
-                     "something wrong. Step %" PRIu64 " is not made, the state before it counts",
-                     t->members[t->group.self].name, i, (i + 1) % t->opts->n_devices, h->own[i],
-                     h->other[i], i, step);
-
-    if (r->local == 0) {
-        t->health.differs = true;
-        t->health.peer = t->group.self;
-        tell(t, TRAIN_DIFFERS, step, err->text);
-    }
-    return rc;
-}
-
 int health_judge(struct replica *r, uint64_t step, double loss, bool *finite, struct err *err)
 {
-    struct train *t = r->train;
-    struct health *h = &t->health;
-    uint32_t n = t->opts->n_devices;
+    struct health *h = &r->train->health;
+    uint32_t sum;
+    int rc = ops_of(r)->verify_gradient(r->device, step, &sum, finite, err);
 
-    *finite = isfinite(loss);
-    if (r->gpu != NULL && t->opts->check_gradients && odd_one(h->own, n) < n)
-        return gradients_differ(r, step, err);
-    for (uint32_t i = 0; i < n; i++) {
-        *finite = *finite && !h->bad[i];
-        if (r->gpu == NULL && compares_parts(t) && h->own[i] != h->other[i])
-            return parts_differ(r, i, step, err);
-    }
+    if (rc < 0)
+        return report_own(r, step, err);
+    *finite = *finite && isfinite(loss);
     if (r->local == 0) {
-        h->gradient = r->gpu != NULL ? h->own[0] : total(t, h->own);
+        h->gradient = sum;
         h->gradient_step = step;
     }
     return 0;
@@ -443,23 +302,15 @@ int health_judge(struct replica *r, uint64_t step, double loss, bool *finite, st
 
 void health_updated(struct replica *r)
 {
-    struct train *t = r->train;
-    struct err ignored; /* that GPU fails: the next step says so */
-
-    if (r->gpu != NULL && r->local + 1 == t->opts->n_devices && fault_hit("health.flip_weight"))
-        (void)gpu_spoil(r, GPU_WEIGHT, false, &ignored);
-    if (r->local != 0)
-        return;
-    t->facts.skips_in_row = 0;
-    if (r->gpu == NULL && fault_hit("health.flip_weight"))
-        flip(t->mem.state);
+    if (r->local == 0)
+        r->train->state.facts.skips_in_row = 0;
 }
 
 /* ---- a step that is not finite ---- */
 
 bool health_overflowed(const struct replica *r, double loss)
 {
-    const struct loss_scale now = { .scale = r->scale };
+    const struct loss_scale now = { .scale = r->device->scale };
 
     return isfinite(loss) && loss_scale_can_shrink(&r->train->opts->loss_scale, now);
 }
@@ -470,13 +321,15 @@ void health_overflow(struct replica *r, uint64_t step)
     char text[200];
     struct train_event e = { .kind = TRAIN_OVERFLOWED, .step = step, .text = text };
 
-    update_skip(r, step, true);
+    apply_skip(r, step, true);
     if (r->local != 0)
         return;
     e.all = ++t->health.overflows;
-    snprintf(text, sizeof(text), "step %" PRIu64 ": the gradient overflows float16 with a loss scale of %.10g; the "
-             "step is skipped, the scale is %.10g from now on", step, r->scale, t->facts.scale.scale);
-    train_tell(t, &e);
+    snprintf(text, sizeof(text),
+             "step %" PRIu64 ": the gradient overflows float16 with a loss scale of %.10g; the "
+             "step is skipped, the scale is %.10g from now on",
+             step, r->device->scale, t->state.facts.scale.scale);
+    events_send(&t->events, &e);
 }
 
 static int skip(struct replica *r, uint64_t step, const char *text, struct err *err)
@@ -485,24 +338,27 @@ static int skip(struct replica *r, uint64_t step, const char *text, struct err *
     char all[1200];
     int rc;
 
-    rc = generation_gate(r, err); /* all have looked at how many there were, and come to the next one */
+    /* all have looked at how many there were, and come to the next one */
+    rc = generation_gate(&t->generation, &r->device->place, err);
     if (rc < 0)
         return rc;
-    update_skip(r, step, false);
+    apply_skip(r, step, false);
     if (r->local != 0)
         return 0;
-    t->facts.skips_in_row++;
+    t->state.facts.skips_in_row++;
     t->health.skips++;
     snprintf(all, sizeof(all),
-             "%s; the step is skipped, weights and optimizer state stay as they are (%u in a row, more than "
+             "%s; the step is skipped, weights and optimizer state stay as they are (%u in a row, "
+             "more than "
              "%d end the job)",
-             text, t->facts.skips_in_row, HEALTH_MAX_SKIPS);
+             text, t->state.facts.skips_in_row, HEALTH_MAX_SKIPS);
     tell(t, TRAIN_SKIPPED, step, all);
     return 0;
 }
 
 /* The state is that of the step before; it goes to the disk first. */
-static int stop(struct replica *r, uint64_t step, const char *text, const char *why, struct err *err)
+static int stop(struct replica *r, uint64_t step, const char *text, const char *why,
+                struct err *err)
 {
     struct train *t = r->train;
     int rc;
@@ -510,13 +366,13 @@ static int stop(struct replica *r, uint64_t step, const char *text, const char *
     if (r->local == 0)
         t->health.gradient_step = 0; /* that of this step is not what is asked for */
     rc = health_last(r, step - 1, err);
-    if (rc == 0 && r->local == 0 && train_leads(t) && step > 1)
-        rc = save_now(t, step - 1, t->group.deadline_ms, err);
+    if (rc == 0 && r->local == 0 && generation_leads(&t->generation) && step > 1)
+        rc = save_now(t, step - 1, t->generation.group.deadline_ms, err);
     if (rc < 0)
         return err_wrap(err, rc, "%s; while the job was stopping", text);
     (void)err_set(err, ERR_INPUT, "%s; %s; the state after step %" PRIu64 " is kept", text, why,
                   step - 1);
-    return part_ways(r, err);
+    return end_everywhere(r, err);
 }
 
 static int roll_back(struct replica *r, uint64_t step, const char *text, struct err *err)
@@ -525,11 +381,11 @@ static int roll_back(struct replica *r, uint64_t step, const char *text, struct 
     int rc;
 
     (void)err_set(err, ERR_DEVICE, "%s; everybody goes back to the newest checkpoint", text);
-    rc = part_ways(r, err);
+    rc = end_everywhere(r, err);
     if (r->local == 0) { /* the other replicas have read it */
         t->health.restored_at = step;
         t->health.rolls_back = true;
-        lose_state(t);
+        discard_state(t);
     }
     return rc;
 }
@@ -542,13 +398,13 @@ int health_trouble(struct replica *r, uint64_t step, const struct step_result *r
     char text[900], why[128];
     int rc;
 
-    progress_enter(r, PHASE_LOCATE);
+    place_enter(&r->device->place, PHASE_LOCATE);
     rc = locate_run(r, step, result, text, sizeof(text), err);
     if (rc < 0)
         return err_wrap(err, rc, "find out why loss or gradient are not finite");
     if (t->opts->non_finite == TRAIN_RESTORE && h->restored_at != step)
         return roll_back(r, step, text, err);
-    if (t->opts->non_finite == TRAIN_SKIP && t->facts.skips_in_row < HEALTH_MAX_SKIPS)
+    if (t->opts->non_finite == TRAIN_SKIP && t->state.facts.skips_in_row < HEALTH_MAX_SKIPS)
         return skip(r, step, text, err);
     if (t->opts->non_finite == TRAIN_SKIP)
         snprintf(why, sizeof(why), "%d steps in a row were skipped before it, so the job stops",

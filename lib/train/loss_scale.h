@@ -1,9 +1,11 @@
-/* loss_scale.h - how far gradients are lifted above what float16 loses, and what an overflow does to that.
+/* loss_scale.h - how far gradients are lifted above what float16 loses, and what an overflow does
+ * to that.
  *
- * The loss is multiplied by a scale before backward, and the reduced gradient is divided by it before it is
- * used. Scales are powers of two, so no digit changes. Whether a step overflowed is seen in that reduced
- * gradient, which is the same on all tasks: so all come to the same scale without a word (PyTorch's
- * GradScaler and TensorFlow's dynamic LossScaleOptimizer, decided once for the group).
+ * The loss is multiplied by a scale before backward, and the reduced gradient is divided by it
+ * before it is used. Scales are powers of two, so no digit changes. Whether a step overflowed is
+ * seen in that reduced gradient, which is the same on all tasks: so all come to the same scale
+ * without a word (PyTorch's GradScaler and TensorFlow's dynamic LossScaleOptimizer, decided once
+ * for the group).
  *
  *     gradient        scale                           good steps in a row
  *     finite          doubled, if it is the           one more; 0 if the scale was doubled
@@ -38,11 +40,13 @@ static inline bool loss_scale_is_on(const struct loss_scale_rule *rule)
 }
 
 struct loss_scale loss_scale_begin(const struct loss_scale_rule *rule);
-/* What a checkpoint says, under a rule that may be another than it was written by. scale 0: nothing. */
+/* What a checkpoint says, under a rule that may be another than it was written by. scale 0:
+ * nothing. */
 struct loss_scale loss_scale_resume(const struct loss_scale_rule *rule, struct loss_scale kept);
 /* Is a smaller one left? */
 bool loss_scale_can_shrink(const struct loss_scale_rule *rule, struct loss_scale s);
 struct loss_scale loss_scale_after_good(const struct loss_scale_rule *rule, struct loss_scale s);
-struct loss_scale loss_scale_after_overflow(const struct loss_scale_rule *rule, struct loss_scale s);
+struct loss_scale loss_scale_after_overflow(const struct loss_scale_rule *rule,
+                                            struct loss_scale s);
 
 #endif

@@ -1,4 +1,5 @@
-/* sample_log.c - lines are put together in memory that was taken at the start, and go out in one write(). */
+/* sample_log.c - lines are put together in memory that was taken at the start, and go out in one
+ * write(). */
 #include "train/sample_log.h"
 
 #include <errno.h>
@@ -24,8 +25,8 @@ enum {
     HEAD_BYTES = 8 + GROUP_BYTES + 2 * NUMBER_BYTES,
 };
 
-struct lines { /* of a replica, for one step */
-    char *text;  /* owned: [bytes of a step] */
+struct lines {  /* of a replica, for one step */
+    char *text; /* owned: [bytes of a step] */
     size_t used;
 };
 
@@ -33,11 +34,12 @@ struct sample_log {
     char *path; /* owned */
     int fd;
     uint32_t n;
-    size_t room;         /* of each replica's text */
-    struct lines *lines; /* [n] owned */
+    size_t room;                 /* of each replica's text */
+    struct lines *lines;         /* [n] owned */
     char group[GROUP_BYTES + 2]; /* with the space before it */
-    pthread_mutex_t lock; /* guards what follows: a write that comes in two parts stays in one piece */
-    int rc;              /* the first failure: nothing is written behind it */
+    /* guards what follows: a write that comes in two parts stays in one piece */
+    pthread_mutex_t lock;
+    int rc; /* the first failure: nothing is written behind it */
     struct err err;
 };
 

@@ -1,10 +1,5 @@
-/* save.c - checkpoints and the exported model: the work of the coordinator between steps.
- *
- * Only local replica 0 comes here: within the next step, when the state was compared, behind the last
- * step, and train_save() when no generation runs. Nobody writes the state before this replica has come
- * to the commit gate of the next step. So the copy needs no barrier. */
-#include "train/gpu.h"
-#include "train/train_priv.h"
+/* save.c - see save.h. */
+#include "train/save.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +8,12 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/err.h"
+#include "base/fault.h"
 #include "base/fs.h"
+#include "ckpt/ckpt.h"
+#include "train/task.h"
+#include "train/weights.h"
 
 enum {
     RETRY_MS = 1000,
@@ -22,143 +22,61 @@ enum {
     STALL_MS_MIN = 2000,
 };
 
-/* <parameter>/<slot>, in an arena of the state. */
-static int name_slot(struct train *t, const struct graph_param *p, const char *slot,
-                     const float *arena, struct err *err)
-{
-    char *name = t->slot_names[t->n_slots];
-    int len = snprintf(name, sizeof(t->slot_names[0]), "%s/%s", p->name, slot);
-
-    if (len < 0 || (size_t)len >= sizeof(t->slot_names[0]))
-        return err_set(err, ERR_INPUT, "parameter '%.80s...': its name is longer than %zu bytes",
-                       p->name, sizeof(t->slot_names[0]) - 32);
-    t->slot_tensors[t->n_slots++] = (struct ckpt_tensor){
-        .name = name,
-        .dtype = TENSOR_F32,
-        .shape = p->shape,
-        .offset = ((size_t)(arena - t->mem.state) + p->offset) * sizeof(float),
-    };
-    return 0;
-}
-
-/* A parameter that the module ties is in the file under each of its names, since PyTorch's
- * load_state_dict() requires all of them; the entries share their place in the state. */
-static void name_tied(struct train *t, const struct graph_param *p, uint32_t n)
-{
-    uint32_t n_tensors;
-    const struct graph_tensor *of = graph_module_tensors(t->graph, &n_tensors);
-
-    for (uint32_t i = 0, last = 0; i < n_tensors; i++) {
-        if (!of[i].is_param)
-            continue;
-        for (uint32_t k = 0; p[last].offset != of[i].offset && k < n; k++)
-            last = last + 1 < n ? last + 1 : 0;
-        if (strcmp(p[last].name, of[i].name) != 0)
-            t->model_tensors[t->n_model++] =
-                (struct ckpt_tensor){ .name = of[i].name,
-                                      .dtype = TENSOR_F32,
-                                      .shape = of[i].tensor.shape,
-                                      .offset = of[i].offset * sizeof(float) };
-    }
-}
-
-/* The layout of the state as named tensors. */
-static int name_tensors(struct train *t, struct err *err)
-{
-    const struct optim_def *optim = t->opts->optimizer;
-    uint32_t n, n_module;
-    const struct graph_param *p = graph_params(t->graph, &n);
-
-    (void)graph_module_tensors(t->graph, &n_module);
-    t->model_tensors = calloc((size_t)n + n_module + 1, sizeof(*t->model_tensors));
-    t->slot_tensors = calloc((size_t)n * (optim->n_slots + 1) + 1, sizeof(*t->slot_tensors));
-    t->slot_names = calloc((size_t)n * (optim->n_slots + 1) + 1, sizeof(*t->slot_names));
-    if (t->model_tensors == NULL || t->slot_tensors == NULL || t->slot_names == NULL)
-        return err_set(err, ERR_NOMEM, "checkpoint: out of memory");
-    t->n_model = n;
-    for (uint32_t i = 0; i < n; i++) {
-        t->model_tensors[i] = (struct ckpt_tensor){ .name = p[i].name,
-                                                    .dtype = TENSOR_F32,
-                                                    .shape = p[i].shape,
-                                                    .offset = p[i].offset * sizeof(float) };
-    }
-    if (n > 0)
-        name_tied(t, p, n);
-    for (uint32_t i = 0; i < n; i++) {
-        int rc = 0;
-
-        if (p[i].kind != GRAPH_TRAINED)
-            continue;
-        for (uint32_t s = 0; rc == 0 && s < optim->n_slots; s++)
-            if (t->mem.slots[s] != NULL)
-                rc = name_slot(t, &p[i], optim->slots[s].name, t->mem.slots[s], err);
-        if (rc == 0 && t->mem.average != NULL)
-            rc = name_slot(t, &p[i], "average", t->mem.average, err);
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
-}
-
 static void on_ckpt_event(void *arg, const struct ckpt_event *event)
 {
     struct train *t = arg;
     struct train_event e = { .kind = TRAIN_CHECKPOINT, .step = event->step, .ckpt = event };
 
     if (event->kind == CKPT_DISCARDED)
-        __atomic_store_n(&t->was_discarded, true, __ATOMIC_RELEASE);
-    train_tell(t, &e);
-}
-
-int save_open(struct train *t, struct err *err)
-{
-    t->last_save_ns = clock_ns();
-    return name_tensors(t, err);
+        __atomic_store_n(&t->saving.was_discarded, true, __ATOMIC_RELEASE);
+    events_send(&t->events, &e);
 }
 
 /* In the writer's thread: may the group that we are in now publish? */
 static int may_publish(void *arg, struct err *err)
 {
     struct train *t = arg;
-    int (*may_save)(void *, struct err *) = __atomic_load_n(&t->may_save, __ATOMIC_ACQUIRE);
+    int (*may_save)(void *, struct err *) =
+        __atomic_load_n(&t->generation.may_save, __ATOMIC_ACQUIRE);
 
     return may_save != NULL ? may_save(t->opts->arg, err) : 0;
 }
 
-static int arrive(void *arg, struct err *err)
+static int wait_copy(void *arg, struct err *err)
 {
-    return gpu_fetched(arg, err);
+    struct train *t = arg;
+
+    return t->engine->ops->wait_snapshot(t->engine, err);
 }
 
 static int open_writer(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
-    bool on_gpus = train_on_gpus(t);
     struct ckpt_writer_opts w = {
         .directory = o->checkpoint_directory,
         .max_to_keep = o->max_to_keep,
-        .model = t->model_tensors,
-        .n_model = t->n_model,
-        .slots = t->slot_tensors,
-        .n_slots = t->n_slots,
-        .state_bytes = t->mem.state_bytes,
+        .model = t->model.tensors.model,
+        .n_model = t->model.tensors.n_model,
+        .slots = t->model.tensors.slots,
+        .n_slots = t->model.tensors.n_slots,
+        .state_bytes = t->engine->memory.state_bytes,
         .retry_ms = RETRY_MS,
         .on_event = on_ckpt_event,
         .may_publish = may_publish,
-        .arrive = on_gpus ? arrive : NULL,
+        .arrive = wait_copy,
         .arg = t,
     };
     struct ckpt_writer *writer;
-    int rc = 0;
+    int rc;
 
-    if (t->writer != NULL)
+    if (t->saving.writer != NULL)
         return 0;
-    if (on_gpus)
-        rc = gpu_staging(t, &w.staging, err);
+    rc = t->engine->ops->staging(t->engine, &w.staging, err);
     if (rc == 0)
         rc = ckpt_writer_open(&w, &writer, err);
     if (rc == 0)
-        __atomic_store_n(&t->writer, writer, __ATOMIC_RELEASE); /* train_storage() may look at any time */
+        /* train_storage() may look at any time */
+        __atomic_store_n(&t->saving.writer, writer, __ATOMIC_RELEASE);
     return rc;
 }
 
@@ -169,7 +87,7 @@ static void on_skip(void *arg, const char *path, const char *why)
     struct train_event e = { .kind = TRAIN_WARN, .text = text };
 
     snprintf(text, sizeof(text), "skipping checkpoint %s: %s", path, why);
-    train_tell(t, &e);
+    events_send(&t->events, &e);
 }
 
 static void on_progress(void *arg, uint64_t done, uint64_t all)
@@ -177,11 +95,12 @@ static void on_progress(void *arg, uint64_t done, uint64_t all)
     struct train *t = arg;
     struct train_event e = { .kind = TRAIN_PROGRESS, .done = done, .all = all };
 
-    train_tell(t, &e);
+    events_send(&t->events, &e);
 }
 
-/* What must not differ between a checkpoint and the job that resumes it, because the step number would mean
- * other samples. The rest of the job may change (more epochs, another rate): that is said. */
+/* What must not differ between a checkpoint and the job that resumes it, because the step number
+ * would mean other samples. The rest of the job may change (more epochs, another rate): that is
+ * said. */
 static int check_same_order(struct train *t, const struct ckpt_info *info, struct err *err)
 {
     const struct train_opts *o = t->opts;
@@ -189,36 +108,40 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
     const char *advice = "use another checkpoint directory, or the job as it was";
 
     if (m->seed != o->seed)
-        return err_set(err, ERR_INPUT, "%s was trained with seed %llu, the job says %llu: %s", info->path,
-                       (unsigned long long)m->seed, (unsigned long long)o->seed, advice);
-    if (m->lanes != o->lanes || m->global_batch_size != o->global_batch)
-        return err_set(err, ERR_INPUT,
-                       "%s was trained with %u lanes and global batch size %u, the job has %u and %u: %s",
-                       info->path, m->lanes, m->global_batch_size, o->lanes, o->global_batch, advice);
-    if (strcmp(m->data_digest, data_digest(t->data)) != 0)
-        return err_set(err, ERR_INPUT,
-                       "%s was trained on other record files than %s names now: %s", info->path,
-                       o->train_glob, advice);
-    if (m->step > t->total_steps)
-        return err_set(err, ERR_INPUT, "%s is at step %llu, behind the job's last step %llu: %s",
-                       info->path, (unsigned long long)m->step, (unsigned long long)t->total_steps,
+        return err_set(err, ERR_INPUT, "%s was trained with seed %llu, the job says %llu: %s",
+                       info->path, (unsigned long long)m->seed, (unsigned long long)o->seed,
                        advice);
-    if (m->epoch != m->step / t->steps_per_epoch ||
-        m->position != m->step % t->steps_per_epoch * o->global_batch)
+    if (m->lanes != o->lanes || m->global_batch_size != o->global_batch)
+        return err_set(
+            err, ERR_INPUT,
+            "%s was trained with %u lanes and global batch size %u, the job has %u and %u: %s",
+            info->path, m->lanes, m->global_batch_size, o->lanes, o->global_batch, advice);
+    if (strcmp(m->data_digest, t->model.data_digest) != 0)
+        return err_set(err, ERR_INPUT, "%s was trained on other record files than %s names now: %s",
+                       info->path, o->train_glob, advice);
+    if (m->step > t->model.total_steps)
+        return err_set(err, ERR_INPUT, "%s is at step %llu, behind the job's last step %llu: %s",
+                       info->path, (unsigned long long)m->step,
+                       (unsigned long long)t->model.total_steps, advice);
+    if (m->epoch != m->step / t->model.steps_per_epoch ||
+        m->position != m->step % t->model.steps_per_epoch * o->global_batch)
         return err_set(err, ERR_INPUT,
-                       "%s: its manifest contradicts step %llu; expected epoch %llu, position %llu, found epoch "
-                       "%llu, position %llu: %s", info->path, (unsigned long long)m->step,
-                       (unsigned long long)(m->step / t->steps_per_epoch),
-                       (unsigned long long)(m->step % t->steps_per_epoch * o->global_batch),
+                       "%s: its manifest contradicts step %llu; expected epoch %llu, position "
+                       "%llu, found epoch "
+                       "%llu, position %llu: %s",
+                       info->path, (unsigned long long)m->step,
+                       (unsigned long long)(m->step / t->model.steps_per_epoch),
+                       (unsigned long long)(m->step % t->model.steps_per_epoch * o->global_batch),
                        (unsigned long long)m->epoch, (unsigned long long)m->position, advice);
     if (strcmp(m->job_digest, o->job_digest) != 0) {
         char text[5000];
         struct train_event e = { .kind = TRAIN_WARN, .text = text };
 
         snprintf(text, sizeof(text),
-                 "%s was written by a job file that differed in what decides the result; going on from it",
+                 "%s was written by a job file that differed in what decides the result; going on "
+                 "from it",
                  info->path);
-        train_tell(t, &e);
+        events_send(&t->events, &e);
     }
     return 0;
 }
@@ -228,40 +151,39 @@ static int load(struct train *t, const struct ckpt_info *info, struct err *err)
 {
     const struct loss_scale kept = { info->meta.loss_scale, info->meta.loss_scale_good_steps };
     struct device_mem aside;
-    int rc = memory_aside(t, &aside, err);
+    struct facts facts;
+    int rc = memory_aside(&t->engine->memory, &aside, err);
 
     if (rc == 0)
-        rc = ckpt_load(info->path, t->model_tensors, t->n_model, t->slot_tensors, t->n_slots,
-                       aside.base, err);
+        rc = ckpt_load(info->path, t->model.tensors.model, t->model.tensors.n_model,
+                       t->model.tensors.slots, t->model.tensors.n_slots, aside.base, err);
     if (rc < 0) {
         device_mem_close(&aside);
         return rc;
     }
-    memory_take(t, &aside);
-    update_fill_average(t, false);
-    t->schedule.plateau = (struct optim_plateau){
-        .step = info->meta.plateau_step,
-        .has_best = info->meta.plateau_has_best,
-        .best = info->meta.plateau_best,
-        .waited = info->meta.plateau_waited,
-        .reductions = info->meta.plateau_reductions,
-    };
-    t->facts = (struct facts){ .step = info->meta.step,
-                               .evaluated_step = info->meta.complete ? info->meta.step
-                                                                     : info->meta.evaluated_step,
-                               .loss = NAN,
-                               .grad_norm = NAN,
-                               .scale = loss_scale_resume(&t->opts->loss_scale, kept) };
-    t->last_saved_step = info->meta.step;
-    snprintf(t->resumed_path, sizeof(t->resumed_path), "%s", info->path);
-    __atomic_store_n(&t->held_step, info->meta.step, __ATOMIC_RELEASE);
-    t->shadow_step = info->meta.step;
+    memory_take(&t->engine->memory, &aside, info->meta.step);
+    memory_fill_average(&t->engine->memory, false);
+    facts = (struct facts){ .step = info->meta.step,
+                            .evaluated_step =
+                                info->meta.complete ? info->meta.step : info->meta.evaluated_step,
+                            .loss = NAN,
+                            .grad_norm = NAN,
+                            .scale = loss_scale_resume(&t->opts->loss_scale, kept),
+                            .plateau = { .step = info->meta.plateau_step,
+                                         .has_best = info->meta.plateau_has_best,
+                                         .best = info->meta.plateau_best,
+                                         .waited = info->meta.plateau_waited,
+                                         .reductions = info->meta.plateau_reductions } };
+    state_take(&t->state, &facts);
+    t->saving.last_step = info->meta.step;
+    snprintf(t->events.resumed_path, sizeof(t->events.resumed_path), "%s", info->path);
     return 0;
 }
 
-static const char OTHER_MODEL[] =
-    "the checkpoint directory belongs to another model: use the model as it was, name another checkpoint.directory, "
-    "or move the checkpoints to another folder (those of a complete run: --restart, for a group `trainerctl restart JOB`)";
+static const char OTHER_MODEL[] = "the checkpoint directory belongs to another model: use the "
+                                  "model as it was, name another checkpoint.directory, "
+                                  "or move the checkpoints to another folder (those of a complete "
+                                  "run: --restart, for a group `trainerctl restart JOB`)";
 
 /* No checkpoint was found: `rc` of ckpt_newest() becomes 0 where training may begin at step 0. */
 static int without_checkpoint(struct train *t, int rc, struct err *err)
@@ -275,11 +197,13 @@ static int without_checkpoint(struct train *t, int rc, struct err *err)
     if (rc != ERR_CORRUPT)
         return rc;
     if (!t->opts->restart_from_scratch)
-        return err_wrap(err, ERR_INPUT, "every checkpoint is damaged: copy a good one there, move them to another "
-                        "folder, or set checkpoint.restart_from_scratch to true to begin at step 0");
+        return err_wrap(
+            err, ERR_INPUT,
+            "every checkpoint is damaged: copy a good one there, move them to another "
+            "folder, or set checkpoint.restart_from_scratch to true to begin at step 0");
     err_wrap(err, rc, "training begins at step 0, as checkpoint.restart_from_scratch allows");
     e.text = err->text;
-    train_tell(t, &e);
+    events_send(&t->events, &e);
     return 0;
 }
 
@@ -287,7 +211,7 @@ int save_load_newest(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
     struct ckpt_info *info;
-    int rc = train_fault("train.load", err);
+    int rc = fault_error("train.load", err);
 
     if (rc == 0 && o->checkpoint_directory != NULL)
         rc = ckpt_directory(o->checkpoint_directory, err); /* one that cannot be used is told now */
@@ -298,10 +222,11 @@ int save_load_newest(struct train *t, struct err *err)
     info = calloc(1, sizeof(*info));
     if (info == NULL)
         return err_set(err, ERR_NOMEM, "checkpoint: out of memory");
-    train_phase(t, "load", 0);
-    /* What was verified can be damaged or removed before it is loaded: then there may be an older one. */
+    events_phase(&t->events, "load", 0);
+    /* What was verified can be damaged or removed before it is loaded: then there may be an older
+     * one. */
     for (int i = 0; i < LOAD_TRIES; i++) {
-        rc = ckpt_newest(o->checkpoint_directory, graph_digest(t->graph), on_skip, on_progress, t, info,
+        rc = ckpt_newest(o->checkpoint_directory, t->model.digest, on_skip, on_progress, t, info,
                          err);
         if (rc < 0) {
             rc = without_checkpoint(t, rc, err);
@@ -323,29 +248,29 @@ int save_load_newest(struct train *t, struct err *err)
 static struct ckpt_meta meta_of(const struct train *t, uint64_t step)
 {
     const struct train_opts *o = t->opts;
-    uint64_t in_epoch = step % t->steps_per_epoch;
-    bool is_evaluated = !eval_due(t, step) || t->facts.evaluated_step == step;
+    uint64_t in_epoch = step % t->model.steps_per_epoch;
+    bool is_evaluated = !model_evaluates(&t->model, step) || t->state.facts.evaluated_step == step;
     struct ckpt_meta m = {
         .step = step,
-        .epoch = step / t->steps_per_epoch,
+        .epoch = step / t->model.steps_per_epoch,
         .position = in_epoch * o->global_batch,
         .seed = o->seed,
         .lanes = o->lanes,
         .global_batch_size = o->global_batch,
-        .complete = step == t->total_steps && is_evaluated,
-        .evaluated_step = t->facts.evaluated_step,
-        .loss_scale = loss_scale_is_on(&o->loss_scale) ? t->facts.scale.scale : 0,
-        .loss_scale_good_steps = t->facts.scale.good,
-        .plateau_step = t->schedule.plateau.step,
-        .plateau_has_best = t->schedule.plateau.has_best,
-        .plateau_best = t->schedule.plateau.best,
-        .plateau_waited = t->schedule.plateau.waited,
-        .plateau_reductions = t->schedule.plateau.reductions,
+        .complete = step == t->model.total_steps && is_evaluated,
+        .evaluated_step = t->state.facts.evaluated_step,
+        .loss_scale = loss_scale_is_on(&o->loss_scale) ? t->state.facts.scale.scale : 0,
+        .loss_scale_good_steps = t->state.facts.scale.good,
+        .plateau_step = t->state.schedule.plateau.step,
+        .plateau_has_best = t->state.schedule.plateau.has_best,
+        .plateau_best = t->state.schedule.plateau.best,
+        .plateau_waited = t->state.schedule.plateau.waited,
+        .plateau_reductions = t->state.schedule.plateau.reductions,
     };
 
     snprintf(m.job_digest, sizeof(m.job_digest), "%s", o->job_digest);
-    snprintf(m.model_digest, sizeof(m.model_digest), "%s", graph_digest(t->graph));
-    snprintf(m.data_digest, sizeof(m.data_digest), "%s", data_digest(t->data));
+    snprintf(m.model_digest, sizeof(m.model_digest), "%s", t->model.digest);
+    snprintf(m.data_digest, sizeof(m.data_digest), "%s", t->model.data_digest);
     snprintf(m.name, sizeof(m.name), "%s", o->job_name);
     return m;
 }
@@ -358,21 +283,22 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
     int rc = open_writer(t, err);
 
     if (rc == 0)
-        rc = train_fault("train.save", err);
+        rc = fault_error("train.save", err);
     if (rc == 0)
-        rc = ckpt_begin(t->writer, &staging, err);
+        rc = ckpt_begin(t->saving.writer, &staging, err);
     if (rc == 0) {
-        rc = gpu_fetch(t, staging, err);
+        rc = t->engine->ops->snapshot(t->engine, state_held(&t->state), staging, err);
         if (rc < 0)
-            ckpt_abandon(t->writer);
+            ckpt_abandon(t->saving.writer);
     }
     if (rc == 0) {
-        live_set_keep(t);
-        ckpt_hand_over(t->writer, &meta);
-        t->last_saved_step = step;
-        t->last_save_ns = clock_ns();
-        t->save_due = false;
-        __atomic_and_fetch(&t->requests, ~(unsigned)TRAIN_ASK_CHECKPOINT, __ATOMIC_RELAXED);
+        ckpt_set_keep(t->saving.writer, live_keep(&t->live));
+        ckpt_hand_over(t->saving.writer, &meta);
+        t->saving.last_step = step;
+        t->saving.last_ns = clock_ns();
+        t->saving.is_due = false;
+        __atomic_and_fetch(&t->generation.requests, ~(unsigned)TRAIN_ASK_CHECKPOINT,
+                           __ATOMIC_RELAXED);
     }
     return rc;
 }
@@ -382,26 +308,29 @@ static bool is_due(struct train *t, uint64_t step)
 {
     bool due;
 
-    if (__atomic_exchange_n(&t->was_discarded, false, __ATOMIC_ACQ_REL))
-        t->save_due = true; /* we may save again by now: not as late as after a whole interval */
-    due = step != t->last_saved_step && (t->save_due || live_save_is_late(t));
-    if (__atomic_load_n(&t->requests, __ATOMIC_RELAXED) & TRAIN_ASK_CHECKPOINT)
+    if (__atomic_exchange_n(&t->saving.was_discarded, false, __ATOMIC_ACQ_REL))
+        /* we may save again by now: not as late as after a whole interval */
+        t->saving.is_due = true;
+    due = step != t->saving.last_step &&
+          (t->saving.is_due || live_save_is_late(&t->live, t->saving.last_ns));
+    if (__atomic_load_n(&t->generation.requests, __ATOMIC_RELAXED) & TRAIN_ASK_CHECKPOINT)
         due = true;
-    if (step > 1 && t->save_steps[(step - 1) & 1] == step - 1) /* that copy will do */
+    if (step > 1 && t->saving.steps[(step - 1) & 1] == step - 1) /* that copy will do */
         due = false;
-    return due || (step != t->last_saved_step && live_save_is_due(t, step));
+    return due || (step != t->saving.last_step && live_save_is_due(&t->live, step));
 }
 
 bool save_is_due(struct train *t, uint64_t step)
 {
     if (t->opts->checkpoint_directory == NULL || step == 0 || !is_due(t, step))
         return false;
-    if (clock_ns() < t->writer_retry_ns || (t->writer != NULL && ckpt_is_busy(t->writer))) {
-        t->save_due = true; /* behind a later step */
+    if (clock_ns() < t->saving.retry_ns ||
+        (t->saving.writer != NULL && ckpt_is_busy(t->saving.writer))) {
+        t->saving.is_due = true; /* behind a later step */
         return false;
     }
-    t->save_steps[step & 1] = step; /* the one before is still to be copied, if it is due too */
-    t->save_due = true; /* until it is handed over */
+    t->saving.steps[step & 1] = step; /* the one before is still to be copied, if it is due too */
+    t->saving.is_due = true;          /* until it is handed over */
     return true;
 }
 
@@ -411,38 +340,33 @@ bool save_if_due(struct train *t, uint64_t step)
     struct err err;
     int rc;
 
-    if (t->save_steps[step & 1] != step || step == 0)
+    if (t->saving.steps[step & 1] != step || step == 0)
         return false;
     rc = hand_over(t, step, &err);
-    t->save_due = rc < 0;
+    t->saving.is_due = rc < 0;
     if (rc < 0 && rc != ERR_EXISTS) { /* it has no writer yet, and could not get one */
-        t->writer_retry_ns = clock_ns() + RETRY_MS * 1000000ull;
+        t->saving.retry_ns = clock_ns() + RETRY_MS * 1000000ull;
         err_wrap(&err, rc, "checkpoint of step %llu", (unsigned long long)step);
         e.text = err.text;
-        train_tell(t, &e);
+        events_send(&t->events, &e);
     }
     return rc == 0;
 }
 
-bool train_leads(const struct train *t)
-{
-    return t->group.self == t->group.coordinator;
-}
-
 static struct ckpt_patience patience(const struct train *t, uint64_t wait_ms)
 {
-    uint64_t stall_ms = t->group.deadline_ms / 4;
+    uint64_t stall_ms = t->generation.group.deadline_ms / 4;
 
-    if (t->group.n_members < 2)
+    if (t->generation.group.n_members < 2)
         return (struct ckpt_patience){ .wait_ms = wait_ms };
     return (struct ckpt_patience){ .wait_ms = wait_ms,
                                    .tries = HAND_OVER_TRIES,
                                    .stall_ms = stall_ms > STALL_MS_MIN ? stall_ms : STALL_MS_MIN };
 }
 
-void train_storage(struct train *t, struct ckpt_trouble *out)
+void save_trouble(const struct train *t, struct ckpt_trouble *out)
 {
-    struct ckpt_writer *writer = __atomic_load_n(&t->writer, __ATOMIC_ACQUIRE);
+    struct ckpt_writer *writer = __atomic_load_n(&t->saving.writer, __ATOMIC_ACQUIRE);
 
     *out = (struct ckpt_trouble){ .text = "" };
     if (writer != NULL)
@@ -453,9 +377,9 @@ int save_check_storage(struct train *t, struct err *err)
 {
     struct ckpt_trouble trouble;
 
-    if (!train_leads(t) || t->group.n_members < 2)
+    if (!generation_leads(&t->generation) || t->generation.group.n_members < 2)
         return 0;
-    train_storage(t, &trouble);
+    save_trouble(t, &trouble);
     if (trouble.code != ERR_CORRUPT || trouble.failures < HAND_OVER_TRIES)
         return 0;
     return err_set(err, ERR_DEVICE, "the storage of this task is wrong: %s", trouble.text);
@@ -468,38 +392,32 @@ int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
 
     if (t->opts->checkpoint_directory == NULL)
         return 0;
-    train_phase(t, "save", step);
-    if (t->writer != NULL && t->last_saved_step != step) {
-        rc = ckpt_flush(t->writer, &wait, err); /* the one before; if it failed, this one replaces it */
+    events_phase(&t->events, "save", step);
+    if (t->saving.writer != NULL && t->saving.last_step != step) {
+        /* the one before; if it failed, this one replaces it */
+        rc = ckpt_flush(t->saving.writer, &wait, err);
         rc = rc == ERR_TIMEOUT ? rc : 0;
     }
-    if (rc == 0 && t->last_saved_step != step)
+    if (rc == 0 && t->saving.last_step != step)
         rc = hand_over(t, step, err);
-    if (rc == 0 && t->writer != NULL)
-        rc = ckpt_flush(t->writer, &wait, err);
+    if (rc == 0 && t->saving.writer != NULL)
+        rc = ckpt_flush(t->saving.writer, &wait, err);
     if (rc == ERR_REFUSED || rc == ERR_CANCELED) { /* the group goes on elsewhere */
-        t->last_saved_step = 0; /* it was discarded */
+        t->saving.last_step = 0;                   /* it was discarded */
         rc = err_wrap(err, ERR_PEER, "another task writes the checkpoints now");
     }
-    if (rc == ERR_CORRUPT) /* the disk or the memory of this host is wrong, not the input of the job */
+    /* the disk or the memory of this host is wrong, not the input of the job */
+    if (rc == ERR_CORRUPT)
         rc = err_wrap(err, ERR_DEVICE, "the storage of this task is wrong");
     return rc < 0 ? err_wrap(err, rc, "last checkpoint, step %llu", (unsigned long long)step) : 0;
 }
 
-int train_save(struct train *t, uint64_t wait_ms, struct err *err)
-{
-    uint64_t held = train_held(t);
-
-    CHECK(__atomic_load_n(&t->running, __ATOMIC_ACQUIRE) == 0);
-    return held > 0 ? save_now(t, held, wait_ms, err) : 0;
-}
-
 void save_leave(struct train *t)
 {
-    if (t->writer == NULL)
+    if (t->saving.writer == NULL)
         return;
-    ckpt_abandon(t->writer);
-    t->last_saved_step = 0; /* who knows what is on the disk when we lead again */
+    ckpt_abandon(t->saving.writer);
+    t->saving.last_step = 0; /* who knows what is on the disk when we lead again */
 }
 
 static int make_folder_of(const char *path, struct err *err)
@@ -511,41 +429,51 @@ static int make_folder_of(const char *path, struct err *err)
     return rc;
 }
 
-static int export_onnx(struct train *t, const char *path, struct err *err)
+static int export_onnx(const struct train *t, const float *arena, const char *path, struct err *err)
 {
-    return graph_export(t->graph, t->opts->export_average ? t->mem.average : t->mem.state, path, err);
+    return graph_export(t->model.graph, arena, path, err);
+}
+
+static int export_safetensors(const struct train *t, const float *arena, const char *path,
+                              struct err *err)
+{
+    return weights_export(t->model.graph, arena, t->opts->export_floats, path, err);
 }
 
 int save_export(struct train *t, struct err *err)
 {
     const struct {
         const char *path;
-        int (*write)(struct train *t, const char *path, struct err *err);
+        int (*write)(const struct train *t, const float *arena, const char *path, struct err *err);
     } files[] = {
         { t->opts->export_onnx, export_onnx },
-        { t->opts->export_safetensors, weights_export },
+        { t->opts->export_safetensors, export_safetensors },
     };
+    const struct memory *m = &t->engine->memory;
 
     if (files[0].path == NULL && files[1].path == NULL)
         return 0;
-    train_phase(t, "export", t->total_steps);
+    events_phase(&t->events, "export", t->model.total_steps);
     for (size_t i = 0; i < COUNT_OF(files); i++) {
-        struct train_event e = { .kind = TRAIN_EXPORTED, .step = t->total_steps, .text = files[i].path };
+        struct train_event e = { .kind = TRAIN_EXPORTED,
+                                 .step = t->model.total_steps,
+                                 .text = files[i].path };
         int rc;
 
         if (files[i].path == NULL)
             continue;
-        rc = train_fault("train.export", err);
+        rc = fault_error("train.export", err);
         if (rc < 0)
             return rc;
         rc = make_folder_of(files[i].path, err);
         if (rc == 0)
-            rc = gpu_shadow(t, err);
+            rc = t->engine->ops->sync(t->engine, state_held(&t->state), err);
         if (rc == 0)
-            rc = files[i].write(t, files[i].path, err);
+            rc = files[i].write(t, t->opts->export_average ? m->average : m->state, files[i].path,
+                                err);
         if (rc < 0)
             return err_wrap(err, rc, "export");
-        train_tell(t, &e);
+        events_send(&t->events, &e);
     }
     return 0;
 }

@@ -1,474 +1,202 @@
-/* train.c - opening and closing. */
+/* train.c - opens and closes a task; the entry points of train.h. */
 #include "train/train.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/check.h"
-#include "base/crc32c.h"
-#include "base/text.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "ckpt/ckpt.h"
+#include "engine/select.h"
+#include "engine/trace.h"
+#include "engine/trace_write.h"
 #include "op/op.h"
-#include "train/gpu.h"
-#include "train/train_priv.h"
+#include "train/groups.h"
+#include "train/health.h"
+#include "train/open.h"
+#include "train/progress.h"
+#include "train/sample_log.h"
+#include "train/save.h"
+#include "train/start.h"
+#include "train/task.h"
 
-bool train_on_gpus(const struct train *t)
+/* ---- what the engine is given ---- */
+
+static void on_note(void *arg, bool is_warning, const char *text)
 {
-    return t->opts->devices[0].kind == DEVICE_CUDA;
+    const struct train *t = arg;
+
+    if (is_warning)
+        events_warn(&t->events, 0, text);
+    else
+        events_note(&t->events, text);
 }
 
-void train_tell(const struct train *t, const struct train_event *e)
+static void on_lane(void *arg, uint32_t local, const struct data_batch *b)
 {
-    t->opts->on_event(t->opts->arg, e);
+    const struct train *t = arg;
+
+    sample_log_batch(t->samples, local, b);
 }
 
-void train_phase(const struct train *t, const char *phase, uint64_t step)
+/* Of one reader. What is small and in memory is decoded sooner than a thread wakes up for it. */
+static uint32_t reading_threads(const struct train_opts *o, uint32_t lane_batch)
 {
-    struct train_event e = { .kind = TRAIN_PHASE, .step = step, .text = phase };
+    size_t sample_bytes = 0;
+    bool any_image = false;
 
-    train_tell(t, &e);
+    if (o->data_threads > 0)
+        return (o->data_threads + o->n_devices - 1) / o->n_devices;
+    for (uint32_t i = 0; i < o->n_features; i++) {
+        sample_bytes += (size_t)shape_elements(&o->features[i].shape) * sizeof(float);
+        any_image = any_image || o->features[i].encoded || o->features[i].n_steps > 0;
+    }
+    return o->cache_memory && !any_image && sample_bytes * lane_batch <= 1 << 20 ? 0 : 1;
+}
+
+/* The largest share of lanes that a replica can get: it falls with the size of the group, so the
+ * smallest group that may train has it. */
+static uint32_t most_lanes(const struct train_opts *o, uint32_t *shares)
+{
+    uint32_t world = o->min_replicas > 0 ? o->min_replicas : o->replicas, most = 1;
+
+    comm_share(o->lanes, world, shares);
+    for (uint32_t i = 0; i < world; i++)
+        most = shares[i] > most ? shares[i] : most;
+    return most;
+}
+
+static enum engine_overlap overlap_of(enum train_overlap o)
+{
+    switch (o) {
+    case TRAIN_OVERLAP_AUTO:
+        return ENGINE_OVERLAP_AUTO;
+    case TRAIN_OVERLAP_NEVER:
+        return ENGINE_OVERLAP_NEVER;
+    case TRAIN_OVERLAP_ALWAYS:
+        return ENGINE_OVERLAP_ALWAYS;
+    }
+    CHECK(!"an overlap that does not exist");
+    return ENGINE_OVERLAP_AUTO;
+}
+
+static int describe_reads(struct train *t, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+
+    t->reads = calloc(1, sizeof(*t->reads));
+    if (t->reads == NULL)
+        return err_set(err, ERR_NOMEM, "training: out of memory");
+    *t->reads = (struct data_reader_opts){ .seed = o->seed,
+                                           .shuffle = o->shuffle,
+                                           .pad = o->pad,
+                                           .global_batch = o->global_batch,
+                                           .lanes = o->lanes,
+                                           .threads = reading_threads(o, t->model.lane_batch),
+                                           .prefetch = o->prefetch > 0 ? o->prefetch : 1,
+                                           .deadline_ms = o->data_deadline_ms };
+    return 0;
+}
+
+static void describe_engine(struct train *t)
+{
+    const struct train_opts *o = t->opts;
+    const struct model *m = &t->model;
+
+    t->engine_opts = (struct engine_opts){
+        .devices = o->devices,
+        .n_devices = o->n_devices,
+        .cancel = &t->generation.cancel,
+        .max_replicas = o->replicas,
+        .head_bytes = sizeof(struct agreement),
+        .control_floats = (uint32_t)(CONTROL_WORDS + health_words(o)),
+        .lanes = o->lanes,
+        .max_lanes = most_lanes(o, t->generation.shares),
+        .lane_batch = m->lane_batch,
+        .graph = m->graph,
+        .plan = &m->plan,
+        .features = m->features,
+        .data = m->data,
+        .eval_data = m->eval_data,
+        .reads = t->reads,
+        .steps_per_epoch = m->steps_per_epoch,
+        .eval_steps = m->eval_steps,
+        .seed = o->seed,
+        .mean_of_weights = o->mean_of_weights,
+        .evaluate_average = o->evaluate_average,
+        .optim = t->optim,
+        .hyper = &o->hyper,
+        .clip_value = o->clip_value,
+        .overlap = overlap_of(o->overlap),
+        .bucket_bytes = o->bucket_bytes,
+        .whole_gradients = o->whole_gradients,
+        .check_gradients = o->check_gradients,
+        .snapshots = o->checkpoint_directory != NULL,
+        .traces = o->trace != NULL,
+        .on_note = on_note,
+        .on_lane = o->sample_log != NULL ? on_lane : NULL,
+        .arg = t,
+    };
 }
 
 /* ---- opening ---- */
 
-static void on_index(void *arg, uint64_t done, uint64_t all, uint64_t records)
-{
-    struct train *t = arg;
-    struct train_event e = { .kind = TRAIN_PROGRESS, .done = done, .all = all, .step = records };
-
-    train_tell(t, &e);
-}
-
-static const struct graph_io *find_input(const struct graph *g, const char *name)
-{
-    uint32_t n;
-    const struct graph_io *in = graph_inputs(g, &n);
-
-    for (uint32_t i = 0; i < n; i++)
-        if (strcmp(in[i].name, name) == 0)
-            return &in[i];
-    return NULL;
-}
-
-static int find_feature(const struct train_opts *o, const char *name, uint32_t *out, struct err *err)
-{
-    for (uint32_t i = 0; i < o->n_features; i++)
-        if (strcmp(o->features[i].name, name) == 0) {
-            *out = i;
-            return 0;
-        }
-    return err_set(err, ERR_INPUT, "no feature '%s' in /data/features", name);
-}
-
-/* Every input of the graph must be fed. */
-static int check_inputs(const struct train *t, struct err *err)
-{
-    const struct train_opts *o = t->opts;
-    const char *names[64];
-    uint32_t n;
-    const struct graph_io *in = graph_inputs(t->graph, &n);
-
-    for (uint32_t i = 0; i < n && i < 64; i++)
-        names[i] = in[i].name;
-    for (uint32_t i = 0; i < o->n_inputs; i++)
-        if (find_input(t->graph, o->inputs[i].input) == NULL) {
-            const char *near = text_nearest(o->inputs[i].input, names, n < 64 ? n : 64);
-
-            return err_set(err, ERR_INPUT, "/model/inputs/%s: '%s' has no input '%s'%s%s%s%s%s",
-                           o->inputs[i].feature, o->onnx, o->inputs[i].input, near ? "; did you mean '" : "",
-                           near ? near : "", near ? "'?" : "",
-                           !near && n > 0 ? "; its first input is " : "", !near && n > 0 ? names[0] : "");
-        }
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t k = 0;
-
-        while (k < o->n_inputs && strcmp(o->inputs[k].input, in[i].name) != 0)
-            k++;
-        if (k == o->n_inputs)
-            return err_set(err, ERR_INPUT,
-                           "/model/inputs: input '%s' of '%s' is fed by no feature: name the feature that feeds it",
-                           in[i].name, o->onnx);
-    }
-    return 0;
-}
-
-static void on_data_trouble(void *arg, const char *text)
-{
-    struct train *t = arg;
-    struct train_event e = { .kind = TRAIN_WARN, .text = text };
-
-    train_tell(t, &e);
-}
-
-static int open_data(struct train *t, bool training, const struct cancel *cancel,
-                     struct data_set **out, struct err *err)
-{
-    const struct train_opts *o = t->opts;
-    struct data_feature *f = calloc(o->n_features, sizeof(*f));
-    struct data_opts d = {
-        .format = o->format,
-        .glob = training ? o->train_glob : o->eval_glob,
-        .parts = o->parts,
-        .n_parts = training ? o->n_parts : 0,
-        .features = f,
-        .n_features = o->n_features,
-        .pack = o->pack,
-        .csv_header = o->csv_header,
-        .csv_delimiter = o->csv_delimiter,
-        .training = training,
-        .skip_bad = o->skip_bad,
-        .cache_memory = o->cache_memory,
-        .cache_directory = o->cache_directory,
-        .deadline_ms = o->data_deadline_ms,
-        .index_directory = o->index_directory,
-        .check_seed = o->seed,
-        .cancel = cancel,
-        .on_progress = on_index,
-        .on_trouble = on_data_trouble,
-        .arg = t,
-    };
-    int rc = 0;
-
-    if (f == NULL)
-        return err_set(err, ERR_NOMEM, "features: out of memory");
-    for (uint32_t i = 0; i < o->n_features; i++) {
-        f[i] = o->features[i];
-        f[i].fed = TENSOR_F32;
-    }
-    for (uint32_t i = 0; i < o->n_inputs; i++) /* a graph input says what it wants */
-        f[t->feature_of_input[i]].fed = find_input(t->graph, o->inputs[i].input)->dtype;
-    for (uint32_t i = 0; i < o->n_targets; i++)
-        f[t->feature_of_target[i]].fed = o->targets[i].dtype;
-    rc = data_open(&d, out, err);
-    free(f);
-    return rc;
-}
-
-/* A feature is decoded once, so all who use it must want the same type. */
-static int check_one_type(const struct train *t, uint32_t target, struct err *err)
-{
-    const struct train_opts *o = t->opts;
-    const struct train_target *label = &o->targets[target];
-
-    for (uint32_t i = 0; i < o->n_inputs; i++) {
-        enum tensor_dtype dtype = find_input(t->graph, o->inputs[i].input)->dtype;
-
-        if (t->feature_of_input[i] == t->feature_of_target[target] && dtype != label->dtype)
-            return err_set(err, ERR_INPUT, "feature '%s' is the label (%s) and feeds %s input '%s'",
-                           label->feature, tensor_dtype_name(label->dtype),
-                           tensor_dtype_name(dtype), o->inputs[i].input);
-    }
-    for (uint32_t i = 0; i < target; i++)
-        if (t->feature_of_target[i] == t->feature_of_target[target] &&
-            o->targets[i].dtype != label->dtype)
-            return err_set(err, ERR_INPUT, "feature '%s' is the label of two losses that want %s and %s",
-                           label->feature, tensor_dtype_name(o->targets[i].dtype),
-                           tensor_dtype_name(label->dtype));
-    return 0;
-}
-
-static int bind_features(struct train *t, struct err *err)
-{
-    const struct train_opts *o = t->opts;
-    int rc = 0;
-
-    t->feature_of_input = calloc(o->n_inputs + 1, sizeof(*t->feature_of_input));
-    t->feature_of_target = calloc(o->n_targets + 1, sizeof(*t->feature_of_target));
-    if (t->feature_of_input == NULL || t->feature_of_target == NULL)
-        return err_set(err, ERR_NOMEM, "features: out of memory");
-    for (uint32_t i = 0; rc == 0 && i < o->n_inputs; i++)
-        rc = find_feature(o, o->inputs[i].feature, &t->feature_of_input[i], err);
-    for (uint32_t i = 0; rc == 0 && i < o->n_targets; i++) {
-        rc = find_feature(o, o->targets[i].feature, &t->feature_of_target[i], err);
-        if (rc == 0)
-            rc = check_one_type(t, i, err);
-    }
-    return rc;
-}
-
-static int settle_steps(struct train *t, struct err *err)
-{
-    const struct train_opts *o = t->opts;
-
-    t->steps_per_epoch = data_steps_per_epoch(t->data, o->global_batch, o->pad);
-    if (t->steps_per_epoch == 0)
-        return err_set(err, ERR_INPUT,
-                       "%s holds %llu records, fewer than one global batch of %u: a smaller batch, or "
-                       "\"remainder\": \"pad\"",
-                       o->train_glob, (unsigned long long)data_samples(t->data), o->global_batch);
-    if (o->steps == 0 && o->epochs > UINT64_MAX / 2 / t->steps_per_epoch)
-        return err_set(err, ERR_INPUT, "/train/epochs: %llu epochs of %llu steps are too many",
-                       (unsigned long long)o->epochs, (unsigned long long)t->steps_per_epoch);
-    t->total_steps = o->steps > 0 ? o->steps : o->epochs * t->steps_per_epoch;
-    t->schedule = o->schedule;
-    t->schedule.total_steps = t->total_steps;
-    if (t->eval_data != NULL) {
-        t->eval_steps = data_steps_per_epoch(t->eval_data, o->global_batch, true);
-        if (data_samples(t->eval_data) == 0)
-            return err_set(err, ERR_INPUT, "%s holds no records", o->eval_glob);
-    }
-    return 0;
-}
-
-static int open_plan(struct train *t, enum plan_purpose purpose, struct plan **plan,
-                     struct device_mem *work, struct err *err)
-{
-    const struct train_opts *o = t->opts;
-    struct plan_feed *feeds = calloc((size_t)o->n_inputs + o->n_targets + 1, sizeof(*feeds));
-    struct plan_measure metrics[TRAIN_MAX_METRICS];
-    struct plan_opts p = {
-        .purpose = purpose,
-        .batch = t->lane_batch,
-        .precision = o->precision,
-        .feeds = feeds,
-        .n_feeds = o->n_inputs,
-        .targets = feeds + o->n_inputs,
-        .n_targets = o->n_targets,
-        .losses = o->losses,
-        .n_losses = o->n_losses,
-        .metrics = metrics,
-        .n_metrics = purpose == PLAN_EVAL ? o->n_metrics : 0,
-        .cuda = device_cuda(&o->devices[0]),
-    };
-    int rc;
-
-    if (feeds == NULL)
-        return err_set(err, ERR_NOMEM, "plan: out of memory");
-    for (uint32_t i = 0; i < o->n_inputs; i++)
-        feeds[i] = (struct plan_feed){ .name = o->inputs[i].input,
-                                       .source = o->inputs[i].feature,
-                                       .dtype = find_input(t->graph, o->inputs[i].input)->dtype,
-                                       .shape = o->features[t->feature_of_input[i]].shape };
-    for (uint32_t i = 0; i < o->n_targets; i++)
-        feeds[o->n_inputs + i] =
-            (struct plan_feed){ .name = "labels",
-                                .source = o->targets[i].feature,
-                                .dtype = o->targets[i].dtype,
-                                .shape = o->features[t->feature_of_target[i]].shape };
-    for (uint32_t i = 0; i < p.n_metrics; i++)
-        metrics[i] = o->metrics[i].measure;
-    rc = plan_new(t->graph, &p, plan, err);
-    free(feeds);
-    if (rc == 0 && p.cuda == NULL) /* a GPU's: gpu_open() */
-        rc = device_mem_open(work, plan_work_bytes(*plan), false, err);
-    return rc;
-}
-
-static void tell_notes(struct train *t, const char *const *notes, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        struct train_event e = { .kind = TRAIN_NOTE, .text = notes[i] };
-
-        train_tell(t, &e);
-    }
-}
-
-static struct graph_opts model_opts(const struct train_opts *o)
-{
-    return (struct graph_opts){ .path = o->onnx,
-                                .trainable = o->trainable,
-                                .n_trainable = o->n_trainable,
-                                .frozen = o->frozen,
-                                .n_frozen = o->n_frozen,
-                                .padding = o->padding,
-                                .n_padding = o->n_padding,
-                                .batch_norm = o->batch_norm };
-}
-
-static int open_model(struct train *t, struct err *err)
-{
-    const struct train_opts *o = t->opts;
-    struct graph_opts g = model_opts(o);
-    const char *const *notes;
-    uint32_t n;
-    int rc;
-
-    train_phase(t, "import", 0);
-    rc = weights_open(t, &g, err);
-    if (rc == 0)
-        rc = graph_import(&g, &t->graph, err);
-    if (rc < 0)
-        return rc;
-    notes = graph_notes(t->graph, &n);
-    tell_notes(t, notes, n);
-    rc = check_inputs(t, err);
-    return rc < 0 ? rc : bind_features(t, err);
-}
-
-static void ignore_event(void *arg, const struct train_event *e)
-{
-    (void)arg, (void)e;
-}
-
-int train_model_digest(const struct train_opts *opts, char out[65], struct err *err)
-{
-    struct train *t = calloc(1, sizeof(*t)); /* for the weights, which an import may need */
-    struct train_opts quiet = *opts;
-    struct graph_opts g = model_opts(opts);
-    struct graph *graph;
-    int rc;
-
-    if (t == NULL)
-        return err_set(err, ERR_NOMEM, "model: out of memory");
-    quiet.on_event = ignore_event;
-    t->opts = &quiet;
-    snprintf(t->weights_digest, sizeof(t->weights_digest), "-"); /* set: their content need not be read */
-    rc = weights_open(t, &g, err);
-    if (rc == 0)
-        rc = graph_import(&g, &graph, err);
-    if (rc == 0) {
-        snprintf(out, 65, "%s", graph_digest(graph));
-        graph_free(graph);
-    }
-    weights_close(t);
-    free(t);
-    return rc;
-}
-
-static int open_plans(struct train *t, struct err *err)
-{
-    const struct train_opts *o = t->opts;
-    const char *const *notes;
-    uint32_t n_notes;
-    int rc = 0;
-
-    train_phase(t, "plan", 0);
-    for (uint32_t i = 0; rc == 0 && i < o->n_devices; i++) {
-        struct replica *r = &t->replicas[i];
-
-        if (train_on_gpus(t))
-            rc = device_enter(&o->devices[i], err);
-        if (rc == 0)
-            rc = open_plan(t, PLAN_TRAIN, &r->plan, &r->work, err);
-        if (rc == 0 && t->eval_data != NULL)
-            rc = open_plan(t, PLAN_EVAL, &r->eval_plan, &r->eval_work, err);
-    }
-    if (rc == 0) {
-        notes = plan_notes(t->replicas[0].plan, &n_notes);
-        tell_notes(t, notes, n_notes);
-    }
-    t->eval_words = 2; /* loss and weight */
-    for (uint32_t i = 0; rc == 0 && t->eval_data != NULL && i < o->n_metrics; i++)
-        t->eval_words += plan_metric_words(t->replicas[0].eval_plan, i);
-    return rc;
-}
-
-static void on_traced(void *arg, const struct train_profile *p, const char *trouble)
+static void on_traced(void *arg, const struct trace_profile *p, const char *trouble)
 {
     struct train *t = arg;
     char text[600];
-    struct train_event e = { .kind = p != NULL ? TRAIN_PROFILE : TRAIN_WARN, .text = text,
+    struct train_event e = { .kind = p != NULL ? TRAIN_PROFILE : TRAIN_WARN,
+                             .text = text,
                              .profile = p };
 
     snprintf(text, sizeof(text), "trace: %s", trouble != NULL ? trouble : "");
-    train_tell(t, &e);
+    events_send(&t->events, &e);
 }
 
 static int open_trace(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
     struct plan *plans[DEVICE_MAX];
-    struct trace_opts to = { .path = o->trace, .steps = o->trace_steps, .plans = plans,
-                             .n_replicas = o->n_devices, .lanes = t->max_lanes,
-                             .pieces = train_on_gpus(t) ? gpu_pieces(t) : reduce_buckets(t),
-                             .on_gpus = train_on_gpus(t), .on_done = on_traced, .arg = t };
+    struct trace_opts to = {
+        .path = o->trace, .steps = o->trace_steps, .plans = plans, .on_done = on_traced, .arg = t
+    };
 
     if (o->trace == NULL)
         return 0;
     CHECK(o->trace_steps > 0);
-    for (uint32_t i = 0; i < o->n_devices; i++)
-        plans[i] = t->replicas[i].plan;
+    t->engine->ops->describe_trace(t->engine, &to);
     return trace_open(&to, &t->trace, err);
 }
 
 static int open_sample_log(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
-    struct sample_log_opts so = { .path = o->sample_log, .replicas = o->n_devices, .lanes = o->lanes,
-                                  .lane_batch = t->lane_batch };
+    struct sample_log_opts so = { .path = o->sample_log,
+                                  .replicas = o->n_devices,
+                                  .lanes = o->lanes,
+                                  .lane_batch = t->model.lane_batch };
 
     return o->sample_log != NULL ? sample_log_open(&so, &t->samples, err) : 0;
 }
 
-static int copy_initial(struct train *t, const struct graph *g, struct err *err)
+static int open_engine(struct train *t, const struct engine_ops *ops, struct err *err)
 {
-    int rc = graph_fill_initial(g, t->mem.state, err);
+    int rc = describe_reads(t, err);
 
-    if (rc == 0)
-        update_fill_average(t, true);
-    return rc;
-}
-
-int train_start_over(struct train *t, struct err *err)
-{
-    const struct train_opts *o = t->opts;
-    struct graph_opts g = model_opts(o);
-    struct graph *graph;
-    uint32_t crc;
-    int rc = weights_open(t, &g, err);
-
-    if (rc == 0)
-        rc = graph_import(&g, &graph, err);
-    if (rc < 0) {
-        weights_close(t);
-        return err_wrap(err, rc, "read the initial weights again");
-    }
-    if (strcmp(graph_digest(graph), graph_digest(t->graph)) != 0) {
-        graph_free(graph);
-        weights_close(t);
-        return err_set(err, ERR_INPUT, "'%s' is another model than it was: its initial weights are "
-                                       "needed again", o->onnx);
-    }
-    memset(t->mem.state, 0, t->mem.state_bytes);
-    rc = copy_initial(t, graph, err);
-    graph_free(graph);
-    weights_close(t);
     if (rc < 0)
         return rc;
-    crc = crc32c(0, t->mem.state, t->mem.params * sizeof(float));
-    if (crc != t->fresh_crc)
-        return err_set(err, ERR_INPUT, "the initial weights in '%s' are others than they were (checksum "
-                                       "%08x, before %08x)", o->weights != NULL ? o->weights : o->onnx,
-                       crc, t->fresh_crc);
-    t->shadow_step = 0;
-    t->facts = train_fresh_facts(t);
-    t->schedule.plateau = (struct optim_plateau){ 0 };
+    describe_engine(t);
+    rc = ops->open(&t->engine_opts, &t->engine, err);
+    if (rc < 0)
+        return rc;
+    t->generation.engine = t->engine;
+    for (uint32_t i = 0; i < t->opts->n_devices; i++)
+        t->replicas[i].device = t->engine->replicas[i];
     return 0;
 }
 
-struct facts train_fresh_facts(const struct train *t)
-{
-    return (struct facts){ .loss = NAN, .grad_norm = NAN, .scale = loss_scale_begin(&t->opts->loss_scale) };
-}
-
-static int fill_fresh(struct train *t, struct err *err)
-{
-    int rc;
-
-    t->facts = train_fresh_facts(t);
-    rc = copy_initial(t, t->graph, err);
-    graph_forget_initial(t->graph);
-    weights_close(t);
-    t->fresh_crc = crc32c(0, t->mem.state, t->mem.params * sizeof(float));
-    return rc;
-}
-
-/* The largest share of lanes that a replica can get: it falls with the size of the group, so the
- * smallest group that may train has it. */
-static uint32_t most_lanes(const struct train *t)
-{
-    const struct train_opts *o = t->opts;
-    uint32_t world = o->min_replicas > 0 ? o->min_replicas : o->replicas, most = 1;
-
-    comm_share(o->lanes, world, t->shares);
-    for (uint32_t i = 0; i < world; i++)
-        most = t->shares[i] > most ? t->shares[i] : most;
-    return most;
-}
-
-int train_open(const struct train_opts *opts, const struct cancel *cancel, struct train **out,
-               struct err *err)
+int train_new(const struct train_opts *opts, struct train **out, struct err *err)
 {
     struct train *t;
     int rc;
@@ -480,109 +208,170 @@ int train_open(const struct train_opts *opts, const struct cancel *cancel, struc
     if (t == NULL)
         return err_set(err, ERR_NOMEM, "training: out of memory");
     t->opts = opts;
-    t->lane_batch = opts->global_batch / opts->lanes;
-    pthread_mutex_init(&t->lock, NULL);
+    t->events.on_event = opts->on_event;
+    t->events.arg = opts->arg;
+    t->saving.last_ns = clock_ns();
+    live_set_checkpoint(&t->live, opts->checkpoint_every_steps, opts->checkpoint_every_seconds,
+                        opts->max_to_keep);
+    live_set_norm(&t->live, opts->norm_every_steps);
+    t->live.norm_every[0] = t->live.norm_every[1] = opts->norm_every_steps;
+    rc = generation_init(&t->generation, opts->replicas, err);
     t->replicas = calloc(opts->n_devices, sizeof(*t->replicas));
-    t->shares = calloc(opts->replicas, sizeof(*t->shares));
-    t->device_idle = calloc(opts->n_devices, sizeof(*t->device_idle));
-    if (t->replicas == NULL || t->shares == NULL || t->device_idle == NULL) {
+    if (rc == 0 && t->replicas == NULL)
         rc = err_set(err, ERR_NOMEM, "training: out of memory");
-        goto fail;
+    if (rc < 0) {
+        train_close(t);
+        return rc;
     }
     for (uint32_t i = 0; i < opts->n_devices; i++) {
         t->replicas[i].train = t;
         t->replicas[i].local = i;
-        t->device_idle[i] = NAN;
     }
-    t->max_lanes = most_lanes(t);
-    live_open(t);
-    op_thread_init();
-    rc = open_model(t, err);
-    if (rc == 0) {
-        train_phase(t, "index", 0);
-        rc = open_data(t, true, cancel, &t->data, err);
-    }
-    if (rc == 0 && opts->eval_glob != NULL)
-        rc = open_data(t, false, cancel, &t->eval_data, err);
-    if (rc == 0)
-        rc = settle_steps(t, err);
-    if (rc == 0)
-        rc = open_plans(t, err);
-    if (rc == 0)
-        rc = memory_open(t, err);
-    if (rc == 0)
-        rc = update_open(t, err);
-    for (uint32_t i = 0; rc == 0 && i < opts->n_devices && train_on_gpus(t); i++)
-        rc = gpu_open(&t->replicas[i], err);
+    *out = t;
+    return 0;
+}
+
+int train_open_engine(struct train *t, const struct engine_ops *ops, struct err *err)
+{
+    int rc;
+
+    t->state.schedule = t->opts->schedule;
+    t->state.schedule.total_steps = t->model.total_steps;
+    state_begin(&t->state, &t->opts->loss_scale);
+    rc = open_engine(t, ops, err);
     if (rc == 0)
         rc = open_trace(t, err);
     if (rc == 0)
         rc = open_sample_log(t, err);
-    if (rc < 0)
-        goto fail;
-    tables_tell(t);
-    rc = fill_fresh(t, err);
     if (rc == 0)
-        rc = save_open(t, err);
+        rc = model_fill_first(&t->model, &t->engine->memory, err);
+    if (rc == 0)
+        memory_fill_average(&t->engine->memory, true);
+    return rc;
+}
+
+int train_open(const struct train_opts *opts, const struct cancel *cancel, struct train **out,
+               struct err *err)
+{
+    struct train *t;
+    int rc = train_new(opts, &t, err);
+
     if (rc < 0)
-        goto fail;
+        return rc;
+    op_thread_init();
+    rc = model_open(&t->model, opts, &t->events, cancel, err);
+    if (rc == 0)
+        rc = groups_open(opts, t->model.graph, &t->optim, err);
+    if (rc == 0) {
+        events_phase(&t->events, "plan", 0);
+        rc = train_open_engine(t, engine_select(&opts->devices[0]), err);
+    }
+    if (rc == 0)
+        rc = tensors_name(&t->model.tensors, t->model.graph, &t->engine->memory, err);
+    if (rc < 0) {
+        train_close(t);
+        return rc;
+    }
     *out = t;
     return 0;
-
-fail:
-    train_close(t);
-    return rc;
 }
 
 void train_close(struct train *t)
 {
     if (t == NULL)
         return;
-    generation_close(t);
+    start_join(t);
     trace_close(t->trace);
     sample_log_close(t->samples);
-    if (!ckpt_writer_close(t->writer))
-        gpu_leave_staging(t);
-    for (uint32_t i = 0; t->replicas != NULL && i < t->opts->n_devices; i++) {
-        gpu_close(&t->replicas[i]);
-        plan_free(t->replicas[i].plan);
-        plan_free(t->replicas[i].eval_plan);
-        device_mem_close(&t->replicas[i].work);
-        device_mem_close(&t->replicas[i].eval_work);
-    }
-    free(t->replicas);
-    free(t->shares);
-    free(t->device_idle);
-    data_free(t->data);
-    data_free(t->eval_data);
-    graph_free(t->graph);
-    weights_close(t);
-    memory_close(t);
+    if (!ckpt_writer_close(t->saving.writer) && t->engine != NULL)
+        t->engine->ops->leave_staging(t->engine);
+    if (t->engine != NULL)
+        t->engine->ops->close(t->engine);
     optim_free(t->optim);
-    free(t->slot_names);
-    free(t->model_tensors);
-    free(t->slot_tensors);
-    free(t->feature_of_input);
-    free(t->feature_of_target);
-    pthread_mutex_destroy(&t->lock);
+    model_close(&t->model);
+    generation_fini(&t->generation);
+    free(t->replicas);
+    free(t->reads);
     free(t);
+}
+
+/* ---- entry points ---- */
+
+int train_model_digest(const struct train_opts *opts, char out[65], struct err *err)
+{
+    return model_read_digest(opts, out, err);
+}
+
+int train_check_trace(const char *path, struct err *err)
+{
+    return trace_check(path, err);
+}
+
+void train_set_checkpoint(struct train *t, uint64_t every_steps, double every_seconds,
+                          uint32_t max_to_keep)
+{
+    live_set_checkpoint(&t->live, every_steps, every_seconds, max_to_keep);
+}
+
+void train_set_norm(struct train *t, uint64_t every_steps)
+{
+    live_set_norm(&t->live, every_steps);
+}
+
+int train_start(struct train *t, const struct train_group *g, train_end_fn *on_end, struct err *err)
+{
+    return start_generation(t, g, on_end, err);
+}
+
+void train_request(struct train *t, unsigned kinds)
+{
+    __atomic_or_fetch(&t->generation.requests, kinds, __ATOMIC_RELAXED);
+}
+
+void train_abort(struct train *t, const char *why)
+{
+    generation_abort(&t->generation, why);
+}
+
+uint64_t train_held(const struct train *t)
+{
+    return state_held(&t->state);
+}
+
+int train_save(struct train *t, uint64_t wait_ms, struct err *err)
+{
+    uint64_t held = train_held(t);
+
+    CHECK(__atomic_load_n(&t->generation.running, __ATOMIC_ACQUIRE) == 0);
+    return held > 0 ? save_now(t, held, wait_ms, err) : 0;
+}
+
+void train_storage(struct train *t, struct ckpt_trouble *out)
+{
+    save_trouble(t, out);
+}
+
+void train_progress(const struct train *t, struct train_progress *out)
+{
+    progress_of(t->engine, __atomic_load_n(&t->generation.deadline_ms, __ATOMIC_RELAXED),
+                t->opts->stuck_factor, out);
 }
 
 void train_facts(const struct train *t, struct train_facts *out)
 {
     uint32_t n;
-    const struct graph_param *p = graph_params(t->graph, &n);
+    const struct graph_param *p = graph_params(t->model.graph, &n);
 
     *out = (struct train_facts){
-        .records = data_samples(t->data),
-        .eval_records = t->eval_data != NULL ? data_samples(t->eval_data) : 0,
-        .steps_per_epoch = t->steps_per_epoch,
-        .total_steps = t->total_steps,
-        .state_bytes = t->mem.state_bytes,
-        .work_bytes = plan_work_bytes(t->replicas[0].plan),
+        .records = t->model.samples,
+        .eval_records = t->model.eval_samples,
+        .steps_per_epoch = t->model.steps_per_epoch,
+        .total_steps = t->model.total_steps,
+        .state_bytes = t->engine->memory.state_bytes,
+        .work_bytes = t->engine->work_bytes,
         .learning_rate = t->opts->schedule.learning_rate,
         .resumed_step = train_held(t),
-        .weights = graph_weights_facts(t->graph),
+        .weights = graph_weights_facts(t->model.graph),
     };
     for (uint32_t i = 0; i < n; i++)
         out->parameters += p[i].kind == GRAPH_TRAINED ? p[i].elements : 0;

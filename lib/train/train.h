@@ -5,29 +5,31 @@
  *   ...           train_start again, with another group: state and weights stay in memory
  *   train_close
  *
- * Step k, in every replica thread: for each of its lanes forward and backward into a gradient arena,
- * lanes added along the binary tree; the sum over gradients (of embedding tables the rows that were
- * read, tables.c), statistics and a few control words of all replicas, begun while the last lane
- * computes where that pays; norm and clipping; the optimizer over this replica's part of the shared
- * weights. The control words carry the loss and the requests to pause, so all tasks agree on them at
- * the same step without another message. The weights after step k depend on the options and on k, on
- * nothing else: not on failures, nor on how many tasks were left to do the work.
+ * Step k, in every replica thread: for each of its lanes forward and backward into a gradient
+ * arena, lanes added along the binary tree; the sum over gradients (of embedding tables the rows
+ * that were read, tables.c), statistics and a few control words of all replicas, begun while the
+ * last lane computes where that pays; norm and clipping; the optimizer over this replica's part of
+ * the shared weights. The control words carry the loss and the requests to pause, so all tasks
+ * agree on them at the same step without another message. The weights after step k depend on the
+ * options and on k, on nothing else: not on failures, nor on how many tasks were left to do the
+ * work.
  *
- * What is whole when. A task holds the state after the step that train_held() says, complete: before
- * the reduction of a step has succeeded in all its replicas nothing is changed, and from then on the
- * update runs to its end, whatever happens meanwhile; so the steps that the tasks of a broken
- * generation hold differ by one at most. What is read from a checkpoint or received from a peer is
- * put beside the state (a second copy for that time), and takes its place when all of it is there
- * and verified. State lies in memory that no other process can write to.
+ * What is whole when. A task holds the state after the step that train_held() says, complete:
+ * before the reduction of a step has succeeded in all its replicas nothing is changed, and from
+ * then on the update runs to its end, whatever happens meanwhile; so the steps that the tasks of a
+ * broken generation hold differ by one at most. What is read from a checkpoint or received from a
+ * peer is put beside the state (a second copy for that time), and takes its place when all of it is
+ * there and verified. State lies in memory that no other process can write to.
  *
- * Placement of lanes (micro-batches): the gradients of all lanes are summed along one binary tree over
- * lane numbers, ((0+1)+(2+3))+((4+5)+(6+7)) and so on. Each replica of a group computes one subtree
- * (comm_share()), and the all-reduce is the rest of the tree. The order of the additions, and so every
- * bit, is the same for any number of replicas.
+ * Placement of lanes (micro-batches): the gradients of all lanes are summed along one binary tree
+ * over lane numbers, ((0+1)+(2+3))+((4+5)+(6+7)) and so on. Each replica of a group computes one
+ * subtree (comm_share()), and the all-reduce is the rest of the tree. The order of the additions,
+ * and so every bit, is the same for any number of replicas.
  *
  * Threads: open, start, save, close belong to one thread at a time; train_request, train_abort,
- * train_held and train_progress may be called from any. Callbacks come from replica threads (and from
- * those that write checkpoints and traces) and must not block, nor call train_start() or train_close().
+ * train_held and train_progress may be called from any. Callbacks come from replica threads (and
+ * from those that write checkpoints and traces) and must not block, nor call train_start() or
+ * train_close().
  *
  * Fault points (base/fault.h), in the order in which a generation passes them. `fail` ends the
  * generation (from train.update on behind the step, which is whole by then):
@@ -38,327 +40,59 @@
  *   train.state_send     before each chunk of the state that is sent; train.state_recv: behind each
  *                        one that came (fail: as if its checksum were wrong)
  *   train.evaluate       each batch of a lane; train.evaluated: before the sums are reduced
- *   train.forward        before a step; train.bucket: before each bucket, the last one too (of a GPU: before the
- *                        lane that sums up the others, and before the last one)
- *   train.reduce         behind the lanes, before the last contribution
- *   train.commit         the reduction is there, nothing is changed yet
- *   train.update, train.update_middle, train.update_end
- *   health.flip_gradient, health.flip_row     a bit in the reduced gradient of this task, of a table
- *   health.not_finite    a NaN in it
- *   health.flip_weight   a bit in its weights, behind an update; of several GPUs, these are the last one's
- *   train.save           before a copy of the state is handed to the writer of checkpoints
- *   train.export         before the model is written */
+ *   train.forward        before a step; train.bucket: before each bucket, the last one too (of a
+ * GPU: before the lane that sums up the others, and before the last one) train.reduce behind the
+ * lanes, before the last contribution train.commit         the reduction is there, nothing is
+ * changed yet train.update, train.update_middle, train.update_end health.flip_gradient,
+ * health.flip_row     a bit in the reduced gradient of this task, of a table health.not_finite    a
+ * NaN in it health.flip_weight   a bit in its weights, behind an update; of several GPUs, these are
+ * the last one's train.save           before a copy of the state is handed to the writer of
+ * checkpoints train.export         before the model is written */
 #ifndef TRAIN_TRAIN_H
 #define TRAIN_TRAIN_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "comm/comm.h"
-#include "data/data.h"
-#include "device/device.h"
-#include "graph/graph.h"
-#include "optim/optim.h"
-#include "train/loss_scale.h"
+#include "train/train_types.h"
 
 struct cancel;
-struct ckpt_event;
-struct ckpt_trouble;
-struct err;
-struct train;
 
-enum { TRAIN_MAX_METRICS = 8, TRAIN_PHASE_BYTES = 32 };
-
-struct train_step_report {
-    uint64_t step, epoch;      /* epoch from 0 */
-    double loss;               /* mean over the global batch */
-    double learning_rate;
-    double grad_norm;          /* before clipping; NaN when this step did not compute it */
-    double loss_scale;         /* of the next step; 0: this precision needs none */
-    uint64_t samples;          /* of the global batch with weight 1 */
-    uint64_t skipped;          /* bad records that this task left out since it was opened */
-    uint64_t ns, data_ns, reduce_ns; /* of this step on the first replica, waiting for data and for the
-                                        reduction; the rest is compute */
-    uint64_t reduce_work_ns;   /* inside all-reduces, also while it computed */
-    uint64_t since_ns;         /* wall time since the previous report of a step: with what is between steps */
-    /* Of each device, from the gradient before to this one: the share of the time in which it had no work of
-     * ours. NaN: not known, as behind an evaluation. NULL: CPUs. Valid during the call. */
-    const double *device_idle;
-};
-
-struct train_eval_report {
-    uint64_t step, epoch;
-    uint64_t samples;
-    double loss;
-    double metrics[TRAIN_MAX_METRICS]; /* in the order of the options */
-    uint64_t ns;
-};
-
-struct train_profile { /* where the time of the traced steps went; the parts add up to step_seconds */
-    const char *path;              /* of the trace */
-    uint64_t first_step, steps;
-    uint32_t replicas;             /* of this task; the figures are means over steps and replicas */
-    double step_seconds;
-    const struct train_profile_part {
-        const char *what;      /* an op; "sum of gradients"; or "data", "lane sums", "reduction" (waiting
-                                  for it), "check", "update", "checkpoint", and "other"; on GPUs, whose
-                                  time of a step it is there, "idle" instead: none of these was under way */
-        const char *direction; /* of an op: "forward", "backward"; else "" */
-        double seconds;        /* of a step */
-    } *parts; /* largest first */
-    uint32_t n_parts;
-};
-
-struct train_event {
-    enum {
-        TRAIN_PHASE,      /* text: "weights", "import", "index", "plan", "connect", "load", "transfer", "train", "evaluate",
-                             "save", "export" */
-        TRAIN_NOTE,       /* text: a choice or a fact for the log */
-        TRAIN_WARN,       /* text: something a person should look at */
-        TRAIN_PROGRESS,   /* done of all, in the current phase */
-        TRAIN_CONNECTED,  /* step: what all tasks of the generation hold now; the first step comes next */
-        TRAIN_RESUMED,    /* behind the first TRAIN_CONNECTED. step, text: the checkpoint's path, "" if the
-                             state came from a peer; step 0: fresh weights */
-        TRAIN_STEP,       /* report; every step, once, also if it was interrupted here and finished elsewhere */
-        TRAIN_EVAL,       /* eval; once for a step */
-        TRAIN_CHECKPOINT, /* ckpt */
-        TRAIN_EXPORTED,   /* text: path */
-        TRAIN_PROFILE,    /* profile; the trace is written */
-        TRAIN_SKIPPED,    /* step, text: loss or gradient are not finite, and why; done: steps skipped in a
-                             row, all: by this process. TRAIN_STEP follows */
-        TRAIN_OVERFLOWED, /* step, text: the gradient left the range of float16: the step was skipped, the
-                             loss scale halved; all: such steps, by this process. TRAIN_STEP follows */
-        TRAIN_DIFFERS,    /* step, text: tasks or replicas hold different numbers; the generation ends */
-    } kind;
-    uint64_t step;
-    const char *text;
-    uint64_t done, all;
-    const struct train_step_report *report;
-    const struct train_eval_report *eval;
-    const struct ckpt_event *ckpt;
-    const struct train_profile *profile;
-};
-
-struct train_input { /* a feature that feeds a graph input */
-    const char *feature, *input;
-};
-
-struct train_params { /* parameters with numbers of their own, by name; the first group that matches counts */
-    const char *const *match; /* fnmatch patterns; each must match a trained parameter */
-    uint32_t n_match;
-    double rate_factor;       /* times the learning rate */
-    double weight_decay;
-    bool adapts;              /* lars, lamb: with a ratio of norms */
-    bool lazy;                /* tables: rows that a step does not read are left as they are; must match
-                                 tables alone, and the optimizer may need no norms */
-};
-
-struct train_rows { /* rows of parameters, by name, that never change */
-    const char *match;    /* an fnmatch pattern */
-    const uint32_t *rows; /* [n], in any order */
-    uint32_t n;
-};
-
-struct train_target { /* a feature with right answers */
-    const char *feature;
-    enum tensor_dtype dtype; /* what the rows that use it want */
-};
-
-struct train_metric {
-    const char *name; /* for people: "accuracy" */
-    struct plan_measure measure;
-    enum train_figure {
-        TRAIN_MEAN,     /* sum / weight */
-        TRAIN_EXP_MEAN, /* e to that: the perplexity of a cross entropy */
-        TRAIN_AREA,     /* under the ROC curve, from the histograms of AreaUnderCurve */
-    } figure;
-};
-
-struct train_opts { /* everything is borrowed until train_close() */
-    const char *onnx;
-    const char *const *trainable;
-    uint32_t n_trainable;
-    const char *const *frozen;
-    uint32_t n_frozen;
-    const char *weights; /* a file of initial weights in place of the model's (ckpt/weights.h); NULL: none. Read
-                            at every start: the values of frozen parameters are in no checkpoint */
-    const struct graph_rename *weights_names; /* see struct graph_weights */
-    uint32_t n_weights_names;
-    const char *const *weights_fresh;
-    uint32_t n_weights_fresh;
-    enum graph_norm batch_norm;
-    const struct graph_padding *padding;
-    uint32_t n_padding;
-    const struct train_rows *frozen_rows;
-    uint32_t n_frozen_rows;
-    const struct train_input *inputs;
-    uint32_t n_inputs;
-    const struct train_target *targets; /* what losses and metrics count by number */
-    uint32_t n_targets;
-    const struct plan_measure *losses;
-    uint32_t n_losses;
-    enum plan_precision precision; /* of the plans */
-    struct loss_scale_rule loss_scale; /* for PLAN_FLOAT16 */
-    bool mean_of_weights; /* one loss: its mean is over what counts (class weights, ignored labels),
-                             not over the samples */
-    const struct train_metric *metrics;
-    uint32_t n_metrics;
-
-    const char *train_glob, *eval_glob; /* eval may be NULL */
-    const struct data_part *parts;      /* a mixture to train on in place of train_glob, which then is for messages */
-    uint32_t n_parts;
-    enum data_format format;
-    bool csv_header;
-    char csv_delimiter;
-    const struct data_feature *features; /* `fed` is settled here */
-    uint32_t n_features;
-    const char *pack; /* the feature that records are packed by; NULL: a sample is a record */
-    bool shuffle, cache_memory, pad, skip_bad;
-    const char *index_directory, *cache_directory;
-    uint64_t data_deadline_ms; /* how long reading may take, and is tried again; 0: no limit, no trying */
-    uint32_t data_threads; /* of the task; 0: chosen */
-    uint32_t prefetch;     /* global batches ahead */
-
-    uint64_t seed;
-    uint64_t epochs, steps; /* one of them is 0 */
-    uint32_t global_batch, lanes; /* settled by the caller: lanes divides global_batch */
-    uint32_t replicas;      /* of the full cluster; at most lanes */
-    uint32_t min_replicas;  /* of the smallest group that may train; 0: replicas */
-    double clip_norm, clip_value; /* the value first; 0: not */
-    uint32_t eval_every_epochs;
-    bool whole_gradients;   /* of tables too: the same weights, slower; for comparisons. Not with lazy */
-    uint32_t norm_every_steps; /* compute the gradient norm at steps that this divides; 0: only for clipping */
-
-    const struct optim_def *optimizer;
-    struct optim_hyper hyper;           /* learning_rate and step are filled per step */
-    struct optim_schedule schedule;     /* total_steps is filled here */
-    const struct train_params *groups;
-    uint32_t n_groups;
-    bool check_gradients;               /* tasks and replicas compare each reduced gradient */
-    uint64_t check_weights_every_steps; /* and tasks weights and optimizer state; 0: never */
-    double stuck_factor; /* so many times as long as a phase of a step took lately is suspicious; 0: nothing is */
-    enum train_non_finite { /* a step whose loss or gradient is not finite */
-        TRAIN_SKIP,         /* counts, and changes nothing; more than 10 in a row stop the job */
-        TRAIN_STOP,         /* stops the job with the state before it */
-        TRAIN_RESTORE,      /* sends everybody back to the newest checkpoint, or the beginning; at a step for
-                               which they went back before, it stops the job */
-    } non_finite;
-    double average;                     /* decay of the moving average of the weights; 0: none is kept */
-    bool evaluate_average, export_average; /* evaluation, exported model: from the average */
-
-    const struct device *devices;
-    uint32_t n_devices;
-
-    const char *checkpoint_directory; /* member 0 of a group reads and writes there; NULL: none */
-    uint64_t checkpoint_every_steps;
-    double checkpoint_every_seconds;
-    uint32_t max_to_keep;
-    bool restart_from_scratch;      /* at step 0 where checkpoints exist and none can be used; false: ERR_INPUT */
-    const char *export_onnx;        /* NULL: none */
-    const char *export_safetensors; /* the module's tensors alone; NULL: none */
-    enum tensor_dtype export_floats; /* of that file: TENSOR_F32, TENSOR_BF16 or TENSOR_F16 */
-    const char *job_digest, *job_name;
-    enum train_overlap {
-        TRAIN_OVERLAP_AUTO,   /* while backward computes, where that pays: lib/train/reduce.c */
-        TRAIN_OVERLAP_NEVER,
-        TRAIN_OVERLAP_ALWAYS, /* unless one bucket holds all */
-    } overlap;                      /* rank 0's goes */
-    size_t bucket_bytes;            /* the same on all tasks; 0: chosen */
-
-    const char *trace;              /* a file for a trace of a few steps of this process (train/trace.h), all of one
-                                       generation; NULL: none */
-    uint32_t trace_steps;
-    const char *sample_log;         /* a file that says which samples went into which step (train/sample_log.h); NULL: none */
-
-    void (*on_event)(void *arg, const struct train_event *e);
-    void *arg;
-};
-
-/* Blocking; progress through on_event. `cancel` is polled. Errors: ERR_INPUT, ERR_UNSUPPORTED (exit 2);
- * ERR_IO, ERR_NOMEM, ... (138); ERR_CANCELED. */
+/* Blocking; progress through on_event. `cancel` is polled. Errors: ERR_INPUT, ERR_UNSUPPORTED (exit
+ * 2); ERR_IO, ERR_NOMEM, ... (138); ERR_CANCELED. */
 int train_open(const struct train_opts *opts, const struct cancel *cancel, struct train **out,
                struct err *err);
 void train_close(struct train *t); /* joins its threads; NULL is fine */
 
-/* The digest of the model that the options name, as in manifests, without data and devices. Reads the model.
- * Errors: as train_open(). */
+/* The digest of the model that the options name, as in manifests, without data and devices. Reads
+ * the model. Errors: as train_open(). */
 int train_model_digest(const struct train_opts *opts, char out[65], struct err *err);
 
-/* Can a trace be written there? train_open() asks too; here it is known before anybody is met. NULL is
- * fine. Errors: ERR_INPUT. */
+/* Can a trace be written there? train_open() asks too; here it is known before anybody is met. NULL
+ * is fine. Errors: ERR_INPUT. */
 int train_check_trace(const char *path, struct err *err);
 
-/* What may change while it runs; they begin as the options say. Any thread, at any time; heard at the
- * next step boundary. */
-void train_set_checkpoint(struct train *t, uint64_t every_steps, double every_seconds, uint32_t max_to_keep);
+/* What may change while it runs; they begin as the options say. Any thread, at any time; heard at
+ * the next step boundary. */
+void train_set_checkpoint(struct train *t, uint64_t every_steps, double every_seconds,
+                          uint32_t max_to_keep);
 void train_set_norm(struct train *t, uint64_t every_steps); /* norm_every_steps */
 
 /* What was settled, for --check and the log. */
-struct train_facts {
-    uint64_t records, eval_records;
-    uint64_t steps_per_epoch, total_steps;
-    uint64_t parameters;           /* trained numbers */
-    uint64_t state_bytes, work_bytes; /* weights + slots; activations of one replica */
-    double learning_rate;          /* peak */
-    uint64_t resumed_step;
-    struct graph_weights_facts weights; /* all 0: the job names no file of weights */
-};
 void train_facts(const struct train *t, struct train_facts *out);
 
-struct train_group { /* one generation */
-    uint64_t generation;
-    const struct comm_member *members; /* copied */
-    uint32_t n_members, self;
-    uint32_t coordinator;  /* the member that coordinates, reads and writes checkpoints, exports */
-    uint8_t key[COMM_KEY_BYTES];
-    struct comm_listener *listener; /* NULL with a single member */
-    bool shared_memory;
-    uint64_t deadline_ms;
-    uint64_t newest_step;   /* that any member holds; 0: nobody holds state, the newest checkpoint is read */
-    uint32_t newest_member; /* one that holds it; without meaning with newest_step 0 */
-    void (*on_broken)(void *arg, const struct comm_loss *loss, const char *why);
-    /* NULL, or asked by the first replica of the coordinator before it gives its last contribution to a step.
-     * While it says no, nobody can finish the step; it is asked again every few milliseconds. */
-    bool (*may_step)(void *arg);
-    /* NULL, or asked by the thread that writes checkpoints right before one is published; an error
-     * is why not. It is the group of the last train_start() that is asked for. */
-    int (*may_save)(void *arg, struct err *err);
-};
-
-enum train_end {
-    TRAIN_COMPLETE, /* all steps; on the coordinator the last checkpoint is verified, the model exported */
-    TRAIN_UNSAVED,  /* all steps, and the storage of this task, the coordinator, fails: nothing is lost while another
-                       task holds the state. Code and text */
-    TRAIN_PAUSED,   /* somebody asked for it: all tasks are behind the same step */
-    TRAIN_ABORTED,  /* by train_abort() */
-    TRAIN_FAILED,   /* code and text; ERR_PEER: a link broke; ERR_INPUT: also what policy TRAIN_STOP says;
-                       ERR_DEVICE: also tasks that differ without a majority, held is 0 then */
-    TRAIN_DIVERGED, /* train_diverged() holds other numbers than the majority. If it is this task, held is 0;
-                       unless its replicas differed before they used it: then nothing is lost */
-    TRAIN_ROLL_BACK, /* policy TRAIN_RESTORE, on all tasks: held is 0, and the group goes on with newest_step 0 */
-};
-typedef void train_end_fn(void *arg, enum train_end end, uint64_t held, int code, const char *text);
-
-/* Starts the replica threads and returns. No generation may be running: the first, or `on_end` of the
- * one before has returned. `on_end` comes once, from one of the threads, when all are done with the
- * generation and the peers are let go; `held` is what train_held() says.
- * What happens first: members that are behind newest_step receive the state of newest_member; with
- * newest_step 0 the coordinator reads the newest checkpoint and gives it to the others, and without one all
- * have the fresh weights of the model file. An evaluation or a checkpoint that a broken or paused
- * generation owed for the step that is held is made up for.
- * Errors (nothing runs, on_end does not come): ERR_INPUT (fewer replicas than min_replicas, more than
- * replicas), ERR_PEER (a newest_step older than what is held here), ERR_NOMEM, the system's (no thread
- * to be had). */
-int train_start(struct train *t, const struct train_group *g, train_end_fn *on_end, struct err *err);
+/* Starts the replica threads and returns. No generation may be running: the first, or `on_end` of
+ * the one before has returned. `on_end` comes once, from one of the threads, when all are done with
+ * the generation and the peers are let go; `held` is what train_held() says. What happens first:
+ * members that are behind newest_step receive the state of newest_member; with newest_step 0 the
+ * coordinator reads the newest checkpoint and gives it to the others, and without one all have the
+ * fresh weights of the model file. An evaluation or a checkpoint that a broken or paused generation
+ * owed for the step that is held is made up for. Errors (nothing runs, on_end does not come):
+ * ERR_INPUT (fewer replicas than min_replicas, more than replicas), ERR_PEER (a newest_step older
+ * than what is held here), ERR_NOMEM, the system's (no thread to be had). */
+int train_start(struct train *t, const struct train_group *g, train_end_fn *on_end,
+                struct err *err);
 
 /* Behind TRAIN_DIVERGED: the number of the member that differs. */
 uint32_t train_diverged(const struct train *t);
 
-enum train_request_kind {
-    TRAIN_ASK_PAUSE = 1,      /* all tasks end this generation behind the same step; forgotten when the
-                                 next one starts. At the job's last step it has no effect */
-    TRAIN_ASK_CHECKPOINT = 2, /* save at the next boundary (the coordinator) */
-};
 void train_request(struct train *t, unsigned kinds);
 /* Ends the generation at once: calls inside the communicator fail; a step whose reduction succeeded
  * here is finished, any other leaves no trace. Harmless when none runs. */
@@ -367,29 +101,15 @@ void train_abort(struct train *t, const char *why);
 /* The newest step whose state is whole here; 0: fresh weights, or nothing. */
 uint64_t train_held(const struct train *t);
 
-/* At rest (no generation runs): a checkpoint of the held state, on disk and verified when 0 comes back.
- * Nothing to do if that step is there already, nothing is held, or the job keeps no checkpoints.
- * Blocks for at most about wait_ms. Errors: ERR_TIMEOUT, ERR_FULL, ERR_IO, what may_save said, ... */
+/* At rest (no generation runs): a checkpoint of the held state, on disk and verified when 0 comes
+ * back. Nothing to do if that step is there already, nothing is held, or the job keeps no
+ * checkpoints. Blocks for at most about wait_ms. Errors: ERR_TIMEOUT, ERR_FULL, ERR_IO, what
+ * may_save said, ... */
 int train_save(struct train *t, uint64_t wait_ms, struct err *err);
 
-/* Where a generation is: that of this task's threads, those of replicas and those that reduce for them,
- * which is furthest behind. For a watchdog: a task whose `place` stays for longer than limit_ms does not
- * move. */
-struct train_progress {
-    uint64_t step;       /* being made; between steps the one that is held */
-    uint64_t place;      /* the same for all tasks at the same point of the same step, or on the way to the first one
-                            of a generation, and grows: who has the least holds the others up */
-    const char *phase;   /* static, shorter than TRAIN_PHASE_BYTES: "connect", "load", "agree", "transfer", "wait for samples",
-                            "forward and backward", "reduce", "update", "evaluate", ...; "rest": no generation runs */
-    uint64_t since_ns;   /* clock_ns() when that thread entered it, or went on behind a wait for others in it */
-    uint64_t limit_ms;   /* longer than this it should not take: stuck_factor times the longest of the recent
-                            ones, without waits for others, at least three seconds, at most the deadline of the
-                            job; that itself where it is not known, in the first steps of a generation.
-                            0: not this phase's: it may take any time (a checkpoint), or has a deadline of
-                            its own (reading); or it waits for other tasks, inside a call */
-};
 void train_progress(const struct train *t, struct train_progress *out);
-/* What is wrong with the storage of checkpoints; all zero before this task first writes. At any time. */
+/* What is wrong with the storage of checkpoints; all zero before this task first writes. At any
+ * time. */
 void train_storage(struct train *t, struct ckpt_trouble *out);
 
 #endif

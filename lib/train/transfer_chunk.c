@@ -8,7 +8,8 @@
 #include "base/bytes.h"
 #include "base/crc32c.h"
 #include "base/err.h"
-#include "train/train_priv.h"
+#include "train/health_types.h"
+#include "train/state.h"
 
 /* Offsets of the fields. */
 enum {

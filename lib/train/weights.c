@@ -1,7 +1,5 @@
-/* weights.c - initial weights from a file that is not the model, and the module's tensors to a file
- * for other programs. Both are safetensors files (ckpt/weights.h, ckpt/export.h), whose names are
- * those of the graph. */
-#include "train/train_priv.h"
+/* weights.c - see weights.h. */
+#include "train/weights.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,50 +7,51 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "ckpt/export.h"
-#include "ckpt/weights.h"
+#include "train/events.h"
+#include "train/train_types.h"
 
 static bool find(const void *arg, const char *name, struct graph_weight *out)
 {
     return ckpt_weights_find(arg, name, &out->tensor, &out->mapping);
 }
 
-int weights_open(struct train *t, struct graph_opts *opts, struct err *err)
+int weights_open(struct weights_file *w, const struct train_opts *o, const struct events *events,
+                 struct graph_opts *opts, struct err *err)
 {
-    const struct train_opts *o = t->opts;
     int rc;
 
     if (o->weights == NULL)
         return 0;
-    CHECK(t->weights == NULL);
-    train_phase(t, "weights", 0);
-    rc = ckpt_weights_open(o->weights, &t->weights, err);
-    if (rc == 0 && t->weights_digest[0] == '\0')
-        rc = ckpt_weights_digest(t->weights, t->weights_digest, err);
+    CHECK(w->file == NULL);
+    events_phase(events, "weights", 0);
+    rc = ckpt_weights_open(o->weights, &w->file, err);
+    if (rc == 0 && w->digest[0] == '\0')
+        rc = ckpt_weights_digest(w->file, w->digest, err);
     if (rc < 0)
         return rc;
-    t->weights_of = (struct graph_weights){ .path = ckpt_weights_path(t->weights),
-                                            .find = find,
-                                            .arg = t->weights,
-                                            .renames = o->weights_names,
-                                            .n_renames = o->n_weights_names,
-                                            .fresh = o->weights_fresh,
-                                            .n_fresh = o->n_weights_fresh };
-    t->weights_of.names = ckpt_weights_names(t->weights, &t->weights_of.n_names);
-    opts->weights = &t->weights_of;
+    w->of = (struct graph_weights){ .path = ckpt_weights_path(w->file),
+                                    .find = find,
+                                    .arg = w->file,
+                                    .renames = o->weights_names,
+                                    .n_renames = o->n_weights_names,
+                                    .fresh = o->weights_fresh,
+                                    .n_fresh = o->n_weights_fresh };
+    w->of.names = ckpt_weights_names(w->file, &w->of.n_names);
+    opts->weights = &w->of;
     return 0;
 }
 
-void weights_close(struct train *t)
+void weights_close(struct weights_file *w)
 {
-    ckpt_weights_close(t->weights);
-    t->weights = NULL;
+    ckpt_weights_close(w->file);
+    w->file = NULL;
 }
 
-int weights_export(struct train *t, const char *path, struct err *err)
+int weights_export(const struct graph *g, const float *arena, enum tensor_dtype floats,
+                   const char *path, struct err *err)
 {
-    const float *arena = t->opts->export_average ? t->mem.average : t->mem.state;
     uint32_t n;
-    const struct graph_tensor *from = graph_module_tensors(t->graph, &n);
+    const struct graph_tensor *from = graph_module_tensors(g, &n);
     struct ckpt_export_tensor *tensors = calloc(n > 0 ? n : 1, sizeof(*tensors));
     int rc;
 
@@ -63,7 +62,7 @@ int weights_export(struct train *t, const char *path, struct err *err)
         if (from[i].is_param)
             tensors[i].tensor.data = (void *)(uintptr_t)(arena + from[i].offset);
     }
-    rc = ckpt_export(path, tensors, n, t->opts->export_floats, err);
+    rc = ckpt_export(path, tensors, n, floats, err);
     free(tensors);
     return rc;
 }

@@ -8,7 +8,8 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "fuzz/driver.h"
-#include "train/train_priv.h"
+#include "train/health_types.h"
+#include "train/state.h"
 #include "train/transfer_chunk.h"
 
 enum { OFFSET = 64, STEP = 7, STATE_BYTES = 8 };

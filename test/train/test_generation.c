@@ -142,7 +142,7 @@ static void many_generations_change_no_bit_and_leave_nothing_behind(void **state
     assert_true(mappings() <= maps + 8); /* malloc's own arenas come and go */
     assert_int_equal(f->steps, STEPS);
     assert_memory_equal(whole->losses, f->losses, sizeof(f->losses));
-    assert_memory_equal(whole->train->mem.state, f->train->mem.state, f->train->mem.state_bytes);
+    assert_memory_equal(whole->train->engine->memory.state, f->train->engine->memory.state, f->train->engine->memory.state_bytes);
     fixture_free(whole);
     fixture_free(f);
 }
@@ -225,7 +225,7 @@ static void an_abort_ends_a_generation_soon_and_leaves_the_state_whole(void **st
     assert_int_equal(f->end, TRAIN_COMPLETE);
     assert_int_equal(f->steps, STEPS);
     assert_memory_equal(whole->losses, f->losses, sizeof(f->losses));
-    assert_memory_equal(whole->train->mem.state, f->train->mem.state, f->train->mem.state_bytes);
+    assert_memory_equal(whole->train->engine->memory.state, f->train->engine->memory.state, f->train->engine->memory.state_bytes);
     fixture_free(whole);
     fixture_free(f);
 }
@@ -391,7 +391,7 @@ static void weights_that_were_given_up_are_made_new_also_at_the_second_try(void 
     fixture_generation(f, &g);
     assert_int_equal(f->end, TRAIN_COMPLETE);
     assert_memory_equal(whole->losses, f->losses, sizeof(f->losses));
-    assert_memory_equal(whole->train->mem.state, f->train->mem.state, f->train->mem.state_bytes);
+    assert_memory_equal(whole->train->engine->memory.state, f->train->engine->memory.state, f->train->engine->memory.state_bytes);
     fixture_free(whole);
     fixture_free(f);
 }
@@ -494,7 +494,7 @@ static void progress_says_where_it_is_and_what_is_too_long(void **state)
     until_held(f, 12);
     train_progress(f->train, &p);
     assert_true(p.place > before.place);
-    assert_true(p.step >= 12 && p.step <= f->train->total_steps);
+    assert_true(p.step >= 12 && p.step <= f->train->model.total_steps);
     until_held(f, 20);
     until_phase(f, "begin", &p); /* one sleeps, the other one waits for it */
     train_progress(f->train, &before);

@@ -11,7 +11,6 @@
 #include "harness/emulated_gpus.h"
 #include "op/op.h"
 #include "train/fixture.h"
-#include "train/gpu.h"
 
 enum { FEW = 12, BUCKET = 4096 /* bytes: some twenty in a step */ };
 
@@ -39,14 +38,14 @@ static struct fixture *trained(uint32_t gpus, uint32_t lanes, void (*change)(str
     if (f->end != TRAIN_COMPLETE)
         fail_msg("%s", f->text);
     assert_int_equal(f->steps, FEW);
-    assert_int_equal(gpu_shadow(f->train, &err), 0);
+    assert_int_equal(train_sync(f->train, &err), 0);
     return f;
 }
 
 static void expect_near(const struct fixture *got, const struct fixture *want)
 {
-    size_t n = want->train->mem.state_bytes / sizeof(float);
-    const float *a = got->train->mem.state, *b = want->train->mem.state;
+    size_t n = want->train->engine->memory.state_bytes / sizeof(float);
+    const float *a = got->train->engine->memory.state, *b = want->train->engine->memory.state;
 
     for (uint64_t k = 1; k <= FEW; k++)
         if (!(fabs(got->losses[k] - want->losses[k]) <= 1e-3))
@@ -111,7 +110,7 @@ static void gpus_with_unlike_shares_of_the_lanes_sum_up_together(void **state)
         skip();
     cpu = trained(0, 3, odd_share);
     gpu = trained(2, 3, odd_share);
-    assert_int_not_equal(gpu->train->replicas[0].n_lanes, gpu->train->replicas[1].n_lanes);
+    assert_int_not_equal(gpu->train->replicas[0].device->n_lanes, gpu->train->replicas[1].device->n_lanes);
     expect_near(gpu, cpu);
     fixture_free(cpu);
     fixture_free(gpu);

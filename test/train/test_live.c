@@ -57,7 +57,7 @@ static uint64_t due_up_to(uint64_t step)
 /* The disk may be slower than the steps: they wait until all that was due before is there. */
 static void save_every_2_from_step_30(struct fixture *f, uint64_t step)
 {
-    struct ckpt_writer *w = f->train->writer;
+    struct ckpt_writer *w = f->train->saving.writer;
 
     for (int ms = 0; __atomic_load_n(&f->saves, __ATOMIC_ACQUIRE) < due_up_to(step - 1) && ms < 15000; ms++)
         usleep(1000);

@@ -11,7 +11,6 @@
 #include "harness/emulated_gpus.h"
 #include "op/op.h"
 #include "train/fixture.h"
-#include "train/gpu.h"
 
 enum { FEW = 6 };
 
@@ -55,13 +54,13 @@ static struct fixture *trained(struct fixture *f)
     run(f);
     if (f->end != TRAIN_COMPLETE)
         fail_msg("%s", f->text);
-    assert_int_equal(gpu_shadow(f->train, &err), 0);
+    assert_int_equal(train_sync(f->train, &err), 0);
     return f;
 }
 
 static bool same_state(const struct fixture *a, const struct fixture *b)
 {
-    return memcmp(a->train->mem.state, b->train->mem.state, a->train->mem.state_bytes) == 0;
+    return memcmp(a->train->engine->memory.state, b->train->engine->memory.state, a->train->engine->memory.state_bytes) == 0;
 }
 
 static void each_precision_is_near_float32_and_is_not_float32(void **state)
@@ -179,7 +178,7 @@ static void steps_that_overflow_change_nothing_but_the_scale(void **state)
     fixture_open(fresh);
     run(f);
     assert_int_equal(f->end, TRAIN_PAUSED);
-    assert_int_equal(gpu_shadow(f->train, &err), 0);
+    assert_int_equal(train_sync(f->train, &err), 0);
     assert_true(same_state(f, fresh));
     assert_int_equal(overflows, f->held);
     assert_true(told_scale == ldexp(1, 30 - (int)f->held));
@@ -212,8 +211,8 @@ static void scale_and_count_go_on_from_a_checkpoint(void **state)
     trained(second);
     assert_int_equal(second->steps, 12 - at);
     assert_true(same_state(whole, second));
-    assert_true(whole->train->facts.scale.scale == second->train->facts.scale.scale);
-    assert_int_equal(whole->train->facts.scale.good, second->train->facts.scale.good);
+    assert_true(whole->train->state.facts.scale.scale == second->train->state.facts.scale.scale);
+    assert_int_equal(whole->train->state.facts.scale.good, second->train->state.facts.scale.good);
     fixture_free(second);
     fixture_free(first);
     fixture_free(whole);

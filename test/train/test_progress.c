@@ -9,14 +9,17 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "train/train_priv.h"
+#include "engine/engine.h"
+#include "train/progress.h"
+#include "train/train.h"
 
 enum { DEADLINE_MS = 20000, BUCKETS = 5, STEP = 8 };
 
 struct task {
-    struct train train;
-    struct train_opts opts;
-    struct replica replicas[2];
+    struct engine engine;
+    struct engine_opts opts;
+    struct engine_replica replicas[2], *pointers[2];
+    double stuck_factor;
 };
 
 static void nap_ms(uint64_t ms)
@@ -26,17 +29,17 @@ static void nap_ms(uint64_t ms)
     nanosleep(&t, NULL);
 }
 
-static void one_step(struct replica *r, uint64_t step)
+static void one_step(struct engine_replica *r, uint64_t step)
 {
-    progress_step(r, step);
-    progress_enter(r, PHASE_LANE);
+    place_step(&r->place, step);
+    place_enter(&r->place, PHASE_LANE);
     for (uint32_t b = 0; b + 1 < BUCKETS; b++)
-        progress_bucket(&r->reducer.place, step, b);
-    progress_stand(&r->reducer.place, STANDS_AT_HOME);
-    progress_bucket(&r->place, step, BUCKETS - 1);
-    progress_enter(r, PHASE_CHECK);
-    progress_enter(r, PHASE_UPDATE);
-    progress_enter(r, PHASE_BETWEEN);
+        place_bucket(&r->helper_place, step, b);
+    place_wait(&r->helper_place, PLACE_WAITS_LOCAL);
+    place_bucket(&r->place, step, BUCKETS - 1);
+    place_enter(&r->place, PHASE_CHECK);
+    place_enter(&r->place, PHASE_UPDATE);
+    place_enter(&r->place, PHASE_BETWEEN);
 }
 
 /* A generation that has made all steps before STEP. */
@@ -44,17 +47,17 @@ static void task_begin(struct task *k, uint32_t n_devices)
 {
     memset(k, 0, sizeof(*k));
     k->opts.n_devices = n_devices;
-    k->opts.stuck_factor = 10;
-    k->train.opts = &k->opts;
-    k->train.replicas = k->replicas;
-    k->train.deadline_ms = DEADLINE_MS;
+    k->engine.opts = &k->opts;
+    k->engine.replicas = k->pointers;
+    k->stuck_factor = 10;
     for (uint32_t i = 0; i < n_devices; i++) {
-        k->replicas[i].train = &k->train;
-        progress_start(&k->replicas[i]);
+        k->pointers[i] = &k->replicas[i];
+        place_start(&k->replicas[i].place, 0, PLACE_WORKS);
+        place_start(&k->replicas[i].helper_place, 0, PLACE_WAITS_LOCAL);
         for (uint64_t step = 1; step < STEP; step++)
             one_step(&k->replicas[i], step);
-        progress_step(&k->replicas[i], STEP);
-        progress_enter(&k->replicas[i], PHASE_LANE);
+        place_step(&k->replicas[i].place, STEP);
+        place_enter(&k->replicas[i].place, PHASE_LANE);
     }
 }
 
@@ -62,20 +65,20 @@ static struct train_progress at(const struct task *k)
 {
     struct train_progress p;
 
-    train_progress(&k->train, &p);
+    progress_of(&k->engine, DEADLINE_MS, k->stuck_factor, &p);
     return p;
 }
 
 /* The last bucket is the replica's; for the others it waits. */
 static struct place *to_bucket(struct task *k, uint32_t replica, uint32_t bucket)
 {
-    struct replica *r = &k->replicas[replica];
-    struct place *p = bucket + 1 == BUCKETS ? &r->place : &r->reducer.place;
+    struct engine_replica *r = &k->replicas[replica];
+    struct place *p = bucket + 1 == BUCKETS ? &r->place : &r->helper_place;
 
-    progress_bucket(&r->place, STEP, BUCKETS - 1);
+    place_bucket(&r->place, STEP, BUCKETS - 1);
     if (p != &r->place)
-        progress_stand(&r->place, STANDS_AT_HOME);
-    progress_bucket(p, STEP, bucket);
+        place_wait(&r->place, PLACE_WAITS_LOCAL);
+    place_bucket(p, STEP, bucket);
     return p;
 }
 
@@ -92,7 +95,7 @@ static void who_hangs_in_a_bucket_is_behind_all_who_wait_for_it(void **state)
         task_begin(&waits, 1);
         task_begin(&ahead, 1);
         to_bucket(&hangs, 0, bucket);
-        progress_stand(to_bucket(&waits, 0, bucket), STANDS_FOR_PEERS);
+        place_wait(to_bucket(&waits, 0, bucket), PLACE_WAITS_PEERS);
         h = at(&hangs);
         w = at(&waits);
         assert_string_equal(h.phase, "reduce");
@@ -101,12 +104,12 @@ static void who_hangs_in_a_bucket_is_behind_all_who_wait_for_it(void **state)
         assert_int_equal(w.limit_ms, 0); /* as long as it takes the others */
         assert_true(h.place < w.place && h.place > before);
         if (bucket + 1 < BUCKETS) { /* somebody has all that he needs of this one already */
-            progress_stand(to_bucket(&ahead, 0, bucket + 1), STANDS_FOR_PEERS);
+            place_wait(to_bucket(&ahead, 0, bucket + 1), PLACE_WAITS_PEERS);
             assert_true(w.place < at(&ahead).place);
         }
         before = h.place;
     }
-    progress_enter(&hangs.replicas[0], PHASE_UPDATE);
+    place_enter(&hangs.replicas[0].place, PHASE_UPDATE);
     assert_true(at(&hangs).place > at(&waits).place);
 }
 
@@ -124,10 +127,10 @@ static void before_the_first_step_who_hangs_is_behind_whatever_it_holds(void **s
 
             task_begin(&old, 1);
             task_begin(&new, 1);
-            progress_step(&new.replicas[0], 0);
-            progress_enter(&old.replicas[0], phases[i]);
-            progress_enter(&new.replicas[0], phases[i]);
-            progress_stand(&(old_hangs ? &new : &old)->replicas[0].place, STANDS_FOR_PEERS);
+            place_step(&new.replicas[0].place, 0);
+            place_enter(&old.replicas[0].place, phases[i]);
+            place_enter(&new.replicas[0].place, phases[i]);
+            place_wait(&(old_hangs ? &new : &old)->replicas[0].place, PLACE_WAITS_PEERS);
             h = at(old_hangs ? &old : &new);
             w = at(old_hangs ? &new : &old);
             assert_true(before < h.place && h.place < w.place);
@@ -137,12 +140,12 @@ static void before_the_first_step_who_hangs_is_behind_whatever_it_holds(void **s
             if (old_hangs)
                 before = w.place;
         }
-    progress_chunk(&old.replicas[0], 7);
-    progress_stand(&old.replicas[0].place, STANDS_FOR_PEERS);
-    progress_chunk(&new.replicas[0], 8);
+    place_chunk(&old.replicas[0].place, 7);
+    place_wait(&old.replicas[0].place, PLACE_WAITS_PEERS);
+    place_chunk(&new.replicas[0].place, 8);
     assert_true(before < at(&old).place && at(&old).place < at(&new).place);
-    progress_chunk(&new.replicas[0], UINT32_MAX);
-    progress_step(&old.replicas[0], 1);
+    place_chunk(&new.replicas[0].place, UINT32_MAX);
+    place_step(&old.replicas[0].place, 1);
     assert_true(at(&new).place < at(&old).place);
 }
 
@@ -157,9 +160,9 @@ static void places_fit_and_grow_up_to_the_last_step_and_bucket_that_can_be(void 
     for (int i = 0; i < 3; i++)
         for (int phase = 0; phase < 2; phase++) {
             if (phase == 0)
-                progress_bucket(&k.replicas[0].place, steps[i], UINT32_MAX);
+                place_bucket(&k.replicas[0].place, steps[i], UINT32_MAX);
             else
-                progress_enter(&k.replicas[0], PHASE_EXPORT); /* of all phases the last */
+                place_enter(&k.replicas[0].place, PHASE_EXPORT); /* of all phases the last */
             p = at(&k);
             assert_true(p.place > before && p.place < UINT64_C(1) << 62 && p.step == steps[i]);
             before = p.place;
@@ -174,7 +177,7 @@ static void while_the_replica_computes_it_is_what_the_task_does(void **state)
     (void)state;
     task_begin(&k, 1);
     computes = at(&k).place;
-    progress_bucket(&k.replicas[0].reducer.place, STEP, 0);
+    place_bucket(&k.replicas[0].helper_place, STEP, 0);
     assert_int_equal(at(&k).place, computes);
     assert_string_equal(at(&k).phase, "forward and backward");
     to_bucket(&k, 0, 1);
@@ -190,17 +193,17 @@ static void of_two_replicas_the_one_that_does_not_wait_counts(void **state)
 
     (void)state;
     task_begin(&k, 2);
-    progress_stand(to_bucket(&k, 0, 2), STANDS_FOR_PEERS);
+    place_wait(to_bucket(&k, 0, 2), PLACE_WAITS_PEERS);
     p = to_bucket(&k, 1, 2);
     since = p->since_ns;
     assert_true(at(&k).since_ns == since && at(&k).limit_ms >= 3000);
-    progress_stand(p, STANDS_FOR_PEERS);
+    place_wait(p, PLACE_WAITS_PEERS);
     assert_int_equal(at(&k).limit_ms, 0);
-    progress_enter(&k.replicas[0], PHASE_CHECK); /* and meets the other one */
-    progress_stand(&k.replicas[0].place, STANDS_AT_HOME);
-    progress_stand(&k.replicas[0].reducer.place, STANDS_AT_HOME);
-    progress_enter(&k.replicas[1], PHASE_CHECK);
-    progress_stand(&k.replicas[1].reducer.place, STANDS_AT_HOME);
+    place_enter(&k.replicas[0].place, PHASE_CHECK); /* and meets the other one */
+    place_wait(&k.replicas[0].place, PLACE_WAITS_LOCAL);
+    place_wait(&k.replicas[0].helper_place, PLACE_WAITS_LOCAL);
+    place_enter(&k.replicas[1].place, PHASE_CHECK);
+    place_wait(&k.replicas[1].helper_place, PLACE_WAITS_LOCAL);
     assert_string_equal(at(&k).phase, "check the gradient");
     assert_true(at(&k).since_ns == k.replicas[1].place.since_ns && at(&k).limit_ms >= 3000);
 }
@@ -216,18 +219,18 @@ static void who_does_not_say_any_more_that_it_waits_hangs(void **state)
     task_begin(&waits, 1);
     h = to_bucket(&hangs, 0, 1);
     w = to_bucket(&waits, 0, 1);
-    progress_stand(h, STANDS_FOR_PEERS);
-    progress_stand(w, STANDS_FOR_PEERS);
+    place_wait(h, PLACE_WAITS_PEERS);
+    place_wait(w, PLACE_WAITS_PEERS);
     assert_int_equal(at(&hangs).place, at(&waits).place);
     while (clock_ns() - begin < 1100 * UINT64_C(1000000)) {
-        progress_stand(w, STANDS_FOR_PEERS);
+        place_wait(w, PLACE_WAITS_PEERS);
         nap_ms(50);
     }
-    progress_stand(w, STANDS_FOR_PEERS);
+    place_wait(w, PLACE_WAITS_PEERS);
     assert_true(at(&hangs).place < at(&waits).place);
-    assert_true(at(&hangs).limit_ms >= 3000 && at(&hangs).since_ns == h->sign_ns);
+    assert_true(at(&hangs).limit_ms >= 3000 && at(&hangs).since_ns == h->stated_ns);
     assert_true(at(&waits).limit_ms == 0 && at(&waits).since_ns == w->since_ns);
-    progress_stand(h, STANDS_FOR_PEERS); /* it was late */
+    place_wait(h, PLACE_WAITS_PEERS); /* it was late */
     assert_int_equal(at(&hangs).place, at(&waits).place);
 }
 
@@ -237,15 +240,16 @@ static void before_anything_is_learned_the_deadline_is_the_limit(void **state)
 
     (void)state;
     task_begin(&k, 1);
-    progress_start(&k.replicas[0]);
-    progress_step(&k.replicas[0], 1);
+    place_start(&k.replicas[0].place, 0, PLACE_WORKS);
+    place_start(&k.replicas[0].helper_place, 0, PLACE_WAITS_LOCAL);
+    place_step(&k.replicas[0].place, 1);
     assert_int_equal(at(&k).limit_ms, DEADLINE_MS);
     to_bucket(&k, 0, 0);
     assert_int_equal(at(&k).limit_ms, DEADLINE_MS);
-    progress_enter(&k.replicas[0], PHASE_DATA); /* has one of its own */
+    place_enter(&k.replicas[0].place, PHASE_DATA); /* has one of its own */
     assert_int_equal(at(&k).limit_ms, 0);
     task_begin(&k, 1);
-    k.opts.stuck_factor = 0;
+    k.stuck_factor = 0;
     to_bucket(&k, 0, 1);
     assert_int_equal(at(&k).limit_ms, DEADLINE_MS);
 }
@@ -257,16 +261,16 @@ static void what_is_learned_of_a_phase_is_the_work_without_the_waits(void **stat
 
     (void)state;
     task_begin(&k, 1);
-    k.opts.stuck_factor = 100;
+    k.stuck_factor = 100;
     for (uint32_t bucket = 0; bucket + 1 < BUCKETS; bucket++) {
         struct place *p = to_bucket(&k, 0, bucket);
 
         nap_ms(20);
-        progress_stand(p, STANDS_FOR_PEERS);
+        place_wait(p, PLACE_WAITS_PEERS);
         nap_ms(250);
-        progress_stand(p, STANDS_AT_WORK); /* a little more */
+        place_wait(p, PLACE_WORKS); /* a little more */
     }
-    progress_bucket(&k.replicas[0].reducer.place, STEP + 1, 0);
+    place_bucket(&k.replicas[0].helper_place, STEP + 1, 0);
     limit = at(&k).limit_ms;
     assert_in_range(limit, 20 * 100, DEADLINE_MS - 1);
 }

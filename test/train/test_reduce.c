@@ -49,10 +49,10 @@ static void train_scene(struct cast *k, uint32_t self)
         EXPECT(fault_arm(play.fault, &err) == 0, "%s", err.text);
     fixture_train(f, &g);
     k->stage->number[self] =
-        (uint64_t)crc32c(0, f->train->mem.state, f->train->mem.state_bytes) << 32 |
+        (uint64_t)crc32c(0, f->train->engine->memory.state, f->train->engine->memory.state_bytes) << 32 |
         crc32c(0, f->losses, sizeof(f->losses));
     k->stage->number[16 + self] = f->end;
-    k->stage->number[32 + self] = f->train->replicas[0].reducer.n_buckets;
+    k->stage->number[32 + self] = f->train->replicas[0].device->n_buckets;
     snprintf(k->stage->text[self], sizeof(k->stage->text[self]), "%s", f->text);
     fixture_free(f);
 }

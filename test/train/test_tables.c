@@ -19,9 +19,9 @@
 #include "harness/allocations.h"
 #include "harness/emulated_gpus.h"
 #include "harness/model.h"
-#include "train/gpu_priv.h"
+#include "engine/gpu_types.h"
 #include "train/train.h"
-#include "train/train_priv.h"
+#include "train/task.h"
 
 /* ---- a model with two tables, a dense part and statistics; its data ---- */
 
@@ -144,7 +144,7 @@ static void on_event(void *arg, const struct train_event *e)
         return;
     j->losses[e->step] = e->report->loss;
     j->norms[e->step] = e->report->grad_norm;
-    j->packed = packed_floats(&j->train->replicas[0].rows[0]);
+    j->packed = packed_floats(&j->train->replicas[0].device->arenas->rows[0]);
     j->last = allocations();
     if (e->step == WARM)
         j->warm = j->last;
@@ -231,8 +231,8 @@ static void expect_same(const struct job *a, const struct job *b)
 {
     assert_memory_equal(a->losses, b->losses, sizeof(a->losses));
     assert_memory_equal(a->norms, b->norms, sizeof(a->norms));
-    assert_int_equal(a->train->mem.state_bytes, b->train->mem.state_bytes);
-    assert_memory_equal(a->train->mem.state, b->train->mem.state, a->train->mem.state_bytes);
+    assert_int_equal(a->train->engine->memory.state_bytes, b->train->engine->memory.state_bytes);
+    assert_memory_equal(a->train->engine->memory.state, b->train->engine->memory.state, a->train->engine->memory.state_bytes);
 }
 
 /* ---- the tests ---- */
@@ -272,9 +272,9 @@ static void reduced_in_buckets_the_bits_are_the_same(void **state)
         j->opts.overlap = TRAIN_OVERLAP_ALWAYS;
         j->opts.bucket_bytes = 64 * sizeof(float);
         run(j);
-        assert_int_equal(j->train->replicas[0].reducer.n_buckets,
-                         graph_dense_floats(j->train->graph) / 64 + 1);
-        assert_in_range(j->train->replicas[0].reducer.n_buckets, 3, 10);
+        assert_int_equal(j->train->replicas[0].device->n_buckets,
+                         graph_dense_floats(j->train->model.graph) / 64 + 1);
+        assert_in_range(j->train->replicas[0].device->n_buckets, 3, 10);
         expect_same(whole, j);
         job_free(j);
     }
@@ -426,8 +426,8 @@ static void decaying_adam(struct job *j)
 static void expect_rows(const struct job *gpu, const struct job *cpu, const struct job *fresh)
 {
     uint32_t n, moved = 0, still = 0;
-    const struct graph_param *p = graph_params(cpu->train->graph, &n);
-    const float *a = gpu->train->mem.state, *b = cpu->train->mem.state, *was = fresh->train->mem.state;
+    const struct graph_param *p = graph_params(cpu->train->model.graph, &n);
+    const float *a = gpu->train->engine->memory.state, *b = cpu->train->engine->memory.state, *was = fresh->train->engine->memory.state;
 
     for (uint32_t i = 0; i < n; i++)
         for (size_t k = 0; k < p[i].elements; k++) {
@@ -469,8 +469,8 @@ static void on_gpus_the_same_rows_are_left_alone(void **state)
             changes[c](gpu);
             run(cpu);
             run(gpu);
-            assert_int_equal(gpu_shadow(gpu->train, &err), 0);
-            assert_int_equal(gpu->train->replicas[0].gpu->rows_at > 0, changes[c] != decaying_adam);
+            assert_int_equal(gpu->train->engine->ops->sync(gpu->train->engine, train_held(gpu->train), &err), 0);
+            assert_int_equal(gpu_of(gpu->train->replicas[0].device)->rows_at > 0, changes[c] != decaying_adam);
             for (uint32_t k = 1; k <= STEPS; k++)
                 if (!(fabs(gpu->losses[k] - cpu->losses[k]) <= 1e-3))
                     fail_msg("loss of step %u is %g, the CPU's %g", k, gpu->losses[k], cpu->losses[k]);

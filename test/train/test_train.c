@@ -15,6 +15,7 @@
 #include "harness/allocations.h"
 #include "base/buf.h"
 #include "ckpt/ckpt_priv.h"
+#include "engine/lanes.h"
 #include "train/fixture.h"
 
 enum { WARM = 20 };
@@ -80,8 +81,8 @@ static void the_loss_goes_down_and_the_bits_do_not_depend_on_replicas(void **sta
     assert_true(one->losses[STEPS] < one->losses[1] / 3);
     assert_memory_equal(one->losses, two->losses, sizeof(one->losses));
     assert_memory_equal(one->losses, four->losses, sizeof(one->losses));
-    assert_memory_equal(one->train->mem.state, two->train->mem.state, one->train->mem.state_bytes);
-    assert_memory_equal(one->train->mem.state, four->train->mem.state, one->train->mem.state_bytes);
+    assert_memory_equal(one->train->engine->memory.state, two->train->engine->memory.state, one->train->engine->memory.state_bytes);
+    assert_memory_equal(one->train->engine->memory.state, four->train->engine->memory.state, one->train->engine->memory.state_bytes);
     fixture_free(one);
     fixture_free(two);
     fixture_free(four);
@@ -130,7 +131,7 @@ static void stopped_and_opened_again_it_goes_on_with_the_same_bits(void **state)
     assert_int_equal(part->end, TRAIN_COMPLETE);
     assert_int_equal(part->steps, STEPS);
     assert_memory_equal(whole->losses, part->losses, sizeof(whole->losses));
-    assert_memory_equal(whole->train->mem.state, part->train->mem.state, whole->train->mem.state_bytes);
+    assert_memory_equal(whole->train->engine->memory.state, part->train->engine->memory.state, whole->train->engine->memory.state_bytes);
     fixture_free(whole);
     fixture_free(part);
 }
@@ -208,8 +209,8 @@ static void every_optimizer_has_the_same_bits_on_any_number_of_replicas(void **s
         if (!(f[0]->losses[12] < f[0]->losses[1]))
             fail_msg("%s: from %g to %g", all[k]->name, f[0]->losses[1], f[0]->losses[12]);
         assert_memory_equal(f[0]->losses, f[1]->losses, sizeof(f[0]->losses));
-        assert_memory_equal(f[0]->train->mem.state, f[1]->train->mem.state,
-                            f[0]->train->mem.state_bytes);
+        assert_memory_equal(f[0]->train->engine->memory.state, f[1]->train->engine->memory.state,
+                            f[0]->train->engine->memory.state_bytes);
         fixture_free(f[0]);
         fixture_free(f[1]);
     }
@@ -234,7 +235,7 @@ static void a_plateau_schedule_is_resumed_where_it_was(void **state)
                                                .gamma = 0.25, .threshold = 0.99 };
     }
     run(whole);
-    assert_int_equal(whole->train->schedule.plateau.reductions, 5); /* of 6 evaluations */
+    assert_int_equal(whole->train->state.schedule.plateau.reductions, 5); /* of 6 evaluations */
     part->opts.checkpoint_directory = part->checkpoints;
     for (uint64_t stop = 21; stop <= 40; stop += 11) { /* with the last step of an epoch, with any */
         part->stop_after = stop;
@@ -250,10 +251,10 @@ static void a_plateau_schedule_is_resumed_where_it_was(void **state)
     run(part);
     assert_int_equal(part->end, TRAIN_COMPLETE);
     assert_memory_equal(whole->losses, part->losses, sizeof(whole->losses));
-    assert_memory_equal(whole->train->mem.state, part->train->mem.state,
-                        whole->train->mem.state_bytes);
-    assert_memory_equal(&whole->train->schedule.plateau, &part->train->schedule.plateau,
-                        sizeof(whole->train->schedule.plateau));
+    assert_memory_equal(whole->train->engine->memory.state, part->train->engine->memory.state,
+                        whole->train->engine->memory.state_bytes);
+    assert_memory_equal(&whole->train->state.schedule.plateau, &part->train->state.schedule.plateau,
+                        sizeof(whole->train->state.schedule.plateau));
     fixture_free(whole);
     fixture_free(part);
 }
@@ -270,7 +271,7 @@ static void the_average_is_of_the_weights_and_statistics_are_copied(void **state
     f->opts.average = 0.5;
     f->opts.steps = 1;
     run(f);
-    m = &f->train->mem;
+    m = &f->train->engine->memory;
     assert_int_equal(graph_import(&(struct graph_opts){ .path = f->opts.onnx }, &fresh, NULL), 0);
     for (uint32_t i = 0, n; i < (graph_params(fresh, &n), n); i++) {
         const struct graph_param *p = &graph_params(fresh, &n)[i];
@@ -317,7 +318,7 @@ static void the_last_batch_padded_counts_every_sample_once(void **state)
     run(f);
     assert_int_equal(f->end, TRAIN_COMPLETE);
     assert_int_equal(f->steps, 45); /* 1438 samples in batches of 32: 44 and one of 30 */
-    assert_int_equal(step_samples(f->train, 45), 30);
+    assert_int_equal(model_samples_of(&f->train->model, 45), 30);
     assert_int_equal(f->evals, 1);
     assert_true(f->accuracy > 0.5);
     fixture_free(f);

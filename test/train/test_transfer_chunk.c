@@ -10,7 +10,8 @@
 #include "base/bytes.h"
 #include "base/crc32c.h"
 #include "base/err.h"
-#include "train/train_priv.h"
+#include "train/health_types.h"
+#include "train/state.h"
 #include "train/transfer_chunk.h"
 
 enum { OFFSET = 0x01020304, STEP = 7, CRC = 0x2d71f01c };

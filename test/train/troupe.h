@@ -106,7 +106,7 @@ static inline void player_event(void *arg, const struct train_event *e)
     } else if (e->kind == TRAIN_CONNECTED) {
         struct stat region;
 
-        s->region = fstat(p->f->train->mem.region.fd, &region) == 0 ? region.st_ino : 0;
+        s->region = fstat(p->f->train->engine->memory.region.fd, &region) == 0 ? region.st_ino : 0;
         s->n_connected++;
     } else if (e->kind == TRAIN_RESUMED) {
         snprintf(s->resumed, sizeof(s->resumed), "%llu %s", (unsigned long long)e->step, e->text);
@@ -172,8 +172,8 @@ static inline void player_quit(struct player *p)
     struct err err;
 
     if (fixture_on_gpus() && train_held(f->train) > 0)
-        EXPECT(gpu_shadow(f->train, &err) == 0, "%s", err.text);
-    p->stage->crc = crc32c(0, f->train->mem.state, f->train->mem.state_bytes);
+        EXPECT(train_sync(f->train, &err) == 0, "%s", err.text);
+    p->stage->crc = crc32c(0, f->train->engine->memory.state, f->train->engine->memory.state_bytes);
     train_close(f->train);
     f->train = NULL;
     fixture_free(f);

@@ -1,0 +1,22 @@
+/* cpu_step.h - the lanes (micro-batches) of a replica on a CPU. Contracts: engine_ops, struct pass.
+ * Threads: the replica's. */
+#ifndef ENGINE_CPU_STEP_H
+#define ENGINE_CPU_STEP_H
+
+#include "engine/engine.h"
+
+struct data_batch;
+struct op_run;
+struct plan;
+
+int cpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err);
+int cpu_reduce(struct engine_replica *r, uint64_t step, struct err *err);
+int cpu_scale(struct engine_replica *r, float by, struct err *err);
+
+int cpu_feed(struct engine_replica *r, struct plan *plan, const struct data_batch *b,
+             struct err *err);
+int cpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *run, bool backward,
+            struct err *err);
+int cpu_show(struct engine_replica *r, struct err *err);
+
+#endif

@@ -1,0 +1,41 @@
+/* cpu_types.h - the part of a replica on a CPU: its work memory, and the thread that reduces for
+ * it. */
+#ifndef ENGINE_CPU_TYPES_H
+#define ENGINE_CPU_TYPES_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "device/device.h"
+#include "engine/engine.h"
+
+struct reducer {  /* cpu_reduce.c */
+    size_t added; /* the replica's: floats of the last lane that are added to the others */
+    /* the replica's: floats of the packed arena, where the last bucket ends */
+    size_t end;
+    pthread_t thread;
+    bool started;         /* false: the replica reduces by itself */
+    pthread_mutex_t lock; /* guards the fields below */
+    pthread_cond_t changed;
+    uint32_t ready, done; /* buckets of this step */
+    bool stop;
+    int rc; /* 0, or the first failure, which is `err` */
+    struct err err;
+    struct trace_row *trace; /* of this step */
+    uint64_t step;           /* likewise */
+};
+
+struct cpu {
+    struct device_mem work, eval_work; /* owned; activations of the two plans */
+    struct reducer reducer;
+};
+
+static inline struct cpu *cpu_of(const struct engine_replica *r)
+{
+    return r->device;
+}
+
+#endif

@@ -1,0 +1,313 @@
+/* engine.h - the device work of the replicas of a task, behind one table of verbs.
+ *
+ * lib/train decides: which generation, which step, whether a step is applied, what is saved. An
+ * engine computes: gradients of lanes (micro-batches), their all-reduce, the update, checksums,
+ * evaluation. Implementations: engine/cpu.h, engine/gpu.h, and a fake in test/engine.
+ *
+ *     open
+ *       begin -> [transfer, load] -> bind -> read                       one generation
+ *         run_lanes -> reduce -> (scale) -> inspect | gate | verify_gradient   one step
+ *           measure -> update, or keep                                  after the commit gate
+ *           (checksum | gate | verify_state) -> end_step
+ *         evaluate, describe, locate                                    between the verbs of a step
+ *       end
+ *     close
+ *
+ * Objects. A `struct engine` belongs to a task; a `struct engine_replica` to one of its devices.
+ * Their fields below are shared by the caller and the implementation, which may append fields of
+ * its own.
+ *
+ * State. The host's memory (memory.h) holds the state: parameters, optimizer slots, average.
+ * Replicas on CPUs share that state and each update a part of it. A replica on a GPU holds a copy;
+ * the host's state is then a shadow, which sync() brings up to date.
+ *
+ * Threads. "Task": one thread at a time, while no replica of the task is in another verb, unless
+ * the verb says otherwise. "Replica": the thread of that replica. cancel() may be called by any
+ * thread.
+ *
+ * Errors. Every verb that waits returns ERR_CANCELED soon after opts->cancel was set, the
+ * communicator was aborted and cancel() was called. After an error of a verb between begin and end
+ * the only verbs allowed in that generation are discard and end; the state of the last completed
+ * step is still held. update() is the exception: the state of a replica whose update failed is
+ * invalid. */
+#ifndef ENGINE_ENGINE_H
+#define ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/memory.h"
+#include "engine/place.h"
+
+struct cancel;
+struct comm;
+struct comm_member;
+struct data_batch;
+struct data_reader_opts;
+struct data_set;
+struct device;
+struct engine;
+struct engine_ops;
+struct err;
+struct gate;
+struct graph;
+struct optim;
+struct optim_hyper;
+struct plan_opts;
+struct plans;
+struct trace_opts;
+struct trace_row;
+
+enum { ENGINE_MAX_METRICS = 8 };
+
+/* Words after the parameters in a gradient arena: reduced with the gradients. The engine writes
+ * these; the words from ENGINE_WORDS to opts->control_floats are the caller's, and 0 until it
+ * writes them. */
+enum engine_word {
+    ENGINE_LOSS,    /* sum over the lanes of the scaled loss: the mean over the global batch, times
+                       the loss scale */
+    ENGINE_WEIGHT,  /* mean_of_weights: the divisor of loss and gradients, likewise scaled */
+    ENGINE_TROUBLE, /* devices that read a number which their model cannot use: an index, a label */
+    ENGINE_WORDS,
+};
+
+enum engine_overlap {
+    ENGINE_OVERLAP_AUTO, /* reduce while backward computes, where that pays */
+    ENGINE_OVERLAP_NEVER,
+    ENGINE_OVERLAP_ALWAYS, /* unless one bucket holds all gradients */
+};
+
+struct engine_opts {              /* borrowed until close() */
+    const struct device *devices; /* [n_devices] of one kind; one replica each */
+    uint32_t n_devices;
+    const struct cancel *cancel; /* set: the generation ends */
+
+    /* layout */
+    uint32_t max_replicas;     /* of a group; above n_devices: peers map the region */
+    size_t head_bytes;         /* of the region, for the caller */
+    uint32_t control_floats;   /* of a gradient arena, ENGINE_WORDS included */
+    uint32_t lanes, max_lanes; /* of the global batch; of a replica in any group */
+    uint32_t lane_batch;       /* samples of a lane */
+
+    /* model and data */
+    const struct graph *graph;
+    /* with the metrics of an evaluation; purpose and device are the engine's */
+    const struct plan_opts *plan;
+    const uint32_t *features; /* [n_feeds + n_targets of plan] the data feature of each input */
+    struct data_set *data, *eval_data;    /* eval_data: NULL: there are no evaluations */
+    const struct data_reader_opts *reads; /* without lanes and steps; prefetch is per lane */
+    uint64_t steps_per_epoch, eval_steps;
+    uint64_t seed;
+    /* the mean is over what counts, not over the samples: see ENGINE_WEIGHT */
+    bool mean_of_weights;
+    bool evaluate_average; /* evaluate the average of the weights */
+
+    /* optimizer */
+    struct optim *optim; /* at work on the graph's parameters, in n_devices parts */
+    const struct optim_hyper *hyper;
+    double clip_value; /* limit of each gradient element; 0: none */
+
+    /* reduction and checks */
+    enum engine_overlap overlap;
+    size_t bucket_bytes;  /* 0: chosen */
+    bool whole_gradients; /* of tables too */
+    bool check_gradients; /* inspect() computes checksums; compares has peers */
+    bool snapshots;       /* checkpoints may be taken: keep memory for them */
+    bool traces;          /* steps may be traced */
+
+    /* A choice or a fact for the log, or a warning. Task or replica thread. */
+    void (*on_note)(void *arg, bool is_warning, const char *text);
+    /* A replica is about to compute this batch of the training data. Replica thread. NULL: not
+     * wanted. */
+    void (*on_lane)(void *arg, uint32_t local, const struct data_batch *b);
+    void *arg;
+};
+
+struct engine_replica {
+    struct engine *engine;
+    uint32_t local;            /* index in the task */
+    struct arenas *arenas;     /* of engine->memory: gradients, evaluation sums */
+    struct place place;        /* of the replica's thread */
+    struct place helper_place; /* of a thread that reduces for it; waits locally if there is none */
+
+    /* The caller's: a generation. */
+    /* n_lanes: a subtree of the tree over all lanes (lanes.h) */
+    uint32_t rank, first_lane, n_lanes;
+    /* The caller's: a step. */
+    double scale;            /* of the loss; the same in all replicas */
+    float loss_scale;        /* scale / samples of the global batch */
+    struct trace_row *trace; /* NULL: the step is not traced */
+
+    /* The engine's: a step. */
+    uint32_t n_buckets;      /* of the all-reduce of a step */
+    uint64_t data_ns;        /* waited for samples */
+    uint64_t reduce_ns;      /* waited for the all-reduce after the replica's own lanes */
+    uint64_t reduce_work_ns; /* inside the all-reduce, in whatever thread */
+    struct engine_look {     /* by inspect() */
+        uint32_t own;        /* checksum of the gradient that this replica's update will read */
+        /* CPU: checksum of the part of the replica before it, in this one's arena */
+        uint32_t other;
+        bool bad; /* NaN or infinity */
+    } look;
+    uint32_t state_sum; /* by checksum() */
+
+    struct plans *plans; /* plans.h; NULL: an engine without plans */
+    void *device;        /* the implementation's part */
+};
+
+/* a generation; filled in by one thread before the gate that precedes begin() */
+struct engine_group {
+    struct comm *comm; /* NULL: there is no other replica */
+    const struct comm_member *members;
+    uint32_t n_members, self;
+    uint64_t deadline_ms;
+    struct gate *commit_gate; /* of this task's replicas; never broken */
+    bool compares;            /* peers compare gradients: replicas of this task need not */
+    bool overlap;             /* agreed: reduce while backward computes; before bind() */
+    uint64_t plain_until;     /* up to this step some task may trace; GPUs repeat no captured work
+                                 then, because all or none of the group must. Before bind() */
+};
+
+struct engine {
+    const struct engine_ops *ops;
+    const struct engine_opts *opts;
+    struct memory memory;
+    struct engine_replica **replicas; /* [opts->n_devices] */
+    uint32_t n_states;   /* copies of the state that can differ: 1 if replicas share it */
+    size_t work_bytes;   /* activations of a replica */
+    uint32_t eval_words; /* doubles of evaluation sums: loss, weight, then the metrics' */
+    uint32_t metric_words[ENGINE_MAX_METRICS];
+    /* [n_devices] the share of the last step's time without work; NULL: unknown */
+    double *device_idle;
+    struct engine_group group;
+};
+
+enum { ENGINE_SUM_LOSS, ENGINE_SUM_WEIGHT, ENGINE_SUM_METRICS }; /* of evaluation sums */
+
+struct engine_finding { /* of locate() */
+    /* the lowest lane of this replica with a non-finite number; opts->lanes: none */
+    uint32_t lane;
+    double largest;  /* sum over its lanes of the largest number in gradient and loss */
+    char text[1000]; /* where the first non-finite number of that lane came from */
+};
+
+struct engine_ops {
+    const char *name;
+
+    /* ---- task ---- */
+    /* Memory, plans and streams of all devices; no device holds the state. Each choice goes to
+     * on_note. On success the caller owns *out; on failure nothing is left. Errors: ERR_NOMEM,
+     * ERR_INPUT, ERR_UNSUPPORTED, ERR_DEVICE. */
+    int (*open)(const struct engine_opts *opts, struct engine **out, struct err *err);
+    /* No generation runs. Memory of a device that end() reported as lost stays allocated. */
+    void (*close)(struct engine *e);
+    /* Ends waits for samples, now and in readers that are opened until the generation ends. Any
+     * thread. */
+    void (*cancel)(struct engine *e);
+    /* Replaces the region, because a peer that may still be alive can write to it. Errors:
+     * ERR_NOMEM. */
+    int (*renew_region)(struct engine *e, struct err *err);
+    /* Would this task, as it is connected now, reduce while backward computes? */
+    bool (*overlaps)(const struct engine *e);
+    /* Fills in plans (room for n_devices), lanes, pieces and on_gpus. */
+    void (*describe_trace)(struct engine *e, struct trace_opts *out);
+
+    /* ---- task: the held state ---- */
+    /* The host's state becomes that after step `held`. Waits. Between steps or generations.
+     * Errors: ERR_DEVICE: the device that held the state failed. */
+    int (*sync)(struct engine *e, uint64_t held, struct err *err);
+    /* Copies that state to `to`, without a wait for a device; complete after wait_snapshot(). The
+     * first replica's thread, also while the lanes of the next step are computed. One at a time. As
+     * sync(). */
+    int (*snapshot)(struct engine *e, uint64_t held, void *to, struct err *err);
+    /* Any thread. Errors: ERR_DEVICE: the copy does not arrive. */
+    int (*wait_snapshot)(struct engine *e, struct err *err);
+    /* Memory from which snapshot() copies without a wait; *out NULL: any memory will do. The engine
+     * owns it, unless leave_staging() was called: a writer that hangs still reads it. Errors:
+     * ERR_NOMEM, ERR_DEVICE. */
+    int (*staging)(struct engine *e, void **out, struct err *err);
+    void (*leave_staging)(struct engine *e);
+    /* The state that the devices hold is invalid. */
+    void (*discard)(struct engine *e);
+
+    /* ---- replica: a generation ---- */
+    /* Connects the devices. Enters PHASE_NCCL where that is a wait. Errors: ERR_NOMEM, ERR_DEVICE,
+     * ERR_TIMEOUT, ERR_CANCELED. */
+    int (*begin)(struct engine_replica *r, struct err *err);
+    /* The host holds the state of step `held` (0: fresh): the device takes it, unless it holds that
+     * state already. Starts the thread that reduces, if so it was agreed. */
+    int (*bind)(struct engine_replica *r, uint64_t held, struct err *err);
+    /* Samples of the steps [first, last] will be asked for, in order. */
+    int (*read)(struct engine_replica *r, uint64_t first, uint64_t last, struct err *err);
+    /* Also after a failure, and without begin(). Stops the helper thread, disconnects, waits for
+     * work in progress. Errors: ERR_DEVICE: the device does not come to rest; it is lost to this
+     * process. */
+    int (*end)(struct engine_replica *r, struct err *err);
+
+    /* ---- replica: a step ---- */
+    /* Gradients, statistics and loss of the replica's lanes, summed in arena 0 along the tree; the
+     * engine's control words are written, the caller's are 0. Enters PHASE_DATA and PHASE_LANE. May
+     * already reduce what is final. Errors: ERR_IO, ERR_CORRUPT, ERR_INPUT, ERR_DEVICE, ERR_PEER,
+     * ERR_CANCELED. */
+    int (*run_lanes)(struct engine_replica *r, uint64_t step, struct err *err);
+    /* The caller has written its control words (replica 0). All-reduces the rest: afterwards arena
+     * 0, or the device, holds the sum over all replicas of the group, and the control words are in
+     * arena 0. Enters PHASE_REDUCE. Errors: ERR_PEER, ERR_TIMEOUT, ERR_INPUT, ERR_DEVICE,
+     * ERR_CANCELED. */
+    int (*reduce)(struct engine_replica *r, uint64_t step, struct err *err);
+    /* With mean_of_weights, after each reduce(): multiplies the gradients. */
+    int (*scale)(struct engine_replica *r, float by, struct err *err);
+    /* A pass over the gradient that the update will read, into r->look. */
+    void (*inspect)(struct engine_replica *r);
+    /* After a gate that follows inspect(). All replicas see the same. *sum: checksum of the task's
+     * gradient; *finite: it holds no NaN or infinity. Errors: ERR_DEVICE: the replicas of this task
+     * hold different gradients; the text says which. Nothing has been changed. */
+    int (*verify_gradient)(struct engine_replica *r, uint64_t step, uint32_t *sum, bool *finite,
+                           struct err *err);
+    /* Limits the elements of the gradient to clip_value. *norm: the L2 norm of the gradient after
+     * that and without the loss scale, if it is wanted, else NaN. Replicas meet at the commit gate.
+     */
+    void (*measure)(struct engine_replica *r, bool wanted, double *norm);
+    /* Applies the optimizer and moves the statistics: this replica's part. Replicas may meet at the
+     * commit gate; the caller meets once more. Errors: ERR_DEVICE: this replica's state is invalid.
+     */
+    int (*update)(struct engine_replica *r, const struct optim_hyper *h, struct err *err);
+    /* In place of an update: the held state counts as that after `step` too. */
+    void (*keep)(struct engine_replica *r, uint64_t step);
+    /* Checksum of this replica's part of the state, or of its copy, into r->state_sum. Waits. */
+    int (*checksum)(struct engine_replica *r, struct err *err);
+    /* After a gate that follows checksum(). *sum: of the task's state. Errors: ERR_DEVICE: copies
+     * of this task differ; the text says which. */
+    int (*verify_state)(struct engine_replica *r, uint64_t step, uint32_t *sum, struct err *err);
+    /* After all verbs of a step: writes the device's spans into r->trace. */
+    int (*end_step)(struct engine_replica *r, struct err *err);
+
+    /* ---- replica: other passes over data ---- */
+    /* Loss and metrics of this replica's lanes of the evaluation data, summed along the tree in
+     * arenas->sums[0]. Enters PHASE_EVALUATION_DATA and PHASE_EVALUATE. */
+    int (*evaluate)(struct engine_replica *r, struct err *err);
+    /* Appends to `text` [n] which reduced gradient or statistic holds NaN or infinity, if one does;
+     * arena 0 holds the gradients afterwards. */
+    int (*describe)(struct engine_replica *r, const char *separator, char *text, size_t n,
+                    struct err *err);
+    /* Computes the replica's lanes of `step` again and finds the first non-finite number.
+     * Overwrites arena 0. */
+    int (*locate)(struct engine_replica *r, uint64_t step, struct engine_finding *out,
+                  struct err *err);
+};
+
+/* Arena 0 of a replica: peers can read and write it. Free for the caller between bind() and the
+ * first run_lanes(), in transfers before bind(), and after locate(); it must be zero again before
+ * run_lanes(). */
+static inline void *engine_scratch(const struct engine_replica *r)
+{
+    return r->arenas->grads[0];
+}
+
+static inline float *engine_control(const struct engine_replica *r)
+{
+    return r->arenas->grads[0] + r->engine->memory.params;
+}
+
+#endif

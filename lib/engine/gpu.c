@@ -1,0 +1,242 @@
+/* gpu.c - the verbs of engine_gpu that open, close, begin and end; gpu.h draws the streams. Others:
+ * gpu_step.c (lanes), gpu_reduce.c, gpu_update.c, gpu_copy.c (state to the host), passes.c. */
+#include "engine/gpu.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "engine/common.h"
+#include "engine/gpu_buckets.h"
+#include "engine/gpu_clock.h"
+#include "engine/gpu_comm.h"
+#include "engine/gpu_copy.h"
+#include "engine/gpu_feed.h"
+#include "engine/gpu_memory.h"
+#include "engine/gpu_pass.h"
+#include "engine/gpu_reduce.h"
+#include "engine/gpu_step.h"
+#include "engine/gpu_types.h"
+#include "engine/gpu_update.h"
+#include "engine/gpu_wait.h"
+#include "engine/passes.h"
+#include "engine/plans.h"
+#include "engine/tables.h"
+#include "engine/trace_types.h"
+#include "graph/graph.h"
+
+static const struct pass pass = { gpu_feed, gpu_run, gpu_show, true };
+
+/* ---- a task ---- */
+
+static void gpu_close(struct engine *e)
+{
+    for (uint32_t i = 0; e->replicas != NULL && i < e->opts->n_devices; i++)
+        if (e->replicas[i] != NULL) {
+            gpu_close_device(e->replicas[i]);
+            plans_close(e->replicas[i]);
+        }
+    free(e->device_idle);
+    engine_fini(e);
+    free(e);
+}
+
+static int open_parts(struct engine *e, struct err *err)
+{
+    const struct engine_opts *o = e->opts;
+    struct memory_opts m;
+    int rc;
+
+    e->device_idle = calloc(o->n_devices, sizeof(*e->device_idle));
+    if (e->device_idle == NULL)
+        return err_set(err, ERR_NOMEM, "engine: out of memory");
+    for (uint32_t i = 0; i < o->n_devices; i++)
+        e->device_idle[i] = NAN;
+    e->n_states = o->n_devices;
+    rc = plans_open(e, &pass, err);
+    if (rc == 0) {
+        tables_layout(o, false, &m);
+        rc = engine_open_memory(e, &m, err);
+    }
+    for (uint32_t i = 0; rc == 0 && i < o->n_devices; i++)
+        rc = gpu_open_device(e->replicas[i], err);
+    return rc;
+}
+
+static int gpu_open(const struct engine_opts *opts, struct engine **out, struct err *err)
+{
+    struct engine *e = calloc(1, sizeof(*e));
+    int rc;
+
+    if (e == NULL)
+        return err_set(err, ERR_NOMEM, "engine: out of memory");
+    rc = engine_init(e, &engine_gpu, opts, err);
+    if (rc == 0)
+        rc = open_parts(e, err);
+    if (rc < 0) {
+        gpu_close(e);
+        return rc;
+    }
+    tables_note(e, false);
+    *out = e;
+    return 0;
+}
+
+static int gpu_renew_region(struct engine *e, struct err *err)
+{
+    return memory_renew_region(&e->memory, err);
+}
+
+static bool gpu_overlaps(const struct engine *e)
+{
+    (void)e;
+    return false; /* NCCL's streams overlap by themselves; no thread of the host reduces */
+}
+
+static void gpu_describe_trace(struct engine *e, struct trace_opts *out)
+{
+    plans_describe_trace(e, out);
+    out->pieces = gpu_pieces(e);
+    out->on_gpus = true;
+}
+
+static void gpu_discard(struct engine *e)
+{
+    for (uint32_t i = 0; i < e->opts->n_devices; i++)
+        gpu_of(e->replicas[i])->has_state = false;
+}
+
+/* ---- a generation ---- */
+
+static int gpu_begin(struct engine_replica *r, struct err *err)
+{
+    struct gpu *g = gpu_of(r);
+    int rc;
+
+    CHECK(g->lanes == NULL && g->comm == NULL);
+    if (g->is_lost)
+        return err_set(err, ERR_DEVICE, "the GPU is lost to this process");
+    g->lanes = calloc((size_t)r->n_lanes * GPU_SLOTS + 1, sizeof(*g->lanes));
+    if (g->lanes == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory");
+    g->n_lanes = r->n_lanes;
+    g->next = 0;
+    g->first_step = 0;
+    g->back->computed = 0;
+    g->proves = true;
+    for (uint32_t i = 0; i < GPU_SLOTS; i++)
+        g->slot[i].is_full = false;
+    gpu_clock_forget(r);
+    rc = g->cuda->fill(g->trouble, 0, sizeof(*g->trouble), g->work, err);
+    return rc < 0 ? rc : gpu_connect(r, err);
+}
+
+static int take_state(struct engine_replica *r, uint64_t held, struct err *err)
+{
+    struct engine *e = r->engine;
+    struct gpu *g = gpu_of(r);
+    int rc = 0;
+
+    if (g->has_state && g->held == held && held > 0)
+        return 0;
+    rc = g->cuda->copy(g->state, e->memory.state, e->memory.state_bytes, g->work, err);
+    if (rc == 0)
+        rc = gpu_wait(r, NULL, err);
+    g->has_state = rc == 0;
+    g->held = held;
+    return rc;
+}
+
+static int gpu_bind(struct engine_replica *r, uint64_t held, struct err *err)
+{
+    if (r->local == 0 && r->engine->group.comm != NULL)
+        engine_note(r->engine, false, "gradients are summed up by NCCL while backward computes");
+    plan_watch(r->plans->train, NULL, NULL);
+    return take_state(r, held, err);
+}
+
+struct rest {
+    uint64_t begin_ns, deadline_ms;
+};
+
+static int look_at_clock(void *arg, struct err *err)
+{
+    const struct rest *x = arg;
+
+    if (x->deadline_ms == 0 || (clock_ns() - x->begin_ns) / 1000000 <= x->deadline_ms)
+        return 0;
+    return err_set(err, ERR_DEVICE,
+                   "the GPU does not come to rest within %.1f s: only the end of the process "
+                   "frees it",
+                   (double)x->deadline_ms / 1e3);
+}
+
+/* All that was put on its streams is done: nobody asks whether it is canceled any more. */
+static int come_to_rest(struct engine_replica *r, struct err *err)
+{
+    struct gpu *g = gpu_of(r);
+    struct cuda_stream *streams[] = { g->sums, g->feed, g->work, gpu_copies_stream(g) };
+    struct rest x = { clock_ns(), r->engine->group.deadline_ms };
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < COUNT_OF(streams); i++)
+        rc = device_watch(g->cuda, streams[i], NULL, look_at_clock, &x, err);
+    return rc;
+}
+
+static int gpu_end(struct engine_replica *r, struct err *err)
+{
+    struct gpu *g = gpu_of(r);
+    char name[32];
+    int rc;
+
+    /* Captured graphs first: NCCL keeps a communicator while a graph contains its sums. A graph
+     * that runs is freed when it has ended. */
+    gpu_drop_lanes(g);
+    rc = gpu_disconnect(r, err);
+    if (rc == 0)
+        rc = come_to_rest(r, err);
+    plans_close_readers(r);
+    if (rc == 0)
+        return 0;
+    g->is_lost = true; /* and with it its state */
+    device_name(&r->engine->opts->devices[r->local], name, sizeof(name));
+    return err_wrap(err, rc, "%s", name);
+}
+
+const struct engine_ops engine_gpu = {
+    .name = "gpu",
+    .open = gpu_open,
+    .close = gpu_close,
+    .cancel = plans_cancel,
+    .renew_region = gpu_renew_region,
+    .overlaps = gpu_overlaps,
+    .describe_trace = gpu_describe_trace,
+    .sync = gpu_sync,
+    .snapshot = gpu_snapshot,
+    .wait_snapshot = gpu_wait_snapshot,
+    .staging = gpu_staging,
+    .leave_staging = gpu_leave_staging,
+    .discard = gpu_discard,
+    .begin = gpu_begin,
+    .bind = gpu_bind,
+    .read = plans_read,
+    .end = gpu_end,
+    .run_lanes = gpu_run_lanes,
+    .reduce = gpu_reduce,
+    .scale = gpu_scale,
+    .inspect = gpu_inspect,
+    .verify_gradient = gpu_verify_gradient,
+    .measure = gpu_measure,
+    .update = gpu_update,
+    .keep = gpu_keep,
+    .checksum = gpu_checksum,
+    .verify_state = gpu_verify_state,
+    .end_step = gpu_clock_write,
+    .evaluate = passes_evaluate,
+    .describe = passes_describe,
+    .locate = passes_locate,
+};

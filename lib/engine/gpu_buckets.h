@@ -1,0 +1,24 @@
+/* gpu_buckets.h - how the gradient arena of a GPU is cut for NCCL. Pure. */
+#ifndef ENGINE_GPU_BUCKETS_H
+#define ENGINE_GPU_BUCKETS_H
+
+#include "engine/engine.h"
+
+/* NCCL keeps a network busy with pieces of this size; the wait for a smaller last piece is shorter.
+ */
+enum { GPU_BUCKET_BYTES = 16 << 20 };
+
+static inline size_t gpu_bucket_floats(const struct engine *e)
+{
+    size_t bytes = e->opts->bucket_bytes;
+
+    return (bytes > 0 ? bytes : GPU_BUCKET_BYTES) / sizeof(float);
+}
+
+/* Sums of a step on the sums stream, at most. */
+static inline uint32_t gpu_pieces(const struct engine *e)
+{
+    return (uint32_t)(e->memory.grads / gpu_bucket_floats(e)) + 2;
+}
+
+#endif

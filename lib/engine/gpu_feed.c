@@ -1,0 +1,134 @@
+/* gpu_feed.c - see gpu_feed.h. */
+#include "engine/gpu_feed.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "engine/gpu_clock.h"
+#include "engine/gpu_types.h"
+#include "engine/gpu_wait.h"
+#include "engine/plans.h"
+#include "engine/trace.h"
+#include "graph/graph.h"
+
+size_t gpu_input_at(const struct engine_replica *r, struct plan *plan, uint32_t i)
+{
+    size_t at = 0;
+
+    for (uint32_t k = 0; k < i && k < plans_n_inputs(r->engine); k++)
+        at += gpu_round(tensor_bytes(plan_input(plan, k)));
+    return at;
+}
+
+/* ---- a batch on its way ---- */
+
+struct fill {
+    struct engine_replica *r;
+    struct gpu_slot *s;
+};
+
+static void *pinned_at(void *arg, struct plan *plan, uint32_t i)
+{
+    struct fill *f = arg;
+
+    return f->s->pinned + gpu_input_at(f->r, plan, i);
+}
+
+static void fill_slot(struct engine_replica *r, struct gpu_slot *s, struct plan *plan,
+                      const struct data_batch *b)
+{
+    const struct engine *e = r->engine;
+    struct fill f = { r, s };
+
+    plans_copy_batch(e, plan, b, pinned_at, &f);
+    memcpy(s->samples, b->samples, e->opts->lane_batch * sizeof(*s->samples));
+    s->b = *b;
+    s->b.samples = s->samples;
+    s->b.features = NULL;
+    s->b.weights = NULL;
+}
+
+/* To the stage, when the lane that was there has been taken and the host's copy is ours again. */
+static int send_slot(struct engine_replica *r, struct gpu_slot *s, struct plan *plan,
+                     const struct data_batch *b, struct err *err)
+{
+    struct gpu *g = gpu_of(r);
+    int rc = gpu_wait(r, s->brought, err);
+
+    if (rc < 0)
+        return rc;
+    fill_slot(r, s, plan, b);
+    rc = g->cuda->wait(g->feed, s->taken, err);
+    if (rc == 0)
+        rc = gpu_mark_begin(r, TRACE_FEED, err);
+    if (rc == 0)
+        rc = g->cuda->copy(s->stage, s->pinned, g->inputs_bytes, g->feed, err);
+    if (rc == 0)
+        rc = gpu_mark(r, TRACE_FEED, TRACE_DATA, b->lane, err);
+    if (rc == 0)
+        rc = g->cuda->record(s->brought, g->feed, err);
+    s->is_full = rc == 0;
+    return rc;
+}
+
+int gpu_fetch_batch(struct engine_replica *r, struct gpu_slot *s, struct err *err)
+{
+    const struct data_batch *b;
+    uint64_t before = clock_ns(), now;
+    int rc = data_next(r->plans->reader, &b, err);
+
+    now = clock_ns();
+    r->data_ns += now - before;
+    if (rc < 0 || b == NULL)
+        return rc;
+    trace_add(r->trace, TRACE_DATA, b->lane, before, now);
+    rc = send_slot(r, s, r->plans->train, b, err);
+    data_release(r->plans->reader);
+    return rc;
+}
+
+int gpu_copy_inputs(struct engine_replica *r, struct gpu_slot *s, struct plan *plan,
+                    struct err *err)
+{
+    struct gpu *g = gpu_of(r);
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < plans_n_inputs(r->engine); i++) {
+        const struct tensor *in = plan_input(plan, i);
+
+        rc = g->cuda->copy(in->data, s->stage + gpu_input_at(r, plan, i), tensor_bytes(in), g->work,
+                           err);
+    }
+    return rc;
+}
+
+int gpu_set_run(struct engine_replica *r, struct gpu_slot *s, const struct op_run *run,
+                struct err *err)
+{
+    struct gpu *g = gpu_of(r);
+
+    *s->run = *run;
+    s->run->queue = g->work;
+    s->run->there = s->run_there;
+    s->run->trouble = g->trouble;
+    return g->cuda->copy(s->run_there, s->run, sizeof(*s->run), g->work, err);
+}
+
+int gpu_feed(struct engine_replica *r, struct plan *plan, const struct data_batch *b,
+             struct err *err)
+{
+    struct gpu *g = gpu_of(r);
+    /* the other one may hold what comes next */
+    struct gpu_slot *s = &g->slot[(g->next + 1) % GPU_SLOTS];
+    int rc;
+
+    gpu_clock_forget(r);
+    rc = send_slot(r, s, plan, b, err);
+    s->is_full = false;
+    if (rc == 0)
+        rc = g->cuda->wait(g->work, s->brought, err);
+    if (rc == 0)
+        rc = gpu_copy_inputs(r, s, plan, err);
+    return rc < 0 ? rc : g->cuda->record(s->taken, g->work, err);
+}

@@ -1,0 +1,196 @@
+/* gpu_reduce.c - see gpu_reduce.h. */
+#include "engine/gpu_reduce.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fault.h"
+#include "engine/common.h"
+#include "engine/gpu_clock.h"
+#include "engine/gpu_feed.h"
+#include "engine/gpu_pass.h"
+#include "engine/gpu_sums.h"
+#include "engine/gpu_types.h"
+#include "engine/gpu_wait.h"
+#include "engine/plans.h"
+#include "engine/trace.h"
+
+/* A note as evidence that the requested device did the work, by its own clock. */
+static void prove(struct engine_replica *r)
+{
+    struct engine *e = r->engine;
+    struct gpu *g = gpu_of(r);
+    char text[256], name[32];
+
+    if (!g->proves)
+        return;
+    g->proves = false;
+    device_name(&e->opts->devices[r->local], name, sizeof(name));
+    snprintf(text, sizeof(text),
+             "%s computed lanes %" PRIu32 " to %" PRIu32 " of the first step in %.1f ms", name,
+             r->first_lane, r->first_lane + r->n_lanes - 1,
+             g->cuda->elapsed_ms(g->began, g->ended));
+    engine_note(e, false, text);
+}
+
+/* The lanes have written loss and weight on the GPU. The caller's words come from replica 0; those
+ * of the other replicas are 0. */
+static int send_control(struct engine_replica *r, struct err *err)
+{
+    struct engine *e = r->engine;
+    struct gpu *g = gpu_of(r);
+    size_t n = e->opts->control_floats - ENGINE_WORDS;
+    float *from = g->back->control + ENGINE_WORDS;
+    int rc = g->cuda->copy(g->grads[0] + e->memory.params + ENGINE_TROUBLE, &g->trouble->found,
+                           sizeof(float), g->work, err);
+
+    if (rc < 0 || r->local != 0)
+        return rc;
+    memcpy(from, r->arenas->grads[0] + e->memory.params + ENGINE_WORDS, n * sizeof(float));
+    return g->cuda->copy(g->grads[0] + e->memory.params + ENGINE_WORDS, from, n * sizeof(float),
+                         g->work, err);
+}
+
+/* Fault points change the gradient of the last GPU of a task: the others have to detect it. */
+static int inject_faults(struct engine_replica *r, struct err *err)
+{
+    int rc = 0;
+
+    if (r->local + 1 != r->engine->opts->n_devices)
+        return 0;
+    if (fault_hit("health.flip_gradient"))
+        rc = gpu_inject(r, GPU_GRADIENT, false, err);
+    if (rc == 0 && fault_hit("health.not_finite"))
+        rc = gpu_inject(r, GPU_GRADIENT, true, err);
+    return rc;
+}
+
+static int look(struct engine_replica *r, struct err *err)
+{
+    struct engine *e = r->engine;
+    struct gpu *g = gpu_of(r);
+    float clip = (float)(e->opts->clip_value * r->scale);
+    int rc = inject_faults(r, err);
+
+    if (rc == 0)
+        rc = g->cuda->math->optim_look(g->optim, g->grads[0], clip, g->look, g->work, err);
+    if (rc == 0)
+        rc = g->cuda->copy(&g->back->look, g->look, sizeof(*g->look), g->work, err);
+    return rc < 0 ? rc : gpu_mark(r, TRACE_WORK, TRACE_CHECK, 0, err);
+}
+
+/* The first batch of the next lane goes to the GPU while this step's sums are under way. */
+static int fetch_ahead(struct engine_replica *r, struct err *err)
+{
+    struct gpu_slot *s = &gpu_of(r)->slot[gpu_of(r)->next];
+
+    return s->is_full ? 0 : gpu_fetch_batch(r, s, err);
+}
+
+struct sums_wait {
+    struct engine_replica *r;
+    /* others are waited for, and that was said last; 0: it computes itself */
+    uint64_t since_ns, said_ns;
+};
+
+enum { SAY_NS = 50000000 };
+
+/* States the wait for peers again and again (place.h). */
+static int look_at_sums(void *arg, struct err *err)
+{
+    struct sums_wait *w = arg;
+    struct engine_replica *r = w->r;
+    int rc = gpu_look_around(r, err);
+
+    if (rc < 0) {
+        if (rc == ERR_CANCELED && w->since_ns > 0)
+            gpu_tell_wait(r, w->since_ns, "the sums of the GPUs");
+        return rc;
+    }
+    if (gpu_of(r)->comm == NULL ||
+        __atomic_load_n(&gpu_of(r)->back->computed, __ATOMIC_RELAXED) != gpu_of(r)->step)
+        return 0;
+    if (w->since_ns == 0)
+        w->since_ns = clock_ns();
+    if (clock_ns() - w->said_ns > SAY_NS) {
+        w->said_ns = clock_ns();
+        place_wait(&r->place, PLACE_WAITS_PEERS);
+    }
+    return gpu_check_peers(r, w->since_ns, err);
+}
+
+static int wait_for_sums(struct engine_replica *r, struct err *err)
+{
+    struct sums_wait w = { .r = r };
+    int rc = device_watch(gpu_of(r)->cuda, gpu_of(r)->work, NULL, look_at_sums, &w, err);
+
+    r->reduce_ns = w.since_ns > 0 ? clock_ns() - w.since_ns : 0;
+    return rc < 0 ? err_wrap(err, rc, "sum up the gradients (NCCL)") : 0;
+}
+
+static int all_reduce(struct engine_replica *r, struct err *err)
+{
+    struct engine *e = r->engine;
+    struct gpu *g = gpu_of(r);
+    size_t n = e->opts->control_floats * sizeof(float);
+    int rc = gpu_begin_work(r, err);
+
+    if (rc == 0)
+        rc = send_control(r, err);
+    if (rc == 0 && g->comm != NULL)
+        rc = fault_error("train.bucket", err);
+    if (rc == 0 && g->comm != NULL)
+        rc = gpu_sum(r, g->added, g->grads_floats, err);
+    if (rc == 0 && g->comm != NULL)
+        rc = gpu_wait_sums(r, err);
+    if (rc == 0)
+        rc = g->cuda->copy(g->back->control, g->grads[0] + e->memory.params, n, g->work, err);
+    /* else it is not yet what will be used: gpu_scale() */
+    if (rc == 0 && !e->opts->mean_of_weights)
+        rc = look(r, err);
+    if (rc == 0)
+        rc = gpu_rest(r, err);
+    if (rc == 0)
+        rc = fetch_ahead(r, err);
+    if (rc < 0)
+        return rc;
+    rc = wait_for_sums(r, err);
+    place_wait(&r->place, PLACE_WORKS);
+    if (rc < 0)
+        return rc;
+    memcpy(r->arenas->grads[0] + e->memory.params, g->back->control, n);
+    prove(r);
+    gpu_clock_read(r);
+    if (g->back->control[ENGINE_TROUBLE] > 0) /* somewhere */
+        rc = gpu_check_trouble(r, r->plans->train, err);
+    return rc < 0 ? err_wrap(err, rc, "lane %" PRIu32, g->back->trouble.lane) : 0;
+}
+
+int gpu_reduce(struct engine_replica *r, uint64_t step, struct err *err)
+{
+    uint64_t before = clock_ns();
+    int rc;
+
+    place_bucket(&r->place, step, 0);
+    rc = all_reduce(r, err);
+    trace_add(r->trace, TRACE_REDUCTION, 0, before, clock_ns());
+    return rc;
+}
+
+int gpu_scale(struct engine_replica *r, float by, struct err *err)
+{
+    struct engine *e = r->engine;
+    struct gpu *g = gpu_of(r);
+    int rc = gpu_begin_work(r, err);
+
+    if (rc == 0)
+        rc = g->cuda->math->scale(g->grads[0], e->memory.trained, by, g->work, err);
+    if (rc == 0)
+        rc = look(r, err);
+    if (rc == 0)
+        rc = gpu_rest(r, err);
+    return rc < 0 ? rc : gpu_wait(r, NULL, err);
+}

@@ -1,0 +1,46 @@
+/* gpu_sums.c - see gpu_sums.h. */
+#include "engine/gpu_sums.h"
+
+#include "engine/common.h"
+#include "engine/gpu_buckets.h"
+#include "engine/gpu_clock.h"
+#include "engine/gpu_types.h"
+
+int gpu_add_lanes(struct engine_replica *r, uint32_t lane, uint32_t top, size_t begin, size_t end,
+                  struct err *err)
+{
+    struct gpu *g = gpu_of(r);
+    int rc = 0;
+
+    for (uint32_t m = lane_merges(r, lane); rc == 0 && m > 0; m--, top--)
+        rc = g->cuda->math->add(g->grads[top - 2] + begin, g->grads[top - 1] + begin, end - begin,
+                                g->work, err);
+    return rc < 0 || lane_merges(r, lane) == 0 ? rc
+                                               : gpu_mark(r, TRACE_WORK, TRACE_SUMS, lane, err);
+}
+
+int gpu_sum(struct engine_replica *r, size_t begin, size_t end, struct err *err)
+{
+    struct gpu *g = gpu_of(r);
+    int rc = g->cuda->record(g->ready, g->work, err);
+
+    if (rc == 0)
+        rc = g->cuda->wait(g->sums, g->ready, err);
+    if (rc == 0)
+        rc = gpu_mark_begin(r, TRACE_SUM, err);
+    if (rc == 0)
+        rc = g->cuda->comm_sum(g->comm, g->grads[0] + begin, end - begin, g->sums, err);
+    return rc < 0 ? rc
+                  : gpu_mark(r, TRACE_SUM, TRACE_REDUCTION,
+                             (uint32_t)(begin / gpu_bucket_floats(r->engine)), err);
+}
+
+int gpu_wait_sums(struct engine_replica *r, struct err *err)
+{
+    struct gpu *g = gpu_of(r);
+    int rc = g->cuda->record(g->summed, g->sums, err);
+
+    if (rc == 0)
+        rc = g->cuda->wait(g->work, g->summed, err);
+    return rc < 0 ? rc : gpu_mark(r, TRACE_WORK, TRACE_REDUCTION, 0, err);
+}

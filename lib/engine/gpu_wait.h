@@ -1,0 +1,29 @@
+/* gpu_wait.h - waits of the host for a GPU, which look at the generation's end and at NCCL
+ * meanwhile. Threads: the replica's. */
+#ifndef ENGINE_GPU_WAIT_H
+#define ENGINE_GPU_WAIT_H
+
+#include "engine/engine.h"
+
+struct cuda_event;
+struct cuda_stream;
+
+/* Waits until the event has come; NULL: until the work stream is at rest. Errors: ERR_CANCELED,
+ * ERR_DEVICE, ERR_PEER. */
+int gpu_wait(struct engine_replica *r, struct cuda_event *e, struct err *err);
+int gpu_wait_stream(struct engine_replica *r, struct cuda_stream *s, struct err *err);
+/* What such a wait checks meanwhile. */
+int gpu_look_around(struct engine_replica *r, struct err *err);
+/* ERR_TIMEOUT, with NCCL's own report: other GPUs were waited for too long since `since_ns`. 0: not
+ * yet. */
+int gpu_check_peers(const struct engine_replica *r, uint64_t since_ns, struct err *err);
+/* Another rank aborted what was waited for since `since_ns`: notes NCCL's report, which may be gone
+ * when the communicator is destroyed. `what` is the subject of the sentence. */
+void gpu_tell_wait(const struct engine_replica *r, uint64_t since_ns, const char *what);
+
+/* Fault points: waits for the work stream and changes one number of the GPU, in its last bit or to
+ * NaN. */
+enum gpu_number { GPU_GRADIENT, GPU_WEIGHT };
+int gpu_inject(struct engine_replica *r, enum gpu_number which, bool nan, struct err *err);
+
+#endif

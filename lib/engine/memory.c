@@ -1,0 +1,134 @@
+/* memory.c - see memory.h. */
+#include "engine/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "engine/lanes.h"
+
+static size_t align_up(size_t bytes)
+{
+    return (bytes + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN;
+}
+
+/* Where each slot in use begins, with the average after them. Returns the floats of the state. */
+static size_t lay_out_state(struct memory *m)
+{
+    const struct memory_opts *o = &m->opts;
+    size_t at = m->params;
+
+    for (uint32_t s = 0; s < o->optimizer->n_slots; s++) {
+        if (!optim_uses(o->optimizer, o->hyper, s))
+            continue;
+        m->slots[s] = m->state != NULL ? m->state + at : NULL;
+        at += m->slot;
+    }
+    if (o->has_average) {
+        m->average = m->state != NULL ? m->state + at : NULL;
+        at += m->params;
+    }
+    return at;
+}
+
+int memory_aside(const struct memory *m, struct device_mem *out, struct err *err)
+{
+    int rc = device_mem_open(out, m->state_bytes, false, err);
+
+    return rc < 0 ? err_wrap(err, rc, "memory for weights and optimizer state") : 0;
+}
+
+void memory_take(struct memory *m, struct device_mem *aside, uint64_t step)
+{
+    device_mem_close(&m->own);
+    m->own = *aside;
+    *aside = (struct device_mem){ .fd = -1 };
+    m->state = m->own.base;
+    m->step = step;
+    (void)lay_out_state(m); /* the size is known */
+}
+
+static void lay_out_replica(const struct memory *m, struct arenas *a, char *at)
+{
+    const struct memory_opts *o = &m->opts;
+    char *sums_at = at + m->depth * m->grads_bytes, *marks_at = sums_at + m->depth * m->sums_bytes;
+
+    for (uint32_t d = 0; d < m->depth; d++) {
+        a->grads[d] = (float *)(at + d * m->grads_bytes);
+        a->sums[d] = (double *)(sums_at + d * m->sums_bytes);
+        a->rows[d] =
+            packed_at(o->tables, o->n_tables, o->table_words, marks_at + d * m->marks_bytes);
+    }
+    a->all_rows =
+        packed_at(o->tables, o->n_tables, o->table_words, marks_at + m->depth * m->marks_bytes);
+}
+
+static int open_region(struct memory *m, struct err *err)
+{
+    uint32_t n = m->opts.n_replicas;
+    size_t per_replica = (m->region_bytes - m->replicas_at) / n;
+    int rc = device_mem_open(&m->region, m->region_bytes, m->opts.is_shared, err);
+
+    if (rc < 0)
+        return err_wrap(err, rc, "memory for gradients");
+    m->head = m->region.base;
+    for (uint32_t i = 0; i < n; i++)
+        lay_out_replica(m, &m->arenas[i],
+                        (char *)m->region.base + m->replicas_at + i * per_replica);
+    return 0;
+}
+
+int memory_renew_region(struct memory *m, struct err *err)
+{
+    device_mem_close(&m->region); /* first: there may be no room for both */
+    return open_region(m, err);
+}
+
+int memory_open(struct memory *m, const struct memory_opts *opts, struct err *err)
+{
+    int rc;
+
+    *m = (struct memory){ .opts = *opts, .own = { .fd = -1 }, .region = { .fd = -1 } };
+    m->params = opts->params;
+    m->trained = m->slot = opts->trained;
+    m->dense = opts->dense;
+    m->grads = m->params + opts->control;
+    m->depth = tree_depth(opts->max_lanes);
+    CHECK(m->depth <= MEMORY_MAX_TREE);
+    m->state_bytes = lay_out_state(m) * sizeof(float);
+    m->replicas_at = align_up(opts->head_bytes);
+    m->grads_bytes = align_up(m->grads * sizeof(float));
+    if (m->grads_bytes < MEMORY_LEAST_GRADS_BYTES)
+        m->grads_bytes = MEMORY_LEAST_GRADS_BYTES;
+    m->sums_bytes = align_up(opts->eval_words * sizeof(double));
+    m->marks_bytes = align_up(packed_bytes(opts->n_tables, opts->table_words));
+    m->region_bytes =
+        m->replicas_at + opts->n_replicas * (m->depth * (m->grads_bytes + m->sums_bytes) +
+                                             (m->depth + 1) * m->marks_bytes);
+    m->arenas = calloc(opts->n_replicas, sizeof(*m->arenas));
+    if (m->arenas == NULL)
+        return err_set(err, ERR_NOMEM, "memory for gradients: out of memory");
+    rc = memory_aside(m, &m->own, err);
+    if (rc < 0)
+        return rc;
+    m->state = m->own.base;
+    (void)lay_out_state(m); /* again: the state has an address now */
+    return open_region(m, err);
+}
+
+void memory_close(struct memory *m)
+{
+    device_mem_close(&m->own);
+    device_mem_close(&m->region);
+    free(m->arenas);
+    m->arenas = NULL;
+}
+
+void memory_fill_average(struct memory *m, bool fresh)
+{
+    size_t from = fresh ? 0 : m->trained;
+
+    if (m->average != NULL)
+        memcpy(m->average + from, m->state + from, (m->params - from) * sizeof(float));
+}

@@ -1,0 +1,89 @@
+/* memory.h - the host's memory of a task: the state, and the region for gradients.
+ *
+ *   own      state: parameters | slot 0 | slot 1 | ... | average   (what a checkpoint holds, and
+ * what a task that is behind receives). Private: no peer can write to it, not even a peer that was
+ * believed dead and wakes up; and it can have huge pages region   head: the caller's per replica:
+ * `depth` gradient arenas (parameters' layout | control words) `depth` rows of evaluation sums
+ *                         `depth` + 1 sets of marks of tables
+ *            Shared with the peers of the host, so that nothing is copied to be reduced. Nothing in
+ *            it outlives a generation: it can be replaced by a fresh region
+ *
+ * Threads: one at a time; the contents belong to whoever the verbs of engine.h say. */
+#ifndef ENGINE_MEMORY_H
+#define ENGINE_MEMORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "device/device.h"
+#include "optim/optim.h"
+#include "tensor/packed.h"
+
+struct err;
+
+enum {
+    MEMORY_MAX_TREE = 33,
+    MEMORY_LEAST_GRADS_BYTES = 4096 /* of an arena, however small the model */
+};
+
+struct memory_opts {
+    uint32_t n_replicas; /* of this task */
+    bool is_shared;      /* peers map the region */
+    size_t head_bytes;
+    /* Floats: of a parameter arena, of its trained part, of the part of that which backward makes
+     * ready in order. After the dense part lie values of the rows of tables that have marks. */
+    size_t params, trained, dense;
+    size_t control;                    /* floats after the parameters in a gradient arena */
+    const struct packed_table *tables; /* the graph's; borrowed */
+    uint32_t n_tables;                 /* 0 also if gradients are whole */
+    size_t table_words;                /* of marks */
+    uint32_t max_lanes;                /* of a replica */
+    uint32_t eval_words;               /* doubles */
+    const struct optim_def *optimizer;
+    const struct optim_hyper *hyper;
+    bool has_average;
+};
+
+struct arenas {                          /* of a replica, in the region */
+    float *grads[MEMORY_MAX_TREE];       /* of the lane tree */
+    struct packed rows[MEMORY_MAX_TREE]; /* of each: the rows of tables that have a gradient */
+    struct packed all_rows;              /* during the reduction: the marks of all replicas */
+    double *sums[MEMORY_MAX_TREE];       /* of evaluations, eval_words each */
+};
+
+struct memory {
+    struct memory_opts opts;
+    struct device_mem own, region;
+    size_t region_bytes, replicas_at;            /* the first replica's part begins there */
+    size_t grads_bytes, sums_bytes, marks_bytes; /* of one of each */
+    size_t params, trained, dense;               /* as in the options */
+    size_t grads; /* floats of a gradient arena, control words included */
+    size_t slot;  /* floats of a slot */
+    size_t state_bytes;
+    /* gradient arenas of a replica: levels of its lane tree, at most */
+    uint32_t depth;
+    float *state;                  /* parameters, then slots, then the average */
+    float *slots[OPTIM_MAX_SLOTS]; /* NULL: the optimizer does not use this slot */
+    float *average; /* a parameter arena: averages of the trained parameters, copies of
+                       the statistics; NULL: none is kept */
+    /* whose state this is; behind the devices' until engine sync() */
+    uint64_t step;
+    void *head;            /* of the region */
+    struct arenas *arenas; /* [n_replicas] owned */
+};
+
+/* All zero, apart from the layout. On failure *m can be closed. Errors: ERR_NOMEM, ERR_IO. */
+int memory_open(struct memory *m, const struct memory_opts *opts, struct err *err);
+void memory_close(struct memory *m); /* a zeroed one is allowed */
+/* A fresh region in place of a region that a peer may still write to. */
+int memory_renew_region(struct memory *m, struct err *err);
+/* Room for another state, which replaces the present state when it is complete; until then the
+ * caller closes it. memory_take(): the state after `step` is in *aside, which becomes empty. */
+int memory_aside(const struct memory *m, struct device_mem *out, struct err *err);
+void memory_take(struct memory *m, struct device_mem *aside, uint64_t step);
+/* The average of statistics is a copy of them; fresh: of all parameters. What no checkpoint holds.
+ */
+void memory_fill_average(struct memory *m, bool fresh);
+
+#endif

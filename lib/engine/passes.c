@@ -1,0 +1,256 @@
+/* passes.c - see passes.h.
+ *
+ * Evaluation. The set is cut into global batches and lanes like the training set (in file order,
+ * the last batch padded with weight zero). Every lane adds up in double over its batches, and lanes
+ * are added along the tree: the figures do not depend on the placement of lanes.
+ *
+ * Non-finite numbers. Steps are repeatable: every replica computes its lanes of the step again and
+ * looks at every number (plan_hunt). The lowest lane with a finding counts. Without a finding the
+ * lanes' numbers may still be so large that their sum is infinite; else the hardware computed or
+ * kept something wrong. */
+#include "engine/passes.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/fault.h"
+#include "comm/comm.h"
+#include "data/data.h"
+#include "engine/common.h"
+#include "engine/lanes.h"
+#include "engine/plans.h"
+#include "graph/graph.h"
+#include "op/op.h"
+
+/* ---- evaluation ---- */
+
+static int feed_next(struct engine_replica *r, struct plan *plan, struct err *err)
+{
+    const struct data_batch *b;
+    int rc = data_next(r->plans->side, &b, err);
+
+    if (rc < 0)
+        return rc;
+    CHECK(b != NULL); /* the reader was opened up to the last step that is asked for */
+    rc = r->plans->pass->feed(r, plan, b, err);
+    data_release(r->plans->side);
+    return rc;
+}
+
+static int lane_sums(struct engine_replica *r, uint64_t step, uint32_t lane, double *sums,
+                     struct err *err)
+{
+    const struct engine *e = r->engine;
+    struct plan *plan = r->plans->eval;
+    struct op_run run = { .seed = e->opts->seed,
+                          .step = step,
+                          .lane = lane,
+                          .loss_scale = 1,
+                          .cancel = e->opts->cancel };
+    int rc;
+
+    place_enter(&r->place, PHASE_EVALUATION_DATA);
+    rc = feed_next(r, plan, err);
+    place_enter(&r->place, PHASE_EVALUATE);
+    if (rc == 0)
+        rc = fault_error("train.evaluate", err);
+    if (rc == 0)
+        rc = r->plans->pass->run(r, plan, &run, false, err);
+    if (rc < 0)
+        return rc;
+    sums[ENGINE_SUM_LOSS] += plan_loss(plan);
+    if (e->opts->mean_of_weights)
+        sums[ENGINE_SUM_WEIGHT] += plan_loss_weight(plan);
+    sums += ENGINE_SUM_METRICS;
+    for (uint32_t m = 0; m < e->opts->plan->n_metrics; m++) {
+        plan_metric_add(plan, m, sums);
+        sums += e->metric_words[m];
+    }
+    return 0;
+}
+
+/* A reader delivers step by step, lane by lane, so the sums are kept per lane. */
+static int all_lanes(struct engine_replica *r, double *per_lane, struct err *err)
+{
+    const struct engine *e = r->engine;
+
+    for (uint64_t s = 1; s <= e->opts->eval_steps; s++)
+        for (uint32_t i = 0; i < r->n_lanes; i++) {
+            int rc = lane_sums(r, s, r->first_lane + i, per_lane + (size_t)i * e->eval_words, err);
+
+            if (rc == 0)
+                rc = engine_check_canceled(e, err);
+            if (rc < 0)
+                return rc;
+        }
+    return 0;
+}
+
+static void add_lanes(struct engine_replica *r, const double *per_lane)
+{
+    uint32_t words = r->engine->eval_words, top = 0;
+    double **sums = r->arenas->sums;
+
+    for (uint32_t i = 0; i < r->n_lanes; i++) {
+        memcpy(sums[top++], per_lane + (size_t)i * words, words * sizeof(*per_lane));
+        for (uint32_t m = lane_merges(r, i); m > 0; m--, top--)
+            tree_add_f64(sums[top - 2], sums[top - 1], words);
+    }
+}
+
+int passes_evaluate(struct engine_replica *r, struct err *err)
+{
+    double *per_lane = calloc((size_t)r->n_lanes * r->engine->eval_words, sizeof(*per_lane));
+    int rc;
+
+    if (per_lane == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory");
+    rc = plans_read_side(r, true, 1, r->engine->opts->eval_steps, err);
+    if (rc == 0)
+        rc = all_lanes(r, per_lane, err);
+    if (rc == 0)
+        add_lanes(r, per_lane);
+    plans_close_side(r);
+    free(per_lane);
+    return rc;
+}
+
+/* ---- which gradient is not finite ---- */
+
+static bool all_finite(const float *x, size_t n)
+{
+    size_t i = 0;
+
+    while (i < n && isfinite(x[i]))
+        i++;
+    return i == n;
+}
+
+static bool is_finite_param(const struct engine_replica *r, const struct graph_param *p,
+                            uint32_t *table)
+{
+    const struct memory *m = &r->engine->memory;
+    const struct packed *rows = &r->arenas->rows[0];
+    const float *grads = r->arenas->grads[0];
+    size_t first;
+
+    if (!p->is_table || m->opts.n_tables == 0)
+        return all_finite(grads + p->offset, p->elements);
+    first = rows->first[*table];
+    ++*table;
+    return all_finite(grads + m->dense + first, rows->first[*table] - first);
+}
+
+int passes_describe(struct engine_replica *r, const char *separator, char *text, size_t n,
+                    struct err *err)
+{
+    uint32_t n_params, table = 0;
+    const struct graph_param *p = graph_params(r->engine->opts->graph, &n_params);
+    int rc = r->plans->pass->show(r, err);
+
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; i < n_params; i++) {
+        if (is_finite_param(r, &p[i], &table))
+            continue;
+        engine_append(text, n, "%sthe reduced %s of '%s' holds NaN or infinity", separator,
+                      p[i].kind == GRAPH_STATISTIC ? "statistic" : "gradient", p[i].name);
+        return 0;
+    }
+    return 0;
+}
+
+/* ---- a step that is computed again ---- */
+
+static float largest_of(const float *x, size_t n, float largest)
+{
+    for (size_t i = 0; i < n; i++)
+        largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+    return largest;
+}
+
+static void describe_lane(const struct engine_replica *r, const struct op_run *run,
+                          const struct data_batch *b, const struct plan_culprit *c, char *text,
+                          size_t n)
+{
+    const struct engine *e = r->engine;
+    const struct engine_opts *o = e->opts;
+    char name[32];
+    uint64_t batch = (uint64_t)o->lanes * o->lane_batch;
+    uint64_t first =
+        (run->step - 1) % o->steps_per_epoch * batch + (uint64_t)run->lane * o->lane_batch;
+
+    text[0] = '\0';
+    engine_append(
+        text, n, "lane %" PRIu32 " (positions %" PRIu64 " to %" PRIu64 " of epoch %" PRIu64 ")",
+        run->lane, first, first + o->lane_batch - 1, (run->step - 1) / o->steps_per_epoch);
+    if (c->sample < o->lane_batch)
+        engine_append(text, n, ", sample %" PRIu64 " of the data at position %" PRIu64,
+                      b->samples[c->sample], first + c->sample);
+    engine_append(text, n, ": %s", c->text);
+    device_name(&o->devices[r->local], name, sizeof(name));
+    if (r->plans->pass->names_device)
+        engine_append(text, n, ", on %s of %s", name, e->group.members[e->group.self].name);
+}
+
+/* One lane; out->largest grows. */
+static int run_again(struct engine_replica *r, const struct op_run *run,
+                     const struct plan_culprit *culprit, struct engine_finding *out,
+                     struct err *err)
+{
+    const struct memory *m = &r->engine->memory;
+    const struct pass *pass = r->plans->pass;
+    struct plan *plan = r->plans->train;
+    const struct data_batch *b;
+    float *grads = r->arenas->grads[0], top;
+    int rc = data_next(r->plans->side, &b, err);
+
+    if (rc < 0)
+        return rc;
+    CHECK(b != NULL);
+    rc = pass->feed(r, plan, b, err);
+    if (rc == 0)
+        rc = pass->run(r, plan, run, true, err);
+    if (rc == 0)
+        rc = pass->show(r, err);
+    if (rc == 0 && culprit->found) {
+        out->lane = run->lane;
+        describe_lane(r, run, b, culprit, out->text, sizeof(out->text));
+    }
+    if (rc == 0) {
+        top = largest_of(grads, m->dense, fabsf(plan_loss(plan)));
+        if (m->opts.n_tables > 0)
+            top = largest_of(grads + m->dense, packed_floats(&r->arenas->rows[0]), top);
+        out->largest += top;
+    }
+    data_release(r->plans->side);
+    return rc;
+}
+
+int passes_locate(struct engine_replica *r, uint64_t step, struct engine_finding *out,
+                  struct err *err)
+{
+    const struct engine_opts *o = r->engine->opts;
+    struct op_run run = {
+        .seed = o->seed, .step = step, .cancel = o->cancel, .loss_scale = r->loss_scale
+    };
+    struct plan_culprit culprit = { .found = false };
+    int rc = plans_read_side(r, false, step, step, err);
+
+    if (rc < 0)
+        return rc;
+    *out = (struct engine_finding){ .lane = o->lanes };
+    plan_hunt(r->plans->train, &culprit);
+    for (uint32_t i = 0; rc == 0 && i < r->n_lanes && !culprit.found; i++) {
+        run.lane = r->first_lane + i;
+        rc = run_again(r, &run, &culprit, out, err);
+    }
+    plan_hunt(r->plans->train, NULL);
+    plans_close_side(r);
+    return rc;
+}

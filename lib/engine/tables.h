@@ -1,0 +1,15 @@
+/* tables.h - how the gradients of embedding tables are kept: packed, or whole. */
+#ifndef ENGINE_TABLES_H
+#define ENGINE_TABLES_H
+
+#include "engine/engine.h"
+
+/* The layout of the graph's parameters. packed: gradients of tables hold the rows that were read.
+ */
+void tables_layout(const struct engine_opts *o, bool packed, struct memory_opts *out);
+/* Tables of which an update leaves alone the rows that the step did not read. */
+uint32_t tables_resting(const struct engine_opts *o);
+/* Notes what a step does about tables, if the model has any. */
+void tables_note(const struct engine *e, bool packed);
+
+#endif

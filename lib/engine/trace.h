@@ -1,0 +1,54 @@
+/* trace.h - some steps of this process on a time line, and where their time went.
+ *
+ * Off, there is no trace: every row is NULL and the functions below do nothing. On, all memory is
+ * taken when the trace is opened; a replica notes spans in its own row (a thread that reduces for
+ * it has one too), and when the last replica is through the last step that is traced, a thread of
+ * the trace writes the file and tells the sums. Nobody waits for that thread but trace_end().
+ *
+ * A GPU has rows of its own, one for each of its streams (gpu_trace.c): calls are in that of its
+ * work, by its own clock, and the row of the replica is what its thread does meanwhile.
+ *
+ * The file is JSON in the Chrome trace format: a process for the task, a thread for each row; times
+ * are those of clock_ns(), so the files of tasks on one machine lie on one time line.
+ *
+ * Threads: a row belongs to its thread; open, end, close to one at a time. */
+#ifndef ENGINE_TRACE_H
+#define ENGINE_TRACE_H
+
+#include "base/clock.h"
+#include "engine/trace_types.h"
+
+struct err;
+
+/* Errors: ERR_INPUT (a place that cannot be written, more spans than a trace holds), ERR_NOMEM. */
+int trace_open(const struct trace_opts *opts, struct trace **out, struct err *err);
+/* The steps [first, first + steps) will be traced, of process `pid` called `name`.
+ * Errors: ERR_NOMEM, ERR_IO. */
+int trace_start(struct trace *t, uint64_t first, uint32_t pid, const char *name, struct err *err);
+/* No row is used any more. Waits up to wait_ms for the file. NULL is fine. */
+void trace_end(struct trace *t, uint64_t wait_ms);
+void trace_close(struct trace *t); /* after trace_end(); waits for the thread. NULL is fine */
+
+/* The row of a replica if `step` is traced, else NULL. From now on its plan notes calls, on a CPU.
+ */
+struct trace_row *trace_begin(struct trace *t, uint32_t replica, uint64_t step);
+/* Another row of the same replica, for the same step; NULL of NULL. */
+struct trace_row *trace_beside(struct trace_row *row, enum trace_rows which);
+/* Behind everything that belongs to the step. True: it was the row's last one, do not use it
+ * again. */
+bool trace_step_done(struct trace_row *row, uint64_t begin_ns);
+
+static inline uint64_t trace_clock(const struct trace_row *row)
+{
+    return row != NULL ? clock_ns() : 0;
+}
+void trace_add(struct trace_row *row, enum trace_what what, uint32_t which, uint64_t begin_ns,
+               uint64_t end_ns);
+/* [begin_ns, now) was this. */
+void trace_until_now(struct trace_row *row, enum trace_what what, uint32_t which,
+                     uint64_t begin_ns);
+/* The plan's forward or backward ran since begin_ns: it and its calls. A call begins where the one
+ * before ended, or the lane sums that were made between them. */
+void trace_calls(struct trace_row *row, bool backward, uint32_t lane, uint64_t begin_ns);
+
+#endif

@@ -1,0 +1,16 @@
+/* trace_write.h - writes the file of a trace, and computes the sums. */
+#ifndef ENGINE_TRACE_WRITE_H
+#define ENGINE_TRACE_WRITE_H
+
+struct err;
+struct trace;
+
+/* Opens the file, or creates it. Errors: ERR_INPUT. */
+int trace_open_file(const char *path, int *fd, struct err *err);
+/* Can a trace be written to this path? NULL is allowed. A file that did not exist does not exist
+ * afterwards. Any thread. Errors: ERR_INPUT. */
+int trace_check(const char *path, struct err *err);
+/* Writes the file and calls on_done. Called by the trace's thread when no row changes any more. */
+void trace_write(struct trace *t);
+
+#endif

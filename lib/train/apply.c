@@ -1,0 +1,66 @@
+/* apply.c - see apply.h. */
+#include "train/apply.h"
+
+#include "base/check.h"
+#include "base/fault.h"
+#include "train/task.h"
+
+/* The other replicas of the task come too: they have the reduction. */
+static void meet(struct replica *r)
+{
+    bool whole = place_meet(&r->device->place, &r->train->generation.commit_gate);
+
+    CHECK(whole); /* no thread breaks this gate */
+}
+
+/* What the other replicas read of the next step is written before the gate. */
+static void end_step(struct replica *r, uint64_t step)
+{
+    struct train *t = r->train;
+
+    if (r->local == 0)
+        live_end_step(&t->live, step);
+    meet(r);
+    if (r->local == 0) {
+        t->state.facts.step = step;
+        state_hold(&t->state, step);
+    }
+}
+
+int apply_update(struct replica *r, uint64_t step, double *norm, struct err *err)
+{
+    struct train *t = r->train;
+    const struct train_opts *o = t->opts;
+    struct optim_hyper h = o->hyper;
+    bool wanted = o->clip_norm > 0 || live_norm_is_due(&t->live, step);
+    int first, middle, last, rc;
+
+    h.step = step;
+    h.learning_rate = optim_rate(&t->state.schedule, step);
+    optim_cycle(&t->state.schedule, step, &h);
+    /* Gradients are scaled as the loss is; a power of two can as well be divided out where they are
+     * used. */
+    h.grad_scale = (float)(1 / r->device->scale);
+    ops_of(r)->measure(r->device, wanted, norm);
+    if (wanted)
+        h.grad_scale *= optim_clip(*norm, o->clip_norm);
+    first = fault_error("train.update", err);
+    rc = ops_of(r)->update(r->device, &h, err);
+    middle = fault_error("train.update_middle", err);
+    if (r->local == 0)
+        t->state.facts.scale = loss_scale_after_good(&o->loss_scale, t->state.facts.scale);
+    end_step(r, step);
+    last = fault_error("train.update_end", err);
+    return rc < 0 ? rc : first < 0 ? first : middle < 0 ? middle : last;
+}
+
+void apply_skip(struct replica *r, uint64_t step, bool overflowed)
+{
+    struct train *t = r->train;
+
+    ops_of(r)->keep(r->device, step);
+    if (r->local == 0 && overflowed)
+        t->state.facts.scale =
+            loss_scale_after_overflow(&t->opts->loss_scale, t->state.facts.scale);
+    end_step(r, step);
+}

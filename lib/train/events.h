@@ -1,0 +1,23 @@
+/* events.h - events to the caller of train.h. Threads: any; the callback decides. */
+#ifndef TRAIN_EVENTS_H
+#define TRAIN_EVENTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct train_event;
+
+struct events {
+    void (*on_event)(void *arg, const struct train_event *event);
+    void *arg;
+    uint64_t last_step_ns;   /* clock of the last TRAIN_STEP, or of the generation's beginning */
+    bool has_resumed;        /* TRAIN_RESUMED was sent */
+    char resumed_path[4096]; /* of the checkpoint that was loaded; "": none */
+};
+
+void events_send(const struct events *e, const struct train_event *event);
+void events_phase(const struct events *e, const char *phase, uint64_t step); /* TRAIN_PHASE */
+void events_note(const struct events *e, const char *text);                  /* TRAIN_NOTE */
+void events_warn(const struct events *e, uint64_t step, const char *text);   /* TRAIN_WARN */
+
+#endif

@@ -1,0 +1,79 @@
+/* generation.h - one generation of a task: its group, its communicator, its gates, and how it ends
+ * early.
+ *
+ * A generation ends early by the first error of any of its threads, or by train_abort(). Then every
+ * wait of the task ends: calls of comm fail, waits of the engine return, gates break. The commit
+ * gate is never broken: what was begun after it is finished by all replicas of the task.
+ *
+ * Threads: the verbs marked "any" by any; the others by one thread while no generation runs, or by
+ * the first replica. */
+#ifndef TRAIN_GENERATION_H
+#define TRAIN_GENERATION_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/cancel.h"
+#include "base/err.h"
+#include "base/gate.h"
+#include "train/train_types.h"
+
+struct comm;
+struct comm_member;
+struct engine;
+struct place;
+
+struct generation {
+    struct engine *engine;       /* borrowed; its waits end early too */
+    struct train_group group;    /* of the last train_start() */
+    struct comm_member *members; /* owned copy; also in `group` */
+    uint32_t *shares;            /* owned; [replicas of the full cluster] lanes of each rank */
+    struct comm *comm;           /* owned; NULL: not connected, or nothing to connect */
+    /* guards comm's lifetime against train_abort(), and the result */
+    pthread_mutex_t lock;
+    struct gate gate;                            /* broken when the generation ends early */
+    struct gate commit_gate;                     /* never broken */
+    struct cancel cancel;                        /* set when it ends early */
+    uint32_t running;                            /* atomic: replica threads that have not ended */
+    unsigned requests;                           /* atomic: train_request_kind bits */
+    uint64_t deadline_ms;                        /* atomic */
+    int (*may_save)(void *arg, struct err *err); /* atomic */
+    train_end_fn *on_end;
+    int result;      /* 0, or the first error's code; under lock */
+    bool is_aborted; /* ... which is train_abort()'s; under lock */
+    struct err error;
+    bool is_unsaved; /* it ends because the storage failed after the last step */
+    /* a peer that may still be alive can write to the engine's region */
+    bool has_exposed_region;
+};
+
+/* Errors: ERR_NOMEM. generation_fini() frees a zeroed one too. */
+int generation_init(struct generation *g, uint32_t max_replicas, struct err *err);
+void generation_fini(struct generation *g);
+/* Begins one: copies the group, shares out the lanes among its ranks. Errors: ERR_NOMEM. */
+int generation_begin(struct generation *g, const struct train_group *group, uint32_t lanes,
+                     uint32_t n_devices, struct err *err);
+uint32_t generation_first_rank(const struct generation *g, uint32_t member); /* of its replicas */
+/* this task coordinates, and writes checkpoints */
+bool generation_leads(const struct generation *g);
+
+/* From here on train_abort() ends waits inside `comm` too. */
+void generation_set_comm(struct generation *g, struct comm *comm);
+/* Disconnects the peers, and sets has_exposed_region. After all threads have ended. */
+void generation_disconnect(struct generation *g);
+
+/* Remembers the first error, and ends all waits. Any thread. */
+void generation_fail(struct generation *g, const struct err *err);
+/* The same, and replaces whatever it was to end for: this process cannot go on with its devices.
+ * Any. */
+void generation_lose(struct generation *g, const struct err *err);
+/* Only remembers: what it will have ended for, whoever ends it first. Any. */
+void generation_remember(struct generation *g, const struct err *err);
+void generation_abort(struct generation *g, const char *why); /* for train_abort(). Any */
+/* ERR_CANCELED: it has ended early. Any */
+int generation_check(const struct generation *g, struct err *err);
+/* All replicas of the task meet, or ERR_CANCELED in all of them. */
+int generation_gate(struct generation *g, struct place *place, struct err *err);
+
+#endif

@@ -1,0 +1,238 @@
+/* groups.c - see groups.h. */
+#include "train/groups.h"
+
+#include <fnmatch.h>
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/text.h"
+#include "graph/graph.h"
+#include "optim/optim.h"
+#include "tensor/packed.h"
+#include "train/train_types.h"
+
+static bool matches(const struct train_params *group, const char *name, bool *used)
+{
+    bool found = false;
+
+    for (uint32_t i = 0; i < group->n_match; i++)
+        if (fnmatch(group->match[i], name, 0) == 0)
+            found = used[i] = true;
+    return found;
+}
+
+/* A pattern that matches nothing is a typo. */
+static int check_used(const struct graph *graph, const struct train_params *group, uint32_t g,
+                      const bool *used, struct err *err)
+{
+    const char *names[256];
+    uint32_t n, n_names = 0;
+    const struct graph_param *p = graph_params(graph, &n);
+
+    for (uint32_t i = 0; i < n && n_names < 256; i++)
+        if (p[i].kind == GRAPH_TRAINED)
+            names[n_names++] = p[i].name;
+    for (uint32_t i = 0; i < group->n_match; i++) {
+        const char *near = text_nearest(group->match[i], names, n_names);
+
+        if (used[i])
+            continue;
+        return err_set(err, ERR_INPUT,
+                       "/optimizer/groups/%u/match: '%s' matches no parameter that trains; %s '%s'",
+                       g, group->match[i], near != NULL ? "did you mean" : "the first one is",
+                       near != NULL  ? near
+                       : n_names > 0 ? names[0]
+                                     : "");
+    }
+    return 0;
+}
+
+static int check_lazy(const struct train_opts *o, const struct graph_param *p,
+                      const struct train_params *group, uint32_t g, struct err *err)
+{
+    if (group->lazy && o->optimizer->measure != NULL)
+        return err_set(
+            err, ERR_INPUT,
+            "/optimizer/groups/%u/lazy_rows: %s takes norms over all rows of a parameter; "
+            "take lazy_rows out, or another optimizer",
+            g, o->optimizer->name);
+    if (group->lazy && !p->is_table)
+        return err_set(
+            err, ERR_INPUT,
+            "/optimizer/groups/%u/lazy_rows: '%s' is no table: something else than Gather "
+            "along axis 0 reads it; match tables alone",
+            g, p->name);
+    return 0;
+}
+
+/* Groups from the last to the first, so that the first one that matches has the last word. */
+static int apply_groups(const struct train_opts *o, const struct graph *graph,
+                        struct optim_param *params, const uint32_t *param_of, uint32_t n_params,
+                        struct err *err)
+{
+    uint32_t n;
+    const struct graph_param *p = graph_params(graph, &n);
+    int rc = 0;
+
+    for (uint32_t g = o->n_groups; rc == 0 && g-- > 0;) {
+        const struct train_params *group = &o->groups[g];
+        bool *used = calloc(group->n_match + 1, sizeof(*used));
+
+        if (used == NULL)
+            return err_set(err, ERR_NOMEM, "optimizer groups: out of memory");
+        for (uint32_t i = 0; rc == 0 && i < n_params; i++)
+            if (matches(group, p[param_of[i]].name, used)) {
+                params[i].rate_factor = group->rate_factor;
+                params[i].weight_decay = group->weight_decay;
+                params[i].adapts = group->adapts;
+                params[i].lazy = group->lazy;
+                rc = check_lazy(o, &p[param_of[i]], group, g, err);
+            }
+        if (rc == 0)
+            rc = check_used(graph, group, g, used, err);
+        free(used);
+    }
+    return rc;
+}
+
+/* What the optimizer gets: a stretch for each trained parameter, or several between frozen rows. */
+struct stretches {
+    struct optim_param *at; /* [cap] */
+    uint32_t *param_of;     /* [cap] the graph's parameter of each */
+    uint32_t n;
+};
+
+static int compare_rows(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static bool has_frozen_rows(const struct train_rows *f, const struct graph_param *p)
+{
+    return p->kind == GRAPH_TRAINED && fnmatch(f->match, p->name, 0) == 0;
+}
+
+/* The frozen rows of one parameter, ascending; `rows` has room for those of all entries. */
+static int frozen_rows_of(const struct train_opts *o, const struct graph_param *p, uint32_t *rows,
+                          uint32_t *n, struct err *err)
+{
+    int64_t n_rows = p->shape.rank > 0 ? p->shape.dim[0] : 0;
+
+    *n = 0;
+    for (uint32_t i = 0; i < o->n_frozen_rows; i++) {
+        const struct train_rows *f = &o->frozen_rows[i];
+
+        for (uint32_t k = 0; has_frozen_rows(f, p) && k < f->n; k++) {
+            if (f->rows[k] >= n_rows)
+                return err_set(
+                    err, ERR_INPUT,
+                    "/model/frozen_rows: '%s' has row %u; '%s' has %lld rows, expected 0 to %lld",
+                    f->match, f->rows[k], p->name, (long long)n_rows, (long long)n_rows - 1);
+            rows[(*n)++] = f->rows[k];
+        }
+    }
+    qsort(rows, *n, sizeof(*rows), compare_rows);
+    return 0;
+}
+
+/* The stretches of one parameter: its floats without those of frozen rows. */
+static int cut(const struct train_opts *o, const struct graph *graph, uint32_t i,
+               const struct packed_table *table, uint32_t *rows, struct stretches *s,
+               struct err *err)
+{
+    const struct graph_param *p = &graph_params(graph, &(uint32_t){ 0 })[i];
+    size_t width = 0, done = 0;
+    uint32_t n_rows = 0, before = s->n;
+    int rc = frozen_rows_of(o, p, rows, &n_rows, err);
+
+    if (n_rows > 0)
+        width = p->elements / (size_t)p->shape.dim[0];
+    for (uint32_t k = 0; rc == 0 && k <= n_rows; k++) {
+        size_t end = k < n_rows ? rows[k] * width : p->elements;
+
+        if (end > done) {
+            s->param_of[s->n] = i;
+            s->at[s->n++] = (struct optim_param){ .first = p->offset + done,
+                                                  .n = end - done,
+                                                  .table = table,
+                                                  .rate_factor = 1,
+                                                  .weight_decay = o->hyper.weight_decay,
+                                                  .adapts = true,
+                                                  .skipped = done };
+        }
+        done = end + width;
+    }
+    if (rc == 0 && s->n == before)
+        return err_set(err, ERR_INPUT,
+                       "/model/frozen_rows: all rows of '%s' are frozen; use model.frozen",
+                       p->name);
+    return rc;
+}
+
+static int check_frozen_rows(const struct train_opts *o, const struct graph *graph, struct err *err)
+{
+    uint32_t n, k;
+    const struct graph_param *p = graph_params(graph, &n);
+
+    for (uint32_t i = 0; i < o->n_frozen_rows; i++) {
+        for (k = 0; k < n && !has_frozen_rows(&o->frozen_rows[i], &p[k]); k++)
+            ;
+        if (k == n)
+            return err_set(
+                err, ERR_INPUT,
+                "/model/frozen_rows: '%s' matches no parameter that trains (the first one is '%s')",
+                o->frozen_rows[i].match, n > 0 ? p[0].name : "");
+    }
+    return 0;
+}
+
+static int open_stretches(const struct train_opts *o, const struct graph *graph,
+                          struct stretches *s, uint32_t *rows, struct err *err)
+{
+    uint32_t n, n_tables, next_table = 0;
+    size_t words;
+    const struct packed_table *tables = graph_tables(graph, &n_tables, &words);
+    const struct graph_param *p = graph_params(graph, &n);
+    int rc = check_frozen_rows(o, graph, err);
+
+    for (uint32_t i = 0; rc == 0 && i < n; i++)
+        if (p[i].kind == GRAPH_TRAINED)
+            rc = cut(o, graph, i, p[i].is_table ? &tables[next_table++] : NULL, rows, s, err);
+    return rc < 0 ? rc : apply_groups(o, graph, s->at, s->param_of, s->n, err);
+}
+
+int groups_open(const struct train_opts *o, const struct graph *graph, struct optim **out,
+                struct err *err)
+{
+    struct optim_opts opts = { .def = o->optimizer,
+                               .n_parts = o->n_devices,
+                               .average = o->average };
+    struct stretches s = { 0 };
+    uint32_t n, *rows;
+    const struct graph_param *p = graph_params(graph, &n);
+    size_t n_rows = 0, cap = (size_t)n + 1;
+    int rc = 0;
+
+    for (uint32_t i = 0; i < o->n_frozen_rows; i++) {
+        n_rows += o->frozen_rows[i].n;
+        for (uint32_t k = 0; k < n; k++) /* each frozen row ends a stretch */
+            cap += has_frozen_rows(&o->frozen_rows[i], &p[k]) ? o->frozen_rows[i].n : 0;
+    }
+    rows = calloc(n_rows + 1, sizeof(*rows));
+    s.at = calloc(cap, sizeof(*s.at));
+    s.param_of = calloc(cap, sizeof(*s.param_of));
+    if (rows == NULL || s.at == NULL || s.param_of == NULL)
+        rc = err_set(err, ERR_NOMEM, "optimizer: out of memory");
+    if (rc == 0)
+        rc = open_stretches(o, graph, &s, rows, err);
+    opts.params = s.at;
+    opts.n_params = s.n;
+    if (rc == 0)
+        rc = optim_new(&opts, out, err);
+    free(rows);
+    free(s.at);
+    free(s.param_of);
+    return rc;
+}

@@ -1,0 +1,27 @@
+/* live.h - options that may change while a generation runs. They decide when something is saved or
+ * measured, never what is computed. Threads: the setters any, the others the first replica's. */
+#ifndef TRAIN_LIVE_H
+#define TRAIN_LIVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct live {
+    uint64_t save_every_steps, save_every_ns, norm_every_steps; /* atomic; 0: never */
+    uint32_t max_to_keep;                                       /* atomic */
+    /* norm_every_steps that step k uses, at [k & 1]: local replica 0 writes the entry of the next
+     * step before the gate that ends this step, so that all replicas decide alike. */
+    uint64_t norm_every[2];
+};
+
+void live_set_checkpoint(struct live *l, uint64_t every_steps, double every_seconds,
+                         uint32_t max_to_keep);
+void live_set_norm(struct live *l, uint64_t every_steps);
+/* Is the norm of this step's gradient wanted? The same for all local replicas, in their threads. */
+bool live_norm_is_due(const struct live *l, uint64_t step);
+void live_end_step(struct live *l, uint64_t step);          /* before the gate that ends it */
+bool live_save_is_due(const struct live *l, uint64_t step); /* by the step's number */
+bool live_save_is_late(const struct live *l, uint64_t last_save_ns); /* by the time since then */
+uint32_t live_keep(const struct live *l);
+
+#endif

@@ -1,0 +1,421 @@
+/* model.c - see model.h. */
+#include "train/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/crc32c.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "data/data.h"
+#include "engine/memory.h"
+#include "train/events.h"
+#include "train/train_types.h"
+#include "train/weights.h"
+
+/* ---- inputs and features ---- */
+
+static const struct graph_io *find_input(const struct graph *g, const char *name)
+{
+    uint32_t n;
+    const struct graph_io *in = graph_inputs(g, &n);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(in[i].name, name) == 0)
+            return &in[i];
+    return NULL;
+}
+
+static int find_feature(const struct train_opts *o, const char *name, uint32_t *out,
+                        struct err *err)
+{
+    for (uint32_t i = 0; i < o->n_features; i++)
+        if (strcmp(o->features[i].name, name) == 0) {
+            *out = i;
+            return 0;
+        }
+    return err_set(err, ERR_INPUT, "no feature '%s' in /data/features", name);
+}
+
+/* Every input of the graph must be fed. */
+static int check_inputs(const struct model *m, struct err *err)
+{
+    const struct train_opts *o = m->opts;
+    const char *names[64];
+    uint32_t n;
+    const struct graph_io *in = graph_inputs(m->graph, &n);
+
+    for (uint32_t i = 0; i < n && i < 64; i++)
+        names[i] = in[i].name;
+    for (uint32_t i = 0; i < o->n_inputs; i++)
+        if (find_input(m->graph, o->inputs[i].input) == NULL) {
+            const char *near = text_nearest(o->inputs[i].input, names, n < 64 ? n : 64);
+
+            return err_set(err, ERR_INPUT, "/model/inputs/%s: '%s' has no input '%s'%s%s%s%s%s",
+                           o->inputs[i].feature, o->onnx, o->inputs[i].input,
+                           near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "",
+                           !near && n > 0 ? "; its first input is " : "",
+                           !near && n > 0 ? names[0] : "");
+        }
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t k = 0;
+
+        while (k < o->n_inputs && strcmp(o->inputs[k].input, in[i].name) != 0)
+            k++;
+        if (k == o->n_inputs)
+            return err_set(err, ERR_INPUT,
+                           "/model/inputs: input '%s' of '%s' is fed by no feature: name the "
+                           "feature that feeds it",
+                           in[i].name, o->onnx);
+    }
+    return 0;
+}
+
+/* A feature is decoded once, so all who use it must want the same type. */
+static int check_one_type(const struct model *m, uint32_t target, struct err *err)
+{
+    const struct train_opts *o = m->opts;
+    const struct train_target *label = &o->targets[target];
+
+    for (uint32_t i = 0; i < o->n_inputs; i++) {
+        enum tensor_dtype dtype = find_input(m->graph, o->inputs[i].input)->dtype;
+
+        if (m->features[i] == m->features[o->n_inputs + target] && dtype != label->dtype)
+            return err_set(err, ERR_INPUT, "feature '%s' is the label (%s) and feeds %s input '%s'",
+                           label->feature, tensor_dtype_name(label->dtype),
+                           tensor_dtype_name(dtype), o->inputs[i].input);
+    }
+    for (uint32_t i = 0; i < target; i++)
+        if (m->features[o->n_inputs + i] == m->features[o->n_inputs + target] &&
+            o->targets[i].dtype != label->dtype)
+            return err_set(err, ERR_INPUT,
+                           "feature '%s' is the label of two losses that want %s and %s",
+                           label->feature, tensor_dtype_name(o->targets[i].dtype),
+                           tensor_dtype_name(label->dtype));
+    return 0;
+}
+
+static int bind_features(struct model *m, struct err *err)
+{
+    const struct train_opts *o = m->opts;
+    int rc = 0;
+
+    m->features = calloc((size_t)o->n_inputs + o->n_targets + 1, sizeof(*m->features));
+    if (m->features == NULL)
+        return err_set(err, ERR_NOMEM, "features: out of memory");
+    for (uint32_t i = 0; rc == 0 && i < o->n_inputs; i++)
+        rc = find_feature(o, o->inputs[i].feature, &m->features[i], err);
+    for (uint32_t i = 0; rc == 0 && i < o->n_targets; i++) {
+        rc = find_feature(o, o->targets[i].feature, &m->features[o->n_inputs + i], err);
+        if (rc == 0)
+            rc = check_one_type(m, i, err);
+    }
+    return rc;
+}
+
+/* What the plans of an engine are made of. */
+static int describe_plan(struct model *m, struct err *err)
+{
+    const struct train_opts *o = m->opts;
+
+    m->feeds = calloc((size_t)o->n_inputs + o->n_targets + 1, sizeof(*m->feeds));
+    m->metrics = calloc((size_t)o->n_metrics + 1, sizeof(*m->metrics));
+    if (m->feeds == NULL || m->metrics == NULL)
+        return err_set(err, ERR_NOMEM, "plan: out of memory");
+    for (uint32_t i = 0; i < o->n_inputs; i++)
+        m->feeds[i] = (struct plan_feed){ .name = o->inputs[i].input,
+                                          .source = o->inputs[i].feature,
+                                          .dtype = find_input(m->graph, o->inputs[i].input)->dtype,
+                                          .shape = o->features[m->features[i]].shape };
+    for (uint32_t i = 0; i < o->n_targets; i++)
+        m->feeds[o->n_inputs + i] =
+            (struct plan_feed){ .name = "labels",
+                                .source = o->targets[i].feature,
+                                .dtype = o->targets[i].dtype,
+                                .shape = o->features[m->features[o->n_inputs + i]].shape };
+    for (uint32_t i = 0; i < o->n_metrics; i++)
+        m->metrics[i] = o->metrics[i].measure;
+    m->plan = (struct plan_opts){ .batch = m->lane_batch,
+                                  .precision = o->precision,
+                                  .feeds = m->feeds,
+                                  .n_feeds = o->n_inputs,
+                                  .targets = m->feeds + o->n_inputs,
+                                  .n_targets = o->n_targets,
+                                  .losses = o->losses,
+                                  .n_losses = o->n_losses,
+                                  .metrics = m->metrics,
+                                  .n_metrics = o->n_metrics };
+    return 0;
+}
+
+/* ---- the graph ---- */
+
+static void send_notes(const struct model *m, const char *const *notes, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        events_note(m->events, notes[i]);
+}
+
+static struct graph_opts graph_options(const struct train_opts *o)
+{
+    return (struct graph_opts){ .path = o->onnx,
+                                .trainable = o->trainable,
+                                .n_trainable = o->n_trainable,
+                                .frozen = o->frozen,
+                                .n_frozen = o->n_frozen,
+                                .padding = o->padding,
+                                .n_padding = o->n_padding,
+                                .batch_norm = o->batch_norm };
+}
+
+static int open_graph(struct model *m, struct err *err)
+{
+    const struct train_opts *o = m->opts;
+    struct graph_opts g = graph_options(o);
+    const char *const *notes;
+    uint32_t n;
+    int rc;
+
+    events_phase(m->events, "import", 0);
+    rc = weights_open(&m->weights, o, m->events, &g, err);
+    if (rc == 0)
+        rc = graph_import(&g, &m->graph, err);
+    if (rc < 0)
+        return rc;
+    notes = graph_notes(m->graph, &n);
+    send_notes(m, notes, n);
+    rc = check_inputs(m, err);
+    return rc < 0 ? rc : bind_features(m, err);
+}
+
+static void ignore_event(void *arg, const struct train_event *e)
+{
+    (void)arg, (void)e;
+}
+
+int model_read_digest(const struct train_opts *opts, char out[65], struct err *err)
+{
+    const struct events quiet = { .on_event = ignore_event };
+    struct weights_file weights = { .digest = "-" }; /* set: the content need not be read */
+    struct graph_opts g = graph_options(opts);
+    struct graph *graph;
+    int rc;
+
+    rc = weights_open(&weights, opts, &quiet, &g, err);
+    if (rc == 0)
+        rc = graph_import(&g, &graph, err);
+    if (rc == 0) {
+        snprintf(out, 65, "%s", graph_digest(graph));
+        graph_free(graph);
+    }
+    weights_close(&weights);
+    return rc;
+}
+
+/* ---- data ---- */
+
+static void on_index(void *arg, uint64_t done, uint64_t all, uint64_t records)
+{
+    struct model *m = arg;
+    struct train_event e = { .kind = TRAIN_PROGRESS, .done = done, .all = all, .step = records };
+
+    events_send(m->events, &e);
+}
+
+static void on_data_trouble(void *arg, const char *text)
+{
+    struct model *m = arg;
+
+    events_warn(m->events, 0, text);
+}
+
+static int open_data(struct model *m, bool training, const struct cancel *cancel,
+                     struct data_set **out, struct err *err)
+{
+    const struct train_opts *o = m->opts;
+    struct data_feature *f = calloc(o->n_features, sizeof(*f));
+    struct data_opts d = {
+        .format = o->format,
+        .glob = training ? o->train_glob : o->eval_glob,
+        .parts = o->parts,
+        .n_parts = training ? o->n_parts : 0,
+        .features = f,
+        .n_features = o->n_features,
+        .pack = o->pack,
+        .csv_header = o->csv_header,
+        .csv_delimiter = o->csv_delimiter,
+        .training = training,
+        .skip_bad = o->skip_bad,
+        .cache_memory = o->cache_memory,
+        .cache_directory = o->cache_directory,
+        .deadline_ms = o->data_deadline_ms,
+        .index_directory = o->index_directory,
+        .check_seed = o->seed,
+        .cancel = cancel,
+        .on_progress = on_index,
+        .on_trouble = on_data_trouble,
+        .arg = m,
+    };
+    int rc = 0;
+
+    if (f == NULL)
+        return err_set(err, ERR_NOMEM, "features: out of memory");
+    for (uint32_t i = 0; i < o->n_features; i++) {
+        f[i] = o->features[i];
+        f[i].fed = TENSOR_F32;
+    }
+    for (uint32_t i = 0; i < o->n_inputs; i++) /* a graph input says what it wants */
+        f[m->features[i]].fed = find_input(m->graph, o->inputs[i].input)->dtype;
+    for (uint32_t i = 0; i < o->n_targets; i++)
+        f[m->features[o->n_inputs + i]].fed = o->targets[i].dtype;
+    rc = data_open(&d, out, err);
+    free(f);
+    return rc;
+}
+
+static int settle_steps(struct model *m, struct err *err)
+{
+    const struct train_opts *o = m->opts;
+
+    m->steps_per_epoch = data_steps_per_epoch(m->data, o->global_batch, o->pad);
+    if (m->steps_per_epoch == 0)
+        return err_set(
+            err, ERR_INPUT,
+            "%s holds %llu records, fewer than one global batch of %u: a smaller batch, or "
+            "\"remainder\": \"pad\"",
+            o->train_glob, (unsigned long long)data_samples(m->data), o->global_batch);
+    if (o->steps == 0 && o->epochs > UINT64_MAX / 2 / m->steps_per_epoch)
+        return err_set(err, ERR_INPUT, "/train/epochs: %llu epochs of %llu steps are too many",
+                       (unsigned long long)o->epochs, (unsigned long long)m->steps_per_epoch);
+    m->total_steps = o->steps > 0 ? o->steps : o->epochs * m->steps_per_epoch;
+    m->samples = data_samples(m->data);
+    if (m->eval_data != NULL) {
+        m->eval_steps = data_steps_per_epoch(m->eval_data, o->global_batch, true);
+        m->eval_samples = data_samples(m->eval_data);
+        if (m->eval_samples == 0)
+            return err_set(err, ERR_INPUT, "%s holds no records", o->eval_glob);
+    }
+    return 0;
+}
+
+/* ---- initial parameters ---- */
+
+/* Reads the file again: the initial values were released after the first time. */
+static int fill_again(struct model *m, float *params, struct err *err)
+{
+    const struct train_opts *o = m->opts;
+    struct graph_opts g = graph_options(o);
+    struct graph *graph;
+    uint32_t crc;
+    int rc = weights_open(&m->weights, o, m->events, &g, err);
+
+    if (rc == 0)
+        rc = graph_import(&g, &graph, err);
+    if (rc < 0) {
+        weights_close(&m->weights);
+        return err_wrap(err, rc, "read the initial weights again");
+    }
+    if (strcmp(graph_digest(graph), m->digest) != 0) {
+        graph_free(graph);
+        weights_close(&m->weights);
+        return err_set(err, ERR_INPUT,
+                       "'%s' is another model than it was: its initial weights are "
+                       "needed again",
+                       o->onnx);
+    }
+    rc = graph_fill_initial(graph, params, err);
+    graph_free(graph);
+    weights_close(&m->weights);
+    if (rc < 0)
+        return rc;
+    crc = crc32c(0, params, graph_arena_floats(m->graph) * sizeof(float));
+    if (crc != m->initial_crc)
+        return err_set(err, ERR_INPUT,
+                       "the initial weights in '%s' are others than they were (checksum "
+                       "%08x, before %08x)",
+                       o->weights != NULL ? o->weights : o->onnx, crc, m->initial_crc);
+    return 0;
+}
+
+int model_fill_first(struct model *m, const struct memory *mem, struct err *err)
+{
+    int rc = 0;
+
+    if (m->graph != NULL) {
+        rc = graph_fill_initial(m->graph, mem->state, err);
+        graph_forget_initial(m->graph);
+        weights_close(&m->weights);
+        m->fill = fill_again;
+    }
+    m->initial_crc = crc32c(0, mem->state, mem->params * sizeof(float));
+    return rc;
+}
+
+/* ---- opening ---- */
+
+int model_open(struct model *m, const struct train_opts *opts, const struct events *events,
+               const struct cancel *cancel, struct err *err)
+{
+    int rc;
+
+    m->opts = opts;
+    m->events = events;
+    m->lane_batch = opts->global_batch / opts->lanes;
+    rc = open_graph(m, err);
+    if (rc == 0) {
+        events_phase(events, "index", 0);
+        rc = open_data(m, true, cancel, &m->data, err);
+    }
+    if (rc == 0 && opts->eval_glob != NULL)
+        rc = open_data(m, false, cancel, &m->eval_data, err);
+    if (rc == 0)
+        rc = settle_steps(m, err);
+    if (rc == 0)
+        rc = describe_plan(m, err);
+    if (rc < 0)
+        return rc;
+    snprintf(m->digest, sizeof(m->digest), "%s", graph_digest(m->graph));
+    snprintf(m->data_digest, sizeof(m->data_digest), "%s", data_digest(m->data));
+    return 0;
+}
+
+void model_close(struct model *m)
+{
+    data_free(m->data);
+    data_free(m->eval_data);
+    graph_free(m->graph);
+    weights_close(&m->weights);
+    free(m->features);
+    free(m->feeds);
+    free(m->metrics);
+    tensors_free(&m->tensors);
+    *m = (struct model){ 0 };
+}
+
+/* ---- questions ---- */
+
+uint64_t model_samples_of(const struct model *m, uint64_t step)
+{
+    uint64_t batch = m->opts->global_batch;
+    uint64_t first = (step - 1) % m->steps_per_epoch * batch;
+    uint64_t left = m->samples - first;
+
+    return left < batch ? left : batch;
+}
+
+bool model_evaluates(const struct model *m, uint64_t step)
+{
+    if (m->eval_samples == 0 || step == 0)
+        return false;
+    if (step == m->total_steps)
+        return true;
+    return m->opts->eval_every_epochs > 0 &&
+           step % (m->steps_per_epoch * m->opts->eval_every_epochs) == 0;
+}
+
+uint64_t model_skipped(const struct model *m)
+{
+    return (m->data != NULL ? data_skipped(m->data) : 0) +
+           (m->eval_data != NULL ? data_skipped(m->eval_data) : 0);
+}

@@ -1,0 +1,64 @@
+/* model.h - what is trained, and on what: the graph, its initial weights, the data sets, how many
+ * steps.
+ *
+ * The protocol between tasks reads only the plain fields below (digests, counts, the layout of the
+ * state as named tensors), so that a test can fill them in without a graph or data.
+ * Threads: one at a time opens; afterwards it is read-only, apart from model_fill() and export. */
+#ifndef TRAIN_MODEL_H
+#define TRAIN_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "graph/graph.h"
+#include "train/tensors.h"
+#include "train/weights.h"
+
+struct cancel;
+struct data_set;
+struct err;
+struct memory;
+struct events;
+struct train_opts;
+
+struct model {
+    const struct train_opts *opts; /* borrowed */
+    const struct events *events;   /* borrowed */
+
+    char digest[65], data_digest[65];
+    struct weights_file weights;    /* the initial weights, if they are in a file of their own */
+    uint32_t initial_crc;           /* of the initial parameters */
+    uint64_t samples, eval_samples; /* eval_samples 0: there are no evaluations */
+    uint64_t steps_per_epoch, total_steps, eval_steps;
+    uint32_t lane_batch;
+    struct tensors tensors; /* the state, for checkpoints */
+    /* Writes the initial parameters, the same as before. NULL: they are zero. */
+    int (*fill)(struct model *m, float *params, struct err *err);
+
+    struct graph *graph;               /* owned; NULL in a test without one */
+    struct data_set *data, *eval_data; /* owned */
+    uint32_t *features;                /* owned; of each input of the plans, then of each target */
+    struct plan_feed *feeds;           /* owned; the same for the plans */
+    struct plan_measure *metrics;      /* owned */
+    struct plan_opts plan;             /* of the plans of an engine */
+};
+
+/* Reads the model and indexes the data. Phases "import" and "index". On failure model_close() frees
+ * the rest. Errors: as train_open(). */
+int model_open(struct model *m, const struct train_opts *opts, const struct events *events,
+               const struct cancel *cancel, struct err *err);
+void model_close(struct model *m); /* a zeroed one is allowed */
+/* The initial parameters, for the first time; releases their memory. Sets initial_crc. */
+int model_fill_first(struct model *m, const struct memory *mem, struct err *err);
+/* Reads the model without data: its digest. Errors: as train_open(). */
+int model_read_digest(const struct train_opts *opts, char out[65], struct err *err);
+
+/* Samples of weight 1 in the global batch of a step. */
+uint64_t model_samples_of(const struct model *m, uint64_t step);
+/* Is an evaluation due after `step`? */
+bool model_evaluates(const struct model *m, uint64_t step);
+/* Bad records that were skipped so far. */
+uint64_t model_skipped(const struct model *m);
+
+#endif

@@ -1,0 +1,182 @@
+/* start.c - see start.h. */
+#include "train/start.h"
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/thread.h"
+#include "comm/comm.h"
+#include "engine/trace.h"
+#include "train/health.h"
+#include "train/replica.h"
+#include "train/sample_log.h"
+#include "train/task.h"
+
+/* ---- the end ---- */
+
+void start_join(struct train *t)
+{
+    for (uint32_t i = 0; t->replicas != NULL && i < t->opts->n_devices; i++)
+        if (t->replicas[i].started) {
+            pthread_join(t->replicas[i].thread, NULL);
+            t->replicas[i].started = false;
+        }
+}
+
+/* In the last thread. */
+static void end_generation(struct train *t)
+{
+    struct generation *g = &t->generation;
+    uint64_t held = state_held(&t->state);
+    bool failed, is_aborted;
+    enum train_end end;
+    struct err err;
+
+    if (t->is_tracing)
+        trace_end(t->trace, held == t->model.total_steps ? g->group.deadline_ms : 0);
+    generation_disconnect(g);
+    pthread_mutex_lock(&g->lock);
+    failed = g->result < 0;
+    is_aborted = g->is_aborted;
+    err = g->error;
+    pthread_mutex_unlock(&g->lock);
+    if (!failed) {
+        g->on_end(t->opts->arg, held == t->model.total_steps ? TRAIN_COMPLETE : TRAIN_PAUSED, held,
+                  0, "");
+        return;
+    }
+    end = is_aborted ? TRAIN_ABORTED : g->is_unsaved ? TRAIN_UNSAVED : health_end(t);
+    g->on_end(t->opts->arg, end, held, err.code, err.text);
+}
+
+static void *thread_main(void *arg)
+{
+    struct replica *r = arg;
+    struct train *t = r->train;
+    struct err err;
+
+    place_own(&r->device->place);
+    if (replica_run(r, &err) < 0)
+        generation_fail(&t->generation, &err); /* ends the calls of helper threads too */
+    if (ops_of(r)->end(r->device, &err) < 0)
+        generation_lose(&t->generation, &err);
+    r->device->trace = NULL;
+    place_enter(&r->device->place, PHASE_REST);
+    if (__atomic_sub_fetch(&t->generation.running, 1, __ATOMIC_ACQ_REL) == 0)
+        end_generation(t);
+    return NULL;
+}
+
+/* ---- the beginning ---- */
+
+static uint32_t count_ranks(const struct train_group *g, uint32_t end)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < end; i++)
+        n += g->members[i].n_ranks;
+    return n;
+}
+
+static int check_group(const struct train *t, const struct train_group *g, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    uint32_t world = count_ranks(g, g->n_members);
+    uint32_t least = o->min_replicas > 0 ? o->min_replicas : o->replicas;
+
+    CHECK(g->self < g->n_members && g->coordinator < g->n_members &&
+          (g->newest_step == 0 || g->newest_member < g->n_members));
+    if (g->members[g->self].n_ranks != o->n_devices)
+        return err_set(err, ERR_INPUT, "the group counts on %u replicas of %s, which has %u",
+                       g->members[g->self].n_ranks, g->members[g->self].name, o->n_devices);
+    if (world > o->replicas)
+        return err_set(err, ERR_INPUT, "the group has %u replicas, this job was planned for %u",
+                       world, o->replicas);
+    if (world < least)
+        return err_set(err, ERR_INPUT, "the group has %u replicas, this job was planned for %u%s",
+                       world, least, least < o->replicas ? " or more" : "");
+    if (g->newest_step < state_held(&t->state))
+        return err_set(err, ERR_PEER,
+                       "the group goes on from step %llu, but %s holds the state after step %llu: "
+                       "nothing that was done is thrown away",
+                       (unsigned long long)g->newest_step, g->members[g->self].name,
+                       (unsigned long long)state_held(&t->state));
+    return 0;
+}
+
+/* Each rank gets the lanes (micro-batches) of its share, in the order of the ranks. */
+static void place_lanes(struct train *t)
+{
+    const struct generation *g = &t->generation;
+    uint32_t first_rank = generation_first_rank(g, g->group.self), lane = 0;
+
+    for (uint32_t i = 0; i < first_rank; i++)
+        lane += g->shares[i];
+    for (uint32_t i = 0; i < t->opts->n_devices; i++) {
+        struct engine_replica *r = t->replicas[i].device;
+
+        r->rank = first_rank + i;
+        r->first_lane = lane;
+        r->n_lanes = g->shares[r->rank];
+        lane += r->n_lanes;
+    }
+}
+
+static void describe_group(struct train *t)
+{
+    struct generation *g = &t->generation;
+
+    t->engine->group = (struct engine_group){ .members = g->members,
+                                              .n_members = g->group.n_members,
+                                              .self = g->group.self,
+                                              .deadline_ms = g->group.deadline_ms,
+                                              .commit_gate = &g->commit_gate,
+                                              .compares = t->health.compares };
+}
+
+/* All threads are started, or none is left: those that have begun give up, and on_end is not
+ * called. */
+static int start_threads(struct train *t, struct err *err)
+{
+    for (uint32_t i = 0; i < t->opts->n_devices; i++) {
+        struct replica *r = &t->replicas[i];
+        int rc = fault_error("train.thread", err);
+
+        if (rc == 0) {
+            place_start(&r->device->place, state_held(&t->state), PLACE_WORKS);
+            place_start(&r->device->helper_place, state_held(&t->state), PLACE_WAITS_LOCAL);
+            rc = thread_start(&r->thread, "trains a replica", thread_main, r, err);
+            r->started = rc == 0;
+        }
+        if (rc == 0)
+            continue;
+        generation_fail(&t->generation, err);
+        start_join(t);
+        generation_disconnect(&t->generation);
+        __atomic_store_n(&t->generation.running, 0, __ATOMIC_RELEASE);
+        return rc;
+    }
+    return 0;
+}
+
+int start_generation(struct train *t, const struct train_group *group, train_end_fn *on_end,
+                     struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    int rc = check_group(t, group, err);
+
+    if (rc < 0)
+        return rc;
+    start_join(t); /* of the generation before */
+    rc = generation_begin(&t->generation, group, o->lanes, o->n_devices, err);
+    if (rc < 0)
+        return rc;
+    t->generation.on_end = on_end;
+    place_lanes(t);
+    sample_log_group(t->samples, group->generation, group->key, sizeof(group->key));
+    health_begin(t);
+    describe_group(t);
+    t->is_tracing = false;
+    __atomic_store_n(&t->generation.running, o->n_devices, __ATOMIC_RELEASE);
+    return start_threads(t, err);
+}

@@ -1,0 +1,36 @@
+/* state.h - which state a task holds, apart from the numbers in the engine's memory.
+ *
+ * Threads: the first replica's, between the gates of the other replicas; state_held() any. */
+#ifndef TRAIN_STATE_H
+#define TRAIN_STATE_H
+
+#include <stdint.h>
+
+#include "optim/optim.h"
+#include "train/loss_scale.h"
+
+struct facts { /* belong to the state after a step, and are not in its memory */
+    uint64_t step;
+    /* the last evaluation that was reported, and counted by a plateau schedule */
+    uint64_t evaluated_step;
+    double loss, grad_norm;  /* of the step, for its report */
+    uint32_t skips_in_row;   /* steps up to this step that were skipped */
+    struct loss_scale scale; /* of the next step */
+    struct optim_plateau plateau;
+};
+
+struct state {
+    uint64_t held_step; /* atomic; the step whose state is complete here; 0: fresh, or none */
+    struct facts facts; /* of that step, except `plateau`, which is the schedule's */
+    struct optim_schedule schedule;
+};
+
+/* The state is that of no step: fresh parameters. */
+void state_begin(struct state *s, const struct loss_scale_rule *rule);
+uint64_t state_held(const struct state *s);
+/* The state after `step` is complete. */
+void state_hold(struct state *s, uint64_t step);
+/* The same, with all its facts. */
+void state_take(struct state *s, const struct facts *facts);
+
+#endif

@@ -1,0 +1,32 @@
+/* step_report.c - see step_report.h. */
+#include "train/step_report.h"
+
+#include "base/clock.h"
+#include "train/task.h"
+
+void step_report(struct replica *r, const struct facts *facts, uint64_t begin_ns)
+{
+    struct train *t = r->train;
+    uint64_t now = clock_ns();
+    bool here = begin_ns != 0;
+    struct train_step_report report = {
+        .step = facts->step,
+        .epoch = (facts->step - 1) / t->model.steps_per_epoch,
+        .loss = facts->loss,
+        .learning_rate = optim_rate(&t->state.schedule, facts->step),
+        .grad_norm = facts->grad_norm,
+        .loss_scale = loss_scale_is_on(&t->opts->loss_scale) ? facts->scale.scale : 0,
+        .samples = model_samples_of(&t->model, facts->step),
+        .skipped = model_skipped(&t->model),
+        .ns = here ? now - begin_ns : 0,
+        .data_ns = here ? r->device->data_ns : 0,
+        .reduce_ns = here ? r->device->reduce_ns : 0,
+        .reduce_work_ns = here ? r->device->reduce_work_ns : 0,
+        .since_ns = now - t->events.last_step_ns,
+        .device_idle = here ? t->engine->device_idle : NULL,
+    };
+    struct train_event e = { .kind = TRAIN_STEP, .step = facts->step, .report = &report };
+
+    t->events.last_step_ns = now;
+    events_send(&t->events, &e);
+}

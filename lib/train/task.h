@@ -1,0 +1,121 @@
+/* task.h - what the files of the protocol share: the object behind train.h, and the thread of a
+ * replica.
+ *
+ * Types alone. Files below the protocol (model, state, generation, events, live, groups, weights,
+ * tensors, loss_scale, sample_log) do not include it: they know their own part only. The files of
+ * the protocol, each of which includes those above it and never the reverse:
+ *
+ *   step_report  the report of a step
+ *   agree        which task holds what, and what is owed
+ *   transfer     the state, from a task that has it to the tasks that are behind
+ *   eval         one evaluation
+ *   save         checkpoints and export, on the coordinator
+ *   apply        a step is applied, or skipped
+ *   locate       where the first non-finite number came from
+ *   health       can a step's numbers be trusted?
+ *   step         one step
+ *   replica      the thread of a replica: joins the generation, steps, and what is due between
+ * steps progress     where all threads are, for a watchdog start        begins and ends a
+ * generation train        opens and closes; the entry points of train.h */
+#ifndef TRAIN_TASK_H
+#define TRAIN_TASK_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ckpt/ckpt.h"
+#include "engine/engine.h"
+#include "train/generation.h"
+#include "train/health_types.h"
+#include "train/live.h"
+#include "train/model.h"
+#include "train/events.h"
+#include "train/state.h"
+#include "train/train_types.h"
+
+struct sample_log;
+struct trace;
+
+/* The caller's control words (engine.h), reduced with the gradients. */
+enum control_word {
+    CONTROL_PAUSE = ENGINE_WORDS, /* tasks that ask for a pause */
+    CONTROL_CHECKSUM,   /* a checkpoint is due after the step: states are to be compared */
+    CONTROL_WORDS = 16, /* after them health_words() */
+};
+
+/* Member 0 of the group gives it to all when a generation begins; in the head of the engine's
+ * region. */
+struct agreement {
+    uint64_t step; /* that every task shall hold */
+    char model_digest[65];
+    char data_digest[65];
+    char weights_digest[CKPT_WEIGHTS_DIGEST_BYTES]; /* of the file of weights; "": none */
+    uint32_t fresh_crc;                             /* of the initial weights */
+    bool overlap;                                   /* reduce while computing */
+};
+
+/* Then every task receives the maximum over the tasks: is there any that ... */
+enum vote {
+    VOTE_BEHIND, /* holds less? */
+    /* holds the step, and has not reported the evaluation that is due after it? */
+    VOTE_UNEVALUATED,
+    VOTE_PAUSE,  /* asks for a pause? */
+    VOTE_TRACES, /* wants to trace, and how many steps? */
+    /* remembers that all tasks went back to a checkpoint, and at which step? 0: none */
+    VOTE_RESTORED_AT,
+    N_VOTES,
+};
+
+struct replica { /* the thread that drives one device */
+    struct train *train;
+    struct engine_replica *device; /* the engine's */
+    uint32_t local;                /* index in this task */
+    pthread_t thread;
+    bool started;
+    int64_t votes[N_VOTES];
+};
+
+struct saving {                  /* save.c; the first replica's */
+    struct ckpt_writer *writer;  /* owned; NULL until this task first needs it, as coordinator */
+    uint64_t retry_ns;           /* not before: the writer could not be opened */
+    uint64_t last_ns, last_step; /* of the last checkpoint that was handed over; step 0: none */
+    bool is_due;                 /* a checkpoint is owed, at the next step that allows it */
+    bool was_leading;            /* in the generation before */
+    bool was_discarded;          /* atomic; a state that was handed over is not on the disk */
+    uint64_t steps[2];           /* copies of their states are due, by parity; 0: of none */
+};
+
+struct train {
+    const struct train_opts *opts;
+    struct events events;
+    struct model model;
+    struct state state;
+    struct generation generation;
+    struct health health;
+    struct live live;
+    struct saving saving;
+    /* owned; the optimizer at work on this graph's parameters; NULL in a fake */
+    struct optim *optim;
+    struct data_reader_opts *reads; /* owned; how replicas read */
+    struct engine_opts engine_opts;
+    struct engine *engine;       /* owned */
+    struct replica *replicas;    /* owned; [n_devices] */
+    struct trace *trace;         /* owned; NULL: not wanted */
+    bool is_tracing, was_traced; /* the trace was started: in this generation, ever */
+    struct sample_log *samples;  /* owned; NULL: not wanted */
+};
+
+struct step_result { /* agreed: the same on every task */
+    double loss;
+    bool pause;
+    bool checksum; /* states are to be compared after the step */
+    bool trouble;  /* a device read a number that its model cannot use: the step is not made */
+};
+
+static inline const struct engine_ops *ops_of(const struct replica *r)
+{
+    return r->train->engine->ops;
+}
+
+#endif

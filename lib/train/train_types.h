@@ -1,0 +1,305 @@
+/* train_types.h - options, events, groups and ends of train.h, without functions. */
+#ifndef TRAIN_TRAIN_TYPES_H
+#define TRAIN_TRAIN_TYPES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "comm/comm.h"
+#include "data/data.h"
+#include "device/device.h"
+#include "graph/graph.h"
+#include "optim/optim.h"
+#include "train/loss_scale.h"
+
+struct ckpt_event;
+struct ckpt_trouble;
+struct err;
+struct trace_profile;
+struct train;
+
+enum { TRAIN_MAX_METRICS = 8, TRAIN_PHASE_BYTES = 32 };
+
+struct train_step_report {
+    uint64_t step, epoch; /* epoch from 0 */
+    double loss;          /* mean over the global batch */
+    double learning_rate;
+    double grad_norm;                /* before clipping; NaN when this step did not compute it */
+    double loss_scale;               /* of the next step; 0: this precision needs none */
+    uint64_t samples;                /* of the global batch with weight 1 */
+    uint64_t skipped;                /* bad records that this task left out since it was opened */
+    uint64_t ns, data_ns, reduce_ns; /* of this step on the first replica, waiting for data and for
+                                        the reduction; the rest is compute */
+    uint64_t reduce_work_ns;         /* inside all-reduces, also while it computed */
+    /* wall time since the previous report of a step: with what is between steps */
+    uint64_t since_ns;
+    /* Of each device, from the gradient before to this one: the share of the time in which it had
+     * no work of ours. NaN: not known, as behind an evaluation. NULL: CPUs. Valid during the call.
+     */
+    const double *device_idle;
+};
+
+struct train_eval_report {
+    uint64_t step, epoch;
+    uint64_t samples;
+    double loss;
+    double metrics[TRAIN_MAX_METRICS]; /* in the order of the options */
+    uint64_t ns;
+};
+
+struct train_event {
+    enum {
+        TRAIN_PHASE, /* text: "weights", "import", "index", "plan", "connect", "load", "transfer",
+                        "train", "evaluate", "save", "export" */
+        TRAIN_NOTE,  /* text: a choice or a fact for the log */
+        TRAIN_WARN,  /* text: something a person should look at */
+        TRAIN_PROGRESS, /* done of all, in the current phase */
+        /* step: what all tasks of the generation hold now; the first step comes next */
+        TRAIN_CONNECTED,
+        TRAIN_RESUMED, /* behind the first TRAIN_CONNECTED. step, text: the checkpoint's path, "" if
+                          the state came from a peer; step 0: fresh weights */
+        /* report; every step, once, also if it was interrupted here and finished elsewhere */
+        TRAIN_STEP,
+        TRAIN_EVAL,       /* eval; once for a step */
+        TRAIN_CHECKPOINT, /* ckpt */
+        TRAIN_EXPORTED,   /* text: path */
+        TRAIN_PROFILE,    /* profile; the trace is written */
+        TRAIN_SKIPPED, /* step, text: loss or gradient are not finite, and why; done: steps skipped
+                          in a row, all: by this process. TRAIN_STEP follows */
+        TRAIN_OVERFLOWED, /* step, text: the gradient left the range of float16: the step was
+                             skipped, the loss scale halved; all: such steps, by this process.
+                             TRAIN_STEP follows */
+        /* step, text: tasks or replicas hold different numbers; the generation ends */
+        TRAIN_DIFFERS,
+    } kind;
+    uint64_t step;
+    const char *text;
+    uint64_t done, all;
+    const struct train_step_report *report;
+    const struct train_eval_report *eval;
+    const struct ckpt_event *ckpt;
+    const struct trace_profile *profile; /* engine/trace_types.h */
+};
+
+struct train_input { /* a feature that feeds a graph input */
+    const char *feature, *input;
+};
+
+/* parameters with numbers of their own, by name; the first group that matches counts */
+struct train_params {
+    const char *const *match; /* fnmatch patterns; each must match a trained parameter */
+    uint32_t n_match;
+    double rate_factor; /* times the learning rate */
+    double weight_decay;
+    bool adapts; /* lars, lamb: with a ratio of norms */
+    bool lazy;   /* tables: rows that a step does not read are left as they are; must match
+                    tables alone, and the optimizer may need no norms */
+};
+
+struct train_rows {       /* rows of parameters, by name, that never change */
+    const char *match;    /* an fnmatch pattern */
+    const uint32_t *rows; /* [n], in any order */
+    uint32_t n;
+};
+
+struct train_target { /* a feature with right answers */
+    const char *feature;
+    enum tensor_dtype dtype; /* what the rows that use it want */
+};
+
+struct train_metric {
+    const char *name; /* for people: "accuracy" */
+    struct plan_measure measure;
+    enum train_figure {
+        TRAIN_MEAN,     /* sum / weight */
+        TRAIN_EXP_MEAN, /* e to that: the perplexity of a cross entropy */
+        TRAIN_AREA,     /* under the ROC curve, from the histograms of AreaUnderCurve */
+    } figure;
+};
+
+struct train_opts { /* everything is borrowed until train_close() */
+    const char *onnx;
+    const char *const *trainable;
+    uint32_t n_trainable;
+    const char *const *frozen;
+    uint32_t n_frozen;
+    /* A file of initial weights in place of the model's (ckpt/weights.h); NULL: none. Read at every
+     * start: the values of frozen parameters are in no checkpoint. */
+    const char *weights;
+    const struct graph_rename *weights_names; /* see struct graph_weights */
+    uint32_t n_weights_names;
+    const char *const *weights_fresh;
+    uint32_t n_weights_fresh;
+    enum graph_norm batch_norm;
+    const struct graph_padding *padding;
+    uint32_t n_padding;
+    const struct train_rows *frozen_rows;
+    uint32_t n_frozen_rows;
+    const struct train_input *inputs;
+    uint32_t n_inputs;
+    const struct train_target *targets; /* what losses and metrics count by number */
+    uint32_t n_targets;
+    const struct plan_measure *losses;
+    uint32_t n_losses;
+    enum plan_precision precision;     /* of the plans */
+    struct loss_scale_rule loss_scale; /* for PLAN_FLOAT16 */
+    bool mean_of_weights; /* one loss: its mean is over what counts (class weights, ignored labels),
+                             not over the samples */
+    const struct train_metric *metrics;
+    uint32_t n_metrics;
+
+    const char *train_glob, *eval_glob; /* eval may be NULL */
+    /* a mixture to train on in place of train_glob, which then is for messages */
+    const struct data_part *parts;
+    uint32_t n_parts;
+    enum data_format format;
+    bool csv_header;
+    char csv_delimiter;
+    const struct data_feature *features; /* `fed` is settled here */
+    uint32_t n_features;
+    const char *pack; /* the feature that records are packed by; NULL: a sample is a record */
+    bool shuffle, cache_memory, pad, skip_bad;
+    const char *index_directory, *cache_directory;
+    /* how long reading may take, and is tried again; 0: no limit, no trying */
+    uint64_t data_deadline_ms;
+    uint32_t data_threads; /* of the task; 0: chosen */
+    uint32_t prefetch;     /* global batches ahead */
+
+    uint64_t seed;
+    uint64_t epochs, steps;       /* one of them is 0 */
+    uint32_t global_batch, lanes; /* settled by the caller: lanes divides global_batch */
+    uint32_t replicas;            /* of the full cluster; at most lanes */
+    uint32_t min_replicas;        /* of the smallest group that may train; 0: replicas */
+    double clip_norm, clip_value; /* the value first; 0: not */
+    uint32_t eval_every_epochs;
+    /* of tables too: the same weights, slower; for comparisons. Not with lazy */
+    bool whole_gradients;
+    /* compute the gradient norm at steps that this divides; 0: only for clipping */
+    uint32_t norm_every_steps;
+
+    const struct optim_def *optimizer;
+    struct optim_hyper hyper;       /* learning_rate and step are filled per step */
+    struct optim_schedule schedule; /* total_steps is filled here */
+    const struct train_params *groups;
+    uint32_t n_groups;
+    bool check_gradients;               /* tasks and replicas compare each reduced gradient */
+    uint64_t check_weights_every_steps; /* and tasks weights and optimizer state; 0: never */
+    /* so many times as long as a phase of a step took lately is suspicious; 0: nothing is */
+    double stuck_factor;
+    enum train_non_finite {             /* a step whose loss or gradient is not finite */
+                            TRAIN_SKIP, /* counts, and changes nothing; more than 10 in a row stop
+                                           the job */
+                            TRAIN_STOP, /* stops the job with the state before it */
+                            TRAIN_RESTORE, /* sends everybody back to the newest checkpoint, or the
+                                              beginning; at a step for which they went back before,
+                                              it stops the job */
+    } non_finite;
+    /* decay of the moving average of the weights; 0: none is kept */
+    double average;
+    bool evaluate_average, export_average; /* evaluation, exported model: from the average */
+
+    const struct device *devices;
+    uint32_t n_devices;
+
+    const char *checkpoint_directory; /* member 0 of a group reads and writes there; NULL: none */
+    uint64_t checkpoint_every_steps;
+    double checkpoint_every_seconds;
+    uint32_t max_to_keep;
+    /* at step 0 where checkpoints exist and none can be used; false: ERR_INPUT */
+    bool restart_from_scratch;
+    const char *export_onnx;         /* NULL: none */
+    const char *export_safetensors;  /* the module's tensors alone; NULL: none */
+    enum tensor_dtype export_floats; /* of that file: TENSOR_F32, TENSOR_BF16 or TENSOR_F16 */
+    const char *job_digest, *job_name;
+    enum train_overlap {
+        TRAIN_OVERLAP_AUTO, /* while backward computes, where that pays: lib/engine/cpu_reduce.c */
+        TRAIN_OVERLAP_NEVER,
+        TRAIN_OVERLAP_ALWAYS, /* unless one bucket holds all */
+    } overlap;                /* rank 0's goes */
+    size_t bucket_bytes;      /* the same on all tasks; 0: chosen */
+
+    const char *trace; /* a file for a trace of a few steps of this process (train/trace.h), all of
+                          one generation; NULL: none */
+    uint32_t trace_steps;
+    /* a file that says which samples went into which step (train/sample_log.h); NULL: none */
+    const char *sample_log;
+
+    void (*on_event)(void *arg, const struct train_event *e);
+    void *arg;
+};
+
+/* What was settled, for --check and the log. */
+struct train_facts {
+    uint64_t records, eval_records;
+    uint64_t steps_per_epoch, total_steps;
+    uint64_t parameters;              /* trained numbers */
+    uint64_t state_bytes, work_bytes; /* weights + slots; activations of one replica */
+    double learning_rate;             /* peak */
+    uint64_t resumed_step;
+    struct graph_weights_facts weights; /* all 0: the job names no file of weights */
+};
+struct train_group { /* one generation */
+    uint64_t generation;
+    const struct comm_member *members; /* copied */
+    uint32_t n_members, self;
+    uint32_t coordinator; /* the member that coordinates, reads and writes checkpoints, exports */
+    uint8_t key[COMM_KEY_BYTES];
+    struct comm_listener *listener; /* NULL with a single member */
+    bool shared_memory;
+    uint64_t deadline_ms;
+    /* that any member holds; 0: nobody holds state, the newest checkpoint is read */
+    uint64_t newest_step;
+    uint32_t newest_member; /* one that holds it; without meaning with newest_step 0 */
+    void (*on_broken)(void *arg, const struct comm_loss *loss, const char *why);
+    /* NULL, or asked by the first replica of the coordinator before it gives its last contribution
+     * to a step. While it says no, nobody can finish the step; it is asked again every few
+     * milliseconds. */
+    bool (*may_step)(void *arg);
+    /* NULL, or asked by the thread that writes checkpoints right before one is published; an error
+     * is why not. It is the group of the last train_start() that is asked for. */
+    int (*may_save)(void *arg, struct err *err);
+};
+
+enum train_end {
+    /* all steps; on the coordinator the last checkpoint is verified, the model exported */
+    TRAIN_COMPLETE,
+    TRAIN_UNSAVED,  /* all steps, and the storage of this task, the coordinator, fails: nothing is
+                       lost while another task holds the state. Code and text */
+    TRAIN_PAUSED,   /* somebody asked for it: all tasks are behind the same step */
+    TRAIN_ABORTED,  /* by train_abort() */
+    TRAIN_FAILED,   /* code and text; ERR_PEER: a link broke; ERR_INPUT: also policy TRAIN_STOP;
+                       ERR_DEVICE: also tasks that differ without a majority, held is 0 then */
+    TRAIN_DIVERGED, /* train_diverged() holds other numbers than the majority. If it is this task,
+                       held is 0; unless its replicas differed before they used it: then nothing is
+                       lost */
+    /* policy TRAIN_RESTORE, on all tasks: held is 0, and the group goes on with newest_step 0 */
+    TRAIN_ROLL_BACK,
+};
+typedef void train_end_fn(void *arg, enum train_end end, uint64_t held, int code, const char *text);
+
+enum train_request_kind {
+    TRAIN_ASK_PAUSE = 1, /* all tasks end this generation behind the same step; forgotten when the
+                            next one starts. At the job's last step it has no effect */
+    TRAIN_ASK_CHECKPOINT = 2, /* save at the next boundary (the coordinator) */
+};
+/* Where a generation is: that of this task's threads, those of replicas and those that reduce for
+ * them, which is furthest behind. For a watchdog: a task whose `place` stays for longer than
+ * limit_ms does not move. */
+struct train_progress {
+    uint64_t step; /* being made; between steps the one that is held */
+    /* The same for all tasks at the same point of the same step, or on the way to the first step of
+     * a generation, and grows: the task with the lowest number holds up the others. */
+    uint64_t place;
+    const char *phase; /* static, shorter than TRAIN_PHASE_BYTES: "connect", "load", "agree",
+                          "transfer", "wait for samples", "forward and backward", "reduce",
+                          "update", "evaluate", ...; "rest": no generation runs */
+    /* clock_ns() when that thread entered it, or went on behind a wait for others in it */
+    uint64_t since_ns;
+    /* The phase should not take longer: stuck_factor times the longest recent time, without waits
+     * for others, at least three seconds, at most the deadline of the job; that deadline in the
+     * first steps of a generation. 0: no limit, because the phase may take any time (a checkpoint),
+     * has a deadline of its own (reading), or waits for other tasks. */
+    uint64_t limit_ms;
+};
+
+#endif
