@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/crc32c.h"
