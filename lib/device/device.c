@@ -18,8 +18,8 @@ enum { CORES_MAX = 4096, HUGE_BYTES = 2 << 20 };
 
 /* ---- cores ---- */
 
-/* Cores of the affinity mask in ascending order; at most CORES_MAX. Returns how many, at least 1.
- */
+/* Lists the cores of the affinity mask in ascending order, at most CORES_MAX. Returns their number,
+ * at least 1. */
 static uint32_t cores_list(int32_t cores[CORES_MAX])
 {
     uint32_t n = 0;
@@ -33,7 +33,7 @@ static uint32_t cores_list(int32_t cores[CORES_MAX])
                 cores[n++] = i;
     CPU_FREE(set);
     if (n == 0)
-        cores[n++] = -1; /* a kernel that does not tell: one slot, not pinned */
+        cores[n++] = -1; /* the mask is not available: one slot, not pinned */
     return n;
 }
 
@@ -90,7 +90,8 @@ void device_roam(void)
     cpu_set_t *set = CPU_ALLOC(CORES_MAX);
     size_t bytes = CPU_ALLOC_SIZE(CORES_MAX);
 
-    /* The main thread is never pinned. On failure we stay where we are: slower, not wrong. */
+    /* The main thread is never pinned, so its mask is that of the process. On failure the thread
+     * keeps its core, which is only slower. */
     if (set != NULL && sched_getaffinity(getpid(), bytes, set) == 0)
         (void)sched_setaffinity(0, bytes, set);
     CPU_FREE(set);
@@ -122,7 +123,7 @@ static int parse_cpu(const char *spec, const char *count, uint32_t *want, struct
     return 0;
 }
 
-/* Ordinals in any order, each once. *n 0: all there are. */
+/* Parses the ordinals, in any order and each at most once. *n = 0: all GPUs. */
 static int parse_cuda(const char *spec, const char *list, struct device *out, uint32_t *n,
                       struct err *err)
 {
@@ -178,7 +179,8 @@ static int check_gpu(const struct cuda_api *cuda, uint32_t index, const struct c
     return 0;
 }
 
-/* Are the GPUs out [*n] there, and of use? *n 0: all there are; then none is no error. */
+/* Checks that the GPUs out [*n] exist and are supported. *n = 0: lists all GPUs; finding none is
+ * not an error. */
 static int find_gpus(struct device *out, uint32_t *n, struct err *err)
 {
     const struct cuda_api *cuda;
@@ -200,13 +202,14 @@ static int find_gpus(struct device *out, uint32_t *n, struct err *err)
     return rc;
 }
 
-/* A plugin that is there was installed to be used: only where none is, or no GPU, CPUs will do. */
+/* Uses CPUs only if the plugin or the GPU is absent. A plugin that is installed but does not work
+ * is an error. */
 static int parse_auto(uint32_t first_core, struct device *out, uint32_t *n, struct err *err)
 {
     int rc;
 
     *n = 0;
-    if (!device_has_driver()) { /* the plugin and its libraries take time to load */
+    if (!device_has_driver()) { /* avoids the time to load the plugin and its libraries */
         cpu_slots(first_core, 0, out, n);
         return 0;
     }
@@ -282,8 +285,9 @@ void device_name(const struct device *d, char *out, size_t n)
 
 /* ---- memory ---- */
 
-/* Reserves address space first, so that a large region can start where a huge page does:
- *   [slack][ region ][slack]     the slack is given back. */
+/* Maps `bytes` so that a large region starts at a huge page: reserves address space with slack on
+ * both sides and unmaps the slack.
+ *   [slack][ region ][slack] */
 static void *map_aligned(size_t bytes, int fd)
 {
     size_t slack = bytes >= HUGE_BYTES ? HUGE_BYTES : 0, head;
@@ -331,11 +335,11 @@ int device_mem_open(struct device_mem *m, size_t bytes, bool shared, struct err 
     if (m->base == NULL)
         goto fail;
     m->bytes = bytes;
-    (void)madvise(m->base, bytes, MADV_HUGEPAGE); /* a kernel without them: small pages then */
+    (void)madvise(m->base, bytes, MADV_HUGEPAGE); /* without support in the kernel: small pages */
     return 0;
 
 fail:
-    why = errno == EFBIG ? ENOMEM : errno; /* no such size can be had */
+    why = errno == EFBIG ? ENOMEM : errno; /* a file cannot have this size */
     if (m->fd >= 0)
         close(m->fd);
     m->fd = -1;
@@ -344,7 +348,7 @@ fail:
 
 void device_mem_close(struct device_mem *m)
 {
-    if (m->base == NULL) /* also a struct that is all zero: its fd is not ours */
+    if (m->base == NULL) /* a struct that is all zero is closed, too; its fd is not ours */
         return;
     munmap(m->base, m->bytes);
     if (m->fd >= 0)

@@ -1,4 +1,5 @@
-/* device_cuda.cu - GPUs, their memory, and work in order: CUDA's runtime behind device/cuda.h. */
+/* device_cuda.cu - GPUs, GPU memory, streams, events and graphs: implements device/cuda.h with the
+ * CUDA runtime. */
 #include <stdio.h>
 #include <string.h>
 
@@ -41,7 +42,7 @@ int cuda_gpus(struct cuda_gpu *out, uint32_t max, uint32_t *n, struct err *err)
 
     *n = 0;
     cuda_versions(&v);
-    if (v.driver == 0) /* no driver: no GPU that could be seen */
+    if (v.driver == 0) /* no driver, so no GPU */
         return 0;
     e = cudaGetDeviceCount(&count);
     if (e == cudaErrorNoDevice)
@@ -77,7 +78,7 @@ int cuda_alloc(void **out, size_t bytes, struct err *err)
     if (rc == ERR_NOMEM) {
         size_t unused = 0, all = 0;
 
-        (void)cudaGetLastError(); /* it is told, and no trouble of the next call */
+        (void)cudaGetLastError(); /* clear the error: it is reported here */
         if (cudaMemGetInfo(&unused, &all) == cudaSuccess)
             return err_set(err, rc, "%.1f MiB of the GPU's memory are wanted, %.1f of %.1f MiB are unused",
                            (double)bytes / (1 << 20), (double)unused / (1 << 20), (double)all / (1 << 20));
@@ -89,7 +90,7 @@ int cuda_alloc(void **out, size_t bytes, struct err *err)
 
 void cuda_free(void *p)
 {
-    (void)cudaFree(p); /* of a GPU that failed: nothing is left to do */
+    (void)cudaFree(p); /* a failed GPU has nothing to free */
 }
 
 int cuda_room(size_t *unused, struct err *err)
@@ -118,7 +119,7 @@ void cuda_unpin(void *p)
         (void)cudaFreeHost(p);
 }
 
-/* ---- work in order ---- */
+/* ---- streams and events ---- */
 
 static struct cuda_event *as_ours(cudaEvent_t e)
 {
@@ -187,7 +188,7 @@ int cuda_done(struct cuda_stream *s, struct cuda_event *e, struct err *err)
     if (said == cudaSuccess && e != NULL)
         said = cudaEventQuery(as_theirs(e));
     if (said == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* an answer, and no trouble of the next launch */
+        (void)cudaGetLastError(); /* clear the result, which the next launch would report */
         return 0;
     }
     return said == cudaSuccess ? 1 : cuda_check(said, err, "the GPU's work");
@@ -199,7 +200,7 @@ double cuda_elapsed_ms(struct cuda_event *from, struct cuda_event *to)
 
     if (cudaEventElapsedTime(&ms, as_theirs(from), as_theirs(to)) == cudaSuccess)
         return (double)ms;
-    (void)cudaGetLastError(); /* it is no trouble of the next launch */
+    (void)cudaGetLastError(); /* clear the result, which the next launch would report */
     return 0;
 }
 
@@ -218,7 +219,7 @@ int cuda_fill(void *to, int byte, size_t bytes, struct cuda_stream *s, struct er
     return cuda_check(cudaMemsetAsync(to, byte, bytes, cuda_queue(s)), err, "fill memory of a GPU");
 }
 
-/* ---- the same work again and again ---- */
+/* ---- graphs ---- */
 
 int cuda_capture(struct cuda_stream *s, struct err *err)
 {
@@ -232,7 +233,8 @@ int cuda_captured(struct cuda_stream *s, struct cuda_graph **out, struct err *er
     cudaGraphExec_t g = NULL;
     int rc = cuda_check(cudaStreamEndCapture(cuda_queue(s), &kept), err, "capture work");
 
-    if (rc == 0) /* of the stream that each was captured on: else all have that of the stream of the launch */
+    if (rc == 0) /* keep the priority of the stream on which each node was captured, instead of that
+                    of the launching stream */
         rc = cuda_check(cudaGraphInstantiate(&g, kept, cudaGraphInstantiateFlagUseNodePriority), err,
                         "make captured work ready");
     if (kept != NULL)

@@ -1,5 +1,5 @@
-/* nvml.cu - see nvml.cuh. Signatures and numbers are those of NVML's manual; of functions that have
- * several versions the newest that every driver since R535 has. */
+/* nvml.cu - see nvml.cuh. Signatures and constants are from the manual of NVML. If a function has
+ * several versions, the newest one that every driver since R535 has is used. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ struct nvml_memory { /* bytes */
 };
 
 static struct {
-    pthread_mutex_t lock; /* of opening */
+    pthread_mutex_t lock; /* protects opening */
     bool is_open;
     int (*init)(void);
     const char *(*error)(int code);
@@ -33,7 +33,7 @@ static struct {
     int (*reasons)(struct nvml_device *d, unsigned long long *bits);
 } nvml = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* Function, its names from newest to oldest, and whether there is no NVML without it. */
+/* A function, its names from newest to oldest, and whether NVML is unusable without it. */
 static const struct symbol {
     void **at;
     const char *name, *older;
@@ -52,8 +52,8 @@ static const struct symbol {
       "nvmlDeviceGetCurrentClocksThrottleReasons", false },
 };
 
-/* Why a clock is lower than it could be. An idle GPU's is (0x1), as is one whose clock somebody has set
- * (0x2, 0x100): that is as it should be. */
+/* Reasons for a reduced clock. The table omits reasons that are normal: the GPU is idle (0x1), or
+ * the clock was set by a user (0x2, 0x100). */
 static const struct {
     unsigned long long bit;
     const char *what;
@@ -86,7 +86,8 @@ static int open_library(struct err *err)
     return ERR_DEVICE;
 }
 
-/* For good. Failed, it is tried again next time: a driver may be loaded later. */
+/* Opens the library, which is never closed. A failed attempt is repeated at the next call, because
+ * the driver may be loaded later. */
 static int open_once(struct err *err)
 {
     int rc = 0;
@@ -144,7 +145,8 @@ int nvml_read(uint32_t gpu, struct cuda_reading *out, struct err *err)
     memset(out, 0, sizeof(*out));
     out->utilisation = out->memory_used = out->memory_total = out->celsius = out->watts = out->ecc_errors =
         out->clock_mhz = -1;
-    /* NVML counts all GPUs of the host, CUDA those that are visible: the bus tells which is which. */
+    /* NVML counts all GPUs of the host, CUDA only the visible ones: identify the GPU by its bus
+     * address. */
     if (rc == 0)
         rc = cuda_check(cudaDeviceGetPCIBusId(bus, sizeof(bus), (int)gpu), err, "sensors of GPUs");
     if (rc < 0)

@@ -1,4 +1,4 @@
-/* axes.c - how axes are read: in attributes, in constant inputs. */
+/* axes.c - reads axes from attributes and constant inputs. */
 #include <inttypes.h>
 
 #include "base/arena.h"

@@ -55,7 +55,7 @@ static void store(float *out, double value, bool add)
     *out = add ? *out + (float)value : (float)value;
 }
 
-/* SUM_ROWS makes one for each type. name_add adds rows of `w` elements, `step` apart. */
+/* SUM_ROWS defines the functions for one type. name_add sums rows of `w` elements, `step` apart. */
 #define SUM_ROWS(name_, type_, load_)                                                              \
     CLONES static void name_##_add(const type_ *x, size_t rows, size_t step, size_t w,             \
                                    float *restrict part)                                           \
@@ -71,7 +71,7 @@ static void store(float *out, double value, bool add)
     {                                                                                              \
         size_t at, r, j;                                                                           \
                                                                                                    \
-        for (at = 0; at < cols; at += COLS) { /* a strip of columns whose sums stay in cache */    \
+        for (at = 0; at < cols; at += COLS) { /* the sums of a strip fit the L1 cache */    \
             size_t w = cols - at < COLS ? cols - at : COLS;                                        \
             double total[COLS] = { 0 };                                                            \
             float part[COLS];                                                                      \

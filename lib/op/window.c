@@ -5,12 +5,13 @@
 
 #include "base/err.h"
 
-enum { REACH_MAX = 65535 }; /* of kernel, stride, dilation, pad: keeps products within 64 bits and
-                               within what the kernel library counts in */
+enum { REACH_MAX = 65535 }; /* maximum kernel, stride, dilation and pad: keeps products within 64
+                               bits and within the limits of oneDNN */
 
 enum pad_rule { PAD_GIVEN, PAD_VALID, PAD_SAME_UPPER, PAD_SAME_LOWER };
 
-/* `name` as n numbers of [lo, REACH_MAX]; `dflt` each when the node does not have it. */
+/* Reads attribute `name`, n numbers in [lo, REACH_MAX]; an absent attribute gives `dflt` for
+ * each. */
 static int read_ints(const struct op_infer *f, const char *name, size_t n, int64_t lo, int64_t dflt,
                      int64_t *out, struct err *err)
 {
@@ -95,7 +96,7 @@ static int read_pads(const struct op_infer *f, struct op_window *w, enum pad_rul
     return 0;
 }
 
-/* Output size and pads of axis k.
+/* Computes output size and pads of axis k.
  *   in -> [pad_lo][ in ][pad_hi], windows of `reach` at 0, stride, 2 stride, ... */
 static int settle_axis(const struct op_infer *f, uint32_t k, enum pad_rule rule, bool ceil_mode,
                        struct op_window *w, struct err *err)
@@ -117,14 +118,15 @@ static int settle_axis(const struct op_infer *f, uint32_t k, enum pad_rule rule,
         return 0;
     }
     room = in + w->pad_lo[k] + w->pad_hi[k] - reach;
-    if (room < 0 && !(ceil_mode && room + stride > 0)) /* rounded up, the one window overhangs */
+    if (room < 0 && !(ceil_mode && room + stride > 0)) /* rounding up allows one window to extend
+                                                          beyond the padding */
         return op_error(f, 0, err,
                         "a window of %" PRId64 " does not fit axis %u: %" PRId64
                         " elements with pads %" PRId64 " and %" PRId64,
                         reach, k + 2, in, w->pad_lo[k], w->pad_hi[k]);
     w->out[k] = room / stride + 1;
     if (ceil_mode && room > 0 && room % stride != 0 && w->out[k] * stride < in + w->pad_lo[k])
-        w->out[k]++; /* one more that starts inside, and not in the padding behind */
+        w->out[k]++; /* the additional window starts inside the input, not in the upper padding */
     need = (w->out[k] - 1) * stride + reach - in - w->pad_lo[k];
     if (need > w->pad_hi[k]) {
         w->grown[k] = need - w->pad_hi[k];
@@ -156,7 +158,8 @@ int op_window_infer(const struct op_infer *f, const int64_t *kernel, bool ceil_m
     return rc;
 }
 
-/* Of the transposed axis k: w->in (of the output) and the pads. `shape`: wanted, 0: as it comes. */
+/* Computes w->in (the size of the output) and the pads of the transposed axis k. `shape`: requested
+ * size; 0: computed. */
 static int settle_transposed(const struct op_infer *f, uint32_t k, enum pad_rule rule,
                              int64_t more, int64_t shape, struct op_window *w, struct err *err)
 {
@@ -167,7 +170,8 @@ static int settle_transposed(const struct op_infer *f, uint32_t k, enum pad_rule
         shape = shape > 0 ? shape : w->out[k] * stride;
     if (shape > 0) {
         pad = whole > shape ? whole - shape : 0;
-        if (pad % 2 != 0 && f->def->until != 0) /* its text and today's have it on different sides */
+        if (pad % 2 != 0 && f->def->until != 0) /* opset 10 and the current opset put the odd
+                                                   element on different sides */
             return op_error(f, ERR_UNSUPPORTED, err,
                             "'auto_pad' or 'output_shape' with a pad of %" PRId64 " for both sides "
                             "of axis %u is ambiguous before opset 11: export it with 'pads'",
