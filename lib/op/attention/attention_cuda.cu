@@ -1,10 +1,11 @@
-/* attention_cuda.cu - see attention.c: where it can, by cuDNN's fused kernels (attention_fused.cuh), which
- * never hold the matrix of scores in forward. Elsewhere: batched products with the scores of a group of matrices in scratch,
- * and one kernel (attention_rows_cuda.cu) between them. A group is as many matrices as the GPU's cache can
- * hold the scores of; backward makes them again from q and k.
+/* attention_cuda.cu - GPU kernels of Attention, see attention.c. If possible they use cuDNN's fused
+ * kernels (attention_fused.cuh), which never store the matrix of scores in forward. Otherwise they
+ * use batched products with the scores of a group of matrices in scratch, and one kernel
+ * (attention_rows_cuda.cu) between them. A group has as many matrices as have scores that fit the
+ * L2 cache of the GPU; backward recomputes the scores from q and k.
  *
- * Operands are multiplied where they lie; one that the library cannot take (neither its rows nor its columns
- * are side by side) goes through scratch as [group, rows, cols] float32. */
+ * Products read operands in place; an operand that the library does not support (neither its rows
+ * nor its columns are contiguous) is copied to scratch as [group, rows, cols] float32. */
 #include "op/attention/attention_fused.cuh"
 #include "op/attention/attention_rows_cuda.cuh"
 #include "op/gemm/product.cuh"
@@ -15,25 +16,27 @@ extern "C" {
 #include "op/op_priv.h"
 }
 
-enum { GROUP_SCORES = 8 << 20 }; /* 32 MiB: H200 and A100 have 40 MiB and more of cache */
-enum { Q, K, V, Y, SIDES };      /* with their gradients */
+enum { GROUP_SCORES = 8 << 20 }; /* 32 MiB: H200 and A100 have an L2 cache of 40 MiB and more */
+enum { Q, K, V, Y, SIDES };      /* operands, and their gradients */
 
 struct side {
     const struct attention_at *at;
     enum tensor_dtype type;
     int64_t rows, cols;
-    bool shares;          /* k or v of grouped heads: no axis for the heads of q that share one */
+    bool shares;          /* k or v of grouped heads: the axis of the query heads that share a head
+                             is broadcast */
     bool direct;
-    bool d_direct;        /* its gradient */
-    size_t pack, d_pack;  /* in scratch, unless direct */
+    bool d_direct;        /* the same for its gradient */
+    size_t pack, d_pack;  /* offset in scratch if not direct */
 };
 
 struct attention_there {
-    struct attention_fused *fused; /* does all; NULL: what follows does */
-    int64_t group;    /* matrices; n is a multiple */
-    uint32_t split;   /* axis of the batch that a group has a part of, and all of those behind */
+    struct attention_fused *fused; /* computes the whole call; NULL: the products below do */
+    int64_t group;    /* matrices per group; a divisor of n */
+    uint32_t split;   /* a group covers `part` indices of this batch axis, and all indices of the
+                         axes after it */
     int64_t part;
-    enum tensor_dtype type; /* of what is multiplied */
+    enum tensor_dtype type; /* type of the factors */
     bool tf32;
     struct side side[SIDES];
     struct product *scores, *y, *dp, *d[3];
@@ -75,8 +78,8 @@ static void settle_group(const struct attention *a, struct attention_there *s)
     }
 }
 
-/* The gradient of what several heads read is a sum over products, which goes through scratch unless it is
- * float32 (product.cuh). */
+/* If several heads read an operand, its gradient is a sum over products. Such a sum goes through
+ * scratch unless it is float32 (product.cuh). */
 static void settle_side(struct side *d, const struct attention_at *at, enum tensor_dtype type, int64_t rows,
                         int64_t cols, bool shares)
 {
@@ -86,18 +89,18 @@ static void settle_side(struct side *d, const struct attention_at *at, enum tens
     d->d_direct = d->direct && (!shares || type == TENSOR_F32);
 }
 
-struct factor { /* of a product: where it lies among the matrices of a group */
+struct factor { /* a factor of a product: its strides within a group */
     enum tensor_dtype type;
     int64_t row, col, batch[TENSOR_MAX_RANK];
 };
 
-/* Is this axis of the batch the one along which query heads share a head of k and v? */
+/* Returns true for the batch axis along which query heads share a head of k and v. */
 static bool is_shared_axis(const struct attention *a, uint32_t axis)
 {
     return a->shared > 1 && axis + 1 == a->batch.rank;
 }
 
-/* Steps of [group, rows, cols] in scratch. */
+/* Strides of a contiguous [group, rows, cols] in scratch. */
 static struct factor dense(const struct attention *a, const struct attention_there *s, enum tensor_dtype type,
                            int64_t rows, int64_t cols, bool shares)
 {
@@ -203,7 +206,7 @@ static void place(const struct op_plan *op, struct attention_there *s)
     }
 }
 
-/* By products. */
+/* Plans the products. */
 static int plan_products(struct op_plan *op, struct attention_there *s, struct err *err)
 {
     const struct attention *a = (const struct attention *)op->param;
@@ -253,15 +256,15 @@ static int plan(struct op_plan *op, struct err *err)
     return 0;
 }
 
-/* ---- operands that go through scratch ---- */
+/* ---- copying operands to and from scratch ---- */
 
 struct move {
-    int64_t matrices, rows, cols, row, col; /* steps of where it lies */
+    int64_t matrices, rows, cols, row, col; /* counts, then strides of the operand */
     int64_t dim[TENSOR_MAX_RANK], batch[TENSOR_MAX_RANK];
     uint32_t rank;
 };
 
-/* Element i of [group, rows, cols], there. */
+/* Offset in the operand of element i of [group, rows, cols]. */
 __device__ static inline int64_t place_of(const struct move &m, int64_t i)
 {
     int64_t matrix = i / m.cols / m.rows, at = i / m.cols % m.rows * m.row + i % m.cols * m.col;
@@ -271,7 +274,7 @@ __device__ static inline int64_t place_of(const struct move &m, int64_t i)
     return at;
 }
 
-/* A thread moves every so many elements. */
+/* Grid-stride loop over elements. */
 template <typename T> __global__ void pack(float *to, const T *from, struct move m)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < m.matrices * m.rows * m.cols;
@@ -303,27 +306,27 @@ static struct move move_of(const struct attention *a, const struct attention_the
     return m;
 }
 
-/* ---- a group ---- */
+/* ---- a group of matrices ---- */
 
 struct group {
     const struct op_call *c;
     const struct attention *a;
     const struct attention_there *s;
     cudaStream_t stream;
-    int64_t matrix; /* the first */
+    int64_t matrix; /* index of the first matrix */
     float *scores, *dp;
     void *weights, *slopes;
     char *scratch, *rest;
 };
 
-/* Where the group's first matrix of an operand or its gradient is. */
+/* Address of the group's first matrix in an operand or its gradient. */
 static char *lies_at(const struct group *g, int which, const struct tensor *t)
 {
     return (char *)t->data + attention_matrix(g->a, g->s->side[which].at, g->matrix) *
                                  (ptrdiff_t)tensor_dtype_bytes(t->dtype);
 }
 
-/* *out: what a product reads. */
+/* Returns in *out the address that a product reads: of the operand, or of its copy in scratch. */
 static int bring(const struct group *g, int which, const struct tensor *t, void **out, struct err *err)
 {
     const struct side *d = &g->s->side[which];
@@ -339,7 +342,7 @@ static int bring(const struct group *g, int which, const struct tensor *t, void 
     return cuda_launched(err);
 }
 
-/* A product to an operand's place, or through scratch. */
+/* Runs a product whose output is an operand, directly or through scratch. */
 static int put(const struct group *g, struct product *p, const void *x, const void *y, int which,
                const struct tensor *t, bool add, struct err *err)
 {
@@ -404,7 +407,7 @@ static struct group group_of(const struct op_call *c)
              .rest = scratch + s->rest };
 }
 
-/* An operand that is an input, or a part of one; and the gradient of that. */
+/* The same for an operand that is an input or a part of one; and for the gradient of that input. */
 static int bring_in(const struct group *g, int which, void **out, struct err *err)
 {
     return bring(g, which, g->c->in[g->a->of[which]], out, err);
@@ -413,13 +416,14 @@ static int bring_in(const struct group *g, int which, void **out, struct err *er
 static int put_out(const struct group *g, const void *x, const void *y, int which, struct err *err)
 {
     const uint32_t i = g->a->of[which];
-    const bool goes_on = g->s->side[which].shares && g->matrix % g->a->shared != 0; /* of the group before */
+    /* continues the sum of the previous group */
+    const bool goes_on = g->s->side[which].shares && g->matrix % g->a->shared != 0;
 
     return g->c->din[i] == NULL ? 0 : put(g, g->s->d[which], x, y, which, g->c->din[i],
                                           goes_on || op_cuda_adds(g->c, i), err);
 }
 
-/* q k, in scratch. */
+/* Computes q k in scratch. */
 static int make_scores(const struct group *g, void **q, void **k, struct err *err)
 {
     int rc = bring_in(g, Q, q, err);

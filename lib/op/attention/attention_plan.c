@@ -1,5 +1,4 @@
-/* attention_plan.c - the library's products for each size of block, and where everything lies in
- * scratch. */
+/* attention_plan.c - creates the products for each block size, and lays out the scratch area. */
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -68,7 +67,7 @@ static int make_products(const struct op_plan *op, struct attention_products *p,
     return 0;
 }
 
-/* Which products a block of so many rows needs; made if they are new. */
+/* Returns in *out the index of the products for blocks of this size; creates them if necessary. */
 static int find_products(const struct op_plan *op, struct attention_state *s, int64_t rows,
                          int64_t keys, size_t *out, struct err *err)
 {
@@ -104,7 +103,7 @@ static int all_products(const struct op_plan *op, struct attention_state *s, str
     return rc;
 }
 
-/* Room for n floats. */
+/* Reserves n floats in scratch and returns their offset. */
 static size_t take(size_t *bytes, int64_t n)
 {
     size_t at = *bytes;
@@ -144,7 +143,7 @@ static size_t place(const struct attention *a, bool training, struct attention_s
     s->at.scores = take(&bytes, q * a->rows * a->s);
     s->at.dp = take(&bytes, bwd * a->shared * a->rows * a->s);
     s->at.dot = take(&bytes, bwd * a->shared * a->rows);
-    s->at.keep = take(&bytes, a->s); /* more than the bytes that it takes */
+    s->at.keep = take(&bytes, a->s); /* one float per byte: more than needed */
     s->at.capped = take(&bytes, training && a->has_cap ? a->s : 0);
     s->at.weights = take(&bytes, half * q * a->rows * a->s);
     s->at.slopes = take(&bytes, half * bwd * a->shared * a->rows * a->s);

@@ -1,14 +1,14 @@
 /* attention_rows_cuda.cu - see attention_rows_cuda.cuh.
  *
- * A row belongs to a team: a warp, or where it is long a block. A thread owns N columns side by side (4, where
- * rows divide by 4: then it loads and stores them at once and draws one block of random words) at every
- * N * team-th column; it alone reads and writes them, and what it left in memory by the pass before lies in
- * the nearest cache. */
+ * A team computes a row: a warp, or a thread block if the row is long. A thread owns N adjacent
+ * columns (4 if the row length is a multiple of 4: it then loads and stores them at once and draws
+ * one block of random numbers) at every N * team-th column. Only this thread reads and writes them,
+ * and the values that it stored in the previous pass are still in the L1 cache. */
 #include "op/attention/attention_rows_cuda.cuh"
 
 #include "op/act/rng_cuda.cuh"
 
-enum { LONG = 1024 /* columns from which on a block has a row */ };
+enum { LONG = 1024 /* columns from which on a thread block computes a row */ };
 
 /* ---- teams ---- */
 
@@ -42,9 +42,9 @@ template <int N, typename T> __device__ static inline columns<T, N> load(const T
 }
 
 struct row {
-    int64_t index;                     /* in the whole call: of max and scale */
-    int64_t first, end;                /* the keys that the band shows */
-    const void *mask[ATTENTION_STEPS]; /* its row of each */
+    int64_t index;                     /* row index in the whole call, for max and scale */
+    int64_t first, end;                /* the keys inside the band */
+    const void *mask[ATTENTION_STEPS]; /* row of each step's mask */
 };
 
 __device__ static inline struct row row_of(const struct attention_rows_here &r, int64_t i)
@@ -70,7 +70,7 @@ __device__ static inline struct row row_of(const struct attention_rows_here &r, 
     return w;
 }
 
-/* *capped: the score after ATTENTION_CAP. */
+/* Applies the steps to a score. *capped: the score after ATTENTION_CAP. */
 __device__ static inline float step_on(const struct attention_rows_here &r, const struct row &w, int64_t j, float x,
                                        float *capped)
 {
@@ -89,7 +89,7 @@ __device__ static inline float step_on(const struct attention_rows_here &r, cons
     return j >= w.first && j < w.end ? x : -INFINITY;
 }
 
-/* A gradient, back through the steps. capped: as step_on() left it. */
+/* Propagates a gradient back through the steps. capped: as returned by step_on(). */
 __device__ static inline float step_back(const struct attention_rows_here &r, const struct row &w, int64_t j,
                                          float d, float capped)
 {
@@ -108,7 +108,7 @@ __device__ static inline float step_back(const struct attention_rows_here &r, co
     return d;
 }
 
-/* What dropout multiplies the columns from j on with. */
+/* Factors of dropout for N columns from j on. */
 template <int N>
 __device__ static inline columns<float, N> kept(const struct attention_rows_here &r, const struct row &w, int64_t j)
 {
@@ -128,7 +128,7 @@ __device__ static inline columns<float, N> kept(const struct attention_rows_here
 
 #define EACH_COLUMN(j_, r_) for (int64_t j_ = (int64_t)at * N; j_ < (r_).s; j_ += (int64_t)TEAM * N)
 
-/* ---- kernels: a block owns OP_THREADS / TEAM rows ---- */
+/* ---- kernels: a thread block computes OP_THREADS / TEAM rows ---- */
 
 template <typename T, int N, bool WIDE>
 __global__ void rows_fwd(struct attention_rows_here r, float *scores, T *weights)
@@ -139,7 +139,7 @@ __global__ void rows_fwd(struct attention_rows_here r, float *scores, T *weights
     const int64_t i = (int64_t)blockIdx.x * (OP_THREADS / TEAM) + threadIdx.x / TEAM;
     float max = -INFINITY, sum = 0, scale, capped = 0;
 
-    if (i >= r.matrices * r.t) /* the whole team */
+    if (i >= r.matrices * r.t) /* the whole team returns */
         return;
     const struct row w = row_of(r, i);
 
@@ -158,7 +158,7 @@ __global__ void rows_fwd(struct attention_rows_here r, float *scores, T *weights
     max = team_max<WIDE>(max, room);
     const bool empty = r.zero_empty && max == -INFINITY;
 
-    max = empty ? 0.0f : max; /* then all weights are e^-inf * 0 */
+    max = empty ? 0.0f : max; /* all weights become e^-inf * 0 */
     EACH_COLUMN(j, r) {
         columns<float, N> x = load<N>(scores + j);
 
@@ -228,7 +228,8 @@ __global__ void rows_bwd(struct attention_rows_here r, float *scores, float *dp,
         columns<T, N> out;
 
 #pragma unroll
-        for (int k = 0; k < N; k++) { /* the weight again where the score is needed too */
+        for (int k = 0; k < N; k++) { /* recompute the weight, because the cap needs the score
+                                         too */
             const float p = r.has_cap ? expf(step_on(r, w, j + k, x.v[k], &capped) - max) * scale : x.v[k];
 
             out.v[k] = op_narrow<T>(step_back(r, w, j + k, p * (d.v[k] - dot), capped));
@@ -237,7 +238,7 @@ __global__ void rows_bwd(struct attention_rows_here r, float *scores, float *dp,
     }
 }
 
-/* Calls body with N and WIDE as the rows are. */
+/* Runs the body with N and WIDE for rows of this length. */
 #define ROWS_FORM(s_, ...)                                                                             \
     if ((s_) % 4 == 0 && (s_) > LONG) { constexpr int N = 4; constexpr bool WIDE = true; __VA_ARGS__; } \
     else if ((s_) % 4 == 0) { constexpr int N = 4; constexpr bool WIDE = false; __VA_ARGS__; }          \

@@ -1,4 +1,5 @@
-/* sdpa.cu - see sdpa.cuh. Both graphs, an operation a line; what is between operations is virtual:
+/* sdpa.cu - see sdpa.cuh. The two graphs, with one operation per assignment; intermediate tensors
+ * are virtual:
  *
  *   forward    scores = q k^T, scale, bias, causal     max = max(scores)   e = exp(scores - max)
  *              sum = sum(e)   stats = max + log(sum)   y = (e / sum) v
@@ -6,8 +7,8 @@
  *              p = exp(scores as above - stats)        dv = p^T dy
  *              dp = dy v^T   ds = (dp - dot) p scale   dk = ds^T q     dq = ds k
  *
- * Of the first product in forward and the first two in backward the second factor is described as turned,
- * [d, s]; p^T, ds^T and k are views (reshape). */
+ * The second factor of the first product in forward, and of the first two in backward, is described
+ * as transposed, [d, s]; p^T, ds^T and k are views (reshape). */
 #include "op/attention/sdpa.cuh"
 
 #include <math.h>
@@ -16,21 +17,22 @@
 
 #include "op/cudnn/graph.cuh"
 
-/* Bytes that the slopes of a part of backward should take. */
+/* Limit, in bytes, of the gradients of the scores of a part of backward. */
 #ifdef CUDA_EMULATED
-static constexpr int64_t SLOPES_MAX = (int64_t)256 << 10; /* so that what is tested there has parts */
+/* small, so that tests have several parts */
+static constexpr int64_t SLOPES_MAX = (int64_t)256 << 10;
 #else
 static constexpr int64_t SLOPES_MAX = (int64_t)256 << 20;
 #endif
 static constexpr size_t ALIGN = 256;
 
-/* Unique ids: operands are 1 + sdpa_operand, then these, then what is virtual. */
+/* Unique ids: operands are 1 + sdpa_operand, then these, then virtual tensors. */
 enum { UID_DOT = SDPA_OPERANDS + 1, UID_SCALE, UID_HIDDEN, UID_ONE, UID_VIRTUAL };
 
 struct sdpa {
     struct cudnn_graph *graph; /* owned */
     struct sdpa_spec spec;
-    int64_t batch, heads; /* of a part */
+    int64_t batch, heads; /* samples and heads per part */
     float scale, hidden, one;
     size_t dot_bytes, scratch_bytes;
 };
@@ -40,13 +42,13 @@ struct sdpa {
 struct making {
     struct cudnn_graph *g;
     const struct sdpa *a;
-    int64_t uid; /* the next */
+    int64_t uid; /* next unique id */
     cudnnBackendDescriptor_t scale;
 };
 
 typedef cudnnBackendDescriptor_t descriptor;
 
-/* [batch, heads, rows, cols], densely and virtual. */
+/* Creates a virtual, contiguous [batch, heads, rows, cols]. */
 static descriptor dense(struct making *m, cudnnDataType_t type, int64_t rows, int64_t cols)
 {
     const int64_t matrix = rows * cols;
@@ -67,8 +69,9 @@ static descriptor row_numbers(struct making *m)
     return dense(m, CUDNN_DATA_FLOAT, m->a->spec.t, 1);
 }
 
-/* A number for each row, in memory. */
-static descriptor column(struct making *m, int64_t uid) /* parts begin anywhere: also of a bias */
+/* Creates a stored column: one number per row. */
+static descriptor column(struct making *m, int64_t uid) /* parts may begin at any row, also of a
+                                                           bias */
 {
     const struct sdpa_spec *s = &m->a->spec;
     const struct cudnn_tensor t = { .type = CUDNN_DATA_FLOAT, .uid = uid, .align = sizeof(float), .axes = 4,
@@ -86,7 +89,7 @@ static descriptor number(struct making *m, int64_t uid)
     return cudnn_tensor(m->g, &t);
 }
 
-/* An operand that lies as `as` does; turned: columns and rows change places. */
+/* Describes an operand with the strides of `as`; turned: transposed. */
 static descriptor operand(struct making *m, enum sdpa_operand which, enum sdpa_operand as, bool turned)
 {
     const struct sdpa_spec *s = &m->a->spec;
@@ -133,7 +136,8 @@ static void product(struct making *m, descriptor a, descriptor b, descriptor to)
     cudnn_operation(m->g, d);
 }
 
-/* to = x mode b, each element; axis: of GEN_INDEX; picks: of BINARY_SELECT, picks ? x : b. Returns to. */
+/* to = x mode b, element by element. axis: of GEN_INDEX; picks: of BINARY_SELECT, picks ? x : b.
+ * Returns to. */
 static descriptor each(struct making *m, cudnnPointwiseMode_t mode, descriptor x, descriptor b, descriptor to,
                        cudnnDataType_t in = CUDNN_DATA_FLOAT, int64_t axis = -1, descriptor picks = NULL)
 {
@@ -156,7 +160,7 @@ static descriptor each(struct making *m, cudnnPointwiseMode_t mode, descriptor x
     return to;
 }
 
-/* One number for each row. */
+/* Reduces each row to one number. */
 static descriptor reduce(struct making *m, cudnnReduceTensorOp_t by, descriptor x)
 {
     descriptor how = cudnn_make(m->g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
@@ -183,7 +187,7 @@ static descriptor view(struct making *m, descriptor x, descriptor to)
     return to;
 }
 
-/* [t, s] of scores seen as [s, t], rounded to the type of what is multiplied. */
+/* Views scores [t, s] as [s, t], rounded to the type of the factors. */
 static descriptor turned_scores(struct making *m, descriptor x)
 {
     const struct sdpa_spec *s = &m->a->spec;
@@ -195,7 +199,7 @@ static descriptor turned_scores(struct making *m, descriptor x)
     return view(m, x, cudnn_tensor(m->g, &t));
 }
 
-/* k^T seen as k. */
+/* Views k^T as k. */
 static descriptor turned_back(struct making *m, descriptor kt)
 {
     const struct sdpa_spec *s = &m->a->spec;
@@ -218,7 +222,7 @@ static descriptor scaled_scores(struct making *m, descriptor q, descriptor kt)
     return y;
 }
 
-/* row >= column ? x : hidden. The library knows the causal mask by this shape. */
+/* row >= column ? x : hidden. The library recognises the causal mask by this pattern. */
 static descriptor causal(struct making *m, descriptor x)
 {
     descriptor row, col, sees;
@@ -286,7 +290,7 @@ bool sdpa_fits(const struct sdpa_spec *spec)
     return fit && spec->batch > 0 && spec->heads > 0 && spec->t > 0 && spec->s > 0;
 }
 
-/* The greatest divisor of n that is at most `most`, or 1. */
+/* Returns the largest divisor of n that is at most `most`, at least 1. */
 static int64_t divisor(int64_t n, int64_t most)
 {
     int64_t d = n < most ? n : most;
@@ -296,13 +300,13 @@ static int64_t divisor(int64_t n, int64_t most)
     return d < 1 ? 1 : d;
 }
 
-/* Scratch that the slopes of a matrix take, as the library rounds. */
+/* Scratch for the gradients of the scores of a matrix, rounded as in the library. */
 static int64_t slopes_bytes(const struct sdpa_spec *s)
 {
     return (s->t + 63) / 64 * 64 * ((s->s + 127) / 128 * 128) * 2;
 }
 
-/* All that decides what the graph is. */
+/* Describes the operation: all that determines the graph. */
 static void describe(const struct sdpa *a, char *out, size_t n)
 {
     static const char *const names[SDPA_LAID] = { "q", "k", "v", "y", "bias" };
@@ -389,7 +393,7 @@ size_t sdpa_scratch_bytes(const struct sdpa *a)
 
 /* ---- a call ---- */
 
-/* Where a part of an operand begins. */
+/* Returns the address at which a part of an operand begins. */
 static void *part_of(const struct sdpa_spec *s, void *const at[SDPA_OPERANDS], int which, int64_t batch, int64_t head)
 {
     static const int as[SDPA_OPERANDS] = { SDPA_Q, SDPA_K, SDPA_V, SDPA_Y, SDPA_BIAS, -1, SDPA_Y, SDPA_Q, SDPA_K,
