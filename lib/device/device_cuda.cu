@@ -233,8 +233,9 @@ int cuda_captured(struct cuda_stream *s, struct cuda_graph **out, struct err *er
     cudaGraphExec_t g = NULL;
     int rc = cuda_check(cudaStreamEndCapture(cuda_queue(s), &kept), err, "capture work");
 
-    if (rc == 0) /* keep the priority of the stream on which each node was captured, instead of that
-                    of the launching stream */
+    /* keep the priority of the stream on which each node was captured, instead of that of the
+     * launching stream */
+    if (rc == 0)
         rc = cuda_check(cudaGraphInstantiate(&g, kept, cudaGraphInstantiateFlagUseNodePriority), err,
                         "make captured work ready");
     if (kept != NULL)

@@ -22,8 +22,8 @@ static inline size_t op_cols_scratch(const struct op_cols *c)
 
 static inline struct op_cols op_cols_of(size_t batch, size_t rows, size_t cols)
 {
-    static constexpr size_t ROWS = 64, CHUNKS = 2048; /* minimum rows per chunk; maximum total
-                                                         number of chunks */
+    /* minimum rows per chunk; maximum total number of chunks */
+    static constexpr size_t ROWS = 64, CHUNKS = 2048;
     size_t most = batch > 0 && cols > 0 ? CHUNKS / (batch * ((cols + 63) / 64)) : 1;
     size_t chunks = (rows + ROWS - 1) / ROWS;
 

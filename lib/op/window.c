@@ -118,8 +118,8 @@ static int settle_axis(const struct op_infer *f, uint32_t k, enum pad_rule rule,
         return 0;
     }
     room = in + w->pad_lo[k] + w->pad_hi[k] - reach;
-    if (room < 0 && !(ceil_mode && room + stride > 0)) /* rounding up allows one window to extend
-                                                          beyond the padding */
+    /* rounding up allows one window to extend beyond the padding */
+    if (room < 0 && !(ceil_mode && room + stride > 0))
         return op_error(f, 0, err,
                         "a window of %" PRId64 " does not fit axis %u: %" PRId64
                         " elements with pads %" PRId64 " and %" PRId64,
@@ -170,8 +170,8 @@ static int settle_transposed(const struct op_infer *f, uint32_t k, enum pad_rule
         shape = shape > 0 ? shape : w->out[k] * stride;
     if (shape > 0) {
         pad = whole > shape ? whole - shape : 0;
-        if (pad % 2 != 0 && f->def->until != 0) /* opset 10 and the current opset put the odd
-                                                   element on different sides */
+        /* opset 10 and the current opset put the odd element on different sides */
+        if (pad % 2 != 0 && f->def->until != 0)
             return op_error(f, ERR_UNSUPPORTED, err,
                             "'auto_pad' or 'output_shape' with a pad of %" PRId64 " for both sides "
                             "of axis %u is ambiguous before opset 11: export it with 'pads'",

@@ -59,8 +59,8 @@ struct tensor {
 };
 
 size_t tensor_dtype_bytes(enum tensor_dtype t);     /* 0: no such type */
-const char *tensor_dtype_name(enum tensor_dtype t); /* NumPy's name: "float32", "int64", ...; never
-                                                       NULL */
+/* NumPy's name: "float32", "int64", ...; never NULL */
+const char *tensor_dtype_name(enum tensor_dtype t);
 bool tensor_dtype_parse(const char *name, enum tensor_dtype *out);
 
 /* Product of the dimensions; -1 if it does not fit in int64. */

@@ -16,8 +16,8 @@
 #include "op/op.h"
 
 enum { ATTENTION_STEPS = 8, ATTENTION_QKV = 3 /* number of inputs before the masks */ };
-#define ATTENTION_HIDDEN (-1e38f) /* a mask hides a key by adding this number or less to its
-                                     score */
+/* a mask hides a key by adding this number or less to its score */
+#define ATTENTION_HIDDEN (-1e38f)
 /* A key counts as hidden if its score, or the number added to it, is this or less: visible scores
  * are far larger. */
 #define ATTENTION_BURIED (-1e4f)

@@ -424,8 +424,8 @@ static void one_token_bwd(const struct walk *w, int64_t b, int64_t h, int64_t i,
     put(c, LINEAR_V, head * a->dv, d_v, a->dv);
     if (a->has_decay)
         put(c, LINEAR_DECAY, head * a->decays, dg, a->decays);
-    if (a->has_beta && c->din[LINEAR_BETA] != NULL) /* zero, or the previous gradient: see
-                                                       backward() */
+    /* zero, or the previous gradient: see backward() */
+    if (a->has_beta && c->din[LINEAR_BETA] != NULL)
         ((float *)c->din[LINEAR_BETA]->data)[a->betas > 1 ? head : at] += dg_db[0];
 }
 

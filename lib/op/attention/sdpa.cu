@@ -70,8 +70,8 @@ static descriptor row_numbers(struct making *m)
 }
 
 /* Creates a stored column: one number per row. */
-static descriptor column(struct making *m, int64_t uid) /* parts may begin at any row, also of a
-                                                           bias */
+/* parts may begin at any row, also of a bias */
+static descriptor column(struct making *m, int64_t uid)
 {
     const struct sdpa_spec *s = &m->a->spec;
     const struct cudnn_tensor t = { .type = CUDNN_DATA_FLOAT, .uid = uid, .align = sizeof(float), .axes = 4,

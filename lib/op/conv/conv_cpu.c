@@ -1,9 +1,9 @@
-/* conv_cpu.c - three kernels of the library. It takes x and y channels-last as they are, and
- * converts the weights inside the call where it wants them blocked.
+/* conv_cpu.c - Conv by three oneDNN kernels. They take x and y channels-last, and convert the
+ * weights inside the call if they need a blocked layout.
  *
- * Where the kernel is one pixel, gradients in bfloat16 are products of matrices: with x and dy as
- * rows of channels, the rows of x being the pixels that the stride meets, dx = dy w and
- * dw = dy^T x. The library's convolutions have the same answer in two to four times the time. */
+ * If the kernel is one pixel, the gradients in bfloat16 are matrix products: with x and dy as rows
+ * of channels, where the rows of x are the pixels that the stride visits, dx = dy w and dw = dy^T
+ * x. oneDNN's convolutions need two to four times as long for the same result. */
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -15,14 +15,14 @@
 #include "op/shape/copy.h"
 
 struct conv_state {
-    struct dnn *y, *dx, *dw; /* dw: with the gradient of the bias, unless as a product */
+    struct dnn *y, *dx, *dw; /* dw: with the gradient of the bias, unless it is a product */
     bool has_bias;
-    bool by_product;        /* dx and dw */
-    bool is_strided;        /* then: rows of x are to be picked, in scratch behind what is spare */
-    struct copy pick, put;  /* x to its rows, and back */
+    bool by_product;        /* dx and dw are matrix products */
+    bool is_strided;        /* then the rows of x are gathered in scratch, after the spare area */
+    struct copy pick, put;  /* pick: x to its rows; put: rows back to x */
     size_t picked_bytes;
-    /* Head of scratch: a gradient that is to be added, or that nobody wants but that comes with
-     * another: [dx] or [dw][dbias]. */
+    /* The beginning of scratch: a gradient that is accumulated, or that is not requested but
+     * computed together with another: [dx] or [dw][dbias]. */
     size_t spare_dw, spare_bytes;
 };
 
@@ -48,7 +48,7 @@ static bool is_pixel(const struct op_window *w)
     return true;
 }
 
-/* The rows of x that are multiplied, n after n, in the order of y's. */
+/* Prepares the copies of the rows of x that are multiplied, sample by sample, in the order of y. */
 static void settle_rows(struct conv_state *s, const struct op_window *w, const struct tensor *x,
                         const struct tensor *y)
 {
@@ -134,7 +134,7 @@ int conv_cpu_fwd(const struct op_call *c, struct err *err)
     return dnn_run(s->y, args, op_at(c->scratch, s->spare_bytes), err);
 }
 
-/* dw and db */
+/* Computes dw and db. */
 static int bwd_w(const struct op_call *c, struct err *err)
 {
     struct conv_state *s = c->state;

@@ -1,10 +1,11 @@
-/* conv_cuda.cu - Conv and ConvTranspose are the same three passes over the same three operands, in other
- * roles: x and y of the convolution are input and output, or the other way round.
+/* conv_cuda.cu - Conv and ConvTranspose are the same three passes over the same three operands in
+ * different roles: x and y of the convolution are input and output, or the reverse.
  *
  *                Conv       ConvTranspose
  *   forward      CONV_Y     CONV_X          and the bias is added
  *   backward     CONV_X     CONV_Y          the gradient of the input
- *                CONV_W     CONV_W          of the weights; and that of the bias: a sum over all pixels */
+ *                CONV_W     CONV_W          of the weights; and of the bias: a sum over all
+ * pixels */
 #include <stdlib.h>
 
 #include "op/conv/copy.cuh"
@@ -17,7 +18,7 @@ extern "C" {
 
 struct conv_there {
     enum conv_operand in, out;               /* the roles of input 0 and output 0 */
-    struct conv_pass *passes[CONV_OPERANDS]; /* owned; NULL: not wanted */
+    struct conv_pass *passes[CONV_OPERANDS]; /* owned; NULL: not requested */
     bool has_bias;
     struct op_cols bias; /* the output as rows of channels */
 };
@@ -110,7 +111,7 @@ static int forward(const struct op_call *c, struct err *err)
     return rc;
 }
 
-/* The gradient of input i, which is this operand. */
+/* Computes the gradient of input i, which is the operand `which`. */
 static int bwd_pass(const struct op_call *c, uint32_t i, enum conv_operand which, struct err *err)
 {
     const struct conv_there *s = (const struct conv_there *)c->state;

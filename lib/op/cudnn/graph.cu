@@ -1,5 +1,5 @@
-/* graph.cu - see graph.cuh. A handle belongs to a GPU; whoever uses it holds its lock, for the time of a
- * call. */
+/* graph.cu - see graph.cuh. There is one cuDNN handle per GPU; a thread holds its lock for the
+ * duration of a call. */
 #include "op/cudnn/graph.cuh"
 
 #include <inttypes.h>
@@ -14,7 +14,7 @@ extern "C" {
 
 static constexpr int GPUS_MAX = 64, MADE_MAX = 96, OPERATIONS_MAX = 32;
 
-/* The first that went wrong of a row of calls. */
+/* The first failure in a sequence of calls. */
 struct outcome {
     cudnnStatus_t status;
     const char *doing;
@@ -22,9 +22,9 @@ struct outcome {
 
 struct cudnn_graph {
     struct outcome making;
-    cudnnBackendDescriptor_t made[MADE_MAX]; /* owned, in the order of their making */
+    cudnnBackendDescriptor_t made[MADE_MAX]; /* owned, in the order of creation */
     int n_made;
-    cudnnBackendDescriptor_t operations[OPERATIONS_MAX]; /* of those */
+    cudnnBackendDescriptor_t operations[OPERATIONS_MAX]; /* a subset of `made` */
     int n_operations;
     cudnnBackendDescriptor_t plan, pack; /* owned; pack: of the addresses below, or NULL */
     void *at[CUDNN_OPERANDS], *scratch;
@@ -32,19 +32,20 @@ struct cudnn_graph {
     int gpu;
     unsigned users;
     bool is_shared;
-    struct cudnn_graph *next; /* of those that are shared */
-    char what[640];           /* for messages */
+    struct cudnn_graph *next; /* list of shared graphs */
+    char what[640];           /* name, for error messages */
 };
 
 /* ---- handles ---- */
 
 static struct {
     pthread_mutex_t lock;
-    cudnnHandle_t handle; /* NULL: not yet; never given back */
+    cudnnHandle_t handle; /* NULL: not created yet; never destroyed */
     struct cudnn_graph *shared;
 } gpus[GPUS_MAX];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static cudnnBackendDescriptor_t pretended; /* properties of a GPU that is not here; NULL: it is */
+static cudnnBackendDescriptor_t pretended; /* properties of an absent GPU, for tests; NULL: use the
+                                              current GPU */
 
 static void make_locks(void)
 {
@@ -76,7 +77,7 @@ static int code_of(cudnnStatus_t status)
 {
     switch ((int)status / 1000 * 1000) {
     case CUDNN_STATUS_NOT_SUPPORTED:
-    case CUDNN_STATUS_BAD_PARAM: /* types or strides that it does not even consider */
+    case CUDNN_STATUS_BAD_PARAM: /* unsupported types or strides */
         return ERR_UNSUPPORTED;
     }
     return status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
@@ -123,7 +124,7 @@ static void finish(struct outcome *o, cudnnBackendDescriptor_t d, const char *do
 static void destroy(cudnnBackendDescriptor_t d)
 {
     if (d != NULL)
-        (void)cudnnBackendDestroyDescriptor(d); /* of ours: it cannot fail */
+        (void)cudnnBackendDestroyDescriptor(d); /* cannot fail for a descriptor created here */
 }
 
 int cudnn_pretend(const char *properties, struct err *err)
@@ -142,7 +143,7 @@ int cudnn_pretend(const char *properties, struct err *err)
     return 0;
 }
 
-/* ---- making a graph ---- */
+/* ---- building a graph ---- */
 
 static int entered_gpu(const char *what, int *out, struct err *err)
 {
@@ -199,7 +200,8 @@ void cudnn_graph_share(struct cudnn_graph *g)
     gpu_unlock(g->gpu);
 }
 
-/* Whether that was the last; then it is found no more. */
+/* Releases one use of a shared graph. Returns true if it was the last, and removes the graph from
+ * the list. */
 static bool leave(struct cudnn_graph *g)
 {
     struct cudnn_graph **at = &gpus[g->gpu].shared;
@@ -236,7 +238,7 @@ cudnnBackendDescriptor_t cudnn_make(struct cudnn_graph *g, cudnnBackendDescripto
 {
     cudnnBackendDescriptor_t d = make(&g->making, type);
 
-    CHECK(g->n_made < MADE_MAX - 1); /* and the configuration of its engine */
+    CHECK(g->n_made < MADE_MAX - 1); /* one more: the engine configuration */
     if (d != NULL)
         g->made[g->n_made++] = d;
     return d;
@@ -286,7 +288,7 @@ void cudnn_operation(struct cudnn_graph *g, cudnnBackendDescriptor_t d)
 
 /* ---- the engine ---- */
 
-/* Does the engine of a configuration compute what we promise? */
+/* Returns true if the engine of a configuration meets the promises of graph.cuh. */
 static bool is_exact(cudnnBackendDescriptor_t config, bool tensor_cores)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
@@ -304,12 +306,14 @@ static bool is_exact(cudnnBackendDescriptor_t config, bool tensor_cores)
         switch (notes[i]) {
         case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
         case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
-        case CUDNN_NUMERICAL_NOTE_FFT:      /* sums of other numbers than the products: */
-        case CUDNN_NUMERICAL_NOTE_WINOGRAD: /* digits go, the more the larger their tile */
+        /* FFT and Winograd sum numbers other than the products and lose precision, more with larger
+         * tiles. */
+        case CUDNN_NUMERICAL_NOTE_FFT:
+        case CUDNN_NUMERICAL_NOTE_WINOGRAD:
         case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4:
         case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6:
         case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13: exact = false; break;
-        case CUDNN_NUMERICAL_NOTE_TENSOR_CORE: /* which multiply float32 as TF32 */
+        case CUDNN_NUMERICAL_NOTE_TENSOR_CORE: /* multiplies float32 as TF32 */
         case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS: exact = tensor_cores; break;
         default: break;
         }
@@ -317,7 +321,7 @@ static bool is_exact(cudnnBackendDescriptor_t config, bool tensor_cores)
     return exact;
 }
 
-/* NULL: the configuration does not work here, or wants too much scratch. */
+/* Returns NULL if the configuration does not work on this GPU, or needs too much scratch. */
 static cudnnBackendDescriptor_t plan_of(struct cudnn_graph *g, cudnnBackendDescriptor_t config,
                                         int64_t scratch_max, struct outcome *o)
 {
@@ -341,7 +345,7 @@ static cudnnBackendDescriptor_t plan_of(struct cudnn_graph *g, cudnnBackendDescr
     return NULL;
 }
 
-/* The best that one kind of heuristics knows, in g->plan. */
+/* Sets g->plan to the best plan that one heuristic mode proposes. */
 static void choose(struct cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
                    bool tensor_cores, int64_t scratch_max, struct outcome *o)
 {
@@ -363,7 +367,8 @@ static void choose(struct cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnB
     }
     for (; o->status == CUDNN_STATUS_SUCCESS && made < n; made++)
         configs[made] = make(o, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    if (o->status == CUDNN_STATUS_SUCCESS && n > 0) /* those that work: fewer than were counted */
+    /* the usable ones: may be fewer than were counted */
+    if (o->status == CUDNN_STATUS_SUCCESS && n > 0)
         note(o, cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                                          n, &n, configs), "list engines");
     for (int64_t i = 0; o->status == CUDNN_STATUS_SUCCESS && i < n && g->plan == NULL; i++) {
@@ -371,7 +376,7 @@ static void choose(struct cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnB
 
         if (is_exact(configs[i], tensor_cores))
             g->plan = plan_of(g, configs[i], scratch_max, &tried);
-        if (g->plan != NULL) { /* which refers to it */
+        if (g->plan != NULL) { /* the plan refers to the configuration */
             g->made[g->n_made++] = configs[i];
             configs[i] = NULL;
         }
@@ -382,7 +387,7 @@ static void choose(struct cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnB
     destroy(heur);
 }
 
-/* With the GPU's lock held. */
+/* The caller holds the lock of the GPU. */
 static int settle(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_max, struct err *err)
 {
     static const cudnnBackendHeurMode_t modes[] = { CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK };
@@ -429,7 +434,7 @@ size_t cudnn_graph_scratch_bytes(const struct cudnn_graph *g)
 
 /* ---- a call ---- */
 
-/* Addresses rarely change: the pack of the last call is kept. */
+/* Creates the variant pack. Addresses rarely change, so the pack of the last call is kept. */
 static void pack_for(struct cudnn_graph *g, int n, const int64_t *uids, void *const *at, void *scratch,
                      struct outcome *o)
 {

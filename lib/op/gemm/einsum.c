@@ -1,8 +1,9 @@
-/* einsum.c - Einsum, float32. The equation names every axis by a letter;
- * "..." stands for axes that broadcast as in NumPy, and the output has it too. Axes that the output does not
- * name are summed over; without "->" it names the ellipsis and, in alphabetical order, the letters that come once.
- * A letter that comes twice in one term is its diagonal. The gradient of an input is an Einsum
- * too: of dy and the other inputs. More than two are multiplied two at a time (einsum_chain.c). */
+/* einsum.c - Einsum, float32. The equation names every axis by a letter; "..." stands for axes that
+ * broadcast as in NumPy, and the output has it too. Axes that are absent in the output are summed
+ * over; without "->" the output has the ellipsis and, in alphabetical order, the letters that occur
+ * once. A letter that is repeated in one term selects its diagonal. The gradient of an input is an
+ * Einsum of dy and the other inputs. More than two tensors are multiplied two at a time
+ * (einsum_chain.c). */
 #include "op/gemm/einsum.h"
 
 #include <inttypes.h>
@@ -21,7 +22,7 @@ struct term {
 
 struct equation {
     const char *text;
-    int64_t size[LABELS]; /* -1: not there */
+    int64_t size[LABELS]; /* -1: label is absent */
     uint32_t dots;        /* axes of the ellipsis; label LETTERS + i is the i-th from the end */
     struct term in[EINSUM_TERMS], out;
 };
@@ -31,7 +32,7 @@ static bool is_letter(char c)
     return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
 }
 
-/* Alphabetical: capitals first, as in ASCII. */
+/* Alphabetical order: capitals first, as in ASCII. */
 static uint8_t label_of(char c)
 {
     return (uint8_t)(c <= 'Z' ? c - 'A' : 26 + c - 'a');
@@ -47,7 +48,7 @@ static int bad(const struct op_infer *f, const struct equation *e, const char *w
     return op_error(f, ERR_INPUT, err, "equation '%s': %s", e->text, why);
 }
 
-/* Reads a term up to its end or one of "," and "->". The ellipsis becomes `dots` labels. */
+/* Reads a term up to its end, "," or "->". The ellipsis becomes `dots` labels. */
 static int read_term(const struct op_infer *f, struct equation *e, const char **at, uint32_t dots,
                      struct term *t, struct err *err)
 {
@@ -72,7 +73,7 @@ static int read_term(const struct op_infer *f, struct equation *e, const char **
     return 0;
 }
 
-/* How many axes the ellipsis of a term stands for, when its tensor has `rank`. */
+/* Returns the number of axes of the ellipsis of a term whose tensor has `rank` axes. */
 static uint32_t dots_in(const char *at, uint32_t rank)
 {
     uint32_t letters = 0;
@@ -127,7 +128,7 @@ static int read_inputs(const struct op_infer *f, struct equation *e, const char 
     return rc;
 }
 
-/* Without "->". */
+/* Derives the output of an equation without "->". */
 static void implied_output(struct equation *e)
 {
     uint32_t count[LABELS] = { 0 }, i, k;
@@ -161,7 +162,7 @@ static int check_output(const struct op_infer *f, const struct equation *e, stru
     return 0;
 }
 
-/* Steps of a plain tensor of this shape, added up by label. */
+/* Adds up the strides of a plain tensor of this shape by label. */
 static void put_steps(const struct term *t, const struct shape *s, struct einsum_term *out)
 {
     bool seen[LABELS] = { false };

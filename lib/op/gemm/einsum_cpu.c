@@ -1,5 +1,5 @@
-/* einsum_cpu.c - a batched matrix product of the library between copies (einsum_sides.c), or
- * contract.h's sums. */
+/* einsum_cpu.c - a contraction as a batched matrix product of the library between copies
+ * (einsum_sides.c), or by contract.h. */
 #include <stdlib.h>
 
 #include "base/err.h"
@@ -11,9 +11,9 @@ struct einsum_state {
     bool is_product;
     struct einsum_side side[EINSUM_SIDES];
     struct dnn *y, *d[EINSUM_IN]; /* gradients of EINSUM_LEFT and EINSUM_RIGHT */
-    size_t grad_bytes;            /* in scratch, one of them */
-    struct contract fwd, bwd[EINSUM_IN]; /* not a product */
-    bool is_copy;                        /* nor is anything summed */
+    size_t grad_bytes;            /* size in scratch of one gradient */
+    struct contract fwd, bwd[EINSUM_IN]; /* used if it is not a product */
+    bool is_copy;                        /* nothing is summed either */
     struct copy there, back;
 };
 
@@ -31,9 +31,9 @@ static void pair_free(void *state)
 
 /* ---- plan ---- */
 
-/* With a, b as they are in memory, g the gradient of y:
- *   da = g b^T   or, where a is transposed,   da^T = b g^T
- *   db = a^T g   or, where b is transposed,   db^T = g^T a  */
+/* With a, b as in memory, and g the gradient of y:
+ *   da = g b^T   or, if a is transposed,   da^T = b g^T
+ *   db = a^T g   or, if b is transposed,   db^T = g^T a */
 static int plan_product(const struct op_plan *p, const struct einsum_roles *r, struct einsum_state *s,
                         struct err *err)
 {
@@ -115,7 +115,7 @@ static int pair_plan(struct op_plan *p, struct err *err)
 
 /* ---- run ---- */
 
-struct areas { /* of scratch */
+struct areas { /* areas of scratch */
     float *side[EINSUM_SIDES], *grad;
     void *rest;
 };
@@ -135,7 +135,7 @@ static struct areas areas_at(const struct einsum_state *s, void *scratch)
     return a;
 }
 
-/* Where the matrices of a side are: `t` itself, or packed into `area`. */
+/* Returns the matrices of a side: `t` itself, or packed into `area`. */
 static float *matrices(const struct einsum_side *s, const struct tensor *t, float *area)
 {
     if (s->direct)
@@ -174,7 +174,7 @@ static int pair_fwd(const struct op_call *c, struct err *err)
     return rc;
 }
 
-/* Brings the gradient of a side home. */
+/* Accumulates the gradient of a side into din. */
 static void put_gradient(const struct op_call *c, const struct einsum_side *s, const float *grad)
 {
     const struct einsum_pair *p = c->param;
@@ -210,7 +210,8 @@ static int product_bwd(const struct op_call *c, struct err *err)
         if (c->din[mine->tensor] == NULL)
             continue;
         m[1 - i] = matrices(other, c->in[other->tensor], a.side[1 - i]);
-        first = i == EINSUM_LEFT ? !mine->trans : mine->trans; /* the gradient of y is the first factor */
+        /* the gradient of y is the first factor */
+        first = i == EINSUM_LEFT ? !mine->trans : mine->trans;
         args[0] = first ? m[EINSUM_RESULT] : m[1 - i];
         args[1] = first ? m[1 - i] : m[EINSUM_RESULT];
         args[2] = straight ? c->din[mine->tensor]->data : a.grad;

@@ -1,5 +1,5 @@
-/* einsum_cuda.cu - see einsum.c and einsum_sides.c: a product of the chain is one of product.cu between
- * copies, or contract_cuda.cu's sums. */
+/* einsum_cuda.cu - see einsum.c and einsum_sides.c: a contraction of the chain is a product of
+ * product.cu between copies, or computed by contract_cuda.cu. */
 #include "op/gemm/contract_cuda.cuh"
 #include "op/gemm/product.cuh"
 
@@ -15,8 +15,8 @@ struct pair_there {
     struct einsum_side side[EINSUM_SIDES];
     struct contract unpack[EINSUM_SIDES];
     struct product *y, *d[EINSUM_IN];    /* gradients of left and right */
-    size_t area[EINSUM_SIDES], grad, rest; /* in scratch */
-    struct contract fwd, bwd[EINSUM_IN]; /* not a product */
+    size_t area[EINSUM_SIDES], grad, rest; /* offsets in scratch */
+    struct contract fwd, bwd[EINSUM_IN]; /* used if it is not a product */
 };
 
 static void pair_free(void *state)
@@ -62,7 +62,7 @@ static int open_products(const struct op_plan *p, const struct einsum_roles *r, 
     return rc;
 }
 
-/* Returns what the sums want of scratch. */
+/* Returns the scratch that the contractions need, in bytes. */
 static size_t settle_sums(const struct einsum_pair *p, struct pair_there *s)
 {
     size_t most;
@@ -81,7 +81,8 @@ static size_t settle_sums(const struct einsum_pair *p, struct pair_there *s)
     return most;
 }
 
-/* Room in scratch for what does not lie as the products want it; returns what the copies want more. */
+/* Reserves scratch for the tensors that are not used in place; returns the additional scratch of
+ * the copies. */
 static size_t place(struct pair_there *s)
 {
     size_t bytes = 0, most = 0, grad = 0;
@@ -151,7 +152,7 @@ static int multiply(const struct op_call *c, struct product *p, const float *a, 
     return product_run(p, a, b, y, NULL, 1.0f, add, op_at(c->scratch, s->rest), op_stream(c), err);
 }
 
-/* *out: where the matrices of a side are, `t` itself or packed. */
+/* Returns in *out the matrices of a side: `t` itself, or packed. */
 static int matrices(const struct op_call *c, uint32_t which, const struct tensor *t, float **out, struct err *err)
 {
     const struct pair_there *s = (const struct pair_there *)c->state;
@@ -182,7 +183,7 @@ static int pair_fwd(const struct op_call *c, struct err *err)
     return rc < 0 ? rc : sum(c, &s->unpack[EINSUM_RESULT], area, NULL, y, false, err);
 }
 
-/* Of an input that is read along a diagonal the rest gets nothing. */
+/* Zeroes the gradient outside the diagonal of an input that is read along a diagonal. */
 static int clear_rest(const struct op_call *c, uint32_t i, struct err *err)
 {
     const struct einsum_pair *p = (const struct einsum_pair *)c->param;

@@ -1,19 +1,19 @@
-/* einsum_sides.c - two tensors with something to sum over are a batched matrix product,
+/* einsum_sides.c - a contraction of two tensors as a batched matrix product,
  *   y [batch, m, n] = a [batch, m, k] b [batch, k, n]
- * every letter being one of these: in both inputs and the output it is of the batch, in both
- * inputs k, in one input and the output m or n. A letter of one input alone is summed over on the
- * way in. Each of the three is used where it lies if its letters are in order (a and b also
- * transposed), else through a copy in scratch. What is no matrix product, or a tiny one, is
- * contract.h's. */
+ * Each letter has one role: batch if it is in both inputs and the output, k if it is in both inputs
+ * only, m or n if it is in one input and the output. A letter of one input alone is summed over
+ * when that input is packed. Each of the three tensors is used in place if its letters are in order
+ * (a and b may be transposed), else through a copy in scratch. contract.h computes contractions
+ * that are not a matrix product, and tiny ones. */
 #include "op/gemm/einsum_sides.h"
 
 #include <string.h>
 
 #include "op/op_priv.h"
 
-enum { TINY = 16 /* products of a matrix product that is not worth a call */ };
+enum { TINY = 16 /* multiplications below which a matrix product is not worth a call */ };
 
-/* By steps in `order`, longest first. */
+/* Adds a label to a role, sorted by the strides of `order`, longest first. */
 static void add_label(const struct einsum_pair *p, struct einsum_roles *r, enum einsum_role role, uint32_t label,
                       uint32_t order)
 {
@@ -41,7 +41,7 @@ static struct einsum_roles find_roles(const struct einsum_pair *p, uint32_t left
     return r;
 }
 
-/* Steps of a tensor that holds batch, `outer` and `inner` in this order, densely. */
+/* Computes the strides of a contiguous tensor with batch, `outer` and `inner` in this order. */
 static size_t dense_steps(const struct einsum_pair *p, const struct einsum_roles *r, enum einsum_role outer,
                           enum einsum_role inner, ptrdiff_t *step)
 {

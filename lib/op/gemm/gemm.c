@@ -1,6 +1,6 @@
-/* gemm.c - Gemm: y = alpha a' b' + beta c, a' and b' being a and b or their transposes.
- *   da' = alpha dy b'^T   db' = alpha a'^T dy   dc = beta dy, summed over the axes c was
- *   broadcast along. */
+/* gemm.c - Gemm: y = alpha a' b' + beta c, where a' and b' are a and b or their transposes.
+ *   da' = alpha dy b'^T   db' = alpha a'^T dy   dc = beta dy, summed over the axes along which c is
+ *                                               broadcast. */
 #include <inttypes.h>
 
 #include "base/err.h"
@@ -23,7 +23,7 @@ static int read_attrs(const struct op_infer *f, struct gemm_param *p, struct err
     return rc;
 }
 
-/* c is [], [n], [1], or [m or 1, n or 1]. */
+/* Computes the strides of c: [], [n], [1], or [m or 1, n or 1]. */
 static int settle_c(const struct op_infer *f, struct gemm_param *p, struct err *err)
 {
     const struct shape *s;

@@ -1,4 +1,5 @@
-/* mlp_cpu.c - by its parts: the library's products and our function gain nothing from another. */
+/* mlp_cpu.c - Mlp by its parts: fusing the library's products with our function would gain nothing
+ * on a CPU. */
 #include <stdlib.h>
 
 #include "base/err.h"

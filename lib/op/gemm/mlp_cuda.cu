@@ -1,6 +1,7 @@
-/* mlp_cuda.cu - see mlp.c. Where the library can, the first product stores the function of what it makes,
- * and what the slope will be known by, and the product that brings the gradient back multiplies it by the
- * slope: nothing of [m, hidden] is read or written for the function itself. Else each is a kernel. */
+/* mlp_cuda.cu - see mlp.c. If the library supports it, the epilogue of the first product applies
+ * the function and stores what its derivative needs, and the product that computes the gradient of
+ * h multiplies it by the derivative: no kernel reads or writes [m, hidden] for the function alone.
+ * Otherwise each part is a kernel. */
 #include "op/gemm/product.cuh"
 
 #include <stdlib.h>
@@ -14,7 +15,7 @@ extern const struct op_kernels op_product_cuda, op_gelu_cuda, op_relu_cuda;
 
 struct mlp_there {
     struct mlp parts;
-    struct product *up, *slope; /* of h, of the gradient of z; NULL: by the parts */
+    struct product *up, *slope; /* compute h and the gradient of z; NULL: by the parts */
 };
 
 static void free_state(void *state)
@@ -36,7 +37,7 @@ static void part_again(struct mlp_there *s)
     s->up = s->slope = NULL;
 }
 
-/* Both tails, or neither. */
+/* Opens both products with epilogues, or neither. */
 static int open_tails(const struct op_plan *p, struct mlp_there *s, struct err *err)
 {
     const struct mlp_param *m = (const struct mlp_param *)p->param;
@@ -48,7 +49,8 @@ static int open_tails(const struct op_plan *p, struct mlp_there *s, struct err *
                                      .tail = m->is_relu ? LT_DRELU : LT_DGELU };
     int rc;
 
-    /* The library's GELU approximates tanh: 5e-6 off on an H100, more than float32 may be. */
+    /* The library's GELU approximates tanh with an error of 5e-6 on an H100, too large for
+     * float32. */
     if (!m->is_relu && ht == TENSOR_F32 && !p->tf32)
         return 0;
     up.at[LT_A] = { p->in[MLP_X]->dtype, m->k, 1 };

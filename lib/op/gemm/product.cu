@@ -10,16 +10,17 @@ extern "C" {
 }
 
 struct product {
-    struct product_problem p; /* what is left of the axes is looped over */
+    struct product_problem p; /* the axes that remain are looped over */
     struct lt *lt;            /* NULL: nothing to multiply */
     int64_t loops;
     bool is_empty;            /* y has no elements */
-    bool adds_up;             /* several calls go to the same y */
-    enum tensor_dtype type;   /* of what is multiplied */
-    int64_t span[LT_OPERANDS]; /* elements from the first to behind the last */
-    size_t at[LT_OPERANDS];   /* in scratch: an operand of another type */
+    bool adds_up;             /* several calls add to the same y */
+    enum tensor_dtype type;   /* type of the factors */
+    int64_t span[LT_OPERANDS]; /* extent of each operand in elements */
+    size_t at[LT_OPERANDS];   /* offset in scratch of an operand that is converted */
     bool apart[LT_OPERANDS];
-    struct product_rows pad[LT_OPERANDS]; /* or columns, if those lie one behind the other */
+    struct product_rows pad[LT_OPERANDS]; /* copies of rows, or of columns if those are
+                                             contiguous */
     size_t bias_at, rest;
 };
 
@@ -43,7 +44,7 @@ static void drop(struct product_problem *p, uint32_t i)
     p->axis[i] = p->axis[--p->n_axes];
 }
 
-/* Axis `outer` goes on where `inner` ends, in all operands. */
+/* Returns true if axis `outer` continues where `inner` ends, in all operands. */
 static bool continues(const struct product_axis *outer, const struct product_axis *inner)
 {
     for (int k = 0; k < LT_OPERANDS; k++)
@@ -52,7 +53,7 @@ static bool continues(const struct product_axis *outer, const struct product_axi
     return true;
 }
 
-/* m, n and k as axes. */
+/* Returns m, n or k as an axis. */
 static struct product_axis side(const struct product_problem *p, int which)
 {
     if (which == 0)
@@ -92,20 +93,21 @@ static bool fits(const struct product_problem *p)
     return all;
 }
 
-/* Where an axis may become part of m, n or k; which of the operands do not have that side. */
+/* Returns true if axis `a` may be merged into side `s`; `without` lists the operand that does not
+ * have the side. */
 static bool joins(const struct product_axis *a, const struct product_axis *s, int which)
 {
     static const int without[] = { LT_B, LT_A, LT_Y };
 
     if (s->size > 1)
         return continues(a, s) && a->size * s->size <= INT32_MAX;
-    for (int k = 0; k < LT_OPERANDS; k++) /* a side of one may lie as the axis does */
+    for (int k = 0; k < LT_OPERANDS; k++) /* a side of size 1 takes the strides of the axis */
         if ((a->step[k] == 0) != (k == without[which]))
             return false;
     return true;
 }
 
-/* Axis i becomes part of m, n, k or another axis. */
+/* Merges axis i into m, n, k or another axis. */
 static bool fold(struct product_problem *p, uint32_t i)
 {
     const struct product_axis a = p->axis[i];
@@ -147,7 +149,7 @@ static void simplify(struct product_problem *p)
         i = fold(p, i) ? 0 : i + 1;
 }
 
-/* The axis for the library's batch leaves the list: the longest that y has. */
+/* Removes the axis for the library's batch from the list: the longest axis of y. */
 static struct product_axis take_batch(struct product_problem *p)
 {
     struct product_axis best = { 1, { 0 } };
@@ -181,7 +183,7 @@ static void measure(struct product *s, const struct product_problem *p)
     }
 }
 
-/* What is nothing; true: there is something to multiply. */
+/* Records which operands are empty. Returns true if a multiplication is needed. */
 static bool look(struct product *s, const struct product_problem *p)
 {
     bool is_zero = p->k == 0;
@@ -199,7 +201,7 @@ static void settle_types(struct product *s)
     const struct product_problem *p = &s->p;
 
     s->type = TENSOR_F32;
-    for (int k = LT_OPERANDS; k-- > 0;) /* a factor's type goes before that of y */
+    for (int k = LT_OPERANDS; k-- > 0;) /* the type of a factor has precedence over that of y */
         if (p->at[k].type != TENSOR_F32)
             s->type = p->at[k].type;
     for (int k = 0; k < LT_Y; k++)
@@ -207,9 +209,10 @@ static void settle_types(struct product *s)
     s->apart[LT_Y] = p->at[LT_Y].type != TENSOR_F32 && s->adds_up;
 }
 
-/* ---- rows that begin at multiples of 16 bytes ---- */
+/* ---- rows aligned to 16 bytes ---- */
 
-static constexpr int64_t PAD_WORTH = 256; /* products of each number: less cost less than the copy */
+static constexpr int64_t PAD_WORTH = 256; /* products per number below which the copy costs more
+                                             than it saves */
 
 struct product_rows product_rows_of(enum tensor_dtype type, int64_t n, int64_t inner, int64_t step, int64_t each)
 {
@@ -238,7 +241,7 @@ static void pad_operand(struct product *s, int k)
     *step = s->pad[k].wide;
 }
 
-/* Room for n elements. */
+/* Reserves scratch for n elements. */
 static size_t room(struct product *s, size_t n, size_t size)
 {
     size_t at = s->rest;
@@ -325,7 +328,7 @@ int product_open_sums(const struct product_problem *p, struct product **out, boo
 
 /* ---- run ---- */
 
-/* n numbers of one type as another, or added to what is there. */
+/* Converts n numbers to another type, stored or accumulated. */
 template <typename To>
 static int convert_to(const void *from, enum tensor_dtype type, To *to, size_t n, bool add, cudaStream_t stream,
                       struct err *err)
@@ -341,8 +344,8 @@ static int convert(const void *from, enum tensor_dtype from_type, void *to, enum
     return 0;
 }
 
-/* to [n][to_step] = from [n][from_step], the first `inner` of each row. A thread has 8 of a row at a time, which
- * lie in 16 bytes on the side that is laid out for that. */
+/* to [n][to_step] = from [n][from_step], the first `inner` numbers of each row. A thread copies 8
+ * numbers of a row at a time, which are 16 aligned bytes on the aligned side. */
 template <typename From, typename To>
 __global__ void copy_rows(const From *from, size_t from_step, To *to, size_t to_step, size_t inner,
                           struct op_divisor packs, size_t total)
@@ -392,7 +395,7 @@ int product_rows_run(const struct product_rows *r, const void *from, enum tensor
                                : lay_out(r, from, from_type, back, (__half *)to, stream, err);
 }
 
-/* Operand k as the library is to see it, in `to`. */
+/* Copies operand k to the form that the library needs. */
 static int bring(const struct product *s, int k, const void *from, void *to, cudaStream_t stream, struct err *err)
 {
     const enum tensor_dtype has = s->p.at[k].type, type = k < LT_Y ? s->type : has;
@@ -411,7 +414,7 @@ __global__ void fill_rows(T *y, size_t elements, size_t n, const float *bias, bo
         y[i] = op_narrow<T>((add ? op_wide(y[i]) : 0.0f) + bias[i % n]);
 }
 
-/* A sum of nothing. */
+/* Handles an empty sum: y = bias or zero, or nothing if it accumulates. */
 static int run_nothing(const struct product *s, void *y, const float *bias, bool add, cudaStream_t stream,
                        struct err *err)
 {
@@ -427,7 +430,7 @@ static int run_nothing(const struct product *s, void *y, const float *bias, bool
     return cuda_launched(err);
 }
 
-/* The bias as the library wants it: of y's type, and aligned. */
+/* Converts the bias to the form that the library needs: of y's type, and aligned. */
 static int bring_bias(const struct product *s, const float *bias, char *scratch, const void **out,
                       cudaStream_t stream, struct err *err)
 {
@@ -440,7 +443,7 @@ static int bring_bias(const struct product *s, const float *bias, char *scratch,
     return convert(bias, TENSOR_F32, scratch + s->bias_at, type, (size_t)s->p.n, false, stream, err);
 }
 
-/* Is y float32 in scratch first? */
+/* Returns true if y is computed in scratch as float32 first. */
 static bool sums_apart(const struct product *s)
 {
     return s->apart[LT_Y] && s->pad[LT_Y].wide == 0;
@@ -455,7 +458,7 @@ static int run_loops(struct product *s, const char *a, const char *b, char *y, c
 
     for (int64_t i = 0; i < s->loops && rc == 0; i++) {
         int64_t at[LT_OPERANDS] = { 0 }, left = i;
-        bool first = true; /* that goes to this y */
+        bool first = true; /* first call for this y */
 
         for (uint32_t x = s->p.n_axes; x-- > 0;) {
             const struct product_axis *axis = &s->p.axis[x];
@@ -493,7 +496,8 @@ int product_run_tail(struct product *s, const void *a, const void *b, void *y, c
         vector = here ? (const void *)sums : area + s->bias_at;
     else if (rc == 0)
         rc = bring_bias(s, bias, area, &vector, stream, err);
-    if (rc == 0 && add && s->pad[LT_Y].wide > 0) /* rounded once, as if it had been there */
+    /* y is rounded once, so its current value is the start of the sum */
+    if (rc == 0 && add && s->pad[LT_Y].wide > 0)
         rc = bring(s, LT_Y, y, to, stream, err);
     if (rc == 0)
         rc = run_loops(s, (const char *)factor[0], (const char *)factor[1], (char *)to, vector, aux, alpha,
