@@ -1,9 +1,9 @@
-/* batch_norm_cpu.c - x as [rows, c] (columns.h): channels-last, and any [n, c]. The rows with a
- * residual and a clamp behind the norm run here too.
+/* batch_norm_cpu.c - BatchNormalization of x as [rows, c] (columns.h): channels-last, and any [n,
+ * c]. Also the ops with a residual and a clamp after the norm.
  *
- * The variance of a chunk is taken about the chunk's own mean and merged (T. Chan, G. Golub,
- * R. LeVeque: Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, 1979), so
- * a mean far from zero costs no digits, and x is read from memory once for it. */
+ * The variance of a chunk is computed about the chunk's own mean and merged (T. Chan, G. Golub, R.
+ * LeVeque: Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, 1979), so a
+ * mean far from zero loses no precision, and x is read from memory only once for it. */
 #include <math.h>
 #include <string.h>
 
@@ -14,11 +14,11 @@
 #include "op/norm/norm_priv.h"
 #include "op/op_priv.h"
 
-/* x as rows. */
+/* The dimensions of x as rows. */
 struct rows {
     struct columns columns;
     size_t rows;
-    size_t total; /* elements */
+    size_t total; /* number of elements */
 };
 
 static struct rows rows_of(const struct tensor *x)
@@ -35,7 +35,7 @@ static struct rows rows_of(const struct tensor *x)
 struct work {
     float *mean, *a, *b, *k; /* [group]: per channel, repeated */
     float *s1, *s2;          /* [group]: sums of a chunk */
-    double *d1, *d2;         /* [c]: sums of everything */
+    double *d1, *d2;         /* [c]: sums over all rows */
     double *t1, *t2;         /* [c]: sums of a chunk */
 };
 
@@ -74,14 +74,15 @@ int batch_norm_cpu_plan(struct op_plan *p, struct err *err)
 
     (void)err;
     CHECK(p->out[0].layout == p->in[0]->layout);
-    if (b->from_batch) /* forward alone needs them too */
+    if (b->from_batch) /* without training, too */
         p->save_bytes = 2 * s.columns.c * sizeof(float); /* mean, variance */
     p->scratch_bytes = work_bytes(&s);
     return 0;
 }
 
 /* Merges a chunk of `m` rows into the mean d1 and the sum of squared deviations d2 of the `n` rows
- * before it. The chunk was measured about `about`: t1 sums deviations, t2 squares. */
+ * before it. The sums of the chunk are relative to `about`: t1 of deviations, t2 of their
+ * squares. */
 CLONES static void merge(size_t c, double n, double m, const float *about, const double *t1,
                          const double *t2, double *restrict d1, double *restrict d2)
 {
@@ -97,7 +98,7 @@ CLONES static void merge(size_t c, double n, double m, const float *about, const
     }
 }
 
-/* mean and population variance of each channel -> out [2][c] */
+/* out [2][c] = mean and population variance of each channel */
 static void measure(const struct rows *s, const struct tensor *x, const struct work *w, float *out)
 {
     const struct columns *k = &s->columns;
@@ -146,8 +147,8 @@ static struct stats stats_of(const struct op_call *c, size_t channels)
     return (struct stats){ c->in[3]->data, c->in[4]->data };
 }
 
-/* Outputs 1 and 2, the running averages this call alone would lead to, and 3 and 4, the statistics
- * used: for whoever reads them; training does not. */
+/* Stores outputs 1 and 2, the running averages after this call alone, and outputs 3 and 4, the
+ * statistics used. Training does not use them. */
 static void put_statistics(const struct op_call *c, const struct stats *st, size_t channels)
 {
     const struct batch_norm_param *p = c->param;
@@ -188,7 +189,7 @@ int batch_norm_cpu_fwd(const struct op_call *c, struct err *err)
     const float *scale = c->in[1]->data, *bias = c->in[2]->data;
     size_t i;
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     if (p->from_batch)
         measure(&s, c->in[0], &w, c->save);
     put_statistics(c, &st, s.columns.c);
@@ -209,8 +210,8 @@ int batch_norm_cpu_fwd(const struct op_call *c, struct err *err)
     return 0;
 }
 
-/* d1 = sum of dy, d2 = sum of dy (x - mean), over all rows; the residual's gradient beside them,
- * while dy is at hand. */
+/* d1 = sum of dy, d2 = sum of dy (x - mean), over all rows. Also stores the gradient of the
+ * residual while dy is in cache. */
 static void sum_all(const struct op_call *c, const struct rows *s, const struct columns_dy *dy,
                     const struct work *w)
 {
@@ -256,7 +257,7 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
     double n = (double)s.rows;
     size_t i;
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     if (c->dout[0] == NULL)
         op_bwd_zero(c);
     put_channel(c, 3, st.mean, s.columns.c, p->share);
@@ -270,8 +271,9 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
     columns_repeat(&s.columns, w.mean);
     sum_all(c, &s, &dy, &w);
 
-    /* dbias = d1, dscale = d2 r with r = 1 / deviation. Through the batch's mean and variance x
-     * also moves its neighbours: dx = a (dy - d1 / n - (x - mean) d2 r^2 / n), a = scale r. */
+    /* dbias = d1, dscale = d2 r with r = 1 / deviation. Through the mean and variance of the batch,
+     * x also affects the other elements: dx = a (dy - d1 / n - (x - mean) d2 r^2 / n), a = scale
+     * r. */
     for (i = 0; i < s.columns.c; i++) {
         double r = (double)inverse_deviation(st.var[i], p->epsilon);
 
@@ -288,7 +290,7 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
     columns_repeat(&s.columns, w.a);
     columns_repeat(&s.columns, w.b);
     columns_repeat(&s.columns, w.k);
-    if (wants_residual(c) && !op_adds(c, RESIDUAL)) /* what passed the clamp is there already */
+    if (wants_residual(c) && !op_adds(c, RESIDUAL)) /* it already contains the clamped dy */
         dy = (struct columns_dy){ .dy = c->din[RESIDUAL]->data };
     columns_gradient(&s.columns, c->in[0]->data, &dy, c->din[0]->data, s.total, &line,
                      op_adds(c, 0));

@@ -1,5 +1,6 @@
-/* layer_norm_cpu.c - a row at a time: its statistics or sums, and a second pass while it is in
- * cache. The gradients of scale and bias are added up in float over BLOCK rows, then in double. */
+/* layer_norm_cpu.c - processes a row at a time: its statistics or sums, then a second pass while
+ * the row is in cache. The gradients of scale and bias are summed in float over BLOCK rows, then in
+ * double. */
 #include <string.h>
 
 #include "base/check.h"
@@ -12,7 +13,7 @@ enum { BLOCK = 64 };
 
 /* Parts of scratch in backward. */
 struct work {
-    float *part_scale, *part_bias, *spare; /* [n]; spare: zeros, a dy that does not arrive */
+    float *part_scale, *part_bias, *spare; /* [n]; spare: zeros, for a dy that does not arrive */
     double *scale, *bias;                  /* [n] */
 };
 
@@ -33,7 +34,7 @@ static struct work work_at(void *scratch, size_t n)
                           .bias = (void *)(at + 3 * floats + doubles) };
 }
 
-/* Head of scratch: rows as float32, of tensors that are bfloat16, or that nobody keeps. */
+/* The beginning of scratch: rows as float32, for tensors that are bfloat16 or absent. */
 struct rooms {
     float *x, *dy, *out, *other;
     void *rest;
@@ -93,8 +94,8 @@ CLONES static void add_rows(const float *x, const float *y, size_t n, float *sum
         sum[i] = x[i] + y[i];
 }
 
-/* Row r of what is normalised: of x, or of the sum, which is put where output 1 wants it, and rounded
- * as that is. */
+/* Returns row r of the normalised tensor: x, or the sum, which is stored in output 1 and rounded to
+ * its type. */
 static const float *row_at(const struct op_call *c, size_t r, const struct rooms *room)
 {
     const struct layer_norm_param *p = c->param;
@@ -129,7 +130,7 @@ int layer_norm_cpu_fwd(const struct op_call *c, struct err *err)
     struct row_stat *save = c->save;
     size_t r, n = p->n;
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     for (r = 0; r < p->rows; r++) {
         const float *x = row_at(c, r, &room);
         struct row_stat s = row_measure(x, n, (double)p->epsilon, p->rms);
@@ -171,7 +172,7 @@ CLONES static void put_dx(const float *x, const float *dy, const float *scale, s
     }
 }
 
-/* scale += dy d r, bias += dy; scale and bias are neither's memory */
+/* scale += dy d r, bias += dy; scale and bias do not overlap the inputs */
 CLONES static void add_row(const float *x, const float *dy, size_t n, float mean, float rstd,
                            float *restrict scale, float *restrict bias)
 {
@@ -192,7 +193,8 @@ CLONES static void add_part(float *part, double *restrict total, size_t n)
     memset(part, 0, n * sizeof(*part));
 }
 
-/* What the gradients of outputs 1 and 2 add: d mean / d x = 1 / n, d rstd / d x = -r^3 d / n. */
+/* Computes the coefficients of dx, with the contributions of the gradients of outputs 1 and 2: d
+ * mean / d x = 1 / n, d rstd / d x = -r^3 d / n. */
 static struct line row_line(const struct op_call *c, size_t r, struct row_stat s, double sum,
                             double product)
 {
@@ -207,7 +209,7 @@ static struct line row_line(const struct op_call *c, size_t r, struct row_stat s
     return (struct line){ s.mean, s.rstd, (float)(b / n), (float)(k / n) };
 }
 
-/* The gradient of row r goes to x, or with what arrives at the sum to both that were added. */
+/* Stores the gradient of row r in x, or, plus the gradient of the sum, in both summands. */
 static void put_gradients(const struct op_call *c, size_t r, const float *x, const float *dy,
                           const struct line *l, const struct rooms *room)
 {
@@ -268,7 +270,7 @@ int layer_norm_cpu_bwd(const struct op_call *c, struct err *err)
     size_t n = p->n, r;
     bool wants_scale = c->din[1] != NULL || (c->n_in > 2 && c->din[2] != NULL);
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     if (!has_dout(c)) {
         op_bwd_zero(c);
         return 0;

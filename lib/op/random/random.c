@@ -1,14 +1,14 @@
 /* random.c - tensors of random numbers:
  *   RandomUniform (1), RandomUniformLike (1)   low + (high - low) u, u in [0, 1)
  *   RandomNormal (1), RandomNormalLike (1)     mean + scale z
- *   Bernoulli (15)                             1 with the probability that the input holds, else 0
+ *   Bernoulli (15)                             1 with the probability given by the input, else 0
  *   Multinomial (7)                            classes, drawn with the probabilities softmax(input)
  *
- * Element i in the order of the shape is made of the random word of its place (seed, step, lane,
- * node, i), as Dropout does it: the same numbers whichever task computes the lane, on CPUs and
- * GPUs. They are drawn in evaluation and in `trainerctl run` too, since nothing in the file tells
- * training from inference. The `seed` attribute has no effect: the job's seed decides.
- * No gradient passes through a draw; what a network does with the numbers differentiates as always. */
+ * Element i in the order of the shape is computed from the random word of its coordinates (seed,
+ * step, lane, node, i), as in Dropout: the same numbers on CPUs and GPUs and on whichever task
+ * computes the lane. Evaluation and `trainerctl run` draw them, too, because the file does not
+ * distinguish training from inference. The `seed` attribute has no effect: the seed of the job
+ * applies. A draw has no gradient; operations on the drawn numbers are differentiated as usual. */
 #include "op/random/random.h"
 
 #include <inttypes.h>
@@ -19,7 +19,7 @@
 #include "op/op_priv.h"
 #include "op/random/draw.h"
 
-enum { BLOCKS = 64 }; /* of random words at a time */
+enum { BLOCKS = 64 }; /* of random words per iteration */
 
 /* ---- infer ---- */
 
@@ -72,7 +72,7 @@ static int settle_normal(struct op_infer *f, struct err *err)
     return rc < 0 ? rc : op_attr_f(f, "scale", 1, &d->scale, err);
 }
 
-/* The shape that the attribute lists. */
+/* Reads the shape from the attribute. */
 static int listed_shape(struct op_infer *f, struct err *err)
 {
     const int64_t *dims;
@@ -284,7 +284,7 @@ static int multinomial_fwd(const struct op_call *c, struct err *err)
     return 0;
 }
 
-/* ---- rows ---- */
+/* ---- op definitions ---- */
 
 static const char *const uniform_attrs[] = { "dtype", "high", "low", "seed", "shape", NULL };
 static const char *const normal_attrs[] = { "dtype", "mean", "scale", "seed", "shape", NULL };
