@@ -1,11 +1,12 @@
-/* grid_sample.c - GridSample (opset 16: images; 20: volumes too): each point of the output reads the
- * input at a place that the grid gives, -1 to 1 along each axis.
+/* grid_sample.c - GridSample (opset 16: images; 20: volumes too): each point of the output reads
+ * the input at a position given by the grid, -1 to 1 along each axis.
  *   x [n, c, (d,) h, w], grid [n, (d',) h', w', 2 or 3] -> y [n, c, (d',) h', w']
- * The last dimension of the grid holds w, h (, d) in this order. mode: linear, nearest or cubic;
- * padding_mode: what is read beyond the input, zeros, the border, or the input reflected.
+ * The last axis of the grid holds w, h (, d) in this order. mode: linear, nearest or cubic;
+ * padding_mode: beyond the input, reads zeros, the border, or the reflected input.
  *   dx: each point adds w dy to the elements that it read; summed in double, in the order of the
- *       points. dgrid: dy times the slope of the weights, summed over the channels in double.
- *       Nearest has no slope. */
+ *   points.
+ *   dgrid: dy times the derivative of the weights, summed over the channels in double. Nearest has
+ *   none. */
 #include "op/resize/grid_sample.h"
 
 #include <inttypes.h>
@@ -36,7 +37,7 @@ static int choose(const struct op_infer *f, const char *attr, const char *const 
 
 static int settle_attrs(struct op_infer *f, struct grid_sample *g, struct err *err)
 {
-    /* opset 16's names, then opset 20's */
+    /* the names of opset 16, then of opset 20 */
     static const char *const modes[] = { "nearest", "bilinear", "bicubic", "linear", "cubic" };
     static const char *const paddings[] = { "zeros", "border", "reflection" };
     int mode = 0, padding = 0, rc = choose(f, "mode", modes, 5, 1, &mode, err);
@@ -86,7 +87,7 @@ static int infer(struct op_infer *f, struct err *err)
     f->out[0].shape.dim[0] = x->dim[0];
     f->out[0].shape.dim[1] = x->dim[1];
     for (k = 0; k < g->axes; k++) {
-        if (x->dim[2 + k] > 1 << 24) /* a float counts no further */
+        if (x->dim[2 + k] > 1 << 24) /* a float represents larger integers inexactly */
             return op_error(f, ERR_UNSUPPORTED, err, "an axis of more than 2^24 elements");
         g->size[GRID_AXES - g->axes + k] = x->dim[2 + k];
         g->inputs *= (size_t)x->dim[2 + k];
@@ -137,7 +138,7 @@ static int forward(const struct op_call *c, struct err *err)
     return 0;
 }
 
-/* dx of one sample: each channel's sums, then rounded once. */
+/* Computes dx of one sample: sums each channel, then rounds once. */
 static void input_grads(const struct op_call *c, const struct grid_sample *g, size_t s)
 {
     double *sum = c->scratch;

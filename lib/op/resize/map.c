@@ -1,4 +1,4 @@
-/* map.c - from places and filters to rows of weights. */
+/* map.c - computes tables of weights from positions and filters. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -26,16 +26,16 @@ void resize_map_fini(struct resize_map *map)
     *map = (struct resize_map){ 0 };
 }
 
-static int64_t inside(double x, int64_t n) /* the element of n that is next to x */
+static int64_t inside(double x, int64_t n) /* the element nearest to x */
 {
     return x < 0 ? 0 : x > (double)(n - 1) ? n - 1 : (int64_t)x;
 }
 
-/* The filter as it lies over the input, for one element of the output. */
+/* The extent of the filter over the input, for one element of the output. */
 struct window {
-    double from, to; /* whole numbers: its samples, also those beyond the ends */
+    double from, to; /* integers: its first and last sample, which may be outside of the input */
     double center, scale;
-    int64_t first, last; /* the elements they stand for */
+    int64_t first, last; /* the elements that contain them */
 };
 
 static struct window window_of(const struct resize_param *p, const struct resize_axis *a, float at)
@@ -54,7 +54,7 @@ static struct window window_of(const struct resize_param *p, const struct resize
     return v;
 }
 
-/* w [last - first + 1] */
+/* Computes the weights w [last - first + 1]. */
 static void weigh(const struct resize_param *p, const struct resize_axis *a,
                   const struct window *v, double *w)
 {
@@ -71,7 +71,7 @@ static void weigh(const struct resize_param *p, const struct resize_axis *a,
         w[inside(i, a->in) - v->first] += part;
         sum += part;
     }
-    if (sum == 0) { /* nearest; or nothing of the filter is inside */
+    if (sum == 0) { /* nearest; or the filter is outside of the input */
         w[0] = 1;
         return;
     }
@@ -79,7 +79,7 @@ static void weigh(const struct resize_param *p, const struct resize_axis *a,
         w[k] /= sum;
 }
 
-/* Zeros at the ends are left out, so that an infinite neighbour does not matter. */
+/* Removes zeros at both ends, so that infinite neighbours do not matter. */
 static void trim(struct resize_row *row, const float *w)
 {
     while (row->n > 1 && w[row->w + row->n - 1] == 0)
@@ -135,7 +135,7 @@ int resize_map_make(const struct resize_param *p, const struct resize_axis *a,
     return rc;
 }
 
-/* Places run one way along an axis, so the outputs that an input went into are neighbours. */
+/* Positions are monotonous along an axis, so the outputs that use an input are adjacent. */
 int resize_map_turn(const struct resize_map *map, size_t n, struct resize_map *back,
                     struct err *err)
 {

@@ -1,15 +1,16 @@
-/* resize.c - Resize (opset 10, 11; 13, 18, 19) and its predecessor Upsample (7, 9): each axis is
- * sampled anew, one after the other. y[j] = sum of w(i - p) x[i] over the samples i next to the place p of j:
- *   nearest  w is 1 for the sample that nearest_mode rounds p to; any type
+/* resize.c - Resize (opset 10, 11; 13, 18, 19) and its predecessor Upsample (7, 9): resamples each
+ * axis, one after the other. y[j] = sum of w(i - p) x[i] over the samples i near the position p of
+ * j:
+ *   nearest  w is 1 for the sample to which nearest_mode rounds p; any type
  *   linear   w(d) = 1 - |d| for |d| < 1
  *   cubic    Keys' kernel with cubic_coeff_a, |d| < 2
- * Beyond the ends stands the last sample, or nothing with exclude_outside (the weights then become
- * 1 in sum). With antialias and a scale s < 1 the filter is widened: w(s d), again with sum 1.
- * tf_crop_and_resize samples the region of interest; what lies outside of the input becomes
- * extrapolation_value.   dx[i] sums w(i - p) dy[j].
+ * Beyond the ends the last sample is repeated, or ignored with exclude_outside (the weights are
+ * then normalised to sum 1). With antialias and a scale s < 1 the filter is widened: w(s d), again
+ * normalised to sum 1. tf_crop_and_resize samples the region of interest; positions outside of the
+ * input give extrapolation_value. dx[i] sums w(i - p) dy[j].
  *
- * Places are computed in float, in the order in which ONNX Runtime does it, so that ties of
- * `nearest` fall the same way where the trained model is served. */
+ * Positions are computed in float, in the order of ONNX Runtime, so that ties of `nearest` are
+ * resolved as where the trained model is served. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -19,14 +20,14 @@
 #include "op/op_priv.h"
 #include "op/resize/resize_priv.h"
 
-/* ---- places ---- */
+/* ---- positions ---- */
 
 static float half_pixel(const struct resize_axis *a, float x)
 {
     return (x + 0.5f) / a->scale - 0.5f;
 }
 
-/* Around the middle of the output as it would be without rounding its length. */
+/* Position relative to the middle of the output before rounding its length. */
 static float half_pixel_symmetric(const struct resize_axis *a, float x)
 {
     float whole = a->scale * (float)a->in;
@@ -203,7 +204,7 @@ static int read_filter(struct op_infer *f, struct err *err)
 
 /* ---- inputs ---- */
 
-/* Input i: a list of float32 that the model knows at load; none when absent or empty. */
+/* Reads input i: a list of float32 that is a constant; an absent or empty input gives n = 0. */
 static int const_floats(const struct op_infer *f, uint32_t i, const float **values, size_t *n,
                         struct err *err)
 {
@@ -230,7 +231,7 @@ static int const_floats(const struct op_infer *f, uint32_t i, const float **valu
     return 0;
 }
 
-/* What the entries of scales, sizes and roi are about. */
+/* The axes to which the entries of scales, sizes and roi refer. */
 struct chosen {
     size_t n;
     uint32_t axis[TENSOR_MAX_RANK];
@@ -289,7 +290,8 @@ static int settle_scales(struct op_infer *f, const float *scales, size_t n, cons
     return rc;
 }
 
-/* The sizes are those of a box: one scale for all axes lets the output fit in it, or cover it. */
+/* The sizes are those of a box: uses one scale for all axes, so that the output fits in it or
+ * covers it. */
 static int keep_aspect(struct op_infer *f, const struct chosen *c, struct err *err)
 {
     struct resize_param *p = f->param;
@@ -361,8 +363,8 @@ static int settle_roi(struct op_infer *f, const struct chosen *c, struct err *er
     return rc;
 }
 
-/* Where the length of an output was rounded, the standard's text, its test data and implementations
- * differ in whether places are computed from the length before or after. So the file is refused. */
+/* If the length of an output is rounded, the standard, its test data and the implementations
+ * disagree whether positions use the length before or after rounding. Such models are rejected. */
 static int check_whole(const struct op_infer *f, const char *when, struct err *err)
 {
     const struct resize_param *p = f->param;
@@ -464,7 +466,8 @@ static int infer(struct op_infer *f, struct err *err)
     return rc < 0 ? rc : finish(f, err);
 }
 
-/* Upsample, and Resize of opset 10: scales alone, places from the corner of the first element. */
+/* Infers Upsample, and Resize of opset 10: only scales; positions start at the corner of the first
+ * element. */
 static int infer_10(struct op_infer *f, struct err *err)
 {
     struct resize_param *p = f->param;

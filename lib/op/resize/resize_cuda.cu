@@ -1,5 +1,5 @@
-/* resize_cuda.cu - see resize_cpu.c: the same passes over all items at once, by the tables of the CPU's plan,
- * which lie on the GPU too. The sum over the taps of a row runs from the first to the last. */
+/* resize_cuda.cu - see resize_cpu.c: the same passes over all items at once, with the tables of the
+ * CPU's plan copied to the GPU. The sum over the taps of a row runs from the first to the last. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,16 +11,16 @@ extern "C" {
 
 namespace {
 
-/* A struct resize_map of the GPU. */
+/* A struct resize_map in GPU memory. */
 struct table {
     const struct resize_row *row;
     const float *w;
 };
 
-struct resize_there { /* op_plan.state */
+struct resize_there { /* state of the plan (op_plan.state) */
     struct resize_state *host;
     void (*free_host)(void *state);
-    void *tables; /* of the GPU; what there and back point into */
+    void *tables; /* GPU memory, which contains the tables of there and back */
     struct table there[TENSOR_MAX_RANK], back[TENSOR_MAX_RANK];
 };
 
@@ -31,7 +31,8 @@ size_t round_up(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* A map and its weights behind *at, which moves on: copied to `to`, found in `gpu`; NULL: that is not asked for. */
+/* Copies a map and its weights to offset *at of `to`, advances *at, and sets the addresses in
+ * `gpu`; to NULL: only advances *at. */
 void lay(const struct resize_map *m, size_t *at, char *to, char *gpu, struct table *t)
 {
     size_t rows = m->n * sizeof(*m->row), weights = m->n_w * sizeof(*m->w);
@@ -131,7 +132,7 @@ struct sampling {
     int64_t from;
 };
 
-/* Where unit i of y takes its samples from: the first in x, and the row. */
+/* Returns the index in x of the first sample of unit i of y, and its row of weights. */
 __device__ static inline int64_t sample(const struct sampling &s, size_t i, struct resize_row *r)
 {
     uint64_t outer = i, at = op_digit(&outer, s.inner);
@@ -140,7 +141,7 @@ __device__ static inline int64_t sample(const struct sampling &s, size_t i, stru
     return ((int64_t)outer * s.from + r->at) * (int64_t)s.inner.by + (int64_t)at;
 }
 
-/* y = the sample that is next, or 0. A thread owns units of y, a grid apart. */
+/* y = the nearest sample, or 0. A thread computes units of y, in a grid-stride loop. */
 template <typename U> __global__ void pick(struct sampling s, const U *x, U *y)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < s.n; i += (size_t)gridDim.x * blockDim.x) {
@@ -151,7 +152,8 @@ template <typename U> __global__ void pick(struct sampling s, const U *x, U *y)
     }
 }
 
-/* y = or += the sum of the taps of its row. A thread owns units of V elements, a grid apart. */
+/* y = or += the weighted sum of its row. A thread computes units of V elements, in a grid-stride
+ * loop. */
 template <int V> __global__ void mix(struct sampling s, const float *x, float *y, bool add)
 {
     using unit = op_pack<float, V>;
@@ -175,7 +177,8 @@ template <int V> __global__ void mix(struct sampling s, const float *x, float *y
     }
 }
 
-/* What is outside of the input, along any axis, becomes `value`. A thread owns elements of y, a grid apart. */
+/* Stores `value` outside of the input along any axis. A thread processes elements of y, in a
+ * grid-stride loop. */
 struct outside {
     uint32_t n;
     struct {
@@ -194,7 +197,7 @@ __global__ void fill_outside(struct outside s, float *y, size_t n, float value)
 
 /* ---- launches ---- */
 
-/* `unit` elements move together. */
+/* `unit` elements are processed together. */
 struct sampling sampling_of(const struct resize_there *s, uint32_t i, bool forward, size_t unit)
 {
     const struct resize_pass *p = &s->host->pass[i];
@@ -256,7 +259,7 @@ void run_outside(const struct op_call *c, const struct resize_there *s, float va
                 (float *)c->out[0]->data, n, value);
 }
 
-/* Where pass i leaves what it computed for the next one. */
+/* Address of the result of pass i, which the next pass reads. */
 void *between(const struct op_call *c, const struct resize_there *s, uint32_t i, size_t size)
 {
     return (char *)c->scratch + i % 2 * between_bytes(s->host, size);

@@ -1,7 +1,7 @@
-/* depth_space.c - blocks of b x b pixels and channels, x [n, c, h, w]:
+/* depth_space.c - moves blocks of b x b pixels to channels and back, x [n, c, h, w]:
  *   DepthToSpace, mode DCR: y[n, c, h b + i, w b + j] = x[n, (i b + j) C + c, h, w], C = c / b^2
  *                 mode CRD: y[n, c, h b + i, w b + j] = x[n, c b^2 + i b + j, h, w]
- *   SpaceToDepth: DCR the other way round.   Any type. DepthToSpace has a mode from opset 11 on. */
+ *   SpaceToDepth: the reverse of DCR. Any type. DepthToSpace has a mode from opset 11 on. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -78,7 +78,7 @@ static int to_depth_infer(struct op_infer *f, struct err *err)
     return 0;
 }
 
-/* Of the deep and the wide tensor, whichever is x. */
+/* `deep` has more channels, `wide` more pixels; either may be x. */
 static int blocks_plan(struct op_plan *p, const struct tensor *deep, const struct tensor *wide,
                        bool to_space, struct err *err)
 {

@@ -1,8 +1,8 @@
-/* generate.c - tensors out of little:
+/* generate.c - ops that generate tensors from small inputs:
  *   ConstantOfShape (9)  the attribute `value` (default float32 0), in a constant shape
  *   Range (11)           start, start + delta, ... before limit; three constants
  *   EyeLike (9)          1 on diagonal k, 0 elsewhere, in the shape of a matrix
- *   NonZero (9)          the places [rank, count] of what is not 0, of a constant
+ *   NonZero (9)          the indices [rank, count] of the elements of a constant that are not 0
  *   OneHot (9, 11)       `values`[1] at each index along a new axis, `values`[0] elsewhere
  * No gradients. */
 #include <inttypes.h>
@@ -180,7 +180,8 @@ static int eye_fwd(const struct op_call *c, struct err *err)
 {
     static const float one = 1;
     static const double wide = 1;
-    static const int64_t whole = 1; /* its first bytes are a smaller 1: little endian, as ONNX */
+    static const int64_t whole = 1; /* its first bytes are a 1 of smaller width: little endian, as
+                                       in ONNX */
     const struct eye *e = c->param;
     size_t size = tensor_dtype_bytes(c->out[0]->dtype);
     int64_t rows = c->out[0]->shape.dim[0], cols = c->out[0]->shape.dim[1], i, at;
@@ -322,7 +323,7 @@ static int one_hot_fwd(const struct op_call *c, struct err *err)
     (void)err;
     for (i = 0; i < n; i++)
         memcpy(y + i * size, values, size);
-    for (i = 0; i < each; i++) { /* what is out of range is nowhere on */
+    for (i = 0; i < each; i++) { /* an index out of range sets no element */
         double v = number_at(c->in[0], i), depth = (double)p->depth;
         size_t o = i / p->inner, j = i % p->inner;
 

@@ -47,7 +47,7 @@ void part_box(struct part *part, const struct tensor *x, const struct tensor *y,
     part_settle(part);
 }
 
-/* Every element of y becomes the one at `value`, or zero. */
+/* Sets every element of y to the one at `value`; NULL: to zero. */
 static void fill(const struct tensor *y, const char *value)
 {
     size_t size = tensor_dtype_bytes(y->dtype), n = (size_t)tensor_elements(y), i;

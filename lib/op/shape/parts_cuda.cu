@@ -1,5 +1,5 @@
-/* parts_cuda.cu - see parts.h: Transpose, DepthToSpace, SpaceToDepth, Concat, Split, Slice, Pad. The parts
- * are those that the plan for CPUs makes; each is a launch. */
+/* parts_cuda.cu - see parts.h: Transpose, DepthToSpace, SpaceToDepth, Concat, Split, Slice, Pad.
+ * The plan of the CPU computes the parts; each part is a launch. */
 #include <stdlib.h>
 
 #include "op/shape/copy_cuda.cuh"

@@ -1,5 +1,5 @@
-/* reorder.c - Reorder (ours): copies in 0 to out 0, which have one shape and differ in layout
- * only. The planner puts it between ops that disagree; backward is the way back. */
+/* reorder.c - Reorder (ours): copies input 0 to output 0, which have the same shape but different
+ * layouts. The planner inserts it between ops that need different layouts; backward copies back. */
 #include <stdlib.h>
 
 #include "base/err.h"
@@ -8,7 +8,7 @@
 
 struct reorder_state {
     struct dnn *there, *back;
-    size_t spare_bytes; /* head of scratch: a gradient that is to be added */
+    size_t spare_bytes; /* beginning of scratch: a gradient that is accumulated */
 };
 
 static void free_state(void *state)
@@ -22,7 +22,7 @@ static void free_state(void *state)
     free(s);
 }
 
-/* float32, or 16 bits (float16: on GPUs): the planner has chosen types before it chooses layouts. */
+/* float32 or 16 bits (float16 on GPUs): the planner chooses types before layouts. */
 static int infer(struct op_infer *f, struct err *err)
 {
     enum tensor_dtype t = f->in[0]->dtype;
@@ -91,7 +91,7 @@ const struct op_def op_reorder = {
     .n_out = { 1, 1 },
     .infer = infer,
     .diff = OP_IN(0),
-    .layout = OP_LAYOUT_ANY, /* the planner gives in and out their two layouts */
+    .layout = OP_LAYOUT_ANY, /* the planner sets the two layouts */
     .half = OP_HALF_SAME,
     .half_of = OP_IN(0) | OP_OUT(0),
     .cpu = { plan, fwd, bwd, free_state },

@@ -1,4 +1,5 @@
-/* repeat_cuda.cu - see repeat.c: Expand and Tile are a copy with steps 0 in x; its way back sums. */
+/* repeat_cuda.cu - see repeat.c: Expand and Tile are a copy with strides of 0 in x; its reverse
+ * sums. */
 #include <stdlib.h>
 
 #include "op/shape/copy_cuda.cuh"
@@ -7,7 +8,7 @@ extern "C" {
 #include "op/elem/loops.h"
 }
 
-struct repeat { /* op_plan.state */
+struct repeat { /* state of the plan (op_plan.state) */
     struct copy there, back;
 };
 
@@ -20,7 +21,7 @@ static void add_axis(struct repeat *r, size_t size, ptrdiff_t from, ptrdiff_t *t
     *to *= (ptrdiff_t)size;
 }
 
-/* The loops of the CPU's plan, of which y is the dense tensor. */
+/* Converts the loops of the CPU's plan, in which y is the dense tensor. */
 static void from_loops(struct repeat *r, const struct elem_loops *l)
 {
     ptrdiff_t to = 1;

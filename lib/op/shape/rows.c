@@ -130,7 +130,8 @@ int rows_refuse(const struct op_call *c, const char *op, size_t i, int64_t v, st
                    op, i, v, c->in[0]->shape.dim[axis]);
 }
 
-/* Index i along an axis of `dim`: *out in 0 .. dim - 1, negative ones from the end. */
+/* Reads index i along an axis of size `dim`: *out in 0 .. dim - 1; a negative index counts from the
+ * end. */
 static int settle(const struct op_call *c, const char *op, size_t i, int64_t dim, int64_t *out,
                   struct err *err)
 {

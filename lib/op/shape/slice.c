@@ -1,7 +1,7 @@
 /* slice.c - Slice: x[start:end:step] along some axes, as in Python: negative starts and ends count
- * from the end, what lies outside is cut, a negative step goes backwards. Starts, ends, axes
+ * from the end, ranges are clipped to the axis, and a negative step reverses. Starts, ends, axes
  * (default: the first ones) and steps are constants: inputs from opset 10 on, attributes (without
- * steps) before.   dx is dy in its place, 0 elsewhere. Any type. */
+ * steps) before. dx is dy at the selected elements, else 0. Any type. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -18,7 +18,7 @@ static int64_t clamp(int64_t v, int64_t lo, int64_t hi)
     return v < lo ? lo : v > hi ? hi : v;
 }
 
-/* How many elements; *start and *step become exact. */
+/* Returns the number of elements; normalises *start and *step. */
 static int64_t settle(int64_t dim, int64_t *start, int64_t end, int64_t *step)
 {
     bool forward = *step > 0;
@@ -34,7 +34,8 @@ static int64_t settle(int64_t dim, int64_t *start, int64_t end, int64_t *step)
 
 enum { STARTS = 1, ENDS, AXES, STEPS, LISTS }; /* the inputs */
 
-/* Output 0 and the parameters from the lists; NULL: axes or steps have their defaults. */
+/* Computes output 0 and the parameters from the lists; a NULL list of axes or steps has its
+ * default. */
 static int settle_lists(struct op_infer *f, const int64_t *const *list, const size_t *n,
                         struct err *err)
 {

@@ -1,6 +1,6 @@
-/* split.c - Split: the input in pieces along an axis, one per output.   dx is the pieces' gradients
- * put together. Any type. The sizes: opset 2 attribute `split`, 13 input 1, a constant. Without:
- * equal pieces; 18: of ceil(size / num_outputs), the last takes what remains. */
+/* split.c - Split: divides the input along an axis, one part per output. dx is the concatenation of
+ * the gradients. Any type. The sizes: opset 2 attribute `split`, 13 input 1, a constant. Without
+ * them: equal parts; 18: parts of ceil(size / num_outputs), and the last has the remainder. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@ struct split {
     int64_t *start; /* [n_out] */
 };
 
-/* Sizes by themselves: outputs of equal size. */
+/* Computes equal sizes of the outputs. */
 static int share(struct op_infer *f, int64_t axis, struct err *err)
 {
     int64_t dim = f->in[0]->shape.dim[axis], n = f->n_out, asked, each, i;
@@ -100,7 +100,7 @@ static int split_plan(struct op_plan *p, struct err *err)
     for (i = 0; i < p->n_out; i++) {
         s->at[i].out = i;
         start[c->axis] = c->start[i];
-        if (p->out[i].dtype != TENSOR_NONE) /* else nobody reads it, in neither direction */
+        if (p->out[i].dtype != TENSOR_NONE) /* else the output is unused in both directions */
             part_box(&s->at[i], p->in[0], &p->out[i], p->out[i].shape.dim, start, NULL, NULL);
     }
     return 0;

@@ -1,4 +1,5 @@
-/* transpose.c - Transpose: axis k of y is axis perm[k] of x; without perm, in reverse. Any type. */
+/* transpose.c - Transpose: axis k of y is axis perm[k] of x; without perm, the axes are reversed.
+ * Any type. */
 #include <inttypes.h>
 #include <stdlib.h>
 
