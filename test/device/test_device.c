@@ -95,7 +95,8 @@ static void more_slots_than_cores_are_not_pinned(void **state)
         assert_int_equal(d[i].core, -1);
         assert_int_equal(device_enter(&d[i], &err), 0);
     }
-    assert_int_equal(cores_by_libc(), want - 1); /* entering left the mask alone */
+    /* device_enter() did not change the process mask */
+    assert_int_equal(cores_by_libc(), want - 1);
 }
 
 static void what_is_no_device_is_refused_with_what_was_expected(void **state)
@@ -140,7 +141,7 @@ static void cuda_without_its_plugin_is_refused_and_never_becomes_cpu(void **stat
     }
 }
 
-/* A copy of this program in a folder of its own, beside a file called like the plugin. */
+/* Runs a copy of this program in its own folder, beside a file with the name of the plugin. */
 static int in_a_folder_with_plugin(const char *library, const char *mode, char *said, size_t n)
 {
     char dir[] = "/tmp/trainerd-device-XXXXXX", command[1024], self[512];
@@ -189,13 +190,14 @@ static void a_plugin_file_that_does_not_load_is_named_with_the_loaders_reason(vo
     (void)state;
     assert_int_equal(in_a_folder_with_plugin("/proc/self/status", "cuda", said, sizeof(said)), 0);
     assert_non_null(strstr(said, "ERR_DEVICE"));
-    assert_non_null(strstr(said, "trainerd-cuda.so: ")); /* the path, and why */
-    /* Where a GPU could be, "auto" does not quietly become CPUs; where none can, nobody looks. */
+    assert_non_null(strstr(said, "trainerd-cuda.so: ")); /* the path, and the reason */
+    /* If a driver exists, "auto" must not silently fall back to CPUs; without one, the plugin is
+     * not loaded. */
     assert_int_equal(in_a_folder_with_plugin("/proc/self/status", "auto", said, sizeof(said)), 0);
     assert_non_null(strstr(said, device_has_driver() ? "ERR_DEVICE" : "devices: "));
 }
 
-/* The child of the two tests above. */
+/* Run in the child process of the two tests above. */
 static int parse_and_print(const char *spec)
 {
     struct device d[DEVICE_MAX];

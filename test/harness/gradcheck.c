@@ -1,4 +1,4 @@
-/* gradcheck.c - each check makes a rig (op_rig.h), runs it, and looks. */
+/* gradcheck.c - each check opens a rig (op_rig.h), runs it, and verifies the results. */
 #include "harness/gradcheck.h"
 
 #include <math.h>
@@ -69,7 +69,8 @@ static int run_whole(struct rig *r, int poison_byte, bool backward, struct gradc
 {
     int rc = rig_fwd(r, poison_byte, err);
 
-    if (rc < 0 && r->refused_there && r->wanted != 0) /* backward is under way before anybody knows */
+    /* a GPU plan starts backward before the error is known */
+    if (rc < 0 && r->refused_there && r->wanted != 0)
         rig_bwd(r, poison_byte, 0);
     if (rc < 0)
         return rc;
@@ -122,16 +123,18 @@ int gradcheck_backward(const struct gradcheck_case *gc, struct gradcheck_result 
 
 /* ---- finite differences ---- */
 
-/* Each takes four calls, which the emulator makes slow; every gradient of a GPU is compared with a CPU's. */
+/* Each needs four calls, which are slow in the emulator. In addition, every GPU gradient is
+ * compared with that of the CPU. */
 enum { GPU_PROBES = 8 };
 
 struct slope {
     double value;
-    double noise; /* how far off rounding of the outputs that moved may have put it; if none
-                     moved, of all outputs */
+    double noise; /* error bound from rounding of the outputs that changed; if none changed, of all
+                     outputs */
 };
 
-/* (f(x + h) - f(x - h)) / 2h for element `at` (in memory order) of input i, f = sum(dout * out). */
+/* Returns (f(x + h) - f(x - h)) / 2h for element `at` (in memory order) of input i, f = sum(dout *
+ * out). */
 static struct slope central(struct rig *r, uint32_t i, size_t at, double h)
 {
     float *x = r->in[i].data, x0 = x[at], *kept = r->kept[i], side[2];
@@ -183,8 +186,8 @@ static double step_for(const struct gradcheck_case *gc, uint32_t i, size_t n)
     return gt->apart ? fmin(h, width / (double)n / 8) : h;
 }
 
-/* Indices of input i to perturb: all, or `probes` of them spread evenly, first and last among
- * them. */
+/* Perturbs all elements of input i, or `probes` elements spread evenly, including the first and the
+ * last. */
 static void check_slopes(struct rig *r, uint32_t i, const float *got)
 {
     size_t n = (size_t)tensor_elements(&r->in[i]), k;
@@ -295,7 +298,7 @@ static void check_add(const struct gradcheck_case *gc, const struct gradcheck_re
     rig_close(&r);
 }
 
-/* Output 0 in the memory of input 0. */
+/* Checks that output 0 may use the memory of input 0. */
 static void check_in_place(const struct gradcheck_case *gc, const struct gradcheck_result *all)
 {
     struct gradcheck_result res = { 0 };
@@ -315,7 +318,7 @@ static void check_in_place(const struct gradcheck_case *gc, const struct gradche
     rig_close(&r);
 }
 
-/* Another order of sums, nothing else. */
+/* The results may differ by the order of sums, but not otherwise. */
 static void expect_same_values(const char *who, const char *how, double tol,
                                const struct gradcheck_result *a, const struct gradcheck_result *b)
 {
@@ -334,7 +337,7 @@ static void expect_same_values(const char *who, const char *how, double tol,
     }
 }
 
-/* What a GPU computed, against the CPU's. */
+/* Compares the results of a GPU with those of the CPU. */
 static void check_cpu(const struct gradcheck_case *gc, const char *who, const struct gradcheck_result *res)
 {
     struct gradcheck_result cpu;
@@ -345,7 +348,7 @@ static void check_cpu(const struct gradcheck_case *gc, const char *who, const st
     gradcheck_free(&cpu);
 }
 
-/* *res: what it computed, the caller's. */
+/* *res: the results, owned by the caller. */
 static void check_layout(const struct gradcheck_case *gc, struct gradcheck_result *res)
 {
     struct err err = { 0 };

@@ -99,7 +99,7 @@ void rig_random(const struct gradcheck_tensor *gt, enum tensor_dtype dtype, void
             put(dtype, data, i, lo + (hi - lo) * next_unit(&seed));
         return;
     }
-    /* An evenly spaced grid, a quarter off the middle, in shuffled order. */
+    /* An evenly spaced grid, a quarter step off the middle, in shuffled order. */
     at = calloc(n + 1, sizeof(*at));
     assert_non_null(at);
     for (i = 0; i < n; i++) {
@@ -136,12 +136,12 @@ static void lay_out(const struct tensor *t, const void *plain)
 double rig_round_half(double v)
 {
     int e;
-    double m = frexp(v, &e); /* 8 bits of fraction, the first of them 1 */
+    double m = frexp(v, &e); /* 8 bits of fraction, including the leading 1 */
 
     return isfinite(v) && v != 0 ? ldexp(rint(ldexp(m, 8)), e - 8) : v;
 }
 
-/* Sign, 5 bits of exponent, 10 of fraction. */
+/* Converts to float16: sign, 5 bits of exponent, 10 of fraction. */
 static uint16_t float16_of(float v)
 {
     double size = fabs((double)v), digits;
@@ -154,7 +154,7 @@ static uint16_t float16_of(float v)
         return sign | 0x7c00;
     (void)frexp(size, &e);
     e = e - 1 < -14 ? -14 : e - 1;
-    digits = rint(ldexp(size, 10 - e)); /* 2048 becomes the next exponent */
+    digits = rint(ldexp(size, 10 - e)); /* 2048 carries into the exponent */
     return sign | (uint16_t)(digits < 1024 ? digits : (e + 15) * 1024 + (digits - 1024));
 }
 
@@ -279,7 +279,7 @@ static void rig_feed(struct rig *r, uint32_t i)
     r->in_at[i] = t;
 }
 
-/* Float32 data becomes half of it, or just as coarse. */
+/* Converts float32 data to a 16-bit type, or (as_float) rounds it to that precision. */
 static void make_half(struct tensor *t, struct block *b, bool as_float, bool float16)
 {
     size_t n = (size_t)tensor_elements(t), i;
@@ -297,7 +297,7 @@ static void make_half(struct tensor *t, struct block *b, bool as_float, bool flo
     block_close(&was);
 }
 
-/* After infer, which sees float32. */
+/* Called after infer, which requires float32. */
 static void rig_halve(struct rig *r)
 {
     uint32_t i;
@@ -447,7 +447,7 @@ static int open_rig(struct rig *r, const struct gradcheck_case *gc, uint32_t wan
         fail_msg("no row for %s at opset %u", gc->op, gc->opset);
     snprintf(r->who, sizeof(r->who), "%s (opset %u%s%s)", r->def->name, gc->opset, layout,
              cuda != NULL ? ", on the GPU" : "");
-    if (!is_listed(r->def)) /* a test's own: the plugin does not know it */
+    if (!is_listed(r->def)) /* a test's own op, which the plugin does not have */
         cuda = NULL;
     r->cuda = cuda;
     r->kernels = cuda != NULL ? cuda->op(op_row(r->def)) : &r->def->cpu;
@@ -591,7 +591,7 @@ void rig_bwd(struct rig *r, int poison_byte, uint32_t add)
             fail_msg("%s: backward modified the gradient of output %u", r->who, i);
         free(dout_kept[i]);
     }
-    for (i = 0; i < r->n_in; i++) { /* for the next forward */
+    for (i = 0; i < r->n_in; i++) { /* restore them for the next forward */
         if (r->in_at[i] == NULL)
             continue;
         if ((r->def->bwd_reads & OP_IN(i)) != 0 &&

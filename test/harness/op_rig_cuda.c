@@ -1,4 +1,4 @@
-/* op_rig_cuda.c - a rig's calls on the GPU: all buffers go there, and come back. */
+/* op_rig_cuda.c - runs a rig's calls on the GPU: copies all buffers to it and back. */
 #include "harness/op_rig_priv.h"
 
 #include <setjmp.h>
@@ -59,8 +59,8 @@ static size_t whole(const struct block *b)
     return b->bytes + 2 * RIG_GUARD;
 }
 
-/* Where the data begins there, aligned as kernels may ask; elsewhere in every call: no address is to be
- * remembered. */
+/* Start of the data on the GPU, with the alignment that kernels may require; another address in
+ * every call, because a kernel must not remember addresses. */
 static char *start(const struct rig *r, const struct block *b)
 {
     return (char *)b->there + 256 + r->calls_there % 2 * 256;
@@ -91,7 +91,7 @@ static void leave(struct rig *r, struct block *b)
     b->there = NULL;
 }
 
-/* The GPU's address of what a host address is the beginning of. */
+/* Translates a host address at the beginning of a block to the GPU's address. */
 static const unsigned char *looked_for;
 static void *found_there;
 
@@ -129,7 +129,7 @@ static const struct tensor *const *all_there(struct rig *r, const struct tensor 
     return at != NULL ? out->at : NULL;
 }
 
-/* Every second call becomes a graph, which is launched: a kernel must be content with either. */
+/* Every second call is captured into a graph and launched: a kernel must support both. */
 static int launch_there(struct rig *r, int (*kernel)(const struct op_call *c, struct err *err),
                         const struct op_call *c, struct cuda_graph **graph, struct err *err)
 {
@@ -178,7 +178,7 @@ int rig_call_there(struct rig *r, int (*kernel)(const struct op_call *c, struct 
     for_blocks(r, come);
     must(r->cuda->copy(&trouble, r->trouble_there, sizeof(trouble), gpu.stream, err), err);
     while ((done = r->cuda->done(gpu.stream, NULL, err)) == 0)
-        ; /* without a sleep: the emulator does a piece of the work each time it is asked */
+        ; /* no sleep: the emulator executes a part of the work in each poll */
     must(done, err);
     if (graph != NULL)
         r->cuda->graph_close(graph);

@@ -160,7 +160,7 @@ static void gradients_agree_with_differences_in_any_layout(void **state)
             struct gradcheck_case gc = case_of(&functions[k], &shapes[i]);
 
             if (functions[k].f == lower || functions[k].f == upper || functions[k].f == nearest)
-                gc.in[0].lo = 0.1, gc.in[0].hi = 0.4; /* no jump near */
+                gc.in[0].lo = 0.1, gc.in[0].hi = 0.4; /* away from jumps */
             if (functions[k].f == shrink || functions[k].f == shrink_soft)
                 gc.in[0].lo = i == 0 ? 2.1 : -0.4, gc.in[0].hi = i == 0 ? 6 : 0.4;
             gradcheck_run(&gc);
@@ -278,8 +278,9 @@ static void clip_takes_either_limit_and_passes_the_gradient_between_them(void **
     oracle_refused(&gc, ERR_INPUT, "input 1 is int32; expected int64");
 }
 
-/* Slopes where they jump, and where a root or a power has none. They are those that torch.autograd (1.13) gives for
- * the function of the same name; HardSwish (F.hardswish) has those of 2.8, where 1.13 has -0.5 and 1.5. */
+/* Derivatives at jumps and where a root or a power has none. The expected values are those of
+ * torch.autograd (1.13) for the function of the same name; HardSwish (F.hardswish) has those of
+ * 2.8, where 1.13 has -0.5 and 1.5. */
 static void gradients_at_kinks_are_those_of_pytorch(void **state)
 {
     static const struct op_attr alpha_2[] = { { .name = "alpha", .type = OP_ATTR_FLOAT, .f = 2 } };

@@ -22,18 +22,18 @@ enum shape_of_mask { CAUSAL, BAND, TAIL, PADDING, EACH, NOTHING, FIRST_ROWS };
 
 struct step {
     const char *what;
-    float number;        /* as the op has it; of an "add": the value that hides */
+    float number;        /* as in the op; of an "add": the value that hides */
     enum shape_of_mask mask;
-    bool is_fed;         /* the mask is not a constant */
+    bool is_fed;         /* the mask is an input, not a constant */
 };
 
 struct trial {
     int64_t b, h, t, s, d, dv;
-    bool turned; /* q [b, t, h, d] and so on, as projections leave them; else [b, h, t, d] */
+    bool turned; /* q is [b, t, h, d] and so on, as projections compute it; else [b, h, t, d] */
     struct step step[MOST_STEPS];
     float dropout;
-    double lo, hi; /* of q, k and v; 0: [-1, 1) */
-    int64_t shared; /* heads of q that read one head of k and v; 0: 1 */
+    double lo, hi; /* range of q, k and v; 0: [-1, 1) */
+    int64_t shared; /* query heads per head of k and v; 0: 1 */
     bool has_band, zero_empty;
     int64_t band[2];
 };
@@ -45,22 +45,22 @@ static int64_t key_heads(const struct trial *c)
 
 static const int64_t middle[] = { 0, 2, 1, 3 }, keys_last[] = { 0, 2, 3, 1 };
 
-/* Is key j of row i to be masked? */
+/* Returns true if key j of row i is masked. */
 static bool hidden(const struct trial *c, enum shape_of_mask mask, int64_t b, int64_t h, int64_t i,
                    int64_t j)
 {
     switch (mask) {
     case CAUSAL:
         return j > i;
-    case BAND: /* a few keys around the row's own */
+    case BAND: /* a few keys around that of the row */
         return j > i || j + 20 < i;
     case TAIL:
         return j >= c->s - 40;
-    case PADDING: /* the first keys, of each sample others */
+    case PADDING: /* the first keys, different in each sample */
         return j < 3 + 5 * b;
-    case EACH: /* anything, of every head others; never all */
+    case EACH: /* arbitrary, different in each head; never all keys */
         return j != i % c->s && (j * 7 + i * 3 + h * 5 + b) % 3 == 0;
-    case FIRST_ROWS: /* all of some rows */
+    case FIRST_ROWS: /* all keys of some rows */
         return i % 30 == 2;
     case NOTHING:
         return false;
@@ -167,7 +167,7 @@ static void make(const struct trial *c, struct made *m)
             (struct op_attr){ .name = "dropout", .type = OP_ATTR_FLOAT, .f = c->dropout };
 }
 
-/* ---- what it should be, by the definition ---- */
+/* ---- the expected result, by the definition ---- */
 
 static double *want; /* [b, h, t, dv] or turned */
 
@@ -292,11 +292,12 @@ static const struct trial trials[] = {
     { 1, 2, 70, 200, 5, 8, true, { SCALE, { "add", -INFINITY, CAUSAL, false } }, .dropout = 0 },
     { 2, 2, 70, 90, 6, 6, true,
       { SCALE, { "add", -10000.0f, PADDING, true }, { "keep", -1e9f, EACH, true } }, .dropout = 0 },
-    { 2, 1, 140, 140, 4, 4, true, /* rows that see nothing but padding */
+    { 2, 1, 140, 140, 4, 4, true, /* rows that see only padding */
       { SCALE, { "keep", -FLT_MAX, CAUSAL, false }, { "add", -100.0f, PADDING, true } }, .dropout = 0 },
     { 2, 2, 129, 129, 8, 8, true, { SCALE, { "fill", -1e9f, CAUSAL, false } }, .dropout = 0.25f },
     { 3, 2, 9, 11, 4, 5, false, { { 0 } }, .dropout = 0.5f },
-    { 1, 2, 3, 1028, 2, 2, true, { SCALE, { "keep", -FLT_MAX, TAIL, false } }, .dropout = 0.25f }, /* long rows */
+    /* long rows */
+    { 1, 2, 3, 1028, 2, 2, true, { SCALE, { "keep", -FLT_MAX, TAIL, false } }, .dropout = 0.25f },
     { 1, 1, 2, 1030, 3, 2, false, { { 0 } }, .dropout = 0.25f },
     { 2, 4, 70, 70, 8, 6, true, { SCALE }, 0, 0, 0, .shared = 2 }, /* grouped heads */
     { 2, 6, 5, 9, 3, 4, false, { SCALE }, 0.25f, 0, 0, .shared = 3 },
@@ -320,7 +321,7 @@ static const struct trial trials[] = {
       { SCALE, { "cap", 0.5f, NOTHING, false }, { "keep", -INFINITY, CAUSAL, false } }, 0.25f, 0, 0, .shared = 2 },
     { 1, 1, 9, 9, 4, 4, true, { { "cap", 2, NOTHING, false }, { "scale", 3, NOTHING, false } }, 0, 0, 0,
       .has_band = true, .band = { -2, 2 } },
-    { 1, 1, 100, 100, 4, 4, true, /* scores far apart */
+    { 1, 1, 100, 100, 4, 4, true, /* a wide range of scores */
       { { "scale", 4, NOTHING, false }, { "keep", -1000, CAUSAL, false } }, .lo = -8, .hi = 8 },
 };
 
@@ -347,7 +348,7 @@ static void gradients_agree_with_differences(void **state)
     }
 }
 
-/* Heads innermost: neither rows nor columns of a matrix lie side by side. */
+/* Heads are the innermost axis: neither rows nor columns of a matrix are contiguous. */
 static void operands_may_lie_in_any_order(void **state)
 {
     static const int64_t rows[] = { 0, 3, 1, 2 }, keys[] = { 0, 3, 2, 1 }, back[] = { 0, 2, 3, 1 };
@@ -367,7 +368,8 @@ static void operands_may_lie_in_any_order(void **state)
     gradcheck_run(&m.gc);
 }
 
-/* q, k and v of `from`, which are turned and of one shape, as thirds of the columns of input 0. */
+/* Copies q, k and v of `from`, which are `turned` and of one shape, to thirds of the columns of
+ * input 0. */
 static void make_of_thirds(const struct trial *c, const struct gradcheck_result *from, float *whole, int64_t *parts,
                            struct made *m)
 {
@@ -389,7 +391,7 @@ static void make_of_thirds(const struct trial *c, const struct gradcheck_result 
     m->gc.dout[0] = from->dout[0].data;
 }
 
-/* Bits; a GPU may have another kernel for other steps. */
+/* Compares bits; a GPU may use another kernel if strides differ. */
 static void expect_third(const char *what, float got, float want, uint32_t half)
 {
     if (rig_on_gpu() ? !(fabsf(got - want) <= (half ? 0x1p-6f : 1e-5f) * (1 + fabsf(want))) : got != want)
@@ -431,14 +433,15 @@ static void thirds_of_one_input_are_taken_where_they_lie(void **state)
                                  ((float *)alone.din[k].data)[e], m.gc.half);
             }
             m.gc.probes = 12;
-            if (!halves) /* each alone, added to what is there, against differences */
+            if (!halves) /* each alone, accumulated, and against differences */
                 gradcheck_run(&m.gc);
             gradcheck_free(&alone);
             gradcheck_free(&thirds);
         }
 }
 
-/* More scores than a GPU takes at once: alike keys weigh the same, so y is the mean of v. */
+/* More scores than a GPU processes at once: equal keys have equal weights, so y is the mean of
+ * v. */
 static void many_scores_are_done_in_groups(void **state)
 {
     const struct trial c = { 2, 2, 1025, 2048, 1, 1, false, { { 0 } }, .dropout = 0 };
@@ -467,7 +470,8 @@ static void many_scores_are_done_in_groups(void **state)
     free(none);
 }
 
-/* Keys hidden by a constant mask from all rows are never read: they may even be NaN. (GPUs read them.) */
+/* Keys hidden from all rows by a constant mask are never read: they may even be NaN. (GPUs read
+ * them.) */
 static void keys_that_no_row_sees_are_left_out(void **state)
 {
     struct trial c = { 1, 1, 70, 128, 4, 4, true, { { "keep", -FLT_MAX, TAIL, false } }, .dropout = 0 };
@@ -496,7 +500,7 @@ static void keys_that_no_row_sees_are_left_out(void **state)
     }
 }
 
-/* A lowest number leaves uniform weights over all keys, those of the future too; -inf NaN. */
+/* The lowest number gives uniform weights over all keys, including future ones; -inf gives NaN. */
 static void a_row_without_keys_is_what_softmax_makes_of_it(void **state)
 {
     static const float numbers[] = { -FLT_MAX, -1e9f, -INFINITY };
@@ -518,7 +522,7 @@ static void a_row_without_keys_is_what_softmax_makes_of_it(void **state)
         for (e = 0; e < 129 * 2 * 4; e++)
             assert_true(isnan(((float *)r.out[0].data)[e]) ==
                         (isinf(numbers[i]) && e / 8 % 30 == 2));
-        for (k = 0; k < 3; k++) /* no NaN where it cannot come from */
+        for (k = 0; k < 3; k++) /* no other NaN */
             for (e = 0; e < 129 * 2 * 4; e++)
                 assert_true(isinf(numbers[i]) || isfinite(((float *)r.din[k].data)[e]));
         gradcheck_free(&r);
@@ -563,7 +567,8 @@ static void what_does_not_fit_is_refused(void **state)
     const struct trial c = { 1, 2, 5, 7, 3, 4, true, { { "keep", -1, CAUSAL, true } }, .dropout = 0 };
     static const char *const other[] = { "keeps" };
     static const int64_t parts[][4] = { { 1, 5, 2, 3 }, { 1, 5, 2, 2 }, { 1, 5, 0, 3 }, { 1, 5, INT64_MAX, 2 },
-                                        { 1, 5, 3, 4 }, { 5, -1, 2, 3 }, { 1, 5, 2, 3 } }; /* the last: inputs */
+                                        /* the last: inputs */
+                                        { 1, 5, 3, 4 }, { 5, -1, 2, 3 }, { 1, 5, 2, 3 } };
     struct made m;
 
     (void)state;

@@ -15,7 +15,7 @@
 
 enum { X, SCALE, BIAS, MEAN, VAR, N_IN };
 
-/* Plain order throughout: x [n, c, inner]. */
+/* All tensors are in plain order: x [n, c, inner]. */
 static const struct shape shapes[] = {
     { 2, { 6, 1 } },        { 2, { 7, 17 } },       { 2, { 12, 300 } },    { 3, { 3, 5, 4 } },
     { 3, { 2, 1, 9 } },     { 4, { 2, 3, 4, 5 } },  { 4, { 3, 1, 8, 8 } }, { 4, { 9, 17, 1, 1 } },
@@ -26,8 +26,8 @@ struct setting {
     uint32_t opset;
     int training_mode; /* -1: attribute absent */
     bool eval;
-    bool from_batch; /* what that should lead to */
-    uint32_t n_out;  /* of the node; only the first is read */
+    bool from_batch; /* expected: statistics of the batch are used */
+    uint32_t n_out;  /* outputs of the node; only the first is read */
 };
 
 static const struct setting settings[] = {
@@ -67,7 +67,7 @@ static size_t inner_of(const struct shape *s)
     return s->dim[0] == 0 ? 0 : (size_t)(shape_elements(s) / s->dim[0] / s->dim[1]);
 }
 
-/* The mean and the population variance of channel ch, two passes in double. */
+/* Computes the mean and the population variance of channel ch with two passes in double. */
 static void statistics(const struct tensor *x, size_t ch, double *mean, double *var)
 {
     size_t n = (size_t)x->shape.dim[0], c = (size_t)x->shape.dim[1], inner = inner_of(&x->shape);
@@ -147,7 +147,7 @@ static void gradients_agree_with_differences_in_training_and_when_frozen(void **
         }
 }
 
-/* The step moves running averages towards din[3] and din[4] by 1 - momentum. */
+/* The step moves the running averages towards din[3] and din[4] by 1 - momentum. */
 static void training_reports_the_batch_and_frozen_statistics_stay_where_they_are(void **state)
 {
     size_t i, k, ch;
@@ -256,12 +256,12 @@ static void a_mean_far_from_zero_costs_no_digits_of_the_variance(void **state)
         statistics(&r.in[X], i, &mean[i], &var[i]);
     gradcheck_near("mean", r.din[MEAN].data, mean, C, 1e-7);
     gradcheck_near("variance", r.din[VAR].data, var, C, 1e-6);
-    expect_output(&r, true, (double)1e-3f, 1e-3); /* the rounding of a mean of 4096 */
+    expect_output(&r, true, (double)1e-3f, 1e-3); /* rounding of a mean of 4096 */
     gradcheck_free(&r);
     free(x);
 }
 
-/* More rows than a chunk, more channels than a group. */
+/* More rows than a chunk has, more channels than a group. */
 static void large_tensors_are_summed_in_several_chunks(void **state)
 {
     static const struct shape large[] = {
@@ -323,7 +323,8 @@ static void further_outputs_are_the_averages_onnx_asks_for(void **state)
     }
 }
 
-/* Tails behind the norm: the residual, the clamp, both. The ceiling cuts through the data. */
+/* Operations after the norm: the residual, the clamp, both. The ceiling is within the range of the
+ * data. */
 static const struct {
     const char *op;
     bool residual;
@@ -383,8 +384,8 @@ static void a_residual_and_a_clamp_come_behind_the_norm(void **state)
         }
 }
 
-/* Where the clamp bites, differences know no slope: the kernel's own mask is compared with what the
- * norm alone makes of the gradient that passes it. */
+/* Differences are not valid where y is clamped: the gradient is compared with that of the norm
+ * alone for the dy that passes the kernel's clamp. */
 static void a_gradient_passes_the_clamp_where_y_is_inside(void **state)
 {
     size_t i, k, e;
@@ -429,7 +430,7 @@ static void a_gradient_passes_the_clamp_where_y_is_inside(void **state)
         }
 }
 
-/* Nothing is clamped: the slopes are those of the norm and the sum. */
+/* Nothing is clamped: the gradients are those of the norm and the sum. */
 static void gradients_of_tails_agree_with_differences(void **state)
 {
     size_t i, k;
@@ -459,7 +460,8 @@ static void expect_same_bits(const char *what, const struct tensor *a, const str
         fail_msg("%s differs in bits", what);
 }
 
-/* The case of `tail`, or of the norm alone (COUNT_OF(tails)), with the statistic of PyTorch or not. */
+/* Runs the case of `tail`, or of the norm alone (COUNT_OF(tails)), with or without the unbiased
+ * statistic. */
 static void run_statistic(const struct shape *s, const struct setting *how, size_t tail, int64_t unbiased,
                           struct gradcheck_result *r)
 {
@@ -548,7 +550,8 @@ static void unbiased_statistic_without_a_gradient_from_above_is_the_same(void **
     gradcheck_free(&r);
 }
 
-/* Output 2 is an average: it takes the corrected variance. Output 4 is what normalised. */
+/* Output 2 is an average and uses the corrected variance. Output 4 is the variance used to
+ * normalise. */
 static void unbiased_statistic_shows_in_the_average_and_not_in_what_was_used(void **state)
 {
     struct op_attr attrs[4];

@@ -12,12 +12,12 @@
 #include "base/err.h"
 #include "harness/gradcheck.h"
 
-/* Three axes of space always; a case of fewer uses the last ones and has ones in front. */
+/* Always three spatial axes; a case with fewer uses the last ones and has sizes of 1 in front. */
 struct conv {
     int spatial;
     int64_t n, c, o, group;
     int64_t in[3], kernel[3], stride[3], dilation[3], lo[3], hi[3];
-    const char *auto_pad; /* NULL: lo and hi as given; else they are what it should come to */
+    const char *auto_pad; /* NULL: lo and hi are explicit; else they are the expected values */
     bool bias;
 };
 
@@ -101,7 +101,7 @@ static int64_t out_size(const struct conv *c, int k)
     return (c->in[k] + c->lo[k] + c->hi[k] - reach) / c->stride[k] + 1;
 }
 
-/* One output element, by the definition. */
+/* Computes one output element, by the definition. */
 static double convolve(const struct conv *c, const float *x, const float *w, int64_t n, int64_t o,
                        const int64_t *e)
 {
@@ -238,7 +238,7 @@ static void attributes_that_cannot_be_are_refused_with_node_and_name(void **stat
     static const int64_t zero[] = { 0, 1 }, minus[] = { -1, 0, 0, 0 }, big[] = { 1, 65536 };
     static const int64_t three[] = { 1, 1, 1 }, other[] = { 3, 2 };
     static const struct {
-        int attr; /* number of the attribute that is replaced */
+        int attr; /* index of the attribute that is replaced */
         struct op_attr by;
         const char *says;
     } bad[] = {

@@ -1,6 +1,6 @@
-/* Convolutions on a GPU where the library lacks an engine for the form that is asked for first: EMULATED_CUDNN
- * (test/cuda/include/cudnn.h) says what it lacks. Skipped without a GPU; what needs the emulator, with
- * a true one. */
+/* Convolutions on a GPU if the library lacks an engine for the preferred form: EMULATED_CUDNN
+ * (test/cuda/include/cudnn.h) lists the missing ones. Skipped without a GPU; tests that need the
+ * emulator are skipped with a real GPU. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -50,7 +50,7 @@ static void need_gpu(void)
     skip();
 }
 
-/* Gradients of half-sized images, beside those of the same numbers as float32. */
+/* Compares gradients of 16-bit images with those of the same numbers in float32. */
 static void expect_close(const struct gradcheck_case *gc, const struct tensor *got, const struct tensor *want,
                          double unit)
 {
@@ -136,7 +136,7 @@ static void a_convolution_that_the_library_cannot_is_refused_with_what_was_asked
             fail_msg("'%s' does not say '%s'", err.text, says[i]);
 }
 
-/* More pixels than one block adds up, and images with whole packs of channels and without. */
+/* More pixels than one block sums, and images with and without whole packs of channels. */
 static void the_gradient_of_a_bias_is_the_sum_over_many_pixels(void **state)
 {
     static const struct shape shapes[] = { { 4, { 3, 2, 40, 30 } }, { 4, { 1, 2, 1200, 1 } } };

@@ -12,14 +12,14 @@
 #include "harness/gradcheck.h"
 #include "harness/op_oracle.h"
 
-/* Three axes of space always; a case of fewer uses the last ones and has ones in front. */
+/* Always three spatial axes; a case with fewer uses the last ones and has sizes of 1 in front. */
 struct deconv {
     int spatial;
-    int64_t n, c, o, group; /* o: of y */
+    int64_t n, c, o, group; /* o: channels of y */
     int64_t in[3], kernel[3], stride[3], dilation[3], lo[3], hi[3], more[3];
     int64_t out[3];       /* expected */
-    const char *auto_pad; /* lo and hi are then what it should come to */
-    bool shaped;          /* with output_shape = out; lo and hi likewise */
+    const char *auto_pad; /* lo and hi are then the expected values */
+    bool shaped;          /* with output_shape = out; lo and hi are then the expected values */
     bool bias;
 };
 
@@ -47,7 +47,7 @@ static const struct deconv cases[] = {
       true },
     { 2, 1, 2, 3, 1, S(3, 4), S(3, 2), S(2, 1), S(2, 3), P(2, 1), P(1, 0), NONE, S(6, 6), NULL, 0,
       false },
-    /* stride beyond the kernel: gaps that only the bias fills */
+    /* stride larger than the kernel: only the bias fills the gaps */
     { 2, 1, 2, 3, 1, S(3, 3), S(1, 2), S(3, 4), ONES, NONE, NONE, P(2, 0), S(9, 10), NULL, 0,
       true },
     { 2, 1, 2, 3, 1, S(3, 3), S(3, 3), S(2, 2), ONES, NONE, P(1, 1), NONE, S(6, 6), "SAME_UPPER",
@@ -104,7 +104,7 @@ static void set(struct built *b, const struct deconv *c)
         b->gc.n_attrs = 6;
 }
 
-/* y by its definition: every x spreads over a window. */
+/* Computes y by the definition: every element of x is spread over a window. */
 static void spread(const struct deconv *c, const float *x, const float *w, const float *bias,
                    double *y)
 {

@@ -1,5 +1,5 @@
-/* DeformColumns, what DeformConv is made of: gradients against differences, and offsets that leave the input. The
- * values of PyTorch are in graph/test_op_cases.c. */
+/* DeformColumns, a part of DeformConv: gradients against differences, and offsets that leave the
+ * input. The values of PyTorch are in graph/test_op_cases.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -24,7 +24,7 @@ static void refused(const struct gradcheck_case *gc, const char *part)
         fail_msg("'%s' is not in: %s", part, err.text);
 }
 
-/* The offsets are away from whole numbers, where the slope jumps. */
+/* The offsets are not near integers, where the derivative jumps. */
 static void gradients_agree_with_differences(void **state)
 {
     const struct op_attr attrs[] = {

@@ -65,7 +65,7 @@ static void each_element_is_scaled_or_zero_as_its_random_word_says(void **state)
     }
 }
 
-/* Means of 100 000 draws lie within five standard deviations of the ratio. */
+/* Means of 100 000 draws are within five standard deviations of the ratio. */
 static void the_share_of_dropped_elements_is_the_ratio(void **state)
 {
     static const float ratios[] = { 0.1f, 0.5f, 0.9f };
@@ -86,7 +86,7 @@ static void the_share_of_dropped_elements_is_the_ratio(void **state)
             pairs += ((uint8_t *)r.out[1].data)[i] == 0 && ((uint8_t *)r.out[1].data)[i - 1] == 0;
         off = fabs((double)dropped / N - p);
         assert_true(off < 5 * sqrt(p * (1 - p) / N));
-        off = fabs((double)pairs / (N - 1) - p * p); /* neighbours are independent */
+        off = fabs((double)pairs / (N - 1) - p * p); /* adjacent elements are independent */
         assert_true(off < 5 * sqrt(3 * p * p * (1 - p * p) / N));
         gradcheck_free(&r);
     }
@@ -112,7 +112,7 @@ static void the_mask_belongs_to_seed_step_lane_and_node(void **state)
     (void)state;
     for (i = 0; i < COUNT_OF(others); i++)
         others[i] = gc;
-    others[0].run.loss_scale = 3; /* has nothing to do with it */
+    others[0].run.loss_scale = 3; /* has no effect */
     others[1].run.seed++;
     others[2].run.step++;
     others[3].run.lane++;

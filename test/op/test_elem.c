@@ -50,8 +50,8 @@ static struct gradcheck_case case_of(const char *op, const struct pair *p)
                                     .in = { { .shape = p->a }, { .shape = p->b } } };
 }
 
-/* Element of an operand under the output index `at`: aligned at the right, a dimension of 1
- * repeats. */
+/* Element of an operand for the output index `at`: axes are aligned at the last one, an axis of
+ * size 1 is broadcast. */
 static size_t under(const struct shape *s, const struct shape *out, const int64_t *at)
 {
     size_t where = 0;
@@ -127,7 +127,7 @@ static void gradients_agree_with_differences(void **state)
     }
 }
 
-/* Where several blocks of a GPU share out a sum, and where one has many. */
+/* Sums that several blocks of a GPU share, and several sums per block. */
 static void long_sums_agree_with_differences_too(void **state)
 {
     static const struct pair longer[] = {

@@ -85,7 +85,7 @@ static const struct binary {
     const char *op;
     uint32_t opset;
     double (*f)(const double *x, uint32_t n);
-    double a_lo, a_hi, b_lo, b_hi; /* away from poles and jumps */
+    double a_lo, a_hi, b_lo, b_hi; /* ranges away from poles and jumps */
     double tol;
     const struct op_attr *attr;
 } binaries[] = {
@@ -141,7 +141,7 @@ static void a_power_of_two_or_three_or_an_integer_is_the_same_power(void **state
         oracle_elementwise(&gc, power, 6e-8);
         gradcheck_run(&gc);
         gc.in[1].constant = false;
-        gc.not_wanted = OP_IN(1); /* of a negative base there is none */
+        gc.not_wanted = OP_IN(1); /* undefined for a negative base */
         gradcheck_run(&gc);
         gc.in[1].constant = true;
     }
@@ -443,7 +443,7 @@ static void any_number_of_operands_become_one(void **state)
     size_t i, n, k;
 
     (void)state;
-    /* No two operands come near each other, as maxima have kinks. */
+    /* Any two operands differ clearly, because maxima have kinks. */
     for (k = 0; k < COUNT_OF(shapes); k++)
         for (i = 0; i < 120; i++)
             values[k][i] = (float)((i * 77 + k * 13) % 120 * 5 + k) / 300 - 1;
@@ -456,7 +456,7 @@ static void any_number_of_operands_become_one(void **state)
                 gc.in[k] = (struct gradcheck_tensor){ .shape = shapes[k], .data = values[k] };
             oracle_elementwise(&gc, folds[i].f, 2e-7);
             gradcheck_run(&gc);
-            for (k = 0; k < n; k++) /* the first is not the largest */
+            for (k = 0; k < n; k++) /* the first shape is not the largest */
                 gc.in[k] = (struct gradcheck_tensor){ .shape = shapes[n - 1 - k],
                                                       .data = values[n - 1 - k] };
             oracle_elementwise(&gc, folds[i].f, 2e-7);

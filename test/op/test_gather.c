@@ -79,7 +79,7 @@ static int64_t positive(int64_t i, int64_t dim)
     return i < 0 ? i + dim : i;
 }
 
-/* Where element `to` of the output, or of the updates, is in the data. */
+/* Position in the data of element `to` of the output, or of the updates. */
 static void place(const struct gathering *g, const struct tensor *at, const int64_t *to,
                   int64_t *from)
 {
@@ -204,8 +204,8 @@ static void an_index_out_of_range_is_refused_with_its_place(void **state)
     }
 }
 
-/* Many places, of which many are of one row; `width` and `rows` are those of the table. padding: the row
- * that gets no gradient; -1: none. */
+/* Gathers n rows, many of them equal, from a table [rows, width]. padding: the row without a
+ * gradient; -1: none. */
 static void check_table(int64_t rows, int64_t width, int64_t n, int64_t padding)
 {
     const struct op_attr attr = { .name = ROWS_PADDING_ATTR, .type = OP_ATTR_INT, .i = padding };
@@ -256,7 +256,7 @@ static void padding_row_gets_no_gradient(void **state)
                                            .data = words } } };
 
     (void)state;
-    check_table(70000, 4, 3000, 69998); /* the row that a fifth of the places read */
+    check_table(70000, 4, 3000, 69998); /* the row that a fifth of the indices select */
     check_table(300, 3, 2500, 298);
     check_table(300, 3, 2500, 17);
     check_table(40, 8, 700, 0);
@@ -353,7 +353,7 @@ static void scattering_puts_updates_one_after_the_other_and_backward_undoes_them
     size_t i, h, t;
 
     (void)state;
-    for (i = 0; i < COUNT_OF(updates); i++) /* far from each other and from the data: kinks */
+    for (i = 0; i < COUNT_OF(updates); i++) /* distinct from each other and from the data: kinks */
         updates[i] = (float)((i * 37) % 128) / 64 - 0.995f;
     for (i = 0; i < COUNT_OF(scatterings); i++)
         for (h = 0; h < COUNT_OF(hows); h++) {
@@ -465,7 +465,7 @@ static const struct cast {
       { 1, 0, 0x1p63, 0x1p64, 0, 0 } },
     { TENSOR_U64, TENSOR_F32, { 1, 0x1p63, 0x1p63 + 0x1p39, 0x1p63 + 0x1p39 + 0x1p11, 0, 7 },
       { 1, 0x1p63, 0x1p63, 0x1p63 + 0x1p40, 0, 7 } },
-    /* in one rounding: through float32 or double these would be ties */
+    /* rounded once: through float32 or double these would be ties */
     { TENSOR_F64, TENSOR_F16, { 1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-11, 1 + 3 * 0x1p-11, 65519.999,
                                 65520, -1e9 },
       { 1 + 0x1p-10, 1, 1 + 0x1p-9, 65504, INFINITY, -INFINITY } },
@@ -482,7 +482,7 @@ static const struct cast {
     { TENSOR_F32, TENSOR_F32, { 0.5, -1, 255, 7, 0, NAN }, { 0.5, -1, 255, 7, 0, NAN } },
 };
 
-/* The code of a float of 16 bits that is there: by trying all. */
+/* Finds the code of a 16-bit float by trying all codes. */
 static uint16_t code_of(enum tensor_dtype t, double v)
 {
     uint32_t code;
@@ -549,7 +549,7 @@ static void cast_converts_or_goes_to_the_nearest_that_there_is(void **state)
     }
 }
 
-/* Cast of x [n] to `to`; the caller frees the result. */
+/* Casts x [n] to `to`; the caller frees the result. */
 static struct gradcheck_result cast(enum tensor_dtype from, enum tensor_dtype to, const void *x,
                                     int64_t n)
 {
@@ -590,7 +590,8 @@ static void every_half_comes_back_and_what_lies_between_goes_to_the_nearer(void 
                 fail_msg("%s %#zx became %g and %#x", tensor_dtype_name(types[t]), i, (double)v[i],
                          again);
         }
-        for (i = n = 0; i + 1 < N; i++) /* halves, and the floats on both sides of them */
+        /* the midpoints between adjacent codes, and the floats on both sides of them */
+        for (i = n = 0; i + 1 < N; i++)
             if (isfinite(v[i]) && isfinite(v[i + 1]) && (i ^ (i + 1)) < 0x8000) {
                 between[n] = v[i] / 2 + v[i + 1] / 2;
                 between[n + 1] = nextafterf(between[n], v[i]);
@@ -627,7 +628,7 @@ static void cast_passes_gradients_between_floats_and_refuses_other_types(void **
     oracle_refused(&gc, ERR_UNSUPPORTED, "to type 99");
 }
 
-/* ---- what shapes and constants make ---- */
+/* ---- ops of shapes and constants ---- */
 
 static void shape_and_size_need_no_data(void **state)
 {

@@ -37,7 +37,7 @@ static void set(struct gradcheck_case *gc, struct op_attr attrs[4], const struct
     }
 }
 
-/* c at row i, column j, whatever its shape. */
+/* Element of c for row i and column j, for any shape of c. */
 static double c_at(const struct tensor *c, int64_t i, int64_t j)
 {
     const float *v = c->data;
@@ -91,7 +91,7 @@ static const struct gemm cases[] = {
     { 4, 5, 3, 0, 1, 0.5f, 2.0f, 1, { 5 } },
     { 4, 5, 3, 1, 1, -1.5f, 0.25f, 2, { 4, 1 } },
     { 4, 5, 3, 1, 0, 2.0f, 1, 2, { 4, 5 } },
-    { 4, 5, 3, 0, 0, 1, 3.0f, 0, { 0 } },        /* c a scalar */
+    { 4, 5, 3, 0, 0, 1, 3.0f, 0, { 0 } },        /* scalar c */
     { 4, 5, 3, 0, 0, 1, 1, 1, { 1 } },
     { 4, 5, 3, 0, 1, 1, 1, 2, { 1, 1 } },
     { 4, 5, 3, 0, 1, 1, 0, 1, { 5 } },           /* beta 0 */
@@ -132,7 +132,7 @@ static void gradients_of_every_form_agree_with_differences(void **state)
     }
 }
 
-/* Sums over an axis without elements are zero, and so is everything they lead to. */
+/* Sums over an axis without elements are zero, and so are the results that depend on them. */
 static void empty_axes_give_zeros_where_there_is_something(void **state)
 {
     static const struct gemm empty[] = {
@@ -173,7 +173,7 @@ static void a_bias_gradient_over_many_rows_keeps_its_digits(void **state)
     set(&gc, attrs, &(struct gemm){ ROWS, COLS, 1, 0, 1, 1, 1, 1, { COLS } });
     gc.dout[0] = dout;
     assert_int_equal(gradcheck_backward(&gc, &r, &err), 0);
-    /* cuBLASLt sums the columns in an order of its own: 9e-7 on an H100. */
+    /* cuBLASLt sums the columns in another order: 9e-7 on an H100. */
     gradcheck_near("bias", r.din[2].data, want, COLS, rig_on_gpu() ? 3e-6 : 2e-7);
     gradcheck_free(&r);
     free(dout);

@@ -1,4 +1,4 @@
-/* The judge is judged: an op that is right passes, and each way of being wrong is caught. */
+/* Tests of the harness: a correct op passes, and each kind of fault is detected. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -131,7 +131,7 @@ static void check_square(void **state)
     gradcheck_run(&gc);
 }
 
-/* Runs the check in a child, silently. */
+/* Runs the check in a child process with its output suppressed. */
 static bool passes(enum fault f)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(check_square) };

@@ -15,7 +15,7 @@
 
 #include "op/grid_sample_data.h"
 
-/* The generator of make_grid_sample.py. The caller frees. */
+/* The generator of make_grid_sample.py. The caller frees the result. */
 static float *numbers(const struct shape *s, uint32_t seed, float scale)
 {
     size_t n = (size_t)shape_elements(s), i;
@@ -75,7 +75,7 @@ static void outputs_and_gradients_agree_with_pytorch(void **state)
     }
 }
 
-/* Of the input everywhere; of the grid where the weights are smooth. */
+/* Gradients of the input for all modes, and of the grid where the weights are smooth. */
 static void gradients_agree_with_differences(void **state)
 {
     static const char *const modes[] = { "nearest", "linear", "cubic" };
@@ -114,7 +114,7 @@ static void volumes_in_cubic_mode_have_the_gradients_of_differences(void **state
     gradcheck_run(&gc);
 }
 
-/* Points beyond any number of elements, and NaN, read nothing; the border is read however far it is. */
+/* Points at any distance, and NaN, read nothing; with padding "border" they read the border. */
 static void places_without_bounds_are_safe(void **state)
 {
     static const float far[] = { 1e30f, 0, -INFINITY, 0.5f, NAN, 0, 3e9f, -3e9f };
@@ -173,7 +173,7 @@ static void shapes_and_modes_that_do_not_fit_are_refused(void **state)
     refused(&gc, "expected [n, c, ...]");
     gc.in[0].shape = (struct shape)GRADCHECK_SHAPE(1, 1, 2, 2, 2);
     gc.in[1].shape = (struct shape)GRADCHECK_SHAPE(1, 1, 1, 4, 3);
-    refused(&gc, "4 to 4 dimensions"); /* volumes come with opset 20 */
+    refused(&gc, "4 to 4 dimensions"); /* opset 20 adds volumes */
     gc.in[0].shape = (struct shape)GRADCHECK_SHAPE(1, 1, 2, 2);
     gc.in[1].shape = (struct shape)GRADCHECK_SHAPE(1, 1, 4, 2);
     gc.attrs = &mode;

@@ -1,4 +1,5 @@
-/* LinearAttention against its definition, token by token in double, and against finite differences. */
+/* LinearAttention against its definition, token by token in double, and against finite
+ * differences. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -18,7 +19,7 @@ struct trial {
     const char *rule;
     int64_t b, t, heads, key_heads, d, dv;
     bool has_past;
-    int64_t decays, betas; /* columns; 0: no input */
+    int64_t decays, betas; /* columns; 0: input is absent */
     float scale;           /* 0: the default */
 };
 
@@ -62,7 +63,7 @@ static void make(const struct trial *c, struct made *m)
     in[5].lo = 0, in[5].hi = 1;
 }
 
-/* One head of k and v: out [b, t, heads, dv] and last [b, key_heads, d, dv]. */
+/* Computes one head of k and v: out [b, t, heads, dv] and last [b, key_heads, d, dv]. */
 static void run_head(const struct trial *c, const struct gradcheck_result *r, int64_t b, int64_t h, double *out,
                      double *last)
 {
@@ -138,7 +139,7 @@ static void gradients_agree_with_differences(void **state)
 
         make(&trials[i], &m);
         gradcheck_run(&m.gc);
-        m.gc.n_out = 1; /* nothing reads the state */
+        m.gc.n_out = 1; /* the state is not an output */
         gradcheck_run(&m.gc);
     }
 }

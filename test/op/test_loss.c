@@ -45,7 +45,7 @@ static struct gradcheck_case case_of(const char *op, const struct batch *b)
     };
 }
 
-/* sum_i w_i (log sum_j e^x_ij - x_i,label) and its gradient, written down in double. */
+/* sum_i w_i (log sum_j e^x_ij - x_i,label) and its gradient, in double. */
 static double reference(const float *x, const struct batch *b, double *dx)
 {
     double total = 0;
@@ -158,7 +158,7 @@ static void masked_logits_count_for_nothing(void **state)
     gradcheck_free(&r);
 }
 
-/* Rows as long as a vocabulary, none of them at a round address. */
+/* Rows of the length of a vocabulary, at unaligned addresses. */
 static void a_vocabulary_is_no_other_than_ten_classes(void **state)
 {
     static struct batch b;
@@ -226,7 +226,7 @@ static void a_label_out_of_range_is_refused_with_sample_and_value(void **state)
             char value[64];
 
             batch_fill(&b, 8, 10);
-            b.label[3] = wrong[t]; /* of weight 0: wrong all the same */
+            b.label[3] = wrong[t]; /* weight 0: an invalid label is rejected nevertheless */
             gc = case_of(ops[o], &b);
             assert_int_equal(gradcheck_forward(&gc, &r, &err), ERR_INPUT);
             snprintf(value, sizeof(value), "sample 3 of this batch of 8 has label %lld;",
@@ -262,13 +262,13 @@ static void inputs_that_do_not_belong_together_are_refused(void **state)
 static void accuracy_counts_the_first_greatest_with_its_weight(void **state)
 {
     static const float x[7][4] = {
-        { 0, 3, 1, 2 },                     /* 1 is right */
-        { 0, 3, 3, 2 },                     /* a tie: 1 wins, so 2 is wrong */
-        { 3, 3, 3, 3 },                     /* 0 wins, right */
-        { 0, NAN, 1, 5 },                   /* NaN: never right */
-        { -INFINITY, -INFINITY, -INFINITY, -INFINITY }, /* 0 wins, right */
-        { 1, 2, 3, INFINITY },              /* right */
-        { NAN, NAN, NAN, NAN },             /* never right */
+        { 0, 3, 1, 2 },                     /* predicts 1: correct */
+        { 0, 3, 3, 2 },                     /* a tie: predicts 1, not 2 */
+        { 3, 3, 3, 3 },                     /* predicts 0: correct */
+        { 0, NAN, 1, 5 },                   /* NaN: never correct */
+        { -INFINITY, -INFINITY, -INFINITY, -INFINITY }, /* predicts 0: correct */
+        { 1, 2, 3, INFINITY },              /* correct */
+        { NAN, NAN, NAN, NAN },             /* never correct */
     };
     static const struct batch b = { 7, 4, { 1, 2, 0, 3, 0, 3, 0 },
                                     { 1, 10, 2, 100, 4, 0.5f, 1000 } };
@@ -279,7 +279,7 @@ static void accuracy_counts_the_first_greatest_with_its_weight(void **state)
     (void)state;
     gc.in[0].data = x;
     assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
-    assert_true(*(float *)r.out[0].data == 7.5f); /* and loss_scale is not in it */
+    assert_true(*(float *)r.out[0].data == 7.5f); /* loss_scale has no effect */
     gradcheck_free(&r);
 }
 
@@ -329,7 +329,7 @@ static void accuracy_is_exact_for_many_samples(void **state)
 
     (void)state;
     for (i = 0; i < N; i++)
-        weight[i] = i == 0 ? 1 << 23 : 1; /* past 2^23 floats count in halves no more */
+        weight[i] = i == 0 ? 1 << 23 : 1; /* from 2^23 on floats have no fraction */
     assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
     assert_true(*(float *)r.out[0].data == (float)((1 << 23) + N - 1));
     gradcheck_free(&r);

@@ -1,5 +1,5 @@
-/* The losses and metrics beside plain cross entropy: against their formulas, written down here in double,
- * and against differences. */
+/* The losses and metrics other than plain cross entropy: against their formulas in double, and
+ * against differences. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -32,13 +32,13 @@ static void fill_labels(bool with_ignored)
         labels[i] = with_ignored && i % 4 == 1 ? -100 : (i * 5 + 2) % C;
 }
 
-/* x as rows of classes, wherever the class axis is. */
+/* Score of class c, for either position of the class axis. */
 static double score(const float *x, bool is_last, int i, int p, int c)
 {
     return (double)(is_last ? x[(i * P + p) * C + c] : x[(i * C + c) * P + p]);
 }
 
-/* PyTorch's definition, position by position. */
+/* PyTorch's definition, element by element. */
 static double class_loss(const char *op, const float *x, bool is_last, uint32_t n_attrs, double *weight)
 {
     double total = 0;
@@ -57,7 +57,7 @@ static double class_loss(const char *op, const float *x, bool is_last, uint32_t 
                 sum += exp(score(x, is_last, i, p, c));
             }
             if (strcmp(op, "NegativeLogLikelihood") == 0)
-                sum = 1; /* its scores are logarithms already */
+                sum = 1; /* the scores are logarithms */
             hard = v[l] * (log(sum) - score(x, is_last, i, p, (int)l));
             for (int c = 0; c < C; c++)
                 soft += v[c] * (log(sum) - score(x, is_last, i, p, c));
@@ -138,7 +138,7 @@ static void class_weights_of_another_number_are_refused(void **state)
 
 /* ---- elements ---- */
 
-static float p; /* the attribute of the row under test */
+static float p; /* attribute of the op under test */
 
 static double entropy(double x, double t)
 {
@@ -173,7 +173,7 @@ static const struct {
     const char *op, *attr;
     float p;
     double (*formula)(double x, double t);
-    double scale; /* of the loss: BinaryAccuracy is a count */
+    double scale; /* loss_scale; BinaryAccuracy is a count */
 } elements[] = {
     { "BinaryCrossEntropy", NULL, 1, entropy, 0.125 },
     { "BinaryCrossEntropy", "pos_weight", 3, entropy, 0.125 },
@@ -292,11 +292,12 @@ static void histograms_give_the_area_that_counting_pairs_gives(void **state)
     }
     assert_true(with + below == SAMPLES);
     assert_true(fabs(ordered / (with * below) - right / pairs) < 1e-3);
-    assert_true(right / pairs > 0.4 && right / pairs < 0.6); /* labels know nothing of the scores */
+    /* labels are independent of the scores */
+    assert_true(right / pairs > 0.4 && right / pairs < 0.6);
     gradcheck_free(&r);
 }
 
-/* ---- how losses come together ---- */
+/* ---- sums of losses ---- */
 
 static void sums_weigh_inputs_of_any_shape(void **state)
 {

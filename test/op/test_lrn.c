@@ -22,7 +22,7 @@ static const struct lrn_case {
     { GRADCHECK_SHAPE(2, 7, 3, 5), 4, 1, 0.5f, 1 },
     { GRADCHECK_SHAPE(3, 40), 3, 0.7f, 0.75f, 1 },
     { GRADCHECK_SHAPE(1, 3, 9), 1, 1, 1, 1 },
-    { GRADCHECK_SHAPE(2, 3, 4), 100, 3, 0.75f, 0.5f }, /* more than there are */
+    { GRADCHECK_SHAPE(2, 3, 4), 100, 3, 0.75f, 0.5f }, /* larger than the number of channels */
     { GRADCHECK_SHAPE(2, 1, 2, 3, 4), 5, 1, 0.75f, 1 },
     { GRADCHECK_SHAPE(2, 0, 3), 5, 1, 0.75f, 1 },
     { GRADCHECK_SHAPE(0, 3, 3), 5, 1, 0.75f, 1 },

@@ -43,7 +43,7 @@ static void set(struct gradcheck_case *gc, const struct matmul *c)
     gc->in[1].shape = c->b;
 }
 
-/* Element (i, j) of the matrix that a batch `index` (of y's rank) meets in t. */
+/* Element (i, j) of the matrix in t that is broadcast to batch `index` (of y's rank). */
 static double at(const struct tensor *t, bool is_left, const int64_t *index, uint32_t batch_rank,
                  int64_t i, int64_t j)
 {
@@ -104,7 +104,7 @@ static void every_broadcast_form_multiplies_the_matrices_numpy_would(void **stat
         &(struct matmul){ { 3, { 3, 65, 130 } }, { 2, { 130, 70 } }, { 3, { 3, 65, 70 } } });
     expect_forward(&(struct matmul){
         { 4, { 2, 3, 40, 32 } }, { 4, { 2, 3, 32, 40 } }, { 4, { 2, 3, 40, 40 } } });
-    /* Wide ones are multiplied some columns at a time. */
+    /* Wide products are computed in panels of columns. */
     expect_forward(&(struct matmul){ { 2, { 3, 7 } }, { 2, { 7, 1024 } }, { 2, { 3, 1024 } } });
     expect_forward(
         &(struct matmul){ { 3, { 2, 3, 7 } }, { 2, { 7, 1201 } }, { 3, { 2, 3, 1201 } } });
@@ -125,8 +125,8 @@ static void gradients_of_every_form_agree_with_differences(void **state)
     }
 }
 
-/* trainerd.MatMul of operands that lie the other way round gives what MatMul gives of them as they
- * should lie; a row is added to every row. */
+/* trainerd.MatMul of transposed operands equals MatMul of the operands; a row is added to every
+ * row. */
 static void transposed_operands_and_a_bias_give_the_same_product(void **state)
 {
     static const struct {

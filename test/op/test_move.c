@@ -81,7 +81,7 @@ static void transpose_refuses_what_is_no_permutation(void **state)
 /* ---- DepthToSpace, SpaceToDepth ---- */
 
 struct blocks {
-    int64_t side, channels; /* of the wide side */
+    int64_t side, channels; /* of the wide tensor */
     bool outside, to_depth;
 };
 
@@ -204,7 +204,7 @@ static const struct split {
     uint32_t opset;
     struct shape in;
     int64_t axis;
-    int64_t sizes[4]; /* given unless `by_itself` */
+    int64_t sizes[4]; /* explicit unless `by_itself` */
     uint32_t n;
     bool by_itself, num_outputs;
 } splits[] = {
@@ -264,7 +264,7 @@ static void split_hands_out_pieces_and_collects_their_gradients(void **state)
         }
         gradcheck_free(&r);
         gradcheck_run(&gc);
-        for (k = 0; k < s->n; k++) { /* a piece that nobody reads, or that gets no gradient */
+        for (k = 0; k < s->n; k++) { /* an output that is not read, or without a gradient */
             gc.unread = OP_OUT(k);
             gradcheck_run(&gc);
             gc.unread = 0;
@@ -306,7 +306,8 @@ struct sliced {
     struct shape in, out;
     uint32_t n;
     int64_t start[3], end[3], axis[3], step[3]; /* axis[0] 99: no axes; step[0] 0: no steps */
-    int64_t first[TENSOR_MAX_RANK], by[TENSOR_MAX_RANK]; /* what Python makes of it; by 0: 1 */
+    /* the normalised values, as in Python; by 0: 1 */
+    int64_t first[TENSOR_MAX_RANK], by[TENSOR_MAX_RANK];
 };
 
 static int from_sliced(const void *arg, const int64_t *to, int64_t *from)

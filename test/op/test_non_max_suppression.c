@@ -28,7 +28,7 @@ static void numbers(float *out, size_t n, uint32_t seed)
     }
 }
 
-/* The planner computes this row on a CPU for GPUs too. */
+/* The planner computes this op on the CPU, also for GPUs. */
 static void skip_on_gpu(void)
 {
     if (rig_on_gpu())

@@ -20,7 +20,7 @@ enum { SCORES, LABELS, WEIGHTS };
 
 struct loss {
     struct shape x;
-    const char *reduction; /* NULL: attribute absent, the mean */
+    const char *reduction; /* NULL: attribute absent, which means the mean */
     bool weighted, log_prob, narrow; /* narrow: int32 labels */
     int64_t ignored;                 /* NONE: no attribute */
 };
@@ -92,7 +92,7 @@ static void set(struct built *b, const struct loss *c, bool softmax)
                                                    .hi = 2 };
 }
 
-/* log_softmax(x) or x itself, for class k of position i. */
+/* log_softmax(x) or x itself, for class k of element i. */
 static double score(const struct built *b, const float *x, size_t i, size_t k, bool softmax)
 {
     size_t first = i / b->space * b->classes * b->space + i % b->space, j;
@@ -169,7 +169,7 @@ static void gradients_agree_with_differences_also_from_log_prob(void **state)
 
             set(&b, &cases[i], softmax);
             if (b.n * b.classes > 1000) {
-                b.gc.step = 1.0 / 8; /* each score matters little */
+                b.gc.step = 1.0 / 8; /* a single score has little influence */
                 b.gc.probes = 20;
             }
             gradcheck_run(&b.gc);

@@ -17,7 +17,7 @@
 #include "op/op_priv.h"
 #include "op/window.h"
 
-/* ---- rows ---- */
+/* ---- op definitions ---- */
 
 static bool same_domain(const struct op_def *a, const struct op_def *b)
 {
@@ -336,7 +336,7 @@ static void expect_sums(size_t rows, size_t cols, float alpha, bool add)
         assert_true(fabs((double)by_col[j] - want) <= 1e-6 * (1 + fabs(want)));
     }
     assert_true(add ? by_row[rows] == 3.0f && by_col[cols] == 3.0f
-                    : isnan(by_row[rows]) && isnan(by_col[cols])); /* nothing behind the end */
+                    : isnan(by_row[rows]) && isnan(by_col[cols])); /* unchanged after the end */
     free(x), free(by_row), free(by_col);
 }
 

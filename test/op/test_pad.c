@@ -211,7 +211,7 @@ static void repetition_refuses_shapes_that_cannot_be(void **state)
 
 static int from_same(const void *arg, const int64_t *to, int64_t *from)
 {
-    const struct shape *const *both = arg; /* in, out: the bytes do not move */
+    const struct shape *const *both = arg; /* in, out: the bytes are unchanged */
     size_t i = ravel(both[1], to);
 
     unravel(both[0], i, from);
@@ -221,7 +221,7 @@ static int from_same(const void *arg, const int64_t *to, int64_t *from)
 static const struct axes {
     const char *op;
     struct shape in, out;
-    int64_t axes[3], n; /* n -1: none */
+    int64_t axes[3], n; /* n -1: no axes */
 } axes[] = {
     { "Squeeze", GRADCHECK_SHAPE(1, 3, 1, 2), GRADCHECK_SHAPE(3, 2), { 0 }, -1 },
     { "Squeeze", GRADCHECK_SHAPE(1, 3, 1, 2), GRADCHECK_SHAPE(1, 3, 2), { -2 }, 1 },

@@ -13,12 +13,12 @@
 #include "harness/gradcheck.h"
 #include "harness/op_oracle.h"
 
-/* Three axes of space always; a case of fewer uses the last ones and has ones in front. */
+/* Always three spatial axes; a case with fewer uses the last ones and has sizes of 1 in front. */
 struct pool {
     int spatial;
     int64_t n, c;
     int64_t in[3], kernel[3], stride[3], dilation[3], lo[3], hi[3], out[3]; /* out: expected */
-    const char *auto_pad; /* NULL: lo and hi as given; else they are what it should come to */
+    const char *auto_pad; /* NULL: lo and hi are explicit; else they are the expected values */
     int ceil_mode;
 };
 
@@ -42,13 +42,13 @@ static const struct pool cases[] = {
     { 2, 1, 3, S(6, 6), S(3, 3), S(2, 2), ONES, NONE, P(1, 1), S(3, 3), NULL, 1 },
     { 2, 1, 3, S(6, 6), S(3, 3), S(2, 2), ONES, NONE, NONE, S(2, 2), NULL, 0 },
     { 2, 1, 3, S(6, 7), S(3, 3), S(2, 2), ONES, NONE, NONE, S(3, 3), NULL, 1 },
-    /* without pads: what the last window reaches beyond the input is no padding */
+    /* without padding: the part of the last window beyond the input is not padding */
     { 2, 1, 3, S(6, 7), S(3, 3), S(2, 2), ONES, NONE, NONE, S(3, 3), "NOTSET", 1 },
     { 2, 1, 3, S(4, 4), S(3, 3), S(2, 2), ONES, NONE, NONE, S(2, 2), "NOTSET", 1 },
     { 1, 1, 3, S(1, 10), S(1, 4), S(1, 3), S(1, 2), NONE, NONE, S(1, 2), "VALID", 1 },
-    /* rounded up would start a window in the padding behind: it is left out */
+    /* rounding up would start a window in the upper padding: it is omitted */
     { 2, 1, 2, S(3, 4), S(2, 2), S(3, 3), ONES, P(1, 1), P(1, 1), S(2, 2), NULL, 1 },
-    /* rounded up: one window, which overhangs the whole input */
+    /* rounding up: one window, which extends beyond the whole input */
     { 2, 1, 2, S(3, 2), S(5, 6), S(5, 6), ONES, NONE, NONE, S(1, 1), NULL, 1 },
     { 1, 2, 3, S(1, 10), S(1, 12), S(1, 5), ONES, NONE, NONE, S(1, 1), NULL, 1 },
     { 2, 1, 2, S(5, 5), S(3, 3), S(2, 2), ONES, P(1, 1), P(1, 1), S(3, 3), "SAME_UPPER", 0 },
@@ -94,7 +94,7 @@ static void set(struct built *b, const struct pool *c)
         b->attrs[4] = STRING("auto_pad", c->auto_pad);
 }
 
-/* Where the largest element of a window lies in its plane. */
+/* Position of the largest element of a window in its plane. */
 static int64_t winner(const struct pool *c, const float *plane, const int64_t *e)
 {
     int64_t k[3], best = -1;
@@ -117,7 +117,7 @@ static int64_t winner(const struct pool *c, const float *plane, const int64_t *e
     return best;
 }
 
-/* Output and gradient of every plane: the maximum, and dy where it came from. */
+/* Checks output and gradient of every plane: the maximum, and dy at its position. */
 static void expect_max(const struct pool *c, const struct gradcheck_result *r)
 {
     int64_t inside = c->in[0] * c->in[1] * c->in[2], e[3], p;
@@ -325,7 +325,7 @@ static void set_kind(struct built *b, const struct pool *c, int kind)
                                 : INT("p", kind - NORM_1 + 1);
 }
 
-/* One output of a plane. `behind`: padding at the end, without what ceil_mode adds to it. */
+/* One output of a plane. `behind`: upper padding, without the growth by ceil_mode. */
 static double pooled(const struct pool *c, const float *plane, const int64_t *e, int kind)
 {
     double sum = 0, count = 0;
@@ -455,7 +455,7 @@ static void pools_that_cannot_be_are_refused_with_the_node(void **state)
     oracle_refused(&b.gc, ERR_UNSUPPORTED, "expected 3 to 5 dimensions");
 }
 
-/* A window all in the padding is a mean of zeros, and a norm of nothing. */
+/* A window that is entirely padding is a mean of zeros, or a norm of no elements. */
 static void padding_alone_is_zero_where_it_counts(void **state)
 {
     struct pool c = { 1, 1, 1, S(1, 2), S(1, 2), S(1, 2), ONES, P(0, 2), P(0, 2), S(1, 3), NULL,
@@ -475,7 +475,7 @@ static void padding_alone_is_zero_where_it_counts(void **state)
     }
 }
 
-/* ---- the pools of all of space ---- */
+/* ---- global pools ---- */
 
 static void global_maxima_and_norms_are_those_of_one_window(void **state)
 {

@@ -1,4 +1,5 @@
-/* Ops that draw: the numbers of their place, of the right distribution, on both devices. */
+/* Ops that draw random numbers: determined by seed, step, lane and node, of the right distribution,
+ * on both devices. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -206,7 +207,7 @@ static void draws_belong_to_seed_step_lane_and_node(void **state)
     base = run(&gc);
     for (i = 0; i < COUNT_OF(others); i++)
         others[i] = gc;
-    others[0].eval = true; /* drawn in evaluation too */
+    others[0].eval = true; /* evaluation draws, too */
     others[1].run.seed++;
     others[2].run.step++;
     others[3].run.lane++;

@@ -69,7 +69,7 @@ static const struct reduction {
 
 static const struct form {
     struct shape in;
-    int64_t axes[4], n; /* n -1: none given */
+    int64_t axes[4], n; /* n -1: no axes */
 } forms[] = {
     { GRADCHECK_SHAPE(7), { 0 }, 1 },
     { GRADCHECK_SHAPE(3, 37), { 1 }, 1 },
@@ -84,7 +84,7 @@ static const struct form {
     { { 0 }, { 0 }, -1 },
 };
 
-/* axes: 99 never occurs. */
+/* Returns true if axis k is reduced. axes: 99 is never an axis. */
 static bool goes(const struct form *f, uint32_t k)
 {
     int64_t i;
@@ -106,7 +106,7 @@ static struct shape kept(const struct form *f, bool keep)
     return y;
 }
 
-/* The x of output `o` to xs; returns how many. */
+/* Copies the x of output `o` to xs; returns their number. */
 static size_t those_of(const struct form *f, const struct tensor *x, const int64_t *y_at,
                        double *xs)
 {
@@ -279,7 +279,7 @@ static void equal_extremes_share_and_products_pass_zeros(void **state)
     gradcheck_free(&r);
 }
 
-/* Long and many enough for kernels that share the work out, and cut it. */
+/* Large enough for kernels that divide and split the work. */
 static void many_numbers_come_to_the_same_as_few(void **state)
 {
     static const struct form large[] = {
@@ -305,7 +305,8 @@ static void many_numbers_come_to_the_same_as_few(void **state)
             make_case(&r, &large[k], 18, true, attrs, &gc);
             gc.in[0].apart = false;
             gc.probes = 1;
-            gc.tol = 0.1; /* one of thousands moves the result by little more than a float's last bit */
+            gc.tol = 0.1; /* one of thousands of elements changes the result by little more than the
+                             last bit of a float */
             if (large[k].in.dim[1] < 10000)
                 gradcheck_run(&gc);
             if (i > 0)
@@ -398,7 +399,7 @@ static void axes_that_are_not_there_are_refused(void **state)
 
 /* ---- along one axis ---- */
 
-/* The index of a maximum, and sums: by a loop. */
+/* Compares the index of a maximum, and sums, with a loop. */
 static void long_axes_and_many_sequences_are_gone_through_in_order(void **state)
 {
     static const struct {
@@ -541,7 +542,7 @@ static void cum_prod_runs_from_either_end_with_or_without_itself(void **state)
     check_cumulative(true);
 }
 
-/* dx of a zero is the product of the others, also where there are two zeros. */
+/* dx of a zero is the product of the others, also if there are two zeros. */
 static void cum_prod_has_gradients_beside_zeros(void **state)
 {
     static const float x[] = { 2, 0, 3, 4, 2, 0, 3, 0 }, dy[] = { 1, 1, 1, 1, 1, 1, 1, 1 };
@@ -576,7 +577,7 @@ static void top_k_is_the_head_of_a_stable_sort(void **state)
 
     (void)state;
     for (i = 0; i < COUNT_OF(samples); i++)
-        for (v = 0; v < 3; v++) { /* v 2: many equals */
+        for (v = 0; v < 3; v++) { /* v 2: many equal elements */
             const struct op_attr attrs[] = { INT("axis", samples[i].axis), INT("largest", v != 1) };
             struct gradcheck_case gc = {
                 .op = "TopK", .opset = 11, .attrs = attrs, .n_attrs = 2, .n_in = 2, .n_out = 2,
@@ -642,7 +643,7 @@ static void top_k_takes_nan_for_the_greatest_and_refuses_too_large_a_k(void **st
     assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
     assert_memory_equal(r.out[1].data, places, sizeof(places));
     gradcheck_free(&r);
-    gc.unread = OP_OUT(0); /* nobody wants the values */
+    gc.unread = OP_OUT(0); /* only the indices are used */
     assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
     assert_memory_equal(r.out[1].data, places, sizeof(places));
     gradcheck_free(&r);
@@ -672,7 +673,7 @@ static void top_k_orders_integers_exactly(void **state)
 
     (void)state;
     if (rig_on_gpu())
-        return; /* float32 alone */
+        return; /* GPUs support only float32 */
     oracle_ints(&gc, &of_two, most);
     assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
     assert_memory_equal(r.out[1].data, first, sizeof(first));

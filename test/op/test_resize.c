@@ -16,7 +16,7 @@
 
 enum { X, ROI, SCALES, SIZES };
 
-/* The generator of make_resize.py. The caller frees. */
+/* The generator of make_resize.py. The caller frees the result. */
 static float *numbers(const struct shape *s, uint32_t seed)
 {
     size_t n = (size_t)shape_elements(s), i;
@@ -36,7 +36,7 @@ static struct gradcheck_tensor floats(const float *values, int64_t n)
                                       .constant = true };
 }
 
-/* x is the caller's. */
+/* The caller owns x. */
 static struct gradcheck_case case_of(const struct resize_case *r, const float *x)
 {
     struct gradcheck_case gc = { .op = "Resize", .opset = r->opset, .attrs = r->attrs, .n_in = 4,
@@ -67,7 +67,7 @@ static void compare(const char *what, size_t i, const struct tensor *got, const 
                      (double)want[k]);
 }
 
-/* With align_corners, implementations differ once a scale gives no whole number of elements. */
+/* With align_corners, implementations differ if a scale gives no integer number of elements. */
 static bool is_ambiguous(const struct resize_case *r)
 {
     struct gradcheck_case gc = case_of(r, NULL);
@@ -123,7 +123,7 @@ static void its_gradient_is_that_of_its_forward(void **state)
     for (i = 0; i < COUNT_OF(resize_cases); i++) {
         struct gradcheck_case gc = case_of(&resize_cases[i], NULL);
 
-        gc.step = 0.25; /* it is linear */
+        gc.step = 0.25; /* the op is linear */
         if (!is_ambiguous(&resize_cases[i]))
             gradcheck_run(&gc);
     }

@@ -21,12 +21,12 @@
 enum { X, W, R, B, LENGTHS, H0, C0, P };
 enum kind { LSTM, GRU, GRU_AFTER, RNN };
 
-struct extra { /* what few nodes have */
+struct extra { /* rarely used attributes */
     bool peepholes, coupled;
     float clip;         /* 0: none */
-    const char *act[3]; /* NULL: the usual one */
+    const char *act[3]; /* NULL: the default */
     float alpha[3], beta[3];
-    size_t n_alpha, n_beta; /* in the attributes */
+    size_t n_alpha, n_beta; /* number of elements in the attributes */
 };
 
 struct rnn {
@@ -34,7 +34,7 @@ struct rnn {
     int64_t steps, batch, in, hidden;
     int dirs;     /* -1: reverse */
     bool batch_first, has_bias, has_state;
-    const int32_t *length; /* NULL: all */
+    const int32_t *length; /* NULL: the full length */
     const struct extra *extra; /* NULL: none */
 };
 
@@ -55,7 +55,7 @@ static const struct extra gates = { .act = { "HardSigmoid", "Softsign" }, .clip 
 static const struct extra leaky = { .act = { "LeakyRelu" }, .alpha = { 0.3f }, .n_alpha = 1 };
 static const struct extra thresholded = { .act = { "ThresholdedRelu" }, .alpha = { 0.1f },
                                           .n_alpha = 1 };
-/* Without a slope below 0, as Relu: y = -0 there. */
+/* Derivative 0 below 0, as in Relu; y is -0 there. */
 static const struct extra flat_leaky = { .act = { "LeakyRelu" }, .alpha = { 0 }, .n_alpha = 1 };
 static const struct extra flat_elu = { .act = { "Elu" }, .alpha = { 0 }, .n_alpha = 1 };
 static const struct extra rectified = { .act = { "Relu" } };
@@ -83,7 +83,7 @@ static const struct rnn cases[] = {
     { RNN, 5, 4, 3, 6, 2, false, true, true, lengths, NULL },
     { RNN, 4, 2, 3, 20, -1, true, true, false, NULL, NULL },
     { RNN, 4, 3, 3, 6, 1, false, true, true, NULL, &rectified },
-    /* what few nodes have */
+    /* rarely used attributes */
     { LSTM, 5, 4, 3, 6, 2, false, true, true, lengths, &peepholes },
     { LSTM, 4, 3, 2, 17, -1, true, true, false, NULL, &peepholes },
     { LSTM, 4, 3, 2, 5, 1, false, true, true, NULL, &coupled },
@@ -113,7 +113,7 @@ struct built {
     float alpha[6], beta[6];
 };
 
-/* The attributes of what few nodes have, for each direction over again. */
+/* Adds the rarely used attributes, repeated for each direction. */
 static void set_extra(struct built *b, const struct rnn *c, int64_t dirs)
 {
     const struct extra *e = c->extra;
@@ -185,7 +185,7 @@ struct weights { /* of one direction */
     int64_t rows;
 };
 
-/* Gate g of hidden unit j before its function: what comes from x and (with `of_h`) from h. */
+/* Gate g of hidden unit j before its activation: the contributions of x and (with `of_h`) of h. */
 static double into(const struct rnn *c, const struct weights *m, int g, int64_t j, const float *x,
                    const double *h, bool of_x, bool of_h)
 {
@@ -206,7 +206,7 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-/* The function of ONNX of this name; a and b as extra lists them. */
+/* ONNX's function of this name; a and b as listed in `extra`. */
 static double function(const char *name, double x, double a, double b)
 {
     if (strcmp(name, "Sigmoid") == 0)
@@ -233,7 +233,8 @@ static double function(const char *name, double x, double a, double b)
     return a * x + b;
 }
 
-/* Function k of the cell, f, g or h. Those with an alpha or beta take them in turn. */
+/* Activation k of the cell, f, g or h. The alphas and betas are assigned in order to the
+ * activations that have one. */
 static double act(const struct rnn *c, int k, double x)
 {
     static const char *const usual[4][3] = { { "Sigmoid", "Tanh", "Tanh" }, { "Sigmoid", "Tanh" },
@@ -417,7 +418,7 @@ static void gradients_may_come_from_any_of_the_outputs_alone(void **state)
         struct built b;
 
         set(&b, &c);
-        for (out = 0; out <= b.gc.n_out; out++) { /* the last: from none */
+        for (out = 0; out <= b.gc.n_out; out++) { /* the last: no gradient arrives */
             b.gc.no_dout = ~OP_OUT(out);
             b.gc.probes = 10;
             gradcheck_run(&b.gc);

@@ -105,7 +105,7 @@ static void gradients_agree_with_differences(void **state)
 
 static const float ones[] = { 1, 1, 1, 1 };
 
-/* The time must not follow from the coordinates: a region may be larger than any image. */
+/* The run time must not depend on the coordinates: a region may be larger than any image. */
 static void regions_without_bounds_are_safe(void **state)
 {
     static const float far[] = { NAN, 0, 1, 1, -INFINITY, 0, INFINITY, 1, -1e30f, -1e30f, 1e30f, 1e30f,

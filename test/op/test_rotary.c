@@ -19,7 +19,7 @@ struct rotation {
     struct shape x, cos, sin;
     uint32_t n_perm;
     int64_t perm[4];
-    bool interleaved; /* pairs of neighbours; cos and sin have half of the last axis */
+    bool interleaved; /* rotates adjacent elements; cos and sin have half of the last axis */
 };
 
 static const struct rotation cases[] = {
@@ -49,7 +49,7 @@ static void set(struct built *b, const struct rotation *r)
     b->gc.in[2].shape = r->sin;
 }
 
-/* Element of `t` that belongs to index `at` of y; column: along the last axis. */
+/* Element of `t` that is broadcast to index `at` of y; column: along the last axis. */
 static double broadcast(const struct tensor *t, const struct shape *y, const int64_t *at, int64_t column)
 {
     uint32_t skip = y->rank - t->shape.rank;

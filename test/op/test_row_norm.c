@@ -37,7 +37,8 @@ static const struct layer layers[] = {
     { GRADCHECK_SHAPE(70, 3), -1, true, 1, NULL },
     { GRADCHECK_SHAPE(2, 1, 130), 2, true, 3, NULL },
     { GRADCHECK_SHAPE(2, 3, 4, 5), -2, true, 1, NULL },
-    { GRADCHECK_SHAPE(5, 1), -1, true, 3, NULL }, /* rows of one: only epsilon is left of them */
+    /* rows of one: the result depends only on epsilon */
+    { GRADCHECK_SHAPE(5, 1), -1, true, 3, NULL },
     { GRADCHECK_SHAPE(0, 6), -1, true, 3, NULL },
     { GRADCHECK_SHAPE(7, 17), -1, false, 1, "trainerd" },
     { GRADCHECK_SHAPE(2, 3, 40), 1, false, 1, "trainerd" },
@@ -167,14 +168,14 @@ static void long_rows_and_a_mean_far_from_zero_cost_no_digits(void **state)
     assert_int_equal(gradcheck_forward(&b.gc, &r, &err), 0);
     expect_rows(&r, 10007, false, 2e-6);
     gradcheck_free(&r);
-    b.gc.in[X].lo = 9999; /* a mean of 1e4 has a spacing of 1e-3: that much of y is lost in x */
+    b.gc.in[X].lo = 9999; /* a mean of 1e4 has a spacing of 1e-3, so x has lost that precision */
     b.gc.in[X].hi = 10001;
     assert_int_equal(gradcheck_forward(&b.gc, &r, &err), 0);
     expect_rows(&r, 10007, false, 3e-3);
     gradcheck_free(&r);
 }
 
-/* More rows than a GPU takes at once, rows of whole packs, rows that no registers hold. */
+/* More rows than a GPU processes at once, rows of whole packs, rows too long for registers. */
 static void gradients_of_many_and_of_long_rows_are_right_too(void **state)
 {
     static const struct layer large[] = {
@@ -194,8 +195,8 @@ static void gradients_of_many_and_of_long_rows_are_right_too(void **state)
     }
 }
 
-/* What is normalised is the sum of two: the same as the norm of the sum; and gradients come to both, from
- * the norm and from who else reads the sum. */
+/* The normalised tensor is a sum of two: y equals the norm of the sum, and both summands receive
+ * the gradients of the norm and of the other readers of the sum. */
 static void a_norm_takes_a_residual_in_and_hands_the_sum_on(void **state)
 {
     static const struct layer sums[] = {

@@ -96,7 +96,7 @@ struct reshape {
     struct shape target; /* the constant; its dimensions may be 0 and -1 */
     int64_t allow_zero;
     struct shape out;
-    const char *refused; /* or a part of the message */
+    const char *refused; /* or a part of the error message */
 };
 
 /* `attr` must outlive the case. */

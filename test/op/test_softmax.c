@@ -16,7 +16,7 @@ static const struct sample {
     uint32_t opset;
     int64_t axis; /* 99: no attribute */
     struct shape shape;
-    size_t outer, k, inner; /* what the standard says it means */
+    size_t outer, k, inner; /* the expected view */
 } samples[] = {
     { 13, 99, GRADCHECK_SHAPE(5, 10), 5, 10, 1 },
     { 13, -1, GRADCHECK_SHAPE(2, 3, 4, 37), 24, 37, 1 },

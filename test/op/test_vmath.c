@@ -90,7 +90,7 @@ static void check(const struct function *f, const float *x, const float *y, size
     }
 }
 
-/* A stride through all bit patterns: both signs, denormals, infinities and NaN. */
+/* Iterates over all bit patterns with a stride: both signs, denormals, infinities and NaN. */
 static void every_kind_of_float_is_within_the_stated_error(void **state)
 {
     static float x[BLOCK], y[BLOCK];
@@ -108,7 +108,7 @@ static void every_kind_of_float_is_within_the_stated_error(void **state)
     }
 }
 
-/* Where results are neither 0, 1 nor infinite, more densely. */
+/* The range in which results are neither 0, 1 nor infinite, with a smaller stride. */
 static void the_range_that_matters_is_within_the_stated_error(void **state)
 {
     static float x[BLOCK], y[BLOCK];

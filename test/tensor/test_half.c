@@ -1,4 +1,4 @@
-/* Conversion between float32 and the floats of 16 bits, against values from their definition. */
+/* Conversion between float32 and 16-bit floats, against values from their definition. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,7 +43,7 @@ static void every_code_survives_the_way_through_float32(void **state)
         }
 }
 
-/* The value of a code by its definition: sign, exponent, fraction. */
+/* Value of a code, by the definition: sign, exponent, fraction. */
 static double value(uint32_t h, int fraction, int bias)
 {
     int exponent = (int)((h & 0x7fff) >> fraction), part = (int)(h & ((1u << fraction) - 1));
@@ -67,7 +67,7 @@ static void codes_have_the_value_of_their_definition(void **state)
     assert_true(isinf(widen(TENSOR_F16, 0x7c00)) && isnan(widen(TENSOR_F16, 0x7c01)));
 }
 
-/* Between two neighbours: the nearer, and of two the even one. */
+/* Between two adjacent codes: the nearer one, or the even one of two. */
 static void numbers_between_two_codes_go_to_the_nearest(void **state)
 {
     uint32_t h;

@@ -1,4 +1,4 @@
-/* Packed rows against whole tables: an array of floats and one of flags, looked at row by row. */
+/* Packed rows against dense tables: an array of floats and one of flags, compared row by row. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -18,14 +18,14 @@ static struct packed_table tables[N_TABLES] = {
     { .rows = 1, .width = 7 },  { .rows = 130, .width = 5 },
 };
 
-struct whole { /* the same, not packed */
+struct whole { /* the same data, dense */
     bool marked[1300];
     float x[FLOATS];
 };
 
 struct set {
     struct packed rows;
-    float values[FLOATS + 1]; /* one more, that nobody may write */
+    float values[FLOATS + 1]; /* one more, which must stay unchanged */
     void *memory;
 };
 
@@ -55,8 +55,8 @@ static void set_free(struct set *s)
     free(s);
 }
 
-/* Marks about one row in `one_in` (0: none, 1: all) and gives it values, in the whole and packed,
- * as a kernel would. */
+/* Marks about one row in `one_in` (0: none, 1: all) and sets its values, dense and packed, as a
+ * kernel does. */
 static void fill(uint32_t *seed, uint32_t one_in, struct whole *w, struct set *s)
 {
     size_t row = 0, at = 0;
@@ -171,7 +171,8 @@ static void rows_of_others_come_in_as_zero(void **state)
     set_free(b);
 }
 
-/* Cut anywhere, the runs of all cuts are every marked float once, in order. */
+/* For any division of a table into ranges, the runs of all ranges contain every marked float once,
+ * in order. */
 static void runs_cover_what_is_marked_however_a_table_is_cut(void **state)
 {
     struct set *s = set_new();
@@ -198,7 +199,7 @@ static void runs_cover_what_is_marked_however_a_table_is_cut(void **state)
                         assert_true(w.marked[row + e / tables[t].width]);
                     assert_memory_equal(s->values + run.values, w.x + at + run.at,
                                         run.n * sizeof(float));
-                    if (run.at + run.n < end) /* it ends because a row without mark follows */
+                    if (run.at + run.n < end) /* a row without a mark follows */
                         assert_false(w.marked[row + (run.at + run.n) / tables[t].width]);
                     seen += run.n;
                 }
@@ -208,7 +209,7 @@ static void runs_cover_what_is_marked_however_a_table_is_cut(void **state)
             assert_int_equal(seen, wanted);
             row += tables[t].rows;
             at += n;
-            for (int i = 0; i < 2; i++) { /* nothing, at either end */
+            for (int i = 0; i < 2; i++) { /* an empty range, at either end */
                 struct packed_run run = packed_runs(&s->rows, t, i * n, i * n);
 
                 assert_false(packed_next(&run));

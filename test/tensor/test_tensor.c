@@ -94,7 +94,7 @@ static void shapes_are_equal_when_rank_and_every_dimension_are(void **state)
 
     (void)state;
     assert_true(shape_equal(&a, &b));
-    b.dim[2] = 99; /* beyond the rank: no matter */
+    b.dim[2] = 99; /* an axis beyond the rank is ignored */
     assert_true(shape_equal(&a, &b));
     b.dim[1] = 4;
     assert_false(shape_equal(&a, &b));
@@ -144,7 +144,8 @@ static void broadcasting_follows_numpy(void **state)
         struct shape out = { 0 };
 
         assert_int_equal(shape_broadcast(&rows[i].a, &rows[i].b, &out), rows[i].fits);
-        assert_true(shape_equal(&out, &rows[i].want)); /* untouched when they do not fit */
+        /* unchanged if the shapes are incompatible */
+        assert_true(shape_equal(&out, &rows[i].want));
         assert_int_equal(shape_broadcast(&rows[i].b, &rows[i].a, &out), rows[i].fits);
         assert_true(shape_equal(&out, &rows[i].want));
     }
