@@ -1,4 +1,4 @@
-/* copy.c - the runtime's calls on memory: allocation, pinned host memory, copies. */
+/* copy.c - memory functions of the runtime: allocation, pinned host memory, copies. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,14 +7,14 @@
 
 enum { HOST_ALIGN = 256, GARBAGE = 0xff };
 
-/* Pinned memory of the host. */
+/* Pinned host memory. */
 struct pinned {
     struct pinned *next;
     char *base; /* owned, unless registered */
     size_t bytes;
     bool is_registered;
 };
-static struct pinned *pinned; /* owned list, under the lock */
+static struct pinned *pinned; /* owned list; under the lock */
 
 static cudaError_t leave(cudaError_t rc)
 {
@@ -22,7 +22,7 @@ static cudaError_t leave(cudaError_t rc)
     return emulated_fail(rc);
 }
 
-/* Takes the lock, unless it answers an error. */
+/* Takes the lock and returns cudaSuccess, or returns an error without the lock. */
 static cudaError_t enter_unless_capturing(void)
 {
     cudaError_t rc = emulated_enter();
@@ -83,7 +83,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 
 /* ---- pinned memory ---- */
 
-/* The one that holds p; NULL: pageable. */
+/* Returns the entry that contains p; NULL: pageable memory. */
 static struct pinned **pinned_of(const void *p)
 {
     struct pinned **at = &pinned;
@@ -226,7 +226,8 @@ struct copy {
     size_t bytes;
 };
 
-/* Whether all of [p, p + bytes) is where `p` begins. The process ends if it is not. */
+/* Returns whether p is device memory. Ends the process if [p, p + bytes) is not within one
+ * allocation. */
 static bool is_device(const char *what, const void *p, size_t bytes)
 {
     int device = memory_device(p);
@@ -240,7 +241,7 @@ static bool is_device(const char *what, const void *p, size_t bytes)
 static cudaError_t check(const struct copy *c, enum cudaMemcpyKind kind, int device)
 {
     static const struct {
-        bool to, from; /* is it on the device? */
+        bool to, from; /* true: device memory */
     } sides[] = {
         [cudaMemcpyHostToHost] = { false, false },
         [cudaMemcpyHostToDevice] = { true, false },
@@ -266,7 +267,7 @@ static int run_copy(void *args)
 {
     const struct copy *c = args;
 
-    emulated_lock(); /* freed since it was asked for? */
+    emulated_lock(); /* it may have been freed since the call */
     (void)is_device("copy to", c->to, c->bytes);
     if (c->from != NULL)
         (void)is_device("copy from", c->from, c->bytes);

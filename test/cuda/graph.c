@@ -1,9 +1,10 @@
-/* graph.c - capture: what streams are given becomes the nodes of a graph, to be launched as one.
+/* graph.c - capture: the work enqueued on streams becomes the nodes of a graph, which is launched
+ * as a whole.
  *
- * A capturing stream remembers the nodes that its next one follows (`after`). An event recorded in
- * it takes them over; a stream that waits for the event joins the capture, or follows these nodes
- * as well. A node's number is larger than those it follows. A launch computes the nodes in a random
- * order that keeps to what follows what: a dependency that was not captured is found so. */
+ * A capturing stream records the nodes that precede its next one (`after`). An event recorded in it
+ * copies them; a stream that waits for the event joins the capture, or adds these nodes to its own.
+ * The number of a node is larger than those that it depends on. A launch runs the nodes in a random
+ * topological order, which reveals missing dependencies. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 #include "cuda/emulator_priv.h"
 
 struct node {
-    struct work *work; /* owned; never run itself, but copied by each launch */
+    struct work *work; /* owned; each launch runs a copy of it */
     int device;
     uint32_t *after; /* owned */
     uint32_t n_after;
@@ -26,26 +27,27 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
     struct CUgraph_st *graph; /* one reference */
-    struct mark *last;        /* of its last launch: the next follows it. NULL: never launched */
+    struct mark *last;        /* of its last launch, which the next one follows. NULL: never
+                                 launched */
 };
 
 struct capture {
     struct capture *next;
-    uint64_t id; /* from 1 */
+    uint64_t id; /* starts at 1 */
     enum cudaStreamCaptureMode mode;
     pthread_t owner;
     struct CUstream_st *origin;
-    struct CUstream_st **members; /* owned; all streams that joined, the origin too */
+    struct CUstream_st **members; /* owned; all streams that joined, including the origin */
     uint32_t n_members;
     struct CUgraph_st *graph; /* one reference */
     bool is_invalid;
 };
 
-static struct capture *captures; /* open ones; owned list */
+static struct capture *captures; /* active captures; owned list */
 
 /* ---- lists of node numbers ---- */
 
-/* Adds those of `more` that `list` lacks. */
+/* Adds to `list` the numbers of `more` that it does not contain. */
 static void add_numbers(uint32_t **list, uint32_t *n, const uint32_t *more, uint32_t n_more)
 {
     uint32_t *grown = emulated_alloc(((size_t)*n + n_more + 1) * sizeof(**list));
@@ -168,13 +170,13 @@ static void join(struct capture *c, struct CUstream_st *s)
     s->n_after = 0;
 }
 
-/* One of the two has to do with a capture. */
+/* The stream or the event belongs to a capture. */
 cudaError_t capture_wait(struct CUstream_st *s, struct CUevent_st *e)
 {
     struct capture *c = capture_of(e);
 
     if (s->capture == NULL && c == NULL)
-        return cudaErrorCapturedEvent; /* of a capture that is over */
+        return cudaErrorCapturedEvent; /* of a capture that has ended */
     if (s->capture != NULL && s->capture->is_invalid)
         return cudaErrorStreamCaptureInvalidated;
     if (s->capture != NULL && c == NULL)
@@ -184,7 +186,7 @@ cudaError_t capture_wait(struct CUstream_st *s, struct CUevent_st *e)
     if (c->is_invalid)
         return cudaErrorStreamCaptureInvalidated;
     if (s->capture != NULL && s->capture != c) {
-        (void)invalidate(c, cudaErrorStreamCaptureMerge); /* both */
+        (void)invalidate(c, cudaErrorStreamCaptureMerge); /* invalidates both */
         return invalidate(s->capture, cudaErrorStreamCaptureMerge);
     }
     if (s->capture == NULL)
@@ -193,7 +195,7 @@ cudaError_t capture_wait(struct CUstream_st *s, struct CUevent_st *e)
     return cudaSuccess;
 }
 
-/* Takes the capture off its streams and out of the list; its graph stays the caller's. */
+/* Detaches the capture from its streams and from the list; the caller owns its graph. */
 static struct CUgraph_st *capture_end(struct capture *c)
 {
     struct capture **at = &captures;
@@ -227,7 +229,7 @@ void capture_abandon(struct CUstream_st *s)
     c->members[i] = c->members[--c->n_members];
 }
 
-/* Whether everything is followed by what the origin does last. */
+/* Returns whether all nodes precede the last work of the origin. */
 static bool is_joined(const struct capture *c)
 {
     const struct CUgraph_st *g = c->graph;
@@ -252,7 +254,7 @@ static cudaError_t leave(cudaError_t rc)
     return emulated_fail(rc);
 }
 
-/* Takes the lock, unless it answers an error. */
+/* Takes the lock and returns cudaSuccess, or returns an error without the lock. */
 static cudaError_t enter_stream(cudaStream_t s)
 {
     cudaError_t rc = emulated_enter();
@@ -327,10 +329,10 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *
 
 /* ---- launch ---- */
 
-/* Args of the work that a launch is. */
+/* Arguments of the work that a launch enqueues. */
 struct launch {
     struct CUgraph_st *graph; /* one reference */
-    struct work **copies;     /* owned; NULL: done */
+    struct work **copies;     /* owned; NULL entry: done */
 };
 
 static void launch_drop(void *args)
@@ -358,7 +360,8 @@ static bool is_ready(const struct launch *l, uint32_t i)
     return true;
 }
 
-/* Runs one that can, the first from a random place on. False: none can, or all are done. */
+/* Runs one node that is ready, searching from a random position. False: none is ready, or all are
+ * done. */
 static bool run_one(struct launch *l)
 {
     uint32_t n = l->graph->n, from, i;
@@ -401,7 +404,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
 
     if (rc != cudaSuccess)
         return rc;
-    if (graph == NULL || nodes != NULL) /* nodes have no handles here */
+    if (graph == NULL || nodes != NULL) /* node handles are not emulated */
         return emulated_fail(cudaErrorInvalidValue);
     *n = graph->n;
     return cudaSuccess;
@@ -433,7 +436,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
         return rc;
     if (exec == NULL)
         return leave(cudaErrorInvalidValue);
-    if (s->capture != NULL) /* a graph in a graph */
+    if (s->capture != NULL) /* a graph within a graph */
         return leave(invalidate(s->capture, cudaErrorNotSupported));
     l.graph = exec->graph;
     l.graph->references++;
@@ -457,7 +460,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
-    emulated_lock(); /* also when the device is broken */
+    emulated_lock(); /* even if the device has a sticky error */
     graph_release(exec->graph);
     mark_release(exec->last);
     free(exec);

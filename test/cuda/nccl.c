@@ -1,11 +1,12 @@
 /* nccl.c - NCCL between emulated GPUs: see nccl.h.
  *
  *     rank 0 ----\
- *     rank 1 -----  hub: a thread of the process that made the unique id
+ *     rank 1 -----  hub: a thread of the process that created the unique id
  *     rank 2 ----/
  *
- * Each communicator has a thread too, which alone talks to the hub; work on a stream hands it numbers
- * and takes the sums. The hub lets go of all ranks when one of them is gone. (nccl_hub.c, nccl_ras.c) */
+ * Each communicator has a thread, and only that thread talks to the hub; work on a stream passes
+ * numbers to it and receives the sums. The hub disconnects all ranks when one of them leaves.
+ * (nccl_hub.c, nccl_ras.c) */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
@@ -20,23 +21,25 @@
 enum op { OP_NONE, OP_ASKED, OP_ANSWERED, OP_HANGS };
 
 struct ncclComm {
-    struct ncclComm *next; /* all that ever were: work on a stream may know one that is over */
-    pthread_mutex_t lock;  /* guards what follows, up to the thread's own */
+    struct ncclComm *next; /* list of all communicators ever created: work on a stream may refer to
+                              an ended one */
+    pthread_mutex_t lock;  /* protects the fields down to those of the thread */
     ncclResult_t state;
-    bool tells_progress;   /* the next answer is ncclInProgress, whatever is true */
+    bool tells_progress;   /* the next answer is ncclInProgress, regardless of the state */
     bool is_aborted, is_destroyed, wants_end, was_used;
     enum op op;
-    const float *op_of; /* of the GPU: whose sum it is */
+    const float *op_of; /* GPU memory: identifies the sum */
     float *numbers;
     size_t n, room;
-    uint32_t captured;       /* what is asked for: as in nccl_request */
-    uint32_t graphs;         /* nodes of captured work that are sums of it: it outlives them */
+    uint32_t captured;       /* of the requested sum: as in nccl_request */
+    uint32_t graphs;         /* captured nodes that are sums of this communicator, which must
+                                outlive them */
     uint64_t launched, done; /* for RAS */
-    uint32_t n_captured;     /* sums so far; the next one's number */
+    uint32_t n_captured;     /* number of captured sums so far */
     uint32_t twice_with;     /* the rank on the same GPU; UINT32_MAX: none */
     int gpu;
     int wake;                /* an eventfd */
-    int fd;                  /* to the hub; -1: not yet */
+    int fd;                  /* connection to the hub; -1: not connected */
     pthread_t thread;
     struct nccl_address hub;
     uint32_t rank, ranks;
@@ -52,7 +55,7 @@ static ncclResult_t complain(ncclResult_t code, const char *text)
     return code;
 }
 
-/* 0: not; else the number behind it, or 1. */
+/* 0: the fault is not set; else its number, or 1. */
 static uint64_t has_fault(const char *which)
 {
     static const char *const known[] = { "init", "abort", "sum", "error" };
@@ -71,7 +74,7 @@ static uint64_t has_fault(const char *which)
     emulated_die("EMULATED_NCCL_FAULT: '%s', expected init, abort, sum:N or error:N", said);
 }
 
-/* Whose GPU it is, as long as nobody says otherwise. */
+/* Host of the GPU, unless NCCL_HOSTID is set. */
 static uint32_t host_hash(void)
 {
     const char *id = getenv("NCCL_HOSTID");
@@ -129,7 +132,7 @@ static bool check_in(struct ncclComm *c)
     return answer.what == NCCL_GO;
 }
 
-/* What it has been asked for; false: the hub is gone, or it is aborted. */
+/* Waits for a request; false: the hub is gone, or the communicator is aborted. */
 static bool wait_for_work(struct ncclComm *c, struct nccl_request *out)
 {
     for (;;) {
@@ -145,7 +148,7 @@ static bool wait_for_work(struct ncclComm *c, struct nccl_request *out)
             return true;
         if (poll(ends, 2, -1) < 0)
             continue;
-        if (ends[1].revents != 0) /* it says nothing of its own accord */
+        if (ends[1].revents != 0) /* the hub never sends without a request */
             return false;
         (void)!read(c->wake, &drained, sizeof(drained));
     }
@@ -155,7 +158,7 @@ static bool serve(struct ncclComm *c, const struct nccl_request *ask)
 {
     struct nccl_request answer;
 
-    /* The numbers are the thread's while it is asked for them. */
+    /* The thread owns the numbers during the request. */
     if (!nccl_send(c->fd, ask, sizeof(*ask)) || !nccl_send(c->fd, c->numbers, ask->n * sizeof(float)) ||
         !nccl_receive(c->fd, &answer, sizeof(answer)) ||
         !nccl_receive(c->fd, c->numbers, answer.n * sizeof(float)))
@@ -188,7 +191,7 @@ static void *comm_main(void *arg)
     return NULL;
 }
 
-/* ---- life ---- */
+/* ---- creation and end ---- */
 
 ncclResult_t ncclGetVersion(int *version)
 {
@@ -288,8 +291,8 @@ static uint32_t graphs_of(struct ncclComm *c)
     return n;
 }
 
-/* As the true one since 2.26: neither Destroy nor Abort returns while a graph knows the communicator. What is
- * under way of such graphs goes on meanwhile. */
+/* As in NCCL since 2.26: neither Destroy nor Abort returns while a graph refers to the
+ * communicator. Pending work of such graphs continues meanwhile. */
 static void outlive_graphs(struct ncclComm *c)
 {
     int device = emulated_device();
@@ -300,7 +303,7 @@ static void outlive_graphs(struct ncclComm *c)
         if (emulated_sticky(device) == cudaSuccess)
             emulated_wait();
         else
-            c->graphs = 0; /* nothing is computed there any more */
+            c->graphs = 0; /* the device has a sticky error: its work never runs */
         emulated_unlock();
     }
 }
@@ -457,7 +460,7 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t 
     return is_first ? ncclInProgress : ncclSuccess;
 }
 
-/* ---- words ---- */
+/* ---- error texts ---- */
 
 const char *ncclGetErrorString(ncclResult_t result)
 {
@@ -479,7 +482,7 @@ const char *ncclGetLastError(ncclComm_t comm)
     return last_error;
 }
 
-/* What RAS tells of each communicator of this process that waits for others. */
+/* For RAS: reports each communicator of this process that waits for others. */
 void nccl_waiting(void (*tell)(void *arg, uint32_t rank, uint64_t operation), void *arg)
 {
     pthread_mutex_lock(&comms_lock);

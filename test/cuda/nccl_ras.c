@@ -1,5 +1,5 @@
-/* nccl_ras.c - RAS of the emulated NCCL: the text protocol at NCCL_RAS_ADDR, as far as "TIMEOUT n",
- * "STATUS" and "VERBOSE STATUS" go. */
+/* nccl_ras.c - RAS of the emulated NCCL: the text protocol at NCCL_RAS_ADDR, limited to "TIMEOUT
+ * n", "STATUS" and "VERBOSE STATUS". */
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <stdarg.h>

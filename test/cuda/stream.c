@@ -1,8 +1,8 @@
 /* stream.c - streams are queues that run when forced; events are marks in them.
  *
- * To force a mark is to take the first work of its stream, again and again, until the mark is done. A
- * stream that waits for a mark of another forces that one first: a mark is recorded before anybody
- * waits for it, so there is no circle. The lock is released while work runs. */
+ * To force a mark, the first work of its stream runs, repeatedly, until the mark is done. A stream
+ * that waits for a mark of another stream forces that one first: a mark is recorded before a stream
+ * waits for it, so there is no cycle. The lock is released while work runs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,9 +10,9 @@
 
 #include "cuda/emulator_priv.h"
 
-static struct CUstream_st *streams; /* owned list; also destroyed ones that have work */
+static struct CUstream_st *streams; /* owned list; includes destroyed ones that have work */
 static struct CUevent_st *events;   /* owned list */
-static uint64_t n_changes;          /* of the list of streams */
+static uint64_t n_changes;          /* number of changes of the list of streams */
 
 /* ---- marks and work ---- */
 
@@ -69,7 +69,7 @@ int work_execute(struct work *w, int device)
     int rc;
 
     if (emulated_sticky(device) != cudaSuccess)
-        return EMULATED_DONE; /* nothing is computed there any more */
+        return EMULATED_DONE; /* the device has a sticky error: its work never runs */
     if (w->hangs)
         return EMULATED_NOT_YET;
     emulated_lock();
@@ -160,8 +160,8 @@ static void pop(struct CUstream_st *s)
         stream_free(s);
 }
 
-/* Does one thing so that `s` comes nearer to its end. False: it waits for another stream or
- * thread. `s` may be gone after it. */
+/* Makes one step of progress on `s`. False: it waits for another stream or thread. `s` may be
+ * freed. */
 static bool step(struct CUstream_st *s)
 {
     struct work *w = s->first;
@@ -196,7 +196,7 @@ static bool can_help(const struct CUstream_st *s, const struct CUstream_st *exce
     return s != except && !s->is_busy && s->first != NULL;
 }
 
-/* Lets another stream go on: the first that can, seen from the `nth` on. False: none can. */
+/* Makes progress on another stream: the first that can, from the `nth` on. False: none can. */
 static bool help(const struct CUstream_st *except, uint64_t nth)
 {
     uint64_t before = n_changes, n = 0, i;
@@ -224,10 +224,10 @@ cudaError_t stream_force(struct mark *m)
     if (m->is_done)
         return cudaSuccess;
     device = m->stream->device;
-    memory_open(device); /* for all that runs, not for each */
+    memory_open(device); /* once for all work, not for each */
     while (!m->is_done) {
         if (is_hasty && emulated_random() % 4 == 0 &&
-            help(m->stream, emulated_random())) /* which may have done m */
+            help(m->stream, emulated_random())) /* may have completed m */
             continue;
         if (!step(m->stream) && !m->is_done && !help(m->stream, 0))
             emulated_wait();
@@ -249,7 +249,7 @@ void stream_force_device(int device, bool blocking_only)
         if (s->device == device && s->first != NULL && (s->is_blocking || !blocking_only))
             marks[n++] = stream_mark(s);
     for (i = 0; i < n; i++) {
-        (void)stream_force(marks[i]); /* the caller asks for the error of the device */
+        (void)stream_force(marks[i]); /* the caller reads the error of the device */
         mark_release(marks[i]);
     }
     free(marks);
@@ -262,7 +262,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
     cudaError_t rc = emulated_enter();
     struct CUstream_st *s;
 
-    (void)priority; /* decides when work runs, and it runs when it is forced */
+    (void)priority; /* work runs when it is forced, so priorities have no effect */
     if (rc != cudaSuccess)
         return rc;
     if ((flags & ~(unsigned)cudaStreamNonBlocking) != 0)
@@ -290,7 +290,7 @@ cudaError_t cudaStreamCreate(cudaStream_t *stream)
     return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0);
 }
 
-/* Takes the lock if the stream is there; else the error. */
+/* Takes the lock if the stream exists; else returns an error without the lock. */
 static cudaError_t enter_stream(cudaStream_t s)
 {
     cudaError_t rc = emulated_enter();
@@ -316,7 +316,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
     cudaError_t rc = cudaSuccess;
 
-    /* Also when the device is broken or its driver gone: what is ours is freed. */
+    /* Also with a sticky error or without a driver: our resources are freed. */
     emulated_lock();
     if (!stream_is_known(s))
         return leave(cudaErrorInvalidResourceHandle);
@@ -365,7 +365,7 @@ cudaError_t cudaStreamQuery(cudaStream_t s)
     rc = capture_forbids(s);
     if (rc == cudaSuccess && s->first != NULL) {
         device = s->device;
-        (void)step(s); /* one thing; whether more is to be done, the next query tells */
+        (void)step(s); /* one step; the next query reports whether more remains */
         rc = emulated_sticky(device);
         rc = rc != cudaSuccess ? rc : cudaErrorNotReady;
     }
@@ -454,7 +454,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *event)
     return cudaEventCreateWithFlags(event, cudaEventDefault);
 }
 
-/* Takes the lock if the event is there; else the error. */
+/* Takes the lock if the event exists; else returns an error without the lock. */
 static cudaError_t enter_event(cudaEvent_t e)
 {
     cudaError_t rc = emulated_enter();
@@ -472,7 +472,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 {
     struct CUevent_st **at = &events;
 
-    emulated_lock(); /* also when the device is broken */
+    emulated_lock(); /* also with a sticky error */
     if (!event_is_known(e))
         return leave(cudaErrorInvalidResourceHandle);
     while (*at != e)
@@ -540,7 +540,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
     rc = check_event(e);
     if (rc == cudaSuccess && e->mark != NULL && !e->mark->is_done) {
         device = e->mark->stream->device;
-        (void)step(e->mark->stream); /* one thing, as in cudaStreamQuery */
+        (void)step(e->mark->stream); /* one step, as in cudaStreamQuery */
         rc = emulated_sticky(device);
         rc = rc != cudaSuccess ? rc : cudaErrorNotReady;
     }
@@ -557,7 +557,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
     rc = check_event(e);
     m = e->mark;
     if (rc == cudaSuccess && m != NULL) {
-        m->references++; /* the event may be recorded anew meanwhile */
+        m->references++; /* the event may be recorded again meanwhile */
         rc = stream_force(m);
         mark_release(m);
     }

@@ -1,5 +1,5 @@
-/* What a plan for a GPU computes in one: that it does so, and that the numbers are those of a CPU. The GPU is
- * the emulated one. */
+/* Fusions in a GPU plan: the plan uses them, and the results are those of a CPU. The GPU is the
+ * emulated one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,8 @@
 #include "harness/model.h"
 #include "harness/net.h"
 
-extern const struct cuda_api trainerd_cuda_plugin; /* the emulated one, in this program */
+/* the emulated plugin, linked into this program */
+extern const struct cuda_api trainerd_cuda_plugin;
 
 enum { BATCH = 5, WIDTH = 16, HIDDEN = 40, CLASSES = 3 };
 
@@ -77,7 +78,7 @@ static struct model *begin(void)
     return m;
 }
 
-/* y = x y.w + y.b, as MatMul and Add, or as Gemm. */
+/* Adds y = x y.w + y.b, as MatMul and Add, or as Gemm. */
 static void add_layer(struct model *m, const char *x, const char *y, int64_t from, int64_t to, bool gemm)
 {
     char in[96], name[32];
@@ -110,7 +111,7 @@ static void add_norm(struct model *m, const char *x, const char *y)
     model_node(m, "LayerNormalization", in, y);
 }
 
-/* A transformer's block without its attention. */
+/* A transformer block without attention. */
 static struct model *block(bool is_tanh)
 {
     struct model *m = begin();
@@ -143,7 +144,7 @@ static struct model *relu_layers(void)
     return m;
 }
 
-/* ---- the same on both ---- */
+/* ---- comparison of GPU and CPU ---- */
 
 static uint32_t nodes_of(const struct plan *p, const char *op)
 {
@@ -167,7 +168,8 @@ static struct plan *plan_there(const struct graph *g, enum plan_precision precis
     return p;
 }
 
-/* One forward and backward of the plan there; the loss, and the gradients in `grads` [arena]. */
+/* Runs one forward and backward of the GPU plan; returns the loss, and the gradients in `grads`
+ * [arena]. */
 static float step_there(struct plan *p, const struct net *like, float *grads)
 {
     struct op_run run = like->run;
@@ -191,7 +193,7 @@ static float step_there(struct plan *p, const struct net *like, float *grads)
     return plan_loss(p);
 }
 
-/* Takes the model; the plan there is the caller's to look at and to free with its graph. */
+/* Takes ownership of the model; returns the GPU plan, which the caller frees with its graph. */
 static struct plan *compare(struct model *m, enum plan_precision precision, double tol, struct graph **graph)
 {
     struct net n = net_open_model(m, PLAN_TRAIN, BATCH);
@@ -201,7 +203,7 @@ static struct plan *compare(struct model *m, enum plan_precision precision, doub
 
     *graph = net_import_model(m, NULL);
     p = plan_there(*graph, precision);
-    assert_int_equal(nodes_of(n.plan, "Mlp"), 0); /* on a CPU nothing is gained */
+    assert_int_equal(nodes_of(n.plan, "Mlp"), 0); /* not used on a CPU */
     net_fill(&n, 0);
     loss = step_there(p, &n, grads);
     if (!(fabs((double)loss - (double)net_forward(&n)) <= tol))
@@ -256,8 +258,9 @@ static void a_block_computes_functions_and_sums_inside_its_products(void **state
         assert_int_equal(nodes_of(p, "LayerNormalization"), 1);
         assert_int_equal(nodes_of(p, "MatMul"), 2);
         assert_int_equal(nodes_of(p, "Gelu") + nodes_of(p, "Add"), 0);
-        assert_int_equal(nodes_of(p, "Convert"), i >= PLAN_BFLOAT16); /* of the logits, which the caller reads */
-        /* The library's GELU is not exact enough for float32. */
+        /* for the logits, which the caller reads */
+        assert_int_equal(nodes_of(p, "Convert"), i >= PLAN_BFLOAT16);
+        /* The library's GELU is not accurate enough for float32. */
         assert_int_equal(products(CUBLASLT_EPILOGUE_GELU_AUX_BIAS), i != PLAN_FLOAT32);
         assert_int_equal(products(CUBLASLT_EPILOGUE_DGELU), i != PLAN_FLOAT32);
         assert_int_equal(sums_beside_products(), 3);
@@ -281,7 +284,7 @@ static void relu_between_two_layers_is_a_bit_for_each_number(void **state)
     graph_free(g);
 }
 
-/* The library has no other than the one with tanh. */
+/* The library only has the tanh approximation. */
 static void the_exact_gelu_is_a_kernel_of_its_own(void **state)
 {
     struct graph *g;

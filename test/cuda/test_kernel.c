@@ -1,4 +1,4 @@
-/* Kernels: what CUDA defines is computed, and what it leaves undefined is found. */
+/* Kernels: behaviour defined by CUDA is computed, and undefined behaviour is detected. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -230,7 +230,7 @@ static void memory_that_nobody_wrote_is_not_a_number(void **state)
     (void)state;
     assert_true(isnan(fetch_float(y)));
     launch_unwritten(y, s);
-    launch_unwritten(y, s); /* the second finds nothing of the first either */
+    launch_unwritten(y, s); /* the second launch does not see data of the first either */
     got = fetch(y, N * sizeof(*y));
     for (i = 0; i < N; i++)
         assert_true(isnan(got[i]));
@@ -239,7 +239,7 @@ static void memory_that_nobody_wrote_is_not_a_number(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-/* By the arithmetic of doubles: the nearest multiple of the distance between neighbours. */
+/* Rounds in double arithmetic: to the nearest multiple of the spacing. */
 static float rounded(float x, int bits, int least_exponent)
 {
     int exponent;
@@ -268,7 +268,7 @@ static void floats_round_to_the_nearest_even(void **state)
     for (i = 0; i < N; i++) {
         bits = bits * 1664525 + 1013904223;
         x[i] = ldexpf((float)(bits >> 8) / 16777216.0f - 0.5f, (int)(bits % 40) - 26);
-        if (i % 3 == 0) /* a tie, of one or the other */
+        if (i % 3 == 0) /* a tie in one of the formats */
             x[i] = (float)(2 * (bits >> 8) % 4096 + 1) * (i % 2 == 0 ? 1.0f : 0x1p-20f);
         if (i < sizeof(special) / sizeof(special[0]))
             x[i] = special[i];
@@ -298,7 +298,7 @@ static void floats_round_to_the_nearest_even(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-/* The order in which 64 blocks run; the caller frees. */
+/* Returns the order in which 64 blocks run; the caller frees it. */
 static unsigned int *block_order(void)
 {
     cudaStream_t s = new_stream();
@@ -343,7 +343,7 @@ static void blocks_run_once_each_in_an_order_that_the_seed_decides(void **state)
     assert_string_not_equal(first, other);
 }
 
-/* ---- what CUDA leaves undefined ---- */
+/* ---- undefined behaviour ---- */
 
 static void make_mistake(int which)
 {

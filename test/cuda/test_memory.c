@@ -1,4 +1,4 @@
-/* Memory, mistakes of host code, and what the environment can ask for. */
+/* Memory, mistakes of host code, and the settings in the environment. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -92,7 +92,7 @@ static void memory_of_another_device_is_refused(void **state)
     OK(cudaSetDevice(0));
 }
 
-/* ---- what CUDA leaves undefined ---- */
+/* ---- undefined behaviour ---- */
 
 static void host_touches_device_memory(int argument)
 {
@@ -119,7 +119,7 @@ static void use_after_free(int argument)
 
     (void)argument;
     OK(cudaFree(x));
-    (void)new_memory(400); /* not at the same address */
+    (void)new_memory(400); /* prevents the next allocation from using the same address */
     launch_fill(100, 1.0f, x, s);
     OK(cudaStreamSynchronize(s));
 }
@@ -258,7 +258,7 @@ static void memory_ends_where_it_was_told_to(int argument)
     OK(cudaFree(q));
 }
 
-/* The second launch is at fault; nothing after it is done, and everything answers the error. */
+/* The second launch fails; no later work runs, and every call returns the error. */
 static void a_launch_meets_a_fault(int argument)
 {
     const float one = 1.0f;
@@ -281,7 +281,7 @@ static void a_launch_meets_a_fault(int argument)
     assert_int_equal(cudaGetLastError(), cudaErrorIllegalAddress);
     assert_int_equal(cudaGetLastError(), cudaErrorIllegalAddress);
     assert_int_equal(cudaStreamDestroy(s), cudaErrorIllegalAddress);
-    OK(cudaSetDevice(1)); /* the other is well */
+    OK(cudaSetDevice(1)); /* the other device works */
     other = new_stream();
     OK(cudaStreamSynchronize(other));
     OK(cudaStreamDestroy(other));

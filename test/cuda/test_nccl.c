@@ -1,5 +1,5 @@
-/* The communicator of the plugin (lib/comm/nccl.cu), between processes and between threads, over the
- * emulated NCCL. */
+/* The communicator of the plugin (lib/comm/nccl.cu), between processes and between threads, with
+ * the emulated NCCL. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -28,14 +28,14 @@ extern const struct cuda_api trainerd_cuda_plugin;
 
 enum { RANKS_MAX = 4, N = 1000 };
 
-/* What the processes of a test see of each other. */
+/* Memory shared by the processes of a test. */
 static struct shared {
     unsigned char id[CUDA_ID_BYTES];
     int has_id;
-    int at[RANKS_MAX]; /* how far each has come */
+    int at[RANKS_MAX]; /* progress of each rank */
     char said[RANKS_MAX][ERR_TEXT_BYTES];
     int code[RANKS_MAX];
-    uint64_t ended_ms[RANKS_MAX]; /* how long its communicator took to end */
+    uint64_t ended_ms[RANKS_MAX]; /* duration of the end of its communicator */
 } *shared;
 
 struct rank {
@@ -65,7 +65,7 @@ static void wait_at(uint32_t rank, int at)
         nap();
 }
 
-/* 0, or what went wrong while it connected. */
+/* Returns 0, or the error of the connection. */
 static int connect_rank(struct rank *r, uint32_t limit_ms)
 {
     uint64_t begin = clock_ms();
@@ -103,7 +103,7 @@ static void put(struct rank *r)
     for (uint32_t i = 0; i < N; i++)
         x[i] = number(r->rank, i);
     MUST(CUDA->copy(r->x, x, sizeof(x), r->stream, &r->err));
-    MUST(device_wait(CUDA, r->stream, NULL, NULL, &r->err)); /* x is ours again */
+    MUST(device_wait(CUDA, r->stream, NULL, NULL, &r->err)); /* the host may use x again */
 }
 
 static bool is_sum(struct rank *r, uint32_t from, uint32_t to)
@@ -123,7 +123,7 @@ static bool is_sum(struct rank *r, uint32_t from, uint32_t to)
     return true;
 }
 
-/* Until it is done, fails, or has not moved for so long. */
+/* Waits until the sum is done or fails, or until limit_ms have passed. */
 static int wait_sum(struct rank *r, uint32_t limit_ms)
 {
     uint64_t begin = clock_ms();
@@ -145,7 +145,7 @@ static void leave(struct rank *r)
     CUDA->stream_close(r->stream);
 }
 
-/* ---- what the ranks do ---- */
+/* ---- scenes: the work of a rank ---- */
 
 static void sums_and_closes(struct rank *r)
 {
@@ -169,7 +169,7 @@ static void captures_and_launches(struct rank *r)
     struct cuda_graph *g;
 
     MUST(connect_rank(r, 10000));
-    for (int first = 1; first >= 0; first--) { /* also a capture of the first sum there is */
+    for (int first = 1; first >= 0; first--) { /* a capture of the first sum, too */
         MUST(CUDA->capture(r->stream, &r->err));
         MUST(CUDA->comm_sum(r->comm, r->x, 100, r->stream, &r->err));
         MUST(CUDA->comm_sum(r->comm, r->x + 100, N - 100, r->stream, &r->err));
@@ -186,7 +186,8 @@ static void captures_and_launches(struct rank *r)
     leave(r);
 }
 
-/* The last rank dies when all are connected; the others are told, and their sum ends by the abort alone. */
+/* The last rank is killed after all are connected; the others report it, and their sum ends only by
+ * the abort. */
 static void loses_the_last(struct rank *r)
 {
     uint64_t begin;
@@ -210,7 +211,7 @@ static void loses_the_last(struct rank *r)
     leave(r);
 }
 
-/* The same with the sum in a graph, which is closed while it is under way. */
+/* The same with a captured sum, whose graph is closed while it executes. */
 static void loses_the_last_in_a_graph(struct rank *r)
 {
     struct cuda_graph *g;
@@ -234,7 +235,7 @@ static void loses_the_last_in_a_graph(struct rank *r)
     leave(r);
 }
 
-/* A graph that nobody closes keeps the communicator. */
+/* An open graph keeps the communicator alive. */
 static void keeps_a_graph(struct rank *r)
 {
     struct cuda_graph *g;
@@ -248,7 +249,7 @@ static void keeps_a_graph(struct rank *r)
     _exit(0);
 }
 
-/* Of two ranks at least one waits in vain. */
+/* At least one of two ranks waits in vain. */
 static void gives_up_a_sum(struct rank *r)
 {
     MUST(connect_rank(r, 10000));
@@ -277,7 +278,7 @@ static void waits_for_the_last(struct rank *r)
     leave(r);
 }
 
-/* Of two ranks one waits in vain. */
+/* One of two ranks waits in vain. */
 static void connects_in_vain(struct rank *r)
 {
     shared->code[r->rank] = connect_rank(r, 300);
@@ -295,7 +296,7 @@ static void connects(struct rank *r)
     leave(r);
 }
 
-/* An orderly end that only one rank comes to, is canceled; the other one is aborted without a word. */
+/* Only one rank closes, which is cancelled; the other one aborts without notice. */
 static void closes_alone(struct rank *r)
 {
     uint64_t begin;
@@ -327,10 +328,10 @@ static void cannot_be_aborted(struct rank *r)
     shared->ended_ms[r->rank] = clock_ms() - begin;
     snprintf(shared->said[r->rank], ERR_TEXT_BYTES, "%s", r->err.text);
     fflush(NULL);
-    _exit(0); /* as it says */
+    _exit(0); /* the communicator and its stream cannot be stopped */
 }
 
-/* ---- playing it ---- */
+/* ---- running scenes ---- */
 
 static void begin_scene(void)
 {
@@ -345,7 +346,7 @@ static pid_t start_process(void (*play)(struct rank *r), uint32_t rank, uint32_t
     if (pid == 0) {
         struct rank r = { .rank = rank, .world = world };
 
-        char host[16]; /* all on one GPU, each on a host of its own */
+        char host[16]; /* all on one GPU, each with its own host id */
 
         snprintf(host, sizeof(host), "host%u", rank);
         setenv("NCCL_HOSTID", host, 1);
@@ -358,7 +359,7 @@ static pid_t start_process(void (*play)(struct rank *r), uint32_t rank, uint32_t
     return pid;
 }
 
-/* settings [world], or NULL; `dies`: the rank that is killed. */
+/* settings [world], or NULL; `dies`: rank that is killed. */
 static void play(void (*scene)(struct rank *r), uint32_t world, const char *const *settings, uint32_t dies)
 {
     pid_t pids[RANKS_MAX];
@@ -396,7 +397,7 @@ static void ranks_on_one_gpu_of_a_host_are_refused(void **state)
 
     (void)state;
     play(connects, 3, settings, UINT32_MAX);
-    assert_int_equal(shared->code[0], ERR_PEER); /* it has a GPU of its own, and loses the others */
+    assert_int_equal(shared->code[0], ERR_PEER); /* has its own GPU, and loses the others */
     assert_int_equal(shared->code[1], ERR_INPUT);
     assert_int_equal(shared->code[2], ERR_INPUT);
     assert_non_null(strstr(shared->said[1], "Duplicate GPU detected : rank 1 and rank 2 both on CUDA device"));

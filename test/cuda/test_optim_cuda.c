@@ -1,5 +1,5 @@
-/* Optimizers and the pass over gradients on a GPU, against those of CPUs. The GPU is the emulated one, or
- * with TRAINERD_TEST_CUDA=1 the first one that the plugin finds. */
+/* Optimizers and the scan of gradients on a GPU, against those of CPUs. The GPU is the emulated
+ * one, or with TRAINERD_TEST_CUDA=1 the first GPU that the plugin finds. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -19,7 +19,8 @@
 #include "optim/reference.h"
 #include "tensor/packed.h"
 
-extern const struct cuda_api trainerd_cuda_plugin; /* the emulated one, in this program */
+/* the emulated plugin, linked into this program */
+extern const struct cuda_api trainerd_cuda_plugin;
 
 static const struct cuda_api *cuda;
 static struct cuda_stream *stream;
@@ -78,20 +79,21 @@ static void draw_all(uint32_t *x, float *out, size_t n)
         out[i] = draw(x);
 }
 
-/* ---- an arena: weights, gradient, slots, average, with gaps that nobody may touch ---- */
+/* ---- an arena: weights, gradient, slots, average, with gaps that must stay unchanged ---- */
 
 enum { GAP_BITS = 0x7fc12345, ARRAYS = 6, MOST = 9 * OPTIM_BLOCK };
 enum { W, G, SLOT, AVERAGE = 5 };
 static float host[ARRAYS][MOST], back[ARRAYS][MOST];
 
-/* A float, less than four at every place of a row, whole chunks, some of them, odd ends. */
+/* A single float, fewer than four floats at every offset, whole chunks, several chunks, incomplete
+ * ends. */
 static const struct optim_param params[] = {
     { 0, 1, 1, 0.01, true, NULL, false, 0 },
     { 3, 9, 1, 0.01, true, NULL, false, 0 },
     { 13, 2, 0.5, 0, true, NULL, false, 0 },
     { 16, 64, 0.5, 0, true, NULL, false, 0 },
     { OPTIM_BLOCK, OPTIM_BLOCK, 1, 0.02, true, NULL, false, 0 },
-    /* three stretches of one parameter, whose other floats do not train */
+    /* three stretches of one parameter; its other floats do not train */
     { 2 * OPTIM_BLOCK + 32, 2 * OPTIM_BLOCK + 3, 1, 0.01, true, NULL, false, 0 },
     { 4 * OPTIM_BLOCK + 47, 90, 1, 0.01, true, NULL, false, 2 * OPTIM_BLOCK + 15 },
     { 5 * OPTIM_BLOCK + 32, 2 * OPTIM_BLOCK + 777, 1, 0.01, true, NULL, false, 3 * OPTIM_BLOCK },
@@ -152,7 +154,7 @@ static void step_on_cpu(struct optim *o, const struct optim_hyper *h, const stru
         }
 }
 
-/* Rounding alone: a GPU adds to a product in one operation. */
+/* Results differ only by rounding: a GPU fuses multiplication and addition. */
 static void compare_arenas(const char *who, uint64_t step)
 {
     for (size_t a = 0; a < ARRAYS; a++)
@@ -206,7 +208,7 @@ static void every_row_moves_weights_and_slots_as_on_cpus(void **state)
     for (size_t k = 0; k < n_all; k++)
         for (int way = 0; way < 4; way++) {
             if (way > 0 && strcmp(all[k]->name, "momentum") != 0 && strcmp(all[k]->name, "rmsprop") != 0)
-                continue; /* the others have one form */
+                continue; /* the others have only one form */
             compare_row(all[k], way & 1 ? 0 : 0.9, (way & 2) != 0, way == 0 ? 0.9 : 0);
         }
 }
@@ -261,7 +263,7 @@ static void a_hundred_steps_end_where_pytorch_ends(void **state)
     }
 }
 
-/* ---- tables: rows without a mark ---- */
+/* ---- tables: rows without marks ---- */
 
 enum { TABLES = 6, TABLE_FLOATS = 4 * OPTIM_BLOCK };
 
@@ -272,7 +274,7 @@ static const struct packed_table shapes[TABLES] = {
 
 struct marked {
     struct packed_table tables[TABLES];
-    struct optim_param params[TABLES + 1]; /* tables with gaps before them; a dense one */
+    struct optim_param params[TABLES + 1]; /* tables with gaps before them; one dense parameter */
     size_t n_words;
     void *memory;
     struct packed rows;
@@ -300,7 +302,8 @@ static void lay_out_marked(struct marked *m, bool lazy, double decay)
     assert_true(at + 33 <= TABLE_FLOATS);
 }
 
-/* Marks and gradients of a step. Where rows rest, the GPU finds NaN instead of the zero nobody may look at. */
+/* Draws the marks and gradients of a step. For rows without marks, the GPU has NaN instead of zero,
+ * because it must not read them. */
 static void draw_marks(struct marked *m, uint32_t *x, bool rests)
 {
     size_t n = 0;
@@ -316,7 +319,7 @@ static void draw_marks(struct marked *m, uint32_t *x, bool rests)
 
             if (is_read) {
                 packed_mark(&rows, r);
-                m->read[64 * m->tables[t].first_word + r] = 1 + (float)(r % 3); /* lanes count */
+                m->read[64 * m->tables[t].first_word + r] = 1 + (float)(r % 3); /* counts lanes */
                 draw_all(x, g, m->tables[t].width);
                 memcpy(m->values + n, g, m->tables[t].width * sizeof(float));
                 n += m->tables[t].width;
@@ -408,11 +411,11 @@ static void rows_that_nobody_read_are_left_alone_as_on_cpus(void **state)
     (void)state;
     for (size_t k = 0; k < n_all; k++)
         for (int way = 0; way < 6; way++)
-            if (way % 2 == 0 || all[k]->measure == NULL) /* those with norms cannot be lazy */
+            if (way % 2 == 0 || all[k]->measure == NULL) /* optimizers with norms cannot be lazy */
                 compare_tables(all[k], way % 2 == 1, way / 2 == 1 ? 0.01 : 0, way / 2 == 2 ? 0.9 : 0);
 }
 
-/* ---- look ---- */
+/* ---- scan ---- */
 
 static struct cuda_look look_at(const float *x, size_t n)
 {
@@ -497,7 +500,7 @@ static void add_stretch(void *arg, size_t at, const float *g, size_t n)
     p->sum = checksum_add(p->sum, checksum_part(g, n, at, &p->finite));
 }
 
-/* What the arena's gaps hold is NaN, and nobody's business. */
+/* The gaps of the arena contain NaN and must be ignored. */
 static void a_look_at_gradients_limits_them_as_cpus_do(void **state)
 {
     struct optim_opts opts = { .def = optim_find("sgd"), .params = params, .n_params = N_PARAMS,
@@ -520,7 +523,8 @@ static void a_look_at_gradients_limits_them_as_cpus_do(void **state)
         if (way == 2)
             host[G][statistics[1].first + 5000] = -INFINITY;
         if (way == 3)
-            host[G][params[5].first + 5] = INFINITY; /* although it is limited */
+            /* a non-finite gradient is found although gradients are limited */
+            host[G][params[5].first + 5] = INFINITY;
         optim_each(o, 0, &s, add_stretch, &p);
         for (size_t k = 0; k < N_STATISTICS; k++)
             add_stretch(&p, statistics[k].first, host[G] + statistics[k].first, statistics[k].n);
@@ -544,7 +548,7 @@ static void a_look_at_gradients_limits_them_as_cpus_do(void **state)
     cuda->free(there);
 }
 
-/* A NaN is limited to nothing else, and is there in the weights. */
+/* A NaN is not limited, and reaches the weights. */
 static void what_is_not_finite_spreads_as_on_cpus(void **state)
 {
     size_t n_all;
@@ -556,7 +560,7 @@ static void what_is_not_finite_spreads_as_on_cpus(void **state)
         struct optim_opts opts = { .def = all[k], .params = &p, .n_params = 1, .n_parts = 1 };
         struct optim_hyper h = { .learning_rate = 0.1, .momentum = 0.9, .beta1 = 0.9, .beta2 = 0.9,
                                  .trust_coefficient = 0.1, .step = 1, .grad_scale = 1 };
-        /* 0 / 0 where epsilon is 0 and no gradient ever was */
+        /* 0 / 0 if epsilon is 0 and there never was a gradient */
         float a[5][16] = { { 1, 1, 1, 1, 1 }, { 0, NAN, 1, INFINITY, -INFINITY } }, b[5][16];
         float(*arrays)[16] = there_of(a, sizeof(a));
         struct optim_state here = { .w = a[W], .g = a[G], .slots = { a[2], a[3], a[4] } };

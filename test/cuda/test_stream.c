@@ -1,4 +1,4 @@
-/* Streams, events and graphs: late, in order, and nothing else. */
+/* Streams, events and graphs: work runs late, in order, and only as specified. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -27,8 +27,8 @@ static void work_waits_until_it_is_forced(void **state)
     (void)state;
     host = 2.0f;
     OK(cudaMemcpyAsync(x, &host, sizeof(host), cudaMemcpyHostToDevice, s));
-    assert_true(fetch_float(x) == 1.0f); /* the stream is not ordered before this */
-    host = 3.0f;                         /* too early: the copy takes it */
+    assert_true(fetch_float(x) == 1.0f); /* fetch_float() does not synchronise with the stream */
+    host = 3.0f;                         /* too early: the copy reads it */
     OK(cudaStreamSynchronize(s));
     assert_true(fetch_float(x) == 3.0f);
     OK(cudaFree(x));
@@ -49,7 +49,8 @@ static void a_blocking_stream_is_done_before_a_plain_copy(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-/* x is filled on one stream and used on another; the sum without and with an event between. */
+/* x is filled on one stream and used on another; returns the sum without and with an event between
+ * them. */
 static float use_on_another_stream(bool with_event)
 {
     enum { N = 100 };
@@ -174,7 +175,7 @@ static void time_between_events_is_told_if_they_keep_it(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-/* Every thread its own device and stream, at once. */
+/* Each thread uses its own device and stream, concurrently. */
 static void *train_alone(void *arg)
 {
     enum { N = 3000, ROUNDS = 20 };
@@ -246,7 +247,7 @@ static void an_operation_that_waits_for_another_stream_lets_it_go_on(void **stat
     OK(emulated_enqueue(a, "meeting", run_meeting, &m, sizeof(m)));
     assert_int_equal(cudaStreamQuery(a), cudaErrorNotReady);
     OK(emulated_enqueue(b, "meeting", run_meeting, &m, sizeof(m)));
-    OK(cudaStreamSynchronize(a)); /* and b's, though nobody forces it */
+    OK(cudaStreamSynchronize(a)); /* runs b's work, too, although it is not forced */
     OK(cudaStreamSynchronize(b));
     assert_int_equal(here, 2);
     (void)cudaGetLastError();
@@ -290,7 +291,7 @@ static void a_buffer_overwritten_too_early_is_shown_by_some_seed(void **state)
         assert_true(scene_ends_well("overwrite_too_early", 0, setting, text, sizeof(text)));
         n_wrong += strcmp(text, "3") != 0;
         if (seed == 1)
-            assert_int_equal(n_wrong, 0); /* as late as possible: by luck */
+            assert_int_equal(n_wrong, 0); /* as late as possible: correct by luck */
     }
     assert_true(n_wrong > 0);
 }
@@ -341,7 +342,7 @@ static void a_captured_fork_and_join_runs_at_every_launch(void **state)
     OK(cudaGraphInstantiate(&exec, graph, 0));
     OK(cudaGraphDestroy(graph));
     OK(cudaDeviceSynchronize());
-    assert_true(isnan(fetch_float(x))); /* captured is not computed */
+    assert_true(isnan(fetch_float(x))); /* captured work has not run */
     for (k = 0; k < LAUNCHES; k++) {
         OK(cudaGraphLaunch(exec, a));
         launch_axpy(N, 1.0f, x, y, a);
@@ -351,7 +352,7 @@ static void a_captured_fork_and_join_runs_at_every_launch(void **state)
         free(got);
     }
     OK(cudaGraphLaunch(exec, a));
-    OK(cudaGraphExecDestroy(exec)); /* launched before: still done */
+    OK(cudaGraphExecDestroy(exec)); /* launched before: still runs */
     OK(cudaStreamSynchronize(a));
     OK(cudaStreamDestroy(a));
     OK(cudaStreamDestroy(b));
@@ -412,7 +413,7 @@ static void calls_that_wait_or_allocate_end_a_capture(void **state)
         assert_int_equal(cudaStreamEndCapture(s, &graph), cudaErrorStreamCaptureInvalidated);
         assert_null(graph);
         (void)cudaGetLastError();
-        OK(cudaMemsetAsync(x, 0, 4, s)); /* the stream is as before */
+        OK(cudaMemsetAsync(x, 0, 4, s)); /* the stream still works */
         OK(cudaStreamSynchronize(s));
     }
     OK(cudaFree(x));
