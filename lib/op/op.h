@@ -55,11 +55,10 @@ enum op_layout {
  * One table serves both types: an op whose numbers need more digits than bfloat16 has also tends to
  * exceed the range of float16 (65504). The table excludes:
  *   OP_HALF_NO         ops that sum or multiply many numbers (Reduce*, CumSum), that grow faster
- *                      than their
- *                      input (Exp, Pow, Reciprocal) or need its digits (Log, Softmax, Erf)
+ *                      than their input (Exp, Pow, Reciprocal) or need its digits (Log, Softmax,
+ *                      Erf)
  *   not in half_of     results of losses and metrics; moments and statistics of normalisations;
- *                      rows of
- *                      embedding tables; operands that belong to a parameter
+ *                      rows of embedding tables; operands that belong to a parameter
  *   inside a kernel    sums, attention scores
  * The ops in the table stay within the range of their inputs (pools, shape ops), grow no faster
  * than their inputs (activations, normalised values), or compute values that a network keeps in

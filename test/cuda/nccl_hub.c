@@ -170,8 +170,8 @@ static uint32_t gather(struct hub *h)
     return NCCL_GO;
 }
 
-/* Sends the answer to all ranks. If two ranks are on one GPU, they receive NCCL_TWICE with the number
- * of the other rank, and all other ranks NCCL_GONE. */
+/* Sends the answer to all ranks. If two ranks are on one GPU, they receive NCCL_TWICE with the
+ * number of the other rank, and all other ranks NCCL_GONE. */
 static void welcome(const struct hub *h, uint32_t what)
 {
     bool is_twice = false;

@@ -1,4 +1,5 @@
-/* trainerd.Gated: against its formula in double precision, and its gradients against differences. */
+/* trainerd.Gated: against its formula in double precision, and its gradients against
+ * differences. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

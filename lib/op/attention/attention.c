@@ -4,31 +4,26 @@
  * MatMul and the surrounding Transposes (graph/fuse_attention.c finds them):
  *   q, k, v    float32 of equal rank >= 2. Transpose(q, perm_q) is [batch.., t, d],
  *              Transpose(k, perm_k) [batch.., d, s], Transpose(v, perm_v) [batch.., s, dv]; without
- *              the
- *              attribute, the operand already has this order
+ *              the attribute, the operand already has this order
  *   parts      the shape of each operand. If given, all three are in input 0, [.., 3 columns], side
- *              by side as one
- *              product computes them: q is the first third of the columns, viewed in this shape,
- *              whose last axes
- *              are the columns; then k, then v. Inputs 1 and 2 are absent
+ *              by side as one product computes them: q is the first third of the columns, viewed in
+ *              this shape, whose last axes are the columns; then k, then v. Inputs 1 and 2 are
+ *              absent
  *   grouped heads (GQA, MQA): along the last axis of the batch, q may have `shared` times as many
  *   heads
  *              as k and v; head h of q reads head h / shared of k and v. k and v are not copied,
- *              and
- *              their gradients are summed over the query heads that read them. The batch in the
- *              lines
- *              below is that of q
+ *              and their gradients are summed over the query heads that read them. The batch in the
+ *              lines below is that of q
  *   steps      strings, the operations on a score x, in this order: "scale" x * number,
  *              "add" x + mask, "keep" mask ? x : number, "fill" mask ? number : x,
  *              "cap" number * tanh(x / number) (at most one, number > 0); numbers has a float for
  *              each
  *   band       two integers, lower and upper: after the steps, row i sees only the keys i + lower
- *              to
- *              i + upper, and the weight of every other key is 0. {INT64_MIN, 0}: causal from the
- *              top left
+ *              to i + upper, and the weight of every other key is 0. {INT64_MIN, 0}: causal from
+ *              the top left
  *   empty      1: a row without a visible key (all scores -inf, by masks or the band) has zero
- *              weights,
- *              so its output and gradients are 0. Default 0: such a row is NaN, as in Softmax
+ *              weights, so its output and gradients are 0. Default 0: such a row is NaN, as in
+ *              Softmax
  *   inputs 3.. the masks of the steps that have one, in their order; each broadcasts to
  *              [batch.., t, s] but has all s columns; "add": float32, else bool
  *   dropout    the ratio, for training plans. The random numbers are those that a Dropout of the

@@ -1,7 +1,7 @@
 /* linear_attention.c - LinearAttention (opset 27). Each sample and head of k and v has a state S
  * [d, dv]. For each token, with decay g and beta b:
- *   A = e^g S        per row of S if decay is [batch, t, key_heads * d], for all of S if it is [..,
- *                    key_heads];
+ *   A = e^g S        per row of S if decay is [batch, t, key_heads * d], for all of S if it is
+ *                    [.., key_heads];
  *                    A = S if the update rule has no decay (linear, delta)
  *   u = b (v - A^T k); u = v if the rule has no beta (linear, gated)
  *   S = A + k u^T

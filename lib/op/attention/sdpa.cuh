@@ -27,8 +27,7 @@ extern "C" {
  *   Q [t, d]  K [s, d]  V [s, dv]  Y [t, dv]
  *   BIAS      float32, some axes broadcast
  *   STATS     float32 [batch, heads, t], contiguous: the logarithm of the sum of exponentials of
- *             each row; forward
- *             writes it, backward reads it */
+ *             each row; forward writes it, backward reads it */
 enum sdpa_operand { SDPA_Q, SDPA_K, SDPA_V, SDPA_Y, SDPA_BIAS, SDPA_STATS, SDPA_DY, SDPA_DQ, SDPA_DK, SDPA_DV,
                     SDPA_OPERANDS };
 enum { SDPA_LAID = SDPA_BIAS + 1 };

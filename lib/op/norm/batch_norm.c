@@ -7,10 +7,8 @@
  *   ... opset 14+, training_mode 0 the running ones, which stay unchanged: the model was exported
  *                                  for inference and is being fine-tuned with frozen statistics
  *   ... opset 7 to 13, one output  the same: in these opsets the number of outputs states the mode.
- *                                  ONNX has five
- *                                  for training, which is what PyTorch writes; exports for
- *                                  inference by PyTorch,
- *                                  Keras and tf2onnx have one
+ *                                  ONNX has five for training, which is what PyTorch writes;
+ *                                  exports for inference by PyTorch, Keras and tf2onnx have one
  * The step maintains the running averages, not this op: backward stores the mean and variance of
  * the batch as the "gradients" of inputs 3 and 4, and stat_momentum is the weight of the old
  * average. ONNX averages the population variance; a node with the attribute `unbiased` averages n /

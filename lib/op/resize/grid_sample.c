@@ -3,8 +3,7 @@
  *   x [n, c, (d,) h, w], grid [n, (d',) h', w', 2 or 3] -> y [n, c, (d',) h', w']
  * The last axis of the grid holds w, h (, d) in this order. mode: linear, nearest or cubic;
  * padding_mode: beyond the input, reads zeros, the border, or the reflected input.
- *   dx: each point adds w dy to the elements that it read; summed in double, in the order of the
- *   points.
+ *   dx: each point adds w dy to the elements that it read; summed in double, in point order.
  *   dgrid: dy times the derivative of the weights, summed over the channels in double. Nearest has
  *   none. */
 #include "op/resize/grid_sample.h"

@@ -1,25 +1,22 @@
 /* cublasLt.h - the part of cuBLASLt that trainerd uses, computed on the CPU (cublaslt.c). Names,
  * signatures and constants are those of cuBLAS 13.0.
  *
- * - Sums are double, in the order of k, with factors rounded to TF32 if permitted. A description
- * that violates the
- *   library's requirements is rejected: with CUBLAS_STATUS_INVALID_VALUE if the library checks it,
- *   by ending the process
- *   with the reason if the library would compute garbage (an address outside of GPU memory or less
- *   aligned than the
- *   algorithm requires, an algorithm of another product, factors that overlap the result).
- * - A product runs when its stream is forced, or becomes a node of the captured graph. The call
- * itself reads alpha, beta
- *   and descriptors.
- * - Some algorithms need a workspace and fill it with garbage. - Epilogues with aux require batch
- * 1, and check its address and leading dimension as the library does.
+ *   - Sums are double, in the order of k, with factors rounded to TF32 if permitted. A description
+ *     that violates the library's requirements is rejected: with CUBLAS_STATUS_INVALID_VALUE if the
+ *     library checks it, by ending the process with the reason if the library would compute garbage
+ *     (an address outside of GPU memory or less aligned than the algorithm requires, an algorithm
+ *     of another product, factors that overlap the result).
+ *   - A product runs when its stream is forced, or becomes a node of the captured graph. The call
+ *     itself reads alpha, beta and descriptors.
+ *   - Some algorithms need a workspace and fill it with garbage.
+ *   - Epilogues with aux require batch 1, and check its address and leading dimension as the
+ *     library does.
  *
  * Environment
  *   EMULATED_CUBLASLT=WHAT@N  unsupported@N: the Nth search for an algorithm (0: every one) finds
- *                             none.
- *                             fail@N: the Nth product fails with CUBLAS_STATUS_EXECUTION_FAILED.
- *                             plain@N: the Nth search with an epilogue other than a bias finds
- *                             none. */
+ *                             none. fail@N: the Nth product fails with
+ *                             CUBLAS_STATUS_EXECUTION_FAILED. plain@N: the Nth search with an
+ *                             epilogue other than a bias finds none. */
 #ifndef CUBLASLT_H
 #define CUBLASLT_H
 

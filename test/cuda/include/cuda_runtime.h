@@ -5,64 +5,51 @@
  * the plugin on a machine with GPUs. Names, signatures and constants are those of CUDA 13.0.
  * Functions that are missing here are not emulated, and calls of them do not compile.
  *
- * Rules for kernels - A kernel is launched by CUDA_LAUNCH; dynamic shared memory is declared by
- * CUDA_SHARED (device/launch.cuh), static by
- *   __shared__. Arguments are copied at the launch.
- * - Available are threadIdx, blockIdx, blockDim, gridDim, warpSize; __syncthreads, __syncwarp,
- * __shfl_*sync,
- *   __ballot_sync, __any_sync, __all_sync; atomics; __ldg; the vector types; bf16 and half; math
- *   functions of C and of
- *   CUDA (all in cuda_kernel.h).
- * - The threads of a block run one after another, each until it reaches a barrier, in ascending or
- * descending order;
- *   blocks run one after another in an order shuffled by EMULATED_SEED. A result that depends on
- *   the order is a bug, and
- *   another seed reveals it.
- * - Shared memory is NaN at the start of a block; device memory is NaN after cudaMalloc. -
- * Behaviour that CUDA leaves undefined ends the process with the name of the kernel and the reason:
- * a barrier that only
- *   some threads reach (also because the others have returned), barriers on different lines, a
- *   shuffle by a lane that is
- *   absent in its mask, more than 1024 threads, 65535 in grid.y or z, or 48 KiB of shared memory
- *   without
- *   cudaFuncSetAttribute (227 KiB with it). A shuffle that reads a lane which does not participate
- *   reads NaN.
- * - Loads and stores beyond an allocation hit a guard page at its end (rounded up to 256 bytes);
- * cudaFree detects a store
- *   into the rounding.
+ * Rules for kernels
+ *   - A kernel is launched by CUDA_LAUNCH; dynamic shared memory is declared by CUDA_SHARED
+ *     (device/launch.cuh), static by __shared__. Arguments are copied at the launch.
+ *   - Available are threadIdx, blockIdx, blockDim, gridDim, warpSize; __syncthreads, __syncwarp,
+ *     __shfl_*sync, __ballot_sync, __any_sync, __all_sync; atomics; __ldg; the vector types; bf16
+ *     and half; math functions of C and of CUDA (all in cuda_kernel.h).
+ *   - The threads of a block run one after another, each until it reaches a barrier, in ascending
+ *     or descending order; blocks run one after another in an order shuffled by EMULATED_SEED. A
+ *     result that depends on the order is a bug, and another seed reveals it.
+ *   - Shared memory is NaN at the start of a block; device memory is NaN after cudaMalloc.
+ *   - Behaviour that CUDA leaves undefined ends the process with the name of the kernel and the
+ *     reason: a barrier that only some threads reach (also because the others have returned),
+ *     barriers on different lines, a shuffle by a lane that is absent in its mask, more than 1024
+ *     threads, 65535 in grid.y or z, or 48 KiB of shared memory without cudaFuncSetAttribute (227
+ *     KiB with it). A shuffle that reads a lane which does not participate reads NaN.
+ *   - Loads and stores beyond an allocation hit a guard page at its end (rounded up to 256 bytes);
+ *     cudaFree detects a store into the rounding.
  *
- * Rules for host code - Only kernels and copies can access device memory: it is not mapped
- * otherwise. - Work on a stream waits until it is forced: by a synchronize of its stream, event or
- * device, by cudaFree, by a query
- *   (which executes one item and returns cudaErrorNotReady), or by a forced stream that waits for
- *   it. Therefore, work that
- *   streams and events do not order runs in the wrong order, and a host buffer that is read or
- *   reused too early has wrong
- *   contents (pageable memory, too: stricter than CUDA, which copies some of it at once).
- * - The default stream is not emulated: work on it ends the process. cudaMemcpy first forces all
- * streams that are not
- *   cudaStreamNonBlocking.
- * - Any thread may use streams and events. A kernel or copy runs in the thread that forces it. A
- * host function may not
- *   call CUDA.
- * - A kernel is launched on a stream of the current device and accesses only memory of that device.
- * cuda*Peer functions
- *   are not emulated.
+ * Rules for host code
+ *   - Only kernels and copies can access device memory: it is not mapped otherwise.
+ *   - Work on a stream waits until it is forced: by a synchronize of its stream, event or device,
+ *     by cudaFree, by a query (which executes one item and returns cudaErrorNotReady), or by a
+ *     forced stream that waits for it. Therefore, work that streams and events do not order runs in
+ *     the wrong order, and a host buffer that is read or reused too early has wrong contents
+ *     (pageable memory, too: stricter than CUDA, which copies some of it at once).
+ *   - The default stream is not emulated: work on it ends the process. cudaMemcpy first forces all
+ *     streams that are not cudaStreamNonBlocking.
+ *   - Any thread may use streams and events. A kernel or copy runs in the thread that forces it. A
+ *     host function may not call CUDA.
+ *   - A kernel is launched on a stream of the current device and accesses only memory of that
+ *     device. cuda*Peer functions are not emulated.
  *
  * Environment
  *   EMULATED_GPUS=N        devices (default 2; 0: cudaErrorNoDevice; at most 16)
  *   EMULATED_MEMORY=BYTES  memory per device (default 2 GiB)
  *   EMULATED_SEED=N        order of blocks, threads and graph nodes. With 1, the default, a stream
- *                          executes only what is
- *                          forced; with other seeds, streams also run ahead at random, which
- *                          reveals a buffer that is
- *                          written while another stream may still read it. Try several
+ *                          executes only what is forced; with other seeds, streams also run ahead
+ *                          at random, which reveals a buffer that is written while another stream
+ *                          may still read it. Try several
  *   EMULATED_DRIVER=N      version of the driver (default 13000); below 13000 every call returns
  *                          cudaErrorInsufficientDriver
  *   EMULATED_CAPABILITY=N  10 * major + minor of the compute capability (default 90)
  *   EMULATED_FAULT=WHAT@N  launch@N: the Nth launch of the process has an illegal address, and
- *                          every later call on its
- *                          device fails. hang@N: it never ends. malloc@N: the Nth cudaMalloc fails.
+ *                          every later call on its device fails. hang@N: it never ends. malloc@N:
+ *                          the Nth cudaMalloc fails.
  *   A process that exits without freeing device memory reports it on standard error. */
 #ifndef CUDA_RUNTIME_H
 #define CUDA_RUNTIME_H

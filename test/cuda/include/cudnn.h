@@ -1,26 +1,21 @@
 /* cudnn.h - the part of cuDNN 9 that trainerd uses: the graph API, for graphs of one convolution
  * and of attention. Names, signatures and constants are cuDNN's; cudnn.c computes them on the CPU.
  *
- * - Attributes are checked when they are set and when a descriptor is finalized: unknown or missing
- * ones, counts, types,
- *   inconsistent shapes and strides, descriptors that are not finalized. cudnnGetLastErrorString()
- *   returns the reason.
- * - The heuristics of mode A first propose engines that violate one promise each (determinism, full
- * float32, direct sums,
- *   a plan that can be created, a reasonable workspace), then one that keeps all; the first three
- *   really compute something
- *   different.
- * - Graphs of attention are recognized by the sequence of their operations (cudnn_sdpa.c), and
- * rejected where the real
- *   library, tested without a GPU, rejects them.
- * - cudnnBackendExecute() requires aligned memory of the handle's device, and a stream of it. The
- * operation fills the
- *   workspace with garbage when it runs.
+ *   - Attributes are checked when they are set and when a descriptor is finalized: unknown or
+ *     missing ones, counts, types, inconsistent shapes and strides, descriptors that are not
+ *     finalized. cudnnGetLastErrorString() returns the reason.
+ *   - The heuristics of mode A first propose engines that violate one promise each (determinism,
+ *     full float32, direct sums, a plan that can be created, a reasonable workspace), then one that
+ *     keeps all; the first three really compute something different.
+ *   - Graphs of attention are recognized by the sequence of their operations (cudnn_sdpa.c), and
+ *     rejected where the real library, tested without a GPU, rejects them.
+ *   - cudnnBackendExecute() requires aligned memory of the handle's device, and a stream of it. The
+ *     operation fills the workspace with garbage when it runs.
  *
  * Environment
  *   EMULATED_CUDNN=WORD,...   refuse: no engine for anything; same_types: none for operands of
- *                             several types;
- *                             plain: none for channels-last tensors; no_add: none for beta != 0. */
+ *                             several types; plain: none for channels-last tensors; no_add: none
+ *                             for beta != 0. */
 #ifndef CUDNN_H
 #define CUDNN_H
 
