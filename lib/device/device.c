@@ -99,7 +99,7 @@ void device_roam(void)
 
 /* ---- the specification ---- */
 
-static int refuse(const char *spec, const char *why, struct err *err)
+static int spec_error(const char *spec, const char *why, struct err *err)
 {
     return err_set(err, ERR_INPUT,
                    "devices '%s': %s; expected auto, cpu, cpu:N (1 to %d slots), cuda or "
@@ -116,9 +116,9 @@ static int parse_cpu(const char *spec, const char *count, uint32_t *want, struct
         return 0;
     }
     if (count[0] != ':')
-        return refuse(spec, "not a kind of device", err);
+        return spec_error(spec, "not a kind of device", err);
     if (!text_u64(count + 1, DEVICE_MAX, &n) || n == 0)
-        return refuse(spec, "the number of slots is out of range or not a number", err);
+        return spec_error(spec, "the number of slots is out of range or not a number", err);
     *want = (uint32_t)n;
     return 0;
 }
@@ -133,7 +133,7 @@ static int parse_cuda(const char *spec, const char *list, struct device *out, ui
     if (list[0] == '\0')
         return 0;
     if (list[0] != ':')
-        return refuse(spec, "not a kind of device", err);
+        return spec_error(spec, "not a kind of device", err);
     do {
         char word[8];
         size_t len = strcspn(++list, ",");
@@ -141,9 +141,9 @@ static int parse_cuda(const char *spec, const char *list, struct device *out, ui
 
         snprintf(word, sizeof(word), "%.*s", len < sizeof(word) ? (int)len : 0, list);
         if (!text_u64(word, DEVICE_MAX - 1, &ordinal))
-            return refuse(spec, "a GPU ordinal is out of range or not a number", err);
+            return spec_error(spec, "a GPU ordinal is out of range or not a number", err);
         if (seen[ordinal])
-            return refuse(spec, "a GPU is named twice", err);
+            return spec_error(spec, "a GPU is named twice", err);
         seen[ordinal] = true;
         out[(*n)++] = (struct device){ .kind = DEVICE_CUDA, .index = (uint32_t)ordinal, .core = -1 };
         list += len;
@@ -151,7 +151,7 @@ static int parse_cuda(const char *spec, const char *list, struct device *out, ui
     return 0;
 }
 
-static void tell_versions(const struct cuda_api *cuda, char *out, size_t n)
+static void print_versions(const struct cuda_api *cuda, char *out, size_t n)
 {
     struct cuda_versions v;
 
@@ -166,7 +166,7 @@ static int check_gpu(const struct cuda_api *cuda, uint32_t index, const struct c
     const struct cuda_gpu *g = &gpus[index];
     char versions[128];
 
-    tell_versions(cuda, versions, sizeof(versions));
+    print_versions(cuda, versions, sizeof(versions));
     if (index >= n_gpus)
         return err_set(err, ERR_DEVICE, "there is no GPU %u, the driver shows %u%s%s (%s)",
                        index, n_gpus, n_gpus > 0 ? ", the first is " : "", n_gpus > 0 ? gpus[0].name : "", versions);
@@ -221,7 +221,7 @@ static int parse_auto(uint32_t first_core, struct device *out, uint32_t *n, stru
     return 0;
 }
 
-static int refuse_none(const char *spec, struct err *err)
+static int no_gpu_error(const char *spec, struct err *err)
 {
     const struct cuda_api *cuda;
     struct cuda_versions v;
@@ -235,7 +235,7 @@ static int refuse_none(const char *spec, struct err *err)
         return err_set(err, ERR_DEVICE, "devices '%s': this host has no NVIDIA driver (plugin of CUDA %d.%d): "
                                         "install one for that version or later, or ask for 'cpu'", spec,
                        v.runtime / 1000, v.runtime % 1000 / 10);
-    tell_versions(cuda, versions, sizeof(versions));
+    print_versions(cuda, versions, sizeof(versions));
     return err_set(err, ERR_DEVICE, "devices '%s': the driver shows no GPU (%s): none is there, or "
                                     "CUDA_VISIBLE_DEVICES hides them; make one visible, or ask for 'cpu'", spec,
                    versions);
@@ -246,7 +246,7 @@ static int parse_gpus(const char *spec, struct device *out, uint32_t *n, struct 
     int rc;
 
     if (!text_starts(spec, "cuda"))
-        return refuse(spec, "not a kind of device", err);
+        return spec_error(spec, "not a kind of device", err);
     rc = parse_cuda(spec, spec + strlen("cuda"), out, n, err);
     if (rc == 0) {
         rc = find_gpus(out, n, err);
@@ -254,7 +254,7 @@ static int parse_gpus(const char *spec, struct device *out, uint32_t *n, struct 
             return err_wrap(err, ERR_DEVICE, "devices '%s'", spec);
     }
     if (rc == 0 && *n == 0)
-        rc = refuse_none(spec, err);
+        rc = no_gpu_error(spec, err);
     return rc;
 }
 

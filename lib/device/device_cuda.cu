@@ -121,12 +121,12 @@ void cuda_unpin(void *p)
 
 /* ---- streams and events ---- */
 
-static struct cuda_event *as_ours(cudaEvent_t e)
+static struct cuda_event *wrap_event(cudaEvent_t e)
 {
     return (struct cuda_event *)(void *)e;
 }
 
-static cudaEvent_t as_theirs(struct cuda_event *e)
+static cudaEvent_t native_event(struct cuda_event *e)
 {
     return (cudaEvent_t)(void *)e;
 }
@@ -159,46 +159,47 @@ int cuda_event_open(bool timed, struct cuda_event **out, struct err *err)
                         err, "make an event");
 
     if (rc == 0)
-        *out = as_ours(e);
+        *out = wrap_event(e);
     return rc;
 }
 
 void cuda_event_close(struct cuda_event *e)
 {
     if (e != NULL)
-        (void)cudaEventDestroy(as_theirs(e));
+        (void)cudaEventDestroy(native_event(e));
 }
 
 int cuda_record(struct cuda_event *e, struct cuda_stream *s, struct err *err)
 {
-    return cuda_check(cudaEventRecord(as_theirs(e), cuda_queue(s)), err, "record an event");
+    return cuda_check(cudaEventRecord(native_event(e), cuda_queue(s)), err, "record an event");
 }
 
 int cuda_wait(struct cuda_stream *s, struct cuda_event *e, struct err *err)
 {
-    return cuda_check(cudaStreamWaitEvent(cuda_queue(s), as_theirs(e), 0), err, "wait for an event");
+    return cuda_check(cudaStreamWaitEvent(cuda_queue(s), native_event(e), 0), err,
+                      "wait for an event");
 }
 
 int cuda_done(struct cuda_stream *s, struct cuda_event *e, struct err *err)
 {
-    cudaError_t said = cudaSuccess;
+    cudaError_t status = cudaSuccess;
 
     if (s != NULL)
-        said = cudaStreamQuery(cuda_queue(s));
-    if (said == cudaSuccess && e != NULL)
-        said = cudaEventQuery(as_theirs(e));
-    if (said == cudaErrorNotReady) {
+        status = cudaStreamQuery(cuda_queue(s));
+    if (status == cudaSuccess && e != NULL)
+        status = cudaEventQuery(native_event(e));
+    if (status == cudaErrorNotReady) {
         (void)cudaGetLastError(); /* clear the result, which the next launch would report */
         return 0;
     }
-    return said == cudaSuccess ? 1 : cuda_check(said, err, "the GPU's work");
+    return status == cudaSuccess ? 1 : cuda_check(status, err, "the GPU's work");
 }
 
 double cuda_elapsed_ms(struct cuda_event *from, struct cuda_event *to)
 {
     float ms = 0;
 
-    if (cudaEventElapsedTime(&ms, as_theirs(from), as_theirs(to)) == cudaSuccess)
+    if (cudaEventElapsedTime(&ms, native_event(from), native_event(to)) == cudaSuccess)
         return (double)ms;
     (void)cudaGetLastError(); /* clear the result, which the next launch would report */
     return 0;
@@ -229,17 +230,17 @@ int cuda_capture(struct cuda_stream *s, struct err *err)
 
 int cuda_captured(struct cuda_stream *s, struct cuda_graph **out, struct err *err)
 {
-    cudaGraph_t kept = NULL;
+    cudaGraph_t graph = NULL;
     cudaGraphExec_t g = NULL;
-    int rc = cuda_check(cudaStreamEndCapture(cuda_queue(s), &kept), err, "capture work");
+    int rc = cuda_check(cudaStreamEndCapture(cuda_queue(s), &graph), err, "capture work");
 
     /* keep the priority of the stream on which each node was captured, instead of that of the
      * launching stream */
     if (rc == 0)
-        rc = cuda_check(cudaGraphInstantiate(&g, kept, cudaGraphInstantiateFlagUseNodePriority), err,
-                        "make captured work ready");
-    if (kept != NULL)
-        (void)cudaGraphDestroy(kept);
+        rc = cuda_check(cudaGraphInstantiate(&g, graph, cudaGraphInstantiateFlagUseNodePriority),
+                        err, "make captured work ready");
+    if (graph != NULL)
+        (void)cudaGraphDestroy(graph);
     if (rc == 0)
         *out = (struct cuda_graph *)(void *)g;
     return rc;

@@ -65,7 +65,7 @@ static const struct {
 static int open_library(struct err *err)
 {
     void *handle = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    int said;
+    int status;
 
     if (handle == NULL)
         return err_set(err, ERR_DEVICE, "sensors of GPUs: NVML cannot be loaded (%s)", dlerror());
@@ -78,10 +78,10 @@ static int open_library(struct err *err)
             return err_set(err, ERR_DEVICE, "sensors of GPUs: libnvidia-ml.so.1 lacks %s", s.name);
         }
     }
-    said = nvml.init();
-    if (said == NVML_SUCCESS)
+    status = nvml.init();
+    if (status == NVML_SUCCESS)
         return 0;
-    (void)err_set(err, ERR_DEVICE, "sensors of GPUs: NVML says: %s", nvml.error(said));
+    (void)err_set(err, ERR_DEVICE, "sensors of GPUs: NVML says: %s", nvml.error(status));
     dlclose(handle);
     return ERR_DEVICE;
 }
@@ -101,7 +101,7 @@ static int open_once(struct err *err)
     return rc;
 }
 
-static void tell_reasons(unsigned long long bits, char *out, size_t n)
+static void print_reasons(unsigned long long bits, char *out, size_t n)
 {
     size_t at = 0;
 
@@ -111,7 +111,7 @@ static void tell_reasons(unsigned long long bits, char *out, size_t n)
             at += (size_t)snprintf(out + at, n - at, "%s%s", at > 0 ? ", " : "", r.what);
 }
 
-static void ask(struct nvml_device *d, struct cuda_reading *out)
+static void read_sensors(struct nvml_device *d, struct cuda_reading *out)
 {
     struct nvml_utilisation used;
     struct nvml_memory memory;
@@ -133,14 +133,14 @@ static void ask(struct nvml_device *d, struct cuda_reading *out)
     if (nvml.clock != NULL && nvml.clock(d, NVML_CLOCK_SM, &number) == NVML_SUCCESS)
         out->clock_mhz = number;
     if (nvml.reasons != NULL && nvml.reasons(d, &large) == NVML_SUCCESS)
-        tell_reasons(large, out->throttled, sizeof(out->throttled));
+        print_reasons(large, out->throttled, sizeof(out->throttled));
 }
 
 int nvml_read(uint32_t gpu, struct cuda_reading *out, struct err *err)
 {
     char bus[32];
     struct nvml_device *d;
-    int said, rc = open_once(err);
+    int status, rc = open_once(err);
 
     memset(out, 0, sizeof(*out));
     out->utilisation = out->memory_used = out->memory_total = out->celsius = out->watts = out->ecc_errors =
@@ -151,10 +151,10 @@ int nvml_read(uint32_t gpu, struct cuda_reading *out, struct err *err)
         rc = cuda_check(cudaDeviceGetPCIBusId(bus, sizeof(bus), (int)gpu), err, "sensors of GPUs");
     if (rc < 0)
         return rc;
-    said = nvml.by_pci(bus, &d);
-    if (said != NVML_SUCCESS)
+    status = nvml.by_pci(bus, &d);
+    if (status != NVML_SUCCESS)
         return err_set(err, ERR_DEVICE, "sensors of GPUs: NVML does not know GPU %u at %s: %s", gpu, bus,
-                       nvml.error(said));
-    ask(d, out);
+                       nvml.error(status));
+    read_sensors(d, out);
     return 0;
 }

@@ -23,7 +23,7 @@ static struct {
 } plugin = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* Loads the plugin. *found: whether the file exists. */
-static void *load(bool *found, char *why, size_t n)
+static void *load_plugin(bool *found, char *why, size_t n)
 {
     char path[PATH_MAX + sizeof(PLUGIN)], *slash;
     ssize_t len = readlink("/proc/self/exe", path, PATH_MAX);
@@ -51,7 +51,7 @@ static void *load(bool *found, char *why, size_t n)
 
 /* Reports a plugin that cannot be used. The caller must not fall back to CPUs: a plugin is
  * installed to be used. */
-static int refuse(const struct cuda_api *api, struct err *err)
+static int plugin_error(const struct cuda_api *api, struct err *err)
 {
     const char *version = api != NULL && api->abi == CUDA_ABI ? api->version : NULL;
 
@@ -69,7 +69,7 @@ static int open_plugin(const struct cuda_api **out, struct err *err)
 {
     char why[512];
     bool found;
-    void *handle = load(&found, why, sizeof(why));
+    void *handle = load_plugin(&found, why, sizeof(why));
     const struct cuda_api *api;
 
     if (handle == NULL)
@@ -79,7 +79,7 @@ static int open_plugin(const struct cuda_api **out, struct err *err)
                        "path, or ask for 'cpu'", why);
     api = dlsym(handle, CUDA_SYMBOL);
     if (api == NULL || api->abi != CUDA_ABI || strcmp(api->version, TRAINERD_VERSION) != 0) {
-        int rc = refuse(api, err);
+        int rc = plugin_error(api, err);
 
         dlclose(handle);
         return rc;
@@ -145,7 +145,7 @@ int device_watch(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda
     }
 }
 
-static int look_at_cancel(void *arg, struct err *err)
+static int check_cancel(void *arg, struct err *err)
 {
     const struct cancel *const *cancel = arg;
 
@@ -157,5 +157,5 @@ static int look_at_cancel(void *arg, struct err *err)
 int device_wait(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda_event *e,
                 const struct cancel *cancel, struct err *err)
 {
-    return device_watch(cuda, s, e, look_at_cancel, &cancel, err);
+    return device_watch(cuda, s, e, check_cancel, &cancel, err);
 }

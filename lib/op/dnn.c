@@ -87,7 +87,7 @@ void dnn_thread_init(void)
     omp_set_num_threads(1);
 }
 
-static int complain(struct err *err, dnnl_status_t status, const char *what)
+static int dnn_error(struct err *err, dnnl_status_t status, const char *what)
 {
     switch (status) {
     case dnnl_out_of_memory:
@@ -181,11 +181,11 @@ struct dnn {
     struct prim main;
     struct prim reorder;
     int reordered;          /* index of the argument that the reorder converts; DNN_NO_ARG: none */
-    bool behind;            /* the argument is an output: the reorder runs after the primitive */
+    bool is_after;          /* the argument is an output: the reorder runs after the primitive */
     size_t reordered_bytes; /* size of the reordered operand at the start of scratch, rounded */
     size_t bytes[DNN_ARGS]; /* size of each argument in the caller's layout */
     uint32_t outputs;       /* bits: arguments that are zeroed if an operand has no elements */
-    bool nothing;           /* an operand has no elements: no primitive; outputs are zeroed */
+    bool is_empty;          /* an operand has no elements: no primitive; outputs are zeroed */
     struct dnn_panels panels; /* n > 0: run these instead of a primitive */
 };
 
@@ -235,9 +235,9 @@ static dnnl_status_t make_main(struct dnn *d, const struct dnn_recipe *r,
             continue;
         CHECK(i == r->reordered);
         d->reordered = i;
-        d->behind = (r->outputs & (1u << i)) != 0;
+        d->is_after = (r->outputs & (1u << i)) != 0;
         d->reordered_bytes = op_round(dnnl_memory_desc_get_size(its));
-        status = d->behind ? make_reorder(&d->reorder, its, own)
+        status = d->is_after ? make_reorder(&d->reorder, its, own)
                            : make_reorder(&d->reorder, own, its);
     }
     return status;
@@ -256,8 +256,8 @@ static bool pd_is(const_dnnl_primitive_desc_t pd, const char *prefix)
  * with few input channels, its batch-reduce kernel is up to six times slower than the direct kernel
  * that follows in its list (measured for 3x3, 5x5 and 7x7 kernels: slower or equal from 1 to 16
  * channels, faster from 17 on). */
-static dnnl_status_t choose(const struct dnn_recipe *r, const_dnnl_op_desc_t op,
-                            const_dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *pd)
+static dnnl_status_t choose_primitive(const struct dnn_recipe *r, const_dnnl_op_desc_t op,
+                                      const_dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *pd)
 {
     dnnl_primitive_desc_iterator_t it;
     dnnl_primitive_desc_t second = NULL;
@@ -281,8 +281,8 @@ static dnnl_status_t choose(const struct dnn_recipe *r, const_dnnl_op_desc_t op,
 }
 
 /* Creates the primitives of *d. `op` and `fwd`: see dnn_new(). */
-static dnnl_status_t make(struct dnn *d, const struct dnn_recipe *r, const_dnnl_op_desc_t op,
-                          const_dnnl_op_desc_t fwd)
+static dnnl_status_t make_primitives(struct dnn *d, const struct dnn_recipe *r,
+                                     const_dnnl_op_desc_t op, const_dnnl_op_desc_t fwd)
 {
     dnnl_primitive_desc_t pd = NULL, hint = NULL;
     dnnl_status_t status = dnnl_stream_create(&d->stream, engine, dnnl_stream_default_flags);
@@ -292,7 +292,7 @@ static dnnl_status_t make(struct dnn *d, const struct dnn_recipe *r, const_dnnl_
     if (status == dnnl_success && fwd != NULL)
         status = dnnl_primitive_desc_create(&hint, fwd, own_scratch, engine, NULL);
     if (status == dnnl_success)
-        status = choose(r, op, hint, &pd);
+        status = choose_primitive(r, op, hint, &pd);
     if (status == dnnl_success)
         status = make_main(d, r, pd);
     if (hint != NULL)
@@ -310,7 +310,7 @@ int dnn_new(const struct dnn_recipe *r, dnnl_status_t status, const_dnnl_op_desc
 
     (void)dnn_id();
     if (library_status != dnnl_success)
-        return complain(err, library_status, "open the kernel library");
+        return dnn_error(err, library_status, "open the kernel library");
     dnn_thread_init(); /* the primitive uses as many threads as the thread that creates it */
 
     d = calloc(1, sizeof(*d));
@@ -320,13 +320,13 @@ int dnn_new(const struct dnn_recipe *r, dnnl_status_t status, const_dnnl_op_desc
     d->reordered = DNN_NO_ARG;
     for (i = 0; i < r->n; i++) {
         d->bytes[i] = dnnl_memory_desc_get_size(&r->md[i]);
-        d->nothing = d->nothing || (d->bytes[i] == 0 && r->arg[i] != DNNL_ARG_WORKSPACE);
+        d->is_empty = d->is_empty || (d->bytes[i] == 0 && r->arg[i] != DNNL_ARG_WORKSPACE);
     }
-    if (!d->nothing && status == dnnl_success)
-        status = make(d, r, op, fwd);
-    if (!d->nothing && status != dnnl_success) {
+    if (!d->is_empty && status == dnnl_success)
+        status = make_primitives(d, r, op, fwd);
+    if (!d->is_empty && status != dnnl_success) {
         dnn_free(d);
-        return complain(err, status, r->what);
+        return dnn_error(err, status, r->what);
     }
     *out = d;
     return 0;
@@ -342,7 +342,7 @@ dnnl_status_t dnn_chosen(const struct dnn_recipe *r, const_dnnl_op_desc_t op, in
     if (library_status != dnnl_success)
         return library_status;
     dnn_thread_init();
-    status = choose(r, op, NULL, &pd);
+    status = choose_primitive(r, op, NULL, &pd);
     if (status != dnnl_success)
         return status;
     *md = *md_of(pd, arg);
@@ -411,7 +411,7 @@ int dnn_run(struct dnn *d, void *const args[DNN_ARGS], void *scratch, struct err
 
     if (d->panels.n > 0)
         return run_panels(d, args, scratch, err);
-    if (d->nothing) {
+    if (d->is_empty) {
         for (i = 0; i < DNN_ARGS; i++)
             if ((d->outputs & (1u << i)) != 0 && d->bytes[i] > 0)
                 memset(args[i], 0, d->bytes[i]);
@@ -419,14 +419,14 @@ int dnn_run(struct dnn *d, void *const args[DNN_ARGS], void *scratch, struct err
     }
     memcpy(at, args, sizeof(at));
     if (d->reordered != DNN_NO_ARG) {
-        pair[d->behind] = args[d->reordered]; /* from, to */
-        pair[!d->behind] = at[d->reordered] = scratch;
+        pair[d->is_after] = args[d->reordered]; /* from, to */
+        pair[!d->is_after] = at[d->reordered] = scratch;
     }
-    if (d->reordered != DNN_NO_ARG && !d->behind)
+    if (d->reordered != DNN_NO_ARG && !d->is_after)
         status = prim_run(&d->reorder, d->stream, pair, pad);
     if (status == dnnl_success)
         status = prim_run(&d->main, d->stream, at, pad);
-    if (status == dnnl_success && d->behind)
+    if (status == dnnl_success && d->is_after)
         status = prim_run(&d->reorder, d->stream, pair, pad);
-    return status == dnnl_success ? 0 : complain(err, status, "run");
+    return status == dnnl_success ? 0 : dnn_error(err, status, "run");
 }

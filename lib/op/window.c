@@ -98,8 +98,8 @@ static int read_pads(const struct op_infer *f, struct op_window *w, enum pad_rul
 
 /* Computes output size and pads of axis k.
  *   in -> [pad_lo][ in ][pad_hi], windows of `reach` at 0, stride, 2 stride, ... */
-static int settle_axis(const struct op_infer *f, uint32_t k, enum pad_rule rule, bool ceil_mode,
-                       struct op_window *w, struct err *err)
+static int infer_axis(const struct op_infer *f, uint32_t k, enum pad_rule rule, bool ceil_mode,
+                      struct op_window *w, struct err *err)
 {
     int64_t in = w->in[k], stride = w->stride[k];
     int64_t reach = (w->kernel[k] - 1) * w->dilation[k] + 1, room, need;
@@ -153,15 +153,15 @@ int op_window_infer(const struct op_infer *f, const int64_t *kernel, bool ceil_m
         rc = read_pads(f, w, &rule, err);
     for (k = 0; rc == 0 && k < w->spatial; k++) {
         w->in[k] = x->dim[k + 2];
-        rc = settle_axis(f, k, rule, ceil_mode, w, err);
+        rc = infer_axis(f, k, rule, ceil_mode, w, err);
     }
     return rc;
 }
 
 /* Computes w->in (the size of the output) and the pads of the transposed axis k. `shape`: requested
  * size; 0: computed. */
-static int settle_transposed(const struct op_infer *f, uint32_t k, enum pad_rule rule,
-                             int64_t more, int64_t shape, struct op_window *w, struct err *err)
+static int infer_transposed_axis(const struct op_infer *f, uint32_t k, enum pad_rule rule,
+                                 int64_t more, int64_t shape, struct op_window *w, struct err *err)
 {
     int64_t stride = w->stride[k], reach = (w->kernel[k] - 1) * w->dilation[k] + 1;
     int64_t whole = (w->out[k] - 1) * stride + reach + more, pad;
@@ -227,7 +227,7 @@ int op_window_infer_transposed(const struct op_infer *f, const int64_t *kernel, 
         if (w->out[k] < 1 || w->out[k] > INT32_MAX)
             return op_error(f, 0, err, "input 0 has %" PRId64 " elements along axis %u", w->out[k],
                             k + 2);
-        rc = settle_transposed(f, k, rule, more[k], shape[k], w, err);
+        rc = infer_transposed_axis(f, k, rule, more[k], shape[k], w, err);
     }
     return rc;
 }

@@ -108,13 +108,13 @@ static void set_steps(struct attention_at *at, const ptrdiff_t *step, uint32_t r
 }
 
 /* The memory layout of an operand before its transposition. */
-struct laid {
+struct layout {
     struct shape shape;
     ptrdiff_t start, step[TENSOR_MAX_RANK];
 };
 
 /* Returns the layout of an operand that is a separate tensor. */
-static int lay_alone(const struct op_infer *f, uint32_t i, struct laid *l, struct err *err)
+static int layout_of_tensor(const struct op_infer *f, uint32_t i, struct layout *l, struct err *err)
 {
     int rc = op_need(f, i, TENSOR_F32, i == 0 ? -1 : (int)f->in[0]->shape.rank, err);
 
@@ -127,8 +127,8 @@ static int lay_alone(const struct op_infer *f, uint32_t i, struct laid *l, struc
 }
 
 /* Returns the layout of an operand that is a third of the columns of input 0. */
-static int lay_part(const struct op_infer *f, uint32_t i, const int64_t *parts, size_t n, struct laid *l,
-                    struct err *err)
+static int layout_of_part(const struct op_infer *f, uint32_t i, const int64_t *parts, size_t n,
+                          struct layout *l, struct err *err)
 {
     const struct shape *s;
     int64_t columns, here = 1;
@@ -163,12 +163,13 @@ static int operand(const struct op_infer *f, struct attention *a, uint32_t i, co
     ptrdiff_t turned[TENSOR_MAX_RANK];
     uint32_t perm[TENSOR_MAX_RANK], k;
     const int64_t *parts;
-    struct laid l;
+    struct layout l;
     size_t n;
     int rc = op_attr_ints(f, "parts", &parts, &n, err);
 
     if (rc == 0)
-        rc = parts != NULL ? lay_part(f, i, parts, n, &l, err) : lay_alone(f, i, &l, err);
+        rc = parts != NULL ? layout_of_part(f, i, parts, n, &l, err)
+                           : layout_of_tensor(f, i, &l, err);
     if (rc < 0)
         return rc;
     a->of[i] = parts != NULL ? 0 : i;
@@ -398,7 +399,7 @@ static int band(const struct op_infer *f, struct attention *a, struct err *err)
 
 /* ---- the op ---- */
 
-static void blocks(struct attention *a)
+static void divide_blocks(struct attention *a)
 {
     int64_t rows = BLOCK_SCORES / a->s / a->shared / 16 * 16;
 
@@ -433,7 +434,7 @@ static int infer(struct op_infer *f, struct err *err)
     share_heads(a);
     if (a->t > INT64_MAX / a->s || (a->n > 0 && a->t * a->s > INT64_MAX / a->n))
         return op_error(f, ERR_INPUT, err, "more scores than can be counted");
-    blocks(a);
+    divide_blocks(a);
     rc = dropout_settle(f, (double)ratio, ratio > 0, ratio > 0 ? a->n * a->t * a->s : 0,
                         &a->dropout, err);
     return rc == 0 ? attention_seen(f, a, err) : rc;

@@ -34,7 +34,8 @@ enum { AHEAD = 8 /* rows to prefetch ahead */ };
 
 /* Prefetches a row that is read or written soon: rows are far apart, a few cache lines each, which
  * the hardware prefetcher does not detect. */
-OP_INLINE void foresee(const void *row, const struct attention_at *at, size_t bytes, bool writes)
+OP_INLINE void prefetch_row(const void *row, const struct attention_at *at, size_t bytes,
+                            bool writes)
 {
     size_t c;
 
@@ -49,7 +50,7 @@ OP_INLINE void foresee(const void *row, const struct attention_at *at, size_t by
 }
 
 /* Defines a copy of a matrix to contiguous rows, with conversion of the type. */
-#define BRING(name_, from_type_, to_type_, value_)                                                 \
+#define COPY_IN(name_, from_type_, to_type_, value_)                                               \
     CLONES static void name_(void *vto, const void *vfrom, const struct attention_at *at,          \
                              size_t rows, size_t cols)                                             \
     {                                                                                              \
@@ -59,7 +60,7 @@ OP_INLINE void foresee(const void *row, const struct attention_at *at, size_t by
                                                                                                    \
         for (r = 0; r < rows; r++, to += cols, from += at->row) {                                  \
             if (r + AHEAD < rows)                                                                  \
-                foresee(from + AHEAD * at->row, at, cols * sizeof(*from), false);                  \
+                prefetch_row(from + AHEAD * at->row, at, cols * sizeof(*from), false);             \
             if (at->col == 1)                                                                      \
                 for (c = 0; c < cols; c++)                                                         \
                     to[c] = value_(from[c]);                                                       \
@@ -68,13 +69,13 @@ OP_INLINE void foresee(const void *row, const struct attention_at *at, size_t by
                     to[c] = value_(from[(ptrdiff_t)c * at->col]);                                  \
         }                                                                                          \
     }
-BRING(bring_floats, float, float, )
-BRING(bring_halves, uint16_t, uint16_t, )
-BRING(bring_rounded, float, uint16_t, op_half_store)
+COPY_IN(bring_floats, float, float, )
+COPY_IN(bring_halves, uint16_t, uint16_t, )
+COPY_IN(bring_rounded, float, uint16_t, op_half_store)
 
 /* Defines a copy of contiguous float32 rows to a matrix, stored or added. scale [rows]: factor of
  * each row; NULL: 1. */
-#define PUT(name_, type_, load_, store_)                                                           \
+#define COPY_OUT(name_, type_, load_, store_)                                                      \
     CLONES static void name_(void *vto, const struct attention_at *at, const float *from,          \
                              const float *scale, size_t rows, size_t cols, bool add)               \
     {                                                                                              \
@@ -86,7 +87,7 @@ BRING(bring_rounded, float, uint16_t, op_half_store)
             const ptrdiff_t step = at->col;                                                        \
                                                                                                    \
             if (r + AHEAD < rows)                                                                  \
-                foresee(to + AHEAD * at->row, at, cols * sizeof(*to), true);                       \
+                prefetch_row(to + AHEAD * at->row, at, cols * sizeof(*to), true);                  \
             if (add)                                                                               \
                 for (c = 0; c < cols; c++)                                                         \
                     to[(ptrdiff_t)c * step] =                                                      \
@@ -99,8 +100,8 @@ BRING(bring_rounded, float, uint16_t, op_half_store)
                     to[(ptrdiff_t)c * step] = store_(from[c] * by);                                \
         }                                                                                          \
     }
-PUT(put_floats, float, , )
-PUT(put_halves, uint16_t, op_half_load, op_half_store)
+COPY_OUT(put_floats, float, , )
+COPY_OUT(put_halves, uint16_t, op_half_load, op_half_store)
 
 #define DOT_ROW(name_, type_, load_)                                                               \
     CLONES static float name_(const void *va, ptrdiff_t a_step, const void *vb, size_t n)          \
@@ -197,8 +198,9 @@ static int64_t matrices_of(const struct walk *w, int64_t step)
 }
 
 /* Copies `rows` rows from `row` on of every `step`-th matrix of the group to scratch. */
-static void bring_all(const struct walk *w, const struct tensor *t, const struct attention_at *at,
-                      int64_t matrix, int64_t step, int64_t row, int64_t rows, int64_t cols, void *to)
+static void copy_all_in(const struct walk *w, const struct tensor *t, const struct attention_at *at,
+                        int64_t matrix, int64_t step, int64_t row, int64_t rows, int64_t cols,
+                        void *to)
 {
     int64_t i;
 
@@ -211,9 +213,10 @@ static void bring_all(const struct walk *w, const struct tensor *t, const struct
             (size_t)rows, (size_t)cols);
 }
 
-static void put_all(const struct walk *w, const struct tensor *t, const struct attention_at *at,
-                    int64_t matrix, int64_t step, int64_t row, int64_t rows, int64_t cols, const float *from,
-                    const float *scale, bool add)
+static void copy_all_out(const struct walk *w, const struct tensor *t,
+                         const struct attention_at *at, int64_t matrix, int64_t step, int64_t row,
+                         int64_t rows, int64_t cols, const float *from, const float *scale,
+                         bool add)
 {
     int64_t i;
 
@@ -269,7 +272,7 @@ static int block_fwd(const struct walk *w, int64_t matrix, int64_t block, struct
     const struct attention_products *p = &w->s->products[w->s->seen[block]];
     int rc;
 
-    bring_all(w, w->c->in[a->of[0]], &a->q, matrix, 1, r.row, r.rows, a->d, w->q);
+    copy_all_in(w, w->c->in[a->of[0]], &a->q, matrix, 1, r.row, r.rows, a->d, w->q);
     rc = block_weights(w, &r, p, err);
     if (rc == 0 && a->hiding != 0 && !sees_all(w, &r) && !attention_rows_outweigh(&r, w->hidden)) {
         see_all(w, &r);
@@ -282,17 +285,17 @@ static int block_fwd(const struct walk *w, int64_t matrix, int64_t block, struct
     rc = product(w, p->y, w->weights, factor_at(w, w->v, r.keys.first * a->dv), w->y, err);
     if (rc < 0)
         return rc;
-    put_all(w, w->c->out[0], &a->y, matrix, 1, r.row, r.rows, a->dv, w->y,
-            w->scale + matrix * a->t + r.row, false);
+    copy_all_out(w, w->c->out[0], &a->y, matrix, 1, r.row, r.rows, a->dv, w->y,
+                 w->scale + matrix * a->t + r.row, false);
     return 0;
 }
 
-static void bring_keys(const struct walk *w, int64_t matrix)
+static void copy_keys_in(const struct walk *w, int64_t matrix)
 {
     const struct attention *a = w->a;
 
-    bring_all(w, w->c->in[a->of[1]], &a->k, matrix, a->shared, 0, a->s, a->d, w->k);
-    bring_all(w, w->c->in[a->of[2]], &a->v, matrix, a->shared, 0, a->s, a->dv, w->v);
+    copy_all_in(w, w->c->in[a->of[1]], &a->k, matrix, a->shared, 0, a->s, a->d, w->k);
+    copy_all_in(w, w->c->in[a->of[2]], &a->v, matrix, a->shared, 0, a->s, a->dv, w->v);
 }
 
 int attention_cpu_fwd(const struct op_call *c, struct err *err)
@@ -304,7 +307,7 @@ int attention_cpu_fwd(const struct op_call *c, struct err *err)
 
     walk_init(&w, c);
     for (matrix = 0; matrix < a->n && rc == 0; matrix += a->group * a->shared) {
-        bring_keys(&w, matrix);
+        copy_keys_in(&w, matrix);
         for (block = 0; block < a->n_blocks && rc == 0; block++)
             rc = block_fwd(&w, matrix, block, err);
     }
@@ -345,8 +348,8 @@ static int block_bwd(const struct walk *w, int64_t matrix, int64_t block, struct
         p = &w->s->products[w->s->whole[block]];
     }
     first = r.keys.first;
-    bring_all(w, w->c->in[a->of[0]], &a->q, matrix, 1, r.row, r.rows, a->d, w->q);
-    bring_all(w, w->c->dout[0], &a->y, matrix, 1, r.row, r.rows, a->dv, w->y);
+    copy_all_in(w, w->c->in[a->of[0]], &a->q, matrix, 1, r.row, r.rows, a->d, w->q);
+    copy_all_in(w, w->c->dout[0], &a->y, matrix, 1, r.row, r.rows, a->dv, w->y);
     dots(w, &r);
     rc = product(w, p->scores, w->q, factor_at(w, w->k, first * a->d), w->scores, err);
     if (rc == 0)
@@ -363,8 +366,8 @@ static int block_bwd(const struct walk *w, int64_t matrix, int64_t block, struct
     if (rc == 0 && p->dq != NULL)
         rc = product(w, p->dq, w->slopes, factor_at(w, w->k, first * a->d), w->dq, err);
     if (rc == 0 && p->dq != NULL)
-        put_all(w, w->c->din[a->of[0]], &a->q, matrix, 1, r.row, r.rows, a->d, w->dq, NULL,
-                op_adds(w->c, a->of[0]));
+        copy_all_out(w, w->c->din[a->of[0]], &a->q, matrix, 1, r.row, r.rows, a->d, w->dq, NULL,
+                     op_adds(w->c, a->of[0]));
     return rc;
 }
 
@@ -376,7 +379,7 @@ static int matrix_bwd(const struct walk *w, int64_t matrix, struct err *err)
     int64_t block;
     int rc = 0;
 
-    bring_keys(w, matrix);
+    copy_keys_in(w, matrix);
     memset(w->dk, 0, (size_t)(a->group * a->s * a->d) * sizeof(float));
     memset(w->d_v, 0, (size_t)(a->group * a->s * a->dv) * sizeof(float));
     for (block = 0; block < a->n_blocks && rc == 0; block++)
@@ -384,9 +387,11 @@ static int matrix_bwd(const struct walk *w, int64_t matrix, struct err *err)
     if (rc < 0)
         return rc;
     if (c->din[k] != NULL)
-        put_all(w, c->din[k], &a->k, matrix, a->shared, 0, a->s, a->d, w->dk, NULL, op_adds(c, k));
+        copy_all_out(w, c->din[k], &a->k, matrix, a->shared, 0, a->s, a->d, w->dk, NULL,
+                     op_adds(c, k));
     if (c->din[v] != NULL)
-        put_all(w, c->din[v], &a->v, matrix, a->shared, 0, a->s, a->dv, w->d_v, NULL, op_adds(c, v));
+        copy_all_out(w, c->din[v], &a->v, matrix, a->shared, 0, a->s, a->dv, w->d_v, NULL,
+                     op_adds(c, v));
     return 0;
 }
 

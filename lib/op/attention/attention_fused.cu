@@ -41,7 +41,8 @@ struct attention_fused {
 
 /* Sets scale, mask and is_causal. Returns false for other sequences of steps. A mask that is an
  * input may leave rows without keys, for which the library does not return zeros. */
-static bool take_steps(const struct attention *a, struct sdpa_spec *spec, const struct attention_step **mask)
+static bool match_steps(const struct attention *a, struct sdpa_spec *spec,
+                        const struct attention_step **mask)
 {
     spec->scale = 1;
     *mask = NULL;
@@ -76,7 +77,8 @@ static uint32_t rank_of(const struct attention *a)
 }
 
 /* Sets the strides of an operand. At most two batch axes; the last is the heads. */
-static void lay(const struct attention *a, const struct attention_at *at, struct sdpa_spec *spec, int which)
+static void set_strides(const struct attention *a, const struct attention_at *at,
+                        struct sdpa_spec *spec, int which)
 {
     const uint32_t rank = rank_of(a);
 
@@ -98,7 +100,7 @@ static bool describe(const struct op_plan *op, struct sdpa_spec *spec, const str
     const uint32_t rank = rank_of(a);
 
     *spec = { .type = op->out[0].dtype, .t = a->t, .s = a->s, .d = a->d, .dv = a->dv };
-    if (rank > 2 || a->n == 0 || (a->dropout.drops && op->training) || !take_steps(a, spec, mask))
+    if (rank > 2 || a->n == 0 || (a->dropout.drops && op->training) || !match_steps(a, spec, mask))
         return false;
     spec->heads = rank > 0 ? a->batch.dim[rank - 1] : 1;
     spec->batch = rank > 1 ? a->batch.dim[0] : 1;
@@ -107,14 +109,14 @@ static bool describe(const struct op_plan *op, struct sdpa_spec *spec, const str
             (k < ATTENTION_QKV && op->in[a->of[k]]->dtype != spec->type) ||
             (a->shared > 1 && at[k]->batch[rank] % 8 != 0))
             return false;
-        lay(a, at[k], spec, k);
+        set_strides(a, at[k], spec, k);
     }
     if (*mask != NULL)
-        lay(a, &(*mask)->at, spec, SDPA_BIAS);
+        set_strides(a, &(*mask)->at, spec, SDPA_BIAS);
     return sdpa_fits(spec);
 }
 
-static size_t take(size_t *bytes, size_t n)
+static size_t reserve(size_t *bytes, size_t n)
 {
     const size_t at = *bytes;
 
@@ -130,22 +132,22 @@ static int open_both(const struct op_plan *op, struct attention_fused *f, struct
     return rc == 0 && op->training ? sdpa_open(spec, &f->backward, err) : rc;
 }
 
-static void place(struct op_plan *op, struct attention_fused *f, const struct attention *a)
+static void plan_scratch(struct op_plan *op, struct attention_fused *f, const struct attention *a)
 {
     const size_t stats = (size_t)(a->n * a->t) * sizeof(float);
     size_t at = 0;
 
     if (f->mask != NULL && f->mask->kind != ATTENTION_ADD) {
         f->mask_elements = (size_t)tensor_elements(op->in[f->mask->input]);
-        f->bias_at = take(&at, f->mask_elements * sizeof(float));
+        f->bias_at = reserve(&at, f->mask_elements * sizeof(float));
     }
     f->stats_bytes = stats / (size_t)a->shared;
-    f->stats_at = op->training ? 0 : take(&at, stats);
+    f->stats_at = op->training ? 0 : reserve(&at, stats);
     for (uint32_t i = 0; op->training && i < ATTENTION_QKV; i++)
         if (a->of[i] == i)
-            f->d_at[i] = take(&at, tensor_bytes(op->in[i]));
+            f->d_at[i] = reserve(&at, tensor_bytes(op->in[i]));
     for (uint32_t i = 1; op->training && a->shared > 1 && i < ATTENTION_QKV; i++)
-        f->sum_at[i] = take(&at, (size_t)tensor_elements(op->in[i]) * sizeof(float));
+        f->sum_at[i] = reserve(&at, (size_t)tensor_elements(op->in[i]) * sizeof(float));
     f->work_at = at;
     op->save_bytes = op->training ? stats : 0;
     op->scratch_bytes = at + op_max(sdpa_scratch_bytes(f->forward), sdpa_scratch_bytes(f->backward));
@@ -170,7 +172,7 @@ int attention_fused_open(struct op_plan *op, struct attention_fused **out, struc
         attention_fused_close(f);
         return rc == ERR_UNSUPPORTED ? 0 : rc;
     }
-    place(op, f, (const struct attention *)op->param);
+    plan_scratch(op, f, (const struct attention *)op->param);
     *out = f;
     return 0;
 }
@@ -198,7 +200,8 @@ static void *half_at(void *data, const struct attention_at *at)
     return (uint16_t *)data + at->start;
 }
 
-static int bring_bias(const struct attention_fused *f, const struct op_call *c, void **at, struct err *err)
+static int make_bias(const struct attention_fused *f, const struct op_call *c, void **at,
+                     struct err *err)
 {
     const void *mask = f->mask == NULL ? NULL : c->in[f->mask->input]->data;
 
@@ -213,8 +216,8 @@ static int bring_bias(const struct attention_fused *f, const struct op_call *c, 
 }
 
 /* Sets the addresses of the operands that both directions read. */
-static int bring_operands(const struct attention_fused *f, const struct op_call *c, void *at[SDPA_OPERANDS],
-                          struct err *err)
+static int set_operands(const struct attention_fused *f, const struct op_call *c,
+                        void *at[SDPA_OPERANDS], struct err *err)
 {
     const struct attention *a = (const struct attention *)c->param;
     const struct attention_at *const lies[] = { &a->q, &a->k, &a->v };
@@ -224,11 +227,11 @@ static int bring_operands(const struct attention_fused *f, const struct op_call 
     for (int k = SDPA_Q; k < ATTENTION_QKV; k++)
         at[k] = half_at(c->in[a->of[k]]->data, lies[k]);
     at[SDPA_Y] = c->out[0]->data;
-    return bring_bias(f, c, &at[SDPA_BIAS], err);
+    return make_bias(f, c, &at[SDPA_BIAS], err);
 }
 
 /* Adds an offset in elements of 16 bits. */
-static void *moved(void *at, ptrdiff_t elements)
+static void *advance(void *at, ptrdiff_t elements)
 {
     return at == NULL ? NULL : (uint16_t *)at + elements;
 }
@@ -238,10 +241,10 @@ static void next_shared(const struct attention_fused *f, const struct attention 
 {
     const uint32_t axis = a->batch.rank - 1;
 
-    at[SDPA_Q] = moved(at[SDPA_Q], a->q.batch[axis]);
-    at[SDPA_Y] = moved(at[SDPA_Y], a->y.batch[axis]);
-    at[SDPA_DY] = moved(at[SDPA_DY], a->y.batch[axis]);
-    at[SDPA_DQ] = moved(at[SDPA_DQ], a->q.batch[axis]);
+    at[SDPA_Q] = advance(at[SDPA_Q], a->q.batch[axis]);
+    at[SDPA_Y] = advance(at[SDPA_Y], a->y.batch[axis]);
+    at[SDPA_DY] = advance(at[SDPA_DY], a->y.batch[axis]);
+    at[SDPA_DQ] = advance(at[SDPA_DQ], a->q.batch[axis]);
     at[SDPA_STATS] = (char *)at[SDPA_STATS] + f->stats_bytes;
     if (at[SDPA_BIAS] != NULL)
         at[SDPA_BIAS] = (float *)at[SDPA_BIAS] + f->mask->at.batch[axis];
@@ -252,7 +255,7 @@ int attention_fused_forward(struct attention_fused *f, const struct op_call *c, 
     const struct attention *a = (const struct attention *)c->param;
     char *scratch = (char *)c->scratch;
     void *at[SDPA_OPERANDS];
-    int rc = bring_operands(f, c, at, err);
+    int rc = set_operands(f, c, at, err);
 
     at[SDPA_STATS] = c->save != NULL ? c->save : scratch + f->stats_at;
     for (int64_t i = 0; rc == 0 && i < a->shared; i++) {
@@ -322,7 +325,7 @@ int attention_fused_backward(struct attention_fused *f, const struct op_call *c,
     const struct attention *a = (const struct attention *)c->param;
     const struct attention_at *const lies[] = { &a->q, &a->k, &a->v };
     void *at[SDPA_OPERANDS];
-    int rc = bring_operands(f, c, at, err);
+    int rc = set_operands(f, c, at, err);
 
     at[SDPA_STATS] = c->save;
     at[SDPA_DY] = c->dout[0]->data;

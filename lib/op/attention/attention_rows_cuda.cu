@@ -47,7 +47,7 @@ struct row {
     const void *mask[ATTENTION_STEPS]; /* row of each step's mask */
 };
 
-__device__ static inline struct row row_of(const struct attention_rows_here &r, int64_t i)
+__device__ static inline struct row row_of(const struct attention_rows_device &r, int64_t i)
 {
     struct row w;
     int64_t matrix = r.matrix + i / r.t, at = i % r.t;
@@ -71,8 +71,8 @@ __device__ static inline struct row row_of(const struct attention_rows_here &r, 
 }
 
 /* Applies the steps to a score. *capped: the score after ATTENTION_CAP. */
-__device__ static inline float step_on(const struct attention_rows_here &r, const struct row &w, int64_t j, float x,
-                                       float *capped)
+__device__ static inline float step_on(const struct attention_rows_device &r, const struct row &w,
+                                       int64_t j, float x, float *capped)
 {
 #pragma unroll
     for (int k = 0; k < ATTENTION_STEPS; k++) {
@@ -90,8 +90,8 @@ __device__ static inline float step_on(const struct attention_rows_here &r, cons
 }
 
 /* Propagates a gradient back through the steps. capped: as returned by step_on(). */
-__device__ static inline float step_back(const struct attention_rows_here &r, const struct row &w, int64_t j,
-                                         float d, float capped)
+__device__ static inline float step_back(const struct attention_rows_device &r, const struct row &w,
+                                         int64_t j, float d, float capped)
 {
 #pragma unroll
     for (int k = ATTENTION_STEPS; k-- > 0;) {
@@ -110,7 +110,8 @@ __device__ static inline float step_back(const struct attention_rows_here &r, co
 
 /* Factors of dropout for N columns from j on. */
 template <int N>
-__device__ static inline columns<float, N> kept(const struct attention_rows_here &r, const struct row &w, int64_t j)
+__device__ static inline columns<float, N> kept(const struct attention_rows_device &r,
+                                                const struct row &w, int64_t j)
 {
     columns<float, N> on;
     uint32_t word[4];
@@ -131,7 +132,7 @@ __device__ static inline columns<float, N> kept(const struct attention_rows_here
 /* ---- kernels: a thread block computes OP_THREADS / TEAM rows ---- */
 
 template <typename T, int N, bool WIDE>
-__global__ void rows_fwd(struct attention_rows_here r, float *scores, T *weights)
+__global__ void rows_fwd(struct attention_rows_device r, float *scores, T *weights)
 {
     constexpr unsigned TEAM = WIDE ? OP_THREADS : 32;
     __shared__ float room[32];
@@ -187,7 +188,8 @@ __global__ void rows_fwd(struct attention_rows_here r, float *scores, T *weights
 }
 
 template <typename T, int N, bool WIDE>
-__global__ void rows_bwd(struct attention_rows_here r, float *scores, float *dp, T *weights, T *slopes)
+__global__ void rows_bwd(struct attention_rows_device r, float *scores, float *dp, T *weights,
+                         T *slopes)
 {
     constexpr unsigned TEAM = WIDE ? OP_THREADS : 32;
     __shared__ float room[32];
@@ -245,23 +247,24 @@ __global__ void rows_bwd(struct attention_rows_here r, float *scores, float *dp,
     else if ((s_) > LONG) { constexpr int N = 1; constexpr bool WIDE = true; __VA_ARGS__; }             \
     else { constexpr int N = 1; constexpr bool WIDE = false; __VA_ARGS__; }
 
-static unsigned blocks_of(const struct attention_rows_here *r)
+static unsigned blocks_of(const struct attention_rows_device *r)
 {
     const int64_t rows = r->matrices * r->t, each = r->s > LONG ? 1 : OP_THREADS / 32;
 
     return (unsigned)((rows + each - 1) / each);
 }
 
-int attention_rows_here_fwd(const struct attention_rows_here *r, float *scores, void *weights,
-                            enum tensor_dtype type, cudaStream_t stream, struct err *err)
+int attention_rows_device_fwd(const struct attention_rows_device *r, float *scores, void *weights,
+                              enum tensor_dtype type, cudaStream_t stream, struct err *err)
 {
     OP_FLOATS(type, ROWS_FORM(r->s, CUDA_LAUNCH((rows_fwd<T, N, WIDE>), blocks_of(r), OP_THREADS, 0, stream, *r,
                                                 scores, (T *)weights)));
     return cuda_launched(err);
 }
 
-int attention_rows_here_bwd(const struct attention_rows_here *r, float *scores, float *dp, void *weights,
-                            void *slopes, enum tensor_dtype type, cudaStream_t stream, struct err *err)
+int attention_rows_device_bwd(const struct attention_rows_device *r, float *scores, float *dp,
+                              void *weights, void *slopes, enum tensor_dtype type,
+                              cudaStream_t stream, struct err *err)
 {
     OP_FLOATS(type, ROWS_FORM(r->s, CUDA_LAUNCH((rows_bwd<T, N, WIDE>), blocks_of(r), OP_THREADS, 0, stream, *r,
                                                 scores, dp, (T *)weights, (T *)slopes)));

@@ -9,7 +9,7 @@ extern "C" {
 #include "op/attention/attention.h"
 }
 
-struct attention_rows_here {
+struct attention_rows_device {
     struct {
         enum attention_kind kind;
         float number;
@@ -31,12 +31,13 @@ struct attention_rows_here {
 /* Input: scores [matrices, t, s] before the steps. Output: weights, the softmax multiplied by the
  * dropout mask, of type `type`. float32 weights may replace the scores, which are overwritten.
  * Errors: ERR_DEVICE. */
-int attention_rows_here_fwd(const struct attention_rows_here *r, float *scores, void *weights,
-                            enum tensor_dtype type, cudaStream_t stream, struct err *err);
+int attention_rows_device_fwd(const struct attention_rows_device *r, float *scores, void *weights,
+                              enum tensor_dtype type, cudaStream_t stream, struct err *err);
 /* Input: the same scores, and dp, the gradient of the weights. Output: the weights again, and
  * slopes, the gradient of the scores before the steps. float32 slopes may replace dp; scores and dp
  * are overwritten. Errors: ERR_DEVICE. */
-int attention_rows_here_bwd(const struct attention_rows_here *r, float *scores, float *dp, void *weights,
-                            void *slopes, enum tensor_dtype type, cudaStream_t stream, struct err *err);
+int attention_rows_device_bwd(const struct attention_rows_device *r, float *scores, float *dp,
+                              void *weights, void *slopes, enum tensor_dtype type,
+                              cudaStream_t stream, struct err *err);
 
 #endif

@@ -193,7 +193,8 @@ struct token { /* of one head of k and v */
 };
 
 /* y [dv] = s^T k */
-OP_INLINE void look_up(const struct linear_attention *a, const float *s, const float *k, float *y)
+OP_INLINE void multiply_key(const struct linear_attention *a, const float *s, const float *k,
+                            float *y)
 {
     memset(y, 0, (size_t)a->dv * sizeof(*y));
     for (int64_t i = 0; i < a->d; i++)
@@ -222,7 +223,7 @@ CLONES static void advance(const struct linear_attention *a, const struct token 
     if (t->g != NULL)
         decay(a, t, s, s);
     if (a->has_beta) {
-        look_up(a, s, t->k, u);
+        multiply_key(a, s, t->k, u);
         OP_EACH
         for (size_t j = 0; j < n; j++)
             u[j] = t->beta * (t->v[j] - u[j]);
@@ -235,7 +236,7 @@ CLONES static void advance(const struct linear_attention *a, const struct token 
 
 CLONES static void read_state(const struct linear_attention *a, const float *s, const float *q, float *o)
 {
-    look_up(a, s, q, o);
+    multiply_key(a, s, q, o);
     for (int64_t j = 0; j < a->dv; j++)
         o[j] *= a->scale;
 }
@@ -270,9 +271,9 @@ CLONES static void token_bwd(const struct linear_attention *a, const struct toke
         decay(a, t, before, decayed);
         at = decayed;
     }
-    look_up(a, ds, t->k, du);
+    multiply_key(a, ds, t->k, du);
     if (a->has_beta) {
-        look_up(a, at, t->k, r);
+        multiply_key(a, at, t->k, r);
         for (size_t j = 0; j < n; j++)
             r[j] = t->v[j] - r[j];
         *to->db = dot(du, r, n);
@@ -393,7 +394,8 @@ struct walk {
     float *row[5];                /* [d + dv] */
 };
 
-static void put(const struct op_call *c, uint32_t i, int64_t at, const float *from, int64_t n)
+static void store_gradient(const struct op_call *c, uint32_t i, int64_t at, const float *from,
+                           int64_t n)
 {
     if (i < c->n_in && c->din[i] != NULL)
         op_put((float *)c->din[i]->data + at, from, (size_t)n, 1, op_adds(c, i));
@@ -417,13 +419,13 @@ static void one_token_bwd(const struct walk *w, int64_t b, int64_t h, int64_t i,
             memset(w->row[0], 0, (size_t)a->d * sizeof(float));
         else
             query_bwd(a, after, input(c, LINEAR_Q) + place * a->d, d_o + place * a->dv, w->row[0], w->ds);
-        put(c, LINEAR_Q, place * a->d, w->row[0], a->d);
+        store_gradient(c, LINEAR_Q, place * a->d, w->row[0], a->d);
     }
     token_bwd(a, &t, before, w->decayed, w->row[0], w->row[1], w->row[2], w->ds, &to);
-    put(c, LINEAR_K, head * a->d, dk, a->d);
-    put(c, LINEAR_V, head * a->dv, d_v, a->dv);
+    store_gradient(c, LINEAR_K, head * a->d, dk, a->d);
+    store_gradient(c, LINEAR_V, head * a->dv, d_v, a->dv);
     if (a->has_decay)
-        put(c, LINEAR_DECAY, head * a->decays, dg, a->decays);
+        store_gradient(c, LINEAR_DECAY, head * a->decays, dg, a->decays);
     /* zero, or the previous gradient: see backward() */
     if (a->has_beta && c->din[LINEAR_BETA] != NULL)
         ((float *)c->din[LINEAR_BETA]->data)[a->betas > 1 ? head : at] += dg_db[0];
@@ -486,7 +488,7 @@ static int backward(const struct op_call *c, struct err *err)
             memset(w.ds, 0, n * sizeof(float));
         for (int64_t chunk = a->n_chunks; chunk-- > 0;)
             chunk_bwd(&w, head, chunk);
-        put(c, LINEAR_PAST, head * (int64_t)n, w.ds, (int64_t)n);
+        store_gradient(c, LINEAR_PAST, head * (int64_t)n, w.ds, (int64_t)n);
     }
     return 0;
 }

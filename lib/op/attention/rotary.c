@@ -132,8 +132,8 @@ static int rotary_infer(struct op_infer *f, struct err *err)
 
 /* Rotates a row. y may be x. cos and sin belong to the first half of the row, cos2 and sin2 to the
  * second. */
-CLONES static void turn(int64_t half, const float *x, const float *cos, const float *cos2, const float *sin,
-                        const float *sin2, float *y)
+CLONES static void rotate(int64_t half, const float *x, const float *cos, const float *cos2,
+                          const float *sin, const float *sin2, float *y)
 {
     int64_t j;
 
@@ -146,8 +146,8 @@ CLONES static void turn(int64_t half, const float *x, const float *cos, const fl
     }
 }
 
-CLONES static void turn_pairs(int64_t half, const float *x, const float *cos, const float *cos2, const float *sin,
-                              const float *sin2, float *y)
+CLONES static void rotate_pairs(int64_t half, const float *x, const float *cos, const float *cos2,
+                                const float *sin, const float *sin2, float *y)
 {
     int64_t j;
 
@@ -160,8 +160,9 @@ CLONES static void turn_pairs(int64_t half, const float *x, const float *cos, co
     }
 }
 
-CLONES static void turn_pairs_back(int64_t half, const float *d, const float *cos, const float *cos2,
-                                   const float *sin, const float *sin2, float *g)
+CLONES static void rotate_pairs_back(int64_t half, const float *d, const float *cos,
+                                     const float *cos2, const float *sin, const float *sin2,
+                                     float *g)
 {
     int64_t j;
 
@@ -174,8 +175,9 @@ CLONES static void turn_pairs_back(int64_t half, const float *d, const float *co
     }
 }
 
-CLONES static void turn_pairs_back_add(int64_t half, const float *d, const float *cos, const float *cos2,
-                                       const float *sin, const float *sin2, float *g)
+CLONES static void rotate_pairs_back_add(int64_t half, const float *d, const float *cos,
+                                         const float *cos2, const float *sin, const float *sin2,
+                                         float *g)
 {
     int64_t j;
 
@@ -188,8 +190,8 @@ CLONES static void turn_pairs_back_add(int64_t half, const float *d, const float
     }
 }
 
-CLONES static void turn_back(int64_t half, const float *d, const float *cos, const float *cos2, const float *sin,
-                             const float *sin2, float *g)
+CLONES static void rotate_back(int64_t half, const float *d, const float *cos, const float *cos2,
+                               const float *sin, const float *sin2, float *g)
 {
     int64_t j;
 
@@ -202,8 +204,8 @@ CLONES static void turn_back(int64_t half, const float *d, const float *cos, con
     }
 }
 
-CLONES static void turn_back_add(int64_t half, const float *d, const float *cos, const float *cos2, const float *sin,
-                                 const float *sin2, float *g)
+CLONES static void rotate_back_add(int64_t half, const float *d, const float *cos,
+                                   const float *cos2, const float *sin, const float *sin2, float *g)
 {
     int64_t j;
 
@@ -239,7 +241,8 @@ static int rotary_fwd(const struct op_call *c, struct err *err)
         const float *x = op_floats(c->in[0], (size_t)row.x, width, room), *cs = cos + row.cos, *sn = sin + row.sin;
         float *y = op_floats_to(c->out[0], (size_t)i * width, more);
 
-        (r->pairs ? turn_pairs : turn)(r->half, x, cs, cs + r->cos_half, sn, sn + r->sin_half, y);
+        (r->pairs ? rotate_pairs : rotate)(r->half, x, cs, cs + r->cos_half, sn, sn + r->sin_half,
+                                           y);
         op_floats_done(c->out[0], (size_t)i * width, width, y);
     }
     return 0;
@@ -264,7 +267,9 @@ static int rotary_bwd(const struct op_call *c, struct err *err)
                     *sn = sin + row.sin;
         float *g = op_floats_on(c->din[0], (size_t)row.x, add ? width : 0, more);
 
-        (r->pairs ? add ? turn_pairs_back_add : turn_pairs_back : add ? turn_back_add : turn_back)(r->half, d, cs, cs + r->cos_half, sn, sn + r->sin_half, g);
+        (r->pairs ? add ? rotate_pairs_back_add : rotate_pairs_back
+         : add    ? rotate_back_add
+                  : rotate_back)(r->half, d, cs, cs + r->cos_half, sn, sn + r->sin_half, g);
         op_floats_done(c->din[0], (size_t)row.x, width, g);
     }
     return 0;

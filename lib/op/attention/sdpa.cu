@@ -39,7 +39,7 @@ struct sdpa {
 
 /* ---- the graph ---- */
 
-struct making {
+struct builder {
     struct cudnn_graph *g;
     const struct sdpa *a;
     int64_t uid; /* next unique id */
@@ -49,7 +49,7 @@ struct making {
 typedef cudnnBackendDescriptor_t descriptor;
 
 /* Creates a virtual, contiguous [batch, heads, rows, cols]. */
-static descriptor dense(struct making *m, cudnnDataType_t type, int64_t rows, int64_t cols)
+static descriptor dense(struct builder *m, cudnnDataType_t type, int64_t rows, int64_t cols)
 {
     const int64_t matrix = rows * cols;
     const struct cudnn_tensor t = { .type = type, .uid = m->uid++, .axes = 4,
@@ -59,19 +59,19 @@ static descriptor dense(struct making *m, cudnnDataType_t type, int64_t rows, in
     return cudnn_tensor(m->g, &t);
 }
 
-static descriptor scores(struct making *m, cudnnDataType_t type)
+static descriptor scores(struct builder *m, cudnnDataType_t type)
 {
     return dense(m, type, m->a->spec.t, m->a->spec.s);
 }
 
-static descriptor row_numbers(struct making *m)
+static descriptor row_numbers(struct builder *m)
 {
     return dense(m, CUDNN_DATA_FLOAT, m->a->spec.t, 1);
 }
 
 /* Creates a stored column: one number per row. */
 /* parts may begin at any row, also of a bias */
-static descriptor column(struct making *m, int64_t uid)
+static descriptor column(struct builder *m, int64_t uid)
 {
     const struct sdpa_spec *s = &m->a->spec;
     const struct cudnn_tensor t = { .type = CUDNN_DATA_FLOAT, .uid = uid, .align = sizeof(float), .axes = 4,
@@ -81,7 +81,7 @@ static descriptor column(struct making *m, int64_t uid)
     return cudnn_tensor(m->g, &t);
 }
 
-static descriptor number(struct making *m, int64_t uid)
+static descriptor number(struct builder *m, int64_t uid)
 {
     const struct cudnn_tensor t = { .type = CUDNN_DATA_FLOAT, .uid = uid, .axes = 4, .size = { 1, 1, 1, 1 },
                                     .step = { 1, 1, 1, 1 }, .is_number = true };
@@ -90,7 +90,8 @@ static descriptor number(struct making *m, int64_t uid)
 }
 
 /* Describes an operand with the strides of `as`; turned: transposed. */
-static descriptor operand(struct making *m, enum sdpa_operand which, enum sdpa_operand as, bool turned)
+static descriptor operand(struct builder *m, enum sdpa_operand which, enum sdpa_operand as,
+                          bool transposed)
 {
     const struct sdpa_spec *s = &m->a->spec;
     const int64_t rows = as == SDPA_K || as == SDPA_V ? s->s : s->t;
@@ -99,14 +100,14 @@ static descriptor operand(struct making *m, enum sdpa_operand which, enum sdpa_o
                               .size = { m->a->batch, m->a->heads, rows, cols },
                               .step = { s->at[as].batch, s->at[as].head, s->at[as].row, 1 } };
 
-    if (turned) {
+    if (transposed) {
         t.size[2] = cols, t.step[2] = 1;
         t.size[3] = rows, t.step[3] = s->at[as].row;
     }
     return cudnn_tensor(m->g, &t);
 }
 
-static descriptor bias(struct making *m)
+static descriptor bias(struct builder *m)
 {
     const struct sdpa_spec *s = &m->a->spec;
     const int64_t steps[] = { s->at[SDPA_BIAS].batch, s->at[SDPA_BIAS].head, s->at[SDPA_BIAS].row };
@@ -121,7 +122,7 @@ static descriptor bias(struct making *m)
     return cudnn_tensor(m->g, &t);
 }
 
-static void product(struct making *m, descriptor a, descriptor b, descriptor to)
+static void product(struct builder *m, descriptor a, descriptor b, descriptor to)
 {
     descriptor how = cudnn_make(m->g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
     descriptor d = cudnn_make(m->g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
@@ -138,8 +139,9 @@ static void product(struct making *m, descriptor a, descriptor b, descriptor to)
 
 /* to = x mode b, element by element. axis: of GEN_INDEX; picks: of BINARY_SELECT, picks ? x : b.
  * Returns to. */
-static descriptor each(struct making *m, cudnnPointwiseMode_t mode, descriptor x, descriptor b, descriptor to,
-                       cudnnDataType_t in = CUDNN_DATA_FLOAT, int64_t axis = -1, descriptor picks = NULL)
+static descriptor each(struct builder *m, cudnnPointwiseMode_t mode, descriptor x, descriptor b,
+                       descriptor to, cudnnDataType_t in = CUDNN_DATA_FLOAT, int64_t axis = -1,
+                       descriptor picks = NULL)
 {
     descriptor how = cudnn_make(m->g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     descriptor d = cudnn_make(m->g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
@@ -161,7 +163,7 @@ static descriptor each(struct making *m, cudnnPointwiseMode_t mode, descriptor x
 }
 
 /* Reduces each row to one number. */
-static descriptor reduce(struct making *m, cudnnReduceTensorOp_t by, descriptor x)
+static descriptor reduce(struct builder *m, cudnnReduceTensorOp_t by, descriptor x)
 {
     descriptor how = cudnn_make(m->g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
     descriptor d = cudnn_make(m->g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR), to = row_numbers(m);
@@ -177,7 +179,7 @@ static descriptor reduce(struct making *m, cudnnReduceTensorOp_t by, descriptor 
     return to;
 }
 
-static descriptor view(struct making *m, descriptor x, descriptor to)
+static descriptor view(struct builder *m, descriptor x, descriptor to)
 {
     descriptor d = cudnn_make(m->g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
 
@@ -188,7 +190,7 @@ static descriptor view(struct making *m, descriptor x, descriptor to)
 }
 
 /* Views scores [t, s] as [s, t], rounded to the type of the factors. */
-static descriptor turned_scores(struct making *m, descriptor x)
+static descriptor transposed_scores(struct builder *m, descriptor x)
 {
     const struct sdpa_spec *s = &m->a->spec;
     const int64_t matrix = s->t * s->s;
@@ -200,7 +202,7 @@ static descriptor turned_scores(struct making *m, descriptor x)
 }
 
 /* Views k^T as k. */
-static descriptor turned_back(struct making *m, descriptor kt)
+static descriptor transposed_key(struct builder *m, descriptor kt)
 {
     const struct sdpa_spec *s = &m->a->spec;
     const struct cudnn_tensor t = { .type = cudnn_type(s->type), .uid = m->uid++, .axes = 4,
@@ -211,7 +213,7 @@ static descriptor turned_back(struct making *m, descriptor kt)
     return view(m, kt, cudnn_tensor(m->g, &t));
 }
 
-static descriptor scaled_scores(struct making *m, descriptor q, descriptor kt)
+static descriptor scaled_scores(struct builder *m, descriptor q, descriptor kt)
 {
     descriptor x = scores(m, CUDNN_DATA_FLOAT), y;
 
@@ -223,7 +225,7 @@ static descriptor scaled_scores(struct making *m, descriptor q, descriptor kt)
 }
 
 /* row >= column ? x : hidden. The library recognises the causal mask by this pattern. */
-static descriptor causal(struct making *m, descriptor x)
+static descriptor causal(struct builder *m, descriptor x)
 {
     descriptor row, col, sees;
 
@@ -236,7 +238,7 @@ static descriptor causal(struct making *m, descriptor x)
                 CUDNN_DATA_FLOAT, -1, sees);
 }
 
-static void forward_graph(struct making *m)
+static void forward_graph(struct builder *m)
 {
     descriptor q = operand(m, SDPA_Q, SDPA_Q, false), kt = operand(m, SDPA_K, SDPA_K, true);
     descriptor x = causal(m, scaled_scores(m, q, kt)), max = reduce(m, CUDNN_REDUCE_TENSOR_MAX, x), e, sum, log;
@@ -250,7 +252,7 @@ static void forward_graph(struct making *m)
     product(m, x, operand(m, SDPA_V, SDPA_V, false), operand(m, SDPA_Y, SDPA_Y, false));
 }
 
-static void backward_graph(struct making *m)
+static void backward_graph(struct builder *m)
 {
     const struct sdpa_spec *s = &m->a->spec;
     descriptor q = operand(m, SDPA_Q, SDPA_Q, false), kt = operand(m, SDPA_K, SDPA_K, true);
@@ -263,14 +265,14 @@ static void backward_graph(struct making *m)
     x = each(m, CUDNN_POINTWISE_SUB, scaled_scores(m, q, kt), column(m, SDPA_STATS + 1),
              scores(m, CUDNN_DATA_FLOAT));
     p = each(m, CUDNN_POINTWISE_EXP, causal(m, x), NULL, scores(m, CUDNN_DATA_FLOAT));
-    product(m, turned_scores(m, p), dy, operand(m, SDPA_DV, SDPA_V, false));
+    product(m, transposed_scores(m, p), dy, operand(m, SDPA_DV, SDPA_V, false));
     x = scores(m, CUDNN_DATA_FLOAT);
     product(m, dy, vt, x);
     x = each(m, CUDNN_POINTWISE_SUB, x, dot, scores(m, CUDNN_DATA_FLOAT));
     x = each(m, CUDNN_POINTWISE_MUL, x, p, scores(m, CUDNN_DATA_FLOAT));
     x = each(m, CUDNN_POINTWISE_MUL, x, m->scale, scores(m, CUDNN_DATA_FLOAT));
-    product(m, turned_scores(m, x), q, operand(m, SDPA_DK, SDPA_K, false));
-    product(m, x, turned_back(m, kt), operand(m, SDPA_DQ, SDPA_Q, false));
+    product(m, transposed_scores(m, x), q, operand(m, SDPA_DK, SDPA_K, false));
+    product(m, x, transposed_key(m, kt), operand(m, SDPA_DQ, SDPA_Q, false));
 }
 
 /* ---- plan ---- */
@@ -301,7 +303,7 @@ static int64_t divisor(int64_t n, int64_t most)
 }
 
 /* Scratch for the gradients of the scores of a matrix, rounded as in the library. */
-static int64_t slopes_bytes(const struct sdpa_spec *s)
+static int64_t gradient_bytes(const struct sdpa_spec *s)
 {
     return (s->t + 63) / 64 * 64 * ((s->s + 127) / 128 * 128) * 2;
 }
@@ -323,9 +325,9 @@ static void describe(const struct sdpa *a, char *out, size_t n)
                        (long long)s->at[k].head, (long long)s->at[k].row);
 }
 
-static int settle(struct sdpa *a, struct err *err)
+static int build_graph(struct sdpa *a, struct err *err)
 {
-    struct making m = { NULL, a, UID_VIRTUAL, NULL };
+    struct builder m = { NULL, a, UID_VIRTUAL, NULL };
     char what[640]; /* 17 numbers of 20 digits, and the words */
     int rc;
 
@@ -362,13 +364,13 @@ int sdpa_open(const struct sdpa_spec *spec, struct sdpa **out, struct err *err)
     a->hidden = -INFINITY;
     a->one = 1;
     if (spec->backward) {
-        const int64_t most = SLOPES_MAX / slopes_bytes(spec);
+        const int64_t most = SLOPES_MAX / gradient_bytes(spec);
 
         a->heads = divisor(spec->heads, most);
         a->batch = a->heads < spec->heads ? 1 : divisor(spec->batch, most / spec->heads);
         a->dot_bytes = ((size_t)(spec->batch * spec->heads * spec->t) * sizeof(float) + ALIGN - 1) / ALIGN * ALIGN;
     }
-    rc = settle(a, err);
+    rc = build_graph(a, err);
     if (rc < 0) {
         sdpa_close(a);
         return rc;

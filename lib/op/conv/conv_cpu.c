@@ -19,8 +19,8 @@ struct conv_state {
     bool has_bias;
     bool by_product;        /* dx and dw are matrix products */
     bool is_strided;        /* then the rows of x are gathered in scratch, after the spare area */
-    struct copy pick, put;  /* pick: x to its rows; put: rows back to x */
-    size_t picked_bytes;
+    struct copy gather, scatter; /* pick: x to its rows; put: rows back to x */
+    size_t gathered_bytes;
     /* The beginning of scratch: a gradient that is accumulated, or that is not requested but
      * computed together with another: [dx] or [dw][dbias]. */
     size_t spare_dw, spare_bytes;
@@ -49,8 +49,8 @@ static bool is_pixel(const struct op_window *w)
 }
 
 /* Prepares the copies of the rows of x that are multiplied, sample by sample, in the order of y. */
-static void settle_rows(struct conv_state *s, const struct op_window *w, const struct tensor *x,
-                        const struct tensor *y)
+static void plan_rows(struct conv_state *s, const struct op_window *w, const struct tensor *x,
+                      const struct tensor *y)
 {
     ptrdiff_t from[TENSOR_MAX_RANK], to[TENSOR_MAX_RANK];
     struct tensor picked = *x;
@@ -61,13 +61,13 @@ static void settle_rows(struct conv_state *s, const struct op_window *w, const s
     op_steps(x, from);
     op_steps(&picked, to);
     for (k = 0; k < picked.shape.rank; k++)
-        copy_add_axis(&s->pick, picked.shape.dim[k], from[k] * (k < 2 ? 1 : w->stride[k - 2]),
+        copy_add_axis(&s->gather, picked.shape.dim[k], from[k] * (k < 2 ? 1 : w->stride[k - 2]),
                       to[k]);
-    copy_settle(&s->pick);
-    s->put = copy_back(&s->pick);
+    copy_settle(&s->gather);
+    s->scatter = copy_back(&s->gather);
     s->is_strided = !shape_equal(&picked.shape, &x->shape);
     if (s->is_strided)
-        s->picked_bytes = op_round(tensor_bytes(&picked));
+        s->gathered_bytes = op_round(tensor_bytes(&picked));
 }
 
 static int plan_gradients(const struct op_plan *p, const struct dnn_conv *spec,
@@ -83,7 +83,7 @@ static int plan_gradients(const struct op_plan *p, const struct dnn_conv *spec,
 
     s->by_product = op_is_half(p->in[0]) && cp->group == 1 && is_pixel(&cp->window);
     if (s->by_product)
-        settle_rows(s, &cp->window, p->in[0], &p->out[0]);
+        plan_rows(s, &cp->window, p->in[0], &p->out[0]);
     if (op_wants(p, 0))
         rc = s->by_product ? dnn_matmul(&dx, &s->dx, err) : dnn_conv_bwd_x(spec, &s->dx, err);
     if (rc == 0 && (op_wants(p, 1) || op_wants(p, 2)))
@@ -118,7 +118,7 @@ int conv_cpu_plan(struct op_plan *p, struct err *err)
     }
     if (s->dx != NULL)
         s->spare_bytes = op_max(s->spare_bytes, op_round(tensor_bytes(x)));
-    p->scratch_bytes = s->spare_bytes + s->picked_bytes +
+    p->scratch_bytes = s->spare_bytes + s->gathered_bytes +
                        op_max(dnn_scratch_bytes(s->y),
                               op_max(dnn_scratch_bytes(s->dx), dnn_scratch_bytes(s->dw)));
     p->state = s;
@@ -139,7 +139,7 @@ static int bwd_w(const struct op_call *c, struct err *err)
 {
     struct conv_state *s = c->state;
     const struct tensor *x = c->in[0], *dy = c->dout[0];
-    void *picked = op_at(c->scratch, s->spare_bytes), *rest = op_at(picked, s->picked_bytes);
+    void *picked = op_at(c->scratch, s->spare_bytes), *rest = op_at(picked, s->gathered_bytes);
     void *dw = op_din_at(c, 1, c->scratch), *rows = s->is_strided ? picked : x->data;
     void *db = op_din_at(c, 2, op_at(c->scratch, s->spare_dw));
     void *product[DNN_ARGS] = { dy->data, rows, dw }, *args[DNN_ARGS] = { x->data, dy->data, dw, db };
@@ -147,7 +147,7 @@ static int bwd_w(const struct op_call *c, struct err *err)
     int rc;
 
     if (s->by_product && s->is_strided)
-        copy_run(&s->pick, x->data, picked, sizeof(uint16_t));
+        copy_run(&s->gather, x->data, picked, sizeof(uint16_t));
     rc = dnn_run(s->dw, s->by_product ? product : args, rest, err);
     if (rc < 0)
         return rc;
@@ -161,7 +161,7 @@ static int bwd_w(const struct op_call *c, struct err *err)
 static int bwd_x(const struct op_call *c, struct err *err)
 {
     struct conv_state *s = c->state;
-    void *picked = op_at(c->scratch, s->spare_bytes), *rest = op_at(picked, s->picked_bytes);
+    void *picked = op_at(c->scratch, s->spare_bytes), *rest = op_at(picked, s->gathered_bytes);
     void *dx = op_din_at(c, 0, c->scratch);
     void *args[DNN_ARGS] = { c->dout[0]->data, c->in[1]->data, s->is_strided ? picked : dx };
     int rc = dnn_run(s->dx, args, rest, err);
@@ -170,7 +170,7 @@ static int bwd_x(const struct op_call *c, struct err *err)
         return rc;
     if (s->is_strided) {
         memset(dx, 0, tensor_bytes(c->din[0]));
-        copy_run(&s->put, picked, dx, sizeof(uint16_t));
+        copy_run(&s->scatter, picked, dx, sizeof(uint16_t));
     }
     op_din_done(c, 0, dx, 1.0f);
     return 0;

@@ -90,7 +90,7 @@ __global__ void move_shifted(To *to, const From *from, struct moved m, bool add)
 }
 
 /* Converts the sizes to packs of n elements if both sides permit it; returns whether they do. */
-static bool pack_up(struct moved *m, int64_t n)
+static bool use_packs(struct moved *m, int64_t n)
 {
     const int last = CONV_AXES - 1;
 
@@ -116,7 +116,7 @@ template <typename To, typename From>
 static void launch(To *to, const From *from, struct moved m, bool add, cudaStream_t s)
 {
     constexpr int N = (int)op_each_pack<To, From>();
-    bool packed = op_aligned(to) && op_aligned(from) && pack_up(&m, N);
+    bool packed = op_aligned(to) && op_aligned(from) && use_packs(&m, N);
 
     m.is_small = m.n <= INT32_MAX;
     for (int k = 0; k < CONV_AXES && m.is_small; k++)

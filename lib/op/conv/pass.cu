@@ -30,7 +30,7 @@ struct conv_pass {
  * heuristics of cuDNN 9.14 have no engine with a float32 result; the fall-back takes 4.2 ms instead
  * of 0.13 ms for a 3 x 3 convolution of ResNet-50 on an H100.) Few engines for float32 images
  * support channels-last; all support plain. */
-static const enum tensor_layout offers[] = { TENSOR_CHANNELS_LAST, TENSOR_PLAIN };
+static const enum tensor_layout layouts[] = { TENSOR_CHANNELS_LAST, TENSOR_PLAIN };
 
 static size_t round_up(size_t bytes)
 {
@@ -83,8 +83,9 @@ static void sizes(const struct conv_pass_spec *spec, const struct op_window *w, 
 }
 
 /* Prepares the copies of an operand. `seen`: the window passed to cuDNN. */
-static void settle_stage(struct stage *st, const struct conv_pass_spec *spec, const struct op_window *seen,
-                         const struct cudnn_conv_spec *theirs, enum conv_operand which)
+static void plan_stage(struct stage *st, const struct conv_pass_spec *spec,
+                       const struct op_window *seen, const struct cudnn_conv_spec *theirs,
+                       enum conv_operand which)
 {
     const struct op_window ours = op_window_lift(spec->window, OP_SPATIAL_MAX);
     const struct op_window lifted = op_window_lift(seen, OP_SPATIAL_MAX);
@@ -105,11 +106,12 @@ static void settle_stage(struct stage *st, const struct conv_pass_spec *spec, co
 
 /* ---- one layout ---- */
 
-static int open_offer(struct conv_pass *p, const struct conv_pass_spec *spec, const struct op_window *seen,
-                      enum tensor_layout offer, struct err *err)
+static int open_layout(struct conv_pass *p, const struct conv_pass_spec *spec,
+                       const struct op_window *seen, enum tensor_layout layout, struct err *err)
 {
     struct cudnn_conv_spec theirs = {
-        spec->computed, offer, spec->images, spec->images, spec->n, spec->c, spec->o, spec->group, seen, false, spec->tf32,
+        spec->computed, layout,      spec->images, spec->images, spec->n,    spec->c,
+        spec->o,        spec->group, seen,         false,        spec->tf32,
     };
     struct err ignored;
     int rc = cudnn_conv_open(&theirs, &p->conv, err);
@@ -117,7 +119,7 @@ static int open_offer(struct conv_pass *p, const struct conv_pass_spec *spec, co
     if (rc < 0)
         return rc;
     for (int k = 0; k < CONV_OPERANDS; k++)
-        settle_stage(&p->stages[k], spec, seen, &theirs, (enum conv_operand)k);
+        plan_stage(&p->stages[k], spec, seen, &theirs, (enum conv_operand)k);
     if (!spec->may_add || p->stages[spec->computed].is_needed)
         return 0;
     theirs.add = true;
@@ -125,7 +127,7 @@ static int open_offer(struct conv_pass *p, const struct conv_pass_spec *spec, co
     return rc == ERR_UNSUPPORTED ? 0 : rc < 0 ? err_set(err, rc, "%s", ignored.text) : 0;
 }
 
-static void settle_scratch(struct conv_pass *p, bool may_add)
+static void plan_scratch(struct conv_pass *p, bool may_add)
 {
     size_t at = 0, work = cudnn_conv_scratch_bytes(p->conv), work_add = cudnn_conv_scratch_bytes(p->conv_add);
 
@@ -171,13 +173,13 @@ int conv_pass_open(const struct conv_pass_spec *spec, struct conv_pass **out, st
         *out = p;
         return 0;
     }
-    for (size_t i = 0; rc == ERR_UNSUPPORTED && i < sizeof(offers) / sizeof(offers[0]); i++)
-        rc = open_offer(p, spec, &seen, offers[i], err);
+    for (size_t i = 0; rc == ERR_UNSUPPORTED && i < sizeof(layouts) / sizeof(layouts[0]); i++)
+        rc = open_layout(p, spec, &seen, layouts[i], err);
     if (rc < 0) {
         conv_pass_close(p);
         return rc;
     }
-    settle_scratch(p, spec->may_add);
+    plan_scratch(p, spec->may_add);
     *out = p;
     return 0;
 }

@@ -66,7 +66,7 @@ static void gpu_unlock(int gpu)
 
 /* ---- errors ---- */
 
-static bool note(struct outcome *o, cudnnStatus_t status, const char *doing)
+static bool record(struct outcome *o, cudnnStatus_t status, const char *doing)
 {
     if (o->status == CUDNN_STATUS_SUCCESS && status != CUDNN_STATUS_SUCCESS)
         *o = { status, doing };
@@ -104,7 +104,7 @@ static cudnnBackendDescriptor_t make(struct outcome *o, cudnnBackendDescriptorTy
     cudnnBackendDescriptor_t d = NULL;
 
     if (o->status == CUDNN_STATUS_SUCCESS)
-        note(o, cudnnBackendCreateDescriptor(type, &d), "make a descriptor");
+        record(o, cudnnBackendCreateDescriptor(type, &d), "make a descriptor");
     return d;
 }
 
@@ -112,13 +112,13 @@ static void set(struct outcome *o, cudnnBackendDescriptor_t d, cudnnBackendAttri
                 cudnnBackendAttributeType_t type, int64_t n, const void *values)
 {
     if (o->status == CUDNN_STATUS_SUCCESS)
-        note(o, cudnnBackendSetAttribute(d, name, type, n, values), "describe it");
+        record(o, cudnnBackendSetAttribute(d, name, type, n, values), "describe it");
 }
 
 static void finish(struct outcome *o, cudnnBackendDescriptor_t d, const char *doing)
 {
     if (o->status == CUDNN_STATUS_SUCCESS)
-        note(o, cudnnBackendFinalize(d), doing);
+        record(o, cudnnBackendFinalize(d), doing);
 }
 
 static void destroy(cudnnBackendDescriptor_t d)
@@ -202,7 +202,7 @@ void cudnn_graph_share(struct cudnn_graph *g)
 
 /* Releases one use of a shared graph. Returns true if it was the last, and removes the graph from
  * the list. */
-static bool leave(struct cudnn_graph *g)
+static bool release_use(struct cudnn_graph *g)
 {
     struct cudnn_graph **at = &gpus[g->gpu].shared;
     bool last;
@@ -220,7 +220,7 @@ static bool leave(struct cudnn_graph *g)
 
 void cudnn_graph_close(struct cudnn_graph *g)
 {
-    if (g == NULL || !leave(g))
+    if (g == NULL || !release_use(g))
         return;
     destroy(g->pack);
     destroy(g->plan);
@@ -297,11 +297,15 @@ static bool is_exact(cudnnBackendDescriptor_t config, bool tensor_cores)
     bool exact = o.status == CUDNN_STATUS_SUCCESS;
     int64_t n = 0;
 
-    exact = exact && note(&o, cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
-                                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine), "");
-    exact = exact && note(&o, cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                                                       CUDNN_TYPE_NUMERICAL_NOTE,
-                                                       CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n, notes), "");
+    exact = exact && record(&o,
+                            cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine),
+                            "");
+    exact = exact && record(&o,
+                            cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                                     CUDNN_TYPE_NUMERICAL_NOTE,
+                                                     CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n, notes),
+                            "");
     for (int64_t i = 0; exact && i < n; i++)
         switch (notes[i]) {
         case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
@@ -335,8 +339,10 @@ static cudnnBackendDescriptor_t plan_of(struct cudnn_graph *g, cudnnBackendDescr
     set(o, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
     finish(o, plan, "make a plan");
     if (o->status == CUDNN_STATUS_SUCCESS &&
-        note(o, cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
-                                         1, &n, &bytes), "read its scratch") &&
+        record(o,
+               cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                        CUDNN_TYPE_INT64, 1, &n, &bytes),
+               "read its scratch") &&
         bytes <= scratch_max) {
         g->scratch_bytes = bytes;
         return plan;
@@ -346,8 +352,9 @@ static cudnnBackendDescriptor_t plan_of(struct cudnn_graph *g, cudnnBackendDescr
 }
 
 /* Sets g->plan to the best plan that one heuristic mode proposes. */
-static void choose(struct cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
-                   bool tensor_cores, int64_t scratch_max, struct outcome *o)
+static void choose_plan(struct cudnn_graph *g, cudnnBackendDescriptor_t graph,
+                        cudnnBackendHeurMode_t mode, bool tensor_cores, int64_t scratch_max,
+                        struct outcome *o)
 {
     cudnnBackendDescriptor_t heur = make(o, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR), *configs = NULL;
     int64_t n = 0, made = 0;
@@ -358,19 +365,25 @@ static void choose(struct cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnB
         set(o, heur, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &pretended);
     finish(o, heur, "ask for engines");
     if (o->status == CUDNN_STATUS_SUCCESS)
-        note(o, cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                         0, &n, NULL), "count engines");
+        record(o,
+               cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &n, NULL),
+               "count engines");
     if (o->status == CUDNN_STATUS_SUCCESS && n > 0) {
         configs = (cudnnBackendDescriptor_t *)calloc((size_t)n, sizeof(*configs));
-        note(o, configs != NULL ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED,
-             "list engines");
+        record(o,
+               configs != NULL ? CUDNN_STATUS_SUCCESS
+                               : CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED,
+               "list engines");
     }
     for (; o->status == CUDNN_STATUS_SUCCESS && made < n; made++)
         configs[made] = make(o, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     /* the usable ones: may be fewer than were counted */
     if (o->status == CUDNN_STATUS_SUCCESS && n > 0)
-        note(o, cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                         n, &n, configs), "list engines");
+        record(o,
+               cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, n, &n, configs),
+               "list engines");
     for (int64_t i = 0; o->status == CUDNN_STATUS_SUCCESS && i < n && g->plan == NULL; i++) {
         struct outcome tried = {};
 
@@ -388,14 +401,14 @@ static void choose(struct cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnB
 }
 
 /* The caller holds the lock of the GPU. */
-static int settle(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_max, struct err *err)
+static int find_plan(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_max, struct err *err)
 {
     static const cudnnBackendHeurMode_t modes[] = { CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK };
     struct outcome o = {};
     cudnnBackendDescriptor_t graph;
 
     if (pretended == NULL && gpus[g->gpu].handle == NULL)
-        note(&g->making, cudnnCreate(&gpus[g->gpu].handle), "begin to use it");
+        record(&g->making, cudnnCreate(&gpus[g->gpu].handle), "begin to use it");
     graph = cudnn_make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     if (pretended == NULL)
         cudnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &gpus[g->gpu].handle);
@@ -406,7 +419,7 @@ static int settle(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_max,
         return fail(g->what, &g->making, err);
     for (size_t i = 0; g->plan == NULL && i < sizeof(modes) / sizeof(modes[0]); i++) {
         o = {};
-        choose(g, graph, modes[i], tensor_cores, scratch_max, &o);
+        choose_plan(g, graph, modes[i], tensor_cores, scratch_max, &o);
         if (o.status != CUDNN_STATUS_SUCCESS && code_of(o.status) != ERR_UNSUPPORTED)
             return fail(g->what, &o, err);
     }
@@ -422,7 +435,7 @@ int cudnn_graph_settle(struct cudnn_graph *g, bool tensor_cores, int64_t scratch
     int rc;
 
     gpu_lock(g->gpu);
-    rc = settle(g, tensor_cores, scratch_max, err);
+    rc = find_plan(g, tensor_cores, scratch_max, err);
     gpu_unlock(g->gpu);
     return rc;
 }
@@ -465,9 +478,9 @@ int cudnn_graph_run(struct cudnn_graph *g, int n, const int64_t *uids, void *con
     gpu_lock(g->gpu);
     pack_for(g, n, uids, at, scratch, &o);
     if (o.status == CUDNN_STATUS_SUCCESS)
-        note(&o, cudnnSetStream(gpus[g->gpu].handle, s), "name the stream");
+        record(&o, cudnnSetStream(gpus[g->gpu].handle, s), "name the stream");
     if (o.status == CUDNN_STATUS_SUCCESS)
-        note(&o, cudnnBackendExecute(gpus[g->gpu].handle, g->plan, g->pack), "launch it");
+        record(&o, cudnnBackendExecute(gpus[g->gpu].handle, g->plan, g->pack), "launch it");
     if (o.status != CUDNN_STATUS_SUCCESS)
         rc = fail(g->what, &o, err);
     gpu_unlock(g->gpu);

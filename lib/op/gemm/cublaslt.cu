@@ -64,7 +64,7 @@ static int handle_new(int gpu, struct lt_handle **out, struct err *err)
     return 0;
 }
 
-static int handle_take(struct lt_handle **out, struct err *err)
+static int handle_acquire(struct lt_handle **out, struct err *err)
 {
     struct lt_handle *h;
     int gpu, rc = cuda_check(cudaGetDevice(&gpu), err, "which GPU is this");
@@ -84,7 +84,7 @@ static int handle_take(struct lt_handle **out, struct err *err)
     return rc;
 }
 
-static void handle_leave(struct lt_handle *h)
+static void handle_release(struct lt_handle *h)
 {
     struct lt_handle **at = &handles;
 
@@ -110,7 +110,7 @@ struct lt {
     cublasLtMatmulAlgo_t algo[2];           /* [1]: for addresses that are all multiples of
                                                LT_ALIGN */
     size_t workspace[2];
-    bool turned; /* y^T is computed: a and b are exchanged */
+    bool is_transposed; /* y^T is computed: a and b are exchanged */
     bool bias;   /* there is a vector: a bias, or sums */
     bool aux;
 };
@@ -124,7 +124,7 @@ void lt_close(struct lt *l)
             (void)cublasLtMatrixLayoutDestroy(l->at[i]);
     if (l->desc != NULL)
         (void)cublasLtMatmulDescDestroy(l->desc);
-    handle_leave(l->handle);
+    handle_release(l->handle);
     free(l);
 }
 
@@ -141,9 +141,9 @@ static bool by_rows(const struct lt_operand *o, int64_t rows, int64_t cols)
 
 bool lt_fits(const struct lt_operand *o, int64_t rows, int64_t cols)
 {
-    const struct lt_operand turned = { o->type, o->col, o->row, o->batch };
+    const struct lt_operand is_transposed = { o->type, o->col, o->row, o->batch };
 
-    return by_rows(o, rows, cols) || by_rows(&turned, cols, rows);
+    return by_rows(o, rows, cols) || by_rows(&is_transposed, cols, rows);
 }
 
 /* Our [rows, cols] in the library's terms: [cols, rows] column-major, or, if our columns are
@@ -201,14 +201,14 @@ static bool has_aux(enum lt_tail tail)
 }
 
 /* The library's A is our b, unless y^T is computed. */
-static uint32_t epilogue_of(const struct lt_problem *p, bool turned)
+static uint32_t epilogue_of(const struct lt_problem *p, bool is_transposed)
 {
     switch (p->tail) {
     case LT_GELU: return p->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     case LT_RELU: return p->bias ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_RELU_AUX;
     case LT_DGELU: return CUBLASLT_EPILOGUE_DGELU;
     case LT_DRELU: return CUBLASLT_EPILOGUE_DRELU;
-    case LT_SUMS: return turned ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
+    case LT_SUMS: return is_transposed ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
     default: return p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     }
 }
@@ -217,7 +217,7 @@ static uint32_t epilogue_of(const struct lt_problem *p, bool turned)
  * multiples of 256. */
 static cublasStatus_t describe_tail(const struct lt_problem *p, struct lt *l)
 {
-    const uint32_t epilogue = epilogue_of(p, l->turned);
+    const uint32_t epilogue = epilogue_of(p, l->is_transposed);
     const void *aligned = (const void *)(uintptr_t)256;
     const int64_t step = aux_step(p->tail, p->n);
     cublasStatus_t s =
@@ -293,7 +293,7 @@ static int choose(struct lt *l, uint32_t align, uint32_t which, struct err *err)
 }
 
 /* Returns the transposed problem. */
-static struct lt_problem turn(const struct lt_problem *p)
+static struct lt_problem transpose(const struct lt_problem *p)
 {
     struct lt_problem t = { .batch = p->batch, .m = p->n, .n = p->m, .k = p->k, .bias = p->bias, .tf32 = p->tf32,
                             .tail = p->tail };
@@ -316,14 +316,14 @@ int lt_open(const struct lt_problem *given, struct lt **out, struct err *err)
     if (l == NULL)
         return err_set(err, ERR_NOMEM, "matrix product: out of memory");
     CHECK(lt_fits(&p.at[LT_A], p.m, p.k) && lt_fits(&p.at[LT_B], p.k, p.n) && lt_fits(&p.at[LT_Y], p.m, p.n));
-    l->turned = !by_rows(&p.at[LT_Y], p.m, p.n);
-    CHECK(!l->turned || (!p.bias && !has_aux(p.tail)));
+    l->is_transposed = !by_rows(&p.at[LT_Y], p.m, p.n);
+    CHECK(!l->is_transposed || (!p.bias && !has_aux(p.tail)));
     CHECK(p.tail == LT_PLAIN || p.batch == 1);
-    if (l->turned)
-        p = turn(&p);
+    if (l->is_transposed)
+        p = transpose(&p);
     l->bias = p.bias || p.tail == LT_SUMS;
     l->aux = has_aux(p.tail);
-    rc = p.batch <= INT32_MAX ? handle_take(&l->handle, err)
+    rc = p.batch <= INT32_MAX ? handle_acquire(&l->handle, err)
                               : err_set(err, ERR_UNSUPPORTED, "more than 2^31 - 1 matrices");
     if (rc == 0)
         rc = describe(&p, l, err);
@@ -360,7 +360,7 @@ int lt_run(struct lt *l, const void *a, const void *b, void *y, const void *bias
            void *scratch, cudaStream_t stream, struct err *err)
 {
     const float beta = add ? 1.0f : 0.0f;
-    const void *first = l->turned ? b : a, *second = l->turned ? a : b;
+    const void *first = l->is_transposed ? b : a, *second = l->is_transposed ? a : b;
     int aligned = (((uintptr_t)a | (uintptr_t)b | (uintptr_t)y) & (LT_ALIGN - 1)) == 0;
     cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
 

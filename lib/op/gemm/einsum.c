@@ -43,7 +43,8 @@ static char letter_of(uint32_t label)
     return (char)(label < 26 ? 'A' + label : 'a' + label - 26);
 }
 
-static int bad(const struct op_infer *f, const struct equation *e, const char *why, struct err *err)
+static int equation_error(const struct op_infer *f, const struct equation *e, const char *why,
+                          struct err *err)
 {
     return op_error(f, ERR_INPUT, err, "equation '%s': %s", e->text, why);
 }
@@ -58,7 +59,7 @@ static int read_term(const struct op_infer *f, struct equation *e, const char **
         if (**at == ' ')
             continue;
         if (t->rank + dots + 1 > sizeof(t->label))
-            return bad(f, e, "a term has too many axes", err);
+            return equation_error(f, e, "a term has too many axes", err);
         if (is_letter(**at)) {
             t->label[t->rank++] = label_of(**at);
         } else if (strncmp(*at, "...", 3) == 0 && !t->has_dots) {
@@ -67,7 +68,7 @@ static int read_term(const struct op_infer *f, struct equation *e, const char **
                 t->label[t->rank++] = (uint8_t)(LETTERS + i);
             *at += 2;
         } else {
-            return bad(f, e, "a term consists of letters and at most one '...'", err);
+            return equation_error(f, e, "a term consists of letters and at most one '...'", err);
         }
     }
     return 0;
@@ -115,7 +116,7 @@ static int read_inputs(const struct op_infer *f, struct equation *e, const char 
 
     for (i = 0; i < f->n_in && rc == 0; i++) {
         if (i > 0 && *(*at)++ != ',')
-            return bad(f, e, "it has fewer terms than the node has inputs", err);
+            return equation_error(f, e, "it has fewer terms than the node has inputs", err);
         dots = dots_in(*at, f->in[i]->shape.rank);
         rc = read_term(f, e, at, dots, &e->in[i], err);
         if (rc == 0)
@@ -124,7 +125,7 @@ static int read_inputs(const struct op_infer *f, struct equation *e, const char 
             e->dots = dots;
     }
     if (rc == 0 && **at == ',')
-        rc = bad(f, e, "it has more terms than the node has inputs", err);
+        rc = equation_error(f, e, "it has more terms than the node has inputs", err);
     return rc;
 }
 
@@ -154,16 +155,16 @@ static int check_output(const struct op_infer *f, const struct equation *e, stru
                         e->out.rank, TENSOR_MAX_RANK);
     for (k = 0; k < e->out.rank; k++) {
         if (e->size[e->out.label[k]] < 0)
-            return bad(f, e, "the output names an axis that no input has", err);
+            return equation_error(f, e, "the output names an axis that no input has", err);
         if (seen[e->out.label[k]])
-            return bad(f, e, "the output names an axis twice", err);
+            return equation_error(f, e, "the output names an axis twice", err);
         seen[e->out.label[k]] = true;
     }
     return 0;
 }
 
 /* Adds up the strides of a plain tensor of this shape by label. */
-static void put_steps(const struct term *t, const struct shape *s, struct einsum_term *out)
+static void add_steps(const struct term *t, const struct shape *s, struct einsum_term *out)
 {
     bool seen[LABELS] = { false };
     ptrdiff_t dense = 1;
@@ -193,8 +194,8 @@ static int settle(struct op_infer *f, const struct equation *e, struct err *err)
     if (rc < 0)
         return rc;
     for (i = 0; i < f->n_in; i++)
-        put_steps(&e->in[i], &f->in[i]->shape, &in[i]);
-    put_steps(&e->out, y, &out);
+        add_steps(&e->in[i], &f->in[i]->shape, &in[i]);
+    add_steps(&e->out, y, &out);
     return einsum_order(f, e->text, e->size, in, &out, err);
 }
 
@@ -224,11 +225,14 @@ static int infer(struct op_infer *f, struct err *err)
         at += 2;
         rc = read_term(f, &e, &at, e.dots, &e.out, err);
         if (rc == 0 && *at != '\0')
-            rc = bad(f, &e, "something follows the output", err);
+            rc = equation_error(f, &e, "something follows the output", err);
         if (rc == 0 && e.dots > 0 && !e.out.has_dots) /* as in NumPy */
-            rc = bad(f, &e, "the output lacks the '...' of the inputs: add it, or name the axes by letters", err);
+            rc = equation_error(
+                f, &e,
+                "the output lacks the '...' of the inputs: add it, or name the axes by letters",
+                err);
     } else if (*at != '\0') {
-        rc = bad(f, &e, "a '-' without '>'", err);
+        rc = equation_error(f, &e, "a '-' without '>'", err);
     } else {
         implied_output(&e);
     }

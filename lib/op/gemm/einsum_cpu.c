@@ -14,7 +14,7 @@ struct einsum_state {
     size_t grad_bytes;            /* size in scratch of one gradient */
     struct contract fwd, bwd[EINSUM_IN]; /* used if it is not a product */
     bool is_copy;                        /* nothing is summed either */
-    struct copy there, back;
+    struct copy copy, copy_bwd;
 };
 
 static void pair_free(void *state)
@@ -65,10 +65,10 @@ static void plan_general(const struct einsum_pair *p, uint32_t n_in, struct eins
     s->is_copy = n_in == 1;
     for (k = 0; k < p->n; k++) {
         s->is_copy = s->is_copy && p->step[EINSUM_OUT][k] != 0;
-        copy_add_axis(&s->there, (int64_t)p->size[k], p->step[0][k], p->step[EINSUM_OUT][k]);
+        copy_add_axis(&s->copy, (int64_t)p->size[k], p->step[0][k], p->step[EINSUM_OUT][k]);
     }
-    copy_settle(&s->there);
-    s->back = copy_back(&s->there);
+    copy_settle(&s->copy);
+    s->copy_bwd = copy_back(&s->copy);
     for (k = 0; k < p->n; k++)
         contract_add_axis(&s->fwd, p->size[k], p->step[0][k], p->step[1][k],
                           p->step[EINSUM_OUT][k]);
@@ -156,7 +156,7 @@ static int pair_fwd(const struct op_call *c, struct err *err)
     int rc;
 
     if (s->is_copy) {
-        copy_run(&s->there, c->in[0]->data, c->out[0]->data, sizeof(float));
+        copy_run(&s->copy, c->in[0]->data, c->out[0]->data, sizeof(float));
         return 0;
     }
     if (!s->is_product) {
@@ -175,7 +175,7 @@ static int pair_fwd(const struct op_call *c, struct err *err)
 }
 
 /* Accumulates the gradient of a side into din. */
-static void put_gradient(const struct op_call *c, const struct einsum_side *s, const float *grad)
+static void store_gradient(const struct op_call *c, const struct einsum_side *s, const float *grad)
 {
     const struct einsum_pair *p = c->param;
     const struct tensor *din = c->din[s->tensor];
@@ -217,7 +217,7 @@ static int product_bwd(const struct op_call *c, struct err *err)
         args[2] = straight ? c->din[mine->tensor]->data : a.grad;
         rc = dnn_run(s->d[i], args, a.rest, err);
         if (rc == 0 && !straight)
-            put_gradient(c, mine, a.grad);
+            store_gradient(c, mine, a.grad);
     }
     return rc;
 }
@@ -236,9 +236,9 @@ static int pair_bwd(const struct op_call *c, struct err *err)
         if (p->diagonal[i] && !op_adds(c, i))
             memset(c->din[i]->data, 0, tensor_bytes(c->din[i]));
         if (s->is_copy && op_adds(c, i))
-            copy_run_add(&s->back, c->dout[0]->data, c->din[i]->data);
+            copy_run_add(&s->copy_bwd, c->dout[0]->data, c->din[i]->data);
         else if (s->is_copy)
-            copy_run(&s->back, c->dout[0]->data, c->din[i]->data, sizeof(float));
+            copy_run(&s->copy_bwd, c->dout[0]->data, c->din[i]->data, sizeof(float));
         else
             contract_run(&s->bwd[i], c->dout[0]->data,
                          c->n_in > 1 ? c->in[1 - i]->data : NULL, c->din[i]->data,

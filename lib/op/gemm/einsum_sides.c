@@ -58,24 +58,24 @@ static size_t dense_steps(const struct einsum_pair *p, const struct einsum_roles
     return dense;
 }
 
-static bool lies_so(const struct einsum_pair *p, uint32_t tensor, const ptrdiff_t *step)
+static bool has_order(const struct einsum_pair *p, uint32_t tensor, const ptrdiff_t *step)
 {
     return memcmp(p->step[tensor], step, p->n * sizeof(*step)) == 0;
 }
 
-static void settle_side(const struct einsum_pair *p, const struct einsum_roles *r, uint32_t tensor,
-                        enum einsum_role outer, enum einsum_role inner, struct einsum_side *s)
+static void plan_side(const struct einsum_pair *p, const struct einsum_roles *r, uint32_t tensor,
+                      enum einsum_role outer, enum einsum_role inner, struct einsum_side *s)
 {
     size_t floats;
     uint32_t k;
 
     *s = (struct einsum_side){ .tensor = tensor };
     floats = dense_steps(p, r, inner, outer, s->step);
-    s->trans = s->direct = tensor != EINSUM_OUT && lies_so(p, tensor, s->step);
+    s->trans = s->direct = tensor != EINSUM_OUT && has_order(p, tensor, s->step);
     if (s->direct)
         return;
     (void)dense_steps(p, r, outer, inner, s->step);
-    s->direct = lies_so(p, tensor, s->step);
+    s->direct = has_order(p, tensor, s->step);
     if (s->direct)
         return;
     s->bytes = op_round(floats * sizeof(float));
@@ -102,17 +102,17 @@ struct einsum_roles einsum_sides(const struct einsum_pair *p, struct einsum_side
 
     for (left = 0; left < EINSUM_IN; left++) {
         r = find_roles(p, left, 1 - left);
-        settle_side(p, &r, EINSUM_OUT, EINSUM_ROW, EINSUM_COLUMN, &side[EINSUM_RESULT]);
+        plan_side(p, &r, EINSUM_OUT, EINSUM_ROW, EINSUM_COLUMN, &side[EINSUM_RESULT]);
         if (side[EINSUM_RESULT].direct)
             break;
     }
     if (left == EINSUM_IN) {
         left = 0;
         r = find_roles(p, left, 1 - left);
-        settle_side(p, &r, EINSUM_OUT, EINSUM_ROW, EINSUM_COLUMN, &side[EINSUM_RESULT]);
+        plan_side(p, &r, EINSUM_OUT, EINSUM_ROW, EINSUM_COLUMN, &side[EINSUM_RESULT]);
     }
-    settle_side(p, &r, left, EINSUM_ROW, EINSUM_INNER, &side[EINSUM_LEFT]);
-    settle_side(p, &r, 1 - left, EINSUM_INNER, EINSUM_COLUMN, &side[EINSUM_RIGHT]);
+    plan_side(p, &r, left, EINSUM_ROW, EINSUM_INNER, &side[EINSUM_LEFT]);
+    plan_side(p, &r, 1 - left, EINSUM_INNER, EINSUM_COLUMN, &side[EINSUM_RIGHT]);
     return r;
 }
 

@@ -18,7 +18,7 @@ static struct shape batch_of(const struct shape *s)
 }
 
 /* Returns the shape as it is multiplied. */
-static struct shape turned(const struct shape *s, bool trans)
+static struct shape multiplied_shape(const struct shape *s, bool trans)
 {
     struct shape t = *s;
 
@@ -40,7 +40,7 @@ static int operand(const struct op_infer *f, uint32_t i, bool trans, struct shap
     if (f->in[i]->shape.rank < least)
         return op_error(f, 0, err, "input %u has %u dimensions; expected at least %u", i,
                         f->in[i]->shape.rank, least);
-    *out = turned(&f->in[i]->shape, trans);
+    *out = multiplied_shape(&f->in[i]->shape, trans);
     return 0;
 }
 

@@ -57,8 +57,8 @@ static void fill_table(const struct shape *whole, const struct shape *part, int6
 }
 
 /* Computes the number of calls and the sizes of the kernel. */
-static int settle(const struct matmul_param *p, struct matmul_state *s, int64_t *batch,
-                  struct err *err)
+static int plan_calls(const struct matmul_param *p, struct matmul_state *s, int64_t *batch,
+                      struct err *err)
 {
     int64_t n_a = shape_elements(&p->batch_a), n_b = shape_elements(&p->batch_b);
     int64_t n = shape_elements(&p->batch);
@@ -129,7 +129,7 @@ int matmul_cpu_plan(struct op_plan *p, struct err *err)
 
     if (s == NULL)
         return err_set(err, ERR_NOMEM, "MatMul '%s': out of memory", p->node);
-    rc = settle(p->param, s, &batch, err);
+    rc = plan_calls(p->param, s, &batch, err);
     if (rc == 0)
         rc = make_kernels(p, batch, s, err);
     if (rc < 0) {
@@ -171,7 +171,7 @@ static struct matrices matrices_at(const struct matmul_state *s, int64_t i, cons
 }
 
 /* Stores the bias in every row: the product of matrices without elements is zero. */
-static void put_bias(const struct op_call *c, size_t n)
+static void store_bias(const struct op_call *c, size_t n)
 {
     const struct tensor *y = c->out[0];
     size_t at, elements = (size_t)tensor_elements(y);
@@ -199,7 +199,7 @@ int matmul_cpu_fwd(const struct op_call *c, struct err *err)
             return rc;
     }
     if (p->k == 0 && p->bias)
-        put_bias(c, (size_t)p->n);
+        store_bias(c, (size_t)p->n);
     return 0;
 }
 

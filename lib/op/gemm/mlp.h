@@ -43,7 +43,7 @@ void *mlp_h(const struct mlp *s, const struct op_call *c);
 void *mlp_slope(const struct mlp *s, const struct op_call *c);
 void *mlp_scratch(const struct mlp *s, const struct op_call *c);
 /* Returns true if a gradient other than those of w2 and b2 is requested. */
-bool mlp_goes_up(const struct op_call *c);
+bool mlp_wants_hidden(const struct op_call *c);
 
 int mlp_up(const struct mlp *s, const struct op_call *c, struct err *err);   /* computes h from x */
 int mlp_down(const struct mlp *s, const struct op_call *c, struct err *err); /* computes y from h */

@@ -98,7 +98,7 @@ void *mlp_scratch(const struct mlp *s, const struct op_call *c)
     return op_at(c->scratch, s->scratch_at);
 }
 
-bool mlp_goes_up(const struct op_call *c)
+bool mlp_wants_hidden(const struct op_call *c)
 {
     return c->din[MLP_X] != NULL || c->din[MLP_W1] != NULL || c->din[MLP_B1] != NULL;
 }

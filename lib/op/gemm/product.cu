@@ -14,11 +14,11 @@ struct product {
     struct lt *lt;            /* NULL: nothing to multiply */
     int64_t loops;
     bool is_empty;            /* y has no elements */
-    bool adds_up;             /* several calls add to the same y */
+    bool accumulates;         /* several calls add to the same y */
     enum tensor_dtype type;   /* type of the factors */
     int64_t span[LT_OPERANDS]; /* extent of each operand in elements */
     size_t at[LT_OPERANDS];   /* offset in scratch of an operand that is converted */
-    bool apart[LT_OPERANDS];
+    bool is_staged[LT_OPERANDS];
     struct product_rows pad[LT_OPERANDS]; /* copies of rows, or of columns if those are
                                              contiguous */
     size_t bias_at, rest;
@@ -184,7 +184,7 @@ static void measure(struct product *s, const struct product_problem *p)
 }
 
 /* Records which operands are empty. Returns true if a multiplication is needed. */
-static bool look(struct product *s, const struct product_problem *p)
+static bool find_empty(struct product *s, const struct product_problem *p)
 {
     bool is_zero = p->k == 0;
 
@@ -196,7 +196,7 @@ static bool look(struct product *s, const struct product_problem *p)
     return !s->is_empty && !is_zero;
 }
 
-static void settle_types(struct product *s)
+static void choose_types(struct product *s)
 {
     const struct product_problem *p = &s->p;
 
@@ -205,8 +205,8 @@ static void settle_types(struct product *s)
         if (p->at[k].type != TENSOR_F32)
             s->type = p->at[k].type;
     for (int k = 0; k < LT_Y; k++)
-        s->apart[k] = p->at[k].type != s->type;
-    s->apart[LT_Y] = p->at[LT_Y].type != TENSOR_F32 && s->adds_up;
+        s->is_staged[k] = p->at[k].type != s->type;
+    s->is_staged[LT_Y] = p->at[LT_Y].type != TENSOR_F32 && s->accumulates;
 }
 
 /* ---- rows aligned to 16 bytes ---- */
@@ -237,12 +237,12 @@ static void pad_operand(struct product *s, int k)
                                 by_rows ? cols[k] : rows[k], *step, each[k]);
     if (s->pad[k].wide == 0)
         return;
-    s->apart[k] = true;
+    s->is_staged[k] = true;
     *step = s->pad[k].wide;
 }
 
 /* Reserves scratch for n elements. */
-static size_t room(struct product *s, size_t n, size_t size)
+static size_t reserve(struct product *s, size_t n, size_t size)
 {
     size_t at = s->rest;
 
@@ -258,7 +258,7 @@ static int open_lt(struct product *s, const struct product_axis *batch, struct e
 
     for (int k = 0; k < LT_OPERANDS; k++)
         l.at[k] = { k < LT_Y        ? s->type
-                    : s->adds_up && p->at[k].type != TENSOR_F32 ? TENSOR_F32
+                    : s->accumulates && p->at[k].type != TENSOR_F32 ? TENSOR_F32
                                     : p->at[k].type,
                     p->at[k].row, p->at[k].col, batch->step[k] };
     return lt_open(&l, &s->lt, err);
@@ -275,7 +275,7 @@ int product_open(const struct product_problem *p, struct product **out, struct e
     s->p = *p;
     s->loops = 1;
     measure(s, p);
-    if (!look(s, p)) {
+    if (!find_empty(s, p)) {
         if (p->tail != LT_PLAIN) {
             product_close(s);
             return err_set(err, ERR_UNSUPPORTED, "matrix product of nothing");
@@ -287,9 +287,9 @@ int product_open(const struct product_problem *p, struct product **out, struct e
     batch = take_batch(&s->p);
     for (uint32_t i = 0; i < s->p.n_axes; i++) {
         s->loops *= s->p.axis[i].size;
-        s->adds_up = s->adds_up || s->p.axis[i].step[LT_Y] == 0;
+        s->accumulates = s->accumulates || s->p.axis[i].step[LT_Y] == 0;
     }
-    settle_types(s);
+    choose_types(s);
     if (p->tail != LT_PLAIN && (s->loops > 1 || batch.size > 1 ||
                                 (p->tail == LT_SUMS && p->at[LT_Y].type != TENSOR_F32))) {
         product_close(s);
@@ -299,13 +299,14 @@ int product_open(const struct product_problem *p, struct product **out, struct e
         if (s->loops == 1 && batch.size == 1)
             pad_operand(s, k);
         if (s->pad[k].wide > 0)
-            s->at[k] = room(s, product_rows_bytes(&s->pad[k]), 1);
-        else if (s->apart[k])
-            s->at[k] = room(s, (size_t)s->span[k], tensor_dtype_bytes(k < LT_Y ? s->type : TENSOR_F32));
+            s->at[k] = reserve(s, product_rows_bytes(&s->pad[k]), 1);
+        else if (s->is_staged[k])
+            s->at[k] =
+                reserve(s, (size_t)s->span[k], tensor_dtype_bytes(k < LT_Y ? s->type : TENSOR_F32));
     }
     if (p->bias || p->tail == LT_SUMS)
-        s->bias_at = room(s, (size_t)p->n, sizeof(float));
-    CHECK(!p->bias || !s->adds_up);
+        s->bias_at = reserve(s, (size_t)p->n, sizeof(float));
+    CHECK(!p->bias || !s->accumulates);
     rc = open_lt(s, &batch, err);
     if (rc < 0) {
         product_close(s);
@@ -374,8 +375,8 @@ __global__ void copy_rows(const From *from, size_t from_step, To *to, size_t to_
 }
 
 template <typename To>
-static int lay_out(const struct product_rows *r, const void *from, enum tensor_dtype type, bool back, To *to,
-                   cudaStream_t stream, struct err *err)
+static int launch_copy_rows(const struct product_rows *r, const void *from, enum tensor_dtype type,
+                            bool back, To *to, cudaStream_t stream, struct err *err)
 {
     const struct op_divisor packs = op_divisor_of((uint64_t)(r->inner + 7) / 8);
     const size_t total = packs.by * (size_t)r->n;
@@ -391,12 +392,14 @@ int product_rows_run(const struct product_rows *r, const void *from, enum tensor
 {
     if (r->n == 0 || r->inner == 0)
         return 0;
-    return type == TENSOR_BF16 ? lay_out(r, from, from_type, back, (__nv_bfloat16 *)to, stream, err)
-                               : lay_out(r, from, from_type, back, (__half *)to, stream, err);
+    return type == TENSOR_BF16
+               ? launch_copy_rows(r, from, from_type, back, (__nv_bfloat16 *)to, stream, err)
+               : launch_copy_rows(r, from, from_type, back, (__half *)to, stream, err);
 }
 
 /* Copies operand k to the form that the library needs. */
-static int bring(const struct product *s, int k, const void *from, void *to, cudaStream_t stream, struct err *err)
+static int convert_operand(const struct product *s, int k, const void *from, void *to,
+                           cudaStream_t stream, struct err *err)
 {
     const enum tensor_dtype has = s->p.at[k].type, type = k < LT_Y ? s->type : has;
 
@@ -415,8 +418,8 @@ __global__ void fill_rows(T *y, size_t elements, size_t n, const float *bias, bo
 }
 
 /* Handles an empty sum: y = bias or zero, or nothing if it accumulates. */
-static int run_nothing(const struct product *s, void *y, const float *bias, bool add, cudaStream_t stream,
-                       struct err *err)
+static int run_empty(const struct product *s, void *y, const float *bias, bool add,
+                     cudaStream_t stream, struct err *err)
 {
     enum tensor_dtype type = s->p.at[LT_Y].type;
     size_t n = (size_t)s->span[LT_Y];
@@ -431,8 +434,8 @@ static int run_nothing(const struct product *s, void *y, const float *bias, bool
 }
 
 /* Converts the bias to the form that the library needs: of y's type, and aligned. */
-static int bring_bias(const struct product *s, const float *bias, char *scratch, const void **out,
-                      cudaStream_t stream, struct err *err)
+static int convert_bias(const struct product *s, const float *bias, char *scratch, const void **out,
+                        cudaStream_t stream, struct err *err)
 {
     enum tensor_dtype type = s->p.at[LT_Y].type;
 
@@ -444,16 +447,17 @@ static int bring_bias(const struct product *s, const float *bias, char *scratch,
 }
 
 /* Returns true if y is computed in scratch as float32 first. */
-static bool sums_apart(const struct product *s)
+static bool sums_in_scratch(const struct product *s)
 {
-    return s->apart[LT_Y] && s->pad[LT_Y].wide == 0;
+    return s->is_staged[LT_Y] && s->pad[LT_Y].wide == 0;
 }
 
 static int run_loops(struct product *s, const char *a, const char *b, char *y, const void *bias, void *aux, float alpha,
                      bool add, char *rest, cudaStream_t stream, struct err *err)
 {
     const int64_t size = (int64_t)tensor_dtype_bytes(s->type);
-    const int64_t y_size = (int64_t)tensor_dtype_bytes(sums_apart(s) ? TENSOR_F32 : s->p.at[LT_Y].type);
+    const int64_t y_size =
+        (int64_t)tensor_dtype_bytes(sums_in_scratch(s) ? TENSOR_F32 : s->p.at[LT_Y].type);
     int rc = 0;
 
     for (int64_t i = 0; i < s->loops && rc == 0; i++) {
@@ -481,32 +485,32 @@ int product_run_tail(struct product *s, const void *a, const void *b, void *y, c
 {
     const void *factor[] = { a, b }, *vector = NULL;
     char *area = (char *)scratch;
-    void *to = s->apart[LT_Y] ? area + s->at[LT_Y] : y;
+    void *to = s->is_staged[LT_Y] ? area + s->at[LT_Y] : y;
     bool here = sums != NULL && !adds_sums && op_aligned(sums);
     int rc = 0;
 
     if (s->lt == NULL)
-        return run_nothing(s, y, bias, add, stream, err);
+        return run_empty(s, y, bias, add, stream, err);
     for (int k = 0; k < LT_Y && rc == 0; k++)
-        if (s->apart[k]) {
-            rc = bring(s, k, factor[k], area + s->at[k], stream, err);
+        if (s->is_staged[k]) {
+            rc = convert_operand(s, k, factor[k], area + s->at[k], stream, err);
             factor[k] = area + s->at[k];
         }
     if (sums != NULL)
         vector = here ? (const void *)sums : area + s->bias_at;
     else if (rc == 0)
-        rc = bring_bias(s, bias, area, &vector, stream, err);
+        rc = convert_bias(s, bias, area, &vector, stream, err);
     /* y is rounded once, so its current value is the start of the sum */
     if (rc == 0 && add && s->pad[LT_Y].wide > 0)
-        rc = bring(s, LT_Y, y, to, stream, err);
+        rc = convert_operand(s, LT_Y, y, to, stream, err);
     if (rc == 0)
         rc = run_loops(s, (const char *)factor[0], (const char *)factor[1], (char *)to, vector, aux, alpha,
-                       add && !sums_apart(s), area + s->rest, stream, err);
+                       add && !sums_in_scratch(s), area + s->rest, stream, err);
     if (rc == 0 && sums != NULL && !here)
         rc = convert(vector, TENSOR_F32, sums, TENSOR_F32, (size_t)s->p.n, adds_sums, stream, err);
     if (rc == 0 && s->pad[LT_Y].wide > 0)
         return product_rows_run(&s->pad[LT_Y], to, s->p.at[LT_Y].type, y, s->p.at[LT_Y].type, true, stream, err);
-    if (rc == 0 && s->apart[LT_Y])
+    if (rc == 0 && s->is_staged[LT_Y])
         rc = convert(to, TENSOR_F32, y, s->p.at[LT_Y].type, (size_t)s->span[LT_Y], add, stream, err);
     return rc;
 }

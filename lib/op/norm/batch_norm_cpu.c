@@ -149,7 +149,7 @@ static struct stats stats_of(const struct op_call *c, size_t channels)
 
 /* Stores outputs 1 and 2, the running averages after this call alone, and outputs 3 and 4, the
  * statistics used. Training does not use them. */
-static void put_statistics(const struct op_call *c, const struct stats *st, size_t channels)
+static void store_statistics(const struct op_call *c, const struct stats *st, size_t channels)
 {
     const struct batch_norm_param *p = c->param;
     float keep = p->from_batch ? p->momentum : 1.0f, move = 1.0f - keep;
@@ -192,7 +192,7 @@ int batch_norm_cpu_fwd(const struct op_call *c, struct err *err)
     (void)err; /* cannot fail */
     if (p->from_batch)
         measure(&s, c->in[0], &w, c->save);
-    put_statistics(c, &st, s.columns.c);
+    store_statistics(c, &st, s.columns.c);
     if (c->out[0] == NULL)
         return 0;
     for (i = 0; i < s.columns.c; i++) {
@@ -203,8 +203,8 @@ int batch_norm_cpu_fwd(const struct op_call *c, struct err *err)
     columns_repeat(&s.columns, w.mean);
     columns_repeat(&s.columns, w.a);
     columns_repeat(&s.columns, w.b);
-    columns_put(&s.columns, c->in[0]->data, c->out[0]->data, s.total, w.mean, w.a, w.b,
-                &(struct columns_tail){ .residual = residual_of(c),
+    columns_apply(&s.columns, c->in[0]->data, c->out[0]->data, s.total, w.mean, w.a, w.b,
+                  &(struct columns_tail){ .residual = residual_of(c),
                                         .clamp = p->clamp,
                                         .ceiling = p->ceiling });
     return 0;
@@ -238,8 +238,8 @@ static void sum_all(const struct op_call *c, const struct rows *s, const struct 
     }
 }
 
-static void put_channel(const struct op_call *c, uint32_t i, const float *value, size_t channels,
-                        float factor)
+static void store_channel(const struct op_call *c, uint32_t i, const float *value, size_t channels,
+                          float factor)
 {
     if (c->din[i] != NULL)
         op_put(c->din[i]->data, value, channels, factor, (c->din_add & OP_IN(i)) != 0);
@@ -260,8 +260,8 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
     (void)err; /* cannot fail */
     if (c->dout[0] == NULL)
         op_bwd_zero(c);
-    put_channel(c, 3, st.mean, s.columns.c, p->share);
-    put_channel(c, 4, st.var, s.columns.c, p->share * p->correction);
+    store_channel(c, 3, st.mean, s.columns.c, p->share);
+    store_channel(c, 4, st.var, s.columns.c, p->share * p->correction);
     if (c->dout[0] == NULL || (c->din[0] == NULL && c->din[1] == NULL && c->din[2] == NULL &&
                                !wants_residual(c)))
         return 0;
@@ -283,8 +283,8 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
         w.b[i] = p->from_batch ? (float)((double)w.a[i] * w.d1[i] / n) : 0.0f;
         w.k[i] = p->from_batch ? (float)((double)w.a[i] * w.d2[i] * r * r / n) : 0.0f;
     }
-    put_channel(c, 1, w.s1, s.columns.c, 1.0f);
-    put_channel(c, 2, w.s2, s.columns.c, 1.0f);
+    store_channel(c, 1, w.s1, s.columns.c, 1.0f);
+    store_channel(c, 2, w.s2, s.columns.c, 1.0f);
     if (c->din[0] == NULL)
         return 0;
     columns_repeat(&s.columns, w.a);

@@ -112,8 +112,9 @@ template <typename T, unsigned V> struct apply {
 };
 
 /* Stores the running averages after this call alone, and the statistics used. */
-__global__ void put_statistics(size_t c, float keep, float correction, const float *mean, const float *var,
-                               const float *old_mean, const float *old_var, struct outputs out)
+__global__ void store_statistics(size_t c, float keep, float correction, const float *mean,
+                                 const float *var, const float *old_mean, const float *old_var,
+                                 struct outputs out)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < c; i += (size_t)gridDim.x * blockDim.x) {
         out.put(0, i, (1.0f - keep) * mean[i] + keep * old_mean[i]);
@@ -366,7 +367,7 @@ static int forward(const struct op_call *c, struct err *err)
     for (uint32_t i = 1; i < c->n_out; i++)
         any = (out.to[i - 1] = (float *)data_of(c->out, c->n_out, i)) != NULL || any;
     if (any)
-        CUDA_LAUNCH(put_statistics, op_blocks(s.c, OP_THREADS), OP_THREADS, 0, op_stream(c), s.c,
+        CUDA_LAUNCH(store_statistics, op_blocks(s.c, OP_THREADS), OP_THREADS, 0, op_stream(c), s.c,
                     p->from_batch ? p->momentum : 1.0f, p->correction, st.mean, st.var, (const float *)c->in[3]->data,
                     (const float *)c->in[4]->data, out);
     return cuda_launched(err);

@@ -76,8 +76,8 @@ void columns_pass(const struct columns *k, const struct columns_dy *dy, size_t n
     loops_of(k)->pass[dy->y != NULL][add](dy, n, out);
 }
 
-void columns_put(const struct columns *k, const void *x, void *y, size_t n, const float *mean,
-                 const float *a, const float *b, const struct columns_tail *tail)
+void columns_apply(const struct columns *k, const void *x, void *y, size_t n, const float *mean,
+                   const float *a, const float *b, const struct columns_tail *tail)
 {
     static const struct columns_tail none = { .residual = NULL };
     const struct columns_tail *t = tail != NULL ? tail : &none;

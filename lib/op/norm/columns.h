@@ -58,8 +58,8 @@ void columns_fold(const struct columns *k, const float *s, double *out);
 void columns_repeat(const struct columns *k, float *v);
 
 /* y = (x - mean) a + b, then `tail` (NULL: none); y may be x or the residual */
-void columns_put(const struct columns *k, const void *x, void *y, size_t n, const float *mean,
-                 const float *a, const float *b, const struct columns_tail *tail);
+void columns_apply(const struct columns *k, const void *x, void *y, size_t n, const float *mean,
+                   const float *a, const float *b, const struct columns_tail *tail);
 
 struct columns_line { /* each [group] */
     const float *mean, *a, *b, *k;

@@ -85,8 +85,9 @@ static inline int norm_open_counters(size_t batch, size_t c, void **out, struct 
 
 /* Stores the pairs of a block's slab in part [sample][slab][2][c]. */
 template <unsigned V>
-__device__ static inline void norm_put_parts(const struct norm_columns &g, size_t sample, unsigned slab,
-                                             size_t channel, const float2 *pairs, float *part)
+__device__ static inline void norm_store_parts(const struct norm_columns &g, size_t sample,
+                                               unsigned slab, size_t channel, const float2 *pairs,
+                                               float *part)
 {
     unsigned threads = blockDim.x;
     float *to = part + (sample * g.slabs + slab) * 2 * g.c + channel;
@@ -195,7 +196,7 @@ __global__ void __launch_bounds__(NORM_SUM_THREADS, 2)
         return;
     }
     if (y == 0 && is_in)
-        norm_put_parts<V>(g, sample, slab, channel, room + t, part);
+        norm_store_parts<V>(g, sample, slab, channel, room + t, part);
     __threadfence(); /* makes the parts visible to the last block */
     __syncthreads();
     if (t == 0)

@@ -67,7 +67,7 @@ int group_norm_cpu_plan(struct op_plan *p, struct err *err)
 /* ---- forward ---- */
 
 /* y may be x */
-CLONES static void put_part(const float *x, float *y, size_t n, float mean, float a, float b)
+CLONES static void apply_part(const float *x, float *y, size_t n, float mean, float a, float b)
 {
     size_t i;
 
@@ -89,7 +89,7 @@ static void fwd_rows(const struct op_call *c, const float *scale, const float *b
         struct row_stat s = save[r] = row_measure(x, row, (double)p->epsilon, false);
 
         for (k = 0; k < p->parts; k++, x += p->len, y += p->len)
-            put_part(x, y, p->len, s.mean, s.rstd * g[k], h[k]);
+            apply_part(x, y, p->len, s.mean, s.rstd * g[k], h[k]);
     }
 }
 
@@ -160,7 +160,7 @@ static void fwd_columns(const struct op_call *c, const float *scale, const float
         columns_repeat(&k, w.mean);
         columns_repeat(&k, w.a);
         columns_repeat(&k, w.b);
-        columns_put(&k, x, y, total, w.mean, w.a, w.b, NULL);
+        columns_apply(&k, x, y, total, w.mean, w.a, w.b, NULL);
     }
 }
 
@@ -178,8 +178,8 @@ struct line {
     float mean, a, b, k;
 };
 
-CLONES static void put_dx(const float *x, const float *dy, size_t n, const struct line *l,
-                          float *dx, bool add)
+CLONES static void store_dx(const float *x, const float *dy, size_t n, const struct line *l,
+                            float *dx, bool add)
 {
     float mean = l->mean, a = l->a, b = l->b, k = l->k;
     size_t i;
@@ -233,8 +233,8 @@ static void bwd_rows(const struct op_call *c, const float *scale, const struct w
             struct line l = { save[r].mean, save[r].rstd * scale[g * p->parts + i], (float)b,
                               (float)k };
 
-            put_dx(x + i * p->len, dy + i * p->len, p->len, &l, dx + r * row + i * p->len,
-                   op_adds(c, 0));
+            store_dx(x + i * p->len, dy + i * p->len, p->len, &l, dx + r * row + i * p->len,
+                     op_adds(c, 0));
         }
     }
 }

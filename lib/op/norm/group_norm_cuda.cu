@@ -124,8 +124,9 @@ __global__ void find_lines(struct sizes z, const float *scale, const struct row_
 
 template <unsigned V>
 __global__ void __launch_bounds__(NORM_ROW_THREADS)
-    put_parts(const float *x, const float *dy, float *dx, bool add, struct norm_rows g, struct sizes z,
-              const float *scale, const struct row_stat *save, const float2 *lines)
+    store_parts(const float *x, const float *dy, float *dx, bool add, struct norm_rows g,
+                struct sizes z, const float *scale, const struct row_stat *save,
+                const float2 *lines)
 {
     const norm_place me(g, blockIdx.x);
     struct row_stat s;
@@ -501,8 +502,8 @@ template <unsigned V> static void backward_of(const struct op_call *c, const str
     if (columns)
         norm_launch_each<V>(gradient<V>{ x, dy, dx, adds, z, scale, save, w.lines }, g, op_stream(c));
     else
-        CUDA_LAUNCH((put_parts<V>), norm_rows_blocks(rows), rows.threads, 0, op_stream(c), x, dy, dx, adds, rows,
-                    z, scale, save, (const float2 *)w.lines);
+        CUDA_LAUNCH((store_parts<V>), norm_rows_blocks(rows), rows.threads, 0, op_stream(c), x, dy,
+                    dx, adds, rows, z, scale, save, (const float2 *)w.lines);
 }
 
 static int backward(const struct op_call *c, struct err *err)

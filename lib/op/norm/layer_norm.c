@@ -40,8 +40,8 @@ static int check_row(const struct op_infer *f, uint32_t i, int64_t axis, struct 
                     shape_print(&row, want, sizeof(want)));
 }
 
-static int settle_rows(const struct op_infer *f, int64_t axis, struct layer_norm_param *p,
-                       struct err *err)
+static int set_rows(const struct op_infer *f, int64_t axis, struct layer_norm_param *p,
+                    struct err *err)
 {
     const struct shape *x = &f->in[0]->shape;
     char text[192];
@@ -80,7 +80,7 @@ static int infer(struct op_infer *f, bool rms, struct err *err)
         return op_error(f, ERR_INPUT, err, "epsilon is %g; expected 0 or more",
                         (double)p->epsilon);
     p->rms = rms;
-    rc = settle_rows(f, axis, p, err);
+    rc = set_rows(f, axis, p, err);
     if (rc == 0)
         rc = check_row(f, 1, axis, err);
     if (rc == 0 && f->n_in > 2 && f->in[2] != NULL)

@@ -64,8 +64,8 @@ int layer_norm_cpu_plan(struct op_plan *p, struct err *err)
 }
 
 /* y may be x */
-CLONES static void put_row(const float *x, float *y, size_t n, float mean, float rstd,
-                           const float *scale, const float *bias)
+CLONES static void apply_row(const float *x, float *y, size_t n, float mean, float rstd,
+                             const float *scale, const float *bias)
 {
     size_t i;
 
@@ -138,7 +138,7 @@ int layer_norm_cpu_fwd(const struct op_call *c, struct err *err)
         if (c->out[0] != NULL) {
             float *y = op_floats_to(c->out[0], r * n, room.out);
 
-            put_row(x, y, n, s.mean, s.rstd, scale, bias);
+            apply_row(x, y, n, s.mean, s.rstd, scale, bias);
             op_floats_done(c->out[0], r * n, n, y);
         }
         save[r] = s;
@@ -155,8 +155,8 @@ struct line {
     float mean, a, b, k;
 };
 
-CLONES static void put_dx(const float *x, const float *dy, const float *scale, size_t n,
-                          const struct line *l, float *dx, bool add)
+CLONES static void store_dx(const float *x, const float *dy, const float *scale, size_t n,
+                            const struct line *l, float *dx, bool add)
 {
     float mean = l->mean, a = l->a, b = l->b, k = l->k;
     size_t i;
@@ -210,8 +210,8 @@ static struct line row_line(const struct op_call *c, size_t r, struct row_stat s
 }
 
 /* Stores the gradient of row r in x, or, plus the gradient of the sum, in both summands. */
-static void put_gradients(const struct op_call *c, size_t r, const float *x, const float *dy,
-                          const struct line *l, const struct rooms *room)
+static void store_gradients(const struct op_call *c, size_t r, const float *x, const float *dy,
+                            const struct line *l, const struct rooms *room)
 {
     static const uint32_t both[] = { 0, 3 };
     const struct layer_norm_param *p = c->param;
@@ -224,11 +224,11 @@ static void put_gradients(const struct op_call *c, size_t r, const float *x, con
         if (c->din[0] == NULL)
             return;
         dx = op_floats_on(c->din[0], at, op_adds(c, 0) ? n : 0, room->out);
-        put_dx(x, dy, scale, n, l, dx, op_adds(c, 0));
+        store_dx(x, dy, scale, n, l, dx, op_adds(c, 0));
         op_floats_done(c->din[0], at, n, dx);
         return;
     }
-    put_dx(x, dy, scale, n, l, room->out, false);
+    store_dx(x, dy, scale, n, l, room->out, false);
     if (c->dout[1] != NULL) {
         more = op_floats(c->dout[1], at, n, room->other);
         add_rows(more, room->out, n, room->out);
@@ -286,7 +286,7 @@ int layer_norm_cpu_bwd(const struct op_call *c, struct err *err)
             dy = op_floats(c->dout[0], r * n, n, room.dy);
         row_products(x, dy, scale, n, s.mean, &sum, &product);
         l = row_line(c, r, s, sum, product);
-        put_gradients(c, r, x, dy, &l, &room);
+        store_gradients(c, r, x, dy, &l, &room);
         if (!wants_scale)
             continue;
         add_row(x, dy, n, s.mean, s.rstd, w.part_scale, w.part_bias);

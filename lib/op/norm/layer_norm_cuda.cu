@@ -44,7 +44,7 @@ template <unsigned V> __device__ static inline op_pack<float, V> numbers_load(co
 }
 
 template <typename T, unsigned V>
-__device__ static inline void put_as(void *at, bool adds, size_t pack, const op_pack<float, V> &v)
+__device__ static inline void store_as(void *at, bool adds, size_t pack, const op_pack<float, V> &v)
 {
     op_pack<T, V> p = {};
 
@@ -57,9 +57,10 @@ __device__ static inline void put_as(void *at, bool adds, size_t pack, const op_
 }
 
 template <unsigned V>
-__device__ static inline void numbers_put(const numbers &a, size_t pack, const op_pack<float, V> &v)
+__device__ static inline void numbers_store(const numbers &a, size_t pack,
+                                            const op_pack<float, V> &v)
 {
-    OP_FLOATS(a.type, (put_as<T, V>(a.at, a.adds, pack, v)));
+    OP_FLOATS(a.type, (store_as<T, V>(a.at, a.adds, pack, v)));
 }
 
 __device__ static inline float rounded_as(enum tensor_dtype type, float x)
@@ -71,8 +72,9 @@ __device__ static inline float rounded_as(enum tensor_dtype type, float x)
 /* Loads a thread's packs of the part of a row that begins at pack `first`: of type T, or, if V is
  * 1, of any type. */
 template <typename T, unsigned V>
-__device__ static inline void bring(norm_part<T, V> &part, const numbers &from, const struct norm_rows &g, size_t row,
-                                    unsigned first, unsigned at)
+__device__ static inline void load_part(norm_part<T, V> &part, const numbers &from,
+                                        const struct norm_rows &g, size_t row, unsigned first,
+                                        unsigned at)
 {
     if constexpr (V == 1)
         norm_each_pack(g, first, at, [&](unsigned i, unsigned pack) {
@@ -86,9 +88,9 @@ template <typename T, unsigned V>
 __device__ static inline void put(const numbers &to, size_t pack, const op_pack<float, V> &v)
 {
     if constexpr (V == 1)
-        numbers_put<V>(to, pack, v);
+        numbers_store<V>(to, pack, v);
     else
-        put_as<T, V>(to.at, false, pack, v);
+        store_as<T, V>(to.at, false, pack, v);
 }
 
 struct forward_args {
@@ -116,9 +118,9 @@ template <typename T, unsigned V> struct row_source {
         const size_t row = me.row * g.wide;
 
         if (a.residual.at == NULL) {
-            bring(part, a.x, g, me.row, first, me.at);
+            load_part(part, a.x, g, me.row, first, me.at);
         } else if (first < seen) {
-            bring(part, a.sum, g, me.row, first, me.at);
+            load_part(part, a.sum, g, me.row, first, me.at);
         } else {
             norm_each_pack(g, first, me.at, [&](unsigned i, unsigned pack) {
                 op_pack<float, V> x = numbers_load<V>(a.x, row + pack);
@@ -214,10 +216,10 @@ template <unsigned V> struct column_sums {
 
 /* Processes one part of a row: dx, and its contribution to the column sums. */
 template <bool LONG, typename T, typename Y, unsigned V>
-__device__ static inline void put_part(const struct backward_args &a, const norm_part<T, V> &x,
-                                       const norm_part<Y, V> &dy, unsigned first, unsigned at,
-                                       struct row_stat s, float2 line, size_t row, float *part,
-                                       column_sums<V> &sums)
+__device__ static inline void backward_part(const struct backward_args &a, const norm_part<T, V> &x,
+                                            const norm_part<Y, V> &dy, unsigned first, unsigned at,
+                                            struct row_stat s, float2 line, size_t row, float *part,
+                                            column_sums<V> &sums)
 {
     norm_each_pack(a.g, first, at, [&](unsigned i, unsigned pack) {
         const op_pack<float, V> k = ((const op_pack<float, V> *)a.scale)[pack];
@@ -241,15 +243,16 @@ __device__ static inline void put_part(const struct backward_args &a, const norm
             }
         }
         if (a.dx.at != NULL)
-            numbers_put<V>(a.dx, place, out);
+            numbers_store<V>(a.dx, place, out);
         if (a.dresidual.at != NULL)
-            numbers_put<V>(a.dresidual, place, out);
+            numbers_store<V>(a.dresidual, place, out);
     });
 }
 
 /* own [2][n] = the sums of a block: one warp after another, in order. */
 template <unsigned V>
-__device__ static inline void put_columns(const struct norm_rows &g, const column_sums<V> &sums, float *own)
+__device__ static inline void store_columns(const struct norm_rows &g, const column_sums<V> &sums,
+                                            float *own)
 {
     for (unsigned turn = 0; turn < blockDim.x / g.side; turn++) {
         if (threadIdx.x / g.side == turn)
@@ -297,8 +300,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT<V>)
             break;
         s = a.save[me.row];
         for (unsigned first = 0; first < wide; first += step) {
-            bring(px, a.x, g, me.row, first, at);
-            bring(pd, a.dy, g, me.row, first, at);
+            load_part(px, a.x, g, me.row, first, at);
+            load_part(pd, a.dy, g, me.row, first, at);
             norm_each_pack(g, first, at, [&](unsigned i, unsigned pack) {
                 const op_pack<float, V> k = ((const op_pack<float, V> *)a.scale)[pack];
 
@@ -314,15 +317,15 @@ __global__ void __launch_bounds__(THREADS, RESIDENT<V>)
         of_row = line_of(a, me.row, s, norm_row_sum(g, of_row, room));
         for (unsigned first = 0; first < wide; first += step) {
             if (LONG) {
-                bring(px, a.x, g, me.row, first, at);
-                bring(pd, a.dy, g, me.row, first, at);
+                load_part(px, a.x, g, me.row, first, at);
+                load_part(pd, a.dy, g, me.row, first, at);
             }
-            put_part<LONG, T, Y, V>(a, px, pd, first, at, s, of_row, me.row, own, sums);
+            backward_part<LONG, T, Y, V>(a, px, pd, first, at, s, of_row, me.row, own, sums);
         }
     }
     if constexpr (!LONG)
         if (own != NULL)
-            put_columns<V>(g, sums, own);
+            store_columns<V>(g, sums, own);
 }
 
 } // namespace

@@ -47,7 +47,7 @@ static int float_type(struct op_infer *f, enum tensor_dtype dflt, struct err *er
     return 0;
 }
 
-static int settle_uniform(struct op_infer *f, struct err *err)
+static int read_uniform(struct op_infer *f, struct err *err)
 {
     struct draw *d = f->param;
     float high;
@@ -64,7 +64,7 @@ static int settle_uniform(struct op_infer *f, struct err *err)
     return 0;
 }
 
-static int settle_normal(struct op_infer *f, struct err *err)
+static int read_normal(struct op_infer *f, struct err *err)
 {
     struct draw *d = f->param;
     int rc = op_attr_f(f, "mean", 0, &d->base, err);
@@ -108,28 +108,28 @@ static int shape_like(struct op_infer *f, struct err *err)
 
 static int uniform_infer(struct op_infer *f, struct err *err)
 {
-    int rc = settle_uniform(f, err);
+    int rc = read_uniform(f, err);
 
     return rc < 0 ? rc : listed_shape(f, err);
 }
 
 static int normal_infer(struct op_infer *f, struct err *err)
 {
-    int rc = settle_normal(f, err);
+    int rc = read_normal(f, err);
 
     return rc < 0 ? rc : listed_shape(f, err);
 }
 
 static int uniform_like_infer(struct op_infer *f, struct err *err)
 {
-    int rc = settle_uniform(f, err);
+    int rc = read_uniform(f, err);
 
     return rc < 0 ? rc : shape_like(f, err);
 }
 
 static int normal_like_infer(struct op_infer *f, struct err *err)
 {
-    int rc = settle_normal(f, err);
+    int rc = read_normal(f, err);
 
     return rc < 0 ? rc : shape_like(f, err);
 }
@@ -235,7 +235,7 @@ static int normal_fwd(const struct op_call *c, struct err *err)
     return draw_all(c, normal_row);
 }
 
-static void put_one(const struct tensor *y, size_t i, int64_t value)
+static void store_one(const struct tensor *y, size_t i, int64_t value)
 {
     switch ((int)y->dtype) {
     case TENSOR_F32: ((float *)y->data)[i] = (float)value; return;
@@ -257,7 +257,7 @@ static int bernoulli_fwd(const struct op_call *c, struct err *err)
         some = n - at < 4 * BLOCKS ? n - at : 4 * BLOCKS;
         rng_blocks(&key, (uint32_t)(at / 4), (uint32_t)((some + 3) / 4), word);
         for (i = 0; i < some; i++)
-            put_one(c->out[0], at + i, draw_uniform(word[i]) < p[at + i]);
+            store_one(c->out[0], at + i, draw_uniform(word[i]) < p[at + i]);
     }
     return 0;
 }
@@ -277,8 +277,8 @@ static int multinomial_fwd(const struct op_call *c, struct err *err)
         for (s = 0; s < m->samples; s++) {
             uint64_t i = (uint64_t)(r * m->samples + s);
 
-            put_one(c->out[0], (size_t)i,
-                    draw_class(x, m->classes, max, total, rng_u32(&key, i)));
+            store_one(c->out[0], (size_t)i,
+                      draw_class(x, m->classes, max, total, rng_u32(&key, i)));
         }
     }
     return 0;

@@ -11,7 +11,7 @@ enum { THREADS = 256, EACH = 4, COLUMNS_MIN = 2048 };
 
 /* Returns the sum of x over the threads before this one; *all: over the whole block. room: THREADS
  * / 32. */
-template <typename S> __device__ static inline S before_me(S x, S *room, S *all)
+template <typename S> __device__ static inline S sum_before(S x, S *room, S *all)
 {
     unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     S sum = x, before = 0, total = 0;
@@ -61,7 +61,7 @@ template <typename T, typename S> __global__ void along_block(const run r, const
                 v[e] = i < r.k ? (S)x[at[e]] : 0;
                 sum += v[e];
             }
-            here = carry + before_me(sum, room, &all);
+            here = carry + sum_before(sum, room, &all);
 #pragma unroll
             for (unsigned e = 0; e < EACH; e++) {
                 S with = here + v[e];

@@ -141,7 +141,8 @@ __global__ void choose(const choice s, const float *x, float *y, int64_t *where,
 }
 
 /* dx [outer, k, inner] += dy [outer, n, inner] at the selected elements, which are distinct. */
-__global__ void bring_back(const choice s, size_t total, const float *dy, const int64_t *kept, float *dx)
+__global__ void scatter_gradient(const choice s, size_t total, const float *dy, const int64_t *kept,
+                                 float *dx)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x) {
         size_t outer = i / s.inner / s.n, j = i % s.inner;
@@ -191,8 +192,9 @@ static int backward(const struct op_call *c, struct err *err)
 
     if (rc < 0 || c->dout[0] == NULL || c->din[0] == NULL || total == 0)
         return rc;
-    CUDA_LAUNCH(bring_back, op_blocks(total, OP_THREADS), OP_THREADS, 0, op_stream(c), s, total,
-                (const float *)c->dout[0]->data, (const int64_t *)c->save, (float *)c->din[0]->data);
+    CUDA_LAUNCH(scatter_gradient, op_blocks(total, OP_THREADS), OP_THREADS, 0, op_stream(c), s,
+                total, (const float *)c->dout[0]->data, (const int64_t *)c->save,
+                (float *)c->din[0]->data);
     return cuda_launched(err);
 }
 

@@ -39,7 +39,7 @@ static unsigned power_of_two(size_t at_most, unsigned limit)
 }
 
 /* Computes group, lanes and splits. */
-static void share_out(struct reduce_walk *w, size_t pack)
+static void divide_work(struct reduce_walk *w, size_t pack)
 {
     size_t packs, blocks;
 
@@ -88,5 +88,5 @@ void reduce_walk_make(struct reduce_walk *w, const struct reduce_axis *axes, uin
     }
     w->is_run = !w->columns && w->n_gone == 1;
     w->aligned = m > 0 && a[m - 1].size % pack == 0;
-    share_out(w, w->columns ? 1 : pack);
+    divide_work(w, w->columns ? 1 : pack);
 }

@@ -28,7 +28,7 @@ static int need_points(const struct op_infer *f, const struct deform *g, uint32_
     return rc;
 }
 
-static int settle_window(const struct op_infer *f, struct deform *g, struct err *err)
+static int read_window(const struct op_infer *f, struct deform *g, struct err *err)
 {
     struct op_window w = { 0 };
     int rc = op_window_infer(f, NULL, false, &w, err), k;
@@ -56,7 +56,7 @@ static int infer(struct op_infer *f, struct err *err)
     if (rc == 0)
         rc = op_attr_i(f, "offset_group", 1, &groups, err);
     if (rc == 0)
-        rc = settle_window(f, g, err);
+        rc = read_window(f, g, err);
     if (rc < 0)
         return rc;
     x = &f->in[X]->shape;
@@ -124,7 +124,7 @@ static int forward(const struct op_call *c, struct err *err)
     return 0;
 }
 
-static void put(const struct op_call *c, uint32_t i, size_t at, double value)
+static void store(const struct op_call *c, uint32_t i, size_t at, double value)
 {
     float *to;
 
@@ -155,9 +155,9 @@ static void tap_grads(const struct op_call *c, const struct deform *g, size_t s,
         for (n = 0; sum != NULL && n < p.n; n++)
             sum[k * g->inputs + p.element[n]] += d * (double)p.w[n];
     }
-    put(c, OFFSET, deform_offset(g, s, q, t, i), down);
-    put(c, OFFSET, deform_offset(g, s, q, t, i) + g->points, right);
-    put(c, MASK, deform_mask(g, s, q, t, i), mask);
+    store(c, OFFSET, deform_offset(g, s, q, t, i), down);
+    store(c, OFFSET, deform_offset(g, s, q, t, i) + g->points, right);
+    store(c, MASK, deform_mask(g, s, q, t, i), mask);
 }
 
 static int backward(const struct op_call *c, struct err *err)

@@ -140,7 +140,7 @@ static int has_number(const struct op_infer *f, uint32_t i, enum tensor_dtype dt
     return rc;
 }
 
-static int settle_numbers(struct op_infer *f, struct suppression *p, struct err *err)
+static int read_numbers(struct op_infer *f, struct suppression *p, struct err *err)
 {
     bool has_most = false, has_iou = false;
     int64_t centre = 0, most = 0;
@@ -180,7 +180,7 @@ static int infer(struct op_infer *f, struct err *err)
     if (rc == 0)
         rc = need_known(f, SCORES, TENSOR_F32, 3, err);
     if (rc == 0)
-        rc = settle_numbers(f, p, err);
+        rc = read_numbers(f, p, err);
     if (rc < 0)
         return rc;
     boxes = &f->in[BOXES]->shape;

@@ -16,8 +16,8 @@
 enum { X, ROIS, BATCH, RATIO_MAX = 1024 };
 
 /* Reads an attribute with two possible values; *is_second: it has the second. */
-static int choose(const struct op_infer *f, const char *attr, const char *first, const char *second,
-                  const char *dflt, bool *is_second, struct err *err)
+static int read_choice(const struct op_infer *f, const char *attr, const char *first,
+                       const char *second, const char *dflt, bool *is_second, struct err *err)
 {
     const char *s = dflt;
     int rc = op_attr_s(f, attr, dflt, &s, err);
@@ -30,14 +30,14 @@ static int choose(const struct op_infer *f, const char *attr, const char *first,
     return 0;
 }
 
-static int settle_attrs(struct op_infer *f, struct roi_align *g, struct err *err)
+static int read_attrs(struct op_infer *f, struct roi_align *g, struct err *err)
 {
     bool old = f->def->until != 0; /* opset 10 to 15 */
-    int rc = choose(f, "mode", "avg", "max", "avg", &g->max, err);
+    int rc = read_choice(f, "mode", "avg", "max", "avg", &g->max, err);
 
     if (rc == 0)
-        rc = choose(f, "coordinate_transformation_mode", "output_half_pixel", "half_pixel",
-                    old ? "output_half_pixel" : "half_pixel", &g->half_pixel, err);
+        rc = read_choice(f, "coordinate_transformation_mode", "output_half_pixel", "half_pixel",
+                         old ? "output_half_pixel" : "half_pixel", &g->half_pixel, err);
     if (rc == 0)
         rc = op_attr_i(f, "output_height", 1, &g->bins[0], err);
     if (rc == 0)
@@ -72,7 +72,7 @@ static int infer(struct op_infer *f, struct err *err)
     if (rc == 0)
         rc = op_need(f, BATCH, TENSOR_I64, -1, err);
     if (rc == 0)
-        rc = settle_attrs(f, g, err);
+        rc = read_attrs(f, g, err);
     if (rc < 0)
         return rc;
     x = &f->in[X]->shape;

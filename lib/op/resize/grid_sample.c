@@ -18,8 +18,8 @@ enum { X, GRID };
 
 /* ---- infer ---- */
 
-static int choose(const struct op_infer *f, const char *attr, const char *const *names, int n,
-                  int dflt, int *out, struct err *err)
+static int read_choice(const struct op_infer *f, const char *attr, const char *const *names, int n,
+                       int dflt, int *out, struct err *err)
 {
     const char *text;
     int rc = op_attr_s(f, attr, names[dflt], &text, err), i;
@@ -34,16 +34,16 @@ static int choose(const struct op_infer *f, const char *attr, const char *const 
                              names[0], names[1], names[n - 1]);
 }
 
-static int settle_attrs(struct op_infer *f, struct grid_sample *g, struct err *err)
+static int read_attrs(struct op_infer *f, struct grid_sample *g, struct err *err)
 {
     /* the names of opset 16, then of opset 20 */
     static const char *const modes[] = { "nearest", "bilinear", "bicubic", "linear", "cubic" };
     static const char *const paddings[] = { "zeros", "border", "reflection" };
-    int mode = 0, padding = 0, rc = choose(f, "mode", modes, 5, 1, &mode, err);
+    int mode = 0, padding = 0, rc = read_choice(f, "mode", modes, 5, 1, &mode, err);
     int64_t align = 0;
 
     if (rc == 0)
-        rc = choose(f, "padding_mode", paddings, 3, 0, &padding, err);
+        rc = read_choice(f, "padding_mode", paddings, 3, 0, &padding, err);
     if (rc == 0)
         rc = op_attr_i(f, "align_corners", 0, &align, err);
     g->mode = mode == 0 ? GRID_NEAREST : mode % 2 == 1 ? GRID_LINEAR : GRID_CUBIC;
@@ -63,7 +63,7 @@ static int infer(struct op_infer *f, struct err *err)
     if (rc == 0)
         rc = op_need(f, GRID, TENSOR_F32, -1, err);
     if (rc == 0)
-        rc = settle_attrs(f, g, err);
+        rc = read_attrs(f, g, err);
     if (rc < 0)
         return rc;
     x = &f->in[X]->shape;

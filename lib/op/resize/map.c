@@ -55,8 +55,8 @@ static struct window window_of(const struct resize_param *p, const struct resize
 }
 
 /* Computes the weights w [last - first + 1]. */
-static void weigh(const struct resize_param *p, const struct resize_axis *a,
-                  const struct window *v, double *w)
+static void compute_weights(const struct resize_param *p, const struct resize_axis *a,
+                            const struct window *v, double *w)
 {
     size_t n = (size_t)(v->last - v->first + 1), k;
     double sum = 0, i;
@@ -124,7 +124,7 @@ int resize_map_make(const struct resize_param *p, const struct resize_axis *a,
         if (row->n == 0)
             continue;
         v = window_of(p, a, p->place(a, (float)j));
-        weigh(p, a, &v, w);
+        compute_weights(p, a, &v, w);
         for (k = 0; k < row->n; k++)
             map->w[row->w + k] = (float)w[k];
         trim(row, map->w);
@@ -136,33 +136,33 @@ int resize_map_make(const struct resize_param *p, const struct resize_axis *a,
 }
 
 /* Positions are monotonous along an axis, so the outputs that use an input are adjacent. */
-int resize_map_turn(const struct resize_map *map, size_t n, struct resize_map *back,
-                    struct err *err)
+int resize_map_transpose(const struct resize_map *map, size_t n, struct resize_map *bwd,
+                         struct err *err)
 {
     size_t i, j, t;
-    int rc = map_alloc(back, n, err);
+    int rc = map_alloc(bwd, n, err);
 
     for (j = 0; j < map->n && rc == 0; j++)
         for (t = 0; t < map->row[j].n; t++) {
-            struct resize_row *to = &back->row[map->row[j].at + t];
+            struct resize_row *to = &bwd->row[map->row[j].at + t];
 
             if (to->n == 0)
                 to->at = (uint32_t)j;
             to->n = (uint32_t)j - to->at + 1;
         }
     for (i = 0; i < n && rc == 0; i++) {
-        back->row[i].w = back->n_w;
-        back->n_w += back->row[i].n;
+        bwd->row[i].w = bwd->n_w;
+        bwd->n_w += bwd->row[i].n;
     }
     if (rc == 0)
-        rc = map_alloc_weights(back, err);
+        rc = map_alloc_weights(bwd, err);
     for (j = 0; j < map->n && rc == 0; j++)
         for (t = 0; t < map->row[j].n; t++) {
-            const struct resize_row *to = &back->row[map->row[j].at + t];
+            const struct resize_row *to = &bwd->row[map->row[j].at + t];
 
-            back->w[to->w + (j - to->at)] = map->w[map->row[j].w + t];
+            bwd->w[to->w + (j - to->at)] = map->w[map->row[j].w + t];
         }
     if (rc < 0)
-        resize_map_fini(back);
+        resize_map_fini(bwd);
     return rc;
 }

@@ -268,8 +268,8 @@ static int one_for_each(const struct op_infer *f, const char *what, size_t n, si
                     each * c->n);
 }
 
-static int settle_scales(struct op_infer *f, const float *scales, size_t n, const struct chosen *c,
-                         struct err *err)
+static int read_scales(struct op_infer *f, const float *scales, size_t n, const struct chosen *c,
+                       struct err *err)
 {
     struct resize_param *p = f->param;
     size_t k;
@@ -325,8 +325,8 @@ static int keep_aspect(struct op_infer *f, const struct chosen *c, struct err *e
     return 0;
 }
 
-static int settle_sizes(struct op_infer *f, const int64_t *sizes, size_t n, const struct chosen *c,
-                        struct err *err)
+static int read_sizes(struct op_infer *f, const int64_t *sizes, size_t n, const struct chosen *c,
+                      struct err *err)
 {
     struct resize_param *p = f->param;
     size_t k;
@@ -344,7 +344,7 @@ static int settle_sizes(struct op_infer *f, const int64_t *sizes, size_t n, cons
     return rc < 0 ? rc : keep_aspect(f, c, err);
 }
 
-static int settle_roi(struct op_infer *f, const struct chosen *c, struct err *err)
+static int read_roi(struct op_infer *f, const struct chosen *c, struct err *err)
 {
     struct resize_param *p = f->param;
     const float *roi;
@@ -448,7 +448,7 @@ static int infer(struct op_infer *f, struct err *err)
     if (rc == 0 && p->place == tf_crop_and_resize)
         rc = op_need(f, 0, TENSOR_F32, -1, err);
     if (rc == 0 && p->place == tf_crop_and_resize)
-        rc = settle_roi(f, &c, err);
+        rc = read_roi(f, &c, err);
     if (rc == 0 && p->place != tf_crop_and_resize)
         p->outside = 0;
     if (rc == 0)
@@ -459,8 +459,8 @@ static int infer(struct op_infer *f, struct err *err)
         rc = op_error(f, ERR_INPUT, err, "%s scales and sizes; expected one of them",
                       n_scales > 0 ? "both" : "neither");
     if (rc == 0)
-        rc = n_sizes > 0 ? settle_sizes(f, sizes, n_sizes, &c, err)
-                         : settle_scales(f, scales, n_scales, &c, err);
+        rc = n_sizes > 0 ? read_sizes(f, sizes, n_sizes, &c, err)
+                         : read_scales(f, scales, n_scales, &c, err);
     if (rc == 0 && n_scales > 0 && p->place == align_corners)
         rc = check_whole(f, "with align_corners", err);
     return rc < 0 ? rc : finish(f, err);
@@ -486,7 +486,7 @@ static int infer_10(struct op_infer *f, struct err *err)
         rc = f->def->n_in.max > 1 ? const_floats(f, 1, &scales, &n, err)
                                   : op_attr_floats(f, "scales", &scales, &n, err);
     if (rc == 0)
-        rc = settle_scales(f, scales, n, &c, err);
+        rc = read_scales(f, scales, n, &c, err);
     if (rc == 0)
         rc = check_whole(f, "before opset 11", err);
     return rc < 0 ? rc : finish(f, err);

@@ -75,9 +75,9 @@ static int make_passes(struct resize_state *s, const struct op_plan *p, struct e
         s->item_out = at->outer * at->out * at->inner;
         if (i + 1 < s->n)
             s->between = op_max(s->between, s->item_out);
-        rc = resize_map_make(c, a, &at->there, err);
+        rc = resize_map_make(c, a, &at->fwd, err);
         if (rc == 0 && op_wants(p, 0))
-            rc = resize_map_turn(&at->there, at->in, &at->back, err);
+            rc = resize_map_transpose(&at->fwd, at->in, &at->bwd, err);
     }
     return rc;
 }
@@ -88,8 +88,8 @@ void resize_cpu_free(void *state)
     uint32_t i;
 
     for (i = 0; s != NULL && i < s->n; i++) {
-        resize_map_fini(&s->pass[i].there);
-        resize_map_fini(&s->pass[i].back);
+        resize_map_fini(&s->pass[i].fwd);
+        resize_map_fini(&s->pass[i].bwd);
     }
     free(s);
 }
@@ -226,7 +226,7 @@ static void pick(const struct resize_pass *p, const void *x, size_t size, void *
     size_t line = p->inner * size, o;
 
     for (o = 0; o < p->outer; o++)
-        pick_rows(&p->there, (const char *)x + o * p->in * line, line,
+        pick_rows(&p->fwd, (const char *)x + o * p->in * line, line,
                   (char *)y + o * p->out * line);
 }
 
@@ -243,7 +243,7 @@ static void fill_outside(const struct resize_state *s, float value, float *y)
         in_front = s->item_out / (p->out * line);
         for (o = 0; o < in_front; o++)
             for (j = 0; j < p->out; j++)
-                for (k = 0; p->there.row[j].n == 0 && k < line; k++)
+                for (k = 0; p->fwd.row[j].n == 0 && k < line; k++)
                     y[(o * p->out + j) * line + k] = value;
     }
 }
@@ -271,7 +271,7 @@ int resize_cpu_fwd(const struct op_call *c, struct err *err)
             if (p->filter == NULL)
                 pick(&s->pass[i], from, size, to);
             else
-                run(&s->pass[i], &s->pass[i].there, s->pass[i].in, from, to, false);
+                run(&s->pass[i], &s->pass[i].fwd, s->pass[i].in, from, to, false);
             from = to;
         }
         if (p->outside != 0)
@@ -304,7 +304,7 @@ int resize_cpu_bwd(const struct op_call *c, struct err *err)
         for (i = s->n; i-- > 0;) {
             float *to = i == 0 ? dx : op_at(c->scratch, i % 2 * between_bytes(s, sizeof(*to)));
 
-            run(&s->pass[i], &s->pass[i].back, s->pass[i].out, from, to, i == 0 && add);
+            run(&s->pass[i], &s->pass[i].bwd, s->pass[i].out, from, to, i == 0 && add);
             from = to;
         }
     }

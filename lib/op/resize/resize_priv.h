@@ -53,15 +53,15 @@ int resize_map_make(const struct resize_param *p, const struct resize_axis *a,
                     struct resize_map *map, struct err *err);
 /* Computes the transposed table: row i lists the outputs that input i of n contributes to. Errors:
  * ERR_NOMEM. */
-int resize_map_turn(const struct resize_map *map, size_t n, struct resize_map *back,
-                    struct err *err);
+int resize_map_transpose(const struct resize_map *map, size_t n, struct resize_map *bwd,
+                         struct err *err);
 void resize_map_fini(struct resize_map *map); /* idempotent */
 
 /* One pass: [outer, in, inner] of an item becomes [outer, out, inner]. */
 struct resize_pass {
     uint32_t place; /* index of the axis in memory order */
     size_t outer, in, out, inner;
-    struct resize_map there, back; /* back: only if a gradient is requested */
+    struct resize_map fwd, bwd;    /* back: only if a gradient is requested */
 };
 
 struct resize_state { /* state of the plan of the CPU kernels (op_plan.state) */

@@ -233,7 +233,7 @@ static int read_param(struct op_infer *f, struct err *err)
     return 0;
 }
 
-static int settle(struct op_infer *f, int64_t to, struct err *err)
+static int set_output(struct op_infer *f, int64_t to, struct err *err)
 {
     const struct tensor *x = f->in[0];
     int64_t t[2];
@@ -262,14 +262,14 @@ static int cast_infer(struct op_infer *f, struct err *err)
     int64_t to;
     int rc = op_attr_i(f, "to", 0, &to, err);
 
-    return rc < 0 ? rc : settle(f, to < 0 || to > 1000 ? 0 : to, err);
+    return rc < 0 ? rc : set_output(f, to < 0 || to > 1000 ? 0 : to, err);
 }
 
 static int cast_like_infer(struct op_infer *f, struct err *err)
 {
     if (f->in[1] == NULL)
         return op_error(f, ERR_INPUT, err, "input 1 is missing");
-    return settle(f, f->in[1]->dtype, err);
+    return set_output(f, f->in[1]->dtype, err);
 }
 
 static const char *const attrs[] = { "to", "saturate", "round_mode", NULL };

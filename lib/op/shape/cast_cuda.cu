@@ -9,7 +9,8 @@ static bool is_small_float(enum tensor_dtype t)
 }
 
 /* to = from, or to += from; both have float types of at most 32 bits. */
-static int put(const struct op_call *c, const struct tensor *from, const struct tensor *to, bool add, struct err *err)
+static int convert(const struct op_call *c, const struct tensor *from, const struct tensor *to,
+                   bool add, struct err *err)
 {
     size_t n = (size_t)tensor_elements(to);
 
@@ -180,12 +181,12 @@ static int convert_bwd(const struct op_call *c, struct err *err)
         return op_cuda_zero(c, err);
     if (dx->data == dy->data && !op_cuda_adds(c, 0))
         return 0;
-    return put(c, dy, dx, op_cuda_adds(c, 0), err);
+    return convert(c, dy, dx, op_cuda_adds(c, 0), err);
 }
 
 static int convert_fwd(const struct op_call *c, struct err *err)
 {
-    return put(c, c->in[0], c->out[0], false, err);
+    return convert(c, c->in[0], c->out[0], false, err);
 }
 
 static int cast_fwd(const struct op_call *c, struct err *err)
@@ -196,7 +197,7 @@ static int cast_fwd(const struct op_call *c, struct err *err)
     if (x->dtype == y->dtype)
         return copy_fwd(c, err);
     if (is_small_float(x->dtype) && is_small_float(y->dtype))
-        return put(c, x, y, false, err);
+        return convert(c, x, y, false, err);
     if (n == 0)
         return 0;
     CUDA_LAUNCH(cast_any, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), x->dtype, x->data, y->dtype,

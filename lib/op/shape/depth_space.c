@@ -103,7 +103,7 @@ static int blocks_plan(struct op_plan *p, const struct tensor *deep, const struc
                                  w[3] * (ptrdiff_t)side };
 
         for (k = 0; k < 6; k++)
-            copy_add_axis(&s->at[0].there, size[k], to_space ? of_deep[k] : of_wide[k],
+            copy_add_axis(&s->at[0].fwd, size[k], to_space ? of_deep[k] : of_wide[k],
                           to_space ? of_wide[k] : of_deep[k]);
     }
     part_settle(&s->at[0]);

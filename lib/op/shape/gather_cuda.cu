@@ -40,7 +40,7 @@ int plan(struct op_plan *p, struct err *err)
 using sixteen = op_pack<uint64_t>;
 
 /* The value of an invalid element: NaN of this type, repeated to fill 8 bytes, or 0. */
-uint64_t bad_of(enum tensor_dtype t)
+uint64_t invalid_value(enum tensor_dtype t)
 {
     switch ((int)t) {
     case TENSOR_F32: return 0x7fc000007fc00000u;
@@ -51,7 +51,7 @@ uint64_t bad_of(enum tensor_dtype t)
     }
 }
 
-template <typename U> U bad_unit(uint64_t bad)
+template <typename U> U invalid_unit(uint64_t bad)
 {
     if constexpr (std::is_same_v<U, sixteen>)
         return { { bad, bad } };
@@ -79,9 +79,10 @@ template <typename U> int run_take(const struct op_call *c, size_t bytes, struct
     const struct rows *r = (const struct rows *)c->param;
     size_t width = bytes / sizeof(U), total = r->rounds * r->n * width;
 
-    CUDA_LAUNCH((take<U>), op_blocks(total, OP_THREADS), OP_THREADS, 0, op_stream(c), (const U *)c->in[0]->data,
-                (const int64_t *)c->save, (U *)c->out[0]->data, total, op_divisor_of(width),
-                op_divisor_of(r->n), (int64_t)r->stride, bad_unit<U>(bad_of(c->in[0]->dtype)));
+    CUDA_LAUNCH((take<U>), op_blocks(total, OP_THREADS), OP_THREADS, 0, op_stream(c),
+                (const U *)c->in[0]->data, (const int64_t *)c->save, (U *)c->out[0]->data, total,
+                op_divisor_of(width), op_divisor_of(r->n), (int64_t)r->stride,
+                invalid_unit<U>(invalid_value(c->in[0]->dtype)));
     return cuda_launched(err);
 }
 
@@ -243,7 +244,7 @@ int run_sums(const struct op_call *c, struct sums s, float *pieces, struct err *
 }
 
 /* Several threads may write the same value. */
-__global__ void tell_rows(const int64_t *list, size_t n, int64_t padding, float *read)
+__global__ void mark_rows(const int64_t *list, size_t n, int64_t padding, float *read)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
         if (list[i] >= 0 && list[i] != padding)
@@ -264,7 +265,7 @@ int backward(const struct op_call *c, struct err *err)
     if (rc < 0 || c->dout[0] == NULL || c->din[0] == NULL || r->rounds * r->n * r->width == 0)
         return rc;
     if (c->rows != NULL && c->rows->read != NULL) /* axis 0: one round */
-        CUDA_LAUNCH(tell_rows, op_blocks(r->n, OP_THREADS), OP_THREADS, 0, op_stream(c), list, r->n,
+        CUDA_LAUNCH(mark_rows, op_blocks(r->n, OP_THREADS), OP_THREADS, 0, op_stream(c), list, r->n,
                     r->padding, c->rows->read);
     rc = rows_cuda_order(op_stream(c), list, r->n, rows_of(r, c->din[0]), order, spare, err);
     if (rc < 0)

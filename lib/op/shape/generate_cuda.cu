@@ -190,7 +190,7 @@ __global__ void dimensions(struct shape s, int64_t *y)
         y[threadIdx.x] = s.dim[threadIdx.x];
 }
 
-int put_dimensions(const struct op_call *c, const struct shape *s, struct err *err)
+int store_dimensions(const struct op_call *c, const struct shape *s, struct err *err)
 {
     if (s->rank == 0)
         return 0;
@@ -206,14 +206,14 @@ int shape_forward(const struct op_call *c, struct err *err)
     s.rank = (uint32_t)span->n;
     for (int64_t k = 0; k < span->n; k++)
         s.dim[k] = c->in[0]->shape.dim[span->start + k];
-    return put_dimensions(c, &s, err);
+    return store_dimensions(c, &s, err);
 }
 
 int size_forward(const struct op_call *c, struct err *err)
 {
     struct shape s = shape_of(1, tensor_elements(c->in[0]));
 
-    return put_dimensions(c, &s, err);
+    return store_dimensions(c, &s, err);
 }
 
 } // namespace

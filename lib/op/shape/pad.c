@@ -63,8 +63,8 @@ static int check_axis(const struct op_infer *f, uint32_t k, int64_t *dim, struct
 }
 
 /* Reads the pads. `axes` NULL: all axes, in order. */
-static int settle(struct op_infer *f, const int64_t *pads, size_t n, const int64_t *axes,
-                  size_t n_axes, struct err *err)
+static int read_pads(struct op_infer *f, const int64_t *pads, size_t n, const int64_t *axes,
+                     size_t n_axes, struct err *err)
 {
     const int64_t limit = (int64_t)1 << 40;
     struct pad *p = f->param;
@@ -114,7 +114,7 @@ static int infer_2(struct op_infer *f, struct err *err)
         rc = op_attr_f(f, "value", 0, &p->value, err);
     if (rc == 0)
         rc = op_attr_ints(f, "pads", &pads, &n, err);
-    return rc < 0 ? rc : settle(f, pads, n, NULL, 0, err);
+    return rc < 0 ? rc : read_pads(f, pads, n, NULL, 0, err);
 }
 
 static int infer_11(struct op_infer *f, struct err *err)
@@ -136,7 +136,7 @@ static int infer_11(struct op_infer *f, struct err *err)
         if (rc == 0 && tensor_elements(f->in[2]) != 1)
             rc = op_error(f, ERR_INPUT, err, "the constant is not one number");
     }
-    return rc < 0 ? rc : settle(f, pads, n, axes, n_axes, err);
+    return rc < 0 ? rc : read_pads(f, pads, n, axes, n_axes, err);
 }
 
 /* One lap of the extension of an axis, from the end of the input outwards. */
@@ -169,8 +169,8 @@ static struct lap lap_of(enum pad_mode mode, int64_t dim, int64_t length, bool b
 
 /* Returns a piece that begins `out` elements from the end of the input. On the lower side, which
  * begins at `start` in y, the order is reversed. */
-static struct stretch place(const struct piece *p, int64_t out, int64_t size, int64_t laps,
-                            int64_t lap, bool behind, int64_t start)
+static struct stretch place_piece(const struct piece *p, int64_t out, int64_t size, int64_t laps,
+                                  int64_t lap, bool behind, int64_t start)
 {
     if (behind)
         return (struct stretch){ start + out, size, p->x, p->step, laps, lap };
@@ -192,9 +192,9 @@ static uint32_t continue_axis(enum pad_mode mode, int64_t dim, int64_t length, b
         int64_t cut = rest - p->at < p->size ? rest - p->at : p->size;
 
         if (laps > 0 && p->size > 0)
-            s[n++] = place(p, p->at, p->size, laps, l.size, behind, start);
+            s[n++] = place_piece(p, p->at, p->size, laps, l.size, behind, start);
         if (cut > 0)
-            s[n++] = place(p, laps * l.size + p->at, cut, 1, 0, behind, start);
+            s[n++] = place_piece(p, laps * l.size + p->at, cut, 1, 0, behind, start);
     }
     return n;
 }
@@ -229,12 +229,12 @@ static void make_part(const struct op_plan *p, struct stretch along[][STRETCHES]
     for (k = 0; k < p->in[0]->shape.rank; i /= n[k], k++) {
         const struct stretch *t = &along[k][i % n[k]];
 
-        copy_add_axis(&part->there, t->laps, 0, (ptrdiff_t)t->lap * to[k]);
-        copy_add_axis(&part->there, t->size, (ptrdiff_t)t->step * from[k], to[k]);
+        copy_add_axis(&part->fwd, t->laps, 0, (ptrdiff_t)t->lap * to[k]);
+        copy_add_axis(&part->fwd, t->size, (ptrdiff_t)t->step * from[k], to[k]);
         if (t->size == 0)
             continue;
-        part->there.from += (ptrdiff_t)t->x * from[k];
-        part->there.to += (ptrdiff_t)t->y * to[k];
+        part->fwd.from += (ptrdiff_t)t->x * from[k];
+        part->fwd.to += (ptrdiff_t)t->y * to[k];
     }
     part_settle(part);
 }

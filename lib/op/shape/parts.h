@@ -16,7 +16,7 @@
 
 struct part {
     uint32_t in, out;
-    struct copy there, back;
+    struct copy fwd, bwd;
 };
 
 struct parts { /* state of the plan (op_plan.state) */

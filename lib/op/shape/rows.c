@@ -132,8 +132,8 @@ int rows_refuse(const struct op_call *c, const char *op, size_t i, int64_t v, st
 
 /* Reads index i along an axis of size `dim`: *out in 0 .. dim - 1; a negative index counts from the
  * end. */
-static int settle(const struct op_call *c, const char *op, size_t i, int64_t dim, int64_t *out,
-                  struct err *err)
+static int normalise_index(const struct op_call *c, const char *op, size_t i, int64_t dim,
+                           int64_t *out, struct err *err)
 {
     int64_t v = index_at(c->in[1], i);
 
@@ -150,7 +150,7 @@ static int list_axis(const struct op_call *c, const char *op, int64_t *list, str
     size_t i;
 
     for (i = 0; i < r->n; i++) {
-        int rc = settle(c, op, i, dim, &list[i], err);
+        int rc = normalise_index(c, op, i, dim, &list[i], err);
 
         if (rc < 0)
             return rc;
@@ -172,7 +172,7 @@ static int list_elements(const struct op_call *c, const char *op, int64_t *list,
         for (k = x->rank; k-- > 0; rest /= (size_t)at->dim[k], step *= x->dim[k]) {
             here = (int64_t)(rest % (size_t)at->dim[k]);
             if (k == r->axis) {
-                int rc = settle(c, op, i, x->dim[k], &here, err);
+                int rc = normalise_index(c, op, i, x->dim[k], &here, err);
 
                 if (rc < 0)
                     return rc;
@@ -196,7 +196,7 @@ static int list_nd(const struct op_call *c, const char *op, int64_t *list, struc
 
         for (k = 0; k < r->depth; k++) {
             int64_t dim = x->dim[r->batch + k], here;
-            int rc = settle(c, op, i * r->depth + k, dim, &here, err);
+            int rc = normalise_index(c, op, i * r->depth + k, dim, &here, err);
 
             if (rc < 0)
                 return rc;

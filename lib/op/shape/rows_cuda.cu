@@ -15,7 +15,7 @@ struct lister {
 
 /* Reads index i along an axis of size `dim`: 0 .. dim - 1, a negative index counts from the end; or
  * ROWS_BAD. */
-__device__ static inline int64_t settle(const struct lister &l, size_t i, int64_t dim)
+__device__ static inline int64_t normalise_index(const struct lister &l, size_t i, int64_t dim)
 {
     int64_t v = l.wide ? ((const int64_t *)l.indices)[i] : ((const int32_t *)l.indices)[i];
 
@@ -36,7 +36,7 @@ __device__ static inline int64_t element_row(const struct lister &l, size_t i)
         int64_t here = (int64_t)(rest - q * (size_t)l.at.dim[k]);
 
         if (k == l.r.axis)
-            here = settle(l, i, l.data.dim[k]);
+            here = normalise_index(l, i, l.data.dim[k]);
         if (here < 0)
             return ROWS_BAD;
         row += here * step;
@@ -51,7 +51,7 @@ __device__ static inline int64_t nd_row(const struct lister &l, size_t i)
     int64_t row = (int64_t)(i / l.r.per);
 
     for (uint32_t k = 0; k < l.r.depth; k++) {
-        int64_t dim = l.data.dim[l.r.batch + k], here = settle(l, i * l.r.depth + k, dim);
+        int64_t dim = l.data.dim[l.r.batch + k], here = normalise_index(l, i * l.r.depth + k, dim);
 
         if (here < 0)
             return ROWS_BAD;
@@ -64,7 +64,7 @@ __device__ static inline int64_t nd_row(const struct lister &l, size_t i)
 __global__ void rows_make_list(struct lister l, int64_t *list)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < l.r.n; i += (size_t)gridDim.x * blockDim.x)
-        list[i] = l.r.kind == ROWS_AXIS       ? settle(l, i, l.data.dim[l.r.axis])
+        list[i] = l.r.kind == ROWS_AXIS       ? normalise_index(l, i, l.data.dim[l.r.axis])
                   : l.r.kind == ROWS_ELEMENTS ? element_row(l, i)
                                               : nd_row(l, i);
 }

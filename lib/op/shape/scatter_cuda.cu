@@ -59,7 +59,7 @@ __device__ static inline int64_t row_at(const struct updates &u, size_t at)
 }
 
 /* y [row] = its last update. A thread processes elements of updates, in sorted order. */
-template <typename U> __global__ void put_last(struct updates u, const U *x, U *y)
+template <typename U> __global__ void store_last(struct updates u, const U *x, U *y)
 {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, at = i / u.width, k = i - at * u.width;
     int64_t row = row_at(u, at);
@@ -81,7 +81,7 @@ template <typename T, typename S> __device__ static inline T reduced(int64_t how
 /* y [row] = the reduction of all its updates. A thread processes a column of a row. S: as T, but
  * wraps. before NULL: not requested. */
 template <typename T, typename S>
-__global__ void put_all(struct updates u, int64_t how, const T *x, T *y, T *before)
+__global__ void apply_all(struct updates u, int64_t how, const T *x, T *y, T *before)
 {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, at = i / u.width, k = i - at * u.width;
     int64_t row = row_at(u, at);
@@ -101,7 +101,7 @@ __global__ void put_all(struct updates u, int64_t how, const T *x, T *y, T *befo
 }
 
 /* Marks row 0 if there are invalid rows, which are at the end of the order. */
-template <typename T> __global__ void tell_bad(struct updates u, T *y, T nan)
+template <typename T> __global__ void mark_invalid(struct updates u, T *y, T nan)
 {
     size_t k = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
 
@@ -117,15 +117,15 @@ unsigned blocks_of(size_t threads)
 template <typename T, typename S>
 void run_all(const struct op_call *c, const struct updates *u, T *before)
 {
-    CUDA_LAUNCH((put_all<T, S>), blocks_of(u->n * u->width), OP_THREADS, 0, op_stream(c), *u,
+    CUDA_LAUNCH((apply_all<T, S>), blocks_of(u->n * u->width), OP_THREADS, 0, op_stream(c), *u,
                 ((const struct rows *)c->param)->reduction, (const T *)c->in[2]->data, (T *)c->out[0]->data,
                 before);
 }
 
-template <typename T> void run_bad(const struct op_call *c, const struct updates *u)
+template <typename T> void run_invalid(const struct op_call *c, const struct updates *u)
 {
-    CUDA_LAUNCH((tell_bad<T>), blocks_of(u->width), OP_THREADS, 0, op_stream(c), *u, (T *)c->out[0]->data,
-                op_narrow<T>(NAN));
+    CUDA_LAUNCH((mark_invalid<T>), blocks_of(u->width), OP_THREADS, 0, op_stream(c), *u,
+                (T *)c->out[0]->data, op_narrow<T>(NAN));
 }
 
 int forward(const struct op_call *c, struct err *err)
@@ -145,8 +145,8 @@ int forward(const struct op_call *c, struct err *err)
         return rc;
     if (r->reduction == SCATTER_NONE) {
         OP_SIZES(tensor_dtype_bytes(t),
-                 CUDA_LAUNCH((put_last<U>), blocks_of(u.n * u.width), OP_THREADS, 0, op_stream(c), u,
-                             (const U *)c->in[2]->data, (U *)c->out[0]->data));
+                 CUDA_LAUNCH((store_last<U>), blocks_of(u.n * u.width), OP_THREADS, 0, op_stream(c),
+                             u, (const U *)c->in[2]->data, (U *)c->out[0]->data));
     } else if (t == TENSOR_F32) {
         run_all<float, float>(c, &u, r->reduction >= SCATTER_MUL ? kept.before : NULL);
     } else if (t == TENSOR_I32) {
@@ -155,9 +155,9 @@ int forward(const struct op_call *c, struct err *err)
         run_all<int64_t, uint64_t>(c, &u, NULL);
     }
     if (t == TENSOR_F64)
-        run_bad<double>(c, &u);
+        run_invalid<double>(c, &u);
     else if (t == TENSOR_F32 || t == TENSOR_BF16 || t == TENSOR_F16)
-        OP_FLOATS(t, run_bad<T>(c, &u));
+        OP_FLOATS(t, run_invalid<T>(c, &u));
     return cuda_launched(err);
 }
 

@@ -19,7 +19,7 @@ static int64_t clamp(int64_t v, int64_t lo, int64_t hi)
 }
 
 /* Returns the number of elements; normalises *start and *step. */
-static int64_t settle(int64_t dim, int64_t *start, int64_t end, int64_t *step)
+static int64_t normalise(int64_t dim, int64_t *start, int64_t end, int64_t *step)
 {
     bool forward = *step > 0;
     int64_t last = forward ? dim : dim - 1;
@@ -36,8 +36,8 @@ enum { STARTS = 1, ENDS, AXES, STEPS, LISTS }; /* the inputs */
 
 /* Computes output 0 and the parameters from the lists; a NULL list of axes or steps has its
  * default. */
-static int settle_lists(struct op_infer *f, const int64_t *const *list, const size_t *n,
-                        struct err *err)
+static int apply_lists(struct op_infer *f, const int64_t *const *list, const size_t *n,
+                       struct err *err)
 {
     struct slice *s = f->param;
     const struct tensor *x = f->in[0];
@@ -66,7 +66,7 @@ static int settle_lists(struct op_infer *f, const int64_t *const *list, const si
         if (s->step[axis] == 0)
             return op_error(f, ERR_INPUT, err, "the step along axis %" PRId64 " is 0", axis);
         f->out[0].shape.dim[axis] =
-            settle(x->shape.dim[axis], &s->start[axis], list[2][i], &s->step[axis]);
+            normalise(x->shape.dim[axis], &s->start[axis], list[2][i], &s->step[axis]);
     }
     return 0;
 }
@@ -82,7 +82,7 @@ static int slice_infer(struct op_infer *f, struct err *err)
         return op_error(f, ERR_INPUT, err, "input 0 is missing");
     for (k = STARTS; k < LISTS && rc == 0; k++)
         rc = op_const_ints(f, k, &list[k], &n[k], err);
-    return rc < 0 ? rc : settle_lists(f, list, n, err);
+    return rc < 0 ? rc : apply_lists(f, list, n, err);
 }
 
 static int slice_infer_1(struct op_infer *f, struct err *err)
@@ -101,7 +101,7 @@ static int slice_infer_1(struct op_infer *f, struct err *err)
     if (rc == 0 && (list[STARTS] == NULL || list[ENDS] == NULL))
         rc = op_error(f, ERR_INPUT, err, "attribute '%s' is missing",
                       list[STARTS] == NULL ? "starts" : "ends");
-    return rc < 0 ? rc : settle_lists(f, list, n, err);
+    return rc < 0 ? rc : apply_lists(f, list, n, err);
 }
 
 static int slice_plan(struct op_plan *p, struct err *err)

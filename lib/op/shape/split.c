@@ -15,7 +15,7 @@ struct split {
 };
 
 /* Computes equal sizes of the outputs. */
-static int share(struct op_infer *f, int64_t axis, struct err *err)
+static int equal_sizes(struct op_infer *f, int64_t axis, struct err *err)
 {
     int64_t dim = f->in[0]->shape.dim[axis], n = f->n_out, asked, each, i;
     int rc = op_attr_i(f, "num_outputs", n, &asked, err);
@@ -79,7 +79,7 @@ static int split_infer(struct op_infer *f, struct err *err)
         f->out[i].dtype = f->in[0]->dtype;
         f->out[i].shape = f->in[0]->shape;
     }
-    rc = sizes != NULL ? follow(f, s->axis, sizes, n, err) : share(f, s->axis, err);
+    rc = sizes != NULL ? follow(f, s->axis, sizes, n, err) : equal_sizes(f, s->axis, err);
     s->start = arena_array(f->mem, f->n_out, sizeof(*s->start));
     if (rc == 0 && s->start == NULL)
         rc = op_error(f, ERR_NOMEM, err, "out of memory");

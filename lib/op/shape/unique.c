@@ -96,7 +96,7 @@ static size_t find(const struct slices *s, int64_t *order, int64_t *first)
     return found;
 }
 
-static int settle_slices(struct op_infer *f, struct err *err)
+static int set_slices(struct op_infer *f, struct err *err)
 {
     const struct tensor *x = f->in[0];
     struct unique *p = f->param;
@@ -141,7 +141,7 @@ static int infer(struct op_infer *f, struct err *err)
     if (x->data == NULL)
         return op_error(f, ERR_UNSUPPORTED, err, "the input is computed by the graph; it must be a "
                         "constant of the model, as it decides the shape");
-    axis = settle_slices(f, err);
+    axis = set_slices(f, err);
     if (axis < 0)
         return axis;
     room = arena_array(f->mem, 2 * p->n + 1, sizeof(*room));
