@@ -116,7 +116,7 @@ static int parse_cpu(const char *spec, const char *count, uint32_t *want, struct
         return 0;
     }
     if (count[0] != ':')
-        return spec_error(spec, "not a kind of device", err);
+        return spec_error(spec, "unknown kind of device", err);
     if (!text_u64(count + 1, DEVICE_MAX, &n) || n == 0)
         return spec_error(spec, "the number of slots is out of range or not a number", err);
     *want = (uint32_t)n;
@@ -133,7 +133,7 @@ static int parse_cuda(const char *spec, const char *list, struct device *out, ui
     if (list[0] == '\0')
         return 0;
     if (list[0] != ':')
-        return spec_error(spec, "not a kind of device", err);
+        return spec_error(spec, "unknown kind of device", err);
     do {
         char word[8];
         size_t len = strcspn(++list, ",");
@@ -143,7 +143,7 @@ static int parse_cuda(const char *spec, const char *list, struct device *out, ui
         if (!text_u64(word, DEVICE_MAX - 1, &ordinal))
             return spec_error(spec, "a GPU ordinal is out of range or not a number", err);
         if (seen[ordinal])
-            return spec_error(spec, "a GPU is named twice", err);
+            return spec_error(spec, "a GPU is repeated", err);
         seen[ordinal] = true;
         out[(*n)++] = (struct device){ .kind = DEVICE_CUDA, .index = (uint32_t)ordinal, .core = -1 };
         list += len;
@@ -168,12 +168,12 @@ static int check_gpu(const struct cuda_api *cuda, uint32_t index, const struct c
 
     print_versions(cuda, versions, sizeof(versions));
     if (index >= n_gpus)
-        return err_set(err, ERR_DEVICE, "there is no GPU %u, the driver shows %u%s%s (%s)",
+        return err_set(err, ERR_DEVICE, "there is no GPU %u, the driver lists %u%s%s (%s)",
                        index, n_gpus, n_gpus > 0 ? ", the first is " : "", n_gpus > 0 ? gpus[0].name : "", versions);
     if (10 * g->major + g->minor < cuda->least_capability)
         return err_set(err, ERR_DEVICE,
                        "GPU %u, %s, has compute capability %u.%u, the plugin has code for %u.%u and later (%s): "
-                       "name other GPUs, or build the plugin with CUDA_ARCH=%u", index, g->name,
+                       "select other GPUs, or build the plugin with CUDA_ARCH=%u", index, g->name,
                        g->major, g->minor, cuda->least_capability / 10, cuda->least_capability % 10, versions,
                        10 * g->major + g->minor);
     return 0;
@@ -233,12 +233,13 @@ static int no_gpu_error(const char *spec, struct err *err)
     cuda->versions(&v);
     if (v.driver == 0)
         return err_set(err, ERR_DEVICE, "devices '%s': this host has no NVIDIA driver (plugin of CUDA %d.%d): "
-                                        "install one for that version or later, or ask for 'cpu'", spec,
+                                        "install one for that version or later, or use 'cpu'", spec,
                        v.runtime / 1000, v.runtime % 1000 / 10);
     print_versions(cuda, versions, sizeof(versions));
-    return err_set(err, ERR_DEVICE, "devices '%s': the driver shows no GPU (%s): none is there, or "
-                                    "CUDA_VISIBLE_DEVICES hides them; make one visible, or ask for 'cpu'", spec,
-                   versions);
+    return err_set(err, ERR_DEVICE,
+                   "devices '%s': the driver lists no GPU (%s): none is there, or "
+                   "CUDA_VISIBLE_DEVICES hides them; make one visible, or use 'cpu'",
+                   spec, versions);
 }
 
 static int parse_gpus(const char *spec, struct device *out, uint32_t *n, struct err *err)
@@ -246,7 +247,7 @@ static int parse_gpus(const char *spec, struct device *out, uint32_t *n, struct 
     int rc;
 
     if (!text_starts(spec, "cuda"))
-        return spec_error(spec, "not a kind of device", err);
+        return spec_error(spec, "unknown kind of device", err);
     rc = parse_cuda(spec, spec + strlen("cuda"), out, n, err);
     if (rc == 0) {
         rc = find_gpus(out, n, err);

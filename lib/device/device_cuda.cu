@@ -56,7 +56,7 @@ int cuda_gpus(struct cuda_gpu *out, uint32_t max, uint32_t *n, struct err *err)
     for (uint32_t i = 0; rc == 0 && i < (uint32_t)count && i < max; i++) {
         struct cudaDeviceProp p;
 
-        rc = cuda_check(cudaGetDeviceProperties(&p, (int)i), err, "ask what a GPU is");
+        rc = cuda_check(cudaGetDeviceProperties(&p, (int)i), err, "read the properties of a GPU");
         if (rc == 0)
             describe(&p, &out[(*n)++]);
     }
@@ -65,7 +65,7 @@ int cuda_gpus(struct cuda_gpu *out, uint32_t max, uint32_t *n, struct err *err)
 
 int cuda_enter(uint32_t gpu, struct err *err)
 {
-    return cuda_check(cudaSetDevice((int)gpu), err, "take up work on a GPU");
+    return cuda_check(cudaSetDevice((int)gpu), err, "select a GPU");
 }
 
 /* ---- memory ---- */
@@ -73,14 +73,14 @@ int cuda_enter(uint32_t gpu, struct err *err)
 int cuda_alloc(void **out, size_t bytes, struct err *err)
 {
     void *p = NULL;
-    int rc = cuda_check(cudaMalloc(&p, bytes > 0 ? bytes : 1), err, "memory of the GPU");
+    int rc = cuda_check(cudaMalloc(&p, bytes > 0 ? bytes : 1), err, "allocate GPU memory");
 
     if (rc == ERR_NOMEM) {
         size_t unused = 0, all = 0;
 
         (void)cudaGetLastError(); /* clear the error: it is reported here */
         if (cudaMemGetInfo(&unused, &all) == cudaSuccess)
-            return err_set(err, rc, "%.1f MiB of the GPU's memory are wanted, %.1f of %.1f MiB are unused",
+            return err_set(err, rc, "allocate %.1f MiB of GPU memory: %.1f of %.1f MiB are free",
                            (double)bytes / (1 << 20), (double)unused / (1 << 20), (double)all / (1 << 20));
     }
     if (rc == 0)
@@ -97,14 +97,14 @@ int cuda_room(size_t *unused, struct err *err)
 {
     size_t all;
 
-    return cuda_check(cudaMemGetInfo(unused, &all), err, "ask for the GPU's unused memory");
+    return cuda_check(cudaMemGetInfo(unused, &all), err, "query the free GPU memory");
 }
 
 int cuda_pin(void **out, size_t bytes, struct err *err)
 {
     void *p = NULL;
     int rc = cuda_check(cudaHostAlloc(&p, bytes > 0 ? bytes : 1, cudaHostAllocPortable), err,
-                        "pinned memory of the host");
+                        "allocate pinned host memory");
 
     if (rc == 0) {
         memset(p, 0, bytes);
@@ -156,7 +156,7 @@ int cuda_event_open(bool timed, struct cuda_event **out, struct err *err)
 {
     cudaEvent_t e;
     int rc = cuda_check(cudaEventCreateWithFlags(&e, timed ? cudaEventDefault : cudaEventDisableTiming),
-                        err, "make an event");
+                        err, "create an event");
 
     if (rc == 0)
         *out = wrap_event(e);
@@ -192,7 +192,7 @@ int cuda_done(struct cuda_stream *s, struct cuda_event *e, struct err *err)
         (void)cudaGetLastError(); /* clear the result, which the next launch would report */
         return 0;
     }
-    return status == cudaSuccess ? 1 : cuda_check(status, err, "the GPU's work");
+    return status == cudaSuccess ? 1 : cuda_check(status, err, "GPU work");
 }
 
 double cuda_elapsed_ms(struct cuda_event *from, struct cuda_event *to)
@@ -238,7 +238,7 @@ int cuda_captured(struct cuda_stream *s, struct cuda_graph **out, struct err *er
      * launching stream */
     if (rc == 0)
         rc = cuda_check(cudaGraphInstantiate(&g, graph, cudaGraphInstantiateFlagUseNodePriority),
-                        err, "make captured work ready");
+                        err, "instantiate a graph");
     if (graph != NULL)
         (void)cudaGraphDestroy(graph);
     if (rc == 0)
@@ -249,7 +249,7 @@ int cuda_captured(struct cuda_stream *s, struct cuda_graph **out, struct err *er
 int cuda_launch(struct cuda_graph *g, struct cuda_stream *s, struct err *err)
 {
     return cuda_check(cudaGraphLaunch((cudaGraphExec_t)(void *)g, cuda_queue(s)), err,
-                      "launch captured work");
+                      "launch a graph");
 }
 
 void cuda_graph_close(struct cuda_graph *g)

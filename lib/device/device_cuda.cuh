@@ -66,9 +66,10 @@ template <typename T> static inline int cuda_bring(T **out, const void *from, si
     if (rc < 0)
         return rc;
     if (bytes > 0) { /* cudaMemcpy may return before the GPU has the data */
-        rc = cuda_check(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), err, "bring a table to the GPU");
+        rc = cuda_check(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), err,
+                        "copy a table to the GPU");
         if (rc == 0)
-            rc = cuda_check(cudaDeviceSynchronize(), err, "bring a table to the GPU");
+            rc = cuda_check(cudaDeviceSynchronize(), err, "copy a table to the GPU");
     }
     if (rc < 0)
         cuda_free(p);

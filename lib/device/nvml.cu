@@ -81,7 +81,7 @@ static int open_library(struct err *err)
     status = nvml.init();
     if (status == NVML_SUCCESS)
         return 0;
-    (void)err_set(err, ERR_DEVICE, "sensors of GPUs: NVML says: %s", nvml.error(status));
+    (void)err_set(err, ERR_DEVICE, "sensors of GPUs: nvmlInit failed: %s", nvml.error(status));
     dlclose(handle);
     return ERR_DEVICE;
 }
@@ -153,7 +153,7 @@ int nvml_read(uint32_t gpu, struct cuda_reading *out, struct err *err)
         return rc;
     status = nvml.by_pci(bus, &d);
     if (status != NVML_SUCCESS)
-        return err_set(err, ERR_DEVICE, "sensors of GPUs: NVML does not know GPU %u at %s: %s", gpu, bus,
+        return err_set(err, ERR_DEVICE, "sensors of GPUs: NVML has no GPU %u at %s: %s", gpu, bus,
                        nvml.error(status));
     read_sensors(d, out);
     return 0;

@@ -58,9 +58,9 @@ static int plugin_error(const struct cuda_api *api, struct err *err)
     if (api == NULL)
         return err_set(err, ERR_DEVICE, "the %s found lacks the symbol %s (not a plugin of trainerd "
                                         TRAINERD_VERSION "): install the plugin and the program of one "
-                                        "version, or ask for 'cpu'", PLUGIN, CUDA_SYMBOL);
+                                        "version, or use 'cpu'", PLUGIN, CUDA_SYMBOL);
     return err_set(err, ERR_DEVICE, "the %s found is of %s %s, the program is %s: install the plugin and "
-                                    "the program of one version, or ask for 'cpu'", PLUGIN,
+                                    "the program of one version, or use 'cpu'", PLUGIN,
                    version != NULL ? "version" : "another", version != NULL ? version : "interface",
                    TRAINERD_VERSION);
 }
@@ -76,7 +76,7 @@ static int open_plugin(const struct cuda_api **out, struct err *err)
         return err_set(err, found ? ERR_DEVICE : ERR_NOENT,
                        "trainerd " TRAINERD_VERSION " runs on CUDA only through its plugin " PLUGIN
                        ", which cannot be loaded (%s): put it beside the program or on the library "
-                       "path, or ask for 'cpu'", why);
+                       "path, or use 'cpu'", why);
     api = dlsym(handle, CUDA_SYMBOL);
     if (api == NULL || api->abi != CUDA_ABI || strcmp(api->version, TRAINERD_VERSION) != 0) {
         int rc = plugin_error(api, err);

@@ -94,7 +94,7 @@ int op_fits(const struct op_infer *f, struct err *err)
 
     if (tensor_bytes(&f->out[0]) != SIZE_MAX)
         return 0;
-    return op_error(f, 0, err, "the output of shape %s is too large for any memory",
+    return op_error(f, 0, err, "the output of shape %s exceeds the address space",
                     shape_print(&f->out[0].shape, shape, sizeof(shape)));
 }
 

@@ -186,8 +186,8 @@ static int infer_transposed_axis(const struct op_infer *f, uint32_t k, enum pad_
     if ((w->in[k] + w->pad_lo[k] + w->pad_hi[k] - reach) / stride + 1 != w->out[k])
         return op_error(f, ERR_UNSUPPORTED, err,
                         "the output has %" PRId64 " elements along axis %u that no window reaches "
-                        "('output_padding', 'output_shape'); fewer than the stride, %" PRId64
-                        ", work",
+                        "('output_padding', 'output_shape'); expected fewer than the stride, %"
+                        PRId64,
                         w->in[k] + w->pad_lo[k] + w->pad_hi[k] - whole + more, k + 2, stride);
     return 0;
 }

@@ -137,7 +137,7 @@ static void cuda_without_its_plugin_is_refused_and_never_becomes_cpu(void **stat
         assert_int_equal(n, 77);
         assert_non_null(strstr(err.text, "trainerd-cuda.so"));
         assert_non_null(strstr(err.text, TRAINERD_VERSION));
-        assert_non_null(strstr(err.text, "or ask for 'cpu'"));
+        assert_non_null(strstr(err.text, "or use 'cpu'"));
     }
 }
 

@@ -601,7 +601,7 @@ static void what_does_not_fit_is_refused(void **state)
     refused(&m, "1 steps with 0 numbers");
     make(&c, &m);
     m.gc.in[0].shape.dim[2] = 3; /* heads of q; k and v have 2 */
-    refused(&m, "are no multiple of those of k and v");
+    refused(&m, "are not a multiple of those of k and v");
     make(&c, &m);
     m.attrs[m.gc.n_attrs++] = (struct op_attr){ .name = "band", .type = OP_ATTR_INTS, .n = 1, .ints = twice };
     refused(&m, "band: expected two integers");

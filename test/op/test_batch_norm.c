@@ -612,7 +612,7 @@ static void what_does_not_fit_is_refused_with_node_and_input(void **state)
     b.attrs[1].f = NAN;
     expect_refused(&b, "momentum in [0, 1]");
     set(&b, &one, &settings[0]);
-    expect_refused(&b, "normalises each channel by a single value");
+    expect_refused(&b, "normalises each channel over a single value");
 }
 
 int main(void)

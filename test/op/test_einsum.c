@@ -240,7 +240,7 @@ static void what_is_no_equation_of_these_tensors_is_refused_with_it(void **state
     } bad[] = {
         { "", "attribute 'equation' is missing", ERR_INPUT },
         { "ij,jk->il", "the output names an axis that no input has", ERR_INPUT },
-        { "ij,jk->ii", "the output names an axis twice", ERR_INPUT },
+        { "ij,jk->ii", "the output repeats an axis", ERR_INPUT },
         { "ij->ij", "it has fewer terms than the node has inputs", ERR_INPUT },
         { "ij,jk,kl->il", "it has more terms than the node has inputs", ERR_INPUT },
         { "ijk,jk->i", "term 0 names 3 axes; input 0 has shape [2, 3]", ERR_INPUT },
@@ -275,12 +275,13 @@ static void what_is_no_equation_of_these_tensors_is_refused_with_it(void **state
     gc.n_in = 9;
     for (i = 2; i < 9; i++)
         gc.in[i].shape = gc.in[0].shape;
-    oracle_refused(&gc, ERR_UNSUPPORTED, "has 9 terms; at most 8 work: write it as several nodes");
+    oracle_refused(&gc, ERR_UNSUPPORTED,
+                   "has 9 terms; at most 8 are supported: write it as several nodes");
     gc.n_in = 2;
     gc.in[0].shape = (struct shape)S(1, 2, 1, 2, 1, 2, 1, 2);
     gc.in[1].shape = (struct shape)S(1, 2);
     attr.s = "abcdefgh,ij->abcdefghi";
-    oracle_refused(&gc, ERR_UNSUPPORTED, "the output has 9 axes; at most 8 work");
+    oracle_refused(&gc, ERR_UNSUPPORTED, "the output has 9 axes; at most 8 are supported");
 }
 
 int main(void)

@@ -282,8 +282,8 @@ static void split_refuses_sizes_that_do_not_add_up(void **state)
         const char *part;
     } samples[] = {
         { { 13, GRADCHECK_SHAPE(5), 0, { 2, 2 }, 2, false, false }, "leaves 1 elements of axis 0" },
-        { { 13, GRADCHECK_SHAPE(5), 0, { 2, 4 }, 2, false, false }, "asks for 4 elements" },
-        { { 13, GRADCHECK_SHAPE(5), 0, { -1, 6 }, 2, false, false }, "asks for -1 elements" },
+        { { 13, GRADCHECK_SHAPE(5), 0, { 2, 4 }, 2, false, false }, "requests 4 elements" },
+        { { 13, GRADCHECK_SHAPE(5), 0, { -1, 6 }, 2, false, false }, "requests -1 elements" },
         { { 13, GRADCHECK_SHAPE(5), 0, { 0 }, 2, true, false }, "do not divide into 2 pieces" },
         { { 18, GRADCHECK_SHAPE(2), 0, { 0 }, 4, true, true }, "do not divide into 4 pieces" },
         { { 11, GRADCHECK_SHAPE(5), 1, { 0 }, 1, true, false }, "axis is 1; expected -1 to 0" },
@@ -378,7 +378,7 @@ static void slice_refuses_lists_that_do_not_match(void **state)
     oracle_refused(&gc, ERR_INPUT, "1 starts, 1 ends, 1 axes and 2 steps");
     gc = slice_case(&slices[10]);
     gc.in[3] = list((const int64_t[]){ 0, 1, -2 }, 3);
-    oracle_refused(&gc, ERR_INPUT, "axis 1 comes twice");
+    oracle_refused(&gc, ERR_INPUT, "axis 1 is repeated");
     gc.in[1].constant = false;
     oracle_refused(&gc, ERR_UNSUPPORTED, "input 1 is computed by the graph");
 }

@@ -390,7 +390,7 @@ static void axes_that_are_not_there_are_refused(void **state)
     oracle_refused(&gc, ERR_INPUT, "axis is 2; expected -2 to 1");
     gc.in[1].data = twice;
     gc.in[1].shape.dim[0] = 2;
-    oracle_refused(&gc, ERR_INPUT, "axis 0 comes twice");
+    oracle_refused(&gc, ERR_INPUT, "axis 0 is repeated");
     gc.in[1].constant = false;
     oracle_refused(&gc, ERR_UNSUPPORTED, "input 1 is computed by the graph");
     gc.in[0].dtype = TENSOR_BOOL;

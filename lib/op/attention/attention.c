@@ -222,9 +222,12 @@ static int operands(struct op_infer *f, struct attention *a, struct err *err)
             a->shared = q.dim[i] / k.dim[i];
     }
     if (!fits || a->t == 0 || a->s == 0 || a->d == 0 || a->dv == 0)
-        return op_error(f, ERR_INPUT, err, "q %s, k %s and v %s are not [.., t, d], [.., d, s] and "
-                        "[.., s, dv], or the heads of q, the last axis before t, are no multiple of those of k and "
-                        "v", shape_print(&q, text[0], sizeof(text[0])),
+        return op_error(f, ERR_INPUT, err,
+                        "q %s, k %s and v %s are not [.., t, d], [.., d, s] and "
+                        "[.., s, dv], or the heads of q, the last axis before t, are not a "
+                        "multiple of those of k and "
+                        "v",
+                        shape_print(&q, text[0], sizeof(text[0])),
                         shape_print(&k, text[1], sizeof(text[1])),
                         shape_print(&v, text[2], sizeof(text[2])));
     swap = a->k.row; /* from here on a row of k is a key */
@@ -433,7 +436,7 @@ static int infer(struct op_infer *f, struct err *err)
         return rc;
     share_heads(a);
     if (a->t > INT64_MAX / a->s || (a->n > 0 && a->t * a->s > INT64_MAX / a->n))
-        return op_error(f, ERR_INPUT, err, "more scores than can be counted");
+        return op_error(f, ERR_INPUT, err, "the number of scores overflows");
     divide_blocks(a);
     rc = dropout_settle(f, (double)ratio, ratio > 0, ratio > 0 ? a->n * a->t * a->s : 0,
                         &a->dropout, err);

@@ -150,7 +150,7 @@ static descriptor each(struct builder *m, cudnnPointwiseMode_t mode, descriptor 
     cudnn_set(m->g, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &in);
     if (axis >= 0)
         cudnn_set(m->g, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
-    cudnn_finish(m->g, how, "describe what is done to each element");
+    cudnn_finish(m->g, how, "describe an element-wise operation");
     cudnn_set_descriptor(m->g, d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
     cudnn_set_descriptor(m->g, d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
     if (b != NULL)
@@ -314,11 +314,13 @@ static void describe(const struct sdpa *a, char *out, size_t n)
     static const char *const names[SDPA_LAID] = { "q", "k", "v", "y", "bias" };
     const struct sdpa_spec *s = &a->spec;
     const int laid = s->has_bias ? (int)SDPA_LAID : (int)SDPA_BIAS;
-    int at = snprintf(out, n, "attention%s, %s, %lld of %lld samples, %lld of %lld heads, %lld queries of %lld, "
-                      "%lld keys, values of %lld%s, steps of samples, heads and rows:", s->backward ? " backward" : "",
-                      tensor_dtype_name(s->type), (long long)a->batch, (long long)s->batch, (long long)a->heads,
-                      (long long)s->heads, (long long)s->t, (long long)s->d, (long long)s->s, (long long)s->dv,
-                      s->is_causal ? ", causal" : "");
+    int at = snprintf(
+        out, n,
+        "attention%s, %s, %lld of %lld samples, %lld of %lld heads, %lld queries of %lld, "
+        "%lld keys, values of %lld%s, strides of samples, heads and rows:",
+        s->backward ? " backward" : "", tensor_dtype_name(s->type), (long long)a->batch,
+        (long long)s->batch, (long long)a->heads, (long long)s->heads, (long long)s->t,
+        (long long)s->d, (long long)s->s, (long long)s->dv, s->is_causal ? ", causal" : "");
 
     for (int k = 0; k < laid; k++)
         at += snprintf(out + at, n - (size_t)at, " %s %lld %lld %lld", names[k], (long long)s->at[k].batch,

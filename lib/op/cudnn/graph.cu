@@ -104,7 +104,7 @@ static cudnnBackendDescriptor_t make(struct outcome *o, cudnnBackendDescriptorTy
     cudnnBackendDescriptor_t d = NULL;
 
     if (o->status == CUDNN_STATUS_SUCCESS)
-        record(o, cudnnBackendCreateDescriptor(type, &d), "make a descriptor");
+        record(o, cudnnBackendCreateDescriptor(type, &d), "create a descriptor");
     return d;
 }
 
@@ -112,7 +112,7 @@ static void set(struct outcome *o, cudnnBackendDescriptor_t d, cudnnBackendAttri
                 cudnnBackendAttributeType_t type, int64_t n, const void *values)
 {
     if (o->status == CUDNN_STATUS_SUCCESS)
-        record(o, cudnnBackendSetAttribute(d, name, type, n, values), "describe it");
+        record(o, cudnnBackendSetAttribute(d, name, type, n, values), "set an attribute");
 }
 
 static void finish(struct outcome *o, cudnnBackendDescriptor_t d, const char *doing)
@@ -134,7 +134,7 @@ int cudnn_pretend(const char *properties, struct err *err)
 
     set(&o, d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(properties),
         properties);
-    finish(&o, d, "take it");
+    finish(&o, d, "finalize the properties");
     if (o.status != CUDNN_STATUS_SUCCESS) {
         destroy(d);
         return fail("properties of a GPU", &o, err);
@@ -337,12 +337,12 @@ static cudnnBackendDescriptor_t plan_of(struct cudnn_graph *g, cudnnBackendDescr
     else
         set(o, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &gpus[g->gpu].handle);
     set(o, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
-    finish(o, plan, "make a plan");
+    finish(o, plan, "create a plan");
     if (o->status == CUDNN_STATUS_SUCCESS &&
         record(o,
                cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                         CUDNN_TYPE_INT64, 1, &n, &bytes),
-               "read its scratch") &&
+               "read the workspace size") &&
         bytes <= scratch_max) {
         g->scratch_bytes = bytes;
         return plan;
@@ -363,7 +363,7 @@ static void choose_plan(struct cudnn_graph *g, cudnnBackendDescriptor_t graph,
     set(o, heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     if (pretended != NULL)
         set(o, heur, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &pretended);
-    finish(o, heur, "ask for engines");
+    finish(o, heur, "create the heuristics");
     if (o->status == CUDNN_STATUS_SUCCESS)
         record(o,
                cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS,
@@ -408,7 +408,7 @@ static int find_plan(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_m
     cudnnBackendDescriptor_t graph;
 
     if (pretended == NULL && gpus[g->gpu].handle == NULL)
-        record(&g->making, cudnnCreate(&gpus[g->gpu].handle), "begin to use it");
+        record(&g->making, cudnnCreate(&gpus[g->gpu].handle), "create a handle");
     graph = cudnn_make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     if (pretended == NULL)
         cudnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &gpus[g->gpu].handle);
@@ -424,7 +424,7 @@ static int find_plan(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_m
             return fail(g->what, &o, err);
     }
     if (g->plan == NULL) {
-        o = { CUDNN_STATUS_NOT_SUPPORTED, "no engine that gives the same bits every time" };
+        o = { CUDNN_STATUS_NOT_SUPPORTED, "no deterministic engine" };
         return fail(g->what, &o, err);
     }
     return 0;
@@ -459,7 +459,7 @@ static void pack_for(struct cudnn_graph *g, int n, const int64_t *uids, void *co
     set(o, g->pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, uids);
     set(o, g->pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, at);
     set(o, g->pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &scratch);
-    finish(o, g->pack, "name its memory");
+    finish(o, g->pack, "create a variant pack");
     if (o->status != CUDNN_STATUS_SUCCESS) {
         destroy(g->pack);
         g->pack = NULL;
@@ -478,9 +478,9 @@ int cudnn_graph_run(struct cudnn_graph *g, int n, const int64_t *uids, void *con
     gpu_lock(g->gpu);
     pack_for(g, n, uids, at, scratch, &o);
     if (o.status == CUDNN_STATUS_SUCCESS)
-        record(&o, cudnnSetStream(gpus[g->gpu].handle, s), "name the stream");
+        record(&o, cudnnSetStream(gpus[g->gpu].handle, s), "set the stream");
     if (o.status == CUDNN_STATUS_SUCCESS)
-        record(&o, cudnnBackendExecute(gpus[g->gpu].handle, g->plan, g->pack), "launch it");
+        record(&o, cudnnBackendExecute(gpus[g->gpu].handle, g->plan, g->pack), "execute the plan");
     if (o.status != CUDNN_STATUS_SUCCESS)
         rc = fail(g->what, &o, err);
     gpu_unlock(g->gpu);

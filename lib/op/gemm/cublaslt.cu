@@ -50,8 +50,8 @@ static int handle_new(int gpu, struct lt_handle **out, struct err *err)
     int rc;
 
     if (h == NULL)
-        return err_set(err, ERR_NOMEM, "handle of cuBLASLt: out of memory");
-    rc = lt_check(cublasLtCreate(&h->handle), err, "start cuBLASLt");
+        return err_set(err, ERR_NOMEM, "cuBLASLt handle: out of memory");
+    rc = lt_check(cublasLtCreate(&h->handle), err, "create a cuBLASLt handle");
     if (rc < 0) {
         free(h);
         return rc;
@@ -67,7 +67,7 @@ static int handle_new(int gpu, struct lt_handle **out, struct err *err)
 static int handle_acquire(struct lt_handle **out, struct err *err)
 {
     struct lt_handle *h;
-    int gpu, rc = cuda_check(cudaGetDevice(&gpu), err, "which GPU is this");
+    int gpu, rc = cuda_check(cudaGetDevice(&gpu), err, "query the current GPU");
 
     if (rc < 0)
         return rc;
@@ -270,7 +270,8 @@ static int choose(struct lt *l, uint32_t align, uint32_t which, struct err *err)
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     cublasLtMatmulHeuristicResult_t r = {};
     cublasLtMatmulPreference_t want;
-    int n = 0, rc = lt_check(cublasLtMatmulPreferenceCreate(&want), err, "ask for a product");
+    int n = 0,
+        rc = lt_check(cublasLtMatmulPreferenceCreate(&want), err, "create a search preference");
     cublasStatus_t s;
 
     if (rc < 0)

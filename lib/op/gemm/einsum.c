@@ -151,13 +151,13 @@ static int check_output(const struct op_infer *f, const struct equation *e, stru
 
     if (e->out.rank > TENSOR_MAX_RANK)
         return op_error(f, ERR_UNSUPPORTED, err,
-                        "equation '%s': the output has %u axes; at most %d work", e->text,
+                        "equation '%s': the output has %u axes; at most %d are supported", e->text,
                         e->out.rank, TENSOR_MAX_RANK);
     for (k = 0; k < e->out.rank; k++) {
         if (e->size[e->out.label[k]] < 0)
             return equation_error(f, e, "the output names an axis that no input has", err);
         if (seen[e->out.label[k]])
-            return equation_error(f, e, "the output names an axis twice", err);
+            return equation_error(f, e, "the output repeats an axis", err);
         seen[e->out.label[k]] = true;
     }
     return 0;
@@ -209,8 +209,10 @@ static int infer(struct op_infer *f, struct err *err)
     if (rc == 0 && e.text[0] == '\0')
         rc = op_error(f, ERR_INPUT, err, "attribute 'equation' is missing");
     if (rc == 0 && f->n_in > EINSUM_TERMS)
-        rc = op_error(f, ERR_UNSUPPORTED, err, "equation '%s' has %u terms; at most %d work: write "
-                      "it as several nodes", e.text, f->n_in, EINSUM_TERMS);
+        rc = op_error(f, ERR_UNSUPPORTED, err,
+                      "equation '%s' has %u terms; at most %d are supported: write "
+                      "it as several nodes",
+                      e.text, f->n_in, EINSUM_TERMS);
     for (i = 0; i < f->n_in && rc == 0; i++)
         rc = op_need(f, i, TENSOR_F32, -1, err);
     if (rc < 0)

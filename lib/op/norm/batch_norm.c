@@ -82,8 +82,8 @@ static int infer(struct op_infer *f, bool from_batch, struct err *err)
     n = shape_elements(x) / x->dim[1];
     if (from_batch && n < 2)
         return op_error(f, 0, err,
-                        "training on %s normalises each channel by a single value, which leaves "
-                        "nothing of it: use a larger batch per lane",
+                        "training on %s normalises each channel over a single value, so the "
+                        "result is constant: use a larger batch per lane",
                         shape_print(x, text, sizeof(text)));
     p->correction = from_batch && unbiased != 0 ? (float)((double)n / (double)(n - 1)) : 1.0f;
     for (i = 1; i < f->n_out; i++) {

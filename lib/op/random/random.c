@@ -28,7 +28,7 @@ static int check_size(const struct op_infer *f, struct err *err)
     int rc = op_fits(f, err);
 
     if (rc == 0 && shape_elements(&f->out[0].shape) > (int64_t)1 << 34)
-        rc = op_error(f, ERR_UNSUPPORTED, err, "more than 2^34 elements have no random numbers");
+        rc = op_error(f, ERR_UNSUPPORTED, err, "more than 2^34 random elements are not supported");
     return rc;
 }
 

@@ -159,11 +159,16 @@ static int plan(struct op_plan *p, struct err *err)
     choice s = choice_of(t);
 
     if (p->in[0]->dtype != TENSOR_F32)
-        return err_set(err, ERR_UNSUPPORTED, "TopK '%s': input 0 is %s; a GPU takes float32: put Cast before it, or train "
-                       "with --devices cpu", p->node, tensor_dtype_name(p->in[0]->dtype));
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "TopK '%s': input 0 is %s; GPUs support float32: insert a Cast before it, or train "
+            "with --devices cpu",
+            p->node, tensor_dtype_name(p->in[0]->dtype));
     if (t->a.k > UINT32_MAX)
-        return err_set(err, ERR_UNSUPPORTED, "TopK '%s': the axis has %zu elements; a GPU takes up to %u: train "
-                       "with --devices cpu", p->node, t->a.k, UINT32_MAX);
+        return err_set(err, ERR_UNSUPPORTED,
+                       "TopK '%s': the axis has %zu elements; GPUs support up to %u: train "
+                       "with --devices cpu",
+                       p->node, t->a.k, UINT32_MAX);
     p->save_bytes = s.rows * s.n * sizeof(int64_t);
     p->scratch_bytes = s.room > SHARED_KEYS ? blocks_of(s) * s.room * sizeof(unsigned long long) : 0;
     return 0;

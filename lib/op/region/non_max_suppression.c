@@ -198,7 +198,7 @@ static int infer(struct op_infer *f, struct err *err)
     if ((double)p->images * (double)p->classes * (double)p->boxes * (double)p->most > (double)((int64_t)1 << WORK_BITS))
         return op_error(f, ERR_UNSUPPORTED, err,
                         "%zu boxes of %zu classes, at most %zu of them kept, are more than 2^%d comparisons; lower "
-                        "max_output_boxes_per_class, or take the best boxes with TopK before",
+                        "max_output_boxes_per_class, or select the best boxes with TopK before",
                         p->boxes, p->classes, p->most, WORK_BITS);
     room = arena_array(f->mem, p->boxes + 1, sizeof(*room));
     if (room == NULL)
@@ -230,7 +230,8 @@ static int forward(const struct op_call *c, struct err *err)
         return 0;
     n = select_all(p, c->in[BOXES]->data, c->in[SCORES]->data, c->scratch, c->out[0]->data, p->found);
     return n == p->found ? 0
-                         : err_set(err, ERR_INPUT, "NonMaxSuppression: the boxes are not those that were planned for");
+                         : err_set(err, ERR_INPUT,
+                                   "NonMaxSuppression: the boxes differ from those at planning");
 }
 
 static const char *const attrs[] = { "center_point_box", NULL };

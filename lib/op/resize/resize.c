@@ -221,7 +221,7 @@ static int const_floats(const struct op_infer *f, uint32_t i, const float **valu
         return rc;
     if (t->data == NULL)
         return op_error(f, ERR_UNSUPPORTED, err, "input %" PRIu32 " is computed by the graph; it "
-                        "must be a constant of the model, as it decides the shape", i);
+                        "must be a constant of the model, as it determines the shape", i);
     for (k = 0; k < all; k++)
         if (!isfinite(((const float *)t->data)[k]))
             return op_error(f, ERR_INPUT, err, "input %" PRIu32 " has %g at %" PRId64, i,
@@ -250,7 +250,7 @@ static int choose_axes(const struct op_infer *f, struct chosen *c, struct err *e
 
         rc = op_axis(f, &axis, rank, err);
         if (rc == 0 && (seen & (1u << axis)) != 0)
-            rc = op_error(f, ERR_INPUT, err, "axis %" PRId64 " comes twice", axis);
+            rc = op_error(f, ERR_INPUT, err, "axis %" PRId64 " is repeated", axis);
         if (rc < 0)
             return rc;
         seen |= 1u << axis;
@@ -337,7 +337,7 @@ static int read_sizes(struct op_infer *f, const int64_t *sizes, size_t n, const 
 
         if (sizes[k] < 0 || sizes[k] > (int64_t)1 << 40 || (sizes[k] > 0 && a->in == 0))
             return op_error(f, ERR_INPUT, err, "axis %" PRIu32 " of %" PRId64 " elements cannot "
-                            "become one of %" PRId64, c->axis[k], a->in, sizes[k]);
+                            "be resized to %" PRId64, c->axis[k], a->in, sizes[k]);
         a->out = sizes[k];
         a->scale = a->in == a->out ? 1 : (float)a->out / (float)a->in;
     }
@@ -374,11 +374,13 @@ static int check_whole(const struct op_infer *f, const char *when, struct err *e
         const struct resize_axis *a = &p->axis[k];
 
         if (fabsf(a->scale * (float)a->in - (float)a->out) > 1e-3f)
-            return op_error(f, ERR_UNSUPPORTED, err, "axis %" PRIu32 " of %" PRId64 " elements is "
-                            "scaled by %g, which is no whole number of elements; %s implementations "
-                            "differ here: export it with sizes (size= of interpolate) instead of "
-                            "scales (scale_factor=), with opset 11 or later", k, a->in,
-                            (double)a->scale, when);
+            return op_error(
+                f, ERR_UNSUPPORTED, err,
+                "axis %" PRIu32 " of %" PRId64 " elements is "
+                "scaled by %g, which gives a fractional number of elements; %s implementations "
+                "differ here: export it with sizes (size= of interpolate) instead of "
+                "scales (scale_factor=), with opset 11 or later",
+                k, a->in, (double)a->scale, when);
     }
     return 0;
 }
@@ -414,7 +416,7 @@ static int finish(struct op_infer *f, struct err *err)
 
         if ((a->scale != 1 || a->cropped) && (a->in > RESIZE_LONGEST || a->out > RESIZE_LONGEST))
             return op_error(f, ERR_UNSUPPORTED, err, "axis %" PRIu32 " of %" PRId64 " elements "
-                            "becomes one of %" PRId64 "; at most %d work", k, a->in, a->out,
+                            "is resized to %" PRId64 "; at most %d are supported", k, a->in, a->out,
                             RESIZE_LONGEST);
         if (p->antialias && a->scale * (float)a->in < 0.5f && a->out > 0)
             return op_error(f, ERR_UNSUPPORTED, err, "the antialias filter of scale %g is wider "

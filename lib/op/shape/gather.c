@@ -36,7 +36,8 @@ static int gather_infer(struct op_infer *f, struct err *err)
                         "padding_idx is %" PRId64 "; expected a row along axis 0, of %" PRId64 " rows",
                         r->padding, x->rank > 0 ? x->dim[0] : 0);
     if (x->rank - 1 + at->rank > TENSOR_MAX_RANK)
-        return op_error(f, ERR_UNSUPPORTED, err, "the output has %u dimensions; at most %d work",
+        return op_error(f, ERR_UNSUPPORTED, err,
+                        "the output has %u dimensions; at most %d are supported",
                         x->rank - 1 + at->rank, TENSOR_MAX_RANK);
     y->rank = 0;
     for (k = 0; k < r->axis; k++)

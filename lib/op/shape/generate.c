@@ -116,7 +116,7 @@ static int range_infer(struct op_infer *f, struct err *err)
     }
     n = ceil((x[1] - x[0]) / x[2]);
     if (x[2] == 0 || isnan(n) || n > 0x1p40)
-        return op_error(f, ERR_INPUT, err, "from %g to %g by %g has no end", x[0], x[1], x[2]);
+        return op_error(f, ERR_INPUT, err, "from %g to %g by %g is infinite", x[0], x[1], x[2]);
     f->out[0].dtype = f->in[0]->dtype;
     f->out[0].shape = shape_of(1, n > 0 ? (int64_t)n : (int64_t)0);
     return 0;
@@ -229,7 +229,7 @@ static int non_zero_infer(struct op_infer *f, struct err *err)
         return type_error(f, 0, err);
     if (x->data == NULL)
         return op_error(f, ERR_UNSUPPORTED, err, "the input is computed by the graph; it must be a "
-                        "constant of the model, as it decides the shape");
+                        "constant of the model, as it determines the shape");
     for (k = 0; k < tensor_elements(x); k++)
         n += number_at(x, (size_t)k) != 0;
     f->out[0].dtype = TENSOR_I64;
@@ -293,8 +293,9 @@ static int one_hot_infer(struct op_infer *f, struct err *err)
                         tensor_elements(f->in[2]));
     at = &f->in[0]->shape;
     if (at->rank == TENSOR_MAX_RANK)
-        return op_error(f, ERR_UNSUPPORTED, err, "the indices have %d dimensions; at most %d work",
-                        TENSOR_MAX_RANK, TENSOR_MAX_RANK - 1);
+        return op_error(f, ERR_UNSUPPORTED, err,
+                        "the indices have %d dimensions; at most %d are supported", TENSOR_MAX_RANK,
+                        TENSOR_MAX_RANK - 1);
     rc = op_axis(f, &axis, at->rank + 1, err);
     if (rc < 0)
         return rc;

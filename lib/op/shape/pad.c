@@ -52,9 +52,10 @@ static int check_axis(const struct op_infer *f, uint32_t k, int64_t *dim, struct
     int64_t cut = (p->before[k] < 0 ? p->before[k] : 0) + (p->behind[k] < 0 ? p->behind[k] : 0);
 
     if (p->mode != PAD_CONSTANT && *dim == 0 && (p->before[k] > 0 || p->behind[k] > 0))
-        return op_error(f, ERR_INPUT, err, "axis %" PRIu32 " of no elements is to be padded by "
-                        "%" PRId64 " and %" PRId64 "; there is nothing to repeat", k, p->before[k],
-                        p->behind[k]);
+        return op_error(f, ERR_INPUT, err,
+                        "axis %" PRIu32 " has no elements and cannot be padded "
+                        "by %" PRId64 " and %" PRId64 ": there is nothing to repeat",
+                        k, p->before[k], p->behind[k]);
     if (*dim + cut < 0 || __builtin_add_overflow(*dim, p->before[k], dim) ||
         __builtin_add_overflow(*dim, p->behind[k], dim))
         return op_error(f, ERR_INPUT, err, "axis %" PRIu32 " cannot be padded by %" PRId64
@@ -87,10 +88,10 @@ static int read_pads(struct op_infer *f, const int64_t *pads, size_t n, const in
         if (rc < 0)
             break;
         if ((seen & (1u << axis)) != 0)
-            return op_error(f, ERR_INPUT, err, "axis %" PRId64 " comes twice", axis);
+            return op_error(f, ERR_INPUT, err, "axis %" PRId64 " is repeated", axis);
         if (pads[i] > limit || pads[i] < -limit || pads[n_axes + i] > limit ||
             pads[n_axes + i] < -limit)
-            return op_error(f, ERR_INPUT, err, "a pad of %" PRId64 " is absurd",
+            return op_error(f, ERR_INPUT, err, "a pad of %" PRId64 " is out of range",
                             pads[i] > limit || pads[i] < -limit ? pads[i] : pads[n_axes + i]);
         seen |= 1u << axis;
         p->before[axis] = pads[i];

@@ -73,7 +73,8 @@ static int expand_infer(struct op_infer *f, struct err *err)
     if (f->in[0] == NULL || f->in[1] == NULL)
         return op_error(f, ERR_INPUT, err, "input %d is missing", f->in[0] == NULL ? 0 : 1);
     if (n > TENSOR_MAX_RANK)
-        return op_error(f, ERR_UNSUPPORTED, err, "the shape has %zu dimensions; at most %d work", n,
+        return op_error(f, ERR_UNSUPPORTED, err,
+                        "the shape has %zu dimensions; at most %d are supported", n,
                         TENSOR_MAX_RANK);
     want.shape.rank = (uint32_t)n;
     for (k = 0; k < n; k++) {

@@ -22,7 +22,8 @@ static int read_target(const struct op_infer *f, struct shape *want, struct err 
                         "the shape is computed by the graph; it must be a constant of the model "
                         "(with -1 or 0 for the batch)");
     if (t->shape.dim[0] > TENSOR_MAX_RANK)
-        return op_error(f, ERR_UNSUPPORTED, err, "the shape has %lld dimensions; at most %d work",
+        return op_error(f, ERR_UNSUPPORTED, err,
+                        "the shape has %lld dimensions; at most %d are supported",
                         (long long)t->shape.dim[0], TENSOR_MAX_RANK);
     dims = t->data;
     want->rank = (uint32_t)t->shape.dim[0];

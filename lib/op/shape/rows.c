@@ -69,7 +69,7 @@ int rows_infer_elements(struct op_infer *f, int64_t axis, struct err *err)
         if (k != axis && at->dim[k] > x->dim[k])
             break;
     if (x->rank != at->rank || k < x->rank)
-        return op_error(f, ERR_INPUT, err, "indices %s do not lie within data %s but for axis %"
+        return op_error(f, ERR_INPUT, err, "indices %s exceed data %s along an axis other than %"
                         PRId64, shape_print(at, a, sizeof(a)), shape_print(x, b, sizeof(b)), axis);
     r->kind = ROWS_ELEMENTS;
     r->padding = -1;
@@ -99,7 +99,7 @@ int rows_infer_nd(struct op_infer *f, int64_t batch, struct err *err)
             return op_error(f, ERR_INPUT, err, "data %s and indices %s differ in batch axis %"
                             PRIu32, shape_print(x, a, sizeof(a)), shape_print(at, b, sizeof(b)), k);
     if (at->dim[at->rank - 1] < 1 || at->dim[at->rank - 1] > x->rank - batch)
-        return op_error(f, ERR_INPUT, err, "the last axis of the indices %s names %" PRId64
+        return op_error(f, ERR_INPUT, err, "the last axis of the indices %s addresses %" PRId64
                         " axes of data %s; expected 1 to %" PRId64,
                         shape_print(at, a, sizeof(a)), at->dim[at->rank - 1],
                         shape_print(x, b, sizeof(b)), x->rank - batch);

@@ -59,7 +59,7 @@ static int apply_lists(struct op_infer *f, const int64_t *const *list, const siz
         if (rc < 0)
             return rc;
         if ((seen & (1u << axis)) != 0)
-            return op_error(f, ERR_INPUT, err, "axis %" PRId64 " comes twice", axis);
+            return op_error(f, ERR_INPUT, err, "axis %" PRId64 " is repeated", axis);
         seen |= 1u << axis;
         s->start[axis] = list[1][i];
         s->step[axis] = list[4] != NULL ? list[4][i] : 1;

@@ -45,7 +45,7 @@ static int follow(struct op_infer *f, int64_t axis, const int64_t *sizes, size_t
                         f->n_out);
     for (i = 0; i < n; i++) {
         if (sizes[i] < 0 || sizes[i] > rest)
-            return op_error(f, ERR_INPUT, err, "split asks for %" PRId64 " elements for output %"
+            return op_error(f, ERR_INPUT, err, "split requests %" PRId64 " elements for output %"
                             PRIu32 "; %" PRId64 " are left along axis %" PRId64, sizes[i], i, rest,
                             axis);
         f->out[i].shape.dim[axis] = sizes[i];
@@ -53,7 +53,7 @@ static int follow(struct op_infer *f, int64_t axis, const int64_t *sizes, size_t
     }
     if (rest != 0)
         return op_error(f, ERR_INPUT, err, "split leaves %" PRId64 " elements of axis %" PRId64
-                        " over", rest, axis);
+                        " unassigned", rest, axis);
     return 0;
 }
 

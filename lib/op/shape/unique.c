@@ -140,7 +140,7 @@ static int infer(struct op_infer *f, struct err *err)
                         "int32, int64", tensor_dtype_name(x->dtype));
     if (x->data == NULL)
         return op_error(f, ERR_UNSUPPORTED, err, "the input is computed by the graph; it must be a "
-                        "constant of the model, as it decides the shape");
+                        "constant of the model, as it determines the shape");
     axis = set_slices(f, err);
     if (axis < 0)
         return axis;
@@ -208,7 +208,7 @@ static int fwd(const struct op_call *c, struct err *err)
     if (p->n == 0)
         return 0;
     if (find(&s, order, first) != p->found)
-        return err_set(err, ERR_INPUT, "Unique: the input is not the one that was planned for");
+        return err_set(err, ERR_INPUT, "Unique: the input differs from the one at planning");
     for (o = 0; o < p->outer && y != NULL; o++)
         for (k = 0; k < p->found; k++)
             memcpy(y + (o * p->found + k) * width, s.data + (o * p->n + (size_t)first[k]) * width, width);
