@@ -241,7 +241,7 @@ static uint64_t sums_beside_products(void)
     return products(CUBLASLT_EPILOGUE_BGRADA) + products(CUBLASLT_EPILOGUE_BGRADB);
 }
 
-static void a_block_computes_functions_and_sums_inside_its_products(void **state)
+static void transformer_block_on_gpu_fuses_functions_and_sums_into_products(void **state)
 {
     static const double tol[] = { [PLAN_FLOAT32] = 1e-4, [PLAN_TF32] = 5e-3, [PLAN_BFLOAT16] = 0.03,
                                   [PLAN_FLOAT16] = 5e-3 };
@@ -269,7 +269,7 @@ static void a_block_computes_functions_and_sums_inside_its_products(void **state
     }
 }
 
-static void relu_between_two_layers_is_a_bit_for_each_number(void **state)
+static void mlp_with_relu_saves_one_bit_per_element(void **state)
 {
     struct graph *g;
     struct plan *p = compare(relu_layers(), PLAN_FLOAT32, 1e-4, &g);
@@ -285,7 +285,7 @@ static void relu_between_two_layers_is_a_bit_for_each_number(void **state)
 }
 
 /* The library only has the tanh approximation. */
-static void the_exact_gelu_is_a_kernel_of_its_own(void **state)
+static void exact_gelu_on_gpu_runs_as_separate_kernel(void **state)
 {
     struct graph *g;
     struct plan *p = compare(block(false), PLAN_FLOAT32, 1e-4, &g);
@@ -299,7 +299,7 @@ static void the_exact_gelu_is_a_kernel_of_its_own(void **state)
     graph_free(g);
 }
 
-static void where_the_library_has_no_such_kernels_ours_do_it(void **state)
+static void fusion_without_library_kernels_uses_own_kernels(void **state)
 {
     struct graph *g;
     struct plan *p;
@@ -318,10 +318,10 @@ static void where_the_library_has_no_such_kernels_ours_do_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_block_computes_functions_and_sums_inside_its_products),
-        cmocka_unit_test(relu_between_two_layers_is_a_bit_for_each_number),
-        cmocka_unit_test(the_exact_gelu_is_a_kernel_of_its_own),
-        cmocka_unit_test(where_the_library_has_no_such_kernels_ours_do_it),
+        cmocka_unit_test(transformer_block_on_gpu_fuses_functions_and_sums_into_products),
+        cmocka_unit_test(mlp_with_relu_saves_one_bit_per_element),
+        cmocka_unit_test(exact_gelu_on_gpu_runs_as_separate_kernel),
+        cmocka_unit_test(fusion_without_library_kernels_uses_own_kernels),
     };
 
     return cmocka_run_group_tests_name("cuda/fusion", tests, open_gpu, close_gpu);

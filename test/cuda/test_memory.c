@@ -18,7 +18,7 @@
 
 /* ---- memory ---- */
 
-static void addresses_and_sizes_are_checked(void **state)
+static void memory_calls_with_invalid_arguments_fail(void **state)
 {
     size_t before = emulated_live_bytes(), free_bytes, total;
     char *p = new_memory(1000), host[10];
@@ -60,7 +60,7 @@ static void count(void *data)
     ++*(int *)data;
 }
 
-static void freeing_memory_waits_for_its_device(void **state)
+static void memory_free_waits_for_device(void **state)
 {
     cudaStream_t s = new_stream();
     float *x = new_memory(400);
@@ -74,7 +74,7 @@ static void freeing_memory_waits_for_its_device(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-static void memory_of_another_device_is_refused(void **state)
+static void memory_of_another_device_is_rejected(void **state)
 {
     char *p = new_memory(64), *q;
     cudaStream_t s;
@@ -168,7 +168,7 @@ static void cuda_in_host_function(int argument)
     OK(cudaStreamSynchronize(s));
 }
 
-static void host_code_that_is_wrong_ends_with_the_reason(void **state)
+static void invalid_host_code_ends_process_with_reason(void **state)
 {
     static const struct {
         const char *scene, *says, *setting;
@@ -318,7 +318,7 @@ static void leave_memory(int argument)
     (void)new_memory(1000);
 }
 
-static void the_environment_decides_what_the_machine_is_like(void **state)
+static void environment_settings_configure_devices(void **state)
 {
     (void)state;
     expect_life("the_driver_is_too_old", 0, "EMULATED_DRIVER=12040");
@@ -327,7 +327,7 @@ static void the_environment_decides_what_the_machine_is_like(void **state)
     expect_life("memory_ends_where_it_was_told_to", 0, "EMULATED_MEMORY=1000000");
 }
 
-static void faults_are_injected_where_they_were_asked_for(void **state)
+static void fault_settings_inject_faults_at_given_call(void **state)
 {
     (void)state;
     expect_life("a_launch_meets_a_fault", 0, "EMULATED_FAULT=launch@2");
@@ -335,7 +335,7 @@ static void faults_are_injected_where_they_were_asked_for(void **state)
     expect_life("an_allocation_fails_once", 0, "EMULATED_FAULT=malloc@2");
 }
 
-static void memory_that_is_left_is_told_at_exit(void **state)
+static void leaked_memory_is_reported_at_exit(void **state)
 {
     char text[1024];
 
@@ -367,13 +367,13 @@ static const struct scene scenes[] = {
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(addresses_and_sizes_are_checked),
-        cmocka_unit_test(freeing_memory_waits_for_its_device),
-        cmocka_unit_test(memory_of_another_device_is_refused),
-        cmocka_unit_test(host_code_that_is_wrong_ends_with_the_reason),
-        cmocka_unit_test(the_environment_decides_what_the_machine_is_like),
-        cmocka_unit_test(faults_are_injected_where_they_were_asked_for),
-        cmocka_unit_test(memory_that_is_left_is_told_at_exit),
+        cmocka_unit_test(memory_calls_with_invalid_arguments_fail),
+        cmocka_unit_test(memory_free_waits_for_device),
+        cmocka_unit_test(memory_of_another_device_is_rejected),
+        cmocka_unit_test(invalid_host_code_ends_process_with_reason),
+        cmocka_unit_test(environment_settings_configure_devices),
+        cmocka_unit_test(fault_settings_inject_faults_at_given_call),
+        cmocka_unit_test(leaked_memory_is_reported_at_exit),
     };
 
     scenes_play(scenes, sizeof(scenes) / sizeof(scenes[0]), argc, argv);

@@ -378,20 +378,20 @@ static void play(void (*scene)(struct rank *r), uint32_t world, const char *cons
     }
 }
 
-static void processes_sum_in_the_order_of_their_ranks(void **state)
+static void processes_all_reduce_in_rank_order(void **state)
 {
     (void)state;
     play(sums_and_closes, 2, NULL, UINT32_MAX);
     play(sums_and_closes, 3, NULL, UINT32_MAX);
 }
 
-static void a_captured_sum_is_made_at_every_launch(void **state)
+static void captured_all_reduce_runs_at_every_launch(void **state)
 {
     (void)state;
     play(captures_and_launches, 2, NULL, UINT32_MAX);
 }
 
-static void ranks_on_one_gpu_of_a_host_are_refused(void **state)
+static void two_ranks_on_one_gpu_are_rejected(void **state)
 {
     static const char *const settings[] = { "NCCL_HOSTID=a", "NCCL_HOSTID=b", "NCCL_HOSTID=b" };
 
@@ -403,7 +403,7 @@ static void ranks_on_one_gpu_of_a_host_are_refused(void **state)
     assert_non_null(strstr(shared->said[1], "Duplicate GPU detected : rank 1 and rank 2 both on CUDA device"));
 }
 
-static void an_error_of_the_network_is_told_and_a_sum_that_hangs_ends_by_the_abort(void **state)
+static void network_error_is_reported_and_hanging_sum_ends_at_abort(void **state)
 {
     static const char *const error[] = { NULL, "EMULATED_NCCL_FAULT=error:1" };
     static const char *const hang[] = { NULL, "EMULATED_NCCL_FAULT=sum:1" };
@@ -436,13 +436,13 @@ static void two_gpus(struct rank *r)
         pthread_join(threads[i], NULL);
 }
 
-static void gpus_of_one_process_sum_each_in_its_thread(void **state)
+static void gpus_of_one_process_all_reduce_in_separate_threads(void **state)
 {
     (void)state;
     play(two_gpus, 1, NULL, UINT32_MAX);
 }
 
-static void a_dead_peer_is_an_error_and_the_abort_ends_what_waits_for_it(void **state)
+static void dead_peer_is_reported_and_abort_ends_pending_work(void **state)
 {
     (void)state;
     play(loses_the_last, 3, NULL, 2);
@@ -453,20 +453,20 @@ static void a_dead_peer_is_an_error_and_the_abort_ends_what_waits_for_it(void **
     }
 }
 
-static void a_graph_that_waits_for_a_dead_peer_ends_with_the_abort(void **state)
+static void graph_waiting_for_dead_peer_ends_at_abort(void **state)
 {
     (void)state;
     play(loses_the_last_in_a_graph, 3, NULL, 2);
 }
 
-static void a_graph_that_is_left_keeps_its_communicator(void **state)
+static void open_graph_keeps_communicator_alive(void **state)
 {
     (void)state;
     play(keeps_a_graph, 1, NULL, UINT32_MAX);
     assert_int_equal(shared->code[0], ERR_DEVICE);
 }
 
-static void a_rank_that_never_comes_is_not_reported_and_can_be_given_up(void **state)
+static void missing_rank_is_not_reported_and_abort_succeeds(void **state)
 {
     (void)state;
     play(waits_for_the_last, 3, NULL, UINT32_MAX);
@@ -474,7 +474,7 @@ static void a_rank_that_never_comes_is_not_reported_and_can_be_given_up(void **s
     assert_int_equal(shared->code[1], ERR_TIMEOUT);
 }
 
-static void an_init_that_does_not_end_can_be_given_up(void **state)
+static void hanging_init_can_be_aborted(void **state)
 {
     static const char *const settings[] = { NULL, "EMULATED_NCCL_FAULT=init" };
 
@@ -484,7 +484,7 @@ static void an_init_that_does_not_end_can_be_given_up(void **state)
     assert_int_equal(shared->code[1], ERR_TIMEOUT);
 }
 
-static void unlike_versions_do_not_connect(void **state)
+static void different_versions_do_not_connect(void **state)
 {
     static const char *const settings[] = { NULL, "EMULATED_NCCL_VERSION=22703" };
 
@@ -496,14 +496,14 @@ static void unlike_versions_do_not_connect(void **state)
     assert_non_null(strstr(shared->said[0], "Mismatched NCCL version"));
 }
 
-static void an_orderly_end_does_not_wait_for_ranks_that_gave_up(void **state)
+static void close_does_not_wait_for_aborted_ranks(void **state)
 {
     (void)state;
     play(closes_alone, 2, NULL, UINT32_MAX);
     assert_true(shared->ended_ms[0] < 2000);
 }
 
-static void an_abort_that_hangs_is_told_in_time(void **state)
+static void hanging_abort_is_reported_before_deadline(void **state)
 {
     static const char *const settings[] = { "EMULATED_NCCL_FAULT=abort", "EMULATED_NCCL_FAULT=abort" };
 
@@ -514,7 +514,7 @@ static void an_abort_that_hangs_is_told_in_time(void **state)
     assert_non_null(strstr(shared->said[0], "NCCL does not let its communicator go"));
 }
 
-static void the_version_of_nccl_is_among_those_of_the_plugin(void **state)
+static void plugin_versions_include_nccl(void **state)
 {
     struct cuda_versions v;
 
@@ -527,20 +527,20 @@ static void the_version_of_nccl_is_among_those_of_the_plugin(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(processes_sum_in_the_order_of_their_ranks),
-        cmocka_unit_test(a_captured_sum_is_made_at_every_launch),
-        cmocka_unit_test(gpus_of_one_process_sum_each_in_its_thread),
-        cmocka_unit_test(a_dead_peer_is_an_error_and_the_abort_ends_what_waits_for_it),
-        cmocka_unit_test(a_graph_that_waits_for_a_dead_peer_ends_with_the_abort),
-        cmocka_unit_test(a_graph_that_is_left_keeps_its_communicator),
-        cmocka_unit_test(a_rank_that_never_comes_is_not_reported_and_can_be_given_up),
-        cmocka_unit_test(an_init_that_does_not_end_can_be_given_up),
-        cmocka_unit_test(unlike_versions_do_not_connect),
-        cmocka_unit_test(ranks_on_one_gpu_of_a_host_are_refused),
-        cmocka_unit_test(an_error_of_the_network_is_told_and_a_sum_that_hangs_ends_by_the_abort),
-        cmocka_unit_test(an_orderly_end_does_not_wait_for_ranks_that_gave_up),
-        cmocka_unit_test(an_abort_that_hangs_is_told_in_time),
-        cmocka_unit_test(the_version_of_nccl_is_among_those_of_the_plugin),
+        cmocka_unit_test(processes_all_reduce_in_rank_order),
+        cmocka_unit_test(captured_all_reduce_runs_at_every_launch),
+        cmocka_unit_test(gpus_of_one_process_all_reduce_in_separate_threads),
+        cmocka_unit_test(dead_peer_is_reported_and_abort_ends_pending_work),
+        cmocka_unit_test(graph_waiting_for_dead_peer_ends_at_abort),
+        cmocka_unit_test(open_graph_keeps_communicator_alive),
+        cmocka_unit_test(missing_rank_is_not_reported_and_abort_succeeds),
+        cmocka_unit_test(hanging_init_can_be_aborted),
+        cmocka_unit_test(different_versions_do_not_connect),
+        cmocka_unit_test(two_ranks_on_one_gpu_are_rejected),
+        cmocka_unit_test(network_error_is_reported_and_hanging_sum_ends_at_abort),
+        cmocka_unit_test(close_does_not_wait_for_aborted_ranks),
+        cmocka_unit_test(hanging_abort_is_reported_before_deadline),
+        cmocka_unit_test(plugin_versions_include_nccl),
     };
 
     shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -199,7 +199,7 @@ static void compare_row(const struct optim_def *def, double momentum, bool flag,
     cuda->free(arrays);
 }
 
-static void every_row_moves_weights_and_slots_as_on_cpus(void **state)
+static void every_optimizer_on_gpu_matches_cpu(void **state)
 {
     size_t n_all;
     const struct optim_def *const *all = optim_all(&n_all);
@@ -213,7 +213,7 @@ static void every_row_moves_weights_and_slots_as_on_cpus(void **state)
         }
 }
 
-static void a_hundred_steps_end_where_pytorch_ends(void **state)
+static void hundred_steps_match_pytorch(void **state)
 {
     (void)state;
     for (size_t r = 0; r < sizeof(references) / sizeof(*references); r++) {
@@ -403,7 +403,7 @@ static void compare_tables(const struct optim_def *def, bool lazy, double decay,
     free(m);
 }
 
-static void rows_that_nobody_read_are_left_alone_as_on_cpus(void **state)
+static void unread_rows_stay_unchanged_as_on_cpu(void **state)
 {
     size_t n_all;
     const struct optim_def *const *all = optim_all(&n_all);
@@ -433,7 +433,7 @@ static struct cuda_look look_at(const float *x, size_t n)
     return seen;
 }
 
-static void a_look_finds_the_squares_and_the_checksum_of_cpus(void **state)
+static void scan_matches_squares_and_checksum_of_cpu(void **state)
 {
     static const size_t sizes[] = { 0, 1, 3, 4, 15, 16, 17, 1023, 4095, 4096, 4097, 16384, 16385, 100003 };
     static float x[100003];
@@ -455,7 +455,7 @@ static void a_look_finds_the_squares_and_the_checksum_of_cpus(void **state)
     }
 }
 
-static void a_look_adds_words_of_all_bits_without_overflow(void **state)
+static void scan_of_words_with_all_bits_does_not_overflow(void **state)
 {
     static const uint32_t words[] = { 0xffffffff, 0xffff0000, 0x7f7fffff, 0x80000001, 0x0000ffff };
     static float x[5 * 4096 + 7];
@@ -473,7 +473,7 @@ static void a_look_adds_words_of_all_bits_without_overflow(void **state)
     }
 }
 
-static void a_look_sees_a_number_that_is_not_finite_wherever_it_is(void **state)
+static void scan_finds_non_finite_number_at_any_position(void **state)
 {
     static const uint32_t bad[] = { 0x7f800000, 0xff800000, 0x7fc00000, 0xff800001 };
     static float x[16384 + 4096 + 5];
@@ -501,7 +501,7 @@ static void add_stretch(void *arg, size_t at, const float *g, size_t n)
 }
 
 /* The gaps of the arena contain NaN and must be ignored. */
-static void a_look_at_gradients_limits_them_as_cpus_do(void **state)
+static void gradient_scan_with_clip_limits_gradients_as_on_cpu(void **state)
 {
     struct optim_opts opts = { .def = optim_find("sgd"), .params = params, .n_params = N_PARAMS,
                                .n_parts = 1 };
@@ -549,7 +549,7 @@ static void a_look_at_gradients_limits_them_as_cpus_do(void **state)
 }
 
 /* A NaN is not limited, and reaches the weights. */
-static void what_is_not_finite_spreads_as_on_cpus(void **state)
+static void non_finite_gradients_propagate_as_on_cpu(void **state)
 {
     size_t n_all;
     const struct optim_def *const *all = optim_all(&n_all);
@@ -589,7 +589,7 @@ static void what_is_not_finite_spreads_as_on_cpus(void **state)
     }
 }
 
-static void no_parameter_at_all_is_no_trouble(void **state)
+static void optimizer_without_parameters_is_valid(void **state)
 {
     struct optim_opts opts = { .def = optim_find("lamb"), .n_parts = 1 };
     struct cuda_look *there = there_of(&(struct cuda_look){ 7, 7, 7 }, sizeof(*there)), seen;
@@ -607,7 +607,7 @@ static void no_parameter_at_all_is_no_trouble(void **state)
     cuda->free(there);
 }
 
-static void an_optimizer_without_kernels_is_refused_by_name(void **state)
+static void optimizer_without_gpu_kernel_is_rejected_by_name(void **state)
 {
     const struct optim_def strange = { .name = "strange" };
     struct optim_opts opts = { .def = &strange, .n_parts = 1 };
@@ -621,16 +621,16 @@ static void an_optimizer_without_kernels_is_refused_by_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_row_moves_weights_and_slots_as_on_cpus),
-        cmocka_unit_test(rows_that_nobody_read_are_left_alone_as_on_cpus),
-        cmocka_unit_test(a_hundred_steps_end_where_pytorch_ends),
-        cmocka_unit_test(a_look_finds_the_squares_and_the_checksum_of_cpus),
-        cmocka_unit_test(a_look_adds_words_of_all_bits_without_overflow),
-        cmocka_unit_test(a_look_sees_a_number_that_is_not_finite_wherever_it_is),
-        cmocka_unit_test(a_look_at_gradients_limits_them_as_cpus_do),
-        cmocka_unit_test(what_is_not_finite_spreads_as_on_cpus),
-        cmocka_unit_test(no_parameter_at_all_is_no_trouble),
-        cmocka_unit_test(an_optimizer_without_kernels_is_refused_by_name),
+        cmocka_unit_test(every_optimizer_on_gpu_matches_cpu),
+        cmocka_unit_test(unread_rows_stay_unchanged_as_on_cpu),
+        cmocka_unit_test(hundred_steps_match_pytorch),
+        cmocka_unit_test(scan_matches_squares_and_checksum_of_cpu),
+        cmocka_unit_test(scan_of_words_with_all_bits_does_not_overflow),
+        cmocka_unit_test(scan_finds_non_finite_number_at_any_position),
+        cmocka_unit_test(gradient_scan_with_clip_limits_gradients_as_on_cpu),
+        cmocka_unit_test(non_finite_gradients_propagate_as_on_cpu),
+        cmocka_unit_test(optimizer_without_parameters_is_valid),
+        cmocka_unit_test(optimizer_without_gpu_kernel_is_rejected_by_name),
     };
 
     return cmocka_run_group_tests(tests, open_gpu, close_gpu);

@@ -325,7 +325,7 @@ static const struct trial trials[] = {
       { { "scale", 4, NOTHING, false }, { "keep", -1000, CAUSAL, false } }, .lo = -8, .hi = 8 },
 };
 
-static void it_is_the_softmax_of_the_scores_times_v(void **state)
+static void output_follows_definition(void **state)
 {
     size_t i;
 
@@ -334,7 +334,7 @@ static void it_is_the_softmax_of_the_scores_times_v(void **state)
         check_forward(&trials[i]);
 }
 
-static void gradients_agree_with_differences(void **state)
+static void gradients_match_differences(void **state)
 {
     size_t i;
 
@@ -349,7 +349,7 @@ static void gradients_agree_with_differences(void **state)
 }
 
 /* Heads are the innermost axis: neither rows nor columns of a matrix are contiguous. */
-static void operands_may_lie_in_any_order(void **state)
+static void operands_in_any_order_give_same_result(void **state)
 {
     static const int64_t rows[] = { 0, 3, 1, 2 }, keys[] = { 0, 3, 2, 1 }, back[] = { 0, 2, 3, 1 };
     const struct trial c = { 2, 3, 5, 6, 4, 4, true, { SCALE }, .dropout = 0.25f };
@@ -398,7 +398,7 @@ static void expect_third(const char *what, float got, float want, uint32_t half)
         fail_msg("%s is %.9g, %.9g of inputs that lie alone", what, (double)got, (double)want);
 }
 
-static void thirds_of_one_input_are_taken_where_they_lie(void **state)
+static void parts_of_one_input_are_read_in_place(void **state)
 {
     static const struct trial some[] = {
         { 2, 3, 7, 7, 5, 5, true, { SCALE }, .dropout = 0 },
@@ -442,7 +442,7 @@ static void thirds_of_one_input_are_taken_where_they_lie(void **state)
 
 /* More scores than a GPU processes at once: equal keys have equal weights, so y is the mean of
  * v. */
-static void many_scores_are_done_in_groups(void **state)
+static void many_scores_are_computed_in_groups(void **state)
 {
     const struct trial c = { 2, 2, 1025, 2048, 1, 1, false, { { 0 } }, .dropout = 0 };
     struct gradcheck_result r;
@@ -472,7 +472,7 @@ static void many_scores_are_done_in_groups(void **state)
 
 /* Keys hidden from all rows by a constant mask are never read: they may even be NaN. (GPUs read
  * them.) */
-static void keys_that_no_row_sees_are_left_out(void **state)
+static void keys_hidden_from_all_rows_are_not_read(void **state)
 {
     struct trial c = { 1, 1, 70, 128, 4, 4, true, { { "keep", -FLT_MAX, TAIL, false } }, .dropout = 0 };
     bool gpu = rig_on_gpu();
@@ -501,7 +501,7 @@ static void keys_that_no_row_sees_are_left_out(void **state)
 }
 
 /* The lowest number gives uniform weights over all keys, including future ones; -inf gives NaN. */
-static void a_row_without_keys_is_what_softmax_makes_of_it(void **state)
+static void row_without_visible_keys_matches_softmax(void **state)
 {
     static const float numbers[] = { -FLT_MAX, -1e9f, -INFINITY };
     struct trial c = { 1, 2, 129, 129, 4, 4, true,
@@ -533,7 +533,7 @@ static void a_row_without_keys_is_what_softmax_makes_of_it(void **state)
     }
 }
 
-static void an_evaluation_needs_no_memory_between_calls_and_drops_nothing(void **state)
+static void evaluation_saves_nothing_and_drops_nothing(void **state)
 {
     struct trial c = { 2, 2, 70, 70, 5, 5, true, { SCALE }, .dropout = 0.5f };
     struct gradcheck_result r;
@@ -561,7 +561,7 @@ static void refused(struct made *m, const char *why)
         fail_msg("'%s' lacks '%s'", err.text, why);
 }
 
-static void what_does_not_fit_is_refused(void **state)
+static void inconsistent_inputs_are_rejected(void **state)
 {
     static const int64_t twice[] = { 0, 2, 2, 3 };
     const struct trial c = { 1, 2, 5, 7, 3, 4, true, { { "keep", -1, CAUSAL, true } }, .dropout = 0 };
@@ -632,15 +632,15 @@ static void what_does_not_fit_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_the_softmax_of_the_scores_times_v),
-        cmocka_unit_test(gradients_agree_with_differences),
-        cmocka_unit_test(operands_may_lie_in_any_order),
-        cmocka_unit_test(thirds_of_one_input_are_taken_where_they_lie),
-        cmocka_unit_test(many_scores_are_done_in_groups),
-        cmocka_unit_test(keys_that_no_row_sees_are_left_out),
-        cmocka_unit_test(a_row_without_keys_is_what_softmax_makes_of_it),
-        cmocka_unit_test(an_evaluation_needs_no_memory_between_calls_and_drops_nothing),
-        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(output_follows_definition),
+        cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(operands_in_any_order_give_same_result),
+        cmocka_unit_test(parts_of_one_input_are_read_in_place),
+        cmocka_unit_test(many_scores_are_computed_in_groups),
+        cmocka_unit_test(keys_hidden_from_all_rows_are_not_read),
+        cmocka_unit_test(row_without_visible_keys_matches_softmax),
+        cmocka_unit_test(evaluation_saves_nothing_and_drops_nothing),
+        cmocka_unit_test(inconsistent_inputs_are_rejected),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
 

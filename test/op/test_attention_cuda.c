@@ -206,7 +206,7 @@ static void expect_close(size_t trial, const char *what, const struct tensor *go
                      (double)b[i], size);
 }
 
-static void it_is_what_float32_gives_up_to_rounding(void **state)
+static void output_matches_float32_up_to_rounding(void **state)
 {
     static const char *const names[] = { "dq", "dk", "dv" };
     size_t i, k;
@@ -237,7 +237,7 @@ static void it_is_what_float32_gives_up_to_rounding(void **state)
         }
 }
 
-static void who_computes_is_what_the_row_says(void **state)
+static void supported_nodes_use_fused_kernels(void **state)
 {
     static const int64_t parts[] = { 1, 130, 2, 64 };
     struct rig r;
@@ -307,7 +307,7 @@ static void expect_added(const struct trial *c)
     rig_close(&all);
 }
 
-static void gradients_are_the_same_alone_and_are_added(void **state)
+static void gradients_alone_or_accumulated_have_same_bits(void **state)
 {
     static const size_t some[] = { 4, 11 /* grouped heads */ };
 
@@ -318,7 +318,7 @@ static void gradients_are_the_same_alone_and_are_added(void **state)
 }
 
 
-static void an_evaluation_keeps_nothing(void **state)
+static void evaluation_saves_nothing(void **state)
 {
     struct gradcheck_result a, b;
     struct err err = { 0 };
@@ -337,7 +337,7 @@ static void an_evaluation_keeps_nothing(void **state)
 
 /* Forward has none of the t * s numbers; backward has 16 bits for each in as many matrices as fit
  * 256 MiB. */
-static void scratch_does_not_grow_with_the_matrix_of_scores(void **state)
+static void scratch_is_independent_of_score_matrix(void **state)
 {
     static const struct trial many = { 24, 16, 1024, 1024, 8, 8, true, { { 0 } }, .is_fused = true };
     static const struct trial wide = { 1, 6, 5000, 5000, 8, 8, true, { { 0 } }, .is_fused = true };
@@ -364,7 +364,7 @@ static void scratch_does_not_grow_with_the_matrix_of_scores(void **state)
 }
 
 /* Equal layers share the graph of the first, and may be closed in any order. */
-static void equal_layers_outlive_each_other(void **state)
+static void equal_layers_close_in_any_order(void **state)
 {
     struct rig first, second, third;
     struct err err = { 0 };
@@ -391,7 +391,7 @@ static void equal_layers_outlive_each_other(void **state)
     rig_close(&third);
 }
 
-static void without_engines_products_do_it(void **state)
+static void missing_engines_fall_back_to_products(void **state)
 {
     struct made m;
     struct rig r;
@@ -413,13 +413,13 @@ static void without_engines_products_do_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_what_float32_gives_up_to_rounding),
-        cmocka_unit_test(who_computes_is_what_the_row_says),
-        cmocka_unit_test(gradients_are_the_same_alone_and_are_added),
-        cmocka_unit_test(an_evaluation_keeps_nothing),
-        cmocka_unit_test(scratch_does_not_grow_with_the_matrix_of_scores),
-        cmocka_unit_test(equal_layers_outlive_each_other),
-        cmocka_unit_test(without_engines_products_do_it),
+        cmocka_unit_test(output_matches_float32_up_to_rounding),
+        cmocka_unit_test(supported_nodes_use_fused_kernels),
+        cmocka_unit_test(gradients_alone_or_accumulated_have_same_bits),
+        cmocka_unit_test(evaluation_saves_nothing),
+        cmocka_unit_test(scratch_is_independent_of_score_matrix),
+        cmocka_unit_test(equal_layers_close_in_any_order),
+        cmocka_unit_test(missing_engines_fall_back_to_products),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -86,7 +86,7 @@ static void expect_half_like_float(const struct gradcheck_case *wanted, bool flo
     gradcheck_free(&b);
 }
 
-static void what_the_library_lacks_is_brought_into_a_form_that_it_has(void **state)
+static void unsupported_form_is_converted_to_supported_form(void **state)
 {
     static const char *const lacks[] = { "", "plain", "same_types", "no_add", "plain,no_add" };
     size_t i, k;
@@ -104,7 +104,7 @@ static void what_the_library_lacks_is_brought_into_a_form_that_it_has(void **sta
     unsetenv("EMULATED_CUDNN");
 }
 
-static void a_convolution_that_the_library_cannot_is_refused_with_what_was_asked_for(void **state)
+static void unsupported_convolution_is_rejected_with_description(void **state)
 {
     static const char *const says[] = {
         "Conv 'checked': cuDNN 9.", "convolution, bfloat16",
@@ -137,7 +137,7 @@ static void a_convolution_that_the_library_cannot_is_refused_with_what_was_asked
 }
 
 /* More pixels than one block sums, and images with and without whole packs of channels. */
-static void the_gradient_of_a_bias_is_the_sum_over_many_pixels(void **state)
+static void bias_gradient_over_many_pixels_is_exact(void **state)
 {
     static const struct shape shapes[] = { { 4, { 3, 2, 40, 30 } }, { 4, { 1, 2, 1200, 1 } } };
     static const int64_t filters[] = { 8, 3, 72 };
@@ -177,9 +177,9 @@ static void the_gradient_of_a_bias_is_the_sum_over_many_pixels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_the_library_lacks_is_brought_into_a_form_that_it_has),
-        cmocka_unit_test(a_convolution_that_the_library_cannot_is_refused_with_what_was_asked_for),
-        cmocka_unit_test(the_gradient_of_a_bias_is_the_sum_over_many_pixels),
+        cmocka_unit_test(unsupported_form_is_converted_to_supported_form),
+        cmocka_unit_test(unsupported_convolution_is_rejected_with_description),
+        cmocka_unit_test(bias_gradient_over_many_pixels_is_exact),
     };
 
     return cmocka_run_group_tests_name("op/conv on GPUs", tests, NULL, NULL);

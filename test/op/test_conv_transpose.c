@@ -139,7 +139,7 @@ static void spread(const struct deconv *c, const float *x, const float *w, const
                                     }
 }
 
-static void every_input_spreads_over_its_window(void **state)
+static void every_form_follows_definition(void **state)
 {
     size_t i;
 
@@ -165,7 +165,7 @@ static void every_input_spreads_over_its_window(void **state)
     }
 }
 
-static void gradients_of_every_form_agree_with_differences(void **state)
+static void gradients_of_every_form_match_differences(void **state)
 {
     size_t i;
 
@@ -180,7 +180,7 @@ static void gradients_of_every_form_agree_with_differences(void **state)
     }
 }
 
-static void an_empty_batch_has_an_empty_output_and_zero_weight_gradients(void **state)
+static void empty_batch_gives_empty_output_and_zero_weight_gradients(void **state)
 {
     struct deconv c = cases[1];
     struct built b;
@@ -191,7 +191,7 @@ static void an_empty_batch_has_an_empty_output_and_zero_weight_gradients(void **
     gradcheck_run(&b.gc);
 }
 
-static void attributes_may_be_left_out(void **state)
+static void missing_attributes_have_defaults(void **state)
 {
     struct deconv c = { 2, 1, 2, 3, 1, S(4, 5), S(2, 3), ONES, ONES, NONE, NONE, NONE, S(5, 7),
                         NULL, false, true };
@@ -209,7 +209,7 @@ static void attributes_may_be_left_out(void **state)
     gradcheck_free(&r);
 }
 
-static void what_cannot_be_is_refused_with_the_node(void **state)
+static void invalid_attributes_are_rejected_with_node(void **state)
 {
     static const int64_t two[] = { 2, 2 }, three[] = { 1, 1, 1 }, zero[] = { 0, 6 };
     struct built b;
@@ -246,11 +246,11 @@ static void what_cannot_be_is_refused_with_the_node(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_input_spreads_over_its_window),
-        cmocka_unit_test(gradients_of_every_form_agree_with_differences),
-        cmocka_unit_test(an_empty_batch_has_an_empty_output_and_zero_weight_gradients),
-        cmocka_unit_test(attributes_may_be_left_out),
-        cmocka_unit_test(what_cannot_be_is_refused_with_the_node),
+        cmocka_unit_test(every_form_follows_definition),
+        cmocka_unit_test(gradients_of_every_form_match_differences),
+        cmocka_unit_test(empty_batch_gives_empty_output_and_zero_weight_gradients),
+        cmocka_unit_test(missing_attributes_have_defaults),
+        cmocka_unit_test(invalid_attributes_are_rejected_with_node),
     };
 
     return cmocka_run_group_tests_name("op/conv_transpose", tests, NULL, NULL);

@@ -199,7 +199,7 @@ static void expect_sum(const struct sum *c, const struct gradcheck_result *r)
     free(want);
 }
 
-static void every_equation_is_the_sum_it_names(void **state)
+static void every_equation_follows_definition(void **state)
 {
     size_t i;
 
@@ -218,7 +218,7 @@ static void every_equation_is_the_sum_it_names(void **state)
     }
 }
 
-static void gradients_agree_with_differences(void **state)
+static void gradients_match_differences(void **state)
 {
     size_t i;
 
@@ -232,7 +232,7 @@ static void gradients_agree_with_differences(void **state)
     }
 }
 
-static void what_is_no_equation_of_these_tensors_is_refused_with_it(void **state)
+static void invalid_equation_is_rejected_with_text(void **state)
 {
     static const struct {
         const char *equation, *says;
@@ -287,9 +287,9 @@ static void what_is_no_equation_of_these_tensors_is_refused_with_it(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_equation_is_the_sum_it_names),
-        cmocka_unit_test(gradients_agree_with_differences),
-        cmocka_unit_test(what_is_no_equation_of_these_tensors_is_refused_with_it),
+        cmocka_unit_test(every_equation_follows_definition),
+        cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(invalid_equation_is_rejected_with_text),
     };
 
     return cmocka_run_group_tests_name("op/einsum", tests, NULL, NULL);

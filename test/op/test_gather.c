@@ -125,7 +125,7 @@ static struct gradcheck_case gathering_case(const struct gathering *g)
                   .hi = (double)least } } };
 }
 
-static void gathering_takes_what_the_indices_name_and_adds_gradients_there(void **state)
+static void gather_follows_definition_and_accumulates_gradients(void **state)
 {
     static const enum tensor_dtype types[] = { TENSOR_U8, TENSOR_I64, TENSOR_F32 };
     size_t i, t, n, e;
@@ -162,7 +162,7 @@ static void gathering_takes_what_the_indices_name_and_adds_gradients_there(void 
     }
 }
 
-static void the_gradient_of_an_embedding_sums_in_the_order_of_its_words(void **state)
+static void embedding_gradient_sums_in_order_of_indices(void **state)
 {
     static const int64_t words[5] = { 2, 0, 2, -1, 2 };
     static const float dout[5] = { 1e8f, 3, 1, 5, -1e8f };
@@ -181,7 +181,7 @@ static void the_gradient_of_an_embedding_sums_in_the_order_of_its_words(void **s
     gradcheck_free(&r);
 }
 
-static void an_index_out_of_range_is_refused_with_its_place(void **state)
+static void gather_index_out_of_range_is_rejected_with_position(void **state)
 {
     static const int64_t high[3] = { 0, 1, 4 }, low[3] = { 0, -5, 1 };
     size_t i;
@@ -237,7 +237,7 @@ static void check_table(int64_t rows, int64_t width, int64_t n, int64_t padding)
     free(want);
 }
 
-static void the_gradient_of_a_large_table_is_the_sum_of_what_its_rows_got(void **state)
+static void large_table_gradient_sums_per_row(void **state)
 {
     (void)state;
     check_table(70000, 4, 3000, -1);
@@ -246,7 +246,7 @@ static void the_gradient_of_a_large_table_is_the_sum_of_what_its_rows_got(void *
     check_table(2, 1, 1025, -1);
 }
 
-static void padding_row_gets_no_gradient(void **state)
+static void padding_row_has_no_gradient(void **state)
 {
     static const int64_t words[3] = { 2, 0, 2 };
     const struct op_attr attr = { .name = ROWS_PADDING_ATTR, .type = OP_ATTR_INT, .i = 4 };
@@ -264,7 +264,7 @@ static void padding_row_gets_no_gradient(void **state)
     oracle_refused(&gc, ERR_INPUT, "padding_idx is 4; expected a row along axis 0, of 4 rows");
 }
 
-static void indices_of_the_wrong_shape_are_refused(void **state)
+static void inconsistent_index_shapes_are_rejected(void **state)
 {
     static const struct op_attr two = INT("axis", 2), batch = INT("batch_dims", 2);
     struct gradcheck_case gc = { .op = "Gather", .opset = 13, .attrs = &two, .n_attrs = 1,
@@ -345,7 +345,7 @@ static void expect_scattered(const struct gathering *g, const struct gradcheck_c
     gradcheck_free(&r);
 }
 
-static void scattering_puts_updates_one_after_the_other_and_backward_undoes_them(void **state)
+static void scatter_applies_updates_in_order_and_backward_undoes_them(void **state)
 {
     static const char *const hows[] = { "none", "add", "mul", "max", "min" };
     static const enum tensor_dtype types[] = { TENSOR_I32, TENSOR_I64, TENSOR_F32 };
@@ -381,7 +381,7 @@ static void scattering_puts_updates_one_after_the_other_and_backward_undoes_them
         }
 }
 
-static void many_updates_of_few_elements_are_done_and_undone(void **state)
+static void many_updates_of_few_elements_are_applied_and_undone(void **state)
 {
     static const char *const hows[] = { "none", "add", "mul" };
     struct op_attr how = STRING("reduction", NULL);
@@ -401,7 +401,7 @@ static void many_updates_of_few_elements_are_done_and_undone(void **state)
     }
 }
 
-static void an_update_out_of_range_is_refused_with_its_place(void **state)
+static void scatter_index_out_of_range_is_rejected_with_position(void **state)
 {
     static const int64_t at[3] = { 1, 7, 2 };
     static const float x[8] = { 1, 2, 3, 4, 5, 6, 7, 8 }, u[6] = { -1, -2, -3, -4, -5, -6 };
@@ -415,7 +415,7 @@ static void an_update_out_of_range_is_refused_with_its_place(void **state)
     oracle_refused(&gc, ERR_INPUT, "index 1 is 7; the axis has 4 elements");
 }
 
-static void scattering_refuses_updates_that_do_not_fit(void **state)
+static void scatter_with_inconsistent_updates_is_rejected(void **state)
 {
     static const struct op_attr max = STRING("reduction", "max"), add = STRING("reduction", "add");
     struct gradcheck_case gc = { .op = "ScatterND", .opset = 16, .attrs = &max, .n_in = 3,
@@ -516,7 +516,7 @@ static void fill(enum tensor_dtype t, const double *v, void *data)
         }
 }
 
-static void cast_converts_or_goes_to_the_nearest_that_there_is(void **state)
+static void cast_rounds_to_nearest_representable_value(void **state)
 {
     static const double like[2];
     size_t i, k;
@@ -564,7 +564,7 @@ static struct gradcheck_result cast(enum tensor_dtype from, enum tensor_dtype to
     return r;
 }
 
-static void every_half_comes_back_and_what_lies_between_goes_to_the_nearer(void **state)
+static void cast_of_every_16_bit_float_round_trips_and_midpoints_round_to_even(void **state)
 {
     enum { N = 65536 };
     static const enum tensor_dtype types[2] = { TENSOR_F16, TENSOR_BF16 };
@@ -613,7 +613,7 @@ static void every_half_comes_back_and_what_lies_between_goes_to_the_nearer(void 
     }
 }
 
-static void cast_passes_gradients_between_floats_and_refuses_other_types(void **state)
+static void cast_passes_gradients_of_floats_and_rejects_unknown_types(void **state)
 {
     static const struct op_attr to = INT("to", TENSOR_F32), text = INT("to", 8),
                                 none = INT("to", 99);
@@ -630,7 +630,7 @@ static void cast_passes_gradients_between_floats_and_refuses_other_types(void **
 
 /* ---- ops of shapes and constants ---- */
 
-static void shape_and_size_need_no_data(void **state)
+static void shape_and_size_read_no_data(void **state)
 {
     static const struct op_attr span[] = { INT("start", 1), INT("end", -1) };
     static const struct op_attr far[] = { INT("start", -9), INT("end", 9) };
@@ -654,7 +654,7 @@ static void shape_and_size_need_no_data(void **state)
     oracle_ints(&gc, &scalar, &size);
 }
 
-static void constants_come_out_of_little(void **state)
+static void generator_ops_build_tensors_from_small_inputs(void **state)
 {
     static const int64_t dims[2] = { 2, 3 }, sevens[6] = { 7, 7, 7, 7, 7, 7 };
     static const int64_t range[3] = { 7, 4, 1 };
@@ -699,7 +699,7 @@ static void constants_come_out_of_little(void **state)
     oracle_ints(&gc, &two_three, below);
 }
 
-static void non_zero_lists_places_and_one_hot_makes_them(void **state)
+static void non_zero_and_one_hot_follow_definition(void **state)
 {
     static const float x[6] = { 0, 1, 0, NAN, -2, 0 };
     static const int64_t places[6] = { 0, 1, 1, 1, 0, 1 };
@@ -732,22 +732,22 @@ static void non_zero_lists_places_and_one_hot_makes_them(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gathering_takes_what_the_indices_name_and_adds_gradients_there),
-        cmocka_unit_test(the_gradient_of_an_embedding_sums_in_the_order_of_its_words),
-        cmocka_unit_test(an_index_out_of_range_is_refused_with_its_place),
-        cmocka_unit_test(the_gradient_of_a_large_table_is_the_sum_of_what_its_rows_got),
-        cmocka_unit_test(padding_row_gets_no_gradient),
-        cmocka_unit_test(indices_of_the_wrong_shape_are_refused),
-        cmocka_unit_test(scattering_puts_updates_one_after_the_other_and_backward_undoes_them),
-        cmocka_unit_test(many_updates_of_few_elements_are_done_and_undone),
-        cmocka_unit_test(an_update_out_of_range_is_refused_with_its_place),
-        cmocka_unit_test(scattering_refuses_updates_that_do_not_fit),
-        cmocka_unit_test(cast_converts_or_goes_to_the_nearest_that_there_is),
-        cmocka_unit_test(every_half_comes_back_and_what_lies_between_goes_to_the_nearer),
-        cmocka_unit_test(cast_passes_gradients_between_floats_and_refuses_other_types),
-        cmocka_unit_test(shape_and_size_need_no_data),
-        cmocka_unit_test(constants_come_out_of_little),
-        cmocka_unit_test(non_zero_lists_places_and_one_hot_makes_them),
+        cmocka_unit_test(gather_follows_definition_and_accumulates_gradients),
+        cmocka_unit_test(embedding_gradient_sums_in_order_of_indices),
+        cmocka_unit_test(gather_index_out_of_range_is_rejected_with_position),
+        cmocka_unit_test(large_table_gradient_sums_per_row),
+        cmocka_unit_test(padding_row_has_no_gradient),
+        cmocka_unit_test(inconsistent_index_shapes_are_rejected),
+        cmocka_unit_test(scatter_applies_updates_in_order_and_backward_undoes_them),
+        cmocka_unit_test(many_updates_of_few_elements_are_applied_and_undone),
+        cmocka_unit_test(scatter_index_out_of_range_is_rejected_with_position),
+        cmocka_unit_test(scatter_with_inconsistent_updates_is_rejected),
+        cmocka_unit_test(cast_rounds_to_nearest_representable_value),
+        cmocka_unit_test(cast_of_every_16_bit_float_round_trips_and_midpoints_round_to_even),
+        cmocka_unit_test(cast_passes_gradients_of_floats_and_rejects_unknown_types),
+        cmocka_unit_test(shape_and_size_read_no_data),
+        cmocka_unit_test(generator_ops_build_tensors_from_small_inputs),
+        cmocka_unit_test(non_zero_and_one_hot_follow_definition),
     };
 
     return cmocka_run_group_tests_name("op/gather", tests, NULL, NULL);

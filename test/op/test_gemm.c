@@ -105,7 +105,7 @@ static const struct gemm cases[] = {
     { 2, 65, 129, 0, 1, 1, 1, 1, { 65 } },
 };
 
-static void every_form_gives_alpha_a_b_plus_beta_c(void **state)
+static void every_form_follows_definition(void **state)
 {
     size_t i;
 
@@ -116,7 +116,7 @@ static void every_form_gives_alpha_a_b_plus_beta_c(void **state)
     expect_forward(&(struct gemm){ 300, 50, 40, 1, 1, 0.5f, 1, 2, { 300, 1 } });
 }
 
-static void gradients_of_every_form_agree_with_differences(void **state)
+static void gradients_of_every_form_match_differences(void **state)
 {
     size_t i;
 
@@ -133,7 +133,7 @@ static void gradients_of_every_form_agree_with_differences(void **state)
 }
 
 /* Sums over an axis without elements are zero, and so are the results that depend on them. */
-static void empty_axes_give_zeros_where_there_is_something(void **state)
+static void empty_axes_give_zeros(void **state)
 {
     static const struct gemm empty[] = {
         { 0, 5, 3, 0, 1, 1, 1, 1, { 5 } },
@@ -154,7 +154,7 @@ static void empty_axes_give_zeros_where_there_is_something(void **state)
     }
 }
 
-static void a_bias_gradient_over_many_rows_keeps_its_digits(void **state)
+static void bias_gradient_over_many_rows_keeps_precision(void **state)
 {
     enum { ROWS = 20000, COLS = 3 };
     struct gradcheck_case gc;
@@ -190,7 +190,7 @@ static void expect_refused(const struct gradcheck_case *gc, int code, const char
         fail_msg("'%s' does not say '%s' and '%s'", err.text, a, b);
 }
 
-static void what_does_not_fit_is_refused_with_node_and_shapes(void **state)
+static void inconsistent_shapes_are_rejected_with_node_and_shapes(void **state)
 {
     struct gradcheck_case gc;
     struct op_attr attrs[4];
@@ -223,11 +223,11 @@ static void what_does_not_fit_is_refused_with_node_and_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_form_gives_alpha_a_b_plus_beta_c),
-        cmocka_unit_test(gradients_of_every_form_agree_with_differences),
-        cmocka_unit_test(empty_axes_give_zeros_where_there_is_something),
-        cmocka_unit_test(a_bias_gradient_over_many_rows_keeps_its_digits),
-        cmocka_unit_test(what_does_not_fit_is_refused_with_node_and_shapes),
+        cmocka_unit_test(every_form_follows_definition),
+        cmocka_unit_test(gradients_of_every_form_match_differences),
+        cmocka_unit_test(empty_axes_give_zeros),
+        cmocka_unit_test(bias_gradient_over_many_rows_keeps_precision),
+        cmocka_unit_test(inconsistent_shapes_are_rejected_with_node_and_shapes),
     };
 
     return cmocka_run_group_tests_name("op/gemm", tests, NULL, NULL);

@@ -351,7 +351,7 @@ static void compare_all(const struct gradcheck_case *wanted, bool both_layouts)
     }
 }
 
-static void products_round_operands_and_results_and_nothing_else(void **state)
+static void products_round_only_operands_and_results(void **state)
 {
     size_t i;
 
@@ -369,7 +369,7 @@ static void products_round_operands_and_results_and_nothing_else(void **state)
     }
 }
 
-static void everything_else_computes_in_float32_and_rounds_what_it_stores(void **state)
+static void other_ops_compute_in_float32_and_round_stored_values(void **state)
 {
     size_t i;
 
@@ -380,7 +380,7 @@ static void everything_else_computes_in_float32_and_rounds_what_it_stores(void *
             compare_all(&others[i], true);
 }
 
-static void a_float_becomes_the_nearest_bfloat16_ties_to_even(void **state)
+static void float_to_bfloat16_rounds_to_nearest_even(void **state)
 {
     /* a tie: rounds down to even */
     static const float special[] = { 0.0f, -0.0f, 1.0f, 1.00390625f,
@@ -419,7 +419,7 @@ static void a_float_becomes_the_nearest_bfloat16_ties_to_even(void **state)
     }
 }
 
-static void converting_there_and_back_keeps_what_was_rounded_and_the_gradient(void **state)
+static void convert_round_trip_keeps_rounded_values_and_gradient(void **state)
 {
     static const enum tensor_dtype types[] = { TENSOR_BF16, TENSOR_F16 };
     size_t i, k;
@@ -449,10 +449,10 @@ static void converting_there_and_back_keeps_what_was_rounded_and_the_gradient(vo
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_float_becomes_the_nearest_bfloat16_ties_to_even),
-        cmocka_unit_test(converting_there_and_back_keeps_what_was_rounded_and_the_gradient),
-        cmocka_unit_test(everything_else_computes_in_float32_and_rounds_what_it_stores),
-        cmocka_unit_test(products_round_operands_and_results_and_nothing_else),
+        cmocka_unit_test(float_to_bfloat16_rounds_to_nearest_even),
+        cmocka_unit_test(convert_round_trip_keeps_rounded_values_and_gradient),
+        cmocka_unit_test(other_ops_compute_in_float32_and_round_stored_values),
+        cmocka_unit_test(products_round_only_operands_and_results),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

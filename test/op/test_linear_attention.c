@@ -106,7 +106,7 @@ static void run_head(const struct trial *c, const struct gradcheck_result *r, in
     free(s);
 }
 
-static void outputs_follow_the_definition(void **state)
+static void outputs_follow_definition(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(trials); i++) {
@@ -131,7 +131,7 @@ static void outputs_follow_the_definition(void **state)
     }
 }
 
-static void gradients_agree_with_differences(void **state)
+static void gradients_match_differences(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(trials); i++) {
@@ -154,7 +154,7 @@ static void refused(struct made *m, const char *why)
         fail_msg("'%s' lacks '%s'", err.text, why);
 }
 
-static void inputs_that_do_not_fit_are_refused(void **state)
+static void inconsistent_inputs_are_rejected(void **state)
 {
     const struct trial *c = &trials[6];
     struct made m;
@@ -189,9 +189,9 @@ static void inputs_that_do_not_fit_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(outputs_follow_the_definition),
-        cmocka_unit_test(gradients_agree_with_differences),
-        cmocka_unit_test(inputs_that_do_not_fit_are_refused),
+        cmocka_unit_test(outputs_follow_definition),
+        cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(inconsistent_inputs_are_rejected),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -62,7 +62,7 @@ static void expect_defined(const struct lrn_case *c, const struct gradcheck_resu
     free(want);
 }
 
-static void channels_are_divided_by_their_neighbourhood(void **state)
+static void output_follows_definition(void **state)
 {
     struct op_attr attrs[4];
     size_t i, k;
@@ -83,7 +83,7 @@ static void channels_are_divided_by_their_neighbourhood(void **state)
         }
 }
 
-static void gradients_agree_with_differences(void **state)
+static void gradients_match_differences(void **state)
 {
     struct op_attr attrs[4];
     size_t i;
@@ -96,7 +96,7 @@ static void gradients_agree_with_differences(void **state)
     }
 }
 
-static void what_cannot_be_is_refused(void **state)
+static void invalid_attributes_are_rejected(void **state)
 {
     struct op_attr attrs[4];
     struct gradcheck_case gc = case_of(&cases[0], attrs);
@@ -115,9 +115,9 @@ static void what_cannot_be_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(channels_are_divided_by_their_neighbourhood),
-        cmocka_unit_test(gradients_agree_with_differences),
-        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(output_follows_definition),
+        cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(invalid_attributes_are_rejected),
     };
 
     return cmocka_run_group_tests_name("op/lrn", tests, NULL, NULL);

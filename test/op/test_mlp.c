@@ -121,14 +121,14 @@ static void check_all(void)
     }
 }
 
-static void two_products_and_the_function_between_them(void **state)
+static void output_matches_separate_ops(void **state)
 {
     (void)state;
     check_all();
 }
 
 /* Without epilogues in the library, our own kernel computes the function. */
-static void the_same_without_what_the_library_does_behind_products(void **state)
+static void output_without_library_epilogues_matches_separate_ops(void **state)
 {
     (void)state;
     if (!rig_on_gpu())
@@ -151,7 +151,7 @@ static double squared(const struct tensor *a, const struct tensor *b)
     return sum;
 }
 
-static void in_half_precision_it_follows_float32(void **state)
+static void half_precision_output_matches_float32(void **state)
 {
     size_t i, k;
 
@@ -181,7 +181,7 @@ static void in_half_precision_it_follows_float32(void **state)
     }
 }
 
-static void nan_goes_all_the_way_and_no_further(void **state)
+static void nan_propagates_only_within_its_row(void **state)
 {
     size_t i, k;
 
@@ -206,7 +206,7 @@ static void nan_goes_all_the_way_and_no_further(void **state)
     }
 }
 
-static void what_does_not_fit_is_refused_with_the_node(void **state)
+static void inconsistent_inputs_are_rejected_with_node(void **state)
 {
     struct built b;
 
@@ -228,11 +228,11 @@ static void what_does_not_fit_is_refused_with_the_node(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_products_and_the_function_between_them),
-        cmocka_unit_test(the_same_without_what_the_library_does_behind_products),
-        cmocka_unit_test(in_half_precision_it_follows_float32),
-        cmocka_unit_test(nan_goes_all_the_way_and_no_further),
-        cmocka_unit_test(what_does_not_fit_is_refused_with_the_node),
+        cmocka_unit_test(output_matches_separate_ops),
+        cmocka_unit_test(output_without_library_epilogues_matches_separate_ops),
+        cmocka_unit_test(half_precision_output_matches_float32),
+        cmocka_unit_test(nan_propagates_only_within_its_row),
+        cmocka_unit_test(inconsistent_inputs_are_rejected_with_node),
     };
 
     return cmocka_run_group_tests_name("op/mlp", tests, NULL, NULL);

@@ -171,7 +171,7 @@ static void expect_reduced(const struct gradcheck_case *gc, const struct form *f
     gradcheck_free(&r);
 }
 
-static void reductions_follow_their_formula_over_any_axes(void **state)
+static void reductions_follow_formula_over_any_axes(void **state)
 {
     size_t i, k, v;
 
@@ -197,7 +197,7 @@ static void reductions_follow_their_formula_over_any_axes(void **state)
             }
 }
 
-static void gradients_of_reductions_agree_with_differences(void **state)
+static void gradients_of_reductions_match_differences(void **state)
 {
     size_t i, k, v;
 
@@ -213,7 +213,7 @@ static void gradients_of_reductions_agree_with_differences(void **state)
             }
 }
 
-static void nothing_to_reduce_is_the_start_and_no_axes_may_mean_none(void **state)
+static void empty_axes_give_neutral_element_and_noop_attribute_is_honoured(void **state)
 {
     static const float x[3] = { 1, 2, 3 };
     static const float starts[] = { 0, NAN, 0, 0, 0, -INFINITY, -INFINITY, 1, -INFINITY, INFINITY };
@@ -252,7 +252,7 @@ static void nothing_to_reduce_is_the_start_and_no_axes_may_mean_none(void **stat
     }
 }
 
-static void equal_extremes_share_and_products_pass_zeros(void **state)
+static void equal_extremes_share_gradient_and_products_handle_zeros(void **state)
 {
     static const float x[6] = { 2, 5, 5, 1, 5, NAN }, ones[2] = { 6, 1 };
     static const float zeros[6] = { 0, 3, 2, 0, 4, 0 };
@@ -280,7 +280,7 @@ static void equal_extremes_share_and_products_pass_zeros(void **state)
 }
 
 /* Large enough for kernels that divide and split the work. */
-static void many_numbers_come_to_the_same_as_few(void **state)
+static void large_reductions_follow_formula(void **state)
 {
     static const struct form large[] = {
         { GRADCHECK_SHAPE(2, 4501), { 1 }, 1 },    { GRADCHECK_SHAPE(1001, 5), { 0 }, 1 },
@@ -321,7 +321,7 @@ static void many_numbers_come_to_the_same_as_few(void **state)
         }
 }
 
-static void infinities_and_nan_go_through_the_logarithm_of_a_sum(void **state)
+static void log_sum_exp_propagates_infinities_and_nan(void **state)
 {
     static const float x[5][4] = {
         { -INFINITY, -INFINITY, -INFINITY, -INFINITY }, { -INFINITY, 3, -INFINITY, -INFINITY },
@@ -350,7 +350,7 @@ static void infinities_and_nan_go_through_the_logarithm_of_a_sum(void **state)
     gradcheck_free(&r);
 }
 
-static void large_exponents_do_not_overflow_and_long_sums_keep_their_precision(void **state)
+static void large_exponents_do_not_overflow_and_long_sums_keep_precision(void **state)
 {
     enum { MANY = 200003 };
     static const float big[4] = { 1000, 1000, 999, -INFINITY };
@@ -378,7 +378,7 @@ static void large_exponents_do_not_overflow_and_long_sums_keep_their_precision(v
     free(x);
 }
 
-static void axes_that_are_not_there_are_refused(void **state)
+static void invalid_axes_are_rejected(void **state)
 {
     static const int64_t far = 2, twice[2] = { 0, -2 };
     struct gradcheck_case gc = { .op = "ReduceSum", .opset = 13, .n_in = 2,
@@ -400,7 +400,7 @@ static void axes_that_are_not_there_are_refused(void **state)
 /* ---- along one axis ---- */
 
 /* Compares the index of a maximum, and sums, with a loop. */
-static void long_axes_and_many_sequences_are_gone_through_in_order(void **state)
+static void long_axes_and_many_sequences_match_loop(void **state)
 {
     static const struct {
         struct shape in;
@@ -449,7 +449,7 @@ static void long_axes_and_many_sequences_are_gone_through_in_order(void **state)
         }
 }
 
-static void arg_names_the_first_or_the_last_of_equals_and_any_nan(void **state)
+static void arg_max_selects_first_or_last_of_ties_and_nan(void **state)
 {
     static const float x[8] = { 1, 7, 7, 0, 3, NAN, 9, NAN };
     static const int32_t ints[8] = { 1, 7, 7, 0, 0, 1, 9, 0 };
@@ -530,20 +530,20 @@ static void check_cumulative(bool multiplies)
         }
 }
 
-static void cum_sum_runs_from_either_end_with_or_without_itself(void **state)
+static void cum_sum_supports_exclusive_and_reverse(void **state)
 {
     (void)state;
     check_cumulative(false);
 }
 
-static void cum_prod_runs_from_either_end_with_or_without_itself(void **state)
+static void cum_prod_supports_exclusive_and_reverse(void **state)
 {
     (void)state;
     check_cumulative(true);
 }
 
 /* dx of a zero is the product of the others, also if there are two zeros. */
-static void cum_prod_has_gradients_beside_zeros(void **state)
+static void cum_prod_gradients_with_zeros_match_definition(void **state)
 {
     static const float x[] = { 2, 0, 3, 4, 2, 0, 3, 0 }, dy[] = { 1, 1, 1, 1, 1, 1, 1, 1 };
     static const double want[] = { 1, 2 * (1 + 3 + 3 * 4), 0, 0, 1, 2 * (1 + 3), 0, 0 };
@@ -561,7 +561,7 @@ static void cum_prod_has_gradients_beside_zeros(void **state)
     gradcheck_free(&r);
 }
 
-static void top_k_is_the_head_of_a_stable_sort(void **state)
+static void top_k_matches_stable_sort(void **state)
 {
     static const struct {
         struct shape in;
@@ -621,7 +621,7 @@ static void top_k_is_the_head_of_a_stable_sort(void **state)
         }
 }
 
-static void top_k_takes_nan_for_the_greatest_and_refuses_too_large_a_k(void **state)
+static void top_k_treats_nan_as_largest_and_rejects_too_large_k(void **state)
 {
     static const float x[5] = { 1, NAN, INFINITY, -2, NAN }, y[4] = { NAN, NAN, INFINITY, 1 };
     static const float least[2] = { -2, 1 };
@@ -692,22 +692,22 @@ static void top_k_orders_integers_exactly(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reductions_follow_their_formula_over_any_axes),
-        cmocka_unit_test(gradients_of_reductions_agree_with_differences),
-        cmocka_unit_test(nothing_to_reduce_is_the_start_and_no_axes_may_mean_none),
-        cmocka_unit_test(equal_extremes_share_and_products_pass_zeros),
-        cmocka_unit_test(many_numbers_come_to_the_same_as_few),
-        cmocka_unit_test(infinities_and_nan_go_through_the_logarithm_of_a_sum),
-        cmocka_unit_test(large_exponents_do_not_overflow_and_long_sums_keep_their_precision),
-        cmocka_unit_test(axes_that_are_not_there_are_refused),
-        cmocka_unit_test(arg_names_the_first_or_the_last_of_equals_and_any_nan),
-        cmocka_unit_test(long_axes_and_many_sequences_are_gone_through_in_order),
-        cmocka_unit_test(cum_sum_runs_from_either_end_with_or_without_itself),
-        cmocka_unit_test(cum_prod_runs_from_either_end_with_or_without_itself),
-        cmocka_unit_test(cum_prod_has_gradients_beside_zeros),
-        cmocka_unit_test(top_k_is_the_head_of_a_stable_sort),
+        cmocka_unit_test(reductions_follow_formula_over_any_axes),
+        cmocka_unit_test(gradients_of_reductions_match_differences),
+        cmocka_unit_test(empty_axes_give_neutral_element_and_noop_attribute_is_honoured),
+        cmocka_unit_test(equal_extremes_share_gradient_and_products_handle_zeros),
+        cmocka_unit_test(large_reductions_follow_formula),
+        cmocka_unit_test(log_sum_exp_propagates_infinities_and_nan),
+        cmocka_unit_test(large_exponents_do_not_overflow_and_long_sums_keep_precision),
+        cmocka_unit_test(invalid_axes_are_rejected),
+        cmocka_unit_test(arg_max_selects_first_or_last_of_ties_and_nan),
+        cmocka_unit_test(long_axes_and_many_sequences_match_loop),
+        cmocka_unit_test(cum_sum_supports_exclusive_and_reverse),
+        cmocka_unit_test(cum_prod_supports_exclusive_and_reverse),
+        cmocka_unit_test(cum_prod_gradients_with_zeros_match_definition),
+        cmocka_unit_test(top_k_matches_stable_sort),
         cmocka_unit_test(top_k_orders_integers_exactly),
-        cmocka_unit_test(top_k_takes_nan_for_the_greatest_and_refuses_too_large_a_k),
+        cmocka_unit_test(top_k_treats_nan_as_largest_and_rejects_too_large_k),
     };
 
     return cmocka_run_group_tests_name("op/reduce", tests, NULL, NULL);

@@ -83,7 +83,7 @@ static bool is_ambiguous(const struct resize_case *r)
     return true;
 }
 
-static void resize_agrees_with_onnx_runtime_and_pytorch(void **state)
+static void outputs_and_gradients_match_onnx_runtime_and_pytorch(void **state)
 {
     size_t i;
 
@@ -115,7 +115,7 @@ static void resize_agrees_with_onnx_runtime_and_pytorch(void **state)
     }
 }
 
-static void its_gradient_is_that_of_its_forward(void **state)
+static void gradients_match_differences(void **state)
 {
     size_t i;
 
@@ -139,7 +139,7 @@ static int from_corner(const void *arg, const int64_t *to, int64_t *from)
     return 0;
 }
 
-static void nearest_takes_any_type(void **state)
+static void nearest_accepts_any_type(void **state)
 {
     static const float up[4] = { 1, 1, 2, 3 }, down[4] = { 1, 2, 0.5f, 1 };
     static const struct op_attr attrs[] = {
@@ -172,7 +172,7 @@ static int from_itself(const void *arg, const int64_t *to, int64_t *from)
     return 0;
 }
 
-static void a_scale_of_one_copies_and_nothing_stays_nothing(void **state)
+static void scale_one_copies_and_empty_input_stays_empty(void **state)
 {
     static const float one[3] = { 1, 1, 1 }, some[3] = { 1, 1, 0.5f };
     const struct op_attr linear = STRING("mode", "linear");
@@ -196,7 +196,7 @@ static void a_scale_of_one_copies_and_nothing_stays_nothing(void **state)
     check_moved(&gc, 1, &gone, from_itself, NULL);
 }
 
-static void an_infinite_neighbour_without_weight_does_not_matter(void **state)
+static void infinite_neighbour_of_weight_zero_has_no_effect(void **state)
 {
     static const float x[3] = { 1, INFINITY, 3 }, y[5] = { 1, INFINITY, INFINITY, INFINITY, 3 };
     static const float two[1] = { 5.0f / 3 };
@@ -212,7 +212,7 @@ static void an_infinite_neighbour_without_weight_does_not_matter(void **state)
     oracle_floats(&gc, &out, y);
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+static void invalid_attributes_are_rejected(void **state)
 {
     static const float scales[4] = { 1, 1, 2, 2 }, minus[4] = { 1, 1, -2, 2 },
                        nan[4] = { 1, 1, NAN, 2 }, longer[4] = { 1, 1, 2097153, 1 },
@@ -286,12 +286,12 @@ static void what_makes_no_sense_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(resize_agrees_with_onnx_runtime_and_pytorch),
-        cmocka_unit_test(its_gradient_is_that_of_its_forward),
-        cmocka_unit_test(nearest_takes_any_type),
-        cmocka_unit_test(a_scale_of_one_copies_and_nothing_stays_nothing),
-        cmocka_unit_test(an_infinite_neighbour_without_weight_does_not_matter),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
+        cmocka_unit_test(outputs_and_gradients_match_onnx_runtime_and_pytorch),
+        cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(nearest_accepts_any_type),
+        cmocka_unit_test(scale_one_copies_and_empty_input_stays_empty),
+        cmocka_unit_test(infinite_neighbour_of_weight_zero_has_no_effect),
+        cmocka_unit_test(invalid_attributes_are_rejected),
     };
 
     return cmocka_run_group_tests_name("op/resize", tests, NULL, NULL);

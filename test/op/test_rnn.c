@@ -368,7 +368,7 @@ static void expect_defined(const struct rnn *c, const struct gradcheck_result *r
     free(w.c);
 }
 
-static void every_step_is_what_the_definition_says(void **state)
+static void outputs_follow_definition(void **state)
 {
     size_t i;
 
@@ -391,7 +391,7 @@ static void every_step_is_what_the_definition_says(void **state)
     }
 }
 
-static void gradients_through_time_agree_with_differences(void **state)
+static void gradients_through_time_match_differences(void **state)
 {
     size_t i;
 
@@ -407,7 +407,7 @@ static void gradients_through_time_agree_with_differences(void **state)
     }
 }
 
-static void gradients_may_come_from_any_of_the_outputs_alone(void **state)
+static void gradients_from_any_single_output_match_differences(void **state)
 {
     static const enum kind kinds[] = { LSTM, GRU, GRU_AFTER, RNN };
     uint32_t i, out;
@@ -430,7 +430,7 @@ static void gradients_may_come_from_any_of_the_outputs_alone(void **state)
     }
 }
 
-static void optional_inputs_and_outputs_may_end_early(void **state)
+static void trailing_optional_inputs_and_outputs_may_be_absent(void **state)
 {
     struct rnn c = { LSTM, 3, 2, 3, 4, 1, false, false, false, NULL, NULL };
     struct built b;
@@ -448,7 +448,7 @@ static void optional_inputs_and_outputs_may_end_early(void **state)
     gradcheck_run(&b.gc);
 }
 
-static void lengths_beyond_the_steps_are_refused_when_they_come(void **state)
+static void lengths_beyond_sequence_are_rejected_at_run_time(void **state)
 {
     static const int32_t bad[] = { 3, 6, 0, 1 }, negative[] = { 3, 5, 0, -1 };
     struct rnn c = cases[1];
@@ -463,7 +463,7 @@ static void lengths_beyond_the_steps_are_refused_when_they_come(void **state)
     oracle_refused(&b.gc, ERR_INPUT, "sequence_lens has -1 at 3");
 }
 
-static void what_is_not_supported_or_cannot_be_is_refused_with_the_node(void **state)
+static void invalid_nodes_are_rejected_with_node(void **state)
 {
     static const char *const unknown[] = { "Sigmoid", "Tanh", "Gelu" };
     static const char *const falling[] = { "Sigmoid", "LeakyRelu", "Tanh" };
@@ -521,12 +521,12 @@ static void what_is_not_supported_or_cannot_be_is_refused_with_the_node(void **s
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_step_is_what_the_definition_says),
-        cmocka_unit_test(gradients_through_time_agree_with_differences),
-        cmocka_unit_test(gradients_may_come_from_any_of_the_outputs_alone),
-        cmocka_unit_test(optional_inputs_and_outputs_may_end_early),
-        cmocka_unit_test(lengths_beyond_the_steps_are_refused_when_they_come),
-        cmocka_unit_test(what_is_not_supported_or_cannot_be_is_refused_with_the_node),
+        cmocka_unit_test(outputs_follow_definition),
+        cmocka_unit_test(gradients_through_time_match_differences),
+        cmocka_unit_test(gradients_from_any_single_output_match_differences),
+        cmocka_unit_test(trailing_optional_inputs_and_outputs_may_be_absent),
+        cmocka_unit_test(lengths_beyond_sequence_are_rejected_at_run_time),
+        cmocka_unit_test(invalid_nodes_are_rejected_with_node),
     };
 
     return cmocka_run_group_tests_name("op/rnn", tests, NULL, NULL);

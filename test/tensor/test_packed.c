@@ -108,7 +108,7 @@ static void expect(const struct set *s, const struct whole *w)
     assert_int_equal(packed_floats(&s->rows), next);
 }
 
-static void marked_rows_lie_in_the_order_of_tables_and_rows(void **state)
+static void marked_rows_are_stored_in_order_of_tables_and_rows(void **state)
 {
     struct set *s = set_new();
     struct whole w;
@@ -122,7 +122,7 @@ static void marked_rows_lie_in_the_order_of_tables_and_rows(void **state)
     set_free(s);
 }
 
-static void a_sum_has_the_rows_of_both_and_the_bits_of_the_whole_sum(void **state)
+static void packed_sum_has_union_of_rows_and_bits_of_dense_sum(void **state)
 {
     static const uint32_t density[] = { 0, 1, 2, 7, 50, 400 };
     struct set *a = set_new(), *b = set_new();
@@ -152,7 +152,7 @@ static void a_sum_has_the_rows_of_both_and_the_bits_of_the_whole_sum(void **stat
     set_free(b);
 }
 
-static void rows_of_others_come_in_as_zero(void **state)
+static void rows_added_without_values_are_zero(void **state)
 {
     struct set *a = set_new(), *b = set_new();
     struct whole wa, wb;
@@ -173,7 +173,7 @@ static void rows_of_others_come_in_as_zero(void **state)
 
 /* For any division of a table into ranges, the runs of all ranges contain every marked float once,
  * in order. */
-static void runs_cover_what_is_marked_however_a_table_is_cut(void **state)
+static void runs_cover_all_marked_floats_for_any_division(void **state)
 {
     struct set *s = set_new();
     struct whole w;
@@ -219,7 +219,7 @@ static void runs_cover_what_is_marked_however_a_table_is_cut(void **state)
     set_free(s);
 }
 
-static void no_tables_are_a_set_too(void **state)
+static void empty_list_of_tables_is_valid(void **state)
 {
     size_t words = packed_lay_out(NULL, 0), memory[4];
     struct packed a, b;
@@ -238,11 +238,11 @@ static void no_tables_are_a_set_too(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(marked_rows_lie_in_the_order_of_tables_and_rows),
-        cmocka_unit_test(a_sum_has_the_rows_of_both_and_the_bits_of_the_whole_sum),
-        cmocka_unit_test(rows_of_others_come_in_as_zero),
-        cmocka_unit_test(runs_cover_what_is_marked_however_a_table_is_cut),
-        cmocka_unit_test(no_tables_are_a_set_too),
+        cmocka_unit_test(marked_rows_are_stored_in_order_of_tables_and_rows),
+        cmocka_unit_test(packed_sum_has_union_of_rows_and_bits_of_dense_sum),
+        cmocka_unit_test(rows_added_without_values_are_zero),
+        cmocka_unit_test(runs_cover_all_marked_floats_for_any_division),
+        cmocka_unit_test(empty_list_of_tables_is_valid),
     };
 
     return cmocka_run_group_tests_name("tensor/packed", tests, NULL, NULL);
