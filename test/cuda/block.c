@@ -56,7 +56,7 @@ struct thread {
 
 /* The state of a host thread that runs kernels. */
 struct machine {
-    struct fiber *home, *now;
+    struct fiber *host_fiber, *now;
     struct fiber *idle[THREADS_MAX + 1];
     unsigned int n_idle;
     void *shared_map; /* [SHARED_MAX rounded to pages][guard page] */
@@ -91,7 +91,7 @@ static void machine_free(void *p)
 
     for (i = 0; i < m->n_idle; i++)
         fiber_free(m->idle[i]);
-    fiber_free(m->home);
+    fiber_free(m->host_fiber);
     munmap(m->shared_map, shared_bytes() + (size_t)sysconf(_SC_PAGESIZE));
     free(m);
     machine = NULL;
@@ -114,10 +114,10 @@ static struct machine *machine_here(void)
         emulated_die("the program is not linked as shared_begin.c, .cu files, shared_end.c");
     pthread_once(&machine_once, make_key);
     m = emulated_alloc(sizeof(*m));
-    m->home = fiber_here();
+    m->host_fiber = fiber_here();
     m->shared_map = mmap(NULL, bytes + page, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (m->home == NULL || m->shared_map == MAP_FAILED)
+    if (m->host_fiber == NULL || m->shared_map == MAP_FAILED)
         emulated_die("no memory to run kernels");
     m->shared_end = (char *)m->shared_map + bytes;
     mprotect(m->shared_end, page, PROT_NONE);
@@ -181,7 +181,7 @@ static void deadlock(const struct machine *m)
 static void run_threads(void);
 
 /* Returns the fiber to continue with, and sets its thread. */
-static struct fiber *choose(struct machine *m)
+static struct fiber *choose_fiber(struct machine *m)
 {
     struct fiber *f;
 
@@ -194,7 +194,7 @@ static struct fiber *choose(struct machine *m)
         return m->threads[i].fiber;
     }
     if (m->n_done == m->n)
-        return m->home;
+        return m->host_fiber;
     if (m->n_started == m->n)
         deadlock(m);
     if (m->n_idle > 0)
@@ -205,7 +205,7 @@ static struct fiber *choose(struct machine *m)
     return f;
 }
 
-static void go_to(struct machine *m, struct fiber *to)
+static void switch_to(struct machine *m, struct fiber *to)
 {
     struct fiber *from = m->now;
 
@@ -214,11 +214,11 @@ static void go_to(struct machine *m, struct fiber *to)
 }
 
 /* Suspends the running thread until it is released. */
-static void suspend(struct machine *m, unsigned int i, enum thread_state state)
+static void suspend_thread(struct machine *m, unsigned int i, enum thread_state state)
 {
     m->state[i] = state;
     m->threads[i].fiber = m->now;
-    go_to(m, choose(m));
+    switch_to(m, choose_fiber(m));
 }
 
 static void try_meetings(struct machine *m, unsigned int warp);
@@ -244,7 +244,7 @@ static void run_threads(void)
         }
         /* This fiber becomes idle, but may be chosen to start another thread. */
         m->idle[m->n_idle++] = m->now;
-        go_to(m, choose(m));
+        switch_to(m, choose_fiber(m));
     }
 }
 
@@ -265,7 +265,7 @@ void emulated_syncthreads(const char *file, int line)
     m->threads[i].file = file;
     m->threads[i].line = line;
     if (++m->n_at_barrier < m->n) {
-        suspend(m, i, AT_BARRIER);
+        suspend_thread(m, i, AT_BARRIER);
         return;
     }
     /* The last thread checks that all others wait here. */
@@ -291,7 +291,7 @@ static bool same_meeting(const struct thread *a, const struct thread *b)
 
 /* Returns the lanes that participate in the meeting of lane `lane`, if all of them wait; else 0.
  * Lanes that have returned or do not exist are not waited for. */
-static uint32_t all_here(const struct machine *m, unsigned int warp, unsigned int lane)
+static uint32_t lanes_arrived(const struct machine *m, unsigned int warp, unsigned int lane)
 {
     const struct thread *first = &m->threads[warp * WARP], *t = &first[lane];
     uint32_t lanes = t->mask & m->alive[warp];
@@ -306,7 +306,7 @@ static uint32_t all_here(const struct machine *m, unsigned int warp, unsigned in
 }
 
 /* Computes all results at once, so that no thread can return before another has read its result. */
-static void meet(struct machine *m, unsigned int warp, uint32_t lanes)
+static void complete_meeting(struct machine *m, unsigned int warp, uint32_t lanes)
 {
     struct thread *t = &m->threads[warp * WARP];
     uint64_t brought[WARP];
@@ -340,10 +340,10 @@ static void try_meetings(struct machine *m, unsigned int warp)
 
     for (k = 0; k < WARP; k++)
         if ((m->waiting[warp] >> k & 1) != 0) {
-            uint32_t lanes = all_here(m, warp, k);
+            uint32_t lanes = lanes_arrived(m, warp, k);
 
             if (lanes != 0) {
-                meet(m, warp, lanes);
+                complete_meeting(m, warp, lanes);
                 release_lanes(m, warp, lanes);
             }
         }
@@ -362,11 +362,11 @@ uint64_t emulated_meet(enum emulated_meeting what, unsigned int mask, int source
     *t = (struct thread){ .file = file, .line = line, .what = what, .mask = mask,
                           .source = source, .value = value };
     m->waiting[warp] |= 1u << lane;
-    lanes = all_here(m, warp, lane);
+    lanes = lanes_arrived(m, warp, lane);
     if (lanes == 0) {
-        suspend(m, i, AT_MEETING);
+        suspend_thread(m, i, AT_MEETING);
     } else {
-        meet(m, warp, lanes);
+        complete_meeting(m, warp, lanes);
         release_lanes(m, warp, lanes & ~(1u << lane));
     }
     return t->value;
@@ -431,8 +431,8 @@ int block_run(void *kernel_call)
         m->is_reversed = (random >> (nth % 64) & 1) != 0;
         poison(m, call, nth);
         block_start(m, call);
-        m->now = m->home;
-        go_to(m, choose(m));
+        m->now = m->host_fiber;
+        switch_to(m, choose_fiber(m));
     }
     m->call = NULL;
     return EMULATED_DONE;

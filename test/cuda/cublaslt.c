@@ -282,7 +282,7 @@ static bool is_gelu(uint32_t e)
     return (e & CUBLASLT_EPILOGUE_GELU) != 0 || e == CUBLASLT_EPILOGUE_DGELU;
 }
 
-static bool is_slope(uint32_t e)
+static bool is_derivative(uint32_t e)
 {
     return e == CUBLASLT_EPILOGUE_DGELU || e == CUBLASLT_EPILOGUE_DRELU;
 }
@@ -523,7 +523,7 @@ static double gelu_argument(double x)
     return 0.7978845608028654 * (x + 0.044715 * x * x * x);
 }
 
-static double gelu_slope(double x)
+static double gelu_derivative(double x)
 {
     double t = tanh(gelu_argument(x)), du = 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
 
@@ -541,7 +541,7 @@ static double finish(const struct product *p, size_t row, size_t col, double x)
     if (has_bias(e))
         x += load(p->desc.bias, row, p->d.type);
     if (e == CUBLASLT_EPILOGUE_DGELU)
-        return x * gelu_slope(load(p->desc.aux, at, p->d.type));
+        return x * gelu_derivative(load(p->desc.aux, at, p->d.type));
     if (e == CUBLASLT_EPILOGUE_DRELU)
         return (*bits & bit) != 0 ? x : 0;
     if (is_gelu(e)) {
@@ -556,7 +556,7 @@ static double finish(const struct product *p, size_t row, size_t col, double x)
 }
 
 /* Stores the sums over k of a factor returned by widen(), [outer, inner]. */
-static void put_sums(const struct product *p, const double *factor, size_t outer, size_t inner)
+static void store_sums(const struct product *p, const double *factor, size_t outer, size_t inner)
 {
     for (size_t i = 0; i < outer; i++) {
         double sum = 0;
@@ -593,9 +593,9 @@ static int run(void *args)
                 store(d, col * (size_t)p->d.ld + row, p->d.type, (float)finish(p, row, col, sum));
             }
         if (p->desc.epilogue == CUBLASLT_EPILOGUE_BGRADA)
-            put_sums(p, a, p->d.rows, inner);
+            store_sums(p, a, p->d.rows, inner);
         if (p->desc.epilogue == CUBLASLT_EPILOGUE_BGRADB)
-            put_sums(p, b, p->d.cols, inner);
+            store_sums(p, b, p->d.cols, inner);
         free(a);
         free(b);
     }
@@ -705,7 +705,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
         (C == D && memcmp(&k.p.c, &k.p.d, sizeof(k.p.c)) != 0) ||
         (C != D && overlaps(C, &k.p.c, D, &k.p.d)))
         emulated_die("cuBLASLt: D overlaps what is read");
-    if (is_slope(k.p.desc.epilogue) && k.beta != 0)
+    if (is_derivative(k.p.desc.epilogue) && k.beta != 0)
         emulated_die("cuBLASLt: a slope, and a sum with what is there");
     check_epilogue(&k.p, &chosen, device);
     (void)__atomic_add_fetch(&counted[k.p.desc.epilogue], 1, __ATOMIC_RELAXED);

@@ -84,7 +84,7 @@ static int tensor_of(struct emulated_fused *f, const struct descriptor *op, int 
     return i;
 }
 
-static void take_step(struct emulated_fused *f, const struct descriptor *op)
+static void read_step(struct emulated_fused *f, const struct descriptor *op)
 {
     static const int names[][4] = { /* x, b, t, y */
         { CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
@@ -199,7 +199,7 @@ cudnnStatus_t dnn_fuse(const struct descriptor *graph, struct emulated_fused *f)
     int64_t i;
 
     for (i = 0; i < ops->count && i < FUSED_STEPS; i++) {
-        take_step(f, ops->is.descriptors[i]);
+        read_step(f, ops->is.descriptors[i]);
         row[i] = f->steps[i].what;
     }
     back = is_one_of(row, backwards);

@@ -8,7 +8,7 @@
 enum { ENGINES = 6 };
 
 /* Returns whether EMULATED_CUDNN contains this word. */
-static bool is_told(const char *word)
+static bool has_setting(const char *word)
 {
     const char *words = getenv("EMULATED_CUDNN"), *at;
     size_t n = strlen(word);
@@ -197,15 +197,15 @@ static cudnnStatus_t finalize_heuristics(struct descriptor *d)
     const struct emulated_conv *c = &d->conv;
     int layouts = (1 << layout_of(&c->x) | 1 << layout_of(&c->w) | 1 << layout_of(&c->y)) & ~1;
 
-    if (is_told("refuse"))
+    if (has_setting("refuse"))
         return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "EMULATED_CUDNN says refuse");
     if (d->graph != NULL)
         return CUDNN_STATUS_SUCCESS;
-    if (is_told("no_add") && c->beta != 0)
+    if (has_setting("no_add") && c->beta != 0)
         return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "EMULATED_CUDNN says no_add");
-    if (is_told("plain") && (layouts & 2) != 0)
+    if (has_setting("plain") && (layouts & 2) != 0)
         return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, "EMULATED_CUDNN says plain");
-    if (is_told("same_types") && c->w.type != c->x.type)
+    if (has_setting("same_types") && c->w.type != c->x.type)
         return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "EMULATED_CUDNN says same_types");
     if (layouts == 6)
         return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, "plain and channels-last tensors together");

@@ -160,7 +160,7 @@ static struct capture *capture_of(const struct CUevent_st *e)
     return c;
 }
 
-static void join(struct capture *c, struct CUstream_st *s)
+static void join_capture(struct capture *c, struct CUstream_st *s)
 {
     c->members = realloc(c->members, (c->n_members + 1) * sizeof(c->members[0]));
     if (c->members == NULL)
@@ -190,7 +190,7 @@ cudaError_t capture_wait(struct CUstream_st *s, struct CUevent_st *e)
         return invalidate(s->capture, cudaErrorStreamCaptureMerge);
     }
     if (s->capture == NULL)
-        join(c, s);
+        join_capture(c, s);
     add_numbers(&s->after, &s->n_after, e->after, e->n_after);
     return cudaSuccess;
 }
@@ -248,7 +248,7 @@ static bool is_joined(const struct capture *c)
     return all;
 }
 
-static cudaError_t leave(cudaError_t rc)
+static cudaError_t unlock_and_return(cudaError_t rc)
 {
     emulated_unlock();
     return emulated_fail(rc);
@@ -262,7 +262,7 @@ static cudaError_t enter_stream(cudaStream_t s)
     if (rc != cudaSuccess)
         return rc;
     emulated_lock();
-    return stream_is_known(s) ? cudaSuccess : leave(cudaErrorInvalidResourceHandle);
+    return stream_is_known(s) ? cudaSuccess : unlock_and_return(cudaErrorInvalidResourceHandle);
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
@@ -274,17 +274,17 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mo
     if (rc != cudaSuccess)
         return rc;
     if ((unsigned)mode > cudaStreamCaptureModeRelaxed)
-        return leave(cudaErrorInvalidValue);
+        return unlock_and_return(cudaErrorInvalidValue);
     if (s->capture != NULL)
-        return leave(cudaErrorIllegalState);
+        return unlock_and_return(cudaErrorIllegalState);
     c = emulated_alloc(sizeof(*c));
     *c = (struct capture){ .next = captures, .id = ++n_captures, .mode = mode,
                            .owner = pthread_self(), .origin = s };
     c->graph = emulated_alloc(sizeof(*c->graph));
     c->graph->references = 1;
     captures = c;
-    join(c, s);
-    return leave(cudaSuccess);
+    join_capture(c, s);
+    return unlock_and_return(cudaSuccess);
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
@@ -298,11 +298,11 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
         return rc;
     c = s->capture;
     if (c == NULL)
-        return leave(cudaErrorIllegalState);
+        return unlock_and_return(cudaErrorIllegalState);
     if (c->origin != s)
-        return leave(invalidate(c, cudaErrorStreamCaptureUnmatched));
+        return unlock_and_return(invalidate(c, cudaErrorStreamCaptureUnmatched));
     if (c->mode != cudaStreamCaptureModeRelaxed && !pthread_equal(c->owner, pthread_self()))
-        return leave(invalidate(c, cudaErrorStreamCaptureWrongThread));
+        return unlock_and_return(invalidate(c, cudaErrorStreamCaptureWrongThread));
     if (c->is_invalid)
         rc = cudaErrorStreamCaptureInvalidated;
     else if (!is_joined(c))
@@ -312,7 +312,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
         *graph = g;
     else
         graph_release(g);
-    return leave(rc);
+    return unlock_and_return(rc);
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status)
@@ -324,7 +324,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *
     *status = s->capture == NULL       ? cudaStreamCaptureStatusNone
               : s->capture->is_invalid ? cudaStreamCaptureStatusInvalidated
                                        : cudaStreamCaptureStatusActive;
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }
 
 /* ---- launch ---- */
@@ -422,7 +422,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
     (*exec)->graph = graph;
     emulated_lock();
     graph->references++;
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
@@ -435,9 +435,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
     if (rc != cudaSuccess)
         return rc;
     if (exec == NULL)
-        return leave(cudaErrorInvalidValue);
+        return unlock_and_return(cudaErrorInvalidValue);
     if (s->capture != NULL) /* a graph within a graph */
-        return leave(invalidate(s->capture, cudaErrorNotSupported));
+        return unlock_and_return(invalidate(s->capture, cudaErrorNotSupported));
     l.graph = exec->graph;
     l.graph->references++;
     l.copies = emulated_alloc(((size_t)l.graph->n + 1) * sizeof(l.copies[0]));
@@ -455,7 +455,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
     stream_push(s, w);
     mark_release(exec->last);
     exec->last = stream_mark(s);
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
@@ -464,12 +464,12 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
     graph_release(exec->graph);
     mark_release(exec->last);
     free(exec);
-    return leave(emulated_sticky(emulated_device()));
+    return unlock_and_return(emulated_sticky(emulated_device()));
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
     emulated_lock();
     graph_release(graph);
-    return leave(emulated_sticky(emulated_device()));
+    return unlock_and_return(emulated_sticky(emulated_device()));
 }

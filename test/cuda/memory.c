@@ -46,7 +46,7 @@ static size_t round_up(size_t n, size_t to)
 
 static struct sigaction before;
 
-static void say(const char *text)
+static void print_text(const char *text)
 {
     (void)!write(STDERR_FILENO, text, strlen(text)); /* a failure is ignored */
 }
@@ -76,7 +76,7 @@ static void on_fault(int signal, siginfo_t *info, void *context)
         snprintf(text, sizeof(text), "emulated GPU: %s%s touched address %p of device %d",
                  emulated_running != NULL ? "" : "code of the host", 
                  emulated_running != NULL ? emulated_running : "", (const void *)p, device);
-        say(text);
+        print_text(text);
         if (a != NULL && p >= a->base && p < a->base + a->bytes)
             snprintf(text, sizeof(text), ": only kernels and copies of that device may\n");
         else if (a != NULL && p < a->pages + a->pages_bytes + PAGE)
@@ -84,7 +84,7 @@ static void on_fault(int signal, siginfo_t *info, void *context)
                      p - (a->base + a->bytes), a->bytes);
         else
             snprintf(text, sizeof(text), ": not allocated, or freed\n");
-        say(text);
+        print_text(text);
     }
     sigaction(SIGSEGV, &before, NULL); /* repeats the access without this handler */
 }

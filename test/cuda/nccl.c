@@ -25,7 +25,7 @@ struct ncclComm {
                               an ended one */
     pthread_mutex_t lock;  /* protects the fields down to those of the thread */
     ncclResult_t state;
-    bool tells_progress;   /* the next answer is ncclInProgress, regardless of the state */
+    bool reports_progress; /* the next answer is ncclInProgress, regardless of the state */
     bool is_aborted, is_destroyed, wants_end, was_used;
     enum op op;
     const float *op_of; /* GPU memory: identifies the sum */
@@ -49,7 +49,7 @@ static pthread_mutex_t comms_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ncclComm *comms;
 static __thread char last_error[256];
 
-static ncclResult_t complain(ncclResult_t code, const char *text)
+static ncclResult_t set_error(ncclResult_t code, const char *text)
 {
     snprintf(last_error, sizeof(last_error), "%s", text);
     return code;
@@ -101,7 +101,7 @@ static void set_state(struct ncclComm *c, ncclResult_t state)
     pthread_mutex_unlock(&c->lock);
 }
 
-static bool check_in(struct ncclComm *c)
+static bool connect_to_hub(struct ncclComm *c)
 {
     struct nccl_hello hello = { .magic = c->hub.magic, .rank = c->rank, .ranks = c->ranks,
                                 .version = (uint32_t)nccl_version(), .host = host_hash(),
@@ -154,17 +154,18 @@ static bool wait_for_work(struct ncclComm *c, struct nccl_request *out)
     }
 }
 
-static bool serve(struct ncclComm *c, const struct nccl_request *ask)
+static bool serve(struct ncclComm *c, const struct nccl_request *request_sum)
 {
     struct nccl_request answer;
 
     /* The thread owns the numbers during the request. */
-    if (!nccl_send(c->fd, ask, sizeof(*ask)) || !nccl_send(c->fd, c->numbers, ask->n * sizeof(float)) ||
+    if (!nccl_send(c->fd, request_sum, sizeof(*request_sum)) ||
+        !nccl_send(c->fd, c->numbers, request_sum->n * sizeof(float)) ||
         !nccl_receive(c->fd, &answer, sizeof(answer)) ||
         !nccl_receive(c->fd, c->numbers, answer.n * sizeof(float)))
         return false;
     pthread_mutex_lock(&c->lock);
-    if (ask->kind == NCCL_SUM) {
+    if (request_sum->kind == NCCL_SUM) {
         c->op = OP_ANSWERED;
         c->done++;
     } else {
@@ -178,16 +179,16 @@ static bool serve(struct ncclComm *c, const struct nccl_request *ask)
 static void *comm_main(void *arg)
 {
     struct ncclComm *c = arg;
-    struct nccl_request ask;
+    struct nccl_request request_sum;
 
-    if (!check_in(c))
+    if (!connect_to_hub(c))
         return NULL;
     do {
-        if (!wait_for_work(c, &ask) || !serve(c, &ask)) {
+        if (!wait_for_work(c, &request_sum) || !serve(c, &request_sum)) {
             set_state(c, ncclRemoteError);
             return NULL;
         }
-    } while (ask.kind != NCCL_END);
+    } while (request_sum.kind != NCCL_END);
     return NULL;
 }
 
@@ -205,7 +206,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 
     _Static_assert(sizeof(a) <= sizeof(*id), "an address fits");
     if (!nccl_hub_start(&a))
-        return complain(ncclSystemError, "Bootstrap : no socket");
+        return set_error(ncclSystemError, "Bootstrap : no socket");
     memset(id, 0, sizeof(*id));
     memcpy(id->internal, &a, sizeof(a));
     return ncclSuccess;
@@ -217,20 +218,21 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
     struct ncclComm *c;
 
     if (emulated_enter() != cudaSuccess)
-        return complain(ncclUnhandledCudaError, "CUDA fails");
+        return set_error(ncclUnhandledCudaError, "CUDA fails");
     if (nranks < 1 || rank < 0 || rank >= nranks)
-        return complain(ncclInvalidArgument, "Invalid rank requested");
+        return set_error(ncclInvalidArgument, "Invalid rank requested");
     if (config == NULL || config->size != sizeof(*config) || config->magic != 0xcafebeef)
-        return complain(ncclInvalidArgument, "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
+        return set_error(ncclInvalidArgument,
+                         "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
     if (config->blocking != 0)
         emulated_die("communicators that block are not emulated");
     nccl_ras_start();
     c = calloc(1, sizeof(*c));
     if (c == NULL)
-        return complain(ncclSystemError, "out of memory");
+        return set_error(ncclSystemError, "out of memory");
     pthread_mutex_init(&c->lock, NULL);
     c->state = ncclInProgress;
-    c->tells_progress = true;
+    c->reports_progress = true;
     c->fd = -1;
     c->twice_with = UINT32_MAX;
     if (cudaGetDevice(&c->gpu) != cudaSuccess)
@@ -254,7 +256,7 @@ static ncclResult_t state_of(struct ncclComm *c)
     ncclResult_t state;
 
     pthread_mutex_lock(&c->lock);
-    state = c->tells_progress && (c->state == ncclSuccess) ? ncclInProgress : c->state;
+    state = c->reports_progress && (c->state == ncclSuccess) ? ncclInProgress : c->state;
     pthread_mutex_unlock(&c->lock);
     return state;
 }
@@ -267,16 +269,16 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *error)
     if (*error == ncclInvalidUsage && c->twice_with != UINT32_MAX) {
         snprintf(text, sizeof(text), "Duplicate GPU detected : rank %u and rank %u both on CUDA device %x", c->rank,
                  c->twice_with, (c->gpu + 1) << 12);
-        (void)complain(*error, text);
+        (void)set_error(*error, text);
     } else if (*error == ncclInvalidUsage)
-        (void)complain(*error, "Mismatched NCCL version detected, or of how many ranks there are");
+        (void)set_error(*error, "Mismatched NCCL version detected, or of how many ranks there are");
     if (*error == ncclRemoteError)
-        (void)complain(*error, "Connection closed by remote peer");
+        (void)set_error(*error, "Connection closed by remote peer");
     if (*error == ncclSystemError)
-        (void)complain(*error, "NET/IB : Got completion from peer with status=12 opcode=0");
+        (void)set_error(*error, "NET/IB : Got completion from peer with status=12 opcode=0");
     pthread_mutex_lock(&c->lock);
     if (c->state != ncclInProgress)
-        c->tells_progress = false;
+        c->reports_progress = false;
     pthread_mutex_unlock(&c->lock);
     return ncclSuccess;
 }
@@ -293,7 +295,7 @@ static uint32_t graphs_of(struct ncclComm *c)
 
 /* As in NCCL since 2.26: neither Destroy nor Abort returns while a graph refers to the
  * communicator. Pending work of such graphs continues meanwhile. */
-static void outlive_graphs(struct ncclComm *c)
+static void wait_for_graphs(struct ncclComm *c)
 {
     int device = emulated_device();
 
@@ -308,9 +310,9 @@ static void outlive_graphs(struct ncclComm *c)
     }
 }
 
-static void take_leave(struct ncclComm *c)
+static void end_communicator(struct ncclComm *c)
 {
-    outlive_graphs(c);
+    wait_for_graphs(c);
     pthread_join(c->thread, NULL);
     if (c->fd >= 0)
         close(c->fd);
@@ -326,7 +328,9 @@ ncclResult_t ncclCommFinalize(ncclComm_t c)
     ncclResult_t state = state_of(c);
 
     if (state != ncclSuccess)
-        return complain(ncclInvalidArgument, "Attempt to use communicator before the previous operation returned ncclSuccess");
+        return set_error(
+            ncclInvalidArgument,
+            "Attempt to use communicator before the previous operation returned ncclSuccess");
     pthread_mutex_lock(&c->lock);
     c->wants_end = true;
     c->state = ncclInProgress;
@@ -342,7 +346,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
         emulated_die("ncclCommDestroy of a communicator that is not finalized");
     c->is_destroyed = true;
     pthread_mutex_unlock(&c->lock);
-    take_leave(c);
+    end_communicator(c);
     return ncclSuccess;
 }
 
@@ -356,7 +360,7 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
         shutdown(c->fd, SHUT_RDWR);
     pthread_mutex_unlock(&c->lock);
     wake(c);
-    take_leave(c);
+    end_communicator(c);
     return ncclSuccess;
 }
 
@@ -369,7 +373,7 @@ struct sum {
     uint32_t captured; /* as in nccl_request */
 };
 
-static void ask(struct ncclComm *c, const struct sum *s)
+static void request_sum(struct ncclComm *c, const struct sum *s)
 {
     if (c->room < s->n) {
         free(c->numbers);
@@ -405,7 +409,7 @@ static int run_sum(void *args)
         c->op = OP_NONE;
         rc = EMULATED_DONE;
     } else if (c->op == OP_NONE) {
-        ask(c, s);
+        request_sum(c, s);
     }
     pthread_mutex_unlock(&c->lock);
     return rc;
@@ -443,19 +447,21 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t 
     if (from != to || type != ncclFloat32 || op != ncclSum)
         emulated_die("ncclAllReduce: only sums of float32 in place are emulated");
     if (state == ncclInProgress)
-        return complain(ncclInvalidArgument, "Attempt to use communicator before the previous operation returned ncclSuccess");
+        return set_error(
+            ncclInvalidArgument,
+            "Attempt to use communicator before the previous operation returned ncclSuccess");
     if (state != ncclSuccess)
-        return complain(state, "the communicator has failed");
+        return set_error(state, "the communicator has failed");
     (void)cudaStreamIsCapturing(stream, &captures);
     if (captures != cudaStreamCaptureStatusNone)
         s.captured = ++c->n_captured;
     if (emulated_enqueue(stream, "ncclAllReduce", run_sum, &s, sizeof(s)) != cudaSuccess)
-        return complain(ncclUnhandledCudaError, "CUDA fails");
+        return set_error(ncclUnhandledCudaError, "CUDA fails");
     remember_graph(c, stream);
     pthread_mutex_lock(&c->lock);
     is_first = !c->was_used;
     c->was_used = true;
-    c->tells_progress = is_first;
+    c->reports_progress = is_first;
     pthread_mutex_unlock(&c->lock);
     return is_first ? ncclInProgress : ncclSuccess;
 }

@@ -88,7 +88,7 @@ static uint32_t own_ip(void)
 }
 
 /* Disables Nagle's algorithm: the floats would wait for the acknowledgement of the header. */
-static void hurry(int fd)
+static void disable_nagle(int fd)
 {
     int on = 1;
 
@@ -105,14 +105,14 @@ int nccl_dial(const struct nccl_address *hub)
         fd = -1;
     }
     if (fd >= 0)
-        hurry(fd);
+        disable_nagle(fd);
     return fd;
 }
 
 /* ---- joining ---- */
 
 /* Accepts one connection; false: the rank does not match, and the communicator fails. */
-static bool take_in(struct hub *h, int fd)
+static bool accept_rank(struct hub *h, int fd)
 {
     struct nccl_hello hello;
 
@@ -134,7 +134,7 @@ static bool take_in(struct hub *h, int fd)
         close(fd);
         return false;
     }
-    hurry(fd);
+    disable_nagle(fd);
     h->fds[hello.rank] = fd;
     h->gpus[hello.rank] = (uint64_t)hello.host << 32 | hello.gpu;
     h->n++;
@@ -142,7 +142,7 @@ static bool take_in(struct hub *h, int fd)
 }
 
 /* Returns the answer for all ranks; also when a rank leaves before all have joined. */
-static uint32_t gather(struct hub *h)
+static uint32_t accept_all(struct hub *h)
 {
     while (h->n == 0 || h->n < h->ranks) {
         struct pollfd *ends = emulated_alloc((1 + h->ranks) * sizeof(*ends));
@@ -163,7 +163,7 @@ static uint32_t gather(struct hub *h)
         if (has_caller) {
             int fd = accept4(h->listener, NULL, NULL, SOCK_CLOEXEC);
 
-            if (fd >= 0 && !take_in(h, fd))
+            if (fd >= 0 && !accept_rank(h, fd))
                 return NCCL_MISFIT;
         }
     }
@@ -172,7 +172,7 @@ static uint32_t gather(struct hub *h)
 
 /* Sends the answer to all ranks. If two ranks are on one GPU, they receive NCCL_TWICE with the
  * number of the other rank, and all other ranks NCCL_GONE. */
-static void welcome(const struct hub *h, uint32_t what)
+static void send_answers(const struct hub *h, uint32_t what)
 {
     bool is_twice = false;
 
@@ -192,7 +192,7 @@ static void welcome(const struct hub *h, uint32_t what)
 /* ---- operations ---- */
 
 /* Waits until each rank has sent a request; false: a rank has left. */
-static bool all_ask(struct hub *h)
+static bool wait_for_requests(struct hub *h)
 {
     struct pollfd *ends = emulated_alloc(h->ranks * sizeof(*ends));
     uint32_t asking = 0;
@@ -226,7 +226,7 @@ static bool all_ask(struct hub *h)
     return is_whole;
 }
 
-static void make_room(struct hub *h, size_t n)
+static void reserve(struct hub *h, size_t n)
 {
     if (n <= h->room)
         return;
@@ -242,7 +242,7 @@ static uint32_t serve(struct hub *h)
 {
     struct nccl_request first = { 0 };
 
-    if (!all_ask(h))
+    if (!wait_for_requests(h))
         return 0;
     for (uint32_t i = 0; i < h->ranks; i++) {
         struct nccl_request ask;
@@ -251,7 +251,7 @@ static uint32_t serve(struct hub *h)
             return 0;
         if (i == 0) {
             first = ask;
-            make_room(h, ask.n);
+            reserve(h, ask.n);
         }
         if (ask.kind != first.kind || ask.n != first.n)
             emulated_die("NCCL: rank 0 sums %llu numbers, rank %u %llu (or one of them ends)",
@@ -274,10 +274,10 @@ static uint32_t serve(struct hub *h)
 static void *hub_main(void *arg)
 {
     struct hub *h = arg;
-    uint32_t answer = gather(h), kind = NCCL_SUM;
+    uint32_t answer = accept_all(h), kind = NCCL_SUM;
 
     close(h->listener);
-    welcome(h, answer);
+    send_answers(h, answer);
     while (answer == NCCL_GO && kind == NCCL_SUM)
         kind = serve(h);
     for (uint32_t i = 0; i < h->ranks; i++)

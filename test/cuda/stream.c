@@ -162,7 +162,7 @@ static void pop(struct CUstream_st *s)
 
 /* Makes one step of progress on `s`. False: it waits for another stream or thread. `s` may be
  * freed. */
-static bool step(struct CUstream_st *s)
+static bool advance(struct CUstream_st *s)
 {
     struct work *w = s->first;
     int rc;
@@ -174,7 +174,7 @@ static bool step(struct CUstream_st *s)
     if (w == NULL)
         return true;
     if (w->kind == WORK_WAIT && !w->mark->is_done)
-        return step(w->mark->stream);
+        return advance(w->mark->stream);
     if (w->kind == WORK_RECORD)
         mark_done(w->mark);
     if (w->kind == WORK_RUN) {
@@ -191,26 +191,26 @@ static bool step(struct CUstream_st *s)
     return true;
 }
 
-static bool can_help(const struct CUstream_st *s, const struct CUstream_st *except)
+static bool can_advance(const struct CUstream_st *s, const struct CUstream_st *except)
 {
     return s != except && !s->is_busy && s->first != NULL;
 }
 
 /* Makes progress on another stream: the first that can, from the `nth` on. False: none can. */
-static bool help(const struct CUstream_st *except, uint64_t nth)
+static bool advance_other(const struct CUstream_st *except, uint64_t nth)
 {
     uint64_t before = n_changes, n = 0, i;
     struct CUstream_st *s;
 
     for (s = streams; s != NULL; s = s->next)
-        n += can_help(s, except);
+        n += can_advance(s, except);
     for (i = 0; i < n; i++) {
         uint64_t skip = (nth + i) % n;
 
         for (s = streams; s != NULL; s = s->next)
-            if (can_help(s, except) && skip-- == 0)
+            if (can_advance(s, except) && skip-- == 0)
                 break;
-        if (s != NULL && (step(s) || n_changes != before))
+        if (s != NULL && (advance(s) || n_changes != before))
             return true;
     }
     return false;
@@ -227,9 +227,9 @@ cudaError_t stream_force(struct mark *m)
     memory_open(device); /* once for all work, not for each */
     while (!m->is_done) {
         if (is_hasty && emulated_random() % 4 == 0 &&
-            help(m->stream, emulated_random())) /* may have completed m */
+            advance_other(m->stream, emulated_random())) /* may have completed m */
             continue;
-        if (!step(m->stream) && !m->is_done && !help(m->stream, 0))
+        if (!advance(m->stream) && !m->is_done && !advance_other(m->stream, 0))
             emulated_wait();
     }
     memory_close(device);
@@ -306,7 +306,7 @@ static cudaError_t enter_stream(cudaStream_t s)
     return emulated_fail(cudaErrorInvalidResourceHandle);
 }
 
-static cudaError_t leave(cudaError_t rc)
+static cudaError_t unlock_and_return(cudaError_t rc)
 {
     emulated_unlock();
     return emulated_fail(rc);
@@ -319,14 +319,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
     /* Also with a sticky error or without a driver: our resources are freed. */
     emulated_lock();
     if (!stream_is_known(s))
-        return leave(cudaErrorInvalidResourceHandle);
+        return unlock_and_return(cudaErrorInvalidResourceHandle);
     if (s->capture != NULL)
         capture_abandon(s);
     rc = emulated_sticky(s->device);
     s->is_destroyed = true;
     if (s->first == NULL)
         stream_free(s);
-    return leave(rc);
+    return unlock_and_return(rc);
 }
 
 cudaError_t cudaStreamGetDevice(cudaStream_t s, int *device)
@@ -336,7 +336,7 @@ cudaError_t cudaStreamGetDevice(cudaStream_t s, int *device)
     if (rc != cudaSuccess)
         return rc;
     *device = s->device;
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
@@ -352,7 +352,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
         rc = stream_force(m);
         mark_release(m);
     }
-    return leave(rc);
+    return unlock_and_return(rc);
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t s)
@@ -365,11 +365,11 @@ cudaError_t cudaStreamQuery(cudaStream_t s)
     rc = capture_forbids(s);
     if (rc == cudaSuccess && s->first != NULL) {
         device = s->device;
-        (void)step(s); /* one step; the next query reports whether more remains */
+        (void)advance(s); /* one step; the next query reports whether more remains */
         rc = emulated_sticky(device);
         rc = rc != cudaSuccess ? rc : cudaErrorNotReady;
     }
-    return leave(rc);
+    return unlock_and_return(rc);
 }
 
 cudaError_t cudaDeviceSynchronize(void)
@@ -384,7 +384,7 @@ cudaError_t cudaDeviceSynchronize(void)
         stream_force_device(emulated_device(), false);
         rc = emulated_sticky(emulated_device());
     }
-    return leave(rc);
+    return unlock_and_return(rc);
 }
 
 cudaError_t stream_submit(struct CUstream_st *s, struct work *w)
@@ -404,7 +404,7 @@ cudaError_t emulated_enqueue(cudaStream_t s, const char *name, int (*run)(void *
         return rc;
     if (bytes > EMULATED_ARGS_MAX)
         emulated_die("%s: %zu bytes of arguments, at most %d", name, bytes, EMULATED_ARGS_MAX);
-    return leave(stream_submit(s, work_new(name, run, args, bytes)));
+    return unlock_and_return(stream_submit(s, work_new(name, run, args, bytes)));
 }
 
 struct host_call {
@@ -474,14 +474,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 
     emulated_lock(); /* also with a sticky error */
     if (!event_is_known(e))
-        return leave(cudaErrorInvalidResourceHandle);
+        return unlock_and_return(cudaErrorInvalidResourceHandle);
     while (*at != e)
         at = &(*at)->next;
     *at = e->next;
     mark_release(e->mark);
     free(e->after);
     free(e);
-    return leave(emulated_sticky(emulated_device()));
+    return unlock_and_return(emulated_sticky(emulated_device()));
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
@@ -493,13 +493,13 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
     if (s == NULL)
         emulated_die("cudaEventRecord: the default stream is not emulated: name one");
     if (!stream_is_known(s) || s->device != e->device)
-        return leave(cudaErrorInvalidResourceHandle);
+        return unlock_and_return(cudaErrorInvalidResourceHandle);
     if (s->capture != NULL)
-        return leave(capture_record(s, e));
+        return unlock_and_return(capture_record(s, e));
     mark_release(e->mark);
     e->mark = stream_mark(s);
     e->capture_id = 0;
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
@@ -509,16 +509,16 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
     if (rc != cudaSuccess)
         return rc;
     if (flags != 0)
-        return leave(cudaErrorInvalidValue);
+        return unlock_and_return(cudaErrorInvalidValue);
     if (s == NULL)
         emulated_die("cudaStreamWaitEvent: the default stream is not emulated: name one");
     if (!stream_is_known(s))
-        return leave(cudaErrorInvalidResourceHandle);
+        return unlock_and_return(cudaErrorInvalidResourceHandle);
     if (s->capture != NULL || e->capture_id != 0)
-        return leave(capture_wait(s, e));
+        return unlock_and_return(capture_wait(s, e));
     if (e->mark != NULL && !e->mark->is_done)
         stream_wait(s, e->mark);
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }
 
 static cudaError_t check_event(const struct CUevent_st *e)
@@ -540,11 +540,11 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
     rc = check_event(e);
     if (rc == cudaSuccess && e->mark != NULL && !e->mark->is_done) {
         device = e->mark->stream->device;
-        (void)step(e->mark->stream); /* one step, as in cudaStreamQuery */
+        (void)advance(e->mark->stream); /* one step, as in cudaStreamQuery */
         rc = emulated_sticky(device);
         rc = rc != cudaSuccess ? rc : cudaErrorNotReady;
     }
-    return leave(rc);
+    return unlock_and_return(rc);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
@@ -561,7 +561,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
         rc = stream_force(m);
         mark_release(m);
     }
-    return leave(rc);
+    return unlock_and_return(rc);
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
@@ -572,9 +572,9 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
         return rc;
     if (!event_is_known(end) || start->mark == NULL || end->mark == NULL ||
         ((start->flags | end->flags) & cudaEventDisableTiming) != 0)
-        return leave(cudaErrorInvalidResourceHandle);
+        return unlock_and_return(cudaErrorInvalidResourceHandle);
     if (!start->mark->is_done || !end->mark->is_done)
-        return leave(cudaErrorNotReady);
+        return unlock_and_return(cudaErrorNotReady);
     *ms = (float)((double)((int64_t)end->mark->ns - (int64_t)start->mark->ns) * 1e-6);
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }

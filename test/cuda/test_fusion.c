@@ -59,7 +59,7 @@ static void copy(void *to, const void *from, size_t bytes)
     must(device_wait(cuda, stream, NULL, NULL, &err));
 }
 
-static void *there_of(const void *from, size_t bytes)
+static void *upload(const void *from, size_t bytes)
 {
     void *p;
 
@@ -156,7 +156,7 @@ static uint32_t nodes_of(const struct plan *p, const char *op)
     return found;
 }
 
-static struct plan *plan_there(const struct graph *g, enum plan_precision precision)
+static struct plan *gpu_plan(const struct graph *g, enum plan_precision precision)
 {
     static const char *const logits[] = { "logits" };
     struct plan_feed feed = { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)WIDTH) };
@@ -170,13 +170,14 @@ static struct plan *plan_there(const struct graph *g, enum plan_precision precis
 
 /* Runs one forward and backward of the GPU plan; returns the loss, and the gradients in `grads`
  * [arena]. */
-static float step_there(struct plan *p, const struct net *like, float *grads)
+static float gpu_step(struct plan *p, const struct net *like, float *grads)
 {
     struct op_run run = like->run;
-    void *params = there_of(like->params, like->arena_bytes), *sums = there_of(like->grads, like->arena_bytes), *work;
+    void *params = upload(like->params, like->arena_bytes),
+         *sums = upload(like->grads, like->arena_bytes), *work;
     uint32_t i;
 
-    run.there = there_of(&run, sizeof(run));
+    run.there = upload(&run, sizeof(run));
     run.queue = stream;
     must(cuda->alloc(&work, plan_work_bytes(p), &err));
     must(cuda->fill(work, 0xFF, plan_work_bytes(p), stream, &err));
@@ -202,10 +203,10 @@ static struct plan *compare(struct model *m, enum plan_precision precision, doub
     uint32_t i;
 
     *graph = net_import_model(m, NULL);
-    p = plan_there(*graph, precision);
+    p = gpu_plan(*graph, precision);
     assert_int_equal(nodes_of(n.plan, "Mlp"), 0); /* not used on a CPU */
     net_fill(&n, 0);
-    loss = step_there(p, &n, grads);
+    loss = gpu_step(p, &n, grads);
     if (!(fabs((double)loss - (double)net_forward(&n)) <= tol))
         fail_msg("the loss is %g", (double)loss);
     net_backward(&n);

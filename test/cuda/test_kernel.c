@@ -313,7 +313,7 @@ static unsigned int *block_order(void)
     return got;
 }
 
-static void say_order(int argument)
+static void print_order(int argument)
 {
     unsigned int *order = block_order(), i;
 
@@ -336,16 +336,16 @@ static void blocks_run_once_in_order_of_seed(void **state)
     }
     free(order);
     assert_true(ascending < 63);
-    assert_true(scene_ends_well("say_order", 0, "EMULATED_SEED=7", first, sizeof(first)));
-    assert_true(scene_ends_well("say_order", 0, "EMULATED_SEED=7", again, sizeof(again)));
-    assert_true(scene_ends_well("say_order", 0, "EMULATED_SEED=8", other, sizeof(other)));
+    assert_true(scene_ends_well("print_order", 0, "EMULATED_SEED=7", first, sizeof(first)));
+    assert_true(scene_ends_well("print_order", 0, "EMULATED_SEED=7", again, sizeof(again)));
+    assert_true(scene_ends_well("print_order", 0, "EMULATED_SEED=8", other, sizeof(other)));
     assert_string_equal(first, again);
     assert_string_not_equal(first, other);
 }
 
 /* ---- undefined behaviour ---- */
 
-static void make_mistake(int which)
+static void launch_mistaken(int which)
 {
     cudaStream_t s = new_stream();
     float *x = new_memory(which == MISTAKE_INTO_SLACK ? 32 : 256);
@@ -375,12 +375,12 @@ static void invalid_kernel_ends_process_with_reason(void **state)
 
     (void)state;
     for (i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++)
-        expect_death("make_mistake", (int)kernels[i].which, NULL, kernels[i].says);
+        expect_death("launch_mistaken", (int)kernels[i].which, NULL, kernels[i].says);
 }
 
 static const struct scene scenes[] = {
-    { "say_order", say_order },
-    { "make_mistake", make_mistake },
+    { "print_order", print_order },
+    { "launch_mistaken", launch_mistaken },
 };
 
 int main(int argc, char **argv)

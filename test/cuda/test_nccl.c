@@ -96,7 +96,7 @@ static float number(uint32_t rank, uint32_t i)
     return (float)(rank + 1) * 0.1f + (float)i;
 }
 
-static void put(struct rank *r)
+static void set_x(struct rank *r)
 {
     float x[N];
 
@@ -139,7 +139,7 @@ static int wait_sum(struct rank *r, uint32_t limit_ms)
     return rc < 0 ? rc : 0;
 }
 
-static void leave(struct rank *r)
+static void close_rank(struct rank *r)
 {
     CUDA->free(r->x);
     CUDA->stream_close(r->stream);
@@ -150,18 +150,18 @@ static void leave(struct rank *r)
 static void sums_and_closes(struct rank *r)
 {
     MUST(connect_rank(r, 10000));
-    put(r);
+    set_x(r);
     MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
     MUST(CUDA->comm_sum(r->comm, r->x, 0, r->stream, &r->err));
     MUST(wait_sum(r, 10000));
     CHECK(is_sum(r, 0, N));
-    put(r);
+    set_x(r);
     MUST(CUDA->comm_sum(r->comm, r->x + 10, 20, r->stream, &r->err));
     MUST(CUDA->comm_sum(r->comm, r->x + 30, 5, r->stream, &r->err));
     MUST(wait_sum(r, 10000));
     CHECK(is_sum(r, 10, 35));
     MUST(CUDA->comm_close(r->comm, &r->err));
-    leave(r);
+    close_rank(r);
 }
 
 static void captures_and_launches(struct rank *r)
@@ -175,7 +175,7 @@ static void captures_and_launches(struct rank *r)
         MUST(CUDA->comm_sum(r->comm, r->x + 100, N - 100, r->stream, &r->err));
         MUST(CUDA->captured(r->stream, &g, &r->err));
         for (int i = 0; i < 3; i++) {
-            put(r);
+            set_x(r);
             MUST(CUDA->launch(g, r->stream, &r->err));
             MUST(wait_sum(r, 10000));
             CHECK(is_sum(r, 0, N));
@@ -183,12 +183,12 @@ static void captures_and_launches(struct rank *r)
         CUDA->graph_close(g);
     }
     MUST(CUDA->comm_close(r->comm, &r->err));
-    leave(r);
+    close_rank(r);
 }
 
 /* The last rank is killed after all are connected; the others report it, and their sum ends only by
  * the abort. */
-static void loses_the_last(struct rank *r)
+static void loses_last_rank(struct rank *r)
 {
     uint64_t begin;
 
@@ -198,7 +198,7 @@ static void loses_the_last(struct rank *r)
             wait_at(i, 1);
         kill(getpid(), SIGKILL);
     }
-    put(r);
+    set_x(r);
     MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
     set_at(r, 1);
     shared->code[r->rank] = wait_sum(r, 10000);
@@ -208,11 +208,11 @@ static void loses_the_last(struct rank *r)
     MUST(CUDA->comm_abort(r->comm, &r->err));
     MUST(device_wait(CUDA, r->stream, NULL, NULL, &r->err));
     shared->ended_ms[r->rank] = clock_ms() - begin;
-    leave(r);
+    close_rank(r);
 }
 
 /* The same with a captured sum, whose graph is closed while it executes. */
-static void loses_the_last_in_a_graph(struct rank *r)
+static void loses_last_rank_in_graph(struct rank *r)
 {
     struct cuda_graph *g;
 
@@ -222,7 +222,7 @@ static void loses_the_last_in_a_graph(struct rank *r)
             wait_at(i, 1);
         kill(getpid(), SIGKILL);
     }
-    put(r);
+    set_x(r);
     MUST(CUDA->capture(r->stream, &r->err));
     MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
     MUST(CUDA->captured(r->stream, &g, &r->err));
@@ -232,11 +232,11 @@ static void loses_the_last_in_a_graph(struct rank *r)
     CUDA->graph_close(g);
     MUST(CUDA->comm_abort(r->comm, &r->err));
     MUST(device_wait(CUDA, r->stream, NULL, NULL, &r->err));
-    leave(r);
+    close_rank(r);
 }
 
 /* An open graph keeps the communicator alive. */
-static void keeps_a_graph(struct rank *r)
+static void keeps_graph_open(struct rank *r)
 {
     struct cuda_graph *g;
 
@@ -250,7 +250,7 @@ static void keeps_a_graph(struct rank *r)
 }
 
 /* At least one of two ranks waits in vain. */
-static void gives_up_a_sum(struct rank *r)
+static void aborts_sum(struct rank *r)
 {
     MUST(connect_rank(r, 10000));
     MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
@@ -260,11 +260,11 @@ static void gives_up_a_sum(struct rank *r)
     wait_at(1 - r->rank, 1);
     MUST(CUDA->comm_abort(r->comm, &r->err));
     MUST(device_wait(CUDA, r->stream, NULL, NULL, &r->err));
-    leave(r);
+    close_rank(r);
 }
 
 /* The last rank never connects. */
-static void waits_for_the_last(struct rank *r)
+static void waits_for_last_rank(struct rank *r)
 {
     if (r->rank == r->world - 1) {
         wait_at(0, 1);
@@ -275,7 +275,7 @@ static void waits_for_the_last(struct rank *r)
     for (uint32_t i = 0; i + 1 < r->world; i++)
         wait_at(i, 1);
     MUST(CUDA->comm_abort(r->comm, &r->err));
-    leave(r);
+    close_rank(r);
 }
 
 /* One of two ranks waits in vain. */
@@ -285,7 +285,7 @@ static void connects_in_vain(struct rank *r)
     set_at(r, 1);
     wait_at(1 - r->rank, 1);
     MUST(CUDA->comm_abort(r->comm, &r->err));
-    leave(r);
+    close_rank(r);
 }
 
 static void connects(struct rank *r)
@@ -293,7 +293,7 @@ static void connects(struct rank *r)
     shared->code[r->rank] = connect_rank(r, 5000);
     snprintf(shared->said[r->rank], ERR_TEXT_BYTES, "%s", r->err.text);
     MUST(CUDA->comm_abort(r->comm, &r->err));
-    leave(r);
+    close_rank(r);
 }
 
 /* Only one rank closes, which is cancelled; the other one aborts without notice. */
@@ -307,14 +307,14 @@ static void closes_alone(struct rank *r)
     if (r->rank == 1) {
         wait_at(0, 2);
         MUST(CUDA->comm_abort(r->comm, &r->err));
-        leave(r);
+        close_rank(r);
         return;
     }
     cancel_set(&r->cancel, true);
     begin = clock_ms();
     MUST(CUDA->comm_close(r->comm, &r->err));
     shared->ended_ms[0] = clock_ms() - begin;
-    leave(r);
+    close_rank(r);
     set_at(r, 2);
 }
 
@@ -338,7 +338,8 @@ static void begin_scene(void)
     memset(shared, 0, sizeof(*shared));
 }
 
-static pid_t start_process(void (*play)(struct rank *r), uint32_t rank, uint32_t world, const char *setting)
+static pid_t start_process(void (*run_scene)(struct rank *r), uint32_t rank, uint32_t world,
+                           const char *setting)
 {
     pid_t pid = fork();
 
@@ -353,14 +354,15 @@ static pid_t start_process(void (*play)(struct rank *r), uint32_t rank, uint32_t
         alarm(30);
         if (setting != NULL)
             putenv((char *)(uintptr_t)setting);
-        play(&r);
+        run_scene(&r);
         exit(0);
     }
     return pid;
 }
 
 /* settings [world], or NULL; `dies`: rank that is killed. */
-static void play(void (*scene)(struct rank *r), uint32_t world, const char *const *settings, uint32_t dies)
+static void run_scene(void (*scene)(struct rank *r), uint32_t world, const char *const *settings,
+                      uint32_t dies)
 {
     pid_t pids[RANKS_MAX];
 
@@ -381,14 +383,14 @@ static void play(void (*scene)(struct rank *r), uint32_t world, const char *cons
 static void processes_all_reduce_in_rank_order(void **state)
 {
     (void)state;
-    play(sums_and_closes, 2, NULL, UINT32_MAX);
-    play(sums_and_closes, 3, NULL, UINT32_MAX);
+    run_scene(sums_and_closes, 2, NULL, UINT32_MAX);
+    run_scene(sums_and_closes, 3, NULL, UINT32_MAX);
 }
 
 static void captured_all_reduce_runs_at_every_launch(void **state)
 {
     (void)state;
-    play(captures_and_launches, 2, NULL, UINT32_MAX);
+    run_scene(captures_and_launches, 2, NULL, UINT32_MAX);
 }
 
 static void two_ranks_on_one_gpu_are_rejected(void **state)
@@ -396,7 +398,7 @@ static void two_ranks_on_one_gpu_are_rejected(void **state)
     static const char *const settings[] = { "NCCL_HOSTID=a", "NCCL_HOSTID=b", "NCCL_HOSTID=b" };
 
     (void)state;
-    play(connects, 3, settings, UINT32_MAX);
+    run_scene(connects, 3, settings, UINT32_MAX);
     assert_int_equal(shared->code[0], ERR_PEER); /* has its own GPU, and loses the others */
     assert_int_equal(shared->code[1], ERR_INPUT);
     assert_int_equal(shared->code[2], ERR_INPUT);
@@ -409,11 +411,11 @@ static void network_error_is_reported_and_hanging_sum_ends_at_abort(void **state
     static const char *const hang[] = { NULL, "EMULATED_NCCL_FAULT=sum:1" };
 
     (void)state;
-    play(gives_up_a_sum, 2, error, UINT32_MAX);
+    run_scene(aborts_sum, 2, error, UINT32_MAX);
     assert_int_equal(shared->code[1], ERR_PEER);
     assert_non_null(strstr(shared->said[1], "NCCL: unhandled system error"));
     assert_int_equal(shared->code[0], ERR_TIMEOUT);
-    play(gives_up_a_sum, 2, hang, UINT32_MAX);
+    run_scene(aborts_sum, 2, hang, UINT32_MAX);
     assert_int_equal(shared->code[0], ERR_TIMEOUT);
     assert_int_equal(shared->code[1], ERR_TIMEOUT);
 }
@@ -439,13 +441,13 @@ static void two_gpus(struct rank *r)
 static void gpus_of_one_process_all_reduce_in_separate_threads(void **state)
 {
     (void)state;
-    play(two_gpus, 1, NULL, UINT32_MAX);
+    run_scene(two_gpus, 1, NULL, UINT32_MAX);
 }
 
 static void dead_peer_is_reported_and_abort_ends_pending_work(void **state)
 {
     (void)state;
-    play(loses_the_last, 3, NULL, 2);
+    run_scene(loses_last_rank, 3, NULL, 2);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(shared->code[i], ERR_PEER);
         assert_non_null(strstr(shared->said[i], "NCCL: remote process exited"));
@@ -456,20 +458,20 @@ static void dead_peer_is_reported_and_abort_ends_pending_work(void **state)
 static void graph_waiting_for_dead_peer_ends_at_abort(void **state)
 {
     (void)state;
-    play(loses_the_last_in_a_graph, 3, NULL, 2);
+    run_scene(loses_last_rank_in_graph, 3, NULL, 2);
 }
 
 static void open_graph_keeps_communicator_alive(void **state)
 {
     (void)state;
-    play(keeps_a_graph, 1, NULL, UINT32_MAX);
+    run_scene(keeps_graph_open, 1, NULL, UINT32_MAX);
     assert_int_equal(shared->code[0], ERR_DEVICE);
 }
 
 static void missing_rank_is_not_reported_and_abort_succeeds(void **state)
 {
     (void)state;
-    play(waits_for_the_last, 3, NULL, UINT32_MAX);
+    run_scene(waits_for_last_rank, 3, NULL, UINT32_MAX);
     assert_int_equal(shared->code[0], ERR_TIMEOUT);
     assert_int_equal(shared->code[1], ERR_TIMEOUT);
 }
@@ -479,7 +481,7 @@ static void hanging_init_can_be_aborted(void **state)
     static const char *const settings[] = { NULL, "EMULATED_NCCL_FAULT=init" };
 
     (void)state;
-    play(connects_in_vain, 2, settings, UINT32_MAX);
+    run_scene(connects_in_vain, 2, settings, UINT32_MAX);
     assert_int_equal(shared->code[0], ERR_TIMEOUT);
     assert_int_equal(shared->code[1], ERR_TIMEOUT);
 }
@@ -489,7 +491,7 @@ static void different_versions_do_not_connect(void **state)
     static const char *const settings[] = { NULL, "EMULATED_NCCL_VERSION=22703" };
 
     (void)state;
-    play(connects, 2, settings, UINT32_MAX);
+    run_scene(connects, 2, settings, UINT32_MAX);
     assert_int_equal(shared->code[0], ERR_INPUT);
     assert_int_equal(shared->code[1], ERR_INPUT);
     assert_non_null(strstr(shared->said[0], "NCCL: invalid usage"));
@@ -499,7 +501,7 @@ static void different_versions_do_not_connect(void **state)
 static void close_does_not_wait_for_aborted_ranks(void **state)
 {
     (void)state;
-    play(closes_alone, 2, NULL, UINT32_MAX);
+    run_scene(closes_alone, 2, NULL, UINT32_MAX);
     assert_true(shared->ended_ms[0] < 2000);
 }
 
@@ -508,7 +510,7 @@ static void hanging_abort_is_reported_before_deadline(void **state)
     static const char *const settings[] = { "EMULATED_NCCL_FAULT=abort", "EMULATED_NCCL_FAULT=abort" };
 
     (void)state;
-    play(cannot_be_aborted, 2, settings, UINT32_MAX);
+    run_scene(cannot_be_aborted, 2, settings, UINT32_MAX);
     assert_int_equal(shared->code[0], ERR_DEVICE);
     assert_true(shared->ended_ms[0] >= 4500 && shared->ended_ms[0] < 8000);
     assert_non_null(strstr(shared->said[0], "NCCL does not let its communicator go"));

@@ -50,7 +50,7 @@ static int close_gpu(void **state)
     return 0;
 }
 
-static void *there_of(const void *from, size_t bytes)
+static void *upload(const void *from, size_t bytes)
 {
     void *p;
 
@@ -179,7 +179,7 @@ static void compare_row(const struct optim_def *def, double momentum, bool flag,
     fill_arena(&x, 0, ARRAYS);
     must(optim_new(&opts, &o, &err));
     must(cuda->math->optim_open(&opts, statistics, N_STATISTICS, &c, &err));
-    arrays = there_of(host, sizeof(host));
+    arrays = upload(host, sizeof(host));
     for (uint64_t step = 1; step <= 4; step++) {
         struct optim_hyper h = { .learning_rate = 0.013, .momentum = momentum, .beta1 = 0.9, .beta2 = 0.97,
                                  .epsilon = 1e-7, .trust_coefficient = 0.02, .nesterov = flag,
@@ -225,13 +225,13 @@ static void hundred_steps_match_pytorch(void **state)
         struct optim_opts opts = { .def = optim_find(ref->optimizer), .params = two, .n_params = 2,
                                    .n_parts = 1 };
         float a[5][32] = { { 0 } }, (*arrays)[32];
-        struct cuda_look *look = there_of(&(struct cuda_look){ 0 }, sizeof(*look)), seen;
+        struct cuda_look *look = upload(&(struct cuda_look){ 0 }, sizeof(*look)), seen;
         struct cuda_optim *c;
         uint32_t x = ref->seed;
         size_t shown = 0;
 
         draw_all(&x, a[W], REFERENCE_N);
-        arrays = there_of(a, sizeof(a));
+        arrays = upload(a, sizeof(a));
         must(cuda->math->optim_open(&opts, NULL, 0, &c, &err));
         for (uint64_t step = 1; step <= REFERENCE_STEPS; step++) {
             struct optim_hyper h = { .learning_rate = ref->rate, .momentum = ref->momentum,
@@ -282,7 +282,7 @@ struct marked {
     float host[ARRAYS][TABLE_FLOATS], back[ARRAYS][TABLE_FLOATS], before[ARRAYS][TABLE_FLOATS];
 };
 
-static void lay_out_marked(struct marked *m, bool lazy, double decay)
+static void init_marked(struct marked *m, bool lazy, double decay)
 {
     size_t at = 1;
 
@@ -364,13 +364,13 @@ static void compare_tables(const struct optim_def *def, bool lazy, double decay,
     bool rests;
 
     assert_non_null(m);
-    lay_out_marked(m, lazy, decay);
+    init_marked(m, lazy, decay);
     opts.params = m->params;
     must(optim_new(&opts, &o, &err));
     must(cuda->math->optim_open(&opts, NULL, 0, &c, &err));
     draw_all(&x, m->host[W], TABLE_FLOATS);
-    there = there_of(m->host, sizeof(m->host));
-    read = there_of(m->read, sizeof(m->read));
+    there = upload(m->host, sizeof(m->host));
+    read = upload(m->read, sizeof(m->read));
     rests = optim_resting_tables(o, &h) == TABLES;
     assert_int_equal(rests, lazy || (decay == 0 && def->rests != NULL));
     for (h.step = 1; h.step <= 3; h.step++) {
@@ -417,15 +417,15 @@ static void unread_rows_stay_unchanged_as_on_cpu(void **state)
 
 /* ---- scan ---- */
 
-static struct cuda_look look_at(const float *x, size_t n)
+static struct cuda_look scan(const float *x, size_t n)
 {
     static struct cuda_look garbage[64];
     struct cuda_look seen, *there;
-    float *gpu = there_of(x, n * sizeof(*x));
+    float *gpu = upload(x, n * sizeof(*x));
 
     memset(garbage, 0x5A, sizeof(garbage));
     assert_true(cuda_look_room(n) <= 64);
-    there = there_of(garbage, cuda_look_room(n) * sizeof(*there));
+    there = upload(garbage, cuda_look_room(n) * sizeof(*there));
     must(cuda->math->look(gpu, n, there, stream, &err));
     fetch(&seen, there, sizeof(seen));
     cuda->free(there);
@@ -442,7 +442,7 @@ static void scan_matches_squares_and_checksum_of_cpu(void **state)
     (void)state;
     draw_all(&seed, x, 100003);
     for (size_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++) {
-        struct cuda_look seen = look_at(x, sizes[s]), again = look_at(x, sizes[s]);
+        struct cuda_look seen = scan(x, sizes[s]), again = scan(x, sizes[s]);
         double squares = 0;
         bool finite = true;
 
@@ -467,7 +467,7 @@ static void scan_of_words_with_all_bits_does_not_overflow(void **state)
 
         for (size_t i = 0; i < 5 * 4096 + 7; i++)
             memcpy(&x[i], &words[k], sizeof(x[i]));
-        seen = look_at(x, 5 * 4096 + 7);
+        seen = scan(x, 5 * 4096 + 7);
         assert_int_equal(seen.checksum, checksum_part(x, 5 * 4096 + 7, 0, &finite));
         assert_int_equal(seen.bad == 0, finite);
     }
@@ -482,10 +482,10 @@ static void scan_finds_non_finite_number_at_any_position(void **state)
     (void)state;
     for (size_t i = 0; i < N; i += i < 8 || i + 9 > N ? 1 : 1501) {
         memcpy(&x[i], &bad[i % 4], sizeof(x[i]));
-        assert_int_not_equal(look_at(x, N).bad, 0);
+        assert_int_not_equal(scan(x, N).bad, 0);
         x[i] = 0;
     }
-    assert_int_equal(look_at(x, N).bad, 0);
+    assert_int_equal(scan(x, N).bad, 0);
 }
 
 struct pass {
@@ -505,7 +505,7 @@ static void gradient_scan_with_clip_limits_gradients_as_on_cpu(void **state)
 {
     struct optim_opts opts = { .def = optim_find("sgd"), .params = params, .n_params = N_PARAMS,
                                .n_parts = 1 };
-    struct cuda_look *there = there_of(&(struct cuda_look){ 0 }, sizeof(*there)), seen;
+    struct cuda_look *there = upload(&(struct cuda_look){ 0 }, sizeof(*there)), seen;
     struct optim_state s = { .g = host[G] };
     struct optim *o;
     struct cuda_optim *c;
@@ -528,7 +528,7 @@ static void gradient_scan_with_clip_limits_gradients_as_on_cpu(void **state)
         optim_each(o, 0, &s, add_stretch, &p);
         for (size_t k = 0; k < N_STATISTICS; k++)
             add_stretch(&p, statistics[k].first, host[G] + statistics[k].first, statistics[k].n);
-        g = there_of(host[G], sizeof(host[G]));
+        g = upload(host[G], sizeof(host[G]));
         must(cuda->math->optim_look(c, g, clip, there, stream, &err));
         fetch(&seen, there, sizeof(seen));
         fetch(back[G], g, sizeof(back[G]));
@@ -562,7 +562,7 @@ static void non_finite_gradients_propagate_as_on_cpu(void **state)
                                  .trust_coefficient = 0.1, .step = 1, .grad_scale = 1 };
         /* 0 / 0 if epsilon is 0 and there never was a gradient */
         float a[5][16] = { { 1, 1, 1, 1, 1 }, { 0, NAN, 1, INFINITY, -INFINITY } }, b[5][16];
-        float(*arrays)[16] = there_of(a, sizeof(a));
+        float(*arrays)[16] = upload(a, sizeof(a));
         struct optim_state here = { .w = a[W], .g = a[G], .slots = { a[2], a[3], a[4] } };
         struct optim_state there = { .w = arrays[W], .g = arrays[G],
                                      .slots = { arrays[2], arrays[3], arrays[4] } };
@@ -592,7 +592,7 @@ static void non_finite_gradients_propagate_as_on_cpu(void **state)
 static void optimizer_without_parameters_is_valid(void **state)
 {
     struct optim_opts opts = { .def = optim_find("lamb"), .n_parts = 1 };
-    struct cuda_look *there = there_of(&(struct cuda_look){ 7, 7, 7 }, sizeof(*there)), seen;
+    struct cuda_look *there = upload(&(struct cuda_look){ 7, 7, 7 }, sizeof(*there)), seen;
     struct optim_hyper h = { .step = 1, .beta1 = 0.9, .beta2 = 0.9, .grad_scale = 1 };
     struct optim_state s = { 0 };
     struct cuda_optim *c;

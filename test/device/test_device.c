@@ -142,7 +142,7 @@ static void cuda_spec_without_plugin_is_rejected(void **state)
 }
 
 /* Runs a copy of this program in its own folder, beside a file with the name of the plugin. */
-static int in_a_folder_with_plugin(const char *library, const char *mode, char *said, size_t n)
+static int run_beside_plugin(const char *library, const char *mode, char *said, size_t n)
 {
     char dir[] = "/tmp/trainerd-device-XXXXXX", command[1024], self[512];
     ssize_t len = readlink("/proc/self/exe", self, sizeof(self) - 1);
@@ -176,7 +176,7 @@ static void library_without_plugin_symbol_is_rejected(void **state)
     (void)state;
     assert_non_null(libm);
     assert_true(dladdr(dlsym(libm, "cos"), &info) != 0);
-    assert_int_equal(in_a_folder_with_plugin(info.dli_fname, "cuda", said, sizeof(said)), 0);
+    assert_int_equal(run_beside_plugin(info.dli_fname, "cuda", said, sizeof(said)), 0);
     dlclose(libm);
     assert_non_null(strstr(said, "ERR_DEVICE"));
     assert_non_null(strstr(said, "lacks the symbol trainerd_cuda_plugin"));
@@ -188,12 +188,12 @@ static void unloadable_plugin_is_reported_with_loader_message(void **state)
     char said[4096];
 
     (void)state;
-    assert_int_equal(in_a_folder_with_plugin("/proc/self/status", "cuda", said, sizeof(said)), 0);
+    assert_int_equal(run_beside_plugin("/proc/self/status", "cuda", said, sizeof(said)), 0);
     assert_non_null(strstr(said, "ERR_DEVICE"));
     assert_non_null(strstr(said, "trainerd-cuda.so: ")); /* the path, and the reason */
     /* If a driver exists, "auto" must not silently fall back to CPUs; without one, the plugin is
      * not loaded. */
-    assert_int_equal(in_a_folder_with_plugin("/proc/self/status", "auto", said, sizeof(said)), 0);
+    assert_int_equal(run_beside_plugin("/proc/self/status", "auto", said, sizeof(said)), 0);
     assert_non_null(strstr(said, device_has_driver() ? "ERR_DEVICE" : "devices: "));
 }
 

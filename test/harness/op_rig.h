@@ -26,7 +26,7 @@ enum { RIG_POISON_NAN = 0xFF, RIG_POISON_BIG = 0x5A };
 struct block {
     unsigned char *raw;
     size_t bytes;
-    void *there; /* of the same size, on the GPU; NULL: not allocated */
+    void *device; /* of the same size, on the GPU; NULL: not allocated */
 };
 
 struct rig {
@@ -34,7 +34,7 @@ struct rig {
     const struct op_def *def;
     const struct cuda_api *cuda; /* NULL: CPU kernels */
     const struct op_kernels *kernels;
-    char who[160];
+    char name[160];
     struct arena mem;
     void *param;
     void *state;
@@ -47,10 +47,10 @@ struct rig {
         dout_mem[GRADCHECK_MAX], save, scratch;
     struct op_run run;
     struct op_call call;
-    struct op_run *run_there;
-    struct op_trouble *trouble_there;
-    bool refused_there; /* the last call failed by a recorded invalid number */
-    uint32_t calls_there;
+    struct op_run *run_on_gpu;
+    struct op_trouble *trouble_on_gpu;
+    bool refused_on_gpu; /* the last call failed by a recorded invalid number */
+    uint32_t calls_on_gpu;
 };
 
 /* Opens a rig. `wanted`: OP_IN bits of the gradients for which the plan is made, as far as the case

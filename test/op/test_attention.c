@@ -370,8 +370,8 @@ static void operands_in_any_order_give_same_result(void **state)
 
 /* Copies q, k and v of `from`, which are `turned` and of one shape, to thirds of the columns of
  * input 0. */
-static void make_of_thirds(const struct trial *c, const struct gradcheck_result *from, float *whole, int64_t *parts,
-                           struct made *m)
+static void make_from_parts(const struct trial *c, const struct gradcheck_result *from,
+                            float *whole, int64_t *parts, struct made *m)
 {
     const int64_t columns = c->h * c->d;
 
@@ -392,7 +392,7 @@ static void make_of_thirds(const struct trial *c, const struct gradcheck_result 
 }
 
 /* Compares bits; a GPU may use another kernel if strides differ. */
-static void expect_third(const char *what, float got, float want, uint32_t half)
+static void expect_part(const char *what, float got, float want, uint32_t half)
 {
     if (rig_on_gpu() ? !(fabsf(got - want) <= (half ? 0x1p-6f : 1e-5f) * (1 + fabsf(want))) : got != want)
         fail_msg("%s is %.9g, %.9g of inputs that lie alone", what, (double)got, (double)want);
@@ -421,16 +421,18 @@ static void parts_of_one_input_are_read_in_place(void **state)
             m.gc.half = halves ? OP_IN(0) | OP_IN(1) | OP_IN(2) | OP_OUT(0) : 0;
             if (gradcheck_backward(&m.gc, &alone, &err) < 0)
                 fail_msg("%s", err.text);
-            make_of_thirds(c, &alone, whole, parts, &m);
+            make_from_parts(c, &alone, whole, parts, &m);
             m.gc.half = halves ? OP_IN(0) | OP_OUT(0) : 0;
             if (gradcheck_backward(&m.gc, &thirds, &err) < 0)
                 fail_msg("%s", err.text);
             for (int64_t e = 0; e < c->b * c->t * columns; e++) {
-                expect_third("y", ((float *)thirds.out[0].data)[e], ((float *)alone.out[0].data)[e], m.gc.half);
+                expect_part("y", ((float *)thirds.out[0].data)[e], ((float *)alone.out[0].data)[e],
+                            m.gc.half);
                 for (int k = 0; k < 3; k++)
-                    expect_third("a gradient",
-                                 ((float *)thirds.din[0].data)[(e / columns * 3 + k) * columns + e % columns],
-                                 ((float *)alone.din[k].data)[e], m.gc.half);
+                    expect_part("a gradient",
+                                ((float *)thirds.din[0]
+                                     .data)[(e / columns * 3 + k) * columns + e % columns],
+                                ((float *)alone.din[k].data)[e], m.gc.half);
             }
             m.gc.probes = 12;
             if (!halves) /* each alone, accumulated, and against differences */

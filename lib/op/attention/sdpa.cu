@@ -89,7 +89,7 @@ static descriptor number(struct builder *m, int64_t uid)
     return cudnn_tensor(m->g, &t);
 }
 
-/* Describes an operand with the strides of `as`; turned: transposed. */
+/* Describes an operand with the strides of `as`, optionally transposed. */
 static descriptor operand(struct builder *m, enum sdpa_operand which, enum sdpa_operand as,
                           bool transposed)
 {

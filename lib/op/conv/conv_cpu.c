@@ -19,7 +19,7 @@ struct conv_state {
     bool has_bias;
     bool by_product;        /* dx and dw are matrix products */
     bool is_strided;        /* then the rows of x are gathered in scratch, after the spare area */
-    struct copy gather, scatter; /* pick: x to its rows; put: rows back to x */
+    struct copy gather, scatter; /* gather: x to its rows; scatter: rows back to x */
     size_t gathered_bytes;
     /* The beginning of scratch: a gradient that is accumulated, or that is not requested but
      * computed together with another: [dx] or [dw][dbias]. */

@@ -20,7 +20,7 @@ struct table {
 struct resize_device { /* state of the plan (op_plan.state) */
     struct resize_state *host;
     void (*free_host)(void *state);
-    void *tables; /* GPU memory, which contains the tables of there and back */
+    void *tables; /* GPU memory, which contains the tables of fwd and bwd */
     struct table fwd[TENSOR_MAX_RANK], bwd[TENSOR_MAX_RANK];
 };
 

@@ -61,7 +61,7 @@ void resize_map_fini(struct resize_map *map); /* idempotent */
 struct resize_pass {
     uint32_t place; /* index of the axis in memory order */
     size_t outer, in, out, inner;
-    struct resize_map fwd, bwd;    /* back: only if a gradient is requested */
+    struct resize_map fwd, bwd;    /* bwd: only if a gradient is requested */
 };
 
 struct resize_state { /* state of the plan of the CPU kernels (op_plan.state) */

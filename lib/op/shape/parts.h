@@ -34,7 +34,7 @@ struct parts *parts_new(struct op_plan *p, uint32_t n, struct err *err);
 void part_box(struct part *part, const struct tensor *x, const struct tensor *y,
               const int64_t *size, const int64_t *x_start, const int64_t *x_step,
               const int64_t *y_start);
-/* Call after the axes of part->there were added directly: computes the other fields. */
+/* Call after the axes of part->fwd were added directly: computes the other fields. */
 void part_settle(struct part *part);
 
 int parts_fwd(const struct op_call *c, struct err *err);
