@@ -1,4 +1,4 @@
-/* math.cuh - what is computed by more than ops: struct cuda_math of device/cuda.h. */
+/* math.cuh - the computations beside ops: struct cuda_math of device/cuda.h. */
 #ifndef CUDA_MATH_CUH
 #define CUDA_MATH_CUH
 

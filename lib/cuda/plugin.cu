@@ -1,4 +1,4 @@
-/* plugin.cu - the plugin's table: what the .cu files of all folders offer together. */
+/* plugin.cu - fills in the plugin's table from the .cu files of all folders. */
 #include <string.h>
 
 #include <cublasLt.h>
@@ -14,7 +14,7 @@ extern "C" {
 #include "op/op.h"
 }
 
-/* The kernels of every row, in the order of op_list.h: one that lacks them is an error of the linker. */
+/* The kernels of every row, in the order of op_list.h; a row without kernels is a link error. */
 #define OP(row_) extern "C" const struct op_kernels row_##_cuda;
 #include "op/op_list.h"
 #undef OP
@@ -39,7 +39,7 @@ static void versions(struct cuda_versions *out)
     out->nccl = comm_nccl_version();
 }
 
-/* There is code that later GPUs can run, too: the Makefile has PTX put beside it. */
+/* Later GPUs are supported too, because the Makefile adds PTX code. */
 static constexpr uint32_t least_capability()
 {
 #ifdef CUDA_EMULATED

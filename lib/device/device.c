@@ -18,8 +18,8 @@ enum { CORES_MAX = 4096, HUGE_BYTES = 2 << 20 };
 
 /* ---- cores ---- */
 
-/* Cores of the affinity mask in ascending order; at most CORES_MAX. Returns how many, at least 1.
- */
+/* Lists the cores of the affinity mask in ascending order, at most CORES_MAX. Returns their number,
+ * at least 1. */
 static uint32_t cores_list(int32_t cores[CORES_MAX])
 {
     uint32_t n = 0;
@@ -33,7 +33,7 @@ static uint32_t cores_list(int32_t cores[CORES_MAX])
                 cores[n++] = i;
     CPU_FREE(set);
     if (n == 0)
-        cores[n++] = -1; /* a kernel that does not tell: one slot, not pinned */
+        cores[n++] = -1; /* the mask is not available: one slot, not pinned */
     return n;
 }
 
@@ -90,7 +90,8 @@ void device_roam(void)
     cpu_set_t *set = CPU_ALLOC(CORES_MAX);
     size_t bytes = CPU_ALLOC_SIZE(CORES_MAX);
 
-    /* The main thread is never pinned. On failure we stay where we are: slower, not wrong. */
+    /* The main thread is never pinned, so its mask is that of the process. On failure the thread
+     * keeps its core, which is only slower. */
     if (set != NULL && sched_getaffinity(getpid(), bytes, set) == 0)
         (void)sched_setaffinity(0, bytes, set);
     CPU_FREE(set);
@@ -98,7 +99,7 @@ void device_roam(void)
 
 /* ---- the specification ---- */
 
-static int refuse(const char *spec, const char *why, struct err *err)
+static int spec_error(const char *spec, const char *why, struct err *err)
 {
     return err_set(err, ERR_INPUT,
                    "devices '%s': %s; expected auto, cpu, cpu:N (1 to %d slots), cuda or "
@@ -115,14 +116,14 @@ static int parse_cpu(const char *spec, const char *count, uint32_t *want, struct
         return 0;
     }
     if (count[0] != ':')
-        return refuse(spec, "not a kind of device", err);
+        return spec_error(spec, "unknown kind of device", err);
     if (!text_u64(count + 1, DEVICE_MAX, &n) || n == 0)
-        return refuse(spec, "the number of slots is out of range or not a number", err);
+        return spec_error(spec, "the number of slots is out of range or not a number", err);
     *want = (uint32_t)n;
     return 0;
 }
 
-/* Ordinals in any order, each once. *n 0: all there are. */
+/* Parses the ordinals, in any order and each at most once. *n = 0: all GPUs. */
 static int parse_cuda(const char *spec, const char *list, struct device *out, uint32_t *n,
                       struct err *err)
 {
@@ -132,7 +133,7 @@ static int parse_cuda(const char *spec, const char *list, struct device *out, ui
     if (list[0] == '\0')
         return 0;
     if (list[0] != ':')
-        return refuse(spec, "not a kind of device", err);
+        return spec_error(spec, "unknown kind of device", err);
     do {
         char word[8];
         size_t len = strcspn(++list, ",");
@@ -140,9 +141,9 @@ static int parse_cuda(const char *spec, const char *list, struct device *out, ui
 
         snprintf(word, sizeof(word), "%.*s", len < sizeof(word) ? (int)len : 0, list);
         if (!text_u64(word, DEVICE_MAX - 1, &ordinal))
-            return refuse(spec, "a GPU ordinal is out of range or not a number", err);
+            return spec_error(spec, "a GPU ordinal is out of range or not a number", err);
         if (seen[ordinal])
-            return refuse(spec, "a GPU is named twice", err);
+            return spec_error(spec, "a GPU is repeated", err);
         seen[ordinal] = true;
         out[(*n)++] = (struct device){ .kind = DEVICE_CUDA, .index = (uint32_t)ordinal, .core = -1 };
         list += len;
@@ -150,7 +151,7 @@ static int parse_cuda(const char *spec, const char *list, struct device *out, ui
     return 0;
 }
 
-static void tell_versions(const struct cuda_api *cuda, char *out, size_t n)
+static void print_versions(const struct cuda_api *cuda, char *out, size_t n)
 {
     struct cuda_versions v;
 
@@ -165,20 +166,21 @@ static int check_gpu(const struct cuda_api *cuda, uint32_t index, const struct c
     const struct cuda_gpu *g = &gpus[index];
     char versions[128];
 
-    tell_versions(cuda, versions, sizeof(versions));
+    print_versions(cuda, versions, sizeof(versions));
     if (index >= n_gpus)
-        return err_set(err, ERR_DEVICE, "there is no GPU %u, the driver shows %u%s%s (%s)",
+        return err_set(err, ERR_DEVICE, "there is no GPU %u, the driver lists %u%s%s (%s)",
                        index, n_gpus, n_gpus > 0 ? ", the first is " : "", n_gpus > 0 ? gpus[0].name : "", versions);
     if (10 * g->major + g->minor < cuda->least_capability)
         return err_set(err, ERR_DEVICE,
                        "GPU %u, %s, has compute capability %u.%u, the plugin has code for %u.%u and later (%s): "
-                       "name other GPUs, or build the plugin with CUDA_ARCH=%u", index, g->name,
+                       "select other GPUs, or build the plugin with CUDA_ARCH=%u", index, g->name,
                        g->major, g->minor, cuda->least_capability / 10, cuda->least_capability % 10, versions,
                        10 * g->major + g->minor);
     return 0;
 }
 
-/* Are the GPUs out [*n] there, and of use? *n 0: all there are; then none is no error. */
+/* Checks that the GPUs out [*n] exist and are supported. *n = 0: lists all GPUs; finding none is
+ * not an error. */
 static int find_gpus(struct device *out, uint32_t *n, struct err *err)
 {
     const struct cuda_api *cuda;
@@ -200,13 +202,14 @@ static int find_gpus(struct device *out, uint32_t *n, struct err *err)
     return rc;
 }
 
-/* A plugin that is there was installed to be used: only where none is, or no GPU, CPUs will do. */
+/* Uses CPUs only if the plugin or the GPU is absent. A plugin that is installed but does not work
+ * is an error. */
 static int parse_auto(uint32_t first_core, struct device *out, uint32_t *n, struct err *err)
 {
     int rc;
 
     *n = 0;
-    if (!device_has_driver()) { /* the plugin and its libraries take time to load */
+    if (!device_has_driver()) { /* avoids the time to load the plugin and its libraries */
         cpu_slots(first_core, 0, out, n);
         return 0;
     }
@@ -218,7 +221,7 @@ static int parse_auto(uint32_t first_core, struct device *out, uint32_t *n, stru
     return 0;
 }
 
-static int refuse_none(const char *spec, struct err *err)
+static int no_gpu_error(const char *spec, struct err *err)
 {
     const struct cuda_api *cuda;
     struct cuda_versions v;
@@ -230,12 +233,13 @@ static int refuse_none(const char *spec, struct err *err)
     cuda->versions(&v);
     if (v.driver == 0)
         return err_set(err, ERR_DEVICE, "devices '%s': this host has no NVIDIA driver (plugin of CUDA %d.%d): "
-                                        "install one for that version or later, or ask for 'cpu'", spec,
+                                        "install one for that version or later, or use 'cpu'", spec,
                        v.runtime / 1000, v.runtime % 1000 / 10);
-    tell_versions(cuda, versions, sizeof(versions));
-    return err_set(err, ERR_DEVICE, "devices '%s': the driver shows no GPU (%s): none is there, or "
-                                    "CUDA_VISIBLE_DEVICES hides them; make one visible, or ask for 'cpu'", spec,
-                   versions);
+    print_versions(cuda, versions, sizeof(versions));
+    return err_set(err, ERR_DEVICE,
+                   "devices '%s': the driver lists no GPU (%s): none is there, or "
+                   "CUDA_VISIBLE_DEVICES hides them; make one visible, or use 'cpu'",
+                   spec, versions);
 }
 
 static int parse_gpus(const char *spec, struct device *out, uint32_t *n, struct err *err)
@@ -243,7 +247,7 @@ static int parse_gpus(const char *spec, struct device *out, uint32_t *n, struct 
     int rc;
 
     if (!text_starts(spec, "cuda"))
-        return refuse(spec, "not a kind of device", err);
+        return spec_error(spec, "unknown kind of device", err);
     rc = parse_cuda(spec, spec + strlen("cuda"), out, n, err);
     if (rc == 0) {
         rc = find_gpus(out, n, err);
@@ -251,7 +255,7 @@ static int parse_gpus(const char *spec, struct device *out, uint32_t *n, struct 
             return err_wrap(err, ERR_DEVICE, "devices '%s'", spec);
     }
     if (rc == 0 && *n == 0)
-        rc = refuse_none(spec, err);
+        rc = no_gpu_error(spec, err);
     return rc;
 }
 
@@ -282,8 +286,9 @@ void device_name(const struct device *d, char *out, size_t n)
 
 /* ---- memory ---- */
 
-/* Reserves address space first, so that a large region can start where a huge page does:
- *   [slack][ region ][slack]     the slack is given back. */
+/* Maps `bytes` so that a large region starts at a huge page: reserves address space with slack on
+ * both sides and unmaps the slack.
+ *   [slack][ region ][slack] */
 static void *map_aligned(size_t bytes, int fd)
 {
     size_t slack = bytes >= HUGE_BYTES ? HUGE_BYTES : 0, head;
@@ -331,11 +336,11 @@ int device_mem_open(struct device_mem *m, size_t bytes, bool shared, struct err 
     if (m->base == NULL)
         goto fail;
     m->bytes = bytes;
-    (void)madvise(m->base, bytes, MADV_HUGEPAGE); /* a kernel without them: small pages then */
+    (void)madvise(m->base, bytes, MADV_HUGEPAGE); /* without support in the kernel: small pages */
     return 0;
 
 fail:
-    why = errno == EFBIG ? ENOMEM : errno; /* no such size can be had */
+    why = errno == EFBIG ? ENOMEM : errno; /* a file cannot have this size */
     if (m->fd >= 0)
         close(m->fd);
     m->fd = -1;
@@ -344,7 +349,7 @@ fail:
 
 void device_mem_close(struct device_mem *m)
 {
-    if (m->base == NULL) /* also a struct that is all zero: its fd is not ours */
+    if (m->base == NULL) /* a struct that is all zero is closed, too; its fd is not ours */
         return;
     munmap(m->base, m->bytes);
     if (m->fd >= 0)

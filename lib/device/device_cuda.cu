@@ -1,4 +1,5 @@
-/* device_cuda.cu - GPUs, their memory, and work in order: CUDA's runtime behind device/cuda.h. */
+/* device_cuda.cu - GPUs, GPU memory, streams, events and graphs: implements device/cuda.h with the
+ * CUDA runtime. */
 #include <stdio.h>
 #include <string.h>
 
@@ -41,7 +42,7 @@ int cuda_gpus(struct cuda_gpu *out, uint32_t max, uint32_t *n, struct err *err)
 
     *n = 0;
     cuda_versions(&v);
-    if (v.driver == 0) /* no driver: no GPU that could be seen */
+    if (v.driver == 0) /* no driver, so no GPU */
         return 0;
     e = cudaGetDeviceCount(&count);
     if (e == cudaErrorNoDevice)
@@ -55,7 +56,7 @@ int cuda_gpus(struct cuda_gpu *out, uint32_t max, uint32_t *n, struct err *err)
     for (uint32_t i = 0; rc == 0 && i < (uint32_t)count && i < max; i++) {
         struct cudaDeviceProp p;
 
-        rc = cuda_check(cudaGetDeviceProperties(&p, (int)i), err, "ask what a GPU is");
+        rc = cuda_check(cudaGetDeviceProperties(&p, (int)i), err, "read the properties of a GPU");
         if (rc == 0)
             describe(&p, &out[(*n)++]);
     }
@@ -64,7 +65,7 @@ int cuda_gpus(struct cuda_gpu *out, uint32_t max, uint32_t *n, struct err *err)
 
 int cuda_enter(uint32_t gpu, struct err *err)
 {
-    return cuda_check(cudaSetDevice((int)gpu), err, "take up work on a GPU");
+    return cuda_check(cudaSetDevice((int)gpu), err, "select a GPU");
 }
 
 /* ---- memory ---- */
@@ -72,14 +73,14 @@ int cuda_enter(uint32_t gpu, struct err *err)
 int cuda_alloc(void **out, size_t bytes, struct err *err)
 {
     void *p = NULL;
-    int rc = cuda_check(cudaMalloc(&p, bytes > 0 ? bytes : 1), err, "memory of the GPU");
+    int rc = cuda_check(cudaMalloc(&p, bytes > 0 ? bytes : 1), err, "allocate GPU memory");
 
     if (rc == ERR_NOMEM) {
         size_t unused = 0, all = 0;
 
-        (void)cudaGetLastError(); /* it is told, and no trouble of the next call */
+        (void)cudaGetLastError(); /* clear the error: it is reported here */
         if (cudaMemGetInfo(&unused, &all) == cudaSuccess)
-            return err_set(err, rc, "%.1f MiB of the GPU's memory are wanted, %.1f of %.1f MiB are unused",
+            return err_set(err, rc, "allocate %.1f MiB of GPU memory: %.1f of %.1f MiB are free",
                            (double)bytes / (1 << 20), (double)unused / (1 << 20), (double)all / (1 << 20));
     }
     if (rc == 0)
@@ -89,21 +90,21 @@ int cuda_alloc(void **out, size_t bytes, struct err *err)
 
 void cuda_free(void *p)
 {
-    (void)cudaFree(p); /* of a GPU that failed: nothing is left to do */
+    (void)cudaFree(p); /* a failed GPU has nothing to free */
 }
 
 int cuda_room(size_t *unused, struct err *err)
 {
     size_t all;
 
-    return cuda_check(cudaMemGetInfo(unused, &all), err, "ask for the GPU's unused memory");
+    return cuda_check(cudaMemGetInfo(unused, &all), err, "query the free GPU memory");
 }
 
 int cuda_pin(void **out, size_t bytes, struct err *err)
 {
     void *p = NULL;
     int rc = cuda_check(cudaHostAlloc(&p, bytes > 0 ? bytes : 1, cudaHostAllocPortable), err,
-                        "pinned memory of the host");
+                        "allocate pinned host memory");
 
     if (rc == 0) {
         memset(p, 0, bytes);
@@ -118,14 +119,14 @@ void cuda_unpin(void *p)
         (void)cudaFreeHost(p);
 }
 
-/* ---- work in order ---- */
+/* ---- streams and events ---- */
 
-static struct cuda_event *as_ours(cudaEvent_t e)
+static struct cuda_event *wrap_event(cudaEvent_t e)
 {
     return (struct cuda_event *)(void *)e;
 }
 
-static cudaEvent_t as_theirs(struct cuda_event *e)
+static cudaEvent_t native_event(struct cuda_event *e)
 {
     return (cudaEvent_t)(void *)e;
 }
@@ -155,51 +156,52 @@ int cuda_event_open(bool timed, struct cuda_event **out, struct err *err)
 {
     cudaEvent_t e;
     int rc = cuda_check(cudaEventCreateWithFlags(&e, timed ? cudaEventDefault : cudaEventDisableTiming),
-                        err, "make an event");
+                        err, "create an event");
 
     if (rc == 0)
-        *out = as_ours(e);
+        *out = wrap_event(e);
     return rc;
 }
 
 void cuda_event_close(struct cuda_event *e)
 {
     if (e != NULL)
-        (void)cudaEventDestroy(as_theirs(e));
+        (void)cudaEventDestroy(native_event(e));
 }
 
 int cuda_record(struct cuda_event *e, struct cuda_stream *s, struct err *err)
 {
-    return cuda_check(cudaEventRecord(as_theirs(e), cuda_queue(s)), err, "record an event");
+    return cuda_check(cudaEventRecord(native_event(e), cuda_queue(s)), err, "record an event");
 }
 
 int cuda_wait(struct cuda_stream *s, struct cuda_event *e, struct err *err)
 {
-    return cuda_check(cudaStreamWaitEvent(cuda_queue(s), as_theirs(e), 0), err, "wait for an event");
+    return cuda_check(cudaStreamWaitEvent(cuda_queue(s), native_event(e), 0), err,
+                      "wait for an event");
 }
 
 int cuda_done(struct cuda_stream *s, struct cuda_event *e, struct err *err)
 {
-    cudaError_t said = cudaSuccess;
+    cudaError_t status = cudaSuccess;
 
     if (s != NULL)
-        said = cudaStreamQuery(cuda_queue(s));
-    if (said == cudaSuccess && e != NULL)
-        said = cudaEventQuery(as_theirs(e));
-    if (said == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* an answer, and no trouble of the next launch */
+        status = cudaStreamQuery(cuda_queue(s));
+    if (status == cudaSuccess && e != NULL)
+        status = cudaEventQuery(native_event(e));
+    if (status == cudaErrorNotReady) {
+        (void)cudaGetLastError(); /* clear the result, which the next launch would report */
         return 0;
     }
-    return said == cudaSuccess ? 1 : cuda_check(said, err, "the GPU's work");
+    return status == cudaSuccess ? 1 : cuda_check(status, err, "GPU work");
 }
 
 double cuda_elapsed_ms(struct cuda_event *from, struct cuda_event *to)
 {
     float ms = 0;
 
-    if (cudaEventElapsedTime(&ms, as_theirs(from), as_theirs(to)) == cudaSuccess)
+    if (cudaEventElapsedTime(&ms, native_event(from), native_event(to)) == cudaSuccess)
         return (double)ms;
-    (void)cudaGetLastError(); /* it is no trouble of the next launch */
+    (void)cudaGetLastError(); /* clear the result, which the next launch would report */
     return 0;
 }
 
@@ -218,7 +220,7 @@ int cuda_fill(void *to, int byte, size_t bytes, struct cuda_stream *s, struct er
     return cuda_check(cudaMemsetAsync(to, byte, bytes, cuda_queue(s)), err, "fill memory of a GPU");
 }
 
-/* ---- the same work again and again ---- */
+/* ---- graphs ---- */
 
 int cuda_capture(struct cuda_stream *s, struct err *err)
 {
@@ -228,15 +230,17 @@ int cuda_capture(struct cuda_stream *s, struct err *err)
 
 int cuda_captured(struct cuda_stream *s, struct cuda_graph **out, struct err *err)
 {
-    cudaGraph_t kept = NULL;
+    cudaGraph_t graph = NULL;
     cudaGraphExec_t g = NULL;
-    int rc = cuda_check(cudaStreamEndCapture(cuda_queue(s), &kept), err, "capture work");
+    int rc = cuda_check(cudaStreamEndCapture(cuda_queue(s), &graph), err, "capture work");
 
-    if (rc == 0) /* of the stream that each was captured on: else all have that of the stream of the launch */
-        rc = cuda_check(cudaGraphInstantiate(&g, kept, cudaGraphInstantiateFlagUseNodePriority), err,
-                        "make captured work ready");
-    if (kept != NULL)
-        (void)cudaGraphDestroy(kept);
+    /* keep the priority of the stream on which each node was captured, instead of that of the
+     * launching stream */
+    if (rc == 0)
+        rc = cuda_check(cudaGraphInstantiate(&g, graph, cudaGraphInstantiateFlagUseNodePriority),
+                        err, "instantiate a graph");
+    if (graph != NULL)
+        (void)cudaGraphDestroy(graph);
     if (rc == 0)
         *out = (struct cuda_graph *)(void *)g;
     return rc;
@@ -245,7 +249,7 @@ int cuda_captured(struct cuda_stream *s, struct cuda_graph **out, struct err *er
 int cuda_launch(struct cuda_graph *g, struct cuda_stream *s, struct err *err)
 {
     return cuda_check(cudaGraphLaunch((cudaGraphExec_t)(void *)g, cuda_queue(s)), err,
-                      "launch captured work");
+                      "launch a graph");
 }
 
 void cuda_graph_close(struct cuda_graph *g)

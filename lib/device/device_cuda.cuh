@@ -1,4 +1,5 @@
-/* device_cuda.cuh - what the .cu files of all folders share: CUDA's errors in our words. */
+/* device_cuda.cuh - helpers shared by the .cu files of all folders: error handling, tables in GPU
+ * memory. */
 #ifndef DEVICE_DEVICE_CUDA_CUH
 #define DEVICE_DEVICE_CUDA_CUH
 
@@ -15,7 +16,8 @@ static inline cudaStream_t cuda_queue(struct cuda_stream *s)
     return (cudaStream_t)(void *)s;
 }
 
-/* 0, or "<what>: <CUDA's sentence> (<its name>)". */
+/* Returns 0, or sets the error "<what>: <CUDA's message> (<its name>)". Errors: ERR_NOMEM,
+ * ERR_DEVICE. */
 static inline int cuda_check(cudaError_t e, struct err *err, const char *what)
 {
     if (e == cudaSuccess)
@@ -24,13 +26,13 @@ static inline int cuda_check(cudaError_t e, struct err *err, const char *what)
                    cudaGetErrorString(e), cudaGetErrorName(e));
 }
 
-/* Behind launches: was any of them refused? */
+/* Called after kernel launches; reports a failed launch. Errors: ERR_DEVICE. */
 static inline int cuda_launched(struct err *err)
 {
     return cuda_check(cudaGetLastError(), err, "launch a kernel");
 }
 
-/* ---- device_cuda.cu: that part of the plugin's table (device/cuda.h) ---- */
+/* ---- device_cuda.cu: its part of the plugin's table (contracts: device/cuda.h) ---- */
 void cuda_versions(struct cuda_versions *out);
 int cuda_gpus(struct cuda_gpu *out, uint32_t max, uint32_t *n, struct err *err);
 int cuda_enter(uint32_t gpu, struct err *err);
@@ -54,7 +56,8 @@ int cuda_captured(struct cuda_stream *s, struct cuda_graph **out, struct err *er
 int cuda_launch(struct cuda_graph *g, struct cuda_stream *s, struct err *err);
 void cuda_graph_close(struct cuda_graph *g);
 
-/* New memory of the GPU, a copy of `from`: for tables that are made once. All streams may use it. */
+/* Allocates GPU memory and copies `from` to it, for tables that are created once. All streams may
+ * use it. The caller frees it with cuda_free(). Errors: ERR_NOMEM, ERR_DEVICE. */
 template <typename T> static inline int cuda_bring(T **out, const void *from, size_t bytes, struct err *err)
 {
     void *p = NULL;
@@ -62,10 +65,11 @@ template <typename T> static inline int cuda_bring(T **out, const void *from, si
 
     if (rc < 0)
         return rc;
-    if (bytes > 0) { /* cudaMemcpy may return when it has read `from`, before the GPU has it */
-        rc = cuda_check(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), err, "bring a table to the GPU");
+    if (bytes > 0) { /* cudaMemcpy may return before the GPU has the data */
+        rc = cuda_check(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), err,
+                        "copy a table to the GPU");
         if (rc == 0)
-            rc = cuda_check(cudaDeviceSynchronize(), err, "bring a table to the GPU");
+            rc = cuda_check(cudaDeviceSynchronize(), err, "copy a table to the GPU");
     }
     if (rc < 0)
         cuda_free(p);

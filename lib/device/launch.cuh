@@ -1,9 +1,9 @@
-/* launch.cuh - how a .cu file launches a kernel and declares dynamic shared memory.
+/* launch.cuh - macros that launch a kernel and declare dynamic shared memory.
  *
- * nvcc makes of it what CUDA calls it; g++ with CUDA_EMULATED a call of the emulator in test/cuda,
- * whose cuda_runtime.h says what a kernel may use. A kernel with commas in its name goes in
- * parentheses: CUDA_LAUNCH((add<float, 4>), grid, block, 0, stream, n, x, y). What went wrong is in
- * cudaGetLastError(), as ever. */
+ * nvcc compiles them to CUDA's syntax. g++ with CUDA_EMULATED compiles them to calls of the
+ * emulator in test/cuda, whose cuda_runtime.h lists what a kernel may use. Put a kernel name that
+ * contains commas in parentheses: CUDA_LAUNCH((add<float, 4>), grid, block, 0, stream, n, x, y).
+ * cudaGetLastError() reports a failed launch. */
 #ifndef DEVICE_LAUNCH_CUH
 #define DEVICE_LAUNCH_CUH
 
@@ -16,7 +16,7 @@
 #else
 #define CUDA_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                \
     kernel<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
-/* One array under all names and types of a file. */
+/* All names and types in a file refer to the same array. */
 #define CUDA_SHARED(type, name)                                                                    \
     extern __shared__ __align__(16) unsigned char cuda_shared_bytes[];                             \
     type *const name = reinterpret_cast<type *>(cuda_shared_bytes)

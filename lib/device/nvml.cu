@@ -1,5 +1,5 @@
-/* nvml.cu - see nvml.cuh. Signatures and numbers are those of NVML's manual; of functions that have
- * several versions the newest that every driver since R535 has. */
+/* nvml.cu - see nvml.cuh. Signatures and constants are from the manual of NVML. If a function has
+ * several versions, the newest one that every driver since R535 has is used. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ struct nvml_memory { /* bytes */
 };
 
 static struct {
-    pthread_mutex_t lock; /* of opening */
+    pthread_mutex_t lock; /* protects opening */
     bool is_open;
     int (*init)(void);
     const char *(*error)(int code);
@@ -33,7 +33,7 @@ static struct {
     int (*reasons)(struct nvml_device *d, unsigned long long *bits);
 } nvml = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* Function, its names from newest to oldest, and whether there is no NVML without it. */
+/* A function, its names from newest to oldest, and whether NVML is unusable without it. */
 static const struct symbol {
     void **at;
     const char *name, *older;
@@ -52,8 +52,8 @@ static const struct symbol {
       "nvmlDeviceGetCurrentClocksThrottleReasons", false },
 };
 
-/* Why a clock is lower than it could be. An idle GPU's is (0x1), as is one whose clock somebody has set
- * (0x2, 0x100): that is as it should be. */
+/* Reasons for a reduced clock. The table omits reasons that are normal: the GPU is idle (0x1), or
+ * the clock was set by a user (0x2, 0x100). */
 static const struct {
     unsigned long long bit;
     const char *what;
@@ -65,7 +65,7 @@ static const struct {
 static int open_library(struct err *err)
 {
     void *handle = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    int said;
+    int status;
 
     if (handle == NULL)
         return err_set(err, ERR_DEVICE, "sensors of GPUs: NVML cannot be loaded (%s)", dlerror());
@@ -78,15 +78,16 @@ static int open_library(struct err *err)
             return err_set(err, ERR_DEVICE, "sensors of GPUs: libnvidia-ml.so.1 lacks %s", s.name);
         }
     }
-    said = nvml.init();
-    if (said == NVML_SUCCESS)
+    status = nvml.init();
+    if (status == NVML_SUCCESS)
         return 0;
-    (void)err_set(err, ERR_DEVICE, "sensors of GPUs: NVML says: %s", nvml.error(said));
+    (void)err_set(err, ERR_DEVICE, "sensors of GPUs: nvmlInit failed: %s", nvml.error(status));
     dlclose(handle);
     return ERR_DEVICE;
 }
 
-/* For good. Failed, it is tried again next time: a driver may be loaded later. */
+/* Opens the library, which is never closed. A failed attempt is repeated at the next call, because
+ * the driver may be loaded later. */
 static int open_once(struct err *err)
 {
     int rc = 0;
@@ -100,7 +101,7 @@ static int open_once(struct err *err)
     return rc;
 }
 
-static void tell_reasons(unsigned long long bits, char *out, size_t n)
+static void print_reasons(unsigned long long bits, char *out, size_t n)
 {
     size_t at = 0;
 
@@ -110,7 +111,7 @@ static void tell_reasons(unsigned long long bits, char *out, size_t n)
             at += (size_t)snprintf(out + at, n - at, "%s%s", at > 0 ? ", " : "", r.what);
 }
 
-static void ask(struct nvml_device *d, struct cuda_reading *out)
+static void read_sensors(struct nvml_device *d, struct cuda_reading *out)
 {
     struct nvml_utilisation used;
     struct nvml_memory memory;
@@ -132,27 +133,28 @@ static void ask(struct nvml_device *d, struct cuda_reading *out)
     if (nvml.clock != NULL && nvml.clock(d, NVML_CLOCK_SM, &number) == NVML_SUCCESS)
         out->clock_mhz = number;
     if (nvml.reasons != NULL && nvml.reasons(d, &large) == NVML_SUCCESS)
-        tell_reasons(large, out->throttled, sizeof(out->throttled));
+        print_reasons(large, out->throttled, sizeof(out->throttled));
 }
 
 int nvml_read(uint32_t gpu, struct cuda_reading *out, struct err *err)
 {
     char bus[32];
     struct nvml_device *d;
-    int said, rc = open_once(err);
+    int status, rc = open_once(err);
 
     memset(out, 0, sizeof(*out));
     out->utilisation = out->memory_used = out->memory_total = out->celsius = out->watts = out->ecc_errors =
         out->clock_mhz = -1;
-    /* NVML counts all GPUs of the host, CUDA those that are visible: the bus tells which is which. */
+    /* NVML counts all GPUs of the host, CUDA only the visible ones: identify the GPU by its bus
+     * address. */
     if (rc == 0)
         rc = cuda_check(cudaDeviceGetPCIBusId(bus, sizeof(bus), (int)gpu), err, "sensors of GPUs");
     if (rc < 0)
         return rc;
-    said = nvml.by_pci(bus, &d);
-    if (said != NVML_SUCCESS)
-        return err_set(err, ERR_DEVICE, "sensors of GPUs: NVML does not know GPU %u at %s: %s", gpu, bus,
-                       nvml.error(said));
-    ask(d, out);
+    status = nvml.by_pci(bus, &d);
+    if (status != NVML_SUCCESS)
+        return err_set(err, ERR_DEVICE, "sensors of GPUs: NVML has no GPU %u at %s: %s", gpu, bus,
+                       nvml.error(status));
+    read_sensors(d, out);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* plugin.c - loading trainerd-cuda.so, and waiting for what it was given to do. */
+/* plugin.c - loads trainerd-cuda.so, and waits for GPU work. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
@@ -19,11 +19,11 @@
 
 static struct {
     pthread_mutex_t lock;
-    const struct cuda_api *api; /* NULL: not loaded (yet) */
+    const struct cuda_api *api; /* NULL: not loaded */
 } plugin = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* *found: whether there is one at all. */
-static void *load(bool *found, char *why, size_t n)
+/* Loads the plugin. *found: whether the file exists. */
+static void *load_plugin(bool *found, char *why, size_t n)
 {
     char path[PATH_MAX + sizeof(PLUGIN)], *slash;
     ssize_t len = readlink("/proc/self/exe", path, PATH_MAX);
@@ -36,29 +36,31 @@ static void *load(bool *found, char *why, size_t n)
         memcpy(slash != NULL ? slash + 1 : path, PLUGIN, sizeof(PLUGIN));
         *found = access(path, F_OK) == 0;
     }
-    /* There: then it is this one that has to work. */
+    /* A plugin beside the executable must be used; the library path is not searched. */
     handle = dlopen(*found ? path : PLUGIN, RTLD_NOW | RTLD_LOCAL);
     if (handle != NULL)
         *found = true;
     else
         snprintf(why, n, "%s", dlerror());
-    /* On the library path, but unusable: the loader names the file that it opened in another way. */
+    /* On the library path, a missing file is reported with this message, and an unusable one with
+     * another message. */
     if (handle == NULL && !*found)
         *found = strstr(why, PLUGIN ": cannot open shared object file: No such file") == NULL;
     return handle;
 }
 
-/* Never the reason for a quiet fall-back: somebody installed it to be used. */
-static int refuse(const struct cuda_api *api, struct err *err)
+/* Reports a plugin that cannot be used. The caller must not fall back to CPUs: a plugin is
+ * installed to be used. */
+static int plugin_error(const struct cuda_api *api, struct err *err)
 {
     const char *version = api != NULL && api->abi == CUDA_ABI ? api->version : NULL;
 
     if (api == NULL)
         return err_set(err, ERR_DEVICE, "the %s found lacks the symbol %s (not a plugin of trainerd "
                                         TRAINERD_VERSION "): install the plugin and the program of one "
-                                        "version, or ask for 'cpu'", PLUGIN, CUDA_SYMBOL);
+                                        "version, or use 'cpu'", PLUGIN, CUDA_SYMBOL);
     return err_set(err, ERR_DEVICE, "the %s found is of %s %s, the program is %s: install the plugin and "
-                                    "the program of one version, or ask for 'cpu'", PLUGIN,
+                                    "the program of one version, or use 'cpu'", PLUGIN,
                    version != NULL ? "version" : "another", version != NULL ? version : "interface",
                    TRAINERD_VERSION);
 }
@@ -67,17 +69,17 @@ static int open_plugin(const struct cuda_api **out, struct err *err)
 {
     char why[512];
     bool found;
-    void *handle = load(&found, why, sizeof(why));
+    void *handle = load_plugin(&found, why, sizeof(why));
     const struct cuda_api *api;
 
     if (handle == NULL)
         return err_set(err, found ? ERR_DEVICE : ERR_NOENT,
                        "trainerd " TRAINERD_VERSION " runs on CUDA only through its plugin " PLUGIN
                        ", which cannot be loaded (%s): put it beside the program or on the library "
-                       "path, or ask for 'cpu'", why);
+                       "path, or use 'cpu'", why);
     api = dlsym(handle, CUDA_SYMBOL);
     if (api == NULL || api->abi != CUDA_ABI || strcmp(api->version, TRAINERD_VERSION) != 0) {
-        int rc = refuse(api, err);
+        int rc = plugin_error(api, err);
 
         dlclose(handle);
         return rc;
@@ -112,12 +114,12 @@ const struct cuda_api *device_cuda(const struct device *d)
 {
     if (d->kind != DEVICE_CUDA)
         return NULL;
-    CHECK(plugin.api != NULL); /* device_parse() loaded it */
+    CHECK(plugin.api != NULL); /* device_parse() has loaded it */
     return plugin.api;
 }
 
-/* A step of a GPU takes a millisecond or more, what is between two of them some microseconds: eager at
- * first, then in naps that are short beside what was waited for already. */
+/* Polls the GPU. A step takes a millisecond or more, the work between steps some microseconds: spin
+ * at first, then sleep for a fraction of the time waited so far. */
 enum { EAGER_NS = 50000, NAP_MAX_NS = 200000 };
 
 int device_watch(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda_event *e,
@@ -143,7 +145,7 @@ int device_watch(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda
     }
 }
 
-static int look_at_cancel(void *arg, struct err *err)
+static int check_cancel(void *arg, struct err *err)
 {
     const struct cancel *const *cancel = arg;
 
@@ -155,5 +157,5 @@ static int look_at_cancel(void *arg, struct err *err)
 int device_wait(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda_event *e,
                 const struct cancel *cancel, struct err *err)
 {
-    return device_watch(cuda, s, e, look_at_cancel, &cancel, err);
+    return device_watch(cuda, s, e, check_cancel, &cancel, err);
 }

@@ -1,4 +1,4 @@
-/* axes.c - how axes are read: in attributes, in constant inputs. */
+/* axes.c - reads axes from attributes and constant inputs. */
 #include <inttypes.h>
 
 #include "base/arena.h"
@@ -47,7 +47,7 @@ int op_const_ints(const struct op_infer *f, uint32_t i, const int64_t **values, 
                         " dimensions; expected a list", i, t->shape.rank);
     if (t->data == NULL)
         return op_error(f, ERR_UNSUPPORTED, err, "input %" PRIu32 " is computed by the graph; it "
-                        "must be a constant of the model, as it decides the shape", i);
+                        "must be a constant of the model, as it determines the shape", i);
     *n = (size_t)tensor_elements(t);
     *values = t->data;
     return t->dtype == TENSOR_I64 ? 0 : widen(f, t, values, *n, err);
@@ -69,7 +69,7 @@ int op_axes(const struct op_infer *f, uint32_t i, const char *attr, uint32_t ran
 
         rc = op_axis(f, &axis, rank, err);
         if (rc == 0 && (*set & (1u << axis)) != 0)
-            rc = op_error(f, ERR_INPUT, err, "axis %" PRId64 " comes twice", axis);
+            rc = op_error(f, ERR_INPUT, err, "axis %" PRId64 " is repeated", axis);
         if (rc == 0)
             *set |= 1u << axis;
     }
@@ -88,7 +88,7 @@ int op_attr_tensor(const struct op_infer *f, const char *name, const struct tens
         if (strcmp(a->name, name) != 0)
             continue;
         if (a->type != OP_ATTR_TENSOR || a->tensor == NULL)
-            return op_error(f, ERR_INPUT, err, "attribute '%s' is no tensor", name);
+            return op_error(f, ERR_INPUT, err, "attribute '%s' is not a tensor", name);
         *out = a->tensor;
     }
     return 0;

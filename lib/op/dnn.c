@@ -1,10 +1,11 @@
-/* dnn.c - a kernel is a oneDNN primitive with its memory objects and, at most, one reorder in
- * front of it (weights into the primitive's layout) or behind it (a weight gradient out of it).
+/* dnn.c - runs kernels. A kernel is a oneDNN primitive, its memory objects and at most one reorder:
+ * before the primitive (converts weights to its layout) or after it (converts a weight gradient to
+ * the caller's layout).
  *
- * The scratch area of a kernel:   [reordered operand][scratchpad of primitive and reorder]
+ * The scratch area of a kernel: [reordered operand][scratchpad of primitive and reorder]
  *
- * A call sets addresses and executes. What oneDNN 2.6 itself does in dnnl_primitive_execute() is
- * build a small hash table of the arguments: a few short-lived heap nodes, no more. */
+ * A call sets addresses and executes. In dnnl_primitive_execute(), oneDNN 2.6 itself builds a small
+ * hash table of the arguments, which allocates a few short-lived heap nodes. */
 #include "op/dnn_priv.h"
 
 #include <pthread.h>
@@ -18,15 +19,17 @@
 #include "base/err.h"
 #include "op/op_priv.h"
 
-/* Of libgomp, which the library runs on; its header comes only with one of our compilers. */
+/* A function of libgomp, which oneDNN uses; only one of our compilers has its header. */
 extern void omp_set_num_threads(int n);
 
 /* ---- the library ---- */
 
 static pthread_once_t library_once = PTHREAD_ONCE_INIT;
-static dnnl_engine_t engine; /* lives with the process */
-static dnnl_primitive_attr_t own_scratch; /* attribute: scratchpads are the caller's */
-static dnnl_primitive_attr_t own_scratch_add; /* and: onto what is in the output */
+static dnnl_engine_t engine; /* never freed */
+static dnnl_primitive_attr_t own_scratch; /* primitive attribute: the caller provides the
+                                             scratchpad */
+static dnnl_primitive_attr_t own_scratch_add; /* the same, and the primitive accumulates into its
+                                                 output */
 static dnnl_status_t library_status;
 static char id[96];
 
@@ -43,7 +46,7 @@ static dnnl_status_t make_attr(dnnl_primitive_attr_t *attr, bool add)
     if (status == dnnl_success)
         status = dnnl_post_ops_append_sum(ops, 1.0f);
     if (status == dnnl_success)
-        status = dnnl_primitive_attr_set_post_ops(*attr, ops); /* a copy */
+        status = dnnl_primitive_attr_set_post_ops(*attr, ops); /* copies ops */
     if (ops != NULL)
         dnnl_post_ops_destroy(ops);
     return status;
@@ -56,7 +59,7 @@ static void library_open(void)
 
     snprintf(id, sizeof(id), "onednn %d.%d.%d %s", v->major, v->minor, v->patch,
              strncmp(isa, "cpu_isa_", 8) == 0 ? isa + 8 : isa);
-    /* An environment variable must not turn float32 products into bfloat16 ones. */
+    /* Prevent an environment variable from turning float32 products into bfloat16 ones. */
     library_status = dnnl_set_default_fpmath_mode(dnnl_fpmath_mode_strict);
     if (library_status == dnnl_success)
         library_status = dnnl_engine_create(&engine, dnnl_cpu, 0);
@@ -84,7 +87,7 @@ void dnn_thread_init(void)
     omp_set_num_threads(1);
 }
 
-static int complain(struct err *err, dnnl_status_t status, const char *what)
+static int dnn_error(struct err *err, dnnl_status_t status, const char *what)
 {
     switch (status) {
     case dnnl_out_of_memory:
@@ -103,9 +106,9 @@ static int complain(struct err *err, dnnl_status_t status, const char *what)
 
 struct prim {
     dnnl_primitive_t run;
-    int n; /* arguments, with the scratchpad (last) if there is one */
-    dnnl_exec_arg_t arg[DNN_ARGS + 1];    /* owned memory objects, addresses set by each call */
-    void *at[DNN_ARGS + 1];               /* addresses they have */
+    int n; /* number of arguments, including the scratchpad (last) if the primitive uses one */
+    dnnl_exec_arg_t arg[DNN_ARGS + 1];    /* owned memory objects; each call sets their addresses */
+    void *at[DNN_ARGS + 1];               /* current addresses of the memory objects */
     size_t scratch_bytes;
 };
 
@@ -134,7 +137,7 @@ static const dnnl_memory_desc_t *md_of(const_dnnl_primitive_desc_t pd, int arg)
     return dnnl_primitive_desc_query_md(pd, dnnl_query_exec_arg_md, arg);
 }
 
-/* `pd` stays the caller's. On failure *p is empty. */
+/* Does not take ownership of `pd`. On failure *p is empty. */
 static dnnl_status_t prim_init(struct prim *p, const_dnnl_primitive_desc_t pd, const int *args,
                                int n)
 {
@@ -152,8 +155,8 @@ static dnnl_status_t prim_init(struct prim *p, const_dnnl_primitive_desc_t pd, c
     return status;
 }
 
-/* at[i] for each argument given to prim_init(). An address is set only when it has changed: for a
- * padded layout setting it also writes zeros into the padding. */
+/* Runs the primitive. at[i]: address of each argument given to prim_init(). An address is set only
+ * if it has changed, because setting it also writes zeros into the padding of a padded layout. */
 static dnnl_status_t prim_run(struct prim *p, dnnl_stream_t stream, void *const *at, void *scratch)
 {
     dnnl_status_t status = dnnl_success;
@@ -177,13 +180,13 @@ struct dnn {
     dnnl_stream_t stream;
     struct prim main;
     struct prim reorder;
-    int reordered;          /* argument that goes through it; DNN_NO_ARG: none */
-    bool behind;            /* it is an output: the reorder runs after */
-    size_t reordered_bytes; /* rounded, at the start of scratch */
-    size_t bytes[DNN_ARGS]; /* of the arguments as the caller sees them */
-    uint32_t outputs;       /* bits: arguments that are zero if nothing adds to them */
-    bool nothing;           /* an operand has no elements: no primitive, outputs are zeroed */
-    struct dnn_panels panels; /* n > 0: these instead of a primitive */
+    int reordered;          /* index of the argument that the reorder converts; DNN_NO_ARG: none */
+    bool is_after;          /* the argument is an output: the reorder runs after the primitive */
+    size_t reordered_bytes; /* size of the reordered operand at the start of scratch, rounded */
+    size_t bytes[DNN_ARGS]; /* size of each argument in the caller's layout */
+    uint32_t outputs;       /* bits: arguments that are zeroed if an operand has no elements */
+    bool is_empty;          /* an operand has no elements: no primitive; outputs are zeroed */
+    struct dnn_panels panels; /* n > 0: run these instead of a primitive */
 };
 
 void dnn_free(struct dnn *d)
@@ -214,7 +217,7 @@ static dnnl_status_t make_reorder(struct prim *p, const dnnl_memory_desc_t *from
     return status;
 }
 
-/* The main primitive, and the reorder where its layout is not the caller's. */
+/* Creates the main primitive, and the reorder if its layout differs from the caller's. */
 static dnnl_status_t make_main(struct dnn *d, const struct dnn_recipe *r,
                                const_dnnl_primitive_desc_t pd)
 {
@@ -232,9 +235,9 @@ static dnnl_status_t make_main(struct dnn *d, const struct dnn_recipe *r,
             continue;
         CHECK(i == r->reordered);
         d->reordered = i;
-        d->behind = (r->outputs & (1u << i)) != 0;
+        d->is_after = (r->outputs & (1u << i)) != 0;
         d->reordered_bytes = op_round(dnnl_memory_desc_get_size(its));
-        status = d->behind ? make_reorder(&d->reorder, its, own)
+        status = d->is_after ? make_reorder(&d->reorder, its, own)
                            : make_reorder(&d->reorder, own, its);
     }
     return status;
@@ -249,11 +252,12 @@ static bool pd_is(const_dnnl_primitive_desc_t pd, const char *prefix)
            strncmp(name, prefix, strlen(prefix)) == 0;
 }
 
-/* The library's first choice. One exception: in float32, for few input channels its batch-reduce kernel is up
- * to six times slower than the direct one that follows in its list (at 1 to 16 channels always
- * slower or equal, from 17 on faster: measured for 3x3, 5x5 and 7x7 kernels). */
-static dnnl_status_t choose(const struct dnn_recipe *r, const_dnnl_op_desc_t op,
-                            const_dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *pd)
+/* Chooses the implementation: the first choice of the library, with one exception. In float32 and
+ * with few input channels, its batch-reduce kernel is up to six times slower than the direct kernel
+ * that follows in its list (measured for 3x3, 5x5 and 7x7 kernels: slower or equal from 1 to 16
+ * channels, faster from 17 on). */
+static dnnl_status_t choose_primitive(const struct dnn_recipe *r, const_dnnl_op_desc_t op,
+                                      const_dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *pd)
 {
     dnnl_primitive_desc_iterator_t it;
     dnnl_primitive_desc_t second = NULL;
@@ -276,10 +280,9 @@ static dnnl_status_t choose(const struct dnn_recipe *r, const_dnnl_op_desc_t op,
     return status;
 }
 
-/* `op`: descriptor of the kernel; NULL: it is a reorder of md[0] to md[1]. `fwd`: of the forward
- * kernel where `op` is a backward one, else NULL. */
-static dnnl_status_t make(struct dnn *d, const struct dnn_recipe *r, const_dnnl_op_desc_t op,
-                          const_dnnl_op_desc_t fwd)
+/* Creates the primitives of *d. `op` and `fwd`: see dnn_new(). */
+static dnnl_status_t make_primitives(struct dnn *d, const struct dnn_recipe *r,
+                                     const_dnnl_op_desc_t op, const_dnnl_op_desc_t fwd)
 {
     dnnl_primitive_desc_t pd = NULL, hint = NULL;
     dnnl_status_t status = dnnl_stream_create(&d->stream, engine, dnnl_stream_default_flags);
@@ -289,7 +292,7 @@ static dnnl_status_t make(struct dnn *d, const struct dnn_recipe *r, const_dnnl_
     if (status == dnnl_success && fwd != NULL)
         status = dnnl_primitive_desc_create(&hint, fwd, own_scratch, engine, NULL);
     if (status == dnnl_success)
-        status = choose(r, op, hint, &pd);
+        status = choose_primitive(r, op, hint, &pd);
     if (status == dnnl_success)
         status = make_main(d, r, pd);
     if (hint != NULL)
@@ -307,8 +310,8 @@ int dnn_new(const struct dnn_recipe *r, dnnl_status_t status, const_dnnl_op_desc
 
     (void)dnn_id();
     if (library_status != dnnl_success)
-        return complain(err, library_status, "open the kernel library");
-    dnn_thread_init(); /* a kernel is made for as many threads as its maker has */
+        return dnn_error(err, library_status, "open the kernel library");
+    dnn_thread_init(); /* the primitive uses as many threads as the thread that creates it */
 
     d = calloc(1, sizeof(*d));
     if (d == NULL)
@@ -317,13 +320,13 @@ int dnn_new(const struct dnn_recipe *r, dnnl_status_t status, const_dnnl_op_desc
     d->reordered = DNN_NO_ARG;
     for (i = 0; i < r->n; i++) {
         d->bytes[i] = dnnl_memory_desc_get_size(&r->md[i]);
-        d->nothing = d->nothing || (d->bytes[i] == 0 && r->arg[i] != DNNL_ARG_WORKSPACE);
+        d->is_empty = d->is_empty || (d->bytes[i] == 0 && r->arg[i] != DNNL_ARG_WORKSPACE);
     }
-    if (!d->nothing && status == dnnl_success)
-        status = make(d, r, op, fwd);
-    if (!d->nothing && status != dnnl_success) {
+    if (!d->is_empty && status == dnnl_success)
+        status = make_primitives(d, r, op, fwd);
+    if (!d->is_empty && status != dnnl_success) {
         dnn_free(d);
-        return complain(err, status, r->what);
+        return dnn_error(err, status, r->what);
     }
     *out = d;
     return 0;
@@ -339,7 +342,7 @@ dnnl_status_t dnn_chosen(const struct dnn_recipe *r, const_dnnl_op_desc_t op, in
     if (library_status != dnnl_success)
         return library_status;
     dnn_thread_init();
-    status = choose(r, op, NULL, &pd);
+    status = choose_primitive(r, op, NULL, &pd);
     if (status != dnnl_success)
         return status;
     *md = *md_of(pd, arg);
@@ -393,7 +396,7 @@ static int run_panels(const struct dnn *d, void *const args[DNN_ARGS], void *scr
         void *at[DNN_ARGS];
         int k;
 
-        for (k = 0; k < DNN_ARGS; k++) /* an argument that is not used may be NULL */
+        for (k = 0; k < DNN_ARGS; k++) /* unused arguments may be NULL */
             at[k] = args[k] != NULL ? (char *)args[k] + i * p->step[k] : NULL;
         rc = dnn_run(i < p->n ? p->first : p->rest, at, scratch, err);
     }
@@ -408,7 +411,7 @@ int dnn_run(struct dnn *d, void *const args[DNN_ARGS], void *scratch, struct err
 
     if (d->panels.n > 0)
         return run_panels(d, args, scratch, err);
-    if (d->nothing) {
+    if (d->is_empty) {
         for (i = 0; i < DNN_ARGS; i++)
             if ((d->outputs & (1u << i)) != 0 && d->bytes[i] > 0)
                 memset(args[i], 0, d->bytes[i]);
@@ -416,14 +419,14 @@ int dnn_run(struct dnn *d, void *const args[DNN_ARGS], void *scratch, struct err
     }
     memcpy(at, args, sizeof(at));
     if (d->reordered != DNN_NO_ARG) {
-        pair[d->behind] = args[d->reordered]; /* from, to */
-        pair[!d->behind] = at[d->reordered] = scratch;
+        pair[d->is_after] = args[d->reordered]; /* from, to */
+        pair[!d->is_after] = at[d->reordered] = scratch;
     }
-    if (d->reordered != DNN_NO_ARG && !d->behind)
+    if (d->reordered != DNN_NO_ARG && !d->is_after)
         status = prim_run(&d->reorder, d->stream, pair, pad);
     if (status == dnnl_success)
         status = prim_run(&d->main, d->stream, at, pad);
-    if (status == dnnl_success && d->behind)
+    if (status == dnnl_success && d->is_after)
         status = prim_run(&d->reorder, d->stream, pair, pad);
-    return status == dnnl_success ? 0 : complain(err, status, "run");
+    return status == dnnl_success ? 0 : dnn_error(err, status, "run");
 }

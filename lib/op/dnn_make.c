@@ -1,4 +1,5 @@
-/* dnn_make.c - our matrices, images and windows in the library's terms, and the makers. */
+/* dnn_make.c - constructors of kernels: translates our matrices, images and windows into oneDNN
+ * descriptors. */
 #include "op/dnn_priv.h"
 
 #include <string.h>
@@ -21,7 +22,7 @@ static void md_by_strides(dnnl_memory_desc_t *md, int n, const int64_t *dim, con
 
     memcpy(d, dim, (size_t)n * sizeof(*d));
     memcpy(step, stride, (size_t)n * sizeof(*d));
-    /* The only errors are a rank or a negative size that our callers never give. */
+    /* It fails only for an invalid rank or a negative size, which callers never pass. */
     CHECK(dnnl_memory_desc_init_by_strides(md, n, d, type, step) == dnnl_success);
 }
 
@@ -63,13 +64,14 @@ static void md_image(dnnl_memory_desc_t *md, enum tensor_layout layout, enum ten
                                                               type_of(type));
 }
 
-/* One axis of space is two of which the first is 1: the library's best kernels are for images. */
+/* Turns one spatial axis into two, the first of size 1: the fastest kernels of the library are for
+ * images. */
 static struct op_window as_image(const struct op_window *w)
 {
     return w->spatial == 1 ? op_window_lift(w, 2) : *w;
 }
 
-/* A window in the library's terms. */
+/* A window in oneDNN's terms. */
 struct slide {
     dnnl_dims_t kernel, stride, pad_lo, pad_hi;
     dnnl_dims_t dilate; /* 0: dense */
@@ -90,19 +92,19 @@ static void slide_init(struct slide *s, const struct op_window *w)
 
 /* ---- matrix product ---- */
 
-/* Of `n` columns of the product, which may be fewer than all, as they lie among the others. Fills
- * r->md, and r->reordered where types differ. */
+/* Describes `n` columns of the product, possibly fewer than all, with the strides of the whole
+ * matrices. Sets r->md, and r->reordered if the types differ. */
 static dnnl_status_t matmul_describe(const struct dnn_matmul *s, int64_t n, struct dnn_recipe *r,
                                      dnnl_matmul_desc_t *op)
 {
-    int rank = s->batch == 1 ? 2 : 3, skip = 3 - rank; /* without the batch axis if it is 1 */
+    int rank = s->batch == 1 ? 2 : 3, skip = 3 - rank; /* drops the batch axis if its size is 1 */
     const int64_t a[] = { s->batch, s->m, s->k }, b[] = { s->batch, s->k, n };
     const int64_t y[] = { s->batch, s->m, n }, bias[] = { 1, 1, n };
     const int64_t y_step[] = { s->m * s->n, s->n, 1 };
     const int64_t a_step[] = { s->m * s->k, s->trans_a ? 1 : s->k, s->trans_a ? s->m : 1 };
     const int64_t b_step[] = { s->k * s->n, s->trans_b ? 1 : s->n, s->trans_b ? s->k : 1 };
     bool is_half = s->a == TENSOR_BF16 || s->b == TENSOR_BF16;
-    dnnl_data_type_t type = is_half ? dnnl_bf16 : dnnl_f32; /* of what is multiplied */
+    dnnl_data_type_t type = is_half ? dnnl_bf16 : dnnl_f32; /* the type of both factors */
     dnnl_memory_desc_t factor[2], any;
 
     CHECK(!is_half || !s->packed);
@@ -135,11 +137,12 @@ static int matmul_columns(const struct dnn_matmul *s, int64_t n, struct dnn **ou
     return dnn_new(&r, status, &op, NULL, out, err);
 }
 
-/* The columns that are multiplied at a time. In float32 the library copies a wide, untransposed b
- * row by row; rows a multiple of 4 KiB apart fall on the same few places of the cache. Measured for
- * 512 to 1024 rows, in GFLOP/s: 3072 columns, k = 768: 56 at once, 111 in panels; 2304: 106 and 116;
- * 768, k = 3072: 105 and 124. Where a is transposed too, only the bad widths gain (3072: 51 and 102;
- * 2304: 109 and 101), and nothing where b is. */
+/* Returns the number of columns that are multiplied at a time. In float32 the library copies a
+ * wide, untransposed b row by row, and rows that are a multiple of 4 KiB apart map to the same few
+ * cache sets. Measured for 512 to 1024 rows, in GFLOP/s: 3072 columns, k = 768: 56 at once, 111 in
+ * panels; 2304 columns: 106 and 116; 768 columns, k = 3072: 105 and 124. If a is transposed too,
+ * only multiples of BAD_WIDTH gain (3072: 51 and 102; 2304: 109 and 101). If b is transposed,
+ * panels gain nothing. */
 static int64_t panel_of(const struct dnn_matmul *s)
 {
     enum { PANEL = 512, BAD_WIDTH = 1024 };
@@ -200,18 +203,19 @@ int dnn_matmul_pack(const struct dnn_matmul *s, struct dnn **out, struct err *er
 
 struct conv_md {
     dnnl_memory_desc_t x, w, bias, y;
-    dnnl_memory_desc_t any_w;  /* w as it is multiplied, in a layout of the library's choice */
-    dnnl_memory_desc_t any_dw; /* its gradient, likewise */
+    dnnl_memory_desc_t any_w;  /* w in the type in which it is multiplied, layout left to the
+                                  library */
+    dnnl_memory_desc_t any_dw; /* gradient of w, layout left to the library */
     struct slide slide;
     dnnl_convolution_desc_t fwd;
-    dnnl_status_t status; /* of fwd */
+    dnnl_status_t status; /* result of describing fwd */
 };
 
 static void conv_describe(const struct dnn_conv *s, struct conv_md *m)
 {
     const struct op_window image = as_image(s->window), *win = &image;
     int64_t w[OP_SPATIAL_MAX + 3] = { s->group, s->o / s->group, s->c / s->group };
-    int skip = s->group == 1; /* without the group axis if it is 1 */
+    int skip = s->group == 1; /* drops the group axis if its size is 1 */
     uint32_t k;
 
     for (k = 0; k < win->spatial; k++)

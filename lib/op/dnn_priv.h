@@ -1,4 +1,4 @@
-/* dnn_priv.h - between dnn.c, which runs kernels, and dnn_make.c, which describes them. */
+/* dnn_priv.h - shared by dnn.c, which runs kernels, and dnn_make.c, which describes them. */
 #ifndef OP_DNN_PRIV_H
 #define OP_DNN_PRIV_H
 
@@ -8,34 +8,35 @@
 
 enum { DNN_NO_ARG = -1 };
 
-/* What it takes to make a kernel. */
+/* Everything needed to create a kernel. */
 struct dnn_recipe {
-    const char *what; /* for messages */
+    const char *what; /* name, for error messages */
     int n;
     int arg[DNN_ARGS];                  /* DNNL_ARG_... in the caller's order */
-    dnnl_memory_desc_t md[DNN_ARGS];    /* as the caller lays them out; workspace: the library's */
+    dnnl_memory_desc_t md[DNN_ARGS];    /* layout of the caller; of a workspace: the library's */
     uint32_t outputs;
-    int reordered;                      /* the argument whose layout the library may choose */
-    bool few_channels;                  /* a convolution with little to sum over */
-    bool add;                           /* onto what is in the output */
-    bool packed;                        /* argument 1 comes in the library's layout */
+    int reordered;                      /* index of the argument whose layout the library may
+                                           choose; DNN_NO_ARG: none */
+    bool few_channels;                  /* a convolution with few products per sum */
+    bool add;                           /* accumulates into the output */
+    bool packed;                        /* argument 1 has the library's layout */
 };
 
-/* Makes *out. `op`: descriptor of the kernel; NULL: it is a reorder of md[0] to md[1]. `fwd`: of
- * the forward kernel where `op` is a backward one, else NULL. `status`: of making the descriptors;
- * what it says about an operand without elements does not matter. */
+/* Creates *out. `op`: descriptor of the kernel; NULL: reorder md[0] to md[1]. `fwd`: descriptor of
+ * the forward kernel if `op` is a backward kernel, else NULL. `status`: result of creating the
+ * descriptors; an error about an operand without elements is ignored. */
 int dnn_new(const struct dnn_recipe *r, dnnl_status_t status, const_dnnl_op_desc_t op,
             const_dnnl_op_desc_t fwd, struct dnn **out, struct err *err);
-/* One kernel run over parts of its arguments that lie side by side. */
+/* One kernel applied to consecutive parts of its arguments. */
 struct dnn_panels {
-    struct dnn *first, *rest; /* taken over; rest, behind the n firsts, may be NULL */
+    struct dnn *first, *rest; /* owned; `rest` runs after n runs of `first`, and may be NULL */
     uint32_t n;
     size_t step[DNN_ARGS];    /* bytes from one part of an argument to the next */
-    size_t bytes[DNN_ARGS];   /* of the whole arguments */
+    size_t bytes[DNN_ARGS];   /* bytes of the whole argument */
 };
-/* On failure both kernels are gone. Errors: ERR_NOMEM. */
+/* Takes ownership of both kernels, also on failure. Errors: ERR_NOMEM. */
 int dnn_new_panels(const struct dnn_panels *p, struct dnn **out, struct err *err);
-/* The layout that the kernel of `op` chooses for an argument left open. */
+/* Returns in *md the layout that the kernel of `op` chooses for an argument with an open layout. */
 dnnl_status_t dnn_chosen(const struct dnn_recipe *r, const_dnnl_op_desc_t op, int arg,
                          dnnl_memory_desc_t *md);
 

@@ -1,15 +1,18 @@
-/* half.h - bfloat16 beside float32, for the kernels that take either.
+/* half.h - bfloat16 and float32 operands of CPU kernels.
  *
- * A bfloat16 is the upper half of a float32: sign, 8 bits of exponent, 7 of fraction. Kernels compute
- * in float32 whatever their operands are: they load with op_half_load(), store with op_half_store() (to the
- * nearest, ties to even; NaN stays NaN), or let whole stretches be converted:
+ * A bfloat16 is the upper half of a float32: sign, 8 bits of exponent, 7 of fraction. Kernels
+ * compute in float32 for either type. A kernel converts single numbers with op_half_load() and
+ * op_half_store() (rounds to nearest even; NaN stays NaN), or converts stretches of numbers:
  *
- *   const float *x = op_floats(t, at, n, room);     elements at .. at + n of t; room [n] if needed
- *   float *y = op_floats_to(out, at, room);         where to write them
- *   float *y = op_floats_on(out, at, n, room);      the same to change what is there
- *   op_floats_done(out, at, n, y);                  and that they are written
+ *   const float *x = op_floats(t, at, n, room);     read elements at .. at + n of t; room [n] if
+ *                                                   converted
+ *   float *y = op_floats_to(out, at, room);         the buffer in which to write them
+ *   float *y = op_floats_on(out, at, n, room);      the same, with the current values, to modify
+ *                                                   them
+ *   op_floats_done(out, at, n, y);                  store the buffer in the tensor
  *
- * which costs nothing for a float32 tensor. A stretch of OP_STRETCH stays in the nearest cache. */
+ * These calls cost nothing for a float32 tensor. A stretch of OP_STRETCH elements fits the L1
+ * cache. */
 #ifndef OP_HALF_H
 #define OP_HALF_H
 
@@ -45,16 +48,16 @@ static inline bool op_is_half(const struct tensor *t)
     return t != NULL && t->dtype == TENSOR_BF16;
 }
 
-/* Element `at` of t's data. */
+/* Address of element `at` of t. */
 static inline void *op_element(const struct tensor *t, size_t at)
 {
     return (char *)t->data + at * tensor_dtype_bytes(t->dtype);
 }
 
-/* y = x, converted. Not in place. */
+/* y = x, converted. y must not overlap x. */
 void op_widen(const uint16_t *x, size_t n, float *y);
 void op_narrow(const float *x, size_t n, uint16_t *y);
-/* to = from, or to += from, over all of `to`; either may be bfloat16. */
+/* to = from, or to += from, for all elements of `to`; either tensor may be bfloat16. */
 void op_put_tensor(const struct tensor *from, const struct tensor *to, bool add);
 
 static inline const float *op_floats(const struct tensor *t, size_t at, size_t n, float *room)
@@ -82,7 +85,8 @@ static inline void op_floats_done(const struct tensor *t, size_t at, size_t n, c
         op_narrow(y, n, (uint16_t *)t->data + at);
 }
 
-/* How many elements a kernel takes at a time, of n: all, unless one of the tensors is bfloat16. */
+/* Number of elements that a kernel processes at a time: n, or at most OP_STRETCH if a tensor is
+ * bfloat16. */
 static inline size_t op_stretch(size_t n, bool is_half)
 {
     return is_half && n > OP_STRETCH ? OP_STRETCH : n;

@@ -1,6 +1,6 @@
-/* lanes.h - a sum whose bits do not depend on how wide the machine's vectors are: eight partial
- * sums in double, element i goes to lane i % 8, added up as a tree. A compiler splits the vector
- * into what the machine has. */
+/* lanes.h - sums and maxima whose bits do not depend on the vector width of the CPU: eight partial
+ * sums in double, where element i is added to lane i % 8 (a SIMD lane, not a micro-batch), combined
+ * by a fixed tree. The compiler splits the vectors into the registers of the machine. */
 #ifndef OP_LANES_H
 #define OP_LANES_H
 
@@ -12,7 +12,8 @@
 enum { OP_LANES = 8 };
 typedef double op_lanes __attribute__((vector_size(OP_LANES * sizeof(double))));
 
-/* By pointer: passing a vector by value would tie callers to one instruction set. */
+/* Takes a pointer, because passing a vector by value would bind the callers to one instruction
+ * set. */
 OP_INLINE double op_lanes_total(const op_lanes *v)
 {
     const op_lanes x = *v;
@@ -38,18 +39,18 @@ OP_INLINE double op_row_sum(const float *e, size_t n)
     return op_lanes_total(&lanes) + tail;
 }
 
-/* ---- in float: blocks of 64, as four vectors that a machine may split further ---- */
+/* ---- in float: blocks of 64 elements, as four vectors that the compiler may split ---- */
 
 enum { OP_WIDE = 16, OP_BLOCK = 4 * OP_WIDE };
 typedef float op_wide __attribute__((vector_size(OP_WIDE * sizeof(float))));
-typedef float op_wide_at /* the same, anywhere in memory */
+typedef float op_wide_at /* the same type without an alignment requirement */
     __attribute__((vector_size(OP_WIDE * sizeof(float)), aligned(4), may_alias));
 
 struct op_block {
     op_wide a, b, c, d;
 };
 
-/* The first n of 64 values; `rest` for those behind. */
+/* Loads the first n <= 64 values, and `rest` for the remaining ones. */
 OP_INLINE void op_block_load(struct op_block *v, const float *x, size_t n, float rest)
 {
     float some[OP_BLOCK];
@@ -83,8 +84,8 @@ OP_INLINE double op_block_total(const struct op_block *v)
 
 typedef int32_t op_wide_bits __attribute__((vector_size(OP_WIDE * sizeof(float))));
 
-/* Element by element, x where it is greater, else m: as bits, since not every compiler's C has ?:
- * of vectors, and one by one it would not become vectors. */
+/* m = max(m, x) per element. A NaN in x is ignored. The selection uses bit masks, because not every
+ * C compiler supports ?: on vectors and a scalar loop would not be vectorised. */
 OP_INLINE void op_wide_max(op_wide *m, const float *x)
 {
     const op_wide v = *(const op_wide_at *)x;
@@ -93,7 +94,7 @@ OP_INLINE void op_wide_max(op_wide *m, const float *x)
     *m = (op_wide)((greater & (op_wide_bits)v) | (~greater & (op_wide_bits)*m));
 }
 
-/* The greatest of n values; -inf for none. NaN is passed over. */
+/* Returns the maximum of n values; -inf if n is 0. NaN is ignored. */
 OP_INLINE float op_row_max(const float *x, size_t n)
 {
     op_wide one = { 0 }, two;

@@ -66,7 +66,7 @@ int op_error(const struct op_infer *f, int code, struct err *err, const char *fm
     va_start(ap, fmt);
     code = err_setv(err, code == 0 ? ERR_INPUT : code, fmt, ap);
     va_end(ap);
-    if (f->def->domain != NULL) /* made by us: no opset */
+    if (f->def->domain != NULL) /* our own op: no opset */
         return err_wrap(err, code, "%s '%s'", f->def->name, f->node);
     return err_wrap(err, code, "%s '%s' (opset %u)", f->def->name, f->node, f->opset);
 }
@@ -94,7 +94,7 @@ int op_fits(const struct op_infer *f, struct err *err)
 
     if (tensor_bytes(&f->out[0]) != SIZE_MAX)
         return 0;
-    return op_error(f, 0, err, "the output of shape %s is too large for any memory",
+    return op_error(f, 0, err, "the output of shape %s exceeds the address space",
                     shape_print(&f->out[0].shape, shape, sizeof(shape)));
 }
 
@@ -111,7 +111,7 @@ static const char *attr_type_name(enum op_attr_type t)
     return (size_t)t < COUNT_OF(names) && names[t] != NULL ? names[t] : "another type";
 }
 
-/* *out NULL: the node does not have it. */
+/* Finds attribute `name` and checks its type. *out NULL: absent. */
 static int attr_find(const struct op_infer *f, const char *name, enum op_attr_type type,
                      const struct op_attr **out, struct err *err)
 {
@@ -206,7 +206,7 @@ int op_attr_strings(const struct op_infer *f, const char *name, const char *cons
     return 0;
 }
 
-/* ---- the two common inferences ---- */
+/* ---- common inference functions ---- */
 
 int infer_same_shape(struct op_infer *f, struct err *err)
 {
@@ -254,8 +254,8 @@ bool op_has_bfloat16(void)
 
 void op_thread_init(void)
 {
-    /* Round to nearest, nothing traps, no flushing of denormals: the state a program starts with,
-     * whatever a library has done to this thread since. */
+    /* Reset the floating-point environment to the state at program start (round to nearest, no
+     * traps, denormals not flushed), because a library may have changed it for this thread. */
     (void)fesetenv(FE_DFL_ENV);
     dnn_thread_init();
 }

@@ -1,8 +1,9 @@
-/* op_cols.cuh - sums of columns: x [batch, rows, cols] -> out [batch, cols], where cols lie one behind
- * the other: the gradient of a bias, the mean over space of channels-last images.
+/* op_cols.cuh - column sums: x [batch, rows, cols] -> out [batch, cols], with contiguous cols.
+ * Examples are the gradient of a bias and the spatial mean of channels-last images.
  *
- * Rows are cut in chunks, as many as keep the GPU busy, by the shape alone; their sums lie in scratch and
- * are summed the same way. Included by the .cu files that use it. */
+ * The rows are split into chunks, enough to occupy the GPU, by the shape alone. The sums of the
+ * chunks are stored in scratch and summed by the same kernel. The .cu files that use it include
+ * this file. */
 #ifndef OP_OP_COLS_CUH
 #define OP_OP_COLS_CUH
 
@@ -10,8 +11,8 @@
 
 struct op_cols {
     size_t batch, rows, cols;
-    size_t per;    /* rows of a chunk */
-    size_t chunks; /* of a batch; 1: no scratch */
+    size_t per;    /* rows per chunk */
+    size_t chunks; /* chunks per batch; 1: no scratch */
 };
 
 static inline size_t op_cols_scratch(const struct op_cols *c)
@@ -21,7 +22,8 @@ static inline size_t op_cols_scratch(const struct op_cols *c)
 
 static inline struct op_cols op_cols_of(size_t batch, size_t rows, size_t cols)
 {
-    static constexpr size_t ROWS = 64, CHUNKS = 2048; /* at least of a chunk; at most of all */
+    /* minimum rows per chunk; maximum total number of chunks */
+    static constexpr size_t ROWS = 64, CHUNKS = 2048;
     size_t most = batch > 0 && cols > 0 ? CHUNKS / (batch * ((cols + 63) / 64)) : 1;
     size_t chunks = (rows + ROWS - 1) / ROWS;
 
@@ -30,9 +32,10 @@ static inline struct op_cols op_cols_of(size_t batch, size_t rows, size_t cols)
     return { batch, rows, cols, rows > 0 ? (rows + chunks - 1) / chunks : 1, chunks };
 }
 
-/* out [batch, chunks, cols] = scale times the sum over the rows of a chunk, or += . A block owns one chunk
- * and blockDim.x * N columns; blockDim.x is a power of 2 up to 32. A thread adds every blockDim.y-th row in
- * order, OP_COLS_AHEAD of them under way, then those of a column are added in a tree. */
+/* out [batch, chunks, cols] = scale times the sum over the rows of a chunk, or += . A thread block
+ * computes one chunk of blockDim.x * N columns; blockDim.x is a power of 2 up to 32. A thread adds
+ * every blockDim.y-th row in order, with OP_COLS_AHEAD loads in flight; then the threads of a
+ * column are combined in a tree. */
 static constexpr unsigned OP_COLS_AHEAD = 4;
 
 template <typename T, typename Out, int N>
@@ -93,7 +96,7 @@ static inline void op_cols_launch(const T *x, struct op_cols c, float scale, Out
                 dim3(x_threads, OP_THREADS / x_threads), 0, s, x, c, scale, out, add);
 }
 
-/* Whole packs of columns, where they are aligned. */
+/* Uses whole packs of columns if they are aligned. */
 template <typename T, typename Out>
 static inline void op_cols_one(const T *x, struct op_cols c, float scale, Out *out, bool add, cudaStream_t s)
 {
@@ -105,7 +108,7 @@ static inline void op_cols_one(const T *x, struct op_cols c, float scale, Out *o
         op_cols_launch<T, Out, 1>(x, c, scale, out, add, s);
 }
 
-/* scratch: op_cols_scratch(c). */
+/* Computes out. scratch: op_cols_scratch(c) bytes. Errors: ERR_DEVICE. */
 template <typename T, typename Out>
 static inline int op_cols_run(const struct op_cols *c, const T *x, float scale, Out *out, bool add,
                               void *scratch, cudaStream_t s, struct err *err)

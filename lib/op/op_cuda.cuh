@@ -1,17 +1,18 @@
-/* op_cuda.cuh - what kernels for GPUs share.
+/* op_cuda.cuh - helpers shared by the GPU kernels.
  *
- * A row's kernels stand in a file *_cuda.cu of its family and are named by OP_CUDA(row, ...), which is all
- * that the plugin needs. Rules, beside those of op.h:
- *   - the same result, bit by bit, whenever a kernel runs again on the same numbers: no sum of floats by
- *     atomics, no order that depends on the schedule;
- *   - a call only launches: no waiting, no allocation, nothing read of device memory by the host, so
- *     that calls can be captured into a graph. Seed, step, lane and loss_scale come from run->there;
- *   - sums over more than a few numbers are float32 in a fixed tree, whatever the type of the numbers;
- *   - a number that fwd refuses on a CPU (an index, a label, a divisor) is noted (op_notice), and nothing is
- *     read or written out of range for it;
- *   - types of a file, which templates are made for, stand in a `namespace { }`: all files are one program,
- *     and of two templates for types of one name it keeps one;
- *   - where numbers lie one behind the other, 16 bytes a thread and access. */
+ * The kernels of a row are in a file *_cuda.cu of its family, and OP_CUDA(row, ...) exports them to
+ * the plugin. Rules, in addition to those of op.h:
+ *   - The results are reproducible: running a kernel again on the same numbers gives the same bits.
+ *     No sum of floats uses atomics, and no order depends on the schedule of the GPU.
+ *   - A call only launches kernels. It does not wait or allocate, and the host reads no device
+ *     memory, so calls can be captured into a CUDA graph. Kernels read seed, step, lane and
+ *     loss_scale from run->there.
+ *   - A sum of more than a few numbers is computed in float32, in a fixed tree, for every type.
+ *   - A number that fwd rejects on a CPU (an index, a label, a divisor) is recorded (op_notice),
+ *     and no memory is read or written out of range because of it.
+ *   - Types that are template arguments are in a `namespace { }`: all files are one program, and
+ *     the linker would merge instances for two types of the same name.
+ *   - If numbers are contiguous, each thread accesses 16 bytes at a time. */
 #ifndef OP_OP_CUDA_CUH
 #define OP_OP_CUDA_CUH
 
@@ -27,7 +28,7 @@ extern "C" {
 #include "tensor/tensor.h"
 }
 
-/* OP_CUDA(op_relu, .fwd = forward, .bwd = backward); */
+/* Usage: OP_CUDA(op_relu, .fwd = forward, .bwd = backward); */
 #define OP_CUDA(row_, ...) extern "C" const struct op_kernels row_##_cuda = { __VA_ARGS__ }
 
 static inline cudaStream_t op_stream(const struct op_call *c)
@@ -35,7 +36,7 @@ static inline cudaStream_t op_stream(const struct op_call *c)
     return cuda_queue(c->run->queue);
 }
 
-/* Is the gradient of input i to be added to what is there? From input 31 on never. */
+/* Returns true if the gradient of input i is accumulated; false from input 31 on. */
 static inline bool op_cuda_adds(const struct op_call *c, uint32_t i)
 {
     return i < 31 && (c->din_add & OP_IN(i)) != 0;
@@ -46,13 +47,13 @@ static inline bool op_cuda_wants(const struct op_call *c, uint32_t i)
     return i < c->n_in && c->din[i] != NULL;
 }
 
-/* Will the gradient of input i be asked for? */
+/* Returns true if calls will request the gradient of input i. */
 static inline bool op_cuda_plan_wants(const struct op_plan *p, uint32_t i)
 {
     return p->training && (p->want_din & OP_IN(i < 31 ? i : 31)) != 0;
 }
 
-/* The backward of a call that no gradient reaches: zero wherever din is not to be added to. */
+/* The backward of a call without an incoming gradient: zeroes every din that is not accumulated. */
 static inline int op_cuda_zero(const struct op_call *c, struct err *err)
 {
     int rc = 0;
@@ -66,7 +67,7 @@ static inline int op_cuda_zero(const struct op_call *c, struct err *err)
 
 /* ---- numbers ---- */
 
-/* What is computed with: float for the floats of 16 bits, else the type itself. */
+/* Converts to the type used for computing: float for 16-bit floats, else the type itself. */
 template <typename T> __host__ __device__ static inline T op_wide(T x) { return x; }
 __host__ __device__ static inline float op_wide(__nv_bfloat16 x) { return __bfloat162float(x); }
 __host__ __device__ static inline float op_wide(__half x) { return __half2float(x); }
@@ -85,7 +86,7 @@ template <typename T, typename V> __host__ __device__ static inline T op_narrow(
 
 typedef uint32_t __attribute__((__may_alias__)) op_word;
 
-/* A number of 16 bits, the lower or upper half of a word; and a place for one. */
+/* A 16-bit number in the lower or upper half of a word, and a reference to such a number. */
 template <typename T> struct op_packed {
     uint32_t word;
     bool is_upper;
@@ -119,7 +120,8 @@ template <typename T> struct op_packed_place {
             bits = __bfloat16_as_ushort(x);
         *word = is_upper ? (*word & 0xffff) | bits << 16 : (*word & 0xffff0000) | bits;
     }
-    __device__ void operator=(const op_packed_place &x) const { *this = (T)x; } /* the number, not the place */
+    /* assigns the number, not the reference */
+    __device__ void operator=(const op_packed_place &x) const { *this = (T)x; }
 };
 
 template <typename T> __device__ static inline float op_wide(op_packed<T> x)
@@ -135,8 +137,9 @@ template <typename T> __device__ static inline float op_wide(op_packed_place<T> 
     return op_wide(x.get());
 }
 
-/* Numbers of 16 bits, two in a word. Of an array nvcc takes each number into a register of its own as soon as the
- * pack arrives: twice the registers, and a wait for memory before the next pack is asked for. */
+/* An array of 16-bit numbers, two per word. For a plain array, nvcc copies each number to its own
+ * register as soon as the pack arrives, which doubles the registers and waits for memory before the
+ * next load is issued. */
 template <typename T, size_t Count> struct op_halves {
     op_word word[Count / 2] = {};
 
@@ -148,16 +151,16 @@ template <typename T, size_t Count>
 using op_numbers = std::conditional_t<Count % 2 == 0 && (std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __half>),
                                       op_halves<T, Count>, T[Count]>;
 
-/* 16 bytes of T, or any power of two of numbers. */
+/* A pack: 16 bytes of T, or a power of two of numbers. */
 template <typename T, size_t Count = 16 / sizeof(T)>
 struct alignas(Count * sizeof(T) < 16 ? Count * sizeof(T) : 16) op_pack {
     static constexpr size_t N = Count;
     op_numbers<T, Count> v;
 };
 
-/* The quotient by a number that is the same for a whole kernel: two products. Any n < 2^63. */
+/* Division of any n < 2^63 by a constant of the kernel, with two multiplications. */
 struct op_divisor {
-    uint64_t by, magic; /* 2^64 / by, rounded up; 0: by 1 */
+    uint64_t by, magic; /* 2^64 / by, rounded up; 0: by is 1 */
 };
 
 static inline struct op_divisor op_divisor_of(uint64_t by)
@@ -169,10 +172,11 @@ __device__ static inline uint64_t op_divide(uint64_t n, const struct op_divisor 
 {
     uint64_t q = d.magic != 0 ? __umul64hi(n, d.magic) : n;
 
-    return q - (q * d.by > n); /* rounding the magic up is at most one too many */
+    return q - (q * d.by > n); /* rounding up makes q at most one too large */
 }
 
-/* *rest % size, and *rest /= size: a number falls into the indices of its axes, the innermost first. */
+/* Returns *rest % size and sets *rest /= size: splits a linear index into the indices of its axes,
+ * the innermost first. */
 __device__ static inline uint64_t op_digit(uint64_t *rest, const struct op_divisor &size)
 {
     uint64_t q = op_divide(*rest, size), digit = *rest - q * size.by;
@@ -181,9 +185,9 @@ __device__ static inline uint64_t op_digit(uint64_t *rest, const struct op_divis
     return digit;
 }
 
-/* The same of n and by below 2^31, in a third of the instructions. */
+/* The same for n and by below 2^31, with a third of the instructions. */
 struct op_small_divisor {
-    uint32_t by, magic; /* 2^32 / by, rounded up; 0: by 1 */
+    uint32_t by, magic; /* 2^32 / by, rounded up; 0: by is 1 */
 };
 
 static inline struct op_small_divisor op_small_divisor_of(uint32_t by)
@@ -211,7 +215,8 @@ static inline bool op_aligned(const void *p)
     return ((uintptr_t)p & 15) == 0;
 }
 
-/* Calls body with a null pointer of the type of a tensor's numbers: OP_FLOATS(t->dtype, { ... T ... }). */
+/* Runs the body with T defined as the type of a tensor's numbers: OP_FLOATS(t->dtype, { ... T ...
+ * }). */
 #define OP_FLOATS(dtype_, ...)                                                                         \
     switch (dtype_) {                                                                                  \
     case TENSOR_BF16: { using T = __nv_bfloat16; __VA_ARGS__; break; }                                 \
@@ -219,11 +224,12 @@ static inline bool op_aligned(const void *p)
     default: { using T = float; __VA_ARGS__; break; }                                                  \
     }
 
-/* ---- one number each ---- */
+/* ---- element-wise kernels ---- */
 
-/* The number of multiprocessors for which grids are laid out, on every GPU. It is a constant because the number of
- * blocks decides the order of additions where a sum is split: the bits do not depend on the GPU model. Element-wise
- * grids of 16 blocks for each fill GPUs of up to 264 multiprocessors, of which each runs 8 blocks at a time. */
+/* The number of multiprocessors for which grids are laid out, on every GPU. It is a constant
+ * because the number of blocks decides the order of additions where a sum is split: the bits do not
+ * depend on the GPU model. Element-wise grids of 16 blocks for each fill GPUs of up to 264
+ * multiprocessors, of which each runs 8 blocks at a time. */
 static constexpr unsigned OP_PROCESSORS = 132;
 static constexpr unsigned OP_THREADS = 256, OP_BLOCKS_MAX = OP_PROCESSORS * 16;
 
@@ -234,7 +240,8 @@ static inline unsigned op_blocks(size_t n, size_t per_block)
     return (unsigned)(blocks < 1 ? 1 : blocks > OP_BLOCKS_MAX ? OP_BLOCKS_MAX : blocks);
 }
 
-/* Numbers that a thread takes at a time: 16 bytes of the smallest type, at most 8. */
+/* Number of elements that a thread processes at a time: 16 bytes of the smallest type, at most 8
+ * elements. */
 template <typename... T> __host__ __device__ static constexpr size_t op_each_pack()
 {
     size_t least = 8;
@@ -252,9 +259,9 @@ template <size_t N, typename T> __device__ static inline op_two<T, N> op_load_tw
     return { ((const op_pack<T, N> *)p)[i], ((const op_pack<T, N> *)p)[j] };
 }
 
-/* out[i] = f(in0[i], in1[i], ...), or += . Each thread owns packs a grid apart and loads two of each input
- * before it stores. What is behind the last whole pack (not `packed`: everything) is done one by one.
- * `in` and `out` may be the same memory. */
+/* out[i] = f(in0[i], in1[i], ...), or += . The packs of a thread are one grid stride apart; it
+ * loads two packs of each input before it stores. The elements after the last whole pack (if not
+ * `packed`: all elements) are processed one by one. `in` and `out` may be the same memory. */
 template <typename T, typename F, typename... In>
 __global__ void op_each_kernel(T *out, size_t n, bool packed, bool add, F f, const In *...in)
 {
@@ -291,7 +298,8 @@ __global__ void op_each_kernel(T *out, size_t n, bool packed, bool add, F f, con
     }
 }
 
-/* f: a copyable object with `__device__ ... operator()(...) const`, of what op_wide() makes of the numbers. */
+/* f: a copyable object with `__device__ ... operator()(...) const`; its arguments are converted by
+ * op_wide(). Errors: ERR_DEVICE. */
 template <typename T, typename F, typename... In>
 static inline int op_each(cudaStream_t s, T *out, size_t n, bool add, F f, struct err *err, const In *...in)
 {
@@ -304,17 +312,18 @@ static inline int op_each(cudaStream_t s, T *out, size_t n, bool add, F f, struc
     return cuda_launched(err);
 }
 
-/* The number as it is. */
+/* The identity function. */
 struct op_same {
     template <typename T> __device__ T operator()(T x) const { return x; }
 };
 
-/* ---- numbers that cannot be ---- */
+/* ---- invalid numbers ---- */
 
-/* Notes that element `at` of what a call looks at is `value`, which its row refuses on a CPU (op_def.refuse).
- * Of those of a call the first is kept, whoever comes when; what an earlier call noted stays. */
+/* Records that element `at`, checked by a call, has the value `value`, which the row rejects on a
+ * CPU (op_def.refuse). The record keeps the lowest element of a call, independent of the order of
+ * the threads, and an earlier call keeps its record. */
 struct op_notice {
-    struct op_trouble *to; /* nullptr: nobody asks */
+    struct op_trouble *to; /* nullptr: not recorded */
     const struct op_run *run;
     uint32_t call;
 
@@ -324,7 +333,7 @@ struct op_notice {
 
         if (t->found == 0.0f)
             return false;
-        __threadfence(); /* what is there was there before `found` */
+        __threadfence(); /* the other fields were written before `found` */
         return t->lane != run->lane || t->call != call || t->at <= at;
     }
     __device__ void operator()(uint64_t at, int64_t value) const
@@ -365,8 +374,8 @@ template <typename F> __global__ void op_look_kernel(size_t n, F wrong, op_notic
     }
 }
 
-/* Notes the first i < n that is wrong: a copyable object with `__device__ bool operator()(size_t i, int64_t *value)
- * const`. */
+/* Records the first i < n for which `wrong` is true. `wrong` is a copyable object with `__device__
+ * bool operator()(size_t i, int64_t *value) const`, which sets *value. */
 template <typename F> static inline int op_cuda_look(const struct op_call *c, size_t n, F wrong, struct err *err)
 {
     if (n == 0 || c->run->trouble == NULL)
@@ -378,7 +387,7 @@ template <typename F> static inline int op_cuda_look(const struct op_call *c, si
 
 /* ---- sums ---- */
 
-/* Of the 32 threads of a warp, in all of them. */
+/* Sum of the 32 threads of a warp, returned to each of them. */
 __device__ static inline float op_warp_sum(float x)
 {
     for (int k = 16; k > 0; k /= 2)
@@ -393,8 +402,8 @@ __device__ static inline float op_warp_max(float x)
     return x;
 }
 
-/* Of a block of whole warps, at most 1024 threads; in all of them. `room`: 32 floats of shared memory,
- * which may be used again behind the next __syncthreads(). */
+/* Sum of a thread block, returned to each thread. The block consists of whole warps, at most 1024
+ * threads. `room`: 32 floats of shared memory, free again after the next __syncthreads(). */
 __device__ static inline float op_block_sum(float x, float *room)
 {
     unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;

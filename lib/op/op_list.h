@@ -1,4 +1,4 @@
-/* op_list.h - every op, one line: OP(symbol). A row that is not linked is a link error. */
+/* op_list.h - the list of all ops, one line OP(symbol) each. A missing row is a link error. */
 OP(op_add)
 OP(op_mul)
 OP(op_sub)

@@ -3,7 +3,7 @@
 
 enum { ROWS = 64, COLS = 128, LANES = 16, SPAN = 4096 };
 
-CLONES static void put(float *dst, const float *src, size_t n, float alpha)
+CLONES static void scale(float *dst, const float *src, size_t n, float alpha)
 {
     size_t i;
 
@@ -11,7 +11,7 @@ CLONES static void put(float *dst, const float *src, size_t n, float alpha)
         dst[i] = alpha * src[i];
 }
 
-CLONES static void put_add(float *dst, const float *src, size_t n, float alpha)
+CLONES static void scale_add(float *dst, const float *src, size_t n, float alpha)
 {
     size_t i;
 
@@ -21,10 +21,10 @@ CLONES static void put_add(float *dst, const float *src, size_t n, float alpha)
 
 void op_put(float *dst, const float *src, size_t n, float alpha, bool add)
 {
-    (add ? put_add : put)(dst, src, n, alpha);
+    (add ? scale_add : scale)(dst, src, n, alpha);
 }
 
-CLONES static void put_half(uint16_t *dst, const uint16_t *src, size_t n, float alpha)
+CLONES static void scale_half(uint16_t *dst, const uint16_t *src, size_t n, float alpha)
 {
     size_t i;
 
@@ -33,7 +33,7 @@ CLONES static void put_half(uint16_t *dst, const uint16_t *src, size_t n, float 
         dst[i] = op_half_store(alpha * op_half_load(src[i]));
 }
 
-CLONES static void put_half_add(uint16_t *dst, const uint16_t *src, size_t n, float alpha)
+CLONES static void scale_half_add(uint16_t *dst, const uint16_t *src, size_t n, float alpha)
 {
     size_t i;
 
@@ -45,7 +45,7 @@ CLONES static void put_half_add(uint16_t *dst, const uint16_t *src, size_t n, fl
 void op_put_as(const struct tensor *dst, const void *src, size_t n, float alpha, bool add)
 {
     if (op_is_half(dst))
-        (add ? put_half_add : put_half)(dst->data, src, n, alpha);
+        (add ? scale_half_add : scale_half)(dst->data, src, n, alpha);
     else
         op_put(dst->data, src, n, alpha, add);
 }
@@ -55,7 +55,7 @@ static void store(float *out, double value, bool add)
     *out = add ? *out + (float)value : (float)value;
 }
 
-/* SUM_ROWS makes one for each type. name_add adds rows of `w` elements, `step` apart. */
+/* SUM_ROWS defines the functions for one type. name_add sums rows of `w` elements, `step` apart. */
 #define SUM_ROWS(name_, type_, load_)                                                              \
     CLONES static void name_##_add(const type_ *x, size_t rows, size_t step, size_t w,             \
                                    float *restrict part)                                           \
@@ -71,7 +71,7 @@ static void store(float *out, double value, bool add)
     {                                                                                              \
         size_t at, r, j;                                                                           \
                                                                                                    \
-        for (at = 0; at < cols; at += COLS) { /* a strip of columns whose sums stay in cache */    \
+        for (at = 0; at < cols; at += COLS) { /* the sums of a strip fit the L1 cache */    \
             size_t w = cols - at < COLS ? cols - at : COLS;                                        \
             double total[COLS] = { 0 };                                                            \
             float part[COLS];                                                                      \

@@ -1,4 +1,4 @@
-/* places.c - where the elements of a tensor lie in memory. */
+/* places.c - memory order and strides of tensors. */
 #include "op/op_priv.h"
 
 void op_memory_order(const struct tensor *t, uint32_t *order)
@@ -18,6 +18,7 @@ void op_steps(const struct tensor *t, ptrdiff_t *step)
     op_memory_order(t, order);
     for (k = t->shape.rank; k-- > 0;) {
         step[order[k]] = dense;
-        dense = (ptrdiff_t)((size_t)dense * (size_t)t->shape.dim[order[k]]); /* wraps if empty */
+        /* may wrap if t is empty */
+        dense = (ptrdiff_t)((size_t)dense * (size_t)t->shape.dim[order[k]]);
     }
 }

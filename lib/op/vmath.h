@@ -1,13 +1,12 @@
-/* vmath.h - exp, log and their kin as loops can vectorise them: straight lines of arithmetic, no
- * table, no branch, no call.
+/* vmath.h - exp, log and related functions that compilers can vectorise: no table, branch or call.
  *
- * Greatest error against the exact value, over all floats (test/op/test_vmath.c measures it):
+ * Maximum error against the exact value, over all floats (measured by test/op/test_vmath.c):
  *   vm_exp 1 ulp, vm_log 1 ulp, vm_tanh 2 ulp, vm_sigmoid 3 ulp, vm_expm1 4 ulp, vm_log1p 3 ulp,
  *   vm_softplus 3 ulp, vm_erf 2 ulp, vm_pow 1 ulp; denormal results are within one denormal step.
- * NaN gives NaN (but vm_pow(x, 0) and vm_pow(1, x) are 1, as in C); infinities give the limit;
- * vm_log(0) is -inf, of a negative NaN.
- * The polynomials are minimax fits (relative error below 6e-9), made for these intervals. The same
- * bits on every instruction set as long as multiply and add are not fused (-ffp-contract=off). */
+ * A NaN argument gives NaN (but vm_pow(x, 0) and vm_pow(1, x) are 1, as in C). Infinities give the
+ * limit. vm_log(0) is -inf, and vm_log of a negative number is NaN. The polynomials are minimax
+ * fits for the intervals below (relative error below 6e-9). The bits are the same on every
+ * instruction set, provided that multiply and add are not fused (-ffp-contract=off). */
 #ifndef OP_VMATH_H
 #define OP_VMATH_H
 
@@ -17,7 +16,8 @@
 
 #include "op/op_priv.h"
 
-/* ln 2 in two floats; the first has 16 bits, so that its product with an exponent is exact. */
+/* ln 2 as the sum of two floats. The first has 16 significant bits, so its product with an exponent
+ * is exact. */
 #define VM_LN2_HI 0x1.62e4p-1f
 #define VM_LN2_LO 1.42860682e-6f
 
@@ -37,21 +37,21 @@ OP_INLINE float vm_float(uint32_t u)
     return x;
 }
 
-OP_INLINE float vm_pow2(uint32_t k) /* 2^k for -126 <= (int)k <= 127 */
+OP_INLINE float vm_pow2(uint32_t k) /* 2^k; -126 <= (int)k <= 127 */
 {
     return vm_float((k + 127u) << 23);
 }
 
-/* e^x = 2^k e^r with k the integer next to x / ln 2, |r| <= ln(2) / 2. Adding 1.5 * 2^23 rounds to
- * an integer, which then stands in the low bits. 2^k is applied in two halves, as 2^128 is no float
- * and results may be denormal. */
+/* e^x = 2^k e^r, where k is x / ln 2 rounded to an integer, and |r| <= ln(2) / 2. Adding 1.5 * 2^23
+ * rounds to an integer and leaves it in the low bits. 2^k is applied in two factors, because 2^128
+ * is not a float and the result may be denormal. */
 OP_INLINE float vm_exp(float x)
 {
     const float magic = 0x1.8p23f;
     float t, n, r, p;
     uint32_t k, half;
 
-    x = x > 89.0f ? 89.0f : x; /* from there on inf and 0; NaN passes both */
+    x = x > 89.0f ? 89.0f : x; /* beyond these limits the result is inf or 0; NaN passes */
     x = x < -104.0f ? -104.0f : x;
     t = x * 0x1.715476p+0f + magic;
     n = t - magic;
@@ -71,7 +71,7 @@ OP_INLINE float vm_exp(float x)
 OP_INLINE float vm_log(float x)
 {
     const uint32_t sqrt_half = 0x3f3504f3u;
-    float tiny = x < 0x1p-126f ? 0x1p25f : 1.0f; /* denormals become normal */
+    float tiny = x < 0x1p-126f ? 0x1p25f : 1.0f; /* scales denormals to normal numbers */
     uint32_t u = vm_bits(x * tiny);
     int32_t k = (int32_t)((u + 0x40000000u - sqrt_half) >> 23) - 128;
     float e = (float)(x < 0x1p-126f ? k - 25 : k);
@@ -92,7 +92,8 @@ OP_INLINE float vm_log(float x)
     return x == INFINITY ? x : p;
 }
 
-/* For a = |x|: a + a^3 P(a^2) near 0, beyond 1 - 2 / (e^2a + 1); then the sign of x. */
+/* With a = |x|: a + a^3 P(a^2) for small a, else 1 - 2 / (e^2a + 1). The result gets the sign of
+ * x. */
 OP_INLINE float vm_tanh(float x)
 {
     float a = fabsf(x), z = x * x, p, near, far;
@@ -107,7 +108,7 @@ OP_INLINE float vm_tanh(float x)
     return copysignf(a < 0.625f ? near : far, x);
 }
 
-/* 1 / (1 + e^-x), in the form that keeps its precision where it is near 0. */
+/* 1 / (1 + e^-x), in the form that keeps relative precision for results near 0. */
 OP_INLINE float vm_sigmoid(float x)
 {
     float z = vm_exp(-fabsf(x));
@@ -115,7 +116,7 @@ OP_INLINE float vm_sigmoid(float x)
     return (x < 0.0f ? z : 1.0f) / (1.0f + z);
 }
 
-/* e^x - 1: near 0 the polynomial of vm_exp without its 1. */
+/* e^x - 1: for small x the polynomial of vm_exp without the constant 1, else vm_exp(x) - 1. */
 OP_INLINE float vm_expm1(float x)
 {
     float p;
@@ -129,7 +130,7 @@ OP_INLINE float vm_expm1(float x)
     return fabsf(x) < 0.34f ? p : vm_exp(x) - 1.0f;
 }
 
-/* ln(1 + x): what rounding 1 + x loses is brought back by the ratio of x to what was kept. */
+/* ln(1 + x) = ln(u) * x / (u - 1), u = 1 + x rounded: the factor corrects the rounding of u. */
 OP_INLINE float vm_log1p(float x)
 {
     float u = 1.0f + x, kept = u - 1.0f;
@@ -144,7 +145,8 @@ OP_INLINE float vm_softplus(float x)
     return (x > 0.0f ? x : 0.0f) + vm_log1p(vm_exp(-fabsf(x)));
 }
 
-/* For a = |x|: a + a P(a^2) near 0; beyond, 1 - e^(-a R(a)), 1 from 4 on. Then the sign. */
+/* With a = |x|: a + a P(a^2) for small a, 1 - e^(-a R(a)) above, and 1 from a = 4 on. The result
+ * gets the sign of x. */
 OP_INLINE float vm_erf(float x)
 {
     float a = fabsf(x), z = a * a, t = a > 4.0f ? 4.0f : a, p, q;
@@ -166,9 +168,10 @@ OP_INLINE float vm_erf(float x)
     return copysignf(a < 0.921875f ? a + a * p : 1.0f - vm_exp(-t * q), x);
 }
 
-/* ---- in double, for a float result ---- */
+/* ---- computed in double, with a float result ---- */
 
-/* ln x for a float x > 0: e ln 2 + 2 artanh(z), z = (m - 1) / (m + 1), by its series. */
+/* ln x for a float x > 0: e ln 2 + 2 artanh(z), z = (m - 1) / (m + 1), computed by the series of
+ * artanh. */
 OP_INLINE double vm_log_wide(float x)
 {
     const uint32_t sqrt_half = 0x3f3504f3u;
@@ -189,7 +192,7 @@ OP_INLINE double vm_log_wide(float x)
     return (double)(tiny ? k - 25 : k) * 0x1.62e42fefa39efp-1 + 2 * (z + z * (s * p));
 }
 
-/* e^t rounded to float; beyond what float holds, 0 or inf. */
+/* e^t rounded to float; 0 or inf outside the range of float. */
 OP_INLINE float vm_exp_wide(double t)
 {
     const double magic = 0x1.8p52;
@@ -201,7 +204,7 @@ OP_INLINE float vm_exp_wide(double t)
     scale = t * 0x1.71547652b82fep+0 + magic;
     n = scale - magic;
     memcpy(&k, &scale, sizeof(k));
-    k = (k + 1023) << 52; /* 2^n: what is above the low bits of magic leaves at the top */
+    k = (k + 1023) << 52; /* 2^n: the shift drops the bits of `magic` above the integer */
     r = t - n * 0x1.62e42fefa39efp-1;
     p = 1.0 / 3628800;
     p = p * r + 1.0 / 362880;
@@ -217,7 +220,7 @@ OP_INLINE float vm_exp_wide(double t)
     return (float)(p * scale);
 }
 
-/* a^b, with the special cases of C's pow. */
+/* a^b, with the special cases of pow() in C. */
 OP_INLINE float vm_pow(float a, float b)
 {
     float x = fabsf(a), y;

@@ -1,6 +1,7 @@
-/* whole_sums.cuh - sums of floats that many threads add to in any order, with the same bits each time: the parts
- * are whole multiples of a power of two that follows from the largest gradient, and whole numbers add exactly.
- * An area of sums is n numbers of 8 bytes, and then the bits of the largest |dy|. */
+/* whole_sums.cuh - reproducible sums of floats in any order, by atomic additions of integers: each
+ * summand is converted to a multiple of a power of two that depends on the largest gradient, and
+ * integers add exactly. An area of sums consists of n integers of 8 bytes, followed by the bits of
+ * the largest |dy|. */
 #ifndef OP_WHOLE_SUMS_CUH
 #define OP_WHOLE_SUMS_CUH
 
@@ -18,7 +19,7 @@ static inline unsigned *op_sums_largest(void *area, size_t n)
     return (unsigned *)(void *)((char *)area + n * sizeof(unsigned long long));
 }
 
-/* Binary digits of a number up to `most`. */
+/* Number of binary digits of `most`. */
 static inline int op_sums_digits(size_t most)
 {
     int bits = 0;
@@ -28,7 +29,8 @@ static inline int op_sums_digits(size_t most)
     return bits;
 }
 
-/* The bits of the largest |dy|: they are in the order of the numbers, a NaN is above all. */
+/* Computes the bits of the largest |dy|. As integers, the bits are ordered like the numbers, and
+ * NaN is largest. */
 __global__ static void op_sums_largest_kernel(const float *dy, size_t n, unsigned *most)
 {
     unsigned m = 0;
@@ -41,8 +43,9 @@ __global__ static void op_sums_largest_kernel(const float *dy, size_t n, unsigne
     atomicMax(most, m);
 }
 
-/* What a part is multiplied by, so that no sum of parts of `bits` binary digits times the largest leaves 63 bits.
- * NaN: a gradient is not finite, nothing may be added, and all sums become NaN. */
+/* Returns the factor for the summands, chosen so that the sum of 2^bits summands of the largest
+ * size fits 63 bits. Returns NaN if a gradient is not finite: nothing may be added, and all sums
+ * become NaN. */
 __device__ static inline double op_sums_scale(const unsigned *most, int bits)
 {
     float value = __uint_as_float(*most);
@@ -68,7 +71,7 @@ __global__ static void op_sums_home_kernel(const unsigned long long *sums, float
         dx[i] = (add ? dx[i] : 0.0f) + (float)((double)(long long)sums[i] / scale);
 }
 
-/* Zeroes the area of n sums, and notes the largest of dy [n_dy]. */
+/* Zeroes the area of n sums, and records the largest |dy| of dy [n_dy]. */
 static inline int op_sums_start(const struct op_call *c, void *area, size_t n, const float *dy, size_t n_dy,
                                 struct err *err)
 {
@@ -81,7 +84,7 @@ static inline int op_sums_start(const struct op_call *c, void *area, size_t n, c
     return cuda_launched(err);
 }
 
-/* Stores or adds the n sums. */
+/* dx [n] = sums, or += . */
 static inline int op_sums_home(const struct op_call *c, void *area, float *dx, size_t n, bool add, int bits,
                                struct err *err)
 {

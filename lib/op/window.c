@@ -5,12 +5,13 @@
 
 #include "base/err.h"
 
-enum { REACH_MAX = 65535 }; /* of kernel, stride, dilation, pad: keeps products within 64 bits and
-                               within what the kernel library counts in */
+enum { REACH_MAX = 65535 }; /* maximum kernel, stride, dilation and pad: keeps products within 64
+                               bits and within the limits of oneDNN */
 
 enum pad_rule { PAD_GIVEN, PAD_VALID, PAD_SAME_UPPER, PAD_SAME_LOWER };
 
-/* `name` as n numbers of [lo, REACH_MAX]; `dflt` each when the node does not have it. */
+/* Reads attribute `name`, n numbers in [lo, REACH_MAX]; an absent attribute gives `dflt` for
+ * each. */
 static int read_ints(const struct op_infer *f, const char *name, size_t n, int64_t lo, int64_t dflt,
                      int64_t *out, struct err *err)
 {
@@ -95,10 +96,10 @@ static int read_pads(const struct op_infer *f, struct op_window *w, enum pad_rul
     return 0;
 }
 
-/* Output size and pads of axis k.
+/* Computes output size and pads of axis k.
  *   in -> [pad_lo][ in ][pad_hi], windows of `reach` at 0, stride, 2 stride, ... */
-static int settle_axis(const struct op_infer *f, uint32_t k, enum pad_rule rule, bool ceil_mode,
-                       struct op_window *w, struct err *err)
+static int infer_axis(const struct op_infer *f, uint32_t k, enum pad_rule rule, bool ceil_mode,
+                      struct op_window *w, struct err *err)
 {
     int64_t in = w->in[k], stride = w->stride[k];
     int64_t reach = (w->kernel[k] - 1) * w->dilation[k] + 1, room, need;
@@ -117,14 +118,15 @@ static int settle_axis(const struct op_infer *f, uint32_t k, enum pad_rule rule,
         return 0;
     }
     room = in + w->pad_lo[k] + w->pad_hi[k] - reach;
-    if (room < 0 && !(ceil_mode && room + stride > 0)) /* rounded up, the one window overhangs */
+    /* rounding up allows one window to extend beyond the padding */
+    if (room < 0 && !(ceil_mode && room + stride > 0))
         return op_error(f, 0, err,
                         "a window of %" PRId64 " does not fit axis %u: %" PRId64
                         " elements with pads %" PRId64 " and %" PRId64,
                         reach, k + 2, in, w->pad_lo[k], w->pad_hi[k]);
     w->out[k] = room / stride + 1;
     if (ceil_mode && room > 0 && room % stride != 0 && w->out[k] * stride < in + w->pad_lo[k])
-        w->out[k]++; /* one more that starts inside, and not in the padding behind */
+        w->out[k]++; /* the additional window starts inside the input, not in the upper padding */
     need = (w->out[k] - 1) * stride + reach - in - w->pad_lo[k];
     if (need > w->pad_hi[k]) {
         w->grown[k] = need - w->pad_hi[k];
@@ -151,14 +153,15 @@ int op_window_infer(const struct op_infer *f, const int64_t *kernel, bool ceil_m
         rc = read_pads(f, w, &rule, err);
     for (k = 0; rc == 0 && k < w->spatial; k++) {
         w->in[k] = x->dim[k + 2];
-        rc = settle_axis(f, k, rule, ceil_mode, w, err);
+        rc = infer_axis(f, k, rule, ceil_mode, w, err);
     }
     return rc;
 }
 
-/* Of the transposed axis k: w->in (of the output) and the pads. `shape`: wanted, 0: as it comes. */
-static int settle_transposed(const struct op_infer *f, uint32_t k, enum pad_rule rule,
-                             int64_t more, int64_t shape, struct op_window *w, struct err *err)
+/* Computes w->in (the size of the output) and the pads of the transposed axis k. `shape`: requested
+ * size; 0: computed. */
+static int infer_transposed_axis(const struct op_infer *f, uint32_t k, enum pad_rule rule,
+                                 int64_t more, int64_t shape, struct op_window *w, struct err *err)
 {
     int64_t stride = w->stride[k], reach = (w->kernel[k] - 1) * w->dilation[k] + 1;
     int64_t whole = (w->out[k] - 1) * stride + reach + more, pad;
@@ -167,7 +170,8 @@ static int settle_transposed(const struct op_infer *f, uint32_t k, enum pad_rule
         shape = shape > 0 ? shape : w->out[k] * stride;
     if (shape > 0) {
         pad = whole > shape ? whole - shape : 0;
-        if (pad % 2 != 0 && f->def->until != 0) /* its text and today's have it on different sides */
+        /* opset 10 and the current opset put the odd element on different sides */
+        if (pad % 2 != 0 && f->def->until != 0)
             return op_error(f, ERR_UNSUPPORTED, err,
                             "'auto_pad' or 'output_shape' with a pad of %" PRId64 " for both sides "
                             "of axis %u is ambiguous before opset 11: export it with 'pads'",
@@ -182,8 +186,8 @@ static int settle_transposed(const struct op_infer *f, uint32_t k, enum pad_rule
     if ((w->in[k] + w->pad_lo[k] + w->pad_hi[k] - reach) / stride + 1 != w->out[k])
         return op_error(f, ERR_UNSUPPORTED, err,
                         "the output has %" PRId64 " elements along axis %u that no window reaches "
-                        "('output_padding', 'output_shape'); fewer than the stride, %" PRId64
-                        ", work",
+                        "('output_padding', 'output_shape'); expected fewer than the stride, %"
+                        PRId64,
                         w->in[k] + w->pad_lo[k] + w->pad_hi[k] - whole + more, k + 2, stride);
     return 0;
 }
@@ -223,7 +227,7 @@ int op_window_infer_transposed(const struct op_infer *f, const int64_t *kernel, 
         if (w->out[k] < 1 || w->out[k] > INT32_MAX)
             return op_error(f, 0, err, "input 0 has %" PRId64 " elements along axis %u", w->out[k],
                             k + 2);
-        rc = settle_transposed(f, k, rule, more[k], shape[k], w, err);
+        rc = infer_transposed_axis(f, k, rule, more[k], shape[k], w, err);
     }
     return rc;
 }

@@ -1,4 +1,4 @@
-/* window_geometry.c - what needs no attributes: kernels for GPUs use it too. */
+/* window_geometry.c - window functions that read no attributes; GPU kernels use them too. */
 #include "op/window.h"
 
 struct op_window op_window_lift(const struct op_window *w, uint32_t spatial)
@@ -24,8 +24,10 @@ struct op_window op_window_lift(const struct op_window *w, uint32_t spatial)
 struct op_taps op_window_taps(const struct op_window *w, uint32_t k, int64_t e)
 {
     int64_t start = e * w->stride[k] - w->pad_lo[k], step = w->dilation[k];
-    int64_t first = start < 0 ? (-start + step - 1) / step : 0; /* tap */
-    int64_t room = w->in[k] - 1 - start; /* from the window's start to the last element */
+    /* index of the first tap inside the input */
+    int64_t first = start < 0 ? (-start + step - 1) / step : 0;
+    int64_t room = w->in[k] - 1 - start; /* distance from the start of the window to the last
+                                            element */
     int64_t last = room < 0 ? -1 : room / step < w->kernel[k] - 1 ? room / step : w->kernel[k] - 1;
 
     return (struct op_taps){ start + first * step, last >= first ? last - first + 1 : 0 };

@@ -32,7 +32,7 @@ static uint16_t narrow_bf16(float x)
     uint32_t u = bits_of(x);
 
     if ((u & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)((u >> 16) | 0x40u); /* NaN: the fraction must not round to 0 */
+        return (uint16_t)((u >> 16) | 0x40u); /* NaN: the fraction must not become 0 */
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
@@ -61,9 +61,9 @@ static uint16_t narrow_f16(float x)
 
     if (size > 0x7f800000u)
         return sign | 0x7e00u;
-    if (size >= 0x477ff000u) /* 65520 and above: 65504 is the largest */
+    if (size >= 0x477ff000u) /* 65520 and above: infinity (the largest number is 65504) */
         return sign | 0x7c00u;
-    if (size < 0x33000000u) /* below 2^-25: nearer to 0 than to 2^-24 */
+    if (size < 0x33000000u) /* below 2^-25: rounds to 0 */
         return sign;
     if (size >= 0x38800000u) { /* 2^-14 and above: normal */
         kept = (size - 0x38000000u) >> 13;
@@ -77,11 +77,10 @@ static uint16_t narrow_f16(float x)
         dropped = whole & ((1u << shift) - 1);
     }
     if (dropped > 1u << (shift - 1) || (dropped == 1u << (shift - 1) && (kept & 1) != 0))
-        kept++; /* a fraction that overflows is the next exponent */
+        kept++; /* carry into the exponent */
     return (uint16_t)(sign | kept);
 }
 
-/* ---- */
 
 void tensor_widen(enum tensor_dtype type, const void *half, size_t n, float *out)
 {

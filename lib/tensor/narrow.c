@@ -5,12 +5,12 @@
 
 #include "base/check.h"
 
-/* A float with a sign: 1 bit, exponent, fraction. */
+/* The format of a signed float: 1 sign bit, exponent, fraction. */
 struct form {
     enum tensor_dtype dtype;
-    int bits, fraction, bias; /* bias: exponent of 1 */
-    uint8_t top;              /* code of the greatest number */
-    uint8_t nan;              /* without its sign */
+    int bits, fraction, bias; /* bias: exponent code of 1.0 */
+    uint8_t top;              /* code of the largest number */
+    uint8_t nan;              /* code of NaN, without the sign */
     bool has_infinity;        /* code top + 1 */
     bool is_unsigned_zero;    /* FNUZ: no -0; its code is NaN */
 };
@@ -20,7 +20,7 @@ static const struct form forms[] = {
     { TENSOR_F8E4M3FNUZ, 8, 3, 8, 0x7F, 0x80, false, true },
     { TENSOR_F8E5M2, 8, 2, 15, 0x7B, 0x7E, true, false },
     { TENSOR_F8E5M2FNUZ, 8, 2, 16, 0x7F, 0x80, false, true },
-    { TENSOR_F4E2M1, 4, 1, 1, 0x7, 0x8, false, false }, /* without NaN: -0 stands for it */
+    { TENSOR_F4E2M1, 4, 1, 1, 0x7, 0x8, false, false }, /* no NaN: converted to -0 */
 };
 
 static const struct form *form_of(enum tensor_dtype t)
@@ -86,7 +86,7 @@ void tensor_pack(enum tensor_dtype t, const void *x, size_t n, uint8_t *packed)
         packed[i / each] |= (uint8_t)((from[i] & ((1u << bits) - 1)) << (i % each * bits));
 }
 
-/* ---- float8e8m0: an exponent alone ---- */
+/* ---- float8e8m0: only an exponent ---- */
 
 enum { E8M0_NAN = 0xFF, E8M0_TOP = 0xFE, E8M0_BIAS = 127 };
 
@@ -134,12 +134,13 @@ double tensor_narrow_number(enum tensor_dtype t, uint8_t code)
     return size == code ? v : -v;
 }
 
-/* The code counts steps: a fraction that overflows is the next exponent. */
+/* Returns the code of v >= 0. Codes of ascending numbers are consecutive, so a carry of the
+ * fraction increments the exponent. */
 static int steps_of(const struct form *f, double v)
 {
     int exponent;
 
-    if (v >= ldexp(1, 40)) /* far beyond each type; an infinity too */
+    if (v >= ldexp(1, 40)) /* larger than any type; includes infinity */
         return 1 << 8;
     (void)frexp(v, &exponent); /* v < 2^exponent */
     exponent = v == 0 || exponent - 1 < 1 - f->bias ? 1 - f->bias : exponent - 1;

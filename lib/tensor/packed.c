@@ -88,12 +88,12 @@ static size_t union_floats(const struct packed *a, const struct packed *b)
     return floats;
 }
 
-/* Each points behind the rows that are still to be done, which is done from the last one back:
- * a row of the union never lies before the row of `old` that goes there, so `old` and `new` share
- * their memory. */
+/* The ends of the rows still to be added. Addition runs from the last row to the first: a row of
+ * the union is never before the row of `old` that it contains, so `old` and `new` may share
+ * memory. */
 struct ends {
     float *new, *old;
-    const float *from; /* NULL: zeros */
+    const float *from; /* NULL: all zeros */
 };
 
 CLONES static void add_words(struct ends *e, uint64_t *to, const uint64_t *from, size_t n,
@@ -147,7 +147,7 @@ void packed_add(struct packed *to, float *values, const struct packed *from,
 
 /* ---- runs ---- */
 
-/* The first row from `row` on whose mark is `mark`; `end` if there is none before. */
+/* Returns the first row in [row, end) whose mark is `mark`; `end` if there is none. */
 static size_t find(const uint64_t *marks, size_t row, size_t end, bool mark)
 {
     while (row < end) {
@@ -191,7 +191,7 @@ bool packed_next(struct packed_run *run)
         return false;
     run->values += run->n;
     run->row = stop;
-    run->at = at > run->begin ? at : run->begin; /* the first row may begin before */
+    run->at = at > run->begin ? at : run->begin; /* the first row may begin before the range */
     run->n = (stop * run->width < run->end ? stop * run->width : run->end) - run->at;
     return true;
 }

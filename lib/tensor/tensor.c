@@ -10,7 +10,7 @@
 struct dtype_row {
     enum tensor_dtype dtype;
     size_t bytes;
-    const char *name; /* as NumPy writes it (what it lacks: as ml_dtypes does) */
+    const char *name; /* NumPy's name; types that NumPy lacks: the name in ml_dtypes */
 };
 
 static const struct dtype_row dtypes[] = {
@@ -77,7 +77,7 @@ int64_t shape_elements(const struct shape *s)
     CHECK(s->rank <= TENSOR_MAX_RANK);
     for (i = 0; i < s->rank; i++) {
         if (s->dim[i] == 0)
-            return 0; /* also beside dimensions whose product alone would not fit */
+            return 0; /* even if the product of the other dimensions overflows */
         if (s->dim[i] < 0 || __builtin_mul_overflow(n, s->dim[i], &n))
             fits = false;
     }
@@ -134,7 +134,7 @@ bool shape_broadcast(const struct shape *a, const struct shape *b, struct shape 
     uint32_t rank = a->rank > b->rank ? a->rank : b->rank, i;
     struct shape s = { .rank = rank };
 
-    for (i = 0; i < rank; i++) { /* axes are aligned at the last one; a missing axis is 1 */
+    for (i = 0; i < rank; i++) { /* aligns the axes at the last one; a missing axis has size 1 */
         uint32_t skip_a = rank - a->rank, skip_b = rank - b->rank;
         int64_t da = i < skip_a ? 1 : a->dim[i - skip_a];
         int64_t db = i < skip_b ? 1 : b->dim[i - skip_b];

@@ -1,5 +1,5 @@
-/* tensor.h - what a block of numbers is: type, shape, layout, address. A tensor never owns its
- * memory. Threads: a value type; the memory's owner says who may write. */
+/* tensor.h - a description of numbers in memory: type, shape, layout and address. A tensor does not
+ * own its memory. Threads: a value type; the owner of the memory decides which thread may write. */
 #ifndef TENSOR_TENSOR_H
 #define TENSOR_TENSOR_H
 
@@ -27,7 +27,7 @@ enum tensor_dtype {
     TENSOR_U32 = 12,
     TENSOR_U64 = 13,
     TENSOR_BF16 = 16,
-    /* narrow.h; a byte each in memory, and only in graphs that are run */
+    /* narrow.h; one byte each in memory; only in graphs that are evaluated, not trained */
     TENSOR_F8E4M3FN = 17,
     TENSOR_F8E4M3FNUZ = 18,
     TENSOR_F8E5M2 = 19,
@@ -40,9 +40,9 @@ enum tensor_dtype {
     TENSOR_I2 = 26,
 };
 
-/* How the elements of shape [n, c, d1, ...] lie in memory. */
+/* The memory order of the elements of shape [n, c, d1, ...]. */
 enum tensor_layout {
-    TENSOR_PLAIN,         /* row major in the order of the shape */
+    TENSOR_PLAIN,         /* row-major in the order of the shape */
     TENSOR_CHANNELS_LAST, /* rank >= 3: n, d1, ..., c; the shape is still written [n, c, d1, ...] */
 };
 
@@ -55,11 +55,12 @@ struct tensor {
     enum tensor_dtype dtype;
     enum tensor_layout layout;
     struct shape shape;
-    void *data; /* borrowed; NULL where only type and shape are known */
+    void *data; /* borrowed; NULL: only type and shape are known */
 };
 
 size_t tensor_dtype_bytes(enum tensor_dtype t);     /* 0: no such type */
-const char *tensor_dtype_name(enum tensor_dtype t); /* "float32", "int64", ... as NumPy; never NULL */
+/* NumPy's name: "float32", "int64", ...; never NULL */
+const char *tensor_dtype_name(enum tensor_dtype t);
 bool tensor_dtype_parse(const char *name, enum tensor_dtype *out);
 
 /* Product of the dimensions; -1 if it does not fit in int64. */
@@ -68,10 +69,11 @@ bool shape_equal(const struct shape *a, const struct shape *b);
 struct shape shape_of(uint32_t rank, ...);  /* int64_t dimensions: shape_of(2, (int64_t)3, n) */
 /* "[2, 3, 4]"; returns out. */
 const char *shape_print(const struct shape *s, char *out, size_t n);
-/* NumPy broadcasting of a and b. false: they do not fit. */
+/* Computes the NumPy broadcast of a and b. Returns false if the shapes are incompatible. */
 bool shape_broadcast(const struct shape *a, const struct shape *b, struct shape *out);
 
 int64_t tensor_elements(const struct tensor *t);
-size_t tensor_bytes(const struct tensor *t); /* elements * size; SIZE_MAX on overflow */
+size_t tensor_bytes(const struct tensor *t); /* number of elements * element size; SIZE_MAX on
+                                                overflow */
 
 #endif

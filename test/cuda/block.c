@@ -1,9 +1,9 @@
 /* block.c - runs a launch: the blocks one after another, the threads of a block on fibers.
  *
- * A fiber runs threads as plain calls, one after another. At a barrier the thread keeps the fiber,
- * and another goes on: the one of a thread that was released, else an idle one that starts the next
- * thread. So a kernel without barriers needs one fiber, and is a loop of calls. When neither is there
- * and the block is not done, somebody waits for threads that will not come. */
+ * A fiber runs threads as plain calls, one after another. A thread that reaches a barrier keeps its
+ * fiber, and another fiber continues: that of a released thread, else an idle one, which starts the
+ * next thread. So a kernel without barriers needs one fiber and is a loop of calls. If there is
+ * neither and the block is not done, threads wait at a barrier that others never reach. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,22 +17,23 @@
 #include "cuda/fiber.h"
 
 enum {
-    THREADS_MAX = 1024, /* of a block */
+    THREADS_MAX = 1024, /* per block */
     WARP = 32,
     GRID_YZ_MAX = 65535,
     BLOCK_Z_MAX = 64,
     SHARED_DEFAULT = 48 << 10,
     SHARED_MAX = 227 << 10,
     SHARED_ALIGN = 128,
-    ALWAYS_POISONED = 8, /* static shared memory before the first blocks of a launch, */
-    SOMETIMES_POISONED = 16, /* then before every such block */
-    KERNELS_MAX = 1024 /* with cudaFuncSetAttribute */
+    ALWAYS_POISONED = 8, /* poison static shared memory before each of the first blocks of a
+                            launch, */
+    SOMETIMES_POISONED = 16, /* then before every 16th block */
+    KERNELS_MAX = 1024 /* kernels with cudaFuncSetAttribute */
 };
 
 __thread struct emulated_now emulated_now;
 extern __thread char emulated_shared_begin[], emulated_shared_end[];
 
-/* What is copied onto the stream. */
+/* The arguments of a launch, copied to the stream. */
 struct kernel_call {
     const char *name;
     void (*invoke)(const void *args);
@@ -44,37 +45,37 @@ struct kernel_call {
 enum thread_state { NEW, RUNNING, AT_BARRIER, AT_MEETING, READY, DONE };
 
 struct thread {
-    struct fiber *fiber; /* while it waits */
-    const char *file;    /* the barrier it waits at */
+    struct fiber *fiber; /* set while the thread waits */
+    const char *file;    /* position of the barrier at which it waits */
     int line;
     enum emulated_meeting what;
     uint32_t mask;
     int source;
-    uint64_t value; /* brought to the meeting, and taken from it */
+    uint64_t value; /* value contributed to the meeting, then its result */
 };
 
-/* Of a thread of the host that runs kernels. */
+/* The state of a host thread that runs kernels. */
 struct machine {
-    struct fiber *home, *now;
+    struct fiber *host_fiber, *now;
     struct fiber *idle[THREADS_MAX + 1];
     unsigned int n_idle;
     void *shared_map; /* [SHARED_MAX rounded to pages][guard page] */
     char *shared_end;
     const struct kernel_call *call;
     unsigned int n, n_started, n_done, n_at_barrier;
-    bool is_reversed; /* the last thread is started first */
+    bool is_reversed; /* starts the last thread first */
     uint8_t state[THREADS_MAX];
     struct thread threads[THREADS_MAX];
-    uint16_t ready[THREADS_MAX]; /* a ring */
+    uint16_t ready[THREADS_MAX]; /* ring buffer */
     unsigned int ready_first, n_ready;
-    uint32_t alive[THREADS_MAX / WARP], waiting[THREADS_MAX / WARP]; /* a bit of each lane */
+    uint32_t alive[THREADS_MAX / WARP], waiting[THREADS_MAX / WARP]; /* a bit per lane */
 };
 
 static __thread struct machine *machine;
 static pthread_key_t machine_key;
 static pthread_once_t machine_once = PTHREAD_ONCE_INIT;
 
-/* ---- the machine of this thread ---- */
+/* ---- the state of this thread ---- */
 
 static size_t shared_bytes(void)
 {
@@ -90,7 +91,7 @@ static void machine_free(void *p)
 
     for (i = 0; i < m->n_idle; i++)
         fiber_free(m->idle[i]);
-    fiber_free(m->home);
+    fiber_free(m->host_fiber);
     munmap(m->shared_map, shared_bytes() + (size_t)sysconf(_SC_PAGESIZE));
     free(m);
     machine = NULL;
@@ -113,10 +114,10 @@ static struct machine *machine_here(void)
         emulated_die("the program is not linked as shared_begin.c, .cu files, shared_end.c");
     pthread_once(&machine_once, make_key);
     m = emulated_alloc(sizeof(*m));
-    m->home = fiber_here();
+    m->host_fiber = fiber_here();
     m->shared_map = mmap(NULL, bytes + page, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (m->home == NULL || m->shared_map == MAP_FAILED)
+    if (m->host_fiber == NULL || m->shared_map == MAP_FAILED)
         emulated_die("no memory to run kernels");
     m->shared_end = (char *)m->shared_map + bytes;
     mprotect(m->shared_end, page, PROT_NONE);
@@ -125,7 +126,7 @@ static struct machine *machine_here(void)
     return m;
 }
 
-/* ---- who runs next ---- */
+/* ---- scheduling ---- */
 
 static void set_thread(struct machine *m, unsigned int i)
 {
@@ -133,7 +134,7 @@ static void set_thread(struct machine *m, unsigned int i)
 
     m->state[i] = RUNNING;
     emulated_now.index = i;
-    if (block[0] == m->n) { /* a division is dear where a thread is a few instructions */
+    if (block[0] == m->n) { /* avoids a division, which is expensive beside short kernels */
         emulated_now.thread.x = i;
         return;
     }
@@ -157,7 +158,7 @@ static void deadlock(const struct machine *m)
     size_t len = 0;
     unsigned int i, n;
 
-    /* Runs of threads that wait at one place. */
+    /* Group threads that wait at the same barrier. */
     for (i = 0; i < m->n && len < sizeof(text); i += n) {
         const struct thread *t = &m->threads[i];
 
@@ -179,8 +180,8 @@ static void deadlock(const struct machine *m)
 
 static void run_threads(void);
 
-/* The fiber to go on with; sets the thread it runs. */
-static struct fiber *choose(struct machine *m)
+/* Returns the fiber to continue with, and sets its thread. */
+static struct fiber *choose_fiber(struct machine *m)
 {
     struct fiber *f;
 
@@ -193,7 +194,7 @@ static struct fiber *choose(struct machine *m)
         return m->threads[i].fiber;
     }
     if (m->n_done == m->n)
-        return m->home;
+        return m->host_fiber;
     if (m->n_started == m->n)
         deadlock(m);
     if (m->n_idle > 0)
@@ -204,7 +205,7 @@ static struct fiber *choose(struct machine *m)
     return f;
 }
 
-static void go_to(struct machine *m, struct fiber *to)
+static void switch_to(struct machine *m, struct fiber *to)
 {
     struct fiber *from = m->now;
 
@@ -212,12 +213,12 @@ static void go_to(struct machine *m, struct fiber *to)
     fiber_switch(from, to);
 }
 
-/* The running thread gives its fiber away until it is released. */
-static void suspend(struct machine *m, unsigned int i, enum thread_state state)
+/* Suspends the running thread until it is released. */
+static void suspend_thread(struct machine *m, unsigned int i, enum thread_state state)
 {
     m->state[i] = state;
     m->threads[i].fiber = m->now;
-    go_to(m, choose(m));
+    switch_to(m, choose_fiber(m));
 }
 
 static void try_meetings(struct machine *m, unsigned int warp);
@@ -238,12 +239,12 @@ static void run_threads(void)
             m->state[i] = DONE;
             m->n_done++;
             m->alive[i / WARP] &= ~(1u << i % WARP);
-            if (m->waiting[i / WARP] != 0) /* they need not wait for this one any more */
+            if (m->waiting[i / WARP] != 0) /* the others do not wait for a returned thread */
                 try_meetings(m, i / WARP);
         }
-        /* Idle, but it may be the fiber chosen: then for a thread that is not started. */
+        /* This fiber becomes idle, but may be chosen to start another thread. */
         m->idle[m->n_idle++] = m->now;
-        go_to(m, choose(m));
+        switch_to(m, choose_fiber(m));
     }
 }
 
@@ -264,10 +265,10 @@ void emulated_syncthreads(const char *file, int line)
     m->threads[i].file = file;
     m->threads[i].line = line;
     if (++m->n_at_barrier < m->n) {
-        suspend(m, i, AT_BARRIER);
+        suspend_thread(m, i, AT_BARRIER);
         return;
     }
-    /* The last one finds all others here. */
+    /* The last thread checks that all others wait here. */
     for (k = 0; k < m->n; k++)
         if (k != i && (m->threads[k].line != line || strcmp(m->threads[k].file, file) != 0)) {
             m->state[i] = AT_BARRIER;
@@ -288,9 +289,9 @@ static bool same_meeting(const struct thread *a, const struct thread *b)
            strcmp(a->file, b->file) == 0;
 }
 
-/* Lanes that lane `lane` meets, if they are all here. Lanes that have returned or never were are
- * not waited for. Else 0. */
-static uint32_t all_here(const struct machine *m, unsigned int warp, unsigned int lane)
+/* Returns the lanes that participate in the meeting of lane `lane`, if all of them wait; else 0.
+ * Lanes that have returned or do not exist are not waited for. */
+static uint32_t lanes_arrived(const struct machine *m, unsigned int warp, unsigned int lane)
 {
     const struct thread *first = &m->threads[warp * WARP], *t = &first[lane];
     uint32_t lanes = t->mask & m->alive[warp];
@@ -304,8 +305,8 @@ static uint32_t all_here(const struct machine *m, unsigned int warp, unsigned in
     return lanes;
 }
 
-/* Everybody gets his value now, so that nobody can come back before another has read his. */
-static void meet(struct machine *m, unsigned int warp, uint32_t lanes)
+/* Computes all results at once, so that no thread can return before another has read its result. */
+static void complete_meeting(struct machine *m, unsigned int warp, uint32_t lanes)
 {
     struct thread *t = &m->threads[warp * WARP];
     uint64_t brought[WARP];
@@ -315,7 +316,7 @@ static void meet(struct machine *m, unsigned int warp, uint32_t lanes)
     for (k = 0; k < WARP; k++) {
         bool is_in = (lanes >> k & 1) != 0;
 
-        brought[k] = is_in ? t[k].value : UINT64_MAX; /* NaN of every width */
+        brought[k] = is_in ? t[k].value : UINT64_MAX; /* NaN in every width */
         ballot |= (uint32_t)(is_in && t[k].value != 0) << k;
     }
     for (k = 0; k < WARP; k++)
@@ -339,10 +340,10 @@ static void try_meetings(struct machine *m, unsigned int warp)
 
     for (k = 0; k < WARP; k++)
         if ((m->waiting[warp] >> k & 1) != 0) {
-            uint32_t lanes = all_here(m, warp, k);
+            uint32_t lanes = lanes_arrived(m, warp, k);
 
             if (lanes != 0) {
-                meet(m, warp, lanes);
+                complete_meeting(m, warp, lanes);
                 release_lanes(m, warp, lanes);
             }
         }
@@ -361,11 +362,11 @@ uint64_t emulated_meet(enum emulated_meeting what, unsigned int mask, int source
     *t = (struct thread){ .file = file, .line = line, .what = what, .mask = mask,
                           .source = source, .value = value };
     m->waiting[warp] |= 1u << lane;
-    lanes = all_here(m, warp, lane);
+    lanes = lanes_arrived(m, warp, lane);
     if (lanes == 0) {
-        suspend(m, i, AT_MEETING);
+        suspend_thread(m, i, AT_MEETING);
     } else {
-        meet(m, warp, lanes);
+        complete_meeting(m, warp, lanes);
         release_lanes(m, warp, lanes & ~(1u << lane));
     }
     return t->value;
@@ -373,7 +374,8 @@ uint64_t emulated_meet(enum emulated_meeting what, unsigned int mask, int source
 
 /* ---- blocks ---- */
 
-/* Static shared memory is that of all kernels of the program, so not before every block. */
+/* Static shared memory belongs to all kernels of the program, so it is not poisoned before every
+ * block. */
 static void poison(struct machine *m, const struct kernel_call *call, uint64_t nth)
 {
     size_t rounded = (call->shared + SHARED_ALIGN - 1) / SHARED_ALIGN * SHARED_ALIGN;
@@ -416,7 +418,7 @@ int block_run(void *kernel_call)
     emulated_lock();
     random = emulated_random();
     emulated_unlock();
-    /* All blocks in steps of a number prime to theirs. */
+    /* Visit all blocks with a step that is coprime to their number. */
     for (step = n > 2 ? random % n : 1; step == 0 || gcd(step, n) != 1;)
         step = step % n + 1;
     at = (random >> 20) % n;
@@ -429,8 +431,8 @@ int block_run(void *kernel_call)
         m->is_reversed = (random >> (nth % 64) & 1) != 0;
         poison(m, call, nth);
         block_start(m, call);
-        m->now = m->home;
-        go_to(m, choose(m));
+        m->now = m->host_fiber;
+        switch_to(m, choose_fiber(m));
     }
     m->call = NULL;
     return EMULATED_DONE;
@@ -438,7 +440,7 @@ int block_run(void *kernel_call)
 
 /* ---- the launch ---- */
 
-/* Kernels that may use more dynamic shared memory than the default; under the lock. */
+/* Kernels with an increased limit of dynamic shared memory; under the lock. */
 static struct {
     const void *kernel;
     size_t bytes;
@@ -525,7 +527,7 @@ void emulated_launch_kernel(const char *name, const void *kernel, void (*invoke)
     struct work *w;
 
     if (emulated_enter() != cudaSuccess)
-        return; /* noted as the last error */
+        return; /* recorded as the last error */
     check_size(name, kernel, grid, block, shared);
     if (args_bytes > 4096)
         emulated_die("launch of %s: %zu bytes of arguments, at most 4096", name, args_bytes);
@@ -546,7 +548,7 @@ void emulated_launch_kernel(const char *name, const void *kernel, void (*invoke)
     n_launches++;
     w->meets_fault = n_launches == settings->fault_launch;
     w->hangs = n_launches == settings->fault_hang;
-    (void)emulated_fail(stream_submit(stream, w)); /* which notes it */
+    (void)emulated_fail(stream_submit(stream, w)); /* records the error */
     emulated_unlock();
     free(call);
 }

@@ -1,4 +1,4 @@
-/* copy.c - the runtime's calls on memory: allocation, pinned host memory, copies. */
+/* copy.c - memory functions of the runtime: allocation, pinned host memory, copies. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,22 +7,22 @@
 
 enum { HOST_ALIGN = 256, GARBAGE = 0xff };
 
-/* Pinned memory of the host. */
+/* Pinned host memory. */
 struct pinned {
     struct pinned *next;
     char *base; /* owned, unless registered */
     size_t bytes;
     bool is_registered;
 };
-static struct pinned *pinned; /* owned list, under the lock */
+static struct pinned *pinned; /* owned list; under the lock */
 
-static cudaError_t leave(cudaError_t rc)
+static cudaError_t unlock_and_return(cudaError_t rc)
 {
     emulated_unlock();
     return emulated_fail(rc);
 }
 
-/* Takes the lock, unless it answers an error. */
+/* Takes the lock and returns cudaSuccess, or returns an error without the lock. */
 static cudaError_t enter_unless_capturing(void)
 {
     cudaError_t rc = emulated_enter();
@@ -31,7 +31,7 @@ static cudaError_t enter_unless_capturing(void)
         return rc;
     emulated_lock();
     rc = capture_forbids(NULL);
-    return rc == cudaSuccess ? cudaSuccess : leave(rc);
+    return rc == cudaSuccess ? cudaSuccess : unlock_and_return(rc);
 }
 
 /* ---- device memory ---- */
@@ -44,12 +44,12 @@ cudaError_t cudaMalloc(void **memory, size_t bytes)
     if (rc != cudaSuccess)
         return rc;
     if (++n_calls == emulated_settings()->fault_malloc)
-        return leave(cudaErrorMemoryAllocation);
+        return unlock_and_return(cudaErrorMemoryAllocation);
     if (bytes == 0) {
         *memory = NULL;
-        return leave(cudaSuccess);
+        return unlock_and_return(cudaSuccess);
     }
-    return leave(memory_new(emulated_device(), bytes, memory));
+    return unlock_and_return(memory_new(emulated_device(), bytes, memory));
 }
 
 cudaError_t cudaFree(void *memory)
@@ -60,13 +60,13 @@ cudaError_t cudaFree(void *memory)
     if (rc != cudaSuccess)
         return rc;
     if (memory == NULL)
-        return leave(cudaSuccess);
+        return unlock_and_return(cudaSuccess);
     device = memory_device(memory);
     if (device >= 0)
         stream_force_device(device, false);
     if (device < 0 || !memory_free(device, memory))
         emulated_die("cudaFree of %p, which is not an allocation (or is freed already)", memory);
-    return leave(emulated_sticky(device));
+    return unlock_and_return(emulated_sticky(device));
 }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
@@ -78,12 +78,12 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
     emulated_lock();
     *total_bytes = emulated_settings()->memory;
     *free_bytes = *total_bytes - memory_used(emulated_device());
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }
 
 /* ---- pinned memory ---- */
 
-/* The one that holds p; NULL: pageable. */
+/* Returns the entry that contains p; NULL: pageable memory. */
 static struct pinned **pinned_of(const void *p)
 {
     struct pinned **at = &pinned;
@@ -110,15 +110,15 @@ cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned flags)
     if (rc != cudaSuccess)
         return rc;
     if ((flags & ~(unsigned)cudaHostAllocPortable) != 0)
-        return leave(cudaErrorInvalidValue);
+        return unlock_and_return(cudaErrorInvalidValue);
     if (bytes > 0 && posix_memalign(&p, HOST_ALIGN, bytes) != 0)
-        return leave(cudaErrorMemoryAllocation);
+        return unlock_and_return(cudaErrorMemoryAllocation);
     if (p != NULL) {
         memset(p, GARBAGE, bytes);
         pin(p, bytes, false);
     }
     *memory = p;
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }
 
 cudaError_t cudaMallocHost(void **memory, size_t bytes)
@@ -133,11 +133,11 @@ cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags)
     if (rc != cudaSuccess)
         return rc;
     if ((flags & ~(unsigned)cudaHostRegisterPortable) != 0 || memory == NULL || bytes == 0)
-        return leave(cudaErrorInvalidValue);
+        return unlock_and_return(cudaErrorInvalidValue);
     if (*pinned_of(memory) != NULL)
-        return leave(cudaErrorHostMemoryAlreadyRegistered);
+        return unlock_and_return(cudaErrorHostMemoryAlreadyRegistered);
     pin(memory, bytes, true);
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }
 
 static cudaError_t unpin(void *memory, bool is_registered, cudaError_t otherwise)
@@ -153,12 +153,12 @@ static cudaError_t unpin(void *memory, bool is_registered, cudaError_t otherwise
     at = pinned_of(memory);
     p = *at;
     if (p == NULL || p->base != memory || p->is_registered != is_registered)
-        return leave(otherwise);
+        return unlock_and_return(otherwise);
     *at = p->next;
     if (!is_registered)
         free(p->base);
     free(p);
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }
 
 cudaError_t cudaFreeHost(void *memory)
@@ -190,7 +190,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
         attributes->device = emulated_device();
         attributes->devicePointer = attributes->hostPointer = (void *)(uintptr_t)pointer;
     }
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }
 
 void emulated_open(int device)
@@ -226,7 +226,8 @@ struct copy {
     size_t bytes;
 };
 
-/* Whether all of [p, p + bytes) is where `p` begins. The process ends if it is not. */
+/* Returns whether p is device memory. Ends the process if [p, p + bytes) is not within one
+ * allocation. */
 static bool is_device(const char *what, const void *p, size_t bytes)
 {
     int device = memory_device(p);
@@ -240,7 +241,7 @@ static bool is_device(const char *what, const void *p, size_t bytes)
 static cudaError_t check(const struct copy *c, enum cudaMemcpyKind kind, int device)
 {
     static const struct {
-        bool to, from; /* is it on the device? */
+        bool to, from; /* true: device memory */
     } sides[] = {
         [cudaMemcpyHostToHost] = { false, false },
         [cudaMemcpyHostToDevice] = { true, false },
@@ -266,7 +267,7 @@ static int run_copy(void *args)
 {
     const struct copy *c = args;
 
-    emulated_lock(); /* freed since it was asked for? */
+    emulated_lock(); /* it may have been freed since the call */
     (void)is_device("copy to", c->to, c->bytes);
     if (c->from != NULL)
         (void)is_device("copy from", c->from, c->bytes);
@@ -289,13 +290,13 @@ static cudaError_t submit(const struct copy *c, enum cudaMemcpyKind kind, const 
     if (stream == NULL)
         emulated_die("%s: the default stream is not emulated: name one", name);
     if (!stream_is_known(stream))
-        return leave(cudaErrorInvalidResourceHandle);
+        return unlock_and_return(cudaErrorInvalidResourceHandle);
     if (c->bytes == 0)
-        return leave(cudaSuccess);
+        return unlock_and_return(cudaSuccess);
     rc = check(c, kind, stream->device);
     if (rc != cudaSuccess)
-        return leave(rc);
-    return leave(stream_submit(stream, work_new(name, run_copy, c, sizeof(*c))));
+        return unlock_and_return(rc);
+    return unlock_and_return(stream_submit(stream, work_new(name, run_copy, c, sizeof(*c))));
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
@@ -330,9 +331,9 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
     if (rc != cudaSuccess)
         return rc;
     if (bytes == 0)
-        return leave(cudaSuccess);
+        return unlock_and_return(cudaSuccess);
     if (to == NULL || from == NULL)
-        return leave(cudaErrorInvalidValue);
+        return unlock_and_return(cudaErrorInvalidValue);
     stream_force_device(device, true);
     rc = emulated_sticky(device);
     if (rc == cudaSuccess)
@@ -342,5 +343,5 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
         memcpy(to, from, bytes);
         memory_close(device);
     }
-    return leave(rc);
+    return unlock_and_return(rc);
 }

@@ -1,7 +1,7 @@
-/* cublaslt.c - cuBLASLt by plain loops: see include/cublasLt.h.
+/* cublaslt.c - cuBLASLt with plain loops: see include/cublasLt.h.
  *
- * The opaque structs hold what was set; an algorithm holds the product it was chosen for, so that one of
- * another product is noticed. */
+ * The opaque structs contain the attributes that were set. An algorithm contains a digest of the
+ * product for which it was chosen, so that its use for another product is detected. */
 #include <cublasLt.h>
 
 #include <math.h>
@@ -28,11 +28,11 @@ struct desc {
 
 struct preference {
     uint64_t workspace;
-    uint32_t schemes, align[4]; /* A, B, C, D */
+    uint32_t schemes, align[4]; /* for A, B, C, D */
 };
 
 struct algo {
-    uint64_t product; /* its digest */
+    uint64_t product; /* digest */
     uint64_t workspace;
     uint32_t align[4];
     uint32_t bias_align, aux_align;
@@ -92,7 +92,7 @@ const char *cublasLtGetStatusString(cublasStatus_t status)
 
 /* ---- descriptors ---- */
 
-/* A library keeps garbage where nothing was set. */
+/* Memory is filled with garbage, as the library leaves unset attributes undefined. */
 static cublasStatus_t make(void **out, size_t bytes)
 {
     *out = malloc(bytes);
@@ -231,7 +231,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-/* ---- what is multiplied ---- */
+/* ---- operands ---- */
 
 struct product {
     struct layout a, b, c, d;
@@ -243,7 +243,8 @@ static size_t bytes_of(uint32_t type)
     return type == CUDA_R_32F ? 4 : 2;
 }
 
-/* The combinations of the library's tables for COMPUTE_32F and COMPUTE_32F_FAST_TF32 with real numbers. */
+/* The type combinations of the library's tables for COMPUTE_32F and COMPUTE_32F_FAST_TF32 with real
+ * numbers. */
 static bool types_fit(const struct product *p)
 {
     uint32_t a = p->a.type, d = p->d.type;
@@ -281,12 +282,12 @@ static bool is_gelu(uint32_t e)
     return (e & CUBLASLT_EPILOGUE_GELU) != 0 || e == CUBLASLT_EPILOGUE_DGELU;
 }
 
-static bool is_slope(uint32_t e)
+static bool is_derivative(uint32_t e)
 {
     return e == CUBLASLT_EPILOGUE_DGELU || e == CUBLASLT_EPILOGUE_DRELU;
 }
 
-/* What is demanded of aux: INVALID_VALUE; what no kernel does: NOT_SUPPORTED. */
+/* Violated requirements of aux: INVALID_VALUE; combinations without a kernel: NOT_SUPPORTED. */
 static cublasStatus_t epilogue_fits(const struct product *p)
 {
     uint32_t e = p->desc.epilogue;
@@ -320,7 +321,8 @@ static bool layout_fits(const struct layout *l, bool is_result)
 
     if (rows < 1 || cols < 1 || rows > INT32_MAX || cols > INT32_MAX || l->ld < rows || l->batch < 1)
         return false;
-    return l->batch == 1 || !is_result || l->stride >= rows; /* matrices may lie column by column */
+    /* matrices may be interleaved by columns */
+    return l->batch == 1 || !is_result || l->stride >= rows;
 }
 
 static cublasStatus_t product_of(struct product *p, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
@@ -349,7 +351,7 @@ static cublasStatus_t product_of(struct product *p, cublasLtMatmulDesc_t desc, c
     return types_fit(p) ? epilogue_fits(p) : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* Of everything but the addresses of bias and aux. */
+/* Digest of all attributes except the addresses of bias and aux. */
 static uint64_t digest(const struct product *p)
 {
     struct product q = *p;
@@ -362,7 +364,7 @@ static uint64_t digest(const struct product *p)
     return h;
 }
 
-/* No kernel wants more than 16. */
+/* At most 16, the largest requirement of any kernel. */
 static uint32_t alignment_of(const void *p)
 {
     uint32_t align = 16;
@@ -403,7 +405,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lightHandle, cubl
     algo.product = digest(&p);
     algo.workspace = k >= 48 && want->workspace >= 768 ? 768 : 0;
     memcpy(algo.align, want->align, sizeof(algo.align));
-    for (int i = 0; i < 4; i++) /* no kernel wants more */
+    for (int i = 0; i < 4; i++) /* the largest requirement of any kernel */
         algo.align[i] = algo.align[i] > 16 ? 16 : algo.align[i];
     algo.bias_align = alignment_of(p.desc.bias);
     algo.aux_align = alignment_of(p.desc.aux);
@@ -434,7 +436,7 @@ static double from_half(uint16_t h)
     return h >> 15 != 0 ? -v : v;
 }
 
-/* To the nearest, ties to even. */
+/* Rounds to nearest even. */
 static uint16_t to_half(float f)
 {
     uint32_t sign = signbit(f) ? 0x8000 : 0, bits;
@@ -483,7 +485,7 @@ static void store(void *at, size_t i, uint32_t type, float v)
     }
 }
 
-/* To 10 bits of fraction, to the nearest, ties away from zero. */
+/* Rounds to 10 bits of fraction, to nearest, ties away from zero. */
 static double as_tf32(double v)
 {
     float f = (float)v;
@@ -497,7 +499,7 @@ static double as_tf32(double v)
     return (double)f;
 }
 
-/* [outer, inner] doubles, inner being k: columns of op(B), rows of op(A). */
+/* Returns [outer, inner] doubles, where inner is k: columns of op(B), rows of op(A). */
 static double *widen(const void *at, const struct layout *l, size_t batch, bool by_columns, bool tf32)
 {
     const char *from = (const char *)at + (int64_t)batch * l->stride * (int64_t)bytes_of(l->type);
@@ -514,21 +516,22 @@ static double *widen(const void *at, const struct layout *l, size_t batch, bool 
     return to;
 }
 
-/* ---- what comes behind the sum ---- */
+/* ---- epilogues: computation ---- */
 
 static double gelu_argument(double x)
 {
     return 0.7978845608028654 * (x + 0.044715 * x * x * x);
 }
 
-static double gelu_slope(double x)
+static double gelu_derivative(double x)
 {
     double t = tanh(gelu_argument(x)), du = 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
 
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * du;
 }
 
-/* Element (row, col) behind the sum. Bit `row` of a column of aux says that Relu lets it pass. */
+/* Applies the epilogue to element (row, col). Bit `row` of a column of aux records that Relu passes
+ * the element. */
 static double finish(const struct product *p, size_t row, size_t col, double x)
 {
     uint32_t e = p->desc.epilogue;
@@ -538,7 +541,7 @@ static double finish(const struct product *p, size_t row, size_t col, double x)
     if (has_bias(e))
         x += load(p->desc.bias, row, p->d.type);
     if (e == CUBLASLT_EPILOGUE_DGELU)
-        return x * gelu_slope(load(p->desc.aux, at, p->d.type));
+        return x * gelu_derivative(load(p->desc.aux, at, p->d.type));
     if (e == CUBLASLT_EPILOGUE_DRELU)
         return (*bits & bit) != 0 ? x : 0;
     if (is_gelu(e)) {
@@ -552,8 +555,8 @@ static double finish(const struct product *p, size_t row, size_t col, double x)
     return x;
 }
 
-/* Sums over k of a factor as it was widened, [outer, inner]. */
-static void put_sums(const struct product *p, const double *factor, size_t outer, size_t inner)
+/* Stores the sums over k of a factor returned by widen(), [outer, inner]. */
+static void store_sums(const struct product *p, const double *factor, size_t outer, size_t inner)
 {
     for (size_t i = 0; i < outer; i++) {
         double sum = 0;
@@ -590,9 +593,9 @@ static int run(void *args)
                 store(d, col * (size_t)p->d.ld + row, p->d.type, (float)finish(p, row, col, sum));
             }
         if (p->desc.epilogue == CUBLASLT_EPILOGUE_BGRADA)
-            put_sums(p, a, p->d.rows, inner);
+            store_sums(p, a, p->d.rows, inner);
         if (p->desc.epilogue == CUBLASLT_EPILOGUE_BGRADB)
-            put_sums(p, b, p->d.cols, inner);
+            store_sums(p, b, p->d.cols, inner);
         free(a);
         free(b);
     }
@@ -627,7 +630,7 @@ static void check_place(const char *what, const void *at, const struct layout *l
                      device);
 }
 
-/* Batches may interleave: only one matrix is looked at. */
+/* Only the first matrix is checked, because batches may interleave. */
 static bool overlaps(const void *x, const struct layout *lx, const void *y, const struct layout *ly)
 {
     struct layout one = *lx, two = *ly;
@@ -639,7 +642,7 @@ static bool overlaps(const void *x, const struct layout *lx, const void *y, cons
     return a.from < b.to && b.from < a.to && lx->batch == 1;
 }
 
-/* Bias or sums, and aux. */
+/* Checks bias or sums, and aux. */
 static void check_epilogue(const struct product *p, const struct algo *chosen, int device)
 {
     uint32_t e = p->desc.epilogue;
@@ -647,7 +650,7 @@ static void check_epilogue(const struct product *p, const struct algo *chosen, i
     struct layout vector = { .rows = n, .cols = 1, .ld = (int64_t)n, .type = p->d.type, .batch = 1 };
     struct layout aux = { .rows = p->d.rows, .cols = p->d.cols, .ld = p->desc.aux_ld, .type = p->d.type, .batch = 1 };
 
-    if (is_relu(e)) /* bits, counted as numbers of 16 */
+    if (is_relu(e)) /* bits, counted in units of 16 */
         aux = (struct layout){ .rows = (aux.rows + 15) / 16, .cols = aux.cols, .ld = aux.ld / 16, .type = CUDA_R_16BF,
                                .batch = 1 };
     if (has_bias(e) || has_sums(e))
@@ -702,7 +705,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
         (C == D && memcmp(&k.p.c, &k.p.d, sizeof(k.p.c)) != 0) ||
         (C != D && overlaps(C, &k.p.c, D, &k.p.d)))
         emulated_die("cuBLASLt: D overlaps what is read");
-    if (is_slope(k.p.desc.epilogue) && k.beta != 0)
+    if (is_derivative(k.p.desc.epilogue) && k.beta != 0)
         emulated_die("cuBLASLt: a slope, and a sum with what is there");
     check_epilogue(&k.p, &chosen, device);
     (void)__atomic_add_fetch(&counted[k.p.desc.epilogue], 1, __ATOMIC_RELAXED);

@@ -1,5 +1,6 @@
-/* cudnn.c - see include/cudnn.h. A descriptor is the list of its attributes as they were set, and, once
- * finalized, what they come to. One that another refers to lives until both are destroyed. */
+/* cudnn.c - see include/cudnn.h. A descriptor is the list of its attributes, and, once finalized,
+ * the values derived from them. A descriptor lives until it and all descriptors that refer to it
+ * are destroyed. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -15,7 +16,7 @@ struct cudnnContext {
     cudaStream_t stream;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of references */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the reference counts */
 static __thread char last_error[256];
 
 /* ---- errors ---- */
@@ -106,7 +107,7 @@ cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t *stream)
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* ---- which descriptor has which attributes, most of which must be set ---- */
+/* ---- attributes of each descriptor type; most are required ---- */
 
 #define REFERS(kind_, name_)                                                                           \
     { CONV(kind_), CUDNN_ATTR_OPERATION_CONVOLUTION_##name_, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, false }
@@ -201,7 +202,7 @@ const struct attribute *dnn_required(const struct descriptor *d, int n)
     return NULL;
 }
 
-/* ---- their life ---- */
+/* ---- creation and destruction ---- */
 
 cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *out)
 {
@@ -306,7 +307,8 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
             continue;
         if (a == NULL)
             return dnn_fail(CUDNN_STATUS_BAD_PARAM, "descriptor %d lacks attribute %d", d->type, schema[i].name);
-        if (a->type == CUDNN_TYPE_BACKEND_DESCRIPTOR) { /* from the operation down to the plan */
+        /* inherit from the operation, down to the plan */
+        if (a->type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
             struct descriptor *of = a->is.descriptors[0];
 
             d->conv = of->conv;
@@ -319,9 +321,9 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
     return status;
 }
 
-/* ---- what is asked of them ---- */
+/* ---- queries ---- */
 
-/* Descriptors that the caller made become those of engines. */
+/* Turns descriptors created by the caller into those of engines. */
 static void fill(const struct descriptor *from, int type, int engine, struct descriptor *to)
 {
     if (to == NULL || to->type != type)
@@ -375,9 +377,9 @@ cudnnStatus_t cudnnBackendGetAttribute(const cudnnBackendDescriptor_t descriptor
                 d->type);
 }
 
-/* ---- a call ---- */
+/* ---- execution ---- */
 
-/* Bytes from the first element to the end of the last. */
+/* Bytes from the first element to the end of the last one. */
 static size_t extent(const struct emulated_tensor *t)
 {
     int64_t last = 0, k;

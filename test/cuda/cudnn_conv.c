@@ -1,4 +1,5 @@
-/* cudnn_conv.c - convolutions by their definition: nested loops over strided tensors, sums in double. */
+/* cudnn_conv.c - convolutions by their definition: nested loops over strided tensors, sums in
+ * double. */
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
@@ -20,7 +21,8 @@ size_t emulated_type_bytes(cudnnDataType_t type)
     }
 }
 
-/* A small format as sign, exponent and fraction: `fraction` bits, bias of the exponent. */
+/* A small format with sign, exponent and fraction: number of fraction bits, bias of the
+ * exponent. */
 static double small_to_double(uint16_t bits, int fraction, int bias)
 {
     int exponent = (bits & 0x7fff) >> fraction, top = 0x7fff >> fraction;
@@ -42,7 +44,7 @@ static uint16_t double_to_small(double v, int fraction, int bias)
         return 0x7fff;
     v = fabs(v);
     (void)frexp(v, &e);
-    e = e - 1 < 1 - bias ? 1 - bias : e - 1; /* of the last digit's unit: 2^(e - fraction) */
+    e = e - 1 < 1 - bias ? 1 - bias : e - 1; /* the last digit has the weight 2^(e - fraction) */
     scaled = isinf(v) ? v : rint(ldexp(v, fraction - e));
     if (scaled >= ldexp(2, fraction)) {
         scaled /= 2;
@@ -55,7 +57,7 @@ static uint16_t double_to_small(double v, int fraction, int bias)
     return sign | (uint16_t)(((e + bias) << fraction) + ((int)scaled - (1 << fraction)));
 }
 
-/* All there are: [0] float16, [1] bfloat16. */
+/* All values: [0] float16, [1] bfloat16. */
 static float smalls[2][1 << 16];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -119,7 +121,7 @@ double emulated_round(cudnnDataType_t type, double v)
 
 /* ---- loops ---- */
 
-/* The element of t at [a, b, s..], of `space` axes. */
+/* Index of the element of t at [a, b, s..], with `space` spatial axes. */
 static int64_t place(const struct emulated_tensor *t, int64_t a, int64_t b, const int64_t *s, int64_t space)
 {
     int64_t at = a * t->step[0] + b * t->step[1];
@@ -129,7 +131,7 @@ static int64_t place(const struct emulated_tensor *t, int64_t a, int64_t b, cons
     return at;
 }
 
-/* The next of all positions in a box; false: that was the last. */
+/* Advances to the next position in a box; false: at the end. */
 static int next(int64_t *at, const int64_t *size, int64_t n)
 {
     for (int64_t k = n; k-- > 0; at[k] = 0)
@@ -138,7 +140,7 @@ static int next(int64_t *at, const int64_t *size, int64_t n)
     return 0;
 }
 
-/* Where tap k of window e reads x; 0: outside. */
+/* Computes the position in x that tap k of window e reads; 0: outside. */
 static int tap(const struct emulated_conv *c, const int64_t *e, const int64_t *k, int64_t *at)
 {
     for (int64_t i = 0; i < c->space; i++) {
@@ -149,7 +151,7 @@ static int tap(const struct emulated_conv *c, const int64_t *e, const int64_t *k
     return 1;
 }
 
-/* The window of which tap k reads x at `at`; 0: none. */
+/* Computes the window whose tap k reads x at `at`; 0: none. */
 static int window(const struct emulated_conv *c, const int64_t *at, const int64_t *k, int64_t *e)
 {
     for (int64_t i = 0; i < c->space; i++) {
@@ -162,7 +164,7 @@ static int window(const struct emulated_conv *c, const int64_t *at, const int64_
     return 1;
 }
 
-/* The sum of n products of elements that lie a step apart. */
+/* Sum of n products of elements with the given strides. */
 static double products(const struct emulated_tensor *a, int64_t i, int64_t step_a, const struct emulated_tensor *b,
                        int64_t j, int64_t step_b, int64_t n, int flaws)
 {

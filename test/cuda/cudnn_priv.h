@@ -1,5 +1,5 @@
-/* cudnn_priv.h - descriptors (cudnn.c), what they come to (cudnn_settle.c), what is then computed
- * (cudnn_conv.c, cudnn_sdpa.c). */
+/* cudnn_priv.h - shared by the files of the emulated cuDNN: cudnn.c has the descriptors,
+ * cudnn_settle.c evaluates them, cudnn_conv.c and cudnn_sdpa.c compute. */
 #ifndef CUDA_CUDNN_PRIV_H
 #define CUDA_CUDNN_PRIV_H
 
@@ -12,7 +12,7 @@ enum { EMULATED_AXES = 5 };
 struct emulated_tensor {
     cudnnDataType_t type;
     int64_t uid, align, axes;
-    int64_t size[EMULATED_AXES], step[EMULATED_AXES]; /* [n, c, space..]; step in elements */
+    int64_t size[EMULATED_AXES], step[EMULATED_AXES]; /* [n, c, space..]; strides in elements */
     bool is_virtual, is_number;
     double number;
     void *at;
@@ -20,7 +20,7 @@ struct emulated_tensor {
 
 enum { EMULATED_BWD_DATA, EMULATED_BWD_FILTER, EMULATED_FORWARD };
 
-/* What an engine does wrong. */
+/* Faults of an engine. */
 enum { EMULATED_ANYHOW = 1, EMULATED_TRUNCATED = 2, EMULATED_INEXACT = 4 };
 
 struct emulated_conv {
@@ -32,11 +32,12 @@ struct emulated_conv {
     size_t workspace_bytes;
 };
 
-int emulated_conv_run(void *conv); /* for emulated_enqueue() */
-size_t emulated_type_bytes(cudnnDataType_t type); /* 0: not one of those that are known here */
-double emulated_load(const struct emulated_tensor *t, int64_t i); /* element i of what lies at t->at */
+int emulated_conv_run(void *conv); /* passed to emulated_enqueue() */
+size_t emulated_type_bytes(cudnnDataType_t type); /* 0: not an emulated type */
+/* element i of the tensor at t->at */
+double emulated_load(const struct emulated_tensor *t, int64_t i);
 void emulated_store(const struct emulated_tensor *t, int64_t i, double v);
-double emulated_round(cudnnDataType_t type, double v); /* as if it had been stored */
+double emulated_round(cudnnDataType_t type, double v); /* rounds v as if it were stored */
 
 /* ---- graphs of attention ---- */
 
@@ -44,11 +45,11 @@ enum { FUSED_TENSORS = 64, FUSED_STEPS = 32 };
 
 struct emulated_step { /* what: a letter, see cudnn_sdpa.c */
     char what;
-    int axis, x, b, t, y; /* tensors; -1: none */
+    int axis, x, b, t, y; /* tensor indices; -1: none */
 };
 
 struct emulated_fused {
-    int n_tensors, n_steps; /* 0 steps: no such graph */
+    int n_tensors, n_steps; /* n_steps 0: not a supported graph */
     struct emulated_tensor tensors[FUSED_TENSORS];
     struct emulated_step steps[FUSED_STEPS];
     bool anyhow;
@@ -58,7 +59,7 @@ struct emulated_fused {
 
 struct descriptor;
 cudnnStatus_t dnn_fuse(const struct descriptor *graph, struct emulated_fused *out);
-int emulated_fused_run(void *fused); /* for emulated_enqueue() */
+int emulated_fused_run(void *fused); /* passed to emulated_enqueue() */
 
 /* ---- descriptors ---- */
 
@@ -82,7 +83,7 @@ struct attribute {
     union {
         int64_t ints[COUNT_MAX];
         void *pointers[COUNT_MAX];
-        struct descriptor *descriptors[COUNT_MAX]; /* a reference to each */
+        struct descriptor *descriptors[COUNT_MAX]; /* owns a reference to each */
         int enums[COUNT_MAX];
         float floats[COUNT_MAX];
     } is;
@@ -94,21 +95,25 @@ struct descriptor {
     unsigned int references;
     struct attribute attributes[ATTRIBUTES_MAX];
     int n;
-    struct emulated_tensor tensor; /* of a tensor */
-    struct emulated_conv conv;     /* of what is made of an operation, down to a plan */
-    struct descriptor *graph;      /* a reference; of what is made of one of attention, down to a plan */
-    struct emulated_fused *fused;  /* of such a graph; owned */
-    int engine;                    /* of a configuration, an engine, a plan */
+    struct emulated_tensor tensor; /* for a tensor */
+    struct emulated_conv conv;     /* for an operation and the objects derived from it, up to a
+                                      plan */
+    struct descriptor *graph;      /* a reference; for objects derived from a graph of attention, up
+                                      to a plan */
+    struct emulated_fused *fused;  /* for such a graph; owned */
+    int engine;                    /* for a configuration, an engine, a plan */
 };
 
-/* The status; the text is what cudnnGetLastErrorString() tells. */
+/* Returns the status, and sets the text of cudnnGetLastErrorString(). */
 cudnnStatus_t dnn_fail(cudnnStatus_t status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 const struct attribute *dnn_find(const struct descriptor *d, int name); /* NULL: not set */
-const struct attribute *dnn_required(const struct descriptor *d, int n); /* the nth that it must have */
+/* the nth required attribute */
+const struct attribute *dnn_required(const struct descriptor *d, int n);
 
-cudnnStatus_t dnn_settle(struct descriptor *d); /* all attributes are set */
-int dnn_engines(const struct descriptor *heur, int *first); /* that are proposed: how many from there */
+cudnnStatus_t dnn_settle(struct descriptor *d); /* called when all attributes are set */
+/* returns the number of proposed engines; they are consecutive */
+int dnn_engines(const struct descriptor *heur, int *first);
 const int *dnn_notes(int engine, int *n);
 
 #endif

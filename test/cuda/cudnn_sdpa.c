@@ -1,10 +1,10 @@
-/* cudnn_sdpa.c - graphs of attention: recognized by the row of their operations, computed operation by
- * operation, matrix by matrix, in double rounded to the type of what comes out.
+/* cudnn_sdpa.c - graphs of attention: recognized by the sequence of their operations, computed
+ * operation by operation and matrix by matrix, in double rounded to the type of the result.
  *
- * An operation is a letter:
+ * Each operation is a letter:
  *   M product   x max of each row   s sum of each row   r view (transposed)
- *   * + - / e l   of each element: times, plus, minus, over, exp, log
- *   i its index   g x >= b   ? t ? x : b */
+ *   * + - / e l   element-wise: times, plus, minus, divided by, exp, log
+ *   i index   g x >= b   ? t ? x : b */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "cuda/cudnn_priv.h"
 #include "cuda/emulator.h"
 
-/* ---- which graphs there are: with and without a bias, with and without the causal mask ---- */
+/* ---- supported graphs: with and without a bias, with and without the causal mask ---- */
 
 #define FORWARD_(bias_, causal_) "M*" bias_ causal_ "x-esl+/M"
 #define BACKWARD_(bias_, causal_) "*s*M*" bias_ "-" causal_ "erMM-**rMrM"
@@ -64,7 +64,8 @@ static char letter_of(const struct descriptor *op, int *axis)
     return '\0';
 }
 
-/* Index of the tensor that attribute `name` of an operation refers to; -1: it has none. */
+/* Index of the tensor to which attribute `name` of an operation refers; -1: the attribute is
+ * absent. */
 static int tensor_of(struct emulated_fused *f, const struct descriptor *op, int name)
 {
     const struct attribute *a = dnn_find(op, name);
@@ -83,7 +84,7 @@ static int tensor_of(struct emulated_fused *f, const struct descriptor *op, int 
     return i;
 }
 
-static void take_step(struct emulated_fused *f, const struct descriptor *op)
+static void read_step(struct emulated_fused *f, const struct descriptor *op)
 {
     static const int names[][4] = { /* x, b, t, y */
         { CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
@@ -103,9 +104,9 @@ static void take_step(struct emulated_fused *f, const struct descriptor *op)
     s->y = tensor_of(f, op, n[3]);
 }
 
-/* ---- do they fit? ---- */
+/* ---- validation ---- */
 
-/* Sizes of each element's operands: those of the result, or 1. */
+/* Element-wise operands have the sizes of the result, or 1. */
 static bool broadcasts(const struct emulated_tensor *t, const struct emulated_tensor *y)
 {
     int k;
@@ -138,7 +139,8 @@ static bool step_fits(const struct emulated_fused *f, const struct emulated_step
                                f->tensors[s->t].is_virtual));
 }
 
-/* What is read was there before, or is in memory; what is virtual was not made yet. */
+/* Each operand is stored or was computed by an earlier step; each virtual tensor is computed
+ * once. */
 static cudnnStatus_t check_steps(const struct emulated_fused *f)
 {
     bool made[FUSED_TENSORS] = { false };
@@ -160,7 +162,7 @@ static cudnnStatus_t check_steps(const struct emulated_fused *f)
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* Operands of products that lie in memory. */
+/* Checks the operands of products that are stored in memory. */
 static cudnnStatus_t check_operands(const struct emulated_fused *f, int64_t most)
 {
     int i, k;
@@ -197,7 +199,7 @@ cudnnStatus_t dnn_fuse(const struct descriptor *graph, struct emulated_fused *f)
     int64_t i;
 
     for (i = 0; i < ops->count && i < FUSED_STEPS; i++) {
-        take_step(f, ops->is.descriptors[i]);
+        read_step(f, ops->is.descriptors[i]);
         row[i] = f->steps[i].what;
     }
     back = is_one_of(row, backwards);
@@ -207,7 +209,8 @@ cudnnStatus_t dnn_fuse(const struct descriptor *graph, struct emulated_fused *f)
     if (status == CUDNN_STATUS_SUCCESS)
         status = check_operands(f, back ? 256 : 512);
     f->workspace_bytes = 256;
-    for (i = 0; i < f->n_steps && back; i++) /* slopes: the largest of what is virtual, as 16 bits */
+    /* workspace: the largest virtual tensors, as 16 bits */
+    for (i = 0; i < f->n_steps && back; i++)
         if (f->steps[i].what == 'e') {
             const int64_t *size = f->tensors[f->steps[i].y].size;
 
@@ -238,7 +241,7 @@ static int64_t place(const struct emulated_tensor *t, int64_t batch, int64_t hea
 static double one(const struct emulated_step *s, const struct matrix *m, int64_t i, int64_t j)
 {
     const double x = s->what == 'i'   ? 0
-                     : s->what == 'r' ? element(&m[s->x], j, i) /* turned */
+                     : s->what == 'r' ? element(&m[s->x], j, i) /* transposed */
                                       : element(&m[s->x], i, j);
     const double b = s->b >= 0 ? element(&m[s->b], i, j) : 0;
 
@@ -331,7 +334,8 @@ static void run_matrix(const struct emulated_fused *f, struct matrix *m, int64_t
 int emulated_fused_run(void *fused)
 {
     const struct emulated_fused *f = fused;
-    const int64_t *size = f->tensors[f->steps[0].x].size; /* of an operand: nothing is broadcast */
+    /* of a product's operand, which is not broadcast */
+    const int64_t *size = f->tensors[f->steps[0].x].size;
     struct matrix m[FUSED_TENSORS];
     int64_t batch, head;
     int k;

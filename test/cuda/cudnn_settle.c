@@ -1,5 +1,5 @@
-/* cudnn_settle.c - what the attributes of a descriptor come to, whether they fit, and which engines there
- * are for what they describe. */
+/* cudnn_settle.c - finalizes descriptors: derives values from the attributes, validates them, and
+ * lists the engines. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,8 +7,8 @@
 
 enum { ENGINES = 6 };
 
-/* Does EMULATED_CUDNN have this word? */
-static bool is_told(const char *word)
+/* Returns whether EMULATED_CUDNN contains this word. */
+static bool has_setting(const char *word)
 {
     const char *words = getenv("EMULATED_CUDNN"), *at;
     size_t n = strlen(word);
@@ -48,7 +48,8 @@ static cudnnStatus_t finalize_tensor(struct descriptor *d)
             return dnn_fail(CUDNN_STATUS_BAD_PARAM, "axis %lld: size %lld, stride %lld", (long long)i,
                         (long long)t->size[i], (long long)t->step[i]);
     }
-    for (i = 0; i < t->axes; i++) /* no element twice: of two axes the longer stride spans the other */
+    /* no element twice: the longer stride of two axes spans the other axis */
+    for (i = 0; i < t->axes; i++)
         for (k = 0; k < t->axes; k++)
             if (i != k && t->size[i] > 1 && t->size[k] > 1 && t->step[i] >= t->step[k] &&
                 t->step[i] < t->step[k] * t->size[k])
@@ -111,7 +112,8 @@ static cudnnStatus_t check_shapes(const struct emulated_conv *c)
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* x, w, y, window, alpha and beta are the attributes of each operation, in schema's order. */
+/* x, w, y, window, alpha and beta are the attributes of each operation, in the order of its
+ * schema. */
 static cudnnStatus_t finalize_operation(struct descriptor *d, int computed)
 {
     static const int types[] = { TENSOR, TENSOR, TENSOR, WINDOW };
@@ -155,8 +157,8 @@ static const struct {
     { 0, 1000, false, 1, { CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP } },
 };
 
-/* The first engine that a mode proposes, and how many behind it. The heuristics know nothing of three
- * axes of space; the fallback does. */
+/* Returns the number of engines that a mode proposes; *first: the first of them. The heuristics do
+ * not support three spatial axes; the fallback does. */
 int dnn_engines(const struct descriptor *heur, int *first)
 {
     bool is_fallback = dnn_find(heur, CUDNN_ATTR_ENGINEHEUR_MODE)->is.enums[0] == CUDNN_HEUR_MODE_FALLBACK;
@@ -171,7 +173,7 @@ const int *dnn_notes(int engine, int *n)
     return engines[engine].notes;
 }
 
-/* 0: either, for want of channels; 1: channels-last; 2: plain */
+/* 0: both, if there is one channel; 1: channels-last; 2: plain */
 static int layout_of(const struct emulated_tensor *t)
 {
     return t->size[1] == 1 ? 0 : t->step[1] == 1 && t->step[t->axes - 1] != 1 ? 1 : 2;
@@ -195,15 +197,15 @@ static cudnnStatus_t finalize_heuristics(struct descriptor *d)
     const struct emulated_conv *c = &d->conv;
     int layouts = (1 << layout_of(&c->x) | 1 << layout_of(&c->w) | 1 << layout_of(&c->y)) & ~1;
 
-    if (is_told("refuse"))
+    if (has_setting("refuse"))
         return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "EMULATED_CUDNN says refuse");
     if (d->graph != NULL)
         return CUDNN_STATUS_SUCCESS;
-    if (is_told("no_add") && c->beta != 0)
+    if (has_setting("no_add") && c->beta != 0)
         return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "EMULATED_CUDNN says no_add");
-    if (is_told("plain") && (layouts & 2) != 0)
+    if (has_setting("plain") && (layouts & 2) != 0)
         return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, "EMULATED_CUDNN says plain");
-    if (is_told("same_types") && c->w.type != c->x.type)
+    if (has_setting("same_types") && c->w.type != c->x.type)
         return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "EMULATED_CUDNN says same_types");
     if (layouts == 6)
         return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, "plain and channels-last tensors together");
@@ -253,6 +255,6 @@ cudnnStatus_t dnn_settle(struct descriptor *d)
     case HEUR: return finalize_heuristics(d);
     case PLAN: return finalize_plan(d);
     case PACK: return finalize_pack(d);
-    default: return CUDNN_STATUS_SUCCESS; /* nothing beyond its attributes */
+    default: return CUDNN_STATUS_SUCCESS; /* no derived values */
     }
 }

@@ -1,5 +1,5 @@
-/* fiber.c - a context is made once with makecontext; from then on _setjmp and _longjmp switch, which
- * unlike swapcontext need no system call. AddressSanitizer is told of every switch. */
+/* fiber.c - makecontext creates a context once; then _setjmp and _longjmp switch, which unlike
+ * swapcontext need no system call. AddressSanitizer is notified of every switch. */
 #include "cuda/fiber.h"
 
 #include <setjmp.h>
@@ -11,7 +11,7 @@
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
-#else /* nobody to tell */
+#else /* no sanitizer */
 static void __sanitizer_start_switch_fiber(void **fake, const void *stack, size_t bytes)
 {
     (void)fake, (void)stack, (void)bytes;
@@ -22,19 +22,20 @@ static void __sanitizer_finish_switch_fiber(void *fake, const void **stack, size
 }
 #endif
 
-/* Stacks begin at different offsets in their pages: else all of a block would share few cache sets. */
+/* Stacks begin at different offsets in their pages; otherwise all stacks of a block would share few
+ * cache sets. */
 enum { STACK_BYTES = 256 << 10, COLOURS = 61, COLOUR_BYTES = 64 };
 
 struct fiber {
     jmp_buf context;
-    ucontext_t start;    /* of a fiber with `body`, until it is started */
+    ucontext_t start;    /* of a fiber with `body`, until it starts */
     bool is_started;
-    void (*body)(void);  /* NULL: the stack of the thread itself */
-    void *map;           /* owned, unless NULL: [guard page][stack] */
+    void (*body)(void);  /* NULL: the thread's own stack */
+    void *map;           /* [guard page][stack]; owned, or NULL */
     size_t map_bytes;
     const void *stack;   /* lowest address, for the sanitizer */
     size_t stack_bytes;
-    void *fake_stack;    /* of the sanitizer, while not running */
+    void *fake_stack;    /* of the sanitizer, while suspended */
 };
 
 static __thread struct fiber *switched_from, *switched_to;
@@ -58,11 +59,11 @@ static void begin(void)
     abort(); /* a body does not return */
 }
 
-/* Apart, because getcontext may return twice in the eyes of the compiler. */
+/* A separate function, because for the compiler getcontext may return twice. */
 static void make_start(struct fiber *f)
 {
     if (getcontext(&f->start) < 0)
-        abort(); /* fails for no reason that is ours */
+        abort(); /* cannot fail here */
     f->start.uc_stack.ss_sp = (char *)f->map + f->map_bytes - STACK_BYTES;
     f->start.uc_stack.ss_size = STACK_BYTES - n_made++ % COLOURS * COLOUR_BYTES;
     makecontext(&f->start, begin, 0);
@@ -101,7 +102,7 @@ void fiber_switch(struct fiber *from, struct fiber *to)
             _longjmp(to->context, 1);
         to->is_started = true;
         setcontext(&to->start);
-        abort(); /* setcontext fails only on a context that was never made */
+        abort(); /* setcontext fails only for an invalid context */
     }
     __sanitizer_finish_switch_fiber(from->fake_stack, NULL, NULL);
 }

@@ -1,20 +1,22 @@
-/* fiber.h - stacks that a thread of the host switches between.
+/* fiber.h - stacks between which a host thread switches.
  *
- * Threads: a fiber runs in the thread that made it, and nowhere else. */
+ * Threads: a fiber runs only in the thread that created it. */
 #ifndef CUDA_FIBER_H
 #define CUDA_FIBER_H
 
 struct fiber; /* see fiber.c */
 
-/* The stack that the caller is on: to be switched from, and back to. NULL: out of memory. */
+/* Returns a fiber for the stack of the caller, from which and to which it switches. NULL: out of
+ * memory. */
 struct fiber *fiber_here(void);
 
-/* A stack of its own; `body` starts at the first switch and never returns. NULL: out of memory. */
+/* Creates a stack; `body` starts at the first switch and never returns. NULL: out of memory. */
 struct fiber *fiber_new(void (*body)(void));
 
-/* Leaves `from`, which is running; returns when something switches to it again. */
+/* Suspends `from`, the running fiber, and resumes `to`; returns when a fiber switches back to
+ * `from`. */
 void fiber_switch(struct fiber *from, struct fiber *to);
 
-void fiber_free(struct fiber *f); /* not running; NULL is allowed */
+void fiber_free(struct fiber *f); /* must not be running; NULL is allowed */
 
 #endif

@@ -1,9 +1,10 @@
-/* graph.c - capture: what streams are given becomes the nodes of a graph, to be launched as one.
+/* graph.c - capture: the work enqueued on streams becomes the nodes of a graph, which is launched
+ * as a whole.
  *
- * A capturing stream remembers the nodes that its next one follows (`after`). An event recorded in
- * it takes them over; a stream that waits for the event joins the capture, or follows these nodes
- * as well. A node's number is larger than those it follows. A launch computes the nodes in a random
- * order that keeps to what follows what: a dependency that was not captured is found so. */
+ * A capturing stream records the nodes that precede its next one (`after`). An event recorded in it
+ * copies them; a stream that waits for the event joins the capture, or adds these nodes to its own.
+ * The number of a node is larger than those that it depends on. A launch runs the nodes in a random
+ * topological order, which reveals missing dependencies. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 #include "cuda/emulator_priv.h"
 
 struct node {
-    struct work *work; /* owned; never run itself, but copied by each launch */
+    struct work *work; /* owned; each launch runs a copy of it */
     int device;
     uint32_t *after; /* owned */
     uint32_t n_after;
@@ -26,26 +27,27 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
     struct CUgraph_st *graph; /* one reference */
-    struct mark *last;        /* of its last launch: the next follows it. NULL: never launched */
+    struct mark *last;        /* of its last launch, which the next one follows. NULL: never
+                                 launched */
 };
 
 struct capture {
     struct capture *next;
-    uint64_t id; /* from 1 */
+    uint64_t id; /* starts at 1 */
     enum cudaStreamCaptureMode mode;
     pthread_t owner;
     struct CUstream_st *origin;
-    struct CUstream_st **members; /* owned; all streams that joined, the origin too */
+    struct CUstream_st **members; /* owned; all streams that joined, including the origin */
     uint32_t n_members;
     struct CUgraph_st *graph; /* one reference */
     bool is_invalid;
 };
 
-static struct capture *captures; /* open ones; owned list */
+static struct capture *captures; /* active captures; owned list */
 
 /* ---- lists of node numbers ---- */
 
-/* Adds those of `more` that `list` lacks. */
+/* Adds to `list` the numbers of `more` that it does not contain. */
 static void add_numbers(uint32_t **list, uint32_t *n, const uint32_t *more, uint32_t n_more)
 {
     uint32_t *grown = emulated_alloc(((size_t)*n + n_more + 1) * sizeof(**list));
@@ -158,7 +160,7 @@ static struct capture *capture_of(const struct CUevent_st *e)
     return c;
 }
 
-static void join(struct capture *c, struct CUstream_st *s)
+static void join_capture(struct capture *c, struct CUstream_st *s)
 {
     c->members = realloc(c->members, (c->n_members + 1) * sizeof(c->members[0]));
     if (c->members == NULL)
@@ -168,13 +170,13 @@ static void join(struct capture *c, struct CUstream_st *s)
     s->n_after = 0;
 }
 
-/* One of the two has to do with a capture. */
+/* The stream or the event belongs to a capture. */
 cudaError_t capture_wait(struct CUstream_st *s, struct CUevent_st *e)
 {
     struct capture *c = capture_of(e);
 
     if (s->capture == NULL && c == NULL)
-        return cudaErrorCapturedEvent; /* of a capture that is over */
+        return cudaErrorCapturedEvent; /* of a capture that has ended */
     if (s->capture != NULL && s->capture->is_invalid)
         return cudaErrorStreamCaptureInvalidated;
     if (s->capture != NULL && c == NULL)
@@ -184,16 +186,16 @@ cudaError_t capture_wait(struct CUstream_st *s, struct CUevent_st *e)
     if (c->is_invalid)
         return cudaErrorStreamCaptureInvalidated;
     if (s->capture != NULL && s->capture != c) {
-        (void)invalidate(c, cudaErrorStreamCaptureMerge); /* both */
+        (void)invalidate(c, cudaErrorStreamCaptureMerge); /* invalidates both */
         return invalidate(s->capture, cudaErrorStreamCaptureMerge);
     }
     if (s->capture == NULL)
-        join(c, s);
+        join_capture(c, s);
     add_numbers(&s->after, &s->n_after, e->after, e->n_after);
     return cudaSuccess;
 }
 
-/* Takes the capture off its streams and out of the list; its graph stays the caller's. */
+/* Detaches the capture from its streams and from the list; the caller owns its graph. */
 static struct CUgraph_st *capture_end(struct capture *c)
 {
     struct capture **at = &captures;
@@ -227,7 +229,7 @@ void capture_abandon(struct CUstream_st *s)
     c->members[i] = c->members[--c->n_members];
 }
 
-/* Whether everything is followed by what the origin does last. */
+/* Returns whether all nodes precede the last work of the origin. */
 static bool is_joined(const struct capture *c)
 {
     const struct CUgraph_st *g = c->graph;
@@ -246,13 +248,13 @@ static bool is_joined(const struct capture *c)
     return all;
 }
 
-static cudaError_t leave(cudaError_t rc)
+static cudaError_t unlock_and_return(cudaError_t rc)
 {
     emulated_unlock();
     return emulated_fail(rc);
 }
 
-/* Takes the lock, unless it answers an error. */
+/* Takes the lock and returns cudaSuccess, or returns an error without the lock. */
 static cudaError_t enter_stream(cudaStream_t s)
 {
     cudaError_t rc = emulated_enter();
@@ -260,7 +262,7 @@ static cudaError_t enter_stream(cudaStream_t s)
     if (rc != cudaSuccess)
         return rc;
     emulated_lock();
-    return stream_is_known(s) ? cudaSuccess : leave(cudaErrorInvalidResourceHandle);
+    return stream_is_known(s) ? cudaSuccess : unlock_and_return(cudaErrorInvalidResourceHandle);
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
@@ -272,17 +274,17 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mo
     if (rc != cudaSuccess)
         return rc;
     if ((unsigned)mode > cudaStreamCaptureModeRelaxed)
-        return leave(cudaErrorInvalidValue);
+        return unlock_and_return(cudaErrorInvalidValue);
     if (s->capture != NULL)
-        return leave(cudaErrorIllegalState);
+        return unlock_and_return(cudaErrorIllegalState);
     c = emulated_alloc(sizeof(*c));
     *c = (struct capture){ .next = captures, .id = ++n_captures, .mode = mode,
                            .owner = pthread_self(), .origin = s };
     c->graph = emulated_alloc(sizeof(*c->graph));
     c->graph->references = 1;
     captures = c;
-    join(c, s);
-    return leave(cudaSuccess);
+    join_capture(c, s);
+    return unlock_and_return(cudaSuccess);
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
@@ -296,11 +298,11 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
         return rc;
     c = s->capture;
     if (c == NULL)
-        return leave(cudaErrorIllegalState);
+        return unlock_and_return(cudaErrorIllegalState);
     if (c->origin != s)
-        return leave(invalidate(c, cudaErrorStreamCaptureUnmatched));
+        return unlock_and_return(invalidate(c, cudaErrorStreamCaptureUnmatched));
     if (c->mode != cudaStreamCaptureModeRelaxed && !pthread_equal(c->owner, pthread_self()))
-        return leave(invalidate(c, cudaErrorStreamCaptureWrongThread));
+        return unlock_and_return(invalidate(c, cudaErrorStreamCaptureWrongThread));
     if (c->is_invalid)
         rc = cudaErrorStreamCaptureInvalidated;
     else if (!is_joined(c))
@@ -310,7 +312,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
         *graph = g;
     else
         graph_release(g);
-    return leave(rc);
+    return unlock_and_return(rc);
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status)
@@ -322,15 +324,15 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *
     *status = s->capture == NULL       ? cudaStreamCaptureStatusNone
               : s->capture->is_invalid ? cudaStreamCaptureStatusInvalidated
                                        : cudaStreamCaptureStatusActive;
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }
 
 /* ---- launch ---- */
 
-/* Args of the work that a launch is. */
+/* Arguments of the work that a launch enqueues. */
 struct launch {
     struct CUgraph_st *graph; /* one reference */
-    struct work **copies;     /* owned; NULL: done */
+    struct work **copies;     /* owned; NULL entry: done */
 };
 
 static void launch_drop(void *args)
@@ -358,7 +360,8 @@ static bool is_ready(const struct launch *l, uint32_t i)
     return true;
 }
 
-/* Runs one that can, the first from a random place on. False: none can, or all are done. */
+/* Runs one node that is ready, searching from a random position. False: none is ready, or all are
+ * done. */
 static bool run_one(struct launch *l)
 {
     uint32_t n = l->graph->n, from, i;
@@ -401,7 +404,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
 
     if (rc != cudaSuccess)
         return rc;
-    if (graph == NULL || nodes != NULL) /* nodes have no handles here */
+    if (graph == NULL || nodes != NULL) /* node handles are not emulated */
         return emulated_fail(cudaErrorInvalidValue);
     *n = graph->n;
     return cudaSuccess;
@@ -419,7 +422,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
     (*exec)->graph = graph;
     emulated_lock();
     graph->references++;
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
@@ -432,9 +435,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
     if (rc != cudaSuccess)
         return rc;
     if (exec == NULL)
-        return leave(cudaErrorInvalidValue);
-    if (s->capture != NULL) /* a graph in a graph */
-        return leave(invalidate(s->capture, cudaErrorNotSupported));
+        return unlock_and_return(cudaErrorInvalidValue);
+    if (s->capture != NULL) /* a graph within a graph */
+        return unlock_and_return(invalidate(s->capture, cudaErrorNotSupported));
     l.graph = exec->graph;
     l.graph->references++;
     l.copies = emulated_alloc(((size_t)l.graph->n + 1) * sizeof(l.copies[0]));
@@ -452,21 +455,21 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
     stream_push(s, w);
     mark_release(exec->last);
     exec->last = stream_mark(s);
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
-    emulated_lock(); /* also when the device is broken */
+    emulated_lock(); /* even if the device has a sticky error */
     graph_release(exec->graph);
     mark_release(exec->last);
     free(exec);
-    return leave(emulated_sticky(emulated_device()));
+    return unlock_and_return(emulated_sticky(emulated_device()));
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
     emulated_lock();
     graph_release(graph);
-    return leave(emulated_sticky(emulated_device()));
+    return unlock_and_return(emulated_sticky(emulated_device()));
 }

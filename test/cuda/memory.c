@@ -1,10 +1,11 @@
-/* memory.c - device memory: an address space of its own per device, closed unless something runs.
+/* memory.c - device memory: each device has its own address space, which is inaccessible unless
+ * device work runs.
  *
  *   space  [guard][ pages of an allocation ][guard][ pages of the next ]...
  *   pages  [slack 0xfb][ the caller's bytes 0xff ][slack 0xfb, < 256]
  *
- * The bytes begin at a multiple of 256 and end as near to the guard as that lets them. Addresses
- * are not given out again before the space is used up, so use after free meets unmapped memory. */
+ * The bytes begin at a multiple of 256 and end as near to the guard as that permits. Addresses are
+ * not reused before the space is exhausted, so a use after free accesses unmapped memory. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -19,20 +20,20 @@ enum { ALIGN = 256, PAGE = 4096, SLACK = 0xfb, GARBAGE = 0xff };
 #define SPACE_MIN ((size_t)64 << 30)
 
 struct allocation {
-    char *pages; /* ascending in a device */
+    char *pages; /* ascending within a device */
     size_t pages_bytes;
     char *base;
     size_t bytes;
 };
 
 static struct device_memory {
-    char *space; /* NULL: nothing was ever allocated */
+    char *space; /* NULL: no allocation so far */
     size_t space_bytes;
     struct allocation *list; /* owned */
     size_t n, capacity;
-    size_t next; /* offset in space where the search for a hole begins */
+    size_t next; /* offset in space at which the search for a hole begins */
     size_t used;
-    int key;           /* of all its pages; not above 0: this machine has no keys, or has given them all */
+    int key;           /* protection key of all its pages; <= 0: not supported, or no key left */
     unsigned int open;
 } memories[EMULATED_DEVICES_MAX];
 
@@ -41,13 +42,13 @@ static size_t round_up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
-/* ---- who touched what it may not ---- */
+/* ---- access faults ---- */
 
 static struct sigaction before;
 
-static void say(const char *text)
+static void print_text(const char *text)
 {
-    (void)!write(STDERR_FILENO, text, strlen(text)); /* nothing to be done about a failure */
+    (void)!write(STDERR_FILENO, text, strlen(text)); /* a failure is ignored */
 }
 
 /* The last allocation that begins at or before p. */
@@ -75,7 +76,7 @@ static void on_fault(int signal, siginfo_t *info, void *context)
         snprintf(text, sizeof(text), "emulated GPU: %s%s touched address %p of device %d",
                  emulated_running != NULL ? "" : "code of the host", 
                  emulated_running != NULL ? emulated_running : "", (const void *)p, device);
-        say(text);
+        print_text(text);
         if (a != NULL && p >= a->base && p < a->base + a->bytes)
             snprintf(text, sizeof(text), ": only kernels and copies of that device may\n");
         else if (a != NULL && p < a->pages + a->pages_bytes + PAGE)
@@ -83,9 +84,9 @@ static void on_fault(int signal, siginfo_t *info, void *context)
                      p - (a->base + a->bytes), a->bytes);
         else
             snprintf(text, sizeof(text), ": not allocated, or freed\n");
-        say(text);
+        print_text(text);
     }
-    sigaction(SIGSEGV, &before, NULL); /* the same access again, without us */
+    sigaction(SIGSEGV, &before, NULL); /* repeats the access without this handler */
 }
 
 static void watch_faults(void)
@@ -110,15 +111,16 @@ static struct device_memory *space_of(int device)
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (m->space == MAP_FAILED)
             emulated_die("no address space of %zu bytes for device %d", m->space_bytes, device);
-        (void)madvise(m->space, m->space_bytes, MADV_HUGEPAGE); /* opened and closed faster */
+        /* opening and closing is then faster */
+        (void)madvise(m->space, m->space_bytes, MADV_HUGEPAGE);
         m->key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
         watch_faults();
     }
     return m;
 }
 
-/* Index where an allocation goes that starts at *offset or later, with a guard page on both
- * sides; *offset becomes its place. m->n + 1: there is no such hole. */
+/* Returns the list index for an allocation at *offset or later, with a guard page on both sides;
+ * *offset becomes its offset. m->n + 1: there is no such hole. */
 static size_t find_hole(const struct device_memory *m, size_t bytes, size_t *offset)
 {
     size_t i, at = *offset;
@@ -227,8 +229,8 @@ static void protect(const struct device_memory *m, int how)
             emulated_die("cannot open or close device memory: %s", strerror(errno));
 }
 
-/* With keys of memory (Intel's PKU, newer AMD's) a thread opens it for itself, without asking the
- * system; else it is opened for all, page by page. */
+/* With protection keys (Intel's PKU, newer AMD's), a thread opens the memory for itself without a
+ * system call; otherwise it is opened for all threads, page by page. */
 static __thread unsigned opened[EMULATED_DEVICES_MAX];
 
 void memory_open(int device)

@@ -1,11 +1,12 @@
 /* nccl.c - NCCL between emulated GPUs: see nccl.h.
  *
  *     rank 0 ----\
- *     rank 1 -----  hub: a thread of the process that made the unique id
+ *     rank 1 -----  hub: a thread of the process that created the unique id
  *     rank 2 ----/
  *
- * Each communicator has a thread too, which alone talks to the hub; work on a stream hands it numbers
- * and takes the sums. The hub lets go of all ranks when one of them is gone. (nccl_hub.c, nccl_ras.c) */
+ * Each communicator has a thread, and only that thread talks to the hub; work on a stream passes
+ * numbers to it and receives the sums. The hub disconnects all ranks when one of them leaves.
+ * (nccl_hub.c, nccl_ras.c) */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
@@ -20,23 +21,25 @@
 enum op { OP_NONE, OP_ASKED, OP_ANSWERED, OP_HANGS };
 
 struct ncclComm {
-    struct ncclComm *next; /* all that ever were: work on a stream may know one that is over */
-    pthread_mutex_t lock;  /* guards what follows, up to the thread's own */
+    struct ncclComm *next; /* list of all communicators ever created: work on a stream may refer to
+                              an ended one */
+    pthread_mutex_t lock;  /* protects the fields down to those of the thread */
     ncclResult_t state;
-    bool tells_progress;   /* the next answer is ncclInProgress, whatever is true */
+    bool reports_progress; /* the next answer is ncclInProgress, regardless of the state */
     bool is_aborted, is_destroyed, wants_end, was_used;
     enum op op;
-    const float *op_of; /* of the GPU: whose sum it is */
+    const float *op_of; /* GPU memory: identifies the sum */
     float *numbers;
     size_t n, room;
-    uint32_t captured;       /* what is asked for: as in nccl_request */
-    uint32_t graphs;         /* nodes of captured work that are sums of it: it outlives them */
+    uint32_t captured;       /* of the requested sum: as in nccl_request */
+    uint32_t graphs;         /* captured nodes that are sums of this communicator, which must
+                                outlive them */
     uint64_t launched, done; /* for RAS */
-    uint32_t n_captured;     /* sums so far; the next one's number */
+    uint32_t n_captured;     /* number of captured sums so far */
     uint32_t twice_with;     /* the rank on the same GPU; UINT32_MAX: none */
     int gpu;
     int wake;                /* an eventfd */
-    int fd;                  /* to the hub; -1: not yet */
+    int fd;                  /* connection to the hub; -1: not connected */
     pthread_t thread;
     struct nccl_address hub;
     uint32_t rank, ranks;
@@ -46,13 +49,13 @@ static pthread_mutex_t comms_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ncclComm *comms;
 static __thread char last_error[256];
 
-static ncclResult_t complain(ncclResult_t code, const char *text)
+static ncclResult_t set_error(ncclResult_t code, const char *text)
 {
     snprintf(last_error, sizeof(last_error), "%s", text);
     return code;
 }
 
-/* 0: not; else the number behind it, or 1. */
+/* 0: the fault is not set; else its number, or 1. */
 static uint64_t has_fault(const char *which)
 {
     static const char *const known[] = { "init", "abort", "sum", "error" };
@@ -71,7 +74,7 @@ static uint64_t has_fault(const char *which)
     emulated_die("EMULATED_NCCL_FAULT: '%s', expected init, abort, sum:N or error:N", said);
 }
 
-/* Whose GPU it is, as long as nobody says otherwise. */
+/* Host of the GPU, unless NCCL_HOSTID is set. */
 static uint32_t host_hash(void)
 {
     const char *id = getenv("NCCL_HOSTID");
@@ -98,7 +101,7 @@ static void set_state(struct ncclComm *c, ncclResult_t state)
     pthread_mutex_unlock(&c->lock);
 }
 
-static bool check_in(struct ncclComm *c)
+static bool connect_to_hub(struct ncclComm *c)
 {
     struct nccl_hello hello = { .magic = c->hub.magic, .rank = c->rank, .ranks = c->ranks,
                                 .version = (uint32_t)nccl_version(), .host = host_hash(),
@@ -129,7 +132,7 @@ static bool check_in(struct ncclComm *c)
     return answer.what == NCCL_GO;
 }
 
-/* What it has been asked for; false: the hub is gone, or it is aborted. */
+/* Waits for a request; false: the hub is gone, or the communicator is aborted. */
 static bool wait_for_work(struct ncclComm *c, struct nccl_request *out)
 {
     for (;;) {
@@ -145,23 +148,24 @@ static bool wait_for_work(struct ncclComm *c, struct nccl_request *out)
             return true;
         if (poll(ends, 2, -1) < 0)
             continue;
-        if (ends[1].revents != 0) /* it says nothing of its own accord */
+        if (ends[1].revents != 0) /* the hub never sends without a request */
             return false;
         (void)!read(c->wake, &drained, sizeof(drained));
     }
 }
 
-static bool serve(struct ncclComm *c, const struct nccl_request *ask)
+static bool serve(struct ncclComm *c, const struct nccl_request *request_sum)
 {
     struct nccl_request answer;
 
-    /* The numbers are the thread's while it is asked for them. */
-    if (!nccl_send(c->fd, ask, sizeof(*ask)) || !nccl_send(c->fd, c->numbers, ask->n * sizeof(float)) ||
+    /* The thread owns the numbers during the request. */
+    if (!nccl_send(c->fd, request_sum, sizeof(*request_sum)) ||
+        !nccl_send(c->fd, c->numbers, request_sum->n * sizeof(float)) ||
         !nccl_receive(c->fd, &answer, sizeof(answer)) ||
         !nccl_receive(c->fd, c->numbers, answer.n * sizeof(float)))
         return false;
     pthread_mutex_lock(&c->lock);
-    if (ask->kind == NCCL_SUM) {
+    if (request_sum->kind == NCCL_SUM) {
         c->op = OP_ANSWERED;
         c->done++;
     } else {
@@ -175,20 +179,20 @@ static bool serve(struct ncclComm *c, const struct nccl_request *ask)
 static void *comm_main(void *arg)
 {
     struct ncclComm *c = arg;
-    struct nccl_request ask;
+    struct nccl_request request_sum;
 
-    if (!check_in(c))
+    if (!connect_to_hub(c))
         return NULL;
     do {
-        if (!wait_for_work(c, &ask) || !serve(c, &ask)) {
+        if (!wait_for_work(c, &request_sum) || !serve(c, &request_sum)) {
             set_state(c, ncclRemoteError);
             return NULL;
         }
-    } while (ask.kind != NCCL_END);
+    } while (request_sum.kind != NCCL_END);
     return NULL;
 }
 
-/* ---- life ---- */
+/* ---- creation and end ---- */
 
 ncclResult_t ncclGetVersion(int *version)
 {
@@ -202,7 +206,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 
     _Static_assert(sizeof(a) <= sizeof(*id), "an address fits");
     if (!nccl_hub_start(&a))
-        return complain(ncclSystemError, "Bootstrap : no socket");
+        return set_error(ncclSystemError, "Bootstrap : no socket");
     memset(id, 0, sizeof(*id));
     memcpy(id->internal, &a, sizeof(a));
     return ncclSuccess;
@@ -214,20 +218,21 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
     struct ncclComm *c;
 
     if (emulated_enter() != cudaSuccess)
-        return complain(ncclUnhandledCudaError, "CUDA fails");
+        return set_error(ncclUnhandledCudaError, "CUDA fails");
     if (nranks < 1 || rank < 0 || rank >= nranks)
-        return complain(ncclInvalidArgument, "Invalid rank requested");
+        return set_error(ncclInvalidArgument, "Invalid rank requested");
     if (config == NULL || config->size != sizeof(*config) || config->magic != 0xcafebeef)
-        return complain(ncclInvalidArgument, "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
+        return set_error(ncclInvalidArgument,
+                         "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
     if (config->blocking != 0)
         emulated_die("communicators that block are not emulated");
     nccl_ras_start();
     c = calloc(1, sizeof(*c));
     if (c == NULL)
-        return complain(ncclSystemError, "out of memory");
+        return set_error(ncclSystemError, "out of memory");
     pthread_mutex_init(&c->lock, NULL);
     c->state = ncclInProgress;
-    c->tells_progress = true;
+    c->reports_progress = true;
     c->fd = -1;
     c->twice_with = UINT32_MAX;
     if (cudaGetDevice(&c->gpu) != cudaSuccess)
@@ -251,7 +256,7 @@ static ncclResult_t state_of(struct ncclComm *c)
     ncclResult_t state;
 
     pthread_mutex_lock(&c->lock);
-    state = c->tells_progress && (c->state == ncclSuccess) ? ncclInProgress : c->state;
+    state = c->reports_progress && (c->state == ncclSuccess) ? ncclInProgress : c->state;
     pthread_mutex_unlock(&c->lock);
     return state;
 }
@@ -264,16 +269,16 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *error)
     if (*error == ncclInvalidUsage && c->twice_with != UINT32_MAX) {
         snprintf(text, sizeof(text), "Duplicate GPU detected : rank %u and rank %u both on CUDA device %x", c->rank,
                  c->twice_with, (c->gpu + 1) << 12);
-        (void)complain(*error, text);
+        (void)set_error(*error, text);
     } else if (*error == ncclInvalidUsage)
-        (void)complain(*error, "Mismatched NCCL version detected, or of how many ranks there are");
+        (void)set_error(*error, "Mismatched NCCL version detected, or of how many ranks there are");
     if (*error == ncclRemoteError)
-        (void)complain(*error, "Connection closed by remote peer");
+        (void)set_error(*error, "Connection closed by remote peer");
     if (*error == ncclSystemError)
-        (void)complain(*error, "NET/IB : Got completion from peer with status=12 opcode=0");
+        (void)set_error(*error, "NET/IB : Got completion from peer with status=12 opcode=0");
     pthread_mutex_lock(&c->lock);
     if (c->state != ncclInProgress)
-        c->tells_progress = false;
+        c->reports_progress = false;
     pthread_mutex_unlock(&c->lock);
     return ncclSuccess;
 }
@@ -288,9 +293,9 @@ static uint32_t graphs_of(struct ncclComm *c)
     return n;
 }
 
-/* As the true one since 2.26: neither Destroy nor Abort returns while a graph knows the communicator. What is
- * under way of such graphs goes on meanwhile. */
-static void outlive_graphs(struct ncclComm *c)
+/* As in NCCL since 2.26: neither Destroy nor Abort returns while a graph refers to the
+ * communicator. Pending work of such graphs continues meanwhile. */
+static void wait_for_graphs(struct ncclComm *c)
 {
     int device = emulated_device();
 
@@ -300,14 +305,14 @@ static void outlive_graphs(struct ncclComm *c)
         if (emulated_sticky(device) == cudaSuccess)
             emulated_wait();
         else
-            c->graphs = 0; /* nothing is computed there any more */
+            c->graphs = 0; /* the device has a sticky error: its work never runs */
         emulated_unlock();
     }
 }
 
-static void take_leave(struct ncclComm *c)
+static void end_communicator(struct ncclComm *c)
 {
-    outlive_graphs(c);
+    wait_for_graphs(c);
     pthread_join(c->thread, NULL);
     if (c->fd >= 0)
         close(c->fd);
@@ -323,7 +328,9 @@ ncclResult_t ncclCommFinalize(ncclComm_t c)
     ncclResult_t state = state_of(c);
 
     if (state != ncclSuccess)
-        return complain(ncclInvalidArgument, "Attempt to use communicator before the previous operation returned ncclSuccess");
+        return set_error(
+            ncclInvalidArgument,
+            "Attempt to use communicator before the previous operation returned ncclSuccess");
     pthread_mutex_lock(&c->lock);
     c->wants_end = true;
     c->state = ncclInProgress;
@@ -339,7 +346,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
         emulated_die("ncclCommDestroy of a communicator that is not finalized");
     c->is_destroyed = true;
     pthread_mutex_unlock(&c->lock);
-    take_leave(c);
+    end_communicator(c);
     return ncclSuccess;
 }
 
@@ -353,7 +360,7 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
         shutdown(c->fd, SHUT_RDWR);
     pthread_mutex_unlock(&c->lock);
     wake(c);
-    take_leave(c);
+    end_communicator(c);
     return ncclSuccess;
 }
 
@@ -366,7 +373,7 @@ struct sum {
     uint32_t captured; /* as in nccl_request */
 };
 
-static void ask(struct ncclComm *c, const struct sum *s)
+static void request_sum(struct ncclComm *c, const struct sum *s)
 {
     if (c->room < s->n) {
         free(c->numbers);
@@ -402,7 +409,7 @@ static int run_sum(void *args)
         c->op = OP_NONE;
         rc = EMULATED_DONE;
     } else if (c->op == OP_NONE) {
-        ask(c, s);
+        request_sum(c, s);
     }
     pthread_mutex_unlock(&c->lock);
     return rc;
@@ -440,24 +447,26 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t 
     if (from != to || type != ncclFloat32 || op != ncclSum)
         emulated_die("ncclAllReduce: only sums of float32 in place are emulated");
     if (state == ncclInProgress)
-        return complain(ncclInvalidArgument, "Attempt to use communicator before the previous operation returned ncclSuccess");
+        return set_error(
+            ncclInvalidArgument,
+            "Attempt to use communicator before the previous operation returned ncclSuccess");
     if (state != ncclSuccess)
-        return complain(state, "the communicator has failed");
+        return set_error(state, "the communicator has failed");
     (void)cudaStreamIsCapturing(stream, &captures);
     if (captures != cudaStreamCaptureStatusNone)
         s.captured = ++c->n_captured;
     if (emulated_enqueue(stream, "ncclAllReduce", run_sum, &s, sizeof(s)) != cudaSuccess)
-        return complain(ncclUnhandledCudaError, "CUDA fails");
+        return set_error(ncclUnhandledCudaError, "CUDA fails");
     remember_graph(c, stream);
     pthread_mutex_lock(&c->lock);
     is_first = !c->was_used;
     c->was_used = true;
-    c->tells_progress = is_first;
+    c->reports_progress = is_first;
     pthread_mutex_unlock(&c->lock);
     return is_first ? ncclInProgress : ncclSuccess;
 }
 
-/* ---- words ---- */
+/* ---- error texts ---- */
 
 const char *ncclGetErrorString(ncclResult_t result)
 {
@@ -479,7 +488,7 @@ const char *ncclGetLastError(ncclComm_t comm)
     return last_error;
 }
 
-/* What RAS tells of each communicator of this process that waits for others. */
+/* For RAS: reports each communicator of this process that waits for others. */
 void nccl_waiting(void (*tell)(void *arg, uint32_t rank, uint64_t operation), void *arg)
 {
     pthread_mutex_lock(&comms_lock);

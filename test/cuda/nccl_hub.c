@@ -1,7 +1,8 @@
-/* nccl_hub.c - the middle of an emulated communicator: takes what all ranks send, gives all the sum.
+/* nccl_hub.c - the hub of an emulated communicator: receives the numbers of all ranks and sends the
+ * sum to all.
  *
- * Ranks are read in their order. That of one that is late is waited for while another one may go: so
- * all ends are watched. It lives until one of its ranks goes, or the process. */
+ * Ranks are read in order. While the hub waits for a slow rank another one may leave, so it polls
+ * all connections. It lives until one of its ranks leaves, or until the process ends. */
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netinet/tcp.h>
@@ -17,11 +18,11 @@
 struct hub {
     int listener;
     uint64_t magic;
-    uint32_t ranks; /* as the first says; 0: nobody is here */
+    uint32_t ranks; /* as sent by the first rank; 0: no rank has joined */
     uint32_t version;
     uint32_t n; /* present */
-    int *fds;   /* [ranks]; -1: not here */
-    uint64_t *gpus; /* [ranks]; which of which host */
+    int *fds;   /* [ranks]; -1: not connected */
+    uint64_t *gpus; /* [ranks]; host and GPU */
     float *sum, *part;
     size_t room;
 };
@@ -68,7 +69,7 @@ static struct sockaddr_in address(uint32_t ip, uint16_t port)
     return (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = { ip } };
 }
 
-/* "=name" as trainerd sets it: its first address of IPv4. */
+/* "=name" as set by trainerd: the first IPv4 address of the interface. */
 static uint32_t own_ip(void)
 {
     const char *name = getenv("NCCL_SOCKET_IFNAME");
@@ -86,8 +87,8 @@ static uint32_t own_ip(void)
     return ip;
 }
 
-/* A head and its floats are two pieces: the second would wait for the first one's receipt. */
-static void hurry(int fd)
+/* Disables Nagle's algorithm: the floats would wait for the acknowledgement of the header. */
+static void disable_nagle(int fd)
 {
     int on = 1;
 
@@ -104,19 +105,19 @@ int nccl_dial(const struct nccl_address *hub)
         fd = -1;
     }
     if (fd >= 0)
-        hurry(fd);
+        disable_nagle(fd);
     return fd;
 }
 
-/* ---- all come ---- */
+/* ---- joining ---- */
 
-/* Takes one in; false: it does not fit, and nobody can go on. */
-static bool take_in(struct hub *h, int fd)
+/* Accepts one connection; false: the rank does not match, and the communicator fails. */
+static bool accept_rank(struct hub *h, int fd)
 {
     struct nccl_hello hello;
 
     if (!nccl_receive(fd, &hello, sizeof(hello)) || hello.magic != h->magic) {
-        close(fd); /* a stranger */
+        close(fd); /* not a rank */
         return true;
     }
     if (h->ranks == 0) {
@@ -133,15 +134,15 @@ static bool take_in(struct hub *h, int fd)
         close(fd);
         return false;
     }
-    hurry(fd);
+    disable_nagle(fd);
     h->fds[hello.rank] = fd;
     h->gpus[hello.rank] = (uint64_t)hello.host << 32 | hello.gpu;
     h->n++;
     return true;
 }
 
-/* What all are told: also for who goes again before all are here. */
-static uint32_t gather(struct hub *h)
+/* Returns the answer for all ranks; also when a rank leaves before all have joined. */
+static uint32_t accept_all(struct hub *h)
 {
     while (h->n == 0 || h->n < h->ranks) {
         struct pollfd *ends = emulated_alloc((1 + h->ranks) * sizeof(*ends));
@@ -150,7 +151,8 @@ static uint32_t gather(struct hub *h)
 
         ends[0] = (struct pollfd){ .fd = h->listener, .events = POLLIN };
         for (uint32_t i = 0; i < h->ranks; i++)
-            ends[n++] = (struct pollfd){ .fd = h->fds[i], .events = POLLIN }; /* -1: left out */
+            /* -1: ignored by poll() */
+            ends[n++] = (struct pollfd){ .fd = h->fds[i], .events = POLLIN };
         (void)poll(ends, n, -1);
         for (nfds_t i = 1; i < n; i++)
             is_whole = is_whole && ends[i].revents == 0;
@@ -161,15 +163,16 @@ static uint32_t gather(struct hub *h)
         if (has_caller) {
             int fd = accept4(h->listener, NULL, NULL, SOCK_CLOEXEC);
 
-            if (fd >= 0 && !take_in(h, fd))
+            if (fd >= 0 && !accept_rank(h, fd))
                 return NCCL_MISFIT;
         }
     }
     return NCCL_GO;
 }
 
-/* Each looks for its own like: ranks that have none wait for those that give up. */
-static void welcome(const struct hub *h, uint32_t what)
+/* Sends the answer to all ranks. If two ranks are on one GPU, they receive NCCL_TWICE with the
+ * number of the other rank, and all other ranks NCCL_GONE. */
+static void send_answers(const struct hub *h, uint32_t what)
 {
     bool is_twice = false;
 
@@ -186,10 +189,10 @@ static void welcome(const struct hub *h, uint32_t what)
         }
 }
 
-/* ---- all work ---- */
+/* ---- operations ---- */
 
-/* Until each has said something; false: one is gone. */
-static bool all_ask(struct hub *h)
+/* Waits until each rank has sent a request; false: a rank has left. */
+static bool wait_for_requests(struct hub *h)
 {
     struct pollfd *ends = emulated_alloc(h->ranks * sizeof(*ends));
     uint32_t asking = 0;
@@ -197,7 +200,8 @@ static bool all_ask(struct hub *h)
 
     while (is_whole && asking < h->ranks) {
         asking = 0;
-        for (uint32_t i = 0; i < h->ranks; i++) { /* of those that have asked only the end is news */
+        /* for ranks that have sent a request, only the end of the connection matters */
+        for (uint32_t i = 0; i < h->ranks; i++) {
             bool asks = (ends[i].revents & POLLIN) != 0;
 
             ends[i] = (struct pollfd){ .fd = h->fds[i], .events = asks ? POLLRDHUP : POLLIN | POLLRDHUP,
@@ -222,7 +226,7 @@ static bool all_ask(struct hub *h)
     return is_whole;
 }
 
-static void make_room(struct hub *h, size_t n)
+static void reserve(struct hub *h, size_t n)
 {
     if (n <= h->room)
         return;
@@ -233,12 +237,12 @@ static void make_room(struct hub *h, size_t n)
     h->room = n;
 }
 
-/* One operation of all; 0: somebody is gone. */
+/* Runs one operation of all ranks; 0: a rank has left. */
 static uint32_t serve(struct hub *h)
 {
     struct nccl_request first = { 0 };
 
-    if (!all_ask(h))
+    if (!wait_for_requests(h))
         return 0;
     for (uint32_t i = 0; i < h->ranks; i++) {
         struct nccl_request ask;
@@ -247,7 +251,7 @@ static uint32_t serve(struct hub *h)
             return 0;
         if (i == 0) {
             first = ask;
-            make_room(h, ask.n);
+            reserve(h, ask.n);
         }
         if (ask.kind != first.kind || ask.n != first.n)
             emulated_die("NCCL: rank 0 sums %llu numbers, rank %u %llu (or one of them ends)",
@@ -270,10 +274,10 @@ static uint32_t serve(struct hub *h)
 static void *hub_main(void *arg)
 {
     struct hub *h = arg;
-    uint32_t answer = gather(h), kind = NCCL_SUM;
+    uint32_t answer = accept_all(h), kind = NCCL_SUM;
 
     close(h->listener);
-    welcome(h, answer);
+    send_answers(h, answer);
     while (answer == NCCL_GO && kind == NCCL_SUM)
         kind = serve(h);
     for (uint32_t i = 0; i < h->ranks; i++)

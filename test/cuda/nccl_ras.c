@@ -1,5 +1,5 @@
-/* nccl_ras.c - RAS of the emulated NCCL: the text protocol at NCCL_RAS_ADDR, as far as "TIMEOUT n",
- * "STATUS" and "VERBOSE STATUS" go. */
+/* nccl_ras.c - RAS of the emulated NCCL: the text protocol at NCCL_RAS_ADDR, limited to "TIMEOUT
+ * n", "STATUS" and "VERBOSE STATUS". */
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@ struct told {
     int n;
 };
 
-static void tell(void *arg, uint32_t rank, uint64_t operation)
+static void write_rank(void *arg, uint32_t rank, uint64_t operation)
 {
     struct told *t = arg;
 
@@ -33,7 +33,7 @@ static void answer(FILE *out)
     fprintf(out, "NCCL version %d.%d.%d compiled with CUDA 13.0\nCUDA runtime version 13000, driver version %d\n\n"
                  "Job summary\n===========\n\n  Nodes  Processes\n(total)   per node\n      1          2\n",
             v / 10000, v / 100 % 100, v % 100, emulated_settings()->driver);
-    nccl_waiting(tell, &told);
+    nccl_waiting(write_rank, &told);
 }
 
 static void *ras_main(void *arg)

@@ -189,7 +189,7 @@ void emulated_break(int device, cudaError_t error)
     __atomic_store_n(&broken[device], error, __ATOMIC_RELEASE);
 }
 
-/* Without the sticky error. */
+/* Does not check the sticky error. */
 static cudaError_t enter_driver(void)
 {
     const struct emulated_settings *s = emulated_settings();
@@ -412,7 +412,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device)
 
     if (rc != cudaSuccess)
         return rc;
-    if (bytes < 13) /* as long as the text */
+    if (bytes < 13) /* length of the text */
         return emulated_fail(cudaErrorInvalidValue);
     snprintf(text, (size_t)bytes, "0000:%02x:00.0", (unsigned int)device + 1);
     return cudaSuccess;

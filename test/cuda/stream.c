@@ -1,8 +1,8 @@
 /* stream.c - streams are queues that run when forced; events are marks in them.
  *
- * To force a mark is to take the first work of its stream, again and again, until the mark is done. A
- * stream that waits for a mark of another forces that one first: a mark is recorded before anybody
- * waits for it, so there is no circle. The lock is released while work runs. */
+ * To force a mark, the first work of its stream runs, repeatedly, until the mark is done. A stream
+ * that waits for a mark of another stream forces that one first: a mark is recorded before a stream
+ * waits for it, so there is no cycle. The lock is released while work runs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,9 +10,9 @@
 
 #include "cuda/emulator_priv.h"
 
-static struct CUstream_st *streams; /* owned list; also destroyed ones that have work */
+static struct CUstream_st *streams; /* owned list; includes destroyed ones that have work */
 static struct CUevent_st *events;   /* owned list */
-static uint64_t n_changes;          /* of the list of streams */
+static uint64_t n_changes;          /* number of changes of the list of streams */
 
 /* ---- marks and work ---- */
 
@@ -69,7 +69,7 @@ int work_execute(struct work *w, int device)
     int rc;
 
     if (emulated_sticky(device) != cudaSuccess)
-        return EMULATED_DONE; /* nothing is computed there any more */
+        return EMULATED_DONE; /* the device has a sticky error: its work never runs */
     if (w->hangs)
         return EMULATED_NOT_YET;
     emulated_lock();
@@ -160,9 +160,9 @@ static void pop(struct CUstream_st *s)
         stream_free(s);
 }
 
-/* Does one thing so that `s` comes nearer to its end. False: it waits for another stream or
- * thread. `s` may be gone after it. */
-static bool step(struct CUstream_st *s)
+/* Makes one step of progress on `s`. False: it waits for another stream or thread. `s` may be
+ * freed. */
+static bool advance(struct CUstream_st *s)
 {
     struct work *w = s->first;
     int rc;
@@ -174,7 +174,7 @@ static bool step(struct CUstream_st *s)
     if (w == NULL)
         return true;
     if (w->kind == WORK_WAIT && !w->mark->is_done)
-        return step(w->mark->stream);
+        return advance(w->mark->stream);
     if (w->kind == WORK_RECORD)
         mark_done(w->mark);
     if (w->kind == WORK_RUN) {
@@ -191,26 +191,26 @@ static bool step(struct CUstream_st *s)
     return true;
 }
 
-static bool can_help(const struct CUstream_st *s, const struct CUstream_st *except)
+static bool can_advance(const struct CUstream_st *s, const struct CUstream_st *except)
 {
     return s != except && !s->is_busy && s->first != NULL;
 }
 
-/* Lets another stream go on: the first that can, seen from the `nth` on. False: none can. */
-static bool help(const struct CUstream_st *except, uint64_t nth)
+/* Makes progress on another stream: the first that can, from the `nth` on. False: none can. */
+static bool advance_other(const struct CUstream_st *except, uint64_t nth)
 {
     uint64_t before = n_changes, n = 0, i;
     struct CUstream_st *s;
 
     for (s = streams; s != NULL; s = s->next)
-        n += can_help(s, except);
+        n += can_advance(s, except);
     for (i = 0; i < n; i++) {
         uint64_t skip = (nth + i) % n;
 
         for (s = streams; s != NULL; s = s->next)
-            if (can_help(s, except) && skip-- == 0)
+            if (can_advance(s, except) && skip-- == 0)
                 break;
-        if (s != NULL && (step(s) || n_changes != before))
+        if (s != NULL && (advance(s) || n_changes != before))
             return true;
     }
     return false;
@@ -224,12 +224,12 @@ cudaError_t stream_force(struct mark *m)
     if (m->is_done)
         return cudaSuccess;
     device = m->stream->device;
-    memory_open(device); /* for all that runs, not for each */
+    memory_open(device); /* once for all work, not for each */
     while (!m->is_done) {
         if (is_hasty && emulated_random() % 4 == 0 &&
-            help(m->stream, emulated_random())) /* which may have done m */
+            advance_other(m->stream, emulated_random())) /* may have completed m */
             continue;
-        if (!step(m->stream) && !m->is_done && !help(m->stream, 0))
+        if (!advance(m->stream) && !m->is_done && !advance_other(m->stream, 0))
             emulated_wait();
     }
     memory_close(device);
@@ -249,7 +249,7 @@ void stream_force_device(int device, bool blocking_only)
         if (s->device == device && s->first != NULL && (s->is_blocking || !blocking_only))
             marks[n++] = stream_mark(s);
     for (i = 0; i < n; i++) {
-        (void)stream_force(marks[i]); /* the caller asks for the error of the device */
+        (void)stream_force(marks[i]); /* the caller reads the error of the device */
         mark_release(marks[i]);
     }
     free(marks);
@@ -262,7 +262,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
     cudaError_t rc = emulated_enter();
     struct CUstream_st *s;
 
-    (void)priority; /* decides when work runs, and it runs when it is forced */
+    (void)priority; /* work runs when it is forced, so priorities have no effect */
     if (rc != cudaSuccess)
         return rc;
     if ((flags & ~(unsigned)cudaStreamNonBlocking) != 0)
@@ -290,7 +290,7 @@ cudaError_t cudaStreamCreate(cudaStream_t *stream)
     return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0);
 }
 
-/* Takes the lock if the stream is there; else the error. */
+/* Takes the lock if the stream exists; else returns an error without the lock. */
 static cudaError_t enter_stream(cudaStream_t s)
 {
     cudaError_t rc = emulated_enter();
@@ -306,7 +306,7 @@ static cudaError_t enter_stream(cudaStream_t s)
     return emulated_fail(cudaErrorInvalidResourceHandle);
 }
 
-static cudaError_t leave(cudaError_t rc)
+static cudaError_t unlock_and_return(cudaError_t rc)
 {
     emulated_unlock();
     return emulated_fail(rc);
@@ -316,17 +316,17 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
     cudaError_t rc = cudaSuccess;
 
-    /* Also when the device is broken or its driver gone: what is ours is freed. */
+    /* Also with a sticky error or without a driver: our resources are freed. */
     emulated_lock();
     if (!stream_is_known(s))
-        return leave(cudaErrorInvalidResourceHandle);
+        return unlock_and_return(cudaErrorInvalidResourceHandle);
     if (s->capture != NULL)
         capture_abandon(s);
     rc = emulated_sticky(s->device);
     s->is_destroyed = true;
     if (s->first == NULL)
         stream_free(s);
-    return leave(rc);
+    return unlock_and_return(rc);
 }
 
 cudaError_t cudaStreamGetDevice(cudaStream_t s, int *device)
@@ -336,7 +336,7 @@ cudaError_t cudaStreamGetDevice(cudaStream_t s, int *device)
     if (rc != cudaSuccess)
         return rc;
     *device = s->device;
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
@@ -352,7 +352,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
         rc = stream_force(m);
         mark_release(m);
     }
-    return leave(rc);
+    return unlock_and_return(rc);
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t s)
@@ -365,11 +365,11 @@ cudaError_t cudaStreamQuery(cudaStream_t s)
     rc = capture_forbids(s);
     if (rc == cudaSuccess && s->first != NULL) {
         device = s->device;
-        (void)step(s); /* one thing; whether more is to be done, the next query tells */
+        (void)advance(s); /* one step; the next query reports whether more remains */
         rc = emulated_sticky(device);
         rc = rc != cudaSuccess ? rc : cudaErrorNotReady;
     }
-    return leave(rc);
+    return unlock_and_return(rc);
 }
 
 cudaError_t cudaDeviceSynchronize(void)
@@ -384,7 +384,7 @@ cudaError_t cudaDeviceSynchronize(void)
         stream_force_device(emulated_device(), false);
         rc = emulated_sticky(emulated_device());
     }
-    return leave(rc);
+    return unlock_and_return(rc);
 }
 
 cudaError_t stream_submit(struct CUstream_st *s, struct work *w)
@@ -404,7 +404,7 @@ cudaError_t emulated_enqueue(cudaStream_t s, const char *name, int (*run)(void *
         return rc;
     if (bytes > EMULATED_ARGS_MAX)
         emulated_die("%s: %zu bytes of arguments, at most %d", name, bytes, EMULATED_ARGS_MAX);
-    return leave(stream_submit(s, work_new(name, run, args, bytes)));
+    return unlock_and_return(stream_submit(s, work_new(name, run, args, bytes)));
 }
 
 struct host_call {
@@ -454,7 +454,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *event)
     return cudaEventCreateWithFlags(event, cudaEventDefault);
 }
 
-/* Takes the lock if the event is there; else the error. */
+/* Takes the lock if the event exists; else returns an error without the lock. */
 static cudaError_t enter_event(cudaEvent_t e)
 {
     cudaError_t rc = emulated_enter();
@@ -472,16 +472,16 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 {
     struct CUevent_st **at = &events;
 
-    emulated_lock(); /* also when the device is broken */
+    emulated_lock(); /* also with a sticky error */
     if (!event_is_known(e))
-        return leave(cudaErrorInvalidResourceHandle);
+        return unlock_and_return(cudaErrorInvalidResourceHandle);
     while (*at != e)
         at = &(*at)->next;
     *at = e->next;
     mark_release(e->mark);
     free(e->after);
     free(e);
-    return leave(emulated_sticky(emulated_device()));
+    return unlock_and_return(emulated_sticky(emulated_device()));
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
@@ -493,13 +493,13 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
     if (s == NULL)
         emulated_die("cudaEventRecord: the default stream is not emulated: name one");
     if (!stream_is_known(s) || s->device != e->device)
-        return leave(cudaErrorInvalidResourceHandle);
+        return unlock_and_return(cudaErrorInvalidResourceHandle);
     if (s->capture != NULL)
-        return leave(capture_record(s, e));
+        return unlock_and_return(capture_record(s, e));
     mark_release(e->mark);
     e->mark = stream_mark(s);
     e->capture_id = 0;
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
@@ -509,16 +509,16 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
     if (rc != cudaSuccess)
         return rc;
     if (flags != 0)
-        return leave(cudaErrorInvalidValue);
+        return unlock_and_return(cudaErrorInvalidValue);
     if (s == NULL)
         emulated_die("cudaStreamWaitEvent: the default stream is not emulated: name one");
     if (!stream_is_known(s))
-        return leave(cudaErrorInvalidResourceHandle);
+        return unlock_and_return(cudaErrorInvalidResourceHandle);
     if (s->capture != NULL || e->capture_id != 0)
-        return leave(capture_wait(s, e));
+        return unlock_and_return(capture_wait(s, e));
     if (e->mark != NULL && !e->mark->is_done)
         stream_wait(s, e->mark);
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }
 
 static cudaError_t check_event(const struct CUevent_st *e)
@@ -540,11 +540,11 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
     rc = check_event(e);
     if (rc == cudaSuccess && e->mark != NULL && !e->mark->is_done) {
         device = e->mark->stream->device;
-        (void)step(e->mark->stream); /* one thing, as in cudaStreamQuery */
+        (void)advance(e->mark->stream); /* one step, as in cudaStreamQuery */
         rc = emulated_sticky(device);
         rc = rc != cudaSuccess ? rc : cudaErrorNotReady;
     }
-    return leave(rc);
+    return unlock_and_return(rc);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
@@ -557,11 +557,11 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
     rc = check_event(e);
     m = e->mark;
     if (rc == cudaSuccess && m != NULL) {
-        m->references++; /* the event may be recorded anew meanwhile */
+        m->references++; /* the event may be recorded again meanwhile */
         rc = stream_force(m);
         mark_release(m);
     }
-    return leave(rc);
+    return unlock_and_return(rc);
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
@@ -572,9 +572,9 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
         return rc;
     if (!event_is_known(end) || start->mark == NULL || end->mark == NULL ||
         ((start->flags | end->flags) & cudaEventDisableTiming) != 0)
-        return leave(cudaErrorInvalidResourceHandle);
+        return unlock_and_return(cudaErrorInvalidResourceHandle);
     if (!start->mark->is_done || !end->mark->is_done)
-        return leave(cudaErrorNotReady);
+        return unlock_and_return(cudaErrorNotReady);
     *ms = (float)((double)((int64_t)end->mark->ns - (int64_t)start->mark->ns) * 1e-6);
-    return leave(cudaSuccess);
+    return unlock_and_return(cudaSuccess);
 }

@@ -1,5 +1,5 @@
-/* What a plan for a GPU computes in one: that it does so, and that the numbers are those of a CPU. The GPU is
- * the emulated one. */
+/* Fusions in a GPU plan: the plan uses them, and the results are those of a CPU. The GPU is the
+ * emulated one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,8 @@
 #include "harness/model.h"
 #include "harness/net.h"
 
-extern const struct cuda_api trainerd_cuda_plugin; /* the emulated one, in this program */
+/* the emulated plugin, linked into this program */
+extern const struct cuda_api trainerd_cuda_plugin;
 
 enum { BATCH = 5, WIDTH = 16, HIDDEN = 40, CLASSES = 3 };
 
@@ -58,7 +59,7 @@ static void copy(void *to, const void *from, size_t bytes)
     must(device_wait(cuda, stream, NULL, NULL, &err));
 }
 
-static void *there_of(const void *from, size_t bytes)
+static void *upload(const void *from, size_t bytes)
 {
     void *p;
 
@@ -77,7 +78,7 @@ static struct model *begin(void)
     return m;
 }
 
-/* y = x y.w + y.b, as MatMul and Add, or as Gemm. */
+/* Adds y = x y.w + y.b, as MatMul and Add, or as Gemm. */
 static void add_layer(struct model *m, const char *x, const char *y, int64_t from, int64_t to, bool gemm)
 {
     char in[96], name[32];
@@ -110,7 +111,7 @@ static void add_norm(struct model *m, const char *x, const char *y)
     model_node(m, "LayerNormalization", in, y);
 }
 
-/* A transformer's block without its attention. */
+/* A transformer block without attention. */
 static struct model *block(bool is_tanh)
 {
     struct model *m = begin();
@@ -143,7 +144,7 @@ static struct model *relu_layers(void)
     return m;
 }
 
-/* ---- the same on both ---- */
+/* ---- comparison of GPU and CPU ---- */
 
 static uint32_t nodes_of(const struct plan *p, const char *op)
 {
@@ -155,7 +156,7 @@ static uint32_t nodes_of(const struct plan *p, const char *op)
     return found;
 }
 
-static struct plan *plan_there(const struct graph *g, enum plan_precision precision)
+static struct plan *gpu_plan(const struct graph *g, enum plan_precision precision)
 {
     static const char *const logits[] = { "logits" };
     struct plan_feed feed = { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)WIDTH) };
@@ -167,14 +168,16 @@ static struct plan *plan_there(const struct graph *g, enum plan_precision precis
     return p;
 }
 
-/* One forward and backward of the plan there; the loss, and the gradients in `grads` [arena]. */
-static float step_there(struct plan *p, const struct net *like, float *grads)
+/* Runs one forward and backward of the GPU plan; returns the loss, and the gradients in `grads`
+ * [arena]. */
+static float gpu_step(struct plan *p, const struct net *like, float *grads)
 {
     struct op_run run = like->run;
-    void *params = there_of(like->params, like->arena_bytes), *sums = there_of(like->grads, like->arena_bytes), *work;
+    void *params = upload(like->params, like->arena_bytes),
+         *sums = upload(like->grads, like->arena_bytes), *work;
     uint32_t i;
 
-    run.there = there_of(&run, sizeof(run));
+    run.there = upload(&run, sizeof(run));
     run.queue = stream;
     must(cuda->alloc(&work, plan_work_bytes(p), &err));
     must(cuda->fill(work, 0xFF, plan_work_bytes(p), stream, &err));
@@ -191,7 +194,7 @@ static float step_there(struct plan *p, const struct net *like, float *grads)
     return plan_loss(p);
 }
 
-/* Takes the model; the plan there is the caller's to look at and to free with its graph. */
+/* Takes ownership of the model; returns the GPU plan, which the caller frees with its graph. */
 static struct plan *compare(struct model *m, enum plan_precision precision, double tol, struct graph **graph)
 {
     struct net n = net_open_model(m, PLAN_TRAIN, BATCH);
@@ -200,10 +203,10 @@ static struct plan *compare(struct model *m, enum plan_precision precision, doub
     uint32_t i;
 
     *graph = net_import_model(m, NULL);
-    p = plan_there(*graph, precision);
-    assert_int_equal(nodes_of(n.plan, "Mlp"), 0); /* on a CPU nothing is gained */
+    p = gpu_plan(*graph, precision);
+    assert_int_equal(nodes_of(n.plan, "Mlp"), 0); /* not used on a CPU */
     net_fill(&n, 0);
-    loss = step_there(p, &n, grads);
+    loss = gpu_step(p, &n, grads);
     if (!(fabs((double)loss - (double)net_forward(&n)) <= tol))
         fail_msg("the loss is %g", (double)loss);
     net_backward(&n);
@@ -239,7 +242,7 @@ static uint64_t sums_beside_products(void)
     return products(CUBLASLT_EPILOGUE_BGRADA) + products(CUBLASLT_EPILOGUE_BGRADB);
 }
 
-static void a_block_computes_functions_and_sums_inside_its_products(void **state)
+static void transformer_block_on_gpu_fuses_functions_and_sums_into_products(void **state)
 {
     static const double tol[] = { [PLAN_FLOAT32] = 1e-4, [PLAN_TF32] = 5e-3, [PLAN_BFLOAT16] = 0.03,
                                   [PLAN_FLOAT16] = 5e-3 };
@@ -256,8 +259,9 @@ static void a_block_computes_functions_and_sums_inside_its_products(void **state
         assert_int_equal(nodes_of(p, "LayerNormalization"), 1);
         assert_int_equal(nodes_of(p, "MatMul"), 2);
         assert_int_equal(nodes_of(p, "Gelu") + nodes_of(p, "Add"), 0);
-        assert_int_equal(nodes_of(p, "Convert"), i >= PLAN_BFLOAT16); /* of the logits, which the caller reads */
-        /* The library's GELU is not exact enough for float32. */
+        /* for the logits, which the caller reads */
+        assert_int_equal(nodes_of(p, "Convert"), i >= PLAN_BFLOAT16);
+        /* The library's GELU is not accurate enough for float32. */
         assert_int_equal(products(CUBLASLT_EPILOGUE_GELU_AUX_BIAS), i != PLAN_FLOAT32);
         assert_int_equal(products(CUBLASLT_EPILOGUE_DGELU), i != PLAN_FLOAT32);
         assert_int_equal(sums_beside_products(), 3);
@@ -266,7 +270,7 @@ static void a_block_computes_functions_and_sums_inside_its_products(void **state
     }
 }
 
-static void relu_between_two_layers_is_a_bit_for_each_number(void **state)
+static void mlp_with_relu_saves_one_bit_per_element(void **state)
 {
     struct graph *g;
     struct plan *p = compare(relu_layers(), PLAN_FLOAT32, 1e-4, &g);
@@ -281,8 +285,8 @@ static void relu_between_two_layers_is_a_bit_for_each_number(void **state)
     graph_free(g);
 }
 
-/* The library has no other than the one with tanh. */
-static void the_exact_gelu_is_a_kernel_of_its_own(void **state)
+/* The library only has the tanh approximation. */
+static void exact_gelu_on_gpu_runs_as_separate_kernel(void **state)
 {
     struct graph *g;
     struct plan *p = compare(block(false), PLAN_FLOAT32, 1e-4, &g);
@@ -296,7 +300,7 @@ static void the_exact_gelu_is_a_kernel_of_its_own(void **state)
     graph_free(g);
 }
 
-static void where_the_library_has_no_such_kernels_ours_do_it(void **state)
+static void fusion_without_library_kernels_uses_own_kernels(void **state)
 {
     struct graph *g;
     struct plan *p;
@@ -315,10 +319,10 @@ static void where_the_library_has_no_such_kernels_ours_do_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_block_computes_functions_and_sums_inside_its_products),
-        cmocka_unit_test(relu_between_two_layers_is_a_bit_for_each_number),
-        cmocka_unit_test(the_exact_gelu_is_a_kernel_of_its_own),
-        cmocka_unit_test(where_the_library_has_no_such_kernels_ours_do_it),
+        cmocka_unit_test(transformer_block_on_gpu_fuses_functions_and_sums_into_products),
+        cmocka_unit_test(mlp_with_relu_saves_one_bit_per_element),
+        cmocka_unit_test(exact_gelu_on_gpu_runs_as_separate_kernel),
+        cmocka_unit_test(fusion_without_library_kernels_uses_own_kernels),
     };
 
     return cmocka_run_group_tests_name("cuda/fusion", tests, open_gpu, close_gpu);

@@ -1,4 +1,4 @@
-/* Kernels: what CUDA defines is computed, and what it leaves undefined is found. */
+/* Kernels: behaviour defined by CUDA is computed, and undefined behaviour is detected. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 
 /* ---- kernels ---- */
 
-static void a_kernel_computes_every_element_and_no_more(void **state)
+static void kernel_launch_computes_exactly_every_element(void **state)
 {
     enum { N = 1000 };
     float x[N], y[N], *dx, *dy, *got;
@@ -44,7 +44,7 @@ static void a_kernel_computes_every_element_and_no_more(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-static void a_sum_goes_through_shuffles_shared_memory_and_atomics(void **state)
+static void sum_kernel_with_shuffles_and_atomics_is_exact(void **state)
 {
     static const uint32_t sizes[] = { 1, 31, 33, 256, 1000, 100000 };
     cudaStream_t s = new_stream();
@@ -73,7 +73,7 @@ static void a_sum_goes_through_shuffles_shared_memory_and_atomics(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-static void a_tile_of_shared_memory_is_seen_by_the_whole_block(void **state)
+static void shared_memory_tile_is_visible_to_whole_block(void **state)
 {
     enum { ROWS = 37, COLUMNS = 50 };
     float x[ROWS * COLUMNS], *dx, *dy, *got;
@@ -95,7 +95,7 @@ static void a_tile_of_shared_memory_is_seen_by_the_whole_block(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-static void every_thread_of_three_dimensions_runs_once(void **state)
+static void threads_of_3d_launch_run_exactly_once(void **state)
 {
     const dim3 grid = { 3, 4, 5 }, block = { 8, 3, 2 };
     enum { N = 3 * 4 * 5 * 8 * 3 * 2 };
@@ -113,7 +113,7 @@ static void every_thread_of_three_dimensions_runs_once(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-static void a_template_with_commas_in_its_name_is_launched(void **state)
+static void template_kernel_with_commas_is_launched(void **state)
 {
     enum { N = 1111 };
     float *x = new_memory(N * sizeof(*x)), *got;
@@ -130,7 +130,7 @@ static void a_template_with_commas_in_its_name_is_launched(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-static void atomics_lose_nothing(void **state)
+static void atomics_under_contention_lose_no_update(void **state)
 {
     enum { N = 1002 };
     cudaStream_t s = new_stream();
@@ -165,7 +165,7 @@ static void atomics_lose_nothing(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-static void shuffles_and_votes_answer_as_a_warp_does(void **state)
+static void shuffles_and_votes_match_warp_semantics(void **state)
 {
     enum { N = 96 };
     int *y = new_memory(N * 8 * sizeof(*y)), *got, i;
@@ -191,7 +191,7 @@ static void shuffles_and_votes_answer_as_a_warp_does(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-static void dynamic_shared_memory_is_48_kib_or_what_was_asked_for(void **state)
+static void dynamic_shared_memory_above_48_kib_requires_attribute(void **state)
 {
     enum { N = 227 * 256 };
     float *x = malloc(N * sizeof(*x)), *dx, *dy, *got;
@@ -220,7 +220,7 @@ static void dynamic_shared_memory_is_48_kib_or_what_was_asked_for(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-static void memory_that_nobody_wrote_is_not_a_number(void **state)
+static void unwritten_memory_reads_as_nan(void **state)
 {
     enum { N = 512 };
     float *y = new_memory(N * sizeof(*y)), *got;
@@ -230,7 +230,7 @@ static void memory_that_nobody_wrote_is_not_a_number(void **state)
     (void)state;
     assert_true(isnan(fetch_float(y)));
     launch_unwritten(y, s);
-    launch_unwritten(y, s); /* the second finds nothing of the first either */
+    launch_unwritten(y, s); /* the second launch does not see data of the first either */
     got = fetch(y, N * sizeof(*y));
     for (i = 0; i < N; i++)
         assert_true(isnan(got[i]));
@@ -239,7 +239,7 @@ static void memory_that_nobody_wrote_is_not_a_number(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-/* By the arithmetic of doubles: the nearest multiple of the distance between neighbours. */
+/* Rounds in double arithmetic: to the nearest multiple of the spacing. */
 static float rounded(float x, int bits, int least_exponent)
 {
     int exponent;
@@ -253,7 +253,7 @@ static float rounded(float x, int bits, int least_exponent)
     return (float)(nearbyint((double)x / unit) * unit);
 }
 
-static void floats_round_to_the_nearest_even(void **state)
+static void float_conversions_round_to_nearest_even(void **state)
 {
     enum { N = 20000 };
     float *x = malloc(N * sizeof(*x)), *dx, *dbf16, *dhalf, *bf16, *half;
@@ -268,7 +268,7 @@ static void floats_round_to_the_nearest_even(void **state)
     for (i = 0; i < N; i++) {
         bits = bits * 1664525 + 1013904223;
         x[i] = ldexpf((float)(bits >> 8) / 16777216.0f - 0.5f, (int)(bits % 40) - 26);
-        if (i % 3 == 0) /* a tie, of one or the other */
+        if (i % 3 == 0) /* a tie in one of the formats */
             x[i] = (float)(2 * (bits >> 8) % 4096 + 1) * (i % 2 == 0 ? 1.0f : 0x1p-20f);
         if (i < sizeof(special) / sizeof(special[0]))
             x[i] = special[i];
@@ -298,7 +298,7 @@ static void floats_round_to_the_nearest_even(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-/* The order in which 64 blocks run; the caller frees. */
+/* Returns the order in which 64 blocks run; the caller frees it. */
 static unsigned int *block_order(void)
 {
     cudaStream_t s = new_stream();
@@ -313,7 +313,7 @@ static unsigned int *block_order(void)
     return got;
 }
 
-static void say_order(int argument)
+static void print_order(int argument)
 {
     unsigned int *order = block_order(), i;
 
@@ -323,7 +323,7 @@ static void say_order(int argument)
     free(order);
 }
 
-static void blocks_run_once_each_in_an_order_that_the_seed_decides(void **state)
+static void blocks_run_once_in_order_of_seed(void **state)
 {
     unsigned int *order = block_order(), seen[64] = { 0 }, i, ascending = 0;
     char first[1024], again[1024], other[1024];
@@ -336,16 +336,16 @@ static void blocks_run_once_each_in_an_order_that_the_seed_decides(void **state)
     }
     free(order);
     assert_true(ascending < 63);
-    assert_true(scene_ends_well("say_order", 0, "EMULATED_SEED=7", first, sizeof(first)));
-    assert_true(scene_ends_well("say_order", 0, "EMULATED_SEED=7", again, sizeof(again)));
-    assert_true(scene_ends_well("say_order", 0, "EMULATED_SEED=8", other, sizeof(other)));
+    assert_true(scene_ends_well("print_order", 0, "EMULATED_SEED=7", first, sizeof(first)));
+    assert_true(scene_ends_well("print_order", 0, "EMULATED_SEED=7", again, sizeof(again)));
+    assert_true(scene_ends_well("print_order", 0, "EMULATED_SEED=8", other, sizeof(other)));
     assert_string_equal(first, again);
     assert_string_not_equal(first, other);
 }
 
-/* ---- what CUDA leaves undefined ---- */
+/* ---- undefined behaviour ---- */
 
-static void make_mistake(int which)
+static void launch_mistaken(int which)
 {
     cudaStream_t s = new_stream();
     float *x = new_memory(which == MISTAKE_INTO_SLACK ? 32 : 256);
@@ -355,7 +355,7 @@ static void make_mistake(int which)
     OK(cudaFree(x));
 }
 
-static void a_wrong_kernel_ends_the_process_with_the_reason(void **state)
+static void invalid_kernel_ends_process_with_reason(void **state)
 {
     static const struct {
         enum launch_mistake which;
@@ -375,29 +375,29 @@ static void a_wrong_kernel_ends_the_process_with_the_reason(void **state)
 
     (void)state;
     for (i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++)
-        expect_death("make_mistake", (int)kernels[i].which, NULL, kernels[i].says);
+        expect_death("launch_mistaken", (int)kernels[i].which, NULL, kernels[i].says);
 }
 
 static const struct scene scenes[] = {
-    { "say_order", say_order },
-    { "make_mistake", make_mistake },
+    { "print_order", print_order },
+    { "launch_mistaken", launch_mistaken },
 };
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_kernel_computes_every_element_and_no_more),
-        cmocka_unit_test(a_sum_goes_through_shuffles_shared_memory_and_atomics),
-        cmocka_unit_test(a_tile_of_shared_memory_is_seen_by_the_whole_block),
-        cmocka_unit_test(every_thread_of_three_dimensions_runs_once),
-        cmocka_unit_test(a_template_with_commas_in_its_name_is_launched),
-        cmocka_unit_test(atomics_lose_nothing),
-        cmocka_unit_test(shuffles_and_votes_answer_as_a_warp_does),
-        cmocka_unit_test(dynamic_shared_memory_is_48_kib_or_what_was_asked_for),
-        cmocka_unit_test(memory_that_nobody_wrote_is_not_a_number),
-        cmocka_unit_test(floats_round_to_the_nearest_even),
-        cmocka_unit_test(blocks_run_once_each_in_an_order_that_the_seed_decides),
-        cmocka_unit_test(a_wrong_kernel_ends_the_process_with_the_reason),
+        cmocka_unit_test(kernel_launch_computes_exactly_every_element),
+        cmocka_unit_test(sum_kernel_with_shuffles_and_atomics_is_exact),
+        cmocka_unit_test(shared_memory_tile_is_visible_to_whole_block),
+        cmocka_unit_test(threads_of_3d_launch_run_exactly_once),
+        cmocka_unit_test(template_kernel_with_commas_is_launched),
+        cmocka_unit_test(atomics_under_contention_lose_no_update),
+        cmocka_unit_test(shuffles_and_votes_match_warp_semantics),
+        cmocka_unit_test(dynamic_shared_memory_above_48_kib_requires_attribute),
+        cmocka_unit_test(unwritten_memory_reads_as_nan),
+        cmocka_unit_test(float_conversions_round_to_nearest_even),
+        cmocka_unit_test(blocks_run_once_in_order_of_seed),
+        cmocka_unit_test(invalid_kernel_ends_process_with_reason),
     };
 
     scenes_play(scenes, sizeof(scenes) / sizeof(scenes[0]), argc, argv);

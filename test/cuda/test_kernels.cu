@@ -1,4 +1,4 @@
-/* test_kernels.cu - kernels that the emulator's own tests launch. nvcc compiles them too. */
+/* test_kernels.cu - kernels for the tests of the emulator. nvcc compiles them, too. */
 #include "cuda/test_kernels.h"
 
 #include <cuda_bf16.h>
@@ -124,7 +124,7 @@ static __global__ void warp(int *y)
     out[3] = __shfl_xor_sync(0xffffffff, i, 5);
     out[4] = static_cast<int>(__ballot_sync(0xffffffff, lane % 3 == 0));
     out[5] = __any_sync(0xffffffff, lane == 40) + 2 * __all_sync(0xffffffff, lane < 40);
-    /* Half of the lanes, several times, while the others are elsewhere. */
+    /* Half of the lanes meet several times, while the others are elsewhere. */
     if (lane % 2 != 0)
         for (int k = 0; k < 3; k++)
             out[6] = __shfl_sync(odd, i + k, 1);
@@ -222,7 +222,7 @@ void launch_position(dim3 grid, dim3 block, unsigned int *y, cudaStream_t stream
     CUDA_LAUNCH(position, grid, block, 0, stream, y);
 }
 
-/* ---- wrong on purpose ---- */
+/* ---- deliberate mistakes ---- */
 
 static __global__ void mistaken(int which, float *x)
 {

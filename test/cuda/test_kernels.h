@@ -1,4 +1,4 @@
-/* test_kernels.h - launches of the kernels in test_kernels.cu, which a C program can call. */
+/* test_kernels.h - launches the kernels of test_kernels.cu from C programs. */
 #ifndef CUDA_TEST_KERNELS_H
 #define CUDA_TEST_KERNELS_H
 
@@ -19,24 +19,25 @@ void launch_transpose(uint32_t rows, uint32_t columns, const float *x, float *y,
                       cudaStream_t stream);
 /* x[i] = i * factor for i < n */
 void launch_fill(uint32_t n, float factor, float *x, cudaStream_t stream);
-/* counts[i % 4] += 1 by each of the atomics on integers; see the kernel */
+/* counts[i % 4] += 1 with each of the integer atomics; see the kernel */
 void launch_atomics(uint32_t n, unsigned int *counts, unsigned long long *sum, int *bounds,
                     cudaStream_t stream);
-/* y[i] = what every kind of shuffle and vote answers lane i; 8 values of each of n threads */
+/* y[i] = results of every kind of shuffle and vote for lane i; 8 values for each of n threads */
 void launch_warp(uint32_t n, int *y, cudaStream_t stream);
-/* as first written to, by the first thread of each block: order[k] = number of the k-th block */
+/* order[k] = index of the k-th block to run, written by the first thread of each block */
 void launch_order(uint32_t blocks, unsigned int *next, unsigned int *order, cudaStream_t stream);
-/* `bytes` of dynamic shared memory, reversed through it; with_attribute: asks for it first */
+/* reverses x through `bytes` of dynamic shared memory; with_attribute: calls cudaFuncSetAttribute()
+ * first */
 cudaError_t launch_reverse(uint32_t n, size_t bytes, int with_attribute, const float *x, float *y,
                            cudaStream_t stream);
-/* through bfloat16 and half, and back */
+/* converts to bfloat16 and half, and back */
 void launch_round(uint32_t n, const float *x, float *bf16, float *half, cudaStream_t stream);
-/* y = a shared array that nobody has written, static and dynamic */
+/* y = contents of unwritten shared arrays, static and dynamic */
 void launch_unwritten(float *y, cudaStream_t stream);
-/* y[place of each thread in a grid and block of 3 dimensions] += that place */
+/* y[index of each thread in a 3-dimensional grid and block] += that index */
 void launch_position(dim3 grid, dim3 block, unsigned int *y, cudaStream_t stream);
 
-/* Wrong on purpose. */
+/* Kernels with deliberate mistakes. */
 enum launch_mistake {
     MISTAKE_RETURN_BEFORE_BARRIER,
     MISTAKE_TWO_BARRIERS,

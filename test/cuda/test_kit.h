@@ -1,4 +1,4 @@
-/* test_kit.h - what the tests of the emulator share. Include after cmocka.h. */
+/* test_kit.h - shared by the tests of the emulator. Include after cmocka.h. */
 #ifndef CUDA_TEST_KIT_H
 #define CUDA_TEST_KIT_H
 
@@ -38,7 +38,7 @@ static inline void *new_memory(size_t bytes)
     return p;
 }
 
-/* The device's array, brought to the host; the caller frees. */
+/* Copies an array from the device to the host; the caller frees it. */
 static inline void *fetch(const void *device, size_t bytes)
 {
     void *host = malloc(bytes);
@@ -65,14 +65,14 @@ static inline float *new_floats(uint32_t n, const float *values)
     return p;
 }
 
-/* ---- scenes: what needs a process of its own ---- */
+/* ---- scenes: tests that need a separate process ---- */
 
 struct scene {
     const char *name;
     void (*body)(int argument);
 };
 
-/* If the program was started to play a scene: plays it, and the process ends. */
+/* Runs a scene and exits, if the program was started for one. */
 static inline void scenes_play(const struct scene *scenes, size_t n, int argc, char **argv)
 {
     size_t i;
@@ -84,8 +84,8 @@ static inline void scenes_play(const struct scene *scenes, size_t n, int argc, c
         }
 }
 
-/* Plays it in a process with this setting (NULL: none). Returns whether it ended well; `text` is
- * what it wrote on standard error. */
+/* Runs a scene in a process with this environment setting (NULL: none). Returns whether it exited
+ * successfully; `text` receives its standard error. */
 static inline bool scene_ends_well(const char *name, int argument, const char *setting, char *text,
                                    size_t bytes)
 {

@@ -1,4 +1,4 @@
-/* Memory, mistakes of host code, and what the environment can ask for. */
+/* Memory, mistakes of host code, and the settings in the environment. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 
 /* ---- memory ---- */
 
-static void addresses_and_sizes_are_checked(void **state)
+static void memory_calls_with_invalid_arguments_fail(void **state)
 {
     size_t before = emulated_live_bytes(), free_bytes, total;
     char *p = new_memory(1000), host[10];
@@ -60,7 +60,7 @@ static void count(void *data)
     ++*(int *)data;
 }
 
-static void freeing_memory_waits_for_its_device(void **state)
+static void memory_free_waits_for_device(void **state)
 {
     cudaStream_t s = new_stream();
     float *x = new_memory(400);
@@ -74,7 +74,7 @@ static void freeing_memory_waits_for_its_device(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-static void memory_of_another_device_is_refused(void **state)
+static void memory_of_another_device_is_rejected(void **state)
 {
     char *p = new_memory(64), *q;
     cudaStream_t s;
@@ -92,7 +92,7 @@ static void memory_of_another_device_is_refused(void **state)
     OK(cudaSetDevice(0));
 }
 
-/* ---- what CUDA leaves undefined ---- */
+/* ---- undefined behaviour ---- */
 
 static void host_touches_device_memory(int argument)
 {
@@ -119,7 +119,7 @@ static void use_after_free(int argument)
 
     (void)argument;
     OK(cudaFree(x));
-    (void)new_memory(400); /* not at the same address */
+    (void)new_memory(400); /* prevents the next allocation from using the same address */
     launch_fill(100, 1.0f, x, s);
     OK(cudaStreamSynchronize(s));
 }
@@ -168,7 +168,7 @@ static void cuda_in_host_function(int argument)
     OK(cudaStreamSynchronize(s));
 }
 
-static void host_code_that_is_wrong_ends_with_the_reason(void **state)
+static void invalid_host_code_ends_process_with_reason(void **state)
 {
     static const struct {
         const char *scene, *says, *setting;
@@ -181,7 +181,7 @@ static void host_code_that_is_wrong_ends_with_the_reason(void **state)
         { "stream_of_another_device", "a stream of device 0, and the current device is 1", NULL },
         { "default_stream", "the default stream is not emulated", NULL },
         { "cuda_in_host_function", "a host function: it calls CUDA", NULL },
-        { "call_anything", "EMULATED_GPUS: 'many'", "EMULATED_GPUS=many" },
+        { "call_runtime", "EMULATED_GPUS: 'many'", "EMULATED_GPUS=many" },
     };
     size_t i;
 
@@ -192,7 +192,7 @@ static void host_code_that_is_wrong_ends_with_the_reason(void **state)
 
 /* ---- settings ---- */
 
-static void call_anything(int argument)
+static void call_runtime(int argument)
 {
     int n;
 
@@ -200,7 +200,7 @@ static void call_anything(int argument)
     OK(cudaGetDeviceCount(&n));
 }
 
-static void the_driver_is_too_old(int argument)
+static void driver_too_old(int argument)
 {
     int n = -1;
     void *p;
@@ -215,7 +215,7 @@ static void the_driver_is_too_old(int argument)
     assert_int_equal(n, 13000);
 }
 
-static void there_is_no_device(int argument)
+static void no_device(int argument)
 {
     int n = -1;
 
@@ -225,7 +225,7 @@ static void there_is_no_device(int argument)
     assert_int_equal(cudaSetDevice(0), cudaErrorNoDevice);
 }
 
-static void there_are_three_devices(int argument)
+static void three_devices(int argument)
 {
     struct cudaDeviceProp properties;
     char id[16];
@@ -246,7 +246,7 @@ static void there_are_three_devices(int argument)
     assert_string_equal(id, "0000:03:00.0");
 }
 
-static void memory_ends_where_it_was_told_to(int argument)
+static void limited_memory(int argument)
 {
     void *p, *q;
 
@@ -258,8 +258,8 @@ static void memory_ends_where_it_was_told_to(int argument)
     OK(cudaFree(q));
 }
 
-/* The second launch is at fault; nothing after it is done, and everything answers the error. */
-static void a_launch_meets_a_fault(int argument)
+/* The second launch fails; no later work runs, and every call returns the error. */
+static void launch_fails(int argument)
 {
     const float one = 1.0f;
     cudaStream_t s = new_stream(), other;
@@ -281,13 +281,13 @@ static void a_launch_meets_a_fault(int argument)
     assert_int_equal(cudaGetLastError(), cudaErrorIllegalAddress);
     assert_int_equal(cudaGetLastError(), cudaErrorIllegalAddress);
     assert_int_equal(cudaStreamDestroy(s), cudaErrorIllegalAddress);
-    OK(cudaSetDevice(1)); /* the other is well */
+    OK(cudaSetDevice(1)); /* the other device works */
     other = new_stream();
     OK(cudaStreamSynchronize(other));
     OK(cudaStreamDestroy(other));
 }
 
-static void a_launch_hangs(int argument)
+static void launch_hangs(int argument)
 {
     cudaStream_t s = new_stream();
     float *x = new_memory(400);
@@ -300,7 +300,7 @@ static void a_launch_hangs(int argument)
     _exit(0); /* x is still in use */
 }
 
-static void an_allocation_fails_once(int argument)
+static void allocation_fails_once(int argument)
 {
     void *p, *q;
 
@@ -312,35 +312,35 @@ static void an_allocation_fails_once(int argument)
     OK(cudaFree(q));
 }
 
-static void leave_memory(int argument)
+static void leak_memory(int argument)
 {
     (void)argument;
     (void)new_memory(1000);
 }
 
-static void the_environment_decides_what_the_machine_is_like(void **state)
+static void environment_settings_configure_devices(void **state)
 {
     (void)state;
-    expect_life("the_driver_is_too_old", 0, "EMULATED_DRIVER=12040");
-    expect_life("there_is_no_device", 0, "EMULATED_GPUS=0");
-    expect_life("there_are_three_devices", 0, "EMULATED_GPUS=3");
-    expect_life("memory_ends_where_it_was_told_to", 0, "EMULATED_MEMORY=1000000");
+    expect_life("driver_too_old", 0, "EMULATED_DRIVER=12040");
+    expect_life("no_device", 0, "EMULATED_GPUS=0");
+    expect_life("three_devices", 0, "EMULATED_GPUS=3");
+    expect_life("limited_memory", 0, "EMULATED_MEMORY=1000000");
 }
 
-static void faults_are_injected_where_they_were_asked_for(void **state)
+static void fault_settings_inject_faults_at_given_call(void **state)
 {
     (void)state;
-    expect_life("a_launch_meets_a_fault", 0, "EMULATED_FAULT=launch@2");
-    expect_life("a_launch_hangs", 0, "EMULATED_FAULT=hang@1");
-    expect_life("an_allocation_fails_once", 0, "EMULATED_FAULT=malloc@2");
+    expect_life("launch_fails", 0, "EMULATED_FAULT=launch@2");
+    expect_life("launch_hangs", 0, "EMULATED_FAULT=hang@1");
+    expect_life("allocation_fails_once", 0, "EMULATED_FAULT=malloc@2");
 }
 
-static void memory_that_is_left_is_told_at_exit(void **state)
+static void leaked_memory_is_reported_at_exit(void **state)
 {
     char text[1024];
 
     (void)state;
-    assert_true(scene_ends_well("leave_memory", 0, NULL, text, sizeof(text)));
+    assert_true(scene_ends_well("leak_memory", 0, NULL, text, sizeof(text)));
     assert_string_equal(text, "emulated GPU: 1024 bytes of device memory were not freed\n");
 }
 
@@ -353,27 +353,27 @@ static const struct scene scenes[] = {
     { "stream_of_another_device", stream_of_another_device },
     { "default_stream", default_stream },
     { "cuda_in_host_function", cuda_in_host_function },
-    { "call_anything", call_anything },
-    { "the_driver_is_too_old", the_driver_is_too_old },
-    { "there_is_no_device", there_is_no_device },
-    { "there_are_three_devices", there_are_three_devices },
-    { "memory_ends_where_it_was_told_to", memory_ends_where_it_was_told_to },
-    { "a_launch_meets_a_fault", a_launch_meets_a_fault },
-    { "a_launch_hangs", a_launch_hangs },
-    { "an_allocation_fails_once", an_allocation_fails_once },
-    { "leave_memory", leave_memory },
+    { "call_runtime", call_runtime },
+    { "driver_too_old", driver_too_old },
+    { "no_device", no_device },
+    { "three_devices", three_devices },
+    { "limited_memory", limited_memory },
+    { "launch_fails", launch_fails },
+    { "launch_hangs", launch_hangs },
+    { "allocation_fails_once", allocation_fails_once },
+    { "leak_memory", leak_memory },
 };
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(addresses_and_sizes_are_checked),
-        cmocka_unit_test(freeing_memory_waits_for_its_device),
-        cmocka_unit_test(memory_of_another_device_is_refused),
-        cmocka_unit_test(host_code_that_is_wrong_ends_with_the_reason),
-        cmocka_unit_test(the_environment_decides_what_the_machine_is_like),
-        cmocka_unit_test(faults_are_injected_where_they_were_asked_for),
-        cmocka_unit_test(memory_that_is_left_is_told_at_exit),
+        cmocka_unit_test(memory_calls_with_invalid_arguments_fail),
+        cmocka_unit_test(memory_free_waits_for_device),
+        cmocka_unit_test(memory_of_another_device_is_rejected),
+        cmocka_unit_test(invalid_host_code_ends_process_with_reason),
+        cmocka_unit_test(environment_settings_configure_devices),
+        cmocka_unit_test(fault_settings_inject_faults_at_given_call),
+        cmocka_unit_test(leaked_memory_is_reported_at_exit),
     };
 
     scenes_play(scenes, sizeof(scenes) / sizeof(scenes[0]), argc, argv);

@@ -1,5 +1,5 @@
-/* The communicator of the plugin (lib/comm/nccl.cu), between processes and between threads, over the
- * emulated NCCL. */
+/* The communicator of the plugin (lib/comm/nccl.cu), between processes and between threads, with
+ * the emulated NCCL. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -28,14 +28,14 @@ extern const struct cuda_api trainerd_cuda_plugin;
 
 enum { RANKS_MAX = 4, N = 1000 };
 
-/* What the processes of a test see of each other. */
+/* Memory shared by the processes of a test. */
 static struct shared {
     unsigned char id[CUDA_ID_BYTES];
     int has_id;
-    int at[RANKS_MAX]; /* how far each has come */
+    int at[RANKS_MAX]; /* progress of each rank */
     char said[RANKS_MAX][ERR_TEXT_BYTES];
     int code[RANKS_MAX];
-    uint64_t ended_ms[RANKS_MAX]; /* how long its communicator took to end */
+    uint64_t ended_ms[RANKS_MAX]; /* duration of the end of its communicator */
 } *shared;
 
 struct rank {
@@ -65,7 +65,7 @@ static void wait_at(uint32_t rank, int at)
         nap();
 }
 
-/* 0, or what went wrong while it connected. */
+/* Returns 0, or the error of the connection. */
 static int connect_rank(struct rank *r, uint32_t limit_ms)
 {
     uint64_t begin = clock_ms();
@@ -96,14 +96,14 @@ static float number(uint32_t rank, uint32_t i)
     return (float)(rank + 1) * 0.1f + (float)i;
 }
 
-static void put(struct rank *r)
+static void set_x(struct rank *r)
 {
     float x[N];
 
     for (uint32_t i = 0; i < N; i++)
         x[i] = number(r->rank, i);
     MUST(CUDA->copy(r->x, x, sizeof(x), r->stream, &r->err));
-    MUST(device_wait(CUDA, r->stream, NULL, NULL, &r->err)); /* x is ours again */
+    MUST(device_wait(CUDA, r->stream, NULL, NULL, &r->err)); /* the host may use x again */
 }
 
 static bool is_sum(struct rank *r, uint32_t from, uint32_t to)
@@ -123,7 +123,7 @@ static bool is_sum(struct rank *r, uint32_t from, uint32_t to)
     return true;
 }
 
-/* Until it is done, fails, or has not moved for so long. */
+/* Waits until the sum is done or fails, or until limit_ms have passed. */
 static int wait_sum(struct rank *r, uint32_t limit_ms)
 {
     uint64_t begin = clock_ms();
@@ -139,29 +139,29 @@ static int wait_sum(struct rank *r, uint32_t limit_ms)
     return rc < 0 ? rc : 0;
 }
 
-static void leave(struct rank *r)
+static void close_rank(struct rank *r)
 {
     CUDA->free(r->x);
     CUDA->stream_close(r->stream);
 }
 
-/* ---- what the ranks do ---- */
+/* ---- scenes: the work of a rank ---- */
 
 static void sums_and_closes(struct rank *r)
 {
     MUST(connect_rank(r, 10000));
-    put(r);
+    set_x(r);
     MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
     MUST(CUDA->comm_sum(r->comm, r->x, 0, r->stream, &r->err));
     MUST(wait_sum(r, 10000));
     CHECK(is_sum(r, 0, N));
-    put(r);
+    set_x(r);
     MUST(CUDA->comm_sum(r->comm, r->x + 10, 20, r->stream, &r->err));
     MUST(CUDA->comm_sum(r->comm, r->x + 30, 5, r->stream, &r->err));
     MUST(wait_sum(r, 10000));
     CHECK(is_sum(r, 10, 35));
     MUST(CUDA->comm_close(r->comm, &r->err));
-    leave(r);
+    close_rank(r);
 }
 
 static void captures_and_launches(struct rank *r)
@@ -169,13 +169,13 @@ static void captures_and_launches(struct rank *r)
     struct cuda_graph *g;
 
     MUST(connect_rank(r, 10000));
-    for (int first = 1; first >= 0; first--) { /* also a capture of the first sum there is */
+    for (int first = 1; first >= 0; first--) { /* a capture of the first sum, too */
         MUST(CUDA->capture(r->stream, &r->err));
         MUST(CUDA->comm_sum(r->comm, r->x, 100, r->stream, &r->err));
         MUST(CUDA->comm_sum(r->comm, r->x + 100, N - 100, r->stream, &r->err));
         MUST(CUDA->captured(r->stream, &g, &r->err));
         for (int i = 0; i < 3; i++) {
-            put(r);
+            set_x(r);
             MUST(CUDA->launch(g, r->stream, &r->err));
             MUST(wait_sum(r, 10000));
             CHECK(is_sum(r, 0, N));
@@ -183,11 +183,12 @@ static void captures_and_launches(struct rank *r)
         CUDA->graph_close(g);
     }
     MUST(CUDA->comm_close(r->comm, &r->err));
-    leave(r);
+    close_rank(r);
 }
 
-/* The last rank dies when all are connected; the others are told, and their sum ends by the abort alone. */
-static void loses_the_last(struct rank *r)
+/* The last rank is killed after all are connected; the others report it, and their sum ends only by
+ * the abort. */
+static void loses_last_rank(struct rank *r)
 {
     uint64_t begin;
 
@@ -197,7 +198,7 @@ static void loses_the_last(struct rank *r)
             wait_at(i, 1);
         kill(getpid(), SIGKILL);
     }
-    put(r);
+    set_x(r);
     MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
     set_at(r, 1);
     shared->code[r->rank] = wait_sum(r, 10000);
@@ -207,11 +208,11 @@ static void loses_the_last(struct rank *r)
     MUST(CUDA->comm_abort(r->comm, &r->err));
     MUST(device_wait(CUDA, r->stream, NULL, NULL, &r->err));
     shared->ended_ms[r->rank] = clock_ms() - begin;
-    leave(r);
+    close_rank(r);
 }
 
-/* The same with the sum in a graph, which is closed while it is under way. */
-static void loses_the_last_in_a_graph(struct rank *r)
+/* The same with a captured sum, whose graph is closed while it executes. */
+static void loses_last_rank_in_graph(struct rank *r)
 {
     struct cuda_graph *g;
 
@@ -221,7 +222,7 @@ static void loses_the_last_in_a_graph(struct rank *r)
             wait_at(i, 1);
         kill(getpid(), SIGKILL);
     }
-    put(r);
+    set_x(r);
     MUST(CUDA->capture(r->stream, &r->err));
     MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
     MUST(CUDA->captured(r->stream, &g, &r->err));
@@ -231,11 +232,11 @@ static void loses_the_last_in_a_graph(struct rank *r)
     CUDA->graph_close(g);
     MUST(CUDA->comm_abort(r->comm, &r->err));
     MUST(device_wait(CUDA, r->stream, NULL, NULL, &r->err));
-    leave(r);
+    close_rank(r);
 }
 
-/* A graph that nobody closes keeps the communicator. */
-static void keeps_a_graph(struct rank *r)
+/* An open graph keeps the communicator alive. */
+static void keeps_graph_open(struct rank *r)
 {
     struct cuda_graph *g;
 
@@ -248,8 +249,8 @@ static void keeps_a_graph(struct rank *r)
     _exit(0);
 }
 
-/* Of two ranks at least one waits in vain. */
-static void gives_up_a_sum(struct rank *r)
+/* At least one of two ranks waits in vain. */
+static void aborts_sum(struct rank *r)
 {
     MUST(connect_rank(r, 10000));
     MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
@@ -259,11 +260,11 @@ static void gives_up_a_sum(struct rank *r)
     wait_at(1 - r->rank, 1);
     MUST(CUDA->comm_abort(r->comm, &r->err));
     MUST(device_wait(CUDA, r->stream, NULL, NULL, &r->err));
-    leave(r);
+    close_rank(r);
 }
 
 /* The last rank never connects. */
-static void waits_for_the_last(struct rank *r)
+static void waits_for_last_rank(struct rank *r)
 {
     if (r->rank == r->world - 1) {
         wait_at(0, 1);
@@ -274,17 +275,17 @@ static void waits_for_the_last(struct rank *r)
     for (uint32_t i = 0; i + 1 < r->world; i++)
         wait_at(i, 1);
     MUST(CUDA->comm_abort(r->comm, &r->err));
-    leave(r);
+    close_rank(r);
 }
 
-/* Of two ranks one waits in vain. */
+/* One of two ranks waits in vain. */
 static void connects_in_vain(struct rank *r)
 {
     shared->code[r->rank] = connect_rank(r, 300);
     set_at(r, 1);
     wait_at(1 - r->rank, 1);
     MUST(CUDA->comm_abort(r->comm, &r->err));
-    leave(r);
+    close_rank(r);
 }
 
 static void connects(struct rank *r)
@@ -292,10 +293,10 @@ static void connects(struct rank *r)
     shared->code[r->rank] = connect_rank(r, 5000);
     snprintf(shared->said[r->rank], ERR_TEXT_BYTES, "%s", r->err.text);
     MUST(CUDA->comm_abort(r->comm, &r->err));
-    leave(r);
+    close_rank(r);
 }
 
-/* An orderly end that only one rank comes to, is canceled; the other one is aborted without a word. */
+/* Only one rank closes, which is cancelled; the other one aborts without notice. */
 static void closes_alone(struct rank *r)
 {
     uint64_t begin;
@@ -306,14 +307,14 @@ static void closes_alone(struct rank *r)
     if (r->rank == 1) {
         wait_at(0, 2);
         MUST(CUDA->comm_abort(r->comm, &r->err));
-        leave(r);
+        close_rank(r);
         return;
     }
     cancel_set(&r->cancel, true);
     begin = clock_ms();
     MUST(CUDA->comm_close(r->comm, &r->err));
     shared->ended_ms[0] = clock_ms() - begin;
-    leave(r);
+    close_rank(r);
     set_at(r, 2);
 }
 
@@ -327,17 +328,18 @@ static void cannot_be_aborted(struct rank *r)
     shared->ended_ms[r->rank] = clock_ms() - begin;
     snprintf(shared->said[r->rank], ERR_TEXT_BYTES, "%s", r->err.text);
     fflush(NULL);
-    _exit(0); /* as it says */
+    _exit(0); /* the communicator and its stream cannot be stopped */
 }
 
-/* ---- playing it ---- */
+/* ---- running scenes ---- */
 
 static void begin_scene(void)
 {
     memset(shared, 0, sizeof(*shared));
 }
 
-static pid_t start_process(void (*play)(struct rank *r), uint32_t rank, uint32_t world, const char *setting)
+static pid_t start_process(void (*run_scene)(struct rank *r), uint32_t rank, uint32_t world,
+                           const char *setting)
 {
     pid_t pid = fork();
 
@@ -345,21 +347,22 @@ static pid_t start_process(void (*play)(struct rank *r), uint32_t rank, uint32_t
     if (pid == 0) {
         struct rank r = { .rank = rank, .world = world };
 
-        char host[16]; /* all on one GPU, each on a host of its own */
+        char host[16]; /* all on one GPU, each with its own host id */
 
         snprintf(host, sizeof(host), "host%u", rank);
         setenv("NCCL_HOSTID", host, 1);
         alarm(30);
         if (setting != NULL)
             putenv((char *)(uintptr_t)setting);
-        play(&r);
+        run_scene(&r);
         exit(0);
     }
     return pid;
 }
 
-/* settings [world], or NULL; `dies`: the rank that is killed. */
-static void play(void (*scene)(struct rank *r), uint32_t world, const char *const *settings, uint32_t dies)
+/* settings [world], or NULL; `dies`: rank that is killed. */
+static void run_scene(void (*scene)(struct rank *r), uint32_t world, const char *const *settings,
+                      uint32_t dies)
 {
     pid_t pids[RANKS_MAX];
 
@@ -377,42 +380,42 @@ static void play(void (*scene)(struct rank *r), uint32_t world, const char *cons
     }
 }
 
-static void processes_sum_in_the_order_of_their_ranks(void **state)
+static void processes_all_reduce_in_rank_order(void **state)
 {
     (void)state;
-    play(sums_and_closes, 2, NULL, UINT32_MAX);
-    play(sums_and_closes, 3, NULL, UINT32_MAX);
+    run_scene(sums_and_closes, 2, NULL, UINT32_MAX);
+    run_scene(sums_and_closes, 3, NULL, UINT32_MAX);
 }
 
-static void a_captured_sum_is_made_at_every_launch(void **state)
+static void captured_all_reduce_runs_at_every_launch(void **state)
 {
     (void)state;
-    play(captures_and_launches, 2, NULL, UINT32_MAX);
+    run_scene(captures_and_launches, 2, NULL, UINT32_MAX);
 }
 
-static void ranks_on_one_gpu_of_a_host_are_refused(void **state)
+static void two_ranks_on_one_gpu_are_rejected(void **state)
 {
     static const char *const settings[] = { "NCCL_HOSTID=a", "NCCL_HOSTID=b", "NCCL_HOSTID=b" };
 
     (void)state;
-    play(connects, 3, settings, UINT32_MAX);
-    assert_int_equal(shared->code[0], ERR_PEER); /* it has a GPU of its own, and loses the others */
+    run_scene(connects, 3, settings, UINT32_MAX);
+    assert_int_equal(shared->code[0], ERR_PEER); /* has its own GPU, and loses the others */
     assert_int_equal(shared->code[1], ERR_INPUT);
     assert_int_equal(shared->code[2], ERR_INPUT);
     assert_non_null(strstr(shared->said[1], "Duplicate GPU detected : rank 1 and rank 2 both on CUDA device"));
 }
 
-static void an_error_of_the_network_is_told_and_a_sum_that_hangs_ends_by_the_abort(void **state)
+static void network_error_is_reported_and_hanging_sum_ends_at_abort(void **state)
 {
     static const char *const error[] = { NULL, "EMULATED_NCCL_FAULT=error:1" };
     static const char *const hang[] = { NULL, "EMULATED_NCCL_FAULT=sum:1" };
 
     (void)state;
-    play(gives_up_a_sum, 2, error, UINT32_MAX);
+    run_scene(aborts_sum, 2, error, UINT32_MAX);
     assert_int_equal(shared->code[1], ERR_PEER);
     assert_non_null(strstr(shared->said[1], "NCCL: unhandled system error"));
     assert_int_equal(shared->code[0], ERR_TIMEOUT);
-    play(gives_up_a_sum, 2, hang, UINT32_MAX);
+    run_scene(aborts_sum, 2, hang, UINT32_MAX);
     assert_int_equal(shared->code[0], ERR_TIMEOUT);
     assert_int_equal(shared->code[1], ERR_TIMEOUT);
 }
@@ -435,16 +438,16 @@ static void two_gpus(struct rank *r)
         pthread_join(threads[i], NULL);
 }
 
-static void gpus_of_one_process_sum_each_in_its_thread(void **state)
+static void gpus_of_one_process_all_reduce_in_separate_threads(void **state)
 {
     (void)state;
-    play(two_gpus, 1, NULL, UINT32_MAX);
+    run_scene(two_gpus, 1, NULL, UINT32_MAX);
 }
 
-static void a_dead_peer_is_an_error_and_the_abort_ends_what_waits_for_it(void **state)
+static void dead_peer_is_reported_and_abort_ends_pending_work(void **state)
 {
     (void)state;
-    play(loses_the_last, 3, NULL, 2);
+    run_scene(loses_last_rank, 3, NULL, 2);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(shared->code[i], ERR_PEER);
         assert_non_null(strstr(shared->said[i], "NCCL: remote process exited"));
@@ -452,68 +455,68 @@ static void a_dead_peer_is_an_error_and_the_abort_ends_what_waits_for_it(void **
     }
 }
 
-static void a_graph_that_waits_for_a_dead_peer_ends_with_the_abort(void **state)
+static void graph_waiting_for_dead_peer_ends_at_abort(void **state)
 {
     (void)state;
-    play(loses_the_last_in_a_graph, 3, NULL, 2);
+    run_scene(loses_last_rank_in_graph, 3, NULL, 2);
 }
 
-static void a_graph_that_is_left_keeps_its_communicator(void **state)
+static void open_graph_keeps_communicator_alive(void **state)
 {
     (void)state;
-    play(keeps_a_graph, 1, NULL, UINT32_MAX);
+    run_scene(keeps_graph_open, 1, NULL, UINT32_MAX);
     assert_int_equal(shared->code[0], ERR_DEVICE);
 }
 
-static void a_rank_that_never_comes_is_not_reported_and_can_be_given_up(void **state)
+static void missing_rank_is_not_reported_and_abort_succeeds(void **state)
 {
     (void)state;
-    play(waits_for_the_last, 3, NULL, UINT32_MAX);
+    run_scene(waits_for_last_rank, 3, NULL, UINT32_MAX);
     assert_int_equal(shared->code[0], ERR_TIMEOUT);
     assert_int_equal(shared->code[1], ERR_TIMEOUT);
 }
 
-static void an_init_that_does_not_end_can_be_given_up(void **state)
+static void hanging_init_can_be_aborted(void **state)
 {
     static const char *const settings[] = { NULL, "EMULATED_NCCL_FAULT=init" };
 
     (void)state;
-    play(connects_in_vain, 2, settings, UINT32_MAX);
+    run_scene(connects_in_vain, 2, settings, UINT32_MAX);
     assert_int_equal(shared->code[0], ERR_TIMEOUT);
     assert_int_equal(shared->code[1], ERR_TIMEOUT);
 }
 
-static void unlike_versions_do_not_connect(void **state)
+static void different_versions_do_not_connect(void **state)
 {
     static const char *const settings[] = { NULL, "EMULATED_NCCL_VERSION=22703" };
 
     (void)state;
-    play(connects, 2, settings, UINT32_MAX);
+    run_scene(connects, 2, settings, UINT32_MAX);
     assert_int_equal(shared->code[0], ERR_INPUT);
     assert_int_equal(shared->code[1], ERR_INPUT);
     assert_non_null(strstr(shared->said[0], "NCCL: invalid usage"));
     assert_non_null(strstr(shared->said[0], "Mismatched NCCL version"));
 }
 
-static void an_orderly_end_does_not_wait_for_ranks_that_gave_up(void **state)
+static void close_does_not_wait_for_aborted_ranks(void **state)
 {
     (void)state;
-    play(closes_alone, 2, NULL, UINT32_MAX);
+    run_scene(closes_alone, 2, NULL, UINT32_MAX);
     assert_true(shared->ended_ms[0] < 2000);
 }
 
-static void an_abort_that_hangs_is_told_in_time(void **state)
+static void hanging_abort_is_reported_before_deadline(void **state)
 {
     static const char *const settings[] = { "EMULATED_NCCL_FAULT=abort", "EMULATED_NCCL_FAULT=abort" };
 
     (void)state;
-    play(cannot_be_aborted, 2, settings, UINT32_MAX);
+    run_scene(cannot_be_aborted, 2, settings, UINT32_MAX);
     assert_int_equal(shared->code[0], ERR_DEVICE);
     assert_true(shared->ended_ms[0] >= 4500 && shared->ended_ms[0] < 8000);
     assert_non_null(strstr(shared->said[0], "NCCL does not let its communicator go"));
 }
 
-static void the_version_of_nccl_is_among_those_of_the_plugin(void **state)
+static void plugin_versions_include_nccl(void **state)
 {
     struct cuda_versions v;
 
@@ -526,20 +529,20 @@ static void the_version_of_nccl_is_among_those_of_the_plugin(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(processes_sum_in_the_order_of_their_ranks),
-        cmocka_unit_test(a_captured_sum_is_made_at_every_launch),
-        cmocka_unit_test(gpus_of_one_process_sum_each_in_its_thread),
-        cmocka_unit_test(a_dead_peer_is_an_error_and_the_abort_ends_what_waits_for_it),
-        cmocka_unit_test(a_graph_that_waits_for_a_dead_peer_ends_with_the_abort),
-        cmocka_unit_test(a_graph_that_is_left_keeps_its_communicator),
-        cmocka_unit_test(a_rank_that_never_comes_is_not_reported_and_can_be_given_up),
-        cmocka_unit_test(an_init_that_does_not_end_can_be_given_up),
-        cmocka_unit_test(unlike_versions_do_not_connect),
-        cmocka_unit_test(ranks_on_one_gpu_of_a_host_are_refused),
-        cmocka_unit_test(an_error_of_the_network_is_told_and_a_sum_that_hangs_ends_by_the_abort),
-        cmocka_unit_test(an_orderly_end_does_not_wait_for_ranks_that_gave_up),
-        cmocka_unit_test(an_abort_that_hangs_is_told_in_time),
-        cmocka_unit_test(the_version_of_nccl_is_among_those_of_the_plugin),
+        cmocka_unit_test(processes_all_reduce_in_rank_order),
+        cmocka_unit_test(captured_all_reduce_runs_at_every_launch),
+        cmocka_unit_test(gpus_of_one_process_all_reduce_in_separate_threads),
+        cmocka_unit_test(dead_peer_is_reported_and_abort_ends_pending_work),
+        cmocka_unit_test(graph_waiting_for_dead_peer_ends_at_abort),
+        cmocka_unit_test(open_graph_keeps_communicator_alive),
+        cmocka_unit_test(missing_rank_is_not_reported_and_abort_succeeds),
+        cmocka_unit_test(hanging_init_can_be_aborted),
+        cmocka_unit_test(different_versions_do_not_connect),
+        cmocka_unit_test(two_ranks_on_one_gpu_are_rejected),
+        cmocka_unit_test(network_error_is_reported_and_hanging_sum_ends_at_abort),
+        cmocka_unit_test(close_does_not_wait_for_aborted_ranks),
+        cmocka_unit_test(hanging_abort_is_reported_before_deadline),
+        cmocka_unit_test(plugin_versions_include_nccl),
     };
 
     shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

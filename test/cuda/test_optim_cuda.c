@@ -1,5 +1,5 @@
-/* Optimizers and the pass over gradients on a GPU, against those of CPUs. The GPU is the emulated one, or
- * with TRAINERD_TEST_CUDA=1 the first one that the plugin finds. */
+/* Optimizers and the scan of gradients on a GPU, against those of CPUs. The GPU is the emulated
+ * one, or with TRAINERD_TEST_CUDA=1 the first GPU that the plugin finds. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -19,7 +19,8 @@
 #include "optim/reference.h"
 #include "tensor/packed.h"
 
-extern const struct cuda_api trainerd_cuda_plugin; /* the emulated one, in this program */
+/* the emulated plugin, linked into this program */
+extern const struct cuda_api trainerd_cuda_plugin;
 
 static const struct cuda_api *cuda;
 static struct cuda_stream *stream;
@@ -49,7 +50,7 @@ static int close_gpu(void **state)
     return 0;
 }
 
-static void *there_of(const void *from, size_t bytes)
+static void *upload(const void *from, size_t bytes)
 {
     void *p;
 
@@ -78,20 +79,21 @@ static void draw_all(uint32_t *x, float *out, size_t n)
         out[i] = draw(x);
 }
 
-/* ---- an arena: weights, gradient, slots, average, with gaps that nobody may touch ---- */
+/* ---- an arena: weights, gradient, slots, average, with gaps that must stay unchanged ---- */
 
 enum { GAP_BITS = 0x7fc12345, ARRAYS = 6, MOST = 9 * OPTIM_BLOCK };
 enum { W, G, SLOT, AVERAGE = 5 };
 static float host[ARRAYS][MOST], back[ARRAYS][MOST];
 
-/* A float, less than four at every place of a row, whole chunks, some of them, odd ends. */
+/* A single float, fewer than four floats at every offset, whole chunks, several chunks, incomplete
+ * ends. */
 static const struct optim_param params[] = {
     { 0, 1, 1, 0.01, true, NULL, false, 0 },
     { 3, 9, 1, 0.01, true, NULL, false, 0 },
     { 13, 2, 0.5, 0, true, NULL, false, 0 },
     { 16, 64, 0.5, 0, true, NULL, false, 0 },
     { OPTIM_BLOCK, OPTIM_BLOCK, 1, 0.02, true, NULL, false, 0 },
-    /* three stretches of one parameter, whose other floats do not train */
+    /* three stretches of one parameter; its other floats do not train */
     { 2 * OPTIM_BLOCK + 32, 2 * OPTIM_BLOCK + 3, 1, 0.01, true, NULL, false, 0 },
     { 4 * OPTIM_BLOCK + 47, 90, 1, 0.01, true, NULL, false, 2 * OPTIM_BLOCK + 15 },
     { 5 * OPTIM_BLOCK + 32, 2 * OPTIM_BLOCK + 777, 1, 0.01, true, NULL, false, 3 * OPTIM_BLOCK },
@@ -152,7 +154,7 @@ static void step_on_cpu(struct optim *o, const struct optim_hyper *h, const stru
         }
 }
 
-/* Rounding alone: a GPU adds to a product in one operation. */
+/* Results differ only by rounding: a GPU fuses multiplication and addition. */
 static void compare_arenas(const char *who, uint64_t step)
 {
     for (size_t a = 0; a < ARRAYS; a++)
@@ -177,7 +179,7 @@ static void compare_row(const struct optim_def *def, double momentum, bool flag,
     fill_arena(&x, 0, ARRAYS);
     must(optim_new(&opts, &o, &err));
     must(cuda->math->optim_open(&opts, statistics, N_STATISTICS, &c, &err));
-    arrays = there_of(host, sizeof(host));
+    arrays = upload(host, sizeof(host));
     for (uint64_t step = 1; step <= 4; step++) {
         struct optim_hyper h = { .learning_rate = 0.013, .momentum = momentum, .beta1 = 0.9, .beta2 = 0.97,
                                  .epsilon = 1e-7, .trust_coefficient = 0.02, .nesterov = flag,
@@ -197,7 +199,7 @@ static void compare_row(const struct optim_def *def, double momentum, bool flag,
     cuda->free(arrays);
 }
 
-static void every_row_moves_weights_and_slots_as_on_cpus(void **state)
+static void every_optimizer_on_gpu_matches_cpu(void **state)
 {
     size_t n_all;
     const struct optim_def *const *all = optim_all(&n_all);
@@ -206,12 +208,12 @@ static void every_row_moves_weights_and_slots_as_on_cpus(void **state)
     for (size_t k = 0; k < n_all; k++)
         for (int way = 0; way < 4; way++) {
             if (way > 0 && strcmp(all[k]->name, "momentum") != 0 && strcmp(all[k]->name, "rmsprop") != 0)
-                continue; /* the others have one form */
+                continue; /* the others have only one form */
             compare_row(all[k], way & 1 ? 0 : 0.9, (way & 2) != 0, way == 0 ? 0.9 : 0);
         }
 }
 
-static void a_hundred_steps_end_where_pytorch_ends(void **state)
+static void hundred_steps_match_pytorch(void **state)
 {
     (void)state;
     for (size_t r = 0; r < sizeof(references) / sizeof(*references); r++) {
@@ -223,13 +225,13 @@ static void a_hundred_steps_end_where_pytorch_ends(void **state)
         struct optim_opts opts = { .def = optim_find(ref->optimizer), .params = two, .n_params = 2,
                                    .n_parts = 1 };
         float a[5][32] = { { 0 } }, (*arrays)[32];
-        struct cuda_look *look = there_of(&(struct cuda_look){ 0 }, sizeof(*look)), seen;
+        struct cuda_look *look = upload(&(struct cuda_look){ 0 }, sizeof(*look)), seen;
         struct cuda_optim *c;
         uint32_t x = ref->seed;
         size_t shown = 0;
 
         draw_all(&x, a[W], REFERENCE_N);
-        arrays = there_of(a, sizeof(a));
+        arrays = upload(a, sizeof(a));
         must(cuda->math->optim_open(&opts, NULL, 0, &c, &err));
         for (uint64_t step = 1; step <= REFERENCE_STEPS; step++) {
             struct optim_hyper h = { .learning_rate = ref->rate, .momentum = ref->momentum,
@@ -261,7 +263,7 @@ static void a_hundred_steps_end_where_pytorch_ends(void **state)
     }
 }
 
-/* ---- tables: rows without a mark ---- */
+/* ---- tables: rows without marks ---- */
 
 enum { TABLES = 6, TABLE_FLOATS = 4 * OPTIM_BLOCK };
 
@@ -272,7 +274,7 @@ static const struct packed_table shapes[TABLES] = {
 
 struct marked {
     struct packed_table tables[TABLES];
-    struct optim_param params[TABLES + 1]; /* tables with gaps before them; a dense one */
+    struct optim_param params[TABLES + 1]; /* tables with gaps before them; one dense parameter */
     size_t n_words;
     void *memory;
     struct packed rows;
@@ -280,7 +282,7 @@ struct marked {
     float host[ARRAYS][TABLE_FLOATS], back[ARRAYS][TABLE_FLOATS], before[ARRAYS][TABLE_FLOATS];
 };
 
-static void lay_out_marked(struct marked *m, bool lazy, double decay)
+static void init_marked(struct marked *m, bool lazy, double decay)
 {
     size_t at = 1;
 
@@ -300,7 +302,8 @@ static void lay_out_marked(struct marked *m, bool lazy, double decay)
     assert_true(at + 33 <= TABLE_FLOATS);
 }
 
-/* Marks and gradients of a step. Where rows rest, the GPU finds NaN instead of the zero nobody may look at. */
+/* Draws the marks and gradients of a step. For rows without marks, the GPU has NaN instead of zero,
+ * because it must not read them. */
 static void draw_marks(struct marked *m, uint32_t *x, bool rests)
 {
     size_t n = 0;
@@ -316,7 +319,7 @@ static void draw_marks(struct marked *m, uint32_t *x, bool rests)
 
             if (is_read) {
                 packed_mark(&rows, r);
-                m->read[64 * m->tables[t].first_word + r] = 1 + (float)(r % 3); /* lanes count */
+                m->read[64 * m->tables[t].first_word + r] = 1 + (float)(r % 3); /* counts lanes */
                 draw_all(x, g, m->tables[t].width);
                 memcpy(m->values + n, g, m->tables[t].width * sizeof(float));
                 n += m->tables[t].width;
@@ -361,13 +364,13 @@ static void compare_tables(const struct optim_def *def, bool lazy, double decay,
     bool rests;
 
     assert_non_null(m);
-    lay_out_marked(m, lazy, decay);
+    init_marked(m, lazy, decay);
     opts.params = m->params;
     must(optim_new(&opts, &o, &err));
     must(cuda->math->optim_open(&opts, NULL, 0, &c, &err));
     draw_all(&x, m->host[W], TABLE_FLOATS);
-    there = there_of(m->host, sizeof(m->host));
-    read = there_of(m->read, sizeof(m->read));
+    there = upload(m->host, sizeof(m->host));
+    read = upload(m->read, sizeof(m->read));
     rests = optim_resting_tables(o, &h) == TABLES;
     assert_int_equal(rests, lazy || (decay == 0 && def->rests != NULL));
     for (h.step = 1; h.step <= 3; h.step++) {
@@ -400,7 +403,7 @@ static void compare_tables(const struct optim_def *def, bool lazy, double decay,
     free(m);
 }
 
-static void rows_that_nobody_read_are_left_alone_as_on_cpus(void **state)
+static void unread_rows_stay_unchanged_as_on_cpu(void **state)
 {
     size_t n_all;
     const struct optim_def *const *all = optim_all(&n_all);
@@ -408,21 +411,21 @@ static void rows_that_nobody_read_are_left_alone_as_on_cpus(void **state)
     (void)state;
     for (size_t k = 0; k < n_all; k++)
         for (int way = 0; way < 6; way++)
-            if (way % 2 == 0 || all[k]->measure == NULL) /* those with norms cannot be lazy */
+            if (way % 2 == 0 || all[k]->measure == NULL) /* optimizers with norms cannot be lazy */
                 compare_tables(all[k], way % 2 == 1, way / 2 == 1 ? 0.01 : 0, way / 2 == 2 ? 0.9 : 0);
 }
 
-/* ---- look ---- */
+/* ---- scan ---- */
 
-static struct cuda_look look_at(const float *x, size_t n)
+static struct cuda_look scan(const float *x, size_t n)
 {
     static struct cuda_look garbage[64];
     struct cuda_look seen, *there;
-    float *gpu = there_of(x, n * sizeof(*x));
+    float *gpu = upload(x, n * sizeof(*x));
 
     memset(garbage, 0x5A, sizeof(garbage));
     assert_true(cuda_look_room(n) <= 64);
-    there = there_of(garbage, cuda_look_room(n) * sizeof(*there));
+    there = upload(garbage, cuda_look_room(n) * sizeof(*there));
     must(cuda->math->look(gpu, n, there, stream, &err));
     fetch(&seen, there, sizeof(seen));
     cuda->free(there);
@@ -430,7 +433,7 @@ static struct cuda_look look_at(const float *x, size_t n)
     return seen;
 }
 
-static void a_look_finds_the_squares_and_the_checksum_of_cpus(void **state)
+static void scan_matches_squares_and_checksum_of_cpu(void **state)
 {
     static const size_t sizes[] = { 0, 1, 3, 4, 15, 16, 17, 1023, 4095, 4096, 4097, 16384, 16385, 100003 };
     static float x[100003];
@@ -439,7 +442,7 @@ static void a_look_finds_the_squares_and_the_checksum_of_cpus(void **state)
     (void)state;
     draw_all(&seed, x, 100003);
     for (size_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++) {
-        struct cuda_look seen = look_at(x, sizes[s]), again = look_at(x, sizes[s]);
+        struct cuda_look seen = scan(x, sizes[s]), again = scan(x, sizes[s]);
         double squares = 0;
         bool finite = true;
 
@@ -452,7 +455,7 @@ static void a_look_finds_the_squares_and_the_checksum_of_cpus(void **state)
     }
 }
 
-static void a_look_adds_words_of_all_bits_without_overflow(void **state)
+static void scan_of_words_with_all_bits_does_not_overflow(void **state)
 {
     static const uint32_t words[] = { 0xffffffff, 0xffff0000, 0x7f7fffff, 0x80000001, 0x0000ffff };
     static float x[5 * 4096 + 7];
@@ -464,13 +467,13 @@ static void a_look_adds_words_of_all_bits_without_overflow(void **state)
 
         for (size_t i = 0; i < 5 * 4096 + 7; i++)
             memcpy(&x[i], &words[k], sizeof(x[i]));
-        seen = look_at(x, 5 * 4096 + 7);
+        seen = scan(x, 5 * 4096 + 7);
         assert_int_equal(seen.checksum, checksum_part(x, 5 * 4096 + 7, 0, &finite));
         assert_int_equal(seen.bad == 0, finite);
     }
 }
 
-static void a_look_sees_a_number_that_is_not_finite_wherever_it_is(void **state)
+static void scan_finds_non_finite_number_at_any_position(void **state)
 {
     static const uint32_t bad[] = { 0x7f800000, 0xff800000, 0x7fc00000, 0xff800001 };
     static float x[16384 + 4096 + 5];
@@ -479,10 +482,10 @@ static void a_look_sees_a_number_that_is_not_finite_wherever_it_is(void **state)
     (void)state;
     for (size_t i = 0; i < N; i += i < 8 || i + 9 > N ? 1 : 1501) {
         memcpy(&x[i], &bad[i % 4], sizeof(x[i]));
-        assert_int_not_equal(look_at(x, N).bad, 0);
+        assert_int_not_equal(scan(x, N).bad, 0);
         x[i] = 0;
     }
-    assert_int_equal(look_at(x, N).bad, 0);
+    assert_int_equal(scan(x, N).bad, 0);
 }
 
 struct pass {
@@ -497,12 +500,12 @@ static void add_stretch(void *arg, size_t at, const float *g, size_t n)
     p->sum = checksum_add(p->sum, checksum_part(g, n, at, &p->finite));
 }
 
-/* What the arena's gaps hold is NaN, and nobody's business. */
-static void a_look_at_gradients_limits_them_as_cpus_do(void **state)
+/* The gaps of the arena contain NaN and must be ignored. */
+static void gradient_scan_with_clip_limits_gradients_as_on_cpu(void **state)
 {
     struct optim_opts opts = { .def = optim_find("sgd"), .params = params, .n_params = N_PARAMS,
                                .n_parts = 1 };
-    struct cuda_look *there = there_of(&(struct cuda_look){ 0 }, sizeof(*there)), seen;
+    struct cuda_look *there = upload(&(struct cuda_look){ 0 }, sizeof(*there)), seen;
     struct optim_state s = { .g = host[G] };
     struct optim *o;
     struct cuda_optim *c;
@@ -520,11 +523,12 @@ static void a_look_at_gradients_limits_them_as_cpus_do(void **state)
         if (way == 2)
             host[G][statistics[1].first + 5000] = -INFINITY;
         if (way == 3)
-            host[G][params[5].first + 5] = INFINITY; /* although it is limited */
+            /* a non-finite gradient is found although gradients are limited */
+            host[G][params[5].first + 5] = INFINITY;
         optim_each(o, 0, &s, add_stretch, &p);
         for (size_t k = 0; k < N_STATISTICS; k++)
             add_stretch(&p, statistics[k].first, host[G] + statistics[k].first, statistics[k].n);
-        g = there_of(host[G], sizeof(host[G]));
+        g = upload(host[G], sizeof(host[G]));
         must(cuda->math->optim_look(c, g, clip, there, stream, &err));
         fetch(&seen, there, sizeof(seen));
         fetch(back[G], g, sizeof(back[G]));
@@ -544,8 +548,8 @@ static void a_look_at_gradients_limits_them_as_cpus_do(void **state)
     cuda->free(there);
 }
 
-/* A NaN is limited to nothing else, and is there in the weights. */
-static void what_is_not_finite_spreads_as_on_cpus(void **state)
+/* A NaN is not limited, and reaches the weights. */
+static void non_finite_gradients_propagate_as_on_cpu(void **state)
 {
     size_t n_all;
     const struct optim_def *const *all = optim_all(&n_all);
@@ -556,9 +560,9 @@ static void what_is_not_finite_spreads_as_on_cpus(void **state)
         struct optim_opts opts = { .def = all[k], .params = &p, .n_params = 1, .n_parts = 1 };
         struct optim_hyper h = { .learning_rate = 0.1, .momentum = 0.9, .beta1 = 0.9, .beta2 = 0.9,
                                  .trust_coefficient = 0.1, .step = 1, .grad_scale = 1 };
-        /* 0 / 0 where epsilon is 0 and no gradient ever was */
+        /* 0 / 0 if epsilon is 0 and there never was a gradient */
         float a[5][16] = { { 1, 1, 1, 1, 1 }, { 0, NAN, 1, INFINITY, -INFINITY } }, b[5][16];
-        float(*arrays)[16] = there_of(a, sizeof(a));
+        float(*arrays)[16] = upload(a, sizeof(a));
         struct optim_state here = { .w = a[W], .g = a[G], .slots = { a[2], a[3], a[4] } };
         struct optim_state there = { .w = arrays[W], .g = arrays[G],
                                      .slots = { arrays[2], arrays[3], arrays[4] } };
@@ -585,10 +589,10 @@ static void what_is_not_finite_spreads_as_on_cpus(void **state)
     }
 }
 
-static void no_parameter_at_all_is_no_trouble(void **state)
+static void optimizer_without_parameters_is_valid(void **state)
 {
     struct optim_opts opts = { .def = optim_find("lamb"), .n_parts = 1 };
-    struct cuda_look *there = there_of(&(struct cuda_look){ 7, 7, 7 }, sizeof(*there)), seen;
+    struct cuda_look *there = upload(&(struct cuda_look){ 7, 7, 7 }, sizeof(*there)), seen;
     struct optim_hyper h = { .step = 1, .beta1 = 0.9, .beta2 = 0.9, .grad_scale = 1 };
     struct optim_state s = { 0 };
     struct cuda_optim *c;
@@ -603,7 +607,7 @@ static void no_parameter_at_all_is_no_trouble(void **state)
     cuda->free(there);
 }
 
-static void an_optimizer_without_kernels_is_refused_by_name(void **state)
+static void optimizer_without_gpu_kernel_is_rejected_by_name(void **state)
 {
     const struct optim_def strange = { .name = "strange" };
     struct optim_opts opts = { .def = &strange, .n_parts = 1 };
@@ -617,16 +621,16 @@ static void an_optimizer_without_kernels_is_refused_by_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_row_moves_weights_and_slots_as_on_cpus),
-        cmocka_unit_test(rows_that_nobody_read_are_left_alone_as_on_cpus),
-        cmocka_unit_test(a_hundred_steps_end_where_pytorch_ends),
-        cmocka_unit_test(a_look_finds_the_squares_and_the_checksum_of_cpus),
-        cmocka_unit_test(a_look_adds_words_of_all_bits_without_overflow),
-        cmocka_unit_test(a_look_sees_a_number_that_is_not_finite_wherever_it_is),
-        cmocka_unit_test(a_look_at_gradients_limits_them_as_cpus_do),
-        cmocka_unit_test(what_is_not_finite_spreads_as_on_cpus),
-        cmocka_unit_test(no_parameter_at_all_is_no_trouble),
-        cmocka_unit_test(an_optimizer_without_kernels_is_refused_by_name),
+        cmocka_unit_test(every_optimizer_on_gpu_matches_cpu),
+        cmocka_unit_test(unread_rows_stay_unchanged_as_on_cpu),
+        cmocka_unit_test(hundred_steps_match_pytorch),
+        cmocka_unit_test(scan_matches_squares_and_checksum_of_cpu),
+        cmocka_unit_test(scan_of_words_with_all_bits_does_not_overflow),
+        cmocka_unit_test(scan_finds_non_finite_number_at_any_position),
+        cmocka_unit_test(gradient_scan_with_clip_limits_gradients_as_on_cpu),
+        cmocka_unit_test(non_finite_gradients_propagate_as_on_cpu),
+        cmocka_unit_test(optimizer_without_parameters_is_valid),
+        cmocka_unit_test(optimizer_without_gpu_kernel_is_rejected_by_name),
     };
 
     return cmocka_run_group_tests(tests, open_gpu, close_gpu);

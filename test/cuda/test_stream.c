@@ -1,4 +1,4 @@
-/* Streams, events and graphs: late, in order, and nothing else. */
+/* Streams, events and graphs: work runs late, in order, and only as specified. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -19,7 +19,7 @@
 
 /* ---- streams ---- */
 
-static void work_waits_until_it_is_forced(void **state)
+static void stream_work_runs_only_when_forced(void **state)
 {
     float host = 1.0f, *x = new_floats(1, &host);
     cudaStream_t s = new_stream();
@@ -27,15 +27,15 @@ static void work_waits_until_it_is_forced(void **state)
     (void)state;
     host = 2.0f;
     OK(cudaMemcpyAsync(x, &host, sizeof(host), cudaMemcpyHostToDevice, s));
-    assert_true(fetch_float(x) == 1.0f); /* the stream is not ordered before this */
-    host = 3.0f;                         /* too early: the copy takes it */
+    assert_true(fetch_float(x) == 1.0f); /* fetch_float() does not synchronise with the stream */
+    host = 3.0f;                         /* too early: the copy reads it */
     OK(cudaStreamSynchronize(s));
     assert_true(fetch_float(x) == 3.0f);
     OK(cudaFree(x));
     OK(cudaStreamDestroy(s));
 }
 
-static void a_blocking_stream_is_done_before_a_plain_copy(void **state)
+static void blocking_stream_completes_before_synchronous_copy(void **state)
 {
     const float zero = 0.0f, seven = 7.0f;
     float *x = new_floats(1, &zero);
@@ -49,7 +49,8 @@ static void a_blocking_stream_is_done_before_a_plain_copy(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-/* x is filled on one stream and used on another; the sum without and with an event between. */
+/* x is filled on one stream and used on another; returns the sum without and with an event between
+ * them. */
 static float use_on_another_stream(bool with_event)
 {
     enum { N = 100 };
@@ -78,14 +79,14 @@ static float use_on_another_stream(bool with_event)
     return result;
 }
 
-static void a_missing_dependency_gives_a_wrong_result(void **state)
+static void missing_dependency_gives_wrong_result(void **state)
 {
     (void)state;
     assert_true(use_on_another_stream(true) == 1.0f);
     assert_true(use_on_another_stream(false) == 11.0f);
 }
 
-static void an_event_is_the_work_before_it_and_not_after(void **state)
+static void event_covers_only_earlier_work(void **state)
 {
     const float one = 1.0f;
     float *x = new_floats(1, &one), *y = new_floats(1, &one);
@@ -108,7 +109,7 @@ static void an_event_is_the_work_before_it_and_not_after(void **state)
     OK(cudaFree(y));
 }
 
-static void a_query_is_not_ready_and_does_one_thing(void **state)
+static void query_returns_not_ready_and_executes_one_item(void **state)
 {
     const float one = 1.0f;
     float *x = new_floats(1, &one), *y = new_floats(1, &one);
@@ -135,7 +136,7 @@ static void add_one(void *data)
     ++*(int *)data;
 }
 
-static void work_of_a_destroyed_stream_is_still_done(void **state)
+static void work_of_destroyed_stream_still_runs(void **state)
 {
     cudaStream_t s = new_stream();
     int n = 0;
@@ -150,7 +151,7 @@ static void work_of_a_destroyed_stream_is_still_done(void **state)
     (void)cudaGetLastError();
 }
 
-static void time_between_events_is_told_if_they_keep_it(void **state)
+static void elapsed_time_requires_timed_events(void **state)
 {
     cudaStream_t s = new_stream();
     cudaEvent_t a, b, c = new_event();
@@ -174,7 +175,7 @@ static void time_between_events_is_told_if_they_keep_it(void **state)
     OK(cudaStreamDestroy(s));
 }
 
-/* Every thread its own device and stream, at once. */
+/* Each thread uses its own device and stream, concurrently. */
 static void *train_alone(void *arg)
 {
     enum { N = 3000, ROUNDS = 20 };
@@ -203,7 +204,7 @@ static void *train_alone(void *arg)
     return ok;
 }
 
-static void two_threads_run_two_devices(void **state)
+static void two_threads_use_two_devices_concurrently(void **state)
 {
     int devices[2] = { 0, 1 }, i;
     pthread_t threads[2];
@@ -233,7 +234,7 @@ static int run_meeting(void *args)
     return *m->here >= m->want ? EMULATED_DONE : EMULATED_NOT_YET;
 }
 
-static void an_operation_that_waits_for_another_stream_lets_it_go_on(void **state)
+static void operation_waiting_for_another_stream_does_not_block_it(void **state)
 {
     int here = 0;
     const struct meeting m = { &here, 0 };
@@ -246,7 +247,7 @@ static void an_operation_that_waits_for_another_stream_lets_it_go_on(void **stat
     OK(emulated_enqueue(a, "meeting", run_meeting, &m, sizeof(m)));
     assert_int_equal(cudaStreamQuery(a), cudaErrorNotReady);
     OK(emulated_enqueue(b, "meeting", run_meeting, &m, sizeof(m)));
-    OK(cudaStreamSynchronize(a)); /* and b's, though nobody forces it */
+    OK(cudaStreamSynchronize(a)); /* runs b's work, too, although it is not forced */
     OK(cudaStreamSynchronize(b));
     assert_int_equal(here, 2);
     (void)cudaGetLastError();
@@ -277,7 +278,7 @@ static void overwrite_too_early(int with_event)
     OK(cudaFree(y));
 }
 
-static void a_buffer_overwritten_too_early_is_shown_by_some_seed(void **state)
+static void buffer_overwritten_too_early_is_revealed_by_some_seed(void **state)
 {
     char setting[32], text[256];
     int seed, n_wrong = 0;
@@ -290,7 +291,7 @@ static void a_buffer_overwritten_too_early_is_shown_by_some_seed(void **state)
         assert_true(scene_ends_well("overwrite_too_early", 0, setting, text, sizeof(text)));
         n_wrong += strcmp(text, "3") != 0;
         if (seed == 1)
-            assert_int_equal(n_wrong, 0); /* as late as possible: by luck */
+            assert_int_equal(n_wrong, 0); /* as late as possible: correct by luck */
     }
     assert_true(n_wrong > 0);
 }
@@ -324,7 +325,7 @@ static void capture_fork(cudaStream_t a, cudaStream_t b, float *x, float *y, boo
     OK(cudaEventDestroy(join));
 }
 
-static void a_captured_fork_and_join_runs_at_every_launch(void **state)
+static void captured_fork_and_join_runs_at_every_launch(void **state)
 {
     enum { N = 50, LAUNCHES = 5 };
     cudaStream_t a = new_stream(), b = new_stream();
@@ -341,7 +342,7 @@ static void a_captured_fork_and_join_runs_at_every_launch(void **state)
     OK(cudaGraphInstantiate(&exec, graph, 0));
     OK(cudaGraphDestroy(graph));
     OK(cudaDeviceSynchronize());
-    assert_true(isnan(fetch_float(x))); /* captured is not computed */
+    assert_true(isnan(fetch_float(x))); /* captured work has not run */
     for (k = 0; k < LAUNCHES; k++) {
         OK(cudaGraphLaunch(exec, a));
         launch_axpy(N, 1.0f, x, y, a);
@@ -351,7 +352,7 @@ static void a_captured_fork_and_join_runs_at_every_launch(void **state)
         free(got);
     }
     OK(cudaGraphLaunch(exec, a));
-    OK(cudaGraphExecDestroy(exec)); /* launched before: still done */
+    OK(cudaGraphExecDestroy(exec)); /* launched before: still runs */
     OK(cudaStreamSynchronize(a));
     OK(cudaStreamDestroy(a));
     OK(cudaStreamDestroy(b));
@@ -359,7 +360,7 @@ static void a_captured_fork_and_join_runs_at_every_launch(void **state)
     OK(cudaFree(y));
 }
 
-static void a_fork_that_is_not_joined_is_refused(void **state)
+static void capture_with_unjoined_fork_is_rejected(void **state)
 {
     cudaStream_t a = new_stream(), b = new_stream();
     float *x = new_memory(1000), *y = new_memory(1000);
@@ -395,7 +396,7 @@ static cudaError_t call_malloc(cudaStream_t s)
     return cudaMalloc(&p, 16);
 }
 
-static void calls_that_wait_or_allocate_end_a_capture(void **state)
+static void waiting_or_allocating_call_invalidates_capture(void **state)
 {
     static cudaError_t (*const calls[])(cudaStream_t) = { call_synchronize, call_query,
                                                           call_device_synchronize, call_malloc };
@@ -412,14 +413,14 @@ static void calls_that_wait_or_allocate_end_a_capture(void **state)
         assert_int_equal(cudaStreamEndCapture(s, &graph), cudaErrorStreamCaptureInvalidated);
         assert_null(graph);
         (void)cudaGetLastError();
-        OK(cudaMemsetAsync(x, 0, 4, s)); /* the stream is as before */
+        OK(cudaMemsetAsync(x, 0, 4, s)); /* the stream still works */
         OK(cudaStreamSynchronize(s));
     }
     OK(cudaFree(x));
     OK(cudaStreamDestroy(s));
 }
 
-static void a_capture_and_work_outside_it_do_not_mix(void **state)
+static void capture_mixed_with_outside_work_is_rejected(void **state)
 {
     cudaStream_t a = new_stream(), b = new_stream();
     cudaEvent_t outside = new_event(), inside = new_event();
@@ -447,20 +448,20 @@ static const struct scene scenes[] = {
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(work_waits_until_it_is_forced),
-        cmocka_unit_test(a_blocking_stream_is_done_before_a_plain_copy),
-        cmocka_unit_test(a_missing_dependency_gives_a_wrong_result),
-        cmocka_unit_test(an_event_is_the_work_before_it_and_not_after),
-        cmocka_unit_test(a_query_is_not_ready_and_does_one_thing),
-        cmocka_unit_test(work_of_a_destroyed_stream_is_still_done),
-        cmocka_unit_test(time_between_events_is_told_if_they_keep_it),
-        cmocka_unit_test(two_threads_run_two_devices),
-        cmocka_unit_test(an_operation_that_waits_for_another_stream_lets_it_go_on),
-        cmocka_unit_test(a_buffer_overwritten_too_early_is_shown_by_some_seed),
-        cmocka_unit_test(a_captured_fork_and_join_runs_at_every_launch),
-        cmocka_unit_test(a_fork_that_is_not_joined_is_refused),
-        cmocka_unit_test(calls_that_wait_or_allocate_end_a_capture),
-        cmocka_unit_test(a_capture_and_work_outside_it_do_not_mix),
+        cmocka_unit_test(stream_work_runs_only_when_forced),
+        cmocka_unit_test(blocking_stream_completes_before_synchronous_copy),
+        cmocka_unit_test(missing_dependency_gives_wrong_result),
+        cmocka_unit_test(event_covers_only_earlier_work),
+        cmocka_unit_test(query_returns_not_ready_and_executes_one_item),
+        cmocka_unit_test(work_of_destroyed_stream_still_runs),
+        cmocka_unit_test(elapsed_time_requires_timed_events),
+        cmocka_unit_test(two_threads_use_two_devices_concurrently),
+        cmocka_unit_test(operation_waiting_for_another_stream_does_not_block_it),
+        cmocka_unit_test(buffer_overwritten_too_early_is_revealed_by_some_seed),
+        cmocka_unit_test(captured_fork_and_join_runs_at_every_launch),
+        cmocka_unit_test(capture_with_unjoined_fork_is_rejected),
+        cmocka_unit_test(waiting_or_allocating_call_invalidates_capture),
+        cmocka_unit_test(capture_mixed_with_outside_work_is_rejected),
     };
 
     scenes_play(scenes, sizeof(scenes) / sizeof(scenes[0]), argc, argv);

@@ -28,7 +28,7 @@ static uint32_t cores_by_libc(void)
     return (uint32_t)CPU_COUNT(&set);
 }
 
-static void cpu_is_one_pinned_slot_per_core(void **state)
+static void cpu_spec_gives_one_pinned_slot_per_core(void **state)
 {
     struct device d[DEVICE_MAX];
     struct err err = { 0 };
@@ -47,7 +47,7 @@ static void cpu_is_one_pinned_slot_per_core(void **state)
     }
 }
 
-static void auto_without_a_plugin_is_cpu(void **state)
+static void auto_spec_without_plugin_gives_cpu(void **state)
 {
     struct device a[DEVICE_MAX], b[DEVICE_MAX];
     struct err err = { 0 };
@@ -60,7 +60,7 @@ static void auto_without_a_plugin_is_cpu(void **state)
     assert_memory_equal(a, b, n_a * sizeof(*a));
 }
 
-static void first_core_rotates_the_cores(void **state)
+static void first_core_rotates_core_assignment(void **state)
 {
     struct device a[DEVICE_MAX], b[DEVICE_MAX];
     struct err err = { 0 };
@@ -77,7 +77,7 @@ static void first_core_rotates_the_cores(void **state)
     assert_int_equal(b[0].core, a[UINT32_MAX % device_cores()].core);
 }
 
-static void more_slots_than_cores_are_not_pinned(void **state)
+static void slots_beyond_core_count_are_not_pinned(void **state)
 {
     struct device d[DEVICE_MAX];
     struct err err = { 0 };
@@ -95,10 +95,11 @@ static void more_slots_than_cores_are_not_pinned(void **state)
         assert_int_equal(d[i].core, -1);
         assert_int_equal(device_enter(&d[i], &err), 0);
     }
-    assert_int_equal(cores_by_libc(), want - 1); /* entering left the mask alone */
+    /* device_enter() did not change the process mask */
+    assert_int_equal(cores_by_libc(), want - 1);
 }
 
-static void what_is_no_device_is_refused_with_what_was_expected(void **state)
+static void invalid_spec_is_rejected_with_expected_forms(void **state)
 {
     static const char *const bad[] = {
         "",         "gpu",     "cpu:",     "cpu:0",      "cpu:257",    "cpu:-1",  "cpu:1x",
@@ -121,7 +122,7 @@ static void what_is_no_device_is_refused_with_what_was_expected(void **state)
     }
 }
 
-static void cuda_without_its_plugin_is_refused_and_never_becomes_cpu(void **state)
+static void cuda_spec_without_plugin_is_rejected(void **state)
 {
     static const char *const specs[] = { "cuda", "cuda:0", "cuda:3,1" };
     struct device d[DEVICE_MAX];
@@ -136,12 +137,12 @@ static void cuda_without_its_plugin_is_refused_and_never_becomes_cpu(void **stat
         assert_int_equal(n, 77);
         assert_non_null(strstr(err.text, "trainerd-cuda.so"));
         assert_non_null(strstr(err.text, TRAINERD_VERSION));
-        assert_non_null(strstr(err.text, "or ask for 'cpu'"));
+        assert_non_null(strstr(err.text, "or use 'cpu'"));
     }
 }
 
-/* A copy of this program in a folder of its own, beside a file called like the plugin. */
-static int in_a_folder_with_plugin(const char *library, const char *mode, char *said, size_t n)
+/* Runs a copy of this program in its own folder, beside a file with the name of the plugin. */
+static int run_beside_plugin(const char *library, const char *mode, char *said, size_t n)
 {
     char dir[] = "/tmp/trainerd-device-XXXXXX", command[1024], self[512];
     ssize_t len = readlink("/proc/self/exe", self, sizeof(self) - 1);
@@ -166,7 +167,7 @@ static int in_a_folder_with_plugin(const char *library, const char *mode, char *
     return status;
 }
 
-static void a_library_that_is_no_plugin_is_refused(void **state)
+static void library_without_plugin_symbol_is_rejected(void **state)
 {
     void *libm = dlopen("libm.so.6", RTLD_NOW);
     char said[4096];
@@ -175,27 +176,28 @@ static void a_library_that_is_no_plugin_is_refused(void **state)
     (void)state;
     assert_non_null(libm);
     assert_true(dladdr(dlsym(libm, "cos"), &info) != 0);
-    assert_int_equal(in_a_folder_with_plugin(info.dli_fname, "cuda", said, sizeof(said)), 0);
+    assert_int_equal(run_beside_plugin(info.dli_fname, "cuda", said, sizeof(said)), 0);
     dlclose(libm);
     assert_non_null(strstr(said, "ERR_DEVICE"));
     assert_non_null(strstr(said, "lacks the symbol trainerd_cuda_plugin"));
     assert_non_null(strstr(said, TRAINERD_VERSION));
 }
 
-static void a_plugin_file_that_does_not_load_is_named_with_the_loaders_reason(void **state)
+static void unloadable_plugin_is_reported_with_loader_message(void **state)
 {
     char said[4096];
 
     (void)state;
-    assert_int_equal(in_a_folder_with_plugin("/proc/self/status", "cuda", said, sizeof(said)), 0);
+    assert_int_equal(run_beside_plugin("/proc/self/status", "cuda", said, sizeof(said)), 0);
     assert_non_null(strstr(said, "ERR_DEVICE"));
-    assert_non_null(strstr(said, "trainerd-cuda.so: ")); /* the path, and why */
-    /* Where a GPU could be, "auto" does not quietly become CPUs; where none can, nobody looks. */
-    assert_int_equal(in_a_folder_with_plugin("/proc/self/status", "auto", said, sizeof(said)), 0);
+    assert_non_null(strstr(said, "trainerd-cuda.so: ")); /* the path, and the reason */
+    /* If a driver exists, "auto" must not silently fall back to CPUs; without one, the plugin is
+     * not loaded. */
+    assert_int_equal(run_beside_plugin("/proc/self/status", "auto", said, sizeof(said)), 0);
     assert_non_null(strstr(said, device_has_driver() ? "ERR_DEVICE" : "devices: "));
 }
 
-/* The child of the two tests above. */
+/* Run in the child process of the two tests above. */
 static int parse_and_print(const char *spec)
 {
     struct device d[DEVICE_MAX];
@@ -210,7 +212,7 @@ static int parse_and_print(const char *spec)
     return 0;
 }
 
-static void a_name_is_the_kind_and_the_number(void **state)
+static void device_name_is_kind_and_index(void **state)
 {
     struct device cpu = { .kind = DEVICE_CPU, .index = 12 }, gpu = { .kind = DEVICE_CUDA,
                                                                      .index = 1 };
@@ -225,7 +227,7 @@ static void a_name_is_the_kind_and_the_number(void **state)
     assert_string_equal(name, "cud");
 }
 
-static void entering_a_slot_pins_the_thread_and_a_lost_core_is_named(void **state)
+static void device_enter_pins_thread_and_reports_lost_core(void **state)
 {
     struct device d[DEVICE_MAX], lost = { .kind = DEVICE_CPU, .index = 3, .core = 4095 };
     struct err err = { 0 };
@@ -256,7 +258,7 @@ static void *pin_and_roam(void *arg)
     return NULL;
 }
 
-static void a_thread_that_roams_has_the_cores_of_the_process_again(void **state)
+static void device_roam_restores_process_mask(void **state)
 {
     struct device d[DEVICE_MAX];
     struct err err = { 0 };
@@ -271,7 +273,7 @@ static void a_thread_that_roams_has_the_cores_of_the_process_again(void **state)
     assert_int_equal(CPU_COUNT(&roaming), n);
 }
 
-static void memory_is_zeroed_rounded_to_pages_and_large_regions_start_on_a_huge_page(void **state)
+static void device_mem_is_zeroed_and_aligned_to_pages(void **state)
 {
     static const size_t sizes[] = { 0, 1, 4096, 100000, 3u << 20, (4u << 20) + 5 };
     size_t page = (size_t)sysconf(_SC_PAGESIZE), i, k;
@@ -302,7 +304,7 @@ static void memory_is_zeroed_rounded_to_pages_and_large_regions_start_on_a_huge_
     }
 }
 
-static void a_shared_region_is_the_same_bytes_to_another_process(void **state)
+static void shared_region_is_visible_to_other_process(void **state)
 {
     struct device_mem m;
     struct err err = { 0 };
@@ -331,7 +333,7 @@ static void a_shared_region_is_the_same_bytes_to_another_process(void **state)
     device_mem_close(&m);
 }
 
-static void a_size_that_cannot_be_had_is_out_of_memory_and_leaves_nothing_open(void **state)
+static void impossible_size_is_out_of_memory_and_leaves_region_closed(void **state)
 {
     static const size_t sizes[] = { SIZE_MAX, SIZE_MAX / 2, (size_t)1 << 60 };
     size_t i;
@@ -351,7 +353,7 @@ static void a_size_that_cannot_be_had_is_out_of_memory_and_leaves_nothing_open(v
     }
 }
 
-static void a_struct_of_zeros_can_be_closed_and_costs_nobody_a_file(void **state)
+static void zeroed_struct_can_be_closed_without_closing_fd_0(void **state)
 {
     struct device_mem m = { 0 };
     int input = fcntl(0, F_GETFD) < 0 ? open("/dev/null", O_RDONLY) : 0;
@@ -362,7 +364,7 @@ static void a_struct_of_zeros_can_be_closed_and_costs_nobody_a_file(void **state
     assert_true(fcntl(0, F_GETFD) >= 0);
 }
 
-static void memory_can_be_made_to_fail(void **state)
+static void device_mem_open_under_fault_fails(void **state)
 {
     struct device_mem m;
     struct err err = { 0 };
@@ -377,22 +379,22 @@ static void memory_can_be_made_to_fail(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cpu_is_one_pinned_slot_per_core),
-        cmocka_unit_test(auto_without_a_plugin_is_cpu),
-        cmocka_unit_test(first_core_rotates_the_cores),
-        cmocka_unit_test(more_slots_than_cores_are_not_pinned),
-        cmocka_unit_test(what_is_no_device_is_refused_with_what_was_expected),
-        cmocka_unit_test(cuda_without_its_plugin_is_refused_and_never_becomes_cpu),
-        cmocka_unit_test(a_library_that_is_no_plugin_is_refused),
-        cmocka_unit_test(a_plugin_file_that_does_not_load_is_named_with_the_loaders_reason),
-        cmocka_unit_test(a_name_is_the_kind_and_the_number),
-        cmocka_unit_test(entering_a_slot_pins_the_thread_and_a_lost_core_is_named),
-        cmocka_unit_test(a_thread_that_roams_has_the_cores_of_the_process_again),
-        cmocka_unit_test(memory_is_zeroed_rounded_to_pages_and_large_regions_start_on_a_huge_page),
-        cmocka_unit_test(a_shared_region_is_the_same_bytes_to_another_process),
-        cmocka_unit_test(a_size_that_cannot_be_had_is_out_of_memory_and_leaves_nothing_open),
-        cmocka_unit_test(a_struct_of_zeros_can_be_closed_and_costs_nobody_a_file),
-        cmocka_unit_test(memory_can_be_made_to_fail),
+        cmocka_unit_test(cpu_spec_gives_one_pinned_slot_per_core),
+        cmocka_unit_test(auto_spec_without_plugin_gives_cpu),
+        cmocka_unit_test(first_core_rotates_core_assignment),
+        cmocka_unit_test(slots_beyond_core_count_are_not_pinned),
+        cmocka_unit_test(invalid_spec_is_rejected_with_expected_forms),
+        cmocka_unit_test(cuda_spec_without_plugin_is_rejected),
+        cmocka_unit_test(library_without_plugin_symbol_is_rejected),
+        cmocka_unit_test(unloadable_plugin_is_reported_with_loader_message),
+        cmocka_unit_test(device_name_is_kind_and_index),
+        cmocka_unit_test(device_enter_pins_thread_and_reports_lost_core),
+        cmocka_unit_test(device_roam_restores_process_mask),
+        cmocka_unit_test(device_mem_is_zeroed_and_aligned_to_pages),
+        cmocka_unit_test(shared_region_is_visible_to_other_process),
+        cmocka_unit_test(impossible_size_is_out_of_memory_and_leaves_region_closed),
+        cmocka_unit_test(zeroed_struct_can_be_closed_without_closing_fd_0),
+        cmocka_unit_test(device_mem_open_under_fault_fails),
     };
 
     if (argc == 3 && strcmp(argv[1], "--parse") == 0)

@@ -126,7 +126,7 @@ def what_does_not_fit_into_a_gpu_is_told_by_what_it_is_for():
     """If the GPU has not as much at all the job has to change; else somebody else may leave some."""
     code, said = too_large({"EMULATED_MEMORY": str(2 << 20)})
     for words in ("cuda:0 has too little memory: weights and optimizer state take ", " KiB, gradients ", " MiB",
-                  "a lane of 512 samples ", "; more lanes (/train/lanes, now 1) are smaller ones: ", " of 2.0 MiB are unused"):
+                  "a lane of 512 samples ", "; more lanes (/train/lanes, now 1) are smaller ones: ", " of 2.0 MiB are free"):
         assert words in said, said
     assert code == 2, (code, said)
     codes = {code for code, said in (too_large({"EMULATED_FAULT": "malloc@%d" % n}) for n in range(8, 20, 3))

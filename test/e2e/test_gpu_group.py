@@ -36,8 +36,8 @@ def check_prints_gpus_and_versions():
 def gpus_that_are_not_there_or_of_no_use_are_refused_with_versions():
     rows = (("cuda", {"EMULATED_DRIVER": "0"}, "no NVIDIA driver (plugin of CUDA 13.0)"),
             ("cuda", {"EMULATED_DRIVER": "12080"}, "driver is for CUDA 12.8, this plugin needs one for CUDA 13.0"),
-            ("cuda", {"EMULATED_GPUS": "0"}, "shows no GPU (driver for CUDA 13.0, plugin of CUDA 13.0)"),
-            ("cuda:0,5", {}, "there is no GPU 5, the driver shows 2, the first is emulated GPU (driver for CUDA 13.0"),
+            ("cuda", {"EMULATED_GPUS": "0"}, "lists no GPU (driver for CUDA 13.0, plugin of CUDA 13.0)"),
+            ("cuda:0,5", {}, "there is no GPU 5, the driver lists 2, the first is emulated GPU (driver for CUDA 13.0"),
             ("cuda:1", {"EMULATED_CAPABILITY": "75"}, "has compute capability 7.5, the plugin has code for 8.0 and later"))
     for devices, env, words in rows:
         code, _, said = check(devices, **env)
@@ -107,7 +107,7 @@ def an_error_that_nccl_reports_ends_the_generation_and_the_job_goes_on():
 
 @test
 def a_gpu_that_fails_or_hangs_is_named_and_ends_the_process():
-    for fault, words in (("launch@220", "the GPU's work: an illegal memory access was encountered"),
+    for fault, words in (("launch@220", "GPU work: an illegal memory access was encountered"),
                          ("hang@220", "the GPU does not come to rest within 2.0 s")):
         t = Task(digits_job(workdir(), **kit.merge(SHORT, {"train": {"deadline_seconds": 2}})), args=("--devices", "cuda"),
                  env={"EMULATED_FAULT": fault})

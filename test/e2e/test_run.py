@@ -431,7 +431,7 @@ def inspect_plans_with_a_batch_that_the_network_can_train_with_and_says_where_it
 
     code, got, text = inspect(network("n"))  # a variance of one value
     assert code == 0 and got["batch"] == 2 and got["batch_from"] == "least" and got["training"] and got["problem"] is None, got
-    assert "batch      2 samples, because 1 is refused: " in text and "normalises each channel by a single value" in text, text
+    assert "batch      2 samples, because 1 is refused: " in text and "normalises each channel over a single value" in text, text
     code, got, text = inspect(network("n"), "--batch", "1")
     assert code == 2 and got["batch"] == 1 and got["batch_from"] == "flag" and "a single value" in got["problem"], got
     code, got, text = inspect(network("n"), "--batch", "5")

@@ -1,7 +1,9 @@
-/* allocations.h - counts allocations by the code of this program: not those of libraries (oneDNN makes
- * a small table for each execution), and none in a sanitized build, which has its own malloc.
+/* allocations.h - counts allocations by the code of this program. Allocations by libraries are not
+ * counted (oneDNN allocates a small table in each execution), nor those of a sanitized build, which
+ * has its own malloc.
  *
- * It defines malloc() and its like: one file of a program includes it. Threads: any. */
+ * The header defines malloc() and related functions: exactly one file of a program includes it.
+ * Threads: any. */
 #ifndef TEST_HARNESS_ALLOCATIONS_H
 #define TEST_HARNESS_ALLOCATIONS_H
 
@@ -21,7 +23,8 @@ static inline uint64_t allocations(void)
 }
 
 #if !SANITIZED_ADDRESS && !SANITIZED_THREAD
-extern const char __executable_start[], etext[]; /* the linker's: the code of the program */
+/* defined by the linker: the code of the program */
+extern const char __executable_start[], etext[];
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *p, size_t n);

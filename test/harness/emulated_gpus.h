@@ -1,5 +1,6 @@
-/* emulated_gpus.h - two emulated GPUs (test/cuda) for a program that can do without any; with
- * TRAINERD_TEST_CUDA=1 those of the plugin on the library path. */
+/* emulated_gpus.h - provides two emulated GPUs (test/cuda) to a program that can also run without
+ * GPUs. With TRAINERD_TEST_CUDA=1 the program uses the GPUs of the plugin on the library path
+ * instead. */
 #ifndef HARNESS_EMULATED_GPUS_H
 #define HARNESS_EMULATED_GPUS_H
 
@@ -10,7 +11,8 @@
 #include "base/err.h"
 #include "device/device.h"
 
-/* First of all in main(): the loader reads its path when a program starts, so this one starts again. */
+/* Call it first in main(): it restarts the program, because the loader reads the library path only
+ * at start. */
 static inline void emulated_gpus(char **argv)
 {
     const char *build = getenv("BUILD");
@@ -26,7 +28,7 @@ static inline void emulated_gpus(char **argv)
     exit(1);
 }
 
-/* The first n, if there are so many. */
+/* Returns the first n GPUs in `out`; false: there are fewer. */
 static inline bool gpus_there(uint32_t n, struct device out[DEVICE_MAX])
 {
     uint32_t found = 0;

@@ -1,4 +1,4 @@
-/* gradcheck.c - each check makes a rig (op_rig.h), runs it, and looks. */
+/* gradcheck.c - each check opens a rig (op_rig.h), runs it, and verifies the results. */
 #include "harness/gradcheck.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@
 
 /* ---- results ---- */
 
-static void take_results(const struct rig *r, struct gradcheck_result *res, bool gradients)
+static void copy_results(const struct rig *r, struct gradcheck_result *res, bool gradients)
 {
     bool wide = r->gc->half != 0;
     uint32_t i;
@@ -51,16 +51,16 @@ static bool same_bits(const struct tensor *a, const struct tensor *b)
     return tensor_bytes(a) == tensor_bytes(b) && memcmp(a->data, b->data, tensor_bytes(a)) == 0;
 }
 
-static void expect_same_bits(const char *who, const char *what, const struct gradcheck_result *a,
+static void expect_same_bits(const char *name, const char *what, const struct gradcheck_result *a,
                              const struct gradcheck_result *b)
 {
     uint32_t i;
 
     for (i = 0; i < GRADCHECK_MAX; i++) {
         if (!same_bits(&a->out[i], &b->out[i]))
-            fail_msg("%s: output %u has other bits %s", who, i, what);
+            fail_msg("%s: output %u has other bits %s", name, i, what);
         if (!same_bits(&a->din[i], &b->din[i]))
-            fail_msg("%s: gradient of input %u has other bits %s", who, i, what);
+            fail_msg("%s: gradient of input %u has other bits %s", name, i, what);
     }
 }
 
@@ -69,14 +69,15 @@ static int run_whole(struct rig *r, int poison_byte, bool backward, struct gradc
 {
     int rc = rig_fwd(r, poison_byte, err);
 
-    if (rc < 0 && r->refused_there && r->wanted != 0) /* backward is under way before anybody knows */
+    /* a GPU plan starts backward before the error is known */
+    if (rc < 0 && r->refused_on_gpu && r->wanted != 0)
         rig_bwd(r, poison_byte, 0);
     if (rc < 0)
         return rc;
-    take_results(r, res, false);
+    copy_results(r, res, false);
     if (backward && r->wanted != 0) {
         rig_bwd(r, poison_byte, 0);
-        take_results(r, res, true);
+        copy_results(r, res, true);
     }
     return 0;
 }
@@ -97,7 +98,7 @@ static int run_twice_on(open_fn *open, const struct gradcheck_case *gc, uint32_t
     rc = run_whole(&r, RIG_POISON_NAN, backward, res, err);
     if (rc == 0) {
         assert_int_equal(run_whole(&r, RIG_POISON_BIG, backward, &again, err), 0);
-        expect_same_bits(r.who, "when run again over other garbage", res, &again);
+        expect_same_bits(r.name, "when run again over other garbage", res, &again);
     }
     gradcheck_free(&again);
     rig_close(&r);
@@ -122,16 +123,18 @@ int gradcheck_backward(const struct gradcheck_case *gc, struct gradcheck_result 
 
 /* ---- finite differences ---- */
 
-/* Each takes four calls, which the emulator makes slow; every gradient of a GPU is compared with a CPU's. */
+/* Each needs four calls, which are slow in the emulator. In addition, every GPU gradient is
+ * compared with that of the CPU. */
 enum { GPU_PROBES = 8 };
 
 struct slope {
     double value;
-    double noise; /* how far off rounding of the outputs that moved may have put it; if none
-                     moved, of all outputs */
+    double noise; /* error bound from rounding of the outputs that changed; if none changed, of all
+                     outputs */
 };
 
-/* (f(x + h) - f(x - h)) / 2h for element `at` (in memory order) of input i, f = sum(dout * out). */
+/* Returns (f(x + h) - f(x - h)) / 2h for element `at` (in memory order) of input i, f = sum(dout *
+ * out). */
 static struct slope central(struct rig *r, uint32_t i, size_t at, double h)
 {
     float *x = r->in[i].data, x0 = x[at], *kept = r->kept[i], side[2];
@@ -147,7 +150,7 @@ static struct slope central(struct rig *r, uint32_t i, size_t at, double h)
     for (s = 0; s < 2; s++) {
         x[at] = kept[at] = side[s];
         if (rig_fwd(r, RIG_POISON_NAN, &err) < 0)
-            fail_msg("%s: forward refused a moved input: %s", r->who, err.text);
+            fail_msg("%s: forward refused a moved input: %s", r->name, err.text);
         for (k = 0; k < r->n_out; k++) {
             const float *out = r->out[k].data, *w = r->dout[k].data;
             size_t n = r->out_mem[k].bytes / sizeof(float);
@@ -183,8 +186,8 @@ static double step_for(const struct gradcheck_case *gc, uint32_t i, size_t n)
     return gt->apart ? fmin(h, width / (double)n / 8) : h;
 }
 
-/* Indices of input i to perturb: all, or `probes` of them spread evenly, first and last among
- * them. */
+/* Perturbs all elements of input i, or `probes` elements spread evenly, including the first and the
+ * last. */
 static void check_slopes(struct rig *r, uint32_t i, const float *got)
 {
     size_t n = (size_t)tensor_elements(&r->in[i]), k;
@@ -213,15 +216,15 @@ static void check_slopes(struct rig *r, uint32_t i, const float *got)
         if (!(fabs(got[at] - want[k].value) <= allowed))
             fail_msg("%s: gradient of input %u, element %zu of %zu: backward says %.9g, "
                      "differences say %.9g (allowed %.2g)",
-                     r->who, i, at, n, (double)got[at], want[k].value, allowed);
+                     r->name, i, at, n, (double)got[at], want[k].value, allowed);
     }
     free(want);
 }
 
 /* ---- the checks of gradcheck_run ---- */
 
-static void expect_within(double tol, const char *who, const char *what, uint32_t i, const char *how,
-                          const float *got, const float *want, size_t n)
+static void expect_within(double tol, const char *name, const char *what, uint32_t i,
+                          const char *how, const float *got, const float *want, size_t n)
 {
     double square = 0, rms;
     size_t k;
@@ -232,14 +235,14 @@ static void expect_within(double tol, const char *who, const char *what, uint32_
     for (k = 0; k < n; k++)
         if (got[k] != want[k] && !(isnan(got[k]) && isnan(want[k])) &&
             !(isfinite(want[k]) && fabs((double)got[k] - want[k]) <= tol * (fabs((double)want[k]) + rms)))
-            fail_msg("%s: %s %u %s, element %zu of %zu: %.9g, expected %.9g", who, what, i, how, k,
+            fail_msg("%s: %s %u %s, element %zu of %zu: %.9g, expected %.9g", name, what, i, how, k,
                      n, (double)got[k], (double)want[k]);
 }
 
-static void expect_near(const char *who, const char *what, uint32_t i, const char *how,
+static void expect_near(const char *name, const char *what, uint32_t i, const char *how,
                         const float *got, const float *want, size_t n)
 {
-    expect_within(1e-5, who, what, i, how, got, want, n);
+    expect_within(1e-5, name, what, i, how, got, want, n);
 }
 
 static void check_alone(const struct gradcheck_case *gc, const struct gradcheck_result *all)
@@ -287,7 +290,7 @@ static void check_add(const struct gradcheck_case *gc, const struct gradcheck_re
             rig_random(&unit, TENSOR_F32, want, n, 7000 + i);
         for (k = 0; k < n; k++)
             want[rig_place(&r.din[i], k)] += ((const float *)all->din[i].data)[k];
-        expect_near(r.who, "gradient of input", i,
+        expect_near(r.name, "gradient of input", i,
                     (add & OP_IN(i)) != 0 ? "when added" : "beside one that is added",
                     r.din[i].data, want, n);
         free(want);
@@ -295,7 +298,7 @@ static void check_add(const struct gradcheck_case *gc, const struct gradcheck_re
     rig_close(&r);
 }
 
-/* Output 0 in the memory of input 0. */
+/* Checks that output 0 may use the memory of input 0. */
 static void check_in_place(const struct gradcheck_case *gc, const struct gradcheck_result *all)
 {
     struct gradcheck_result res = { 0 };
@@ -309,14 +312,14 @@ static void check_in_place(const struct gradcheck_case *gc, const struct gradche
         rig_check_guards(&r);
         rig_take(&r.out[0], &res.out[0], false);
         if (!same_bits(&res.out[0], &all->out[0]))
-            fail_msg("%s: output 0 has other bits when it shares the memory of input 0", r.who);
+            fail_msg("%s: output 0 has other bits when it shares the memory of input 0", r.name);
     }
     gradcheck_free(&res);
     rig_close(&r);
 }
 
-/* Another order of sums, nothing else. */
-static void expect_same_values(const char *who, const char *how, double tol,
+/* The results may differ by the order of sums, but not otherwise. */
+static void expect_same_values(const char *name, const char *how, double tol,
                                const struct gradcheck_result *a, const struct gradcheck_result *b)
 {
     uint32_t i;
@@ -325,27 +328,29 @@ static void expect_same_values(const char *who, const char *how, double tol,
         size_t n = (size_t)tensor_elements(&a->out[i]);
 
         if (a->out[i].data != NULL && a->out[i].dtype == TENSOR_F32)
-            expect_within(tol, who, "output", i, how, b->out[i].data, a->out[i].data, n);
+            expect_within(tol, name, "output", i, how, b->out[i].data, a->out[i].data, n);
         else if (!same_bits(&a->out[i], &b->out[i]))
-            fail_msg("%s: output %u %s", who, i, how);
+            fail_msg("%s: output %u %s", name, i, how);
         if (a->din[i].data != NULL)
-            expect_within(tol, who, "gradient of input", i, how, b->din[i].data, a->din[i].data,
+            expect_within(tol, name, "gradient of input", i, how, b->din[i].data, a->din[i].data,
                           (size_t)tensor_elements(&a->din[i]));
     }
 }
 
-/* What a GPU computed, against the CPU's. */
-static void check_cpu(const struct gradcheck_case *gc, const char *who, const struct gradcheck_result *res)
+/* Compares the results of a GPU with those of the CPU. */
+static void check_cpu(const struct gradcheck_case *gc, const char *name,
+                      const struct gradcheck_result *res)
 {
     struct gradcheck_result cpu;
     struct err err = { 0 };
 
     assert_int_equal(run_twice_on(rig_open_cpu, gc, UINT32_MAX, true, &cpu, &err), 0);
-    expect_same_values(who, "is not what the CPU computes", gc->half != 0 ? 1e-2 : 3e-5, &cpu, res);
+    expect_same_values(name, "is not what the CPU computes", gc->half != 0 ? 1e-2 : 3e-5, &cpu,
+                       res);
     gradcheck_free(&cpu);
 }
 
-/* *res: what it computed, the caller's. */
+/* *res: the results, owned by the caller. */
 static void check_layout(const struct gradcheck_case *gc, struct gradcheck_result *res)
 {
     struct err err = { 0 };
@@ -368,7 +373,7 @@ static void check_layout(const struct gradcheck_case *gc, struct gradcheck_resul
     if (r.def->in_place)
         check_in_place(gc, res);
     if (r.cuda != NULL)
-        check_cpu(gc, r.who, res);
+        check_cpu(gc, r.name, res);
     rig_close(&r);
 }
 

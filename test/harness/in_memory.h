@@ -1,5 +1,5 @@
-/* in_memory.h - where tests make their folders: in memory where there is such a place, since hundreds of checkpoints
- * are synced there, and a disk that has something else to do is not what they are about. */
+/* in_memory.h - returns a folder for test files in memory, if the host has one: tests sync hundreds
+ * of checkpoints there, and must not depend on the speed of a disk. */
 #ifndef TEST_IN_MEMORY_H
 #define TEST_IN_MEMORY_H
 

@@ -35,7 +35,7 @@ void model_input(struct model *m, const char *name, enum tensor_dtype dtype, str
 
 void model_output(struct model *m, const char *name)
 {
-    struct shape shape = shape_of(2, INT64_MIN, INT64_MIN); /* says nothing but the rank */
+    struct shape shape = shape_of(2, INT64_MIN, INT64_MIN); /* only the rank is known */
 
     build_output(m->build, name, TENSOR_F32, shape);
 }

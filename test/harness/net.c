@@ -15,7 +15,7 @@
 const struct plan_measure net_loss = { .op = "SoftmaxCrossEntropy", .tensor = "logits" };
 const struct plan_feed net_labels = { .name = "label", .dtype = TENSOR_I64 };
 
-static void *take(size_t bytes)
+static void *new_region(size_t bytes)
 {
     void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
 
@@ -88,9 +88,9 @@ static struct net open_plan(struct graph *g, enum plan_purpose purpose, uint32_t
         fail_msg("%s", err.text);
     n.params_of = graph_params(g, &n.n_params);
     n.arena_bytes = graph_arena_floats(g) * sizeof(float);
-    n.params = take(n.arena_bytes);
-    n.grads = take(n.arena_bytes);
-    n.work = take(plan_work_bytes(n.plan));
+    n.params = new_region(n.arena_bytes);
+    n.grads = new_region(n.arena_bytes);
+    n.work = new_region(plan_work_bytes(n.plan));
     for (i = 0; i < n.n_params; i++)
         memcpy(n.params + n.params_of[i].offset, n.params_of[i].initial,
                n.params_of[i].elements * sizeof(float));

@@ -1,7 +1,7 @@
-/* net.h - a network of a test, with memory, ready to run.
+/* net.h - a network for tests, planned and with memory, ready to run.
  *
- * Inputs are a formula of the sample's number (net_fill), the same that make_reference.py uses,
- * so a batch can be cut into smaller ones. What goes wrong fails the test. */
+ * Inputs are a formula of the sample's number (net_fill), the same as in make_reference.py, so a
+ * batch can be split into smaller ones. An error fails the test. */
 #ifndef HARNESS_NET_H
 #define HARNESS_NET_H
 
@@ -13,7 +13,7 @@
 
 struct model;
 
-/* What most tests train with: SoftmaxCrossEntropy of "logits". */
+/* The objective of most tests: SoftmaxCrossEntropy of "logits". */
 extern const struct plan_measure net_loss;
 extern const struct plan_feed net_labels;
 #define NET_LOSS .targets = &net_labels, .n_targets = 1, .losses = &net_loss, .n_losses = 1
@@ -30,11 +30,12 @@ struct net {
     struct op_run run; /* loss_scale 0.25 */
 };
 
-/* `path` below test/graph/data. Labels and loss are SoftmaxCrossEntropy of "logits". */
+/* Opens the model `path` below test/graph/data. Labels and loss are SoftmaxCrossEntropy of
+ * "logits". */
 struct net net_open(const char *path, enum plan_purpose purpose, uint32_t batch);
 struct net net_open_model(struct model *m, enum plan_purpose purpose, uint32_t batch);
 struct net net_open_graph(struct graph *g, enum plan_purpose purpose, uint32_t batch);
-/* ... and these tensors, of which "logits" must be one, can be read afterwards. */
+/* ... and keeps these tensors, which must include "logits", readable after a run. */
 struct net net_open_keep(struct graph *g, enum plan_purpose purpose, uint32_t batch,
                          const char *const *keep, uint32_t n_keep);
 /* ... in bfloat16 (plan_opts.precision) */
@@ -43,15 +44,15 @@ struct graph *net_import(const char *path);
 struct graph *net_import_model(struct model *m, const struct graph_opts *opts);
 void net_close(struct net *n);
 
-/* Samples first, first + 1, ...: element j of sample s is ((1009 s + 37 j) mod 61 - 30) / 16, the
- * label s mod classes, the weight 1 or 1.5. */
+/* Fills in samples first, first + 1, ...: element j of sample s is ((1009 s + 37 j) mod 61 - 30) /
+ * 16, the label s mod classes, the weight 1 or 1.5. */
 void net_fill(struct net *n, uint32_t first);
-float net_forward(struct net *n); /* the loss */
+float net_forward(struct net *n); /* returns the loss */
 void net_backward(struct net *n);
 const struct graph_param *net_param(const struct net *n, const char *name);
 
-/* Central differences of the plan's own loss at every stride-th element of every trained
- * parameter, against grads. Fails with the place of the first one that is off. */
+/* Compares grads with central differences of the plan's own loss at every stride-th element of
+ * every trained parameter. Fails with the position of the first mismatch. */
 void net_check_gradients(struct net *n, size_t stride, float step, float tolerance);
 
 #endif

@@ -179,7 +179,7 @@ static bool compare(const struct tensor *found, const struct tensor *expected, c
             return false;
         }
         if (tensor_is_narrow_float(expected->dtype) && is_narrow_nan(found, i) && is_narrow_nan(expected, i))
-            continue; /* releases differ in the code */
+            continue; /* older releases have another code */
         if (memcmp((char *)found->data + i * width, (char *)expected->data + i * width, width) != 0) {
             int64_t x = 0, y = 0;
 
@@ -234,7 +234,7 @@ static int make_plan(struct attempt *t, struct err *err)
         t->outputs[i] = out[i].name;
     o.n_feeds = n;
     o.n_keep = t->n_outputs;
-    /* Before, the graph cannot say whether it trains, and the cases expect inference. */
+    /* Older models cannot state whether they train, and the cases expect inference. */
     o.training = graph_opset(t->graph) >= OPSET_OF_TRAINING_MODE;
     o.sum_outputs = o.feed_grads = t->gradients;
     return rc < 0 ? rc : plan_new(t->graph, &o, &t->plan, err);
@@ -281,7 +281,7 @@ static bool draws_randoms(const struct graph *g)
     return false;
 }
 
-/* Dropout is a random op, but one that drops nothing has outputs that can be compared. */
+/* Dropout is a random op, but a node that drops nothing has outputs that can be compared. */
 static bool has_fixed_numbers(const struct attempt *t)
 {
     return !draws_randoms(t->graph) ||
@@ -372,7 +372,7 @@ static double sum_of_outputs(const struct attempt *t)
     return sum;
 }
 
-/* The outputs' sum with element k of input i moved by `step`. */
+/* Computes the sum of the outputs with element k of input i changed by `step`. */
 static int moved(struct attempt *t, uint32_t i, size_t k, float step, double *sum, struct err *err)
 {
     float *x = t->arrays[i].data, before = x[k];
@@ -420,7 +420,7 @@ static int check_all(struct attempt *t, float step, char *why, size_t n)
     if (rc == 0)
         rc = plan_backward(t->plan, &run, NULL, NULL, NULL, &err);
     snprintf(why, n, "%s", err.text);
-    for (i = 0; i < n_in && rc == 0; i++) { /* the next forward overwrites them */
+    for (i = 0; i < n_in && rc == 0; i++) { /* copy them: the next forward overwrites them */
         const struct tensor *g = t->arrays[i].dtype == TENSOR_F32 ? plan_input_grad(t->plan, i) : NULL;
 
         if (g == NULL)

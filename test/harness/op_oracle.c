@@ -15,7 +15,7 @@ static const char *name_of(const struct gradcheck_case *gc)
     return gc->op != NULL ? gc->op : gc->def->name;
 }
 
-/* The value of a float of 16 bits, by its definition. */
+/* Returns the value of a 16-bit float, by its definition. */
 static double half(int fraction, int bias, uint16_t code)
 {
     double part = (double)(code % (1 << fraction)) / (1 << fraction);

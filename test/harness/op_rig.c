@@ -22,7 +22,7 @@ static void *block_open(struct block *b, size_t bytes, int fill)
     size_t whole = (bytes + 2 * RIG_GUARD + RIG_GUARD - 1) / RIG_GUARD * RIG_GUARD;
 
     b->bytes = bytes;
-    b->there = NULL;
+    b->device = NULL;
     b->raw = aligned_alloc(RIG_GUARD, whole);
     assert_non_null(b->raw);
     memset(b->raw, GUARD_BYTE, whole);
@@ -30,7 +30,7 @@ static void *block_open(struct block *b, size_t bytes, int fill)
     return b->raw + RIG_GUARD;
 }
 
-static void block_check(const struct block *b, const char *who, const char *what, uint32_t i)
+static void block_check(const struct block *b, const char *name, const char *what, uint32_t i)
 {
     size_t k;
 
@@ -38,9 +38,9 @@ static void block_check(const struct block *b, const char *who, const char *what
         return;
     for (k = 0; k < RIG_GUARD; k++) {
         if (b->raw[k] != GUARD_BYTE)
-            fail_msg("%s: wrote %zu bytes before %s %u", who, RIG_GUARD - k, what, i);
+            fail_msg("%s: wrote %zu bytes before %s %u", name, RIG_GUARD - k, what, i);
         if (b->raw[RIG_GUARD + b->bytes + k] != GUARD_BYTE)
-            fail_msg("%s: wrote %zu bytes behind %s %u", who, k + 1, what, i);
+            fail_msg("%s: wrote %zu bytes after %s %u", name, k + 1, what, i);
     }
 }
 
@@ -54,7 +54,7 @@ int rig_call(struct rig *r, bool backward, struct err *err)
 {
     int (*kernel)(const struct op_call *c, struct err *err) = backward ? r->kernels->bwd : r->kernels->fwd;
 
-    return r->cuda != NULL ? rig_call_there(r, kernel, err) : kernel(&r->call, err);
+    return r->cuda != NULL ? rig_call_gpu(r, kernel, err) : kernel(&r->call, err);
 }
 
 /* ---- data ---- */
@@ -73,7 +73,7 @@ static double next_unit(uint64_t *s)
     return (double)(next_random(s) >> 11) * 0x1p-53;
 }
 
-static void put(enum tensor_dtype t, void *data, size_t i, double v)
+static void store(enum tensor_dtype t, void *data, size_t i, double v)
 {
     switch (t) {
     case TENSOR_F32: ((float *)data)[i] = (float)v; return;
@@ -96,10 +96,10 @@ void rig_random(const struct gradcheck_tensor *gt, enum tensor_dtype dtype, void
         lo = -1, hi = 1;
     if (!gt->apart) {
         for (i = 0; i < n; i++)
-            put(dtype, data, i, lo + (hi - lo) * next_unit(&seed));
+            store(dtype, data, i, lo + (hi - lo) * next_unit(&seed));
         return;
     }
-    /* An evenly spaced grid, a quarter off the middle, in shuffled order. */
+    /* An evenly spaced grid, a quarter step off the middle, in shuffled order. */
     at = calloc(n + 1, sizeof(*at));
     assert_non_null(at);
     for (i = 0; i < n; i++) {
@@ -109,7 +109,7 @@ void rig_random(const struct gradcheck_tensor *gt, enum tensor_dtype dtype, void
         at[j] = i;
     }
     for (i = 0; i < n; i++)
-        put(dtype, data, i, lo + (hi - lo) * ((double)at[i] + 0.75) / (double)n);
+        store(dtype, data, i, lo + (hi - lo) * ((double)at[i] + 0.75) / (double)n);
     free(at);
 }
 
@@ -125,7 +125,7 @@ size_t rig_place(const struct tensor *t, size_t i)
     return (i / (c * inner) * inner + i % inner) * c + i / inner % c;
 }
 
-static void lay_out(const struct tensor *t, const void *plain)
+static void to_layout(const struct tensor *t, const void *plain)
 {
     size_t size = tensor_dtype_bytes(t->dtype), n = (size_t)tensor_elements(t), i;
 
@@ -136,12 +136,12 @@ static void lay_out(const struct tensor *t, const void *plain)
 double rig_round_half(double v)
 {
     int e;
-    double m = frexp(v, &e); /* 8 bits of fraction, the first of them 1 */
+    double m = frexp(v, &e); /* 8 bits of fraction, including the leading 1 */
 
     return isfinite(v) && v != 0 ? ldexp(rint(ldexp(m, 8)), e - 8) : v;
 }
 
-/* Sign, 5 bits of exponent, 10 of fraction. */
+/* Converts to float16: sign, 5 bits of exponent, 10 of fraction. */
 static uint16_t float16_of(float v)
 {
     double size = fabs((double)v), digits;
@@ -154,7 +154,7 @@ static uint16_t float16_of(float v)
         return sign | 0x7c00;
     (void)frexp(size, &e);
     e = e - 1 < -14 ? -14 : e - 1;
-    digits = rint(ldexp(size, 10 - e)); /* 2048 becomes the next exponent */
+    digits = rint(ldexp(size, 10 - e)); /* 2048 carries into the exponent */
     return sign | (uint16_t)(digits < 1024 ? digits : (e + 15) * 1024 + (digits - 1024));
 }
 
@@ -190,7 +190,7 @@ static bool is_half(enum tensor_dtype t)
     return t == TENSOR_BF16 || t == TENSOR_F16;
 }
 
-static void take_half(const struct tensor *t, struct tensor *out)
+static void read_half(const struct tensor *t, struct tensor *out)
 {
     size_t n = (size_t)tensor_elements(t), i;
     float *to = malloc(n * sizeof(*to) + 1);
@@ -209,7 +209,7 @@ void rig_take(const struct tensor *t, struct tensor *out, bool wide)
     size_t size = tensor_dtype_bytes(t->dtype), n = (size_t)tensor_elements(t), i;
 
     if (wide && is_half(t->dtype)) {
-        take_half(t, out);
+        read_half(t, out);
         return;
     }
     *out = *t;
@@ -228,7 +228,7 @@ void rig_close(struct rig *r)
 
     if (r->state != NULL && r->kernels->free_state != NULL)
         r->kernels->free_state(r->state);
-    rig_leave_there(r);
+    rig_free_gpu(r);
     for (i = 0; i < GRADCHECK_MAX; i++) {
         block_close(&r->in_mem[i]);
         block_close(&r->out_mem[i]);
@@ -271,7 +271,7 @@ static void rig_feed(struct rig *r, uint32_t i)
     else
         rig_random(gt, t->dtype, plain, n, r->gc->seed * 1000 + i + 1);
     t->data = block_open(&r->in_mem[i], bytes, 0);
-    lay_out(t, plain);
+    to_layout(t, plain);
     free(plain);
     r->kept[i] = malloc(bytes + 1);
     assert_non_null(r->kept[i]);
@@ -279,7 +279,7 @@ static void rig_feed(struct rig *r, uint32_t i)
     r->in_at[i] = t;
 }
 
-/* Float32 data becomes half of it, or just as coarse. */
+/* Converts float32 data to a 16-bit type, or (as_float) rounds it to that precision. */
 static void make_half(struct tensor *t, struct block *b, bool as_float, bool float16)
 {
     size_t n = (size_t)tensor_elements(t), i;
@@ -297,15 +297,15 @@ static void make_half(struct tensor *t, struct block *b, bool as_float, bool flo
     block_close(&was);
 }
 
-/* After infer, which sees float32. */
+/* Called after infer, which requires float32. */
 static void rig_halve(struct rig *r)
 {
     uint32_t i;
 
     if ((r->gc->half & ~r->def->half_of) != 0 || (r->gc->half != 0 && r->def->half == OP_HALF_NO))
-        fail_msg("%s: the row does not take bfloat16 there", r->who);
+        fail_msg("%s: the op does not support bfloat16 for that operand", r->name);
     if (r->gc->float16 && r->cuda == NULL)
-        fail_msg("%s: float16 is for GPUs", r->who);
+        fail_msg("%s: float16 is for GPUs", r->name);
     for (i = 0; i < r->n_in; i++)
         if (((r->gc->half | r->gc->rounded) & OP_IN(i)) != 0) {
             make_half(&r->in[i], &r->in_mem[i], (r->gc->half & OP_IN(i)) == 0, r->gc->float16);
@@ -337,7 +337,7 @@ static int rig_infer(struct rig *r, struct err *err)
         else if (gc->in[i].data != NULL)
             seen[i].data = (void *)(uintptr_t)gc->in[i].data;
         else if (r->in[i].layout != TENSOR_PLAIN)
-            fail_msg("%s: a random constant of rank >= 3 is not supported by gradcheck", r->who);
+            fail_msg("%s: a random constant of rank >= 3 is not supported by gradcheck", r->name);
         seen_at[i] = &seen[i];
     }
     r->param = calloc(1, r->def->param_bytes + 1);
@@ -415,7 +415,7 @@ static void rig_dout(struct rig *r)
         r->dout[i] = r->out[i];
         r->dout[i].dtype = TENSOR_F32;
         r->dout[i].data = block_open(&r->dout_mem[i], n * sizeof(float), 0);
-        lay_out(&r->dout[i], plain);
+        to_layout(&r->dout[i], plain);
         if (((r->gc->half | r->gc->rounded) & OP_OUT(i)) != 0)
             make_half(&r->dout[i], &r->dout_mem[i], (r->gc->half & OP_OUT(i)) == 0, r->gc->float16);
         r->dout_at[i] = &r->dout[i];
@@ -445,14 +445,14 @@ static int open_rig(struct rig *r, const struct gradcheck_case *gc, uint32_t wan
     r->def = gc->def != NULL ? gc->def : op_find(gc->domain, gc->op, gc->opset);
     if (r->def == NULL)
         fail_msg("no row for %s at opset %u", gc->op, gc->opset);
-    snprintf(r->who, sizeof(r->who), "%s (opset %u%s%s)", r->def->name, gc->opset, layout,
+    snprintf(r->name, sizeof(r->name), "%s (opset %u%s%s)", r->def->name, gc->opset, layout,
              cuda != NULL ? ", on the GPU" : "");
-    if (!is_listed(r->def)) /* a test's own: the plugin does not know it */
+    if (!is_listed(r->def)) /* a test's own op, which the plugin does not have */
         cuda = NULL;
     r->cuda = cuda;
     r->kernels = cuda != NULL ? cuda->op(op_row(r->def)) : &r->def->cpu;
     if (r->kernels == NULL) {
-        print_message("%s: no kernels\n", r->who);
+        print_message("%s: no kernels\n", r->name);
         skip();
     }
     r->n_in = gc->n_in;
@@ -472,7 +472,7 @@ static int open_rig(struct rig *r, const struct gradcheck_case *gc, uint32_t wan
     }
     for (i = 0; i < r->n_out; i++) {
         if (tensor_bytes(&r->out[i]) == SIZE_MAX || tensor_dtype_bytes(r->out[i].dtype) == 0)
-            fail_msg("%s: infer left output %u without a type or shape", r->who, i);
+            fail_msg("%s: infer left output %u without a type or shape", r->name, i);
         if ((gc->unread & OP_OUT(i)) != 0)
             continue;
         r->out[i].data = block_open(&r->out_mem[i], tensor_bytes(&r->out[i]), RIG_POISON_NAN);
@@ -528,13 +528,13 @@ void rig_check_guards(const struct rig *r)
     uint32_t i;
 
     for (i = 0; i < GRADCHECK_MAX; i++) {
-        block_check(&r->in_mem[i], r->who, "input", i);
-        block_check(&r->out_mem[i], r->who, "output", i);
-        block_check(&r->din_mem[i], r->who, "gradient", i);
-        block_check(&r->dout_mem[i], r->who, "output gradient", i);
+        block_check(&r->in_mem[i], r->name, "input", i);
+        block_check(&r->out_mem[i], r->name, "output", i);
+        block_check(&r->din_mem[i], r->name, "gradient", i);
+        block_check(&r->dout_mem[i], r->name, "output gradient", i);
     }
-    block_check(&r->save, r->who, "save", 0);
-    block_check(&r->scratch, r->who, "scratch", 0);
+    block_check(&r->save, r->name, "save", 0);
+    block_check(&r->scratch, r->name, "scratch", 0);
 }
 
 int rig_fwd(struct rig *r, int poison_byte, struct err *err)
@@ -553,7 +553,7 @@ int rig_fwd(struct rig *r, int poison_byte, struct err *err)
     rig_check_guards(r);
     for (i = 0; i < r->n_in; i++)
         if (r->in_at[i] != NULL && memcmp(r->in[i].data, r->kept[i], r->in_mem[i].bytes) != 0)
-            fail_msg("%s: forward modified input %u", r->who, i);
+            fail_msg("%s: forward modified input %u", r->name, i);
     return rc;
 }
 
@@ -583,20 +583,20 @@ void rig_bwd(struct rig *r, int poison_byte, uint32_t add)
     r->call.din = r->din_at;
     r->call.din_add = add;
     if (rig_call(r, true, &err) < 0)
-        fail_msg("%s: backward refused: %s", r->who, err.text);
+        fail_msg("%s: backward refused: %s", r->name, err.text);
     rig_check_guards(r);
     for (i = 0; i < r->n_out; i++) {
         if (dout_kept[i] != NULL &&
             memcmp(dout_kept[i], r->dout[i].data, r->dout_mem[i].bytes) != 0)
-            fail_msg("%s: backward modified the gradient of output %u", r->who, i);
+            fail_msg("%s: backward modified the gradient of output %u", r->name, i);
         free(dout_kept[i]);
     }
-    for (i = 0; i < r->n_in; i++) { /* for the next forward */
+    for (i = 0; i < r->n_in; i++) { /* restore them for the next forward */
         if (r->in_at[i] == NULL)
             continue;
         if ((r->def->bwd_reads & OP_IN(i)) != 0 &&
             memcmp(r->in[i].data, r->kept[i], r->in_mem[i].bytes) != 0)
-            fail_msg("%s: backward modified input %u", r->who, i);
+            fail_msg("%s: backward modified input %u", r->name, i);
         memcpy(r->in[i].data, r->kept[i], r->in_mem[i].bytes);
     }
 }

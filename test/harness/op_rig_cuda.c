@@ -1,4 +1,4 @@
-/* op_rig_cuda.c - a rig's calls on the GPU: all buffers go there, and come back. */
+/* op_rig_cuda.c - runs a rig's calls on the GPU: copies all buffers to it and back. */
 #include "harness/op_rig_priv.h"
 
 #include <setjmp.h>
@@ -59,25 +59,25 @@ static size_t whole(const struct block *b)
     return b->bytes + 2 * RIG_GUARD;
 }
 
-/* Where the data begins there, aligned as kernels may ask; elsewhere in every call: no address is to be
- * remembered. */
+/* Start of the data on the GPU, with the alignment that kernels may require; another address in
+ * every call, because a kernel must not remember addresses. */
 static char *start(const struct rig *r, const struct block *b)
 {
-    return (char *)b->there + 256 + r->calls_there % 2 * 256;
+    return (char *)b->device + 256 + r->calls_on_gpu % 2 * 256;
 }
 
-static void go(struct rig *r, struct block *b)
+static void copy_to_gpu(struct rig *r, struct block *b)
 {
     struct err err = { 0 };
 
     if (b->raw == NULL)
         return;
-    if (b->there == NULL)
-        must(r->cuda->alloc(&b->there, whole(b) + 512, &err), &err);
+    if (b->device == NULL)
+        must(r->cuda->alloc(&b->device, whole(b) + 512, &err), &err);
     must(r->cuda->copy(start(r, b) - RIG_GUARD, b->raw, whole(b), gpu.stream, &err), &err);
 }
 
-static void come(struct rig *r, struct block *b)
+static void copy_from_gpu(struct rig *r, struct block *b)
 {
     struct err err = { 0 };
 
@@ -85,29 +85,29 @@ static void come(struct rig *r, struct block *b)
         must(r->cuda->copy(b->raw, start(r, b) - RIG_GUARD, whole(b), gpu.stream, &err), &err);
 }
 
-static void leave(struct rig *r, struct block *b)
+static void free_block(struct rig *r, struct block *b)
 {
-    r->cuda->free(b->there);
-    b->there = NULL;
+    r->cuda->free(b->device);
+    b->device = NULL;
 }
 
-/* The GPU's address of what a host address is the beginning of. */
+/* Translates a host address at the beginning of a block to the GPU's address. */
 static const unsigned char *looked_for;
-static void *found_there;
+static void *found_on_gpu;
 
-static void look_in(struct rig *r, struct block *b)
+static void find_in(struct rig *r, struct block *b)
 {
     if (b->raw != NULL && b->raw + RIG_GUARD == looked_for)
-        found_there = start(r, b);
+        found_on_gpu = start(r, b);
 }
 
-static void *there(struct rig *r, const void *here)
+static void *gpu_address(struct rig *r, const void *host)
 {
-    looked_for = here;
-    found_there = NULL;
-    if (here != NULL)
-        for_blocks(r, look_in);
-    return found_there;
+    looked_for = host;
+    found_on_gpu = NULL;
+    if (host != NULL)
+        for_blocks(r, find_in);
+    return found_on_gpu;
 }
 
 struct tensors {
@@ -115,29 +115,29 @@ struct tensors {
     const struct tensor *at[GRADCHECK_MAX];
 };
 
-static const struct tensor *const *all_there(struct rig *r, const struct tensor *const *at, uint32_t n,
-                                             struct tensors *out)
+static const struct tensor *const *all_on_gpu(struct rig *r, const struct tensor *const *at,
+                                              uint32_t n, struct tensors *out)
 {
     for (uint32_t i = 0; at != NULL && i < n; i++) {
         out->at[i] = NULL;
         if (at[i] == NULL)
             continue;
         out->t[i] = *at[i];
-        out->t[i].data = there(r, at[i]->data);
+        out->t[i].data = gpu_address(r, at[i]->data);
         out->at[i] = &out->t[i];
     }
     return at != NULL ? out->at : NULL;
 }
 
-/* Every second call becomes a graph, which is launched: a kernel must be content with either. */
-static int launch_there(struct rig *r, int (*kernel)(const struct op_call *c, struct err *err),
-                        const struct op_call *c, struct cuda_graph **graph, struct err *err)
+/* Every second call is captured into a graph and launched: a kernel must support both. */
+static int launch_on_gpu(struct rig *r, int (*kernel)(const struct op_call *c, struct err *err),
+                         const struct op_call *c, struct cuda_graph **graph, struct err *err)
 {
     struct err captured = { 0 };
     int rc;
 
     *graph = NULL;
-    if (r->calls_there % 2 == 0)
+    if (r->calls_on_gpu % 2 == 0)
         return kernel(c, err);
     must(r->cuda->capture(gpu.stream, &captured), &captured);
     rc = kernel(c, err);
@@ -147,8 +147,8 @@ static int launch_there(struct rig *r, int (*kernel)(const struct op_call *c, st
     return rc;
 }
 
-int rig_call_there(struct rig *r, int (*kernel)(const struct op_call *c, struct err *err),
-                   struct err *err)
+int rig_call_gpu(struct rig *r, int (*kernel)(const struct op_call *c, struct err *err),
+                 struct err *err)
 {
     struct tensors in, out, din, dout;
     struct op_call c = r->call;
@@ -157,45 +157,45 @@ int rig_call_there(struct rig *r, int (*kernel)(const struct op_call *c, struct 
     struct cuda_graph *graph;
     int rc, done;
 
-    for_blocks(r, go);
-    if (r->run_there == NULL) {
-        must(r->cuda->alloc((void **)&r->run_there, sizeof(run), err), err);
-        must(r->cuda->alloc((void **)&r->trouble_there, sizeof(trouble), err), err);
+    for_blocks(r, copy_to_gpu);
+    if (r->run_on_gpu == NULL) {
+        must(r->cuda->alloc((void **)&r->run_on_gpu, sizeof(run), err), err);
+        must(r->cuda->alloc((void **)&r->trouble_on_gpu, sizeof(trouble), err), err);
     }
-    must(r->cuda->fill(r->trouble_there, 0, sizeof(trouble), gpu.stream, err), err);
+    must(r->cuda->fill(r->trouble_on_gpu, 0, sizeof(trouble), gpu.stream, err), err);
     run.queue = gpu.stream;
-    run.there = r->run_there;
-    run.trouble = r->trouble_there;
-    must(r->cuda->copy(r->run_there, &run, sizeof(run), gpu.stream, err), err);
-    c.in = all_there(r, c.in, c.n_in, &in);
-    c.out = all_there(r, c.out, c.n_out, &out);
-    c.din = all_there(r, c.din, c.n_in, &din);
-    c.dout = all_there(r, c.dout, c.n_out, &dout);
-    c.save = there(r, c.save);
-    c.scratch = there(r, c.scratch);
+    run.there = r->run_on_gpu;
+    run.trouble = r->trouble_on_gpu;
+    must(r->cuda->copy(r->run_on_gpu, &run, sizeof(run), gpu.stream, err), err);
+    c.in = all_on_gpu(r, c.in, c.n_in, &in);
+    c.out = all_on_gpu(r, c.out, c.n_out, &out);
+    c.din = all_on_gpu(r, c.din, c.n_in, &din);
+    c.dout = all_on_gpu(r, c.dout, c.n_out, &dout);
+    c.save = gpu_address(r, c.save);
+    c.scratch = gpu_address(r, c.scratch);
     c.run = &run;
-    rc = launch_there(r, kernel, &c, &graph, err);
-    for_blocks(r, come);
-    must(r->cuda->copy(&trouble, r->trouble_there, sizeof(trouble), gpu.stream, err), err);
+    rc = launch_on_gpu(r, kernel, &c, &graph, err);
+    for_blocks(r, copy_from_gpu);
+    must(r->cuda->copy(&trouble, r->trouble_on_gpu, sizeof(trouble), gpu.stream, err), err);
     while ((done = r->cuda->done(gpu.stream, NULL, err)) == 0)
-        ; /* without a sleep: the emulator does a piece of the work each time it is asked */
+        ; /* no sleep: the emulator executes a part of the work in each poll */
     must(done, err);
     if (graph != NULL)
         r->cuda->graph_close(graph);
-    r->calls_there++;
-    r->refused_there = rc == 0 && trouble.found != 0;
-    if (r->refused_there) {
+    r->calls_on_gpu++;
+    r->refused_on_gpu = rc == 0 && trouble.found != 0;
+    if (r->refused_on_gpu) {
         assert_true(trouble.lane == r->run.lane && trouble.call == r->call.number && trouble.lock == 0);
         rc = r->def->refuse(&r->call, (size_t)trouble.at, trouble.value, err);
     }
     return rc;
 }
 
-void rig_leave_there(struct rig *r)
+void rig_free_gpu(struct rig *r)
 {
     if (r->cuda == NULL)
         return;
-    for_blocks(r, leave);
-    r->cuda->free(r->run_there);
-    r->cuda->free(r->trouble_there);
+    for_blocks(r, free_block);
+    r->cuda->free(r->run_on_gpu);
+    r->cuda->free(r->trouble_on_gpu);
 }

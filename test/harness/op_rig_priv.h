@@ -1,14 +1,15 @@
-/* op_rig_priv.h - what op_rig.c and its GPU's half share. */
+/* op_rig_priv.h - shared by op_rig.c and op_rig_cuda.c. */
 #ifndef HARNESS_OP_RIG_PRIV_H
 #define HARNESS_OP_RIG_PRIV_H
 
 #include "harness/op_rig.h"
 
-enum { RIG_GUARD = 64 }; /* bytes before and behind the data of a block */
+enum { RIG_GUARD = 64 }; /* bytes before and after the data of a block */
 
-const struct cuda_api *rig_gpu(void); /* NULL: kernels for CPUs are asked for */
-/* The call of the rig by this kernel, over copies of its blocks. */
-int rig_call_there(struct rig *r, int (*kernel)(const struct op_call *c, struct err *err), struct err *err);
-void rig_leave_there(struct rig *r); /* what lies there is freed; nothing for CPUs */
+const struct cuda_api *rig_gpu(void); /* NULL: CPU kernels are requested */
+/* Runs a kernel on the GPU over copies of the rig's blocks. */
+int rig_call_gpu(struct rig *r, int (*kernel)(const struct op_call *c, struct err *err),
+                 struct err *err);
+void rig_free_gpu(struct rig *r);    /* frees the GPU memory of the rig; no-op for CPUs */
 
 #endif

@@ -1,4 +1,4 @@
-/* process.h - a process that a test forks: how it fails, and how it ends. */
+/* process.h - for tests that fork: reports failures in a child process, and ends it. */
 #ifndef TEST_HARNESS_PROCESS_H
 #define TEST_HARNESS_PROCESS_H
 
@@ -7,7 +7,7 @@
 
 #include "harness/sanitized.h"
 
-/* What is not so is printed and ends the process with 1: the test that waits for it fails. */
+/* Prints a failed condition and exits the process with 1; the waiting test then fails. */
 #define EXPECT(cond_, ...)                                                                         \
     do {                                                                                           \
         if (!(cond_)) {                                                                            \
@@ -23,7 +23,7 @@
 int __lsan_do_recoverable_leak_check(void);
 #endif
 
-/* 0; a sanitized build looks for leaks first: 23. */
+/* Exits with 0; a sanitized build exits with 23 if it finds leaks. */
 static inline _Noreturn void process_end(void)
 {
 #if SANITIZED_ADDRESS

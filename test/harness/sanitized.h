@@ -1,4 +1,4 @@
-/* sanitized.h - is this a sanitized build, and what follows for a test. */
+/* sanitized.h - detects sanitized builds, and scales the time limits of tests. */
 #ifndef TEST_HARNESS_SANITIZED_H
 #define TEST_HARNESS_SANITIZED_H
 
@@ -24,6 +24,6 @@
 #define SANITIZED_THREAD 0
 #endif
 
-enum { SLOW = SANITIZED_ADDRESS || SANITIZED_THREAD ? 8 : 1 }; /* so much longer everything takes */
+enum { SLOW = SANITIZED_ADDRESS || SANITIZED_THREAD ? 8 : 1 }; /* factor for time limits */
 
 #endif

@@ -1,10 +1,11 @@
-/* grid_sample_data.h - printed by test/op/make_grid_sample.py with onnx 1.23.2, PyTorch 2.15.0+cu132. */
+/* grid_sample_data.h - printed by test/op/make_grid_sample.py with onnx 1.23.2, PyTorch
+ * 2.15.0+cu132. */
 static const struct grid_case {
     uint32_t opset;
     struct shape x, grid, y;
     const char *mode, *padding;
     bool align;
-    const float *out, *dx, *dgrid; /* dx, dgrid NULL: not known */
+    const float *out, *dx, *dgrid; /* dx, dgrid NULL: unknown */
 } grid_cases[] = {
     { 16, GRADCHECK_SHAPE(2, 2, 3, 4), GRADCHECK_SHAPE(2, 2, 3, 2), GRADCHECK_SHAPE(2, 2, 2, 3),
       "bilinear", "zeros", false,

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Prints grid_sample_data.h: outputs and gradients of PyTorch's grid_sample, for test_grid_sample.c to compare; for volumes with
-mode cubic, which PyTorch does not have, the output of ONNX's reference evaluator.
+"""Prints grid_sample_data.h, the expected values of test_grid_sample.c: outputs and gradients of PyTorch's grid_sample;
+for volumes with mode cubic, which PyTorch does not have, the output of ONNX's reference evaluator.
 
     python3 test/op/make_grid_sample.py >test/op/grid_sample_data.h          (onnx 1.23, PyTorch 2.15)
 
-x, grid and dy come from the linear congruential generator of make_resize.py, with the seeds 1, 3 and 2; the grid is that times
-3.2, so that a third of the places lies outside.
+x, grid and dy come from the linear congruential generator of make_resize.py, with the seeds 1, 3 and 2; the grid is multiplied
+by 3.2, so that a third of the positions is outside of the input.
 """
 import numpy as np
 import onnx
@@ -54,17 +54,17 @@ def numbers(a):
 
 
 def main():
-    print("/* grid_sample_data.h - printed by test/op/make_grid_sample.py with onnx %s, PyTorch %s. */" % (
+    print("/* grid_sample_data.h - printed by test/op/make_grid_sample.py with onnx %s, PyTorch\n * %s. */" % (
         onnx.__version__, torch.__version__))
     print("static const struct grid_case {\n    uint32_t opset;\n    struct shape x, grid, y;\n    const char *mode, *padding;\n"
-          "    bool align;\n    const float *out, *dx, *dgrid; /* dx, dgrid NULL: not known */\n} grid_cases[] = {")
+          "    bool align;\n    const float *out, *dx, *dgrid; /* dx, dgrid NULL: unknown */\n} grid_cases[] = {")
     for shape, places in (((2, 2, 3, 4), (2, 2, 3)), ((1, 2, 2, 3, 4), (1, 2, 1, 3)), ((1, 1, 1, 5), (1, 3, 2))):
         for mode in ("bilinear", "nearest", "bicubic"):
             for padding in PADDINGS:
                 for align in (False, True):
                     volume = len(shape) == 5
                     if volume and mode == "bicubic" and padding != "zeros":
-                        continue  # the evaluator moves the place, PyTorch (of images) each element that is read
+                        continue  # the evaluator pads the position, PyTorch (for images) each element that is read
                     x, grid = random(shape, 1), random(places + (len(shape) - 2,), 3) * np.float32(3.2)
                     out = shape[:2] + places[1:]
                     name = ONNX[mode] if volume or align else mode

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Prints non_max_suppression_data.h: what torchvision's nms keeps, for test_non_max_suppression.c to compare.
+"""Prints non_max_suppression_data.h: the boxes that torchvision's nms keeps, the expected values of
+test_non_max_suppression.c.
 
     python3 test/op/make_non_max_suppression.py >test/op/non_max_suppression_data.h          (PyTorch 2.15, torchvision 0.29)
 
@@ -24,7 +25,7 @@ def main():
     boxes, scores = random((BOXES, 4), 1), random((CLASSES, BOXES), 2)
     low, size = boxes[:, :2], np.float32(0.5) + np.abs(boxes[:, 2:])
     boxes = torch.tensor(np.concatenate([low, low + size], 1))
-    print("/* non_max_suppression_data.h - printed by test/op/make_non_max_suppression.py with PyTorch %s, torchvision %s. */"
+    print("/* non_max_suppression_data.h - printed by test/op/make_non_max_suppression.py with PyTorch\n * %s, torchvision %s. */"
           % (torch.__version__, torchvision.__version__))
     print("static const struct nms_case {\n    float iou;\n    size_t n;\n    const int64_t *kept; /* [n, 3] */\n} nms_cases[] = {")
     for iou in (0.2, 0.4, 0.6):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Prints resize_data.h: what ONNX Runtime makes of Resize (ONNX's reference evaluator where that has no such case) and the
-gradients of PyTorch's interpolate, for test_resize.c to compare. Where two of them differ it says so: the evaluator computes
-places in double, so that ties of `nearest` with a scale that is no exact number fall elsewhere, and its align_corners takes a length that is
-no whole number.
+"""Prints resize_data.h: the expected values of test_resize.c: outputs of ONNX Runtime (of ONNX's reference evaluator for
+cases that it does not support) and gradients of PyTorch's interpolate. It reports differences between them: the evaluator
+computes positions in double, so ties of `nearest` with an inexact scale are resolved differently, and its align_corners
+uses a length that is not an integer.
 
     python3 test/op/make_resize.py >test/op/resize_data.h          (onnx 1.17, onnxruntime 1.20, PyTorch 1.13)
 
@@ -59,7 +59,7 @@ def cases():
                coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=-2.0)
     yield case((1, 1, 4, 6), 13, scales=(1, 1, 2.0, 1.5), mode="cubic", cubic_coeff_a=-0.5, exclude_outside=1)
     yield case((1, 1, 5, 6), 11, scales=(1, 1, 1.8, 0.7), mode="nearest", coordinate_transformation_mode="tf_half_pixel_for_nn", nearest_mode="floor")
-    # one to three axes of space, and others
+    # one to three spatial axes, and others
     yield case((2, 2, 5), 13, scales=(1, 1, 2.5), mode="linear")
     yield case((1, 2, 2, 3, 3), 13, sizes=(1, 2, 4, 5, 2), mode="linear")
     yield case((1, 2, 2, 3, 3), 13, sizes=(1, 2, 3, 3, 7), mode="nearest")
@@ -94,7 +94,7 @@ def run(c):
             feeds[k] = np.array(c[k], t)
             names[i + 1] = k
     if c["opset"] == 11 and c["roi"] is None:
-        feeds["roi"] = np.zeros(2 * len(c["shape"]), np.float32)  # not read
+        feeds["roi"] = np.zeros(2 * len(c["shape"]), np.float32)  # unused
         names[1] = "roi"
     elem = {"sizes": TensorProto.INT64}
     graph = helper.make_graph([helper.make_node("Resize", names, ["y"], **c["attrs"])], "g",
@@ -103,7 +103,7 @@ def run(c):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", c["opset"])], ir_version=9)
     try:
         ort = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)[0]
-    except Exception as e:  # a case that it does not do
+    except Exception as e:  # an unsupported case
         ort = None
         print("no ONNX Runtime: %s: %s" % (c, str(e).splitlines()[0][-90:]), file=sys.stderr)
     y = None
@@ -139,9 +139,9 @@ def lines(indent, values):
 
 
 def main():
-    print("/* resize_data.h - printed by test/op/make_resize.py with onnx %s, ONNX Runtime %s, PyTorch %s. */" % (
+    print("/* resize_data.h - printed by test/op/make_resize.py with onnx %s, ONNX Runtime %s, PyTorch\n * %s. */" % (
         onnx.__version__, onnxruntime.__version__, torch.__version__))
-    print("static const struct resize_case {\n    uint32_t opset;\n    struct shape in, out;\n    uint32_t n; /* values of scales, sizes, half of roi */\n"
+    print("static const struct resize_case {\n    uint32_t opset;\n    struct shape in, out;\n    uint32_t n; /* number of values of scales, sizes, half of roi */\n"
           "    float scales[5];\n    int64_t sizes[5];\n    float roi[10];\n    struct op_attr attrs[8];\n    const float *y, *dx; /* dx NULL: PyTorch has no such mode */\n"
           "} resize_cases[] = {")
     for c in cases():

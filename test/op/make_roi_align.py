@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Prints roi_align_data.h: outputs and gradients of torchvision's roi_align for test_roi_align.c to compare; for mode max, which
-torchvision does not have, the output of ONNX's reference evaluator.
+"""Prints roi_align_data.h: the expected values of test_roi_align.c: outputs and gradients of torchvision's roi_align; for
+mode max, which torchvision does not have, the output of ONNX's reference evaluator.
 
     python3 test/op/make_roi_align.py >test/op/roi_align_data.h          (onnx 1.23, PyTorch 2.15, torchvision 0.29)
 
@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 SHAPE, BINS = (2, 2, 5, 6), (2, 3)
-# inside; over the edges; larger than the image; turned (x2 < x1); smaller than an element; all outside
+# inside; over the edges; larger than the image; reversed (x2 < x1); smaller than an element; all outside
 ROIS = [[1, 1.5, 8.2, 7], [-3, -2, 4, 5], [-30, -20, 90, 60], [7, 6, 2.5, 3], [4, 4, 4.25, 4.5], [200, 200, 220, 230]]
 BATCH = [0, 1, 1, 0, 1, 0]
 
@@ -60,12 +60,12 @@ def numbers(a):
 
 def main():
     x, dy = random(SHAPE, 1), random((len(ROIS), SHAPE[1]) + BINS, 2)
-    print("/* roi_align_data.h - printed by test/op/make_roi_align.py with onnx %s, PyTorch %s, torchvision %s. */" % (
+    print("/* roi_align_data.h - printed by test/op/make_roi_align.py with onnx %s, PyTorch %s,\n * torchvision %s. */" % (
         onnx.__version__, torch.__version__, torchvision.__version__))
     print("static const float roi_rois[] = { %s };" % ", ".join("%.9g" % v for r in ROIS for v in r))
     print("static const int64_t roi_batch[] = { %s };" % ", ".join(map(str, BATCH)))
     print("static const struct roi_case {\n    bool max, half_pixel;\n    int64_t ratio;\n    float scale;\n"
-          "    const float *out, *dx; /* dx NULL: not known */\n} roi_cases[] = {")
+          "    const float *out, *dx; /* dx NULL: unknown */\n} roi_cases[] = {")
     for mode in ("avg", "max"):
         for half in (False, True):
             for ratio in (0, 2):

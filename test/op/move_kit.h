@@ -1,5 +1,5 @@
-/* move_kit.h - judges ops that only move data: by a function from a place in output 0 to one in an
- * input. Included by the test programs, after cmocka. */
+/* move_kit.h - verifies ops that only move data, with a function from a position in output 0 to one
+ * in an input. Test programs include it after cmocka. */
 #ifndef TEST_OP_MOVE_KIT_H
 #define TEST_OP_MOVE_KIT_H
 
@@ -63,7 +63,7 @@ static void expect_moved(const struct gradcheck_case *gc, const struct shape *sh
     gradcheck_free(&r);
 }
 
-/* For every size of element, in both layouts where the row takes them, and the gradients. */
+/* Checks every element size, both layouts if the op supports them, and the gradients. */
 static void check_moved(struct gradcheck_case *gc, uint32_t n_data, const struct shape *shape,
                         from_fn *from, const void *arg)
 {

@@ -1,4 +1,5 @@
-/* non_max_suppression_data.h - printed by test/op/make_non_max_suppression.py with PyTorch 2.15.0+cu132, torchvision 0.29.2+cu132. */
+/* non_max_suppression_data.h - printed by test/op/make_non_max_suppression.py with PyTorch
+ * 2.15.0+cu132, torchvision 0.29.2+cu132. */
 static const struct nms_case {
     float iou;
     size_t n;

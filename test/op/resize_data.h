@@ -1,8 +1,9 @@
-/* resize_data.h - printed by test/op/make_resize.py with onnx 1.17.0, ONNX Runtime 1.20.1, PyTorch 1.13.0a0. */
+/* resize_data.h - printed by test/op/make_resize.py with onnx 1.17.0, ONNX Runtime 1.20.1, PyTorch
+ * 1.13.0a0. */
 static const struct resize_case {
     uint32_t opset;
     struct shape in, out;
-    uint32_t n; /* values of scales, sizes, half of roi */
+    uint32_t n; /* number of values of scales, sizes, half of roi */
     float scales[5];
     int64_t sizes[5];
     float roi[10];

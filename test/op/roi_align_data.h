@@ -1,11 +1,12 @@
-/* roi_align_data.h - printed by test/op/make_roi_align.py with onnx 1.23.2, PyTorch 2.15.0+cu132, torchvision 0.29.2+cu132. */
+/* roi_align_data.h - printed by test/op/make_roi_align.py with onnx 1.23.2, PyTorch 2.15.0+cu132,
+ * torchvision 0.29.2+cu132. */
 static const float roi_rois[] = { 1, 1.5, 8.2, 7, -3, -2, 4, 5, -30, -20, 90, 60, 7, 6, 2.5, 3, 4, 4, 4.25, 4.5, 200, 200, 220, 230 };
 static const int64_t roi_batch[] = { 0, 1, 1, 0, 1, 0 };
 static const struct roi_case {
     bool max, half_pixel;
     int64_t ratio;
     float scale;
-    const float *out, *dx; /* dx NULL: not known */
+    const float *out, *dx; /* dx NULL: unknown */
 } roi_cases[] = {
     { false, false, 0, 1,
       (const float[]){

@@ -54,7 +54,7 @@ static struct gradcheck_case case_of(const char *op, int64_t n)
                                               .apart = true } } };
 }
 
-static void values_and_slopes_follow_the_formula_for_every_length(void **state)
+static void values_and_gradients_follow_formula_for_every_length(void **state)
 {
     static const int64_t lengths[] = { 0, 1, 2, 15, 16, 17, 63, 100, 1001 };
     double y[1001], dx[1001];
@@ -82,7 +82,7 @@ static void values_and_slopes_follow_the_formula_for_every_length(void **state)
         }
 }
 
-static void gradients_agree_with_differences_in_any_layout(void **state)
+static void gradients_match_differences_in_any_layout(void **state)
 {
     size_t k;
 
@@ -97,7 +97,7 @@ static void gradients_agree_with_differences_in_any_layout(void **state)
     }
 }
 
-static void nan_stays_and_limits_are_reached(void **state)
+static void nan_propagates_and_limits_are_reached(void **state)
 {
     static const float x[6] = { NAN, INFINITY, -INFINITY, -0.0f, 1000, -1000 };
     static const double want[][6] = {
@@ -120,7 +120,7 @@ static void nan_stays_and_limits_are_reached(void **state)
     }
 }
 
-static void a_gradient_that_meets_nan_is_not_hidden_by_relu(void **state)
+static void relu_with_nan_input_or_gradient_does_not_hide_it(void **state)
 {
     static const float x[3] = { NAN, 1, -1 }, dout[3] = { 2, NAN, NAN };
     static const double want[3] = { 2, NAN, 0 };
@@ -136,7 +136,7 @@ static void a_gradient_that_meets_nan_is_not_hidden_by_relu(void **state)
     gradcheck_free(&r);
 }
 
-static void without_an_arriving_gradient_there_is_none(void **state)
+static void missing_dout_gives_zero_gradient(void **state)
 {
     static const double zeros[9] = { 0 };
     struct gradcheck_case gc = case_of("Tanh", 9);
@@ -150,7 +150,7 @@ static void without_an_arriving_gradient_there_is_none(void **state)
     gradcheck_free(&r);
 }
 
-static void other_types_are_refused(void **state)
+static void unsupported_types_are_rejected(void **state)
 {
     struct gradcheck_case gc = case_of("Relu", 3);
     struct gradcheck_result r;
@@ -166,12 +166,12 @@ static void other_types_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_and_slopes_follow_the_formula_for_every_length),
-        cmocka_unit_test(gradients_agree_with_differences_in_any_layout),
-        cmocka_unit_test(nan_stays_and_limits_are_reached),
-        cmocka_unit_test(a_gradient_that_meets_nan_is_not_hidden_by_relu),
-        cmocka_unit_test(without_an_arriving_gradient_there_is_none),
-        cmocka_unit_test(other_types_are_refused),
+        cmocka_unit_test(values_and_gradients_follow_formula_for_every_length),
+        cmocka_unit_test(gradients_match_differences_in_any_layout),
+        cmocka_unit_test(nan_propagates_and_limits_are_reached),
+        cmocka_unit_test(relu_with_nan_input_or_gradient_does_not_hide_it),
+        cmocka_unit_test(missing_dout_gives_zero_gradient),
+        cmocka_unit_test(unsupported_types_are_rejected),
     };
 
     return cmocka_run_group_tests_name("op/act", tests, NULL, NULL);

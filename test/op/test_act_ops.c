@@ -133,7 +133,7 @@ static struct gradcheck_case case_of(const struct function *f, const struct shap
         .seed = 5, .in = { { .shape = *shape, .lo = f->lo, .hi = f->hi, .apart = true } } };
 }
 
-static void values_follow_the_formula_for_every_length(void **state)
+static void values_follow_formula_for_every_length(void **state)
 {
     static const int64_t lengths[] = { 0, 1, 2, 15, 16, 17, 63, 100, 1001 };
     size_t k, l;
@@ -148,7 +148,7 @@ static void values_follow_the_formula_for_every_length(void **state)
         }
 }
 
-static void gradients_agree_with_differences_in_any_layout(void **state)
+static void gradients_match_differences_in_any_layout(void **state)
 {
     static const struct shape shapes[] = { GRADCHECK_SHAPE(2, 3, 5, 7), { 0 },
                                            GRADCHECK_SHAPE(0), GRADCHECK_SHAPE(17) };
@@ -160,14 +160,14 @@ static void gradients_agree_with_differences_in_any_layout(void **state)
             struct gradcheck_case gc = case_of(&functions[k], &shapes[i]);
 
             if (functions[k].f == lower || functions[k].f == upper || functions[k].f == nearest)
-                gc.in[0].lo = 0.1, gc.in[0].hi = 0.4; /* no jump near */
+                gc.in[0].lo = 0.1, gc.in[0].hi = 0.4; /* away from jumps */
             if (functions[k].f == shrink || functions[k].f == shrink_soft)
                 gc.in[0].lo = i == 0 ? 2.1 : -0.4, gc.in[0].hi = i == 0 ? 6 : 0.4;
             gradcheck_run(&gc);
         }
 }
 
-static void nan_stays_and_limits_are_reached(void **state)
+static void nan_propagates_and_limits_are_reached(void **state)
 {
     static const float x[6] = { NAN, INFINITY, -INFINITY, -0.0f, 1000, -1000 };
     static const struct {
@@ -204,7 +204,7 @@ static void nan_stays_and_limits_are_reached(void **state)
     }
 }
 
-static void signs_work_on_integers_and_not_on_bool(void **state)
+static void sign_ops_accept_integers_and_reject_bool(void **state)
 {
     static const int64_t x[4] = { 5, -3, 0, INT64_MIN };
     static const int32_t x32[4] = { 5, -3, 0, INT32_MIN };
@@ -233,7 +233,7 @@ static void signs_work_on_integers_and_not_on_bool(void **state)
     oracle_ints(&gc, &gc.in[0].shape, not_);
 }
 
-static void clip_takes_either_limit_and_passes_the_gradient_between_them(void **state)
+static void clip_with_one_limit_passes_gradient_inside(void **state)
 {
     static const float lo = -1, hi = 2, x[5] = { -3, -1, 0, 2, 5 }, ones[5] = { 1, 1, 1, 1, 1 };
     static const float both[5] = { -1, -1, 0, 2, 2 }, low[5] = { -1, -1, 0, 2, 5 },
@@ -278,9 +278,10 @@ static void clip_takes_either_limit_and_passes_the_gradient_between_them(void **
     oracle_refused(&gc, ERR_INPUT, "input 1 is int32; expected int64");
 }
 
-/* Slopes where they jump, and where a root or a power has none. They are those that torch.autograd (1.13) gives for
- * the function of the same name; HardSwish (F.hardswish) has those of 2.8, where 1.13 has -0.5 and 1.5. */
-static void gradients_at_kinks_are_those_of_pytorch(void **state)
+/* Derivatives at jumps and where a root or a power has none. The expected values are those of
+ * torch.autograd (1.13) for the function of the same name; HardSwish (F.hardswish) has those of
+ * 2.8, where 1.13 has -0.5 and 1.5. */
+static void gradients_at_kinks_match_pytorch(void **state)
 {
     static const struct op_attr alpha_2[] = { { .name = "alpha", .type = OP_ATTR_FLOAT, .f = 2 } };
     static const struct op_attr sixth[] = { { .name = "alpha", .type = OP_ATTR_FLOAT, .f = 0.25f },
@@ -344,7 +345,7 @@ static void gradients_at_kinks_are_those_of_pytorch(void **state)
 }
 
 /* Values of torch.clamp(x, lo, hi).sum().backward(). */
-static void clip_limits_get_the_gradients_of_pytorch(void **state)
+static void clip_limit_gradients_match_pytorch(void **state)
 {
     static const struct {
         float lo, hi;
@@ -385,7 +386,7 @@ static void clip_limits_get_the_gradients_of_pytorch(void **state)
     gradcheck_run(&gc);
 }
 
-static void gelu_refuses_an_approximation_it_does_not_know(void **state)
+static void gelu_with_unknown_approximation_is_rejected(void **state)
 {
     static const struct op_attr other = { .name = "approximate", .type = OP_ATTR_STRING,
                                           .s = "sigmoid" };
@@ -415,7 +416,7 @@ static const struct sample {
     { 13, 99, GRADCHECK_SHAPE(0, 3), 0, 3, 1 },
 };
 
-static void log_softmax_is_the_logarithm_of_shares_along_its_axis(void **state)
+static void log_softmax_along_axis_follows_formula(void **state)
 {
     static double want[1000];
     size_t i, o, j, k;
@@ -447,7 +448,7 @@ static void log_softmax_is_the_logarithm_of_shares_along_its_axis(void **state)
     }
 }
 
-static void nan_and_infinities_are_told_apart(void **state)
+static void is_nan_and_is_inf_distinguish_values(void **state)
 {
     static const float x[6] = { NAN, INFINITY, -INFINITY, 0, 3e38f, -NAN };
     static const struct op_attr only[2] = {
@@ -478,16 +479,16 @@ static void nan_and_infinities_are_told_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_follow_the_formula_for_every_length),
-        cmocka_unit_test(gradients_agree_with_differences_in_any_layout),
-        cmocka_unit_test(nan_stays_and_limits_are_reached),
-        cmocka_unit_test(nan_and_infinities_are_told_apart),
-        cmocka_unit_test(signs_work_on_integers_and_not_on_bool),
-        cmocka_unit_test(clip_takes_either_limit_and_passes_the_gradient_between_them),
-        cmocka_unit_test(gradients_at_kinks_are_those_of_pytorch),
-        cmocka_unit_test(clip_limits_get_the_gradients_of_pytorch),
-        cmocka_unit_test(gelu_refuses_an_approximation_it_does_not_know),
-        cmocka_unit_test(log_softmax_is_the_logarithm_of_shares_along_its_axis),
+        cmocka_unit_test(values_follow_formula_for_every_length),
+        cmocka_unit_test(gradients_match_differences_in_any_layout),
+        cmocka_unit_test(nan_propagates_and_limits_are_reached),
+        cmocka_unit_test(is_nan_and_is_inf_distinguish_values),
+        cmocka_unit_test(sign_ops_accept_integers_and_reject_bool),
+        cmocka_unit_test(clip_with_one_limit_passes_gradient_inside),
+        cmocka_unit_test(gradients_at_kinks_match_pytorch),
+        cmocka_unit_test(clip_limit_gradients_match_pytorch),
+        cmocka_unit_test(gelu_with_unknown_approximation_is_rejected),
+        cmocka_unit_test(log_softmax_along_axis_follows_formula),
     };
 
     return cmocka_run_group_tests_name("op/act_ops", tests, NULL, NULL);

@@ -22,18 +22,18 @@ enum shape_of_mask { CAUSAL, BAND, TAIL, PADDING, EACH, NOTHING, FIRST_ROWS };
 
 struct step {
     const char *what;
-    float number;        /* as the op has it; of an "add": the value that hides */
+    float number;        /* as in the op; of an "add": the value that hides */
     enum shape_of_mask mask;
-    bool is_fed;         /* the mask is not a constant */
+    bool is_fed;         /* the mask is an input, not a constant */
 };
 
 struct trial {
     int64_t b, h, t, s, d, dv;
-    bool turned; /* q [b, t, h, d] and so on, as projections leave them; else [b, h, t, d] */
+    bool turned; /* q is [b, t, h, d] and so on, as projections compute it; else [b, h, t, d] */
     struct step step[MOST_STEPS];
     float dropout;
-    double lo, hi; /* of q, k and v; 0: [-1, 1) */
-    int64_t shared; /* heads of q that read one head of k and v; 0: 1 */
+    double lo, hi; /* range of q, k and v; 0: [-1, 1) */
+    int64_t shared; /* query heads per head of k and v; 0: 1 */
     bool has_band, zero_empty;
     int64_t band[2];
 };
@@ -45,22 +45,22 @@ static int64_t key_heads(const struct trial *c)
 
 static const int64_t middle[] = { 0, 2, 1, 3 }, keys_last[] = { 0, 2, 3, 1 };
 
-/* Is key j of row i to be masked? */
+/* Returns true if key j of row i is masked. */
 static bool hidden(const struct trial *c, enum shape_of_mask mask, int64_t b, int64_t h, int64_t i,
                    int64_t j)
 {
     switch (mask) {
     case CAUSAL:
         return j > i;
-    case BAND: /* a few keys around the row's own */
+    case BAND: /* a few keys around that of the row */
         return j > i || j + 20 < i;
     case TAIL:
         return j >= c->s - 40;
-    case PADDING: /* the first keys, of each sample others */
+    case PADDING: /* the first keys, different in each sample */
         return j < 3 + 5 * b;
-    case EACH: /* anything, of every head others; never all */
+    case EACH: /* arbitrary, different in each head; never all keys */
         return j != i % c->s && (j * 7 + i * 3 + h * 5 + b) % 3 == 0;
-    case FIRST_ROWS: /* all of some rows */
+    case FIRST_ROWS: /* all keys of some rows */
         return i % 30 == 2;
     case NOTHING:
         return false;
@@ -167,7 +167,7 @@ static void make(const struct trial *c, struct made *m)
             (struct op_attr){ .name = "dropout", .type = OP_ATTR_FLOAT, .f = c->dropout };
 }
 
-/* ---- what it should be, by the definition ---- */
+/* ---- the expected result, by the definition ---- */
 
 static double *want; /* [b, h, t, dv] or turned */
 
@@ -292,11 +292,12 @@ static const struct trial trials[] = {
     { 1, 2, 70, 200, 5, 8, true, { SCALE, { "add", -INFINITY, CAUSAL, false } }, .dropout = 0 },
     { 2, 2, 70, 90, 6, 6, true,
       { SCALE, { "add", -10000.0f, PADDING, true }, { "keep", -1e9f, EACH, true } }, .dropout = 0 },
-    { 2, 1, 140, 140, 4, 4, true, /* rows that see nothing but padding */
+    { 2, 1, 140, 140, 4, 4, true, /* rows that see only padding */
       { SCALE, { "keep", -FLT_MAX, CAUSAL, false }, { "add", -100.0f, PADDING, true } }, .dropout = 0 },
     { 2, 2, 129, 129, 8, 8, true, { SCALE, { "fill", -1e9f, CAUSAL, false } }, .dropout = 0.25f },
     { 3, 2, 9, 11, 4, 5, false, { { 0 } }, .dropout = 0.5f },
-    { 1, 2, 3, 1028, 2, 2, true, { SCALE, { "keep", -FLT_MAX, TAIL, false } }, .dropout = 0.25f }, /* long rows */
+    /* long rows */
+    { 1, 2, 3, 1028, 2, 2, true, { SCALE, { "keep", -FLT_MAX, TAIL, false } }, .dropout = 0.25f },
     { 1, 1, 2, 1030, 3, 2, false, { { 0 } }, .dropout = 0.25f },
     { 2, 4, 70, 70, 8, 6, true, { SCALE }, 0, 0, 0, .shared = 2 }, /* grouped heads */
     { 2, 6, 5, 9, 3, 4, false, { SCALE }, 0.25f, 0, 0, .shared = 3 },
@@ -320,11 +321,11 @@ static const struct trial trials[] = {
       { SCALE, { "cap", 0.5f, NOTHING, false }, { "keep", -INFINITY, CAUSAL, false } }, 0.25f, 0, 0, .shared = 2 },
     { 1, 1, 9, 9, 4, 4, true, { { "cap", 2, NOTHING, false }, { "scale", 3, NOTHING, false } }, 0, 0, 0,
       .has_band = true, .band = { -2, 2 } },
-    { 1, 1, 100, 100, 4, 4, true, /* scores far apart */
+    { 1, 1, 100, 100, 4, 4, true, /* a wide range of scores */
       { { "scale", 4, NOTHING, false }, { "keep", -1000, CAUSAL, false } }, .lo = -8, .hi = 8 },
 };
 
-static void it_is_the_softmax_of_the_scores_times_v(void **state)
+static void output_follows_definition(void **state)
 {
     size_t i;
 
@@ -333,7 +334,7 @@ static void it_is_the_softmax_of_the_scores_times_v(void **state)
         check_forward(&trials[i]);
 }
 
-static void gradients_agree_with_differences(void **state)
+static void gradients_match_differences(void **state)
 {
     size_t i;
 
@@ -347,8 +348,8 @@ static void gradients_agree_with_differences(void **state)
     }
 }
 
-/* Heads innermost: neither rows nor columns of a matrix lie side by side. */
-static void operands_may_lie_in_any_order(void **state)
+/* Heads are the innermost axis: neither rows nor columns of a matrix are contiguous. */
+static void operands_in_any_order_give_same_result(void **state)
 {
     static const int64_t rows[] = { 0, 3, 1, 2 }, keys[] = { 0, 3, 2, 1 }, back[] = { 0, 2, 3, 1 };
     const struct trial c = { 2, 3, 5, 6, 4, 4, true, { SCALE }, .dropout = 0.25f };
@@ -367,9 +368,10 @@ static void operands_may_lie_in_any_order(void **state)
     gradcheck_run(&m.gc);
 }
 
-/* q, k and v of `from`, which are turned and of one shape, as thirds of the columns of input 0. */
-static void make_of_thirds(const struct trial *c, const struct gradcheck_result *from, float *whole, int64_t *parts,
-                           struct made *m)
+/* Copies q, k and v of `from`, which are `turned` and of one shape, to thirds of the columns of
+ * input 0. */
+static void make_from_parts(const struct trial *c, const struct gradcheck_result *from,
+                            float *whole, int64_t *parts, struct made *m)
 {
     const int64_t columns = c->h * c->d;
 
@@ -389,14 +391,14 @@ static void make_of_thirds(const struct trial *c, const struct gradcheck_result 
     m->gc.dout[0] = from->dout[0].data;
 }
 
-/* Bits; a GPU may have another kernel for other steps. */
-static void expect_third(const char *what, float got, float want, uint32_t half)
+/* Compares bits; a GPU may use another kernel if strides differ. */
+static void expect_part(const char *what, float got, float want, uint32_t half)
 {
     if (rig_on_gpu() ? !(fabsf(got - want) <= (half ? 0x1p-6f : 1e-5f) * (1 + fabsf(want))) : got != want)
         fail_msg("%s is %.9g, %.9g of inputs that lie alone", what, (double)got, (double)want);
 }
 
-static void thirds_of_one_input_are_taken_where_they_lie(void **state)
+static void parts_of_one_input_are_read_in_place(void **state)
 {
     static const struct trial some[] = {
         { 2, 3, 7, 7, 5, 5, true, { SCALE }, .dropout = 0 },
@@ -419,27 +421,30 @@ static void thirds_of_one_input_are_taken_where_they_lie(void **state)
             m.gc.half = halves ? OP_IN(0) | OP_IN(1) | OP_IN(2) | OP_OUT(0) : 0;
             if (gradcheck_backward(&m.gc, &alone, &err) < 0)
                 fail_msg("%s", err.text);
-            make_of_thirds(c, &alone, whole, parts, &m);
+            make_from_parts(c, &alone, whole, parts, &m);
             m.gc.half = halves ? OP_IN(0) | OP_OUT(0) : 0;
             if (gradcheck_backward(&m.gc, &thirds, &err) < 0)
                 fail_msg("%s", err.text);
             for (int64_t e = 0; e < c->b * c->t * columns; e++) {
-                expect_third("y", ((float *)thirds.out[0].data)[e], ((float *)alone.out[0].data)[e], m.gc.half);
+                expect_part("y", ((float *)thirds.out[0].data)[e], ((float *)alone.out[0].data)[e],
+                            m.gc.half);
                 for (int k = 0; k < 3; k++)
-                    expect_third("a gradient",
-                                 ((float *)thirds.din[0].data)[(e / columns * 3 + k) * columns + e % columns],
-                                 ((float *)alone.din[k].data)[e], m.gc.half);
+                    expect_part("a gradient",
+                                ((float *)thirds.din[0]
+                                     .data)[(e / columns * 3 + k) * columns + e % columns],
+                                ((float *)alone.din[k].data)[e], m.gc.half);
             }
             m.gc.probes = 12;
-            if (!halves) /* each alone, added to what is there, against differences */
+            if (!halves) /* each alone, accumulated, and against differences */
                 gradcheck_run(&m.gc);
             gradcheck_free(&alone);
             gradcheck_free(&thirds);
         }
 }
 
-/* More scores than a GPU takes at once: alike keys weigh the same, so y is the mean of v. */
-static void many_scores_are_done_in_groups(void **state)
+/* More scores than a GPU processes at once: equal keys have equal weights, so y is the mean of
+ * v. */
+static void many_scores_are_computed_in_groups(void **state)
 {
     const struct trial c = { 2, 2, 1025, 2048, 1, 1, false, { { 0 } }, .dropout = 0 };
     struct gradcheck_result r;
@@ -467,8 +472,9 @@ static void many_scores_are_done_in_groups(void **state)
     free(none);
 }
 
-/* Keys hidden by a constant mask from all rows are never read: they may even be NaN. (GPUs read them.) */
-static void keys_that_no_row_sees_are_left_out(void **state)
+/* Keys hidden from all rows by a constant mask are never read: they may even be NaN. (GPUs read
+ * them.) */
+static void keys_hidden_from_all_rows_are_not_read(void **state)
 {
     struct trial c = { 1, 1, 70, 128, 4, 4, true, { { "keep", -FLT_MAX, TAIL, false } }, .dropout = 0 };
     bool gpu = rig_on_gpu();
@@ -496,8 +502,8 @@ static void keys_that_no_row_sees_are_left_out(void **state)
     }
 }
 
-/* A lowest number leaves uniform weights over all keys, those of the future too; -inf NaN. */
-static void a_row_without_keys_is_what_softmax_makes_of_it(void **state)
+/* The lowest number gives uniform weights over all keys, including future ones; -inf gives NaN. */
+static void row_without_visible_keys_matches_softmax(void **state)
 {
     static const float numbers[] = { -FLT_MAX, -1e9f, -INFINITY };
     struct trial c = { 1, 2, 129, 129, 4, 4, true,
@@ -518,7 +524,7 @@ static void a_row_without_keys_is_what_softmax_makes_of_it(void **state)
         for (e = 0; e < 129 * 2 * 4; e++)
             assert_true(isnan(((float *)r.out[0].data)[e]) ==
                         (isinf(numbers[i]) && e / 8 % 30 == 2));
-        for (k = 0; k < 3; k++) /* no NaN where it cannot come from */
+        for (k = 0; k < 3; k++) /* no other NaN */
             for (e = 0; e < 129 * 2 * 4; e++)
                 assert_true(isinf(numbers[i]) || isfinite(((float *)r.din[k].data)[e]));
         gradcheck_free(&r);
@@ -529,7 +535,7 @@ static void a_row_without_keys_is_what_softmax_makes_of_it(void **state)
     }
 }
 
-static void an_evaluation_needs_no_memory_between_calls_and_drops_nothing(void **state)
+static void evaluation_saves_nothing_and_drops_nothing(void **state)
 {
     struct trial c = { 2, 2, 70, 70, 5, 5, true, { SCALE }, .dropout = 0.5f };
     struct gradcheck_result r;
@@ -557,13 +563,14 @@ static void refused(struct made *m, const char *why)
         fail_msg("'%s' lacks '%s'", err.text, why);
 }
 
-static void what_does_not_fit_is_refused(void **state)
+static void inconsistent_inputs_are_rejected(void **state)
 {
     static const int64_t twice[] = { 0, 2, 2, 3 };
     const struct trial c = { 1, 2, 5, 7, 3, 4, true, { { "keep", -1, CAUSAL, true } }, .dropout = 0 };
     static const char *const other[] = { "keeps" };
     static const int64_t parts[][4] = { { 1, 5, 2, 3 }, { 1, 5, 2, 2 }, { 1, 5, 0, 3 }, { 1, 5, INT64_MAX, 2 },
-                                        { 1, 5, 3, 4 }, { 5, -1, 2, 3 }, { 1, 5, 2, 3 } }; /* the last: inputs */
+                                        /* the last: inputs */
+                                        { 1, 5, 3, 4 }, { 5, -1, 2, 3 }, { 1, 5, 2, 3 } };
     struct made m;
 
     (void)state;
@@ -596,7 +603,7 @@ static void what_does_not_fit_is_refused(void **state)
     refused(&m, "1 steps with 0 numbers");
     make(&c, &m);
     m.gc.in[0].shape.dim[2] = 3; /* heads of q; k and v have 2 */
-    refused(&m, "are no multiple of those of k and v");
+    refused(&m, "are not a multiple of those of k and v");
     make(&c, &m);
     m.attrs[m.gc.n_attrs++] = (struct op_attr){ .name = "band", .type = OP_ATTR_INTS, .n = 1, .ints = twice };
     refused(&m, "band: expected two integers");
@@ -627,15 +634,15 @@ static void what_does_not_fit_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_the_softmax_of_the_scores_times_v),
-        cmocka_unit_test(gradients_agree_with_differences),
-        cmocka_unit_test(operands_may_lie_in_any_order),
-        cmocka_unit_test(thirds_of_one_input_are_taken_where_they_lie),
-        cmocka_unit_test(many_scores_are_done_in_groups),
-        cmocka_unit_test(keys_that_no_row_sees_are_left_out),
-        cmocka_unit_test(a_row_without_keys_is_what_softmax_makes_of_it),
-        cmocka_unit_test(an_evaluation_needs_no_memory_between_calls_and_drops_nothing),
-        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(output_follows_definition),
+        cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(operands_in_any_order_give_same_result),
+        cmocka_unit_test(parts_of_one_input_are_read_in_place),
+        cmocka_unit_test(many_scores_are_computed_in_groups),
+        cmocka_unit_test(keys_hidden_from_all_rows_are_not_read),
+        cmocka_unit_test(row_without_visible_keys_matches_softmax),
+        cmocka_unit_test(evaluation_saves_nothing_and_drops_nothing),
+        cmocka_unit_test(inconsistent_inputs_are_rejected),
     };
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
 

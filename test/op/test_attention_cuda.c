@@ -1,5 +1,5 @@
-/* Attention on a GPU, where cuDNN's fused kernels can do it and where not. Skipped without a GPU; what needs
- * the emulator, with a true one. */
+/* Attention on a GPU, with and without cuDNN's fused kernels. Skipped without a GPU; tests that
+ * need the emulator are skipped with a real GPU. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -29,10 +29,10 @@ struct step {
 
 struct trial {
     int64_t b, h, t, s, d, dv;
-    bool turned; /* q [b, t, h, d] and so on; else [b, h, t, d], and k [b, h, s, d] */
+    bool turned; /* q is [b, t, h, d] and so on; else [b, h, t, d], and k is [b, h, s, d] */
     struct step step[STEPS];
     bool is_fused;
-    int64_t shared; /* heads of q that read one head of k and v; 0: 1 */
+    int64_t shared; /* query heads per head of k and v; 0: 1 */
     bool has_band;
     int64_t band[2];
 };
@@ -51,13 +51,15 @@ static const struct trial trials[] = {
     { 2, 1, 20, 70, 8, 8, true, { { "fill", -INFINITY, PADDING, true } }, .is_fused = true },
     { 1, 2, 20, 70, 8, 8, true, { { "add", -1e9f, ROWS, false } }, .is_fused = true },
     { 2, 6, 21, 129, 8, 8, true, { { "scale", 0.25f, 0, false }, { "add", -1e9f, EACH, true } }, .is_fused = true },
-    { 1, 10, 101, 130, 8, 8, true, { { "scale", 0.25f, 0, false } }, .is_fused = true }, /* as the one before, in parts */
+    /* as the previous one, in parts */
+    { 1, 10, 101, 130, 8, 8, true, { { "scale", 0.25f, 0, false } }, .is_fused = true },
     /* grouped heads, the causal band */
     { 2, 4, 37, 53, 64, 64, true, { { "scale", 0.125f, 0, false } }, .is_fused = true, .shared = 2 },
     { 2, 6, 70, 70, 16, 8, false, { { "scale", 0.25f, 0, false } }, .is_fused = true, .shared = 3, .has_band = true,
       .band = { INT64_MIN, 0 } },
     { 2, 4, 21, 30, 8, 8, true, { { "keep", -1e9f, EACH, true } }, .is_fused = true, .shared = 4 },
-    /* others: heads, causal the other way, hidden by too little, a factor behind, two masks */
+    /* not supported: head size, causal in the other direction, a number that hides too little, a
+     * scale after the mask, two masks */
     { 1, 2, 20, 24, 12, 12, true, { { "scale", 0.25f, 0, false } }, .is_fused = false },
     { 1, 2, 30, 30, 8, 8, true, { { "keep", -100, CAUSAL, false } }, .is_fused = false },
     { 1, 2, 30, 30, 8, 8, true, { { "keep", -1e9f, CAUSAL, false }, { "scale", 0.5f, 0, false } }, .is_fused = false },
@@ -72,7 +74,7 @@ static bool hidden(enum shape_of_mask mask, int64_t b, int64_t h, int64_t i, int
     switch (mask) {
     case CAUSAL: return j > i;
     case AHEAD: return j > i + 1;
-    case PADDING: return (j + b) % 4 == 3; /* never the first: each row sees one */
+    case PADDING: return (j + b) % 4 == 3; /* never the first key: each row sees one */
     case EACH: return j != i && (j * 7 + i * 3 + h * 5 + b) % 3 == 0;
     case ROWS: return (i + j) % 5 == 1;
     }
@@ -93,7 +95,7 @@ static void fill_mask(const struct trial *c, const struct step *s, const struct 
                 for (j = 0; j < c->s; j++, e++) {
                     bool is = hidden(s->mask, b, h, i, j);
 
-                    if (adds) /* but for the causal one it also weighs */
+                    if (adds) /* except for the causal mask it also adds weights */
                         ((float *)data)[e] = is ? s->number : s->mask == CAUSAL ? 0 : (float)(e % 3) * 0.25f;
                     else
                         ((uint8_t *)data)[e] = is == (strcmp(s->what, "fill") == 0);
@@ -164,7 +166,7 @@ static void need_gpu(void)
     skip();
 }
 
-/* What is kept for backward tells who computed: a number for each row, or two. */
+/* The saved data shows which kernel ran: it has one number per row, or two. */
 static bool is_fused(const struct trial *c, const struct rig *r)
 {
     return r->save.bytes == (size_t)(c->b * c->h * c->t) * sizeof(float);
@@ -180,8 +182,9 @@ static void open_rig(struct rig *r, const struct gradcheck_case *gc, uint32_t wa
 
 /* ---- tests ---- */
 
-/* Rounding y to 16 bits moves the sum of y dy, which all gradients of a row share: of rows with few keys cuDNN 9.14 on an
- * H100 is off by 7.5 units of the largest number. The mean error stays within 8 units of the mean size. */
+/* Rounding y to 16 bits changes the sum of y dy, which all gradients of a row share: in rows with
+ * few keys cuDNN 9.14 on an H100 differs by 7.5 units of the largest number. The mean error stays
+ * within 8 units of the mean size. */
 static void expect_close(size_t trial, const char *what, const struct tensor *got, const struct tensor *want,
                          double unit)
 {
@@ -203,7 +206,7 @@ static void expect_close(size_t trial, const char *what, const struct tensor *go
                      (double)b[i], size);
 }
 
-static void it_is_what_float32_gives_up_to_rounding(void **state)
+static void output_matches_float32_up_to_rounding(void **state)
 {
     static const char *const names[] = { "dq", "dk", "dv" };
     size_t i, k;
@@ -234,7 +237,7 @@ static void it_is_what_float32_gives_up_to_rounding(void **state)
         }
 }
 
-static void who_computes_is_what_the_row_says(void **state)
+static void supported_nodes_use_fused_kernels(void **state)
 {
     static const int64_t parts[] = { 1, 130, 2, 64 };
     struct rig r;
@@ -269,7 +272,7 @@ static void who_computes_is_what_the_row_says(void **state)
     rig_close(&r);
 }
 
-/* Compares the bits of each gradient alone, beside the others, and added to another number. */
+/* Compares the bits of each gradient: alone, together with the others, and accumulated. */
 static void expect_added(const struct trial *c)
 {
     struct rig all, one;
@@ -304,7 +307,7 @@ static void expect_added(const struct trial *c)
     rig_close(&all);
 }
 
-static void gradients_are_the_same_alone_and_are_added(void **state)
+static void gradients_alone_or_accumulated_have_same_bits(void **state)
 {
     static const size_t some[] = { 4, 11 /* grouped heads */ };
 
@@ -315,7 +318,7 @@ static void gradients_are_the_same_alone_and_are_added(void **state)
 }
 
 
-static void an_evaluation_keeps_nothing(void **state)
+static void evaluation_saves_nothing(void **state)
 {
     struct gradcheck_result a, b;
     struct err err = { 0 };
@@ -332,8 +335,9 @@ static void an_evaluation_keeps_nothing(void **state)
     gradcheck_free(&b);
 }
 
-/* No float of the t * s in forward; in backward 16 bits each of as many matrices as 256 MiB have room for. */
-static void scratch_does_not_grow_with_the_matrix_of_scores(void **state)
+/* Forward has none of the t * s numbers; backward has 16 bits for each in as many matrices as fit
+ * 256 MiB. */
+static void scratch_is_independent_of_score_matrix(void **state)
 {
     static const struct trial many = { 24, 16, 1024, 1024, 8, 8, true, { { 0 } }, .is_fused = true };
     static const struct trial wide = { 1, 6, 5000, 5000, 8, 8, true, { { 0 } }, .is_fused = true };
@@ -352,15 +356,15 @@ static void scratch_does_not_grow_with_the_matrix_of_scores(void **state)
     assert_true(is_fused(&many, &r));
     assert_true(r.scratch.bytes <= ((size_t)256 << 20) + 24 * 16 * 1024 * (4 + 3 * 8 * 2) + (1 << 20));
     rig_close(&r);
-    make(&wide, &m); /* 51 MB a head: 3 of 6 at a time */
+    make(&wide, &m); /* 51 MB per head: 3 of 6 at a time */
     open_rig(&r, &m.gc, UINT32_MAX);
     assert_true(is_fused(&wide, &r));
     assert_true(r.scratch.bytes <= (size_t)3 * 5056 * 5120 * 2 + 6 * 5000 * (4 + 3 * 8 * 2) + (1 << 20));
     rig_close(&r);
 }
 
-/* Equal layers share what was made for the first, whoever of them ends first. */
-static void equal_layers_outlive_each_other(void **state)
+/* Equal layers share the graph of the first, and may be closed in any order. */
+static void equal_layers_close_in_any_order(void **state)
 {
     struct rig first, second, third;
     struct err err = { 0 };
@@ -387,7 +391,7 @@ static void equal_layers_outlive_each_other(void **state)
     rig_close(&third);
 }
 
-static void without_engines_products_do_it(void **state)
+static void missing_engines_fall_back_to_products(void **state)
 {
     struct made m;
     struct rig r;
@@ -409,13 +413,13 @@ static void without_engines_products_do_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_what_float32_gives_up_to_rounding),
-        cmocka_unit_test(who_computes_is_what_the_row_says),
-        cmocka_unit_test(gradients_are_the_same_alone_and_are_added),
-        cmocka_unit_test(an_evaluation_keeps_nothing),
-        cmocka_unit_test(scratch_does_not_grow_with_the_matrix_of_scores),
-        cmocka_unit_test(equal_layers_outlive_each_other),
-        cmocka_unit_test(without_engines_products_do_it),
+        cmocka_unit_test(output_matches_float32_up_to_rounding),
+        cmocka_unit_test(supported_nodes_use_fused_kernels),
+        cmocka_unit_test(gradients_alone_or_accumulated_have_same_bits),
+        cmocka_unit_test(evaluation_saves_nothing),
+        cmocka_unit_test(scratch_is_independent_of_score_matrix),
+        cmocka_unit_test(equal_layers_close_in_any_order),
+        cmocka_unit_test(missing_engines_fall_back_to_products),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

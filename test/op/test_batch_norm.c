@@ -15,7 +15,7 @@
 
 enum { X, SCALE, BIAS, MEAN, VAR, N_IN };
 
-/* Plain order throughout: x [n, c, inner]. */
+/* All tensors are in plain order: x [n, c, inner]. */
 static const struct shape shapes[] = {
     { 2, { 6, 1 } },        { 2, { 7, 17 } },       { 2, { 12, 300 } },    { 3, { 3, 5, 4 } },
     { 3, { 2, 1, 9 } },     { 4, { 2, 3, 4, 5 } },  { 4, { 3, 1, 8, 8 } }, { 4, { 9, 17, 1, 1 } },
@@ -26,8 +26,8 @@ struct setting {
     uint32_t opset;
     int training_mode; /* -1: attribute absent */
     bool eval;
-    bool from_batch; /* what that should lead to */
-    uint32_t n_out;  /* of the node; only the first is read */
+    bool from_batch; /* expected: statistics of the batch are used */
+    uint32_t n_out;  /* outputs of the node; only the first is read */
 };
 
 static const struct setting settings[] = {
@@ -67,7 +67,7 @@ static size_t inner_of(const struct shape *s)
     return s->dim[0] == 0 ? 0 : (size_t)(shape_elements(s) / s->dim[0] / s->dim[1]);
 }
 
-/* The mean and the population variance of channel ch, two passes in double. */
+/* Computes the mean and the population variance of channel ch with two passes in double. */
 static void statistics(const struct tensor *x, size_t ch, double *mean, double *var)
 {
     size_t n = (size_t)x->shape.dim[0], c = (size_t)x->shape.dim[1], inner = inner_of(&x->shape);
@@ -110,7 +110,7 @@ static void expect_output(const struct gradcheck_result *r, bool from_batch, dou
     free(want);
 }
 
-static void every_setting_normalises_with_the_statistics_it_says(void **state)
+static void every_setting_selects_expected_statistics(void **state)
 {
     size_t i, k;
 
@@ -129,7 +129,7 @@ static void every_setting_normalises_with_the_statistics_it_says(void **state)
         }
 }
 
-static void gradients_agree_with_differences_in_training_and_when_frozen(void **state)
+static void gradients_match_differences_in_training_and_when_frozen(void **state)
 {
     size_t i, k;
 
@@ -147,8 +147,8 @@ static void gradients_agree_with_differences_in_training_and_when_frozen(void **
         }
 }
 
-/* The step moves running averages towards din[3] and din[4] by 1 - momentum. */
-static void training_reports_the_batch_and_frozen_statistics_stay_where_they_are(void **state)
+/* The step moves the running averages towards din[3] and din[4] by 1 - momentum. */
+static void training_reports_batch_statistics_and_frozen_ones_stay(void **state)
 {
     size_t i, k, ch;
 
@@ -205,7 +205,7 @@ static float momentum_of(const struct setting *how)
     return f.def->stat_momentum(param);
 }
 
-static void running_averages_move_only_when_the_batch_was_used(void **state)
+static void running_averages_change_only_with_batch_statistics(void **state)
 {
     size_t k;
 
@@ -214,7 +214,7 @@ static void running_averages_move_only_when_the_batch_was_used(void **state)
         assert_true(momentum_of(&settings[k]) == (settings[k].from_batch ? 0.75f : 1.0f));
 }
 
-static void no_gradient_from_above_still_reports_the_statistics(void **state)
+static void missing_dout_still_reports_statistics(void **state)
 {
     struct built b;
     struct gradcheck_result r;
@@ -235,7 +235,7 @@ static void no_gradient_from_above_still_reports_the_statistics(void **state)
     gradcheck_free(&r);
 }
 
-static void a_mean_far_from_zero_costs_no_digits_of_the_variance(void **state)
+static void large_mean_keeps_precision_of_variance(void **state)
 {
     enum { N = 40, C = 3, INNER = 15 * 15 };
     struct shape s = { 4, { N, C, 15, 15 } };
@@ -256,13 +256,13 @@ static void a_mean_far_from_zero_costs_no_digits_of_the_variance(void **state)
         statistics(&r.in[X], i, &mean[i], &var[i]);
     gradcheck_near("mean", r.din[MEAN].data, mean, C, 1e-7);
     gradcheck_near("variance", r.din[VAR].data, var, C, 1e-6);
-    expect_output(&r, true, (double)1e-3f, 1e-3); /* the rounding of a mean of 4096 */
+    expect_output(&r, true, (double)1e-3f, 1e-3); /* rounding of a mean of 4096 */
     gradcheck_free(&r);
     free(x);
 }
 
-/* More rows than a chunk, more channels than a group. */
-static void large_tensors_are_summed_in_several_chunks(void **state)
+/* More rows than a chunk has, more channels than a group. */
+static void large_tensor_in_several_chunks_is_exact(void **state)
 {
     static const struct shape large[] = {
         { 4, { 5, 16, 31, 29 } },
@@ -288,7 +288,7 @@ static void large_tensors_are_summed_in_several_chunks(void **state)
     }
 }
 
-static void further_outputs_are_the_averages_onnx_asks_for(void **state)
+static void additional_outputs_are_running_averages(void **state)
 {
     size_t k, ch;
 
@@ -323,7 +323,8 @@ static void further_outputs_are_the_averages_onnx_asks_for(void **state)
     }
 }
 
-/* Tails behind the norm: the residual, the clamp, both. The ceiling cuts through the data. */
+/* Operations after the norm: the residual, the clamp, both. The ceiling is within the range of the
+ * data. */
 static const struct {
     const char *op;
     bool residual;
@@ -349,7 +350,7 @@ static void set_tail(struct built *b, struct op_attr attrs[4], const struct shap
         b->gc.in[i].plain = true;
 }
 
-static void a_residual_and_a_clamp_come_behind_the_norm(void **state)
+static void residual_and_clamp_apply_after_norm(void **state)
 {
     size_t i, k, e;
 
@@ -383,9 +384,9 @@ static void a_residual_and_a_clamp_come_behind_the_norm(void **state)
         }
 }
 
-/* Where the clamp bites, differences know no slope: the kernel's own mask is compared with what the
- * norm alone makes of the gradient that passes it. */
-static void a_gradient_passes_the_clamp_where_y_is_inside(void **state)
+/* Differences are not valid where y is clamped: the gradient is compared with that of the norm
+ * alone for the dy that passes the kernel's clamp. */
+static void clamped_elements_block_gradient(void **state)
 {
     size_t i, k, e;
     uint32_t j;
@@ -429,8 +430,8 @@ static void a_gradient_passes_the_clamp_where_y_is_inside(void **state)
         }
 }
 
-/* Nothing is clamped: the slopes are those of the norm and the sum. */
-static void gradients_of_tails_agree_with_differences(void **state)
+/* Nothing is clamped: the gradients are those of the norm and the sum. */
+static void gradients_with_residual_and_clamp_match_differences(void **state)
 {
     size_t i, k;
 
@@ -459,7 +460,8 @@ static void expect_same_bits(const char *what, const struct tensor *a, const str
         fail_msg("%s differs in bits", what);
 }
 
-/* The case of `tail`, or of the norm alone (COUNT_OF(tails)), with the statistic of PyTorch or not. */
+/* Runs the case of `tail`, or of the norm alone (COUNT_OF(tails)), with or without the unbiased
+ * statistic. */
 static void run_statistic(const struct shape *s, const struct setting *how, size_t tail, int64_t unbiased,
                           struct gradcheck_result *r)
 {
@@ -508,7 +510,7 @@ static void compare_statistic(const struct shape *s, const struct setting *how, 
     free(want);
 }
 
-static void unbiased_statistic_is_n_over_n_less_one_and_nothing_else_changes(void **state)
+static void unbiased_attribute_scales_only_reported_variance(void **state)
 {
     size_t i, k;
 
@@ -522,7 +524,7 @@ static void unbiased_statistic_is_n_over_n_less_one_and_nothing_else_changes(voi
     }
 }
 
-static void unbiased_statistic_without_a_gradient_from_above_is_the_same(void **state)
+static void unbiased_attribute_without_dout_reports_same_statistic(void **state)
 {
     struct op_attr attrs[4];
     struct built b;
@@ -548,8 +550,9 @@ static void unbiased_statistic_without_a_gradient_from_above_is_the_same(void **
     gradcheck_free(&r);
 }
 
-/* Output 2 is an average: it takes the corrected variance. Output 4 is what normalised. */
-static void unbiased_statistic_shows_in_the_average_and_not_in_what_was_used(void **state)
+/* Output 2 is an average and uses the corrected variance. Output 4 is the variance used to
+ * normalise. */
+static void unbiased_variance_affects_average_but_not_used_variance(void **state)
 {
     struct op_attr attrs[4];
     struct built b;
@@ -587,7 +590,7 @@ static void expect_refused(const struct built *b, const char *says)
         fail_msg("'%s' does not say '%s'", err.text, says);
 }
 
-static void what_does_not_fit_is_refused_with_node_and_input(void **state)
+static void inconsistent_inputs_are_rejected_with_node_and_input(void **state)
 {
     struct shape one = { 4, { 1, 3, 1, 1 } };
     struct built b;
@@ -609,27 +612,27 @@ static void what_does_not_fit_is_refused_with_node_and_input(void **state)
     b.attrs[1].f = NAN;
     expect_refused(&b, "momentum in [0, 1]");
     set(&b, &one, &settings[0]);
-    expect_refused(&b, "normalises each channel by a single value");
+    expect_refused(&b, "normalises each channel over a single value");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_setting_normalises_with_the_statistics_it_says),
-        cmocka_unit_test(gradients_agree_with_differences_in_training_and_when_frozen),
-        cmocka_unit_test(training_reports_the_batch_and_frozen_statistics_stay_where_they_are),
-        cmocka_unit_test(running_averages_move_only_when_the_batch_was_used),
-        cmocka_unit_test(no_gradient_from_above_still_reports_the_statistics),
-        cmocka_unit_test(a_mean_far_from_zero_costs_no_digits_of_the_variance),
-        cmocka_unit_test(large_tensors_are_summed_in_several_chunks),
-        cmocka_unit_test(a_residual_and_a_clamp_come_behind_the_norm),
-        cmocka_unit_test(a_gradient_passes_the_clamp_where_y_is_inside),
-        cmocka_unit_test(gradients_of_tails_agree_with_differences),
-        cmocka_unit_test(further_outputs_are_the_averages_onnx_asks_for),
-        cmocka_unit_test(unbiased_statistic_is_n_over_n_less_one_and_nothing_else_changes),
-        cmocka_unit_test(unbiased_statistic_without_a_gradient_from_above_is_the_same),
-        cmocka_unit_test(unbiased_statistic_shows_in_the_average_and_not_in_what_was_used),
-        cmocka_unit_test(what_does_not_fit_is_refused_with_node_and_input),
+        cmocka_unit_test(every_setting_selects_expected_statistics),
+        cmocka_unit_test(gradients_match_differences_in_training_and_when_frozen),
+        cmocka_unit_test(training_reports_batch_statistics_and_frozen_ones_stay),
+        cmocka_unit_test(running_averages_change_only_with_batch_statistics),
+        cmocka_unit_test(missing_dout_still_reports_statistics),
+        cmocka_unit_test(large_mean_keeps_precision_of_variance),
+        cmocka_unit_test(large_tensor_in_several_chunks_is_exact),
+        cmocka_unit_test(residual_and_clamp_apply_after_norm),
+        cmocka_unit_test(clamped_elements_block_gradient),
+        cmocka_unit_test(gradients_with_residual_and_clamp_match_differences),
+        cmocka_unit_test(additional_outputs_are_running_averages),
+        cmocka_unit_test(unbiased_attribute_scales_only_reported_variance),
+        cmocka_unit_test(unbiased_attribute_without_dout_reports_same_statistic),
+        cmocka_unit_test(unbiased_variance_affects_average_but_not_used_variance),
+        cmocka_unit_test(inconsistent_inputs_are_rejected_with_node_and_input),
     };
 
     return cmocka_run_group_tests_name("op/batch_norm", tests, NULL, NULL);

@@ -12,12 +12,12 @@
 #include "base/err.h"
 #include "harness/gradcheck.h"
 
-/* Three axes of space always; a case of fewer uses the last ones and has ones in front. */
+/* Always three spatial axes; a case with fewer uses the last ones and has sizes of 1 in front. */
 struct conv {
     int spatial;
     int64_t n, c, o, group;
     int64_t in[3], kernel[3], stride[3], dilation[3], lo[3], hi[3];
-    const char *auto_pad; /* NULL: lo and hi as given; else they are what it should come to */
+    const char *auto_pad; /* NULL: lo and hi are explicit; else they are the expected values */
     bool bias;
 };
 
@@ -101,7 +101,7 @@ static int64_t out_size(const struct conv *c, int k)
     return (c->in[k] + c->lo[k] + c->hi[k] - reach) / c->stride[k] + 1;
 }
 
-/* One output element, by the definition. */
+/* Computes one output element, by the definition. */
 static double convolve(const struct conv *c, const float *x, const float *w, int64_t n, int64_t o,
                        const int64_t *e)
 {
@@ -154,7 +154,7 @@ static void expect_forward(const struct conv *c)
     free(want);
 }
 
-static void every_form_is_the_sum_over_its_window(void **state)
+static void every_form_follows_definition(void **state)
 {
     size_t i;
 
@@ -163,7 +163,7 @@ static void every_form_is_the_sum_over_its_window(void **state)
         expect_forward(&cases[i]);
 }
 
-static void first_layers_of_one_and_three_channels_are_right_at_real_sizes(void **state)
+static void first_layers_with_few_channels_follow_definition(void **state)
 {
     static const struct conv first[] = {
         { 2, 2, 1, 32, 1, S(28, 28), S(3, 3), ONES, ONES, P(1, 1), P(1, 1), NULL, true },
@@ -177,7 +177,7 @@ static void first_layers_of_one_and_three_channels_are_right_at_real_sizes(void 
         expect_forward(&first[i]);
 }
 
-static void gradients_of_every_form_agree_with_differences(void **state)
+static void gradients_of_every_form_match_differences(void **state)
 {
     size_t i;
 
@@ -192,7 +192,7 @@ static void gradients_of_every_form_agree_with_differences(void **state)
     }
 }
 
-static void an_empty_batch_has_an_empty_output_and_zero_weight_gradients(void **state)
+static void empty_batch_gives_empty_output_and_zero_weight_gradients(void **state)
 {
     struct conv c = cases[1];
     struct built b;
@@ -204,7 +204,7 @@ static void an_empty_batch_has_an_empty_output_and_zero_weight_gradients(void **
     gradcheck_run(&b.gc);
 }
 
-static void attributes_may_be_left_out(void **state)
+static void missing_attributes_have_defaults(void **state)
 {
     struct conv c = { 2, 1, 2, 3, 1, S(4, 4), S(2, 2), ONES, ONES, NONE, NONE, NULL, true };
     struct built b;
@@ -233,12 +233,12 @@ static void expect_refused(const struct built *b, int code, const char *says)
         fail_msg("'%s' does not say '%s'", err.text, says);
 }
 
-static void attributes_that_cannot_be_are_refused_with_node_and_name(void **state)
+static void invalid_attributes_are_rejected_with_node_and_name(void **state)
 {
     static const int64_t zero[] = { 0, 1 }, minus[] = { -1, 0, 0, 0 }, big[] = { 1, 65536 };
     static const int64_t three[] = { 1, 1, 1 }, other[] = { 3, 2 };
     static const struct {
-        int attr; /* number of the attribute that is replaced */
+        int attr; /* index of the attribute that is replaced */
         struct op_attr by;
         const char *says;
     } bad[] = {
@@ -269,7 +269,7 @@ static void attributes_that_cannot_be_are_refused_with_node_and_name(void **stat
     }
 }
 
-static void shapes_that_do_not_fit_are_refused_with_both(void **state)
+static void inconsistent_shapes_are_rejected_with_both_shapes(void **state)
 {
     struct conv c = cases[1];
     struct built b;
@@ -307,13 +307,13 @@ static void shapes_that_do_not_fit_are_refused_with_both(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_form_is_the_sum_over_its_window),
-        cmocka_unit_test(first_layers_of_one_and_three_channels_are_right_at_real_sizes),
-        cmocka_unit_test(gradients_of_every_form_agree_with_differences),
-        cmocka_unit_test(an_empty_batch_has_an_empty_output_and_zero_weight_gradients),
-        cmocka_unit_test(attributes_may_be_left_out),
-        cmocka_unit_test(attributes_that_cannot_be_are_refused_with_node_and_name),
-        cmocka_unit_test(shapes_that_do_not_fit_are_refused_with_both),
+        cmocka_unit_test(every_form_follows_definition),
+        cmocka_unit_test(first_layers_with_few_channels_follow_definition),
+        cmocka_unit_test(gradients_of_every_form_match_differences),
+        cmocka_unit_test(empty_batch_gives_empty_output_and_zero_weight_gradients),
+        cmocka_unit_test(missing_attributes_have_defaults),
+        cmocka_unit_test(invalid_attributes_are_rejected_with_node_and_name),
+        cmocka_unit_test(inconsistent_shapes_are_rejected_with_both_shapes),
     };
 
     return cmocka_run_group_tests_name("op/conv", tests, NULL, NULL);

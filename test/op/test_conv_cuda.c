@@ -1,6 +1,6 @@
-/* Convolutions on a GPU where the library lacks an engine for the form that is asked for first: EMULATED_CUDNN
- * (test/cuda/include/cudnn.h) says what it lacks. Skipped without a GPU; what needs the emulator, with
- * a true one. */
+/* Convolutions on a GPU if the library lacks an engine for the preferred form: EMULATED_CUDNN
+ * (test/cuda/include/cudnn.h) lists the missing ones. Skipped without a GPU; tests that need the
+ * emulator are skipped with a real GPU. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -50,7 +50,7 @@ static void need_gpu(void)
     skip();
 }
 
-/* Gradients of half-sized images, beside those of the same numbers as float32. */
+/* Compares gradients of 16-bit images with those of the same numbers in float32. */
 static void expect_close(const struct gradcheck_case *gc, const struct tensor *got, const struct tensor *want,
                          double unit)
 {
@@ -86,7 +86,7 @@ static void expect_half_like_float(const struct gradcheck_case *wanted, bool flo
     gradcheck_free(&b);
 }
 
-static void what_the_library_lacks_is_brought_into_a_form_that_it_has(void **state)
+static void unsupported_form_is_converted_to_supported_form(void **state)
 {
     static const char *const lacks[] = { "", "plain", "same_types", "no_add", "plain,no_add" };
     size_t i, k;
@@ -104,7 +104,7 @@ static void what_the_library_lacks_is_brought_into_a_form_that_it_has(void **sta
     unsetenv("EMULATED_CUDNN");
 }
 
-static void a_convolution_that_the_library_cannot_is_refused_with_what_was_asked_for(void **state)
+static void unsupported_convolution_is_rejected_with_description(void **state)
 {
     static const char *const says[] = {
         "Conv 'checked': cuDNN 9.", "convolution, bfloat16",
@@ -136,8 +136,8 @@ static void a_convolution_that_the_library_cannot_is_refused_with_what_was_asked
             fail_msg("'%s' does not say '%s'", err.text, says[i]);
 }
 
-/* More pixels than one block adds up, and images with whole packs of channels and without. */
-static void the_gradient_of_a_bias_is_the_sum_over_many_pixels(void **state)
+/* More pixels than one block sums, and images with and without whole packs of channels. */
+static void bias_gradient_over_many_pixels_is_exact(void **state)
 {
     static const struct shape shapes[] = { { 4, { 3, 2, 40, 30 } }, { 4, { 1, 2, 1200, 1 } } };
     static const int64_t filters[] = { 8, 3, 72 };
@@ -177,9 +177,9 @@ static void the_gradient_of_a_bias_is_the_sum_over_many_pixels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_the_library_lacks_is_brought_into_a_form_that_it_has),
-        cmocka_unit_test(a_convolution_that_the_library_cannot_is_refused_with_what_was_asked_for),
-        cmocka_unit_test(the_gradient_of_a_bias_is_the_sum_over_many_pixels),
+        cmocka_unit_test(unsupported_form_is_converted_to_supported_form),
+        cmocka_unit_test(unsupported_convolution_is_rejected_with_description),
+        cmocka_unit_test(bias_gradient_over_many_pixels_is_exact),
     };
 
     return cmocka_run_group_tests_name("op/conv on GPUs", tests, NULL, NULL);

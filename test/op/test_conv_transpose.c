@@ -12,14 +12,14 @@
 #include "harness/gradcheck.h"
 #include "harness/op_oracle.h"
 
-/* Three axes of space always; a case of fewer uses the last ones and has ones in front. */
+/* Always three spatial axes; a case with fewer uses the last ones and has sizes of 1 in front. */
 struct deconv {
     int spatial;
-    int64_t n, c, o, group; /* o: of y */
+    int64_t n, c, o, group; /* o: channels of y */
     int64_t in[3], kernel[3], stride[3], dilation[3], lo[3], hi[3], more[3];
     int64_t out[3];       /* expected */
-    const char *auto_pad; /* lo and hi are then what it should come to */
-    bool shaped;          /* with output_shape = out; lo and hi likewise */
+    const char *auto_pad; /* lo and hi are then the expected values */
+    bool shaped;          /* with output_shape = out; lo and hi are then the expected values */
     bool bias;
 };
 
@@ -47,7 +47,7 @@ static const struct deconv cases[] = {
       true },
     { 2, 1, 2, 3, 1, S(3, 4), S(3, 2), S(2, 1), S(2, 3), P(2, 1), P(1, 0), NONE, S(6, 6), NULL, 0,
       false },
-    /* stride beyond the kernel: gaps that only the bias fills */
+    /* stride larger than the kernel: only the bias fills the gaps */
     { 2, 1, 2, 3, 1, S(3, 3), S(1, 2), S(3, 4), ONES, NONE, NONE, P(2, 0), S(9, 10), NULL, 0,
       true },
     { 2, 1, 2, 3, 1, S(3, 3), S(3, 3), S(2, 2), ONES, NONE, P(1, 1), NONE, S(6, 6), "SAME_UPPER",
@@ -104,7 +104,7 @@ static void set(struct built *b, const struct deconv *c)
         b->gc.n_attrs = 6;
 }
 
-/* y by its definition: every x spreads over a window. */
+/* Computes y by the definition: every element of x is spread over a window. */
 static void spread(const struct deconv *c, const float *x, const float *w, const float *bias,
                    double *y)
 {
@@ -139,7 +139,7 @@ static void spread(const struct deconv *c, const float *x, const float *w, const
                                     }
 }
 
-static void every_input_spreads_over_its_window(void **state)
+static void every_form_follows_definition(void **state)
 {
     size_t i;
 
@@ -165,7 +165,7 @@ static void every_input_spreads_over_its_window(void **state)
     }
 }
 
-static void gradients_of_every_form_agree_with_differences(void **state)
+static void gradients_of_every_form_match_differences(void **state)
 {
     size_t i;
 
@@ -180,7 +180,7 @@ static void gradients_of_every_form_agree_with_differences(void **state)
     }
 }
 
-static void an_empty_batch_has_an_empty_output_and_zero_weight_gradients(void **state)
+static void empty_batch_gives_empty_output_and_zero_weight_gradients(void **state)
 {
     struct deconv c = cases[1];
     struct built b;
@@ -191,7 +191,7 @@ static void an_empty_batch_has_an_empty_output_and_zero_weight_gradients(void **
     gradcheck_run(&b.gc);
 }
 
-static void attributes_may_be_left_out(void **state)
+static void missing_attributes_have_defaults(void **state)
 {
     struct deconv c = { 2, 1, 2, 3, 1, S(4, 5), S(2, 3), ONES, ONES, NONE, NONE, NONE, S(5, 7),
                         NULL, false, true };
@@ -209,7 +209,7 @@ static void attributes_may_be_left_out(void **state)
     gradcheck_free(&r);
 }
 
-static void what_cannot_be_is_refused_with_the_node(void **state)
+static void invalid_attributes_are_rejected_with_node(void **state)
 {
     static const int64_t two[] = { 2, 2 }, three[] = { 1, 1, 1 }, zero[] = { 0, 6 };
     struct built b;
@@ -246,11 +246,11 @@ static void what_cannot_be_is_refused_with_the_node(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_input_spreads_over_its_window),
-        cmocka_unit_test(gradients_of_every_form_agree_with_differences),
-        cmocka_unit_test(an_empty_batch_has_an_empty_output_and_zero_weight_gradients),
-        cmocka_unit_test(attributes_may_be_left_out),
-        cmocka_unit_test(what_cannot_be_is_refused_with_the_node),
+        cmocka_unit_test(every_form_follows_definition),
+        cmocka_unit_test(gradients_of_every_form_match_differences),
+        cmocka_unit_test(empty_batch_gives_empty_output_and_zero_weight_gradients),
+        cmocka_unit_test(missing_attributes_have_defaults),
+        cmocka_unit_test(invalid_attributes_are_rejected_with_node),
     };
 
     return cmocka_run_group_tests_name("op/conv_transpose", tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* DeformColumns, what DeformConv is made of: gradients against differences, and offsets that leave the input. The
- * values of PyTorch are in graph/test_op_cases.c. */
+/* DeformColumns, a part of DeformConv: gradients against differences, and offsets that leave the
+ * input. The values of PyTorch are in graph/test_op_cases.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -24,8 +24,8 @@ static void refused(const struct gradcheck_case *gc, const char *part)
         fail_msg("'%s' is not in: %s", part, err.text);
 }
 
-/* The offsets are away from whole numbers, where the slope jumps. */
-static void gradients_agree_with_differences(void **state)
+/* The offsets are not near integers, where the derivative jumps. */
+static void gradients_match_differences(void **state)
 {
     const struct op_attr attrs[] = {
         { .name = "kernel_shape", .type = OP_ATTR_INTS, .n = 2, .ints = kernel },
@@ -47,7 +47,7 @@ static void gradients_agree_with_differences(void **state)
     gradcheck_run(&gc);
 }
 
-static void offsets_without_bounds_are_safe(void **state)
+static void huge_offsets_are_safe(void **state)
 {
     static const float x[] = { 1, 1, 1, 1 };
     static const float far[] = { NAN, 1e30f, -INFINITY, 0, 0, 0, 0, 3e9f };
@@ -69,7 +69,7 @@ static void offsets_without_bounds_are_safe(void **state)
     gradcheck_free(&r);
 }
 
-static void shapes_that_do_not_fit_are_refused(void **state)
+static void inconsistent_shapes_are_rejected(void **state)
 {
     struct op_attr attrs[] = {
         { .name = "kernel_shape", .type = OP_ATTR_INTS, .n = 2, .ints = kernel },
@@ -92,9 +92,9 @@ static void shapes_that_do_not_fit_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients_agree_with_differences),
-        cmocka_unit_test(offsets_without_bounds_are_safe),
-        cmocka_unit_test(shapes_that_do_not_fit_are_refused),
+        cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(huge_offsets_are_safe),
+        cmocka_unit_test(inconsistent_shapes_are_rejected),
     };
 
     return cmocka_run_group_tests_name("op/deform", tests, NULL, NULL);

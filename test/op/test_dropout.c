@@ -37,7 +37,7 @@ static struct gradcheck_result run(const struct gradcheck_case *gc)
     return r;
 }
 
-static void each_element_is_scaled_or_zero_as_its_random_word_says(void **state)
+static void elements_are_scaled_or_zero_by_random_word(void **state)
 {
     static const float ratio = 0.3f;
     const struct shape shape = GRADCHECK_SHAPE(3, 5, 7, 2);
@@ -65,8 +65,8 @@ static void each_element_is_scaled_or_zero_as_its_random_word_says(void **state)
     }
 }
 
-/* Means of 100 000 draws lie within five standard deviations of the ratio. */
-static void the_share_of_dropped_elements_is_the_ratio(void **state)
+/* Means of 100 000 draws are within five standard deviations of the ratio. */
+static void share_of_dropped_elements_matches_ratio(void **state)
 {
     static const float ratios[] = { 0.1f, 0.5f, 0.9f };
     enum { N = 100000 };
@@ -86,7 +86,7 @@ static void the_share_of_dropped_elements_is_the_ratio(void **state)
             pairs += ((uint8_t *)r.out[1].data)[i] == 0 && ((uint8_t *)r.out[1].data)[i - 1] == 0;
         off = fabs((double)dropped / N - p);
         assert_true(off < 5 * sqrt(p * (1 - p) / N));
-        off = fabs((double)pairs / (N - 1) - p * p); /* neighbours are independent */
+        off = fabs((double)pairs / (N - 1) - p * p); /* adjacent elements are independent */
         assert_true(off < 5 * sqrt(3 * p * p * (1 - p * p) / N));
         gradcheck_free(&r);
     }
@@ -101,7 +101,7 @@ static size_t differing(const struct gradcheck_result *a, const struct gradcheck
     return count;
 }
 
-static void the_mask_belongs_to_seed_step_lane_and_node(void **state)
+static void mask_depends_on_seed_step_lane_and_node(void **state)
 {
     static const float half = 0.5f;
     const struct shape shape = GRADCHECK_SHAPE(1000);
@@ -112,7 +112,7 @@ static void the_mask_belongs_to_seed_step_lane_and_node(void **state)
     (void)state;
     for (i = 0; i < COUNT_OF(others); i++)
         others[i] = gc;
-    others[0].run.loss_scale = 3; /* has nothing to do with it */
+    others[0].run.loss_scale = 3; /* has no effect */
     others[1].run.seed++;
     others[2].run.step++;
     others[3].run.lane++;
@@ -128,7 +128,7 @@ static void the_mask_belongs_to_seed_step_lane_and_node(void **state)
     gradcheck_free(&base);
 }
 
-static void gradients_agree_with_differences_in_any_layout(void **state)
+static void gradients_match_differences_in_any_layout(void **state)
 {
     static const float ratio = 0.4f;
     const struct shape shapes[] = { GRADCHECK_SHAPE(2, 3, 4, 5), GRADCHECK_SHAPE(1),
@@ -161,7 +161,7 @@ static void expect_identity(const struct gradcheck_case *gc)
     gradcheck_free(&r);
 }
 
-static void it_drops_only_in_training_and_only_if_the_model_says_so(void **state)
+static void dropout_drops_only_in_training_mode(void **state)
 {
     static const float half = 0.5f, zero = 0;
     const struct shape shape = GRADCHECK_SHAPE(4, 9);
@@ -183,7 +183,7 @@ static void it_drops_only_in_training_and_only_if_the_model_says_so(void **state
     expect_identity(&gc);
 }
 
-static void before_opset_12_it_drops_whenever_the_plan_trains(void **state)
+static void dropout_before_opset_12_drops_in_every_training_plan(void **state)
 {
     const struct op_attr attr = { .name = "ratio", .type = OP_ATTR_FLOAT, .f = 0.25f };
     struct gradcheck_case gc = { .op = "Dropout", .opset = 7, .attrs = &attr, .n_attrs = 1,
@@ -208,7 +208,7 @@ static void before_opset_12_it_drops_whenever_the_plan_trains(void **state)
     expect_identity(&gc);
 }
 
-static void ratio_one_drops_all_even_infinities(void **state)
+static void ratio_one_drops_all_including_infinities(void **state)
 {
     static const float one = 1, x[3] = { INFINITY, NAN, 2 };
     static const double zeros[3] = { 0 };
@@ -234,7 +234,7 @@ static void expect_refused(const struct gradcheck_case *gc, int code, const char
         fail_msg("\"%s\" is not in \"%s\"", part, err.text);
 }
 
-static void inputs_it_cannot_know_at_load_are_refused(void **state)
+static void inputs_unknown_at_load_are_rejected(void **state)
 {
     static const float half = 0.5f, two = 2, nan = NAN;
     const struct shape shape = GRADCHECK_SHAPE(3);
@@ -259,14 +259,14 @@ static void inputs_it_cannot_know_at_load_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_element_is_scaled_or_zero_as_its_random_word_says),
-        cmocka_unit_test(the_share_of_dropped_elements_is_the_ratio),
-        cmocka_unit_test(the_mask_belongs_to_seed_step_lane_and_node),
-        cmocka_unit_test(gradients_agree_with_differences_in_any_layout),
-        cmocka_unit_test(it_drops_only_in_training_and_only_if_the_model_says_so),
-        cmocka_unit_test(before_opset_12_it_drops_whenever_the_plan_trains),
-        cmocka_unit_test(ratio_one_drops_all_even_infinities),
-        cmocka_unit_test(inputs_it_cannot_know_at_load_are_refused),
+        cmocka_unit_test(elements_are_scaled_or_zero_by_random_word),
+        cmocka_unit_test(share_of_dropped_elements_matches_ratio),
+        cmocka_unit_test(mask_depends_on_seed_step_lane_and_node),
+        cmocka_unit_test(gradients_match_differences_in_any_layout),
+        cmocka_unit_test(dropout_drops_only_in_training_mode),
+        cmocka_unit_test(dropout_before_opset_12_drops_in_every_training_plan),
+        cmocka_unit_test(ratio_one_drops_all_including_infinities),
+        cmocka_unit_test(inputs_unknown_at_load_are_rejected),
     };
 
     return cmocka_run_group_tests_name("op/dropout", tests, NULL, NULL);

@@ -12,18 +12,19 @@
 #include "harness/gradcheck.h"
 #include "harness/op_oracle.h"
 
-enum { MOST = 4 /* tensors */ };
+enum { MOST = 4 /* maximum number of tensors */ };
 
 struct sum {
     const char *equation;
-    const char *meaning; /* every axis a letter, "->" written out; NULL: the equation itself */
+    const char *meaning; /* the equation with one letter per axis and an explicit "->"; NULL: the
+                            equation itself */
     struct shape in[MOST];
 };
 
 #define S(...) GRADCHECK_SHAPE(__VA_ARGS__)
 
 static const struct sum cases[] = {
-    /* attention, as it is written in various places */
+    /* attention, in the notation of several projects */
     { "bhqd,bhkd->bhqk", NULL, { S(2, 3, 5, 8), S(2, 3, 7, 8) } },
     { "bhqk,bhkd->bhqd", NULL, { S(2, 3, 5, 7), S(2, 3, 7, 8) } },
     { "bqhd,bkhd->bhqk", NULL, { S(2, 5, 3, 8), S(2, 17, 3, 8) } },
@@ -39,7 +40,8 @@ static const struct sum cases[] = {
     { "ba,ca", "ba,ca->bc", { S(16, 9), S(7, 9) } },
     { " i j , j k -> k i ", "ij,jk->ki", { S(16, 9), S(9, 8) } },
     { "aij,ajk->ik", NULL, { S(3, 8, 9), S(3, 9, 8) } },
-    { "aij,jk->ik", NULL, { S(3, 8, 9), S(9, 8) } },       /* a is summed on the way in */
+    /* a is summed when the input is packed */
+    { "aij,jk->ik", NULL, { S(3, 8, 9), S(9, 8) } },
     { "ij,ajkc->ik", NULL, { S(8, 9), S(3, 9, 8, 2) } },
     { "iij,jk->ik", NULL, { S(8, 8, 9), S(9, 8) } },       /* a diagonal */
     { "iijj,jkk->ik", NULL, { S(5, 5, 6, 6), S(6, 20, 20) } },
@@ -49,7 +51,7 @@ static const struct sum cases[] = {
     { "...ij,...jk", "xyij,xyjk->xyik", { S(2, 1, 8, 9), S(1, 3, 9, 8) } },
     { "i...,i...->...", "ixy,iy->xy", { S(4, 2, 3), S(4, 3) } },
     { "...d,de->...e", "xyd,de->xye", { S(3, 5, 9), S(9, 8) } },
-    /* no matrix product */
+    /* not a matrix product */
     { "i,i->", NULL, { S(700), S(700) } },
     { "i,j->ij", NULL, { S(5), S(7) } },
     { "ij,ij->ij", NULL, { S(5, 7), S(5, 7) } },
@@ -119,11 +121,11 @@ static void set(struct gradcheck_case *gc, struct op_attr *attr, const struct su
         gc->in[i].shape = c->in[i];
 }
 
-/* ---- the definition: every letter runs over its size, all loops in one ---- */
+/* ---- the definition: one nested loop over all letters ---- */
 
 struct meaning {
-    int n;                      /* inputs */
-    const char *term[MOST + 1]; /* the output behind the inputs */
+    int n;                      /* number of inputs */
+    const char *term[MOST + 1]; /* the terms of the inputs, then of the output */
     int len[MOST + 1];
     int64_t size[128];
 };
@@ -197,7 +199,7 @@ static void expect_sum(const struct sum *c, const struct gradcheck_result *r)
     free(want);
 }
 
-static void every_equation_is_the_sum_it_names(void **state)
+static void every_equation_follows_definition(void **state)
 {
     size_t i;
 
@@ -216,7 +218,7 @@ static void every_equation_is_the_sum_it_names(void **state)
     }
 }
 
-static void gradients_agree_with_differences(void **state)
+static void gradients_match_differences(void **state)
 {
     size_t i;
 
@@ -230,7 +232,7 @@ static void gradients_agree_with_differences(void **state)
     }
 }
 
-static void what_is_no_equation_of_these_tensors_is_refused_with_it(void **state)
+static void invalid_equation_is_rejected_with_text(void **state)
 {
     static const struct {
         const char *equation, *says;
@@ -238,7 +240,7 @@ static void what_is_no_equation_of_these_tensors_is_refused_with_it(void **state
     } bad[] = {
         { "", "attribute 'equation' is missing", ERR_INPUT },
         { "ij,jk->il", "the output names an axis that no input has", ERR_INPUT },
-        { "ij,jk->ii", "the output names an axis twice", ERR_INPUT },
+        { "ij,jk->ii", "the output repeats an axis", ERR_INPUT },
         { "ij->ij", "it has fewer terms than the node has inputs", ERR_INPUT },
         { "ij,jk,kl->il", "it has more terms than the node has inputs", ERR_INPUT },
         { "ijk,jk->i", "term 0 names 3 axes; input 0 has shape [2, 3]", ERR_INPUT },
@@ -273,20 +275,21 @@ static void what_is_no_equation_of_these_tensors_is_refused_with_it(void **state
     gc.n_in = 9;
     for (i = 2; i < 9; i++)
         gc.in[i].shape = gc.in[0].shape;
-    oracle_refused(&gc, ERR_UNSUPPORTED, "has 9 terms; at most 8 work: write it as several nodes");
+    oracle_refused(&gc, ERR_UNSUPPORTED,
+                   "has 9 terms; at most 8 are supported: write it as several nodes");
     gc.n_in = 2;
     gc.in[0].shape = (struct shape)S(1, 2, 1, 2, 1, 2, 1, 2);
     gc.in[1].shape = (struct shape)S(1, 2);
     attr.s = "abcdefgh,ij->abcdefghi";
-    oracle_refused(&gc, ERR_UNSUPPORTED, "the output has 9 axes; at most 8 work");
+    oracle_refused(&gc, ERR_UNSUPPORTED, "the output has 9 axes; at most 8 are supported");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_equation_is_the_sum_it_names),
-        cmocka_unit_test(gradients_agree_with_differences),
-        cmocka_unit_test(what_is_no_equation_of_these_tensors_is_refused_with_it),
+        cmocka_unit_test(every_equation_follows_definition),
+        cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(invalid_equation_is_rejected_with_text),
     };
 
     return cmocka_run_group_tests_name("op/einsum", tests, NULL, NULL);

@@ -50,8 +50,8 @@ static struct gradcheck_case case_of(const char *op, const struct pair *p)
                                     .in = { { .shape = p->a }, { .shape = p->b } } };
 }
 
-/* Element of an operand under the output index `at`: aligned at the right, a dimension of 1
- * repeats. */
+/* Element of an operand for the output index `at`: axes are aligned at the last one, an axis of
+ * size 1 is broadcast. */
 static size_t under(const struct shape *s, const struct shape *out, const int64_t *at)
 {
     size_t where = 0;
@@ -98,7 +98,7 @@ static void check_forward(const char *op, const struct pair *p, enum tensor_layo
     gradcheck_free(&r);
 }
 
-static void forward_follows_the_broadcasting_rule_in_any_layout(void **state)
+static void forward_follows_broadcasting_in_any_layout(void **state)
 {
     size_t i;
 
@@ -112,7 +112,7 @@ static void forward_follows_the_broadcasting_rule_in_any_layout(void **state)
     }
 }
 
-static void gradients_agree_with_differences(void **state)
+static void gradients_match_differences(void **state)
 {
     size_t i;
 
@@ -127,8 +127,8 @@ static void gradients_agree_with_differences(void **state)
     }
 }
 
-/* Where several blocks of a GPU share out a sum, and where one has many. */
-static void long_sums_agree_with_differences_too(void **state)
+/* Sums that several blocks of a GPU share, and several sums per block. */
+static void gradients_of_long_sums_match_differences(void **state)
 {
     static const struct pair longer[] = {
         { GRADCHECK_SHAPE(1100, 64), GRADCHECK_SHAPE(64) },
@@ -149,7 +149,7 @@ static void long_sums_agree_with_differences_too(void **state)
     }
 }
 
-static void the_gradient_of_a_bias_over_many_rows_keeps_its_precision(void **state)
+static void bias_gradient_over_many_rows_keeps_precision(void **state)
 {
     enum { ROWS = 60001, COLS = 3 };
     const struct pair p = { GRADCHECK_SHAPE(ROWS, COLS), GRADCHECK_SHAPE(COLS) };
@@ -173,7 +173,7 @@ static void the_gradient_of_a_bias_over_many_rows_keeps_its_precision(void **sta
     gradcheck_free(&r);
 }
 
-static void a_scalar_gradient_over_odd_lengths_is_the_exact_sum(void **state)
+static void scalar_gradient_over_odd_lengths_is_exact(void **state)
 {
     int64_t n;
 
@@ -194,7 +194,7 @@ static void a_scalar_gradient_over_odd_lengths_is_the_exact_sum(void **state)
     }
 }
 
-static void without_an_arriving_gradient_there_is_none(void **state)
+static void missing_dout_gives_zero_gradient(void **state)
 {
     static const double zeros[12] = { 0 };
     const struct pair p = { GRADCHECK_SHAPE(3, 4), GRADCHECK_SHAPE(4) };
@@ -210,7 +210,7 @@ static void without_an_arriving_gradient_there_is_none(void **state)
     gradcheck_free(&r);
 }
 
-static void nan_and_infinity_pass_through(void **state)
+static void nan_and_infinity_propagate(void **state)
 {
     static const float a[4] = { NAN, INFINITY, INFINITY, 1 }, b[4] = { 1, 1, -INFINITY, NAN };
     static const double sum[4] = { NAN, INFINITY, NAN, NAN };
@@ -260,7 +260,7 @@ static void integers_wrap_and_have_no_gradient(void **state)
     gradcheck_free(&r);
 }
 
-static void what_does_not_fit_is_refused_with_both_sides(void **state)
+static void inconsistent_shapes_are_rejected_with_both_shapes(void **state)
 {
     const struct pair p = { GRADCHECK_SHAPE(2, 3), GRADCHECK_SHAPE(2) };
     const struct pair q = { GRADCHECK_SHAPE(2), GRADCHECK_SHAPE(2) };
@@ -288,15 +288,15 @@ static void what_does_not_fit_is_refused_with_both_sides(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forward_follows_the_broadcasting_rule_in_any_layout),
-        cmocka_unit_test(gradients_agree_with_differences),
-        cmocka_unit_test(long_sums_agree_with_differences_too),
-        cmocka_unit_test(the_gradient_of_a_bias_over_many_rows_keeps_its_precision),
-        cmocka_unit_test(a_scalar_gradient_over_odd_lengths_is_the_exact_sum),
-        cmocka_unit_test(without_an_arriving_gradient_there_is_none),
-        cmocka_unit_test(nan_and_infinity_pass_through),
+        cmocka_unit_test(forward_follows_broadcasting_in_any_layout),
+        cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(gradients_of_long_sums_match_differences),
+        cmocka_unit_test(bias_gradient_over_many_rows_keeps_precision),
+        cmocka_unit_test(scalar_gradient_over_odd_lengths_is_exact),
+        cmocka_unit_test(missing_dout_gives_zero_gradient),
+        cmocka_unit_test(nan_and_infinity_propagate),
         cmocka_unit_test(integers_wrap_and_have_no_gradient),
-        cmocka_unit_test(what_does_not_fit_is_refused_with_both_sides),
+        cmocka_unit_test(inconsistent_shapes_are_rejected_with_both_shapes),
     };
 
     return cmocka_run_group_tests_name("op/elem", tests, NULL, NULL);

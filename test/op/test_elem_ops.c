@@ -85,7 +85,7 @@ static const struct binary {
     const char *op;
     uint32_t opset;
     double (*f)(const double *x, uint32_t n);
-    double a_lo, a_hi, b_lo, b_hi; /* away from poles and jumps */
+    double a_lo, a_hi, b_lo, b_hi; /* ranges away from poles and jumps */
     double tol;
     const struct op_attr *attr;
 } binaries[] = {
@@ -107,7 +107,7 @@ static struct gradcheck_case binary_case(const struct binary *b, const struct pa
     };
 }
 
-static void two_operands_follow_their_formula_and_its_gradients(void **state)
+static void binary_ops_follow_formula_and_gradient(void **state)
 {
     size_t i, k;
 
@@ -124,7 +124,7 @@ static void two_operands_follow_their_formula_and_its_gradients(void **state)
         }
 }
 
-static void a_power_of_two_or_three_or_an_integer_is_the_same_power(void **state)
+static void integer_exponents_match_general_power(void **state)
 {
     static const float exponents[] = { 2, 3, 1, 0, -1, 0.5f };
     static const int64_t wide[3] = { 2, -1, 3 };
@@ -141,7 +141,7 @@ static void a_power_of_two_or_three_or_an_integer_is_the_same_power(void **state
         oracle_elementwise(&gc, power, 6e-8);
         gradcheck_run(&gc);
         gc.in[1].constant = false;
-        gc.not_wanted = OP_IN(1); /* of a negative base there is none */
+        gc.not_wanted = OP_IN(1); /* undefined for a negative base */
         gradcheck_run(&gc);
         gc.in[1].constant = true;
     }
@@ -155,7 +155,7 @@ static void a_power_of_two_or_three_or_an_integer_is_the_same_power(void **state
     oracle_elementwise(&gc, power, 6e-8);
 }
 
-static void the_slopes_of_a_power_at_its_corners_are_its_limits(void **state)
+static void power_gradients_at_corners_are_limits(void **state)
 {
     static const float a[4] = { 0, 0, 2, -1.5f }, b[4] = { 2, 0, 0, 3 }, ones[4] = { 1, 1, 1, 1 };
     static const double da[4] = { 0, 0, 0, 6.75 }, db[3] = { 0, -INFINITY, 0.693147180559945 };
@@ -172,7 +172,7 @@ static void the_slopes_of_a_power_at_its_corners_are_its_limits(void **state)
     gradcheck_free(&r);
 }
 
-static void prelu_bends_at_zero_by_a_slope_per_channel(void **state)
+static void prelu_applies_slope_per_channel_below_zero(void **state)
 {
     static const struct pair slopes[] = {
         { GRADCHECK_SHAPE(2, 3, 4, 5), GRADCHECK_SHAPE(3, 1, 1) },
@@ -199,7 +199,7 @@ static void prelu_bends_at_zero_by_a_slope_per_channel(void **state)
 
 /* ---- integers and bool ---- */
 
-static void integers_divide_towards_zero_and_leave_either_rest(void **state)
+static void integer_division_truncates_and_mod_supports_both_signs(void **state)
 {
     static const int64_t a[8] = { 7, -7, 7, -7, 0, INT64_MIN, 6, -1 };
     static const int64_t b[8] = { 2, 2, -2, -2, 5, -1, 3, INT64_MAX };
@@ -232,7 +232,7 @@ static void integers_divide_towards_zero_and_leave_either_rest(void **state)
       .in = { { .dtype = TENSOR_U64, .shape = GRADCHECK_SHAPE(4), .data = (a_) },                  \
               { .dtype = TENSOR_U64, .shape = GRADCHECK_SHAPE(4), .data = (b_) } } }
 
-static void uint64_above_the_sign_bit_is_large(void **state)
+static void uint64_above_sign_bit_compares_as_large(void **state)
 {
     static const uint64_t a[4] = { UINT64_MAX, 7, UINT64_MAX - 1, (uint64_t)1 << 63 };
     static const uint64_t b[4] = { 2, UINT64_MAX, UINT64_MAX, 3 };
@@ -252,7 +252,7 @@ static void uint64_above_the_sign_bit_is_large(void **state)
     oracle_ints(&gc, &gc.in[0].shape, greater);
 }
 
-static void bits_are_combined_and_shifted(void **state)
+static void bitwise_ops_combine_and_shift_bits(void **state)
 {
     static const uint64_t a[4] = { 12, 1, UINT64_MAX, 5 }, b[4] = { 10, 63, 4, 64 };
     static const int64_t left[4] = { 12288, INT64_MIN, -16, 0 }, right[4] = { 0, 0, INT64_MAX >> 3, 0 };
@@ -281,7 +281,7 @@ static void bits_are_combined_and_shifted(void **state)
     oracle_ints(&gc, &gc.in[0].shape, none);
 }
 
-static void an_integer_divisor_of_zero_is_refused_with_its_place(void **state)
+static void integer_division_by_zero_is_rejected_with_position(void **state)
 {
     static const int64_t b[3] = { 1, 0, 2 };
     struct gradcheck_case gc = {
@@ -317,7 +317,7 @@ static const struct whole {
     { "Min", least, false, true, false },
 };
 
-static void shape_and_mask_arithmetic_is_exact(void **state)
+static void integer_and_bool_arithmetic_is_exact(void **state)
 {
     static const enum tensor_dtype types[] = { TENSOR_F32, TENSOR_I32, TENSOR_I64, TENSOR_BOOL };
     size_t i, k, t;
@@ -342,7 +342,7 @@ static void shape_and_mask_arithmetic_is_exact(void **state)
             }
 }
 
-static void what_compares_with_nan_is_false(void **state)
+static void comparison_with_nan_is_false(void **state)
 {
     static const float a[3] = { NAN, 1, NAN }, b[3] = { 1, NAN, NAN };
     size_t i;
@@ -358,7 +358,7 @@ static void what_compares_with_nan_is_false(void **state)
     }
 }
 
-static void a_type_that_an_operation_has_no_meaning_for_is_refused(void **state)
+static void meaningless_types_are_rejected(void **state)
 {
     struct gradcheck_case gc = { .op = "And", .opset = 13, .n_in = 2,
                                  .in = { { .shape = GRADCHECK_SHAPE(3) },
@@ -391,7 +391,7 @@ static const struct three {
     { GRADCHECK_SHAPE(0, 3), GRADCHECK_SHAPE(3), GRADCHECK_SHAPE(1) },
 };
 
-static void where_chooses_and_sends_each_gradient_back_where_it_came_from(void **state)
+static void where_selects_and_routes_gradients(void **state)
 {
     static const enum tensor_dtype types[] = { TENSOR_F32, TENSOR_I64, TENSOR_I32, TENSOR_BOOL };
     size_t i, t;
@@ -410,7 +410,7 @@ static void where_chooses_and_sends_each_gradient_back_where_it_came_from(void *
         }
 }
 
-static void where_refuses_choices_of_two_types_and_a_condition_that_is_none(void **state)
+static void where_with_mixed_types_or_non_bool_condition_is_rejected(void **state)
 {
     struct gradcheck_case gc = { .op = "Where", .opset = 9, .n_in = 3,
                                  .in = { { .dtype = TENSOR_BOOL, .shape = GRADCHECK_SHAPE(3) },
@@ -433,7 +433,7 @@ static const struct fold {
     double (*f)(const double *x, uint32_t n);
 } folds[] = { { "Max", greatest }, { "Min", least }, { "Sum", total }, { "Mean", average } };
 
-static void any_number_of_operands_become_one(void **state)
+static void variadic_ops_combine_any_number_of_operands(void **state)
 {
     static const struct shape shapes[] = {
         GRADCHECK_SHAPE(2, 3, 4, 5), GRADCHECK_SHAPE(3, 1, 1), { 0 }, GRADCHECK_SHAPE(2, 1, 4, 1),
@@ -443,7 +443,7 @@ static void any_number_of_operands_become_one(void **state)
     size_t i, n, k;
 
     (void)state;
-    /* No two operands come near each other, as maxima have kinks. */
+    /* Any two operands differ clearly, because maxima have kinks. */
     for (k = 0; k < COUNT_OF(shapes); k++)
         for (i = 0; i < 120; i++)
             values[k][i] = (float)((i * 77 + k * 13) % 120 * 5 + k) / 300 - 1;
@@ -456,7 +456,7 @@ static void any_number_of_operands_become_one(void **state)
                 gc.in[k] = (struct gradcheck_tensor){ .shape = shapes[k], .data = values[k] };
             oracle_elementwise(&gc, folds[i].f, 2e-7);
             gradcheck_run(&gc);
-            for (k = 0; k < n; k++) /* the first is not the largest */
+            for (k = 0; k < n; k++) /* the first shape is not the largest */
                 gc.in[k] = (struct gradcheck_tensor){ .shape = shapes[n - 1 - k],
                                                       .data = values[n - 1 - k] };
             oracle_elementwise(&gc, folds[i].f, 2e-7);
@@ -467,7 +467,7 @@ static void any_number_of_operands_become_one(void **state)
         }
 }
 
-static void equal_maxima_share_the_gradient_and_nan_wins(void **state)
+static void max_with_ties_shares_gradient_and_propagates_nan(void **state)
 {
     static const float a[4] = { 1, 2, NAN, 5 }, b[4] = { 1, 3, 1, 5 }, c[4] = { 0, 3, 2, 5 };
     static const float y[4] = { 1, 3, NAN, 5 }, dout[4] = { 1, 1, 1, 3 };
@@ -490,21 +490,21 @@ static void equal_maxima_share_the_gradient_and_nan_wins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_operands_follow_their_formula_and_its_gradients),
-        cmocka_unit_test(a_power_of_two_or_three_or_an_integer_is_the_same_power),
-        cmocka_unit_test(the_slopes_of_a_power_at_its_corners_are_its_limits),
-        cmocka_unit_test(prelu_bends_at_zero_by_a_slope_per_channel),
-        cmocka_unit_test(integers_divide_towards_zero_and_leave_either_rest),
-        cmocka_unit_test(uint64_above_the_sign_bit_is_large),
-        cmocka_unit_test(bits_are_combined_and_shifted),
-        cmocka_unit_test(an_integer_divisor_of_zero_is_refused_with_its_place),
-        cmocka_unit_test(shape_and_mask_arithmetic_is_exact),
-        cmocka_unit_test(what_compares_with_nan_is_false),
-        cmocka_unit_test(a_type_that_an_operation_has_no_meaning_for_is_refused),
-        cmocka_unit_test(where_chooses_and_sends_each_gradient_back_where_it_came_from),
-        cmocka_unit_test(where_refuses_choices_of_two_types_and_a_condition_that_is_none),
-        cmocka_unit_test(any_number_of_operands_become_one),
-        cmocka_unit_test(equal_maxima_share_the_gradient_and_nan_wins),
+        cmocka_unit_test(binary_ops_follow_formula_and_gradient),
+        cmocka_unit_test(integer_exponents_match_general_power),
+        cmocka_unit_test(power_gradients_at_corners_are_limits),
+        cmocka_unit_test(prelu_applies_slope_per_channel_below_zero),
+        cmocka_unit_test(integer_division_truncates_and_mod_supports_both_signs),
+        cmocka_unit_test(uint64_above_sign_bit_compares_as_large),
+        cmocka_unit_test(bitwise_ops_combine_and_shift_bits),
+        cmocka_unit_test(integer_division_by_zero_is_rejected_with_position),
+        cmocka_unit_test(integer_and_bool_arithmetic_is_exact),
+        cmocka_unit_test(comparison_with_nan_is_false),
+        cmocka_unit_test(meaningless_types_are_rejected),
+        cmocka_unit_test(where_selects_and_routes_gradients),
+        cmocka_unit_test(where_with_mixed_types_or_non_bool_condition_is_rejected),
+        cmocka_unit_test(variadic_ops_combine_any_number_of_operands),
+        cmocka_unit_test(max_with_ties_shares_gradient_and_propagates_nan),
     };
 
     return cmocka_run_group_tests_name("op/elem_ops", tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* trainerd.Gated: against its formula in double precision, and its gradients against differences. */
+/* trainerd.Gated: against its formula in double precision, and its gradients against
+ * differences. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -49,7 +50,7 @@ static struct gradcheck_case case_of(struct op_attr *function, const char *name,
     return gc;
 }
 
-static void product_of_a_function_and_a_tensor(void **state)
+static void output_follows_formula(void **state)
 {
     static const struct shape shapes[] = { GRADCHECK_SHAPE(3, 7), GRADCHECK_SHAPE(2, 1500), GRADCHECK_SHAPE(0, 4),
                                            GRADCHECK_SHAPE(2, 3, 2, 2), { .rank = 0 } };
@@ -78,7 +79,7 @@ static void product_of_a_function_and_a_tensor(void **state)
         }
 }
 
-static void bfloat16_is_computed_in_float32(void **state)
+static void bfloat16_computes_in_float32(void **state)
 {
     struct op_attr function;
     struct gradcheck_case gc = case_of(&function, "swish", (struct shape)GRADCHECK_SHAPE(2, 1500));
@@ -100,7 +101,7 @@ static void bfloat16_is_computed_in_float32(void **state)
     gradcheck_free(&half);
 }
 
-static void other_functions_and_shapes_are_refused(void **state)
+static void unknown_functions_and_inconsistent_shapes_are_rejected(void **state)
 {
     struct op_attr function;
     struct gradcheck_case gc = case_of(&function, "sine", (struct shape)GRADCHECK_SHAPE(2, 3));
@@ -119,9 +120,9 @@ static void other_functions_and_shapes_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(product_of_a_function_and_a_tensor),
-        cmocka_unit_test(bfloat16_is_computed_in_float32),
-        cmocka_unit_test(other_functions_and_shapes_are_refused),
+        cmocka_unit_test(output_follows_formula),
+        cmocka_unit_test(bfloat16_computes_in_float32),
+        cmocka_unit_test(unknown_functions_and_inconsistent_shapes_are_rejected),
     };
 
     return cmocka_run_group_tests_name("op/gated", tests, NULL, NULL);

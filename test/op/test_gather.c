@@ -79,7 +79,7 @@ static int64_t positive(int64_t i, int64_t dim)
     return i < 0 ? i + dim : i;
 }
 
-/* Where element `to` of the output, or of the updates, is in the data. */
+/* Position in the data of element `to` of the output, or of the updates. */
 static void place(const struct gathering *g, const struct tensor *at, const int64_t *to,
                   int64_t *from)
 {
@@ -125,7 +125,7 @@ static struct gradcheck_case gathering_case(const struct gathering *g)
                   .hi = (double)least } } };
 }
 
-static void gathering_takes_what_the_indices_name_and_adds_gradients_there(void **state)
+static void gather_follows_definition_and_accumulates_gradients(void **state)
 {
     static const enum tensor_dtype types[] = { TENSOR_U8, TENSOR_I64, TENSOR_F32 };
     size_t i, t, n, e;
@@ -162,7 +162,7 @@ static void gathering_takes_what_the_indices_name_and_adds_gradients_there(void 
     }
 }
 
-static void the_gradient_of_an_embedding_sums_in_the_order_of_its_words(void **state)
+static void embedding_gradient_sums_in_order_of_indices(void **state)
 {
     static const int64_t words[5] = { 2, 0, 2, -1, 2 };
     static const float dout[5] = { 1e8f, 3, 1, 5, -1e8f };
@@ -181,7 +181,7 @@ static void the_gradient_of_an_embedding_sums_in_the_order_of_its_words(void **s
     gradcheck_free(&r);
 }
 
-static void an_index_out_of_range_is_refused_with_its_place(void **state)
+static void gather_index_out_of_range_is_rejected_with_position(void **state)
 {
     static const int64_t high[3] = { 0, 1, 4 }, low[3] = { 0, -5, 1 };
     size_t i;
@@ -204,8 +204,8 @@ static void an_index_out_of_range_is_refused_with_its_place(void **state)
     }
 }
 
-/* Many places, of which many are of one row; `width` and `rows` are those of the table. padding: the row
- * that gets no gradient; -1: none. */
+/* Gathers n rows, many of them equal, from a table [rows, width]. padding: the row without a
+ * gradient; -1: none. */
 static void check_table(int64_t rows, int64_t width, int64_t n, int64_t padding)
 {
     const struct op_attr attr = { .name = ROWS_PADDING_ATTR, .type = OP_ATTR_INT, .i = padding };
@@ -237,7 +237,7 @@ static void check_table(int64_t rows, int64_t width, int64_t n, int64_t padding)
     free(want);
 }
 
-static void the_gradient_of_a_large_table_is_the_sum_of_what_its_rows_got(void **state)
+static void large_table_gradient_sums_per_row(void **state)
 {
     (void)state;
     check_table(70000, 4, 3000, -1);
@@ -246,7 +246,7 @@ static void the_gradient_of_a_large_table_is_the_sum_of_what_its_rows_got(void *
     check_table(2, 1, 1025, -1);
 }
 
-static void padding_row_gets_no_gradient(void **state)
+static void padding_row_has_no_gradient(void **state)
 {
     static const int64_t words[3] = { 2, 0, 2 };
     const struct op_attr attr = { .name = ROWS_PADDING_ATTR, .type = OP_ATTR_INT, .i = 4 };
@@ -256,7 +256,7 @@ static void padding_row_gets_no_gradient(void **state)
                                            .data = words } } };
 
     (void)state;
-    check_table(70000, 4, 3000, 69998); /* the row that a fifth of the places read */
+    check_table(70000, 4, 3000, 69998); /* the row that a fifth of the indices select */
     check_table(300, 3, 2500, 298);
     check_table(300, 3, 2500, 17);
     check_table(40, 8, 700, 0);
@@ -264,7 +264,7 @@ static void padding_row_gets_no_gradient(void **state)
     oracle_refused(&gc, ERR_INPUT, "padding_idx is 4; expected a row along axis 0, of 4 rows");
 }
 
-static void indices_of_the_wrong_shape_are_refused(void **state)
+static void inconsistent_index_shapes_are_rejected(void **state)
 {
     static const struct op_attr two = INT("axis", 2), batch = INT("batch_dims", 2);
     struct gradcheck_case gc = { .op = "Gather", .opset = 13, .attrs = &two, .n_attrs = 1,
@@ -277,9 +277,9 @@ static void indices_of_the_wrong_shape_are_refused(void **state)
     oracle_refused(&gc, ERR_INPUT, "axis is 2; expected -2 to 1");
     gc.n_attrs = 0;
     gc.op = "GatherElements";
-    oracle_refused(&gc, ERR_INPUT, "indices [2, 5] do not lie within data [4, 3] but for axis 0");
+    oracle_refused(&gc, ERR_INPUT, "indices [2, 5] exceed data [4, 3] along an axis other than 0");
     gc.op = "GatherND";
-    oracle_refused(&gc, ERR_INPUT, "names 5 axes of data [4, 3]");
+    oracle_refused(&gc, ERR_INPUT, "addresses 5 axes of data [4, 3]");
     gc.attrs = &batch;
     gc.n_attrs = 1;
     oracle_refused(&gc, ERR_INPUT, "batch_dims is 2");
@@ -345,7 +345,7 @@ static void expect_scattered(const struct gathering *g, const struct gradcheck_c
     gradcheck_free(&r);
 }
 
-static void scattering_puts_updates_one_after_the_other_and_backward_undoes_them(void **state)
+static void scatter_applies_updates_in_order_and_backward_undoes_them(void **state)
 {
     static const char *const hows[] = { "none", "add", "mul", "max", "min" };
     static const enum tensor_dtype types[] = { TENSOR_I32, TENSOR_I64, TENSOR_F32 };
@@ -353,7 +353,7 @@ static void scattering_puts_updates_one_after_the_other_and_backward_undoes_them
     size_t i, h, t;
 
     (void)state;
-    for (i = 0; i < COUNT_OF(updates); i++) /* far from each other and from the data: kinks */
+    for (i = 0; i < COUNT_OF(updates); i++) /* distinct from each other and from the data: kinks */
         updates[i] = (float)((i * 37) % 128) / 64 - 0.995f;
     for (i = 0; i < COUNT_OF(scatterings); i++)
         for (h = 0; h < COUNT_OF(hows); h++) {
@@ -381,7 +381,7 @@ static void scattering_puts_updates_one_after_the_other_and_backward_undoes_them
         }
 }
 
-static void many_updates_of_few_elements_are_done_and_undone(void **state)
+static void many_updates_of_few_elements_are_applied_and_undone(void **state)
 {
     static const char *const hows[] = { "none", "add", "mul" };
     struct op_attr how = STRING("reduction", NULL);
@@ -401,7 +401,7 @@ static void many_updates_of_few_elements_are_done_and_undone(void **state)
     }
 }
 
-static void an_update_out_of_range_is_refused_with_its_place(void **state)
+static void scatter_index_out_of_range_is_rejected_with_position(void **state)
 {
     static const int64_t at[3] = { 1, 7, 2 };
     static const float x[8] = { 1, 2, 3, 4, 5, 6, 7, 8 }, u[6] = { -1, -2, -3, -4, -5, -6 };
@@ -415,7 +415,7 @@ static void an_update_out_of_range_is_refused_with_its_place(void **state)
     oracle_refused(&gc, ERR_INPUT, "index 1 is 7; the axis has 4 elements");
 }
 
-static void scattering_refuses_updates_that_do_not_fit(void **state)
+static void scatter_with_inconsistent_updates_is_rejected(void **state)
 {
     static const struct op_attr max = STRING("reduction", "max"), add = STRING("reduction", "add");
     struct gradcheck_case gc = { .op = "ScatterND", .opset = 16, .attrs = &max, .n_in = 3,
@@ -465,7 +465,7 @@ static const struct cast {
       { 1, 0, 0x1p63, 0x1p64, 0, 0 } },
     { TENSOR_U64, TENSOR_F32, { 1, 0x1p63, 0x1p63 + 0x1p39, 0x1p63 + 0x1p39 + 0x1p11, 0, 7 },
       { 1, 0x1p63, 0x1p63, 0x1p63 + 0x1p40, 0, 7 } },
-    /* in one rounding: through float32 or double these would be ties */
+    /* rounded once: through float32 or double these would be ties */
     { TENSOR_F64, TENSOR_F16, { 1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-11, 1 + 3 * 0x1p-11, 65519.999,
                                 65520, -1e9 },
       { 1 + 0x1p-10, 1, 1 + 0x1p-9, 65504, INFINITY, -INFINITY } },
@@ -482,7 +482,7 @@ static const struct cast {
     { TENSOR_F32, TENSOR_F32, { 0.5, -1, 255, 7, 0, NAN }, { 0.5, -1, 255, 7, 0, NAN } },
 };
 
-/* The code of a float of 16 bits that is there: by trying all. */
+/* Finds the code of a 16-bit float by trying all codes. */
 static uint16_t code_of(enum tensor_dtype t, double v)
 {
     uint32_t code;
@@ -516,7 +516,7 @@ static void fill(enum tensor_dtype t, const double *v, void *data)
         }
 }
 
-static void cast_converts_or_goes_to_the_nearest_that_there_is(void **state)
+static void cast_rounds_to_nearest_representable_value(void **state)
 {
     static const double like[2];
     size_t i, k;
@@ -549,7 +549,7 @@ static void cast_converts_or_goes_to_the_nearest_that_there_is(void **state)
     }
 }
 
-/* Cast of x [n] to `to`; the caller frees the result. */
+/* Casts x [n] to `to`; the caller frees the result. */
 static struct gradcheck_result cast(enum tensor_dtype from, enum tensor_dtype to, const void *x,
                                     int64_t n)
 {
@@ -564,7 +564,7 @@ static struct gradcheck_result cast(enum tensor_dtype from, enum tensor_dtype to
     return r;
 }
 
-static void every_half_comes_back_and_what_lies_between_goes_to_the_nearer(void **state)
+static void cast_of_every_16_bit_float_round_trips_and_midpoints_round_to_even(void **state)
 {
     enum { N = 65536 };
     static const enum tensor_dtype types[2] = { TENSOR_F16, TENSOR_BF16 };
@@ -590,7 +590,8 @@ static void every_half_comes_back_and_what_lies_between_goes_to_the_nearer(void 
                 fail_msg("%s %#zx became %g and %#x", tensor_dtype_name(types[t]), i, (double)v[i],
                          again);
         }
-        for (i = n = 0; i + 1 < N; i++) /* halves, and the floats on both sides of them */
+        /* the midpoints between adjacent codes, and the floats on both sides of them */
+        for (i = n = 0; i + 1 < N; i++)
             if (isfinite(v[i]) && isfinite(v[i + 1]) && (i ^ (i + 1)) < 0x8000) {
                 between[n] = v[i] / 2 + v[i + 1] / 2;
                 between[n + 1] = nextafterf(between[n], v[i]);
@@ -612,7 +613,7 @@ static void every_half_comes_back_and_what_lies_between_goes_to_the_nearer(void 
     }
 }
 
-static void cast_passes_gradients_between_floats_and_refuses_other_types(void **state)
+static void cast_passes_gradients_of_floats_and_rejects_unknown_types(void **state)
 {
     static const struct op_attr to = INT("to", TENSOR_F32), text = INT("to", 8),
                                 none = INT("to", 99);
@@ -627,9 +628,9 @@ static void cast_passes_gradients_between_floats_and_refuses_other_types(void **
     oracle_refused(&gc, ERR_UNSUPPORTED, "to type 99");
 }
 
-/* ---- what shapes and constants make ---- */
+/* ---- ops of shapes and constants ---- */
 
-static void shape_and_size_need_no_data(void **state)
+static void shape_and_size_read_no_data(void **state)
 {
     static const struct op_attr span[] = { INT("start", 1), INT("end", -1) };
     static const struct op_attr far[] = { INT("start", -9), INT("end", 9) };
@@ -653,7 +654,7 @@ static void shape_and_size_need_no_data(void **state)
     oracle_ints(&gc, &scalar, &size);
 }
 
-static void constants_come_out_of_little(void **state)
+static void generator_ops_build_tensors_from_small_inputs(void **state)
 {
     static const int64_t dims[2] = { 2, 3 }, sevens[6] = { 7, 7, 7, 7, 7, 7 };
     static const int64_t range[3] = { 7, 4, 1 };
@@ -685,7 +686,7 @@ static void constants_come_out_of_little(void **state)
                                             .constant = true } } };
     oracle_ints(&gc, &three, range);
     gc.in[2].data = &none;
-    oracle_refused(&gc, ERR_INPUT, "by 0 has no end");
+    oracle_refused(&gc, ERR_INPUT, "by 0 is infinite");
     gc.in[0] = (struct gradcheck_tensor){ .data = &f_from, .constant = true };
     gc.in[1] = (struct gradcheck_tensor){ .data = &f_to, .constant = true };
     gc.in[2] = (struct gradcheck_tensor){ .data = &f_by, .constant = true };
@@ -698,7 +699,7 @@ static void constants_come_out_of_little(void **state)
     oracle_ints(&gc, &two_three, below);
 }
 
-static void non_zero_lists_places_and_one_hot_makes_them(void **state)
+static void non_zero_and_one_hot_follow_definition(void **state)
 {
     static const float x[6] = { 0, 1, 0, NAN, -2, 0 };
     static const int64_t places[6] = { 0, 1, 1, 1, 0, 1 };
@@ -731,22 +732,22 @@ static void non_zero_lists_places_and_one_hot_makes_them(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gathering_takes_what_the_indices_name_and_adds_gradients_there),
-        cmocka_unit_test(the_gradient_of_an_embedding_sums_in_the_order_of_its_words),
-        cmocka_unit_test(an_index_out_of_range_is_refused_with_its_place),
-        cmocka_unit_test(the_gradient_of_a_large_table_is_the_sum_of_what_its_rows_got),
-        cmocka_unit_test(padding_row_gets_no_gradient),
-        cmocka_unit_test(indices_of_the_wrong_shape_are_refused),
-        cmocka_unit_test(scattering_puts_updates_one_after_the_other_and_backward_undoes_them),
-        cmocka_unit_test(many_updates_of_few_elements_are_done_and_undone),
-        cmocka_unit_test(an_update_out_of_range_is_refused_with_its_place),
-        cmocka_unit_test(scattering_refuses_updates_that_do_not_fit),
-        cmocka_unit_test(cast_converts_or_goes_to_the_nearest_that_there_is),
-        cmocka_unit_test(every_half_comes_back_and_what_lies_between_goes_to_the_nearer),
-        cmocka_unit_test(cast_passes_gradients_between_floats_and_refuses_other_types),
-        cmocka_unit_test(shape_and_size_need_no_data),
-        cmocka_unit_test(constants_come_out_of_little),
-        cmocka_unit_test(non_zero_lists_places_and_one_hot_makes_them),
+        cmocka_unit_test(gather_follows_definition_and_accumulates_gradients),
+        cmocka_unit_test(embedding_gradient_sums_in_order_of_indices),
+        cmocka_unit_test(gather_index_out_of_range_is_rejected_with_position),
+        cmocka_unit_test(large_table_gradient_sums_per_row),
+        cmocka_unit_test(padding_row_has_no_gradient),
+        cmocka_unit_test(inconsistent_index_shapes_are_rejected),
+        cmocka_unit_test(scatter_applies_updates_in_order_and_backward_undoes_them),
+        cmocka_unit_test(many_updates_of_few_elements_are_applied_and_undone),
+        cmocka_unit_test(scatter_index_out_of_range_is_rejected_with_position),
+        cmocka_unit_test(scatter_with_inconsistent_updates_is_rejected),
+        cmocka_unit_test(cast_rounds_to_nearest_representable_value),
+        cmocka_unit_test(cast_of_every_16_bit_float_round_trips_and_midpoints_round_to_even),
+        cmocka_unit_test(cast_passes_gradients_of_floats_and_rejects_unknown_types),
+        cmocka_unit_test(shape_and_size_read_no_data),
+        cmocka_unit_test(generator_ops_build_tensors_from_small_inputs),
+        cmocka_unit_test(non_zero_and_one_hot_follow_definition),
     };
 
     return cmocka_run_group_tests_name("op/gather", tests, NULL, NULL);

@@ -37,7 +37,7 @@ static void set(struct gradcheck_case *gc, struct op_attr attrs[4], const struct
     }
 }
 
-/* c at row i, column j, whatever its shape. */
+/* Element of c for row i and column j, for any shape of c. */
 static double c_at(const struct tensor *c, int64_t i, int64_t j)
 {
     const float *v = c->data;
@@ -91,7 +91,7 @@ static const struct gemm cases[] = {
     { 4, 5, 3, 0, 1, 0.5f, 2.0f, 1, { 5 } },
     { 4, 5, 3, 1, 1, -1.5f, 0.25f, 2, { 4, 1 } },
     { 4, 5, 3, 1, 0, 2.0f, 1, 2, { 4, 5 } },
-    { 4, 5, 3, 0, 0, 1, 3.0f, 0, { 0 } },        /* c a scalar */
+    { 4, 5, 3, 0, 0, 1, 3.0f, 0, { 0 } },        /* scalar c */
     { 4, 5, 3, 0, 0, 1, 1, 1, { 1 } },
     { 4, 5, 3, 0, 1, 1, 1, 2, { 1, 1 } },
     { 4, 5, 3, 0, 1, 1, 0, 1, { 5 } },           /* beta 0 */
@@ -105,7 +105,7 @@ static const struct gemm cases[] = {
     { 2, 65, 129, 0, 1, 1, 1, 1, { 65 } },
 };
 
-static void every_form_gives_alpha_a_b_plus_beta_c(void **state)
+static void every_form_follows_definition(void **state)
 {
     size_t i;
 
@@ -116,7 +116,7 @@ static void every_form_gives_alpha_a_b_plus_beta_c(void **state)
     expect_forward(&(struct gemm){ 300, 50, 40, 1, 1, 0.5f, 1, 2, { 300, 1 } });
 }
 
-static void gradients_of_every_form_agree_with_differences(void **state)
+static void gradients_of_every_form_match_differences(void **state)
 {
     size_t i;
 
@@ -132,8 +132,8 @@ static void gradients_of_every_form_agree_with_differences(void **state)
     }
 }
 
-/* Sums over an axis without elements are zero, and so is everything they lead to. */
-static void empty_axes_give_zeros_where_there_is_something(void **state)
+/* Sums over an axis without elements are zero, and so are the results that depend on them. */
+static void empty_axes_give_zeros(void **state)
 {
     static const struct gemm empty[] = {
         { 0, 5, 3, 0, 1, 1, 1, 1, { 5 } },
@@ -154,7 +154,7 @@ static void empty_axes_give_zeros_where_there_is_something(void **state)
     }
 }
 
-static void a_bias_gradient_over_many_rows_keeps_its_digits(void **state)
+static void bias_gradient_over_many_rows_keeps_precision(void **state)
 {
     enum { ROWS = 20000, COLS = 3 };
     struct gradcheck_case gc;
@@ -173,7 +173,7 @@ static void a_bias_gradient_over_many_rows_keeps_its_digits(void **state)
     set(&gc, attrs, &(struct gemm){ ROWS, COLS, 1, 0, 1, 1, 1, 1, { COLS } });
     gc.dout[0] = dout;
     assert_int_equal(gradcheck_backward(&gc, &r, &err), 0);
-    /* cuBLASLt sums the columns in an order of its own: 9e-7 on an H100. */
+    /* cuBLASLt sums the columns in another order: 9e-7 on an H100. */
     gradcheck_near("bias", r.din[2].data, want, COLS, rig_on_gpu() ? 3e-6 : 2e-7);
     gradcheck_free(&r);
     free(dout);
@@ -190,7 +190,7 @@ static void expect_refused(const struct gradcheck_case *gc, int code, const char
         fail_msg("'%s' does not say '%s' and '%s'", err.text, a, b);
 }
 
-static void what_does_not_fit_is_refused_with_node_and_shapes(void **state)
+static void inconsistent_shapes_are_rejected_with_node_and_shapes(void **state)
 {
     struct gradcheck_case gc;
     struct op_attr attrs[4];
@@ -223,11 +223,11 @@ static void what_does_not_fit_is_refused_with_node_and_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_form_gives_alpha_a_b_plus_beta_c),
-        cmocka_unit_test(gradients_of_every_form_agree_with_differences),
-        cmocka_unit_test(empty_axes_give_zeros_where_there_is_something),
-        cmocka_unit_test(a_bias_gradient_over_many_rows_keeps_its_digits),
-        cmocka_unit_test(what_does_not_fit_is_refused_with_node_and_shapes),
+        cmocka_unit_test(every_form_follows_definition),
+        cmocka_unit_test(gradients_of_every_form_match_differences),
+        cmocka_unit_test(empty_axes_give_zeros),
+        cmocka_unit_test(bias_gradient_over_many_rows_keeps_precision),
+        cmocka_unit_test(inconsistent_shapes_are_rejected_with_node_and_shapes),
     };
 
     return cmocka_run_group_tests_name("op/gemm", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* The judge is judged: an op that is right passes, and each way of being wrong is caught. */
+/* Tests of the harness: a correct op passes, and each kind of fault is detected. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -131,7 +131,7 @@ static void check_square(void **state)
     gradcheck_run(&gc);
 }
 
-/* Runs the check in a child, silently. */
+/* Runs the check in a child process with its output suppressed. */
 static bool passes(enum fault f)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(check_square) };
@@ -153,13 +153,13 @@ static bool passes(enum fault f)
     return WEXITSTATUS(status) == 0;
 }
 
-static void an_op_that_is_right_passes(void **state)
+static void correct_op_passes(void **state)
 {
     (void)state;
     assert_true(passes(NO_FAULT));
 }
 
-static void each_way_of_being_wrong_is_caught(void **state)
+static void each_injected_fault_is_detected(void **state)
 {
     uint32_t f;
 
@@ -169,7 +169,7 @@ static void each_way_of_being_wrong_is_caught(void **state)
             fail_msg("fault %u was not caught", f);
 }
 
-static void a_refusal_is_handed_back_and_the_result_is_empty(void **state)
+static void rejected_case_returns_error_and_empty_result(void **state)
 {
     struct gradcheck_case gc = { .op = "Add", .opset = 13, .n_in = 2,
                                  .in = { { .shape = GRADCHECK_SHAPE(2) },
@@ -188,9 +188,9 @@ static void a_refusal_is_handed_back_and_the_result_is_empty(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_op_that_is_right_passes),
-        cmocka_unit_test(each_way_of_being_wrong_is_caught),
-        cmocka_unit_test(a_refusal_is_handed_back_and_the_result_is_empty),
+        cmocka_unit_test(correct_op_passes),
+        cmocka_unit_test(each_injected_fault_is_detected),
+        cmocka_unit_test(rejected_case_returns_error_and_empty_result),
     };
 
     return cmocka_run_group_tests_name("op/gradcheck", tests, NULL, NULL);

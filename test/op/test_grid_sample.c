@@ -15,7 +15,7 @@
 
 #include "op/grid_sample_data.h"
 
-/* The generator of make_grid_sample.py. The caller frees. */
+/* The generator of make_grid_sample.py. The caller frees the result. */
 static float *numbers(const struct shape *s, uint32_t seed, float scale)
 {
     size_t n = (size_t)shape_elements(s), i;
@@ -40,7 +40,7 @@ static void compare(size_t i, const char *what, const struct tensor *got, const 
                      (double)((float *)got->data)[k], (double)want[k]);
 }
 
-static void outputs_and_gradients_agree_with_pytorch(void **state)
+static void outputs_and_gradients_match_pytorch(void **state)
 {
     size_t i;
 
@@ -75,8 +75,8 @@ static void outputs_and_gradients_agree_with_pytorch(void **state)
     }
 }
 
-/* Of the input everywhere; of the grid where the weights are smooth. */
-static void gradients_agree_with_differences(void **state)
+/* Gradients of the input for all modes, and of the grid where the weights are smooth. */
+static void gradients_match_differences(void **state)
 {
     static const char *const modes[] = { "nearest", "linear", "cubic" };
     static const char *const paddings[] = { "zeros", "border", "reflection" };
@@ -100,7 +100,7 @@ static void gradients_agree_with_differences(void **state)
         }
 }
 
-static void volumes_in_cubic_mode_have_the_gradients_of_differences(void **state)
+static void cubic_volume_gradients_match_differences(void **state)
 {
     static const float places[] = { 0.1f, -0.3f, 0.2f, -0.35f, 0.15f, -0.2f };
     const struct op_attr attr = { .name = "mode", .type = OP_ATTR_STRING, .s = "cubic" };
@@ -114,8 +114,8 @@ static void volumes_in_cubic_mode_have_the_gradients_of_differences(void **state
     gradcheck_run(&gc);
 }
 
-/* Points beyond any number of elements, and NaN, read nothing; the border is read however far it is. */
-static void places_without_bounds_are_safe(void **state)
+/* Points at any distance, and NaN, read nothing; with padding "border" they read the border. */
+static void unbounded_coordinates_are_safe(void **state)
 {
     static const float far[] = { 1e30f, 0, -INFINITY, 0.5f, NAN, 0, 3e9f, -3e9f };
     static const char *const modes[] = { "nearest", "bilinear", "bicubic" };
@@ -160,7 +160,7 @@ static void refused(const struct gradcheck_case *gc, const char *part)
         fail_msg("'%s' is not in: %s", part, err.text);
 }
 
-static void shapes_and_modes_that_do_not_fit_are_refused(void **state)
+static void invalid_shapes_and_modes_are_rejected(void **state)
 {
     const struct op_attr mode = { .name = "mode", .type = OP_ATTR_STRING, .s = "lanczos" };
     struct gradcheck_case gc = { .op = "GridSample", .opset = 16, .n_in = 2,
@@ -173,7 +173,7 @@ static void shapes_and_modes_that_do_not_fit_are_refused(void **state)
     refused(&gc, "expected [n, c, ...]");
     gc.in[0].shape = (struct shape)GRADCHECK_SHAPE(1, 1, 2, 2, 2);
     gc.in[1].shape = (struct shape)GRADCHECK_SHAPE(1, 1, 1, 4, 3);
-    refused(&gc, "4 to 4 dimensions"); /* volumes come with opset 20 */
+    refused(&gc, "4 to 4 dimensions"); /* opset 20 adds volumes */
     gc.in[0].shape = (struct shape)GRADCHECK_SHAPE(1, 1, 2, 2);
     gc.in[1].shape = (struct shape)GRADCHECK_SHAPE(1, 1, 4, 2);
     gc.attrs = &mode;
@@ -184,11 +184,11 @@ static void shapes_and_modes_that_do_not_fit_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(outputs_and_gradients_agree_with_pytorch),
-        cmocka_unit_test(gradients_agree_with_differences),
-        cmocka_unit_test(volumes_in_cubic_mode_have_the_gradients_of_differences),
-        cmocka_unit_test(places_without_bounds_are_safe),
-        cmocka_unit_test(shapes_and_modes_that_do_not_fit_are_refused),
+        cmocka_unit_test(outputs_and_gradients_match_pytorch),
+        cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(cubic_volume_gradients_match_differences),
+        cmocka_unit_test(unbounded_coordinates_are_safe),
+        cmocka_unit_test(invalid_shapes_and_modes_are_rejected),
     };
 
     return cmocka_run_group_tests_name("op/grid_sample", tests, NULL, NULL);

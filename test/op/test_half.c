@@ -1,5 +1,5 @@
-/* Kernels in bfloat16, each against the same row in float32 on the same (rounded) numbers: what may
- * differ is the rounding of what is stored. */
+/* Kernels in bfloat16, each against the same op in float32 on the same (rounded) numbers: only the
+ * rounding of stored values may differ. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -64,7 +64,7 @@ static const struct gradcheck_case products[] = {
       ATTRS(FLOAT("alpha", 3)) },
     { .op = "Gemm", .opset = 13, .n_in = 3, .in = { T(6, 10), T(10, 8), T(1) }, .half = IO },
     { .op = "MatMul", .opset = 13, .n_in = 2, .in = { T(2, 3, 8), T(8, 5) }, .half = IO },
-    /* rows of odd lengths, of many products each: of y, of a factor */
+    /* rows of odd length with many products per number: of y, of a factor */
     { .op = "MatMul", .opset = 13, .n_in = 2, .in = { T(3, 263), T(263, 9) }, .half = IO },
     { .op = "MatMul", .opset = 13, .n_in = 2, .in = { T(5, 9), T(9, 259) }, .half = IO | OP_IN(1) },
     { .domain = "trainerd", .op = "MatMul", .opset = 1, .n_in = 3, .in = { T(2, 3, 260), T(260, 9), T(9) },
@@ -84,7 +84,7 @@ static const struct gradcheck_case products[] = {
       .in = { T(1, 150, 2, 16), T(1, 170, 2, 16), T(1, 170, 2, 24) },
       ATTRS(INTS("perm_q", 0, 2, 1, 3), INTS("perm_k", 0, 2, 3, 1), INTS("perm_v", 0, 2, 1, 3),
             INTS("perm_y", 0, 2, 1, 3)) },
-    { .domain = "trainerd", .op = "Attention", .opset = 1, .n_in = 3, /* queries are a parameter */
+    { .domain = "trainerd", .op = "Attention", .opset = 1, .n_in = 3, /* q is a parameter */
       .half = QKVY & ~OP_IN(0), .in = { T(2, 70, 8), T(2, 8, 40), T(2, 40, 5) } },
     { .domain = "trainerd", .op = "MatMul", .opset = 1, .n_in = 3,
       .in = { T(2, 6, 8), T(10, 8), T(10) }, .half = IO, ATTRS(INT("transB", 1)) },
@@ -199,8 +199,9 @@ static const char *type_of(const struct gradcheck_case *gc)
     return gc->float16 ? "float16" : "bfloat16";
 }
 
-/* One rounding to 8 bits is off by 2^-9 of the value at most, several by as much of values on the
- * way; sums in float32 in another order add to that what small numbers left of large ones lose. */
+/* One rounding to 8 bits changes a value by at most 2^-9 of it, several roundings by the same of
+ * intermediate values. Sums in float32 in another order also lose the low digits of large
+ * intermediate sums. */
 static void expect_near(const struct gradcheck_case *gc, const char *what, uint32_t which,
                         const struct tensor *got, const struct tensor *want, double roundings)
 {
@@ -224,8 +225,8 @@ static void expect_near(const struct gradcheck_case *gc, const char *what, uint3
                      what, which, i, n, (double)a[i], type_of(gc), (double)b[i]);
 }
 
-/* Roundings behind one another in a gradient: backward of some reads an output that has been
- * rounded; a factor alpha, or parts of a sum, come behind a product. */
+/* Number of successive roundings in a gradient: some backward functions read an output that was
+ * rounded; a factor alpha, or the parts of a sum, are applied after a product. */
 static double roundings(const struct gradcheck_case *gc)
 {
     const struct op_def *def = op_find(gc->domain, gc->op, gc->opset);
@@ -233,7 +234,7 @@ static double roundings(const struct gradcheck_case *gc)
     return (def->bwd_reads >> 16) != 0 || def->half == OP_HALF_WANT ? 4 : 1;
 }
 
-/* Weights of attention, and a sum that is normalised, are rounded on the way. */
+/* Attention weights, and the normalised sum, are rounded as intermediate values. */
 static bool rounds_inside(const struct gradcheck_case *gc)
 {
     return strcmp(gc->op, "Attention") == 0 ||
@@ -245,7 +246,8 @@ static void compare(const struct gradcheck_case *gc)
     struct gradcheck_case half = *gc, wide = *gc;
     struct gradcheck_result a, b;
     bool inside = rounds_inside(gc);
-    /* A product that is rounded before its bias is added: by cuDNN, and by cuBLASLt where rows are not aligned. */
+    /* The product is rounded before the bias is added: by cuDNN, and by cuBLASLt if rows are not
+     * aligned. */
     bool biased = strcmp(gc->op, "ConvTranspose") == 0 || (gc->n_in > 2 && rig_on_gpu());
     bool twice = biased || inside;
     /* cuDNN computes gradients of weights in the type of the images. */
@@ -256,7 +258,7 @@ static void compare(const struct gradcheck_case *gc)
 
     half.seed = wide.seed = 5;
     if (rig_on_gpu() && (strcmp(gc->op, "Gemm") == 0 || strcmp(gc->op, "MatMul") == 0))
-        half.rounded |= OP_IN(2) & ~gc->half; /* cuBLASLt's bias has the type of the output */
+        half.rounded |= OP_IN(2) & ~gc->half; /* the bias of cuBLASLt has the type of the output */
     wide.rounded |= half.rounded | gc->half;
     wide.half = 0;
     if (gradcheck_backward(&half, &a, &err) < 0 || gradcheck_backward(&wide, &b, &err) < 0)
@@ -274,7 +276,7 @@ static void compare(const struct gradcheck_case *gc)
     gradcheck_free(&b);
 }
 
-/* Gradients are added to 3: in bfloat16 a sum is rounded once more. */
+/* Accumulates gradients into 3: in bfloat16 the sum is rounded once more. */
 static void compare_adding(const struct gradcheck_case *gc)
 {
     struct gradcheck_case half = *gc, wide = *gc;
@@ -327,7 +329,7 @@ static void compare_adding(const struct gradcheck_case *gc)
     rig_close(&r[1]);
 }
 
-/* In each of the types that half may be where the kernels run. */
+/* Compares in each 16-bit type that the device supports. */
 static void compare_all(const struct gradcheck_case *wanted, bool both_layouts)
 {
     struct gradcheck_case gc = *wanted;
@@ -349,7 +351,7 @@ static void compare_all(const struct gradcheck_case *wanted, bool both_layouts)
     }
 }
 
-static void products_round_operands_and_results_and_nothing_else(void **state)
+static void products_round_only_operands_and_results(void **state)
 {
     size_t i;
 
@@ -361,25 +363,28 @@ static void products_round_operands_and_results_and_nothing_else(void **state)
     for (i = 0; i < COUNT_OF(products); i++) {
         struct gradcheck_case gc = products[i];
 
-        gc.rounded = (OP_IN(0) | OP_IN(1)) & ~gc.half; /* a factor that is converted inside */
+        /* a factor that is converted inside the call */
+        gc.rounded = (OP_IN(0) | OP_IN(1)) & ~gc.half;
         compare_all(&gc, false);
     }
 }
 
-static void everything_else_computes_in_float32_and_rounds_what_it_stores(void **state)
+static void other_ops_compute_in_float32_and_round_stored_values(void **state)
 {
     size_t i;
 
     (void)state;
     for (i = 0; i < COUNT_OF(others); i++)
-        if (strcmp(others[i].op, "MaxPool") != 0 || op_has_bfloat16() || rig_on_gpu()) /* the library's */
+        /* oneDNN's */
+        if (strcmp(others[i].op, "MaxPool") != 0 || op_has_bfloat16() || rig_on_gpu())
             compare_all(&others[i], true);
 }
 
-static void a_float_becomes_the_nearest_bfloat16_ties_to_even(void **state)
+static void float_to_bfloat16_rounds_to_nearest_even(void **state)
 {
-    static const float special[] = { 0.0f, -0.0f, 1.0f, 1.00390625f /* a tie: down to even */,
-                                     1.01171875f /* a tie: up to even */, 3.3895314e38f,
+    /* a tie: rounds down to even */
+    static const float special[] = { 0.0f, -0.0f, 1.0f, 1.00390625f,
+                                     1.01171875f /* a tie: rounds up to even */, 3.3895314e38f,
                                      3.4028235e38f /* to infinity */, INFINITY, -INFINITY, NAN,
                                      1e-40f, 0x1p-133f, -7.5f };
     float wide[2] = { 1.0f, 0 };
@@ -397,10 +402,10 @@ static void a_float_becomes_the_nearest_bfloat16_ties_to_even(void **state)
             assert_true(isnan(wide[0]));
         else if (fabsf(special[i]) >= 0x1p-126f || special[i] == 0)
             assert_true((double)wide[0] == (fabs(want) > 3.4e38 ? copysign(INFINITY, want) : want));
-        else /* a denormal keeps the bits that are there */
+        else /* a denormal keeps its remaining bits */
             assert_true(fabs((double)wide[0] - (double)special[i]) <= 0x1p-134);
     }
-    for (i = 0; i < 200000; i++) { /* floats from all over */
+    for (i = 0; i < 200000; i++) { /* floats of all sizes */
         float x;
 
         bits = (uint32_t)(i * 2654435761u);
@@ -414,7 +419,7 @@ static void a_float_becomes_the_nearest_bfloat16_ties_to_even(void **state)
     }
 }
 
-static void converting_there_and_back_keeps_what_was_rounded_and_the_gradient(void **state)
+static void convert_round_trip_keeps_rounded_values_and_gradient(void **state)
 {
     static const enum tensor_dtype types[] = { TENSOR_BF16, TENSOR_F16 };
     size_t i, k;
@@ -444,10 +449,10 @@ static void converting_there_and_back_keeps_what_was_rounded_and_the_gradient(vo
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_float_becomes_the_nearest_bfloat16_ties_to_even),
-        cmocka_unit_test(converting_there_and_back_keeps_what_was_rounded_and_the_gradient),
-        cmocka_unit_test(everything_else_computes_in_float32_and_rounds_what_it_stores),
-        cmocka_unit_test(products_round_operands_and_results_and_nothing_else),
+        cmocka_unit_test(float_to_bfloat16_rounds_to_nearest_even),
+        cmocka_unit_test(convert_round_trip_keeps_rounded_values_and_gradient),
+        cmocka_unit_test(other_ops_compute_in_float32_and_round_stored_values),
+        cmocka_unit_test(products_round_only_operands_and_results),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

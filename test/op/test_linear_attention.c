@@ -1,4 +1,5 @@
-/* LinearAttention against its definition, token by token in double, and against finite differences. */
+/* LinearAttention against its definition, token by token in double, and against finite
+ * differences. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -18,7 +19,7 @@ struct trial {
     const char *rule;
     int64_t b, t, heads, key_heads, d, dv;
     bool has_past;
-    int64_t decays, betas; /* columns; 0: no input */
+    int64_t decays, betas; /* columns; 0: input is absent */
     float scale;           /* 0: the default */
 };
 
@@ -62,7 +63,7 @@ static void make(const struct trial *c, struct made *m)
     in[5].lo = 0, in[5].hi = 1;
 }
 
-/* One head of k and v: out [b, t, heads, dv] and last [b, key_heads, d, dv]. */
+/* Computes one head of k and v: out [b, t, heads, dv] and last [b, key_heads, d, dv]. */
 static void run_head(const struct trial *c, const struct gradcheck_result *r, int64_t b, int64_t h, double *out,
                      double *last)
 {
@@ -105,7 +106,7 @@ static void run_head(const struct trial *c, const struct gradcheck_result *r, in
     free(s);
 }
 
-static void outputs_follow_the_definition(void **state)
+static void outputs_follow_definition(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(trials); i++) {
@@ -130,7 +131,7 @@ static void outputs_follow_the_definition(void **state)
     }
 }
 
-static void gradients_agree_with_differences(void **state)
+static void gradients_match_differences(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(trials); i++) {
@@ -138,7 +139,7 @@ static void gradients_agree_with_differences(void **state)
 
         make(&trials[i], &m);
         gradcheck_run(&m.gc);
-        m.gc.n_out = 1; /* nothing reads the state */
+        m.gc.n_out = 1; /* the state is not an output */
         gradcheck_run(&m.gc);
     }
 }
@@ -153,7 +154,7 @@ static void refused(struct made *m, const char *why)
         fail_msg("'%s' lacks '%s'", err.text, why);
 }
 
-static void inputs_that_do_not_fit_are_refused(void **state)
+static void inconsistent_inputs_are_rejected(void **state)
 {
     const struct trial *c = &trials[6];
     struct made m;
@@ -188,9 +189,9 @@ static void inputs_that_do_not_fit_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(outputs_follow_the_definition),
-        cmocka_unit_test(gradients_agree_with_differences),
-        cmocka_unit_test(inputs_that_do_not_fit_are_refused),
+        cmocka_unit_test(outputs_follow_definition),
+        cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(inconsistent_inputs_are_rejected),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

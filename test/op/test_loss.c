@@ -45,7 +45,7 @@ static struct gradcheck_case case_of(const char *op, const struct batch *b)
     };
 }
 
-/* sum_i w_i (log sum_j e^x_ij - x_i,label) and its gradient, written down in double. */
+/* sum_i w_i (log sum_j e^x_ij - x_i,label) and its gradient, in double. */
 static double reference(const float *x, const struct batch *b, double *dx)
 {
     double total = 0;
@@ -71,7 +71,7 @@ static const struct {
 } sizes[] = { { 1, 1 }, { 1, 2 }, { 3, 10 }, { 16, 10 }, { 7, 17 }, { 64, 33 }, { 5, 700 },
               { 0, 10 } };
 
-static void loss_and_gradient_follow_the_formula(void **state)
+static void loss_and_gradient_follow_formula(void **state)
 {
     static double dx[MAX_N * MAX_C];
     static struct batch b;
@@ -98,7 +98,7 @@ static void loss_and_gradient_follow_the_formula(void **state)
     }
 }
 
-static void gradients_agree_with_differences(void **state)
+static void gradients_match_differences(void **state)
 {
     static struct batch b;
     size_t t;
@@ -115,7 +115,7 @@ static void gradients_agree_with_differences(void **state)
     }
 }
 
-static void huge_logits_neither_overflow_nor_lose_the_loss(void **state)
+static void huge_logits_neither_overflow_nor_lose_precision(void **state)
 {
     static const float x[3][3] = { { 1e30f, -1e30f, 0 }, { 1000, 999, 998 }, { -3e38f, 3e38f, 0 } };
     static const struct batch b = { 3, 3, { 0, 1, 1 }, { 1, 1, 1 } };
@@ -138,7 +138,7 @@ static void huge_logits_neither_overflow_nor_lose_the_loss(void **state)
     gradcheck_free(&r);
 }
 
-static void masked_logits_count_for_nothing(void **state)
+static void masked_logits_have_no_effect(void **state)
 {
     static const float x[2][5] = { { 1, -INFINITY, 2, -INFINITY, -INFINITY },
                                    { -INFINITY, -INFINITY, -INFINITY, -INFINITY, 7 } };
@@ -158,8 +158,8 @@ static void masked_logits_count_for_nothing(void **state)
     gradcheck_free(&r);
 }
 
-/* Rows as long as a vocabulary, none of them at a round address. */
-static void a_vocabulary_is_no_other_than_ten_classes(void **state)
+/* Rows of the length of a vocabulary, at unaligned addresses. */
+static void loss_over_vocabulary_follows_formula(void **state)
 {
     static struct batch b;
     struct gradcheck_case gc;
@@ -173,7 +173,7 @@ static void a_vocabulary_is_no_other_than_ten_classes(void **state)
     gradcheck_run(&gc);
 }
 
-static void a_sample_of_weight_zero_counts_for_nothing_even_if_nan(void **state)
+static void sample_of_weight_zero_has_no_effect_even_if_nan(void **state)
 {
     static const float x[3][2] = { { 1, 2 }, { NAN, INFINITY }, { 0, 0 } };
     static const struct batch b = { 3, 2, { 0, 1, 1 }, { 1, 0, 2 } };
@@ -195,7 +195,7 @@ static void a_sample_of_weight_zero_counts_for_nothing_even_if_nan(void **state)
     gradcheck_free(&r);
 }
 
-static void a_nan_that_counts_is_seen_in_the_loss(void **state)
+static void nan_logit_propagates_to_loss(void **state)
 {
     static const float x[2][2] = { { 1, 2 }, { NAN, 0 } };
     static const struct batch b = { 2, 2, { 0, 1 }, { 1, 1 } };
@@ -210,7 +210,7 @@ static void a_nan_that_counts_is_seen_in_the_loss(void **state)
     gradcheck_free(&r);
 }
 
-static void a_label_out_of_range_is_refused_with_sample_and_value(void **state)
+static void label_out_of_range_is_rejected_with_sample_and_value(void **state)
 {
     static const char *const ops[] = { "SoftmaxCrossEntropy", "Accuracy" };
     static const int64_t wrong[] = { 10, -1, INT64_MAX, INT64_MIN };
@@ -226,7 +226,7 @@ static void a_label_out_of_range_is_refused_with_sample_and_value(void **state)
             char value[64];
 
             batch_fill(&b, 8, 10);
-            b.label[3] = wrong[t]; /* of weight 0: wrong all the same */
+            b.label[3] = wrong[t]; /* weight 0: an invalid label is rejected nevertheless */
             gc = case_of(ops[o], &b);
             assert_int_equal(gradcheck_forward(&gc, &r, &err), ERR_INPUT);
             snprintf(value, sizeof(value), "sample 3 of this batch of 8 has label %lld;",
@@ -236,7 +236,7 @@ static void a_label_out_of_range_is_refused_with_sample_and_value(void **state)
         }
 }
 
-static void inputs_that_do_not_belong_together_are_refused(void **state)
+static void inconsistent_inputs_are_rejected(void **state)
 {
     static struct batch b;
     struct gradcheck_case gc;
@@ -259,16 +259,16 @@ static void inputs_that_do_not_belong_together_are_refused(void **state)
     assert_non_null(strstr(err.text, "int64"));
 }
 
-static void accuracy_counts_the_first_greatest_with_its_weight(void **state)
+static void accuracy_counts_first_maximum_with_weight(void **state)
 {
     static const float x[7][4] = {
-        { 0, 3, 1, 2 },                     /* 1 is right */
-        { 0, 3, 3, 2 },                     /* a tie: 1 wins, so 2 is wrong */
-        { 3, 3, 3, 3 },                     /* 0 wins, right */
-        { 0, NAN, 1, 5 },                   /* NaN: never right */
-        { -INFINITY, -INFINITY, -INFINITY, -INFINITY }, /* 0 wins, right */
-        { 1, 2, 3, INFINITY },              /* right */
-        { NAN, NAN, NAN, NAN },             /* never right */
+        { 0, 3, 1, 2 },                     /* predicts 1: correct */
+        { 0, 3, 3, 2 },                     /* a tie: predicts 1, not 2 */
+        { 3, 3, 3, 3 },                     /* predicts 0: correct */
+        { 0, NAN, 1, 5 },                   /* NaN: never correct */
+        { -INFINITY, -INFINITY, -INFINITY, -INFINITY }, /* predicts 0: correct */
+        { 1, 2, 3, INFINITY },              /* correct */
+        { NAN, NAN, NAN, NAN },             /* never correct */
     };
     static const struct batch b = { 7, 4, { 1, 2, 0, 3, 0, 3, 0 },
                                     { 1, 10, 2, 100, 4, 0.5f, 1000 } };
@@ -279,11 +279,11 @@ static void accuracy_counts_the_first_greatest_with_its_weight(void **state)
     (void)state;
     gc.in[0].data = x;
     assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
-    assert_true(*(float *)r.out[0].data == 7.5f); /* and loss_scale is not in it */
+    assert_true(*(float *)r.out[0].data == 7.5f); /* loss_scale has no effect */
     gradcheck_free(&r);
 }
 
-static void accuracy_agrees_with_a_plain_search_for_every_size(void **state)
+static void accuracy_matches_linear_search_for_every_size(void **state)
 {
     static struct batch b;
     size_t t;
@@ -312,7 +312,7 @@ static void accuracy_agrees_with_a_plain_search_for_every_size(void **state)
     }
 }
 
-static void accuracy_is_exact_for_many_samples(void **state)
+static void accuracy_over_many_samples_is_exact(void **state)
 {
     enum { N = 1 << 20 };
     static int64_t label[N];
@@ -329,7 +329,7 @@ static void accuracy_is_exact_for_many_samples(void **state)
 
     (void)state;
     for (i = 0; i < N; i++)
-        weight[i] = i == 0 ? 1 << 23 : 1; /* past 2^23 floats count in halves no more */
+        weight[i] = i == 0 ? 1 << 23 : 1; /* from 2^23 on floats have no fraction */
     assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
     assert_true(*(float *)r.out[0].data == (float)((1 << 23) + N - 1));
     gradcheck_free(&r);
@@ -338,18 +338,18 @@ static void accuracy_is_exact_for_many_samples(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(loss_and_gradient_follow_the_formula),
-        cmocka_unit_test(gradients_agree_with_differences),
-        cmocka_unit_test(huge_logits_neither_overflow_nor_lose_the_loss),
-        cmocka_unit_test(masked_logits_count_for_nothing),
-        cmocka_unit_test(a_vocabulary_is_no_other_than_ten_classes),
-        cmocka_unit_test(a_sample_of_weight_zero_counts_for_nothing_even_if_nan),
-        cmocka_unit_test(a_nan_that_counts_is_seen_in_the_loss),
-        cmocka_unit_test(a_label_out_of_range_is_refused_with_sample_and_value),
-        cmocka_unit_test(inputs_that_do_not_belong_together_are_refused),
-        cmocka_unit_test(accuracy_counts_the_first_greatest_with_its_weight),
-        cmocka_unit_test(accuracy_agrees_with_a_plain_search_for_every_size),
-        cmocka_unit_test(accuracy_is_exact_for_many_samples),
+        cmocka_unit_test(loss_and_gradient_follow_formula),
+        cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(huge_logits_neither_overflow_nor_lose_precision),
+        cmocka_unit_test(masked_logits_have_no_effect),
+        cmocka_unit_test(loss_over_vocabulary_follows_formula),
+        cmocka_unit_test(sample_of_weight_zero_has_no_effect_even_if_nan),
+        cmocka_unit_test(nan_logit_propagates_to_loss),
+        cmocka_unit_test(label_out_of_range_is_rejected_with_sample_and_value),
+        cmocka_unit_test(inconsistent_inputs_are_rejected),
+        cmocka_unit_test(accuracy_counts_first_maximum_with_weight),
+        cmocka_unit_test(accuracy_matches_linear_search_for_every_size),
+        cmocka_unit_test(accuracy_over_many_samples_is_exact),
     };
 
     return cmocka_run_group_tests_name("op/loss", tests, NULL, NULL);

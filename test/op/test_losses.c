@@ -1,5 +1,5 @@
-/* The losses and metrics beside plain cross entropy: against their formulas, written down here in double,
- * and against differences. */
+/* The losses and metrics other than plain cross entropy: against their formulas in double, and
+ * against differences. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -32,13 +32,13 @@ static void fill_labels(bool with_ignored)
         labels[i] = with_ignored && i % 4 == 1 ? -100 : (i * 5 + 2) % C;
 }
 
-/* x as rows of classes, wherever the class axis is. */
+/* Score of class c, for either position of the class axis. */
 static double score(const float *x, bool is_last, int i, int p, int c)
 {
     return (double)(is_last ? x[(i * P + p) * C + c] : x[(i * C + c) * P + p]);
 }
 
-/* PyTorch's definition, position by position. */
+/* PyTorch's definition, element by element. */
 static double class_loss(const char *op, const float *x, bool is_last, uint32_t n_attrs, double *weight)
 {
     double total = 0;
@@ -57,7 +57,7 @@ static double class_loss(const char *op, const float *x, bool is_last, uint32_t 
                 sum += exp(score(x, is_last, i, p, c));
             }
             if (strcmp(op, "NegativeLogLikelihood") == 0)
-                sum = 1; /* its scores are logarithms already */
+                sum = 1; /* the scores are logarithms */
             hard = v[l] * (log(sum) - score(x, is_last, i, p, (int)l));
             for (int c = 0; c < C; c++)
                 soft += v[c] * (log(sum) - score(x, is_last, i, p, c));
@@ -84,7 +84,7 @@ static struct gradcheck_case class_case(const char *op, bool is_last, uint32_t n
     return gc;
 }
 
-static void losses_over_classes_follow_the_formula_in_both_orders_with_every_attribute(void **state)
+static void class_losses_follow_formula_in_both_layouts_with_every_attribute(void **state)
 {
     static const struct {
         const char *op;
@@ -112,7 +112,7 @@ static void losses_over_classes_follow_the_formula_in_both_orders_with_every_att
         }
 }
 
-static void one_position_may_be_written_as_a_column(void **state)
+static void labels_of_one_position_may_be_a_column(void **state)
 {
     struct gradcheck_case gc = class_case("SoftmaxCrossEntropy", false, 0);
 
@@ -123,7 +123,7 @@ static void one_position_may_be_written_as_a_column(void **state)
     gradcheck_run(&gc);
 }
 
-static void class_weights_of_another_number_are_refused(void **state)
+static void class_weights_of_wrong_size_are_rejected(void **state)
 {
     struct gradcheck_case gc = class_case("SoftmaxCrossEntropy", false, 2);
     struct gradcheck_result r;
@@ -138,7 +138,7 @@ static void class_weights_of_another_number_are_refused(void **state)
 
 /* ---- elements ---- */
 
-static float p; /* the attribute of the row under test */
+static float p; /* attribute of the op under test */
 
 static double entropy(double x, double t)
 {
@@ -173,7 +173,7 @@ static const struct {
     const char *op, *attr;
     float p;
     double (*formula)(double x, double t);
-    double scale; /* of the loss: BinaryAccuracy is a count */
+    double scale; /* loss_scale; BinaryAccuracy is a count */
 } elements[] = {
     { "BinaryCrossEntropy", NULL, 1, entropy, 0.125 },
     { "BinaryCrossEntropy", "pos_weight", 3, entropy, 0.125 },
@@ -184,7 +184,7 @@ static const struct {
     { "BinaryAccuracy", NULL, 0, agrees, 1 },
 };
 
-static void losses_over_elements_follow_their_formulas(void **state)
+static void element_losses_follow_formula(void **state)
 {
     static const int64_t sizes[] = { 1, 3, 700, 9001 };
 
@@ -227,7 +227,7 @@ static void losses_over_elements_follow_their_formulas(void **state)
         }
 }
 
-static void far_logits_neither_overflow_nor_lose_the_loss(void **state)
+static void huge_logits_neither_overflow_nor_lose_precision(void **state)
 {
     static const float x[4] = { 1000, -1000, 90, -90 }, t[4] = { 1, 1, 0, 0 }, ones[4] = { 1, 1, 1, 1 };
     struct gradcheck_case gc = {
@@ -254,7 +254,7 @@ static void far_logits_neither_overflow_nor_lose_the_loss(void **state)
 
 /* ---- the area under the curve ---- */
 
-static void histograms_give_the_area_that_counting_pairs_gives(void **state)
+static void area_under_curve_by_histogram_matches_pair_count(void **state)
 {
     enum { SAMPLES = 300 };
     static float ones[SAMPLES], t[SAMPLES];
@@ -292,13 +292,14 @@ static void histograms_give_the_area_that_counting_pairs_gives(void **state)
     }
     assert_true(with + below == SAMPLES);
     assert_true(fabs(ordered / (with * below) - right / pairs) < 1e-3);
-    assert_true(right / pairs > 0.4 && right / pairs < 0.6); /* labels know nothing of the scores */
+    /* labels are independent of the scores */
+    assert_true(right / pairs > 0.4 && right / pairs < 0.6);
     gradcheck_free(&r);
 }
 
-/* ---- how losses come together ---- */
+/* ---- sums of losses ---- */
 
-static void sums_weigh_inputs_of_any_shape(void **state)
+static void loss_sum_weights_inputs_of_any_shape(void **state)
 {
     static const float factors[] = { 2, -0.5f, 1 };
     static const struct op_attr attr = {
@@ -325,7 +326,7 @@ static void sums_weigh_inputs_of_any_shape(void **state)
     gradcheck_run(&gc);
 }
 
-static void a_loss_of_the_graph_counts_as_much_as_its_samples(void **state)
+static void graph_loss_is_weighted_by_samples(void **state)
 {
     static const float one_number = 3;
     struct gradcheck_case gc = {
@@ -351,14 +352,14 @@ static void a_loss_of_the_graph_counts_as_much_as_its_samples(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(losses_over_classes_follow_the_formula_in_both_orders_with_every_attribute),
-        cmocka_unit_test(one_position_may_be_written_as_a_column),
-        cmocka_unit_test(class_weights_of_another_number_are_refused),
-        cmocka_unit_test(losses_over_elements_follow_their_formulas),
-        cmocka_unit_test(far_logits_neither_overflow_nor_lose_the_loss),
-        cmocka_unit_test(histograms_give_the_area_that_counting_pairs_gives),
-        cmocka_unit_test(sums_weigh_inputs_of_any_shape),
-        cmocka_unit_test(a_loss_of_the_graph_counts_as_much_as_its_samples),
+        cmocka_unit_test(class_losses_follow_formula_in_both_layouts_with_every_attribute),
+        cmocka_unit_test(labels_of_one_position_may_be_a_column),
+        cmocka_unit_test(class_weights_of_wrong_size_are_rejected),
+        cmocka_unit_test(element_losses_follow_formula),
+        cmocka_unit_test(huge_logits_neither_overflow_nor_lose_precision),
+        cmocka_unit_test(area_under_curve_by_histogram_matches_pair_count),
+        cmocka_unit_test(loss_sum_weights_inputs_of_any_shape),
+        cmocka_unit_test(graph_loss_is_weighted_by_samples),
     };
 
     return cmocka_run_group_tests_name("op/losses", tests, NULL, NULL);

@@ -22,7 +22,7 @@ static const struct lrn_case {
     { GRADCHECK_SHAPE(2, 7, 3, 5), 4, 1, 0.5f, 1 },
     { GRADCHECK_SHAPE(3, 40), 3, 0.7f, 0.75f, 1 },
     { GRADCHECK_SHAPE(1, 3, 9), 1, 1, 1, 1 },
-    { GRADCHECK_SHAPE(2, 3, 4), 100, 3, 0.75f, 0.5f }, /* more than there are */
+    { GRADCHECK_SHAPE(2, 3, 4), 100, 3, 0.75f, 0.5f }, /* larger than the number of channels */
     { GRADCHECK_SHAPE(2, 1, 2, 3, 4), 5, 1, 0.75f, 1 },
     { GRADCHECK_SHAPE(2, 0, 3), 5, 1, 0.75f, 1 },
     { GRADCHECK_SHAPE(0, 3, 3), 5, 1, 0.75f, 1 },
@@ -62,7 +62,7 @@ static void expect_defined(const struct lrn_case *c, const struct gradcheck_resu
     free(want);
 }
 
-static void channels_are_divided_by_their_neighbourhood(void **state)
+static void output_follows_definition(void **state)
 {
     struct op_attr attrs[4];
     size_t i, k;
@@ -83,7 +83,7 @@ static void channels_are_divided_by_their_neighbourhood(void **state)
         }
 }
 
-static void gradients_agree_with_differences(void **state)
+static void gradients_match_differences(void **state)
 {
     struct op_attr attrs[4];
     size_t i;
@@ -96,7 +96,7 @@ static void gradients_agree_with_differences(void **state)
     }
 }
 
-static void what_cannot_be_is_refused(void **state)
+static void invalid_attributes_are_rejected(void **state)
 {
     struct op_attr attrs[4];
     struct gradcheck_case gc = case_of(&cases[0], attrs);
@@ -115,9 +115,9 @@ static void what_cannot_be_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(channels_are_divided_by_their_neighbourhood),
-        cmocka_unit_test(gradients_agree_with_differences),
-        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(output_follows_definition),
+        cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(invalid_attributes_are_rejected),
     };
 
     return cmocka_run_group_tests_name("op/lrn", tests, NULL, NULL);

@@ -43,7 +43,7 @@ static void set(struct gradcheck_case *gc, const struct matmul *c)
     gc->in[1].shape = c->b;
 }
 
-/* Element (i, j) of the matrix that a batch `index` (of y's rank) meets in t. */
+/* Element (i, j) of the matrix in t that is broadcast to batch `index` (of y's rank). */
 static double at(const struct tensor *t, bool is_left, const int64_t *index, uint32_t batch_rank,
                  int64_t i, int64_t j)
 {
@@ -93,7 +93,7 @@ static void expect_forward(const struct matmul *c)
     free(want);
 }
 
-static void every_broadcast_form_multiplies_the_matrices_numpy_would(void **state)
+static void every_broadcast_form_matches_numpy(void **state)
 {
     size_t i;
 
@@ -104,13 +104,13 @@ static void every_broadcast_form_multiplies_the_matrices_numpy_would(void **stat
         &(struct matmul){ { 3, { 3, 65, 130 } }, { 2, { 130, 70 } }, { 3, { 3, 65, 70 } } });
     expect_forward(&(struct matmul){
         { 4, { 2, 3, 40, 32 } }, { 4, { 2, 3, 32, 40 } }, { 4, { 2, 3, 40, 40 } } });
-    /* Wide ones are multiplied some columns at a time. */
+    /* Wide products are computed in panels of columns. */
     expect_forward(&(struct matmul){ { 2, { 3, 7 } }, { 2, { 7, 1024 } }, { 2, { 3, 1024 } } });
     expect_forward(
         &(struct matmul){ { 3, { 2, 3, 7 } }, { 2, { 7, 1201 } }, { 3, { 2, 3, 1201 } } });
 }
 
-static void gradients_of_every_form_agree_with_differences(void **state)
+static void gradients_of_every_form_match_differences(void **state)
 {
     size_t i;
 
@@ -125,9 +125,9 @@ static void gradients_of_every_form_agree_with_differences(void **state)
     }
 }
 
-/* trainerd.MatMul of operands that lie the other way round gives what MatMul gives of them as they
- * should lie; a row is added to every row. */
-static void transposed_operands_and_a_bias_give_the_same_product(void **state)
+/* trainerd.MatMul of transposed operands equals MatMul of the operands; a row is added to every
+ * row. */
+static void transposed_operands_and_bias_give_same_product(void **state)
 {
     static const struct {
         int64_t batch_a, batch_b, m, n, k;
@@ -184,7 +184,7 @@ static void transposed_operands_and_a_bias_give_the_same_product(void **state)
         }
 }
 
-static void empty_axes_give_zeros_where_there_is_something(void **state)
+static void empty_axes_give_zeros(void **state)
 {
     static const struct matmul empty[] = {
         { { 2, { 4, 0 } }, { 2, { 0, 5 } }, { 2, { 4, 5 } } },
@@ -206,7 +206,7 @@ static void empty_axes_give_zeros_where_there_is_something(void **state)
     }
 }
 
-static void what_does_not_fit_is_refused_with_node_and_shapes(void **state)
+static void inconsistent_shapes_are_rejected_with_node_and_shapes(void **state)
 {
     static const struct {
         struct matmul c;
@@ -253,11 +253,11 @@ static void what_does_not_fit_is_refused_with_node_and_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_broadcast_form_multiplies_the_matrices_numpy_would),
-        cmocka_unit_test(gradients_of_every_form_agree_with_differences),
-        cmocka_unit_test(transposed_operands_and_a_bias_give_the_same_product),
-        cmocka_unit_test(empty_axes_give_zeros_where_there_is_something),
-        cmocka_unit_test(what_does_not_fit_is_refused_with_node_and_shapes),
+        cmocka_unit_test(every_broadcast_form_matches_numpy),
+        cmocka_unit_test(gradients_of_every_form_match_differences),
+        cmocka_unit_test(transposed_operands_and_bias_give_same_product),
+        cmocka_unit_test(empty_axes_give_zeros),
+        cmocka_unit_test(inconsistent_shapes_are_rejected_with_node_and_shapes),
     };
 
     return cmocka_run_group_tests_name("op/matmul", tests, NULL, NULL);

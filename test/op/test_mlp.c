@@ -1,4 +1,4 @@
-/* trainerd.Mlp: two products with a function between them, against the rows that it stands for. */
+/* trainerd.Mlp: two products with a function between them, against the ops that it replaces. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@
 
 enum { X, W1, B1, W2, B2 };
 
-static const double GPU_TOLERANCE = 2e-6; /* products by another algorithm */
+static const double GPU_TOLERANCE = 2e-6; /* another algorithm of the products */
 
 struct mlp {
     int64_t m, k, hidden, n;
@@ -57,7 +57,7 @@ static void set(struct built *b, const struct mlp *l)
     b->gc.in[B2].absent = !l->has_b2;
 }
 
-/* y of the parts, each computed by its row. */
+/* Compares with y of the parts, each computed by its own op. */
 static void expect_parts(const struct mlp *l, const struct gradcheck_result *r, double tol)
 {
     struct op_attr trans = { .name = "transB", .type = OP_ATTR_INT, .i = l->trans1 };
@@ -106,7 +106,8 @@ static void check_all(void)
             fail_msg("case %zu: %s", i, err.text);
         expect_parts(&cases[i], &r, rig_on_gpu() ? GPU_TOLERANCE : 0);
         gradcheck_free(&r);
-        b.gc.in[X].apart = cases[i].function[0] == 'r'; /* a step across the kink of one in a thousand */
+        /* one step in a thousand would cross the kink */
+        b.gc.in[X].apart = cases[i].function[0] == 'r';
         b.gc.step = 1e-3;
         b.gc.tol = 1e-2;
         gradcheck_run(&b.gc);
@@ -120,14 +121,14 @@ static void check_all(void)
     }
 }
 
-static void two_products_and_the_function_between_them(void **state)
+static void output_matches_separate_ops(void **state)
 {
     (void)state;
     check_all();
 }
 
-/* Where the library does no more than products, the function is a kernel of ours. */
-static void the_same_without_what_the_library_does_behind_products(void **state)
+/* Without epilogues in the library, our own kernel computes the function. */
+static void output_without_library_epilogues_matches_separate_ops(void **state)
 {
     (void)state;
     if (!rig_on_gpu())
@@ -150,7 +151,7 @@ static double squared(const struct tensor *a, const struct tensor *b)
     return sum;
 }
 
-static void in_half_precision_it_follows_float32(void **state)
+static void half_precision_output_matches_float32(void **state)
 {
     size_t i, k;
 
@@ -180,7 +181,7 @@ static void in_half_precision_it_follows_float32(void **state)
     }
 }
 
-static void nan_goes_all_the_way_and_no_further(void **state)
+static void nan_propagates_only_within_its_row(void **state)
 {
     size_t i, k;
 
@@ -205,7 +206,7 @@ static void nan_goes_all_the_way_and_no_further(void **state)
     }
 }
 
-static void what_does_not_fit_is_refused_with_the_node(void **state)
+static void inconsistent_inputs_are_rejected_with_node(void **state)
 {
     struct built b;
 
@@ -227,11 +228,11 @@ static void what_does_not_fit_is_refused_with_the_node(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_products_and_the_function_between_them),
-        cmocka_unit_test(the_same_without_what_the_library_does_behind_products),
-        cmocka_unit_test(in_half_precision_it_follows_float32),
-        cmocka_unit_test(nan_goes_all_the_way_and_no_further),
-        cmocka_unit_test(what_does_not_fit_is_refused_with_the_node),
+        cmocka_unit_test(output_matches_separate_ops),
+        cmocka_unit_test(output_without_library_epilogues_matches_separate_ops),
+        cmocka_unit_test(half_precision_output_matches_float32),
+        cmocka_unit_test(nan_propagates_only_within_its_row),
+        cmocka_unit_test(inconsistent_inputs_are_rejected_with_node),
     };
 
     return cmocka_run_group_tests_name("op/mlp", tests, NULL, NULL);

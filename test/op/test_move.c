@@ -28,7 +28,7 @@ static int from_permuted(const void *arg, const int64_t *to, int64_t *from)
     return 0;
 }
 
-static void transpose_puts_axes_where_perm_says(void **state)
+static void transpose_permutes_axes(void **state)
 {
     const struct permuted samples[] = {
         { GRADCHECK_SHAPE(3, 5), GRADCHECK_SHAPE(5, 3), INTS("perm", 1, 0), false },
@@ -62,7 +62,7 @@ static void transpose_puts_axes_where_perm_says(void **state)
     }
 }
 
-static void transpose_refuses_what_is_no_permutation(void **state)
+static void transpose_with_invalid_perm_is_rejected(void **state)
 {
     const struct op_attr twice = INTS("perm", 0, 0), far = INTS("perm", 0, 2),
                          few = INTS("perm", 0);
@@ -81,7 +81,7 @@ static void transpose_refuses_what_is_no_permutation(void **state)
 /* ---- DepthToSpace, SpaceToDepth ---- */
 
 struct blocks {
-    int64_t side, channels; /* of the wide side */
+    int64_t side, channels; /* of the wide tensor */
     bool outside, to_depth;
 };
 
@@ -107,7 +107,7 @@ static int from_blocks(const void *arg, const int64_t *to, int64_t *from)
     return 0;
 }
 
-static void pixels_and_channels_change_places(void **state)
+static void depth_to_space_and_back_move_blocks(void **state)
 {
     static const struct op_attr attrs[] = { INT("blocksize", 2), STRING("mode", "CRD") };
     static const struct op_attr three[] = { INT("blocksize", 3) };
@@ -152,7 +152,7 @@ static int from_joined(const void *arg, const int64_t *to, int64_t *from)
     return (int)i;
 }
 
-static void concat_puts_inputs_behind_each_other(void **state)
+static void concat_joins_inputs_along_axis(void **state)
 {
     static const struct joined samples[] = {
         { { GRADCHECK_SHAPE(3), GRADCHECK_SHAPE(1), GRADCHECK_SHAPE(0), GRADCHECK_SHAPE(4) },
@@ -181,7 +181,7 @@ static void concat_puts_inputs_behind_each_other(void **state)
     }
 }
 
-static void concat_refuses_pieces_that_do_not_fit(void **state)
+static void concat_with_inconsistent_inputs_is_rejected(void **state)
 {
     static const struct op_attr axis = INT("axis", 0), far = INT("axis", 2);
     struct gradcheck_case gc = { .op = "Concat", .opset = 13, .n_attrs = 1, .attrs = &axis,
@@ -204,7 +204,7 @@ static const struct split {
     uint32_t opset;
     struct shape in;
     int64_t axis;
-    int64_t sizes[4]; /* given unless `by_itself` */
+    int64_t sizes[4]; /* explicit unless `by_itself` */
     uint32_t n;
     bool by_itself, num_outputs;
 } splits[] = {
@@ -233,7 +233,7 @@ static void make_split(const struct split *s, struct op_attr *attrs, struct grad
         gc->in[gc->n_in++] = list(s->sizes, s->n);
 }
 
-static void split_hands_out_pieces_and_collects_their_gradients(void **state)
+static void split_divides_input_and_concatenates_gradients(void **state)
 {
     size_t i, n, e;
     uint32_t k;
@@ -264,7 +264,7 @@ static void split_hands_out_pieces_and_collects_their_gradients(void **state)
         }
         gradcheck_free(&r);
         gradcheck_run(&gc);
-        for (k = 0; k < s->n; k++) { /* a piece that nobody reads, or that gets no gradient */
+        for (k = 0; k < s->n; k++) { /* an output that is not read, or without a gradient */
             gc.unread = OP_OUT(k);
             gradcheck_run(&gc);
             gc.unread = 0;
@@ -275,15 +275,15 @@ static void split_hands_out_pieces_and_collects_their_gradients(void **state)
     }
 }
 
-static void split_refuses_sizes_that_do_not_add_up(void **state)
+static void split_with_inconsistent_sizes_is_rejected(void **state)
 {
     static const struct {
         struct split s;
         const char *part;
     } samples[] = {
         { { 13, GRADCHECK_SHAPE(5), 0, { 2, 2 }, 2, false, false }, "leaves 1 elements of axis 0" },
-        { { 13, GRADCHECK_SHAPE(5), 0, { 2, 4 }, 2, false, false }, "asks for 4 elements" },
-        { { 13, GRADCHECK_SHAPE(5), 0, { -1, 6 }, 2, false, false }, "asks for -1 elements" },
+        { { 13, GRADCHECK_SHAPE(5), 0, { 2, 4 }, 2, false, false }, "requests 4 elements" },
+        { { 13, GRADCHECK_SHAPE(5), 0, { -1, 6 }, 2, false, false }, "requests -1 elements" },
         { { 13, GRADCHECK_SHAPE(5), 0, { 0 }, 2, true, false }, "do not divide into 2 pieces" },
         { { 18, GRADCHECK_SHAPE(2), 0, { 0 }, 4, true, true }, "do not divide into 4 pieces" },
         { { 11, GRADCHECK_SHAPE(5), 1, { 0 }, 1, true, false }, "axis is 1; expected -1 to 0" },
@@ -306,7 +306,8 @@ struct sliced {
     struct shape in, out;
     uint32_t n;
     int64_t start[3], end[3], axis[3], step[3]; /* axis[0] 99: no axes; step[0] 0: no steps */
-    int64_t first[TENSOR_MAX_RANK], by[TENSOR_MAX_RANK]; /* what Python makes of it; by 0: 1 */
+    /* the normalised values, as in Python; by 0: 1 */
+    int64_t first[TENSOR_MAX_RANK], by[TENSOR_MAX_RANK];
 };
 
 static int from_sliced(const void *arg, const int64_t *to, int64_t *from)
@@ -353,7 +354,7 @@ static struct gradcheck_case slice_case(const struct sliced *s)
     return gc;
 }
 
-static void slice_cuts_as_python_does(void **state)
+static void slice_matches_python(void **state)
 {
     size_t i;
 
@@ -365,7 +366,7 @@ static void slice_cuts_as_python_does(void **state)
     }
 }
 
-static void slice_refuses_lists_that_do_not_match(void **state)
+static void slice_with_inconsistent_lists_is_rejected(void **state)
 {
     static const int64_t zero = 0, twice[2] = { 0, 0 };
     struct gradcheck_case gc = slice_case(&slices[1]);
@@ -377,7 +378,7 @@ static void slice_refuses_lists_that_do_not_match(void **state)
     oracle_refused(&gc, ERR_INPUT, "1 starts, 1 ends, 1 axes and 2 steps");
     gc = slice_case(&slices[10]);
     gc.in[3] = list((const int64_t[]){ 0, 1, -2 }, 3);
-    oracle_refused(&gc, ERR_INPUT, "axis 1 comes twice");
+    oracle_refused(&gc, ERR_INPUT, "axis 1 is repeated");
     gc.in[1].constant = false;
     oracle_refused(&gc, ERR_UNSUPPORTED, "input 1 is computed by the graph");
 }
@@ -385,15 +386,15 @@ static void slice_refuses_lists_that_do_not_match(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(transpose_puts_axes_where_perm_says),
-        cmocka_unit_test(transpose_refuses_what_is_no_permutation),
-        cmocka_unit_test(pixels_and_channels_change_places),
-        cmocka_unit_test(concat_puts_inputs_behind_each_other),
-        cmocka_unit_test(concat_refuses_pieces_that_do_not_fit),
-        cmocka_unit_test(split_hands_out_pieces_and_collects_their_gradients),
-        cmocka_unit_test(split_refuses_sizes_that_do_not_add_up),
-        cmocka_unit_test(slice_cuts_as_python_does),
-        cmocka_unit_test(slice_refuses_lists_that_do_not_match),
+        cmocka_unit_test(transpose_permutes_axes),
+        cmocka_unit_test(transpose_with_invalid_perm_is_rejected),
+        cmocka_unit_test(depth_to_space_and_back_move_blocks),
+        cmocka_unit_test(concat_joins_inputs_along_axis),
+        cmocka_unit_test(concat_with_inconsistent_inputs_is_rejected),
+        cmocka_unit_test(split_divides_input_and_concatenates_gradients),
+        cmocka_unit_test(split_with_inconsistent_sizes_is_rejected),
+        cmocka_unit_test(slice_matches_python),
+        cmocka_unit_test(slice_with_inconsistent_lists_is_rejected),
     };
 
     return cmocka_run_group_tests_name("op/move", tests, NULL, NULL);

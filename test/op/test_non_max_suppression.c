@@ -28,7 +28,7 @@ static void numbers(float *out, size_t n, uint32_t seed)
     }
 }
 
-/* The planner computes this row on a CPU for GPUs too. */
+/* The planner computes this op on the CPU, also for GPUs. */
 static void skip_on_gpu(void)
 {
     if (rig_on_gpu())
@@ -48,7 +48,7 @@ static void expect(const struct gradcheck_case *gc, const int64_t *want, size_t 
     gradcheck_free(&r);
 }
 
-static void boxes_that_are_kept_are_those_of_torchvision(void **state)
+static void selected_boxes_match_torchvision(void **state)
 {
     static const int64_t most[] = { BOXES };
     float boxes[BOXES * 4], scores[CLASSES * BOXES];
@@ -77,7 +77,7 @@ static const float two[] = { 0, 0, 1, 1, 0, 0.1f, 1, 1.1f };
 static const float threshold = 0.5f;
 static const int64_t all = INT64_MAX;
 
-static void scores_that_are_equal_or_nan_have_an_order(void **state)
+static void equal_and_nan_scores_have_defined_order(void **state)
 {
     static const float equal[] = { 0.5f, 0.5f }, none[] = { NAN, -3 };
     static const int64_t first[] = { 0, 0, 0 }, last[] = { 0, 0, 1 };
@@ -105,7 +105,7 @@ static void refused(const struct gradcheck_case *gc, const char *part)
         fail_msg("'%s' is not in: %s", part, err.text);
 }
 
-static void inputs_that_are_not_known_or_wrong_are_refused(void **state)
+static void unknown_or_invalid_inputs_are_rejected(void **state)
 {
     static const float wide = 1.5f;
     struct gradcheck_case gc = {
@@ -130,9 +130,9 @@ static void inputs_that_are_not_known_or_wrong_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(boxes_that_are_kept_are_those_of_torchvision),
-        cmocka_unit_test(scores_that_are_equal_or_nan_have_an_order),
-        cmocka_unit_test(inputs_that_are_not_known_or_wrong_are_refused),
+        cmocka_unit_test(selected_boxes_match_torchvision),
+        cmocka_unit_test(equal_and_nan_scores_have_defined_order),
+        cmocka_unit_test(unknown_or_invalid_inputs_are_rejected),
     };
 
     return cmocka_run_group_tests_name("op/non_max_suppression", tests, NULL, NULL);

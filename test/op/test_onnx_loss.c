@@ -20,7 +20,7 @@ enum { SCORES, LABELS, WEIGHTS };
 
 struct loss {
     struct shape x;
-    const char *reduction; /* NULL: attribute absent, the mean */
+    const char *reduction; /* NULL: attribute absent, which means the mean */
     bool weighted, log_prob, narrow; /* narrow: int32 labels */
     int64_t ignored;                 /* NONE: no attribute */
 };
@@ -92,7 +92,7 @@ static void set(struct built *b, const struct loss *c, bool softmax)
                                                    .hi = 2 };
 }
 
-/* log_softmax(x) or x itself, for class k of position i. */
+/* log_softmax(x) or x itself, for class k of element i. */
 static double score(const struct built *b, const float *x, size_t i, size_t k, bool softmax)
 {
     size_t first = i / b->space * b->classes * b->space + i % b->space, j;
@@ -137,7 +137,7 @@ static void expect_loss(const struct built *b, const struct loss *c,
     free(log_prob);
 }
 
-static void both_losses_are_what_their_definition_says(void **state)
+static void both_losses_follow_definition(void **state)
 {
     size_t i;
     int softmax;
@@ -157,7 +157,7 @@ static void both_losses_are_what_their_definition_says(void **state)
         }
 }
 
-static void gradients_agree_with_differences_also_from_log_prob(void **state)
+static void gradients_from_loss_and_log_prob_match_differences(void **state)
 {
     size_t i;
     int softmax;
@@ -169,7 +169,7 @@ static void gradients_agree_with_differences_also_from_log_prob(void **state)
 
             set(&b, &cases[i], softmax);
             if (b.n * b.classes > 1000) {
-                b.gc.step = 1.0 / 8; /* each score matters little */
+                b.gc.step = 1.0 / 8; /* a single score has little influence */
                 b.gc.probes = 20;
             }
             gradcheck_run(&b.gc);
@@ -184,7 +184,7 @@ static void gradients_agree_with_differences_also_from_log_prob(void **state)
         }
 }
 
-static void large_scores_neither_overflow_nor_lose_the_loss(void **state)
+static void large_scores_neither_overflow_nor_lose_precision(void **state)
 {
     static const float x[] = { 1000, 999, -1000, 0, 0, 0 };
     static const int64_t label[] = { 1, 2 };
@@ -203,7 +203,7 @@ static void large_scores_neither_overflow_nor_lose_the_loss(void **state)
     gradcheck_free(&r);
 }
 
-static void a_mean_of_nothing_is_nan_and_moves_nothing(void **state)
+static void mean_over_no_labels_is_nan_with_zero_gradient(void **state)
 {
     struct loss c = { GRADCHECK_SHAPE(2, 3), "mean", false, false, false, 1 };
     static const int64_t ignored[] = { 1, 1 };
@@ -224,7 +224,7 @@ static void a_mean_of_nothing_is_nan_and_moves_nothing(void **state)
     }
 }
 
-static void a_label_out_of_range_is_refused(void **state)
+static void label_out_of_range_is_rejected(void **state)
 {
     struct built b;
 
@@ -239,7 +239,7 @@ static void a_label_out_of_range_is_refused(void **state)
     oracle_refused(&b.gc, ERR_INPUT, "NegativeLogLikelihoodLoss: label 3 of this batch is -1");
 }
 
-static void what_cannot_be_is_refused_with_the_node(void **state)
+static void invalid_attributes_are_rejected_with_node(void **state)
 {
     struct built b;
 
@@ -264,12 +264,12 @@ static void what_cannot_be_is_refused_with_the_node(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_losses_are_what_their_definition_says),
-        cmocka_unit_test(gradients_agree_with_differences_also_from_log_prob),
-        cmocka_unit_test(large_scores_neither_overflow_nor_lose_the_loss),
-        cmocka_unit_test(a_mean_of_nothing_is_nan_and_moves_nothing),
-        cmocka_unit_test(a_label_out_of_range_is_refused),
-        cmocka_unit_test(what_cannot_be_is_refused_with_the_node),
+        cmocka_unit_test(both_losses_follow_definition),
+        cmocka_unit_test(gradients_from_loss_and_log_prob_match_differences),
+        cmocka_unit_test(large_scores_neither_overflow_nor_lose_precision),
+        cmocka_unit_test(mean_over_no_labels_is_nan_with_zero_gradient),
+        cmocka_unit_test(label_out_of_range_is_rejected),
+        cmocka_unit_test(invalid_attributes_are_rejected_with_node),
     };
 
     return cmocka_run_group_tests_name("op/onnx_loss", tests, NULL, NULL);

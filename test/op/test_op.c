@@ -17,14 +17,14 @@
 #include "op/op_priv.h"
 #include "op/window.h"
 
-/* ---- rows ---- */
+/* ---- op definitions ---- */
 
 static bool same_domain(const struct op_def *a, const struct op_def *b)
 {
     return strcmp(a->domain != NULL ? a->domain : "", b->domain != NULL ? b->domain : "") == 0;
 }
 
-static void rows_of_one_name_never_claim_the_same_opset(void **state)
+static void rows_of_one_name_have_disjoint_opsets(void **state)
 {
     size_t n, i, k;
     const struct op_def *const *rows = op_all(&n);
@@ -46,7 +46,7 @@ static void rows_of_one_name_never_claim_the_same_opset(void **state)
     }
 }
 
-static void every_row_can_be_found_and_says_what_the_planner_needs(void **state)
+static void every_row_is_found_and_complete(void **state)
 {
     size_t n, i;
     const struct op_def *const *rows = op_all(&n);
@@ -67,7 +67,7 @@ static void every_row_can_be_found_and_says_what_the_planner_needs(void **state)
     }
 }
 
-static void an_op_is_found_by_domain_name_and_opset(void **state)
+static void op_find_uses_domain_name_and_opset(void **state)
 {
     const struct op_def *gemm = op_find(NULL, "Gemm", 13);
 
@@ -101,7 +101,7 @@ static struct op_infer infer_on(const struct tensor *const *in, uint32_t n_in, s
                               .n_out = 1, .out = out };
 }
 
-static void an_attribute_is_its_value_or_the_default(void **state)
+static void attribute_is_value_or_default(void **state)
 {
     struct op_infer f = infer_on(NULL, 0, NULL);
     struct err err = { 0 };
@@ -132,7 +132,7 @@ static void an_attribute_is_its_value_or_the_default(void **state)
     assert_null(ints);
 }
 
-static void an_attribute_of_another_type_is_refused_with_node_and_both_types(void **state)
+static void attribute_of_wrong_type_is_rejected_with_node_and_types(void **state)
 {
     struct op_infer f = infer_on(NULL, 0, NULL);
     struct err err = { 0 };
@@ -151,7 +151,7 @@ static void an_attribute_of_another_type_is_refused_with_node_and_both_types(voi
     assert_int_equal(op_attr_ints(&f, "i", &ints, &n, &err), ERR_INPUT);
 }
 
-static void an_error_names_op_node_and_opset_and_keeps_the_code(void **state)
+static void op_error_names_op_node_and_opset_and_keeps_code(void **state)
 {
     struct op_infer f = infer_on(NULL, 0, NULL);
     struct err err = { 0 };
@@ -166,7 +166,7 @@ static void an_error_names_op_node_and_opset_and_keeps_the_code(void **state)
     assert_string_equal(err.text, "Reorder 'fc1': no");
 }
 
-static void an_input_that_is_needed_is_there_with_its_type_and_rank(void **state)
+static void required_input_is_checked_for_type_and_rank(void **state)
 {
     struct tensor a = { TENSOR_F32, TENSOR_PLAIN, shape_of(2, (int64_t)2, (int64_t)3), NULL };
     struct tensor b = { TENSOR_I64, TENSOR_PLAIN, shape_of(1, (int64_t)3), NULL };
@@ -187,7 +187,7 @@ static void an_input_that_is_needed_is_there_with_its_type_and_rank(void **state
     assert_non_null(strstr(err.text, "input 3 is missing"));
 }
 
-static void the_common_inferences_give_the_shape_or_name_both(void **state)
+static void common_inference_sets_shape_or_names_both_shapes(void **state)
 {
     struct tensor a = { TENSOR_F32, TENSOR_PLAIN, shape_of(2, (int64_t)2, (int64_t)3), NULL };
     struct tensor b = { TENSOR_F32, TENSOR_PLAIN, shape_of(2, (int64_t)2, (int64_t)1), NULL }, out;
@@ -209,7 +209,7 @@ static void the_common_inferences_give_the_shape_or_name_both(void **state)
 
 /* ---- kernels ---- */
 
-static void the_kernel_id_names_library_version_and_instruction_set(void **state)
+static void kernel_id_names_library_version_and_instruction_set(void **state)
 {
     const char *id = op_kernel_id();
 
@@ -220,7 +220,7 @@ static void the_kernel_id_names_library_version_and_instruction_set(void **state
     assert_ptr_equal(op_kernel_id(), id);
 }
 
-static void a_kernel_thread_rounds_to_nearest_and_keeps_denormals(void **state)
+static void kernel_thread_rounds_to_nearest_and_keeps_denormals(void **state)
 {
     volatile float tiny = 0x1p-140f, one = 1.0f;
 
@@ -255,7 +255,7 @@ static void *multiply(void *arg)
     return rc == 0 ? NULL : arg;
 }
 
-static void threads_with_kernels_of_their_own_do_not_disturb_each_other(void **state)
+static void threads_with_own_kernels_are_independent(void **state)
 {
     enum { THREADS = 3, FLOATS = 3 * 64 * 64 };
     pthread_t t[THREADS];
@@ -282,7 +282,7 @@ static void threads_with_kernels_of_their_own_do_not_disturb_each_other(void **s
         free(mem[i]);
 }
 
-static void a_kernel_that_cannot_be_is_refused_and_nothing_is_handed_over(void **state)
+static void unsupported_kernel_is_rejected_and_output_unchanged(void **state)
 {
     struct op_window w = {
         .spatial = 1, .in = { 8 }, .out = { 9 }, .kernel = { 3 }, .stride = { 1 }, .dilation = { 1 }
@@ -336,11 +336,11 @@ static void expect_sums(size_t rows, size_t cols, float alpha, bool add)
         assert_true(fabs((double)by_col[j] - want) <= 1e-6 * (1 + fabs(want)));
     }
     assert_true(add ? by_row[rows] == 3.0f && by_col[cols] == 3.0f
-                    : isnan(by_row[rows]) && isnan(by_col[cols])); /* nothing behind the end */
+                    : isnan(by_row[rows]) && isnan(by_col[cols])); /* unchanged after the end */
     free(x), free(by_row), free(by_col);
 }
 
-static void sums_over_rows_and_columns_are_exact_to_rounding_at_odd_sizes(void **state)
+static void row_and_column_sums_of_odd_sizes_are_exact_to_rounding(void **state)
 {
     static const size_t sizes[][2] = { { 1, 1 },    { 3, 5 },    { 17, 16 },   { 63, 129 },
                                        { 65, 128 }, { 200, 33 }, { 1, 10000 }, { 5000, 1 },
@@ -357,19 +357,19 @@ static void sums_over_rows_and_columns_are_exact_to_rounding_at_odd_sizes(void *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_of_one_name_never_claim_the_same_opset),
-        cmocka_unit_test(every_row_can_be_found_and_says_what_the_planner_needs),
-        cmocka_unit_test(an_op_is_found_by_domain_name_and_opset),
-        cmocka_unit_test(an_attribute_is_its_value_or_the_default),
-        cmocka_unit_test(an_attribute_of_another_type_is_refused_with_node_and_both_types),
-        cmocka_unit_test(an_error_names_op_node_and_opset_and_keeps_the_code),
-        cmocka_unit_test(an_input_that_is_needed_is_there_with_its_type_and_rank),
-        cmocka_unit_test(the_common_inferences_give_the_shape_or_name_both),
-        cmocka_unit_test(the_kernel_id_names_library_version_and_instruction_set),
-        cmocka_unit_test(a_kernel_thread_rounds_to_nearest_and_keeps_denormals),
-        cmocka_unit_test(threads_with_kernels_of_their_own_do_not_disturb_each_other),
-        cmocka_unit_test(a_kernel_that_cannot_be_is_refused_and_nothing_is_handed_over),
-        cmocka_unit_test(sums_over_rows_and_columns_are_exact_to_rounding_at_odd_sizes),
+        cmocka_unit_test(rows_of_one_name_have_disjoint_opsets),
+        cmocka_unit_test(every_row_is_found_and_complete),
+        cmocka_unit_test(op_find_uses_domain_name_and_opset),
+        cmocka_unit_test(attribute_is_value_or_default),
+        cmocka_unit_test(attribute_of_wrong_type_is_rejected_with_node_and_types),
+        cmocka_unit_test(op_error_names_op_node_and_opset_and_keeps_code),
+        cmocka_unit_test(required_input_is_checked_for_type_and_rank),
+        cmocka_unit_test(common_inference_sets_shape_or_names_both_shapes),
+        cmocka_unit_test(kernel_id_names_library_version_and_instruction_set),
+        cmocka_unit_test(kernel_thread_rounds_to_nearest_and_keeps_denormals),
+        cmocka_unit_test(threads_with_own_kernels_are_independent),
+        cmocka_unit_test(unsupported_kernel_is_rejected_and_output_unchanged),
+        cmocka_unit_test(row_and_column_sums_of_odd_sizes_are_exact_to_rounding),
     };
 
     return cmocka_run_group_tests_name("op/op", tests, NULL, NULL);

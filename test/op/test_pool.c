@@ -13,12 +13,12 @@
 #include "harness/gradcheck.h"
 #include "harness/op_oracle.h"
 
-/* Three axes of space always; a case of fewer uses the last ones and has ones in front. */
+/* Always three spatial axes; a case with fewer uses the last ones and has sizes of 1 in front. */
 struct pool {
     int spatial;
     int64_t n, c;
     int64_t in[3], kernel[3], stride[3], dilation[3], lo[3], hi[3], out[3]; /* out: expected */
-    const char *auto_pad; /* NULL: lo and hi as given; else they are what it should come to */
+    const char *auto_pad; /* NULL: lo and hi are explicit; else they are the expected values */
     int ceil_mode;
 };
 
@@ -42,13 +42,13 @@ static const struct pool cases[] = {
     { 2, 1, 3, S(6, 6), S(3, 3), S(2, 2), ONES, NONE, P(1, 1), S(3, 3), NULL, 1 },
     { 2, 1, 3, S(6, 6), S(3, 3), S(2, 2), ONES, NONE, NONE, S(2, 2), NULL, 0 },
     { 2, 1, 3, S(6, 7), S(3, 3), S(2, 2), ONES, NONE, NONE, S(3, 3), NULL, 1 },
-    /* without pads: what the last window reaches beyond the input is no padding */
+    /* without padding: the part of the last window beyond the input is not padding */
     { 2, 1, 3, S(6, 7), S(3, 3), S(2, 2), ONES, NONE, NONE, S(3, 3), "NOTSET", 1 },
     { 2, 1, 3, S(4, 4), S(3, 3), S(2, 2), ONES, NONE, NONE, S(2, 2), "NOTSET", 1 },
     { 1, 1, 3, S(1, 10), S(1, 4), S(1, 3), S(1, 2), NONE, NONE, S(1, 2), "VALID", 1 },
-    /* rounded up would start a window in the padding behind: it is left out */
+    /* rounding up would start a window in the upper padding: it is omitted */
     { 2, 1, 2, S(3, 4), S(2, 2), S(3, 3), ONES, P(1, 1), P(1, 1), S(2, 2), NULL, 1 },
-    /* rounded up: one window, which overhangs the whole input */
+    /* rounding up: one window, which extends beyond the whole input */
     { 2, 1, 2, S(3, 2), S(5, 6), S(5, 6), ONES, NONE, NONE, S(1, 1), NULL, 1 },
     { 1, 2, 3, S(1, 10), S(1, 12), S(1, 5), ONES, NONE, NONE, S(1, 1), NULL, 1 },
     { 2, 1, 2, S(5, 5), S(3, 3), S(2, 2), ONES, P(1, 1), P(1, 1), S(3, 3), "SAME_UPPER", 0 },
@@ -94,7 +94,7 @@ static void set(struct built *b, const struct pool *c)
         b->attrs[4] = STRING("auto_pad", c->auto_pad);
 }
 
-/* Where the largest element of a window lies in its plane. */
+/* Position of the largest element of a window in its plane. */
 static int64_t winner(const struct pool *c, const float *plane, const int64_t *e)
 {
     int64_t k[3], best = -1;
@@ -117,7 +117,7 @@ static int64_t winner(const struct pool *c, const float *plane, const int64_t *e
     return best;
 }
 
-/* Output and gradient of every plane: the maximum, and dy where it came from. */
+/* Checks output and gradient of every plane: the maximum, and dy at its position. */
 static void expect_max(const struct pool *c, const struct gradcheck_result *r)
 {
     int64_t inside = c->in[0] * c->in[1] * c->in[2], e[3], p;
@@ -145,7 +145,7 @@ static void expect_max(const struct pool *c, const struct gradcheck_result *r)
     free(dx);
 }
 
-static void every_window_gives_its_largest_element_and_the_gradient_goes_back_there(void **state)
+static void max_pool_selects_maximum_and_routes_gradient(void **state)
 {
     const struct pool *c;
 
@@ -164,7 +164,7 @@ static void every_window_gives_its_largest_element_and_the_gradient_goes_back_th
     }
 }
 
-static void indices_say_where_the_winner_is_in_the_plain_order_of_x(void **state)
+static void max_pool_indices_use_plain_order_of_x(void **state)
 {
     const struct pool *c;
 
@@ -197,7 +197,7 @@ static void indices_say_where_the_winner_is_in_the_plain_order_of_x(void **state
     }
 }
 
-static void evaluation_and_an_unwanted_gradient_need_no_memory_of_winners(void **state)
+static void max_pool_without_gradient_saves_nothing(void **state)
 {
     const struct pool *c;
 
@@ -215,7 +215,7 @@ static void evaluation_and_an_unwanted_gradient_need_no_memory_of_winners(void *
     }
 }
 
-static void padding_never_wins_over_negative_numbers(void **state)
+static void max_pool_ignores_padding_beside_negative_numbers(void **state)
 {
     static const float minus[4] = { -5, -6, -7, -8 };
     struct pool c = { 2, 1, 1, S(2, 2), S(3, 3), ONES, ONES, P(1, 1), P(1, 1), S(2, 2), NULL, 0 };
@@ -231,7 +231,7 @@ static void padding_never_wins_over_negative_numbers(void **state)
     gradcheck_free(&r);
 }
 
-static void of_equal_elements_exactly_one_gets_the_gradient(void **state)
+static void max_pool_with_ties_routes_gradient_to_one_element(void **state)
 {
     static const float equal[16] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
     static const float ones[4] = { 1, 1, 1, 1 };
@@ -257,7 +257,7 @@ static void of_equal_elements_exactly_one_gets_the_gradient(void **state)
     gradcheck_free(&r);
 }
 
-static void an_empty_batch_pools_to_nothing(void **state)
+static void empty_batch_gives_empty_output(void **state)
 {
     struct pool c = cases[1];
     struct built b;
@@ -280,7 +280,7 @@ static void expect_refused(const struct built *b, int code, const char *says)
         fail_msg("'%s' does not say '%s'", err.text, says);
 }
 
-static void what_is_not_supported_or_cannot_be_is_refused_with_the_node(void **state)
+static void max_pool_with_invalid_attributes_is_rejected_with_node(void **state)
 {
     struct pool c = cases[0];
     struct built b;
@@ -325,7 +325,7 @@ static void set_kind(struct built *b, const struct pool *c, int kind)
                                 : INT("p", kind - NORM_1 + 1);
 }
 
-/* One output of a plane. `behind`: padding at the end, without what ceil_mode adds to it. */
+/* One output of a plane. `behind`: upper padding, without the growth by ceil_mode. */
 static double pooled(const struct pool *c, const float *plane, const int64_t *e, int kind)
 {
     double sum = 0, count = 0;
@@ -370,7 +370,7 @@ static void expect_pooled(const struct pool *c, const struct gradcheck_result *r
     free(want);
 }
 
-static void every_window_gives_its_mean_or_norm_and_shares_the_gradient(void **state)
+static void average_and_lp_pools_follow_definition(void **state)
 {
     const struct pool *c;
     int kind;
@@ -394,7 +394,7 @@ static void every_window_gives_its_mean_or_norm_and_shares_the_gradient(void **s
         }
 }
 
-static void a_large_window_is_as_precise_as_a_small_one(void **state)
+static void large_window_keeps_precision(void **state)
 {
     struct pool c = { 2, 1, 3, S(70, 65), S(70, 65), ONES, ONES, NONE, NONE, ONES, NULL, 0 };
     int kind;
@@ -414,7 +414,7 @@ static void a_large_window_is_as_precise_as_a_small_one(void **state)
     }
 }
 
-static void zeros_have_norm_zero_and_gradient_zero(void **state)
+static void lp_pool_of_zeros_has_zero_output_and_gradient(void **state)
 {
     static const float zeros[16] = { 0 };
     struct pool c = { 2, 1, 1, S(4, 4), S(2, 2), S(2, 2), ONES, NONE, NONE, S(2, 2), NULL, 0 };
@@ -437,7 +437,7 @@ static void zeros_have_norm_zero_and_gradient_zero(void **state)
     }
 }
 
-static void pools_that_cannot_be_are_refused_with_the_node(void **state)
+static void invalid_pools_are_rejected_with_node(void **state)
 {
     struct pool c = cases[0];
     struct built b;
@@ -455,8 +455,8 @@ static void pools_that_cannot_be_are_refused_with_the_node(void **state)
     oracle_refused(&b.gc, ERR_UNSUPPORTED, "expected 3 to 5 dimensions");
 }
 
-/* A window all in the padding is a mean of zeros, and a norm of nothing. */
-static void padding_alone_is_zero_where_it_counts(void **state)
+/* A window that is entirely padding is a mean of zeros, or a norm of no elements. */
+static void window_of_padding_only_is_zero(void **state)
 {
     struct pool c = { 1, 1, 1, S(1, 2), S(1, 2), S(1, 2), ONES, P(0, 2), P(0, 2), S(1, 3), NULL,
                       0 };
@@ -475,9 +475,9 @@ static void padding_alone_is_zero_where_it_counts(void **state)
     }
 }
 
-/* ---- the pools of all of space ---- */
+/* ---- global pools ---- */
 
-static void global_maxima_and_norms_are_those_of_one_window(void **state)
+static void global_pools_match_pools_of_one_window(void **state)
 {
     static const struct shape shapes[] = {
         { 4, { 2, 3, 5, 7 } }, { 4, { 1, 17, 1, 1 } }, { 4, { 2, 70, 9, 9 } }, { 3, { 2, 3, 11 } },
@@ -529,7 +529,7 @@ static const struct shape averaged[] = {
     { 3, { 2, 3, 11 } },   { 5, { 1, 4, 2, 3, 2 } }, { 4, { 0, 3, 4, 4 } },
 };
 
-static void a_global_average_is_the_mean_over_space_and_shares_its_gradient(void **state)
+static void global_average_pool_is_spatial_mean(void **state)
 {
     size_t i, k, m;
 
@@ -559,7 +559,7 @@ static void a_global_average_is_the_mean_over_space_and_shares_its_gradient(void
     }
 }
 
-static void a_global_average_of_no_space_is_refused(void **state)
+static void global_average_pool_without_space_is_rejected(void **state)
 {
     struct gradcheck_case gc = { .op = "GlobalAveragePool", .opset = 13, .n_in = 1 };
     struct gradcheck_result r;
@@ -578,21 +578,21 @@ static void a_global_average_of_no_space_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_window_gives_its_largest_element_and_the_gradient_goes_back_there),
-        cmocka_unit_test(indices_say_where_the_winner_is_in_the_plain_order_of_x),
-        cmocka_unit_test(evaluation_and_an_unwanted_gradient_need_no_memory_of_winners),
-        cmocka_unit_test(padding_never_wins_over_negative_numbers),
-        cmocka_unit_test(of_equal_elements_exactly_one_gets_the_gradient),
-        cmocka_unit_test(an_empty_batch_pools_to_nothing),
-        cmocka_unit_test(what_is_not_supported_or_cannot_be_is_refused_with_the_node),
-        cmocka_unit_test(every_window_gives_its_mean_or_norm_and_shares_the_gradient),
-        cmocka_unit_test(a_large_window_is_as_precise_as_a_small_one),
-        cmocka_unit_test(zeros_have_norm_zero_and_gradient_zero),
-        cmocka_unit_test(pools_that_cannot_be_are_refused_with_the_node),
-        cmocka_unit_test(padding_alone_is_zero_where_it_counts),
-        cmocka_unit_test(global_maxima_and_norms_are_those_of_one_window),
-        cmocka_unit_test(a_global_average_is_the_mean_over_space_and_shares_its_gradient),
-        cmocka_unit_test(a_global_average_of_no_space_is_refused),
+        cmocka_unit_test(max_pool_selects_maximum_and_routes_gradient),
+        cmocka_unit_test(max_pool_indices_use_plain_order_of_x),
+        cmocka_unit_test(max_pool_without_gradient_saves_nothing),
+        cmocka_unit_test(max_pool_ignores_padding_beside_negative_numbers),
+        cmocka_unit_test(max_pool_with_ties_routes_gradient_to_one_element),
+        cmocka_unit_test(empty_batch_gives_empty_output),
+        cmocka_unit_test(max_pool_with_invalid_attributes_is_rejected_with_node),
+        cmocka_unit_test(average_and_lp_pools_follow_definition),
+        cmocka_unit_test(large_window_keeps_precision),
+        cmocka_unit_test(lp_pool_of_zeros_has_zero_output_and_gradient),
+        cmocka_unit_test(invalid_pools_are_rejected_with_node),
+        cmocka_unit_test(window_of_padding_only_is_zero),
+        cmocka_unit_test(global_pools_match_pools_of_one_window),
+        cmocka_unit_test(global_average_pool_is_spatial_mean),
+        cmocka_unit_test(global_average_pool_without_space_is_rejected),
     };
 
     return cmocka_run_group_tests_name("op/pool", tests, NULL, NULL);

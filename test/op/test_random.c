@@ -1,4 +1,5 @@
-/* Ops that draw: the numbers of their place, of the right distribution, on both devices. */
+/* Ops that draw random numbers: determined by seed, step, lane and node, of the right distribution,
+ * on both devices. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -42,7 +43,7 @@ static void refused(const struct gradcheck_case *gc, const char *part)
         fail_msg("'%s' is not in: %s", part, err.text);
 }
 
-static void uniform_numbers_are_those_of_their_place(void **state)
+static void uniform_numbers_follow_random_words(void **state)
 {
     static const int64_t shape[] = { 3, 5, 7, 2 };
     const struct op_attr attrs[] = {
@@ -79,7 +80,7 @@ static double normal(uint64_t i)
     return (i & 1) == 0 ? radius * cos(2 * pi * b) : radius * sin(2 * pi * b);
 }
 
-static void normal_numbers_follow_box_and_muller(void **state)
+static void normal_numbers_follow_box_muller(void **state)
 {
     enum { N = 100001 };
     const struct op_attr attrs[] = { { .name = "mean", .type = OP_ATTR_FLOAT, .f = 0.5f },
@@ -111,7 +112,7 @@ static void normal_numbers_follow_box_and_muller(void **state)
 }
 
 /* The same checksum on CPUs and GPUs, with any instruction set. */
-static void normal_numbers_have_the_same_bits_everywhere(void **state)
+static void normal_numbers_have_same_bits_on_all_devices(void **state)
 {
     static const int64_t shape[] = { 4096 };
     const struct op_attr attr = { .name = "shape", .type = OP_ATTR_INTS, .ints = shape, .n = 1 };
@@ -126,7 +127,7 @@ static void normal_numbers_have_the_same_bits_everywhere(void **state)
     gradcheck_free(&r);
 }
 
-static void bernoulli_is_one_where_the_draw_is_below_the_probability(void **state)
+static void bernoulli_is_one_below_probability(void **state)
 {
     static const enum tensor_dtype types[] = { TENSOR_F32, TENSOR_BOOL, TENSOR_I32, TENSOR_I64 };
     size_t k, i;
@@ -156,7 +157,7 @@ static void bernoulli_is_one_where_the_draw_is_below_the_probability(void **stat
     }
 }
 
-static void multinomial_draws_each_class_as_often_as_softmax_says(void **state)
+static void multinomial_frequencies_match_softmax(void **state)
 {
     enum { N = 40000 };
     static const float logits[] = { 0, 1, -INFINITY, -2, 90, 91, 89, -1000 };
@@ -192,7 +193,7 @@ static void multinomial_draws_each_class_as_often_as_softmax_says(void **state)
     gradcheck_free(&r);
 }
 
-static void draws_belong_to_seed_step_lane_and_node(void **state)
+static void draws_depend_on_seed_step_lane_and_node(void **state)
 {
     static const int64_t shape[] = { 1000 };
     const struct op_attr attr = { .name = "shape", .type = OP_ATTR_INTS, .ints = shape, .n = 1 };
@@ -206,7 +207,7 @@ static void draws_belong_to_seed_step_lane_and_node(void **state)
     base = run(&gc);
     for (i = 0; i < COUNT_OF(others); i++)
         others[i] = gc;
-    others[0].eval = true; /* drawn in evaluation too */
+    others[0].eval = true; /* evaluation draws, too */
     others[1].run.seed++;
     others[2].run.step++;
     others[3].run.lane++;
@@ -223,7 +224,7 @@ static void draws_belong_to_seed_step_lane_and_node(void **state)
     gradcheck_free(&base);
 }
 
-static void what_cannot_be_drawn_is_refused(void **state)
+static void invalid_draws_are_rejected(void **state)
 {
     const struct op_attr low = { .name = "low", .type = OP_ATTR_FLOAT, .f = 2 };
     const struct op_attr wide = { .name = "dtype", .type = OP_ATTR_INT, .i = TENSOR_F64 };
@@ -248,13 +249,13 @@ static void what_cannot_be_drawn_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(uniform_numbers_are_those_of_their_place),
-        cmocka_unit_test(normal_numbers_follow_box_and_muller),
-        cmocka_unit_test(normal_numbers_have_the_same_bits_everywhere),
-        cmocka_unit_test(bernoulli_is_one_where_the_draw_is_below_the_probability),
-        cmocka_unit_test(multinomial_draws_each_class_as_often_as_softmax_says),
-        cmocka_unit_test(draws_belong_to_seed_step_lane_and_node),
-        cmocka_unit_test(what_cannot_be_drawn_is_refused),
+        cmocka_unit_test(uniform_numbers_follow_random_words),
+        cmocka_unit_test(normal_numbers_follow_box_muller),
+        cmocka_unit_test(normal_numbers_have_same_bits_on_all_devices),
+        cmocka_unit_test(bernoulli_is_one_below_probability),
+        cmocka_unit_test(multinomial_frequencies_match_softmax),
+        cmocka_unit_test(draws_depend_on_seed_step_lane_and_node),
+        cmocka_unit_test(invalid_draws_are_rejected),
     };
 
     return cmocka_run_group_tests_name("op/random", tests, NULL, NULL);

@@ -69,7 +69,7 @@ static const struct reduction {
 
 static const struct form {
     struct shape in;
-    int64_t axes[4], n; /* n -1: none given */
+    int64_t axes[4], n; /* n -1: no axes */
 } forms[] = {
     { GRADCHECK_SHAPE(7), { 0 }, 1 },
     { GRADCHECK_SHAPE(3, 37), { 1 }, 1 },
@@ -84,7 +84,7 @@ static const struct form {
     { { 0 }, { 0 }, -1 },
 };
 
-/* axes: 99 never occurs. */
+/* Returns true if axis k is reduced. axes: 99 is never an axis. */
 static bool goes(const struct form *f, uint32_t k)
 {
     int64_t i;
@@ -106,7 +106,7 @@ static struct shape kept(const struct form *f, bool keep)
     return y;
 }
 
-/* The x of output `o` to xs; returns how many. */
+/* Copies the x of output `o` to xs; returns their number. */
 static size_t those_of(const struct form *f, const struct tensor *x, const int64_t *y_at,
                        double *xs)
 {
@@ -171,7 +171,7 @@ static void expect_reduced(const struct gradcheck_case *gc, const struct form *f
     gradcheck_free(&r);
 }
 
-static void reductions_follow_their_formula_over_any_axes(void **state)
+static void reductions_follow_formula_over_any_axes(void **state)
 {
     size_t i, k, v;
 
@@ -197,7 +197,7 @@ static void reductions_follow_their_formula_over_any_axes(void **state)
             }
 }
 
-static void gradients_of_reductions_agree_with_differences(void **state)
+static void gradients_of_reductions_match_differences(void **state)
 {
     size_t i, k, v;
 
@@ -213,7 +213,7 @@ static void gradients_of_reductions_agree_with_differences(void **state)
             }
 }
 
-static void nothing_to_reduce_is_the_start_and_no_axes_may_mean_none(void **state)
+static void empty_axes_give_neutral_element_and_noop_attribute_is_honoured(void **state)
 {
     static const float x[3] = { 1, 2, 3 };
     static const float starts[] = { 0, NAN, 0, 0, 0, -INFINITY, -INFINITY, 1, -INFINITY, INFINITY };
@@ -252,7 +252,7 @@ static void nothing_to_reduce_is_the_start_and_no_axes_may_mean_none(void **stat
     }
 }
 
-static void equal_extremes_share_and_products_pass_zeros(void **state)
+static void equal_extremes_share_gradient_and_products_handle_zeros(void **state)
 {
     static const float x[6] = { 2, 5, 5, 1, 5, NAN }, ones[2] = { 6, 1 };
     static const float zeros[6] = { 0, 3, 2, 0, 4, 0 };
@@ -279,8 +279,8 @@ static void equal_extremes_share_and_products_pass_zeros(void **state)
     gradcheck_free(&r);
 }
 
-/* Long and many enough for kernels that share the work out, and cut it. */
-static void many_numbers_come_to_the_same_as_few(void **state)
+/* Large enough for kernels that divide and split the work. */
+static void large_reductions_follow_formula(void **state)
 {
     static const struct form large[] = {
         { GRADCHECK_SHAPE(2, 4501), { 1 }, 1 },    { GRADCHECK_SHAPE(1001, 5), { 0 }, 1 },
@@ -305,7 +305,8 @@ static void many_numbers_come_to_the_same_as_few(void **state)
             make_case(&r, &large[k], 18, true, attrs, &gc);
             gc.in[0].apart = false;
             gc.probes = 1;
-            gc.tol = 0.1; /* one of thousands moves the result by little more than a float's last bit */
+            gc.tol = 0.1; /* one of thousands of elements changes the result by little more than the
+                             last bit of a float */
             if (large[k].in.dim[1] < 10000)
                 gradcheck_run(&gc);
             if (i > 0)
@@ -320,7 +321,7 @@ static void many_numbers_come_to_the_same_as_few(void **state)
         }
 }
 
-static void infinities_and_nan_go_through_the_logarithm_of_a_sum(void **state)
+static void log_sum_exp_propagates_infinities_and_nan(void **state)
 {
     static const float x[5][4] = {
         { -INFINITY, -INFINITY, -INFINITY, -INFINITY }, { -INFINITY, 3, -INFINITY, -INFINITY },
@@ -349,7 +350,7 @@ static void infinities_and_nan_go_through_the_logarithm_of_a_sum(void **state)
     gradcheck_free(&r);
 }
 
-static void large_exponents_do_not_overflow_and_long_sums_keep_their_precision(void **state)
+static void large_exponents_do_not_overflow_and_long_sums_keep_precision(void **state)
 {
     enum { MANY = 200003 };
     static const float big[4] = { 1000, 1000, 999, -INFINITY };
@@ -377,7 +378,7 @@ static void large_exponents_do_not_overflow_and_long_sums_keep_their_precision(v
     free(x);
 }
 
-static void axes_that_are_not_there_are_refused(void **state)
+static void invalid_axes_are_rejected(void **state)
 {
     static const int64_t far = 2, twice[2] = { 0, -2 };
     struct gradcheck_case gc = { .op = "ReduceSum", .opset = 13, .n_in = 2,
@@ -389,7 +390,7 @@ static void axes_that_are_not_there_are_refused(void **state)
     oracle_refused(&gc, ERR_INPUT, "axis is 2; expected -2 to 1");
     gc.in[1].data = twice;
     gc.in[1].shape.dim[0] = 2;
-    oracle_refused(&gc, ERR_INPUT, "axis 0 comes twice");
+    oracle_refused(&gc, ERR_INPUT, "axis 0 is repeated");
     gc.in[1].constant = false;
     oracle_refused(&gc, ERR_UNSUPPORTED, "input 1 is computed by the graph");
     gc.in[0].dtype = TENSOR_BOOL;
@@ -398,8 +399,8 @@ static void axes_that_are_not_there_are_refused(void **state)
 
 /* ---- along one axis ---- */
 
-/* The index of a maximum, and sums: by a loop. */
-static void long_axes_and_many_sequences_are_gone_through_in_order(void **state)
+/* Compares the index of a maximum, and sums, with a loop. */
+static void long_axes_and_many_sequences_match_loop(void **state)
 {
     static const struct {
         struct shape in;
@@ -448,7 +449,7 @@ static void long_axes_and_many_sequences_are_gone_through_in_order(void **state)
         }
 }
 
-static void arg_names_the_first_or_the_last_of_equals_and_any_nan(void **state)
+static void arg_max_selects_first_or_last_of_ties_and_nan(void **state)
 {
     static const float x[8] = { 1, 7, 7, 0, 3, NAN, 9, NAN };
     static const int32_t ints[8] = { 1, 7, 7, 0, 0, 1, 9, 0 };
@@ -529,20 +530,20 @@ static void check_cumulative(bool multiplies)
         }
 }
 
-static void cum_sum_runs_from_either_end_with_or_without_itself(void **state)
+static void cum_sum_supports_exclusive_and_reverse(void **state)
 {
     (void)state;
     check_cumulative(false);
 }
 
-static void cum_prod_runs_from_either_end_with_or_without_itself(void **state)
+static void cum_prod_supports_exclusive_and_reverse(void **state)
 {
     (void)state;
     check_cumulative(true);
 }
 
-/* dx of a zero is the product of the others, also where there are two zeros. */
-static void cum_prod_has_gradients_beside_zeros(void **state)
+/* dx of a zero is the product of the others, also if there are two zeros. */
+static void cum_prod_gradients_with_zeros_match_definition(void **state)
 {
     static const float x[] = { 2, 0, 3, 4, 2, 0, 3, 0 }, dy[] = { 1, 1, 1, 1, 1, 1, 1, 1 };
     static const double want[] = { 1, 2 * (1 + 3 + 3 * 4), 0, 0, 1, 2 * (1 + 3), 0, 0 };
@@ -560,7 +561,7 @@ static void cum_prod_has_gradients_beside_zeros(void **state)
     gradcheck_free(&r);
 }
 
-static void top_k_is_the_head_of_a_stable_sort(void **state)
+static void top_k_matches_stable_sort(void **state)
 {
     static const struct {
         struct shape in;
@@ -576,7 +577,7 @@ static void top_k_is_the_head_of_a_stable_sort(void **state)
 
     (void)state;
     for (i = 0; i < COUNT_OF(samples); i++)
-        for (v = 0; v < 3; v++) { /* v 2: many equals */
+        for (v = 0; v < 3; v++) { /* v 2: many equal elements */
             const struct op_attr attrs[] = { INT("axis", samples[i].axis), INT("largest", v != 1) };
             struct gradcheck_case gc = {
                 .op = "TopK", .opset = 11, .attrs = attrs, .n_attrs = 2, .n_in = 2, .n_out = 2,
@@ -620,7 +621,7 @@ static void top_k_is_the_head_of_a_stable_sort(void **state)
         }
 }
 
-static void top_k_takes_nan_for_the_greatest_and_refuses_too_large_a_k(void **state)
+static void top_k_treats_nan_as_largest_and_rejects_too_large_k(void **state)
 {
     static const float x[5] = { 1, NAN, INFINITY, -2, NAN }, y[4] = { NAN, NAN, INFINITY, 1 };
     static const float least[2] = { -2, 1 };
@@ -642,7 +643,7 @@ static void top_k_takes_nan_for_the_greatest_and_refuses_too_large_a_k(void **st
     assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
     assert_memory_equal(r.out[1].data, places, sizeof(places));
     gradcheck_free(&r);
-    gc.unread = OP_OUT(0); /* nobody wants the values */
+    gc.unread = OP_OUT(0); /* only the indices are used */
     assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
     assert_memory_equal(r.out[1].data, places, sizeof(places));
     gradcheck_free(&r);
@@ -672,7 +673,7 @@ static void top_k_orders_integers_exactly(void **state)
 
     (void)state;
     if (rig_on_gpu())
-        return; /* float32 alone */
+        return; /* GPUs support only float32 */
     oracle_ints(&gc, &of_two, most);
     assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
     assert_memory_equal(r.out[1].data, first, sizeof(first));
@@ -691,22 +692,22 @@ static void top_k_orders_integers_exactly(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reductions_follow_their_formula_over_any_axes),
-        cmocka_unit_test(gradients_of_reductions_agree_with_differences),
-        cmocka_unit_test(nothing_to_reduce_is_the_start_and_no_axes_may_mean_none),
-        cmocka_unit_test(equal_extremes_share_and_products_pass_zeros),
-        cmocka_unit_test(many_numbers_come_to_the_same_as_few),
-        cmocka_unit_test(infinities_and_nan_go_through_the_logarithm_of_a_sum),
-        cmocka_unit_test(large_exponents_do_not_overflow_and_long_sums_keep_their_precision),
-        cmocka_unit_test(axes_that_are_not_there_are_refused),
-        cmocka_unit_test(arg_names_the_first_or_the_last_of_equals_and_any_nan),
-        cmocka_unit_test(long_axes_and_many_sequences_are_gone_through_in_order),
-        cmocka_unit_test(cum_sum_runs_from_either_end_with_or_without_itself),
-        cmocka_unit_test(cum_prod_runs_from_either_end_with_or_without_itself),
-        cmocka_unit_test(cum_prod_has_gradients_beside_zeros),
-        cmocka_unit_test(top_k_is_the_head_of_a_stable_sort),
+        cmocka_unit_test(reductions_follow_formula_over_any_axes),
+        cmocka_unit_test(gradients_of_reductions_match_differences),
+        cmocka_unit_test(empty_axes_give_neutral_element_and_noop_attribute_is_honoured),
+        cmocka_unit_test(equal_extremes_share_gradient_and_products_handle_zeros),
+        cmocka_unit_test(large_reductions_follow_formula),
+        cmocka_unit_test(log_sum_exp_propagates_infinities_and_nan),
+        cmocka_unit_test(large_exponents_do_not_overflow_and_long_sums_keep_precision),
+        cmocka_unit_test(invalid_axes_are_rejected),
+        cmocka_unit_test(arg_max_selects_first_or_last_of_ties_and_nan),
+        cmocka_unit_test(long_axes_and_many_sequences_match_loop),
+        cmocka_unit_test(cum_sum_supports_exclusive_and_reverse),
+        cmocka_unit_test(cum_prod_supports_exclusive_and_reverse),
+        cmocka_unit_test(cum_prod_gradients_with_zeros_match_definition),
+        cmocka_unit_test(top_k_matches_stable_sort),
         cmocka_unit_test(top_k_orders_integers_exactly),
-        cmocka_unit_test(top_k_takes_nan_for_the_greatest_and_refuses_too_large_a_k),
+        cmocka_unit_test(top_k_treats_nan_as_largest_and_rejects_too_large_k),
     };
 
     return cmocka_run_group_tests_name("op/reduce", tests, NULL, NULL);

@@ -16,7 +16,7 @@ static const struct shape shapes[] = {
     { 3, { 2, 3, 5 } },     { 3, { 1, 1, 1 } },       { 4, { 2, 3, 4, 5 } },
     { 4, { 3, 17, 8, 8 } }, { 4, { 2, 64, 7, 7 } },   { 4, { 2, 1, 28, 28 } },
     { 4, { 4, 33, 1, 1 } }, { 5, { 2, 3, 2, 4, 3 } }, { 4, { 0, 3, 4, 5 } },
-    { 4, { 2, 3, 40, 41 } } /* few channels */,       { 3, { 2, 1030, 3 } }, { 4, { 1, 130, 10, 14 } },
+    { 4, { 2, 3, 40, 41 } } /* few channels */, { 3, { 2, 1030, 3 } }, { 4, { 1, 130, 10, 14 } },
 };
 
 static void expect_moved(const struct gradcheck_case *gc)
@@ -31,7 +31,7 @@ static void expect_moved(const struct gradcheck_case *gc)
     gradcheck_free(&r);
 }
 
-static void a_tensor_goes_to_the_other_layout_and_its_gradient_comes_back(void **state)
+static void reorder_converts_layout_and_gradient_converts_back(void **state)
 {
     size_t i, w;
 
@@ -52,7 +52,7 @@ static void a_tensor_goes_to_the_other_layout_and_its_gradient_comes_back(void *
         }
 }
 
-static void gradients_are_added_and_may_be_missing(void **state)
+static void gradients_accumulate_and_may_be_missing(void **state)
 {
     struct gradcheck_case gc = { .domain = "trainerd", .op = "Reorder", .opset = 1, .n_in = 1, .seed = 5,
                                  .probes = 3, .turned = true, .in = { { .shape = shapes[3] } } };
@@ -69,7 +69,7 @@ static void gradients_are_added_and_may_be_missing(void **state)
     gradcheck_free(&r);
 }
 
-static void a_matrix_has_no_second_layout(void **state)
+static void matrix_reorder_is_rejected(void **state)
 {
     struct tensor in = { TENSOR_F32, TENSOR_PLAIN, shape_of(2, (int64_t)2, (int64_t)3), NULL }, out;
     const struct tensor *at = &in;
@@ -89,9 +89,9 @@ static void a_matrix_has_no_second_layout(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_tensor_goes_to_the_other_layout_and_its_gradient_comes_back),
-        cmocka_unit_test(gradients_are_added_and_may_be_missing),
-        cmocka_unit_test(a_matrix_has_no_second_layout),
+        cmocka_unit_test(reorder_converts_layout_and_gradient_converts_back),
+        cmocka_unit_test(gradients_accumulate_and_may_be_missing),
+        cmocka_unit_test(matrix_reorder_is_rejected),
     };
 
     return cmocka_run_group_tests_name("op/reorder", tests, NULL, NULL);

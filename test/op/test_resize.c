@@ -16,7 +16,7 @@
 
 enum { X, ROI, SCALES, SIZES };
 
-/* The generator of make_resize.py. The caller frees. */
+/* The generator of make_resize.py. The caller frees the result. */
 static float *numbers(const struct shape *s, uint32_t seed)
 {
     size_t n = (size_t)shape_elements(s), i;
@@ -36,7 +36,7 @@ static struct gradcheck_tensor floats(const float *values, int64_t n)
                                       .constant = true };
 }
 
-/* x is the caller's. */
+/* The caller owns x. */
 static struct gradcheck_case case_of(const struct resize_case *r, const float *x)
 {
     struct gradcheck_case gc = { .op = "Resize", .opset = r->opset, .attrs = r->attrs, .n_in = 4,
@@ -67,7 +67,7 @@ static void compare(const char *what, size_t i, const struct tensor *got, const 
                      (double)want[k]);
 }
 
-/* With align_corners, implementations differ once a scale gives no whole number of elements. */
+/* With align_corners, implementations differ if a scale gives no integer number of elements. */
 static bool is_ambiguous(const struct resize_case *r)
 {
     struct gradcheck_case gc = case_of(r, NULL);
@@ -79,11 +79,11 @@ static bool is_ambiguous(const struct resize_case *r)
         return false;
     }
     assert_int_equal(err.code, ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "no whole number of elements; with align_corners"));
+    assert_non_null(strstr(err.text, "a fractional number of elements; with align_corners"));
     return true;
 }
 
-static void resize_agrees_with_onnx_runtime_and_pytorch(void **state)
+static void outputs_and_gradients_match_onnx_runtime_and_pytorch(void **state)
 {
     size_t i;
 
@@ -115,7 +115,7 @@ static void resize_agrees_with_onnx_runtime_and_pytorch(void **state)
     }
 }
 
-static void its_gradient_is_that_of_its_forward(void **state)
+static void gradients_match_differences(void **state)
 {
     size_t i;
 
@@ -123,7 +123,7 @@ static void its_gradient_is_that_of_its_forward(void **state)
     for (i = 0; i < COUNT_OF(resize_cases); i++) {
         struct gradcheck_case gc = case_of(&resize_cases[i], NULL);
 
-        gc.step = 0.25; /* it is linear */
+        gc.step = 0.25; /* the op is linear */
         if (!is_ambiguous(&resize_cases[i]))
             gradcheck_run(&gc);
     }
@@ -139,7 +139,7 @@ static int from_corner(const void *arg, const int64_t *to, int64_t *from)
     return 0;
 }
 
-static void nearest_takes_any_type(void **state)
+static void nearest_accepts_any_type(void **state)
 {
     static const float up[4] = { 1, 1, 2, 3 }, down[4] = { 1, 2, 0.5f, 1 };
     static const struct op_attr attrs[] = {
@@ -172,7 +172,7 @@ static int from_itself(const void *arg, const int64_t *to, int64_t *from)
     return 0;
 }
 
-static void a_scale_of_one_copies_and_nothing_stays_nothing(void **state)
+static void scale_one_copies_and_empty_input_stays_empty(void **state)
 {
     static const float one[3] = { 1, 1, 1 }, some[3] = { 1, 1, 0.5f };
     const struct op_attr linear = STRING("mode", "linear");
@@ -196,7 +196,7 @@ static void a_scale_of_one_copies_and_nothing_stays_nothing(void **state)
     check_moved(&gc, 1, &gone, from_itself, NULL);
 }
 
-static void an_infinite_neighbour_without_weight_does_not_matter(void **state)
+static void infinite_neighbour_of_weight_zero_has_no_effect(void **state)
 {
     static const float x[3] = { 1, INFINITY, 3 }, y[5] = { 1, INFINITY, INFINITY, INFINITY, 3 };
     static const float two[1] = { 5.0f / 3 };
@@ -212,7 +212,7 @@ static void an_infinite_neighbour_without_weight_does_not_matter(void **state)
     oracle_floats(&gc, &out, y);
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+static void invalid_attributes_are_rejected(void **state)
 {
     static const float scales[4] = { 1, 1, 2, 2 }, minus[4] = { 1, 1, -2, 2 },
                        nan[4] = { 1, 1, NAN, 2 }, longer[4] = { 1, 1, 2097153, 1 },
@@ -246,7 +246,7 @@ static void what_makes_no_sense_is_refused(void **state)
     gc.attrs = &nearest;
     oracle_refused(&gc, ERR_INPUT, "nearest_mode is 'up'");
     gc.attrs = &axes;
-    oracle_refused(&gc, ERR_INPUT, "axis 1 comes twice");
+    oracle_refused(&gc, ERR_INPUT, "axis 1 is repeated");
     gc.attrs = &linear;
     gc.in[X].dtype = TENSOR_I32;
     oracle_refused(&gc, ERR_INPUT, "input 0 is int32; expected float32");
@@ -258,7 +258,7 @@ static void what_makes_no_sense_is_refused(void **state)
     gc.in[SCALES] = floats(vast, 4);
     oracle_refused(&gc, ERR_INPUT, "axis 2 of 2 elements cannot be scaled by 3e+38");
     gc.in[SCALES] = floats(longer, 4);
-    oracle_refused(&gc, ERR_UNSUPPORTED, "becomes one of 4194306; at most 4194304 work");
+    oracle_refused(&gc, ERR_UNSUPPORTED, "is resized to 4194306; at most 4194304 are supported");
     gc.in[SCALES] = floats(nan, 4);
     oracle_refused(&gc, ERR_INPUT, "input 2 has nan at 2");
     gc.in[SCALES].constant = false;
@@ -266,13 +266,13 @@ static void what_makes_no_sense_is_refused(void **state)
     gc.in[SCALES].absent = true;
     oracle_refused(&gc, ERR_INPUT, "neither scales and sizes");
     gc.in[SIZES] = list(wrong, 4);
-    oracle_refused(&gc, ERR_INPUT, "axis 2 of 2 elements cannot become one of -4");
+    oracle_refused(&gc, ERR_INPUT, "axis 2 of 2 elements cannot be resized to -4");
     gc.in[SIZES] = list(sizes, 4);
     gc.attrs = &policy;
     oracle_refused(&gc, ERR_INPUT, "keep_aspect_ratio_policy is 'maybe'");
     gc.attrs = &linear;
     gc.in[X].shape = (struct shape)GRADCHECK_SHAPE(1, 1, 0, 2);
-    oracle_refused(&gc, ERR_INPUT, "axis 2 of 0 elements cannot become one of 4");
+    oracle_refused(&gc, ERR_INPUT, "axis 2 of 0 elements cannot be resized to 4");
     gc.in[X].shape = (struct shape)GRADCHECK_SHAPE(1, 1, 2, 2);
     gc.attrs = crop;
     gc.n_attrs = COUNT_OF(crop);
@@ -286,12 +286,12 @@ static void what_makes_no_sense_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(resize_agrees_with_onnx_runtime_and_pytorch),
-        cmocka_unit_test(its_gradient_is_that_of_its_forward),
-        cmocka_unit_test(nearest_takes_any_type),
-        cmocka_unit_test(a_scale_of_one_copies_and_nothing_stays_nothing),
-        cmocka_unit_test(an_infinite_neighbour_without_weight_does_not_matter),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
+        cmocka_unit_test(outputs_and_gradients_match_onnx_runtime_and_pytorch),
+        cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(nearest_accepts_any_type),
+        cmocka_unit_test(scale_one_copies_and_empty_input_stays_empty),
+        cmocka_unit_test(infinite_neighbour_of_weight_zero_has_no_effect),
+        cmocka_unit_test(invalid_attributes_are_rejected),
     };
 
     return cmocka_run_group_tests_name("op/resize", tests, NULL, NULL);

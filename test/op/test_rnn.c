@@ -21,12 +21,12 @@
 enum { X, W, R, B, LENGTHS, H0, C0, P };
 enum kind { LSTM, GRU, GRU_AFTER, RNN };
 
-struct extra { /* what few nodes have */
+struct extra { /* rarely used attributes */
     bool peepholes, coupled;
     float clip;         /* 0: none */
-    const char *act[3]; /* NULL: the usual one */
+    const char *act[3]; /* NULL: the default */
     float alpha[3], beta[3];
-    size_t n_alpha, n_beta; /* in the attributes */
+    size_t n_alpha, n_beta; /* number of elements in the attributes */
 };
 
 struct rnn {
@@ -34,7 +34,7 @@ struct rnn {
     int64_t steps, batch, in, hidden;
     int dirs;     /* -1: reverse */
     bool batch_first, has_bias, has_state;
-    const int32_t *length; /* NULL: all */
+    const int32_t *length; /* NULL: the full length */
     const struct extra *extra; /* NULL: none */
 };
 
@@ -55,7 +55,7 @@ static const struct extra gates = { .act = { "HardSigmoid", "Softsign" }, .clip 
 static const struct extra leaky = { .act = { "LeakyRelu" }, .alpha = { 0.3f }, .n_alpha = 1 };
 static const struct extra thresholded = { .act = { "ThresholdedRelu" }, .alpha = { 0.1f },
                                           .n_alpha = 1 };
-/* Without a slope below 0, as Relu: y = -0 there. */
+/* Derivative 0 below 0, as in Relu; y is -0 there. */
 static const struct extra flat_leaky = { .act = { "LeakyRelu" }, .alpha = { 0 }, .n_alpha = 1 };
 static const struct extra flat_elu = { .act = { "Elu" }, .alpha = { 0 }, .n_alpha = 1 };
 static const struct extra rectified = { .act = { "Relu" } };
@@ -83,7 +83,7 @@ static const struct rnn cases[] = {
     { RNN, 5, 4, 3, 6, 2, false, true, true, lengths, NULL },
     { RNN, 4, 2, 3, 20, -1, true, true, false, NULL, NULL },
     { RNN, 4, 3, 3, 6, 1, false, true, true, NULL, &rectified },
-    /* what few nodes have */
+    /* rarely used attributes */
     { LSTM, 5, 4, 3, 6, 2, false, true, true, lengths, &peepholes },
     { LSTM, 4, 3, 2, 17, -1, true, true, false, NULL, &peepholes },
     { LSTM, 4, 3, 2, 5, 1, false, true, true, NULL, &coupled },
@@ -113,7 +113,7 @@ struct built {
     float alpha[6], beta[6];
 };
 
-/* The attributes of what few nodes have, for each direction over again. */
+/* Adds the rarely used attributes, repeated for each direction. */
 static void set_extra(struct built *b, const struct rnn *c, int64_t dirs)
 {
     const struct extra *e = c->extra;
@@ -185,7 +185,7 @@ struct weights { /* of one direction */
     int64_t rows;
 };
 
-/* Gate g of hidden unit j before its function: what comes from x and (with `of_h`) from h. */
+/* Gate g of hidden unit j before its activation: the contributions of x and (with `of_h`) of h. */
 static double into(const struct rnn *c, const struct weights *m, int g, int64_t j, const float *x,
                    const double *h, bool of_x, bool of_h)
 {
@@ -206,7 +206,7 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-/* The function of ONNX of this name; a and b as extra lists them. */
+/* ONNX's function of this name; a and b as listed in `extra`. */
 static double function(const char *name, double x, double a, double b)
 {
     if (strcmp(name, "Sigmoid") == 0)
@@ -233,7 +233,8 @@ static double function(const char *name, double x, double a, double b)
     return a * x + b;
 }
 
-/* Function k of the cell, f, g or h. Those with an alpha or beta take them in turn. */
+/* Activation k of the cell, f, g or h. The alphas and betas are assigned in order to the
+ * activations that have one. */
 static double act(const struct rnn *c, int k, double x)
 {
     static const char *const usual[4][3] = { { "Sigmoid", "Tanh", "Tanh" }, { "Sigmoid", "Tanh" },
@@ -367,7 +368,7 @@ static void expect_defined(const struct rnn *c, const struct gradcheck_result *r
     free(w.c);
 }
 
-static void every_step_is_what_the_definition_says(void **state)
+static void outputs_follow_definition(void **state)
 {
     size_t i;
 
@@ -390,7 +391,7 @@ static void every_step_is_what_the_definition_says(void **state)
     }
 }
 
-static void gradients_through_time_agree_with_differences(void **state)
+static void gradients_through_time_match_differences(void **state)
 {
     size_t i;
 
@@ -406,7 +407,7 @@ static void gradients_through_time_agree_with_differences(void **state)
     }
 }
 
-static void gradients_may_come_from_any_of_the_outputs_alone(void **state)
+static void gradients_from_any_single_output_match_differences(void **state)
 {
     static const enum kind kinds[] = { LSTM, GRU, GRU_AFTER, RNN };
     uint32_t i, out;
@@ -417,7 +418,7 @@ static void gradients_may_come_from_any_of_the_outputs_alone(void **state)
         struct built b;
 
         set(&b, &c);
-        for (out = 0; out <= b.gc.n_out; out++) { /* the last: from none */
+        for (out = 0; out <= b.gc.n_out; out++) { /* the last: no gradient arrives */
             b.gc.no_dout = ~OP_OUT(out);
             b.gc.probes = 10;
             gradcheck_run(&b.gc);
@@ -429,7 +430,7 @@ static void gradients_may_come_from_any_of_the_outputs_alone(void **state)
     }
 }
 
-static void optional_inputs_and_outputs_may_end_early(void **state)
+static void trailing_optional_inputs_and_outputs_may_be_absent(void **state)
 {
     struct rnn c = { LSTM, 3, 2, 3, 4, 1, false, false, false, NULL, NULL };
     struct built b;
@@ -447,7 +448,7 @@ static void optional_inputs_and_outputs_may_end_early(void **state)
     gradcheck_run(&b.gc);
 }
 
-static void lengths_beyond_the_steps_are_refused_when_they_come(void **state)
+static void lengths_beyond_sequence_are_rejected_at_run_time(void **state)
 {
     static const int32_t bad[] = { 3, 6, 0, 1 }, negative[] = { 3, 5, 0, -1 };
     struct rnn c = cases[1];
@@ -462,7 +463,7 @@ static void lengths_beyond_the_steps_are_refused_when_they_come(void **state)
     oracle_refused(&b.gc, ERR_INPUT, "sequence_lens has -1 at 3");
 }
 
-static void what_is_not_supported_or_cannot_be_is_refused_with_the_node(void **state)
+static void invalid_nodes_are_rejected_with_node(void **state)
 {
     static const char *const unknown[] = { "Sigmoid", "Tanh", "Gelu" };
     static const char *const falling[] = { "Sigmoid", "LeakyRelu", "Tanh" };
@@ -520,12 +521,12 @@ static void what_is_not_supported_or_cannot_be_is_refused_with_the_node(void **s
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_step_is_what_the_definition_says),
-        cmocka_unit_test(gradients_through_time_agree_with_differences),
-        cmocka_unit_test(gradients_may_come_from_any_of_the_outputs_alone),
-        cmocka_unit_test(optional_inputs_and_outputs_may_end_early),
-        cmocka_unit_test(lengths_beyond_the_steps_are_refused_when_they_come),
-        cmocka_unit_test(what_is_not_supported_or_cannot_be_is_refused_with_the_node),
+        cmocka_unit_test(outputs_follow_definition),
+        cmocka_unit_test(gradients_through_time_match_differences),
+        cmocka_unit_test(gradients_from_any_single_output_match_differences),
+        cmocka_unit_test(trailing_optional_inputs_and_outputs_may_be_absent),
+        cmocka_unit_test(lengths_beyond_sequence_are_rejected_at_run_time),
+        cmocka_unit_test(invalid_nodes_are_rejected_with_node),
     };
 
     return cmocka_run_group_tests_name("op/rnn", tests, NULL, NULL);

@@ -38,7 +38,7 @@ static void compare(size_t i, const char *what, const struct tensor *got, const 
                      (double)want[k]);
 }
 
-static void outputs_and_gradients_agree_with_torchvision(void **state)
+static void outputs_and_gradients_match_torchvision(void **state)
 {
     float x[N_X], dy[N_Y];
     size_t i;
@@ -73,7 +73,7 @@ static void outputs_and_gradients_agree_with_torchvision(void **state)
     }
 }
 
-static void gradients_agree_with_differences(void **state)
+static void gradients_match_differences(void **state)
 {
     static const float rois[] = { 0.3f, 0.4f, 3.6f, 2.9f, -2, 1, 9, 8, 1, 1, 2, 2 };
     static const int64_t batch[] = { 1, 0, 1 };
@@ -105,8 +105,8 @@ static void gradients_agree_with_differences(void **state)
 
 static const float ones[] = { 1, 1, 1, 1 };
 
-/* The time must not follow from the coordinates: a region may be larger than any image. */
-static void regions_without_bounds_are_safe(void **state)
+/* The run time must not depend on the coordinates: a region may be larger than any image. */
+static void unbounded_regions_are_safe(void **state)
 {
     static const float far[] = { NAN, 0, 1, 1, -INFINITY, 0, INFINITY, 1, -1e30f, -1e30f, 1e30f, 1e30f,
                                  -5e8f, -5e8f, 4e8f, 4e8f };
@@ -144,7 +144,7 @@ static void refused(const struct gradcheck_case *gc, const char *part)
         fail_msg("'%s' is not in: %s", part, err.text);
 }
 
-static void an_index_beyond_the_batch_is_named(void **state)
+static void index_beyond_batch_is_reported(void **state)
 {
     static const float rois[] = { 0, 0, 1, 1, 0, 0, 1, 1 };
     static const int64_t wrong[][2] = { { 0, 1 }, { 0, -1 } };
@@ -160,7 +160,7 @@ static void an_index_beyond_the_batch_is_named(void **state)
     refused(&gc, "batch_indices[1] is -1; expected 0 to 0");
 }
 
-static void attributes_and_shapes_that_do_not_fit_are_refused(void **state)
+static void invalid_attributes_and_shapes_are_rejected(void **state)
 {
     static const struct {
         struct op_attr attr;
@@ -190,11 +190,11 @@ static void attributes_and_shapes_that_do_not_fit_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(outputs_and_gradients_agree_with_torchvision),
-        cmocka_unit_test(gradients_agree_with_differences),
-        cmocka_unit_test(regions_without_bounds_are_safe),
-        cmocka_unit_test(an_index_beyond_the_batch_is_named),
-        cmocka_unit_test(attributes_and_shapes_that_do_not_fit_are_refused),
+        cmocka_unit_test(outputs_and_gradients_match_torchvision),
+        cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(unbounded_regions_are_safe),
+        cmocka_unit_test(index_beyond_batch_is_reported),
+        cmocka_unit_test(invalid_attributes_and_shapes_are_rejected),
     };
 
     return cmocka_run_group_tests_name("op/roi_align", tests, NULL, NULL);

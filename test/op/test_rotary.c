@@ -19,7 +19,7 @@ struct rotation {
     struct shape x, cos, sin;
     uint32_t n_perm;
     int64_t perm[4];
-    bool interleaved; /* pairs of neighbours; cos and sin have half of the last axis */
+    bool interleaved; /* rotates adjacent elements; cos and sin have half of the last axis */
 };
 
 static const struct rotation cases[] = {
@@ -49,7 +49,7 @@ static void set(struct built *b, const struct rotation *r)
     b->gc.in[2].shape = r->sin;
 }
 
-/* Element of `t` that belongs to index `at` of y; column: along the last axis. */
+/* Element of `t` that is broadcast to index `at` of y; column: along the last axis. */
 static double broadcast(const struct tensor *t, const struct shape *y, const int64_t *at, int64_t column)
 {
     uint32_t skip = y->rank - t->shape.rank;
@@ -110,7 +110,7 @@ static void expect_formula(const struct rotation *r, const struct gradcheck_resu
     free(want);
 }
 
-static void rows_are_turned_by_their_angles(void **state)
+static void rows_are_rotated_by_angles(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -129,7 +129,7 @@ static void rows_are_turned_by_their_angles(void **state)
     }
 }
 
-static void bfloat16_is_turned_in_float32(void **state)
+static void bfloat16_rotates_in_float32(void **state)
 {
     struct gradcheck_result g;
     struct err err = { 0 };
@@ -155,7 +155,7 @@ static void refused(const struct rotation *r, const char *why)
         fail_msg("expected '%s', found '%s'", why, err.text);
 }
 
-static void shapes_that_do_not_fit_are_refused(void **state)
+static void inconsistent_shapes_are_rejected(void **state)
 {
     (void)state;
     refused(&(struct rotation){ GRADCHECK_SHAPE(2, 5), GRADCHECK_SHAPE(5), GRADCHECK_SHAPE(5), 0, { 0 }, false },
@@ -171,9 +171,9 @@ static void shapes_that_do_not_fit_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_turned_by_their_angles),
-        cmocka_unit_test(bfloat16_is_turned_in_float32),
-        cmocka_unit_test(shapes_that_do_not_fit_are_refused),
+        cmocka_unit_test(rows_are_rotated_by_angles),
+        cmocka_unit_test(bfloat16_rotates_in_float32),
+        cmocka_unit_test(inconsistent_shapes_are_rejected),
     };
 
     return cmocka_run_group_tests_name("op/rotary", tests, NULL, NULL);

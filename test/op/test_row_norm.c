@@ -37,7 +37,8 @@ static const struct layer layers[] = {
     { GRADCHECK_SHAPE(70, 3), -1, true, 1, NULL },
     { GRADCHECK_SHAPE(2, 1, 130), 2, true, 3, NULL },
     { GRADCHECK_SHAPE(2, 3, 4, 5), -2, true, 1, NULL },
-    { GRADCHECK_SHAPE(5, 1), -1, true, 3, NULL }, /* rows of one: only epsilon is left of them */
+    /* rows of one: the result depends only on epsilon */
+    { GRADCHECK_SHAPE(5, 1), -1, true, 3, NULL },
     { GRADCHECK_SHAPE(0, 6), -1, true, 3, NULL },
     { GRADCHECK_SHAPE(7, 17), -1, false, 1, "trainerd" },
     { GRADCHECK_SHAPE(2, 3, 40), 1, false, 1, "trainerd" },
@@ -110,7 +111,7 @@ static void expect_rows(const struct gradcheck_result *r, size_t n, bool rms, do
     free(rstd);
 }
 
-static void a_row_is_brought_to_mean_zero_and_deviation_one_and_scaled(void **state)
+static void rows_are_normalised_and_scaled(void **state)
 {
     size_t i;
 
@@ -132,7 +133,7 @@ static void a_row_is_brought_to_mean_zero_and_deviation_one_and_scaled(void **st
     }
 }
 
-static void gradients_reach_x_scale_and_bias_also_from_mean_and_deviation(void **state)
+static void gradients_from_all_outputs_match_differences(void **state)
 {
     size_t i;
 
@@ -155,7 +156,7 @@ static void gradients_reach_x_scale_and_bias_also_from_mean_and_deviation(void *
     }
 }
 
-static void long_rows_and_a_mean_far_from_zero_cost_no_digits(void **state)
+static void long_rows_and_large_mean_keep_precision(void **state)
 {
     struct layer l = { GRADCHECK_SHAPE(2, 10007), -1, true, 3, NULL };
     struct built b;
@@ -167,15 +168,15 @@ static void long_rows_and_a_mean_far_from_zero_cost_no_digits(void **state)
     assert_int_equal(gradcheck_forward(&b.gc, &r, &err), 0);
     expect_rows(&r, 10007, false, 2e-6);
     gradcheck_free(&r);
-    b.gc.in[X].lo = 9999; /* a mean of 1e4 has a spacing of 1e-3: that much of y is lost in x */
+    b.gc.in[X].lo = 9999; /* a mean of 1e4 has a spacing of 1e-3, so x has lost that precision */
     b.gc.in[X].hi = 10001;
     assert_int_equal(gradcheck_forward(&b.gc, &r, &err), 0);
     expect_rows(&r, 10007, false, 3e-3);
     gradcheck_free(&r);
 }
 
-/* More rows than a GPU takes at once, rows of whole packs, rows that no registers hold. */
-static void gradients_of_many_and_of_long_rows_are_right_too(void **state)
+/* More rows than a GPU processes at once, rows of whole packs, rows too long for registers. */
+static void gradients_of_many_and_long_rows_match_differences(void **state)
 {
     static const struct layer large[] = {
         { GRADCHECK_SHAPE(1700, 24), -1, true, 1, NULL },
@@ -194,9 +195,9 @@ static void gradients_of_many_and_of_long_rows_are_right_too(void **state)
     }
 }
 
-/* What is normalised is the sum of two: the same as the norm of the sum; and gradients come to both, from
- * the norm and from who else reads the sum. */
-static void a_norm_takes_a_residual_in_and_hands_the_sum_on(void **state)
+/* The normalised tensor is a sum of two: y equals the norm of the sum, and both summands receive
+ * the gradients of the norm and of the other readers of the sum. */
+static void norm_with_residual_outputs_sum(void **state)
 {
     static const struct layer sums[] = {
         { GRADCHECK_SHAPE(7, 17), -1, true, 2, NULL },      { GRADCHECK_SHAPE(3, 4, 10), 1, true, 2, NULL },
@@ -252,7 +253,7 @@ static void a_norm_takes_a_residual_in_and_hands_the_sum_on(void **state)
     }
 }
 
-static void scale_and_bias_may_carry_leading_ones_and_nothing_else(void **state)
+static void scale_and_bias_accept_only_leading_ones(void **state)
 {
     struct built b;
 
@@ -267,7 +268,7 @@ static void scale_and_bias_may_carry_leading_ones_and_nothing_else(void **state)
     oracle_refused(&b.gc, ERR_UNSUPPORTED, "input 1 has shape [3, 4, 5]");
 }
 
-static void what_cannot_be_is_refused_with_the_node(void **state)
+static void invalid_attributes_are_rejected_with_node(void **state)
 {
     struct layer none = { GRADCHECK_SHAPE(3, 0), -1, true, 1, NULL };
     struct built b;
@@ -354,7 +355,7 @@ static void expect_groups(const struct group *g, const struct gradcheck_result *
     free(y);
 }
 
-static void each_group_of_each_sample_is_normalised_in_any_layout(void **state)
+static void groups_are_normalised_in_any_layout(void **state)
 {
     size_t i;
 
@@ -374,7 +375,7 @@ static void each_group_of_each_sample_is_normalised_in_any_layout(void **state)
     }
 }
 
-static void gradients_of_groups_agree_with_differences_in_any_layout(void **state)
+static void gradients_of_groups_match_differences_in_any_layout(void **state)
 {
     size_t i;
 
@@ -389,7 +390,7 @@ static void gradients_of_groups_agree_with_differences_in_any_layout(void **stat
     }
 }
 
-static void groups_that_cannot_be_are_refused_with_the_node(void **state)
+static void invalid_groups_are_rejected_with_node(void **state)
 {
     struct group g = groups[7];
     struct built b;
@@ -421,16 +422,16 @@ static void groups_that_cannot_be_are_refused_with_the_node(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_row_is_brought_to_mean_zero_and_deviation_one_and_scaled),
-        cmocka_unit_test(gradients_reach_x_scale_and_bias_also_from_mean_and_deviation),
-        cmocka_unit_test(long_rows_and_a_mean_far_from_zero_cost_no_digits),
-        cmocka_unit_test(gradients_of_many_and_of_long_rows_are_right_too),
-        cmocka_unit_test(a_norm_takes_a_residual_in_and_hands_the_sum_on),
-        cmocka_unit_test(scale_and_bias_may_carry_leading_ones_and_nothing_else),
-        cmocka_unit_test(what_cannot_be_is_refused_with_the_node),
-        cmocka_unit_test(each_group_of_each_sample_is_normalised_in_any_layout),
-        cmocka_unit_test(gradients_of_groups_agree_with_differences_in_any_layout),
-        cmocka_unit_test(groups_that_cannot_be_are_refused_with_the_node),
+        cmocka_unit_test(rows_are_normalised_and_scaled),
+        cmocka_unit_test(gradients_from_all_outputs_match_differences),
+        cmocka_unit_test(long_rows_and_large_mean_keep_precision),
+        cmocka_unit_test(gradients_of_many_and_long_rows_match_differences),
+        cmocka_unit_test(norm_with_residual_outputs_sum),
+        cmocka_unit_test(scale_and_bias_accept_only_leading_ones),
+        cmocka_unit_test(invalid_attributes_are_rejected_with_node),
+        cmocka_unit_test(groups_are_normalised_in_any_layout),
+        cmocka_unit_test(gradients_of_groups_match_differences_in_any_layout),
+        cmocka_unit_test(invalid_groups_are_rejected_with_node),
     };
 
     return cmocka_run_group_tests_name("op/row_norm", tests, NULL, NULL);

@@ -29,7 +29,7 @@ static void expect_view(const struct gradcheck_case *gc, const struct shape *wan
     gradcheck_free(&r);
 }
 
-static void identity_passes_any_type_and_gradients(void **state)
+static void identity_copies_any_type_and_gradients(void **state)
 {
     static const enum tensor_dtype types[] = { TENSOR_F32, TENSOR_I64, TENSOR_U8, TENSOR_BOOL };
     struct gradcheck_case gc = { .op = "Identity", .opset = 13, .n_in = 1,
@@ -47,7 +47,7 @@ static void identity_passes_any_type_and_gradients(void **state)
     expect_view(&gc, &gc.in[0].shape);
 }
 
-static void flatten_splits_at_the_axis(void **state)
+static void flatten_splits_shape_at_axis(void **state)
 {
     static const struct {
         int64_t axis; /* 99: no attribute */
@@ -76,7 +76,7 @@ static void flatten_splits_at_the_axis(void **state)
     }
 }
 
-static void flatten_refuses_an_axis_that_is_not_there(void **state)
+static void flatten_with_invalid_axis_is_rejected(void **state)
 {
     const struct op_attr attr = { .name = "axis", .type = OP_ATTR_INT, .i = 3 };
     const struct gradcheck_case gc = { .op = "Flatten", .opset = 13, .attrs = &attr, .n_attrs = 1,
@@ -96,7 +96,7 @@ struct reshape {
     struct shape target; /* the constant; its dimensions may be 0 and -1 */
     int64_t allow_zero;
     struct shape out;
-    const char *refused; /* or a part of the message */
+    const char *refused; /* or a part of the error message */
 };
 
 /* `attr` must outlive the case. */
@@ -111,7 +111,7 @@ static struct gradcheck_case reshape_case(const struct reshape *s, struct op_att
     };
 }
 
-static void reshape_follows_the_constant(void **state)
+static void reshape_follows_constant_shape(void **state)
 {
     static const struct reshape samples[] = {
         { GRADCHECK_SHAPE(2, 3, 4), GRADCHECK_SHAPE(4, 6), 0, GRADCHECK_SHAPE(4, 6), NULL },
@@ -137,7 +137,7 @@ static void reshape_follows_the_constant(void **state)
     }
 }
 
-static void reshape_refuses_what_cannot_be_and_says_why(void **state)
+static void reshape_to_invalid_shape_is_rejected_with_reason(void **state)
 {
     static const struct reshape samples[] = {
         { GRADCHECK_SHAPE(2, 3), GRADCHECK_SHAPE(4, 2), 0, { 0 }, "[4, 2] does not fit the input" },
@@ -166,7 +166,7 @@ static void reshape_refuses_what_cannot_be_and_says_why(void **state)
     }
 }
 
-static void reshape_needs_a_constant_of_at_most_eight_dimensions(void **state)
+static void reshape_requires_constant_of_at_most_eight_dimensions(void **state)
 {
     static const int64_t ones[TENSOR_MAX_RANK + 1] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
     struct gradcheck_case gc = {
@@ -191,12 +191,12 @@ static void reshape_needs_a_constant_of_at_most_eight_dimensions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(identity_passes_any_type_and_gradients),
-        cmocka_unit_test(flatten_splits_at_the_axis),
-        cmocka_unit_test(flatten_refuses_an_axis_that_is_not_there),
-        cmocka_unit_test(reshape_follows_the_constant),
-        cmocka_unit_test(reshape_refuses_what_cannot_be_and_says_why),
-        cmocka_unit_test(reshape_needs_a_constant_of_at_most_eight_dimensions),
+        cmocka_unit_test(identity_copies_any_type_and_gradients),
+        cmocka_unit_test(flatten_splits_shape_at_axis),
+        cmocka_unit_test(flatten_with_invalid_axis_is_rejected),
+        cmocka_unit_test(reshape_follows_constant_shape),
+        cmocka_unit_test(reshape_to_invalid_shape_is_rejected_with_reason),
+        cmocka_unit_test(reshape_requires_constant_of_at_most_eight_dimensions),
     };
 
     return cmocka_run_group_tests_name("op/shape", tests, NULL, NULL);

@@ -16,7 +16,7 @@ static const struct sample {
     uint32_t opset;
     int64_t axis; /* 99: no attribute */
     struct shape shape;
-    size_t outer, k, inner; /* what the standard says it means */
+    size_t outer, k, inner; /* the expected view */
 } samples[] = {
     { 13, 99, GRADCHECK_SHAPE(5, 10), 5, 10, 1 },
     { 13, -1, GRADCHECK_SHAPE(2, 3, 4, 37), 24, 37, 1 },
@@ -49,7 +49,7 @@ static struct gradcheck_case case_of(const struct sample *s, struct op_attr *att
                                     .in = { { .shape = s->shape, .lo = -3, .hi = 3 } } };
 }
 
-static void values_follow_the_definition_along_the_axis_of_each_opset(void **state)
+static void values_follow_definition_for_each_opset(void **state)
 {
     size_t t;
 
@@ -82,7 +82,7 @@ static void values_follow_the_definition_along_the_axis_of_each_opset(void **sta
     }
 }
 
-static void gradients_agree_with_differences(void **state)
+static void gradients_match_differences(void **state)
 {
     size_t t;
 
@@ -99,7 +99,7 @@ static void gradients_agree_with_differences(void **state)
 }
 
 /* The same six rows along the last axis and, transposed, along the first. */
-static void extreme_rows_are_stable_and_nan_stays_in_its_row(void **state)
+static void extreme_rows_are_stable_and_nan_affects_only_its_row(void **state)
 {
     static const float rows[6][3] = {
         { 1e30f, 1e30f, -1e30f }, { -1e30f, -1e30f, -1e30f }, { -INFINITY, 0, -INFINITY },
@@ -137,7 +137,7 @@ static void extreme_rows_are_stable_and_nan_stays_in_its_row(void **state)
     gradcheck_free(&r);
 }
 
-static void an_axis_that_is_not_there_is_refused_with_the_range(void **state)
+static void invalid_axis_is_rejected_with_range(void **state)
 {
     static const struct sample wrong[] = {
         { 13, 2, GRADCHECK_SHAPE(2, 3), 0, 0, 0 },
@@ -162,10 +162,10 @@ static void an_axis_that_is_not_there_is_refused_with_the_range(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_follow_the_definition_along_the_axis_of_each_opset),
-        cmocka_unit_test(gradients_agree_with_differences),
-        cmocka_unit_test(extreme_rows_are_stable_and_nan_stays_in_its_row),
-        cmocka_unit_test(an_axis_that_is_not_there_is_refused_with_the_range),
+        cmocka_unit_test(values_follow_definition_for_each_opset),
+        cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(extreme_rows_are_stable_and_nan_affects_only_its_row),
+        cmocka_unit_test(invalid_axis_is_rejected_with_range),
     };
 
     return cmocka_run_group_tests_name("op/softmax", tests, NULL, NULL);

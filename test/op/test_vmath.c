@@ -90,8 +90,8 @@ static void check(const struct function *f, const float *x, const float *y, size
     }
 }
 
-/* A stride through all bit patterns: both signs, denormals, infinities and NaN. */
-static void every_kind_of_float_is_within_the_stated_error(void **state)
+/* Iterates over all bit patterns with a stride: both signs, denormals, infinities and NaN. */
+static void all_floats_are_within_stated_error(void **state)
 {
     static float x[BLOCK], y[BLOCK];
     uint64_t bits = 0;
@@ -108,8 +108,8 @@ static void every_kind_of_float_is_within_the_stated_error(void **state)
     }
 }
 
-/* Where results are neither 0, 1 nor infinite, more densely. */
-static void the_range_that_matters_is_within_the_stated_error(void **state)
+/* The range in which results are neither 0, 1 nor infinite, with a smaller stride. */
+static void main_range_is_within_stated_error(void **state)
 {
     static float x[BLOCK], y[BLOCK];
     size_t f, i, k;
@@ -127,7 +127,7 @@ static void the_range_that_matters_is_within_the_stated_error(void **state)
     }
 }
 
-static void limits_are_exact(void **state)
+static void results_at_limits_are_exact(void **state)
 {
     (void)state;
     assert_true(exp_one(0.0f) == 1.0f);
@@ -189,7 +189,7 @@ static void check_powers(const float *a, const float *b, size_t n)
     }
 }
 
-static void powers_are_within_the_stated_error(void **state)
+static void powers_are_within_stated_error(void **state)
 {
     static float a[BLOCK], b[BLOCK];
     uint64_t s = 1;
@@ -213,7 +213,7 @@ static void powers_are_within_the_stated_error(void **state)
     }
 }
 
-static void powers_of_special_values_are_those_of_c(void **state)
+static void powers_of_special_values_match_c(void **state)
 {
     static const float values[] = { 0, -0.0f, 1, -1, 2, -2, 0.5f, -0.5f, 3, -3, INFINITY, -INFINITY,
                                     NAN, 1e-40f, -1e-40f, 1e38f, -1e38f, 0x1p24f + 2, 0x1p23f + 1,
@@ -229,11 +229,11 @@ static void powers_of_special_values_are_those_of_c(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_of_float_is_within_the_stated_error),
-        cmocka_unit_test(the_range_that_matters_is_within_the_stated_error),
-        cmocka_unit_test(limits_are_exact),
-        cmocka_unit_test(powers_are_within_the_stated_error),
-        cmocka_unit_test(powers_of_special_values_are_those_of_c),
+        cmocka_unit_test(all_floats_are_within_stated_error),
+        cmocka_unit_test(main_range_is_within_stated_error),
+        cmocka_unit_test(results_at_limits_are_exact),
+        cmocka_unit_test(powers_are_within_stated_error),
+        cmocka_unit_test(powers_of_special_values_match_c),
     };
 
     return cmocka_run_group_tests_name("op/vmath", tests, NULL, NULL);

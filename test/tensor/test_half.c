@@ -1,4 +1,4 @@
-/* Conversion between float32 and the floats of 16 bits, against values from their definition. */
+/* Conversion between float32 and 16-bit floats, against values from their definition. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +25,7 @@ static float widen(enum tensor_dtype t, uint16_t h)
     return x;
 }
 
-static void every_code_survives_the_way_through_float32(void **state)
+static void every_code_round_trips_through_float32(void **state)
 {
     const enum tensor_dtype types[] = { TENSOR_BF16, TENSOR_F16 };
     uint32_t h;
@@ -43,7 +43,7 @@ static void every_code_survives_the_way_through_float32(void **state)
         }
 }
 
-/* The value of a code by its definition: sign, exponent, fraction. */
+/* Value of a code, by the definition: sign, exponent, fraction. */
 static double value(uint32_t h, int fraction, int bias)
 {
     int exponent = (int)((h & 0x7fff) >> fraction), part = (int)(h & ((1u << fraction) - 1));
@@ -53,7 +53,7 @@ static double value(uint32_t h, int fraction, int bias)
     return (h & 0x8000) != 0 ? -v : v;
 }
 
-static void codes_have_the_value_of_their_definition(void **state)
+static void codes_have_defined_values(void **state)
 {
     uint32_t h;
 
@@ -67,8 +67,8 @@ static void codes_have_the_value_of_their_definition(void **state)
     assert_true(isinf(widen(TENSOR_F16, 0x7c00)) && isnan(widen(TENSOR_F16, 0x7c01)));
 }
 
-/* Between two neighbours: the nearer, and of two the even one. */
-static void numbers_between_two_codes_go_to_the_nearest(void **state)
+/* Between two adjacent codes: the nearer one, or the even one of two. */
+static void numbers_between_codes_round_to_nearest_even(void **state)
 {
     uint32_t h;
 
@@ -92,9 +92,9 @@ static void numbers_between_two_codes_go_to_the_nearest(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_code_survives_the_way_through_float32),
-        cmocka_unit_test(codes_have_the_value_of_their_definition),
-        cmocka_unit_test(numbers_between_two_codes_go_to_the_nearest),
+        cmocka_unit_test(every_code_round_trips_through_float32),
+        cmocka_unit_test(codes_have_defined_values),
+        cmocka_unit_test(numbers_between_codes_round_to_nearest_even),
     };
 
     return cmocka_run_group_tests_name("tensor/half", tests, NULL, NULL);

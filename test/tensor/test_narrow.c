@@ -14,7 +14,7 @@
 static const enum tensor_dtype floats[] = { TENSOR_F8E4M3FN, TENSOR_F8E4M3FNUZ, TENSOR_F8E5M2,
                                             TENSOR_F8E5M2FNUZ, TENSOR_F4E2M1, TENSOR_F8E8M0 };
 
-static void every_code_survives_the_way_through_its_number(void **state)
+static void every_code_round_trips_through_number(void **state)
 {
     (void)state;
     for (size_t k = 0; k < COUNT_OF(floats); k++)
@@ -26,7 +26,7 @@ static void every_code_survives_the_way_through_its_number(void **state)
         }
 }
 
-static void codes_have_the_number_of_their_definition(void **state)
+static void codes_have_defined_numbers(void **state)
 {
     static const struct {
         enum tensor_dtype type;
@@ -51,7 +51,7 @@ static void codes_have_the_number_of_their_definition(void **state)
     assert_true(isnan(tensor_narrow_number(TENSOR_F8E8M0, 0xFF)));
 }
 
-static void ties_go_to_the_even_code_and_overflow_follows_saturate(void **state)
+static void ties_round_to_even_and_overflow_follows_saturate(void **state)
 {
     (void)state;
     assert_int_equal(tensor_narrow_code(TENSOR_F8E4M3FN, 464, false, NARROW_UP), 0x7E);
@@ -69,7 +69,7 @@ static void ties_go_to_the_even_code_and_overflow_follows_saturate(void **state)
     assert_int_equal(tensor_narrow_code(TENSOR_F8E8M0, 0, false, NARROW_NEAREST), 0xFF);
 }
 
-static void odd_count_packs_and_unpacks_with_sign(void **state)
+static void odd_count_packs_and_unpacks_with_sign_extension(void **state)
 {
     static const int8_t x4[] = { -8, 7, -1 }, x2[] = { -2, 1, -1, 0, -2 };
     struct tensor t = { .dtype = TENSOR_I2, .shape = { .rank = 1, .dim = { 5 } } };
@@ -93,10 +93,10 @@ static void odd_count_packs_and_unpacks_with_sign(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_code_survives_the_way_through_its_number),
-        cmocka_unit_test(codes_have_the_number_of_their_definition),
-        cmocka_unit_test(ties_go_to_the_even_code_and_overflow_follows_saturate),
-        cmocka_unit_test(odd_count_packs_and_unpacks_with_sign),
+        cmocka_unit_test(every_code_round_trips_through_number),
+        cmocka_unit_test(codes_have_defined_numbers),
+        cmocka_unit_test(ties_round_to_even_and_overflow_follows_saturate),
+        cmocka_unit_test(odd_count_packs_and_unpacks_with_sign_extension),
     };
 
     return cmocka_run_group_tests_name("tensor/narrow", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* Packed rows against whole tables: an array of floats and one of flags, looked at row by row. */
+/* Packed rows against dense tables: an array of floats and one of flags, compared row by row. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -18,14 +18,14 @@ static struct packed_table tables[N_TABLES] = {
     { .rows = 1, .width = 7 },  { .rows = 130, .width = 5 },
 };
 
-struct whole { /* the same, not packed */
+struct whole { /* the same data, dense */
     bool marked[1300];
     float x[FLOATS];
 };
 
 struct set {
     struct packed rows;
-    float values[FLOATS + 1]; /* one more, that nobody may write */
+    float values[FLOATS + 1]; /* one more, which must stay unchanged */
     void *memory;
 };
 
@@ -55,8 +55,8 @@ static void set_free(struct set *s)
     free(s);
 }
 
-/* Marks about one row in `one_in` (0: none, 1: all) and gives it values, in the whole and packed,
- * as a kernel would. */
+/* Marks about one row in `one_in` (0: none, 1: all) and sets its values, dense and packed, as a
+ * kernel does. */
 static void fill(uint32_t *seed, uint32_t one_in, struct whole *w, struct set *s)
 {
     size_t row = 0, at = 0;
@@ -108,7 +108,7 @@ static void expect(const struct set *s, const struct whole *w)
     assert_int_equal(packed_floats(&s->rows), next);
 }
 
-static void marked_rows_lie_in_the_order_of_tables_and_rows(void **state)
+static void marked_rows_are_stored_in_order_of_tables_and_rows(void **state)
 {
     struct set *s = set_new();
     struct whole w;
@@ -122,7 +122,7 @@ static void marked_rows_lie_in_the_order_of_tables_and_rows(void **state)
     set_free(s);
 }
 
-static void a_sum_has_the_rows_of_both_and_the_bits_of_the_whole_sum(void **state)
+static void packed_sum_has_union_of_rows_and_bits_of_dense_sum(void **state)
 {
     static const uint32_t density[] = { 0, 1, 2, 7, 50, 400 };
     struct set *a = set_new(), *b = set_new();
@@ -152,7 +152,7 @@ static void a_sum_has_the_rows_of_both_and_the_bits_of_the_whole_sum(void **stat
     set_free(b);
 }
 
-static void rows_of_others_come_in_as_zero(void **state)
+static void rows_added_without_values_are_zero(void **state)
 {
     struct set *a = set_new(), *b = set_new();
     struct whole wa, wb;
@@ -171,8 +171,9 @@ static void rows_of_others_come_in_as_zero(void **state)
     set_free(b);
 }
 
-/* Cut anywhere, the runs of all cuts are every marked float once, in order. */
-static void runs_cover_what_is_marked_however_a_table_is_cut(void **state)
+/* For any division of a table into ranges, the runs of all ranges contain every marked float once,
+ * in order. */
+static void runs_cover_all_marked_floats_for_any_division(void **state)
 {
     struct set *s = set_new();
     struct whole w;
@@ -198,7 +199,7 @@ static void runs_cover_what_is_marked_however_a_table_is_cut(void **state)
                         assert_true(w.marked[row + e / tables[t].width]);
                     assert_memory_equal(s->values + run.values, w.x + at + run.at,
                                         run.n * sizeof(float));
-                    if (run.at + run.n < end) /* it ends because a row without mark follows */
+                    if (run.at + run.n < end) /* a row without a mark follows */
                         assert_false(w.marked[row + (run.at + run.n) / tables[t].width]);
                     seen += run.n;
                 }
@@ -208,7 +209,7 @@ static void runs_cover_what_is_marked_however_a_table_is_cut(void **state)
             assert_int_equal(seen, wanted);
             row += tables[t].rows;
             at += n;
-            for (int i = 0; i < 2; i++) { /* nothing, at either end */
+            for (int i = 0; i < 2; i++) { /* an empty range, at either end */
                 struct packed_run run = packed_runs(&s->rows, t, i * n, i * n);
 
                 assert_false(packed_next(&run));
@@ -218,7 +219,7 @@ static void runs_cover_what_is_marked_however_a_table_is_cut(void **state)
     set_free(s);
 }
 
-static void no_tables_are_a_set_too(void **state)
+static void empty_list_of_tables_is_valid(void **state)
 {
     size_t words = packed_lay_out(NULL, 0), memory[4];
     struct packed a, b;
@@ -237,11 +238,11 @@ static void no_tables_are_a_set_too(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(marked_rows_lie_in_the_order_of_tables_and_rows),
-        cmocka_unit_test(a_sum_has_the_rows_of_both_and_the_bits_of_the_whole_sum),
-        cmocka_unit_test(rows_of_others_come_in_as_zero),
-        cmocka_unit_test(runs_cover_what_is_marked_however_a_table_is_cut),
-        cmocka_unit_test(no_tables_are_a_set_too),
+        cmocka_unit_test(marked_rows_are_stored_in_order_of_tables_and_rows),
+        cmocka_unit_test(packed_sum_has_union_of_rows_and_bits_of_dense_sum),
+        cmocka_unit_test(rows_added_without_values_are_zero),
+        cmocka_unit_test(runs_cover_all_marked_floats_for_any_division),
+        cmocka_unit_test(empty_list_of_tables_is_valid),
     };
 
     return cmocka_run_group_tests_name("tensor/packed", tests, NULL, NULL);

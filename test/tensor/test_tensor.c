@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "tensor/tensor.h"
 
-static void every_type_has_a_size_and_a_name_that_reads_back(void **state)
+static void every_type_has_size_and_parsable_name(void **state)
 {
     static const struct {
         enum tensor_dtype dtype;
@@ -35,7 +35,7 @@ static void every_type_has_a_size_and_a_name_that_reads_back(void **state)
     }
 }
 
-static void a_number_that_is_no_type_has_no_size_and_still_a_name(void **state)
+static void unknown_type_has_size_zero_and_a_name(void **state)
 {
     static const int none[] = { 0, 8, 14, 15, 27, -1, 1000 };
     enum tensor_dtype out = TENSOR_I8;
@@ -51,7 +51,7 @@ static void a_number_that_is_no_type_has_no_size_and_still_a_name(void **state)
     assert_int_equal(out, TENSOR_I8);
 }
 
-static void elements_are_the_product_and_an_overflow_is_told(void **state)
+static void elements_are_product_or_report_overflow(void **state)
 {
     struct shape s = shape_of(3, (int64_t)2, (int64_t)3, (int64_t)4);
     struct shape scalar = { 0 };
@@ -71,7 +71,7 @@ static void elements_are_the_product_and_an_overflow_is_told(void **state)
     assert_int_equal(shape_elements(&s), -1);
 }
 
-static void bytes_are_elements_times_size_and_never_wrap(void **state)
+static void bytes_are_elements_times_size_without_wrapping(void **state)
 {
     struct tensor t = { .dtype = TENSOR_F64, .shape = shape_of(2, (int64_t)3, (int64_t)5) };
 
@@ -88,13 +88,13 @@ static void bytes_are_elements_times_size_and_never_wrap(void **state)
     assert_int_equal(tensor_bytes(&t), 0);
 }
 
-static void shapes_are_equal_when_rank_and_every_dimension_are(void **state)
+static void shapes_with_equal_rank_and_dimensions_are_equal(void **state)
 {
     struct shape a = shape_of(2, (int64_t)2, (int64_t)3), b = a;
 
     (void)state;
     assert_true(shape_equal(&a, &b));
-    b.dim[2] = 99; /* beyond the rank: no matter */
+    b.dim[2] = 99; /* an axis beyond the rank is ignored */
     assert_true(shape_equal(&a, &b));
     b.dim[1] = 4;
     assert_false(shape_equal(&a, &b));
@@ -102,7 +102,7 @@ static void shapes_are_equal_when_rank_and_every_dimension_are(void **state)
     assert_false(shape_equal(&a, &b));
 }
 
-static void a_shape_prints_as_a_list_and_is_cut_at_the_room_there_is(void **state)
+static void shape_prints_as_list_truncated_to_buffer(void **state)
 {
     char text[64], wide[256];
     struct shape s = shape_of(3, (int64_t)2, (int64_t)30, (int64_t)4), scalar = { 0 }, big;
@@ -120,7 +120,7 @@ static void a_shape_prints_as_a_list_and_is_cut_at_the_room_there_is(void **stat
                         "-9223372036854775808]");
 }
 
-static void broadcasting_follows_numpy(void **state)
+static void broadcasting_matches_numpy(void **state)
 {
     static const struct {
         struct shape a, b, want;
@@ -144,13 +144,14 @@ static void broadcasting_follows_numpy(void **state)
         struct shape out = { 0 };
 
         assert_int_equal(shape_broadcast(&rows[i].a, &rows[i].b, &out), rows[i].fits);
-        assert_true(shape_equal(&out, &rows[i].want)); /* untouched when they do not fit */
+        /* unchanged if the shapes are incompatible */
+        assert_true(shape_equal(&out, &rows[i].want));
         assert_int_equal(shape_broadcast(&rows[i].b, &rows[i].a, &out), rows[i].fits);
         assert_true(shape_equal(&out, &rows[i].want));
     }
 }
 
-static void the_result_of_broadcasting_may_replace_an_operand(void **state)
+static void broadcast_result_may_replace_operand(void **state)
 {
     struct shape a = shape_of(2, (int64_t)4, (int64_t)1), b = shape_of(1, (int64_t)3);
     struct shape want = shape_of(2, (int64_t)4, (int64_t)3);
@@ -163,14 +164,14 @@ static void the_result_of_broadcasting_may_replace_an_operand(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_type_has_a_size_and_a_name_that_reads_back),
-        cmocka_unit_test(a_number_that_is_no_type_has_no_size_and_still_a_name),
-        cmocka_unit_test(elements_are_the_product_and_an_overflow_is_told),
-        cmocka_unit_test(bytes_are_elements_times_size_and_never_wrap),
-        cmocka_unit_test(shapes_are_equal_when_rank_and_every_dimension_are),
-        cmocka_unit_test(a_shape_prints_as_a_list_and_is_cut_at_the_room_there_is),
-        cmocka_unit_test(broadcasting_follows_numpy),
-        cmocka_unit_test(the_result_of_broadcasting_may_replace_an_operand),
+        cmocka_unit_test(every_type_has_size_and_parsable_name),
+        cmocka_unit_test(unknown_type_has_size_zero_and_a_name),
+        cmocka_unit_test(elements_are_product_or_report_overflow),
+        cmocka_unit_test(bytes_are_elements_times_size_without_wrapping),
+        cmocka_unit_test(shapes_with_equal_rank_and_dimensions_are_equal),
+        cmocka_unit_test(shape_prints_as_list_truncated_to_buffer),
+        cmocka_unit_test(broadcasting_matches_numpy),
+        cmocka_unit_test(broadcast_result_may_replace_operand),
     };
 
     return cmocka_run_group_tests_name("tensor/tensor", tests, NULL, NULL);

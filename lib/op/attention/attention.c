@@ -1,43 +1,49 @@
-/* attention.c - Attention: y = softmax(steps(q k)) v, without the matrix of scores in memory.
+/* attention.c - Attention: y = softmax(steps(q k)) v, without storing the matrix of scores.
  *
- * It is MatMul, what a graph does to the scores, Softmax along the keys, Dropout, MatMul and the
- * Transposes around, in one node (graph/fuse_attention.c finds them):
+ * One node replaces a MatMul, the operations on the scores, Softmax along the keys, Dropout, a
+ * MatMul and the surrounding Transposes (graph/fuse_attention.c finds them):
  *   q, k, v    float32 of equal rank >= 2. Transpose(q, perm_q) is [batch.., t, d],
  *              Transpose(k, perm_k) [batch.., d, s], Transpose(v, perm_v) [batch.., s, dv]; without
- *              an attribute they are so already
- *   parts      the shape of each. Given, all three lie in input 0, [.., 3 columns], side by side as one
- *              product makes them: q is the first third of the columns, seen in this shape, whose last axes
- *              are the columns; then k, then v. Inputs 1 and 2 are absent
- *   grouped heads (GQA, MQA): along the last axis of the batch, q may have `shared` times as many heads
- *              as k and v; head h of q reads head h / shared of k and v. No copy of k or v is made, and
- *              their gradients are summed over the query heads that read them. The batch in the lines
- *              below is q's
- *   steps      strings, what happens to a score x, in this order: "scale" x * number,
+ *              the attribute, the operand already has this order
+ *   parts      the shape of each operand. If given, all three are in input 0, [.., 3 columns], side
+ *              by side as one product computes them: q is the first third of the columns, viewed in
+ *              this shape, whose last axes are the columns; then k, then v. Inputs 1 and 2 are
+ *              absent
+ *   grouped heads (GQA, MQA): along the last axis of the batch, q may have `shared` times as many
+ *   heads
+ *              as k and v; head h of q reads head h / shared of k and v. k and v are not copied,
+ *              and their gradients are summed over the query heads that read them. The batch in the
+ *              lines below is that of q
+ *   steps      strings, the operations on a score x, in this order: "scale" x * number,
  *              "add" x + mask, "keep" mask ? x : number, "fill" mask ? number : x,
- *              "cap" number * tanh(x / number) (at most one, number > 0); numbers has a float for each
- *   band       two integers, lower and upper: after the steps, row i sees only the keys i + lower to
- *              i + upper, and the weight of every other key is 0. {INT64_MIN, 0}: causal from the top left
- *   empty      1: a row without a visible key (all scores -inf, by masks or the band) has zero weights,
- *              so its output and gradients are 0. Default 0: such a row is NaN, as Softmax makes it
+ *              "cap" number * tanh(x / number) (at most one, number > 0); numbers has a float for
+ *              each
+ *   band       two integers, lower and upper: after the steps, row i sees only the keys i + lower
+ *              to i + upper, and the weight of every other key is 0. {INT64_MIN, 0}: causal from
+ *              the top left
+ *   empty      1: a row without a visible key (all scores -inf, by masks or the band) has zero
+ *              weights, so its output and gradients are 0. Default 0: such a row is NaN, as in
+ *              Softmax
  *   inputs 3.. the masks of the steps that have one, in their order; each broadcasts to
  *              [batch.., t, s] but has all s columns; "add": float32, else bool
- *   dropout    the ratio, for plans that train. The random words are those that a Dropout of the
+ *   dropout    the ratio, for training plans. The random numbers are those that a Dropout of the
  *              weights [batch.., t, s] with this node's stream would draw
  *   y          Transpose(the product [batch.., t, dv], perm_y)
  * Masks have no gradient.
  *
- * Backward makes the weights of a block again from q, k and two numbers of each row, its greatest
- * score and the sum of its exponentials (T. Dao et al., "FlashAttention: Fast and Memory-Efficient
- * Exact Attention with IO-Awareness", 2022, section 3.1 and appendix B.4), with p = softmax(x):
+ * Backward recomputes the weights of a block from q, k and two numbers per row, the largest score
+ * and the sum of exponentials (T. Dao et al., "FlashAttention: Fast and Memory-Efficient Exact
+ * Attention with IO-Awareness", 2022, section 3.1 and appendix B.4), with p = softmax(x):
  *   dv = p^T dy   dp = dy v^T   dx = p (dp - sum_j y_j dy_j)   dq = dx k^T   dk = dx^T q
- * and dx brought back through the steps.
+ * where dx is then propagated back through the steps.
  *
- * Keys that constant masks keep from all rows of a block (all that is later, with a causal mask)
- * are left out, not even read. That changes nothing as long as each row has another score that is
- * so much greater that theirs weigh e^-104 = 0: looked at in every call, and where it is not so (a
- * row whose keys are all masked: uniform weights, or NaN with -inf) the block is done again with
- * all keys. An "add" counts as masking from -1e38 down, where scores that are not near overflow
- * drown. GPUs multiply all keys: what a hidden key weighs is 0 there too, but a NaN in it shows. */
+ * The CPU kernels skip keys that constant masks hide from all rows of a block (with a causal mask,
+ * all later keys) and do not even read them. This does not change the result if each row has a
+ * visible score so much larger that the hidden keys have weight e^-104 = 0. Every call checks that.
+ * If it is not true (a row whose keys are all masked: uniform weights, or NaN with -inf), the block
+ * is computed again with all keys. An "add" counts as masking from -1e38 down, because only scores
+ * near the float limit could exceed it. GPU kernels multiply all keys: a hidden key has weight 0
+ * there, too, but a NaN in a hidden key propagates. */
 #include "op/attention/attention.h"
 
 #include <inttypes.h>
@@ -51,9 +57,9 @@
 #include "op/op_priv.h"
 
 enum {
-    BLOCK_ROWS = 64,         /* of scores; fewer where keys are many */
-    BLOCK_SCORES = 131072,   /* that should stay in cache */
-    GROUP_SCORES = 32768,    /* small matrices are done several at once, up to so many scores */
+    BLOCK_ROWS = 64,         /* rows of scores; fewer if there are many keys */
+    BLOCK_SCORES = 131072,   /* scores of a block, which should fit the cache */
+    GROUP_SCORES = 32768,    /* small matrices are grouped, up to this number of scores */
 };
 
 /* ---- operands ---- */
@@ -69,7 +75,7 @@ static void plain_steps(const struct shape *s, ptrdiff_t *step)
     }
 }
 
-/* perm[k]: which axis of the operand is axis k. */
+/* Reads a permutation: perm[k] is the axis of the operand that becomes axis k. */
 static int read_perm(const struct op_infer *f, const char *name, uint32_t rank, uint32_t *perm,
                      struct err *err)
 {
@@ -101,14 +107,14 @@ static void set_steps(struct attention_at *at, const ptrdiff_t *step, uint32_t r
     at->col = step[rank - 1];
 }
 
-/* An operand as it lies, before it is turned. */
-struct laid {
+/* The memory layout of an operand before its transposition. */
+struct layout {
     struct shape shape;
     ptrdiff_t start, step[TENSOR_MAX_RANK];
 };
 
-/* A tensor of its own. */
-static int lay_alone(const struct op_infer *f, uint32_t i, struct laid *l, struct err *err)
+/* Returns the layout of an operand that is a separate tensor. */
+static int layout_of_tensor(const struct op_infer *f, uint32_t i, struct layout *l, struct err *err)
 {
     int rc = op_need(f, i, TENSOR_F32, i == 0 ? -1 : (int)f->in[0]->shape.rank, err);
 
@@ -120,9 +126,9 @@ static int lay_alone(const struct op_infer *f, uint32_t i, struct laid *l, struc
     return 0;
 }
 
-/* A third of the columns of input 0. */
-static int lay_part(const struct op_infer *f, uint32_t i, const int64_t *parts, size_t n, struct laid *l,
-                    struct err *err)
+/* Returns the layout of an operand that is a third of the columns of input 0. */
+static int layout_of_part(const struct op_infer *f, uint32_t i, const int64_t *parts, size_t n,
+                          struct layout *l, struct err *err)
 {
     const struct shape *s;
     int64_t columns, here = 1;
@@ -150,19 +156,20 @@ static int lay_part(const struct op_infer *f, uint32_t i, const int64_t *parts, 
     return 0;
 }
 
-/* Operand i transposed by attribute `name`: its shape, and where it lies. */
+/* Returns the shape and the position of operand i, transposed by attribute `name`. */
 static int operand(const struct op_infer *f, struct attention *a, uint32_t i, const char *name, struct shape *shape,
                    struct attention_at *at, struct err *err)
 {
     ptrdiff_t turned[TENSOR_MAX_RANK];
     uint32_t perm[TENSOR_MAX_RANK], k;
     const int64_t *parts;
-    struct laid l;
+    struct layout l;
     size_t n;
     int rc = op_attr_ints(f, "parts", &parts, &n, err);
 
     if (rc == 0)
-        rc = parts != NULL ? lay_part(f, i, parts, n, &l, err) : lay_alone(f, i, &l, err);
+        rc = parts != NULL ? layout_of_part(f, i, parts, n, &l, err)
+                           : layout_of_tensor(f, i, &l, err);
     if (rc < 0)
         return rc;
     a->of[i] = parts != NULL ? 0 : i;
@@ -215,9 +222,12 @@ static int operands(struct op_infer *f, struct attention *a, struct err *err)
             a->shared = q.dim[i] / k.dim[i];
     }
     if (!fits || a->t == 0 || a->s == 0 || a->d == 0 || a->dv == 0)
-        return op_error(f, ERR_INPUT, err, "q %s, k %s and v %s are not [.., t, d], [.., d, s] and "
-                        "[.., s, dv], or the heads of q, the last axis before t, are no multiple of those of k and "
-                        "v", shape_print(&q, text[0], sizeof(text[0])),
+        return op_error(f, ERR_INPUT, err,
+                        "q %s, k %s and v %s are not [.., t, d], [.., d, s] and "
+                        "[.., s, dv], or the heads of q, the last axis before t, are not a "
+                        "multiple of those of k and "
+                        "v",
+                        shape_print(&q, text[0], sizeof(text[0])),
                         shape_print(&k, text[1], sizeof(text[1])),
                         shape_print(&v, text[2], sizeof(text[2])));
     swap = a->k.row; /* from here on a row of k is a key */
@@ -339,7 +349,7 @@ static int steps(const struct op_infer *f, struct attention *a, struct err *err)
 
 /* ---- grouped heads ---- */
 
-/* Splits the last axis of the batch for an operand that has all heads of q. */
+/* Splits the last axis of the batch for an operand with the heads of q. */
 static void split_heads(const struct attention *a, struct attention_at *at)
 {
     const uint32_t last = a->batch.rank - 1;
@@ -348,8 +358,8 @@ static void split_heads(const struct attention *a, struct attention_at *at)
     at->batch[last] *= (ptrdiff_t)a->shared;
 }
 
-/* Called when all operands and masks have been read. The batch has at most TENSOR_MAX_RANK - 2 axes, so one
- * more fits. */
+/* Called when all operands and masks have been read. The batch has at most TENSOR_MAX_RANK - 2
+ * axes, so one more fits. */
 static void share_heads(struct attention *a)
 {
     const uint32_t last = a->batch.rank - 1;
@@ -390,15 +400,15 @@ static int band(const struct op_infer *f, struct attention *a, struct err *err)
     return 0;
 }
 
-/* ---- the row ---- */
+/* ---- the op ---- */
 
-static void blocks(struct attention *a)
+static void divide_blocks(struct attention *a)
 {
     int64_t rows = BLOCK_SCORES / a->s / a->shared / 16 * 16;
 
     rows = rows < 16 ? 16 : rows > BLOCK_ROWS ? BLOCK_ROWS : rows;
     a->n_blocks = (a->t + rows - 1) / rows;
-    a->rows = (a->t + a->n_blocks - 1) / a->n_blocks; /* of about equal size */
+    a->rows = (a->t + a->n_blocks - 1) / a->n_blocks; /* blocks of about equal size */
     a->n_blocks = (a->t + a->rows - 1) / a->rows;
     a->group = 1;
     if (a->n_blocks > 1)
@@ -426,8 +436,8 @@ static int infer(struct op_infer *f, struct err *err)
         return rc;
     share_heads(a);
     if (a->t > INT64_MAX / a->s || (a->n > 0 && a->t * a->s > INT64_MAX / a->n))
-        return op_error(f, ERR_INPUT, err, "more scores than can be counted");
-    blocks(a);
+        return op_error(f, ERR_INPUT, err, "the number of scores overflows");
+    divide_blocks(a);
     rc = dropout_settle(f, (double)ratio, ratio > 0, ratio > 0 ? a->n * a->t * a->s : 0,
                         &a->dropout, err);
     return rc == 0 ? attention_seen(f, a, err) : rc;
@@ -460,7 +470,7 @@ const struct op_def op_attention = {
     .param_bytes = sizeof(struct attention),
     .infer = infer,
     .diff = OP_IN(0) | OP_IN(1) | OP_IN(2),
-    .bwd_reads = 0x7ff | OP_OUT(0), /* all inputs there can be */
+    .bwd_reads = 0x7ff | OP_OUT(0), /* every possible input */
     .random = true,
     .layout = OP_LAYOUT_PLAIN,
     .half = OP_HALF_WANT,

@@ -1,19 +1,22 @@
-/* attention_cpu.c - walks over the heads of k and v (or groups of small ones) and blocks of rows.
- * Operands are copied to scratch, head by head, as the library's products want them:
+/* attention_cpu.c - the CPU kernels: iterate over the heads of k and v (or groups of small ones)
+ * and over blocks of rows. Operands are copied to scratch, head by head, in the layout that the
+ * products need:
  *
- *   k [s, d] v [s, dv]                of the head; with dk and dv of the same shapes in backward
- *   q [shared, rows, d] y [shared, rows, dv]  of the block: the same rows of all query heads that read
- *                                     this head of k and v; in backward dy in y's place, and dq
+ *   k [s, d] v [s, dv]                of the head; in backward also dk and dv, of the same shapes
+ *   q [shared, rows, d] y [shared, rows, dv]  of the block: the same rows of all query heads that
+ *                                             read
+ *                                     this head of k and v; in backward dy in place of y, and dq
  *   scores [shared, rows, s]          of the block; in backward also their gradient
  *
- * The products take the shared * rows rows of a block as rows of one matrix, so dk and dv are summed
- * over the query heads by the product itself.
+ * The products treat the shared * rows rows of a block as rows of one matrix, so the product itself
+ * sums dk and dv over the query heads.
  *
- * In bfloat16 what is multiplied is: q, k, v and dy come as such, and scores and their gradient,
- * which are computed as float32, are rounded for their products. All products leave float32.
+ * In bfloat16, the factors are bfloat16: q, k, v and dy are stored as such, and scores and their
+ * gradient, computed in float32, are rounded before their products. All products return float32.
  *
- * A block works on the keys first .. end - 1 that it sees, so k and v are read, and dk and dv added
- * to, from row `first` on. Blocks come in order of rows: so do the sums in dk and dv. */
+ * A block works on the keys first .. end - 1 that it sees: it reads k and v, and accumulates dk and
+ * dv, from row `first` on. Blocks are processed in the order of rows, and so are the sums in dk and
+ * dv. */
 #include "op/attention/attention_cpu.h"
 
 #include <string.h>
@@ -25,13 +28,14 @@
 #include "op/lanes.h"
 #include "op/op_priv.h"
 
-enum { AHEAD = 8 /* rows that are fetched in advance */ };
+enum { AHEAD = 8 /* rows to prefetch ahead */ };
 
-/* ---- matrices between their place and scratch ---- */
+/* ---- copying matrices to and from scratch ---- */
 
-/* A row that is soon to come: rows lie far apart, a few cache lines each, which the machine does
- * not see by itself. */
-OP_INLINE void foresee(const void *row, const struct attention_at *at, size_t bytes, bool writes)
+/* Prefetches a row that is read or written soon: rows are far apart, a few cache lines each, which
+ * the hardware prefetcher does not detect. */
+OP_INLINE void prefetch_row(const void *row, const struct attention_at *at, size_t bytes,
+                            bool writes)
 {
     size_t c;
 
@@ -45,8 +49,8 @@ OP_INLINE void foresee(const void *row, const struct attention_at *at, size_t by
     }
 }
 
-/* From elements of one type to those of another. */
-#define BRING(name_, from_type_, to_type_, value_)                                                 \
+/* Defines a copy of a matrix to contiguous rows, with conversion of the type. */
+#define COPY_IN(name_, from_type_, to_type_, value_)                                               \
     CLONES static void name_(void *vto, const void *vfrom, const struct attention_at *at,          \
                              size_t rows, size_t cols)                                             \
     {                                                                                              \
@@ -56,7 +60,7 @@ OP_INLINE void foresee(const void *row, const struct attention_at *at, size_t by
                                                                                                    \
         for (r = 0; r < rows; r++, to += cols, from += at->row) {                                  \
             if (r + AHEAD < rows)                                                                  \
-                foresee(from + AHEAD * at->row, at, cols * sizeof(*from), false);                  \
+                prefetch_row(from + AHEAD * at->row, at, cols * sizeof(*from), false);             \
             if (at->col == 1)                                                                      \
                 for (c = 0; c < cols; c++)                                                         \
                     to[c] = value_(from[c]);                                                       \
@@ -65,12 +69,13 @@ OP_INLINE void foresee(const void *row, const struct attention_at *at, size_t by
                     to[c] = value_(from[(ptrdiff_t)c * at->col]);                                  \
         }                                                                                          \
     }
-BRING(bring_floats, float, float, )
-BRING(bring_halves, uint16_t, uint16_t, )
-BRING(bring_rounded, float, uint16_t, op_half_store)
+COPY_IN(bring_floats, float, float, )
+COPY_IN(bring_halves, uint16_t, uint16_t, )
+COPY_IN(bring_rounded, float, uint16_t, op_half_store)
 
-/* From float32. scale [rows]: of each row; NULL: 1. */
-#define PUT(name_, type_, load_, store_)                                                           \
+/* Defines a copy of contiguous float32 rows to a matrix, stored or added. scale [rows]: factor of
+ * each row; NULL: 1. */
+#define COPY_OUT(name_, type_, load_, store_)                                                      \
     CLONES static void name_(void *vto, const struct attention_at *at, const float *from,          \
                              const float *scale, size_t rows, size_t cols, bool add)               \
     {                                                                                              \
@@ -82,7 +87,7 @@ BRING(bring_rounded, float, uint16_t, op_half_store)
             const ptrdiff_t step = at->col;                                                        \
                                                                                                    \
             if (r + AHEAD < rows)                                                                  \
-                foresee(to + AHEAD * at->row, at, cols * sizeof(*to), true);                       \
+                prefetch_row(to + AHEAD * at->row, at, cols * sizeof(*to), true);                  \
             if (add)                                                                               \
                 for (c = 0; c < cols; c++)                                                         \
                     to[(ptrdiff_t)c * step] =                                                      \
@@ -95,8 +100,8 @@ BRING(bring_rounded, float, uint16_t, op_half_store)
                     to[(ptrdiff_t)c * step] = store_(from[c] * by);                                \
         }                                                                                          \
     }
-PUT(put_floats, float, , )
-PUT(put_halves, uint16_t, op_half_load, op_half_store)
+COPY_OUT(put_floats, float, , )
+COPY_OUT(put_halves, uint16_t, op_half_load, op_half_store)
 
 #define DOT_ROW(name_, type_, load_)                                                               \
     CLONES static float name_(const void *va, ptrdiff_t a_step, const void *vb, size_t n)          \
@@ -120,23 +125,24 @@ PUT(put_halves, uint16_t, op_half_load, op_half_store)
 DOT_ROW(dot_floats, float, )
 DOT_ROW(dot_halves, uint16_t, op_half_load)
 
-/* ---- the walk ---- */
+/* ---- iteration over heads and blocks ---- */
 
 struct walk {
     const struct op_call *c;
     const struct attention *a;
     struct attention_state *s;
     float *max, *scale;                 /* [n, t] */
-    void *k, *v;                        /* [group, s, ..]: what is multiplied, of either type */
-    float *dk, *d_v;                    /* the same shapes */
-    void *q, *y;                        /* [group, rows, ..]; in forward the product y is float32 */
+    void *k, *v;                        /* [group, s, ..]: factors, of either type */
+    float *dk, *d_v;                    /* gradients of k and v, the same shapes */
+    void *q, *y;                        /* [group, rows, ..]; in forward, y receives the product in
+                                           float32 */
     float *dq;
     float *scores, *dp, *dot;
-    void *weights, *slopes;             /* scores and dp for their products: the same, or rounded */
+    void *weights, *slopes;             /* scores and dp as factors: the same memory, or rounded */
     uint8_t *keep;
     float *capped;                      /* [s] */
     void *pad;
-    float hidden;                       /* a key out of sight has at most this score */
+    float hidden;                       /* the largest score of a key outside `seen` */
 };
 
 static void walk_init(struct walk *w, const struct op_call *c)
@@ -171,13 +177,13 @@ static int product(const struct walk *w, struct dnn *d, void *a, void *b, float 
     return dnn_run(d, args, w->pad, err);
 }
 
-/* Of what is multiplied: from element `at` on. */
+/* Returns the address of element `at` of a factor. */
 static void *factor_at(const struct walk *w, void *factor, int64_t at)
 {
     return (char *)factor + at * (int64_t)(w->s->is_half ? sizeof(uint16_t) : sizeof(float));
 }
 
-/* Scores (or dp) of a block become a factor. */
+/* Rounds the scores (or dp) of a block if factors are bfloat16. */
 static void round_scores(const struct walk *w, const struct attention_rows *r, const float *from,
                          void *to)
 {
@@ -185,15 +191,16 @@ static void round_scores(const struct walk *w, const struct attention_rows *r, c
         op_narrow(from, (size_t)(r->matrices * r->rows * (r->keys.end - r->keys.first)), to);
 }
 
-/* Matrices of a group: of q and y each, of k and v only every `shared` one. */
+/* Number of matrices of a group in an operand: all for q and y, every `shared`-th for k and v. */
 static int64_t matrices_of(const struct walk *w, int64_t step)
 {
     return w->a->group * w->a->shared / step;
 }
 
-/* Rows `row` on of every `step`th of the group's matrices of an operand. */
-static void bring_all(const struct walk *w, const struct tensor *t, const struct attention_at *at,
-                      int64_t matrix, int64_t step, int64_t row, int64_t rows, int64_t cols, void *to)
+/* Copies `rows` rows from `row` on of every `step`-th matrix of the group to scratch. */
+static void copy_all_in(const struct walk *w, const struct tensor *t, const struct attention_at *at,
+                        int64_t matrix, int64_t step, int64_t row, int64_t rows, int64_t cols,
+                        void *to)
 {
     int64_t i;
 
@@ -206,9 +213,10 @@ static void bring_all(const struct walk *w, const struct tensor *t, const struct
             (size_t)rows, (size_t)cols);
 }
 
-static void put_all(const struct walk *w, const struct tensor *t, const struct attention_at *at,
-                    int64_t matrix, int64_t step, int64_t row, int64_t rows, int64_t cols, const float *from,
-                    const float *scale, bool add)
+static void copy_all_out(const struct walk *w, const struct tensor *t,
+                         const struct attention_at *at, int64_t matrix, int64_t step, int64_t row,
+                         int64_t rows, int64_t cols, const float *from, const float *scale,
+                         bool add)
 {
     int64_t i;
 
@@ -264,7 +272,7 @@ static int block_fwd(const struct walk *w, int64_t matrix, int64_t block, struct
     const struct attention_products *p = &w->s->products[w->s->seen[block]];
     int rc;
 
-    bring_all(w, w->c->in[a->of[0]], &a->q, matrix, 1, r.row, r.rows, a->d, w->q);
+    copy_all_in(w, w->c->in[a->of[0]], &a->q, matrix, 1, r.row, r.rows, a->d, w->q);
     rc = block_weights(w, &r, p, err);
     if (rc == 0 && a->hiding != 0 && !sees_all(w, &r) && !attention_rows_outweigh(&r, w->hidden)) {
         see_all(w, &r);
@@ -277,17 +285,17 @@ static int block_fwd(const struct walk *w, int64_t matrix, int64_t block, struct
     rc = product(w, p->y, w->weights, factor_at(w, w->v, r.keys.first * a->dv), w->y, err);
     if (rc < 0)
         return rc;
-    put_all(w, w->c->out[0], &a->y, matrix, 1, r.row, r.rows, a->dv, w->y,
-            w->scale + matrix * a->t + r.row, false);
+    copy_all_out(w, w->c->out[0], &a->y, matrix, 1, r.row, r.rows, a->dv, w->y,
+                 w->scale + matrix * a->t + r.row, false);
     return 0;
 }
 
-static void bring_keys(const struct walk *w, int64_t matrix)
+static void copy_keys_in(const struct walk *w, int64_t matrix)
 {
     const struct attention *a = w->a;
 
-    bring_all(w, w->c->in[a->of[1]], &a->k, matrix, a->shared, 0, a->s, a->d, w->k);
-    bring_all(w, w->c->in[a->of[2]], &a->v, matrix, a->shared, 0, a->s, a->dv, w->v);
+    copy_all_in(w, w->c->in[a->of[1]], &a->k, matrix, a->shared, 0, a->s, a->d, w->k);
+    copy_all_in(w, w->c->in[a->of[2]], &a->v, matrix, a->shared, 0, a->s, a->dv, w->v);
 }
 
 int attention_cpu_fwd(const struct op_call *c, struct err *err)
@@ -299,7 +307,7 @@ int attention_cpu_fwd(const struct op_call *c, struct err *err)
 
     walk_init(&w, c);
     for (matrix = 0; matrix < a->n && rc == 0; matrix += a->group * a->shared) {
-        bring_keys(&w, matrix);
+        copy_keys_in(&w, matrix);
         for (block = 0; block < a->n_blocks && rc == 0; block++)
             rc = block_fwd(&w, matrix, block, err);
     }
@@ -308,7 +316,8 @@ int attention_cpu_fwd(const struct op_call *c, struct err *err)
 
 /* ---- backward ---- */
 
-/* The inner product of y and dy in each row; y lies in the call's output, dy in scratch. */
+/* Computes the inner product of y and dy for each row; y is in the output of the call, dy in
+ * scratch. */
 static void dots(const struct walk *w, const struct attention_rows *r)
 {
     const struct attention *a = w->a;
@@ -339,8 +348,8 @@ static int block_bwd(const struct walk *w, int64_t matrix, int64_t block, struct
         p = &w->s->products[w->s->whole[block]];
     }
     first = r.keys.first;
-    bring_all(w, w->c->in[a->of[0]], &a->q, matrix, 1, r.row, r.rows, a->d, w->q);
-    bring_all(w, w->c->dout[0], &a->y, matrix, 1, r.row, r.rows, a->dv, w->y);
+    copy_all_in(w, w->c->in[a->of[0]], &a->q, matrix, 1, r.row, r.rows, a->d, w->q);
+    copy_all_in(w, w->c->dout[0], &a->y, matrix, 1, r.row, r.rows, a->dv, w->y);
     dots(w, &r);
     rc = product(w, p->scores, w->q, factor_at(w, w->k, first * a->d), w->scores, err);
     if (rc == 0)
@@ -357,8 +366,8 @@ static int block_bwd(const struct walk *w, int64_t matrix, int64_t block, struct
     if (rc == 0 && p->dq != NULL)
         rc = product(w, p->dq, w->slopes, factor_at(w, w->k, first * a->d), w->dq, err);
     if (rc == 0 && p->dq != NULL)
-        put_all(w, w->c->din[a->of[0]], &a->q, matrix, 1, r.row, r.rows, a->d, w->dq, NULL,
-                op_adds(w->c, a->of[0]));
+        copy_all_out(w, w->c->din[a->of[0]], &a->q, matrix, 1, r.row, r.rows, a->d, w->dq, NULL,
+                     op_adds(w->c, a->of[0]));
     return rc;
 }
 
@@ -370,7 +379,7 @@ static int matrix_bwd(const struct walk *w, int64_t matrix, struct err *err)
     int64_t block;
     int rc = 0;
 
-    bring_keys(w, matrix);
+    copy_keys_in(w, matrix);
     memset(w->dk, 0, (size_t)(a->group * a->s * a->d) * sizeof(float));
     memset(w->d_v, 0, (size_t)(a->group * a->s * a->dv) * sizeof(float));
     for (block = 0; block < a->n_blocks && rc == 0; block++)
@@ -378,9 +387,11 @@ static int matrix_bwd(const struct walk *w, int64_t matrix, struct err *err)
     if (rc < 0)
         return rc;
     if (c->din[k] != NULL)
-        put_all(w, c->din[k], &a->k, matrix, a->shared, 0, a->s, a->d, w->dk, NULL, op_adds(c, k));
+        copy_all_out(w, c->din[k], &a->k, matrix, a->shared, 0, a->s, a->d, w->dk, NULL,
+                     op_adds(c, k));
     if (c->din[v] != NULL)
-        put_all(w, c->din[v], &a->v, matrix, a->shared, 0, a->s, a->dv, w->d_v, NULL, op_adds(c, v));
+        copy_all_out(w, c->din[v], &a->v, matrix, a->shared, 0, a->s, a->dv, w->d_v, NULL,
+                     op_adds(c, v));
     return 0;
 }
 

@@ -1,10 +1,11 @@
-/* attention_cuda.cu - see attention.c: where it can, by cuDNN's fused kernels (attention_fused.cuh), which
- * never hold the matrix of scores in forward. Elsewhere: batched products with the scores of a group of matrices in scratch,
- * and one kernel (attention_rows_cuda.cu) between them. A group is as many matrices as the GPU's cache can
- * hold the scores of; backward makes them again from q and k.
+/* attention_cuda.cu - GPU kernels of Attention, see attention.c. If possible they use cuDNN's fused
+ * kernels (attention_fused.cuh), which never store the matrix of scores in forward. Otherwise they
+ * use batched products with the scores of a group of matrices in scratch, and one kernel
+ * (attention_rows_cuda.cu) between them. A group has as many matrices as have scores that fit the
+ * L2 cache of the GPU; backward recomputes the scores from q and k.
  *
- * Operands are multiplied where they lie; one that the library cannot take (neither its rows nor its columns
- * are side by side) goes through scratch as [group, rows, cols] float32. */
+ * Products read operands in place; an operand that the library does not support (neither its rows
+ * nor its columns are contiguous) is copied to scratch as [group, rows, cols] float32. */
 #include "op/attention/attention_fused.cuh"
 #include "op/attention/attention_rows_cuda.cuh"
 #include "op/gemm/product.cuh"
@@ -15,25 +16,27 @@ extern "C" {
 #include "op/op_priv.h"
 }
 
-enum { GROUP_SCORES = 8 << 20 }; /* 32 MiB: H200 and A100 have 40 MiB and more of cache */
-enum { Q, K, V, Y, SIDES };      /* with their gradients */
+enum { GROUP_SCORES = 8 << 20 }; /* 32 MiB: H200 and A100 have an L2 cache of 40 MiB and more */
+enum { Q, K, V, Y, SIDES };      /* operands, and their gradients */
 
 struct side {
     const struct attention_at *at;
     enum tensor_dtype type;
     int64_t rows, cols;
-    bool shares;          /* k or v of grouped heads: no axis for the heads of q that share one */
+    bool shares;          /* k or v of grouped heads: the axis of the query heads that share a head
+                             is broadcast */
     bool direct;
-    bool d_direct;        /* its gradient */
-    size_t pack, d_pack;  /* in scratch, unless direct */
+    bool d_direct;        /* the same for its gradient */
+    size_t pack, d_pack;  /* offset in scratch if not direct */
 };
 
-struct attention_there {
-    struct attention_fused *fused; /* does all; NULL: what follows does */
-    int64_t group;    /* matrices; n is a multiple */
-    uint32_t split;   /* axis of the batch that a group has a part of, and all of those behind */
+struct attention_device {
+    struct attention_fused *fused; /* computes the whole call; NULL: the products below do */
+    int64_t group;    /* matrices per group; a divisor of n */
+    uint32_t split;   /* a group covers `part` indices of this batch axis, and all indices of the
+                         axes after it */
     int64_t part;
-    enum tensor_dtype type; /* of what is multiplied */
+    enum tensor_dtype type; /* type of the factors */
     bool tf32;
     struct side side[SIDES];
     struct product *scores, *y, *dp, *d[3];
@@ -42,7 +45,7 @@ struct attention_there {
 
 static void free_state(void *state)
 {
-    struct attention_there *s = (struct attention_there *)state;
+    struct attention_device *s = (struct attention_device *)state;
 
     if (s == NULL)
         return;
@@ -57,7 +60,7 @@ static void free_state(void *state)
 
 /* ---- plan ---- */
 
-static void settle_group(const struct attention *a, struct attention_there *s)
+static void choose_group(const struct attention *a, struct attention_device *s)
 {
     const int64_t most = GROUP_SCORES / a->t / a->s;
 
@@ -75,10 +78,10 @@ static void settle_group(const struct attention *a, struct attention_there *s)
     }
 }
 
-/* The gradient of what several heads read is a sum over products, which goes through scratch unless it is
- * float32 (product.cuh). */
-static void settle_side(struct side *d, const struct attention_at *at, enum tensor_dtype type, int64_t rows,
-                        int64_t cols, bool shares)
+/* If several heads read an operand, its gradient is a sum over products. Such a sum goes through
+ * scratch unless it is float32 (product.cuh). */
+static void plan_side(struct side *d, const struct attention_at *at, enum tensor_dtype type,
+                      int64_t rows, int64_t cols, bool shares)
 {
     const struct lt_operand o = { type, at->row, at->col, 0 };
 
@@ -86,20 +89,20 @@ static void settle_side(struct side *d, const struct attention_at *at, enum tens
     d->d_direct = d->direct && (!shares || type == TENSOR_F32);
 }
 
-struct factor { /* of a product: where it lies among the matrices of a group */
+struct factor { /* a factor of a product: its strides within a group */
     enum tensor_dtype type;
     int64_t row, col, batch[TENSOR_MAX_RANK];
 };
 
-/* Is this axis of the batch the one along which query heads share a head of k and v? */
+/* Returns true for the batch axis along which query heads share a head of k and v. */
 static bool is_shared_axis(const struct attention *a, uint32_t axis)
 {
     return a->shared > 1 && axis + 1 == a->batch.rank;
 }
 
-/* Steps of [group, rows, cols] in scratch. */
-static struct factor dense(const struct attention *a, const struct attention_there *s, enum tensor_dtype type,
-                           int64_t rows, int64_t cols, bool shares)
+/* Strides of a contiguous [group, rows, cols] in scratch. */
+static struct factor dense(const struct attention *a, const struct attention_device *s,
+                           enum tensor_dtype type, int64_t rows, int64_t cols, bool shares)
 {
     struct factor f = { type, cols, 1, { 0 } };
     int64_t step = rows * cols;
@@ -113,7 +116,8 @@ static struct factor dense(const struct attention *a, const struct attention_the
     return f;
 }
 
-static struct factor of_side(const struct attention *a, const struct attention_there *s, int which, bool direct)
+static struct factor of_side(const struct attention *a, const struct attention_device *s, int which,
+                             bool direct)
 {
     const struct side *d = &s->side[which];
     struct factor f = { d->type, d->at->row, d->at->col, { 0 } };
@@ -134,9 +138,9 @@ static struct factor turned(struct factor f)
     return f;
 }
 
-static int open_product(const struct attention *a, const struct attention_there *s, int64_t m, int64_t n, int64_t k,
-                        const struct factor &x, const struct factor &y, const struct factor &to,
-                        struct product **out, struct err *err)
+static int open_product(const struct attention *a, const struct attention_device *s, int64_t m,
+                        int64_t n, int64_t k, const struct factor &x, const struct factor &y,
+                        const struct factor &to, struct product **out, struct err *err)
 {
     struct product_problem p = { .m = m, .n = n, .k = k, .tf32 = s->tf32 };
     const struct factor *const f[] = { &x, &y, &to };
@@ -149,7 +153,7 @@ static int open_product(const struct attention *a, const struct attention_there 
     return product_open(&p, out, err);
 }
 
-static int open_all(const struct op_plan *op, struct attention_there *s, struct err *err)
+static int open_all(const struct op_plan *op, struct attention_device *s, struct err *err)
 {
     const struct attention *a = (const struct attention *)op->param;
     const struct side *const side = s->side;
@@ -174,7 +178,7 @@ static int open_all(const struct op_plan *op, struct attention_there *s, struct 
     return rc;
 }
 
-static size_t take(size_t *bytes, int64_t n, size_t size)
+static size_t reserve(size_t *bytes, int64_t n, size_t size)
 {
     size_t at = *bytes;
 
@@ -182,29 +186,29 @@ static size_t take(size_t *bytes, int64_t n, size_t size)
     return at;
 }
 
-static void place(const struct op_plan *op, struct attention_there *s)
+static void plan_scratch(const struct op_plan *op, struct attention_device *s)
 {
     const struct attention *a = (const struct attention *)op->param;
     const int64_t n = s->group * a->t * a->s;
     const size_t size = tensor_dtype_bytes(s->type);
     const bool wide = s->type == TENSOR_F32;
 
-    s->scores_at = take(&s->rest, n, sizeof(float));
-    s->weights_at = wide && !op->training ? s->scores_at : take(&s->rest, n, size);
+    s->scores_at = reserve(&s->rest, n, sizeof(float));
+    s->weights_at = wide && !op->training ? s->scores_at : reserve(&s->rest, n, size);
     if (op->training) {
-        s->dp_at = take(&s->rest, n, sizeof(float));
-        s->slopes_at = wide ? s->dp_at : take(&s->rest, n, size);
+        s->dp_at = reserve(&s->rest, n, sizeof(float));
+        s->slopes_at = wide ? s->dp_at : reserve(&s->rest, n, size);
     }
     for (struct side &d : s->side) {
         if (!d.direct)
-            d.pack = take(&s->rest, s->group * d.rows * d.cols, sizeof(float));
+            d.pack = reserve(&s->rest, s->group * d.rows * d.cols, sizeof(float));
         if (!d.d_direct && op->training)
-            d.d_pack = take(&s->rest, s->group * d.rows * d.cols, sizeof(float));
+            d.d_pack = reserve(&s->rest, s->group * d.rows * d.cols, sizeof(float));
     }
 }
 
-/* By products. */
-static int plan_products(struct op_plan *op, struct attention_there *s, struct err *err)
+/* Plans the products. */
+static int plan_products(struct op_plan *op, struct attention_device *s, struct err *err)
 {
     const struct attention *a = (const struct attention *)op->param;
     const struct product *all[6];
@@ -218,15 +222,15 @@ static int plan_products(struct op_plan *op, struct attention_there *s, struct e
             s->type = op->in[a->of[i]]->dtype;
     if (op->out[0].dtype != TENSOR_F32)
         s->type = op->out[0].dtype;
-    settle_group(a, s);
-    settle_side(&s->side[Q], &a->q, op->in[a->of[Q]]->dtype, a->t, a->d, false);
-    settle_side(&s->side[K], &a->k, op->in[a->of[K]]->dtype, a->s, a->d, a->shared > 1);
-    settle_side(&s->side[V], &a->v, op->in[a->of[V]]->dtype, a->s, a->dv, a->shared > 1);
-    settle_side(&s->side[Y], &a->y, op->out[0].dtype, a->t, a->dv, false);
+    choose_group(a, s);
+    plan_side(&s->side[Q], &a->q, op->in[a->of[Q]]->dtype, a->t, a->d, false);
+    plan_side(&s->side[K], &a->k, op->in[a->of[K]]->dtype, a->s, a->d, a->shared > 1);
+    plan_side(&s->side[V], &a->v, op->in[a->of[V]]->dtype, a->s, a->dv, a->shared > 1);
+    plan_side(&s->side[Y], &a->y, op->out[0].dtype, a->t, a->dv, false);
     rc = open_all(op, s, err);
     if (rc < 0)
         return rc;
-    place(op, s);
+    plan_scratch(op, s);
     all[0] = s->scores, all[1] = s->y, all[2] = s->dp, all[3] = s->d[0], all[4] = s->d[1], all[5] = s->d[2];
     for (const struct product *p : all)
         most = op_max(most, product_scratch_bytes(p));
@@ -237,7 +241,7 @@ static int plan_products(struct op_plan *op, struct attention_there *s, struct e
 
 static int plan(struct op_plan *op, struct err *err)
 {
-    struct attention_there *s = (struct attention_there *)calloc(1, sizeof(*s));
+    struct attention_device *s = (struct attention_device *)calloc(1, sizeof(*s));
     int rc;
 
     if (s == NULL)
@@ -253,16 +257,16 @@ static int plan(struct op_plan *op, struct err *err)
     return 0;
 }
 
-/* ---- operands that go through scratch ---- */
+/* ---- copying operands to and from scratch ---- */
 
-struct move {
-    int64_t matrices, rows, cols, row, col; /* steps of where it lies */
+struct gather {
+    int64_t matrices, rows, cols, row, col; /* counts, then strides of the operand */
     int64_t dim[TENSOR_MAX_RANK], batch[TENSOR_MAX_RANK];
     uint32_t rank;
 };
 
-/* Element i of [group, rows, cols], there. */
-__device__ static inline int64_t place_of(const struct move &m, int64_t i)
+/* Offset in the operand of element i of [group, rows, cols]. */
+__device__ static inline int64_t place_of(const struct gather &m, int64_t i)
 {
     int64_t matrix = i / m.cols / m.rows, at = i / m.cols % m.rows * m.row + i % m.cols * m.col;
 
@@ -271,15 +275,15 @@ __device__ static inline int64_t place_of(const struct move &m, int64_t i)
     return at;
 }
 
-/* A thread moves every so many elements. */
-template <typename T> __global__ void pack(float *to, const T *from, struct move m)
+/* Grid-stride loop over elements. */
+template <typename T> __global__ void pack(float *to, const T *from, struct gather m)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < m.matrices * m.rows * m.cols;
          i += (int64_t)gridDim.x * blockDim.x)
         to[i] = op_wide(from[place_of(m, i)]);
 }
 
-template <typename T> __global__ void unpack(T *to, const float *from, bool add, struct move m)
+template <typename T> __global__ void unpack(T *to, const float *from, bool add, struct gather m)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < m.matrices * m.rows * m.cols;
          i += (int64_t)gridDim.x * blockDim.x) {
@@ -289,10 +293,15 @@ template <typename T> __global__ void unpack(T *to, const float *from, bool add,
     }
 }
 
-static struct move move_of(const struct attention *a, const struct attention_there *s, const struct side *d)
+static struct gather gather_of(const struct attention *a, const struct attention_device *s,
+                               const struct side *d)
 {
-    struct move m = { .matrices = d->shares ? (s->group + a->shared - 1) / a->shared : s->group, .rows = d->rows, .cols = d->cols, .row = d->at->row, .col = d->at->col,
-                      .rank = a->batch.rank - s->split };
+    struct gather m = { .matrices = d->shares ? (s->group + a->shared - 1) / a->shared : s->group,
+                        .rows = d->rows,
+                        .cols = d->cols,
+                        .row = d->at->row,
+                        .col = d->at->col,
+                        .rank = a->batch.rank - s->split };
 
     for (uint32_t k = s->split; k < a->batch.rank; k++) {
         const bool skips = d->shares && is_shared_axis(a, k);
@@ -303,33 +312,34 @@ static struct move move_of(const struct attention *a, const struct attention_the
     return m;
 }
 
-/* ---- a group ---- */
+/* ---- a group of matrices ---- */
 
 struct group {
     const struct op_call *c;
     const struct attention *a;
-    const struct attention_there *s;
+    const struct attention_device *s;
     cudaStream_t stream;
-    int64_t matrix; /* the first */
+    int64_t matrix; /* index of the first matrix */
     float *scores, *dp;
     void *weights, *slopes;
     char *scratch, *rest;
 };
 
-/* Where the group's first matrix of an operand or its gradient is. */
-static char *lies_at(const struct group *g, int which, const struct tensor *t)
+/* Address of the group's first matrix in an operand or its gradient. */
+static char *group_at(const struct group *g, int which, const struct tensor *t)
 {
     return (char *)t->data + attention_matrix(g->a, g->s->side[which].at, g->matrix) *
                                  (ptrdiff_t)tensor_dtype_bytes(t->dtype);
 }
 
-/* *out: what a product reads. */
-static int bring(const struct group *g, int which, const struct tensor *t, void **out, struct err *err)
+/* Returns in *out the address that a product reads: of the operand, or of its copy in scratch. */
+static int copy_in(const struct group *g, int which, const struct tensor *t, void **out,
+                   struct err *err)
 {
     const struct side *d = &g->s->side[which];
-    const struct move m = move_of(g->a, g->s, d);
+    const struct gather m = gather_of(g->a, g->s, d);
     const size_t n = (size_t)(m.matrices * m.rows * m.cols);
-    char *from = lies_at(g, which, t);
+    char *from = group_at(g, which, t);
 
     *out = d->direct ? from : g->scratch + d->pack;
     if (d->direct)
@@ -339,14 +349,14 @@ static int bring(const struct group *g, int which, const struct tensor *t, void 
     return cuda_launched(err);
 }
 
-/* A product to an operand's place, or through scratch. */
-static int put(const struct group *g, struct product *p, const void *x, const void *y, int which,
-               const struct tensor *t, bool add, struct err *err)
+/* Runs a product whose output is an operand, directly or through scratch. */
+static int run_product(const struct group *g, struct product *p, const void *x, const void *y,
+                       int which, const struct tensor *t, bool add, struct err *err)
 {
     const struct side *d = &g->s->side[which];
-    const struct move m = move_of(g->a, g->s, d);
+    const struct gather m = gather_of(g->a, g->s, d);
     const size_t n = (size_t)(m.matrices * m.rows * m.cols);
-    char *home = lies_at(g, which, t);
+    char *home = group_at(g, which, t);
     const bool backward = g->c->din != NULL, direct = backward ? d->d_direct : d->direct;
     float *packed = (float *)(g->scratch + (backward ? d->d_pack : d->pack));
     int rc = product_run(p, x, y, direct ? (void *)home : packed, NULL, 1.0f, direct && add, g->rest, g->stream,
@@ -359,13 +369,19 @@ static int put(const struct group *g, struct product *p, const void *x, const vo
     return cuda_launched(err);
 }
 
-static struct attention_rows_here rows_of(const struct group *g)
+static struct attention_rows_device rows_of(const struct group *g)
 {
     const struct attention *a = g->a;
     const struct op_call *c = g->c;
-    struct attention_rows_here r = { .n_steps = a->n_steps, .rank = a->batch.rank, .matrix = g->matrix,
-                                     .matrices = g->s->group, .t = a->t, .s = a->s, .dropout = a->dropout,
-                                     .stream = c->stream, .there = c->run->there };
+    struct attention_rows_device r = { .n_steps = a->n_steps,
+                                       .rank = a->batch.rank,
+                                       .matrix = g->matrix,
+                                       .matrices = g->s->group,
+                                       .t = a->t,
+                                       .s = a->s,
+                                       .dropout = a->dropout,
+                                       .stream = c->stream,
+                                       .there = c->run->there };
 
     r.has_band = a->has_band;
     r.lower = a->lower;
@@ -395,7 +411,7 @@ static struct attention_rows_here rows_of(const struct group *g)
 
 static struct group group_of(const struct op_call *c)
 {
-    const struct attention_there *s = (const struct attention_there *)c->state;
+    const struct attention_device *s = (const struct attention_device *)c->state;
     char *scratch = (char *)c->scratch;
 
     return { .c = c, .a = (const struct attention *)c->param, .s = s, .stream = op_stream(c),
@@ -404,28 +420,30 @@ static struct group group_of(const struct op_call *c)
              .rest = scratch + s->rest };
 }
 
-/* An operand that is an input, or a part of one; and the gradient of that. */
-static int bring_in(const struct group *g, int which, void **out, struct err *err)
+/* The same for an operand that is an input or a part of one; and for the gradient of that input. */
+static int copy_input_in(const struct group *g, int which, void **out, struct err *err)
 {
-    return bring(g, which, g->c->in[g->a->of[which]], out, err);
+    return copy_in(g, which, g->c->in[g->a->of[which]], out, err);
 }
 
-static int put_out(const struct group *g, const void *x, const void *y, int which, struct err *err)
+static int run_gradient(const struct group *g, const void *x, const void *y, int which,
+                        struct err *err)
 {
     const uint32_t i = g->a->of[which];
-    const bool goes_on = g->s->side[which].shares && g->matrix % g->a->shared != 0; /* of the group before */
+    /* continues the sum of the previous group */
+    const bool goes_on = g->s->side[which].shares && g->matrix % g->a->shared != 0;
 
-    return g->c->din[i] == NULL ? 0 : put(g, g->s->d[which], x, y, which, g->c->din[i],
-                                          goes_on || op_cuda_adds(g->c, i), err);
+    return g->c->din[i] == NULL ? 0 : run_product(g, g->s->d[which], x, y, which, g->c->din[i],
+                                                  goes_on || op_cuda_adds(g->c, i), err);
 }
 
-/* q k, in scratch. */
+/* Computes q k in scratch. */
 static int make_scores(const struct group *g, void **q, void **k, struct err *err)
 {
-    int rc = bring_in(g, Q, q, err);
+    int rc = copy_input_in(g, Q, q, err);
 
     if (rc == 0)
-        rc = bring_in(g, K, k, err);
+        rc = copy_input_in(g, K, k, err);
     if (rc == 0)
         rc = product_run(g->s->scores, *q, *k, g->scores, NULL, 1.0f, false, g->rest, g->stream, err);
     return rc;
@@ -433,38 +451,39 @@ static int make_scores(const struct group *g, void **q, void **k, struct err *er
 
 static int group_forward(const struct group *g, struct err *err)
 {
-    const struct attention_rows_here r = rows_of(g);
+    const struct attention_rows_device r = rows_of(g);
     void *q, *k, *v;
     int rc = make_scores(g, &q, &k, err);
 
     if (rc == 0)
-        rc = attention_rows_here_fwd(&r, g->scores, g->weights, g->s->type, g->stream, err);
+        rc = attention_rows_device_fwd(&r, g->scores, g->weights, g->s->type, g->stream, err);
     if (rc == 0)
-        rc = bring_in(g, V, &v, err);
-    return rc < 0 ? rc : put(g, g->s->y, g->weights, v, Y, g->c->out[0], false, err);
+        rc = copy_input_in(g, V, &v, err);
+    return rc < 0 ? rc : run_product(g, g->s->y, g->weights, v, Y, g->c->out[0], false, err);
 }
 
 static int group_backward(const struct group *g, struct err *err)
 {
-    const struct attention_rows_here r = rows_of(g);
+    const struct attention_rows_device r = rows_of(g);
     const struct op_call *c = g->c;
     void *q, *k, *v, *dy;
     int rc = make_scores(g, &q, &k, err);
 
     if (rc == 0)
-        rc = bring_in(g, V, &v, err);
+        rc = copy_input_in(g, V, &v, err);
     if (rc == 0)
-        rc = bring(g, Y, c->dout[0], &dy, err);
+        rc = copy_in(g, Y, c->dout[0], &dy, err);
     if (rc == 0)
         rc = product_run(g->s->dp, dy, v, g->dp, NULL, 1.0f, false, g->rest, g->stream, err);
     if (rc == 0)
-        rc = attention_rows_here_bwd(&r, g->scores, g->dp, g->weights, g->slopes, g->s->type, g->stream, err);
+        rc = attention_rows_device_bwd(&r, g->scores, g->dp, g->weights, g->slopes, g->s->type,
+                                       g->stream, err);
     if (rc == 0)
-        rc = put_out(g, g->weights, dy, V, err);
+        rc = run_gradient(g, g->weights, dy, V, err);
     if (rc == 0)
-        rc = put_out(g, g->slopes, q, K, err);
+        rc = run_gradient(g, g->slopes, q, K, err);
     if (rc == 0)
-        rc = put_out(g, g->slopes, k, Q, err);
+        rc = run_gradient(g, g->slopes, k, Q, err);
     return rc;
 }
 
@@ -480,14 +499,14 @@ static int all_groups(const struct op_call *c, int (*one)(const struct group *g,
 
 static int forward(const struct op_call *c, struct err *err)
 {
-    const struct attention_there *s = (const struct attention_there *)c->state;
+    const struct attention_device *s = (const struct attention_device *)c->state;
 
     return s->fused != NULL ? attention_fused_forward(s->fused, c, err) : all_groups(c, group_forward, err);
 }
 
 static int backward(const struct op_call *c, struct err *err)
 {
-    const struct attention_there *s = (const struct attention_there *)c->state;
+    const struct attention_device *s = (const struct attention_device *)c->state;
 
     if (c->dout[0] == NULL)
         return op_cuda_zero(c, err);

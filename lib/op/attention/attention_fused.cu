@@ -1,14 +1,14 @@
 /* attention_fused.cu - see attention_fused.cuh.
  *
- * A key counts as hidden from ATTENTION_BURIED down, as what hides it and what is left of its score are
- * rounded away beside any other. An added mask of float32 goes to the library as it is. One of bool becomes
- * a bias in scratch, in every call: 0, and where it hides BURY, which swallows the score as a "keep" or
- * "fill" does (-inf stays -inf). Gradients that are to be added to what is there, or that nobody wants, are
- * written to scratch.
+ * A key counts as hidden if its mask adds ATTENTION_BURIED or less, because its weight is rounded
+ * away beside any other. A float32 mask is passed to the library unchanged. A bool mask is
+ * converted in every call to a bias in scratch: 0, and BURY for hidden keys, which absorbs the
+ * score as "keep" and "fill" do (-inf stays -inf). Gradients that are accumulated or not requested
+ * are written to scratch.
  *
- * Grouped heads: the library is called once for each of the `shared` query heads of a head of k and v, in
- * order, with steps that pass over the others. The gradients of k and v that the calls leave in scratch are
- * summed there in float32. */
+ * Grouped heads: the library is called once for each of the `shared` query heads of a head of k and
+ * v, in order, with strides that skip the others. The gradients of k and v from these calls are
+ * summed in scratch in float32. */
 #include "op/attention/attention_fused.cuh"
 
 #include <math.h>
@@ -24,20 +24,25 @@ extern "C" {
 static constexpr float BURY = -1e30f;
 
 struct attention_fused {
-    struct sdpa *forward, *backward;     /* owned; backward NULL: plans that do not train */
-    const struct attention_step *mask;   /* that is the bias; NULL: none. The plan's */
-    size_t mask_elements;                /* of bool, to be made a bias */
-    size_t bias_at, stats_at, work_at;   /* in scratch; stats: of a call that saves nothing */
-    size_t d_at[ATTENTION_QKV];          /* gradients of inputs */
-    size_t stats_bytes;                  /* of the heads of one call */
-    size_t sum_at[ATTENTION_QKV];        /* float32 gradients of k and v of grouped heads */
+    struct sdpa *forward, *backward;     /* owned; backward NULL: the plan does not train */
+    const struct attention_step *mask;   /* the step whose mask is the bias, in the op's parameters;
+                                            NULL: none */
+    size_t mask_elements;                /* elements of a bool mask that is converted to a bias;
+                                            else 0 */
+    size_t bias_at, stats_at, work_at;   /* offsets in scratch; stats: of a call that saves
+                                            nothing */
+    size_t d_at[ATTENTION_QKV];          /* offsets in scratch: gradients of inputs */
+    size_t stats_bytes;                  /* size of the stats of the heads of one call */
+    size_t sum_at[ATTENTION_QKV];        /* offsets in scratch: float32 sums of the gradients of k
+                                            and v with grouped heads */
 };
 
 /* ---- plan ---- */
 
-/* Fills scale, mask and is_causal. false: another row of steps. A fed mask may leave rows without keys, to which
- * the library does not give zeros. */
-static bool take_steps(const struct attention *a, struct sdpa_spec *spec, const struct attention_step **mask)
+/* Sets scale, mask and is_causal. Returns false for other sequences of steps. A mask that is an
+ * input may leave rows without keys, for which the library does not return zeros. */
+static bool match_steps(const struct attention *a, struct sdpa_spec *spec,
+                        const struct attention_step **mask)
 {
     spec->scale = 1;
     *mask = NULL;
@@ -65,14 +70,15 @@ static bool take_steps(const struct attention *a, struct sdpa_spec *spec, const 
     return *mask == NULL || !a->zero_empty;
 }
 
-/* Axes of the batch of one call. */
+/* Number of batch axes of one call. */
 static uint32_t rank_of(const struct attention *a)
 {
     return a->shared > 1 ? a->batch.rank - 1 : a->batch.rank;
 }
 
-/* Batches of up to two axes: the last are heads. */
-static void lay(const struct attention *a, const struct attention_at *at, struct sdpa_spec *spec, int which)
+/* Sets the strides of an operand. At most two batch axes; the last is the heads. */
+static void set_strides(const struct attention *a, const struct attention_at *at,
+                        struct sdpa_spec *spec, int which)
 {
     const uint32_t rank = rank_of(a);
 
@@ -81,7 +87,7 @@ static void lay(const struct attention *a, const struct attention_at *at, struct
     spec->at[which].batch = rank > 1 ? at->batch[0] : 0;
     if (which == SDPA_BIAS)
         return;
-    if (rank < 1) /* a step to nowhere, which must be one nevertheless */
+    if (rank < 1) /* the size of the axis is 1, but the stride must be valid */
         spec->at[which].head = (which == SDPA_K || which == SDPA_V ? a->s : a->t) * at->row;
     if (rank < 2)
         spec->at[which].batch = spec->heads * spec->at[which].head;
@@ -94,7 +100,7 @@ static bool describe(const struct op_plan *op, struct sdpa_spec *spec, const str
     const uint32_t rank = rank_of(a);
 
     *spec = { .type = op->out[0].dtype, .t = a->t, .s = a->s, .d = a->d, .dv = a->dv };
-    if (rank > 2 || a->n == 0 || (a->dropout.drops && op->training) || !take_steps(a, spec, mask))
+    if (rank > 2 || a->n == 0 || (a->dropout.drops && op->training) || !match_steps(a, spec, mask))
         return false;
     spec->heads = rank > 0 ? a->batch.dim[rank - 1] : 1;
     spec->batch = rank > 1 ? a->batch.dim[0] : 1;
@@ -103,14 +109,14 @@ static bool describe(const struct op_plan *op, struct sdpa_spec *spec, const str
             (k < ATTENTION_QKV && op->in[a->of[k]]->dtype != spec->type) ||
             (a->shared > 1 && at[k]->batch[rank] % 8 != 0))
             return false;
-        lay(a, at[k], spec, k);
+        set_strides(a, at[k], spec, k);
     }
     if (*mask != NULL)
-        lay(a, &(*mask)->at, spec, SDPA_BIAS);
+        set_strides(a, &(*mask)->at, spec, SDPA_BIAS);
     return sdpa_fits(spec);
 }
 
-static size_t take(size_t *bytes, size_t n)
+static size_t reserve(size_t *bytes, size_t n)
 {
     const size_t at = *bytes;
 
@@ -126,22 +132,22 @@ static int open_both(const struct op_plan *op, struct attention_fused *f, struct
     return rc == 0 && op->training ? sdpa_open(spec, &f->backward, err) : rc;
 }
 
-static void place(struct op_plan *op, struct attention_fused *f, const struct attention *a)
+static void plan_scratch(struct op_plan *op, struct attention_fused *f, const struct attention *a)
 {
     const size_t stats = (size_t)(a->n * a->t) * sizeof(float);
     size_t at = 0;
 
     if (f->mask != NULL && f->mask->kind != ATTENTION_ADD) {
         f->mask_elements = (size_t)tensor_elements(op->in[f->mask->input]);
-        f->bias_at = take(&at, f->mask_elements * sizeof(float));
+        f->bias_at = reserve(&at, f->mask_elements * sizeof(float));
     }
     f->stats_bytes = stats / (size_t)a->shared;
-    f->stats_at = op->training ? 0 : take(&at, stats);
+    f->stats_at = op->training ? 0 : reserve(&at, stats);
     for (uint32_t i = 0; op->training && i < ATTENTION_QKV; i++)
         if (a->of[i] == i)
-            f->d_at[i] = take(&at, tensor_bytes(op->in[i]));
+            f->d_at[i] = reserve(&at, tensor_bytes(op->in[i]));
     for (uint32_t i = 1; op->training && a->shared > 1 && i < ATTENTION_QKV; i++)
-        f->sum_at[i] = take(&at, (size_t)tensor_elements(op->in[i]) * sizeof(float));
+        f->sum_at[i] = reserve(&at, (size_t)tensor_elements(op->in[i]) * sizeof(float));
     f->work_at = at;
     op->save_bytes = op->training ? stats : 0;
     op->scratch_bytes = at + op_max(sdpa_scratch_bytes(f->forward), sdpa_scratch_bytes(f->backward));
@@ -166,7 +172,7 @@ int attention_fused_open(struct op_plan *op, struct attention_fused **out, struc
         attention_fused_close(f);
         return rc == ERR_UNSUPPORTED ? 0 : rc;
     }
-    place(op, f, (const struct attention *)op->param);
+    plan_scratch(op, f, (const struct attention *)op->param);
     *out = f;
     return 0;
 }
@@ -182,7 +188,7 @@ void attention_fused_close(struct attention_fused *f)
 
 /* ---- a call ---- */
 
-/* A thread makes every so many numbers. */
+/* Converts a bool mask to a bias, in a grid-stride loop. */
 __global__ static void bias_of(float *to, const uint8_t *mask, bool hides, float buried, size_t n)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
@@ -194,7 +200,8 @@ static void *half_at(void *data, const struct attention_at *at)
     return (uint16_t *)data + at->start;
 }
 
-static int bring_bias(const struct attention_fused *f, const struct op_call *c, void **at, struct err *err)
+static int make_bias(const struct attention_fused *f, const struct op_call *c, void **at,
+                     struct err *err)
 {
     const void *mask = f->mask == NULL ? NULL : c->in[f->mask->input]->data;
 
@@ -208,9 +215,9 @@ static int bring_bias(const struct attention_fused *f, const struct op_call *c, 
     return cuda_launched(err);
 }
 
-/* Addresses of what both directions read. */
-static int bring_operands(const struct attention_fused *f, const struct op_call *c, void *at[SDPA_OPERANDS],
-                          struct err *err)
+/* Sets the addresses of the operands that both directions read. */
+static int set_operands(const struct attention_fused *f, const struct op_call *c,
+                        void *at[SDPA_OPERANDS], struct err *err)
 {
     const struct attention *a = (const struct attention *)c->param;
     const struct attention_at *const lies[] = { &a->q, &a->k, &a->v };
@@ -220,24 +227,24 @@ static int bring_operands(const struct attention_fused *f, const struct op_call 
     for (int k = SDPA_Q; k < ATTENTION_QKV; k++)
         at[k] = half_at(c->in[a->of[k]]->data, lies[k]);
     at[SDPA_Y] = c->out[0]->data;
-    return bring_bias(f, c, &at[SDPA_BIAS], err);
+    return make_bias(f, c, &at[SDPA_BIAS], err);
 }
 
-/* Element types of 16 bits. */
-static void *moved(void *at, ptrdiff_t elements)
+/* Adds an offset in elements of 16 bits. */
+static void *advance(void *at, ptrdiff_t elements)
 {
     return at == NULL ? NULL : (uint16_t *)at + elements;
 }
 
-/* Moves what both directions read to the next query head of each head of k and v. */
+/* Advances the operands to the next query head of each head of k and v. */
 static void next_shared(const struct attention_fused *f, const struct attention *a, void *at[SDPA_OPERANDS])
 {
     const uint32_t axis = a->batch.rank - 1;
 
-    at[SDPA_Q] = moved(at[SDPA_Q], a->q.batch[axis]);
-    at[SDPA_Y] = moved(at[SDPA_Y], a->y.batch[axis]);
-    at[SDPA_DY] = moved(at[SDPA_DY], a->y.batch[axis]);
-    at[SDPA_DQ] = moved(at[SDPA_DQ], a->q.batch[axis]);
+    at[SDPA_Q] = advance(at[SDPA_Q], a->q.batch[axis]);
+    at[SDPA_Y] = advance(at[SDPA_Y], a->y.batch[axis]);
+    at[SDPA_DY] = advance(at[SDPA_DY], a->y.batch[axis]);
+    at[SDPA_DQ] = advance(at[SDPA_DQ], a->q.batch[axis]);
     at[SDPA_STATS] = (char *)at[SDPA_STATS] + f->stats_bytes;
     if (at[SDPA_BIAS] != NULL)
         at[SDPA_BIAS] = (float *)at[SDPA_BIAS] + f->mask->at.batch[axis];
@@ -248,7 +255,7 @@ int attention_fused_forward(struct attention_fused *f, const struct op_call *c, 
     const struct attention *a = (const struct attention *)c->param;
     char *scratch = (char *)c->scratch;
     void *at[SDPA_OPERANDS];
-    int rc = bring_operands(f, c, at, err);
+    int rc = set_operands(f, c, at, err);
 
     at[SDPA_STATS] = c->save != NULL ? c->save : scratch + f->stats_at;
     for (int64_t i = 0; rc == 0 && i < a->shared; i++) {
@@ -259,7 +266,7 @@ int attention_fused_forward(struct attention_fused *f, const struct op_call *c, 
     return rc;
 }
 
-/* to += from, both with the elements of t. */
+/* to += from; both have the elements of t. */
 static int add_to(const struct op_call *c, const struct tensor *t, const void *from, struct err *err)
 {
     int rc = 0;
@@ -269,7 +276,7 @@ static int add_to(const struct op_call *c, const struct tensor *t, const void *f
     return rc;
 }
 
-/* A thread handles every so many numbers: sum = from, or sum += from. */
+/* sum = from, or sum += from, in a grid-stride loop. */
 template <typename T> __global__ static void sum_up(float *sum, const T *from, bool add, size_t n)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
@@ -285,8 +292,9 @@ template <typename T> __global__ static void store_sum(T *to, const float *sum, 
     }
 }
 
-/* Sums the gradients of k and v that call `call` of grouped heads left in scratch; the last one stores the sums.
- * Each input is a tensor of its own: thirds of one input have equal numbers of heads. */
+/* Sums the gradients of k and v that call `call` of grouped heads wrote to scratch; the last call
+ * stores the sums. Each input is a separate tensor, because thirds of one input have equal numbers
+ * of heads. */
 static int sum_shared(const struct attention_fused *f, const struct op_call *c, int64_t call, struct err *err)
 {
     const bool is_last = call + 1 == ((const struct attention *)c->param)->shared;
@@ -317,7 +325,7 @@ int attention_fused_backward(struct attention_fused *f, const struct op_call *c,
     const struct attention *a = (const struct attention *)c->param;
     const struct attention_at *const lies[] = { &a->q, &a->k, &a->v };
     void *at[SDPA_OPERANDS];
-    int rc = bring_operands(f, c, at, err);
+    int rc = set_operands(f, c, at, err);
 
     at[SDPA_STATS] = c->save;
     at[SDPA_DY] = c->dout[0]->data;

@@ -1,5 +1,4 @@
-/* attention_plan.c - the library's products for each size of block, and where everything lies in
- * scratch. */
+/* attention_plan.c - creates the products for each block size, and lays out the scratch area. */
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -68,7 +67,7 @@ static int make_products(const struct op_plan *op, struct attention_products *p,
     return 0;
 }
 
-/* Which products a block of so many rows needs; made if they are new. */
+/* Returns in *out the index of the products for blocks of this size; creates them if necessary. */
 static int find_products(const struct op_plan *op, struct attention_state *s, int64_t rows,
                          int64_t keys, size_t *out, struct err *err)
 {
@@ -104,8 +103,8 @@ static int all_products(const struct op_plan *op, struct attention_state *s, str
     return rc;
 }
 
-/* Room for n floats. */
-static size_t take(size_t *bytes, int64_t n)
+/* Reserves n floats in scratch and returns their offset. */
+static size_t reserve(size_t *bytes, int64_t n)
 {
     size_t at = *bytes;
 
@@ -128,26 +127,26 @@ static size_t pad_bytes(const struct attention_state *s)
     return most;
 }
 
-static size_t place(const struct attention *a, bool training, struct attention_state *s)
+static size_t plan_scratch(const struct attention *a, bool training, struct attention_state *s)
 {
     const int64_t g = a->group, q = g * a->shared, bwd = training ? g : 0, half = s->is_half ? 1 : 0;
     size_t bytes = 0;
 
-    s->at.max = take(&bytes, training ? 0 : 2 * a->n * a->t);
-    s->at.k = take(&bytes, g * a->s * a->d);
-    s->at.v = take(&bytes, g * a->s * a->dv);
-    s->at.dk = take(&bytes, bwd * a->s * a->d);
-    s->at.dv = take(&bytes, bwd * a->s * a->dv);
-    s->at.q = take(&bytes, q * a->rows * a->d);
-    s->at.y = take(&bytes, q * a->rows * a->dv);
-    s->at.dq = take(&bytes, bwd * a->shared * a->rows * a->d);
-    s->at.scores = take(&bytes, q * a->rows * a->s);
-    s->at.dp = take(&bytes, bwd * a->shared * a->rows * a->s);
-    s->at.dot = take(&bytes, bwd * a->shared * a->rows);
-    s->at.keep = take(&bytes, a->s); /* more than the bytes that it takes */
-    s->at.capped = take(&bytes, training && a->has_cap ? a->s : 0);
-    s->at.weights = take(&bytes, half * q * a->rows * a->s);
-    s->at.slopes = take(&bytes, half * bwd * a->shared * a->rows * a->s);
+    s->at.max = reserve(&bytes, training ? 0 : 2 * a->n * a->t);
+    s->at.k = reserve(&bytes, g * a->s * a->d);
+    s->at.v = reserve(&bytes, g * a->s * a->dv);
+    s->at.dk = reserve(&bytes, bwd * a->s * a->d);
+    s->at.dv = reserve(&bytes, bwd * a->s * a->dv);
+    s->at.q = reserve(&bytes, q * a->rows * a->d);
+    s->at.y = reserve(&bytes, q * a->rows * a->dv);
+    s->at.dq = reserve(&bytes, bwd * a->shared * a->rows * a->d);
+    s->at.scores = reserve(&bytes, q * a->rows * a->s);
+    s->at.dp = reserve(&bytes, bwd * a->shared * a->rows * a->s);
+    s->at.dot = reserve(&bytes, bwd * a->shared * a->rows);
+    s->at.keep = reserve(&bytes, a->s); /* one float per byte: more than needed */
+    s->at.capped = reserve(&bytes, training && a->has_cap ? a->s : 0);
+    s->at.weights = reserve(&bytes, half * q * a->rows * a->s);
+    s->at.slopes = reserve(&bytes, half * bwd * a->shared * a->rows * a->s);
     s->at.pad = bytes;
     return bytes + pad_bytes(s);
 }
@@ -168,7 +167,7 @@ int attention_cpu_plan(struct op_plan *p, struct err *err)
     s->has_save = p->training;
     s->is_half = op_is_half(&p->out[0]);
     p->save_bytes = p->training ? 2 * (size_t)(a->n * a->t) * sizeof(float) : 0;
-    p->scratch_bytes = place(a, p->training, s);
+    p->scratch_bytes = plan_scratch(a, p->training, s);
     p->state = s;
     return 0;
 }

@@ -1,5 +1,5 @@
-/* attention_rows.c - what happens to a block of scores between its products, row by row: a row
- * stays in the nearest cache from one loop to the next. */
+/* attention_rows.c - the softmax of a block of scores, row by row, so that a row stays in the L1
+ * cache from one loop to the next. */
 #include <math.h>
 
 #include "op/attention/attention.h"
@@ -7,13 +7,13 @@
 #include "op/op_priv.h"
 #include "op/vmath.h"
 
-/* A row's piece of the mask of each step, and the way to the next row's. */
+/* The mask row of each step. */
 struct masks {
     const char *at[ATTENTION_STEPS];
-    ptrdiff_t row[ATTENTION_STEPS]; /* bytes */
+    ptrdiff_t row[ATTENTION_STEPS]; /* stride between rows, in bytes */
 };
 
-/* Those of the block's first row in a matrix. */
+/* Returns the masks of the block's first row in a matrix. */
 static struct masks masks_of(const struct attention_rows *r, int64_t matrix)
 {
     const struct attention *a = r->a;
@@ -41,12 +41,12 @@ static void next_row(const struct attention *a, struct masks *m)
         m->at[i] += m->row[i];
 }
 
-/* The columns of a row that are computed: those that the band shows. */
+/* The columns of a row that are computed: those inside the band. */
 struct part {
-    size_t skip, n; /* from column `skip` of the row's keys on */
+    size_t skip, n; /* n columns from column `skip` of the row's keys on */
 };
 
-/* x [n]; capped [n]: receives the scores after ATTENTION_CAP, or NULL. */
+/* Applies the steps to x [n]. capped [n]: receives the scores after ATTENTION_CAP; or NULL. */
 OP_INLINE void steps(const struct attention *a, const struct masks *m, struct part part, float *x, float *capped)
 {
     const size_t n = part.n;
@@ -89,7 +89,7 @@ OP_INLINE void steps(const struct attention *a, const struct masks *m, struct pa
     }
 }
 
-/* The gradient of a row of scores, back through the steps. */
+/* Propagates the gradient of a row of scores back through the steps. */
 OP_INLINE void steps_bwd(const struct attention *a, const struct masks *m, struct part part, float *d,
                          const float *capped)
 {
@@ -146,7 +146,7 @@ OP_INLINE void drop(size_t n, const uint8_t *keep, float scale, float *x)
         x[i] = keep[i] != 0 ? x[i] * scale : 0.0f;
 }
 
-/* x [n]: the visible scores of the row. Weights that are not computed here are 0. */
+/* x [n]: the visible scores of the row. The weights of the other columns are 0. */
 CLONES static void row_fwd(const struct attention *a, const struct masks *m, struct part part, float *x, float *max,
                            float *scale)
 {
@@ -157,7 +157,7 @@ CLONES static void row_fwd(const struct attention *a, const struct masks *m, str
     if (a->zero_empty && *max == -INFINITY) {
         for (i = 0; i < n; i++)
             x[i] = 0;
-        *max = *scale = 0; /* in backward all weights are e^-inf * 0 */
+        *max = *scale = 0; /* the weights in backward become e^-inf * 0 */
         return;
     }
     exponentials(n, x, *max);
@@ -169,7 +169,7 @@ CLONES static void row_drop(size_t n, const uint8_t *keep, float scale, float *x
     drop(n, keep, scale, x);
 }
 
-/* The weights w again; with dropout what was kept of them goes to v, and only that brings a
+/* Recomputes the weights. With dropout, only the kept weights are multiplied with v and have a
  * gradient. */
 CLONES static void row_bwd(const struct attention *a, const struct masks *m, struct part part, float max,
                            float scale, float dot, const uint8_t *keep, float *x, float *d, float *capped)
@@ -201,7 +201,7 @@ CLONES static void row_bwd(const struct attention *a, const struct masks *m, str
 
 /* ---- blocks ---- */
 
-/* keep of the row that stands at `at` of all rows; NULL: nothing is dropped. */
+/* Returns the dropout mask of row `at` of all rows; NULL: nothing is dropped. */
 static const uint8_t *keep_of(const struct attention_rows *r, size_t at)
 {
     if (!r->a->dropout.drops)
@@ -216,7 +216,7 @@ static size_t first_of(const struct attention_rows *r, int64_t matrix)
     return (size_t)((r->matrix + matrix) * r->a->t + r->row);
 }
 
-/* What row i of a matrix sees of the block's keys; the other columns of x, [keys], become 0. */
+/* Returns the visible keys of row i of a matrix, and zeroes the other columns of x [keys]. */
 static struct part part_of(const struct attention_rows *r, int64_t i, float *x)
 {
     const struct attention_range seen = attention_band(r->a, r->row + i, r->keys);
@@ -244,7 +244,7 @@ void attention_rows_fwd(const struct attention_rows *r, float *scores)
             row_fwd(r->a, &masks, part, scores + part.skip, &r->max[at], &r->scale[at]);
             if (keep != NULL)
                 row_drop(part.n, keep + part.skip, r->a->dropout.scale, scores + part.skip);
-            if (isnan(r->scale[at])) /* also of a row without a visible key */
+            if (isnan(r->scale[at])) /* includes rows without a visible key */
                 scores[0] = NAN;
             next_row(r->a, &masks);
         }
@@ -261,8 +261,8 @@ bool attention_rows_outweigh(const struct attention_rows *r, float hidden)
         max = r->max + first_of(r, m);
         scale = r->scale + first_of(r, m);
         for (i = 0; i < r->rows; i++)
-            if (scale[i] == 0 ? hidden != -INFINITY /* no key is visible here: zero_empty */
-                              : !(max[i] - hidden >= nothing)) /* NaN: no */
+            if (scale[i] == 0 ? hidden != -INFINITY /* zero_empty: no key is visible */
+                              : !(max[i] - hidden >= nothing)) /* false if NaN */
                 return false;
     }
     return true;

@@ -1,14 +1,14 @@
 /* attention_rows_cuda.cu - see attention_rows_cuda.cuh.
  *
- * A row belongs to a team: a warp, or where it is long a block. A thread owns N columns side by side (4, where
- * rows divide by 4: then it loads and stores them at once and draws one block of random words) at every
- * N * team-th column; it alone reads and writes them, and what it left in memory by the pass before lies in
- * the nearest cache. */
+ * A team computes a row: a warp, or a thread block if the row is long. A thread owns N adjacent
+ * columns (4 if the row length is a multiple of 4: it then loads and stores them at once and draws
+ * one block of random numbers) at every N * team-th column. Only this thread reads and writes them,
+ * and the values that it stored in the previous pass are still in the L1 cache. */
 #include "op/attention/attention_rows_cuda.cuh"
 
 #include "op/act/rng_cuda.cuh"
 
-enum { LONG = 1024 /* columns from which on a block has a row */ };
+enum { LONG = 1024 /* columns from which on a thread block computes a row */ };
 
 /* ---- teams ---- */
 
@@ -42,12 +42,12 @@ template <int N, typename T> __device__ static inline columns<T, N> load(const T
 }
 
 struct row {
-    int64_t index;                     /* in the whole call: of max and scale */
-    int64_t first, end;                /* the keys that the band shows */
-    const void *mask[ATTENTION_STEPS]; /* its row of each */
+    int64_t index;                     /* row index in the whole call, for max and scale */
+    int64_t first, end;                /* the keys inside the band */
+    const void *mask[ATTENTION_STEPS]; /* row of each step's mask */
 };
 
-__device__ static inline struct row row_of(const struct attention_rows_here &r, int64_t i)
+__device__ static inline struct row row_of(const struct attention_rows_device &r, int64_t i)
 {
     struct row w;
     int64_t matrix = r.matrix + i / r.t, at = i % r.t;
@@ -70,9 +70,9 @@ __device__ static inline struct row row_of(const struct attention_rows_here &r, 
     return w;
 }
 
-/* *capped: the score after ATTENTION_CAP. */
-__device__ static inline float step_on(const struct attention_rows_here &r, const struct row &w, int64_t j, float x,
-                                       float *capped)
+/* Applies the steps to a score. *capped: the score after ATTENTION_CAP. */
+__device__ static inline float step_on(const struct attention_rows_device &r, const struct row &w,
+                                       int64_t j, float x, float *capped)
 {
 #pragma unroll
     for (int k = 0; k < ATTENTION_STEPS; k++) {
@@ -89,9 +89,9 @@ __device__ static inline float step_on(const struct attention_rows_here &r, cons
     return j >= w.first && j < w.end ? x : -INFINITY;
 }
 
-/* A gradient, back through the steps. capped: as step_on() left it. */
-__device__ static inline float step_back(const struct attention_rows_here &r, const struct row &w, int64_t j,
-                                         float d, float capped)
+/* Propagates a gradient back through the steps. capped: as returned by step_on(). */
+__device__ static inline float step_back(const struct attention_rows_device &r, const struct row &w,
+                                         int64_t j, float d, float capped)
 {
 #pragma unroll
     for (int k = ATTENTION_STEPS; k-- > 0;) {
@@ -108,9 +108,10 @@ __device__ static inline float step_back(const struct attention_rows_here &r, co
     return d;
 }
 
-/* What dropout multiplies the columns from j on with. */
+/* Factors of dropout for N columns from j on. */
 template <int N>
-__device__ static inline columns<float, N> kept(const struct attention_rows_here &r, const struct row &w, int64_t j)
+__device__ static inline columns<float, N> kept(const struct attention_rows_device &r,
+                                                const struct row &w, int64_t j)
 {
     columns<float, N> on;
     uint32_t word[4];
@@ -128,10 +129,10 @@ __device__ static inline columns<float, N> kept(const struct attention_rows_here
 
 #define EACH_COLUMN(j_, r_) for (int64_t j_ = (int64_t)at * N; j_ < (r_).s; j_ += (int64_t)TEAM * N)
 
-/* ---- kernels: a block owns OP_THREADS / TEAM rows ---- */
+/* ---- kernels: a thread block computes OP_THREADS / TEAM rows ---- */
 
 template <typename T, int N, bool WIDE>
-__global__ void rows_fwd(struct attention_rows_here r, float *scores, T *weights)
+__global__ void rows_fwd(struct attention_rows_device r, float *scores, T *weights)
 {
     constexpr unsigned TEAM = WIDE ? OP_THREADS : 32;
     __shared__ float room[32];
@@ -139,7 +140,7 @@ __global__ void rows_fwd(struct attention_rows_here r, float *scores, T *weights
     const int64_t i = (int64_t)blockIdx.x * (OP_THREADS / TEAM) + threadIdx.x / TEAM;
     float max = -INFINITY, sum = 0, scale, capped = 0;
 
-    if (i >= r.matrices * r.t) /* the whole team */
+    if (i >= r.matrices * r.t) /* the whole team returns */
         return;
     const struct row w = row_of(r, i);
 
@@ -158,7 +159,7 @@ __global__ void rows_fwd(struct attention_rows_here r, float *scores, T *weights
     max = team_max<WIDE>(max, room);
     const bool empty = r.zero_empty && max == -INFINITY;
 
-    max = empty ? 0.0f : max; /* then all weights are e^-inf * 0 */
+    max = empty ? 0.0f : max; /* all weights become e^-inf * 0 */
     EACH_COLUMN(j, r) {
         columns<float, N> x = load<N>(scores + j);
 
@@ -187,7 +188,8 @@ __global__ void rows_fwd(struct attention_rows_here r, float *scores, T *weights
 }
 
 template <typename T, int N, bool WIDE>
-__global__ void rows_bwd(struct attention_rows_here r, float *scores, float *dp, T *weights, T *slopes)
+__global__ void rows_bwd(struct attention_rows_device r, float *scores, float *dp, T *weights,
+                         T *slopes)
 {
     constexpr unsigned TEAM = WIDE ? OP_THREADS : 32;
     __shared__ float room[32];
@@ -228,7 +230,8 @@ __global__ void rows_bwd(struct attention_rows_here r, float *scores, float *dp,
         columns<T, N> out;
 
 #pragma unroll
-        for (int k = 0; k < N; k++) { /* the weight again where the score is needed too */
+        for (int k = 0; k < N; k++) { /* recompute the weight, because the cap needs the score
+                                         too */
             const float p = r.has_cap ? expf(step_on(r, w, j + k, x.v[k], &capped) - max) * scale : x.v[k];
 
             out.v[k] = op_narrow<T>(step_back(r, w, j + k, p * (d.v[k] - dot), capped));
@@ -237,30 +240,31 @@ __global__ void rows_bwd(struct attention_rows_here r, float *scores, float *dp,
     }
 }
 
-/* Calls body with N and WIDE as the rows are. */
+/* Runs the body with N and WIDE for rows of this length. */
 #define ROWS_FORM(s_, ...)                                                                             \
     if ((s_) % 4 == 0 && (s_) > LONG) { constexpr int N = 4; constexpr bool WIDE = true; __VA_ARGS__; } \
     else if ((s_) % 4 == 0) { constexpr int N = 4; constexpr bool WIDE = false; __VA_ARGS__; }          \
     else if ((s_) > LONG) { constexpr int N = 1; constexpr bool WIDE = true; __VA_ARGS__; }             \
     else { constexpr int N = 1; constexpr bool WIDE = false; __VA_ARGS__; }
 
-static unsigned blocks_of(const struct attention_rows_here *r)
+static unsigned blocks_of(const struct attention_rows_device *r)
 {
     const int64_t rows = r->matrices * r->t, each = r->s > LONG ? 1 : OP_THREADS / 32;
 
     return (unsigned)((rows + each - 1) / each);
 }
 
-int attention_rows_here_fwd(const struct attention_rows_here *r, float *scores, void *weights,
-                            enum tensor_dtype type, cudaStream_t stream, struct err *err)
+int attention_rows_device_fwd(const struct attention_rows_device *r, float *scores, void *weights,
+                              enum tensor_dtype type, cudaStream_t stream, struct err *err)
 {
     OP_FLOATS(type, ROWS_FORM(r->s, CUDA_LAUNCH((rows_fwd<T, N, WIDE>), blocks_of(r), OP_THREADS, 0, stream, *r,
                                                 scores, (T *)weights)));
     return cuda_launched(err);
 }
 
-int attention_rows_here_bwd(const struct attention_rows_here *r, float *scores, float *dp, void *weights,
-                            void *slopes, enum tensor_dtype type, cudaStream_t stream, struct err *err)
+int attention_rows_device_bwd(const struct attention_rows_device *r, float *scores, float *dp,
+                              void *weights, void *slopes, enum tensor_dtype type,
+                              cudaStream_t stream, struct err *err)
 {
     OP_FLOATS(type, ROWS_FORM(r->s, CUDA_LAUNCH((rows_bwd<T, N, WIDE>), blocks_of(r), OP_THREADS, 0, stream, *r,
                                                 scores, dp, (T *)weights, (T *)slopes)));

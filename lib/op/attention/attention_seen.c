@@ -1,4 +1,5 @@
-/* attention_seen.c - which keys a block of rows sees, and what the others could weigh at most. */
+/* attention_seen.c - determines which keys a block of rows sees, and the largest weight of the
+ * others. */
 #include <math.h>
 
 #include "base/arena.h"
@@ -7,9 +8,11 @@
 #include "op/lanes.h"
 #include "op/op_priv.h"
 
-enum { RANGE_STEPS = 16 /* key ranges are rounded to so many parts: each is a kernel */ };
+/* key ranges are rounded to 1/16 of the keys, because each size needs a kernel */
+enum { RANGE_STEPS = 16 };
 
-/* Can step i hide keys at all? What follows must not turn its low numbers into high ones. */
+/* Returns true if step i can hide keys: the later steps must not turn low numbers into high
+ * ones. */
 static bool can_hide(const struct attention *a, uint32_t i)
 {
     const struct attention_step *s = &a->step[i];
@@ -31,7 +34,7 @@ static bool hides(const struct attention_step *s, const void *data, size_t i)
     return (((const uint8_t *)data)[i] != 0) == (s->kind == ATTENTION_FILL);
 }
 
-/* Keys that some row of [row, end) sees through the mask of step s, in any of its matrices. */
+/* Returns the keys that some row of [row, end) sees through the mask of step s, in any matrix. */
 static struct attention_range seen_through(const struct attention *a,
                                            const struct attention_step *s, const struct tensor *t,
                                            int64_t row, int64_t end)
@@ -56,7 +59,7 @@ static struct attention_range seen_through(const struct attention *a,
     return seen;
 }
 
-/* Is mask i a constant that hides from each row the keys behind its own, and does nothing else? */
+/* Returns true if mask i is a constant that only hides from each row the keys after its own. */
 static bool is_causal(const struct op_infer *f, const struct attention *a, uint32_t i)
 {
     const struct attention_step *s = &a->step[i];
@@ -79,7 +82,7 @@ static bool is_causal(const struct op_infer *f, const struct attention *a, uint3
     return true;
 }
 
-/* Do the keys that a causal mask hides get scores that no visible key can have? */
+/* Returns true if the keys that a causal mask hides get scores that no visible key can have. */
 static bool hides_all(const struct attention_step *s, const struct tensor *t)
 {
     int64_t i, n = tensor_elements(t);
@@ -92,8 +95,9 @@ static bool hides_all(const struct attention_step *s, const struct tensor *t)
     return true;
 }
 
-/* A causal mask that is the only mask becomes the band {-inf, 0}: each row sees its own key, beside which
- * the hidden ones weigh exactly 0. (Beside another mask they may be the visible ones: see attention.c.) */
+/* Replaces a causal mask that is the only mask by the band {-inf, 0}: each row sees its own key,
+ * beside which the hidden ones have weight 0. (Beside another mask, the hidden keys may be the only
+ * visible ones: see attention.c.) */
 static void causal_band(const struct op_infer *f, struct attention *a)
 {
     uint32_t i, masks = 0, which = 0;
@@ -160,7 +164,7 @@ float attention_hidden(const struct op_call *c, const struct attention *a)
     uint32_t i, k;
 
     for (i = 0; i < a->n_steps; i++) {
-        /* Half of what is added to hide: a score beside it is far smaller. */
+        /* Assume half of the number that hides: any score beside it is far smaller. */
         float x = a->step[i].kind == ATTENTION_ADD ? ATTENTION_HIDDEN / 2 : a->step[i].number;
 
         if ((a->hiding & (1u << i)) == 0)
@@ -178,7 +182,8 @@ float attention_hidden(const struct op_call *c, const struct attention *a)
                 x = s->number;
         }
         if (!(x <= most))
-            most = isnan(x) ? INFINITY : x; /* -inf and inf: nothing outweighs what nobody knows */
+            most = isnan(x) ? INFINITY : x; /* -inf and inf: the values are unknown, so nothing
+                                               outweighs them */
     }
     return most;
 }

@@ -1,20 +1,21 @@
-/* linear_attention.c - LinearAttention (opset 27). Of each sample and head of k and v there is a state S [d, dv];
- * token after token, with g the decay and b beta of the token:
- *   A = e^g S        rows of S if decay is [batch, t, key_heads * d], all of S if it is [.., key_heads];
- *                    A = S where the update rule has no decay (linear, delta)
- *   u = b (v - A^T k); u = v where the rule has no beta (linear, gated)
+/* linear_attention.c - LinearAttention (opset 27). Each sample and head of k and v has a state S
+ * [d, dv]. For each token, with decay g and beta b:
+ *   A = e^g S        per row of S if decay is [batch, t, key_heads * d], for all of S if it is
+ *                    [.., key_heads];
+ *                    A = S if the update rule has no decay (linear, delta)
+ *   u = b (v - A^T k); u = v if the rule has no beta (linear, gated)
  *   S = A + k u^T
- *   o = scale S^T q  of each query head that reads this head of k and v
- * past_state [batch, key_heads, d, dv] is the first state, else zeros; output 1 is the last one.
+ *   o = scale S^T q  for each query head that reads this head of k and v
+ * past_state [batch, key_heads, d, dv] is the initial state, else zeros; output 1 is the final one.
  *
- * The gradient goes from the last token to the first with dS, the gradient of S:
+ * The gradient runs from the last token to the first, with dS the gradient of S:
  *   dq = scale S do       dS += scale q do^T
  *   du = dS^T k           dk = dS u
  *   dv = b du             db = du (v - A^T k)       dk -= A (b du)      dA = dS - k (b du)^T
- *   dg = rows of dA A     dS = e^g dA
- * It needs the state before each token. A plan that trains keeps the state before every chunk-th token, and
- * backward makes those of a chunk again: about sqrt(t) states are kept and as many are in scratch. chunk_size,
- * which only hints at speed, is not read. */
+ *   dg = row sums of dA A     dS = e^g dA
+ * It needs the state before each token. A training plan saves the state before every chunk-th
+ * token, and backward recomputes the states of a chunk: about sqrt(t) states are saved, and as many
+ * are in scratch. chunk_size, which is only a hint about speed, is ignored. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -26,7 +27,8 @@
 #include "op/op_priv.h"
 #include "op/vmath.h"
 
-#define STATES_MAX 0x1p38 /* numbers in all states that are kept, or in scratch */
+#define STATES_MAX 0x1p38 /* limit of the numbers in all saved states, and in all states in
+                             scratch */
 
 /* ---- infer ---- */
 
@@ -48,7 +50,7 @@ static int read_rule(const struct op_infer *f, struct linear_attention *a, struc
     return 0;
 }
 
-/* Input i must be [batch, t, some number of columns]. */
+/* Checks that input i is [batch, t, columns] and returns its columns. */
 static int tokens(const struct op_infer *f, const struct linear_attention *a, uint32_t i, int64_t *columns,
                   struct err *err)
 {
@@ -157,7 +159,7 @@ static int infer(struct op_infer *f, struct err *err)
 
 /* ---- a token ---- */
 
-/* Of two rows, in lanes of fixed number. */
+/* Dot product of two rows, in a fixed number of SIMD lanes. */
 OP_INLINE float dot(const float *a, const float *b, size_t n)
 {
     float lane[OP_WIDE] = { 0 }, tail = 0;
@@ -186,19 +188,20 @@ OP_INLINE void add_row(float *y, const float *x, size_t n, float by)
 
 struct token { /* of one head of k and v */
     const float *k, *v;
-    const float *g; /* decay; NULL: none */
+    const float *g; /* decay; NULL: the rule has none */
     float beta;
 };
 
 /* y [dv] = s^T k */
-OP_INLINE void look_up(const struct linear_attention *a, const float *s, const float *k, float *y)
+OP_INLINE void multiply_key(const struct linear_attention *a, const float *s, const float *k,
+                            float *y)
 {
     memset(y, 0, (size_t)a->dv * sizeof(*y));
     for (int64_t i = 0; i < a->d; i++)
         add_row(y, s + i * a->dv, (size_t)a->dv, k[i]);
 }
 
-/* to = A: s after the decay. They may be the same. */
+/* to = A, the state s after the decay. They may be the same. */
 OP_INLINE void decay(const struct linear_attention *a, const struct token *t, const float *s, float *to)
 {
     const size_t n = (size_t)a->dv;
@@ -212,7 +215,7 @@ OP_INLINE void decay(const struct linear_attention *a, const struct token *t, co
     }
 }
 
-/* s becomes the state after the token. u [dv]: room. */
+/* Replaces s by the state after the token. u [dv]: scratch. */
 CLONES static void advance(const struct linear_attention *a, const struct token *t, float *s, float *u)
 {
     const size_t n = (size_t)a->dv;
@@ -220,7 +223,7 @@ CLONES static void advance(const struct linear_attention *a, const struct token 
     if (t->g != NULL)
         decay(a, t, s, s);
     if (a->has_beta) {
-        look_up(a, s, t->k, u);
+        multiply_key(a, s, t->k, u);
         OP_EACH
         for (size_t j = 0; j < n; j++)
             u[j] = t->beta * (t->v[j] - u[j]);
@@ -233,16 +236,17 @@ CLONES static void advance(const struct linear_attention *a, const struct token 
 
 CLONES static void read_state(const struct linear_attention *a, const float *s, const float *q, float *o)
 {
-    look_up(a, s, q, o);
+    multiply_key(a, s, q, o);
     for (int64_t j = 0; j < a->dv; j++)
         o[j] *= a->scale;
 }
 
-struct slopes { /* of a token; each may be NULL: not wanted */
+struct slopes { /* gradients of a token; NULL: not requested */
     float *dk, *dv, *dg, *db;
 };
 
-/* q's part: dq [d], and ds takes its share. s: the state after the token. */
+/* The part of a query: stores dq [d] and adds its contribution to ds. s: the state after the
+ * token. */
 CLONES static void query_bwd(const struct linear_attention *a, const float *s, const float *q, const float *d_o,
                              float *dq, float *ds)
 {
@@ -254,8 +258,8 @@ CLONES static void query_bwd(const struct linear_attention *a, const float *s, c
     }
 }
 
-/* ds: of the state after the token, becomes that of the state `before` it. decayed [d, dv], u, r, du [dv]: room.
- * dk [d], dv [dv], dg [decays] and *db are stored. */
+/* On entry ds is the gradient of the state after the token, on return that of the state `before`
+ * it. decayed [d, dv], u, r, du [dv]: scratch. Stores dk [d], dv [dv], dg [decays] and *db. */
 CLONES static void token_bwd(const struct linear_attention *a, const struct token *t, const float *before,
                              float *decayed, float *u, float *r, float *du, float *ds, const struct slopes *to)
 {
@@ -267,9 +271,9 @@ CLONES static void token_bwd(const struct linear_attention *a, const struct toke
         decay(a, t, before, decayed);
         at = decayed;
     }
-    look_up(a, ds, t->k, du);
+    multiply_key(a, ds, t->k, du);
     if (a->has_beta) {
-        look_up(a, at, t->k, r);
+        multiply_key(a, at, t->k, r);
         for (size_t j = 0; j < n; j++)
             r[j] = t->v[j] - r[j];
         *to->db = dot(du, r, n);
@@ -315,7 +319,7 @@ static float *output(const struct tensor *const *list, uint32_t n, uint32_t i)
     return i < n && list[i] != NULL ? list[i]->data : NULL;
 }
 
-/* Token i of sample b and head h of k and v. */
+/* Returns token i of sample b and head h of k and v. */
 static struct token token_of(const struct op_call *c, int64_t b, int64_t h, int64_t i)
 {
     const struct linear_attention *a = c->param;
@@ -345,7 +349,7 @@ static int plan(struct op_plan *p, struct err *err)
     const struct linear_attention *a = p->param;
     const size_t state = op_round((size_t)linear_state(a) * sizeof(float));
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     p->save_bytes = p->training ? (size_t)linear_kept(a) * sizeof(float) : 0;
     /* forward: a state, u; backward: the states of a chunk and one more, ds, decayed, and rows */
     p->scratch_bytes = (p->training ? (size_t)a->chunk + 3 : 1) * state +
@@ -360,7 +364,7 @@ static int forward(const struct op_call *c, struct err *err)
     const int64_t shared = a->heads / a->key_heads;
     float *s = c->scratch, *u = op_at(c->scratch, op_round(n * sizeof(*s))), *last = output(c->out, c->n_out, 1);
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     for (int64_t head = 0; head < a->batch * a->key_heads; head++) {
         const int64_t b = head / a->key_heads, h = head % a->key_heads;
 
@@ -390,7 +394,8 @@ struct walk {
     float *row[5];                /* [d + dv] */
 };
 
-static void put(const struct op_call *c, uint32_t i, int64_t at, const float *from, int64_t n)
+static void store_gradient(const struct op_call *c, uint32_t i, int64_t at, const float *from,
+                           int64_t n)
 {
     if (i < c->n_in && c->din[i] != NULL)
         op_put((float *)c->din[i]->data + at, from, (size_t)n, 1, op_adds(c, i));
@@ -414,18 +419,19 @@ static void one_token_bwd(const struct walk *w, int64_t b, int64_t h, int64_t i,
             memset(w->row[0], 0, (size_t)a->d * sizeof(float));
         else
             query_bwd(a, after, input(c, LINEAR_Q) + place * a->d, d_o + place * a->dv, w->row[0], w->ds);
-        put(c, LINEAR_Q, place * a->d, w->row[0], a->d);
+        store_gradient(c, LINEAR_Q, place * a->d, w->row[0], a->d);
     }
     token_bwd(a, &t, before, w->decayed, w->row[0], w->row[1], w->row[2], w->ds, &to);
-    put(c, LINEAR_K, head * a->d, dk, a->d);
-    put(c, LINEAR_V, head * a->dv, d_v, a->dv);
+    store_gradient(c, LINEAR_K, head * a->d, dk, a->d);
+    store_gradient(c, LINEAR_V, head * a->dv, d_v, a->dv);
     if (a->has_decay)
-        put(c, LINEAR_DECAY, head * a->decays, dg, a->decays);
-    if (a->has_beta && c->din[LINEAR_BETA] != NULL) /* zero, or what there was: see backward() */
+        store_gradient(c, LINEAR_DECAY, head * a->decays, dg, a->decays);
+    /* zero, or the previous gradient: see backward() */
+    if (a->has_beta && c->din[LINEAR_BETA] != NULL)
         ((float *)c->din[LINEAR_BETA]->data)[a->betas > 1 ? head : at] += dg_db[0];
 }
 
-/* The tokens of a chunk, from the last to the first. */
+/* Processes the tokens of a chunk, from the last to the first. */
 static void chunk_bwd(const struct walk *w, int64_t head, int64_t chunk)
 {
     const struct linear_attention *a = w->a;
@@ -468,7 +474,7 @@ static int backward(const struct op_call *c, struct err *err)
     const size_t n = (size_t)linear_state(a);
     const float *last = output(c->dout, c->n_out, 1);
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     if (c->dout[0] == NULL && last == NULL) {
         op_bwd_zero(c);
         return 0;
@@ -482,7 +488,7 @@ static int backward(const struct op_call *c, struct err *err)
             memset(w.ds, 0, n * sizeof(float));
         for (int64_t chunk = a->n_chunks; chunk-- > 0;)
             chunk_bwd(&w, head, chunk);
-        put(c, LINEAR_PAST, head * (int64_t)n, w.ds, (int64_t)n);
+        store_gradient(c, LINEAR_PAST, head * (int64_t)n, w.ds, (int64_t)n);
     }
     return 0;
 }

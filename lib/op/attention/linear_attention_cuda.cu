@@ -1,7 +1,8 @@
-/* linear_attention_cuda.cu - see linear_attention.c. A block has one head of k and v of one sample, token by token.
- * In forward a thread owns columns of the state [d, dv], so threads never wait for each other. In backward a token
- * has two parts with a barrier between them: in the first a thread owns columns, in the second rows. The states lie
- * in scratch, those of a head one after the other. Sums have a fixed order. */
+/* linear_attention_cuda.cu - see linear_attention.c. A thread block processes one head of k and v
+ * of one sample, token by token. In forward a thread owns columns of the state [d, dv], so threads
+ * never wait for each other. In backward each token has two phases with a barrier between them: a
+ * thread owns columns in the first, rows in the second. The states of a head are consecutive in
+ * scratch. All sums have a fixed order. */
 #include "op/op_cuda.cuh"
 
 extern "C" {
@@ -14,10 +15,10 @@ namespace {
 struct numbers {
     const float *in[LINEAR_INPUTS];
     const float *dout, *dlast;    /* NULL: no gradient arrives */
-    float *out, *last, *kept;     /* last, kept: NULL: not wanted */
-    float *d[LINEAR_INPUTS];      /* NULL: not wanted */
+    float *out, *last, *kept;     /* last, kept: NULL: not requested */
+    float *d[LINEAR_INPUTS];      /* NULL: not requested */
     bool adds[LINEAR_INPUTS];
-    float *work;                  /* of all heads */
+    float *work;                  /* scratch of all heads */
     float *db;                    /* [batch, t, key_heads], in scratch */
 };
 
@@ -40,7 +41,7 @@ __device__ inline float decay_of(const linear_attention &a, const token &t, int6
     return t.g == NULL ? 1.0f : expf(t.g[a.decays > 1 ? row : 0]);
 }
 
-/* Column m of the state after the token; from and to may be the same. */
+/* Computes column m of the state after the token; from and to may be the same. */
 __device__ inline void advance(const linear_attention &a, const token &t, int64_t m, const float *from, float *to)
 {
     float seen = 0, u;
@@ -88,7 +89,7 @@ __global__ void forward_of(const linear_attention a, const numbers n)
     }
 }
 
-struct room { /* of a head */
+struct room { /* scratch of a head */
     float *states, *ds, *decayed, *u, *r, *du, *bdu, *dg;
 };
 
@@ -120,7 +121,8 @@ __device__ inline void store(const numbers &n, int which, int64_t at, float x)
         n.d[which][at] = n.adds[which] ? n.d[which][at] + x : x;
 }
 
-/* Columns: dS takes the queries' share; the state after the decay, u, r = v - A^T k, du and b du. */
+/* First phase, by columns: adds the contributions of the queries to dS; computes the state after
+ * the decay, u, r = v - A^T k, du and b du. */
 __device__ void columns(const linear_attention &a, const numbers &n, const room &w, const token &t, int64_t at,
                         int64_t h, const float *before)
 {
@@ -151,7 +153,8 @@ __device__ void columns(const linear_attention &a, const numbers &n, const room 
     }
 }
 
-/* Rows: dq, dk, dg; dS becomes that of the state before the token. */
+/* Second phase, by rows: computes dq, dk, dg, and replaces dS by that of the state before the
+ * token. */
 __device__ void rows(const linear_attention &a, const numbers &n, const room &w, const token &t, int64_t at, int64_t h,
                      const float *after)
 {
@@ -183,7 +186,7 @@ __device__ void rows(const linear_attention &a, const numbers &n, const room &w,
     }
 }
 
-/* Sums over columns and rows that belong to the whole head. */
+/* Computes the sums over columns and rows that belong to the whole head. */
 __device__ void totals(const linear_attention &a, const numbers &n, const room &w, int64_t head)
 {
     float db = 0, dg = 0;
@@ -234,7 +237,7 @@ __global__ void backward_of(const linear_attention a, const numbers n)
         store(n, LINEAR_PAST, head * size + e, w.ds[e]);
 }
 
-/* A thread per number of beta: the sum over the heads that read it. */
+/* One thread per beta: sums over the heads that read it. */
 __global__ void sum_betas(const linear_attention a, const numbers n)
 {
     const int64_t each = a.key_heads / a.betas, count = a.batch * a.t * a.betas;
@@ -278,7 +281,7 @@ int plan(struct op_plan *p, struct err *err)
     const linear_attention *a = (const linear_attention *)p->param;
     const int64_t heads = a->batch * a->key_heads;
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     p->save_bytes = p->training ? (size_t)linear_kept(a) * sizeof(float) : 0;
     p->scratch_bytes =
         (size_t)(p->training ? heads * (room_floats(*a) + a->t) : heads * linear_state(a)) * sizeof(float);

@@ -1,14 +1,14 @@
-/* rotary.c - trainerd.Rotary: y = rotary position embedding of t = Transpose(x, perm). With h half of the last
- * axis, element j < h of a row belongs to element j + h:
+/* rotary.c - trainerd.Rotary: y = rotary position embedding of t = Transpose(x, perm). With h half
+ * of the last axis, element j < h of a row is paired with element j + h:
  *   y[j]     = t[j] cos[j]         - t[j + h] sin[j]
  *   y[j + h] = t[j + h] cos[j + h] + t[j] sin[j + h]
- * which is t cos + Concat(-second half, first half) sin. cos and sin broadcast to t, but the last axis has all
- * its numbers, or half as many, which then serve both halves. perm keeps the last axis in its place; without the
- * attribute t is x.
- * interleaved 1: elements 2j and 2j + 1 belong to each other, and cos and sin have half of the last axis:
+ * which equals t cos + Concat(-second half, first half) sin. cos and sin broadcast to t, except
+ * that their last axis has all its elements, or half of them, which then serve both halves. perm
+ * keeps the last axis last; without the attribute t is x. interleaved 1: elements 2j and 2j + 1 are
+ * paired, and cos and sin have half of the last axis:
  *   y[2j]     = t[2j] cos[j]     - t[2j + 1] sin[j]
  *   y[2j + 1] = t[2j + 1] cos[j] + t[2j] sin[j]
- * The gradient of halves; of pairs with 2j and 2j + 1 in place of j and j + h:
+ * The gradient (interleaved: 2j and 2j + 1 in place of j and j + h):
  *   dt[j]     = dy[j] cos[j]         + dy[j + h] sin[j + h]
  *   dt[j + h] = dy[j + h] cos[j + h] - dy[j] sin[j]
  * Angles have no gradient. */
@@ -52,7 +52,7 @@ static void plain_steps(const struct shape *s, ptrdiff_t *step)
     }
 }
 
-/* Steps of input i, which broadcasts to y. */
+/* Returns the strides of input i, which broadcasts to y. */
 static int angle(const struct op_infer *f, uint32_t i, ptrdiff_t *step, ptrdiff_t *to_half, struct err *err)
 {
     const struct shape *y = &f->out[0].shape, *s;
@@ -130,9 +130,10 @@ static int rotary_infer(struct op_infer *f, struct err *err)
 
 /* ---- kernels ---- */
 
-/* y may be x. cos and sin belong to the first half of the row, cos2 and sin2 to the second. */
-CLONES static void turn(int64_t half, const float *x, const float *cos, const float *cos2, const float *sin,
-                        const float *sin2, float *y)
+/* Rotates a row. y may be x. cos and sin belong to the first half of the row, cos2 and sin2 to the
+ * second. */
+CLONES static void rotate(int64_t half, const float *x, const float *cos, const float *cos2,
+                          const float *sin, const float *sin2, float *y)
 {
     int64_t j;
 
@@ -145,8 +146,8 @@ CLONES static void turn(int64_t half, const float *x, const float *cos, const fl
     }
 }
 
-CLONES static void turn_pairs(int64_t half, const float *x, const float *cos, const float *cos2, const float *sin,
-                              const float *sin2, float *y)
+CLONES static void rotate_pairs(int64_t half, const float *x, const float *cos, const float *cos2,
+                                const float *sin, const float *sin2, float *y)
 {
     int64_t j;
 
@@ -159,8 +160,9 @@ CLONES static void turn_pairs(int64_t half, const float *x, const float *cos, co
     }
 }
 
-CLONES static void turn_pairs_back(int64_t half, const float *d, const float *cos, const float *cos2,
-                                   const float *sin, const float *sin2, float *g)
+CLONES static void rotate_pairs_back(int64_t half, const float *d, const float *cos,
+                                     const float *cos2, const float *sin, const float *sin2,
+                                     float *g)
 {
     int64_t j;
 
@@ -173,8 +175,9 @@ CLONES static void turn_pairs_back(int64_t half, const float *d, const float *co
     }
 }
 
-CLONES static void turn_pairs_back_add(int64_t half, const float *d, const float *cos, const float *cos2,
-                                       const float *sin, const float *sin2, float *g)
+CLONES static void rotate_pairs_back_add(int64_t half, const float *d, const float *cos,
+                                         const float *cos2, const float *sin, const float *sin2,
+                                         float *g)
 {
     int64_t j;
 
@@ -187,8 +190,8 @@ CLONES static void turn_pairs_back_add(int64_t half, const float *d, const float
     }
 }
 
-CLONES static void turn_back(int64_t half, const float *d, const float *cos, const float *cos2, const float *sin,
-                             const float *sin2, float *g)
+CLONES static void rotate_back(int64_t half, const float *d, const float *cos, const float *cos2,
+                               const float *sin, const float *sin2, float *g)
 {
     int64_t j;
 
@@ -201,8 +204,8 @@ CLONES static void turn_back(int64_t half, const float *d, const float *cos, con
     }
 }
 
-CLONES static void turn_back_add(int64_t half, const float *d, const float *cos, const float *cos2, const float *sin,
-                                 const float *sin2, float *g)
+CLONES static void rotate_back_add(int64_t half, const float *d, const float *cos,
+                                   const float *cos2, const float *sin, const float *sin2, float *g)
 {
     int64_t j;
 
@@ -220,7 +223,8 @@ static int rotary_plan(struct op_plan *p, struct err *err)
     const struct rotary *r = p->param;
 
     (void)err;
-    p->scratch_bytes = 2 * op_round((size_t)(2 * r->half) * sizeof(float)); /* a row of either side, converted */
+    /* a converted row of x and of y */
+    p->scratch_bytes = 2 * op_round((size_t)(2 * r->half) * sizeof(float));
     return 0;
 }
 
@@ -232,12 +236,13 @@ static int rotary_fwd(const struct op_call *c, struct err *err)
     float *room = c->scratch, *more = op_at(c->scratch, op_round(width * sizeof(float)));
     struct rotary_row row = { .x = 0 };
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     for (int64_t i = 0; i < r->rows; i++, rotary_next(r, &row)) {
         const float *x = op_floats(c->in[0], (size_t)row.x, width, room), *cs = cos + row.cos, *sn = sin + row.sin;
         float *y = op_floats_to(c->out[0], (size_t)i * width, more);
 
-        (r->pairs ? turn_pairs : turn)(r->half, x, cs, cs + r->cos_half, sn, sn + r->sin_half, y);
+        (r->pairs ? rotate_pairs : rotate)(r->half, x, cs, cs + r->cos_half, sn, sn + r->sin_half,
+                                           y);
         op_floats_done(c->out[0], (size_t)i * width, width, y);
     }
     return 0;
@@ -252,7 +257,7 @@ static int rotary_bwd(const struct op_call *c, struct err *err)
     struct rotary_row row = { .x = 0 };
     bool add = op_adds(c, 0);
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     if (c->dout[0] == NULL || c->din[0] == NULL) {
         op_bwd_zero(c);
         return 0;
@@ -262,7 +267,9 @@ static int rotary_bwd(const struct op_call *c, struct err *err)
                     *sn = sin + row.sin;
         float *g = op_floats_on(c->din[0], (size_t)row.x, add ? width : 0, more);
 
-        (r->pairs ? add ? turn_pairs_back_add : turn_pairs_back : add ? turn_back_add : turn_back)(r->half, d, cs, cs + r->cos_half, sn, sn + r->sin_half, g);
+        (r->pairs ? add ? rotate_pairs_back_add : rotate_pairs_back
+         : add    ? rotate_back_add
+                  : rotate_back)(r->half, d, cs, cs + r->cos_half, sn, sn + r->sin_half, g);
         op_floats_done(c->din[0], (size_t)row.x, width, g);
     }
     return 0;

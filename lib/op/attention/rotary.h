@@ -1,4 +1,4 @@
-/* rotary.h - settled attributes of the row in rotary.c. */
+/* rotary.h - the parameters of Rotary, for its kernels. */
 #ifndef OP_ATTENTION_ROTARY_H
 #define OP_ATTENTION_ROTARY_H
 
@@ -9,16 +9,19 @@
 #include "tensor/tensor.h"
 
 struct rotary {
-    uint32_t axes; /* of y, without the last */
+    uint32_t axes; /* number of axes of y without the last */
     int64_t size[TENSOR_MAX_RANK];
-    ptrdiff_t x[TENSOR_MAX_RANK], cos[TENSOR_MAX_RANK], sin[TENSOR_MAX_RANK]; /* elements from one index to the next */
-    int64_t rows;                 /* all indices of these axes */
-    int64_t half;                 /* of the last axis */
-    bool pairs;                   /* neighbours are rotated; else elements of the two halves */
-    ptrdiff_t cos_half, sin_half; /* from the angle of an element of the first half to that of the second: 0 or half */
+    /* stride of each axis, in elements */
+    ptrdiff_t x[TENSOR_MAX_RANK], cos[TENSOR_MAX_RANK], sin[TENSOR_MAX_RANK];
+    int64_t rows;                 /* product of the sizes of these axes */
+    int64_t half;                 /* half the size of the last axis */
+    bool pairs;                   /* rotates adjacent elements; else corresponding elements of the
+                                     two halves */
+    ptrdiff_t cos_half, sin_half; /* offset from the angle of an element of the first half to that
+                                     of the second: 0 or half */
 };
 
-/* An index of y's rows as it moves on. */
+/* Iterates over the rows of y. */
 struct rotary_row {
     int64_t index[TENSOR_MAX_RANK];
     ptrdiff_t x, cos, sin;

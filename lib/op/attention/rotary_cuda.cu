@@ -1,4 +1,4 @@
-/* rotary_cuda.cu - see rotary.c. A thread owns pairs of elements, a grid apart. */
+/* rotary_cuda.cu - see rotary.c. A thread rotates pairs of elements, in a grid-stride loop. */
 #include "op/op_cuda.cuh"
 
 extern "C" {
@@ -12,7 +12,8 @@ struct places {
     struct op_divisor half, size[TENSOR_MAX_RANK];
     int64_t x[TENSOR_MAX_RANK], cos[TENSOR_MAX_RANK], sin[TENSOR_MAX_RANK];
     int64_t cos_half, sin_half;
-    int64_t step, apart; /* from one pair to the next, between the elements of a pair */
+    int64_t step, apart; /* step: from one pair to the next; apart: between the elements of a
+                            pair */
     uint64_t pairs;
 };
 
@@ -36,7 +37,7 @@ struct places places_of(const struct rotary *r)
     return p;
 }
 
-/* BACK: from dy, which lies as y, to dx; else from x to y. */
+/* BACK: from dy, with the strides of y, to dx; else from x to y. */
 template <typename T, bool BACK>
 __global__ void rotate(const T *from, T *to, const float *cos, const float *sin, struct places p, bool add)
 {

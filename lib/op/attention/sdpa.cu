@@ -1,4 +1,5 @@
-/* sdpa.cu - see sdpa.cuh. Both graphs, an operation a line; what is between operations is virtual:
+/* sdpa.cu - see sdpa.cuh. The two graphs, with one operation per assignment; intermediate tensors
+ * are virtual:
  *
  *   forward    scores = q k^T, scale, bias, causal     max = max(scores)   e = exp(scores - max)
  *              sum = sum(e)   stats = max + log(sum)   y = (e / sum) v
@@ -6,8 +7,8 @@
  *              p = exp(scores as above - stats)        dv = p^T dy
  *              dp = dy v^T   ds = (dp - dot) p scale   dk = ds^T q     dq = ds k
  *
- * Of the first product in forward and the first two in backward the second factor is described as turned,
- * [d, s]; p^T, ds^T and k are views (reshape). */
+ * The second factor of the first product in forward, and of the first two in backward, is described
+ * as transposed, [d, s]; p^T, ds^T and k are views (reshape). */
 #include "op/attention/sdpa.cuh"
 
 #include <math.h>
@@ -16,38 +17,39 @@
 
 #include "op/cudnn/graph.cuh"
 
-/* Bytes that the slopes of a part of backward should take. */
+/* Limit, in bytes, of the gradients of the scores of a part of backward. */
 #ifdef CUDA_EMULATED
-static constexpr int64_t SLOPES_MAX = (int64_t)256 << 10; /* so that what is tested there has parts */
+/* small, so that tests have several parts */
+static constexpr int64_t SLOPES_MAX = (int64_t)256 << 10;
 #else
 static constexpr int64_t SLOPES_MAX = (int64_t)256 << 20;
 #endif
 static constexpr size_t ALIGN = 256;
 
-/* Unique ids: operands are 1 + sdpa_operand, then these, then what is virtual. */
+/* Unique ids: operands are 1 + sdpa_operand, then these, then virtual tensors. */
 enum { UID_DOT = SDPA_OPERANDS + 1, UID_SCALE, UID_HIDDEN, UID_ONE, UID_VIRTUAL };
 
 struct sdpa {
     struct cudnn_graph *graph; /* owned */
     struct sdpa_spec spec;
-    int64_t batch, heads; /* of a part */
+    int64_t batch, heads; /* samples and heads per part */
     float scale, hidden, one;
     size_t dot_bytes, scratch_bytes;
 };
 
 /* ---- the graph ---- */
 
-struct making {
+struct builder {
     struct cudnn_graph *g;
     const struct sdpa *a;
-    int64_t uid; /* the next */
+    int64_t uid; /* next unique id */
     cudnnBackendDescriptor_t scale;
 };
 
 typedef cudnnBackendDescriptor_t descriptor;
 
-/* [batch, heads, rows, cols], densely and virtual. */
-static descriptor dense(struct making *m, cudnnDataType_t type, int64_t rows, int64_t cols)
+/* Creates a virtual, contiguous [batch, heads, rows, cols]. */
+static descriptor dense(struct builder *m, cudnnDataType_t type, int64_t rows, int64_t cols)
 {
     const int64_t matrix = rows * cols;
     const struct cudnn_tensor t = { .type = type, .uid = m->uid++, .axes = 4,
@@ -57,18 +59,19 @@ static descriptor dense(struct making *m, cudnnDataType_t type, int64_t rows, in
     return cudnn_tensor(m->g, &t);
 }
 
-static descriptor scores(struct making *m, cudnnDataType_t type)
+static descriptor scores(struct builder *m, cudnnDataType_t type)
 {
     return dense(m, type, m->a->spec.t, m->a->spec.s);
 }
 
-static descriptor row_numbers(struct making *m)
+static descriptor row_numbers(struct builder *m)
 {
     return dense(m, CUDNN_DATA_FLOAT, m->a->spec.t, 1);
 }
 
-/* A number for each row, in memory. */
-static descriptor column(struct making *m, int64_t uid) /* parts begin anywhere: also of a bias */
+/* Creates a stored column: one number per row. */
+/* parts may begin at any row, also of a bias */
+static descriptor column(struct builder *m, int64_t uid)
 {
     const struct sdpa_spec *s = &m->a->spec;
     const struct cudnn_tensor t = { .type = CUDNN_DATA_FLOAT, .uid = uid, .align = sizeof(float), .axes = 4,
@@ -78,7 +81,7 @@ static descriptor column(struct making *m, int64_t uid) /* parts begin anywhere:
     return cudnn_tensor(m->g, &t);
 }
 
-static descriptor number(struct making *m, int64_t uid)
+static descriptor number(struct builder *m, int64_t uid)
 {
     const struct cudnn_tensor t = { .type = CUDNN_DATA_FLOAT, .uid = uid, .axes = 4, .size = { 1, 1, 1, 1 },
                                     .step = { 1, 1, 1, 1 }, .is_number = true };
@@ -86,8 +89,9 @@ static descriptor number(struct making *m, int64_t uid)
     return cudnn_tensor(m->g, &t);
 }
 
-/* An operand that lies as `as` does; turned: columns and rows change places. */
-static descriptor operand(struct making *m, enum sdpa_operand which, enum sdpa_operand as, bool turned)
+/* Describes an operand with the strides of `as`, optionally transposed. */
+static descriptor operand(struct builder *m, enum sdpa_operand which, enum sdpa_operand as,
+                          bool transposed)
 {
     const struct sdpa_spec *s = &m->a->spec;
     const int64_t rows = as == SDPA_K || as == SDPA_V ? s->s : s->t;
@@ -96,14 +100,14 @@ static descriptor operand(struct making *m, enum sdpa_operand which, enum sdpa_o
                               .size = { m->a->batch, m->a->heads, rows, cols },
                               .step = { s->at[as].batch, s->at[as].head, s->at[as].row, 1 } };
 
-    if (turned) {
+    if (transposed) {
         t.size[2] = cols, t.step[2] = 1;
         t.size[3] = rows, t.step[3] = s->at[as].row;
     }
     return cudnn_tensor(m->g, &t);
 }
 
-static descriptor bias(struct making *m)
+static descriptor bias(struct builder *m)
 {
     const struct sdpa_spec *s = &m->a->spec;
     const int64_t steps[] = { s->at[SDPA_BIAS].batch, s->at[SDPA_BIAS].head, s->at[SDPA_BIAS].row };
@@ -118,7 +122,7 @@ static descriptor bias(struct making *m)
     return cudnn_tensor(m->g, &t);
 }
 
-static void product(struct making *m, descriptor a, descriptor b, descriptor to)
+static void product(struct builder *m, descriptor a, descriptor b, descriptor to)
 {
     descriptor how = cudnn_make(m->g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
     descriptor d = cudnn_make(m->g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
@@ -133,9 +137,11 @@ static void product(struct making *m, descriptor a, descriptor b, descriptor to)
     cudnn_operation(m->g, d);
 }
 
-/* to = x mode b, each element; axis: of GEN_INDEX; picks: of BINARY_SELECT, picks ? x : b. Returns to. */
-static descriptor each(struct making *m, cudnnPointwiseMode_t mode, descriptor x, descriptor b, descriptor to,
-                       cudnnDataType_t in = CUDNN_DATA_FLOAT, int64_t axis = -1, descriptor picks = NULL)
+/* to = x mode b, element by element. axis: of GEN_INDEX; picks: of BINARY_SELECT, picks ? x : b.
+ * Returns to. */
+static descriptor each(struct builder *m, cudnnPointwiseMode_t mode, descriptor x, descriptor b,
+                       descriptor to, cudnnDataType_t in = CUDNN_DATA_FLOAT, int64_t axis = -1,
+                       descriptor picks = NULL)
 {
     descriptor how = cudnn_make(m->g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     descriptor d = cudnn_make(m->g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
@@ -144,7 +150,7 @@ static descriptor each(struct making *m, cudnnPointwiseMode_t mode, descriptor x
     cudnn_set(m->g, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &in);
     if (axis >= 0)
         cudnn_set(m->g, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
-    cudnn_finish(m->g, how, "describe what is done to each element");
+    cudnn_finish(m->g, how, "describe an element-wise operation");
     cudnn_set_descriptor(m->g, d, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
     cudnn_set_descriptor(m->g, d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
     if (b != NULL)
@@ -156,8 +162,8 @@ static descriptor each(struct making *m, cudnnPointwiseMode_t mode, descriptor x
     return to;
 }
 
-/* One number for each row. */
-static descriptor reduce(struct making *m, cudnnReduceTensorOp_t by, descriptor x)
+/* Reduces each row to one number. */
+static descriptor reduce(struct builder *m, cudnnReduceTensorOp_t by, descriptor x)
 {
     descriptor how = cudnn_make(m->g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
     descriptor d = cudnn_make(m->g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR), to = row_numbers(m);
@@ -173,7 +179,7 @@ static descriptor reduce(struct making *m, cudnnReduceTensorOp_t by, descriptor 
     return to;
 }
 
-static descriptor view(struct making *m, descriptor x, descriptor to)
+static descriptor view(struct builder *m, descriptor x, descriptor to)
 {
     descriptor d = cudnn_make(m->g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
 
@@ -183,8 +189,8 @@ static descriptor view(struct making *m, descriptor x, descriptor to)
     return to;
 }
 
-/* [t, s] of scores seen as [s, t], rounded to the type of what is multiplied. */
-static descriptor turned_scores(struct making *m, descriptor x)
+/* Views scores [t, s] as [s, t], rounded to the type of the factors. */
+static descriptor transposed_scores(struct builder *m, descriptor x)
 {
     const struct sdpa_spec *s = &m->a->spec;
     const int64_t matrix = s->t * s->s;
@@ -195,8 +201,8 @@ static descriptor turned_scores(struct making *m, descriptor x)
     return view(m, x, cudnn_tensor(m->g, &t));
 }
 
-/* k^T seen as k. */
-static descriptor turned_back(struct making *m, descriptor kt)
+/* Views k^T as k. */
+static descriptor transposed_key(struct builder *m, descriptor kt)
 {
     const struct sdpa_spec *s = &m->a->spec;
     const struct cudnn_tensor t = { .type = cudnn_type(s->type), .uid = m->uid++, .axes = 4,
@@ -207,7 +213,7 @@ static descriptor turned_back(struct making *m, descriptor kt)
     return view(m, kt, cudnn_tensor(m->g, &t));
 }
 
-static descriptor scaled_scores(struct making *m, descriptor q, descriptor kt)
+static descriptor scaled_scores(struct builder *m, descriptor q, descriptor kt)
 {
     descriptor x = scores(m, CUDNN_DATA_FLOAT), y;
 
@@ -218,8 +224,8 @@ static descriptor scaled_scores(struct making *m, descriptor q, descriptor kt)
     return y;
 }
 
-/* row >= column ? x : hidden. The library knows the causal mask by this shape. */
-static descriptor causal(struct making *m, descriptor x)
+/* row >= column ? x : hidden. The library recognises the causal mask by this pattern. */
+static descriptor causal(struct builder *m, descriptor x)
 {
     descriptor row, col, sees;
 
@@ -232,7 +238,7 @@ static descriptor causal(struct making *m, descriptor x)
                 CUDNN_DATA_FLOAT, -1, sees);
 }
 
-static void forward_graph(struct making *m)
+static void forward_graph(struct builder *m)
 {
     descriptor q = operand(m, SDPA_Q, SDPA_Q, false), kt = operand(m, SDPA_K, SDPA_K, true);
     descriptor x = causal(m, scaled_scores(m, q, kt)), max = reduce(m, CUDNN_REDUCE_TENSOR_MAX, x), e, sum, log;
@@ -246,7 +252,7 @@ static void forward_graph(struct making *m)
     product(m, x, operand(m, SDPA_V, SDPA_V, false), operand(m, SDPA_Y, SDPA_Y, false));
 }
 
-static void backward_graph(struct making *m)
+static void backward_graph(struct builder *m)
 {
     const struct sdpa_spec *s = &m->a->spec;
     descriptor q = operand(m, SDPA_Q, SDPA_Q, false), kt = operand(m, SDPA_K, SDPA_K, true);
@@ -259,14 +265,14 @@ static void backward_graph(struct making *m)
     x = each(m, CUDNN_POINTWISE_SUB, scaled_scores(m, q, kt), column(m, SDPA_STATS + 1),
              scores(m, CUDNN_DATA_FLOAT));
     p = each(m, CUDNN_POINTWISE_EXP, causal(m, x), NULL, scores(m, CUDNN_DATA_FLOAT));
-    product(m, turned_scores(m, p), dy, operand(m, SDPA_DV, SDPA_V, false));
+    product(m, transposed_scores(m, p), dy, operand(m, SDPA_DV, SDPA_V, false));
     x = scores(m, CUDNN_DATA_FLOAT);
     product(m, dy, vt, x);
     x = each(m, CUDNN_POINTWISE_SUB, x, dot, scores(m, CUDNN_DATA_FLOAT));
     x = each(m, CUDNN_POINTWISE_MUL, x, p, scores(m, CUDNN_DATA_FLOAT));
     x = each(m, CUDNN_POINTWISE_MUL, x, m->scale, scores(m, CUDNN_DATA_FLOAT));
-    product(m, turned_scores(m, x), q, operand(m, SDPA_DK, SDPA_K, false));
-    product(m, x, turned_back(m, kt), operand(m, SDPA_DQ, SDPA_Q, false));
+    product(m, transposed_scores(m, x), q, operand(m, SDPA_DK, SDPA_K, false));
+    product(m, x, transposed_key(m, kt), operand(m, SDPA_DQ, SDPA_Q, false));
 }
 
 /* ---- plan ---- */
@@ -286,7 +292,7 @@ bool sdpa_fits(const struct sdpa_spec *spec)
     return fit && spec->batch > 0 && spec->heads > 0 && spec->t > 0 && spec->s > 0;
 }
 
-/* The greatest divisor of n that is at most `most`, or 1. */
+/* Returns the largest divisor of n that is at most `most`, at least 1. */
 static int64_t divisor(int64_t n, int64_t most)
 {
     int64_t d = n < most ? n : most;
@@ -296,32 +302,34 @@ static int64_t divisor(int64_t n, int64_t most)
     return d < 1 ? 1 : d;
 }
 
-/* Scratch that the slopes of a matrix take, as the library rounds. */
-static int64_t slopes_bytes(const struct sdpa_spec *s)
+/* Scratch for the gradients of the scores of a matrix, rounded as in the library. */
+static int64_t gradient_bytes(const struct sdpa_spec *s)
 {
     return (s->t + 63) / 64 * 64 * ((s->s + 127) / 128 * 128) * 2;
 }
 
-/* All that decides what the graph is. */
+/* Describes the operation: all that determines the graph. */
 static void describe(const struct sdpa *a, char *out, size_t n)
 {
     static const char *const names[SDPA_LAID] = { "q", "k", "v", "y", "bias" };
     const struct sdpa_spec *s = &a->spec;
     const int laid = s->has_bias ? (int)SDPA_LAID : (int)SDPA_BIAS;
-    int at = snprintf(out, n, "attention%s, %s, %lld of %lld samples, %lld of %lld heads, %lld queries of %lld, "
-                      "%lld keys, values of %lld%s, steps of samples, heads and rows:", s->backward ? " backward" : "",
-                      tensor_dtype_name(s->type), (long long)a->batch, (long long)s->batch, (long long)a->heads,
-                      (long long)s->heads, (long long)s->t, (long long)s->d, (long long)s->s, (long long)s->dv,
-                      s->is_causal ? ", causal" : "");
+    int at = snprintf(
+        out, n,
+        "attention%s, %s, %lld of %lld samples, %lld of %lld heads, %lld queries of %lld, "
+        "%lld keys, values of %lld%s, strides of samples, heads and rows:",
+        s->backward ? " backward" : "", tensor_dtype_name(s->type), (long long)a->batch,
+        (long long)s->batch, (long long)a->heads, (long long)s->heads, (long long)s->t,
+        (long long)s->d, (long long)s->s, (long long)s->dv, s->is_causal ? ", causal" : "");
 
     for (int k = 0; k < laid; k++)
         at += snprintf(out + at, n - (size_t)at, " %s %lld %lld %lld", names[k], (long long)s->at[k].batch,
                        (long long)s->at[k].head, (long long)s->at[k].row);
 }
 
-static int settle(struct sdpa *a, struct err *err)
+static int build_graph(struct sdpa *a, struct err *err)
 {
-    struct making m = { NULL, a, UID_VIRTUAL, NULL };
+    struct builder m = { NULL, a, UID_VIRTUAL, NULL };
     char what[640]; /* 17 numbers of 20 digits, and the words */
     int rc;
 
@@ -358,13 +366,13 @@ int sdpa_open(const struct sdpa_spec *spec, struct sdpa **out, struct err *err)
     a->hidden = -INFINITY;
     a->one = 1;
     if (spec->backward) {
-        const int64_t most = SLOPES_MAX / slopes_bytes(spec);
+        const int64_t most = SLOPES_MAX / gradient_bytes(spec);
 
         a->heads = divisor(spec->heads, most);
         a->batch = a->heads < spec->heads ? 1 : divisor(spec->batch, most / spec->heads);
         a->dot_bytes = ((size_t)(spec->batch * spec->heads * spec->t) * sizeof(float) + ALIGN - 1) / ALIGN * ALIGN;
     }
-    rc = settle(a, err);
+    rc = build_graph(a, err);
     if (rc < 0) {
         sdpa_close(a);
         return rc;
@@ -389,7 +397,7 @@ size_t sdpa_scratch_bytes(const struct sdpa *a)
 
 /* ---- a call ---- */
 
-/* Where a part of an operand begins. */
+/* Returns the address at which a part of an operand begins. */
 static void *part_of(const struct sdpa_spec *s, void *const at[SDPA_OPERANDS], int which, int64_t batch, int64_t head)
 {
     static const int as[SDPA_OPERANDS] = { SDPA_Q, SDPA_K, SDPA_V, SDPA_Y, SDPA_BIAS, -1, SDPA_Y, SDPA_Q, SDPA_K,

@@ -49,7 +49,7 @@ int conv_check_bias(const struct op_infer *f, int64_t o, struct err *err)
 
     if (f->n_in < 3 || f->in[2] == NULL)
         return 0;
-    /* graph/repair.c drops such a bias where it is zero. */
+    /* graph/repair.c removes such a bias if it is zero. */
     if (f->in[2]->shape.rank == 2 && f->in[2]->shape.dim[0] == o)
         return op_error(f, ERR_INPUT, err,
                         "the bias has shape [%" PRId64 ", %" PRId64 "]; expected [%" PRId64

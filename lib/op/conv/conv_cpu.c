@@ -1,9 +1,9 @@
-/* conv_cpu.c - three kernels of the library. It takes x and y channels-last as they are, and
- * converts the weights inside the call where it wants them blocked.
+/* conv_cpu.c - Conv by three oneDNN kernels. They take x and y channels-last, and convert the
+ * weights inside the call if they need a blocked layout.
  *
- * Where the kernel is one pixel, gradients in bfloat16 are products of matrices: with x and dy as
- * rows of channels, the rows of x being the pixels that the stride meets, dx = dy w and
- * dw = dy^T x. The library's convolutions have the same answer in two to four times the time. */
+ * If the kernel is one pixel, the gradients in bfloat16 are matrix products: with x and dy as rows
+ * of channels, where the rows of x are the pixels that the stride visits, dx = dy w and dw = dy^T
+ * x. oneDNN's convolutions need two to four times as long for the same result. */
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -15,14 +15,14 @@
 #include "op/shape/copy.h"
 
 struct conv_state {
-    struct dnn *y, *dx, *dw; /* dw: with the gradient of the bias, unless as a product */
+    struct dnn *y, *dx, *dw; /* dw: with the gradient of the bias, unless it is a product */
     bool has_bias;
-    bool by_product;        /* dx and dw */
-    bool is_strided;        /* then: rows of x are to be picked, in scratch behind what is spare */
-    struct copy pick, put;  /* x to its rows, and back */
-    size_t picked_bytes;
-    /* Head of scratch: a gradient that is to be added, or that nobody wants but that comes with
-     * another: [dx] or [dw][dbias]. */
+    bool by_product;        /* dx and dw are matrix products */
+    bool is_strided;        /* then the rows of x are gathered in scratch, after the spare area */
+    struct copy gather, scatter; /* gather: x to its rows; scatter: rows back to x */
+    size_t gathered_bytes;
+    /* The beginning of scratch: a gradient that is accumulated, or that is not requested but
+     * computed together with another: [dx] or [dw][dbias]. */
     size_t spare_dw, spare_bytes;
 };
 
@@ -48,9 +48,9 @@ static bool is_pixel(const struct op_window *w)
     return true;
 }
 
-/* The rows of x that are multiplied, n after n, in the order of y's. */
-static void settle_rows(struct conv_state *s, const struct op_window *w, const struct tensor *x,
-                        const struct tensor *y)
+/* Prepares the copies of the rows of x that are multiplied, sample by sample, in the order of y. */
+static void plan_rows(struct conv_state *s, const struct op_window *w, const struct tensor *x,
+                      const struct tensor *y)
 {
     ptrdiff_t from[TENSOR_MAX_RANK], to[TENSOR_MAX_RANK];
     struct tensor picked = *x;
@@ -61,13 +61,13 @@ static void settle_rows(struct conv_state *s, const struct op_window *w, const s
     op_steps(x, from);
     op_steps(&picked, to);
     for (k = 0; k < picked.shape.rank; k++)
-        copy_add_axis(&s->pick, picked.shape.dim[k], from[k] * (k < 2 ? 1 : w->stride[k - 2]),
+        copy_add_axis(&s->gather, picked.shape.dim[k], from[k] * (k < 2 ? 1 : w->stride[k - 2]),
                       to[k]);
-    copy_settle(&s->pick);
-    s->put = copy_back(&s->pick);
+    copy_settle(&s->gather);
+    s->scatter = copy_back(&s->gather);
     s->is_strided = !shape_equal(&picked.shape, &x->shape);
     if (s->is_strided)
-        s->picked_bytes = op_round(tensor_bytes(&picked));
+        s->gathered_bytes = op_round(tensor_bytes(&picked));
 }
 
 static int plan_gradients(const struct op_plan *p, const struct dnn_conv *spec,
@@ -83,7 +83,7 @@ static int plan_gradients(const struct op_plan *p, const struct dnn_conv *spec,
 
     s->by_product = op_is_half(p->in[0]) && cp->group == 1 && is_pixel(&cp->window);
     if (s->by_product)
-        settle_rows(s, &cp->window, p->in[0], &p->out[0]);
+        plan_rows(s, &cp->window, p->in[0], &p->out[0]);
     if (op_wants(p, 0))
         rc = s->by_product ? dnn_matmul(&dx, &s->dx, err) : dnn_conv_bwd_x(spec, &s->dx, err);
     if (rc == 0 && (op_wants(p, 1) || op_wants(p, 2)))
@@ -118,7 +118,7 @@ int conv_cpu_plan(struct op_plan *p, struct err *err)
     }
     if (s->dx != NULL)
         s->spare_bytes = op_max(s->spare_bytes, op_round(tensor_bytes(x)));
-    p->scratch_bytes = s->spare_bytes + s->picked_bytes +
+    p->scratch_bytes = s->spare_bytes + s->gathered_bytes +
                        op_max(dnn_scratch_bytes(s->y),
                               op_max(dnn_scratch_bytes(s->dx), dnn_scratch_bytes(s->dw)));
     p->state = s;
@@ -134,12 +134,12 @@ int conv_cpu_fwd(const struct op_call *c, struct err *err)
     return dnn_run(s->y, args, op_at(c->scratch, s->spare_bytes), err);
 }
 
-/* dw and db */
+/* Computes dw and db. */
 static int bwd_w(const struct op_call *c, struct err *err)
 {
     struct conv_state *s = c->state;
     const struct tensor *x = c->in[0], *dy = c->dout[0];
-    void *picked = op_at(c->scratch, s->spare_bytes), *rest = op_at(picked, s->picked_bytes);
+    void *picked = op_at(c->scratch, s->spare_bytes), *rest = op_at(picked, s->gathered_bytes);
     void *dw = op_din_at(c, 1, c->scratch), *rows = s->is_strided ? picked : x->data;
     void *db = op_din_at(c, 2, op_at(c->scratch, s->spare_dw));
     void *product[DNN_ARGS] = { dy->data, rows, dw }, *args[DNN_ARGS] = { x->data, dy->data, dw, db };
@@ -147,7 +147,7 @@ static int bwd_w(const struct op_call *c, struct err *err)
     int rc;
 
     if (s->by_product && s->is_strided)
-        copy_run(&s->pick, x->data, picked, sizeof(uint16_t));
+        copy_run(&s->gather, x->data, picked, sizeof(uint16_t));
     rc = dnn_run(s->dw, s->by_product ? product : args, rest, err);
     if (rc < 0)
         return rc;
@@ -161,7 +161,7 @@ static int bwd_w(const struct op_call *c, struct err *err)
 static int bwd_x(const struct op_call *c, struct err *err)
 {
     struct conv_state *s = c->state;
-    void *picked = op_at(c->scratch, s->spare_bytes), *rest = op_at(picked, s->picked_bytes);
+    void *picked = op_at(c->scratch, s->spare_bytes), *rest = op_at(picked, s->gathered_bytes);
     void *dx = op_din_at(c, 0, c->scratch);
     void *args[DNN_ARGS] = { c->dout[0]->data, c->in[1]->data, s->is_strided ? picked : dx };
     int rc = dnn_run(s->dx, args, rest, err);
@@ -170,7 +170,7 @@ static int bwd_x(const struct op_call *c, struct err *err)
         return rc;
     if (s->is_strided) {
         memset(dx, 0, tensor_bytes(c->din[0]));
-        copy_run(&s->put, picked, dx, sizeof(uint16_t));
+        copy_run(&s->scatter, picked, dx, sizeof(uint16_t));
     }
     op_din_done(c, 0, dx, 1.0f);
     return 0;

@@ -1,10 +1,11 @@
-/* conv_cuda.cu - Conv and ConvTranspose are the same three passes over the same three operands, in other
- * roles: x and y of the convolution are input and output, or the other way round.
+/* conv_cuda.cu - Conv and ConvTranspose are the same three passes over the same three operands in
+ * different roles: x and y of the convolution are input and output, or the reverse.
  *
  *                Conv       ConvTranspose
  *   forward      CONV_Y     CONV_X          and the bias is added
  *   backward     CONV_X     CONV_Y          the gradient of the input
- *                CONV_W     CONV_W          of the weights; and that of the bias: a sum over all pixels */
+ *                CONV_W     CONV_W          of the weights; and of the bias: a sum over all
+ * pixels */
 #include <stdlib.h>
 
 #include "op/conv/copy.cuh"
@@ -15,16 +16,16 @@ extern "C" {
 #include "op/conv/conv_priv.h"
 }
 
-struct conv_there {
+struct conv_device {
     enum conv_operand in, out;               /* the roles of input 0 and output 0 */
-    struct conv_pass *passes[CONV_OPERANDS]; /* owned; NULL: not wanted */
+    struct conv_pass *passes[CONV_OPERANDS]; /* owned; NULL: not requested */
     bool has_bias;
     struct op_cols bias; /* the output as rows of channels */
 };
 
 static void free_state(void *state)
 {
-    struct conv_there *s = (struct conv_there *)state;
+    struct conv_device *s = (struct conv_device *)state;
 
     if (s == NULL)
         return;
@@ -33,7 +34,7 @@ static void free_state(void *state)
     free(s);
 }
 
-static int open_passes(struct op_plan *p, struct conv_there *s, struct err *err)
+static int open_passes(struct op_plan *p, struct conv_device *s, struct err *err)
 {
     const struct conv_param *param = (const struct conv_param *)p->param;
     const struct shape *x = s->in == CONV_X ? &p->in[0]->shape : &p->out[0].shape;
@@ -58,7 +59,7 @@ static int open_passes(struct op_plan *p, struct conv_there *s, struct err *err)
 
 static int plan(struct op_plan *p, enum conv_operand in, enum conv_operand out, struct err *err)
 {
-    struct conv_there *s = (struct conv_there *)calloc(1, sizeof(*s));
+    struct conv_device *s = (struct conv_device *)calloc(1, sizeof(*s));
     const struct tensor *y = &p->out[0];
     size_t o = (size_t)y->shape.dim[1];
     int rc;
@@ -96,7 +97,7 @@ static int plan_transposed(struct op_plan *p, struct err *err)
 
 static int forward(const struct op_call *c, struct err *err)
 {
-    const struct conv_there *s = (const struct conv_there *)c->state;
+    const struct conv_device *s = (const struct conv_device *)c->state;
     void *at[CONV_OPERANDS];
     int rc;
 
@@ -110,10 +111,10 @@ static int forward(const struct op_call *c, struct err *err)
     return rc;
 }
 
-/* The gradient of input i, which is this operand. */
+/* Computes the gradient of input i, which is the operand `which`. */
 static int bwd_pass(const struct op_call *c, uint32_t i, enum conv_operand which, struct err *err)
 {
-    const struct conv_there *s = (const struct conv_there *)c->state;
+    const struct conv_device *s = (const struct conv_device *)c->state;
     void *at[CONV_OPERANDS];
 
     if (!op_cuda_wants(c, i))
@@ -127,7 +128,7 @@ static int bwd_pass(const struct op_call *c, uint32_t i, enum conv_operand which
 
 static int backward(const struct op_call *c, struct err *err)
 {
-    const struct conv_there *s = (const struct conv_there *)c->state;
+    const struct conv_device *s = (const struct conv_device *)c->state;
     const struct tensor *dy = c->dout[0];
     int rc;
 

@@ -1,4 +1,5 @@
-/* conv_priv.h - what Conv and ConvTranspose settle in infer and their kernels read. */
+/* conv_priv.h - the parameters of Conv and ConvTranspose, set by infer and read by their
+ * kernels. */
 #ifndef OP_CONV_CONV_PRIV_H
 #define OP_CONV_CONV_PRIV_H
 
@@ -6,13 +7,13 @@
 #include "op/window.h"
 
 struct conv_param {
-    struct op_window window; /* ConvTranspose: of the convolution from y to x */
+    struct op_window window; /* ConvTranspose: the window of the convolution from y to x */
     int64_t group;
 };
 
-/* Inputs 0 and 1: images, and weights of as many dimensions. */
+/* Checks inputs 0 and 1: images, and weights of equal rank. Errors: ERR_INPUT. */
 int conv_check_images(const struct op_infer *f, struct err *err);
-/* Input 2, if there: a bias [o]. */
+/* Checks input 2, if present: a bias [o]. Errors: ERR_INPUT. */
 int conv_check_bias(const struct op_infer *f, int64_t o, struct err *err);
 
 int conv_cpu_plan(struct op_plan *p, struct err *err);

@@ -2,7 +2,7 @@
  *   x [n, c, d1..], w [c, o / group, k1..], b [o] -> y [n, o, e1..]
  *   y[n, o, e] = b[o] + sum of w[c, o, k] x[n, c, d] over all c, k and d with
  *   e = d * stride + k * dilation - pad
- * It is what the gradient of x is to a convolution from y to x with the same weights (Conv). */
+ * It computes the input gradient of a convolution from y to x with the same weights (Conv). */
 #include <inttypes.h>
 
 #include "base/err.h"
@@ -52,7 +52,7 @@ static int infer(struct op_infer *f, struct err *err)
     return op_fits(f, err);
 }
 
-/* Each input element goes through all weights of its channel. */
+/* Each input element is multiplied by all weights of its channel. */
 static double flops(const struct op_infer *f)
 {
     const struct shape *w = &f->in[1]->shape;

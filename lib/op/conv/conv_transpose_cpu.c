@@ -1,7 +1,8 @@
-/* conv_transpose_cpu.c - the kernels of the convolution from y to x, in other roles:
- *   y    its gradient of the input, from x for the gradient of the output; and the bias
- *   dx   it itself, of dy
- *   dw   its gradient of the weights, from dy as the input and x as the gradient of the output */
+/* conv_transpose_cpu.c - ConvTranspose by the kernels of the convolution from y to x, in other
+ * roles:
+ *   y    its input gradient, with x as the gradient of the output; and the bias
+ *   dx   its forward, applied to dy
+ *   dw   its weight gradient, with dy as the input and x as the gradient of the output */
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -16,9 +17,10 @@ enum { WIDTH = 128 };
 struct conv_transpose_state {
     struct dnn *y, *dx, *dw;
     bool has_bias;
-    size_t spare_bytes; /* head of scratch: a gradient that is to be added; in forward the bias repeated,
-                           and a piece of y as float32 */
-    size_t o, group;    /* channels of y; floats of the bias repeated */
+    /* beginning of scratch: a gradient that is accumulated; in forward the repeated bias, and a
+     * piece of y as float32 */
+    size_t spare_bytes;
+    size_t o, group;    /* channels of y; size of the repeated bias in floats */
 };
 
 void conv_transpose_cpu_free(void *state)
@@ -59,7 +61,7 @@ int conv_transpose_cpu_plan(struct op_plan *p, struct err *err)
     s->o = (size_t)spec.c;
     s->group = s->o * (s->o < WIDTH ? WIDTH / s->o : 1);
     if (s->has_bias)
-        s->spare_bytes = 2 * op_round(s->group * sizeof(float)); /* and as much of y */
+        s->spare_bytes = 2 * op_round(s->group * sizeof(float)); /* and a piece of y of that size */
     if (s->dw != NULL)
         s->spare_bytes = op_max(s->spare_bytes, op_round(tensor_bytes(w)));
     if (s->dx != NULL)
@@ -71,7 +73,7 @@ int conv_transpose_cpu_plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
-/* y [n] += bias [group], over and over */
+/* y [n] += bias [group], repeated */
 CLONES static void add_bias(float *restrict y, size_t n, const float *bias, size_t group)
 {
     size_t at, i, w;

@@ -33,16 +33,16 @@ size_t conv_form_bytes(const struct conv_form *f)
     return n;
 }
 
-/* Axes from the outermost of what is written to the innermost. */
+/* The axes of a copy, from the outermost of the destination to the innermost. */
 struct moved {
-    uint64_t n;    /* elements, or packs of them */
-    bool is_small; /* fewer than 2^31: then small_size is used */
+    uint64_t n;    /* number of elements, or of packs */
+    bool is_small; /* fewer than 2^31 elements: small_size is used */
     struct op_divisor to_size[CONV_AXES];
     struct op_small_divisor small_size[CONV_AXES];
     int64_t from_size[CONV_AXES], shift[CONV_AXES], to_step[CONV_AXES], from_step[CONV_AXES];
 };
 
-/* Where number i of those that are written lies on both sides; false: outside of `from`. */
+/* Returns the positions of destination element i on both sides; false: outside of `from`. */
 template <typename I, typename D>
 __device__ static inline bool moved_place(const struct moved &m, I i, const D (&size)[CONV_AXES], int64_t *at,
                                           int64_t *src)
@@ -61,8 +61,8 @@ __device__ static inline bool moved_place(const struct moved &m, I i, const D (&
     return inside;
 }
 
-/* Each thread writes N numbers along the innermost axis, a grid apart; there both sides have them one
- * behind the other, and n, sizes, shifts and steps count packs. */
+/* Each thread writes N numbers along the innermost axis, in a grid-stride loop. Both sides are
+ * contiguous along that axis, and n, sizes, shifts and steps count packs. */
 template <typename To, typename From, int N>
 __global__ void move_shifted(To *to, const From *from, struct moved m, bool add)
 {
@@ -89,8 +89,8 @@ __global__ void move_shifted(To *to, const From *from, struct moved m, bool add)
     }
 }
 
-/* Can both sides be seen as packs of n? Then they are. */
-static bool pack_up(struct moved *m, int64_t n)
+/* Converts the sizes to packs of n elements if both sides permit it; returns whether they do. */
+static bool use_packs(struct moved *m, int64_t n)
 {
     const int last = CONV_AXES - 1;
 
@@ -116,7 +116,7 @@ template <typename To, typename From>
 static void launch(To *to, const From *from, struct moved m, bool add, cudaStream_t s)
 {
     constexpr int N = (int)op_each_pack<To, From>();
-    bool packed = op_aligned(to) && op_aligned(from) && pack_up(&m, N);
+    bool packed = op_aligned(to) && op_aligned(from) && use_packs(&m, N);
 
     m.is_small = m.n <= INT32_MAX;
     for (int k = 0; k < CONV_AXES && m.is_small; k++)
@@ -135,7 +135,8 @@ int conv_copy(const struct conv_form *from, const void *src, const int64_t shift
     struct moved m = {};
 
     m.n = 1;
-    for (int k = 0; k < CONV_AXES; k++) { /* sorted by steps of what is written, the largest first */
+    for (int k = 0; k < CONV_AXES; k++) { /* sort by the strides of the destination, the largest
+                                             first */
         int at = k;
 
         for (; at > 0 && step_of(order[at - 1]) < step_of(k); at--)
@@ -161,7 +162,8 @@ int conv_copy(const struct conv_form *from, const void *src, const int64_t shift
     return cuda_launched(err);
 }
 
-/* Each thread owns packs of N numbers of y, a grid apart; a pixel has whole ones. */
+/* y += bias. Each thread processes packs of N numbers of y, in a grid-stride loop; N divides the
+ * channels. */
 template <typename T, int N>
 __global__ void add_bias(T *y, uint64_t packs, struct op_divisor pixel, const float *bias)
 {

@@ -1,4 +1,4 @@
-/* cudnn.cu - a convolution as a graph of one operation. See op/cudnn/graph.cuh. */
+/* cudnn.cu - a convolution as a cuDNN graph with one operation. See op/cudnn/graph.cuh. */
 #include "op/conv/cudnn.cuh"
 
 #include <stdio.h>
@@ -7,7 +7,8 @@
 
 #include "op/cudnn/graph.cuh"
 
-static constexpr int64_t SCRATCH_MAX = (int64_t)1 << 30; /* a faster engine that wants more is not taken */
+/* limit in bytes: faster engines that need more scratch are not used */
+static constexpr int64_t SCRATCH_MAX = (int64_t)1 << 30;
 
 struct cudnn_conv {
     struct cudnn_graph *graph; /* owned */
@@ -15,7 +16,7 @@ struct cudnn_conv {
 
 /* ---- the operation ---- */
 
-/* An operand: the number of its axes, its sizes in ONNX's order. */
+/* Returns the number of axes of an operand, and its sizes in ONNX's order. */
 static int sizes_of(const struct cudnn_conv_spec *spec, enum conv_operand which, int64_t *size)
 {
     const struct op_window *w = spec->window;
@@ -68,7 +69,7 @@ static cudnnBackendDescriptor_t window(struct cudnn_graph *g, const struct op_wi
     return d;
 }
 
-/* What differs between the three: names. */
+/* The names that differ between the three operations. */
 static const struct {
     const char *name;
     cudnnBackendDescriptorType_t type;

@@ -7,27 +7,30 @@
 
 static constexpr size_t ALIGN = 256;
 
-/* An operand that cuDNN sees elsewhere, in another form. */
+/* An operand that is copied to another form for cuDNN. */
 struct stage {
     bool is_needed;
     struct conv_form ours, theirs;
-    int64_t shift[CONV_AXES], back[CONV_AXES]; /* theirs[i] = ours[i + shift], ours[i] = theirs[i + back] */
-    size_t at, bytes;                          /* in scratch */
+    int64_t shift[CONV_AXES], back[CONV_AXES]; /* theirs[i] = ours[i + shift], ours[i] = theirs[i +
+                                                  back] */
+    size_t at, bytes;                          /* offset in scratch, size */
 };
 
 struct conv_pass {
     enum conv_operand computed;
-    struct cudnn_conv *conv, *conv_add; /* owned; NULL: no images; it cannot add */
+    struct cudnn_conv *conv, *conv_add; /* owned; NULL: no images; the operation cannot
+                                           accumulate */
     struct stage stages[CONV_OPERANDS];
-    bool has_room;                     /* for the result, in scratch */
-    size_t work_at, scratch_bytes;     /* of cuDNN; of all */
+    bool has_room;                     /* the result is computed in scratch */
+    size_t work_at, scratch_bytes;     /* offset of cuDNN's scratch; total size */
 };
 
-/* What cuDNN is offered, in this order. A gradient of weights has the type of the images: of 16-bit images it is
- * rounded to 16 bits once, as with PyTorch's autocast, and converted. (The heuristics of cuDNN 9.14 know no engine
- * with a float32 result; the fall-back takes 4.2 ms instead of 0.13 ms for a 3 x 3 convolution of ResNet-50 on an
- * H100.) Few engines for float32 images know channels-last; all know plain. */
-static const enum tensor_layout offers[] = { TENSOR_CHANNELS_LAST, TENSOR_PLAIN };
+/* The layouts offered to cuDNN, in this order. A weight gradient has the type of the images: for
+ * 16-bit images it is rounded to 16 bits once, as in PyTorch's autocast, and converted. (The
+ * heuristics of cuDNN 9.14 have no engine with a float32 result; the fall-back takes 4.2 ms instead
+ * of 0.13 ms for a 3 x 3 convolution of ResNet-50 on an H100.) Few engines for float32 images
+ * support channels-last; all support plain. */
+static const enum tensor_layout layouts[] = { TENSOR_CHANNELS_LAST, TENSOR_PLAIN };
 
 static size_t round_up(size_t bytes)
 {
@@ -36,23 +39,24 @@ static size_t round_up(size_t bytes)
 
 /* ---- pads ---- */
 
-/* How far the windows of axis k reach. */
+/* Returns the extent of all windows along axis k, in elements. */
 static int64_t reach(const struct op_window *w, uint32_t k)
 {
     return (w->out[k] - 1) * w->stride[k] + (w->kernel[k] - 1) * w->dilation[k] + 1;
 }
 
-/* Would padding behind, as much as in front, give the same number of windows? A pad as wide as a window
- * is more than some engines take. */
+/* Returns true if an upper padding equal to the lower one would give the same number of windows.
+ * Some engines do not support a padding as wide as the window. */
 static bool is_even(const struct op_window *w, uint32_t k)
 {
-    int64_t behind = reach(w, k) - w->in[k] - w->pad_lo[k]; /* needed; negative: not all is looked at */
+    /* required upper padding; negative: the windows do not reach the last elements */
+    int64_t behind = reach(w, k) - w->in[k] - w->pad_lo[k];
 
     return w->pad_lo[k] >= behind && w->pad_lo[k] < behind + w->stride[k] &&
            w->pad_lo[k] <= (w->kernel[k] - 1) * w->dilation[k];
 }
 
-/* The window over x with its pads made part of it, exactly as far as windows reach. */
+/* Returns the window over x with the padding included in x, exactly as far as the windows reach. */
 static struct op_window without_pads(const struct op_window *w)
 {
     struct op_window bare = *w;
@@ -78,9 +82,10 @@ static void sizes(const struct conv_pass_spec *spec, const struct op_window *w, 
         size[2 + k] = space[k];
 }
 
-/* `seen`: the window that cuDNN sees. */
-static void settle_stage(struct stage *st, const struct conv_pass_spec *spec, const struct op_window *seen,
-                         const struct cudnn_conv_spec *theirs, enum conv_operand which)
+/* Prepares the copies of an operand. `seen`: the window passed to cuDNN. */
+static void plan_stage(struct stage *st, const struct conv_pass_spec *spec,
+                       const struct op_window *seen, const struct cudnn_conv_spec *theirs,
+                       enum conv_operand which)
 {
     const struct op_window ours = op_window_lift(spec->window, OP_SPATIAL_MAX);
     const struct op_window lifted = op_window_lift(seen, OP_SPATIAL_MAX);
@@ -99,13 +104,14 @@ static void settle_stage(struct stage *st, const struct conv_pass_spec *spec, co
     st->is_needed = !conv_form_equal(&st->ours, &st->theirs);
 }
 
-/* ---- one offer ---- */
+/* ---- one layout ---- */
 
-static int open_offer(struct conv_pass *p, const struct conv_pass_spec *spec, const struct op_window *seen,
-                      enum tensor_layout offer, struct err *err)
+static int open_layout(struct conv_pass *p, const struct conv_pass_spec *spec,
+                       const struct op_window *seen, enum tensor_layout layout, struct err *err)
 {
     struct cudnn_conv_spec theirs = {
-        spec->computed, offer, spec->images, spec->images, spec->n, spec->c, spec->o, spec->group, seen, false, spec->tf32,
+        spec->computed, layout,      spec->images, spec->images, spec->n,    spec->c,
+        spec->o,        spec->group, seen,         false,        spec->tf32,
     };
     struct err ignored;
     int rc = cudnn_conv_open(&theirs, &p->conv, err);
@@ -113,7 +119,7 @@ static int open_offer(struct conv_pass *p, const struct conv_pass_spec *spec, co
     if (rc < 0)
         return rc;
     for (int k = 0; k < CONV_OPERANDS; k++)
-        settle_stage(&p->stages[k], spec, seen, &theirs, (enum conv_operand)k);
+        plan_stage(&p->stages[k], spec, seen, &theirs, (enum conv_operand)k);
     if (!spec->may_add || p->stages[spec->computed].is_needed)
         return 0;
     theirs.add = true;
@@ -121,7 +127,7 @@ static int open_offer(struct conv_pass *p, const struct conv_pass_spec *spec, co
     return rc == ERR_UNSUPPORTED ? 0 : rc < 0 ? err_set(err, rc, "%s", ignored.text) : 0;
 }
 
-static void settle_scratch(struct conv_pass *p, bool may_add)
+static void plan_scratch(struct conv_pass *p, bool may_add)
 {
     size_t at = 0, work = cudnn_conv_scratch_bytes(p->conv), work_add = cudnn_conv_scratch_bytes(p->conv_add);
 
@@ -139,7 +145,7 @@ static void settle_scratch(struct conv_pass *p, bool may_add)
     p->scratch_bytes = at + round_up(work > work_add ? work : work_add);
 }
 
-/* As many axes as cuDNN wants at least, and pads that it takes. */
+/* Returns the window passed to cuDNN: at least two axes, and a padding that cuDNN supports. */
 static struct op_window seen_window(const struct op_window *w)
 {
     struct op_window l = op_window_lift(w, w->spatial < 2 ? 2 : w->spatial);
@@ -167,13 +173,13 @@ int conv_pass_open(const struct conv_pass_spec *spec, struct conv_pass **out, st
         *out = p;
         return 0;
     }
-    for (size_t i = 0; rc == ERR_UNSUPPORTED && i < sizeof(offers) / sizeof(offers[0]); i++)
-        rc = open_offer(p, spec, &seen, offers[i], err);
+    for (size_t i = 0; rc == ERR_UNSUPPORTED && i < sizeof(layouts) / sizeof(layouts[0]); i++)
+        rc = open_layout(p, spec, &seen, layouts[i], err);
     if (rc < 0) {
         conv_pass_close(p);
         return rc;
     }
-    settle_scratch(p, spec->may_add);
+    plan_scratch(p, spec->may_add);
     *out = p;
     return 0;
 }
@@ -202,7 +208,7 @@ int conv_pass_run(struct conv_pass *p, void *const at[CONV_OPERANDS], bool add, 
     void *seen[CONV_OPERANDS];
     int rc = 0;
 
-    if (p->conv == NULL) /* a sum over no images */
+    if (p->conv == NULL) /* no images: the sum is empty */
         return p->computed != CONV_W || add
                    ? 0
                    : cuda_check(cudaMemsetAsync(at[CONV_W], 0, conv_form_bytes(&result->ours), s), err,

@@ -1,10 +1,9 @@
-/* pass.cuh - a convolution or one of its gradients, from our tensors to ours: images channels-last of any
- * type of numbers, weights plain float32, any pads.
+/* pass.cuh - a convolution or one of its gradients on our tensors: images channels-last of any
+ * float type, weights plain float32, any padding.
  *
- * What cuDNN takes is something else: weights of the images' type that lie as the images do, the same pad
- * on both sides. So operands are staged, that is copied to scratch in another form and results back, as
- * far as they have to be. Of the forms that it may be offered (pass.cu) the first that it has an engine
- * for is taken. */
+ * cuDNN supports less: weights of the type and layout of the images, the same padding on both
+ * sides. Therefore operands are staged if necessary, that is, copied to scratch in another form,
+ * and results copied back. The first layout (pass.cu) for which cuDNN has an engine is used. */
 #ifndef OP_CONV_PASS_CUH
 #define OP_CONV_PASS_CUH
 
@@ -15,18 +14,19 @@ struct conv_pass_spec {
     enum tensor_dtype images;
     int64_t n, c, o, group;         /* n may be 0 */
     const struct op_window *window; /* borrowed during the call */
-    bool may_add;                   /* to what is there: conv_pass_run() may be asked to */
+    bool may_add;                   /* conv_pass_run() may be called with `add` */
     bool tf32;                      /* as op_plan.tf32 */
 };
 
 struct conv_pass;
 
-/* Errors: those of cudnn_conv_open(). */
+/* Creates the pass. Errors: those of cudnn_conv_open(). */
 int conv_pass_open(const struct conv_pass_spec *spec, struct conv_pass **out, struct err *err);
-void conv_pass_close(struct conv_pass *p); /* NULL is fine */
+void conv_pass_close(struct conv_pass *p); /* NULL is allowed */
 size_t conv_pass_scratch_bytes(const struct conv_pass *p); /* NULL: 0 */
 
-/* at: the addresses of the operands, scratch: multiples of 16. */
+/* Enqueues the pass. at: the addresses of the operands; they and scratch are multiples of 16.
+ * Errors: ERR_DEVICE. */
 int conv_pass_run(struct conv_pass *p, void *const at[CONV_OPERANDS], bool add, void *scratch, cudaStream_t s,
                   struct err *err);
 

@@ -1,5 +1,5 @@
-/* graph.cu - see graph.cuh. A handle belongs to a GPU; whoever uses it holds its lock, for the time of a
- * call. */
+/* graph.cu - see graph.cuh. There is one cuDNN handle per GPU; a thread holds its lock for the
+ * duration of a call. */
 #include "op/cudnn/graph.cuh"
 
 #include <inttypes.h>
@@ -14,7 +14,7 @@ extern "C" {
 
 static constexpr int GPUS_MAX = 64, MADE_MAX = 96, OPERATIONS_MAX = 32;
 
-/* The first that went wrong of a row of calls. */
+/* The first failure in a sequence of calls. */
 struct outcome {
     cudnnStatus_t status;
     const char *doing;
@@ -22,9 +22,9 @@ struct outcome {
 
 struct cudnn_graph {
     struct outcome making;
-    cudnnBackendDescriptor_t made[MADE_MAX]; /* owned, in the order of their making */
+    cudnnBackendDescriptor_t made[MADE_MAX]; /* owned, in the order of creation */
     int n_made;
-    cudnnBackendDescriptor_t operations[OPERATIONS_MAX]; /* of those */
+    cudnnBackendDescriptor_t operations[OPERATIONS_MAX]; /* a subset of `made` */
     int n_operations;
     cudnnBackendDescriptor_t plan, pack; /* owned; pack: of the addresses below, or NULL */
     void *at[CUDNN_OPERANDS], *scratch;
@@ -32,19 +32,20 @@ struct cudnn_graph {
     int gpu;
     unsigned users;
     bool is_shared;
-    struct cudnn_graph *next; /* of those that are shared */
-    char what[640];           /* for messages */
+    struct cudnn_graph *next; /* list of shared graphs */
+    char what[640];           /* name, for error messages */
 };
 
 /* ---- handles ---- */
 
 static struct {
     pthread_mutex_t lock;
-    cudnnHandle_t handle; /* NULL: not yet; never given back */
+    cudnnHandle_t handle; /* NULL: not created yet; never destroyed */
     struct cudnn_graph *shared;
 } gpus[GPUS_MAX];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static cudnnBackendDescriptor_t pretended; /* properties of a GPU that is not here; NULL: it is */
+static cudnnBackendDescriptor_t pretended; /* properties of an absent GPU, for tests; NULL: use the
+                                              current GPU */
 
 static void make_locks(void)
 {
@@ -65,7 +66,7 @@ static void gpu_unlock(int gpu)
 
 /* ---- errors ---- */
 
-static bool note(struct outcome *o, cudnnStatus_t status, const char *doing)
+static bool record(struct outcome *o, cudnnStatus_t status, const char *doing)
 {
     if (o->status == CUDNN_STATUS_SUCCESS && status != CUDNN_STATUS_SUCCESS)
         *o = { status, doing };
@@ -76,7 +77,7 @@ static int code_of(cudnnStatus_t status)
 {
     switch ((int)status / 1000 * 1000) {
     case CUDNN_STATUS_NOT_SUPPORTED:
-    case CUDNN_STATUS_BAD_PARAM: /* types or strides that it does not even consider */
+    case CUDNN_STATUS_BAD_PARAM: /* unsupported types or strides */
         return ERR_UNSUPPORTED;
     }
     return status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
@@ -103,7 +104,7 @@ static cudnnBackendDescriptor_t make(struct outcome *o, cudnnBackendDescriptorTy
     cudnnBackendDescriptor_t d = NULL;
 
     if (o->status == CUDNN_STATUS_SUCCESS)
-        note(o, cudnnBackendCreateDescriptor(type, &d), "make a descriptor");
+        record(o, cudnnBackendCreateDescriptor(type, &d), "create a descriptor");
     return d;
 }
 
@@ -111,19 +112,19 @@ static void set(struct outcome *o, cudnnBackendDescriptor_t d, cudnnBackendAttri
                 cudnnBackendAttributeType_t type, int64_t n, const void *values)
 {
     if (o->status == CUDNN_STATUS_SUCCESS)
-        note(o, cudnnBackendSetAttribute(d, name, type, n, values), "describe it");
+        record(o, cudnnBackendSetAttribute(d, name, type, n, values), "set an attribute");
 }
 
 static void finish(struct outcome *o, cudnnBackendDescriptor_t d, const char *doing)
 {
     if (o->status == CUDNN_STATUS_SUCCESS)
-        note(o, cudnnBackendFinalize(d), doing);
+        record(o, cudnnBackendFinalize(d), doing);
 }
 
 static void destroy(cudnnBackendDescriptor_t d)
 {
     if (d != NULL)
-        (void)cudnnBackendDestroyDescriptor(d); /* of ours: it cannot fail */
+        (void)cudnnBackendDestroyDescriptor(d); /* cannot fail for a descriptor created here */
 }
 
 int cudnn_pretend(const char *properties, struct err *err)
@@ -133,7 +134,7 @@ int cudnn_pretend(const char *properties, struct err *err)
 
     set(&o, d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(properties),
         properties);
-    finish(&o, d, "take it");
+    finish(&o, d, "finalize the properties");
     if (o.status != CUDNN_STATUS_SUCCESS) {
         destroy(d);
         return fail("properties of a GPU", &o, err);
@@ -142,7 +143,7 @@ int cudnn_pretend(const char *properties, struct err *err)
     return 0;
 }
 
-/* ---- making a graph ---- */
+/* ---- building a graph ---- */
 
 static int entered_gpu(const char *what, int *out, struct err *err)
 {
@@ -199,8 +200,9 @@ void cudnn_graph_share(struct cudnn_graph *g)
     gpu_unlock(g->gpu);
 }
 
-/* Whether that was the last; then it is found no more. */
-static bool leave(struct cudnn_graph *g)
+/* Releases one use of a shared graph. Returns true if it was the last, and removes the graph from
+ * the list. */
+static bool release_use(struct cudnn_graph *g)
 {
     struct cudnn_graph **at = &gpus[g->gpu].shared;
     bool last;
@@ -218,7 +220,7 @@ static bool leave(struct cudnn_graph *g)
 
 void cudnn_graph_close(struct cudnn_graph *g)
 {
-    if (g == NULL || !leave(g))
+    if (g == NULL || !release_use(g))
         return;
     destroy(g->pack);
     destroy(g->plan);
@@ -236,7 +238,7 @@ cudnnBackendDescriptor_t cudnn_make(struct cudnn_graph *g, cudnnBackendDescripto
 {
     cudnnBackendDescriptor_t d = make(&g->making, type);
 
-    CHECK(g->n_made < MADE_MAX - 1); /* and the configuration of its engine */
+    CHECK(g->n_made < MADE_MAX - 1); /* one more: the engine configuration */
     if (d != NULL)
         g->made[g->n_made++] = d;
     return d;
@@ -286,7 +288,7 @@ void cudnn_operation(struct cudnn_graph *g, cudnnBackendDescriptor_t d)
 
 /* ---- the engine ---- */
 
-/* Does the engine of a configuration compute what we promise? */
+/* Returns true if the engine of a configuration meets the promises of graph.cuh. */
 static bool is_exact(cudnnBackendDescriptor_t config, bool tensor_cores)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
@@ -295,21 +297,27 @@ static bool is_exact(cudnnBackendDescriptor_t config, bool tensor_cores)
     bool exact = o.status == CUDNN_STATUS_SUCCESS;
     int64_t n = 0;
 
-    exact = exact && note(&o, cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
-                                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine), "");
-    exact = exact && note(&o, cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                                                       CUDNN_TYPE_NUMERICAL_NOTE,
-                                                       CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n, notes), "");
+    exact = exact && record(&o,
+                            cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine),
+                            "");
+    exact = exact && record(&o,
+                            cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                                     CUDNN_TYPE_NUMERICAL_NOTE,
+                                                     CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n, notes),
+                            "");
     for (int64_t i = 0; exact && i < n; i++)
         switch (notes[i]) {
         case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
         case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
-        case CUDNN_NUMERICAL_NOTE_FFT:      /* sums of other numbers than the products: */
-        case CUDNN_NUMERICAL_NOTE_WINOGRAD: /* digits go, the more the larger their tile */
+        /* FFT and Winograd sum numbers other than the products and lose precision, more with larger
+         * tiles. */
+        case CUDNN_NUMERICAL_NOTE_FFT:
+        case CUDNN_NUMERICAL_NOTE_WINOGRAD:
         case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4:
         case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6:
         case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13: exact = false; break;
-        case CUDNN_NUMERICAL_NOTE_TENSOR_CORE: /* which multiply float32 as TF32 */
+        case CUDNN_NUMERICAL_NOTE_TENSOR_CORE: /* multiplies float32 as TF32 */
         case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS: exact = tensor_cores; break;
         default: break;
         }
@@ -317,7 +325,7 @@ static bool is_exact(cudnnBackendDescriptor_t config, bool tensor_cores)
     return exact;
 }
 
-/* NULL: the configuration does not work here, or wants too much scratch. */
+/* Returns NULL if the configuration does not work on this GPU, or needs too much scratch. */
 static cudnnBackendDescriptor_t plan_of(struct cudnn_graph *g, cudnnBackendDescriptor_t config,
                                         int64_t scratch_max, struct outcome *o)
 {
@@ -329,10 +337,12 @@ static cudnnBackendDescriptor_t plan_of(struct cudnn_graph *g, cudnnBackendDescr
     else
         set(o, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &gpus[g->gpu].handle);
     set(o, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
-    finish(o, plan, "make a plan");
+    finish(o, plan, "create a plan");
     if (o->status == CUDNN_STATUS_SUCCESS &&
-        note(o, cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
-                                         1, &n, &bytes), "read its scratch") &&
+        record(o,
+               cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                        CUDNN_TYPE_INT64, 1, &n, &bytes),
+               "read the workspace size") &&
         bytes <= scratch_max) {
         g->scratch_bytes = bytes;
         return plan;
@@ -341,9 +351,10 @@ static cudnnBackendDescriptor_t plan_of(struct cudnn_graph *g, cudnnBackendDescr
     return NULL;
 }
 
-/* The best that one kind of heuristics knows, in g->plan. */
-static void choose(struct cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
-                   bool tensor_cores, int64_t scratch_max, struct outcome *o)
+/* Sets g->plan to the best plan that one heuristic mode proposes. */
+static void choose_plan(struct cudnn_graph *g, cudnnBackendDescriptor_t graph,
+                        cudnnBackendHeurMode_t mode, bool tensor_cores, int64_t scratch_max,
+                        struct outcome *o)
 {
     cudnnBackendDescriptor_t heur = make(o, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR), *configs = NULL;
     int64_t n = 0, made = 0;
@@ -352,26 +363,33 @@ static void choose(struct cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnB
     set(o, heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     if (pretended != NULL)
         set(o, heur, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &pretended);
-    finish(o, heur, "ask for engines");
+    finish(o, heur, "create the heuristics");
     if (o->status == CUDNN_STATUS_SUCCESS)
-        note(o, cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                         0, &n, NULL), "count engines");
+        record(o,
+               cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &n, NULL),
+               "count engines");
     if (o->status == CUDNN_STATUS_SUCCESS && n > 0) {
         configs = (cudnnBackendDescriptor_t *)calloc((size_t)n, sizeof(*configs));
-        note(o, configs != NULL ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED,
-             "list engines");
+        record(o,
+               configs != NULL ? CUDNN_STATUS_SUCCESS
+                               : CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED,
+               "list engines");
     }
     for (; o->status == CUDNN_STATUS_SUCCESS && made < n; made++)
         configs[made] = make(o, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    if (o->status == CUDNN_STATUS_SUCCESS && n > 0) /* those that work: fewer than were counted */
-        note(o, cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                         n, &n, configs), "list engines");
+    /* the usable ones: may be fewer than were counted */
+    if (o->status == CUDNN_STATUS_SUCCESS && n > 0)
+        record(o,
+               cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, n, &n, configs),
+               "list engines");
     for (int64_t i = 0; o->status == CUDNN_STATUS_SUCCESS && i < n && g->plan == NULL; i++) {
         struct outcome tried = {};
 
         if (is_exact(configs[i], tensor_cores))
             g->plan = plan_of(g, configs[i], scratch_max, &tried);
-        if (g->plan != NULL) { /* which refers to it */
+        if (g->plan != NULL) { /* the plan refers to the configuration */
             g->made[g->n_made++] = configs[i];
             configs[i] = NULL;
         }
@@ -382,15 +400,15 @@ static void choose(struct cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnB
     destroy(heur);
 }
 
-/* With the GPU's lock held. */
-static int settle(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_max, struct err *err)
+/* The caller holds the lock of the GPU. */
+static int find_plan(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_max, struct err *err)
 {
     static const cudnnBackendHeurMode_t modes[] = { CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK };
     struct outcome o = {};
     cudnnBackendDescriptor_t graph;
 
     if (pretended == NULL && gpus[g->gpu].handle == NULL)
-        note(&g->making, cudnnCreate(&gpus[g->gpu].handle), "begin to use it");
+        record(&g->making, cudnnCreate(&gpus[g->gpu].handle), "create a handle");
     graph = cudnn_make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     if (pretended == NULL)
         cudnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &gpus[g->gpu].handle);
@@ -401,12 +419,12 @@ static int settle(struct cudnn_graph *g, bool tensor_cores, int64_t scratch_max,
         return fail(g->what, &g->making, err);
     for (size_t i = 0; g->plan == NULL && i < sizeof(modes) / sizeof(modes[0]); i++) {
         o = {};
-        choose(g, graph, modes[i], tensor_cores, scratch_max, &o);
+        choose_plan(g, graph, modes[i], tensor_cores, scratch_max, &o);
         if (o.status != CUDNN_STATUS_SUCCESS && code_of(o.status) != ERR_UNSUPPORTED)
             return fail(g->what, &o, err);
     }
     if (g->plan == NULL) {
-        o = { CUDNN_STATUS_NOT_SUPPORTED, "no engine that gives the same bits every time" };
+        o = { CUDNN_STATUS_NOT_SUPPORTED, "no deterministic engine" };
         return fail(g->what, &o, err);
     }
     return 0;
@@ -417,7 +435,7 @@ int cudnn_graph_settle(struct cudnn_graph *g, bool tensor_cores, int64_t scratch
     int rc;
 
     gpu_lock(g->gpu);
-    rc = settle(g, tensor_cores, scratch_max, err);
+    rc = find_plan(g, tensor_cores, scratch_max, err);
     gpu_unlock(g->gpu);
     return rc;
 }
@@ -429,7 +447,7 @@ size_t cudnn_graph_scratch_bytes(const struct cudnn_graph *g)
 
 /* ---- a call ---- */
 
-/* Addresses rarely change: the pack of the last call is kept. */
+/* Creates the variant pack. Addresses rarely change, so the pack of the last call is kept. */
 static void pack_for(struct cudnn_graph *g, int n, const int64_t *uids, void *const *at, void *scratch,
                      struct outcome *o)
 {
@@ -441,7 +459,7 @@ static void pack_for(struct cudnn_graph *g, int n, const int64_t *uids, void *co
     set(o, g->pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, uids);
     set(o, g->pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, at);
     set(o, g->pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &scratch);
-    finish(o, g->pack, "name its memory");
+    finish(o, g->pack, "create a variant pack");
     if (o->status != CUDNN_STATUS_SUCCESS) {
         destroy(g->pack);
         g->pack = NULL;
@@ -460,9 +478,9 @@ int cudnn_graph_run(struct cudnn_graph *g, int n, const int64_t *uids, void *con
     gpu_lock(g->gpu);
     pack_for(g, n, uids, at, scratch, &o);
     if (o.status == CUDNN_STATUS_SUCCESS)
-        note(&o, cudnnSetStream(gpus[g->gpu].handle, s), "name the stream");
+        record(&o, cudnnSetStream(gpus[g->gpu].handle, s), "set the stream");
     if (o.status == CUDNN_STATUS_SUCCESS)
-        note(&o, cudnnBackendExecute(gpus[g->gpu].handle, g->plan, g->pack), "launch it");
+        record(&o, cudnnBackendExecute(gpus[g->gpu].handle, g->plan, g->pack), "execute the plan");
     if (o.status != CUDNN_STATUS_SUCCESS)
         rc = fail(g->what, &o, err);
     gpu_unlock(g->gpu);

@@ -1,5 +1,5 @@
-/* contract.c - one of two inner loops: along the last kept axis, with a block of sums side by side,
- * or, where steps are shorter along the last summed axis, along that one. */
+/* contract.c - see contract.h. One of two inner loops is used: along the last kept axis, with a
+ * block of adjacent sums, or, if strides are shorter along it, along the last summed axis. */
 #include "op/gemm/contract.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ void contract_add_axis(struct contract *k, size_t size, ptrdiff_t x, ptrdiff_t y
     }
 }
 
-/* Longer steps come first: on the side of out, where there is one, else on those of x and y. */
+/* Order of axes: longer strides first, in out if the axis is kept, else in x and y. */
 static bool is_outer(const struct contract_axis *a, const struct contract_axis *b)
 {
     if (a->out != b->out)
@@ -108,14 +108,14 @@ CLONES static double dot(const float *x, ptrdiff_t xs, const float *y, ptrdiff_t
     return op_lanes_total(&lanes) + rest;
 }
 
-/* ---- walks ---- */
+/* ---- iteration ---- */
 
 struct place {
     const float *x, *y;
     float *out;
 };
 
-/* The next index of `n` axes, moving `at` along; false: back at the first. */
+/* Advances the index over `n` axes and the position `at`; false: back at the first index. */
 static bool next(const struct contract_axis *axis, uint32_t n, size_t *index, struct place *at)
 {
     uint32_t k;
@@ -144,7 +144,7 @@ static void store(float *out, ptrdiff_t step, const double *sum, size_t n, bool 
         *out = add ? *out + (float)sum[j] : (float)sum[j];
 }
 
-/* One line of out along the axis `a`, a block at a time. */
+/* Computes one line of out along the axis `a`, a block at a time. */
 static void line(const struct contract *k, const struct contract_axis *a, struct place at, bool add)
 {
     size_t from, m;
@@ -162,7 +162,7 @@ static void line(const struct contract *k, const struct contract_axis *a, struct
     }
 }
 
-/* One element of out; the last summed axis is the inner loop. */
+/* Computes one element of out; the last summed axis is the inner loop. */
 static void element(const struct contract *k, struct place at, bool add)
 {
     const struct contract_axis *s = &k->summed[k->n_summed - 1];
@@ -190,7 +190,7 @@ void contract_run(const struct contract *k, const float *x, const float *y, floa
 
     if (k->is_empty)
         return;
-    if (k->is_zero) { /* as if there were one product, of zero */
+    if (k->is_zero) { /* equivalent to one product of zero */
         static const float zero;
 
         zeros = *k;

@@ -7,12 +7,13 @@ extern "C" {
 #include "op/op_priv.h"
 }
 
-/* How the work is cut, by the axes alone. */
+/* The division of the work, which depends only on the axes. */
 struct contract_cut {
-    uint64_t kept, summed; /* elements of out; summands of each */
-    uint64_t parts, per;   /* of a sum; summands of a part */
-    uint32_t wide, deep;   /* threads of a block side by side and on one sum; wide * deep is the block */
-    bool along;            /* neighbouring threads are on one sum */
+    uint64_t kept, summed; /* elements of out; summands per element */
+    uint64_t parts, per;   /* parts per sum; summands per part */
+    uint32_t wide, deep;   /* block size wide * deep: threads for adjacent elements, threads per
+                              sum */
+    bool along;            /* adjacent threads work on the same sum */
 };
 
 static struct contract_cut cut(const struct contract *k)
@@ -35,9 +36,9 @@ static struct contract_cut cut(const struct contract *k)
         c.deep *= 2;
     c.wide = OP_THREADS / c.deep;
     blocks = (c.kept + c.wide - 1) / c.wide;
-    parts = c.summed / (c.deep * 16); /* worth a part each */
+    parts = c.summed / (c.deep * 16); /* at least 16 summands per thread */
     if (blocks > 0 && parts > 528 / blocks)
-        parts = 528 / blocks; /* four blocks for each processor of a big GPU */
+        parts = 528 / blocks; /* four thread blocks for each multiprocessor of a large GPU */
     if (parts > 1) {
         c.per = (c.summed + parts - 1) / parts;
         c.parts = (c.summed + c.per - 1) / c.per;
@@ -47,7 +48,8 @@ static struct contract_cut cut(const struct contract *k)
     return c;
 }
 
-/* Is x a matrix that lies densely, and its columns what is summed? If y is NULL, too, that is op_cols.cuh's. */
+/* Returns true if x is a contiguous matrix whose columns are summed. If y is NULL, too, op_cols.cuh
+ * computes it. */
 static bool is_columns(const struct contract *k)
 {
     return !k->is_empty && !k->is_zero && k->n_kept == 1 && k->n_summed == 1 && k->kept[0].x == 1 &&
@@ -71,7 +73,7 @@ struct contract_places {
     ptrdiff_t x, y, out;
 };
 
-/* Of index `i` over all of `n` axes. */
+/* Position of index `i` over all of `n` axes. */
 __device__ static inline struct contract_places place_of(const struct contract_axis *axis, uint32_t n, uint64_t i)
 {
     struct contract_places at = { 0, 0, 0 };
@@ -95,7 +97,7 @@ __device__ static inline float part_of(const struct contract &k, const T *x, con
     float total = 0;
 
     while (from < end) {
-        float some = 0; /* of 32: their total has less to lose */
+        float some = 0; /* partial sum of 32: adding partial sums loses less precision */
 
         for (uint32_t i = 0; i < 32 && from < end; i++, from += step) {
             const struct contract_places at = place_of(k.summed, k.n_summed, from);
@@ -107,8 +109,9 @@ __device__ static inline float part_of(const struct contract &k, const T *x, con
     return total;
 }
 
-/* A block owns c.wide elements of out at a time and one part (blockIdx.y) of their sums; a thread every
- * c.deep-th summand of one element. With several parts they go to out [parts, kept]. */
+/* A thread block computes c.wide elements of out at a time, and one part (blockIdx.y) of their
+ * sums; a thread adds every c.deep-th summand of one element. If there are several parts, they are
+ * stored as out [parts, kept]. */
 template <typename T>
 __global__ void contract_sum(struct contract k, struct contract_cut c, const T *x, const float *y, float scale,
                              float *out, bool add)
@@ -157,7 +160,7 @@ static int launch(const struct contract *k, const struct contract_cut *c, const 
     return cuda_launched(err);
 }
 
-/* The sum of the parts [parts, kept], to where `k` says. */
+/* Sums the parts [parts, kept], and stores the result with the strides of `k`. */
 static int gather(const struct contract *k, const struct contract_cut *c, const float *parts, float scale,
                   float *out, bool add, cudaStream_t stream, struct err *err)
 {

@@ -1,9 +1,9 @@
-/* contract_cuda.cuh - contract.h's sums on a GPU: out = scale * sum of x y over axes with steps, stored or
- * added. With nothing to sum over it is a copy between any two orders, with y NULL a sum of x: the gradient
- * of a bias.
+/* contract_cuda.cuh - the contraction of contract.h on a GPU: out = scale * sum of x y over axes
+ * with strides, stored or accumulated. Without a summed axis it is a copy between any two orders;
+ * with y NULL it is a sum of x, such as the gradient of a bias.
  *
- * Sums are float32, in an order that depends on the axes alone: those of a thread first, then those of
- * a block in a tree, then those of the parts that a long sum is cut into. */
+ * Sums are float32, in an order that depends only on the axes: first within a thread, then within a
+ * thread block in a tree, then over the parts into which a long sum is split. */
 #ifndef OP_GEMM_CONTRACT_CUDA_CUH
 #define OP_GEMM_CONTRACT_CUDA_CUH
 
@@ -14,7 +14,8 @@ extern "C" {
 }
 
 size_t contract_scratch_bytes(const struct contract *k); /* 64-byte aligned */
-/* x: of `type`, float32, bfloat16 or float16. k is settled. */
+/* Enqueues the contraction. x has the type `type`: float32, bfloat16 or float16. contract_settle()
+ * has been called for k. scratch: contract_scratch_bytes(k). Errors: ERR_DEVICE. */
 int contract_launch(const struct contract *k, const void *x, enum tensor_dtype type, const float *y, float scale,
                     float *out, bool add, void *scratch, cudaStream_t stream, struct err *err);
 

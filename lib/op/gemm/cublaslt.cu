@@ -1,7 +1,8 @@
 /* cublaslt.cu - see cublaslt.cuh.
  *
- * The library counts matrices by columns: what it sees of a row-major [r, c] is its transpose. So it is
- * asked for y^T = b^T a^T: our b is its A, our a its B, and n comes before m. column_major() alone knows. */
+ * The library uses column-major matrices: a row-major [r, c] is its own transpose for it. So we
+ * request y^T = b^T a^T: our b is its A, our a its B, and n precedes m. Only column_major() does
+ * this conversion. */
 #include "op/gemm/cublaslt.cuh"
 
 #include <cublasLt.h>
@@ -12,9 +13,11 @@ extern "C" {
 #include "base/check.h"
 }
 
-static constexpr size_t LT_WORKSPACE = 32 << 20; /* at most, of an algorithm */
-static constexpr uint32_t LT_ALIGN = 16;         /* of addresses, in bytes: no kernel wants more */
-static constexpr size_t LT_WORKSPACE_ALIGN = 256; /* of the workspace, in bytes; the library refuses others */
+static constexpr size_t LT_WORKSPACE = 32 << 20; /* limit of an algorithm's workspace, in bytes */
+/* alignment of addresses in bytes; no kernel needs more */
+static constexpr uint32_t LT_ALIGN = 16;
+/* alignment of the workspace in bytes; the library rejects less */
+static constexpr size_t LT_WORKSPACE_ALIGN = 256;
 
 static int lt_check(cublasStatus_t s, struct err *err, const char *what)
 {
@@ -27,7 +30,7 @@ static int lt_check(cublasStatus_t s, struct err *err, const char *what)
                    "%s: cuBLASLt: %s", what, cublasLtGetStatusName(s));
 }
 
-/* ---- handles: one for each GPU and thread that makes products, as long as there are some ---- */
+/* ---- handles: one for each GPU and thread that uses products ---- */
 
 struct lt_handle {
     struct lt_handle *next;
@@ -40,15 +43,15 @@ struct lt_handle {
 static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct lt_handle *handles;
 
-/* With the lock. */
+/* The caller holds the lock. */
 static int handle_new(int gpu, struct lt_handle **out, struct err *err)
 {
     struct lt_handle *h = (struct lt_handle *)calloc(1, sizeof(*h));
     int rc;
 
     if (h == NULL)
-        return err_set(err, ERR_NOMEM, "handle of cuBLASLt: out of memory");
-    rc = lt_check(cublasLtCreate(&h->handle), err, "start cuBLASLt");
+        return err_set(err, ERR_NOMEM, "cuBLASLt handle: out of memory");
+    rc = lt_check(cublasLtCreate(&h->handle), err, "create a cuBLASLt handle");
     if (rc < 0) {
         free(h);
         return rc;
@@ -61,10 +64,10 @@ static int handle_new(int gpu, struct lt_handle **out, struct err *err)
     return 0;
 }
 
-static int handle_take(struct lt_handle **out, struct err *err)
+static int handle_acquire(struct lt_handle **out, struct err *err)
 {
     struct lt_handle *h;
-    int gpu, rc = cuda_check(cudaGetDevice(&gpu), err, "which GPU is this");
+    int gpu, rc = cuda_check(cudaGetDevice(&gpu), err, "query the current GPU");
 
     if (rc < 0)
         return rc;
@@ -81,7 +84,7 @@ static int handle_take(struct lt_handle **out, struct err *err)
     return rc;
 }
 
-static void handle_leave(struct lt_handle *h)
+static void handle_release(struct lt_handle *h)
 {
     struct lt_handle **at = &handles;
 
@@ -92,7 +95,7 @@ static void handle_leave(struct lt_handle *h)
         while (*at != h)
             at = &(*at)->next;
         *at = h->next;
-        (void)cublasLtDestroy(h->handle); /* of a GPU that failed: nothing is left to do */
+        (void)cublasLtDestroy(h->handle); /* a failed GPU has nothing to free */
         free(h);
     }
     pthread_mutex_unlock(&handles_lock);
@@ -103,10 +106,11 @@ static void handle_leave(struct lt_handle *h)
 struct lt {
     struct lt_handle *handle;
     cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t at[LT_OPERANDS]; /* ours */
-    cublasLtMatmulAlgo_t algo[2];           /* [1]: all addresses are multiples of LT_ALIGN */
+    cublasLtMatrixLayout_t at[LT_OPERANDS]; /* for our operands */
+    cublasLtMatmulAlgo_t algo[2];           /* [1]: for addresses that are all multiples of
+                                               LT_ALIGN */
     size_t workspace[2];
-    bool turned; /* y^T is computed: a and b have changed places */
+    bool is_transposed; /* y^T is computed: a and b are exchanged */
     bool bias;   /* there is a vector: a bias, or sums */
     bool aux;
 };
@@ -120,7 +124,7 @@ void lt_close(struct lt *l)
             (void)cublasLtMatrixLayoutDestroy(l->at[i]);
     if (l->desc != NULL)
         (void)cublasLtMatmulDescDestroy(l->desc);
-    handle_leave(l->handle);
+    handle_release(l->handle);
     free(l);
 }
 
@@ -129,7 +133,7 @@ static cudaDataType type_of(enum tensor_dtype t)
     return t == TENSOR_BF16 ? CUDA_R_16BF : t == TENSOR_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-/* Do its rows lie one behind the other? Else its columns do. */
+/* Returns true if the elements of a row are contiguous; else those of a column are. */
 static bool by_rows(const struct lt_operand *o, int64_t rows, int64_t cols)
 {
     return (o->col == 1 || cols == 1) && (rows == 1 || o->row >= cols);
@@ -137,13 +141,13 @@ static bool by_rows(const struct lt_operand *o, int64_t rows, int64_t cols)
 
 bool lt_fits(const struct lt_operand *o, int64_t rows, int64_t cols)
 {
-    const struct lt_operand turned = { o->type, o->col, o->row, o->batch };
+    const struct lt_operand is_transposed = { o->type, o->col, o->row, o->batch };
 
-    return by_rows(o, rows, cols) || by_rows(&turned, cols, rows);
+    return by_rows(o, rows, cols) || by_rows(&is_transposed, cols, rows);
 }
 
-/* Our [rows, cols] as the library sees it: [cols, rows] by columns, or, where our columns lie one behind the
- * other, [rows, cols], which is to be transposed. */
+/* Our [rows, cols] in the library's terms: [cols, rows] column-major, or, if our columns are
+ * contiguous, [rows, cols] with a transposition. */
 struct lt_matrix {
     uint64_t rows, cols;
     int64_t ld;
@@ -173,9 +177,9 @@ static int layout(const struct lt_problem *p, const struct lt_operand *o, const 
     return lt_check(s, err, "describe a matrix");
 }
 
-/* ---- tails ---- */
+/* ---- epilogues ---- */
 
-/* Elements of aux from one row of y to the next: numbers of y's type, or bits. */
+/* Stride of aux between rows of y, in elements: numbers of y's type, or bits. */
 static int64_t aux_step(enum lt_tail tail, int64_t n)
 {
     int64_t unit = tail == LT_RELU || tail == LT_DRELU ? 128 : 8;
@@ -196,23 +200,24 @@ static bool has_aux(enum lt_tail tail)
     return tail != LT_PLAIN && tail != LT_SUMS;
 }
 
-/* The library's A is our b, unless the whole is turned. */
-static uint32_t epilogue_of(const struct lt_problem *p, bool turned)
+/* The library's A is our b, unless y^T is computed. */
+static uint32_t epilogue_of(const struct lt_problem *p, bool is_transposed)
 {
     switch (p->tail) {
     case LT_GELU: return p->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     case LT_RELU: return p->bias ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_RELU_AUX;
     case LT_DGELU: return CUBLASLT_EPILOGUE_DGELU;
     case LT_DRELU: return CUBLASLT_EPILOGUE_DRELU;
-    case LT_SUMS: return turned ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
+    case LT_SUMS: return is_transposed ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
     default: return p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     }
 }
 
-/* What comes behind the product; the search may expect addresses that are multiples of 256. */
+/* Describes the epilogue of the product. The algorithm search may assume addresses that are
+ * multiples of 256. */
 static cublasStatus_t describe_tail(const struct lt_problem *p, struct lt *l)
 {
-    const uint32_t epilogue = epilogue_of(p, l->turned);
+    const uint32_t epilogue = epilogue_of(p, l->is_transposed);
     const void *aligned = (const void *)(uintptr_t)256;
     const int64_t step = aux_step(p->tail, p->n);
     cublasStatus_t s =
@@ -232,7 +237,7 @@ static int describe(const struct lt_problem *p, struct lt *l, struct err *err)
 {
     const struct lt_matrix a = column_major(&p->at[LT_A], p->m, p->k), b = column_major(&p->at[LT_B], p->k, p->n),
                            y = column_major(&p->at[LT_Y], p->m, p->n);
-    const int32_t trans_a = b.op, trans_b = a.op; /* of the library's A and B */
+    const int32_t trans_a = b.op, trans_b = a.op; /* for the library's A and B */
     cublasStatus_t s;
     int rc = layout(p, &p->at[LT_A], &a, &l->at[LT_A], err);
 
@@ -253,7 +258,8 @@ static int describe(const struct lt_problem *p, struct lt *l, struct err *err)
     return lt_check(s, err, "describe a product");
 }
 
-/* The algorithm that the library believes to be the fastest for addresses that are multiples of `align`. */
+/* Selects the algorithm that the library considers fastest for addresses that are multiples of
+ * `align`. */
 static int choose(struct lt *l, uint32_t align, uint32_t which, struct err *err)
 {
     static const cublasLtMatmulPreferenceAttributes_t of[] = {
@@ -264,7 +270,8 @@ static int choose(struct lt *l, uint32_t align, uint32_t which, struct err *err)
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     cublasLtMatmulHeuristicResult_t r = {};
     cublasLtMatmulPreference_t want;
-    int n = 0, rc = lt_check(cublasLtMatmulPreferenceCreate(&want), err, "ask for a product");
+    int n = 0,
+        rc = lt_check(cublasLtMatmulPreferenceCreate(&want), err, "create a search preference");
     cublasStatus_t s;
 
     if (rc < 0)
@@ -286,8 +293,8 @@ static int choose(struct lt *l, uint32_t align, uint32_t which, struct err *err)
     return lt_check(s, err, "find an algorithm");
 }
 
-/* The transpose of the whole. */
-static struct lt_problem turn(const struct lt_problem *p)
+/* Returns the transposed problem. */
+static struct lt_problem transpose(const struct lt_problem *p)
 {
     struct lt_problem t = { .batch = p->batch, .m = p->n, .n = p->m, .k = p->k, .bias = p->bias, .tf32 = p->tf32,
                             .tail = p->tail };
@@ -310,14 +317,14 @@ int lt_open(const struct lt_problem *given, struct lt **out, struct err *err)
     if (l == NULL)
         return err_set(err, ERR_NOMEM, "matrix product: out of memory");
     CHECK(lt_fits(&p.at[LT_A], p.m, p.k) && lt_fits(&p.at[LT_B], p.k, p.n) && lt_fits(&p.at[LT_Y], p.m, p.n));
-    l->turned = !by_rows(&p.at[LT_Y], p.m, p.n);
-    CHECK(!l->turned || (!p.bias && !has_aux(p.tail)));
+    l->is_transposed = !by_rows(&p.at[LT_Y], p.m, p.n);
+    CHECK(!l->is_transposed || (!p.bias && !has_aux(p.tail)));
     CHECK(p.tail == LT_PLAIN || p.batch == 1);
-    if (l->turned)
-        p = turn(&p);
+    if (l->is_transposed)
+        p = transpose(&p);
     l->bias = p.bias || p.tail == LT_SUMS;
     l->aux = has_aux(p.tail);
-    rc = p.batch <= INT32_MAX ? handle_take(&l->handle, err)
+    rc = p.batch <= INT32_MAX ? handle_acquire(&l->handle, err)
                               : err_set(err, ERR_UNSUPPORTED, "more than 2^31 - 1 matrices");
     if (rc == 0)
         rc = describe(&p, l, err);
@@ -341,7 +348,7 @@ size_t lt_scratch_bytes(const struct lt *l)
                   : l->workspace[0] > l->workspace[1] ? l->workspace[0]
                                                       : l->workspace[1];
 
-    /* Scratch is 64-byte aligned: lt_run() moves the workspace up to the next multiple. */
+    /* Scratch is 64-byte aligned: lt_run() rounds the address of the workspace up. */
     return most == 0 ? 0 : (most + 63) / 64 * 64 + LT_WORKSPACE_ALIGN - 64;
 }
 
@@ -354,7 +361,7 @@ int lt_run(struct lt *l, const void *a, const void *b, void *y, const void *bias
            void *scratch, cudaStream_t stream, struct err *err)
 {
     const float beta = add ? 1.0f : 0.0f;
-    const void *first = l->turned ? b : a, *second = l->turned ? a : b;
+    const void *first = l->is_transposed ? b : a, *second = l->is_transposed ? a : b;
     int aligned = (((uintptr_t)a | (uintptr_t)b | (uintptr_t)y) & (LT_ALIGN - 1)) == 0;
     cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
 

@@ -1,8 +1,9 @@
-/* einsum.c - Einsum, float32. The equation names every axis by a letter;
- * "..." stands for axes that broadcast as in NumPy, and the output has it too. Axes that the output does not
- * name are summed over; without "->" it names the ellipsis and, in alphabetical order, the letters that come once.
- * A letter that comes twice in one term is its diagonal. The gradient of an input is an Einsum
- * too: of dy and the other inputs. More than two are multiplied two at a time (einsum_chain.c). */
+/* einsum.c - Einsum, float32. The equation names every axis by a letter; "..." stands for axes that
+ * broadcast as in NumPy, and the output has it too. Axes that are absent in the output are summed
+ * over; without "->" the output has the ellipsis and, in alphabetical order, the letters that occur
+ * once. A letter that is repeated in one term selects its diagonal. The gradient of an input is an
+ * Einsum of dy and the other inputs. More than two tensors are multiplied two at a time
+ * (einsum_chain.c). */
 #include "op/gemm/einsum.h"
 
 #include <inttypes.h>
@@ -21,7 +22,7 @@ struct term {
 
 struct equation {
     const char *text;
-    int64_t size[LABELS]; /* -1: not there */
+    int64_t size[LABELS]; /* -1: label is absent */
     uint32_t dots;        /* axes of the ellipsis; label LETTERS + i is the i-th from the end */
     struct term in[EINSUM_TERMS], out;
 };
@@ -31,7 +32,7 @@ static bool is_letter(char c)
     return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
 }
 
-/* Alphabetical: capitals first, as in ASCII. */
+/* Alphabetical order: capitals first, as in ASCII. */
 static uint8_t label_of(char c)
 {
     return (uint8_t)(c <= 'Z' ? c - 'A' : 26 + c - 'a');
@@ -42,12 +43,13 @@ static char letter_of(uint32_t label)
     return (char)(label < 26 ? 'A' + label : 'a' + label - 26);
 }
 
-static int bad(const struct op_infer *f, const struct equation *e, const char *why, struct err *err)
+static int equation_error(const struct op_infer *f, const struct equation *e, const char *why,
+                          struct err *err)
 {
     return op_error(f, ERR_INPUT, err, "equation '%s': %s", e->text, why);
 }
 
-/* Reads a term up to its end or one of "," and "->". The ellipsis becomes `dots` labels. */
+/* Reads a term up to its end, "," or "->". The ellipsis becomes `dots` labels. */
 static int read_term(const struct op_infer *f, struct equation *e, const char **at, uint32_t dots,
                      struct term *t, struct err *err)
 {
@@ -57,7 +59,7 @@ static int read_term(const struct op_infer *f, struct equation *e, const char **
         if (**at == ' ')
             continue;
         if (t->rank + dots + 1 > sizeof(t->label))
-            return bad(f, e, "a term has too many axes", err);
+            return equation_error(f, e, "a term has too many axes", err);
         if (is_letter(**at)) {
             t->label[t->rank++] = label_of(**at);
         } else if (strncmp(*at, "...", 3) == 0 && !t->has_dots) {
@@ -66,13 +68,13 @@ static int read_term(const struct op_infer *f, struct equation *e, const char **
                 t->label[t->rank++] = (uint8_t)(LETTERS + i);
             *at += 2;
         } else {
-            return bad(f, e, "a term consists of letters and at most one '...'", err);
+            return equation_error(f, e, "a term consists of letters and at most one '...'", err);
         }
     }
     return 0;
 }
 
-/* How many axes the ellipsis of a term stands for, when its tensor has `rank`. */
+/* Returns the number of axes of the ellipsis of a term whose tensor has `rank` axes. */
 static uint32_t dots_in(const char *at, uint32_t rank)
 {
     uint32_t letters = 0;
@@ -114,7 +116,7 @@ static int read_inputs(const struct op_infer *f, struct equation *e, const char 
 
     for (i = 0; i < f->n_in && rc == 0; i++) {
         if (i > 0 && *(*at)++ != ',')
-            return bad(f, e, "it has fewer terms than the node has inputs", err);
+            return equation_error(f, e, "it has fewer terms than the node has inputs", err);
         dots = dots_in(*at, f->in[i]->shape.rank);
         rc = read_term(f, e, at, dots, &e->in[i], err);
         if (rc == 0)
@@ -123,11 +125,11 @@ static int read_inputs(const struct op_infer *f, struct equation *e, const char 
             e->dots = dots;
     }
     if (rc == 0 && **at == ',')
-        rc = bad(f, e, "it has more terms than the node has inputs", err);
+        rc = equation_error(f, e, "it has more terms than the node has inputs", err);
     return rc;
 }
 
-/* Without "->". */
+/* Derives the output of an equation without "->". */
 static void implied_output(struct equation *e)
 {
     uint32_t count[LABELS] = { 0 }, i, k;
@@ -149,20 +151,20 @@ static int check_output(const struct op_infer *f, const struct equation *e, stru
 
     if (e->out.rank > TENSOR_MAX_RANK)
         return op_error(f, ERR_UNSUPPORTED, err,
-                        "equation '%s': the output has %u axes; at most %d work", e->text,
+                        "equation '%s': the output has %u axes; at most %d are supported", e->text,
                         e->out.rank, TENSOR_MAX_RANK);
     for (k = 0; k < e->out.rank; k++) {
         if (e->size[e->out.label[k]] < 0)
-            return bad(f, e, "the output names an axis that no input has", err);
+            return equation_error(f, e, "the output names an axis that no input has", err);
         if (seen[e->out.label[k]])
-            return bad(f, e, "the output names an axis twice", err);
+            return equation_error(f, e, "the output repeats an axis", err);
         seen[e->out.label[k]] = true;
     }
     return 0;
 }
 
-/* Steps of a plain tensor of this shape, added up by label. */
-static void put_steps(const struct term *t, const struct shape *s, struct einsum_term *out)
+/* Adds up the strides of a plain tensor of this shape by label. */
+static void add_steps(const struct term *t, const struct shape *s, struct einsum_term *out)
 {
     bool seen[LABELS] = { false };
     ptrdiff_t dense = 1;
@@ -192,8 +194,8 @@ static int settle(struct op_infer *f, const struct equation *e, struct err *err)
     if (rc < 0)
         return rc;
     for (i = 0; i < f->n_in; i++)
-        put_steps(&e->in[i], &f->in[i]->shape, &in[i]);
-    put_steps(&e->out, y, &out);
+        add_steps(&e->in[i], &f->in[i]->shape, &in[i]);
+    add_steps(&e->out, y, &out);
     return einsum_order(f, e->text, e->size, in, &out, err);
 }
 
@@ -207,8 +209,10 @@ static int infer(struct op_infer *f, struct err *err)
     if (rc == 0 && e.text[0] == '\0')
         rc = op_error(f, ERR_INPUT, err, "attribute 'equation' is missing");
     if (rc == 0 && f->n_in > EINSUM_TERMS)
-        rc = op_error(f, ERR_UNSUPPORTED, err, "equation '%s' has %u terms; at most %d work: write "
-                      "it as several nodes", e.text, f->n_in, EINSUM_TERMS);
+        rc = op_error(f, ERR_UNSUPPORTED, err,
+                      "equation '%s' has %u terms; at most %d are supported: write "
+                      "it as several nodes",
+                      e.text, f->n_in, EINSUM_TERMS);
     for (i = 0; i < f->n_in && rc == 0; i++)
         rc = op_need(f, i, TENSOR_F32, -1, err);
     if (rc < 0)
@@ -223,11 +227,14 @@ static int infer(struct op_infer *f, struct err *err)
         at += 2;
         rc = read_term(f, &e, &at, e.dots, &e.out, err);
         if (rc == 0 && *at != '\0')
-            rc = bad(f, &e, "something follows the output", err);
+            rc = equation_error(f, &e, "something follows the output", err);
         if (rc == 0 && e.dots > 0 && !e.out.has_dots) /* as in NumPy */
-            rc = bad(f, &e, "the output lacks the '...' of the inputs: add it, or name the axes by letters", err);
+            rc = equation_error(
+                f, &e,
+                "the output lacks the '...' of the inputs: add it, or name the axes by letters",
+                err);
     } else if (*at != '\0') {
-        rc = bad(f, &e, "a '-' without '>'", err);
+        rc = equation_error(f, &e, "a '-' without '>'", err);
     } else {
         implied_output(&e);
     }

@@ -1,9 +1,9 @@
-/* einsum_chain.c - Einsum of any number of tensors as products of two.
+/* einsum_chain.c - Einsum of any number of tensors as contractions of two.
  *
- * The result of a product is a dense tensor of the labels that somebody still needs: those of both
- * factors, then those of the left one, then those of the right one, each in the order in which they
- * lie there, so that it is a batched matrix product without a copy. Backward reads the results that
- * are factors again; they are saved. */
+ * The result of a contraction is a contiguous tensor of the labels that are still needed: those of
+ * both factors, then those of the left one, then those of the right one, each in memory order, so
+ * that it is a batched matrix product without a copy. Backward reads the results that are factors
+ * again; they are saved. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,12 +15,12 @@
 
 struct chain {
     const struct op_kernels *pair;
-    void *state[EINSUM_TERMS];   /* of each step's product */
-    size_t value[EINSUM_TERMS];  /* where the result is: in save; without training in scratch */
-    size_t grad[EINSUM_TERMS];   /* and its gradient: in scratch */
-    bool wanted[2 * EINSUM_TERMS]; /* the gradient of this tensor */
+    void *state[EINSUM_TERMS];   /* state of each step's contraction */
+    size_t value[EINSUM_TERMS];  /* offset of the result: in save; without training in scratch */
+    size_t grad[EINSUM_TERMS];   /* offset of its gradient in scratch */
+    bool wanted[2 * EINSUM_TERMS]; /* the gradient of this tensor is requested */
     bool saves;
-    size_t rest; /* scratch of the products */
+    size_t rest; /* offset of the scratch of the contractions */
 };
 
 void einsum_chain_free(void *state)
@@ -82,10 +82,10 @@ int einsum_chain_plan(struct op_plan *p, const struct op_kernels *pair, struct e
 
 /* ---- run ---- */
 
-/* The call of one step; the pointers of `call` lead into the rest. */
+/* The call of one step; the pointers of `call` refer to the other fields. */
 struct one {
     struct op_call call;
-    struct tensor made[EINSUM_IN + 1], grad[EINSUM_IN + 1]; /* of results, where they are some */
+    struct tensor made[EINSUM_IN + 1], grad[EINSUM_IN + 1]; /* for results of earlier steps */
     const struct tensor *in[EINSUM_IN], *din[EINSUM_IN], *out, *dout;
 };
 

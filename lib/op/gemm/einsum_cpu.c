@@ -1,5 +1,5 @@
-/* einsum_cpu.c - a batched matrix product of the library between copies (einsum_sides.c), or
- * contract.h's sums. */
+/* einsum_cpu.c - a contraction as a batched matrix product of the library between copies
+ * (einsum_sides.c), or by contract.h. */
 #include <stdlib.h>
 
 #include "base/err.h"
@@ -11,10 +11,10 @@ struct einsum_state {
     bool is_product;
     struct einsum_side side[EINSUM_SIDES];
     struct dnn *y, *d[EINSUM_IN]; /* gradients of EINSUM_LEFT and EINSUM_RIGHT */
-    size_t grad_bytes;            /* in scratch, one of them */
-    struct contract fwd, bwd[EINSUM_IN]; /* not a product */
-    bool is_copy;                        /* nor is anything summed */
-    struct copy there, back;
+    size_t grad_bytes;            /* size in scratch of one gradient */
+    struct contract fwd, bwd[EINSUM_IN]; /* used if it is not a product */
+    bool is_copy;                        /* nothing is summed either */
+    struct copy copy, copy_bwd;
 };
 
 static void pair_free(void *state)
@@ -31,9 +31,9 @@ static void pair_free(void *state)
 
 /* ---- plan ---- */
 
-/* With a, b as they are in memory, g the gradient of y:
- *   da = g b^T   or, where a is transposed,   da^T = b g^T
- *   db = a^T g   or, where b is transposed,   db^T = g^T a  */
+/* With a, b as in memory, and g the gradient of y:
+ *   da = g b^T   or, if a is transposed,   da^T = b g^T
+ *   db = a^T g   or, if b is transposed,   db^T = g^T a */
 static int plan_product(const struct op_plan *p, const struct einsum_roles *r, struct einsum_state *s,
                         struct err *err)
 {
@@ -65,10 +65,10 @@ static void plan_general(const struct einsum_pair *p, uint32_t n_in, struct eins
     s->is_copy = n_in == 1;
     for (k = 0; k < p->n; k++) {
         s->is_copy = s->is_copy && p->step[EINSUM_OUT][k] != 0;
-        copy_add_axis(&s->there, (int64_t)p->size[k], p->step[0][k], p->step[EINSUM_OUT][k]);
+        copy_add_axis(&s->copy, (int64_t)p->size[k], p->step[0][k], p->step[EINSUM_OUT][k]);
     }
-    copy_settle(&s->there);
-    s->back = copy_back(&s->there);
+    copy_settle(&s->copy);
+    s->copy_bwd = copy_back(&s->copy);
     for (k = 0; k < p->n; k++)
         contract_add_axis(&s->fwd, p->size[k], p->step[0][k], p->step[1][k],
                           p->step[EINSUM_OUT][k]);
@@ -115,7 +115,7 @@ static int pair_plan(struct op_plan *p, struct err *err)
 
 /* ---- run ---- */
 
-struct areas { /* of scratch */
+struct areas { /* areas of scratch */
     float *side[EINSUM_SIDES], *grad;
     void *rest;
 };
@@ -135,7 +135,7 @@ static struct areas areas_at(const struct einsum_state *s, void *scratch)
     return a;
 }
 
-/* Where the matrices of a side are: `t` itself, or packed into `area`. */
+/* Returns the matrices of a side: `t` itself, or packed into `area`. */
 static float *matrices(const struct einsum_side *s, const struct tensor *t, float *area)
 {
     if (s->direct)
@@ -156,7 +156,7 @@ static int pair_fwd(const struct op_call *c, struct err *err)
     int rc;
 
     if (s->is_copy) {
-        copy_run(&s->there, c->in[0]->data, c->out[0]->data, sizeof(float));
+        copy_run(&s->copy, c->in[0]->data, c->out[0]->data, sizeof(float));
         return 0;
     }
     if (!s->is_product) {
@@ -174,8 +174,8 @@ static int pair_fwd(const struct op_call *c, struct err *err)
     return rc;
 }
 
-/* Brings the gradient of a side home. */
-static void put_gradient(const struct op_call *c, const struct einsum_side *s, const float *grad)
+/* Accumulates the gradient of a side into din. */
+static void store_gradient(const struct op_call *c, const struct einsum_side *s, const float *grad)
 {
     const struct einsum_pair *p = c->param;
     const struct tensor *din = c->din[s->tensor];
@@ -210,13 +210,14 @@ static int product_bwd(const struct op_call *c, struct err *err)
         if (c->din[mine->tensor] == NULL)
             continue;
         m[1 - i] = matrices(other, c->in[other->tensor], a.side[1 - i]);
-        first = i == EINSUM_LEFT ? !mine->trans : mine->trans; /* the gradient of y is the first factor */
+        /* the gradient of y is the first factor */
+        first = i == EINSUM_LEFT ? !mine->trans : mine->trans;
         args[0] = first ? m[EINSUM_RESULT] : m[1 - i];
         args[1] = first ? m[1 - i] : m[EINSUM_RESULT];
         args[2] = straight ? c->din[mine->tensor]->data : a.grad;
         rc = dnn_run(s->d[i], args, a.rest, err);
         if (rc == 0 && !straight)
-            put_gradient(c, mine, a.grad);
+            store_gradient(c, mine, a.grad);
     }
     return rc;
 }
@@ -235,9 +236,9 @@ static int pair_bwd(const struct op_call *c, struct err *err)
         if (p->diagonal[i] && !op_adds(c, i))
             memset(c->din[i]->data, 0, tensor_bytes(c->din[i]));
         if (s->is_copy && op_adds(c, i))
-            copy_run_add(&s->back, c->dout[0]->data, c->din[i]->data);
+            copy_run_add(&s->copy_bwd, c->dout[0]->data, c->din[i]->data);
         else if (s->is_copy)
-            copy_run(&s->back, c->dout[0]->data, c->din[i]->data, sizeof(float));
+            copy_run(&s->copy_bwd, c->dout[0]->data, c->din[i]->data, sizeof(float));
         else
             contract_run(&s->bwd[i], c->dout[0]->data,
                          c->n_in > 1 ? c->in[1 - i]->data : NULL, c->din[i]->data,

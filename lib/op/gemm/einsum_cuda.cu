@@ -1,5 +1,5 @@
-/* einsum_cuda.cu - see einsum.c and einsum_sides.c: a product of the chain is one of product.cu between
- * copies, or contract_cuda.cu's sums. */
+/* einsum_cuda.cu - see einsum.c and einsum_sides.c: a contraction of the chain is a product of
+ * product.cu between copies, or computed by contract_cuda.cu. */
 #include "op/gemm/contract_cuda.cuh"
 #include "op/gemm/product.cuh"
 
@@ -10,18 +10,18 @@ extern "C" {
 #include "op/op_priv.h"
 }
 
-struct pair_there {
+struct pair_device {
     bool is_product;
     struct einsum_side side[EINSUM_SIDES];
     struct contract unpack[EINSUM_SIDES];
     struct product *y, *d[EINSUM_IN];    /* gradients of left and right */
-    size_t area[EINSUM_SIDES], grad, rest; /* in scratch */
-    struct contract fwd, bwd[EINSUM_IN]; /* not a product */
+    size_t area[EINSUM_SIDES], grad, rest; /* offsets in scratch */
+    struct contract fwd, bwd[EINSUM_IN]; /* used if it is not a product */
 };
 
 static void pair_free(void *state)
 {
-    struct pair_there *s = (struct pair_there *)state;
+    struct pair_device *s = (struct pair_device *)state;
 
     if (s == NULL)
         return;
@@ -33,8 +33,8 @@ static void pair_free(void *state)
 
 /* ---- plan ---- */
 
-static int open_products(const struct op_plan *p, const struct einsum_roles *r, struct pair_there *s,
-                         struct err *err)
+static int open_products(const struct op_plan *p, const struct einsum_roles *r,
+                         struct pair_device *s, struct err *err)
 {
     const int64_t m = r->size[EINSUM_ROW], n = r->size[EINSUM_COLUMN], k = r->size[EINSUM_INNER];
     const bool ta = s->side[EINSUM_LEFT].trans, tb = s->side[EINSUM_RIGHT].trans;
@@ -62,8 +62,8 @@ static int open_products(const struct op_plan *p, const struct einsum_roles *r, 
     return rc;
 }
 
-/* Returns what the sums want of scratch. */
-static size_t settle_sums(const struct einsum_pair *p, struct pair_there *s)
+/* Returns the scratch that the contractions need, in bytes. */
+static size_t plan_sums(const struct einsum_pair *p, struct pair_device *s)
 {
     size_t most;
 
@@ -81,8 +81,9 @@ static size_t settle_sums(const struct einsum_pair *p, struct pair_there *s)
     return most;
 }
 
-/* Room in scratch for what does not lie as the products want it; returns what the copies want more. */
-static size_t place(struct pair_there *s)
+/* Reserves scratch for the tensors that are not used in place; returns the additional scratch of
+ * the copies. */
+static size_t plan_scratch(struct pair_device *s)
 {
     size_t bytes = 0, most = 0, grad = 0;
 
@@ -107,7 +108,7 @@ static size_t place(struct pair_there *s)
 static int pair_plan(struct op_plan *p, struct err *err)
 {
     const struct einsum_pair *e = (const struct einsum_pair *)p->param;
-    struct pair_there *s = (struct pair_there *)calloc(1, sizeof(*s));
+    struct pair_device *s = (struct pair_device *)calloc(1, sizeof(*s));
     struct einsum_roles r;
     size_t most;
     int rc = 0;
@@ -117,10 +118,10 @@ static int pair_plan(struct op_plan *p, struct err *err)
     r = einsum_sides(e, s->side);
     s->is_product = einsum_is_product(e, p->n_in, &r);
     if (s->is_product) {
-        most = place(s);
+        most = plan_scratch(s);
         rc = open_products(p, &r, s, err);
     } else {
-        most = settle_sums(e, s);
+        most = plan_sums(e, s);
     }
     if (rc < 0) {
         pair_free(s);
@@ -138,7 +139,7 @@ static int pair_plan(struct op_plan *p, struct err *err)
 static int sum(const struct op_call *c, const struct contract *k, const float *x, const float *y, float *out,
                bool add, struct err *err)
 {
-    const struct pair_there *s = (const struct pair_there *)c->state;
+    const struct pair_device *s = (const struct pair_device *)c->state;
 
     return contract_launch(k, x, TENSOR_F32, y, 1.0f, out, add, op_at(c->scratch, s->rest), op_stream(c), err);
 }
@@ -146,15 +147,15 @@ static int sum(const struct op_call *c, const struct contract *k, const float *x
 static int multiply(const struct op_call *c, struct product *p, const float *a, const float *b, float *y, bool add,
                     struct err *err)
 {
-    const struct pair_there *s = (const struct pair_there *)c->state;
+    const struct pair_device *s = (const struct pair_device *)c->state;
 
     return product_run(p, a, b, y, NULL, 1.0f, add, op_at(c->scratch, s->rest), op_stream(c), err);
 }
 
-/* *out: where the matrices of a side are, `t` itself or packed. */
+/* Returns in *out the matrices of a side: `t` itself, or packed. */
 static int matrices(const struct op_call *c, uint32_t which, const struct tensor *t, float **out, struct err *err)
 {
-    const struct pair_there *s = (const struct pair_there *)c->state;
+    const struct pair_device *s = (const struct pair_device *)c->state;
     float *area = (float *)op_at(c->scratch, s->area[which]);
 
     *out = s->side[which].direct ? (float *)t->data : area;
@@ -164,7 +165,7 @@ static int matrices(const struct op_call *c, uint32_t which, const struct tensor
 
 static int pair_fwd(const struct op_call *c, struct err *err)
 {
-    const struct pair_there *s = (const struct pair_there *)c->state;
+    const struct pair_device *s = (const struct pair_device *)c->state;
     const struct einsum_side *side = s->side;
     float *a = NULL, *b = NULL, *y = (float *)c->out[0]->data, *area;
     int rc;
@@ -182,7 +183,7 @@ static int pair_fwd(const struct op_call *c, struct err *err)
     return rc < 0 ? rc : sum(c, &s->unpack[EINSUM_RESULT], area, NULL, y, false, err);
 }
 
-/* Of an input that is read along a diagonal the rest gets nothing. */
+/* Zeroes the gradient outside the diagonal of an input that is read along a diagonal. */
 static int clear_rest(const struct op_call *c, uint32_t i, struct err *err)
 {
     const struct einsum_pair *p = (const struct einsum_pair *)c->param;
@@ -195,7 +196,7 @@ static int clear_rest(const struct op_call *c, uint32_t i, struct err *err)
 
 static int product_bwd(const struct op_call *c, struct err *err)
 {
-    const struct pair_there *s = (const struct pair_there *)c->state;
+    const struct pair_device *s = (const struct pair_device *)c->state;
     float *m[EINSUM_SIDES] = { NULL }, *grad = (float *)op_at(c->scratch, s->grad);
     int rc = matrices(c, EINSUM_RESULT, c->dout[0], &m[EINSUM_RESULT], err);
 
@@ -222,7 +223,7 @@ static int product_bwd(const struct op_call *c, struct err *err)
 
 static int pair_bwd(const struct op_call *c, struct err *err)
 {
-    const struct pair_there *s = (const struct pair_there *)c->state;
+    const struct pair_device *s = (const struct pair_device *)c->state;
     int rc = 0;
 
     if (s->is_product)

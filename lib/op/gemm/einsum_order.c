@@ -1,4 +1,4 @@
-/* einsum_order.c - in which order Einsum multiplies: see einsum_chain.c. */
+/* einsum_order.c - chooses the order of the contractions of Einsum: see einsum_chain.c. */
 #include <math.h>
 #include <string.h>
 
@@ -11,11 +11,11 @@ struct ordering {
     const int64_t *size;
     const struct einsum_term *out;
     struct einsum_term *term; /* inputs, then results */
-    uint8_t left[EINSUM_TERMS]; /* the tensors that are still to be multiplied */
+    uint8_t left[EINSUM_TERMS]; /* the tensors that remain to be multiplied */
     uint32_t n_left;
 };
 
-/* Does the output or another tensor than places i and j have label k? */
+/* Returns true if label k occurs in the output or in a remaining tensor other than i and j. */
 static bool is_needed(const struct ordering *o, uint32_t i, uint32_t j, uint32_t k)
 {
     bool needed = o->out->step[k] != 0;
@@ -26,7 +26,8 @@ static bool is_needed(const struct ordering *o, uint32_t i, uint32_t j, uint32_t
     return needed;
 }
 
-/* Multiplications of the product of places i and j; infinite where its result has too many axes. */
+/* Number of multiplications of the product of remaining tensors i and j; infinite if its result has
+ * too many axes. */
 static double cost_of(const struct ordering *o, uint32_t i, uint32_t j)
 {
     const struct einsum_term *a = &o->term[o->left[i]], *b = &o->term[o->left[j]];
@@ -42,7 +43,8 @@ static double cost_of(const struct ordering *o, uint32_t i, uint32_t j)
     return rank > TENSOR_MAX_RANK || labels > CONTRACT_AXES ? INFINITY : cost;
 }
 
-/* The needed labels that are in a and, as `both` says, in b or not: appended by falling steps. */
+/* Appends the needed labels of tensor i that tensor j has (`both`) or does not have, by descending
+ * strides. */
 static uint32_t add_labels(const struct ordering *o, uint32_t i, uint32_t j, bool both,
                            uint8_t *label, uint32_t n)
 {
@@ -59,7 +61,7 @@ static uint32_t add_labels(const struct ordering *o, uint32_t i, uint32_t j, boo
     return n;
 }
 
-/* The dense result of places i and j; false: its bytes cannot be counted. */
+/* Computes the contiguous result of tensors i and j; false: its size overflows. */
 static bool make_result(const struct ordering *o, uint32_t i, uint32_t j, struct einsum_term *y,
                         int64_t *floats)
 {
@@ -105,7 +107,7 @@ static int make_pair(const struct op_infer *f, const char *equation, const int64
     return 0;
 }
 
-/* Multiplies the two of `o` that cost least: the result takes the place of the first. */
+/* Multiplies the two tensors of `o` with the lowest cost; the result replaces the first. */
 static int multiply(const struct op_infer *f, const char *equation, struct ordering *o,
                     struct einsum *p, struct err *err)
 {

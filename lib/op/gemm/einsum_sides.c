@@ -1,19 +1,19 @@
-/* einsum_sides.c - two tensors with something to sum over are a batched matrix product,
+/* einsum_sides.c - a contraction of two tensors as a batched matrix product,
  *   y [batch, m, n] = a [batch, m, k] b [batch, k, n]
- * every letter being one of these: in both inputs and the output it is of the batch, in both
- * inputs k, in one input and the output m or n. A letter of one input alone is summed over on the
- * way in. Each of the three is used where it lies if its letters are in order (a and b also
- * transposed), else through a copy in scratch. What is no matrix product, or a tiny one, is
- * contract.h's. */
+ * Each letter has one role: batch if it is in both inputs and the output, k if it is in both inputs
+ * only, m or n if it is in one input and the output. A letter of one input alone is summed over
+ * when that input is packed. Each of the three tensors is used in place if its letters are in order
+ * (a and b may be transposed), else through a copy in scratch. contract.h computes contractions
+ * that are not a matrix product, and tiny ones. */
 #include "op/gemm/einsum_sides.h"
 
 #include <string.h>
 
 #include "op/op_priv.h"
 
-enum { TINY = 16 /* products of a matrix product that is not worth a call */ };
+enum { TINY = 16 /* multiplications below which a matrix product is not worth a call */ };
 
-/* By steps in `order`, longest first. */
+/* Adds a label to a role, sorted by the strides of `order`, longest first. */
 static void add_label(const struct einsum_pair *p, struct einsum_roles *r, enum einsum_role role, uint32_t label,
                       uint32_t order)
 {
@@ -41,7 +41,7 @@ static struct einsum_roles find_roles(const struct einsum_pair *p, uint32_t left
     return r;
 }
 
-/* Steps of a tensor that holds batch, `outer` and `inner` in this order, densely. */
+/* Computes the strides of a contiguous tensor with batch, `outer` and `inner` in this order. */
 static size_t dense_steps(const struct einsum_pair *p, const struct einsum_roles *r, enum einsum_role outer,
                           enum einsum_role inner, ptrdiff_t *step)
 {
@@ -58,24 +58,24 @@ static size_t dense_steps(const struct einsum_pair *p, const struct einsum_roles
     return dense;
 }
 
-static bool lies_so(const struct einsum_pair *p, uint32_t tensor, const ptrdiff_t *step)
+static bool has_order(const struct einsum_pair *p, uint32_t tensor, const ptrdiff_t *step)
 {
     return memcmp(p->step[tensor], step, p->n * sizeof(*step)) == 0;
 }
 
-static void settle_side(const struct einsum_pair *p, const struct einsum_roles *r, uint32_t tensor,
-                        enum einsum_role outer, enum einsum_role inner, struct einsum_side *s)
+static void plan_side(const struct einsum_pair *p, const struct einsum_roles *r, uint32_t tensor,
+                      enum einsum_role outer, enum einsum_role inner, struct einsum_side *s)
 {
     size_t floats;
     uint32_t k;
 
     *s = (struct einsum_side){ .tensor = tensor };
     floats = dense_steps(p, r, inner, outer, s->step);
-    s->trans = s->direct = tensor != EINSUM_OUT && lies_so(p, tensor, s->step);
+    s->trans = s->direct = tensor != EINSUM_OUT && has_order(p, tensor, s->step);
     if (s->direct)
         return;
     (void)dense_steps(p, r, outer, inner, s->step);
-    s->direct = lies_so(p, tensor, s->step);
+    s->direct = has_order(p, tensor, s->step);
     if (s->direct)
         return;
     s->bytes = op_round(floats * sizeof(float));
@@ -102,17 +102,17 @@ struct einsum_roles einsum_sides(const struct einsum_pair *p, struct einsum_side
 
     for (left = 0; left < EINSUM_IN; left++) {
         r = find_roles(p, left, 1 - left);
-        settle_side(p, &r, EINSUM_OUT, EINSUM_ROW, EINSUM_COLUMN, &side[EINSUM_RESULT]);
+        plan_side(p, &r, EINSUM_OUT, EINSUM_ROW, EINSUM_COLUMN, &side[EINSUM_RESULT]);
         if (side[EINSUM_RESULT].direct)
             break;
     }
     if (left == EINSUM_IN) {
         left = 0;
         r = find_roles(p, left, 1 - left);
-        settle_side(p, &r, EINSUM_OUT, EINSUM_ROW, EINSUM_COLUMN, &side[EINSUM_RESULT]);
+        plan_side(p, &r, EINSUM_OUT, EINSUM_ROW, EINSUM_COLUMN, &side[EINSUM_RESULT]);
     }
-    settle_side(p, &r, left, EINSUM_ROW, EINSUM_INNER, &side[EINSUM_LEFT]);
-    settle_side(p, &r, 1 - left, EINSUM_INNER, EINSUM_COLUMN, &side[EINSUM_RIGHT]);
+    plan_side(p, &r, left, EINSUM_ROW, EINSUM_INNER, &side[EINSUM_LEFT]);
+    plan_side(p, &r, 1 - left, EINSUM_INNER, EINSUM_COLUMN, &side[EINSUM_RIGHT]);
     return r;
 }
 

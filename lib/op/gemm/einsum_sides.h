@@ -1,4 +1,4 @@
-/* einsum_sides.h - what the kernels of a product share: see einsum_sides.c. */
+/* einsum_sides.h - shared by the kernels of a contraction: see einsum_sides.c. */
 #ifndef OP_GEMM_EINSUM_SIDES_H
 #define OP_GEMM_EINSUM_SIDES_H
 
@@ -14,19 +14,20 @@ struct einsum_roles {
 };
 
 struct einsum_side {
-    uint32_t tensor; /* of einsum.step */
-    bool direct;     /* used where it lies */
+    uint32_t tensor; /* index in einsum.step */
+    bool direct;     /* used in place */
     bool trans;      /* its matrices are [k, m] or [n, k] */
     bool sums;       /* packing sums over a letter */
-    ptrdiff_t step[CONTRACT_AXES]; /* packed; 0: not there */
-    size_t bytes;    /* of it in scratch; 0 if direct */
-    struct copy pack, unpack; /* between where it lies and scratch */
-    struct contract sum;      /* in place of pack */
+    ptrdiff_t step[CONTRACT_AXES]; /* strides when packed; 0: label is absent */
+    size_t bytes;    /* size in scratch; 0 if direct */
+    struct copy pack, unpack; /* copies between its place and scratch */
+    struct contract sum;      /* replaces `pack` if `sums` */
 };
 
-/* Left and right are the inputs, or the other way round where the output then lies as it should. */
+/* Assigns the roles. Left and right are the inputs, or exchanged if the output can then be written
+ * in place. */
 struct einsum_roles einsum_sides(const struct einsum_pair *p, struct einsum_side side[EINSUM_SIDES]);
-/* Else it is for contract.h. */
+/* Returns true if the contraction is computed as a matrix product; else contract.h computes it. */
 bool einsum_is_product(const struct einsum_pair *p, uint32_t n_in, const struct einsum_roles *r);
 
 #endif

@@ -1,6 +1,6 @@
-/* gemm.c - Gemm: y = alpha a' b' + beta c, a' and b' being a and b or their transposes.
- *   da' = alpha dy b'^T   db' = alpha a'^T dy   dc = beta dy, summed over the axes c was
- *   broadcast along. */
+/* gemm.c - Gemm: y = alpha a' b' + beta c, where a' and b' are a and b or their transposes.
+ *   da' = alpha dy b'^T   db' = alpha a'^T dy   dc = beta dy, summed over the axes along which c is
+ *                                               broadcast. */
 #include <inttypes.h>
 
 #include "base/err.h"
@@ -23,8 +23,8 @@ static int read_attrs(const struct op_infer *f, struct gemm_param *p, struct err
     return rc;
 }
 
-/* c is [], [n], [1], or [m or 1, n or 1]. */
-static int settle_c(const struct op_infer *f, struct gemm_param *p, struct err *err)
+/* Computes the strides of c: [], [n], [1], or [m or 1, n or 1]. */
+static int read_c(const struct op_infer *f, struct gemm_param *p, struct err *err)
 {
     const struct shape *s;
     char text[192];
@@ -71,7 +71,7 @@ static int infer(struct op_infer *f, struct err *err)
                         shape_print(a, at, sizeof(at)), p->trans_a, shape_print(b, bt, sizeof(bt)),
                         p->trans_b, p->k, b->dim[p->trans_b ? 1 : 0]);
     if (f->n_in > 2 && f->in[2] != NULL) {
-        rc = settle_c(f, p, err);
+        rc = read_c(f, p, err);
         if (rc < 0)
             return rc;
     }

@@ -1,5 +1,5 @@
-/* gemm_cpu.c - up to three matrix products by the library, the rest by own loops. Transposes are
- * strides, never copies. c is added inside the product when it is a plain bias row. */
+/* gemm_cpu.c - up to three matrix products by the library, and our own loops for the rest.
+ * Transposes are strides, never copies. If c is a bias row, the product adds it. */
 #include <stdlib.h>
 
 #include "base/err.h"
@@ -11,9 +11,10 @@
 struct gemm_state {
     struct dnn *y, *da, *db;
     bool has_c, c_inside;
-    bool is_wide;       /* y is bfloat16, but more is done to it than a product: in scratch first */
-    size_t spare_bytes; /* head of scratch: a gradient that is to be added, y before it is rounded, dy
-                           as float32 */
+    bool is_wide;       /* y is bfloat16, but needs more than a product: it is computed in scratch
+                           first */
+    size_t spare_bytes; /* beginning of scratch: a gradient that is accumulated, y before it is
+                           rounded, dy as float32 */
 };
 
 void gemm_cpu_free(void *state)
@@ -28,15 +29,15 @@ void gemm_cpu_free(void *state)
     free(s);
 }
 
-/* Is c added to every row alike? */
+/* Returns true if the same row c is added to every row. */
 static bool is_row(const struct gemm_param *g)
 {
     return g->c_row == 0 && g->c_col == 1;
 }
 
-/* da and db as products. With `'` for what the node multiplies and a = a'^T where trans_a:
+/* da and db as products, where ' marks an operand as it is multiplied, so a = a'^T if trans_a:
  *   da [m, k] = dy b'^T       or, transposed,   da [k, m] = b' dy^T
- *   db [k, n] = a'^T dy       or, transposed,   db [n, k] = dy^T a'       */
+ *   db [k, n] = a'^T dy       or, transposed,   db [n, k] = dy^T a' */
 static int plan_bwd(const struct op_plan *p, struct gemm_state *s, struct err *err)
 {
     const struct gemm_param *g = p->param;
@@ -100,7 +101,7 @@ int gemm_cpu_plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
-/* One row: y = alpha y + beta c. */
+/* For one row: y = alpha y + beta c. */
 CLONES static void blend_row(float *restrict y, const float *restrict c, size_t n, float alpha,
                              float beta)
 {
@@ -118,7 +119,7 @@ CLONES static void blend_value(float *y, size_t n, float alpha, float add)
         y[j] = alpha * y[j] + add;
 }
 
-/* y = alpha y + beta c, of what the product left */
+/* y = alpha y + beta c, after the product */
 static void finish(const struct gemm_param *g, const float *c, float *y)
 {
     int64_t i;
@@ -165,7 +166,7 @@ static void bwd_c(const struct gemm_param *g, const float *dy, float *dc, bool a
         op_put(dc, dy, m * n, g->beta, add);
 }
 
-/* Of a bfloat16 dy; room [m, n], unless c is a row. */
+/* Computes dc from a bfloat16 dy. room [m, n]: scratch, unless c is a row. */
 static void bwd_c_half(const struct gemm_param *g, const uint16_t *dy, float *room, float *dc,
                        bool add)
 {

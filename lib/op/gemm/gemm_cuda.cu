@@ -1,5 +1,5 @@
-/* gemm_cuda.cu - see gemm.c. alpha is the library's; c is its bias where it is a row, else what y holds
- * before the product is added. */
+/* gemm_cuda.cu - see gemm.c. The library applies alpha. c is passed as a bias if it is a row, else
+ * it is stored in y before the product is accumulated. */
 #include "op/gemm/contract_cuda.cuh"
 #include "op/gemm/product.cuh"
 
@@ -12,11 +12,12 @@ extern "C" {
 
 struct gemm_there {
     struct product *y, *d[2];
-    bool has_c, is_row;   /* c is added to every row alike */
-    bool is_wide;         /* y is not float32, but c is no row: in scratch first */
-    bool sums;            /* of dy: d[1] makes them, the gradient of a row c with beta 1 */
-    struct contract dc;   /* else: of c */
-    size_t spare_bytes;   /* head of scratch: beta c, or y as float32 */
+    bool has_c, is_row;   /* is_row: the same row c is added to every row */
+    bool is_wide;         /* y is not float32, and c is not a row: y is computed in scratch first */
+    bool sums;            /* d[1] also computes the column sums of dy, the gradient of a row c with
+                             beta 1 */
+    struct contract dc;   /* computes the gradient of c otherwise */
+    size_t spare_bytes;   /* beginning of scratch: beta c, or y as float32 */
 };
 
 static void free_state(void *state)
@@ -35,7 +36,8 @@ static int open_all(const struct op_plan *p, struct gemm_there *s, struct err *e
 {
     const struct gemm_param *g = (const struct gemm_param *)p->param;
     const enum tensor_dtype at = p->in[0]->dtype, bt = p->in[1]->dtype, yt = p->out[0].dtype;
-    const int64_t a_row = g->trans_a ? 1 : g->k, a_col = g->trans_a ? g->m : 1; /* as they are multiplied */
+    /* strides of a' and b' */
+    const int64_t a_row = g->trans_a ? 1 : g->k, a_col = g->trans_a ? g->m : 1;
     const int64_t b_row = g->trans_b ? 1 : g->n, b_col = g->trans_b ? g->k : 1;
     const struct product_problem y = { .m = g->m, .n = g->n, .k = g->k,
                                        .at = { { at, a_row, a_col }, { bt, b_row, b_col },
@@ -94,7 +96,7 @@ struct times {
     __device__ float operator()(float x) const { return by * x; }
 };
 
-/* y [m, n] = beta c, a number of y for each thread. */
+/* y [m, n] = beta c, one element of y per thread. */
 __global__ void spread(float *y, size_t elements, size_t n, const float *c, int64_t c_row, int64_t c_col, float beta)
 {
     size_t step = (size_t)gridDim.x * blockDim.x;

@@ -1,4 +1,4 @@
-/* gemm_priv.h - what Gemm and MatMul settle in infer and their kernels read. */
+/* gemm_priv.h - the parameters of Gemm and MatMul, set by infer and read by their kernels. */
 #ifndef OP_GEMM_GEMM_PRIV_H
 #define OP_GEMM_GEMM_PRIV_H
 
@@ -12,18 +12,18 @@ struct gemm_param {
     int64_t m, n, k;
     float alpha, beta;
     bool trans_a, trans_b;
-    int64_t c_row, c_col; /* steps of c [m, n]: element (i, j) is at i * c_row + j * c_col; 0 along
-                             a broadcast axis */
+    int64_t c_row, c_col; /* strides of c [m, n]: element (i, j) is at i * c_row + j * c_col; 0:
+                             broadcast */
 };
 
 enum { MATMUL_BATCH_RANK = TENSOR_MAX_RANK - 2 };
 
-/* y [batch.., m, n] = a [batch.., m, k] b [batch.., k, n] (+ bias [n]), batch axes broadcast; a
- * transposed operand lies as [batch.., k, m] or [batch.., n, k] */
+/* y [batch.., m, n] = a [batch.., m, k] b [batch.., k, n] (+ bias [n]), batch axes broadcast. A
+ * transposed operand is stored as [batch.., k, m] or [batch.., n, k]. */
 struct matmul_param {
     int64_t m, n, k;
     bool trans_a, trans_b, bias;
-    struct shape batch_a, batch_b, batch; /* before and after broadcasting */
+    struct shape batch_a, batch_b, batch; /* of a and b; after broadcasting */
 };
 
 int gemm_cpu_plan(struct op_plan *p, struct err *err);

@@ -1,8 +1,8 @@
-/* matmul.c - MatMul as NumPy's: the last two axes are matrices, those before are a broadcast
- * batch; a vector on the left is a row, on the right a column, and its axis is gone from y.
- *   da = dy b^T   db = a^T dy, each summed over the batch axes it was broadcast along.
- * trainerd.MatMul: attributes transA and transB say that the last two axes of an operand, which
- * then has them both, lie the other way round; a third input [n] is added to every row. */
+/* matmul.c - MatMul as in NumPy: the last two axes are matrices, the axes before are a broadcast
+ * batch. A vector on the left is a row, on the right a column, and its axis is absent in y.
+ *   da = dy b^T   db = a^T dy, each summed over the batch axes along which it is broadcast.
+ * trainerd.MatMul: attributes transA and transB state that the last two axes of an operand, which
+ * then has both, are exchanged; a third input [n] is added to every row. */
 #include <inttypes.h>
 
 #include "base/err.h"
@@ -17,8 +17,8 @@ static struct shape batch_of(const struct shape *s)
     return batch;
 }
 
-/* As it is multiplied. */
-static struct shape turned(const struct shape *s, bool trans)
+/* Returns the shape as it is multiplied. */
+static struct shape multiplied_shape(const struct shape *s, bool trans)
 {
     struct shape t = *s;
 
@@ -40,7 +40,7 @@ static int operand(const struct op_infer *f, uint32_t i, bool trans, struct shap
     if (f->in[i]->shape.rank < least)
         return op_error(f, 0, err, "input %u has %u dimensions; expected at least %u", i,
                         f->in[i]->shape.rank, least);
-    *out = turned(&f->in[i]->shape, trans);
+    *out = multiplied_shape(&f->in[i]->shape, trans);
     return 0;
 }
 

@@ -1,7 +1,7 @@
-/* matmul_cpu.c - a product of batches is `loops` calls of one library kernel:
- *   b without batch:       one call, the batch of a is more rows of one matrix
+/* matmul_cpu.c - a batched product is `loops` calls of one library kernel:
+ *   b without batch:       one call; the batch of a becomes additional rows of one matrix
  *   equal batches:         one batched call
- *   anything broadcast:    a call per matrix of y, with a table of which matrices of a and b */
+ *   any broadcast:         one call per matrix of y, with a table of the matrices of a and b */
 #include <stdlib.h>
 
 #include "base/err.h"
@@ -13,10 +13,10 @@
 struct matmul_state {
     struct dnn *y, *da, *db;
     int64_t loops;
-    int64_t *at_a, *at_b; /* [loops]: number of the matrix of a and b; NULL: one call */
-    int64_t m, n, k;      /* of the kernel */
-    size_t spare_bytes;   /* head of scratch: one call's gradient, to be added */
-    size_t sum_bytes;     /* behind: a bfloat16 gradient that several calls add to, as float32 */
+    int64_t *at_a, *at_b; /* [loops]: index of the matrix of a and b; NULL: one call */
+    int64_t m, n, k;      /* sizes of the kernel */
+    size_t spare_bytes;   /* beginning of scratch: the gradient of one call, to be accumulated */
+    size_t sum_bytes;     /* after it: a bfloat16 gradient to which several calls add, in float32 */
 };
 
 void matmul_cpu_free(void *state)
@@ -33,7 +33,7 @@ void matmul_cpu_free(void *state)
     free(s);
 }
 
-/* For each index of `whole`, counted in row-major order, the number of the matrix in the batch
+/* Computes for each index of `whole`, in row-major order, the index of the matrix in the batch
  * `part` that is broadcast to it. */
 static void fill_table(const struct shape *whole, const struct shape *part, int64_t n,
                        int64_t *table)
@@ -56,9 +56,9 @@ static void fill_table(const struct shape *whole, const struct shape *part, int6
     }
 }
 
-/* How many calls of what kernel. */
-static int settle(const struct matmul_param *p, struct matmul_state *s, int64_t *batch,
-                  struct err *err)
+/* Computes the number of calls and the sizes of the kernel. */
+static int plan_calls(const struct matmul_param *p, struct matmul_state *s, int64_t *batch,
+                      struct err *err)
 {
     int64_t n_a = shape_elements(&p->batch_a), n_b = shape_elements(&p->batch_b);
     int64_t n = shape_elements(&p->batch);
@@ -86,9 +86,9 @@ static int settle(const struct matmul_param *p, struct matmul_state *s, int64_t 
     return 0;
 }
 
-/* da and db as products. With ' for an operand as it is multiplied:
- *   da [m, k] = dy b'^T       where a is transposed   da [k, m] = b' dy^T
- *   db [k, n] = a'^T dy       where b is              db [n, k] = dy^T a'     */
+/* da and db as products, where ' marks an operand as it is multiplied:
+ *   da [m, k] = dy b'^T       if a is transposed   da [k, m] = b' dy^T
+ *   db [k, n] = a'^T dy       if b is              db [n, k] = dy^T a' */
 static int make_kernels(const struct op_plan *op, int64_t batch, struct matmul_state *s,
                         struct err *err)
 {
@@ -111,7 +111,7 @@ static int make_kernels(const struct op_plan *op, int64_t batch, struct matmul_s
         db = (struct dnn_matmul){ .batch = batch, .m = s->n, .n = s->k, .k = s->m,
                                   .trans_a = true, .trans_b = p->trans_a,
                                   .a = yt, .b = at, .y = bt };
-    if (s->at_a != NULL) /* sums of several calls */
+    if (s->at_a != NULL) /* sums over several calls */
         da.y = db.y = TENSOR_F32;
     if (rc == 0 && op_wants(op, 0))
         rc = dnn_matmul(&da, &s->da, err);
@@ -129,7 +129,7 @@ int matmul_cpu_plan(struct op_plan *p, struct err *err)
 
     if (s == NULL)
         return err_set(err, ERR_NOMEM, "MatMul '%s': out of memory", p->node);
-    rc = settle(p->param, s, &batch, err);
+    rc = plan_calls(p->param, s, &batch, err);
     if (rc == 0)
         rc = make_kernels(p, batch, s, err);
     if (rc < 0) {
@@ -151,7 +151,7 @@ int matmul_cpu_plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
-/* Addresses of call i's matrices. */
+/* Addresses of the matrices of call i. */
 struct matrices {
     void *a, *b, *y;
 };
@@ -170,8 +170,8 @@ static struct matrices matrices_at(const struct matmul_state *s, int64_t i, cons
                               matrix_at(b, s->at_b[i], s->k * s->n), matrix_at(y, i, s->m * s->n) };
 }
 
-/* Sums of nothing: the bias in every row. */
-static void put_bias(const struct op_call *c, size_t n)
+/* Stores the bias in every row: the product of matrices without elements is zero. */
+static void store_bias(const struct op_call *c, size_t n)
 {
     const struct tensor *y = c->out[0];
     size_t at, elements = (size_t)tensor_elements(y);
@@ -199,12 +199,12 @@ int matmul_cpu_fwd(const struct op_call *c, struct err *err)
             return rc;
     }
     if (p->k == 0 && p->bias)
-        put_bias(c, (size_t)p->n);
+        store_bias(c, (size_t)p->n);
     return 0;
 }
 
-/* The gradient of operand `which`. Several calls may go to the same matrix:
- * then all are added to zeros, in the order of y. */
+/* Computes the gradient of operand `which`. If several calls add to the same matrix, the gradient
+ * is zeroed first and the calls accumulate in the order of y. */
 static int bwd_one(const struct op_call *c, uint32_t which, struct err *err)
 {
     const struct matmul_param *p = c->param;

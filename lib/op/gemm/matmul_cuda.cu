@@ -1,5 +1,5 @@
-/* matmul_cuda.cu - see matmul.c. The three products as axes with steps; which of them are calls, batches or
- * longer matrices is product.cu's. */
+/* matmul_cuda.cu - see matmul.c. Describes the three products as axes with strides; product.cu
+ * decides which axes become calls, batches or larger matrices. */
 #include "op/gemm/contract_cuda.cuh"
 #include "op/gemm/product.cuh"
 
@@ -12,9 +12,9 @@ extern "C" {
 
 struct matmul_there {
     struct product *y, *d[2];
-    struct product_rows dy; /* laid out once for both gradients, at the head of scratch */
-    bool sums;            /* of dy: d[1] makes them, the gradient of the bias */
-    struct contract bias; /* else: its gradient */
+    struct product_rows dy; /* aligned copy of dy for both gradients, at the beginning of scratch */
+    bool sums;            /* d[1] also computes the column sums of dy, the gradient of the bias */
+    struct contract bias; /* computes the gradient of the bias otherwise */
 };
 
 static void free_state(void *state)
@@ -29,7 +29,7 @@ static void free_state(void *state)
     free(s);
 }
 
-/* Axis d of the whole batch in an operand: the step from one of its matrices to the next; 0: broadcast. */
+/* Stride of axis d of the whole batch in an operand; 0: broadcast. */
 static int64_t batch_step(const struct shape *whole, const struct shape *part, uint32_t d)
 {
     uint32_t skip = whole->rank - part->rank;
@@ -42,7 +42,7 @@ static int64_t batch_step(const struct shape *whole, const struct shape *part, u
     return step;
 }
 
-/* y = a b, with a and b as they are multiplied. */
+/* Describes y = a b, with a and b as they are multiplied. */
 static struct product_problem describe(const struct op_plan *op)
 {
     const struct matmul_param *p = (const struct matmul_param *)op->param;
@@ -60,7 +60,7 @@ static struct product_problem describe(const struct op_plan *op)
     return s;
 }
 
-/* The gradient of a factor: da = dy b^T, db = a^T dy. */
+/* Describes the gradient of a factor: da = dy b^T, db = a^T dy. */
 static struct product_problem gradient_of(const struct product_problem *y, int which)
 {
     struct product_problem s = *y;
@@ -94,7 +94,7 @@ static int open_all(const struct op_plan *op, struct matmul_there *s, struct err
 
     y.bias = p->bias;
     rc = product_open(&y, &s->y, err);
-    if (p->n > 0 && op->in[0]->dtype == y.at[LT_Y].type) /* dy is multiplied in the type that it has */
+    if (p->n > 0 && op->in[0]->dtype == y.at[LT_Y].type) /* dy is multiplied without conversion */
         s->dy = product_rows_of(y.at[LT_Y].type, shape_elements(&p->batch) * p->m, p->n, p->n, p->k);
     if (s->dy.wide > 0) {
         y.at[LT_Y].row = s->dy.wide;

@@ -1,8 +1,9 @@
-/* mlp.c - trainerd.Mlp: y = f(x w1 + b1) w2 + b2, f being Relu or the Gelu with tanh (attribute
- * function: "relu", "gelu"); x [.., k], w1 [k, hidden], w2 [hidden, n], which attributes trans1 and
- * trans2 say lie the other way round; b1 [hidden] and b2 [n] may be absent.
- *   with z = x w1 + b1, h = f(z):   dz = f'(z) dy w2^T,   the rest as MatMul's
- * Graph passes make it for GPUs, where f and its slope are computed inside the products. */
+/* mlp.c - trainerd.Mlp: y = f(x w1 + b1) w2 + b2, where f is Relu or the tanh Gelu (attribute
+ * function: "relu", "gelu"); x [.., k], w1 [k, hidden], w2 [hidden, n], which are stored transposed
+ * if trans1 or trans2 is set; b1 [hidden] and b2 [n] may be absent.
+ *   with z = x w1 + b1, h = f(z):   dz = f'(z) dy w2^T, the rest as in MatMul
+ * Graph passes create it for GPUs, where the products compute f and its derivative in their
+ * epilogues. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -30,7 +31,7 @@ static int read_attrs(const struct op_infer *f, struct mlp_param *p, struct err 
     return 0;
 }
 
-/* Weights of `rows` rows as they are multiplied; how many columns? */
+/* Checks weights of `rows` rows (as they are multiplied) and returns their columns. */
 static int weights(const struct op_infer *f, uint32_t i, int64_t rows, bool trans, int64_t *cols,
                    struct err *err)
 {

@@ -1,5 +1,5 @@
-/* mlp.h - two products with a function of numbers between them, by the kernels of the rows that they
- * are: what the kernels for CPUs do, and those for GPUs where the library does not do more at once. */
+/* mlp.h - Mlp by the kernels of its parts, two products with an element-wise function between them:
+ * used by the CPU kernels, and by the GPU kernels if the library cannot fuse the parts. */
 #ifndef OP_GEMM_MLP_H
 #define OP_GEMM_MLP_H
 
@@ -11,44 +11,46 @@ enum { MLP_X, MLP_W1, MLP_B1, MLP_W2, MLP_B2, MLP_INPUTS };
 /* x [m, k], w1 [k, hidden], w2 [hidden, n], as they are multiplied */
 struct mlp_param {
     int64_t m, k, hidden, n;
-    bool trans1, trans2; /* w1, w2 lie the other way round */
-    bool is_relu;        /* between them; else Gelu, the one with tanh */
+    bool trans1, trans2; /* w1, w2 are stored transposed */
+    bool is_relu;        /* Relu; else the tanh Gelu */
 };
 
-/* A row whose parts have been planned. [m, hidden] numbers: z in front of the function, h behind it (Relu:
- * in the same place). Between forward and backward they are in `save`, else in scratch. */
+/* A planned node. z and h are [m, hidden]: z before the function, h after it (Relu: in the same
+ * memory). In training both are in `save`, else in scratch. */
 struct mlp {
     const struct mlp_param *p;
-    const struct op_kernels *product, *function; /* of trainerd.MatMul, of Gelu or Relu */
+    const struct op_kernels *product, *function; /* kernels of trainerd.MatMul, of Gelu or Relu */
     struct matmul_param up, down;
     struct gelu gelu;
     void *up_state, *down_state;
-    struct shape x, hidden, y; /* as matrices */
+    struct shape x, hidden, y; /* matrix shapes */
     enum tensor_dtype hidden_type;
     bool training;
-    size_t h_at, scratch_at; /* behind z; where scratch is free for products */
-    size_t slope_at;         /* in scratch: the gradient of h, then of z */
+    size_t h_at, scratch_at; /* offset of h after z; offset of the scratch of the products */
+    size_t slope_at;         /* offset in scratch: the gradient of h, then of z */
 };
 
-/* z_bytes: 0: of z; else of what stands there in its place, and the caller does himself what is
- * between x and h, and between y and the gradient of z. Fills p's bytes. mlp_fini() also when it fails. */
+/* Plans the parts and sets p's bytes. z_bytes 0: z is stored; else the size of the data that the
+ * caller stores instead of z, and the caller computes the steps between x and h, and between y and
+ * the gradient of z. Call mlp_fini() also after a failure. */
 int mlp_init(struct mlp *s, struct op_plan *p, const struct op_kernels *product,
              const struct op_kernels *function, size_t z_bytes, struct err *err);
 void mlp_fini(struct mlp *s);
 
-/* Where in a call they are. */
+/* Addresses within a call. */
 void *mlp_z(const struct mlp *s, const struct op_call *c);
 void *mlp_h(const struct mlp *s, const struct op_call *c);
 void *mlp_slope(const struct mlp *s, const struct op_call *c);
 void *mlp_scratch(const struct mlp *s, const struct op_call *c);
-/* Does a gradient go further than to w2 and b2? */
-bool mlp_goes_up(const struct op_call *c);
+/* Returns true if a gradient other than those of w2 and b2 is requested. */
+bool mlp_wants_hidden(const struct op_call *c);
 
-int mlp_up(const struct mlp *s, const struct op_call *c, struct err *err);   /* x to h */
-int mlp_down(const struct mlp *s, const struct op_call *c, struct err *err); /* h to y */
-/* to_h: also the gradient of z */
+int mlp_up(const struct mlp *s, const struct op_call *c, struct err *err);   /* computes h from x */
+int mlp_down(const struct mlp *s, const struct op_call *c, struct err *err); /* computes y from h */
+/* to_h: also computes the gradient of z */
 int mlp_down_bwd(const struct mlp *s, const struct op_call *c, bool to_h, struct err *err);
-int mlp_up_bwd(const struct mlp *s, const struct op_call *c, struct err *err); /* from that of z */
+/* continues from the gradient of z */
+int mlp_up_bwd(const struct mlp *s, const struct op_call *c, struct err *err);
 
 int mlp_cpu_plan(struct op_plan *p, struct err *err);
 int mlp_cpu_fwd(const struct op_call *c, struct err *err);

@@ -1,4 +1,5 @@
-/* mlp_cpu.c - by its parts: the library's products and our function gain nothing from another. */
+/* mlp_cpu.c - Mlp by its parts: fusing the library's products with our function would gain nothing
+ * on a CPU. */
 #include <stdlib.h>
 
 #include "base/err.h"
@@ -46,6 +47,6 @@ int mlp_cpu_bwd(const struct op_call *c, struct err *err)
         op_bwd_zero(c);
         return 0;
     }
-    rc = mlp_down_bwd(c->state, c, mlp_goes_up(c), err);
-    return rc == 0 && mlp_goes_up(c) ? mlp_up_bwd(c->state, c, err) : rc;
+    rc = mlp_down_bwd(c->state, c, mlp_wants_hidden(c), err);
+    return rc == 0 && mlp_wants_hidden(c) ? mlp_up_bwd(c->state, c, err) : rc;
 }

@@ -1,6 +1,7 @@
-/* mlp_cuda.cu - see mlp.c. Where the library can, the first product stores the function of what it makes,
- * and what the slope will be known by, and the product that brings the gradient back multiplies it by the
- * slope: nothing of [m, hidden] is read or written for the function itself. Else each is a kernel. */
+/* mlp_cuda.cu - see mlp.c. If the library supports it, the epilogue of the first product applies
+ * the function and stores what its derivative needs, and the product that computes the gradient of
+ * h multiplies it by the derivative: no kernel reads or writes [m, hidden] for the function alone.
+ * Otherwise each part is a kernel. */
 #include "op/gemm/product.cuh"
 
 #include <stdlib.h>
@@ -12,14 +13,14 @@ extern "C" {
 extern const struct op_kernels op_product_cuda, op_gelu_cuda, op_relu_cuda;
 }
 
-struct mlp_there {
+struct mlp_device {
     struct mlp parts;
-    struct product *up, *slope; /* of h, of the gradient of z; NULL: by the parts */
+    struct product *up, *slope; /* compute h and the gradient of z; NULL: by the parts */
 };
 
 static void free_state(void *state)
 {
-    struct mlp_there *s = (struct mlp_there *)state;
+    struct mlp_device *s = (struct mlp_device *)state;
 
     if (s == NULL)
         return;
@@ -29,15 +30,15 @@ static void free_state(void *state)
     free(s);
 }
 
-static void part_again(struct mlp_there *s)
+static void part_again(struct mlp_device *s)
 {
     product_close(s->up);
     product_close(s->slope);
     s->up = s->slope = NULL;
 }
 
-/* Both tails, or neither. */
-static int open_tails(const struct op_plan *p, struct mlp_there *s, struct err *err)
+/* Opens both products with epilogues, or neither. */
+static int open_tails(const struct op_plan *p, struct mlp_device *s, struct err *err)
 {
     const struct mlp_param *m = (const struct mlp_param *)p->param;
     const enum tensor_dtype ht = p->out[0].dtype;
@@ -48,7 +49,8 @@ static int open_tails(const struct op_plan *p, struct mlp_there *s, struct err *
                                      .tail = m->is_relu ? LT_DRELU : LT_DGELU };
     int rc;
 
-    /* The library's GELU approximates tanh: 5e-6 off on an H100, more than float32 may be. */
+    /* The library's GELU approximates tanh with an error of 5e-6 on an H100, too large for
+     * float32. */
     if (!m->is_relu && ht == TENSOR_F32 && !p->tf32)
         return 0;
     up.at[LT_A] = { p->in[MLP_X]->dtype, m->k, 1 };
@@ -68,7 +70,7 @@ static int open_tails(const struct op_plan *p, struct mlp_there *s, struct err *
 static int plan(struct op_plan *p, struct err *err)
 {
     const struct mlp_param *m = (const struct mlp_param *)p->param;
-    struct mlp_there *s = (struct mlp_there *)calloc(1, sizeof(*s));
+    struct mlp_device *s = (struct mlp_device *)calloc(1, sizeof(*s));
     size_t z_bytes = lt_aux_bytes(m->is_relu ? LT_RELU : LT_GELU, m->m, m->hidden, p->out[0].dtype), most;
     int rc;
 
@@ -90,7 +92,7 @@ static int plan(struct op_plan *p, struct err *err)
 
 static int forward(const struct op_call *c, struct err *err)
 {
-    struct mlp_there *s = (struct mlp_there *)c->state;
+    struct mlp_device *s = (struct mlp_device *)c->state;
     const struct tensor *bias = c->in[MLP_B1];
     int rc;
 
@@ -105,13 +107,13 @@ static int forward(const struct op_call *c, struct err *err)
 
 static int backward(const struct op_call *c, struct err *err)
 {
-    struct mlp_there *s = (struct mlp_there *)c->state;
+    struct mlp_device *s = (struct mlp_device *)c->state;
     bool goes_up;
     int rc;
 
     if (c->dout[0] == NULL)
         return op_cuda_zero(c, err);
-    goes_up = mlp_goes_up(c);
+    goes_up = mlp_wants_hidden(c);
     rc = mlp_down_bwd(&s->parts, c, goes_up && s->slope == NULL, err);
     if (rc == 0 && s->slope != NULL && goes_up)
         rc = product_run_tail(s->slope, c->dout[0]->data, c->in[MLP_W2]->data, mlp_slope(&s->parts, c), NULL,

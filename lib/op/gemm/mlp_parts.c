@@ -21,7 +21,7 @@ static const struct tensor *input(const struct op_plan *p, uint32_t i)
     return i < p->n_in ? p->in[i] : NULL;
 }
 
-/* One of the products: from -> to, with weights and bias from input `first` of the whole on. */
+/* Plans one of the products: from -> to, with weights and bias at input `first` of the node. */
 static int plan_part(struct mlp *s, const struct op_plan *p, const struct matmul_param *param,
                      uint32_t first, uint32_t wanted, const struct tensor *from,
                      const struct tensor *to, void **state, size_t *scratch, struct err *err)
@@ -76,7 +76,7 @@ int mlp_init(struct mlp *s, struct op_plan *p, const struct op_kernels *product,
     return rc;
 }
 
-/* ---- places ---- */
+/* ---- addresses ---- */
 
 void *mlp_z(const struct mlp *s, const struct op_call *c)
 {
@@ -98,7 +98,7 @@ void *mlp_scratch(const struct mlp *s, const struct op_call *c)
     return op_at(c->scratch, s->scratch_at);
 }
 
-bool mlp_goes_up(const struct op_call *c)
+bool mlp_wants_hidden(const struct op_call *c)
 {
     return c->din[MLP_X] != NULL || c->din[MLP_W1] != NULL || c->din[MLP_B1] != NULL;
 }
@@ -108,7 +108,7 @@ static struct tensor hidden_at(const struct mlp *s, void *data)
     return (struct tensor){ .dtype = s->hidden_type, .shape = s->hidden, .data = data };
 }
 
-/* t, if there is one, as a matrix. */
+/* Returns t with the given matrix shape; NULL if t is NULL. */
 static const struct tensor *matrix(const struct tensor *t, const struct shape *shape, struct tensor *room)
 {
     if (t == NULL)
@@ -173,7 +173,7 @@ int mlp_down(const struct mlp *s, const struct op_call *c, struct err *err)
     return s->product->fwd(&call, err);
 }
 
-/* In place: the gradient of h becomes that of z. */
+/* Replaces the gradient of h by that of z, in place. */
 static int function_bwd(const struct mlp *s, const struct op_call *c, struct err *err)
 {
     const struct tensor z = hidden_at(s, mlp_z(s, c)), h = hidden_at(s, mlp_h(s, c)),

@@ -10,16 +10,17 @@ extern "C" {
 }
 
 struct product {
-    struct product_problem p; /* what is left of the axes is looped over */
+    struct product_problem p; /* the axes that remain are looped over */
     struct lt *lt;            /* NULL: nothing to multiply */
     int64_t loops;
     bool is_empty;            /* y has no elements */
-    bool adds_up;             /* several calls go to the same y */
-    enum tensor_dtype type;   /* of what is multiplied */
-    int64_t span[LT_OPERANDS]; /* elements from the first to behind the last */
-    size_t at[LT_OPERANDS];   /* in scratch: an operand of another type */
-    bool apart[LT_OPERANDS];
-    struct product_rows pad[LT_OPERANDS]; /* or columns, if those lie one behind the other */
+    bool accumulates;         /* several calls add to the same y */
+    enum tensor_dtype type;   /* type of the factors */
+    int64_t span[LT_OPERANDS]; /* extent of each operand in elements */
+    size_t at[LT_OPERANDS];   /* offset in scratch of an operand that is converted */
+    bool is_staged[LT_OPERANDS];
+    struct product_rows pad[LT_OPERANDS]; /* copies of rows, or of columns if those are
+                                             contiguous */
     size_t bias_at, rest;
 };
 
@@ -43,7 +44,7 @@ static void drop(struct product_problem *p, uint32_t i)
     p->axis[i] = p->axis[--p->n_axes];
 }
 
-/* Axis `outer` goes on where `inner` ends, in all operands. */
+/* Returns true if axis `outer` continues where `inner` ends, in all operands. */
 static bool continues(const struct product_axis *outer, const struct product_axis *inner)
 {
     for (int k = 0; k < LT_OPERANDS; k++)
@@ -52,7 +53,7 @@ static bool continues(const struct product_axis *outer, const struct product_axi
     return true;
 }
 
-/* m, n and k as axes. */
+/* Returns m, n or k as an axis. */
 static struct product_axis side(const struct product_problem *p, int which)
 {
     if (which == 0)
@@ -92,20 +93,21 @@ static bool fits(const struct product_problem *p)
     return all;
 }
 
-/* Where an axis may become part of m, n or k; which of the operands do not have that side. */
+/* Returns true if axis `a` may be merged into side `s`; `without` lists the operand that does not
+ * have the side. */
 static bool joins(const struct product_axis *a, const struct product_axis *s, int which)
 {
     static const int without[] = { LT_B, LT_A, LT_Y };
 
     if (s->size > 1)
         return continues(a, s) && a->size * s->size <= INT32_MAX;
-    for (int k = 0; k < LT_OPERANDS; k++) /* a side of one may lie as the axis does */
+    for (int k = 0; k < LT_OPERANDS; k++) /* a side of size 1 takes the strides of the axis */
         if ((a->step[k] == 0) != (k == without[which]))
             return false;
     return true;
 }
 
-/* Axis i becomes part of m, n, k or another axis. */
+/* Merges axis i into m, n, k or another axis. */
 static bool fold(struct product_problem *p, uint32_t i)
 {
     const struct product_axis a = p->axis[i];
@@ -147,7 +149,7 @@ static void simplify(struct product_problem *p)
         i = fold(p, i) ? 0 : i + 1;
 }
 
-/* The axis for the library's batch leaves the list: the longest that y has. */
+/* Removes the axis for the library's batch from the list: the longest axis of y. */
 static struct product_axis take_batch(struct product_problem *p)
 {
     struct product_axis best = { 1, { 0 } };
@@ -181,8 +183,8 @@ static void measure(struct product *s, const struct product_problem *p)
     }
 }
 
-/* What is nothing; true: there is something to multiply. */
-static bool look(struct product *s, const struct product_problem *p)
+/* Records which operands are empty. Returns true if a multiplication is needed. */
+static bool find_empty(struct product *s, const struct product_problem *p)
 {
     bool is_zero = p->k == 0;
 
@@ -194,22 +196,23 @@ static bool look(struct product *s, const struct product_problem *p)
     return !s->is_empty && !is_zero;
 }
 
-static void settle_types(struct product *s)
+static void choose_types(struct product *s)
 {
     const struct product_problem *p = &s->p;
 
     s->type = TENSOR_F32;
-    for (int k = LT_OPERANDS; k-- > 0;) /* a factor's type goes before that of y */
+    for (int k = LT_OPERANDS; k-- > 0;) /* the type of a factor has precedence over that of y */
         if (p->at[k].type != TENSOR_F32)
             s->type = p->at[k].type;
     for (int k = 0; k < LT_Y; k++)
-        s->apart[k] = p->at[k].type != s->type;
-    s->apart[LT_Y] = p->at[LT_Y].type != TENSOR_F32 && s->adds_up;
+        s->is_staged[k] = p->at[k].type != s->type;
+    s->is_staged[LT_Y] = p->at[LT_Y].type != TENSOR_F32 && s->accumulates;
 }
 
-/* ---- rows that begin at multiples of 16 bytes ---- */
+/* ---- rows aligned to 16 bytes ---- */
 
-static constexpr int64_t PAD_WORTH = 256; /* products of each number: less cost less than the copy */
+static constexpr int64_t PAD_WORTH = 256; /* products per number below which the copy costs more
+                                             than it saves */
 
 struct product_rows product_rows_of(enum tensor_dtype type, int64_t n, int64_t inner, int64_t step, int64_t each)
 {
@@ -234,12 +237,12 @@ static void pad_operand(struct product *s, int k)
                                 by_rows ? cols[k] : rows[k], *step, each[k]);
     if (s->pad[k].wide == 0)
         return;
-    s->apart[k] = true;
+    s->is_staged[k] = true;
     *step = s->pad[k].wide;
 }
 
-/* Room for n elements. */
-static size_t room(struct product *s, size_t n, size_t size)
+/* Reserves scratch for n elements. */
+static size_t reserve(struct product *s, size_t n, size_t size)
 {
     size_t at = s->rest;
 
@@ -255,7 +258,7 @@ static int open_lt(struct product *s, const struct product_axis *batch, struct e
 
     for (int k = 0; k < LT_OPERANDS; k++)
         l.at[k] = { k < LT_Y        ? s->type
-                    : s->adds_up && p->at[k].type != TENSOR_F32 ? TENSOR_F32
+                    : s->accumulates && p->at[k].type != TENSOR_F32 ? TENSOR_F32
                                     : p->at[k].type,
                     p->at[k].row, p->at[k].col, batch->step[k] };
     return lt_open(&l, &s->lt, err);
@@ -272,7 +275,7 @@ int product_open(const struct product_problem *p, struct product **out, struct e
     s->p = *p;
     s->loops = 1;
     measure(s, p);
-    if (!look(s, p)) {
+    if (!find_empty(s, p)) {
         if (p->tail != LT_PLAIN) {
             product_close(s);
             return err_set(err, ERR_UNSUPPORTED, "matrix product of nothing");
@@ -284,9 +287,9 @@ int product_open(const struct product_problem *p, struct product **out, struct e
     batch = take_batch(&s->p);
     for (uint32_t i = 0; i < s->p.n_axes; i++) {
         s->loops *= s->p.axis[i].size;
-        s->adds_up = s->adds_up || s->p.axis[i].step[LT_Y] == 0;
+        s->accumulates = s->accumulates || s->p.axis[i].step[LT_Y] == 0;
     }
-    settle_types(s);
+    choose_types(s);
     if (p->tail != LT_PLAIN && (s->loops > 1 || batch.size > 1 ||
                                 (p->tail == LT_SUMS && p->at[LT_Y].type != TENSOR_F32))) {
         product_close(s);
@@ -296,13 +299,14 @@ int product_open(const struct product_problem *p, struct product **out, struct e
         if (s->loops == 1 && batch.size == 1)
             pad_operand(s, k);
         if (s->pad[k].wide > 0)
-            s->at[k] = room(s, product_rows_bytes(&s->pad[k]), 1);
-        else if (s->apart[k])
-            s->at[k] = room(s, (size_t)s->span[k], tensor_dtype_bytes(k < LT_Y ? s->type : TENSOR_F32));
+            s->at[k] = reserve(s, product_rows_bytes(&s->pad[k]), 1);
+        else if (s->is_staged[k])
+            s->at[k] =
+                reserve(s, (size_t)s->span[k], tensor_dtype_bytes(k < LT_Y ? s->type : TENSOR_F32));
     }
     if (p->bias || p->tail == LT_SUMS)
-        s->bias_at = room(s, (size_t)p->n, sizeof(float));
-    CHECK(!p->bias || !s->adds_up);
+        s->bias_at = reserve(s, (size_t)p->n, sizeof(float));
+    CHECK(!p->bias || !s->accumulates);
     rc = open_lt(s, &batch, err);
     if (rc < 0) {
         product_close(s);
@@ -325,7 +329,7 @@ int product_open_sums(const struct product_problem *p, struct product **out, boo
 
 /* ---- run ---- */
 
-/* n numbers of one type as another, or added to what is there. */
+/* Converts n numbers to another type, stored or accumulated. */
 template <typename To>
 static int convert_to(const void *from, enum tensor_dtype type, To *to, size_t n, bool add, cudaStream_t stream,
                       struct err *err)
@@ -341,8 +345,8 @@ static int convert(const void *from, enum tensor_dtype from_type, void *to, enum
     return 0;
 }
 
-/* to [n][to_step] = from [n][from_step], the first `inner` of each row. A thread has 8 of a row at a time, which
- * lie in 16 bytes on the side that is laid out for that. */
+/* to [n][to_step] = from [n][from_step], the first `inner` numbers of each row. A thread copies 8
+ * numbers of a row at a time, which are 16 aligned bytes on the aligned side. */
 template <typename From, typename To>
 __global__ void copy_rows(const From *from, size_t from_step, To *to, size_t to_step, size_t inner,
                           struct op_divisor packs, size_t total)
@@ -371,8 +375,8 @@ __global__ void copy_rows(const From *from, size_t from_step, To *to, size_t to_
 }
 
 template <typename To>
-static int lay_out(const struct product_rows *r, const void *from, enum tensor_dtype type, bool back, To *to,
-                   cudaStream_t stream, struct err *err)
+static int launch_copy_rows(const struct product_rows *r, const void *from, enum tensor_dtype type,
+                            bool back, To *to, cudaStream_t stream, struct err *err)
 {
     const struct op_divisor packs = op_divisor_of((uint64_t)(r->inner + 7) / 8);
     const size_t total = packs.by * (size_t)r->n;
@@ -388,12 +392,14 @@ int product_rows_run(const struct product_rows *r, const void *from, enum tensor
 {
     if (r->n == 0 || r->inner == 0)
         return 0;
-    return type == TENSOR_BF16 ? lay_out(r, from, from_type, back, (__nv_bfloat16 *)to, stream, err)
-                               : lay_out(r, from, from_type, back, (__half *)to, stream, err);
+    return type == TENSOR_BF16
+               ? launch_copy_rows(r, from, from_type, back, (__nv_bfloat16 *)to, stream, err)
+               : launch_copy_rows(r, from, from_type, back, (__half *)to, stream, err);
 }
 
-/* Operand k as the library is to see it, in `to`. */
-static int bring(const struct product *s, int k, const void *from, void *to, cudaStream_t stream, struct err *err)
+/* Copies operand k to the form that the library needs. */
+static int convert_operand(const struct product *s, int k, const void *from, void *to,
+                           cudaStream_t stream, struct err *err)
 {
     const enum tensor_dtype has = s->p.at[k].type, type = k < LT_Y ? s->type : has;
 
@@ -411,9 +417,9 @@ __global__ void fill_rows(T *y, size_t elements, size_t n, const float *bias, bo
         y[i] = op_narrow<T>((add ? op_wide(y[i]) : 0.0f) + bias[i % n]);
 }
 
-/* A sum of nothing. */
-static int run_nothing(const struct product *s, void *y, const float *bias, bool add, cudaStream_t stream,
-                       struct err *err)
+/* Handles an empty sum: y = bias or zero, or nothing if it accumulates. */
+static int run_empty(const struct product *s, void *y, const float *bias, bool add,
+                     cudaStream_t stream, struct err *err)
 {
     enum tensor_dtype type = s->p.at[LT_Y].type;
     size_t n = (size_t)s->span[LT_Y];
@@ -427,9 +433,9 @@ static int run_nothing(const struct product *s, void *y, const float *bias, bool
     return cuda_launched(err);
 }
 
-/* The bias as the library wants it: of y's type, and aligned. */
-static int bring_bias(const struct product *s, const float *bias, char *scratch, const void **out,
-                      cudaStream_t stream, struct err *err)
+/* Converts the bias to the form that the library needs: of y's type, and aligned. */
+static int convert_bias(const struct product *s, const float *bias, char *scratch, const void **out,
+                        cudaStream_t stream, struct err *err)
 {
     enum tensor_dtype type = s->p.at[LT_Y].type;
 
@@ -440,22 +446,23 @@ static int bring_bias(const struct product *s, const float *bias, char *scratch,
     return convert(bias, TENSOR_F32, scratch + s->bias_at, type, (size_t)s->p.n, false, stream, err);
 }
 
-/* Is y float32 in scratch first? */
-static bool sums_apart(const struct product *s)
+/* Returns true if y is computed in scratch as float32 first. */
+static bool sums_in_scratch(const struct product *s)
 {
-    return s->apart[LT_Y] && s->pad[LT_Y].wide == 0;
+    return s->is_staged[LT_Y] && s->pad[LT_Y].wide == 0;
 }
 
 static int run_loops(struct product *s, const char *a, const char *b, char *y, const void *bias, void *aux, float alpha,
                      bool add, char *rest, cudaStream_t stream, struct err *err)
 {
     const int64_t size = (int64_t)tensor_dtype_bytes(s->type);
-    const int64_t y_size = (int64_t)tensor_dtype_bytes(sums_apart(s) ? TENSOR_F32 : s->p.at[LT_Y].type);
+    const int64_t y_size =
+        (int64_t)tensor_dtype_bytes(sums_in_scratch(s) ? TENSOR_F32 : s->p.at[LT_Y].type);
     int rc = 0;
 
     for (int64_t i = 0; i < s->loops && rc == 0; i++) {
         int64_t at[LT_OPERANDS] = { 0 }, left = i;
-        bool first = true; /* that goes to this y */
+        bool first = true; /* first call for this y */
 
         for (uint32_t x = s->p.n_axes; x-- > 0;) {
             const struct product_axis *axis = &s->p.axis[x];
@@ -478,31 +485,32 @@ int product_run_tail(struct product *s, const void *a, const void *b, void *y, c
 {
     const void *factor[] = { a, b }, *vector = NULL;
     char *area = (char *)scratch;
-    void *to = s->apart[LT_Y] ? area + s->at[LT_Y] : y;
+    void *to = s->is_staged[LT_Y] ? area + s->at[LT_Y] : y;
     bool here = sums != NULL && !adds_sums && op_aligned(sums);
     int rc = 0;
 
     if (s->lt == NULL)
-        return run_nothing(s, y, bias, add, stream, err);
+        return run_empty(s, y, bias, add, stream, err);
     for (int k = 0; k < LT_Y && rc == 0; k++)
-        if (s->apart[k]) {
-            rc = bring(s, k, factor[k], area + s->at[k], stream, err);
+        if (s->is_staged[k]) {
+            rc = convert_operand(s, k, factor[k], area + s->at[k], stream, err);
             factor[k] = area + s->at[k];
         }
     if (sums != NULL)
         vector = here ? (const void *)sums : area + s->bias_at;
     else if (rc == 0)
-        rc = bring_bias(s, bias, area, &vector, stream, err);
-    if (rc == 0 && add && s->pad[LT_Y].wide > 0) /* rounded once, as if it had been there */
-        rc = bring(s, LT_Y, y, to, stream, err);
+        rc = convert_bias(s, bias, area, &vector, stream, err);
+    /* y is rounded once, so its current value is the start of the sum */
+    if (rc == 0 && add && s->pad[LT_Y].wide > 0)
+        rc = convert_operand(s, LT_Y, y, to, stream, err);
     if (rc == 0)
         rc = run_loops(s, (const char *)factor[0], (const char *)factor[1], (char *)to, vector, aux, alpha,
-                       add && !sums_apart(s), area + s->rest, stream, err);
+                       add && !sums_in_scratch(s), area + s->rest, stream, err);
     if (rc == 0 && sums != NULL && !here)
         rc = convert(vector, TENSOR_F32, sums, TENSOR_F32, (size_t)s->p.n, adds_sums, stream, err);
     if (rc == 0 && s->pad[LT_Y].wide > 0)
         return product_rows_run(&s->pad[LT_Y], to, s->p.at[LT_Y].type, y, s->p.at[LT_Y].type, true, stream, err);
-    if (rc == 0 && s->apart[LT_Y])
+    if (rc == 0 && s->is_staged[LT_Y])
         rc = convert(to, TENSOR_F32, y, s->p.at[LT_Y].type, (size_t)s->span[LT_Y], add, stream, err);
     return rc;
 }

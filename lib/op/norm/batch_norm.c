@@ -1,24 +1,24 @@
 /* batch_norm.c - BatchNormalization: y = scale (x - mean) / sqrt(var + epsilon) + bias, per
  * channel.
  *
- * Which statistics:
+ * The statistics depend on the plan and the node:
  *   a plan that does not train     the running ones (inputs 3 and 4)
  *   a plan that trains             mean and population variance of the lane's batch
- *   ... opset 14+, training_mode 0 the running ones, and they do not move: the model was exported
- *                                  for inference and is being fine-tuned with its statistics
- *                                  frozen
- *   ... opset 7 to 13, one output  the same: there the number of outputs tells. ONNX has five for
- *                                  training, which is what PyTorch writes; its exports for
- *                                  inference, Keras and tf2onnx write one
- * Running averages are kept by the step, not by this op: backward gives it the batch's mean and
- * variance as "gradients" of inputs 3 and 4, and stat_momentum says how far they move. ONNX averages
- * the population variance; a node with the attribute `unbiased` averages n / (n - 1) of it, where n
- * values of the lane are in a channel, as the module of PyTorch does. No file can state the attribute:
- * the graph sets it (norm_form.c). What normalises, and the gradient, are the same with and without
- * it. A single value is refused in training either way.
- * Nodes that share a running average (a module that is called more than once) move it in turn. The graph
- * states this with the attribute `share`: backward scales the node's statistics by it, the sum over the nodes is
- * one statistic, and `momentum` is the weight of the old average after the last node. */
+ *   ... opset 14+, training_mode 0 the running ones, which stay unchanged: the model was exported
+ *                                  for inference and is being fine-tuned with frozen statistics
+ *   ... opset 7 to 13, one output  the same: in these opsets the number of outputs states the mode.
+ *                                  ONNX has five for training, which is what PyTorch writes;
+ *                                  exports for inference by PyTorch, Keras and tf2onnx have one
+ * The step maintains the running averages, not this op: backward stores the mean and variance of
+ * the batch as the "gradients" of inputs 3 and 4, and stat_momentum is the weight of the old
+ * average. ONNX averages the population variance; a node with the attribute `unbiased` averages n /
+ * (n - 1) of it, where n is the number of values of the lane per channel, as PyTorch's module does.
+ * The attribute cannot occur in a file: the graph sets it (norm_form.c). It affects neither the
+ * normalisation nor the gradient. Training on a single value per channel is rejected in either
+ * case. Nodes that share a running average (a module that is called more than once) update it in
+ * sequence. The graph states this with the attribute `share`: backward scales the node's statistics
+ * by it, so that the sum over the nodes is one statistic, and `momentum` is the weight of the old
+ * average after the last node. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -82,8 +82,8 @@ static int infer(struct op_infer *f, bool from_batch, struct err *err)
     n = shape_elements(x) / x->dim[1];
     if (from_batch && n < 2)
         return op_error(f, 0, err,
-                        "training on %s normalises each channel by a single value, which leaves "
-                        "nothing of it: use a larger batch per lane",
+                        "training on %s normalises each channel over a single value, so the "
+                        "result is constant: use a larger batch per lane",
                         shape_print(x, text, sizeof(text)));
     p->correction = from_batch && unbiased != 0 ? (float)((double)n / (double)(n - 1)) : 1.0f;
     for (i = 1; i < f->n_out; i++) {
@@ -113,7 +113,8 @@ static int infer_7(struct op_infer *f, struct err *err)
     return rc < 0 ? rc : infer(f, f->training && f->n_out > 1, err);
 }
 
-/* trainerd.BatchNormAdd, BatchNormRelu: with a residual behind the norm, and a clamp behind that. */
+/* Infers trainerd.BatchNormAdd and BatchNormRelu, which add a residual after the norm, and then
+ * clamp. */
 static int infer_tail(struct op_infer *f, struct err *err)
 {
     struct batch_norm_param *p = f->param;
@@ -150,7 +151,7 @@ static const char *const attrs_7[] = { "epsilon", "momentum", "spatial", NULL };
 
 static const char *const attrs_tail[] = { "epsilon", "momentum", "training_mode", "ceiling", NULL };
 
-/* What the rows share. */
+/* Fields common to all rows. */
 #define BATCH_NORM_ANY                                                                             \
     .param_bytes = sizeof(struct batch_norm_param), .stat = OP_IN(3) | OP_IN(4),                   \
     .layout = OP_LAYOUT_CHANNELS, .half = OP_HALF_SAME, .stat_momentum = stat_momentum,            \
@@ -203,6 +204,7 @@ const struct op_def op_batch_norm_relu = {
     BATCH_NORM_TAIL,
     .name = "BatchNormRelu",
     .n_in = { MIN_IN, MIN_IN + 1 },
-    .bwd_reads = OP_IN(0) | OP_IN(1) | OP_IN(3) | OP_IN(4) | OP_OUT(0), /* y says what was clamped */
+    /* y shows which elements were clamped */
+    .bwd_reads = OP_IN(0) | OP_IN(1) | OP_IN(3) | OP_IN(4) | OP_OUT(0),
     .infer = infer_clamp,
 };

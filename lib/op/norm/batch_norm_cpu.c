@@ -1,9 +1,9 @@
-/* batch_norm_cpu.c - x as [rows, c] (columns.h): channels-last, and any [n, c]. The rows with a
- * residual and a clamp behind the norm run here too.
+/* batch_norm_cpu.c - BatchNormalization of x as [rows, c] (columns.h): channels-last, and any [n,
+ * c]. Also the ops with a residual and a clamp after the norm.
  *
- * The variance of a chunk is taken about the chunk's own mean and merged (T. Chan, G. Golub,
- * R. LeVeque: Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, 1979), so
- * a mean far from zero costs no digits, and x is read from memory once for it. */
+ * The variance of a chunk is computed about the chunk's own mean and merged (T. Chan, G. Golub, R.
+ * LeVeque: Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, 1979), so a
+ * mean far from zero loses no precision, and x is read from memory only once for it. */
 #include <math.h>
 #include <string.h>
 
@@ -14,11 +14,11 @@
 #include "op/norm/norm_priv.h"
 #include "op/op_priv.h"
 
-/* x as rows. */
+/* The dimensions of x as rows. */
 struct rows {
     struct columns columns;
     size_t rows;
-    size_t total; /* elements */
+    size_t total; /* number of elements */
 };
 
 static struct rows rows_of(const struct tensor *x)
@@ -35,7 +35,7 @@ static struct rows rows_of(const struct tensor *x)
 struct work {
     float *mean, *a, *b, *k; /* [group]: per channel, repeated */
     float *s1, *s2;          /* [group]: sums of a chunk */
-    double *d1, *d2;         /* [c]: sums of everything */
+    double *d1, *d2;         /* [c]: sums over all rows */
     double *t1, *t2;         /* [c]: sums of a chunk */
 };
 
@@ -74,14 +74,15 @@ int batch_norm_cpu_plan(struct op_plan *p, struct err *err)
 
     (void)err;
     CHECK(p->out[0].layout == p->in[0]->layout);
-    if (b->from_batch) /* forward alone needs them too */
+    if (b->from_batch) /* without training, too */
         p->save_bytes = 2 * s.columns.c * sizeof(float); /* mean, variance */
     p->scratch_bytes = work_bytes(&s);
     return 0;
 }
 
 /* Merges a chunk of `m` rows into the mean d1 and the sum of squared deviations d2 of the `n` rows
- * before it. The chunk was measured about `about`: t1 sums deviations, t2 squares. */
+ * before it. The sums of the chunk are relative to `about`: t1 of deviations, t2 of their
+ * squares. */
 CLONES static void merge(size_t c, double n, double m, const float *about, const double *t1,
                          const double *t2, double *restrict d1, double *restrict d2)
 {
@@ -97,7 +98,7 @@ CLONES static void merge(size_t c, double n, double m, const float *about, const
     }
 }
 
-/* mean and population variance of each channel -> out [2][c] */
+/* out [2][c] = mean and population variance of each channel */
 static void measure(const struct rows *s, const struct tensor *x, const struct work *w, float *out)
 {
     const struct columns *k = &s->columns;
@@ -146,9 +147,9 @@ static struct stats stats_of(const struct op_call *c, size_t channels)
     return (struct stats){ c->in[3]->data, c->in[4]->data };
 }
 
-/* Outputs 1 and 2, the running averages this call alone would lead to, and 3 and 4, the statistics
- * used: for whoever reads them; training does not. */
-static void put_statistics(const struct op_call *c, const struct stats *st, size_t channels)
+/* Stores outputs 1 and 2, the running averages after this call alone, and outputs 3 and 4, the
+ * statistics used. Training does not use them. */
+static void store_statistics(const struct op_call *c, const struct stats *st, size_t channels)
 {
     const struct batch_norm_param *p = c->param;
     float keep = p->from_batch ? p->momentum : 1.0f, move = 1.0f - keep;
@@ -188,10 +189,10 @@ int batch_norm_cpu_fwd(const struct op_call *c, struct err *err)
     const float *scale = c->in[1]->data, *bias = c->in[2]->data;
     size_t i;
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     if (p->from_batch)
         measure(&s, c->in[0], &w, c->save);
-    put_statistics(c, &st, s.columns.c);
+    store_statistics(c, &st, s.columns.c);
     if (c->out[0] == NULL)
         return 0;
     for (i = 0; i < s.columns.c; i++) {
@@ -202,15 +203,15 @@ int batch_norm_cpu_fwd(const struct op_call *c, struct err *err)
     columns_repeat(&s.columns, w.mean);
     columns_repeat(&s.columns, w.a);
     columns_repeat(&s.columns, w.b);
-    columns_put(&s.columns, c->in[0]->data, c->out[0]->data, s.total, w.mean, w.a, w.b,
-                &(struct columns_tail){ .residual = residual_of(c),
+    columns_apply(&s.columns, c->in[0]->data, c->out[0]->data, s.total, w.mean, w.a, w.b,
+                  &(struct columns_tail){ .residual = residual_of(c),
                                         .clamp = p->clamp,
                                         .ceiling = p->ceiling });
     return 0;
 }
 
-/* d1 = sum of dy, d2 = sum of dy (x - mean), over all rows; the residual's gradient beside them,
- * while dy is at hand. */
+/* d1 = sum of dy, d2 = sum of dy (x - mean), over all rows. Also stores the gradient of the
+ * residual while dy is in cache. */
 static void sum_all(const struct op_call *c, const struct rows *s, const struct columns_dy *dy,
                     const struct work *w)
 {
@@ -237,8 +238,8 @@ static void sum_all(const struct op_call *c, const struct rows *s, const struct 
     }
 }
 
-static void put_channel(const struct op_call *c, uint32_t i, const float *value, size_t channels,
-                        float factor)
+static void store_channel(const struct op_call *c, uint32_t i, const float *value, size_t channels,
+                          float factor)
 {
     if (c->din[i] != NULL)
         op_put(c->din[i]->data, value, channels, factor, (c->din_add & OP_IN(i)) != 0);
@@ -256,11 +257,11 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
     double n = (double)s.rows;
     size_t i;
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     if (c->dout[0] == NULL)
         op_bwd_zero(c);
-    put_channel(c, 3, st.mean, s.columns.c, p->share);
-    put_channel(c, 4, st.var, s.columns.c, p->share * p->correction);
+    store_channel(c, 3, st.mean, s.columns.c, p->share);
+    store_channel(c, 4, st.var, s.columns.c, p->share * p->correction);
     if (c->dout[0] == NULL || (c->din[0] == NULL && c->din[1] == NULL && c->din[2] == NULL &&
                                !wants_residual(c)))
         return 0;
@@ -270,8 +271,9 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
     columns_repeat(&s.columns, w.mean);
     sum_all(c, &s, &dy, &w);
 
-    /* dbias = d1, dscale = d2 r with r = 1 / deviation. Through the batch's mean and variance x
-     * also moves its neighbours: dx = a (dy - d1 / n - (x - mean) d2 r^2 / n), a = scale r. */
+    /* dbias = d1, dscale = d2 r with r = 1 / deviation. Through the mean and variance of the batch,
+     * x also affects the other elements: dx = a (dy - d1 / n - (x - mean) d2 r^2 / n), a = scale
+     * r. */
     for (i = 0; i < s.columns.c; i++) {
         double r = (double)inverse_deviation(st.var[i], p->epsilon);
 
@@ -281,14 +283,14 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
         w.b[i] = p->from_batch ? (float)((double)w.a[i] * w.d1[i] / n) : 0.0f;
         w.k[i] = p->from_batch ? (float)((double)w.a[i] * w.d2[i] * r * r / n) : 0.0f;
     }
-    put_channel(c, 1, w.s1, s.columns.c, 1.0f);
-    put_channel(c, 2, w.s2, s.columns.c, 1.0f);
+    store_channel(c, 1, w.s1, s.columns.c, 1.0f);
+    store_channel(c, 2, w.s2, s.columns.c, 1.0f);
     if (c->din[0] == NULL)
         return 0;
     columns_repeat(&s.columns, w.a);
     columns_repeat(&s.columns, w.b);
     columns_repeat(&s.columns, w.k);
-    if (wants_residual(c) && !op_adds(c, RESIDUAL)) /* what passed the clamp is there already */
+    if (wants_residual(c) && !op_adds(c, RESIDUAL)) /* it already contains the clamped dy */
         dy = (struct columns_dy){ .dy = c->din[RESIDUAL]->data };
     columns_gradient(&s.columns, c->in[0]->data, &dy, c->din[0]->data, s.total, &line,
                      op_adds(c, 0));

@@ -1,5 +1,6 @@
-/* batch_norm_cuda.cu - BatchNormalization and its rows with a tail, of channels-last x [rows, c]
- * (columns_cuda.cuh): two launches each way, one for the sums and one for the elements. */
+/* batch_norm_cuda.cu - BatchNormalization and the ops with a residual and a clamp, of channels-last
+ * x [rows, c] (columns_cuda.cuh). Forward and backward are two launches each: one for the sums and
+ * one for the elements. */
 #include "op/norm/columns_cuda.cuh"
 
 extern "C" {
@@ -10,7 +11,7 @@ enum { RESIDUAL = 5 };
 
 namespace {
 
-struct outputs { /* NULL: nobody wants it */
+struct outputs { /* NULL: not requested */
     float *to[4];
     bool add[4];
 
@@ -29,7 +30,8 @@ template <typename T, unsigned V> struct measure : norm_moments {
     float rows;
 
     struct own {
-        float from[V]; /* a column's first element: what lies far from zero is measured from there */
+        float from[V]; /* first element of each column: deviations are measured from it, for
+                          precision */
     };
     __device__ own own_of(size_t, size_t channel) const
     {
@@ -57,7 +59,7 @@ template <typename T, unsigned V> struct measure : norm_moments {
     }
 };
 
-/* y = (x - mean) a + bias with a = scale / sqrt(var + epsilon); the residual; the clamp. */
+/* y = (x - mean) a + bias with a = scale / sqrt(var + epsilon); then the residual and the clamp. */
 template <typename T, unsigned V> struct apply {
     const T *x, *residual;
     T *y;
@@ -102,16 +104,17 @@ template <typename T, unsigned V> struct apply {
             float v = (op_wide(i.x.v[j]) - o.mean[j]) * o.a[j] + o.b[j];
 
             v = residual != NULL ? v + op_wide(i.residual.v[j]) : v;
-            v = clamp ? v < 0.0f ? 0.0f : v > ceiling ? ceiling : v : v; /* a NaN stays one */
+            v = clamp ? v < 0.0f ? 0.0f : v > ceiling ? ceiling : v : v; /* NaN passes */
             out.v[j] = op_narrow<T>(v);
         }
         *(op_pack<T, V> *)(y + at) = out;
     }
 };
 
-/* The running averages this call alone would lead to, and the statistics used. */
-__global__ void put_statistics(size_t c, float keep, float correction, const float *mean, const float *var,
-                               const float *old_mean, const float *old_var, struct outputs out)
+/* Stores the running averages after this call alone, and the statistics used. */
+__global__ void store_statistics(size_t c, float keep, float correction, const float *mean,
+                                 const float *var, const float *old_mean, const float *old_var,
+                                 struct outputs out)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < c; i += (size_t)gridDim.x * blockDim.x) {
         out.put(0, i, (1.0f - keep) * mean[i] + keep * old_mean[i]);
@@ -123,7 +126,7 @@ __global__ void put_statistics(size_t c, float keep, float correction, const flo
 
 /* ---- backward ---- */
 
-/* What arrives at element `at`: dy, and behind a clamp 0 where y is at its ends. */
+/* The incoming gradient of element `at`: dy, or 0 if the clamp limited y. */
 template <typename T, unsigned V> struct arrival {
     const T *dy, *y; /* y NULL: no clamp */
     float ceiling;
@@ -154,18 +157,19 @@ template <typename T, unsigned V> struct arrival {
     }
 };
 
-/* Of sums d1 of dy and d2 of dy (x - mean), with r = 1 / sqrt(var + epsilon):
+/* From the sums d1 of dy and d2 of dy (x - mean), with r = 1 / sqrt(var + epsilon):
  *   dscale = d2 r, dbias = d1, dx = a dy - b - (x - mean) k,
- *   a = scale r, b = a d1 / n, k = a d2 r^2 / n; b and k are 0 where statistics are not of this batch. */
+ *   a = scale r, b = a d1 / n, k = a d2 r^2 / n; b and k are 0 if the statistics are not of this
+ *   batch. */
 template <typename T, unsigned V> struct products : norm_sums {
     const T *x;
     struct arrival<T, V> dy;
-    T *residual; /* its gradient; NULL: not wanted */
+    T *residual; /* its gradient; NULL: not requested */
     bool residual_add, from_batch;
     const float *mean, *var, *scale;
     float *a, *b, *k;
     float epsilon, rows, share, correction;
-    struct outputs out; /* gradients of scale, bias, and the statistics themselves */
+    struct outputs out; /* gradients of scale and bias, and the statistics */
 
     struct own {
         float mean[V];
@@ -305,7 +309,7 @@ static void *data_of(const struct tensor *const *t, uint32_t n, uint32_t i)
     return t != NULL && i < n && t[i] != NULL ? t[i]->data : NULL;
 }
 
-/* Whole packs of 16 bytes? */
+/* Returns true if all operands consist of aligned packs of 16 bytes. */
 static bool is_packed(const struct op_call *c, size_t channels, size_t pack)
 {
     bool all = channels % pack == 0 && op_aligned(c->save) && op_aligned(c->scratch) &&
@@ -363,7 +367,7 @@ static int forward(const struct op_call *c, struct err *err)
     for (uint32_t i = 1; i < c->n_out; i++)
         any = (out.to[i - 1] = (float *)data_of(c->out, c->n_out, i)) != NULL || any;
     if (any)
-        CUDA_LAUNCH(put_statistics, op_blocks(s.c, OP_THREADS), OP_THREADS, 0, op_stream(c), s.c,
+        CUDA_LAUNCH(store_statistics, op_blocks(s.c, OP_THREADS), OP_THREADS, 0, op_stream(c), s.c,
                     p->from_batch ? p->momentum : 1.0f, p->correction, st.mean, st.var, (const float *)c->in[3]->data,
                     (const float *)c->in[4]->data, out);
     return cuda_launched(err);
@@ -398,7 +402,7 @@ static void backward_of(const struct op_call *c, const struct sizes &s, const st
     norm_launch_sum<V>(sums, g, c->scratch, c->state, op_stream(c));
     if (dx == NULL)
         return;
-    if (residual != NULL && !sums.residual_add) /* what passed the clamp is there already */
+    if (residual != NULL && !sums.residual_add) /* it already contains the clamped dy */
         sums.dy = { residual, NULL, 0 };
     norm_launch_each<V>(gradient<T, V>{ sums.x, sums.dy, dx, op_cuda_adds(c, 0), st.mean, a, b, k }, g,
                         op_stream(c));

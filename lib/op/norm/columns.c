@@ -5,7 +5,7 @@
 #include "op/half.h"
 #include "op/op_priv.h"
 
-enum { WIDTH = 128, CHUNK = 32768, CHUNK_ROWS = 8 /* at least */ };
+enum { WIDTH = 128, CHUNK = 32768, CHUNK_ROWS = 8 /* CHUNK_ROWS: minimum */ };
 
 struct columns columns_of(size_t c, bool is_half)
 {
@@ -16,9 +16,9 @@ struct columns columns_of(size_t c, bool is_half)
     return k;
 }
 
-/* ---- the loops, for either type ---- */
+/* ---- the loops, for both types ---- */
 
-struct loops { /* [clamped], [added to what is there, or to a residual] */
+struct loops { /* [clamped], [accumulated, or with a residual] */
     void (*sum)(const void *x, size_t n, size_t group, float *restrict s1);
     void (*deviation)(const void *x, size_t n, size_t group, const float *mean,
                       float *restrict s1, float *restrict s2);
@@ -76,8 +76,8 @@ void columns_pass(const struct columns *k, const struct columns_dy *dy, size_t n
     loops_of(k)->pass[dy->y != NULL][add](dy, n, out);
 }
 
-void columns_put(const struct columns *k, const void *x, void *y, size_t n, const float *mean,
-                 const float *a, const float *b, const struct columns_tail *tail)
+void columns_apply(const struct columns *k, const void *x, void *y, size_t n, const float *mean,
+                   const float *a, const float *b, const struct columns_tail *tail)
 {
     static const struct columns_tail none = { .residual = NULL };
     const struct columns_tail *t = tail != NULL ? tail : &none;

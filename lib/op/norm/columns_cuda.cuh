@@ -1,23 +1,23 @@
-/* columns_cuda.cuh - x [batch, rows, c], channels last, with something known or wanted about each column of
- * each of the batch: batch normalisation (a batch of 1), and group normalisation sample by sample.
+/* columns_cuda.cuh - loops over x [batch, rows, c], channels last, with values or sums per column
+ * and sample: used by batch normalisation (a batch of 1) and by group normalisation.
  *
- * A thread owns one pack of columns, 16 bytes where columns come in whole packs, else one column; threads
- * side by side own neighbours, up to 32, and those above them every so manyth row. So what is known of a
- * column is read once and lies in registers.
+ * A thread owns one pack of columns, 16 bytes if c is a multiple of a pack, else one column. Up to
+ * 32 adjacent threads own adjacent columns; the threads above them process every high-th row. So
+ * values per column are read once and stay in registers.
  *
- * norm_sum_columns() makes a pair of floats of each column, in a fixed order: a thread over its rows, a tree
- * over the threads of a block, which has a slab of the rows; and the last block to end adds up the slabs of
- * its columns in their order. Who is last is told by counters that start and end as 0. What is summed up,
- * and what becomes of it, is a functor's:
+ * norm_sum_columns() computes a pair of floats per column in a fixed order: over the rows of a
+ * thread, in a tree over the threads of a block, which processes a slab of the rows; and the last
+ * block of a tile to finish adds up the slabs in order. Counters that start and end at 0 identify
+ * the last block. A functor defines the summands and the use of the sum:
  *
- *     own_of(sample, channel)         what a thread keeps in registers of its V columns
- *     load(at)                        what it reads of a row, from element `at` on
- *     add(own, at, in, nth, pair[V])  takes that in: this thread's nth row, from 1
- *     merge(pair, n, other, m)        two pairs, of n and m rows; static
- *     finish(sample, channel, pair)   of all rows
+ *     own_of(sample, channel)         the registers of a thread for its V columns
+ *     load(at)                        reads the pack at element `at`
+ *     add(own, at, in, nth, pair[V])  adds it: this thread's nth row, from 1
+ *     merge(pair, n, other, m)        merges two pairs, of n and m rows; static
+ *     finish(sample, channel, pair)   uses the pair of all rows
  *
- * norm_each_column() visits all elements: own_of(), load(at) and put(own, at, in). Both load several
- * rows before they store anything. */
+ * norm_each_column() visits all elements: own_of(), load(at) and put(own, at, in). Both load
+ * several rows before they store anything. */
 #ifndef OP_NORM_COLUMNS_CUDA_CUH
 #define OP_NORM_COLUMNS_CUDA_CUH
 
@@ -30,14 +30,14 @@ static constexpr unsigned NORM_SUM_THREADS = 256, NORM_SUM_BLOCKS = 264, NORM_EA
 
 struct norm_columns {
     size_t batch, rows, c;
-    unsigned wide;  /* packs of a row */
-    unsigned side;  /* threads side by side: a power of 2 up to 32 */
-    unsigned high;  /* threads of a block above each other, in sums: likewise */
+    unsigned wide;  /* packs per row */
+    unsigned side;  /* adjacent threads: a power of 2 up to 32 */
+    unsigned high;  /* rows of threads per block in sums: a power of 2 */
     unsigned tiles; /* blocks that share a row */
-    unsigned slabs; /* blocks that share the rows, in sums; by the shape alone */
+    unsigned slabs; /* blocks that share the rows in sums; depends only on the shape */
 };
 
-/* v: columns of a pack. */
+/* v: columns per pack. */
 static inline struct norm_columns norm_columns_of(size_t batch, size_t rows, size_t c, unsigned v)
 {
     struct norm_columns g = { .batch = batch, .rows = rows, .c = c, .wide = (unsigned)(c / v), .side = 1 };
@@ -46,22 +46,22 @@ static inline struct norm_columns norm_columns_of(size_t batch, size_t rows, siz
     while (g.side < 32 && g.side < g.wide)
         g.side *= 2;
     g.tiles = (g.wide + g.side - 1) / g.side;
-    g.high = 1; /* four rows for each thread, ... */
+    g.high = 1; /* four rows for each thread, */
     while (g.high * g.side < NORM_SUM_THREADS && g.high * 8 <= rows)
         g.high *= 2;
-    slabs = NORM_SUM_BLOCKS / (batch * g.tiles + 1); /* ... and for those of each slab */
+    slabs = NORM_SUM_BLOCKS / (batch * g.tiles + 1); /* also within a slab */
     slabs = slabs < rows / (4 * g.high) ? slabs : rows / (4 * g.high);
     g.slabs = slabs > 0 ? (unsigned)slabs : 1;
     return g;
 }
 
-/* What norm_sum_columns() wants, whatever v is. */
+/* Scratch for norm_sum_columns() in bytes, for any v. */
 static inline size_t norm_columns_parts(size_t batch, size_t c)
 {
     return (NORM_SUM_BLOCKS * (size_t)32 * 8 + batch * c) * 2 * sizeof(float);
 }
 
-/* to [V] = p [V], which lies at a multiple of V. */
+/* to [V] = p [V]; p is aligned to V floats. */
 template <unsigned V> __device__ static inline void norm_read(const float *p, float (&to)[V])
 {
     const op_pack<float, V> all = *(const op_pack<float, V> *)p;
@@ -71,7 +71,8 @@ template <unsigned V> __device__ static inline void norm_read(const float *p, fl
         to[j] = all.v[j];
 }
 
-/* For plan: counters that are 0, the state of a call that sums columns. */
+/* Called by plan: creates the zeroed counters, which are the state of a call that sums columns.
+ * Errors: ERR_NOMEM, ERR_DEVICE. */
 static inline int norm_open_counters(size_t batch, size_t c, void **out, struct err *err)
 {
     void *zeros = calloc(batch * c + 1, sizeof(unsigned));
@@ -82,10 +83,11 @@ static inline int norm_open_counters(size_t batch, size_t c, void **out, struct 
     return rc;
 }
 
-/* The pairs of a block's slab become part [sample][slab][2][c]. */
+/* Stores the pairs of a block's slab in part [sample][slab][2][c]. */
 template <unsigned V>
-__device__ static inline void norm_put_parts(const struct norm_columns &g, size_t sample, unsigned slab,
-                                             size_t channel, const float2 *pairs, float *part)
+__device__ static inline void norm_store_parts(const struct norm_columns &g, size_t sample,
+                                               unsigned slab, size_t channel, const float2 *pairs,
+                                               float *part)
 {
     unsigned threads = blockDim.x;
     float *to = part + (sample * g.slabs + slab) * 2 * g.c + channel;
@@ -97,13 +99,14 @@ __device__ static inline void norm_put_parts(const struct norm_columns &g, size_
     }
 }
 
-/* By the last block: each column's slabs in a fixed order. room: one pair for each thread, counts likewise. */
+/* Run by the last block: sums the slabs of each column in a fixed order. room: one pair per thread;
+ * counts likewise. */
 template <unsigned V, typename F>
 __device__ static inline void norm_join_slabs(const F &f, const struct norm_columns &g, size_t sample,
                                               unsigned tile, const volatile float *part, float2 *room,
                                               float *counts)
 {
-    /* a block of many slabs has its 256 threads, at least one for each column */
+    /* a block of many slabs has 256 threads, at least one for each column */
     unsigned t = threadIdx.x, here = g.side * V, ways = blockDim.x / here, way = t / here;
     size_t channel = (size_t)tile * here + t % here;
     float2 all = { 0, 0 };
@@ -134,7 +137,8 @@ template <typename F, typename DO>
 __device__ static inline void norm_visit(const F &f, size_t at, size_t c, size_t begin, size_t end, unsigned step,
                                          DO visit)
 {
-    constexpr unsigned AHEAD = sizeof(f.load(0)) > 16 ? NORM_AHEAD : 2 * NORM_AHEAD; /* 64 bytes or more */
+    /* 64 bytes or more in flight */
+    constexpr unsigned AHEAD = sizeof(f.load(0)) > 16 ? NORM_AHEAD : 2 * NORM_AHEAD;
 
     for (size_t r = begin; r < end; r += AHEAD * step) {
         decltype(f.load(0)) in[AHEAD];
@@ -192,8 +196,8 @@ __global__ void __launch_bounds__(NORM_SUM_THREADS, 2)
         return;
     }
     if (y == 0 && is_in)
-        norm_put_parts<V>(g, sample, slab, channel, room + t, part);
-    __threadfence(); /* who is last sees all of it */
+        norm_store_parts<V>(g, sample, slab, channel, room + t, part);
+    __threadfence(); /* makes the parts visible to the last block */
     __syncthreads();
     if (t == 0)
         before = atomicAdd(&arrived[blockIdx.x], 1u);
@@ -253,8 +257,8 @@ struct norm_sums {
     }
 };
 
-/* Mean and sum of squared deviations from it (B. Welford 1962; T. Chan, G. Golub, R. LeVeque 1979): a mean far
- * from zero costs no digits. */
+/* Mean and sum of squared deviations from it (B. Welford 1962; T. Chan, G. Golub, R. LeVeque 1979):
+ * a mean far from zero loses no precision. */
 struct norm_moments {
     __device__ static void merge(float2 &x, float n, float2 y, float m)
     {

@@ -1,5 +1,6 @@
-/* columns_loops.h - the loops of columns.c for one type of element. Included there once per type, with
- *   NAME(n_)   the function's name      T   the element
+/* columns_loops.h - the loops of columns.c for one element type. columns.c includes it once per
+ * type, with
+ *   NAME(n_)   the function's name      T   the element type
  *   LOAD(v_)   a T as float             STORE(v_)   a float as T */
 
 static CLONES void NAME(sum)(const void *vx, size_t n, size_t group, float *restrict s1)
@@ -31,7 +32,7 @@ static CLONES void NAME(deviation)(const void *vx, size_t n, size_t group, const
     }
 }
 
-/* The gradient that arrives at element i: as it is, or through a clamp. */
+/* The incoming gradient of element i: unchanged, or through a clamp. */
 #define ARRIVES LOAD(d[at + i])
 #define PASSES                                                                                     \
     (LOAD(y[at + i]) <= 0.0f || LOAD(y[at + i]) >= ceiling ? 0.0f : LOAD(d[at + i]))
@@ -79,7 +80,7 @@ PASS(pass_clamped, PASSES)
 PASS(pass_clamped_add, LOAD(out[i]) + PASSES)
 #undef PASS
 
-/* One function for each kind of tail: y = (x - mean) a + b, then what tail_ makes of it. */
+/* Defines one function per kind of tail: y = tail_ applied to (x - mean) a + b. */
 #define CLAMPED(v_) ((v_) < 0.0f ? 0.0f : (v_) > ceiling ? ceiling : (v_))
 #define PUT(name_, tail_)                                                                          \
     static CLONES void NAME(name_)(const void *vx, void *vy, size_t n, size_t group,               \

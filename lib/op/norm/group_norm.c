@@ -1,7 +1,7 @@
-/* group_norm.c - GroupNormalization: the channels of x [n, c, d1..] in groups of neighbours,
+/* group_norm.c - GroupNormalization: the channels of x [n, c, d1..] in groups of adjacent channels,
  *   y = (x - mean) / sqrt(variance + epsilon) scale + bias
  * with mean and population variance over the channels of a group and space, for each sample (row.h
- * has the gradient). Scale and bias: one for each group up to opset 20, for each channel from 21.
+ * has the gradient). Scale and bias: one per group up to opset 20, one per channel from 21.
  * InstanceNormalization: every channel is a group. */
 #include <inttypes.h>
 
@@ -21,7 +21,7 @@ static int check_vector(const struct op_infer *f, uint32_t i, int64_t n, const c
     return rc;
 }
 
-/* groups 0: one for each channel. */
+/* groups 0: one group per channel. */
 static int infer(struct op_infer *f, int64_t groups, bool per_channel, uint32_t min_rank,
                  struct err *err)
 {

@@ -1,9 +1,9 @@
-/* group_norm_cpu.c - a plain tensor is rows (row.h), one for each sample and group, in which scale
- * and bias are constant over a part. A channels-last sample is columns (columns.h), whose sums are
- * put together for each group.
+/* group_norm_cpu.c - a plain tensor is processed as rows (row.h), one per sample and group; scale
+ * and bias are constant over a part of a row. A channels-last sample is processed as columns
+ * (columns.h), whose sums are combined per group.
  *
- * Both: statistics of row r are in save[r]; the sums of dy and dy (x - mean) over each part are the
- * gradients of bias and of scale / rstd, and make those of x. */
+ * In both cases, save[r] holds the statistics of row r. The sums of dy and dy (x - mean) over each
+ * part are the gradients of bias and of scale / rstd, and determine those of x. */
 #include <math.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@ static bool is_columns(const struct tensor *x)
 struct work {
     double *scale, *bias;            /* [n_scale] gradients */
     double *d1, *d2;                 /* [n_scale]: sums of one sample */
-    double *t1, *t2;                 /* columns: [channels] */
+    double *t1, *t2;                 /* columns: [channels], sums of a chunk */
     float *mean, *a, *b, *k;         /* columns: [group] */
     float *s1, *s2;                  /* columns: [group] */
 };
@@ -67,7 +67,7 @@ int group_norm_cpu_plan(struct op_plan *p, struct err *err)
 /* ---- forward ---- */
 
 /* y may be x */
-CLONES static void put_part(const float *x, float *y, size_t n, float mean, float a, float b)
+CLONES static void apply_part(const float *x, float *y, size_t n, float mean, float a, float b)
 {
     size_t i;
 
@@ -89,17 +89,17 @@ static void fwd_rows(const struct op_call *c, const float *scale, const float *b
         struct row_stat s = save[r] = row_measure(x, row, (double)p->epsilon, false);
 
         for (k = 0; k < p->parts; k++, x += p->len, y += p->len)
-            put_part(x, y, p->len, s.mean, s.rstd * g[k], h[k]);
+            apply_part(x, y, p->len, s.mean, s.rstd * g[k], h[k]);
     }
 }
 
-/* What belongs to channel ch, of so many things that channels are dealt out to in order. */
+/* Index of the item of channel ch, if `things` items share the channels equally and in order. */
 static size_t of_channel(const struct group_norm_param *p, size_t ch, size_t things)
 {
     return ch / (p->channels / things);
 }
 
-/* Mean and deviation of each group of a sample [total / c, c]. */
+/* Computes mean and deviation of each group of a sample [total / c, c]. */
 static void measure_columns(const struct group_norm_param *p, const struct columns *k,
                             const float *x, size_t total, const struct work *w,
                             struct row_stat *out)
@@ -107,7 +107,7 @@ static void measure_columns(const struct group_norm_param *p, const struct colum
     double n = (double)(p->parts * p->len);
     size_t at, i, g;
 
-    /* Once for the mean about 0, once more about that mean: w->d1, w->d2 [groups] */
+    /* Two passes: the sum of x, then the deviations from that mean: w->d1, w->d2 [groups]. */
     memset(w->d1, 0, p->groups * sizeof(double));
     for (at = 0; at < total; at += k->chunk) {
         columns_sum(k, x + at, total - at < k->chunk ? total - at : k->chunk, w->s1);
@@ -160,13 +160,13 @@ static void fwd_columns(const struct op_call *c, const float *scale, const float
         columns_repeat(&k, w.mean);
         columns_repeat(&k, w.a);
         columns_repeat(&k, w.b);
-        columns_put(&k, x, y, total, w.mean, w.a, w.b, NULL);
+        columns_apply(&k, x, y, total, w.mean, w.a, w.b, NULL);
     }
 }
 
 int group_norm_cpu_fwd(const struct op_call *c, struct err *err)
 {
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     (is_columns(c->in[0]) ? fwd_columns : fwd_rows)(c, c->in[1]->data, c->in[2]->data);
     return 0;
 }
@@ -178,8 +178,8 @@ struct line {
     float mean, a, b, k;
 };
 
-CLONES static void put_dx(const float *x, const float *dy, size_t n, const struct line *l,
-                          float *dx, bool add)
+CLONES static void store_dx(const float *x, const float *dy, size_t n, const struct line *l,
+                            float *dx, bool add)
 {
     float mean = l->mean, a = l->a, b = l->b, k = l->k;
     size_t i;
@@ -196,7 +196,7 @@ CLONES static void put_dx(const float *x, const float *dy, size_t n, const struc
 }
 
 /* From the sums d1, d2 [groups * parts] of a sample: adds to the gradients of scale and bias, and
- * leaves b and k of group g, but for 1 / n, in *b and *k. */
+ * computes b and k of group g without the factor 1 / n. */
 static void group_sums(const struct group_norm_param *p, const struct work *w, const float *scale,
                        struct row_stat s, size_t g, double *b, double *k)
 {
@@ -233,13 +233,13 @@ static void bwd_rows(const struct op_call *c, const float *scale, const struct w
             struct line l = { save[r].mean, save[r].rstd * scale[g * p->parts + i], (float)b,
                               (float)k };
 
-            put_dx(x + i * p->len, dy + i * p->len, p->len, &l, dx + r * row + i * p->len,
-                   op_adds(c, 0));
+            store_dx(x + i * p->len, dy + i * p->len, p->len, &l, dx + r * row + i * p->len,
+                     op_adds(c, 0));
         }
     }
 }
 
-/* d1, d2 of a sample, whose groups have these statistics. */
+/* Computes d1, d2 of a sample with the statistics `save` of its groups. */
 static void column_sums(const struct group_norm_param *p, const struct columns *k, const float *x,
                         const float *dy, size_t total, const struct row_stat *save,
                         const struct work *w)
@@ -304,7 +304,7 @@ int group_norm_cpu_bwd(const struct op_call *c, struct err *err)
     struct work w = work_at(p, &k, c->scratch);
     size_t n_scale = p->groups * p->parts;
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     if (c->dout[0] == NULL) {
         op_bwd_zero(c);
         return 0;

@@ -1,6 +1,7 @@
-/* group_norm_cuda.cu - GroupNormalization, InstanceNormalization; float32. A plain tensor is rows
- * (rows_cuda.cuh): a group of a sample, or in backward a part of it. A channels-last one is columns
- * (columns_cuda.cuh), sample by sample, whose sums are put together for each group. */
+/* group_norm_cuda.cu - GroupNormalization, InstanceNormalization; float32. A plain tensor is
+ * processed as rows (rows_cuda.cuh): a group of a sample, or in backward a part of it. A
+ * channels-last tensor is processed as columns (columns_cuda.cuh) per sample, whose sums are
+ * combined per group. */
 #include "op/norm/columns_cuda.cuh"
 #include "op/norm/rows_cuda.cuh"
 
@@ -10,14 +11,15 @@ extern "C" {
 
 namespace {
 
-/* What kernels know of the shape: x [batch, groups, parts, len], or channels-last [batch, space, channels]. */
+/* The shape for the kernels: x [batch, groups, parts, len], or channels-last [batch, space,
+ * channels]. */
 struct sizes {
     size_t batch, groups, parts, len;
     size_t channels, space;
-    size_t per_group; /* channels */
-    size_t per_part;  /* likewise */
+    size_t per_group; /* channels per group */
+    size_t per_part;  /* channels per part */
     size_t sums;      /* columns of sums in backward: parts of all groups, or channels */
-    float n;          /* elements of a group */
+    float n;          /* elements per group */
     struct op_divisor by_len, by_group, by_part;
 };
 
@@ -37,7 +39,7 @@ __global__ void __launch_bounds__(NORM_ROW_THREADS)
     norm_part<float, V> part;
     struct row_stat s;
 
-    if (me.row >= g.rows) /* a whole warp, and nobody waits for it */
+    if (me.row >= g.rows) /* a whole warp returns; no thread waits for it */
         return;
     s = norm_row_measure<float, V>([&](unsigned first) { part.load(x + me.row * g.n, g, first, me.at); }, g, me.at,
                                    epsilon, false, part, room);
@@ -58,7 +60,7 @@ __global__ void __launch_bounds__(NORM_ROW_THREADS)
     }
 }
 
-/* ---- plain: backward; rows are parts ---- */
+/* ---- plain: backward; each row is a part ---- */
 
 /* sums [batch][2][groups * parts] = sum of dy (x - mean) rstd, sum of dy */
 template <unsigned V>
@@ -95,7 +97,7 @@ __global__ void __launch_bounds__(NORM_ROW_THREADS)
     to[z.sums] = sum.y;
 }
 
-/* A warp has a group of a sample. line = b, k of dx = rstd (dy scale - b) - (x - mean) k. */
+/* One warp per group of a sample. line = b, k of dx = rstd (dy scale - b) - (x - mean) k. */
 __global__ void find_lines(struct sizes z, const float *scale, const struct row_stat *save, const float *sums,
                            float2 *lines)
 {
@@ -115,15 +117,16 @@ __global__ void find_lines(struct sizes z, const float *scale, const struct row_
     }
     rstd = save[group].rstd;
     b = op_warp_sum(b) / z.n;
-    k = op_warp_sum(k) * rstd * rstd / z.n; /* a third rstd is in the sums */
+    k = op_warp_sum(k) * rstd * rstd / z.n; /* the sums contain the third rstd */
     if (threadIdx.x % 32 == 0)
         lines[group] = make_float2(b, k);
 }
 
 template <unsigned V>
 __global__ void __launch_bounds__(NORM_ROW_THREADS)
-    put_parts(const float *x, const float *dy, float *dx, bool add, struct norm_rows g, struct sizes z,
-              const float *scale, const struct row_stat *save, const float2 *lines)
+    store_parts(const float *x, const float *dy, float *dx, bool add, struct norm_rows g,
+                struct sizes z, const float *scale, const struct row_stat *save,
+                const float2 *lines)
 {
     const norm_place me(g, blockIdx.x);
     struct row_stat s;
@@ -151,8 +154,8 @@ __global__ void __launch_bounds__(NORM_ROW_THREADS)
 
 /* ---- channels-last: forward ---- */
 
-/* moments [batch][2][channels]: of each column mean, from the first element of its group on, and the sum of
- * squared deviations. */
+/* moments [batch][2][channels]: the mean of each column, relative to the first element of its
+ * group, and the sum of squared deviations. */
 template <unsigned V> struct measure : norm_moments {
     const float *x;
     struct sizes z;
@@ -194,7 +197,7 @@ template <unsigned V> struct measure : norm_moments {
     }
 };
 
-/* A warp has a group of a sample. */
+/* One warp per group of a sample. */
 __global__ void join_moments(struct sizes z, const float *x, const float *moments, float epsilon,
                              struct row_stat *save)
 {
@@ -259,7 +262,7 @@ template <unsigned V> struct apply {
 
 /* ---- channels-last: backward ---- */
 
-/* As sum_parts, of channels. */
+/* As sum_parts, per channel. */
 template <unsigned V> struct products : norm_sums {
     const float *x, *dy;
     struct sizes z;
@@ -379,7 +382,7 @@ static struct sizes sizes_of(const struct group_norm_param *p, const struct tens
     return z;
 }
 
-/* Scratch: what sums of columns want; moments or sums [batch][2][sums]; lines [batch][groups]. */
+/* Scratch: of norm_sum_columns(); moments or sums [batch][2][sums]; lines [batch][groups]. */
 struct work {
     void *columns;
     float *sums;
@@ -412,7 +415,8 @@ static bool is_aligned(const struct tensor *const *t)
     return t == NULL || t[0] == NULL || op_aligned(t[0]->data);
 }
 
-/* Do packs of four fit? Parts of plain tensors, or channels, come in whole ones. */
+/* Returns true if packs of four numbers can be used: parts of plain tensors, or channels, are
+ * multiples of four. */
 static bool is_packed(const struct op_call *c, const struct sizes &z)
 {
     return (is_columns(c->in[0]) ? z.channels : z.len) % 4 == 0 && is_aligned(c->in) && is_aligned(c->out) &&
@@ -498,8 +502,8 @@ template <unsigned V> static void backward_of(const struct op_call *c, const str
     if (columns)
         norm_launch_each<V>(gradient<V>{ x, dy, dx, adds, z, scale, save, w.lines }, g, op_stream(c));
     else
-        CUDA_LAUNCH((put_parts<V>), norm_rows_blocks(rows), rows.threads, 0, op_stream(c), x, dy, dx, adds, rows,
-                    z, scale, save, (const float2 *)w.lines);
+        CUDA_LAUNCH((store_parts<V>), norm_rows_blocks(rows), rows.threads, 0, op_stream(c), x, dy,
+                    dx, adds, rows, z, scale, save, (const float2 *)w.lines);
 }
 
 static int backward(const struct op_call *c, struct err *err)

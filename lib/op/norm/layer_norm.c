@@ -1,20 +1,20 @@
 /* layer_norm.c - LayerNormalization: the axes from `axis` on are one row,
  *   y = (x - mean) / sqrt(variance + epsilon) scale + bias
  * with mean and population variance of the row (row.h has the gradient). Outputs 1 and 2, mean and
- * 1 / sqrt(variance + epsilon), are of shape [d0, .., 1, ..]; a gradient may arrive there too.
+ * 1 / sqrt(variance + epsilon), have the shape [d0, .., 1, ..]; a gradient may arrive there too.
  *
- * RMSNormalization: y = x / sqrt(mean of x^2 + epsilon) scale. ONNX has it from opset 23 on; graphs
- * of before write it out, so the row is also ours, for the passes that find it.
+ * RMSNormalization: y = x / sqrt(mean of x^2 + epsilon) scale. ONNX has it from opset 23 on; for
+ * older models, which spell it out, graph passes insert our own op of that name.
  *
- * LayerNormAdd, RMSNormAdd (ours): of the sum of x and a residual of its shape, input 3, which is output 1;
- * there a gradient may arrive from those who read the sum as well. */
+ * LayerNormAdd, RMSNormAdd (ours): the same for the sum of x and a residual of its shape, input 3.
+ * The sum is output 1, whose other readers may contribute a gradient. */
 #include <inttypes.h>
 
 #include "base/err.h"
 #include "op/norm/norm_priv.h"
 #include "op/op_priv.h"
 
-/* [1, .., 1, row] or [row] */
+/* Checks the shape of a scale or bias: [1, .., 1, row] or [row]. */
 static int check_row(const struct op_infer *f, uint32_t i, int64_t axis, struct err *err)
 {
     const struct shape *x = &f->in[0]->shape, *s;
@@ -40,8 +40,8 @@ static int check_row(const struct op_infer *f, uint32_t i, int64_t axis, struct 
                     shape_print(&row, want, sizeof(want)));
 }
 
-static int settle_rows(const struct op_infer *f, int64_t axis, struct layer_norm_param *p,
-                       struct err *err)
+static int set_rows(const struct op_infer *f, int64_t axis, struct layer_norm_param *p,
+                    struct err *err)
 {
     const struct shape *x = &f->in[0]->shape;
     char text[192];
@@ -80,7 +80,7 @@ static int infer(struct op_infer *f, bool rms, struct err *err)
         return op_error(f, ERR_INPUT, err, "epsilon is %g; expected 0 or more",
                         (double)p->epsilon);
     p->rms = rms;
-    rc = settle_rows(f, axis, p, err);
+    rc = set_rows(f, axis, p, err);
     if (rc == 0)
         rc = check_row(f, 1, axis, err);
     if (rc == 0 && f->n_in > 2 && f->in[2] != NULL)
@@ -94,7 +94,7 @@ static int infer(struct op_infer *f, bool rms, struct err *err)
     return rc;
 }
 
-/* What is added to x. */
+/* Infers an op that adds a residual to x. */
 static int infer_add(struct op_infer *f, bool rms, struct err *err)
 {
     struct layer_norm_param *p = f->param;

@@ -1,5 +1,6 @@
-/* layer_norm_cpu.c - a row at a time: its statistics or sums, and a second pass while it is in
- * cache. The gradients of scale and bias are added up in float over BLOCK rows, then in double. */
+/* layer_norm_cpu.c - processes a row at a time: its statistics or sums, then a second pass while
+ * the row is in cache. The gradients of scale and bias are summed in float over BLOCK rows, then in
+ * double. */
 #include <string.h>
 
 #include "base/check.h"
@@ -12,7 +13,7 @@ enum { BLOCK = 64 };
 
 /* Parts of scratch in backward. */
 struct work {
-    float *part_scale, *part_bias, *spare; /* [n]; spare: zeros, a dy that does not arrive */
+    float *part_scale, *part_bias, *spare; /* [n]; spare: zeros, for a dy that does not arrive */
     double *scale, *bias;                  /* [n] */
 };
 
@@ -33,7 +34,7 @@ static struct work work_at(void *scratch, size_t n)
                           .bias = (void *)(at + 3 * floats + doubles) };
 }
 
-/* Head of scratch: rows as float32, of tensors that are bfloat16, or that nobody keeps. */
+/* The beginning of scratch: rows as float32, for tensors that are bfloat16 or absent. */
 struct rooms {
     float *x, *dy, *out, *other;
     void *rest;
@@ -63,8 +64,8 @@ int layer_norm_cpu_plan(struct op_plan *p, struct err *err)
 }
 
 /* y may be x */
-CLONES static void put_row(const float *x, float *y, size_t n, float mean, float rstd,
-                           const float *scale, const float *bias)
+CLONES static void apply_row(const float *x, float *y, size_t n, float mean, float rstd,
+                             const float *scale, const float *bias)
 {
     size_t i;
 
@@ -93,8 +94,8 @@ CLONES static void add_rows(const float *x, const float *y, size_t n, float *sum
         sum[i] = x[i] + y[i];
 }
 
-/* Row r of what is normalised: of x, or of the sum, which is put where output 1 wants it, and rounded
- * as that is. */
+/* Returns row r of the normalised tensor: x, or the sum, which is stored in output 1 and rounded to
+ * its type. */
 static const float *row_at(const struct op_call *c, size_t r, const struct rooms *room)
 {
     const struct layer_norm_param *p = c->param;
@@ -129,7 +130,7 @@ int layer_norm_cpu_fwd(const struct op_call *c, struct err *err)
     struct row_stat *save = c->save;
     size_t r, n = p->n;
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     for (r = 0; r < p->rows; r++) {
         const float *x = row_at(c, r, &room);
         struct row_stat s = row_measure(x, n, (double)p->epsilon, p->rms);
@@ -137,7 +138,7 @@ int layer_norm_cpu_fwd(const struct op_call *c, struct err *err)
         if (c->out[0] != NULL) {
             float *y = op_floats_to(c->out[0], r * n, room.out);
 
-            put_row(x, y, n, s.mean, s.rstd, scale, bias);
+            apply_row(x, y, n, s.mean, s.rstd, scale, bias);
             op_floats_done(c->out[0], r * n, n, y);
         }
         save[r] = s;
@@ -154,8 +155,8 @@ struct line {
     float mean, a, b, k;
 };
 
-CLONES static void put_dx(const float *x, const float *dy, const float *scale, size_t n,
-                          const struct line *l, float *dx, bool add)
+CLONES static void store_dx(const float *x, const float *dy, const float *scale, size_t n,
+                            const struct line *l, float *dx, bool add)
 {
     float mean = l->mean, a = l->a, b = l->b, k = l->k;
     size_t i;
@@ -171,7 +172,7 @@ CLONES static void put_dx(const float *x, const float *dy, const float *scale, s
     }
 }
 
-/* scale += dy d r, bias += dy; scale and bias are neither's memory */
+/* scale += dy d r, bias += dy; scale and bias do not overlap the inputs */
 CLONES static void add_row(const float *x, const float *dy, size_t n, float mean, float rstd,
                            float *restrict scale, float *restrict bias)
 {
@@ -192,7 +193,8 @@ CLONES static void add_part(float *part, double *restrict total, size_t n)
     memset(part, 0, n * sizeof(*part));
 }
 
-/* What the gradients of outputs 1 and 2 add: d mean / d x = 1 / n, d rstd / d x = -r^3 d / n. */
+/* Computes the coefficients of dx, with the contributions of the gradients of outputs 1 and 2: d
+ * mean / d x = 1 / n, d rstd / d x = -r^3 d / n. */
 static struct line row_line(const struct op_call *c, size_t r, struct row_stat s, double sum,
                             double product)
 {
@@ -207,9 +209,9 @@ static struct line row_line(const struct op_call *c, size_t r, struct row_stat s
     return (struct line){ s.mean, s.rstd, (float)(b / n), (float)(k / n) };
 }
 
-/* The gradient of row r goes to x, or with what arrives at the sum to both that were added. */
-static void put_gradients(const struct op_call *c, size_t r, const float *x, const float *dy,
-                          const struct line *l, const struct rooms *room)
+/* Stores the gradient of row r in x, or, plus the gradient of the sum, in both summands. */
+static void store_gradients(const struct op_call *c, size_t r, const float *x, const float *dy,
+                            const struct line *l, const struct rooms *room)
 {
     static const uint32_t both[] = { 0, 3 };
     const struct layer_norm_param *p = c->param;
@@ -222,11 +224,11 @@ static void put_gradients(const struct op_call *c, size_t r, const float *x, con
         if (c->din[0] == NULL)
             return;
         dx = op_floats_on(c->din[0], at, op_adds(c, 0) ? n : 0, room->out);
-        put_dx(x, dy, scale, n, l, dx, op_adds(c, 0));
+        store_dx(x, dy, scale, n, l, dx, op_adds(c, 0));
         op_floats_done(c->din[0], at, n, dx);
         return;
     }
-    put_dx(x, dy, scale, n, l, room->out, false);
+    store_dx(x, dy, scale, n, l, room->out, false);
     if (c->dout[1] != NULL) {
         more = op_floats(c->dout[1], at, n, room->other);
         add_rows(more, room->out, n, room->out);
@@ -268,7 +270,7 @@ int layer_norm_cpu_bwd(const struct op_call *c, struct err *err)
     size_t n = p->n, r;
     bool wants_scale = c->din[1] != NULL || (c->n_in > 2 && c->din[2] != NULL);
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     if (!has_dout(c)) {
         op_bwd_zero(c);
         return 0;
@@ -284,7 +286,7 @@ int layer_norm_cpu_bwd(const struct op_call *c, struct err *err)
             dy = op_floats(c->dout[0], r * n, n, room.dy);
         row_products(x, dy, scale, n, s.mean, &sum, &product);
         l = row_line(c, r, s, sum, product);
-        put_gradients(c, r, x, dy, &l, &room);
+        store_gradients(c, r, x, dy, &l, &room);
         if (!wants_scale)
             continue;
         add_row(x, dy, n, s.mean, s.rstd, w.part_scale, w.part_bias);

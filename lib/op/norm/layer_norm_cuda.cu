@@ -1,7 +1,7 @@
-/* layer_norm_cuda.cu - LayerNormalization, RMSNormalization: rows (rows_cuda.cuh), of x or of its sum with a
- * residual. Forward is one launch, which reads both and writes both once; backward one that makes dx, with
- * what comes past the norm, and, of the rows of each block, the sums for scale and bias, and one that adds
- * those up. */
+/* layer_norm_cuda.cu - LayerNormalization, RMSNormalization: rows (rows_cuda.cuh) of x or of its
+ * sum with a residual. Forward is one launch, which reads and writes each operand once. Backward is
+ * two launches: the first computes dx, adds the gradients that bypass the norm, and sums the
+ * gradients of scale and bias over the rows of each block; the second adds those sums up. */
 #include "op/norm/rows_cuda.cuh"
 
 extern "C" {
@@ -9,18 +9,20 @@ extern "C" {
 #include "op/norm/norm_priv.h"
 }
 
-/* Backward has sums of columns in registers, of which three blocks of 128 threads get enough, in packs two. */
+/* Backward keeps sums of columns in registers; three resident blocks of 128 threads leave enough
+ * of them for each thread (RESIDENT: two blocks if a thread processes packs). */
 static constexpr unsigned THREADS = 128, SLABS = 3 * OP_PROCESSORS;
 
 template <unsigned V> static constexpr unsigned RESIDENT = V > 1 ? 2 : 3;
 
 namespace {
 
-/* Numbers of a type that the kernel learns as it runs: all of a kernel go the same way. */
+/* Numbers of a type that is only known at run time; all threads of a kernel take the same
+ * branch. */
 struct numbers {
-    void *at; /* NULL: not there */
+    void *at; /* NULL: absent */
     enum tensor_dtype type;
-    bool adds; /* to what is there */
+    bool adds; /* accumulates */
 };
 
 template <typename T, unsigned V> __device__ static inline op_pack<float, V> load_as(const void *at, size_t pack)
@@ -34,7 +36,7 @@ template <typename T, unsigned V> __device__ static inline op_pack<float, V> loa
     return v;
 }
 
-/* Pack `pack` of V numbers, as float32. */
+/* Loads pack `pack` of V numbers as float32. */
 template <unsigned V> __device__ static inline op_pack<float, V> numbers_load(const numbers &a, size_t pack)
 {
     OP_FLOATS(a.type, return (load_as<T, V>(a.at, pack)));
@@ -42,7 +44,7 @@ template <unsigned V> __device__ static inline op_pack<float, V> numbers_load(co
 }
 
 template <typename T, unsigned V>
-__device__ static inline void put_as(void *at, bool adds, size_t pack, const op_pack<float, V> &v)
+__device__ static inline void store_as(void *at, bool adds, size_t pack, const op_pack<float, V> &v)
 {
     op_pack<T, V> p = {};
 
@@ -55,9 +57,10 @@ __device__ static inline void put_as(void *at, bool adds, size_t pack, const op_
 }
 
 template <unsigned V>
-__device__ static inline void numbers_put(const numbers &a, size_t pack, const op_pack<float, V> &v)
+__device__ static inline void numbers_store(const numbers &a, size_t pack,
+                                            const op_pack<float, V> &v)
 {
-    OP_FLOATS(a.type, (put_as<T, V>(a.at, a.adds, pack, v)));
+    OP_FLOATS(a.type, (store_as<T, V>(a.at, a.adds, pack, v)));
 }
 
 __device__ static inline float rounded_as(enum tensor_dtype type, float x)
@@ -66,10 +69,12 @@ __device__ static inline float rounded_as(enum tensor_dtype type, float x)
     return x;
 }
 
-/* The packs of a thread, of the part of a row that begins at pack `first`: of type T, or, one by one, of any. */
+/* Loads a thread's packs of the part of a row that begins at pack `first`: of type T, or, if V is
+ * 1, of any type. */
 template <typename T, unsigned V>
-__device__ static inline void bring(norm_part<T, V> &part, const numbers &from, const struct norm_rows &g, size_t row,
-                                    unsigned first, unsigned at)
+__device__ static inline void load_part(norm_part<T, V> &part, const numbers &from,
+                                        const struct norm_rows &g, size_t row, unsigned first,
+                                        unsigned at)
 {
     if constexpr (V == 1)
         norm_each_pack(g, first, at, [&](unsigned i, unsigned pack) {
@@ -83,9 +88,9 @@ template <typename T, unsigned V>
 __device__ static inline void put(const numbers &to, size_t pack, const op_pack<float, V> &v)
 {
     if constexpr (V == 1)
-        numbers_put<V>(to, pack, v);
+        numbers_store<V>(to, pack, v);
     else
-        put_as<T, V>(to.at, false, pack, v);
+        store_as<T, V>(to.at, false, pack, v);
 }
 
 struct forward_args {
@@ -96,16 +101,16 @@ struct forward_args {
     struct row_stat *save;
     float *mean, *rstd; /* outputs 1 and 2, or NULL */
     numbers x, residual;
-    numbers sum;        /* of the two: what is normalised, wherever its place is not NULL */
+    numbers sum;        /* x + residual, the normalised tensor, if not NULL */
     numbers y;
 };
 
-/* Brings parts of a row of what is normalised. A sum is computed when a part is first asked for. */
+/* Loads parts of a row of the normalised tensor. A sum is computed when a part is first loaded. */
 template <typename T, unsigned V> struct row_source {
     const struct forward_args &a;
     const norm_place &me;
     norm_part<T, V> &part;
-    unsigned seen = 0; /* packs before this are in `sum` */
+    unsigned seen = 0; /* packs before this index are in `sum` */
 
     __device__ void operator()(unsigned first)
     {
@@ -113,9 +118,9 @@ template <typename T, unsigned V> struct row_source {
         const size_t row = me.row * g.wide;
 
         if (a.residual.at == NULL) {
-            bring(part, a.x, g, me.row, first, me.at);
+            load_part(part, a.x, g, me.row, first, me.at);
         } else if (first < seen) {
-            bring(part, a.sum, g, me.row, first, me.at);
+            load_part(part, a.sum, g, me.row, first, me.at);
         } else {
             norm_each_pack(g, first, me.at, [&](unsigned i, unsigned pack) {
                 op_pack<float, V> x = numbers_load<V>(a.x, row + pack);
@@ -126,7 +131,7 @@ template <typename T, unsigned V> struct row_source {
                     x.v[j] += r.v[j];
                 if (a.sum.at != NULL)
                     put<T, V>(a.sum, row + pack, x);
-                if constexpr (V == 1) /* T is wider than what was stored */
+                if constexpr (V == 1) /* T is wider than the stored type */
                     x.v[0] = rounded_as(a.sum.type, x.v[0]);
 #pragma unroll
                 for (unsigned j = 0; j < V; j++)
@@ -138,8 +143,8 @@ template <typename T, unsigned V> struct row_source {
     }
 };
 
-/* y = (x - mean) rstd scale + bias, of x or the sum of x and the residual, which has type T. V 1: of any
- * types, T and Y float. */
+/* y = (x - mean) rstd scale + bias, of x or of the sum of x and the residual, which has type T. V
+ * 1: any types, T and Y are float. */
 template <typename T, typename Y, unsigned V>
 __global__ void __launch_bounds__(NORM_ROW_THREADS) normalise(struct forward_args a)
 {
@@ -150,7 +155,7 @@ __global__ void __launch_bounds__(NORM_ROW_THREADS) normalise(struct forward_arg
     row_source<T, V> load = { a, me, part };
     struct row_stat s;
 
-    if (me.row >= g.rows) /* a whole warp, and nobody waits for it */
+    if (me.row >= g.rows) /* a whole warp returns; no thread waits for it */
         return;
     s = norm_row_measure<T, V>(load, g, me.at, a.epsilon, a.rms, part, room);
     if (me.at == 0) {
@@ -186,9 +191,9 @@ struct backward_args {
     const struct row_stat *save;
     const float *dmean, *drstd; /* gradients of outputs 1 and 2, or NULL */
     numbers x, dy;
-    numbers dsum;               /* what arrives at the sum itself */
-    numbers dx, dresidual;      /* where the gradient goes: the same to both */
-    float *part;                /* [blocks][2][n]: sums for scale, bias; NULL: not wanted */
+    numbers dsum;               /* incoming gradient of the sum itself */
+    numbers dx, dresidual;      /* outputs, both the same gradient */
+    float *part;                /* [blocks][2][n]: sums for scale and bias; NULL: not requested */
 };
 
 /* dx = rstd g - b - (x - mean) k, with g = dy scale. */
@@ -204,17 +209,17 @@ __device__ static inline float2 line_of(const struct backward_args &a, size_t ro
     return make_float2(b / n, k / n);
 }
 
-/* What a thread adds up of the columns it owns, over its rows: in registers while a row fits there. */
+/* Sums over a thread's rows of the columns that it owns, in registers; used if a row fits there. */
 template <unsigned V> struct column_sums {
     float scale[NORM_PACKS][V], bias[NORM_PACKS][V];
 };
 
-/* One part of a row: dx, and what it adds to the columns. */
+/* Processes one part of a row: dx, and its contribution to the column sums. */
 template <bool LONG, typename T, typename Y, unsigned V>
-__device__ static inline void put_part(const struct backward_args &a, const norm_part<T, V> &x,
-                                       const norm_part<Y, V> &dy, unsigned first, unsigned at,
-                                       struct row_stat s, float2 line, size_t row, float *part,
-                                       column_sums<V> &sums)
+__device__ static inline void backward_part(const struct backward_args &a, const norm_part<T, V> &x,
+                                            const norm_part<Y, V> &dy, unsigned first, unsigned at,
+                                            struct row_stat s, float2 line, size_t row, float *part,
+                                            column_sums<V> &sums)
 {
     norm_each_pack(a.g, first, at, [&](unsigned i, unsigned pack) {
         const op_pack<float, V> k = ((const op_pack<float, V> *)a.scale)[pack];
@@ -227,25 +232,27 @@ __device__ static inline void put_part(const struct backward_args &a, const norm
         for (unsigned j = 0; j < V; j++) {
             float d = op_wide(x.p[i].v[j]) - s.mean, g = op_wide(dy.p[i].v[j]);
 
-            out.v[j] += __fmul_rn(s.rstd, g * k.v[j]) - line.x - d * line.y; /* exactly 0 in rows of one */
+            /* exactly 0 in rows of one */
+            out.v[j] += __fmul_rn(s.rstd, g * k.v[j]) - line.x - d * line.y;
             if constexpr (!LONG) {
                 sums.scale[i][j] += g * (d * s.rstd);
                 sums.bias[i][j] += g;
-            } else if (part != NULL) { /* this thread's own columns, in memory */
+            } else if (part != NULL) { /* the thread's own columns, in memory */
                 part[pack * V + j] += g * (d * s.rstd);
                 part[a.g.n + pack * V + j] += g;
             }
         }
         if (a.dx.at != NULL)
-            numbers_put<V>(a.dx, place, out);
+            numbers_store<V>(a.dx, place, out);
         if (a.dresidual.at != NULL)
-            numbers_put<V>(a.dresidual, place, out);
+            numbers_store<V>(a.dresidual, place, out);
     });
 }
 
-/* own [2][n] = what the threads of a block have added up: one warp after another, in their order. */
+/* own [2][n] = the sums of a block: one warp after another, in order. */
 template <unsigned V>
-__device__ static inline void put_columns(const struct norm_rows &g, const column_sums<V> &sums, float *own)
+__device__ static inline void store_columns(const struct norm_rows &g, const column_sums<V> &sums,
+                                            float *own)
 {
     for (unsigned turn = 0; turn < blockDim.x / g.side; turn++) {
         if (threadIdx.x / g.side == turn)
@@ -262,15 +269,16 @@ __device__ static inline void put_columns(const struct norm_rows &g, const colum
     }
 }
 
-/* Block i has rows i, i + blocks, ... (or as many at a time as it has warps), one after another. LONG: rows do
- * not fit into registers. */
+/* Block i processes rows i, i + blocks, ... (or as many at a time as it has warps) in sequence.
+ * LONG: rows do not fit into registers. */
 template <bool LONG, typename T, typename Y, unsigned V>
 __global__ void __launch_bounds__(THREADS, RESIDENT<V>)
     gradient(struct backward_args a)
 {
     __shared__ float room[64];
     const struct norm_rows &g = a.g;
-    const unsigned step = g.side * NORM_PACKS, wide = LONG ? g.wide : 1; /* of which one step is enough */
+    /* not LONG: one iteration */
+    const unsigned step = g.side * NORM_PACKS, wide = LONG ? g.wide : 1;
     float *own = a.part != NULL ? a.part + (size_t)blockIdx.x * 2 * g.n : NULL;
     norm_part<T, V> px;
     norm_part<Y, V> pd;
@@ -292,8 +300,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT<V>)
             break;
         s = a.save[me.row];
         for (unsigned first = 0; first < wide; first += step) {
-            bring(px, a.x, g, me.row, first, at);
-            bring(pd, a.dy, g, me.row, first, at);
+            load_part(px, a.x, g, me.row, first, at);
+            load_part(pd, a.dy, g, me.row, first, at);
             norm_each_pack(g, first, at, [&](unsigned i, unsigned pack) {
                 const op_pack<float, V> k = ((const op_pack<float, V> *)a.scale)[pack];
 
@@ -309,15 +317,15 @@ __global__ void __launch_bounds__(THREADS, RESIDENT<V>)
         of_row = line_of(a, me.row, s, norm_row_sum(g, of_row, room));
         for (unsigned first = 0; first < wide; first += step) {
             if (LONG) {
-                bring(px, a.x, g, me.row, first, at);
-                bring(pd, a.dy, g, me.row, first, at);
+                load_part(px, a.x, g, me.row, first, at);
+                load_part(pd, a.dy, g, me.row, first, at);
             }
-            put_part<LONG, T, Y, V>(a, px, pd, first, at, s, of_row, me.row, own, sums);
+            backward_part<LONG, T, Y, V>(a, px, pd, first, at, s, of_row, me.row, own, sums);
         }
     }
     if constexpr (!LONG)
         if (own != NULL)
-            put_columns<V>(g, sums, own);
+            store_columns<V>(g, sums, own);
 }
 
 } // namespace
@@ -338,7 +346,8 @@ static int plan(struct op_plan *p, struct err *err)
     (void)err;
     p->save_bytes = l->rows * sizeof(struct row_stat);
     if (op_cuda_plan_wants(p, 1) || op_cuda_plan_wants(p, 2))
-        p->scratch_bytes = slabs_of(l, 1) * 2 * l->n * sizeof(float); /* at least as many as of packs */
+        /* at least as many as with packs */
+        p->scratch_bytes = slabs_of(l, 1) * 2 * l->n * sizeof(float);
     return 0;
 }
 
@@ -361,7 +370,7 @@ static numbers numbers_of(const struct tensor *const *t, uint32_t n, uint32_t i,
     return at != NULL ? numbers{ at->data, at->dtype, adds } : numbers{ NULL, TENSOR_F32, false };
 }
 
-/* Of what is normalised: of a sum float32, if one of the two is. */
+/* Type of the normalised tensor: a sum is float32 if one of its summands is. */
 static enum tensor_dtype type_of(const struct op_call *c)
 {
     bool adds = ((const struct layer_norm_param *)c->param)->adds;
@@ -369,14 +378,15 @@ static enum tensor_dtype type_of(const struct op_call *c)
     return adds && c->in[3]->dtype == TENSOR_F32 ? TENSOR_F32 : c->in[0]->dtype;
 }
 
-/* Numbers of a pack: 16 bytes of the shorter types, where whole rows are such packs. */
+/* Numbers per pack: 16 bytes of the shorter type, if rows are multiples of it. */
 static constexpr unsigned PACK = 8;
 
 static bool are_aligned(const struct tensor *const *t, uint32_t n)
 {
     bool all = true;
 
-    for (uint32_t i = 0; t != NULL && i < n; i++) /* what backward does not read has an aligned address */
+    /* backward does not read some of them, but their addresses are aligned, too */
+    for (uint32_t i = 0; t != NULL && i < n; i++)
         all = all && (t[i] == NULL || op_aligned(t[i]->data));
     return all;
 }
@@ -435,7 +445,7 @@ template <typename T, typename Y, unsigned V> static void run_of(const struct op
     is_backward ? backward_of<T, Y, V>(c) : forward_of<T, Y, V>(c);
 }
 
-/* of: output 0, or its gradient, of the type of what is normalised or a shorter one. */
+/* of: output 0 or its gradient, whose type is that of the normalised tensor or shorter. */
 static void run(const struct op_call *c, const struct tensor *of, bool is_backward)
 {
     enum tensor_dtype type = type_of(c), y = of != NULL ? of->dtype : type;

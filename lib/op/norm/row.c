@@ -7,8 +7,7 @@
 
 enum { SPAN = 4096 };
 
-/* ---- spans of at most SPAN elements; what is behind the last whole block is padded so that it
- * adds 0 ---- */
+/* ---- spans of at most SPAN elements; the last block is padded with numbers that add 0 ---- */
 
 CLONES static double span_sum(const float *x, size_t n)
 {
@@ -22,7 +21,7 @@ CLONES static double span_sum(const float *x, size_t n)
     return op_block_total(&s);
 }
 
-/* The second sum is that of squares. */
+/* Sums of deviations and of their squares. */
 CLONES static void span_deviation(const float *x, size_t n, float mean, double *sum,
                                   double *square)
 {

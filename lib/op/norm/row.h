@@ -1,11 +1,11 @@
-/* row.h - one row of numbers and its statistics: what layer, group and instance normalisation
- * share. With d = x - mean and r = rstd:
+/* row.h - statistics and sums of one row of numbers, shared by layer, group and instance
+ * normalisation. With d = x - mean and r = rstd:
  *   y = d r scale + bias
  *   dx = r (g - sum g / n - d r^2 sum g d / n),  g = dy scale
  *
- * Sums: 64 partial sums in float over at most 4096 elements, totals in double, so that the bits do
- * not depend on the instruction set. The variance is taken about a first mean that the same pass
- * corrects: a mean far from 0 costs no digits. */
+ * Sums: 64 partial sums in float over at most 4096 elements, totals in double, so the bits do not
+ * depend on the instruction set. The variance is computed about a first mean, and the same pass
+ * corrects it: a mean far from 0 loses no precision. */
 #ifndef OP_NORM_ROW_H
 #define OP_NORM_ROW_H
 
@@ -17,7 +17,7 @@ struct row_stat {
     float rstd; /* 1 / sqrt(population variance + epsilon) */
 };
 
-/* n >= 1. rms: mean 0, and the variance about it. */
+/* n >= 1. rms: mean 0, and the variance about 0. */
 struct row_stat row_measure(const float *x, size_t n, double epsilon, bool rms);
 
 /* *sum = sum of g, *product = sum of g (x - mean), where g = dy scale; scale NULL: 1. */

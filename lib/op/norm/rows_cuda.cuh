@@ -1,9 +1,10 @@
-/* rows_cuda.cuh - x as rows of n numbers, each with something known of it: layer normalisation, and group
- * normalisation of plain tensors.
+/* rows_cuda.cuh - loops over x as rows of n numbers, with values or sums per row: used by layer
+ * normalisation, and by group normalisation of plain tensors.
  *
- * A row belongs to a warp, or to a block where it is longer. A thread takes packs of 16 bytes (one number
- * each where rows do not come in whole packs), `side` apart, NORM_PACKS of them at a time: so a row of up to
- * 4 packs a thread is read once and stays in registers; a longer one is read again, out of the cache. */
+ * A warp processes a row, or a block if the row is longer. A thread loads packs of 16 bytes (single
+ * numbers if rows are not multiples of a pack), `side` packs apart, NORM_PACKS of them at a time.
+ * So a row of up to 4 packs per thread is read once and stays in registers; a longer one is read
+ * again, from the cache. */
 #ifndef OP_NORM_ROWS_CUDA_CUH
 #define OP_NORM_ROWS_CUDA_CUH
 
@@ -17,12 +18,12 @@ static constexpr unsigned NORM_PACKS = 4, NORM_ROW_THREADS = 256;
 
 struct norm_rows {
     size_t rows, n;
-    unsigned wide;    /* packs of a row */
-    unsigned side;    /* threads of a row: 32, or all of a block */
-    unsigned threads; /* of a block: whole rows */
+    unsigned wide;    /* packs per row */
+    unsigned side;    /* threads per row: 32, or the whole block */
+    unsigned threads; /* threads per block, which processes whole rows */
 };
 
-/* v: numbers of a pack; most: threads of a block. */
+/* v: numbers per pack; most: maximum threads per block. */
 static inline struct norm_rows norm_rows_of(size_t rows, size_t n, unsigned v, unsigned most = NORM_ROW_THREADS)
 {
     struct norm_rows g = { .rows = rows, .n = n, .wide = (unsigned)(n / v), .side = 32 };
@@ -41,9 +42,9 @@ static inline unsigned norm_rows_blocks(const struct norm_rows &g)
     return (unsigned)((g.rows + each - 1) / each);
 }
 
-/* Where a thread stands in its row. */
+/* The position of a thread in its row. */
 struct norm_place {
-    size_t row; /* may be rows or above in the last block: then its warp has nothing to do */
+    size_t row; /* may be >= rows in the last block: then the warp is idle */
     unsigned at;
 
     __device__ norm_place(const struct norm_rows &g, size_t block)
@@ -52,7 +53,8 @@ struct norm_place {
     }
 };
 
-/* The sums of a pair over the threads of a row, in all of them. room [64]: of the block. */
+/* Sum of a pair over the threads of a row, returned to each of them. room [64]: shared memory of
+ * the block. */
 __device__ static inline float2 norm_row_sum(const struct norm_rows &g, float2 x, float *room)
 {
     if (g.side == 32)
@@ -65,7 +67,8 @@ __device__ static inline float2 norm_row_sum(const struct norm_rows &g, float2 x
 template <typename T, unsigned V> struct norm_part { /* NORM_PACKS packs of a row */
     op_pack<T, V> p[NORM_PACKS];
 
-    /* Packs first + at, first + at + side, ...; 0 where the row has ended, or there is no x. */
+    /* Loads packs first + at, first + at + side, ...; 0 after the end of the row, or if x is
+     * NULL. */
     __device__ void load(const T *x, const struct norm_rows &g, unsigned first, unsigned at)
     {
 #pragma unroll
@@ -77,7 +80,7 @@ template <typename T, unsigned V> struct norm_part { /* NORM_PACKS packs of a ro
     }
 };
 
-/* Calls f(pack of the part, pack of the row) for those of a thread that are there. */
+/* Calls f(pack of the part, pack of the row) for those of a thread's packs that exist. */
 template <typename F>
 __device__ static inline void norm_each_pack(const struct norm_rows &g, unsigned first, unsigned at, F f)
 {
@@ -87,9 +90,9 @@ __device__ static inline void norm_each_pack(const struct norm_rows &g, unsigned
             f(i, first + at + i * g.side);
 }
 
-/* Mean and 1 / deviation of a row (about 0 for rms), as row.h has them: about a first mean, corrected.
- * load(first) brings the part of the row that begins there: each once, from the first on, then again. The
- * part is the row's first at the end. */
+/* Computes mean and 1 / deviation of a row (about 0 for rms) as in row.h: about a first mean, which
+ * is corrected. load(first) loads the part of the row that begins at pack `first`; it is called for
+ * each part in order, then again. On return `part` is the first part of the row. */
 template <typename T, unsigned V, typename Load>
 __device__ static inline struct row_stat norm_row_measure(Load load, const struct norm_rows &g, unsigned at,
                                                           float epsilon, bool rms, norm_part<T, V> &part,
@@ -136,10 +139,10 @@ __device__ static inline struct row_stat norm_row_measure(Load load, const struc
     return { mean + off, 1.0f / sqrtf((var < 0 ? 0 : var) + epsilon) };
 }
 
-/* ---- sums over what stands in rows of [n]: the second stage of gradients of scale and bias ---- */
+/* ---- column sums: the second stage of the gradients of scale and bias ---- */
 
-/* part [slabs][2][n][each] -> scale [n], bias [n]: stored or added; NULL: not wanted. A block owns 32 of the
- * 2 n sums, a thread every 8th slab of one. */
+/* part [slabs][2][n][each] -> scale [n], bias [n]: stored or added; NULL: not requested. A block
+ * computes 32 of the 2 n sums; a thread adds every 8th slab of one sum. */
 static __global__ void norm_fold(const float *part, size_t slabs, size_t n, size_t each, float *scale,
                                  bool scale_add, float *bias, bool bias_add)
 {
@@ -165,7 +168,7 @@ static __global__ void norm_fold(const float *part, size_t slabs, size_t n, size
     }
 }
 
-/* Into the gradients of inputs 1 and 2. */
+/* Stores the sums in the gradients of inputs 1 and 2. */
 static inline void norm_launch_fold(const struct op_call *c, const float *part, size_t slabs, size_t n,
                                     size_t each)
 {

@@ -1,9 +1,9 @@
-/* draw.h - random words as numbers, with the same bits on CPUs and GPUs: no multiplication is fused
- * with an addition, and the functions are polynomials.
+/* draw.h - converts random words to numbers, with the same bits on CPUs and GPUs: no multiplication
+ * is fused with an addition, and the functions are polynomials.
  *
- * An element of a tensor has one word of base/rng.h. A uniform number takes its upper 24 bits. Two
- * normal numbers (Box and Muller) take the words of two neighbours, 2 k and 2 k + 1: the radius
- * comes from the first, the angle from the second. */
+ * Each element of a tensor has one word of base/rng.h. A uniform number uses its upper 24 bits. Two
+ * normal numbers (Box and Muller) use the words of two adjacent elements, 2 k and 2 k + 1: the
+ * radius comes from the first, the angle from the second. */
 #ifndef OP_RANDOM_DRAW_H
 #define OP_RANDOM_DRAW_H
 
@@ -80,8 +80,8 @@ DRAW_FN float draw_exp(float x)
                     DRAW_FLOAT((k - half + 127u) << 23));
 }
 
-/* Cosine and sine of 2 pi t / 2^24: a quarter turn, and Taylor's polynomials of what is left, which
- * is at most pi / 4. */
+/* Cosine and sine of 2 pi t / 2^24: reduces by quarter turns, and evaluates Taylor polynomials for
+ * the remainder, which is at most pi / 4. */
 DRAW_FN void draw_angle(uint32_t t, float *cosine, float *sine)
 {
     uint32_t quarter = (t + (1u << 21)) >> 22;
@@ -110,7 +110,8 @@ DRAW_FN void draw_angle(uint32_t t, float *cosine, float *sine)
 DRAW_FN void draw_normal(uint32_t first, uint32_t second, float *a, float *b)
 {
     float radius =
-        sqrtf(DRAW_MUL(-2.0f, draw_log((float)((first >> 8) + 1) * 0x1p-24f))); /* of (0, 1] */
+        /* argument in (0, 1] */
+        sqrtf(DRAW_MUL(-2.0f, draw_log((float)((first >> 8) + 1) * 0x1p-24f)));
     float cosine, sine;
 
     draw_angle(second >> 8, &cosine, &sine);
@@ -118,7 +119,7 @@ DRAW_FN void draw_normal(uint32_t first, uint32_t second, float *a, float *b)
     *b = DRAW_MUL(radius, sine);
 }
 
-/* The sum of e^(x - max) over x [n], and *max. */
+/* Returns the sum of e^(x - max) over x [n], and *max. */
 DRAW_FN double draw_total(const float *x, int64_t n, float *max)
 {
     double total = 0;
@@ -132,7 +133,7 @@ DRAW_FN double draw_total(const float *x, int64_t n, float *max)
     return total;
 }
 
-/* The class whose part of the total a random word falls into. */
+/* Returns the class whose share of the total contains the random word. */
 DRAW_FN int64_t draw_class(const float *x, int64_t n, float max, double total, uint32_t word)
 {
     double left = DRAW_MUL_DOUBLE(total, (double)word * 0x1p-32);
@@ -147,7 +148,7 @@ DRAW_FN int64_t draw_class(const float *x, int64_t n, float max, double total, u
             return i;
         left -= part;
     }
-    return last; /* after rounding: the last class of any weight */
+    return last; /* rounding: the last class with a weight */
 }
 
 #endif

@@ -1,14 +1,14 @@
 /* random.c - tensors of random numbers:
  *   RandomUniform (1), RandomUniformLike (1)   low + (high - low) u, u in [0, 1)
  *   RandomNormal (1), RandomNormalLike (1)     mean + scale z
- *   Bernoulli (15)                             1 with the probability that the input holds, else 0
+ *   Bernoulli (15)                             1 with the probability given by the input, else 0
  *   Multinomial (7)                            classes, drawn with the probabilities softmax(input)
  *
- * Element i in the order of the shape is made of the random word of its place (seed, step, lane,
- * node, i), as Dropout does it: the same numbers whichever task computes the lane, on CPUs and
- * GPUs. They are drawn in evaluation and in `trainerctl run` too, since nothing in the file tells
- * training from inference. The `seed` attribute has no effect: the job's seed decides.
- * No gradient passes through a draw; what a network does with the numbers differentiates as always. */
+ * Element i in the order of the shape is computed from the random word of its coordinates (seed,
+ * step, lane, node, i), as in Dropout: the same numbers on CPUs and GPUs and on whichever task
+ * computes the lane. Evaluation and `trainerctl run` draw them, too, because the file does not
+ * distinguish training from inference. The `seed` attribute has no effect: the seed of the job
+ * applies. A draw has no gradient; operations on the drawn numbers are differentiated as usual. */
 #include "op/random/random.h"
 
 #include <inttypes.h>
@@ -19,7 +19,7 @@
 #include "op/op_priv.h"
 #include "op/random/draw.h"
 
-enum { BLOCKS = 64 }; /* of random words at a time */
+enum { BLOCKS = 64 }; /* of random words per iteration */
 
 /* ---- infer ---- */
 
@@ -28,7 +28,7 @@ static int check_size(const struct op_infer *f, struct err *err)
     int rc = op_fits(f, err);
 
     if (rc == 0 && shape_elements(&f->out[0].shape) > (int64_t)1 << 34)
-        rc = op_error(f, ERR_UNSUPPORTED, err, "more than 2^34 elements have no random numbers");
+        rc = op_error(f, ERR_UNSUPPORTED, err, "more than 2^34 random elements are not supported");
     return rc;
 }
 
@@ -47,7 +47,7 @@ static int float_type(struct op_infer *f, enum tensor_dtype dflt, struct err *er
     return 0;
 }
 
-static int settle_uniform(struct op_infer *f, struct err *err)
+static int read_uniform(struct op_infer *f, struct err *err)
 {
     struct draw *d = f->param;
     float high;
@@ -64,7 +64,7 @@ static int settle_uniform(struct op_infer *f, struct err *err)
     return 0;
 }
 
-static int settle_normal(struct op_infer *f, struct err *err)
+static int read_normal(struct op_infer *f, struct err *err)
 {
     struct draw *d = f->param;
     int rc = op_attr_f(f, "mean", 0, &d->base, err);
@@ -72,7 +72,7 @@ static int settle_normal(struct op_infer *f, struct err *err)
     return rc < 0 ? rc : op_attr_f(f, "scale", 1, &d->scale, err);
 }
 
-/* The shape that the attribute lists. */
+/* Reads the shape from the attribute. */
 static int listed_shape(struct op_infer *f, struct err *err)
 {
     const int64_t *dims;
@@ -108,28 +108,28 @@ static int shape_like(struct op_infer *f, struct err *err)
 
 static int uniform_infer(struct op_infer *f, struct err *err)
 {
-    int rc = settle_uniform(f, err);
+    int rc = read_uniform(f, err);
 
     return rc < 0 ? rc : listed_shape(f, err);
 }
 
 static int normal_infer(struct op_infer *f, struct err *err)
 {
-    int rc = settle_normal(f, err);
+    int rc = read_normal(f, err);
 
     return rc < 0 ? rc : listed_shape(f, err);
 }
 
 static int uniform_like_infer(struct op_infer *f, struct err *err)
 {
-    int rc = settle_uniform(f, err);
+    int rc = read_uniform(f, err);
 
     return rc < 0 ? rc : shape_like(f, err);
 }
 
 static int normal_like_infer(struct op_infer *f, struct err *err)
 {
-    int rc = settle_normal(f, err);
+    int rc = read_normal(f, err);
 
     return rc < 0 ? rc : shape_like(f, err);
 }
@@ -235,7 +235,7 @@ static int normal_fwd(const struct op_call *c, struct err *err)
     return draw_all(c, normal_row);
 }
 
-static void put_one(const struct tensor *y, size_t i, int64_t value)
+static void store_one(const struct tensor *y, size_t i, int64_t value)
 {
     switch ((int)y->dtype) {
     case TENSOR_F32: ((float *)y->data)[i] = (float)value; return;
@@ -257,7 +257,7 @@ static int bernoulli_fwd(const struct op_call *c, struct err *err)
         some = n - at < 4 * BLOCKS ? n - at : 4 * BLOCKS;
         rng_blocks(&key, (uint32_t)(at / 4), (uint32_t)((some + 3) / 4), word);
         for (i = 0; i < some; i++)
-            put_one(c->out[0], at + i, draw_uniform(word[i]) < p[at + i]);
+            store_one(c->out[0], at + i, draw_uniform(word[i]) < p[at + i]);
     }
     return 0;
 }
@@ -277,14 +277,14 @@ static int multinomial_fwd(const struct op_call *c, struct err *err)
         for (s = 0; s < m->samples; s++) {
             uint64_t i = (uint64_t)(r * m->samples + s);
 
-            put_one(c->out[0], (size_t)i,
-                    draw_class(x, m->classes, max, total, rng_u32(&key, i)));
+            store_one(c->out[0], (size_t)i,
+                      draw_class(x, m->classes, max, total, rng_u32(&key, i)));
         }
     }
     return 0;
 }
 
-/* ---- rows ---- */
+/* ---- op definitions ---- */
 
 static const char *const uniform_attrs[] = { "dtype", "high", "low", "seed", "shape", NULL };
 static const char *const normal_attrs[] = { "dtype", "mean", "scale", "seed", "shape", NULL };

@@ -1,4 +1,4 @@
-/* random.h - what the ops of random.c settle at load, for their kernels. */
+/* random.h - the parameters of the ops of random.c, set by infer and read by their kernels. */
 #ifndef OP_RANDOM_RANDOM_H
 #define OP_RANDOM_RANDOM_H
 

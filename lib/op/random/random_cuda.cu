@@ -1,4 +1,4 @@
-/* random_cuda.cu - see random.c. The same numbers, bit by bit. */
+/* random_cuda.cu - see random.c. Draws the same numbers, bit for bit. */
 #include "op/act/rng_cuda.cuh"
 #include "op/op_cuda.cuh"
 
@@ -27,7 +27,8 @@ struct normal {
     }
 };
 
-/* y [n]. A thread owns four numbers, a block of random words, a grid apart. */
+/* y [n] = draws. A thread computes four numbers, one block of random words, per iteration of a
+ * grid-stride loop. */
 template <typename Kind>
 __global__ void fill(float *y, size_t n, struct draw d, const struct op_run *run, uint32_t stream)
 {
@@ -55,7 +56,8 @@ template <typename Kind> int fill_all(const struct op_call *c, struct err *err)
     return cuda_launched(err);
 }
 
-/* y [n]: is the random number below p? A thread owns a block of random words. */
+/* y [n] = whether the random number is below p. A thread computes one block of random words per
+ * iteration of a grid-stride loop. */
 template <typename T>
 __global__ void toss(const float *p, T *y, size_t n, const struct op_run *run, uint32_t stream)
 {
@@ -91,7 +93,8 @@ int bernoulli_forward(const struct op_call *c, struct err *err)
     }
 }
 
-/* x [rows, classes] -> y [rows, samples]. A thread owns rows, a grid apart: sums run in the order of a CPU. */
+/* x [rows, classes] -> y [rows, samples]. A thread computes whole rows, in a grid-stride loop; its
+ * sums have the order of the CPU's. */
 template <typename T>
 __global__ void choose(const float *x, T *y, struct choice m, const struct op_run *run, uint32_t stream)
 {

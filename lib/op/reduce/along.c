@@ -19,7 +19,7 @@ int along_infer(const struct op_infer *f, int64_t axis, struct along *a, struct 
     for (i = 0; i < x->rank; i++)
         if (i != a->axis)
             *(i < a->axis ? &a->outer : &a->inner) *= (size_t)x->dim[i];
-    if (shape_elements(x) == 0) /* whatever the other dimensions say */
+    if (shape_elements(x) == 0) /* even if the product of the other dimensions overflows */
         a->outer = 0;
     return 0;
 }

@@ -1,4 +1,4 @@
-/* along.h - ops that work along one axis: the tensor is [outer, k, inner]. */
+/* along.h - for ops that work along one axis: the tensor is [outer, k, inner]. */
 #ifndef OP_REDUCE_ALONG_H
 #define OP_REDUCE_ALONG_H
 
@@ -13,7 +13,7 @@ struct along {
     uint32_t axis;
 };
 
-/* Input 0 is there and has this axis. */
+/* Checks that input 0 is present and has this axis, and computes *a. Errors: ERR_INPUT. */
 int along_infer(const struct op_infer *f, int64_t axis, struct along *a, struct err *err);
 
 #endif

@@ -1,6 +1,6 @@
-/* arg.c - ArgMax, ArgMin: where along an axis the greatest or least element is, int64; of equals
- * the first, or the last (select_last_index, opset 12). A NaN is both.   No gradient. float32,
- * int32, int64. */
+/* arg.c - ArgMax, ArgMin: int64 index along an axis of the largest or smallest element; of equal
+ * elements the first, or the last (select_last_index, opset 12). A NaN counts as both. No gradient.
+ * float32, int32, int64. */
 #include "base/err.h"
 #include "op/op_priv.h"
 #include "op/reduce/params.h"
@@ -33,7 +33,7 @@ static int arg_infer(struct op_infer *f, struct err *err)
     return 0;
 }
 
-/* beats_: does v win over the best so far? */
+/* beats_: condition under which v replaces the best element so far */
 #define ARG(name_, type_, beats_)                                                                  \
     static void name_(const struct arg *p, const void *vx, int64_t *y)                             \
     {                                                                                              \

@@ -16,7 +16,7 @@ template <typename T> struct found {
 template <typename T, bool Greatest> struct arg_of {
     const T *in;
     int64_t *y;
-    bool last; /* of equals */
+    bool last; /* of equal elements, selects the last */
 
     using acc = found<T>;
     using item = T;

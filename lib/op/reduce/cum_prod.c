@@ -1,16 +1,16 @@
-/* cum_prod.c - CumProd (opset 26): y_i = product of x_j, j <= i, along an axis (input 1, a constant);
- * exclusive: j < i, and 1 for an empty product; reverse: from the other end. float32, multiplied in double;
- * int32 and int64 wrap.
+/* cum_prod.c - CumProd (opset 26): y_i = product of x_j, j <= i, along an axis (input 1, a
+ * constant); exclusive: j < i, and 1 for an empty product; reverse: from the other end. float32,
+ * multiplied in double; int32 and int64 wrap.
  *   dx_m = p_m r_m, where p_m is the product of all x_j before m, which is an element of y, and
- *   r_m = sum over i of dy_i (product of the x_j between m and i), which is made from the end:
+ *   r_m = sum over i of dy_i (product of the x_j between m and i), which is computed from the end:
  *   r_m = dy_m + x_(m+1) r_(m+1), or exclusive r_m = dy_(m+1) + x_(m+1) r_(m+1)
- * without a division, so zeros do no harm. */
+ * The formula has no division, so zeros need no special case. */
 #include "base/err.h"
 #include "op/op_priv.h"
 #include "op/reduce/params.h"
 #include "op/reduce/whole.h"
 
-/* Element i of a sequence from the end where it begins. */
+/* Offset of element i of a sequence, counted from the end at which the product begins. */
 static size_t place(const struct cum_sum *p, size_t i)
 {
     return (p->reverse != 0 ? p->a.k - 1 - i : i) * p->a.inner;
@@ -40,7 +40,7 @@ static int cum_prod_fwd(const struct op_call *c, struct err *err)
 {
     const struct cum_sum *p = c->param;
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     switch (c->in[0]->dtype) {
     case TENSOR_F32:
         run_f32(p, c->in[0]->data, c->out[0]->data);
@@ -77,7 +77,7 @@ static int cum_prod_bwd(const struct op_call *c, struct err *err)
     const struct cum_sum *p = c->param;
     const size_t each = p->a.k * p->a.inner;
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     if (c->dout[0] == NULL || c->din[0] == NULL) {
         op_bwd_zero(c);
         return 0;

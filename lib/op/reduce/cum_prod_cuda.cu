@@ -1,4 +1,5 @@
-/* cum_prod_cuda.cu - see cum_prod.c. A thread has a sequence; threads side by side have neighbours. */
+/* cum_prod_cuda.cu - see cum_prod.c. One thread per sequence; adjacent threads process adjacent
+ * sequences. */
 #include "op/op_cuda.cuh"
 
 extern "C" {
@@ -12,7 +13,7 @@ struct run {
     bool exclusive, reverse, add;
 };
 
-/* Element i of sequence `row` from the end where it begins. */
+/* Offset of element i of sequence `row`, counted from the end at which the product begins. */
 __device__ inline size_t place(const run &r, size_t row, size_t i)
 {
     return row / r.inner * r.k * r.inner + row % r.inner + (r.reverse ? r.k - 1 - i : i) * r.inner;

@@ -1,5 +1,5 @@
 /* cum_sum.c - CumSum (opset 11): y_i = sum of x_j, j <= i, along an axis (input 1, a constant);
- * exclusive: j < i; reverse: from the other end.   dx is the same sum of dy from the other end.
+ * exclusive: j < i; reverse: from the other end. dx is the same sum of dy from the other end.
  * float32, summed in double; int32 and int64 wrap. */
 #include <inttypes.h>
 

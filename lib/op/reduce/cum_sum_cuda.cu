@@ -9,8 +9,9 @@ namespace {
 
 enum { THREADS = 256, EACH = 4, COLUMNS_MIN = 2048 };
 
-/* Sum of x of the threads before this one; *all: of the whole block. room: THREADS / 32. */
-template <typename S> __device__ static inline S before_me(S x, S *room, S *all)
+/* Returns the sum of x over the threads before this one; *all: over the whole block. room: THREADS
+ * / 32. */
+template <typename S> __device__ static inline S sum_before(S x, S *room, S *all)
 {
     unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     S sum = x, before = 0, total = 0;
@@ -38,7 +39,8 @@ struct run {
     bool exclusive, reverse, add;
 };
 
-/* A block per sequence: THREADS * EACH numbers at a time, EACH of them one behind the other in a thread. */
+/* One block per sequence. An iteration processes THREADS * EACH numbers, EACH adjacent ones per
+ * thread. */
 template <typename T, typename S> __global__ void along_block(const run r, const T *x, T *y)
 {
     __shared__ S room[THREADS / 32];
@@ -59,7 +61,7 @@ template <typename T, typename S> __global__ void along_block(const run r, const
                 v[e] = i < r.k ? (S)x[at[e]] : 0;
                 sum += v[e];
             }
-            here = carry + before_me(sum, room, &all);
+            here = carry + sum_before(sum, room, &all);
 #pragma unroll
             for (unsigned e = 0; e < EACH; e++) {
                 S with = here + v[e];
@@ -73,7 +75,7 @@ template <typename T, typename S> __global__ void along_block(const run r, const
     }
 }
 
-/* A thread per sequence; threads side by side have neighbours. */
+/* One thread per sequence; adjacent threads process adjacent sequences. */
 template <typename T, typename S> __global__ void along_thread(const run r, const T *x, T *y)
 {
     size_t n = r.outer * r.inner;

@@ -1,24 +1,24 @@
-/* exp_sum.cuh - the greatest of many numbers and the sum of e^(x - greatest), in one pass: whenever a greater
- * one comes, what was summed so far is made to fit it. Without infinities the sum is never above the
- * count. A NaN makes the sum NaN; the greatest passes it over. */
+/* exp_sum.cuh - the maximum of many numbers and the sum of e^(x - maximum), in one pass: when the
+ * maximum grows, the sum is rescaled. Without infinities the sum is at most the number of summands.
+ * A NaN makes the sum NaN; the maximum ignores it. */
 #ifndef OP_REDUCE_EXP_SUM_CUH
 #define OP_REDUCE_EXP_SUM_CUH
 
 #include "op/op_cuda.cuh"
 
 struct exp_sum {
-    float max;  /* -inf: of nothing */
+    float max;  /* -inf: no numbers */
     double sum; /* of e^(x - shift of max) */
 };
 
-/* What is taken off: 0 for infinities, as inf - inf would be NaN. */
+/* The number that is subtracted: 0 for infinities, because inf - inf is NaN. */
 __device__ static inline float exp_sum_shift(float max)
 {
     return isinf(max) ? 0.0f : max;
 }
 
-/* e^x, of x up to 0, with 5 instructions for the 8 of expf(). Its error grows with -x, relative to a value that
- * shrinks faster: less than 2^-24 of what e^0 is. */
+/* e^x for x <= 0, with 5 instructions instead of the 8 of expf(). Its relative error grows with -x,
+ * but the value shrinks faster: the error is below 2^-24 of e^0. */
 __device__ static inline float exp_sum_e(float x)
 {
     return exp2f(x * 1.44269504f);
@@ -29,10 +29,10 @@ __device__ static inline exp_sum exp_sum_start()
     return { -INFINITY, 0 };
 }
 
-/* To a greatest that is not less. */
+/* Returns the sum of `a` relative to `max`, which is not less than a.max. */
 __device__ static inline double exp_sum_moved(exp_sum a, float max)
 {
-    if (a.max == max || a.max == -INFINITY) /* then the sum is of zeros, or NaN */
+    if (a.max == max || a.max == -INFINITY) /* unchanged, or a sum of zeros or NaN */
         return a.sum;
     return a.sum * exp((double)exp_sum_shift(a.max) - (double)exp_sum_shift(max));
 }
@@ -51,7 +51,7 @@ __device__ static inline exp_sum exp_sum_add(exp_sum a, float x)
     return { max, exp_sum_moved(a, max) + (double)exp_sum_e(x - exp_sum_shift(max)) };
 }
 
-/* The few of a pack are summed as floats, in a tree: conversions to double are slow. */
+/* The numbers of a pack are summed as floats in a tree, because conversion to double is slow. */
 template <typename T> __device__ static inline exp_sum exp_sum_add_pack(exp_sum a, const op_pack<T> &p)
 {
     constexpr size_t N = op_pack<T>::N;

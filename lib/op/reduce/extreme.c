@@ -1,7 +1,8 @@
-/* extreme.c - ReduceMax, ReduceMin: dx = dy / m for the m elements that equal y, else 0. NaN wins.
- *             ReduceProd: dx = dy times the product of all others.
+/* extreme.c - ReduceMax, ReduceMin: dx = dy / m for the m elements that equal y, else 0. The result
+ * is NaN if an element is.
+ *             ReduceProd: dx = dy times the product of all other elements.
  * float32, int32, int64. Axes are an attribute up to opset 17, then input 1. Over no elements the
- * results are -inf, inf (of integers: the least, the greatest) and 1. */
+ * results are -inf, inf (of integers: the smallest, the largest) and 1. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,7 +13,7 @@
 #define IS_Y (REDUCE_X == REDUCE_Y || (REDUCE_X != REDUCE_X && REDUCE_Y != REDUCE_Y))
 
 ELEM_BWD(to_equals, 0, IS_Y ? REDUCE_DY : 0.0f)
-/* Forward's operand is called ELEM_A: here it is y. */
+/* ELEM_A, the operand of the forward, is y here. */
 ELEM_BWD(count_equals, 0,
          REDUCE_X == REDUCE_SHIFT || (REDUCE_X != REDUCE_X && REDUCE_SHIFT != REDUCE_SHIFT) ? 1.0f
                                                                                             : 0.0f)
@@ -69,9 +70,9 @@ EXTREME(reduce_min, reduce_least, WHOLE_MIN)
 REDUCE_ROWS(reduce_max, "ReduceMax", 18, OP_IN(0) | OP_OUT(0))
 REDUCE_ROWS(reduce_min, "ReduceMin", 18, OP_IN(0) | OP_OUT(0))
 
-/* ---- ReduceProd ----
- * In doubles: the product of the elements that are not 0, and how many are. Then each gradient is
- * one product away: without zeros, all / x; with one, it is that element's alone. */
+/* ---- ReduceProd ---- In double: the product of the elements that are not 0, and the number of
+ * zeros. Each gradient then needs one operation: without zeros, product / x; with one zero, only
+ * that element has a gradient. */
 
 struct factors {
     double product;

@@ -3,7 +3,7 @@
 
 namespace {
 
-/* y = the greatest x, or the least; -inf and inf of none. NaN wins. */
+/* y = maximum or minimum of x; -inf or inf over no elements. NaN if an element is. */
 template <bool Greatest> struct extreme {
     const float *x;
     float *y;
@@ -25,7 +25,7 @@ __device__ inline bool is_y(float x, float y)
     return x == y || (x != x && y != y);
 }
 
-/* to = dy / how many x are y. */
+/* to = dy / number of x equal to y. */
 struct share {
     const float *x, *y, *dy;
     float *to;
@@ -42,7 +42,7 @@ struct share {
     __device__ void put(size_t i, acc equals) const { to[i] = (float)((double)dy[i] / equals); }
 };
 
-/* dx = the share, where x is y. */
+/* dx = the share if x equals y. */
 struct to_equals {
     const float *x, *t, *share, *y;
 
@@ -89,11 +89,11 @@ REDUCE_CUDA(reduce_min, 18, forward<false>, backward);
 
 namespace {
 
-struct factors { /* the product of those that are not 0, and how many are */
+struct factors { /* the product of the elements that are not 0, and the number of zeros */
     double product, zeros;
 };
 
-/* y = the product; with `to` instead what it is made of. */
+/* y = the product; if `to` is set, stores its factors instead. */
 struct product {
     const float *x;
     float *y;
@@ -120,7 +120,7 @@ struct product {
     }
 };
 
-/* dx = dy times all others. */
+/* dx = dy times all other elements. */
 struct by_others {
     const float *x, *t, *dy;
     const factors *all;

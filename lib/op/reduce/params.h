@@ -1,4 +1,4 @@
-/* params.h - settled attributes that the kernels for CPUs and for GPUs read. */
+/* params.h - the parameters of the reductions, set by infer and read by the CPU and GPU kernels. */
 #ifndef OP_REDUCE_PARAMS_H
 #define OP_REDUCE_PARAMS_H
 
@@ -9,11 +9,11 @@
 #include "op/reduce/along.h"
 #include "tensor/tensor.h"
 
-struct reduce { /* op_def.param */
-    uint32_t set;  /* bit k: axis k goes */
-    uint8_t axis[TENSOR_MAX_RANK]; /* of x, for each axis of y */
-    bool nothing;  /* no axis goes: y = x */
-    size_t n;      /* elements of x for each of y */
+struct reduce { /* parameters of the op (op_def.param) */
+    uint32_t set;  /* bit k: axis k is reduced */
+    uint8_t axis[TENSOR_MAX_RANK]; /* the axis of x, for each axis of y */
+    bool nothing;  /* no axis is reduced: y = x */
+    size_t n;      /* elements of x per element of y */
 };
 
 struct arg {
@@ -28,7 +28,7 @@ struct cum_sum {
 
 struct top_k {
     struct along a;
-    size_t n; /* how many are wanted */
+    size_t n; /* number of elements to select */
     int64_t largest;
 };
 

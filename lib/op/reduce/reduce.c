@@ -74,7 +74,7 @@ void reduce_sum(const struct op_call *c, elem_bwd_fn *add, const float *shift, d
     if (s->fwd.total == 0)
         return;
     do {
-        const float *here = shift != NULL ? shift + w.at[0] : x; /* x: anything, nobody reads it */
+        const float *here = shift != NULL ? shift + w.at[0] : x; /* x: unused by the loop */
         const void *at[ELEM_OPERANDS] = { here, here };
 
         add(&s->fwd.tile, ELEM_SUM, x + w.y, at, NULL, acc + w.at[0]);

@@ -1,5 +1,5 @@
-/* reduce_cuda.cuh - what the kernels of the rows Reduce* share. Each is a fold of walk.cuh over the axes that
- * infer settled, in whatever layout x and y have. */
+/* reduce_cuda.cuh - shared by the GPU kernels of Reduce*. Each op is a fold of walk.cuh over the
+ * axes from infer, for any layout of x and y. */
 #ifndef OP_REDUCE_REDUCE_CUDA_CUH
 #define OP_REDUCE_REDUCE_CUDA_CUH
 
@@ -10,9 +10,10 @@ extern "C" {
 #include "op/reduce/whole.h"
 }
 
-enum { REDUCE_ACC = 16 }; /* bytes of the largest result of a fold */
+enum { REDUCE_ACC = 16 }; /* size in bytes of the largest result of a fold */
 
-/* The state is a struct reduce_walk of the host. Scratch: REDUCE_ACC for each y, then the splits. */
+/* The state is a struct reduce_walk in host memory. Scratch: REDUCE_ACC bytes per element of y,
+ * then the splits. */
 int reduce_cuda_plan(struct op_plan *p, struct err *err);
 void reduce_cuda_free(void *state);
 
@@ -21,7 +22,7 @@ static inline const struct reduce_walk *reduce_walk_of(const struct op_call *c)
     return (const struct reduce_walk *)c->state;
 }
 
-/* For each y, [ys] of at most REDUCE_ACC bytes. */
+/* Scratch with at most REDUCE_ACC bytes per element of y. */
 static inline void *reduce_of_y(const struct op_call *c)
 {
     return c->scratch;
@@ -32,10 +33,10 @@ static inline void *reduce_splits(const struct op_call *c)
     return (char *)c->scratch + (reduce_walk_of(c)->ys * REDUCE_ACC + 63) / 64 * 64;
 }
 
-/* int32 and int64, as reduce_whole(). */
+/* int32 and int64, as in reduce_whole(). */
 int reduce_cuda_whole(const struct op_call *c, enum reduce_whole how, struct err *err);
 
-/* Both rows of an id: axes as an input from opset split_ on. */
+/* Defines both rows of an id: the axes are an input from opset split_ on. */
 #define REDUCE_CUDA(id_, split_, fwd_, bwd_)                                                          \
     OP_CUDA(op_##id_##_##split_, .plan = reduce_cuda_plan, .fwd = fwd_, .bwd = bwd_,                   \
             .free_state = reduce_cuda_free);                                                          \

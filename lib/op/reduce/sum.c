@@ -1,13 +1,13 @@
-/* sum.c - reductions that are a sum, s:
+/* sum.c - reductions that are a sum s:
  *   ReduceSum        s of x             dx = dy
  *   ReduceMean       s / n              dx = dy / n
  *   ReduceL1         s of |x|           dx = dy sign(x)
  *   ReduceSumSquare  s of x^2           dx = dy 2 x
- *   ReduceL2         sqrt(s of x^2)     dx = dy x / y, 0 where y is
+ *   ReduceL2         sqrt(s of x^2)     dx = dy x / y, 0 where y is 0
  *   ReduceLogSum     ln s               dx = dy e^-y
  *   ReduceLogSumExp  m + ln(s of e^(x - m)), m the maximum     dx = dy e^(x - y)
- * Axes are an attribute up to opset 17 (ReduceSum: 12), then input 1. ReduceSum and ReduceMean take
- * int32 and int64 too, a mean truncated. */
+ * Axes are an attribute up to opset 17 (ReduceSum: 12), then input 1. ReduceSum and ReduceMean also
+ * support int32 and int64; their mean is truncated. */
 #include <math.h>
 #include <stdlib.h>
 

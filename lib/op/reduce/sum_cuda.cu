@@ -1,4 +1,5 @@
-/* sum_cuda.cu - see sum.c. Sums are doubles: memory is what limits them, not arithmetic. */
+/* sum_cuda.cu - see sum.c. Sums are double, because the kernels are limited by memory, not by
+ * arithmetic. */
 #include "op/reduce/exp_sum.cuh"
 #include "op/reduce/reduce_cuda.cuh"
 
@@ -18,7 +19,7 @@ struct square {
     __device__ float operator()(float x) const { return x * x; }
 };
 
-/* y = what `how` makes of the sum of M(x). */
+/* y = `how` applied to the sum of M(x). */
 template <typename M> struct sum_of {
     const float *x;
     float *y;

@@ -1,9 +1,10 @@
-/* top_k.c - TopK (opset 1, 10; 11: largest, sorted): the k greatest (or least) elements along an
- * axis, from the best on, and where they are, int64. Of equals the first comes first; NaN counts as
- * the greatest. k: input 1, a constant; before opset 10 an attribute.   dx is dy where an element was chosen, else 0. float32,
- * int32, int64; a GPU takes float32 alone.
+/* top_k.c - TopK (opset 1, 10; 11: largest, sorted): the k largest (or smallest) elements along an
+ * axis, best first, and their int64 indices. Equal elements are ordered by index; NaN counts as the
+ * largest. k: input 1, a constant; before opset 10 an attribute. dx is dy at the selected elements,
+ * else 0. float32, int32, int64; GPUs support only float32.
  *
- * A heap of the k best so far, the worst of them at its root; at the end it is taken apart. */
+ * The k best elements so far form a heap with the worst of them at its root; at the end the heap is
+ * sorted. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -14,11 +15,11 @@
 #include "op/reduce/whole.h"
 
 struct item {
-    int64_t key; /* in the order of the values */
+    int64_t key; /* ordered like the values */
     int64_t at;
 };
 
-/* Input 1, or the attribute of opset 1. */
+/* Reads k: input 1, or the attribute of opset 1. */
 static int read_k(const struct op_infer *f, int64_t *out, struct err *err)
 {
     const int64_t *k;
@@ -47,7 +48,7 @@ static int top_k_infer(struct op_infer *f, struct err *err)
     if (rc == 0)
         rc = op_attr_i(f, "largest", 1, &p->largest, err);
     if (rc == 0)
-        rc = op_attr_i(f, "sorted", 1, &sorted, err); /* either way they come sorted */
+        rc = op_attr_i(f, "sorted", 1, &sorted, err); /* ignored: the results are always sorted */
     if (rc == 0)
         rc = read_k(f, &k, err);
     if (rc == 0)
@@ -66,7 +67,7 @@ static int top_k_infer(struct op_infer *f, struct err *err)
     return 0;
 }
 
-/* save: where each value came from. scratch: the heap. */
+/* save: index of each selected element. scratch: the heap. */
 static int top_k_plan(struct op_plan *p, struct err *err)
 {
     const struct top_k *t = p->param;
@@ -77,7 +78,7 @@ static int top_k_plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
-/* NaN is above all; -0 is 0. Of negative floats the bits fall where the values rise. */
+/* NaN is largest; -0 equals 0. The bits of negative floats decrease with increasing value. */
 static int64_t key_of(const struct tensor *x, size_t i)
 {
     int32_t bits;
@@ -99,7 +100,7 @@ static bool is_better(struct item a, struct item b, bool largest)
     return a.key == b.key ? a.at < b.at : largest ? a.key > b.key : a.key < b.key;
 }
 
-/* Puts x at the root of a heap of n and lets it sink. */
+/* Stores x at the root of a heap of n elements and restores the heap order. */
 static void sink(struct item *heap, size_t n, struct item x, bool largest)
 {
     size_t at = 0, child;
@@ -107,7 +108,7 @@ static void sink(struct item *heap, size_t n, struct item x, bool largest)
     for (; 2 * at + 1 < n; at = child) {
         child = 2 * at + 1;
         if (child + 1 < n && is_better(heap[child], heap[child + 1], largest))
-            child++; /* the worse one */
+            child++; /* the worse child */
         if (!is_better(x, heap[child], largest))
             break;
         heap[at] = heap[child];
@@ -124,7 +125,7 @@ static void rise(struct item *heap, size_t at, bool largest)
     heap[at] = x;
 }
 
-/* The best n of the k elements of x from `first` on, inner apart, to heap in order. */
+/* Selects the best n of the k elements of x from `first` on, inner apart, in order, into heap. */
 static void choose(const struct top_k *p, const struct tensor *x, size_t first, struct item *heap)
 {
     bool largest = p->largest != 0;
@@ -140,7 +141,7 @@ static void choose(const struct top_k *p, const struct tensor *x, size_t first, 
             sink(heap, p->n, item, largest);
         }
     }
-    for (i = p->n; i > 1; i--) { /* the worst of what is left goes to the end */
+    for (i = p->n; i > 1; i--) { /* move the worst remaining element to the end */
         struct item worst = heap[0];
 
         sink(heap, i - 1, heap[i - 1], largest);

@@ -1,9 +1,10 @@
 /* top_k_cuda.cu - see top_k.c.
  *
- * An element is a key of 64 bits: its value so that the best is the greatest number, then its place, the
- * first the greatest. So no two are equal, and the order is that of the CPU. A block per row finds the
- * n-th greatest key, eight bits at a time from the top, by counting how often each digit occurs among
- * the keys that share the digits so far; gathers the n keys that are not less; and sorts them. */
+ * An element is represented by a key of 64 bits: its value, encoded so that the best is the largest
+ * number, then its index, encoded so that the first is the largest. So keys are unique, and their
+ * order is that of the CPU. One block per row finds the n-th largest key, eight bits at a time from
+ * the top, by counting each digit among the keys with the same higher digits; gathers the n keys
+ * that are not smaller; and sorts them. */
 #include "op/op_cuda.cuh"
 
 extern "C" {
@@ -18,7 +19,7 @@ enum { THREADS = 256, DIGITS = 256, SHARED_KEYS = 2048, BLOCKS = OP_PROCESSORS *
 
 struct choice {
     size_t rows, k, inner, n;
-    size_t room; /* of keys: the power of two from n on */
+    size_t room; /* capacity in keys: the power of two >= n */
     bool largest;
 };
 
@@ -36,7 +37,7 @@ static unsigned blocks_of(const choice &s)
     return s.rows < BLOCKS ? (unsigned)s.rows : (unsigned)BLOCKS;
 }
 
-/* NaN is above all; -0 is 0. */
+/* NaN is largest; -0 equals 0. */
 __device__ static inline unsigned long long key_of(float v, size_t i, bool largest)
 {
     uint32_t bits = isnan(v) ? 0x7fffffffu : __float_as_uint(v == 0.0f ? 0.0f : v);
@@ -45,7 +46,7 @@ __device__ static inline unsigned long long key_of(float v, size_t i, bool large
     return (unsigned long long)(largest ? order : ~order) << 32 | (uint32_t)~(uint32_t)i;
 }
 
-/* The n-th greatest key of a row. count: DIGITS + 1 of shared memory. */
+/* Returns the n-th largest key of a row. count: DIGITS + 1 counters in shared memory. */
 __device__ static inline unsigned long long nth_key(const choice &s, const float *x, unsigned *count,
                                                     unsigned long long *found)
 {
@@ -81,7 +82,7 @@ __device__ static inline unsigned long long nth_key(const choice &s, const float
     return prefix;
 }
 
-/* The greatest first. n: a power of two. */
+/* Sorts in descending order. n: a power of two. */
 __device__ static inline void sort_keys(unsigned long long *key, size_t n)
 {
     for (size_t run = 2; run <= n; run *= 2)
@@ -99,7 +100,7 @@ __device__ static inline void sort_keys(unsigned long long *key, size_t n)
         }
 }
 
-/* keys: where a block's s.room keys are, if that is not in shared memory. */
+/* keys: global memory for the s.room keys of each block; nullptr: shared memory is used. */
 __global__ void choose(const choice s, const float *x, float *y, int64_t *where, int64_t *kept,
                        unsigned long long *keys)
 {
@@ -116,7 +117,7 @@ __global__ void choose(const choice s, const float *x, float *y, int64_t *where,
         if (threadIdx.x == 0)
             n = 0;
         for (size_t i = s.n + threadIdx.x; i < s.room; i += blockDim.x)
-            key[i] = 0; /* behind all */
+            key[i] = 0; /* sorted to the end */
         __syncthreads();
         for (size_t i = threadIdx.x; i < s.k; i += blockDim.x) {
             unsigned long long v = key_of(from[i * s.inner], i, s.largest);
@@ -139,8 +140,9 @@ __global__ void choose(const choice s, const float *x, float *y, int64_t *where,
     }
 }
 
-/* dx [outer, k, inner] += dy [outer, n, inner] where it was taken from: no two from the same place. */
-__global__ void bring_back(const choice s, size_t total, const float *dy, const int64_t *kept, float *dx)
+/* dx [outer, k, inner] += dy [outer, n, inner] at the selected elements, which are distinct. */
+__global__ void scatter_gradient(const choice s, size_t total, const float *dy, const int64_t *kept,
+                                 float *dx)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x) {
         size_t outer = i / s.inner / s.n, j = i % s.inner;
@@ -157,11 +159,16 @@ static int plan(struct op_plan *p, struct err *err)
     choice s = choice_of(t);
 
     if (p->in[0]->dtype != TENSOR_F32)
-        return err_set(err, ERR_UNSUPPORTED, "TopK '%s': input 0 is %s; a GPU takes float32: put Cast before it, or train "
-                       "with --devices cpu", p->node, tensor_dtype_name(p->in[0]->dtype));
+        return err_set(
+            err, ERR_UNSUPPORTED,
+            "TopK '%s': input 0 is %s; GPUs support float32: insert a Cast before it, or train "
+            "with --devices cpu",
+            p->node, tensor_dtype_name(p->in[0]->dtype));
     if (t->a.k > UINT32_MAX)
-        return err_set(err, ERR_UNSUPPORTED, "TopK '%s': the axis has %zu elements; a GPU takes up to %u: train "
-                       "with --devices cpu", p->node, t->a.k, UINT32_MAX);
+        return err_set(err, ERR_UNSUPPORTED,
+                       "TopK '%s': the axis has %zu elements; GPUs support up to %u: train "
+                       "with --devices cpu",
+                       p->node, t->a.k, UINT32_MAX);
     p->save_bytes = s.rows * s.n * sizeof(int64_t);
     p->scratch_bytes = s.room > SHARED_KEYS ? blocks_of(s) * s.room * sizeof(unsigned long long) : 0;
     return 0;
@@ -190,8 +197,9 @@ static int backward(const struct op_call *c, struct err *err)
 
     if (rc < 0 || c->dout[0] == NULL || c->din[0] == NULL || total == 0)
         return rc;
-    CUDA_LAUNCH(bring_back, op_blocks(total, OP_THREADS), OP_THREADS, 0, op_stream(c), s, total,
-                (const float *)c->dout[0]->data, (const int64_t *)c->save, (float *)c->din[0]->data);
+    CUDA_LAUNCH(scatter_gradient, op_blocks(total, OP_THREADS), OP_THREADS, 0, op_stream(c), s,
+                total, (const float *)c->dout[0]->data, (const int64_t *)c->save,
+                (float *)c->din[0]->data);
     return cuda_launched(err);
 }
 

@@ -1,52 +1,56 @@
-/* walk.cuh - kernels that make one of many numbers, and many of one, along any axes of a dense tensor.
+/* walk.cuh - GPU kernels that reduce along any axes of a dense tensor, and that broadcast in the
+ * opposite direction.
  *
- * The axes of x, in the order of its memory, are kept or gone: each element of y has the `each` elements of x
- * that differ in nothing but gone axes. Forward, reduce_run(), folds those into one; backward,
- * reduce_spread(), goes over x and finds y. What is folded, and what is spread, is an object that is copied
- * to the kernel.
+ * The axes of x, in memory order, are kept or reduced ("gone"): each element of y corresponds to
+ * the `each` elements of x that differ only in reduced axes. Forward, reduce_run(), folds those
+ * into one; backward, reduce_spread(), iterates over x and looks up y. The fold or function is a
+ * functor that is copied to the kernel.
  *
- * A block is `group` elements of y times `lanes` threads each. Where the innermost axis is gone, threads
- * side by side are lanes of one y, and load 16 bytes at a time where x allows; where it is kept
- * (`columns`), they are neighbours in y. Lanes are folded as a tree in shared memory. Where y is too small
- * to fill a GPU, the elements of each y are cut into `splits`, whose results lie in scratch and are
- * folded by a second kernel. Both trees depend on the shapes alone. */
+ * A block processes `group` elements of y with `lanes` threads each. If the innermost axis is
+ * reduced, adjacent threads are lanes of one y, and load 16 bytes at a time if x permits; if it is
+ * kept (`columns`), adjacent threads work on adjacent elements of y. Lanes are folded as a tree in
+ * shared memory. If y is too small to occupy a GPU, the elements of each y are split into `splits`
+ * parts, whose results are stored in scratch and folded by a second kernel. Both trees depend only
+ * on the shapes. */
 #ifndef OP_REDUCE_WALK_CUH
 #define OP_REDUCE_WALK_CUH
 
 #include "op/op_cuda.cuh"
 
-struct reduce_axis { /* of x, the outermost first */
+struct reduce_axis { /* an axis of x, the outermost first */
     size_t size;
     bool gone;
-    size_t y; /* kept: from one to the next in y */
+    size_t y; /* kept axes: stride in y */
 };
 
 struct reduce_step {
     struct op_divisor size;
-    size_t x, y, g; /* from one to the next: in x, in y, among the elements of one y */
+    size_t x, y, g; /* strides in x, in y, and among the elements of one y */
 };
 
 struct reduce_walk {
     uint32_t n, n_kept, n_gone;
     struct reduce_step all[TENSOR_MAX_RANK], kept[TENSOR_MAX_RANK], gone[TENSOR_MAX_RANK];
-    size_t total, ys, each; /* elements of x, of y, and of x for each of y */
+    size_t total, ys, each; /* elements of x, of y, and of x per element of y */
     bool columns;
-    bool is_run;  /* the elements of each y lie one behind the other */
-    bool aligned; /* and in whole packs, if x begins at one */
+    bool is_run;  /* the elements of each y are contiguous */
+    bool aligned; /* and multiples of a pack, if x is aligned */
     unsigned group, lanes, splits;
-    size_t chunk; /* elements of a split, a multiple of any pack */
+    size_t chunk; /* elements per split, a multiple of any pack */
 };
 
-/* n <= TENSOR_MAX_RANK axes; `pack`: how many elements of x a thread loads at a time, if they allow it. */
+/* Computes the division of the work. n <= TENSOR_MAX_RANK axes; `pack`: elements of x that a thread
+ * loads at a time if the axes permit it. */
 void reduce_walk_make(struct reduce_walk *w, const struct reduce_axis *axes, uint32_t n, size_t pack);
 
-/* Scratch for reduce_run() with results of this size. */
+/* Scratch in bytes for reduce_run() with results of acc_bytes. */
 static inline size_t reduce_scratch(const struct reduce_walk *w, size_t acc_bytes)
 {
     return w->splits > 1 ? w->splits * w->ys * acc_bytes : 0;
 }
 
-/* Index i over the axes of `at` -> steps in x and y, and, in a walk over all of x, in g. */
+/* Converts index i over the axes of `at` to offsets in x and y, and, when iterating over all of x,
+ * in g. */
 __device__ static inline void reduce_locate(const reduce_step *at, uint32_t n, size_t i, size_t *x, size_t *y,
                                             size_t *g)
 {
@@ -70,7 +74,8 @@ __device__ static inline size_t reduce_gone_at(const reduce_walk &w, size_t g)
     return x;
 }
 
-/* All lanes of one y -> its lane 0, in a fixed tree. room: one for each thread of the block. */
+/* Folds all lanes of one y into its lane 0, in a fixed tree. room: one element per thread of the
+ * block. */
 template <typename F>
 __device__ static inline typename F::acc reduce_fold(const F &f, typename F::acc acc, typename F::acc *room,
                                                      unsigned lane, unsigned lanes, unsigned stride)
@@ -85,7 +90,8 @@ __device__ static inline typename F::acc reduce_fold(const F &f, typename F::acc
     return acc;
 }
 
-/* Elements [first, last) of one y, those of one lane. Four at a time are under way. */
+/* Folds those of elements [first, last) of one y that belong to one lane, with four loads in
+ * flight. */
 template <typename F>
 __device__ static inline typename F::acc reduce_singles(const F &f, const reduce_walk &w, typename F::acc acc,
                                                         size_t x, size_t first, size_t last, unsigned lane,
@@ -122,7 +128,8 @@ __device__ static inline typename F::acc reduce_add_pack(const F &f, typename F:
     }
 }
 
-/* The same in packs: of a run from its first aligned element on, else of an aligned tensor. */
+/* The same in packs: of a contiguous run from its first aligned element on, else of an aligned
+ * tensor. */
 template <typename F>
 __device__ static inline typename F::acc reduce_packs(const F &f, const reduce_walk &w, typename F::acc acc,
                                                       size_t x, size_t first, size_t last, unsigned lane,
@@ -150,7 +157,7 @@ __device__ static inline typename F::acc reduce_packs(const F &f, const reduce_w
     return reduce_singles(f, w, acc, x, first + packs * P::N, last, lane, at);
 }
 
-/* y[j] = all its elements, or split blockIdx.y of them. Grid: groups of y, splits. */
+/* y[j] = fold of all its elements, or of split blockIdx.y. Grid: groups of y, splits. */
 template <typename F, bool PACKED>
 __global__ void reduce_kernel(F f, const reduce_walk w, typename F::acc *partial)
 {
@@ -180,7 +187,7 @@ __global__ void reduce_kernel(F f, const reduce_walk w, typename F::acc *partial
     }
 }
 
-/* y[j] = its splits. A warp each. */
+/* y[j] = fold of its splits, one warp each. */
 template <typename F> __global__ void reduce_splits_kernel(F f, const reduce_walk w, const typename F::acc *partial)
 {
     CUDA_SHARED(typename F::acc, room);
@@ -201,16 +208,16 @@ template <typename F> __global__ void reduce_splits_kernel(F f, const reduce_wal
 }
 
 /* F: a copyable object with
- *   acc                      what is folded; at: what a fold needs to know of its y; item: what is loaded
- *   acc start()              of nothing
+ *   acc                      the folded type; at: per-y values for the fold; item: the loaded type
+ *   acc start()              the neutral element
  *   at of(y)
  *   item load(i)             element i of x
- *   acc add(acc, item, g, at)   g: which of the elements of its y, in the order of x's memory
- *   acc add_pack(acc, pack, g, at)   optional: a whole pack at once, g: of its first
+ *   acc add(acc, item, g, at)   g: index among the elements of its y, in memory order of x
+ *   acc add_pack(acc, pack, g, at)   optional: a whole pack at once, g: of its first element
  *   acc merge(acc, acc)
- *   put(y, acc)              what becomes of it
- *   x                        where it is to be loaded in packs: const T *, of which load() gives op_wide(x[i])
- * scratch: reduce_scratch() bytes. */
+ *   put(y, acc)              stores the result
+ *   x                        if loaded in packs: const T *, for which load() returns op_wide(x[i])
+ * scratch: reduce_scratch() bytes. Errors: ERR_DEVICE. */
 template <typename F>
 static inline int reduce_run(cudaStream_t s, const F &f, const reduce_walk &w, void *scratch, struct err *err)
 {
@@ -236,7 +243,7 @@ static inline int reduce_run(cudaStream_t s, const F &f, const reduce_walk &w, v
     return cuda_launched(err);
 }
 
-/* ---- the other way ---- */
+/* ---- broadcast ---- */
 
 template <typename F> struct reduce_spreader {
     F f;
@@ -255,7 +262,7 @@ template <typename F> struct reduce_spreader {
         out[i] = op_narrow<T>(add ? op_wide(out[i]) + v : v);
     }
 
-    /* Elements i .. i + N, if they lie along one axis. */
+    /* True if elements i .. i + N are along one axis. */
     __device__ bool pack(const reduce_walk &w, size_t i) const
     {
         using P = op_pack<T>;
@@ -272,7 +279,7 @@ template <typename F> struct reduce_spreader {
             t = *(const P *)(f.t + i);
         if (add)
             o = *(const P *)(out + i);
-        auto each = [&](auto at, size_t step) { /* step: to the next in g */
+        auto each = [&](auto at, size_t step) { /* step: stride in g */
 #pragma unroll
             for (size_t k = 0; k < P::N; k++) {
                 float d = f(at(k), op_wide(v.v[k]), op_wide(t.v[k]), g + k * step);
@@ -280,7 +287,7 @@ template <typename F> struct reduce_spreader {
                 o.v[k] = op_narrow<T>(add ? op_wide(o.v[k]) + d : d);
             }
         };
-        if (last.y == 0) { /* the axis is gone, and the innermost: all are of one y, one behind the other */
+        if (last.y == 0) { /* the innermost axis is reduced: all are contiguous elements of one y */
             const auto one = f.of(y);
 
             each([&](size_t) { return one; }, 1);
@@ -292,7 +299,7 @@ template <typename F> struct reduce_spreader {
     }
 };
 
-/* A thread owns packs of x, a grid apart. */
+/* A thread processes packs of x, in a grid-stride loop. */
 template <typename F> __global__ void reduce_spread_kernel(const reduce_spreader<F> s, const reduce_walk w, bool packed)
 {
     constexpr size_t N = op_pack<typename F::number>::N;
@@ -306,12 +313,13 @@ template <typename F> __global__ void reduce_spread_kernel(const reduce_spreader
                 s.single(w, k);
 }
 
-/* out (as x) = f, or += f. F: a copyable object with
- *   number                of out, x and t: float, or one of 16 bits
- *   x, t                  const number *, loaded for each element of out; nullptr: 0 goes in instead
- *   of(y)                 what is to be known of an element of y
+/* out (shaped as x) = f, or += f. F: a copyable object with
+ *   number                type of out, x and t: float, or one of 16 bits
+ *   x, t                  const number *, loaded for each element of out; nullptr: 0 is passed
+ *                         instead
+ *   of(y)                 per-y values
  *   float (of, x, t, g)
- * out may be x or t. */
+ * out may be x or t. Errors: ERR_DEVICE. */
 template <typename F>
 static inline int reduce_spread(cudaStream_t s, const F &f, const reduce_walk &w, typename F::number *out, bool add,
                                 struct err *err)

@@ -1,16 +1,16 @@
-/* walk_cuda.cu - how a reduction is laid out on a GPU. See walk.cuh. */
+/* walk_cuda.cu - divides the work of a reduction on a GPU. See walk.cuh. */
 #include "op/reduce/walk.cuh"
 
 enum {
     THREADS = 256,
-    COLUMN_LANES = 8,   /* 32 columns side by side are whole lines of memory */
-    PACKS_EACH = 4,     /* of a lane, before there are more lanes */
-    BLOCKS = OP_PROCESSORS * 8,   /* fill a GPU */
-    SPLIT_PACKS = 8,    /* of a lane, at least, where a y is split */
+    COLUMN_LANES = 8,   /* 32 adjacent columns are whole cache lines */
+    PACKS_EACH = 4,     /* per lane, before more lanes are used */
+    BLOCKS = OP_PROCESSORS * 8,   /* enough to occupy a GPU */
+    SPLIT_PACKS = 8,    /* minimum per lane if a y is split */
     CHUNK = 16,
 };
 
-/* Ones left out, and neighbours that go on as one become one. */
+/* Removes axes of size 1, and merges adjacent axes that are contiguous. */
 static uint32_t merged(const struct reduce_axis *axes, uint32_t n, struct reduce_axis *out)
 {
     uint32_t m = 0;
@@ -38,8 +38,8 @@ static unsigned power_of_two(size_t at_most, unsigned limit)
     return p;
 }
 
-/* Who does what. */
-static void share_out(struct reduce_walk *w, size_t pack)
+/* Computes group, lanes and splits. */
+static void divide_work(struct reduce_walk *w, size_t pack)
 {
     size_t packs, blocks;
 
@@ -88,5 +88,5 @@ void reduce_walk_make(struct reduce_walk *w, const struct reduce_axis *axes, uin
     }
     w->is_run = !w->columns && w->n_gone == 1;
     w->aligned = m > 0 && a[m - 1].size % pack == 0;
-    share_out(w, w->columns ? 1 : pack);
+    divide_work(w, w->columns ? 1 : pack);
 }

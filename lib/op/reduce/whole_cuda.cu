@@ -8,14 +8,14 @@ extern "C" {
 #include "op/op_priv.h"
 }
 
-/* x's axes as they lie in memory, and where y has them. */
+/* Describes the axes of x in memory order, with their strides in y. */
 int reduce_cuda_plan(struct op_plan *p, struct err *err)
 {
     const struct reduce *r = (const struct reduce *)p->param;
     const struct tensor *x = p->in[0], *y = &p->out[0];
     struct reduce_walk *w = (struct reduce_walk *)calloc(1, sizeof(*w));
     struct reduce_axis axes[TENSOR_MAX_RANK] = {};
-    size_t y_of[TENSOR_MAX_RANK] = {}; /* of each axis of x */
+    size_t y_of[TENSOR_MAX_RANK] = {}; /* stride in y of each axis of x */
     uint32_t order[TENSOR_MAX_RANK];
     ptrdiff_t steps[TENSOR_MAX_RANK];
 
@@ -42,7 +42,7 @@ void reduce_cuda_free(void *state)
 
 namespace {
 
-/* T: unsigned, so that sums and products wrap; of extremes signed. by: what a sum is divided by. */
+/* T: unsigned, so that sums and products wrap; signed for extremes. by: divisor of the sum. */
 template <typename T, int How> struct whole {
     const T *in;
     T *y;

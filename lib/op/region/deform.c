@@ -1,7 +1,9 @@
-/* deform.c - DeformColumns: what the filters of DeformConv multiply (graph/lower_deform.c adds the product).
- *   in   x [n, c, h, w], offset [n, 2 groups taps, oh, ow] (down, right of each tap), mask [n, groups taps, oh, ow]
- *   out  y [n, c taps, oh ow]: mask times x at the moved tap, bilinear, 0 outside of x
- * dx is summed in double, a sample at a time, and rounded once. */
+/* deform.c - DeformColumns: the sampled columns that the filters of DeformConv multiply
+ * (graph/lower_deform.c adds the product).
+ *   in   x [n, c, h, w], offset [n, 2 groups taps, oh, ow] (down, right of each tap), mask [n,
+ *        groups taps, oh, ow]
+ *   out  y [n, c taps, oh ow]: mask times x at the displaced tap, bilinear, 0 outside of x
+ * dx is summed in double, one sample at a time, and rounded once. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -12,7 +14,7 @@
 
 enum { X, OFFSET, MASK };
 
-/* Input i must be [n, channels, oh, ow]. */
+/* Checks that input i is [n, channels, oh, ow]. */
 static int need_points(const struct op_infer *f, const struct deform *g, uint32_t i, const char *what, int64_t channels,
                        struct err *err)
 {
@@ -26,13 +28,13 @@ static int need_points(const struct op_infer *f, const struct deform *g, uint32_
     return rc;
 }
 
-static int settle_window(const struct op_infer *f, struct deform *g, struct err *err)
+static int read_window(const struct op_infer *f, struct deform *g, struct err *err)
 {
     struct op_window w = { 0 };
     int rc = op_window_infer(f, NULL, false, &w, err), k;
 
     for (k = 0; rc == 0 && k < 2; k++) {
-        if (w.in[k] > 1 << 24) /* a float counts no further */
+        if (w.in[k] > 1 << 24) /* a float represents larger integers inexactly */
             return op_error(f, ERR_UNSUPPORTED, err, "an axis of more than 2^24 elements");
         g->in[k] = w.in[k];
         g->out[k] = w.out[k];
@@ -54,7 +56,7 @@ static int infer(struct op_infer *f, struct err *err)
     if (rc == 0)
         rc = op_attr_i(f, "offset_group", 1, &groups, err);
     if (rc == 0)
-        rc = settle_window(f, g, err);
+        rc = read_window(f, g, err);
     if (rc < 0)
         return rc;
     x = &f->in[X]->shape;
@@ -92,7 +94,7 @@ static int plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
-/* The place of a tap, and its factor. */
+/* Returns the factor of a tap, and its position in *p. */
 static float read_tap(const struct op_call *c, const struct deform *g, size_t s, size_t group, size_t tap, size_t point,
                       struct deform_place *p)
 {
@@ -122,7 +124,7 @@ static int forward(const struct op_call *c, struct err *err)
     return 0;
 }
 
-static void put(const struct op_call *c, uint32_t i, size_t at, double value)
+static void store(const struct op_call *c, uint32_t i, size_t at, double value)
 {
     float *to;
 
@@ -132,7 +134,8 @@ static void put(const struct op_call *c, uint32_t i, size_t at, double value)
     *to = (op_adds(c, i) ? *to : 0.0f) + (float)value;
 }
 
-/* The gradients through one tap of one point, of all channels of group q; sum: dx of the sample, or NULL. */
+/* Computes the gradients through one tap of one point, for all channels of group q. sum: dx of the
+ * sample, or NULL. */
 static void tap_grads(const struct op_call *c, const struct deform *g, size_t s, size_t q, size_t t, size_t i, double *sum)
 {
     size_t each = g->channels / g->groups, k;
@@ -152,9 +155,9 @@ static void tap_grads(const struct op_call *c, const struct deform *g, size_t s,
         for (n = 0; sum != NULL && n < p.n; n++)
             sum[k * g->inputs + p.element[n]] += d * (double)p.w[n];
     }
-    put(c, OFFSET, deform_offset(g, s, q, t, i), down);
-    put(c, OFFSET, deform_offset(g, s, q, t, i) + g->points, right);
-    put(c, MASK, deform_mask(g, s, q, t, i), mask);
+    store(c, OFFSET, deform_offset(g, s, q, t, i), down);
+    store(c, OFFSET, deform_offset(g, s, q, t, i) + g->points, right);
+    store(c, MASK, deform_mask(g, s, q, t, i), mask);
 }
 
 static int backward(const struct op_call *c, struct err *err)

@@ -1,4 +1,5 @@
-/* deform.h - where a tap of a deformable convolution reads: the same arithmetic for CPUs and GPUs. */
+/* deform.h - sampling positions of a deformable convolution: the same arithmetic for CPUs and
+ * GPUs. */
 #ifndef OP_REGION_DEFORM_H
 #define OP_REGION_DEFORM_H
 
@@ -15,20 +16,22 @@
 
 struct deform {
     int64_t in[2], out[2], kernel[2], stride[2], dilation[2], pad[2]; /* height, width */
-    size_t samples, channels, groups; /* groups of channels that share their offsets */
-    size_t inputs, points, taps;      /* elements of a channel of the input, of the output; of the kernel */
+    size_t samples, channels, groups; /* groups of channels that share offsets */
+    size_t inputs, points, taps;      /* elements per channel of the input and of the output; of the
+                                         kernel */
     bool has_mask;
 };
 
-/* The four neighbours of a place, each inside the input or of weight 0; `down` and `right` are the slopes of the
- * weights. n: 4, or 0 where the place is outside. */
+/* The four neighbours of a position, each inside the input or with weight 0; `down` and `right` are
+ * the derivatives of the weights. n: 4, or 0 if the position is outside. */
 struct deform_place {
     int n;
     size_t element[4];
     float w[4], down[4], right[4];
 };
 
-/* The element of `offset` that moves tap `tap` of point `point` down; `points` after it the one that moves it right. */
+/* Index in `offset` of the vertical offset of tap `tap` of point `point`; the horizontal one is
+ * `points` elements later. */
 DEFORM_FN size_t deform_offset(const struct deform *g, size_t sample, size_t group, size_t tap, size_t point)
 {
     return (((sample * g->groups + group) * g->taps + tap) * 2) * g->points + point;
@@ -51,7 +54,7 @@ DEFORM_FN void deform_place_of(const struct deform *g, size_t tap, size_t point,
     int i, j;
 
     p->n = 0;
-    if (!(y > -1 && y < (float)g->in[0] && x > -1 && x < (float)g->in[1])) /* also NaN */
+    if (!(y > -1 && y < (float)g->in[0] && x > -1 && x < (float)g->in[1])) /* false if NaN */
         return;
     top = (int64_t)floorf(y);
     left = (int64_t)floorf(x);
@@ -70,7 +73,8 @@ DEFORM_FN void deform_place_of(const struct deform *g, size_t tap, size_t point,
         }
 }
 
-/* The sum of the neighbours in a channel, by weights w. A neighbour of weight 0 is not read: it may be infinite. */
+/* Returns the sum of the neighbours in a channel with weights w. A neighbour with weight 0 is not
+ * read, because it may be infinite. */
 DEFORM_FN float deform_sum(const struct deform_place *p, const float *channel, const float *w)
 {
     float sum = 0;

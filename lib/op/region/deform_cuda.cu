@@ -1,4 +1,5 @@
-/* deform_cuda.cu - see deform.c. Taps read each other's elements, so the sums of dx are whole numbers. */
+/* deform_cuda.cu - see deform.c. Several taps may read the same element, so dx is summed as
+ * integers (whole_sums.cuh). */
 #include "op/whole_sums.cuh"
 
 #include "op/region/deform.h"
@@ -19,16 +20,16 @@ struct source source_of(const struct op_call *c, const struct deform *g)
 
 /* A tap of a point, for the channels of its group in its sample. */
 struct tap {
-    size_t first, tap, point; /* channel of all samples */
-    size_t offset, mask;      /* places in the inputs */
+    size_t first, tap, point; /* first: channel, counted over all samples */
+    size_t offset, mask;      /* indices in the inputs */
     float factor;
     struct deform_place place;
 };
 
-/* Of number i among samples * groups * taps * points. */
+/* Computes tap i of samples * groups * taps * points. */
 __device__ static void tap_of(const struct deform *g, struct source from, size_t i, struct tap *t)
 {
-    size_t q = i / g->points / g->taps; /* group of all samples */
+    size_t q = i / g->points / g->taps; /* group, counted over all samples */
 
     t->point = i % g->points;
     t->tap = i / g->points % g->taps;
@@ -44,7 +45,8 @@ __device__ static inline size_t column(const struct deform *g, const struct tap 
     return (channel * g->taps + t->tap) * g->points + t->point;
 }
 
-/* A thread owns a tap of a point in a group, and goes over its channels; the next thread owns the next point. */
+/* One thread per tap of a point in a group; it iterates over the channels. Adjacent threads process
+ * adjacent points. */
 __global__ void sample(struct source from, float *y, size_t n, struct deform g)
 {
     size_t each = g.channels / g.groups;
@@ -58,7 +60,7 @@ __global__ void sample(struct source from, float *y, size_t n, struct deform g)
     }
 }
 
-/* doffset, dmask: NULL where not wanted. */
+/* doffset, dmask: NULL if not requested. */
 __global__ void slopes(struct source from, const float *dy, float *doffset, float *dmask, bool add_offset, bool add_mask,
                        size_t n, struct deform g)
 {
@@ -111,7 +113,7 @@ __global__ void spread(struct source from, const float *dy, unsigned long long *
     }
 }
 
-/* The bits of the largest |mask dy|: what spread() adds. */
+/* Computes the bits of the largest |mask dy|, the summands of spread(). */
 __global__ void largest(struct source from, const float *dy, unsigned *most, size_t n, struct deform g)
 {
     size_t each = g.channels / g.groups;
@@ -165,7 +167,8 @@ int input_grads(const struct op_call *c, const struct deform *g, struct err *err
     const float *dy = (const float *)c->dout[0]->data;
     size_t n = taps_of(g), n_x = inputs_of(g);
     unsigned *most = op_sums_largest(c->scratch, n_x);
-    int bits = op_sums_digits(g->taps * g->points) + 2; /* weights of a tap add up to 1; rounding */
+    /* the weights of a tap sum to 1; one bit for rounding */
+    int bits = op_sums_digits(g->taps * g->points) + 2;
     int rc = op_sums_start(c, c->scratch, n_x, dy, 0, err);
 
     if (rc == 0 && n > 0) {

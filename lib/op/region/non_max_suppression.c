@@ -1,8 +1,10 @@
-/* non_max_suppression.c - NonMaxSuppression (opset 10): of each class of each image, boxes by falling score, without
- * those that overlap one already kept by more than iou_threshold.
- *   y [kept, 3]: image, class, box. Of equal scores the first box comes first; a score of NaN comes last.
- * How many are kept decides the shape, so all inputs are constants of the model (or, where a graph is run, its
- * inputs): a plan for a GPU computes it while planning.   No gradient. */
+/* non_max_suppression.c - NonMaxSuppression (opset 10): for each class of each image, the boxes by
+ * descending score, without those that overlap an already selected one by more than iou_threshold.
+ *   y [selected, 3]: image, class, box. Boxes with equal scores are ordered by index; a score of
+ *   NaN is last.
+ * The number of selected boxes determines the shape, so all inputs are constants of the model (or,
+ * when a graph is evaluated, its inputs): a plan for a GPU computes the result while planning. No
+ * gradient. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -10,17 +12,17 @@
 #include "base/err.h"
 #include "op/op_priv.h"
 
-enum { BOXES, SCORES, MOST, IOU, SCORE, WORK_BITS = 36 /* comparisons */ };
+enum { BOXES, SCORES, MOST, IOU, SCORE, WORK_BITS = 36 /* limit: 2^36 comparisons */ };
 
 struct suppression {
-    bool by_centre;    /* a box is x y width height of its centre; else two corners y x y x */
-    bool has_score;    /* scores up to min_score are left out */
+    bool by_centre;    /* a box is its centre x y and width, height; else two corners y x y x */
+    bool has_score;    /* boxes with a score up to min_score are excluded */
     float iou, min_score;
-    size_t images, classes, boxes, most; /* most: of a class of an image */
+    size_t images, classes, boxes, most; /* most: limit per class and image */
     size_t found;
 };
 
-/* Edges of a box: low and high along two axes. */
+/* The edges of a box: low and high along two axes. */
 struct edges {
     float low[2], high[2];
 };
@@ -69,7 +71,8 @@ static int compare_scores(const void *a, const void *b, void *scores)
     return x != y ? (x < y) - (x > y) : (i > j) - (i < j);
 }
 
-/* Of one class of one image; room [boxes] holds the boxes that are kept, in order, when it returns their number. */
+/* Selects boxes of one class of one image. Returns their number and their indices, in order, in
+ * room [boxes]. */
 static size_t select_boxes(const struct suppression *p, const float *boxes, const float *scores, int64_t *room)
 {
     size_t n = 0, kept = 0, i, k;
@@ -88,7 +91,7 @@ static size_t select_boxes(const struct suppression *p, const float *boxes, cons
     return kept;
 }
 
-/* y [limit, 3], or NULL to count alone. */
+/* y [limit, 3]; NULL: only counts. */
 static size_t select_all(const struct suppression *p, const float *boxes, const float *scores, int64_t *room, int64_t *y,
                          size_t limit)
 {
@@ -110,7 +113,7 @@ static size_t select_all(const struct suppression *p, const float *boxes, const 
 
 /* ---- infer ---- */
 
-/* Input i, which is there, must be known. */
+/* Checks that input i, which is present, is a known constant. */
 static int need_known(const struct op_infer *f, uint32_t i, enum tensor_dtype dtype, int rank, struct err *err)
 {
     int rc = op_need(f, i, dtype, rank, err);
@@ -123,7 +126,7 @@ static int need_known(const struct op_infer *f, uint32_t i, enum tensor_dtype dt
     return rc;
 }
 
-/* Is optional input i there? It is one known number. */
+/* Returns in *has whether optional input i is present, and checks that it is one known number. */
 static int has_number(const struct op_infer *f, uint32_t i, enum tensor_dtype dtype, bool *has, struct err *err)
 {
     int rc = 0;
@@ -137,7 +140,7 @@ static int has_number(const struct op_infer *f, uint32_t i, enum tensor_dtype dt
     return rc;
 }
 
-static int settle_numbers(struct op_infer *f, struct suppression *p, struct err *err)
+static int read_numbers(struct op_infer *f, struct suppression *p, struct err *err)
 {
     bool has_most = false, has_iou = false;
     int64_t centre = 0, most = 0;
@@ -177,7 +180,7 @@ static int infer(struct op_infer *f, struct err *err)
     if (rc == 0)
         rc = need_known(f, SCORES, TENSOR_F32, 3, err);
     if (rc == 0)
-        rc = settle_numbers(f, p, err);
+        rc = read_numbers(f, p, err);
     if (rc < 0)
         return rc;
     boxes = &f->in[BOXES]->shape;
@@ -195,7 +198,7 @@ static int infer(struct op_infer *f, struct err *err)
     if ((double)p->images * (double)p->classes * (double)p->boxes * (double)p->most > (double)((int64_t)1 << WORK_BITS))
         return op_error(f, ERR_UNSUPPORTED, err,
                         "%zu boxes of %zu classes, at most %zu of them kept, are more than 2^%d comparisons; lower "
-                        "max_output_boxes_per_class, or take the best boxes with TopK before",
+                        "max_output_boxes_per_class, or select the best boxes with TopK before",
                         p->boxes, p->classes, p->most, WORK_BITS);
     room = arena_array(f->mem, p->boxes + 1, sizeof(*room));
     if (room == NULL)
@@ -227,7 +230,8 @@ static int forward(const struct op_call *c, struct err *err)
         return 0;
     n = select_all(p, c->in[BOXES]->data, c->in[SCORES]->data, c->scratch, c->out[0]->data, p->found);
     return n == p->found ? 0
-                         : err_set(err, ERR_INPUT, "NonMaxSuppression: the boxes are not those that were planned for");
+                         : err_set(err, ERR_INPUT,
+                                   "NonMaxSuppression: the boxes differ from those at planning");
 }
 
 static const char *const attrs[] = { "center_point_box", NULL };

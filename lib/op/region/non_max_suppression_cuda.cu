@@ -1,5 +1,5 @@
-/* non_max_suppression_cuda.cu - see non_max_suppression.c: its inputs are constants, so the planner computes it on the
- * CPU. What is too large for that is refused. */
+/* non_max_suppression_cuda.cu - see non_max_suppression.c: the inputs are constants, so the planner
+ * computes the result on the CPU. Inputs too large for that are rejected. */
 #include "op/op_cuda.cuh"
 
 extern "C" {

@@ -1,8 +1,10 @@
-/* roi_align.c - RoiAlign (opset 10; 16: coordinate_transformation_mode): each region of an image becomes
- * output_height by output_width bins.
- *   y[r, c, bin] = mean (mode max: largest weighted neighbour) of samples of x[batch_indices[r], c], each bilinear.
- * dx is the sum over all regions, in double, rounded once; no gradient flows to the regions. Mode max takes the
- * maximum over products of a neighbour and its weight, as ONNX's reference does, not over samples. */
+/* roi_align.c - RoiAlign (opset 10; 16: coordinate_transformation_mode): divides each region of an
+ * image into output_height by output_width bins.
+ *   y[r, c, bin] = mean (mode max: largest weighted neighbour) of samples of x[batch_indices[r],
+ *   c], each bilinear.
+ * dx is the sum over all regions, in double, rounded once; regions have no gradient. Mode max takes
+ * the maximum over the products of a neighbour and its weight, as ONNX's reference does, not over
+ * samples. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -13,9 +15,9 @@
 
 enum { X, ROIS, BATCH, RATIO_MAX = 1024 };
 
-/* Of two words; *second: it is the second. */
-static int choose(const struct op_infer *f, const char *attr, const char *first, const char *second,
-                  const char *dflt, bool *is_second, struct err *err)
+/* Reads an attribute with two possible values; *is_second: it has the second. */
+static int read_choice(const struct op_infer *f, const char *attr, const char *first,
+                       const char *second, const char *dflt, bool *is_second, struct err *err)
 {
     const char *s = dflt;
     int rc = op_attr_s(f, attr, dflt, &s, err);
@@ -28,14 +30,14 @@ static int choose(const struct op_infer *f, const char *attr, const char *first,
     return 0;
 }
 
-static int settle_attrs(struct op_infer *f, struct roi_align *g, struct err *err)
+static int read_attrs(struct op_infer *f, struct roi_align *g, struct err *err)
 {
     bool old = f->def->until != 0; /* opset 10 to 15 */
-    int rc = choose(f, "mode", "avg", "max", "avg", &g->max, err);
+    int rc = read_choice(f, "mode", "avg", "max", "avg", &g->max, err);
 
     if (rc == 0)
-        rc = choose(f, "coordinate_transformation_mode", "output_half_pixel", "half_pixel",
-                    old ? "output_half_pixel" : "half_pixel", &g->half_pixel, err);
+        rc = read_choice(f, "coordinate_transformation_mode", "output_half_pixel", "half_pixel",
+                         old ? "output_half_pixel" : "half_pixel", &g->half_pixel, err);
     if (rc == 0)
         rc = op_attr_i(f, "output_height", 1, &g->bins[0], err);
     if (rc == 0)
@@ -70,7 +72,7 @@ static int infer(struct op_infer *f, struct err *err)
     if (rc == 0)
         rc = op_need(f, BATCH, TENSOR_I64, -1, err);
     if (rc == 0)
-        rc = settle_attrs(f, g, err);
+        rc = read_attrs(f, g, err);
     if (rc < 0)
         return rc;
     x = &f->in[X]->shape;
@@ -85,7 +87,7 @@ static int infer(struct op_infer *f, struct err *err)
     g->channels = (size_t)x->dim[1];
     g->rois = (size_t)rois->dim[0];
     for (k = 0; k < 2; k++) {
-        if (x->dim[2 + k] > 1 << 24) /* a float counts no further */
+        if (x->dim[2 + k] > 1 << 24) /* a float represents larger integers inexactly */
             return op_error(f, ERR_UNSUPPORTED, err, "an axis of more than 2^24 elements");
         g->size[k] = x->dim[2 + k];
     }
@@ -144,7 +146,7 @@ static int forward(const struct op_call *c, struct err *err)
     return 0;
 }
 
-/* Adds what region r sends to its image: sum [channels, inputs]. */
+/* Adds the contribution of region r to the gradient of its image: sum [channels, inputs]. */
 static void spread(const struct op_call *c, const struct roi_align *g, size_t r, const float *x, double *sum)
 {
     const float *roi = (const float *)c->in[ROIS]->data + 4 * r;

@@ -1,4 +1,5 @@
-/* roi_align.h - which elements a bin of a region reads: the same arithmetic for CPUs and GPUs. */
+/* roi_align.h - the elements that a bin of a region reads: the same arithmetic for CPUs and
+ * GPUs. */
 #ifndef OP_REGION_ROI_ALIGN_H
 #define OP_REGION_ROI_ALIGN_H
 
@@ -14,19 +15,22 @@
 #endif
 
 struct roi_align {
-    bool max;               /* the largest weighted element of a bin, not the mean of its samples */
-    bool half_pixel;        /* the centre of element 0 is at 0.5; else at 0, and a region has at least one element */
-    int64_t ratio;          /* samples of a bin along each axis; 0: about one an element */
-    float scale;            /* from the coordinates of a region to elements */
+    bool max;               /* result: the largest weighted element of a bin instead of the mean of
+                               its samples */
+    bool half_pixel;        /* the centre of element 0 is at 0.5; else at 0, and a region is at
+                               least one element large */
+    int64_t ratio;          /* samples of a bin along each axis; 0: about one per element */
+    float scale;            /* factor from region coordinates to elements */
     int64_t size[2], bins[2]; /* of the input, of the output: height, width */
     size_t rois, samples, channels;
-    size_t inputs, outputs; /* elements of a channel: of the input, of the output */
+    size_t inputs, outputs; /* elements per channel: of the input, of the output */
 };
 
-/* The samples of a bin along one axis. Those before `first` and from `end` on are outside of the input. */
+/* The samples of a bin along one axis. Samples before `first` and from `end` on are outside of the
+ * input. */
 struct roi_line {
     float base, length; /* of the bin, in elements */
-    float n;            /* samples; a whole number */
+    float n;            /* number of samples */
     int64_t first, end;
 };
 
@@ -36,7 +40,8 @@ struct roi_taps {
     float w[2];
 };
 
-/* roi: x1 y1 x2 y2. Axis 0 is the height. A region that is not finite, or far beyond all elements, has no samples. */
+/* roi: x1 y1 x2 y2. Axis 0 is the height. A region that is not finite, or far outside of the input,
+ * has no samples. */
 ROI_FN struct roi_line roi_line_of(const struct roi_align *g, const float *roi, uint32_t axis, int64_t bin)
 {
     struct roi_line l = { 0, 0, 0, 0, 0 };
@@ -55,7 +60,7 @@ ROI_FN struct roi_line roi_line_of(const struct roi_align *g, const float *roi, 
         return l;
     }
     l.end = (int64_t)l.n;
-    if (l.length > 0) { /* a region may be larger than the input: visit only what can be inside */
+    if (l.length > 0) { /* skip the samples of a large region that are surely outside */
         double step = (double)l.length / (double)l.n;
         double first = floor((-1 - (double)l.base) / step) - 2, end = ceil(((double)g->size[axis] - (double)l.base) / step) + 2;
 
@@ -67,7 +72,7 @@ ROI_FN struct roi_line roi_line_of(const struct roi_align *g, const float *roi, 
     return l;
 }
 
-/* The neighbours of sample k; false: it is outside, and counts as 0. */
+/* Computes the neighbours of sample k; false: the sample is outside and counts as 0. */
 ROI_FN bool roi_taps_of(const struct roi_align *g, const struct roi_line *l, uint32_t axis, int64_t k,
                         struct roi_taps *t)
 {
@@ -90,8 +95,8 @@ ROI_FN bool roi_taps_of(const struct roi_align *g, const struct roi_line *l, uin
     return true;
 }
 
-/* Calls body_ for each neighbour of each sample inside the input: `element` is its place in the channel, `weight`
- * its weight in the sample. */
+/* Runs body_ for each neighbour of each sample inside the input: `element` is its index in the
+ * channel, `weight` its weight in the sample. */
 #define ROI_EACH(g_, h_, w_, body_)                                                                    \
     for (int64_t y = (h_)->first; y < (h_)->end; y++) {                                                \
         struct roi_taps down, right;                                                                   \
@@ -109,7 +114,7 @@ ROI_FN bool roi_taps_of(const struct roi_align *g, const struct roi_line *l, uin
         }                                                                                              \
     }
 
-/* What the mean divides by. */
+/* The divisor of the mean. */
 ROI_FN float roi_count(const struct roi_line *h, const struct roi_line *w)
 {
     float n = h->n * w->n;
@@ -126,8 +131,8 @@ ROI_FN float roi_mean(const struct roi_align *g, const float *channel, const str
     return sum / roi_count(h, w);
 }
 
-/* The largest product of a neighbour and its weight, and which that is: the first of equal ones. A sample outside
- * counts as 0; at < 0: that is the largest, or there is no sample. */
+/* The largest product of a neighbour and its weight, and its position: the first of equal ones. A
+ * sample outside counts as 0; at < 0: that is the largest, or there is no sample. */
 struct roi_pick {
     float value, weight;
     int64_t at;
@@ -137,7 +142,7 @@ ROI_FN struct roi_pick roi_largest(const struct roi_align *g, const float *chann
                                    const struct roi_line *w)
 {
     struct roi_pick best = { 0, 0, -1 };
-    float seen = 0; /* neighbours of samples inside */
+    float seen = 0; /* number of neighbours of samples inside */
 
     ROI_EACH(g, h, w, {
         float v = weight * channel[element];

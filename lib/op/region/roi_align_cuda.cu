@@ -1,4 +1,5 @@
-/* roi_align_cuda.cu - see roi_align.c. Regions overlap, so the sums of the gradient are whole numbers. */
+/* roi_align_cuda.cu - see roi_align.c. Regions may overlap, so the gradient is summed as integers
+ * (whole_sums.cuh). */
 #include "op/whole_sums.cuh"
 
 #include "op/region/roi_align.h"
@@ -18,11 +19,12 @@ struct out_of_batch {
     }
 };
 
-/* Of element i of the output: its region, bin and channel; false: the region has no image. */
+/* Region, bin and channel of element i of the output; false: the image index of the region is
+ * invalid. */
 struct place {
     struct roi_line h, w;
-    const float *channel; /* of x */
-    size_t first;         /* its place in x */
+    const float *channel; /* address in x */
+    size_t first;         /* index in x */
 };
 
 __device__ static bool place_of(const struct roi_align *g, const float *x, const float *rois, const int64_t *batch,
@@ -39,7 +41,7 @@ __device__ static bool place_of(const struct roi_align *g, const float *x, const
     return true;
 }
 
-/* A thread owns elements of the output, a grid apart. */
+/* A thread computes elements of the output, in a grid-stride loop. */
 __global__ void align(const float *x, const float *rois, const int64_t *batch, float *y, size_t n, struct roi_align g)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
@@ -109,7 +111,8 @@ int backward(const struct op_call *c, struct err *err)
     const struct roi_align *g = (const struct roi_align *)c->param;
     const float *dy = c->dout[0] != NULL ? (const float *)c->dout[0]->data : NULL;
     size_t n = g->rois * g->channels * g->outputs;
-    int bits = op_sums_digits(g->rois * g->outputs) + 2, rc; /* the weights of a bin add up to 1, and rounding */
+    /* the weights of a bin sum to 1; one bit for rounding */
+    int bits = op_sums_digits(g->rois * g->outputs) + 2, rc;
 
     if (dy == NULL || !op_cuda_wants(c, X))
         return op_cuda_zero(c, err);

@@ -1,11 +1,11 @@
-/* grid_sample.c - GridSample (opset 16: images; 20: volumes too): each point of the output reads the
- * input at a place that the grid gives, -1 to 1 along each axis.
+/* grid_sample.c - GridSample (opset 16: images; 20: volumes too): each point of the output reads
+ * the input at a position given by the grid, -1 to 1 along each axis.
  *   x [n, c, (d,) h, w], grid [n, (d',) h', w', 2 or 3] -> y [n, c, (d',) h', w']
- * The last dimension of the grid holds w, h (, d) in this order. mode: linear, nearest or cubic;
- * padding_mode: what is read beyond the input, zeros, the border, or the input reflected.
- *   dx: each point adds w dy to the elements that it read; summed in double, in the order of the
- *       points. dgrid: dy times the slope of the weights, summed over the channels in double.
- *       Nearest has no slope. */
+ * The last axis of the grid holds w, h (, d) in this order. mode: linear, nearest or cubic;
+ * padding_mode: beyond the input, reads zeros, the border, or the reflected input.
+ *   dx: each point adds w dy to the elements that it read; summed in double, in point order.
+ *   dgrid: dy times the derivative of the weights, summed over the channels in double. Nearest has
+ *   none. */
 #include "op/resize/grid_sample.h"
 
 #include <inttypes.h>
@@ -18,8 +18,8 @@ enum { X, GRID };
 
 /* ---- infer ---- */
 
-static int choose(const struct op_infer *f, const char *attr, const char *const *names, int n,
-                  int dflt, int *out, struct err *err)
+static int read_choice(const struct op_infer *f, const char *attr, const char *const *names, int n,
+                       int dflt, int *out, struct err *err)
 {
     const char *text;
     int rc = op_attr_s(f, attr, names[dflt], &text, err), i;
@@ -34,16 +34,16 @@ static int choose(const struct op_infer *f, const char *attr, const char *const 
                              names[0], names[1], names[n - 1]);
 }
 
-static int settle_attrs(struct op_infer *f, struct grid_sample *g, struct err *err)
+static int read_attrs(struct op_infer *f, struct grid_sample *g, struct err *err)
 {
-    /* opset 16's names, then opset 20's */
+    /* the names of opset 16, then of opset 20 */
     static const char *const modes[] = { "nearest", "bilinear", "bicubic", "linear", "cubic" };
     static const char *const paddings[] = { "zeros", "border", "reflection" };
-    int mode = 0, padding = 0, rc = choose(f, "mode", modes, 5, 1, &mode, err);
+    int mode = 0, padding = 0, rc = read_choice(f, "mode", modes, 5, 1, &mode, err);
     int64_t align = 0;
 
     if (rc == 0)
-        rc = choose(f, "padding_mode", paddings, 3, 0, &padding, err);
+        rc = read_choice(f, "padding_mode", paddings, 3, 0, &padding, err);
     if (rc == 0)
         rc = op_attr_i(f, "align_corners", 0, &align, err);
     g->mode = mode == 0 ? GRID_NEAREST : mode % 2 == 1 ? GRID_LINEAR : GRID_CUBIC;
@@ -63,7 +63,7 @@ static int infer(struct op_infer *f, struct err *err)
     if (rc == 0)
         rc = op_need(f, GRID, TENSOR_F32, -1, err);
     if (rc == 0)
-        rc = settle_attrs(f, g, err);
+        rc = read_attrs(f, g, err);
     if (rc < 0)
         return rc;
     x = &f->in[X]->shape;
@@ -86,7 +86,7 @@ static int infer(struct op_infer *f, struct err *err)
     f->out[0].shape.dim[0] = x->dim[0];
     f->out[0].shape.dim[1] = x->dim[1];
     for (k = 0; k < g->axes; k++) {
-        if (x->dim[2 + k] > 1 << 24) /* a float counts no further */
+        if (x->dim[2 + k] > 1 << 24) /* a float represents larger integers inexactly */
             return op_error(f, ERR_UNSUPPORTED, err, "an axis of more than 2^24 elements");
         g->size[GRID_AXES - g->axes + k] = x->dim[2 + k];
         g->inputs *= (size_t)x->dim[2 + k];
@@ -137,7 +137,7 @@ static int forward(const struct op_call *c, struct err *err)
     return 0;
 }
 
-/* dx of one sample: each channel's sums, then rounded once. */
+/* Computes dx of one sample: sums each channel, then rounds once. */
 static void input_grads(const struct op_call *c, const struct grid_sample *g, size_t s)
 {
     double *sum = c->scratch;

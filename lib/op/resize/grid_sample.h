@@ -1,4 +1,5 @@
-/* grid_sample.h - where a point of a grid reads its input: the same arithmetic for CPUs and GPUs. */
+/* grid_sample.h - the elements that a point of a grid reads: the same arithmetic for CPUs and
+ * GPUs. */
 #ifndef OP_RESIZE_GRID_SAMPLE_H
 #define OP_RESIZE_GRID_SAMPLE_H
 
@@ -20,14 +21,16 @@ enum grid_padding { GRID_ZEROS, GRID_BORDER, GRID_REFLECTION };
 struct grid_sample {
     enum grid_mode mode;
     enum grid_padding padding;
-    bool align;             /* -1 and 1 are the centres of the outer elements, not their edges */
+    bool align;             /* -1 and 1 are the centres of the outer elements instead of their
+                               edges */
     uint32_t axes;          /* spatial axes: 2 or 3 */
-    int64_t size[GRID_AXES]; /* of the input along them, outermost first; 1 where axes is 2 */
+    int64_t size[GRID_AXES]; /* of the input along the axes, outermost first; 1 for a missing third
+                                axis */
     size_t samples, channels;
-    size_t inputs, points;  /* elements of a channel of a sample: of the input, of the output */
+    size_t inputs, points;  /* elements per channel of a sample: of the input, of the output */
 };
 
-/* Along one axis: the value is the sum of w[k] times the element at[k]. */
+/* The taps along one axis: the value is the sum of w[k] times element at[k]. */
 struct grid_taps {
     int n;
     int64_t at[GRID_TAPS];  /* -1: outside, reads 0 */
@@ -35,7 +38,7 @@ struct grid_taps {
     float slope[GRID_TAPS]; /* dw / d(grid) */
 };
 
-/* x folded into [low, high] by reflections; *sign: of its slope, 0 where the range is a point. */
+/* Reflects x into [low, high]; *sign: derivative of the result, 0 if the range is a point. */
 GRID_FN float grid_reflect(float x, float low, float high, float *sign)
 {
     float span = high - low, rest, flips;
@@ -54,7 +57,7 @@ GRID_FN float grid_reflect(float x, float low, float high, float *sign)
     return span - rest + low;
 }
 
-/* x as the padding has it; *sign is multiplied by its slope. */
+/* Applies the padding to x; multiplies *sign by the derivative. */
 GRID_FN float grid_pad(const struct grid_sample *g, float x, float size, float *sign)
 {
     if (g->padding == GRID_REFLECTION) {
@@ -75,13 +78,13 @@ GRID_FN float grid_pad(const struct grid_sample *g, float x, float size, float *
     return x;
 }
 
-/* The element at x, which is a whole number; -1: none. */
+/* The element at the integer x; -1: outside. */
 GRID_FN int64_t grid_element(float x, int64_t size)
 {
     return x >= 0 && x < (float)size ? (int64_t)x : -1;
 }
 
-/* Keys' kernel with a = -0.75, at distance x <= 1 and 1 < x <= 2. */
+/* Weight and derivative of Keys' kernel with a = -0.75, at distance x <= 1 and 1 < x <= 2. */
 GRID_FN void grid_near(float x, float *w, float *slope)
 {
     const float a = -0.75f;
@@ -116,7 +119,7 @@ GRID_FN void grid_cubic_taps(const struct grid_sample *g, float x, float size, f
     }
 }
 
-/* The taps of a coordinate in [-1, 1], or beyond, along axis `axis`. */
+/* Computes the taps along axis `axis` of a coordinate, which may be outside of [-1, 1]. */
 GRID_FN void grid_taps_of(const struct grid_sample *g, uint32_t axis, float at,
                           struct grid_taps *t)
 {
@@ -125,8 +128,8 @@ GRID_FN void grid_taps_of(const struct grid_sample *g, uint32_t axis, float at,
 
     t->n = 0;
     if (g->mode != GRID_CUBIC && g->padding == GRID_BORDER)
-        x = grid_pad(g, x, size, &sign); /* however far it is */
-    if (!(fabsf(x) < 1e9f)) /* also NaN: no element is there */
+        x = grid_pad(g, x, size, &sign); /* for any distance */
+    if (!(fabsf(x) < 1e9f)) /* no element, also if NaN */
         return;
     if (g->mode == GRID_CUBIC) {
         grid_cubic_taps(g, x, size, per_grid, t);
@@ -151,8 +154,8 @@ GRID_FN void grid_taps_of(const struct grid_sample *g, uint32_t axis, float at,
     t->slope[1] = per_grid * sign;
 }
 
-/* The taps of all axes of a point, outermost first: `grid` holds its coordinates, innermost first.
- * Axes that are not there have one tap of weight 1. */
+/* Computes the taps of a point along all axes, outermost first. `grid` holds its coordinates,
+ * innermost first. A missing axis has one tap of weight 1. */
 GRID_FN void grid_point(const struct grid_sample *g, const float *grid,
                         struct grid_taps t[GRID_AXES])
 {
@@ -168,8 +171,8 @@ GRID_FN void grid_point(const struct grid_sample *g, const float *grid,
         grid_taps_of(g, k, grid[GRID_AXES - 1 - k], &t[k]);
 }
 
-/* Calls body_ for each element that a point reads: `element` is its place in a channel, i j l are
- * its taps. */
+/* Runs body_ for each element that a point reads: `element` is its index in a channel, i j l are
+ * the indices of its taps. */
 #define GRID_EACH(g_, t_, body_)                                                                   \
     for (int i = 0; i < (t_)[0].n; i++)                                                            \
         for (int j = 0; j < (t_)[1].n; j++)                                                        \

@@ -1,5 +1,6 @@
-/* grid_sample_cuda.cu - see grid_sample.c. Points that read one element add to its gradient in any order,
- * so those sums are whole numbers: multiples of a power of two that follows from the largest |dy|. */
+/* grid_sample_cuda.cu - see grid_sample.c. Points that read the same element add to its gradient in
+ * any order, so gradients are summed as integers: multiples of a power of two that depends on the
+ * largest |dy| (whole_sums.cuh). */
 #include <math.h>
 
 #include "op/whole_sums.cuh"
@@ -8,9 +9,9 @@
 
 namespace {
 
-enum { X, GRID, CHANNELS = 8 /* of a thread */ };
+enum { X, GRID, CHANNELS = 8 /* channels per thread */ };
 
-/* A thread owns a point and CHANNELS channels; points a grid apart. */
+/* A thread computes CHANNELS channels of points, in a grid-stride loop over points. */
 __global__ void sample(const float *x, const float *grid, float *y, struct grid_sample g, struct op_divisor points)
 {
     size_t first = (size_t)blockIdx.y * CHANNELS, end = first + CHANNELS < g.channels ? first + CHANNELS : g.channels;
@@ -75,7 +76,7 @@ __global__ void spread(const float *dy, const float *grid, unsigned long long *s
     }
 }
 
-/* A thread owns a point, and adds over its channels. */
+/* A thread computes a point and sums over its channels. */
 __global__ void slopes(const float *x, const float *grid, const float *dy, float *dgrid, struct grid_sample g,
                        struct op_divisor points, bool add)
 {
@@ -120,7 +121,8 @@ int input_grads(const struct op_call *c, const struct grid_sample *g, struct err
 {
     const float *dy = (const float *)c->dout[0]->data;
     size_t n = inputs_of(g), n_dy = g->samples * g->channels * g->points;
-    int bits = 3, rc; /* a weight of a cubic kernel may exceed 1 slightly; 64 taps may be one element */
+    int bits = 3, rc; /* a weight of a cubic kernel may exceed 1 slightly; 64 taps may read the same
+                         element */
 
     while (bits < 60 && g->points * 64 >> bits != 0)
         bits++;

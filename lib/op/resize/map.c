@@ -1,4 +1,4 @@
-/* map.c - from places and filters to rows of weights. */
+/* map.c - computes tables of weights from positions and filters. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -26,16 +26,16 @@ void resize_map_fini(struct resize_map *map)
     *map = (struct resize_map){ 0 };
 }
 
-static int64_t inside(double x, int64_t n) /* the element of n that is next to x */
+static int64_t inside(double x, int64_t n) /* the element nearest to x */
 {
     return x < 0 ? 0 : x > (double)(n - 1) ? n - 1 : (int64_t)x;
 }
 
-/* The filter as it lies over the input, for one element of the output. */
+/* The extent of the filter over the input, for one element of the output. */
 struct window {
-    double from, to; /* whole numbers: its samples, also those beyond the ends */
+    double from, to; /* integers: its first and last sample, which may be outside of the input */
     double center, scale;
-    int64_t first, last; /* the elements they stand for */
+    int64_t first, last; /* the elements that contain them */
 };
 
 static struct window window_of(const struct resize_param *p, const struct resize_axis *a, float at)
@@ -54,9 +54,9 @@ static struct window window_of(const struct resize_param *p, const struct resize
     return v;
 }
 
-/* w [last - first + 1] */
-static void weigh(const struct resize_param *p, const struct resize_axis *a,
-                  const struct window *v, double *w)
+/* Computes the weights w [last - first + 1]. */
+static void compute_weights(const struct resize_param *p, const struct resize_axis *a,
+                            const struct window *v, double *w)
 {
     size_t n = (size_t)(v->last - v->first + 1), k;
     double sum = 0, i;
@@ -71,7 +71,7 @@ static void weigh(const struct resize_param *p, const struct resize_axis *a,
         w[inside(i, a->in) - v->first] += part;
         sum += part;
     }
-    if (sum == 0) { /* nearest; or nothing of the filter is inside */
+    if (sum == 0) { /* nearest; or the filter is outside of the input */
         w[0] = 1;
         return;
     }
@@ -79,7 +79,7 @@ static void weigh(const struct resize_param *p, const struct resize_axis *a,
         w[k] /= sum;
 }
 
-/* Zeros at the ends are left out, so that an infinite neighbour does not matter. */
+/* Removes zeros at both ends, so that infinite neighbours do not matter. */
 static void trim(struct resize_row *row, const float *w)
 {
     while (row->n > 1 && w[row->w + row->n - 1] == 0)
@@ -124,7 +124,7 @@ int resize_map_make(const struct resize_param *p, const struct resize_axis *a,
         if (row->n == 0)
             continue;
         v = window_of(p, a, p->place(a, (float)j));
-        weigh(p, a, &v, w);
+        compute_weights(p, a, &v, w);
         for (k = 0; k < row->n; k++)
             map->w[row->w + k] = (float)w[k];
         trim(row, map->w);
@@ -135,34 +135,34 @@ int resize_map_make(const struct resize_param *p, const struct resize_axis *a,
     return rc;
 }
 
-/* Places run one way along an axis, so the outputs that an input went into are neighbours. */
-int resize_map_turn(const struct resize_map *map, size_t n, struct resize_map *back,
-                    struct err *err)
+/* Positions are monotonous along an axis, so the outputs that use an input are adjacent. */
+int resize_map_transpose(const struct resize_map *map, size_t n, struct resize_map *bwd,
+                         struct err *err)
 {
     size_t i, j, t;
-    int rc = map_alloc(back, n, err);
+    int rc = map_alloc(bwd, n, err);
 
     for (j = 0; j < map->n && rc == 0; j++)
         for (t = 0; t < map->row[j].n; t++) {
-            struct resize_row *to = &back->row[map->row[j].at + t];
+            struct resize_row *to = &bwd->row[map->row[j].at + t];
 
             if (to->n == 0)
                 to->at = (uint32_t)j;
             to->n = (uint32_t)j - to->at + 1;
         }
     for (i = 0; i < n && rc == 0; i++) {
-        back->row[i].w = back->n_w;
-        back->n_w += back->row[i].n;
+        bwd->row[i].w = bwd->n_w;
+        bwd->n_w += bwd->row[i].n;
     }
     if (rc == 0)
-        rc = map_alloc_weights(back, err);
+        rc = map_alloc_weights(bwd, err);
     for (j = 0; j < map->n && rc == 0; j++)
         for (t = 0; t < map->row[j].n; t++) {
-            const struct resize_row *to = &back->row[map->row[j].at + t];
+            const struct resize_row *to = &bwd->row[map->row[j].at + t];
 
-            back->w[to->w + (j - to->at)] = map->w[map->row[j].w + t];
+            bwd->w[to->w + (j - to->at)] = map->w[map->row[j].w + t];
         }
     if (rc < 0)
-        resize_map_fini(back);
+        resize_map_fini(bwd);
     return rc;
 }

@@ -1,15 +1,16 @@
-/* resize.c - Resize (opset 10, 11; 13, 18, 19) and its predecessor Upsample (7, 9): each axis is
- * sampled anew, one after the other. y[j] = sum of w(i - p) x[i] over the samples i next to the place p of j:
- *   nearest  w is 1 for the sample that nearest_mode rounds p to; any type
+/* resize.c - Resize (opset 10, 11; 13, 18, 19) and its predecessor Upsample (7, 9): resamples each
+ * axis, one after the other. y[j] = sum of w(i - p) x[i] over the samples i near the position p of
+ * j:
+ *   nearest  w is 1 for the sample to which nearest_mode rounds p; any type
  *   linear   w(d) = 1 - |d| for |d| < 1
  *   cubic    Keys' kernel with cubic_coeff_a, |d| < 2
- * Beyond the ends stands the last sample, or nothing with exclude_outside (the weights then become
- * 1 in sum). With antialias and a scale s < 1 the filter is widened: w(s d), again with sum 1.
- * tf_crop_and_resize samples the region of interest; what lies outside of the input becomes
- * extrapolation_value.   dx[i] sums w(i - p) dy[j].
+ * Beyond the ends the last sample is repeated, or ignored with exclude_outside (the weights are
+ * then normalised to sum 1). With antialias and a scale s < 1 the filter is widened: w(s d), again
+ * normalised to sum 1. tf_crop_and_resize samples the region of interest; positions outside of the
+ * input give extrapolation_value. dx[i] sums w(i - p) dy[j].
  *
- * Places are computed in float, in the order in which ONNX Runtime does it, so that ties of
- * `nearest` fall the same way where the trained model is served. */
+ * Positions are computed in float, in the order of ONNX Runtime, so that ties of `nearest` are
+ * resolved as where the trained model is served. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -19,14 +20,14 @@
 #include "op/op_priv.h"
 #include "op/resize/resize_priv.h"
 
-/* ---- places ---- */
+/* ---- positions ---- */
 
 static float half_pixel(const struct resize_axis *a, float x)
 {
     return (x + 0.5f) / a->scale - 0.5f;
 }
 
-/* Around the middle of the output as it would be without rounding its length. */
+/* Position relative to the middle of the output before rounding its length. */
 static float half_pixel_symmetric(const struct resize_axis *a, float x)
 {
     float whole = a->scale * (float)a->in;
@@ -203,7 +204,7 @@ static int read_filter(struct op_infer *f, struct err *err)
 
 /* ---- inputs ---- */
 
-/* Input i: a list of float32 that the model knows at load; none when absent or empty. */
+/* Reads input i: a list of float32 that is a constant; an absent or empty input gives n = 0. */
 static int const_floats(const struct op_infer *f, uint32_t i, const float **values, size_t *n,
                         struct err *err)
 {
@@ -220,7 +221,7 @@ static int const_floats(const struct op_infer *f, uint32_t i, const float **valu
         return rc;
     if (t->data == NULL)
         return op_error(f, ERR_UNSUPPORTED, err, "input %" PRIu32 " is computed by the graph; it "
-                        "must be a constant of the model, as it decides the shape", i);
+                        "must be a constant of the model, as it determines the shape", i);
     for (k = 0; k < all; k++)
         if (!isfinite(((const float *)t->data)[k]))
             return op_error(f, ERR_INPUT, err, "input %" PRIu32 " has %g at %" PRId64, i,
@@ -230,7 +231,7 @@ static int const_floats(const struct op_infer *f, uint32_t i, const float **valu
     return 0;
 }
 
-/* What the entries of scales, sizes and roi are about. */
+/* The axes to which the entries of scales, sizes and roi refer. */
 struct chosen {
     size_t n;
     uint32_t axis[TENSOR_MAX_RANK];
@@ -249,7 +250,7 @@ static int choose_axes(const struct op_infer *f, struct chosen *c, struct err *e
 
         rc = op_axis(f, &axis, rank, err);
         if (rc == 0 && (seen & (1u << axis)) != 0)
-            rc = op_error(f, ERR_INPUT, err, "axis %" PRId64 " comes twice", axis);
+            rc = op_error(f, ERR_INPUT, err, "axis %" PRId64 " is repeated", axis);
         if (rc < 0)
             return rc;
         seen |= 1u << axis;
@@ -267,8 +268,8 @@ static int one_for_each(const struct op_infer *f, const char *what, size_t n, si
                     each * c->n);
 }
 
-static int settle_scales(struct op_infer *f, const float *scales, size_t n, const struct chosen *c,
-                         struct err *err)
+static int read_scales(struct op_infer *f, const float *scales, size_t n, const struct chosen *c,
+                       struct err *err)
 {
     struct resize_param *p = f->param;
     size_t k;
@@ -289,7 +290,8 @@ static int settle_scales(struct op_infer *f, const float *scales, size_t n, cons
     return rc;
 }
 
-/* The sizes are those of a box: one scale for all axes lets the output fit in it, or cover it. */
+/* The sizes are those of a box: uses one scale for all axes, so that the output fits in it or
+ * covers it. */
 static int keep_aspect(struct op_infer *f, const struct chosen *c, struct err *err)
 {
     struct resize_param *p = f->param;
@@ -323,8 +325,8 @@ static int keep_aspect(struct op_infer *f, const struct chosen *c, struct err *e
     return 0;
 }
 
-static int settle_sizes(struct op_infer *f, const int64_t *sizes, size_t n, const struct chosen *c,
-                        struct err *err)
+static int read_sizes(struct op_infer *f, const int64_t *sizes, size_t n, const struct chosen *c,
+                      struct err *err)
 {
     struct resize_param *p = f->param;
     size_t k;
@@ -335,14 +337,14 @@ static int settle_sizes(struct op_infer *f, const int64_t *sizes, size_t n, cons
 
         if (sizes[k] < 0 || sizes[k] > (int64_t)1 << 40 || (sizes[k] > 0 && a->in == 0))
             return op_error(f, ERR_INPUT, err, "axis %" PRIu32 " of %" PRId64 " elements cannot "
-                            "become one of %" PRId64, c->axis[k], a->in, sizes[k]);
+                            "be resized to %" PRId64, c->axis[k], a->in, sizes[k]);
         a->out = sizes[k];
         a->scale = a->in == a->out ? 1 : (float)a->out / (float)a->in;
     }
     return rc < 0 ? rc : keep_aspect(f, c, err);
 }
 
-static int settle_roi(struct op_infer *f, const struct chosen *c, struct err *err)
+static int read_roi(struct op_infer *f, const struct chosen *c, struct err *err)
 {
     struct resize_param *p = f->param;
     const float *roi;
@@ -361,8 +363,8 @@ static int settle_roi(struct op_infer *f, const struct chosen *c, struct err *er
     return rc;
 }
 
-/* Where the length of an output was rounded, the standard's text, its test data and implementations
- * differ in whether places are computed from the length before or after. So the file is refused. */
+/* If the length of an output is rounded, the standard, its test data and the implementations
+ * disagree whether positions use the length before or after rounding. Such models are rejected. */
 static int check_whole(const struct op_infer *f, const char *when, struct err *err)
 {
     const struct resize_param *p = f->param;
@@ -372,11 +374,13 @@ static int check_whole(const struct op_infer *f, const char *when, struct err *e
         const struct resize_axis *a = &p->axis[k];
 
         if (fabsf(a->scale * (float)a->in - (float)a->out) > 1e-3f)
-            return op_error(f, ERR_UNSUPPORTED, err, "axis %" PRIu32 " of %" PRId64 " elements is "
-                            "scaled by %g, which is no whole number of elements; %s implementations "
-                            "differ here: export it with sizes (size= of interpolate) instead of "
-                            "scales (scale_factor=), with opset 11 or later", k, a->in,
-                            (double)a->scale, when);
+            return op_error(
+                f, ERR_UNSUPPORTED, err,
+                "axis %" PRIu32 " of %" PRId64 " elements is "
+                "scaled by %g, which gives a fractional number of elements; %s implementations "
+                "differ here: export it with sizes (size= of interpolate) instead of "
+                "scales (scale_factor=), with opset 11 or later",
+                k, a->in, (double)a->scale, when);
     }
     return 0;
 }
@@ -412,7 +416,7 @@ static int finish(struct op_infer *f, struct err *err)
 
         if ((a->scale != 1 || a->cropped) && (a->in > RESIZE_LONGEST || a->out > RESIZE_LONGEST))
             return op_error(f, ERR_UNSUPPORTED, err, "axis %" PRIu32 " of %" PRId64 " elements "
-                            "becomes one of %" PRId64 "; at most %d work", k, a->in, a->out,
+                            "is resized to %" PRId64 "; at most %d are supported", k, a->in, a->out,
                             RESIZE_LONGEST);
         if (p->antialias && a->scale * (float)a->in < 0.5f && a->out > 0)
             return op_error(f, ERR_UNSUPPORTED, err, "the antialias filter of scale %g is wider "
@@ -446,7 +450,7 @@ static int infer(struct op_infer *f, struct err *err)
     if (rc == 0 && p->place == tf_crop_and_resize)
         rc = op_need(f, 0, TENSOR_F32, -1, err);
     if (rc == 0 && p->place == tf_crop_and_resize)
-        rc = settle_roi(f, &c, err);
+        rc = read_roi(f, &c, err);
     if (rc == 0 && p->place != tf_crop_and_resize)
         p->outside = 0;
     if (rc == 0)
@@ -457,14 +461,15 @@ static int infer(struct op_infer *f, struct err *err)
         rc = op_error(f, ERR_INPUT, err, "%s scales and sizes; expected one of them",
                       n_scales > 0 ? "both" : "neither");
     if (rc == 0)
-        rc = n_sizes > 0 ? settle_sizes(f, sizes, n_sizes, &c, err)
-                         : settle_scales(f, scales, n_scales, &c, err);
+        rc = n_sizes > 0 ? read_sizes(f, sizes, n_sizes, &c, err)
+                         : read_scales(f, scales, n_scales, &c, err);
     if (rc == 0 && n_scales > 0 && p->place == align_corners)
         rc = check_whole(f, "with align_corners", err);
     return rc < 0 ? rc : finish(f, err);
 }
 
-/* Upsample, and Resize of opset 10: scales alone, places from the corner of the first element. */
+/* Infers Upsample, and Resize of opset 10: only scales; positions start at the corner of the first
+ * element. */
 static int infer_10(struct op_infer *f, struct err *err)
 {
     struct resize_param *p = f->param;
@@ -483,7 +488,7 @@ static int infer_10(struct op_infer *f, struct err *err)
         rc = f->def->n_in.max > 1 ? const_floats(f, 1, &scales, &n, err)
                                   : op_attr_floats(f, "scales", &scales, &n, err);
     if (rc == 0)
-        rc = settle_scales(f, scales, n, &c, err);
+        rc = read_scales(f, scales, n, &c, err);
     if (rc == 0)
         rc = check_whole(f, "before opset 11", err);
     return rc < 0 ? rc : finish(f, err);

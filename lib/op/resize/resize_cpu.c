@@ -1,22 +1,22 @@
-/* resize_cpu.c - one pass for each axis that changes; see resize.c for the formulas.
+/* resize_cpu.c - one pass for each axis whose size changes; see resize.c for the formulas.
  *
- * Whatever stands in memory in front of the first such axis is a batch of items, which take all
- * passes one after the other while they are in the cache. An axis that shrinks goes before one
- * that grows. Forward and backward are the same loops over a table and its transpose: the sum over
- * the taps of a row runs from the first to the last, whichever layout it is. */
+ * The axes before the first such axis in memory are a batch of items. Each item goes through all
+ * passes in sequence while it is in cache. An axis that shrinks is processed before one that grows.
+ * Forward and backward are the same loops over a table and its transpose: the sum over the taps of
+ * a row runs from the first to the last in any layout. */
 #include <stdlib.h>
 
 #include "base/err.h"
 #include "op/op_priv.h"
 #include "op/resize/resize_priv.h"
 
-enum { STRIP = 1024 }; /* floats of a sum that stay in the nearest cache */
+enum { STRIP = 1024 }; /* floats of a sum that fit the L1 cache */
 
 /* ---- plan ---- */
 
-/* Is axis a, behind b in memory, to be passed before it? What shrinks most goes first; of equals
- * the last while they grow, else the first: the elements of the last axis stand alone, those of the
- * others in lines, which is faster. */
+/* Returns true if axis a, which follows b in memory, is processed before it. The axis that shrinks
+ * most is first. Of equal ones the last if they grow, else the first: elements of the last axis are
+ * processed one by one, those of other axes in lines, which is faster. */
 static bool goes_first(const struct resize_axis *a, const struct resize_axis *b)
 {
     double grows = (double)a->out / (double)a->in, other = (double)b->out / (double)b->in;
@@ -24,7 +24,8 @@ static bool goes_first(const struct resize_axis *a, const struct resize_axis *b)
     return grows < other || (grows == other && grows >= 1);
 }
 
-/* The axes that change, as places in `memory`, in the order in which they are to be passed. */
+/* Returns the number of axes whose size changes, and their indices in `memory` in the order of
+ * processing. */
 static uint32_t order_of(const struct resize_param *p, const uint32_t *memory, uint32_t rank,
                          uint32_t *order)
 {
@@ -74,9 +75,9 @@ static int make_passes(struct resize_state *s, const struct op_plan *p, struct e
         s->item_out = at->outer * at->out * at->inner;
         if (i + 1 < s->n)
             s->between = op_max(s->between, s->item_out);
-        rc = resize_map_make(c, a, &at->there, err);
+        rc = resize_map_make(c, a, &at->fwd, err);
         if (rc == 0 && op_wants(p, 0))
-            rc = resize_map_turn(&at->there, at->in, &at->back, err);
+            rc = resize_map_transpose(&at->fwd, at->in, &at->bwd, err);
     }
     return rc;
 }
@@ -87,8 +88,8 @@ void resize_cpu_free(void *state)
     uint32_t i;
 
     for (i = 0; s != NULL && i < s->n; i++) {
-        resize_map_fini(&s->pass[i].there);
-        resize_map_fini(&s->pass[i].back);
+        resize_map_fini(&s->pass[i].fwd);
+        resize_map_fini(&s->pass[i].bwd);
     }
     free(s);
 }
@@ -116,9 +117,9 @@ int resize_cpu_plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
-/* ---- sums of taps ---- */
+/* ---- weighted sums ---- */
 
-/* to [n] = or += the sum over the taps of lines of x, which are `step` apart. */
+/* to [n] = or += the weighted sum of lines of x that are `step` apart. */
 CLONES static void mix(float *restrict to, const float *x, size_t step, const float *w, size_t taps,
                        size_t n, bool add)
 {
@@ -154,7 +155,7 @@ static void mix_rows(const struct resize_map *m, const float *x, size_t inner, f
     }
 }
 
-/* The same for elements that stand alone. */
+/* The same for single elements. */
 static void mix_elements(const struct resize_map *m, const float *x, float *y, bool add)
 {
     size_t j, t;
@@ -198,7 +199,7 @@ static void run(const struct resize_pass *p, const struct resize_map *m, size_t 
             to[j] = m->row[j].n > 0 ? from[m->row[j].at] : 0;                                      \
     } while (0)
 
-/* Each row is a run of `bytes`. */
+/* Selects rows of `bytes` bytes. */
 static void pick_rows(const struct resize_map *m, const void *x, size_t bytes, void *y)
 {
     size_t j;
@@ -225,11 +226,11 @@ static void pick(const struct resize_pass *p, const void *x, size_t size, void *
     size_t line = p->inner * size, o;
 
     for (o = 0; o < p->outer; o++)
-        pick_rows(&p->there, (const char *)x + o * p->in * line, line,
+        pick_rows(&p->fwd, (const char *)x + o * p->in * line, line,
                   (char *)y + o * p->out * line);
 }
 
-/* What is outside of the input, along any axis. y is an item. */
+/* Stores `value` outside of the input along any axis. y is one item. */
 static void fill_outside(const struct resize_state *s, float value, float *y)
 {
     size_t in_front, o, j, k;
@@ -242,7 +243,7 @@ static void fill_outside(const struct resize_state *s, float value, float *y)
         in_front = s->item_out / (p->out * line);
         for (o = 0; o < in_front; o++)
             for (j = 0; j < p->out; j++)
-                for (k = 0; p->there.row[j].n == 0 && k < line; k++)
+                for (k = 0; p->fwd.row[j].n == 0 && k < line; k++)
                     y[(o * p->out + j) * line + k] = value;
     }
 }
@@ -258,7 +259,7 @@ int resize_cpu_fwd(const struct op_call *c, struct err *err)
     char *y = c->out[0]->data;
     uint32_t i;
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     for (item = 0; item < s->items; item++, x += s->item_in * size, y += s->item_out * size) {
         const void *from = x;
 
@@ -270,7 +271,7 @@ int resize_cpu_fwd(const struct op_call *c, struct err *err)
             if (p->filter == NULL)
                 pick(&s->pass[i], from, size, to);
             else
-                run(&s->pass[i], &s->pass[i].there, s->pass[i].in, from, to, false);
+                run(&s->pass[i], &s->pass[i].fwd, s->pass[i].in, from, to, false);
             from = to;
         }
         if (p->outside != 0)
@@ -288,7 +289,7 @@ int resize_cpu_bwd(const struct op_call *c, struct err *err)
     uint32_t i;
     float *dx;
 
-    (void)err; /* nothing can fail */
+    (void)err; /* cannot fail */
     if (c->dout[0] == NULL || c->din[0] == NULL || s->items == 0) {
         op_bwd_zero(c);
         return 0;
@@ -303,7 +304,7 @@ int resize_cpu_bwd(const struct op_call *c, struct err *err)
         for (i = s->n; i-- > 0;) {
             float *to = i == 0 ? dx : op_at(c->scratch, i % 2 * between_bytes(s, sizeof(*to)));
 
-            run(&s->pass[i], &s->pass[i].back, s->pass[i].out, from, to, i == 0 && add);
+            run(&s->pass[i], &s->pass[i].bwd, s->pass[i].out, from, to, i == 0 && add);
             from = to;
         }
     }

@@ -1,5 +1,5 @@
-/* resize_cuda.cu - see resize_cpu.c: the same passes over all items at once, by the tables of the CPU's plan,
- * which lie on the GPU too. The sum over the taps of a row runs from the first to the last. */
+/* resize_cuda.cu - see resize_cpu.c: the same passes over all items at once, with the tables of the
+ * CPU's plan copied to the GPU. The sum over the taps of a row runs from the first to the last. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,17 +11,17 @@ extern "C" {
 
 namespace {
 
-/* A struct resize_map of the GPU. */
+/* A struct resize_map in GPU memory. */
 struct table {
     const struct resize_row *row;
     const float *w;
 };
 
-struct resize_there { /* op_plan.state */
+struct resize_device { /* state of the plan (op_plan.state) */
     struct resize_state *host;
     void (*free_host)(void *state);
-    void *tables; /* of the GPU; what there and back point into */
-    struct table there[TENSOR_MAX_RANK], back[TENSOR_MAX_RANK];
+    void *tables; /* GPU memory, which contains the tables of fwd and bwd */
+    struct table fwd[TENSOR_MAX_RANK], bwd[TENSOR_MAX_RANK];
 };
 
 /* ---- plan ---- */
@@ -31,8 +31,9 @@ size_t round_up(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* A map and its weights behind *at, which moves on: copied to `to`, found in `gpu`; NULL: that is not asked for. */
-void lay(const struct resize_map *m, size_t *at, char *to, char *gpu, struct table *t)
+/* Copies a map and its weights to offset *at of `to`, advances *at, and sets the addresses in
+ * `gpu`; to NULL: only advances *at. */
+void copy_table(const struct resize_map *m, size_t *at, char *to, char *gpu, struct table *t)
 {
     size_t rows = m->n * sizeof(*m->row), weights = m->n_w * sizeof(*m->w);
 
@@ -49,20 +50,20 @@ void lay(const struct resize_map *m, size_t *at, char *to, char *gpu, struct tab
     *at += round_up(rows) + round_up(weights);
 }
 
-size_t lay_all(struct resize_there *s, char *to, char *gpu)
+size_t copy_tables(struct resize_device *s, char *to, char *gpu)
 {
     size_t at = 0;
 
     for (uint32_t i = 0; i < s->host->n; i++) {
-        lay(&s->host->pass[i].there, &at, to, gpu, &s->there[i]);
-        lay(&s->host->pass[i].back, &at, to, gpu, &s->back[i]);
+        copy_table(&s->host->pass[i].fwd, &at, to, gpu, &s->fwd[i]);
+        copy_table(&s->host->pass[i].bwd, &at, to, gpu, &s->bwd[i]);
     }
     return at;
 }
 
-int upload(struct resize_there *s, const struct op_plan *p, struct err *err)
+int upload(struct resize_device *s, const struct op_plan *p, struct err *err)
 {
-    size_t bytes = lay_all(s, NULL, NULL);
+    size_t bytes = copy_tables(s, NULL, NULL);
     char *here;
     int rc;
 
@@ -71,17 +72,17 @@ int upload(struct resize_there *s, const struct op_plan *p, struct err *err)
     here = (char *)calloc(1, bytes);
     if (here == NULL)
         return err_set(err, ERR_NOMEM, "%s '%s': out of memory", p->def->name, p->node);
-    (void)lay_all(s, here, NULL);
+    (void)copy_tables(s, here, NULL);
     rc = cuda_bring(&s->tables, here, bytes, err);
     if (rc == 0)
-        (void)lay_all(s, NULL, (char *)s->tables);
+        (void)copy_tables(s, NULL, (char *)s->tables);
     free(here);
     return rc;
 }
 
 void free_state(void *state)
 {
-    struct resize_there *s = (struct resize_there *)state;
+    struct resize_device *s = (struct resize_device *)state;
 
     if (s == NULL)
         return;
@@ -98,11 +99,11 @@ size_t between_bytes(const struct resize_state *s, size_t size)
 int plan(struct op_plan *p, struct err *err)
 {
     int rc = p->def->cpu.plan(p, err);
-    struct resize_there *s;
+    struct resize_device *s;
 
     if (rc < 0)
         return rc;
-    s = (struct resize_there *)calloc(1, sizeof(*s));
+    s = (struct resize_device *)calloc(1, sizeof(*s));
     if (s == NULL) {
         p->def->cpu.free_state(p->state);
         p->state = NULL;
@@ -131,7 +132,7 @@ struct sampling {
     int64_t from;
 };
 
-/* Where unit i of y takes its samples from: the first in x, and the row. */
+/* Returns the index in x of the first sample of unit i of y, and its row of weights. */
 __device__ static inline int64_t sample(const struct sampling &s, size_t i, struct resize_row *r)
 {
     uint64_t outer = i, at = op_digit(&outer, s.inner);
@@ -140,7 +141,7 @@ __device__ static inline int64_t sample(const struct sampling &s, size_t i, stru
     return ((int64_t)outer * s.from + r->at) * (int64_t)s.inner.by + (int64_t)at;
 }
 
-/* y = the sample that is next, or 0. A thread owns units of y, a grid apart. */
+/* y = the nearest sample, or 0. A thread computes units of y, in a grid-stride loop. */
 template <typename U> __global__ void pick(struct sampling s, const U *x, U *y)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < s.n; i += (size_t)gridDim.x * blockDim.x) {
@@ -151,7 +152,8 @@ template <typename U> __global__ void pick(struct sampling s, const U *x, U *y)
     }
 }
 
-/* y = or += the sum of the taps of its row. A thread owns units of V elements, a grid apart. */
+/* y = or += the weighted sum of its row. A thread computes units of V elements, in a grid-stride
+ * loop. */
 template <int V> __global__ void mix(struct sampling s, const float *x, float *y, bool add)
 {
     using unit = op_pack<float, V>;
@@ -175,7 +177,8 @@ template <int V> __global__ void mix(struct sampling s, const float *x, float *y
     }
 }
 
-/* What is outside of the input, along any axis, becomes `value`. A thread owns elements of y, a grid apart. */
+/* Stores `value` outside of the input along any axis. A thread processes elements of y, in a
+ * grid-stride loop. */
 struct outside {
     uint32_t n;
     struct {
@@ -194,26 +197,27 @@ __global__ void fill_outside(struct outside s, float *y, size_t n, float value)
 
 /* ---- launches ---- */
 
-/* `unit` elements move together. */
-struct sampling sampling_of(const struct resize_there *s, uint32_t i, bool forward, size_t unit)
+/* `unit` elements are processed together. */
+struct sampling sampling_of(const struct resize_device *s, uint32_t i, bool forward, size_t unit)
 {
     const struct resize_pass *p = &s->host->pass[i];
     size_t from = forward ? p->in : p->out, to = forward ? p->out : p->in, inner = p->inner / unit;
 
-    return { forward ? s->there[i] : s->back[i], s->host->items * p->outer * to * inner, op_divisor_of(inner),
-             op_divisor_of(to), (int64_t)from };
+    return { forward ? s->fwd[i] : s->bwd[i], s->host->items * p->outer * to * inner,
+             op_divisor_of(inner), op_divisor_of(to), (int64_t)from };
 }
 
 template <typename U>
-void run_pick(cudaStream_t q, const struct resize_there *s, uint32_t i, size_t size, const void *x, void *y)
+void run_pick(cudaStream_t q, const struct resize_device *s, uint32_t i, size_t size, const void *x,
+              void *y)
 {
     struct sampling m = sampling_of(s, i, true, sizeof(U) / size);
 
     CUDA_LAUNCH((pick<U>), op_blocks(m.n, OP_THREADS), OP_THREADS, 0, q, m, (const U *)x, (U *)y);
 }
 
-void pick_pass(cudaStream_t q, const struct resize_there *s, uint32_t i, size_t size, const void *x,
-                      void *y)
+void pick_pass(cudaStream_t q, const struct resize_device *s, uint32_t i, size_t size,
+               const void *x, void *y)
 {
     uintptr_t together = (uintptr_t)x | (uintptr_t)y | (s->host->pass[i].inner * size);
 
@@ -225,16 +229,16 @@ void pick_pass(cudaStream_t q, const struct resize_there *s, uint32_t i, size_t 
 }
 
 template <int V>
-void run_mix(cudaStream_t q, const struct resize_there *s, uint32_t i, bool forward, const float *x, float *y,
-             bool add)
+void run_mix(cudaStream_t q, const struct resize_device *s, uint32_t i, bool forward,
+             const float *x, float *y, bool add)
 {
     struct sampling m = sampling_of(s, i, forward, V);
 
     CUDA_LAUNCH((mix<V>), op_blocks(m.n, OP_THREADS), OP_THREADS, 0, q, m, x, y, add);
 }
 
-void mix_pass(cudaStream_t q, const struct resize_there *s, uint32_t i, bool forward, const float *x,
-                     float *y, bool add)
+void mix_pass(cudaStream_t q, const struct resize_device *s, uint32_t i, bool forward,
+              const float *x, float *y, bool add)
 {
     if (s->host->pass[i].inner % 4 == 0 && op_aligned(x) && op_aligned(y))
         run_mix<4>(q, s, i, forward, x, y, add);
@@ -242,13 +246,13 @@ void mix_pass(cudaStream_t q, const struct resize_there *s, uint32_t i, bool for
         run_mix<1>(q, s, i, forward, x, y, add);
 }
 
-void run_outside(const struct op_call *c, const struct resize_there *s, float value)
+void run_outside(const struct op_call *c, const struct resize_device *s, float value)
 {
     size_t n = (size_t)tensor_elements(c->out[0]);
     struct outside o = {};
 
     for (uint32_t i = 0; i < s->host->n; i++) {
-        o.axis[o.n].row = s->there[i].row;
+        o.axis[o.n].row = s->fwd[i].row;
         o.axis[o.n].line = resize_line(s->host, i);
         o.axis[o.n++].out = s->host->pass[i].out;
     }
@@ -256,15 +260,15 @@ void run_outside(const struct op_call *c, const struct resize_there *s, float va
                 (float *)c->out[0]->data, n, value);
 }
 
-/* Where pass i leaves what it computed for the next one. */
-void *between(const struct op_call *c, const struct resize_there *s, uint32_t i, size_t size)
+/* Address of the result of pass i, which the next pass reads. */
+void *between(const struct op_call *c, const struct resize_device *s, uint32_t i, size_t size)
 {
     return (char *)c->scratch + i % 2 * between_bytes(s->host, size);
 }
 
 int forward(const struct op_call *c, struct err *err)
 {
-    const struct resize_there *s = (const struct resize_there *)c->state;
+    const struct resize_device *s = (const struct resize_device *)c->state;
     const struct resize_param *p = (const struct resize_param *)c->param;
     size_t size = tensor_dtype_bytes(c->in[0]->dtype);
     const void *from = c->in[0]->data;
@@ -289,7 +293,7 @@ int forward(const struct op_call *c, struct err *err)
 
 int backward(const struct op_call *c, struct err *err)
 {
-    const struct resize_there *s = (const struct resize_there *)c->state;
+    const struct resize_device *s = (const struct resize_device *)c->state;
     const struct tensor *dx = c->din[0], *dy = c->dout[0];
     bool add = op_cuda_adds(c, 0);
     const float *from;

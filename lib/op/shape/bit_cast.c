@@ -1,4 +1,5 @@
-/* bit_cast.c - BitCast (opset 26): the same bytes as another type of the same width.   No gradient. */
+/* bit_cast.c - BitCast (opset 26): the same bytes as another type of the same width. No
+ * gradient. */
 #include "base/err.h"
 #include "op/op_priv.h"
 #include "op/shape/view.h"

@@ -1,11 +1,11 @@
-/* cast.c - Cast: to the type named by the attribute (opset 6, 9, 13; 19 to 25 add types of 8, 4 and 2
- * bits, which tensor/narrow.h converts).
- * CastLike (opset 15): to the type of input 1.   dx = dy from float32 to float32, else none.
+/* cast.c - Cast: converts to the type given by the attribute (opset 6, 9, 13; 19 to 25 add types of
+ * 8, 4 and 2 bits, which tensor/narrow.h converts). CastLike (opset 15): converts to the type of
+ * input 1. dx = dy from float32 to float32; other types have no gradient.
  *
- * Through 64 bits of integer or double, whichever holds the source. To a float: the nearest, of two
- * the even one, in one rounding. To an integer a float is truncated towards 0; what does not fit
- * becomes the nearest value that does, NaN becomes 0 (ONNX leaves both open). Integers to smaller
- * ones lose their high bits. To bool: not 0. */
+ * Values are converted through a 64-bit integer or a double, whichever represents the source. To a
+ * float: rounds once to nearest even. Float to integer: truncates towards 0; a value out of range
+ * becomes the nearest limit, NaN becomes 0 (ONNX leaves both open). Integer to a smaller integer:
+ * drops the high bits. To bool: not 0. */
 #include <math.h>
 
 #include "base/err.h"
@@ -18,14 +18,14 @@
 enum { CHUNK = 256 };
 
 union wide {
-    int64_t i; /* of uint64 the bits */
+    int64_t i; /* uint64: its bits */
     double f;
 };
 
-/* ---- floats of 16 bits: sign, exponent, fraction ---- */
+/* ---- 16-bit floats: sign, exponent, fraction ---- */
 
 struct half {
-    int fraction, bias; /* bits; exponent of 1 */
+    int fraction, bias; /* bits of the fraction; exponent code of 1.0 */
 };
 
 static const struct half float16 = { 10, 15 }, bfloat16 = { 7, 127 };
@@ -45,7 +45,8 @@ static double half_value(struct half h, uint16_t code)
     return (code & 0x8000) != 0 ? -v : v;
 }
 
-/* The code counts steps: a fraction that overflows is the next exponent, the last one infinity. */
+/* Returns the code of v. Codes of ascending numbers are consecutive: a carry of the fraction
+ * increments the exponent, and from the last exponent gives infinity. */
 static uint16_t half_code(struct half h, double v)
 {
     const uint16_t top = (uint16_t)(0x7FFF >> h.fraction << h.fraction);
@@ -64,7 +65,6 @@ static uint16_t half_code(struct half h, double v)
     return sign | (uint16_t)(((exponent + h.bias - 1) << h.fraction) + (int)steps);
 }
 
-/* ---- */
 
 struct param {
     bool saturate;
@@ -106,7 +106,8 @@ static void load(enum tensor_dtype t, const void *x, size_t n, union wide *w)
     }
 }
 
-/* The greatest double below the end of a type is exact up to 32 bits; of 64 it is rounded. */
+/* Truncates v to [lo, end). The largest double below `end` is exact up to 32 bits; with 64 bits it
+ * is rounded. */
 static int64_t limit(double v, double lo, double end)
 {
     if (isnan(v))
@@ -140,8 +141,8 @@ static void to_integers(enum tensor_dtype to, size_t n, union wide *w)
                                     : limit(w[k].f, ranges[to].lo, ranges[to].end);
 }
 
-/* What a double has no room for is kept as an odd last bit, so that a smaller float made of it is
- * rounded as if from all bits. */
+/* Converts to a double with round-to-odd: lost bits set the last bit, so that a later rounding to a
+ * smaller float gives the same result as rounding from all bits. */
 static double to_odd(uint64_t v)
 {
     const uint64_t low = 0x7FF;
@@ -232,7 +233,7 @@ static int read_param(struct op_infer *f, struct err *err)
     return 0;
 }
 
-static int settle(struct op_infer *f, int64_t to, struct err *err)
+static int set_output(struct op_infer *f, int64_t to, struct err *err)
 {
     const struct tensor *x = f->in[0];
     int64_t t[2];
@@ -261,14 +262,14 @@ static int cast_infer(struct op_infer *f, struct err *err)
     int64_t to;
     int rc = op_attr_i(f, "to", 0, &to, err);
 
-    return rc < 0 ? rc : settle(f, to < 0 || to > 1000 ? 0 : to, err);
+    return rc < 0 ? rc : set_output(f, to < 0 || to > 1000 ? 0 : to, err);
 }
 
 static int cast_like_infer(struct op_infer *f, struct err *err)
 {
     if (f->in[1] == NULL)
         return op_error(f, ERR_INPUT, err, "input 1 is missing");
-    return settle(f, f->in[1]->dtype, err);
+    return set_output(f, f->in[1]->dtype, err);
 }
 
 static const char *const attrs[] = { "to", "saturate", "round_mode", NULL };

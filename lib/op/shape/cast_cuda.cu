@@ -8,8 +8,9 @@ static bool is_small_float(enum tensor_dtype t)
     return t == TENSOR_F32 || t == TENSOR_F16 || t == TENSOR_BF16;
 }
 
-/* to = from, or to += from; both are small floats. */
-static int put(const struct op_call *c, const struct tensor *from, const struct tensor *to, bool add, struct err *err)
+/* to = from, or to += from; both have float types of at most 32 bits. */
+static int convert(const struct op_call *c, const struct tensor *from, const struct tensor *to,
+                   bool add, struct err *err)
 {
     size_t n = (size_t)tensor_elements(to);
 
@@ -22,15 +23,15 @@ static int put(const struct op_call *c, const struct tensor *from, const struct 
     return 0;
 }
 
-/* ---- between any types: as cast.c does it, through 64 bits of integer or double ---- */
+/* ---- between any types: through a 64-bit integer or double, as in cast.c ---- */
 
 __device__ static inline bool is_float(enum tensor_dtype t)
 {
     return t == TENSOR_F32 || t == TENSOR_F64 || t == TENSOR_F16 || t == TENSOR_BF16;
 }
 
-/* What is neither exact nor NaN becomes the odd one of its neighbours, so that a smaller float made of it is
- * rounded as if from all bits. */
+/* Converts with round-to-odd: an inexact value becomes its odd neighbour, so that a later rounding
+ * to a smaller float gives the same result as rounding from all bits. */
 __device__ static inline float to_odd_float(double v)
 {
     float f = (float)v;
@@ -41,7 +42,7 @@ __device__ static inline float to_odd_float(double v)
     return __uint_as_float((fabs((double)f) > fabs(v) ? bits - 1 : bits) | 1);
 }
 
-/* The same for integers that a double has no room for. */
+/* The same for integers that a double does not represent exactly. */
 __device__ static inline double to_odd_double(uint64_t v)
 {
     const uint64_t low = 0x7FF;
@@ -59,7 +60,8 @@ __device__ static inline double load_float(enum tensor_dtype t, const void *x, s
     }
 }
 
-__device__ static inline int64_t load_whole(enum tensor_dtype t, const void *x, size_t i) /* of uint64 the bits */
+/* uint64: its bits */
+__device__ static inline int64_t load_whole(enum tensor_dtype t, const void *x, size_t i)
 {
     switch (t) {
     case TENSOR_U8:
@@ -73,7 +75,7 @@ __device__ static inline int64_t load_whole(enum tensor_dtype t, const void *x, 
     }
 }
 
-/* v within the integers of `bits` bits, truncated; NaN is 0. */
+/* Truncates v and clamps it to an integer of `bits` bits; NaN becomes 0. */
 __device__ static inline int64_t limit(double v, bool has_sign, int bits)
 {
     double end = ldexp(1.0, has_sign ? bits - 1 : bits), lo = has_sign ? -end : 0;
@@ -135,7 +137,7 @@ __device__ static inline void store_whole(enum tensor_dtype t, void *y, size_t i
     }
 }
 
-/* y[i] = x[i] of another type. A thread owns numbers a grid apart. */
+/* y[i] = x[i], converted. A thread converts numbers in a grid-stride loop. */
 __global__ void cast_any(enum tensor_dtype from, const void *x, enum tensor_dtype to, void *y, size_t n)
 {
     size_t step = (size_t)gridDim.x * blockDim.x;
@@ -170,7 +172,7 @@ static int copy_fwd(const struct op_call *c, struct err *err)
     return cuda_copy(y->data, x->data, tensor_bytes(x), c->run->queue, err);
 }
 
-/* dx = dy, of whatever floats they are. */
+/* dx = dy, for any float types. */
 static int convert_bwd(const struct op_call *c, struct err *err)
 {
     const struct tensor *dy = c->dout[0], *dx = c->din[0];
@@ -179,12 +181,12 @@ static int convert_bwd(const struct op_call *c, struct err *err)
         return op_cuda_zero(c, err);
     if (dx->data == dy->data && !op_cuda_adds(c, 0))
         return 0;
-    return put(c, dy, dx, op_cuda_adds(c, 0), err);
+    return convert(c, dy, dx, op_cuda_adds(c, 0), err);
 }
 
 static int convert_fwd(const struct op_call *c, struct err *err)
 {
-    return put(c, c->in[0], c->out[0], false, err);
+    return convert(c, c->in[0], c->out[0], false, err);
 }
 
 static int cast_fwd(const struct op_call *c, struct err *err)
@@ -195,7 +197,7 @@ static int cast_fwd(const struct op_call *c, struct err *err)
     if (x->dtype == y->dtype)
         return copy_fwd(c, err);
     if (is_small_float(x->dtype) && is_small_float(y->dtype))
-        return put(c, x, y, false, err);
+        return convert(c, x, y, false, err);
     if (n == 0)
         return 0;
     CUDA_LAUNCH(cast_any, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), x->dtype, x->data, y->dtype,

@@ -1,5 +1,5 @@
-/* concat.c - Concat: the inputs one behind the other along an axis.   Each gradient is its piece.
- * Any type. Opset 4 needs the axis; 11: it may be negative. */
+/* concat.c - Concat: concatenates the inputs along an axis. Each gradient is its part of dy. Any
+ * type. From opset 4 on the axis is required; from 11 on it may be negative. */
 #include <inttypes.h>
 #include <stdlib.h>
 

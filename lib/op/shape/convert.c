@@ -1,6 +1,6 @@
-/* convert.c - Convert (ours): float32 in 0 -> bfloat16 or float16 out 0, or the other way round. The planner
- * puts it where an op wants the other type, attribute `to` (a tensor_dtype); backward is the way back. float16
- * is for GPUs. */
+/* convert.c - Convert (ours): float32 input 0 -> bfloat16 or float16 output 0, or the reverse. The
+ * planner inserts it where an op needs the other type, attribute `to` (a tensor_dtype); backward
+ * converts back. float16 is for GPUs. */
 #include "base/err.h"
 #include "op/half.h"
 

@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "op/half.h"
 
-enum { BLOCK = 32 }; /* a square of elements that both sides have in the nearest cache */
+enum { BLOCK = 32 }; /* side of a square block that fits the L1 cache for both sides */
 
 void copy_add_axis(struct copy *c, int64_t size, ptrdiff_t from, ptrdiff_t to)
 {
@@ -20,15 +20,16 @@ static size_t magnitude(ptrdiff_t step)
     return (size_t)(step < 0 ? -step : step);
 }
 
-/* Outermost first by steps of the side written to; then the one whose steps are least on the side
- * read from becomes the last but one, so that the two innermost are the lines of either side. */
+/* Sorts axes by their strides in `to`, the largest first. Then the axis with the smallest stride in
+ * `from` becomes the last but one, so that the two innermost axes are the contiguous ones of both
+ * sides. */
 void copy_settle(struct copy *c)
 {
     uint32_t i, k, n = 0, least = 0;
 
     if (c->is_empty)
         c->n = 0;
-    for (i = 1; i < c->n; i++) /* few axes: by insertion */
+    for (i = 1; i < c->n; i++) /* insertion sort: there are few axes */
         for (k = i; k > 0 && magnitude(c->axis[k - 1].to) < magnitude(c->axis[k].to); k--) {
             struct copy_axis x = c->axis[k];
 
@@ -69,7 +70,7 @@ struct copy copy_back(const struct copy *c)
     return b;
 }
 
-/* Two axes, outer `a` and inner `b`, in squares. */
+/* Defines the copy of two axes, outer `a` and inner `b`, in square blocks. */
 #define SET(y_, x_) (x_)
 #define ADD(y_, x_) ((y_) + (x_))
 #define ADD_HALF(y_, x_) op_half_store(op_half_load(y_) + op_half_load(x_))

@@ -3,7 +3,7 @@
 
 namespace {
 
-enum { SIDE = 32, LEAST = 8 /* lines shorter than this do not pay for a square */ };
+enum { SIDE = 32, LEAST = 8 /* for shorter lines, square tiles do not pay */ };
 
 template <typename T, int V, bool ADD>
 __device__ static inline void store(op_pack<T, V> *y, op_pack<T, V> x)
@@ -15,7 +15,7 @@ __device__ static inline void store(op_pack<T, V> *y, op_pack<T, V> x)
         for (int k = 0; k < V; k++)
             x.v[k] = op_narrow<T>(op_wide(old.v[k]) + op_wide(x.v[k]));
     }
-    if constexpr (sizeof(x) == 4) { /* nvcc would make several of it */
+    if constexpr (sizeof(x) == 4) { /* nvcc would split it */
         uint32_t word;
 
         memcpy(&word, &x, sizeof(word));
@@ -25,8 +25,8 @@ __device__ static inline void store(op_pack<T, V> *y, op_pack<T, V> x)
     }
 }
 
-/* Units of V elements in the order of y's memory, one for each thread and round; two at a time, small
- * ones four, so that enough bytes are on their way. */
+/* Copies units of V elements in the memory order of y, one per thread and iteration; two loads in
+ * flight, four of small units. */
 template <typename T, int V, bool ADD>
 __global__ void copy_units(struct copy_walk w, size_t n, const op_pack<T, V> *x, op_pack<T, V> *y)
 {
@@ -54,14 +54,14 @@ __global__ void copy_units(struct copy_walk w, size_t n, const op_pack<T, V> *x,
     }
 }
 
-/* Two axes, of which `a` has step 1 in y and `b` in x, in squares of SIDE * V elements: a block reads the
- * lines of x in units of V, and writes those of y so. */
+/* Copies two axes, `a` with stride 1 in y and `b` with stride 1 in x, in square tiles of SIDE * V
+ * elements: a block reads lines of x and writes lines of y, both in units of V. */
 struct squares {
-    int64_t a, b;                   /* elements along them */
-    int64_t a_from, b_to;           /* their steps on the other side, in elements */
-    struct op_divisor across, down; /* squares along a, along b */
+    int64_t a, b;                   /* sizes of the axes, in elements */
+    int64_t a_from, b_to;           /* strides on the other side, in elements */
+    struct op_divisor across, down; /* tiles along a, along b */
     struct copy_walk rest;          /* the other axes, in elements */
-    size_t n;                       /* squares in all */
+    size_t n;                       /* total number of tiles */
 };
 
 template <typename T, int V, bool ADD>
@@ -106,14 +106,14 @@ __global__ void copy_squares(struct squares q, const T *x, T *y)
     }
 }
 
-/* ---- which of them, and how ---- */
+/* ---- selection of the kernel ---- */
 
 size_t magnitude(ptrdiff_t step)
 {
     return (size_t)(step < 0 ? -step : step);
 }
 
-/* Innermost first by the steps in y, neighbours merged. */
+/* Sorts the axes by their strides in y, innermost first, and merges adjacent ones. */
 struct copy in_order_of_y(const struct copy *c)
 {
     struct copy o = { .n = 0, .from = c->from, .to = c->to, .is_empty = c->is_empty };
@@ -148,7 +148,8 @@ size_t elements(const struct copy *c)
     return n;
 }
 
-/* The most elements, a power of two of at most `most`, that divide all steps but 1, and the lines. */
+/* Largest power of two, at most `most`, that divides all strides except 1, and the length of the
+ * lines. */
 size_t unit_of(const struct copy *c, const char *x, const char *y, size_t size, size_t most)
 {
     size_t unit = most;
@@ -191,7 +192,7 @@ int run_units(cudaStream_t s, const struct copy *c, const T *x, T *y, struct err
     return cuda_launched(err);
 }
 
-/* a: the first axis; b: the one with step 1 in x. */
+/* a: the first axis; b: the axis with stride 1 in x. */
 template <typename T, int V, bool ADD>
 int run_squares(cudaStream_t s, const struct copy *c, uint32_t b, const T *x, T *y, struct err *err)
 {
@@ -213,7 +214,7 @@ int run_squares(cudaStream_t s, const struct copy *c, uint32_t b, const T *x, T 
     return cuda_launched(err);
 }
 
-/* The first axis is that of y's lines. */
+/* The first axis has stride 1 in y. */
 template <typename T, bool ADD>
 int run(cudaStream_t s, const struct copy *c, const T *x, T *y, struct err *err)
 {

@@ -1,8 +1,8 @@
-/* copy_cuda.cuh - what a struct copy (copy.h) says, done by a GPU.
+/* copy_cuda.cuh - runs a struct copy (copy.h) on a GPU.
  *
- * Whatever the order of its axes: the elements that are written are spread over the threads in the order of
- * their memory. Where 16, 8 or 4 bytes always stay together they move as one; where the lines of the two
- * sides lie across each other, squares turn round in shared memory. */
+ * The order of its axes does not matter: threads process the written elements in memory order. Runs
+ * of 16, 8 or 4 contiguous bytes are moved as one unit. If the two sides are contiguous along
+ * different axes, square tiles are transposed in shared memory. */
 #ifndef OP_SHAPE_COPY_CUDA_CUH
 #define OP_SHAPE_COPY_CUDA_CUH
 
@@ -12,16 +12,16 @@ extern "C" {
 #include "op/shape/copy.h"
 }
 
-/* y[to] = x[from], or += for floats. A step 0 on the `to` side is a sum over that axis: float32 only, with
- * `scratch` of copy_cuda_scratch() bytes. */
+/* y[to] = x[from], or += for floats. A stride of 0 in `to` is a sum over that axis: float32 only,
+ * with `scratch` of copy_cuda_scratch() bytes. Errors: ERR_DEVICE. */
 int copy_cuda_run(cudaStream_t s, const struct copy *c, const void *x, void *y, enum tensor_dtype dtype,
                   bool add, void *scratch, struct err *err);
-/* 0 if nothing is summed, or what is summed is little. */
+/* Returns the scratch in bytes; 0 if nothing is summed, or the sums are short. */
 size_t copy_cuda_scratch(const struct copy *c);
 
 /* ---- for copy_cuda.cu and copy_sum_cuda.cu ---- */
 
-/* Axes innermost first; `from` and `to` in units of what is moved. */
+/* Axes innermost first; `from` and `to` in units. */
 struct copy_walk {
     uint32_t n;
     struct op_divisor size[COPY_AXES];
@@ -46,7 +46,7 @@ static inline void copy_walk_add(struct copy_walk *w, const struct copy_axis *a,
     w->to[w->n++] = a->to / (ptrdiff_t)unit;
 }
 
-/* copy_sum_cuda.cu: c has axes whose `to` is 0. */
+/* Implemented in copy_sum_cuda.cu; c has axes whose `to` is 0. */
 int copy_cuda_sum(cudaStream_t s, const struct copy *c, const float *x, float *y, bool add, void *scratch,
                   struct err *err);
 

@@ -1,9 +1,10 @@
-/* copy_sum_cuda.cu - copies whose `to` does not move along some axes: y[to] = or += the sum of x over them.
+/* copy_sum_cuda.cu - copies with a stride of 0 in `to` along some axes: y[to] = or += the sum of x
+ * over them.
  *
- * Each element of y, and each stretch of what is summed into it, is a thread's, one number after the other,
- * or a warp's where those numbers are neighbours in x: then the lanes take them in turn and their sums add
- * up as a tree. Few elements with long sums: stretches leave their sums in scratch [stretch, element], and
- * a second launch adds those. */
+ * The summands of an element of y are divided into stretches. A thread sums a stretch in order; if
+ * the summands are contiguous in x, a warp does: its lanes take the summands in turn, and their
+ * sums are combined as a tree. If there are few elements with long sums, the sums of stretches are
+ * stored in scratch [stretch, element], and a second launch adds them up. */
 #include "op/shape/copy_cuda.cuh"
 
 namespace {
@@ -12,11 +13,11 @@ constexpr size_t STRETCHES = 1024;
 
 struct sum_plan {
     size_t kept, summed;
-    size_t stretches, each; /* how many, and numbers in each */
+    size_t stretches, each; /* number of stretches, and of summands per stretch */
     bool by_warps;
 };
 
-/* c: innermost first by `to`, so the summed axes come first. */
+/* c: sorted by `to`, innermost first, so the summed axes come first. */
 struct sum_plan plan_of(const struct copy *c)
 {
     struct sum_plan p = { 1, 1, 1, 1, false };
@@ -42,7 +43,7 @@ struct sum_plan plan_of(const struct copy *c)
     return p;
 }
 
-/* y: at the element's place, or, when there are several stretches, [stretch, element]. */
+/* y: the destination, or, if there are several stretches, [stretch, element]. */
 __global__ void copy_sum(struct copy_walk kept, struct copy_walk summed, struct sum_plan p, bool add,
                          const float *x, float *y)
 {
@@ -52,7 +53,7 @@ __global__ void copy_sum(struct copy_walk kept, struct copy_walk summed, struct 
     int64_t from = 0, to = 0, nothing = 0;
     float sum = 0;
 
-    if (i >= p.kept) /* whole warps of them */
+    if (i >= p.kept) /* whole warps return */
         return;
     copy_place(kept, i, &from, &to);
 #pragma unroll 4

@@ -1,7 +1,7 @@
-/* depth_space.c - blocks of b x b pixels and channels, x [n, c, h, w]:
+/* depth_space.c - moves blocks of b x b pixels to channels and back, x [n, c, h, w]:
  *   DepthToSpace, mode DCR: y[n, c, h b + i, w b + j] = x[n, (i b + j) C + c, h, w], C = c / b^2
  *                 mode CRD: y[n, c, h b + i, w b + j] = x[n, c b^2 + i b + j, h, w]
- *   SpaceToDepth: DCR the other way round.   Any type. DepthToSpace has a mode from opset 11 on. */
+ *   SpaceToDepth: the reverse of DCR. Any type. DepthToSpace has a mode from opset 11 on. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -78,7 +78,7 @@ static int to_depth_infer(struct op_infer *f, struct err *err)
     return 0;
 }
 
-/* Of the deep and the wide tensor, whichever is x. */
+/* `deep` has more channels, `wide` more pixels; either may be x. */
 static int blocks_plan(struct op_plan *p, const struct tensor *deep, const struct tensor *wide,
                        bool to_space, struct err *err)
 {
@@ -103,7 +103,7 @@ static int blocks_plan(struct op_plan *p, const struct tensor *deep, const struc
                                  w[3] * (ptrdiff_t)side };
 
         for (k = 0; k < 6; k++)
-            copy_add_axis(&s->at[0].there, size[k], to_space ? of_deep[k] : of_wide[k],
+            copy_add_axis(&s->at[0].fwd, size[k], to_space ? of_deep[k] : of_wide[k],
                           to_space ? of_wide[k] : of_deep[k]);
     }
     part_settle(&s->at[0]);

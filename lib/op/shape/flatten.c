@@ -1,4 +1,4 @@
-/* flatten.c - Flatten: [d0, ..., dn] -> [d0 ... d(axis-1), daxis ... dn].   Any type. */
+/* flatten.c - Flatten: [d0, ..., dn] -> [d0 ... d(axis-1), daxis ... dn]. Any type. */
 #include "op/op.h"
 #include "op/shape/view.h"
 

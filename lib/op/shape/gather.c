@@ -1,9 +1,10 @@
 /* gather.c - Gather, GatherElements, GatherND: rows of the data at indices (rows.h).
- *   y_i = x[row_i].   dx[row_i] += dy_i, in the order of i; rows without a reader get 0.
- * Gather along axis 0 of a weight is the embedding; then dx may be packed (tensor/packed.h), and
- * nothing here looks at rows without a reader. The padding row of an embedding is read, and gets no
- * gradient and no mark (torch.nn.Embedding(padding_idx)). Data of any type. Negative indices: opset 11
- * (before they were refused); GatherND: batch_dims 12. */
+ *   y_i = x[row_i].   dx[row_i] += dy_i, in the order of i; the gradient of rows that are not read
+ *                     is 0.
+ * Gather along axis 0 of a weight is an embedding; its dx may be packed (tensor/packed.h), and then
+ * no loop visits rows that are not read. The padding row of an embedding is read, but has no
+ * gradient and no mark (torch.nn.Embedding(padding_idx)). Data of any type. Negative indices: from
+ * opset 11 on (rejected before); GatherND: batch_dims from 12 on. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +36,8 @@ static int gather_infer(struct op_infer *f, struct err *err)
                         "padding_idx is %" PRId64 "; expected a row along axis 0, of %" PRId64 " rows",
                         r->padding, x->rank > 0 ? x->dim[0] : 0);
     if (x->rank - 1 + at->rank > TENSOR_MAX_RANK)
-        return op_error(f, ERR_UNSUPPORTED, err, "the output has %u dimensions; at most %d work",
+        return op_error(f, ERR_UNSUPPORTED, err,
+                        "the output has %u dimensions; at most %d are supported",
                         x->rank - 1 + at->rank, TENSOR_MAX_RANK);
     y->rank = 0;
     for (k = 0; k < r->axis; k++)
@@ -45,7 +47,7 @@ static int gather_infer(struct op_infer *f, struct err *err)
     for (k = (uint32_t)r->axis + 1; k < x->rank; k++)
         y->dim[y->rank++] = x->dim[k];
     f->out[0].dtype = f->in[0]->dtype;
-    if (shape_elements(y) == 0) /* whatever the other dimensions say */
+    if (shape_elements(y) == 0) /* even if the product of the other dimensions overflows */
         r->n = r->rounds = 0;
     return op_fits(f, err);
 }
@@ -139,7 +141,7 @@ static int fwd(const struct op_call *c, const char *op, struct err *err)
     return 0;
 }
 
-/* The places start as zero. */
+/* The packed rows start at zero. */
 CLONES static void add_packed(const int64_t *row, size_t n, size_t width, int64_t padding,
                               const float *dy, const struct packed_rows *to)
 {

@@ -1,7 +1,7 @@
-/* gather_cuda.cu - see gather.c. The gradient adds what one row got in the order of the list, without atomics:
- * the list is sorted, then cut in stretches of RUN places. A thread owns a pack of columns of a stretch and
- * sums each row in it. A row that goes on in other stretches leaves its sums in `pieces`, and a second launch
- * adds those, stretch by stretch. */
+/* gather_cuda.cu - see gather.c. The gradient sums the contributions to a row in the order of the
+ * list, without atomics: the list is sorted by row, then divided into stretches of RUN positions. A
+ * thread sums a pack of columns of each row in a stretch. If a row extends over several stretches,
+ * their sums are stored in `pieces`, and a second launch adds them, stretch by stretch. */
 #include "op/shape/rows_cuda.cuh"
 
 extern "C" {
@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t RUN = 32;
 
-/* save: the list. scratch of backward: the order, what sorting needs, pieces. */
+/* save: the list. scratch of backward: the order, the scratch of sorting, pieces. */
 size_t stretches_of(const struct rows *r)
 {
     return (r->n + RUN - 1) / RUN;
@@ -39,8 +39,8 @@ int plan(struct op_plan *p, struct err *err)
 
 using sixteen = op_pack<uint64_t>;
 
-/* What stands for a number that is not there: NaN of this type, as often as 8 bytes hold it, or 0. */
-uint64_t bad_of(enum tensor_dtype t)
+/* The value of an invalid element: NaN of this type, repeated to fill 8 bytes, or 0. */
+uint64_t invalid_value(enum tensor_dtype t)
 {
     switch ((int)t) {
     case TENSOR_F32: return 0x7fc000007fc00000u;
@@ -51,7 +51,7 @@ uint64_t bad_of(enum tensor_dtype t)
     }
 }
 
-template <typename U> U bad_unit(uint64_t bad)
+template <typename U> U invalid_unit(uint64_t bad)
 {
     if constexpr (std::is_same_v<U, sixteen>)
         return { { bad, bad } };
@@ -59,7 +59,8 @@ template <typename U> U bad_unit(uint64_t bad)
         return (U)bad;
 }
 
-/* y [round, n, width] = x [round, stride, width] at the rows; in units. A thread owns units, a grid apart. */
+/* y [round, n, width] = rows of x [round, stride, width]; in units. A thread copies units, in a
+ * grid-stride loop. */
 template <typename U>
 __global__ void take(const U *x, const int64_t *list, U *y, size_t total, struct op_divisor width,
                      struct op_divisor n, int64_t stride, U bad)
@@ -78,9 +79,10 @@ template <typename U> int run_take(const struct op_call *c, size_t bytes, struct
     const struct rows *r = (const struct rows *)c->param;
     size_t width = bytes / sizeof(U), total = r->rounds * r->n * width;
 
-    CUDA_LAUNCH((take<U>), op_blocks(total, OP_THREADS), OP_THREADS, 0, op_stream(c), (const U *)c->in[0]->data,
-                (const int64_t *)c->save, (U *)c->out[0]->data, total, op_divisor_of(width),
-                op_divisor_of(r->n), (int64_t)r->stride, bad_unit<U>(bad_of(c->in[0]->dtype)));
+    CUDA_LAUNCH((take<U>), op_blocks(total, OP_THREADS), OP_THREADS, 0, op_stream(c),
+                (const U *)c->in[0]->data, (const int64_t *)c->save, (U *)c->out[0]->data, total,
+                op_divisor_of(width), op_divisor_of(r->n), (int64_t)r->stride,
+                invalid_unit<U>(invalid_value(c->in[0]->dtype)));
     return cuda_launched(err);
 }
 
@@ -114,7 +116,7 @@ template <int V> __device__ static inline floats<V> plus(floats<V> a, const floa
     return a;
 }
 
-/* *to += x, as one access each way. */
+/* *to += x, with one load and one store. */
 template <int V> __device__ static inline void add_to(floats<V> *to, const floats<V> &x)
 {
     floats<V> old = *to;
@@ -125,10 +127,10 @@ template <int V> __device__ static inline void add_to(floats<V> *to, const float
 struct sums {
     const int64_t *list, *order;
     size_t n, stretches, rounds, width, stride; /* width in packs */
-    int64_t padding; /* this row gets nothing; -1: none */
+    int64_t padding; /* this row has no gradient; -1: none */
 };
 
-/* What thread i owns. */
+/* The work of thread i. */
 struct owned {
     size_t round, stretch, column, first, end;
 };
@@ -146,13 +148,15 @@ __device__ static inline struct owned own(const struct sums &s, size_t i)
     return o;
 }
 
-/* The row at a place of the order; another than any in front of and behind it. */
+/* The row at a position of the order; a number different from all rows before the first and after
+ * the last. */
 __device__ static inline int64_t row_at(const struct sums &s, size_t at)
 {
     return at < s.n ? s.list[s.order[at]] : -2;
 }
 
-/* pieces [round, stretch, 2, width]: of a row that began earlier, and of one that goes on. */
+/* pieces [round, stretch, 2, width]: the sums of a row that began in an earlier stretch, and of one
+ * that continues. */
 __device__ static inline size_t piece(const struct sums &s, const struct owned &o, size_t stretch, int which)
 {
     return ((o.round * s.stretches + stretch) * 2 + (size_t)which) * s.width + o.column;
@@ -177,7 +181,7 @@ __global__ void add_rows(struct sums s, const floats<V> *dy, floats<V> *dx, floa
         int64_t next[AHEAD];
 
 #pragma unroll
-        for (int k = 0; k < AHEAD; k++) { /* so that several reads are on their way */
+        for (int k = 0; k < AHEAD; k++) { /* several loads are in flight */
             if (at + k < o.end)
                 value[k] = dy[(o.round * s.n + (size_t)s.order[at + k]) * s.width + o.column];
             next[k] = row_at(s, at + k + 1);
@@ -202,7 +206,7 @@ __global__ void add_rows(struct sums s, const floats<V> *dy, floats<V> *dx, floa
     }
 }
 
-/* The thread whose stretch has the beginning of a row that goes on. */
+/* Adds up the pieces of a row; run by the thread whose stretch contains its beginning. */
 template <int V> __global__ void join_rows(struct sums s, floats<V> *dx, const floats<V> *pieces)
 {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, stretch;
@@ -239,8 +243,8 @@ int run_sums(const struct op_call *c, struct sums s, float *pieces, struct err *
     return cuda_launched(err);
 }
 
-/* Whoever writes there writes the same. */
-__global__ void tell_rows(const int64_t *list, size_t n, int64_t padding, float *read)
+/* Several threads may write the same value. */
+__global__ void mark_rows(const int64_t *list, size_t n, int64_t padding, float *read)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
         if (list[i] >= 0 && list[i] != padding)
@@ -261,7 +265,7 @@ int backward(const struct op_call *c, struct err *err)
     if (rc < 0 || c->dout[0] == NULL || c->din[0] == NULL || r->rounds * r->n * r->width == 0)
         return rc;
     if (c->rows != NULL && c->rows->read != NULL) /* axis 0: one round */
-        CUDA_LAUNCH(tell_rows, op_blocks(r->n, OP_THREADS), OP_THREADS, 0, op_stream(c), list, r->n,
+        CUDA_LAUNCH(mark_rows, op_blocks(r->n, OP_THREADS), OP_THREADS, 0, op_stream(c), list, r->n,
                     r->padding, c->rows->read);
     rc = rows_cuda_order(op_stream(c), list, r->n, rows_of(r, c->din[0]), order, spare, err);
     if (rc < 0)

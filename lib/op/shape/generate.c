@@ -1,8 +1,8 @@
-/* generate.c - tensors out of little:
+/* generate.c - ops that generate tensors from small inputs:
  *   ConstantOfShape (9)  the attribute `value` (default float32 0), in a constant shape
  *   Range (11)           start, start + delta, ... before limit; three constants
  *   EyeLike (9)          1 on diagonal k, 0 elsewhere, in the shape of a matrix
- *   NonZero (9)          the places [rank, count] of what is not 0, of a constant
+ *   NonZero (9)          the indices [rank, count] of the elements of a constant that are not 0
  *   OneHot (9, 11)       `values`[1] at each index along a new axis, `values`[0] elsewhere
  * No gradients. */
 #include <inttypes.h>
@@ -116,7 +116,7 @@ static int range_infer(struct op_infer *f, struct err *err)
     }
     n = ceil((x[1] - x[0]) / x[2]);
     if (x[2] == 0 || isnan(n) || n > 0x1p40)
-        return op_error(f, ERR_INPUT, err, "from %g to %g by %g has no end", x[0], x[1], x[2]);
+        return op_error(f, ERR_INPUT, err, "from %g to %g by %g is infinite", x[0], x[1], x[2]);
     f->out[0].dtype = f->in[0]->dtype;
     f->out[0].shape = shape_of(1, n > 0 ? (int64_t)n : (int64_t)0);
     return 0;
@@ -180,7 +180,8 @@ static int eye_fwd(const struct op_call *c, struct err *err)
 {
     static const float one = 1;
     static const double wide = 1;
-    static const int64_t whole = 1; /* its first bytes are a smaller 1: little endian, as ONNX */
+    static const int64_t whole = 1; /* its first bytes are a 1 of smaller width: little endian, as
+                                       in ONNX */
     const struct eye *e = c->param;
     size_t size = tensor_dtype_bytes(c->out[0]->dtype);
     int64_t rows = c->out[0]->shape.dim[0], cols = c->out[0]->shape.dim[1], i, at;
@@ -228,7 +229,7 @@ static int non_zero_infer(struct op_infer *f, struct err *err)
         return type_error(f, 0, err);
     if (x->data == NULL)
         return op_error(f, ERR_UNSUPPORTED, err, "the input is computed by the graph; it must be a "
-                        "constant of the model, as it decides the shape");
+                        "constant of the model, as it determines the shape");
     for (k = 0; k < tensor_elements(x); k++)
         n += number_at(x, (size_t)k) != 0;
     f->out[0].dtype = TENSOR_I64;
@@ -292,8 +293,9 @@ static int one_hot_infer(struct op_infer *f, struct err *err)
                         tensor_elements(f->in[2]));
     at = &f->in[0]->shape;
     if (at->rank == TENSOR_MAX_RANK)
-        return op_error(f, ERR_UNSUPPORTED, err, "the indices have %d dimensions; at most %d work",
-                        TENSOR_MAX_RANK, TENSOR_MAX_RANK - 1);
+        return op_error(f, ERR_UNSUPPORTED, err,
+                        "the indices have %d dimensions; at most %d are supported", TENSOR_MAX_RANK,
+                        TENSOR_MAX_RANK - 1);
     rc = op_axis(f, &axis, at->rank + 1, err);
     if (rc < 0)
         return rc;
@@ -322,7 +324,7 @@ static int one_hot_fwd(const struct op_call *c, struct err *err)
     (void)err;
     for (i = 0; i < n; i++)
         memcpy(y + i * size, values, size);
-    for (i = 0; i < each; i++) { /* what is out of range is nowhere on */
+    for (i = 0; i < each; i++) { /* an index out of range sets no element */
         double v = number_at(c->in[0], i), depth = (double)p->depth;
         size_t o = i / p->inner, j = i % p->inner;
 

@@ -1,4 +1,4 @@
-/* generate.h - what the ops of generate.c and of_shape.c settle at load, for their kernels. */
+/* generate.h - the parameters of the ops of generate.c and of_shape.c, for their kernels. */
 #ifndef OP_SHAPE_GENERATE_H
 #define OP_SHAPE_GENERATE_H
 
@@ -16,7 +16,7 @@ struct eye { /* EyeLike */
 
 struct one_hot {
     size_t outer, depth, inner;
-    bool counts_back; /* -1 is the last place (from opset 11 on), else nowhere */
+    bool counts_back; /* index -1 is the last position (from opset 11 on); else no position */
 };
 
 struct span { /* Shape */

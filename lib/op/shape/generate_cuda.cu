@@ -1,5 +1,6 @@
-/* generate_cuda.cu - see generate.c and of_shape.c. What the model makes of constants and shapes is folded
- * at load up to a limit; what is beyond is computed here, in every run. */
+/* generate_cuda.cu - see generate.c and of_shape.c. Results that depend only on constants and
+ * shapes are computed at load up to a size limit; these kernels compute larger ones in every
+ * run. */
 #include "op/shape/shape_cuda.cuh"
 
 extern "C" {
@@ -42,7 +43,7 @@ template <typename T> __device__ static inline T range_at(T start, T delta, size
     return start + (T)i * delta;
 }
 
-/* y[i] = start + i delta; a thread owns elements, a grid apart. */
+/* y[i] = start + i delta; a thread computes elements in a grid-stride loop. */
 template <typename T> __global__ void range(const T *start, const T *delta, T *y, size_t n)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
@@ -71,7 +72,8 @@ int range_forward(const struct op_call *c, struct err *err)
 
 /* ---- EyeLike ---- */
 
-/* y [.., cols] is zero; its diagonal becomes `one`. A thread owns rows first + .., a grid apart. */
+/* Sets the diagonal of y [.., cols], which is zero, to `one`. A thread processes rows in a
+ * grid-stride loop. */
 template <typename U> __global__ void diagonal(U *y, int64_t first, int64_t end, int64_t cols, int64_t k, U one)
 {
     for (int64_t i = first + (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < end;
@@ -105,8 +107,9 @@ int eye_forward(const struct op_call *c, struct err *err)
 
 /* ---- NonZero ---- */
 
-/* y [rank, found]: one block goes through x [n] a block's width at a time; what is not 0 goes where the
- * number of those before it says. */
+/* y [rank, found] = indices of the elements of x [n] that are not 0. One block processes x,
+ * blockDim.x elements at a time; the position of an index is the number of such elements before
+ * it. */
 __global__ void non_zero(const void *x, enum tensor_dtype dtype, struct shape s, size_t n, size_t found,
                          int64_t *y)
 {
@@ -146,8 +149,8 @@ int non_zero_forward(const struct op_call *c, struct err *err)
 
 /* ---- OneHot ---- */
 
-/* y [outer, depth, inner] = values[1] where the index [outer, inner] is the place along the depth, else
- * values[0]. A thread owns elements of y, a grid apart. */
+/* y [outer, depth, inner] = values[1] if the index [outer, inner] equals the position along the
+ * depth, else values[0]. A thread computes elements of y, in a grid-stride loop. */
 template <typename U>
 __global__ void one_hot(const void *at, enum tensor_dtype dtype, const U *values, U *y, size_t n,
                         struct op_divisor inner, struct op_divisor depth, bool counts_back)
@@ -180,14 +183,14 @@ int one_hot_forward(const struct op_call *c, struct err *err)
 
 /* ---- Shape, Size ---- */
 
-/* y [n]: the dimensions that the host knows. One block. */
+/* y [n] = the dimensions, which the host passes. One block. */
 __global__ void dimensions(struct shape s, int64_t *y)
 {
     if (threadIdx.x < s.rank)
         y[threadIdx.x] = s.dim[threadIdx.x];
 }
 
-int put_dimensions(const struct op_call *c, const struct shape *s, struct err *err)
+int store_dimensions(const struct op_call *c, const struct shape *s, struct err *err)
 {
     if (s->rank == 0)
         return 0;
@@ -203,14 +206,14 @@ int shape_forward(const struct op_call *c, struct err *err)
     s.rank = (uint32_t)span->n;
     for (int64_t k = 0; k < span->n; k++)
         s.dim[k] = c->in[0]->shape.dim[span->start + k];
-    return put_dimensions(c, &s, err);
+    return store_dimensions(c, &s, err);
 }
 
 int size_forward(const struct op_call *c, struct err *err)
 {
     struct shape s = shape_of(1, tensor_elements(c->in[0]));
 
-    return put_dimensions(c, &s, err);
+    return store_dimensions(c, &s, err);
 }
 
 } // namespace

@@ -1,4 +1,4 @@
-/* identity.c - Identity: y = x.   dx = dy. Any type. */
+/* identity.c - Identity: y = x. dx = dy. Any type. */
 #include "op/op.h"
 #include "op/shape/view.h"
 

@@ -1,5 +1,5 @@
-/* of_shape.c - Shape: the dimensions as int64 (opset 15: from start to end only). Size: how many
- * elements. Of any type; known as soon as the shapes are, so the planner folds them. */
+/* of_shape.c - Shape: the dimensions as int64 (opset 15: only from start to end). Size: the number
+ * of elements. Any type; the planner folds them, because they depend only on shapes. */
 #include <string.h>
 
 #include "base/err.h"

@@ -1,13 +1,13 @@
-/* pad.c - Pad: y is x with more on either side of each axis, or less where a pad is negative.
- *   constant: a scalar (input 2, default 0)     edge: the outermost elements again
- *   reflect: mirrored at the outermost element  wrap (opset 19): the other end
- * reflect and wrap go on beyond the other end, to and fro or round and round, as in NumPy; an axis
- * of one element is repeated.
- * dx is dy in its place, and what the repetitions of an element bring. Any type.
- * Opset 2: pads and value are attributes. 11: inputs 1 and 2. 18: input 3 names the axes.
+/* pad.c - Pad: y is x extended on both sides of each axis, or cropped where a pad is negative.
+ *   constant: a scalar (input 2, default 0)     edge: repeats the outermost elements
+ *   reflect: mirrors at the outermost element   wrap (opset 19): continues at the other end
+ * reflect and wrap continue beyond the opposite end, by repeated reflection or rotation, as in
+ * NumPy; an axis of one element is repeated. dx is the corresponding part of dy, plus the gradients
+ * of all repetitions of an element. Any type. Opset 2: pads and value are attributes. 11: inputs 1
+ * and 2. 18: input 3 lists the axes.
  *
- * Along an axis y has stretches: the input, and on either side laps, of which the last may be cut
- * short. Each combination of stretches over the axes is one part (parts.h). */
+ * Along an axis y consists of stretches: the input, and on either side laps, of which the last may
+ * be incomplete. Each combination of stretches over the axes is one part (parts.h). */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,12 +17,12 @@
 #include "op/shape/pad.h"
 #include "op/shape/parts.h"
 
-enum { STRETCHES = 9, PARTS = 16384 /* the most that are worth their tables */ };
+enum { STRETCHES = 9, PARTS = 16384 /* PARTS: maximum number of parts */ };
 
 struct stretch {
-    int64_t y, size;   /* where in y, how long */
-    int64_t x, step;   /* from where in x */
-    int64_t laps, lap; /* so many times in y, from one to the next */
+    int64_t y, size;   /* start and length in y */
+    int64_t x, step;   /* start and stride in x */
+    int64_t laps, lap; /* number of repetitions in y, and their distance */
 };
 
 static int read_mode(struct op_infer *f, struct err *err)
@@ -45,16 +45,17 @@ static int read_mode(struct op_infer *f, struct err *err)
                     n == 3 ? " or edge" : ", edge or wrap");
 }
 
-/* One axis: is there enough to repeat, and how long does it become? */
+/* Checks that there are elements to repeat, and computes the new size of one axis. */
 static int check_axis(const struct op_infer *f, uint32_t k, int64_t *dim, struct err *err)
 {
     const struct pad *p = f->param;
     int64_t cut = (p->before[k] < 0 ? p->before[k] : 0) + (p->behind[k] < 0 ? p->behind[k] : 0);
 
     if (p->mode != PAD_CONSTANT && *dim == 0 && (p->before[k] > 0 || p->behind[k] > 0))
-        return op_error(f, ERR_INPUT, err, "axis %" PRIu32 " of no elements is to be padded by "
-                        "%" PRId64 " and %" PRId64 "; there is nothing to repeat", k, p->before[k],
-                        p->behind[k]);
+        return op_error(f, ERR_INPUT, err,
+                        "axis %" PRIu32 " has no elements and cannot be padded "
+                        "by %" PRId64 " and %" PRId64 ": there is nothing to repeat",
+                        k, p->before[k], p->behind[k]);
     if (*dim + cut < 0 || __builtin_add_overflow(*dim, p->before[k], dim) ||
         __builtin_add_overflow(*dim, p->behind[k], dim))
         return op_error(f, ERR_INPUT, err, "axis %" PRIu32 " cannot be padded by %" PRId64
@@ -62,9 +63,9 @@ static int check_axis(const struct op_infer *f, uint32_t k, int64_t *dim, struct
     return 0;
 }
 
-/* `axes` NULL: all, in order. */
-static int settle(struct op_infer *f, const int64_t *pads, size_t n, const int64_t *axes,
-                  size_t n_axes, struct err *err)
+/* Reads the pads. `axes` NULL: all axes, in order. */
+static int read_pads(struct op_infer *f, const int64_t *pads, size_t n, const int64_t *axes,
+                     size_t n_axes, struct err *err)
 {
     const int64_t limit = (int64_t)1 << 40;
     struct pad *p = f->param;
@@ -87,10 +88,10 @@ static int settle(struct op_infer *f, const int64_t *pads, size_t n, const int64
         if (rc < 0)
             break;
         if ((seen & (1u << axis)) != 0)
-            return op_error(f, ERR_INPUT, err, "axis %" PRId64 " comes twice", axis);
+            return op_error(f, ERR_INPUT, err, "axis %" PRId64 " is repeated", axis);
         if (pads[i] > limit || pads[i] < -limit || pads[n_axes + i] > limit ||
             pads[n_axes + i] < -limit)
-            return op_error(f, ERR_INPUT, err, "a pad of %" PRId64 " is absurd",
+            return op_error(f, ERR_INPUT, err, "a pad of %" PRId64 " is out of range",
                             pads[i] > limit || pads[i] < -limit ? pads[i] : pads[n_axes + i]);
         seen |= 1u << axis;
         p->before[axis] = pads[i];
@@ -114,7 +115,7 @@ static int infer_2(struct op_infer *f, struct err *err)
         rc = op_attr_f(f, "value", 0, &p->value, err);
     if (rc == 0)
         rc = op_attr_ints(f, "pads", &pads, &n, err);
-    return rc < 0 ? rc : settle(f, pads, n, NULL, 0, err);
+    return rc < 0 ? rc : read_pads(f, pads, n, NULL, 0, err);
 }
 
 static int infer_11(struct op_infer *f, struct err *err)
@@ -136,13 +137,13 @@ static int infer_11(struct op_infer *f, struct err *err)
         if (rc == 0 && tensor_elements(f->in[2]) != 1)
             rc = op_error(f, ERR_INPUT, err, "the constant is not one number");
     }
-    return rc < 0 ? rc : settle(f, pads, n, axes, n_axes, err);
+    return rc < 0 ? rc : read_pads(f, pads, n, axes, n_axes, err);
 }
 
-/* One lap of what continues an axis, seen from its end outwards. */
+/* One lap of the extension of an axis, from the end of the input outwards. */
 struct lap {
     uint32_t n;
-    int64_t size; /* of the pieces together */
+    int64_t size; /* total size of the pieces */
     struct piece {
         int64_t at, size, x, step;
     } piece[2];
@@ -167,10 +168,10 @@ static struct lap lap_of(enum pad_mode mode, int64_t dim, int64_t length, bool b
     return l;
 }
 
-/* A piece that begins `out` elements from the end of the input; in front of it, which begins at
- * `start` in y, the order is turned round. */
-static struct stretch place(const struct piece *p, int64_t out, int64_t size, int64_t laps,
-                            int64_t lap, bool behind, int64_t start)
+/* Returns a piece that begins `out` elements from the end of the input. On the lower side, which
+ * begins at `start` in y, the order is reversed. */
+static struct stretch place_piece(const struct piece *p, int64_t out, int64_t size, int64_t laps,
+                                  int64_t lap, bool behind, int64_t start)
 {
     if (behind)
         return (struct stretch){ start + out, size, p->x, p->step, laps, lap };
@@ -178,7 +179,8 @@ static struct stretch place(const struct piece *p, int64_t out, int64_t size, in
                              p->x + (size - 1) * p->step, -p->step, laps, lap };
 }
 
-/* What continues an axis on one side by `length`, from `start` in y; returns how many. */
+/* Computes the stretches that extend an axis on one side by `length`, from `start` in y; returns
+ * their number. */
 static uint32_t continue_axis(enum pad_mode mode, int64_t dim, int64_t length, bool behind,
                               int64_t start, struct stretch *s)
 {
@@ -191,14 +193,14 @@ static uint32_t continue_axis(enum pad_mode mode, int64_t dim, int64_t length, b
         int64_t cut = rest - p->at < p->size ? rest - p->at : p->size;
 
         if (laps > 0 && p->size > 0)
-            s[n++] = place(p, p->at, p->size, laps, l.size, behind, start);
+            s[n++] = place_piece(p, p->at, p->size, laps, l.size, behind, start);
         if (cut > 0)
-            s[n++] = place(p, laps * l.size + p->at, cut, 1, 0, behind, start);
+            s[n++] = place_piece(p, laps * l.size + p->at, cut, 1, 0, behind, start);
     }
     return n;
 }
 
-/* The stretches of axis k; returns how many. */
+/* Computes the stretches of axis k; returns their number. */
 static uint32_t stretches(const struct pad *p, uint32_t k, int64_t dim, struct stretch *s)
 {
     int64_t before = p->before[k], behind = p->behind[k];
@@ -215,7 +217,8 @@ static uint32_t stretches(const struct pad *p, uint32_t k, int64_t dim, struct s
     return n;
 }
 
-/* Which of the n[k] stretches of each axis part i has is written in i, as digits. */
+/* Part i combines one of the n[k] stretches of each axis k; the digits of i are the indices of the
+ * stretches. */
 static void make_part(const struct op_plan *p, struct stretch along[][STRETCHES], const uint32_t *n,
                       uint32_t i, struct part *part)
 {
@@ -227,12 +230,12 @@ static void make_part(const struct op_plan *p, struct stretch along[][STRETCHES]
     for (k = 0; k < p->in[0]->shape.rank; i /= n[k], k++) {
         const struct stretch *t = &along[k][i % n[k]];
 
-        copy_add_axis(&part->there, t->laps, 0, (ptrdiff_t)t->lap * to[k]);
-        copy_add_axis(&part->there, t->size, (ptrdiff_t)t->step * from[k], to[k]);
+        copy_add_axis(&part->fwd, t->laps, 0, (ptrdiff_t)t->lap * to[k]);
+        copy_add_axis(&part->fwd, t->size, (ptrdiff_t)t->step * from[k], to[k]);
         if (t->size == 0)
             continue;
-        part->there.from += (ptrdiff_t)t->x * from[k];
-        part->there.to += (ptrdiff_t)t->y * to[k];
+        part->fwd.from += (ptrdiff_t)t->x * from[k];
+        part->fwd.to += (ptrdiff_t)t->y * to[k];
     }
     part_settle(part);
 }
@@ -265,7 +268,7 @@ static int pad_plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
-/* The value as if it were input 2. */
+/* Treats the attribute `value` as input 2. */
 static int fwd_2(const struct op_call *c, struct err *err)
 {
     const struct pad *p = c->param;

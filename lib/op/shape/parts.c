@@ -22,8 +22,8 @@ struct parts *parts_new(struct op_plan *p, uint32_t n, struct err *err)
 
 void part_settle(struct part *part)
 {
-    copy_settle(&part->there);
-    part->back = copy_back(&part->there);
+    copy_settle(&part->fwd);
+    part->bwd = copy_back(&part->fwd);
 }
 
 void part_box(struct part *part, const struct tensor *x, const struct tensor *y,
@@ -39,15 +39,15 @@ void part_box(struct part *part, const struct tensor *x, const struct tensor *y,
         ptrdiff_t step = x_step != NULL && size[k] > 1 ? (ptrdiff_t)x_step[k] : 1;
 
         if (size[k] > 0) {
-            part->there.from += x_start != NULL ? (ptrdiff_t)x_start[k] * from[k] : 0;
-            part->there.to += y_start != NULL ? (ptrdiff_t)y_start[k] * to[k] : 0;
+            part->fwd.from += x_start != NULL ? (ptrdiff_t)x_start[k] * from[k] : 0;
+            part->fwd.to += y_start != NULL ? (ptrdiff_t)y_start[k] * to[k] : 0;
         }
-        copy_add_axis(&part->there, size[k], step * from[k], to[k]);
+        copy_add_axis(&part->fwd, size[k], step * from[k], to[k]);
     }
     part_settle(part);
 }
 
-/* Every element of y becomes the one at `value`, or zero. */
+/* Sets every element of y to the one at `value`; NULL: to zero. */
 static void fill(const struct tensor *y, const char *value)
 {
     size_t size = tensor_dtype_bytes(y->dtype), n = (size_t)tensor_elements(y), i;
@@ -73,7 +73,7 @@ int parts_fwd(const struct op_call *c, struct err *err)
         const struct part *p = &s->at[i];
 
         if (c->out[p->out] != NULL)
-            copy_run(&p->there, c->in[p->in]->data, c->out[p->out]->data,
+            copy_run(&p->fwd, c->in[p->in]->data, c->out[p->out]->data,
                      tensor_dtype_bytes(c->in[p->in]->dtype));
     }
     return 0;
@@ -97,9 +97,9 @@ int parts_bwd(const struct op_call *c, struct err *err)
         if (dx == NULL || dy == NULL)
             continue;
         if (gaps || op_adds(c, p->in))
-            (op_is_half(dx) ? copy_run_add_half : copy_run_add)(&p->back, dy->data, dx->data);
+            (op_is_half(dx) ? copy_run_add_half : copy_run_add)(&p->bwd, dy->data, dx->data);
         else
-            copy_run(&p->back, dy->data, dx->data, tensor_dtype_bytes(dx->dtype));
+            copy_run(&p->bwd, dy->data, dx->data, tensor_dtype_bytes(dx->dtype));
     }
     return 0;
 }

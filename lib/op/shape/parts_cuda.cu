@@ -1,5 +1,5 @@
-/* parts_cuda.cu - see parts.h: Transpose, DepthToSpace, SpaceToDepth, Concat, Split, Slice, Pad. The parts
- * are those that the plan for CPUs makes; each is a launch. */
+/* parts_cuda.cu - see parts.h: Transpose, DepthToSpace, SpaceToDepth, Concat, Split, Slice, Pad.
+ * The plan of the CPU computes the parts; each part is a launch. */
 #include <stdlib.h>
 
 #include "op/shape/copy_cuda.cuh"
@@ -15,7 +15,7 @@ static int plan(struct op_plan *p, struct err *err)
     const struct parts *s = (const struct parts *)p->state;
 
     for (uint32_t i = 0; rc == 0 && p->training && i < s->n; i++) {
-        size_t bytes = copy_cuda_scratch(&s->at[i].back);
+        size_t bytes = copy_cuda_scratch(&s->at[i].bwd);
 
         p->scratch_bytes = bytes > p->scratch_bytes ? bytes : p->scratch_bytes;
     }
@@ -35,7 +35,7 @@ static int move(const struct op_call *c, const void *here, struct err *err)
         const struct part *p = &s->at[i];
 
         if (c->out[p->out] != NULL)
-            rc = copy_cuda_run(op_stream(c), &p->there, c->in[p->in]->data, c->out[p->out]->data,
+            rc = copy_cuda_run(op_stream(c), &p->fwd, c->in[p->in]->data, c->out[p->out]->data,
                                c->in[p->in]->dtype, false, NULL, err);
     }
     return rc;
@@ -66,7 +66,7 @@ static int backward(const struct op_call *c, struct err *err)
         const struct tensor *dx = c->din[p->in], *dy = c->dout[p->out];
 
         if (dx != NULL && dy != NULL)
-            rc = copy_cuda_run(op_stream(c), &p->back, dy->data, dx->data, dx->dtype,
+            rc = copy_cuda_run(op_stream(c), &p->bwd, dy->data, dx->data, dx->dtype,
                                gaps || op_cuda_adds(c, p->in), c->scratch, err);
     }
     return rc;

@@ -1,5 +1,5 @@
-/* reorder.c - Reorder (ours): copies in 0 to out 0, which have one shape and differ in layout
- * only. The planner puts it between ops that disagree; backward is the way back. */
+/* reorder.c - Reorder (ours): copies input 0 to output 0, which have the same shape but different
+ * layouts. The planner inserts it between ops that need different layouts; backward copies back. */
 #include <stdlib.h>
 
 #include "base/err.h"
@@ -7,8 +7,8 @@
 #include "op/op_priv.h"
 
 struct reorder_state {
-    struct dnn *there, *back;
-    size_t spare_bytes; /* head of scratch: a gradient that is to be added */
+    struct dnn *fwd, *bwd;
+    size_t spare_bytes; /* beginning of scratch: a gradient that is accumulated */
 };
 
 static void free_state(void *state)
@@ -17,12 +17,12 @@ static void free_state(void *state)
 
     if (s == NULL)
         return;
-    dnn_free(s->there);
-    dnn_free(s->back);
+    dnn_free(s->fwd);
+    dnn_free(s->bwd);
     free(s);
 }
 
-/* float32, or 16 bits (float16: on GPUs): the planner has chosen types before it chooses layouts. */
+/* float32 or 16 bits (float16 on GPUs): the planner chooses types before layouts. */
 static int infer(struct op_infer *f, struct err *err)
 {
     enum tensor_dtype t = f->in[0]->dtype;
@@ -43,17 +43,17 @@ static int plan(struct op_plan *p, struct err *err)
 
     if (s == NULL)
         return err_set(err, ERR_NOMEM, "Reorder '%s': out of memory", p->node);
-    rc = dnn_reorder(p->in[0], &p->out[0], &s->there, err);
+    rc = dnn_reorder(p->in[0], &p->out[0], &s->fwd, err);
     if (rc == 0 && p->training && (p->want_din & OP_IN(0)) != 0)
-        rc = dnn_reorder(&p->out[0], p->in[0], &s->back, err);
+        rc = dnn_reorder(&p->out[0], p->in[0], &s->bwd, err);
     if (rc < 0) {
         free_state(s);
         return err_wrap(err, rc, "Reorder '%s'", p->node);
     }
-    if (s->back != NULL)
+    if (s->bwd != NULL)
         s->spare_bytes = op_round(tensor_bytes(p->in[0]));
     p->scratch_bytes =
-        s->spare_bytes + op_max(dnn_scratch_bytes(s->there), dnn_scratch_bytes(s->back));
+        s->spare_bytes + op_max(dnn_scratch_bytes(s->fwd), dnn_scratch_bytes(s->bwd));
     p->state = s;
     return 0;
 }
@@ -63,7 +63,7 @@ static int fwd(const struct op_call *c, struct err *err)
     struct reorder_state *s = c->state;
     void *args[DNN_ARGS] = { c->in[0]->data, c->out[0]->data };
 
-    return dnn_run(s->there, args, op_at(c->scratch, s->spare_bytes), err);
+    return dnn_run(s->fwd, args, op_at(c->scratch, s->spare_bytes), err);
 }
 
 static int bwd(const struct op_call *c, struct err *err)
@@ -77,7 +77,7 @@ static int bwd(const struct op_call *c, struct err *err)
         return 0;
     }
     args[0] = c->dout[0]->data;
-    rc = dnn_run(s->back, args, op_at(c->scratch, s->spare_bytes), err);
+    rc = dnn_run(s->bwd, args, op_at(c->scratch, s->spare_bytes), err);
     if (rc == 0)
         op_din_done(c, 0, args[1], 1.0f);
     return rc;
@@ -91,7 +91,7 @@ const struct op_def op_reorder = {
     .n_out = { 1, 1 },
     .infer = infer,
     .diff = OP_IN(0),
-    .layout = OP_LAYOUT_ANY, /* the planner gives in and out their two layouts */
+    .layout = OP_LAYOUT_ANY, /* the planner sets the two layouts */
     .half = OP_HALF_SAME,
     .half_of = OP_IN(0) | OP_OUT(0),
     .cpu = { plan, fwd, bwd, free_state },

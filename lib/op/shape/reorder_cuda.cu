@@ -1,18 +1,21 @@
-/* reorder_cuda.cu - see reorder.c: [n, c, inner] to [n, inner, c] or back, which is n matrices transposed. */
+/* reorder_cuda.cu - see reorder.c: [n, c, inner] to [n, inner, c] or back, which transposes n
+ * matrices. */
 #include "op/op_cuda.cuh"
 
-/* x [batch, rows, cols] -> y [batch, cols, rows], or y += . A block takes tiles of 2^log_rows x 2^log_cols numbers,
- * a grid apart, through shared memory: read along cols, written along rows, both as they lie in memory.
- * V numbers an access: rows and cols are multiples of it, x and y aligned. */
+/* x [batch, rows, cols] -> y [batch, cols, rows], or y += . A block transposes tiles of 2^log_rows
+ * x 2^log_cols numbers through shared memory, in a grid-stride loop: it reads along cols and writes
+ * along rows, both contiguous. Each access is V numbers: rows and cols are multiples of V, x and y
+ * are aligned. */
 struct turn {
     size_t rows, cols, tiles;
     struct op_divisor across, down;         /* tiles in a matrix along cols, and along rows */
-    unsigned log_rows, log_cols, pitch;     /* of the tile; numbers from a row of it to the next */
+    unsigned log_rows, log_cols, pitch;     /* size of the tile; stride between its rows in shared
+                                               memory, in numbers */
 };
 
 static constexpr unsigned TILE = 4096, TURN_THREADS = 256, TURN_AHEAD = 8;
 
-/* Where access e of V numbers of a tile is, counted along 2^log of them: in its row, and which. */
+/* Position in a tile of access e of V numbers, along rows of 2^log numbers: column and row. */
 template <size_t V> __device__ static inline void turn_place(unsigned e, unsigned log, unsigned *in, unsigned *row)
 {
     *row = e * V >> log;
@@ -27,7 +30,7 @@ template <typename T, size_t V> __global__ void turn_tiles(const T *x, T *y, str
     for (size_t i = blockIdx.x; i < t.tiles; i += gridDim.x) {
         uint64_t matrix = i, col = op_digit(&matrix, t.across) << t.log_cols;
         uint64_t row = op_digit(&matrix, t.down) << t.log_rows;
-        size_t rows = t.rows - row, cols = t.cols - col; /* what is left from here on */
+        size_t rows = t.rows - row, cols = t.cols - col; /* remaining rows and columns */
         const T *from = x + (matrix * t.rows + row) * t.cols + col;
         T *to = y + (matrix * t.cols + col) * t.rows + row;
 
@@ -44,7 +47,7 @@ template <typename T, size_t V> __global__ void turn_tiles(const T *x, T *y, str
 #pragma unroll
             for (unsigned u = 0; u < TURN_AHEAD; u++) {
                 turn_place<V>(e + u * TURN_THREADS, t.log_cols, &k, &r);
-                *(op_pack<T, V> *)(tile + r * t.pitch + k) = p[u]; /* beyond the end: nobody reads it */
+                *(op_pack<T, V> *)(tile + r * t.pitch + k) = p[u]; /* beyond the end: never read */
             }
         }
         __syncthreads();
@@ -86,7 +89,8 @@ static unsigned log_of(size_t n, unsigned most)
     return log;
 }
 
-/* 64 x 64, or as long along one side as the other is short; at least V along both. */
+/* Chooses the tile: 64 x 64, or longer along one side if the other is short; at least V along
+ * both. */
 template <typename T, size_t V> static struct turn turn_of(size_t batch, size_t rows, size_t cols)
 {
     const unsigned all = log_of(TILE, 31), least = log_of(V, 31);
@@ -99,13 +103,13 @@ template <typename T, size_t V> static struct turn turn_of(size_t batch, size_t 
     t.log_rows = t.log_rows < least ? least : t.log_rows;
     t.log_cols = log_of(cols, all - t.log_rows);
     t.log_cols = t.log_cols < least ? least : t.log_cols;
-    t.log_rows = all - t.log_cols; /* what cols leave */
+    t.log_rows = all - t.log_cols; /* the remaining bits */
     across = (cols + ((size_t)1 << t.log_cols) - 1) >> t.log_cols;
     down = (rows + ((size_t)1 << t.log_rows) - 1) >> t.log_rows;
     t.across = op_divisor_of(across);
     t.down = op_divisor_of(down);
     t.tiles = batch * across * down;
-    /* So that what the lanes of a warp read lies in different banks, of 4 bytes. */
+    /* The lanes of a warp then read from different banks of 4 bytes. */
     t.pitch = (1u << t.log_cols) + (unsigned)(4 / sizeof(T)) * (t.log_rows < 5 ? 32u >> t.log_rows : 1);
     return t;
 }
@@ -121,7 +125,7 @@ static int launch(cudaStream_t s, const void *x, void *y, size_t batch, size_t r
     return cuda_launched(err);
 }
 
-/* y = x or y += x, of one shape and type; where both have one layout they are moved as they are. */
+/* y = x or y += x, of one shape and type; tensors of one layout are copied directly. */
 static int reorder(const struct op_call *c, const struct tensor *x, const struct tensor *y, bool add, struct err *err)
 {
     size_t n = (size_t)tensor_elements(x), batch, channels, inner, rows, cols;

@@ -1,9 +1,9 @@
-/* repeat.c - Expand (opset 8): x broadcast together with a shape, a constant.
- *            Tile (opset 6): y[i] = x[i mod dim], repeats (a constant) times along each axis.
- * dx sums what each element was repeated into. Any type.
+/* repeat.c - Expand (opset 8): x broadcast to a shape, a constant.
+ *            Tile (opset 6): y[i] = x[i mod dim], `repeats` (a constant) times along each axis.
+ * dx sums over the repetitions of each element. Any type.
  *
- * Both are one element-wise operand that repeats: Tile sees y as [r0, d0, r1, d1, ...] and x as
- * [1, d0, 1, d1, ...]. */
+ * Both are an element-wise operand that is broadcast: Tile views y as [r0, d0, r1, d1, ...] and x
+ * as [1, d0, 1, d1, ...]. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -73,7 +73,8 @@ static int expand_infer(struct op_infer *f, struct err *err)
     if (f->in[0] == NULL || f->in[1] == NULL)
         return op_error(f, ERR_INPUT, err, "input %d is missing", f->in[0] == NULL ? 0 : 1);
     if (n > TENSOR_MAX_RANK)
-        return op_error(f, ERR_UNSUPPORTED, err, "the shape has %zu dimensions; at most %d work", n,
+        return op_error(f, ERR_UNSUPPORTED, err,
+                        "the shape has %zu dimensions; at most %d are supported", n,
                         TENSOR_MAX_RANK);
     want.shape.rank = (uint32_t)n;
     for (k = 0; k < n; k++) {

@@ -1,4 +1,5 @@
-/* repeat_cuda.cu - see repeat.c: Expand and Tile are a copy with steps 0 in x; its way back sums. */
+/* repeat_cuda.cu - see repeat.c: Expand and Tile are a copy with strides of 0 in x; its reverse
+ * sums. */
 #include <stdlib.h>
 
 #include "op/shape/copy_cuda.cuh"
@@ -7,25 +8,25 @@ extern "C" {
 #include "op/elem/loops.h"
 }
 
-struct repeat { /* op_plan.state */
-    struct copy there, back;
+struct repeat { /* state of the plan (op_plan.state) */
+    struct copy fwd, bwd;
 };
 
 static void add_axis(struct repeat *r, size_t size, ptrdiff_t from, ptrdiff_t *to)
 {
     if (size > 1) {
-        r->there.axis[r->there.n++] = copy_axis{ size, from, *to };
-        r->back.axis[r->back.n++] = copy_axis{ size, *to, from };
+        r->fwd.axis[r->fwd.n++] = copy_axis{ size, from, *to };
+        r->bwd.axis[r->bwd.n++] = copy_axis{ size, *to, from };
     }
     *to *= (ptrdiff_t)size;
 }
 
-/* The loops of the CPU's plan, of which y is the dense tensor. */
+/* Converts the loops of the CPU's plan, in which y is the dense tensor. */
 static void from_loops(struct repeat *r, const struct elem_loops *l)
 {
     ptrdiff_t to = 1;
 
-    r->there.is_empty = r->back.is_empty = l->total == 0;
+    r->fwd.is_empty = r->bwd.is_empty = l->total == 0;
     if (l->total == 0)
         return;
     add_axis(r, l->tile.n, l->tile.at[0].step, &to);
@@ -48,7 +49,7 @@ static int plan(struct op_plan *p, struct err *err)
     p->state = r;
     if (r == NULL)
         return err_set(err, ERR_NOMEM, "%s '%s': out of memory", p->def->name, p->node);
-    p->scratch_bytes = op_cuda_plan_wants(p, 0) ? copy_cuda_scratch(&r->back) : 0;
+    p->scratch_bytes = op_cuda_plan_wants(p, 0) ? copy_cuda_scratch(&r->bwd) : 0;
     return 0;
 }
 
@@ -56,17 +57,17 @@ static int forward(const struct op_call *c, struct err *err)
 {
     const struct repeat *r = (const struct repeat *)c->state;
 
-    return copy_cuda_run(op_stream(c), &r->there, c->in[0]->data, c->out[0]->data, c->out[0]->dtype, false,
-                         NULL, err);
+    return copy_cuda_run(op_stream(c), &r->fwd, c->in[0]->data, c->out[0]->data, c->out[0]->dtype,
+                         false, NULL, err);
 }
 
 static int backward(const struct op_call *c, struct err *err)
 {
     const struct repeat *r = (const struct repeat *)c->state;
 
-    if (c->dout[0] == NULL || c->din[0] == NULL || r->back.is_empty)
+    if (c->dout[0] == NULL || c->din[0] == NULL || r->bwd.is_empty)
         return op_cuda_zero(c, err);
-    return copy_cuda_run(op_stream(c), &r->back, c->dout[0]->data, c->din[0]->data, c->din[0]->dtype,
+    return copy_cuda_run(op_stream(c), &r->bwd, c->dout[0]->data, c->din[0]->data, c->din[0]->dtype,
                          op_cuda_adds(c, 0), c->scratch, err);
 }
 

@@ -1,11 +1,12 @@
-/* reshape.c - Reshape: input 1 holds the new shape, a constant. 0 copies the dimension of the
- * input (with allowzero=1, opset 14: it is 0), one -1 is what remains.   Any type. */
+/* reshape.c - Reshape: input 1 is the new shape, a constant. 0 copies the dimension of the input
+ * (with allowzero=1, opset 14: the dimension is 0); one -1 is computed from the number of elements.
+ * Any type. */
 #include "op/op.h"
 #include "op/shape/view.h"
 
 #include "base/err.h"
 
-/* The constant as a shape, with 0 and -1 still in it. */
+/* Reads the constant as a shape that may contain 0 and -1. */
 static int read_target(const struct op_infer *f, struct shape *want, struct err *err)
 {
     const struct tensor *t = f->in[1];
@@ -21,7 +22,8 @@ static int read_target(const struct op_infer *f, struct shape *want, struct err 
                         "the shape is computed by the graph; it must be a constant of the model "
                         "(with -1 or 0 for the batch)");
     if (t->shape.dim[0] > TENSOR_MAX_RANK)
-        return op_error(f, ERR_UNSUPPORTED, err, "the shape has %lld dimensions; at most %d work",
+        return op_error(f, ERR_UNSUPPORTED, err,
+                        "the shape has %lld dimensions; at most %d are supported",
                         (long long)t->shape.dim[0], TENSOR_MAX_RANK);
     dims = t->data;
     want->rank = (uint32_t)t->shape.dim[0];
@@ -35,7 +37,7 @@ static int read_target(const struct op_infer *f, struct shape *want, struct err 
     return 0;
 }
 
-/* Puts the input's dimensions where 0 stands. *rest: the place of -1, if there is one. */
+/* Replaces each 0 by the input's dimension. *rest: the position of -1, if any. */
 static int fill_zeros(const struct op_infer *f, struct shape *want, int *rest, struct err *err)
 {
     const struct shape *x = &f->in[0]->shape;
@@ -72,7 +74,8 @@ static int fill_zeros(const struct op_infer *f, struct shape *want, int *rest, s
     return 0;
 }
 
-/* Does it fit but for the first dimension? Then somebody exported with a fixed batch. */
+/* Returns true if only the first dimension does not match: the model was exported with a fixed
+ * batch. */
 static bool is_other_batch(const struct shape *x, const struct shape *want)
 {
     struct shape a = *x, b = *want;

@@ -69,7 +69,7 @@ int rows_infer_elements(struct op_infer *f, int64_t axis, struct err *err)
         if (k != axis && at->dim[k] > x->dim[k])
             break;
     if (x->rank != at->rank || k < x->rank)
-        return op_error(f, ERR_INPUT, err, "indices %s do not lie within data %s but for axis %"
+        return op_error(f, ERR_INPUT, err, "indices %s exceed data %s along an axis other than %"
                         PRId64, shape_print(at, a, sizeof(a)), shape_print(x, b, sizeof(b)), axis);
     r->kind = ROWS_ELEMENTS;
     r->padding = -1;
@@ -99,7 +99,7 @@ int rows_infer_nd(struct op_infer *f, int64_t batch, struct err *err)
             return op_error(f, ERR_INPUT, err, "data %s and indices %s differ in batch axis %"
                             PRIu32, shape_print(x, a, sizeof(a)), shape_print(at, b, sizeof(b)), k);
     if (at->dim[at->rank - 1] < 1 || at->dim[at->rank - 1] > x->rank - batch)
-        return op_error(f, ERR_INPUT, err, "the last axis of the indices %s names %" PRId64
+        return op_error(f, ERR_INPUT, err, "the last axis of the indices %s addresses %" PRId64
                         " axes of data %s; expected 1 to %" PRId64,
                         shape_print(at, a, sizeof(a)), at->dim[at->rank - 1],
                         shape_print(x, b, sizeof(b)), x->rank - batch);
@@ -130,9 +130,10 @@ int rows_refuse(const struct op_call *c, const char *op, size_t i, int64_t v, st
                    op, i, v, c->in[0]->shape.dim[axis]);
 }
 
-/* Index i along an axis of `dim`: *out in 0 .. dim - 1, negative ones from the end. */
-static int settle(const struct op_call *c, const char *op, size_t i, int64_t dim, int64_t *out,
-                  struct err *err)
+/* Reads index i along an axis of size `dim`: *out in 0 .. dim - 1; a negative index counts from the
+ * end. */
+static int normalise_index(const struct op_call *c, const char *op, size_t i, int64_t dim,
+                           int64_t *out, struct err *err)
 {
     int64_t v = index_at(c->in[1], i);
 
@@ -149,7 +150,7 @@ static int list_axis(const struct op_call *c, const char *op, int64_t *list, str
     size_t i;
 
     for (i = 0; i < r->n; i++) {
-        int rc = settle(c, op, i, dim, &list[i], err);
+        int rc = normalise_index(c, op, i, dim, &list[i], err);
 
         if (rc < 0)
             return rc;
@@ -171,7 +172,7 @@ static int list_elements(const struct op_call *c, const char *op, int64_t *list,
         for (k = x->rank; k-- > 0; rest /= (size_t)at->dim[k], step *= x->dim[k]) {
             here = (int64_t)(rest % (size_t)at->dim[k]);
             if (k == r->axis) {
-                int rc = settle(c, op, i, x->dim[k], &here, err);
+                int rc = normalise_index(c, op, i, x->dim[k], &here, err);
 
                 if (rc < 0)
                     return rc;
@@ -195,7 +196,7 @@ static int list_nd(const struct op_call *c, const char *op, int64_t *list, struc
 
         for (k = 0; k < r->depth; k++) {
             int64_t dim = x->dim[r->batch + k], here;
-            int rc = settle(c, op, i * r->depth + k, dim, &here, err);
+            int rc = normalise_index(c, op, i * r->depth + k, dim, &here, err);
 
             if (rc < 0)
                 return rc;

@@ -9,12 +9,13 @@ struct lister {
     struct rows r;
     struct shape data, at;
     const void *indices;
-    bool wide; /* int64, else int32 */
+    bool wide; /* indices are int64, else int32 */
     op_notice notice;
 };
 
-/* Index i along an axis of `dim`: 0 .. dim - 1, negative ones from the end; ROWS_BAD. */
-__device__ static inline int64_t settle(const struct lister &l, size_t i, int64_t dim)
+/* Reads index i along an axis of size `dim`: 0 .. dim - 1, a negative index counts from the end; or
+ * ROWS_BAD. */
+__device__ static inline int64_t normalise_index(const struct lister &l, size_t i, int64_t dim)
 {
     int64_t v = l.wide ? ((const int64_t *)l.indices)[i] : ((const int32_t *)l.indices)[i];
 
@@ -35,7 +36,7 @@ __device__ static inline int64_t element_row(const struct lister &l, size_t i)
         int64_t here = (int64_t)(rest - q * (size_t)l.at.dim[k]);
 
         if (k == l.r.axis)
-            here = settle(l, i, l.data.dim[k]);
+            here = normalise_index(l, i, l.data.dim[k]);
         if (here < 0)
             return ROWS_BAD;
         row += here * step;
@@ -50,7 +51,7 @@ __device__ static inline int64_t nd_row(const struct lister &l, size_t i)
     int64_t row = (int64_t)(i / l.r.per);
 
     for (uint32_t k = 0; k < l.r.depth; k++) {
-        int64_t dim = l.data.dim[l.r.batch + k], here = settle(l, i * l.r.depth + k, dim);
+        int64_t dim = l.data.dim[l.r.batch + k], here = normalise_index(l, i * l.r.depth + k, dim);
 
         if (here < 0)
             return ROWS_BAD;
@@ -59,11 +60,11 @@ __device__ static inline int64_t nd_row(const struct lister &l, size_t i)
     return row;
 }
 
-/* A thread owns rows of the list, a grid apart. */
+/* A thread computes rows of the list, in a grid-stride loop. */
 __global__ void rows_make_list(struct lister l, int64_t *list)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < l.r.n; i += (size_t)gridDim.x * blockDim.x)
-        list[i] = l.r.kind == ROWS_AXIS       ? settle(l, i, l.data.dim[l.r.axis])
+        list[i] = l.r.kind == ROWS_AXIS       ? normalise_index(l, i, l.data.dim[l.r.axis])
                   : l.r.kind == ROWS_ELEMENTS ? element_row(l, i)
                                               : nd_row(l, i);
 }
@@ -82,7 +83,8 @@ int rows_cuda_list(const struct op_call *c, int64_t *list, struct err *err)
     return cuda_launched(err);
 }
 
-/* ---- the order: few by comparing all with all, many by digits of 8 bits, the least first ---- */
+/* ---- the order: short lists by comparing all pairs, long ones by radix sort, 8 bits at a time
+ * ---- */
 
 namespace {
 
@@ -93,7 +95,7 @@ __device__ static inline uint64_t key_of(const int64_t *list, size_t i, size_t r
     return list[i] < 0 ? (uint64_t)rows : (uint64_t)list[i];
 }
 
-/* Each thread finds the place of one, by counting those before it. */
+/* Each thread computes the rank of one position by counting the smaller ones. */
 __global__ void rows_rank(const int64_t *list, unsigned n, size_t rows, int64_t *order)
 {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x, rank = 0;
@@ -110,7 +112,8 @@ __global__ void rows_rank(const int64_t *list, unsigned n, size_t rows, int64_t 
     order[rank] = i;
 }
 
-/* Block b owns `span` places of `from` (NULL: 0, 1, ...); counts [digit, block] how often each digit is. */
+/* Block b processes `span` positions of `from` (NULL: 0, 1, ...); counts [digit, block] =
+ * occurrences of each digit. */
 __global__ void rows_count(const int64_t *list, const int64_t *from, size_t n, size_t span, unsigned shift,
                            size_t rows, unsigned long long *counts)
 {
@@ -125,7 +128,8 @@ __global__ void rows_count(const int64_t *list, const int64_t *from, size_t n, s
     counts[threadIdx.x * gridDim.x + blockIdx.x] = bins[threadIdx.x];
 }
 
-/* x[i] = the sum of those before it. One block of 1024 threads, as many at a time. */
+/* x[i] = the sum of the elements before it. One block of 1024 threads, which processes 1024
+ * elements at a time. */
 __global__ void rows_scan(unsigned long long *x, size_t n)
 {
     __shared__ unsigned long long sums[32];
@@ -154,9 +158,10 @@ __global__ void rows_scan(unsigned long long *x, size_t n)
     }
 }
 
-/* to: `from` by this digit, what is equal in the same order. A block goes through its span in tiles, of which
- * each warp owns a stretch of 128, 32 at a time: a place's rank is what its block had of the digit in earlier
- * tiles, its warps before it, its warp before, and its lanes before it. */
+/* to = `from` sorted by this digit, stable. A block processes its span in tiles; each warp
+ * processes a stretch of 128 positions of a tile, 32 at a time. The rank of a position is the
+ * number of equal digits in earlier tiles of the block, in earlier warps, earlier in its warp, and
+ * in earlier lanes. */
 __global__ void rows_place(const int64_t *list, const int64_t *from, size_t n, size_t span, unsigned shift,
                            size_t rows, const unsigned long long *start, int64_t *to)
 {
@@ -214,7 +219,7 @@ __global__ void rows_place(const int64_t *list, const int64_t *from, size_t n, s
     }
 }
 
-/* Blocks, and places of each. */
+/* Returns the positions per block, and the number of blocks. */
 size_t span_of(size_t n, unsigned *blocks)
 {
     size_t tiles = (n + TILE - 1) / TILE, each = (tiles + BLOCKS - 1) / BLOCKS;
@@ -225,7 +230,7 @@ size_t span_of(size_t n, unsigned *blocks)
 
 } // namespace
 
-/* [n] places, then counts. */
+/* [n] positions, then counts. */
 size_t rows_cuda_order_scratch(size_t n)
 {
     unsigned blocks;
@@ -254,7 +259,7 @@ int rows_cuda_order(cudaStream_t s, const int64_t *list, size_t n, size_t rows, 
     while (passes < 8 && (uint64_t)rows >> (8 * passes) != 0)
         passes++;
     for (unsigned k = 0; k < passes; k++) {
-        int64_t *to = (passes - k) % 2 == 1 ? order : other; /* the last is `order` */
+        int64_t *to = (passes - k) % 2 == 1 ? order : other; /* the last pass writes to `order` */
         unsigned long long *counts =
             (unsigned long long *)(void *)((char *)scratch + rows_round(n * sizeof(int64_t)));
 

@@ -1,11 +1,15 @@
-/* scatter.c - ScatterElements (Scatter before opset 11), ScatterND: y is the data, with updates put into its rows (rows.h),
- * one after the other; reduction none: v = u, add: v += u, mul: v *= u, max, min. Opset 16 brought
- * add and mul, 18 max and min. Data of any type for none; float32, int32, int64 else.
+/* scatter.c - ScatterElements (Scatter before opset 11), ScatterND: y is the data with updates
+ * applied to its rows (rows.h) in sequence; reduction none: v = u, add: v += u, mul: v *= u, max,
+ * min. Opset 16 added add and mul, 18 max and min. Data of any type for none; float32, int32, int64
+ * for others.
  *
- * Backward undoes the list from its end. g, at first dy, is the gradient of the value an update
- * left behind:  none: du = g, then g = 0     add: du = g     mul: du = g v, then g = g u
- *   max, min: if u won: du = g, then g = 0; else du = 0     (v: the value before the update)
- * What is left in g is the gradient of the data. So an update that another one overwrote gets 0. */
+ * Backward undoes the list from its end. g, initially dy, is the gradient of the value after an
+ * update:
+ *   none: du = g, then g = 0     add: du = g     mul: du = g v, then g = g u
+ *   max, min: if u was selected: du = g, then g = 0; else du = 0     (v: the value before the
+ *                                                                    update)
+ * At the end g is the gradient of the data. An update that a later one overwrote has the gradient
+ * 0. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +41,7 @@ static int read_reduction(struct op_infer *f, struct err *err)
     return 0;
 }
 
-/* The updates have the shape `want`; y that of the data. */
+/* Checks that the updates have the shape `want`, and sets the shape of y to that of the data. */
 static int check_updates(struct op_infer *f, const struct shape *want, struct err *err)
 {
     char a[192], b[192];
@@ -85,7 +89,7 @@ static int nd_infer(struct op_infer *f, struct err *err)
     return check_updates(f, &want, err);
 }
 
-/* save: the list, then, for what needs it, the values before each update. scratch: g. */
+/* save: the list, then, if backward needs them, the values before each update. scratch: g. */
 static int plan(struct op_plan *p, struct err *err)
 {
     const struct rows *r = p->param;
@@ -152,7 +156,7 @@ static int fwd(const struct op_call *c, const char *op, struct err *err)
     return 0;
 }
 
-/* The gradient of one update; *g becomes that of the value before it. */
+/* Returns the gradient of one update, and replaces *g by the gradient of the value before it. */
 static float undo(enum scatter_reduction how, float *g, float u, float v)
 {
     float d = *g;

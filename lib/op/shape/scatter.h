@@ -1,4 +1,4 @@
-/* scatter.h - what a scatter does with an update: rows.h's `reduction`. */
+/* scatter.h - how a scatter applies an update: the values of `reduction` in rows.h. */
 #ifndef OP_SHAPE_SCATTER_H
 #define OP_SHAPE_SCATTER_H
 

@@ -1,6 +1,6 @@
-/* scatter_cuda.cu - see scatter.c. The list is sorted so that the updates of one row come together in their
- * order; a thread owns a column of a row and applies, or undoes, them one after the other. Of what an index
- * out of range would have put, row 0 becomes NaN (integers: nothing happens), and its gradient is 0. */
+/* scatter_cuda.cu - see scatter.c. The list is sorted so that the updates of a row are adjacent and
+ * in order; a thread applies or undoes those of a column in sequence. For an index out of range,
+ * row 0 becomes NaN (integers: unchanged), and the gradient of the update is 0. */
 #include <math.h>
 
 #include "op/shape/rows_cuda.cuh"
@@ -11,7 +11,7 @@ extern "C" {
 
 namespace {
 
-/* save: the list, the order, and for what needs it, the values before each update. */
+/* save: the list, the order, and, if backward needs them, the values before each update. */
 struct kept {
     int64_t *list, *order;
     float *before;
@@ -31,7 +31,7 @@ struct kept kept_of(const struct op_call *c)
              (float *)(void *)(save + 2 * list_bytes(r)) };
 }
 
-/* scratch: forward sorts in it; backward has there g. */
+/* scratch: forward sorts in it; backward stores g in it. */
 int plan(struct op_plan *p, struct err *err)
 {
     const struct rows *r = (const struct rows *)p->param;
@@ -50,7 +50,7 @@ int plan(struct op_plan *p, struct err *err)
 
 struct updates {
     const int64_t *list, *order;
-    size_t n, width; /* elements of a row */
+    size_t n, width; /* width: elements per row */
 };
 
 __device__ static inline int64_t row_at(const struct updates &u, size_t at)
@@ -58,8 +58,8 @@ __device__ static inline int64_t row_at(const struct updates &u, size_t at)
     return at < u.n ? u.list[u.order[at]] : -2;
 }
 
-/* y [row] = the last update of it. A thread owns elements of updates, in sorted order. */
-template <typename U> __global__ void put_last(struct updates u, const U *x, U *y)
+/* y [row] = its last update. A thread processes elements of updates, in sorted order. */
+template <typename U> __global__ void store_last(struct updates u, const U *x, U *y)
 {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, at = i / u.width, k = i - at * u.width;
     int64_t row = row_at(u, at);
@@ -78,10 +78,10 @@ template <typename T, typename S> __device__ static inline T reduced(int64_t how
     }
 }
 
-/* y [row] reduced by all its updates. A thread owns a column of them from the first on. S: as T, but wraps.
- * before NULL: not asked for. */
+/* y [row] = the reduction of all its updates. A thread processes a column of a row. S: as T, but
+ * wraps. before NULL: not requested. */
 template <typename T, typename S>
-__global__ void put_all(struct updates u, int64_t how, const T *x, T *y, T *before)
+__global__ void apply_all(struct updates u, int64_t how, const T *x, T *y, T *before)
 {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, at = i / u.width, k = i - at * u.width;
     int64_t row = row_at(u, at);
@@ -100,8 +100,8 @@ __global__ void put_all(struct updates u, int64_t how, const T *x, T *y, T *befo
     y[(size_t)row * u.width + k] = v;
 }
 
-/* The end of the order is where bad rows are. */
-template <typename T> __global__ void tell_bad(struct updates u, T *y, T nan)
+/* Marks row 0 if there are invalid rows, which are at the end of the order. */
+template <typename T> __global__ void mark_invalid(struct updates u, T *y, T nan)
 {
     size_t k = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
 
@@ -117,15 +117,15 @@ unsigned blocks_of(size_t threads)
 template <typename T, typename S>
 void run_all(const struct op_call *c, const struct updates *u, T *before)
 {
-    CUDA_LAUNCH((put_all<T, S>), blocks_of(u->n * u->width), OP_THREADS, 0, op_stream(c), *u,
+    CUDA_LAUNCH((apply_all<T, S>), blocks_of(u->n * u->width), OP_THREADS, 0, op_stream(c), *u,
                 ((const struct rows *)c->param)->reduction, (const T *)c->in[2]->data, (T *)c->out[0]->data,
                 before);
 }
 
-template <typename T> void run_bad(const struct op_call *c, const struct updates *u)
+template <typename T> void run_invalid(const struct op_call *c, const struct updates *u)
 {
-    CUDA_LAUNCH((tell_bad<T>), blocks_of(u->width), OP_THREADS, 0, op_stream(c), *u, (T *)c->out[0]->data,
-                op_narrow<T>(NAN));
+    CUDA_LAUNCH((mark_invalid<T>), blocks_of(u->width), OP_THREADS, 0, op_stream(c), *u,
+                (T *)c->out[0]->data, op_narrow<T>(NAN));
 }
 
 int forward(const struct op_call *c, struct err *err)
@@ -145,8 +145,8 @@ int forward(const struct op_call *c, struct err *err)
         return rc;
     if (r->reduction == SCATTER_NONE) {
         OP_SIZES(tensor_dtype_bytes(t),
-                 CUDA_LAUNCH((put_last<U>), blocks_of(u.n * u.width), OP_THREADS, 0, op_stream(c), u,
-                             (const U *)c->in[2]->data, (U *)c->out[0]->data));
+                 CUDA_LAUNCH((store_last<U>), blocks_of(u.n * u.width), OP_THREADS, 0, op_stream(c),
+                             u, (const U *)c->in[2]->data, (U *)c->out[0]->data));
     } else if (t == TENSOR_F32) {
         run_all<float, float>(c, &u, r->reduction >= SCATTER_MUL ? kept.before : NULL);
     } else if (t == TENSOR_I32) {
@@ -155,16 +155,16 @@ int forward(const struct op_call *c, struct err *err)
         run_all<int64_t, uint64_t>(c, &u, NULL);
     }
     if (t == TENSOR_F64)
-        run_bad<double>(c, &u);
+        run_invalid<double>(c, &u);
     else if (t == TENSOR_F32 || t == TENSOR_BF16 || t == TENSOR_F16)
-        OP_FLOATS(t, run_bad<T>(c, &u));
+        OP_FLOATS(t, run_invalid<T>(c, &u));
     return cuda_launched(err);
 }
 
 /* ---- backward ---- */
 
-/* Undoes the updates of a row from the last on: du = the gradient of each, g [row] = what is left of dy [row].
- * A thread owns a column of them. g, du NULL: nobody wants it. */
+/* Undoes the updates of a row from the last to the first: du = the gradient of each, g [row] = the
+ * remaining dy [row]. A thread processes a column. g, du NULL: not requested. */
 __global__ void undo(struct updates u, int64_t how, const float *dy, const float *x, const float *before,
                      float *g, float *du, bool add)
 {

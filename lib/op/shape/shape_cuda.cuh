@@ -1,5 +1,5 @@
-/* shape_cuda.cuh - what kernels share that move numbers without computing: by their size, whatever they
- * are. */
+/* shape_cuda.cuh - shared by GPU kernels that move numbers without computing: they treat numbers of
+ * equal size alike. */
 #ifndef OP_SHAPE_SHAPE_CUDA_CUH
 #define OP_SHAPE_SHAPE_CUDA_CUH
 
@@ -7,7 +7,8 @@
 
 #include "op/op_cuda.cuh"
 
-/* Calls body with U, an unsigned integer of as many bytes: OP_SIZES(size, { ... U ... }). */
+/* Runs the body with U defined as the unsigned integer of that size: OP_SIZES(size, { ... U ...
+ * }). */
 #define OP_SIZES(size_, ...)                                                                           \
     switch (size_) {                                                                                   \
     case 1: { using U = uint8_t; __VA_ARGS__; break; }                                                 \
@@ -16,7 +17,7 @@
     default: { using U = uint32_t; __VA_ARGS__; break; }                                               \
     }
 
-/* dx += x, of dx's type. */
+/* dx += x; x has the type of dx. Errors: ERR_DEVICE. */
 static inline int shape_cuda_add(const struct op_call *c, const struct tensor *dx, const void *x,
                                  struct err *err)
 {
@@ -25,7 +26,7 @@ static inline int shape_cuda_add(const struct op_call *c, const struct tensor *d
     return 0;
 }
 
-/* y [n] becomes what is at `there` of the GPU, or `here`. */
+/* y [n] = *there (device memory), or `here` if there is NULL. */
 template <typename U> __global__ void shape_fill(U *y, size_t n, const U *there, U here)
 {
     U value = there != NULL ? *there : here;
@@ -34,7 +35,7 @@ template <typename U> __global__ void shape_fill(U *y, size_t n, const U *there,
         y[i] = value;
 }
 
-/* Every element of y; there and here NULL: zero. */
+/* Fills all elements of y; there and here NULL: with zero. Errors: ERR_DEVICE. */
 static inline int shape_cuda_fill(const struct op_call *c, const struct tensor *y, const void *there,
                                   const void *here, struct err *err)
 {

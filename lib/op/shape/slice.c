@@ -1,7 +1,7 @@
 /* slice.c - Slice: x[start:end:step] along some axes, as in Python: negative starts and ends count
- * from the end, what lies outside is cut, a negative step goes backwards. Starts, ends, axes
+ * from the end, ranges are clipped to the axis, and a negative step reverses. Starts, ends, axes
  * (default: the first ones) and steps are constants: inputs from opset 10 on, attributes (without
- * steps) before.   dx is dy in its place, 0 elsewhere. Any type. */
+ * steps) before. dx is dy at the selected elements, else 0. Any type. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -18,8 +18,8 @@ static int64_t clamp(int64_t v, int64_t lo, int64_t hi)
     return v < lo ? lo : v > hi ? hi : v;
 }
 
-/* How many elements; *start and *step become exact. */
-static int64_t settle(int64_t dim, int64_t *start, int64_t end, int64_t *step)
+/* Returns the number of elements; normalises *start and *step. */
+static int64_t normalise(int64_t dim, int64_t *start, int64_t end, int64_t *step)
 {
     bool forward = *step > 0;
     int64_t last = forward ? dim : dim - 1;
@@ -34,9 +34,10 @@ static int64_t settle(int64_t dim, int64_t *start, int64_t end, int64_t *step)
 
 enum { STARTS = 1, ENDS, AXES, STEPS, LISTS }; /* the inputs */
 
-/* Output 0 and the parameters from the lists; NULL: axes or steps have their defaults. */
-static int settle_lists(struct op_infer *f, const int64_t *const *list, const size_t *n,
-                        struct err *err)
+/* Computes output 0 and the parameters from the lists; a NULL list of axes or steps has its
+ * default. */
+static int apply_lists(struct op_infer *f, const int64_t *const *list, const size_t *n,
+                       struct err *err)
 {
     struct slice *s = f->param;
     const struct tensor *x = f->in[0];
@@ -58,14 +59,14 @@ static int settle_lists(struct op_infer *f, const int64_t *const *list, const si
         if (rc < 0)
             return rc;
         if ((seen & (1u << axis)) != 0)
-            return op_error(f, ERR_INPUT, err, "axis %" PRId64 " comes twice", axis);
+            return op_error(f, ERR_INPUT, err, "axis %" PRId64 " is repeated", axis);
         seen |= 1u << axis;
         s->start[axis] = list[1][i];
         s->step[axis] = list[4] != NULL ? list[4][i] : 1;
         if (s->step[axis] == 0)
             return op_error(f, ERR_INPUT, err, "the step along axis %" PRId64 " is 0", axis);
         f->out[0].shape.dim[axis] =
-            settle(x->shape.dim[axis], &s->start[axis], list[2][i], &s->step[axis]);
+            normalise(x->shape.dim[axis], &s->start[axis], list[2][i], &s->step[axis]);
     }
     return 0;
 }
@@ -81,7 +82,7 @@ static int slice_infer(struct op_infer *f, struct err *err)
         return op_error(f, ERR_INPUT, err, "input 0 is missing");
     for (k = STARTS; k < LISTS && rc == 0; k++)
         rc = op_const_ints(f, k, &list[k], &n[k], err);
-    return rc < 0 ? rc : settle_lists(f, list, n, err);
+    return rc < 0 ? rc : apply_lists(f, list, n, err);
 }
 
 static int slice_infer_1(struct op_infer *f, struct err *err)
@@ -100,7 +101,7 @@ static int slice_infer_1(struct op_infer *f, struct err *err)
     if (rc == 0 && (list[STARTS] == NULL || list[ENDS] == NULL))
         rc = op_error(f, ERR_INPUT, err, "attribute '%s' is missing",
                       list[STARTS] == NULL ? "starts" : "ends");
-    return rc < 0 ? rc : settle_lists(f, list, n, err);
+    return rc < 0 ? rc : apply_lists(f, list, n, err);
 }
 
 static int slice_plan(struct op_plan *p, struct err *err)

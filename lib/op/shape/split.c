@@ -1,6 +1,6 @@
-/* split.c - Split: the input in pieces along an axis, one per output.   dx is the pieces' gradients
- * put together. Any type. The sizes: opset 2 attribute `split`, 13 input 1, a constant. Without:
- * equal pieces; 18: of ceil(size / num_outputs), the last takes what remains. */
+/* split.c - Split: divides the input along an axis, one part per output. dx is the concatenation of
+ * the gradients. Any type. The sizes: opset 2 attribute `split`, 13 input 1, a constant. Without
+ * them: equal parts; 18: parts of ceil(size / num_outputs), and the last has the remainder. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -14,8 +14,8 @@ struct split {
     int64_t *start; /* [n_out] */
 };
 
-/* Sizes by themselves: outputs of equal size. */
-static int share(struct op_infer *f, int64_t axis, struct err *err)
+/* Computes equal sizes of the outputs. */
+static int equal_sizes(struct op_infer *f, int64_t axis, struct err *err)
 {
     int64_t dim = f->in[0]->shape.dim[axis], n = f->n_out, asked, each, i;
     int rc = op_attr_i(f, "num_outputs", n, &asked, err);
@@ -45,7 +45,7 @@ static int follow(struct op_infer *f, int64_t axis, const int64_t *sizes, size_t
                         f->n_out);
     for (i = 0; i < n; i++) {
         if (sizes[i] < 0 || sizes[i] > rest)
-            return op_error(f, ERR_INPUT, err, "split asks for %" PRId64 " elements for output %"
+            return op_error(f, ERR_INPUT, err, "split requests %" PRId64 " elements for output %"
                             PRIu32 "; %" PRId64 " are left along axis %" PRId64, sizes[i], i, rest,
                             axis);
         f->out[i].shape.dim[axis] = sizes[i];
@@ -53,7 +53,7 @@ static int follow(struct op_infer *f, int64_t axis, const int64_t *sizes, size_t
     }
     if (rest != 0)
         return op_error(f, ERR_INPUT, err, "split leaves %" PRId64 " elements of axis %" PRId64
-                        " over", rest, axis);
+                        " unassigned", rest, axis);
     return 0;
 }
 
@@ -79,7 +79,7 @@ static int split_infer(struct op_infer *f, struct err *err)
         f->out[i].dtype = f->in[0]->dtype;
         f->out[i].shape = f->in[0]->shape;
     }
-    rc = sizes != NULL ? follow(f, s->axis, sizes, n, err) : share(f, s->axis, err);
+    rc = sizes != NULL ? follow(f, s->axis, sizes, n, err) : equal_sizes(f, s->axis, err);
     s->start = arena_array(f->mem, f->n_out, sizeof(*s->start));
     if (rc == 0 && s->start == NULL)
         rc = op_error(f, ERR_NOMEM, err, "out of memory");
@@ -100,7 +100,7 @@ static int split_plan(struct op_plan *p, struct err *err)
     for (i = 0; i < p->n_out; i++) {
         s->at[i].out = i;
         start[c->axis] = c->start[i];
-        if (p->out[i].dtype != TENSOR_NONE) /* else nobody reads it, in neither direction */
+        if (p->out[i].dtype != TENSOR_NONE) /* else the output is unused in both directions */
             part_box(&s->at[i], p->in[0], &p->out[i], p->out[i].shape.dim, start, NULL, NULL);
     }
     return 0;

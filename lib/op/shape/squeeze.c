@@ -1,6 +1,6 @@
-/* squeeze.c - Squeeze: drops axes of size 1, the named ones or all. Unsqueeze: puts axes of size 1
- * where they are named, counted in the output.   Any type; the same bytes. The axes are an
- * attribute up to opset 12, input 1 from 13 on, a constant. */
+/* squeeze.c - Squeeze: removes axes of size 1, the given ones or all. Unsqueeze: inserts axes of
+ * size 1 at the given positions of the output. Any type; the same bytes. The axes are an attribute
+ * up to opset 12, input 1 from 13 on, a constant. */
 #include <inttypes.h>
 
 #include "base/err.h"

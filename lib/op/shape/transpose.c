@@ -1,4 +1,5 @@
-/* transpose.c - Transpose: axis k of y is axis perm[k] of x; without perm, in reverse. Any type. */
+/* transpose.c - Transpose: axis k of y is axis perm[k] of x; without perm, the axes are reversed.
+ * Any type. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -54,7 +55,7 @@ static int transpose_plan(struct op_plan *p, struct err *err)
     op_steps(p->in[0], from);
     op_steps(&p->out[0], to);
     for (k = 0; k < p->out[0].shape.rank; k++)
-        copy_add_axis(&s->at[0].there, p->out[0].shape.dim[k], from[t->perm[k]], to[k]);
+        copy_add_axis(&s->at[0].fwd, p->out[0].shape.dim[k], from[t->perm[k]], to[k]);
     part_settle(&s->at[0]);
     return 0;
 }

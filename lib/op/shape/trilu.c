@@ -1,6 +1,6 @@
-/* trilu.c - Trilu (opset 14): of each matrix of the last two axes what lies on and above diagonal k
- * (upper=1) or on and below it (upper=0); the rest is 0.   dx is dy, masked the same way. Any type.
- * k: input 1, a scalar, default 0. */
+/* trilu.c - Trilu (opset 14): of each matrix of the last two axes, keeps the elements on and above
+ * diagonal k (upper=1) or on and below it (upper=0); the others become 0. dx is dy, masked the same
+ * way. Any type. k: input 1, a scalar, default 0. */
 #include <string.h>
 
 #include "base/err.h"
@@ -31,13 +31,13 @@ static int trilu_infer(struct op_infer *f, struct err *err)
     return 0;
 }
 
-/* The columns of row i that stay: [*from, *to). */
+/* Computes the columns of row i that are kept: [*from, *to). */
 static void kept(const struct op_call *c, int64_t i, int64_t cols, int64_t *from, int64_t *to)
 {
     const struct trilu *p = c->param;
     int64_t k = c->n_in > 1 && c->in[1] != NULL ? *(const int64_t *)c->in[1]->data : 0, at;
 
-    k = k < -i - 1 ? -i - 1 : k > cols ? cols : k; /* beyond, nothing changes */
+    k = k < -i - 1 ? -i - 1 : k > cols ? cols : k; /* larger values have the same result */
     at = i + k + (p->upper == 0);                  /* the diagonal belongs to both sides */
     at = at < 0 ? 0 : at > cols ? cols : at;
     *from = p->upper != 0 ? at : 0;

@@ -7,15 +7,16 @@ extern "C" {
 
 namespace {
 
-/* y = or += x where column - row is on the side of k (on the GPU; NULL: 0) that stays, else 0 or
- * unchanged. A thread owns elements, a grid apart. x and y may be the same memory. */
+/* y = or += x if column - row is on the kept side of k (device memory; NULL: 0), else 0 or
+ * unchanged. A thread processes elements in a grid-stride loop. x and y may be the same memory. */
 template <typename T, bool ADD>
 __global__ void keep_side(const T *x, T *y, size_t n, struct op_divisor cols, struct op_divisor rows,
                           const int64_t *k, bool upper)
 {
     int64_t diagonal = k != NULL ? *k : 0, most = (int64_t)(rows.by + cols.by);
 
-    diagonal = diagonal < -most ? -most : diagonal > most ? most : diagonal; /* beyond, nothing changes */
+    /* larger values have the same result */
+    diagonal = diagonal < -most ? -most : diagonal > most ? most : diagonal;
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
         uint64_t rest = i;
         int64_t column = (int64_t)op_digit(&rest, cols), row = (int64_t)op_digit(&rest, rows);

@@ -1,7 +1,9 @@
-/* unique.c - Unique (opset 11): the different elements of x, or slices along an axis, in order or
- * (sorted=0) as they first occur; where each first occurs, which of them each element is, and how often
- * each occurs. How many there are decides shapes, so x is a constant of the model (or, where a graph is
- * run, an input): a plan for a GPU computes it while planning.   No gradient. */
+/* unique.c - Unique (opset 11): the distinct elements of x, or distinct slices along an axis,
+ * sorted or (sorted=0) in the order of their first occurrence; also the index of the first
+ * occurrence of each, the number of the distinct element for each input element, and the count of
+ * each. The number of distinct elements determines shapes, so x is a constant of the model (or,
+ * when a graph is evaluated, an input): a plan for a GPU computes the result while planning. No
+ * gradient. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +13,7 @@
 #include "op/op_priv.h"
 
 struct unique {
-    size_t n, outer, inner; /* n slices, each of outer * inner elements, `inner` side by side */
+    size_t n, outer, inner; /* n slices of outer * inner elements, `inner` contiguous */
     size_t found;
     int64_t sorted;
 };
@@ -77,8 +79,8 @@ static int compare_ints(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* order [n]: slices, sorted. first [n]: of each different one the first place, in the order of the
- * output. Returns how many there are. */
+/* order [n]: slices, sorted. first [n]: index of the first occurrence of each distinct slice, in
+ * the order of the output. Returns the number of distinct slices. */
 static size_t find(const struct slices *s, int64_t *order, int64_t *first)
 {
     size_t n = s->p->n, found = 0, i;
@@ -94,7 +96,7 @@ static size_t find(const struct slices *s, int64_t *order, int64_t *first)
     return found;
 }
 
-static int settle_slices(struct op_infer *f, struct err *err)
+static int set_slices(struct op_infer *f, struct err *err)
 {
     const struct tensor *x = f->in[0];
     struct unique *p = f->param;
@@ -138,8 +140,8 @@ static int infer(struct op_infer *f, struct err *err)
                         "int32, int64", tensor_dtype_name(x->dtype));
     if (x->data == NULL)
         return op_error(f, ERR_UNSUPPORTED, err, "the input is computed by the graph; it must be a "
-                        "constant of the model, as it decides the shape");
-    axis = settle_slices(f, err);
+                        "constant of the model, as it determines the shape");
+    axis = set_slices(f, err);
     if (axis < 0)
         return axis;
     room = arena_array(f->mem, 2 * p->n + 1, sizeof(*room));
@@ -165,8 +167,8 @@ static int plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
-/* Of which output each slice is, and how many are of each; either list may be NULL. `order` and `first`
- * are those of find(). */
+/* Computes the number of the distinct slice of each slice, and the count of each; either list may
+ * be NULL. `order` and `first` are the results of find(). */
 static void count_each(const struct slices *s, const int64_t *order, const int64_t *first, int64_t *inverse,
                        int64_t *count)
 {
@@ -206,7 +208,7 @@ static int fwd(const struct op_call *c, struct err *err)
     if (p->n == 0)
         return 0;
     if (find(&s, order, first) != p->found)
-        return err_set(err, ERR_INPUT, "Unique: the input is not the one that was planned for");
+        return err_set(err, ERR_INPUT, "Unique: the input differs from the one at planning");
     for (o = 0; o < p->outer && y != NULL; o++)
         for (k = 0; k < p->found; k++)
             memcpy(y + (o * p->found + k) * width, s.data + (o * p->n + (size_t)first[k]) * width, width);

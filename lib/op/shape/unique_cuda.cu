@@ -1,5 +1,5 @@
-/* unique_cuda.cu - see unique.c: its input is a constant, so the planner computes it on the CPU. What is
- * too large for that is refused. */
+/* unique_cuda.cu - see unique.c: the input is a constant, so the planner computes the result on the
+ * CPU. An input too large for that is rejected. */
 #include "op/op_cuda.cuh"
 
 extern "C" {

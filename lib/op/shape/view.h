@@ -1,5 +1,5 @@
-/* view.h - ops whose output has the bytes of input 0 under another shape. The planner lets both
- * share memory and does not call them; where it cannot, these copy. */
+/* view.h - ops whose output has the bytes of input 0 under another shape. The planner aliases their
+ * memory and does not call them; if it cannot, these kernels copy. */
 #ifndef OP_SHAPE_VIEW_H
 #define OP_SHAPE_VIEW_H
 

@@ -1,4 +1,5 @@
-/* view_cuda.cu - see view.h, bit_cast.c: Flatten, Reshape, Squeeze, Unsqueeze where memory is not shared. */
+/* view_cuda.cu - see view.h, bit_cast.c: Flatten, Reshape, Squeeze, Unsqueeze if memory is not
+ * aliased. */
 #include "op/shape/shape_cuda.cuh"
 
 static int forward(const struct op_call *c, struct err *err)

@@ -1,19 +1,22 @@
-/* cublasLt.h - the part of cuBLASLt that trainerd uses, computed by the CPU (cublaslt.c). Names,
- * signatures and numbers are those of cuBLAS 13.0.
+/* cublasLt.h - the part of cuBLASLt that trainerd uses, computed on the CPU (cublaslt.c). Names,
+ * signatures and constants are those of cuBLAS 13.0.
  *
- * - Sums are double, in the order of k, of factors rounded to TF32 where that is allowed; what is not described exactly as the library demands it is
- *   refused: CUBLAS_STATUS_INVALID_VALUE where the library checks, an end of the process with the reason
- *   where it would compute garbage (an address outside the GPU's memory or less aligned than the
- *   algorithm was chosen for, an algorithm of another product, factors that the result overlaps).
- * - A product runs when its stream is forced, or becomes a node of the graph that is captured. alpha, beta
- *   and descriptors are read by the call itself.
- * - Some algorithms want a workspace, and fill it with garbage.
- * - Epilogues with aux are of one matrix; its address and leading dimension are as the library demands them.
+ *   - Sums are double, in the order of k, with factors rounded to TF32 if permitted. A description
+ *     that violates the library's requirements is rejected: with CUBLAS_STATUS_INVALID_VALUE if the
+ *     library checks it, by ending the process with the reason if the library would compute garbage
+ *     (an address outside of GPU memory or less aligned than the algorithm requires, an algorithm
+ *     of another product, factors that overlap the result).
+ *   - A product runs when its stream is forced, or becomes a node of the captured graph. The call
+ *     itself reads alpha, beta and descriptors.
+ *   - Some algorithms need a workspace and fill it with garbage.
+ *   - Epilogues with aux require batch 1, and check its address and leading dimension as the
+ *     library does.
  *
  * Environment
- *   EMULATED_CUBLASLT=WHAT@N  unsupported@N: the Nth question for an algorithm (0: every one) finds none.
- *                             fail@N: the Nth product is refused with CUBLAS_STATUS_EXECUTION_FAILED.
- *                             plain@N: the Nth question about an epilogue beyond a bias finds no algorithm. */
+ *   EMULATED_CUBLASLT=WHAT@N  unsupported@N: the Nth search for an algorithm (0: every one) finds
+ *                             none. fail@N: the Nth product fails with
+ *                             CUBLAS_STATUS_EXECUTION_FAILED. plain@N: the Nth search with an
+ *                             epilogue other than a bias finds none. */
 #ifndef CUBLASLT_H
 #define CUBLASLT_H
 
@@ -123,7 +126,7 @@ typedef struct {
 size_t cublasLtGetVersion(void);
 const char *cublasLtGetStatusName(cublasStatus_t status);
 const char *cublasLtGetStatusString(cublasStatus_t status);
-cublasStatus_t cublasLtCreate(cublasLtHandle_t *lightHandle); /* of the current device */
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *lightHandle); /* for the current device */
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t lightHandle);
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *matLayout, cudaDataType type, uint64_t rows,

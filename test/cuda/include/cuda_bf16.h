@@ -1,6 +1,6 @@
-/* cuda_bf16.h - bfloat16 as the kernels use it: the upper half of a float. Conversions round to the
- * nearest, ties to even; a NaN stays one. There is no arithmetic: kernels convert
- * to float, which rounds once, where CUDA's operators round at each. */
+/* cuda_bf16.h - bfloat16 for kernels: the upper half of a float. Conversions round to nearest even;
+ * a NaN stays a NaN. There is no arithmetic: kernels convert to float, which rounds once, while
+ * CUDA's operators round in each operation. */
 #ifndef CUDA_BF16_H
 #define CUDA_BF16_H
 

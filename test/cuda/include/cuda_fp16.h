@@ -1,6 +1,6 @@
-/* cuda_fp16.h - IEEE half precision as the kernels use it. Conversions round to the nearest, ties
- * to even; beyond 65504 (65519 rounds down to it) is infinity; a NaN stays one. There is
- * no arithmetic: kernels convert to float, which rounds once, where CUDA's operators round at each. */
+/* cuda_fp16.h - IEEE half precision for kernels. Conversions round to nearest even; numbers above
+ * 65504 (65519 still rounds down to it) become infinity; a NaN stays a NaN. There is no arithmetic:
+ * kernels convert to float, which rounds once, while CUDA's operators round in each operation. */
 #ifndef CUDA_FP16_H
 #define CUDA_FP16_H
 
@@ -20,7 +20,7 @@ static inline unsigned short emulated_half_of(float x)
         return 0x7fff; /* CUDA's NaN */
     if (magnitude >= 0x477ff000) /* 65520 */
         return (unsigned short)(sign | 0x7c00);
-    if (magnitude < 0x33000000) /* under half of the least subnormal */
+    if (magnitude < 0x33000000) /* below half of the smallest subnormal */
         return (unsigned short)sign;
     if (magnitude >= 0x38800000) { /* normal: 2^-14 and up */
         half = (magnitude - 0x38000000) >> 13;
@@ -33,7 +33,7 @@ static inline unsigned short emulated_half_of(float x)
         rest = mantissa & ((1u << shift) - 1);
     }
     if (rest > 1u << (shift - 1) || (rest == 1u << (shift - 1) && (half & 1) != 0))
-        half++; /* may carry into the exponent, as it should */
+        half++; /* may carry into the exponent */
     return (unsigned short)(sign | half);
 }
 static inline float emulated_half_value(unsigned short h)

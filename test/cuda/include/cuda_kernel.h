@@ -1,4 +1,5 @@
-/* cuda_kernel.h - what a kernel sees (C++ only; cuda_runtime.h includes it and has the contract). */
+/* cuda_kernel.h - the declarations available to kernels (C++ only; cuda_runtime.h includes it and
+ * has the contract). */
 #ifndef CUDA_KERNEL_H
 #define CUDA_KERNEL_H
 
@@ -18,8 +19,8 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
-/* Per thread of the host, since every device runs in one. The linker puts all of these between
- * shared_begin.c and shared_end.c, so that block.c can fill them with garbage. */
+/* Per host thread, because each device runs in one. The linker places these variables between
+ * shared_begin.c and shared_end.c, so that block.c can poison them. */
 #define __shared__ static __thread
 
 #define threadIdx (emulated_now.thread)
@@ -102,7 +103,7 @@ static inline int emulated_lane()
 {
     return static_cast<int>(emulated_now.index % 32);
 }
-/* `source` if it is in the segment of `width` lanes, else the lane itself. */
+/* Returns `source` if it is in the segment of `width` lanes, else the lane itself. */
 static inline int emulated_in_segment(int source, int width)
 {
     int lane = emulated_lane(), first = lane / width * width;
@@ -157,7 +158,7 @@ static inline void __threadfence_block()
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
-/* ---- atomics: two streams of a device may run in two threads of the host ---- */
+/* ---- atomics: two streams of a device may run in two host threads ---- */
 
 template <typename T, typename F>
 static inline T emulated_atomic(T *p, F change)
@@ -276,7 +277,7 @@ static inline double max(double a, double b)
     return fmax(a, b);
 }
 
-/* CUDA's fast functions are less exact than these. Macros, because libm has the names too. */
+/* CUDA's fast functions are less accurate than these. Macros, because libm has the names, too. */
 #define __expf(x) expf(x)
 #define __logf(x) logf(x)
 #define __log2f(x) log2f(x)

@@ -1,56 +1,56 @@
-/* cuda_runtime.h - the part of the CUDA runtime that trainerd uses, computed by the CPU.
+/* cuda_runtime.h - the part of the CUDA runtime that trainerd uses, computed on the CPU.
  *
  * The .cu files of lib/ are compiled by nvcc against NVIDIA's headers into trainerd-cuda.so, and by
- * g++ with -DCUDA_EMULATED against this one into emulated/trainerd-cuda.so, which behaves like the
- * plugin on a machine with GPUs. Names, signatures and numbers are those of CUDA 13.0; what is not
- * here is not emulated, and a call of it does not compile.
+ * g++ with -DCUDA_EMULATED against this header into emulated/trainerd-cuda.so, which behaves like
+ * the plugin on a machine with GPUs. Names, signatures and constants are those of CUDA 13.0.
+ * Functions that are missing here are not emulated, and calls of them do not compile.
  *
- * For who writes kernels
- * - A kernel is launched by CUDA_LAUNCH, dynamic shared memory declared by CUDA_SHARED
- *   (device/launch.cuh), static by __shared__. Arguments are copied at the launch.
- * - There are threadIdx, blockIdx, blockDim, gridDim, warpSize; __syncthreads, __syncwarp,
- *   __shfl_*sync, __ballot_sync, __any_sync, __all_sync; atomics; __ldg; the vector types; bf16 and
- *   half; math functions of C and of CUDA (cuda_kernel.h has them all).
- * - Threads of a block run one after another, each until it meets a barrier, in ascending or
- *   descending order; blocks one after another in an order shuffled by EMULATED_SEED. A result
- *   that depends on the order is a bug, and another seed shows it.
- * - Shared memory is NaN at the start of a block; device memory after cudaMalloc.
- * - Everything that CUDA leaves undefined ends the process with the name of the kernel and the
- *   reason: a barrier that only some threads reach (also because the others have returned), barriers
- *   met on different lines, a shuffle by a lane that its mask lacks, more than 1024 threads, 65535 in
- *   grid.y or z, or 48 KiB of shared memory without cudaFuncSetAttribute (227 KiB with it).
- *   A shuffle that reads a lane which does not take part reads NaN.
- * - Loads and stores beyond an allocation meet a guard page at its end (rounded up to 256 bytes);
- *   a store into the rounding is found by cudaFree.
+ * Rules for kernels
+ *   - A kernel is launched by CUDA_LAUNCH; dynamic shared memory is declared by CUDA_SHARED
+ *     (device/launch.cuh), static by __shared__. Arguments are copied at the launch.
+ *   - Available are threadIdx, blockIdx, blockDim, gridDim, warpSize; __syncthreads, __syncwarp,
+ *     __shfl_*sync, __ballot_sync, __any_sync, __all_sync; atomics; __ldg; the vector types; bf16
+ *     and half; math functions of C and of CUDA (all in cuda_kernel.h).
+ *   - The threads of a block run one after another, each until it reaches a barrier, in ascending
+ *     or descending order; blocks run one after another in an order shuffled by EMULATED_SEED. A
+ *     result that depends on the order is a bug, and another seed reveals it.
+ *   - Shared memory is NaN at the start of a block; device memory is NaN after cudaMalloc.
+ *   - Behaviour that CUDA leaves undefined ends the process with the name of the kernel and the
+ *     reason: a barrier that only some threads reach (also because the others have returned),
+ *     barriers on different lines, a shuffle by a lane that is absent in its mask, more than 1024
+ *     threads, 65535 in grid.y or z, or 48 KiB of shared memory without cudaFuncSetAttribute (227
+ *     KiB with it). A shuffle that reads a lane which does not participate reads NaN.
+ *   - Loads and stores beyond an allocation hit a guard page at its end (rounded up to 256 bytes);
+ *     cudaFree detects a store into the rounding.
  *
- * For who writes host code
- * - Device memory cannot be touched but by kernels and copies: elsewhere it is not mapped.
- * - Work on a stream waits until something forces it: a synchronize of its stream, event or device,
- *   cudaFree, a query (which executes one item and says cudaErrorNotReady), or a forced stream that
- *   waits for it. So what is not ordered by streams and events happens in the wrong order, and a
- *   host buffer that is read or reused too early is wrong (pageable memory also: stricter than
- *   CUDA, which copies some of it at once).
- * - The default stream is not emulated: its work ends the process. cudaMemcpy first forces all
- *   streams that are not cudaStreamNonBlocking.
- * - Streams and events may be used from any thread. A kernel or copy runs in the thread that forces
- *   it. A host function may not call CUDA.
- * - A kernel is launched on a stream of the current device and touches memory of that device alone.
- *   Only cuda*Peer would do more, and it is not here.
+ * Rules for host code
+ *   - Only kernels and copies can access device memory: it is not mapped otherwise.
+ *   - Work on a stream waits until it is forced: by a synchronize of its stream, event or device,
+ *     by cudaFree, by a query (which executes one item and returns cudaErrorNotReady), or by a
+ *     forced stream that waits for it. Therefore, work that streams and events do not order runs in
+ *     the wrong order, and a host buffer that is read or reused too early has wrong contents
+ *     (pageable memory, too: stricter than CUDA, which copies some of it at once).
+ *   - The default stream is not emulated: work on it ends the process. cudaMemcpy first forces all
+ *     streams that are not cudaStreamNonBlocking.
+ *   - Any thread may use streams and events. A kernel or copy runs in the thread that forces it. A
+ *     host function may not call CUDA.
+ *   - A kernel is launched on a stream of the current device and accesses only memory of that
+ *     device. cuda*Peer functions are not emulated.
  *
  * Environment
  *   EMULATED_GPUS=N        devices (default 2; 0: cudaErrorNoDevice; at most 16)
- *   EMULATED_MEMORY=BYTES  memory of each (default 2 GiB)
- *   EMULATED_SEED=N        orders of blocks, threads and graph nodes. With 1, the default, a stream
- *                          does no more than it is forced to; with others, streams that nobody
- *                          forced also get ahead at random, which shows a buffer written while
- *                          another stream may still read it. Try several
- *   EMULATED_DRIVER=N      version of the driver (default 13000); below 13000 every call answers
+ *   EMULATED_MEMORY=BYTES  memory per device (default 2 GiB)
+ *   EMULATED_SEED=N        order of blocks, threads and graph nodes. With 1, the default, a stream
+ *                          executes only what is forced; with other seeds, streams also run ahead
+ *                          at random, which reveals a buffer that is written while another stream
+ *                          may still read it. Try several
+ *   EMULATED_DRIVER=N      version of the driver (default 13000); below 13000 every call returns
  *                          cudaErrorInsufficientDriver
  *   EMULATED_CAPABILITY=N  10 * major + minor of the compute capability (default 90)
- *   EMULATED_FAULT=WHAT@N  launch@N: the Nth launch of the process meets an illegal address, and
- *                          every later call on its device fails. hang@N: it never ends.
- *                          malloc@N: the Nth cudaMalloc finds no memory.
- *   An exit with device memory not freed is told on standard error. */
+ *   EMULATED_FAULT=WHAT@N  launch@N: the Nth launch of the process has an illegal address, and
+ *                          every later call on its device fails. hang@N: it never ends. malloc@N:
+ *                          the Nth cudaMalloc fails.
+ *   A process that exits without freeing device memory reports it on standard error. */
 #ifndef CUDA_RUNTIME_H
 #define CUDA_RUNTIME_H
 
@@ -164,11 +164,11 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
-cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer); /* 0 */
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer); /* always 0 */
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaRuntimeGetVersion(int *version);
-cudaError_t cudaGetLastError(void); /* of this thread, and forgets it; a sticky one stays */
+cudaError_t cudaGetLastError(void); /* of this thread; clears it, except a sticky error */
 cudaError_t cudaPeekAtLastError(void);
 const char *cudaGetErrorName(cudaError_t error);
 const char *cudaGetErrorString(cudaError_t error);
@@ -230,7 +230,7 @@ cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes,
 cudaError_t cudaStreamCreate(cudaStream_t *stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority);
-cudaError_t cudaStreamDestroy(cudaStream_t stream); /* its work is still done */
+cudaError_t cudaStreamDestroy(cudaStream_t stream); /* its work is still executed */
 cudaError_t cudaStreamGetDevice(cudaStream_t stream, int *device);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
@@ -262,7 +262,8 @@ enum cudaStreamCaptureStatus {
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status);
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n); /* NULL: n */
+/* nodes NULL: only sets *n */
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
                                  unsigned long long flags EMULATED_DEFAULT(0));
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);

@@ -1,8 +1,8 @@
-/* cuda_vectors.h - dim3 and the short vectors, sized and aligned as in CUDA. */
+/* cuda_vectors.h - dim3 and the short vectors, with CUDA's sizes and alignments. */
 #ifndef CUDA_VECTORS_H
 #define CUDA_VECTORS_H
 
-/* Alignment in bytes of the vectors of 1, 2, 3 and 4. */
+/* Alignment in bytes of the vectors with 1, 2, 3 and 4 elements. */
 #define CUDA_VECTORS(name, type, a1, a2, a3, a4)                                                   \
     struct __attribute__((aligned(a1))) name##1 {                                                  \
         type x;                                                                                    \

@@ -1,20 +1,21 @@
-/* cudnn.h - the part of cuDNN 9 that trainerd uses: the graph API, for graphs of one convolution and those of
- * attention. Names, signatures and numbers are cuDNN's; cudnn.c computes them on the CPU.
+/* cudnn.h - the part of cuDNN 9 that trainerd uses: the graph API, for graphs of one convolution
+ * and of attention. Names, signatures and constants are cuDNN's; cudnn.c computes them on the CPU.
  *
- * - Attributes are checked as they are set and when a descriptor is finalized: unknown or missing ones,
- *   counts, types, shapes and strides that do not fit, descriptors that are not finalized. What was found
- *   is in cudnnGetLastErrorString().
- * - The heuristics of mode A propose engines that break one promise each (the same bits every time, float32
- *   as it is, plain sums, a plan that can be made, a reasonable workspace) before one that keeps them
- *   all; the first three really compute something else.
- * - Graphs of attention are recognized by the row of their operations (cudnn_sdpa.c) and refused where the
- *   true library, asked without a GPU, refused them.
- * - cudnnBackendExecute() wants aligned memory of the handle's device, and a stream of it. The workspace is
- *   filled with garbage when the operation runs.
+ *   - Attributes are checked when they are set and when a descriptor is finalized: unknown or
+ *     missing ones, counts, types, inconsistent shapes and strides, descriptors that are not
+ *     finalized. cudnnGetLastErrorString() returns the reason.
+ *   - The heuristics of mode A first propose engines that violate one promise each (determinism,
+ *     full float32, direct sums, a plan that can be created, a reasonable workspace), then one that
+ *     keeps all; the first three really compute something different.
+ *   - Graphs of attention are recognized by the sequence of their operations (cudnn_sdpa.c), and
+ *     rejected where the real library, tested without a GPU, rejects them.
+ *   - cudnnBackendExecute() requires aligned memory of the handle's device, and a stream of it. The
+ *     operation fills the workspace with garbage when it runs.
  *
  * Environment
- *   EMULATED_CUDNN=WORD,...   refuse: no engine for anything; same_types: none for operands of several types;
- *                             plain: none for channels-last tensors; no_add: none for beta != 0. */
+ *   EMULATED_CUDNN=WORD,...   refuse: no engine for anything; same_types: none for operands of
+ *                             several types; plain: none for channels-last tensors; no_add: none
+ *                             for beta != 0. */
 #ifndef CUDNN_H
 #define CUDNN_H
 
@@ -223,9 +224,10 @@ typedef void *cudnnBackendDescriptor_t;
 
 size_t cudnnGetVersion(void);
 const char *cudnnGetErrorString(cudnnStatus_t status);
-void cudnnGetLastErrorString(char *message, size_t max_size); /* of this thread, and forgets it */
+void cudnnGetLastErrorString(char *message, size_t max_size); /* of this thread; clears it */
 
-cudnnStatus_t cudnnCreate(cudnnHandle_t *handle); /* of the current device; not while it captures */
+/* for the current device; not while it captures */
+cudnnStatus_t cudnnCreate(cudnnHandle_t *handle);
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle);
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream);
 cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t *stream);

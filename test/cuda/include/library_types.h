@@ -1,4 +1,4 @@
-/* library_types.h - types of numbers, as NVIDIA's libraries name them: those that trainerd uses. */
+/* library_types.h - NVIDIA's names of number types, as far as trainerd uses them. */
 #ifndef LIBRARY_TYPES_H
 #define LIBRARY_TYPES_H
 

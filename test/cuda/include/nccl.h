@@ -1,29 +1,32 @@
 /* nccl.h - the part of NCCL 2.28 that trainerd uses, between emulated GPUs of one host.
  *
- * Names, signatures and numbers are NCCL's. Processes are really connected, by TCP over the interface that
- * NCCL_SOCKET_IFNAME names or the loopback, by way of
- * a thread of whoever made the unique id; sums are in the order of the ranks. As with the true one:
- * - a communicator that is not blocking is first ncclInProgress, and is so again after its first
- *   collective; whoever uses it meanwhile gets ncclInvalidArgument;
- * - a peer whose process ended is ncclRemoteError of ncclCommGetAsyncError(); what waits for it on a
- *   stream waits on until the communicator is aborted, and then leaves garbage;
- * - a rank that never comes is never reported;
- * - ranks of different versions, or that disagree on how many they are, get ncclInvalidUsage;
- * - ranks on one GPU of one host (NCCL_HOSTID says which it is) get ncclInvalidUsage, the others of their
- *   communicator wait;
- * - neither the end of a communicator nor its abort comes before graphs with captured sums of it are
- *   destroyed, and what was launched of them is over;
- * - RAS answers at NCCL_RAS_ADDR (ip:port; none without), from the first communicator on.
- * Different counts of the ranks in a sum, a sum that some ranks captured and others did not, or captured
- * at another time, and a communicator destroyed while a sum of it is on a stream, are undefined with NCCL:
- * here they end the process.
+ * Names, signatures and constants are NCCL's. Processes are connected by TCP, over the interface
+ * named by NCCL_SOCKET_IFNAME or the loopback, through a thread (the hub) of the process that
+ * created the unique id. Sums are in the order of the ranks. As in the real library:
+ *   - a non-blocking communicator is first ncclInProgress, and is so again after its first
+ *     collective; a call that uses it meanwhile returns ncclInvalidArgument;
+ *   - after a peer process ended, ncclCommGetAsyncError() returns ncclRemoteError; work on a stream
+ *     that waits for the peer continues to wait until the communicator is aborted, and then leaves
+ *     undefined results;
+ *   - a rank that never joins is not reported;
+ *   - ranks of different versions, or with different numbers of ranks, get ncclInvalidUsage;
+ *   - ranks on one GPU of one host (identified by NCCL_HOSTID) get ncclInvalidUsage, and the other
+ *     ranks of the communicator wait;
+ *   - neither the end nor the abort of a communicator returns before the graphs with captured sums
+ *     of it are destroyed and their launches are done;
+ *   - RAS answers at NCCL_RAS_ADDR (ip:port; without it, RAS is off), from the first communicator
+ *     on.
+ * Some uses are undefined in NCCL and end the process here: ranks pass different counts to a sum;
+ * some ranks capture a sum and others do not, or capture it at another position; a communicator is
+ * destroyed while a sum of it is on a stream.
  *
  * Environment
  *   EMULATED_NCCL_VERSION=N    default 22809
- *   EMULATED_NCCL_FAULT=WHAT   init: this process's ranks never check in; abort: ncclCommAbort() never
- *                              returns; sum:N: the N-th sum of each of its communicators does not end before
- *                              the abort; error:N: likewise, and ncclSystemError is reported
- *   NCCL_HOSTID=TEXT, NCCL_RAS_ADDR=IP:PORT    as the true one */
+ *   EMULATED_NCCL_FAULT=WHAT   init: the ranks of this process never join; abort: ncclCommAbort()
+ *                              never returns; sum:N: the N-th sum of each of its communicators does
+ *                              not end before the abort; error:N: likewise, and ncclSystemError is
+ *                              reported
+ *   NCCL_HOSTID=TEXT, NCCL_RAS_ADDR=IP:PORT    as in the real library */
 #ifndef NCCL_H_
 #define NCCL_H_
 

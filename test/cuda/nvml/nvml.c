@@ -1,8 +1,9 @@
-/* nvml.c - libnvidia-ml.so.1 of emulated GPUs: what their sensors say is made up, and tells the GPUs apart.
+/* nvml.c - libnvidia-ml.so.1 for emulated GPUs: the sensor values are constants that differ between
+ * the GPUs.
  *
  *   EMULATED_NVML=none     nvmlInit_v2() finds no driver
- *   EMULATED_NVML=little   a GPU that tells its memory and nothing else
- *   EMULATED_NVML=hot      it is throttled for two reasons */
+ *   EMULATED_NVML=little   a GPU with no sensor except memory
+ *   EMULATED_NVML=hot      a GPU that is throttled for two reasons */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +38,7 @@ SHOWN const char *nvmlErrorString(int code)
     return code == DRIVER_NOT_LOADED ? "Driver Not Loaded" : code == NOT_FOUND ? "Not Found" : "Not Supported";
 }
 
-/* As the emulated runtime numbers its buses: from 1. */
+/* The emulated runtime numbers its buses from 1. */
 SHOWN int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, struct nvml_device **out);
 SHOWN int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, struct nvml_device **out)
 {
@@ -94,7 +95,7 @@ SHOWN int nvmlDeviceGetClockInfo(struct nvml_device *d, int which, unsigned int 
     return which != 1 || is("little") ? NOT_SUPPORTED : SUCCESS;
 }
 
-/* Under its older name: a driver before R535. */
+/* The older name of the function: a driver before R535. */
 SHOWN int nvmlDeviceGetCurrentClocksThrottleReasons(struct nvml_device *d, unsigned long long *out);
 SHOWN int nvmlDeviceGetCurrentClocksThrottleReasons(struct nvml_device *d, unsigned long long *out)
 {
