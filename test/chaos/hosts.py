@@ -201,20 +201,25 @@ class Storage:
         if os.path.exists(self.filler):
             os.remove(self.filler)
 
-    def newest(self):
-        """Folder of the newest checkpoint; None: there is none."""
+    def all(self):
+        """Folders of the checkpoints, oldest first."""
         root = os.path.join(self.path, "checkpoints")
         try:
             names = sorted(n for n in os.listdir(root) if n.startswith("step-") and n[5:].isdigit())
         except OSError:
-            return None
-        return os.path.join(root, names[-1]) if names else None
+            return []
+        return [os.path.join(root, n) for n in names]
+
+    def newest(self):
+        """Folder of the newest checkpoint; None: there is none."""
+        return self.all()[-1] if self.all() else None
 
     def corrupt(self):
-        """Flips bits in the middle of the newest checkpoint's weights; returns its folder, or None."""
-        folder = self.newest()
-        if folder is None:
+        """Flips bits in the middle of the newest checkpoint's weights; returns its folder. None: it is the only one, without
+        which the job would rightly end."""
+        if len(self.all()) < 2:
             return None
+        folder = self.newest()
         with open(os.path.join(folder, "model.safetensors"), "r+b") as f:
             f.seek(0, os.SEEK_END)
             at = f.tell() // 2
