@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "comm/comm.h"
+#include "train/agree_message.h"
 #include "train/task.h"
 
 int agree_connect(struct train *t, struct err *err)
@@ -60,30 +61,29 @@ static int same(const char *what, const char *here, const char *there, struct er
                    what, here, there);
 }
 
+/* Into the head of the engine's region, which peers can reach. */
 static void propose(struct train *t)
 {
-    struct agreement *a = t->engine->memory.head;
+    struct agreement a = { .step = t->generation.group.newest_step > 0 ? t->generation.group.newest_step
+                                                                       : state_held(&t->state),
+                           .initial_crc = t->model.initial_crc,
+                           .overlap = t->engine->ops->overlaps(t->engine) };
 
-    memset(a, 0, sizeof(*a));
-    a->step = t->generation.group.newest_step > 0 ? t->generation.group.newest_step
-                                                  : state_held(&t->state);
-    snprintf(a->model_digest, sizeof(a->model_digest), "%s", t->model.digest);
-    snprintf(a->data_digest, sizeof(a->data_digest), "%s", t->model.data_digest);
-    memcpy(a->weights_digest, t->model.weights.digest, sizeof(a->weights_digest));
-    a->fresh_crc = t->model.initial_crc;
-    a->overlap = t->engine->ops->overlaps(t->engine);
+    snprintf(a.model_digest, sizeof(a.model_digest), "%s", t->model.digest);
+    snprintf(a.data_digest, sizeof(a.data_digest), "%s", t->model.data_digest);
+    snprintf(a.weights_digest, sizeof(a.weights_digest), "%s", t->model.weights.digest);
+    agree_message_write(&a, t->engine->memory.head);
 }
 
-static int compare(const struct train *t, struct err *err)
+static int compare(const struct train *t, const struct agreement *a, struct err *err)
 {
-    const struct agreement *a = t->engine->memory.head;
     const struct train_group *g = &t->generation.group;
     uint32_t source = g->newest_step > 0 ? g->newest_member : g->coordinator;
     char here[16], there[16];
     int rc = same("model", t->model.digest, a->model_digest, err);
 
     snprintf(here, sizeof(here), "%08x", t->model.initial_crc);
-    snprintf(there, sizeof(there), "%08x", a->fresh_crc);
+    snprintf(there, sizeof(there), "%08x", a->initial_crc);
     if (rc == 0)
         rc = same("file of weights", t->model.weights.digest, a->weights_digest, err);
     if (rc == 0)
@@ -135,10 +135,10 @@ static int vote(struct replica *r, uint64_t step, struct err *err)
     return rc;
 }
 
-int agree_on_state(struct replica *r, uint64_t *step, struct err *err)
+int agree_on_state(struct replica *r, struct agreement *out, struct err *err)
 {
     struct train *t = r->train;
-    const struct agreement *agreement = t->engine->memory.head;
+    uint32_t coordinator = t->generation.group.coordinator;
     int rc;
 
     place_enter(&r->device->place, PHASE_AGREE);
@@ -149,15 +149,15 @@ int agree_on_state(struct replica *r, uint64_t *step, struct err *err)
         propose(t);
     rc = generation_gate(&t->generation, &r->device->place, err);
     if (rc == 0 && t->generation.comm != NULL)
-        rc = comm_broadcast(
-            t->generation.comm, r->local, t->engine->memory.head, sizeof(*agreement),
-            generation_first_rank(&t->generation, t->generation.group.coordinator), err);
+        rc = comm_broadcast(t->generation.comm, r->local, t->engine->memory.head, AGREE_BYTES,
+                            generation_first_rank(&t->generation, coordinator), err);
     if (rc == 0)
         rc = generation_gate(&t->generation, &r->device->place, err);
     if (rc == 0)
-        rc = compare(t, err);
+        rc = agree_message_read(t->engine->memory.head, t->generation.members[coordinator].name, out, err);
+    if (rc == 0)
+        rc = compare(t, out, err);
     if (rc < 0)
         return rc;
-    *step = agreement->step;
-    return vote(r, *step, err);
+    return vote(r, out->step, err);
 }

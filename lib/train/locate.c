@@ -47,6 +47,15 @@ static int describe(struct replica *r, double loss, char *text, size_t n, struct
     return ops_of(r)->describe(r->device, isfinite(loss) ? "" : ", ", text, n, err);
 }
 
+/* What another task sent as a text: ends with a NUL, without control characters. */
+static void make_text(char *text, size_t n)
+{
+    text[n - 1] = '\0';
+    for (; *text != '\0'; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7f)
+            *text = ' ';
+}
+
 /* The finding of the lowest lane, on every replica of the group. */
 static int share(struct replica *r, struct note *note, struct err *err)
 {
@@ -59,9 +68,13 @@ static int share(struct replica *r, struct note *note, struct err *err)
     rc = comm_all_reduce(c, r->local, &note->key, 1, TENSOR_F64, COMM_MAX, err);
     if (rc == 0)
         rc = comm_all_reduce(c, r->local, &note->largest, 1, TENSOR_F64, COMM_SUM, err);
+    if (rc < 0 || note->key == 0)
+        return rc;
     root = (uint32_t)fmod(note->key, KEY_RANKS);
-    if (rc == 0 && note->key > 0)
-        rc = comm_broadcast(c, r->local, note->text, sizeof(note->text), root, err);
+    if (!(note->key > 0 && note->key < (double)(r->train->opts->lanes + 1) * KEY_RANKS) || root >= comm_world(c))
+        return err_set(err, ERR_PEER, "a task sent an invalid finding of a non-finite number: key %g", note->key);
+    rc = comm_broadcast(c, r->local, note->text, sizeof(note->text), root, err);
+    make_text(note->text, sizeof(note->text));
     return rc;
 }
 

@@ -9,6 +9,7 @@
 #include "engine/trace.h"
 #include "op/op.h"
 #include "train/agree.h"
+#include "train/agree_message.h"
 #include "train/eval.h"
 #include "train/health.h"
 #include "train/save.h"
@@ -108,9 +109,14 @@ static int join_group(struct train *t, struct err *err)
 static int adopt_state(struct replica *r, uint64_t *held, struct err *err)
 {
     struct train *t = r->train;
-    int rc = agree_on_state(r, held, err);
+    struct agreement agreement;
+    int rc = agree_on_state(r, &agreement, err);
 
-    if (rc == 0 && r->votes[VOTE_BEHIND] > 0)
+    if (rc < 0)
+        return rc;
+    *held = agreement.step;
+
+    if (r->votes[VOTE_BEHIND] > 0)
         rc = transfer_state(r, *held, err);
     if (rc == 0 && r->local == 0)
         rc = health_adopt(t, *held, r->votes, err);
@@ -118,7 +124,7 @@ static int adopt_state(struct replica *r, uint64_t *held, struct err *err)
         uint64_t traced = (uint64_t)r->votes[VOTE_TRACES];
 
         t->engine->group.plain_until = traced > 0 ? *held + TRACE_WARM_STEPS + traced : 0;
-        t->engine->group.overlap = ((const struct agreement *)t->engine->memory.head)->overlap;
+        t->engine->group.overlap = agreement.overlap;
     }
     if (rc == 0)
         /* the state has its place now */

@@ -44,18 +44,7 @@ enum control_word {
     CONTROL_WORDS = 16, /* after them health_words() */
 };
 
-/* Member 0 of the group gives it to all when a generation begins; in the head of the engine's
- * region. */
-struct agreement {
-    uint64_t step; /* that every task shall hold */
-    char model_digest[65];
-    char data_digest[65];
-    char weights_digest[CKPT_WEIGHTS_DIGEST_BYTES]; /* of the file of weights; "": none */
-    uint32_t fresh_crc;                             /* of the initial weights */
-    bool overlap;                                   /* reduce while computing */
-};
-
-/* Then every task receives the maximum over the tasks: is there any that ... */
+/* When a generation begins, every task receives the maximum over the tasks: is there any that ... */
 enum vote {
     VOTE_BEHIND, /* holds less? */
     /* holds the step, and has not reported the evaluation that is due after it? */

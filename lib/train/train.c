@@ -1,4 +1,5 @@
 /* train.c - opens and closes a task; the entry points of train.h. */
+#include "train/agree_message.h"
 #include "train/train.h"
 
 #include <stdio.h>
@@ -109,7 +110,7 @@ static void describe_engine(struct train *t)
         .n_devices = o->n_devices,
         .cancel = &t->generation.cancel,
         .max_replicas = o->replicas,
-        .head_bytes = sizeof(struct agreement),
+        .head_bytes = AGREE_BYTES,
         .control_floats = (uint32_t)(CONTROL_WORDS + health_words(o)),
         .lanes = o->lanes,
         .max_lanes = most_lanes(o, t->generation.shares),
