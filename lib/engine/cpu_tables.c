@@ -12,6 +12,7 @@
 
 #include <string.h>
 
+#include "base/err.h"
 #include "comm/comm.h"
 #include "engine/lanes.h"
 
@@ -40,6 +41,8 @@ static int join_marks(struct engine_replica *r, struct err *err)
     memcpy(all->marks, r->arenas->rows[0].marks, all->n_words * sizeof(*all->marks));
     rc = comm_all_reduce(e->group.comm, r->local, all->marks, all->n_words, TENSOR_I64, COMM_OR,
                          err);
+    if (rc == 0 && !packed_is_valid(all))
+        rc = err_set(err, ERR_PEER, "a task marked a row that its embedding table does not have");
     if (rc == 0)
         packed_add(&r->arenas->rows[0], r->arenas->grads[0] + e->memory.dense, all, NULL);
     return rc;

@@ -129,6 +129,19 @@ CLONES static void add_words(struct ends *e, uint64_t *to, const uint64_t *from,
     }
 }
 
+bool packed_is_valid(const struct packed *p)
+{
+    for (uint32_t i = 0; i < p->n_tables; i++) {
+        const struct packed_table *t = &p->tables[i];
+        size_t n = words_of(t);
+        uint64_t last = n > 0 ? p->marks[t->first_word + n - 1] : 0;
+
+        if (t->rows % 64 != 0 && last >> t->rows % 64 != 0)
+            return false;
+    }
+    return true;
+}
+
 void packed_add(struct packed *to, float *values, const struct packed *from,
                 const float *from_values)
 {

@@ -51,6 +51,9 @@ static inline size_t packed_floats(const struct packed *p)
     return p->first[p->n_tables];
 }
 
+/* false: a row is marked that its table does not have. For marks that come from another task. */
+bool packed_is_valid(const struct packed *p);
+
 /* to += from. packed_settle() must have been called for both sets, and `to` needs no further call
  * afterwards. `values` holds the values of `to` and has room for the union. from_values NULL: adds
  * zeros, and reads only the marks of `from`. */

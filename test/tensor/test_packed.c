@@ -235,9 +235,27 @@ static void empty_list_of_tables_is_valid(void **state)
     assert_int_equal(packed_floats(&a), 0);
 }
 
+static void mark_past_the_last_row_of_a_table_is_invalid(void **state)
+{
+    struct packed_table tables[] = { { .rows = 70, .width = 2 }, { .rows = 64, .width = 1 } };
+    size_t n_words = packed_lay_out(tables, 2);
+    uint64_t memory[64];
+    struct packed p;
+
+    (void)state;
+    assert_true(packed_bytes(2, n_words) <= sizeof(memory));
+    p = packed_at(tables, 2, n_words, memory);
+    p.marks[tables[0].first_word + 1] = 1ull << 5; /* row 69 */
+    p.marks[tables[1].first_word] = 1ull << 63;
+    assert_true(packed_is_valid(&p));
+    p.marks[tables[0].first_word + 1] |= 1ull << 6;
+    assert_false(packed_is_valid(&p));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mark_past_the_last_row_of_a_table_is_invalid),
         cmocka_unit_test(marked_rows_are_stored_in_order_of_tables_and_rows),
         cmocka_unit_test(packed_sum_has_union_of_rows_and_bits_of_dense_sum),
         cmocka_unit_test(rows_added_without_values_are_zero),
