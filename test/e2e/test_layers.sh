@@ -43,3 +43,25 @@ refuses lib/op/x.c '<cuda_runtime.h>' '<cuda_runtime.h> belongs to *.cu and *.cu
 refuses lib/op/x.c '"device/launch.cuh"' '"device/launch.cuh" is for .cu files alone' "and so are its headers"
 refuses lib/base/x.cu '"op/op.h"' 'base may not include op' "a .cu file has the layers of its folder"
 refuses lib/new/x.c '"base/err.h"' 'folder new is not in the table' "a new folder needs a row"
+
+# refuses_cycle TEXT NAME FILE INCLUDE FILE INCLUDE: a tree with these two files is refused with this text
+refuses_cycle() {
+    rm -rf "${tree:?}"/*
+    mkdir -p "$tree/lib/train" "$tree/daemon" "$tree/test"
+    echo '#include "base/err.h"' >"$tree/daemon/main.c"
+    echo "#include $4" >"$tree/$3"
+    echo "#include $6" >"$tree/$5"
+    found=$(scripts/layers "$tree" 2>&1)
+    status=$?
+    if [ $status -eq 0 ] || [ "${found#*"$1"}" = "$found" ]; then
+        echo "# expected: $1; found (exit code $status): $found"
+        echo "not ok - $2"
+    else
+        echo "ok - $2"
+    fi
+}
+
+refuses_cycle 'headers of train form a cycle' "headers form no cycle" \
+    lib/train/a.h '"train/b.h"' lib/train/b.h '"train/a.h"'
+refuses_cycle 'files of train form a cycle' "a part does not include the facade that includes it" \
+    lib/train/facade.c '"train/part.h"' lib/train/part.c '"train/facade.h"'
