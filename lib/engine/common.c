@@ -39,7 +39,7 @@ void engine_fini(struct engine *e)
         free(e->replicas[i]);
     free(e->replicas);
     e->replicas = NULL;
-    memory_close(&e->memory);
+    engine_memory_close(&e->memory);
 }
 
 int engine_open_memory(struct engine *e, struct memory_opts *o, struct err *err)
@@ -53,7 +53,7 @@ int engine_open_memory(struct engine *e, struct memory_opts *o, struct err *err)
     o->control = opts->control_floats;
     o->max_lanes = opts->max_lanes;
     o->eval_words = e->eval_words;
-    rc = memory_open(&e->memory, o, err);
+    rc = engine_memory_open(&e->memory, o, err);
     for (uint32_t i = 0; rc == 0 && i < opts->n_devices; i++)
         e->replicas[i]->arenas = &e->memory.arenas[i];
     return rc;

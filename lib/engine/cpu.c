@@ -81,7 +81,7 @@ static int cpu_open(const struct engine_opts *opts, struct engine **out, struct 
 
 static int cpu_renew_region(struct engine *e, struct err *err)
 {
-    return memory_renew_region(&e->memory, err);
+    return engine_memory_renew_region(&e->memory, err);
 }
 
 static void cpu_describe_trace(struct engine *e, struct trace_opts *out)

@@ -59,7 +59,7 @@ static void move_statistics(struct engine *e, const float *grads)
         for (size_t k = 0; k < params[i].elements; k++)
             w[k] = keep * w[k] + (1.0f - keep) * (g[k] * share);
     }
-    memory_fill_average(&e->memory, false);
+    engine_memory_fill_average(&e->memory, false);
 }
 
 int cpu_update(struct engine_replica *r, const struct optim_hyper *h, struct err *err)

@@ -87,7 +87,7 @@ static int gpu_open(const struct engine_opts *opts, struct engine **out, struct 
 
 static int gpu_renew_region(struct engine *e, struct err *err)
 {
-    return memory_renew_region(&e->memory, err);
+    return engine_memory_renew_region(&e->memory, err);
 }
 
 static bool gpu_overlaps(const struct engine *e)

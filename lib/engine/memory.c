@@ -32,14 +32,14 @@ static size_t lay_out_state(struct memory *m)
     return at;
 }
 
-int memory_aside(const struct memory *m, struct device_mem *out, struct err *err)
+int engine_memory_aside(const struct memory *m, struct device_mem *out, struct err *err)
 {
     int rc = device_mem_open(out, m->state_bytes, false, err);
 
     return rc < 0 ? err_wrap(err, rc, "memory for weights and optimizer state") : 0;
 }
 
-void memory_take(struct memory *m, struct device_mem *aside, uint64_t step)
+void engine_memory_take(struct memory *m, struct device_mem *aside, uint64_t step)
 {
     device_mem_close(&m->own);
     m->own = *aside;
@@ -79,13 +79,13 @@ static int open_region(struct memory *m, struct err *err)
     return 0;
 }
 
-int memory_renew_region(struct memory *m, struct err *err)
+int engine_memory_renew_region(struct memory *m, struct err *err)
 {
     device_mem_close(&m->region); /* first: there may be no room for both */
     return open_region(m, err);
 }
 
-int memory_open(struct memory *m, const struct memory_opts *opts, struct err *err)
+int engine_memory_open(struct memory *m, const struct memory_opts *opts, struct err *err)
 {
     int rc;
 
@@ -109,7 +109,7 @@ int memory_open(struct memory *m, const struct memory_opts *opts, struct err *er
     m->arenas = calloc(opts->n_replicas, sizeof(*m->arenas));
     if (m->arenas == NULL)
         return err_set(err, ERR_NOMEM, "memory for gradients: out of memory");
-    rc = memory_aside(m, &m->own, err);
+    rc = engine_memory_aside(m, &m->own, err);
     if (rc < 0)
         return rc;
     m->state = m->own.base;
@@ -117,7 +117,7 @@ int memory_open(struct memory *m, const struct memory_opts *opts, struct err *er
     return open_region(m, err);
 }
 
-void memory_close(struct memory *m)
+void engine_memory_close(struct memory *m)
 {
     device_mem_close(&m->own);
     device_mem_close(&m->region);
@@ -125,7 +125,7 @@ void memory_close(struct memory *m)
     m->arenas = NULL;
 }
 
-void memory_fill_average(struct memory *m, bool fresh)
+void engine_memory_fill_average(struct memory *m, bool fresh)
 {
     size_t from = fresh ? 0 : m->trained;
 

@@ -74,16 +74,17 @@ struct memory {
 };
 
 /* All zero, apart from the layout. On failure *m can be closed. Errors: ERR_NOMEM, ERR_IO. */
-int memory_open(struct memory *m, const struct memory_opts *opts, struct err *err);
-void memory_close(struct memory *m); /* a zeroed one is allowed */
+int engine_memory_open(struct memory *m, const struct memory_opts *opts, struct err *err);
+void engine_memory_close(struct memory *m); /* a zeroed one is allowed */
 /* A fresh region in place of a region that a peer may still write to. */
-int memory_renew_region(struct memory *m, struct err *err);
+int engine_memory_renew_region(struct memory *m, struct err *err);
 /* Room for another state, which replaces the present state when it is complete; until then the
- * caller closes it. memory_take(): the state after `step` is in *aside, which becomes empty. */
-int memory_aside(const struct memory *m, struct device_mem *out, struct err *err);
-void memory_take(struct memory *m, struct device_mem *aside, uint64_t step);
+ * caller closes it. engine_memory_take(): the state after `step` is in *aside, which becomes
+ * empty. */
+int engine_memory_aside(const struct memory *m, struct device_mem *out, struct err *err);
+void engine_memory_take(struct memory *m, struct device_mem *aside, uint64_t step);
 /* The average of statistics is a copy of them; fresh: of all parameters. What no checkpoint holds.
  */
-void memory_fill_average(struct memory *m, bool fresh);
+void engine_memory_fill_average(struct memory *m, bool fresh);
 
 #endif

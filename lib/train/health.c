@@ -35,7 +35,7 @@ static int start_over(struct train *t, struct err *err)
         rc = t->model.fill(&t->model, m->state, err);
     if (rc < 0)
         return rc;
-    memory_fill_average(m, true);
+    engine_memory_fill_average(m, true);
     m->step = 0;
     state_begin(&t->state, &t->opts->loss_scale);
     return 0;

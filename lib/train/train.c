@@ -247,7 +247,7 @@ int train_open_engine(struct train *t, const struct engine_ops *ops, struct err 
     if (rc == 0)
         rc = model_fill_first(&t->model, &t->engine->memory, err);
     if (rc == 0)
-        memory_fill_average(&t->engine->memory, true);
+        engine_memory_fill_average(&t->engine->memory, true);
     return rc;
 }
 

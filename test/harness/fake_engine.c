@@ -119,7 +119,7 @@ static void fake_cancel(struct engine *e)
 
 static int fake_renew_region(struct engine *e, struct err *err)
 {
-    return memory_renew_region(&e->memory, err);
+    return engine_memory_renew_region(&e->memory, err);
 }
 
 static bool fake_overlaps(const struct engine *e)
