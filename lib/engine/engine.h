@@ -2,7 +2,7 @@
  *
  * lib/train decides: which generation, which step, whether a step is applied, what is saved. An
  * engine computes: gradients of lanes (micro-batches), their all-reduce, the update, checksums,
- * evaluation. Implementations: engine/cpu.h, engine/gpu.h, and a fake in test/engine.
+ * evaluation. Implementations: engine/cpu.h, engine/gpu.h, and a fake for tests.
  *
  *     open
  *       begin -> [transfer, load] -> bind -> read                       one generation

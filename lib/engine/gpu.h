@@ -1,14 +1,13 @@
 /* gpu.h - the engine of replicas on GPUs.
  *
  * Each GPU holds a whole state of its own: it moves all weights by itself, from sums that are the
- * same bits on all. The state in the host's memory is a shadow of that of replica 0 (gpu_copy.c),
- * and is given to the GPUs when it is newer than theirs.
+ * same bits on all GPUs. The state in the host's memory is a shadow of that of replica 0
+ * (gpu_copy.c), and is copied to the GPUs when it is newer than theirs.
  *
- *     feed stream   batch -> pinned -> stage ...          the next lane's, while this lane computes
- *     work stream   stage -> inputs | forward, backward, lanes added up | (again) ... | look |
- * update sums stream                            bucket 0 | bucket 1 | ...   NCCL, as backward makes
- * them ready copies stream                                                     a checkpoint's copy
- * of the state, to the host
+ *     feed stream    batch -> pinned -> stage ...     the next lane's, while this lane computes
+ *     work stream    stage -> inputs | forward, backward, lanes added | ... | look | update
+ *     sums stream                      bucket 0 | bucket 1 | ...  NCCL, as backward completes them
+ *     copies stream                                    a checkpoint's copy of the state, to the host
  *
  * After the last bucket the control words, and the result of a pass over the gradient, come to the
  * host: the one wait of a step (gpu_reduce.c). The update is put on the stream after the commit
@@ -17,8 +16,8 @@
  * Gradients of tables are whole, because NCCL sums as many numbers in every step, from calls that
  * were captured; after them comes a number for each row, above 0 if a lane read it.
  *
- * Every wait checks `cancel`: whoever ends the generation sets it, and the replica's thread itself
- * aborts the communicator. */
+ * Every wait checks `cancel`, which is set when the generation ends; then the replica's thread
+ * itself aborts the communicator. */
 #ifndef ENGINE_GPU_H
 #define ENGINE_GPU_H
 

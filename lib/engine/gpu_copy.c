@@ -1,22 +1,23 @@
-/* gpu_copy.c - the copies of the state from the GPU of replica 0 to the host.
+/* gpu_copy.c - see gpu_copy.h.
  *
- *     who asks                      when                                  how
- *     a checkpoint                  within the next step, before its      gpu_snapshot: nobody
- * waits; the writer's commit gate (look_back)               thread does, by gpu_wait_snapshot the
- * last one: of the job,     behind the last step; between         the same, and ckpt_flush() waits
- * for of SIGTERM                  generations (train_save)              the writer a peer that is
- * behind         when a generation begins              gpu_sync: waits the export behind the last
- * checkpoint            gpu_sync
+ *     request for the state         when                              how
+ *     a checkpoint                  within the next step, before its  gpu_snapshot: no wait; the
+ *                                   commit gate (step.c)              writer's thread waits, by
+ *                                                                     gpu_wait_snapshot
+ *     the last checkpoint: of the   after the last step; between      the same, and ckpt_flush()
+ *       job, of SIGTERM             generations (train_save)          waits for the writer
+ *     a peer that is behind         when a generation begins          gpu_sync: waits
+ *     the export                    after the last checkpoint         gpu_sync
  *
- * gpu_snapshot has two ways, and memory decides which, once. With a snapshot the state is copied
- * within the GPU, on the work stream, between the update before and the one to come; from there it
- * goes to the host while the next steps compute. Without one the next update waits until the state
- * has gone to the host; lanes do not.
+ * gpu_snapshot has two ways, and the free memory decides which, once. With a snapshot the state is
+ * copied within the GPU, on the work stream, between two updates; from there it goes to the host
+ * while the next steps compute. Without a snapshot the next update waits until the state has gone
+ * to the host; lanes do not.
  *
- * A copy under way outlives what happens to the state: a generation that ends waits for it
- * (come_to_rest), a rollback or a peer's state is given to other memory (gpu bind), and who must
- * not write any more (save_leave) throws away what arrives. There is one copy at a time, as the
- * writer has one staging area: ckpt_begin() refuses while it is written. */
+ * A copy in progress is not affected by what happens to the state: a generation that ends waits for
+ * the copy (come_to_rest), a rollback or a peer's state goes to other memory (bind), and a task
+ * that must not write any more (save_leave) discards what arrives. There is one copy at a time, as
+ * the writer has one staging area: ckpt_begin() refuses while it is written. */
 #include "engine/gpu_copy.h"
 
 #include <inttypes.h>

@@ -1,14 +1,17 @@
 /* memory.h - the host's memory of a task: the state, and the region for gradients.
  *
- *   own      state: parameters | slot 0 | slot 1 | ... | average   (what a checkpoint holds, and
- * what a task that is behind receives). Private: no peer can write to it, not even a peer that was
- * believed dead and wakes up; and it can have huge pages region   head: the caller's per replica:
- * `depth` gradient arenas (parameters' layout | control words) `depth` rows of evaluation sums
+ *   own      state: parameters | slot 0 | slot 1 | ... | average
+ *   region   head: the caller's
+ *            per replica: `depth` gradient arenas (parameters' layout | control words)
+ *                         `depth` rows of evaluation sums
  *                         `depth` + 1 sets of marks of tables
- *            Shared with the peers of the host, so that nothing is copied to be reduced. Nothing in
- *            it outlives a generation: it can be replaced by a fresh region
  *
- * Threads: one at a time; the contents belong to whoever the verbs of engine.h say. */
+ * The state is what a checkpoint holds, and what a task that is behind receives. It is private: no
+ * peer can write to it, not even a peer that was believed dead and wakes up; and it can have huge
+ * pages. The region is shared with the peers of the host, so that nothing is copied to be reduced.
+ * Nothing in it outlives a generation: it can be replaced by a fresh region.
+ *
+ * Threads: one at a time; engine.h states when the contents belong to which thread. */
 #ifndef ENGINE_MEMORY_H
 #define ENGINE_MEMORY_H
 

@@ -14,9 +14,10 @@
  *   locate       where the first non-finite number came from
  *   health       can a step's numbers be trusted?
  *   step         one step
- *   replica      the thread of a replica: joins the generation, steps, and what is due between
- * steps progress     where all threads are, for a watchdog start        begins and ends a
- * generation train        opens and closes; the entry points of train.h */
+ *   replica      the thread of a replica: joins the generation, steps, what is due between steps
+ *   progress     where all threads are, for a watchdog
+ *   start        begins and ends a generation
+ *   train        opens and closes; the entry points of train.h */
 #ifndef TRAIN_TASK_H
 #define TRAIN_TASK_H
 

@@ -32,22 +32,25 @@
  * train_close().
  *
  * Fault points (base/fault.h), in the order in which a generation passes them. `fail` ends the
- * generation (from train.update on behind the step, which is whole by then):
- *   train.thread         before the thread of a replica is started (fail: there is none to be had)
+ * generation (from train.update on after the step, which is complete by then):
+ *   train.thread         before the thread of a replica is started (fail: the system has none)
  *   train.connect        member by member, before it calls its peers
  *   train.load           member 0, before it looks for a checkpoint
- *   train.agree          before what is held is compared
- *   train.state_send     before each chunk of the state that is sent; train.state_recv: behind each
- *                        one that came (fail: as if its checksum were wrong)
+ *   train.agree          before the held steps are compared
+ *   train.state_send     before each chunk of the state that is sent
+ *   train.state_recv     after each chunk that arrived (fail: a bit changed on the way)
  *   train.evaluate       each batch of a lane; train.evaluated: before the sums are reduced
- *   train.forward        before a step; train.bucket: before each bucket, the last one too (of a
- * GPU: before the lane that sums up the others, and before the last one) train.reduce behind the
- * lanes, before the last contribution train.commit         the reduction is there, nothing is
- * changed yet train.update, train.update_middle, train.update_end health.flip_gradient,
- * health.flip_row     a bit in the reduced gradient of this task, of a table health.not_finite    a
- * NaN in it health.flip_weight   a bit in its weights, behind an update; of several GPUs, these are
- * the last one's train.save           before a copy of the state is handed to the writer of
- * checkpoints train.export         before the model is written */
+ *   train.forward        before a step
+ *   train.bucket         before each bucket, the last one too (of a GPU: before the lane that sums
+ *                        the others, and before the last bucket)
+ *   train.reduce         after the lanes, before the last contribution
+ *   train.commit         the reduction is complete, nothing is changed yet
+ *   train.update, train.update_middle, train.update_end
+ *   health.flip_gradient, health.flip_row     a bit in the reduced gradient of this task, of a table
+ *   health.not_finite    a NaN in that gradient
+ *   health.flip_weight   a bit in its weights, after an update; of several GPUs, of the last one
+ *   train.save           before a copy of the state is handed to the writer of checkpoints
+ *   train.export         before the model is written */
 #ifndef TRAIN_TRAIN_H
 #define TRAIN_TRAIN_H
 
