@@ -34,7 +34,7 @@
 #include "engine/cpu_types.h"
 #include "engine/trace.h"
 
-/* ---- what is cut where ---- */
+/* ---- borders of buckets ---- */
 
 /* The last bucket is what a step still waits for: it should be small. A call costs its latency:
  * buckets should not be tiny. Measured with ResNet-50 (91 MiB) and two tasks, median time that the
@@ -56,7 +56,7 @@ uint32_t reduce_buckets(const struct engine *e)
     return (uint32_t)(e->memory.dense / bucket_floats(e)) + 1;
 }
 
-/* The last one takes what is left, and everything behind the gradients. */
+/* The last bucket contains the rest of the gradients, and everything after them. */
 static struct comm_range bucket(const struct engine_replica *r, uint32_t i)
 {
     size_t floats = bucket_floats(r->engine);
@@ -236,7 +236,7 @@ void reduce_ready(void *arg, size_t offset, size_t n)
     size_t whole = (offset + n) / floats; /* buckets that are final */
     uint32_t last;
 
-    if (whole > r->n_buckets - 1) /* the last one waits for what lies behind the gradients */
+    if (whole > r->n_buckets - 1) /* the last bucket waits for the statistics and control words */
         whole = r->n_buckets - 1;
     if (whole * floats <= d->added)
         return;

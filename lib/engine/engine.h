@@ -1,4 +1,4 @@
-/* engine.h - the device work of the replicas of a task, behind one table of verbs.
+/* engine.h - the device work of the replicas of a task, as one table of verbs.
  *
  * lib/train decides: which generation, which step, whether a step is applied, what is saved. An
  * engine computes: gradients of lanes (micro-batches), their all-reduce, the update, checksums,

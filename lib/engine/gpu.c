@@ -126,7 +126,7 @@ static int gpu_begin(struct engine_replica *r, struct err *err)
     g->next = 0;
     g->first_step = 0;
     g->back->computed = 0;
-    g->proves = true;
+    g->notes_device = true;
     for (uint32_t i = 0; i < GPU_SLOTS; i++)
         g->slot[i].is_full = false;
     gpu_clock_forget(r);
@@ -174,7 +174,7 @@ static int look_at_clock(void *arg, struct err *err)
                    (double)x->deadline_ms / 1e3);
 }
 
-/* All that was put on its streams is done: nobody asks whether it is canceled any more. */
+/* Waits until all work on its streams is done; the wait is not canceled, but has a deadline. */
 static int come_to_rest(struct engine_replica *r, struct err *err)
 {
     struct gpu *g = gpu_of(r);

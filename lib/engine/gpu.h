@@ -7,7 +7,7 @@
  *     feed stream    batch -> pinned -> stage ...     the next lane's, while this lane computes
  *     work stream    stage -> inputs | forward, backward, lanes added | ... | look | update
  *     sums stream                      bucket 0 | bucket 1 | ...  NCCL, as backward completes them
- *     copies stream                                    a checkpoint's copy of the state, to the host
+ *     copies stream                                 a checkpoint's copy of the state, to the host
  *
  * After the last bucket the control words, and the result of a pass over the gradient, come to the
  * host: the one wait of a step (gpu_reduce.c). The update is put on the stream after the commit

@@ -2,15 +2,15 @@
  *
  * In every step: stretches of the work stream, each between two events (a lane, the reduction with
  * the look at the gradient, the update). What lies between two stretches is time in which the GPU
- * had no work of ours: it waits for the host or for data. All events of a step have come when the
- * host has waited for its sums, so reading them waits for nothing.
+ * had no work of this program: it waits for the host or for data. When the host has waited for the
+ * sums of a step, all events of the step have come, so that reading them is no wait.
  *
  *     | update k-1 |  gap  | lane 0 |gap| lane 1 ... | reduce k |  gap  | update k | ...
  *                                              period k: from reduce k-1 to here
  *
- * In a step that is traced: an event behind every call and copy, on the stream that it is on. Its
- * lanes are not captured, and the host waits for the update before it reads: such a step is slower
- * than others, its calls are not. Events are there before the first step. */
+ * In a traced step there is an event after every call and copy, on its stream. The lanes are not
+ * captured, and the host waits for the update before it reads the events: such a step is slower
+ * than others, its calls are not. All events are opened before the first step. */
 #include "engine/gpu_clock.h"
 
 #include <math.h>
@@ -27,7 +27,7 @@
 #include "graph/graph.h"
 
 enum {
-    REST = 8, /* stretches of a step beside its lanes, at most */
+    REST = 8, /* stretches of a step apart from its lanes, at most */
     NOWHERE = UINT32_MAX,
 };
 
@@ -45,13 +45,13 @@ struct gpu_clock {
     /* the end of the period before, if it is known, then begin, end, begin, end, ... */
     struct events busy;
     bool has_before;
-    bool traces;         /* now: a step that is traced is under way */
-    struct events marks; /* of the step that is traced */
+    bool traces;         /* a traced step is in progress */
+    struct events marks; /* of the traced step */
     struct span *spans;
     uint32_t n_spans, cap_spans;
     uint32_t last[TRACE_ROWS]; /* mark of a row; NOWHERE */
     uint32_t first;            /* mark of the work row */
-    struct cuda_event *zero;   /* of a step that is traced: its time on both clocks is known */
+    struct cuda_event *zero;   /* of a traced step: an event whose time is known on both clocks */
 };
 
 /* ---- opening ---- */
@@ -162,7 +162,7 @@ void gpu_clock_read(struct engine_replica *r)
     c->has_before = true;
 }
 
-/* ---- a step that is traced ---- */
+/* ---- a traced step ---- */
 
 void gpu_clock_begin(struct engine_replica *r)
 {
@@ -239,8 +239,8 @@ int gpu_mark_call(void *arg, uint32_t call, struct err *err)
     return gpu_mark(arg, TRACE_WORK, TRACE_CALL, call, err);
 }
 
-/* All streams are at rest; now is the time of c->zero. */
-static int come_to_zero(struct engine_replica *r, uint64_t *now, struct err *err)
+/* Waits until all streams are at rest. *now: the time of c->zero on the host's clock. */
+static int match_clocks(struct engine_replica *r, uint64_t *now, struct err *err)
 {
     struct gpu *g = gpu_of(r);
     struct cuda_stream *streams[] = { g->sums, g->feed, g->work };
@@ -250,7 +250,7 @@ static int come_to_zero(struct engine_replica *r, uint64_t *now, struct err *err
         rc = gpu_wait_stream(r, streams[i], err);
     if (rc == 0)
         rc = g->cuda->record(g->clock->zero, g->work, err);
-    while (rc == 0) { /* not a moment later than need be */
+    while (rc == 0) { /* as soon as the event has come */
         rc = gpu_look_around(r, err);
         if (rc == 0)
             rc = g->cuda->done(NULL, g->clock->zero, err);
@@ -269,8 +269,8 @@ int gpu_clock_write(struct engine_replica *r, struct err *err)
         return 0;
     if (c->first != NOWHERE)
         add_span(c, TRACE_WORK, TRACE_STEP, 0, c->first);
-    c->traces = false; /* what is between steps is in none */
-    rc = come_to_zero(r, &now, err);
+    c->traces = false; /* work between steps belongs to no step */
+    rc = match_clocks(r, &now, err);
     for (uint32_t i = 0; rc == 0 && i < c->n_spans; i++) {
         const struct span *s = &c->spans[i];
         double from = gpu_of(r)->cuda->elapsed_ms(c->marks.at[s->from], c->zero);

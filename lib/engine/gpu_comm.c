@@ -22,7 +22,8 @@ static const char *name_of_rank(const struct engine *e, uint32_t rank)
     return e->group.members[i].name;
 }
 
-/* NCCL's words on tasks that were given one GPU, for a person. */
+/* Replaces NCCL's error about two tasks that use one GPU by the names of the tasks and the remedy.
+ */
 static int explain(const struct engine_replica *r, int rc, struct err *err)
 {
     const struct engine *e = r->engine;
@@ -68,7 +69,7 @@ int gpu_connect(struct engine_replica *r, struct err *err)
         place_wait(&r->place, PLACE_WAITS_PEERS);
         rc = engine_check_canceled(e, err);
         if (rc < 0)
-            gpu_tell_wait(r, begin_ns, "the other GPUs");
+            gpu_note_wait(r, begin_ns, "the other GPUs");
         if (rc == 0)
             rc = gpu_check_peers(r, begin_ns, err);
         nanosleep(&nap, NULL);

@@ -34,17 +34,18 @@
 #include "engine/plans.h"
 
 enum {
-    /* what a step brings to the host waits behind one of them, not behind all */
+    /* a step's own copies to the host wait for one piece, not for all */
     PIECE_BYTES = 8 << 20,
-    FETCH_MS = 60 * 1000, /* no copy takes that long */
+    FETCH_MS = 60 * 1000, /* no copy needs that long */
 };
-static const size_t LEFT_BYTES = (size_t)1 << 30; /* for what NCCL and the libraries take later */
+/* for later allocations of NCCL and the libraries */
+static const size_t LEFT_BYTES = (size_t)1 << 30;
 
 struct gpu_copies {
     struct cuda_stream *stream;
     struct cuda_event *made, *left; /* on the work stream; all of it is in the host's memory */
     float *snapshot;                /* of the GPU; NULL: no room */
-    void *staging;                  /* pinned; NULL: nobody asked yet */
+    void *staging;                  /* pinned; NULL: not asked for yet */
 };
 
 struct cuda_stream *gpu_copies_stream(const struct gpu *g)
@@ -78,7 +79,7 @@ static void note_memory(const struct engine_replica *r, size_t unused)
     engine_note(e, false, text);
 }
 
-/* Only a task that may write checkpoints wants one. */
+/* Only a task that may write checkpoints needs a snapshot. */
 static int open_snapshot(struct engine_replica *r, struct err *err)
 {
     const struct engine *e = r->engine;
@@ -156,7 +157,7 @@ static int wrap(uint64_t held, int rc, struct err *err)
                   : 0;
 }
 
-/* *ahead: the host's own state is older than the GPU's. ERR_DEVICE: that is not there either. */
+/* *ahead: the host's state is older than the GPU's. ERR_DEVICE: the GPU does not hold it either. */
 static int is_ahead(const struct engine *e, uint64_t held, bool *ahead, struct err *err)
 {
     const struct gpu *g = gpu_of(e->replicas[0]);
@@ -191,7 +192,7 @@ static int copy_within(struct engine *e, struct err *err)
 {
     struct engine_replica *r = e->replicas[0];
     struct gpu *g = gpu_of(r);
-    /* the one before: a save that was given up */
+    /* the copy before this one: of a save that was abandoned */
     int rc = g->cuda->wait(g->work, g->copies->left, err);
 
     if (rc == 0)

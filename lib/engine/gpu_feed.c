@@ -49,17 +49,18 @@ static void fill_slot(struct engine_replica *r, struct gpu_slot *s, struct plan 
     s->b.weights = NULL;
 }
 
-/* To the stage, when the lane that was there has been taken and the host's copy is ours again. */
+/* To the stage, when the previous lane in the slot has been copied out of it, and its transfer has
+ * ended. */
 static int send_slot(struct engine_replica *r, struct gpu_slot *s, struct plan *plan,
                      const struct data_batch *b, struct err *err)
 {
     struct gpu *g = gpu_of(r);
-    int rc = gpu_wait(r, s->brought, err);
+    int rc = gpu_wait(r, s->sent, err);
 
     if (rc < 0)
         return rc;
     fill_slot(r, s, plan, b);
-    rc = g->cuda->wait(g->feed, s->taken, err);
+    rc = g->cuda->wait(g->feed, s->used, err);
     if (rc == 0)
         rc = gpu_mark_begin(r, TRACE_FEED, err);
     if (rc == 0)
@@ -67,7 +68,7 @@ static int send_slot(struct engine_replica *r, struct gpu_slot *s, struct plan *
     if (rc == 0)
         rc = gpu_mark(r, TRACE_FEED, TRACE_DATA, b->lane, err);
     if (rc == 0)
-        rc = g->cuda->record(s->brought, g->feed, err);
+        rc = g->cuda->record(s->sent, g->feed, err);
     s->is_full = rc == 0;
     return rc;
 }
@@ -127,8 +128,8 @@ int gpu_feed(struct engine_replica *r, struct plan *plan, const struct data_batc
     rc = send_slot(r, s, plan, b, err);
     s->is_full = false;
     if (rc == 0)
-        rc = g->cuda->wait(g->work, s->brought, err);
+        rc = g->cuda->wait(g->work, s->sent, err);
     if (rc == 0)
         rc = gpu_copy_inputs(r, s, plan, err);
-    return rc < 0 ? rc : g->cuda->record(s->taken, g->work, err);
+    return rc < 0 ? rc : g->cuda->record(s->used, g->work, err);
 }

@@ -66,9 +66,9 @@ static int open_slot(struct engine_replica *r, struct gpu_slot *s, struct err *e
     if (rc == 0)
         rc = allocate(r, (void **)&s->run_there, sizeof(*s->run), err);
     if (rc == 0)
-        rc = cuda->event_open(false, &s->brought, err);
+        rc = cuda->event_open(false, &s->sent, err);
     if (rc == 0)
-        rc = cuda->event_open(false, &s->taken, err);
+        rc = cuda->event_open(false, &s->used, err);
     if (rc < 0)
         return rc;
     s->samples = calloc(r->engine->opts->lane_batch, sizeof(*s->samples));
@@ -81,8 +81,8 @@ static void close_slot(struct gpu *g, struct gpu_slot *s)
     g->cuda->free(s->stage);
     g->cuda->unpin(s->run);
     g->cuda->free(s->run_there);
-    g->cuda->event_close(s->brought);
-    g->cuda->event_close(s->taken);
+    g->cuda->event_close(s->sent);
+    g->cuda->event_close(s->used);
     free(s->samples);
 }
 
@@ -221,7 +221,7 @@ void gpu_close_device(struct engine_replica *r)
 
     if (g == NULL || g->is_lost) /* the process ends: it frees all, and does not wait */
         return;
-    /* what is not given back goes with the process */
+    /* what cannot be freed ends with the process */
     (void)device_enter(&r->engine->opts->devices[r->local], NULL);
     gpu_drop_lanes(g);
     g->cuda->math->optim_close(g->optim);

@@ -19,15 +19,15 @@
 #include "engine/trace.h"
 
 /* A note as evidence that the requested device did the work, by its own clock. */
-static void prove(struct engine_replica *r)
+static void note_device(struct engine_replica *r)
 {
     struct engine *e = r->engine;
     struct gpu *g = gpu_of(r);
     char text[256], name[32];
 
-    if (!g->proves)
+    if (!g->notes_device)
         return;
-    g->proves = false;
+    g->notes_device = false;
     device_name(&e->opts->devices[r->local], name, sizeof(name));
     snprintf(text, sizeof(text),
              "%s computed lanes %" PRIu32 " to %" PRIu32 " of the first step in %.1f ms", name,
@@ -82,7 +82,7 @@ static int look(struct engine_replica *r, struct err *err)
     return rc < 0 ? rc : gpu_mark(r, TRACE_WORK, TRACE_CHECK, 0, err);
 }
 
-/* The first batch of the next lane goes to the GPU while this step's sums are under way. */
+/* The first batch of the next lane goes to the GPU while this step's sums are in progress. */
 static int fetch_ahead(struct engine_replica *r, struct err *err)
 {
     struct gpu_slot *s = &gpu_of(r)->slot[gpu_of(r)->next];
@@ -92,11 +92,11 @@ static int fetch_ahead(struct engine_replica *r, struct err *err)
 
 struct sums_wait {
     struct engine_replica *r;
-    /* others are waited for, and that was said last; 0: it computes itself */
-    uint64_t since_ns, said_ns;
+    /* when the wait for other GPUs began, and was stated last; 0: this GPU computes */
+    uint64_t since_ns, stated_ns;
 };
 
-enum { SAY_NS = 50000000 };
+enum { STATE_NS = 50000000 };
 
 /* States the wait for peers again and again (place.h). */
 static int look_at_sums(void *arg, struct err *err)
@@ -107,7 +107,7 @@ static int look_at_sums(void *arg, struct err *err)
 
     if (rc < 0) {
         if (rc == ERR_CANCELED && w->since_ns > 0)
-            gpu_tell_wait(r, w->since_ns, "the sums of the GPUs");
+            gpu_note_wait(r, w->since_ns, "the sums of the GPUs");
         return rc;
     }
     if (gpu_of(r)->comm == NULL ||
@@ -115,8 +115,8 @@ static int look_at_sums(void *arg, struct err *err)
         return 0;
     if (w->since_ns == 0)
         w->since_ns = clock_ns();
-    if (clock_ns() - w->said_ns > SAY_NS) {
-        w->said_ns = clock_ns();
+    if (clock_ns() - w->stated_ns > STATE_NS) {
+        w->stated_ns = clock_ns();
         place_wait(&r->place, PLACE_WAITS_PEERS);
     }
     return gpu_check_peers(r, w->since_ns, err);
@@ -148,7 +148,7 @@ static int all_reduce(struct engine_replica *r, struct err *err)
         rc = gpu_wait_sums(r, err);
     if (rc == 0)
         rc = g->cuda->copy(g->back->control, g->grads[0] + e->memory.params, n, g->work, err);
-    /* else it is not yet what will be used: gpu_scale() */
+    /* else the gradient is not final before gpu_scale() */
     if (rc == 0 && !e->opts->mean_of_weights)
         rc = look(r, err);
     if (rc == 0)
@@ -162,9 +162,9 @@ static int all_reduce(struct engine_replica *r, struct err *err)
     if (rc < 0)
         return rc;
     memcpy(r->arenas->grads[0] + e->memory.params, g->back->control, n);
-    prove(r);
+    note_device(r);
     gpu_clock_read(r);
-    if (g->back->control[ENGINE_TROUBLE] > 0) /* somewhere */
+    if (g->back->control[ENGINE_TROUBLE] > 0) /* on any GPU of the group */
         rc = gpu_check_trouble(r, r->plans->train, err);
     return rc < 0 ? err_wrap(err, rc, "lane %" PRIu32, g->back->trouble.lane) : 0;
 }

@@ -56,7 +56,8 @@ static int write_numbers(struct engine_replica *r, float *grads, struct err *err
     return rc;
 }
 
-/* All that the GPU does for lane i, which lies in arena top - 1 of the tree: may be captured. */
+/* All work of the GPU for lane i, whose gradients go to arena top - 1 of the tree. May be captured.
+ */
 static int calls(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint32_t top,
                  struct err *err)
 {
@@ -71,7 +72,7 @@ static int calls(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint3
         rc = gpu_copy_inputs(r, s, r->plans->train, err);
     if (rc == 0)
         rc = gpu_mark(r, TRACE_WORK, TRACE_DATA, run.lane, err);
-    /* who captures has no trace */
+    /* a captured lane has no trace */
     plan_watch(r->plans->train, r->trace != NULL ? gpu_mark_call : NULL, r);
     g->added = 0;
     from = gpu_mark_here(r);
@@ -97,15 +98,15 @@ static int calls(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint3
     if (rc == 0 && last && g->comm != NULL)
         rc = g->cuda->copy(&g->back->computed, &s->run_there->step, sizeof(g->back->computed),
                            g->work, err);
-    if (rc == 0 && g->added > 0) /* behind the buckets, too */
+    if (rc == 0 && g->added > 0) /* after the buckets, too */
         rc = gpu_wait_sums(r, err);
     return rc;
 }
 
-/* The first time a lane's libraries settle what they have to; the second time its calls are
- * captured. A lane has calls for every other step, which decides its slot too where lanes are odd
- * in number: NCCL wants its sums captured by all ranks in the same step or by none, however many
- * lanes each has. */
+/* The first time, the libraries of a lane choose their algorithms; the second time the calls are
+ * captured. A lane has one graph for even and one for odd steps, because its slot differs between
+ * them if the number of lanes is odd: NCCL requires its sums captured by all ranks in the same step
+ * or by none, however many lanes each rank has. */
 static int launch(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint32_t top,
                   struct err *err)
 {
@@ -115,7 +116,7 @@ static int launch(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint
     int rc;
 
     CHECK(lane->slot == NULL || lane->slot == s);
-    /* a graph has no marks in it */
+    /* a captured graph contains no marks */
     CHECK(r->trace == NULL || g->step <= r->engine->group.plain_until);
     if (lane->slot == NULL || g->step <= r->engine->group.plain_until) {
         lane->slot = s;
@@ -127,7 +128,7 @@ static int launch(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint
             return rc;
         rc = calls(r, s, i, top, err);
         if (rc < 0) {
-            if (g->cuda->captured(g->work, &lane->graph, &ignored) == 0) /* it is half of one */
+            if (g->cuda->captured(g->work, &lane->graph, &ignored) == 0) /* an incomplete graph */
                 g->cuda->graph_close(lane->graph);
             lane->graph = NULL;
             return rc;
@@ -151,19 +152,20 @@ static int run_lane(struct engine_replica *r, const struct op_run *run, uint32_t
     place_enter(&r->place, PHASE_DATA);
     if (!s->is_full)
         rc = gpu_fetch_batch(r, s, err);
-    CHECK(rc < 0 || s->is_full); /* readers are opened up to the last step that asks */
+    CHECK(rc < 0 || s->is_full); /* the reader was opened up to the last step that is asked for */
     if (rc < 0)
         return rc;
     if (r->engine->opts->on_lane != NULL)
         r->engine->opts->on_lane(r->engine->opts->arg, r->local, &s->b);
     place_enter(&r->place, PHASE_LANE);
-    rc = gpu_wait(r, s->taken, err); /* the lane before in this slot: its `run` is ours again */
+    rc = gpu_wait(r, s->used,
+                  err); /* the previous lane in this slot: its `run` may be overwritten */
     if (rc == 0 && i + 1 == r->n_lanes && g->comm != NULL)
-        rc = fault_error("train.bucket", err); /* those that its calls sum up */
+        rc = fault_error("train.bucket", err); /* the buckets that its calls sum up */
     if (rc == 0)
         rc = gpu_set_run(r, s, run, err);
     if (rc == 0)
-        rc = g->cuda->wait(g->work, s->brought, err);
+        rc = g->cuda->wait(g->work, s->sent, err);
     if (rc == 0)
         rc = gpu_busy(r, err);
     if (rc == 0)
@@ -171,7 +173,7 @@ static int run_lane(struct engine_replica *r, const struct op_run *run, uint32_t
     if (rc == 0)
         rc = gpu_rest(r, err);
     if (rc == 0)
-        rc = g->cuda->record(s->taken, g->work, err);
+        rc = g->cuda->record(s->used, g->work, err);
     s->is_full = false;
     g->next = (g->next + 1) % GPU_SLOTS;
     return rc < 0 ? err_wrap(err, rc, "lane %u", run->lane) : 0;
@@ -182,8 +184,9 @@ int gpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
     struct engine *e = r->engine;
     struct op_run run = { .seed = e->opts->seed, .step = step, .loss_scale = r->loss_scale };
     uint32_t top = 0;
-    int rc =
-        gpu_of(r)->proves ? gpu_of(r)->cuda->record(gpu_of(r)->began, gpu_of(r)->work, err) : 0;
+    int rc = gpu_of(r)->notes_device
+                 ? gpu_of(r)->cuda->record(gpu_of(r)->began, gpu_of(r)->work, err)
+                 : 0;
 
     /* sums of the step before */
     memset(r->arenas->grads[0] + e->memory.params, 0, e->opts->control_floats * sizeof(float));
@@ -199,7 +202,7 @@ int gpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
             rc = run_lane(r, &run, i, ++top, err);
         top -= lane_merges(r, i);
     }
-    if (rc == 0 && gpu_of(r)->proves)
+    if (rc == 0 && gpu_of(r)->notes_device)
         rc = gpu_of(r)->cuda->record(gpu_of(r)->ended, gpu_of(r)->work, err);
     return rc;
 }

@@ -41,7 +41,8 @@ int gpu_check_peers(const struct engine_replica *r, uint64_t since_ns, struct er
     uint64_t ms = (clock_ns() - since_ns) / 1000000, deadline = r->engine->group.deadline_ms;
     char words[COMM_RAS_BYTES];
 
-    /* As with the sums of CPUs: a peer that gives something up at the deadline says why. */
+    /* A quarter longer than the deadline, as with CPUs: a peer that fails at the deadline states
+     * the cause. */
     if (deadline == 0 || ms <= deadline + deadline / 4)
         return 0;
     comm_ras_ask(words, sizeof(words));
@@ -49,7 +50,7 @@ int gpu_check_peers(const struct engine_replica *r, uint64_t since_ns, struct er
                    (double)ms / 1e3, words);
 }
 
-void gpu_tell_wait(const struct engine_replica *r, uint64_t since_ns, const char *what)
+void gpu_note_wait(const struct engine_replica *r, uint64_t since_ns, const char *what)
 {
     enum { LONG_MS = 1000 };
     uint64_t ms = (clock_ns() - since_ns) / 1000000;

@@ -19,7 +19,7 @@ int gpu_look_around(struct engine_replica *r, struct err *err);
 int gpu_check_peers(const struct engine_replica *r, uint64_t since_ns, struct err *err);
 /* Another rank aborted what was waited for since `since_ns`: notes NCCL's report, which may be gone
  * when the communicator is destroyed. `what` is the subject of the sentence. */
-void gpu_tell_wait(const struct engine_replica *r, uint64_t since_ns, const char *what);
+void gpu_note_wait(const struct engine_replica *r, uint64_t since_ns, const char *what);
 
 /* Fault points: waits for the work stream and changes one number of the GPU, in its last bit or to
  * NaN. */

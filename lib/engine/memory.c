@@ -81,7 +81,7 @@ static int open_region(struct memory *m, struct err *err)
 
 int engine_memory_renew_region(struct memory *m, struct err *err)
 {
-    device_mem_close(&m->region); /* first: there may be no room for both */
+    device_mem_close(&m->region); /* closed first: there may be no room for both */
     return open_region(m, err);
 }
 

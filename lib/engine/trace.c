@@ -17,8 +17,8 @@
 /* ---- opening ---- */
 
 /* Spans of a step in a row, at most. A lane: data, forward, backward, sums, calls. A step: itself,
- * reduction, check, update, checkpoint, and behind it evaluation. Each piece of the reduction also
- * has sums of its own. A GPU also waits for the sums behind the last lane, and looks at what was
+ * reduction, check, update, checkpoint, and after it evaluation. Each piece of the reduction also
+ * has sums of its own. A GPU also waits for the sums after the last lane, and looks at what was
  * scaled. */
 static uint64_t spans_of_step(const struct trace_opts *o, enum trace_rows which)
 {

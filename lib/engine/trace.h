@@ -3,7 +3,7 @@
  * Off, there is no trace: every row is NULL and the functions below do nothing. On, all memory is
  * taken when the trace is opened; a replica notes spans in its own row (a thread that reduces for
  * it has one too), and when the last replica is through the last step that is traced, a thread of
- * the trace writes the file and tells the sums. Nobody waits for that thread but trace_end().
+ * the trace writes the file and reports the sums. Only trace_end() waits for that thread.
  *
  * A GPU has rows of its own, one for each of its streams (gpu_trace.c): calls are in that of its
  * work, by its own clock, and the row of the replica is what its thread does meanwhile.

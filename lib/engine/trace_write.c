@@ -1,4 +1,4 @@
-/* trace_write.c - the file, and the sums: behind the traced steps, in the trace's own thread. */
+/* trace_write.c - the file and the sums, after the traced steps, in the trace's own thread. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -45,7 +45,7 @@ static const char *op_of(const struct plan_call_info *c)
 int trace_open_file(const char *path, int *fd, struct err *err)
 {
     static const char remedy[] = "name a file in a folder that exists and may be written to";
-    /* Not blocking: somebody may have put a pipe there. */
+    /* Not blocking: the path may name a pipe. */
     int made = open(path, O_CREAT | O_WRONLY | O_NONBLOCK | O_CLOEXEC, 0666);
     struct stat st;
 
@@ -150,7 +150,7 @@ static int write_row(struct trace *t, struct trace_row *row, uint32_t tid, struc
     int rc = 0;
 
     if (row->n == 0 && row->plan == NULL)
-        return 0; /* nobody reduces beside this replica; it has no GPU */
+        return 0; /* no thread reduces for this replica; it has no GPU */
     add_name(b, "thread_name", t->pid, tid, row->name);
     buf_printf(b,
                ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%u,\"tid\":%u,"
@@ -256,7 +256,7 @@ static void add_up(const struct trace *t, struct trace_profile *p, struct trace_
     qsort(parts, p->n_parts, sizeof(*parts), by_size);
 }
 
-static void tell_sums(const struct trace *t)
+static void report_sums(const struct trace *t)
 {
     struct trace_profile p = { .path = t->opts.path,
                                .first_step = t->first,
@@ -285,5 +285,5 @@ void trace_write(struct trace *t)
 
     if (write_file(t, &err) < 0)
         t->opts.on_done(t->opts.arg, NULL, err.text);
-    tell_sums(t);
+    report_sums(t);
 }

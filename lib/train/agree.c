@@ -22,7 +22,7 @@ int agree_connect(struct train *t, struct err *err)
         .listener = g->listener,
         .arena = &t->engine->memory.region,
         .shared_memory = g->shared_memory,
-        /* A peer that gives something up at the deadline says why; that it is late says less. */
+        /* Longer than the deadline: a peer that fails at the deadline states the cause. */
         .deadline_ms = g->deadline_ms + g->deadline_ms / 4,
         .on_broken = g->on_broken,
         .arg = t->opts->arg,
@@ -32,7 +32,7 @@ int agree_connect(struct train *t, struct err *err)
     int rc = fault_error("train.connect", err);
 
     if (rc < 0 || (g->n_members == 1 && t->opts->n_devices == 1))
-        return rc; /* nobody to reduce with */
+        return rc; /* there is no other replica */
     events_phase(&t->events, "connect", state_held(&t->state));
     memcpy(o.key, g->key, sizeof(o.key));
     rc = comm_open(&o, &comm, err);
@@ -88,7 +88,7 @@ static int compare(const struct train *t, const struct agreement *a, struct err 
         rc = same("file of weights", t->model.weights.digest, a->weights_digest, err);
     if (rc == 0)
         rc = same("training data", t->model.data_digest, a->data_digest, err);
-    if (rc == 0 && a->step == 0) /* everybody begins with its own copy */
+    if (rc == 0 && a->step == 0) /* every task begins with its own copy */
         rc = same("initial weights in the model", here, there, err);
     if (rc < 0)
         return rc;

@@ -26,7 +26,7 @@ static double area(const double *with, const double *without, uint32_t bins)
     return ordered / (n_with * below);
 }
 
-/* sums: the metric's, and behind them the weight. */
+/* sums: the metric's, then the weight. */
 static double figure(enum train_figure kind, const double *sums, uint32_t words)
 {
     switch (kind) {
@@ -41,7 +41,7 @@ static double figure(enum train_figure kind, const double *sums, uint32_t words)
     return 0;
 }
 
-static void tell(struct replica *r, uint64_t step, uint64_t begin_ns)
+static void report(struct replica *r, uint64_t step, uint64_t begin_ns)
 {
     struct train *t = r->train;
     const struct train_opts *o = t->opts;
@@ -64,7 +64,7 @@ static void tell(struct replica *r, uint64_t step, uint64_t begin_ns)
         report.metrics[m] = figure(o->metrics[m].figure, sums, words);
         sums += words;
     }
-    /* Other replicas read it behind their next reduction, which this one has to join. */
+    /* Other replicas read it after their next reduction, which this replica has to join. */
     optim_evaluated(&t->state.schedule, step, report.loss);
     t->state.facts.evaluated_step = step;
     events_send(&t->events, &e);
@@ -99,7 +99,7 @@ int eval_run(struct replica *r, uint64_t step, struct err *err)
     if (r->local != 0)
         return 0;
     if (t->state.facts.evaluated_step < step)
-        tell(r, step, begin);
+        report(r, step, begin);
     events_phase(&t->events, "train", step);
     return 0;
 }

@@ -68,7 +68,7 @@ void generation_fail(struct generation *g, const struct err *err);
 /* The same, and replaces whatever it was to end for: this process cannot go on with its devices.
  * Any. */
 void generation_lose(struct generation *g, const struct err *err);
-/* Only remembers: what it will have ended for, whoever ends it first. Any. */
+/* Only remembers the error: the generation will have ended for it. Any. */
 void generation_remember(struct generation *g, const struct err *err);
 void generation_abort(struct generation *g, const char *why); /* for train_abort(). Any */
 /* ERR_CANCELED: it has ended early. Any */

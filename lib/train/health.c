@@ -14,7 +14,7 @@
 #include "train/task.h"
 
 /* Two words of every task: there are at most as many tasks as replicas. A word is 1 + checksum, 0:
- * this task has nothing to say. */
+ * this task has no checksum. */
 enum { WORD_GRADIENT, WORD_STATE, WORDS };
 static const char *const what_differs[WORDS] = { "reduced gradient",
                                                  "weights and optimizer state" };
@@ -79,7 +79,7 @@ static void discard_state(struct train *t)
     t->engine->ops->discard(t->engine);
 }
 
-static void tell(const struct train *t, int kind, uint64_t step, const char *text)
+static void report(const struct train *t, int kind, uint64_t step, const char *text)
 {
     struct train_event e = { .kind = kind,
                              .step = step,
@@ -107,7 +107,7 @@ static int report_own(struct replica *r, uint64_t step, const struct err *err)
     if (r->local == 0) {
         t->health.differs = true;
         t->health.peer = t->generation.group.self;
-        tell(t, TRAIN_DIFFERS, step, err->text);
+        report(t, TRAIN_DIFFERS, step, err->text);
     }
     return err->code;
 }
@@ -188,13 +188,14 @@ static int end_everywhere(struct replica *r, const struct err *err)
 {
     generation_remember(&r->train->generation, err);
     if (r->train->generation.comm != NULL)
-        (void)comm_barrier(r->train->generation.comm, r->local, NULL); /* all is said already */
+        (void)comm_barrier(r->train->generation.comm, r->local,
+                           NULL); /* the error is known on all tasks */
     return err->code;
 }
 
-/* The first member that differs, or the sentence that nobody knows. */
-static int give_verdict(struct replica *r, uint32_t which, uint64_t step, const float *words,
-                        struct err *err)
+/* Names the first member that differs, or states that there is no majority. */
+static int report_difference(struct replica *r, uint32_t which, uint64_t step, const float *words,
+                             struct err *err)
 {
     struct train *t = r->train;
     uint32_t n, n_equal, value = majority(words, t->generation.group.n_members, &n, &n_equal);
@@ -227,7 +228,7 @@ static int give_verdict(struct replica *r, uint32_t which, uint64_t step, const 
         t->health.peer = odd;
         if (value == 0 || own != value)
             discard_state(t);
-        tell(t, TRAIN_DIFFERS, step, err->text);
+        report(t, TRAIN_DIFFERS, step, err->text);
     }
     return end_everywhere(r, err);
 }
@@ -244,7 +245,7 @@ int health_compare(struct replica *r, uint64_t step, struct err *err)
 
         (void)majority(words + which, t->generation.group.n_members, &n, &n_equal);
         if (n_equal != n)
-            return give_verdict(r, which, of, words + which, err);
+            return report_difference(r, which, of, words + which, err);
         if (r->local == 0 && n == t->generation.group.n_members)
             *(which == WORD_STATE ? &h->equal_state_step : &h->equal_step) = of;
     }
@@ -352,11 +353,11 @@ static int skip(struct replica *r, uint64_t step, const char *text, struct err *
              "more than "
              "%d end the job)",
              text, t->state.facts.skips_in_row, HEALTH_MAX_SKIPS);
-    tell(t, TRAIN_SKIPPED, step, all);
+    report(t, TRAIN_SKIPPED, step, all);
     return 0;
 }
 
-/* The state is that of the step before; it goes to the disk first. */
+/* The state is that of the step before; it is saved first. */
 static int stop(struct replica *r, uint64_t step, const char *text, const char *why,
                 struct err *err)
 {

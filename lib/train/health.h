@@ -40,7 +40,7 @@ struct step_result;
 size_t health_words(const struct train_opts *o);
 
 void health_begin(struct train *t); /* a generation; before its replicas start */
-/* Local replica 0, when all have agreed to hold `held`: a state that was given up is initialized
+/* Local replica 0, when all have agreed to hold `held`: a state that was discarded is initialized
  * again if no task has one. */
 int health_adopt(struct train *t, uint64_t held, const int64_t *votes, struct err *err);
 enum train_end health_end(const struct train *t); /* of a generation that failed */

@@ -14,18 +14,17 @@
 
 enum {
     KNOWN = 3,       /* so many times a phase has to be seen before it has a limit */
-    LEAST_MS = 3000, /* a machine that has too much to do may let nobody in for a second or two */
+    LEAST_MS = 3000, /* a thread may get no core for a second or two on a busy machine */
     ORDER_BITS = 5,
-    FIRST_ORDER = 10, /* of a step; what is before it brings a generation together */
-    /* or chunks, in a place: 10^12 steps stay below 2^60; those behind the last of these count as
-       it */
+    FIRST_ORDER = 10, /* of a step; lower orders are phases that begin a generation */
+    /* buckets or chunks in a place: 10^12 steps stay below 2^60; later buckets count as the last */
     BUCKET_BITS = 14,
 };
 
-/* How long work there may take. */
+/* How long work in a phase may last. */
 enum limit {
-    OWN, /* it has the deadline itself, and then an error that says more: readers, which try again
-            while storage has a bad moment */
+    OWN, /* the work has a deadline of its own, with an error that states more: readers, which retry
+            while the storage fails */
     DEADLINE, /* it happens once in a generation */
     LEARNED,  /* about as long every time */
 };

@@ -19,7 +19,7 @@
 
 enum { TRACE_WARM_STEPS = 3 };
 
-/* Behind a step, or behind the one that is held when a generation begins. */
+/* After a step, or after the held step when a generation begins. */
 static int between(struct replica *r, uint64_t step, bool evaluates, struct err *err)
 {
     int rc = 0;
@@ -44,14 +44,14 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
     if (rc == 0 && held > 0)
         rc = health_checksum(r, held, err);
     if (r->local == 0 && generation_leads(&t->generation))
-        (void)save_is_due(t, held); /* it is asked for again behind the first comparison */
+        (void)save_is_due(t, held); /* asked for again after the first comparison */
     if (rc == 0 && held < t->model.total_steps && !result.pause)
         rc = ops_of(r)->read(r->device, held + 1, t->model.total_steps, err);
     for (uint64_t k = held + 1; rc == 0 && k <= t->model.total_steps && !result.pause; k++) {
         rc = step_run(r, k, &result, err);
         if (k == t->model.total_steps)
             result.pause = false; /* it is the end anyway */
-        if (rc == 0) /* an evaluation that a pause puts off is owed to the next generation */
+        if (rc == 0) /* an evaluation that a pause delays is owed by the next generation */
             rc = between(r, k, model_evaluates(&t->model, k) && !result.pause, err);
         last = k;
     }
@@ -192,7 +192,7 @@ int replica_run(struct replica *r, struct err *err)
     if (rc == 0 && r->local == 0)
         rc = report_connected(t, held, err);
     if (rc == 0)
-        /* nobody steps before everyone has the state */
+        /* no replica steps before all have the state */
         rc = generation_gate(&t->generation, &r->device->place, err);
     if (rc == 0)
         rc = steps(r, held, err);

@@ -303,13 +303,13 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
     return rc;
 }
 
-/* Of the steps behind which a checkpoint is due by their number, or for another reason. */
+/* Is a checkpoint due after the step, by its number or for another reason? */
 static bool is_due(struct train *t, uint64_t step)
 {
     bool due;
 
     if (__atomic_exchange_n(&t->saving.was_discarded, false, __ATOMIC_ACQ_REL))
-        /* we may save again by now: not as late as after a whole interval */
+        /* this task may save again: at once, not after a whole interval */
         t->saving.is_due = true;
     due = step != t->saving.last_step &&
           (t->saving.is_due || live_save_is_late(&t->live, t->saving.last_ns));
@@ -326,7 +326,7 @@ bool save_is_due(struct train *t, uint64_t step)
         return false;
     if (clock_ns() < t->saving.retry_ns ||
         (t->saving.writer != NULL && ckpt_is_busy(t->saving.writer))) {
-        t->saving.is_due = true; /* behind a later step */
+        t->saving.is_due = true; /* after a later step */
         return false;
     }
     t->saving.steps[step & 1] = step; /* the one before is still to be copied, if it is due too */
@@ -402,7 +402,7 @@ int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
         rc = hand_over(t, step, err);
     if (rc == 0 && t->saving.writer != NULL)
         rc = ckpt_flush(t->saving.writer, &wait, err);
-    if (rc == ERR_REFUSED || rc == ERR_CANCELED) { /* the group goes on elsewhere */
+    if (rc == ERR_REFUSED || rc == ERR_CANCELED) { /* another task coordinates the group */
         t->saving.last_step = 0;                   /* it was discarded */
         rc = err_wrap(err, ERR_PEER, "another task writes the checkpoints now");
     }
@@ -417,7 +417,7 @@ void save_leave(struct train *t)
     if (t->saving.writer == NULL)
         return;
     ckpt_abandon(t->saving.writer);
-    t->saving.last_step = 0; /* who knows what is on the disk when we lead again */
+    t->saving.last_step = 0; /* what is on the disk is unknown when this task leads again */
 }
 
 static int make_folder_of(const char *path, struct err *err)

@@ -134,7 +134,7 @@ static void describe_group(struct train *t)
                                               .compares = t->health.compares };
 }
 
-/* All threads are started, or none is left: those that have begun give up, and on_end is not
+/* All threads are started, or none: the threads that have started end, and on_end is not
  * called. */
 static int start_threads(struct train *t, struct err *err)
 {

@@ -17,8 +17,8 @@
 
 enum { PERMISSION_MS = 2 };
 
-/* The coordinator alone can hold up a step that it may not make now: without it nobody has the sum.
- */
+/* The coordinator alone can delay a step that is not permitted now: without its contribution no
+ * task has the sum. */
 static int wait_for_permission(struct replica *r, struct err *err)
 {
     const struct train_group *g = &r->train->generation.group;
@@ -117,7 +117,7 @@ static int commit(struct replica *r, uint64_t step, const struct step_result *re
     if (rc == 0)
         rc = generation_gate(&r->train->generation, &r->device->place, err);
     trace_until_now(r->device->trace, TRACE_CHECK, 0, before);
-    if (rc == 0 && result->trouble) /* whose it is has not come here, and says what it was */
+    if (rc == 0 && result->trouble) /* the task that owns the GPU reports the number */
         rc = err_set(err, ERR_PEER,
                      "a GPU of another task met a number that its model cannot use (an index, a "
                      "label): its log names it. The step is not made");
@@ -135,7 +135,7 @@ static int update(struct replica *r, uint64_t step, double *norm, struct err *er
     return rc;
 }
 
-/* Whole or not at all: what update() returns is said behind a step that was made. */
+/* Completely or not at all: an error of update() is returned after a step that was applied. */
 static int apply(struct replica *r, uint64_t step, const struct step_result *result, bool finite,
                  uint64_t begin, struct err *err)
 {

@@ -46,7 +46,7 @@
  *   train.reduce         after the lanes, before the last contribution
  *   train.commit         the reduction is complete, nothing is changed yet
  *   train.update, train.update_middle, train.update_end
- *   health.flip_gradient, health.flip_row     a bit in the reduced gradient of this task, of a table
+ *   health.flip_gradient, health.flip_row    a bit in the reduced gradient of this task, of a table
  *   health.not_finite    a NaN in that gradient
  *   health.flip_weight   a bit in its weights, after an update; of several GPUs, of the last one
  *   train.save           before a copy of the state is handed to the writer of checkpoints
@@ -72,8 +72,8 @@ int train_model_digest(const struct train_opts *opts, char out[65], struct err *
  * is fine. Errors: ERR_INPUT. */
 int train_check_trace(const char *path, struct err *err);
 
-/* What may change while it runs; they begin as the options say. Any thread, at any time; heard at
- * the next step boundary. */
+/* Values that may change while the task runs; the options state the first ones. Any thread, at any
+ * time; used from the next step boundary on. */
 void train_set_checkpoint(struct train *t, uint64_t every_steps, double every_seconds,
                           uint32_t max_to_keep);
 void train_set_norm(struct train *t, uint64_t every_steps); /* norm_every_steps */
@@ -83,7 +83,7 @@ void train_facts(const struct train *t, struct train_facts *out);
 
 /* Starts the replica threads and returns. No generation may be running: the first, or `on_end` of
  * the one before has returned. `on_end` comes once, from one of the threads, when all are done with
- * the generation and the peers are let go; `held` is what train_held() says. What happens first:
+ * the generation and the peers are disconnected; `held` is train_held(). What happens first:
  * members that are behind newest_step receive the state of newest_member; with newest_step 0 the
  * coordinator reads the newest checkpoint and gives it to the others, and without one all have the
  * fresh weights of the model file. An evaluation or a checkpoint that a broken or paused generation

@@ -34,7 +34,8 @@ struct train_step_report {
     /* wall time since the previous report of a step: with what is between steps */
     uint64_t since_ns;
     /* Of each device, from the gradient before to this one: the share of the time in which it had
-     * no work of ours. NaN: not known, as behind an evaluation. NULL: CPUs. Valid during the call.
+     * no work of this program. NaN: unknown, as after an evaluation. NULL: CPUs. Valid during the
+     * call.
      */
     const double *device_idle;
 };
@@ -56,7 +57,7 @@ struct train_event {
         TRAIN_PROGRESS, /* done of all, in the current phase */
         /* step: what all tasks of the generation hold now; the first step comes next */
         TRAIN_CONNECTED,
-        TRAIN_RESUMED, /* behind the first TRAIN_CONNECTED. step, text: the checkpoint's path, "" if
+        TRAIN_RESUMED, /* after the first TRAIN_CONNECTED. step, text: the checkpoint's path, "" if
                           the state came from a peer; step 0: fresh weights */
         /* report; every step, once, also if it was interrupted here and finished elsewhere */
         TRAIN_STEP,
@@ -160,7 +161,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     const char *pack; /* the feature that records are packed by; NULL: a sample is a record */
     bool shuffle, cache_memory, pad, skip_bad;
     const char *index_directory, *cache_directory;
-    /* how long reading may take, and is tried again; 0: no limit, no trying */
+    /* how long a read may last, with retries; 0: no limit, no retry */
     uint64_t data_deadline_ms;
     uint32_t data_threads; /* of the task; 0: chosen */
     uint32_t prefetch;     /* global batches ahead */
@@ -215,7 +216,7 @@ struct train_opts { /* everything is borrowed until train_close() */
         TRAIN_OVERLAP_AUTO, /* while backward computes, where that pays: lib/engine/cpu_reduce.c */
         TRAIN_OVERLAP_NEVER,
         TRAIN_OVERLAP_ALWAYS, /* unless one bucket holds all */
-    } overlap;                /* rank 0's goes */
+    } overlap;                /* that of rank 0 counts */
     size_t bucket_bytes;      /* the same on all tasks; 0: chosen */
 
     const char *trace; /* a file for a trace of a few steps of this process (train/trace.h), all of
@@ -247,7 +248,7 @@ struct train_group { /* one generation */
     struct comm_listener *listener; /* NULL with a single member */
     bool shared_memory;
     uint64_t deadline_ms;
-    /* that any member holds; 0: nobody holds state, the newest checkpoint is read */
+    /* that any member holds; 0: no member holds state, the newest checkpoint is read */
     uint64_t newest_step;
     uint32_t newest_member; /* one that holds it; without meaning with newest_step 0 */
     void (*on_broken)(void *arg, const struct comm_loss *loss, const char *why);
@@ -265,20 +266,20 @@ enum train_end {
     TRAIN_COMPLETE,
     TRAIN_UNSAVED,  /* all steps, and the storage of this task, the coordinator, fails: nothing is
                        lost while another task holds the state. Code and text */
-    TRAIN_PAUSED,   /* somebody asked for it: all tasks are behind the same step */
+    TRAIN_PAUSED,   /* requested: all tasks hold the state after the same step */
     TRAIN_ABORTED,  /* by train_abort() */
     TRAIN_FAILED,   /* code and text; ERR_PEER: a link broke; ERR_INPUT: also policy TRAIN_STOP;
                        ERR_DEVICE: also tasks that differ without a majority, held is 0 then */
     TRAIN_DIVERGED, /* train_diverged() holds other numbers than the majority. If it is this task,
                        held is 0; unless its replicas differed before they used it: then nothing is
                        lost */
-    /* policy TRAIN_RESTORE, on all tasks: held is 0, and the group goes on with newest_step 0 */
+    /* policy TRAIN_RESTORE, on all tasks: held is 0, and the group continues with newest_step 0 */
     TRAIN_ROLL_BACK,
 };
 typedef void train_end_fn(void *arg, enum train_end end, uint64_t held, int code, const char *text);
 
 enum train_request_kind {
-    TRAIN_ASK_PAUSE = 1, /* all tasks end this generation behind the same step; forgotten when the
+    TRAIN_ASK_PAUSE = 1, /* all tasks end this generation after the same step; forgotten when the
                             next one starts. At the job's last step it has no effect */
     TRAIN_ASK_CHECKPOINT = 2, /* save at the next boundary (the coordinator) */
 };
@@ -293,7 +294,7 @@ struct train_progress {
     const char *phase; /* static, shorter than TRAIN_PHASE_BYTES: "connect", "load", "agree",
                           "transfer", "wait for samples", "forward and backward", "reduce",
                           "update", "evaluate", ...; "rest": no generation runs */
-    /* clock_ns() when that thread entered it, or went on behind a wait for others in it */
+    /* clock_ns() when that thread entered it, or continued after a wait for others in it */
     uint64_t since_ns;
     /* The phase should not take longer: stuck_factor times the longest recent time, without waits
      * for others, at least three seconds, at most the deadline of the job; that deadline in the

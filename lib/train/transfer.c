@@ -67,7 +67,7 @@ static int unpack(struct transfer *x, size_t offset, size_t bytes, struct err *e
     return 0;
 }
 
-static void tell_progress(const struct transfer *x, uint64_t done)
+static void report_progress(const struct transfer *x, uint64_t done)
 {
     struct train_event e = { .kind = TRAIN_PROGRESS,
                              .step = x->step,
@@ -94,12 +94,12 @@ static int chunks(struct transfer *x, uint32_t root, struct err *err)
         if (rc == 0 && x->receives)
             rc = unpack(x, at, bytes, err);
         if (rc == 0 && (x->sends || x->receives))
-            tell_progress(x, at + bytes);
+            report_progress(x, at + bytes);
     }
     return rc;
 }
 
-static void tell_received(const struct transfer *x, uint64_t begin_ns)
+static void report_received(const struct transfer *x, uint64_t begin_ns)
 {
     struct train *t = x->r->train;
     char text[256], size[32];
@@ -113,7 +113,7 @@ static void tell_received(const struct transfer *x, uint64_t begin_ns)
 
 /* What was received is what is held. A step that was interrupted here and finished there is
  * reported here too; not one that was only read from a checkpoint there, which has no loss. */
-static void take(struct transfer *x)
+static void adopt(struct transfer *x)
 {
     struct train *t = x->r->train;
     bool interrupted = state_held(&t->state) + 1 == x->step && t->state.facts.step < x->step &&
@@ -158,8 +158,8 @@ int transfer_state(struct replica *r, uint64_t step, struct err *err)
     if (rc == 0)
         rc = chunks(&x, root, err);
     if (rc == 0 && x.receives) {
-        take(&x);
-        tell_received(&x, begin);
+        adopt(&x);
+        report_received(&x, begin);
     }
     device_mem_close(&x.aside);
     if (rc == 0) /* gradients find it as if nothing had been there */
