@@ -224,9 +224,8 @@ static int fake_run_lanes(struct engine_replica *r, uint64_t step, struct err *e
         memset(g, 0, e->memory.grads * sizeof(*g));
         for (uint32_t i = 0; i < FAKE_FLOATS; i++)
             g[i] = gradient(step, r->first_lane + l, i);
-        g[FAKE_FLOATS + ENGINE_LOSS] = is_nan_step(fake_of(e)->script, step)
-                                           ? NAN
-                                           : 1 / (float)e->opts->lanes;
+        g[FAKE_FLOATS + ENGINE_LOSS] =
+            is_nan_step(fake_of(e)->script, step) ? NAN : 1 / (float)e->opts->lanes;
         for (uint32_t m = lane_merges(r, l); m > 0; m--, top--)
             tree_add_f32(grads[top - 2], grads[top - 1], e->memory.grads);
     }
@@ -241,8 +240,8 @@ static int fake_reduce(struct engine_replica *r, uint64_t step, struct err *err)
     place_bucket(&r->place, step, 0);
     if (rc < 0 || e->group.comm == NULL)
         return rc;
-    return comm_all_reduce(e->group.comm, r->local, r->arenas->grads[0], e->memory.grads, TENSOR_F32,
-                           COMM_SUM, err);
+    return comm_all_reduce(e->group.comm, r->local, r->arenas->grads[0], e->memory.grads,
+                           TENSOR_F32, COMM_SUM, err);
 }
 
 static int fake_scale(struct engine_replica *r, float by, struct err *err)
@@ -262,8 +261,8 @@ static void fake_inspect(struct engine_replica *r)
     r->look.bad = !finite;
 }
 
-static int fake_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum, bool *finite,
-                                struct err *err)
+static int fake_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum,
+                                bool *finite, struct err *err)
 {
     const struct engine_look *look = &r->engine->replicas[0]->look;
 
@@ -310,7 +309,8 @@ static int fake_checksum(struct engine_replica *r, struct err *err)
     return rc;
 }
 
-static int fake_verify_state(struct engine_replica *r, uint64_t step, uint32_t *sum, struct err *err)
+static int fake_verify_state(struct engine_replica *r, uint64_t step, uint32_t *sum,
+                             struct err *err)
 {
     (void)step;
     (void)err;

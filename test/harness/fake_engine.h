@@ -1,12 +1,12 @@
 /* fake_engine.h - an engine without plans, kernels and data, to drive lib/train in milliseconds.
  *
- * The state is FAKE_FLOATS floats. The gradient of a lane (micro-batch) is a small exact number that
- * follows from step, lane and element, so that the state after a step can be computed by hand
+ * The state is FAKE_FLOATS floats. The gradient of a lane (micro-batch) is a small exact number
+ * that follows from step, lane and element, so that the state after a step can be computed by hand
  * (fake_expect()) and does not depend on the placement of lanes. Like a GPU, the engine holds the
  * state in memory of its own, and the host's state is a shadow.
  *
- * A script decides what goes wrong. Threads: a script is read by the replica threads of its task; it
- * is changed while no generation runs, or by its own hook. */
+ * A script decides what goes wrong. Threads: a script is read by the replica threads of its task;
+ * it is changed while no generation runs, or by its own hook. */
 #ifndef TEST_HARNESS_FAKE_ENGINE_H
 #define TEST_HARNESS_FAKE_ENGINE_H
 
@@ -18,8 +18,8 @@
 enum { FAKE_FLOATS = 64 };
 
 struct fake_script {
-    /* NULL, or called at the beginning of each verb of a generation, by local replica 0. `step`: the
-     * step of the verb, or of the last verb that had one. */
+    /* NULL, or called at the beginning of each verb of a generation, by local replica 0. `step`:
+     * the step of the verb, or of the last verb that had one. */
     void (*on_verb)(void *arg, const char *verb, uint64_t step);
     void *arg;
     const char *fail_verb; /* NULL, or this verb returns ERR_DEVICE */

@@ -43,7 +43,7 @@ struct fake_group {
         struct comm_listener *listener;
         char name[16], host[2], address[80];
         struct train *train;
-        uint64_t pause_at;  /* ask for a pause when this step is reported; 0: never */
+        uint64_t pause_at; /* ask for a pause when this step is reported; 0: never */
         /* What was reported. */
         uint32_t steps[FAKE_STEPS + 1]; /* times each step was reported */
         uint32_t skips, differs, resumed, saved;
@@ -72,10 +72,12 @@ static inline void fake_event(void *arg, const struct train_event *e)
     if (e->kind == TRAIN_WARN)
         snprintf(t->warning, sizeof(t->warning), "%s", e->text);
     if (e->kind == TRAIN_PHASE)
-        snprintf(t->phases + strlen(t->phases), sizeof(t->phases) - strlen(t->phases), "%s ", e->text);
+        snprintf(t->phases + strlen(t->phases), sizeof(t->phases) - strlen(t->phases), "%s ",
+                 e->text);
 }
 
-static inline void fake_ended(void *arg, enum train_end end, uint64_t held, int code, const char *text)
+static inline void fake_ended(void *arg, enum train_end end, uint64_t held, int code,
+                              const char *text)
 {
     struct fake_task *t = arg;
 
@@ -148,9 +150,9 @@ static inline void fake_fill_model(struct model *m, const struct fake_task *t)
     m->tensors.model = calloc(1, sizeof(*m->tensors.model));
     assert_non_null(m->tensors.model);
     m->tensors.n_model = 1;
-    m->tensors.model[0] = (struct ckpt_tensor){
-        .name = "w", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)FAKE_FLOATS)
-    };
+    m->tensors.model[0] = (struct ckpt_tensor){ .name = "w",
+                                                .dtype = TENSOR_F32,
+                                                .shape = shape_of(1, (int64_t)FAKE_FLOATS) };
 }
 
 static inline void fake_open_task(struct fake_task *t)

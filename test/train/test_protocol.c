@@ -49,8 +49,9 @@ static void group_that_continues_from_an_older_step_is_refused(void **state)
     g->tasks[0].pause_at = 3;
     fake_generation(g, "0");
     assert_int_equal(g->tasks[0].end, TRAIN_PAUSED);
-    assert_int_equal(fake_start(g, (uint32_t[]){ 0 }, 1, 0, train_held(g->tasks[0].train) - 1, 0, &err),
-                     ERR_PEER);
+    assert_int_equal(
+        fake_start(g, (uint32_t[]){ 0 }, 1, 0, train_held(g->tasks[0].train) - 1, 0, &err),
+        ERR_PEER);
     fake_expect_state(&g->tasks[0], train_held(g->tasks[0].train));
     fake_group_free(g);
 }
@@ -310,7 +311,9 @@ static void checkpoint_whose_storage_fails_leaves_the_job_unsaved(void **state)
     struct fake_group *g = fake_group_new(1, 1);
     struct fake_task *t = &g->tasks[0];
     struct comm_member self = { .name = "local", .host = "A", .address = "", .n_ranks = 1 };
-    struct train_group group = { .generation = 1, .members = &self, .n_members = 1, .deadline_ms = 50 };
+    struct train_group group = {
+        .generation = 1, .members = &self, .n_members = 1, .deadline_ms = 50
+    };
     char folder[112];
     struct err err;
 
@@ -351,10 +354,9 @@ static void abort_in_any_verb_keeps_a_whole_state(void **state)
         const char *verb;
         uint64_t step, held; /* step: of the verb; held: by the aborted task */
     } rows[] = {
-        { "begin", 0, 0 },   { "bind", 0, 0 },       { "read", 1, 0 },
-        { "run_lanes", 1, 0 }, { "run_lanes", 4, 3 }, { "reduce", 4, 3 },
-        { "inspect", 4, 3 }, { "update", 4, 4 },     { "checksum", 4, 4 },
-        { "end_step", 4, 4 },
+        { "begin", 0, 0 },     { "bind", 0, 0 },     { "read", 1, 0 },    { "run_lanes", 1, 0 },
+        { "run_lanes", 4, 3 }, { "reduce", 4, 3 },   { "inspect", 4, 3 }, { "update", 4, 4 },
+        { "checksum", 4, 4 },  { "end_step", 4, 4 },
     };
 
     (void)state;
@@ -369,7 +371,8 @@ static void abort_in_any_verb_keeps_a_whole_state(void **state)
         if (g->tasks[1].end != TRAIN_ABORTED || g->tasks[1].held != rows[i].held)
             fail_msg("%s of step %d: end %d, held %d", rows[i].verb, (int)rows[i].step,
                      (int)g->tasks[1].end, (int)g->tasks[1].held);
-        assert_in_range(g->tasks[0].held, rows[i].held > 0 ? rows[i].held - 1 : 0, rows[i].held + 1);
+        assert_in_range(g->tasks[0].held, rows[i].held > 0 ? rows[i].held - 1 : 0,
+                        rows[i].held + 1);
         fake_expect_state(&g->tasks[1], rows[i].held);
         g->tasks[1].script.on_verb = NULL;
         fake_generation(g, "01");
@@ -412,8 +415,8 @@ static void pause_ends_all_tasks_after_the_same_step(void **state)
 /* Whatever verb fails on one task, the rest goes on without it, and it comes back. */
 static void generation_restarts_without_the_task_whose_device_failed(void **state)
 {
-    static const char *const verbs[] = { "begin", "bind", "read", "run_lanes", "reduce", "checksum",
-                                         "end_step" };
+    static const char *const verbs[] = { "begin",  "bind",     "read",    "run_lanes",
+                                         "reduce", "checksum", "end_step" };
 
     (void)state;
     for (size_t v = 0; v < sizeof(verbs) / sizeof(verbs[0]); v++) {

@@ -15,7 +15,6 @@
 #include "harness/allocations.h"
 #include "base/buf.h"
 #include "ckpt/ckpt_priv.h"
-#include "engine/lanes.h"
 #include "train/fixture.h"
 
 enum { WARM = 20 };
@@ -30,43 +29,6 @@ static void note_allocations(struct fixture *f, uint64_t step)
 }
 
 /* ---- the tests ---- */
-
-/* A symbolic sum: what the stack adds, written with brackets. */
-static void add_text(char *dst, const char *src)
-{
-    char both[256];
-
-    snprintf(both, sizeof(both), "(%s+%s)", dst, src);
-    strcpy(dst, both);
-}
-
-static void lanes_are_added_along_the_binary_tree(void **state)
-{
-    static const struct { uint32_t n; const char *sum; } rows[] = {
-        { 1, "0" },
-        { 2, "(0+1)" },
-        { 3, "((0+1)+2)" },
-        { 4, "((0+1)+(2+3))" },
-        { 5, "(((0+1)+(2+3))+4)" },
-        { 6, "(((0+1)+(2+3))+(4+5))" },
-        { 7, "(((0+1)+(2+3))+((4+5)+6))" },
-        { 8, "(((0+1)+(2+3))+((4+5)+(6+7)))" },
-    };
-
-    (void)state;
-    for (size_t r = 0; r < COUNT_OF(rows); r++) {
-        char stack[8][256];
-        uint32_t top = 0;
-
-        for (uint32_t i = 0; i < rows[r].n; i++) {
-            snprintf(stack[top++], sizeof(stack[0]), "%u", i);
-            for (uint32_t m = tree_merges(i, rows[r].n); m > 0; m--, top--)
-                add_text(stack[top - 2], stack[top - 1]);
-        }
-        assert_int_equal(top, 1);
-        assert_string_equal(stack[0], rows[r].sum);
-    }
-}
 
 static void the_loss_goes_down_and_the_bits_do_not_depend_on_replicas(void **state)
 {
@@ -374,7 +336,6 @@ static void an_error_in_one_replica_ends_all_of_them(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lanes_are_added_along_the_binary_tree),
         cmocka_unit_test(the_loss_goes_down_and_the_bits_do_not_depend_on_replicas),
         cmocka_unit_test(a_warm_step_allocates_nothing),
         cmocka_unit_test(stopped_and_opened_again_it_goes_on_with_the_same_bits),

@@ -1,0 +1,148 @@
+/* test_memory.c - the layout of state and region, and what replaces them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "engine/memory.h"
+
+enum { PARAMS = 96, TRAINED = 64, CONTROL = 16, REPLICAS = 3, LANES = 5, WORDS = 4 };
+
+static struct memory opened(const struct optim_hyper *h, bool has_average)
+{
+    struct memory_opts o = { .n_replicas = REPLICAS,
+                             .head_bytes = 100,
+                             .params = PARAMS,
+                             .trained = TRAINED,
+                             .dense = TRAINED,
+                             .control = CONTROL,
+                             .max_lanes = LANES,
+                             .eval_words = WORDS,
+                             .optimizer = optim_find("adam"),
+                             .hyper = h,
+                             .has_average = has_average };
+    struct memory m;
+    struct err err;
+
+    if (engine_memory_open(&m, &o, &err) < 0)
+        fail_msg("%s", err.text);
+    return m;
+}
+
+static void state_holds_parameters_slots_and_average_in_this_order(void **state)
+{
+    const struct optim_hyper h = { .beta1 = 0.9, .beta2 = 0.99 };
+    struct memory m = opened(&h, true);
+
+    (void)state;
+    assert_ptr_equal(m.state, m.own.base);
+    assert_ptr_equal(m.slots[0], m.state + PARAMS);
+    assert_ptr_equal(m.slots[1], m.slots[0] + TRAINED);
+    assert_ptr_equal(m.average, m.slots[1] + TRAINED);
+    assert_int_equal(m.state_bytes, (PARAMS + 2 * TRAINED + PARAMS) * sizeof(float));
+    engine_memory_close(&m);
+}
+
+/* Writes to every byte of every part and finds it unchanged after all others were written. */
+static void parts_of_the_region_do_not_overlap(void **state)
+{
+    const struct optim_hyper h = { 0 };
+    struct memory m = opened(&h, false);
+    uint8_t mark = 0;
+
+    (void)state;
+    assert_int_equal(m.depth, 4); /* five lanes */
+    memset(m.head, ++mark, 100);
+    for (uint32_t r = 0; r < REPLICAS; r++)
+        for (uint32_t d = 0; d < m.depth; d++) {
+            memset(m.arenas[r].grads[d], ++mark, m.grads * sizeof(float));
+            memset(m.arenas[r].sums[d], ++mark, WORDS * sizeof(double));
+        }
+    mark = 0;
+    for (size_t i = 0; i < 100; i++)
+        assert_int_equal(((uint8_t *)m.head)[i], 1);
+    mark = 1;
+    for (uint32_t r = 0; r < REPLICAS; r++)
+        for (uint32_t d = 0; d < m.depth; d++) {
+            const uint8_t *grads = (const uint8_t *)m.arenas[r].grads[d];
+            const uint8_t *sums = (const uint8_t *)m.arenas[r].sums[d];
+
+            mark++;
+            for (size_t i = 0; i < m.grads * sizeof(float); i++)
+                assert_int_equal(grads[i], mark);
+            mark++;
+            for (size_t i = 0; i < WORDS * sizeof(double); i++)
+                assert_int_equal(sums[i], mark);
+            assert_true((const char *)sums + WORDS * sizeof(double) <=
+                        (const char *)m.region.base + m.region_bytes);
+        }
+    engine_memory_close(&m);
+}
+
+static void state_beside_the_present_state_replaces_it_with_its_step(void **state)
+{
+    const struct optim_hyper h = { .beta1 = 0.9, .beta2 = 0.99 };
+    struct memory m = opened(&h, true);
+    struct device_mem aside;
+    struct err err;
+
+    (void)state;
+    m.state[0] = 1;
+    assert_int_equal(engine_memory_aside(&m, &aside, &err), 0);
+    ((float *)aside.base)[0] = 2;
+    assert_true(m.state[0] == 1);
+    engine_memory_take(&m, &aside, 7);
+    assert_null(aside.base);
+    assert_true(m.state[0] == 2);
+    assert_int_equal(m.step, 7);
+    assert_ptr_equal(m.slots[0], m.state + PARAMS);
+    engine_memory_close(&m);
+}
+
+static void region_that_is_renewed_is_zero_and_the_state_stays(void **state)
+{
+    const struct optim_hyper h = { 0 };
+    struct memory m = opened(&h, false);
+    struct err err;
+
+    (void)state;
+    m.state[5] = 3;
+    m.arenas[2].grads[1][0] = 4;
+    assert_int_equal(engine_memory_renew_region(&m, &err), 0);
+    assert_true(m.arenas[2].grads[1][0] == 0);
+    assert_true(m.state[5] == 3);
+    engine_memory_close(&m);
+}
+
+static void average_is_filled_with_statistics_or_with_all_parameters(void **state)
+{
+    const struct optim_hyper h = { 0 };
+    struct memory m = opened(&h, true);
+
+    (void)state;
+    for (size_t i = 0; i < PARAMS; i++)
+        m.state[i] = (float)i + 1;
+    engine_memory_fill_average(&m, false);
+    assert_true(m.average[TRAINED - 1] == 0);
+    assert_memory_equal(m.average + TRAINED, m.state + TRAINED, (PARAMS - TRAINED) * sizeof(float));
+    engine_memory_fill_average(&m, true);
+    assert_memory_equal(m.average, m.state, PARAMS * sizeof(float));
+    engine_memory_close(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(state_holds_parameters_slots_and_average_in_this_order),
+        cmocka_unit_test(parts_of_the_region_do_not_overlap),
+        cmocka_unit_test(state_beside_the_present_state_replaces_it_with_its_step),
+        cmocka_unit_test(region_that_is_renewed_is_zero_and_the_state_stays),
+        cmocka_unit_test(average_is_filled_with_statistics_or_with_all_parameters),
+    };
+
+    return cmocka_run_group_tests_name("engine/memory", tests, NULL, NULL);
+}
