@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cancel.h"
 #include "base/checksum.h"
 #include "base/err.h"
+#include "base/gate.h"
 #include "comm/comm.h"
 #include "engine/common.h"
 #include "engine/lanes.h"
@@ -17,7 +19,8 @@ struct fake {
     float state[FAKE_FLOATS]; /* the device's */
     uint64_t held;            /* whose state that is */
     bool has_state;
-    uint64_t step; /* of the last verb that had one */
+    uint64_t step;        /* of the last verb that had one */
+    struct gate canceled; /* of two threads, one of which never comes; broken by cancel() */
 };
 
 struct fake_script *fake_next_script;
@@ -76,6 +79,8 @@ static int enter(struct engine_replica *r, const char *verb, uint64_t step, stru
     if (s->fail_verb != NULL && strcmp(s->fail_verb, verb) == 0 && s->fail_step == f->step)
         return err_set(err, ERR_DEVICE, "%s of step %llu fails as scripted", verb,
                        (unsigned long long)f->step);
+    if (s->block_verb != NULL && strcmp(s->block_verb, verb) == 0 && s->block_step == f->step)
+        (void)gate_wait(&f->canceled); /* the second thread never comes: only a break ends it */
     return engine_check_canceled(r->engine, err);
 }
 
@@ -114,7 +119,7 @@ static int fake_open(const struct engine_opts *opts, struct engine **out, struct
 
 static void fake_cancel(struct engine *e)
 {
-    (void)e; /* enter() reads opts->cancel */
+    gate_break(&fake_of(e)->canceled);
 }
 
 static int fake_renew_region(struct engine *e, struct err *err)
@@ -180,6 +185,8 @@ static void fake_discard(struct engine *e)
 
 static int fake_begin(struct engine_replica *r, struct err *err)
 {
+    if (r->local == 0 && !cancel_asked(r->engine->opts->cancel))
+        gate_init(&fake_of(r->engine)->canceled, 2, false);
     return enter(r, "begin", 0, err);
 }
 

@@ -22,11 +22,13 @@ struct fake_script {
      * the step of the verb, or of the last verb that had one. */
     void (*on_verb)(void *arg, const char *verb, uint64_t step);
     void *arg;
-    const char *fail_verb; /* NULL, or this verb returns ERR_DEVICE */
-    uint64_t fail_step;    /* ... at this step */
-    uint64_t nan_step;     /* the loss of this step is NaN; 0: of no step */
-    uint32_t nan_steps;    /* and of so many steps from there on; 0: of one */
-    uint64_t flip_step;    /* after this step one bit of the state is wrong; 0: never */
+    const char *fail_verb;  /* NULL, or this verb returns ERR_DEVICE */
+    uint64_t fail_step;     /* ... at this step */
+    const char *block_verb; /* NULL, or this verb waits at block_step until cancel() is called */
+    uint64_t block_step;
+    uint64_t nan_step;  /* the loss of this step is NaN; 0: of no step */
+    uint32_t nan_steps; /* and of so many steps from there on; 0: of one */
+    uint64_t flip_step; /* after this step one bit of the state is wrong; 0: never */
 };
 
 /* The next open() borrows the script until close(). */

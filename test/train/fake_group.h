@@ -43,9 +43,11 @@ struct fake_group {
         struct comm_listener *listener;
         char name[16], host[2], address[80];
         struct train *train;
+        bool evaluates;    /* there is data to evaluate on, after each epoch */
         uint64_t pause_at; /* ask for a pause when this step is reported; 0: never */
         /* What was reported. */
         uint32_t steps[FAKE_STEPS + 1]; /* times each step was reported */
+        uint32_t evals[FAKE_STEPS + 1]; /* times each evaluation was reported */
         uint32_t skips, differs, resumed, saved;
         char warning[1200], phases[256];
         bool runs, ended;
@@ -65,6 +67,8 @@ static inline void fake_event(void *arg, const struct train_event *e)
         if (e->step == t->pause_at)
             train_request(t->train, TRAIN_ASK_PAUSE);
     }
+    if (e->kind == TRAIN_EVAL)
+        t->evals[e->step]++;
     t->skips += e->kind == TRAIN_SKIPPED;
     t->differs += e->kind == TRAIN_DIFFERS;
     t->resumed += e->kind == TRAIN_RESUMED;
@@ -121,6 +125,7 @@ static inline struct fake_group *fake_group_new(uint32_t n, uint32_t n_devices)
             .replicas = n * n_devices,
             .min_replicas = 1,
             .steps = FAKE_STEPS,
+            .eval_every_epochs = 1,
             .check_gradients = true,
             .check_weights_every_steps = 2,
             .stuck_factor = 10,
@@ -144,6 +149,7 @@ static inline void fake_fill_model(struct model *m, const struct fake_task *t)
     snprintf(m->digest, sizeof(m->digest), "model");
     snprintf(m->data_digest, sizeof(m->data_digest), "data");
     m->samples = FAKE_EPOCH * FAKE_BATCH;
+    m->eval_samples = t->evaluates ? FAKE_BATCH : 0;
     m->steps_per_epoch = FAKE_EPOCH;
     m->total_steps = FAKE_STEPS;
     m->lane_batch = FAKE_BATCH / FAKE_LANES;

@@ -386,7 +386,78 @@ static void abort_in_any_verb_keeps_a_whole_state(void **state)
     }
 }
 
+/* The samples of a lane never come. */
+static void wait_for_samples_ends_when_the_generation_is_aborted(void **state)
+{
+    struct fake_group *g = fake_group_new(2, 1);
+
+    (void)state;
+    g->tasks[0].script.block_verb = "run_lanes";
+    g->tasks[0].script.block_step = 3;
+    g->tasks[1].script.fail_verb = "run_lanes";
+    g->tasks[1].script.fail_step = 3;
+    fake_group_open(g);
+    fake_generation(g, "01");
+    assert_int_equal(g->tasks[1].code, ERR_DEVICE);
+    assert_true(g->tasks[0].code < 0);
+    assert_in_range(g->tasks[0].held, 1, 2); /* it may not have come to step 3 yet */
+    fake_expect_state(&g->tasks[0], g->tasks[0].held);
+    fake_group_free(g);
+}
+
+/* ---- evaluation ---- */
+
+static void evaluation_that_was_interrupted_is_made_up_for_once(void **state)
+{
+    struct fake_group *g = fake_group_new(2, 1);
+    struct abort_at a = { &g->tasks[0], "evaluate", FAKE_EPOCH };
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++)
+        g->tasks[i].evaluates = true;
+    g->tasks[0].script.on_verb = abort_in_verb;
+    g->tasks[0].script.arg = &a;
+    fake_group_open(g);
+    fake_generation(g, "01");
+    assert_int_equal(g->tasks[0].end, TRAIN_ABORTED);
+    assert_int_equal(g->tasks[0].held, FAKE_EPOCH);
+    assert_int_equal(g->tasks[0].evals[FAKE_EPOCH], 0);
+    g->tasks[0].script.on_verb = NULL;
+    fake_generation(g, "01");
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(g->tasks[i].end, TRAIN_COMPLETE);
+        for (uint64_t k = 1; k <= FAKE_STEPS; k++)
+            assert_int_equal(g->tasks[i].evals[k], k % FAKE_EPOCH == 0);
+    }
+    fake_group_free(g);
+}
+
 /* ---- pause, restart ---- */
+
+static void ask_for_pause(void *arg, const char *verb, uint64_t step)
+{
+    struct fake_task *t = arg;
+
+    if (strcmp(verb, "begin") == 0 && step == 0)
+        train_request(t->train, TRAIN_ASK_PAUSE);
+}
+
+static void pause_that_is_asked_for_before_the_first_step_is_agreed_at_once(void **state)
+{
+    struct fake_group *g = fake_group_new(2, 1);
+
+    (void)state;
+    g->tasks[1].script.on_verb = ask_for_pause;
+    g->tasks[1].script.arg = &g->tasks[1];
+    fake_group_open(g);
+    fake_generation(g, "01");
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(g->tasks[i].end, TRAIN_PAUSED);
+        assert_int_equal(g->tasks[i].held, 0);
+        assert_int_equal(g->tasks[i].steps[1], 0);
+    }
+    fake_group_free(g);
+}
 
 static void pause_ends_all_tasks_after_the_same_step(void **state)
 {
@@ -460,6 +531,9 @@ int main(void)
         cmocka_unit_test(checkpoint_that_cannot_be_copied_fails_the_job_by_the_device),
         cmocka_unit_test(checkpoint_whose_storage_fails_leaves_the_job_unsaved),
         cmocka_unit_test(abort_in_any_verb_keeps_a_whole_state),
+        cmocka_unit_test(wait_for_samples_ends_when_the_generation_is_aborted),
+        cmocka_unit_test(evaluation_that_was_interrupted_is_made_up_for_once),
+        cmocka_unit_test(pause_that_is_asked_for_before_the_first_step_is_agreed_at_once),
         cmocka_unit_test(pause_ends_all_tasks_after_the_same_step),
         cmocka_unit_test(generation_restarts_without_the_task_whose_device_failed),
     };
