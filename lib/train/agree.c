@@ -64,8 +64,9 @@ static int same(const char *what, const char *here, const char *there, struct er
 /* Into the head of the engine's region, which peers can reach. */
 static void propose(struct train *t)
 {
-    struct agreement a = { .step = t->generation.group.newest_step > 0 ? t->generation.group.newest_step
-                                                                       : state_held(&t->state),
+    struct agreement a = { .step = t->generation.group.newest_step > 0
+                                       ? t->generation.group.newest_step
+                                       : state_held(&t->state),
                            .initial_crc = t->model.initial_crc,
                            .overlap = t->engine->ops->overlaps(t->engine) };
 
@@ -154,7 +155,8 @@ int agree_on_state(struct replica *r, struct agreement *out, struct err *err)
     if (rc == 0)
         rc = generation_gate(&t->generation, &r->device->place, err);
     if (rc == 0)
-        rc = agree_message_read(t->engine->memory.head, t->generation.members[coordinator].name, out, err);
+        rc = agree_message_read(t->engine->memory.head, t->generation.members[coordinator].name,
+                                out, err);
     if (rc == 0)
         rc = compare(t, out, err);
     if (rc < 0)

@@ -14,7 +14,8 @@ struct train;
 
 /* Local replica 0, for the whole process. Errors: those of comm_open() and comm_connect(). */
 int agree_connect(struct train *t, struct err *err);
-/* Every replica: compares files, fills in *out and r->votes. Errors: ERR_INPUT (files differ), ERR_PEER. */
+/* Every replica: compares files, fills in *out and r->votes. Errors: ERR_INPUT (files differ),
+ * ERR_PEER. */
 int agree_on_state(struct replica *r, struct agreement *out, struct err *err);
 
 #endif

@@ -49,7 +49,8 @@ static bool read_digest(const uint8_t *in, size_t digits, char *out)
     return strspn(out, "0123456789abcdef") == digits;
 }
 
-int agree_message_read(const uint8_t in[AGREE_BYTES], const char *from, struct agreement *out, struct err *err)
+int agree_message_read(const uint8_t in[AGREE_BYTES], const char *from, struct agreement *out,
+                       struct err *err)
 {
     static const uint8_t zeros[AGREE_WEIGHTS_DIGITS];
     uint8_t bytes[AGREE_BYTES];
@@ -59,7 +60,8 @@ int agree_message_read(const uint8_t in[AGREE_BYTES], const char *from, struct a
     *out = (struct agreement){ .step = bytes_get_u64(bytes + AT_STEP),
                                .initial_crc = bytes_get_u32(bytes + AT_INITIAL_CRC),
                                .overlap = bytes_get_u32(bytes + AT_OVERLAP) == 1 };
-    if (memcmp(bytes, magic, sizeof(magic)) != 0 || bytes_get_u32(bytes + AT_VERSION) != AGREE_VERSION)
+    if (memcmp(bytes, magic, sizeof(magic)) != 0 ||
+        bytes_get_u32(bytes + AT_VERSION) != AGREE_VERSION)
         field = "magic or version";
     else if (bytes_get_u32(bytes + AT_OVERLAP) > 1 || bytes_get_u32(bytes + AT_ZERO) != 0)
         field = "flags";

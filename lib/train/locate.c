@@ -71,8 +71,10 @@ static int share(struct replica *r, struct note *note, struct err *err)
     if (rc < 0 || note->key == 0)
         return rc;
     root = (uint32_t)fmod(note->key, KEY_RANKS);
-    if (!(note->key > 0 && note->key < (double)(r->train->opts->lanes + 1) * KEY_RANKS) || root >= comm_world(c))
-        return err_set(err, ERR_PEER, "a task sent an invalid finding of a non-finite number: key %g", note->key);
+    if (!(note->key > 0 && note->key < (double)(r->train->opts->lanes + 1) * KEY_RANKS) ||
+        root >= comm_world(c))
+        return err_set(err, ERR_PEER,
+                       "a task sent an invalid finding of a non-finite number: key %g", note->key);
     rc = comm_broadcast(c, r->local, note->text, sizeof(note->text), root, err);
     make_text(note->text, sizeof(note->text));
     return rc;

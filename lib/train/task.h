@@ -45,14 +45,14 @@ enum control_word {
     CONTROL_WORDS = 16, /* after them health_words() */
 };
 
-/* When a generation begins, every task receives the maximum over the tasks: is there any that ... */
+/* When a generation begins, every task receives the maximum over all tasks: does any task ... */
 enum vote {
-    VOTE_BEHIND, /* holds less? */
-    /* holds the step, and has not reported the evaluation that is due after it? */
+    VOTE_BEHIND, /* hold an older step? */
+    /* hold the step, without a report of the evaluation that is due after it? */
     VOTE_UNEVALUATED,
-    VOTE_PAUSE,  /* asks for a pause? */
-    VOTE_TRACES, /* wants to trace, and how many steps? */
-    /* remembers that all tasks went back to a checkpoint, and at which step? 0: none */
+    VOTE_PAUSE,  /* ask for a pause? */
+    VOTE_TRACES, /* want to trace, and how many steps? */
+    /* remember that all tasks went back to a checkpoint, and at which step? 0: none */
     VOTE_RESTORED_AT,
     N_VOTES,
 };
