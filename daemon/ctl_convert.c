@@ -178,7 +178,7 @@ int ctl_convert(int argc, char **argv)
                 "usage: trainerctl convert --out PREFIX [options] INPUT...\n\nWrites TFRecord files and says how a "
                 "job describes their features. INPUT is one of\n  NAME=FILE.npy ...   arrays, the first dimension "
                 "counts samples; of several files of\n                      a name the first of each name belong "
-                "together, then the second ...\n  FILE.csv ...        of numbers, one behind the other\n  FOLDER   "
+                "together, then the second ...\n  FILE.csv ...        of numbers, one after the other\n  FOLDER   "
                 "           with a folder of JPEG or PNG files for each class\nFILE may be a pattern, in quotes; what "
                 "it finds is taken in the order of the names.\n\n");
         args_help(table, COUNT_OF(table), c.help ? stdout : stderr);

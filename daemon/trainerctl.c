@@ -13,20 +13,20 @@ static const struct command {
     int (*run)(int argc, char **argv);
 } commands[] = {
     { "local", "local -n N JOB", "a cluster of N tasks on this machine, restarted when they die", ctl_local },
-    { "status", "status [--json] ADDR", "who is in, phase, step, throughput, last trouble", ctl_status },
+    { "status", "status [--json] ADDR", "members, phase, step, throughput, last error", ctl_status },
     { "checkpoint", "checkpoint ADDR", "save now (ADDR: the chief); prints the path when it is verified",
       ctl_checkpoint },
-    { "drain", "drain ADDR", "this task saves and leaves; the others go on or wait", ctl_drain },
+    { "drain", "drain ADDR", "this task saves and ends; the others continue or wait", ctl_drain },
     { "stop", "stop ADDR", "the job saves and ends everywhere", ctl_stop },
-    { "restart", "restart JOB", "before the tasks of a complete job start, to train it again: checkpoints are renamed",
+    { "restart", "restart JOB", "renames the checkpoints of a complete job, so that its tasks train it again",
       ctl_restart },
-    { "verify", "verify DIR", "checks every checkpoint below DIR, a line each", ctl_verify },
-    { "run", "run MODEL --input NAME=FILE... -o DIR", "runs a graph once on arrays, perhaps backward", ctl_run },
+    { "verify", "verify DIR", "verifies every checkpoint below DIR, one line for each", ctl_verify },
+    { "run", "run MODEL --input NAME=FILE... -o DIR", "runs a graph once on arrays, forward or also backward", ctl_run },
     { "recipe", "recipe NAME", "a script that exports a network: torch, huggingface, keras, tensorflow, jax",
       ctl_recipe },
-    { "model", "model NAME -o FILE", "writes a ready-made network: mlp, lenet, resnet18, ...", ctl_model },
+    { "model", "model NAME -o FILE", "writes a predefined network: mlp, lenet, resnet18, ...", ctl_model },
     { "inspect", "inspect MODEL", "ops, parameters, memory and operations of a network", ctl_inspect },
-    { "data", "data JOB", "how many samples, what one looks like, which task reads what", ctl_data },
+    { "data", "data JOB", "the number of samples, one decoded sample, which task reads which samples", ctl_data },
     { "convert", "convert --out PREFIX INPUT...", "writes TFRecord from CSV, NumPy and image folders",
       ctl_convert },
 };
@@ -36,7 +36,7 @@ static int help(FILE *out)
     fprintf(out, "trainerctl " TRAINERD_VERSION " - look at a job and steer it\n\nusage:\n");
     for (size_t i = 0; i < COUNT_OF(commands); i++)
         fprintf(out, "  trainerctl %-24s %s\n", commands[i].usage, commands[i].help);
-    fprintf(out, "\n`trainerctl COMMAND --help` tells more. ADDR is a task's host:port from the cluster. A job with "
+    fprintf(out, "\n`trainerctl COMMAND --help` shows more. ADDR is a task's host:port from the cluster. A job with "
                  "a token\nneeds it in TRAINERD_TOKEN.\n");
     return out == stdout ? CTL_OK : CTL_USAGE;
 }

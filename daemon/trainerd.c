@@ -42,11 +42,11 @@ static void print_help(const struct arg *table, size_t n)
            "The cluster comes from TF_CONFIG in the environment, from --cluster, or there is none: then\n"
            "this process trains alone.\n\n");
     args_help(table, n, stdout);
-    printf("\nsignals:     SIGTERM, SIGINT: save, leave (a second one: at once); the other tasks go on or wait,\n"
-           "             as \"elastic\" in the job says   SIGHUP: read the job file again\n"
+    printf("\nsignals:     SIGTERM, SIGINT: save and end (a second one: at once); the other tasks continue or\n"
+           "             wait, as \"elastic\" in the job says   SIGHUP: read the job file again\n"
            "environment: TF_CONFIG, TRAINERD_TOKEN (a secret that all tasks of the job share)\n"
-           "exit codes:  0 the job is complete   2 configuration or input is wrong, do not retry\n"
-           "             138 temporary trouble, retry   143 stopped by SIGTERM, state saved\n");
+           "exit codes:  0 the job is complete   2 configuration or input is invalid, do not retry\n"
+           "             138 temporary failure, retry   143 stopped by SIGTERM, state saved\n");
 }
 
 static int init_log(const struct flags *f, struct err *err)
@@ -322,20 +322,20 @@ int main(int argc, char **argv)
           "write a few steps of this process as a time line (Chrome\ntrace JSON: Perfetto opens it) and log where their time\n"
           "went; with several tasks .TYPE-INDEX goes into the name:\nstep.json becomes step.worker-1.json",
           &f.settle.trace, NULL },
-        { "trace-steps", "N", "TRAINERD_TRACE_STEPS", "how many steps (default 5), behind three to warm up",
+        { "trace-steps", "N", "TRAINERD_TRACE_STEPS", "how many steps (default 5), after three to warm up",
           &f.settle.trace_steps, NULL },
         { "sample-log", "FILE", "TRAINERD_SAMPLE_LOG",
-          "append which samples went into which step: \"give GROUP STEP\nLANE SAMPLE...\" before a lane is added to the others'\n"
-          "gradients, \"done GROUP STEP TIME\" when the step is agreed;\nwith several tasks FILE gets .TYPE-INDEX as with --trace",
+          "append which samples went into which step: \"give GROUP STEP\nLANE SAMPLE...\" before the gradient of the lane is added to\n"
+          "the others, \"done GROUP STEP TIME\" when the step is agreed;\nwith several tasks FILE gets .TYPE-INDEX as with --trace",
           &f.settle.sample_log, NULL },
         { "restart", NULL, NULL,
-          "train a complete job again: its checkpoints are renamed, not\nremoved; one that is not complete goes on",
+          "train a complete job again: its checkpoints are renamed, not\nremoved; an incomplete job continues",
           NULL, &f.restart },
         { "check", NULL, NULL, "validate everything, print the resolved plan as JSON, exit", NULL, &f.check },
         { "schema", NULL, NULL, "print the JSON Schema of the job file, exit", NULL, &f.schema },
         { "log-format", "FORMAT", "TRAINERD_LOG_FORMAT", "text (default) or json: one object per line",
           &f.log_format, NULL },
-        { "log-level", "LEVEL", "TRAINERD_LOG_LEVEL", "debug, info, warn, error; goes before log.level of the job",
+        { "log-level", "LEVEL", "TRAINERD_LOG_LEVEL", "debug, info, warn, error; has priority over log.level",
           &f.log_level, NULL },
         { "version", NULL, NULL, "print version and kernel library, exit", NULL, &f.version },
         { "help", NULL, NULL, "print this, exit", NULL, &f.help },
