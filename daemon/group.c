@@ -1,5 +1,6 @@
 /* group.c - a task of a cluster: membership (rdzv), training and the lease, joined. All of it on the
  * loop's thread, but where a line says otherwise. */
+#include <stdatomic.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,9 +47,9 @@ struct group {
     struct path_test *tests; /* that run */
 
     struct lease *lease;  /* NULL: a smaller group is not wanted, or has a majority by itself */
-    bool checks_completion; /* atomic: before the next step, this task looks for the checkpoint of the last step */
+    _Atomic bool checks_completion; /* before the next step, this task looks for the checkpoint of the last step */
     bool is_completed;      /* written and read by the first replica's thread: the absent tasks completed the job */
-    bool needs_lease;     /* atomic: steps only while it is held */
+    _Atomic bool needs_lease; /* steps only while it is held */
     bool lease_is_known;
     uint64_t lease_ticket, lease_wish; /* of the last thing asked for */
     uint64_t lease_token; /* for Status */
@@ -171,11 +172,11 @@ static bool may_step(void *arg)
     struct run *r = arg;
     struct group *g = r->group;
 
-    if (__atomic_exchange_n(&g->checks_completion, false, __ATOMIC_ACQ_REL))
+    if (atomic_exchange_explicit(&g->checks_completion, false, memory_order_acq_rel))
         g->is_completed = was_completed(r);
     if (g->is_completed)
         return false;
-    return !__atomic_load_n(&g->needs_lease, __ATOMIC_ACQUIRE) ||
+    return !atomic_load_explicit(&g->needs_lease, memory_order_acquire) ||
            clock_ns() < lease_hold_until(g->lease);
 }
 
@@ -289,7 +290,7 @@ static void do_train(struct run *r, const struct rdzv_action *a)
     g->is_broken = false;
     pthread_mutex_unlock(&g->lock);
     digest_hmac(r->s->token, strlen(r->s->token), v->key, sizeof(v->key), to.key);
-    __atomic_store_n(&g->checks_completion, v->n_members < r->s->cluster->world, __ATOMIC_RELEASE);
+    atomic_store_explicit(&g->checks_completion, v->n_members < r->s->cluster->world, memory_order_release);
     g->leads = v->self == v->coordinator;
     report_lead(r->report, g->leads);
     log_record(LOG_INFO, "view",
@@ -347,7 +348,7 @@ static void on_state(void *arg)
 
     if (g->lease == NULL)
         return;
-    __atomic_store_n(&g->needs_lease, member_node_needs_lease(n), __ATOMIC_RELEASE);
+    atomic_store_explicit(&g->needs_lease, member_node_needs_lease(n), memory_order_release);
     lease_watch(g->lease, member_node_state(n) == MEMBER_LEADING);
 }
 
@@ -597,7 +598,7 @@ static void watch_storage(struct run *r, enum member_node_state state)
         return;
     train_storage(r->train, &ckpt);
     if (g->lease != NULL) {
-        seen.needs_lease = r->generation == 0 || __atomic_load_n(&g->needs_lease, __ATOMIC_ACQUIRE);
+        seen.needs_lease = r->generation == 0 || atomic_load_explicit(&g->needs_lease, memory_order_acquire);
         seen.lease_ms = lease_trouble_ms(g->lease);
     }
     if (!storage_has_failed(&seen, text, sizeof(text)))

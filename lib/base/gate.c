@@ -2,6 +2,7 @@
  * Breaking sets the lowest bit of the same word, so a round is either completed or broken. */
 #include "base/gate.h"
 
+#include <stdatomic.h>
 #include <linux/futex.h>
 #include <limits.h>
 #include <stddef.h>
@@ -31,49 +32,49 @@ void gate_init(struct gate *g, uint32_t n, bool spin)
  * enough for the kernel to see the new round and not let it sleep. */
 static void wake_sleepers(struct gate *g)
 {
-    if (__atomic_load_n(&g->sleeping, __ATOMIC_SEQ_CST) > 0)
+    if (atomic_load(&g->sleeping) > 0)
         syscall(SYS_futex, &g->round, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 static void sleep_while(struct gate *g, uint32_t round)
 {
-    if (__atomic_load_n(&g->round, __ATOMIC_ACQUIRE) != round)
+    if (atomic_load_explicit(&g->round, memory_order_acquire) != round)
         return;
-    __atomic_fetch_add(&g->sleeping, 1, __ATOMIC_SEQ_CST);
-    while (__atomic_load_n(&g->round, __ATOMIC_ACQUIRE) == round)
+    atomic_fetch_add(&g->sleeping, 1);
+    while (atomic_load_explicit(&g->round, memory_order_acquire) == round)
         syscall(SYS_futex, &g->round, FUTEX_WAIT_PRIVATE, round, NULL, NULL, 0);
-    __atomic_fetch_sub(&g->sleeping, 1, __ATOMIC_RELAXED);
+    atomic_fetch_sub_explicit(&g->sleeping, 1, memory_order_relaxed);
 }
 
 bool gate_wait(struct gate *g)
 {
-    uint32_t round = __atomic_load_n(&g->round, __ATOMIC_ACQUIRE), now;
+    uint32_t round = atomic_load_explicit(&g->round, memory_order_acquire), now;
 
     if (round & BROKEN)
         return false;
-    if (__atomic_add_fetch(&g->arrived, 1, __ATOMIC_ACQ_REL) == g->n) {
+    if (atomic_fetch_add_explicit(&g->arrived, 1, memory_order_acq_rel) + 1 == g->n) {
         uint32_t expected = round;
         bool whole;
 
         /* Nobody can arrive for the next round before it begins, one line below. */
-        __atomic_store_n(&g->arrived, 0, __ATOMIC_RELAXED);
-        whole = __atomic_compare_exchange_n(&g->round, &expected, round + ROUND, false,
-                                            __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE);
+        atomic_store_explicit(&g->arrived, 0, memory_order_relaxed);
+        whole = atomic_compare_exchange_strong_explicit(&g->round, &expected, round + ROUND,
+                                                        memory_order_seq_cst, memory_order_acquire);
         wake_sleepers(g);
         return whole; /* else it was broken a moment ago */
     }
     for (int i = 0; g->spin && i < SPINS; i++) {
-        if (__atomic_load_n(&g->round, __ATOMIC_ACQUIRE) != round)
+        if (atomic_load_explicit(&g->round, memory_order_acquire) != round)
             break;
         relax();
     }
     sleep_while(g, round);
-    now = __atomic_load_n(&g->round, __ATOMIC_ACQUIRE);
+    now = atomic_load_explicit(&g->round, memory_order_acquire);
     return (now & ~(uint32_t)BROKEN) != round;
 }
 
 void gate_break(struct gate *g)
 {
-    __atomic_fetch_or(&g->round, BROKEN, __ATOMIC_SEQ_CST);
+    atomic_fetch_or(&g->round, BROKEN);
     wake_sleepers(g);
 }

@@ -12,9 +12,9 @@
 struct gate {
     uint32_t n;        /* threads that meet */
     bool spin;         /* spin before sleeping */
-    uint32_t arrived;  /* atomic */
-    uint32_t round;    /* atomic; the futex word: 2 * rounds completed, + 1 once broken */
-    uint32_t sleeping; /* atomic; threads in the kernel, or on their way */
+    _Atomic uint32_t arrived;
+    _Atomic uint32_t round;    /* the futex word: 2 * rounds completed, + 1 once broken */
+    _Atomic uint32_t sleeping; /* threads in the kernel, or on their way */
 };
 
 void gate_init(struct gate *g, uint32_t n, bool spin);

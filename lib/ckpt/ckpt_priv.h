@@ -80,8 +80,8 @@ int ckpt_folder_clean(const char *directory, struct err *err);
 /* ---- save.c ---- */
 /* What the owner of a save and the thread that performs it know of each other; both fields are atomic. */
 struct ckpt_watch {
-    bool is_canceled;  /* set by the owner: the save is abandoned */
-    uint64_t moved_ns; /* set by the thread: clock_ns() when the storage last completed an operation */
+    _Atomic bool is_canceled;  /* set by the owner: the save is abandoned */
+    _Atomic uint64_t moved_ns; /* set by the thread: clock_ns() when the storage last completed an operation */
 };
 
 /* One file of a checkpoint, ready to be written again and again. */

@@ -3,6 +3,7 @@
  * what came of it against what happened in the meantime. */
 #include "ckpt/lease_priv.h"
 
+#include <stdatomic.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,8 +48,8 @@ struct lease {
     pthread_mutex_t telling; /* held during on_change */
     bool is_closed;          /* guarded by it */
 
-    uint64_t until_ns; /* atomic; for lease_hold_until() */
-    uint64_t trouble_ns; /* atomic; begin of the first step that has not worked since one that has; 0: none */
+    _Atomic uint64_t until_ns; /* for lease_hold_until() */
+    _Atomic uint64_t trouble_ns; /* begin of the first step that has not worked since one that has; 0: none */
 
     struct ckpt_thread thread; /* its lock guards the next */
     uint64_t asked, answered;
@@ -76,17 +77,17 @@ struct lease {
 static void set_held(struct lease *l, uint64_t token, uint64_t until_ns)
 {
     l->held = token;
-    __atomic_store_n(&l->until_ns, until_ns, __ATOMIC_SEQ_CST);
+    atomic_store(&l->until_ns, until_ns);
 }
 
 uint64_t lease_hold_until(const struct lease *l)
 {
-    return __atomic_load_n(&l->until_ns, __ATOMIC_SEQ_CST);
+    return atomic_load(&l->until_ns);
 }
 
 uint64_t lease_trouble_ms(const struct lease *l)
 {
-    uint64_t since = __atomic_load_n(&l->trouble_ns, __ATOMIC_SEQ_CST), now = clock_ns();
+    uint64_t since = atomic_load(&l->trouble_ns), now = clock_ns();
 
     return since != 0 && now > since ? (now - since) / 1000000 : 0;
 }
@@ -270,7 +271,7 @@ static void step(struct lease *l)
     int rc = 0, looked;
 
     if (l->trouble_ns == 0)
-        __atomic_store_n(&l->trouble_ns, begin, __ATOMIC_SEQ_CST);
+        atomic_store(&l->trouble_ns, begin);
     if (j->release != 0)
         rc = lease_store_beat(l->directory, j->release, l->incarnation, ++l->beats, true, &why);
     if (j->held != 0)
@@ -286,7 +287,7 @@ static void step(struct lease *l)
         }
     }
     if (rc == 0 || rc == ERR_EXISTS)
-        __atomic_store_n(&l->trouble_ns, 0, __ATOMIC_SEQ_CST);
+        atomic_store(&l->trouble_ns, 0);
     pthread_mutex_lock(&l->thread.lock);
     l->answered = j->ticket;
     held = l->held;

@@ -1,3 +1,4 @@
+#include <stdatomic.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -138,8 +139,8 @@ int ckpt_check_canceled(struct ckpt_watch *watch, struct err *err)
 {
     if (watch == NULL)
         return 0;
-    __atomic_store_n(&watch->moved_ns, clock_ns(), __ATOMIC_RELAXED);
-    if (!__atomic_load_n(&watch->is_canceled, __ATOMIC_ACQUIRE))
+    atomic_store_explicit(&watch->moved_ns, clock_ns(), memory_order_relaxed);
+    if (!atomic_load_explicit(&watch->is_canceled, memory_order_acquire))
         return 0;
     return err_set(err, ERR_CANCELED, "it was abandoned");
 }

@@ -10,6 +10,7 @@
  * From WRITING a state that is not ours to publish any more goes to IDLE as well, and so does one that
  * was abandoned. The storage may hang in WRITING for ever; whoever owns the writer never waits for it
  * without a bound. */
+#include <stdatomic.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -42,7 +43,7 @@ enum {
 struct ckpt_writer {
     char *directory;                      /* owned */
     struct ckpt_layout layouts[N_LAYOUTS]; /* owned */
-    uint32_t max_to_keep; /* atomic */
+    _Atomic uint32_t max_to_keep;
     size_t state_bytes;
     uint64_t retry_ms, close_ms;
     void (*on_event)(void *arg, const struct ckpt_event *e);
@@ -154,7 +155,7 @@ static int check_saved(const struct ckpt_writer *w, const struct ckpt_meta *save
  * folders with later steps lie beside it. What cannot be removed is tried again next time. */
 static void prune(struct ckpt_writer *w, const struct ckpt_meta *saved)
 {
-    uint32_t keep = __atomic_load_n(&w->max_to_keep, __ATOMIC_RELAXED); /* may change meanwhile */
+    uint32_t keep = atomic_load_explicit(&w->max_to_keep, memory_order_relaxed); /* may change meanwhile */
     struct ckpt_right right = right_of(w);
     uint64_t *steps;
     size_t n, left;
@@ -268,13 +269,13 @@ static void save(struct ckpt_writer *w)
     struct err err;
     int rc;
 
-    __atomic_store_n(&w->watch.moved_ns, clock_ns(), __ATOMIC_RELAXED);
+    atomic_store_explicit(&w->watch.moved_ns, clock_ns(), memory_order_relaxed);
     pthread_mutex_unlock(&w->thread.lock);
     rc = save_one(w, &meta, &is_lost, &err);
     if (rc < 0)
         tell_failed(w, meta.step, is_lost ? CKPT_DISCARDED : CKPT_FAILED, &err, false);
     pthread_mutex_lock(&w->thread.lock);
-    __atomic_store_n(&w->watch.is_canceled, false, __ATOMIC_RELEASE);
+    atomic_store_explicit(&w->watch.is_canceled, false, memory_order_release);
     w->is_discarded = rc < 0 && is_lost;
     w->state = rc == 0 || is_lost ? IDLE : WAITING;
     w->failures = w->state == IDLE ? 0 : w->failures + 1;
@@ -440,7 +441,7 @@ bool ckpt_writer_close(struct ckpt_writer *w)
         return true;
     pthread_mutex_lock(&w->thread.lock);
     w->closing = true;
-    is_abandoned = __atomic_load_n(&w->watch.is_canceled, __ATOMIC_ACQUIRE);
+    is_abandoned = atomic_load_explicit(&w->watch.is_canceled, memory_order_acquire);
     is_writing = w->state == WRITING && !is_abandoned;
     pthread_cond_broadcast(&w->thread.changed);
     pthread_mutex_unlock(&w->thread.lock);
@@ -450,7 +451,7 @@ bool ckpt_writer_close(struct ckpt_writer *w)
     pthread_mutex_lock(&w->calling); /* not during a call */
     w->is_closed = true;
     pthread_mutex_unlock(&w->calling);
-    __atomic_store_n(&w->watch.is_canceled, true, __ATOMIC_RELEASE);
+    atomic_store_explicit(&w->watch.is_canceled, true, memory_order_release);
     is_gone = ckpt_thread_leave(&w->thread, 0);
     if (is_gone)
         writer_free(w);
@@ -471,7 +472,7 @@ int ckpt_begin(struct ckpt_writer *w, void **staging, struct err *err)
     else
         w->state = FILLING;
     if (rc == 0) /* that was for the one that is replaced */
-        __atomic_store_n(&w->watch.is_canceled, false, __ATOMIC_RELEASE);
+        atomic_store_explicit(&w->watch.is_canceled, false, memory_order_release);
     pthread_mutex_unlock(&w->thread.lock);
     if (rc == 0)
         *staging = w->staging;
@@ -494,7 +495,7 @@ void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta)
     CHECK(w->state == FILLING);
     w->meta = *meta;
     w->handed_ns = clock_ns();
-    __atomic_store_n(&w->watch.moved_ns, w->handed_ns, __ATOMIC_RELAXED); /* the thread may start later */
+    atomic_store_explicit(&w->watch.moved_ns, w->handed_ns, memory_order_relaxed); /* the thread may start later */
     w->failures = 0;
     w->hurry = false;
     w->is_discarded = false;
@@ -517,13 +518,13 @@ int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *
 
 void ckpt_set_keep(struct ckpt_writer *w, uint32_t max_to_keep)
 {
-    __atomic_store_n(&w->max_to_keep, max_to_keep, __ATOMIC_RELAXED);
+    atomic_store_explicit(&w->max_to_keep, max_to_keep, memory_order_relaxed);
 }
 
 /* With the lock held: for how long a write has been waiting for the storage. */
 static uint64_t stalled_ms(const struct ckpt_writer *w)
 {
-    uint64_t now = clock_ns(), moved = __atomic_load_n(&w->watch.moved_ns, __ATOMIC_RELAXED);
+    uint64_t now = clock_ns(), moved = atomic_load_explicit(&w->watch.moved_ns, memory_order_relaxed);
 
     return w->state == WRITING && now > moved ? (now - moved) / 1000000 : 0;
 }
@@ -585,7 +586,7 @@ void ckpt_abandon(struct ckpt_writer *w)
     if (w->state == FILLING)
         w->state = IDLE;
     if (w->state == WRITING || w->state == WAITING) {
-        __atomic_store_n(&w->watch.is_canceled, true, __ATOMIC_RELEASE);
+        atomic_store_explicit(&w->watch.is_canceled, true, memory_order_release);
         w->hurry = true; /* one that waits is discarded by the next try */
         pthread_cond_broadcast(&w->thread.changed);
     }

@@ -1,6 +1,7 @@
 /* gpu_reduce.c - see gpu_reduce.h. */
 #include "engine/gpu_reduce.h"
 
+#include <stdatomic.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -111,7 +112,7 @@ static int look_at_sums(void *arg, struct err *err)
         return rc;
     }
     if (gpu_of(r)->comm == NULL ||
-        __atomic_load_n(&gpu_of(r)->back->computed, __ATOMIC_RELAXED) != gpu_of(r)->step)
+        atomic_load_explicit(&gpu_of(r)->back->computed, memory_order_relaxed) != gpu_of(r)->step)
         return 0;
     if (w->since_ns == 0)
         w->since_ns = clock_ns();

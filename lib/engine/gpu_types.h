@@ -34,7 +34,7 @@ struct gpu_back { /* results of a step, on the host */
     struct cuda_look look;
     struct op_trouble trouble;
     /* the last step whose lanes are complete on this GPU: then it waits for others */
-    uint64_t computed;
+    _Atomic uint64_t computed;
     float number; /* in which a fault is injected */
     float control[];
 };

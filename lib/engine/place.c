@@ -1,6 +1,8 @@
 /* place.c - see place.h. A version counter around each write (a sequence lock). */
 #include "engine/place.h"
 
+#include <stdatomic.h>
+
 #include "base/clock.h"
 #include "base/gate.h"
 
@@ -9,8 +11,8 @@ enum {
     STATED_MS = 1000, /* a wait for peers that is not stated for so long is a hang */
 };
 
-#define LOAD(x_) __atomic_load_n(&(x_), __ATOMIC_RELAXED)
-#define STORE(x_, value_) __atomic_store_n(&(x_), (value_), __ATOMIC_RELAXED)
+#define LOAD(x_) atomic_load_explicit(&(x_), memory_order_relaxed)
+#define STORE(x_, value_) atomic_store_explicit(&(x_), (value_), memory_order_relaxed)
 
 /* The work up to now counts for the present phase. */
 static void add_work(struct place *p, uint64_t now)
@@ -33,12 +35,12 @@ static void learn(struct place *p)
 static void begin_write(struct place *p)
 {
     STORE(p->version, p->version + 1);
-    __atomic_thread_fence(__ATOMIC_RELEASE);
+    atomic_thread_fence(memory_order_release);
 }
 
 static void end_write(struct place *p)
 {
-    __atomic_store_n(&p->version, p->version + 1, __ATOMIC_RELEASE);
+    atomic_store_explicit(&p->version, p->version + 1, memory_order_release);
 }
 
 static void set(struct place *p, uint64_t step, enum phase phase, uint32_t bucket,
@@ -139,7 +141,7 @@ struct place_view place_read(const struct place *p)
     uint64_t version, now;
 
     do {
-        version = __atomic_load_n(&p->version, __ATOMIC_ACQUIRE);
+        version = atomic_load_explicit(&p->version, memory_order_acquire);
         v = (struct place_view){ .step = LOAD(p->step),
                                  .since_ns = LOAD(p->since_ns),
                                  .stated_ns = LOAD(p->stated_ns),
@@ -148,7 +150,7 @@ struct place_view place_read(const struct place *p)
                                  .wait = LOAD(p->wait) };
         v.longest_ns = LOAD(p->longest_ns[v.phase]);
         v.times = LOAD(p->seen[v.phase]);
-        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        atomic_thread_fence(memory_order_acquire);
     } while (version % 2 != 0 || version != LOAD(p->version));
     now = clock_ns();
     if (v.wait == PLACE_WAITS_PEERS && now > v.stated_ns + STATED_MS * UINT64_C(1000000)) {

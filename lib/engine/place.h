@@ -48,13 +48,13 @@ enum place_wait {
 
 /* Written by one thread, read by any: every field is atomic. */
 struct place {
-    uint64_t version; /* odd: a write is in progress */
-    uint64_t step, since_ns;
-    uint64_t stated_ns; /* when the thread last stated its wait */
-    uint64_t worked_ns; /* the longest time of work in this phase before the present one */
-    uint32_t phase, bucket, wait;
-    uint64_t longest_ns[N_PHASES]; /* of this generation; older values fade */
-    uint32_t seen[N_PHASES];       /* in this generation */
+    _Atomic uint64_t version; /* odd: a write is in progress */
+    _Atomic uint64_t step, since_ns;
+    _Atomic uint64_t stated_ns; /* when the thread last stated its wait */
+    _Atomic uint64_t worked_ns; /* the longest time of work in this phase before the present one */
+    _Atomic uint32_t phase, bucket, wait;
+    _Atomic uint64_t longest_ns[N_PHASES]; /* of this generation; older values fade */
+    _Atomic uint32_t seen[N_PHASES];       /* in this generation */
 };
 
 /* ---- the thread that owns the place ---- */

@@ -1,6 +1,7 @@
 /* agree.c - see agree.h. */
 #include "train/agree.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -121,7 +122,7 @@ static int vote(struct replica *r, uint64_t step, struct err *err)
         votes[VOTE_UNEVALUATED] =
             !behind && model_evaluates(&t->model, step) && t->state.facts.evaluated_step < step;
         votes[VOTE_PAUSE] =
-            (__atomic_load_n(&t->generation.requests, __ATOMIC_RELAXED) & TRAIN_ASK_PAUSE) != 0;
+            (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) & TRAIN_ASK_PAUSE) != 0;
         votes[VOTE_TRACES] = t->trace != NULL && !t->was_traced ? t->opts->trace_steps : 0;
         /* Not who gave its state up and now meets somebody who did not: nobody has been at a
          * checkpoint. */

@@ -1,6 +1,7 @@
 /* generation.c - see generation.h. */
 #include "train/generation.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,14 +88,14 @@ int generation_begin(struct generation *g, const struct train_group *group, uint
     bool spin = n_devices <= device_cores();
     int rc;
 
-    CHECK(g->comm == NULL && __atomic_load_n(&g->running, __ATOMIC_ACQUIRE) == 0);
+    CHECK(g->comm == NULL && atomic_load_explicit(&g->running, memory_order_acquire) == 0);
     rc = copy_group(g, group, err);
     if (rc < 0)
         return rc;
     comm_share(lanes, generation_first_rank(g, group->n_members), g->shares);
-    __atomic_store_n(&g->may_save, group->may_save, __ATOMIC_RELEASE);
-    __atomic_store_n(&g->deadline_ms, group->deadline_ms, __ATOMIC_RELAXED);
-    __atomic_and_fetch(&g->requests, ~(unsigned)TRAIN_ASK_PAUSE, __ATOMIC_RELAXED);
+    atomic_store_explicit(&g->may_save, group->may_save, memory_order_release);
+    atomic_store_explicit(&g->deadline_ms, group->deadline_ms, memory_order_relaxed);
+    atomic_fetch_and_explicit(&g->requests, ~(unsigned)TRAIN_ASK_PAUSE, memory_order_relaxed);
     g->result = 0;
     g->is_aborted = g->is_unsaved = false;
     cancel_set(&g->cancel, false);

@@ -35,10 +35,10 @@ struct generation {
     struct gate gate;                            /* broken when the generation ends early */
     struct gate commit_gate;                     /* never broken */
     struct cancel cancel;                        /* set when it ends early */
-    uint32_t running;                            /* atomic: replica threads that have not ended */
-    unsigned requests;                           /* atomic: train_request_kind bits */
-    uint64_t deadline_ms;                        /* atomic */
-    int (*may_save)(void *arg, struct err *err); /* atomic */
+    _Atomic uint32_t running;                    /* replica threads that have not ended */
+    _Atomic unsigned requests;                   /* train_request_kind bits */
+    _Atomic uint64_t deadline_ms;
+    int (*_Atomic may_save)(void *arg, struct err *err);
     train_end_fn *on_end;
     int result;      /* 0, or the first error's code; under lock */
     bool is_aborted; /* ... which is train_abort()'s; under lock */

@@ -1,10 +1,12 @@
 /* live.c - see live.h. */
 #include "train/live.h"
 
+#include <stdatomic.h>
+
 #include "base/clock.h"
 
-#define LOAD(field_) __atomic_load_n(&l->field_, __ATOMIC_RELAXED)
-#define STORE(field_, value_) __atomic_store_n(&l->field_, value_, __ATOMIC_RELAXED)
+#define LOAD(field_) atomic_load_explicit(&l->field_, memory_order_relaxed)
+#define STORE(field_, value_) atomic_store_explicit(&l->field_, value_, memory_order_relaxed)
 
 void live_set_checkpoint(struct live *l, uint64_t every_steps, double every_seconds,
                          uint32_t max_to_keep)

@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 struct live {
-    uint64_t save_every_steps, save_every_ns, norm_every_steps; /* atomic; 0: never */
-    uint32_t max_to_keep;                                       /* atomic */
+    _Atomic uint64_t save_every_steps, save_every_ns, norm_every_steps; /* 0: never */
+    _Atomic uint32_t max_to_keep;
     /* norm_every_steps that step k uses, at [k & 1]: local replica 0 writes the entry of the next
      * step before the gate that ends this step, so that all replicas decide alike. */
     uint64_t norm_every[2];

@@ -1,6 +1,7 @@
 /* save.c - see save.h. */
 #include "train/save.h"
 
+#include <stdatomic.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,7 @@ static void on_ckpt_event(void *arg, const struct ckpt_event *event)
     struct train_event e = { .kind = TRAIN_CHECKPOINT, .step = event->step, .ckpt = event };
 
     if (event->kind == CKPT_DISCARDED)
-        __atomic_store_n(&t->saving.was_discarded, true, __ATOMIC_RELEASE);
+        atomic_store_explicit(&t->saving.was_discarded, true, memory_order_release);
     events_send(&t->events, &e);
 }
 
@@ -37,7 +38,7 @@ static int may_publish(void *arg, struct err *err)
 {
     struct train *t = arg;
     int (*may_save)(void *, struct err *) =
-        __atomic_load_n(&t->generation.may_save, __ATOMIC_ACQUIRE);
+        atomic_load_explicit(&t->generation.may_save, memory_order_acquire);
 
     return may_save != NULL ? may_save(t->opts->arg, err) : 0;
 }
@@ -76,7 +77,7 @@ static int open_writer(struct train *t, struct err *err)
         rc = ckpt_writer_open(&w, &writer, err);
     if (rc == 0)
         /* train_storage() may look at any time */
-        __atomic_store_n(&t->saving.writer, writer, __ATOMIC_RELEASE);
+        atomic_store_explicit(&t->saving.writer, writer, memory_order_release);
     return rc;
 }
 
@@ -297,8 +298,8 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
         t->saving.last_step = step;
         t->saving.last_ns = clock_ns();
         t->saving.is_due = false;
-        __atomic_and_fetch(&t->generation.requests, ~(unsigned)TRAIN_ASK_CHECKPOINT,
-                           __ATOMIC_RELAXED);
+        atomic_fetch_and_explicit(&t->generation.requests, ~(unsigned)TRAIN_ASK_CHECKPOINT,
+                           memory_order_relaxed);
     }
     return rc;
 }
@@ -308,12 +309,12 @@ static bool is_due(struct train *t, uint64_t step)
 {
     bool due;
 
-    if (__atomic_exchange_n(&t->saving.was_discarded, false, __ATOMIC_ACQ_REL))
+    if (atomic_exchange_explicit(&t->saving.was_discarded, false, memory_order_acq_rel))
         /* this task may save again: at once, not after a whole interval */
         t->saving.is_due = true;
     due = step != t->saving.last_step &&
           (t->saving.is_due || live_save_is_late(&t->live, t->saving.last_ns));
-    if (__atomic_load_n(&t->generation.requests, __ATOMIC_RELAXED) & TRAIN_ASK_CHECKPOINT)
+    if (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) & TRAIN_ASK_CHECKPOINT)
         due = true;
     if (step > 1 && t->saving.steps[(step - 1) & 1] == step - 1) /* that copy will do */
         due = false;
@@ -366,7 +367,7 @@ static struct ckpt_patience patience(const struct train *t, uint64_t wait_ms)
 
 void save_trouble(const struct train *t, struct ckpt_trouble *out)
 {
-    struct ckpt_writer *writer = __atomic_load_n(&t->saving.writer, __ATOMIC_ACQUIRE);
+    struct ckpt_writer *writer = atomic_load_explicit(&t->saving.writer, memory_order_acquire);
 
     *out = (struct ckpt_trouble){ .text = "" };
     if (writer != NULL)

@@ -1,6 +1,8 @@
 /* start.c - see start.h. */
 #include "train/start.h"
 
+#include <stdatomic.h>
+
 #include "base/check.h"
 #include "base/err.h"
 #include "base/fault.h"
@@ -62,7 +64,7 @@ static void *thread_main(void *arg)
         generation_lose(&t->generation, &err);
     r->device->trace = NULL;
     place_enter(&r->device->place, PHASE_REST);
-    if (__atomic_sub_fetch(&t->generation.running, 1, __ATOMIC_ACQ_REL) == 0)
+    if (atomic_fetch_sub_explicit(&t->generation.running, 1, memory_order_acq_rel) == 1)
         end_generation(t);
     return NULL;
 }
@@ -153,7 +155,7 @@ static int start_threads(struct train *t, struct err *err)
         generation_fail(&t->generation, err);
         start_join(t);
         generation_disconnect(&t->generation);
-        __atomic_store_n(&t->generation.running, 0, __ATOMIC_RELEASE);
+        atomic_store_explicit(&t->generation.running, 0, memory_order_release);
         return rc;
     }
     return 0;
@@ -177,6 +179,6 @@ int start_generation(struct train *t, const struct train_group *group, train_end
     health_begin(t);
     describe_group(t);
     t->is_tracing = false;
-    __atomic_store_n(&t->generation.running, o->n_devices, __ATOMIC_RELEASE);
+    atomic_store_explicit(&t->generation.running, o->n_devices, memory_order_release);
     return start_threads(t, err);
 }

@@ -1,16 +1,17 @@
 /* state.c - see state.h. */
 #include "train/state.h"
 
+#include <stdatomic.h>
 #include <math.h>
 
 uint64_t state_held(const struct state *s)
 {
-    return __atomic_load_n(&s->held_step, __ATOMIC_ACQUIRE);
+    return atomic_load_explicit(&s->held_step, memory_order_acquire);
 }
 
 void state_hold(struct state *s, uint64_t step)
 {
-    __atomic_store_n(&s->held_step, step, __ATOMIC_RELEASE);
+    atomic_store_explicit(&s->held_step, step, memory_order_release);
 }
 
 void state_begin(struct state *s, const struct loss_scale_rule *rule)

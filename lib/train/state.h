@@ -20,7 +20,7 @@ struct facts { /* belong to the state after a step, and are not in its memory */
 };
 
 struct state {
-    uint64_t held_step; /* atomic; the step whose state is complete here; 0: fresh, or none */
+    _Atomic uint64_t held_step; /* the step whose state is complete here; 0: fresh, or none */
     struct facts facts; /* of that step, except `plateau`, which is the schedule's */
     struct optim_schedule schedule;
 };

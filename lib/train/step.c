@@ -1,6 +1,7 @@
 /* step.c - see step.h. */
 #include "train/step.h"
 
+#include <stdatomic.h>
 #include <math.h>
 #include <time.h>
 
@@ -46,7 +47,7 @@ static void write_control(struct replica *r, uint64_t step)
     float *control = engine_control(r->device);
 
     control[CONTROL_PAUSE] =
-        (__atomic_load_n(&t->generation.requests, __ATOMIC_RELAXED) & TRAIN_ASK_PAUSE) != 0;
+        (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) & TRAIN_ASK_PAUSE) != 0;
     control[CONTROL_CHECKSUM] = generation_leads(&t->generation) && save_is_due(t, step);
     health_contribute(t, control);
 }

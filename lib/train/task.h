@@ -67,12 +67,12 @@ struct replica { /* the thread that drives one device */
 };
 
 struct saving {                  /* save.c; the first replica's */
-    struct ckpt_writer *writer;  /* owned; NULL until this task first needs it, as coordinator */
+    struct ckpt_writer *_Atomic writer;  /* owned; NULL until this task first needs it, as coordinator */
     uint64_t retry_ns;           /* not before: the writer could not be opened */
     uint64_t last_ns, last_step; /* of the last checkpoint that was handed over; step 0: none */
     bool is_due;                 /* a checkpoint is owed, at the next step that allows it */
     bool was_leading;            /* in the generation before */
-    bool was_discarded;          /* atomic; a state that was handed over is not on the disk */
+    _Atomic bool was_discarded;  /* a state that was handed over is not on the disk */
     uint64_t steps[2];           /* copies of their states are due, by parity; 0: of none */
 };
 

@@ -2,6 +2,7 @@
 #include "train/agree_message.h"
 #include "train/train.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -326,7 +327,7 @@ int train_start(struct train *t, const struct train_group *g, train_end_fn *on_e
 
 void train_request(struct train *t, unsigned kinds)
 {
-    __atomic_or_fetch(&t->generation.requests, kinds, __ATOMIC_RELAXED);
+    atomic_fetch_or_explicit(&t->generation.requests, kinds, memory_order_relaxed);
 }
 
 void train_abort(struct train *t, const char *why)
@@ -343,7 +344,7 @@ int train_save(struct train *t, uint64_t wait_ms, struct err *err)
 {
     uint64_t held = train_held(t);
 
-    CHECK(__atomic_load_n(&t->generation.running, __ATOMIC_ACQUIRE) == 0);
+    CHECK(atomic_load_explicit(&t->generation.running, memory_order_acquire) == 0);
     return held > 0 ? save_now(t, held, wait_ms, err) : 0;
 }
 
@@ -354,7 +355,7 @@ void train_storage(struct train *t, struct ckpt_trouble *out)
 
 void train_progress(const struct train *t, struct train_progress *out)
 {
-    progress_of(t->engine, __atomic_load_n(&t->generation.deadline_ms, __ATOMIC_RELAXED),
+    progress_of(t->engine, atomic_load_explicit(&t->generation.deadline_ms, memory_order_relaxed),
                 t->opts->stuck_factor, out);
 }
 
