@@ -1,4 +1,4 @@
-/* ctl_model.c - `trainerctl model`: writes a ready-made network, so that no other tool is needed to begin. */
+/* ctl_model.c - `trainerctl model`: writes a predefined network (lib/zoo) as an ONNX file. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,28 +8,31 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "daemon/ctl.h"
-#include "daemon/net.h"
+#include "graph/build.h"
+#include "zoo/zoo.h"
 
 static void help(FILE *out)
 {
     size_t n, i, k;
-    const struct net_def *nets = net_all(&n);
+    const struct zoo_def *nets = zoo_all(&n);
 
     fprintf(out, "usage: trainerctl model NAME [--set KEY=VALUE]... [--seed N] -o FILE\n\n"
-                 "Writes a network as ONNX, with initial weights that follow from the seed (0).\n\n");
+                 "Writes a network as ONNX, with initial weights that follow from the seed (0).\n"
+                 "\n");
     for (i = 0; i < n; i++) {
         fprintf(out, "  %-10s %s\n", nets[i].name, nets[i].doc);
-        for (k = 0; k < NET_KEYS && nets[i].keys[k].name != NULL; k++)
+        for (k = 0; k < ZOO_KEYS && nets[i].keys[k].name != NULL; k++)
             fprintf(out, "  %-10s   %s=%" PRId64 "  %s\n", "", nets[i].keys[k].name,
                     nets[i].keys[k].value, nets[i].keys[k].doc);
     }
 }
 
 struct request {
-    const struct net_def *def;
+    const struct zoo_def *def;
     const char *path;
-    struct net net;
-    const char *sets[NET_KEYS * 4];
+    int64_t values[ZOO_KEYS]; /* one per key of `def` */
+    uint64_t seed;
+    const char *sets[ZOO_KEYS * 4];
     size_t n_sets;
 };
 
@@ -37,7 +40,7 @@ static int find_net(struct request *r, const char *name, struct err *err)
 {
     const char *names[16], *near;
     size_t n, i;
-    const struct net_def *nets = net_all(&n);
+    const struct zoo_def *nets = zoo_all(&n);
 
     CHECK(n <= COUNT_OF(names));
     for (i = 0; i < n; i++) {
@@ -55,15 +58,15 @@ static int find_net(struct request *r, const char *name, struct err *err)
 
 static int set_key(struct request *r, const char *text, struct err *err)
 {
-    const char *names[NET_KEYS], *near, *equals = strchr(text, '=');
+    const char *names[ZOO_KEYS], *near, *equals = strchr(text, '=');
     char given[64];
-    const struct net_key *keys = r->def->keys;
+    const struct zoo_key *keys = r->def->keys;
     size_t n = 0;
     uint64_t value;
 
     if (equals == NULL)
         return err_set(err, ERR_INPUT, "--set: expected KEY=VALUE, found '%.60s'", text);
-    for (; n < NET_KEYS && keys[n].name != NULL; n++) {
+    for (; n < ZOO_KEYS && keys[n].name != NULL; n++) {
         names[n] = keys[n].name;
         if (strlen(keys[n].name) != (size_t)(equals - text) ||
             strncmp(keys[n].name, text, (size_t)(equals - text)) != 0)
@@ -73,7 +76,7 @@ static int set_key(struct request *r, const char *text, struct err *err)
                            "--set %s: expected a number from %" PRId64 " to %" PRId64
                            ", found '%.40s'",
                            keys[n].name, keys[n].lo, keys[n].hi, equals + 1);
-        r->net.values[n] = (int64_t)value;
+        r->values[n] = (int64_t)value;
         return 0;
     }
     snprintf(given, sizeof(given), "%.*s", (int)(equals - text), text);
@@ -86,7 +89,6 @@ static int set_key(struct request *r, const char *text, struct err *err)
 static int parse(struct request *r, int argc, char **argv, struct err *err)
 {
     const char *name = NULL;
-    uint64_t seed = 0;
     int rc;
 
     for (int i = 1; i < argc; i++) {
@@ -98,7 +100,7 @@ static int parse(struct request *r, int argc, char **argv, struct err *err)
         if (strcmp(argv[i], "-o") == 0) {
             r->path = argv[++i];
         } else if (strcmp(argv[i], "--seed") == 0) {
-            if (!text_u64(argv[++i], UINT64_MAX, &seed))
+            if (!text_u64(argv[++i], UINT64_MAX, &r->seed))
                 return err_set(err, ERR_INPUT, "--seed: expected a number, found '%.40s'", argv[i]);
         } else if (strcmp(argv[i], "--set") == 0) {
             if (r->n_sets == COUNT_OF(r->sets))
@@ -115,29 +117,21 @@ static int parse(struct request *r, int argc, char **argv, struct err *err)
     if (r->path == NULL)
         return err_set(err, ERR_INPUT, "-o FILE is missing");
     rc = find_net(r, name, err);
-    for (size_t k = 0; rc == 0 && k < NET_KEYS; k++)
-        r->net.values[k] = r->def->keys[k].value;
+    for (size_t k = 0; rc == 0 && k < ZOO_KEYS; k++)
+        r->values[k] = r->def->keys[k].value;
     for (size_t i = 0; rc == 0 && i < r->n_sets; i++)
         rc = set_key(r, r->sets[i], err);
-    r->net.seed = seed;
     return rc;
 }
 
 static int make(struct request *r, struct err *err)
 {
-    const char *wrong;
-    int rc;
+    struct build *b = NULL;
+    int rc = zoo_build(r->def, r->values, r->seed, &b, err);
 
-    r->net.keys = r->def->keys;
-    wrong = r->def->wrong != NULL ? r->def->wrong(&r->net) : NULL;
-    if (wrong != NULL)
-        return err_set(err, ERR_INPUT, "%s: %s", r->def->name, wrong);
-    r->net.b = build_new(r->def->name, r->def->opset);
-    if (r->net.b == NULL)
-        return err_set(err, ERR_NOMEM, "out of memory");
-    r->def->make(&r->net);
-    rc = build_save(r->net.b, r->path, err);
-    build_free(r->net.b);
+    if (rc == 0)
+        rc = build_save(b, r->path, err);
+    build_free(b);
     return rc;
 }
 

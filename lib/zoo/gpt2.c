@@ -1,85 +1,85 @@
-/* net_gpt2.c - GPT-2: A. Radford et al., "Language models are unsupervised multitask learners", 2019
+/* gpt2.c - GPT-2: A. Radford et al., "Language models are unsupervised multitask learners", 2019
  * (the smallest: 124 439 808 numbers; the output layer is the embedding of the tokens). Weights are
  * normal with deviation 0.02, those that end a residual branch with 0.02 / sqrt(2 layers). */
-#include "daemon/net.h"
+#include "zoo/zoo_priv.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 struct gpt2 {
-    struct net *n;
+    struct zoo_net *n;
     int64_t width, heads, sequence, layers;
     float dropout;
 };
 
-const char *net_wrong_gpt2(const struct net *n)
+const char *zoo_check_gpt2(const struct zoo_net *n)
 {
-    if (net_value(n, "width") % net_value(n, "heads") != 0)
+    if (zoo_value(n, "width") % zoo_value(n, "heads") != 0)
         return "heads must divide width";
-    if (net_value(n, "sequence") > net_value(n, "context"))
+    if (zoo_value(n, "sequence") > zoo_value(n, "context"))
         return "sequence must be at most context";
     return NULL;
 }
 
-/* out = in W + b, W [from, to]: as Hugging Face's Conv1D. */
+/* out = in W + b with W [from, to], like Hugging Face's Conv1D. */
 static void dense(struct gpt2 *g, const char *name, const char *in, const char *out, int64_t from,
                   int64_t to, double deviation)
 {
-    char weight[NET_NAME], bias[NET_NAME], product[NET_NAME];
+    char weight[ZOO_NAME], bias[ZOO_NAME], product[ZOO_NAME];
 
     snprintf(weight, sizeof(weight), "%s.weight", name);
     snprintf(bias, sizeof(bias), "%s.bias", name);
     snprintf(product, sizeof(product), "%s.product", name);
-    net_normal(g->n, weight, shape_of(2, from, to), deviation);
-    net_fill(g->n, bias, shape_of(1, to), 0);
-    net_node(g->n, "MatMul", product, "%s %s", in, weight);
-    net_node(g->n, "Add", out, "%s %s", product, bias);
+    zoo_normal(g->n, weight, shape_of(2, from, to), deviation);
+    zoo_fill(g->n, bias, shape_of(1, to), 0);
+    zoo_node(g->n, "MatMul", product, "%s %s", in, weight);
+    zoo_node(g->n, "Add", out, "%s %s", product, bias);
 }
 
 static void layer_norm(struct gpt2 *g, const char *name, const char *in, const char *out)
 {
-    char weight[NET_NAME], bias[NET_NAME];
+    char weight[ZOO_NAME], bias[ZOO_NAME];
 
     snprintf(weight, sizeof(weight), "%s.weight", name);
     snprintf(bias, sizeof(bias), "%s.bias", name);
-    net_fill(g->n, weight, shape_of(1, g->width), 1);
-    net_fill(g->n, bias, shape_of(1, g->width), 0);
-    net_node(g->n, "LayerNormalization", out, "%s %s %s", in, weight, bias);
+    zoo_fill(g->n, weight, shape_of(1, g->width), 1);
+    zoo_fill(g->n, bias, shape_of(1, g->width), 0);
+    zoo_node(g->n, "LayerNormalization", out, "%s %s %s", in, weight, bias);
     build_int(g->n->b, "axis", -1);
     build_float(g->n->b, "epsilon", 1e-5f);
 }
 
-/* `value` with Dropout behind it; without any, itself. */
+/* Appends a Dropout to `value`, which then names its output. Adds no node if dropout is 0. */
 static const char *dropped(struct gpt2 *g, char *value)
 {
-    char out[NET_NAME];
+    char out[ZOO_NAME];
 
     if (g->dropout == 0)
         return value;
-    snprintf(out, sizeof(out), "%.*s.drop", NET_NAME - 8, value);
-    net_node(g->n, "Dropout", out, "%s dropout training", value);
-    snprintf(value, NET_NAME, "%s", out);
+    snprintf(out, sizeof(out), "%.*s.drop", ZOO_NAME - 8, value);
+    zoo_node(g->n, "Dropout", out, "%s dropout training", value);
+    snprintf(value, ZOO_NAME, "%s", out);
     return value;
 }
 
 static void reshape(struct gpt2 *g, const char *in, const char *out, const char *shape)
 {
-    net_node(g->n, "Reshape", out, "%s %s", in, shape);
+    zoo_node(g->n, "Reshape", out, "%s %s", in, shape);
 }
 
 static void transpose(struct gpt2 *g, const char *in, const char *out, const int64_t perm[4])
 {
-    net_node(g->n, "Transpose", out, "%s", in);
+    zoo_node(g->n, "Transpose", out, "%s", in);
     build_ints(g->n->b, "perm", perm, 4);
 }
 
-/* softmax(q k^T / sqrt(d) + mask) v, heads side by side. */
+/* softmax(q k^T / sqrt(d) + mask) v, the heads concatenated. */
 static void attention(struct gpt2 *g, const char *block, const char *in, const char *out)
 {
     static const char *const parts[] = { "q", "k", "v" };
     static const int64_t heads_first[4] = { 0, 2, 1, 3 }, keys_last[4] = { 0, 2, 3, 1 };
-    char name[NET_NAME], all[NET_NAME], outputs[4 * NET_NAME], a[NET_NAME], c[NET_NAME];
+    char name[ZOO_NAME], all[ZOO_NAME], outputs[4 * ZOO_NAME], a[ZOO_NAME], c[ZOO_NAME];
     double last = 0.02 / sqrt(2.0 * (double)g->layers);
     int i;
 
@@ -87,7 +87,7 @@ static void attention(struct gpt2 *g, const char *block, const char *in, const c
     snprintf(all, sizeof(all), "%s.qkv", block);
     dense(g, name, in, all, g->width, 3 * g->width, 0.02);
     snprintf(outputs, sizeof(outputs), "%s.q %s.k %s.v", block, block, block);
-    net_node(g->n, "Split", outputs, "%s three", all);
+    zoo_node(g->n, "Split", outputs, "%s three", all);
     build_int(g->n->b, "axis", -1);
     for (i = 0; i < 3; i++) {
         snprintf(a, sizeof(a), "%s.%s", block, parts[i]);
@@ -97,17 +97,17 @@ static void attention(struct gpt2 *g, const char *block, const char *in, const c
         transpose(g, name, c, i == 1 ? keys_last : heads_first);
     }
     snprintf(a, sizeof(a), "%s.scores", block);
-    net_node(g->n, "MatMul", a, "%s.q.turned %s.k.turned", block, block);
+    zoo_node(g->n, "MatMul", a, "%s.q.turned %s.k.turned", block, block);
     snprintf(c, sizeof(c), "%s.scaled", block);
-    net_node(g->n, "Mul", c, "%s scale", a);
+    zoo_node(g->n, "Mul", c, "%s scale", a);
     snprintf(a, sizeof(a), "%s.masked", block);
-    net_node(g->n, "Where", a, "mask %s lowest", c);
+    zoo_node(g->n, "Where", a, "mask %s lowest", c);
     snprintf(c, sizeof(c), "%s.weights", block);
-    net_node(g->n, "Softmax", c, "%s", a);
+    zoo_node(g->n, "Softmax", c, "%s", a);
     build_int(g->n->b, "axis", -1);
     (void)dropped(g, c);
     snprintf(a, sizeof(a), "%s.mixed", block);
-    net_node(g->n, "MatMul", a, "%s %s.v.turned", c, block);
+    zoo_node(g->n, "MatMul", a, "%s %s.v.turned", c, block);
     snprintf(c, sizeof(c), "%s.turned", block);
     transpose(g, a, c, heads_first);
     snprintf(a, sizeof(a), "%s.joined", block);
@@ -118,7 +118,7 @@ static void attention(struct gpt2 *g, const char *block, const char *in, const c
 
 static void transformer_block(struct gpt2 *g, int64_t i, char *at)
 {
-    char block[NET_NAME], name[NET_NAME], a[NET_NAME], c[NET_NAME], sum[NET_NAME];
+    char block[ZOO_NAME], name[ZOO_NAME], a[ZOO_NAME], c[ZOO_NAME], sum[ZOO_NAME];
     double last = 0.02 / sqrt(2.0 * (double)g->layers);
 
     snprintf(block, sizeof(block), "transformer.h.%d", (int)i);
@@ -129,7 +129,7 @@ static void transformer_block(struct gpt2 *g, int64_t i, char *at)
     attention(g, block, a, c);
     (void)dropped(g, c);
     snprintf(sum, sizeof(sum), "%s.sum_1", block);
-    net_node(g->n, "Add", sum, "%s %s", at, c);
+    zoo_node(g->n, "Add", sum, "%s %s", at, c);
     snprintf(name, sizeof(name), "%s.ln_2", block);
     snprintf(a, sizeof(a), "%s.out", name);
     layer_norm(g, name, sum, a);
@@ -137,21 +137,21 @@ static void transformer_block(struct gpt2 *g, int64_t i, char *at)
     snprintf(c, sizeof(c), "%s.wide", block);
     dense(g, name, a, c, g->width, 4 * g->width, 0.02);
     snprintf(a, sizeof(a), "%s.gelu", block);
-    net_node(g->n, "Gelu", a, "%s", c);
+    zoo_node(g->n, "Gelu", a, "%s", c);
     build_string(g->n->b, "approximate", "tanh");
     snprintf(name, sizeof(name), "%s.mlp.c_proj", block);
     snprintf(c, sizeof(c), "%s.narrow", block);
     dense(g, name, a, c, 4 * g->width, g->width, last);
     (void)dropped(g, c);
     snprintf(a, sizeof(a), "%s.sum_2", block);
-    net_node(g->n, "Add", a, "%s %s", sum, c);
-    snprintf(at, NET_NAME, "%s", a);
+    zoo_node(g->n, "Add", a, "%s %s", sum, c);
+    snprintf(at, ZOO_NAME, "%s", a);
 }
 
-/* The numbers of the formula. */
+/* Constant nodes: the shapes, the mask and the scalars of the formulas. */
 static void constants(struct gpt2 *g)
 {
-    struct net *n = g->n;
+    struct zoo_net *n = g->n;
     int64_t t = g->sequence, each = g->width / g->heads, i, k;
     const int64_t to_heads[4] = { 0, 0, g->heads, each }, to_width[3] = { 0, 0, g->width };
     const int64_t three[3] = { g->width, g->width, g->width }, zero = 0;
@@ -176,29 +176,29 @@ static void constants(struct gpt2 *g)
     }
 }
 
-void net_make_gpt2(struct net *n)
+void zoo_make_gpt2(struct zoo_net *n)
 {
     struct gpt2 g = { .n = n,
-                      .width = net_value(n, "width"),
-                      .heads = net_value(n, "heads"),
-                      .sequence = net_value(n, "sequence"),
-                      .layers = net_value(n, "layers"),
-                      .dropout = (float)net_value(n, "dropout_percent") / 100.0f };
-    int64_t vocabulary = net_value(n, "vocabulary"), i;
-    char at[NET_NAME] = "embedded";
+                      .width = zoo_value(n, "width"),
+                      .heads = zoo_value(n, "heads"),
+                      .sequence = zoo_value(n, "sequence"),
+                      .layers = zoo_value(n, "layers"),
+                      .dropout = (float)zoo_value(n, "dropout_percent") / 100.0f };
+    int64_t vocabulary = zoo_value(n, "vocabulary"), i;
+    char at[ZOO_NAME] = "embedded";
 
     build_input(n->b, "ids", TENSOR_I64, shape_of(2, (int64_t)-1, g.sequence));
     constants(&g);
-    net_normal(n, "transformer.wte.weight", shape_of(2, vocabulary, g.width), 0.02);
-    net_normal(n, "transformer.wpe.weight", shape_of(2, net_value(n, "context"), g.width), 0.02);
-    net_node(n, "Gather", "tokens", "transformer.wte.weight ids");
-    net_node(n, "Slice", "positions", "transformer.wpe.weight zero length zero");
-    net_node(n, "Add", "embedded", "tokens positions");
+    zoo_normal(n, "transformer.wte.weight", shape_of(2, vocabulary, g.width), 0.02);
+    zoo_normal(n, "transformer.wpe.weight", shape_of(2, zoo_value(n, "context"), g.width), 0.02);
+    zoo_node(n, "Gather", "tokens", "transformer.wte.weight ids");
+    zoo_node(n, "Slice", "positions", "transformer.wpe.weight zero length zero");
+    zoo_node(n, "Add", "embedded", "tokens positions");
     (void)dropped(&g, at);
     for (i = 0; i < g.layers; i++)
         transformer_block(&g, i, at);
     layer_norm(&g, "transformer.ln_f", at, "final");
-    net_node(n, "Transpose", "wte_turned", "transformer.wte.weight");
-    net_node(n, "MatMul", "logits", "final wte_turned");
+    zoo_node(n, "Transpose", "wte_turned", "transformer.wte.weight");
+    zoo_node(n, "MatMul", "logits", "final wte_turned");
     build_output(n->b, "logits", TENSOR_F32, shape_of(3, (int64_t)-1, g.sequence, vocabulary));
 }
