@@ -41,7 +41,8 @@ void act_bwd(const struct op_call *c, const struct tensor *v, act_dx_fn *dx)
     for (at = 0; at < n; at += m) {
         m = op_stretch(n - at, op_is_half(g));
         to = op_floats_on(g, at, op_adds(c, 0) ? m : 0, room[2]);
-        dx(m, op_floats(d, at, m, room[0]), op_floats(v, at, m, room[1]), to, c->param);
+        dx(m, op_floats(d, at, m, room[0]), op_floats(v, at, m, room[1]), to, c->param,
+           op_adds(c, 0));
         op_floats_done(g, at, m, to);
     }
 }

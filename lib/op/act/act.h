@@ -1,96 +1,96 @@
 /* act.h - element-wise ops of one operand: activations.
  *
- * A new activation is one expression forward, one backward, and a row: a file like relu.c, or two
- * lines in a file of its kin. */
+ * A new activation is a line in act_formula.h (its value and its gradient), a row in a file of its
+ * kind, for example rectifier.c, and a line in the matching *_cuda.cu. */
 #ifndef OP_ACT_ACT_H
 #define OP_ACT_ACT_H
 
 #include <stddef.h>
 
+#include "op/act/act_formula.h"
 #include "op/op.h"
 #include "op/op_priv.h"
 
-#define ACT_X (x[i]) /* an element of the input */
-#define ACT_D (d[i]) /* the gradient of the output there */
-#define ACT_V (v[i]) /* what backward reads there: the output or the input */
-#define ACT_P (p[0]) /* the op's first float attribute, and its second */
-#define ACT_Q (p[1])
+typedef void act_y_fn(size_t n, const float *x, float *y, const float *param);
+typedef void act_dx_fn(size_t n, const float *d, const float *v, float *g, const float *param,
+                       bool add);
 
-/* name_fwd: y = fwd_(ACT_X). name_bwd: dx = bwd_(ACT_D, ACT_V), where reads_ is `out` or `in` as in
- * bwd_reads of the row. Output may share memory with input, dx with dy. */
-#define ACT_UNARY(name_, fwd_, reads_, bwd_)                                                       \
-    CLONES static void name_##_y(size_t n, const float *x, float *y, const float *p)            \
+/* Applies y to input 0; bfloat16 is converted in stretches. */
+void act_fwd(const struct op_call *c, act_y_fn *y);
+/* The same for dx. v: the tensor that backward reads. */
+void act_bwd(const struct op_call *c, const struct tensor *v, act_dx_fn *dx);
+/* float32 input 0 -> output 0; copies the float attributes that the row names to the param. */
+int act_infer(struct op_infer *f, const float *defaults, struct err *err);
+
+/* The same as bits of op_def.bwd_reads. */
+#define ACT_BITS_in OP_IN(0)
+#define ACT_BITS_out OP_OUT(0)
+#define ACT_BITS_none 0
+
+/* The kernels id_##_fwd and id_##_bwd of a formula. has_: are there attributes? reads_: in, out or
+ * none. Output may share memory with input, dx with dy. */
+#define ACT_KERNELS(id_, has_, reads_)                                                             \
+    CLONES static void id_##_y(size_t n, const float *x, float *y, const float *param)             \
     {                                                                                              \
+        const float p = (has_) ? param[0] : 0.0f, q = (has_) ? param[1] : 0.0f;                    \
         size_t i;                                                                                  \
                                                                                                    \
-        (void)p;                                                                                   \
         OP_EACH                                                                                    \
         for (i = 0; i < n; i++)                                                                    \
-            y[i] = (fwd_);                                                                         \
+            y[i] = act_##id_##_y(x[i], p, q);                                                      \
     }                                                                                              \
-    CLONES static void name_##_dx(size_t n, const float *d, const float *v, float *g,           \
-                                     const float *p)                                               \
+    CLONES static void id_##_dx(size_t n, const float *d, const float *v, float *g,                \
+                                const float *param, bool add)                                      \
     {                                                                                              \
+        const float p = (has_) ? param[0] : 0.0f, q = (has_) ? param[1] : 0.0f;                    \
         size_t i;                                                                                  \
                                                                                                    \
-        (void)v, (void)p;                                                                          \
+        if (add) {                                                                                 \
+            OP_EACH                                                                                \
+            for (i = 0; i < n; i++)                                                                \
+                g[i] += act_##id_##_dx(d[i], v[i], p, q);                                          \
+            return;                                                                                \
+        }                                                                                          \
         OP_EACH                                                                                    \
         for (i = 0; i < n; i++)                                                                    \
-            g[i] = (bwd_);                                                                         \
+            g[i] = act_##id_##_dx(d[i], v[i], p, q);                                               \
     }                                                                                              \
-    CLONES static void name_##_add_dx(size_t n, const float *d, const float *v, float *g,       \
-                                         const float *p)                                           \
-    {                                                                                              \
-        size_t i;                                                                                  \
-                                                                                                   \
-        (void)v, (void)p;                                                                          \
-        OP_EACH                                                                                    \
-        for (i = 0; i < n; i++)                                                                    \
-            g[i] += (bwd_);                                                                        \
-    }                                                                                              \
-    static int name_##_fwd(const struct op_call *c, struct err *err)                               \
+    static int id_##_fwd(const struct op_call *c, struct err *err)                                 \
     {                                                                                              \
         (void)err;                                                                                 \
-        act_fwd(c, name_##_y);                                                                     \
+        act_fwd(c, id_##_y);                                                                       \
         return 0;                                                                                  \
     }                                                                                              \
-    static int name_##_bwd(const struct op_call *c, struct err *err)                               \
+    static int id_##_bwd(const struct op_call *c, struct err *err)                                 \
     {                                                                                              \
         (void)err;                                                                                 \
-        act_bwd(c, c->reads_[0], op_adds(c, 0) ? name_##_add_dx : name_##_dx);                     \
+        act_bwd(c, ACT_READS_##reads_(c), id_##_dx);                                               \
         return 0;                                                                                  \
     }
 
-typedef void act_y_fn(size_t n, const float *x, float *y, const float *p);
-typedef void act_dx_fn(size_t n, const float *d, const float *v, float *g, const float *p);
-
-/* The loop over all of in 0, or, if that is bfloat16, over converted stretches. */
-void act_fwd(const struct op_call *c, act_y_fn *y);
-/* v: what backward reads */
-void act_bwd(const struct op_call *c, const struct tensor *v, act_dx_fn *dx);
-/* float32 in 0 -> out 0; the attributes that the row names, floats, into the param. */
-int act_infer(struct op_infer *f, const float *defaults, struct err *err);
-
 #define ACT_FIELDS_WIDE(id_, name_, since_, reads_)                                                \
     .name = (name_), .since = (since_), .n_in = { 1, 1 }, .n_out = { 1, 1 }, .diff = OP_IN(0),     \
-    .bwd_reads = (reads_), .in_place = true, .layout = OP_LAYOUT_ANY,                              \
+    .bwd_reads = ACT_BITS_##reads_, .in_place = true, .layout = OP_LAYOUT_ANY,                     \
     .cpu = { .fwd = id_##_fwd, .bwd = id_##_bwd }
 #define ACT_FIELDS(id_, name_, since_, reads_)                                                     \
     ACT_FIELDS_WIDE(id_, name_, since_, reads_), .half = OP_HALF_SAME,                             \
     .half_of = OP_IN(0) | OP_OUT(0)
 
-/* The row op_<id_> of what ACT_UNARY(id_, ...) made. */
+/* The row op_<id_> and its kernels. */
 #define ACT_ROW(id_, name_, since_, reads_)                                                        \
+    ACT_KERNELS(id_, false, reads_)                                                                \
     const struct op_def op_##id_ = { ACT_FIELDS(id_, name_, since_, reads_),                       \
                                      .infer = infer_same_shape };
 
-/* Of a function whose results want the precision of float32, whatever feeds it. */
+/* The same for a function whose results need the precision of float32, whatever feeds it. */
 #define ACT_ROW_WIDE(id_, name_, since_, reads_)                                                   \
+    ACT_KERNELS(id_, false, reads_)                                                                \
     const struct op_def op_##id_ = { ACT_FIELDS_WIDE(id_, name_, since_, reads_),                  \
                                      .infer = infer_same_shape };
 
-/* The same with float attributes: a list of names that ends in NULL, and as many defaults. */
+/* The same with one or two float attributes: a list of names that ends in NULL, and their defaults. */
 #define ACT_ROW_WITH(id_, name_, since_, reads_, names_, ...)                                      \
+    ACT_KERNELS(id_, true, reads_)                                                                 \
     static int id_##_infer(struct op_infer *f, struct err *err)                                    \
     {                                                                                              \
         static const float defaults[] = { __VA_ARGS__ };                                           \

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "base/err.h"
+#include "op/act/act_formula.h"
 #include "op/act/params.h"
 #include "op/half.h"
 #include "op/op.h"
@@ -32,11 +33,8 @@ CLONES static void clip_f32(size_t n, const float *x, struct clip m, float *y)
     size_t i;
 
     OP_EACH
-    for (i = 0; i < n; i++) {
-        float v = x[i] < m.lo ? m.lo : x[i];
-
-        y[i] = v > m.hi ? m.hi : v;
-    }
+    for (i = 0; i < n; i++)
+        y[i] = act_clip_y(x[i], m.lo, m.hi);
 }
 
 CLONES static void clip_dx(size_t n, const float *x, const float *d, struct clip m, float *g,
@@ -47,11 +45,11 @@ CLONES static void clip_dx(size_t n, const float *x, const float *d, struct clip
     if (add) {
         OP_EACH
         for (i = 0; i < n; i++)
-            g[i] += x[i] < m.lo || x[i] > m.hi ? 0.0f : d[i];
+            g[i] += act_clip_dx(d[i], x[i], m.lo, m.hi);
     } else {
         OP_EACH
         for (i = 0; i < n; i++)
-            g[i] = x[i] < m.lo || x[i] > m.hi ? 0.0f : d[i];
+            g[i] = act_clip_dx(d[i], x[i], m.lo, m.hi);
     }
 }
 

@@ -1,6 +1,8 @@
 /* clip_cuda.cu - see clip.c. The limits of opset 11 are read where they lie, on the GPU, by every thread. */
 #include "op/op_cuda.cuh"
 
+#include "op/act/act_formula.h"
+
 extern "C" {
 #include "op/act/params.h"
 }
@@ -34,18 +36,13 @@ struct float_limits {
 struct float_y {
     struct float_limits m;
 
-    __device__ float operator()(float x) const
-    {
-        float v = x < m.lo() ? m.lo() : x;
-
-        return v > m.hi() ? m.hi() : v;
-    }
+    __device__ float operator()(float x) const { return act_clip_y(x, m.lo(), m.hi()); }
 };
 
 struct float_dx {
     struct float_limits m;
 
-    __device__ float operator()(float d, float x) const { return x < m.lo() || x > m.hi() ? 0.0f : d; }
+    __device__ float operator()(float d, float x) const { return act_clip_dx(d, x, m.lo(), m.hi()); }
 };
 
 struct number { /* the gradient of a limit; NULL: not wanted */

@@ -4,56 +4,41 @@
  *   gelu       a P(a)                     (GEGLU), see gelu.c
  *   gelu_tanh  its approximation by tanh
  *   da = dy b f'(a), db = dy f(a)
- * Backward reads a and b: neither f(a) nor the product is kept. */
+ * Backward reads a and b; forward keeps nothing. */
 #include "base/check.h"
 #include "base/err.h"
-#include "op/act/gelu.h"
+#include "op/act/act_formula.h"
 #include "op/act/params.h"
 #include "op/half.h"
 #include "op/op_priv.h"
-#include "op/vmath.h"
 
-/* f of n numbers, and its slope, if it is wanted. */
+/* Computes f of n elements, and its slope unless `slope` is NULL. */
 typedef void gate_fn(size_t n, const float *x, float *y, float *slope);
 
-#define GATE(name_, y_, slope_)                                                                    \
-    CLONES static void name_(size_t n, const float *x, float *y, float *slope)                     \
+#define GATE(id_)                                                                                  \
+    CLONES static void id_##_gate(size_t n, const float *x, float *y, float *slope)                \
     {                                                                                              \
         size_t i;                                                                                  \
                                                                                                    \
         if (slope == NULL) {                                                                       \
             OP_EACH                                                                                \
             for (i = 0; i < n; i++)                                                                \
-                y[i] = (y_);                                                                       \
+                y[i] = act_##id_##_y(x[i], 0, 0);                                                  \
             return;                                                                                \
         }                                                                                          \
         OP_EACH                                                                                    \
         for (i = 0; i < n; i++) {                                                                  \
-            float s = (slope_);                                                                    \
+            float s = act_##id_##_slope(x[i]);                                                     \
                                                                                                    \
-            y[i] = (y_);                                                                           \
+            y[i] = act_##id_##_y(x[i], 0, 0);                                                      \
             slope[i] = s;                                                                          \
         }                                                                                          \
     }
 
-OP_INLINE float sigmoid_slope(float x)
-{
-    float s = vm_sigmoid(x);
-
-    return s * (1.0f - s);
-}
-
-OP_INLINE float swish_slope(float x)
-{
-    float s = vm_sigmoid(x);
-
-    return s * (1.0f + x * (1.0f - s));
-}
-
-GATE(sigmoid_gate, vm_sigmoid(x[i]), sigmoid_slope(x[i]))
-GATE(swish_gate, x[i] * vm_sigmoid(x[i]), swish_slope(x[i]))
-GATE(gelu_gate, x[i] * gelu_normal(x[i]), gelu_slope(x[i]))
-GATE(gelu_tanh_gate, x[i] * (0.5f * (1.0f + gelu_tanh(x[i]))), gelu_tanh_slope(x[i]))
+GATE(sigmoid)
+GATE(swish)
+GATE(gelu_exact)
+GATE(gelu_tanh)
 
 static const struct {
     const char *name;
@@ -61,7 +46,7 @@ static const struct {
 } gates[] = {
     [GATE_SIGMOID] = { "sigmoid", sigmoid_gate },
     [GATE_SWISH] = { "swish", swish_gate },
-    [GATE_GELU] = { "gelu", gelu_gate },
+    [GATE_GELU] = { "gelu", gelu_exact_gate },
     [GATE_GELU_TANH] = { "gelu_tanh", gelu_tanh_gate },
 };
 
@@ -130,7 +115,7 @@ static int gated_bwd(const struct op_call *c, struct err *err)
         gate_of(c)(m, op_floats(c->in[0], at, m, room[0]), gate, slope);
         d = op_floats(c->dout[0], at, m, room[1]);
         multiply(m, slope, op_floats(c->in[1], at, m, room[0]), slope);
-        multiply(m, slope, d, slope); /* both before anything is stored: a gradient may lie where d does */
+        multiply(m, slope, d, slope); /* before any store: a gradient may share memory with d */
         multiply(m, gate, d, gate);
         put(c, 0, at, m, slope, room[2]);
         put(c, 1, at, m, gate, room[2]);

@@ -1,6 +1,5 @@
 /* gated_cuda.cu - see gated.c. */
 #include "op/act/act_cuda.cuh"
-#include "op/act/gelu_cuda.cuh"
 
 extern "C" {
 #include "op/act/params.h"
@@ -8,35 +7,15 @@ extern "C" {
 
 namespace {
 
-struct sigmoid_gate {
-    __device__ static float y(float x) { return act_sigmoid(x); }
-    __device__ static float slope(float x)
-    {
-        float s = act_sigmoid(x);
-
-        return s * (1.0f - s);
-    }
-};
-
-struct swish_gate {
-    __device__ static float y(float x) { return x * act_sigmoid(x); }
-    __device__ static float slope(float x)
-    {
-        float s = act_sigmoid(x);
-
-        return s * (1.0f + x * (1.0f - s));
-    }
-};
-
-struct gelu_gate {
-    __device__ static float y(float x) { return x * gelu_normal(x); }
-    __device__ static float slope(float x) { return gelu_slope(x); }
-};
-
-struct gelu_tanh_gate {
-    __device__ static float y(float x) { return x * (0.5f * (1.0f + gelu_tanh(x))); }
-    __device__ static float slope(float x) { return gelu_tanh_slope(x); }
-};
+#define GATE(id_)                                                                                      \
+    struct id_##_gate {                                                                                \
+        __device__ static float y(float x) { return act_##id_##_y(x, 0, 0); }                          \
+        __device__ static float slope(float x) { return act_##id_##_slope(x); }                        \
+    };
+GATE(sigmoid)
+GATE(swish)
+GATE(gelu_exact)
+GATE(gelu_tanh)
 
 template <typename G> struct gated_y {
     __device__ float operator()(float a, float b) const { return G::y(a) * b; }
@@ -58,7 +37,7 @@ template <typename G> int fwd(const struct op_call *c, struct err *err)
                                        err, (const T *)a->data, (const T *)b->data));
 }
 
-/* The gradient that may lie where dy does comes last; not both do. */
+/* At most one of the two gradients shares memory with dy; that gradient is computed last. */
 template <typename G> int bwd(const struct op_call *c, struct err *err)
 {
     const struct tensor *d = c->dout[0], *a = c->in[0], *b = c->in[1];
@@ -67,8 +46,8 @@ template <typename G> int bwd(const struct op_call *c, struct err *err)
 
     if (d == NULL)
         return op_cuda_zero(c, err);
-    for (int turn = 0; turn < 2 && rc == 0; turn++) {
-        bool is_a = (turn == 0) == (c->din[1] != NULL && c->din[1]->data == d->data);
+    for (int round = 0; round < 2 && rc == 0; round++) {
+        bool is_a = (round == 0) == (c->din[1] != NULL && c->din[1]->data == d->data);
         const struct tensor *g = c->din[is_a ? 0 : 1];
 
         if (g == NULL)
@@ -86,7 +65,7 @@ template <typename G> int bwd(const struct op_call *c, struct err *err)
     switch (((const struct gated *)c->param)->gate) {                  \
     case GATE_SIGMOID: return what_<sigmoid_gate>(c, err);             \
     case GATE_SWISH: return what_<swish_gate>(c, err);                 \
-    case GATE_GELU: return what_<gelu_gate>(c, err);                   \
+    case GATE_GELU: return what_<gelu_exact_gate>(c, err);                   \
     case GATE_GELU_TANH: break;                                        \
     }                                                                  \
     return what_<gelu_tanh_gate>(c, err);

@@ -6,11 +6,10 @@
 #include "op/act/act.h"
 
 #include "base/err.h"
-#include "op/act/gelu.h"
 #include "op/act/params.h"
 
-ACT_UNARY(exact, ACT_X *gelu_normal(ACT_X), in, ACT_D *gelu_slope(ACT_V))
-ACT_UNARY(tanh, ACT_X *(0.5f * (1.0f + gelu_tanh(ACT_X))), in, ACT_D *gelu_tanh_slope(ACT_V))
+ACT_KERNELS(gelu_exact, false, in)
+ACT_KERNELS(gelu_tanh, false, in)
 
 static int gelu_infer(struct op_infer *f, struct err *err)
 {
@@ -31,17 +30,17 @@ static int gelu_fwd(const struct op_call *c, struct err *err)
 {
     const struct gelu *g = c->param;
 
-    return g->is_tanh ? tanh_fwd(c, err) : exact_fwd(c, err);
+    return g->is_tanh ? gelu_tanh_fwd(c, err) : gelu_exact_fwd(c, err);
 }
 
 static int gelu_bwd(const struct op_call *c, struct err *err)
 {
     const struct gelu *g = c->param;
 
-    return g->is_tanh ? tanh_bwd(c, err) : exact_bwd(c, err);
+    return g->is_tanh ? gelu_tanh_bwd(c, err) : gelu_exact_bwd(c, err);
 }
 
 static const char *const attrs[] = { "approximate", NULL };
 
-const struct op_def op_gelu = { ACT_FIELDS(gelu, "Gelu", 20, OP_IN(0)), .attrs = attrs,
+const struct op_def op_gelu = { ACT_FIELDS(gelu, "Gelu", 20, in), .attrs = attrs,
                                 .param_bytes = sizeof(struct gelu), .infer = gelu_infer };

@@ -1,13 +1,12 @@
 /* gelu_cuda.cu - see gelu.c. */
 #include "op/act/act_cuda.cuh"
-#include "op/act/gelu_cuda.cuh"
 
 extern "C" {
 #include "op/act/params.h"
 }
 
-ACT_CUDA_FUNCTIONS(exact, void, 0, x * gelu_normal(x), in, d * gelu_slope(v))
-ACT_CUDA_FUNCTIONS(tanh, void, 0, x * (0.5f * (1.0f + gelu_tanh(x))), in, d * gelu_tanh_slope(v))
+ACT_CUDA_KERNELS(gelu_exact, void, false, in)
+ACT_CUDA_KERNELS(gelu_tanh, void, false, in)
 
 static bool is_tanh(const struct op_call *c)
 {
@@ -16,12 +15,12 @@ static bool is_tanh(const struct op_call *c)
 
 static int forward(const struct op_call *c, struct err *err)
 {
-    return is_tanh(c) ? tanh_fwd(c, err) : exact_fwd(c, err);
+    return is_tanh(c) ? gelu_tanh_fwd(c, err) : gelu_exact_fwd(c, err);
 }
 
 static int backward(const struct op_call *c, struct err *err)
 {
-    return is_tanh(c) ? tanh_bwd(c, err) : exact_bwd(c, err);
+    return is_tanh(c) ? gelu_tanh_bwd(c, err) : gelu_exact_bwd(c, err);
 }
 
 OP_CUDA(op_gelu, .fwd = forward, .bwd = backward);

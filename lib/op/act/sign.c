@@ -1,13 +1,12 @@
 /* sign.c - Neg: y = -x, dx = -dy.   Abs: y = |x|, dx = dy sign(x).   Sign: -1, 0 or 1, no gradient.
- * Not: of bool, no gradient.   float32, int32, int64; the least integer wraps. */
+ * Not: of bool, no gradient.   float32, int32, int64. */
 #include "op/act/act.h"
 
 #include "base/err.h"
 
-ACT_UNARY(neg, -ACT_X, out, -ACT_D)
-ACT_UNARY(abs, ACT_X < 0.0f ? -ACT_X : ACT_X == 0.0f ? 0.0f : ACT_X, in,
-          ACT_V > 0.0f ? ACT_D : ACT_V < 0.0f ? -ACT_D : ACT_V * ACT_D)
-ACT_UNARY(sign, ACT_X > 0.0f ? 1.0f : ACT_X < 0.0f ? -1.0f : ACT_X * 0.0f, out, ACT_D * 0.0f)
+ACT_KERNELS(neg, false, none)
+ACT_KERNELS(abs, false, in)
+ACT_KERNELS(sign, false, none)
 
 static int infer(struct op_infer *f, struct err *err)
 {
@@ -20,8 +19,8 @@ static int infer(struct op_infer *f, struct err *err)
     return 0;
 }
 
-/* id_##_any: forward for all three types; expr_ of int64 a, computed as uint64. */
-#define OF_ANY_TYPE(id_, expr_)                                                                    \
+/* id_##_any: forward for all three types. */
+#define OF_ANY_TYPE(id_)                                                                           \
     static int id_##_any(const struct op_call *c, struct err *err)                                 \
     {                                                                                              \
         size_t n = (size_t)tensor_elements(c->in[0]), i;                                           \
@@ -33,7 +32,7 @@ static int infer(struct op_infer *f, struct err *err)
         for (i = 0; i < n; i++) {                                                                  \
             bool wide = c->in[0]->dtype == TENSOR_I64;                                             \
             int64_t a = wide ? ((const int64_t *)x)[i] : ((const int32_t *)x)[i];                  \
-            uint64_t v = (uint64_t)(expr_);                                                        \
+            uint64_t v = act_##id_##_whole(a);                                                     \
                                                                                                    \
             if (wide)                                                                              \
                 ((uint64_t *)y)[i] = v;                                                            \
@@ -43,9 +42,9 @@ static int infer(struct op_infer *f, struct err *err)
         return 0;                                                                                  \
     }
 
-OF_ANY_TYPE(neg, 0 - (uint64_t)a)
-OF_ANY_TYPE(abs, a < 0 ? 0 - (uint64_t)a : (uint64_t)a)
-OF_ANY_TYPE(sign, a > 0 ? 1 : a < 0 ? -1 : 0)
+OF_ANY_TYPE(neg)
+OF_ANY_TYPE(abs)
+OF_ANY_TYPE(sign)
 
 #define FIELDS(name_, since_)                                                                      \
     .name = (name_), .since = (since_), .n_in = { 1, 1 }, .n_out = { 1, 1 }, .infer = infer,       \

@@ -1,15 +1,15 @@
-/* sign_cuda.cu - see sign.c. Integers are computed as unsigned ones, which wrap. */
+/* sign_cuda.cu - see sign.c. */
 #include "op/act/act_cuda.cuh"
 
-ACT_CUDA_FUNCTIONS(neg, void, 0, -x, out, -d)
-ACT_CUDA_FUNCTIONS(abs, void, 0, x < 0.0f ? -x : x == 0.0f ? 0.0f : x, in, v > 0.0f ? d : v < 0.0f ? -d : v * d)
-ACT_CUDA_FUNCTIONS(sign, void, 0, x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x * 0.0f, out, d * 0.0f)
+ACT_CUDA_KERNELS(neg, void, false, none)
+ACT_CUDA_KERNELS(abs, void, false, in)
+ACT_CUDA_KERNELS(sign, void, false, none)
 
-/* id_##_any: forward for floats and integers; expr_ of an int64 a, computed as uint64. */
-#define OF_ANY_TYPE(id_, expr_)                                                                        \
+/* id_##_any: forward for floats and integers. */
+#define OF_ANY_TYPE(id_)                                                                               \
     namespace {                                                                                        \
     struct id_##_whole {                                                                               \
-        __device__ uint64_t operator()(int64_t a) const { return (uint64_t)(expr_); }                  \
+        __device__ uint64_t operator()(int64_t a) const { return act_##id_##_whole(a); }               \
     };                                                                                                 \
     }                                                                                                  \
     static int id_##_any(const struct op_call *c, struct err *err)                                     \
@@ -25,9 +25,9 @@ ACT_CUDA_FUNCTIONS(sign, void, 0, x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x * 0.0f,
         return id_##_fwd(c, err);                                                                      \
     }
 
-OF_ANY_TYPE(neg, 0 - (uint64_t)a)
-OF_ANY_TYPE(abs, a < 0 ? 0 - (uint64_t)a : (uint64_t)a)
-OF_ANY_TYPE(sign, a > 0 ? 1 : a < 0 ? -1 : 0)
+OF_ANY_TYPE(neg)
+OF_ANY_TYPE(abs)
+OF_ANY_TYPE(sign)
 
 OP_CUDA(op_neg, .fwd = neg_any, .bwd = neg_bwd);
 OP_CUDA(op_abs, .fwd = abs_any, .bwd = abs_bwd);
