@@ -6,33 +6,16 @@
 #include "base/check.h"
 #include "base/clones.h"
 #include "base/err.h"
+#include "base/rng_formula.h"
 
-enum { PHILOX_ROUNDS = 10, FEISTEL_ROUNDS = 8, WIDE = 64 };
+enum { FEISTEL_ROUNDS = 8, WIDE = 64 };
 
-/* Philox4x32: a round multiplies two of the four words, and the halves of the products, mixed
- * with the key and the other two words, are the next four. The key is bumped between rounds. */
 void rng_block(const struct rng_key *key, uint32_t block, uint32_t out[4])
 {
-    uint32_t k0 = (uint32_t)key->seed, k1 = (uint32_t)(key->seed >> 32);
-    uint32_t c0 = block, c1 = key->step, c2 = key->lane, c3 = key->stream;
-
-    for (int round = 0; round < PHILOX_ROUNDS; round++) {
-        uint64_t p0 = (uint64_t)0xd2511f53u * c0, p2 = (uint64_t)0xcd9e8d57u * c2;
-
-        c0 = (uint32_t)(p2 >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)p2;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)p0;
-        k0 += 0x9e3779b9u; /* the golden ratio */
-        k1 += 0xbb67ae85u; /* the square root of 3, less 1 */
-    }
-    out[0] = c0;
-    out[1] = c1;
-    out[2] = c2;
-    out[3] = c3;
+    rng_words(key, block, out);
 }
 
-/* Up to WIDE blocks side by side: the same arithmetic as above, as loops that become vectors. */
+/* Computes up to WIDE blocks at once, as loops that become vectors. */
 CLONES static void wide_blocks(const struct rng_key *key, uint32_t first, uint32_t n, uint32_t *out)
 {
     uint32_t k0 = (uint32_t)key->seed, k1 = (uint32_t)(key->seed >> 32), i;
@@ -45,17 +28,11 @@ CLONES static void wide_blocks(const struct rng_key *key, uint32_t first, uint32
         c2[i] = key->lane;
         c3[i] = key->stream;
     }
-    for (int round = 0; round < PHILOX_ROUNDS; round++) {
-        for (i = 0; i < whole; i++) {
-            uint64_t p0 = (uint64_t)0xd2511f53u * c0[i], p2 = (uint64_t)0xcd9e8d57u * c2[i];
-
-            c0[i] = (uint32_t)(p2 >> 32) ^ c1[i] ^ k0;
-            c1[i] = (uint32_t)p2;
-            c2[i] = (uint32_t)(p0 >> 32) ^ c3[i] ^ k1;
-            c3[i] = (uint32_t)p0;
-        }
-        k0 += 0x9e3779b9u;
-        k1 += 0xbb67ae85u;
+    for (int round = 0; round < RNG_ROUNDS; round++) {
+        for (i = 0; i < whole; i++)
+            rng_round(&c0[i], &c1[i], &c2[i], &c3[i], k0, k1);
+        k0 += RNG_WEYL_0;
+        k1 += RNG_WEYL_1;
     }
     for (i = 0; i < n; i++) {
         out[4 * i] = c0[i];

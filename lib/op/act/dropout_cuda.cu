@@ -23,7 +23,7 @@ __global__ void drop_plain(const T *x, T *y, uint8_t *keep, size_t n, struct dro
 
         if (whole)
             v = ((const op_pack<T, 4> *)x)[b];
-        rng_cuda_block(key, (uint32_t)b, word);
+        rng_words(&key, (uint32_t)b, word);
 #pragma unroll
         for (size_t k = 0; k < 4; k++)
             kept.v[k] = word[k] >= d.below;

@@ -10,8 +10,9 @@
 #include <math.h>
 #include <stdint.h>
 
+#include "base/formula.h"
+
 #if defined(__CUDACC__) || defined(CUDA_EMULATED)
-#define DRAW_FN __device__ static inline
 #define DRAW_MUL(a_, b_) __fmul_rn(a_, b_)
 #define DRAW_ADD(a_, b_) __fadd_rn(a_, b_)
 #define DRAW_MUL_DOUBLE(a_, b_) __dmul_rn(a_, b_)
@@ -19,7 +20,6 @@
 #define DRAW_FLOAT(u_) __uint_as_float(u_)
 #else
 #include "op/vmath.h"
-#define DRAW_FN OP_INLINE
 #define DRAW_MUL(a_, b_) ((a_) * (b_))
 #define DRAW_ADD(a_, b_) ((a_) + (b_))
 #define DRAW_MUL_DOUBLE(a_, b_) ((a_) * (b_))
@@ -28,13 +28,13 @@
 #endif
 
 /* [0, 1) */
-DRAW_FN float draw_uniform(uint32_t word)
+FORMULA float draw_uniform(uint32_t word)
 {
     return (float)(word >> 8) * 0x1p-24f; /* exact */
 }
 
 /* ln x for a normal x > 0, as vm_log(): e ln 2 + ln(1 + f) with sqrt(1/2) <= 1 + f < sqrt(2). */
-DRAW_FN float draw_log(float x)
+FORMULA float draw_log(float x)
 {
     const uint32_t sqrt_half = 0x3f3504f3u;
     uint32_t u = DRAW_BITS(x);
@@ -57,7 +57,7 @@ DRAW_FN float draw_log(float x)
 }
 
 /* e^x for x <= 0, as vm_exp(); 0 below -104, also for -inf. */
-DRAW_FN float draw_exp(float x)
+FORMULA float draw_exp(float x)
 {
     const float magic = 0x1.8p23f;
     float t, n, r, p;
@@ -82,7 +82,7 @@ DRAW_FN float draw_exp(float x)
 
 /* Cosine and sine of 2 pi t / 2^24: reduces by quarter turns, and evaluates Taylor polynomials for
  * the remainder, which is at most pi / 4. */
-DRAW_FN void draw_angle(uint32_t t, float *cosine, float *sine)
+FORMULA void draw_angle(uint32_t t, float *cosine, float *sine)
 {
     uint32_t quarter = (t + (1u << 21)) >> 22;
     float x = DRAW_MUL((float)((int32_t)t - (int32_t)(quarter << 22)), 0x1.921fb6p-22f);
@@ -107,7 +107,7 @@ DRAW_FN void draw_angle(uint32_t t, float *cosine, float *sine)
 }
 
 /* Two independent normal numbers of mean 0 and variance 1. */
-DRAW_FN void draw_normal(uint32_t first, uint32_t second, float *a, float *b)
+FORMULA void draw_normal(uint32_t first, uint32_t second, float *a, float *b)
 {
     float radius =
         /* argument in (0, 1] */
@@ -120,7 +120,7 @@ DRAW_FN void draw_normal(uint32_t first, uint32_t second, float *a, float *b)
 }
 
 /* Returns the sum of e^(x - max) over x [n], and *max. */
-DRAW_FN double draw_total(const float *x, int64_t n, float *max)
+FORMULA double draw_total(const float *x, int64_t n, float *max)
 {
     double total = 0;
     int64_t i;
@@ -134,7 +134,7 @@ DRAW_FN double draw_total(const float *x, int64_t n, float *max)
 }
 
 /* Returns the class whose share of the total contains the random word. */
-DRAW_FN int64_t draw_class(const float *x, int64_t n, float max, double total, uint32_t word)
+FORMULA int64_t draw_class(const float *x, int64_t n, float max, double total, uint32_t word)
 {
     double left = DRAW_MUL_DOUBLE(total, (double)word * 0x1p-32);
     int64_t i, last = 0;

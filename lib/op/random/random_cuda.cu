@@ -38,7 +38,7 @@ __global__ void fill(float *y, size_t n, struct draw d, const struct op_run *run
         uint32_t word[4];
         float drawn[4];
 
-        rng_cuda_block(key, (uint32_t)b, word);
+        rng_words(&key, (uint32_t)b, word);
         Kind::draw(word, drawn);
         for (size_t k = 0; k < 4 && 4 * b + k < n; k++)
             y[4 * b + k] = __fadd_rn(d.base, __fmul_rn(d.scale, drawn[k]));
@@ -66,7 +66,7 @@ __global__ void toss(const float *p, T *y, size_t n, const struct op_run *run, u
     for (size_t b = (size_t)blockIdx.x * blockDim.x + threadIdx.x; 4 * b < n; b += (size_t)gridDim.x * blockDim.x) {
         uint32_t word[4];
 
-        rng_cuda_block(key, (uint32_t)b, word);
+        rng_words(&key, (uint32_t)b, word);
         for (size_t k = 0; k < 4 && 4 * b + k < n; k++)
             y[4 * b + k] = (T)(draw_uniform(word[k]) < p[4 * b + k] ? 1 : 0);
     }
