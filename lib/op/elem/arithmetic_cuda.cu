@@ -1,54 +1,44 @@
 /* arithmetic_cuda.cu - see add.c, sub.c, mul.c, div.c, mod.c, prelu.c.
  *
- * An integer divisor of 0 is noted (op_notice); quotient and rest are 0 there. */
+ * An integer divisor of 0 is noted (op_notice). */
 #include "op/elem/row_cuda.cuh"
 
 extern "C" {
 #include "op/elem/mod.h"
 }
 
-/* ---- integers: the least one by -1 wraps ---- */
+/* For each type that ELEM_CUDA_Y() is made for. */
+#define OF_TYPE(type_, suffix_)                                                                        \
+    __device__ static inline type_ quotient(type_ a, type_ b) { return elem_quotient_##suffix_(a, b); } \
+    __device__ static inline type_ rest(type_ a, type_ b) { return elem_rest_##suffix_(a, b); }
+OF_TYPE(int32_t, i32)
+OF_TYPE(int64_t, i64)
+OF_TYPE(uint64_t, u64)
 
-template <typename T> __device__ static inline T quotient(T a, T b)
-{
-    if constexpr (std::is_same_v<T, float>)
-        return a / b;
-    else if constexpr (std::is_unsigned_v<T>)
-        return b == 0 ? 0 : a / b;
-    else
-        return b == 0 ? 0 : b == -1 ? (T)(0 - (elem_wrapping<T>)a) : a / b;
-}
+__device__ static inline float quotient(float a, float b) { return a / b; }
+__device__ static inline float rest(float a, float b) { return fmodf(a, b); }
 
-/* With the sign of a; `like_python`: of b. */
-template <typename T> __device__ static inline T rest(T a, T b, bool like_python)
-{
-    if constexpr (std::is_same_v<T, float>) {
-        return fmodf(a, b);
-    } else if constexpr (std::is_unsigned_v<T>) {
-        return b == 0 ? 0 : a % b;
-    } else {
-        T r = b == 0 || b == -1 ? 0 : a % b;
-
-        return like_python && r != 0 && (r < 0) != (b < 0) ? r + b : r;
-    }
-}
+__device__ static inline int32_t modulo(int32_t a, int32_t b) { return elem_modulo_i32(a, b); }
+__device__ static inline int64_t modulo(int64_t a, int64_t b) { return elem_modulo_i64(a, b); }
+__device__ static inline uint64_t modulo(uint64_t a, uint64_t b) { return rest(a, b); }
+__device__ static inline float modulo(float a, float b) { return rest(a, b); }
 
 ELEM_CUDA_Y(sum, (U)a + (U)b)
 ELEM_CUDA_Y(difference, (U)a - (U)b)
 ELEM_CUDA_Y(product, (U)a * (U)b)
 ELEM_CUDA_Y(divided, quotient(a, b))
-ELEM_CUDA_Y(rest_of_c, rest(a, b, false))
-ELEM_CUDA_Y(rest_of_python, rest(a, b, true))
-ELEM_CUDA_Y(sloped, a < 0.0f ? a * b : a)
+ELEM_CUDA_Y(rest_of_c, rest(a, b))
+ELEM_CUDA_Y(rest_of_python, modulo(a, b))
+ELEM_CUDA_Y(sloped, elem_prelu_y(a, b))
 
 ELEM_CUDA_D(passed, d)
 ELEM_CUDA_D(turned, -d)
 ELEM_CUDA_DX(times, d * x)
 ELEM_CUDA_DX(by, d / x)
-ELEM_CUDA_DAB(by_square, -(d / b) * (a / b))
-ELEM_CUDA_DAB(times_whole, -d * truncf(a / b))
-ELEM_CUDA_DAB(sloped_da, a <= 0.0f ? d * b : d)
-ELEM_CUDA_DX(sloped_db, x < 0.0f ? d * x : 0.0f)
+ELEM_CUDA_DAB(by_square, elem_div_db(d, a, b))
+ELEM_CUDA_DAB(times_whole, elem_mod_db(d, a, b))
+ELEM_CUDA_DAB(sloped_da, elem_prelu_da(d, a, b))
+ELEM_CUDA_DX(sloped_db, elem_prelu_db(d, x))
 
 ELEM_CUDA_FWD(add, sum)
 ELEM_CUDA_BWD(add, passed, D, passed, D)

@@ -8,13 +8,11 @@
 #include "base/err.h"
 
 ELEM_FWD(div_f32, float, ELEM_A / ELEM_B)
-ELEM_FWD_TO(div_i32, int32_t, uint32_t,
-            ELEM_B == -1 ? 0u - (uint32_t)ELEM_A : (uint32_t)(ELEM_A / ELEM_B))
-ELEM_FWD_TO(div_i64, int64_t, uint64_t,
-            ELEM_B == -1 ? 0u - (uint64_t)ELEM_A : (uint64_t)(ELEM_A / ELEM_B))
-ELEM_FWD(div_u64, uint64_t, ELEM_A / ELEM_B)
+ELEM_FWD(div_i32, int32_t, elem_quotient_i32(ELEM_A, ELEM_B))
+ELEM_FWD(div_i64, int64_t, elem_quotient_i64(ELEM_A, ELEM_B))
+ELEM_FWD(div_u64, uint64_t, elem_quotient_u64(ELEM_A, ELEM_B))
 ELEM_BWD(div_da, 0, ELEM_D / ELEM_B)
-ELEM_BWD(div_db, 1, -(ELEM_D / ELEM_B) * (ELEM_A / ELEM_B))
+ELEM_BWD(div_db, 1, elem_div_db(ELEM_D, ELEM_A, ELEM_B))
 
 static const struct elem_kernels kernels = {
     .f32 = div_f32, .i32 = div_i32, .i64 = div_i64, .u64 = div_u64, .bwd = { div_da, div_db },

@@ -8,7 +8,8 @@
  * depend on the shapes alone.
  *
  * A new op is a file like add.c: its expressions, in ELEM_A, ELEM_B (the operands) and ELEM_D (the
- * gradient of the output), and its row. Layout: OP_LAYOUT_ANY, and operands may be plain beside
+ * gradient of the output), and its row. An expression of more than one operator stands in
+ * elem_formula.h, for GPUs too. Layout: OP_LAYOUT_ANY, and operands may be plain beside
  * channels-last ones. in_place: memory may be shared only between equal shapes and layouts.
  *
  * Other engines are built on the same kernels: fold.h (any number of operands), reduce/ (a
@@ -19,6 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "op/elem/elem_formula.h"
 #include "op/elem/loops.h"
 #include "op/lanes.h"
 #include "op/op.h"

@@ -1,8 +1,9 @@
 /* fold.c - Max, Min, Sum, Mean of any number of operands, broadcast together (opset 8; 12 and 13
  * add types).
  *
- * y starts as the first operand, repeated to its shape, and takes in one after the other. Max and
- * Min: NaN wins, and all operands that equal y share dy equally. Sum: each gets dy; Mean: dy / n.
+ * y starts as the first operand, broadcast to its shape; each further operand is then folded in. Max
+ * and Min: NaN wins, and dy is divided equally among the operands that equal y. Sum: each operand
+ * gets dy; Mean: dy / n.
  * Min, Max: float32, int32, int64, uint64; Sum, Mean: float32. */
 #include "op/elem/elem.h"
 
@@ -11,9 +12,9 @@
 #include "base/err.h"
 
 /* ELEM_A is y so far, ELEM_B the operand. */
-#define MAX (ELEM_B > ELEM_A || ELEM_B != ELEM_B ? ELEM_B : ELEM_A)
-#define MIN (ELEM_B < ELEM_A || ELEM_B != ELEM_B ? ELEM_B : ELEM_A)
-#define IS_Y (ELEM_A == ELEM_B || (ELEM_A != ELEM_A && ELEM_B != ELEM_B))
+#define MAX ELEM_MAX(ELEM_A, ELEM_B)
+#define MIN ELEM_MIN(ELEM_A, ELEM_B)
+#define IS_Y ELEM_EQUAL(ELEM_A, ELEM_B)
 
 ELEM_FWD(copy_f32, float, ELEM_B)
 ELEM_FWD(copy_i32, uint32_t, ELEM_B)
@@ -40,7 +41,7 @@ static const struct elem_kernels min = { .f32 = min_f32, .i32 = min_i32, .i64 = 
 static const struct elem_kernels sum = { .f32 = sum_f32 };
 
 struct fold { /* op_plan.state */
-    size_t sums_at; /* in the scratch: doubles, behind what dy becomes */
+    size_t sums_at; /* in the scratch: doubles, after the gradient to distribute */
     struct elem_loops loops[]; /* of (y, operand i) */
 };
 
@@ -98,7 +99,7 @@ static void fold_fwd(const struct op_call *c, const struct elem_kernels *k)
     }
 }
 
-/* dy as it goes to the operands, at the head of the scratch. */
+/* Computes the gradient to distribute, at the head of the scratch. */
 static void divide_among_equals(const struct op_call *c, float *d)
 {
     const struct fold *s = c->state;

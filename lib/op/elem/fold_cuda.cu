@@ -1,15 +1,15 @@
-/* fold_cuda.cu - see fold.c. y is made of the first two operands, then takes in one after the other. */
+/* fold_cuda.cu - see fold.c. The first two operands make y; each further one is then folded in. */
 #include "op/elem/row_cuda.cuh"
 
 namespace {
 
 /* a is y so far, b an operand. */
 struct greatest {
-    template <typename T> __device__ T operator()(T a, T b) const { return b > a || b != b ? b : a; }
+    template <typename T> __device__ T operator()(T a, T b) const { return ELEM_MAX(a, b); }
 };
 
 struct least {
-    template <typename T> __device__ T operator()(T a, T b) const { return b < a || b != b ? b : a; }
+    template <typename T> __device__ T operator()(T a, T b) const { return ELEM_MIN(a, b); }
 };
 
 struct total {
@@ -18,17 +18,12 @@ struct total {
     __device__ float operator()(float a, float b) const { return (a + b) * scale; }
 };
 
-__device__ inline bool is_y(float y, float x)
-{
-    return y == x || (y != y && x != x);
-}
-
 struct count {
-    __device__ float operator()(float y, float x) const { return is_y(y, x) ? 1.0f : 0.0f; }
+    __device__ float operator()(float y, float x) const { return ELEM_EQUAL(y, x) ? 1.0f : 0.0f; }
 };
 
 struct share { /* n: how many operands are y */
-    __device__ float operator()(float d, float n, float y, float x) const { return is_y(y, x) ? d / n : 0.0f; }
+    __device__ float operator()(float d, float n, float y, float x) const { return ELEM_EQUAL(y, x) ? d / n : 0.0f; }
 };
 
 struct part {
@@ -38,7 +33,7 @@ struct part {
 };
 
 struct fold { /* op_plan.state */
-    size_t parts_at;          /* in the scratch: what sums of several blocks need, behind the counts */
+    size_t parts_at;          /* in the scratch: partial sums of several blocks, after the counts */
     struct elem_loops both;   /* of the first two operands */
     struct elem_loops each[]; /* of operand i alone */
 };
@@ -121,7 +116,7 @@ static int gradient(const struct op_call *c, uint32_t i, F f, struct err *err, c
                           op_cuda_adds(c, i), f, err, d, in...);
 }
 
-/* All operands that are y share its gradient: how many they are stands at the head of the scratch. */
+/* Divides the gradient among the operands that equal y. Their number is at the head of the scratch. */
 static int backward_shared(const struct op_call *c, struct err *err)
 {
     const struct fold *s = (const struct fold *)c->state;

@@ -9,23 +9,21 @@
 
 #include "base/err.h"
 
-/* b = -1 apart: the least integer % -1 stops the program. */
-#define REST (ELEM_B == -1 ? 0 : ELEM_A % ELEM_B)
-
 ELEM_FWD(mod_f32, float, fmodf(ELEM_A, ELEM_B))
-ELEM_FWD(rest_i32, int32_t, REST)
-ELEM_FWD(rest_i64, int64_t, REST)
-ELEM_FWD(mod_i32, int32_t, REST + (REST != 0 && (REST < 0) != (ELEM_B < 0) ? ELEM_B : 0))
-ELEM_FWD(mod_i64, int64_t, REST + (REST != 0 && (REST < 0) != (ELEM_B < 0) ? ELEM_B : 0))
-ELEM_FWD(mod_u64, uint64_t, ELEM_A % ELEM_B)
+ELEM_FWD(rest_i32, int32_t, elem_rest_i32(ELEM_A, ELEM_B))
+ELEM_FWD(rest_i64, int64_t, elem_rest_i64(ELEM_A, ELEM_B))
+ELEM_FWD(rest_u64, uint64_t, elem_rest_u64(ELEM_A, ELEM_B))
+ELEM_FWD(modulo_i32, int32_t, elem_modulo_i32(ELEM_A, ELEM_B))
+ELEM_FWD(modulo_i64, int64_t, elem_modulo_i64(ELEM_A, ELEM_B))
 ELEM_BWD(mod_da, 0, ELEM_D)
-ELEM_BWD(mod_db, 1, -ELEM_D * truncf(ELEM_A / ELEM_B))
+ELEM_BWD(mod_db, 1, elem_mod_db(ELEM_D, ELEM_A, ELEM_B))
 
 static const struct elem_kernels like_python = {
-    .f32 = mod_f32, .i32 = mod_i32, .i64 = mod_i64, .u64 = mod_u64, .bwd = { mod_da, mod_db }
+    .f32 = mod_f32, .i32 = modulo_i32, .i64 = modulo_i64, .u64 = rest_u64,
+    .bwd = { mod_da, mod_db }
 };
 static const struct elem_kernels like_c = { .f32 = mod_f32, .i32 = rest_i32, .i64 = rest_i64,
-                                           .u64 = mod_u64 };
+                                           .u64 = rest_u64 };
 
 static int mod_infer(struct op_infer *f, struct err *err)
 {

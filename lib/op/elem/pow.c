@@ -2,39 +2,21 @@
  * their limit is: da at b = 0, db at a = 0 < b. Opset 7: NumPy broadcasting; 12: b may have a type
  * of its own.
  *
- * Exponents are mostly the constants 2 and 3: a single one of these is seen when called and costs
- * a product. */
+ * A constant exponent of 2 or 3, the usual case, is recognised when called and costs a product. */
 #include "op/elem/elem.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "base/err.h"
-#include "op/vmath.h"
 
-/* Integers: by squaring, wrapping; 1 / a^-b truncated for a negative exponent. */
-static inline uint64_t whole_pow(int64_t a, int64_t b)
-{
-    uint64_t y = 1, x = (uint64_t)a;
+ELEM_FWD(pow_f32, float, op_powf(ELEM_A, ELEM_B))
+ELEM_FWD(square, float, elem_square(ELEM_A))
+ELEM_FWD(cube, float, elem_cube(ELEM_A))
+ELEM_FWD_TO(pow_i32, int32_t, uint32_t, elem_pow_whole(ELEM_A, ELEM_B))
+ELEM_FWD_TO(pow_i64, int64_t, uint64_t, elem_pow_whole(ELEM_A, ELEM_B))
 
-    if (b < 0)
-        return a == 1 ? 1 : a == -1 ? ((b & 1) != 0 ? UINT64_MAX : 1) : 0;
-    for (; b > 0; b >>= 1, x *= x)
-        if ((b & 1) != 0)
-            y *= x;
-    return y;
-}
-
-ELEM_FWD(pow_f32, float, vm_pow(ELEM_A, ELEM_B))
-ELEM_FWD(square, float, ELEM_A *ELEM_A)
-ELEM_FWD(cube, float, (float)((double)ELEM_A * (double)ELEM_A * (double)ELEM_A))
-ELEM_FWD_TO(pow_i32, int32_t, uint32_t, whole_pow(ELEM_A, ELEM_B))
-ELEM_FWD_TO(pow_i64, int64_t, uint64_t, whole_pow(ELEM_A, ELEM_B))
-
-ELEM_BWD(pow_da, 0, ELEM_B == 0.0f ? 0.0f : ELEM_D * (ELEM_B * vm_pow(ELEM_A, ELEM_B - 1.0f)))
-ELEM_BWD(pow_db, 1,
-         ELEM_A == 0.0f && ELEM_B > 0.0f ? 0.0f
-                                         : ELEM_D * (vm_pow(ELEM_A, ELEM_B) * vm_log(ELEM_A)))
+ELEM_BWD(pow_da, 0, elem_pow_da(ELEM_D, ELEM_B, op_powf(ELEM_A, ELEM_B - 1.0f)))
+ELEM_BWD(pow_db, 1, elem_pow_db(ELEM_D, ELEM_A, ELEM_B, op_powf(ELEM_A, ELEM_B)))
 ELEM_BWD(square_da, 0, ELEM_D *(2.0f * ELEM_A))
 ELEM_BWD(cube_da, 0, ELEM_D *(3.0f * (ELEM_A * ELEM_A)))
 
@@ -78,7 +60,7 @@ static int pow_plan(struct op_plan *p, struct err *err)
     return rc;
 }
 
-/* The call as elem sees it: exponents float32, sums behind them. */
+/* The call as elem expects it: a float32 exponent; the scratch of the sums follows it. */
 static void prepare(const struct op_call *c, const struct tensor *in[2], struct tensor *b,
                     struct op_call *out)
 {

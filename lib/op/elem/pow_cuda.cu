@@ -1,30 +1,17 @@
-/* pow_cuda.cu - see pow.c. An exponent of 2 or 3 is seen where it is read. */
+/* pow_cuda.cu - see pow.c. An exponent of 2 or 3 is recognised in the kernel. */
 #include "op/elem/row_cuda.cuh"
 
 namespace {
 
 __device__ inline float power(float a, float b)
 {
-    return b == 2.0f ? a * a : b == 3.0f ? (float)((double)a * (double)a * (double)a) : powf(a, b);
-}
-
-/* By squaring, wrapping; 1 / a^-b truncated for a negative exponent. */
-__device__ inline uint64_t whole_power(int64_t a, int64_t b)
-{
-    uint64_t y = 1, x = (uint64_t)a;
-
-    if (b < 0)
-        return a == 1 ? 1 : a == -1 ? ((b & 1) != 0 ? UINT64_MAX : 1) : 0;
-    for (; b > 0; b >>= 1, x *= x)
-        if ((b & 1) != 0)
-            y *= x;
-    return y;
+    return b == 2.0f ? elem_square(a) : b == 3.0f ? elem_cube(a) : op_powf(a, b);
 }
 
 struct pow_y {
     template <typename B> __device__ float operator()(float a, B b) const { return power(a, (float)b); }
-    __device__ int32_t operator()(int32_t a, int32_t b) const { return (int32_t)whole_power(a, b); }
-    __device__ int64_t operator()(int64_t a, int64_t b) const { return (int64_t)whole_power(a, b); }
+    __device__ int32_t operator()(int32_t a, int32_t b) const { return (int32_t)elem_pow_whole(a, b); }
+    __device__ int64_t operator()(int64_t a, int64_t b) const { return (int64_t)elem_pow_whole(a, b); }
 };
 
 struct pow_da {
@@ -32,14 +19,14 @@ struct pow_da {
     {
         float b = (float)b_;
 
-        return b == 0.0f ? 0.0f : d * (b * power(a, b - 1.0f));
+        return elem_pow_da(d, b, power(a, b - 1.0f));
     }
 };
 
 struct pow_db {
     __device__ float operator()(float d, float a, float b) const
     {
-        return a == 0.0f && b > 0.0f ? 0.0f : d * (power(a, b) * logf(a));
+        return elem_pow_db(d, a, b, power(a, b));
     }
 };
 

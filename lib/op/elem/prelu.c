@@ -6,9 +6,9 @@
 
 #include "base/err.h"
 
-ELEM_FWD(prelu_f32, float, ELEM_A < 0.0f ? ELEM_A * ELEM_B : ELEM_A)
-ELEM_BWD(prelu_dx, 0, ELEM_A <= 0.0f ? ELEM_D * ELEM_B : ELEM_D)
-ELEM_BWD(prelu_dslope, 1, ELEM_A < 0.0f ? ELEM_D * ELEM_A : 0.0f)
+ELEM_FWD(prelu_f32, float, elem_prelu_y(ELEM_A, ELEM_B))
+ELEM_BWD(prelu_dx, 0, elem_prelu_da(ELEM_D, ELEM_A, ELEM_B))
+ELEM_BWD(prelu_dslope, 1, elem_prelu_db(ELEM_D, ELEM_A))
 
 static const struct elem_kernels kernels = { .f32 = prelu_f32, .bwd = { prelu_dx, prelu_dslope } };
 ELEM_ROW(prelu)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "op/elem/elem_cuda.cuh"
+#include "op/elem/elem_formula.h"
 
 extern "C" {
 #include "op/op_priv.h"
