@@ -280,7 +280,7 @@ CLONES static void average_loop(size_t n, float *restrict average, const float *
                                 float keep, float rest)
 {
     for (size_t i = 0; i < n; i++)
-        average[i] = keep * average[i] + rest * w[i];
+        average[i] = optim_moved_average(average[i], w[i], keep, rest);
 }
 
 /* Every float of a piece; a packed gradient is unfolded block by block. */

@@ -1,5 +1,6 @@
 /* optim_priv.h - what the files of optim/ share.
  *
+ *   optim_formula.h  the update of one element, for CPUs and GPUs
  *   optim.c     the table; a row at work on its parameters, in parts
  *   packed.c    the same where a gradient is packed
  *   sgd.c       sgd, momentum, lars
@@ -8,25 +9,66 @@
  *   norm.c      sums of squares
  *   schedule.c  the learning rate
  *
- * The loops: an element needs nothing but its own weight, gradient and slots, and every operation
- * is rounded by itself (-ffp-contract=off; division and square root are exact to the last bit by
- * IEEE 754), so vectors of any width give the same bits. */
+ * An element needs only its own weight, gradient and slots, and every operation rounds by itself,
+ * so the bits do not depend on how a range is cut, nor on the width of vectors. */
 #ifndef OPTIM_OPTIM_PRIV_H
 #define OPTIM_OPTIM_PRIV_H
 
 #include "base/clones.h"
 #include "optim/optim.h"
+#include "optim/optim_formula.h"
 
-/* What is left of a gradient of zero behind the scale is zero; not so if the scale is NaN. */
+/* Is a gradient of zero still zero after scaling? Not if the scale is NaN or infinite. */
 static inline bool optim_scale_is_finite(const struct optim_hyper *h)
 {
     return h->grad_scale - h->grad_scale == 0;
 }
 
-/* Stretches of one parameter? */
+/* Do both stretches belong to one parameter? */
 static inline bool optim_is_same(const struct optim_param *a, const struct optim_param *b)
 {
     return a->first - a->skipped == b->first - b->skipped;
+}
+
+/* ---- loops over the formulas ---- */
+
+/* id_##_sweep(): a row's sweep over n elements of a formula, which sees k, c, w and g, and the
+ * slots as s0, s1 and s2. coefficients_(h, &k, &c) completes the coefficients. */
+#define OPTIM_SWEEP(id_, coefficients_, formula_)                                                  \
+    CLONES static void id_##_loop(size_t n, float *restrict w, const float *restrict g,            \
+                                  float *restrict s0, float *restrict s1, float *restrict s2,      \
+                                  const struct optim_step *restrict step,                          \
+                                  const struct optim_own *restrict own)                            \
+    {                                                                                              \
+        const struct optim_step k_ = *step, *k = &k_;                                              \
+        const struct optim_own c_ = *own, *c = &c_;                                                \
+                                                                                                   \
+        (void)g, (void)s0, (void)s1, (void)s2;                                                     \
+        for (size_t i = 0; i < n; i++)                                                             \
+            formula_;                                                                              \
+    }                                                                                              \
+    static void id_##_sweep(const struct optim_hyper *h, size_t n, float *w, const float *g,       \
+                            float *const slots[OPTIM_MAX_SLOTS])                                   \
+    {                                                                                              \
+        struct optim_step k = optim_step_of(h);                                                    \
+        struct optim_own c = { (float)h->learning_rate, (float)h->weight_decay, 1 };               \
+                                                                                                   \
+        coefficients_(h, &k, &c);                                                                  \
+        id_##_loop(n, w, g, slots[0], slots[1], slots[2], &k, &c);                                 \
+    }
+
+/* For OPTIM_SWEEP(): nothing to add; a rate times the trust ratio. */
+static inline void optim_plain(const struct optim_hyper *h, struct optim_step *k,
+                               struct optim_own *c)
+{
+    (void)h, (void)k, (void)c;
+}
+
+static inline void optim_trusted(const struct optim_hyper *h, struct optim_step *k,
+                                 struct optim_own *c)
+{
+    (void)k;
+    c->rate = (float)(h->learning_rate * h->trust);
 }
 
 /* ---- a piece of a parameter whose gradient is packed ---- */

@@ -1,35 +1,27 @@
 /* sweep_cuda.cu - the rows of optim/optim.h as kernels: one sweep over the weights of all parameters, and of
- * statistics. Formulas and their order are those of the loops in sgd.c, adagrad.c and adam.c; here a
- * multiplication and the addition behind it may be one operation. */
+ * statistics. The formulas are those of optim_formula.h. */
 #include <math.h>
 #include <string.h>
 
 #include "optim/optim_cuda_priv.cuh"
 
 extern "C" {
-#include "base/power.h"
+#include "optim/optim_formula.h"
 }
 
 namespace {
 
-/* Coefficients of a step; doubles become those of an owner. */
+/* What a kernel needs of a step; doubles become floats for each owner. */
 struct step {
-    float scale, momentum, epsilon;
-    float beta1, rest1, beta2, rest2;
-    float mean; /* 1 / (1 - beta1^t) */
-    float root; /* 1 / sqrt(1 - beta2^t) */
+    struct optim_step k;
     float keep_average, rest_average; /* of the average of the weights */
     float share;
     double learning_rate;
-    double rate; /* the same, for some rows with the correction of the mean in it */
-    bool decouples; /* weights are multiplied first: no decay of gradients */
+    double rate;    /* the learning rate; for some rows divided by 1 - beta1^t */
+    bool decouples; /* the decay applies to the weights, not to the gradients */
 };
 
-struct own { /* of the owner of a chunk */
-    float rate, decay, keep;
-};
-
-__device__ static inline own own_of(const step &k, const optim_owner &o, double ratio)
+__device__ static inline optim_own own_of(const step &k, const optim_owner &o, double ratio)
 {
     double decay = o.weight_decay;
 
@@ -37,150 +29,61 @@ __device__ static inline own own_of(const step &k, const optim_owner &o, double 
              k.decouples ? (float)(1 - k.learning_rate * o.rate_factor * decay) : 1.0f };
 }
 
-/* ---- rows: what an element needs. w, g, s: weight, gradient, slots ---- */
+/* ---- rows: move() applies a formula to weight w, gradient g and slots s ---- */
 
 enum { SLOT0 = 1, SLOT1 = 2, SLOT2 = 4, GRADIENT = 1 << OPTIM_MAX_SLOTS, WEIGHT = GRADIENT << 1 };
 
-struct sgd {
-    static constexpr unsigned READS = GRADIENT, WRITES = WEIGHT;
+#define ROW(id_, slots_, formula_)                                                                     \
+    struct id_ {                                                                                       \
+        static constexpr unsigned READS = GRADIENT | (slots_), WRITES = WEIGHT | (slots_);             \
+                                                                                                       \
+        __device__ static void move(const optim_step *k, const optim_own *c, float &w, float g,        \
+                                    [[maybe_unused]] float *s)                                         \
+        {                                                                                              \
+            formula_;                                                                                  \
+        }                                                                                              \
+    };
 
-    __device__ static void move(const step &k, const own &c, float &w, float g, float *)
-    {
-        w -= c.rate * (g * k.scale + c.decay * w);
-    }
-};
-
-template <bool NESTEROV> struct momentum {
-    static constexpr unsigned READS = GRADIENT | SLOT0, WRITES = WEIGHT | SLOT0;
-
-    __device__ static void move(const step &k, const own &c, float &w, float g, float *s)
-    {
-        float d = g * k.scale + c.decay * w;
-
-        s[0] = k.momentum * s[0] + d;
-        w -= c.rate * (NESTEROV ? d + k.momentum * s[0] : s[0]);
-    }
-};
-
-struct adagrad {
-    static constexpr unsigned READS = GRADIENT | SLOT0, WRITES = WEIGHT | SLOT0;
-
-    __device__ static void move(const step &k, const own &c, float &w, float g, float *s)
-    {
-        float d = g * k.scale + c.decay * w;
-
-        s[0] += d * d;
-        w -= c.rate * (d / (sqrtf(s[0]) + k.epsilon));
-    }
-};
-
-/* Slots: squares, momentum, mean. */
-template <bool MOMENTUM, bool CENTERED> struct rmsprop {
-    static constexpr unsigned SLOTS = SLOT0 | (MOMENTUM ? SLOT1 : 0) | (CENTERED ? SLOT2 : 0);
-    static constexpr unsigned READS = GRADIENT | SLOTS, WRITES = WEIGHT | SLOTS;
-
-    __device__ static void move(const step &k, const own &c, float &w, float g, float *s)
-    {
-        float d = g * k.scale + c.decay * w, x, u;
-
-        x = s[0] = k.beta2 * s[0] + k.rest2 * (d * d);
-        if (CENTERED) {
-            s[2] = k.beta2 * s[2] + k.rest2 * d;
-            x -= s[2] * s[2];
-            x = x < 0 ? 0 : x;
-        }
-        u = d / (sqrtf(x) + k.epsilon);
-        if (MOMENTUM)
-            u = s[1] = k.momentum * s[1] + u;
-        w -= c.rate * u;
-    }
-};
-
-__device__ static inline void move_moments(const step &k, float d, float *s)
-{
-    s[0] = k.beta1 * s[0] + k.rest1 * d;
-    s[1] = k.beta2 * s[1] + k.rest2 * (d * d);
-}
-
-struct adam {
-    static constexpr unsigned READS = GRADIENT | SLOT0 | SLOT1, WRITES = WEIGHT | SLOT0 | SLOT1;
-
-    __device__ static void move(const step &k, const own &c, float &w, float g, float *s)
-    {
-        move_moments(k, g * k.scale + c.decay * w, s);
-        w = w * c.keep - c.rate * (s[0] / (sqrtf(s[1]) * k.root + k.epsilon));
-    }
-};
-
-struct adamax {
-    static constexpr unsigned READS = GRADIENT | SLOT0 | SLOT1, WRITES = WEIGHT | SLOT0 | SLOT1;
-
-    __device__ static void move(const step &k, const own &c, float &w, float g, float *s)
-    {
-        float d = g * k.scale + c.decay * w;
-        float was = k.beta2 * s[1], is = fabsf(d) + k.epsilon;
-
-        s[0] = k.beta1 * s[0] + k.rest1 * d;
-        s[1] = was > is ? was : is; /* a NaN in g stays one */
-        w -= c.rate * (s[0] / s[1]);
-    }
-};
-
-struct lion {
-    static constexpr unsigned READS = GRADIENT | SLOT0, WRITES = WEIGHT | SLOT0;
-
-    __device__ static void move(const step &k, const own &c, float &w, float g, float *s)
-    {
-        float d = g * k.scale, u = k.beta1 * s[0] + k.rest1 * d;
-        float sign = (u > 0 ? 1.0f : 0.0f) - (u < 0 ? 1.0f : 0.0f);
-
-        s[0] = k.beta2 * s[0] + k.rest2 * d;
-        w -= c.rate * (sign + (u - u) + c.decay * w); /* u - u: a NaN stays one */
-    }
-};
-
-/* lars and lamb: sweep, and measure, whose second norm is that of the numbers it returns. */
-struct lars {
-    static constexpr unsigned READS = GRADIENT | SLOT0, WRITES = WEIGHT | SLOT0;
-
-    __device__ static void move(const step &k, const own &c, float &w, float g, float *s)
-    {
-        s[0] = k.momentum * s[0] + c.rate * (g * k.scale + c.decay * w);
-        w -= s[0];
-    }
-};
-
-struct lars_measure {
-    static constexpr unsigned READS = GRADIENT, WRITES = 0;
-
-    __device__ static float move(const step &, const own &, float, float g, float *) { return g; }
-};
-
-__device__ static inline float lamb_update(const step &k, const own &c, float w, const float *s)
-{
-    return s[0] * k.mean / (sqrtf(s[1]) * k.root + k.epsilon) + c.decay * w;
-}
+ROW(sgd, 0, optim_move_sgd(k, c, &w, g))
+ROW(classic, SLOT0, optim_move_momentum(k, c, false, &w, g, &s[0]))
+ROW(nesterov, SLOT0, optim_move_momentum(k, c, true, &w, g, &s[0]))
+ROW(lars, SLOT0, optim_move_lars(k, c, &w, g, &s[0]))
+ROW(adagrad, SLOT0, optim_move_adagrad(k, c, &w, g, &s[0]))
+ROW(rmsprop, SLOT0, optim_move_rmsprop(k, c, false, false, &w, g, &s[0], &s[1], &s[2]))
+ROW(rmsprop_momentum, SLOT0 | SLOT1, optim_move_rmsprop(k, c, true, false, &w, g, &s[0], &s[1], &s[2]))
+ROW(rmsprop_centered, SLOT0 | SLOT2, optim_move_rmsprop(k, c, false, true, &w, g, &s[0], &s[1], &s[2]))
+ROW(rmsprop_both, SLOT0 | SLOT1 | SLOT2, optim_move_rmsprop(k, c, true, true, &w, g, &s[0], &s[1], &s[2]))
+ROW(adam, SLOT0 | SLOT1, optim_move_adam(k, c, &w, g, &s[0], &s[1]))
+ROW(adamax, SLOT0 | SLOT1, optim_move_adamax(k, c, &w, g, &s[0], &s[1]))
+ROW(lion, SLOT0, optim_move_lion(k, c, &w, g, &s[0]))
 
 struct lamb {
     static constexpr unsigned READS = SLOT0 | SLOT1, WRITES = WEIGHT; /* the gradient is in the moments */
 
-    __device__ static void move(const step &k, const own &c, float &w, float, float *s)
+    __device__ static void move(const optim_step *k, const optim_own *c, float &w, float, float *s)
     {
-        w -= c.rate * lamb_update(k, c, w, s);
+        optim_move_lamb(k, c, &w, s[0], s[1]);
     }
+};
+
+/* Measures: the second norm of lars and lamb is that of the numbers that move() returns. */
+struct lars_measure {
+    static constexpr unsigned READS = GRADIENT, WRITES = 0;
+
+    __device__ static float move(const optim_step *, const optim_own *, float, float g, float *) { return g; }
 };
 
 struct lamb_measure {
     static constexpr unsigned READS = GRADIENT | SLOT0 | SLOT1, WRITES = SLOT0 | SLOT1;
 
-    __device__ static float move(const step &k, const own &c, float w, float g, float *s)
+    __device__ static float move(const optim_step *k, const optim_own *c, float w, float g, float *s)
     {
-        move_moments(k, g * k.scale, s);
-        return lamb_update(k, c, w, s);
+        optim_move_moments(k, g * k->scale, &s[0], &s[1]);
+        return optim_lamb_update(k, c, w, s[0], s[1]);
     }
 };
 
-/* Of norms of the weights and of the other thing, both above 0. */
+/* How the ratio follows from the norms of the weights and of the measured numbers, both above 0. */
 enum ratio { RATIO_NONE, RATIO_LARS, RATIO_LAMB };
 
 /* ---- kernels ---- */
@@ -229,17 +132,17 @@ __device__ static inline void move_average(float *average, const optim_range &r,
         m = optim_load<WHOLE>(average, r, e);
 #pragma unroll
         for (unsigned j = 0; j < 4; j++)
-            m.v[j] = keep * m.v[j] + rest * w.v[j];
+            m.v[j] = optim_moved_average(m.v[j], w.v[j], keep, rest);
     }
     optim_store<WHOLE>(average, r, e, m);
 }
 
 template <bool WHOLE, typename ROW>
 __device__ static inline void sweep_four(const optim_arrays &a, const optim_range &r, unsigned e,
-                                         const step &k, const own &c)
+                                         const step &k, const optim_own &c)
 {
     optim_four w = visit<WHOLE, ROW::READS, ROW::WRITES>(
-        a, r, e, [&](unsigned, float &x, float g, float *s) { ROW::move(k, c, x, g, s); });
+        a, r, e, [&](unsigned, float &x, float g, float *s) { ROW::move(&k.k, &c, x, g, s); });
 
     if (a.average != NULL)
         move_average<WHOLE>(a.average, r, e, w, k.keep_average, k.rest_average);
@@ -262,7 +165,7 @@ __device__ static inline void statistic_four(const optim_arrays &a, const optim_
  * shift: floats from the beginning of the row that element 0 of the range would be in. */
 template <typename ROW>
 __device__ static inline void sweep_marked(const optim_arrays &a, const optim_range &r, unsigned e,
-                                           const step &k, const own &c, const float *read, size_t shift,
+                                           const step &k, const optim_own &c, const float *read, size_t shift,
                                            size_t width)
 {
     unsigned at = e > r.lo ? e : r.lo, end = e + 4 < r.hi ? e + 4 : r.hi;
@@ -300,7 +203,7 @@ __global__ void __launch_bounds__(OPTIM_THREADS) sweep(struct optim_table t, str
                 statistic_four<false>(a, r, e, o.keep, k.share);
         return;
     }
-    const own c = own_of(k, o, t.ratios != NULL ? t.ratios[chunk.owner] : 1.0);
+    const optim_own c = own_of(k, o, t.ratios != NULL ? t.ratios[chunk.owner] : 1.0);
 
     if (MARKS && o.width > 0 && (o.lazy || (a.rests && o.weight_decay == 0))) {
         size_t before = chunk.first - o.first, row = before / o.width;
@@ -320,10 +223,10 @@ __global__ void __launch_bounds__(OPTIM_THREADS) sweep(struct optim_table t, str
 
 template <bool WHOLE, typename ROW>
 __device__ static inline void measure_four(const optim_arrays &a, const optim_range &r, unsigned e,
-                                           const step &k, const own &c, double sums[2])
+                                           const step &k, const optim_own &c, double sums[2])
 {
     visit<WHOLE, ROW::READS, ROW::WRITES>(a, r, e, [&](unsigned j, float &w, float g, float *s) {
-        float u = ROW::move(k, c, w, g, s);
+        float u = ROW::move(&k.k, &c, w, g, s);
 
         if (WHOLE || r.has(e + j)) {
             sums[0] += (double)w * (double)w;
@@ -337,7 +240,7 @@ template <typename ROW>
 __global__ void __launch_bounds__(OPTIM_THREADS) measure(struct optim_table t, struct optim_arrays a, struct step k)
 {
     const optim_chunk chunk = t.chunks[blockIdx.x];
-    const own c = own_of(k, t.owners[chunk.owner], 1);
+    const optim_own c = own_of(k, t.owners[chunk.owner], 1);
     const optim_range r(chunk);
     double sums[2] = { 0, 0 };
 
@@ -395,16 +298,16 @@ struct optim_row {
     enum ratio ratio;
 };
 
-#define BOTH(...) { sweep<__VA_ARGS__, false>, sweep<__VA_ARGS__, true> }
+#define BOTH(row_) { sweep<row_, false>, sweep<row_, true> }
 #define ONE(row_) { { BOTH(row_), BOTH(row_) }, { BOTH(row_), BOTH(row_) } }
 
 static const struct optim_row rows[] = {
     { .name = "sgd", .sweep = ONE(sgd) },
-    { .name = "momentum", .sweep = { { BOTH(momentum<false>), BOTH(momentum<false>) },
-                                     { BOTH(momentum<true>), BOTH(momentum<true>) } } },
+    { .name = "momentum", .sweep = { { BOTH(classic), BOTH(classic) },
+                                     { BOTH(nesterov), BOTH(nesterov) } } },
     { .name = "adagrad", .sweep = ONE(adagrad) },
-    { .name = "rmsprop", .sweep = { { BOTH(rmsprop<false, false>), BOTH(rmsprop<false, true>) },
-                                    { BOTH(rmsprop<true, false>), BOTH(rmsprop<true, true>) } } },
+    { .name = "rmsprop", .sweep = { { BOTH(rmsprop), BOTH(rmsprop_centered) },
+                                    { BOTH(rmsprop_momentum), BOTH(rmsprop_both) } } },
     { .name = "adam", .sweep = ONE(adam), .corrects = true },
     { .name = "adamw", .sweep = ONE(adam), .corrects = true, .decouples = true },
     { .name = "adamax", .sweep = ONE(adamax), .corrects = true },
@@ -429,23 +332,16 @@ bool optim_row_measures(const struct optim_row *row)
 static struct step step_of(const struct optim_row *row, const struct optim_hyper *h, double average,
                            float share)
 {
-    double power1 = power_int(h->beta1, h->step), power2 = power_int(h->beta2, h->step);
     struct step k = {};
+    double rest;
 
-    k.scale = h->grad_scale;
-    k.momentum = (float)h->momentum;
-    k.epsilon = (float)h->epsilon;
-    k.beta1 = (float)h->beta1;
-    k.rest1 = (float)(1 - h->beta1);
-    k.beta2 = (float)h->beta2;
-    k.rest2 = (float)(1 - h->beta2);
-    k.mean = (float)(1 / (1 - power1));
-    k.root = (float)(1 / sqrt(1 - power2));
+    k.k = optim_step_of(h);
+    rest = optim_correct(h, &k.k);
     k.keep_average = (float)average;
     k.rest_average = (float)(1 - average);
     k.share = share;
     k.learning_rate = h->learning_rate;
-    k.rate = row->corrects ? h->learning_rate / (1 - power1) : h->learning_rate;
+    k.rate = row->corrects ? h->learning_rate / rest : h->learning_rate;
     k.decouples = row->decouples;
     return k;
 }

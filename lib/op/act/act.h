@@ -88,7 +88,7 @@ int act_infer(struct op_infer *f, const float *defaults, struct err *err);
     const struct op_def op_##id_ = { ACT_FIELDS_WIDE(id_, name_, since_, reads_),                  \
                                      .infer = infer_same_shape };
 
-/* The same with one or two float attributes: a list of names that ends in NULL, and their defaults. */
+/* The same with one or two float attributes: names_ ends in NULL; their defaults follow. */
 #define ACT_ROW_WITH(id_, name_, since_, reads_, names_, ...)                                      \
     ACT_KERNELS(id_, true, reads_)                                                                 \
     static int id_##_infer(struct op_infer *f, struct err *err)                                    \

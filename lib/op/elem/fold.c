@@ -1,9 +1,9 @@
 /* fold.c - Max, Min, Sum, Mean of any number of operands, broadcast together (opset 8; 12 and 13
  * add types).
  *
- * y starts as the first operand, broadcast to its shape; each further operand is then folded in. Max
- * and Min: NaN wins, and dy is divided equally among the operands that equal y. Sum: each operand
- * gets dy; Mean: dy / n.
+ * y starts as the first operand, broadcast to its shape; each further operand is then folded in.
+ * Max and Min: NaN wins, and dy is divided equally among the operands that equal y. Sum: each
+ * operand gets dy; Mean: dy / n.
  * Min, Max: float32, int32, int64, uint64; Sum, Mean: float32. */
 #include "op/elem/elem.h"
 
