@@ -7,9 +7,9 @@
 
 #include "base/err.h"
 #include "op/loss/loss.h"
+#include "op/loss/loss_formula.h"
 #include "op/op.h"
 #include "op/op_priv.h"
-#include "op/vmath.h"
 
 enum { BINS = 4096 };
 
@@ -34,10 +34,8 @@ static int auc_fwd(const struct op_call *c, struct err *err)
     memset(bins, 0, 2 * BINS * sizeof(*bins));
     for (i = 0; i < s->n; i++) {
         for (e = 0; e < s->elements && weight[i] != 0; e++) {
-            float p = vm_sigmoid(x[i * s->elements + e]) * BINS;
-            size_t bin = p >= 0.0f ? (size_t)p : 0;
+            uint32_t bin = loss_bin(x[i * s->elements + e], BINS);
 
-            bin = bin < BINS ? bin : BINS - 1;
             bins[(t[i * s->elements + e] > 0.5f ? 0 : BINS) + bin] += weight[i];
         }
         weights += (double)weight[i];

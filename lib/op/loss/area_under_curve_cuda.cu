@@ -38,10 +38,9 @@ __global__ void into_bins(const float *x, const float *t, const float *weight, s
                           const double *scale, unsigned long long *bins)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
-        float w = weight[op_divide(i, elements)], p = (float)BINS / (1.0f + expf(-x[i]));
-        unsigned bin = p >= 0.0f ? (unsigned)p : 0;
+        float w = weight[op_divide(i, elements)];
+        unsigned bin = loss_bin(x[i], BINS);
 
-        bin = bin < BINS ? bin : BINS - 1;
         if (w != 0.0f && isfinite(*scale))
             atomicAdd(&bins[(t[i] > 0.5f ? 0 : BINS) + bin], (unsigned long long)llrint((double)w * *scale));
     }

@@ -7,47 +7,30 @@
  *   MeanAbsoluteError   l = |x - t|; l' = sign(x - t)
  *   Huber               l = d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), d = x - t
  *   BinaryAccuracy      l = [(x > 0) = (t > 0.5)]; unscaled, no gradient
- * The formulas are those of PyTorch. A row is a formula; sums are double, in an order that depends on
- * the shape alone. */
-#include <math.h>
+ * The formulas are those of PyTorch; loss_formula.h has them. Sums are double, in an order that depends
+ * on the shape alone. */
 #include <string.h>
 
 #include "base/err.h"
 #include "op/lanes.h"
+#include "op/loss/loss_formula.h"
 #include "op/loss/params.h"
 #include "op/op.h"
 #include "op/op_priv.h"
-#include "op/vmath.h"
 
 enum { SPAN = 512 };
 
 typedef void formula_fn(const float *x, const float *t, size_t n, float p, float *out);
 
-#define FORMULA(name_, expression_)                                                                \
-    CLONES static void name_(const float *x, const float *t, size_t n, float p, float *out)     \
+#define LOOP(name_)                                                                                \
+    CLONES static void name_(const float *x, const float *t, size_t n, float p, float *out)        \
     {                                                                                              \
         size_t i;                                                                                  \
                                                                                                    \
-        (void)p;                                                                                   \
         OP_EACH                                                                                    \
-        for (i = 0; i < n; i++) {                                                                  \
-            float d = x[i] - t[i];                                                                 \
-                                                                                                   \
-            (void)d;                                                                               \
-            out[i] = expression_;                                                                  \
-        }                                                                                          \
+        for (i = 0; i < n; i++)                                                                    \
+            out[i] = loss_##name_(x[i], t[i], p);                                                  \
     }
-
-FORMULA(entropy, (1.0f - t[i]) * x[i] + (1.0f + (p - 1.0f) * t[i]) *
-                     (vm_log1p(vm_exp(-fabsf(x[i]))) + (x[i] < 0.0f ? -x[i] : 0.0f)))
-FORMULA(entropy_slope, (1.0f + (p - 1.0f) * t[i]) * vm_sigmoid(x[i]) - p * t[i])
-FORMULA(square, d *d)
-FORMULA(square_slope, 2.0f * d)
-FORMULA(absolute, fabsf(d))
-FORMULA(absolute_slope, d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d)
-FORMULA(huber, fabsf(d) <= p ? 0.5f * d * d : p * (fabsf(d) - 0.5f * p))
-FORMULA(huber_slope, d > p ? p : d < -p ? -p : d)
-FORMULA(agrees, (((x[i] > 0.0f) == (t[i] > 0.5f)) & (x[i] == x[i])) ? 1.0f : 0.0f)
 
 static void sum_up(const struct op_call *c, formula_fn *formula, double scale)
 {
@@ -73,7 +56,7 @@ static void sum_up(const struct op_call *c, formula_fn *formula, double scale)
     loss_store(c, total, weights, scale);
 }
 
-static void bring_back(const struct op_call *c, formula_fn *slope)
+static void scatter_slopes(const struct op_call *c, formula_fn *slope)
 {
     const struct elements *s = c->param;
     const float *x = c->in[0]->data, *t = c->in[1]->data, *weight = c->in[2]->data;
@@ -100,7 +83,7 @@ static void bring_back(const struct op_call *c, formula_fn *slope)
     }
 }
 
-/* `name`: the attribute that the formula takes, above 0; NULL: none. */
+/* `name`: the attribute of the formula, which must be above 0; NULL: it has none. */
 static int infer_with(struct op_infer *f, const char *name, struct err *err)
 {
     struct elements *s = f->param;
@@ -113,7 +96,9 @@ static int infer_with(struct op_infer *f, const char *name, struct err *err)
     return rc;
 }
 
-#define ROW(symbol_, name_, attr_, formula_, slope_)                                               \
+#define ROW(symbol_, name_, attr_)                                                                 \
+    LOOP(symbol_)                                                                                  \
+    LOOP(symbol_##_slope)                                                                          \
     static const char *const symbol_##_attrs[] = { attr_, NULL };                                  \
     static int symbol_##_infer(struct op_infer *f, struct err *err)                                \
     {                                                                                              \
@@ -122,13 +107,13 @@ static int infer_with(struct op_infer *f, const char *name, struct err *err)
     static int symbol_##_fwd(const struct op_call *c, struct err *err)                             \
     {                                                                                              \
         (void)err;                                                                                 \
-        sum_up(c, formula_, (double)c->run->loss_scale);                                           \
+        sum_up(c, symbol_, (double)c->run->loss_scale);                                            \
         return 0;                                                                                  \
     }                                                                                              \
     static int symbol_##_bwd(const struct op_call *c, struct err *err)                             \
     {                                                                                              \
         (void)err;                                                                                 \
-        bring_back(c, slope_);                                                                     \
+        scatter_slopes(c, symbol_##_slope);                                                        \
         return 0;                                                                                  \
     }                                                                                              \
     const struct op_def op_##symbol_ = {                                                           \
@@ -146,15 +131,17 @@ static int infer_with(struct op_infer *f, const char *name, struct err *err)
         .cpu = { .fwd = symbol_##_fwd, .bwd = symbol_##_bwd },                                     \
     };
 
-ROW(binary_cross_entropy, "BinaryCrossEntropy", "pos_weight", entropy, entropy_slope)
-ROW(mean_squared_error, "MeanSquaredError", NULL, square, square_slope)
-ROW(mean_absolute_error, "MeanAbsoluteError", NULL, absolute, absolute_slope)
-ROW(huber, "Huber", "delta", huber, huber_slope)
+ROW(binary_cross_entropy, "BinaryCrossEntropy", "pos_weight")
+ROW(mean_squared_error, "MeanSquaredError", NULL)
+ROW(mean_absolute_error, "MeanAbsoluteError", NULL)
+ROW(huber, "Huber", "delta")
 
-static int agrees_fwd(const struct op_call *c, struct err *err)
+LOOP(binary_accuracy)
+
+static int binary_accuracy_fwd(const struct op_call *c, struct err *err)
 {
     (void)err;
-    sum_up(c, agrees, 1);
+    sum_up(c, binary_accuracy, 1);
     return 0;
 }
 
@@ -167,5 +154,5 @@ const struct op_def op_binary_accuracy = {
     .param_bytes = sizeof(struct elements),
     .infer = loss_infer_elements,
     .layout = OP_LAYOUT_PLAIN,
-    .cpu = { .fwd = agrees_fwd },
+    .cpu = { .fwd = binary_accuracy_fwd },
 };

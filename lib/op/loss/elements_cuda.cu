@@ -7,59 +7,20 @@ struct two {
     float x, t;
 };
 
-/* ---- formulas ---- */
-
-struct entropy {
-    __device__ static float value(float x, float t, float p)
-    {
-        return (1.0f - t) * x + (1.0f + (p - 1.0f) * t) * (log1pf(expf(-fabsf(x))) + (x < 0.0f ? -x : 0.0f));
-    }
-    __device__ static float slope(float x, float t, float p)
-    {
-        return (1.0f + (p - 1.0f) * t) / (1.0f + expf(-x)) - p * t;
-    }
-};
-
-struct squared {
-    __device__ static float value(float x, float t, float) { return (x - t) * (x - t); }
-    __device__ static float slope(float x, float t, float) { return 2.0f * (x - t); }
-};
-
-struct absolute {
-    __device__ static float value(float x, float t, float) { return fabsf(x - t); }
-    __device__ static float slope(float x, float t, float)
-    {
-        float d = x - t;
-
-        return d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d;
-    }
-};
-
-struct huber {
-    __device__ static float value(float x, float t, float p)
-    {
-        float d = fabsf(x - t);
-
-        return d <= p ? 0.5f * d * d : p * (d - 0.5f * p);
-    }
-    __device__ static float slope(float x, float t, float p)
-    {
-        float d = x - t;
-
-        return d > p ? p : d < -p ? -p : d;
-    }
-};
-
-struct agrees {
-    __device__ static float value(float x, float t, float)
-    {
-        return (x > 0.0f) == (t > 0.5f) && x == x ? 1.0f : 0.0f;
-    }
-};
+#define MEASURE(id_)                                                                                   \
+    struct id_ {                                                                                       \
+        __device__ static float value(float x, float t, float p) { return loss_##id_(x, t, p); }       \
+        __device__ static float slope(float x, float t, float p) { return loss_##id_##_slope(x, t, p); } \
+    };
+MEASURE(binary_cross_entropy)
+MEASURE(mean_squared_error)
+MEASURE(mean_absolute_error)
+MEASURE(huber)
+MEASURE(binary_accuracy)
 
 /* ---- kernels ---- */
 
-/* A sample: the mean of its elements. */
+/* The mean of the elements of a sample. */
 template <typename M> struct element_rows {
     const float *in, *t, *weight;
     float p;
@@ -83,7 +44,7 @@ template <typename M> struct element_rows {
     }
 };
 
-/* dx = dy loss_scale w / n M'; nothing where w is 0, whatever x is. */
+/* dx = dy loss_scale w / n M'; 0 where w is 0, also if x is NaN. */
 template <typename M> struct element_back {
     const float *x, *t, *weight, *dy;
     const struct op_run *run;
@@ -110,10 +71,10 @@ static void walk_of(const struct loss_elements *s, struct reduce_walk *w)
     reduce_walk_make(w, axes, 2, 1);
 }
 
-/* Scratch: a pair for each sample, then what folds need. */
+/* Scratch: a pair for each sample, then the scratch of the folds. */
 static int plan(struct op_plan *p, struct err *err)
 {
-    const struct loss_elements *s = (const struct loss_elements *)p->param; /* which begins all of them */
+    const struct loss_elements *s = (const struct loss_elements *)p->param; /* the first member of every param */
     struct reduce_walk w;
     size_t rows, all = loss_fold_scratch(s->n);
 
@@ -167,13 +128,14 @@ template <typename M> static int backward(const struct op_call *c, struct err *e
     return reduce_spread(op_stream(c), f, w, (float *)c->din[0]->data, op_cuda_adds(c, 0), err);
 }
 
-static int agrees_forward(const struct op_call *c, struct err *err)
+static int accuracy_forward(const struct op_call *c, struct err *err)
 {
-    return sum_up(c, rows<agrees>, (const struct loss_elements *)c->param, 0, false, err);
+    return sum_up(c, rows<binary_accuracy>, (const struct loss_elements *)c->param, 0, false, err);
 }
 
-OP_CUDA(op_binary_cross_entropy, .plan = plan, .fwd = forward<entropy>, .bwd = backward<entropy>);
-OP_CUDA(op_mean_squared_error, .plan = plan, .fwd = forward<squared>, .bwd = backward<squared>);
-OP_CUDA(op_mean_absolute_error, .plan = plan, .fwd = forward<absolute>, .bwd = backward<absolute>);
-OP_CUDA(op_huber, .plan = plan, .fwd = forward<huber>, .bwd = backward<huber>);
-OP_CUDA(op_binary_accuracy, .plan = plan, .fwd = agrees_forward);
+#define ROW(id_) OP_CUDA(op_##id_, .plan = plan, .fwd = forward<id_>, .bwd = backward<id_>)
+ROW(binary_cross_entropy);
+ROW(mean_squared_error);
+ROW(mean_absolute_error);
+ROW(huber);
+OP_CUDA(op_binary_accuracy, .plan = plan, .fwd = accuracy_forward);

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "base/err.h"
+#include "op/loss/loss_formula.h"
 #include "op/op.h"
 #include "op/op_priv.h"
 
@@ -115,12 +116,11 @@ int loss_refuse(const struct op_call *c, const char *op, size_t at, int64_t valu
 int loss_check_labels(const struct loss_classes *s, const struct op_call *c, const char *op,
                       struct err *err)
 {
-    int64_t classes = (int64_t)s->classes;
     const int64_t *label = c->in[1]->data;
     size_t i;
 
     for (i = 0; i < s->n * s->positions; i++)
-        if ((label[i] < 0 || label[i] >= classes) && !(s->has_ignored && label[i] == s->ignored))
+        if (loss_kind_of(label[i], s->classes, s->has_ignored, s->ignored) == LOSS_WRONG)
             return loss_refuse(c, op, i, label[i], err);
     return 0;
 }

@@ -12,6 +12,8 @@
 
 #include "op/reduce/walk.cuh"
 
+#include "op/loss/loss_formula.h"
+
 extern "C" {
 #include "op/loss/params.h"
 }
@@ -129,8 +131,6 @@ static inline void *loss_fold_room(const struct op_call *c, const struct loss_cl
     return (char *)c->scratch + loss_round(loss_rows(s) * sizeof(loss_pair));
 }
 
-enum loss_kind { LOSS_COUNTS, LOSS_IGNORED, LOSS_WRONG };
-
 struct loss_labels {
     const int64_t *label;
     const float *weight, *class_weights;
@@ -141,9 +141,7 @@ struct loss_labels {
 
     __device__ enum loss_kind kind(int64_t l) const
     {
-        return has_ignored && l == ignored ? LOSS_IGNORED
-               : l < 0 || (uint64_t)l >= classes ? LOSS_WRONG
-                                                 : LOSS_COUNTS;
+        return loss_kind_of(l, classes, has_ignored, ignored);
     }
     __device__ float weight_of(size_t row) const { return weight[op_divide(row, positions)]; }
     __device__ float class_weight(size_t k) const { return class_weights != nullptr ? class_weights[k] : 1.0f; }

@@ -16,6 +16,7 @@
 
 #include "base/err.h"
 #include "op/lanes.h"
+#include "op/loss/loss_formula.h"
 #include "op/loss/params.h"
 #include "op/op_priv.h"
 #include "op/vmath.h"
@@ -178,7 +179,7 @@ static int check_range(const struct op_call *c, struct err *err)
     for (i = 0; i < p->n * p->space; i++) {
         int64_t label = label_at(c, i);
 
-        if ((label < 0 || label >= (int64_t)p->classes) && !is_ignored(p, label))
+        if (loss_kind_of(label, p->classes, p->has_ignored, p->ignored) == LOSS_WRONG)
             return refuse(c, i, label, err);
     }
     return 0;
@@ -286,7 +287,7 @@ static int fwd(const struct op_call *c, struct err *err)
             size_t at = (i / p->space * p->classes + (size_t)label_at(c, i)) * p->space +
                         i % p->space;
 
-            l = p->softmax ? (double)save[i].log_sum + ((double)save[i].max - (double)x[at])
+            l = p->softmax ? loss_of_score(x[at], save[i].max, (double)save[i].log_sum)
                            : -(double)x[at];
             l *= w;
         }

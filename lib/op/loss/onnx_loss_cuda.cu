@@ -16,9 +16,7 @@ struct onnx_labels {
 
     __device__ enum loss_kind kind(int64_t l) const
     {
-        return has_ignored && l == ignored ? LOSS_IGNORED
-               : l < 0 || (uint64_t)l >= classes ? LOSS_WRONG
-                                                 : LOSS_COUNTS;
+        return loss_kind_of(l, classes, has_ignored, ignored);
     }
     __device__ int64_t label(size_t i) const { return wide != nullptr ? wide[i] : narrow[i]; }
     /* Of a label that is not wrong. */
@@ -89,12 +87,13 @@ struct onnx_row {
     {
         int64_t label = l.label(i);
         enum loss_kind kind = l.kind(label);
-        double score;
+        float score;
 
         if (kind != LOSS_COUNTS)
             return { kind == LOSS_WRONG ? (double)NAN : 0, 0 };
-        score = (double)x[l.place(i, label)];
-        return { l.weight(label) * (save != nullptr ? (double)save[i].log_sum + ((double)save[i].max - score) : -score),
+        score = x[l.place(i, label)];
+        return { l.weight(label) * (save != nullptr ? loss_of_score(score, save[i].max, (double)save[i].log_sum)
+                                                    : -(double)score),
                  l.weight(label) };
     }
 };

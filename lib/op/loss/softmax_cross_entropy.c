@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "op/half.h"
 #include "op/lanes.h"
+#include "op/loss/loss_formula.h"
 #include "op/loss/params.h"
 #include "op/op.h"
 #include "op/op_priv.h"
@@ -64,20 +65,19 @@ CLONES static double row_sum(const float *x, size_t n, float max)
     return sum;
 }
 
-CLONES static void row_gradient(const float *x, size_t n, struct loss_row row, float coef, float *dx,
+CLONES static void row_gradient(const float *x, size_t n, float max, float factor, float *dx,
                                 bool add)
 {
-    float scale = coef * row.scale;
     size_t i;
 
     if (add) {
         OP_EACH
         for (i = 0; i < n; i++)
-            dx[i] += vm_exp(x[i] - row.max) * scale;
+            dx[i] += vm_exp(x[i] - max) * factor;
     } else {
         OP_EACH
         for (i = 0; i < n; i++)
-            dx[i] = vm_exp(x[i] - row.max) * scale;
+            dx[i] = vm_exp(x[i] - max) * factor;
     }
 }
 
@@ -96,17 +96,15 @@ static double weighed(const struct loss_classes *s, const float *x)
 static double row_loss(const struct cross_entropy *s, const float *x, int64_t label, double share,
                        double plain_share, struct loss_row *row)
 {
-    double sum, loss, e = (double)s->smoothing;
+    double sum, log_sum;
 
     row->max = row_max(x, s->rows.classes);
     sum = row_sum(x, s->rows.classes, row->max);
     row->scale = (float)(1.0 / sum);
-    loss = share * (log(sum) + ((double)row->max - (double)x[label]));
-    if (e == 0)
-        return loss;
-    return (1 - e) * loss +
-           e / (double)s->rows.classes * plain_share *
-               (s->rows.all_weights * (log(sum) + (double)row->max) - weighed(&s->rows, x));
+    log_sum = log(sum);
+    return loss_smoothed(share * loss_of_score(x[label], row->max, log_sum), (double)s->smoothing,
+                         plain_share, s->rows.classes, s->rows.all_weights, log_sum, row->max,
+                         s->smoothing != 0 ? weighed(&s->rows, x) : 0);
 }
 
 static int cross_entropy_refuse(const struct op_call *c, size_t at, int64_t value, struct err *err)
@@ -148,12 +146,13 @@ static void row_bwd(const struct cross_entropy *s, const float *x, struct loss_r
 {
     size_t classes = s->rows.classes, j;
     float v = s->rows.weights != NULL ? s->rows.weights[label] : 1.0f;
-    float hard = v - s->smoothing * v, soft = s->smoothing / (float)classes;
+    struct loss_slope by = loss_slope_of(coef, v, s->smoothing, classes,
+                                         (float)s->rows.all_weights, row.scale);
 
-    row_gradient(x, classes, row, coef * (hard + soft * (float)s->rows.all_weights), dx, add);
-    dx[label] -= coef * hard;
-    for (j = 0; soft != 0 && j < classes; j++)
-        dx[j] -= coef * soft * (s->rows.weights != NULL ? s->rows.weights[j] : 1.0f);
+    row_gradient(x, classes, row.max, by.factor, dx, add);
+    dx[label] -= by.hard;
+    for (j = 0; by.soft != 0 && j < classes; j++)
+        dx[j] -= by.soft * (s->rows.weights != NULL ? s->rows.weights[j] : 1.0f);
 }
 
 static int cross_entropy_bwd(const struct op_call *c, struct err *err)

@@ -46,14 +46,11 @@ template <typename T> struct entropy_rows {
 
     __device__ double loss(size_t row, int64_t label, acc a, double sum) const
     {
-        double e = (double)smoothing, loss;
+        double log_sum = log(sum);
+        double loss = l.share(row, label) * loss_of_score(op_wide(x[l.place(row, label)]), a.e.max, log_sum);
 
-        loss = l.share(row, label) *
-               (log(sum) + ((double)a.e.max - (double)op_wide(x[l.place(row, label)])));
-        if (e == 0)
-            return loss;
-        return (1 - e) * loss + e / (double)l.classes * ((double)l.weight_of(row) / (double)l.positions.by) *
-                                    (all_weights * (log(sum) + (double)a.e.max) - a.weighed);
+        return loss_smoothed(loss, (double)smoothing, (double)l.weight_of(row) / (double)l.positions.by, l.classes,
+                             all_weights, log_sum, a.e.max, a.weighed);
     }
     __device__ void put(size_t row, acc a) const
     {
@@ -77,9 +74,9 @@ template <typename T> struct entropy_rows {
     }
 };
 
-/* Of a row: dx_j = e^(x_j - max) factor - [j = label] hard - soft v_j. */
-struct alignas(16) entropy_slope {
-    float max, factor, hard, soft;
+struct alignas(16) entropy_slope { /* of a row */
+    float max;
+    struct loss_slope by;
     uint32_t label; /* NO_CLASS: none of them */
     bool counts;    /* else all is 0, whatever x is */
 };
@@ -93,18 +90,15 @@ __global__ void entropy_slopes(loss_labels l, size_t rows, const struct loss_row
         float weight = l.weight_of(i), coef = *dy * run->loss_scale / (float)l.positions.by * weight;
         int64_t label = l.label[i];
         enum loss_kind kind = l.kind(label);
-        entropy_slope s = { save[i].max, 0, 0, 0, NO_CLASS, kind == LOSS_WRONG };
+        entropy_slope s = { save[i].max, { 0, 0, 0 }, NO_CLASS, kind == LOSS_WRONG };
 
         if (kind == LOSS_COUNTS && weight != 0.0f) {
-            float v = l.class_weight((size_t)label), hard = v - smoothing * v, soft = smoothing / (float)l.classes;
-
-            s.factor = coef * (hard + soft * all_weights) * save[i].scale;
-            s.hard = coef * hard;
-            s.soft = coef * soft;
+            s.by = loss_slope_of(coef, l.class_weight((size_t)label), smoothing, l.classes, all_weights,
+                                 save[i].scale);
             s.label = (uint32_t)label;
             s.counts = true;
         } else if (kind == LOSS_WRONG) {
-            s.factor = NAN;
+            s.by.factor = NAN;
         }
         out[i] = s;
     }
@@ -120,14 +114,14 @@ template <typename T> struct entropy_back {
     __device__ entropy_slope of(size_t row) const { return slope[row]; }
     __device__ float operator()(const entropy_slope &s, float v, float, size_t k) const
     {
-        float d = exp_sum_e(v - s.max) * s.factor;
+        float d = exp_sum_e(v - s.max) * s.by.factor;
 
         if (!s.counts)
             return 0.0f;
         if ((uint32_t)k == s.label)
-            d -= s.hard;
-        if (s.soft != 0.0f)
-            d -= s.soft * (class_weights != nullptr ? class_weights[k] : 1.0f);
+            d -= s.by.hard;
+        if (s.by.soft != 0.0f)
+            d -= s.by.soft * (class_weights != nullptr ? class_weights[k] : 1.0f);
         return d;
     }
 };
