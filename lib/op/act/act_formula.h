@@ -27,17 +27,19 @@
         return (dx_);                                                                              \
     }
 
+/* clang-format off */
+
 /* ---- functions of analysis ---- */
 
 #define ACT_TWO_OVER_ROOT_PI 0x1.20dd76p+0f
 
-ACT_FORMULA(exp, op_expf(x), d *v)
+ACT_FORMULA(exp, op_expf(x), d * v)
 ACT_FORMULA(log, op_logf(x), d / v)
 ACT_FORMULA(sqrt, sqrtf(x), d * 0.5f / v)
-ACT_FORMULA(reciprocal, 1.0f / x, -d *(v *v))
-ACT_FORMULA(erf, op_erff(x), d *(ACT_TWO_OVER_ROOT_PI *op_expf(-(v *v))))
-ACT_FORMULA(sigmoid, op_sigmoidf(x), d *(v *(1.0f - v)))
-ACT_FORMULA(tanh, op_tanhf(x), d *((1.0f - v) * (1.0f + v))) /* precise near |v| = 1 */
+ACT_FORMULA(reciprocal, 1.0f / x, -d * (v * v))
+ACT_FORMULA(erf, op_erff(x), d * (ACT_TWO_OVER_ROOT_PI * op_expf(-(v * v))))
+ACT_FORMULA(sigmoid, op_sigmoidf(x), d * (v * (1.0f - v)))
+ACT_FORMULA(tanh, op_tanhf(x), d * ((1.0f - v) * (1.0f + v))) /* precise near |v| = 1 */
 
 /* Steps are flat almost everywhere. */
 ACT_FORMULA(floor, floorf(x), d * 0.0f)
@@ -95,11 +97,11 @@ ACT_FORMULA(relu, x < 0.0f ? 0.0f : x, v <= 0.0f ? 0.0f : d)
 ACT_FORMULA(leaky_relu, x < 0.0f ? p * x : x, v <= 0.0f ? p * d : d)
 ACT_FORMULA(thresholded_relu, x <= p ? 0.0f : x, v <= p ? 0.0f : d)
 ACT_FORMULA(elu, x < 0.0f ? p * op_expm1f(x) : x, v <= 0.0f ? d * (p * op_expf(v)) : d)
-ACT_FORMULA(selu, q *(x <= 0.0f ? p * op_expm1f(x) : x),
-            d *(q *(v <= 0.0f ? p * op_expf(v) : 1.0f)))
+ACT_FORMULA(selu, q * (x <= 0.0f ? p * op_expm1f(x) : x),
+            d * (q * (v <= 0.0f ? p * op_expf(v) : 1.0f)))
 ACT_FORMULA(celu, x < 0.0f ? p * op_expm1f(x / p) : x, v < 0.0f ? d * op_expf(v / p) : d)
-ACT_FORMULA(hard_sigmoid, act_within_0_1(p *x + q), v <= 0.0f || v >= 1.0f ? 0.0f : p * d)
-ACT_FORMULA(hard_swish, x *act_within_0_1(x *(1.0f / 6.0f) + 0.5f),
+ACT_FORMULA(hard_sigmoid, act_within_0_1(p * x + q), v <= 0.0f || v >= 1.0f ? 0.0f : p * d)
+ACT_FORMULA(hard_swish, x * act_within_0_1(x * (1.0f / 6.0f) + 0.5f),
             v <= -3.0f  ? 0.0f
             : v >= 3.0f ? d
                         : d * (v * (1.0f / 3.0f) + 0.5f))
@@ -149,10 +151,10 @@ FORMULA float act_swish_slope(float x)
     return s * (1.0f + x * (1.0f - s));
 }
 
-ACT_FORMULA(softplus, op_softplusf(x), d *op_sigmoidf(v))
+ACT_FORMULA(softplus, op_softplusf(x), d * op_sigmoidf(v))
 ACT_FORMULA(softsign, x / (1.0f + fabsf(x)), d / ((1.0f + fabsf(v)) * (1.0f + fabsf(v))))
-ACT_FORMULA(mish, x *act_mish_gate(x), d *act_mish_slope(v))
-ACT_FORMULA(swish, x *op_sigmoidf(x), d *act_swish_slope(v))
+ACT_FORMULA(mish, x * act_mish_gate(x), d * act_mish_slope(v))
+ACT_FORMULA(swish, x * op_sigmoidf(x), d * act_swish_slope(v))
 
 /* ---- Gelu: x P(x), P the distribution function of the normal distribution, and its approximation
  * by tanh u, u = sqrt(2 / pi) (x + 0.044715 x^3) ---- */
@@ -185,7 +187,9 @@ FORMULA float act_gelu_tanh_slope(float x)
     return 0.5f * ((1.0f + t) + x * ((1.0f - t) * (1.0f + t) * du));
 }
 
-ACT_FORMULA(gelu_exact, x *act_normal(x), d *act_gelu_exact_slope(v))
-ACT_FORMULA(gelu_tanh, x *(0.5f * (1.0f + act_tanh_of_cubic(x))), d *act_gelu_tanh_slope(v))
+ACT_FORMULA(gelu_exact, x * act_normal(x), d * act_gelu_exact_slope(v))
+ACT_FORMULA(gelu_tanh, x * (0.5f * (1.0f + act_tanh_of_cubic(x))), d * act_gelu_tanh_slope(v))
+
+/* clang-format on */
 
 #endif

@@ -27,17 +27,19 @@
         return (slope_);                                                                           \
     }
 
+/* clang-format off */
 LOSS_ELEMENT(binary_cross_entropy,
              (1.0f - t) * x +
                  (1.0f + (p - 1.0f) * t) * (op_log1pf(op_expf(-fabsf(x))) + (x < 0.0f ? -x : 0.0f)),
              (1.0f + (p - 1.0f) * t) * op_sigmoidf(x) - p * t)
-LOSS_ELEMENT(mean_squared_error, d *d, 2.0f * d)
+LOSS_ELEMENT(mean_squared_error, d * d, 2.0f * d)
 LOSS_ELEMENT(mean_absolute_error, fabsf(d), d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d)
 LOSS_ELEMENT(huber, fabsf(d) <= p ? 0.5f * d * d : p * (fabsf(d) - 0.5f * p),
              d > p    ? p
              : d < -p ? -p
                       : d)
 LOSS_ELEMENT(binary_accuracy, (((x > 0.0f) == (t > 0.5f)) & (x == x)) ? 1.0f : 0.0f, 0.0f)
+/* clang-format on */
 
 /* AreaUnderCurve: the bin of a logit, of `bins` of equal width; that of NaN is 0. */
 FORMULA uint32_t loss_bin(float x, uint32_t bins)

@@ -1,27 +1,18 @@
-/* cells_cuda.cu - see cells_cuda.cuh. A thread owns one hidden unit of one of the batch: everything of it is
- * read and written by that thread alone. */
+/* cells_cuda.cu - see cells_cuda.cuh. A thread owns one hidden unit of one row of the batch; no other thread
+ * reads or writes its values. */
 #include "op/rnn/cells_cuda.cuh"
 
-/* ---- functions: function.c's table ---- */
+#include "op/rnn/rnn_formula.h"
+
+/* ---- functions ---- */
 
 __device__ static inline float value(const struct rnn_act &f, float x)
 {
-    const float a = f.alpha, b = f.beta;
-
-    if (f.clips && !(fabsf(x) < f.clip) && x == x) /* the bits of the bounds tell slope() */
+    if (f.clips && !(fabsf(x) < f.clip) && x == x) /* slope() recognises the bits of the bounds */
         return x < 0.0f ? f.lo : f.hi;
+#define VALUE(enumerator_, id_) case enumerator_: return rnn_##id_(x, f.alpha, f.beta);
     switch (f.id) {
-    case RNN_SIGMOID: return 1.0f / (1.0f + expf(-x));
-    case RNN_TANH: return tanhf(x);
-    case RNN_RELU: return x > 0.0f ? x : 0.0f;
-    case RNN_LEAKY: return x < 0.0f ? a * x : x;
-    case RNN_THRESHOLDED: return x > a ? x : 0.0f;
-    case RNN_SCALED_TANH: return a * tanhf(b * x);
-    case RNN_HARD: return a * x + b < 0.0f ? 0.0f : a * x + b > 1.0f ? 1.0f : a * x + b;
-    case RNN_ELU: return x < 0.0f ? a * expm1f(x) : x;
-    case RNN_SOFTSIGN: return x / (1.0f + fabsf(x));
-    case RNN_SOFTPLUS: return x > 0.0f ? x + log1pf(expf(-x)) : log1pf(expf(x));
-    case RNN_AFFINE: return a * x + b;
+        RNN_EACH_FUNCTION(VALUE)
     }
     return 0.0f;
 }
@@ -29,27 +20,16 @@ __device__ static inline float value(const struct rnn_act &f, float x)
 /* dy / dx, from y. */
 __device__ static inline float slope(const struct rnn_act &f, float y)
 {
-    const float a = f.alpha, b = f.beta;
-
     if (f.clips && (y <= f.lo || y >= f.hi))
         return 0.0f;
+#define SLOPE(enumerator_, id_) case enumerator_: return rnn_##id_##_slope(y, f.alpha, f.beta);
     switch (f.id) {
-    case RNN_SIGMOID: return y * (1.0f - y);
-    case RNN_TANH: return 1.0f - y * y;
-    case RNN_RELU: return y > 0.0f ? 1.0f : 0.0f;
-    case RNN_LEAKY: return y <= 0.0f ? a : 1.0f;
-    case RNN_THRESHOLDED: return y > 0.0f ? 1.0f : 0.0f;
-    case RNN_SCALED_TANH: return b * (a - y * y / a);
-    case RNN_HARD: return y > 0.0f && y < 1.0f ? a : 0.0f;
-    case RNN_ELU: return y <= 0.0f ? y + a : 1.0f;
-    case RNN_SOFTSIGN: return (1.0f - fabsf(y)) * (1.0f - fabsf(y));
-    case RNN_SOFTPLUS: return -expm1f(-y);
-    case RNN_AFFINE: return a;
+        RNN_EACH_FUNCTION(SLOPE)
     }
     return 0.0f;
 }
 
-/* ---- one hidden unit of one of the batch ---- */
+/* ---- one hidden unit of one row of the batch ---- */
 
 struct unit {
     uint32_t b, j;
@@ -61,7 +41,7 @@ __device__ static inline struct unit unit_of(const struct rnn_here &s, size_t i)
 {
     struct unit u = { (uint32_t)(i / s.hidden), (uint32_t)(i % s.hidden), i, true };
 
-    u.live = s.length == NULL || (s.length[u.b] > 0 && s.t < (size_t)s.length[u.b]);
+    u.live = s.length == NULL || (s.length[u.b] > 0 && s.at.t < (size_t)s.length[u.b]);
     return u;
 }
 
@@ -69,7 +49,7 @@ __device__ static inline struct unit unit_of(const struct rnn_here &s, size_t i)
 __device__ static inline float *gate(const struct rnn_here &s, const struct unit &u, uint32_t part, uint32_t g,
                                      uint32_t of)
 {
-    return s.gates[part] + ((size_t)u.b * of + g) * s.hidden + u.j;
+    return s.at.gates[part] + ((size_t)u.b * of + g) * s.hidden + u.j;
 }
 
 __device__ static inline void put_y(const struct rnn_here &s, const struct unit &u, float h)
@@ -109,9 +89,9 @@ __global__ void lstm_forward(struct rnn_here s)
 {
     EACH_UNIT(k, s) {
         const struct unit u = unit_of(s, k);
-        const float *p = s.peephole != NULL ? s.peephole + u.j : NULL, before = s.c_prev[k];
+        const float *p = s.peephole != NULL ? s.peephole + u.j : NULL, before = s.at.c_prev[k];
         float *pi = gate(s, u, 0, 0, 4), *po = gate(s, u, 0, 1, 4), *pf = gate(s, u, 0, 2, 4),
-              *pg = gate(s, u, 0, 3, 4), c = before, h = s.h_prev[k];
+              *pg = gate(s, u, 0, 3, 4), c = before, h = s.at.h_prev[k];
 
         if (u.live) {
             const float i = value(s.act[0], p != NULL ? *pi + p[0] * before : *pi);
@@ -121,7 +101,7 @@ __global__ void lstm_forward(struct rnn_here s)
             const float g = value(s.act[1], *pg);
             float o;
 
-            c = f * before + i * g;
+            c = rnn_lstm_c(i, f, g, before);
             o = value(s.act[0], p != NULL ? *po + p[s.hidden] * c : *po);
             h = o * value(s.act[2], c);
             *pi = i;
@@ -129,8 +109,8 @@ __global__ void lstm_forward(struct rnn_here s)
             *pf = f;
             *pg = g;
         }
-        s.h[k] = h;
-        s.c[k] = c;
+        s.at.h[k] = h;
+        s.at.c[k] = c;
         put_y(s, u, h);
     }
 }
@@ -141,25 +121,25 @@ __global__ void lstm_backward(struct rnn_here s)
         const struct unit u = unit_of(s, k);
         const float *p = s.peephole != NULL ? s.peephole + u.j : NULL;
         float *pi = gate(s, u, 0, 0, 4), *po = gate(s, u, 0, 1, 4), *pf = gate(s, u, 0, 2, 4),
-              *pg = gate(s, u, 0, 3, 4), d_i = 0, d_o = 0, d_f = 0, d_g = 0;
+              *pg = gate(s, u, 0, 3, 4);
+        struct rnn_gates d = { 0, 0, 0, 0 };
 
         if (u.live) {
-            const float i = *pi, o = *po, f = *pf, g = *pg, before = s.c_prev[k], dh = take_dh(s, u);
-            const float hc = value(s.act[2], s.c[k]);
-            float d;
+            const struct rnn_gates v = { *pi, *po, *pf, *pg };
+            const struct rnn_gates slopes = { slope(s.act[0], v.i), slope(s.act[0], v.o), slope(s.act[0], v.f),
+                                              slope(s.act[1], v.g) };
+            const struct rnn_gates peephole = { p != NULL ? p[0] : 0, p != NULL ? p[s.hidden] : 0,
+                                                p != NULL ? p[2 * s.hidden] : 0, 0 };
+            const float hc = value(s.act[2], s.at.c[k]);
 
-            d_o = dh * hc * slope(s.act[0], o);
-            d = s.dc[k] + dh * o * slope(s.act[2], hc) + (p != NULL ? d_o * p[s.hidden] : 0.0f);
-            d_i = d * (s.coupled ? g - before : g) * slope(s.act[0], i);
-            d_f = s.coupled ? 0.0f : d * before * slope(s.act[0], f);
-            d_g = d * i * slope(s.act[1], g);
-            s.dc[k] = d * f + (p != NULL ? d_i * p[0] + d_f * p[2 * s.hidden] : 0.0f);
+            d = rnn_lstm_back(&v, &slopes, p != NULL ? &peephole : NULL, s.coupled, hc, slope(s.act[2], hc),
+                              s.at.c_prev[k], take_dh(s, u), &s.dc[k]);
             s.dh[k] = 0.0f;
         }
-        *pi = d_i;
-        *po = d_o;
-        *pf = d_f;
-        *pg = d_g;
+        *pi = d.i;
+        *po = d.o;
+        *pf = d.f;
+        *pg = d.g;
     }
 }
 
@@ -169,9 +149,9 @@ __global__ void plain_forward(struct rnn_here s)
 {
     EACH_UNIT(k, s) {
         const struct unit u = unit_of(s, k);
-        const float h = u.live ? value(s.act[0], s.gates[0][k]) : s.h_prev[k];
+        const float h = u.live ? value(s.act[0], s.at.gates[0][k]) : s.at.h_prev[k];
 
-        s.h[k] = h;
+        s.at.h[k] = h;
         put_y(s, u, h);
     }
 }
@@ -181,7 +161,7 @@ __global__ void plain_backward(struct rnn_here s)
     EACH_UNIT(k, s) {
         const struct unit u = unit_of(s, k);
 
-        s.gates[0][k] = u.live ? take_dh(s, u) * slope(s.act[0], s.h[k]) : 0.0f;
+        s.at.gates[0][k] = u.live ? take_dh(s, u) * slope(s.act[0], s.at.h[k]) : 0.0f;
         if (u.live)
             s.dh[k] = 0.0f;
     }
@@ -198,7 +178,7 @@ __global__ void gru_gates(struct rnn_here s)
         *z = value(s.act[0], *z);
         *r = value(s.act[0], *r);
         if (!s.reset_after)
-            s.e[k] = *r * s.h_prev[k];
+            s.at.e[k] = *r * s.at.h_prev[k];
     }
 }
 
@@ -206,16 +186,16 @@ __global__ void gru_forward(struct rnn_here s)
 {
     EACH_UNIT(k, s) {
         const struct unit u = unit_of(s, k);
-        float h = s.h_prev[k];
+        float h = s.at.h_prev[k];
 
         if (u.live) {
-            const float z = *gate(s, u, 0, 0, 2), in = s.gates[1][k];
-            const float n = value(s.act[1], s.reset_after ? in + *gate(s, u, 0, 1, 2) * s.e[k] : in);
+            const float z = *gate(s, u, 0, 0, 2), in = s.at.gates[1][k];
+            const float n = value(s.act[1], s.reset_after ? in + *gate(s, u, 0, 1, 2) * s.at.e[k] : in);
 
-            s.gates[1][k] = n;
-            h = (1.0f - z) * n + z * h;
+            s.at.gates[1][k] = n;
+            h = rnn_gru_h(z, n, h);
         }
-        s.h[k] = h;
+        s.at.h[k] = h;
         put_y(s, u, h);
     }
 }
@@ -227,20 +207,20 @@ __global__ void gru_backward(struct rnn_here s)
         float *pz = gate(s, u, 0, 0, 2), *pr = gate(s, u, 0, 1, 2);
 
         if (!u.live) {
-            *pz = *pr = s.gates[1][k] = 0.0f;
+            *pz = *pr = s.at.gates[1][k] = 0.0f;
             if (s.reset_after)
-                s.e[k] = 0.0f;
+                s.at.e[k] = 0.0f;
             continue;
         }
-        const float z = *pz, r = *pr, n = s.gates[1][k], d = take_dh(s, u);
-        const float dn = d * (1.0f - z) * slope(s.act[1], n);
+        const float z = *pz, r = *pr, n = s.at.gates[1][k], d = take_dh(s, u);
+        const float dn = rnn_gru_dn(d, z, slope(s.act[1], n));
 
-        *pz = d * (s.h_prev[k] - n) * slope(s.act[0], z);
-        s.gates[1][k] = dn;
+        *pz = rnn_gru_dz(d, s.at.h_prev[k], n, slope(s.act[0], z));
+        s.at.gates[1][k] = dn;
         s.dh[k] = d * z;
         if (s.reset_after) {
-            *pr = dn * s.e[k] * slope(s.act[0], r);
-            s.e[k] = dn * r;
+            *pr = dn * s.at.e[k] * slope(s.act[0], r);
+            s.at.e[k] = dn * r;
         }
     }
 }
@@ -255,7 +235,7 @@ __global__ void gru_reset(struct rnn_here s)
             continue;
         const float r = *pr, de = s.spare[k];
 
-        *pr = de * s.h_prev[k] * slope(s.act[0], r);
+        *pr = de * s.at.h_prev[k] * slope(s.act[0], r);
         s.dh[k] += de * r;
     }
 }

@@ -1,5 +1,4 @@
-/* cells_cuda.cuh - what the cells of LSTM, GRU and RNN compute beside their products, a step of a whole batch
- * at a time: lstm.c, gru.c and plain.c have the formulas. */
+/* cells_cuda.cuh - the cells of LSTM, GRU and RNN without their products, a step of a whole batch at a time. */
 #ifndef OP_RNN_CELLS_CUDA_CUH
 #define OP_RNN_CELLS_CUDA_CUH
 
@@ -9,36 +8,34 @@ extern "C" {
 #include "op/rnn/rnn_priv.h"
 }
 
-struct rnn_here { /* rnn_step of the GPU */
+struct rnn_here { /* the GPU's counterpart of rnn_step */
     uint32_t batch, hidden;
-    size_t t, steps;
+    size_t steps;
+    struct rnn_at at;
     const int32_t *length;            /* [B]; NULL: all steps */
-    float *gates[RNN_PARTS];          /* [B, k] of this step */
-    float *e;                         /* [B, H]; GRU */
     struct rnn_act act[RNN_ACTS];
     const float *peephole;            /* [3, H]: of i, o, f; NULL. LSTM */
-    const float *h_prev, *c_prev;     /* [B, H] */
-    float *h, *c;                     /* [B, H] */
     float *dh, *dc, *spare;           /* [B, H] */
-    float *y;                         /* of this step, or its gradient; NULL: nobody reads or gave it */
-    size_t y_step;                    /* from one of the batch to the next */
+    float *y;                         /* y of this step, or its gradient; NULL: absent */
+    size_t y_step;                    /* floats from one row of the batch to the next */
     bool coupled, reset_after;
 };
 
-/* The states and y of a step, when h R^T is added to gates[0]. y is 0 behind the end of a sequence, and NaN
- * all along for a length that is none. */
+/* Called after h R^T was added to gates[0]: compute the states and y of a step. y is 0 after the end of a
+ * sequence, and NaN in every step of a sequence with an invalid length. */
 int rnn_lstm_forward(const struct rnn_here *s, cudaStream_t stream, struct err *err);
 int rnn_plain_forward(const struct rnn_here *s, cudaStream_t stream, struct err *err);
-/* GRU: the gates z and r, and e = r h_prev unless the reset is after; then, when the product of part 1 is
- * done too, the state. */
+/* GRU: the first computes the gates z and r, and e = r h_prev unless the reset comes after; the second, called
+ * after the product of part 1, computes the state. */
 int rnn_gru_gates(const struct rnn_here *s, cudaStream_t stream, struct err *err);
 int rnn_gru_forward(const struct rnn_here *s, cudaStream_t stream, struct err *err);
 
-/* dh is the gradient of h as it comes from the step after, y's gradient is added. Leaves the gradient of
- * what went into the gates in their place, and in dh and dc what h_prev and c_prev get at once. */
+/* dh is the gradient of h from the next step; the gradient of y is added. The gates are replaced by the
+ * gradients of the inputs of their functions, dh and dc by the parts of the gradients of h_prev and c_prev that
+ * do not pass through R. */
 int rnn_lstm_backward(const struct rnn_here *s, cudaStream_t stream, struct err *err);
 int rnn_plain_backward(const struct rnn_here *s, cudaStream_t stream, struct err *err);
-/* GRU: everything; with the reset first all but the gate r, which waits for spare = the gradient of e. */
+/* GRU: the same; with the reset first, rnn_gru_reset() completes the gate r once spare is the gradient of e. */
 int rnn_gru_backward(const struct rnn_here *s, cudaStream_t stream, struct err *err);
 int rnn_gru_reset(const struct rnn_here *s, cudaStream_t stream, struct err *err);
 

@@ -1,24 +1,12 @@
-/* function.c - the functions that ONNX knows for the gates of LSTM, GRU and RNN. All rise or stay
- * level, and their slope follows from the value y alone:
- *   Sigmoid      1 / (1 + e^-x)              y (1 - y)
- *   Tanh                                     1 - y^2
- *   Relu         max(x, 0)                   y > 0
- *   LeakyRelu    x <= 0 ? a x : x            y <= 0 ? a : 1
- *   ThresholdedRelu  x > a ? x : 0           y > 0
- *   ScaledTanh   a tanh(b x)                 b (a - y^2 / a)
- *   HardSigmoid  a x + b within 0 .. 1       a there, else 0
- *   Elu          x <= 0 ? a (e^x - 1) : x    y <= 0 ? y + a : 1
- *   Softsign     x / (1 + |x|)               (1 - |y|)^2
- *   Softplus     ln(1 + e^x)                 1 - e^-y
- *   Affine       a x + b                     a
- * A clip holds x within its bounds; where y is that of a bound the slope is 0. */
+/* function.c - the functions of the gates of LSTM, GRU and RNN, over rows; rnn_formula.h has the
+ * formulas. A clip holds x within its bounds; where y is that of a bound the slope is 0. */
 #include <math.h>
 
 #include "base/check.h"
 #include "base/err.h"
 #include "op/op_priv.h"
+#include "op/rnn/rnn_formula.h"
 #include "op/rnn/rnn_priv.h"
-#include "op/vmath.h"
 
 struct rnn_function {
     const char *name;
@@ -28,45 +16,24 @@ struct rnn_function {
     void (*slope)(const float *y, float *restrict s, size_t n, float a, float b);
 };
 
-#define FUNCTION(id_, y_, slope_)                                                                  \
-    CLONES static void id_##_y(float *v, size_t n, float a, float b)                               \
+#define LOOPS(enumerator_, id_)                                                                    \
+    CLONES static void id_##_y(float *x, size_t n, float a, float b)                               \
     {                                                                                              \
         size_t k;                                                                                  \
                                                                                                    \
-        (void)a, (void)b;                                                                          \
         OP_EACH                                                                                    \
-        for (k = 0; k < n; k++) {                                                                  \
-            float x = v[k];                                                                        \
-                                                                                                   \
-            v[k] = (y_);                                                                           \
-        }                                                                                          \
+        for (k = 0; k < n; k++)                                                                    \
+            x[k] = rnn_##id_(x[k], a, b);                                                          \
     }                                                                                              \
-    CLONES static void id_##_slope(const float *v, float *restrict s, size_t n, float a, float b)  \
+    CLONES static void id_##_slope(const float *y, float *restrict s, size_t n, float a, float b)  \
     {                                                                                              \
         size_t k;                                                                                  \
                                                                                                    \
-        (void)a, (void)b;                                                                          \
         OP_EACH                                                                                    \
-        for (k = 0; k < n; k++) {                                                                  \
-            float y = v[k];                                                                        \
-                                                                                                   \
-            (void)y;                                                                               \
-            s[k] = (slope_);                                                                       \
-        }                                                                                          \
+        for (k = 0; k < n; k++)                                                                    \
+            s[k] = rnn_##id_##_slope(y[k], a, b);                                                  \
     }
-
-FUNCTION(sigmoid, vm_sigmoid(x), y *(1.0f - y))
-FUNCTION(tanh, vm_tanh(x), 1.0f - y * y)
-FUNCTION(relu, x > 0.0f ? x : 0.0f, y > 0.0f ? 1.0f : 0.0f)
-FUNCTION(leaky, x < 0.0f ? a * x : x, y <= 0.0f ? a : 1.0f)
-FUNCTION(thresholded, x > a ? x : 0.0f, y > 0.0f ? 1.0f : 0.0f)
-FUNCTION(scaled_tanh, a *vm_tanh(b *x), b *(a - y * y / a))
-FUNCTION(hard, a *x + b < 0.0f ? 0.0f : a * x + b > 1.0f ? 1.0f : a * x + b,
-         y > 0.0f && y < 1.0f ? a : 0.0f)
-FUNCTION(elu, x < 0.0f ? a * vm_expm1(x) : x, y <= 0.0f ? y + a : 1.0f)
-FUNCTION(softsign, x / (1.0f + fabsf(x)), (1.0f - fabsf(y)) * (1.0f - fabsf(y)))
-FUNCTION(softplus, vm_softplus(x), -vm_expm1(-y))
-FUNCTION(affine, a *x + b, a)
+RNN_EACH_FUNCTION(LOOPS)
 
 #define ROW(name_, id_, has_a_, has_b_, a_, b_)                                                    \
     { name_, has_a_, has_b_, a_, b_, id_##_y, id_##_slope }

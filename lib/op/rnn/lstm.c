@@ -4,6 +4,7 @@
  *   c = f c_prev + i g;   o = f(.. + p_o c);   h = o h(c)
  * A clip bounds what goes into i, o, f and g, not c: so does ONNX Runtime. */
 #include "op/op_priv.h"
+#include "op/rnn/rnn_formula.h"
 #include "op/rnn/rnn_priv.h"
 
 CLONES static void add_peephole(float *restrict gate, const float *p, const float *c, size_t n)
@@ -22,14 +23,14 @@ CLONES static void couple(const float *i, float *restrict f, size_t n)
         f[k] = 1.0f - i[k];
 }
 
-/* c = f c_prev + i g, also to h */
+/* c = f c_prev + i g; h becomes a copy of c. */
 CLONES static void mix(const float *i, const float *f, const float *g, const float *c_prev,
                        float *restrict c, float *restrict h, size_t n)
 {
     size_t k;
 
     for (k = 0; k < n; k++)
-        h[k] = c[k] = f[k] * c_prev[k] + i[k] * g[k];
+        h[k] = c[k] = rnn_lstm_c(i[k], f[k], g[k], c_prev[k]);
 }
 
 CLONES static void multiply(float *restrict h, const float *o, size_t n)
@@ -40,7 +41,8 @@ CLONES static void multiply(float *restrict h, const float *o, size_t n)
         h[k] *= o[k];
 }
 
-/* gates [4 n]: in, what goes into the functions but for the peepholes; out, the gates. */
+/* gates [4 n]: before the call the inputs of the functions, without the peepholes; then the
+ * gates. */
 static void row_fwd(const struct rnn_step *s, float *gates, const float *c_prev, float *c, float *h)
 {
     size_t n = s->p->hidden;
@@ -72,8 +74,8 @@ struct slopes {
     const float *i, *o, *f, *g, *h, *hc;
 };
 
-/* gates: in, the gates; out, the gradient of what went into the functions. dc: of c, then of
- * c_prev. p NULL: no peepholes. */
+/* gates: before the call the gates; then the gradients of the inputs of the functions. dc: the
+ * gradient of c; then that of c_prev. p: the peepholes, or NULL. */
 OP_INLINE void back(float *gates, const float *c_prev, const float *dh, float *restrict dc,
                     const struct slopes *s, const float *p, bool coupled, size_t n)
 {
@@ -83,17 +85,19 @@ OP_INLINE void back(float *gates, const float *c_prev, const float *dh, float *r
 
     OP_EACH
     for (k = 0; k < n; k++) {
-        float gi = i[k], go = o[k], gf = f[k], gg = g[k];
-        float d_o = dh[k] * s->hc[k] * s->o[k];
-        float d = dc[k] + dh[k] * go * s->h[k] + (p != NULL ? d_o * p[n + k] : 0.0f);
-        float di = d * (coupled ? gg - c_prev[k] : gg) * s->i[k];
-        float df = coupled ? 0.0f : d * c_prev[k] * s->f[k];
+        const struct rnn_gates gate = { i[k], o[k], f[k], g[k] };
+        const struct rnn_gates slope = { s->i[k], s->o[k], s->f[k], s->g[k] };
+        const struct rnn_gates peephole = {
+            p != NULL ? p[k] : 0, p != NULL ? p[n + k] : 0, p != NULL ? p[2 * n + k] : 0, 0
+        };
+        const struct rnn_gates d = rnn_lstm_back(&gate, &slope, p != NULL ? &peephole : NULL,
+                                                 coupled, s->hc[k], s->h[k], c_prev[k], dh[k],
+                                                 &dc[k]);
 
-        o[k] = d_o;
-        i[k] = di;
-        f[k] = df;
-        g[k] = d * gi * s->g[k];
-        dc[k] = d * gf + (p != NULL ? di * p[k] + df * p[2 * n + k] : 0.0f);
+        i[k] = d.i;
+        o[k] = d.o;
+        f[k] = d.f;
+        g[k] = d.g;
     }
 }
 
@@ -130,14 +134,15 @@ static void row_bwd(const struct rnn_step *s, float *gates, const float *c_prev,
 static int fwd(const struct rnn_step *s, struct err *err)
 {
     size_t n = s->p->hidden, b;
-    int rc = rnn_run_h(s, 0, s->h_prev, s->gates[0], err);
+    int rc = rnn_run_h(s, 0, s->at.h_prev, s->at.gates[0], err);
 
     for (b = 0; b < s->p->batch && rc == 0; b++) {
         if (rnn_live(s, b)) {
-            row_fwd(s, s->gates[0] + b * 4 * n, s->c_prev + b * n, s->c + b * n, s->h + b * n);
+            row_fwd(s, s->at.gates[0] + b * 4 * n, s->at.c_prev + b * n, s->at.c + b * n,
+                    s->at.h + b * n);
         } else {
-            memcpy(s->h + b * n, s->h_prev + b * n, n * sizeof(float));
-            memcpy(s->c + b * n, s->c_prev + b * n, n * sizeof(float));
+            memcpy(s->at.h + b * n, s->at.h_prev + b * n, n * sizeof(float));
+            memcpy(s->at.c + b * n, s->at.c_prev + b * n, n * sizeof(float));
         }
     }
     return rc;
@@ -149,14 +154,14 @@ static int bwd(const struct rnn_step *s, struct err *err)
 
     for (b = 0; b < s->p->batch; b++) {
         if (rnn_live(s, b)) {
-            row_bwd(s, s->gates[0] + b * 4 * n, s->c_prev + b * n, s->c + b * n, s->dh + b * n,
-                    s->dc + b * n);
+            row_bwd(s, s->at.gates[0] + b * 4 * n, s->at.c_prev + b * n, s->at.c + b * n,
+                    s->dh + b * n, s->dc + b * n);
             memset(s->dh + b * n, 0, n * sizeof(float));
         } else {
-            memset(s->gates[0] + b * 4 * n, 0, 4 * n * sizeof(float));
+            memset(s->at.gates[0] + b * 4 * n, 0, 4 * n * sizeof(float));
         }
     }
-    return rnn_run_dh(s, 0, s->gates[0], s->dh, err);
+    return rnn_run_dh(s, 0, s->at.gates[0], s->dh, err);
 }
 
 void rnn_lstm_peepholes(const struct rnn_param *p, const float *gates, const float *c_prev,

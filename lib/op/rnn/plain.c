@@ -1,4 +1,4 @@
-/* plain.c - the cell of RNN: h = f(..), usually tanh. What went into f is not needed any more:
+/* plain.c - the cell of RNN: h = f(..), usually tanh. The input of f is not kept:
  * backward knows its slope by h. */
 #include "op/op_priv.h"
 #include "op/rnn/rnn_priv.h"
@@ -14,14 +14,14 @@ CLONES static void row_bwd(float *restrict gate, const float *slope, const float
 static int fwd(const struct rnn_step *s, struct err *err)
 {
     size_t n = s->p->hidden, b;
-    int rc = rnn_run_h(s, 0, s->h_prev, s->gates[0], err);
+    int rc = rnn_run_h(s, 0, s->at.h_prev, s->at.gates[0], err);
 
     for (b = 0; b < s->p->batch && rc == 0; b++) {
         bool live = rnn_live(s, b);
 
-        memcpy(s->h + b * n, (live ? s->gates[0] : s->h_prev) + b * n, n * sizeof(float));
+        memcpy(s->at.h + b * n, (live ? s->at.gates[0] : s->at.h_prev) + b * n, n * sizeof(float));
         if (live)
-            rnn_act_run(&s->act[0], s->h + b * n, n);
+            rnn_act_run(&s->act[0], s->at.h + b * n, n);
     }
     return rc;
 }
@@ -32,14 +32,14 @@ static int bwd(const struct rnn_step *s, struct err *err)
 
     for (b = 0; b < s->p->batch; b++) {
         if (rnn_live(s, b)) {
-            rnn_act_slope(&s->act[0], s->h + b * n, s->row, n);
-            row_bwd(s->gates[0] + b * n, s->row, s->dh + b * n, n);
+            rnn_act_slope(&s->act[0], s->at.h + b * n, s->row, n);
+            row_bwd(s->at.gates[0] + b * n, s->row, s->dh + b * n, n);
             memset(s->dh + b * n, 0, n * sizeof(float));
         } else {
-            memset(s->gates[0] + b * n, 0, n * sizeof(float));
+            memset(s->at.gates[0] + b * n, 0, n * sizeof(float));
         }
     }
-    return rnn_run_dh(s, 0, s->gates[0], s->dh, err);
+    return rnn_run_dh(s, 0, s->at.gates[0], s->dh, err);
 }
 
 const struct rnn_cell rnn_plain = { .gates = 1, .part = { 1 }, .fwd = fwd, .bwd = bwd };

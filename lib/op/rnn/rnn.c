@@ -1,7 +1,7 @@
 /* rnn.c - LSTM, GRU, RNN: x [T, B, I], W [D, G H, I], R [D, G H, H], B [D, 2 G H] (of W, then of
  * R), lengths [B] int32, initial h and c [D, B, H] -> y [T, D, B, H], last h and c [D, B, H]. D is
  * 2 for bidirectional, else 1. layout 1 (opset 14): x [B, T, I], y [B, T, D, H], states [B, D, H].
- * Behind the end of a sequence y is 0 and the state stays; a reverse direction begins at its end.
+ * After the end of a sequence y is 0 and the state stays; a reverse direction begins at its end.
  * The cells: lstm.c (with peepholes P [D, 3 H], of i, o, f), gru.c, plain.c; their functions:
  * function.c. */
 #include <inttypes.h>
@@ -78,7 +78,7 @@ static int read_attrs(const struct op_infer *f, struct rnn_param *p, int64_t *hi
     return 0;
 }
 
-/* Input i must be of this shape; an absent one is fine unless `must`. */
+/* Input i must be of this shape. It may be absent unless `must`. */
 static int check_shape(const struct op_infer *f, uint32_t i, const char *what, bool must,
                        enum tensor_dtype dtype, struct shape want, struct err *err)
 {
@@ -201,7 +201,7 @@ static int infer_rnn(struct op_infer *f, struct err *err)
     return rc < 0 ? rc : read_functions(f, usual, 1, err);
 }
 
-/* Of all steps: a matrix of W and one of R each. */
+/* Of all steps: a product with W and one with R for each. */
 static double flops(const struct op_infer *f)
 {
     const struct rnn_param *p = f->param;

@@ -1,22 +1,20 @@
 /* rnn_cpu.c - the products and the walk over the steps.
  *
- * What forward keeps, for each direction: the gates [T, B, k] of each part, and all states, h and c
- * [T + 1, B, H], in the order of time: the state before step t and the one after it are neighbours,
- * and the first one is at the end the direction comes from. R is packed once per call and direction
- * into the layout in which the library's kernel for a few rows is fastest. */
+ * R is packed once per call and direction into the layout in which the library's kernel for a few
+ * rows is fastest. */
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/err.h"
 #include "op/dnn.h"
 #include "op/op_priv.h"
-#include "op/rnn/rnn_priv.h"
+#include "op/rnn/rnn_layout.h"
 
 struct rnn_state {
     struct rnn_product product[RNN_PARTS];
     uint32_t parts;
     bool has_bias;
-    bool keeps;          /* what forward computes is in save; else in scratch */
+    bool keeps;          /* forward keeps its values in the save area; else in the scratch */
     size_t kept_bytes;   /* of one direction */
 };
 
@@ -41,79 +39,31 @@ void rnn_cpu_free(void *state)
     free(s);
 }
 
-/* ---- what is where ---- */
-
-/* A run of memory handed out piece by piece; NULL to count bytes. */
-static float *take(char *at, size_t *bytes, size_t floats)
-{
-    float *piece = at != NULL ? (float *)(void *)(at + *bytes) : NULL;
-
-    *bytes += op_round(floats * sizeof(float));
-    return piece;
-}
-
-struct kept { /* of one direction */
-    float *gates[RNN_PARTS]; /* [T, B, k] */
-    float *h, *c;            /* [T + 1, B, H] */
-    float *e;                /* [T, B, H] */
-};
-
-static struct kept kept_at(const struct rnn_param *p, const struct rnn_product *product, char *at,
-                           size_t *bytes)
-{
-    size_t rows = p->steps * p->batch, states = rows + p->batch;
-    struct kept k = { 0 };
-    uint32_t i;
-
-    *bytes = 0;
-    for (i = 0; i < RNN_PARTS && p->cell->part[i] > 0; i++)
-        k.gates[i] = take(at, bytes, rows * product[i].k);
-    k.h = take(at, bytes, states * p->hidden);
-    if (p->cell->has_c)
-        k.c = take(at, bytes, states * p->hidden);
-    if (p->cell->has_e)
-        k.e = take(at, bytes, rows * p->hidden);
-    return k;
-}
-
-struct work { /* the head of scratch */
-    char *kept;              /* both directions, where nobody keeps them for backward */
+struct work { /* the head of the scratch */
+    struct rnn_work all;
     void *packed[RNN_PARTS]; /* R of a direction */
-    float *x;                /* [T, B, I], where x comes batch first */
-    float *dx;               /* likewise */
-    float *bias;             /* [G H] of W and R */
-    float *dh, *dc, *spare;  /* [B, H] */
     float *row;              /* [RNN_ROW, H] */
-    float *part;             /* a gradient that is to be added: [k, I or H] */
+    float *part;             /* a gradient that is added to another: [k, I or H] */
     void *rest;              /* the kernels' */
 };
 
 static struct work work_at(const struct rnn_param *p, const struct rnn_state *s, bool bwd,
                            void *scratch, size_t *bytes)
 {
-    size_t state = p->batch * p->hidden, x = p->batch_first ? p->steps * p->batch * p->inputs : 0;
-    char *at = scratch;
     struct work w = { 0 };
+    char *at = scratch;
     uint32_t i;
 
-    *bytes = 0;
-    if (!s->keeps)
-        w.kept = (char *)take(at, bytes, p->dirs * s->kept_bytes / sizeof(float));
+    w.all = rnn_work_at(p, s->keeps ? 0 : s->kept_bytes, bwd, at, bytes);
     for (i = 0; i < s->parts; i++)
-        w.packed[i] = take(at, bytes,
-                           op_max(dnn_arg_bytes(s->product[i].h_pack, 1),
-                                  s->product[i].dh != NULL
-                                      ? dnn_arg_bytes(s->product[i].dh_pack, 1)
-                                      : 0) / sizeof(float));
-    w.x = take(at, bytes, x);
-    w.bias = take(at, bytes, p->cell->gates * p->hidden);
+        w.packed[i] = rnn_take(at, bytes,
+                               op_max(dnn_arg_bytes(s->product[i].h_pack, 1),
+                                      s->product[i].dh != NULL
+                                          ? dnn_arg_bytes(s->product[i].dh_pack, 1)
+                                          : 0) / sizeof(float));
     if (bwd) {
-        w.dx = take(at, bytes, x);
-        w.dh = take(at, bytes, state);
-        w.dc = take(at, bytes, state);
-        w.spare = take(at, bytes, state);
-        w.row = take(at, bytes, RNN_ROW * p->hidden);
-        w.part = take(at, bytes, p->cell->gates * p->hidden * op_max(p->inputs, p->hidden));
+        w.row = rnn_take(at, bytes, RNN_ROW * p->hidden);
+        w.part = rnn_take(at, bytes, p->cell->gates * p->hidden * op_max(p->inputs, p->hidden));
     }
     w.rest = at != NULL ? at + *bytes : NULL;
     return w;
@@ -196,7 +146,7 @@ int rnn_cpu_plan(struct op_plan *p, struct err *err)
         rnn_cpu_free(s);
         return err_wrap(err, rc, "%s '%s'", p->def->name, p->node);
     }
-    (void)kept_at(r, s->product, NULL, &s->kept_bytes);
+    (void)rnn_kept_at(r, NULL, &s->kept_bytes);
     (void)work_at(r, s, false, NULL, &fwd);
     if (s->keeps) {
         p->save_bytes = r->dirs * s->kept_bytes;
@@ -227,33 +177,8 @@ int rnn_run_dh(const struct rnn_step *s, uint32_t part, const float *gates, floa
 
 /* ---- rows of tensors that a direction reads and writes ---- */
 
-struct slice {
-    float *at; /* NULL: the tensor is not there */
-    size_t step; /* floats from one of the batch to the next */
-};
-
-static struct slice state_of(const struct rnn_param *p, const struct tensor *t, uint32_t d)
-{
-    size_t n = p->hidden;
-
-    if (t == NULL)
-        return (struct slice){ 0 };
-    return p->batch_first ? (struct slice){ (float *)t->data + d * n, p->dirs * n }
-                          : (struct slice){ (float *)t->data + d * p->batch * n, n };
-}
-
-static struct slice y_of(const struct rnn_param *p, const struct tensor *t, uint32_t d, size_t step)
-{
-    size_t n = p->hidden, at = step * p->dirs + d;
-
-    if (t == NULL)
-        return (struct slice){ 0 };
-    return p->batch_first ? (struct slice){ (float *)t->data + at * n, p->steps * p->dirs * n }
-                          : (struct slice){ (float *)t->data + at * p->batch * n, n };
-}
-
-/* Absent: zeros. */
-static void read_state(const struct rnn_param *p, struct slice from, float *to)
+/* An absent state is zero. */
+static void read_state(const struct rnn_param *p, struct rnn_slice from, float *to)
 {
     size_t n = p->hidden, b;
 
@@ -263,7 +188,7 @@ static void read_state(const struct rnn_param *p, struct slice from, float *to)
         memcpy(to + b * n, from.at + b * from.step, n * sizeof(float));
 }
 
-static void write_state(const struct rnn_param *p, const float *from, struct slice to, bool add)
+static void write_state(const struct rnn_param *p, const float *from, struct rnn_slice to, bool add)
 {
     size_t n = p->hidden, b;
 
@@ -271,20 +196,20 @@ static void write_state(const struct rnn_param *p, const float *from, struct sli
         op_put(to.at + b * to.step, from + b * n, n, 1.0f, add);
 }
 
-/* y of a step: h, or 0 behind the end of a sequence. */
-static void write_y(const struct rnn_step *s, struct slice y)
+/* y of a step: h, or 0 after the end of a sequence. */
+static void write_y(const struct rnn_step *s, struct rnn_slice y)
 {
     size_t n = s->p->hidden, b;
 
     for (b = 0; b < s->p->batch && y.at != NULL; b++) {
         if (rnn_live(s, b))
-            memcpy(y.at + b * y.step, s->h + b * n, n * sizeof(float));
+            memcpy(y.at + b * y.step, s->at.h + b * n, n * sizeof(float));
         else
             memset(y.at + b * y.step, 0, n * sizeof(float));
     }
 }
 
-static void add_dy(const struct rnn_step *s, struct slice dy)
+static void add_dy(const struct rnn_step *s, struct rnn_slice dy)
 {
     size_t n = s->p->hidden, b;
 
@@ -293,12 +218,7 @@ static void add_dy(const struct rnn_step *s, struct slice dy)
             op_put(s->dh + b * n, dy.at + b * dy.step, n, 1.0f, true);
 }
 
-static const struct tensor *input(const struct op_call *c, uint32_t i)
-{
-    return i < c->n_in ? c->in[i] : NULL;
-}
-
-/* x [T, B, I], as it comes or in w->x. */
+/* x [T, B, I]: the input itself, or its transpose in w->all.x. */
 static const float *steps_of(const struct rnn_param *p, const struct op_call *c,
                              const struct work *w)
 {
@@ -309,36 +229,11 @@ static const float *steps_of(const struct rnn_param *p, const struct op_call *c,
         return x;
     for (b = 0; b < p->batch; b++)
         for (t = 0; t < p->steps; t++, x += p->inputs)
-            memcpy(w->x + (t * p->batch + b) * p->inputs, x, p->inputs * sizeof(float));
-    return w->x;
+            memcpy(w->all.x + (t * p->batch + b) * p->inputs, x, p->inputs * sizeof(float));
+    return w->all.x;
 }
 
 /* ---- one direction ---- */
-
-static bool is_reverse(const struct rnn_param *p, uint32_t d)
-{
-    return p->reverse || d == 1;
-}
-
-/* Everything of step t that does not depend on the way it is walked. */
-static void at_step(struct rnn_step *s, const struct kept *k, bool reverse, size_t t)
-{
-    const struct rnn_param *p = s->p;
-    size_t state = p->batch * p->hidden, before = t + reverse, after = t + !reverse;
-    uint32_t i;
-
-    s->t = t;
-    for (i = 0; i < RNN_PARTS && k->gates[i] != NULL; i++)
-        s->gates[i] = k->gates[i] + t * p->batch * s->product[i].k;
-    s->h_prev = k->h + before * state;
-    s->h = k->h + after * state;
-    if (k->c != NULL) {
-        s->c_prev = k->c + before * state;
-        s->c = k->c + after * state;
-    }
-    if (k->e != NULL)
-        s->e = k->e + t * state;
-}
 
 static int pack(const struct rnn_state *s, const struct rnn_param *p, const struct op_call *c,
                 uint32_t d, bool bwd, const struct work *w, struct err *err)
@@ -360,15 +255,17 @@ static int pack(const struct rnn_state *s, const struct rnn_param *p, const stru
 static struct rnn_step new_step(const struct rnn_state *s, const struct op_call *c,
                                 const struct work *w, uint32_t d)
 {
-    const struct tensor *length = input(c, RNN_LENGTHS), *peephole = input(c, RNN_PEEPHOLES);
+    const struct tensor *length = rnn_input(c, RNN_LENGTHS);
+    const struct tensor *peephole = rnn_input(c, RNN_PEEPHOLES);
     const struct rnn_param *p = c->param;
 
     return (struct rnn_step){ .p = p, .product = s->product, .packed = w->packed, .act = p->act[d],
                               .peephole = peephole != NULL ? (float *)peephole->data +
                                                                  d * 3 * p->hidden
                                                            : NULL,
-                              .length = length != NULL ? length->data : NULL, .dh = w->dh,
-                              .dc = w->dc, .spare = w->spare, .row = w->row, .scratch = w->rest };
+                              .length = length != NULL ? length->data : NULL, .dh = w->all.dh,
+                              .dc = w->all.dc, .spare = w->all.spare, .row = w->row,
+                              .scratch = w->rest };
 }
 
 static int fwd_direction(const struct op_call *c, const struct work *w, const float *x, uint32_t d,
@@ -377,36 +274,37 @@ static int fwd_direction(const struct op_call *c, const struct work *w, const fl
     const struct rnn_param *p = c->param;
     const struct rnn_state *s = c->state;
     size_t rows = p->cell->gates * p->hidden, kept_bytes, i, t, state = p->batch * p->hidden;
-    char *base = s->keeps ? c->save : w->kept;
-    struct kept k = kept_at(p, s->product, base + d * s->kept_bytes, &kept_bytes);
+    char *base = s->keeps ? c->save : w->all.kept;
+    struct rnn_kept k = rnn_kept_at(p, base + d * s->kept_bytes, &kept_bytes);
     struct rnn_step step = new_step(s, c, w, d);
-    bool reverse = is_reverse(p, d);
+    bool reverse = rnn_is_reverse(p, d);
+    size_t first = reverse ? p->steps * state : 0, last = reverse ? 0 : p->steps * state;
     const float *bias = s->has_bias ? (float *)c->in[RNN_B]->data + d * 2 * rows : NULL;
     int rc = pack(s, p, c, d, false, w, err);
 
-    for (i = 0; i < rows && bias != NULL; i++) /* the last gate of reset_after: only that of W */
-        w->bias[i] = p->reset_after && i >= 2 * p->hidden ? bias[i] : bias[i] + bias[rows + i];
+    for (i = 0; i < rows && bias != NULL; i++) /* reset_after: the last gate has only W's */
+        w->all.bias[i] = p->reset_after && i >= 2 * p->hidden ? bias[i] : bias[i] + bias[rows + i];
     step.bias_e = bias != NULL ? bias + rows + 2 * p->hidden : NULL;
     for (i = 0; i < s->parts && rc == 0; i++) {
         const struct rnn_product *q = &s->product[i];
         float *wx = (float *)c->in[RNN_W]->data + (d * rows + q->first) * p->inputs;
-        void *args[DNN_ARGS] = { (void *)(uintptr_t)x, wx, k.gates[i], w->bias + q->first };
+        void *args[DNN_ARGS] = { (void *)(uintptr_t)x, wx, k.gates[i], w->all.bias + q->first };
 
         rc = dnn_run(q->x, args, w->rest, err);
     }
-    read_state(p, state_of(p, input(c, RNN_H), d), k.h + (reverse ? p->steps * state : 0));
+    read_state(p, rnn_state_of(p, rnn_input(c, RNN_H), d), k.h + first);
     if (k.c != NULL)
-        read_state(p, state_of(p, input(c, RNN_C), d), k.c + (reverse ? p->steps * state : 0));
+        read_state(p, rnn_state_of(p, rnn_input(c, RNN_C), d), k.c + first);
     for (i = 0; i < p->steps && rc == 0; i++) {
         t = reverse ? p->steps - 1 - i : i;
-        at_step(&step, &k, reverse, t);
+        rnn_at_step(p, &k, reverse, t, &step.at);
         rc = p->cell->fwd(&step, err);
-        write_y(&step, y_of(p, c->out[0], d, t));
+        write_y(&step, rnn_y_of(p, c->out[0], d, t));
     }
     if (c->n_out > 1)
-        write_state(p, k.h + (reverse ? 0 : p->steps * state), state_of(p, c->out[1], d), false);
+        write_state(p, k.h + last, rnn_state_of(p, c->out[1], d), false);
     if (c->n_out > 2)
-        write_state(p, k.c + (reverse ? 0 : p->steps * state), state_of(p, c->out[2], d), false);
+        write_state(p, k.c + last, rnn_state_of(p, c->out[2], d), false);
     return rc;
 }
 
@@ -421,7 +319,7 @@ int rnn_refuse(const struct op_call *c, size_t at, int64_t value, struct err *er
 static int check_lengths(const struct op_call *c, struct err *err)
 {
     const struct rnn_param *p = c->param;
-    const struct tensor *length = input(c, RNN_LENGTHS);
+    const struct tensor *length = rnn_input(c, RNN_LENGTHS);
     size_t b;
 
     for (b = 0; length != NULL && b < p->batch; b++) {
@@ -453,7 +351,7 @@ int rnn_cpu_fwd(const struct op_call *c, struct err *err)
 
 /* ---- backward ---- */
 
-/* to [n] = a^T b by a kernel that overwrites, or added. */
+/* to [n] = a^T b, or += ; the kernel itself can only overwrite. */
 static int put_product(struct dnn *d, const float *a, const float *b, float *to, size_t n, bool add,
                        const struct work *w, struct err *err)
 {
@@ -465,7 +363,7 @@ static int put_product(struct dnn *d, const float *a, const float *b, float *to,
     return rc;
 }
 
-/* The gradients of the biases of a part: the sums over all steps of what went into the gates. */
+/* The gradients of the biases of a part: sums of the gradients of the gates over all steps. */
 static void bwd_bias(const struct op_call *c, const struct work *w, uint32_t d,
                      const struct rnn_product *q, const float *gates, const float *recurrent)
 {
@@ -474,11 +372,11 @@ static void bwd_bias(const struct op_call *c, const struct work *w, uint32_t d,
     float *db = (float *)c->din[RNN_B]->data + d * 2 * rows + q->first;
     bool add = op_adds(c, RNN_B);
 
-    op_sum_rows(gates, p->steps * p->batch, q->k, 1.0f, w->bias, false);
-    op_put(db, w->bias, q->k, 1.0f, add);
+    op_sum_rows(gates, p->steps * p->batch, q->k, 1.0f, w->all.bias, false);
+    op_put(db, w->all.bias, q->k, 1.0f, add);
     if (recurrent != gates)
-        op_sum_rows(recurrent, p->steps * p->batch, q->k, 1.0f, w->bias, false);
-    op_put(db + rows, w->bias, q->k, 1.0f, add);
+        op_sum_rows(recurrent, p->steps * p->batch, q->k, 1.0f, w->all.bias, false);
+    op_put(db + rows, w->all.bias, q->k, 1.0f, add);
 }
 
 static bool wants(const struct op_call *c, uint32_t i)
@@ -486,8 +384,8 @@ static bool wants(const struct op_call *c, uint32_t i)
     return i < c->n_in && c->din[i] != NULL;
 }
 
-/* When all steps are walked: the gradients of W, R, B and x that come from one part. */
-static int bwd_part(const struct op_call *c, const struct work *w, const struct kept *k,
+/* After the last step: the gradients of W, R, B and x from one part. */
+static int bwd_part(const struct op_call *c, const struct work *w, const struct rnn_kept *k,
                     const float *x, float *dx, bool dx_add, uint32_t d, uint32_t i,
                     struct err *err)
 {
@@ -495,7 +393,7 @@ static int bwd_part(const struct op_call *c, const struct work *w, const struct 
     const struct rnn_product *q = &((const struct rnn_state *)c->state)->product[i];
     size_t first = d * p->cell->gates * p->hidden + q->first;
     const float *gates = k->gates[i], *recurrent = gates;
-    const float *h = k->h + (is_reverse(p, d) ? p->batch * p->hidden : 0); /* before each step */
+    const float *h = k->h + (rnn_is_reverse(p, d) ? p->batch * p->hidden : 0); /* h_prev */
     int rc = 0;
 
     if (k->e != NULL && i == 1 && p->reset_after)
@@ -525,24 +423,24 @@ static int bwd_direction(const struct op_call *c, const struct work *w, const fl
     const struct rnn_param *p = c->param;
     const struct rnn_state *s = c->state;
     size_t kept_bytes, i;
-    struct kept k = kept_at(p, s->product, (char *)c->save + d * s->kept_bytes, &kept_bytes);
+    struct rnn_kept k = rnn_kept_at(p, (char *)c->save + d * s->kept_bytes, &kept_bytes);
     struct rnn_step step = new_step(s, c, w, d);
-    bool reverse = is_reverse(p, d);
+    bool reverse = rnn_is_reverse(p, d);
     int rc = pack(s, p, c, d, true, w, err);
 
-    read_state(p, state_of(p, c->n_out > 1 ? c->dout[1] : NULL, d), w->dh);
-    read_state(p, state_of(p, c->n_out > 2 ? c->dout[2] : NULL, d), w->dc);
+    read_state(p, rnn_state_of(p, c->n_out > 1 ? c->dout[1] : NULL, d), w->all.dh);
+    read_state(p, rnn_state_of(p, c->n_out > 2 ? c->dout[2] : NULL, d), w->all.dc);
     for (i = 0; i < p->steps && rc == 0; i++) {
         size_t t = reverse ? i : p->steps - 1 - i;
 
-        at_step(&step, &k, reverse, t);
-        add_dy(&step, y_of(p, c->dout[0], d, t));
+        rnn_at_step(p, &k, reverse, t, &step.at);
+        add_dy(&step, rnn_y_of(p, c->dout[0], d, t));
         rc = p->cell->bwd(&step, err);
     }
     if (wants(c, RNN_H))
-        write_state(p, w->dh, state_of(p, c->din[RNN_H], d), op_adds(c, RNN_H));
+        write_state(p, w->all.dh, rnn_state_of(p, c->din[RNN_H], d), op_adds(c, RNN_H));
     if (wants(c, RNN_C))
-        write_state(p, w->dc, state_of(p, c->din[RNN_C], d), op_adds(c, RNN_C));
+        write_state(p, w->all.dc, rnn_state_of(p, c->din[RNN_C], d), op_adds(c, RNN_C));
     if (wants(c, RNN_PEEPHOLES)) {
         size_t state = p->batch * p->hidden;
 
@@ -585,7 +483,7 @@ int rnn_cpu_bwd(const struct op_call *c, struct err *err)
     }
     x = steps_of(p, c, &w);
     if (c->din[RNN_X] != NULL)
-        dx = p->batch_first ? w.dx : c->din[RNN_X]->data;
+        dx = p->batch_first ? w.all.dx : c->din[RNN_X]->data;
     for (d = 0; d < p->dirs && rc == 0; d++)
         rc = bwd_direction(c, &w, x, dx, d > 0 || (!p->batch_first && op_adds(c, RNN_X)), d, err);
     if (rc == 0 && dx != NULL && p->batch_first)

@@ -1,8 +1,8 @@
-/* rnn_cuda.cu - LSTM, GRU and RNN on a GPU: the products and the walk over the steps; cells_cuda.cu has what
- * lies between the products. What forward keeps is what rnn_cpu.c keeps.
+/* rnn_cuda.cu - LSTM, GRU and RNN on a GPU: the products and the walk over the steps; cells_cuda.cu has the
+ * rest of a step.
  *
- * The lengths of sequences are known to the GPU alone: one that is none is noted (op_notice); it makes y NaN for
- * its row, and no step is walked too far. */
+ * Only the GPU knows the lengths of the sequences. An invalid length is noted (op_notice) and makes y NaN for
+ * its row; no kernel reads or writes out of range for it. */
 #include "op/gemm/contract_cuda.cuh"
 #include "op/gemm/product.cuh"
 #include "op/rnn/cells_cuda.cuh"
@@ -10,28 +10,28 @@
 #include <stdlib.h>
 
 extern "C" {
-#include "op/op_priv.h"
+#include "op/rnn/rnn_layout.h"
 }
 
-struct rnn_part {      /* rows of W and R that go together, see rnn_product */
+struct rnn_part {      /* some rows of W and R; see rnn_product */
     size_t first, k;
-    bool h_adds;       /* h R^T goes onto the gates, not to e */
+    bool h_adds;       /* h R^T is added to the gates; else it becomes e */
     struct product *x, *h, *dh, *dx, *dw, *dr;
     struct contract bias; /* the sum over all steps */
 };
 
-struct rnn_there {
+struct rnn_state {
     struct rnn_part part[RNN_PARTS];
     uint32_t parts;
     bool has_bias, keeps;
-    size_t kept_bytes, rest; /* of one direction; where the products' scratch begins */
+    size_t kept_bytes, rest; /* bytes of one direction; where the products' scratch begins */
     struct contract turn, back; /* x between [B, T, I] and [T, B, I] */
     struct contract peephole[3];
 };
 
 static void free_state(void *state)
 {
-    struct rnn_there *s = (struct rnn_there *)state;
+    struct rnn_state *s = (struct rnn_state *)state;
 
     for (uint32_t i = 0; s != NULL && i < RNN_PARTS; i++) {
         struct product *const all[] = { s->part[i].x, s->part[i].h, s->part[i].dh,
@@ -41,67 +41,6 @@ static void free_state(void *state)
             product_close(p);
     }
     free(s);
-}
-
-/* ---- what is where ---- */
-
-static float *take(char *at, size_t *bytes, size_t floats)
-{
-    float *piece = at != NULL ? (float *)(void *)(at + *bytes) : NULL;
-
-    *bytes += op_round(floats * sizeof(float));
-    return piece;
-}
-
-struct kept { /* of one direction */
-    float *gates[RNN_PARTS]; /* [T, B, k] */
-    float *h, *c;            /* [T + 1, B, H] */
-    float *e;                /* [T, B, H] */
-};
-
-static struct kept kept_at(const struct rnn_param *p, const struct rnn_there *s, char *at, size_t *bytes)
-{
-    size_t rows = p->steps * p->batch, states = rows + p->batch;
-    struct kept k = {};
-
-    *bytes = 0;
-    for (uint32_t i = 0; i < s->parts; i++)
-        k.gates[i] = take(at, bytes, rows * s->part[i].k);
-    k.h = take(at, bytes, states * p->hidden);
-    if (p->cell->has_c)
-        k.c = take(at, bytes, states * p->hidden);
-    if (p->cell->has_e)
-        k.e = take(at, bytes, rows * p->hidden);
-    return k;
-}
-
-struct work { /* the head of scratch */
-    char *kept;             /* all directions, where nobody keeps them for backward */
-    float *x, *dx;          /* [T, B, I], where x comes batch first */
-    float *bias;            /* [G H] of W and R */
-    float *dh, *dc, *spare; /* [B, H] */
-    char *rest;
-};
-
-static struct work work_at(const struct rnn_param *p, const struct rnn_there *s, void *scratch, size_t *bytes)
-{
-    size_t state = p->batch * p->hidden, x = p->batch_first ? p->steps * p->batch * p->inputs : 0;
-    char *at = (char *)scratch;
-    struct work w = {};
-
-    *bytes = 0;
-    if (!s->keeps)
-        w.kept = (char *)take(at, bytes, p->dirs * s->kept_bytes / sizeof(float));
-    w.x = take(at, bytes, x);
-    w.bias = take(at, bytes, p->cell->gates * p->hidden);
-    if (s->keeps) {
-        w.dx = take(at, bytes, x);
-        w.dh = take(at, bytes, state);
-        w.dc = take(at, bytes, state);
-        w.spare = take(at, bytes, state);
-    }
-    w.rest = at != NULL ? at + *bytes : NULL;
-    return w;
 }
 
 /* ---- plan ---- */
@@ -114,7 +53,7 @@ static struct product_problem float_product(const struct op_plan *op, int64_t m,
              .tf32 = op->tf32 };
 }
 
-static int open_part(const struct op_plan *op, const struct rnn_there *s, struct rnn_part *q,
+static int open_part(const struct op_plan *op, const struct rnn_state *s, struct rnn_part *q,
                      struct err *err)
 {
     const struct rnn_param *p = (const struct rnn_param *)op->param;
@@ -158,8 +97,8 @@ static size_t part_scratch(const struct rnn_part *q)
     return most;
 }
 
-/* Sums that are no products. */
-static void settle_sums(const struct rnn_param *p, struct rnn_there *s)
+/* Transposes of x, and the sums for the peepholes. */
+static void settle_sums(const struct rnn_param *p, struct rnn_state *s)
 {
     const ptrdiff_t t = (ptrdiff_t)p->steps, b = (ptrdiff_t)p->batch, in = (ptrdiff_t)p->inputs,
                     n = (ptrdiff_t)p->hidden;
@@ -182,7 +121,7 @@ static void settle_sums(const struct rnn_param *p, struct rnn_there *s)
 static int plan(struct op_plan *op, struct err *err)
 {
     const struct rnn_param *p = (const struct rnn_param *)op->param;
-    struct rnn_there *s = (struct rnn_there *)calloc(1, sizeof(*s));
+    struct rnn_state *s = (struct rnn_state *)calloc(1, sizeof(*s));
     size_t most = 0, row = 0;
     int rc = 0;
 
@@ -206,8 +145,8 @@ static int plan(struct op_plan *op, struct err *err)
         return err_wrap(err, rc, "%s '%s'", op->def->name, op->node);
     }
     settle_sums(p, s);
-    (void)kept_at(p, s, NULL, &s->kept_bytes);
-    (void)work_at(p, s, NULL, &s->rest);
+    (void)rnn_kept_at(p, NULL, &s->kept_bytes);
+    (void)rnn_work_at(p, s->keeps ? 0 : s->kept_bytes, s->keeps, NULL, &s->rest);
     op->save_bytes = s->keeps ? p->dirs * s->kept_bytes : 0;
     op->scratch_bytes = s->rest + op_max(most, contract_scratch_bytes(&s->peephole[0]));
     op->state = s;
@@ -216,32 +155,7 @@ static int plan(struct op_plan *op, struct err *err)
 
 /* ---- rows of tensors that a direction reads and writes ---- */
 
-struct slice {
-    float *at; /* NULL: the tensor is not there */
-    size_t step; /* floats from one of the batch to the next */
-};
-
-static struct slice state_of(const struct rnn_param *p, const struct tensor *t, uint32_t d)
-{
-    size_t n = p->hidden;
-
-    if (t == NULL)
-        return { NULL, 0 };
-    return p->batch_first ? slice{ (float *)t->data + d * n, p->dirs * n }
-                          : slice{ (float *)t->data + d * p->batch * n, n };
-}
-
-static struct slice y_of(const struct rnn_param *p, const struct tensor *t, uint32_t d, size_t step)
-{
-    size_t n = p->hidden, at = step * p->dirs + d;
-
-    if (t == NULL)
-        return { NULL, 0 };
-    return p->batch_first ? slice{ (float *)t->data + at * n, p->steps * p->dirs * n }
-                          : slice{ (float *)t->data + at * p->batch * n, n };
-}
-
-/* to [rows, cols] = from, or += ; from NULL: zeros. */
+/* to [rows, cols] = from, or += ; a `from` of NULL stands for zeros. */
 __global__ void copy_rows(float *to, size_t to_step, const float *from, size_t from_step, size_t rows, size_t cols,
                           bool add)
 {
@@ -254,8 +168,8 @@ __global__ void copy_rows(float *to, size_t to_step, const float *from, size_t f
     }
 }
 
-static int copy_state(const struct rnn_param *p, struct slice to, struct slice from, bool add, cudaStream_t stream,
-                      struct err *err)
+static int copy_state(const struct rnn_param *p, struct rnn_slice to, struct rnn_slice from, bool add,
+                      cudaStream_t stream, struct err *err)
 {
     size_t n = p->batch * p->hidden;
 
@@ -264,11 +178,6 @@ static int copy_state(const struct rnn_param *p, struct slice to, struct slice f
     CUDA_LAUNCH(copy_rows, op_blocks(n, OP_THREADS), OP_THREADS, 0, stream, to.at, to.step, from.at, from.step,
                 p->batch, p->hidden, add);
     return cuda_launched(err);
-}
-
-static const struct tensor *input(const struct op_call *c, uint32_t i)
-{
-    return i < c->n_in ? c->in[i] : NULL;
 }
 
 static const struct tensor *output(const struct tensor *const *t, const struct op_call *c, uint32_t i)
@@ -281,12 +190,13 @@ static const struct tensor *output(const struct tensor *const *t, const struct o
 struct walk {
     const struct op_call *c;
     const struct rnn_param *p;
-    const struct rnn_there *s;
-    struct work w;
+    const struct rnn_state *s;
+    struct rnn_work w;
+    char *rest; /* the scratch of the products */
     cudaStream_t stream;
     uint32_t d;
     bool reverse;
-    struct kept k;
+    struct rnn_kept k;
     const float *x, *recurrent; /* x [T, B, I]; R of this direction */
     const float *bias_e;        /* GRU with reset_after and biases: that of h R^T */
     struct rnn_here step;
@@ -294,14 +204,14 @@ struct walk {
 
 static void begin(struct walk *w, const struct op_call *c, uint32_t d)
 {
-    const struct tensor *length = input(c, RNN_LENGTHS), *peephole = input(c, RNN_PEEPHOLES);
+    const struct tensor *length = rnn_input(c, RNN_LENGTHS), *peephole = rnn_input(c, RNN_PEEPHOLES);
     const struct rnn_param *p = w->p;
     size_t rows = p->cell->gates * p->hidden, bytes;
     char *base = w->s->keeps ? (char *)c->save : w->w.kept;
 
     w->d = d;
-    w->reverse = p->reverse || d == 1;
-    w->k = kept_at(p, w->s, base + d * w->s->kept_bytes, &bytes);
+    w->reverse = rnn_is_reverse(p, d);
+    w->k = rnn_kept_at(p, base + d * w->s->kept_bytes, &bytes);
     w->recurrent = (const float *)c->in[RNN_R]->data + d * rows * p->hidden;
     w->bias_e = w->s->has_bias ? (const float *)c->in[RNN_B]->data + d * 2 * rows + rows + 2 * p->hidden : NULL;
     w->step = { .batch = (uint32_t)p->batch, .hidden = (uint32_t)p->hidden, .steps = p->steps,
@@ -315,24 +225,11 @@ static void begin(struct walk *w, const struct op_call *c, uint32_t d)
 
 static void at_step(struct walk *w, const struct tensor *y, size_t t)
 {
-    const struct rnn_param *p = w->p;
-    size_t state = p->batch * p->hidden, before = t + w->reverse, after = t + !w->reverse;
-    const struct slice to = y_of(p, y, w->d, t);
-    struct rnn_here *s = &w->step;
+    const struct rnn_slice to = rnn_y_of(w->p, y, w->d, t);
 
-    s->t = t;
-    for (uint32_t i = 0; i < w->s->parts; i++)
-        s->gates[i] = w->k.gates[i] + t * p->batch * w->s->part[i].k;
-    s->h_prev = w->k.h + before * state;
-    s->h = w->k.h + after * state;
-    if (w->k.c != NULL) {
-        s->c_prev = w->k.c + before * state;
-        s->c = w->k.c + after * state;
-    }
-    if (w->k.e != NULL)
-        s->e = w->k.e + t * state;
-    s->y = to.at;
-    s->y_step = to.step;
+    rnn_at_step(w->p, &w->k, w->reverse, t, &w->step.at);
+    w->step.y = to.at;
+    w->step.y_step = to.step;
 }
 
 /* y (+)= h R^T of a part. */
@@ -340,7 +237,7 @@ static int run_h(const struct walk *w, uint32_t i, const float *h, float *y, str
 {
     const struct rnn_part *q = &w->s->part[i];
 
-    return product_run(q->h, h, w->recurrent + q->first * w->p->hidden, y, w->bias_e, 1.0f, q->h_adds, w->w.rest,
+    return product_run(q->h, h, w->recurrent + q->first * w->p->hidden, y, w->bias_e, 1.0f, q->h_adds, w->rest,
                        w->stream, err);
 }
 
@@ -348,14 +245,14 @@ static int run_dh(const struct walk *w, uint32_t i, const float *gates, float *d
 {
     const struct rnn_part *q = &w->s->part[i];
 
-    return product_run(q->dh, gates, w->recurrent + q->first * w->p->hidden, dh, NULL, 1.0f, add, w->w.rest,
+    return product_run(q->dh, gates, w->recurrent + q->first * w->p->hidden, dh, NULL, 1.0f, add, w->rest,
                        w->stream, err);
 }
 
 static int step_forward(const struct walk *w, struct err *err)
 {
     const struct rnn_here *s = &w->step;
-    int rc = run_h(w, 0, s->h_prev, s->gates[0], err);
+    int rc = run_h(w, 0, s->at.h_prev, s->at.gates[0], err);
 
     if (rc < 0)
         return rc;
@@ -365,7 +262,7 @@ static int step_forward(const struct walk *w, struct err *err)
         return rnn_plain_forward(s, w->stream, err);
     rc = rnn_gru_gates(s, w->stream, err);
     if (rc == 0)
-        rc = w->p->reset_after ? run_h(w, 1, s->h_prev, s->e, err) : run_h(w, 1, s->e, s->gates[1], err);
+        rc = w->p->reset_after ? run_h(w, 1, s->at.h_prev, s->at.e, err) : run_h(w, 1, s->at.e, s->at.gates[1], err);
     return rc < 0 ? rc : rnn_gru_forward(s, w->stream, err);
 }
 
@@ -381,23 +278,23 @@ static int step_backward(const struct walk *w, struct err *err)
     } else {
         rc = rnn_gru_backward(s, w->stream, err);
         if (rc == 0 && w->p->reset_after)
-            rc = run_dh(w, 1, s->e, s->dh, true, err);
+            rc = run_dh(w, 1, s->at.e, s->dh, true, err);
         else if (rc == 0)
-            rc = run_dh(w, 1, s->gates[1], s->spare, false, err);
+            rc = run_dh(w, 1, s->at.gates[1], s->spare, false, err);
         if (rc == 0 && !w->p->reset_after)
             rc = rnn_gru_reset(s, w->stream, err);
     }
-    return rc < 0 ? rc : run_dh(w, 0, s->gates[0], s->dh, true, err);
+    return rc < 0 ? rc : run_dh(w, 0, s->at.gates[0], s->dh, true, err);
 }
 
-/* The biases of W and of R together; that of the last gate of reset_after is W's alone. */
+/* The sum of the biases of W and R; with reset_after, the last gate has only that of W. */
 __global__ void add_biases(float *bias, const float *of, size_t rows, size_t both)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += (size_t)gridDim.x * blockDim.x)
         bias[i] = i < both ? of[i] + of[rows + i] : of[i];
 }
 
-/* Gates of all steps, as far as x makes them. */
+/* The part of the gates of all steps that comes from x. */
 static int run_x(const struct walk *w, struct err *err)
 {
     const struct rnn_param *p = w->p;
@@ -414,7 +311,7 @@ static int run_x(const struct walk *w, struct err *err)
         const struct rnn_part *q = &w->s->part[i];
 
         rc = product_run(q->x, w->x, (const float *)w->c->in[RNN_W]->data + (w->d * rows + q->first) * p->inputs,
-                         w->k.gates[i], w->w.bias + q->first, 1.0f, false, w->w.rest, w->stream, err);
+                         w->k.gates[i], w->w.bias + q->first, 1.0f, false, w->rest, w->stream, err);
     }
     return rc;
 }
@@ -428,24 +325,26 @@ static int forward_direction(struct walk *w, struct err *err)
     int rc = run_x(w, err);
 
     if (rc == 0)
-        rc = copy_state(p, { w->k.h + from, p->hidden }, state_of(p, input(c, RNN_H), w->d), false, w->stream, err);
+        rc = copy_state(p, { w->k.h + from, p->hidden }, rnn_state_of(p, rnn_input(c, RNN_H), w->d), false, w->stream,
+                        err);
     if (rc == 0 && w->k.c != NULL)
-        rc = copy_state(p, { w->k.c + from, p->hidden }, state_of(p, input(c, RNN_C), w->d), false, w->stream, err);
+        rc = copy_state(p, { w->k.c + from, p->hidden }, rnn_state_of(p, rnn_input(c, RNN_C), w->d), false, w->stream,
+                        err);
     for (size_t i = 0; i < p->steps && rc == 0; i++) {
         at_step(w, c->out[0], w->reverse ? p->steps - 1 - i : i);
         rc = step_forward(w, err);
     }
     if (rc == 0)
-        rc = copy_state(p, state_of(p, output(c->out, c, 1), w->d), { w->k.h + to, p->hidden }, false, w->stream,
+        rc = copy_state(p, rnn_state_of(p, output(c->out, c, 1), w->d), { w->k.h + to, p->hidden }, false, w->stream,
                         err);
     if (rc == 0)
-        rc = copy_state(p, state_of(p, output(c->out, c, 2), w->d), { w->k.c + to, p->hidden }, false, w->stream,
+        rc = copy_state(p, rnn_state_of(p, output(c->out, c, 2), w->d), { w->k.c + to, p->hidden }, false, w->stream,
                         err);
     return rc;
 }
 
-/* x [T, B, I], as it comes or in scratch. */
-static int bring_x(struct walk *w, struct err *err)
+/* x [T, B, I]: the input itself, or its transpose in the scratch. */
+static int transpose_x(struct walk *w, struct err *err)
 {
     const struct tensor *x = w->c->in[RNN_X];
 
@@ -457,16 +356,17 @@ static int bring_x(struct walk *w, struct err *err)
 
 static struct walk new_walk(const struct op_call *c)
 {
-    struct walk w = { .c = c, .p = (const struct rnn_param *)c->param, .s = (const struct rnn_there *)c->state,
+    struct walk w = { .c = c, .p = (const struct rnn_param *)c->param, .s = (const struct rnn_state *)c->state,
                       .stream = op_stream(c) };
     size_t bytes;
 
-    w.w = work_at(w.p, w.s, c->scratch, &bytes);
+    w.w = rnn_work_at(w.p, w.s->keeps ? 0 : w.s->kept_bytes, w.s->keeps, (char *)c->scratch, &bytes);
+    w.rest = (char *)c->scratch + bytes;
     return w;
 }
 
 namespace {
-struct is_no_length {
+struct is_invalid_length {
     const int32_t *length;
     size_t steps;
 
@@ -478,23 +378,23 @@ struct is_no_length {
 };
 }
 
-static int look_at_lengths(const struct op_call *c, struct err *err)
+static int check_lengths(const struct op_call *c, struct err *err)
 {
     const struct rnn_param *p = (const struct rnn_param *)c->param;
-    const struct tensor *length = input(c, RNN_LENGTHS);
+    const struct tensor *length = rnn_input(c, RNN_LENGTHS);
 
     if (length == NULL)
         return 0;
-    return op_cuda_look(c, p->batch, is_no_length{ (const int32_t *)length->data, p->steps }, err);
+    return op_cuda_look(c, p->batch, is_invalid_length{ (const int32_t *)length->data, p->steps }, err);
 }
 
 static int forward(const struct op_call *c, struct err *err)
 {
     struct walk w = new_walk(c);
-    int rc = look_at_lengths(c, err);
+    int rc = check_lengths(c, err);
 
     if (rc == 0)
-        rc = bring_x(&w, err);
+        rc = transpose_x(&w, err);
 
     for (uint32_t d = 0; d < w.p->dirs && rc == 0; d++) {
         begin(&w, c, d);
@@ -505,26 +405,26 @@ static int forward(const struct op_call *c, struct err *err)
 
 /* ---- backward ---- */
 
-/* The gradients of the biases of a part: the sums over all steps of what went into the gates. */
+/* The gradients of the biases of a part: sums of the gradients of the gates over all steps. */
 static int bias_backward(const struct walk *w, const struct rnn_part *q, const float *gates, const float *recurrent,
                          struct err *err)
 {
     const size_t rows = w->p->cell->gates * w->p->hidden;
     const bool add = op_cuda_adds(w->c, RNN_B);
     float *db = (float *)w->c->din[RNN_B]->data + w->d * 2 * rows + q->first;
-    int rc = contract_launch(&q->bias, gates, TENSOR_F32, NULL, 1.0f, w->w.bias, false, w->w.rest, w->stream, err);
+    int rc = contract_launch(&q->bias, gates, TENSOR_F32, NULL, 1.0f, w->w.bias, false, w->rest, w->stream, err);
 
     if (rc == 0)
         rc = op_each(w->stream, db, q->k, add, op_same(), err, (const float *)w->w.bias);
     if (rc == 0 && recurrent != gates)
-        rc = contract_launch(&q->bias, recurrent, TENSOR_F32, NULL, 1.0f, w->w.bias, false, w->w.rest, w->stream,
+        rc = contract_launch(&q->bias, recurrent, TENSOR_F32, NULL, 1.0f, w->w.bias, false, w->rest, w->stream,
                              err);
     if (rc == 0)
         rc = op_each(w->stream, db + rows, q->k, add, op_same(), err, (const float *)w->w.bias);
     return rc;
 }
 
-/* When all steps are walked: the gradients of W, R, B and x that come from one part. */
+/* After the last step: the gradients of W, R, B and x from one part. */
 static int part_backward(const struct walk *w, uint32_t i, float *dx, bool dx_add, struct err *err)
 {
     const struct rnn_param *p = w->p;
@@ -532,7 +432,7 @@ static int part_backward(const struct walk *w, uint32_t i, float *dx, bool dx_ad
     const struct op_call *c = w->c;
     const size_t first = w->d * p->cell->gates * p->hidden + q->first;
     const float *gates = w->k.gates[i], *recurrent = gates;
-    const float *h = w->k.h + (w->reverse ? p->batch * p->hidden : 0); /* before each step */
+    const float *h = w->k.h + (w->reverse ? p->batch * p->hidden : 0); /* h_prev */
     int rc = 0;
 
     if (i == 1 && p->reset_after)
@@ -541,15 +441,15 @@ static int part_backward(const struct walk *w, uint32_t i, float *dx, bool dx_ad
         h = w->k.e;
     if (op_cuda_wants(c, RNN_W))
         rc = product_run(q->dw, gates, w->x, (float *)c->din[RNN_W]->data + first * p->inputs, NULL, 1.0f,
-                         op_cuda_adds(c, RNN_W), w->w.rest, w->stream, err);
+                         op_cuda_adds(c, RNN_W), w->rest, w->stream, err);
     if (rc == 0 && op_cuda_wants(c, RNN_R))
         rc = product_run(q->dr, recurrent, h, (float *)c->din[RNN_R]->data + first * p->hidden, NULL, 1.0f,
-                         op_cuda_adds(c, RNN_R), w->w.rest, w->stream, err);
+                         op_cuda_adds(c, RNN_R), w->rest, w->stream, err);
     if (rc == 0 && op_cuda_wants(c, RNN_B))
         rc = bias_backward(w, q, gates, recurrent, err);
     if (rc == 0 && dx != NULL)
         rc = product_run(q->dx, gates, (const float *)c->in[RNN_W]->data + first * p->inputs, dx, NULL, 1.0f, dx_add,
-                         w->w.rest, w->stream, err);
+                         w->rest, w->stream, err);
     return rc;
 }
 
@@ -563,7 +463,7 @@ static int peepholes_backward(const struct walk *w, struct err *err)
 
     for (size_t g = 0; g < 3 && rc == 0; g++)
         rc = contract_launch(&w->s->peephole[g], w->k.gates[0] + g * p->hidden, TENSOR_F32, g == 1 ? after : before,
-                             1.0f, dp + g * p->hidden, op_cuda_adds(w->c, RNN_PEEPHOLES), w->w.rest, w->stream, err);
+                             1.0f, dp + g * p->hidden, op_cuda_adds(w->c, RNN_PEEPHOLES), w->rest, w->stream, err);
     return rc;
 }
 
@@ -571,19 +471,19 @@ static int backward_direction(struct walk *w, float *dx, bool dx_add, struct err
 {
     const struct rnn_param *p = w->p;
     const struct op_call *c = w->c;
-    const struct slice dh = { w->w.dh, p->hidden }, dc = { w->w.dc, p->hidden };
-    int rc = copy_state(p, dh, state_of(p, output(c->dout, c, 1), w->d), false, w->stream, err);
+    const struct rnn_slice dh = { w->w.dh, p->hidden }, dc = { w->w.dc, p->hidden };
+    int rc = copy_state(p, dh, rnn_state_of(p, output(c->dout, c, 1), w->d), false, w->stream, err);
 
     if (rc == 0)
-        rc = copy_state(p, dc, state_of(p, output(c->dout, c, 2), w->d), false, w->stream, err);
+        rc = copy_state(p, dc, rnn_state_of(p, output(c->dout, c, 2), w->d), false, w->stream, err);
     for (size_t i = 0; i < p->steps && rc == 0; i++) {
         at_step(w, c->dout[0], w->reverse ? i : p->steps - 1 - i);
         rc = step_backward(w, err);
     }
     if (rc == 0 && op_cuda_wants(c, RNN_H))
-        rc = copy_state(p, state_of(p, c->din[RNN_H], w->d), dh, op_cuda_adds(c, RNN_H), w->stream, err);
+        rc = copy_state(p, rnn_state_of(p, c->din[RNN_H], w->d), dh, op_cuda_adds(c, RNN_H), w->stream, err);
     if (rc == 0 && op_cuda_wants(c, RNN_C))
-        rc = copy_state(p, state_of(p, c->din[RNN_C], w->d), dc, op_cuda_adds(c, RNN_C), w->stream, err);
+        rc = copy_state(p, rnn_state_of(p, c->din[RNN_C], w->d), dc, op_cuda_adds(c, RNN_C), w->stream, err);
     if (rc == 0 && op_cuda_wants(c, RNN_PEEPHOLES))
         rc = peepholes_backward(w, err);
     for (uint32_t i = 0; i < w->s->parts && rc == 0; i++)
@@ -603,7 +503,7 @@ static int backward(const struct op_call *c, struct err *err)
         i++;
     if (i == c->n_out)
         return op_cuda_zero(c, err);
-    rc = bring_x(&w, err);
+    rc = transpose_x(&w, err);
     if (c->din[RNN_X] != NULL)
         dx = first ? w.w.dx : (float *)c->din[RNN_X]->data;
     for (d = 0; d < w.p->dirs && rc == 0; d++) {
