@@ -1,8 +1,9 @@
 /* vmath.h - exp, log and related functions that compilers can vectorise: no table, branch or call.
  *
  * Maximum error against the exact value, over all floats (measured by test/op/test_vmath.c):
- *   vm_exp 1 ulp, vm_log 1 ulp, vm_tanh 2 ulp, vm_sigmoid 3 ulp, vm_expm1 4 ulp, vm_log1p 3 ulp,
- *   vm_softplus 3 ulp, vm_erf 2 ulp, vm_pow 1 ulp; denormal results are within one denormal step.
+ *   vm_exp 1 ulp, vm_log 1 ulp, vm_tanh 2 ulp, vm_expm1 4 ulp, vm_log1p 3 ulp, vm_erf 2 ulp,
+ *   vm_pow 1 ulp; op_sigmoidf and op_softplusf of formula.h 3 ulp; denormal results are within one
+ *   denormal step.
  * A NaN argument gives NaN (but vm_pow(x, 0) and vm_pow(1, x) are 1, as in C). Infinities give the
  * limit. vm_log(0) is -inf, and vm_log of a negative number is NaN. The polynomials are minimax
  * fits for the intervals below (relative error below 6e-9). The bits are the same on every
@@ -108,14 +109,6 @@ OP_INLINE float vm_tanh(float x)
     return copysignf(a < 0.625f ? near : far, x);
 }
 
-/* 1 / (1 + e^-x), in the form that keeps relative precision for results near 0. */
-OP_INLINE float vm_sigmoid(float x)
-{
-    float z = vm_exp(-fabsf(x));
-
-    return (x < 0.0f ? z : 1.0f) / (1.0f + z);
-}
-
 /* e^x - 1: for small x the polynomial of vm_exp without the constant 1, else vm_exp(x) - 1. */
 OP_INLINE float vm_expm1(float x)
 {
@@ -137,12 +130,6 @@ OP_INLINE float vm_log1p(float x)
     float y = vm_log(u) * (x / (kept == 0.0f ? 1.0f : kept));
 
     return kept == 0.0f ? x : x == INFINITY || u == 0.0f ? vm_log(u) : y;
-}
-
-/* ln(1 + e^x), without overflow. */
-OP_INLINE float vm_softplus(float x)
-{
-    return (x > 0.0f ? x : 0.0f) + vm_log1p(vm_exp(-fabsf(x)));
 }
 
 /* With a = |x|: a + a P(a^2) for small a, 1 - e^(-a R(a)) above, and 1 from a = 4 on. The result

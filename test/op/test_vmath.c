@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "op/op_priv.h"
+#include "op/formula.h"
 #include "op/vmath.h"
 
 #define LOOP(name_)                                                                                \
@@ -18,11 +19,11 @@
                                                                                                    \
         OP_EACH                                                                                    \
         for (i = 0; i < n; i++)                                                                    \
-            y[i] = vm_##name_(x[i]);                                                               \
+            y[i] = op_##name_##f(x[i]);                                                            \
     }                                                                                              \
     static float name_##_one(float x)                                                              \
     {                                                                                              \
-        return vm_##name_(x);                                                                      \
+        return op_##name_##f(x);                                                                   \
     }
 LOOP(exp)
 LOOP(log)
