@@ -14,6 +14,7 @@ OPT    ?= -O2 -g
 CPPFLAGS := -Ilib -Itest -I. -I$(BUILD) -MMD -MP -D_GNU_SOURCE -DTRAINERD_VERSION='"$(VERSION)"'
 # Texts for people are cut at the end of their buffers on purpose; gcc would warn of each.
 GCC_ONLY := $(if $(shell $(CC) --version | grep -i clang),,-Wno-format-truncation)
+# -ffp-contract=off: lib/op/op.h has the reasons.
 CFLAGS   := -std=c11 $(OPT) -Wall -Wextra -Werror -ffp-contract=off -fno-math-errno -pthread \
             $(GCC_ONLY) $(SAN)
 LDLIBS   := -Wl,--as-needed -lgrpc -lgpr -lprotobuf-c -luv -lcjson -ldnnl -lmicrohttpd -lcrypto \

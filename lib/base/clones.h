@@ -1,6 +1,7 @@
 /* clones.h - CLONES in front of a function with hot loops compiles it for several instruction sets, each
- * vectorised; the loader picks one. The bits do not depend on which: -ffp-contract=off forbids
- * fusing a multiplication with an addition, and a reduction spells out its partial sums.
+ * vectorised; the loader picks one. Element-wise loops give the same bits in each, since
+ * -ffp-contract=off forbids fusing a multiplication with an addition (op/op.h has the reasons); a
+ * reduction spells out its partial sums.
  *
  * gcc at -O2 gives up on loops with a tail, so O3 is asked for; and it believes that somebody traps
  * floating point exceptions, which would keep it from turning ?: into a blend. clang 14 vectorises

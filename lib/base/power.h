@@ -1,5 +1,6 @@
-/* power.h - powers with the same bits everywhere, which pow() of different C libraries and processors
- * does not promise. Threads: pure functions. */
+/* power.h - powers with the same bits in every C library. Tasks compare the kernel library and the
+ * instruction set when they join, but not the C library, whose pow() may differ in the last bit; a
+ * learning rate must be the same on all of them. Threads: pure functions. */
 #ifndef BASE_POWER_H
 #define BASE_POWER_H
 

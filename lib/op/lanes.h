@@ -1,4 +1,4 @@
-/* lanes.h - sums and maxima whose bits do not depend on the vector width of the CPU: eight partial
+/* lanes.h - sums and maxima as vectors, in an order that depends on the length alone: eight partial
  * sums in double, where element i is added to lane i % 8 (a SIMD lane, not a micro-batch), combined
  * by a fixed tree. The compiler splits the vectors into the registers of the machine. */
 #ifndef OP_LANES_H

@@ -1,8 +1,7 @@
 /* op_priv.h - helpers shared by the CPU kernels of several families.
  *
- * Reproducibility: every loop here and in the families gives the same bits on every instruction
- * set. Element-wise loops do so because the compiler does not contract to FMA (see the Makefile). A
- * sum of floats uses a fixed number of lanes, in an order that depends only on the shape. */
+ * Reproducibility: see op.h. A sum of floats uses a fixed number of lanes, in an order that depends
+ * only on the shape. */
 #ifndef OP_OP_PRIV_H
 #define OP_OP_PRIV_H
 

@@ -6,8 +6,7 @@
  *   denormal step.
  * A NaN argument gives NaN (but vm_pow(x, 0) and vm_pow(1, x) are 1, as in C). Infinities give the
  * limit. vm_log(0) is -inf, and vm_log of a negative number is NaN. The polynomials are minimax
- * fits for the intervals below (relative error below 6e-9). The bits are the same on every
- * instruction set, provided that multiply and add are not fused (-ffp-contract=off). */
+ * fits for the intervals below (relative error below 6e-9). */
 #ifndef OP_VMATH_H
 #define OP_VMATH_H
 

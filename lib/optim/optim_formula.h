@@ -3,7 +3,7 @@
  * optim.h has the formulas in words, the papers and PyTorch's names. Arguments: k the coefficients
  * of the step, c those of the parameter, w the weight, g its gradient, and the slots of the row in
  * their order. Every operation rounds by itself on a CPU (-ffp-contract=off) and on a GPU
- * (-fmad=false; see the Makefile), so the two give the same bits. */
+ * (-fmad=false; see the Makefile), so CPUs and GPUs agree. */
 #ifndef OPTIM_OPTIM_FORMULA_H
 #define OPTIM_OPTIM_FORMULA_H
 

@@ -3,9 +3,9 @@
  *   y = d r scale + bias
  *   dx = r (g - sum g / n - d r^2 sum g d / n),  g = dy scale
  *
- * Sums: 64 partial sums in float over at most 4096 elements, totals in double, so the bits do not
- * depend on the instruction set. The variance is computed about a first mean, and the same pass
- * corrects it: a mean far from 0 loses no precision. */
+ * Sums: 64 partial sums in float over at most 4096 elements, totals in double. The variance is
+ * computed about a first mean, and the same pass corrects it: a mean far from 0 loses no
+ * precision. */
 #ifndef OP_NORM_ROW_H
 #define OP_NORM_ROW_H
 
