@@ -1,5 +1,5 @@
-/* arena.c - blocks from the heap, each twice as large as the one before up to BLOCK_MAX; an
- * allocation is the next free bytes of the newest block. */
+/* arena.c - blocks from the heap, each twice as large as the previous block, up to BLOCK_MAX. An
+ * allocation is a range of the newest block. */
 #include "base/arena.h"
 
 #include <stdarg.h>
@@ -19,7 +19,7 @@ struct arena_block {
     _Alignas(ALIGNMENT) unsigned char data[];
 };
 
-/* A zeroed block with room for `bytes`. */
+/* Adds a zeroed block of at least `bytes`; NULL: out of memory. */
 static struct arena_block *add_block(struct arena *a, size_t bytes)
 {
     struct arena_block *block;
@@ -79,7 +79,7 @@ char *arena_strndup(struct arena *a, const char *s, size_t n)
     n = strnlen(s, n);
     copy = arena_alloc(a, n + 1);
     if (copy != NULL)
-        memcpy(copy, s, n); /* the NUL is there: memory is zeroed */
+        memcpy(copy, s, n); /* the memory is zeroed, so the NUL is present */
     return copy;
 }
 

@@ -1,6 +1,6 @@
-/* arena.h - memory with one lifetime: many small allocations, freed together.
+/* arena.h - many small allocations with one lifetime, freed together.
  *
- * Out of memory is a NULL return. Threads: one at a time. */
+ * An allocation returns NULL when memory is exhausted. Threads: one at a time. */
 #ifndef BASE_ARENA_H
 #define BASE_ARENA_H
 
@@ -8,10 +8,10 @@
 
 struct arena {
     struct arena_block *blocks; /* newest first */
-    size_t used;                /* bytes handed out since the last reset */
+    size_t used;                /* bytes allocated, with alignment; 0 after arena_fini() */
 };
 
-/* Zeroed, aligned to 16 bytes. */
+/* Returns zeroed memory, aligned to 16 bytes. The arena owns it. */
 void *arena_alloc(struct arena *a, size_t bytes);
 void *arena_array(struct arena *a, size_t n, size_t size); /* NULL also if n * size overflows */
 char *arena_strdup(struct arena *a, const char *s);

@@ -8,7 +8,7 @@
 #include "base/fault.h"
 #include "base/text.h"
 
-/* Room for `more` bytes and the NUL. */
+/* Ensures room for `more` bytes and the NUL. */
 static bool grow(struct buf *b, size_t more)
 {
     size_t need, cap = b->cap > 0 ? b->cap : 64;
@@ -83,7 +83,7 @@ void buf_vprintf(struct buf *b, const char *fmt, va_list ap)
         vsnprintf(b->data + b->len, (size_t)n + 1, fmt, again);
         b->len += (size_t)n;
     }
-    b->data[b->len] = '\0'; /* also when it failed: nothing half-written */
+    b->data[b->len] = '\0'; /* after a failure, removes the partial output */
     va_end(again);
 }
 
@@ -114,7 +114,7 @@ static void add_escaped(struct buf *b, char c)
 
 void buf_json(struct buf *b, const char *s)
 {
-    size_t n = strlen(s), plain = 0; /* bytes waiting to be copied as they are */
+    size_t n = strlen(s), plain = 0; /* start of the bytes not yet copied, which need no escape */
 
     buf_str(b, "\"");
     for (size_t at = 0; at < n;) {
@@ -136,7 +136,7 @@ void buf_json(struct buf *b, const char *s)
     buf_str(b, "\"");
 }
 
-/* What printf wrote, with a point whatever the locale calls one. */
+/* Appends a number that printf wrote, with '.' instead of the locale's decimal separator. */
 static void add_number(struct buf *b, const char *text)
 {
     size_t head = strspn(text, "+-0123456789");
@@ -148,9 +148,10 @@ static void add_number(struct buf *b, const char *text)
     buf_str(b, text + head + tail);
 }
 
-/* Any decimal of at most 15 digits (float: 6) survives being read and printed again with 15, so
- * trying 15, 16, 17 digits finds the shortest; printf drops the zeros. Subnormal numbers hold
- * fewer digits and start at one. */
+/* Every decimal of at most 15 digits (float: 6) is unchanged by a conversion to double and back to
+ * 15 digits. The shortest representation is therefore found by trying 15, 16 and 17 digits; printf
+ * removes trailing zeros. Subnormal numbers have fewer digits, so the search starts at one
+ * digit. */
 void buf_f64(struct buf *b, double v)
 {
     char text[64];
@@ -160,7 +161,7 @@ void buf_f64(struct buf *b, double v)
         buf_str(b, "null");
         return;
     }
-    if (v == 0) { /* a reader may take "-0" for an integer, which has no sign */
+    if (v == 0) { /* a parser may read "-0" as an integer and lose the sign */
         buf_str(b, signbit(v) ? "-0.0" : "0");
         return;
     }
@@ -189,7 +190,7 @@ char *buf_take(struct buf *b)
 {
     char *data;
 
-    buf_add(b, "", 0); /* an empty buffer is the empty string */
+    buf_add(b, "", 0); /* an empty buffer returns the empty string, not NULL */
     if (b->failed) {
         buf_fini(b);
         return NULL;

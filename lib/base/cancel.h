@@ -1,12 +1,14 @@
-/* cancel.h - a flag by which one thread asks others to stop what they do. A zeroed struct is not asked.
- * Threads: any. Also included by CUDA C++, which has no _Atomic. */
+/* cancel.h - a flag with which one thread requests that other threads stop their current operation.
+ *
+ * In a zeroed struct the flag is clear. Threads: any. CUDA C++, which has no _Atomic, includes this
+ * header too. */
 #ifndef BASE_CANCEL_H
 #define BASE_CANCEL_H
 
 #include <stdbool.h>
 
 struct cancel {
-    int asked; /* atomic */
+    int asked; /* atomic; nonzero: cancellation was requested */
 };
 
 static inline void cancel_set(struct cancel *c, bool asked)
@@ -14,7 +16,7 @@ static inline void cancel_set(struct cancel *c, bool asked)
     __atomic_store_n(&c->asked, asked, __ATOMIC_RELEASE);
 }
 
-/* NULL is never asked. */
+/* Returns true if cancellation was requested; false for NULL. */
 static inline bool cancel_asked(const struct cancel *c)
 {
     return c != NULL && __atomic_load_n(&c->asked, __ATOMIC_ACQUIRE) != 0;

@@ -13,7 +13,7 @@ void check_failed(const char *cond, const char *file, int line, const char *func
 
     if (n >= (int)sizeof(text))
         n = (int)sizeof(text) - 1;
-    /* Straight to the descriptor: a lock or the heap may be what is broken. */
+    /* Bypasses the log, because its lock or the heap may be corrupt. */
     if (n > 0)
         log_sink_last_words(text, (size_t)n);
     abort();

@@ -1,5 +1,6 @@
-/* check.h - our own mistakes stop the program, in release builds too. An error is for anything
- * the world can do; CHECK is for what only a wrong program can do. */
+/* check.h - CHECK(cond) stops the program on a programming error, in release builds too.
+ *
+ * A condition that input, the system or a peer can cause is reported as an error instead. */
 #ifndef BASE_CHECK_H
 #define BASE_CHECK_H
 
@@ -9,6 +10,7 @@
             check_failed(#cond, __FILE__, __LINE__, __func__);                                     \
     } while (0)
 
+/* Writes the location to stderr and aborts. Called by CHECK() only. */
 void check_failed(const char *cond, const char *file, int line, const char *func)
     __attribute__((noreturn));
 

@@ -1,5 +1,5 @@
-/* checksum.c - two ways to the same sum: rows of 16 by running sums (s += x; t += s adds every row as
- * often as there are rows from it on), single elements by their weights. */
+/* checksum.c - computes the sum in two ways: whole rows of 16 elements with running sums (s += x; t
+ * += s adds each row once for every row from it to the end), single elements with their weights. */
 #include "base/checksum.h"
 
 #include "base/clones.h"
@@ -8,25 +8,25 @@ enum { COLUMNS = CHECKSUM_COLUMNS, CHUNK = CHECKSUM_CHUNK, ROWS = CHUNK / COLUMN
 enum { EXPONENT = 0x7f800000, AHEAD = 4096 /* bytes */ };
 
 typedef uint32_t __attribute__((may_alias)) word;
-/* Half a row: what is wider than a register gcc takes to pieces of one number each. With whole rows AVX2
- * took nine times as long, AVX-512 an eighth less. */
+/* Half a row. gcc splits a vector type that is wider than a register into scalars: with whole rows,
+ * AVX2 took nine times as long, while AVX-512 was one eighth faster. */
 enum { WIDTH = 8, HALVES = COLUMNS / WIDTH };
 typedef uint32_t half __attribute__((vector_size(WIDTH * sizeof(uint32_t))));
 typedef float numbers __attribute__((vector_size(WIDTH * sizeof(float))));
-typedef uint32_t half_at /* the same, anywhere in memory */
+typedef uint32_t half_at /* half a row in memory, without alignment */
     __attribute__((vector_size(WIDTH * sizeof(uint32_t)), aligned(4), may_alias));
 
 const uint32_t checksum_factor[CHECKSUM_COLUMNS] = { 257, 263, 269, 271, 277, 281, 283, 293,
                                                      307, 311, 313, 317, 331, 337, 347, 349 };
 
-/* Asked for before it is needed: half of a gradient that was just reduced in the memory of a host is in
- * the cache of another core. Nothing happens if there is none. */
+/* Prefetches the words AHEAD bytes after x. Half of a gradient that was just reduced in host memory
+ * is in the cache of another core. A prefetch beyond the end of the array has no effect. */
 static inline void ask_for(const word *x)
 {
     __builtin_prefetch((const void *)((uintptr_t)x + AHEAD));
 }
 
-/* Of numbers x the bits of x - x, which is 0, or NaN for what is NaN or infinite. */
+/* Returns the bits of x - x for each float x: 0 if x is finite, else NaN. */
 #define NOT_FINITE(words_) ((half)((numbers)(words_) - (numbers)(words_)))
 
 static bool all_finite(const half *differences, uint32_t n)
@@ -39,9 +39,10 @@ static bool all_finite(const half *differences, uint32_t n)
     return (any & EXPONENT) == 0;
 }
 
-/* Rows first .. first + n of a chunk. s and t are sums of words, mod 2^32, s_high and t_high the same
- * of the words' upper halves, and those exact: with 256 rows t_high is at most 65535 * 256 * 257 / 2,
- * below 2^32. So is what the lower halves add up to, which is therefore t - t_high * 2^16. */
+/* Sums the n rows of a chunk that start at row `first`. s and t are sums of words, mod 2^32. s_high
+ * and t_high are the same sums of the words' upper 16 bits, and exact: with 256 rows, t_high is at
+ * most 65535 * 256 * 257 / 2, below 2^32. The weighted sum of the lower 16 bits has the same bound,
+ * so it equals t - t_high * 2^16 mod 2^32. */
 CLONES static uint64_t sum_rows(const word *x, uint32_t first, uint32_t n, bool *finite)
 {
     half s[HALVES] = { 0 }, t[HALVES] = { 0 }, s_high[HALVES] = { 0 }, t_high[HALVES] = { 0 };
@@ -65,7 +66,7 @@ CLONES static uint64_t sum_rows(const word *x, uint32_t first, uint32_t n, bool 
         half high = t_high[h] + behind * s_high[h];
         half low = t[h] + behind * s[h] - (high << 16);
 
-        for (uint32_t c = 0; c < WIDTH; c++) /* each below 2^48 * 2^9 */
+        for (uint32_t c = 0; c < WIDTH; c++) /* each term is below 2^48 * 2^9 */
             sum += (low[c] + ((uint64_t)high[c] << 16)) * checksum_factor[h * WIDTH + c];
     }
     if (!all_finite(bad, HALVES))
@@ -73,7 +74,8 @@ CLONES static uint64_t sum_rows(const word *x, uint32_t first, uint32_t n, bool 
     return sum;
 }
 
-/* Elements first .. first + n of a chunk: at most 2^32 * 2^8 * 2^9 each, 2^12 of them. */
+/* Sums the n elements of a chunk that start at element `first`. No overflow: at most 2^12 terms,
+ * each below 2^32 * 2^8 * 2^9. */
 static uint64_t sum_elements(const word *x, uint32_t first, uint32_t n, bool *finite)
 {
     uint64_t sum = 0;
@@ -90,7 +92,8 @@ static uint64_t sum_elements(const word *x, uint32_t first, uint32_t n, bool *fi
     return sum;
 }
 
-/* Floats first .. first + n of one chunk: elements up to where a row begins, rows, elements. */
+/* Sums the n elements of one chunk that start at element `first`: single elements up to the next
+ * row boundary, whole rows, the remaining elements. */
 static uint64_t sum_chunk(const word *x, uint32_t first, uint32_t n, bool *finite)
 {
     uint32_t end = first + n, from = (first + COLUMNS - 1) / COLUMNS, to = end / COLUMNS;

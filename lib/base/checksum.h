@@ -1,19 +1,20 @@
-/* checksum.h - a number of 24 bits for a vector of floats, by which copies of it are compared.
+/* checksum.h - a 24-bit checksum of a vector of floats, with which replicas compare their copies.
  *
- * M = 2^24 - 3 is prime. The vector is cut into chunks of 4096; of element i of a chunk, as the
- * 32-bit word x_i that its bits are, with r = i / 16 its row and c = i mod 16 its column,
+ * M = 2^24 - 3 is prime. The vector is divided into chunks of 4096 elements. Element i of a chunk
+ * is read as the 32-bit word x_i; its row is r = i / 16, its column c = i mod 16:
  *
- *     V(chunk) = sum of x_i * (256 - r) * F(c)        F: 16 primes above 256
- *     checksum = sum of V(chunk) * K(number of the chunk)    K: pseudo-random, from 1 to M - 1
+ *     V(chunk) = sum of x_i * (256 - r) * F(c)           F: 16 primes above 256
+ *     checksum = sum of V(chunk) * K(index of the chunk) K: pseudo-random, from 1 to M - 1
  *
- * both mod M. A bit that flips changes a word by +-2^b, and no factor of the product with its weight
- * is a multiple of M: any single flip changes the checksum. The weights within a chunk are all
- * different, so that of any two elements that change places (if they differ mod M) the
- * checksum tells; chunks, rows or stretches of any length in each other's place, and any other damage,
- * escape one time in M. A sum over disjoint parts of the vector, whatever they are, is the
- * checksum of the whole, mod M.
+ * Both sums are mod M. Properties:
+ *   - Every single bit flip changes the checksum: the flip changes a word by +-2^b, and neither
+ *     2^b nor the weights are multiples of the prime M.
+ *   - Every swap of two elements of a chunk that differ mod M changes the checksum, because all
+ *     weights within a chunk differ.
+ *   - Any other damage, such as exchanged chunks, rows or ranges, is missed with probability 1/M.
+ *   - The checksums of disjoint parts that cover the vector add up, mod M, to its checksum.
  *
- * It is a float without loss (below 2^24). */
+ * The checksum is below 2^24 and therefore exact as a float. */
 #ifndef BASE_CHECKSUM_H
 #define BASE_CHECKSUM_H
 
@@ -23,19 +24,22 @@
 
 enum { CHECKSUM_MODULUS = 16777213, CHECKSUM_CHUNK = 4096, CHECKSUM_COLUMNS = 16 };
 
-/* Of x [n], which are elements `at`, at + 1, ... of the vector. *finite becomes false if one is NaN
- * or infinite, and is left alone else. One pass, as fast as memory is. */
+/* Returns the contribution of x [n], which are the elements `at` .. at + n - 1 of the vector. Sets
+ * *finite to false if an element is NaN or infinite; otherwise *finite is unchanged. One pass at
+ * memory bandwidth. */
 uint32_t checksum_part(const float *x, size_t n, uint64_t at, bool *finite);
 
-/* Only that: false if one is NaN or infinite. In the caches more than twice as fast. */
+/* Returns false if an element is NaN or infinite. On cached data more than twice as fast as
+ * checksum_part(). */
 bool checksum_finite(const float *x, size_t n);
 
 extern const uint32_t checksum_factor[CHECKSUM_COLUMNS]; /* F */
 
-#ifdef __CUDACC__ /* GPUs compute it too */
+#ifdef __CUDACC__ /* kernels compute it too */
 __host__ __device__
 #endif
-static inline uint32_t checksum_key(uint64_t chunk) /* K: splitmix64's finisher, reduced to 1 .. M - 1 */
+/* K: the finalizer of SplitMix64, reduced to 1 .. M - 1 */
+static inline uint32_t checksum_key(uint64_t chunk)
 {
     uint64_t x = chunk + UINT64_C(0x9e3779b97f4a7c15);
 

@@ -1,12 +1,15 @@
-/* clones.h - CLONES in front of a function with hot loops compiles it for several instruction sets, each
- * vectorised; the loader picks one. Element-wise loops give the same bits in each, since
- * -ffp-contract=off forbids fusing a multiplication with an addition (op/op.h has the reasons); a
- * reduction spells out its partial sums.
+/* clones.h - CLONES compiles a function with hot loops for several instruction sets, vectorised;
+ * the dynamic loader selects one version.
  *
- * gcc at -O2 gives up on loops with a tail, so O3 is asked for; and it believes that somebody traps
- * floating point exceptions, which would keep it from turning ?: into a blend. clang 14 vectorises
- * by itself but gives the choosers of two static functions of one name the same symbol, and under
- * a sanitizer they run too early: one version there. */
+ * Element-wise loops have bit-identical results in all versions, because -ffp-contract=off forbids
+ * fusing a multiplication with an addition (see op/op.h); reductions write out their partial sums.
+ *
+ * gcc needs O3, because at -O2 it does not vectorise loops with a remainder, and no-trapping-math,
+ * because otherwise it assumes that floating-point exceptions trap and does not turn ?: into a
+ * blend. Only one version is compiled
+ *   - with clang: clang 14 vectorises without the attributes, but the ifunc resolvers of two static
+ *     functions of the same name get the same symbol;
+ *   - with a sanitizer: the resolvers run before the sanitizer is initialised. */
 #ifndef BASE_CLONES_H
 #define BASE_CLONES_H
 

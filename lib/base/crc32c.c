@@ -1,6 +1,6 @@
-/* crc32c.c - the instruction takes 3 cycles but can start every cycle, so three neighbouring
- * streams are taken at once. Their sums are joined by carry-less multiplication: to pass the sum
- * of a stream over the n bytes behind it is to multiply it by x^(8n) modulo the polynomial. */
+/* crc32c.c - the CRC instruction has a latency of 3 cycles and a throughput of one per cycle, so
+ * three adjacent streams are processed in parallel. Carry-less multiplication combines their CRCs:
+ * appending n bytes to a stream multiplies its CRC by x^(8n) modulo the polynomial. */
 #include "base/crc32c.h"
 
 #include <pthread.h>
@@ -10,7 +10,7 @@
 
 enum { SLICES = 8 };
 
-/* table[k][b]: the sum of byte b with k zero bytes behind it. */
+/* table[k][b]: the CRC of byte b followed by k zero bytes. */
 static uint32_t table[SLICES][256];
 static pthread_once_t table_once = PTHREAD_ONCE_INIT;
 
@@ -34,7 +34,7 @@ uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n)
 
     pthread_once(&table_once, fill_table);
     crc = ~crc;
-    /* Eight bytes at once: each has its own table, for its distance from the end of the eight. */
+    /* Eight bytes per iteration: byte i of the eight uses table[7 - i]. */
     for (; n >= 8; n -= 8, p += 8) {
         uint32_t low = crc ^ ((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
                               (uint32_t)p[3] << 24);
@@ -51,12 +51,13 @@ uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n)
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* Three streams of `bytes` each. The factors are x^(8 * bytes - 33) and x^(16 * bytes - 33),
- * reflected: multiplying two reflected 32-bit values leaves a factor x, and reducing the 64-bit
- * product with the crc instruction itself adds x^32; together the missing 33. */
+/* A block of three streams of `bytes` each. The factors are x^(8 * bytes - 33) and
+ * x^(16 * bytes - 33), reflected: the product of two reflected 32-bit values contains an extra
+ * factor x, and the reduction of the 64-bit product with the CRC instruction adds a factor x^32,
+ * which supply the missing x^33. */
 struct stride {
     size_t bytes;
-    uint32_t over_one, over_two; /* factors that pass over one stream, over two */
+    uint32_t over_one, over_two; /* factors that append one stream, two streams */
 };
 
 static const struct stride strides[] = {

@@ -21,7 +21,7 @@ void digest_hmac(const void *key, size_t n_key, const void *data, size_t n,
     unsigned n_out = 0;
 
     CHECK(n_key <= INT_MAX);
-    /* To libcrypto a NULL key means "the one of last time", never an empty one. */
+    /* For libcrypto, a NULL key means "reuse the previous key", not an empty key. */
     CHECK(HMAC(EVP_sha256(), n_key > 0 ? key : "", (int)n_key, data, n, out, &n_out) != NULL &&
           n_out == DIGEST_BYTES);
 }

@@ -1,4 +1,4 @@
-/* digest.h - SHA-256 and HMAC-SHA-256 (FIPS 180-4, RFC 2104), by libcrypto. Threads: any. */
+/* digest.h - SHA-256 and HMAC-SHA-256 (FIPS 180-4, RFC 2104), from libcrypto. Threads: any. */
 #ifndef BASE_DIGEST_H
 #define BASE_DIGEST_H
 

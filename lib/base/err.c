@@ -22,7 +22,8 @@ static const struct code_name names[] = {
     NAME(ERR_PATH),
 };
 
-/* vsnprintf that cuts between characters, so that a cut text is still UTF-8. Returns the length. */
+/* Like vsnprintf, but truncates between characters, so that the text stays valid UTF-8. Returns the
+ * length. */
 __attribute__((format(printf, 2, 0))) static size_t story(char out[ERR_TEXT_BYTES], const char *fmt,
                                                           va_list ap)
 {
@@ -40,7 +41,7 @@ __attribute__((format(printf, 2, 0))) static size_t story(char out[ERR_TEXT_BYTE
     return len;
 }
 
-/* head + separator + tail into err->text. `tail` may be err->text itself. */
+/* Writes head + separator + tail to err->text. `tail` may be err->text itself. */
 static void join(struct err *err, const char *head, size_t n_head, const char *separator,
                  const char *tail)
 {

@@ -1,5 +1,5 @@
-/* fault.c - the armed specs in a small table behind a mutex; `state` tells a passing thread
- * whether there is any reason to look. */
+/* fault.c - the armed faults are in a small table under a mutex; a thread that passes a fault point
+ * reads the table only if `state` is not OFF. */
 #include "base/fault.h"
 
 #include <inttypes.h>
@@ -18,7 +18,7 @@
 
 enum { SPEC_MAX = 16, NAME_BYTES = 64, DELAY_MS_MAX = 3600 * 1000 };
 
-/* As after any temporary trouble: whoever supervises the process starts it again. */
+/* The exit code of a temporary failure, after which a supervisor restarts the process. */
 enum { EXIT_CODE = 138 };
 
 enum action { FAIL, EXIT, KILL, STOP, DELAY, HANG };
@@ -30,15 +30,15 @@ static const struct {
                 { "stop", STOP }, { "delay", DELAY }, { "hang", HANG } };
 
 struct spec {
-    char name[NAME_BYTES]; /* "*": any */
+    char name[NAME_BYTES]; /* of the fault point; "*": any point */
     enum action action;
     uint64_t delay_ms;
-    uint64_t first; /* the passage that fires, from 1 */
-    bool onward;    /* and every one after it */
-    uint64_t passed;
+    uint64_t first;  /* the passage that fires, from 1 */
+    bool onward;     /* every later passage fires too */
+    uint64_t passed; /* passages so far */
 };
 
-enum { UNREAD, OFF, ON }; /* UNREAD: nobody has looked at the environment yet */
+enum { UNREAD, OFF, ON }; /* UNREAD: TRAINERD_FAULT is not parsed yet */
 static atomic_int state = UNREAD;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
@@ -74,7 +74,7 @@ static int parse_action(const char *text, const char *word, struct spec *out, st
     return bad_spec(err, text, "unknown action");
 }
 
-/* Takes `text` apart from behind: @n[+], then =action; what is left is the name. */
+/* Parses `text` from its end: @n[+], then =action; the rest is the name. */
 static int parse_spec(const char *text, struct spec *out, struct err *err)
 {
     char copy[NAME_BYTES * 2], *at, *word;
@@ -129,7 +129,7 @@ static int parse_list(const char *list, struct spec out[SPEC_MAX], size_t *n_out
     return 0;
 }
 
-/* With the lock held. */
+/* Caller holds the lock. */
 static int arm_locked(const char *list, struct err *err)
 {
     struct spec parsed[SPEC_MAX];
@@ -145,8 +145,8 @@ static int arm_locked(const char *list, struct err *err)
     return 0;
 }
 
-/* With the lock held. There is nobody to return an error to, and running on without the fault
- * that was asked for would make its test pass for nothing. */
+/* Caller holds the lock. Exits on an invalid TRAINERD_FAULT: no caller handles the error, and a
+ * test whose fault is not armed would pass without testing anything. */
 static void arm_from_environment(void)
 {
     const char *list = getenv("TRAINERD_FAULT");
@@ -192,7 +192,7 @@ static bool act(const struct spec *spec)
 
 static bool hit_armed(const char *name)
 {
-    struct spec due[SPEC_MAX]; /* copies: what happens happens outside the lock */
+    struct spec due[SPEC_MAX]; /* copies, because the actions run without the lock */
     size_t n_due = 0;
     bool fail = false;
 

@@ -1,10 +1,14 @@
-/* fault.h - named places where a test can make things go wrong.
+/* fault.h - named fault points, at which a test injects faults.
  *
- * A fault point costs one relaxed load when nothing is armed. Armed through the environment
- * (TRAINERD_FAULT="name[=action][@n[+]],...", actions: fail (default), exit, kill, stop, delay:MS,
- * hang; fires at the n-th passage (default 1), with + at every one from there) or by fault_arm()
- * in a unit test. A process with an unreadable TRAINERD_FAULT ends with code 2 at its first fault
- * point; `exit` ends with 138, without flushing anything. Threads: any. */
+ * While no fault is armed, a fault point costs one relaxed load. Faults are armed through the
+ * environment or, in a unit test, by fault_arm():
+ *
+ *     TRAINERD_FAULT="name[=action][@n[+]],..."
+ *
+ * Actions: fail (default), exit, kill, stop, delay:MS, hang. The fault fires at the n-th passage of
+ * its point (default 1); with + also at every later passage. A process with an invalid
+ * TRAINERD_FAULT exits with code 2 at its first fault point; `exit` exits with code 138 without
+ * flushing. Threads: any. */
 #ifndef BASE_FAULT_H
 #define BASE_FAULT_H
 
@@ -14,19 +18,22 @@
 
 struct err;
 
-/* true: the caller behaves as if the operation had failed. The other actions happen inside. */
+/* Returns true if the caller must behave as if its operation had failed (action `fail`). Performs
+ * the other actions before it returns. */
 bool fault_hit(const char *name);
-/* The same as an error: ERR_DEVICE "fault point NAME" instead of true, 0 instead of false. */
+/* As fault_hit(), for callers that report errors. Returns ERR_DEVICE "fault point NAME" where fault_hit()
+ * would return true, and 0 otherwise. */
 int fault_error(const char *name, struct err *err);
-/* In front of a system call: the call fails with EIO without being made. */
+/* Wraps a system call: if the fault fires, the call is not made and fails with EIO. */
 #define FAULT_TRY(point_, call_) (fault_hit(point_) ? (errno = EIO, -1) : (call_))
 
-/* For tests. `spec` as in the environment; NULL disarms everything and resets the counts.
- * ERR_INPUT if it cannot be read. */
+/* For tests. Arms the faults of `spec`, in the syntax of the environment variable, and resets the
+ * counts; NULL disarms all faults. Errors: ERR_INPUT (invalid syntax). */
 int fault_arm(const char *spec, struct err *err);
-/* Passages of all points since the last fault_arm(), counted while anything is armed: a test fails
- * the 1st, 2nd, ... until it is not reached any more ("*@n" arms the n-th passage of any point). */
+/* Returns the number of passages of all points since the last fault_arm(), counted while a fault is
+ * armed. "*@n" arms the n-th passage of any point, so a test can inject a fault at the 1st, 2nd,
+ * ... passage until there are no more. */
 uint64_t fault_passed(void);
-bool fault_fired(void);
+bool fault_fired(void); /* true if a fault has fired since the last fault_arm() */
 
 #endif

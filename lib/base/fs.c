@@ -38,7 +38,7 @@ static int too_large(const char *path, size_t limit, struct err *err)
                    allowed, limit);
 }
 
-/* A FIFO, as `--job <(...)` gives one: until its writer has written something or is gone. */
+/* Waits until a FIFO, such as the one of `--job <(...)`, has data or its writer has closed it. */
 static int wait_for_writer(int fd, const char *path, struct err *err)
 {
     struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -53,7 +53,7 @@ static int wait_for_writer(int fd, const char *path, struct err *err)
                                path, WAIT_MS / 1000);
 }
 
-/* Until the end of the file or an error; `fd` may be a pipe, so the size is not asked for. */
+/* Reads until the end of the file or an error. Does not use the file size: `fd` may be a pipe. */
 static int read_all(int fd, const char *path, size_t limit, struct buf *out, struct err *err)
 {
     size_t total = 0;
@@ -90,14 +90,14 @@ int fs_read(const char *path, size_t limit, struct buf *out, struct err *err)
     struct stat s;
     int fd, rc;
 
-    fd = open_retry(path, O_RDONLY | O_NONBLOCK); /* opening a FIFO would wait for its writer */
+    fd = open_retry(path, O_RDONLY | O_NONBLOCK); /* else opening a FIFO waits for its writer */
     if (fd < 0)
         return err_sys(err, errno, "open '%s'", path);
     rc = fstat(fd, &s) == 0 && S_ISFIFO(s.st_mode) ? wait_for_writer(fd, path, err) : 0;
     if (rc == 0)
         rc = read_all(fd, path, limit, out, err);
     close(fd);
-    if (rc < 0 && out->data != NULL) { /* what was there stays, what we added goes */
+    if (rc < 0 && out->data != NULL) { /* restores the earlier content */
         out->len = before;
         out->data[before] = '\0';
     }
@@ -121,7 +121,7 @@ int fs_write_all(int fd, const void *data, size_t n, const char *path, struct er
     return 0;
 }
 
-/* A name beside `path` that nobody else uses, on any host that shares the directory. */
+/* Sets *out to a name in the directory of `path` that is unique among all hosts that share it. */
 static int temporary_name(const char *path, char **out, struct err *err)
 {
     uint64_t random;
@@ -133,7 +133,7 @@ static int temporary_name(const char *path, char **out, struct err *err)
     return 0;
 }
 
-/* Creates `path` with this content, durable when it returns 0. */
+/* Creates `path` with this content. The file is durable when the function returns 0. */
 static int write_synced(const char *path, const void *data, size_t n, struct err *err)
 {
     int fd, rc;
@@ -144,7 +144,7 @@ static int write_synced(const char *path, const void *data, size_t n, struct err
     rc = fs_write_all(fd, data, n, path, err);
     if (rc == 0 && FAULT_TRY("fs.sync", fsync(fd)) < 0)
         rc = err_sys(err, errno, "sync '%s'", path);
-    if (close(fd) < 0 && rc == 0) /* network file systems report late */
+    if (close(fd) < 0 && rc == 0) /* network file systems report write errors here */
         rc = err_sys(err, errno, "close '%s'", path);
     return rc;
 }
@@ -172,7 +172,7 @@ int fs_replace(const char *path, const void *data, size_t n, struct err *err)
     if (rc == 0 && FAULT_TRY("fs.rename", rename(temporary, path)) < 0)
         rc = err_sys(err, errno, "rename '%s' to '%s'", temporary, path);
     if (rc < 0)
-        (void)unlink(temporary); /* it may never have been created */
+        (void)unlink(temporary); /* fails if the file was not created */
     free(temporary);
     return rc < 0 ? rc : sync_parent(path, err);
 }
@@ -184,7 +184,7 @@ static int make_dir(const char *path, struct err *err)
 
     if (FAULT_TRY("fs.mkdir", mkdir(path, 0777)) == 0)
         return 0;
-    errnum = errno; /* for a directory that is there: EEXIST, EROFS, EACCES, ..., but not EIO */
+    errnum = errno; /* for an existing directory: EEXIST, EROFS, EACCES, ..., but not EIO */
     if (errnum != EIO && stat(path, &st) == 0) {
         if (S_ISDIR(st.st_mode))
             return 0;
@@ -201,7 +201,7 @@ int fs_mkdirs(const char *path, struct err *err)
 
     if (copy == NULL)
         return err_set(err, ERR_NOMEM, "create directory '%s': out of memory", path);
-    /* Each prefix that ends before a slash, then the whole. */
+    /* Creates each prefix that ends before a slash, then the whole path. */
     for (end = copy; rc == 0 && *end != '\0'; end++) {
         if (*end != '/' || end == copy || end[-1] == '/')
             continue;
@@ -222,14 +222,14 @@ int fs_sync_dir(const char *path, struct err *err)
 
     if (fd < 0)
         return err_sys(err, errno, "open directory '%s'", path);
-    /* EINVAL: this file system cannot sync directories; its renames are as durable as they get. */
+    /* EINVAL: this file system does not support syncing a directory. */
     if (FAULT_TRY("fs.sync", fsync(fd)) < 0 && errno != EINVAL)
         rc = err_sys(err, errno, "sync directory '%s'", path);
     close(fd);
     return rc;
 }
 
-/* One entry of the walk: files at once, a directory when its content is gone. */
+/* Handles one entry of the walk: removes a file at its visit, a directory after its content. */
 static int remove_entry(const FTSENT *entry, struct err *err)
 {
     int rc;
@@ -250,7 +250,7 @@ static int remove_entry(const FTSENT *entry, struct err *err)
         rc = FAULT_TRY("fs.remove", unlink(entry->fts_accpath));
         break;
     }
-    if (rc < 0 && errno != ENOENT) /* somebody else may be removing it too */
+    if (rc < 0 && errno != ENOENT) /* another process may be removing the tree too */
         return err_sys(err, errno, "remove '%s'", entry->fts_path);
     return 0;
 }
@@ -288,7 +288,7 @@ char *fs_dirname(const char *path)
 {
     size_t n = strlen(path);
 
-    while (n > 1 && path[n - 1] == '/') /* "a/b/" is "a/b" */
+    while (n > 1 && path[n - 1] == '/') /* "a/b/" is equivalent to "a/b" */
         n--;
     while (n > 0 && path[n - 1] != '/')
         n--;

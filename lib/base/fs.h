@@ -1,4 +1,4 @@
-/* fs.h - files, with the errors a person needs. Threads: any. */
+/* fs.h - file operations whose errors name the operation and the path. Threads: any. */
 #ifndef BASE_FS_H
 #define BASE_FS_H
 
@@ -8,24 +8,30 @@
 struct err;
 struct buf;
 
-/* Appends the whole file to *out; more than `limit` bytes is ERR_INPUT, and so is a FIFO to which nobody writes for 10 s. */
+/* Appends the whole file to *out. On failure *out is unchanged. Errors: ERR_INPUT (the file has
+ * more than `limit` bytes, or is a FIFO that receives no data for 10 s), ERR_NOENT, ERR_IO,
+ * ERR_NOMEM. */
 int fs_read(const char *path, size_t limit, struct buf *out, struct err *err);
-/* All of it, retrying short writes and EINTR. `path` is for the message. */
+/* Writes all n bytes; retries short writes and EINTR. `path` is for the message. */
 int fs_write_all(int fd, const void *data, size_t n, const char *path, struct err *err);
-/* Writes a temporary beside `path`, syncs it, renames, syncs the directory. */
+/* Replaces the file atomically and durably: writes and syncs a temporary file in the same
+ * directory, renames it to `path`, syncs the directory. */
 int fs_replace(const char *path, const void *data, size_t n, struct err *err);
-int fs_mkdirs(const char *path, struct err *err); /* like mkdir -p; fine when it is there */
+int fs_mkdirs(const char *path, struct err *err); /* like mkdir -p; 0 if the directory exists */
 int fs_sync_dir(const char *path, struct err *err);
-int fs_remove_tree(const char *path, struct err *err); /* fine when it is not there */
-/* Opens the file `location` below the folder `dir` for reading and returns its descriptor.
- * `location` comes from a file and is not trusted: it must be relative, ".." is refused, and no
- * component of it may be a symbolic link, so that nothing outside the folder can be reached. `what`
- * names it in messages ("external data"). The file may be of any type. Errors: ERR_INPUT,
- * ERR_NOENT, ERR_IO, ERR_NOMEM. */
+int fs_remove_tree(const char *path, struct err *err); /* 0 if `path` does not exist */
+/* Opens the file `location` below the directory `dir` for reading and returns its descriptor, which
+ * the caller closes. `location` comes from a file and is not trusted: it must be relative, must not
+ * contain "..", and no component may be a symbolic link, so that no file outside the directory can
+ * be opened. `what` describes the file in messages ("external data"). The file may be of any type.
+ * Errors: ERR_INPUT, ERR_NOENT, ERR_IO, ERR_NOMEM. */
 int fs_open_below(const char *dir, const char *location, const char *what, struct err *err);
 
-/* `name` if absolute, else dir/name; NULL: out of memory. The caller frees. */
+/* Returns a copy of `name` if it is absolute, else dir/name; NULL: out of memory. The caller frees
+ * the result. */
 char *fs_join(const char *dir, const char *name);
-char *fs_dirname(const char *path); /* "." if there is no slash; the caller frees */
+/* Returns the directory part of `path`, "." if it contains no slash; NULL: out of memory. The
+ * caller frees the result. */
+char *fs_dirname(const char *path);
 
 #endif

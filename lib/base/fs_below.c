@@ -1,7 +1,7 @@
 /* fs_below.c - opens a file whose name comes from another file.
  *
- * Each component is opened relative to the one before it, without following symbolic links, so that
- * the check cannot be deceived by a folder that is renamed meanwhile. */
+ * Opens each component relative to its parent, without following symbolic links. A directory that
+ * is renamed during the walk therefore cannot bypass the check. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -12,7 +12,8 @@
 #include "base/err.h"
 #include "base/fs.h"
 
-/* Opens the next component; closes `dir`. */
+/* Opens the component `part` of the directory descriptor `dir`, and closes `dir`. Returns the
+ * descriptor. */
 static int descend(int dir, const char *what, const char *location, const char *part, bool last,
                    struct err *err)
 {

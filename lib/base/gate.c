@@ -1,5 +1,5 @@
-/* gate.c - the last of n to arrive moves `round` on, and that is what the others wait for.
- * Breaking sets the lowest bit of the same word, so a round is either completed or broken. */
+/* gate.c - the last of n threads to arrive advances `round`; the other threads wait for the change.
+ * gate_break() sets the lowest bit of the same word, so a round is either completed or broken. */
 #include "base/gate.h"
 
 #include <stdatomic.h>
@@ -28,8 +28,8 @@ void gate_init(struct gate *g, uint32_t n, bool spin)
     *g = (struct gate){ .n = n, .spin = spin };
 }
 
-/* Sequentially consistent on both sides: either we see the sleeper and wake it, or it comes late
- * enough for the kernel to see the new round and not let it sleep. */
+/* Sequentially consistent on both sides: either this thread sees the sleeper and wakes it, or the
+ * sleeper enters the kernel after the round changed, and the futex call returns at once. */
 static void wake_sleepers(struct gate *g)
 {
     if (atomic_load(&g->sleeping) > 0)
@@ -56,12 +56,12 @@ bool gate_wait(struct gate *g)
         uint32_t expected = round;
         bool whole;
 
-        /* Nobody can arrive for the next round before it begins, one line below. */
+        /* No thread can arrive for the next round before the exchange below begins it. */
         atomic_store_explicit(&g->arrived, 0, memory_order_relaxed);
         whole = atomic_compare_exchange_strong_explicit(&g->round, &expected, round + ROUND,
                                                         memory_order_seq_cst, memory_order_acquire);
         wake_sleepers(g);
-        return whole; /* else it was broken a moment ago */
+        return whole; /* false: gate_break() was called first */
     }
     for (int i = 0; g->spin && i < SPINS; i++) {
         if (atomic_load_explicit(&g->round, memory_order_acquire) != round)

@@ -37,8 +37,8 @@ void json_place(const struct json *doc, const cJSON *value, uint32_t *line, uint
     *column = node_of(value)->column;
 }
 
-/* Writes "/key", escaped (~ is ~0, / is ~1), or "/index" so that it ends before `end`, and returns
- * its start; with `end` NULL nothing is written. Adds the length to *n. */
+/* Writes "/key", escaped (~ as ~0, / as ~1), or "/index" so that the text ends before `end`, and
+ * returns its start. With `end` NULL, writes nothing. Adds the length to *n. */
 static char *put_step(const struct json_node *node, char *end, size_t *n)
 {
     char index[16];
@@ -66,8 +66,8 @@ static char *put_step(const struct json_node *node, char *end, size_t *n)
 
 const char *json_pointer(const struct json *doc, const cJSON *value)
 {
-    /* The pointer is made when it is first asked for: all of them together can be far longer than
-     * the text. The document is logically unchanged. */
+    /* The pointer is built on the first request, because all pointers together can be much longer
+     * than the text. The document is logically const. */
     struct json_node *node = (struct json_node *)value;
     struct arena *arena = &((struct json *)doc)->arena;
     size_t n = 0, again = 0;

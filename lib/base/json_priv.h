@@ -1,7 +1,7 @@
-/* json_priv.h - what the scanner (json_scan.c) builds and the questions (json.c) read.
+/* json_priv.h - the tree that the scanner (json_scan.c) builds and the queries (json.c) read.
  *
- * Every cJSON value is the first member of a `struct json_node` that knows the rest, so a place is
- * found by a cast. All memory comes from one arena; nobody calls cJSON_Delete() on it. */
+ * Each cJSON value is the first member of a `struct json_node` with its position, which is reached
+ * by a cast. All memory comes from one arena; cJSON_Delete() is never called on it. */
 #ifndef BASE_JSON_PRIV_H
 #define BASE_JSON_PRIV_H
 
@@ -9,11 +9,11 @@
 #include "base/json.h"
 
 struct json_node {
-    cJSON value; /* first: a cJSON * of ours is a struct json_node * */
-    struct json_node *parent;
-    char *number;   /* of a number: as written */
-    char *pointer;  /* NULL until somebody asks */
-    uint32_t index; /* of an array's element */
+    cJSON value; /* first member, so that a cJSON * of this tree is a struct json_node * */
+    struct json_node *parent; /* NULL: the root */
+    char *number;   /* of a number: its text; else NULL */
+    char *pointer;  /* NULL before the first json_pointer() */
+    uint32_t index; /* of an element of an array */
     uint32_t line, column;
 };
 
@@ -23,6 +23,6 @@ struct json {
     struct json_node *root;
 };
 
-enum { JSON_SHOWN_BYTES = 40 }; /* of a string, key or number in a message */
+enum { JSON_SHOWN_BYTES = 40 }; /* most bytes of a string, key or number in a message */
 
 #endif

@@ -1,5 +1,5 @@
-/* json_scan.c - a strict scanner that builds a cJSON tree: grammar, places and limits are ours, and
- * there is no second parser to disagree with. */
+/* json_scan.c - a strict scanner that builds a cJSON tree. It implements the grammar, the positions
+ * and the limits itself and does not use cJSON's parser. */
 #include "base/json_priv.h"
 
 #include <inttypes.h>
@@ -16,7 +16,7 @@
 #include "base/map.h"
 #include "base/text.h"
 
-/* The place where we are, in a document that is being read. */
+/* The position in the text that is being parsed. */
 struct scan {
     struct json *doc;
     const char *at, *end;
@@ -24,7 +24,7 @@ struct scan {
     uint32_t line;
     unsigned flags;
     uint32_t n_values;
-    locale_t c_locale; /* for strtod_l: a decimal point is a point */
+    locale_t c_locale; /* for strtod_l: the decimal separator is '.' */
     struct err *err;
 };
 
@@ -52,7 +52,7 @@ static int no_memory(struct scan *s)
     return err_set(s->err, ERR_NOMEM, "%s: out of memory", s->doc->name);
 }
 
-/* What stands at s->at, for a message. */
+/* Describes the text at s->at for a message. */
 static const char *found(const struct scan *s, char out[32])
 {
     size_t left = (size_t)(s->end - s->at), bytes = text_utf8_char(s->at, left);
@@ -93,7 +93,8 @@ static bool next_starts(const struct scan *s, const char *word)
     return (size_t)(s->end - s->at) >= n && memcmp(s->at, word, n) == 0;
 }
 
-/* Things people write that other formats allow. */
+/* Reports an unexpected token. For syntax that other formats allow, the message names the
+ * remedy. */
 static int bad_token(struct scan *s, const char *expected)
 {
     static const struct {
@@ -128,7 +129,7 @@ static int bad_token(struct scan *s, const char *expected)
     return bad(s, s->at, "found %s, expected %s", what, expected);
 }
 
-/* Four hex digits at `at`; -1 if they are none. */
+/* Returns the value of four hex digits at `at`; -1: not four hex digits. */
 static int32_t hex4(const struct scan *s, const char *at)
 {
     int32_t value = 0;
@@ -170,7 +171,7 @@ static char *put_utf8(char *out, uint32_t c)
     return out;
 }
 
-/* \uXXXX, or the pair of them that stands for a character above U+FFFF; s->at is at the \. */
+/* Parses \uXXXX, or the surrogate pair of a character above U+FFFF; s->at is at the backslash. */
 static int scan_unicode(struct scan *s, char **out)
 {
     int32_t c = hex4(s, s->at + 2), low;
@@ -193,10 +194,10 @@ static int scan_unicode(struct scan *s, char **out)
     return 0;
 }
 
-/* s->at is at the \. Writes fewer bytes than it reads. */
+/* Parses an escape; s->at is at the backslash. Writes fewer bytes than it reads. */
 static int scan_escape(struct scan *s, char **out)
 {
-    static const char letters[] = "\"\"\\\\//b\bf\fn\nr\rt\t"; /* as written, what it means */
+    static const char letters[] = "\"\"\\\\//b\bf\fn\nr\rt\t"; /* pairs: letter, character */
     char c = s->end - s->at > 1 ? s->at[1] : '\0';
 
     if (c == 'u')
@@ -213,7 +214,8 @@ static int scan_escape(struct scan *s, char **out)
                "a backslash");
 }
 
-/* Bytes up to the closing quote, or to the end; what is wrong in between is found later. */
+/* Returns the number of bytes before the closing quote, or before the end of the text. Does not
+ * validate them. */
 static size_t raw_length(const struct scan *s)
 {
     const char *p = s->at;
@@ -223,7 +225,7 @@ static size_t raw_length(const struct scan *s)
     return (size_t)(p - s->at);
 }
 
-/* s->at is at the opening quote. */
+/* Parses a string; s->at is at the opening quote. */
 static int scan_string(struct scan *s, char **result)
 {
     const char *start = s->at++;
@@ -349,7 +351,8 @@ static int scan_word(struct scan *s, struct json_node *node)
     return bad_token(s, "a value");
 }
 
-/* cJSON's list: next ends with NULL, the prev of the first child is the last child. */
+/* Appends to cJSON's list: the last `next` is NULL, and the first child's `prev` is the last
+ * child. */
 static void append(struct json_node *parent, struct json_node *child)
 {
     cJSON *first = parent->value.child;
@@ -364,7 +367,8 @@ static void append(struct json_node *parent, struct json_node *child)
     first->prev = &child->value;
 }
 
-/* After a value in an object or array: true at a comma, false at the end. */
+/* Parses the token after a value of an object or array. *more: true after a comma, false after
+ * `closing`. */
 static int scan_more(struct scan *s, char closing, bool *more)
 {
     const char *expected = closing == '}' ? "',' or '}'" : "',' or ']'";
@@ -431,8 +435,8 @@ static int bad_duplicate(struct scan *s, const char *at, const struct json_node 
                first->column);
 }
 
-/* The node for a key. A duplicate that wins gets the node of the first, emptied: the order of the
- * keys is that of their first appearance, as in Python. */
+/* Sets *out to the node for a key. A duplicate that wins reuses the cleared node of the first
+ * value, so the keys keep the order of their first occurrence, as in Python. */
 static int member_node(struct scan *s, struct json_node *object, struct map *keys, const char *at,
                        char *key, struct json_node **out)
 {
@@ -458,7 +462,7 @@ static int member_node(struct scan *s, struct json_node *object, struct map *key
     return 0;
 }
 
-/* "key": value. `keys` leads from each key so far to its node. */
+/* Parses "key": value. `keys` maps each earlier key to its node. */
 static int scan_member(struct scan *s, struct json_node *object, struct map *keys, unsigned depth)
 {
     const char *start = s->at;
@@ -503,7 +507,8 @@ static int scan_object(struct scan *s, struct json_node *node, unsigned depth)
     return rc;
 }
 
-/* Fills `node`, which is linked already. `depth`: the objects and arrays around it. */
+/* Parses a value to `node`, which is already linked. `depth`: number of enclosing objects and
+ * arrays. */
 static int scan_value(struct scan *s, struct json_node *node, unsigned depth)
 {
     bool is_object = next_is(s, '{'), is_array = next_is(s, '[');

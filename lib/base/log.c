@@ -1,9 +1,9 @@
-/* log.c - a record is put together in one buffer and written at once; the mutex keeps records and
- * the progress line apart. The buffers are kept, so that a warm logger does not allocate.
+/* log.c - a record is built in one buffer and written with one call; the mutex serialises records
+ * and the progress line. The buffers are reused, so after the first records no memory is allocated.
  *
- * No caller waits for stderr: records that it does not take (log_sink.c) wait in `pending`, up to PENDING_BYTES; the
- * ones after that are lost and counted. A thread, started when the first record waits, writes them when stderr takes
- * bytes again. */
+ * No caller waits for stderr. While stderr is blocked (log_sink.c), records are queued in
+ * `pending`, up to PENDING_BYTES; further records are dropped and counted. The drainer thread,
+ * started when the first record is queued, writes them when stderr is writable again. */
 #include "base/log.h"
 
 #include <errno.h>
@@ -44,10 +44,10 @@ static _Atomic(enum log_format) log_format = LOG_TEXT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the rest, and stderr */
 static char task[TASK_BYTES];
 static struct buf record, message;
-static struct buf progress; /* the line as given; empty: none is drawn */
-static struct buf pending;  /* what stderr did not take, from pending_from on */
+static struct buf progress; /* the line before truncation; empty: no line is drawn */
+static struct buf pending;  /* queued bytes, from pending_from on */
 static size_t pending_from;
-static uint64_t n_lost; /* records, since the last that said so */
+static uint64_t n_lost; /* records dropped since the last notice (add_lost) */
 static bool has_drainer;
 static pthread_cond_t waiting = PTHREAD_COND_INITIALIZER, drained = PTHREAD_COND_INITIALIZER;
 
@@ -61,7 +61,7 @@ void log_init(enum log_format format, enum log_level lowest)
     static atomic_flag was_called = ATOMIC_FLAG_INIT;
 
     if (!atomic_flag_test_and_set(&was_called))
-        (void)atexit(flush_at_exit); /* cannot fail for the first few */
+        (void)atexit(flush_at_exit); /* cannot fail for the first 32 handlers */
     atomic_store(&log_format, format);
     log_set_level(lowest);
 }
@@ -97,7 +97,7 @@ bool log_parse_level(const char *name, enum log_level *out)
 
 /* ---- stderr ---- */
 
-/* Writes what waits. true: nothing waits any more. Under `lock`. */
+/* Writes queued bytes; true: the queue is empty. Caller holds `lock`. */
 static bool drain(void)
 {
     while (pending_from < pending.len) {
@@ -105,7 +105,7 @@ static bool drain(void)
 
         if (n == 0)
             return false;
-        if (n < 0) /* nobody will ever read it */
+        if (n < 0) /* stderr failed permanently: drops the queue */
             break;
         pending_from += (size_t)n;
     }
@@ -148,7 +148,7 @@ static void *drainer(void *arg)
     return NULL;
 }
 
-/* `n` bytes wait; `is_rest`: of a record that is partly written, so that they must not be lost. */
+/* Queues n bytes. `is_rest`: they complete a partly written record and must not be dropped. */
 static void keep(const char *text, size_t n, bool is_rest)
 {
     pthread_t thread;
@@ -158,7 +158,7 @@ static void keep(const char *text, size_t n, bool is_rest)
         return;
     }
     buf_add(&pending, text, n);
-    if (pending.failed) { /* out of memory: what waits is given up */
+    if (pending.failed) { /* out of memory: drops the queue */
         buf_fini(&pending);
         pending_from = 0;
         n_lost++;
@@ -205,7 +205,8 @@ void log_flush(unsigned ms)
 
 /* ---- records ---- */
 
-/* Control characters would break the line, or drive the reader's terminal. */
+/* Appends `s` with control characters escaped, because they would break the line or control the
+ * terminal. */
 static void add_plain(struct buf *b, const char *s)
 {
     for (; *s != '\0'; s++) {
@@ -239,7 +240,8 @@ static size_t terminal_width(void)
     return size.ws_col;
 }
 
-/* The progress line, cut one column short of the edge, where some terminals wrap. */
+/* Appends the progress line, truncated one column before the edge, because some terminals wrap in
+ * the last column. */
 static void add_progress(struct buf *b)
 {
     size_t columns = terminal_width() - 1, at = 0;
@@ -250,7 +252,7 @@ static void add_progress(struct buf *b)
 
         if (bytes > 1)
             buf_add(b, progress.data + at, bytes);
-        else /* a control character, or no character at all */
+        else /* a control character, or invalid UTF-8 */
             buf_add(b, bytes == 0 || (unsigned char)c < 0x20 || c == 0x7f ? "?" : &c, 1);
         at += bytes > 0 ? bytes : 1;
         columns--;
@@ -339,7 +341,7 @@ static void write_record(enum log_level level, const char *event, const struct l
                      "\"message\":\"a log record was lost: out of memory\"}\n",
     };
     enum log_format format = atomic_load(&log_format);
-    int errnum = errno; /* somebody may log before looking at it */
+    int errnum = errno; /* preserved: a caller may log before it reads errno */
 
     if ((int)level < atomic_load_explicit(&lowest_level, memory_order_relaxed))
         return;
@@ -410,7 +412,7 @@ void log_progress(const char *line)
         buf_reset(&record);
         buf_str(&record, ERASE_LINE);
         add_progress(&record);
-        if (!record.failed) /* else it is drawn next time; only a decoration is late */
+        if (!record.failed) /* after a failure, the next call or record draws the line */
             put(record.data, record.len);
     }
     pthread_mutex_unlock(&lock);

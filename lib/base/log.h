@@ -1,11 +1,13 @@
-/* log.h - one line, or one JSON object, per event.
+/* log.h - writes one line of text, or one JSON object, per event to stderr.
  *
- * Only daemon/ logs; a library returns its error or reports through a callback. Text lines go to
- * stderr as `2026-01-31T12:00:00.123Z INFO  worker 1: message`; with LOG_JSON every record is one
- * object {"time":..., "level":..., "event":..., "message":..., fields...}. A progress line on a
- * terminal (log_progress) is wiped before a record is written and drawn again after it.
- * Threads: any. A record is one write(2), so lines of several processes do not mix. No call waits for stderr: up to 256
- * KiB of records wait for it, further ones are lost and counted. */
+ * Only daemon/ logs; a library returns its error or reports through a callback. The text format is
+ * `2026-01-31T12:00:00.123Z INFO  worker 1: message`; with LOG_JSON every record is one object
+ * {"time":..., "level":..., "event":..., "message":..., fields...}. A progress line on a terminal
+ * (log_progress) is erased before a record and redrawn after it.
+ *
+ * A record is one write(2), so lines of several processes do not mix. No call waits for stderr: up
+ * to 256 KiB of records are queued while stderr is blocked; further records are dropped and
+ * counted. Threads: any. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 
@@ -21,11 +23,11 @@ struct log_field {
     const char *key;
     enum { LOG_F_STR, LOG_F_I64, LOG_F_U64, LOG_F_F64, LOG_F_F32, LOG_F_BOOL, LOG_F_JSON } type;
     union {
-        const char *str; /* LOG_F_JSON: a value in JSON, put in as it is */
+        const char *str; /* borrowed; LOG_F_JSON: JSON text, inserted unchanged; NULL: null */
         int64_t i64;
         uint64_t u64;
-        double f64; /* printed so that it reads back exactly (%.17g, shortest that round-trips) */
-        float f32;  /* likewise as a float */
+        double f64; /* printed as the shortest decimal that parses to the same double */
+        float f32;  /* printed as the shortest decimal that parses to the same float */
         bool boolean;
     } as;
 };
@@ -37,17 +39,19 @@ struct log_field {
 #define LOG_JSON_TEXT(k_, v_) { .key = (k_), .type = LOG_F_JSON, .as.str = (v_) }
 #define LOG_FLAG(k_, v_) { .key = (k_), .type = LOG_F_BOOL, .as.boolean = (v_) }
 
-/* At exit() what waits for stderr is written, for at most 1 s. */
+/* Sets the format and the lowest level. Registers an exit handler that calls log_flush(1000). */
 void log_init(enum log_format format, enum log_level lowest);
 void log_set_level(enum log_level lowest);
-/* What stands before every text message and as "task" in JSON; copied (at most 63 bytes). */
+/* Sets the prefix of every text message, which is the member "task" in JSON; copied (at most 63
+ * bytes). */
 void log_set_task(const char *name);
 bool log_parse_level(const char *name, enum log_level *out);
 
 /* `event` is a short fixed word ("join", "step"); the message is for a person. */
 void log_event(enum log_level level, const char *event, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* With fields: in text they are not shown (the message says it all), in JSON they are members. */
+/* As log_event(), with fields, which become members of the JSON object. The text format omits them,
+ * so the message must be complete without them. */
 void log_record(enum log_level level, const char *event, const struct log_field *fields,
                 uint32_t n_fields, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
@@ -56,16 +60,19 @@ void log_record(enum log_level level, const char *event, const struct log_field 
 #define log_warn(event_, ...) log_event(LOG_WARN, event_, __VA_ARGS__)
 #define log_error(event_, ...) log_event(LOG_ERROR, event_, __VA_ARGS__)
 
-bool log_is_text(void); /* a table then takes a record a line; in JSON it is a field of one */
+/* Returns true for LOG_TEXT. A table is then one record per line; in JSON it is a field of one
+ * record. */
+bool log_is_text(void);
 
-/* Lines of somebody else's log (a child's), complete with newline, as they are. */
+/* Writes complete lines of the log of another process (a child) unchanged. */
 void log_raw(const char *bytes, size_t n);
 
-/* Waits until what stderr did not take before is written, for at most `ms`: to be called before the process ends. */
+/* Waits until all queued records are written, for at most `ms` milliseconds. Called before the
+ * process exits. */
 void log_flush(unsigned ms);
 
-/* Draws `line` as the terminal's last line (text format and stderr a terminal; else nothing is
- * done). Cut to the terminal's width. NULL removes it. */
+/* Draws `line` as the last line of the terminal, truncated to its width; NULL removes the line.
+ * Does nothing unless log_progress_wanted(). */
 void log_progress(const char *line);
 bool log_progress_wanted(void); /* stderr is a terminal and the format is text */
 

@@ -1,7 +1,13 @@
-/* log_sink.c - stderr may be a terminal that is stopped (Ctrl-S), a pipe to a pager, the journal's socket. Its file
- * description is shared with other processes, so it must not be set to non-blocking: a pipe or a terminal is opened once
- * more through /proc, with flags of its own; a socket is written with MSG_DONTWAIT; a file does not block. Where opening
- * is not permitted (a pipe of another user), the bytes that poll() promises room for are written. */
+/* log_sink.c - non-blocking writes to stderr, which may be a stopped terminal (Ctrl-S), a pipe to a
+ * pager, or the journal's socket.
+ *
+ * The file description of stderr is shared with other processes, so O_NONBLOCK must not be set on
+ * it. Instead:
+ *   - a pipe or a terminal is opened a second time through /proc, with O_NONBLOCK; if the open is
+ *     not permitted (a pipe of another user), at most PIPE_BUF bytes are written when poll()
+ *     reports room;
+ *   - a socket is written with MSG_DONTWAIT;
+ *   - a regular file does not block. */
 #include "base/log_sink.h"
 
 #include <errno.h>
@@ -18,10 +24,10 @@ static struct sink {
     dev_t device;
     ino_t inode;
     bool is_socket, is_file;
-    int own; /* of our own file description; -1: none */
+    int own; /* owned; the second descriptor of the pipe or terminal; -1: not open */
 } sink = { .own = -1 };
 
-/* stderr may be another one since the last record (dup2). */
+/* Updates `sink` if stderr is another file than at the last record (dup2). */
 static void look(void)
 {
     struct stat s;
@@ -76,11 +82,11 @@ void log_sink_wait(int ms)
     struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
 
     if (poll(&p, 1, ms) > 0 && (p.revents & POLLOUT) == 0)
-        (void)poll(NULL, 0, ms); /* an error, which the next write reports */
+        (void)poll(NULL, 0, ms); /* stderr has an error, which the next write reports */
 }
 
 void log_sink_last_words(const char *text, size_t n)
 {
     if (has_room() && write(STDERR_FILENO, text, n < PIPE_BUF ? n : PIPE_BUF) < 0)
-        return; /* nothing more can be done */
+        return; /* no other way to report */
 }

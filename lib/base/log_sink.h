@@ -1,15 +1,18 @@
-/* log_sink.h - writes to stderr without ever waiting for it. Threads: one at a time, but for log_sink_wait(). */
+/* log_sink.h - writes to stderr without blocking.
+ * Threads: one at a time, except log_sink_wait(). */
 #ifndef BASE_LOG_SINK_H
 #define BASE_LOG_SINK_H
 
 #include <stddef.h>
 #include <sys/types.h>
 
-/* Bytes written; 0: it takes nothing now; -1: it never will (closed, a full disk). */
+/* Returns the number of bytes written; 0: stderr is blocked; -1: stderr failed permanently (closed,
+ * disk full). */
 ssize_t log_sink_write(const void *bytes, size_t n);
-/* Until it may take something again, or `ms` have passed. Any thread. */
+/* Waits until stderr may be writable, or for `ms` milliseconds. Any thread. */
 void log_sink_wait(int ms);
-/* For a signal handler, or a process that is about to end: writes what can be written at once. */
+/* Writes as much of the text as stderr accepts at once. For a signal handler, or for a process that
+ * is about to end. */
 void log_sink_last_words(const char *text, size_t n);
 
 #endif

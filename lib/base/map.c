@@ -1,5 +1,5 @@
-/* map.c - open addressing: a key sits in the first free slot at or behind its hash. Never more
- * than three quarters full, nothing is ever deleted. */
+/* map.c - open addressing with linear probing: a key is stored in the first free slot at or after
+ * its hash. At most three quarters of the slots are used. Keys are never deleted. */
 #include "base/map.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 enum { CAP_MIN = 16 };
 
 struct map_slot {
-    char *key; /* owned; NULL: free */
+    char *key; /* owned; NULL: the slot is free */
     uint64_t hash;
     uint64_t value;
 };
@@ -36,8 +36,8 @@ static void sip_round(uint64_t v[4])
     v[2] = rotate(v[2], 32);
 }
 
-/* SipHash-2-4 (J.-P. Aumasson, D. J. Bernstein, 2012): without the key nobody can choose strings
- * that collide. The key is the 16 random bytes the kernel gives to every process it starts. */
+/* SipHash-2-4 (J.-P. Aumasson, D. J. Bernstein, 2012): without the key, colliding strings cannot be
+ * chosen. The key is the 16 random bytes that the kernel passes to every new process. */
 static uint64_t hash_of(const char *s)
 {
     const void *random = (const void *)getauxval(AT_RANDOM);
@@ -56,7 +56,7 @@ static uint64_t hash_of(const char *s)
         word = 0;
         memcpy(&word, s + at, left < 8 ? left : 8);
         if (left < 8)
-            word |= (uint64_t)n << 56; /* the last word carries the length */
+            word |= (uint64_t)n << 56; /* the last word contains the length */
         v[3] ^= word;
         sip_round(v);
         sip_round(v);
@@ -68,7 +68,7 @@ static uint64_t hash_of(const char *s)
     return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-/* Where the key is, or the free slot where it belongs. */
+/* Returns the slot of the key, or the free slot for it. */
 static struct map_slot *slot_of(const struct map *m, const char *key, uint64_t hash)
 {
     size_t at = hash & (m->cap - 1);

@@ -1,5 +1,6 @@
-/* map.h - string to number, by hash. Keys are copied. Threads: one at a time.
- * Keyed with a random seed per process, so hostile names cannot make it slow. */
+/* map.h - a hash map from strings to numbers. Keys are copied. Threads: one at a time.
+ *
+ * The hash uses a random key per process, so chosen names cannot cause collisions. */
 #ifndef BASE_MAP_H
 #define BASE_MAP_H
 
@@ -8,14 +9,15 @@
 #include <stdint.h>
 
 struct map {
-    struct map_slot *slots;
-    size_t n, cap;
+    struct map_slot *slots; /* owned [cap] */
+    size_t n, cap;          /* keys; slots, a power of two or 0 */
 };
 
 enum map_put { MAP_NEW, MAP_EXISTED, MAP_NOMEM };
 
-/* MAP_EXISTED leaves the old value. */
+/* Adds a key. MAP_EXISTED: the key is present, and its value is unchanged. */
 enum map_put map_put(struct map *m, const char *key, uint64_t value);
+/* Sets *out and returns true if the key is present. */
 bool map_get(const struct map *m, const char *key, uint64_t *out);
 void map_fini(struct map *m);
 

@@ -1,8 +1,8 @@
 /* mapping.c - the SIGBUS handler and the two kinds of mappings that rely on it.
  *
- * Mappings that are read by plain pointers are in a list that only grows: the handler may walk it
- * at any time, without a lock. A closed mapping leaves its node in the list, empty; the next
- * mapping reuses it. */
+ * Mappings that are read through plain pointers are in a list that only grows, so the handler can
+ * walk it at any time without a lock. A closed mapping leaves an unused node in the list, which the
+ * next mapping reuses. */
 #include "base/mapping.h"
 
 #include <errno.h>
@@ -20,26 +20,26 @@
 
 #include "base/err.h"
 
-enum { FD_MAX = 512 }; /* descriptors from this one on are left to others */
+enum { FD_MAX = 512 }; /* a mapping keeps only descriptors below this number */
 
 struct region { /* a node of the list; never freed */
     _Atomic uintptr_t start; /* 0: unused */
     _Atomic uintptr_t end;
-    atomic_bool is_broken; /* a page of it was missing */
-    struct region *next;   /* constant after the node is in the list */
+    atomic_bool is_broken; /* a page was missing and was replaced by zeros */
+    struct region *next;   /* constant after the node is linked */
 };
 
 struct mapping {
-    struct region *region; /* NULL: an empty file */
+    struct region *region; /* NULL: the file is empty */
     const uint8_t *data;
     uint64_t bytes;
-    int fd;     /* owned; to compare the size later; -1: there are too many mappings for that */
+    int fd;     /* owned; for mapping_check() to read the size; -1: too many mappings are open */
     char *path; /* owned */
 };
 
-static const uint8_t nothing[1]; /* address of an empty file's bytes */
+static const uint8_t nothing[1]; /* mapping_data() of an empty file */
 static _Atomic(struct region *) regions;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of those who change list or handler */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for changes of the list or handler */
 static uintptr_t page_bytes;
 static _Thread_local sigjmp_buf way_out;
 static _Thread_local volatile sig_atomic_t is_copying;
@@ -47,7 +47,8 @@ static struct sigaction before;
 
 /* ---- the handler ---- */
 
-/* Replaces the page at this address by zeros, if it belongs to a struct mapping. */
+/* Replaces the page at this address by zeros, if it belongs to a struct mapping; else returns
+ * false. */
 static bool patch(uintptr_t at)
 {
     struct region *r;
@@ -73,11 +74,12 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
         siglongjmp(way_out, 1);
     }
     if (!patch((uintptr_t)info->si_addr))
-        sigaction(signal, &before, NULL); /* the read is repeated, with the earlier handler */
+        sigaction(signal, &before, NULL); /* the read is repeated with the earlier handler */
     errno = saved;
 }
 
-/* The handler may be left with siglongjmp: nothing is blocked in it (SA_NODEFER). */
+/* Installs the handler if it is not the current one. With SA_NODEFER no signal is blocked in the
+ * handler, so siglongjmp may leave it. */
 static void install(void)
 {
     struct sigaction now, action = { .sa_sigaction = on_bus_error,
@@ -108,8 +110,8 @@ void mapping_enter(void)
 
 /* ---- plain pointers ---- */
 
-/* An unused node, filled; NULL: out of memory. `end` is stored last and cleared first, so that the
- * handler never sees a range that is half old and half new. */
+/* Registers a range in an unused node; NULL: out of memory. `end` is stored last and cleared first,
+ * so that the handler never sees the start of one range with the end of another. */
 static struct region *region_add(uintptr_t start, uint64_t bytes)
 {
     struct region *r;
@@ -165,7 +167,7 @@ int mapping_open(int fd, uint64_t bytes, const char *path, struct mapping **out,
     m->bytes = bytes;
     m->path = strdup(path);
     m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (m->fd >= FD_MAX) { /* a model with a file per tensor must not use up the descriptors */
+    if (m->fd >= FD_MAX) { /* a model with a file per tensor must not exhaust the descriptors */
         close(m->fd);
         m->fd = -1;
     }
@@ -221,7 +223,7 @@ void mapping_drop(const struct mapping *m, const void *from, size_t n)
     uintptr_t start = (uintptr_t)from, end = start + n;
 
     if (m->region == NULL || atomic_load(&m->region->is_broken))
-        return; /* a page of zeros must not come back as one of the file */
+        return; /* a page that was replaced by zeros must not change back to the file's page */
     start = (start + page_bytes - 1) & ~(page_bytes - 1);
     end &= ~(page_bytes - 1);
     if (start < end)
@@ -260,7 +262,7 @@ bool mapping_copy(void *to, const uint8_t *from, size_t n)
     if (sigsetjmp(way_out, 0) != 0)
         return false;
     is_copying = 1;
-    atomic_signal_fence(memory_order_seq_cst); /* the copy stays between the two */
+    atomic_signal_fence(memory_order_seq_cst); /* the copy must stay between the fences */
     memcpy(to, from, n);
     atomic_signal_fence(memory_order_seq_cst);
     is_copying = 0;

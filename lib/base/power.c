@@ -1,5 +1,5 @@
-/* power.c - powers from additions, multiplications and divisions alone, which IEEE 754 rounds in
- * one way only. The real one is within some 1e-15 of the truth for small exponents. */
+/* power.c - computes powers with additions, multiplications and divisions only, whose rounding is
+ * specified by IEEE 754. The relative error of power_real() is about 1e-15 for small exponents. */
 #include "base/power.h"
 
 #include <math.h>
@@ -18,8 +18,8 @@ double power_int(double x, uint64_t n)
     return y;
 }
 
-/* ln(m), 0.5 <= m < 1: 2 artanh(z) = 2 (z + z^3/3 + z^5/5 ...), z = (m-1) / (m+1), after m was
- * brought near 1. */
+/* Returns ln(m) for 0.5 <= m < 1: doubles m if it is below sqrt(1/2), then sums the series
+ * 2 artanh(z) = 2 (z + z^3/3 + z^5/5 ...), z = (m-1) / (m+1). */
 static double logarithm(double m)
 {
     double shift = 0, z, square, term, sum;
@@ -38,7 +38,7 @@ static double logarithm(double m)
     return 2 * sum + shift;
 }
 
-/* e^r, |r| <= ln(2) / 2. */
+/* Returns e^r for |r| <= ln(2) / 2. */
 static double exponential(double r)
 {
     double term = 1, sum = 1;
@@ -58,7 +58,7 @@ double power_real(double x, double y)
     CHECK(x >= 0 && y >= 0);
     if (x == 0)
         return y == 0 ? 1 : 0;
-    if (whole > 1e9) { /* beyond what a schedule can tell apart */
+    if (whole > 1e9) { /* schedules need no larger exponents */
         whole = 1e9;
         y = whole;
     }

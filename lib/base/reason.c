@@ -6,5 +6,5 @@ const char *reason_text(int errnum)
 {
     static _Thread_local char text[128];
 
-    return strerror_r(errnum, text, sizeof(text)); /* the GNU function: it returns the text */
+    return strerror_r(errnum, text, sizeof(text)); /* the GNU version, which returns the text */
 }

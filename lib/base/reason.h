@@ -2,8 +2,8 @@
 #ifndef BASE_REASON_H
 #define BASE_REASON_H
 
-/* As strerror(), which may share one buffer among all threads. The text belongs to the calling thread and is valid
- * until its next call; never NULL. */
+/* Like strerror(), but thread-safe. The text belongs to the calling thread and is valid until its
+ * next call; never NULL. */
 const char *reason_text(int errnum);
 
 #endif

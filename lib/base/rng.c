@@ -15,11 +15,12 @@ void rng_block(const struct rng_key *key, uint32_t block, uint32_t out[4])
     rng_words(key, block, out);
 }
 
-/* Computes up to WIDE blocks at once, as loops that become vectors. */
+/* Computes up to WIDE blocks in parallel: the arithmetic of rng_block() in loops that the compiler
+ * vectorises. */
 CLONES static void wide_blocks(const struct rng_key *key, uint32_t first, uint32_t n, uint32_t *out)
 {
     uint32_t k0 = (uint32_t)key->seed, k1 = (uint32_t)(key->seed >> 32), i;
-    const uint32_t whole = (n + 15) / 16 * 16; /* no short tail of a loop */
+    const uint32_t whole = (n + 15) / 16 * 16; /* rounded up, so that the loops have no remainder */
     uint32_t c0[WIDE], c1[WIDE], c2[WIDE], c3[WIDE];
 
     for (i = 0; i < whole; i++) {
@@ -66,7 +67,8 @@ float rng_f32(const struct rng_key *key, uint64_t i)
     return (float)(rng_u32(key, i) >> 8) * 0x1p-24f;
 }
 
-/* The finalizer of SplitMix64 (S. Vigna's constants): every bit of x reaches every bit. */
+/* The finalizer of SplitMix64 (S. Vigna's constants): each bit of x affects all bits of the
+ * result. */
 static uint64_t mix(uint64_t x)
 {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -74,11 +76,11 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* A Feistel network is a bijection whatever its round function is: a round swaps the halves and
- * adds (xor) to one a function of the other, which can be undone. It works on 2 * half_bits bits,
- * the smallest such domain that holds n, so less than 4 * n values. What lands outside [0, n) is
- * sent through again: walking along a cycle of the big bijection from a point inside always comes
- * back inside, and the walk as a whole is a bijection of [0, n). Fewer than 4 walks on average. */
+/* A Feistel network is a bijection for every round function: a round swaps the halves and XORs a
+ * function of one half to the other, which is invertible. The network permutes 2 * half_bits bits,
+ * the smallest such domain that contains [0, n), so fewer than 4 * n values. A result outside
+ * [0, n) goes through the network again (cycle walking): each cycle that starts inside [0, n)
+ * returns to [0, n), so the whole is a bijection of [0, n). The average is below 4 passes. */
 uint64_t rng_permute(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i)
 {
     const uint64_t golden = 0x9e3779b97f4a7c15u;

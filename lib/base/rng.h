@@ -1,9 +1,9 @@
-/* rng.h - random numbers as a pure function of their place (counter-based).
+/* rng.h - counter-based random numbers: pure functions of the seed and the position.
  *
  * Philox4x32-10: J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC11. The key is
- * the 64-bit seed, low word first; the four words of the counter are index / 4, step, lane, stream,
- * so whoever computes element i of op s in lane l of step k gets the same bits.
- * Threads: any, no state. */
+ * the 64-bit seed, low word first; the four words of the counter are index / 4, step, lane
+ * (micro-batch), stream. Element i of op s in lane l of step k therefore has the same bits on every
+ * task and device. Threads: any, no state. */
 #ifndef BASE_RNG_H
 #define BASE_RNG_H
 
@@ -12,24 +12,24 @@
 struct rng_key {
     uint64_t seed;
     uint32_t step;   /* low 32 bits of the step */
-    uint32_t lane;
-    uint32_t stream; /* which op or which use */
+    uint32_t lane;   /* micro-batch of the step */
+    uint32_t stream; /* identifies the op or the other use of the numbers */
 };
 
-/* Four 32-bit words of block `block` (elements 4*block .. 4*block+3). */
+/* Computes the four 32-bit words of a block (elements 4 * block .. 4 * block + 3). */
 void rng_block(const struct rng_key *key, uint32_t block, uint32_t out[4]);
-/* Those of n blocks, one behind the other. */
+/* Computes the words of n consecutive blocks: out [4 * n]. */
 void rng_blocks(const struct rng_key *key, uint32_t first, uint32_t n, uint32_t *out);
-/* Word of element i, i < 2^34. */
+/* Returns the word of element i, i < 2^34. */
 uint32_t rng_u32(const struct rng_key *key, uint64_t i);
 float rng_f32(const struct rng_key *key, uint64_t i); /* [0, 1), 24 bits */
 
-/* A bijection of [0, n) onto itself: element `i` of the permutation keyed by (seed, epoch), at
- * O(1) cost (a Feistel network over the next even number of bits, cycle walking, see rng.c).
- * n >= 1, i < n. */
+/* Returns element `i` of the permutation of [0, n) that (seed, epoch) selects, in O(1) time and
+ * memory (a Feistel network with cycle walking, see rng.c). n >= 1, i < n. */
 uint64_t rng_permute(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);
 
-/* Bytes from the kernel, for tokens and incarnations. 0 or ERR_IO. */
+/* Fills out [n] with random bytes from the kernel, for tokens and incarnations. Returns 0 or
+ * ERR_IO. */
 int rng_os(void *out, uint32_t n);
 
 #endif

@@ -6,10 +6,10 @@
 
 #include "base/check.h"
 
-/* Words longer than this are no slips of the pen, and cost would grow with their square. */
+/* Longer words get no suggestion: the cost of the distance is quadratic in the length. */
 enum { WORD_MAX = 64 };
 
-/* Costs are doubled, so that half a step is a whole number. */
+/* Costs are doubled, so that half a step is an integer. */
 enum { STEP = 2, HALF_STEP = 1 };
 
 static unsigned char lower(char c)
@@ -29,9 +29,9 @@ static unsigned least(unsigned a, unsigned b)
     return a < b ? a : b;
 }
 
-/* Damerau-Levenshtein in its restricted form (no piece is edited twice): row i holds the cost of
- * turning the first i letters of a into the first j of b. A swap of neighbours looks two rows
- * back, so three rows are kept. */
+/* Restricted Damerau-Levenshtein distance (no substring is edited twice). Element j of row i is the
+ * cost of changing the first i letters of a to the first j letters of b. A transposition refers to
+ * the row two before, so three rows are kept. */
 static unsigned distance(const char *a, size_t n_a, const char *b, size_t n_b)
 {
     unsigned rows[3][WORD_MAX + 1];
@@ -75,8 +75,8 @@ const char *text_nearest(const char *word, const char *const *candidates, size_t
     return nearest;
 }
 
-/* The well-formed sequences (Unicode 15, table 3-7): what the first byte allows as the second;
- * any further byte is 80..BF. */
+/* The well-formed sequences (Unicode 15, table 3-7): the range of the second byte for each range of
+ * the first; every further byte is 80..BF. */
 static const struct {
     uint8_t first_min, first_max, second_min, second_max, bytes;
 } forms[] = {
@@ -106,7 +106,7 @@ size_t text_utf8_char(const char *s, size_t n)
 
 size_t text_utf8_cut(const char *s, size_t n)
 {
-    /* Back to the start of the last character; keep it if it is whole (or never was UTF-8). */
+    /* Finds the start of the last character; keeps it if it is complete, or if it is not UTF-8. */
     for (size_t back = 1; back <= 4 && back <= n; back++) {
         uint8_t c = (uint8_t)s[n - back];
 
@@ -161,7 +161,7 @@ void text_bytes(char *out, size_t n, uint64_t bytes)
         snprintf(out, n, "%" PRIu64 " B", bytes);
         return;
     }
-    /* 1023.95 would print as 1024.0 of its unit: that is 1.0 of the next. */
+    /* 1023.95 would print as "1024.0" of this unit; use the next unit. */
     for (value /= 1024; value >= 1023.95 && unit + 1 < COUNT_OF(units); unit++)
         value /= 1024;
     snprintf(out, n, "%.1f %s", value, units[unit]);
@@ -177,7 +177,7 @@ void text_duration(char *out, size_t n, uint64_t ns)
 
     if (ns < 1000) {
         snprintf(out, n, "%" PRIu64 " ns", ns);
-    } else if (ns < 999500) { /* as everywhere here: what would round up to 1000 is the next unit */
+    } else if (ns < 999500) { /* a value that would round to 1000 uses the next unit */
         snprintf(out, n, "%" PRIu64 " us", (ns + 500) / 1000);
     } else if (ns < 999500000u) {
         snprintf(out, n, "%" PRIu64 " ms", (ns + 500000) / 1000000);

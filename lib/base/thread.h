@@ -1,7 +1,7 @@
 /* thread.h - starts a thread of the program.
  *
- * The thread has all signals blocked but those that its own instructions raise (SIGBUS, SIGFPE, SIGILL,
- * SIGSEGV, SIGTRAP): the event loop handles the others. Threads: any. */
+ * In the new thread all signals are blocked except those that its own instructions raise (SIGBUS,
+ * SIGFPE, SIGILL, SIGSEGV, SIGTRAP); the event loop handles the others. Threads: any. */
 #ifndef BASE_THREAD_H
 #define BASE_THREAD_H
 
@@ -9,9 +9,9 @@
 
 struct err;
 
-/* `what` is for the error text: "start the thread that <what>". Fault point: thread.start (no thread can
- * be created). On failure *out is unspecified. Errors: ERR_IO, ERR_NOMEM (the limit of processes or of
- * memory is reached). */
+/* Starts a thread that runs run(arg). `what` completes the error text "start the thread that
+ * <what>". Fault point: thread.start (pthread_create() fails). On failure *out is unspecified.
+ * Errors: ERR_IO, ERR_NOMEM (the limit of processes or of memory is reached). */
 int thread_start(pthread_t *out, const char *what, void *(*run)(void *arg), void *arg, struct err *err);
 
 #endif

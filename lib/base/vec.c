@@ -18,7 +18,7 @@ bool vec_grow(void **at, size_t *cap, size_t want, size_t size)
         new_cap = new_cap > SIZE_MAX / 2 || new_cap * 2 < want ? want : new_cap * 2;
     if (__builtin_mul_overflow(new_cap, size, &bytes) || fault_hit("mem"))
         return false;
-    memcpy(&data, at, sizeof(data)); /* *at is a pointer of some other type */
+    memcpy(&data, at, sizeof(data)); /* *at is a pointer of another type */
     data = realloc(data, bytes);
     if (data == NULL)
         return false;

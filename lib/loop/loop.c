@@ -18,7 +18,7 @@ struct post {
     void *arg;
 };
 
-struct chunk { /* posts are allocated by the dozen and recycled until the loop is closed */
+struct chunk { /* posts are allocated in chunks and reused until the loop is closed */
     struct chunk *next;
     struct post posts[POST_CHUNK];
 };
@@ -28,10 +28,10 @@ struct loop {
     uv_async_t wake;
     atomic_bool stopping;
 
-    pthread_mutex_t lock; /* what follows */
-    struct post *first, **last; /* posted, oldest first */
-    struct post *spare;
-    struct chunk *chunks;
+    pthread_mutex_t lock; /* guards the fields below */
+    struct post *first, **last; /* queue of posts, oldest first */
+    struct post *spare;         /* unused posts */
+    struct chunk *chunks;       /* owned */
 };
 
 struct loop_timer {
@@ -49,7 +49,7 @@ struct on_signal {
 
 /* ---- posts ---- */
 
-/* With the lock held. */
+/* Caller holds the lock. */
 static struct post *new_post(struct loop *l)
 {
     struct post *p;
@@ -82,12 +82,12 @@ void loop_post(struct loop *l, loop_fn *fn, void *arg)
     *l->last = p;
     l->last = &p->next;
     pthread_mutex_unlock(&l->lock);
-    if (was_empty) /* else the wake-up for those before is still under way */
+    if (was_empty) /* else the wake-up for the earlier posts is still pending */
         uv_async_send(&l->wake);
 }
 
-/* Runs what is there now; what these post comes in the next round, so that timers and sockets get
- * their turn. false: there was nothing. */
+/* Runs the posts that are queued now; false: the queue was empty. Posts that these functions add
+ * run in the next iteration, so that timers and sockets are handled in between. */
 static bool run_posts(struct loop *l)
 {
     struct post *first, **last;
@@ -115,7 +115,7 @@ static void on_wake(uv_async_t *wake)
 {
     struct loop *l = wake->data;
 
-    (void)run_posts(l); /* nothing there: only loop_stop() woke us */
+    (void)run_posts(l); /* the queue is empty if only loop_stop() sent the wake-up */
     if (atomic_load(&l->stopping))
         uv_stop(&l->uv);
 }
@@ -151,7 +151,7 @@ void loop_run(struct loop *l)
 {
     /* Returns only on uv_stop(): the wake-up handle keeps the loop alive. */
     (void)uv_run(&l->uv, UV_RUN_DEFAULT);
-    atomic_store(&l->stopping, false); /* it may be run again */
+    atomic_store(&l->stopping, false); /* loop_run() may be called again */
 }
 
 void loop_stop(struct loop *l)
@@ -185,7 +185,7 @@ void loop_close(struct loop *l)
     while (run_posts(l)) {
     }
     uv_walk(&l->uv, close_handle, NULL);
-    (void)uv_run(&l->uv, UV_RUN_DEFAULT); /* the close callbacks; nothing else is left */
+    (void)uv_run(&l->uv, UV_RUN_DEFAULT); /* runs the close callbacks */
     CHECK(uv_loop_close(&l->uv) == 0);
     while (l->chunks != NULL) {
         struct chunk *next = l->chunks->next;
@@ -223,7 +223,7 @@ struct loop_timer *loop_timer_new(struct loop *l, uint64_t delay_ms, uint64_t re
 
 void loop_timer_again(struct loop_timer *t, uint64_t delay_ms)
 {
-    uv_update_time(t->uv.loop); /* a delay counts from now, not from the start of this round */
+    uv_update_time(t->uv.loop); /* the delay starts now, not at the start of this iteration */
     CHECK(uv_timer_start(&t->uv, on_timer, delay_ms, t->repeat_ms) == 0);
 }
 

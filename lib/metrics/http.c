@@ -1,5 +1,5 @@
-/* http.c - the registry and a status text over HTTP. One thread of libmicrohttpd, which parses the
- * protocol; connections, their memory and their patience are bounded. */
+/* http.c - serves the registry and a status text over HTTP. One thread of libmicrohttpd parses the
+ * protocol. The number of connections, their memory and their idle time are bounded. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
@@ -19,20 +19,20 @@
 
 enum {
     CONNECTIONS = 32,
-    CONNECTION_BYTES = 16384, /* request line and headers; more is refused */
-    CONNECTION_SECONDS = 10,  /* without a byte, then it is closed */
+    CONNECTION_BYTES = 16384, /* limit of request line and headers */
+    CONNECTION_SECONDS = 10,  /* a connection that is idle for longer is closed */
     HOST_MAX = 255,
 };
 
 struct metrics_http {
     struct metrics *metrics;                    /* borrowed */
-    void (*status)(void *arg, struct buf *out); /* NULL: none */
+    void (*status)(void *arg, struct buf *out); /* NULL: no status page */
     void *arg;
     uint16_t port;
-    struct MHD_Daemon *daemon; /* owned; NULL before it runs */
+    struct MHD_Daemon *daemon; /* owned; NULL before it is started */
 };
 
-/* ---- answering ---- */
+/* ---- responses ---- */
 
 static void print_metrics(const struct metrics_http *h, struct buf *out)
 {
@@ -53,7 +53,8 @@ static const struct page {
     { "/", "application/json", print_status },
 };
 
-/* Takes the buffer's memory. */
+/* Queues a response. Takes ownership of the memory of `body`; if `body` failed, the response is an
+ * empty 500. */
 static enum MHD_Result answer(struct MHD_Connection *c, unsigned code, const char *type,
                               struct buf *body)
 {
@@ -69,7 +70,7 @@ static enum MHD_Result answer(struct MHD_Connection *c, unsigned code, const cha
         buf_fini(body);
         return MHD_NO; /* closes the connection */
     }
-    /* A header that does not fit for lack of memory is missed by nobody who gets this far. */
+    /* If memory is exhausted, the response is sent without the header. */
     (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
     if (code == MHD_HTTP_METHOD_NOT_ALLOWED)
@@ -87,7 +88,8 @@ static enum MHD_Result refuse(struct MHD_Connection *c, unsigned code, const cha
     return answer(c, code, "text/plain; charset=utf-8", &body);
 }
 
-/* Called once when the headers are there, again for each piece of a body, and once at the end. */
+/* libmicrohttpd calls it on the HTTP thread once after the headers, once for each part of a request
+ * body, and once at the end. */
 static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const char *url,
                                   const char *method, const char *version, const char *upload,
                                   size_t *upload_bytes, void **seen)
@@ -104,7 +106,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
         return MHD_YES;
     }
     if (*upload_bytes > 0)
-        return MHD_NO; /* a GET with a body: nothing here reads it */
+        return MHD_NO; /* a GET with a body is rejected */
     for (size_t i = 0; i < COUNT_OF(pages); i++) {
         struct buf body = { 0 };
 
@@ -121,7 +123,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
 
 /* ---- listening ---- */
 
-/* Takes "host:port" and "[v6]:port" apart. */
+/* Splits "host:port" or "[v6]:port". */
 static int split(const char *listen, char host[HOST_MAX + 1], char port[8], struct err *err)
 {
     static const char expected[] = "expected host:port, such as 127.0.0.1:9090";
@@ -183,7 +185,7 @@ static int listen_at(const struct addrinfo *a, int *out, struct err *err)
 
     if (fd < 0)
         return err_sys(err, errno, "socket");
-    /* Connections of a former process do not keep the port; a live listener does. */
+    /* Old connections of an earlier process do not block the port; an active listener does. */
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, CONNECTIONS) == 0) {
         *out = fd;
@@ -252,7 +254,7 @@ int metrics_http_open(struct metrics *m, const char *listen,
                                  MHD_OPTION_STRICT_FOR_CLIENT, 1,
                                  MHD_OPTION_END);
     /* clang-format on */
-    if (h->daemon == NULL) { /* the library has closed the socket, or the process's end will */
+    if (h->daemon == NULL) { /* libmicrohttpd may have closed fd, so it is not closed here */
         rc = err_set(err, ERR_NOMEM, "cannot start the server's thread");
         goto fail;
     }

@@ -1,8 +1,8 @@
-/* metrics.c - the registry. Families (a name with its help and type) in the order of registration,
- * and in each its metrics, one per label text.
+/* metrics.c - the registry: a list of families (a name with its help and type) in the order of
+ * registration, each with a list of metrics, one per label text.
  *
- * The lists only grow, under a lock that registration and printing take; the values are atomics,
- * which are updated without it. */
+ * The lists only grow. Registration and printing hold a lock; updates of the values, which are
+ * atomics, do not. */
 #include "metrics/metrics.h"
 
 #include <math.h>
@@ -23,11 +23,12 @@ static const char *const kind_names[] = { "counter", "gauge", "histogram" };
 struct metric {
     struct metric *next; /* of the same family */
     enum kind kind;
-    char *labels;           /* owned; "" for none */
-    _Atomic uint64_t value; /* the bits of a double; of a histogram the sum */
+    char *labels;           /* owned; "": no labels */
+    _Atomic uint64_t value; /* the bits of a double; for a histogram, the sum of its values */
     uint32_t n_bounds;
     double bounds[BOUNDS_MAX];
-    _Atomic uint64_t counts[BOUNDS_MAX + 1]; /* in (bounds[i-1], bounds[i]]; the last: above all */
+    /* counts[i]: values in (bounds[i-1], bounds[i]]; counts[n_bounds]: values above all bounds */
+    _Atomic uint64_t counts[BOUNDS_MAX + 1];
 };
 
 struct family {
@@ -104,8 +105,8 @@ static char *copy(const char *s)
     return c;
 }
 
-/* Backslash, newline and, in label values, the quote are escaped. One byte that is not UTF-8 would
- * cost the reader everything: it becomes U+FFFD. */
+/* Appends `s` with backslash, newline and, in label values, the quote escaped. A byte that is not
+ * valid UTF-8 would make Prometheus reject the whole page, so it is replaced by U+FFFD. */
 static void escape(struct buf *out, const char *s, bool in_quotes)
 {
     size_t left = strlen(s);
@@ -129,13 +130,13 @@ static void escape(struct buf *out, const char *s, bool in_quotes)
 
 void metrics_label(struct buf *labels, const char *name, const char *value)
 {
-    CHECK(is_name(name) && strcmp(name, "le") != 0); /* "le" belongs to histograms */
+    CHECK(is_name(name) && strcmp(name, "le") != 0); /* "le" is reserved for histograms */
     buf_printf(labels, "%s%s=\"", labels->len > 0 ? "," : "", name);
     escape(labels, value, true);
     buf_str(labels, "\"");
 }
 
-/* Conventions that `promtool check metrics` insists on. */
+/* Checks the conventions that `promtool check metrics` enforces. */
 static void check_conventions(const char *name, const char *help, enum kind kind)
 {
     CHECK(is_name(name) && text_starts(name, "trainerd_"));
@@ -274,7 +275,7 @@ void metric_observe(struct metric *h, double v)
     uint32_t i = 0;
 
     CHECK(h->kind == HISTOGRAM);
-    while (i < h->n_bounds && !(v <= h->bounds[i])) /* NaN is above all */
+    while (i < h->n_bounds && !(v <= h->bounds[i])) /* NaN counts as above all bounds */
         i++;
     atomic_fetch_add_explicit(&h->counts[i], 1, memory_order_relaxed);
     add(&h->value, v);
@@ -303,8 +304,8 @@ static void print_series(struct buf *out, const struct family *f, const char *su
         buf_printf(out, "{%s}", labels);
 }
 
-/* Buckets are cumulative, and the last is the count, so that both agree whatever goes on meanwhile.
- */
+/* Buckets are cumulative. The count is the last bucket, so that both are equal even if values are
+ * observed at the same time. */
 static void print_histogram(struct buf *out, const struct family *f, const struct metric *h)
 {
     uint64_t count = 0;

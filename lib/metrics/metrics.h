@@ -1,8 +1,8 @@
-/* metrics.h - counters, gauges and histograms, read as Prometheus text.
+/* metrics.h - counters, gauges and histograms, exposed as Prometheus text (format 0.0.4).
  *
- * Register at start, update from any thread (one atomic, no lock, no allocation), read from any
- * thread. Text exposition format 0.0.4. Names start with trainerd_, units last (_seconds, _bytes,
- * _total). */
+ * Metrics are registered at start, updated from any thread (one atomic operation, no lock, no
+ * allocation), and read from any thread. Names start with trainerd_ and end with the unit
+ * (_seconds, _bytes, _total). */
 #ifndef METRICS_METRICS_H
 #define METRICS_METRICS_H
 
@@ -16,37 +16,41 @@ struct metrics;
 struct metrics *metrics_new(void); /* NULL: out of memory */
 void metrics_free(struct metrics *m);
 
-/* Adds `name="value"` to a label text, escaped, after a comma where it is not the first. */
+/* Appends `name="value"`, escaped, to a label text; inserts a comma before all but the first
+ * label. */
 void metrics_label(struct buf *labels, const char *name, const char *value);
 
-/* `labels` as they stand in the text: `task="worker 1",job="x"` (metrics_label builds it), or NULL;
- * copied, as name and help are. The same name may be registered with several labels; help and type
- * must agree (CHECK). Name and labels a second time: the metric that is there already.
- * Never NULL: out of memory at start ends the process (CHECK). Belongs to `m`. Any thread. */
+/* Registers a metric, which `m` owns. `labels` is the text inside the braces, such as
+ * `task="worker 1",job="x"` (built by metrics_label()), or NULL. Name, labels and help are copied.
+ * The same name may be registered with several labels; help and type must then be equal (CHECK).
+ * Returns the existing metric if name and labels are already registered. Never returns NULL: when
+ * memory is exhausted the process ends (CHECK). Any thread. */
 struct metric *metrics_counter(struct metrics *m, const char *name, const char *labels,
                                const char *help);
 struct metric *metrics_gauge(struct metrics *m, const char *name, const char *labels,
                              const char *help);
-/* Upper bounds ascending, without +Inf; at most 32. */
+/* `bounds`: the upper bounds, ascending, without +Inf; at most 32; copied. */
 struct metric *metrics_histogram(struct metrics *m, const char *name, const char *labels,
                                  const char *help, const double *bounds, uint32_t n_bounds);
 
-void metric_add(struct metric *c, double v);     /* counter, v >= 0; gauge */
-void metric_set(struct metric *g, double v);     /* gauge */
-void metric_observe(struct metric *h, double v); /* histogram */
+void metric_add(struct metric *c, double v);     /* for a gauge, or a counter with v >= 0 */
+void metric_set(struct metric *g, double v);     /* for a gauge */
+void metric_observe(struct metric *h, double v); /* for a histogram */
 
+/* Appends all metrics to *out in the exposition format. */
 void metrics_print(struct metrics *m, struct buf *out);
 
-/* ---- over HTTP (libmicrohttpd, a thread of its own) ---- */
+/* ---- HTTP server (libmicrohttpd, with its own thread) ---- */
 struct metrics_http;
-/* Serves GET and HEAD of /metrics, and of / and /status with what `status` prints (JSON, may be
- * NULL; called on the HTTP thread). `listen` "host:port", "[v6]:port"; port 0: the system picks
- * (metrics_http_port). Errors: ERR_INPUT (not an address of this machine), ERR_IO (the port is
- * taken, name service down), ERR_NOMEM. */
+/* Starts a server for GET and HEAD of /metrics, and of / and /status, whose JSON body `status`
+ * appends on the HTTP thread (NULL: these two pages do not exist). `listen`: "host:port" or
+ * "[v6]:port"; port 0: the system selects a port (metrics_http_port()). `m` and `arg` must stay
+ * valid until metrics_http_close(). Errors: ERR_INPUT (not an address of this machine), ERR_IO (the
+ * port is in use, the name service is down), ERR_NOMEM. */
 int metrics_http_open(struct metrics *m, const char *listen,
                       void (*status)(void *arg, struct buf *out), void *arg,
                       struct metrics_http **out, struct err *err);
 uint16_t metrics_http_port(const struct metrics_http *h);
-void metrics_http_close(struct metrics_http *h); /* NULL is fine */
+void metrics_http_close(struct metrics_http *h); /* NULL is allowed */
 
 #endif

@@ -1,10 +1,10 @@
-/* summary.c - points go into one of two arrays under a lock; the writer thread swaps the arrays and
- * encodes and writes the full one, so that whoever adds a point never waits for a disk.
+/* summary.c - points are added to one of two arrays under a lock; the writer thread swaps the
+ * arrays, then encodes and writes the filled one, so summary_scalar() never waits for a disk.
  *
- * A write that fails is cut off again, so that the file is whole records always, and its points are
- * counted as dropped; the next ones are tried anew. A disk that hangs holds up nobody but the
- * thread here: flush and close have deadlines, and behind a close that ran out of time the thread
- * frees what is left, once the disk lets it. */
+ * After a failed write the file is truncated to its last complete record, and the points of the
+ * write are counted as dropped; later points are written normally. A disk that hangs blocks only
+ * the writer thread: flush and close have deadlines. If close times out, the writer thread frees
+ * the struct when its write returns. */
 #include "metrics/summary.h"
 
 #include <errno.h>
@@ -28,10 +28,10 @@
 #include "proto/summary.pb-c.h"
 
 enum {
-    POINTS = 4096,      /* waiting at most; then they are dropped */
-    GATHER_MS = 200,    /* from the first point to the write that takes it and what came since */
-    PATIENCE_MS = 5000, /* of flush and close */
-    SAME_NAMES = 100,
+    POINTS = 4096,      /* capacity of a batch; further points are dropped */
+    GATHER_MS = 200,    /* delay from the first point of a batch to its write */
+    PATIENCE_MS = 5000, /* time limit of flush and close */
+    SAME_NAMES = 100,   /* file names that are tried */
 };
 
 struct point {
@@ -46,22 +46,22 @@ struct batch {
 };
 
 struct summary {
-    /* of the thread (and of open and close, when it does not run) */
-    char *path; /* owned */
-    int fd;
-    off_t good; /* bytes of whole records in the file */
-    struct buf bytes;
+    /* Used by the writer thread, and by open and close while that thread does not run. */
+    char *path;       /* owned; of the file */
+    int fd;           /* owned; -1: not open */
+    off_t good;       /* bytes of complete records in the file */
+    struct buf bytes; /* encoded records of the current write */
 
-    pthread_mutex_t lock; /* guards the rest */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t work, done;
     struct batch *filling, *writing; /* owned */
-    uint64_t accepted, finished;     /* points, since open: taken in; written or given up */
-    uint64_t dropped;
-    struct err failure; /* of the last write that failed and that no flush has told yet */
-    bool has_failed;
-    bool hurry; /* somebody waits in flush */
-    bool closing, ended;
-    bool orphan; /* close gave up waiting: the thread frees all this */
+    uint64_t accepted, finished;     /* points since open: queued; written or dropped by a write */
+    uint64_t dropped;                /* points not accepted, or lost by a failed write */
+    struct err failure;              /* of the last failed write that no flush has reported */
+    bool has_failed;                 /* `failure` is valid */
+    bool hurry;                      /* a thread waits in flush */
+    bool closing, ended;             /* close was called; the writer thread has ended */
+    bool orphan;                     /* close timed out: the writer thread frees the struct */
     pthread_t thread;
 };
 
@@ -90,8 +90,8 @@ static void put_u32(struct buf *out, uint32_t v)
             4);
 }
 
-/* A TFRecord: uint64 length, masked crc of the length, data, masked crc of the data; little-endian.
- */
+/* Appends a TFRecord: uint64 length, masked CRC of the length, data, masked CRC of the data; all
+ * little-endian. */
 static void put_record(struct buf *out, const void *data, uint32_t n)
 {
     size_t at = out->len;
@@ -153,7 +153,7 @@ static void put_start(struct buf *out, uint64_t wall_us, uint64_t purge_step)
 
 /* ---- writing ---- */
 
-/* What `bytes` holds goes to the end of the file, or nothing does. */
+/* Appends `bytes` to the file, completely or not at all. */
 static int write_out(struct summary *s, struct err *err)
 {
     int rc;
@@ -164,7 +164,7 @@ static int write_out(struct summary *s, struct err *err)
     if (rc == 0)
         s->good += (off_t)s->bytes.len;
     else
-        (void)!ftruncate(s->fd, s->good); /* if this fails too, readers stop at the torn record */
+        (void)!ftruncate(s->fd, s->good); /* if it fails, readers stop at the incomplete record */
     return rc;
 }
 
@@ -193,7 +193,8 @@ static struct timespec from_now(uint64_t ms)
     return t;
 }
 
-/* With the lock held: until there is a batch worth writing, or the end. */
+/* Caller holds the lock. Waits until a batch is due (GATHER_MS after its first point, half full, or
+ * a flush) or the summary is being closed. */
 static void wait_for_points(struct summary *s)
 {
     struct timespec deadline;
@@ -218,7 +219,7 @@ static void *write_points(void *arg)
     for (;;) {
         wait_for_points(s);
         if (s->filling->n == 0)
-            break; /* closing, and everything is written */
+            break; /* closing, and all points are written */
         b = s->filling;
         s->filling = s->writing;
         s->writing = b;
@@ -251,7 +252,7 @@ static int create_file(struct summary *s, const char *directory, uint64_t wall_u
 
     if (gethostname(host, sizeof(host) - 1) != 0 || host[0] == '\0' || strchr(host, '/') != NULL)
         snprintf(host, sizeof(host), "localhost");
-    /* In a container every process may have the same number: then the name gets another one. */
+    /* In containers, several processes may have the same pid; then the name gets a suffix. */
     for (int i = 1; i <= SAME_NAMES; i++) {
         snprintf(name, sizeof(name), "events.out.tfevents.%010llu.%s.%ld%s",
                  (unsigned long long)(wall_us / 1000000), host, (long)getpid(), suffix);
@@ -322,12 +323,12 @@ int summary_open(const char *directory, uint64_t purge_step, struct summary **ou
 
 fail:
     if (s->fd >= 0)
-        (void)unlink(s->path); /* an empty file harms nobody, should it stay */
+        (void)unlink(s->path); /* a remaining empty file is harmless */
     destroy(s);
     return err_wrap(err, rc, "curves in '%s'", directory);
 }
 
-/* ---- the caller's side ---- */
+/* ---- calls of the user ---- */
 
 void summary_scalar(struct summary *s, uint64_t step, const char *tag, float value)
 {
@@ -354,7 +355,7 @@ void summary_scalar(struct summary *s, uint64_t step, const char *tag, float val
 
 uint64_t summary_dropped(const struct summary *s)
 {
-    struct summary *t = (struct summary *)s; /* the lock is not what const is about */
+    struct summary *t = (struct summary *)s; /* the lock is logically not part of the value */
     uint64_t n;
 
     pthread_mutex_lock(&t->lock);
@@ -384,7 +385,7 @@ int summary_flush(struct summary *s, struct err *err)
     else if (s->has_failed)
         rc = err_set(err, s->failure.code, "%s", s->failure.text);
     if (rc != ERR_TIMEOUT)
-        s->has_failed = false; /* told now */
+        s->has_failed = false; /* reported to this caller */
     pthread_mutex_unlock(&s->lock);
     return rc;
 }
@@ -405,7 +406,7 @@ void summary_close(struct summary *s)
     ended = s->ended;
     s->orphan = !ended;
     if (!ended)
-        pthread_detach(s->thread); /* before the lock is free: then all this may be gone */
+        pthread_detach(s->thread); /* before the unlock, after which the thread may free `s` */
     pthread_mutex_unlock(&s->lock);
     if (ended) {
         pthread_join(s->thread, NULL);
