@@ -5,7 +5,7 @@
 #include "base/clones.h"
 
 enum { COLUMNS = CHECKSUM_COLUMNS, CHUNK = CHECKSUM_CHUNK, ROWS = CHUNK / COLUMNS };
-enum { EXPONENT = 0x7f800000, AHEAD = 4096 /* bytes */ };
+enum { EXPONENT = 0x7f800000, PREFETCH_BYTES = 4096 /* bytes */ };
 
 typedef uint32_t __attribute__((may_alias)) word;
 /* Half a row. gcc splits a vector type that is wider than a register into scalars: with whole rows,
@@ -19,11 +19,12 @@ typedef uint32_t half_at /* half a row in memory, without alignment */
 const uint32_t checksum_factor[CHECKSUM_COLUMNS] = { 257, 263, 269, 271, 277, 281, 283, 293,
                                                      307, 311, 313, 317, 331, 337, 347, 349 };
 
-/* Prefetches the words AHEAD bytes after x. Half of a gradient that was just reduced in host memory
- * is in the cache of another core. A prefetch beyond the end of the array has no effect. */
-static inline void ask_for(const word *x)
+/* Prefetches the words PREFETCH_BYTES bytes after x. Half of a gradient that was just reduced in
+ * host memory is in the cache of another core. A prefetch beyond the end of the array has no
+ * effect. */
+static inline void prefetch_ahead(const word *x)
 {
-    __builtin_prefetch((const void *)((uintptr_t)x + AHEAD));
+    __builtin_prefetch((const void *)((uintptr_t)x + PREFETCH_BYTES));
 }
 
 /* Returns the bits of x - x for each float x: 0 if x is finite, else NaN. */
@@ -47,11 +48,11 @@ CLONES static uint64_t sum_rows(const word *x, uint32_t first, uint32_t n, bool 
 {
     half s[HALVES] = { 0 }, t[HALVES] = { 0 }, s_high[HALVES] = { 0 }, t_high[HALVES] = { 0 };
     half bad[HALVES] = { 0 };
-    uint32_t behind = ROWS - first - n;
+    uint32_t n_after = ROWS - first - n;
     uint64_t sum = 0;
 
     for (const word *end = x + (size_t)n * COLUMNS; x < end; x += COLUMNS) {
-        ask_for(x);
+        prefetch_ahead(x);
         for (uint32_t h = 0; h < HALVES; h++) {
             half v = *(const half_at *)(x + h * WIDTH);
 
@@ -63,8 +64,8 @@ CLONES static uint64_t sum_rows(const word *x, uint32_t first, uint32_t n, bool 
         }
     }
     for (uint32_t h = 0; h < HALVES; h++) {
-        half high = t_high[h] + behind * s_high[h];
-        half low = t[h] + behind * s[h] - (high << 16);
+        half high = t_high[h] + n_after * s_high[h];
+        half low = t[h] + n_after * s[h] - (high << 16);
 
         for (uint32_t c = 0; c < WIDTH; c++) /* each term is below 2^48 * 2^9 */
             sum += (low[c] + ((uint64_t)high[c] << 16)) * checksum_factor[h * WIDTH + c];
@@ -110,8 +111,8 @@ CLONES static bool finite_rows(const word *x, size_t n)
     half bad[2 * HALVES] = { 0 };
 
     for (const word *end = x + n; x < end; x += 2 * COLUMNS) {
-        ask_for(x);
-        ask_for(x + COLUMNS);
+        prefetch_ahead(x);
+        prefetch_ahead(x + COLUMNS);
         for (uint32_t h = 0; h < 2 * HALVES; h++)
             bad[h] |= NOT_FINITE(*(const half_at *)(x + h * WIDTH));
     }

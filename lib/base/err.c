@@ -24,8 +24,8 @@ static const struct code_name names[] = {
 
 /* Like vsnprintf, but truncates between characters, so that the text stays valid UTF-8. Returns the
  * length. */
-__attribute__((format(printf, 2, 0))) static size_t story(char out[ERR_TEXT_BYTES], const char *fmt,
-                                                          va_list ap)
+__attribute__((format(printf, 2, 0))) static size_t
+format_text(char out[ERR_TEXT_BYTES], const char *fmt, va_list ap)
 {
     int n = vsnprintf(out, ERR_TEXT_BYTES, fmt, ap);
     size_t len;
@@ -70,7 +70,7 @@ int err_setv(struct err *err, int code, const char *fmt, va_list ap)
     CHECK(code < 0);
     if (err == NULL)
         return code;
-    n = story(text, fmt, ap);
+    n = format_text(text, fmt, ap);
     memcpy(err->text, text, n + 1);
     err->code = code;
     return code;
@@ -115,7 +115,7 @@ int err_sys(struct err *err, int errnum, const char *fmt, ...)
     if (err == NULL)
         return code;
     va_start(ap, fmt);
-    n = story(head, fmt, ap);
+    n = format_text(head, fmt, ap);
     va_end(ap);
     join(err, head, n, ": ", reason_text(errnum));
     err->code = code;
@@ -132,7 +132,7 @@ int err_wrap(struct err *err, int code, const char *fmt, ...)
     if (err == NULL)
         return code;
     va_start(ap, fmt);
-    n = story(head, fmt, ap);
+    n = format_text(head, fmt, ap);
     va_end(ap);
     join(err, head, n, err->text[0] != '\0' ? ": " : "", err->text);
     err->code = code;

@@ -33,9 +33,9 @@ struct spec {
     char name[NAME_BYTES]; /* of the fault point; "*": any point */
     enum action action;
     uint64_t delay_ms;
-    uint64_t first;  /* the passage that fires, from 1 */
-    bool onward;     /* every later passage fires too */
-    uint64_t passed; /* passages so far */
+    uint64_t first;   /* the passage that fires, from 1 */
+    bool is_repeated; /* every later passage fires too */
+    uint64_t passed;  /* passages so far */
 };
 
 enum { UNREAD, OFF, ON }; /* UNREAD: TRAINERD_FAULT is not parsed yet */
@@ -88,8 +88,8 @@ static int parse_spec(const char *text, struct spec *out, struct err *err)
     if (at != NULL) {
         *at++ = '\0';
         n = strlen(at);
-        out->onward = n > 0 && at[n - 1] == '+';
-        if (out->onward)
+        out->is_repeated = n > 0 && at[n - 1] == '+';
+        if (out->is_repeated)
             at[n - 1] = '\0';
         if (!text_u64(at, UINT64_MAX, &out->first) || out->first == 0)
             return bad_spec(err, text, "the passage after @ is a number from 1");
@@ -167,7 +167,7 @@ static void sleep_ms(uint64_t ms)
         ;
 }
 
-static bool act(const struct spec *spec)
+static bool perform(const struct spec *spec)
 {
     switch (spec->action) {
     case FAIL:
@@ -206,13 +206,13 @@ static bool hit_armed(const char *name)
         if (strcmp(s->name, "*") != 0 && strcmp(s->name, name) != 0)
             continue;
         s->passed++;
-        if (s->passed == s->first || (s->onward && s->passed > s->first))
+        if (s->passed == s->first || (s->is_repeated && s->passed > s->first))
             due[n_due++] = *s;
     }
     fired = fired || n_due > 0;
     pthread_mutex_unlock(&lock);
     for (size_t i = 0; i < n_due; i++)
-        fail = act(&due[i]) || fail;
+        fail = perform(&due[i]) || fail;
     return fail;
 }
 

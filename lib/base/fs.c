@@ -49,8 +49,11 @@ static int wait_for_writer(int fd, const char *path, struct err *err)
     while (n < 0 && errno == EINTR);
     if (n < 0)
         return err_sys(err, errno, "wait for '%s'", path);
-    return n > 0 ? 0 : err_set(err, ERR_INPUT, "read '%s': it is a FIFO, and nobody has written to it for %d s; expected a file",
-                               path, WAIT_MS / 1000);
+    if (n > 0)
+        return 0;
+    return err_set(err, ERR_INPUT,
+                   "read '%s': this FIFO received no data for %d s; expected a file", path,
+                   WAIT_MS / 1000);
 }
 
 /* Reads until the end of the file or an error. Does not use the file size: `fd` may be a pipe. */
@@ -127,7 +130,7 @@ static int temporary_name(const char *path, char **out, struct err *err)
     uint64_t random;
 
     if (rng_os(&random, sizeof(random)) < 0)
-        return err_set(err, ERR_IO, "replace '%s': the kernel gives no random bytes", path);
+        return err_set(err, ERR_IO, "replace '%s': getrandom failed", path);
     if (asprintf(out, "%s.tmp-%016" PRIx64, path, random) < 0)
         return err_set(err, ERR_NOMEM, "replace '%s': out of memory", path);
     return 0;
@@ -188,7 +191,7 @@ static int make_dir(const char *path, struct err *err)
     if (errnum != EIO && stat(path, &st) == 0) {
         if (S_ISDIR(st.st_mode))
             return 0;
-        return err_set(err, ERR_EXISTS, "create directory '%s': there is a file of this name",
+        return err_set(err, ERR_EXISTS, "create directory '%s': a file of this name exists",
                        path);
     }
     return err_sys(err, errnum, "create directory '%s'", path);

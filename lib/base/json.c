@@ -39,7 +39,7 @@ void json_place(const struct json *doc, const cJSON *value, uint32_t *line, uint
 
 /* Writes "/key", escaped (~ as ~0, / as ~1), or "/index" so that the text ends before `end`, and
  * returns its start. With `end` NULL, writes nothing. Adds the length to *n. */
-static char *put_step(const struct json_node *node, char *end, size_t *n)
+static char *write_step(const struct json_node *node, char *end, size_t *n)
 {
     char index[16];
     const char *word = node->value.string;
@@ -76,14 +76,14 @@ const char *json_pointer(const struct json *doc, const cJSON *value)
     if (node->pointer != NULL)
         return node->pointer;
     for (const struct json_node *at = node; at->parent != NULL; at = at->parent)
-        put_step(at, NULL, &n);
+        write_step(at, NULL, &n);
     text = arena_alloc(arena, n + 1);
     if (text == NULL)
         return "(out of memory)";
     node->pointer = text;
     text += n;
     for (const struct json_node *at = node; at->parent != NULL; at = at->parent)
-        text = put_step(at, text, &again);
+        text = write_step(at, text, &again);
     return node->pointer;
 }
 

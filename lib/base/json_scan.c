@@ -61,7 +61,7 @@ static const char *found(const struct scan *s, char out[32])
     if (left == 0)
         snprintf(out, 32, "the end of the text");
     else if (bytes == 0)
-        snprintf(out, 32, "the byte 0x%02x (no UTF-8)", c);
+        snprintf(out, 32, "the byte 0x%02x (not UTF-8)", c);
     else if (c < 0x20 || c == 0x7f)
         snprintf(out, 32, "the control byte 0x%02x", c);
     else
@@ -99,13 +99,13 @@ static int bad_token(struct scan *s, const char *expected)
 {
     static const struct {
         const char *start, *remedy;
-    } slips[] = {
+    } common_mistakes[] = {
         { "//", "JSON has no comments: remove it" },
         { "/*", "JSON has no comments: remove it" },
         { "#", "JSON has no comments: remove it" },
-        { "'", "strings stand in double quotes" },
+        { "'", "write strings in double quotes" },
         { "\"", "is a comma or a colon missing before it?" },
-        { ",", "is there a comma too many?" },
+        { ",", "remove the extra comma" },
         { "NaN", "JSON has no NaN" },
         { "nan", "JSON has no NaN" },
         { "Infinity", "JSON has no infinity" },
@@ -123,9 +123,10 @@ static int bad_token(struct scan *s, const char *expected)
     char what[32];
 
     found(s, what);
-    for (size_t i = 0; i < COUNT_OF(slips); i++)
-        if (next_starts(s, slips[i].start))
-            return bad(s, s->at, "found %s, expected %s; %s", what, expected, slips[i].remedy);
+    for (size_t i = 0; i < COUNT_OF(common_mistakes); i++)
+        if (next_starts(s, common_mistakes[i].start))
+            return bad(s, s->at, "found %s, expected %s; %s", what, expected,
+                       common_mistakes[i].remedy);
     return bad(s, s->at, "found %s, expected %s", what, expected);
 }
 
@@ -150,7 +151,7 @@ static int32_t hex4(const struct scan *s, const char *at)
     return value;
 }
 
-static char *put_utf8(char *out, uint32_t c)
+static char *write_utf8(char *out, uint32_t c)
 {
     if (c < 0x80) {
         *out++ = (char)c;
@@ -178,19 +179,19 @@ static int scan_unicode(struct scan *s, char **out)
     const char *start = s->at;
 
     if (c < 0)
-        return bad(s, start, "bad escape: \\u takes four hexadecimal digits");
+        return bad(s, start, "invalid escape: \\u takes four hexadecimal digits");
     if (c == 0)
-        return bad(s, start, "a string may not hold the character NUL (\\u0000)");
+        return bad(s, start, "a string must not contain the character NUL (\\u0000)");
     s->at += 6;
     if (c >= 0xd800 && c <= 0xdfff) {
         low = c < 0xdc00 && next_starts(s, "\\u") ? hex4(s, s->at + 2) : -1;
         if (low < 0xdc00 || low > 0xdfff)
             return bad(s, start,
-                       "bad escape: half a surrogate pair; write \\uD8xx\\uDCxx, both halves");
+                       "invalid escape: unpaired surrogate; write both halves, \\uD8xx\\uDCxx");
         s->at += 6;
         c = 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
     }
-    *out = put_utf8(*out, (uint32_t)c);
+    *out = write_utf8(*out, (uint32_t)c);
     return 0;
 }
 
@@ -210,7 +211,7 @@ static int scan_escape(struct scan *s, char **out)
         }
     }
     return bad(s, s->at,
-               "bad escape: after \\ expected one of \" \\ / b f n r t u; write \\\\ for "
+               "invalid escape: after \\ expected one of \" \\ / b f n r t u; write \\\\ for "
                "a backslash");
 }
 
@@ -239,7 +240,7 @@ static int scan_string(struct scan *s, char **result)
         size_t bytes = text_utf8_char(s->at, (size_t)(s->end - s->at));
 
         if (s->at == s->end)
-            return bad(s, start, "a string without an end: its closing quote is missing");
+            return bad(s, start, "unterminated string: the closing quote is missing");
         if (*s->at == '"')
             break;
         if (*s->at == '\\') {
@@ -288,7 +289,8 @@ static int skip_number(struct scan *s)
         return bad_token(s, "a number with a digit after the '-'");
     }
     if (n > 1 && *digits == '0')
-        return bad(s, start, "a number may not start with a zero and more digits; remove the zero");
+        return bad(s, start,
+                   "a number must not start with a zero followed by digits; remove the zero");
     if (next_is(s, '.')) {
         s->at++;
         if (skip_digits(s) == 0)
@@ -325,8 +327,8 @@ static int scan_number(struct scan *s, struct json_node *node)
     if (!isfinite(v) || (v == 0 && !is_written_zero(node->number)))
         return bad(s, start, "the number %.*s%s is %s", JSON_SHOWN_BYTES, node->number,
                    strlen(node->number) > JSON_SHOWN_BYTES ? "..." : "",
-                   v == 0 ? "too near to zero for a 64-bit float (least: 4.9e-324)"
-                          : "too large for a 64-bit float (most: 1.8e308)");
+                   v == 0 ? "too close to zero for a 64-bit float (smallest: 4.9e-324)"
+                          : "too large for a 64-bit float (largest: 1.8e308)");
     node->value.type = cJSON_Number;
     node->value.valuedouble = v;
     node->value.valueint = v >= INT_MAX ? INT_MAX : v <= INT_MIN ? INT_MIN : (int)v;
@@ -429,7 +431,7 @@ static int bad_duplicate(struct scan *s, const char *at, const struct json_node 
 
     json_describe(s->doc, &first->value, shown, sizeof(shown));
     return bad(s, at,
-               "the key \"%.*s\" is there twice, first with %s at %" PRIu32 ":%" PRIu32
+               "duplicate key \"%.*s\"; the first, with %s, is at %" PRIu32 ":%" PRIu32
                "; remove one of them",
                (int)text_utf8_cut(key, strnlen(key, JSON_SHOWN_BYTES)), key, shown, first->line,
                first->column);
@@ -518,7 +520,8 @@ static int scan_value(struct scan *s, struct json_node *node, unsigned depth)
     if (s->n_values++ == JSON_MAX_VALUES)
         return bad(s, s->at, "more than %d values in one text", JSON_MAX_VALUES);
     if ((is_object || is_array) && depth == JSON_MAX_DEPTH)
-        return bad(s, s->at, "more than %d objects and arrays inside each other", JSON_MAX_DEPTH);
+        return bad(s, s->at, "objects and arrays are nested more than %d levels deep",
+                   JSON_MAX_DEPTH);
     if (is_object)
         return scan_object(s, node, depth + 1);
     if (is_array)
@@ -538,8 +541,8 @@ static int scan_document(struct scan *s)
     int rc;
 
     if (s->end - s->at > JSON_MAX_BYTES)
-        return err_set(s->err, ERR_INPUT, "%s: %zu bytes of JSON; at most %d are read", doc->name,
-                       (size_t)(s->end - s->at), JSON_MAX_BYTES);
+        return err_set(s->err, ERR_INPUT, "%s: the text has %zu bytes; at most %d are allowed",
+                       doc->name, (size_t)(s->end - s->at), JSON_MAX_BYTES);
     if (next_starts(s, "\xef\xbb\xbf"))
         s->at += 3;
     s->line_start = s->at;

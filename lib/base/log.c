@@ -27,7 +27,13 @@
 
 #define ERASE_LINE "\r\033[K"
 
-enum { TASK_BYTES = 64, WIDTH_UNKNOWN = 80, PENDING_BYTES = 256 * 1024, DRAIN_MS = 1000, EXIT_MS = 1000 };
+enum {
+    TASK_BYTES = 64,
+    WIDTH_UNKNOWN = 80,
+    PENDING_BYTES = 256 * 1024,
+    DRAIN_MS = 1000,
+    EXIT_MS = 1000
+};
 
 static const struct {
     const char *json, *text;
@@ -47,7 +53,7 @@ static struct buf record, message;
 static struct buf progress; /* the line before truncation; empty: no line is drawn */
 static struct buf pending;  /* queued bytes, from pending_from on */
 static size_t pending_from;
-static uint64_t n_lost; /* records dropped since the last notice (add_lost) */
+static uint64_t n_lost; /* records dropped since the last notice (queue_lost_notice) */
 static bool has_drainer;
 static pthread_cond_t waiting = PTHREAD_COND_INITIALIZER, drained = PTHREAD_COND_INITIALIZER;
 
@@ -114,13 +120,13 @@ static bool drain(void)
     return true;
 }
 
-static void add_lost(void)
+static void queue_lost_notice(void)
 {
     char text[200];
     int n = snprintf(text, sizeof(text), atomic_load(&log_format) == LOG_JSON
                          ? "{\"level\":\"warn\",\"event\":\"log\",\"message\":\"%" PRIu64
-                           " log records were lost while stderr took nothing\"}\n"
-                         : "%" PRIu64 " log records were lost while stderr took nothing\n",
+                           " log records were lost while stderr was blocked\"}\n"
+                         : "%" PRIu64 " log records were lost while stderr was blocked\n",
                      n_lost);
 
     n_lost = 0;
@@ -133,7 +139,7 @@ static void *drainer(void *arg)
     pthread_mutex_lock(&lock);
     for (;;) {
         if (drain() && n_lost > 0) {
-            add_lost();
+            queue_lost_notice();
             continue;
         }
         pthread_cond_broadcast(&drained);
@@ -149,7 +155,7 @@ static void *drainer(void *arg)
 }
 
 /* Queues n bytes. `is_rest`: they complete a partly written record and must not be dropped. */
-static void keep(const char *text, size_t n, bool is_rest)
+static void queue_bytes(const char *text, size_t n, bool is_rest)
 {
     pthread_t thread;
 
@@ -165,11 +171,12 @@ static void keep(const char *text, size_t n, bool is_rest)
         return;
     }
     if (!has_drainer)
-        has_drainer = thread_start(&thread, "writes the log", drainer, NULL, NULL) == 0 && pthread_detach(thread) == 0;
+        has_drainer = thread_start(&thread, "writes the log to stderr", drainer, NULL, NULL) == 0 &&
+                      pthread_detach(thread) == 0;
     pthread_cond_signal(&waiting);
 }
 
-static void put(const char *text, size_t n)
+static void write_or_queue(const char *text, size_t n)
 {
     size_t done = 0;
 
@@ -183,7 +190,7 @@ static void put(const char *text, size_t n)
         done += (size_t)written;
     }
     if (done < n)
-        keep(text + done, n - done, done > 0);
+        queue_bytes(text + done, n - done, done > 0);
 }
 
 void log_flush(unsigned ms)
@@ -207,7 +214,7 @@ void log_flush(unsigned ms)
 
 /* Appends `s` with control characters escaped, because they would break the line or control the
  * terminal. */
-static void add_plain(struct buf *b, const char *s)
+static void add_escaped_text(struct buf *b, const char *s)
 {
     for (; *s != '\0'; s++) {
         if ((unsigned char)*s >= 0x20 && *s != 0x7f)
@@ -319,10 +326,10 @@ static void add_text(struct buf *b, enum log_level level)
     add_time(b);
     buf_printf(b, " %s ", level_names[level].text);
     if (task[0] != '\0') {
-        add_plain(b, task);
+        add_escaped_text(b, task);
         buf_str(b, ": ");
     }
-    add_plain(b, message.data);
+    add_escaped_text(b, message.data);
     buf_str(b, "\n");
     if (progress.len > 0)
         add_progress(b);
@@ -354,9 +361,9 @@ static void write_record(enum log_level level, const char *event, const struct l
     else if (!message.failed)
         add_text(&record, level);
     if (message.failed || record.failed)
-        put(lost[format], strlen(lost[format]));
+        write_or_queue(lost[format], strlen(lost[format]));
     else
-        put(record.data, record.len);
+        write_or_queue(record.data, record.len);
     pthread_mutex_unlock(&lock);
     errno = errnum;
 }
@@ -390,9 +397,9 @@ void log_raw(const char *bytes, size_t n)
     if (progress.len > 0)
         add_progress(&record);
     if (record.failed)
-        put(bytes, n);
+        write_or_queue(bytes, n);
     else
-        put(record.data, record.len);
+        write_or_queue(record.data, record.len);
     pthread_mutex_unlock(&lock);
 }
 
@@ -413,7 +420,7 @@ void log_progress(const char *line)
         buf_str(&record, ERASE_LINE);
         add_progress(&record);
         if (!record.failed) /* after a failure, the next call or record draws the line */
-            put(record.data, record.len);
+            write_or_queue(record.data, record.len);
     }
     pthread_mutex_unlock(&lock);
 }

@@ -24,22 +24,24 @@ static struct sink {
     dev_t device;
     ino_t inode;
     bool is_socket, is_file;
-    int own; /* owned; the second descriptor of the pipe or terminal; -1: not open */
-} sink = { .own = -1 };
+    int own_fd; /* owned; the second descriptor of the pipe or terminal; -1: not open */
+} sink = { .own_fd = -1 };
 
 /* Updates `sink` if stderr is another file than at the last record (dup2). */
-static void look(void)
+static void refresh_sink(void)
 {
     struct stat s;
 
-    if (fstat(STDERR_FILENO, &s) < 0 || (sink.is_known && s.st_dev == sink.device && s.st_ino == sink.inode))
+    if (fstat(STDERR_FILENO, &s) < 0 ||
+        (sink.is_known && s.st_dev == sink.device && s.st_ino == sink.inode))
         return;
-    if (sink.own >= 0)
-        close(sink.own);
-    sink = (struct sink){ .is_known = true, .device = s.st_dev, .inode = s.st_ino, .is_socket = S_ISSOCK(s.st_mode),
-                          .is_file = S_ISREG(s.st_mode), .own = -1 };
+    if (sink.own_fd >= 0)
+        close(sink.own_fd);
+    sink = (struct sink){ .is_known = true, .device = s.st_dev, .inode = s.st_ino,
+                          .is_socket = S_ISSOCK(s.st_mode), .is_file = S_ISREG(s.st_mode),
+                          .own_fd = -1 };
     if (S_ISFIFO(s.st_mode) || S_ISCHR(s.st_mode))
-        sink.own = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+        sink.own_fd = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 }
 
 static bool has_room(void)
@@ -53,8 +55,8 @@ static ssize_t write_some(const void *bytes, size_t n)
 {
     if (sink.is_socket)
         return send(STDERR_FILENO, bytes, n, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sink.own >= 0)
-        return write(sink.own, bytes, n);
+    if (sink.own_fd >= 0)
+        return write(sink.own_fd, bytes, n);
     if (sink.is_file)
         return write(STDERR_FILENO, bytes, n);
     if (!has_room()) {
@@ -68,7 +70,7 @@ ssize_t log_sink_write(const void *bytes, size_t n)
 {
     ssize_t written;
 
-    look();
+    refresh_sink();
     do
         written = write_some(bytes, n);
     while (written < 0 && errno == EINTR);

@@ -37,19 +37,19 @@ struct mapping {
     char *path; /* owned */
 };
 
-static const uint8_t nothing[1]; /* mapping_data() of an empty file */
+static const uint8_t empty_data[1]; /* mapping_data() of an empty file */
 static _Atomic(struct region *) regions;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for changes of the list or handler */
 static uintptr_t page_bytes;
-static _Thread_local sigjmp_buf way_out;
+static _Thread_local sigjmp_buf copy_jump;
 static _Thread_local volatile sig_atomic_t is_copying;
-static struct sigaction before;
+static struct sigaction earlier_action;
 
 /* ---- the handler ---- */
 
 /* Replaces the page at this address by zeros, if it belongs to a struct mapping; else returns
  * false. */
-static bool patch(uintptr_t at)
+static bool patch_page(uintptr_t at)
 {
     struct region *r;
     uintptr_t page = at & ~(page_bytes - 1);
@@ -71,10 +71,10 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     (void)context;
     if (is_copying) {
         is_copying = 0;
-        siglongjmp(way_out, 1);
+        siglongjmp(copy_jump, 1);
     }
-    if (!patch((uintptr_t)info->si_addr))
-        sigaction(signal, &before, NULL); /* the read is repeated with the earlier handler */
+    if (!patch_page((uintptr_t)info->si_addr))
+        sigaction(signal, &earlier_action, NULL); /* the read repeats with the earlier handler */
     errno = saved;
 }
 
@@ -89,7 +89,7 @@ static void install(void)
     pthread_mutex_lock(&lock);
     page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
     if (sigaction(SIGBUS, NULL, &now) == 0 && now.sa_sigaction != on_bus_error) {
-        before = now;
+        earlier_action = now;
         sigaction(SIGBUS, &action, NULL);
     }
     pthread_mutex_unlock(&lock);
@@ -163,7 +163,7 @@ int mapping_open(int fd, uint64_t bytes, const char *path, struct mapping **out,
 
     if (m == NULL)
         return err_set(err, ERR_NOMEM, "map '%s': out of memory", path);
-    m->data = nothing;
+    m->data = empty_data;
     m->bytes = bytes;
     m->path = strdup(path);
     m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -212,8 +212,8 @@ int mapping_check(const struct mapping *m, struct err *err)
                        m->path, m->bytes, (uint64_t)st.st_size);
     if (m->region != NULL && atomic_load(&m->region->is_broken))
         return err_set(err, ERR_IO,
-                       "'%s': some of its pages could not be read (the file was truncated for a "
-                       "moment, or its disk failed)",
+                       "'%s': some pages could not be read (the file was temporarily "
+                       "truncated, or its disk failed)",
                        m->path);
     return 0;
 }
@@ -236,7 +236,7 @@ void mapping_close(struct mapping *m)
         return;
     if (m->region != NULL)
         region_remove(m->region);
-    if (m->data != NULL && m->data != nothing)
+    if (m->data != NULL && m->data != empty_data)
         munmap((void *)(uintptr_t)m->data, m->bytes);
     if (m->fd >= 0)
         close(m->fd);
@@ -259,7 +259,7 @@ const uint8_t *mapping_new(int fd, uint64_t bytes)
 bool mapping_copy(void *to, const uint8_t *from, size_t n)
 {
     mapping_enter();
-    if (sigsetjmp(way_out, 0) != 0)
+    if (sigsetjmp(copy_jump, 0) != 0)
         return false;
     is_copying = 1;
     atomic_signal_fence(memory_order_seq_cst); /* the copy must stay between the fences */

@@ -6,7 +6,8 @@
 #include "base/err.h"
 #include "base/fault.h"
 
-int thread_start(pthread_t *out, const char *what, void *(*run)(void *arg), void *arg, struct err *err)
+int thread_start(pthread_t *out, const char *what, void *(*run)(void *arg), void *arg,
+                 struct err *err)
 {
     static const int raised[] = { SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP };
     sigset_t blocked, before;

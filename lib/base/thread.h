@@ -12,6 +12,7 @@ struct err;
 /* Starts a thread that runs run(arg). `what` completes the error text "start the thread that
  * <what>". Fault point: thread.start (pthread_create() fails). On failure *out is unspecified.
  * Errors: ERR_IO, ERR_NOMEM (the limit of processes or of memory is reached). */
-int thread_start(pthread_t *out, const char *what, void *(*run)(void *arg), void *arg, struct err *err);
+int thread_start(pthread_t *out, const char *what, void *(*run)(void *arg), void *arg,
+                 struct err *err);
 
 #endif

@@ -55,7 +55,7 @@ static const struct page {
 
 /* Queues a response. Takes ownership of the memory of `body`; if `body` failed, the response is an
  * empty 500. */
-static enum MHD_Result answer(struct MHD_Connection *c, unsigned code, const char *type,
+static enum MHD_Result send_response(struct MHD_Connection *c, unsigned code, const char *type,
                               struct buf *body)
 {
     struct MHD_Response *r;
@@ -80,12 +80,12 @@ static enum MHD_Result answer(struct MHD_Connection *c, unsigned code, const cha
     return result;
 }
 
-static enum MHD_Result refuse(struct MHD_Connection *c, unsigned code, const char *text)
+static enum MHD_Result send_refusal(struct MHD_Connection *c, unsigned code, const char *text)
 {
     struct buf body = { 0 };
 
     buf_str(&body, text);
-    return answer(c, code, "text/plain; charset=utf-8", &body);
+    return send_response(c, code, "text/plain; charset=utf-8", &body);
 }
 
 /* libmicrohttpd calls it on the HTTP thread once after the headers, once for each part of a request
@@ -100,7 +100,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
     (void)version;
     (void)upload;
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
-        return refuse(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are served here\n");
+        return send_refusal(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are served here\n");
     if (*seen == NULL) {
         *seen = &marker;
         return MHD_YES;
@@ -114,17 +114,17 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
             (pages[i].print == print_status && h->status == NULL))
             continue;
         pages[i].print(h, &body);
-        return answer(c, MHD_HTTP_OK, pages[i].type, &body);
+        return send_response(c, MHD_HTTP_OK, pages[i].type, &body);
     }
-    return refuse(c, MHD_HTTP_NOT_FOUND,
-                  h->status != NULL ? "only /metrics and /status are here\n"
-                                    : "only /metrics is here\n");
+    return send_refusal(c, MHD_HTTP_NOT_FOUND,
+                  h->status != NULL ? "only /metrics and /status are served here\n"
+                                    : "only /metrics is served here\n");
 }
 
 /* ---- listening ---- */
 
 /* Splits "host:port" or "[v6]:port". */
-static int split(const char *listen, char host[HOST_MAX + 1], char port[8], struct err *err)
+static int split_address(const char *listen, char host[HOST_MAX + 1], char port[8], struct err *err)
 {
     static const char expected[] = "expected host:port, such as 127.0.0.1:9090";
     const char *colon = strrchr(listen, ':');
@@ -132,23 +132,23 @@ static int split(const char *listen, char host[HOST_MAX + 1], char port[8], stru
     uint64_t number;
 
     if (strstr(listen, "://") != NULL)
-        return err_set(err, ERR_INPUT, "it is a URL; %s", expected);
+        return err_set(err, ERR_INPUT, "found a URL; %s", expected);
     if (colon == NULL)
-        return err_set(err, ERR_INPUT, "there is no port; %s", expected);
+        return err_set(err, ERR_INPUT, "the port is missing; %s", expected);
     if (!text_u64(colon + 1, UINT16_MAX, &number))
-        return err_set(err, ERR_INPUT, "the port '%.40s' is no number from 0 to 65535; %s",
+        return err_set(err, ERR_INPUT, "invalid port '%.40s' (0 to 65535); %s",
                        colon + 1, expected);
     n = (size_t)(colon - listen);
     if (n == 0)
         return err_set(err, ERR_INPUT,
-                       "there is no host; write 127.0.0.1%s for this machine alone, "
+                       "the host is missing; write 127.0.0.1%s for this machine alone, "
                        "0.0.0.0%s for every interface",
                        colon, colon);
     if (listen[0] == '[' && n >= 3 && listen[n - 1] == ']') {
         listen++;
         n -= 2;
     } else if (memchr(listen, ':', n) != NULL) {
-        return err_set(err, ERR_INPUT, "an IPv6 address stands in brackets, such as [::1]:9090");
+        return err_set(err, ERR_INPUT, "write an IPv6 address in brackets, such as [::1]:9090");
     }
     if (n > HOST_MAX)
         return err_set(err, ERR_INPUT, "the host name is longer than %d bytes", HOST_MAX);
@@ -165,10 +165,10 @@ static int bind_error(int errnum, struct err *err)
         const char *remedy;
     } known[] = {
         { EADDRINUSE, ERR_IO,
-          "another program listens there; choose another port, or 0 for a free one" },
+          "the port is in use; choose another port, or 0 for a free one" },
         { EADDRNOTAVAIL, ERR_INPUT,
-          "this machine has no such address; 0.0.0.0 stands for all it has" },
-        { EACCES, ERR_INPUT, "ports below 1024 are for privileged programs; choose a higher one" },
+          "this machine has no such address; 0.0.0.0 means all its addresses" },
+        { EACCES, ERR_INPUT, "ports below 1024 require privileges; choose a higher port" },
     };
 
     for (size_t i = 0; i < COUNT_OF(known); i++)
@@ -202,7 +202,7 @@ static int open_socket(const char *listen, int *out, struct err *err)
                                     .ai_socktype = SOCK_STREAM };
     struct addrinfo *list;
     char host[HOST_MAX + 1], port[8];
-    int rc = split(listen, host, port, err);
+    int rc = split_address(listen, host, port, err);
     int failure;
 
     if (rc < 0)
@@ -210,7 +210,7 @@ static int open_socket(const char *listen, int *out, struct err *err)
     failure = getaddrinfo(host, port, &hints, &list);
     if (failure != 0)
         return err_set(err, failure == EAI_AGAIN || failure == EAI_SYSTEM ? ERR_IO : ERR_INPUT,
-                       "host '%s': %s; name an address of this machine, or 0.0.0.0", host,
+                       "host '%s': %s; use an address of this machine, or 0.0.0.0", host,
                        gai_strerror(failure));
     for (const struct addrinfo *a = list; a != NULL; a = a->ai_next) {
         rc = listen_at(a, out, err);
@@ -255,7 +255,7 @@ int metrics_http_open(struct metrics *m, const char *listen,
                                  MHD_OPTION_END);
     /* clang-format on */
     if (h->daemon == NULL) { /* libmicrohttpd may have closed fd, so it is not closed here */
-        rc = err_set(err, ERR_NOMEM, "cannot start the server's thread");
+        rc = err_set(err, ERR_NOMEM, "cannot start the server thread");
         goto fail;
     }
     *out = h;

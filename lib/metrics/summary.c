@@ -28,10 +28,10 @@
 #include "proto/summary.pb-c.h"
 
 enum {
-    POINTS = 4096,      /* capacity of a batch; further points are dropped */
-    GATHER_MS = 200,    /* delay from the first point of a batch to its write */
-    PATIENCE_MS = 5000, /* time limit of flush and close */
-    SAME_NAMES = 100,   /* file names that are tried */
+    POINTS = 4096,        /* capacity of a batch; further points are dropped */
+    BATCH_DELAY_MS = 200, /* delay from the first point of a batch to its write */
+    TIMEOUT_MS = 5000,    /* time limit of flush and close */
+    NAME_ATTEMPTS = 100,  /* file names that are tried */
 };
 
 struct point {
@@ -49,7 +49,7 @@ struct summary {
     /* Used by the writer thread, and by open and close while that thread does not run. */
     char *path;       /* owned; of the file */
     int fd;           /* owned; -1: not open */
-    off_t good;       /* bytes of complete records in the file */
+    off_t good_bytes; /* bytes of complete records in the file */
     struct buf bytes; /* encoded records of the current write */
 
     pthread_mutex_t lock; /* guards the fields below */
@@ -59,9 +59,9 @@ struct summary {
     uint64_t dropped;                /* points not accepted, or lost by a failed write */
     struct err failure;              /* of the last failed write that no flush has reported */
     bool has_failed;                 /* `failure` is valid */
-    bool hurry;                      /* a thread waits in flush */
+    bool flush_is_waiting;           /* a thread waits in flush */
     bool closing, ended;             /* close was called; the writer thread has ended */
-    bool orphan;                     /* close timed out: the writer thread frees the struct */
+    bool is_detached;                /* close timed out: the writer thread frees the struct */
     pthread_t thread;
 };
 
@@ -83,7 +83,7 @@ static void destroy(struct summary *s)
 
 /* ---- the format ---- */
 
-static void put_u32(struct buf *out, uint32_t v)
+static void add_u32(struct buf *out, uint32_t v)
 {
     buf_add(out,
             (uint8_t[]){ (uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16), (uint8_t)(v >> 24) },
@@ -92,29 +92,29 @@ static void put_u32(struct buf *out, uint32_t v)
 
 /* Appends a TFRecord: uint64 length, masked CRC of the length, data, masked CRC of the data; all
  * little-endian. */
-static void put_record(struct buf *out, const void *data, uint32_t n)
+static void add_record(struct buf *out, const void *data, uint32_t n)
 {
     size_t at = out->len;
 
-    put_u32(out, n);
-    put_u32(out, 0);
+    add_u32(out, n);
+    add_u32(out, 0);
     if (!out->failed)
-        put_u32(out, crc32c_mask(crc32c(0, out->data + at, 8)));
+        add_u32(out, crc32c_mask(crc32c(0, out->data + at, 8)));
     buf_add(out, data, n);
-    put_u32(out, crc32c_mask(crc32c(0, data, n)));
+    add_u32(out, crc32c_mask(crc32c(0, data, n)));
 }
 
-static void put_event(struct buf *out, const Tensorflow__Event *e)
+static void add_event(struct buf *out, const Tensorflow__Event *e)
 {
     uint8_t data[SUMMARY_TAG_MAX + 128];
     size_t n = tensorflow__event__get_packed_size(e);
 
     CHECK(n <= sizeof(data));
     tensorflow__event__pack(e, data);
-    put_record(out, data, (uint32_t)n);
+    add_record(out, data, (uint32_t)n);
 }
 
-static void put_point(struct buf *out, const struct point *p)
+static void add_point(struct buf *out, const struct point *p)
 {
     Tensorflow__Summary__Value value = TENSORFLOW__SUMMARY__VALUE__INIT;
     Tensorflow__Summary__Value *values[] = { &value };
@@ -130,10 +130,10 @@ static void put_point(struct buf *out, const struct point *p)
     e.step = (int64_t)p->step;
     e.what_case = TENSORFLOW__EVENT__WHAT_SUMMARY;
     e.summary = &summary;
-    put_event(out, &e);
+    add_event(out, &e);
 }
 
-static void put_start(struct buf *out, uint64_t wall_us, uint64_t purge_step)
+static void add_start(struct buf *out, uint64_t wall_us, uint64_t purge_step)
 {
     Tensorflow__SessionLog start = TENSORFLOW__SESSION_LOG__INIT;
     Tensorflow__Event e = TENSORFLOW__EVENT__INIT;
@@ -141,14 +141,14 @@ static void put_start(struct buf *out, uint64_t wall_us, uint64_t purge_step)
     e.wall_time = (double)wall_us / 1e6;
     e.what_case = TENSORFLOW__EVENT__WHAT_FILE_VERSION;
     e.file_version = (char *)"brain.Event:2";
-    put_event(out, &e);
+    add_event(out, &e);
     if (purge_step == 0)
         return;
     start.status = TENSORFLOW__SESSION_LOG__SESSION_STATUS__START;
     e.step = (int64_t)purge_step;
     e.what_case = TENSORFLOW__EVENT__WHAT_SESSION_LOG;
     e.session_log = &start;
-    put_event(out, &e);
+    add_event(out, &e);
 }
 
 /* ---- writing ---- */
@@ -162,9 +162,9 @@ static int write_out(struct summary *s, struct err *err)
         return err_set(err, ERR_NOMEM, "write '%s': out of memory", s->path);
     rc = fs_write_all(s->fd, s->bytes.data, s->bytes.len, s->path, err);
     if (rc == 0)
-        s->good += (off_t)s->bytes.len;
+        s->good_bytes += (off_t)s->bytes.len;
     else
-        (void)!ftruncate(s->fd, s->good); /* if it fails, readers stop at the incomplete record */
+        (void)!ftruncate(s->fd, s->good_bytes); /* else readers stop at the incomplete record */
     return rc;
 }
 
@@ -173,7 +173,7 @@ static int write_batch(struct summary *s, const struct batch *b, struct err *err
     int rc;
 
     for (uint32_t i = 0; i < b->n; i++)
-        put_point(&s->bytes, &b->points[i]);
+        add_point(&s->bytes, &b->points[i]);
     rc = write_out(s, err);
     buf_reset(&s->bytes);
     return rc;
@@ -193,8 +193,8 @@ static struct timespec from_now(uint64_t ms)
     return t;
 }
 
-/* Caller holds the lock. Waits until a batch is due (GATHER_MS after its first point, half full, or
- * a flush) or the summary is being closed. */
+/* Caller holds the lock. Waits until a batch is due (BATCH_DELAY_MS after its first point, half
+ * full, or a flush) or the summary is being closed. */
 static void wait_for_points(struct summary *s)
 {
     struct timespec deadline;
@@ -202,8 +202,8 @@ static void wait_for_points(struct summary *s)
 
     while (s->filling->n == 0 && !s->closing)
         pthread_cond_wait(&s->work, &s->lock);
-    deadline = from_now(GATHER_MS);
-    while (rc == 0 && s->filling->n < POINTS / 2 && !s->hurry && !s->closing)
+    deadline = from_now(BATCH_DELAY_MS);
+    while (rc == 0 && s->filling->n < POINTS / 2 && !s->flush_is_waiting && !s->closing)
         rc = pthread_cond_timedwait(&s->work, &s->lock, &deadline);
 }
 
@@ -212,7 +212,7 @@ static void *write_points(void *arg)
     struct summary *s = arg;
     struct batch *b;
     struct err err;
-    bool orphan;
+    bool is_detached;
     int rc;
 
     pthread_mutex_lock(&s->lock);
@@ -236,10 +236,10 @@ static void *write_points(void *arg)
         pthread_cond_broadcast(&s->done);
     }
     s->ended = true;
-    orphan = s->orphan;
+    is_detached = s->is_detached;
     pthread_cond_broadcast(&s->done);
     pthread_mutex_unlock(&s->lock);
-    if (orphan)
+    if (is_detached)
         destroy(s);
     return NULL;
 }
@@ -253,7 +253,7 @@ static int create_file(struct summary *s, const char *directory, uint64_t wall_u
     if (gethostname(host, sizeof(host) - 1) != 0 || host[0] == '\0' || strchr(host, '/') != NULL)
         snprintf(host, sizeof(host), "localhost");
     /* In containers, several processes may have the same pid; then the name gets a suffix. */
-    for (int i = 1; i <= SAME_NAMES; i++) {
+    for (int i = 1; i <= NAME_ATTEMPTS; i++) {
         snprintf(name, sizeof(name), "events.out.tfevents.%010llu.%s.%ld%s",
                  (unsigned long long)(wall_us / 1000000), host, (long)getpid(), suffix);
         free(s->path);
@@ -311,7 +311,7 @@ int summary_open(const char *directory, uint64_t purge_step, struct summary **ou
         rc = create_file(s, directory, wall_us, err);
     if (rc < 0)
         goto fail;
-    put_start(&s->bytes, wall_us, purge_step);
+    add_start(&s->bytes, wall_us, purge_step);
     rc = write_out(s, err);
     buf_reset(&s->bytes);
     if (rc == 0)
@@ -366,22 +366,22 @@ uint64_t summary_dropped(const struct summary *s)
 
 int summary_flush(struct summary *s, struct err *err)
 {
-    struct timespec deadline = from_now(PATIENCE_MS);
+    struct timespec deadline = from_now(TIMEOUT_MS);
     uint64_t target;
     int rc = 0, waited = 0;
 
     pthread_mutex_lock(&s->lock);
     target = s->accepted;
-    s->hurry = true;
+    s->flush_is_waiting = true;
     pthread_cond_signal(&s->work);
     while (waited == 0 && s->finished < target)
         waited = pthread_cond_timedwait(&s->done, &s->lock, &deadline);
-    s->hurry = false;
+    s->flush_is_waiting = false;
     if (s->finished < target)
         rc = err_set(err, ERR_TIMEOUT,
-                     "write '%s': %llu points are not there after %d ms; "
-                     "the disk does not answer",
-                     s->path, (unsigned long long)(target - s->finished), (int)PATIENCE_MS);
+                     "write '%s': %llu points are not written after %d ms; "
+                     "the disk does not respond",
+                     s->path, (unsigned long long)(target - s->finished), (int)TIMEOUT_MS);
     else if (s->has_failed)
         rc = err_set(err, s->failure.code, "%s", s->failure.text);
     if (rc != ERR_TIMEOUT)
@@ -392,7 +392,7 @@ int summary_flush(struct summary *s, struct err *err)
 
 void summary_close(struct summary *s)
 {
-    struct timespec deadline = from_now(PATIENCE_MS);
+    struct timespec deadline = from_now(TIMEOUT_MS);
     int waited = 0;
     bool ended;
 
@@ -404,7 +404,7 @@ void summary_close(struct summary *s)
     while (waited == 0 && !s->ended)
         waited = pthread_cond_timedwait(&s->done, &s->lock, &deadline);
     ended = s->ended;
-    s->orphan = !ended;
+    s->is_detached = !ended;
     if (!ended)
         pthread_detach(s->thread); /* before the unlock, after which the thread may free `s` */
     pthread_mutex_unlock(&s->lock);

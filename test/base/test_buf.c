@@ -14,7 +14,7 @@
 #include "base/check.h"
 #include "base/fault.h"
 
-static void pieces_add_up_to_a_terminated_string(void **state)
+static void buf_additions_of_several_kinds_are_concatenated_and_terminated(void **state)
 {
     struct buf b = { 0 };
 
@@ -31,7 +31,7 @@ static void pieces_add_up_to_a_terminated_string(void **state)
     assert_null(b.data);
 }
 
-static void a_long_print_is_not_cut(void **state)
+static void buf_printf_of_a_long_text_is_not_truncated(void **state)
 {
     struct buf b = { 0 };
     char *text;
@@ -49,7 +49,7 @@ static void a_long_print_is_not_cut(void **state)
     free(text);
 }
 
-static void taking_an_empty_buffer_is_the_empty_string(void **state)
+static void buf_take_of_an_empty_buffer_returns_the_empty_string(void **state)
 {
     struct buf b = { 0 };
     char *text = buf_take(&b);
@@ -59,7 +59,7 @@ static void taking_an_empty_buffer_is_the_empty_string(void **state)
     free(text);
 }
 
-static void lost_memory_is_remembered(void **state)
+static void buf_after_a_failed_allocation_stays_failed_until_taken(void **state)
 {
     struct buf b = { 0 };
 
@@ -83,7 +83,7 @@ static void lost_memory_is_remembered(void **state)
     buf_fini(&b);
 }
 
-static void a_size_beyond_the_limit_is_a_failure(void **state)
+static void buf_add_beyond_the_size_limit_fails(void **state)
 {
     struct buf b = { 0 };
 
@@ -104,7 +104,7 @@ static void assert_json(const char *s, const char *expected)
     buf_fini(&b);
 }
 
-static void a_json_string_is_escaped_and_always_utf8(void **state)
+static void buf_json_of_any_bytes_is_escaped_valid_utf8(void **state)
 {
     (void)state;
     assert_json("", "\"\"");
@@ -138,7 +138,7 @@ static void assert_f32(float v, const char *expected)
     buf_fini(&b);
 }
 
-static void floats_are_as_short_as_they_can_be(void **state)
+static void floats_are_printed_with_the_fewest_digits(void **state)
 {
     (void)state;
     assert_f64(0.1, "0.1");
@@ -161,7 +161,7 @@ static void floats_are_as_short_as_they_can_be(void **state)
     assert_f32(-INFINITY, "null");
 }
 
-static void every_float_reads_back_the_same(void **state)
+static void random_floats_printed_and_parsed_are_unchanged(void **state)
 {
     uint64_t x = 88172645463325252u;
     struct buf b = { 0 };
@@ -172,7 +172,7 @@ static void every_float_reads_back_the_same(void **state)
         float f;
         uint32_t low;
 
-        x ^= x << 13, x ^= x >> 7, x ^= x << 17; /* xorshift: any bits will do */
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17; /* xorshift */
         low = (uint32_t)x;
         memcpy(&d, &x, sizeof(d));
         memcpy(&f, &low, sizeof(f));
@@ -191,14 +191,14 @@ static void every_float_reads_back_the_same(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pieces_add_up_to_a_terminated_string),
-        cmocka_unit_test(a_long_print_is_not_cut),
-        cmocka_unit_test(taking_an_empty_buffer_is_the_empty_string),
-        cmocka_unit_test(lost_memory_is_remembered),
-        cmocka_unit_test(a_size_beyond_the_limit_is_a_failure),
-        cmocka_unit_test(a_json_string_is_escaped_and_always_utf8),
-        cmocka_unit_test(floats_are_as_short_as_they_can_be),
-        cmocka_unit_test(every_float_reads_back_the_same),
+        cmocka_unit_test(buf_additions_of_several_kinds_are_concatenated_and_terminated),
+        cmocka_unit_test(buf_printf_of_a_long_text_is_not_truncated),
+        cmocka_unit_test(buf_take_of_an_empty_buffer_returns_the_empty_string),
+        cmocka_unit_test(buf_after_a_failed_allocation_stays_failed_until_taken),
+        cmocka_unit_test(buf_add_beyond_the_size_limit_fails),
+        cmocka_unit_test(buf_json_of_any_bytes_is_escaped_valid_utf8),
+        cmocka_unit_test(floats_are_printed_with_the_fewest_digits),
+        cmocka_unit_test(random_floats_printed_and_parsed_are_unchanged),
     };
 
     return cmocka_run_group_tests_name("base/buf", tests, NULL, NULL);

@@ -12,7 +12,7 @@
 
 #include "base/check.h"
 
-static void a_check_that_holds_does_nothing(void **state)
+static void check_of_a_true_condition_evaluates_it_once(void **state)
 {
     int evaluated = 0;
 
@@ -21,7 +21,7 @@ static void a_check_that_holds_does_nothing(void **state)
     assert_int_equal(evaluated, 1);
 }
 
-static void a_check_that_fails_says_where_and_aborts(void **state)
+static void check_of_a_false_condition_prints_its_location_and_aborts(void **state)
 {
     const struct rlimit no_core = { 0, 0 };
     char text[1024] = "";
@@ -56,8 +56,8 @@ static void a_check_that_fails_says_where_and_aborts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_check_that_holds_does_nothing),
-        cmocka_unit_test(a_check_that_fails_says_where_and_aborts),
+        cmocka_unit_test(check_of_a_true_condition_evaluates_it_once),
+        cmocka_unit_test(check_of_a_false_condition_prints_its_location_and_aborts),
     };
 
     return cmocka_run_group_tests_name("base/check", tests, NULL, NULL);

@@ -22,8 +22,8 @@ static void fill(void)
     }
 }
 
-/* The definition of checksum.h in the plainest way; the key of a chunk is not its business. */
-static uint32_t plain_chunk(const float *chunk)
+/* The definition of checksum.h without optimisations and without the key of the chunk. */
+static uint32_t reference_chunk(const float *chunk)
 {
     static const uint32_t primes[16] = { 257, 263, 269, 271, 277, 281, 283, 293,
                                          307, 311, 313, 317, 331, 337, 347, 349 };
@@ -39,7 +39,7 @@ static uint32_t plain_chunk(const float *chunk)
     return (uint32_t)(sum % CHECKSUM_MODULUS);
 }
 
-static uint32_t whole(void)
+static uint32_t checksum_of_all(void)
 {
     bool finite = true;
     uint32_t sum = checksum_part(x, N, 0, &finite);
@@ -49,7 +49,7 @@ static uint32_t whole(void)
     return sum;
 }
 
-/* The key of chunk 0 from a vector with a single word, 1, of weight 256 * 257. */
+/* Derives the key of chunk 0 from a vector with the single nonzero word 1, of weight 256 * 257. */
 static uint64_t find_key(void)
 {
     static float ones[4096];
@@ -65,18 +65,19 @@ static uint64_t find_key(void)
     return key;
 }
 
-static void it_is_what_its_header_says(void **state)
+static void checksum_of_a_chunk_matches_the_definition(void **state)
 {
     bool finite = true;
 
     (void)state;
     fill();
     assert_int_equal(checksum_part(x, 4096, 0, &finite),
-                     plain_chunk(x) * find_key() % CHECKSUM_MODULUS);
+                     reference_chunk(x) * find_key() % CHECKSUM_MODULUS);
 }
 
-/* Where sums that wrap around, or fields that run into each other, would show. */
-static void no_sum_overflows_whatever_the_words_are(void **state)
+/* Words for which a sum that wraps around, or a carry between the two halves, changes the
+ * result. */
+static void checksum_of_extreme_words_does_not_overflow(void **state)
 {
     static const uint32_t words[][2] = { { UINT32_MAX, UINT32_MAX }, { 0xffff, 0xffff },
                                          { 0xffff0000, 0xffff0000 }, { 0xffff, 0xffff0000 },
@@ -93,22 +94,22 @@ static void no_sum_overflows_whatever_the_words_are(void **state)
             for (size_t i = 0; i < 4096; i++)
                 memcpy(&chunk[i], &words[k][i / period % 2], sizeof(chunk[i]));
             assert_int_equal(checksum_part(chunk, 4096, 0, &finite),
-                             plain_chunk(chunk) * key % CHECKSUM_MODULUS);
+                             reference_chunk(chunk) * key % CHECKSUM_MODULUS);
             for (size_t at = 0; at < 4096; at += 333)
                 sum = checksum_add(sum, checksum_part(chunk + at, 4096 - at < 333 ? 4096 - at : 333,
                                                       at, &finite));
-            assert_int_equal(sum, plain_chunk(chunk) * key % CHECKSUM_MODULUS);
+            assert_int_equal(sum, reference_chunk(chunk) * key % CHECKSUM_MODULUS);
         }
 }
 
-static void parts_of_any_size_add_up_to_the_whole(void **state)
+static void checksums_of_parts_add_up_to_that_of_the_whole(void **state)
 {
     static const size_t sizes[] = { 1, 3, 16, 17, 31, 50, 64, 100, 255, 256, 1000, 4096, 5000, N };
     uint32_t expected;
 
     (void)state;
     fill();
-    expected = whole();
+    expected = checksum_of_all();
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
         uint32_t sum = 0;
         bool finite = true;
@@ -122,13 +123,13 @@ static void parts_of_any_size_add_up_to_the_whole(void **state)
     }
 }
 
-static void every_single_flipped_bit_is_seen(void **state)
+static void single_bit_flip_changes_the_checksum(void **state)
 {
     uint32_t expected;
 
     (void)state;
     fill();
-    expected = whole();
+    expected = checksum_of_all();
     for (size_t i = 0; i < N; i += i < 64 || (i > 4000 && i < 4200) ? 1 : 97)
         for (int bit = 0; bit < 32; bit++) {
             bool finite = true;
@@ -141,17 +142,17 @@ static void every_single_flipped_bit_is_seen(void **state)
             word ^= UINT32_C(1) << bit;
             memcpy(&x[i], &word, sizeof(word));
         }
-    assert_int_equal(whole(), expected);
+    assert_int_equal(checksum_of_all(), expected);
 }
 
-static void what_changes_places_is_seen(void **state)
+static void exchanged_ranges_change_the_checksum(void **state)
 {
     static const size_t sizes[] = { 1, 4, 16, 64, 256, 4096 };
     uint32_t expected;
 
     (void)state;
     fill();
-    expected = whole();
+    expected = checksum_of_all();
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++)
         for (size_t i = 0; i + 2 * sizes[s] <= N; i += sizes[s] < 64 ? 997 : sizes[s]) {
             bool finite = true;
@@ -166,10 +167,10 @@ static void what_changes_places_is_seen(void **state)
         }
 }
 
-static void a_number_that_is_not_finite_is_seen_wherever_it_is(void **state)
+static void non_finite_element_at_any_position_is_detected(void **state)
 {
     static const uint32_t bad[] = { 0x7f800000, 0xff800000, /* infinity */
-                                    0x7fc00000, 0xffc00000, /* a NaN as arithmetic makes it */
+                                    0x7fc00000, 0xffc00000, /* NaN as produced by arithmetic */
                                     0x7f800001, 0xff800001, 0x7fffffff, 0xffffffff };
     static const uint32_t good[] = { 0x7f7fffff, 0xff7fffff, 1, 0x80000001, 0, 0x80000000,
                                      0x00800000, 0x807fffff };
@@ -196,12 +197,12 @@ static void a_number_that_is_not_finite_is_seen_wherever_it_is(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_what_its_header_says),
-        cmocka_unit_test(no_sum_overflows_whatever_the_words_are),
-        cmocka_unit_test(parts_of_any_size_add_up_to_the_whole),
-        cmocka_unit_test(every_single_flipped_bit_is_seen),
-        cmocka_unit_test(what_changes_places_is_seen),
-        cmocka_unit_test(a_number_that_is_not_finite_is_seen_wherever_it_is),
+        cmocka_unit_test(checksum_of_a_chunk_matches_the_definition),
+        cmocka_unit_test(checksum_of_extreme_words_does_not_overflow),
+        cmocka_unit_test(checksums_of_parts_add_up_to_that_of_the_whole),
+        cmocka_unit_test(single_bit_flip_changes_the_checksum),
+        cmocka_unit_test(exchanged_ranges_change_the_checksum),
+        cmocka_unit_test(non_finite_element_at_any_position_is_detected),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 
-static void a_frozen_clock_stands_still_until_released(void **state)
+static void fake_clock_is_constant_until_released(void **state)
 {
     uint64_t before = clock_ns(), after;
 
@@ -24,7 +24,7 @@ static void a_frozen_clock_stands_still_until_released(void **state)
     assert_true(after - before < 60000000000u);
 }
 
-static void the_real_clock_moves_on(void **state)
+static void real_clock_advances(void **state)
 {
     const struct timespec two_ms = { 0, 2000000 };
     uint64_t start = clock_ns();
@@ -34,7 +34,7 @@ static void the_real_clock_moves_on(void **state)
     assert_true(clock_ns() - start >= 2000000);
 }
 
-static void the_wall_clock_agrees_with_the_system(void **state)
+static void wall_clock_agrees_with_the_system_time(void **state)
 {
     uint64_t now = (uint64_t)time(NULL), ours = clock_wall_us() / 1000000;
 
@@ -45,9 +45,9 @@ static void the_wall_clock_agrees_with_the_system(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_frozen_clock_stands_still_until_released),
-        cmocka_unit_test(the_real_clock_moves_on),
-        cmocka_unit_test(the_wall_clock_agrees_with_the_system),
+        cmocka_unit_test(fake_clock_is_constant_until_released),
+        cmocka_unit_test(real_clock_advances),
+        cmocka_unit_test(wall_clock_agrees_with_the_system_time),
     };
 
     return cmocka_run_group_tests_name("base/clock", tests, NULL, NULL);

@@ -10,8 +10,8 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 
-/* The definition: one bit at a time. */
-static uint32_t by_bits(uint32_t crc, const uint8_t *p, size_t n)
+/* The definition, one bit at a time. */
+static uint32_t reference_crc(uint32_t crc, const uint8_t *p, size_t n)
 {
     crc = ~crc;
     while (n-- > 0) {
@@ -22,7 +22,7 @@ static uint32_t by_bits(uint32_t crc, const uint8_t *p, size_t n)
     return ~crc;
 }
 
-static uint8_t *noise(size_t n)
+static uint8_t *random_bytes(size_t n)
 {
     uint8_t *bytes = malloc(n);
     uint32_t x = 12345;
@@ -35,7 +35,7 @@ static uint8_t *noise(size_t n)
     return bytes;
 }
 
-static void the_published_vectors_come_out(void **state)
+static void crc32c_matches_the_published_vectors(void **state)
 {
     uint8_t zeros[32] = { 0 }, ones[32], up[32], down[32];
     /* RFC 3720 B.4, and the check value of the catalogue for "123456789" */
@@ -64,19 +64,19 @@ static void the_published_vectors_come_out(void **state)
     }
 }
 
-static void every_length_and_alignment_agrees_with_the_definition(void **state)
+static void crc32c_of_any_length_and_alignment_matches_the_definition(void **state)
 {
-    uint8_t *bytes = noise(40000);
-    /* around one word, and one and two of each of the interleaved strides */
+    uint8_t *bytes = random_bytes(40000);
+    /* lengths around one word, and around one and two blocks of each stride */
     static const size_t lengths[] = { 1,    7,    8,    9,     63,    767,   768,   769,   776,
                                       1535, 1536, 2311, 12287, 12288, 12289, 13063, 24576, 39000 };
 
     (void)state;
     for (size_t n = 0; n < 100; n++)
-        assert_int_equal(crc32c(0, bytes, n), by_bits(0, bytes, n));
+        assert_int_equal(crc32c(0, bytes, n), reference_crc(0, bytes, n));
     for (size_t i = 0; i < COUNT_OF(lengths); i++) {
         for (size_t shift = 0; shift < 9; shift += 1 + shift) {
-            uint32_t expected = by_bits(0x1234, bytes + shift, lengths[i]);
+            uint32_t expected = reference_crc(0x1234, bytes + shift, lengths[i]);
 
             assert_int_equal(crc32c(0x1234, bytes + shift, lengths[i]), expected);
             assert_int_equal(crc32c_portable(0x1234, bytes + shift, lengths[i]), expected);
@@ -85,9 +85,9 @@ static void every_length_and_alignment_agrees_with_the_definition(void **state)
     free(bytes);
 }
 
-static void pieces_give_the_sum_of_the_whole(void **state)
+static void crc32c_continued_over_two_parts_matches_the_whole(void **state)
 {
-    uint8_t *bytes = noise(30000);
+    uint8_t *bytes = random_bytes(30000);
     uint32_t whole = crc32c(0, bytes, 30000);
 
     (void)state;
@@ -96,10 +96,10 @@ static void pieces_give_the_sum_of_the_whole(void **state)
     free(bytes);
 }
 
-static void the_mask_is_that_of_tfrecord(void **state)
+static void crc32c_mask_matches_tfrecord(void **state)
 {
     (void)state;
-    /* bit 15 comes down to bit 0, bit 0 goes up to bit 17 */
+    /* the rotation moves bit 15 to bit 0, and bit 0 to bit 17 */
     assert_int_equal(crc32c_mask(0), 0xa282ead8);
     assert_int_equal(crc32c_mask(0x00008000), 0xa282ead9);
     assert_int_equal(crc32c_mask(0x00000001), 0xa284ead8);
@@ -108,10 +108,10 @@ static void the_mask_is_that_of_tfrecord(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_published_vectors_come_out),
-        cmocka_unit_test(every_length_and_alignment_agrees_with_the_definition),
-        cmocka_unit_test(pieces_give_the_sum_of_the_whole),
-        cmocka_unit_test(the_mask_is_that_of_tfrecord),
+        cmocka_unit_test(crc32c_matches_the_published_vectors),
+        cmocka_unit_test(crc32c_of_any_length_and_alignment_matches_the_definition),
+        cmocka_unit_test(crc32c_continued_over_two_parts_matches_the_whole),
+        cmocka_unit_test(crc32c_mask_matches_tfrecord),
     };
 
     return cmocka_run_group_tests_name("base/crc32c", tests, NULL, NULL);

@@ -17,7 +17,7 @@ static void assert_hex(const uint8_t d[DIGEST_BYTES], const char *expected)
     assert_string_equal(hex, expected);
 }
 
-static void sha256_gives_the_published_values(void **state)
+static void sha256_matches_the_published_values(void **state)
 {
     /* FIPS 180-4, examples; the empty message */
     static const struct {
@@ -37,7 +37,7 @@ static void sha256_gives_the_published_values(void **state)
     }
 }
 
-static void hmac_gives_the_published_values(void **state)
+static void hmac_matches_the_published_values(void **state)
 {
     uint8_t d[DIGEST_BYTES], key[131];
 
@@ -52,7 +52,7 @@ static void hmac_gives_the_published_values(void **state)
     assert_hex(d, "b613679a0814d9ec772f95d778c35fc5ff1697c493715653c6c712144292c5ad");
 }
 
-static void digests_differ_in_any_bit(void **state)
+static void digest_equal_detects_any_bit_difference(void **state)
 {
     uint8_t a[DIGEST_BYTES], b[DIGEST_BYTES];
 
@@ -70,9 +70,9 @@ static void digests_differ_in_any_bit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sha256_gives_the_published_values),
-        cmocka_unit_test(hmac_gives_the_published_values),
-        cmocka_unit_test(digests_differ_in_any_bit),
+        cmocka_unit_test(sha256_matches_the_published_values),
+        cmocka_unit_test(hmac_matches_the_published_values),
+        cmocka_unit_test(digest_equal_detects_any_bit_difference),
     };
 
     return cmocka_run_group_tests_name("base/digest", tests, NULL, NULL);

@@ -11,7 +11,7 @@
 #include "base/err.h"
 #include "base/text.h"
 
-static void a_story_grows_outward(void **state)
+static void err_wrap_prepends_the_outer_context(void **state)
 {
     struct err err;
     int rc;
@@ -27,7 +27,7 @@ static void a_story_grows_outward(void **state)
                                   "create '/ckpt/a.tmp': No space left on device");
 }
 
-static void an_error_without_a_place_still_has_a_code(void **state)
+static void err_set_without_struct_returns_the_code(void **state)
 {
     (void)state;
     assert_int_equal(err_set(NULL, ERR_PEER, "worker %d", 1), ERR_PEER);
@@ -35,7 +35,7 @@ static void an_error_without_a_place_still_has_a_code(void **state)
     assert_int_equal(err_wrap(NULL, ERR_AUTH, "join"), ERR_AUTH);
 }
 
-static void errno_becomes_the_promised_code(void **state)
+static void err_sys_maps_errno_to_the_documented_code(void **state)
 {
     static const struct {
         int errnum, code;
@@ -56,7 +56,7 @@ static void errno_becomes_the_promised_code(void **state)
     }
 }
 
-static void a_message_may_quote_the_error_it_replaces(void **state)
+static void err_set_may_format_the_text_that_it_replaces(void **state)
 {
     struct err err;
 
@@ -69,7 +69,7 @@ static void a_message_may_quote_the_error_it_replaces(void **state)
     assert_string_equal(err.text, "<worker 3 said: disk gone>: worker 3 said: disk gone");
 }
 
-static void a_text_that_is_too_long_is_cut_between_characters(void **state)
+static void err_text_too_long_is_truncated_between_characters(void **state)
 {
     struct err err;
     char text[3 * ERR_TEXT_BYTES];
@@ -92,7 +92,7 @@ static void a_text_that_is_too_long_is_cut_between_characters(void **state)
     }
 }
 
-static void every_code_has_a_name(void **state)
+static void err_name_of_every_code_is_defined(void **state)
 {
     (void)state;
     for (int code = ERR_AUTH; code <= 0; code++)
@@ -105,12 +105,12 @@ static void every_code_has_a_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_story_grows_outward),
-        cmocka_unit_test(an_error_without_a_place_still_has_a_code),
-        cmocka_unit_test(errno_becomes_the_promised_code),
-        cmocka_unit_test(a_message_may_quote_the_error_it_replaces),
-        cmocka_unit_test(a_text_that_is_too_long_is_cut_between_characters),
-        cmocka_unit_test(every_code_has_a_name),
+        cmocka_unit_test(err_wrap_prepends_the_outer_context),
+        cmocka_unit_test(err_set_without_struct_returns_the_code),
+        cmocka_unit_test(err_sys_maps_errno_to_the_documented_code),
+        cmocka_unit_test(err_set_may_format_the_text_that_it_replaces),
+        cmocka_unit_test(err_text_too_long_is_truncated_between_characters),
+        cmocka_unit_test(err_name_of_every_code_is_defined),
     };
 
     return cmocka_run_group_tests_name("base/err", tests, NULL, NULL);

@@ -21,7 +21,7 @@ static int disarm(void **state)
     return fault_arm(NULL, NULL);
 }
 
-static void nothing_happens_unarmed(void **state)
+static void fault_point_unarmed_does_nothing(void **state)
 {
     (void)state;
     assert_false(fault_hit("disk"));
@@ -29,7 +29,7 @@ static void nothing_happens_unarmed(void **state)
     assert_false(fault_fired());
 }
 
-static void only_the_named_passage_fails(void **state)
+static void fault_with_a_passage_fires_only_there(void **state)
 {
     (void)state;
     assert_int_equal(fault_arm("disk@3", NULL), 0);
@@ -44,7 +44,7 @@ static void only_the_named_passage_fails(void **state)
     assert_false(fault_fired());
 }
 
-static void a_plus_fails_from_there_on(void **state)
+static void fault_with_plus_fires_at_every_later_passage(void **state)
 {
     (void)state;
     assert_int_equal(fault_arm("disk=fail@2+", NULL), 0);
@@ -53,7 +53,7 @@ static void a_plus_fails_from_there_on(void **state)
     assert_true(fault_hit("disk"));
 }
 
-static void a_star_counts_the_passages_of_all_points(void **state)
+static void fault_with_star_counts_passages_of_all_points(void **state)
 {
     (void)state;
     assert_int_equal(fault_arm("*@3", NULL), 0);
@@ -63,7 +63,7 @@ static void a_star_counts_the_passages_of_all_points(void **state)
     assert_false(fault_hit("b"));
 }
 
-static void several_faults_keep_their_own_counts(void **state)
+static void faults_of_different_points_count_separately(void **state)
 {
     (void)state;
     assert_int_equal(fault_arm("a,b@2,a@3", NULL), 0);
@@ -75,7 +75,7 @@ static void several_faults_keep_their_own_counts(void **state)
     assert_false(fault_hit("a"));
 }
 
-static void a_delay_delays_and_does_not_fail(void **state)
+static void fault_delay_waits_and_does_not_fail(void **state)
 {
     uint64_t start = clock_ns();
 
@@ -86,7 +86,7 @@ static void a_delay_delays_and_does_not_fail(void **state)
     assert_true(fault_fired());
 }
 
-static void a_spec_that_makes_no_sense_is_refused_and_changes_nothing(void **state)
+static void fault_arm_with_an_invalid_spec_is_refused_and_changes_nothing(void **state)
 {
     static const char *const bad[] = {
         "",
@@ -128,7 +128,7 @@ static void a_spec_that_makes_no_sense_is_refused_and_changes_nothing(void **sta
     assert_true(fault_hit("kept"));
 }
 
-/* Hits the point in a child and returns how that ended. */
+/* Passes the fault point in a child process and returns its wait status. */
 static int hit_in_child(const char *spec)
 {
     int status;
@@ -146,14 +146,14 @@ static int hit_in_child(const char *spec)
     }
     if (strstr(spec, "hang") != NULL) {
         usleep(20000);
-        assert_int_equal(waitpid(child, &status, WNOHANG), 0); /* still there */
+        assert_int_equal(waitpid(child, &status, WNOHANG), 0); /* still running */
         kill(child, SIGTERM);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     return status;
 }
 
-static void a_process_ends_stops_or_hangs_as_told(void **state)
+static void fault_actions_end_stop_or_hang_the_process(void **state)
 {
     int status;
 
@@ -168,7 +168,8 @@ static void a_process_ends_stops_or_hangs_as_told(void **state)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
 }
 
-/* This program again, with TRAINERD_FAULT set; exits 10 + the two answers, see main(). */
+/* Runs this program again with TRAINERD_FAULT set; its exit code is 10 + the two results of
+ * main(). */
 static int run_with(const char *spec)
 {
     int status;
@@ -185,7 +186,7 @@ static int run_with(const char *spec)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-static void the_environment_arms_a_process(void **state)
+static void fault_in_the_environment_is_armed(void **state)
 {
     (void)state;
     assert_int_equal(run_with("point"), 11);
@@ -199,16 +200,16 @@ static void the_environment_arms_a_process(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(nothing_happens_unarmed, disarm),
-        cmocka_unit_test_teardown(only_the_named_passage_fails, disarm),
-        cmocka_unit_test_teardown(a_plus_fails_from_there_on, disarm),
-        cmocka_unit_test_teardown(a_star_counts_the_passages_of_all_points, disarm),
-        cmocka_unit_test_teardown(several_faults_keep_their_own_counts, disarm),
-        cmocka_unit_test_teardown(a_delay_delays_and_does_not_fail, disarm),
-        cmocka_unit_test_teardown(a_spec_that_makes_no_sense_is_refused_and_changes_nothing,
+        cmocka_unit_test_teardown(fault_point_unarmed_does_nothing, disarm),
+        cmocka_unit_test_teardown(fault_with_a_passage_fires_only_there, disarm),
+        cmocka_unit_test_teardown(fault_with_plus_fires_at_every_later_passage, disarm),
+        cmocka_unit_test_teardown(fault_with_star_counts_passages_of_all_points, disarm),
+        cmocka_unit_test_teardown(faults_of_different_points_count_separately, disarm),
+        cmocka_unit_test_teardown(fault_delay_waits_and_does_not_fail, disarm),
+        cmocka_unit_test_teardown(fault_arm_with_an_invalid_spec_is_refused_and_changes_nothing,
                                   disarm),
-        cmocka_unit_test_teardown(a_process_ends_stops_or_hangs_as_told, disarm),
-        cmocka_unit_test_teardown(the_environment_arms_a_process, disarm),
+        cmocka_unit_test_teardown(fault_actions_end_stop_or_hang_the_process, disarm),
+        cmocka_unit_test_teardown(fault_in_the_environment_is_armed, disarm),
     };
 
     if (argc > 1 && strcmp(argv[1], "hit-twice") == 0)

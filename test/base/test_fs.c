@@ -23,7 +23,7 @@ static char root[] = "/tmp/test_fs_XXXXXX";
 static char path_memory[4][256];
 static unsigned next_path;
 
-/* root/name, good for the next three calls */
+/* Returns root/name, valid for the next three calls. */
 static const char *in_root(const char *name)
 {
     char *path = path_memory[next_path++ % 4];
@@ -76,7 +76,7 @@ static void assert_content(const char *path, const char *expected)
     buf_fini(&b);
 }
 
-static void what_was_written_is_read_behind_what_was_there(void **state)
+static void fs_read_appends_the_written_bytes(void **state)
 {
     const char *path = in_root("hello");
     struct buf b = { 0 };
@@ -93,7 +93,7 @@ static void what_was_written_is_read_behind_what_was_there(void **state)
     buf_fini(&b);
 }
 
-static void a_file_larger_than_one_read_is_whole(void **state)
+static void fs_read_of_a_file_larger_than_one_read_is_complete(void **state)
 {
     enum { N = 300001 };
     const char *path = in_root("large");
@@ -113,7 +113,7 @@ static void a_file_larger_than_one_read_is_whole(void **state)
     free(data);
 }
 
-static void what_cannot_be_read_is_named(void **state)
+static void fs_read_error_names_the_path(void **state)
 {
     struct buf b = { 0 };
     struct err err;
@@ -124,26 +124,27 @@ static void what_cannot_be_read_is_named(void **state)
     assert_non_null(strstr(err.text, "No such file"));
     assert_int_equal(fs_read(root, 10, &b, &err), ERR_IO);
     assert_non_null(strstr(err.text, "Is a directory"));
-    assert_int_equal(fs_read("/dev/zero", 1 << 20, &b, &err), ERR_INPUT); /* no end, but a limit */
+    assert_int_equal(fs_read("/dev/zero", 1 << 20, &b, &err), ERR_INPUT); /* exceeds any limit */
     assert_int_equal(b.len, 0);
     buf_fini(&b);
 }
 
-static void a_full_disk_is_told_apart(void **state)
+static void fs_write_to_a_full_disk_reports_err_full(void **state)
 {
     int fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
     struct err err;
 
     (void)state;
     if (fd < 0)
-        skip(); /* a container without it */
+        skip(); /* a container without /dev/full */
     assert_int_equal(fs_write_all(fd, "x", 1, "/dev/full", &err), ERR_FULL);
     assert_non_null(strstr(err.text, "write '/dev/full': No space left"));
     close(fd);
 }
 
-/* Failing at each step in turn: the old content or the new, and no temporary left behind. */
-static void a_replaced_file_is_old_or_new(void **state)
+/* Injects a failure at each step in turn: the file has the old or the new content, and no temporary
+ * file remains. */
+static void fs_replace_failing_at_any_step_leaves_old_or_new_content(void **state)
 {
     int failures = 0;
 
@@ -176,7 +177,7 @@ static void a_replaced_file_is_old_or_new(void **state)
     assert_content(in_root("replace/f"), "new");
 }
 
-static void directories_are_made_all_the_way_and_may_be_there(void **state)
+static void fs_mkdirs_creates_parents_and_accepts_existing(void **state)
 {
     struct err err;
 
@@ -193,7 +194,7 @@ static void directories_are_made_all_the_way_and_may_be_there(void **state)
     assert_int_equal(fs_mkdirs("", &err), ERR_NOENT);
 }
 
-static void a_tree_is_removed_and_what_links_point_to_is_not(void **state)
+static void fs_remove_tree_does_not_follow_links(void **state)
 {
     struct err err;
 
@@ -207,12 +208,12 @@ static void a_tree_is_removed_and_what_links_point_to_is_not(void **state)
     assert_int_equal(fs_remove_tree(in_root("tree"), &err), 0);
     assert_false(exists(in_root("tree")));
     assert_true(exists(in_root("other/kept")));
-    assert_int_equal(fs_remove_tree(in_root("tree"), &err), 0);       /* not there: fine */
+    assert_int_equal(fs_remove_tree(in_root("tree"), &err), 0);       /* does not exist */
     assert_int_equal(fs_remove_tree(in_root("other/kept"), &err), 0); /* a file */
     assert_false(exists(in_root("other/kept")));
 }
 
-static void a_tree_that_cannot_be_removed_is_an_error(void **state)
+static void fs_remove_tree_failure_is_reported(void **state)
 {
     struct err err;
 
@@ -225,7 +226,7 @@ static void a_tree_that_cannot_be_removed_is_an_error(void **state)
     assert_int_equal(fs_remove_tree(in_root("stuck"), &err), 0);
 }
 
-static void *write_late(void *arg)
+static void *write_after_delay(void *arg)
 {
     int fd;
 
@@ -240,8 +241,9 @@ static void *write_late(void *arg)
     return NULL;
 }
 
-/* As `--job <(...)`; before, one that nobody writes to was waited for without end, all signals blocked. */
-static void fifo_is_read_when_its_writer_comes(void **state)
+/* A FIFO as created by `--job <(...)`. An earlier version waited without limit for a FIFO without a
+ * writer, with all signals blocked. */
+static void fs_read_of_a_fifo_waits_for_its_writer(void **state)
 {
     const char *path = in_root("fifo");
     struct buf b = { 0 };
@@ -250,7 +252,7 @@ static void fifo_is_read_when_its_writer_comes(void **state)
 
     (void)state;
     assert_int_equal(mkfifo(path, 0600), 0);
-    assert_int_equal(pthread_create(&writer, NULL, write_late, (void *)(uintptr_t)path), 0);
+    assert_int_equal(pthread_create(&writer, NULL, write_after_delay, (void *)(uintptr_t)path), 0);
     if (fs_read(path, 100, &b, &err) < 0)
         fail_msg("%s", err.text);
     pthread_join(writer, NULL);
@@ -259,7 +261,7 @@ static void fifo_is_read_when_its_writer_comes(void **state)
     unlink(path);
 }
 
-static void paths_are_joined_and_taken_apart(void **state)
+static void fs_join_and_fs_dirname_handle_slashes(void **state)
 {
     static const struct {
         const char *dir, *name, *path;
@@ -290,16 +292,16 @@ static void paths_are_joined_and_taken_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_written_is_read_behind_what_was_there),
-        cmocka_unit_test(a_file_larger_than_one_read_is_whole),
-        cmocka_unit_test(what_cannot_be_read_is_named),
-        cmocka_unit_test(a_full_disk_is_told_apart),
-        cmocka_unit_test(a_replaced_file_is_old_or_new),
-        cmocka_unit_test(directories_are_made_all_the_way_and_may_be_there),
-        cmocka_unit_test(a_tree_is_removed_and_what_links_point_to_is_not),
-        cmocka_unit_test(a_tree_that_cannot_be_removed_is_an_error),
-        cmocka_unit_test(fifo_is_read_when_its_writer_comes),
-        cmocka_unit_test(paths_are_joined_and_taken_apart),
+        cmocka_unit_test(fs_read_appends_the_written_bytes),
+        cmocka_unit_test(fs_read_of_a_file_larger_than_one_read_is_complete),
+        cmocka_unit_test(fs_read_error_names_the_path),
+        cmocka_unit_test(fs_write_to_a_full_disk_reports_err_full),
+        cmocka_unit_test(fs_replace_failing_at_any_step_leaves_old_or_new_content),
+        cmocka_unit_test(fs_mkdirs_creates_parents_and_accepts_existing),
+        cmocka_unit_test(fs_remove_tree_does_not_follow_links),
+        cmocka_unit_test(fs_remove_tree_failure_is_reported),
+        cmocka_unit_test(fs_read_of_a_fifo_waits_for_its_writer),
+        cmocka_unit_test(fs_join_and_fs_dirname_handle_slashes),
     };
 
     return cmocka_run_group_tests_name("base/fs", tests, make_root, remove_root);

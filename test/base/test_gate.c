@@ -15,13 +15,14 @@ struct meeting {
     struct gate gate;
     uint32_t n, rounds;
     uint32_t next_id;
-    uint64_t written[THREADS_MAX]; /* plain memory: the gate alone orders it */
+    uint64_t written[THREADS_MAX]; /* not atomic: only the gate orders the accesses */
     uint64_t wrong[THREADS_MAX];
     uint64_t passed[THREADS_MAX];
 };
 
-/* Everybody writes its round, meets, reads what the others wrote, meets again. */
-static void *attend(void *arg)
+/* In each round, every thread writes the round's number, waits, reads the other threads' numbers,
+ * and waits again. */
+static void *run_rounds(void *arg)
 {
     struct meeting *m = arg;
     uint32_t me = __atomic_fetch_add(&m->next_id, 1, __ATOMIC_RELAXED);
@@ -46,7 +47,7 @@ static void assert_all_meet(uint32_t n, bool spin, uint32_t rounds)
 
     gate_init(&m.gate, n, spin);
     for (uint32_t i = 0; i < n; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, attend, &m), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, run_rounds, &m), 0);
     for (uint32_t i = 0; i < n; i++)
         pthread_join(threads[i], NULL);
     for (uint32_t i = 0; i < n; i++) {
@@ -56,25 +57,25 @@ static void assert_all_meet(uint32_t n, bool spin, uint32_t rounds)
     assert_int_equal(m.gate.sleeping, 0);
 }
 
-static void two_spinning_threads_meet_ten_thousand_times(void **state)
+static void gate_with_two_spinning_threads_synchronises_every_round(void **state)
 {
     (void)state;
     assert_all_meet(2, true, 10000);
 }
 
-static void three_sleeping_threads_meet_ten_thousand_times(void **state)
+static void gate_with_three_sleeping_threads_synchronises_every_round(void **state)
 {
     (void)state;
     assert_all_meet(3, false, 10000);
 }
 
-static void more_spinning_threads_than_cores_still_meet(void **state)
+static void gate_with_more_spinning_threads_than_cores_synchronises(void **state)
 {
     (void)state;
     assert_all_meet(4, true, 1000);
 }
 
-static void one_thread_meets_itself(void **state)
+static void gate_of_one_thread_never_waits(void **state)
 {
     (void)state;
     assert_all_meet(1, false, 100);
@@ -82,7 +83,7 @@ static void one_thread_meets_itself(void **state)
 
 struct waiter {
     struct gate *gate;
-    uint32_t rounds; /* gate_wait() was true so often */
+    uint32_t rounds; /* calls of gate_wait() that returned true */
 };
 
 static void *wait_until_broken(void *arg)
@@ -94,7 +95,7 @@ static void *wait_until_broken(void *arg)
     return NULL;
 }
 
-static void a_broken_gate_lets_everybody_go_and_stays_broken(void **state)
+static void gate_broken_while_threads_wait_releases_them_and_stays_broken(void **state)
 {
     const struct timespec a_moment = { 0, 3000000 };
 
@@ -104,10 +105,10 @@ static void a_broken_gate_lets_everybody_go_and_stays_broken(void **state)
         struct waiter w[2] = { { &g, 0 }, { &g, 0 } };
         pthread_t threads[2];
 
-        gate_init(&g, 3, spin); /* the third never comes */
+        gate_init(&g, 3, spin); /* the third thread never calls gate_wait() */
         for (int i = 0; i < 2; i++)
             assert_int_equal(pthread_create(&threads[i], NULL, wait_until_broken, &w[i]), 0);
-        nanosleep(&a_moment, NULL); /* so that most runs find them asleep; any order must work */
+        nanosleep(&a_moment, NULL); /* in most runs they sleep now; any order must work */
         gate_break(&g);
         for (int i = 0; i < 2; i++) {
             pthread_join(threads[i], NULL);
@@ -125,8 +126,8 @@ static void *break_gate(void *gate)
     return NULL;
 }
 
-/* Broken while rounds are being completed: a round is for all or for none. */
-static void all_agree_on_the_last_round_before_the_break(void **state)
+/* The gate is broken while rounds complete: a round must return true on all threads or on none. */
+static void gate_broken_during_rounds_completes_a_round_for_all_or_none(void **state)
 {
     (void)state;
     for (int attempt = 0; attempt < 300; attempt++) {
@@ -149,12 +150,12 @@ static void all_agree_on_the_last_round_before_the_break(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_spinning_threads_meet_ten_thousand_times),
-        cmocka_unit_test(three_sleeping_threads_meet_ten_thousand_times),
-        cmocka_unit_test(more_spinning_threads_than_cores_still_meet),
-        cmocka_unit_test(one_thread_meets_itself),
-        cmocka_unit_test(a_broken_gate_lets_everybody_go_and_stays_broken),
-        cmocka_unit_test(all_agree_on_the_last_round_before_the_break),
+        cmocka_unit_test(gate_with_two_spinning_threads_synchronises_every_round),
+        cmocka_unit_test(gate_with_three_sleeping_threads_synchronises_every_round),
+        cmocka_unit_test(gate_with_more_spinning_threads_than_cores_synchronises),
+        cmocka_unit_test(gate_of_one_thread_never_waits),
+        cmocka_unit_test(gate_broken_while_threads_wait_releases_them_and_stays_broken),
+        cmocka_unit_test(gate_broken_during_rounds_completes_a_round_for_all_or_none),
     };
 
     return cmocka_run_group_tests_name("base/gate", tests, NULL, NULL);

@@ -25,12 +25,12 @@ static struct json *parse(const char *text)
     return doc;
 }
 
-/* Refused with this code and exactly this text. */
+/* Asserts that the text is refused with ERR_INPUT and exactly this message. */
 static void assert_refused_bytes(const char *text, size_t n, const char *expected)
 {
     struct json *doc = NULL;
     struct err err = { 0 };
-    char *exact = malloc(n + !n); /* so that a sanitizer sees a read past the end */
+    char *exact = malloc(n + !n); /* exact size, so that a sanitizer detects a read past the end */
 
     assert_non_null(exact);
     memcpy(exact, text, n);
@@ -65,7 +65,7 @@ static void assert_at(const struct json *doc, const cJSON *value, uint32_t line,
     assert_string_equal(json_pointer(doc, value), pointer);
 }
 
-static void every_value_knows_its_place_and_pointer(void **state)
+static void json_values_have_position_and_pointer(void **state)
 {
     struct json *doc = parse("\xef\xbb\xbf{ \"cluster\": {\r\n"
                              "    \"worker\": [ \"a:1\", \"b:2\" ],\n"
@@ -87,7 +87,7 @@ static void every_value_knows_its_place_and_pointer(void **state)
     json_free(NULL);
 }
 
-static void the_tree_is_what_cjson_itself_would_read(void **state)
+static void json_tree_equals_the_one_of_cjson(void **state)
 {
     static const char *const texts[] = {
         "null",
@@ -125,7 +125,7 @@ static void the_tree_is_what_cjson_itself_would_read(void **state)
     }
 }
 
-static void strings_are_decoded(void **state)
+static void json_strings_are_decoded(void **state)
 {
     struct json *doc =
         parse("[\"a\\u0041\\u00e9\\u20ac\\uD83D\\uDE00\\/\\\"\", \"\xf0\x9f\x98\x80\"]");
@@ -138,7 +138,7 @@ static void strings_are_decoded(void **state)
     json_free(doc);
 }
 
-static void numbers_keep_their_spelling_in_any_locale(void **state)
+static void json_numbers_keep_their_text_in_any_locale(void **state)
 {
     static const char *const spellings[] = { "9007199254740993", "1.0", "1", "-0.50e+01",
                                              ("0.1000000000000000055511151231257827021181583404541"
@@ -149,7 +149,7 @@ static void numbers_keep_their_spelling_in_any_locale(void **state)
     (void)state;
     snprintf(text, sizeof(text), "[%s,%s,%s,%s,%s]", spellings[0], spellings[1], spellings[2],
              spellings[3], spellings[4]);
-    (void)setlocale(LC_ALL, "de_DE.UTF-8"); /* where it is installed, a comma is the point */
+    (void)setlocale(LC_ALL, "de_DE.UTF-8"); /* if installed: the decimal separator is a comma */
     doc = parse(text);
     setlocale(LC_ALL, "C");
     for (int i = 0; i < 5; i++) {
@@ -162,7 +162,7 @@ static void numbers_keep_their_spelling_in_any_locale(void **state)
     json_free(doc);
 }
 
-static void what_is_not_json_is_refused_with_place_and_remedy(void **state)
+static void json_invalid_text_is_refused_with_position_and_remedy(void **state)
 {
     static const struct {
         const char *text, *error;
@@ -172,16 +172,16 @@ static void what_is_not_json_is_refused_with_place_and_remedy(void **state)
         { "{} {}", "j:1:4: found '{', expected nothing more after the value" },
         { "[1,2,]", "j:1:6: found ']' after a comma; remove the comma" },
         { "{\"a\":1,\n}", "j:2:1: found '}' after a comma; remove the comma" },
-        { "[,1]", "j:1:2: found ',', expected a value; is there a comma too many?" },
+        { "[,1]", "j:1:2: found ',', expected a value; remove the extra comma" },
         { "[1 2]", "j:1:4: found '2', expected ',' or ']'" },
         { "{\"a\" 1}", "j:1:6: found '1', expected ':' after a key" },
         { "{\"a\":1 \"b\":2}", "j:1:8: found '\"', expected ',' or '}'; is a comma or a colon "
                                "missing before it?" },
         { "{a:1}", "j:1:2: found 'a', expected a key in double quotes" },
-        { "{'a':1}", "j:1:2: found ''', expected a key in double quotes; strings stand in double "
+        { "{'a':1}", "j:1:2: found ''', expected a key in double quotes; write strings in double "
                      "quotes" },
         { "{1:1}", "j:1:2: found '1', expected a key in double quotes" },
-        { "['x']", "j:1:2: found ''', expected a value; strings stand in double quotes" },
+        { "['x']", "j:1:2: found ''', expected a value; write strings in double quotes" },
         { "// x\n1", "j:1:1: found '/', expected a value; JSON has no comments: remove it" },
         { "[1, /* x */ 2]", "j:1:5: found '/', expected a value; JSON has no comments: remove it" },
         { "1 # x", "j:1:3: found '#', expected nothing more after the value; JSON has no comments: "
@@ -197,37 +197,39 @@ static void what_is_not_json_is_refused_with_place_and_remedy(void **state)
         { "+1", "j:1:1: found '+', expected a value; a positive number has no sign" },
         { ".5", "j:1:1: found '.', expected a value; a number starts with a digit: write 0.5, not "
                 ".5" },
-        { "01", "j:1:1: a number may not start with a zero and more digits; remove the zero" },
+        { "01", "j:1:1: a number must not start with a zero followed by digits; remove the zero" },
         { "-", "j:1:1: found '-', expected a number with a digit after the '-'" },
         { "1.", "j:1:3: found the end of the text, expected a digit after the point of a number" },
         { "[1.e3]", "j:1:4: found 'e', expected a digit after the point of a number" },
         { "1e", "j:1:3: found the end of the text, expected a digit in the exponent of a number" },
         { "1e+", "j:1:4: found the end of the text, expected a digit in the exponent of a number" },
         { "0x10", "j:1:2: found 'x', expected nothing more after the value" },
-        { "1e999", "j:1:1: the number 1e999 is too large for a 64-bit float (most: 1.8e308)" },
-        { "-1e999", "j:1:1: the number -1e999 is too large for a 64-bit float (most: 1.8e308)" },
-        { "1e-999", "j:1:1: the number 1e-999 is too near to zero for a 64-bit float (least: "
+        { "1e999", "j:1:1: the number 1e999 is too large for a 64-bit float (largest: 1.8e308)" },
+        { "-1e999", "j:1:1: the number -1e999 is too large for a 64-bit float (largest: 1.8e308)" },
+        { "1e-999", "j:1:1: the number 1e-999 is too close to zero for a 64-bit float (smallest: "
                     "4.9e-324)" },
-        { "\"abc", "j:1:1: a string without an end: its closing quote is missing" },
-        { "\"abc\\", "j:1:5: bad escape: after \\ expected one of \" \\ / b f n r t u; write \\\\ "
-                     "for a backslash" },
-        { "\"\\x\"", "j:1:2: bad escape: after \\ expected one of \" \\ / b f n r t u; write \\\\ "
-                     "for a backslash" },
-        { "\"\\u12g4\"", "j:1:2: bad escape: \\u takes four hexadecimal digits" },
-        { "\"\\u12", "j:1:2: bad escape: \\u takes four hexadecimal digits" },
-        { "\"\\u0000\"", "j:1:2: a string may not hold the character NUL (\\u0000)" },
-        { "\"\\ud800\"", "j:1:2: bad escape: half a surrogate pair; write \\uD8xx\\uDCxx, both "
-                         "halves" },
-        { "\"\\udc00\\ud800\"", "j:1:2: bad escape: half a surrogate pair; write \\uD8xx\\uDCxx, "
-                                "both halves" },
-        { "\"\\ud800\\u0041\"", "j:1:2: bad escape: half a surrogate pair; write \\uD8xx\\uDCxx, "
-                                "both halves" },
+        { "\"abc", "j:1:1: unterminated string: the closing quote is missing" },
+        { "\"abc\\",
+          "j:1:5: invalid escape: after \\ expected one of \" \\ / b f n r t u; write \\\\ "
+          "for a backslash" },
+        { "\"\\x\"",
+          "j:1:2: invalid escape: after \\ expected one of \" \\ / b f n r t u; write \\\\ "
+          "for a backslash" },
+        { "\"\\u12g4\"", "j:1:2: invalid escape: \\u takes four hexadecimal digits" },
+        { "\"\\u12", "j:1:2: invalid escape: \\u takes four hexadecimal digits" },
+        { "\"\\u0000\"", "j:1:2: a string must not contain the character NUL (\\u0000)" },
+        { "\"\\ud800\"", "j:1:2: invalid escape: unpaired surrogate; write both halves, "
+                         "\\uD8xx\\uDCxx" },
+        { "\"\\udc00\\ud800\"", "j:1:2: invalid escape: unpaired surrogate; write both halves, "
+                                "\\uD8xx\\uDCxx" },
+        { "\"\\ud800\\u0041\"", "j:1:2: invalid escape: unpaired surrogate; write both halves, "
+                                "\\uD8xx\\uDCxx" },
         { "\"a\nb\"", "j:1:3: the control byte 0x0a in a string; write it as an escape (\\n, \\t, "
                       "\\u000a), or is a closing quote missing?" },
         { "\"\xff\"", "j:1:2: the byte 0xff in a string is not UTF-8; save the text as UTF-8" },
         { "\"\xed\xa0\x80\"", "j:1:2: the byte 0xed in a string is not UTF-8; save the text as "
                               "UTF-8" },
-        { "\xff\xfe[", "j:1:1: found the byte 0xff (no UTF-8), expected a value; save the file as "
+        { "\xff\xfe[", "j:1:1: found the byte 0xff (not UTF-8), expected a value; save the file as "
                        "UTF-8, not as UTF-16" },
         { "\v1", "j:1:1: found the control byte 0x0b, expected a value" },
         { "\xe2\x82\xac", "j:1:1: found '\xe2\x82\xac', expected a value" },
@@ -246,7 +248,7 @@ static void what_is_not_json_is_refused_with_place_and_remedy(void **state)
                          "escape (\\n, \\t, \\u0000), or is a closing quote missing?");
 }
 
-static void a_zero_may_be_written_in_any_way(void **state)
+static void json_zero_in_any_notation_is_accepted(void **state)
 {
     struct json *doc = parse("[0.000, -0e999, 0E-999]");
 
@@ -256,15 +258,15 @@ static void a_zero_may_be_written_in_any_way(void **state)
     json_free(doc);
 }
 
-static void a_key_twice_is_refused_however_it_is_spelled(void **state)
+static void json_duplicate_key_is_refused_in_any_spelling(void **state)
 {
     (void)state;
     assert_refused("{\"a\":1,\n \"b\":{\"a\":3}, \"\\u0061\":2}",
-                   "j:2:15: the key \"a\" is there twice, first with the number 1 at 1:6; remove "
+                   "j:2:15: duplicate key \"a\"; the first, with the number 1, is at 1:6; remove "
                    "one of them");
 }
 
-static void the_last_duplicate_wins_where_that_is_wanted(void **state)
+static void json_duplicate_with_last_wins_keeps_the_last(void **state)
 {
     const char *text = "{\"a\":{\"x\":1}, \"b\":2, \"a\":[7], \"c\":3, \"a\":\"z\"}";
     struct json *doc = NULL;
@@ -273,7 +275,7 @@ static void the_last_duplicate_wins_where_that_is_wanted(void **state)
     (void)state;
     assert_int_equal(json_parse("j", text, strlen(text), JSON_LAST_DUPLICATE_WINS, &doc, NULL), 0);
     assert_int_equal(cJSON_GetArraySize(json_root(doc)), 3);
-    a = json_root(doc)->child; /* where the first was */
+    a = json_root(doc)->child; /* at the position of the first occurrence */
     assert_string_equal(a->string, "a");
     assert_string_equal(a->valuestring, "z");
     assert_null(a->child);
@@ -284,7 +286,7 @@ static void the_last_duplicate_wins_where_that_is_wanted(void **state)
     json_free(doc);
 }
 
-/* n opening brackets, then as many closing ones. */
+/* Returns n opening brackets followed by n closing brackets. The caller frees them. */
 static char *nested(size_t n)
 {
     char *text = malloc(2 * n + 1);
@@ -296,21 +298,21 @@ static char *nested(size_t n)
     return text;
 }
 
-static void depth_has_a_limit(void **state)
+static void json_nesting_beyond_the_limit_is_refused(void **state)
 {
     char *fits = nested(JSON_MAX_DEPTH), *deep = nested(JSON_MAX_DEPTH + 1),
-         *abyss = nested(5000000);
+         *very_deep = nested(5000000);
 
     (void)state;
     json_free(parse(fits));
-    assert_refused(deep, "j:1:65: more than 64 objects and arrays inside each other");
-    assert_refused(abyss, "j:1:65: more than 64 objects and arrays inside each other");
+    assert_refused(deep, "j:1:65: objects and arrays are nested more than 64 levels deep");
+    assert_refused(very_deep, "j:1:65: objects and arrays are nested more than 64 levels deep");
     free(fits);
     free(deep);
-    free(abyss);
+    free(very_deep);
 }
 
-static void size_and_number_of_values_have_a_limit(void **state)
+static void json_size_and_value_count_beyond_the_limit_are_refused(void **state)
 {
     size_t n = JSON_MAX_BYTES + 1;
     char *text = malloc(n);
@@ -318,7 +320,7 @@ static void size_and_number_of_values_have_a_limit(void **state)
     (void)state;
     assert_non_null(text);
     memset(text, ' ', n);
-    assert_refused_bytes(text, n, "j: 16777217 bytes of JSON; at most 16777216 are read");
+    assert_refused_bytes(text, n, "j: the text has 16777217 bytes; at most 16777216 are allowed");
     text[0] = '[';
     for (size_t i = 1; i < 2 * (JSON_MAX_VALUES + 1); i += 2)
         memcpy(text + i, "1,", 2);
@@ -326,7 +328,7 @@ static void size_and_number_of_values_have_a_limit(void **state)
     free(text);
 }
 
-static void an_error_about_a_value_says_where_it_stands(void **state)
+static void json_error_names_position_and_pointer(void **state)
 {
     struct json *doc = parse("{\n  \"train\": { \"seed\": \"x\" }\n}");
     const cJSON *seed = member(member(json_root(doc), "train"), "seed");
@@ -344,7 +346,7 @@ static void an_error_about_a_value_says_where_it_stands(void **state)
     json_free(doc);
 }
 
-static void a_pointer_without_end_does_not_push_the_message_out(void **state)
+static void json_error_with_a_long_pointer_keeps_the_message(void **state)
 {
     char *text = malloc(5100);
     struct err err;
@@ -363,7 +365,7 @@ static void a_pointer_without_end_does_not_push_the_message_out(void **state)
     free(text);
 }
 
-static void values_are_described_for_messages(void **state)
+static void json_describe_names_type_and_value(void **state)
 {
     static const char *const expected[] = {
         "an object",
@@ -393,8 +395,8 @@ static void values_are_described_for_messages(void **state)
     json_free(doc);
 }
 
-/* The 1st, 2nd, 3rd allocation fails until none is left to fail. */
-static void running_out_of_memory_is_an_error_at_every_allocation(void **state)
+/* Injects a failure at the 1st, 2nd, 3rd, ... allocation until the parse succeeds. */
+static void json_parse_out_of_memory_is_an_error_at_every_allocation(void **state)
 {
     char text[20000] = "{", spec[32];
     int failures = 0;
@@ -422,26 +424,26 @@ static void running_out_of_memory_is_an_error_at_every_allocation(void **state)
         assert_null(doc);
     }
     fault_arm(NULL, NULL);
-    assert_true(failures > 500); /* each key at least */
+    assert_true(failures > 500); /* at least one per key */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_value_knows_its_place_and_pointer),
-        cmocka_unit_test(the_tree_is_what_cjson_itself_would_read),
-        cmocka_unit_test(strings_are_decoded),
-        cmocka_unit_test(numbers_keep_their_spelling_in_any_locale),
-        cmocka_unit_test(what_is_not_json_is_refused_with_place_and_remedy),
-        cmocka_unit_test(a_zero_may_be_written_in_any_way),
-        cmocka_unit_test(a_key_twice_is_refused_however_it_is_spelled),
-        cmocka_unit_test(the_last_duplicate_wins_where_that_is_wanted),
-        cmocka_unit_test(depth_has_a_limit),
-        cmocka_unit_test(size_and_number_of_values_have_a_limit),
-        cmocka_unit_test(an_error_about_a_value_says_where_it_stands),
-        cmocka_unit_test(a_pointer_without_end_does_not_push_the_message_out),
-        cmocka_unit_test(values_are_described_for_messages),
-        cmocka_unit_test(running_out_of_memory_is_an_error_at_every_allocation),
+        cmocka_unit_test(json_values_have_position_and_pointer),
+        cmocka_unit_test(json_tree_equals_the_one_of_cjson),
+        cmocka_unit_test(json_strings_are_decoded),
+        cmocka_unit_test(json_numbers_keep_their_text_in_any_locale),
+        cmocka_unit_test(json_invalid_text_is_refused_with_position_and_remedy),
+        cmocka_unit_test(json_zero_in_any_notation_is_accepted),
+        cmocka_unit_test(json_duplicate_key_is_refused_in_any_spelling),
+        cmocka_unit_test(json_duplicate_with_last_wins_keeps_the_last),
+        cmocka_unit_test(json_nesting_beyond_the_limit_is_refused),
+        cmocka_unit_test(json_size_and_value_count_beyond_the_limit_are_refused),
+        cmocka_unit_test(json_error_names_position_and_pointer),
+        cmocka_unit_test(json_error_with_a_long_pointer_keeps_the_message),
+        cmocka_unit_test(json_describe_names_type_and_value),
+        cmocka_unit_test(json_parse_out_of_memory_is_an_error_at_every_allocation),
     };
 
     return cmocka_run_group_tests_name("base/json", tests, NULL, NULL);

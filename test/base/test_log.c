@@ -19,7 +19,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 
-/* While capturing, stderr is `fd_in` and what was written is read from `fd_out`. */
+/* While capturing, stderr is `fd_in`, and the written bytes are read from `fd_out`. */
 static int real_stderr = -1, fd_out = -1;
 static char captured[1 << 20];
 
@@ -57,8 +57,8 @@ static void capture_terminal(unsigned short width)
     capture(slave, master);
 }
 
-/* What was logged since; stderr is itself again. A terminal passes bytes on when it likes: behind the
- * last one stands a mark. */
+/* Restores stderr and returns the bytes written since capture(). A terminal delivers bytes with a
+ * delay, so a mark is written last and read back. */
 static const char *release(void)
 {
     bool is_terminal = lseek(fd_out, 0, SEEK_SET) < 0;
@@ -86,7 +86,8 @@ static int reset(void **state)
     return fault_arm(NULL, NULL);
 }
 
-/* "2026-01-31T12:00:00.123Z" has this form? Returns what follows. */
+/* Asserts that the line starts with a time such as "2026-01-31T12:00:00.123Z" and returns the
+ * rest. */
 static const char *after_time(const char *line)
 {
     static const char form[] = "dddd-dd-ddTdd:dd:dd.dddZ";
@@ -100,7 +101,7 @@ static const char *after_time(const char *line)
     return line + sizeof(form) - 1;
 }
 
-static void a_text_record_is_time_level_task_and_message(void **state)
+static void log_text_record_has_time_level_task_and_message(void **state)
 {
     (void)state;
     capture_file();
@@ -114,7 +115,7 @@ static void a_text_record_is_time_level_task_and_message(void **state)
     assert_string_equal(after_time(captured), " INFO  worker 1: asked chief, try 2\n");
 }
 
-static void records_below_the_level_are_dropped(void **state)
+static void log_record_below_the_level_is_dropped(void **state)
 {
     (void)state;
     capture_file();
@@ -129,7 +130,7 @@ static void records_below_the_level_are_dropped(void **state)
     assert_non_null(strstr(captured, " DEBUG detail\n"));
 }
 
-static void a_text_record_stays_one_line(void **state)
+static void log_text_record_with_newlines_stays_one_line(void **state)
 {
     (void)state;
     capture_file();
@@ -138,7 +139,7 @@ static void a_text_record_stays_one_line(void **state)
     assert_string_equal(after_time(captured), " INFO  first\\nsecond\\x0d\\x1b[31mred\\x7f\n");
 }
 
-static void levels_are_read_by_name(void **state)
+static void log_level_is_parsed_by_name(void **state)
 {
     enum log_level level = LOG_ERROR;
 
@@ -152,7 +153,7 @@ static void levels_are_read_by_name(void **state)
     assert_int_equal(level, LOG_WARN);
 }
 
-static void a_json_record_has_its_fields_as_members(void **state)
+static void log_json_record_has_its_fields_as_members(void **state)
 {
     const struct log_field fields[] = {
         LOG_U64("step", 7),    LOG_I64("delta", -3),        LOG_F64("loss", 0.1),
@@ -181,7 +182,7 @@ static void a_json_record_has_its_fields_as_members(void **state)
     cJSON_Delete(record);
 }
 
-static void a_task_name_that_is_too_long_is_cut_between_characters(void **state)
+static void log_task_name_too_long_is_truncated_between_characters(void **state)
 {
     (void)state;
     capture_file();
@@ -193,7 +194,7 @@ static void a_task_name_that_is_too_long_is_cut_between_characters(void **state)
                         "78901234567890ab: m\n");
 }
 
-static void a_progress_line_is_wiped_and_drawn_again(void **state)
+static void log_record_erases_and_redraws_the_progress_line(void **state)
 {
     (void)state;
     capture_terminal(12);
@@ -208,14 +209,14 @@ static void a_progress_line_is_wiped_and_drawn_again(void **state)
                         "\r\033[Kstep 5 \xe2\x82\xac"
                         "\r\033[K",
                         18);
-    /* the terminal turns \n into \r\n */
+    /* the terminal converts \n to \r\n */
     assert_non_null(strstr(captured, "Z INFO  hello\r\nstep 5 \xe2\x82\xac"
                                      "\r\033[Kstep 6 and \r\033[K2"));
     assert_null(strstr(captured, "much"));
     assert_memory_equal(captured + strlen(captured) - 15, "Z INFO  plain\r\n", 15);
 }
 
-static void no_progress_line_without_a_terminal_or_in_json(void **state)
+static void log_progress_without_terminal_or_in_json_draws_nothing(void **state)
 {
     bool wanted_in_file, wanted_in_json;
 
@@ -235,9 +236,9 @@ static void no_progress_line_without_a_terminal_or_in_json(void **state)
     assert_string_equal(captured, "");
 }
 
-static void a_record_lost_for_memory_is_told(void **state)
+static void log_record_lost_for_lack_of_memory_is_reported(void **state)
 {
-    char *huge = malloc(300000); /* more than the logger's buffers hold by now */
+    char *huge = malloc(300000); /* larger than the logger's buffers at this point */
 
     (void)state;
     assert_non_null(huge);
@@ -256,14 +257,14 @@ static void a_record_lost_for_memory_is_told(void **state)
 
 enum { TALKERS = 4, LINES = 300 };
 
-static void *talk(void *arg)
+static void *write_lines(void *arg)
 {
     for (int i = 0; i < LINES; i++)
         log_info("x", "%s says a few words", (const char *)arg);
     return NULL;
 }
 
-static void lines_of_several_threads_do_not_mix(void **state)
+static void log_lines_of_several_threads_do_not_mix(void **state)
 {
     static char names[TALKERS][4] = { "ann", "bob", "cat", "dan" };
     pthread_t threads[TALKERS];
@@ -272,7 +273,7 @@ static void lines_of_several_threads_do_not_mix(void **state)
     (void)state;
     capture_file();
     for (int i = 0; i < TALKERS; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, talk, names[i]), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, write_lines, names[i]), 0);
     for (int i = 0; i < TALKERS; i++)
         pthread_join(threads[i], NULL);
     release();
@@ -288,16 +289,16 @@ static void lines_of_several_threads_do_not_mix(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_text_record_is_time_level_task_and_message, reset),
-        cmocka_unit_test_setup(records_below_the_level_are_dropped, reset),
-        cmocka_unit_test_setup(a_text_record_stays_one_line, reset),
-        cmocka_unit_test_setup(levels_are_read_by_name, reset),
-        cmocka_unit_test_setup(a_json_record_has_its_fields_as_members, reset),
-        cmocka_unit_test_setup(a_task_name_that_is_too_long_is_cut_between_characters, reset),
-        cmocka_unit_test_setup(a_progress_line_is_wiped_and_drawn_again, reset),
-        cmocka_unit_test_setup(no_progress_line_without_a_terminal_or_in_json, reset),
-        cmocka_unit_test_setup(a_record_lost_for_memory_is_told, reset),
-        cmocka_unit_test_setup(lines_of_several_threads_do_not_mix, reset),
+        cmocka_unit_test_setup(log_text_record_has_time_level_task_and_message, reset),
+        cmocka_unit_test_setup(log_record_below_the_level_is_dropped, reset),
+        cmocka_unit_test_setup(log_text_record_with_newlines_stays_one_line, reset),
+        cmocka_unit_test_setup(log_level_is_parsed_by_name, reset),
+        cmocka_unit_test_setup(log_json_record_has_its_fields_as_members, reset),
+        cmocka_unit_test_setup(log_task_name_too_long_is_truncated_between_characters, reset),
+        cmocka_unit_test_setup(log_record_erases_and_redraws_the_progress_line, reset),
+        cmocka_unit_test_setup(log_progress_without_terminal_or_in_json_draws_nothing, reset),
+        cmocka_unit_test_setup(log_record_lost_for_lack_of_memory_is_reported, reset),
+        cmocka_unit_test_setup(log_lines_of_several_threads_do_not_mix, reset),
     };
 
     return cmocka_run_group_tests_name("base/log", tests, NULL, NULL);

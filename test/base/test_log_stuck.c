@@ -1,4 +1,5 @@
-/* A stderr that takes nothing: no caller waits, whole records are lost and counted, and what fits is written later. */
+/* A blocked stderr: no caller waits, records that do not fit the queue are lost as a whole and
+ * counted, and the queued records are written later. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +22,7 @@ enum { RECORDS = 20000 };
 
 static int old_stderr, reader;
 
-static void stuff(bool is_socket)
+static void block_stderr(bool is_socket)
 {
     int fds[2];
 
@@ -44,7 +45,8 @@ static void restore(void)
     close(reader);
 }
 
-/* Reads until nothing comes for a while; the records that are whole, in order, and how many are said to be lost. */
+/* Reads until no data arrives for 2 s. Asserts that the records are complete and in order. Returns
+ * the number of records and the number that the log reports as lost. */
 static void read_all(unsigned *seen, unsigned long long *lost)
 {
     static char text[8 << 20];
@@ -75,7 +77,7 @@ static void read_all(unsigned *seen, unsigned long long *lost)
             continue;
         }
         assert_non_null(record);
-        assert_non_null(strstr(record, " of the test")); /* not torn */
+        assert_non_null(strstr(record, " of the test")); /* complete */
         assert_true(atol(record + 7) > last);
         last = atol(record + 7);
         *seen += 1;
@@ -90,40 +92,40 @@ static void *write_records(void *arg)
     return NULL;
 }
 
-static void check_stuck(bool is_socket)
+static void check_blocked_stderr(bool is_socket)
 {
     pthread_t writer;
     unsigned seen;
     unsigned long long lost;
 
-    stuff(is_socket);
+    block_stderr(is_socket);
     assert_int_equal(pthread_create(&writer, NULL, write_records, NULL), 0);
-    pthread_join(writer, NULL); /* it would hang here */
+    pthread_join(writer, NULL); /* fails by a hang */
     read_all(&seen, &lost);
     restore();
     assert_true(seen > 100 && lost > 0);
     assert_int_equal(seen + lost, RECORDS);
 }
 
-static void pipe_that_nobody_reads_stops_no_caller(void **state)
+static void log_to_a_full_pipe_blocks_no_caller(void **state)
 {
     (void)state;
-    check_stuck(false);
+    check_blocked_stderr(false);
 }
 
-static void socket_that_nobody_reads_stops_no_caller(void **state)
+static void log_to_a_full_socket_blocks_no_caller(void **state)
 {
     (void)state;
-    check_stuck(true);
+    check_blocked_stderr(true);
 }
 
-static void flush_ends_in_time_and_the_records_after_it_are_written(void **state)
+static void log_flush_of_blocked_stderr_times_out_and_later_records_are_written(void **state)
 {
     unsigned seen;
     unsigned long long lost;
 
     (void)state;
-    stuff(false);
+    block_stderr(false);
     for (int i = 0; i < 200; i++)
         log_info("test", "record %d of the test", i);
     log_flush(50);
@@ -136,9 +138,9 @@ static void flush_ends_in_time_and_the_records_after_it_are_written(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pipe_that_nobody_reads_stops_no_caller),
-        cmocka_unit_test(socket_that_nobody_reads_stops_no_caller),
-        cmocka_unit_test(flush_ends_in_time_and_the_records_after_it_are_written),
+        cmocka_unit_test(log_to_a_full_pipe_blocks_no_caller),
+        cmocka_unit_test(log_to_a_full_socket_blocks_no_caller),
+        cmocka_unit_test(log_flush_of_blocked_stderr_times_out_and_later_records_are_written),
     };
 
     signal(SIGPIPE, SIG_IGN);

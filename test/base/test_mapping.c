@@ -14,7 +14,7 @@ struct mapped {
     const uint8_t *at;
 };
 
-/* Not as a fixture: around each of those cmocka has a handler of its own for SIGBUS. */
+/* Not a cmocka fixture: cmocka installs its own SIGBUS handler around each fixture. */
 static struct mapped *open_mapped(void)
 {
     struct mapped *m = calloc(1, sizeof(*m));
@@ -43,7 +43,7 @@ static void close_mapped(struct mapped *m)
     free(m);
 }
 
-static void bytes_of_a_mapped_file_are_copied(void **state)
+static void mapping_copy_returns_the_bytes_of_the_file(void **state)
 {
     struct mapped *m = open_mapped();
     uint8_t out[5000];
@@ -55,8 +55,8 @@ static void bytes_of_a_mapped_file_are_copied(void **state)
     close_mapped(m);
 }
 
-/* The first page is still there. Twice: the handler is as good as new. */
-static void a_file_that_is_cut_is_no_end_of_the_process(void **state)
+/* The first page is still readable. Fails twice, to test that the handler works again. */
+static void mapping_copy_of_a_truncated_file_fails_and_the_next_succeeds(void **state)
 {
     struct mapped *m = open_mapped();
     uint8_t out[6000];
@@ -80,7 +80,7 @@ static void *copy_in_thread(void *arg)
     return mapping_copy(out, m->at + 8192, sizeof(out)) ? arg : NULL;
 }
 
-static void a_thread_that_takes_no_signals_is_safe_too(void **state)
+static void mapping_copy_with_blocked_signals_survives_truncation(void **state)
 {
     struct mapped *m = open_mapped();
     sigset_t all, before;
@@ -98,8 +98,8 @@ static void a_thread_that_takes_no_signals_is_safe_too(void **state)
     close_mapped(m);
 }
 
-/* Whoever reads elsewhere what is not there ends as always. */
-static void a_bus_error_outside_a_copy_still_ends_the_process(void **state)
+/* A SIGBUS at an address outside the mappings has its default effect. */
+static void bus_error_outside_a_mapping_terminates_the_process(void **state)
 {
     struct mapped *m = open_mapped();
     int status, null = open("/dev/null", O_WRONLY);
@@ -160,7 +160,7 @@ static void mapping_of_a_truncated_file_reads_zeros_and_reports_it(void **state)
     assert_int_equal(mapping_check(p, &err), ERR_IO);
     assert_non_null(strstr(err.text, "'a file' was truncated"));
     assert_int_equal(mapping_check(q, NULL), 0);
-    assert_int_equal(ftruncate(m->fd, BYTES), 0); /* as long as before, but the bytes are lost */
+    assert_int_equal(ftruncate(m->fd, BYTES), 0); /* the original size, with the bytes lost */
     assert_int_equal(mapping_check(p, &err), ERR_IO);
     assert_non_null(strstr(err.text, "pages could not be read"));
     mapping_close(p);
@@ -217,10 +217,10 @@ static void mapping_of_an_empty_file_has_an_address(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_of_a_mapped_file_are_copied),
-        cmocka_unit_test(a_file_that_is_cut_is_no_end_of_the_process),
-        cmocka_unit_test(a_thread_that_takes_no_signals_is_safe_too),
-        cmocka_unit_test(a_bus_error_outside_a_copy_still_ends_the_process),
+        cmocka_unit_test(mapping_copy_returns_the_bytes_of_the_file),
+        cmocka_unit_test(mapping_copy_of_a_truncated_file_fails_and_the_next_succeeds),
+        cmocka_unit_test(mapping_copy_with_blocked_signals_survives_truncation),
+        cmocka_unit_test(bus_error_outside_a_mapping_terminates_the_process),
         cmocka_unit_test(mapping_of_a_whole_file_has_its_bytes),
         cmocka_unit_test(mapping_of_a_truncated_file_reads_zeros_and_reports_it),
         cmocka_unit_test(mapping_read_by_a_thread_with_blocked_signals_survives_truncation),

@@ -13,7 +13,7 @@
 #include "base/map.h"
 #include "base/vec.h"
 
-static void an_arena_gives_zeroed_aligned_memory_of_any_size(void **state)
+static void arena_allocations_are_zeroed_and_aligned(void **state)
 {
     static const unsigned char zeros[3000];
     struct arena a = { 0 };
@@ -27,7 +27,7 @@ static void an_arena_gives_zeroed_aligned_memory_of_any_size(void **state)
         assert_ptr_not_equal(p, last);
         assert_int_equal((uintptr_t)p % 16, 0);
         assert_memory_equal(p, zeros, size);
-        memset(p, 0xee, size); /* nobody else's memory may change */
+        memset(p, 0xee, size); /* must not change another allocation */
         last = p;
     }
     assert_non_null(arena_alloc(&a, 5 << 20));
@@ -40,7 +40,7 @@ static void an_arena_gives_zeroed_aligned_memory_of_any_size(void **state)
     arena_fini(&a);
 }
 
-static void an_arena_copies_and_prints_strings(void **state)
+static void arena_copies_and_formats_strings(void **state)
 {
     struct arena a = { 0 };
 
@@ -51,7 +51,7 @@ static void an_arena_copies_and_prints_strings(void **state)
     arena_fini(&a);
 }
 
-static void impossible_sizes_are_out_of_memory(void **state)
+static void allocation_of_an_impossible_size_fails(void **state)
 {
     struct arena a = { 0 };
     VEC(uint64_t) xs = { 0 };
@@ -70,7 +70,7 @@ static void impossible_sizes_are_out_of_memory(void **state)
     arena_fini(&a);
 }
 
-static void a_vec_keeps_what_is_pushed(void **state)
+static void vec_push_keeps_all_elements(void **state)
 {
     struct pair {
         int a;
@@ -93,7 +93,7 @@ static void a_vec_keeps_what_is_pushed(void **state)
     assert_null(pairs.at);
 }
 
-static void a_map_finds_what_was_put_and_nothing_else(void **state)
+static void map_get_finds_inserted_keys_only(void **state)
 {
     struct map m = { 0 };
     char key[64];
@@ -120,14 +120,14 @@ static void a_map_finds_what_was_put_and_nothing_else(void **state)
     assert_false(map_get(&m, "key-4", &value));
 }
 
-static void a_map_tells_keys_apart_that_share_a_beginning(void **state)
+static void map_distinguishes_keys_with_a_common_prefix(void **state)
 {
     struct map m = { 0 };
     char key[40] = "";
     uint64_t value;
 
     (void)state;
-    for (size_t n = 0; n < 39; n++) { /* every length around the 8-byte words, also the empty one */
+    for (size_t n = 0; n < 39; n++) { /* every length modulo the 8-byte words, including 0 */
         assert_int_equal(map_put(&m, key, n), MAP_NEW);
         key[n] = 'a';
     }
@@ -140,7 +140,7 @@ static void a_map_tells_keys_apart_that_share_a_beginning(void **state)
     map_fini(&m);
 }
 
-static void a_map_out_of_memory_keeps_what_it_has(void **state)
+static void map_put_out_of_memory_keeps_earlier_keys(void **state)
 {
     struct map m = { 0 };
     uint64_t value;
@@ -159,13 +159,13 @@ static void a_map_out_of_memory_keeps_what_it_has(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_arena_gives_zeroed_aligned_memory_of_any_size),
-        cmocka_unit_test(an_arena_copies_and_prints_strings),
-        cmocka_unit_test(impossible_sizes_are_out_of_memory),
-        cmocka_unit_test(a_vec_keeps_what_is_pushed),
-        cmocka_unit_test(a_map_finds_what_was_put_and_nothing_else),
-        cmocka_unit_test(a_map_tells_keys_apart_that_share_a_beginning),
-        cmocka_unit_test(a_map_out_of_memory_keeps_what_it_has),
+        cmocka_unit_test(arena_allocations_are_zeroed_and_aligned),
+        cmocka_unit_test(arena_copies_and_formats_strings),
+        cmocka_unit_test(allocation_of_an_impossible_size_fails),
+        cmocka_unit_test(vec_push_keeps_all_elements),
+        cmocka_unit_test(map_get_finds_inserted_keys_only),
+        cmocka_unit_test(map_distinguishes_keys_with_a_common_prefix),
+        cmocka_unit_test(map_put_out_of_memory_keeps_earlier_keys),
     };
 
     return cmocka_run_group_tests_name("base/memory", tests, NULL, NULL);

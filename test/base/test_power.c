@@ -8,8 +8,8 @@
 
 #include "base/power.h"
 
-/* Against the C library. */
-static void real_powers_are_powers(void **state)
+/* Compares with pow() of the C library. */
+static void power_real_matches_the_c_library(void **state)
 {
     (void)state;
     for (int i = 0; i <= 200; i++)
@@ -27,7 +27,7 @@ static void real_powers_are_powers(void **state)
     assert_true(power_real(0.5, 1e300) == 0);
 }
 
-static void whole_powers_are_products(void **state)
+static void power_int_equals_the_product(void **state)
 {
     double x = 1;
 
@@ -41,8 +41,8 @@ static void whole_powers_are_products(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(real_powers_are_powers),
-        cmocka_unit_test(whole_powers_are_products),
+        cmocka_unit_test(power_real_matches_the_c_library),
+        cmocka_unit_test(power_int_equals_the_product),
     };
 
     return cmocka_run_group_tests_name("base/power", tests, NULL, NULL);

@@ -16,14 +16,14 @@ static void *overwrite(void *arg)
     return NULL;
 }
 
-static void known_number_gives_its_description(void **state)
+static void reason_text_of_a_known_number_is_its_description(void **state)
 {
     (void)state;
     assert_string_equal(reason_text(ENOENT), "No such file or directory");
 }
 
 /* The C library formats an unknown number into a buffer. */
-static void text_survives_a_call_in_another_thread(void **state)
+static void reason_text_survives_a_call_in_another_thread(void **state)
 {
     const char *text = reason_text(12345);
     pthread_t thread;
@@ -38,8 +38,8 @@ static void text_survives_a_call_in_another_thread(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_number_gives_its_description),
-        cmocka_unit_test(text_survives_a_call_in_another_thread),
+        cmocka_unit_test(reason_text_of_a_known_number_is_its_description),
+        cmocka_unit_test(reason_text_survives_a_call_in_another_thread),
     };
 
     return cmocka_run_group_tests_name("base/reason", tests, NULL, NULL);

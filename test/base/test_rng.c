@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 
-static void the_published_vectors_of_philox_come_out(void **state)
+static void rng_block_matches_the_published_vectors(void **state)
 {
     /* Random123, kat_vectors, philox4x32 with 10 rounds: counter, key, result */
     static const struct {
@@ -41,7 +41,7 @@ static void the_published_vectors_of_philox_come_out(void **state)
     }
 }
 
-static void many_blocks_are_the_same_as_one_by_one(void **state)
+static void rng_blocks_equals_single_blocks(void **state)
 {
     static const uint32_t counts[] = { 0, 1, 15, 16, 17, 64, 65, 150 };
     const struct rng_key key = { .seed = 0x123456789abcdef0, .step = 5, .lane = 1, .stream = 9 };
@@ -50,7 +50,7 @@ static void many_blocks_are_the_same_as_one_by_one(void **state)
     (void)state;
     for (i = 0; i < COUNT_OF(counts); i++) {
         many[4 * counts[i]] = 77;
-        rng_blocks(&key, UINT32_MAX - 3, counts[i], many); /* over the end of the counter, too */
+        rng_blocks(&key, UINT32_MAX - 3, counts[i], many); /* the counter wraps around */
         for (k = 0; k < counts[i]; k++) {
             rng_block(&key, UINT32_MAX - 3 + k, one);
             assert_memory_equal(many + 4 * k, one, sizeof(one));
@@ -59,7 +59,7 @@ static void many_blocks_are_the_same_as_one_by_one(void **state)
     }
 }
 
-static void floats_fill_the_unit_interval_evenly(void **state)
+static void rng_f32_is_uniform(void **state)
 {
     const struct rng_key key = { .seed = 3, .step = 5, .lane = 1, .stream = 9 };
     unsigned tenth[10] = { 0 };
@@ -90,7 +90,7 @@ static void assert_bijection(uint64_t seed, uint64_t n)
     free(seen);
 }
 
-static void a_permutation_takes_every_place_once(void **state)
+static void rng_permute_is_a_bijection(void **state)
 {
     (void)state;
     for (uint64_t n = 1; n < 300; n++)
@@ -102,7 +102,7 @@ static void a_permutation_takes_every_place_once(void **state)
     assert_bijection(4, 100003);
 }
 
-static void a_permutation_of_a_huge_set_stays_inside(void **state)
+static void rng_permute_of_a_huge_range_stays_in_range(void **state)
 {
     static const uint64_t sizes[] = { UINT64_MAX, ((uint64_t)1 << 63) + 1, (uint64_t)1 << 62,
                                       ((uint64_t)1 << 32) + 1, 1000000000000 };
@@ -115,8 +115,9 @@ static void a_permutation_of_a_huge_set_stays_inside(void **state)
         }
 }
 
-/* Over many keys every place receives every element equally often: chi-square against uniform. */
-static void small_permutations_are_fair(void **state)
+/* Over many keys, every position gets every element equally often: chi-square test against the
+ * uniform distribution. */
+static void rng_permute_of_small_ranges_is_uniform(void **state)
 {
     enum { KEYS = 20000 };
 
@@ -131,12 +132,12 @@ static void small_permutations_are_fair(void **state)
         for (uint64_t i = 0; i < n; i++)
             for (uint64_t p = 0; p < n; p++)
                 chi += (hits[i][p] - expected) * (hits[i][p] - expected) / expected;
-        /* (n-1)^2 degrees of freedom: mean (n-1)^2, variance twice that; six deviations */
+        /* (n-1)^2 degrees of freedom: mean (n-1)^2, variance 2 (n-1)^2; six standard deviations */
         assert_true(chi < (double)((n - 1) * (n - 1)) + 6 * 1.4142136 * (double)(n - 1));
     }
 }
 
-static void all_orders_of_three_come_up(void **state)
+static void rng_permute_of_three_yields_all_orders(void **state)
 {
     unsigned count[27] = { 0 }, orders = 0;
 
@@ -152,9 +153,9 @@ static void all_orders_of_three_come_up(void **state)
     assert_int_equal(orders, 6);
 }
 
-/* What order and neighbourhood remain: positions against values, steps between neighbours, and
- * epochs against each other must look like chance. */
-static void a_large_permutation_has_no_order_left(void **state)
+/* Tests for remaining order: positions against values, differences between neighbours, and two
+ * epochs against each other must look random. */
+static void rng_permute_of_a_large_range_has_no_order(void **state)
 {
     enum { N = 10007 };
     double same_side = 0, near = 0, fixed = 0, as_before = 0;
@@ -174,7 +175,7 @@ static void a_large_permutation_has_no_order_left(void **state)
     assert_true(as_before <= 8);
 }
 
-static void the_kernel_gives_other_bytes_each_time(void **state)
+static void rng_os_returns_different_bytes_each_time(void **state)
 {
     uint8_t a[64] = { 0 }, b[64] = { 0 };
 
@@ -188,15 +189,15 @@ static void the_kernel_gives_other_bytes_each_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_published_vectors_of_philox_come_out),
-        cmocka_unit_test(many_blocks_are_the_same_as_one_by_one),
-        cmocka_unit_test(floats_fill_the_unit_interval_evenly),
-        cmocka_unit_test(a_permutation_takes_every_place_once),
-        cmocka_unit_test(a_permutation_of_a_huge_set_stays_inside),
-        cmocka_unit_test(small_permutations_are_fair),
-        cmocka_unit_test(all_orders_of_three_come_up),
-        cmocka_unit_test(a_large_permutation_has_no_order_left),
-        cmocka_unit_test(the_kernel_gives_other_bytes_each_time),
+        cmocka_unit_test(rng_block_matches_the_published_vectors),
+        cmocka_unit_test(rng_blocks_equals_single_blocks),
+        cmocka_unit_test(rng_f32_is_uniform),
+        cmocka_unit_test(rng_permute_is_a_bijection),
+        cmocka_unit_test(rng_permute_of_a_huge_range_stays_in_range),
+        cmocka_unit_test(rng_permute_of_small_ranges_is_uniform),
+        cmocka_unit_test(rng_permute_of_three_yields_all_orders),
+        cmocka_unit_test(rng_permute_of_a_large_range_has_no_order),
+        cmocka_unit_test(rng_os_returns_different_bytes_each_time),
     };
 
     return cmocka_run_group_tests_name("base/rng", tests, NULL, NULL);

@@ -11,21 +11,21 @@
 
 static const char *const keys[] = { "learning_rate", "momentum", "epochs", "steps", "cuda", "CPU" };
 
-static void a_slip_of_the_pen_finds_its_word(void **state)
+static void text_nearest_of_a_typo_finds_the_word(void **state)
 {
     static const struct {
         const char *word, *nearest;
     } cases[] = {
         { "learning_rate", "learning_rate" },
-        { "learnin_rate", "learning_rate" },   /* left out */
-        { "learninng_rate", "learning_rate" }, /* twice */
-        { "laerning_rate", "learning_rate" },  /* swapped */
-        { "LEARNING_rate", "learning_rate" },  /* 8 half steps, as many as allowed */
+        { "learnin_rate", "learning_rate" },   /* a letter is missing */
+        { "learninng_rate", "learning_rate" }, /* a letter is doubled */
+        { "laerning_rate", "learning_rate" },  /* two letters are swapped */
+        { "LEARNING_rate", "learning_rate" },  /* 8 half steps, the maximum */
         { "learningRate", "learning_rate" },
         { "epoch", "epochs" },
         { "step", "steps" },
         { "cpu", "CPU" },
-        { "cpus", NULL }, /* three half steps and one: 2.5 is more than 2 */
+        { "cpus", NULL }, /* three half steps and a step: 2.5 exceeds the maximum of 2 */
         { "batch_size", NULL },
         { "", NULL },
     };
@@ -40,7 +40,7 @@ static void a_slip_of_the_pen_finds_its_word(void **state)
     assert_null(text_nearest("x", NULL, 0));
 }
 
-static void the_nearer_of_two_wins_and_words_without_end_are_no_slips(void **state)
+static void text_nearest_prefers_the_smaller_distance_and_ignores_long_words(void **state)
 {
     static const char *const two[] = { "size_a", "size_bb", "size_b" };
     char huge[100000];
@@ -53,7 +53,7 @@ static void the_nearer_of_two_wins_and_words_without_end_are_no_slips(void **sta
     assert_null(text_nearest(huge, keys, COUNT_OF(keys)));
 }
 
-static void only_wellformed_utf8_passes(void **state)
+static void text_is_utf8_accepts_well_formed_text_only(void **state)
 {
     static const struct {
         const char *bytes;
@@ -77,7 +77,7 @@ static void only_wellformed_utf8_passes(void **state)
         { "\xf4\x90\x80\x80", false }, /* above U+10FFFF */
         { "\xf5\x80\x80\x80", false },
         { "\xff", false },
-        { "\xe2\x82", false }, /* cut */
+        { "\xe2\x82", false }, /* incomplete */
         { "\xe2\x82z", false },
         { "\xc3z", false },
     };
@@ -88,7 +88,7 @@ static void only_wellformed_utf8_passes(void **state)
     assert_true(text_is_utf8("a\0b", 3));
 }
 
-static void a_cut_never_splits_a_character(void **state)
+static void text_utf8_cut_never_splits_a_character(void **state)
 {
     const char *s = "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80z";
     static const size_t cuts[] = { 0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 11 };
@@ -97,10 +97,10 @@ static void a_cut_never_splits_a_character(void **state)
     for (size_t n = 0; n < COUNT_OF(cuts); n++)
         assert_int_equal(text_utf8_cut(s, n), cuts[n]);
     assert_int_equal(text_utf8_cut("\xff\xff", 2), 1);
-    assert_int_equal(text_utf8_cut("\x80\x80\x80\x80\x80", 5), 5); /* never was UTF-8 */
+    assert_int_equal(text_utf8_cut("\x80\x80\x80\x80\x80", 5), 5); /* not UTF-8 */
 }
 
-static void only_plain_numbers_in_range_are_read(void **state)
+static void text_u64_accepts_plain_numbers_in_range_only(void **state)
 {
     static const char *const bad[] = { "",
                                        "-1",
@@ -133,7 +133,7 @@ static void only_plain_numbers_in_range_are_read(void **state)
     assert_int_equal(v, 7);
 }
 
-static void a_prefix_is_a_prefix(void **state)
+static void text_starts_compares_the_prefix(void **state)
 {
     (void)state;
     assert_true(text_starts("cuda:0", "cuda"));
@@ -141,7 +141,7 @@ static void a_prefix_is_a_prefix(void **state)
     assert_false(text_starts("cud", "cuda"));
 }
 
-static void sizes_and_times_are_for_people(void **state)
+static void text_bytes_and_text_duration_select_the_unit(void **state)
 {
     static const struct {
         uint64_t value;
@@ -181,13 +181,13 @@ static void sizes_and_times_are_for_people(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_slip_of_the_pen_finds_its_word),
-        cmocka_unit_test(the_nearer_of_two_wins_and_words_without_end_are_no_slips),
-        cmocka_unit_test(only_wellformed_utf8_passes),
-        cmocka_unit_test(a_cut_never_splits_a_character),
-        cmocka_unit_test(only_plain_numbers_in_range_are_read),
-        cmocka_unit_test(a_prefix_is_a_prefix),
-        cmocka_unit_test(sizes_and_times_are_for_people),
+        cmocka_unit_test(text_nearest_of_a_typo_finds_the_word),
+        cmocka_unit_test(text_nearest_prefers_the_smaller_distance_and_ignores_long_words),
+        cmocka_unit_test(text_is_utf8_accepts_well_formed_text_only),
+        cmocka_unit_test(text_utf8_cut_never_splits_a_character),
+        cmocka_unit_test(text_u64_accepts_plain_numbers_in_range_only),
+        cmocka_unit_test(text_starts_compares_the_prefix),
+        cmocka_unit_test(text_bytes_and_text_duration_select_the_unit),
     };
 
     return cmocka_run_group_tests_name("base/text", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* A thread of the program, and what happens if there is none to be had. */
+/* thread_start(), and its error if no thread can be created. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -20,7 +20,7 @@ static void *read_mask(void *arg)
     return NULL;
 }
 
-static void thread_blocks_signals_but_those_that_instructions_raise(void **state)
+static void thread_blocks_all_signals_except_those_of_instructions(void **state)
 {
     sigset_t of_thread, before, after;
     pthread_t thread;
@@ -35,7 +35,7 @@ static void thread_blocks_signals_but_those_that_instructions_raise(void **state
     assert_int_equal(sigismember(&before, SIGTERM), sigismember(&after, SIGTERM));
 }
 
-static void no_thread_is_an_error_with_the_purpose_of_the_thread(void **state)
+static void thread_start_failure_names_the_purpose_of_the_thread(void **state)
 {
     pthread_t thread;
     struct err err;
@@ -44,14 +44,15 @@ static void no_thread_is_an_error_with_the_purpose_of_the_thread(void **state)
     assert_int_equal(fault_arm("thread.start", NULL), 0);
     assert_int_equal(thread_start(&thread, "reads its mask", read_mask, NULL, &err), ERR_IO);
     assert_int_equal(fault_arm(NULL, NULL), 0);
-    assert_string_equal(err.text, "start the thread that reads its mask: Resource temporarily unavailable");
+    assert_string_equal(err.text,
+                        "start the thread that reads its mask: Resource temporarily unavailable");
 }
 
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(thread_blocks_signals_but_those_that_instructions_raise),
-        cmocka_unit_test(no_thread_is_an_error_with_the_purpose_of_the_thread),
+        cmocka_unit_test(thread_blocks_all_signals_except_those_of_instructions),
+        cmocka_unit_test(thread_start_failure_names_the_purpose_of_the_thread),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

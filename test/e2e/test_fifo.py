@@ -36,7 +36,7 @@ def job_and_cluster_that_nobody_writes_are_refused_with_their_names():
     job = digits_job(workdir())
     waiting = [begin("--job", fifo(workdir()), "--check"), begin("--job", job, "--cluster", fifo(workdir()), "--check")]
     for p in waiting:
-        ends(p, 2, "/pipe'", "is a FIFO, and nobody has written to it")
+        ends(p, 2, "/pipe'", "this FIFO received no data")
 
 
 @test

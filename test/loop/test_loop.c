@@ -59,7 +59,7 @@ static void note_number(void *arg)
     m->f->seen[m->f->n++] = m->number;
 }
 
-static void posts_run_in_the_order_of_posting_also_those_made_before_the_loop_runs(void **state)
+static void loop_posts_run_in_order_including_those_before_the_run(void **state)
 {
     struct fixture f;
     struct numbered m[10];
@@ -70,7 +70,7 @@ static void posts_run_in_the_order_of_posting_also_those_made_before_the_loop_ru
         m[i] = (struct numbered){ &f, i };
         loop_post(f.loop, note_number, &m[i]);
     }
-    assert_int_equal(f.n, 0); /* never inside the call */
+    assert_int_equal(f.n, 0); /* not inside the call */
     loop_post(f.loop, stop, &f);
     loop_run(f.loop);
     assert_int_equal(f.n, 10);
@@ -88,14 +88,14 @@ static void post_and_stop(void *arg)
     loop_stop(f->loop);
 }
 
-static void closing_runs_what_was_posted_and_not_yet_run(void **state)
+static void loop_close_runs_pending_posts(void **state)
 {
     struct fixture f;
 
     (void)state;
     open_loop(&f);
     loop_post(f.loop, post_and_stop, &f);
-    loop_run(f.loop); /* stops before the inner post had its turn, or after it */
+    loop_run(f.loop); /* stops before or after the inner post runs */
     loop_post(f.loop, count, &f);
     loop_close(f.loop);
     assert_int_equal(f.n, 2);
@@ -133,7 +133,7 @@ static void *send_all(void *arg)
     return NULL;
 }
 
-static void nothing_is_lost_or_doubled_between_many_threads(void **state)
+static void loop_posts_of_several_threads_run_exactly_once(void **state)
 {
     struct fixture f;
     struct sender *senders = calloc(THREADS, sizeof(*senders));
@@ -158,7 +158,7 @@ static void nothing_is_lost_or_doubled_between_many_threads(void **state)
     free(senders);
 }
 
-static void a_warm_loop_allocates_nothing_for_a_post(void **state)
+static void loop_post_in_a_warm_loop_allocates_nothing(void **state)
 {
     struct fixture f;
     struct mallinfo2 before, after;
@@ -175,12 +175,12 @@ static void a_warm_loop_allocates_nothing_for_a_post(void **state)
         loop_run(f.loop);
         assert_int_equal(f.n, 1000);
     }
-    after = mallinfo2(); /* zeros under a sanitizer: then only the plain run judges */
+    after = mallinfo2(); /* all zero under a sanitizer, which disables this check */
     assert_true(after.uordblks <= before.uordblks);
     loop_close(f.loop);
 }
 
-static void a_timer_comes_after_its_delay_and_then_as_often_as_asked(void **state)
+static void loop_timer_fires_after_its_delay_and_then_repeats(void **state)
 {
     struct fixture f;
     uint64_t start = clock_ms();
@@ -191,13 +191,13 @@ static void a_timer_comes_after_its_delay_and_then_as_often_as_asked(void **stat
     f.timer = loop_timer_new(f.loop, 20, 5, count, &f);
     loop_run(f.loop);
     assert_int_equal(f.n, 3);
-    assert_true(clock_ms() - start >= 29); /* 20 + 5 + 5, to the millisecond below */
+    assert_true(clock_ms() - start >= 29); /* 20 + 5 + 5, rounded down to milliseconds */
     loop_timer_free(f.timer);
     loop_timer_free(NULL);
     loop_close(f.loop);
 }
 
-static void again(void *arg)
+static void restart_timer(void *arg)
 {
     struct fixture *f = arg;
 
@@ -207,18 +207,18 @@ static void again(void *arg)
         loop_stop(f->loop);
 }
 
-static void a_timer_that_came_once_can_be_set_again(void **state)
+static void loop_timer_that_fired_once_can_be_restarted(void **state)
 {
     struct fixture f;
     uint64_t start = clock_ms();
 
     (void)state;
     open_loop(&f);
-    f.timer = loop_timer_new(f.loop, 0, 0, again, &f);
+    f.timer = loop_timer_new(f.loop, 0, 0, restart_timer, &f);
     loop_run(f.loop);
     assert_int_equal(f.n, 3);
     assert_true(clock_ms() - start >= 19);
-    loop_close(f.loop); /* frees the timer that nobody freed */
+    loop_close(f.loop); /* frees the remaining timer */
 }
 
 static void free_self(void *arg)
@@ -229,7 +229,7 @@ static void free_self(void *arg)
     loop_timer_free(f->timer);
 }
 
-static void a_timer_freed_from_its_own_call_comes_no_more(void **state)
+static void loop_timer_freed_in_its_callback_does_not_fire_again(void **state)
 {
     struct fixture f;
     struct loop_timer *end;
@@ -252,7 +252,7 @@ static void on_signal(void *arg, int signum)
     count(f);
 }
 
-static void signals_are_delivered_on_the_loop_each_time(void **state)
+static void loop_signal_is_delivered_on_every_occurrence(void **state)
 {
     struct fixture f;
 
@@ -270,7 +270,7 @@ static void signals_are_delivered_on_the_loop_each_time(void **state)
     loop_close(f.loop);
 }
 
-static void a_signal_that_cannot_be_caught_is_refused(void **state)
+static void loop_signal_that_cannot_be_caught_is_refused(void **state)
 {
     struct fixture f;
     struct err err;
@@ -288,7 +288,7 @@ static void *stop_from_elsewhere(void *arg)
     return NULL;
 }
 
-static void any_thread_can_stop_the_loop(void **state)
+static void loop_stop_from_another_thread_ends_the_run(void **state)
 {
     struct fixture f;
     pthread_t thread;
@@ -304,16 +304,16 @@ static void any_thread_can_stop_the_loop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(posts_run_in_the_order_of_posting_also_those_made_before_the_loop_runs),
-        cmocka_unit_test(closing_runs_what_was_posted_and_not_yet_run),
-        cmocka_unit_test(nothing_is_lost_or_doubled_between_many_threads),
-        cmocka_unit_test(a_warm_loop_allocates_nothing_for_a_post),
-        cmocka_unit_test(a_timer_comes_after_its_delay_and_then_as_often_as_asked),
-        cmocka_unit_test(a_timer_that_came_once_can_be_set_again),
-        cmocka_unit_test(a_timer_freed_from_its_own_call_comes_no_more),
-        cmocka_unit_test(signals_are_delivered_on_the_loop_each_time),
-        cmocka_unit_test(a_signal_that_cannot_be_caught_is_refused),
-        cmocka_unit_test(any_thread_can_stop_the_loop),
+        cmocka_unit_test(loop_posts_run_in_order_including_those_before_the_run),
+        cmocka_unit_test(loop_close_runs_pending_posts),
+        cmocka_unit_test(loop_posts_of_several_threads_run_exactly_once),
+        cmocka_unit_test(loop_post_in_a_warm_loop_allocates_nothing),
+        cmocka_unit_test(loop_timer_fires_after_its_delay_and_then_repeats),
+        cmocka_unit_test(loop_timer_that_fired_once_can_be_restarted),
+        cmocka_unit_test(loop_timer_freed_in_its_callback_does_not_fire_again),
+        cmocka_unit_test(loop_signal_is_delivered_on_every_occurrence),
+        cmocka_unit_test(loop_signal_that_cannot_be_caught_is_refused),
+        cmocka_unit_test(loop_stop_from_another_thread_ends_the_run),
     };
 
     return cmocka_run_group_tests_name("loop/loop", tests, NULL, NULL);

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""TensorBoard event files read without any library: an independent view of the format, from its
-public description (TFRecord frames, protocol buffer wire format, tensorflow.Event).
+"""Reads TensorBoard event files without a library, as an independent implementation of the public
+format (TFRecord frames, protocol buffer wire format, tensorflow.Event).
 
-    read_events.py DIRECTORY    a JSON object per event of every event file, files by name
+    read_events.py DIRECTORY    prints a JSON object per event of every event file, files by name
 
-Ends with an error if a checksum, a length or a field is not as the format says.
+Exits with an error if a checksum, a length or a field violates the format.
 """
 import json
 import os

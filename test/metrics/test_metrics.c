@@ -28,7 +28,7 @@ static void assert_text(struct metrics *m, const char *expected)
     buf_fini(&out);
 }
 
-static void counters_and_gauges_print_as_families_in_the_order_of_registration(void **state)
+static void metrics_print_families_in_the_order_of_registration(void **state)
 {
     struct metrics *m = metrics_new();
     struct metric *steps = metrics_counter(m, "trainerd_steps_total", NULL, "Steps done.");
@@ -58,7 +58,7 @@ static void counters_and_gauges_print_as_families_in_the_order_of_registration(v
     metrics_free(m);
 }
 
-static void a_histogram_counts_each_value_in_every_bucket_at_or_above_it(void **state)
+static void histogram_counts_each_value_in_all_buckets_at_or_above_it(void **state)
 {
     static const double bounds[] = { 0.5, 1, 4 };
     struct metrics *m = metrics_new();
@@ -67,7 +67,7 @@ static void a_histogram_counts_each_value_in_every_bucket_at_or_above_it(void **
 
     (void)state;
     metric_observe(h, 0.25);
-    metric_observe(h, 1); /* a bound belongs to its own bucket */
+    metric_observe(h, 1); /* a value equal to a bound counts in that bucket */
     metric_observe(h, 1.5);
     metric_observe(h, 100);
     assert_text(m, "# HELP trainerd_step_seconds Time of a step.\n"
@@ -81,7 +81,7 @@ static void a_histogram_counts_each_value_in_every_bucket_at_or_above_it(void **
     metrics_free(m);
 }
 
-static void values_that_are_no_numbers_have_the_names_of_the_format(void **state)
+static void metrics_print_non_finite_values_by_name(void **state)
 {
     static const double bounds[] = { 1 };
     struct metrics *m = metrics_new();
@@ -104,7 +104,7 @@ static void values_that_are_no_numbers_have_the_names_of_the_format(void **state
     metrics_free(m);
 }
 
-static void labels_and_help_are_escaped(void **state)
+static void metrics_labels_and_help_are_escaped(void **state)
 {
     struct metrics *m = metrics_new();
     struct buf labels = { 0 };
@@ -122,7 +122,7 @@ static void labels_and_help_are_escaped(void **state)
     metrics_free(m);
 }
 
-static void registering_again_gives_the_same_metric(void **state)
+static void metrics_registering_twice_returns_the_same_metric(void **state)
 {
     static const double bounds[] = { 1, 2 };
     struct metrics *m = metrics_new();
@@ -173,7 +173,7 @@ static void *register_and_print(void *arg)
     return NULL;
 }
 
-static void no_update_is_lost_between_threads(void **state)
+static void metrics_updates_of_several_threads_are_all_counted(void **state)
 {
     static const double bounds[] = { 0, 1 };
     struct load l = { .m = metrics_new() };
@@ -201,45 +201,45 @@ static void no_update_is_lost_between_threads(void **state)
     metrics_free(l.m);
 }
 
-/* ---- mistakes of the program stop it ---- */
+/* ---- programming errors stop the process ---- */
 
-static void a_counter_without_total(struct metrics *m)
+static void counter_without_total(struct metrics *m)
 {
     metrics_counter(m, "trainerd_steps", NULL, "Steps.");
 }
 
-static void a_foreign_prefix(struct metrics *m)
+static void foreign_prefix(struct metrics *m)
 {
     metrics_gauge(m, "steps", NULL, "Steps.");
 }
 
-static void another_type(struct metrics *m)
+static void different_type(struct metrics *m)
 {
     metrics_gauge(m, "trainerd_x", NULL, "X.");
     metrics_histogram(m, "trainerd_x", NULL, "X.", (const double[]){ 1 }, 1);
 }
 
-static void another_help(struct metrics *m)
+static void different_help(struct metrics *m)
 {
     metrics_gauge(m, "trainerd_x", "a=\"1\"", "X.");
     metrics_gauge(m, "trainerd_x", "a=\"2\"", "Y.");
 }
 
-static void bounds_that_fall(struct metrics *m)
+static void descending_bounds(struct metrics *m)
 {
     metrics_histogram(m, "trainerd_x", NULL, "X.", (const double[]){ 2, 1 }, 2);
 }
 
-static void a_counter_that_falls(struct metrics *m)
+static void negative_increment(struct metrics *m)
 {
     metric_add(metrics_counter(m, "trainerd_x_total", NULL, "X."), -1);
 }
 
-static void mistakes_of_the_program_stop_it(void **state)
+static void metrics_programming_error_stops_the_process(void **state)
 {
     static void (*const mistakes[])(struct metrics *) = {
-        a_counter_without_total, a_foreign_prefix,    another_type, another_help,
-        bounds_that_fall,        a_counter_that_falls
+        counter_without_total, foreign_prefix,    different_type, different_help,
+        descending_bounds,        negative_increment
     };
 
     (void)state;
@@ -264,13 +264,13 @@ static void mistakes_of_the_program_stop_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counters_and_gauges_print_as_families_in_the_order_of_registration),
-        cmocka_unit_test(a_histogram_counts_each_value_in_every_bucket_at_or_above_it),
-        cmocka_unit_test(values_that_are_no_numbers_have_the_names_of_the_format),
-        cmocka_unit_test(labels_and_help_are_escaped),
-        cmocka_unit_test(registering_again_gives_the_same_metric),
-        cmocka_unit_test(no_update_is_lost_between_threads),
-        cmocka_unit_test(mistakes_of_the_program_stop_it),
+        cmocka_unit_test(metrics_print_families_in_the_order_of_registration),
+        cmocka_unit_test(histogram_counts_each_value_in_all_buckets_at_or_above_it),
+        cmocka_unit_test(metrics_print_non_finite_values_by_name),
+        cmocka_unit_test(metrics_labels_and_help_are_escaped),
+        cmocka_unit_test(metrics_registering_twice_returns_the_same_metric),
+        cmocka_unit_test(metrics_updates_of_several_threads_are_all_counted),
+        cmocka_unit_test(metrics_programming_error_stops_the_process),
     };
 
     return cmocka_run_group_tests_name("metrics/metrics", tests, NULL, NULL);

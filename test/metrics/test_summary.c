@@ -23,7 +23,7 @@
 enum { EVENTS_MAX = 20100, LINE_BYTES = 512 };
 
 static char root[64];
-static char (*lines)[LINE_BYTES]; /* what the reader said, an event a line, without wall times */
+static char (*lines)[LINE_BYTES]; /* output of the reader: one event per line, without wall times */
 static int n_lines;
 
 static int begin(void **state)
@@ -42,7 +42,7 @@ static int finish(void **state)
     return fs_remove_tree(root, NULL);
 }
 
-static void need(int rc, const struct err *err)
+static void assert_ok(int rc, const struct err *err)
 {
     if (rc < 0)
         fail_msg("%s", err->text);
@@ -53,11 +53,11 @@ static struct summary *open_in(const char *directory, uint64_t purge_step)
     struct summary *s = NULL;
     struct err err;
 
-    need(summary_open(directory, purge_step, &s, &err), &err);
+    assert_ok(summary_open(directory, purge_step, &s, &err), &err);
     return s;
 }
 
-/* Reads every event file in `directory` with a program that shares nothing with ours. */
+/* Reads all event files in `directory` with an independent program. */
 static void read_back(const char *directory)
 {
     char command[256];
@@ -79,7 +79,7 @@ static void read_back(const char *directory)
     assert_int_equal(pclose(in), 0);
 }
 
-static void points_come_back_as_tensorboard_reads_them(void **state)
+static void summary_points_are_read_by_an_independent_reader(void **state)
 {
     struct summary *s = open_in(root, 0);
     struct err err;
@@ -88,8 +88,8 @@ static void points_come_back_as_tensorboard_reads_them(void **state)
     summary_scalar(s, 1, "loss", 2.5f);
     summary_scalar(s, 1, "eval/accuracy", 0);
     summary_scalar(s, UINT64_C(5000000000), "l\xc3\xa4nge", -0.125f);
-    need(summary_flush(s, &err), &err);
-    read_back(root); /* before close: a reader sees what was flushed */
+    assert_ok(summary_flush(s, &err), &err);
+    read_back(root); /* before close: flushed points are readable */
     summary_close(s);
     assert_int_equal(n_lines, 4);
     assert_string_equal(lines[0], "{\"file_version\": \"brain.Event:2\"}");
@@ -98,7 +98,7 @@ static void points_come_back_as_tensorboard_reads_them(void **state)
     assert_string_equal(lines[3], "{\"step\": 5000000000, \"summary\": {\"l\\u00e4nge\": -0.125}}");
 }
 
-static void the_name_tells_time_host_and_process(void **state)
+static void summary_file_name_has_time_host_and_process(void **state)
 {
     char host[256] = "", end[300];
     struct summary *s = open_in(root, 0);
@@ -123,17 +123,17 @@ static void the_name_tells_time_host_and_process(void **state)
     summary_close(s);
 }
 
-static void a_resumed_run_tells_from_which_step_on_the_past_is_void(void **state)
+static void summary_of_a_resumed_run_purges_later_steps(void **state)
 {
     char directory[128];
     struct summary *s;
 
     (void)state;
-    snprintf(directory, sizeof(directory), "%s/deep/er", root); /* folders are made */
+    snprintf(directory, sizeof(directory), "%s/deep/er", root); /* both directories are created */
     s = open_in(directory, 0);
     summary_scalar(s, 101, "loss", 1);
     summary_close(s);
-    s = open_in(directory, 101); /* in the same second, by the same process: a file of its own */
+    s = open_in(directory, 101); /* same second, same process: another file name */
     summary_scalar(s, 101, "loss", 0.5f);
     summary_close(s);
     read_back(directory);
@@ -154,7 +154,7 @@ static void *write_many(void *arg)
     return NULL;
 }
 
-static void threads_may_write_at_once(void **state)
+static void summary_points_of_several_threads_are_all_written(void **state)
 {
     struct summary *s = open_in(root, 0);
     pthread_t threads[WRITERS];
@@ -172,7 +172,7 @@ static void threads_may_write_at_once(void **state)
     for (int i = 1; i < n_lines; i++) {
         int step, value;
 
-        /* step 0 is the default and not in the file */
+        /* step 0 is the protobuf default and therefore absent from the file */
         if (sscanf(lines[i], "{\"step\": %d, \"summary\": {\"x\": %d.0}}", &step, &value) == 2)
             assert_int_equal(step, value);
         else if (strcmp(lines[i], "{\"summary\": {\"x\": 0.0}}") == 0)
@@ -185,17 +185,17 @@ static void threads_may_write_at_once(void **state)
         assert_int_equal(seen[i], WRITERS);
 }
 
-static void a_slow_disk_costs_points_but_no_time(void **state)
+static void summary_slow_disk_drops_points_without_delay(void **state)
 {
     struct summary *s = open_in(root, 0);
     struct err err;
     uint64_t took_ms = UINT64_MAX;
-    const int each = 20000; /* more than wait at most */
+    const int each = 20000; /* more than the queue holds */
     int n = 0;
 
     (void)state;
     assert_int_equal(fault_arm("fs.write=delay:400@1+", &err), 0);
-    for (int round = 0; took_ms >= 300 && round < 5; round++) { /* the machine may be busy */
+    for (int round = 0; took_ms >= 300 && round < 5; round++) { /* repeats on a busy machine */
         uint64_t begin_ms = clock_ms();
 
         for (int i = 0; i < each; i++)
@@ -203,7 +203,7 @@ static void a_slow_disk_costs_points_but_no_time(void **state)
         took_ms = clock_ms() - begin_ms;
     }
     assert_true(took_ms < 300); /* no call waited for a write */
-    need(summary_flush(s, &err), &err);
+    assert_ok(summary_flush(s, &err), &err);
     assert_true(summary_dropped(s) > 0);
     read_back(root);
     assert_int_equal(n_lines - 1 + (int)summary_dropped(s), n);
@@ -211,29 +211,29 @@ static void a_slow_disk_costs_points_but_no_time(void **state)
     summary_close(s);
 }
 
-static void a_failed_write_is_told_once_and_leaves_whole_records(void **state)
+static void summary_failed_write_is_reported_once_and_leaves_complete_records(void **state)
 {
     struct summary *s = open_in(root, 0);
     struct err err = { 0 };
 
     (void)state;
     summary_scalar(s, 1, "loss", 1);
-    need(summary_flush(s, &err), &err);
+    assert_ok(summary_flush(s, &err), &err);
     assert_int_equal(fault_arm("fs.write@1", &err), 0);
     summary_scalar(s, 2, "loss", 2);
     assert_int_equal(summary_flush(s, &err), ERR_IO);
     assert_non_null(strstr(err.text, "events.out.tfevents."));
     assert_int_equal(summary_dropped(s), 1);
-    need(summary_flush(s, &err), &err);
-    summary_scalar(s, 3, "loss", 3); /* the disk is well again */
-    need(summary_flush(s, &err), &err);
+    assert_ok(summary_flush(s, &err), &err);
+    summary_scalar(s, 3, "loss", 3); /* no fault is injected any more */
+    assert_ok(summary_flush(s, &err), &err);
     summary_close(s);
     read_back(root);
     assert_int_equal(n_lines, 3);
     assert_string_equal(lines[2], "{\"step\": 3, \"summary\": {\"loss\": 3.0}}");
 }
 
-static void a_torn_write_is_cut_off_again(void **state)
+static void summary_partial_write_is_truncated(void **state)
 {
     struct summary *s = open_in(root, 0);
     struct rlimit before, tight;
@@ -242,10 +242,10 @@ static void a_torn_write_is_cut_off_again(void **state)
 
     (void)state;
     summary_scalar(s, 1, "loss", 1);
-    need(summary_flush(s, &err), &err);
+    assert_ok(summary_flush(s, &err), &err);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     tight = before;
-    tight.rlim_cur = 500; /* room for a few more records and a piece of one */
+    tight.rlim_cur = 500; /* room for a few more records and a part of the next */
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &tight), 0);
     for (uint64_t i = 2; i < 50; i++)
@@ -256,7 +256,7 @@ static void a_torn_write_is_cut_off_again(void **state)
     assert_int_equal(rc, ERR_FULL);
     assert_int_equal(summary_dropped(s), 48);
     summary_scalar(s, 50, "loss", 3);
-    need(summary_flush(s, &err), &err);
+    assert_ok(summary_flush(s, &err), &err);
     summary_close(s);
     read_back(root);
     assert_int_equal(n_lines, 3);
@@ -264,7 +264,7 @@ static void a_torn_write_is_cut_off_again(void **state)
     assert_string_equal(lines[2], "{\"step\": 50, \"summary\": {\"loss\": 3.0}}");
 }
 
-static void a_tag_that_no_reader_would_take_is_dropped(void **state)
+static void summary_invalid_tag_is_dropped(void **state)
 {
     char tag[SUMMARY_TAG_MAX + 2];
     struct summary *s = open_in(root, 0);
@@ -285,7 +285,7 @@ static void a_tag_that_no_reader_would_take_is_dropped(void **state)
     assert_non_null(strstr(lines[1], tag));
 }
 
-static void a_folder_that_cannot_be_made_is_an_error(void **state)
+static void summary_directory_that_cannot_be_created_is_an_error(void **state)
 {
     char path[128];
     struct summary *s = NULL;
@@ -302,7 +302,7 @@ static void a_folder_that_cannot_be_made_is_an_error(void **state)
     assert_null(s);
 }
 
-static void a_failed_start_leaves_no_file_behind(void **state)
+static void summary_failed_open_leaves_no_file(void **state)
 {
     struct summary *s = NULL;
     struct err err = { 0 };
@@ -320,16 +320,16 @@ static void a_failed_start_leaves_no_file_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(points_come_back_as_tensorboard_reads_them),
-        TEST(the_name_tells_time_host_and_process),
-        TEST(a_resumed_run_tells_from_which_step_on_the_past_is_void),
-        TEST(threads_may_write_at_once),
-        TEST(a_slow_disk_costs_points_but_no_time),
-        TEST(a_failed_write_is_told_once_and_leaves_whole_records),
-        TEST(a_torn_write_is_cut_off_again),
-        TEST(a_tag_that_no_reader_would_take_is_dropped),
-        TEST(a_folder_that_cannot_be_made_is_an_error),
-        TEST(a_failed_start_leaves_no_file_behind),
+        TEST(summary_points_are_read_by_an_independent_reader),
+        TEST(summary_file_name_has_time_host_and_process),
+        TEST(summary_of_a_resumed_run_purges_later_steps),
+        TEST(summary_points_of_several_threads_are_all_written),
+        TEST(summary_slow_disk_drops_points_without_delay),
+        TEST(summary_failed_write_is_reported_once_and_leaves_complete_records),
+        TEST(summary_partial_write_is_truncated),
+        TEST(summary_invalid_tag_is_dropped),
+        TEST(summary_directory_that_cannot_be_created_is_an_error),
+        TEST(summary_failed_open_leaves_no_file),
     };
 
     return cmocka_run_group_tests_name("metrics/summary", tests, NULL, NULL);
