@@ -1,5 +1,5 @@
-/* color.c - brightness, contrast, saturation, hue: torchvision's definitions, without rounding to
- * integers between them. */
+/* color.c - brightness, contrast, saturation and hue as defined by torchvision, but without
+ * rounding to integers between the operations. */
 #include <math.h>
 
 #include "base/clones.h"
@@ -47,7 +47,7 @@ void color_saturation(float *x, size_t n, float factor)
     }
 }
 
-/* Hue in turns times 6: which sixth of the circle, and how far in it. */
+/* Returns the hue in sixths of a turn, in [0, 6). */
 static float hue_of(const float *p, float high, float range)
 {
     float h;
@@ -69,7 +69,8 @@ void color_hue(float *x, size_t n, float turns)
         float *p = x + 3 * i;
         float high = fmaxf(p[0], fmaxf(p[1], p[2])), low = fminf(p[0], fminf(p[1], p[2]));
         float h = hue_of(p, high, high - low) + 6 * turns;
-        /* Each colour is `high` within a sixth of its own hue's sides, and falls to `low`. */
+        /* A channel is `high` up to one sixth of a turn from its own hue, `low` from two sixths on,
+         * and linear in between. */
         static const float at[3] = { 0, 2, 4 };
 
         h = h < 0 ? h + 6 : h >= 6 ? h - 6 : h;

@@ -1,5 +1,5 @@
-/* convert.c - a row per pair of stored and fed type. The sources lie anywhere in a record, so they
- * are loaded with memcpy, which compilers turn into plain (vector) loads. */
+/* convert.c - the table of conversions, a row per pair of stored and fed type. The sources are not
+ * aligned, so they are loaded with memcpy, which compilers translate to plain (vector) loads. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -8,8 +8,8 @@
 #include "base/err.h"
 #include "data/data_priv.h"
 
-/* Every loop here is worth vectors. Its bits are the same at any width: a multiplication and an
- * addition, each rounded (-ffp-contract=off). */
+/* These loops are vectorised. The results do not depend on the vector width: multiplication and
+ * addition are rounded separately (-ffp-contract=off). */
 
 CLONES static void scale_u8(size_t n, const uint8_t *restrict src, float *restrict dst, float scale,
                           float offset)
@@ -41,7 +41,7 @@ static int f32_to_f32(const struct data_feature *f, size_t n, const void *src, v
                       struct err *err)
 {
     (void)err;
-    if (f->scale == 1 && f->offset == 0) /* as it is, the sign of a zero too */
+    if (f->scale == 1 && f->offset == 0) /* preserves the sign of zero, and NaN */
         memcpy(dst, src, n * 4);
     else
         scale_f32(n, src, dst, (float)f->scale, (float)f->offset);
@@ -139,7 +139,7 @@ static int u8_to_i32(const struct data_feature *f, size_t n, const void *src, vo
     return 0;
 }
 
-/* Unsigned tokens: a row for each pair would be four functions that differ in their types alone. */
+/* Conversions of unsigned tokens, which differ in their types only. */
 #define FROM_TOKENS(name_, from_, to_, as_)                                                        \
     static int name_(const struct data_feature *f, size_t n, const void *src, void *dst,           \
                      struct err *err)                                                              \
@@ -183,7 +183,7 @@ static int u32_to_i32(const struct data_feature *f, size_t n, const void *src, v
     return 0;
 }
 
-/* To a mask: true where the number is not 0. */
+/* Conversions to bool: true if the number is not 0. */
 #define TO_BOOL(name_, from_)                                                                      \
     static int name_(const struct data_feature *f, size_t n, const void *src, void *dst,           \
                      struct err *err)                                                              \

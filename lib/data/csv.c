@@ -1,5 +1,5 @@
-/* csv.c - CSV files as a source. Empty lines count for nothing. A feature takes as many columns side by
- * side as it has elements. */
+/* csv.c - the CSV format as a source of records. Empty lines are ignored. A feature of n elements
+ * uses n adjacent columns. */
 #include "data/csv.h"
 
 #include <errno.h>
@@ -19,9 +19,9 @@ enum { LINE_BYTES_MAX = 64 << 20, HEADER_BYTES_MAX = 1 << 20, NUMBER_BYTES = 64 
 /* ---- where lines start ---- */
 
 struct lines {
-    uint64_t start;    /* of the line that we are in */
-    bool in_quotes, has_content;
-    bool is_header;    /* the next line with content is it */
+    uint64_t start;              /* offset of the current line */
+    bool in_quotes, has_content; /* state of the current line */
+    bool is_header;              /* the next line with content is the header */
 };
 
 static int end_line(struct data_walk *w, struct lines *l, uint64_t next, struct err *err)
@@ -47,7 +47,7 @@ static int scan_block(struct data_walk *w, struct lines *l, const uint8_t *bytes
         if (c == '\n' && !l->in_quotes) {
             rc = end_line(w, l, at + i + 1, err);
         } else {
-            l->in_quotes ^= c == '"'; /* one written twice ends and begins again */
+            l->in_quotes ^= c == '"'; /* a doubled quote toggles twice */
             l->has_content = l->has_content || c != '\r';
         }
     }
@@ -78,13 +78,14 @@ int csv_index(struct data_walk *w, struct err *err)
         rc = data_walk_error(w, l.start, ERR_INPUT, err);
     }
     if (rc == 0)
-        rc = end_line(w, &l, at, err); /* the last one may lack its newline */
+        rc = end_line(w, &l, at, err); /* the last line may have no newline */
     return rc < 0 ? rc : data_walk_start(w, at, err);
 }
 
 /* ---- fields ---- */
 
-/* One field from *at on, without its quotes; *at is then behind its delimiter. false: it was the last. */
+/* Parses the field at *at, without its quotes, and advances *at past its delimiter. false: it was
+ * the last field. */
 static bool take_field(const uint8_t **at, const uint8_t *end, char delimiter,
                        struct csv_field *field)
 {
@@ -117,7 +118,7 @@ size_t csv_line(const void *text, size_t n)
     size_t i = 0;
 
     while (i < n && (t[i] != '\n' || in_quotes))
-        in_quotes ^= t[i++] == '"'; /* one written twice ends and begins again */
+        in_quotes ^= t[i++] == '"'; /* a doubled quote toggles twice */
     return i < n ? i + 1 : n;
 }
 
@@ -198,7 +199,8 @@ static int find_column(const struct data_set *s, const struct data_file *f, cons
     return 0;
 }
 
-/* The columns of each feature from the first line of a file, and whether other files agree. */
+/* Finds the columns of each feature from the first line of a file, and checks that they are the
+ * same as in the earlier files. */
 static int resolve(struct data_set *s, const struct data_file *f, const uint8_t *line, size_t n,
                    struct err *err)
 {
@@ -232,7 +234,8 @@ static int resolve(struct data_set *s, const struct data_file *f, const uint8_t 
     return rc;
 }
 
-/* The first line: names, or where there are none the first record. */
+/* Resolves the columns with the first line of a file: the header, or without a header the first
+ * record. */
 static int resolve_file(struct data_set *s, struct data_file *f, struct err *err)
 {
     uint64_t from = 0, to = 0, bytes;
@@ -243,7 +246,7 @@ static int resolve_file(struct data_set *s, struct data_file *f, struct err *err
 
     if (f->n_records == 0 && !s->csv_header)
         return 0;
-    if (s->csv_header) /* the names are checked in a file without records too */
+    if (s->csv_header) /* the header of a file without records is checked too */
         to = f->starts[0];
     else
         data_record_place(f, 0, &from, &to);
@@ -258,7 +261,7 @@ static int resolve_file(struct data_set *s, struct data_file *f, struct err *err
                       : data_file_read(fd, f->path, line, to - from, from, err);
     if (ours)
         close(fd);
-    if (rc == 0) { /* behind a byte order mark and empty lines */
+    if (rc == 0) { /* skips a byte order mark and empty lines */
         const uint8_t *at = line, *end = line + (to - from);
 
         if (end - at >= 3 && memcmp(at, "\xef\xbb\xbf", 3) == 0)
@@ -297,7 +300,7 @@ static int put_float(const struct data_feature *f, const struct csv_field *field
                      size_t i, uint8_t *room, struct err *err)
 {
     char *end;
-    float x = strtof(text, &end); /* rounded correctly, so the same everywhere */
+    float x = strtof(text, &end); /* correctly rounded, therefore the same on all hosts */
 
     if (*end != '\0')
         return no_number(f, field, i, "a number", err);
@@ -342,7 +345,7 @@ static int put_value(const struct data_feature *f, const struct csv_field *field
         end--;
     if (at == end || (size_t)(end - at) >= sizeof(text))
         return no_number(f, field, i, "a number", err);
-    if (memchr(at, '\0', (size_t)(end - at)) != NULL) /* strtof() would end there */
+    if (memchr(at, '\0', (size_t)(end - at)) != NULL) /* strtof() would stop at the NUL */
         return err_set(err, ERR_INPUT,
                        "feature '%s': value %zu has a NUL byte, expected a number: is the file a text in UTF-8?",
                        f->name, i);
@@ -351,7 +354,7 @@ static int put_value(const struct data_feature *f, const struct csv_field *field
     return (f->stored == TENSOR_F32 ? put_float : put_integer)(f, field, text, i, room, err);
 }
 
-/* Fields up to the first empty one, with `pad`; else all. */
+/* Reads the fields of feature i: with `pad`, up to the first empty field; else all. */
 static int read_feature(struct data_decoder *d, uint32_t i, struct err *err)
 {
     const struct data_set *s = d->s;

@@ -1,22 +1,22 @@
-/* data_priv.h - what the files of data/ share.
+/* data_priv.h - declarations shared by the files of data/.
  *
- *   set.c        the object, and its cache
- *   features.c   what they are, and where their values lie in a sample
- *   files.c      which files, in which order; their numbers and their digest
- *   index.c      where the records of each file are
- *   pack.c       short records that make one sample together
- *   survey.c     how long they are
- *   unpack.c     copies on a local disk or in memory, without gzip
- *   record.c     a record's bytes, read in windows
- *   unchanged.c  whether a file is still the one that was indexed
- *   source.c     the formats, a row each; with walk.c, csv.c, npy.c, tfrecord.c behind them
- *   example.c    a feature's bytes inside a tf.train.Example
- *   image.c      from a JPEG or PNG, or raw pixels, to the batch; with jpeg.c, png.c, resample.c, color.c
- *   convert.c    from the stored type to the fed one
+ *   set.c        the data_set, and its cache
+ *   features.c   checks the features, and computes their positions in a stored sample
+ *   files.c      finds and sorts the files, numbers their records, computes the digest
+ *   index.c      finds the positions of the records in each file
+ *   pack.c       plans which short records are packed to one sample
+ *   survey.c     reads the length of every record, for pack.c
+ *   unpack.c     copies files to a local disk or to memory, and unpacks gzip
+ *   record.c     reads the bytes of records, in windows
+ *   unchanged.c  detects a file that changed after it was indexed
+ *   source.c     the table of formats; implemented in walk.c, csv.c, npy.c, tfrecord.c
+ *   example.c    reads features of a tf.train.Example
+ *   image.c      preprocesses JPEG, PNG or raw pixels; with jpeg.c, png.c, resample.c, color.c
+ *   convert.c    converts the stored type to the fed type
  *   ragged.c     rows of different lengths
- *   sample.c     all of these: one sample into the caller's memory, through the cache
- *   order.c      which sample stands where
- *   reader.c     threads that fill lane batches ahead */
+ *   sample.c     decodes one sample with all of the above, through the cache
+ *   order.c      the order of the samples
+ *   reader.c     the threads that prefetch lane batches */
 #ifndef DATA_DATA_PRIV_H
 #define DATA_DATA_PRIV_H
 
@@ -32,73 +32,73 @@
 
 enum { DATA_RECORD_BYTES_MAX = 1 << 30 };
 
-/* How long something that fails is tried again. */
+/* When a failing operation is retried, and how that is reported. */
 struct data_patience {
-    uint64_t deadline_ms;
-    const struct cancel *cancel; /* NULL is fine */
-    atomic_bool *canceled;      /* NULL is fine */
+    uint64_t deadline_ms;        /* total time of all attempts; 0: no retry */
+    const struct cancel *cancel; /* borrowed; NULL: cannot be cancelled this way */
+    atomic_bool *canceled;       /* borrowed; NULL: cannot be cancelled this way */
     void (*on_trouble)(void *arg, const char *text);
     void *arg;
 };
 
 struct data_file {
-    char *origin;       /* owned; as it was found */
-    char *path;         /* owned; what is read: the same, or a local copy */
-    uint64_t origin_bytes;
-    uint64_t bytes;     /* size and modification time when it was indexed; see unchanged.c */
+    char *origin;          /* owned; the path that matched the pattern */
+    char *path;            /* owned; the path that is read: `origin`, or a local copy */
+    uint64_t origin_bytes; /* size of `origin` */
+    uint64_t bytes;        /* size and modification time when it was indexed; see unchanged.c */
     int64_t mtime_ns;
-    _Atomic int64_t known_mtime_ns; /* the newest modification time whose content was found unchanged */
-    uint32_t sample;    /* data_file_sample() when it was indexed */
+    _Atomic int64_t known_mtime_ns; /* latest modification time with verified, unchanged content */
+    uint32_t sample;                /* data_file_sample() when it was indexed */
     uint64_t n_records;
-    uint64_t first;     /* number of its first record in the set */
+    uint64_t first; /* number in the set of the file's first record */
     /* Record i is the bytes [starts[i], starts[i + 1]), or without starts
      * [data_at + i * step, data_at + i * step + span). */
-    uint64_t *starts;   /* [n_records + 1] owned, or NULL */
+    uint64_t *starts; /* [n_records + 1] owned, or NULL */
     uint64_t data_at, step, span;
-    const uint8_t *mapping; /* owned: the bytes above, read by mapping_copy() alone; NULL: none */
-    atomic_int fd;      /* -1: not open */
-    bool pinned;        /* fd is an unpacked copy in memory: it stays open */
-    _Atomic uint64_t checked_ns; /* when size and time were last looked at */
+    const uint8_t *mapping;      /* owned; [bytes] for mapping_copy() only; NULL: not mapped */
+    atomic_int fd;               /* owned; -1: not open */
+    bool pinned;                 /* fd is an unpacked copy in memory, which stays open */
+    _Atomic uint64_t checked_ns; /* clock_ns() when size and time were last checked */
 };
 
 struct data_set {
-    struct arena mem;            /* the features and all that hangs on them */
+    struct arena mem; /* memory of the features and their arrays */
     const struct data_source *source;
     struct data_patience patience;
-    uint64_t check_seed;         /* of data_opts */
-    struct data_feature *features;
-    struct data_step **steps;    /* [n_features] those that are done here */
-    size_t *elements;            /* [n_features] of one sample */
-    size_t *stored_at;           /* [n_features] bytes into a stored sample, multiples of 8 */
-    size_t *stored_size;         /* [n_features] */
-    size_t stored_bytes;         /* of a stored sample */
-    size_t *fed_bytes;           /* [n_features] of one sample in a batch */
-    size_t *inner;               /* [n_features] elements of an item: of what the first dimension counts */
-    uint32_t *of;                /* [n_features] what it is derived from; UINT32_MAX: it is stored */
-    uint32_t *rows_by;           /* [n_features] index of that feature; UINT32_MAX: no rows */
-    uint32_t pack_by;            /* index of data_opts.pack */
+    uint64_t check_seed;           /* copy of data_opts */
+    struct data_feature *features; /* [n_features] */
+    struct data_step **steps;      /* [n_features] the steps that apply in this set */
+    size_t *elements;              /* [n_features] elements of one sample */
+    size_t *stored_at;             /* [n_features] offset in a stored sample, a multiple of 8 */
+    size_t *stored_size;           /* [n_features] bytes in a stored sample */
+    size_t stored_bytes;           /* bytes of a stored sample */
+    size_t *fed_bytes;             /* [n_features] bytes of one sample in a batch */
+    size_t *inner;                 /* [n_features] elements per index of the first dimension */
+    uint32_t *of;                  /* [n_features] index of the source; UINT32_MAX: it is stored */
+    uint32_t *rows_by;             /* [n_features] index of the lengths; UINT32_MAX: no rows */
+    uint32_t pack_by;              /* index of the feature data_opts.pack */
     uint32_t n_features;
-    struct data_names *names;    /* owned */
-    uint32_t *columns;           /* [n_features] CSV: the first column of each */
-    uint32_t n_columns;          /* CSV: of a line */
+    struct data_names *names; /* owned */
+    uint32_t *columns;        /* CSV: [n_features] the first column of each feature */
+    uint32_t n_columns;       /* CSV: columns of a line */
     char csv_delimiter;
     bool csv_header, training, skip_bad;
-    struct data_file *files;     /* owned; groups of n_members, by part and path */
+    struct data_file *files; /* owned; groups of n_members files, ordered by part and path */
     uint32_t n_files;
-    uint32_t n_members;          /* files that hold a record together: 1, .npy: n_features */
-    struct data_order_part *parts; /* owned */
+    uint32_t n_members;            /* files that contain a record together: 1, .npy: n_features */
+    struct data_order_part *parts; /* owned; [n_parts] */
     uint32_t n_parts;
     uint64_t n_records;
-    struct data_packs *packs;    /* owned; NULL: a sample is a record */
+    struct data_packs *packs; /* owned; NULL: a sample is a record */
     _Atomic uint64_t n_skipped;
-    atomic_uint n_open;          /* files kept open, at most open_max */
+    atomic_uint n_open; /* files kept open, at most open_max */
     uint32_t open_max;
-    uint8_t *cache;              /* [samples][stored_bytes] owned; NULL: none */
-    atomic_uchar *cached;        /* [samples] owned; enum data_cached */
+    uint8_t *cache;       /* [samples][stored_bytes] owned; NULL: no cache */
+    atomic_uchar *cached; /* [samples] owned; enum data_cached */
     char digest[65];
 };
 
-/* The stored form of an encoded image. */
+/* The stored form of an encoded image: its file in memory. */
 struct data_bytes {
     const uint8_t *at;
     size_t n;
@@ -106,91 +106,99 @@ struct data_bytes {
 
 /* ---- files.c ---- */
 int data_find_files(struct data_set *s, const struct data_opts *opts, struct err *err);
-/* Numbers, parts and digest, once all are indexed. */
+/* Numbers the records and computes parts and digest, after all files are indexed. */
 int data_number_records(struct data_set *s, struct err *err);
 void data_free_files(struct data_set *s);
 
 /* ---- features.c ---- */
-/* ERR_INPUT: they contradict themselves, each other, or the format. */
+/* Copies and checks the features and computes their layout. Errors: ERR_INPUT (a feature is
+ * inconsistent in itself, with another feature or with the format), ERR_NOMEM. */
 int data_copy_features(struct data_set *s, const struct data_opts *opts, struct err *err);
-/* A list or bytes of raw pixels: is this feature an image? */
+/* Returns true if the feature is encoded or has preprocessing steps. */
 bool data_is_image(const struct data_feature *f);
-/* Values [have, n) of the stored form become pad_value. */
+/* Sets the values [have, n) of the stored form to pad_value. */
 void data_fill_up(const struct data_feature *f, void *stored, size_t have, size_t n);
 
 /* ---- index.c ---- */
-/* Fills size, time and place of the records of every file (their paths are set). */
+/* Sets size, time and the positions of the records of every file whose path is set. */
 int data_index(const struct data_opts *opts, struct data_set *s, struct err *err);
-uint32_t data_cores(void); /* that this process may use */
+uint32_t data_cores(void); /* number of cores that this process may use */
 
-/* A file on its way through a row's index(). */
+/* The state of indexing one file with the index() of its format. */
 struct data_walk {
     struct data_set *s;
     struct data_file *f;
-    uint32_t member;     /* which of the n_members it is */
-    int fd;
-    uint8_t *block;      /* DATA_BLOCK_BYTES, which hold ... */
-    uint64_t from, held; /* ... these bytes of the file */
-    uint64_t *starts;    /* owned, grows */
+    uint32_t member; /* index of the file in its group, < n_members */
+    int fd;          /* borrowed */
+    uint8_t *block;  /* borrowed; DATA_BLOCK_BYTES, the bytes [from, from + held) of the file */
+    uint64_t from, held;
+    uint64_t *starts; /* owned; offsets of the records */
     size_t n_starts, cap_starts;
     struct builder *builder;
-    uint64_t told_at, told_n; /* what was reported */
+    uint64_t told_at, told_n; /* offset and number of records of the last progress report */
 };
 enum { DATA_BLOCK_BYTES = 256 << 10 };
-/* At least `need` bytes at `at`, which must be in the file; `want`: how much to read if it is not in
- * the block. need, want <= DATA_BLOCK_BYTES. *held: how many there are. */
+/* Sets *bytes to at least `need` bytes at offset `at`, which must be in the file, and *held to
+ * their number. If they are not in the block, reads `want` bytes. need, want <=
+ * DATA_BLOCK_BYTES. */
 int data_walk_fetch(struct data_walk *w, uint64_t at, uint64_t need, uint64_t want,
                     const uint8_t **bytes, uint64_t *held, struct err *err);
-int data_walk_start(struct data_walk *w, uint64_t at, struct err *err); /* a record starts here */
-/* Every now and then: progress up to `at`, and ERR_CANCELED. */
+int data_walk_start(struct data_walk *w, uint64_t at, struct err *err); /* adds a record's start */
+/* Reports the progress up to `at`. Called periodically by index(). Errors: ERR_CANCELED. */
 int data_walk_report(struct data_walk *w, uint64_t at, struct err *err);
+/* Prepends file and offset to the error text; returns rc. */
 int data_walk_error(const struct data_walk *w, uint64_t at, int rc, struct err *err);
 
 /* ---- unpack.c ---- */
-/* Copies the file that `fd` is open on to the cache folder, or a gzip file into memory; changes
- * f->path, bytes, mtime_ns. Returns a descriptor of what is to be read, which may be `fd`. */
+/* Copies the file of descriptor `fd` to the cache directory, or unpacks a gzip file to memory, and
+ * updates f->path, bytes, mtime_ns. Returns the descriptor to read from, which may be `fd`. */
 int data_unpack(const struct data_opts *opts, const struct data_patience *patience,
                 struct data_file *f, int fd, uint8_t *block, struct err *err);
 
 /* ---- record.c ---- */
-/* Part of a file in memory; belongs to one thread. All zero is empty. */
+/* A range of a file in memory; used by one thread. A zeroed struct is empty. */
 struct data_window {
-    uint8_t *bytes; /* owned */
+    uint8_t *bytes; /* owned; [cap] */
     size_t cap;
     uint32_t file;
-    uint64_t from, to; /* the range of the file that is held; equal: none */
+    uint64_t from, to; /* the range [from, to) of the file; equal: empty */
 };
 void data_window_fini(struct data_window *w);
-/* The bytes of record i of a file, valid until the next call. `last`: those up to this one will be
- * asked for next, so that one read can fetch them together. */
+/* Sets *bytes to the bytes of record i of a file, valid until the next call. `last`: the caller
+ * requests the records i .. last next, so one read may fetch several of them. */
 int data_window_record(struct data_set *s, struct data_window *w, uint32_t file, uint64_t i,
                        uint64_t last, const struct data_patience *patience, const uint8_t **bytes,
                        size_t *n, struct err *err);
-/* A hint: this record will be asked for soon. Fetches small ones from memory, not from the disk. */
+/* A hint that this record is needed soon: prefetches a small record to the processor's cache if its
+ * file is mapped; never reads from the disk. */
 void data_record_ahead(const struct data_set *s, uint64_t record);
-uint32_t data_file_of(const struct data_set *s, uint64_t record); /* the first member of its group */
+/* Returns the index of the file that contains a record (of the first file of the group). */
+uint32_t data_file_of(const struct data_set *s, uint64_t record);
+/* Sets [*from, *to) to the bytes of record i of the file. */
 void data_record_place(const struct data_file *f, uint64_t i, uint64_t *from, uint64_t *to);
-/* Opens for reading, checks that it is a regular file and tells its size and time. Returns fd. */
+/* Opens a file for reading, checks that it is a regular file, and returns size, time and
+ * descriptor. */
 int data_file_open(const char *path, uint64_t *bytes, int64_t *mtime_ns, struct err *err);
-/* All n bytes at `offset`, or an error: ERR_CHANGED if the file ends before. */
+/* Reads all n bytes at `offset`. Errors: ERR_IO, ERR_CHANGED (the file ends before). */
 int data_file_read(int fd, const char *path, void *out, size_t n, uint64_t offset, struct err *err);
-/* The same, with another fault point (base/fault.h). */
+/* As data_file_read(), with the fault point `point` (base/fault.h). */
 int data_file_read_at(const char *point, int fd, const char *path, void *out, size_t n, uint64_t offset,
                       struct err *err);
-/* data_file_read(), tried again. */
+/* As data_file_read(), with retries. */
 int data_file_read_again(const struct data_patience *p, int fd, const char *path, void *out,
                          size_t n, uint64_t offset, struct err *err);
 void data_file_close(struct data_file *f);
 
 /* ---- unchanged.c ---- */
-/* *out: a checksum of some blocks of the file. Errors: as data_file_read(). */
+/* Sets *out to a checksum of some blocks of the file. Errors: as data_file_read(). */
 int data_file_sample(const struct data_set *s, int fd, const char *path, uint64_t bytes, uint32_t *out,
                      struct err *err);
-/* Compares the size and time of an open file with those of the index, and if the time differs its content.
- * Any thread. Errors: ERR_CHANGED, and those of data_file_read(). */
+/* Compares the size and time of an open file with those of the index and, if the time differs, the
+ * sampled content. Any thread. Errors: ERR_CHANGED, and those of data_file_read(). */
 int data_file_unchanged(const struct data_set *s, struct data_file *f, int fd, uint64_t bytes, int64_t mtime_ns,
                         struct err *err);
-/* Whether what failed with this error should be tried again; if so, after a pause. *tries from 0. */
+/* Called after an operation failed with rc: returns true, after a pause, if it should be retried.
+ * The caller sets *tries to 0 before the first attempt. */
 bool data_try_again(const struct data_patience *p, uint32_t *tries, uint64_t *since_ns, int rc,
                     struct err *err);
 
@@ -199,16 +207,16 @@ struct cancel;
 struct data_decoder;
 struct data_source {
     const char *name;
-    uint32_t kept_as;  /* kept indexes of this row; 0: not worth keeping */
+    uint32_t kept_as;  /* id of the format in kept index files; 0: the index is not kept */
     bool may_be_gzip;
     bool has_members;  /* a file per feature */
-    /* Do the features fit this format? NULL: any. */
+    /* Checks that the features fit this format; NULL: all do. */
     int (*check)(const struct data_set *s, struct err *err);
-    /* Finds the records of w->f: starts, or data_at, step, span and n_records. */
+    /* Finds the records of w->f: adds starts, or sets data_at, step, span and n_records. */
     int (*index)(struct data_walk *w, struct err *err);
-    /* Once all files are indexed; NULL: nothing to do. */
+    /* Called once, after all files are indexed; may be NULL. */
     int (*finish)(struct data_set *s, struct err *err);
-    /* d->stored[] from the bytes of a record (of one member). */
+    /* Sets d->stored[] and d->counts[] from the bytes of a record (of one member). */
     int (*parse)(struct data_decoder *d, uint32_t member, const uint8_t *bytes, size_t n,
                  struct err *err);
 };
@@ -221,82 +229,91 @@ int csv_parse(struct data_decoder *d, uint32_t member, const uint8_t *bytes, siz
               struct err *err);
 
 /* ---- convert.c ---- */
-/* From the stored form (of any alignment) to the fed one. ERR_INPUT: a value out of range. */
 struct data_convert {
     enum tensor_dtype stored, fed;
+    /* Converts n values from the stored type (without alignment) to the fed type. Errors: ERR_INPUT
+     * (a value out of range). */
     int (*run)(const struct data_feature *f, size_t n, const void *src, void *dst,
                struct err *err);
 };
 const struct data_convert *data_convert_find(enum tensor_dtype stored, enum tensor_dtype fed);
 
 /* ---- sample.c ---- */
-struct data_decoder { /* one thread's tools */
+struct data_decoder { /* buffers of one thread */
     struct data_set *s;
     struct data_patience patience;
-    struct data_window *windows;        /* [n_members] owned */
-    struct data_entry *found;           /* [n_features] owned */
-    const void **stored;                /* [n_features] owned; the stored form of each, wherever it lies */
-    uint64_t *counts;                   /* [n_features] owned; values found */
-    uint8_t *room;                      /* stored_bytes, owned, for what does not lie in the record */
-    uint8_t *pack;                      /* stored_bytes, owned; several records */
+    struct data_window *windows;         /* [n_members] owned */
+    struct data_entry *found;            /* [n_features] owned */
+    const void **stored;                 /* [n_features] owned; into record, room, pack or cache */
+    uint64_t *counts;                    /* [n_features] owned; number of values of each */
+    uint8_t *room;                       /* owned; [stored_bytes] values that had to be decoded */
+    uint8_t *pack;                       /* owned; [stored_bytes] the records of a pack */
     const struct data_convert **convert; /* [n_features] owned; NULL: an image */
-    struct csv_field *fields;           /* [n_columns] owned; CSV */
-    struct image *image;                /* owned; NULL: no feature is one */
-    atomic_uint reading;                /* file of the read that is going on, + 1; 0: none */
+    struct csv_field *fields;            /* [n_columns] owned; CSV */
+    struct image *image;                 /* owned; NULL: no feature is an image */
+    atomic_uint reading;                 /* index + 1 of the file being read; 0: no read */
 };
 int data_decoder_new(struct data_set *s, struct data_decoder **out, struct err *err);
-void data_decoder_free(struct data_decoder *d); /* NULL is fine */
+void data_decoder_free(struct data_decoder *d); /* NULL is allowed */
 
-struct data_draw { /* which sample, and the place that its random numbers come from */
+struct data_draw { /* a sample, and the key of its random numbers */
     uint64_t seed, epoch, sample;
 };
-/* One sample: feature i goes to batch[i], as sample `at` of that tensor. `last`: the last one of
- * the same file that is worth reading together with it. *used: its number; with skip_bad perhaps
- * another one. */
+/* Decodes one sample: feature i to batch[i], as sample `at` of that tensor. `last`: the last sample
+ * of the same file that should be read together with it. Sets *used to the number of the decoded
+ * sample, which differs from draw->sample if bad records were skipped. */
 int data_decode(struct data_decoder *d, const struct data_draw *draw, uint64_t last,
                 void *const *batch, size_t at, uint64_t *used, struct err *err);
 
-/* d->stored and d->counts from a record, not filled up; the message says which record. `last` as above. */
+/* Reads a record and sets d->stored and d->counts, without padding. `last` as in data_decode(). The
+ * error text contains file and record. */
 int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, struct err *err);
-/* Where a record is, in front of what is wrong with it. Returns rc. */
+/* Prepends file, record and offset to the error text; returns rc. */
 int data_at_record(const struct data_set *s, uint64_t record, int rc, struct err *err);
-/* After an error, with skip_bad: counts the record, and says so now and then. false: do not skip it. */
+/* Called after an error: with skip_bad, counts and sometimes reports the bad record, and returns
+ * true. false: the record must not be skipped. */
 bool data_skip(struct data_set *s, int rc, const struct err *why);
 
 /* ---- numbers.c ---- */
-/* Packed numbers are taken 64 bytes at a time: where each ends is known for all of them before the
- * first one is taken out, so that nothing waits for the length of the one before. */
-enum { DATA_NUMBERS_BLOCK = 64, DATA_NUMBERS_LONGEST = 8 /* bytes; longer ones go alone */ };
-/* Takes numbers off `bytes` bytes for as long as 72 of them are left and out [room] has 64 places,
- * up to a long one. Returns how many, *used: their bytes. What is in `out` behind them is undefined.
- * The plain one is for processors that cannot collect bits. */
+/* Packed varints are decoded in blocks of 64 bytes: the ends of all numbers of a block are found
+ * first, so the decoding of a number does not wait for the length of the previous number. */
+enum {
+    DATA_NUMBERS_BLOCK = 64,
+    DATA_NUMBERS_LONGEST = 8 /* bytes of a number; longer numbers are left to the caller */
+};
+/* Decodes numbers from `bytes` bytes while at least 72 bytes are left and out [room] has room for
+ * 64 more; stops at a number of more than 8 bytes. Returns their count; *used: their bytes. The
+ * content of `out` after them is undefined. data_numbers_plainly() needs no BMI2 instructions. */
 size_t data_numbers(const uint8_t *at, size_t bytes, uint64_t *out, size_t room, size_t *used);
 size_t data_numbers_plainly(const uint8_t *at, size_t bytes, uint64_t *out, size_t room,
                             size_t *used);
 
 /* ---- ragged.c ---- */
-/* Feature i of the record that was just read, which has rows: puts them in their places and fills up.
- * ERR_INPUT: what the record says of its rows cannot be. */
+/* Moves the rows of feature i of the current record to their positions and pads them. Errors:
+ * ERR_INPUT (invalid row lengths or splits). */
 int data_spread_rows(struct data_decoder *d, uint32_t i, struct err *err);
 
 /* ---- survey.c ---- */
 #define DATA_LEFT_OUT UINT32_MAX
-/* How many items each record has; DATA_LEFT_OUT: it is bad, and they are skipped. lengths [n_records]. */
+/* Sets lengths [n_records] to the number of items of each record; DATA_LEFT_OUT: a bad record,
+ * which is skipped. */
 int data_survey(struct data_set *s, const struct data_opts *opts, uint32_t *lengths,
                 struct err *err);
-/* The items of the record that was just read. ERR_INPUT: its features do not have as many. */
+/* Returns the number of items of the current record. Errors: ERR_INPUT (its features have different
+ * numbers of items). */
 int data_count_items(const struct data_decoder *d, uint64_t *items, struct err *err);
 
 /* ---- pack.c ---- */
 struct data_packs {
     uint32_t n;
-    uint32_t *starts;  /* [n + 1] owned: the records of pack i are those from starts[i] on ... */
-    uint32_t *records; /* ... in here, owned, ascending */
-    uint64_t length;   /* items in a pack, at most */
-    uint64_t items;    /* in all packs */
+    /* [n + 1] owned; pack i is records[starts[i]] .. records[starts[i + 1] - 1] */
+    uint32_t *starts;
+    uint32_t *records; /* owned; record numbers, ascending in each pack */
+    uint64_t length;   /* capacity of a pack in items */
+    uint64_t items;    /* items of all packs */
 };
-/* Makes s->packs; parts and digest are then those of packs. */
+/* Sets s->packs, and changes s->parts and s->digest from records to packs. */
 int data_pack(struct data_set *s, const struct data_opts *opts, struct err *err);
-void data_packs_free(struct data_packs *p); /* NULL is fine */
+void data_packs_free(struct data_packs *p); /* NULL is allowed */
 
 #endif

@@ -19,13 +19,13 @@ enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 
 struct wire {
     const uint8_t *at, *end;
-    const uint8_t *record; /* where that begins, for messages */
+    const uint8_t *record; /* start of the record, for messages */
 };
 
 struct field {
     uint32_t number, type;
-    uint64_t value;    /* of a varint */
-    struct wire bytes; /* of the others: the content */
+    uint64_t value;    /* WIRE_VARINT: the value */
+    struct wire bytes; /* other types: the content */
 };
 
 static size_t left(const struct wire *w)
@@ -92,7 +92,8 @@ static int next_field_slowly(struct wire *w, struct field *f, struct err *err)
     return 1;
 }
 
-/* 1: a field, 0: the end, else ERR_INPUT. Most are a content of less than 128 bytes. */
+/* Parses the next field. Returns 1, 0 at the end, or ERR_INPUT. The fast path is a bytes field of
+ * less than 128 bytes, the most frequent kind. */
 static inline int next_field(struct wire *w, struct field *f, struct err *err)
 {
     size_t n = left(w);
@@ -118,7 +119,7 @@ static bool is_part(const struct field *f, uint32_t number)
 
 /* ---- finding ---- */
 
-/* Calls `each` for every map entry of the record, with its key and what stands for its value. */
+/* Calls `each` for every map entry of the record, with its key and the entry of its value. */
 static int each_entry(const void *record, size_t n,
                       void (*each)(void *arg, const struct wire *key, const struct data_entry *entry),
                       void *arg, struct err *err)
@@ -136,7 +137,7 @@ static int each_entry(const void *record, size_t n,
             if (!is_part(&entry, 1))
                 continue;
             in = entry.bytes;
-            key = (struct wire){ in.at, in.at, record }; /* without one: empty */
+            key = (struct wire){ in.at, in.at, record }; /* an absent key is empty */
             found = (struct data_entry){ in.at, left(&in), record, false };
             n_values = 0;
             while ((rc = next_field(&in, &member, err)) > 0) {
@@ -147,7 +148,7 @@ static int each_entry(const void *record, size_t n,
             }
             if (rc < 0)
                 return rc;
-            if (n_values > 1) /* they are joined */
+            if (n_values > 1) /* the caller concatenates the values */
                 found = (struct data_entry){ entry.bytes.at, left(&entry.bytes), record, false };
             each(arg, &key, &found);
         }
@@ -160,15 +161,15 @@ static int each_entry(const void *record, size_t n,
 struct data_names {
     const struct data_feature *features;
     uint32_t n;
-    uint32_t mask;       /* slots - 1, a power of two and at least twice as many as features */
+    uint32_t mask; /* number of slots - 1; the number is a power of two, at least twice n */
     struct name_slot {
         uint32_t feature; /* + 1; 0: empty */
         struct name {
-            uint64_t first, last; /* eight bytes of it each, or what there is: all of a name up to 16 */
+            uint64_t first, last; /* first and last 8 bytes; for n <= 16 they determine the name */
             size_t n;
             const char *at;
         } name;
-    } *slots;            /* owned; where the hash says, or in one of the next before an empty one */
+    } *slots; /* owned; open addressing with linear probing */
 };
 
 static inline struct name name_of(const void *at, size_t n)
@@ -243,7 +244,7 @@ struct look_up {
     struct data_entry *found;
 };
 
-/* Two features may have one name. */
+/* Stores the entry for every feature with this name; several features may have the same name. */
 static void match(void *arg, const struct wire *key, const struct data_entry *entry)
 {
     const struct look_up *l = arg;
@@ -279,7 +280,7 @@ static void collect(void *arg, const struct wire *key, const struct data_entry *
         return;
     memcpy(names->text[names->n], key->at, n);
     names->text[names->n][n] = '\0';
-    for (size_t i = 0; i < n; i++) /* it is shown to a person */
+    for (size_t i = 0; i < n; i++) /* control characters must not reach a message */
         if ((uint8_t)names->text[names->n][i] < 0x20)
             names->text[names->n][i] = '?';
     names->at[names->n] = names->text[names->n];
@@ -293,7 +294,7 @@ static int missing(const void *record, size_t n, const char *name, struct err *e
     const char *nearest;
     size_t used = 0;
 
-    (void)each_entry(record, n, collect, &names, NULL); /* it went well once */
+    (void)each_entry(record, n, collect, &names, NULL); /* succeeded before with this record */
     nearest = text_nearest(name, names.at, names.n);
     for (size_t i = 0; i < names.n; i++)
         used += (size_t)snprintf(list + used, sizeof(list) - used, "%s'%s'", i > 0 ? ", " : "",
@@ -327,18 +328,18 @@ int data_example_find(const struct data_names *names, const void *record, size_t
 enum kind { KIND_NONE = 0, KIND_BYTES = 1, KIND_FLOAT = 2, KIND_INT64 = 3 }; /* field numbers */
 enum { N_KINDS = 4 };
 
-/* What was found of one feature so far. */
+/* The values of one feature found so far. */
 struct values {
     const struct data_feature *f;
     size_t want;
     uint8_t *room;
     enum kind kind;
-    uint64_t n;           /* values */
+    uint64_t n;           /* number of values */
     struct wire bytes;    /* the last bytes value */
-    const uint8_t *lying; /* the only run of floats so far, still in the record; else NULL */
-    bool out_of_range;    /* an int32 that is none, ... */
-    uint64_t bad_i;       /* ... which one, ... */
-    int64_t bad;          /* ... and its value */
+    const uint8_t *lying; /* the floats in the record, if they are one complete run; else NULL */
+    bool out_of_range;    /* a value is not an int32: */
+    uint64_t bad_i;       /* ... the index of the first such value */
+    int64_t bad;          /* ... and the value */
 };
 
 static void start_kind(struct values *v, enum kind kind)
@@ -359,7 +360,7 @@ static int take_bytes(struct values *v, const struct field *field, struct err *e
     return 0;
 }
 
-/* A run of floats, packed or a single one. If it is all there is, it stays where it lies. */
+/* Adds a run of floats, packed or a single float. A run with all wanted values is not copied. */
 static int take_floats(struct values *v, const struct field *field, struct err *err)
 {
     size_t n = left(&field->bytes) / 4, fits;
@@ -385,7 +386,8 @@ static int take_floats(struct values *v, const struct field *field, struct err *
 
 enum { BLOCK = DATA_NUMBERS_BLOCK, NUMBER_MAX = DATA_NUMBERS_LONGEST };
 
-/* At least one number, if there is one, at most BLOCK; *n: how many. false: one has no end. */
+/* Decodes at least one number, unless the input is empty, and at most BLOCK; *n: their count.
+ * false: a number is not terminated. */
 static bool unpack(struct wire *in, uint64_t out[BLOCK], size_t *n)
 {
     uint8_t rest[BLOCK + NUMBER_MAX];
@@ -394,7 +396,7 @@ static bool unpack(struct wire *in, uint64_t out[BLOCK], size_t *n)
 
     *n = 0;
     if (bytes > NUMBER_MAX) {
-        if (bytes < sizeof(rest)) { /* filled up with what ends no number */
+        if (bytes < sizeof(rest)) { /* padded with bytes that terminate no number */
             memset(rest, 0xff, sizeof(rest));
             at = memcpy(rest, at, bytes);
         }
@@ -441,7 +443,7 @@ static int take_ints(struct values *v, const struct field *field, struct err *er
         bool fits = v->f->stored == TENSOR_I64 && v->n + BLOCK <= v->want;
         uint64_t *to = fits ? (uint64_t *)(void *)(v->room + v->n * 8) : x;
 
-        if (fits && left(&in) >= BLOCK + NUMBER_MAX) { /* as many as there are */
+        if (fits && left(&in) >= BLOCK + NUMBER_MAX) { /* decodes directly to `room` */
             size_t used;
 
             v->n += data_numbers(in.at, left(&in), to, v->want - v->n, &used);
@@ -465,7 +467,7 @@ static int (*const take[N_KINDS])(struct values *v, const struct field *field, s
     [KIND_INT64] = take_ints,
 };
 
-/* A Feature: its lists, in the order of the wire; a list of another kind replaces the first. */
+/* Reads the lists of a Feature in wire order; a list of another kind replaces the earlier list. */
 static int take_feature(struct values *v, struct wire in, struct err *err)
 {
     struct field list, value;
@@ -488,7 +490,7 @@ static int take_feature(struct values *v, struct wire in, struct err *err)
     return rc;
 }
 
-/* ---- is it what was expected ---- */
+/* ---- comparison with the declared feature ---- */
 
 static const struct {
     const char *magic, *name;
@@ -546,10 +548,10 @@ static int unexpected(const struct values *v, struct err *err)
                    v->f->name, found, v->want, tensor_dtype_name(v->f->stored), shape);
 }
 
-/* The kinds that a stored type may come as, and its size. */
+/* The representations of each stored type. */
 static const struct form {
-    enum kind list;    /* a list of `want` values, or KIND_NONE */
-    size_t bytes_each; /* or one bytes value of want times this; 0: not so */
+    enum kind list;    /* a list of `want` values of this kind; KIND_NONE: not as a list */
+    size_t bytes_each; /* one bytes value of want * bytes_each bytes; 0: not as bytes */
 } forms[] = {
     [TENSOR_U8] = { KIND_NONE, 1 },
     [TENSOR_F32] = { KIND_FLOAT, 4 },
@@ -557,7 +559,7 @@ static const struct form {
     [TENSOR_I32] = { KIND_INT64, 0 },
 };
 
-/* One bytes value with the raw elements. */
+/* Accepts one bytes value with the raw elements. */
 static int take_raw(const struct data_feature *f, const struct values *v, size_t each, void *room,
                     const void **stored, uint64_t *count, struct err *err)
 {
@@ -577,7 +579,7 @@ static int take_raw(const struct data_feature *f, const struct values *v, size_t
 static int take_list(const struct data_feature *f, const struct values *v, enum kind kind,
                      void *room, const void **stored, uint64_t *count, struct err *err)
 {
-    bool is_empty = v->kind == KIND_NONE || v->n == 0; /* of no kind: {} is how a list is absent */
+    bool is_empty = v->kind == KIND_NONE || v->n == 0; /* a Feature {} means an absent list */
 
     if ((v->kind != kind && !(is_empty && f->pad)) || (v->n < v->want && !f->pad) ||
         (v->n > v->want && !f->truncate))
@@ -602,13 +604,13 @@ static int take_encoded(const struct values *v, void *room, const void **stored,
     return 0;
 }
 
-/* Most lists are short, packed and in one piece: a Feature of one list of one run. false: it is not
- * like that, or not what is expected; then the long way finds out what it is. */
+/* The fast path for the most frequent form, a Feature with one short packed list. Returns false for
+ * any other form or content, which the general path then reads or reports. */
 static bool read_short(const struct data_feature *f, size_t elements, const struct data_entry *entry,
                        void *room, const void **stored)
 {
     const uint8_t *at = entry->at;
-    size_t n = entry->n, run = n - 4; /* behind two tags and two lengths of a byte each */
+    size_t n = entry->n, run = n - 4; /* bytes after two tags and two lengths of one byte each */
     uint64_t v = 0;
 
     if (!entry->is_feature || n < 5 || n > 129 || f->encoded ||
@@ -635,7 +637,7 @@ static bool read_short(const struct data_feature *f, size_t elements, const stru
 int data_example_read(const struct data_feature *f, size_t elements, const struct data_entry *entry,
                       void *room, const void **stored, uint64_t *count, struct err *err)
 {
-    const struct form *form = &forms[f->stored]; /* data_open() lets no other through */
+    const struct form *form = &forms[f->stored]; /* data_open() rejects all other types */
     struct values v = { .f = f, .want = elements, .room = room };
     struct wire in = { entry->at, entry->at + entry->n, entry->record };
     struct field member;

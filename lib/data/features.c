@@ -1,4 +1,4 @@
-/* features.c - is what is asked of a feature possible, and where do its values lie in a sample? */
+/* features.c - checks the features, and computes the layout of a stored sample. */
 #include <math.h>
 #include <string.h>
 
@@ -41,7 +41,7 @@ static int check_image(const struct data_feature *f, struct err *err)
     return 0;
 }
 
-/* Steps say where they are done; at one place there is one cut, and no colours without three channels. */
+/* Checks the steps that apply in this set: at most one step may crop the image. */
 static int check_steps(const struct data_feature *f, bool training, struct err *err)
 {
     uint32_t cuts = 0;
@@ -74,7 +74,7 @@ static int check_feature(const struct data_feature *f, int64_t elements, bool tr
         return bad_feature(f, err,
                            "no such conversion; float32 stays float32, integers may become float32, int32 or "
                            "int64, and those of type uint8, int32 and int64 also uint8 (0 to 255) or bool (not 0)");
-    /* A record has at most DATA_RECORD_BYTES_MAX bytes, and no value less than one of them. */
+    /* A record has at most DATA_RECORD_BYTES_MAX bytes, and a value has at least one byte. */
     if (elements < 1 || elements > DATA_RECORD_BYTES_MAX)
         return bad_feature(f, err, "expected between 1 and 2^30 elements");
     if (f->fed == TENSOR_F32 && !(isfinite((float)f->scale) && isfinite((float)f->offset)))
@@ -91,7 +91,7 @@ static int check_feature(const struct data_feature *f, int64_t elements, bool tr
     return check_image(f, err) < 0 ? ERR_INPUT : check_steps(f, training, err);
 }
 
-/* The steps that are done in this set. */
+/* Copies the steps that apply in this set. */
 static int copy_steps(struct data_set *s, uint32_t i, struct err *err)
 {
     struct data_feature *f = &s->features[i];
@@ -108,7 +108,7 @@ static int copy_steps(struct data_set *s, uint32_t i, struct err *err)
     return 0;
 }
 
-/* false: out of memory. */
+/* Copies *text to the set; false: out of memory. */
 static bool copy_text(struct data_set *s, const char **text)
 {
     if (*text == NULL)
@@ -117,7 +117,7 @@ static bool copy_text(struct data_set *s, const char **text)
     return *text != NULL;
 }
 
-/* The first dimension: with packing, and for segments and positions, the one that counts. */
+/* Returns the first dimension, which is the number of items for packing, segments and positions. */
 static int64_t items_of(const struct data_feature *f)
 {
     return f->shape.rank > 0 ? f->shape.dim[0] : 1;
@@ -170,13 +170,13 @@ static int find_rows(struct data_set *s, bool packs, struct err *err)
             f->derived != DATA_STORED)
             return bad_feature(f, err, "rows are of a list in a TFRecord file, which is neither cut, "
                                        "packed, derived nor an image");
-        f->pad = true; /* each row */
+        f->pad = true; /* each row is padded */
         s->rows_by[i] = k;
     }
     return 0;
 }
 
-/* All that is stored is a list along the same T items. */
+/* Checks that all stored features are lists with the same number of items T. */
 static int check_packing(struct data_set *s, const char *name, struct err *err)
 {
     int64_t items;
@@ -199,7 +199,7 @@ static int check_packing(struct data_set *s, const char *name, struct err *err)
         if (f->shape.rank == 0 || items_of(f) != items)
             return bad_feature(f, err, "records are packed, so each stored feature is a list with the "
                                        "first dimension of the one that they are packed by");
-        f->pad = f->derived == DATA_STORED; /* by the next record, at the end by pad_value */
+        f->pad = f->derived == DATA_STORED; /* a record may be shorter than the pack */
     }
     return 0;
 }

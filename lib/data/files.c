@@ -1,4 +1,4 @@
-/* files.c - which files a set is made of, and how its records are numbered. */
+/* files.c - finds the files of a set and numbers its records. */
 #include <errno.h>
 #include <glob.h>
 #include <inttypes.h>
@@ -16,7 +16,7 @@
 #define FEATURE_MARK "{feature}"
 
 struct found { /* paths of one pattern */
-    char **at; /* owned, and what it points to */
+    char **at; /* owned, with the strings */
     size_t n;
 };
 
@@ -46,7 +46,7 @@ static int take(struct found *out, const glob_t *g, struct err *err)
         free_found(out);
         return err_set(err, ERR_NOMEM, "out of memory for %zu files", g->gl_pathc);
     }
-    /* glob(3) sorts by the locale; every task must find the same order. */
+    /* Not the order of glob(3), which depends on the locale: all tasks need the same order. */
     qsort(out->at, out->n, sizeof(*out->at), by_path);
     return 0;
 }
@@ -70,7 +70,7 @@ static int find(const char *pattern, struct found *out, struct err *err)
     return rc;
 }
 
-/* The pattern of one feature's arrays. */
+/* Finds the .npy files of one feature. */
 static int find_member(const char *pattern, const char *feature, struct found *out, struct err *err)
 {
     const char *mark = strstr(pattern, FEATURE_MARK);
@@ -156,12 +156,12 @@ int data_find_files(struct data_set *s, const struct data_opts *opts, struct err
         CHECK(parts[i].weight > 0);
         s->parts[i].weight = parts[i].weight;
         rc = find_part(s, parts[i].glob, err);
-        s->parts[i].n = s->n_files; /* for now: where its files end */
+        s->parts[i].n = s->n_files; /* until number_part(): the end of the part's files */
     }
     return rc;
 }
 
-/* The arrays of one group have as many items. */
+/* Checks that all arrays of a group have the same number of items. */
 static int check_members(const struct data_set *s, uint32_t file, struct err *err)
 {
     const struct data_file *f = &s->files[file];
@@ -191,7 +191,7 @@ static int number_part(struct data_set *s, struct data_order_part *part, uint32_
             const char *slash = strrchr(f->origin, '/');
 
             if (m > 0)
-                f->n_records = 0; /* the first member stands for all */
+                f->n_records = 0; /* only the first member of a group counts records */
             f->first = s->n_records;
             s->n_records += f->n_records;
             buf_json(text, slash != NULL ? slash + 1 : f->origin);

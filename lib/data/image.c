@@ -1,4 +1,5 @@
-/* image.c - an image's way to the batch: which part, how it is drawn, and the order of the steps. */
+/* image.c - runs the preprocessing steps of an image: selects the part, decodes, resizes, changes
+ * the colours and writes the batch. */
 #include "data/image.h"
 
 #include <inttypes.h>
@@ -65,7 +66,7 @@ int data_image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struc
     return rc;
 }
 
-/* ---- chance ---- */
+/* ---- random numbers ---- */
 
 struct dice {
     struct rng_key key;
@@ -74,7 +75,7 @@ struct dice {
 
 static struct dice dice_of(const struct data_draw *draw, uint32_t feature)
 {
-    const uint32_t images = 0x696d6700; /* a stream that no op has */
+    const uint32_t images = 0x696d6700; /* a stream that no op uses */
 
     return (struct dice){ .key = { .seed = draw->seed ^ (draw->sample >> 32) * 0x9e3779b97f4a7c15u,
                                    .step = (uint32_t)draw->epoch,
@@ -87,7 +88,7 @@ static double throw_between(struct dice *d, double low, double high)
     return low + (high - low) * (double)rng_f32(&d->key, d->i++);
 }
 
-/* A whole number from 0 to n. */
+/* Returns a random integer from 0 to n. */
 static int64_t throw_int(struct dice *d, int64_t n)
 {
     int64_t i = (int64_t)throw_between(d, 0, (double)n + 1);
@@ -95,17 +96,17 @@ static int64_t throw_int(struct dice *d, int64_t n)
     return i > n ? n : i;
 }
 
-/* ---- which part ---- */
+/* ---- selection of the part ---- */
 
-struct view { /* what is wanted of the source image */
-    uint32_t ow, oh, c;
-    struct image_rect rect;
-    bool whole;   /* no cutting step: the whole image is stretched */
-    bool exact;   /* not stretched; the part may lie partly outside */
+struct view { /* the part of the source image and its size in the batch */
+    uint32_t ow, oh, c;     /* width, height and channels in the batch */
+    struct image_rect rect; /* part of the source */
+    bool whole;             /* no step crops: the whole image is resized */
+    bool exact;             /* not resized; the part may lie partly outside the source */
     bool flip;
 };
 
-/* The largest part in the middle with these proportions, times `fraction`. */
+/* Selects the largest central part with this aspect ratio, times `fraction`. */
 static void center(struct view *v, int64_t w, int64_t h, double proportion, double fraction)
 {
     double cw = (double)w, ch = (double)h;
@@ -139,7 +140,7 @@ static void random_resized(struct view *v, const struct data_step *step, struct 
         v->rect = (struct image_rect){ throw_int(d, w - cw), throw_int(d, h - ch), cw, ch };
         return;
     }
-    if (whole < step->ratio[0]) /* none did fit: the middle, with the nearest proportions allowed */
+    if (whole < step->ratio[0]) /* no part fitted: the centre with the nearest allowed ratio */
         whole = step->ratio[0];
     if (whole > step->ratio[1])
         whole = step->ratio[1];
@@ -162,7 +163,7 @@ static int random_exact(struct view *v, const struct data_step *step, struct dic
     return 0;
 }
 
-/* The cutting steps and the flip, from the size of the source alone. */
+/* Applies the cropping steps and the flip to the view; needs only the size of the source. */
 static int choose(struct view *v, const struct data_step *steps, uint32_t n, struct dice *d,
                   uint32_t w, uint32_t h, struct err *err)
 {
@@ -188,7 +189,7 @@ static int choose(struct view *v, const struct data_step *steps, uint32_t n, str
 
 /* ---- pixels ---- */
 
-/* An encoded image: only the part, if it is a JPEG. */
+/* Decodes an encoded image: only the part of a JPEG, a whole PNG. */
 static int read_encoded(struct image *m, const struct data_bytes *b, struct view *v,
                         const struct data_step *steps, uint32_t n, struct dice *d,
                         struct image_pixels *pixels, double part[4], struct err *err)
@@ -215,7 +216,7 @@ static int read_encoded(struct image *m, const struct data_bytes *b, struct view
                      pixels, part, err);
 }
 
-/* Raw pixels, made [h, w, c]. */
+/* Converts raw pixels to [h, w, c]. */
 static int read_raw(struct image *m, const struct data_feature *f, const uint8_t *stored,
                     const struct view *v, struct image_pixels *pixels, struct err *err)
 {
@@ -238,7 +239,7 @@ static int read_raw(struct image *m, const struct data_feature *f, const uint8_t
 static struct view view_of(const struct data_feature *f)
 {
     const int64_t *dim = f->shape.dim;
-    uint32_t at = f->shape.rank == 3 && !f->channels_last; /* of the height */
+    uint32_t at = f->shape.rank == 3 && !f->channels_last; /* dimension of the height */
 
     return (struct view){ .oh = (uint32_t)dim[at],
                           .ow = (uint32_t)dim[at + 1],
@@ -264,7 +265,7 @@ static void jitter(const struct data_step *step, struct dice *d, float *x, size_
         color_hue(x, n, (float)throw_between(d, -step->hue, step->hue));
 }
 
-/* value = pixel * mul + add, per channel. */
+/* value = pixel * mul + add for each channel */
 struct linear {
     float mul[DATA_CHANNELS_MAX], add[DATA_CHANNELS_MAX];
 };
@@ -326,7 +327,7 @@ int image_run(struct image *m, uint32_t feature, const struct data_draw *draw, c
     }
     if (rc < 0)
         return err_wrap(err, rc, "feature '%s'", f->name);
-    if (part[0] < 0) { /* the whole image was read */
+    if (part[0] < 0) { /* the whole image was decoded */
         part[0] = (double)v.rect.x;
         part[1] = (double)v.rect.y;
         part[2] = (double)v.rect.w;

@@ -1,11 +1,12 @@
-/* image.h - pixels on their way from a file to a batch.
+/* image.h - preprocesses images from a file to a batch.
  *
  *   decode (jpeg.c, png.c) -> uint8 [h, w, c]
- *   cut and stretch (resample.c) -> float [h, w, c] from 0 to 255, of the batch's size
+ *   crop and resize (resample.c) -> float [h, w, c] from 0 to 255, of the batch's size
  *   colours (color.c), scale or normalise, order of the dimensions (image.c) -> the batch
  *
- * What is random is a function of struct data_draw and the feature alone. Resampling and colours are
- * float32, each operation rounded by itself, so that the bits do not depend on threads or vectors. */
+ * Random choices are functions of struct data_draw and the feature. Resampling and colours use
+ * float32 with separately rounded operations, so the bits do not depend on threads or vector
+ * width. */
 #ifndef DATA_IMAGE_H
 #define DATA_IMAGE_H
 
@@ -16,11 +17,11 @@
 #include "data/data_priv.h"
 
 enum {
-    IMAGE_SIDE_MAX = 65500,       /* what JPEG can say */
-    IMAGE_PIXELS_MAX = 1 << 27,   /* a larger one is refused */
+    IMAGE_SIDE_MAX = 65500,     /* the limit of JPEG */
+    IMAGE_PIXELS_MAX = 1 << 27, /* a larger image is rejected */
 };
 
-struct image_rect { /* pixels; may lie partly outside */
+struct image_rect { /* in pixels; may lie partly outside the image */
     int64_t x, y, w, h;
 };
 
@@ -29,18 +30,19 @@ struct image_pixels { /* uint8 [h, w, c] */
     uint32_t w, h, c;
 };
 
-struct image_room { /* memory that grows and is kept */
-    void *at;
-    size_t cap;
+struct image_room { /* a reusable buffer */
+    void *at;   /* owned */
+    size_t cap; /* bytes */
 };
-/* At least `bytes`, of undefined content. NULL: out of memory. */
+/* Returns the buffer with at least `bytes` bytes of undefined content; NULL: out of memory. */
 void *image_room(struct image_room *r, size_t bytes);
 
 /* ---- image.c ---- */
-struct image; /* one thread's tools */
+struct image; /* buffers and decoder of one thread */
 int image_new(const struct data_set *s, struct image **out, struct err *err);
-void image_free(struct image *m); /* NULL is fine */
-/* From the stored form of feature i (struct data_bytes if encoded, else raw uint8) to `out`. */
+void image_free(struct image *m); /* NULL is allowed */
+/* Preprocesses the stored form of a feature (struct data_bytes if encoded, else raw uint8) to
+ * `out`. Errors: ERR_INPUT, ERR_CORRUPT, ERR_UNSUPPORTED, ERR_NOMEM. */
 int image_run(struct image *m, uint32_t feature, const struct data_draw *draw, const void *stored,
               float *out, struct err *err);
 
@@ -49,11 +51,13 @@ struct jpeg;
 bool jpeg_is(const void *bytes, size_t n);
 int jpeg_new(struct jpeg **out, struct err *err);
 void jpeg_free(struct jpeg *j);
-/* Reads the head. The bytes must stay until jpeg_read() or the next jpeg_begin(). */
+/* Parses the header. The bytes must stay valid until jpeg_read() returns or the next
+ * jpeg_begin(). */
 int jpeg_begin(struct jpeg *j, const void *bytes, size_t n, uint32_t *w, uint32_t *h,
                struct err *err);
-/* The part `rect` (inside the image) as `channels` 1 or 3, perhaps reduced by 2, 4 or 8, but not
- * below `w` x `h`. *pixels lie in `room` and hold at least the part; *at is where it is in them. */
+/* Decodes the part `rect` (inside the image) with `channels` 1 or 3, downscaled by 1, 2, 4 or 8 but
+ * not below `w` x `h`. *pixels are in `room` and contain at least the part; at: its x, y, w, h in
+ * *pixels. */
 int jpeg_read(struct jpeg *j, uint32_t channels, const struct image_rect *rect, uint32_t w,
               uint32_t h, struct image_room *room, struct image_pixels *pixels, double at[4],
               struct err *err);
@@ -61,7 +65,7 @@ int jpeg_read(struct jpeg *j, uint32_t channels, const struct image_rect *rect, 
 /* ---- png.c ---- */
 bool png_is(const void *bytes, size_t n);
 int png_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err *err);
-/* The whole image as `channels` 1 or 3; transparency is left out. */
+/* Decodes the whole image with `channels` 1 or 3; transparency is discarded. */
 int png_read_all(const void *bytes, size_t n, uint32_t channels, struct image_room *room,
                  struct image_pixels *pixels, struct err *err);
 
@@ -70,17 +74,16 @@ struct resample {
     struct image_room taps[2], weights[2], row;
 };
 void resample_free(struct resample *r);
-/* The part at (x, y) of size (w, h), in pixels and fractions of them, inside `from`, to out [oh, ow, c]:
- * every output pixel is the mean of the pixels it covers, weighted by a triangle as wide as two output
- * pixels (or two input pixels, where it is enlarged). `flip`: left to right.
- * ERR_NOMEM. */
+/* Resizes `part` = x, y, w, h (in fractional pixels, inside `from`) to out [oh, ow, c]: each output
+ * pixel is the weighted mean of the input pixels below a triangle of the width of two output pixels
+ * (when enlarging: of two input pixels). `flip`: left to right. Errors: ERR_NOMEM. */
 int resample(struct resample *r, const struct image_pixels *from, const double part[4],
              uint32_t ow, uint32_t oh, bool flip, float *out, struct err *err);
-/* The same without stretching: pixels outside of `from` are black. */
+/* Copies the part at (x, y) of size (ow, oh) without resizing; pixels outside `from` are black. */
 void resample_copy(const struct image_pixels *from, int64_t x, int64_t y, uint32_t ow, uint32_t oh,
                    bool flip, float *out);
 
-/* ---- color.c: on float [n, c], from 0 to 255, c 1 or 3 ---- */
+/* ---- color.c: changes float [n, c] in [0, 255], c 1 or 3 ---- */
 void color_brightness(float *x, size_t n, uint32_t c, float factor);
 void color_contrast(float *x, size_t n, uint32_t c, float factor);
 void color_saturation(float *x, size_t n, float factor); /* c 3 */

@@ -1,10 +1,11 @@
-/* index.c - where the records of every file are. In most formats one is found only by walking over
- * those before it, so files are walked by several threads, one file each, and the result can be kept:
+/* index.c - finds the positions of the records of every file. In most formats a record is found
+ * only by reading the file from its start, so several threads index one file each, and the result
+ * can be kept in an index file:
  *
- *     struct kept | path, filled up to 8 bytes | uint64 starts[n_records + 1] | uint32 crc32c
+ *     struct kept | path, padded to 8 bytes | uint64 starts[n_records + 1] | uint32 crc32c
  *
- * in the order of bytes of the machine (of another machine it is just not ours). A kept index that
- * does not fit its file in any way is made anew. */
+ * in the byte order of the machine. A kept index that does not match its file, or is of another
+ * machine, is built again. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -29,18 +30,18 @@
 
 enum {
     REPORT_NS = 200 * 1000 * 1000,
-    MAPPINGS_MAX = 16384, /* files; a process may have some 65000 mappings, and needs them for memory */
+    MAPPINGS_MAX = 16384, /* mapped files; a process can have about 65000 mappings in total */
 };
 
 #define KEPT_MAGIC UINT64_C(0x3258444944524454) /* "TDRDIDX2" */
 
 struct kept {
     uint64_t magic;
-    uint64_t kind; /* of the row, and how it reads */
+    uint64_t kind; /* format and options that determine the index */
     uint64_t bytes;
     int64_t mtime_ns;
     uint64_t n_records;
-    uint64_t n_path; /* without the filling */
+    uint64_t n_path; /* bytes of the path without padding */
 };
 
 struct builder {
@@ -48,12 +49,12 @@ struct builder {
     struct data_set *s;
     struct data_file *files;
     uint32_t n_files;
-    atomic_uint next; /* file that nobody has taken yet */
-    atomic_bool stop;
+    atomic_uint next; /* first file that no thread has claimed */
+    atomic_bool stop; /* a thread failed */
 
-    pthread_mutex_t lock; /* guards the rest */
+    pthread_mutex_t lock; /* guards the fields below */
     uint64_t bytes_done, bytes_all, records, reported_ns;
-    uint32_t failed; /* file of the error; the first of several, whoever was faster */
+    uint32_t failed; /* with rc < 0: file of the error, the lowest index of several */
     int rc;
     struct err err;
 };
@@ -78,7 +79,7 @@ static void report(struct builder *b, uint64_t bytes, uint64_t records)
     pthread_mutex_unlock(&b->lock);
 }
 
-/* ---- a file on its way through a row's index() ---- */
+/* ---- indexing one file ---- */
 
 int data_walk_error(const struct data_walk *w, uint64_t at, int rc, struct err *err)
 {
@@ -127,10 +128,10 @@ static int walk(struct builder *b, struct data_file *f, int fd, uint8_t *block, 
     uint64_t n;
     int rc = b->s->source->index(&w, err);
 
-    if (rc == 0 && w.n_starts > 0) { /* the last one is the end */
+    if (rc == 0 && w.n_starts > 0) { /* the last start is the end of the last record */
         f->n_records = w.n_starts - 1;
         f->starts = realloc(w.starts, w.n_starts * sizeof(*w.starts));
-        if (f->starts == NULL) /* it only could not be made smaller */
+        if (f->starts == NULL) /* shrinking failed: the larger block stays */
             f->starts = w.starts;
         w.starts = NULL;
     }
@@ -143,9 +144,9 @@ static int walk(struct builder *b, struct data_file *f, int fd, uint8_t *block, 
     return 0;
 }
 
-/* ---- keeping ---- */
+/* ---- index files ---- */
 
-/* <directory>/<file name>.<hash of the whole path>.index; NULL: out of memory. */
+/* Returns <directory>/<file name>.<hash of the whole path>.index; NULL: out of memory. */
 static char *kept_name(const char *directory, const char *path)
 {
     const char *base = strrchr(path, '/');
@@ -163,7 +164,8 @@ static size_t filled(size_t n)
     return (n + 7) & ~(size_t)7;
 }
 
-/* true: `data` is the index of this file, as `path`, and the file's fields are set. */
+/* Validates a kept index. true: `data` is the index of the file `path`, and the fields of `f` are
+ * set. */
 static bool accept_kept(const struct buf *data, uint64_t kind, const char *path,
                         struct data_file *f)
 {
@@ -192,7 +194,7 @@ static bool accept_kept(const struct buf *data, uint64_t kind, const char *path,
             return false;
     f->starts = malloc(n_starts * sizeof(*starts));
     if (f->starts == NULL)
-        return false; /* building it will say so */
+        return false; /* building the index reports the error */
     memcpy(f->starts, starts, n_starts * sizeof(*starts));
     f->n_records = k.n_records;
     return true;
@@ -200,7 +202,7 @@ static bool accept_kept(const struct buf *data, uint64_t kind, const char *path,
 
 static bool load_kept(const char *name, uint64_t kind, const char *path, struct data_file *f)
 {
-    size_t n_starts = f->bytes + 1; /* at most */
+    size_t n_starts = f->bytes + 1; /* upper limit */
     size_t limit = sizeof(struct kept) + filled(strlen(path)) + n_starts * 8 + sizeof(uint32_t);
     struct buf data = { 0 };
     bool ok;
@@ -237,7 +239,7 @@ static int index_kept(struct builder *b, struct data_file *f, int fd, uint8_t *b
                       struct err *err)
 {
     const struct data_set *s = b->s;
-    /* Whether bad records are skipped, there is a header, and what separates the fields. */
+    /* The format, and the options that change the index. */
     uint64_t kind = s->source->kept_as | (uint64_t)s->skip_bad << 32 |
                     (uint64_t)s->csv_header << 33 | (uint64_t)(uint8_t)s->csv_delimiter << 40;
     char *path = realpath(f->path, NULL), *name = NULL;
@@ -285,7 +287,7 @@ static int sample_again(const struct data_set *s, struct data_file *f, int fd, s
     return rc;
 }
 
-/* A copy has other bytes than were counted on. */
+/* Corrects the total for the progress, because an unpacked copy has another size. */
 static void recount(struct builder *b, const struct data_file *f)
 {
     pthread_mutex_lock(&b->lock);
@@ -335,7 +337,7 @@ static int index_file(struct builder *b, struct data_file *f, uint8_t *block, st
 static void fail(struct builder *b, uint32_t file, int rc, const struct err *err)
 {
     pthread_mutex_lock(&b->lock);
-    /* Others that were stopped because of the first failure did not fail themselves. */
+    /* ERR_CANCELED of threads that stop because of another failure is not recorded. */
     if (b->rc == 0 || (rc != ERR_CANCELED && (b->rc == ERR_CANCELED || file < b->failed))) {
         b->failed = file;
         b->rc = rc;
@@ -374,7 +376,7 @@ uint32_t data_cores(void)
     return sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
 }
 
-/* The caller works too, so that one thread needs none. */
+/* Runs work() on n_threads threads, of which the caller is one. */
 static int run_all(struct builder *b, uint32_t n_threads, struct err *err)
 {
     pthread_t *threads = calloc(n_threads, sizeof(*threads));
@@ -398,7 +400,7 @@ static int run_all(struct builder *b, uint32_t n_threads, struct err *err)
     return rc;
 }
 
-/* Sizes and times of all files, before any is read. */
+/* Reads sizes and times of all files before any content. */
 static int look_at_all(struct builder *b, struct err *err)
 {
     for (uint32_t i = 0; i < b->n_files; i++) {

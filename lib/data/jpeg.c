@@ -1,5 +1,5 @@
-/* jpeg.c - libjpeg-turbo behind a gate. It reports errors by longjmp; nothing of it leaves this file. */
-#include <stdio.h> /* jpeglib.h wants it */
+/* jpeg.c - wraps libjpeg-turbo, which reports errors by longjmp; no longjmp leaves this file. */
+#include <stdio.h> /* jpeglib.h requires it */
 
 #include <inttypes.h>
 #include <setjmp.h>
@@ -13,8 +13,8 @@
 #include "data/image.h"
 
 enum {
-    MEMORY_MAX = 256 << 20, /* of a progressive image, which is held whole */
-    SCANS_MAX = 200,        /* real ones have about ten */
+    MEMORY_MAX = 256 << 20, /* limit for a progressive image, which is kept in memory */
+    SCANS_MAX = 200,        /* limit of scans; ordinary images have about ten */
 };
 
 struct jpeg {
@@ -22,9 +22,9 @@ struct jpeg {
     struct jpeg_error_mgr handler;
     struct jpeg_progress_mgr progress;
     jmp_buf jump;
-    bool cut_off;             /* a warning that means missing pixels */
-    uint32_t by;              /* the reduction of this image */
-    char text[JMSG_LENGTH_MAX];
+    bool cut_off;               /* a warning reported missing data */
+    uint32_t by;                /* downscaling factor of this image */
+    char text[JMSG_LENGTH_MAX]; /* the last error */
 };
 
 static void on_error(j_common_ptr d)
@@ -35,7 +35,7 @@ static void on_error(j_common_ptr d)
     longjmp(j->jump, 1);
 }
 
-/* Warnings: the image can be read, if not as it was meant. */
+/* Called for warnings and traces. Only warnings about missing data matter. */
 static void on_message(j_common_ptr d, int level)
 {
     struct jpeg *j = d->client_data;
@@ -46,10 +46,10 @@ static void on_message(j_common_ptr d, int level)
 
 static void on_output(j_common_ptr d)
 {
-    (void)d; /* the message goes into the error that we return */
+    (void)d; /* prints nothing: the message is part of the returned error */
 }
 
-/* An image of thousands of empty scans takes minutes and a few kilobytes. */
+/* Limits the number of scans: a few kilobytes with thousands of empty scans take minutes. */
 static void on_progress(j_common_ptr d)
 {
     struct jpeg *j = d->client_data;
@@ -111,7 +111,7 @@ int jpeg_begin(struct jpeg *j, const void *bytes, size_t n, uint32_t *w, uint32_
     if (setjmp(j->jump) != 0)
         return failed(j, err);
     jpeg_mem_src(&j->d, bytes, n);
-    (void)jpeg_read_header(&j->d, TRUE); /* anything but an image is an error */
+    (void)jpeg_read_header(&j->d, TRUE); /* TRUE: a file without an image is an error */
     *w = j->d.image_width;
     *h = j->d.image_height;
     if ((uint64_t)*w * *h > IMAGE_PIXELS_MAX)
@@ -121,7 +121,7 @@ int jpeg_begin(struct jpeg *j, const void *bytes, size_t n, uint32_t *w, uint32_
     return 0;
 }
 
-/* The largest of 8, 4, 2 that the part can be divided by without falling below w x h. */
+/* Returns the largest factor of 8, 4, 2, 1 by which the part is downscaled to at least w x h. */
 static uint32_t reduction(const struct image_rect *rect, uint32_t w, uint32_t h)
 {
     for (uint32_t by = 8; by > 1; by /= 2)
@@ -130,7 +130,7 @@ static uint32_t reduction(const struct image_rect *rect, uint32_t w, uint32_t h)
     return 1;
 }
 
-/* Decoder's columns and rows that hold the part, in pixels of the reduced image. */
+/* The columns and rows to decode, in pixels of the downscaled image. */
 struct part {
     JDIMENSION x, y, w, h;
 };
@@ -162,11 +162,11 @@ int jpeg_read(struct jpeg *j, uint32_t channels, const struct image_rect *rect, 
     j->d.out_color_space = channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
     j->d.scale_num = 1;
     j->d.scale_denom = j->by;
-    j->d.dct_method = JDCT_ISLOW; /* the one with the same bits in all its forms */
-    (void)jpeg_start_decompress(&j->d); /* all is in memory: it never suspends */
+    j->d.dct_method = JDCT_ISLOW;       /* bit-identical in its scalar and vector versions */
+    (void)jpeg_start_decompress(&j->d); /* never suspends: the input is in memory */
     p = find_part(j, rect, j->by);
     if (p.w < j->d.output_width)
-        jpeg_crop_scanline(&j->d, &p.x, &p.w); /* moves x to the left, to a block's edge */
+        jpeg_crop_scanline(&j->d, &p.x, &p.w); /* may move x left to the boundary of a block */
     bytes = image_room(room, (size_t)p.w * p.h * channels);
     if (bytes == NULL) {
         jpeg_abort_decompress(&j->d);
@@ -179,7 +179,7 @@ int jpeg_read(struct jpeg *j, uint32_t channels, const struct image_rect *rect, 
 
         y += jpeg_read_scanlines(&j->d, &row, 1);
     }
-    jpeg_abort_decompress(&j->d); /* the rest is not wanted */
+    jpeg_abort_decompress(&j->d); /* the rest is not needed */
     if (j->cut_off)
         return err_set(err, ERR_CORRUPT, "JPEG: the image is cut off or damaged inside");
     *pixels = (struct image_pixels){ bytes, p.w, p.h, channels };

@@ -153,7 +153,7 @@ static int read_header(struct header *h)
 
 /* ---- reading ---- */
 
-/* Elements whose first index runs fastest, into an array whose last does. */
+/* Copies elements from Fortran order (the first index varies fastest) to C order. */
 static void turn(const struct tensor *t, const uint8_t *from, uint8_t *to)
 {
     size_t width = tensor_dtype_bytes(t->dtype), n = (size_t)tensor_elements(t), i;

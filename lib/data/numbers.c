@@ -1,4 +1,4 @@
-/* numbers.c - packed int64 of protobuf, many at a time. */
+/* numbers.c - decodes packed int64 varints of protobuf in blocks. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -12,10 +12,10 @@
 enum {
     BLOCK = DATA_NUMBERS_BLOCK,
     NUMBER_MAX = DATA_NUMBERS_LONGEST,
-    READ = BLOCK + NUMBER_MAX, /* bytes that are looked at for a block */
+    READ = BLOCK + NUMBER_MAX, /* bytes that decoding a block may read */
 };
 
-/* Bit i: byte i of BLOCK ends a number, as its highest bit is 0. */
+/* Returns a mask: bit i is set if byte i of the block ends a number (its highest bit is 0). */
 static inline uint64_t find_ends(const uint8_t *at)
 {
     uint64_t inside = 0;
@@ -36,8 +36,8 @@ static inline uint64_t find_ends(const uint8_t *at)
     return ~inside;
 }
 
-/* Those that are taken now: where NUMBER_MAX bytes in a row end nothing, the ends from there on are
- * for later. */
+/* Removes all ends from the first number of more than NUMBER_MAX bytes on, at which decoding
+ * stops. */
 static inline uint64_t short_ends(uint64_t ends)
 {
     uint64_t inside = ~ends;
@@ -53,7 +53,8 @@ static const uint64_t low[NUMBER_MAX + 1] = {
     UINT64_MAX
 };
 
-/* Masks in place of that. */
+/* Extracts the bytes of each number of a block, without their decoding. Returns the count of
+ * numbers; *used: their bytes. */
 static size_t take_block(const uint8_t *at, uint64_t ends, uint64_t *out, size_t *used)
 {
     unsigned start = 0;
@@ -71,7 +72,7 @@ static size_t take_block(const uint8_t *at, uint64_t ends, uint64_t *out, size_t
     return n;
 }
 
-/* The low 7 bits of each byte, together. */
+/* Decodes numbers: concatenates the low 7 bits of each byte. */
 CLONES static void squeeze(uint64_t *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -101,7 +102,7 @@ size_t data_numbers_plainly(const uint8_t *at, size_t bytes, uint64_t *out, size
 }
 
 #if defined(__x86_64__)
-/* The low 7 bits of so many bytes. */
+/* low_bits[n]: mask of the low 7 bits of n bytes. */
 static const uint64_t low_bits[NUMBER_MAX + 1] = { 0,
                                                    0x7f,
                                                    0x7f7f,
@@ -112,7 +113,7 @@ static const uint64_t low_bits[NUMBER_MAX + 1] = { 0,
                                                    0x7f7f7f7f7f7f7f,
                                                    0x7f7f7f7f7f7f7f7f };
 
-/* The same where the processor collects bits by itself. */
+/* data_numbers() with the PEXT instruction. */
 __attribute__((target("bmi,bmi2"))) static size_t collect(const uint8_t *at, size_t bytes,
                                                           uint64_t *out, size_t room, size_t *used)
 {

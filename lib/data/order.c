@@ -13,10 +13,10 @@ static uint64_t shuffled(const struct data_order *o, uint64_t epoch, uint64_t n,
     return o->shuffle ? rng_permute(o->seed, epoch, n, position) : position;
 }
 
-/* Another seed than that of the samples, or blocks and epochs would be drawn alike. */
+/* XORed to the seed, so that the permutation of a block differs from the one of an epoch. */
 #define BLOCK_SEED UINT64_C(0x6d697874757265)
 
-/* Position `at` of all epochs together. */
+/* Returns the sample at position `at`, numbered through all epochs. */
 static struct data_pick pick_mixed(const struct data_order *o, uint64_t at)
 {
     uint64_t block, slot, whole = 0;
@@ -49,7 +49,7 @@ struct data_pick data_order_pick(const struct data_order *o, uint64_t step, uint
     epoch = (step - 1) / steps;
     position = (step - 1) % steps * o->global_batch + (uint64_t)lane * lane_batch + i;
     real = position < o->n;
-    position %= o->n; /* filling starts over with the same epoch's order, as often as needed */
+    position %= o->n; /* padding repeats the order of the same epoch from its start */
     if (o->n_parts > 1)
         pick = pick_mixed(o, epoch * o->n + position);
     else

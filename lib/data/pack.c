@@ -1,8 +1,9 @@
-/* pack.c - which records share a sample. First fit in the order of the files: a record goes into the
- * first open pack with room for it, or opens another one; of more than OPEN_MAX the one with the
- * least room is closed first. So the plan is a function of the lengths alone, the records of a pack lie
- * near each other, and of a pack little is left empty. Packs are numbered as they are opened, and never reach
- * from one part of a mixture into the next. */
+/* pack.c - plans the packs of records with a first-fit algorithm in file order: a record is added
+ * to the first open pack with room for it, else to a new pack. At most OPEN_MAX packs are open;
+ * before another is opened, the pack with the least room is closed. The plan is therefore a
+ * function of the lengths only, the records of a pack are close to each other in the files, and
+ * packs contain little padding. Packs are numbered in the order of opening and never contain
+ * records of different parts of a mixture. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +20,8 @@ struct plan {
     struct data_packs *packs;
     const uint32_t *lengths; /* [n_records] */
     uint32_t *pack_of;       /* [n_records] owned */
-    uint32_t open[OPEN_MAX]; /* packs, in the order of their opening, ... */
-    uint64_t room[OPEN_MAX]; /* ... and the items that still fit */
+    uint32_t open[OPEN_MAX]; /* open packs, in the order of opening */
+    uint64_t room[OPEN_MAX]; /* items that still fit into each open pack */
     uint32_t n_open;
 };
 
@@ -46,7 +47,7 @@ static uint32_t open_pack(struct plan *p)
     return p->n_open++;
 }
 
-/* The records [first, first + n). */
+/* Plans the packs of the records [first, first + n). */
 static void plan_part(struct plan *p, uint64_t first, uint64_t n)
 {
     p->n_open = 0;
@@ -86,7 +87,7 @@ static int plan_parts(struct data_set *s, struct plan *p, struct err *err)
     return 0;
 }
 
-/* Records by pack: counted, then put where they belong. */
+/* Lists the records by pack with a counting sort. */
 static int list_records(struct plan *p, uint64_t n_records, struct err *err)
 {
     struct data_packs *packs = p->packs;
@@ -96,8 +97,8 @@ static int list_records(struct plan *p, uint64_t n_records, struct err *err)
     packs->records = malloc(n_records * sizeof(*packs->records));
     if (packs->starts == NULL || packs->records == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for %" PRIu64 " records in packs", n_records);
-    /* starts[i + 2] counts pack i; then starts[i + 1] is where its next record goes, and in the end where
-     * pack i + 1 begins. */
+    /* First, starts[i + 2] counts the records of pack i. Then starts[i + 1] is the position of the
+     * next record of pack i, and finally the start of pack i + 1. */
     for (uint64_t r = 0; r < n_records; r++)
         if (p->pack_of[r] != DATA_LEFT_OUT)
             packs->starts[p->pack_of[r] + 2]++;
@@ -111,7 +112,7 @@ static int list_records(struct plan *p, uint64_t n_records, struct err *err)
     return 0;
 }
 
-/* Tasks that found other lengths must not train together. */
+/* Adds the lengths to the digest, so that tasks with different lengths do not train together. */
 static int add_to_digest(struct data_set *s, const uint32_t *lengths, struct err *err)
 {
     struct buf text = { 0 };
@@ -151,7 +152,7 @@ int data_pack(struct data_set *s, const struct data_opts *opts, struct err *err)
         rc = plan_parts(s, &p, err);
     if (rc == 0)
         rc = list_records(&p, s->n_records, err);
-    s->packs = p.packs; /* from now on the set's, whatever it is */
+    s->packs = p.packs; /* owned by the set from here on, also after an error */
     if (rc == 0)
         rc = add_to_digest(s, lengths, err);
     free(lengths);

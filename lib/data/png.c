@@ -1,4 +1,4 @@
-/* png.c - libpng behind a gate. It reports errors by longjmp; nothing of it leaves this file. */
+/* png.c - wraps libpng, which reports errors by longjmp; no longjmp leaves this file. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdlib.h>
@@ -69,8 +69,9 @@ static int failed(struct reader *r, struct err *err)
     return close_reader(r, err_set(err, ERR_CORRUPT, "PNG: %s", r->text));
 }
 
-/* The head, with limits for what may come. Errors leave by longjmp but for the size. Texts are skipped: each
- * may inflate to CHUNK_BYTES_MAX, and a file may have any number of them. */
+/* Reads the header and sets limits. All errors except the size are reported by longjmp. Text chunks
+ * are skipped, because each can inflate to CHUNK_BYTES_MAX and a file can contain any number of
+ * them. */
 static int read_head(struct reader *r, uint32_t *w, uint32_t *h, struct err *err)
 {
     static const png_byte texts[] = "tEXt\0zTXt\0iTXt";
@@ -103,17 +104,17 @@ int png_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err *
     return close_reader(&r, rc);
 }
 
-/* Whatever it is becomes 8 bits and the channels that are wanted. */
+/* Requests a conversion to 8 bits and to the given number of channels. */
 static void set_form(struct reader *r, uint32_t channels)
 {
     int color = png_get_color_type(r->png, r->info);
 
-    png_set_expand(r->png); /* palette to RGB, few bits to 8, tRNS to alpha */
+    png_set_expand(r->png); /* palette to RGB, less than 8 bits to 8, tRNS to alpha */
     png_set_strip_16(r->png);
     png_set_strip_alpha(r->png);
     if (channels == 3 && (color & PNG_COLOR_MASK_COLOR) == 0)
         png_set_gray_to_rgb(r->png);
-    if (channels == 1 && (color & PNG_COLOR_MASK_COLOR) != 0) /* the weights of JPEG's luminance */
+    if (channels == 1 && (color & PNG_COLOR_MASK_COLOR) != 0) /* luminance as in JPEG */
         png_set_rgb_to_gray_fixed(r->png, PNG_ERROR_ACTION_NONE, 29900, 58700);
 }
 
@@ -140,7 +141,7 @@ int png_read_all(const void *bytes, size_t n, uint32_t channels, struct image_ro
     out = image_room(room, (size_t)w * h * channels);
     if (out == NULL)
         return close_reader(&r, err_set(err, ERR_NOMEM, "an image: out of memory"));
-    /* From here on an error: pixels beyond those that the head announces. */
+    /* More pixels than the header declares are an error from here on. */
     png_set_benign_errors(r.png, 0);
     for (int pass = 0; pass < passes; pass++)
         for (uint32_t y = 0; y < h; y++)

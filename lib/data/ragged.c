@@ -1,5 +1,6 @@
-/* ragged.c - a flat list as rows of different lengths. The values lie close together at the beginning of
- * their room; from the last row to the first each moves to its place, which is never before where it was. */
+/* ragged.c - converts a flat list to padded rows of different lengths, in place. The values are
+ * contiguous at the start of their buffer. The rows are moved from the last to the first, because
+ * the new position of a row is never before its old position. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -8,9 +9,9 @@
 #include "data/data_priv.h"
 
 struct rows {
-    const int64_t *at; /* what the record says */
-    bool splits;
-    uint64_t n;        /* rows */
+    const int64_t *at; /* lengths or splits of the record */
+    bool splits;       /* `at` contains splits */
+    uint64_t n;        /* number of rows */
 };
 
 static int64_t length_of(const struct rows *rows, uint64_t r)
@@ -18,7 +19,7 @@ static int64_t length_of(const struct rows *rows, uint64_t r)
     return rows->splits ? rows->at[r + 1] - rows->at[r] : rows->at[r];
 }
 
-/* All lengths are between 0 and `most`, and together as many as there are items. */
+/* Checks that all lengths are between 0 and `most`, and that their sum is `items`. */
 static int check(const struct rows *rows, const struct data_feature *f, uint64_t most,
                  uint64_t items, struct err *err)
 {
@@ -52,7 +53,7 @@ int data_spread_rows(struct data_decoder *d, uint32_t i, struct err *err)
     const struct data_set *s = d->s;
     const struct data_feature *f = &s->features[i];
     uint32_t by = s->rows_by[i];
-    uint64_t width = s->inner[i] / (uint64_t)f->shape.dim[1]; /* values of an item */
+    uint64_t width = s->inner[i] / (uint64_t)f->shape.dim[1]; /* values per item */
     uint64_t items = d->counts[i] / width, row = (uint64_t)f->shape.dim[1];
     size_t bytes = width * tensor_dtype_bytes(f->stored);
     struct rows rows = { .at = d->stored[by], .splits = f->rows == DATA_ROW_SPLITS,
@@ -61,14 +62,14 @@ int data_spread_rows(struct data_decoder *d, uint32_t i, struct err *err)
     uint64_t start = items;
 
     if (rows.splits && rows.n > 0)
-        rows.n--; /* the last one is an end */
+        rows.n--; /* the last split is the end */
     if (d->counts[i] % width != 0)
         return err_set(err, ERR_INPUT, "feature '%s' has %" PRIu64 " values, expected a multiple of %" PRIu64,
                        f->name, d->counts[i], width);
     if (check(&rows, f, row, items, err) < 0)
         return ERR_INPUT;
     if (d->counts[i] == s->elements[i])
-        return 0; /* every row is full, wherever the values lie */
+        return 0; /* all rows are full, so no value moves */
     CHECK(d->stored[i] == room);
     data_fill_up(f, room, d->counts[i], s->elements[i]);
     for (uint64_t r = rows.n; r-- > 0;) {

@@ -1,13 +1,13 @@
-/* reader.c - lane batches decoded ahead into a ring of slots.
+/* reader.c - prefetches lane batches into a ring of slots.
  *
- * Batch q of the stream (from 0) lives in slot q mod n_slots. Two numbers move on:
+ * Batch q of the stream (from 0) is stored in slot q mod n_slots. Two counters advance:
  *
- *     given     the batch that the consumer has or waits for; those before it are free again
- *     claimed   the batch that decode threads take pieces of; below given + n_slots
+ *     given     the batch that the consumer uses or waits for; earlier batches are released
+ *     claimed   the batch whose pieces the decode threads claim; below given + n_slots
  *
- * A piece is some samples of a batch, such that all threads can work on one batch and the first
- * one comes soon. A batch is ready when its last piece is done; it is handed out only in its turn,
- * and so is an error. Without threads the consumer decodes the one batch itself. */
+ * A piece is a range of samples of a batch, so that all threads work on one batch and the first
+ * batch is ready soon. A batch is ready when its last piece is decoded. Batches and errors are
+ * delivered in order. Without decode threads the consumer decodes the batch itself. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,17 +23,17 @@
 enum { PIECE_MIN = 8, ALIGNMENT = 64, GAP_BYTES = 8 << 10, AHEAD = 4 };
 
 struct slot {
-    struct data_batch batch; /* its pointers lead into `memory` */
-    void **features;         /* [n_features] */
-    float *weights;
-    uint64_t *samples, *epochs;
-    uint64_t *used;          /* those that were decoded: others, where bad ones are skipped */
-    uint32_t *sorted;        /* samples of each piece, in the order of the files */
-    uint8_t *memory;         /* owned: all of the above */
-    uint32_t undone;         /* samples that nobody has finished yet */
-    int rc;                  /* of the first bad sample, ... */
-    uint32_t bad;            /* ... which one */
-    struct err err;
+    struct data_batch batch;    /* its pointers point into `memory` */
+    void **features;            /* [n_features] */
+    float *weights;             /* [lane batch] */
+    uint64_t *samples, *epochs; /* [lane batch] */
+    uint64_t *used; /* [lane batch] samples decoded; differ where bad ones were skipped */
+    uint32_t *sorted;           /* [lane batch] samples of each piece, in file order */
+    uint8_t *memory;            /* owned; contains all arrays above */
+    uint32_t undone;            /* samples that are not decoded yet, claimed or not */
+    int rc;                     /* 0, or the error of the first bad sample */
+    uint32_t bad;               /* index of that sample */
+    struct err err;             /* its error */
 };
 
 struct data_reader {
@@ -41,31 +41,31 @@ struct data_reader {
     struct data_order order;
     struct data_reader_opts opts;
     uint32_t lane_batch;
-    uint32_t piece;       /* samples taken at once */
-    uint64_t n_batches;   /* of the whole stream */
+    uint32_t piece;     /* samples per piece */
+    uint64_t n_batches; /* batches of the whole stream */
     uint64_t wait_ns;
-    bool held;            /* the consumer has batch `given` */
-    struct slot *slots;   /* owned */
+    bool held;          /* the consumer has not released batch `given` */
+    struct slot *slots; /* owned */
     uint32_t n_slots;
-    pthread_t *threads;   /* owned */
-    uint32_t n_threads;   /* started */
+    pthread_t *threads;             /* owned */
+    uint32_t n_threads;             /* started threads */
     struct data_decoder **decoders; /* owned */
-    uint32_t n_decoders;  /* one a thread; one for the consumer if there is none */
+    uint32_t n_decoders;            /* one per thread; without threads one for the consumer */
     atomic_bool canceled;
 
-    pthread_mutex_t lock; /* guards the rest, and undone, rc, bad, err of slots at work */
+    pthread_mutex_t lock; /* guards the fields below, and undone, rc, bad, err of claimed slots */
     pthread_cond_t work, ready;
-    uint64_t given;       /* batch that the consumer has or waits for */
-    uint64_t claimed;     /* batch that pieces are taken of */
-    uint32_t claimed_at;  /* its first sample that nobody has taken */
-    uint32_t n_decoding;  /* decoders that threads have taken */
+    uint64_t given;      /* batch that the consumer uses or waits for */
+    uint64_t claimed;    /* batch whose pieces are claimed */
+    uint32_t claimed_at; /* its first sample that is not claimed */
+    uint32_t n_decoding; /* decoders assigned to threads */
 };
 
 struct piece {
     struct slot *slot;
     uint64_t step;
     uint32_t lane;
-    uint32_t begin, end; /* samples */
+    uint32_t begin, end; /* samples [begin, end) of the batch */
 };
 
 /* ---- slots ---- */
@@ -79,7 +79,7 @@ static bool add(size_t *total, size_t n, size_t size)
            !__builtin_add_overflow(*total, bytes & ~(size_t)(ALIGNMENT - 1), total);
 }
 
-/* One block a slot: features, each aligned for vectors, weights, numbers, pointers. */
+/* Allocates one block per slot: features, aligned for vector loads, weights, numbers, pointers. */
 static int slot_init(struct slot *slot, const struct data_set *s, uint32_t lane_batch,
                      struct err *err)
 {
@@ -112,7 +112,7 @@ static int slot_init(struct slot *slot, const struct data_set *s, uint32_t lane_
     total = 0;
     for (uint32_t i = 0; i < n; i++) {
         slot->features[i] = slot->memory + total;
-        (void)add(&total, lane_batch, s->fed_bytes[i]); /* it did fit */
+        (void)add(&total, lane_batch, s->fed_bytes[i]); /* succeeded above */
     }
     slot->batch.features = (const void *const *)slot->features;
     slot->batch.weights = slot->weights;
@@ -141,8 +141,8 @@ static int make_parts(struct data_reader *r, uint32_t n_decoders, struct err *er
 
 /* ---- decoding ---- */
 
-/* Samples of a piece by number, so that the disk is read forwards and neighbours together. Shell's
- * sort: pieces are small, and nothing is allocated. */
+/* Sorts the samples of a piece by number, so that the file is read forward and adjacent records in
+ * one read. Shell sort: pieces are small, and it needs no memory. */
 static void sort_piece(struct slot *slot, const struct piece *p)
 {
     uint32_t *sorted = slot->sorted + p->begin, n = p->end - p->begin, gap = 1;
@@ -153,7 +153,7 @@ static void sort_piece(struct slot *slot, const struct piece *p)
         is_sorted = is_sorted &&
                     (i == 0 || slot->samples[p->begin + i - 1] <= slot->samples[p->begin + i]);
     }
-    if (is_sorted) /* files in their order */
+    if (is_sorted) /* without shuffling */
         return;
     while (gap < n / 3)
         gap = 3 * gap + 1;
@@ -167,8 +167,8 @@ static void sort_piece(struct slot *slot, const struct piece *p)
         }
 }
 
-/* The last sample from the k-th of the sorted ones on that is near enough to be read with it: in
- * the same file, without a gap that costs more than another read. A pack reads for itself. */
+/* Returns the last sample that should be read together with the k-th sorted sample: the following
+ * samples in the same file without a gap above GAP_BYTES. Packs are not read together. */
 static uint64_t run_end(const struct data_reader *r, const struct slot *slot,
                         const struct piece *p, uint32_t k)
 {
@@ -179,7 +179,7 @@ static uint64_t run_end(const struct data_reader *r, const struct slot *slot,
     if (s->packs != NULL)
         return last;
     if (s->cache != NULL && k + 1 < p->end && slot->samples[slot->sorted[k + 1]] > last + 1)
-        return last; /* it may all be there already */
+        return last; /* the next sample is not adjacent and may be cached */
     f = &s->files[data_file_of(s, last)];
     data_record_place(f, last - f->first, &from, &end);
     while (++k < p->end) {
@@ -196,7 +196,7 @@ static uint64_t run_end(const struct data_reader *r, const struct slot *slot,
     return last;
 }
 
-/* Decodes a piece. On an error *bad is the first bad sample. */
+/* Decodes a piece. On an error, *bad is the first bad sample. */
 static int decode_piece(struct data_reader *r, struct data_decoder *d, const struct piece *p,
                         uint32_t *bad, struct err *err)
 {
@@ -224,7 +224,7 @@ static int decode_piece(struct data_reader *r, struct data_decoder *d, const str
         if (atomic_load_explicit(&r->canceled, memory_order_relaxed))
             return err_set(err, ERR_CANCELED, "reading was canceled");
         if (rc < 0 && i > *bad)
-            continue; /* only an earlier sample could be worse */
+            continue; /* only an error of an earlier sample would be reported */
         if (is_first || draw.sample > last)
             last = run_end(r, slot, p, k);
         is_first = false;
@@ -240,7 +240,7 @@ static int decode_piece(struct data_reader *r, struct data_decoder *d, const str
     return rc;
 }
 
-/* With the lock held. false: nothing to do now. */
+/* Claims the next piece; false: no piece is available now. Caller holds the lock. */
 static bool claim(struct data_reader *r, struct piece *p)
 {
     uint32_t n_lanes = r->opts.n_lanes, left;
@@ -251,7 +251,7 @@ static bool claim(struct data_reader *r, struct piece *p)
     p->slot = &r->slots[q % r->n_slots];
     p->step = r->opts.first_step + q / n_lanes;
     p->lane = r->opts.first_lane + (uint32_t)(q % n_lanes);
-    if (r->claimed_at == 0) { /* the slot gets a new batch */
+    if (r->claimed_at == 0) { /* the first piece of a new batch */
         p->slot->undone = r->lane_batch;
         p->slot->rc = 0;
         p->slot->batch.step = p->step;
@@ -268,7 +268,7 @@ static bool claim(struct data_reader *r, struct piece *p)
     return true;
 }
 
-/* With the lock held: a piece is done. */
+/* Records the result of a piece. Caller holds the lock. */
 static void settle(struct data_reader *r, const struct piece *p, int rc, uint32_t bad,
                    const struct err *err)
 {
@@ -347,8 +347,8 @@ int data_reader_open(struct data_set *s, const struct data_reader_opts *opts,
         r->n_batches = 0;
     else if (__builtin_mul_overflow(opts->last_step - opts->first_step + 1,
                                     (uint64_t)opts->n_lanes, &r->n_batches))
-        r->n_batches = UINT64_MAX; /* nobody will see the end of that one either */
-    /* What the consumer holds, and what is ahead of it. */
+        r->n_batches = UINT64_MAX; /* such a stream does not end in practice either */
+    /* One slot for the consumer's batch, the others for prefetched batches. */
     r->n_slots = opts->threads > 0 ? opts->prefetch + 1 : 1;
     rc = make_parts(r, n_decoders, err);
     while (rc == 0 && r->n_threads < opts->threads) {
@@ -364,7 +364,7 @@ int data_reader_open(struct data_set *s, const struct data_reader_opts *opts,
     return 0;
 }
 
-/* A file that somebody is reading, for a message; NULL: none. */
+/* Returns the path of a file that a decoder is reading, for a message; NULL: no read is active. */
 static const char *file_in_work(const struct data_reader *r)
 {
     for (uint32_t i = 0; i < r->n_decoders; i++) {
@@ -376,17 +376,17 @@ static const char *file_in_work(const struct data_reader *r)
     return NULL;
 }
 
-/* With the lock held: waits until the batch `given` is ready, or until the deadline. *is_stuck: a read does
- * not return. */
+/* Waits until the batch `given` is ready, the reader is cancelled, or the deadline passes. Caller
+ * holds the lock. Sets *is_stuck on a timeout during a read. */
 static int wait_ready(struct data_reader *r, const struct slot *slot, bool *is_stuck, struct err *err)
 {
-    /* A read that fails until the deadline says why; that it is late says less. */
+    /* Longer than the read's own deadline, whose error contains the cause. */
     uint64_t before = clock_ns(), ms = r->opts.deadline_ms + r->opts.deadline_ms / 4;
     struct timespec until;
     const char *file;
     int late = 0;
 
-    /* Claimed whole, or in part but undone: `undone` counts what is not claimed yet, too. */
+    /* The batch is ready if it is completely claimed and no sample is undone. */
     if (r->claimed > r->given && slot->undone == 0)
         return 0;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -409,7 +409,8 @@ static int wait_ready(struct data_reader *r, const struct slot *slot, bool *is_s
     return err_set(err, ERR_IO, "no batch after %" PRIu64 " ms: a read of '%s' does not come back", ms, file);
 }
 
-/* With the lock held, and given back. */
+/* Decodes the batch on the calling thread. Caller holds the lock, which is released while
+ * decoding. */
 static void decode_here(struct data_reader *r)
 {
     uint64_t before = clock_ns();
@@ -457,8 +458,8 @@ int data_next(struct data_reader *r, const struct data_batch **out, struct err *
     pthread_mutex_unlock(&r->lock);
     if (rc < 0 && err != NULL)
         *err = trouble;
-    /* Before the return, because the reader cannot be closed while the read is stuck; without the lock,
-     * because the callback may block or call data_reader_cancel(). */
+    /* The report comes before the return, because data_reader_close() waits for the read. It is
+     * made without the lock, because the callback may block or call data_reader_cancel(). */
     if (is_stuck && r->s->patience.on_trouble != NULL)
         r->s->patience.on_trouble(r->s->patience.arg, trouble.text);
     if (canceled)
@@ -466,7 +467,7 @@ int data_next(struct data_reader *r, const struct data_batch **out, struct err *
     if (rc < 0)
         return err_wrap(err, rc, "data of step %" PRIu64,
                         r->opts.first_step + r->given / r->opts.n_lanes);
-    if (slot->rc < 0) { /* and again at the next call: there is no way past it */
+    if (slot->rc < 0) { /* the next call fails again: the batch cannot be skipped */
         if (err != NULL)
             *err = slot->err;
         return err_wrap(err, slot->rc, "data of step %" PRIu64 ", lane %" PRIu32, slot->batch.step,

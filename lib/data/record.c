@@ -1,6 +1,7 @@
-/* record.c - files by pread(2): any number of threads share a descriptor. A small record that lies
- * alone is copied out of a mapping of its file (base/mapping.h), which takes a third of the time; where
- * that does not work, pread(2) does or says why. */
+/* record.c - reads files with pread(2), so that any number of threads can share a descriptor. A
+ * small record without neighbours to read is copied from a mapping of its file (base/mapping.h),
+ * which takes a third of the time; if the copy fails, pread(2) reads the record or reports the
+ * error. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -20,11 +21,11 @@
 #include "data/data_priv.h"
 
 enum {
-    WINDOW_BYTES = 1 << 20, /* read together, if that many are wanted */
-    WINDOW_BYTES_MIN = 64 << 10,
-    COPY_BYTES_MAX = 8 << 10, /* a few pages: above it the copy counts, and a disk wants to know at once */
+    WINDOW_BYTES = 1 << 20,      /* limit of one read of several records */
+    WINDOW_BYTES_MIN = 64 << 10, /* first allocation */
+    COPY_BYTES_MAX = 8 << 10,    /* larger records are faster with one pread(2) than page by page */
     CACHE_LINE_BYTES = 64,
-    CHECK_NS = 20 * 1000 * 1000, /* between two looks at a file that is being read */
+    CHECK_NS = 20 * 1000 * 1000, /* interval of the checks for a changed file */
     PAUSE_MS_MIN = 10,
     PAUSE_MS_MAX = 1000,
 };
@@ -48,7 +49,9 @@ int data_file_open(const char *path, uint64_t *bytes, int64_t *mtime_ns, struct 
     int fd, rc;
 
     do
-        fd = fault_hit("data.open") ? (errno = EIO, -1) : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not to wait at a FIFO */
+        /* O_NONBLOCK: opening a FIFO must not wait for a writer */
+        fd = fault_hit("data.open") ? (errno = EIO, -1)
+                                    : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     while (fd < 0 && errno == EINTR);
     if (fd < 0)
         return err_sys(err, errno, "open '%s'", path);
@@ -97,7 +100,7 @@ void data_file_close(struct data_file *f)
         close(fd);
 }
 
-/* ---- trying again ---- */
+/* ---- retries ---- */
 
 static bool given_up(const struct data_patience *p)
 {
@@ -105,8 +108,8 @@ static bool given_up(const struct data_patience *p)
            (p->canceled != NULL && atomic_load_explicit(p->canceled, memory_order_relaxed));
 }
 
-/* A disk or a mount that fails may come back, and so may a file that is not there any more; what
- * is wrong with its bytes will not. */
+/* ERR_IO and ERR_NOENT are retried, because a failed disk or mount and an absent file may become
+ * available again; errors of the content are not. */
 bool data_try_again(const struct data_patience *p, uint32_t *tries, uint64_t *since_ns, int rc,
                     struct err *err)
 {
@@ -154,8 +157,8 @@ int data_file_read_again(const struct data_patience *p, int fd, const char *path
 
 /* ---- descriptors ---- */
 
-/* After a read, every now and then: a file rewritten in place may hold good records of the same
- * sizes. */
+/* Returns true if the file should be checked after this read: a file that was rewritten in place
+ * may contain valid records of the same sizes. */
 static bool is_due(const struct data_file *f)
 {
     return clock_ns() - atomic_load_explicit(&f->checked_ns, memory_order_relaxed) >= CHECK_NS;
@@ -170,7 +173,8 @@ static int look_again(const struct data_set *s, struct data_file *f, int fd, str
     return rc < 0 ? rc : data_file_unchanged(s, f, fd, bytes, mtime_ns, err);
 }
 
-/* A descriptor of the file. *ours: to be closed after use, for as many as may stay open are. */
+/* Returns a descriptor of the file. *ours: the caller closes it, because the limit of open files is
+ * reached. */
 static int borrow(struct data_set *s, struct data_file *f, bool *ours, struct err *err)
 {
     int fd = atomic_load(&f->fd), none = -1;
@@ -192,7 +196,7 @@ static int borrow(struct data_set *s, struct data_file *f, bool *ours, struct er
     *ours = true;
     if (atomic_load(&s->n_open) < s->open_max &&
         atomic_compare_exchange_strong(&f->fd, &none, fd)) {
-        atomic_fetch_add(&s->n_open, 1); /* a few threads at once may pass the limit by a few */
+        atomic_fetch_add(&s->n_open, 1); /* concurrent threads may exceed the limit slightly */
         *ours = false;
     }
     return fd;
@@ -232,7 +236,7 @@ void data_window_fini(struct data_window *w)
     *w = (struct data_window){ 0 };
 }
 
-/* Doubling, so that records of many sizes soon find a window that is large enough. */
+/* Ensures a capacity of n bytes; doubles the capacity to avoid frequent reallocation. */
 static int grow(struct data_window *w, uint64_t n, struct err *err)
 {
     uint64_t cap = w->cap > 0 ? w->cap : WINDOW_BYTES_MIN;
@@ -262,7 +266,8 @@ void data_record_ahead(const struct data_set *s, uint64_t record)
         __builtin_prefetch(f->mapping + from);
 }
 
-/* The end of the last record from i to `last` that fits into a window with i. */
+/* Returns the end of the last record up to `last` that fits into WINDOW_BYTES together with record
+ * i, which starts at `from`. */
 static uint64_t reach(const struct data_file *f, uint64_t i, uint64_t last, uint64_t from)
 {
     uint64_t low = i, high = last + 1, at, to; /* low fits, high does not */
@@ -280,7 +285,7 @@ static uint64_t reach(const struct data_file *f, uint64_t i, uint64_t last, uint
     return to;
 }
 
-/* One try to read [from, to) into the window. */
+/* Reads [from, to) of the file to the window, without retries. */
 static int fill(struct data_set *s, struct data_window *w, uint32_t file, uint64_t from,
                 uint64_t to, struct err *err)
 {
@@ -321,7 +326,7 @@ int data_window_record(struct data_set *s, struct data_window *w, uint32_t file,
     data_record_place(f, i, &from, &to);
     if (w->file != file || from < w->from || to > w->to) {
         end = last > i ? reach(f, i, last, from) : to;
-        w->from = w->to = 0; /* nothing is held if we fail */
+        w->from = w->to = 0; /* the window is empty if the read fails */
         rc = grow(w, end - from, err);
         while (rc == 0 && (rc = fill(s, w, file, from, end, err)) < 0 &&
                data_try_again(patience, &tries, &since, rc, err))

@@ -1,5 +1,5 @@
-/* resample.c - a part of an image to another size: first the rows of one output row are added up, then
- * the columns. */
+/* resample.c - resizes a part of an image: for each output row, computes the weighted sum of input
+ * rows, then of columns. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "base/err.h"
 #include "data/image.h"
 
-/* The input pixels of one output pixel: [first, first + n), and where their weights begin. */
+/* The input pixels of one output pixel: [first, first + n), with weights from index `at` on. */
 struct taps {
     uint32_t first, n, at;
 };
@@ -19,7 +19,7 @@ void *image_room(struct image_room *r, size_t bytes)
 
     if (bytes <= r->cap)
         return r->at;
-    at = realloc(r->at, bytes + bytes / 4); /* the next image is likely to be a little larger */
+    at = realloc(r->at, bytes + bytes / 4); /* reserve, because the next image may be larger */
     if (at == NULL)
         return NULL;
     r->at = at;
@@ -37,7 +37,8 @@ void resample_free(struct resample *r)
     *r = (struct resample){ .row = { NULL, 0 } };
 }
 
-/* Taps of n_out pixels over [from, from + length) of n_in pixels. */
+/* Computes the taps of n_out pixels over [from, from + length) of n_in pixels; false: out of
+ * memory. */
 static bool make_taps(struct image_room *taps_room, struct image_room *weights_room, double from,
                       double length, uint32_t n_in, uint32_t n_out)
 {
@@ -68,7 +69,7 @@ static bool make_taps(struct image_room *taps_room, struct image_room *weights_r
             sum += w[0] > 0 ? w[0] : 0;
             n++;
         }
-        if (sum <= 0) { /* between two pixels far from both: the first one */
+        if (sum <= 0) { /* all weights are 0 by rounding: uses the first pixel */
             weights[at] = 1;
             sum = 1;
         }

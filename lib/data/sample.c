@@ -1,6 +1,7 @@
-/* sample.c - a record, or several, become a sample: read, taken apart, joined, converted. With a cache the stored form is
- * kept, one byte of state a sample: whoever turns it from EMPTY to FILLING copies its sample in;
- * others who come meanwhile use their own reading of the record. */
+/* sample.c - decodes one record, or the records of a pack, to a sample: read, parse, concatenate,
+ * convert. With a cache the stored form of the sample is kept. The cache has a state per sample:
+ * the thread that changes it from EMPTY to FILLING copies the sample to the cache; other threads
+ * use the record that they read themselves until it is FULL. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include "data/image.h"
 
 enum data_cached { EMPTY, FILLING, FULL };
-enum { SKIP_MAX = 1000 }; /* bad records in a row */
+enum { SKIP_MAX = 1000 }; /* consecutive bad records that are skipped */
 
 static int make_tools(struct data_decoder *d, struct err *err)
 {
@@ -80,8 +81,8 @@ void data_decoder_free(struct data_decoder *d)
     free(d);
 }
 
-/* Features that are not stored, of a record whose items stand at `at` of the sample, as its segment
- * `segment` from 1. The first one clears what is behind. */
+/* Computes the derived features of a record whose items start at `at` in the sample and which is
+ * segment `segment` (from 1). Segment 1 clears the features first. */
 static void derive(struct data_decoder *d, uint8_t *room, uint64_t at, int64_t segment)
 {
     struct data_set *s = d->s;
@@ -135,7 +136,7 @@ int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, str
     return rc < 0 ? data_at_record(s, record, rc, err) : 0;
 }
 
-/* A sample that is a record. */
+/* Reads a sample that is one record. */
 static int from_record(struct data_decoder *d, uint64_t record, uint64_t last, struct err *err)
 {
     struct data_set *s = d->s;
@@ -153,7 +154,7 @@ static int from_record(struct data_decoder *d, uint64_t record, uint64_t last, s
     return rc;
 }
 
-/* The record that was just read goes behind those that are in the pack. */
+/* Appends the current record to the pack at item *at. */
 static int append(struct data_decoder *d, uint64_t *at, int64_t segment, struct err *err)
 {
     struct data_set *s = d->s;
@@ -178,7 +179,7 @@ static int append(struct data_decoder *d, uint64_t *at, int64_t segment, struct 
     return 0;
 }
 
-/* A sample that is a pack of records. A bad one that may be skipped leaves no trace in it. */
+/* Reads a sample that is a pack of records. A bad record that is skipped leaves no gap. */
 static int from_pack(struct data_decoder *d, uint64_t pack, struct err *err)
 {
     struct data_set *s = d->s;
@@ -200,7 +201,7 @@ static int from_pack(struct data_decoder *d, uint64_t pack, struct err *err)
     }
     if (record == end && segment > 1)
         rc = 0;
-    if (rc < 0) { /* or nothing is left of it */
+    if (rc < 0) { /* a record failed, or all records were skipped */
         if (err != NULL)
             *err = why;
         return rc;
@@ -215,7 +216,7 @@ static int from_pack(struct data_decoder *d, uint64_t pack, struct err *err)
     return 0;
 }
 
-/* Bytes of an encoded image; NULL: out of memory, then the sample is not kept. */
+/* Copies an encoded image to the cache; false: out of memory. */
 static bool keep_bytes(uint8_t *at, const struct data_bytes *from)
 {
     struct data_bytes copy = { NULL, from->n };
@@ -241,7 +242,7 @@ static void keep(struct data_decoder *d, uint64_t number)
         if (!s->features[i].encoded)
             memcpy(sample + s->stored_at[i], d->stored[i], s->stored_size[i]);
         else if (!keep_bytes(sample + s->stored_at[i], d->stored[i]))
-            return; /* for ever FILLING: everybody reads the file */
+            return; /* stays FILLING: the sample is always read from the file */
     }
     atomic_store_explicit(&s->cached[number], FULL, memory_order_release);
 }
@@ -283,7 +284,7 @@ static int decode_one(struct data_decoder *d, const struct data_draw *draw, uint
     return rc < 0 ? data_at_record(s, sample, rc, err) : 0;
 }
 
-/* Told are the first ones, then the 16th, 64th, 256th ... */
+/* Reports the first four bad records, then the 16th, 64th, 256th ... */
 bool data_skip(struct data_set *s, int rc, const struct err *why)
 {
     char text[ERR_TEXT_BYTES];
@@ -299,7 +300,8 @@ bool data_skip(struct data_set *s, int rc, const struct err *why)
     return true;
 }
 
-/* A bad sample's place is taken by the next good one of the set, whoever reads it and when. */
+/* A bad sample is replaced by the next good sample of the set, which is the same for every
+ * reader. */
 int data_decode(struct data_decoder *d, const struct data_draw *draw, uint64_t last,
                 void *const *batch, size_t at, uint64_t *used, struct err *err)
 {

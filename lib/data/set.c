@@ -1,4 +1,4 @@
-/* set.c - a set: its cache, its life. */
+/* set.c - creates and frees a data_set and its cache. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 
 /* ---- files ---- */
 
-/* Half of what the process may open, so that sockets and checkpoints never lack. */
+/* Returns half of the descriptor limit, which leaves descriptors for sockets and checkpoints. */
 static uint32_t open_max(void)
 {
     struct rlimit limit;
@@ -26,7 +26,8 @@ static uint32_t open_max(void)
     return (uint32_t)(limit.rlim_cur / 2);
 }
 
-/* Encoded images are kept as they are, so together they take about what the files do. */
+/* Returns the memory for encoded images, which are cached in encoded form: about the size of the
+ * files. */
 static uint64_t encoded_bytes(const struct data_set *s)
 {
     uint64_t bytes = 0;
@@ -49,7 +50,7 @@ static int make_cache(struct data_set *s, struct err *err)
     if (__builtin_mul_overflow(n, s->stored_bytes + 1, &bytes) ||
         __builtin_add_overflow(bytes, encoded_bytes(s), &bytes))
         bytes = SIZE_MAX;
-    if (bytes <= machine) { /* pages are taken as samples come */
+    if (bytes <= machine) { /* pages are allocated as samples are cached */
         s->cache = calloc(n, s->stored_bytes);
         s->cached = calloc(n, sizeof(*s->cached));
         if (s->cache != NULL && s->cached != NULL)
@@ -97,7 +98,7 @@ int data_open(const struct data_opts *opts, struct data_set **out, struct err *e
         rc = data_pack(s, opts, err);
     if (rc == 0 && opts->cache_memory)
         rc = make_cache(s, err);
-    s->patience.cancel = NULL; /* it was for opening */
+    s->patience.cancel = NULL; /* cancels data_open() only */
     if (rc < 0) {
         data_free(s);
         return rc;
@@ -115,7 +116,7 @@ static void free_cache(struct data_set *s)
             struct data_bytes b;
 
             memcpy(&b, s->cache + r * s->stored_bytes + s->stored_at[i], sizeof(b));
-            free((void *)(uintptr_t)b.at); /* NULL where nothing came yet */
+            free((void *)(uintptr_t)b.at); /* NULL if the sample is not cached */
         }
     }
     free(s->cache);
@@ -151,7 +152,7 @@ double data_pack_fill(const struct data_set *s)
     return (double)s->packs->items / ((double)s->packs->n * (double)s->packs->length);
 }
 
-/* Of .npy the first member of each group stands for all. */
+/* Counts groups: for .npy the files of all features are one group. */
 uint32_t data_files(const struct data_set *s)
 {
     return s->n_files / s->n_members;

@@ -1,4 +1,4 @@
-/* source.c - the formats, a row each. */
+/* source.c - the table of record formats. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

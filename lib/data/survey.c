@@ -1,8 +1,8 @@
-/* survey.c - how many items each record has, which packing must know before the first step. Every
- * record is read and taken apart once, by several threads; with a folder for indexes the result is
+/* survey.c - determines the number of items of each record, which packing needs before the first
+ * step. Several threads read and parse every record once; with an index directory the result is
  * kept there:
  *
- *     uint64 magic | SHA-256 of all that decides it | uint32 lengths[n_records] | uint32 crc32c */
+ *     uint64 magic | SHA-256 of all inputs (key_of) | uint32 lengths[n_records] | uint32 crc32c */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -28,12 +28,12 @@ struct survey {
     struct data_set *s;
     const struct data_opts *opts;
     uint32_t *lengths;
-    _Atomic uint64_t next; /* record that nobody has taken yet */
-    atomic_bool stop;
+    _Atomic uint64_t next; /* first record that no thread has claimed */
+    atomic_bool stop;      /* a thread failed */
 
-    pthread_mutex_t lock;  /* guards the rest */
+    pthread_mutex_t lock;  /* guards the fields below */
     uint64_t bytes_done, bytes_all, records, reported_ns;
-    uint64_t failed;       /* record of the error: the first of several */
+    uint64_t failed;       /* with rc < 0: record of the error, the lowest of several */
     int rc;
     struct err err;
 };
@@ -96,7 +96,7 @@ static int survey_record(struct survey *v, struct data_decoder *d, uint64_t reco
 
     if (rc == 0 && data_count_items(d, &items, err) < 0)
         rc = data_at_record(v->s, record, ERR_INPUT, err);
-    v->lengths[record] = (uint32_t)items; /* an element is a byte or more of 2^30 */
+    v->lengths[record] = (uint32_t)items; /* fits: an item has at least one of at most 2^30 bytes */
     if (rc < 0 && data_skip(v->s, rc, err)) {
         v->lengths[record] = DATA_LEFT_OUT;
         return 0;
@@ -104,7 +104,7 @@ static int survey_record(struct survey *v, struct data_decoder *d, uint64_t reco
     return rc;
 }
 
-/* Records [at, end) of one file. */
+/* Reads the records [at, end), which are in one file. */
 static int survey_chunk(struct survey *v, struct data_decoder *d, uint64_t at, uint64_t end)
 {
     const struct data_file *f = &v->s->files[data_file_of(v->s, at)];
@@ -154,7 +154,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* The caller works too. */
+/* Runs work() on several threads, of which the caller is one. */
 static int read_all(struct survey *v, struct err *err)
 {
     uint64_t chunks = (v->s->n_records - 1) / CHUNK + 1;
@@ -187,9 +187,10 @@ static int read_all(struct survey *v, struct err *err)
     return rc;
 }
 
-/* ---- keeping ---- */
+/* ---- the kept result ---- */
 
-/* All that decides the lengths: the files as they are, the features, what happens to bad records. */
+/* Computes the key of the result: the hash of everything that determines the lengths, which are the
+ * files, the features and the handling of bad records. */
 static int key_of(const struct data_set *s, uint8_t key[DIGEST_BYTES], struct err *err)
 {
     struct buf text = { 0 };
@@ -243,7 +244,7 @@ static bool load_kept(struct data_set *s, const char *name, const uint8_t key[DI
         memcpy(lengths, data.data + head, n * sizeof(*lengths));
     for (uint64_t r = 0; ok && r < n; r++)
         ok = lengths[r] <= most || lengths[r] == DATA_LEFT_OUT;
-    for (uint64_t r = 0; ok && r < n; r++) /* they were told when they were found, and count still */
+    for (uint64_t r = 0; ok && r < n; r++) /* counted, but not reported again */
         if (lengths[r] == DATA_LEFT_OUT)
             atomic_fetch_add(&s->n_skipped, 1);
     buf_fini(&data);

@@ -1,9 +1,8 @@
 /* tfrecord.h - the TFRecord container: per record
  *
- *     uint64 length (little-endian) | uint32 masked crc32c(length) | data | uint32 masked crc32c(data)
+ *   uint64 length (little-endian) | uint32 masked crc32c(length) | data | uint32 masked crc32c(data)
  *
- * (TensorFlow, lib/io/record_writer). Reading is over a mapped or pread buffer; writing appends.
- * Threads: pure functions. */
+ * (TensorFlow, lib/io/record_writer). Threads: any; pure functions. */
 #ifndef DATA_TFRECORD_H
 #define DATA_TFRECORD_H
 
@@ -15,12 +14,15 @@ struct err;
 
 enum { TFRECORD_HEAD_BYTES = 12, TFRECORD_TAIL_BYTES = 4 };
 
-/* Length from the 12 bytes of a head; ERR_CORRUPT if the CRC is wrong or the length above `limit`. */
+/* Parses the length from the 12 bytes of a header. Errors: ERR_CORRUPT (wrong CRC, or a length
+ * above `limit`). */
 int tfrecord_head(const uint8_t head[TFRECORD_HEAD_BYTES], uint64_t limit, uint64_t *length,
                   struct err *err);
-/* Checks the data CRC; `tail` are the four bytes behind the data. ERR_CORRUPT with both values. */
+/* Checks the CRC of the data; `tail`: the four bytes after the data. Errors: ERR_CORRUPT, whose
+ * text contains both CRCs. */
 int tfrecord_check(const void *data, size_t n, const uint8_t tail[TFRECORD_TAIL_BYTES],
                    struct err *err);
+/* Appends a record with its header and tail. */
 void tfrecord_append(struct buf *out, const void *data, size_t n);
 
 #endif

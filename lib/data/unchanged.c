@@ -1,8 +1,9 @@
-/* unchanged.c - is a file that is in use still the one that was indexed?
+/* unchanged.c - detects whether a file changed after it was indexed.
  *
- * Its size must be the same. Another time stamp alone (touch, a restored backup, a file system that rounds times) is
- * no change: then a sample of the content decides, the first and the last block and some between them. Which ones
- * follows from the seed of the job, so that runs with other seeds look at other blocks. */
+ * The size must be equal. A different modification time alone is not a change (touch, a restored
+ * backup, a file system that rounds times): the content is then compared by sampling the first
+ * block, the last block and some blocks between them. The seed of the job selects these blocks, so
+ * that runs with different seeds compare different blocks. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -18,7 +19,7 @@ enum { BLOCK_BYTES = 4096, BLOCKS_BETWEEN = 6 };
 int data_file_sample(const struct data_set *s, int fd, const char *path, uint64_t bytes, uint32_t *out,
                      struct err *err)
 {
-    uint64_t n_blocks = bytes / BLOCK_BYTES; /* whole ones */
+    uint64_t n_blocks = bytes / BLOCK_BYTES; /* complete blocks */
     uint64_t n = n_blocks < BLOCKS_BETWEEN ? n_blocks : BLOCKS_BETWEEN;
     uint8_t block[BLOCK_BYTES];
     uint32_t crc = 0;
@@ -71,7 +72,8 @@ int data_file_unchanged(const struct data_set *s, struct data_file *f, int fd, u
             return rc;
         if (sample != f->sample)
             return changed(f, bytes, err);
-        if (atomic_compare_exchange_strong(&f->known_mtime_ns, &known, mtime_ns)) /* one thread tells it */
+        /* only one of several threads reports the new time */
+        if (atomic_compare_exchange_strong(&f->known_mtime_ns, &known, mtime_ns))
             tell_new_time(s, f);
     }
     atomic_store_explicit(&f->checked_ns, clock_ns(), memory_order_relaxed);

@@ -1,8 +1,8 @@
-/* unpack.c - files copied to where they can be read at random and fast: to the cache folder (also
- * unpacked from gzip), or, for gzip files of a set that is kept in memory, into memory.
+/* unpack.c - copies files to the cache directory, unpacked if they are gzip, or unpacks gzip files
+ * to memory if the set is cached in memory. Copies can be read at random positions and fast.
  *
- * A copy is named after path, size and time of what it is a copy of, so one of another state is
- * another file; it gets its name when it is complete and on the disk. */
+ * The name of a copy contains a hash of path, size and time of the original, so a changed original
+ * has another copy. The copy is renamed to its name after it is complete and synced. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -30,10 +30,10 @@ struct copy {
     struct data_file *f;
     int from, to;
     bool is_gzip;
-    uint8_t *in;     /* DATA_BLOCK_BYTES, borrowed */
-    uint64_t at;     /* bytes read */
-    uint64_t written, limit;
-    const char *name; /* of the copy, for messages */
+    uint8_t *in;             /* borrowed; [DATA_BLOCK_BYTES] */
+    uint64_t at;             /* bytes read */
+    uint64_t written, limit; /* bytes */
+    const char *name;        /* borrowed; of the copy, for messages */
 };
 
 static int put(struct copy *c, const void *bytes, size_t n, struct err *err)
@@ -53,7 +53,7 @@ static int put(struct copy *c, const void *bytes, size_t n, struct err *err)
     return rc;
 }
 
-/* The next block of the original; *n 0: the end. */
+/* Reads the next block of the original to c->in; *n 0: the end. */
 static int get(struct copy *c, size_t *n, struct err *err)
 {
     uint64_t left = c->f->bytes - c->at;
@@ -74,7 +74,7 @@ static int broken(const struct copy *c, const z_stream *z, const char *what, str
                    c->at - z->avail_in, what != NULL ? what : "damaged");
 }
 
-/* Members one behind the other, as gzip -c a b writes them, to the end of the file. */
+/* Unpacks all gzip members up to the end of the file; `gzip -c a b` writes several. */
 static int inflate_all(struct copy *c, z_stream *z, uint8_t *out, struct err *err)
 {
     bool inside = false; /* a member has begun and not ended */
@@ -143,7 +143,7 @@ static int run(struct copy *c, struct err *err)
     return c->is_gzip ? unpack_gzip(c, err) : copy_plain(c, err);
 }
 
-/* What is read from now on is `fd`. */
+/* Updates size and time of `f` for the copy `fd`, which is read from now on. Returns fd. */
 static int adopt(struct data_file *f, int fd, struct err *err)
 {
     struct stat st;
@@ -177,7 +177,7 @@ static int into_memory(struct copy *c, struct err *err)
     return adopt(c->f, fd, err);
 }
 
-/* <folder>/<name>.<hash of path, size and time>; NULL: out of memory. */
+/* Returns <directory>/<name>.<hash of path, size and time>; NULL: out of memory. */
 static char *copy_name(const struct copy *c)
 {
     char *path = realpath(c->f->path, NULL), *full = NULL;
@@ -202,7 +202,8 @@ static int write_copy(struct copy *c, const char *name, struct err *err)
     char *temporary = NULL;
     int rc;
 
-    /* Two tasks of a host may write the same copy: each its own, and the last one to be ready stays. */
+    /* Two tasks of a host may write the same copy: each has its own temporary file, and the last
+     * rename wins. */
     if (asprintf(&temporary, "%s.%ld.tmp", name, (long)getpid()) < 0)
         return err_set(err, ERR_NOMEM, "copy '%s': out of memory", c->f->origin);
     c->name = temporary;

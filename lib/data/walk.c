@@ -1,4 +1,4 @@
-/* walk.c - where the records of a TFRecord file start: from head to head. */
+/* walk.c - indexes a TFRecord file by reading the header of each record. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -7,11 +7,12 @@
 #include "data/tfrecord.h"
 
 enum {
-    SMALL_BYTES = 32 << 10, /* above it only heads are read */
+    SMALL_BYTES = 32 << 10, /* after a larger record only the next header is read */
     FRAME_BYTES = TFRECORD_HEAD_BYTES + TFRECORD_TAIL_BYTES,
 };
 
-/* The record at `at`, *length bytes of data; *length is that of the one before. */
+/* Reads the header of the record at `at` and sets *length to the length of its data. On entry
+ * *length is the length of the previous record. */
 static int walk_record(struct data_walk *w, uint64_t at, uint64_t *length, struct err *err)
 {
     uint64_t left = w->f->bytes - at, held, want = TFRECORD_HEAD_BYTES;
@@ -42,7 +43,8 @@ static int walk_record(struct data_walk *w, uint64_t at, uint64_t *length, struc
     return 0;
 }
 
-/* Behind a damaged head nobody knows where the next record starts. */
+/* Skips and reports the rest of the file: after a damaged header the start of the next record is
+ * unknown. */
 static int leave_rest(struct data_walk *w, uint64_t at, struct err *err)
 {
     const struct data_patience *p = &w->s->patience;

@@ -16,7 +16,7 @@
 
 enum { FLUSH_BYTES = 1 << 20, BYTES_LIST = 1, FLOAT_LIST = 2, INT64_LIST = 3 };
 
-/* ---- tf.train.Example, inside out: lengths stand in front, so they are counted first ---- */
+/* ---- encoding of tf.train.Example: a length precedes its content, so it is computed first ---- */
 
 static size_t varint_bytes(uint64_t v)
 {
@@ -38,7 +38,8 @@ static void varint(struct buf *b, uint64_t v)
     buf_add(b, bytes, n);
 }
 
-/* A member of bytes: its tag is one byte, for all numbers here are below 16. */
+/* Returns the size of a bytes field with n bytes. Its tag is one byte, because all field numbers
+ * here are below 16. */
 static size_t member_bytes(size_t n)
 {
     return 1 + varint_bytes(n) + n;
@@ -50,7 +51,8 @@ static void head(struct buf *b, uint32_t number, size_t n)
     varint(b, n);
 }
 
-/* entry { 1: name, 2: feature { kind: list { 1: n bytes } } }; the n bytes follow. */
+/* Appends entry { 1: name, 2: feature { kind: list { 1: n bytes } } } up to the n bytes, which the
+ * caller appends. */
 static void begin(struct buf *list, const char *name, uint32_t kind, size_t n)
 {
     size_t name_bytes = strlen(name), values = member_bytes(n), feature = member_bytes(values);
