@@ -18,8 +18,8 @@ CLONES static void scale_u8(size_t n, const uint8_t *restrict src, float *restri
         dst[i] = (float)src[i] * scale + offset;
 }
 
-CLONES static void scale_f32(size_t n, const uint8_t *restrict src, float *restrict dst, float scale,
-                           float offset)
+CLONES static void scale_f32(size_t n, const uint8_t *restrict src, float *restrict dst,
+                             float scale, float offset)
 {
     for (size_t i = 0; i < n; i++) {
         float x;
@@ -90,8 +90,8 @@ static int i64_to_i32(const struct data_feature *f, size_t n, const void *src, v
         to[i] = (int32_t)x;
         if (to[i] != x)
             return err_set(err, ERR_INPUT,
-                           "feature '%s': value %zu is %" PRId64 ", expected an int32, which is "
-                           "what the batch takes",
+                           "feature '%s': value %zu is %" PRId64 ", expected an int32, the type "
+                           "in the batch",
                            f->name, i, x);
     }
     return 0;
@@ -175,8 +175,8 @@ static int u32_to_i32(const struct data_feature *f, size_t n, const void *src, v
         memcpy(&x, (const uint8_t *)src + 4 * i, 4);
         if (x > INT32_MAX)
             return err_set(err, ERR_INPUT,
-                           "feature '%s': value %zu is %" PRIu32 ", expected an int32, which is what "
-                           "the batch takes",
+                           "feature '%s': value %zu is %" PRIu32 ", expected an int32, the type "
+                           "in the batch",
                            f->name, i, x);
         to[i] = (int32_t)x;
     }
@@ -216,8 +216,9 @@ TO_BOOL(i64_to_bool, int64_t)
             memcpy(&x, (const uint8_t *)src + sizeof(x) * i, sizeof(x));                           \
             if (x < 0 || x > UINT8_MAX)                                                            \
                 return err_set(err, ERR_INPUT,                                                     \
-                               "feature '%s': value %zu is %" PRId64 ", expected 0 to 255, as the " \
-                               "batch takes uint8",                                                \
+                               "feature '%s': value %zu is %" PRId64                               \
+                               ", expected 0 to 255, the range "                                   \
+                               "of uint8 in the batch",                                            \
                                f->name, i, (int64_t)x);                                            \
             to[i] = (uint8_t)x;                                                                    \
         }                                                                                          \

@@ -74,7 +74,7 @@ int csv_index(struct data_walk *w, struct err *err)
             rc = scan_block(w, &l, bytes, held, at, err);
     }
     if (rc == 0 && l.in_quotes) {
-        err_set(err, ERR_INPUT, "a quote that is not closed up to the end of the file");
+        err_set(err, ERR_INPUT, "unterminated quote: no closing quote up to the end of the file");
         rc = data_walk_error(w, l.start, ERR_INPUT, err);
     }
     if (rc == 0)
@@ -86,7 +86,7 @@ int csv_index(struct data_walk *w, struct err *err)
 
 /* Parses the field at *at, without its quotes, and advances *at past its delimiter. false: it was
  * the last field. */
-static bool take_field(const uint8_t **at, const uint8_t *end, char delimiter,
+static bool next_field(const uint8_t **at, const uint8_t *end, char delimiter,
                        struct csv_field *field)
 {
     const uint8_t *p = *at;
@@ -131,7 +131,7 @@ uint32_t csv_split(const void *line, size_t n, char delimiter, struct csv_field 
     bool more = true;
 
     while (more) {
-        more = take_field(&at, end, delimiter, &field);
+        more = next_field(&at, end, delimiter, &field);
         if (n_fields < max)
             fields[n_fields] = field;
         n_fields++;
@@ -180,7 +180,8 @@ static int find_column(const struct data_set *s, const struct data_file *f, cons
             continue;
         if (found < n)
             return err_set(err, ERR_INPUT,
-                           "'%s': columns %" PRIu32 " and %" PRIu32 " are both called '%s', expected a name of "
+                           "'%s': columns %" PRIu32 " and %" PRIu32
+                           " are both called '%s', expected a name of "
                            "one column: rename one of them",
                            f->origin, found, i, column);
         found = i;
@@ -192,7 +193,7 @@ static int find_column(const struct data_set *s, const struct data_file *f, cons
         return 0;
     if (!text_u64(column, UINT32_MAX, &number) || number >= n)
         return err_set(err, ERR_INPUT,
-                       "'%s' has no line with names: expected a column from 0 to %" PRIu32
+                       "'%s' has no header: expected a column index from 0 to %" PRIu32
                        ", found '%s'",
                        f->origin, n - 1, column);
     *out = (uint32_t)number;
@@ -221,12 +222,13 @@ static int resolve(struct data_set *s, const struct data_file *f, const uint8_t 
         rc = find_column(s, f, column, names, n_columns, &at, err);
         if (rc == 0 && s->elements[i] > n_columns - at)
             rc = err_set(err, ERR_INPUT,
-                         "'%s': feature '%s' takes %zu columns from '%s' on, and there are %" PRIu32,
+                         "'%s': feature '%s' needs %zu columns from '%s' on, found %" PRIu32,
                          f->origin, s->features[i].name, s->elements[i], column, n_columns - at);
         if (rc == 0 && !is_first && (s->columns[i] != at || s->n_columns != n_columns))
-            rc = err_set(err, ERR_INPUT,
-                         "'%s' has other columns than '%s': all files of a set have the same",
-                         f->origin, s->files[0].origin);
+            rc = err_set(
+                err, ERR_INPUT,
+                "'%s' has other columns than '%s': all files of a set must have the same columns",
+                f->origin, s->files[0].origin);
         s->columns[i] = at;
     }
     s->n_columns = n_columns;
@@ -239,7 +241,7 @@ static int resolve(struct data_set *s, const struct data_file *f, const uint8_t 
 static int resolve_file(struct data_set *s, struct data_file *f, struct err *err)
 {
     uint64_t from = 0, to = 0, bytes;
-    bool ours = !f->pinned;
+    bool is_temporary = !f->pinned;
     int64_t mtime_ns;
     uint8_t *line;
     int fd, rc;
@@ -249,17 +251,17 @@ static int resolve_file(struct data_set *s, struct data_file *f, struct err *err
     if (s->csv_header) /* the header of a file without records is checked too */
         to = f->starts[0];
     else
-        data_record_place(f, 0, &from, &to);
+        data_record_range(f, 0, &from, &to);
     if (to - from > HEADER_BYTES_MAX)
-        return err_set(err, ERR_INPUT, "'%s': a first line of more than %d bytes", f->origin,
+        return err_set(err, ERR_INPUT, "'%s': the first line has more than %d bytes", f->origin,
                        HEADER_BYTES_MAX);
-    fd = ours ? data_file_open(f->path, &bytes, &mtime_ns, err) : atomic_load(&f->fd);
+    fd = is_temporary ? data_file_open(f->path, &bytes, &mtime_ns, err) : atomic_load(&f->fd);
     if (fd < 0)
         return fd;
     line = malloc(to - from + 1);
     rc = line == NULL ? err_set(err, ERR_NOMEM, "'%s': out of memory", f->origin)
                       : data_file_read(fd, f->path, line, to - from, from, err);
-    if (ours)
+    if (is_temporary)
         close(fd);
     if (rc == 0) { /* skips a byte order mark and empty lines */
         const uint8_t *at = line, *end = line + (to - from);
@@ -289,26 +291,26 @@ int csv_finish(struct data_set *s, struct err *err)
 
 /* ---- values ---- */
 
-static int no_number(const struct data_feature *f, const struct csv_field *field, size_t i,
+static int not_a_number(const struct data_feature *f, const struct csv_field *field, size_t i,
                      const char *expected, struct err *err)
 {
     return err_set(err, ERR_INPUT, "feature '%s': value %zu is '%.*s', expected %s", f->name, i,
                    field->n < 40 ? (int)field->n : 40, (const char *)field->at, expected);
 }
 
-static int put_float(const struct data_feature *f, const struct csv_field *field, const char *text,
-                     size_t i, uint8_t *room, struct err *err)
+static int parse_float(const struct data_feature *f, const struct csv_field *field,
+                       const char *text, size_t i, uint8_t *room, struct err *err)
 {
     char *end;
     float x = strtof(text, &end); /* correctly rounded, therefore the same on all hosts */
 
     if (*end != '\0')
-        return no_number(f, field, i, "a number", err);
+        return not_a_number(f, field, i, "a number", err);
     memcpy(room + 4 * i, &x, 4);
     return 0;
 }
 
-static int put_integer(const struct data_feature *f, const struct csv_field *field,
+static int parse_integer(const struct data_feature *f, const struct csv_field *field,
                        const char *text, size_t i, uint8_t *room, struct err *err)
 {
     char *end;
@@ -318,12 +320,12 @@ static int put_integer(const struct data_feature *f, const struct csv_field *fie
     errno = 0;
     x = strtoll(text, &end, 10);
     if (*end != '\0' || errno != 0)
-        return no_number(f, field, i, "an integer", err);
+        return not_a_number(f, field, i, "an integer", err);
     narrow = (int32_t)x;
     if (f->stored == TENSOR_U8 && (x < 0 || x > 255))
-        return no_number(f, field, i, "an integer from 0 to 255", err);
+        return not_a_number(f, field, i, "an integer from 0 to 255", err);
     if (f->stored == TENSOR_I32 && narrow != x)
-        return no_number(f, field, i, "an int32", err);
+        return not_a_number(f, field, i, "an int32", err);
     if (f->stored == TENSOR_U8)
         room[i] = (uint8_t)x;
     else if (f->stored == TENSOR_I32)
@@ -333,7 +335,7 @@ static int put_integer(const struct data_feature *f, const struct csv_field *fie
     return 0;
 }
 
-static int put_value(const struct data_feature *f, const struct csv_field *field, size_t i,
+static int parse_value(const struct data_feature *f, const struct csv_field *field, size_t i,
                      uint8_t *room, struct err *err)
 {
     const uint8_t *at = field->at, *end = field->at + field->n;
@@ -344,14 +346,15 @@ static int put_value(const struct data_feature *f, const struct csv_field *field
     while (end > at && (end[-1] == ' ' || end[-1] == '\t'))
         end--;
     if (at == end || (size_t)(end - at) >= sizeof(text))
-        return no_number(f, field, i, "a number", err);
+        return not_a_number(f, field, i, "a number", err);
     if (memchr(at, '\0', (size_t)(end - at)) != NULL) /* strtof() would stop at the NUL */
         return err_set(err, ERR_INPUT,
-                       "feature '%s': value %zu has a NUL byte, expected a number: is the file a text in UTF-8?",
+                       "feature '%s': value %zu contains a NUL byte, expected a number: is the "
+                       "file UTF-8 text?",
                        f->name, i);
     memcpy(text, at, (size_t)(end - at));
     text[end - at] = '\0';
-    return (f->stored == TENSOR_F32 ? put_float : put_integer)(f, field, text, i, room, err);
+    return (f->stored == TENSOR_F32 ? parse_float : parse_integer)(f, field, text, i, room, err);
 }
 
 /* Reads the fields of feature i: with `pad`, up to the first empty field; else all. */
@@ -368,7 +371,7 @@ static int read_feature(struct data_decoder *d, uint32_t i, struct err *err)
 
         if (field->n == 0 && f->pad)
             break;
-        rc = put_value(f, field, n, room, err);
+        rc = parse_value(f, field, n, room, err);
         if (rc < 0)
             return rc;
     }

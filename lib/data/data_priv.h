@@ -33,7 +33,7 @@
 enum { DATA_RECORD_BYTES_MAX = 1 << 30 };
 
 /* When a failing operation is retried, and how that is reported. */
-struct data_patience {
+struct data_retry {
     uint64_t deadline_ms;        /* total time of all attempts; 0: no retry */
     const struct cancel *cancel; /* borrowed; NULL: cannot be cancelled this way */
     atomic_bool *canceled;       /* borrowed; NULL: cannot be cancelled this way */
@@ -64,7 +64,7 @@ struct data_file {
 struct data_set {
     struct arena mem; /* memory of the features and their arrays */
     const struct data_source *source;
-    struct data_patience patience;
+    struct data_retry retry;
     uint64_t check_seed;           /* copy of data_opts */
     struct data_feature *features; /* [n_features] */
     struct data_step **steps;      /* [n_features] the steps that apply in this set */
@@ -117,7 +117,7 @@ int data_copy_features(struct data_set *s, const struct data_opts *opts, struct 
 /* Returns true if the feature is encoded or has preprocessing steps. */
 bool data_is_image(const struct data_feature *f);
 /* Sets the values [have, n) of the stored form to pad_value. */
-void data_fill_up(const struct data_feature *f, void *stored, size_t have, size_t n);
+void data_pad(const struct data_feature *f, void *stored, size_t have, size_t n);
 
 /* ---- index.c ---- */
 /* Sets size, time and the positions of the records of every file whose path is set. */
@@ -135,7 +135,7 @@ struct data_walk {
     uint64_t *starts; /* owned; offsets of the records */
     size_t n_starts, cap_starts;
     struct builder *builder;
-    uint64_t told_at, told_n; /* offset and number of records of the last progress report */
+    uint64_t reported_at, reported_n; /* offset and number of records of the last progress report */
 };
 enum { DATA_BLOCK_BYTES = 256 << 10 };
 /* Sets *bytes to at least `need` bytes at offset `at`, which must be in the file, and *held to
@@ -152,7 +152,7 @@ int data_walk_error(const struct data_walk *w, uint64_t at, int rc, struct err *
 /* ---- unpack.c ---- */
 /* Copies the file of descriptor `fd` to the cache directory, or unpacks a gzip file to memory, and
  * updates f->path, bytes, mtime_ns. Returns the descriptor to read from, which may be `fd`. */
-int data_unpack(const struct data_opts *opts, const struct data_patience *patience,
+int data_unpack(const struct data_opts *opts, const struct data_retry *retry,
                 struct data_file *f, int fd, uint8_t *block, struct err *err);
 
 /* ---- record.c ---- */
@@ -167,39 +167,39 @@ void data_window_fini(struct data_window *w);
 /* Sets *bytes to the bytes of record i of a file, valid until the next call. `last`: the caller
  * requests the records i .. last next, so one read may fetch several of them. */
 int data_window_record(struct data_set *s, struct data_window *w, uint32_t file, uint64_t i,
-                       uint64_t last, const struct data_patience *patience, const uint8_t **bytes,
+                       uint64_t last, const struct data_retry *retry, const uint8_t **bytes,
                        size_t *n, struct err *err);
 /* A hint that this record is needed soon: prefetches a small record to the processor's cache if its
  * file is mapped; never reads from the disk. */
-void data_record_ahead(const struct data_set *s, uint64_t record);
+void data_record_prefetch(const struct data_set *s, uint64_t record);
 /* Returns the index of the file that contains a record (of the first file of the group). */
 uint32_t data_file_of(const struct data_set *s, uint64_t record);
 /* Sets [*from, *to) to the bytes of record i of the file. */
-void data_record_place(const struct data_file *f, uint64_t i, uint64_t *from, uint64_t *to);
+void data_record_range(const struct data_file *f, uint64_t i, uint64_t *from, uint64_t *to);
 /* Opens a file for reading, checks that it is a regular file, and returns size, time and
  * descriptor. */
 int data_file_open(const char *path, uint64_t *bytes, int64_t *mtime_ns, struct err *err);
 /* Reads all n bytes at `offset`. Errors: ERR_IO, ERR_CHANGED (the file ends before). */
 int data_file_read(int fd, const char *path, void *out, size_t n, uint64_t offset, struct err *err);
 /* As data_file_read(), with the fault point `point` (base/fault.h). */
-int data_file_read_at(const char *point, int fd, const char *path, void *out, size_t n, uint64_t offset,
-                      struct err *err);
+int data_file_read_at(const char *point, int fd, const char *path, void *out, size_t n,
+                      uint64_t offset, struct err *err);
 /* As data_file_read(), with retries. */
-int data_file_read_again(const struct data_patience *p, int fd, const char *path, void *out,
+int data_file_read_again(const struct data_retry *p, int fd, const char *path, void *out,
                          size_t n, uint64_t offset, struct err *err);
 void data_file_close(struct data_file *f);
 
 /* ---- unchanged.c ---- */
 /* Sets *out to a checksum of some blocks of the file. Errors: as data_file_read(). */
-int data_file_sample(const struct data_set *s, int fd, const char *path, uint64_t bytes, uint32_t *out,
-                     struct err *err);
+int data_file_sample(const struct data_set *s, int fd, const char *path, uint64_t bytes,
+                     uint32_t *out, struct err *err);
 /* Compares the size and time of an open file with those of the index and, if the time differs, the
  * sampled content. Any thread. Errors: ERR_CHANGED, and those of data_file_read(). */
-int data_file_unchanged(const struct data_set *s, struct data_file *f, int fd, uint64_t bytes, int64_t mtime_ns,
-                        struct err *err);
+int data_file_unchanged(const struct data_set *s, struct data_file *f, int fd, uint64_t bytes,
+                        int64_t mtime_ns, struct err *err);
 /* Called after an operation failed with rc: returns true, after a pause, if it should be retried.
  * The caller sets *tries to 0 before the first attempt. */
-bool data_try_again(const struct data_patience *p, uint32_t *tries, uint64_t *since_ns, int rc,
+bool data_should_retry(const struct data_retry *p, uint32_t *tries, uint64_t *since_ns, int rc,
                     struct err *err);
 
 /* ---- source.c ---- */
@@ -207,7 +207,7 @@ struct cancel;
 struct data_decoder;
 struct data_source {
     const char *name;
-    uint32_t kept_as;  /* id of the format in kept index files; 0: the index is not kept */
+    uint32_t index_kind;  /* id of the format in kept index files; 0: the index is not kept */
     bool may_be_gzip;
     bool has_members;  /* a file per feature */
     /* Checks that the features fit this format; NULL: all do. */
@@ -241,7 +241,7 @@ const struct data_convert *data_convert_find(enum tensor_dtype stored, enum tens
 /* ---- sample.c ---- */
 struct data_decoder { /* buffers of one thread */
     struct data_set *s;
-    struct data_patience patience;
+    struct data_retry retry;
     struct data_window *windows;         /* [n_members] owned */
     struct data_entry *found;            /* [n_features] owned */
     const void **stored;                 /* [n_features] owned; into record, room, pack or cache */
@@ -283,19 +283,19 @@ enum {
 };
 /* Decodes numbers from `bytes` bytes while at least 72 bytes are left and out [room] has room for
  * 64 more; stops at a number of more than 8 bytes. Returns their count; *used: their bytes. The
- * content of `out` after them is undefined. data_numbers_plainly() needs no BMI2 instructions. */
+ * content of `out` after them is undefined. data_numbers_portable() needs no BMI2 instructions. */
 size_t data_numbers(const uint8_t *at, size_t bytes, uint64_t *out, size_t room, size_t *used);
-size_t data_numbers_plainly(const uint8_t *at, size_t bytes, uint64_t *out, size_t room,
+size_t data_numbers_portable(const uint8_t *at, size_t bytes, uint64_t *out, size_t room,
                             size_t *used);
 
 /* ---- ragged.c ---- */
 /* Moves the rows of feature i of the current record to their positions and pads them. Errors:
  * ERR_INPUT (invalid row lengths or splits). */
-int data_spread_rows(struct data_decoder *d, uint32_t i, struct err *err);
+int data_place_rows(struct data_decoder *d, uint32_t i, struct err *err);
 
 /* ---- survey.c ---- */
-#define DATA_LEFT_OUT UINT32_MAX
-/* Sets lengths [n_records] to the number of items of each record; DATA_LEFT_OUT: a bad record,
+#define DATA_SKIPPED UINT32_MAX
+/* Sets lengths [n_records] to the number of items of each record; DATA_SKIPPED: a bad record,
  * which is skipped. */
 int data_survey(struct data_set *s, const struct data_opts *opts, uint32_t *lengths,
                 struct err *err);

@@ -54,7 +54,7 @@ static bool read_varint(struct wire *w, uint64_t *out)
     return false;
 }
 
-static int broken(const struct wire *w, const char *what, struct err *err)
+static int malformed(const struct wire *w, const char *what, struct err *err)
 {
     return err_set(err, ERR_INPUT, "not a tf.train.Example: %s at byte %zu of the record", what,
                    (size_t)(w->at - w->record));
@@ -66,12 +66,12 @@ static int next_field_slowly(struct wire *w, struct field *f, struct err *err)
     uint64_t tag, n = 0;
 
     if (!read_varint(w, &tag) || tag > UINT32_MAX || tag >> 3 == 0)
-        return broken(&start, "no protobuf field", err);
+        return malformed(&start, "invalid protobuf tag", err);
     f->number = (uint32_t)tag >> 3;
     f->type = (uint32_t)tag & 7;
     switch (f->type) {
     case WIRE_VARINT:
-        return read_varint(w, &f->value) ? 1 : broken(&start, "an endless or cut number", err);
+        return read_varint(w, &f->value) ? 1 : malformed(&start, "unterminated number", err);
     case WIRE_64:
         n = 8;
         break;
@@ -80,13 +80,13 @@ static int next_field_slowly(struct wire *w, struct field *f, struct err *err)
         break;
     case WIRE_BYTES:
         if (!read_varint(w, &n))
-            return broken(&start, "an endless or cut length", err);
+            return malformed(&start, "unterminated length", err);
         break;
     default:
-        return broken(&start, "a protobuf field of unknown type", err);
+        return malformed(&start, "a protobuf field of unknown type", err);
     }
     if (n > left(w))
-        return broken(&start, "a field that is longer than the record", err);
+        return malformed(&start, "a field that is longer than the record", err);
     f->bytes = part(w, n);
     w->at += n;
     return 1;
@@ -121,7 +121,8 @@ static bool is_part(const struct field *f, uint32_t number)
 
 /* Calls `each` for every map entry of the record, with its key and the entry of its value. */
 static int each_entry(const void *record, size_t n,
-                      void (*each)(void *arg, const struct wire *key, const struct data_entry *entry),
+                      void (*each)(void *arg, const struct wire *key,
+                                   const struct data_entry *entry),
                       void *arg, struct err *err)
 {
     struct wire example = { record, (const uint8_t *)record + n, record }, in, key;
@@ -144,7 +145,8 @@ static int each_entry(const void *record, size_t n,
                 if (is_part(&member, 1))
                     key = member.bytes;
                 if (is_part(&member, 2) && n_values++ == 0)
-                    found = (struct data_entry){ member.bytes.at, left(&member.bytes), record, true };
+                    found =
+                        (struct data_entry){ member.bytes.at, left(&member.bytes), record, true };
             }
             if (rc < 0)
                 return rc;
@@ -299,8 +301,9 @@ static int missing(const void *record, size_t n, const char *name, struct err *e
     for (size_t i = 0; i < names.n; i++)
         used += (size_t)snprintf(list + used, sizeof(list) - used, "%s'%s'", i > 0 ? ", " : "",
                                  names.at[i]);
-    return err_set(err, ERR_INPUT, "feature '%s' is not in the record%s%s%s; features there: %s%s",
-                   name, nearest != NULL ? " (did you mean '" : "", nearest != NULL ? nearest : "",
+    return err_set(err, ERR_INPUT,
+                   "feature '%s' is not in the record%s%s%s; features present: %s%s", name,
+                   nearest != NULL ? " (did you mean '" : "", nearest != NULL ? nearest : "",
                    nearest != NULL ? "'?)" : "", list, names.n_all > names.n ? ", ..." : "");
 }
 
@@ -334,23 +337,23 @@ struct values {
     size_t want;
     uint8_t *room;
     enum kind kind;
-    uint64_t n;           /* number of values */
-    struct wire bytes;    /* the last bytes value */
-    const uint8_t *lying; /* the floats in the record, if they are one complete run; else NULL */
-    bool out_of_range;    /* a value is not an int32: */
-    uint64_t bad_i;       /* ... the index of the first such value */
-    int64_t bad;          /* ... and the value */
+    uint64_t n;              /* number of values */
+    struct wire bytes;       /* the last bytes value */
+    const uint8_t *in_place; /* the floats in the record, if they are one complete run; else NULL */
+    bool out_of_range;       /* a value is not an int32: */
+    uint64_t bad_i;          /* ... the index of the first such value */
+    int64_t bad;             /* ... and the value */
 };
 
 static void start_kind(struct values *v, enum kind kind)
 {
     v->kind = kind;
     v->n = 0;
-    v->lying = NULL;
+    v->in_place = NULL;
     v->out_of_range = false;
 }
 
-static int take_bytes(struct values *v, const struct field *field, struct err *err)
+static int add_bytes(struct values *v, const struct field *field, struct err *err)
 {
     (void)err;
     if (field->type == WIRE_BYTES) {
@@ -361,21 +364,21 @@ static int take_bytes(struct values *v, const struct field *field, struct err *e
 }
 
 /* Adds a run of floats, packed or a single float. A run with all wanted values is not copied. */
-static int take_floats(struct values *v, const struct field *field, struct err *err)
+static int add_floats(struct values *v, const struct field *field, struct err *err)
 {
     size_t n = left(&field->bytes) / 4, fits;
 
     if (field->type != WIRE_BYTES && field->type != WIRE_32)
         return 0;
     if (left(&field->bytes) % 4 != 0)
-        return broken(&field->bytes, "a packed list of floats whose bytes are no multiple of 4",
+        return malformed(&field->bytes, "a packed list of floats whose size is not a multiple of 4",
                       err);
     if (n == 0 || v->f->stored != TENSOR_F32) {
         v->n += n;
         return 0;
     }
     if (v->n == 0 && n == v->want) {
-        v->lying = field->bytes.at;
+        v->in_place = field->bytes.at;
     } else if (v->n < v->want) {
         fits = n < v->want - v->n ? n : v->want - v->n;
         memcpy(v->room + v->n * 4, field->bytes.at, fits * 4);
@@ -388,7 +391,7 @@ enum { BLOCK = DATA_NUMBERS_BLOCK, NUMBER_MAX = DATA_NUMBERS_LONGEST };
 
 /* Decodes at least one number, unless the input is empty, and at most BLOCK; *n: their count.
  * false: a number is not terminated. */
-static bool unpack(struct wire *in, uint64_t out[BLOCK], size_t *n)
+static bool decode_numbers(struct wire *in, uint64_t out[BLOCK], size_t *n)
 {
     uint8_t rest[BLOCK + NUMBER_MAX];
     const uint8_t *at = in->at;
@@ -408,7 +411,7 @@ static bool unpack(struct wire *in, uint64_t out[BLOCK], size_t *n)
     return true;
 }
 
-static void put_ints(struct values *v, const uint64_t *x, size_t n)
+static void append_ints(struct values *v, const uint64_t *x, size_t n)
 {
     size_t fits = v->n >= v->want ? 0 : n < v->want - v->n ? n : v->want - v->n;
 
@@ -429,14 +432,14 @@ static void put_ints(struct values *v, const uint64_t *x, size_t n)
     v->n += n;
 }
 
-static int take_ints(struct values *v, const struct field *field, struct err *err)
+static int add_ints(struct values *v, const struct field *field, struct err *err)
 {
     struct wire in = field->bytes;
     uint64_t x[BLOCK];
     size_t n;
 
     if (field->type == WIRE_VARINT)
-        put_ints(v, &field->value, 1);
+        append_ints(v, &field->value, 1);
     if (field->type != WIRE_BYTES)
         return 0;
     while (in.at < in.end) {
@@ -451,24 +454,25 @@ static int take_ints(struct values *v, const struct field *field, struct err *er
             if (used > 0)
                 continue;
         }
-        if (!unpack(&in, to, &n))
-            return broken(&in, "an endless or cut number", err);
+        if (!decode_numbers(&in, to, &n))
+            return malformed(&in, "unterminated number", err);
         if (fits)
             v->n += n;
         else
-            put_ints(v, x, n);
+            append_ints(v, x, n);
     }
     return 0;
 }
 
-static int (*const take[N_KINDS])(struct values *v, const struct field *field, struct err *err) = {
-    [KIND_BYTES] = take_bytes,
-    [KIND_FLOAT] = take_floats,
-    [KIND_INT64] = take_ints,
+static int (*const add_value[N_KINDS])(struct values *v, const struct field *field,
+                                       struct err *err) = {
+    [KIND_BYTES] = add_bytes,
+    [KIND_FLOAT] = add_floats,
+    [KIND_INT64] = add_ints,
 };
 
 /* Reads the lists of a Feature in wire order; a list of another kind replaces the earlier list. */
-static int take_feature(struct values *v, struct wire in, struct err *err)
+static int add_feature(struct values *v, struct wire in, struct err *err)
 {
     struct field list, value;
     int rc;
@@ -480,7 +484,7 @@ static int take_feature(struct values *v, struct wire in, struct err *err)
             start_kind(v, list.number);
         while ((rc = next_field(&list.bytes, &value, err)) > 0) {
             if (value.number == 1)
-                rc = take[v->kind](v, &value, err);
+                rc = add_value[v->kind](v, &value, err);
             if (rc < 0)
                 return rc;
         }
@@ -560,7 +564,7 @@ static const struct form {
 };
 
 /* Accepts one bytes value with the raw elements. */
-static int take_raw(const struct data_feature *f, const struct values *v, size_t each, void *room,
+static int accept_raw(const struct data_feature *f, const struct values *v, size_t each, void *room,
                     const void **stored, uint64_t *count, struct err *err)
 {
     size_t bytes = left(&v->bytes), n = bytes / each;
@@ -576,7 +580,7 @@ static int take_raw(const struct data_feature *f, const struct values *v, size_t
     return 0;
 }
 
-static int take_list(const struct data_feature *f, const struct values *v, enum kind kind,
+static int accept_list(const struct data_feature *f, const struct values *v, enum kind kind,
                      void *room, const void **stored, uint64_t *count, struct err *err)
 {
     bool is_empty = v->kind == KIND_NONE || v->n == 0; /* a Feature {} means an absent list */
@@ -589,11 +593,11 @@ static int take_list(const struct data_feature *f, const struct values *v, enum 
         return err_set(err, ERR_INPUT,
                        "feature '%s': value %" PRIu64 " is %" PRId64 ", expected an int32", f->name,
                        v->bad_i, v->bad);
-    *stored = v->lying != NULL ? v->lying : room;
+    *stored = v->in_place != NULL ? v->in_place : room;
     return 0;
 }
 
-static int take_encoded(const struct values *v, void *room, const void **stored, struct err *err)
+static int accept_encoded(const struct values *v, void *room, const void **stored, struct err *err)
 {
     struct data_bytes *bytes = room;
 
@@ -606,8 +610,8 @@ static int take_encoded(const struct values *v, void *room, const void **stored,
 
 /* The fast path for the most frequent form, a Feature with one short packed list. Returns false for
  * any other form or content, which the general path then reads or reports. */
-static bool read_short(const struct data_feature *f, size_t elements, const struct data_entry *entry,
-                       void *room, const void **stored)
+static bool read_short(const struct data_feature *f, size_t elements,
+                       const struct data_entry *entry, void *room, const void **stored)
 {
     const uint8_t *at = entry->at;
     size_t n = entry->n, run = n - 4; /* bytes after two tags and two lengths of one byte each */
@@ -648,10 +652,10 @@ int data_example_read(const struct data_feature *f, size_t elements, const struc
         return 0;
     }
     if (entry->is_feature)
-        rc = take_feature(&v, in, err);
+        rc = add_feature(&v, in, err);
     while (entry->at != NULL && !entry->is_feature && (rc = next_field(&in, &member, err)) > 0) {
         if (is_part(&member, 2))
-            rc = take_feature(&v, member.bytes, err);
+            rc = add_feature(&v, member.bytes, err);
         if (rc < 0)
             break;
     }
@@ -659,8 +663,8 @@ int data_example_read(const struct data_feature *f, size_t elements, const struc
         return err_wrap(err, rc, "feature '%s'", f->name);
     *count = 1;
     if (f->encoded)
-        return take_encoded(&v, room, stored, err);
+        return accept_encoded(&v, room, stored, err);
     if (v.kind == KIND_BYTES && v.n == 1 && form->bytes_each > 0)
-        return take_raw(f, &v, form->bytes_each, room, stored, count, err);
-    return take_list(f, &v, form->list, room, stored, count, err);
+        return accept_raw(f, &v, form->bytes_each, room, stored, count, err);
+    return accept_list(f, &v, form->list, room, stored, count, err);
 }

@@ -52,15 +52,17 @@ static int check_steps(const struct data_feature *f, bool training, struct err *
         if (!(training ? step->in_training : step->in_evaluation))
             continue;
         if (step->op <= DATA_CENTER_CROP && cuts++ > 0)
-            return bad_feature(f, err, "more than one step cuts the image: keep one of them");
+            return bad_feature(f, err, "more than one step crops the image: keep one of them");
         if (step->op == DATA_RANDOM_RESIZED_CROP &&
             !(step->scale[0] > 0 && step->scale[0] <= step->scale[1] && step->scale[1] <= 1 &&
               step->ratio[0] >= 1e-3 && step->ratio[0] <= step->ratio[1] && step->ratio[1] <= 1e3))
-            return bad_feature(f, err, "random_resized_crop: scale is from above 0 to 1, ratio from "
-                                       "0.001 to 1000, the lower one first");
+            return bad_feature(f, err,
+                               "random_resized_crop: expected 0 < scale[0] <= scale[1] <= 1 "
+                               "and 0.001 <= ratio[0] <= ratio[1] <= 1000");
         for (uint32_t k = 0; step->op == DATA_NORMALIZE && k < DATA_CHANNELS_MAX; k++)
             if (!(step->std[k] >= 1e-6 && step->std[k] <= 1e6 && fabs(step->mean[k]) <= 1e6))
-                return bad_feature(f, err, "normalize: mean and std are shares of 1, std above 0");
+                return bad_feature(
+                    f, err, "normalize: expected mean and std as fractions of 1, std above 0");
     }
     return 0;
 }
@@ -72,8 +74,9 @@ static int check_feature(const struct data_feature *f, int64_t elements, bool tr
         return err_set(err, ERR_INPUT, "a feature without a name");
     if (data_convert_find(f->stored, f->fed) == NULL)
         return bad_feature(f, err,
-                           "no such conversion; float32 stays float32, integers may become float32, int32 or "
-                           "int64, and those of type uint8, int32 and int64 also uint8 (0 to 255) or bool (not 0)");
+                           "unsupported conversion; float32 converts to float32; integers to "
+                           "float32, int32 or int64; uint8, int32 and int64 also to uint8 (0 to "
+                           "255) or bool (not 0)");
     /* A record has at most DATA_RECORD_BYTES_MAX bytes, and a value has at least one byte. */
     if (elements < 1 || elements > DATA_RECORD_BYTES_MAX)
         return bad_feature(f, err, "expected between 1 and 2^30 elements");
@@ -83,9 +86,9 @@ static int check_feature(const struct data_feature *f, int64_t elements, bool tr
         (f->scale != 0 || f->offset != 0))
         return bad_feature(f, err, "scale and offset need a float32 input");
     if (f->derived != DATA_STORED && f->stored != TENSOR_I64)
-        return bad_feature(f, err, "what is derived from another feature is int64");
+        return bad_feature(f, err, "a derived feature must be int64");
     if (f->derived == DATA_LENGTH && elements != 1)
-        return bad_feature(f, err, "a length is one int64");
+        return bad_feature(f, err, "a length must be one int64");
     if (!data_is_image(f))
         return 0;
     return check_image(f, err) < 0 ? ERR_INPUT : check_steps(f, training, err);
@@ -136,12 +139,13 @@ static int find_derived(struct data_set *s, struct err *err)
         while (k < s->n_features && (k == i || strcmp(s->features[k].name, f->of) != 0))
             k++;
         if (k == s->n_features || s->features[k].derived != DATA_STORED || s->features[k].encoded)
-            return bad_feature(f, err, "it is derived from what is no list of the record");
+            return bad_feature(f, err, "its source is not a stored list of the record");
         if (f->derived != DATA_LENGTH &&
             (f->shape.rank != 1 || s->features[k].rows != DATA_NO_ROWS ||
              s->features[k].shape.rank == 0 || f->shape.dim[0] != items_of(&s->features[k])))
-            return bad_feature(f, err, "segments and positions have one dimension, the first one of "
-                                       "the feature that they are about");
+            return bad_feature(f, err,
+                               "segments and positions have one dimension, the first dimension of "
+                               "their source");
         s->of[i] = k;
     }
     return 0;
@@ -164,12 +168,14 @@ static int find_rows(struct data_set *s, bool packs, struct err *err)
         if (k == s->n_features || by->derived != DATA_STORED || by->rows != DATA_NO_ROWS ||
             by->stored != TENSOR_I64 || by->shape.rank != 1 || f->shape.rank < 2 ||
             by->shape.dim[0] != f->shape.dim[0] + (f->rows == DATA_ROW_SPLITS))
-            return bad_feature(f, err, "a shape [rows, items, ...] takes the lengths of its rows from an "
-                                       "int64 list [rows], or their splits from one [rows + 1]");
-        if (s->source->kept_as != 1 || data_is_image(f) || f->truncate || packs ||
+            return bad_feature(f, err,
+                               "a feature of shape [rows, items, ...] needs an int64 list of row "
+                               "lengths [rows] or of row splits [rows + 1]");
+        if (s->source->index_kind != 1 || data_is_image(f) || f->truncate || packs ||
             f->derived != DATA_STORED)
-            return bad_feature(f, err, "rows are of a list in a TFRecord file, which is neither cut, "
-                                       "packed, derived nor an image");
+            return bad_feature(f, err,
+                               "rows need a stored list in a TFRecord file that is neither "
+                               "truncated nor packed nor an image");
         f->pad = true; /* each row is padded */
         s->rows_by[i] = k;
     }
@@ -186,8 +192,8 @@ static int check_packing(struct data_set *s, const char *name, struct err *err)
         s->pack_by++;
     if (s->pack_by == s->n_features || s->features[s->pack_by].derived != DATA_STORED ||
         s->features[s->pack_by].shape.rank == 0)
-        return err_set(err, ERR_INPUT, "pack by feature '%s': expected a stored list of shape [T, ...]",
-                       name);
+        return err_set(err, ERR_INPUT,
+                       "pack by feature '%s': expected a stored list of shape [T, ...]", name);
     items = items_of(&s->features[s->pack_by]);
     for (uint32_t i = 0; i < s->n_features; i++) {
         struct data_feature *f = &s->features[i];
@@ -197,8 +203,9 @@ static int check_packing(struct data_set *s, const char *name, struct err *err)
         if (data_is_image(f))
             return bad_feature(f, err, "images cannot be packed");
         if (f->shape.rank == 0 || items_of(f) != items)
-            return bad_feature(f, err, "records are packed, so each stored feature is a list with the "
-                                       "first dimension of the one that they are packed by");
+            return bad_feature(f, err,
+                               "with packing, each stored feature is a list with the first "
+                               "dimension of the feature by which records are packed");
         f->pad = f->derived == DATA_STORED; /* a record may be shorter than the pack */
     }
     return 0;
@@ -252,13 +259,13 @@ int data_copy_features(struct data_set *s, const struct data_opts *opts, struct 
     return rc == 0 && s->source->check != NULL ? s->source->check(s, err) : rc;
 }
 
-static void fill(void *to, size_t n, const void *value, size_t width)
+static void fill_values(void *to, size_t n, const void *value, size_t width)
 {
     for (size_t i = 0; i < n; i++)
         memcpy((uint8_t *)to + i * width, value, width);
 }
 
-void data_fill_up(const struct data_feature *f, void *stored, size_t have, size_t n)
+void data_pad(const struct data_feature *f, void *stored, size_t have, size_t n)
 {
     size_t width = tensor_dtype_bytes(f->stored);
     uint8_t *to = (uint8_t *)stored + have * width;
@@ -273,13 +280,13 @@ void data_fill_up(const struct data_feature *f, void *stored, size_t have, size_
         memset(to, (uint8_t)i64, n);
         break;
     case TENSOR_F32:
-        fill(to, n, &f32, sizeof(f32));
+        fill_values(to, n, &f32, sizeof(f32));
         break;
     case TENSOR_I32:
-        fill(to, n, &i32, sizeof(i32));
+        fill_values(to, n, &i32, sizeof(i32));
         break;
     default:
         CHECK(f->stored == TENSOR_I64);
-        fill(to, n, &i64, sizeof(i64));
+        fill_values(to, n, &i64, sizeof(i64));
     }
 }

@@ -33,7 +33,7 @@ static int by_path(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static int take(struct found *out, const glob_t *g, struct err *err)
+static int copy_paths(struct found *out, const glob_t *g, struct err *err)
 {
     out->at = calloc(g->gl_pathc, sizeof(*out->at));
     for (size_t i = 0; out->at != NULL && i < g->gl_pathc; i++) {
@@ -59,7 +59,7 @@ static int find(const char *pattern, struct found *out, struct err *err)
     errno = 0;
     rc = glob(pattern, GLOB_ERR | GLOB_NOSORT, NULL, &g);
     if (rc == 0)
-        rc = take(out, &g, err);
+        rc = copy_paths(out, &g, err);
     else if (rc == GLOB_NOMATCH)
         rc = err_set(err, ERR_NOENT, "no file matches '%s'", pattern);
     else if (rc == GLOB_NOSPACE)
@@ -79,8 +79,7 @@ static int find_member(const char *pattern, const char *feature, struct found *o
 
     if (mark == NULL)
         return err_set(err, ERR_INPUT,
-                       "'%s': each feature has a .npy file of its own: write %s where its name "
-                       "stands in theirs",
+                       "'%s': each feature has its own .npy file: write %s in place of its name",
                        pattern, FEATURE_MARK);
     buf_add(&b, pattern, (size_t)(mark - pattern));
     buf_str(&b, feature);
@@ -130,7 +129,8 @@ static int find_part(struct data_set *s, const char *pattern, struct err *err)
             rc = find(pattern, &members[m], err);
         if (rc == 0 && members[m].n != members[0].n)
             rc = err_set(err, ERR_INPUT,
-                         "'%s' finds %zu files for feature '%s' and %zu for '%s': expected as many",
+                         "'%s' matches %zu files for feature '%s' and %zu for '%s': expected equal "
+                         "numbers",
                          pattern, members[0].n, s->features[0].name, members[m].n,
                          s->features[m].name);
     }
@@ -170,7 +170,7 @@ static int check_members(const struct data_set *s, uint32_t file, struct err *er
         if (f[m].n_records != f->n_records)
             return err_set(err, ERR_INPUT,
                            "'%s' has %" PRIu64 " items and '%s' has %" PRIu64
-                           ": expected as many, one for each sample",
+                           ": expected equal numbers, one item per sample",
                            f->origin, f->n_records, f[m].origin, f[m].n_records);
     return 0;
 }
@@ -200,7 +200,7 @@ static int number_part(struct data_set *s, struct data_order_part *part, uint32_
     }
     part->n = s->n_records - part->first;
     if (part->n == 0)
-        return err_set(err, ERR_INPUT, "the %" PRIu32 " files from '%s' on hold no record",
+        return err_set(err, ERR_INPUT, "the %" PRIu32 " files from '%s' on contain no record",
                        end - begin, s->files[begin].origin);
     return 0;
 }

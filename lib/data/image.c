@@ -68,30 +68,31 @@ int data_image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struc
 
 /* ---- random numbers ---- */
 
-struct dice {
+struct draw_state {
     struct rng_key key;
     uint64_t i;
 };
 
-static struct dice dice_of(const struct data_draw *draw, uint32_t feature)
+static struct draw_state draws_of(const struct data_draw *draw, uint32_t feature)
 {
     const uint32_t images = 0x696d6700; /* a stream that no op uses */
 
-    return (struct dice){ .key = { .seed = draw->seed ^ (draw->sample >> 32) * 0x9e3779b97f4a7c15u,
-                                   .step = (uint32_t)draw->epoch,
-                                   .lane = (uint32_t)draw->sample,
-                                   .stream = images + feature } };
+    return (struct draw_state){ .key = { .seed = draw->seed ^
+                                                 (draw->sample >> 32) * 0x9e3779b97f4a7c15u,
+                                         .step = (uint32_t)draw->epoch,
+                                         .lane = (uint32_t)draw->sample,
+                                         .stream = images + feature } };
 }
 
-static double throw_between(struct dice *d, double low, double high)
+static double draw_between(struct draw_state *d, double low, double high)
 {
     return low + (high - low) * (double)rng_f32(&d->key, d->i++);
 }
 
 /* Returns a random integer from 0 to n. */
-static int64_t throw_int(struct dice *d, int64_t n)
+static int64_t draw_int(struct draw_state *d, int64_t n)
 {
-    int64_t i = (int64_t)throw_between(d, 0, (double)n + 1);
+    int64_t i = (int64_t)draw_between(d, 0, (double)n + 1);
 
     return i > n ? n : i;
 }
@@ -107,7 +108,7 @@ struct view { /* the part of the source image and its size in the batch */
 };
 
 /* Selects the largest central part with this aspect ratio, times `fraction`. */
-static void center(struct view *v, int64_t w, int64_t h, double proportion, double fraction)
+static void center_part(struct view *v, int64_t w, int64_t h, double proportion, double fraction)
 {
     double cw = (double)w, ch = (double)h;
 
@@ -123,49 +124,50 @@ static void center(struct view *v, int64_t w, int64_t h, double proportion, doub
     v->rect.y = (h - v->rect.h) / 2;
 }
 
-static void random_resized(struct view *v, const struct data_step *step, struct dice *d, int64_t w,
-                           int64_t h)
+static void random_resized_part(struct view *v, const struct data_step *step, struct draw_state *d,
+                                int64_t w, int64_t h)
 {
     double whole = (double)w / (double)h;
 
     for (int i = 0; i < CROP_TRIES; i++) {
-        double area = (double)w * (double)h * throw_between(d, step->scale[0], step->scale[1]);
+        double area = (double)w * (double)h * draw_between(d, step->scale[0], step->scale[1]);
         double proportion = step->ratio[0] * power_real(step->ratio[1] / step->ratio[0],
-                                                        throw_between(d, 0, 1));
+                                                        draw_between(d, 0, 1));
         int64_t cw = (int64_t)(sqrt(area * proportion) + 0.5);
         int64_t ch = (int64_t)(sqrt(area / proportion) + 0.5);
 
         if (cw < 1 || ch < 1 || cw > w || ch > h)
             continue;
-        v->rect = (struct image_rect){ throw_int(d, w - cw), throw_int(d, h - ch), cw, ch };
+        v->rect = (struct image_rect){ draw_int(d, w - cw), draw_int(d, h - ch), cw, ch };
         return;
     }
     if (whole < step->ratio[0]) /* no part fitted: the centre with the nearest allowed ratio */
         whole = step->ratio[0];
     if (whole > step->ratio[1])
         whole = step->ratio[1];
-    center(v, w, h, whole, 1);
+    center_part(v, w, h, whole, 1);
 }
 
-static int random_exact(struct view *v, const struct data_step *step, struct dice *d, int64_t w,
-                        int64_t h, struct err *err)
+static int random_exact_part(struct view *v, const struct data_step *step, struct draw_state *d,
+                             int64_t w, int64_t h, struct err *err)
 {
     int64_t pad = step->padding, room_x = w + 2 * pad - v->ow, room_y = h + 2 * pad - v->oh;
 
     if (room_x < 0 || room_y < 0)
-        return err_set(err, ERR_INPUT,
-                       "an image of %" PRId64 " x %" PRId64 " pixels, and random_crop wants %" PRIu32
-                       " x %" PRIu32 " of it: more padding, or random_resized_crop",
-                       w, h, v->ow, v->oh);
-    v->rect = (struct image_rect){ throw_int(d, room_x) - pad, throw_int(d, room_y) - pad, v->ow,
+        return err_set(
+            err, ERR_INPUT,
+            "an image of %" PRId64 " x %" PRId64 " pixels is too small for random_crop to "
+            "%" PRIu32 " x %" PRIu32 ": increase the padding, or use random_resized_crop",
+            w, h, v->ow, v->oh);
+    v->rect = (struct image_rect){ draw_int(d, room_x) - pad, draw_int(d, room_y) - pad, v->ow,
                                    v->oh };
     v->exact = true;
     return 0;
 }
 
 /* Applies the cropping steps and the flip to the view; needs only the size of the source. */
-static int choose(struct view *v, const struct data_step *steps, uint32_t n, struct dice *d,
-                  uint32_t w, uint32_t h, struct err *err)
+static int select_part(struct view *v, const struct data_step *steps, uint32_t n,
+                       struct draw_state *d, uint32_t w, uint32_t h, struct err *err)
 {
     int rc = 0;
 
@@ -176,13 +178,13 @@ static int choose(struct view *v, const struct data_step *steps, uint32_t n, str
         const struct data_step *step = &steps[i];
 
         if (step->op == DATA_RANDOM_RESIZED_CROP)
-            random_resized(v, step, d, w, h);
+            random_resized_part(v, step, d, w, h);
         else if (step->op == DATA_RANDOM_CROP)
-            rc = random_exact(v, step, d, w, h, err);
+            rc = random_exact_part(v, step, d, w, h, err);
         else if (step->op == DATA_CENTER_CROP)
-            center(v, w, h, (double)v->ow / v->oh, step->fraction);
+            center_part(v, w, h, (double)v->ow / v->oh, step->fraction);
         else if (step->op == DATA_FLIP)
-            v->flip ^= throw_between(d, 0, 1) < step->probability;
+            v->flip ^= draw_between(d, 0, 1) < step->probability;
     }
     return rc;
 }
@@ -191,7 +193,7 @@ static int choose(struct view *v, const struct data_step *steps, uint32_t n, str
 
 /* Decodes an encoded image: only the part of a JPEG, a whole PNG. */
 static int read_encoded(struct image *m, const struct data_bytes *b, struct view *v,
-                        const struct data_step *steps, uint32_t n, struct dice *d,
+                        const struct data_step *steps, uint32_t n, struct draw_state *d,
                         struct image_pixels *pixels, double part[4], struct err *err)
 {
     struct image_rect inside;
@@ -201,14 +203,14 @@ static int read_encoded(struct image *m, const struct data_bytes *b, struct view
     if (png_is(b->at, b->n)) {
         rc = png_read_all(b->at, b->n, v->c, &m->pixels, pixels, err);
         if (rc == 0)
-            rc = choose(v, steps, n, d, pixels->w, pixels->h, err);
+            rc = select_part(v, steps, n, d, pixels->w, pixels->h, err);
         return rc;
     }
     if (!jpeg_is(b->at, b->n))
         return err_set(err, ERR_INPUT, "%zu bytes that are neither a JPEG nor a PNG file", b->n);
     rc = jpeg_begin(m->jpeg, b->at, b->n, &w, &h, err);
     if (rc == 0)
-        rc = choose(v, steps, n, d, w, h, err);
+        rc = select_part(v, steps, n, d, w, h, err);
     if (rc < 0)
         return rc;
     inside = v->exact ? (struct image_rect){ 0, 0, w, h } : v->rect;
@@ -248,12 +250,13 @@ static struct view view_of(const struct data_feature *f)
 
 /* ---- colours and the batch ---- */
 
-static float factor(struct dice *d, double most)
+static float factor(struct draw_state *d, double most)
 {
-    return (float)throw_between(d, most < 1 ? 1 - most : 0, 1 + most);
+    return (float)draw_between(d, most < 1 ? 1 - most : 0, 1 + most);
 }
 
-static void jitter(const struct data_step *step, struct dice *d, float *x, size_t n, uint32_t c)
+static void jitter(const struct data_step *step, struct draw_state *d, float *x, size_t n,
+                   uint32_t c)
 {
     if (step->brightness > 0)
         color_brightness(x, n, c, factor(d, step->brightness));
@@ -262,7 +265,7 @@ static void jitter(const struct data_step *step, struct dice *d, float *x, size_
     if (step->saturation > 0 && c == 3)
         color_saturation(x, n, factor(d, step->saturation));
     if (step->hue > 0 && c == 3)
-        color_hue(x, n, (float)throw_between(d, -step->hue, step->hue));
+        color_hue(x, n, (float)draw_between(d, -step->hue, step->hue));
 }
 
 /* value = pixel * mul + add for each channel */
@@ -287,7 +290,7 @@ static struct linear linear_of(const struct data_feature *f, const struct data_s
     return l;
 }
 
-static void put(const struct data_feature *f, const struct view *v, const struct linear *l,
+static void write_batch(const struct data_feature *f, const struct view *v, const struct linear *l,
                 const float *x, float *out)
 {
     size_t plane = (size_t)v->ow * v->oh;
@@ -309,7 +312,7 @@ int image_run(struct image *m, uint32_t feature, const struct data_draw *draw, c
     const struct data_step *steps = m->s->steps[feature];
     struct view v = view_of(f);
     size_t n = (size_t)v.ow * v.oh;
-    struct dice d = dice_of(draw, feature);
+    struct draw_state d = draws_of(draw, feature);
     struct linear l = linear_of(f, steps, f->n_steps);
     struct image_pixels pixels;
     double part[4] = { -1, 0, 0, 0 };
@@ -323,7 +326,7 @@ int image_run(struct image *m, uint32_t feature, const struct data_draw *draw, c
     } else {
         rc = read_raw(m, f, stored, &v, &pixels, err);
         if (rc == 0)
-            rc = choose(&v, steps, f->n_steps, &d, pixels.w, pixels.h, err);
+            rc = select_part(&v, steps, f->n_steps, &d, pixels.w, pixels.h, err);
     }
     if (rc < 0)
         return err_wrap(err, rc, "feature '%s'", f->name);
@@ -342,6 +345,6 @@ int image_run(struct image *m, uint32_t feature, const struct data_draw *draw, c
         if (steps[i].op == DATA_COLOR_JITTER)
             jitter(&steps[i], &d, x, n, v.c);
     if (rc == 0)
-        put(f, &v, &l, x, out);
+        write_batch(f, &v, &l, x, out);
     return rc < 0 ? err_wrap(err, rc, "feature '%s'", f->name) : 0;
 }

@@ -35,7 +35,7 @@ enum {
 
 #define KEPT_MAGIC UINT64_C(0x3258444944524454) /* "TDRDIDX2" */
 
-struct kept {
+struct kept_head {
     uint64_t magic;
     uint64_t kind; /* format and options that determine the index */
     uint64_t bytes;
@@ -90,9 +90,9 @@ int data_walk_report(struct data_walk *w, uint64_t at, struct err *err)
 {
     if (canceled(w->builder))
         return err_set(err, ERR_CANCELED, "index '%s': canceled", w->f->origin);
-    report(w->builder, at - w->told_at, w->n_starts - w->told_n);
-    w->told_at = at;
-    w->told_n = w->n_starts;
+    report(w->builder, at - w->reported_at, w->n_starts - w->reported_n);
+    w->reported_at = at;
+    w->reported_n = w->n_starts;
     return 0;
 }
 
@@ -104,7 +104,7 @@ int data_walk_fetch(struct data_walk *w, uint64_t at, uint64_t need, uint64_t wa
     if (at < w->from || at + need > w->from + w->held) {
         if (want > w->f->bytes - at)
             want = w->f->bytes - at;
-        rc = data_file_read_again(&w->s->patience, w->fd, w->f->path, w->block, want, at, err);
+        rc = data_file_read_again(&w->s->retry, w->fd, w->f->path, w->block, want, at, err);
         w->from = at;
         w->held = rc == 0 ? want : 0;
     }
@@ -139,8 +139,8 @@ static int walk(struct builder *b, struct data_file *f, int fd, uint8_t *block, 
         free(w.starts);
         return rc;
     }
-    n = f->n_records > w.told_n && w.member == 0 ? f->n_records - w.told_n : 0;
-    report(b, f->bytes - w.told_at, n);
+    n = f->n_records > w.reported_n && w.member == 0 ? f->n_records - w.reported_n : 0;
+    report(b, f->bytes - w.reported_at, n);
     return 0;
 }
 
@@ -159,7 +159,7 @@ static char *kept_name(const char *directory, const char *path)
     return fs_join(directory, name);
 }
 
-static size_t filled(size_t n)
+static size_t padded(size_t n)
 {
     return (n + 7) & ~(size_t)7;
 }
@@ -172,20 +172,20 @@ static bool accept_kept(const struct buf *data, uint64_t kind, const char *path,
     size_t n_path = strlen(path), n_starts, body;
     const uint64_t *starts;
     uint32_t crc;
-    struct kept k;
+    struct kept_head k;
 
     if (data->len < sizeof(k) + sizeof(crc))
         return false;
     body = data->len - sizeof(crc);
     memcpy(&k, data->data, sizeof(k));
     memcpy(&crc, data->data + body, sizeof(crc));
-    if (k.magic != KEPT_MAGIC || k.kind != kind || k.bytes != f->bytes || k.mtime_ns != f->mtime_ns ||
-        k.n_path != n_path || k.n_records > f->bytes ||
-        body != sizeof(k) + filled(n_path) + (k.n_records + 1) * 8 ||
+    if (k.magic != KEPT_MAGIC || k.kind != kind || k.bytes != f->bytes ||
+        k.mtime_ns != f->mtime_ns || k.n_path != n_path || k.n_records > f->bytes ||
+        body != sizeof(k) + padded(n_path) + (k.n_records + 1) * 8 ||
         crc != crc32c(0, data->data, body) || memcmp(data->data + sizeof(k), path, n_path) != 0)
         return false;
     n_starts = k.n_records + 1;
-    starts = (const uint64_t *)(const void *)(data->data + sizeof(k) + filled(n_path));
+    starts = (const uint64_t *)(const void *)(data->data + sizeof(k) + padded(n_path));
     if (starts[k.n_records] > f->bytes)
         return false;
     for (size_t i = 1; i < n_starts; i++)
@@ -203,7 +203,8 @@ static bool accept_kept(const struct buf *data, uint64_t kind, const char *path,
 static bool load_kept(const char *name, uint64_t kind, const char *path, struct data_file *f)
 {
     size_t n_starts = f->bytes + 1; /* upper limit */
-    size_t limit = sizeof(struct kept) + filled(strlen(path)) + n_starts * 8 + sizeof(uint32_t);
+    size_t limit =
+        sizeof(struct kept_head) + padded(strlen(path)) + n_starts * 8 + sizeof(uint32_t);
     struct buf data = { 0 };
     bool ok;
 
@@ -215,15 +216,19 @@ static bool load_kept(const char *name, uint64_t kind, const char *path, struct 
 static int save_kept(const char *name, uint64_t kind, const char *path, const struct data_file *f,
                      struct err *err)
 {
-    struct kept k = { .magic = KEPT_MAGIC, .kind = kind, .bytes = f->bytes, .mtime_ns = f->mtime_ns,
-                      .n_records = f->n_records, .n_path = strlen(path) };
+    struct kept_head k = { .magic = KEPT_MAGIC,
+                           .kind = kind,
+                           .bytes = f->bytes,
+                           .mtime_ns = f->mtime_ns,
+                           .n_records = f->n_records,
+                           .n_path = strlen(path) };
     struct buf data = { 0 };
     uint32_t crc;
     int rc;
 
     buf_add(&data, &k, sizeof(k));
     buf_add(&data, path, k.n_path);
-    buf_add(&data, "\0\0\0\0\0\0\0", filled(k.n_path) - k.n_path);
+    buf_add(&data, "\0\0\0\0\0\0\0", padded(k.n_path) - k.n_path);
     buf_add(&data, f->starts, (f->n_records + 1) * sizeof(*f->starts));
     crc = crc32c(0, data.data, data.len);
     buf_add(&data, &crc, sizeof(crc));
@@ -240,7 +245,7 @@ static int index_kept(struct builder *b, struct data_file *f, int fd, uint8_t *b
 {
     const struct data_set *s = b->s;
     /* The format, and the options that change the index. */
-    uint64_t kind = s->source->kept_as | (uint64_t)s->skip_bad << 32 |
+    uint64_t kind = s->source->index_kind | (uint64_t)s->skip_bad << 32 |
                     (uint64_t)s->csv_header << 33 | (uint64_t)(uint8_t)s->csv_delimiter << 40;
     char *path = realpath(f->path, NULL), *name = NULL;
     int rc = 0;
@@ -262,7 +267,7 @@ static int index_kept(struct builder *b, struct data_file *f, int fd, uint8_t *b
     return rc;
 }
 
-static int open_again(const struct data_patience *p, const char *path, uint64_t *bytes,
+static int open_again(const struct data_retry *p, const char *path, uint64_t *bytes,
                       int64_t *mtime_ns, struct err *err)
 {
     uint64_t since = 0;
@@ -270,7 +275,7 @@ static int open_again(const struct data_patience *p, const char *path, uint64_t 
     int fd;
 
     while ((fd = data_file_open(path, bytes, mtime_ns, err)) < 0 &&
-           data_try_again(p, &tries, &since, fd, err))
+           data_should_retry(p, &tries, &since, fd, err))
         continue;
     return fd;
 }
@@ -282,7 +287,7 @@ static int sample_again(const struct data_set *s, struct data_file *f, int fd, s
     int rc;
 
     while ((rc = data_file_sample(s, fd, f->path, f->bytes, &f->sample, err)) < 0 &&
-           data_try_again(&s->patience, &tries, &since, rc, err))
+           data_should_retry(&s->retry, &tries, &since, rc, err))
         continue;
     return rc;
 }
@@ -301,15 +306,17 @@ static int index_file(struct builder *b, struct data_file *f, uint8_t *block, st
     int64_t mtime_ns;
     int fd, local, rc;
 
-    fd = open_again(&b->s->patience, f->path, &bytes, &mtime_ns, err);
+    fd = open_again(&b->s->retry, f->path, &bytes, &mtime_ns, err);
     if (fd < 0)
         return fd;
     if (bytes != f->bytes || mtime_ns != f->mtime_ns) {
         close(fd);
-        return err_set(err, ERR_CHANGED, "'%s' changed while it was being indexed: start again, and leave it alone "
-                       "during a run", f->origin);
+        return err_set(err, ERR_CHANGED,
+                       "'%s' changed while it was being indexed: restart, and do not change it "
+                       "during a run",
+                       f->origin);
     }
-    local = data_unpack(b->opts, &b->s->patience, f, fd, block, err);
+    local = data_unpack(b->opts, &b->s->retry, f, fd, block, err);
     if (local != fd)
         close(fd);
     if (local < 0)
@@ -321,7 +328,7 @@ static int index_file(struct builder *b, struct data_file *f, uint8_t *block, st
         close(local);
         return rc;
     }
-    if (b->opts->index_directory != NULL && b->s->source->kept_as != 0 && !f->pinned)
+    if (b->opts->index_directory != NULL && b->s->source->index_kind != 0 && !f->pinned)
         rc = index_kept(b, f, local, block, err);
     else
         rc = walk(b, f, local, block, err);
@@ -401,11 +408,11 @@ static int run_all(struct builder *b, uint32_t n_threads, struct err *err)
 }
 
 /* Reads sizes and times of all files before any content. */
-static int look_at_all(struct builder *b, struct err *err)
+static int stat_all(struct builder *b, struct err *err)
 {
     for (uint32_t i = 0; i < b->n_files; i++) {
         struct data_file *f = &b->files[i];
-        int fd = open_again(&b->s->patience, f->path, &f->bytes, &f->mtime_ns, err);
+        int fd = open_again(&b->s->retry, f->path, &f->bytes, &f->mtime_ns, err);
 
         if (fd < 0)
             return fd;
@@ -423,7 +430,7 @@ int data_index(const struct data_opts *opts, struct data_set *s, struct err *err
     uint32_t n_threads = opts->threads > 0 ? opts->threads : data_cores();
     int rc;
 
-    rc = look_at_all(&b, err);
+    rc = stat_all(&b, err);
     if (rc == 0 && opts->index_directory != NULL)
         rc = fs_mkdirs(opts->index_directory, err);
     if (rc == 0 && opts->cache_directory != NULL)

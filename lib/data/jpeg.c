@@ -181,7 +181,7 @@ int jpeg_read(struct jpeg *j, uint32_t channels, const struct image_rect *rect, 
     }
     jpeg_abort_decompress(&j->d); /* the rest is not needed */
     if (j->cut_off)
-        return err_set(err, ERR_CORRUPT, "JPEG: the image is cut off or damaged inside");
+        return err_set(err, ERR_CORRUPT, "JPEG: the image is truncated or damaged");
     *pixels = (struct image_pixels){ bytes, p.w, p.h, channels };
     at[0] = (double)rect->x / j->by - p.x;
     at[1] = (double)rect->y / j->by - p.y;

@@ -38,7 +38,7 @@ struct header {
 
 static int bad(struct header *h, const char *expected)
 {
-    return err_set(h->err, ERR_INPUT, "%s: its .npy header is not readable: expected %s at '%.*s'",
+    return err_set(h->err, ERR_INPUT, "%s: invalid .npy header: expected %s at '%.*s'",
                    h->what, expected, (int)(h->end - h->at < 20 ? h->end - h->at : 20), h->at);
 }
 
@@ -48,7 +48,7 @@ static void skip_blanks(struct header *h)
         h->at++;
 }
 
-static bool take(struct header *h, const char *token)
+static bool accept(struct header *h, const char *token)
 {
     size_t n = strlen(token);
 
@@ -67,16 +67,17 @@ static int read_descr(struct header *h)
         char quoted[8] = "'";
 
         strcat(strcat(quoted, types[i].descr), "'");
-        if (!take(h, quoted))
+        if (!accept(h, quoted))
             continue;
         h->dtype = types[i].dtype;
         return 0;
     }
     skip_blanks(h);
-    return err_set(h->err, ERR_UNSUPPORTED,
-                   "%s: its elements are %.*s; supported are little-endian numbers and booleans, such "
-                   "as '<f4': convert it with array.astype('<f4')",
-                   h->what, (int)(h->end - h->at < 20 ? h->end - h->at : 20), h->at);
+    return err_set(
+        h->err, ERR_UNSUPPORTED,
+        "%s: its elements are %.*s; supported are little-endian numbers and booleans, such "
+        "as '<f4': convert it with array.astype('<f4')",
+        h->what, (int)(h->end - h->at < 20 ? h->end - h->at : 20), h->at);
 }
 
 static int read_dimension(struct header *h)
@@ -99,12 +100,12 @@ static int read_shape(struct header *h)
 {
     int rc = 0;
 
-    if (!take(h, "("))
+    if (!accept(h, "("))
         return bad(h, "'('");
-    while (rc == 0 && !take(h, ")")) {
+    while (rc == 0 && !accept(h, ")")) {
         skip_blanks(h);
         rc = read_dimension(h);
-        if (rc == 0 && !take(h, ",") && !(take(h, ")") && (h->at--, true)))
+        if (rc == 0 && !accept(h, ",") && !(accept(h, ")") && (h->at--, true)))
             return bad(h, "',' or ')'");
     }
     return rc;
@@ -112,9 +113,9 @@ static int read_shape(struct header *h)
 
 static int read_order(struct header *h)
 {
-    if (take(h, "True"))
+    if (accept(h, "True"))
         h->fortran = true;
-    else if (!take(h, "False"))
+    else if (!accept(h, "False"))
         return bad(h, "True or False");
     return 0;
 }
@@ -128,23 +129,23 @@ static int read_header(struct header *h)
                  { "'fortran_order'", read_order },
                  { "'shape'", read_shape } };
 
-    if (!take(h, "{"))
+    if (!accept(h, "{"))
         return bad(h, "'{'");
-    while (!take(h, "}")) {
+    while (!accept(h, "}")) {
         size_t i = 0;
         int rc;
 
-        while (i < COUNT_OF(keys) && !take(h, keys[i].key))
+        while (i < COUNT_OF(keys) && !accept(h, keys[i].key))
             i++;
         if (i == COUNT_OF(keys) || (h->seen >> i & 1u) != 0)
             return bad(h, "'descr', 'fortran_order' and 'shape', each once,");
         h->seen |= 1u << i;
-        if (!take(h, ":"))
+        if (!accept(h, ":"))
             return bad(h, "':'");
         rc = keys[i].read(h);
         if (rc < 0)
             return rc;
-        if (!take(h, ",") && !(take(h, "}") && (h->at--, true)))
+        if (!accept(h, ",") && !(accept(h, "}") && (h->at--, true)))
             return bad(h, "',' or '}'");
     }
     skip_blanks(h);
@@ -154,7 +155,7 @@ static int read_header(struct header *h)
 /* ---- reading ---- */
 
 /* Copies elements from Fortran order (the first index varies fastest) to C order. */
-static void turn(const struct tensor *t, const uint8_t *from, uint8_t *to)
+static void from_fortran(const struct tensor *t, const uint8_t *from, uint8_t *to)
 {
     size_t width = tensor_dtype_bytes(t->dtype), n = (size_t)tensor_elements(t), i;
     int64_t at[TENSOR_MAX_RANK] = { 0 };
@@ -176,8 +177,8 @@ static int find_header(const uint8_t *bytes, size_t n, struct header *h)
     size_t length, first;
 
     if (n < MAGIC_BYTES + 4 || memcmp(bytes, magic, MAGIC_BYTES) != 0)
-        return err_set(h->err, ERR_INPUT, "%s is not a .npy file: it does not begin with \\x93NUMPY",
-                       h->what);
+        return err_set(h->err, ERR_INPUT,
+                       "%s is not a .npy file: it does not begin with \\x93NUMPY", h->what);
     if (bytes[6] < 1 || bytes[6] > 3)
         return err_set(h->err, ERR_UNSUPPORTED, "%s is of .npy version %d; supported are 1 to 3",
                        h->what, bytes[6]);
@@ -185,13 +186,13 @@ static int find_header(const uint8_t *bytes, size_t n, struct header *h)
     first = 10;
     if (bytes[6] > 1) {
         if (n < 12)
-            return err_set(h->err, ERR_INPUT, "%s is cut off in its header", h->what);
+            return err_set(h->err, ERR_INPUT, "%s is truncated in its header", h->what);
         length |= (size_t)bytes[10] << 16 | (size_t)bytes[11] << 24;
         first = 12;
     }
     if (length > HEADER_MAX || length > n - first)
-        return err_set(h->err, ERR_INPUT, "%s is cut off in its header, which has %zu bytes", h->what,
-                       length);
+        return err_set(h->err, ERR_INPUT, "%s is truncated in its header, which has %zu bytes",
+                       h->what, length);
     h->at = (const char *)bytes + first;
     h->end = h->at + length;
     return 0;
@@ -229,13 +230,13 @@ int npy_parse(const void *bytes, size_t n, const char *what, struct tensor *out,
     want = tensor_bytes(&t);
     have = n - h.data_at;
     if (want != have)
-        return err_set(err, ERR_INPUT, "%s holds %zu bytes of elements; its shape needs %zu", what,
-                       have, want);
+        return err_set(err, ERR_INPUT, "%s contains %zu bytes of elements; its shape needs %zu",
+                       what, have, want);
     t.data = malloc(want > 0 ? want : 1);
     if (t.data == NULL)
         return err_set(err, ERR_NOMEM, "%s: out of memory for %zu bytes", what, want);
     if (h.fortran && t.shape.rank > 1)
-        turn(&t, data, t.data);
+        from_fortran(&t, data, t.data);
     else
         memcpy(t.data, data, want);
     *out = t;

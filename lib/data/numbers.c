@@ -48,14 +48,14 @@ static inline uint64_t short_ends(uint64_t ends)
     return inside != 0 ? ends & ((inside & -inside) - 1) : ends;
 }
 
-static const uint64_t low[NUMBER_MAX + 1] = {
+static const uint64_t low_bytes[NUMBER_MAX + 1] = {
     0,         0xff, 0xffff, 0xffffff, 0xffffffff, 0xffffffffff, 0xffffffffffff, 0xffffffffffffff,
     UINT64_MAX
 };
 
 /* Extracts the bytes of each number of a block, without their decoding. Returns the count of
  * numbers; *used: their bytes. */
-static size_t take_block(const uint8_t *at, uint64_t ends, uint64_t *out, size_t *used)
+static size_t extract_block(const uint8_t *at, uint64_t ends, uint64_t *out, size_t *used)
 {
     unsigned start = 0;
     size_t n = 0;
@@ -65,7 +65,7 @@ static size_t take_block(const uint8_t *at, uint64_t ends, uint64_t *out, size_t
         uint64_t x;
 
         memcpy(&x, at + start, 8);
-        out[n++] = x & low[end - start];
+        out[n++] = x & low_bytes[end - start];
         start = end;
     }
     *used = start;
@@ -73,7 +73,7 @@ static size_t take_block(const uint8_t *at, uint64_t ends, uint64_t *out, size_t
 }
 
 /* Decodes numbers: concatenates the low 7 bits of each byte. */
-CLONES static void squeeze(uint64_t *x, size_t n)
+CLONES static void concatenate_bits(uint64_t *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         uint64_t v = x[i] & UINT64_C(0x7f7f7f7f7f7f7f7f);
@@ -84,7 +84,7 @@ CLONES static void squeeze(uint64_t *x, size_t n)
     }
 }
 
-size_t data_numbers_plainly(const uint8_t *at, size_t bytes, uint64_t *out, size_t room,
+size_t data_numbers_portable(const uint8_t *at, size_t bytes, uint64_t *out, size_t room,
                             size_t *used)
 {
     size_t n = 0, block, taken;
@@ -94,8 +94,8 @@ size_t data_numbers_plainly(const uint8_t *at, size_t bytes, uint64_t *out, size
 
         if (ends == 0)
             break;
-        taken = take_block(at + *used, ends, out + n, &block);
-        squeeze(out + n, taken);
+        taken = extract_block(at + *used, ends, out + n, &block);
+        concatenate_bits(out + n, taken);
         n += taken;
     }
     return n;
@@ -114,7 +114,7 @@ static const uint64_t low_bits[NUMBER_MAX + 1] = { 0,
                                                    0x7f7f7f7f7f7f7f7f };
 
 /* data_numbers() with the PEXT instruction. */
-__attribute__((target("bmi,bmi2"))) static size_t collect(const uint8_t *at, size_t bytes,
+__attribute__((target("bmi,bmi2"))) static size_t numbers_pext(const uint8_t *at, size_t bytes,
                                                           uint64_t *out, size_t room, size_t *used)
 {
     const uint8_t *from = at;
@@ -141,12 +141,12 @@ __attribute__((target("bmi,bmi2"))) static size_t collect(const uint8_t *at, siz
 
 size_t data_numbers(const uint8_t *at, size_t bytes, uint64_t *out, size_t room, size_t *used)
 {
-    return (__builtin_cpu_supports("bmi2") ? collect : data_numbers_plainly)(at, bytes, out, room,
-                                                                             used);
+    return (__builtin_cpu_supports("bmi2") ? numbers_pext : data_numbers_portable)(at, bytes, out,
+                                                                                   room, used);
 }
 #else
 size_t data_numbers(const uint8_t *at, size_t bytes, uint64_t *out, size_t room, size_t *used)
 {
-    return data_numbers_plainly(at, bytes, out, room, used);
+    return data_numbers_portable(at, bytes, out, room, used);
 }
 #endif

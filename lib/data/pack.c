@@ -54,8 +54,8 @@ static void plan_part(struct plan *p, uint64_t first, uint64_t n)
     for (uint64_t r = first; r < first + n; r++) {
         uint32_t length = p->lengths[r], i = 0;
 
-        p->pack_of[r] = DATA_LEFT_OUT;
-        if (length == DATA_LEFT_OUT)
+        p->pack_of[r] = DATA_SKIPPED;
+        if (length == DATA_SKIPPED)
             continue;
         while (i < p->n_open && p->room[i] < length)
             i++;
@@ -81,7 +81,7 @@ static int plan_parts(struct data_set *s, struct plan *p, struct err *err)
         part->n = p->packs->n - before;
         if (part->n == 0)
             return err_set(err, ERR_INPUT,
-                           "the files from '%s' on hold no record that is not bad",
+                           "the files from '%s' on contain only bad records",
                            s->files[data_file_of(s, first)].origin);
     }
     return 0;
@@ -100,14 +100,14 @@ static int list_records(struct plan *p, uint64_t n_records, struct err *err)
     /* First, starts[i + 2] counts the records of pack i. Then starts[i + 1] is the position of the
      * next record of pack i, and finally the start of pack i + 1. */
     for (uint64_t r = 0; r < n_records; r++)
-        if (p->pack_of[r] != DATA_LEFT_OUT)
+        if (p->pack_of[r] != DATA_SKIPPED)
             packs->starts[p->pack_of[r] + 2]++;
     for (uint32_t i = 0; i < packs->n; i++) {
         n += packs->starts[i + 2];
         packs->starts[i + 2] = n;
     }
     for (uint64_t r = 0; r < n_records; r++)
-        if (p->pack_of[r] != DATA_LEFT_OUT)
+        if (p->pack_of[r] != DATA_SKIPPED)
             packs->records[packs->starts[p->pack_of[r] + 1]++] = (uint32_t)r;
     return 0;
 }
@@ -134,7 +134,7 @@ int data_pack(struct data_set *s, const struct data_opts *opts, struct err *err)
     uint32_t *lengths;
     int rc = 0;
 
-    if (s->n_records >= DATA_LEFT_OUT - 1) {
+    if (s->n_records >= DATA_SKIPPED - 1) {
         free(p.packs);
         return err_set(err, ERR_INPUT, "%" PRIu64 " records, and at most 2^32 - 3 can be packed",
                        s->n_records);
@@ -142,7 +142,8 @@ int data_pack(struct data_set *s, const struct data_opts *opts, struct err *err)
     lengths = malloc(s->n_records * sizeof(*lengths));
     p.pack_of = malloc(s->n_records * sizeof(*p.pack_of));
     if (p.packs == NULL || lengths == NULL || p.pack_of == NULL)
-        rc = err_set(err, ERR_NOMEM, "out of memory for %" PRIu64 " records in packs", s->n_records);
+        rc =
+            err_set(err, ERR_NOMEM, "out of memory for %" PRIu64 " records in packs", s->n_records);
     if (rc == 0) {
         p.lengths = lengths;
         p.packs->length = s->elements[s->pack_by] / s->inner[s->pack_by];

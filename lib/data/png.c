@@ -37,7 +37,7 @@ static void on_read(png_structp png, png_bytep out, size_t n)
     struct reader *r = png_get_io_ptr(png);
 
     if (n > (size_t)(r->end - r->at))
-        png_error(png, "the image is cut off");
+        png_error(png, "the image is truncated");
     memcpy(out, r->at, n);
     r->at += n;
 }
@@ -137,7 +137,7 @@ int png_read_all(const void *bytes, size_t n, uint32_t channels, struct image_ro
     passes = png_set_interlace_handling(r.png);
     png_read_update_info(r.png, r.info);
     if (png_get_rowbytes(r.png, r.info) != (size_t)w * channels)
-        return close_reader(&r, err_set(err, ERR_UNSUPPORTED, "PNG: pixels of an odd form"));
+        return close_reader(&r, err_set(err, ERR_UNSUPPORTED, "PNG: unsupported pixel format"));
     out = image_room(room, (size_t)w * h * channels);
     if (out == NULL)
         return close_reader(&r, err_set(err, ERR_NOMEM, "an image: out of memory"));

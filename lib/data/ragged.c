@@ -36,19 +36,21 @@ static int check(const struct rows *rows, const struct data_feature *f, uint64_t
             length = -1;
         if (length < 0 || (uint64_t)length > most)
             return err_set(err, ERR_INPUT,
-                           "feature '%s': row %" PRIu64 " has %" PRId64 " items by '%s', expected from 0 "
+                           "feature '%s': row %" PRIu64 " has %" PRId64
+                           " items according to '%s', expected 0 "
                            "to %" PRIu64,
                            f->name, r, length, f->rows_by, most);
         sum += (uint64_t)length;
     }
     if (sum != items)
         return err_set(err, ERR_INPUT,
-                       "feature '%s' has %" PRIu64 " items, and its rows by '%s' %" PRIu64, f->name,
-                       items, f->rows_by, sum);
+                       "feature '%s' has %" PRIu64
+                       " items, but its rows according to '%s' have %" PRIu64,
+                       f->name, items, f->rows_by, sum);
     return 0;
 }
 
-int data_spread_rows(struct data_decoder *d, uint32_t i, struct err *err)
+int data_place_rows(struct data_decoder *d, uint32_t i, struct err *err)
 {
     const struct data_set *s = d->s;
     const struct data_feature *f = &s->features[i];
@@ -64,20 +66,21 @@ int data_spread_rows(struct data_decoder *d, uint32_t i, struct err *err)
     if (rows.splits && rows.n > 0)
         rows.n--; /* the last split is the end */
     if (d->counts[i] % width != 0)
-        return err_set(err, ERR_INPUT, "feature '%s' has %" PRIu64 " values, expected a multiple of %" PRIu64,
+        return err_set(err, ERR_INPUT,
+                       "feature '%s' has %" PRIu64 " values, expected a multiple of %" PRIu64,
                        f->name, d->counts[i], width);
     if (check(&rows, f, row, items, err) < 0)
         return ERR_INPUT;
     if (d->counts[i] == s->elements[i])
         return 0; /* all rows are full, so no value moves */
     CHECK(d->stored[i] == room);
-    data_fill_up(f, room, d->counts[i], s->elements[i]);
+    data_pad(f, room, d->counts[i], s->elements[i]);
     for (uint64_t r = rows.n; r-- > 0;) {
         uint64_t length = (uint64_t)length_of(&rows, r);
 
         start -= length;
         memmove(room + r * row * bytes, room + start * bytes, length * bytes);
-        data_fill_up(f, room + r * row * bytes, length * width, row * width);
+        data_pad(f, room + r * row * bytes, length * width, row * width);
     }
     return 0;
 }

@@ -2,8 +2,8 @@
  *
  * Batch q of the stream (from 0) is stored in slot q mod n_slots. Two counters advance:
  *
- *     given     the batch that the consumer uses or waits for; earlier batches are released
- *     claimed   the batch whose pieces the decode threads claim; below given + n_slots
+ *     delivered the batch that the consumer uses or waits for; earlier batches are released
+ *     claimed   the batch whose pieces the decode threads claim; below delivered + n_slots
  *
  * A piece is a range of samples of a batch, so that all threads work on one batch and the first
  * batch is ready soon. A batch is ready when its last piece is decoded. Batches and errors are
@@ -20,7 +20,7 @@
 #include "data/data_priv.h"
 #include "data/order.h"
 
-enum { PIECE_MIN = 8, ALIGNMENT = 64, GAP_BYTES = 8 << 10, AHEAD = 4 };
+enum { PIECE_MIN = 8, ALIGNMENT = 64, GAP_BYTES = 8 << 10, PREFETCH_DISTANCE = 4 };
 
 struct slot {
     struct data_batch batch;    /* its pointers point into `memory` */
@@ -30,9 +30,9 @@ struct slot {
     uint64_t *used; /* [lane batch] samples decoded; differ where bad ones were skipped */
     uint32_t *sorted;           /* [lane batch] samples of each piece, in file order */
     uint8_t *memory;            /* owned; contains all arrays above */
-    uint32_t undone;            /* samples that are not decoded yet, claimed or not */
+    uint32_t n_undecoded;            /* samples that are not decoded yet, claimed or not */
     int rc;                     /* 0, or the error of the first bad sample */
-    uint32_t bad;               /* index of that sample */
+    uint32_t bad_sample;               /* index of that sample */
     struct err err;             /* its error */
 };
 
@@ -44,7 +44,7 @@ struct data_reader {
     uint32_t piece;     /* samples per piece */
     uint64_t n_batches; /* batches of the whole stream */
     uint64_t wait_ns;
-    bool held;          /* the consumer has not released batch `given` */
+    bool held;          /* the consumer has not released batch `delivered` */
     struct slot *slots; /* owned */
     uint32_t n_slots;
     pthread_t *threads;             /* owned */
@@ -53,9 +53,10 @@ struct data_reader {
     uint32_t n_decoders;            /* one per thread; without threads one for the consumer */
     atomic_bool canceled;
 
-    pthread_mutex_t lock; /* guards the fields below, and undone, rc, bad, err of claimed slots */
+    pthread_mutex_t lock; /* guards the fields below, and n_undecoded, rc, bad_sample and err of
+                             claimed slots */
     pthread_cond_t work, ready;
-    uint64_t given;      /* batch that the consumer uses or waits for */
+    uint64_t delivered;  /* batch that the consumer uses or waits for */
     uint64_t claimed;    /* batch whose pieces are claimed */
     uint32_t claimed_at; /* its first sample that is not claimed */
     uint32_t n_decoding; /* decoders assigned to threads */
@@ -120,7 +121,7 @@ static int slot_init(struct slot *slot, const struct data_set *s, uint32_t lane_
     return 0;
 }
 
-static int make_parts(struct data_reader *r, uint32_t n_decoders, struct err *err)
+static int make_slots(struct data_reader *r, uint32_t n_decoders, struct err *err)
 {
     int rc = 0;
 
@@ -134,7 +135,7 @@ static int make_parts(struct data_reader *r, uint32_t n_decoders, struct err *er
     while (rc == 0 && r->n_decoders < n_decoders) {
         rc = data_decoder_new(r->s, &r->decoders[r->n_decoders], err);
         if (rc == 0)
-            r->decoders[r->n_decoders++]->patience.canceled = &r->canceled;
+            r->decoders[r->n_decoders++]->retry.canceled = &r->canceled;
     }
     return rc;
 }
@@ -181,13 +182,13 @@ static uint64_t run_end(const struct data_reader *r, const struct slot *slot,
     if (s->cache != NULL && k + 1 < p->end && slot->samples[slot->sorted[k + 1]] > last + 1)
         return last; /* the next sample is not adjacent and may be cached */
     f = &s->files[data_file_of(s, last)];
-    data_record_place(f, last - f->first, &from, &end);
+    data_record_range(f, last - f->first, &from, &end);
     while (++k < p->end) {
         uint64_t next = slot->samples[slot->sorted[k]];
 
         if (next >= f->first + f->n_records)
             break;
-        data_record_place(f, next - f->first, &from, &to);
+        data_record_range(f, next - f->first, &from, &to);
         if (from > end + GAP_BYTES)
             break;
         last = next;
@@ -196,9 +197,9 @@ static uint64_t run_end(const struct data_reader *r, const struct slot *slot,
     return last;
 }
 
-/* Decodes a piece. On an error, *bad is the first bad sample. */
+/* Decodes a piece. On an error, *bad_sample is the first bad sample. */
 static int decode_piece(struct data_reader *r, struct data_decoder *d, const struct piece *p,
-                        uint32_t *bad, struct err *err)
+                        uint32_t *bad_sample, struct err *err)
 {
     struct slot *slot = p->slot;
     uint64_t last = 0;
@@ -219,11 +220,11 @@ static int decode_piece(struct data_reader *r, struct data_decoder *d, const str
         struct err why;
         int now;
 
-        if (k + AHEAD < p->end && r->s->cache == NULL && r->s->packs == NULL)
-            data_record_ahead(r->s, slot->samples[slot->sorted[k + AHEAD]]);
+        if (k + PREFETCH_DISTANCE < p->end && r->s->cache == NULL && r->s->packs == NULL)
+            data_record_prefetch(r->s, slot->samples[slot->sorted[k + PREFETCH_DISTANCE]]);
         if (atomic_load_explicit(&r->canceled, memory_order_relaxed))
             return err_set(err, ERR_CANCELED, "reading was canceled");
-        if (rc < 0 && i > *bad)
+        if (rc < 0 && i > *bad_sample)
             continue; /* only an error of an earlier sample would be reported */
         if (is_first || draw.sample > last)
             last = run_end(r, slot, p, k);
@@ -231,7 +232,7 @@ static int decode_piece(struct data_reader *r, struct data_decoder *d, const str
         now = data_decode(d, &draw, last, slot->features, i, &slot->used[i], &why);
         if (now < 0) {
             rc = now;
-            *bad = i;
+            *bad_sample = i;
             *err = why;
         }
     }
@@ -246,13 +247,13 @@ static bool claim(struct data_reader *r, struct piece *p)
     uint32_t n_lanes = r->opts.n_lanes, left;
     uint64_t q = r->claimed;
 
-    if (q >= r->n_batches || q - r->given >= r->n_slots)
+    if (q >= r->n_batches || q - r->delivered >= r->n_slots)
         return false;
     p->slot = &r->slots[q % r->n_slots];
     p->step = r->opts.first_step + q / n_lanes;
     p->lane = r->opts.first_lane + (uint32_t)(q % n_lanes);
     if (r->claimed_at == 0) { /* the first piece of a new batch */
-        p->slot->undone = r->lane_batch;
+        p->slot->n_undecoded = r->lane_batch;
         p->slot->rc = 0;
         p->slot->batch.step = p->step;
         p->slot->batch.lane = p->lane;
@@ -269,18 +270,18 @@ static bool claim(struct data_reader *r, struct piece *p)
 }
 
 /* Records the result of a piece. Caller holds the lock. */
-static void settle(struct data_reader *r, const struct piece *p, int rc, uint32_t bad,
+static void finish_piece(struct data_reader *r, const struct piece *p, int rc, uint32_t bad_sample,
                    const struct err *err)
 {
     struct slot *slot = p->slot;
 
-    if (rc < 0 && (slot->rc == 0 || bad < slot->bad)) {
+    if (rc < 0 && (slot->rc == 0 || bad_sample < slot->bad_sample)) {
         slot->rc = rc;
-        slot->bad = bad;
+        slot->bad_sample = bad_sample;
         slot->err = *err;
     }
-    slot->undone -= p->end - p->begin;
-    if (slot->undone == 0)
+    slot->n_undecoded -= p->end - p->begin;
+    if (slot->n_undecoded == 0)
         pthread_cond_signal(&r->ready);
 }
 
@@ -290,7 +291,7 @@ static void *decode_thread(void *arg)
     struct data_decoder *d;
     struct piece p;
     struct err err;
-    uint32_t bad = 0;
+    uint32_t bad_sample = 0;
     int rc;
 
     pthread_mutex_lock(&r->lock);
@@ -301,9 +302,9 @@ static void *decode_thread(void *arg)
             continue;
         }
         pthread_mutex_unlock(&r->lock);
-        rc = decode_piece(r, d, &p, &bad, &err);
+        rc = decode_piece(r, d, &p, &bad_sample, &err);
         pthread_mutex_lock(&r->lock);
-        settle(r, &p, rc, bad, &err);
+        finish_piece(r, &p, rc, bad_sample, &err);
     }
     pthread_mutex_unlock(&r->lock);
     return NULL;
@@ -350,7 +351,7 @@ int data_reader_open(struct data_set *s, const struct data_reader_opts *opts,
         r->n_batches = UINT64_MAX; /* such a stream does not end in practice either */
     /* One slot for the consumer's batch, the others for prefetched batches. */
     r->n_slots = opts->threads > 0 ? opts->prefetch + 1 : 1;
-    rc = make_parts(r, n_decoders, err);
+    rc = make_slots(r, n_decoders, err);
     while (rc == 0 && r->n_threads < opts->threads) {
         rc = thread_start(&r->threads[r->n_threads], "decodes samples", decode_thread, r, err);
         if (rc == 0)
@@ -365,7 +366,7 @@ int data_reader_open(struct data_set *s, const struct data_reader_opts *opts,
 }
 
 /* Returns the path of a file that a decoder is reading, for a message; NULL: no read is active. */
-static const char *file_in_work(const struct data_reader *r)
+static const char *file_being_read(const struct data_reader *r)
 {
     for (uint32_t i = 0; i < r->n_decoders; i++) {
         uint32_t file = atomic_load(&r->decoders[i]->reading);
@@ -376,9 +377,10 @@ static const char *file_in_work(const struct data_reader *r)
     return NULL;
 }
 
-/* Waits until the batch `given` is ready, the reader is cancelled, or the deadline passes. Caller
- * holds the lock. Sets *is_stuck on a timeout during a read. */
-static int wait_ready(struct data_reader *r, const struct slot *slot, bool *is_stuck, struct err *err)
+/* Waits until the batch `delivered` is ready, the reader is cancelled, or the deadline passes.
+ * Caller holds the lock. Sets *is_stuck on a timeout during a read. */
+static int wait_ready(struct data_reader *r, const struct slot *slot, bool *is_stuck,
+                      struct err *err)
 {
     /* Longer than the read's own deadline, whose error contains the cause. */
     uint64_t before = clock_ns(), ms = r->opts.deadline_ms + r->opts.deadline_ms / 4;
@@ -386,8 +388,8 @@ static int wait_ready(struct data_reader *r, const struct slot *slot, bool *is_s
     const char *file;
     int late = 0;
 
-    /* The batch is ready if it is completely claimed and no sample is undone. */
-    if (r->claimed > r->given && slot->undone == 0)
+    /* The batch is ready if it is completely claimed and all its samples are decoded. */
+    if (r->claimed > r->delivered && slot->n_undecoded == 0)
         return 0;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += (time_t)(ms / 1000);
@@ -395,35 +397,36 @@ static int wait_ready(struct data_reader *r, const struct slot *slot, bool *is_s
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     while (late == 0 && !atomic_load(&r->canceled) &&
-           !(r->claimed > r->given && slot->undone == 0))
+           !(r->claimed > r->delivered && slot->n_undecoded == 0))
         late = ms > 0 ? pthread_cond_timedwait(&r->ready, &r->lock, &until)
                       : pthread_cond_wait(&r->ready, &r->lock);
     r->wait_ns += clock_ns() - before;
-    if (late == 0 || (r->claimed > r->given && slot->undone == 0))
+    if (late == 0 || (r->claimed > r->delivered && slot->n_undecoded == 0))
         return 0;
-    file = file_in_work(r);
+    file = file_being_read(r);
     if (file == NULL)
         return err_set(err, ERR_IO,
-                       "no batch after %" PRIu64 " ms: the data is being decoded too slowly", ms);
+                       "no batch after %" PRIu64 " ms: decoding is too slow", ms);
     *is_stuck = true;
-    return err_set(err, ERR_IO, "no batch after %" PRIu64 " ms: a read of '%s' does not come back", ms, file);
+    return err_set(err, ERR_IO, "no batch after %" PRIu64 " ms: a read of '%s' does not return", ms,
+                   file);
 }
 
 /* Decodes the batch on the calling thread. Caller holds the lock, which is released while
  * decoding. */
-static void decode_here(struct data_reader *r)
+static void decode_on_caller(struct data_reader *r)
 {
     uint64_t before = clock_ns();
     struct piece p;
     struct err err;
-    uint32_t bad = 0;
+    uint32_t bad_sample = 0;
     int rc;
 
     while (claim(r, &p)) {
         pthread_mutex_unlock(&r->lock);
-        rc = decode_piece(r, r->decoders[0], &p, &bad, &err);
+        rc = decode_piece(r, r->decoders[0], &p, &bad_sample, &err);
         pthread_mutex_lock(&r->lock);
-        settle(r, &p, rc, bad, &err);
+        finish_piece(r, &p, rc, bad_sample, &err);
     }
     r->wait_ns += clock_ns() - before;
 }
@@ -439,19 +442,19 @@ static uint32_t count_real(const struct data_reader *r, const struct slot *slot)
 
 int data_next(struct data_reader *r, const struct data_batch **out, struct err *err)
 {
-    struct slot *slot = &r->slots[r->given % r->n_slots];
+    struct slot *slot = &r->slots[r->delivered % r->n_slots];
     bool canceled, is_stuck = false;
     struct err trouble;
     int rc = 0;
 
     CHECK(!r->held);
-    if (r->given == r->n_batches) {
+    if (r->delivered == r->n_batches) {
         *out = NULL;
         return 0;
     }
     pthread_mutex_lock(&r->lock);
     if (r->n_threads == 0)
-        decode_here(r);
+        decode_on_caller(r);
     else
         rc = wait_ready(r, slot, &is_stuck, &trouble);
     canceled = atomic_load(&r->canceled);
@@ -460,13 +463,13 @@ int data_next(struct data_reader *r, const struct data_batch **out, struct err *
         *err = trouble;
     /* The report comes before the return, because data_reader_close() waits for the read. It is
      * made without the lock, because the callback may block or call data_reader_cancel(). */
-    if (is_stuck && r->s->patience.on_trouble != NULL)
-        r->s->patience.on_trouble(r->s->patience.arg, trouble.text);
+    if (is_stuck && r->s->retry.on_trouble != NULL)
+        r->s->retry.on_trouble(r->s->retry.arg, trouble.text);
     if (canceled)
         return err_set(err, ERR_CANCELED, "reading was canceled");
     if (rc < 0)
         return err_wrap(err, rc, "data of step %" PRIu64,
-                        r->opts.first_step + r->given / r->opts.n_lanes);
+                        r->opts.first_step + r->delivered / r->opts.n_lanes);
     if (slot->rc < 0) { /* the next call fails again: the batch cannot be skipped */
         if (err != NULL)
             *err = slot->err;
@@ -484,7 +487,7 @@ void data_release(struct data_reader *r)
     CHECK(r->held);
     r->held = false;
     pthread_mutex_lock(&r->lock);
-    r->given++;
+    r->delivered++;
     pthread_cond_broadcast(&r->work);
     pthread_mutex_unlock(&r->lock);
 }

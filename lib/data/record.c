@@ -30,15 +30,15 @@ enum {
     PAUSE_MS_MAX = 1000,
 };
 
-static int look_at(int fd, const char *path, uint64_t *bytes, int64_t *mtime_ns, struct err *err)
+static int stat_file(int fd, const char *path, uint64_t *bytes, int64_t *mtime_ns, struct err *err)
 {
     struct stat st;
 
     if (fstat(fd, &st) < 0)
-        return err_sys(err, errno, "look at '%s'", path);
+        return err_sys(err, errno, "stat '%s'", path);
     if (!S_ISREG(st.st_mode))
         return err_set(err, ERR_INPUT, "'%s' is %s, expected a regular file", path,
-                       S_ISDIR(st.st_mode) ? "a directory" : "no file");
+                       S_ISDIR(st.st_mode) ? "a directory" : "a special file");
     *bytes = (uint64_t)st.st_size;
     *mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
     return 0;
@@ -55,7 +55,7 @@ int data_file_open(const char *path, uint64_t *bytes, int64_t *mtime_ns, struct 
     while (fd < 0 && errno == EINTR);
     if (fd < 0)
         return err_sys(err, errno, "open '%s'", path);
-    rc = look_at(fd, path, bytes, mtime_ns, err);
+    rc = stat_file(fd, path, bytes, mtime_ns, err);
     if (rc < 0) {
         close(fd);
         return rc;
@@ -63,8 +63,8 @@ int data_file_open(const char *path, uint64_t *bytes, int64_t *mtime_ns, struct 
     return fd;
 }
 
-int data_file_read_at(const char *point, int fd, const char *path, void *out, size_t n, uint64_t offset,
-                      struct err *err)
+int data_file_read_at(const char *point, int fd, const char *path, void *out, size_t n,
+                      uint64_t offset, struct err *err)
 {
     uint8_t *to = out;
 
@@ -102,7 +102,7 @@ void data_file_close(struct data_file *f)
 
 /* ---- retries ---- */
 
-static bool given_up(const struct data_patience *p)
+static bool is_canceled(const struct data_retry *p)
 {
     return cancel_asked(p->cancel) ||
            (p->canceled != NULL && atomic_load_explicit(p->canceled, memory_order_relaxed));
@@ -110,7 +110,7 @@ static bool given_up(const struct data_patience *p)
 
 /* ERR_IO and ERR_NOENT are retried, because a failed disk or mount and an absent file may become
  * available again; errors of the content are not. */
-bool data_try_again(const struct data_patience *p, uint32_t *tries, uint64_t *since_ns, int rc,
+bool data_should_retry(const struct data_retry *p, uint32_t *tries, uint64_t *since_ns, int rc,
                     struct err *err)
 {
     uint64_t pause_ms, now = clock_ns(), end;
@@ -123,12 +123,12 @@ bool data_try_again(const struct data_patience *p, uint32_t *tries, uint64_t *si
     end = *since_ns + p->deadline_ms * 1000000;
     text_duration(limit, sizeof(limit), p->deadline_ms * 1000000);
     if (now >= end) {
-        err_wrap(err, rc, "%" PRIu32 " tries in %s", *tries + 1, limit);
+        err_wrap(err, rc, "%" PRIu32 " attempts in %s", *tries + 1, limit);
         return false;
     }
     if (*tries == 0 && p->on_trouble != NULL) {
-        snprintf(text, sizeof(text), "%s; trying again for %s",
-                 err != NULL ? err->text : "reading fails", limit);
+        snprintf(text, sizeof(text), "%s; retrying for %s",
+                 err != NULL ? err->text : "read failed", limit);
         p->on_trouble(p->arg, text);
     }
     pause_ms = PAUSE_MS_MIN << (*tries < 7 ? *tries : 7);
@@ -137,12 +137,12 @@ bool data_try_again(const struct data_patience *p, uint32_t *tries, uint64_t *si
     ++*tries;
     if (now + pause_ms * 1000000 < end)
         end = now + pause_ms * 1000000;
-    while (clock_ns() < end && !given_up(p))
+    while (clock_ns() < end && !is_canceled(p))
         nanosleep(&(struct timespec){ .tv_nsec = PAUSE_MS_MIN * 1000000 }, NULL);
-    return !given_up(p);
+    return !is_canceled(p);
 }
 
-int data_file_read_again(const struct data_patience *p, int fd, const char *path, void *out,
+int data_file_read_again(const struct data_retry *p, int fd, const char *path, void *out,
                          size_t n, uint64_t offset, struct err *err)
 {
     uint64_t since = 0;
@@ -150,7 +150,7 @@ int data_file_read_again(const struct data_patience *p, int fd, const char *path
     int rc;
 
     while ((rc = data_file_read(fd, path, out, n, offset, err)) < 0 &&
-           data_try_again(p, &tries, &since, rc, err))
+           data_should_retry(p, &tries, &since, rc, err))
         continue;
     return rc;
 }
@@ -159,30 +159,30 @@ int data_file_read_again(const struct data_patience *p, int fd, const char *path
 
 /* Returns true if the file should be checked after this read: a file that was rewritten in place
  * may contain valid records of the same sizes. */
-static bool is_due(const struct data_file *f)
+static bool check_is_due(const struct data_file *f)
 {
     return clock_ns() - atomic_load_explicit(&f->checked_ns, memory_order_relaxed) >= CHECK_NS;
 }
 
-static int look_again(const struct data_set *s, struct data_file *f, int fd, struct err *err)
+static int check_again(const struct data_set *s, struct data_file *f, int fd, struct err *err)
 {
     uint64_t bytes;
     int64_t mtime_ns;
-    int rc = look_at(fd, f->path, &bytes, &mtime_ns, err);
+    int rc = stat_file(fd, f->path, &bytes, &mtime_ns, err);
 
     return rc < 0 ? rc : data_file_unchanged(s, f, fd, bytes, mtime_ns, err);
 }
 
-/* Returns a descriptor of the file. *ours: the caller closes it, because the limit of open files is
- * reached. */
-static int borrow(struct data_set *s, struct data_file *f, bool *ours, struct err *err)
+/* Returns a descriptor of the file. *is_temporary: the caller closes it, because the limit of open
+ * files is reached. */
+static int acquire_fd(struct data_set *s, struct data_file *f, bool *is_temporary, struct err *err)
 {
     int fd = atomic_load(&f->fd), none = -1;
     uint64_t bytes;
     int64_t mtime_ns;
     int rc;
 
-    *ours = false;
+    *is_temporary = false;
     if (fd >= 0)
         return fd;
     fd = data_file_open(f->path, &bytes, &mtime_ns, err);
@@ -193,11 +193,11 @@ static int borrow(struct data_set *s, struct data_file *f, bool *ours, struct er
         close(fd);
         return rc;
     }
-    *ours = true;
+    *is_temporary = true;
     if (atomic_load(&s->n_open) < s->open_max &&
         atomic_compare_exchange_strong(&f->fd, &none, fd)) {
         atomic_fetch_add(&s->n_open, 1); /* concurrent threads may exceed the limit slightly */
-        *ours = false;
+        *is_temporary = false;
     }
     return fd;
 }
@@ -219,7 +219,7 @@ uint32_t data_file_of(const struct data_set *s, uint64_t record)
     return low;
 }
 
-void data_record_place(const struct data_file *f, uint64_t i, uint64_t *from, uint64_t *to)
+void data_record_range(const struct data_file *f, uint64_t i, uint64_t *from, uint64_t *to)
 {
     if (f->starts != NULL) {
         *from = f->starts[i];
@@ -254,43 +254,43 @@ static int grow(struct data_window *w, uint64_t n, struct err *err)
     return 0;
 }
 
-void data_record_ahead(const struct data_set *s, uint64_t record)
+void data_record_prefetch(const struct data_set *s, uint64_t record)
 {
     const struct data_file *f = &s->files[data_file_of(s, record)];
     uint64_t from, to;
 
     if (f->mapping == NULL)
         return;
-    data_record_place(f, record - f->first, &from, &to);
+    data_record_range(f, record - f->first, &from, &to);
     for (; to - from <= COPY_BYTES_MAX && from < to; from += CACHE_LINE_BYTES)
         __builtin_prefetch(f->mapping + from);
 }
 
 /* Returns the end of the last record up to `last` that fits into WINDOW_BYTES together with record
  * i, which starts at `from`. */
-static uint64_t reach(const struct data_file *f, uint64_t i, uint64_t last, uint64_t from)
+static uint64_t batch_end(const struct data_file *f, uint64_t i, uint64_t last, uint64_t from)
 {
     uint64_t low = i, high = last + 1, at, to; /* low fits, high does not */
 
     while (high - low > 1) {
         uint64_t middle = low + (high - low) / 2;
 
-        data_record_place(f, middle, &at, &to);
+        data_record_range(f, middle, &at, &to);
         if (to - from <= WINDOW_BYTES)
             low = middle;
         else
             high = middle;
     }
-    data_record_place(f, low, &at, &to);
+    data_record_range(f, low, &at, &to);
     return to;
 }
 
 /* Reads [from, to) of the file to the window, without retries. */
-static int fill(struct data_set *s, struct data_window *w, uint32_t file, uint64_t from,
+static int read_window(struct data_set *s, struct data_window *w, uint32_t file, uint64_t from,
                 uint64_t to, struct err *err)
 {
     struct data_file *f = &s->files[file];
-    bool ours = false, copied = false, due = is_due(f);
+    bool is_temporary = false, copied = false, due = check_is_due(f);
     int fd = -1, rc = 0;
 
     if (f->mapping != NULL && to - from <= COPY_BYTES_MAX) {
@@ -299,12 +299,12 @@ static int fill(struct data_set *s, struct data_window *w, uint32_t file, uint64
         copied = mapping_copy(w->bytes, f->mapping + from, to - from);
     }
     if (!copied || due)
-        rc = fd = borrow(s, f, &ours, err);
+        rc = fd = acquire_fd(s, f, &is_temporary, err);
     if (rc >= 0 && !copied)
         rc = data_file_read(fd, f->path, w->bytes, to - from, from, err);
     if (rc >= 0 && due)
-        rc = look_again(s, f, fd, err);
-    if (ours)
+        rc = check_again(s, f, fd, err);
+    if (is_temporary)
         close(fd);
     if (rc < 0)
         return rc;
@@ -315,7 +315,7 @@ static int fill(struct data_set *s, struct data_window *w, uint32_t file, uint64
 }
 
 int data_window_record(struct data_set *s, struct data_window *w, uint32_t file, uint64_t i,
-                       uint64_t last, const struct data_patience *patience, const uint8_t **bytes,
+                       uint64_t last, const struct data_retry *retry, const uint8_t **bytes,
                        size_t *n, struct err *err)
 {
     struct data_file *f = &s->files[file];
@@ -323,13 +323,13 @@ int data_window_record(struct data_set *s, struct data_window *w, uint32_t file,
     uint32_t tries = 0;
     int rc = 0;
 
-    data_record_place(f, i, &from, &to);
+    data_record_range(f, i, &from, &to);
     if (w->file != file || from < w->from || to > w->to) {
-        end = last > i ? reach(f, i, last, from) : to;
+        end = last > i ? batch_end(f, i, last, from) : to;
         w->from = w->to = 0; /* the window is empty if the read fails */
         rc = grow(w, end - from, err);
-        while (rc == 0 && (rc = fill(s, w, file, from, end, err)) < 0 &&
-               data_try_again(patience, &tries, &since, rc, err))
+        while (rc == 0 && (rc = read_window(s, w, file, from, end, err)) < 0 &&
+               data_should_retry(retry, &tries, &since, rc, err))
             rc = 0;
     }
     if (rc < 0)

@@ -16,7 +16,7 @@
 enum data_cached { EMPTY, FILLING, FULL };
 enum { SKIP_MAX = 1000 }; /* consecutive bad records that are skipped */
 
-static int make_tools(struct data_decoder *d, struct err *err)
+static int select_conversions(struct data_decoder *d, struct err *err)
 {
     struct data_set *s = d->s;
     bool any = false;
@@ -38,7 +38,7 @@ int data_decoder_new(struct data_set *s, struct data_decoder **out, struct err *
 
     if (d != NULL) {
         d->s = s;
-        d->patience = s->patience;
+        d->retry = s->retry;
         d->windows = calloc(s->n_members, sizeof(*d->windows));
         d->found = calloc(s->n_features, sizeof(*d->found));
         d->stored = calloc(s->n_features, sizeof(*d->stored));
@@ -54,7 +54,7 @@ int data_decoder_new(struct data_set *s, struct data_decoder **out, struct err *
         data_decoder_free(d);
         return err_set(err, ERR_NOMEM, "decode samples: out of memory");
     }
-    rc = make_tools(d, err);
+    rc = select_conversions(d, err);
     if (rc < 0) {
         data_decoder_free(d);
         return rc;
@@ -112,8 +112,9 @@ int data_at_record(const struct data_set *s, uint64_t record, int rc, struct err
     uint64_t from, to;
 
     record -= f->first;
-    data_record_place(f, record, &from, &to);
-    return err_wrap(err, rc, "'%s': record %" PRIu64 " at offset %" PRIu64, f->origin, record, from);
+    data_record_range(f, record, &from, &to);
+    return err_wrap(err, rc, "'%s': record %" PRIu64 " at offset %" PRIu64, f->origin, record,
+                    from);
 }
 
 int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, struct err *err)
@@ -128,7 +129,7 @@ int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, str
     for (uint32_t m = 0; rc == 0 && m < s->n_members; m++) {
         atomic_store_explicit(&d->reading, file + m + 1, memory_order_relaxed);
         rc = data_window_record(s, &d->windows[m], file + m, record - first, last - first,
-                                &d->patience, &bytes, &n, err);
+                                &d->retry, &bytes, &n, err);
         atomic_store_explicit(&d->reading, 0, memory_order_relaxed);
         if (rc == 0)
             rc = s->source->parse(d, m, bytes, n, err);
@@ -143,12 +144,12 @@ static int from_record(struct data_decoder *d, uint64_t record, uint64_t last, s
     int rc = data_read_record(d, record, last, err);
 
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
-        if (s->rows_by[i] != UINT32_MAX && data_spread_rows(d, i, err) < 0)
+        if (s->rows_by[i] != UINT32_MAX && data_place_rows(d, i, err) < 0)
             rc = data_at_record(s, record, ERR_INPUT, err);
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
         if (s->features[i].pad && s->of[i] == UINT32_MAX && s->rows_by[i] == UINT32_MAX &&
             d->counts[i] < s->elements[i])
-            data_fill_up(&s->features[i], d->room + s->stored_at[i], d->counts[i], s->elements[i]);
+            data_pad(&s->features[i], d->room + s->stored_at[i], d->counts[i], s->elements[i]);
     if (rc == 0)
         derive(d, d->room, 0, 1);
     return rc;
@@ -163,7 +164,7 @@ static int append(struct data_decoder *d, uint64_t *at, int64_t segment, struct 
 
     if (rc == 0 && items > s->packs->length - *at)
         rc = err_set(err, ERR_CORRUPT,
-                     "%" PRIu64 " items do not fit into the pack that was planned for them: the file "
+                     "%" PRIu64 " items do not fit into their planned pack: the file "
                      "changed",
                      items);
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++) {
@@ -210,14 +211,14 @@ static int from_pack(struct data_decoder *d, uint64_t pack, struct err *err)
         uint8_t *room = d->pack + s->stored_at[i];
 
         if (s->of[i] == UINT32_MAX)
-            data_fill_up(&s->features[i], room, at * s->inner[i], s->elements[i]);
+            data_pad(&s->features[i], room, at * s->inner[i], s->elements[i]);
         d->stored[i] = room;
     }
     return 0;
 }
 
 /* Copies an encoded image to the cache; false: out of memory. */
-static bool keep_bytes(uint8_t *at, const struct data_bytes *from)
+static bool cache_bytes(uint8_t *at, const struct data_bytes *from)
 {
     struct data_bytes copy = { NULL, from->n };
     uint8_t *bytes = malloc(from->n > 0 ? from->n : 1);
@@ -230,7 +231,7 @@ static bool keep_bytes(uint8_t *at, const struct data_bytes *from)
     return true;
 }
 
-static void keep(struct data_decoder *d, uint64_t number)
+static void cache_sample(struct data_decoder *d, uint64_t number)
 {
     struct data_set *s = d->s;
     uint8_t *sample = s->cache + number * s->stored_bytes;
@@ -241,7 +242,7 @@ static void keep(struct data_decoder *d, uint64_t number)
     for (uint32_t i = 0; i < s->n_features; i++) {
         if (!s->features[i].encoded)
             memcpy(sample + s->stored_at[i], d->stored[i], s->stored_size[i]);
-        else if (!keep_bytes(sample + s->stored_at[i], d->stored[i]))
+        else if (!cache_bytes(sample + s->stored_at[i], d->stored[i]))
             return; /* stays FILLING: the sample is always read from the file */
     }
     atomic_store_explicit(&s->cached[number], FULL, memory_order_release);
@@ -270,7 +271,7 @@ static int decode_one(struct data_decoder *d, const struct data_draw *draw, uint
         if (rc < 0)
             return rc;
         if (s->cache != NULL)
-            keep(d, sample);
+            cache_sample(d, sample);
     }
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++) {
         void *out = (uint8_t *)batch[i] + at * s->fed_bytes[i];
@@ -293,10 +294,10 @@ bool data_skip(struct data_set *s, int rc, const struct err *why)
     if (!s->skip_bad || (rc != ERR_CORRUPT && rc != ERR_INPUT))
         return false;
     n = atomic_fetch_add(&s->n_skipped, 1) + 1;
-    if (s->patience.on_trouble == NULL || (n > 4 && ((n & (n - 1)) != 0 || __builtin_ctzll(n) % 2)))
+    if (s->retry.on_trouble == NULL || (n > 4 && ((n & (n - 1)) != 0 || __builtin_ctzll(n) % 2)))
         return true;
     snprintf(text, sizeof(text), "bad record skipped (%" PRIu64 " so far): %s", n, why->text);
-    s->patience.on_trouble(s->patience.arg, text);
+    s->retry.on_trouble(s->retry.arg, text);
     return true;
 }
 

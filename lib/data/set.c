@@ -81,7 +81,7 @@ int data_open(const struct data_opts *opts, struct data_set **out, struct err *e
     s->check_seed = opts->check_seed;
     s->training = opts->training;
     s->skip_bad = opts->skip_bad;
-    s->patience = (struct data_patience){ .deadline_ms = opts->deadline_ms,
+    s->retry = (struct data_retry){ .deadline_ms = opts->deadline_ms,
                                           .cancel = opts->cancel,
                                           .on_trouble = opts->on_trouble,
                                           .arg = opts->arg };
@@ -98,7 +98,7 @@ int data_open(const struct data_opts *opts, struct data_set **out, struct err *e
         rc = data_pack(s, opts, err);
     if (rc == 0 && opts->cache_memory)
         rc = make_cache(s, err);
-    s->patience.cancel = NULL; /* cancels data_open() only */
+    s->retry.cancel = NULL; /* cancels data_open() only */
     if (rc < 0) {
         data_free(s);
         return rc;

@@ -13,7 +13,8 @@
 
 enum { FRAME_BYTES = TFRECORD_HEAD_BYTES + TFRECORD_TAIL_BYTES };
 
-static int bad(const struct data_feature *f, const char *format, const char *what, struct err *err)
+static int bad_feature(const struct data_feature *f, const char *format, const char *what,
+                       struct err *err)
 {
     char shape[160];
 
@@ -33,8 +34,8 @@ static int tfrecord_fits(const struct data_set *s, struct err *err)
 {
     for (uint32_t i = 0; i < s->n_features; i++)
         if (is_token_type(s->features[i].stored))
-            return bad(&s->features[i], "a TFRecord file",
-                       "an Example holds uint8 bytes, float32 and int64 lists", err);
+            return bad_feature(&s->features[i], "a TFRecord file",
+                       "an Example contains uint8 bytes, float32 and int64 lists", err);
     return 0;
 }
 
@@ -42,13 +43,14 @@ static int tfrecord_parse(struct data_decoder *d, uint32_t member, const uint8_t
                           struct err *err)
 {
     struct data_set *s = d->s;
-    uint64_t length = n - FRAME_BYTES, said = 0;
+    uint64_t length = n - FRAME_BYTES, length_field = 0;
     int rc;
 
     (void)member;
-    rc = tfrecord_head(bytes, DATA_RECORD_BYTES_MAX, &said, err);
-    if (rc == 0 && said != length)
-        rc = err_set(err, ERR_CORRUPT, "%" PRIu64 " bytes long, expected %" PRIu64, said, length);
+    rc = tfrecord_head(bytes, DATA_RECORD_BYTES_MAX, &length_field, err);
+    if (rc == 0 && length_field != length)
+        rc = err_set(err, ERR_CORRUPT, "%" PRIu64 " bytes long, expected %" PRIu64, length_field,
+                     length);
     if (rc == 0)
         rc = tfrecord_check(bytes + TFRECORD_HEAD_BYTES, length,
                             bytes + TFRECORD_HEAD_BYTES + length, err);
@@ -69,11 +71,13 @@ static int arrays_fit(const struct data_set *s, struct err *err)
         const struct data_feature *f = &s->features[i];
 
         if (f->pad || f->truncate || f->derived != DATA_STORED)
-            return bad(f, "a .npy file", "items of an array all have the same shape: pad, truncate, "
-                                         "packing and what derives from a length mean nothing "
-                                         "here", err);
+            return bad_feature(f, "a .npy file",
+                               "all items of an array have the same shape: remove pad, truncate, "
+                               "packing and derived features",
+                               err);
         if (f->encoded || is_token_type(f->stored))
-            return bad(f, "a .npy file", "expected uint8, int32, int64 or float32 arrays", err);
+            return bad_feature(f, "a .npy file", "expected uint8, int32, int64 or float32 arrays",
+                               err);
     }
     return 0;
 }
@@ -95,7 +99,7 @@ static int arrays_index(struct data_walk *w, struct err *err)
         rc = npy_head(bytes, held, what, &head, err);
     if (rc == 0 && head.fortran && head.shape.rank > 1)
         rc = err_set(err, ERR_UNSUPPORTED,
-                     "%s is in Fortran order, so its items do not lie together: save "
+                     "%s is in Fortran order, so its items are not contiguous: save "
                      "numpy.ascontiguousarray(array)",
                      what);
     if (rc < 0)
@@ -108,15 +112,15 @@ static int arrays_index(struct data_walk *w, struct err *err)
     if (f->shape.rank == TENSOR_MAX_RANK || head.dtype != f->stored || head.shape.rank == 0 ||
         !shape_equal(&head.shape, &expected))
         return err_set(err, ERR_INPUT,
-                       "'%s' is an array %s %s; feature '%s' says %s %s for each item", w->f->origin,
+                       "'%s' is an array %s %s; feature '%s' expects items %s %s", w->f->origin,
                        tensor_dtype_name(head.dtype), shape_print(&head.shape, has, sizeof(has)),
                        f->name, tensor_dtype_name(f->stored),
                        shape_print(&f->shape, wants, sizeof(wants)));
     if ((w->f->bytes - head.data_at) / item != (uint64_t)head.shape.dim[0] ||
         (w->f->bytes - head.data_at) % item != 0)
         return err_set(err, ERR_CORRUPT,
-                       "'%s' has %" PRIu64 " bytes behind its header, expected %" PRId64
-                       " items of %zu bytes: it is cut off or was changed",
+                       "'%s' has %" PRIu64 " bytes after its header, expected %" PRId64
+                       " items of %zu bytes: it is truncated or was changed",
                        w->f->origin, w->f->bytes - head.data_at, head.shape.dim[0], item);
     w->f->data_at = head.data_at;
     w->f->step = w->f->span = item;
@@ -143,12 +147,15 @@ static int tokens_fit(const struct data_set *s, struct err *err)
         const struct data_feature *f = &s->features[i];
 
         if (strcmp(f->name, tokens_name) != 0 && strcmp(f->name, labels_name) != 0)
-            return bad(f, "a token file", "its windows are the features 'tokens' and 'labels' (the "
-                                          "tokens that follow)", err);
+            return bad_feature(f, "a token file",
+                               "its features are 'tokens' and 'labels' (the following tokens)",
+                               err);
         if (!is_token_type(f->stored) || f->stored != s->features[0].stored)
-            return bad(f, "a token file", "expected uint16 or uint32, the same for both", err);
+            return bad_feature(f, "a token file", "expected uint16 or uint32, the same for both",
+                               err);
         if (s->elements[i] != s->elements[0] || f->pad || f->truncate || f->derived != DATA_STORED)
-            return bad(f, "a token file", "both are windows of one fixed length", err);
+            return bad_feature(f, "a token file",
+                               "tokens and labels must be windows of the same length", err);
     }
     return 0;
 }
@@ -199,16 +206,18 @@ static int csv_fits(const struct data_set *s, struct err *err)
 {
     for (uint32_t i = 0; i < s->n_features; i++)
         if (s->features[i].encoded || is_token_type(s->features[i].stored))
-            return bad(&s->features[i], "a CSV file", "expected numbers: uint8, int32, int64 or "
-                                                      "float32", err);
+            return bad_feature(&s->features[i], "a CSV file",
+                               "expected numbers: uint8, int32, int64 or "
+                               "float32",
+                               err);
     return 0;
 }
 
 static const struct data_source sources[] = {
-    [DATA_TFRECORD] = { .name = "tfrecord", .kept_as = 1, .may_be_gzip = true,
+    [DATA_TFRECORD] = { .name = "tfrecord", .index_kind = 1, .may_be_gzip = true,
                         .check = tfrecord_fits, .index = tfrecord_index,
                         .parse = tfrecord_parse },
-    [DATA_CSV] = { .name = "csv", .kept_as = 2, .may_be_gzip = true, .check = csv_fits,
+    [DATA_CSV] = { .name = "csv", .index_kind = 2, .may_be_gzip = true, .check = csv_fits,
                    .index = csv_index, .finish = csv_finish, .parse = csv_parse },
     [DATA_NPY] = { .name = "npy", .has_members = true, .check = arrays_fit, .index = arrays_index,
                    .parse = arrays_parse },

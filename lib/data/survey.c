@@ -48,7 +48,8 @@ int data_count_items(const struct data_decoder *d, uint64_t *items, struct err *
         if (s->of[i] == UINT32_MAX && d->counts[i] != *items * s->inner[i])
             return err_set(err, ERR_INPUT,
                            "feature '%s' has %" PRIu64 " values, expected %" PRIu64
-                           " for the %" PRIu64 " items of feature '%s', by which records are packed",
+                           " for the %" PRIu64
+                           " items of feature '%s', by which records are packed",
                            s->features[i].name, d->counts[i], *items * s->inner[i], *items,
                            s->features[by].name);
     return 0;
@@ -98,7 +99,7 @@ static int survey_record(struct survey *v, struct data_decoder *d, uint64_t reco
         rc = data_at_record(v->s, record, ERR_INPUT, err);
     v->lengths[record] = (uint32_t)items; /* fits: an item has at least one of at most 2^30 bytes */
     if (rc < 0 && data_skip(v->s, rc, err)) {
-        v->lengths[record] = DATA_LEFT_OUT;
+        v->lengths[record] = DATA_SKIPPED;
         return 0;
     }
     return rc;
@@ -120,7 +121,7 @@ static int survey_chunk(struct survey *v, struct data_decoder *d, uint64_t at, u
                 fail(v, r, rc, &err);
             return rc;
         }
-        data_record_place(f, r - f->first, &from, &to);
+        data_record_range(f, r - f->first, &from, &to);
         bytes += to - from;
     }
     report(v, bytes, end - at);
@@ -243,9 +244,9 @@ static bool load_kept(struct data_set *s, const char *name, const uint8_t key[DI
     if (ok)
         memcpy(lengths, data.data + head, n * sizeof(*lengths));
     for (uint64_t r = 0; ok && r < n; r++)
-        ok = lengths[r] <= most || lengths[r] == DATA_LEFT_OUT;
+        ok = lengths[r] <= most || lengths[r] == DATA_SKIPPED;
     for (uint64_t r = 0; ok && r < n; r++) /* counted, but not reported again */
-        if (lengths[r] == DATA_LEFT_OUT)
+        if (lengths[r] == DATA_SKIPPED)
             atomic_fetch_add(&s->n_skipped, 1);
     buf_fini(&data);
     return ok;

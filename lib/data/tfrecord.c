@@ -12,13 +12,13 @@ int tfrecord_head(const uint8_t head[TFRECORD_HEAD_BYTES], uint64_t limit, uint6
                   struct err *err)
 {
     uint64_t n = bytes_get_u64(head);
-    uint32_t said = bytes_get_u32(head + 8), is = crc32c_mask(crc32c(0, head, 8));
+    uint32_t stored_crc = bytes_get_u32(head + 8), actual_crc = crc32c_mask(crc32c(0, head, 8));
 
-    if (said != is)
+    if (stored_crc != actual_crc)
         return err_set(err, ERR_CORRUPT,
-                       "no TFRecord head: checksum of the length is 0x%08" PRIx32
+                       "not a TFRecord header: checksum of the length is 0x%08" PRIx32
                        ", expected 0x%08" PRIx32,
-                       said, is);
+                       stored_crc, actual_crc);
     if (n > limit)
         return err_set(err, ERR_CORRUPT, "record of %" PRIu64 " bytes, expected at most %" PRIu64,
                        n, limit);
@@ -29,14 +29,14 @@ int tfrecord_head(const uint8_t head[TFRECORD_HEAD_BYTES], uint64_t limit, uint6
 int tfrecord_check(const void *data, size_t n, const uint8_t tail[TFRECORD_TAIL_BYTES],
                    struct err *err)
 {
-    uint32_t said = bytes_get_u32(tail), is = crc32c_mask(crc32c(0, data, n));
+    uint32_t stored_crc = bytes_get_u32(tail), actual_crc = crc32c_mask(crc32c(0, data, n));
 
-    if (said == is)
+    if (stored_crc == actual_crc)
         return 0;
     return err_set(err, ERR_CORRUPT,
                    "checksum of the record's %zu bytes is 0x%08" PRIx32
-                   ", the file says 0x%08" PRIx32,
-                   n, is, said);
+                   ", the file contains 0x%08" PRIx32,
+                   n, actual_crc, stored_crc);
 }
 
 void tfrecord_append(struct buf *out, const void *data, size_t n)

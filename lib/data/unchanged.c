@@ -16,8 +16,8 @@
 
 enum { BLOCK_BYTES = 4096, BLOCKS_BETWEEN = 6 };
 
-int data_file_sample(const struct data_set *s, int fd, const char *path, uint64_t bytes, uint32_t *out,
-                     struct err *err)
+int data_file_sample(const struct data_set *s, int fd, const char *path, uint64_t bytes,
+                     uint32_t *out, struct err *err)
 {
     uint64_t n_blocks = bytes / BLOCK_BYTES; /* complete blocks */
     uint64_t n = n_blocks < BLOCKS_BETWEEN ? n_blocks : BLOCKS_BETWEEN;
@@ -27,7 +27,9 @@ int data_file_sample(const struct data_set *s, int fd, const char *path, uint64_
 
     for (uint64_t i = 0; rc == 0 && i < n + 2 && bytes > 0; i++) {
         uint64_t last = bytes > BLOCK_BYTES ? bytes - BLOCK_BYTES : 0;
-        uint64_t at = i == n ? 0 : i > n ? last : rng_permute(s->check_seed, 0, n_blocks, i) * BLOCK_BYTES;
+        uint64_t at = i == n  ? 0
+                      : i > n ? last
+                              : rng_permute(s->check_seed, 0, n_blocks, i) * BLOCK_BYTES;
         size_t size = bytes - at < BLOCK_BYTES ? (size_t)(bytes - at) : BLOCK_BYTES;
 
         rc = data_file_read_at("data.sample", fd, path, block, size, at, err);
@@ -42,23 +44,26 @@ int data_file_sample(const struct data_set *s, int fd, const char *path, uint64_
 static int changed(const struct data_file *f, uint64_t bytes, struct err *err)
 {
     return err_set(err, ERR_CHANGED,
-                   "'%s' changed after it was indexed; expected %" PRIu64 " bytes with the same content, found %" PRIu64
-                   " bytes%s: start again to index it anew, and leave it alone during a run",
+                   "'%s' changed after it was indexed; expected %" PRIu64
+                   " bytes with the same content, found %" PRIu64
+                   " bytes%s: restart to index it again, and do not change it during a run",
                    f->path, f->bytes, bytes, bytes == f->bytes ? " with other content" : "");
 }
 
-static void tell_new_time(const struct data_set *s, const struct data_file *f)
+static void report_new_time(const struct data_set *s, const struct data_file *f)
 {
     char text[ERR_TEXT_BYTES];
 
-    snprintf(text, sizeof(text), "'%s' has another time stamp than when it was indexed, and the same size and "
-                                 "content: reading goes on", f->path);
-    if (s->patience.on_trouble != NULL)
-        s->patience.on_trouble(s->patience.arg, text);
+    snprintf(text, sizeof(text),
+             "'%s' has another modification time than when it was indexed, but the same size and "
+             "content: reading continues",
+             f->path);
+    if (s->retry.on_trouble != NULL)
+        s->retry.on_trouble(s->retry.arg, text);
 }
 
-int data_file_unchanged(const struct data_set *s, struct data_file *f, int fd, uint64_t bytes, int64_t mtime_ns,
-                        struct err *err)
+int data_file_unchanged(const struct data_set *s, struct data_file *f, int fd, uint64_t bytes,
+                        int64_t mtime_ns, struct err *err)
 {
     int64_t known = atomic_load(&f->known_mtime_ns);
     uint32_t sample;
@@ -74,7 +79,7 @@ int data_file_unchanged(const struct data_set *s, struct data_file *f, int fd, u
             return changed(f, bytes, err);
         /* only one of several threads reports the new time */
         if (atomic_compare_exchange_strong(&f->known_mtime_ns, &known, mtime_ns))
-            tell_new_time(s, f);
+            report_new_time(s, f);
     }
     atomic_store_explicit(&f->checked_ns, clock_ns(), memory_order_relaxed);
     return 0;

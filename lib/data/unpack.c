@@ -26,7 +26,7 @@ enum { OUT_BYTES = 256 << 10 };
 
 struct copy {
     const struct data_opts *opts;
-    const struct data_patience *patience;
+    const struct data_retry *retry;
     struct data_file *f;
     int from, to;
     bool is_gzip;
@@ -36,7 +36,7 @@ struct copy {
     const char *name;        /* borrowed; of the copy, for messages */
 };
 
-static int put(struct copy *c, const void *bytes, size_t n, struct err *err)
+static int write_out(struct copy *c, const void *bytes, size_t n, struct err *err)
 {
     char limit[32];
     int rc;
@@ -44,8 +44,8 @@ static int put(struct copy *c, const void *bytes, size_t n, struct err *err)
     if (n > c->limit - c->written) {
         text_bytes(limit, sizeof(limit), c->limit);
         return err_set(err, ERR_NOMEM,
-                       "'%s' unpacks to more than the %s that are allowed in memory: give a cache "
-                       "folder on a disk",
+                       "'%s' unpacks to more than the %s that are allowed in memory: set a cache "
+                       "directory on a disk",
                        c->f->origin, limit);
     }
     rc = fs_write_all(c->to, bytes, n, c->name, err);
@@ -54,7 +54,7 @@ static int put(struct copy *c, const void *bytes, size_t n, struct err *err)
 }
 
 /* Reads the next block of the original to c->in; *n 0: the end. */
-static int get(struct copy *c, size_t *n, struct err *err)
+static int read_block(struct copy *c, size_t *n, struct err *err)
 {
     uint64_t left = c->f->bytes - c->at;
     int rc = 0;
@@ -63,12 +63,12 @@ static int get(struct copy *c, size_t *n, struct err *err)
         return err_set(err, ERR_CANCELED, "copy '%s': canceled", c->f->origin);
     *n = left < DATA_BLOCK_BYTES ? left : DATA_BLOCK_BYTES;
     if (*n > 0)
-        rc = data_file_read_again(c->patience, c->from, c->f->path, c->in, *n, c->at, err);
+        rc = data_file_read_again(c->retry, c->from, c->f->path, c->in, *n, c->at, err);
     c->at += *n;
     return rc;
 }
 
-static int broken(const struct copy *c, const z_stream *z, const char *what, struct err *err)
+static int gzip_error(const struct copy *c, const z_stream *z, const char *what, struct err *err)
 {
     return err_set(err, ERR_CORRUPT, "'%s': offset %" PRIu64 ": gzip: %s", c->f->origin,
                    c->at - z->avail_in, what != NULL ? what : "damaged");
@@ -83,24 +83,24 @@ static int inflate_all(struct copy *c, z_stream *z, uint8_t *out, struct err *er
 
     for (;;) {
         if (z->avail_in == 0) {
-            rc = get(c, &n, err);
+            rc = read_block(c, &n, err);
             if (rc < 0)
                 return rc;
             z->next_in = c->in;
             z->avail_in = (uInt)n;
             if (n == 0)
-                return inside ? broken(c, z, "the file is cut off", err) : 0;
+                return inside ? gzip_error(c, z, "the file is truncated", err) : 0;
         }
         if (!inside && status == Z_STREAM_END && inflateReset(z) != Z_OK)
-            return broken(c, z, z->msg, err);
+            return gzip_error(c, z, z->msg, err);
         inside = true;
         do {
             z->next_out = out;
             z->avail_out = OUT_BYTES;
             status = inflate(z, Z_NO_FLUSH);
             if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)
-                return broken(c, z, z->msg, err);
-            rc = put(c, out, OUT_BYTES - z->avail_out, err);
+                return gzip_error(c, z, z->msg, err);
+            rc = write_out(c, out, OUT_BYTES - z->avail_out, err);
             if (rc < 0)
                 return rc;
         } while (status == Z_OK && (z->avail_in > 0 || z->avail_out == 0));
@@ -131,9 +131,9 @@ static int copy_plain(struct copy *c, struct err *err)
     int rc;
 
     do {
-        rc = get(c, &n, err);
+        rc = read_block(c, &n, err);
         if (rc == 0)
-            rc = put(c, c->in, n, err);
+            rc = write_out(c, c->in, n, err);
     } while (rc == 0 && n > 0);
     return rc;
 }
@@ -144,12 +144,12 @@ static int run(struct copy *c, struct err *err)
 }
 
 /* Updates size and time of `f` for the copy `fd`, which is read from now on. Returns fd. */
-static int adopt(struct data_file *f, int fd, struct err *err)
+static int use_copy(struct data_file *f, int fd, struct err *err)
 {
     struct stat st;
 
     if (fstat(fd, &st) < 0) {
-        int rc = err_sys(err, errno, "look at the copy of '%s'", f->origin);
+        int rc = err_sys(err, errno, "stat the copy of '%s'", f->origin);
 
         close(fd);
         return rc;
@@ -159,7 +159,7 @@ static int adopt(struct data_file *f, int fd, struct err *err)
     return fd;
 }
 
-static int into_memory(struct copy *c, struct err *err)
+static int unpack_to_memory(struct copy *c, struct err *err)
 {
     int rc, fd = memfd_create("trainerd-data", MFD_CLOEXEC);
 
@@ -174,7 +174,7 @@ static int into_memory(struct copy *c, struct err *err)
         return rc;
     }
     c->f->pinned = true;
-    return adopt(c->f, fd, err);
+    return use_copy(c->f, fd, err);
 }
 
 /* Returns <directory>/<name>.<hash of path, size and time>; NULL: out of memory. */
@@ -223,10 +223,10 @@ static int write_copy(struct copy *c, const char *name, struct err *err)
     if (rc < 0)
         unlink(temporary);
     free(temporary);
-    return rc < 0 ? err_wrap(err, rc, "copy '%s' to the cache folder", c->f->origin) : 0;
+    return rc < 0 ? err_wrap(err, rc, "copy '%s' to the cache directory", c->f->origin) : 0;
 }
 
-static int into_folder(struct copy *c, struct err *err)
+static int copy_to_cache(struct copy *c, struct err *err)
 {
     char *name = copy_name(c);
     int fd, rc = 0;
@@ -246,27 +246,27 @@ static int into_folder(struct copy *c, struct err *err)
     }
     free(c->f->path);
     c->f->path = name;
-    return adopt(c->f, fd, err);
+    return use_copy(c->f, fd, err);
 }
 
-int data_unpack(const struct data_opts *opts, const struct data_patience *patience,
+int data_unpack(const struct data_opts *opts, const struct data_retry *retry,
                 struct data_file *f, int fd, uint8_t *block, struct err *err)
 {
-    struct copy c = { .opts = opts, .patience = patience, .f = f, .from = fd, .in = block };
+    struct copy c = { .opts = opts, .retry = retry, .f = f, .from = fd, .in = block };
     uint8_t magic[2] = { 0, 0 };
     int rc = 0;
 
     if (data_source_of(opts->format)->may_be_gzip && f->bytes >= sizeof(magic))
-        rc = data_file_read_again(patience, fd, f->path, magic, sizeof(magic), 0, err);
+        rc = data_file_read_again(retry, fd, f->path, magic, sizeof(magic), 0, err);
     if (rc < 0)
         return rc;
     c.is_gzip = magic[0] == 0x1f && magic[1] == 0x8b;
     if (opts->cache_directory != NULL)
-        return into_folder(&c, err);
+        return copy_to_cache(&c, err);
     if (!c.is_gzip)
         return fd;
     if (opts->cache_memory)
-        return into_memory(&c, err);
+        return unpack_to_memory(&c, err);
     return err_set(err, ERR_INPUT,
                    "'%s' is compressed with gzip, and records are read at random: cache them in "
                    "memory or on a disk, or gunzip it",

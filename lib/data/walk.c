@@ -22,7 +22,7 @@ static int walk_record(struct data_walk *w, uint64_t at, uint64_t *length, struc
     if (left < FRAME_BYTES) {
         err_set(err, ERR_CORRUPT,
                 "%" PRIu64 " bytes left, expected a record (at least %d bytes) or the end: the "
-                "file is cut off",
+                "file is truncated",
                 left, FRAME_BYTES);
         return data_walk_error(w, at, ERR_CORRUPT, err);
     }
@@ -36,7 +36,7 @@ static int walk_record(struct data_walk *w, uint64_t at, uint64_t *length, struc
         return data_walk_error(w, at, rc, err);
     if (*length > left - FRAME_BYTES) {
         err_set(err, ERR_CORRUPT,
-                "record of %" PRIu64 " bytes, but only %" PRIu64 " are left: the file is cut off",
+                "record of %" PRIu64 " bytes, but only %" PRIu64 " are left: the file is truncated",
                 *length, left - FRAME_BYTES);
         return data_walk_error(w, at, ERR_CORRUPT, err);
     }
@@ -45,13 +45,13 @@ static int walk_record(struct data_walk *w, uint64_t at, uint64_t *length, struc
 
 /* Skips and reports the rest of the file: after a damaged header the start of the next record is
  * unknown. */
-static int leave_rest(struct data_walk *w, uint64_t at, struct err *err)
+static int skip_rest(struct data_walk *w, uint64_t at, struct err *err)
 {
-    const struct data_patience *p = &w->s->patience;
+    const struct data_retry *p = &w->s->retry;
     char text[ERR_TEXT_BYTES];
 
-    snprintf(text, sizeof(text), "%s; the %" PRIu64 " bytes from there on are left out",
-             err != NULL ? err->text : "a damaged head", w->f->bytes - at);
+    snprintf(text, sizeof(text), "%s; the %" PRIu64 " following bytes are skipped",
+             err != NULL ? err->text : "a damaged header", w->f->bytes - at);
     atomic_fetch_add(&w->s->n_skipped, 1);
     if (p->on_trouble != NULL)
         p->on_trouble(p->arg, text);
@@ -64,12 +64,12 @@ int tfrecord_index(struct data_walk *w, struct err *err)
     int rc = 0;
 
     while (at < w->f->bytes) {
-        if (at - w->told_at >= DATA_BLOCK_BYTES)
+        if (at - w->reported_at >= DATA_BLOCK_BYTES)
             rc = data_walk_report(w, at, err);
         if (rc == 0)
             rc = walk_record(w, at, &length, err);
         if (rc == ERR_CORRUPT && w->s->skip_bad) {
-            rc = leave_rest(w, at, err);
+            rc = skip_rest(w, at, err);
             break;
         }
         if (rc == 0)

@@ -114,7 +114,7 @@ static uint64_t records(struct data_set *s, bool shuffled)
         uint64_t last = shuffled ? r : r + LANE_BATCH - 1;
 
         if (shuffled) /* as data_reader does */
-            data_record_ahead(s, (i + AHEAD) * 7919 % n);
+            data_record_prefetch(s, (i + AHEAD) * 7919 % n);
         if (data_window_record(s, &w, 0, r, last < n ? last : n - 1, NULL, &data, &bytes, &err) < 0)
             die(&err);
         bytes -= TFRECORD_HEAD_BYTES + TFRECORD_TAIL_BYTES;

@@ -1,5 +1,5 @@
-/* kit.h - for the tests of data/: builds tf.train.Examples byte by byte, and folders of records
- * whose content says who they are. */
+/* kit.h - for the tests of data/: builds tf.train.Examples byte by byte, and directories of records
+ * whose content identifies them. */
 #ifndef TEST_DATA_KIT_H
 #define TEST_DATA_KIT_H
 
@@ -81,7 +81,7 @@ static inline void kit_ints(struct buf *features, const char *key, const int64_t
     buf_fini(&body);
 }
 
-/* ---- records that say who they are ---- */
+/* ---- records whose content identifies them ---- */
 
 enum { KIT_PIXELS = 6 };
 
@@ -144,7 +144,7 @@ static inline void kit_write(const char *folder, const char *name, const void *d
     free(path);
 }
 
-/* n records from `first` on. Returns the size of the file. */
+/* Writes the records [first, first + n). Returns the size of the file. */
 static inline size_t kit_file(const char *folder, const char *name, uint64_t first, uint64_t n)
 {
     struct buf b = { 0 };

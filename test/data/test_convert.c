@@ -1,4 +1,4 @@
-/* From the stored type to that of a model input: masks (bool) and uint8. */
+/* Conversions of the stored type to the type of a model input: bool masks and uint8. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -10,7 +10,8 @@
 #include "base/err.h"
 #include "data/data_priv.h"
 
-static int convert(enum tensor_dtype from, enum tensor_dtype to, size_t n, const void *src, void *dst, struct err *err)
+static int convert(enum tensor_dtype from, enum tensor_dtype to, size_t n, const void *src,
+                   void *dst, struct err *err)
 {
     const struct data_feature feature = { .name = "mask", .stored = from, .fed = to };
     const struct data_convert *c = data_convert_find(from, to);
@@ -19,8 +20,8 @@ static int convert(enum tensor_dtype from, enum tensor_dtype to, size_t n, const
     return c->run(&feature, n, src, dst, err);
 }
 
-/* At odd addresses, as in a record. */
-static void what_is_not_zero_is_true(void **state)
+/* The source is at an odd address, as in a record. */
+static void convert_of_nonzero_to_bool_is_true(void **state)
 {
     static const int64_t wide[] = { 0, 1, -1, (int64_t)1 << 32, 0 };
     static const int32_t narrow[] = { 0, 7, -2, 256, 0 };
@@ -38,7 +39,7 @@ static void what_is_not_zero_is_true(void **state)
     assert_memory_equal(out, want, 5);
 }
 
-static void uint8_takes_what_fits_and_names_the_rest(void **state)
+static void convert_to_uint8_out_of_range_names_the_value(void **state)
 {
     static const int64_t wide[] = { 0, 255, 256 };
     static const int32_t narrow[] = { 9, -1 };
@@ -57,7 +58,7 @@ static void uint8_takes_what_fits_and_names_the_rest(void **state)
     assert_non_null(strstr(err.text, "value 1 is -1"));
 }
 
-static void floats_become_no_masks(void **state)
+static void convert_of_floats_to_bool_is_not_supported(void **state)
 {
     (void)state;
     assert_null(data_convert_find(TENSOR_F32, TENSOR_BOOL));
@@ -67,9 +68,9 @@ static void floats_become_no_masks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_not_zero_is_true),
-        cmocka_unit_test(uint8_takes_what_fits_and_names_the_rest),
-        cmocka_unit_test(floats_become_no_masks),
+        cmocka_unit_test(convert_of_nonzero_to_bool_is_true),
+        cmocka_unit_test(convert_to_uint8_out_of_range_names_the_value),
+        cmocka_unit_test(convert_of_floats_to_bool_is_not_supported),
     };
 
     return cmocka_run_group_tests_name("data/convert", tests, NULL, NULL);

@@ -20,7 +20,7 @@ static int find(const void *record, size_t n, const struct data_feature *f, uint
     return rc;
 }
 
-/* Reads one feature of an Example made of `features`. */
+/* Reads one feature of an Example that contains `features`. */
 static int read_one(const struct buf *features, const struct data_feature *f, size_t n, void *out,
                     struct err *err)
 {
@@ -75,16 +75,16 @@ static void check_fixture(const uint8_t *at, size_t n_all)
     }
 }
 
-static void records_of_the_independent_writer_are_read_packed_and_not(void **state)
+static void example_of_the_independent_writer_is_read_packed_and_unpacked(void **state)
 {
     (void)state;
     check_fixture(fixture_packed, sizeof(fixture_packed));
     check_fixture(fixture_loose, sizeof(fixture_loose));
 }
 
-/* Numbers of 1 to 10 bytes in any mixture, lists of any length, so that every way of taking them meets
- * every other. */
-static void packed_numbers_of_every_length_are_read(void **state)
+/* Random mixtures of numbers of 1 to 10 bytes in lists of any length, so that all decoding paths
+ * follow each other. */
+static void example_packed_numbers_of_any_length_are_read(void **state)
 {
     enum { MOST = 400 };
     static int64_t x[MOST], got[MOST + 1];
@@ -111,13 +111,13 @@ static void packed_numbers_of_every_length_are_read(void **state)
         assert_int_equal(data_example_read(&f, n, &entry, got, &stored, &count, NULL), 0);
         assert_int_equal(count, n);
         assert_memory_equal(stored, x, n * sizeof(*x));
-        assert_int_equal(got[n], 77); /* nothing behind */
+        assert_int_equal(got[n], 77); /* not written after the last value */
         buf_fini(&list);
         buf_fini(&example);
     }
 }
 
-static void the_first_number_that_does_not_fit_is_named(void **state)
+static void example_int32_out_of_range_names_the_first_value(void **state)
 {
     struct data_feature f = FEATURE("x", TENSOR_I32, 300);
     int64_t x[300];
@@ -150,7 +150,7 @@ static void the_first_number_that_does_not_fit_is_named(void **state)
     buf_fini(&b);
 }
 
-static void floats_may_also_be_one_bytes_value(void **state)
+static void example_floats_in_one_bytes_value_are_read(void **state)
 {
     struct data_feature f = FEATURE("x", TENSOR_F32, 3);
     float x[] = { 1.5f, -0.0f, 3e38f }, got[3];
@@ -163,7 +163,7 @@ static void floats_may_also_be_one_bytes_value(void **state)
     buf_fini(&b);
 }
 
-static void of_two_entries_with_one_key_the_last_counts(void **state)
+static void example_duplicate_key_uses_the_last_entry(void **state)
 {
     struct data_feature f = FEATURE("x", TENSOR_I64, 1);
     struct buf b = { 0 };
@@ -179,7 +179,7 @@ static void of_two_entries_with_one_key_the_last_counts(void **state)
 }
 
 /* One list in four parts: packed, single, an unknown field, empty, packed. */
-static void parts_of_a_list_are_joined(void **state)
+static void example_list_in_parts_is_concatenated(void **state)
 {
     struct data_feature f = FEATURE("x", TENSOR_F32, 4);
     float x[] = { 1, 2, 3, 4 }, got[4];
@@ -199,9 +199,8 @@ static void parts_of_a_list_are_joined(void **state)
     buf_fini(&b);
 }
 
-/* A oneof: the last kind stays, with only what came after the change. */
-/* As protobuf has it: the value may stand in front of the key, and several values are one. */
-static void an_entry_is_read_whatever_its_order(void **state)
+/* As in protobuf: the value may precede the key, and several values are merged. */
+static void example_entry_with_value_before_key_is_read(void **state)
 {
     struct data_feature f = FEATURE("x", TENSOR_I64, 3);
 
@@ -235,7 +234,7 @@ static void an_entry_is_read_whatever_its_order(void **state)
         }
 }
 
-static void a_list_of_another_kind_replaces_the_first(void **state)
+static void example_list_of_another_kind_replaces_the_first(void **state)
 {
     struct data_feature f = FEATURE("x", TENSOR_I64, 2);
     struct buf feature = { 0 }, entry = { 0 }, b = { 0 };
@@ -245,9 +244,9 @@ static void a_list_of_another_kind_replaces_the_first(void **state)
     kit_member(&feature, 3, "\x08\x05", 2);             /* int64 5 */
     kit_member(&feature, 2, "\x0d\0\0\0\0", 5);         /* float 0 */
     kit_member(&feature, 3, "\x08\x06", 2);             /* int64 6 */
-    kit_member(&entry, 2, feature.data, feature.len);   /* the value before the key is fine */
+    kit_member(&entry, 2, feature.data, feature.len);   /* the value before the key */
     kit_member(&entry, 1, "x", 1);
-    kit_member(&entry, 2, "\x1a\x02\x08\x07", 4);       /* the value again: int64 7 is added */
+    kit_member(&entry, 2, "\x1a\x02\x08\x07", 4);       /* a second value: appends int64 7 */
     kit_member(&b, 1, entry.data, entry.len);
     assert_int_equal(read_one(&b, &f, 2, got, NULL), 0);
     assert_int_equal(got[0], 6);
@@ -257,14 +256,14 @@ static void a_list_of_another_kind_replaces_the_first(void **state)
     buf_fini(&b);
 }
 
-static void unknown_fields_of_every_wire_type_are_skipped(void **state)
+static void example_unknown_fields_of_every_wire_type_are_skipped(void **state)
 {
     static const uint8_t unknown[] = {
-        0x78, 0x96, 0x01,                      /* field 15: number */
-        0x79, 1, 2, 3, 4, 5, 6, 7, 8,          /* 64 bits */
-        0x7a, 3, 'a', 'b', 'c',                /* bytes */
-        0x7d, 1, 2, 3, 4,                      /* 32 bits */
-        0x08, 0x01,                            /* field 1, which is no number here */
+        0x78, 0x96, 0x01,             /* field 15: number */
+        0x79, 1, 2, 3, 4, 5, 6, 7, 8, /* 64 bits */
+        0x7a, 3, 'a', 'b', 'c',       /* bytes */
+        0x7d, 1, 2, 3, 4,             /* 32 bits */
+        0x08, 0x01,                   /* field 1, here not of type number */
     };
     struct data_feature f = FEATURE("x", TENSOR_I64, 1);
     struct buf b = { 0 }, body = { 0 };
@@ -282,8 +281,8 @@ static void unknown_fields_of_every_wire_type_are_skipped(void **state)
     buf_fini(&body);
 }
 
-/* What is in the record as "x", and what the message has to say. */
-static void what_was_found_and_expected_is_told(void **state)
+/* Rows: the content of feature "x" in the record, and the expected message. */
+static void example_mismatch_reports_found_and_expected(void **state)
 {
     static const float two[] = { 1, 2 };
     static const int64_t three[] = { 1, 2, INT64_C(1) << 31 };
@@ -332,9 +331,9 @@ static void what_was_found_and_expected_is_told(void **state)
     buf_fini(&body);
 }
 
-/* Cut anywhere, changed anywhere: an answer, never a crash (and under the sanitizers no read
- * beyond the end). */
-static void a_record_cut_or_changed_anywhere_is_survived(void **state)
+/* A record that is truncated or modified at any position is read or refused without a crash, and
+ * under a sanitizer without a read past its end. */
+static void example_truncated_or_modified_record_never_crashes(void **state)
 {
     static const struct data_feature features[] = { FEATURE("token", TENSOR_I64, 5),
                                                     FEATURE("image", TENSOR_U8, 12),
@@ -347,7 +346,7 @@ static void a_record_cut_or_changed_anywhere_is_survived(void **state)
     for (size_t cut = 0; cut <= n; cut++) {
         for (int change = 0; change < 256; change += cut == n ? 1 : 256) {
             for (size_t at = 0; at < (cut == n ? n : 1); at++) {
-                uint8_t *r = malloc(cut > 0 ? cut : 1); /* exact, so that a byte too far is seen */
+                uint8_t *r = malloc(cut > 0 ? cut : 1); /* exact size, for the sanitizer */
                 struct data_entry entries[3];
                 const void *stored;
                 uint64_t room[8], count;
@@ -367,10 +366,10 @@ static void a_record_cut_or_changed_anywhere_is_survived(void **state)
             }
         }
     }
-    assert_true(refused > n); /* every cut, and most changes of a length or a tag */
+    assert_true(refused > n); /* each truncation, and most changes of a length or a tag */
 }
 
-static void broken_protobuf_is_refused_with_its_place(void **state)
+static void example_malformed_protobuf_is_refused_with_its_position(void **state)
 {
     static const struct {
         const char *bytes;
@@ -379,7 +378,7 @@ static void broken_protobuf_is_refused_with_its_place(void **state)
     } cases[] = {
         { "\x0a\x05" "abc", 5, "longer than the record at byte 0" },
         { "\x0a", 1, "length at byte 0" },
-        { "\x00\x01", 2, "no protobuf field at byte 0" },
+        { "\x00\x01", 2, "invalid protobuf tag at byte 0" },
         { "\x0b", 1, "unknown type at byte 0" },
         { "\x78\x01\x78\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 14, "number at byte 2" },
         { "\x0a\x02\x0a\x01", 4, "at byte 2" },
@@ -396,11 +395,11 @@ static void broken_protobuf_is_refused_with_its_place(void **state)
         assert_text(err, cases[i].text);
     }
     assert_int_equal(find("", 0, &f, 1, &entry, &err), ERR_INPUT);
-    assert_text(err, "features there: none");
+    assert_text(err, "features present: none");
 }
 
-/* Whatever bytes there are: as one number after the other would be read, by either way. */
-static void both_ways_to_unpack_a_block_agree_with_one_by_one(void **state)
+/* For random bytes, both implementations return the numbers of a simple decoder. */
+static void numbers_decoded_in_blocks_equal_single_decoding(void **state)
 {
     uint64_t seed = 7;
 
@@ -413,13 +412,13 @@ static void both_ways_to_unpack_a_block_agree_with_one_by_one(void **state)
         for (size_t i = 0; i < sizeof(bytes); i++) {
             seed = seed * 6364136223846793005u + 1442695040888963407u;
             bytes[i] = (uint8_t)(seed >> 56);
-            if ((seed >> 40 & 7) < (uint64_t)(round % 8)) /* from short numbers to endless ones */
+            if ((seed >> 40 & 7) < (uint64_t)(round % 8)) /* from short to very long numbers */
                 bytes[i] |= 0x80;
             else if (round % 3 == 0)
                 bytes[i] &= 0x7f;
         }
         n[0] = data_numbers(bytes, sizeof(bytes), out[0], room, &used[0]);
-        n[1] = data_numbers_plainly(bytes, sizeof(bytes), out[1], room, &used[1]);
+        n[1] = data_numbers_portable(bytes, sizeof(bytes), out[1], room, &used[1]);
         assert_int_equal(n[0], n[1]);
         assert_int_equal(used[0], used[1]);
         assert_true(n[0] <= room);
@@ -438,19 +437,19 @@ static void both_ways_to_unpack_a_block_agree_with_one_by_one(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_ways_to_unpack_a_block_agree_with_one_by_one),
-        cmocka_unit_test(records_of_the_independent_writer_are_read_packed_and_not),
-        cmocka_unit_test(packed_numbers_of_every_length_are_read),
-        cmocka_unit_test(the_first_number_that_does_not_fit_is_named),
-        cmocka_unit_test(floats_may_also_be_one_bytes_value),
-        cmocka_unit_test(of_two_entries_with_one_key_the_last_counts),
-        cmocka_unit_test(parts_of_a_list_are_joined),
-        cmocka_unit_test(an_entry_is_read_whatever_its_order),
-        cmocka_unit_test(a_list_of_another_kind_replaces_the_first),
-        cmocka_unit_test(unknown_fields_of_every_wire_type_are_skipped),
-        cmocka_unit_test(what_was_found_and_expected_is_told),
-        cmocka_unit_test(a_record_cut_or_changed_anywhere_is_survived),
-        cmocka_unit_test(broken_protobuf_is_refused_with_its_place),
+        cmocka_unit_test(numbers_decoded_in_blocks_equal_single_decoding),
+        cmocka_unit_test(example_of_the_independent_writer_is_read_packed_and_unpacked),
+        cmocka_unit_test(example_packed_numbers_of_any_length_are_read),
+        cmocka_unit_test(example_int32_out_of_range_names_the_first_value),
+        cmocka_unit_test(example_floats_in_one_bytes_value_are_read),
+        cmocka_unit_test(example_duplicate_key_uses_the_last_entry),
+        cmocka_unit_test(example_list_in_parts_is_concatenated),
+        cmocka_unit_test(example_entry_with_value_before_key_is_read),
+        cmocka_unit_test(example_list_of_another_kind_replaces_the_first),
+        cmocka_unit_test(example_unknown_fields_of_every_wire_type_are_skipped),
+        cmocka_unit_test(example_mismatch_reports_found_and_expected),
+        cmocka_unit_test(example_truncated_or_modified_record_never_crashes),
+        cmocka_unit_test(example_malformed_protobuf_is_refused_with_its_position),
     };
 
     return cmocka_run_group_tests_name("data/example", tests, NULL, NULL);

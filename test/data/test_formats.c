@@ -1,5 +1,5 @@
-/* Everything that is no plain TFRecord file: gzip, CSV, NumPy, tokens; and lists of any length, mixtures,
- * bad records that are skipped, disks that fail for a while, local copies. */
+/* Formats other than plain TFRecord: gzip, CSV, NumPy, tokens. Also lists of any length, mixtures,
+ * skipped bad records, temporarily failing disks, local copies. */
 #include "data/kit.h"
 
 #include <sys/stat.h>
@@ -57,7 +57,7 @@ static void gzip_member(struct buf *out, const void *data, size_t n)
     deflateEnd(&z);
 }
 
-/* n records in two members, cut behind a record. */
+/* Writes n records as two gzip members, split after a record. */
 static void gzip_file(const char *folder, const char *name, uint64_t n, struct buf *packed)
 {
     struct buf half = { 0 };
@@ -88,7 +88,7 @@ static void check_ids(struct data_set *s, uint64_t n)
     }
 }
 
-static void a_gzip_file_is_unpacked_into_memory_or_a_folder(void **state)
+static void gzip_file_is_unpacked_to_memory_or_cache_directory(void **state)
 {
     char *folder = kit_folder(), *cache = fs_join(folder, "cache");
     struct buf packed = { 0 };
@@ -103,23 +103,24 @@ static void a_gzip_file_is_unpacked_into_memory_or_a_folder(void **state)
     s = open_opts(&opts, folder, "*.gz");
     strcpy(digest, data_digest(s));
     check_ids(s, 100);
-    check_ids(s, 100); /* from the cache */
+    check_ids(s, 100); /* reads from the cache */
     data_free(s);
     opts.cache_memory = false;
     opts.cache_directory = opts.index_directory = cache;
     for (int again = 0; again < 2; again++) {
         s = open_opts(&opts, folder, "*.gz");
-        assert_string_equal(data_digest(s), digest); /* of the original, wherever it is read from */
+        assert_string_equal(data_digest(s), digest); /* the digest of the original, not the copy */
         check_ids(s, 100);
         data_free(s);
-        assert_int_equal(fault_arm(again == 0 ? "fs.write@1+" : NULL, NULL), 0); /* no second copy */
+        /* a second copy would fail */
+        assert_int_equal(fault_arm(again == 0 ? "fs.write@1+" : NULL, NULL), 0);
     }
     buf_fini(&packed);
     free(cache);
     kit_remove(folder);
 }
 
-static void a_damaged_gzip_file_is_refused_and_leaves_no_copy(void **state)
+static void gzip_damaged_file_is_refused_and_leaves_no_copy(void **state)
 {
     char *folder = kit_folder(), *cache = fs_join(folder, "cache"), *copies = fs_join(cache, "*");
     struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES };
@@ -135,12 +136,13 @@ static void a_damaged_gzip_file_is_refused_and_leaves_no_copy(void **state)
         opts.glob = glob;
         opts.cache_directory = at % 2 == 0 ? cache : NULL;
         opts.cache_memory = at % 2 != 0;
-        kit_write(folder, "b", packed.data, at); /* cut off */
+        kit_write(folder, "b", packed.data, at); /* truncated */
         assert_int_equal(data_open(&opts, &s, &err), ERR_CORRUPT);
-        assert_text(err, "gzip: the file is cut off");
+        assert_text(err, "gzip: the file is truncated");
         packed.data[at] ^= 0x55;
         kit_write(folder, "b", packed.data, packed.len);
-        if (data_open(&opts, &s, &err) == 0) { /* the head of a member has bytes that mean nothing */
+        /* some bytes of a header are ignored */
+        if (data_open(&opts, &s, &err) == 0) {
             check_ids(s, 50);
             data_free(s);
         } else {
@@ -200,7 +202,7 @@ static void csv_lines_are_records(void **state)
     kit_remove(folder);
 }
 
-static void csv_without_names_has_numbered_columns(void **state)
+static void csv_without_header_has_numbered_columns(void **state)
 {
     static const struct data_feature features[] = {
         { .name = "x", .stored = TENSOR_U8, .shape = { 1, { 3 } }, .fed = TENSOR_F32, .scale = 1,
@@ -226,17 +228,17 @@ static void csv_without_names_has_numbered_columns(void **state)
     kit_remove(folder);
 }
 
-static void what_is_wrong_in_a_csv_file_is_named(void **state)
+static void csv_invalid_file_is_refused_with_the_reason(void **state)
 {
     static const struct {
         const char *text, *message;
         bool at_opening;
     } rows[] = {
         { "labl,x,y\n1,2,3\n", "has no column 'label' (did you mean 'labl'?)", true },
-        { "x,label\n1,2\n", "feature 'x' takes 2 columns", false },
-        { "label,x\n1,2\n", "feature 'x' takes 2 columns from 'x' on, and there are 1", true },
-        { "label,x,y\n", "hold no record", true },
-        { "label,x,y\n1,\"2,3\n", "a quote that is not closed", true },
+        { "x,label\n1,2\n", "feature 'x' needs 2 columns", false },
+        { "label,x\n1,2\n", "feature 'x' needs 2 columns from 'x' on, found 1", true },
+        { "label,x,y\n", "contain no record", true },
+        { "label,x,y\n1,\"2,3\n", "unterminated quote", true },
         { "label,x,y\n1,2\n", "a line of 2 fields, expected 3", false },
         { "label,x,y\n1,2,3,4\n", "a line of 4 fields, expected 3", false },
         { "label,x,y\n1,2,z\n", "feature 'x': value 1 is 'z', expected a number", false },
@@ -261,7 +263,7 @@ static void what_is_wrong_in_a_csv_file_is_named(void **state)
         rc = data_open(&opts, &s, &err);
         if (rc == 0)
             rc = data_sample(s, 0, (void *[]){ x, &label }, &err);
-        if (i == 1) { /* x is column 0, and label the second of its two */
+        if (i == 1) { /* x is column 0; label is the second of its two columns */
             assert_int_equal(rc, 0);
             assert_true(x[0] == 1 && x[1] == 2 && label == 2);
         } else if (rc >= 0 || strstr(err.text, rows[i].message) == NULL ||
@@ -289,7 +291,7 @@ static void csv_nul_byte_in_a_number_is_refused(void **state)
     kit_write(folder, "a.csv", text, sizeof(text) - 1);
     s = open_opts(&opts, folder, "a.csv");
     assert_int_equal(data_sample(s, 0, (void *[]){ x, &label }, &err), ERR_INPUT);
-    assert_text(err, "feature 'x': value 0 has a NUL byte");
+    assert_text(err, "feature 'x': value 0 contains a NUL byte");
     data_free(s);
     kit_remove(folder);
 }
@@ -308,7 +310,7 @@ static void csv_feature_with_two_columns_of_its_name_is_refused(void **state)
     kit_remove(folder);
 }
 
-static void csv_names_of_a_file_without_records_are_checked(void **state)
+static void csv_header_of_a_file_without_records_is_checked(void **state)
 {
     struct data_opts opts = { .format = DATA_CSV, .csv_header = true, .features = csv_features,
                               .n_features = 2 };
@@ -320,7 +322,7 @@ static void csv_names_of_a_file_without_records_are_checked(void **state)
     write_text(folder, "c.csv", "\n");
     data_free(open_opts(&opts, folder, "*.csv"));
     write_text(folder, "b.csv", "label,y,x\n");
-    refused(&opts, folder, "*.csv", ERR_INPUT, "b.csv': feature 'x' takes 2 columns");
+    refused(&opts, folder, "*.csv", ERR_INPUT, "b.csv': feature 'x' needs 2 columns");
     write_text(folder, "b.csv", "x,y,label\n");
     refused(&opts, folder, "*.csv", ERR_INPUT, "b.csv' has other columns than");
     kit_remove(folder);
@@ -333,8 +335,8 @@ static void npy_file(const char *folder, const char *name, const char *descr, co
 {
     struct buf b = { 0 };
     char text[128];
-    int len = snprintf(text, sizeof(text), "{'descr': '%s', 'fortran_order': False, 'shape': %s, }\n",
-                       descr, shape);
+    int len = snprintf(text, sizeof(text),
+                       "{'descr': '%s', 'fortran_order': False, 'shape': %s, }\n", descr, shape);
 
     buf_add(&b, "\x93NUMPY\x01\x00", 8);
     buf_add(&b, (uint8_t[]){ (uint8_t)len, 0 }, 2);
@@ -344,7 +346,7 @@ static void npy_file(const char *folder, const char *name, const char *descr, co
     buf_fini(&b);
 }
 
-static void items_of_npy_arrays_are_records(void **state)
+static void npy_items_are_records(void **state)
 {
     static const float x[5][2] = { { 1, 2 }, { 3, 4 }, { 5, 6 }, { 7, 8 }, { 9, 10 } };
     static const int64_t y[5] = { 10, 11, 12, 13, 14 };
@@ -371,23 +373,25 @@ static void items_of_npy_arrays_are_records(void **state)
         assert_int_equal(label, y[i]);
     }
     data_free(s);
-    refused(&opts, folder, "x-*.npy", ERR_INPUT, "write {feature} where its name stands");
+    refused(&opts, folder, "x-*.npy", ERR_INPUT, "write {feature} in place of its name");
     npy_file(folder, "label-1.npy", "<i8", "(1,)", y, 8);
     refused(&opts, folder, "{feature}-*.npy", ERR_INPUT, "has 2 items and");
     npy_file(folder, "label-1.npy", "<i8", "(2,)", y, 8);
-    refused(&opts, folder, "{feature}-*.npy", ERR_CORRUPT, "has 8 bytes behind its header");
+    refused(&opts, folder, "{feature}-*.npy", ERR_CORRUPT, "has 8 bytes after its header");
     npy_file(folder, "label-1.npy", "<i4", "(2,)", y, 8);
-    refused(&opts, folder, "{feature}-*.npy", ERR_INPUT, "is an array int32 [2]; feature 'label' says int64 []");
+    refused(&opts, folder, "{feature}-*.npy", ERR_INPUT,
+            "is an array int32 [2]; feature 'label' expects items int64 []");
     write_text(folder, "label-1.npy", "\x93NUMPY");
     refused(&opts, folder, "{feature}-*.npy", ERR_INPUT, "label-1.npy'");
     npy_file(folder, "label-2.npy", "<i8", "(1,)", y, 8);
-    refused(&opts, folder, "{feature}-*.npy", ERR_INPUT, "finds 2 files for feature 'x' and 3 for 'label'");
+    refused(&opts, folder, "{feature}-*.npy", ERR_INPUT,
+            "matches 2 files for feature 'x' and 3 for 'label'");
     kit_remove(folder);
 }
 
 /* ---- tokens ---- */
 
-static void windows_of_a_token_file_are_records(void **state)
+static void token_file_windows_are_records(void **state)
 {
     enum { T = 4, N = 14 };
     static const struct data_feature features[] = {
@@ -404,7 +408,7 @@ static void windows_of_a_token_file_are_records(void **state)
         text[i] = (uint16_t)(65000 + i);
     kit_write(folder, "a.bin", text, sizeof(text));
     kit_write(folder, "b.bin", text, 2 * (T + 1));
-    kit_write(folder, "c.bin", text, 2 * T); /* the token behind the last is missing: no record */
+    kit_write(folder, "c.bin", text, 2 * T); /* the last label is absent: no record */
     s = open_opts(&opts, folder, "*.bin");
     assert_int_equal(data_records(s), 3 + 1);
     for (uint64_t i = 0; i < 4; i++) {
@@ -425,7 +429,7 @@ static void windows_of_a_token_file_are_records(void **state)
 
 /* ---- lists of any length ---- */
 
-static void short_lists_are_filled_up_and_long_ones_cut(void **state)
+static void lists_shorter_are_padded_and_longer_are_truncated(void **state)
 {
     static const struct data_feature features[] = {
         { .name = "i", .stored = TENSOR_I64, .shape = { 1, { 4 } }, .fed = TENSOR_I64, .pad = true,
@@ -440,7 +444,7 @@ static void short_lists_are_filled_up_and_long_ones_cut(void **state)
     struct data_set *s;
 
     (void)state;
-    for (size_t n = 0; n < 7; n++) { /* n values each; of none neither the feature */
+    for (size_t n = 0; n < 7; n++) { /* n values each; with n = 0 the feature is absent */
         struct buf list = { 0 }, example = { 0 };
         int64_t i[7] = { 10, 11, 12, 13, 14, 15, 16 };
         float f[7] = { 0, 1, 2, 3, 4, 5, 6 };
@@ -478,7 +482,7 @@ static void short_lists_are_filled_up_and_long_ones_cut(void **state)
     kit_remove(folder);
 }
 
-/* A record with a list of n items of two floats, and what says where its rows end. */
+/* Appends a record with a list of n items of two floats, and its row lengths or splits. */
 static void ragged_record(struct buf *file, size_t n, const int64_t *rows, size_t n_rows)
 {
     struct buf list = { 0 }, example = { 0 };
@@ -494,7 +498,7 @@ static void ragged_record(struct buf *file, size_t n, const int64_t *rows, size_
     buf_fini(&example);
 }
 
-static void rows_of_different_lengths_are_filled_up_each(void **state)
+static void ragged_rows_are_padded_separately(void **state)
 {
     enum { R = 4, C = 3 };
     static const int64_t lengths[][R] = { { 2, 0, 3, 1 }, { 3, 3, 3, 3 }, { 1, 2 }, { 0 } };
@@ -550,7 +554,7 @@ static void rows_of_different_lengths_are_filled_up_each(void **state)
     kit_remove(folder);
 }
 
-static void rows_that_cannot_be_are_refused(void **state)
+static void ragged_rows_with_invalid_lengths_are_refused(void **state)
 {
     static const struct {
         enum data_rows kind;
@@ -558,13 +562,13 @@ static void rows_that_cannot_be_are_refused(void **state)
         int64_t rows[4];
         const char *text;
     } bad[] = {
-        { DATA_ROW_LENGTHS, 5, { 2, 4 }, "row 1 has 4 items by 'rows', expected from 0 to 3" },
+        { DATA_ROW_LENGTHS, 5, { 2, 4 }, "row 1 has 4 items according to 'rows', expected 0 to 3" },
         { DATA_ROW_LENGTHS, 5, { -1, 3 }, "row 0 has -1 items" },
-        { DATA_ROW_LENGTHS, 5, { 2, 2 }, "has 5 items, and its rows by 'rows' 4" },
+        { DATA_ROW_LENGTHS, 5, { 2, 2 }, "has 5 items, but its rows according to 'rows' have 4" },
         { DATA_ROW_SPLITS, 5, { 1, 3, 5 }, "the splits of 'rows' begin with 1, expected 0" },
         { DATA_ROW_SPLITS, 5, { 0, 3, 2 }, "row 1 has -1 items" },
         { DATA_ROW_SPLITS, 5, { 0, INT64_MIN, INT64_MAX }, "row 0 has" },
-        { DATA_ROW_SPLITS, 5, { 0, 3, 6 }, "has 5 items, and its rows by 'rows' 6" },
+        { DATA_ROW_SPLITS, 5, { 0, 3, 6 }, "has 5 items, but its rows according to 'rows' have 6" },
     };
     struct data_feature features[] = {
         { .name = "x", .stored = TENSOR_F32, .shape = { 3, { 2, 3, 2 } }, .fed = TENSOR_F32,
@@ -595,16 +599,16 @@ static void rows_that_cannot_be_are_refused(void **state)
         data_free(s);
     }
     features[1].shape.dim[0] = 2;
-    refused(&opts, folder, "a", ERR_INPUT, "or their splits from one [rows + 1]");
+    refused(&opts, folder, "a", ERR_INPUT, "or of row splits [rows + 1]");
     features[1].shape.dim[0] = 3;
     features[0].truncate = true;
-    refused(&opts, folder, "a", ERR_INPUT, "neither cut, packed, derived nor an image");
+    refused(&opts, folder, "a", ERR_INPUT, "neither truncated nor packed nor an image");
     kit_remove(folder);
 }
 
 /* ---- mixtures ---- */
 
-static void a_mixture_keeps_its_weights_in_every_stretch_and_every_part_its_own_epochs(void **state)
+static void mixture_keeps_weights_in_every_block_and_epochs_per_part(void **state)
 {
     enum { BATCH = 12 };
     static const struct data_order_part parts[] = { { 0, 10, 3 }, { 10, 25, 1 }, { 35, 7, 2 } };
@@ -625,10 +629,10 @@ static void a_mixture_keeps_its_weights_in_every_stretch_and_every_part_its_own_
                     uint32_t p = pick.sample < 10 ? 0 : pick.sample < 35 ? 1 : 2;
 
                     assert_true(pick.real && pick.sample < 42);
-                    if (at < 36) { /* the first epoch: whole batches of 42 positions */
+                    if (at < 36) { /* the first epoch: the complete batches of 42 positions */
                         drawn[p]++;
                         seen[pick.sample]++;
-                        /* a part's epoch ends when all its records came */
+                        /* a part's epoch ends after all its records */
                         assert_int_equal(pick.epoch, (drawn[p] - 1) / parts[p].n);
                     }
                     if (at < 36 && (at + 1) % 6 == 0) { /* a block */
@@ -637,12 +641,12 @@ static void a_mixture_keeps_its_weights_in_every_stretch_and_every_part_its_own_
                         assert_int_equal(drawn[2], (at + 1) / 3);
                     }
                 }
-        for (uint64_t r = 0; r < 10; r++) /* 18 draws of 10 records: each once or twice */
+        for (uint64_t r = 0; r < 10; r++) /* 18 of 10 records: each once or twice */
             assert_in_range(seen[r], 1, 2);
     }
 }
 
-static void a_mixture_is_read_from_its_files(void **state)
+static void mixture_reads_all_its_parts(void **state)
 {
     char *folder = kit_folder(), *a = fs_join(folder, "a*"), *b = fs_join(folder, "b*");
     struct data_part parts[] = { { a, 1 }, { b, 3 } };
@@ -672,7 +676,7 @@ static void a_mixture_is_read_from_its_files(void **state)
         }
         data_release(r);
     }
-    /* 20 steps are 6 epochs of 3 batches and 2 more; every epoch leaves 6 of 30 positions out. */
+    /* 20 steps are 6 epochs of 3 batches and 2 batches; each epoch drops 6 of 30 positions. */
     assert_in_range(from_a, 30, 50);
     data_reader_close(r);
     data_free(s);
@@ -686,16 +690,16 @@ static void a_mixture_is_read_from_its_files(void **state)
 static struct {
     uint32_t n;
     char text[2048];
-} told;
+} reported;
 
 static void on_trouble(void *arg, const char *text)
 {
     (void)arg;
-    told.n++;
-    snprintf(told.text, sizeof(told.text), "%s", text);
+    reported.n++;
+    snprintf(reported.text, sizeof(reported.text), "%s", text);
 }
 
-static void a_bad_record_is_replaced_by_the_next_one_and_counted(void **state)
+static void bad_record_with_skip_is_replaced_by_the_next_and_counted(void **state)
 {
     char *folder = kit_folder(), *path = fs_join(folder, "a");
     struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
@@ -708,30 +712,30 @@ static void a_bad_record_is_replaced_by_the_next_one_and_counted(void **state)
 
     (void)state;
     assert_int_equal(fs_read(path, 1 << 20, &file, NULL), 0);
-    file.data[4 * each + 30] ^= 1; /* data of 4 and 5 */
+    file.data[4 * each + 30] ^= 1; /* the data of records 4 and 5 */
     file.data[5 * each + 30] ^= 1;
-    file.data[9 * each + 1] ^= 1; /* the head of 9 */
+    file.data[9 * each + 1] ^= 1; /* the header of record 9 */
     kit_write(folder, "a", file.data, file.len);
-    memset(&told, 0, sizeof(told));
+    memset(&reported, 0, sizeof(reported));
     s = open_opts(&opts, folder, "a");
-    assert_int_equal(told.n, 1);
-    assert_non_null(strstr(told.text, "bytes from there on are left out"));
+    assert_int_equal(reported.n, 1);
+    assert_non_null(strstr(reported.text, "following bytes are skipped"));
     assert_int_equal(data_records(s), 9);
     for (uint64_t i = 0; i < 9; i++) {
         assert_int_equal(data_sample(s, i, (void *[]){ image, &id }, NULL), 0);
         assert_int_equal(id, i == 4 || i == 5 ? 6 : i);
     }
-    assert_int_equal(data_skipped(s), 1 + 2 + 1); /* the rest; 4 and 5; 5 again */
-    assert_non_null(strstr(told.text, "record 5 at offset"));
+    assert_int_equal(data_skipped(s), 1 + 2 + 1); /* the rest from 9 on; 4 and 5; 5 again */
+    assert_non_null(strstr(reported.text, "record 5 at offset"));
     data_free(s);
     opts.skip_bad = false;
-    refused(&opts, folder, "a", ERR_CORRUPT, "no TFRecord head");
+    refused(&opts, folder, "a", ERR_CORRUPT, "not a TFRecord header");
     buf_fini(&file);
     free(path);
     kit_remove(folder);
 }
 
-static void without_a_good_record_there_is_an_error_and_no_end_of_trying(void **state)
+static void bad_records_only_with_skip_is_an_error(void **state)
 {
     char *folder = kit_folder();
     struct data_opts opts = { .features = csv_features, .n_features = 2, .skip_bad = true };
@@ -751,7 +755,7 @@ static void without_a_good_record_there_is_an_error_and_no_end_of_trying(void **
 
 /* ---- disks ---- */
 
-static void a_read_that_fails_for_a_while_is_tried_again_and_named(void **state)
+static void read_that_fails_temporarily_is_retried_and_reported(void **state)
 {
     char *folder = kit_folder();
     struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
@@ -760,12 +764,12 @@ static void a_read_that_fails_for_a_while_is_tried_again_and_named(void **state)
 
     (void)state;
     kit_file(folder, "a", 0, 5);
-    memset(&told, 0, sizeof(told));
+    memset(&reported, 0, sizeof(reported));
     assert_int_equal(fault_arm("data.open@1,data.open@2,data.read@1", NULL), 0);
     s = open_opts(&opts, folder, "a");
-    assert_int_equal(told.n, 2); /* once for opening, once for reading, however many tries */
-    assert_non_null(strstr(told.text, "/a' at offset 0"));
-    assert_non_null(strstr(told.text, "trying again for 5"));
+    assert_int_equal(reported.n, 2); /* one for opening, one for reading, not one per attempt */
+    assert_non_null(strstr(reported.text, "/a' at offset 0"));
+    assert_non_null(strstr(reported.text, "retrying for 5"));
     assert_int_equal(fault_arm("data.open@1,data.read@1", NULL), 0);
     check_ids(s, 5);
     assert_int_equal(fault_arm(NULL, NULL), 0);
@@ -773,7 +777,7 @@ static void a_read_that_fails_for_a_while_is_tried_again_and_named(void **state)
     kit_remove(folder);
 }
 
-static void trying_again_ends_with_the_deadline(void **state)
+static void read_that_keeps_failing_is_retried_until_the_deadline(void **state)
 {
     char *folder = kit_folder();
     struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
@@ -782,20 +786,26 @@ static void trying_again_ends_with_the_deadline(void **state)
     (void)state;
     kit_file(folder, "a", 0, 5);
     assert_int_equal(fault_arm("data.open@1+", NULL), 0);
-    refused(&opts, folder, "a", ERR_IO, "tries in 80 ms: open '");
+    refused(&opts, folder, "a", ERR_IO, "attempts in 80 ms: open '");
     assert_int_equal(fault_arm(NULL, NULL), 0);
     kit_remove(folder);
 }
 
-/* The first batch of a file of five, with this fault in all reads behind the opening: ERR_IO. How often trouble had been told
- * by then, before the reader was closed. */
+/* Expects ERR_IO for the first batch of a file of five records with this fault in all reads after
+ * the open. Returns the number of reports before the reader is closed. */
 static struct data_reader *stuck_reader;
 
-static uint32_t no_batch_comes(struct data_opts *opts, const char *folder, const char *fault, uint64_t deadline_ms,
-                               struct err *err)
+static uint32_t expect_no_batch(struct data_opts *opts, const char *folder, const char *fault,
+                               uint64_t deadline_ms, struct err *err)
 {
-    struct data_reader_opts o = { .global_batch = 5, .lanes = 1, .n_lanes = 1, .first_step = 1, .last_step = 3,
-                                  .prefetch = 1, .threads = 1, .deadline_ms = deadline_ms };
+    struct data_reader_opts o = { .global_batch = 5,
+                                  .lanes = 1,
+                                  .n_lanes = 1,
+                                  .first_step = 1,
+                                  .last_step = 3,
+                                  .prefetch = 1,
+                                  .threads = 1,
+                                  .deadline_ms = deadline_ms };
     const struct data_batch *batch;
     struct data_reader *r;
     struct data_set *s;
@@ -807,23 +817,26 @@ static uint32_t no_batch_comes(struct data_opts *opts, const char *folder, const
     assert_int_equal(data_reader_open(s, &o, &r, NULL), 0);
     stuck_reader = r;
     assert_int_equal(data_next(r, &batch, err), ERR_IO);
-    n = (uint32_t)told.n;
+    n = (uint32_t)reported.n;
     data_reader_close(r);
     assert_int_equal(fault_arm(NULL, NULL), 0);
     data_free(s);
     return n;
 }
 
-/* Pauses grow, but never over the deadline: else whoever waits for the batch would know less than the disk said. */
-static void a_read_that_fails_until_the_deadline_says_why(void **state)
+/* The pauses between attempts grow, but end before the deadline. Otherwise data_next() would time
+ * out first, without the cause. */
+static void read_that_fails_until_the_deadline_reports_its_cause(void **state)
 {
     char *folder = kit_folder();
-    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES, .deadline_ms = 700 };
+    struct data_opts opts = { .features = kit_features,
+                              .n_features = KIT_FEATURES,
+                              .deadline_ms = 700 };
     struct err err;
 
     (void)state;
-    no_batch_comes(&opts, folder, "data.read@1+", 700, &err);
-    assert_text(err, "tries in 700 ms: read '");
+    expect_no_batch(&opts, folder, "data.read@1+", 700, &err);
+    assert_text(err, "attempts in 700 ms: read '");
     kit_remove(folder);
 }
 
@@ -841,12 +854,12 @@ static void callback_of_a_stuck_read_may_cancel_the_reader(void **state)
     struct err err;
 
     (void)state;
-    told.n = 0;
-    assert_int_equal(no_batch_comes(&opts, folder, "data.read=delay:400", 50, &err), 1);
+    reported.n = 0;
+    assert_int_equal(expect_no_batch(&opts, folder, "data.read=delay:400", 50, &err), 1);
     kit_remove(folder);
 }
 
-static void a_read_that_does_not_come_back_is_named(void **state)
+static void read_that_does_not_return_is_named(void **state)
 {
     char *folder = kit_folder();
     struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
@@ -854,15 +867,16 @@ static void a_read_that_does_not_come_back_is_named(void **state)
     struct err err;
 
     (void)state;
-    told.n = 0;
-    assert_int_equal(no_batch_comes(&opts, folder, "data.read=delay:400", 50, &err), 1); /* while the reader cannot be closed */
+    reported.n = 0;
+    assert_int_equal(expect_no_batch(&opts, folder, "data.read=delay:400", 50, &err),
+                     1); /* while the reader cannot be closed */
     assert_text(err, "no batch after 62 ms: a read of '");
-    assert_text(err, "/a' does not come back");
-    assert_non_null(strstr(told.text, "/a' does not come back"));
+    assert_text(err, "/a' does not return");
+    assert_non_null(strstr(reported.text, "/a' does not return"));
     kit_remove(folder);
 }
 
-static void with_a_cache_folder_the_original_is_not_needed_any_more(void **state)
+static void cache_directory_makes_the_original_unnecessary(void **state)
 {
     char *folder = kit_folder(), *cache = fs_join(folder, "cache"), *path = fs_join(folder, "a");
     struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
@@ -883,29 +897,30 @@ static void with_a_cache_folder_the_original_is_not_needed_any_more(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_gzip_file_is_unpacked_into_memory_or_a_folder),
-        cmocka_unit_test(a_damaged_gzip_file_is_refused_and_leaves_no_copy),
+        cmocka_unit_test(gzip_file_is_unpacked_to_memory_or_cache_directory),
+        cmocka_unit_test(gzip_damaged_file_is_refused_and_leaves_no_copy),
         cmocka_unit_test(csv_lines_are_records),
-        cmocka_unit_test(csv_without_names_has_numbered_columns),
-        cmocka_unit_test(what_is_wrong_in_a_csv_file_is_named),
+        cmocka_unit_test(csv_without_header_has_numbered_columns),
+        cmocka_unit_test(csv_invalid_file_is_refused_with_the_reason),
         cmocka_unit_test(csv_nul_byte_in_a_number_is_refused),
         cmocka_unit_test(csv_feature_with_two_columns_of_its_name_is_refused),
-        cmocka_unit_test(csv_names_of_a_file_without_records_are_checked),
-        cmocka_unit_test(items_of_npy_arrays_are_records),
-        cmocka_unit_test(windows_of_a_token_file_are_records),
-        cmocka_unit_test(short_lists_are_filled_up_and_long_ones_cut),
-        cmocka_unit_test(rows_of_different_lengths_are_filled_up_each),
-        cmocka_unit_test(rows_that_cannot_be_are_refused),
-        cmocka_unit_test(a_mixture_keeps_its_weights_in_every_stretch_and_every_part_its_own_epochs),
-        cmocka_unit_test(a_mixture_is_read_from_its_files),
-        cmocka_unit_test(a_bad_record_is_replaced_by_the_next_one_and_counted),
-        cmocka_unit_test(without_a_good_record_there_is_an_error_and_no_end_of_trying),
-        cmocka_unit_test(a_read_that_fails_for_a_while_is_tried_again_and_named),
-        cmocka_unit_test(trying_again_ends_with_the_deadline),
-        cmocka_unit_test(a_read_that_fails_until_the_deadline_says_why),
-        cmocka_unit_test(a_read_that_does_not_come_back_is_named),
+        cmocka_unit_test(csv_header_of_a_file_without_records_is_checked),
+        cmocka_unit_test(npy_items_are_records),
+        cmocka_unit_test(token_file_windows_are_records),
+        cmocka_unit_test(lists_shorter_are_padded_and_longer_are_truncated),
+        cmocka_unit_test(ragged_rows_are_padded_separately),
+        cmocka_unit_test(ragged_rows_with_invalid_lengths_are_refused),
+        cmocka_unit_test(
+            mixture_keeps_weights_in_every_block_and_epochs_per_part),
+        cmocka_unit_test(mixture_reads_all_its_parts),
+        cmocka_unit_test(bad_record_with_skip_is_replaced_by_the_next_and_counted),
+        cmocka_unit_test(bad_records_only_with_skip_is_an_error),
+        cmocka_unit_test(read_that_fails_temporarily_is_retried_and_reported),
+        cmocka_unit_test(read_that_keeps_failing_is_retried_until_the_deadline),
+        cmocka_unit_test(read_that_fails_until_the_deadline_reports_its_cause),
+        cmocka_unit_test(read_that_does_not_return_is_named),
         cmocka_unit_test(callback_of_a_stuck_read_may_cancel_the_reader),
-        cmocka_unit_test(with_a_cache_folder_the_original_is_not_needed_any_more),
+        cmocka_unit_test(cache_directory_makes_the_original_unnecessary),
     };
 
     return cmocka_run_group_tests_name("data/formats", tests, NULL, NULL);

@@ -1,5 +1,6 @@
-/* Images: decoded, cut, stretched, coloured, put into the batch. The JPEG and PNG files are made here with
- * the libraries' encoders; resampling is held against sums in double that share nothing with it. */
+/* Image preprocessing: decoding, cropping, resizing, colours, batch layout. The JPEG and PNG files
+ * are written with the libraries' encoders; resampling is compared with an independent
+ * implementation in double. */
 #include "data/kit.h"
 
 #include <math.h>
@@ -11,7 +12,7 @@
 
 #include "data/image.h"
 
-/* A smooth colour picture, so that JPEG keeps it within a few levels. */
+/* A smooth colour gradient, which JPEG preserves within a few levels. */
 static uint8_t color_at(double x, double y, uint32_t k)
 {
     double v = k == 0 ? 0.5 + 0.5 * sin(5 * x) : k == 1 ? y : 0.5 + 0.4 * cos(4 * (x + y));
@@ -19,7 +20,7 @@ static uint8_t color_at(double x, double y, uint32_t k)
     return (uint8_t)(255 * v + 0.5);
 }
 
-static uint8_t *picture(uint32_t w, uint32_t h, uint32_t c)
+static uint8_t *make_picture(uint32_t w, uint32_t h, uint32_t c)
 {
     uint8_t *p = malloc((size_t)w * h * c);
 
@@ -30,7 +31,7 @@ static uint8_t *picture(uint32_t w, uint32_t h, uint32_t c)
     return p;
 }
 
-enum { BASELINE = 0, PROGRESSIVE = 1, FULL_COLOR = 2 }; /* else a colour for 2 x 2 pixels */
+enum { BASELINE = 0, PROGRESSIVE = 1, FULL_COLOR = 2 }; /* without FULL_COLOR: 4:2:0 subsampling */
 
 static void make_jpeg(const uint8_t *p, uint32_t w, uint32_t h, uint32_t c, unsigned form,
                       struct buf *out)
@@ -78,7 +79,7 @@ static void make_png(const void *p, uint32_t w, uint32_t h, uint32_t format, str
     free(bytes);
 }
 
-/* A set of one record for each image, all fed by one feature. */
+/* Opens a set with one record per image, with one feature. */
 static struct data_set *open_images(const char *folder, const struct data_feature *f,
                                     const struct buf *images, size_t n, bool training, bool cache)
 {
@@ -122,11 +123,11 @@ static void decode(struct data_set *s, uint64_t epoch, uint64_t record, float *o
     data_decoder_free(d);
 }
 
-static void an_image_of_its_own_size_comes_as_it_was_written(void **state)
+static void image_of_the_batch_size_is_unchanged(void **state)
 {
     enum { W = 37, H = 29 };
     char *folder = kit_folder();
-    uint8_t *p = picture(W, H, 3), *grey = picture(W, H, 1);
+    uint8_t *p = make_picture(W, H, 3), *grey = make_picture(W, H, 1);
     struct buf images[4] = { { 0 } };
     float *out = malloc(3 * W * H * sizeof(*out));
 
@@ -165,8 +166,8 @@ static void an_image_of_its_own_size_comes_as_it_was_written(void **state)
     kit_remove(folder);
 }
 
-/* Triangle-weighted mean around every output pixel, straight from the definition. */
-static double oracle(const struct image_pixels *from, const double part[4], uint32_t ow,
+/* The triangle-weighted mean of an output pixel, computed from the definition in double. */
+static double reference_pixel(const struct image_pixels *from, const double part[4], uint32_t ow,
                      uint32_t oh, uint32_t ox, uint32_t oy, uint32_t k)
 {
     double sx = part[2] / ow, sy = part[3] / oh, sum = 0, weights = 0;
@@ -190,7 +191,7 @@ static double oracle(const struct image_pixels *from, const double part[4], uint
     return sum / weights;
 }
 
-static void resampling_is_a_weighted_mean(void **state)
+static void resample_equals_the_weighted_mean(void **state)
 {
     static const struct {
         double part[4];
@@ -206,7 +207,7 @@ static void resampling_is_a_weighted_mean(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
         uint32_t ow = rows[i].ow, oh = rows[i].oh, c = rows[i].c;
-        uint8_t *p = picture(40, 30, c);
+        uint8_t *p = make_picture(40, 30, c);
         struct image_pixels from = { p, 40, 30, c };
         float *out = malloc((size_t)ow * oh * c * sizeof(*out));
 
@@ -215,7 +216,7 @@ static void resampling_is_a_weighted_mean(void **state)
             for (uint32_t y = 0; y < oh; y++)
                 for (uint32_t x = 0; x < ow; x++)
                     for (uint32_t k = 0; k < c; k++) {
-                        double expected = oracle(&from, rows[i].part, ow, oh,
+                        double expected = reference_pixel(&from, rows[i].part, ow, oh,
                                                  flip ? ow - 1 - x : x, y, k);
                         double got = (double)out[((size_t)y * ow + x) * c + k];
 
@@ -230,11 +231,11 @@ static void resampling_is_a_weighted_mean(void **state)
     resample_free(&r);
 }
 
-/* A JPEG reduced while it is decoded shows the same picture, whatever part of it. */
-static void a_part_of_a_jpeg_is_that_part(void **state)
+/* Every part of a JPEG that is downscaled while decoding equals the part of the whole image. */
+static void jpeg_part_decodes_the_requested_part(void **state)
 {
     enum { W = 403, H = 305 };
-    uint8_t *p = picture(W, H, 3);
+    uint8_t *p = make_picture(W, H, 3);
     struct buf image = { 0 };
     struct image_room room = { NULL, 0 };
     struct resample r = { .row = { NULL, 0 } };
@@ -247,7 +248,8 @@ static void a_part_of_a_jpeg_is_that_part(void **state)
     for (int64_t at = 0; at < 100; at += 7) {
         struct image_rect rect = { at, at / 2, 402 - 3 * at, 304 - 2 * at };
         struct image_pixels got, whole = { p, W, H, 3 };
-        double part[4], exact[4] = { (double)rect.x, (double)rect.y, (double)rect.w, (double)rect.h };
+        double part[4],
+            exact[4] = { (double)rect.x, (double)rect.y, (double)rect.w, (double)rect.h };
         uint32_t w, h;
         struct err err;
 
@@ -256,15 +258,17 @@ static void a_part_of_a_jpeg_is_that_part(void **state)
         assert_int_equal(h, H);
         if (jpeg_read(j, 3, &rect, 24, 20, &room, &got, part, &err) < 0)
             fail_msg("%s", err.text);
-        assert_true((size_t)got.w * got.h <= (size_t)W * H); /* never more than the image */
+        assert_true((size_t)got.w * got.h <= (size_t)W * H); /* at most the whole image */
         assert_int_equal(resample(&r, &got, part, 24, 20, false, out, NULL), 0);
         for (uint32_t y = 0; y < 20; y++)
             for (uint32_t x = 0; x < 24; x++)
                 for (uint32_t k = 0; k < 3; k++) {
-                    double e = oracle(&whole, exact, 24, 20, x, y, k) - (double)out[(y * 24 + x) * 3 + k];
+                    double e = reference_pixel(&whole, exact, 24, 20, x, y, k) -
+                               (double)out[(y * 24 + x) * 3 + k];
 
                     if (fabs(e) > 6)
-                        fail_msg("part %d at %d %d %d: off by %g", (int)at, (int)x, (int)y, (int)k, e);
+                        fail_msg("part %d at %d %d %d: off by %g", (int)at, (int)x, (int)y, (int)k,
+                                 e);
                 }
     }
     jpeg_free(j);
@@ -274,7 +278,7 @@ static void a_part_of_a_jpeg_is_that_part(void **state)
     free(p);
 }
 
-/* ---- chance ---- */
+/* ---- random steps ---- */
 
 static const struct data_step augment[] = {
     { .op = DATA_RANDOM_RESIZED_CROP, .in_training = true, .scale = { 0.2, 1 },
@@ -294,12 +298,12 @@ static struct data_feature augmented(uint32_t side)
                                   .encoded = true, .steps = augment, .n_steps = 5 };
 }
 
-static void what_is_random_is_a_function_of_seed_epoch_and_record(void **state)
+static void image_augmentation_is_a_function_of_seed_epoch_and_record(void **state)
 {
     enum { SIDE = 16, N = 3 * SIDE * SIDE };
     struct data_feature f = augmented(SIDE);
     char *folder = kit_folder();
-    uint8_t *p = picture(60, 50, 3);
+    uint8_t *p = make_picture(60, 50, 3);
     struct buf images[2] = { { 0 } };
     struct data_set *train, *eval;
     float a[N], b[N];
@@ -315,9 +319,10 @@ static void what_is_random_is_a_function_of_seed_epoch_and_record(void **state)
     decode(train, 1, 0, b);
     assert_memory_not_equal(a, b, sizeof(a)); /* another epoch */
     decode(train, 0, 1, b);
-    assert_memory_not_equal(a, b, sizeof(a)); /* the same picture as another record */
+    assert_memory_not_equal(a, b, sizeof(a)); /* the same image as another record */
     decode(eval, 0, 0, a);
-    for (int i = 0; i < 3; i++) { /* nothing is random in evaluation, from the file or from memory */
+    /* evaluation is not random */
+    for (int i = 0; i < 3; i++) {
         decode(eval, (uint64_t)i, (uint64_t)i % 2, b);
         assert_memory_equal(a, b, sizeof(a));
     }
@@ -329,8 +334,8 @@ static void what_is_random_is_a_function_of_seed_epoch_and_record(void **state)
     kit_remove(folder);
 }
 
-/* Any threads, with and without a cache: the same batches. */
-static void threads_do_not_change_what_is_drawn(void **state)
+/* Any number of threads, with and without a cache, gives the same batches. */
+static void image_augmentation_is_independent_of_threads_and_cache(void **state)
 {
     enum { SIDE = 8, N = 3 * SIDE * SIDE, RECORDS = 24 };
     struct data_feature f = augmented(SIDE);
@@ -340,7 +345,7 @@ static void threads_do_not_change_what_is_drawn(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < RECORDS; i++) {
-        uint8_t *p = picture(20 + i, 40 - i, 3);
+        uint8_t *p = make_picture(20 + i, 40 - i, 3);
 
         if (i % 3 == 0)
             make_png(p, 20 + i, 40 - i, PNG_FORMAT_RGB, &images[i]);
@@ -378,8 +383,9 @@ static void threads_do_not_change_what_is_drawn(void **state)
     kit_remove(folder);
 }
 
-/* Of a picture whose red is its column and whose green is its row, the part can be read off. */
-static void a_random_part_has_the_area_and_the_proportions_that_were_asked_for(void **state)
+/* The red value of each pixel is its column and the green value its row, so the part can be
+ * determined from the result. */
+static void random_resized_crop_has_the_requested_area_and_ratio(void **state)
 {
     enum { W = 200, H = 160, SIDE = 20, DRAWS = 400 };
     static const struct data_step step = { .op = DATA_RANDOM_RESIZED_CROP, .in_training = true,
@@ -406,7 +412,7 @@ static void a_random_part_has_the_area_and_the_proportions_that_were_asked_for(v
         double w, h;
 
         decode(s, epoch, 0, out);
-        /* Away from the edges the pixels' centres are SIDE steps of the part's size apart. */
+        /* Away from the edges, adjacent pixel centres differ by 1/SIDE of the part's size. */
         w = (double)(out[SIDE - 4] - out[3]) / (SIDE - 7) * SIDE;
         h = (double)(out[SIDE * SIDE + (SIDE - 4) * SIDE] - out[SIDE * SIDE + 3 * SIDE]) /
             (SIDE - 7) * SIDE;
@@ -423,8 +429,9 @@ static void a_random_part_has_the_area_and_the_proportions_that_were_asked_for(v
     kit_remove(folder);
 }
 
-/* CIFAR's way: four black pixels around, any part of the old size, half of them mirrored. */
-static void a_random_crop_moves_raw_pixels_and_pads_with_black(void **state)
+/* The augmentation for CIFAR: padding of four black pixels, a random part of the original size,
+ * half of the images mirrored. */
+static void random_crop_moves_pixels_and_pads_with_black(void **state)
 {
     enum { SIDE = 8, PAD = 3 };
     static const struct data_step steps[] = {
@@ -474,7 +481,7 @@ static void a_random_crop_moves_raw_pixels_and_pads_with_black(void **state)
                 }
         assert_int_equal(found, 1);
     }
-    assert_int_equal(n_seen, 2 * 49); /* every place, both ways */
+    assert_int_equal(n_seen, 2 * 49); /* each position, mirrored and not */
     data_free(s);
     buf_fini(&image);
     kit_remove(folder);
@@ -482,7 +489,7 @@ static void a_random_crop_moves_raw_pixels_and_pads_with_black(void **state)
 
 /* ---- colours ---- */
 
-static void colours_change_as_they_should(void **state)
+static void color_steps_compute_the_expected_values(void **state)
 {
     float x[6], grey[3] = { 10, 100, 200 };
 
@@ -496,17 +503,17 @@ static void colours_change_as_they_should(void **state)
     color_saturation(x, 2, 0);
     assert_true(fabsf(x[0] - (0.299f * 200 + 0.587f * 100 + 0.114f * 50)) < 1e-3f && x[0] == x[2]);
     memcpy(x, (float[]){ 200, 100, 50, 0, 255, 30 }, sizeof(x));
-    color_hue(x, 2, 1.0f / 3); /* a third of a turn: red is green now, green blue */
+    color_hue(x, 2, 1.0f / 3); /* a third of a turn: red becomes green, green becomes blue */
     assert_true(fabsf(x[0] - 50) < 0.01f && fabsf(x[1] - 200) < 0.01f && fabsf(x[2] - 100) < 0.01f);
     assert_true(fabsf(x[3] - 30) < 0.01f && fabsf(x[4]) < 0.01f && fabsf(x[5] - 255) < 0.01f);
     color_hue(x, 2, -1.0f / 3);
     assert_true(fabsf(x[0] - 200) < 0.01f && fabsf(x[1] - 100) < 0.01f && fabsf(x[2] - 50) < 0.01f);
     memcpy(x, (float[]){ 7, 7, 7, 1, 2, 3 }, sizeof(x));
-    color_hue(x, 1, 0.37f); /* grey has none */
+    color_hue(x, 1, 0.37f); /* grey has no hue */
     assert_true(x[0] == 7 && x[1] == 7 && x[2] == 7 && x[3] == 1);
 }
 
-static void normalising_is_of_shares_of_one(void **state)
+static void normalize_uses_fractions_of_one(void **state)
 {
     static const struct data_step step = { .op = DATA_NORMALIZE, .in_training = true,
                                            .mean = { 0.5, 0.25, 0, 0 }, .std = { 0.5, 2, 1, 1 } };
@@ -530,15 +537,15 @@ static void normalising_is_of_shares_of_one(void **state)
     kit_remove(folder);
 }
 
-/* ---- what is wrong ---- */
+/* ---- errors ---- */
 
-static void damaged_images_are_refused_by_name(void **state)
+static void image_damaged_is_refused_with_the_format(void **state)
 {
     struct data_feature f = augmented(8);
     char *folder = kit_folder();
-    uint8_t *p = picture(64, 64, 3);
+    uint8_t *p = make_picture(64, 64, 3);
     struct buf images[5] = { { 0 } };
-    static const char *const expected[] = { "JPEG: the image is cut off", "PNG: ",
+    static const char *const expected[] = { "JPEG: the image is truncated", "PNG: ",
                                             "neither a JPEG nor a PNG", "JPEG: ",
                                             "65500 x 65500 pixels" };
     struct data_set *s;
@@ -552,7 +559,7 @@ static void damaged_images_are_refused_by_name(void **state)
     images[1].data[images[1].len / 2] ^= 1;
     buf_str(&images[2], "GIF89a");
     buf_add(&images[3], "\xff\xd8\xff\xe0", 4);
-    for (size_t i = 0; i + 8 < images[4].len; i++) /* the frame's head: a larger size */
+    for (size_t i = 0; i + 8 < images[4].len; i++) /* a larger size in the frame header */
         if (memcmp(images[4].data + i, "\xff\xc0", 2) == 0) {
             memcpy(images[4].data + i + 5, "\xff\xdc\xff\xdc", 4);
             break;
@@ -561,7 +568,8 @@ static void damaged_images_are_refused_by_name(void **state)
     for (uint64_t i = 0; i < 5; i++) {
         struct err err = { .code = 0 };
 
-        if (data_sample(s, i, (void *[]){ out }, &err) >= 0 || strstr(err.text, expected[i]) == NULL)
+        if (data_sample(s, i, (void *[]){ out }, &err) >= 0 ||
+            strstr(err.text, expected[i]) == NULL)
             fail_msg("image %d: '%s'", (int)i, err.text);
         assert_text(err, "feature 'i'");
     }
@@ -572,12 +580,13 @@ static void damaged_images_are_refused_by_name(void **state)
     kit_remove(folder);
 }
 
-/* A chunk of PNG: length, type, data, CRC-32 of the last two. */
+/* Appends a PNG chunk: length, type, data, CRC-32 of type and data. */
 static void put_chunk(struct buf *out, const char *type, const void *data, size_t n)
 {
     uint32_t crc = (uint32_t)crc32(crc32(0, (const Bytef *)type, 4), data, (uInt)n);
     uint8_t head[8] = { (uint8_t)(n >> 24), (uint8_t)(n >> 16), (uint8_t)(n >> 8), (uint8_t)n };
-    uint8_t tail[4] = { (uint8_t)(crc >> 24), (uint8_t)(crc >> 16), (uint8_t)(crc >> 8), (uint8_t)crc };
+    uint8_t tail[4] = { (uint8_t)(crc >> 24), (uint8_t)(crc >> 16), (uint8_t)(crc >> 8),
+                        (uint8_t)crc };
 
     memcpy(head + 4, type, 4);
     buf_add(out, head, 8);
@@ -585,8 +594,9 @@ static void put_chunk(struct buf *out, const char *type, const void *data, size_
     buf_add(out, tail, 4);
 }
 
-/* A chunk of zeros: `prefix` as it is, `n` bytes deflated. */
-static void put_zeros(struct buf *out, const char *type, const void *prefix, size_t n_prefix, size_t n)
+/* Appends a chunk with `prefix` uncompressed and `n` deflated zeros. */
+static void put_zeros(struct buf *out, const char *type, const void *prefix, size_t n_prefix,
+                      size_t n)
 {
     uLongf packed = compressBound(n);
     uint8_t *zeros = calloc(n, 1), *data = malloc(n_prefix + packed);
@@ -599,7 +609,8 @@ static void put_zeros(struct buf *out, const char *type, const void *prefix, siz
     free(zeros);
 }
 
-/* A gray picture of 8 x 8 pixels. `n_texts` chunks inflate to 4 MiB each, the pixels to `n` bytes. */
+/* Appends a grey PNG of 8 x 8 pixels with `n_texts` text chunks that inflate to 4 MiB each; its
+ * pixels inflate to `n` bytes. */
 static void small_png(struct buf *out, size_t n_texts, size_t n)
 {
     static const uint8_t head[13] = { 0, 0, 0, 8, 0, 0, 0, 8, 8, 0, 0, 0, 0 };
@@ -632,7 +643,7 @@ static void png_that_inflates_to_more_than_its_pixels_is_refused(void **state)
     assert_int_equal(data_sample(s, 1, (void *[]){ out }, &err), ERR_CORRUPT);
     assert_text(err, "PNG: ");
     getrusage(RUSAGE_SELF, &before);
-    if (data_sample(s, 2, (void *[]){ out }, &err) < 0) /* texts are skipped */
+    if (data_sample(s, 2, (void *[]){ out }, &err) < 0) /* text chunks are skipped */
         fail_msg("%s", err.text);
     getrusage(RUSAGE_SELF, &after);
     assert_true(after.ru_maxrss - before.ru_maxrss < 64 << 10); /* KiB */
@@ -642,7 +653,7 @@ static void png_that_inflates_to_more_than_its_pixels_is_refused(void **state)
     kit_remove(folder);
 }
 
-static void steps_that_make_no_sense_are_refused(void **state)
+static void image_steps_invalid_are_refused(void **state)
 {
     struct data_step two[] = { augment[0], augment[1] };
     struct data_feature f = augmented(8);
@@ -656,7 +667,7 @@ static void steps_that_make_no_sense_are_refused(void **state)
     f.steps = two;
     f.n_steps = 2;
     assert_int_equal(data_open(&opts, &s, &err), ERR_INPUT);
-    assert_text(err, "more than one step cuts the image");
+    assert_text(err, "more than one step crops the image");
     f = augmented(8);
     f.shape = shape_of(3, (int64_t)2, (int64_t)8, (int64_t)8);
     assert_int_equal(data_open(&opts, &s, &err), ERR_INPUT);
@@ -674,18 +685,18 @@ static void steps_that_make_no_sense_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_image_of_its_own_size_comes_as_it_was_written),
-        cmocka_unit_test(resampling_is_a_weighted_mean),
-        cmocka_unit_test(a_part_of_a_jpeg_is_that_part),
-        cmocka_unit_test(what_is_random_is_a_function_of_seed_epoch_and_record),
-        cmocka_unit_test(threads_do_not_change_what_is_drawn),
-        cmocka_unit_test(a_random_part_has_the_area_and_the_proportions_that_were_asked_for),
-        cmocka_unit_test(a_random_crop_moves_raw_pixels_and_pads_with_black),
-        cmocka_unit_test(colours_change_as_they_should),
-        cmocka_unit_test(normalising_is_of_shares_of_one),
-        cmocka_unit_test(damaged_images_are_refused_by_name),
+        cmocka_unit_test(image_of_the_batch_size_is_unchanged),
+        cmocka_unit_test(resample_equals_the_weighted_mean),
+        cmocka_unit_test(jpeg_part_decodes_the_requested_part),
+        cmocka_unit_test(image_augmentation_is_a_function_of_seed_epoch_and_record),
+        cmocka_unit_test(image_augmentation_is_independent_of_threads_and_cache),
+        cmocka_unit_test(random_resized_crop_has_the_requested_area_and_ratio),
+        cmocka_unit_test(random_crop_moves_pixels_and_pads_with_black),
+        cmocka_unit_test(color_steps_compute_the_expected_values),
+        cmocka_unit_test(normalize_uses_fractions_of_one),
+        cmocka_unit_test(image_damaged_is_refused_with_the_format),
         cmocka_unit_test(png_that_inflates_to_more_than_its_pixels_is_refused),
-        cmocka_unit_test(steps_that_make_no_sense_are_refused),
+        cmocka_unit_test(image_steps_invalid_are_refused),
     };
 
     return cmocka_run_group_tests_name("data/image", tests, NULL, NULL);

@@ -21,7 +21,7 @@ static int open_again(const char *folder, const char *glob_part, const char *ind
     return rc;
 }
 
-/* Every record says its number. */
+/* Asserts that record i has the label i. */
 static void check_ids(struct data_set *s, uint64_t n)
 {
     assert_int_equal(data_records(s), n);
@@ -60,12 +60,12 @@ static void flip(const char *folder, const char *name, long at)
     byte ^= 0x10;
     n += (int)pwrite(fd, &byte, 1, at);
     assert_int_equal(n, 2);
-    futimens(fd, (struct timespec[]){ st.st_atim, st.st_mtim }); /* as if the disk had done it */
+    futimens(fd, (struct timespec[]){ st.st_atim, st.st_mtim }); /* like a fault of the disk */
     close(fd);
     free(path);
 }
 
-static void records_are_numbered_over_the_files_in_the_order_of_their_names(void **state)
+static void records_are_numbered_in_the_order_of_the_file_names(void **state)
 {
     char *folder = kit_folder();
     struct data_set *s;
@@ -73,7 +73,7 @@ static void records_are_numbered_over_the_files_in_the_order_of_their_names(void
     (void)state;
     kit_file(folder, "b-2.tfrecord", 60, 40);
     kit_file(folder, "a.tfrecord", 0, 20);
-    kit_write(folder, "a2.tfrecord", "", 0); /* no record is fine among others */
+    kit_write(folder, "a2.tfrecord", "", 0); /* a file without records is allowed */
     kit_file(folder, "b-1.tfrecord", 20, 40);
     s = kit_open(folder, NULL, false);
     assert_int_equal(data_files(s), 4);
@@ -94,7 +94,8 @@ static int count_files(const char *folder)
     return n - 2;
 }
 
-/* "data.open" and "data.read" are passed only when a file is really walked or a record read. */
+/* Counts the passages of "data.open" and "data.read", which occur only if a file is indexed or a
+ * record is read. */
 static uint64_t reads_to_open(const char *folder, const char *index, uint64_t n)
 {
     struct data_set *s;
@@ -111,7 +112,7 @@ static uint64_t reads_to_open(const char *folder, const char *index, uint64_t n)
     return reads;
 }
 
-static void a_kept_index_is_used_until_its_file_changes(void **state)
+static void index_kept_is_used_until_its_file_changes(void **state)
 {
     char *folder = kit_folder(), *index = fs_join(folder, "deep/index");
     uint64_t first, again;
@@ -131,7 +132,7 @@ static void a_kept_index_is_used_until_its_file_changes(void **state)
     kit_remove(folder);
 }
 
-static void a_damaged_index_is_made_anew(void **state)
+static void index_damaged_is_rebuilt(void **state)
 {
     char *folder = kit_folder(), *index = fs_join(folder, "index"), name[512] = "";
     struct dirent *entry;
@@ -163,7 +164,7 @@ static void a_damaged_index_is_made_anew(void **state)
     kit_remove(folder);
 }
 
-static void an_index_that_cannot_be_kept_is_an_error(void **state)
+static void index_that_cannot_be_written_is_an_error(void **state)
 {
     char *folder = kit_folder(), *index = fs_join(folder, "index");
     struct data_set *s;
@@ -178,7 +179,7 @@ static void an_index_that_cannot_be_kept_is_an_error(void **state)
     kit_remove(folder);
 }
 
-static void what_is_no_tfrecord_is_refused_with_file_and_offset(void **state)
+static void index_of_an_invalid_tfrecord_file_is_refused_with_file_and_offset(void **state)
 {
     char *folder = kit_folder();
     size_t n, first;
@@ -186,7 +187,7 @@ static void what_is_no_tfrecord_is_refused_with_file_and_offset(void **state)
     (void)state;
     refused(folder, ERR_NOENT, "no file matches", "*.tfrecord");
     kit_write(folder, "a.tfrecord", "", 0);
-    refused(folder, ERR_INPUT, "hold no record", "1 files");
+    refused(folder, ERR_INPUT, "contain no record", "1 files");
     kit_write(folder, "a.tfrecord", "\x1f\x8b\x08 compressed data", 19);
     refused(folder, ERR_INPUT, "gzip", "gunzip");
     kit_write(folder, "a.tfrecord", "1.0,2.0,3.0\n4.0,5.0,6.0\n", 24);
@@ -196,20 +197,20 @@ static void what_is_no_tfrecord_is_refused_with_file_and_offset(void **state)
     flip(folder, "a.tfrecord", (long)first * 2 + 3);
     refused(folder, ERR_CORRUPT, "a.tfrecord': offset ", "checksum of the length");
     kit_file(folder, "a.tfrecord", 0, 5);
-    for (size_t cut = 1; cut < first; cut++) { /* inside the last record, wherever */
+    for (size_t cut = 1; cut < first; cut++) { /* at each position inside the last record */
         char *path = fs_join(folder, "a.tfrecord");
 
         assert_int_equal(truncate(path, (off_t)(n - cut)), 0);
-        refused(folder, ERR_CORRUPT, "a.tfrecord': offset ", "cut off");
+        refused(folder, ERR_CORRUPT, "a.tfrecord': offset ", "truncated");
         free(path);
     }
     kit_remove(folder);
 }
 
-static void a_record_of_more_than_a_gibibyte_is_refused(void **state)
+static void record_larger_than_a_gibibyte_is_refused(void **state)
 {
     char *folder = kit_folder(), *path = fs_join(folder, "a.tfrecord");
-    /* 2^30 + 1 bytes; the masked checksum of that length as tfrecord.py computes it. */
+    /* The length 2^30 + 1, followed by its masked checksum as computed by tfrecord.py. */
     uint8_t head[12] = { 1, 0, 0, 0x40 };
 
     (void)state;
@@ -221,15 +222,15 @@ static void a_record_of_more_than_a_gibibyte_is_refused(void **state)
     kit_remove(folder);
 }
 
-static void folders_and_bad_features_are_refused(void **state)
+static void data_open_with_a_directory_or_invalid_features_is_refused(void **state)
 {
     static const struct {
         struct data_feature f;
         const char *text;
     } cases[] = {
         { { .name = "", .stored = TENSOR_U8, .fed = TENSOR_F32 }, "without a name" },
-        { { .name = "x", .stored = TENSOR_F32, .fed = TENSOR_I64 }, "no such conversion" },
-        { { .name = "x", .stored = TENSOR_F64, .fed = TENSOR_F32 }, "no such conversion" },
+        { { .name = "x", .stored = TENSOR_F32, .fed = TENSOR_I64 }, "unsupported conversion" },
+        { { .name = "x", .stored = TENSOR_F64, .fed = TENSOR_F32 }, "unsupported conversion" },
         { { .name = "x", .stored = TENSOR_U8, .fed = TENSOR_F32, .shape = { 1, { 0 } } },
           "between 1" },
         { { .name = "x", .stored = TENSOR_U8, .fed = TENSOR_F32,
@@ -254,14 +255,14 @@ static void folders_and_bad_features_are_refused(void **state)
     kit_remove(folder);
 }
 
-static void the_digest_tells_names_sizes_and_counts_apart(void **state)
+static void digest_depends_on_names_sizes_and_counts(void **state)
 {
     char *a = kit_folder(), *b = kit_folder(), first[65];
     struct data_set *s;
 
     (void)state;
     kit_file(a, "x.tfrecord", 0, 4);
-    kit_file(b, "x.tfrecord", 100, 4); /* the content is not compared, nor the folder */
+    kit_file(b, "x.tfrecord", 100, 4); /* content and directory do not affect the digest */
     s = kit_open(a, NULL, false);
     strcpy(first, data_digest(s));
     assert_int_equal(strlen(first), 64);
@@ -299,7 +300,7 @@ static void on_progress(void *arg, uint64_t done, uint64_t all, uint64_t records
     pthread_mutex_unlock(&p->lock);
 }
 
-static void progress_ends_with_everything_and_cancel_stops(void **state)
+static void index_progress_reaches_the_total_and_cancel_stops_it(void **state)
 {
     char *folder = kit_folder(), *glob = fs_join(folder, "*");
     struct progress p = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -325,7 +326,7 @@ static void progress_ends_with_everything_and_cancel_stops(void **state)
     kit_remove(folder);
 }
 
-static void more_files_than_may_be_open_are_read_all_the_same(void **state)
+static void files_beyond_the_descriptor_limit_are_read(void **state)
 {
     char *folder = kit_folder();
     struct rlimit before, few;
@@ -350,8 +351,9 @@ static void more_files_than_may_be_open_are_read_all_the_same(void **state)
     kit_remove(folder);
 }
 
-/* The n-th read or open fails, for every n until none is reached: an error each time, no leak. */
-static void every_failing_read_is_an_error_that_names_the_file(void **state)
+/* Injects a failure at the n-th read or open, for each n up to their number. Each is an error
+ * without a leak. */
+static void read_failure_at_any_point_is_an_error_that_names_the_file(void **state)
 {
     char *folder = kit_folder(), *index = fs_join(folder, "index"), spec[32];
     struct data_set *s;
@@ -368,7 +370,7 @@ static void every_failing_read_is_an_error_that_names_the_file(void **state)
         rc = open_again(folder, "*.tfrecord", index, &s, &err);
         if (!fault_fired())
             break;
-        if (rc == 0) /* a kept index that could not be read is made anew */
+        if (rc == 0) /* a kept index that cannot be read is rebuilt */
             data_free(s);
         else
             assert_true(rc == ERR_IO || rc == ERR_NOMEM);
@@ -387,17 +389,17 @@ static void every_failing_read_is_an_error_that_names_the_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(records_are_numbered_over_the_files_in_the_order_of_their_names),
-        cmocka_unit_test(a_kept_index_is_used_until_its_file_changes),
-        cmocka_unit_test(a_damaged_index_is_made_anew),
-        cmocka_unit_test(an_index_that_cannot_be_kept_is_an_error),
-        cmocka_unit_test(what_is_no_tfrecord_is_refused_with_file_and_offset),
-        cmocka_unit_test(a_record_of_more_than_a_gibibyte_is_refused),
-        cmocka_unit_test(folders_and_bad_features_are_refused),
-        cmocka_unit_test(the_digest_tells_names_sizes_and_counts_apart),
-        cmocka_unit_test(progress_ends_with_everything_and_cancel_stops),
-        cmocka_unit_test(more_files_than_may_be_open_are_read_all_the_same),
-        cmocka_unit_test(every_failing_read_is_an_error_that_names_the_file),
+        cmocka_unit_test(records_are_numbered_in_the_order_of_the_file_names),
+        cmocka_unit_test(index_kept_is_used_until_its_file_changes),
+        cmocka_unit_test(index_damaged_is_rebuilt),
+        cmocka_unit_test(index_that_cannot_be_written_is_an_error),
+        cmocka_unit_test(index_of_an_invalid_tfrecord_file_is_refused_with_file_and_offset),
+        cmocka_unit_test(record_larger_than_a_gibibyte_is_refused),
+        cmocka_unit_test(data_open_with_a_directory_or_invalid_features_is_refused),
+        cmocka_unit_test(digest_depends_on_names_sizes_and_counts),
+        cmocka_unit_test(index_progress_reaches_the_total_and_cancel_stops_it),
+        cmocka_unit_test(files_beyond_the_descriptor_limit_are_read),
+        cmocka_unit_test(read_failure_at_any_point_is_an_error_that_names_the_file),
     };
 
     return cmocka_run_group_tests_name("data/index", tests, NULL, NULL);

@@ -9,14 +9,14 @@
 
 #include "data/order.h"
 
-/* Sizes that divide each other and that do not, fewer records than a batch, one of each. */
+/* Sizes that divide each other or not, fewer records than a batch, and sizes of 1. */
 static const struct {
     uint64_t n;
     uint32_t batch, lanes;
 } cases[] = { { 1, 1, 1 },   { 7, 1, 1 },    { 7, 3, 3 },    { 8, 4, 2 },   { 10, 4, 4 },
               { 64, 16, 4 }, { 100, 12, 6 }, { 101, 10, 5 }, { 5, 8, 4 },   { 3, 32, 8 },
               { 257, 32, 1 }, { 1000, 48, 16 } };
-/* As the tests ask. */
+/* Returns the sample of data_order_pick(), and whether it is real. */
 static uint64_t order_record(const struct data_order *o, uint64_t step, uint32_t lane, uint32_t i,
                              bool *real)
 {
@@ -35,7 +35,7 @@ static struct data_order order_of(size_t c, bool shuffle, bool pad)
                                 .lanes = cases[c].lanes, .shuffle = shuffle, .pad = pad };
 }
 
-static void every_sample_comes_once_per_epoch(void **state)
+static void order_epoch_contains_each_sample_once(void **state)
 {
     (void)state;
     for (size_t c = 0; c < N_CASES; c++) {
@@ -66,7 +66,7 @@ static void every_sample_comes_once_per_epoch(void **state)
     }
 }
 
-static void without_shuffling_positions_are_records(void **state)
+static void order_without_shuffling_is_the_identity(void **state)
 {
     (void)state;
     for (size_t c = 0; c < N_CASES; c++) {
@@ -86,7 +86,7 @@ static void without_shuffling_positions_are_records(void **state)
     }
 }
 
-static void filling_samples_are_the_first_of_their_epoch(void **state)
+static void order_padding_repeats_the_start_of_the_epoch(void **state)
 {
     struct data_order o = { .n = 10, .seed = 3, .global_batch = 8, .lanes = 2, .shuffle = true,
                             .pad = true };
@@ -103,8 +103,8 @@ static void filling_samples_are_the_first_of_their_epoch(void **state)
         }
 }
 
-/* However the global batch is cut into lanes, sample j of it is the same record. */
-static void lanes_only_cut_the_batch(void **state)
+/* Sample j of the global batch is the same record for any number of lanes. */
+static void order_is_independent_of_the_number_of_lanes(void **state)
 {
     (void)state;
     for (uint32_t lanes = 1; lanes <= 24; lanes++) {
@@ -126,7 +126,7 @@ static void lanes_only_cut_the_batch(void **state)
     }
 }
 
-static void epochs_and_seeds_have_orders_of_their_own(void **state)
+static void order_differs_between_epochs_and_seeds(void **state)
 {
     struct data_order a = { .n = 1000, .seed = 1, .global_batch = 1000, .lanes = 1,
                             .shuffle = true };
@@ -143,12 +143,12 @@ static void epochs_and_seeds_have_orders_of_their_own(void **state)
         same_epoch += r == order_record(&a, 2, 0, i, &real);
         same_seed += r == order_record(&b, 1, 0, i, &real);
     }
-    assert_in_range(in_place, 0, 20); /* one is expected of a random order */
+    assert_in_range(in_place, 0, 20); /* the expected value for a random order is 1 */
     assert_in_range(same_epoch, 0, 20);
     assert_in_range(same_seed, 0, 20);
 }
 
-static void a_batch_larger_than_the_set_has_no_step_unless_it_is_padded(void **state)
+static void order_of_a_batch_larger_than_the_set_has_steps_only_with_padding(void **state)
 {
     struct data_order o = { .n = 5, .global_batch = 8, .lanes = 4 };
 
@@ -161,12 +161,12 @@ static void a_batch_larger_than_the_set_has_no_step_unless_it_is_padded(void **s
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_sample_comes_once_per_epoch),
-        cmocka_unit_test(without_shuffling_positions_are_records),
-        cmocka_unit_test(filling_samples_are_the_first_of_their_epoch),
-        cmocka_unit_test(lanes_only_cut_the_batch),
-        cmocka_unit_test(epochs_and_seeds_have_orders_of_their_own),
-        cmocka_unit_test(a_batch_larger_than_the_set_has_no_step_unless_it_is_padded),
+        cmocka_unit_test(order_epoch_contains_each_sample_once),
+        cmocka_unit_test(order_without_shuffling_is_the_identity),
+        cmocka_unit_test(order_padding_repeats_the_start_of_the_epoch),
+        cmocka_unit_test(order_is_independent_of_the_number_of_lanes),
+        cmocka_unit_test(order_differs_between_epochs_and_seeds),
+        cmocka_unit_test(order_of_a_batch_larger_than_the_set_has_steps_only_with_padding),
     };
 
     return cmocka_run_group_tests_name("data/order", tests, NULL, NULL);

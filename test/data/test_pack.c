@@ -1,4 +1,5 @@
-/* Short records that share a sample. Record r has length_of(r) tokens, which say where they come from. */
+/* Packs of short records. Record r has length_of(r) tokens, whose values identify record and
+ * index. */
 #include "data/kit.h"
 
 #include <dirent.h>
@@ -54,7 +55,7 @@ static void add_record(struct buf *file, uint64_t r, size_t n, size_t n_pairs)
     buf_fini(&example);
 }
 
-/* Records [first, first + n). */
+/* Writes the records [first, first + n). */
 static void write_records(const char *folder, const char *name, uint64_t first, uint64_t n)
 {
     struct buf file = { 0 };
@@ -116,12 +117,13 @@ static void read_sample(struct data_set *s, uint64_t i, struct sample *out)
     struct err err;
 
     memset(out, 0x55, sizeof(*out));
-    if (data_sample(s, i, (void *[]){ out->tokens, out->pairs, out->segment, out->position, &out->n },
+    if (data_sample(s, i,
+                    (void *[]){ out->tokens, out->pairs, out->segment, out->position, &out->n },
                     &err) < 0)
         fail_msg("%s", err.text);
 }
 
-/* Everything about a sample follows from its segments. Counts each record in `seen`. */
+/* Checks all features of a sample by its segments. Counts each record in `seen`. */
 static void check_sample(const struct sample *x, unsigned *seen)
 {
     int64_t segment = 0, record = -1;
@@ -129,7 +131,7 @@ static void check_sample(const struct sample *x, unsigned *seen)
 
     for (; i < T && x->segment[i] != 0; i++) {
         if (x->segment[i] != segment) {
-            /* the one before was whole; records without tokens leave gaps in the numbers */
+            /* the previous record is complete; empty records leave gaps in the segment numbers */
             assert_true(x->segment[i] > segment);
             if (record >= 0)
                 assert_int_equal(x->position[i - 1] + 1, length_of((uint64_t)record));
@@ -156,7 +158,7 @@ static void check_sample(const struct sample *x, unsigned *seen)
     }
 }
 
-static void each_record_is_in_one_sample_once(void **state)
+static void pack_contains_each_record_once(void **state)
 {
     char *folder = two_files();
 
@@ -186,8 +188,9 @@ static void each_record_is_in_one_sample_once(void **state)
     kit_remove(folder);
 }
 
-/* The rule of pack.c by hand, with all packs open, which 30 records leave. */
-static void a_record_goes_into_the_first_pack_with_room(void **state)
+/* Compares with a simple implementation of the rule in pack.c, in which all packs stay open; 30
+ * records need fewer packs than the limit. */
+static void pack_plan_uses_the_first_pack_with_room(void **state)
 {
     char *folder = kit_folder();
     struct data_set *s;
@@ -217,8 +220,8 @@ static void a_record_goes_into_the_first_pack_with_room(void **state)
     kit_remove(folder);
 }
 
-/* From any step on, by any number of threads. */
-static void an_epoch_has_each_record_once_in_any_reading(void **state)
+/* Starts at any step, with any number of threads. */
+static void pack_epoch_contains_each_record_once_for_any_reader(void **state)
 {
     char *folder = two_files();
     struct data_set *s = open_packed((struct data_opts){ .skip_bad = false }, folder);
@@ -265,7 +268,7 @@ static void an_epoch_has_each_record_once_in_any_reading(void **state)
     kit_remove(folder);
 }
 
-/* Calls `each` for every file with kept lengths; returns how many there are. */
+/* Calls `each` for every file with kept lengths and returns the number of these files. */
 static uint64_t kept_files(const char *folder, void (*each)(const char *path))
 {
     DIR *d = opendir(folder);
@@ -286,8 +289,8 @@ static uint64_t kept_files(const char *folder, void (*each)(const char *path))
     return n;
 }
 
-/* A length becomes another one. */
-static void damage(const char *path)
+/* Changes a length in the file. */
+static void corrupt_length(const char *path)
 {
     FILE *f = fopen(path, "r+b");
 
@@ -297,7 +300,7 @@ static void damage(const char *path)
     assert_int_equal(fclose(f), 0);
 }
 
-static void lengths_are_kept_until_a_file_changes(void **state)
+static void pack_lengths_are_kept_until_a_file_changes(void **state)
 {
     char *folder = two_files(), *index = kit_folder(), digest[65];
     struct data_opts opts = { .index_directory = index };
@@ -308,13 +311,13 @@ static void lengths_are_kept_until_a_file_changes(void **state)
     strcpy(digest, data_digest(s));
     data_free(s);
     assert_int_equal(kept_files(index, NULL), 1);
-    assert_int_equal(fault_arm("data.read@3+", NULL), 0); /* only: is it gzip? */
+    assert_int_equal(fault_arm("data.read@3+", NULL), 0); /* allows the two checks for gzip only */
     s = open_packed(opts, folder);
     assert_int_equal(fault_arm(NULL, NULL), 0);
     assert_int_equal(data_samples(s), n);
     assert_string_equal(data_digest(s), digest);
     data_free(s);
-    assert_int_equal(kept_files(index, damage), 1); /* then they are found anew */
+    assert_int_equal(kept_files(index, corrupt_length), 1); /* the lengths are computed again */
     s = open_packed(opts, folder);
     assert_string_equal(data_digest(s), digest);
     data_free(s);
@@ -327,7 +330,7 @@ static void lengths_are_kept_until_a_file_changes(void **state)
     kit_remove(index);
 }
 
-static void bad_records_are_left_out_by_choice(void **state)
+static void pack_with_skip_bad_excludes_bad_records(void **state)
 {
     char *folder = kit_folder(), *index = kit_folder();
     struct buf file = { 0 };
@@ -336,9 +339,12 @@ static void bad_records_are_left_out_by_choice(void **state)
 
     (void)state;
     for (uint64_t r = 0; r < 20; r++) {
-        if (r == 5) /* damaged; two of these are what comes next */
+        if (r == 5) /* damages record 4; records 10 and 11 are bad, too */
             file.data[file.len - 10] ^= 1;
-        add_record(&file, r, r == 10 ? T + 1 : length_of(r), r == 11 ? 2 : r == 10 ? T : length_of(r));
+        add_record(&file, r, r == 10 ? T + 1 : length_of(r),
+                   r == 11   ? 2
+                   : r == 10 ? T
+                             : length_of(r));
     }
     kit_write(folder, "a.tfrecord", file.data, file.len);
     buf_fini(&file);
@@ -363,7 +369,7 @@ static void bad_records_are_left_out_by_choice(void **state)
     kit_remove(folder);
 }
 
-static void what_cannot_be_packed_is_refused(void **state)
+static void pack_of_unsuitable_features_is_refused(void **state)
 {
     static const struct {
         size_t n, n_pairs;
@@ -377,16 +383,38 @@ static void what_cannot_be_packed_is_refused(void **state)
         struct data_feature f;
         const char *text;
     } bad[] = {
-        { { .name = "x", .stored = TENSOR_I64, .shape = { 1, { T } }, .fed = TENSOR_I64,
-            .derived = DATA_SEGMENT, .of = "y" }, "derived from what is no list" },
-        { { .name = "x", .stored = TENSOR_I64, .shape = { 1, { T - 1 } }, .fed = TENSOR_I64,
-            .derived = DATA_POSITION, .of = "tokens" }, "segments and positions have one dimension" },
+        { { .name = "x",
+            .stored = TENSOR_I64,
+            .shape = { 1, { T } },
+            .fed = TENSOR_I64,
+            .derived = DATA_SEGMENT,
+            .of = "y" },
+          "its source is not a stored list" },
+        { { .name = "x",
+            .stored = TENSOR_I64,
+            .shape = { 1, { T - 1 } },
+            .fed = TENSOR_I64,
+            .derived = DATA_POSITION,
+            .of = "tokens" },
+          "segments and positions have one dimension" },
         { { .name = "x", .stored = TENSOR_I64, .fed = TENSOR_I64 },
           "each stored feature is a list with the first dimension" },
-        { { .name = "x", .stored = TENSOR_F32, .shape = { 1, { T } }, .fed = TENSOR_F32, .scale = 1,
-            .derived = DATA_SEGMENT, .of = "tokens" }, "is int64" },
-        { { .name = "x", .stored = TENSOR_U8, .shape = { 3, { T, 4, 3 } }, .fed = TENSOR_F32,
-            .scale = 1, .encoded = true, .channels_last = true }, "images cannot be packed" },
+        { { .name = "x",
+            .stored = TENSOR_F32,
+            .shape = { 1, { T } },
+            .fed = TENSOR_F32,
+            .scale = 1,
+            .derived = DATA_SEGMENT,
+            .of = "tokens" },
+          "must be int64" },
+        { { .name = "x",
+            .stored = TENSOR_U8,
+            .shape = { 3, { T, 4, 3 } },
+            .fed = TENSOR_F32,
+            .scale = 1,
+            .encoded = true,
+            .channels_last = true },
+          "images cannot be packed" },
     };
     char *folder = kit_folder();
 
@@ -403,14 +431,15 @@ static void what_cannot_be_packed_is_refused(void **state)
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct data_feature two[] = { features[0], bad[i].f };
 
-        refused((struct data_opts){ .features = two, .n_features = 2 }, folder, ERR_INPUT, bad[i].text);
+        refused((struct data_opts){ .features = two, .n_features = 2 }, folder, ERR_INPUT,
+                bad[i].text);
     }
     refused((struct data_opts){ .pack = "n" }, folder, ERR_INPUT, "pack by feature 'n'");
     kit_remove(folder);
 }
 
-/* Cut records fit; what is cut off is gone. */
-static void long_records_are_cut_where_that_is_allowed(void **state)
+/* Truncated records fit; the removed items are lost. */
+static void pack_with_truncate_shortens_long_records(void **state)
 {
     struct data_feature cut[] = { features[0], features[2] };
     char *folder = kit_folder();
@@ -439,8 +468,8 @@ static void long_records_are_cut_where_that_is_allowed(void **state)
     kit_remove(folder);
 }
 
-/* Without packing a mask and positions of a list that is filled up. */
-static void a_list_that_is_filled_up_has_a_mask(void **state)
+/* Without packing: the mask and the positions of a padded list. */
+static void list_padded_without_packing_has_a_mask(void **state)
 {
     struct data_feature list[] = { features[0], features[2], features[3] };
     char *folder = kit_folder(), *glob = fs_join(folder, "*.tfrecord");
@@ -468,9 +497,10 @@ static void a_list_that_is_filled_up_has_a_mask(void **state)
     kit_remove(folder);
 }
 
-static void parts_of_a_mixture_do_not_share_packs(void **state)
+static void pack_never_contains_records_of_two_mixture_parts(void **state)
 {
-    char *folder = two_files(), *a = fs_join(folder, "a.tfrecord"), *b = fs_join(folder, "b.tfrecord");
+    char *folder = two_files(), *a = fs_join(folder, "a.tfrecord"),
+         *b = fs_join(folder, "b.tfrecord");
     struct data_part parts[] = { { a, 1 }, { b, 2 } };
     struct data_set *s = open_packed((struct data_opts){ .parts = parts, .n_parts = 2 }, folder);
     unsigned seen[N] = { 0 };
@@ -495,15 +525,15 @@ static void parts_of_a_mixture_do_not_share_packs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_record_is_in_one_sample_once),
-        cmocka_unit_test(a_record_goes_into_the_first_pack_with_room),
-        cmocka_unit_test(an_epoch_has_each_record_once_in_any_reading),
-        cmocka_unit_test(lengths_are_kept_until_a_file_changes),
-        cmocka_unit_test(bad_records_are_left_out_by_choice),
-        cmocka_unit_test(what_cannot_be_packed_is_refused),
-        cmocka_unit_test(long_records_are_cut_where_that_is_allowed),
-        cmocka_unit_test(a_list_that_is_filled_up_has_a_mask),
-        cmocka_unit_test(parts_of_a_mixture_do_not_share_packs),
+        cmocka_unit_test(pack_contains_each_record_once),
+        cmocka_unit_test(pack_plan_uses_the_first_pack_with_room),
+        cmocka_unit_test(pack_epoch_contains_each_record_once_for_any_reader),
+        cmocka_unit_test(pack_lengths_are_kept_until_a_file_changes),
+        cmocka_unit_test(pack_with_skip_bad_excludes_bad_records),
+        cmocka_unit_test(pack_of_unsuitable_features_is_refused),
+        cmocka_unit_test(pack_with_truncate_shortens_long_records),
+        cmocka_unit_test(list_padded_without_packing_has_a_mask),
+        cmocka_unit_test(pack_never_contains_records_of_two_mixture_parts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

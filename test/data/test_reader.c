@@ -36,7 +36,7 @@ static const struct data_batch *next(struct data_reader *r)
     return b;
 }
 
-/* Reads the whole stream and holds every value against the rule of the order and of the records. */
+/* Reads the whole stream and compares each value with the expected order and record. */
 static void check_stream(struct data_set *s, const struct data_reader_opts *o)
 {
     struct data_order order = { .n = data_samples(s), .seed = o->seed,
@@ -86,7 +86,7 @@ static char *two_files(uint64_t n)
     return folder;
 }
 
-static void any_threads_and_any_read_ahead_give_the_same_stream(void **state)
+static void reader_stream_is_independent_of_threads_and_prefetch(void **state)
 {
     static const uint32_t threads[] = { 0, 1, 3 };
     char *folder = two_files(100);
@@ -108,7 +108,7 @@ static void any_threads_and_any_read_ahead_give_the_same_stream(void **state)
     kit_remove(folder);
 }
 
-static void a_reader_of_some_lanes_from_some_step_sees_its_part_of_the_stream(void **state)
+static void reader_of_some_lanes_from_a_step_delivers_its_part(void **state)
 {
     char *folder = two_files(50);
     struct data_set *s = kit_open(folder, NULL, false);
@@ -128,7 +128,7 @@ static void a_reader_of_some_lanes_from_some_step_sees_its_part_of_the_stream(vo
     kit_remove(folder);
 }
 
-static void a_large_batch_is_cut_among_the_threads(void **state)
+static void reader_large_batch_is_divided_among_threads(void **state)
 {
     char *folder = two_files(1000);
     struct data_set *s = kit_open(folder, NULL, false);
@@ -144,7 +144,7 @@ static void a_large_batch_is_cut_among_the_threads(void **state)
     kit_remove(folder);
 }
 
-static void a_stream_that_ends_before_it_starts_is_empty(void **state)
+static void reader_with_last_step_before_the_first_is_empty(void **state)
 {
     char *folder = two_files(50);
     struct data_set *s = kit_open(folder, NULL, false);
@@ -171,12 +171,12 @@ static void flip(const char *path, uint64_t at)
     assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
     byte ^= 1;
     assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
-    times[1] = st.st_mtim; /* as if the disk had done it */
+    times[1] = st.st_mtim; /* like a fault of the disk */
     assert_int_equal(futimens(fd, times), 0);
     close(fd);
 }
 
-static void a_bad_record_is_an_error_at_its_place_in_the_stream(void **state)
+static void reader_bad_record_is_an_error_at_its_position(void **state)
 {
     char *folder = two_files(60), *path = fs_join(folder, "b.tfrecord"), place[64];
     struct buf before = { 0 };
@@ -200,7 +200,7 @@ static void a_bad_record_is_an_error_at_its_place_in_the_stream(void **state)
             assert_int_equal(b->samples[0], k * 4);
             data_release(r);
         }
-        for (int again = 0; again < 2; again++) { /* there is no way past it */
+        for (int again = 0; again < 2; again++) { /* the error repeats */
             assert_int_equal(data_next(r, &b, &err), ERR_CORRUPT);
             assert_text(err, "step 4, lane 0");
             assert_text(err, "b.tfrecord'");
@@ -216,7 +216,7 @@ static void a_bad_record_is_an_error_at_its_place_in_the_stream(void **state)
     kit_remove(folder);
 }
 
-static void of_several_bad_samples_the_first_is_reported(void **state)
+static void reader_reports_the_first_of_several_bad_samples(void **state)
 {
     char *folder = kit_folder();
     struct buf b = { 0 }, features = { 0 };
@@ -225,7 +225,7 @@ static void of_several_bad_samples_the_first_is_reported(void **state)
     (void)state;
     for (uint64_t i = 0; i < 64; i++) {
         if (i == 9 || i == 33 || i == 60)
-            tfrecord_append(&b, "", 0); /* an Example without any feature */
+            tfrecord_append(&b, "", 0); /* an Example without features */
         else
             kit_record(&b, i);
     }
@@ -252,8 +252,8 @@ static void of_several_bad_samples_the_first_is_reported(void **state)
     kit_remove(folder);
 }
 
-/* Cut, and grown: with the old descriptor and before the first read. */
-static void a_file_that_changes_under_us_is_named(void **state)
+/* The file is truncated or extended, after it was opened and before the first read. */
+static void reader_file_changed_during_the_run_is_named(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
@@ -268,7 +268,7 @@ static void a_file_that_changes_under_us_is_named(void **state)
         o.shuffle = false;
         r = open_reader(s, &o);
         if (kind & 1)
-            for (int k = 0; k < 7; k++) { /* until the file was opened */
+            for (int k = 0; k < 7; k++) { /* until the file is opened */
                 (void)next(r);
                 data_release(r);
             }
@@ -276,7 +276,8 @@ static void a_file_that_changes_under_us_is_named(void **state)
             assert_int_equal(truncate(path, 3000), 0);
         else
             kit_file(folder, "b.tfrecord", 0, 61); /* rewritten in place */
-        nanosleep(&(struct timespec){ .tv_nsec = 30 * 1000 * 1000 }, NULL); /* it is looked at again */
+        /* CHECK_NS passes */
+        nanosleep(&(struct timespec){ .tv_nsec = 30 * 1000 * 1000 }, NULL);
         while ((rc = data_next(r, &b, &err)) == 0 && b != NULL)
             data_release(r);
         assert_int_equal(rc, ERR_CHANGED);
@@ -289,8 +290,9 @@ static void a_file_that_changes_under_us_is_named(void **state)
     }
 }
 
-/* Of files read from the disk as batches come: touched, or with one byte changed in the first block. */
-static void file_with_another_time_stamp_is_read_on_unless_its_content_changed(void **state)
+/* The file is read as batches are requested. Its time changes, and in one case also a byte of the
+ * first block. */
+static void reader_file_with_a_new_time_is_read_unless_its_content_changed(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
@@ -305,19 +307,21 @@ static void file_with_another_time_stamp_is_read_on_unless_its_content_changed(v
         o.shuffle = false;
         r = open_reader(s, &o);
         if (kind & 1)
-            for (int k = 0; k < 7; k++) { /* until the file was opened */
+            for (int k = 0; k < 7; k++) { /* until the file is opened */
                 (void)next(r);
                 data_release(r);
             }
         if (kind & 2)
             flip(path, 0);
-        assert_int_equal(utimensat(AT_FDCWD, path, (struct timespec[]){ { 1, 0 }, { 1, 0 } }, 0), 0);
-        nanosleep(&(struct timespec){ .tv_nsec = 30 * 1000 * 1000 }, NULL); /* it is looked at again */
+        assert_int_equal(utimensat(AT_FDCWD, path, (struct timespec[]){ { 1, 0 }, { 1, 0 } }, 0),
+                         0);
+        /* CHECK_NS passes */
+        nanosleep(&(struct timespec){ .tv_nsec = 30 * 1000 * 1000 }, NULL);
         while ((rc = data_next(r, &b, &err)) == 0 && b != NULL)
             data_release(r);
         assert_int_equal(rc, kind & 2 ? ERR_CHANGED : 0);
         if (kind & 2)
-            assert_text(err, "with other content: start again");
+            assert_text(err, "with other content: restart");
         data_reader_close(r);
         data_free(s);
         free(path);
@@ -332,7 +336,7 @@ static void *cancel_soon(void *arg)
     return NULL;
 }
 
-static void cancel_ends_a_wait(void **state)
+static void reader_cancel_ends_a_wait(void **state)
 {
     char *folder = two_files(60);
     struct data_set *s = kit_open(folder, NULL, false);
@@ -342,7 +346,7 @@ static void cancel_ends_a_wait(void **state)
     for (uint32_t threads = 0; threads <= 2; threads++) {
         bool waited = false;
 
-        for (int round = 0; !waited && round < 20; round++) { /* a busy machine waits elsewhere */
+        for (int round = 0; !waited && round < 20; round++) { /* repeats on a busy machine */
             struct data_reader_opts o = options(1000, threads);
             const struct data_batch *b;
             struct data_reader *r;
@@ -366,7 +370,7 @@ static void cancel_ends_a_wait(void **state)
     kit_remove(folder);
 }
 
-static void a_reader_can_be_closed_at_any_time(void **state)
+static void reader_can_be_closed_at_any_time(void **state)
 {
     char *folder = two_files(60);
     struct data_set *s = kit_open(folder, NULL, true);
@@ -378,7 +382,7 @@ static void a_reader_can_be_closed_at_any_time(void **state)
 
         for (int k = 0; k < taken; k++) {
             (void)next(r);
-            if (k + 1 < taken) /* the last one is still held */
+            if (k + 1 < taken) /* the last batch is not released */
                 data_release(r);
         }
         data_reader_close(r);
@@ -403,7 +407,7 @@ static void *run_replica(void *arg)
     return NULL;
 }
 
-static void replicas_share_a_set_and_its_cache(void **state)
+static void readers_of_several_replicas_share_a_set_and_its_cache(void **state)
 {
     char *folder = two_files(97);
     struct data_set *s = kit_open(folder, NULL, true);
@@ -423,7 +427,7 @@ static void replicas_share_a_set_and_its_cache(void **state)
     kit_remove(folder);
 }
 
-static void with_a_full_cache_no_file_is_read(void **state)
+static void reader_with_a_full_cache_reads_no_file(void **state)
 {
     char *folder = two_files(48);
     struct data_set *s = kit_open(folder, NULL, true);
@@ -434,14 +438,14 @@ static void with_a_full_cache_no_file_is_read(void **state)
     assert_int_equal(fault_arm("*@1000000", NULL), 0);
     o.last_step = 40;
     check_stream(s, &o);
-    assert_int_equal(fault_passed(), o.threads); /* their starts alone */
+    assert_int_equal(fault_passed(), o.threads); /* only the starts of the threads */
     assert_int_equal(fault_arm(NULL, NULL), 0);
     data_free(s);
     kit_remove(folder);
 }
 
-/* Reading in file order takes one read per stretch of records, not one per record. */
-static void records_in_file_order_are_read_together(void **state)
+/* Records in file order are read with one read per range, not one per record. */
+static void reader_reads_adjacent_records_together(void **state)
 {
     char *folder = two_files(96);
     struct data_set *s = kit_open(folder, NULL, false);
@@ -457,7 +461,7 @@ static void records_in_file_order_are_read_together(void **state)
     o.shuffle = true;
     assert_int_equal(fault_arm("data.read@1000000", NULL), 0);
     check_stream(s, &o);
-    assert_in_range(fault_passed(), 2, 40); /* samples of a batch that are near each other, too */
+    assert_in_range(fault_passed(), 2, 40); /* samples of a batch with small gaps, too */
     o.global_batch = o.lanes = o.n_lanes = 1;
     o.last_step = 96;
     assert_int_equal(fault_arm("data.read@1000000", NULL), 0);
@@ -468,8 +472,9 @@ static void records_in_file_order_are_read_together(void **state)
     kit_remove(folder);
 }
 
-/* A set of 40 MB, a reader whose slots take 2 MB: the process grows by little more. */
-static void memory_is_bounded_by_the_read_ahead_not_by_the_set(void **state)
+/* A set of 40 MB and a reader with slots of 2 MB: the process grows by little more than the
+ * slots. */
+static void reader_memory_is_bounded_by_the_prefetch(void **state)
 {
     enum { RECORD_BYTES = 100000, RECORDS = 400 };
     struct data_feature f = { .name = "x", .stored = TENSOR_U8, .shape = { 1, { RECORD_BYTES } },
@@ -500,7 +505,7 @@ static void memory_is_bounded_by_the_read_ahead_not_by_the_set(void **state)
         data_release(r);
     getrusage(RUSAGE_SELF, &after);
     /* The peak includes the file built above, so it must not have moved at all. */
-#if defined(__SANITIZE_ADDRESS__) /* which keeps what was freed for a while */
+#if defined(__SANITIZE_ADDRESS__) /* which delays the reuse of freed memory */
     assert_true(after.ru_maxrss - before.ru_maxrss < 16 * 1024);
 #else
     assert_true(after.ru_maxrss - before.ru_maxrss < 4 * 1024);
@@ -512,8 +517,8 @@ static void memory_is_bounded_by_the_read_ahead_not_by_the_set(void **state)
     kit_remove(folder);
 }
 
-/* All types: what is stored, how it is fed, scaled in float. */
-static void every_conversion_gives_the_value_written(void **state)
+/* All conversions of stored to fed types, with scale and offset in float. */
+static void reader_every_conversion_returns_the_written_value(void **state)
 {
 #define ROW(name_, stored_, fed_, scale_, offset_)                                                 \
     { .name = name_, .stored = stored_, .shape = { 1, { 2 } }, .fed = fed_, .scale = scale_,       \
@@ -573,7 +578,7 @@ static void every_conversion_gives_the_value_written(void **state)
                 assert_int_equal(((int64_t *)out[9])[k], is[k]);
                 assert_int_equal(((int32_t *)out[10])[k], is[k]);
             }
-            assert_memory_equal(out[3], fs, sizeof(fs)); /* the sign of the zero too */
+            assert_memory_equal(out[3], fs, sizeof(fs)); /* including the sign of zero */
         }
         data_free(s);
     }
@@ -584,7 +589,7 @@ static void every_conversion_gives_the_value_written(void **state)
     kit_remove(folder);
 }
 
-static void a_value_that_the_batch_cannot_hold_is_refused(void **state)
+static void reader_value_out_of_range_of_the_batch_type_is_refused(void **state)
 {
     static const struct data_feature f = ROW("i", TENSOR_I64, TENSOR_I32, 1, 0);
     char *folder = kit_folder(), *glob = fs_join(folder, "*");
@@ -614,22 +619,22 @@ static void a_value_that_the_batch_cannot_hold_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_threads_and_any_read_ahead_give_the_same_stream),
-        cmocka_unit_test(a_reader_of_some_lanes_from_some_step_sees_its_part_of_the_stream),
-        cmocka_unit_test(a_large_batch_is_cut_among_the_threads),
-        cmocka_unit_test(a_stream_that_ends_before_it_starts_is_empty),
-        cmocka_unit_test(a_bad_record_is_an_error_at_its_place_in_the_stream),
-        cmocka_unit_test(of_several_bad_samples_the_first_is_reported),
-        cmocka_unit_test(a_file_that_changes_under_us_is_named),
-        cmocka_unit_test(file_with_another_time_stamp_is_read_on_unless_its_content_changed),
-        cmocka_unit_test(cancel_ends_a_wait),
-        cmocka_unit_test(a_reader_can_be_closed_at_any_time),
-        cmocka_unit_test(replicas_share_a_set_and_its_cache),
-        cmocka_unit_test(with_a_full_cache_no_file_is_read),
-        cmocka_unit_test(records_in_file_order_are_read_together),
-        cmocka_unit_test(memory_is_bounded_by_the_read_ahead_not_by_the_set),
-        cmocka_unit_test(every_conversion_gives_the_value_written),
-        cmocka_unit_test(a_value_that_the_batch_cannot_hold_is_refused),
+        cmocka_unit_test(reader_stream_is_independent_of_threads_and_prefetch),
+        cmocka_unit_test(reader_of_some_lanes_from_a_step_delivers_its_part),
+        cmocka_unit_test(reader_large_batch_is_divided_among_threads),
+        cmocka_unit_test(reader_with_last_step_before_the_first_is_empty),
+        cmocka_unit_test(reader_bad_record_is_an_error_at_its_position),
+        cmocka_unit_test(reader_reports_the_first_of_several_bad_samples),
+        cmocka_unit_test(reader_file_changed_during_the_run_is_named),
+        cmocka_unit_test(reader_file_with_a_new_time_is_read_unless_its_content_changed),
+        cmocka_unit_test(reader_cancel_ends_a_wait),
+        cmocka_unit_test(reader_can_be_closed_at_any_time),
+        cmocka_unit_test(readers_of_several_replicas_share_a_set_and_its_cache),
+        cmocka_unit_test(reader_with_a_full_cache_reads_no_file),
+        cmocka_unit_test(reader_reads_adjacent_records_together),
+        cmocka_unit_test(reader_memory_is_bounded_by_the_prefetch),
+        cmocka_unit_test(reader_every_conversion_returns_the_written_value),
+        cmocka_unit_test(reader_value_out_of_range_of_the_batch_type_is_refused),
     };
 
     return cmocka_run_group_tests_name("data/reader", tests, NULL, NULL);

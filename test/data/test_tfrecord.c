@@ -2,7 +2,7 @@
 
 #include "data/fixture.h"
 
-static void records_written_here_are_the_bytes_of_the_independent_writer(void **state)
+static void tfrecord_append_equals_the_independent_writer(void **state)
 {
     struct buf ours = { 0 };
     uint64_t length;
@@ -19,8 +19,8 @@ static void records_written_here_are_the_bytes_of_the_independent_writer(void **
     buf_fini(&ours);
 }
 
-/* From the CRC catalogue (CRC-32C of "123456789" is e3069283), so the frame is known by hand. */
-static void a_frame_computed_by_hand_is_reproduced(void **state)
+/* The CRC-32C of "123456789" is published (e3069283), so the frame can be computed by hand. */
+static void tfrecord_append_equals_a_frame_computed_by_hand(void **state)
 {
     static const uint8_t tail[] = { 0xe5, 0xb0, 0x8a, 0xc7 }; /* rotr15(e3069283) + a282ead8 */
     struct buf b = { 0 };
@@ -36,7 +36,7 @@ static void a_frame_computed_by_hand_is_reproduced(void **state)
     buf_fini(&b);
 }
 
-static void every_flipped_bit_is_noticed(void **state)
+static void tfrecord_single_bit_flip_is_detected(void **state)
 {
     struct buf b = { 0 };
     struct err err;
@@ -58,7 +58,7 @@ static void every_flipped_bit_is_noticed(void **state)
     buf_fini(&b);
 }
 
-static void a_length_above_the_limit_is_refused_with_both_numbers(void **state)
+static void tfrecord_length_above_the_limit_is_refused_with_both_numbers(void **state)
 {
     struct buf b = { 0 };
     struct err err;
@@ -76,10 +76,10 @@ static void a_length_above_the_limit_is_refused_with_both_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(records_written_here_are_the_bytes_of_the_independent_writer),
-        cmocka_unit_test(a_frame_computed_by_hand_is_reproduced),
-        cmocka_unit_test(every_flipped_bit_is_noticed),
-        cmocka_unit_test(a_length_above_the_limit_is_refused_with_both_numbers),
+        cmocka_unit_test(tfrecord_append_equals_the_independent_writer),
+        cmocka_unit_test(tfrecord_append_equals_a_frame_computed_by_hand),
+        cmocka_unit_test(tfrecord_single_bit_flip_is_detected),
+        cmocka_unit_test(tfrecord_length_above_the_limit_is_refused_with_both_numbers),
     };
 
     return cmocka_run_group_tests_name("data/tfrecord", tests, NULL, NULL);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""TFRecord files of tf.train.Example, written and read without any library: an independent view of
-the formats, from their specifications.
+"""Writes and reads TFRecord files of tf.train.Example without a library, as an independent
+implementation of the specified formats.
 
-    tfrecord.py read FILE...    a JSON object per record: {feature: [kind, values]}
-    tfrecord.py fixture         test/data/fixture.h, to standard output
+    tfrecord.py read FILE...    prints a JSON object per record: {feature: [kind, values]}
+    tfrecord.py fixture         prints test/data/fixture.h
 
 As a module: write(path, examples), read(path), with an example a dict {name: (kind, values)}, kind
 "bytes" (list of bytes), "float" or "int64".

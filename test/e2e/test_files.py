@@ -269,7 +269,7 @@ def data_file_with_another_time_stamp_is_read_on_and_told_once():
         os.utime(path, (1, 1))
     expect_codes(tasks, [0, 0])
     for t in tasks:
-        told = [r["message"] for r in t.records if "another time stamp" in r.get("message", "")]
+        told = [r["message"] for r in t.records if "another modification time" in r.get("message", "")]
         assert len(told) == len(set(told)) and told, told
 
 
@@ -287,7 +287,7 @@ def data_file_with_other_content_ends_a_task_with_138_and_the_next_start_goes_on
             f.seek(0)
             f.write(data[size:2 * size] + data[:size])
     assert task.wait(30) == 138, task.log()
-    assert "digits-train-1.tfrecord" in task.last_word() and "start again" in task.last_word(), task.last_word()
+    assert "digits-train-1.tfrecord" in task.last_word() and "restart" in task.last_word(), task.last_word()
     expect_codes([Task(job, args=("--devices", "cpu:1"))], [0])
 
 

@@ -327,7 +327,7 @@ def what_is_wrong_is_named_and_ends_with_2():
         p, _ = run(m, arrays)
         assert p.returncode == 2 and words in p.stderr, (p.returncode, p.stderr)
     folder = workdir()
-    for data, words in ((b"", "not a .npy file"), (b"\x93NUMPY\x01\x00\x76\x00", "cut off"),
+    for data, words in ((b"", "not a .npy file"), (b"\x93NUMPY\x01\x00\x76\x00", "truncated"),
                         (b"\x93NUMPY\x01\x00\x10\x00{'descr': '>f4'}", "supported are little-endian")):
         path = os.path.join(folder, "bad.npy")
         with open(path, "wb") as f:
