@@ -1,15 +1,16 @@
-/* ckpt_priv.h - what the files of ckpt/ share.
+/* ckpt_priv.h - declarations shared by the files of ckpt/.
  *
- *   safetensors.c  the container
- *   weights.c      files of other programs: one, or several with an index (weights_index.c)
- *   export.c       the trained weights as one file of that container
- *   manifest.c     what a checkpoint says about itself
- *   folder.c       the folders: their names, and which there are
- *   save.c         one checkpoint from memory to its folder, durable and verified
- *   verify.c       one checkpoint read and compared; the newest, all
- *   load.c         one checkpoint from its folder to memory
- *   thread.c       threads that nobody has to wait for
- *   writer.c       the thread that saves, tries again and removes old ones */
+ *   safetensors.c  the container format
+ *   weights.c      reads weight files of other programs: one, or several with an index
+ *                  (weights_index.c)
+ *   export.c       writes the trained weights to one safetensors file
+ *   manifest.c     prints and parses the manifest of a checkpoint
+ *   folder.c       names, lists and cleans checkpoint directories
+ *   save.c         writes one checkpoint, durable and verified
+ *   verify.c       verifies one checkpoint; finds the newest; lists all
+ *   load.c         reads one checkpoint to memory
+ *   thread.c       threads whose owner never waits without a limit
+ *   writer.c       the thread that saves, retries and removes old checkpoints */
 #ifndef CKPT_CKPT_PRIV_H
 #define CKPT_CKPT_PRIV_H
 
@@ -29,11 +30,11 @@
 
 enum {
     CKPT_FORMAT = 1,
-    CKPT_HASH_BYTES = 33,       /* 32 hex digits of XXH3-128, as xxhsum prints it */
-    CKPT_FILES_MAX = 64,        /* in a manifest */
-    CKPT_FILE_NAME_BYTES = 128,
-    CKPT_MANIFEST_MAX = 1 << 20,
-    CKPT_CHUNK_BYTES = 4 << 20, /* read and written at once */
+    CKPT_HASH_BYTES = 33,        /* 32 hex digits of XXH3-128 as printed by xxhsum, and NUL */
+    CKPT_FILES_MAX = 64,         /* files in a manifest */
+    CKPT_FILE_NAME_BYTES = 128,  /* with NUL */
+    CKPT_MANIFEST_MAX = 1 << 20, /* bytes */
+    CKPT_CHUNK_BYTES = 4 << 20,  /* bytes per read and write */
 };
 
 /* ---- manifest.c ---- */
@@ -49,51 +50,55 @@ struct ckpt_manifest {
     uint32_t n_files;
 };
 
+/* Appends the manifest with its checksum. wall_us: the time of writing. */
 void ckpt_manifest_print(const struct ckpt_manifest *m, uint64_t wall_us, struct buf *out);
-/* ERR_CORRUPT, ERR_UNSUPPORTED (a newer format), ERR_NOMEM. */
+/* Errors: ERR_CORRUPT, ERR_UNSUPPORTED (a newer format), ERR_NOMEM. */
 int ckpt_manifest_parse(const char *text, size_t n, struct ckpt_manifest *out, struct err *err);
 int ckpt_manifest_read(const char *folder, struct ckpt_manifest *out, struct err *err);
-/* ERR_CORRUPT: a value of the JSON is not as it should be. */
+/* Reports an unexpected JSON value as ERR_CORRUPT. */
 int ckpt_odd(const struct json *doc, const cJSON *value, const char *expected, struct err *err);
-/* A whole number from 0 to max. */
+/* Reads an integer from 0 to max. Errors: ERR_CORRUPT. */
 int ckpt_whole(const struct json *doc, const cJSON *value, uint64_t max, uint64_t *out,
                struct err *err);
-int ckpt_corrupt(struct err *err); /* what is told there already means ERR_CORRUPT */
-/* The last member of a JSON object, and its end: the checksum of all text in front of it. */
+int ckpt_corrupt(struct err *err); /* changes the code of an existing error to ERR_CORRUPT */
+/* Appends the last member of a JSON object, the checksum of the preceding text, and the end of the
+ * object. */
 void ckpt_sum_print(struct buf *out);
+/* Verifies that checksum. `what` is for messages. Errors: ERR_CORRUPT. */
 int ckpt_sum_check(const char *what, const char *text, size_t n, struct err *err);
 const struct ckpt_file *ckpt_manifest_file(const struct ckpt_manifest *m, const char *name);
 
 /* ---- folder.c ---- */
 enum { CKPT_NAME_BYTES = 64 };
 void ckpt_folder_name(uint64_t step, char out[CKPT_NAME_BYTES]);
-bool ckpt_folder_step(const char *name, uint64_t *step); /* "step-00000100" */
-/* A name for it that no reader looks at, with `kind` ("tmp", "old") and random digits. */
+bool ckpt_folder_step(const char *name, uint64_t *step); /* parses "step-00000100" */
+/* Makes a unique hidden name, which readers ignore, with `kind` ("tmp", "old") and random
+ * digits. */
 int ckpt_hidden_name(uint64_t step, const char *kind, char out[CKPT_NAME_BYTES], struct err *err);
-/* Steps of the checkpoint folders below, ascending; *out is the caller's to free(). ERR_NOENT if
- * there is no directory. */
+/* Lists the steps of the checkpoints in `directory`, ascending. The caller frees *out with free().
+ * Errors: ERR_NOENT (no directory), ERR_IO, ERR_NOMEM. */
 int ckpt_folder_list(const char *directory, uint64_t **out, size_t *n, struct err *err);
-/* Removes what other writers left behind, dead or not: each name is taken from them before anything in it
- * is removed. A checkpoint that was only moved aside goes back. */
+/* Removes the leftover directories of other writers, which may still be running: each directory is
+ * renamed before its content is removed. A checkpoint that was only moved aside is moved back. */
 int ckpt_folder_clean(const char *directory, struct err *err);
 
 /* ---- save.c ---- */
-/* What the owner of a save and the thread that performs it know of each other; both fields are atomic. */
+/* Shared by the owner of a save and the thread that performs it; both fields are atomic. */
 struct ckpt_watch {
     _Atomic bool is_canceled;  /* set by the owner: the save is abandoned */
-    _Atomic uint64_t moved_ns; /* set by the thread: clock_ns() when the storage last completed an operation */
+    _Atomic uint64_t moved_ns; /* set by the thread: clock_ns() of the last completed storage operation */
 };
 
-/* One file of a checkpoint, ready to be written again and again. */
+/* The layout of one file of a checkpoint, used for every save. */
 struct ckpt_layout {
-    const char *name;     /* of the file */
-    char *header;         /* owned */
+    const char *name; /* of the file; borrowed */
+    char *header;     /* owned */
     size_t header_bytes;
     struct ckpt_piece {
         size_t offset, bytes; /* of the state */
-    } *pieces;            /* owned; the data, in the order of the file */
+    } *pieces;                /* owned; [n_pieces] the data, in file order */
     size_t n_pieces;
-    uint64_t bytes;       /* of the whole file */
+    uint64_t bytes;       /* size of the file */
 };
 int ckpt_layout_init(const char *name, const struct ckpt_tensor *tensors, uint32_t n,
                      size_t state_bytes, struct ckpt_layout *out, struct err *err);
@@ -101,47 +106,51 @@ void ckpt_layout_fini(struct ckpt_layout *l);
 
 /* The right to publish. */
 struct ckpt_right {
-    int (*may_publish)(void *arg, struct err *err); /* NULL: yes */
+    int (*may_publish)(void *arg, struct err *err); /* NULL: always allowed */
     void *arg;
-    struct ckpt_watch *watch; /* NULL: never abandoned */
-    bool is_lost;            /* out: REFUSED or CANCELED was the answer */
+    struct ckpt_watch *watch; /* borrowed; NULL: the save cannot be abandoned */
+    bool is_lost;             /* out: ERR_REFUSED or ERR_CANCELED was returned */
 };
-/* ERR_CANCELED, and what may_publish() says. */
+/* Returns 0 if the writer may publish now. Errors: ERR_CANCELED, those of may_publish(). */
 int ckpt_ask(struct ckpt_right *right, struct err *err);
 
-/* Writes, syncs, reads back, publishes. *existed: the same checkpoint was there already, and
- * verified; nothing was written. */
+/* Writes, syncs, reads back and publishes a checkpoint. *existed: the same checkpoint existed and
+ * verified, so nothing was written. */
 int ckpt_save(const char *directory, const struct ckpt_layout *layouts, uint32_t n_layouts,
               struct ckpt_right *right, const struct ckpt_meta *meta, const void *state,
               uint64_t *bytes, bool *existed, struct err *err);
-/* The first half of it: a folder of this path, durable. Left behind as it is on failure. */
+/* Writes the files of a checkpoint to the new directory `path`, durable. After a failure the
+ * directory remains. */
 int ckpt_write_folder(const char *path, const struct ckpt_layout *layouts, uint32_t n_layouts,
                       struct ckpt_watch *watch, const struct ckpt_meta *meta, const void *state,
                       uint64_t *bytes, struct err *err);
-/* Removes the checkpoint of a step; it is out of sight at once. */
+/* Removes the checkpoint of a step; renames it first, so that readers ignore it at once. */
 int ckpt_remove(const char *directory, uint64_t step, struct err *err);
 
 /* ---- verify.c ---- */
-/* Notes that the storage completed an operation. ERR_CANCELED if the save is abandoned. Called with each chunk; NULL
- * is fine. */
+/* Called after each chunk: records that the storage completed an operation. Errors: ERR_CANCELED
+ * (the save is abandoned). NULL is allowed. */
 int ckpt_check_canceled(struct ckpt_watch *watch, struct err *err);
 struct ckpt_progress {
-    void (*report)(void *arg, uint64_t done, uint64_t all); /* NULL is fine */
+    void (*report)(void *arg, uint64_t done, uint64_t all); /* may be NULL */
     void *arg;
-    struct ckpt_watch *watch; /* NULL is fine */
-    uint64_t done, all;
+    struct ckpt_watch *watch; /* borrowed; may be NULL */
+    uint64_t done, all;       /* bytes */
 };
-/* Compares a folder with its manifest. `from_disk`: the page cache is emptied of it first. */
+/* Verifies the files of a directory with its manifest. `from_disk`: drops the files from the page
+ * cache first. */
 int ckpt_verify_folder(const char *path, const struct ckpt_manifest *m, bool from_disk,
                        struct ckpt_progress *progress, struct err *err);
-/* Opens a file for reading, and nothing else that may have its name; returns fd. ERR_CORRUPT. */
+/* Opens a regular file for reading and returns its descriptor. Errors: ERR_CORRUPT (not a regular
+ * file), ERR_NOENT, ERR_IO. */
 int ckpt_open_regular(const char *path, uint64_t *bytes, struct err *err);
-/* Opens a file of a checkpoint and compares its size; returns fd. */
+/* Opens a file of a checkpoint, checks its size, and returns its descriptor. The caller frees
+ * *path. */
 int ckpt_open_file(const char *folder, const struct ckpt_file *file, char **path, struct err *err);
-/* All n bytes from the current position. */
+/* Reads n bytes from the current position. Errors: ERR_IO, ERR_CORRUPT (the file ends before). */
 int ckpt_read_all(int fd, const char *path, void *out, size_t n, struct err *err);
-/* Reads and checks the header from position 0. ended with safetensors_fini(). *raw: the bytes in
- * front of the data, the caller's to free(); NULL: not wanted. */
+/* Reads and checks the header from position 0. The caller frees *out with safetensors_fini(). *raw:
+ * the bytes before the data, which the caller frees with free(); raw NULL: not needed. */
 int ckpt_read_header(int fd, const char *path, uint64_t file_bytes, struct safetensors *out,
                      char **raw, struct err *err);
 void ckpt_hash_print(XXH128_hash_t hash, char out[CKPT_HASH_BYTES]);

@@ -19,13 +19,13 @@
 #include "ckpt/safetensors.h"
 #include "tensor/half.h"
 
-enum { CHUNK = 1 << 16 }; /* elements that are converted at once */
+enum { CHUNK = 1 << 16 }; /* elements per conversion */
 
 struct exporter {
     const struct ckpt_export_tensor *tensors;
     size_t n;
     enum tensor_dtype floats;
-    size_t *order;     /* owned; [n] tensors as they lie in the file */
+    size_t *order;     /* owned; [n] indices of the tensors in file order */
     struct buf header; /* owned */
     int fd;            /* owned; -1: not open */
     char *temporary;   /* owned; the file exists while fd is open */
@@ -71,7 +71,7 @@ static int check_names(const struct exporter *e, struct err *err)
     return rc;
 }
 
-/* The largest elements first, so that each tensor lies at a multiple of its element. */
+/* Places the largest element types first, so that each tensor is aligned to its element size. */
 static int make_header(struct exporter *e, struct err *err)
 {
     struct safetensors_entry *entries = calloc(e->n + 1, sizeof(*entries));
@@ -164,7 +164,7 @@ static int publish(struct exporter *e, const char *path, struct err *err)
     if (FAULT_TRY("export.rename", rename(e->temporary, path)) < 0)
         return err_sys(err, errno, "rename '%s' to '%s'", e->temporary, path);
     close(e->fd);
-    e->fd = -1; /* the file has its name */
+    e->fd = -1; /* the file has its final name and must not be removed */
     dir = fs_dirname(path);
     if (dir == NULL)
         return no_memory(err);
@@ -190,7 +190,7 @@ int ckpt_export(const char *path, const struct ckpt_export_tensor *tensors, size
         rc = publish(&e, path, err);
     if (e.fd >= 0) {
         close(e.fd);
-        (void)unlink(e.temporary); /* nothing more can be done */
+        (void)unlink(e.temporary); /* best effort */
     }
     free(e.temporary);
     free(e.order);

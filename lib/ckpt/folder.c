@@ -1,9 +1,9 @@
-/* folder.c - what lies in a checkpoint directory:
+/* folder.c - the entries of a checkpoint directory:
  *
  *     step-00000100                 a checkpoint, complete and verified
- *     .step-00000100.tmp-<random>   being written, or being removed
- *     .step-00000100.old-<random>   the one before of this step, while it is being replaced on a
- *                                   file system that cannot exchange two names */
+ *     .step-00000100.tmp-<random>   a checkpoint that is being written or removed
+ *     .step-00000100.old-<random>   the previous checkpoint of this step, while it is being replaced
+ *                                   on a file system that cannot exchange two names atomically */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -33,11 +33,11 @@ bool ckpt_folder_step(const char *name, uint64_t *step)
 
     if (!text_starts(name, VISIBLE))
         return false;
-    while (digits[0] == '0' && digits[1] != '\0') /* text_u64() takes no leading zeros */
+    while (digits[0] == '0' && digits[1] != '\0') /* text_u64() rejects leading zeros */
         digits++;
     if (!text_u64(digits, UINT64_MAX, step))
         return false;
-    ckpt_folder_name(*step, again); /* one step has one name */
+    ckpt_folder_name(*step, again); /* accepts only the one valid name of a step */
     return strcmp(name, again) == 0;
 }
 
@@ -90,8 +90,8 @@ int ckpt_folder_list(const char *directory, uint64_t **out, size_t *n, struct er
     return 0;
 }
 
-/* Takes the name away, so that whoever may still be at work in there finds nothing any more and cannot
- * publish what is half removed; then removes it. */
+/* Renames a directory, so that a writer that still uses it fails and cannot publish a partly
+ * removed checkpoint; then removes it. */
 static int take_and_remove(const char *directory, const char *path, uint64_t step, struct err *err)
 {
     char name[CKPT_NAME_BYTES], *ours;
@@ -104,14 +104,14 @@ static int take_and_remove(const char *directory, const char *path, uint64_t ste
         return err_set(err, ERR_NOMEM, "clean '%s': out of memory", directory);
     if (rename(path, ours) == 0)
         rc = fs_remove_tree(ours, err);
-    else if (errno != ENOENT) /* its owner was faster */
+    else if (errno != ENOENT) /* ENOENT: its owner removed or published it */
         rc = err_sys(err, errno, "remove '%s'", path);
     free(ours);
     return rc;
 }
 
-/* `name` is hidden: puts a folder that was moved aside back where it was, if that place is empty;
- * removes it otherwise. */
+/* Cleans the hidden directory `name`: moves a checkpoint that was moved aside back if its name is
+ * free; removes all others. */
 static int clean_one(const char *directory, const char *name, struct err *err)
 {
     char *path = fs_join(directory, name), visible[CKPT_NAME_BYTES], *back = NULL;

@@ -1,6 +1,6 @@
-/* lease.c - the thread does one thing, a step: say that we are alive (if we hold), look, conclude,
- * take (if asked to), tell. It takes a copy of what is asked for, works without the lock, and holds
- * what came of it against what happened in the meantime. */
+/* lease.c - the thread runs steps: renew (if this task holds the lease), read the storage, update
+ * the held token, acquire (if requested), report. A step copies the requests, works without the
+ * lock, and then combines its result with the requests that arrived in the meantime. */
 #include "ckpt/lease_priv.h"
 
 #include <stdatomic.h>
@@ -19,22 +19,22 @@ enum {
     STEPS_PER_HOLD = 6,
     HOLD_MS_MIN = 10,
     CLOSE_MS = 100,
-    GAPS = 5, /* looks at least, before it is over */
+    GAPS = 5, /* least number of reads before a lease is expired */
 };
 
-struct wish {
+struct wish { /* a request to acquire */
     uint64_t after;
     uint32_t n;
     uint32_t members[LEASE_MEMBERS_MAX];
 };
 
-/* What a step is to do. */
+/* The requests of a step. */
 struct job {
-    uint64_t ticket;  /* it answers all up to this one */
-    uint64_t held;    /* number to renew; 0: we hold none */
-    uint64_t release; /* number to mark as released; 0: none */
-    uint64_t releases; /* how often it was asked for when the step began */
-    bool has_wish;
+    uint64_t ticket;   /* the step completes all requests up to this ticket */
+    uint64_t held;     /* token to renew; 0: none is held */
+    uint64_t release;  /* token to mark as released; 0: none */
+    uint64_t releases; /* number of releases requested before the step began */
+    bool has_wish;     /* `taking` is valid */
 };
 
 struct lease {
@@ -46,34 +46,34 @@ struct lease {
     void *arg;
 
     pthread_mutex_t telling; /* held during on_change */
-    bool is_closed;          /* guarded by it */
+    bool is_closed;          /* guarded by `telling` */
 
-    _Atomic uint64_t until_ns; /* for lease_hold_until() */
-    _Atomic uint64_t trouble_ns; /* begin of the first step that has not worked since one that has; 0: none */
+    _Atomic uint64_t until_ns;   /* see lease_hold_until() */
+    _Atomic uint64_t trouble_ns; /* start of the first failed step since a success; 0: none */
 
-    struct ckpt_thread thread; /* its lock guards the next */
-    uint64_t asked, answered;
-    uint64_t confirmed; /* the last ticket whose step saw that the newest number is ours */
-    bool has_wish;
+    struct ckpt_thread thread; /* its lock guards the fields up to is_closing */
+    uint64_t asked, answered;  /* last ticket issued, completed */
+    uint64_t confirmed;        /* last ticket whose step found this task's token to be the newest */
+    bool has_wish;             /* `wish` is pending */
     struct wish wish;
-    uint64_t held;
-    uint64_t release, releases;
+    uint64_t held;              /* token; 0: none */
+    uint64_t release, releases; /* token to mark as released; number of releases requested */
     bool is_watching, is_closing;
 
-    /* of the thread */
+    /* used by the thread only */
     struct job job;
-    struct wish taking; /* copy of the wish */
+    struct wish taking; /* the request of this step */
     struct lease_found found;
-    bool was_read;
-    uint64_t looked_ns; /* behind the last look that worked */
-    uint64_t quiet_ns;  /* what was found has not changed for so long, at least */
-    uint64_t beats;
-    struct lease_state told;
+    bool was_read;           /* `found` was read at least once */
+    uint64_t looked_ns;      /* clock_ns() after the last successful read */
+    uint64_t quiet_ns;       /* `found` has been unchanged for at least this time */
+    uint64_t beats;          /* heartbeats written */
+    struct lease_state told; /* last reported state */
 };
 
 /* ---- holding ---- */
 
-/* With the lock held. 0: nothing is held any more. */
+/* Caller holds the lock. token 0: nothing is held. */
 static void set_held(struct lease *l, uint64_t token, uint64_t until_ns)
 {
     l->held = token;
@@ -102,7 +102,8 @@ static bool is_ours(const struct lease *l)
     return l->found.is_known && l->found.record.incarnation == l->incarnation;
 }
 
-/* looked, said: what came of the look at the storage, and of the renewal before it. */
+/* Updates the held token after a step. looked, said: the results of reading the storage and of the
+ * renewal before it. */
 static void conclude(struct lease *l, uint64_t begin_ns, int looked, int said)
 {
     const struct job *j = &l->job;
@@ -110,9 +111,9 @@ static void conclude(struct lease *l, uint64_t begin_ns, int looked, int said)
 
     pthread_mutex_lock(&l->thread.lock);
     if (j->held == 0 || l->held != j->held) {
-        /* we held none, or it was given back meanwhile */
+        /* nothing was held, or it was released during the step */
     } else if ((looked == 0 && !is_newest) || !is_in_force(l)) {
-        set_held(l, 0, 0); /* late is never: another may have it by now */
+        set_held(l, 0, 0); /* fenced, or expired: another task may own the lease */
     } else if (is_newest) {
         l->confirmed = j->ticket;
         if (said == 0)
@@ -138,7 +139,7 @@ static int look(struct lease *l, struct err *err)
     l->was_read = true;
     if (f->token != token || f->beat_bytes != n || memcmp(f->beat, beat, n) != 0) {
         l->quiet_ns = 0;
-    } else if (begin > l->looked_ns) { /* a clock that jumps, as on a frozen host, proves little */
+    } else if (begin > l->looked_ns) { /* limited, because the clock may jump (a frozen host) */
         uint64_t gap = begin - l->looked_ns, most = l->watch_ns / GAPS;
 
         l->quiet_ns += gap < most ? gap : most;
@@ -177,7 +178,7 @@ static int take(struct lease *l, struct err *err)
         l->found.beat_bytes = 0;
         pthread_mutex_lock(&l->thread.lock);
         if (l->releases != l->job.releases)
-            l->release = r->token; /* given back while we took it: the next step says so */
+            l->release = r->token; /* released in the meantime: the next step records it */
         else
             is_held = !l->is_closing && clock_ns() - begin_ns < l->hold_ns;
         set_held(l, is_held ? r->token : 0, is_held ? begin_ns + l->hold_ns : 0);
@@ -190,15 +191,15 @@ static int take(struct lease *l, struct err *err)
     return rc;
 }
 
-/* ---- telling ---- */
+/* ---- reporting ---- */
 
-/* rc, trouble: of the first thing that did not work. */
+/* Sets s->text. rc, trouble: the first failure of the step. */
 static void describe(const struct lease *l, int rc, const struct err *trouble,
                      struct lease_state *s)
 {
     const struct lease_found *f = &l->found;
 
-    if (rc < 0 && rc != ERR_EXISTS) { /* who was faster is told below */
+    if (rc < 0 && rc != ERR_EXISTS) { /* ERR_EXISTS: the holder is described below */
         snprintf(s->text, sizeof(s->text), "%.*s",
                  (int)text_utf8_cut(trouble->text, strnlen(trouble->text, sizeof(s->text) - 1)),
                  trouble->text);
@@ -225,7 +226,7 @@ static bool is_over(const struct lease *l)
 {
     const struct lease_found *f = &l->found;
 
-    return is_ours(l) || /* and not held: nobody renews it */
+    return is_ours(l) || /* this task does not hold it, so no task renews it */
            (f->is_known &&
             lease_beat_is_release(f->beat, f->beat_bytes, f->record.incarnation)) ||
            l->quiet_ns >= l->watch_ns;
@@ -237,7 +238,7 @@ static void tell(struct lease *l, uint64_t held, int rc, const struct err *troub
     struct lease_state s;
     bool is_news;
 
-    memset(&s, 0, sizeof(s)); /* holes too: it is compared */
+    memset(&s, 0, sizeof(s)); /* also the padding, because memcmp() compares the struct */
     s.answered = l->job.ticket;
     s.is_known = l->was_read;
     s.token = f->token;
@@ -282,8 +283,8 @@ static void step(struct lease *l)
     if (j->has_wish && looked == 0) {
         rc = take(l, &why);
         if (rc < 0) {
-            (void)look(l, NULL); /* whoever was faster is the news; if it fails, rc says enough */
-            lease_store_tidy(l->directory, l->found.token); /* a number taken in vain leaves files */
+            (void)look(l, NULL); /* reads the new holder; an error is already in rc */
+            lease_store_tidy(l->directory, l->found.token); /* a failed attempt may leave files */
         }
     }
     if (rc == 0 || rc == ERR_EXISTS)
@@ -298,7 +299,7 @@ static void step(struct lease *l)
 
 /* ---- the thread ---- */
 
-/* With the lock held: until something is asked for, or it is time. false: closing. */
+/* Waits for a request or until `next`; false: the lease is being closed. Caller holds the lock. */
 static bool wait_for_work(struct lease *l, const struct timespec *next)
 {
     int waited = 0;
@@ -343,7 +344,8 @@ static void *run(void *arg)
 
 /* ---- opening and closing ---- */
 
-/* For a JSON text, and for a line of a log. */
+/* Copies a name, truncated, with control characters and invalid UTF-8 replaced by '?', for JSON and
+ * for log lines. */
 static void copy_name(char out[LEASE_NAME_BYTES], const char *name)
 {
     size_t n = text_utf8_cut(name, strnlen(name, LEASE_NAME_BYTES - 1));
@@ -396,7 +398,7 @@ void lease_close(struct lease *l)
 {
     if (l == NULL)
         return;
-    pthread_mutex_lock(&l->telling); /* not during a call */
+    pthread_mutex_lock(&l->telling); /* waits for a running on_change() */
     l->is_closed = true;
     pthread_mutex_unlock(&l->telling);
     pthread_mutex_lock(&l->thread.lock);
@@ -408,9 +410,9 @@ void lease_close(struct lease *l)
         lease_free(l);
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
-/* With the lock held. */
+/* Issues a ticket and wakes the thread. Caller holds the lock. */
 static uint64_t ask(struct lease *l)
 {
     pthread_cond_broadcast(&l->thread.changed);
@@ -482,7 +484,7 @@ int lease_check(struct lease *l, struct err *err)
     while (until = lease_hold_until(l), now = clock_ns(), now < until && l->answered < ticket) {
         struct timespec t = ckpt_after_ms((until - now) / 1000000 + 1);
 
-        (void)pthread_cond_timedwait(&l->thread.changed, &l->thread.lock, &t); /* asked anew */
+        (void)pthread_cond_timedwait(&l->thread.changed, &l->thread.lock, &t); /* checked again */
     }
     if (until == 0)
         rc = err_set(err, ERR_REFUSED, "the lease is not ours");

@@ -1,5 +1,5 @@
-/* lease_record.c - a record is a JSON object that ends with the checksum of the text in front of
- * it, as a manifest does; a beat is a line. */
+/* lease_record.c - prints and parses the texts. A record is a JSON object that ends with the
+ * checksum of the preceding text, like a manifest; a heartbeat is a line. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,14 +30,14 @@ void lease_record_print(const struct lease_record *r, struct buf *out)
     ckpt_sum_print(out);
 }
 
-/* The member of this name; NULL and ERR_CORRUPT if it is missing. */
+/* Returns the member of this name; NULL, with ERR_CORRUPT in *err, if it is missing. */
 static const cJSON *member(const struct json *doc, const char *name, struct err *err)
 {
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(json_root(doc), name);
 
     if (value == NULL) {
         json_error(doc, json_root(doc), err, "\"%s\" is missing", name);
-        (void)ckpt_corrupt(err); /* the caller returns it */
+        (void)ckpt_corrupt(err); /* the caller returns ERR_CORRUPT */
     }
     return value;
 }

@@ -1,8 +1,9 @@
-/* lease_store.c - the files of the lease. Every call here may hang.
+/* lease_store.c - reads and writes the files of the lease. Every call may hang.
  *
- * Network file systems show a directory as it was some time ago. A look changes the time of the
- * directory first: the answer to that tells the client that others have changed it as well, so that
- * it lists it anew. The files that change are opened each time, which makes it ask for them too. */
+ * Network file systems cache directories. A read of the storage therefore changes the time of the
+ * directory first: the response shows the client that the directory was changed by others, so the
+ * client reads it again. Files that change are opened for each read, which revalidates their cache
+ * too. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -39,7 +40,8 @@ static int path_of(const char *directory, uint64_t token, const char *rest, char
                                     "than %d", directory, n, PATH_BYTES);
 }
 
-/* "lease-00000012<rest>"; 0: another name. One number has one name. */
+/* Parses "lease-00000012<rest>" and returns the token; 0: another name. A token has exactly one
+ * name. */
 static uint64_t number_of(const char *name, const char **rest)
 {
     char digits[24], again[32];
@@ -53,7 +55,7 @@ static uint64_t number_of(const char *name, const char **rest)
     if (n >= sizeof(digits))
         return 0;
     snprintf(digits, sizeof(digits), "%.*s", (int)n, from);
-    for (first = digits; first[0] == '0' && first[1] != '\0'; first++) /* as text_u64() wants it */
+    for (first = digits; first[0] == '0' && first[1] != '\0'; first++) /* text_u64() rejects them */
         continue;
     if (!text_u64(first, LEASE_TOKEN_MAX, &token))
         return 0;
@@ -62,7 +64,7 @@ static uint64_t number_of(const char *name, const char **rest)
     return strcmp(digits, again) == 0 ? token : 0;
 }
 
-/* ---- looking ---- */
+/* ---- reading ---- */
 
 static int newest(const char *directory, uint64_t *out, struct err *err)
 {
@@ -72,10 +74,10 @@ static int newest(const char *directory, uint64_t *out, struct err *err)
     int rc = 0;
 
     *out = 0;
-    (void)utimensat(AT_FDCWD, directory, NULL, 0); /* see above; where it fails, opendir() tells */
+    (void)utimensat(AT_FDCWD, directory, NULL, 0); /* see above; opendir() reports errors */
     d = fault_hit("lease.list") ? (errno = EIO, NULL) : opendir(directory);
     if (d == NULL && errno == ENOENT)
-        return 0; /* nobody has taken one yet */
+        return 0; /* no lease was ever acquired */
     if (d == NULL)
         return err_sys(err, errno, "look for leases in '%s'", directory);
     while ((errno = 0, entry = readdir(d)) != NULL) {
@@ -90,7 +92,8 @@ static int newest(const char *directory, uint64_t *out, struct err *err)
     return rc;
 }
 
-/* The first `room` bytes, and whether there are more. It may be anything: a link, a FIFO. */
+/* Reads at most `room` bytes. The file may be anything, such as a symbolic link or a FIFO; those
+ * are ERR_CORRUPT. */
 static int read_some(const char *path, char *out, size_t room, size_t *n, struct err *err)
 {
     struct stat st;
@@ -142,7 +145,7 @@ static int read_record(const char *directory, uint64_t token, struct lease_found
     return rc;
 }
 
-/* A beat is what its first bytes are; none at all is one too. */
+/* Reads the first bytes of a heartbeat; *n 0: it is absent or not a file. */
 static int read_beat(const char *directory, uint64_t token, char out[LEASE_BEAT_BYTES], size_t *n,
                      struct err *err)
 {
@@ -195,13 +198,13 @@ int lease_store_look(const char *directory, struct lease_found *found, struct er
 {
     int rc = ERR_NOENT;
 
-    /* A record that is listed and not there was removed behind a newer one. */
+    /* A listed record that does not exist any more was removed after a newer record was created. */
     for (int i = 0; rc == ERR_NOENT && i < TRIES; i++)
         rc = look_once(directory, found, err);
     return rc;
 }
 
-/* ---- taking ---- */
+/* ---- acquiring ---- */
 
 static int write_new(const char *path, const struct buf *text, struct err *err)
 {
@@ -219,8 +222,8 @@ static int write_new(const char *path, const struct buf *text, struct err *err)
     return rc;
 }
 
-/* A server may have done it and its answer was lost; asked again it says EEXIST. The number of
- * names tells. */
+/* Creates the record as a hard link. If the response of a server is lost, the client repeats the
+ * request and gets EEXIST although the link was created; the link count then shows the success. */
 static int link_record(const char *temporary, const char *path, struct err *err)
 {
     struct stat st;
@@ -231,7 +234,7 @@ static int link_record(const char *temporary, const char *path, struct err *err)
     errnum = errno;
     if (stat(temporary, &st) == 0 && st.st_nlink == 2)
         return 0;
-    if (errnum == ENOENT && stat(path, &st) == 0) /* whoever was faster has tidied ours away */
+    if (errnum == ENOENT && stat(path, &st) == 0) /* the new holder removed the temporary file */
         errnum = EEXIST;
     if (errnum == EPERM || errnum == EOPNOTSUPP || errnum == ENOSYS)
         return err_set(err, ERR_UNSUPPORTED,
@@ -255,16 +258,16 @@ int lease_store_take(const char *directory, const struct lease_record *r, uint64
         rc = path_of(directory, r->token, rest, temporary, err);
     if (rc < 0)
         return rc;
-    (void)unlink(temporary); /* of a try before this one; it may be another name of a record */
+    (void)unlink(temporary); /* of an earlier attempt; may be a second name of a record */
     lease_record_print(r, &text);
     rc = text.failed ? err_set(err, ERR_NOMEM, "lease: out of memory")
                      : write_new(temporary, &text, err);
-    if (rc == 0) /* made now, so that a disk that is full later does not cost the lease */
+    if (rc == 0) /* created now, so that a disk that is full later does not prevent renewals */
         rc = lease_store_beat(directory, r->token, r->incarnation, 0, false, err);
     *begin_ns = clock_ns();
     if (rc == 0)
         rc = link_record(temporary, path, err);
-    (void)unlink(temporary); /* or whoever tidies does */
+    (void)unlink(temporary); /* else lease_store_tidy() removes it */
     if (rc == 0)
         rc = fs_sync_dir(directory, err);
     buf_fini(&text);
@@ -288,7 +291,7 @@ int lease_store_beat(const char *directory, uint64_t token, uint64_t incarnation
     n = FAULT_TRY("lease.beat", pwrite(fd, line, LEASE_BEAT_BYTES, 0));
     if (n != LEASE_BEAT_BYTES)
         rc = err_sys(err, n < 0 ? errno : ENOSPC, "renew '%s'", path);
-    if (close(fd) < 0 && rc == 0) /* where it goes to the server */
+    if (close(fd) < 0 && rc == 0) /* NFS sends the data to the server here */
         rc = err_sys(err, errno, "renew '%s'", path);
     return rc;
 }
@@ -310,7 +313,7 @@ void lease_store_tidy(const char *directory, uint64_t token)
             continue;
         path = fs_join(directory, entry->d_name);
         if (path != NULL)
-            (void)unlink(path); /* see the header */
+            (void)unlink(path); /* best effort, see lease_priv.h */
         free(path);
     }
     closedir(d);

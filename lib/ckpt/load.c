@@ -1,5 +1,5 @@
-/* load.c - the file is read from its start to its end, each tensor straight to its place, and its
- * checksum is computed on the way: what was loaded is what was written. */
+/* load.c - reads a checkpoint: each file is read sequentially, each tensor directly to its position
+ * in the state, and the checksum of the read bytes is verified. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,14 +12,14 @@
 #include "base/text.h"
 #include "ckpt/ckpt_priv.h"
 
-enum { SUGGEST_MAX = 4096 }; /* names looked through for a nearest one */
+enum { SUGGEST_MAX = 4096 }; /* names searched for a suggestion */
 
-/* What the tensors of one file should be. */
+/* The expected tensors of one file. */
 struct wanted {
     const struct ckpt_tensor *tensors;
     uint32_t n;
-    struct map by_name;
-    bool *found; /* [n] owned */
+    struct map by_name; /* name -> index */
+    bool *found;        /* owned; [n] */
 };
 
 static int wanted_init(struct wanted *w, const struct ckpt_tensor *tensors, uint32_t n,
@@ -59,7 +59,7 @@ static int not_wanted(const struct wanted *w, const char *name, struct err *err)
                    nearest != NULL ? "')" : "");
 }
 
-/* Finds the place of every tensor of the file: where[i] belongs to entries[i]. */
+/* Finds the expected tensor where[i] of each entries[i] of the file. */
 static int match(struct wanted *w, const struct safetensors *s, const struct ckpt_tensor **where,
                  struct err *err)
 {
@@ -104,7 +104,7 @@ static int read_data(int fd, const char *path, const struct safetensors *s,
 
             if (rc < 0)
                 return rc;
-            XXH3_128bits_update(hash, to, n); /* while it is in the cache */
+            XXH3_128bits_update(hash, to, n); /* the chunk is still in the processor's cache */
             to += n;
             left -= n;
         }

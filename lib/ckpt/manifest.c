@@ -1,6 +1,6 @@
-/* manifest.c - a row per member of the meta data: it is printed and read by the same table.
- * Members that we do not know are later inventions and skipped. The last member is the checksum of
- * all bytes in front of it, so that no damage to the manifest passes for another truth. */
+/* manifest.c - prints and parses a manifest with one table, which has a row per member of the
+ * metadata. Unknown members, which a later version may have written, are skipped. The last member
+ * is the checksum of the preceding bytes, so that damage to the manifest is detected. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,9 +28,9 @@ enum type { U64, U32, F64, TEXT, FLAG };
 static const struct member {
     const char *name;
     enum type type;
-    size_t at;   /* in struct ckpt_meta */
-    size_t room; /* bytes of a text */
-    bool may_lack; /* where it is zero it is not printed, and where it is absent it is zero */
+    size_t at;     /* offset in struct ckpt_meta */
+    size_t room;   /* TEXT: bytes with NUL */
+    bool may_lack; /* optional: a zero value is not printed, and an absent member is zero */
 } members[] = {
 #define NUMBER(name_, type_) { #name_, type_, offsetof(struct ckpt_meta, name_), 0, false }
 #define OPTION(name_, type_) { #name_, type_, offsetof(struct ckpt_meta, name_), 0, true }
@@ -212,7 +212,7 @@ static int read_member(const struct json *doc, const cJSON *value, const struct 
     return ckpt_odd(doc, value, "nothing", err); /* no such type */
 }
 
-/* Only plain names: nothing outside the folder, nothing hidden. */
+/* Accepts plain names only: no path, no hidden file. */
 static bool is_file_name(const char *name)
 {
     return name[0] != '\0' && name[0] != '.' && strchr(name, '/') == NULL &&

@@ -180,10 +180,12 @@ static int by_place(const void *a, const void *b)
 
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
-    return (x->end > y->end) - (x->end < y->end); /* an empty one in front of what starts there */
+    /* an empty tensor precedes the one at its offset */
+    return (x->end > y->end) - (x->end < y->end);
 }
 
-/* One tensor starts where the one before ends, and the last one ends with the file. */
+/* Checks that each tensor starts at the end of the previous one, and that the last ends with the
+ * file. */
 static int check_places(const struct safetensors *s, uint64_t data_bytes, struct err *err)
 {
     uint64_t at = 0;
@@ -276,7 +278,7 @@ int safetensors_header(const struct safetensors_entry *entries, size_t n, const 
     size_t start = out->len;
     uint64_t json_bytes;
 
-    buf_add(out, "\0\0\0\0\0\0\0", SAFETENSORS_HEAD_BYTES); /* filled in below */
+    buf_add(out, "\0\0\0\0\0\0\0", SAFETENSORS_HEAD_BYTES); /* the length, set below */
     buf_str(out, "{");
     if (format != NULL) {
         buf_str(out, "\"" METADATA "\":{\"format\":");

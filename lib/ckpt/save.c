@@ -1,10 +1,10 @@
-/* save.c - one checkpoint, all or nothing.
+/* save.c - saves one checkpoint atomically.
  *
- *     write     under a hidden name, hashed on the way, every file synced, the manifest last
- *     verify    dropped from the page cache and read back from the disk
- *     publish   one rename; the directory synced
+ *     write     under a hidden name, with checksums; syncs each file, writes the manifest last
+ *     verify    drops the files from the page cache and reads them back from the disk
+ *     publish   one rename; syncs the directory
  *
- * Killed anywhere, it leaves a hidden folder that the next writer removes. */
+ * If the process ends at any point, a hidden directory remains, which the next writer removes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -57,7 +57,7 @@ static void add_piece(struct ckpt_layout *l, size_t offset, size_t bytes)
         l->pieces[l->n_pieces++] = (struct ckpt_piece){ offset, bytes };
 }
 
-/* The largest element types first, so that every tensor lies at a multiple of its element. */
+/* Places the largest element types first, so that each tensor is aligned to its element size. */
 static void place(struct ckpt_layout *l, const struct ckpt_tensor *tensors, uint32_t n,
                   struct safetensors_entry *entries)
 {
@@ -139,12 +139,12 @@ static int write_chunk(struct out *o, const char *data, size_t n, struct err *er
             continue;
         if (written < 0)
             return err_sys(err, errno, "write '%s'", o->path);
-        XXH3_128bits_update(o->hash, data, (size_t)written); /* while it is in the cache */
+        XXH3_128bits_update(o->hash, data, (size_t)written); /* still in the processor's cache */
         data += written;
         n -= (size_t)written;
         o->at += (uint64_t)written;
     }
-    /* The disk starts on this chunk while we hash the next; fsync() waits for the result. */
+    /* Starts the write-back of this chunk during the next chunk; fsync() reports the result. */
     (void)sync_file_range(o->fd, (off_t)start, (off_t)(o->at - start),
                           SYNC_FILE_RANGE_WRITE); /* a hint */
     return 0;
@@ -170,7 +170,7 @@ static int write_content(struct out *o, const struct ckpt_layout *l, const void 
     return rc;
 }
 
-/* Creates a file with this content, durable when it returns 0. `out`: for the manifest. */
+/* Creates a file with this content; durable when it returns 0. *out: its entry in the manifest. */
 static int write_file(const char *folder, const struct ckpt_layout *l, const void *state,
                       struct ckpt_watch *watch, struct ckpt_file *out, struct err *err)
 {
@@ -192,7 +192,7 @@ static int write_file(const char *folder, const struct ckpt_layout *l, const voi
     rc = write_content(&o, l, state, err);
     if (rc == 0 && FAULT_TRY("ckpt.sync", fsync(o.fd)) < 0)
         rc = err_sys(err, errno, "sync '%s'", path);
-    if (close(o.fd) < 0 && rc == 0) /* network file systems report late */
+    if (close(o.fd) < 0 && rc == 0) /* network file systems report write errors here */
         rc = err_sys(err, errno, "close '%s'", path);
     if (rc == 0) {
         snprintf(out->name, sizeof(out->name), "%s", l->name);
@@ -210,7 +210,7 @@ done:
 static int write_manifest(const char *folder, const struct ckpt_manifest *m, struct err *err)
 {
     struct ckpt_layout l = { .name = CKPT_MANIFEST_FILE };
-    struct ckpt_file said; /* a manifest does not tell its own checksum */
+    struct ckpt_file said; /* unused: a manifest does not list itself */
     struct buf text = { 0 };
     int rc;
 
@@ -264,7 +264,8 @@ static bool same_run(const struct ckpt_meta *a, const struct ckpt_meta *b)
            strcmp(a->data_digest, b->data_digest) == 0 && strcmp(a->name, b->name) == 0;
 }
 
-/* A run is a function of its job and the step, so the same checkpoint need not be written twice. */
+/* Returns true if the same checkpoint exists and verifies. The state is a function of job and step,
+ * so it need not be written again. */
 static bool is_there(const char *visible, const struct ckpt_meta *meta, struct ckpt_watch *watch,
                      uint64_t *bytes)
 {
@@ -278,8 +279,9 @@ static bool is_there(const char *visible, const struct ckpt_meta *meta, struct c
     return true;
 }
 
-/* Where two names cannot be exchanged: the old one is moved aside, hidden; if we die now, the next
- * writer moves it back (ckpt_folder_clean). */
+/* Replaces a checkpoint on a file system that cannot exchange two names: moves the old checkpoint
+ * aside to a hidden name first. If the process ends in between, the next writer moves it back
+ * (ckpt_folder_clean()). */
 static int replace_in_two(const char *directory, const char *hidden, const char *visible,
                           uint64_t step, struct err *err)
 {
@@ -295,9 +297,9 @@ static int replace_in_two(const char *directory, const char *hidden, const char 
         rc = err_sys(err, errno, "rename '%s'", visible);
     } else if (FAULT_TRY("ckpt.rename", rename(hidden, visible)) < 0) {
         rc = err_sys(err, errno, "rename '%s' to '%s'", hidden, visible);
-        (void)rename(aside, visible); /* if this fails too, the next writer does it */
+        (void)rename(aside, visible); /* else the next writer moves it back */
     } else {
-        (void)fs_remove_tree(aside, NULL); /* or the next writer does */
+        (void)fs_remove_tree(aside, NULL); /* else the next writer removes it */
     }
     free(aside);
     return rc;
@@ -309,7 +311,7 @@ int ckpt_ask(struct ckpt_right *right, struct err *err)
 
     if (rc == 0 && right->may_publish != NULL)
         rc = right->may_publish(right->arg, err);
-    if (rc == 0) /* the answer may have taken its time */
+    if (rc == 0) /* the save may have been abandoned during may_publish() */
         rc = ckpt_check_canceled(right->watch, err);
     right->is_lost = right->is_lost || rc == ERR_REFUSED || rc == ERR_CANCELED;
     return rc;
@@ -327,20 +329,20 @@ static int publish(const char *directory, const char *hidden, const char *visibl
         return 0;
     if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
         return err_sys(err, errno, "rename '%s' to '%s'", hidden, visible);
-    if (is_there(visible, meta, right->watch, &bytes)) { /* another was at it too, and was faster */
-        (void)fs_remove_tree(hidden, NULL);      /* or the next writer does */
+    if (is_there(visible, meta, right->watch, &bytes)) { /* another writer published the same */
+        (void)fs_remove_tree(hidden, NULL);      /* else the next writer removes it */
         return 0;
     }
-    rc = ckpt_ask(right, err); /* all of it was read: the answer of before is old */
+    rc = ckpt_ask(right, err); /* checked again, because is_there() may have taken long */
     if (rc < 0)
         return rc;
     if (FAULT_TRY("ckpt.exchange", renameat2(AT_FDCWD, hidden, AT_FDCWD, visible, RENAME_EXCHANGE)) < 0)
         return replace_in_two(directory, hidden, visible, meta->step, err);
-    (void)fs_remove_tree(hidden, NULL); /* the old one; or the next writer does */
+    (void)fs_remove_tree(hidden, NULL); /* the replaced one; else the next writer removes it */
     return 0;
 }
 
-/* Removes from sight first, so that a half-removed one has no name that a reader looks at. */
+/* Renames the checkpoint to a hidden name first, so that readers never see a partly removed one. */
 int ckpt_remove(const char *directory, uint64_t step, struct err *err)
 {
     char visible_name[CKPT_NAME_BYTES], hidden_name[CKPT_NAME_BYTES];
@@ -363,7 +365,7 @@ int ckpt_remove(const char *directory, uint64_t step, struct err *err)
     return rc;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole save ---- */
 
 static int verify_written(const char *path, const struct ckpt_meta *meta, struct ckpt_watch *watch,
                           struct err *err)
@@ -412,8 +414,8 @@ static int save_new(const char *directory, const char *hidden, const char *visib
         rc = publish(directory, hidden, visible, right, meta, err);
     if (rc == 0)
         return 0;
-    rc = add_space(directory, layouts, n_layouts, rc, err); /* before we give it back */
-    (void)fs_remove_tree(hidden, NULL);                     /* or the next writer does */
+    rc = add_space(directory, layouts, n_layouts, rc, err); /* before the space is freed */
+    (void)fs_remove_tree(hidden, NULL);                     /* else the next writer removes it */
     return rc;
 }
 

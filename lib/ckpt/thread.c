@@ -36,7 +36,7 @@ int ckpt_thread_start(struct ckpt_thread *t, void *(*run)(void *arg), void *arg,
     return rc;
 }
 
-/* With the lock held. */
+/* Caller holds the lock. */
 static bool wait_gone(struct ckpt_thread *t, uint64_t wait_ms)
 {
     struct timespec until = ckpt_after_ms(wait_ms);
@@ -67,7 +67,7 @@ bool ckpt_thread_leave(struct ckpt_thread *t, uint64_t wait_ms)
     id = t->id;
     t->is_orphan = !is_gone;
     pthread_mutex_unlock(&t->lock);
-    if (!is_gone) /* from here on it may be freed at any moment */
+    if (!is_gone) /* the thread may free *t at any moment from here on */
         pthread_detach(id);
     else if (t->was_started)
         pthread_join(id, NULL);

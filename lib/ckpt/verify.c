@@ -16,9 +16,9 @@
 #include "ckpt/ckpt_priv.h"
 
 enum {
-    LIST_BYTES = 1500,     /* of the reasons why no checkpoint can be used */
-    LIST_REST_BYTES = 300, /* a reason is added while this is left */
-    REASON_BYTES = 220,
+    LIST_BYTES = 1500,     /* limit of the list of reasons in an error text */
+    LIST_REST_BYTES = 300, /* room that must be left before a reason is added */
+    REASON_BYTES = 220,    /* limit of one reason */
 };
 
 /* ---- one file ---- */
@@ -29,7 +29,7 @@ int ckpt_open_regular(const char *path, uint64_t *bytes, struct err *err)
     int fd, rc = 0;
 
     do
-        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not to wait for a FIFO's other end */
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* does not wait at a FIFO */
     while (fd < 0 && errno == EINTR);
     if (fd < 0)
         return err_sys(err, errno, "open '%s'", path);
@@ -64,7 +64,7 @@ int ckpt_open_file(const char *folder, const struct ckpt_file *file, char **path
                      bytes, file->bytes);
     }
     free(name);
-    /* A file that the manifest names and that is not there is damage. */
+    /* An absent file that the manifest lists is damage. */
     return fd == ERR_NOENT ? ckpt_corrupt(err) : fd;
 }
 
@@ -95,7 +95,7 @@ int ckpt_read_header(int fd, const char *path, uint64_t file_bytes, struct safet
     uint64_t n = 0;
     int rc = 0;
 
-    if (file_bytes >= sizeof(head)) /* a shorter one is refused below */
+    if (file_bytes >= sizeof(head)) /* a shorter file is rejected below */
         rc = ckpt_read_all(fd, path, head, sizeof(head), err);
     if (rc == 0)
         rc = safetensors_json_bytes(head, file_bytes, &n, err);
@@ -145,7 +145,7 @@ int ckpt_check_canceled(struct ckpt_watch *watch, struct err *err)
     return err_set(err, ERR_CANCELED, "it was abandoned");
 }
 
-/* Reads the file from its start into the hash. */
+/* Updates the hash with the file from its start. */
 static int hash_file(int fd, const char *path, uint64_t bytes, bool from_disk,
                      struct ckpt_progress *progress, XXH3_state_t *hash, void *chunk,
                      struct err *err)
@@ -159,7 +159,7 @@ static int hash_file(int fd, const char *path, uint64_t bytes, bool from_disk,
         if (rc < 0)
             return rc;
         XXH3_128bits_update(hash, chunk, n);
-        if (from_disk) /* nobody needs these pages; the weights and data of the run do */
+        if (from_disk) /* the memory is better used for the weights and data of the run */
             (void)posix_fadvise(fd, (off_t)at, (off_t)n, POSIX_FADV_DONTNEED); /* a hint */
         at += n;
         progress->done += n;
@@ -193,7 +193,7 @@ static int check_sum(int fd, const char *path, const struct ckpt_file *file, boo
     return rc;
 }
 
-/* The header of a safetensors file, its checksum, and its size before that. */
+/* Verifies the size, the checksum and, for a safetensors file, the header. */
 static int verify_file(const char *folder, const struct ckpt_file *file, bool from_disk,
                        struct ckpt_progress *progress, struct err *err)
 {
@@ -205,7 +205,7 @@ static int verify_file(const char *folder, const struct ckpt_file *file, bool fr
     fd = ckpt_open_file(folder, file, &path, err);
     if (fd < 0)
         return fd;
-    if (from_disk) /* written pages were synced before, so they can be dropped and are read anew */
+    if (from_disk) /* the pages are synced, so they can be dropped and are read from the disk */
         (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* a hint */
     rc = check_sum(fd, path, file, from_disk, progress, err);
     if (rc == 0 && end != NULL && strcmp(end, ".safetensors") == 0) {
@@ -231,13 +231,14 @@ int ckpt_verify_folder(const char *path, const struct ckpt_manifest *m, bool fro
     progress->done = progress->all = 0;
     for (uint32_t i = 0; i < m->n_files; i++)
         if (__builtin_add_overflow(progress->all, m->files[i].bytes, &progress->all))
-            progress->all = UINT64_MAX; /* the sizes of the files will tell */
+            progress->all = UINT64_MAX; /* the size check of the files fails below */
     for (uint32_t i = 0; rc == 0 && i < m->n_files; i++)
         rc = verify_file(path, &m->files[i], from_disk, progress, err);
     return rc;
 }
 
-/* A checkpoint says its step twice: in its name, if it still has the one we gave it, and inside. */
+/* Checks that the name of the directory, if it is of the form step-*, and the manifest have the
+ * same step. */
 static int check_step(const char *path, const struct ckpt_manifest *m, struct err *err)
 {
     const char *slash = strrchr(path, '/');
@@ -290,7 +291,7 @@ int ckpt_verify(const char *path, void (*on_progress)(void *arg, uint64_t done, 
     return rc == 0 ? verify_read(path, &m, &progress, out, err) : rc;
 }
 
-/* ---- a directory of them ---- */
+/* ---- a directory of checkpoints ---- */
 
 static char *folder_path(const char *directory, uint64_t step)
 {
@@ -300,7 +301,8 @@ static char *folder_path(const char *directory, uint64_t step)
     return fs_join(directory, name);
 }
 
-/* A manifest without the digest passes: ckpt_load() compares the names and shapes of all tensors. */
+/* Checks the model digest. A manifest without it is accepted, because ckpt_load() compares the
+ * names and shapes of all tensors. */
 static int check_model(const struct ckpt_manifest *m, const char *match_model, struct err *err)
 {
     if (match_model == NULL || m->meta.model_digest[0] == '\0' ||
@@ -310,8 +312,8 @@ static int check_model(const struct ckpt_manifest *m, const char *match_model, s
                    "%.16s, found %.16s", m->meta.name, match_model, m->meta.model_digest);
 }
 
-/* ERR_INPUT if the manifest of any checkpoint names another model. Manifests that cannot be read are left to
- * the search for the newest checkpoint. */
+/* Reports ERR_INPUT if the manifest of any checkpoint has another model digest. Manifests that
+ * cannot be read are reported later by the search for the newest checkpoint. */
 static int check_models(const char *directory, const uint64_t *steps, size_t n, const char *match_model,
                         struct err *err)
 {
@@ -332,7 +334,7 @@ static int check_models(const char *directory, const uint64_t *steps, size_t n, 
     return rc;
 }
 
-/* One line for the error that lists all checkpoints; what has no room is left out. */
+/* Appends the reason for one checkpoint to the list for the error text, if there is room. */
 static void add_reason(char *list, size_t n, uint64_t step, const char *why)
 {
     size_t used = strlen(list);
@@ -376,7 +378,7 @@ int ckpt_newest(const char *directory, const char *match_model,
         rc = read_checked(path, &m, &why);
         if (rc == 0)
             rc = verify_read(path, &m, &progress, out, &why);
-        if (rc == ERR_NOMEM && err != NULL) /* says nothing about the checkpoint */
+        if (rc == ERR_NOMEM && err != NULL) /* not a property of the checkpoint */
             *err = why;
         else if (rc < 0 && on_skip != NULL)
             on_skip(arg, path, why.text);
@@ -389,7 +391,7 @@ int ckpt_newest(const char *directory, const char *match_model,
     free(steps);
     if (rc == 0 || rc == ERR_NOMEM)
         return rc;
-    if (unread.code != 0) { /* it may be good: this is no reason to begin anew */
+    if (unread.code != 0) { /* that checkpoint may be valid, so a new run must not begin */
         if (err != NULL)
             *err = unread;
         return err_wrap(err, ERR_IO, "'%s' holds %zu checkpoints: none of them can be used, and one could "
@@ -401,7 +403,7 @@ int ckpt_newest(const char *directory, const char *match_model,
                    list);
 }
 
-/* What a look at the folder tells. */
+/* Reads the manifest of a directory and checks that its files exist with their sizes. */
 static int peek(const char *path, const char *match_model, struct ckpt_info *out, struct err *err)
 {
     struct ckpt_manifest m;
@@ -420,7 +422,7 @@ static int peek(const char *path, const char *match_model, struct ckpt_info *out
             return fd;
         close(fd);
         free(file);
-        bytes += m.files[i].bytes; /* of files that are there: it does not overflow */
+        bytes += m.files[i].bytes; /* no overflow: these are sizes of existing files */
     }
     if (rc < 0)
         return rc;
@@ -473,7 +475,7 @@ int ckpt_each(const char *directory,
             rc = err_set(err, ERR_NOMEM, "'%s': out of memory", directory);
             break;
         }
-        snprintf(info.path, sizeof(info.path), "%s", path); /* also of one that is damaged */
+        snprintf(info.path, sizeof(info.path), "%s", path); /* also set if it is damaged */
         each(arg, &info, ckpt_verify(path, NULL, NULL, &info, &why), why.text);
         free(path);
     }

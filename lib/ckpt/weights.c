@@ -25,7 +25,7 @@
 #define INDEX_END ".safetensors.index.json"
 #define FILE_END ".safetensors"
 
-struct part { /* a file */
+struct part { /* one file of the set */
     struct mapping *mapping; /* owned */
     struct safetensors head; /* owned */
 };
@@ -33,8 +33,8 @@ struct part { /* a file */
 struct ckpt_weights {
     char *path; /* owned */
     VEC(struct part) parts;
-    struct map by_name; /* part << 32 | entry */
-    const char **names; /* owned; the strings are those of the headers */
+    struct map by_name; /* tensor name -> part << 32 | entry */
+    const char **names; /* owned; [n_names] the strings belong to the headers */
     uint32_t n_names;
     uint64_t bytes;
 };
@@ -53,8 +53,8 @@ static bool ends_in(const char *name, const char *end)
 
 /* ---- one file ---- */
 
-/* Reads the header from the mapping into memory of its own: what is parsed must not change while
- * it is parsed. */
+/* Copies the header from the mapping before parsing it, because the file may change during the
+ * parse. */
 static int read_head(struct part *p, struct err *err)
 {
     uint64_t bytes = mapping_bytes(p->mapping), n;
@@ -103,7 +103,7 @@ static int add_names(struct ckpt_weights *w, uint32_t part, struct err *err)
     return 0;
 }
 
-/* Takes over the descriptor. `name` is for messages. */
+/* Adds a file to the set. Takes ownership of the descriptor. `name` is for messages. */
 static int add_part(struct ckpt_weights *w, int fd, const char *name, struct err *err)
 {
     struct part p = { .mapping = NULL };
@@ -135,14 +135,15 @@ static int add_part(struct ckpt_weights *w, int fd, const char *name, struct err
 
 static int open_file(struct ckpt_weights *w, struct err *err)
 {
-    int fd = open(w->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO is refused, not awaited */
+    int fd = open(w->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* does not wait at a FIFO */
 
     return fd < 0 ? err_sys(err, errno, "open '%s'", w->path) : add_part(w, fd, w->path, err);
 }
 
 /* ---- a set with an index ---- */
 
-/* Every tensor is in the file that the index names, and every tensor of a file is in the index. */
+/* Checks that each tensor is in the file named by the index, and that the index contains each
+ * tensor of the files. */
 static int compare(const struct ckpt_weights *w, const struct ckpt_index *index, struct err *err)
 {
     uint64_t file, at;
@@ -199,9 +200,9 @@ static int open_index(struct ckpt_weights *w, struct err *err)
 /* ---- a folder ---- */
 
 struct choice {
-    char *name; /* owned; the first of this kind, or the one with the usual name */
-    uint32_t n;
-    bool is_usual;
+    char *name;    /* owned; the first file of this kind, or the one with the usual name */
+    uint32_t n;    /* files of this kind */
+    bool is_usual; /* `name` is the usual name */
 };
 
 static int consider(struct choice *c, const char *name, const char *usual, struct err *err)
@@ -233,7 +234,7 @@ static int choose(const char *dir, const struct choice *index, const struct choi
     return 0;
 }
 
-/* Replaces w->path, a folder, by the path of the index or file in it. */
+/* Replaces w->path, a directory, by the path of the index or file in it. */
 static int look_into(struct ckpt_weights *w, struct err *err)
 {
     struct choice index = { .n = 0 }, file = { .n = 0 };

@@ -1,4 +1,4 @@
-/* weights_index.c - the index of a set of safetensors files. */
+/* weights_index.c - parses the index of a set of safetensors files. */
 #include <string.h>
 
 #include "base/err.h"

@@ -1,15 +1,15 @@
-/* writer.c - one staging copy, one thread, four states:
+/* writer.c - a thread with one staging area and four states:
  *
- *     IDLE      the copy is nobody's        begin: FILLING
- *     FILLING   it is the caller's          hand over: WRITING
- *     WRITING   it is the thread's          saved: IDLE      failed: WAITING
- *     WAITING   it holds a state that could not be saved
- *                                           time to try again, or somebody flushes: WRITING
- *                                           begin: FILLING (a newer state replaces it)
+ *     state     user of the staging area    transitions
+ *     IDLE      none                        ckpt_begin(): FILLING
+ *     FILLING   the caller                  ckpt_hand_over(): WRITING
+ *     WRITING   the thread                  saved: IDLE      failed: WAITING
+ *                                           right to publish lost, or abandoned: IDLE
+ *     WAITING   none; the state in it       retry time reached, or a flush: WRITING
+ *               could not be saved          ckpt_begin(): FILLING (a newer state replaces it)
  *
- * From WRITING a state that is not ours to publish any more goes to IDLE as well, and so does one that
- * was abandoned. The storage may hang in WRITING for ever; whoever owns the writer never waits for it
- * without a bound. */
+ * The storage may hang in WRITING indefinitely; the owner of the writer never waits without a
+ * limit. */
 #include <stdatomic.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -36,12 +36,12 @@ enum {
     RETRY_MS_MAX = 1000 * 1000 * 1000,
     CLOSE_MS = 10 * 1000,
     FLUSH_LOOK_MS = 50,
-    ABANDONED_MS = 100, /* for a thread that only has to notice */
+    ABANDONED_MS = 100, /* time for the thread to stop after the save was abandoned */
     CAUSE_BYTES = 128,
 };
 
 struct ckpt_writer {
-    char *directory;                      /* owned */
+    char *directory;                       /* owned */
     struct ckpt_layout layouts[N_LAYOUTS]; /* owned */
     _Atomic uint32_t max_to_keep;
     size_t state_bytes;
@@ -54,24 +54,24 @@ struct ckpt_writer {
     bool owns_staging;
 
     pthread_mutex_t calling; /* held during on_event(), may_publish() and arrive() */
-    bool is_closed;          /* guarded by it: they are not called any more */
+    bool is_closed;          /* guarded by `calling`: the callbacks are not called any more */
 
-    /* of the thread */
-    bool is_prepared;         /* the directory is there, and left-overs are gone */
-    int told;                 /* the last trouble told since something was saved; 0: none */
-    char told_cause[CAUSE_BYTES];
+    /* used by the thread only */
+    bool is_prepared;             /* the directory exists, and leftovers are removed */
+    int told;                     /* last error reported since a successful save; 0: none */
+    char told_cause[CAUSE_BYTES]; /* its cause */
 
-    struct ckpt_watch watch;   /* of what is being written */
-    struct ckpt_thread thread; /* its lock guards the rest */
+    struct ckpt_watch watch;   /* of the current save */
+    struct ckpt_thread thread; /* its lock guards the fields below */
     enum state state;
-    struct ckpt_meta meta; /* of what is in the staging copy */
-    uint64_t handed_ns;
-    uint64_t failures;     /* in a row, of this state */
-    uint32_t unwritten;    /* failures since a state was written or given up */
-    bool hurry;            /* somebody waits for the result: try again now */
+    struct ckpt_meta meta; /* of the state in the staging area */
+    uint64_t handed_ns;    /* clock_ns() of ckpt_hand_over() */
+    uint64_t failures;     /* consecutive failures of this state */
+    uint32_t unwritten;    /* failures since a state was saved or discarded */
+    bool hurry;            /* a retry is due now: a flush waits, or the save is abandoned */
     bool closing;
-    bool is_discarded;     /* what was handed over last */
-    struct err last;       /* why we are WAITING, or it was discarded */
+    bool is_discarded; /* the last state that was handed over was discarded */
+    struct err last;   /* the error of WAITING, or the reason for the discard */
 };
 
 /* ---- the thread ---- */
@@ -104,7 +104,8 @@ static struct ckpt_right right_of(struct ckpt_writer *w)
                                 .watch = &w->watch };
 }
 
-/* What is behind the last colon tells the cause; numbers and names are in front of it. */
+/* Returns true if this failure was already reported. The text after the last colon identifies the
+ * cause; numbers and names precede it. */
 static bool is_told(struct ckpt_writer *w, int rc, const struct err *err)
 {
     const char *colon = strrchr(err->text, ':');
@@ -137,7 +138,7 @@ static void tell_removed(struct ckpt_writer *w, uint64_t step, int rc, const str
     free(path);
 }
 
-/* The one that makes the others dispensable: it was verified a moment ago, and must still be there. */
+/* Checks that the checkpoint that was just verified still exists, before older ones are removed. */
 static int check_saved(const struct ckpt_writer *w, const struct ckpt_meta *saved, struct err *err)
 {
     char *path = path_of(w, saved->step);
@@ -151,11 +152,11 @@ static int check_saved(const struct ckpt_writer *w, const struct ckpt_meta *save
     return rc;
 }
 
-/* Removes the oldest until max_to_keep are left. The one just verified stays in any case, even if
- * folders with later steps lie beside it. What cannot be removed is tried again next time. */
+/* Removes the oldest checkpoints until max_to_keep are left. Always keeps the one just saved, even
+ * if there are directories with later steps. Failed removals are retried after the next save. */
 static void prune(struct ckpt_writer *w, const struct ckpt_meta *saved)
 {
-    uint32_t keep = atomic_load_explicit(&w->max_to_keep, memory_order_relaxed); /* may change meanwhile */
+    uint32_t keep = atomic_load_explicit(&w->max_to_keep, memory_order_relaxed); /* may change any time */
     struct ckpt_right right = right_of(w);
     uint64_t *steps;
     size_t n, left;
@@ -175,7 +176,7 @@ static void prune(struct ckpt_writer *w, const struct ckpt_meta *saved)
         if (steps[i] == saved->step)
             continue;
         if (ckpt_ask(&right, &err) < 0)
-            break; /* whoever has the right now does it */
+            break; /* the new writer removes them */
         rc = check_saved(w, saved, &err);
         if (rc == 0)
             rc = ckpt_remove(w->directory, steps[i], &err);
@@ -206,8 +207,8 @@ static void tell_failed(struct ckpt_writer *w, uint64_t step, int kind, const st
     tell(w, &e);
 }
 
-/* Makes the directory and cleans it, once, if we have the right. What cannot be cleaned is in nobody's
- * way, and is tried again with the next save. */
+/* Creates and cleans the directory, once, if this writer has the right. A failure to clean is
+ * harmless, and is retried with the next save. */
 static int prepare_directory(struct ckpt_writer *w, struct err *err)
 {
     struct ckpt_right right = right_of(w);
@@ -246,7 +247,7 @@ static int save_one(struct ckpt_writer *w, const struct ckpt_meta *meta, bool *i
     if (rc == 0)
         rc = prepare_directory(w, err);
     *is_lost = rc == ERR_CANCELED;
-    if (rc < 0 && rc != ERR_REFUSED) /* a former writer is glad if its step is there already */
+    if (rc < 0 && rc != ERR_REFUSED) /* ckpt_save() still succeeds if the same checkpoint exists */
         return err_wrap(err, rc, "save step %" PRIu64, meta->step);
     rc = ckpt_save(w->directory, w->layouts, N_LAYOUTS, &right, meta, w->staging, &bytes, &existed,
                    err);
@@ -261,7 +262,7 @@ static int save_one(struct ckpt_writer *w, const struct ckpt_meta *meta, bool *i
     return 0;
 }
 
-/* With the lock held, in WRITING; holds it again when it returns. */
+/* Saves the state, in WRITING. Caller holds the lock, which is released during the save. */
 static void save(struct ckpt_writer *w)
 {
     struct ckpt_meta meta = w->meta;
@@ -292,7 +293,7 @@ static uint64_t retry_delay_ms(const struct ckpt_writer *w)
     return w->retry_ms << (doublings < RETRY_DOUBLINGS ? doublings : RETRY_DOUBLINGS);
 }
 
-/* With the lock held, in WAITING: until it is time, or there is something better to do. */
+/* Waits, in WAITING, until the retry is due or the state changes. Caller holds the lock. */
 static void wait_to_retry(struct ckpt_writer *w)
 {
     struct timespec until = ckpt_after_ms(retry_delay_ms(w));
@@ -322,7 +323,7 @@ static void *run(void *arg)
 {
     struct ckpt_writer *w = arg;
 
-    (void)prepare_directory(w, NULL); /* if it fails, the first save tells */
+    (void)prepare_directory(w, NULL); /* the first save reports a failure */
     pthread_mutex_lock(&w->thread.lock);
     for (;;) {
         if (w->state == WRITING)
@@ -335,7 +336,7 @@ static void *run(void *arg)
             pthread_cond_wait(&w->thread.changed, &w->thread.lock);
     }
     pthread_mutex_unlock(&w->thread.lock);
-    if (w->state == WAITING) /* it will not be tried again */
+    if (w->state == WAITING) /* not retried any more */
         tell_failed(w, w->meta.step, CKPT_FAILED, &w->last, true);
     if (ckpt_thread_end(&w->thread))
         writer_free(w);
@@ -368,7 +369,7 @@ static int prepare(struct ckpt_writer *w, const struct ckpt_writer_opts *opts, s
     if (w->directory == NULL || w->staging == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for a copy of %zu bytes of state",
                        opts->state_bytes);
-    memset(w->staging, 0, opts->state_bytes); /* its pages come now, not while a step waits */
+    memset(w->staging, 0, opts->state_bytes); /* allocates the pages now, not during a step */
     rc = check_names(opts->model, opts->n_model, err);
     if (rc == 0)
         rc = check_names(opts->slots, opts->n_slots, err);
@@ -448,7 +449,7 @@ bool ckpt_writer_close(struct ckpt_writer *w)
     wait_ms = is_writing ? w->close_ms : ABANDONED_MS;
     if (!ckpt_thread_wait(&w->thread, wait_ms) && is_writing)
         give_up(w, wait_ms);
-    pthread_mutex_lock(&w->calling); /* not during a call */
+    pthread_mutex_lock(&w->calling); /* waits for a running callback */
     w->is_closed = true;
     pthread_mutex_unlock(&w->calling);
     atomic_store_explicit(&w->watch.is_canceled, true, memory_order_release);
@@ -471,7 +472,7 @@ int ckpt_begin(struct ckpt_writer *w, void **staging, struct err *err)
                      w->meta.step);
     else
         w->state = FILLING;
-    if (rc == 0) /* that was for the one that is replaced */
+    if (rc == 0) /* a cancellation concerned the replaced state */
         atomic_store_explicit(&w->watch.is_canceled, false, memory_order_release);
     pthread_mutex_unlock(&w->thread.lock);
     if (rc == 0)
@@ -495,7 +496,8 @@ void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta)
     CHECK(w->state == FILLING);
     w->meta = *meta;
     w->handed_ns = clock_ns();
-    atomic_store_explicit(&w->watch.moved_ns, w->handed_ns, memory_order_relaxed); /* the thread may start later */
+    /* the thread may start later, so the time of the stall begins here */
+    atomic_store_explicit(&w->watch.moved_ns, w->handed_ns, memory_order_relaxed);
     w->failures = 0;
     w->hurry = false;
     w->is_discarded = false;
@@ -521,7 +523,8 @@ void ckpt_set_keep(struct ckpt_writer *w, uint32_t max_to_keep)
     atomic_store_explicit(&w->max_to_keep, max_to_keep, memory_order_relaxed);
 }
 
-/* With the lock held: for how long a write has been waiting for the storage. */
+/* Returns the time since the storage last completed an operation of the current save; 0: no save.
+ * Caller holds the lock. */
 static uint64_t stalled_ms(const struct ckpt_writer *w)
 {
     uint64_t now = clock_ns(), moved = atomic_load_explicit(&w->watch.moved_ns, memory_order_relaxed);
@@ -529,7 +532,7 @@ static uint64_t stalled_ms(const struct ckpt_writer *w)
     return w->state == WRITING && now > moved ? (now - moved) / 1000000 : 0;
 }
 
-/* With the lock held. */
+/* Returns true while ckpt_flush() must wait. Caller holds the lock. */
 static bool is_patient(const struct ckpt_writer *w, const struct ckpt_patience *p, uint64_t begin_ns)
 {
     if (w->state != WRITING && w->state != WAITING)
@@ -565,7 +568,7 @@ int ckpt_flush(struct ckpt_writer *w, const struct ckpt_patience *p, struct err 
     while (is_patient(w, p, begin_ns)) {
         struct timespec soon = ckpt_after_ms(FLUSH_LOOK_MS);
 
-        (void)pthread_cond_timedwait(&w->thread.changed, &w->thread.lock, &soon); /* is_patient() decides */
+        (void)pthread_cond_timedwait(&w->thread.changed, &w->thread.lock, &soon); /* then checked */
     }
     if (w->is_discarded || ((w->state == WRITING || w->state == WAITING) && w->failures > 0)) {
         rc = w->last.code;
@@ -587,7 +590,7 @@ void ckpt_abandon(struct ckpt_writer *w)
         w->state = IDLE;
     if (w->state == WRITING || w->state == WAITING) {
         atomic_store_explicit(&w->watch.is_canceled, true, memory_order_release);
-        w->hurry = true; /* one that waits is discarded by the next try */
+        w->hurry = true; /* the immediate retry discards a waiting state */
         pthread_cond_broadcast(&w->thread.changed);
     }
     pthread_mutex_unlock(&w->thread.lock);
