@@ -24,9 +24,8 @@
  * content equals that of any other writer, because the state is a function of job and step.
  *
  * Manifest: {"format": 1, "step", "epoch", "position", "seed", "lanes", "global_batch_size",
- * "job_digest",
- *            "model_digest", "data_digest", "name", "complete", "written_at", and if not zero
- *            "plateau_step", "plateau_has_best", "plateau_best", "plateau_waited",
+ *            "job_digest", "model_digest", "data_digest", "name", "complete", "written_at",
+ *            if not zero "plateau_step", "plateau_has_best", "plateau_best", "plateau_waited",
  *            "plateau_reductions", "evaluated_step", "loss_scale", "loss_scale_good_steps",
  *            "files": {"model.safetensors": {"bytes", "xxh3_128"}, ...},
  *            "checksum"}                             XXH3-128 of the preceding text

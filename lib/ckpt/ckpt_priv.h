@@ -56,16 +56,17 @@ void ckpt_manifest_print(const struct ckpt_manifest *m, uint64_t wall_us, struct
 int ckpt_manifest_parse(const char *text, size_t n, struct ckpt_manifest *out, struct err *err);
 int ckpt_manifest_read(const char *folder, struct ckpt_manifest *out, struct err *err);
 /* Reports an unexpected JSON value as ERR_CORRUPT. */
-int ckpt_odd(const struct json *doc, const cJSON *value, const char *expected, struct err *err);
+int ckpt_unexpected(const struct json *doc, const cJSON *value, const char *expected,
+                    struct err *err);
 /* Reads an integer from 0 to max. Errors: ERR_CORRUPT. */
-int ckpt_whole(const struct json *doc, const cJSON *value, uint64_t max, uint64_t *out,
+int ckpt_read_integer(const struct json *doc, const cJSON *value, uint64_t max, uint64_t *out,
                struct err *err);
 int ckpt_corrupt(struct err *err); /* changes the code of an existing error to ERR_CORRUPT */
 /* Appends the last member of a JSON object, the checksum of the preceding text, and the end of the
  * object. */
-void ckpt_sum_print(struct buf *out);
+void ckpt_checksum_print(struct buf *out);
 /* Verifies that checksum. `what` is for messages. Errors: ERR_CORRUPT. */
-int ckpt_sum_check(const char *what, const char *text, size_t n, struct err *err);
+int ckpt_checksum_verify(const char *what, const char *text, size_t n, struct err *err);
 const struct ckpt_file *ckpt_manifest_file(const struct ckpt_manifest *m, const char *name);
 
 /* ---- folder.c ---- */
@@ -86,7 +87,8 @@ int ckpt_folder_clean(const char *directory, struct err *err);
 /* Shared by the owner of a save and the thread that performs it; both fields are atomic. */
 struct ckpt_watch {
     _Atomic bool is_canceled;  /* set by the owner: the save is abandoned */
-    _Atomic uint64_t moved_ns; /* set by the thread: clock_ns() of the last completed storage operation */
+    /* set by the thread: clock_ns() of the last completed storage operation */
+    _Atomic uint64_t progress_ns;
 };
 
 /* The layout of one file of a checkpoint, used for every save. */
@@ -112,7 +114,7 @@ struct ckpt_right {
     bool is_lost;             /* out: ERR_REFUSED or ERR_CANCELED was returned */
 };
 /* Returns 0 if the writer may publish now. Errors: ERR_CANCELED, those of may_publish(). */
-int ckpt_ask(struct ckpt_right *right, struct err *err);
+int ckpt_check_right(struct ckpt_right *right, struct err *err);
 
 /* Writes, syncs, reads back and publishes a checkpoint. *existed: the same checkpoint existed and
  * verified, so nothing was written. */

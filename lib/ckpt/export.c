@@ -62,7 +62,7 @@ static int check_names(const struct exporter *e, struct err *err)
             rc = err_set(err, ERR_INPUT, "two tensors have the name '%s'", name);
         else if (name[0] == '\0' || strcmp(name, "__metadata__") == 0 ||
                  !text_is_utf8(name, strlen(name)))
-            rc = err_set(err, ERR_INPUT, "a tensor cannot be saved under the name '%s'", name);
+            rc = err_set(err, ERR_INPUT, "'%s' is not a valid tensor name", name);
         else if (safetensors_dtype(e->tensors[i].tensor.dtype) == NULL)
             rc = err_set(err, ERR_UNSUPPORTED, "tensor '%s': safetensors has no type for %s", name,
                          tensor_dtype_name(e->tensors[i].tensor.dtype));
@@ -145,7 +145,7 @@ static int open_temporary(struct exporter *e, const char *path, struct err *err)
     uint64_t random;
 
     if (rng_os(&random, sizeof(random)) < 0)
-        return err_set(err, ERR_IO, "the kernel gives no random bytes");
+        return err_set(err, ERR_IO, "getrandom failed");
     if (asprintf(&e->temporary, "%s.tmp-%016" PRIx64, path, random) < 0) {
         e->temporary = NULL;
         return no_memory(err);

@@ -19,19 +19,19 @@
 #include "base/vec.h"
 #include "ckpt/ckpt_priv.h"
 
-#define VISIBLE "step-"
+#define NAME_PREFIX "step-"
 
 void ckpt_folder_name(uint64_t step, char out[CKPT_NAME_BYTES])
 {
-    snprintf(out, CKPT_NAME_BYTES, VISIBLE "%08" PRIu64, step);
+    snprintf(out, CKPT_NAME_BYTES, NAME_PREFIX "%08" PRIu64, step);
 }
 
 bool ckpt_folder_step(const char *name, uint64_t *step)
 {
     char again[CKPT_NAME_BYTES];
-    const char *digits = name + strlen(VISIBLE);
+    const char *digits = name + strlen(NAME_PREFIX);
 
-    if (!text_starts(name, VISIBLE))
+    if (!text_starts(name, NAME_PREFIX))
         return false;
     while (digits[0] == '0' && digits[1] != '\0') /* text_u64() rejects leading zeros */
         digits++;
@@ -47,7 +47,7 @@ int ckpt_hidden_name(uint64_t step, const char *kind, char out[CKPT_NAME_BYTES],
     uint64_t random;
 
     if (rng_os(&random, sizeof(random)) < 0)
-        return err_set(err, ERR_IO, "the kernel gives no random bytes");
+        return err_set(err, ERR_IO, "getrandom failed");
     ckpt_folder_name(step, name);
     snprintf(out, CKPT_NAME_BYTES, ".%.32s.%s-%016" PRIx64, name, kind, random);
     return 0;
@@ -92,21 +92,22 @@ int ckpt_folder_list(const char *directory, uint64_t **out, size_t *n, struct er
 
 /* Renames a directory, so that a writer that still uses it fails and cannot publish a partly
  * removed checkpoint; then removes it. */
-static int take_and_remove(const char *directory, const char *path, uint64_t step, struct err *err)
+static int rename_and_remove(const char *directory, const char *path, uint64_t step,
+                             struct err *err)
 {
-    char name[CKPT_NAME_BYTES], *ours;
+    char name[CKPT_NAME_BYTES], *renamed;
     int rc = ckpt_hidden_name(step, "tmp", name, err);
 
     if (rc < 0)
         return rc;
-    ours = fs_join(directory, name);
-    if (ours == NULL)
+    renamed = fs_join(directory, name);
+    if (renamed == NULL)
         return err_set(err, ERR_NOMEM, "clean '%s': out of memory", directory);
-    if (rename(path, ours) == 0)
-        rc = fs_remove_tree(ours, err);
+    if (rename(path, renamed) == 0)
+        rc = fs_remove_tree(renamed, err);
     else if (errno != ENOENT) /* ENOENT: its owner removed or published it */
         rc = err_sys(err, errno, "remove '%s'", path);
-    free(ours);
+    free(renamed);
     return rc;
 }
 
@@ -127,17 +128,17 @@ static int clean_one(const char *directory, const char *name, struct err *err)
     if (path == NULL)
         rc = err_set(err, ERR_NOMEM, "clean '%s': out of memory", directory);
     else if (back == NULL || access(back, F_OK) == 0 || rename(path, back) < 0)
-        rc = take_and_remove(directory, path, step, err);
+        rc = rename_and_remove(directory, path, step, err);
     free(back);
     free(path);
     return rc;
 }
 
-static bool is_left_over(const char *name)
+static bool is_leftover(const char *name)
 {
     const char *kind = name[0] == '.' ? strchr(name + 1, '.') : NULL;
 
-    return text_starts(name, "." VISIBLE) && kind != NULL &&
+    return text_starts(name, "." NAME_PREFIX) && kind != NULL &&
            (text_starts(kind, ".tmp-") || text_starts(kind, ".old-"));
 }
 
@@ -151,7 +152,7 @@ int ckpt_folder_clean(const char *directory, struct err *err)
     if (d == NULL)
         return err_sys(err, errno, "open directory '%s'", directory);
     while (rc == 0 && (errno = 0, entry = readdir(d)) != NULL)
-        if (is_left_over(entry->d_name))
+        if (is_leftover(entry->d_name))
             rc = clean_one(directory, entry->d_name, err);
     if (rc == 0 && errno != 0)
         rc = err_sys(err, errno, "list '%s'", directory);

@@ -19,10 +19,10 @@ enum {
     STEPS_PER_HOLD = 6,
     HOLD_MS_MIN = 10,
     CLOSE_MS = 100,
-    GAPS = 5, /* least number of reads before a lease is expired */
+    EXPIRY_READS_MIN = 5, /* least number of reads before a lease is expired */
 };
 
-struct wish { /* a request to acquire */
+struct acquire_request { /* a request to acquire */
     uint64_t after;
     uint32_t n;
     uint32_t members[LEASE_MEMBERS_MAX];
@@ -34,7 +34,7 @@ struct job {
     uint64_t held;     /* token to renew; 0: none is held */
     uint64_t release;  /* token to mark as released; 0: none */
     uint64_t releases; /* number of releases requested before the step began */
-    bool has_wish;     /* `taking` is valid */
+    bool has_request;  /* `request` is valid */
 };
 
 struct lease {
@@ -45,30 +45,30 @@ struct lease {
     void (*on_change)(void *arg, const struct lease_state *s);
     void *arg;
 
-    pthread_mutex_t telling; /* held during on_change */
-    bool is_closed;          /* guarded by `telling` */
+    pthread_mutex_t report_lock; /* held during on_change */
+    bool is_closed;              /* guarded by `report_lock` */
 
     _Atomic uint64_t until_ns;   /* see lease_hold_until() */
-    _Atomic uint64_t trouble_ns; /* start of the first failed step since a success; 0: none */
+    _Atomic uint64_t failing_since_ns; /* start of the first failed step since a success; 0: none */
 
     struct ckpt_thread thread; /* its lock guards the fields up to is_closing */
     uint64_t asked, answered;  /* last ticket issued, completed */
     uint64_t confirmed;        /* last ticket whose step found this task's token to be the newest */
-    bool has_wish;             /* `wish` is pending */
-    struct wish wish;
+    bool has_request;          /* `next_request` is pending */
+    struct acquire_request next_request;
     uint64_t held;              /* token; 0: none */
     uint64_t release, releases; /* token to mark as released; number of releases requested */
     bool is_watching, is_closing;
 
     /* used by the thread only */
     struct job job;
-    struct wish taking; /* the request of this step */
+    struct acquire_request request; /* the request of this step */
     struct lease_found found;
-    bool was_read;           /* `found` was read at least once */
-    uint64_t looked_ns;      /* clock_ns() after the last successful read */
-    uint64_t quiet_ns;       /* `found` has been unchanged for at least this time */
-    uint64_t beats;          /* heartbeats written */
-    struct lease_state told; /* last reported state */
+    bool was_read;                  /* `found` was read at least once */
+    uint64_t read_ns;               /* clock_ns() after the last successful read */
+    uint64_t quiet_ns;              /* `found` has been unchanged for at least this time */
+    uint64_t beats;                 /* heartbeats written */
+    struct lease_state last_report; /* last reported state */
 };
 
 /* ---- holding ---- */
@@ -87,36 +87,36 @@ uint64_t lease_hold_until(const struct lease *l)
 
 uint64_t lease_trouble_ms(const struct lease *l)
 {
-    uint64_t since = atomic_load(&l->trouble_ns), now = clock_ns();
+    uint64_t since = atomic_load(&l->failing_since_ns), now = clock_ns();
 
     return since != 0 && now > since ? (now - since) / 1000000 : 0;
 }
 
-static bool is_in_force(const struct lease *l)
+static bool is_held_now(const struct lease *l)
 {
     return clock_ns() < lease_hold_until(l);
 }
 
-static bool is_ours(const struct lease *l)
+static bool is_own_record(const struct lease *l)
 {
     return l->found.is_known && l->found.record.incarnation == l->incarnation;
 }
 
-/* Updates the held token after a step. looked, said: the results of reading the storage and of the
- * renewal before it. */
-static void conclude(struct lease *l, uint64_t begin_ns, int looked, int said)
+/* Updates the held token after a step. read_rc, renew_rc: the results of reading the storage and of
+ * the renewal before it. */
+static void update_held(struct lease *l, uint64_t begin_ns, int read_rc, int renew_rc)
 {
     const struct job *j = &l->job;
-    bool is_newest = looked == 0 && l->found.token == j->held && is_ours(l);
+    bool is_newest = read_rc == 0 && l->found.token == j->held && is_own_record(l);
 
     pthread_mutex_lock(&l->thread.lock);
     if (j->held == 0 || l->held != j->held) {
         /* nothing was held, or it was released during the step */
-    } else if ((looked == 0 && !is_newest) || !is_in_force(l)) {
+    } else if ((read_rc == 0 && !is_newest) || !is_held_now(l)) {
         set_held(l, 0, 0); /* fenced, or expired: another task may own the lease */
     } else if (is_newest) {
         l->confirmed = j->ticket;
-        if (said == 0)
+        if (renew_rc == 0)
             set_held(l, j->held, begin_ns + l->hold_ns);
     }
     pthread_mutex_unlock(&l->thread.lock);
@@ -124,7 +124,7 @@ static void conclude(struct lease *l, uint64_t begin_ns, int looked, int said)
 
 /* ---- a step ---- */
 
-static int look(struct lease *l, struct err *err)
+static int read_storage(struct lease *l, struct err *err)
 {
     const struct lease_found *f = &l->found;
     uint64_t begin = clock_ns(), token = f->token;
@@ -133,44 +133,46 @@ static int look(struct lease *l, struct err *err)
     int rc;
 
     memcpy(beat, f->beat, n);
-    rc = lease_store_look(l->directory, &l->found, err);
+    rc = lease_store_read(l->directory, &l->found, err);
     if (rc < 0)
         return rc;
     l->was_read = true;
     if (f->token != token || f->beat_bytes != n || memcmp(f->beat, beat, n) != 0) {
         l->quiet_ns = 0;
-    } else if (begin > l->looked_ns) { /* limited, because the clock may jump (a frozen host) */
-        uint64_t gap = begin - l->looked_ns, most = l->watch_ns / GAPS;
+    } else if (begin > l->read_ns) { /* limited, because the clock may jump (a frozen host) */
+        uint64_t gap = begin - l->read_ns, most = l->watch_ns / EXPIRY_READS_MIN;
 
         l->quiet_ns += gap < most ? gap : most;
     }
-    l->looked_ns = clock_ns();
+    l->read_ns = clock_ns();
     return 0;
 }
 
-static int take(struct lease *l, struct err *err)
+static int acquire(struct lease *l, struct err *err)
 {
     struct lease_record *r;
     uint64_t begin_ns;
     bool is_held = false;
     int rc;
 
-    if (l->found.token != l->taking.after)
-        return err_set(err, ERR_EXISTS, "lease %" PRIu64 " was wanted", l->taking.after + 1);
+    if (l->found.token != l->request.after)
+        return err_set(err, ERR_EXISTS, "lease %" PRIu64 " was requested", l->request.after + 1);
     if (l->found.token >= LEASE_TOKEN_MAX)
-        return err_set(err, ERR_FULL, "'%s' holds the largest number there can be: remove it, it is "
-                       "no lease", l->directory);
+        return err_set(err, ERR_FULL,
+                       "'%s' contains the largest possible token, which no task acquired: remove "
+                       "its file",
+                       l->directory);
     r = calloc(1, sizeof(*r));
     if (r == NULL)
         return err_set(err, ERR_NOMEM, "lease: out of memory");
-    r->token = l->taking.after + 1;
+    r->token = l->request.after + 1;
     r->rank = l->rank;
     r->incarnation = l->incarnation;
-    r->n_members = l->taking.n;
+    r->n_members = l->request.n;
     memcpy(r->name, l->name, sizeof(r->name));
     memcpy(r->host, l->host, sizeof(r->host));
-    memcpy(r->members, l->taking.members, l->taking.n * sizeof(*r->members));
-    rc = lease_store_take(l->directory, r, &begin_ns, err);
+    memcpy(r->members, l->request.members, l->request.n * sizeof(*r->members));
+    rc = lease_store_acquire(l->directory, r, &begin_ns, err);
     if (rc == 0) {
         l->found.token = r->token;
         l->found.is_known = true;
@@ -185,7 +187,7 @@ static int take(struct lease *l, struct err *err)
         if (is_held)
             l->confirmed = l->job.ticket;
         pthread_mutex_unlock(&l->thread.lock);
-        lease_store_tidy(l->directory, r->token);
+        lease_store_prune(l->directory, r->token);
     }
     free(r);
     return rc;
@@ -206,37 +208,37 @@ static void describe(const struct lease *l, int rc, const struct err *trouble,
         return;
     }
     if (f->token == 0)
-        snprintf(s->text, sizeof(s->text), "no lease was taken yet");
+        snprintf(s->text, sizeof(s->text), "no lease was acquired yet");
     else if (s->is_mine)
-        snprintf(s->text, sizeof(s->text), "lease %" PRIu64 " is ours", f->token);
+        snprintf(s->text, sizeof(s->text), "lease %" PRIu64 " is held by this task", f->token);
     else if (!f->is_known)
         snprintf(s->text, sizeof(s->text), "lease %" PRIu64 "%s: %.200s", f->token,
-                 s->is_over ? " is over" : "", f->damage);
+                 s->is_over ? " is expired" : "", f->damage);
     else
         snprintf(s->text, sizeof(s->text), "lease %" PRIu64 " of %s (incarnation %s) is %s", f->token,
                  f->record.name, s->incarnation,
                  !s->is_over                                         ? "held"
                  : lease_beat_is_release(f->beat, f->beat_bytes,
                                          f->record.incarnation)      ? "released"
-                 : is_ours(l)                                        ? "lost"
-                                                                     : "not renewed any more");
+                 : is_own_record(l)                                        ? "lost"
+                                                                     : "expired");
 }
 
 static bool is_over(const struct lease *l)
 {
     const struct lease_found *f = &l->found;
 
-    return is_ours(l) || /* this task does not hold it, so no task renews it */
+    return is_own_record(l) || /* this task does not hold it, so no task renews it */
            (f->is_known &&
             lease_beat_is_release(f->beat, f->beat_bytes, f->record.incarnation)) ||
            l->quiet_ns >= l->watch_ns;
 }
 
-static void tell(struct lease *l, uint64_t held, int rc, const struct err *trouble)
+static void report_state(struct lease *l, uint64_t held, int rc, const struct err *trouble)
 {
     const struct lease_found *f = &l->found;
     struct lease_state s;
-    bool is_news;
+    bool is_changed;
 
     memset(&s, 0, sizeof(s)); /* also the padding, because memcmp() compares the struct */
     s.answered = l->job.ticket;
@@ -256,45 +258,45 @@ static void tell(struct lease *l, uint64_t held, int rc, const struct err *troub
                           strcmp(f->record.name, l->name) == 0;
     }
     describe(l, rc, trouble, &s);
-    is_news = memcmp(&s, &l->told, sizeof(s)) != 0;
-    l->told = s;
-    pthread_mutex_lock(&l->telling);
-    if (is_news && !l->is_closed)
-        l->on_change(l->arg, &l->told);
-    pthread_mutex_unlock(&l->telling);
+    is_changed = memcmp(&s, &l->last_report, sizeof(s)) != 0;
+    l->last_report = s;
+    pthread_mutex_lock(&l->report_lock);
+    if (is_changed && !l->is_closed)
+        l->on_change(l->arg, &l->last_report);
+    pthread_mutex_unlock(&l->report_lock);
 }
 
-static void step(struct lease *l)
+static void run_step(struct lease *l)
 {
     const struct job *j = &l->job;
     struct err why = { .code = 0 }, later;
     uint64_t begin = clock_ns(), held;
-    int rc = 0, looked;
+    int rc = 0, read_rc;
 
-    if (l->trouble_ns == 0)
-        atomic_store(&l->trouble_ns, begin);
+    if (l->failing_since_ns == 0)
+        atomic_store(&l->failing_since_ns, begin);
     if (j->release != 0)
         rc = lease_store_beat(l->directory, j->release, l->incarnation, ++l->beats, true, &why);
     if (j->held != 0)
         rc = lease_store_beat(l->directory, j->held, l->incarnation, ++l->beats, false, &why);
-    looked = look(l, rc == 0 ? &why : &later);
-    conclude(l, begin, looked, rc);
-    rc = rc == 0 ? looked : rc;
-    if (j->has_wish && looked == 0) {
-        rc = take(l, &why);
+    read_rc = read_storage(l, rc == 0 ? &why : &later);
+    update_held(l, begin, read_rc, rc);
+    rc = rc == 0 ? read_rc : rc;
+    if (j->has_request && read_rc == 0) {
+        rc = acquire(l, &why);
         if (rc < 0) {
-            (void)look(l, NULL); /* reads the new holder; an error is already in rc */
-            lease_store_tidy(l->directory, l->found.token); /* a failed attempt may leave files */
+            (void)read_storage(l, NULL); /* reads the new holder; an error is already in rc */
+            lease_store_prune(l->directory, l->found.token); /* a failed attempt may leave files */
         }
     }
     if (rc == 0 || rc == ERR_EXISTS)
-        atomic_store(&l->trouble_ns, 0);
+        atomic_store(&l->failing_since_ns, 0);
     pthread_mutex_lock(&l->thread.lock);
     l->answered = j->ticket;
     held = l->held;
     pthread_cond_broadcast(&l->thread.changed);
     pthread_mutex_unlock(&l->thread.lock);
-    tell(l, held, rc, &why);
+    report_state(l, held, rc, &why);
 }
 
 /* ---- the thread ---- */
@@ -314,7 +316,7 @@ static bool wait_for_work(struct lease *l, const struct timespec *next)
 static void lease_free(struct lease *l)
 {
     ckpt_thread_fini(&l->thread);
-    pthread_mutex_destroy(&l->telling);
+    pthread_mutex_destroy(&l->report_lock);
     free(l->directory);
     free(l);
 }
@@ -326,14 +328,14 @@ static void *run(void *arg)
 
     pthread_mutex_lock(&l->thread.lock);
     while (wait_for_work(l, &next)) {
-        l->job = (struct job){ l->asked, l->held, l->release, l->releases, l->has_wish };
-        if (l->has_wish)
-            l->taking = l->wish;
-        l->has_wish = false;
+        l->job = (struct job){ l->asked, l->held, l->release, l->releases, l->has_request };
+        if (l->has_request)
+            l->request = l->next_request;
+        l->has_request = false;
         l->release = 0;
         pthread_mutex_unlock(&l->thread.lock);
         next = ckpt_after_ms(l->hold_ns / 1000000 / STEPS_PER_HOLD);
-        step(l);
+        run_step(l);
         pthread_mutex_lock(&l->thread.lock);
     }
     pthread_mutex_unlock(&l->thread.lock);
@@ -374,7 +376,7 @@ int lease_open(const struct lease_opts *o, struct lease **out, struct err *err)
     if (l == NULL)
         return err_set(err, ERR_NOMEM, "lease: out of memory");
     ckpt_thread_init(&l->thread);
-    pthread_mutex_init(&l->telling, NULL);
+    pthread_mutex_init(&l->report_lock, NULL);
     copy_name(l->name, o->name);
     copy_name(l->host, o->host != NULL ? o->host : "");
     l->directory = strdup(o->directory);
@@ -398,9 +400,9 @@ void lease_close(struct lease *l)
 {
     if (l == NULL)
         return;
-    pthread_mutex_lock(&l->telling); /* waits for a running on_change() */
+    pthread_mutex_lock(&l->report_lock); /* waits for a running on_change() */
     l->is_closed = true;
-    pthread_mutex_unlock(&l->telling);
+    pthread_mutex_unlock(&l->report_lock);
     pthread_mutex_lock(&l->thread.lock);
     l->is_closing = true;
     set_held(l, 0, 0);
@@ -413,7 +415,7 @@ void lease_close(struct lease *l)
 /* ---- requests ---- */
 
 /* Issues a ticket and wakes the thread. Caller holds the lock. */
-static uint64_t ask(struct lease *l)
+static uint64_t issue_ticket(struct lease *l)
 {
     pthread_cond_broadcast(&l->thread.changed);
     return ++l->asked;
@@ -425,12 +427,12 @@ uint64_t lease_take(struct lease *l, uint64_t after_token, const uint32_t *membe
 
     CHECK(n <= LEASE_MEMBERS_MAX);
     pthread_mutex_lock(&l->thread.lock);
-    l->has_wish = true;
-    l->wish.after = after_token;
-    l->wish.n = n;
+    l->has_request = true;
+    l->next_request.after = after_token;
+    l->next_request.n = n;
     if (n > 0)
-        memcpy(l->wish.members, members, n * sizeof(*members));
-    ticket = ask(l);
+        memcpy(l->next_request.members, members, n * sizeof(*members));
+    ticket = issue_ticket(l);
     pthread_mutex_unlock(&l->thread.lock);
     return ticket;
 }
@@ -440,7 +442,7 @@ uint64_t lease_refresh(struct lease *l)
     uint64_t ticket;
 
     pthread_mutex_lock(&l->thread.lock);
-    ticket = ask(l);
+    ticket = issue_ticket(l);
     pthread_mutex_unlock(&l->thread.lock);
     return ticket;
 }
@@ -456,9 +458,9 @@ bool lease_release(struct lease *l, uint64_t wait_ms)
     if (l->held != 0)
         l->release = l->held;
     l->releases++;
-    l->has_wish = false;
+    l->has_request = false;
     set_held(l, 0, 0);
-    ticket = ask(l);
+    ticket = issue_ticket(l);
     while (waited == 0 && l->answered < ticket)
         waited = pthread_cond_timedwait(&l->thread.changed, &l->thread.lock, &until);
     is_done = l->answered >= ticket;
@@ -480,18 +482,18 @@ int lease_check(struct lease *l, struct err *err)
     int rc;
 
     pthread_mutex_lock(&l->thread.lock);
-    ticket = ask(l);
+    ticket = issue_ticket(l);
     while (until = lease_hold_until(l), now = clock_ns(), now < until && l->answered < ticket) {
         struct timespec t = ckpt_after_ms((until - now) / 1000000 + 1);
 
         (void)pthread_cond_timedwait(&l->thread.changed, &l->thread.lock, &t); /* checked again */
     }
     if (until == 0)
-        rc = err_set(err, ERR_REFUSED, "the lease is not ours");
+        rc = err_set(err, ERR_REFUSED, "this task does not hold the lease");
     else if (clock_ns() >= until)
-        rc = err_set(err, ERR_REFUSED, "lease %" PRIu64 " could not be renewed in time", l->held);
+        rc = err_set(err, ERR_REFUSED, "lease %" PRIu64 " was not renewed in time", l->held);
     else if (l->confirmed < ticket)
-        rc = err_set(err, ERR_IO, "the storage does not say whether lease %" PRIu64 " is still ours",
+        rc = err_set(err, ERR_IO, "the storage could not be read to confirm lease %" PRIu64,
                      l->held);
     else
         rc = 0;

@@ -55,17 +55,17 @@ struct lease_found {
 };
 /* Reads the newest token to *found. An invalid record is not an error. Errors: ERR_IO, ...; *found
  * is then unchanged. */
-int lease_store_look(const char *directory, struct lease_found *found, struct err *err);
+int lease_store_read(const char *directory, struct lease_found *found, struct err *err);
 /* Creates the record of a token; durable when it returns 0. Sets *begin_ns to a clock_ns() before
  * the record was visible. Errors: ERR_EXISTS (another task acquired the token), those of the
  * storage, after which the record may exist. */
-int lease_store_take(const char *directory, const struct lease_record *r, uint64_t *begin_ns,
+int lease_store_acquire(const char *directory, const struct lease_record *r, uint64_t *begin_ns,
                      struct err *err);
 /* Writes the heartbeat of a token. Not synced. */
 int lease_store_beat(const char *directory, uint64_t token, uint64_t incarnation, uint64_t count,
                      bool is_released, struct err *err);
 /* Removes the files of tokens below token - 1, and temporary files of attempts to acquire tokens up
  * to `token`. Ignores errors: the next call tries again. */
-void lease_store_tidy(const char *directory, uint64_t token);
+void lease_store_prune(const char *directory, uint64_t token);
 
 #endif

@@ -27,7 +27,7 @@ void lease_record_print(const struct lease_record *r, struct buf *out)
     for (uint32_t i = 0; i < r->n_members; i++)
         buf_printf(out, "%s%" PRIu32, i > 0 ? ", " : "", r->members[i]);
     buf_str(out, "],\n");
-    ckpt_sum_print(out);
+    ckpt_checksum_print(out);
 }
 
 /* Returns the member of this name; NULL, with ERR_CORRUPT in *err, if it is missing. */
@@ -47,7 +47,7 @@ static int read_member(const struct json *doc, const char *name, uint64_t max, u
 {
     const cJSON *value = member(doc, name, err);
 
-    return value != NULL ? ckpt_whole(doc, value, max, out, err) : ERR_CORRUPT;
+    return value != NULL ? ckpt_read_integer(doc, value, max, out, err) : ERR_CORRUPT;
 }
 
 static int read_members(const struct json *doc, struct lease_record *out, struct err *err)
@@ -59,11 +59,11 @@ static int read_members(const struct json *doc, struct lease_record *out, struct
     if (list == NULL)
         return ERR_CORRUPT;
     if (!cJSON_IsArray(list))
-        return ckpt_odd(doc, list, "an array of ranks", err);
+        return ckpt_unexpected(doc, list, "an array of ranks", err);
     for (value = list->child; rc == 0 && value != NULL; value = value->next) {
         if (out->n_members == LEASE_MEMBERS_MAX)
-            return ckpt_odd(doc, value, "at most 4096 ranks", err);
-        rc = ckpt_whole(doc, value, LEASE_NOBODY - 1, &rank, err);
+            return ckpt_unexpected(doc, value, "at most 4096 ranks", err);
+        rc = ckpt_read_integer(doc, value, LEASE_NOBODY - 1, &rank, err);
         if (rc == 0)
             out->members[out->n_members++] = (uint32_t)rank;
     }
@@ -78,7 +78,7 @@ static int read_incarnation(const struct json *doc, uint64_t *out, struct err *e
         return ERR_CORRUPT;
     if (!cJSON_IsString(value) || strlen(value->valuestring) != 16 ||
         strspn(value->valuestring, "0123456789abcdef") != 16)
-        return ckpt_odd(doc, value, "16 hexadecimal digits", err);
+        return ckpt_unexpected(doc, value, "16 hexadecimal digits", err);
     *out = 0;
     for (const char *at = value->valuestring; *at != '\0'; at++)
         *out = *out << 4 | (uint64_t)(*at <= '9' ? *at - '0' : *at - 'a' + 10);
@@ -92,7 +92,7 @@ static int read_text(const struct json *doc, const char *name, char out[LEASE_NA
     if (value == NULL)
         return ERR_CORRUPT;
     if (!cJSON_IsString(value) || strlen(value->valuestring) >= LEASE_NAME_BYTES)
-        return ckpt_odd(doc, value, "a text that is not longer than we write it", err);
+        return ckpt_unexpected(doc, value, "a text within its length limit", err);
     strcpy(out, value->valuestring);
     return 0;
 }
@@ -104,7 +104,7 @@ static int read_document(const struct json *doc, uint64_t token, struct lease_re
     int rc;
 
     if (!cJSON_IsObject(json_root(doc)))
-        return ckpt_odd(doc, json_root(doc), "an object", err);
+        return ckpt_unexpected(doc, json_root(doc), "an object", err);
     rc = read_member(doc, "format", UINT32_MAX, &format, err);
     if (rc == 0 && format != LEASE_FORMAT)
         return err_set(err, ERR_CORRUPT, WHAT ": format %" PRIu64 ", this version reads %d", format,
@@ -112,7 +112,7 @@ static int read_document(const struct json *doc, uint64_t token, struct lease_re
     if (rc == 0)
         rc = read_member(doc, "token", LEASE_TOKEN_MAX, &out->token, err);
     if (rc == 0 && out->token != token)
-        return err_set(err, ERR_CORRUPT, WHAT ": it is of number %" PRIu64 ", its name says %" PRIu64,
+        return err_set(err, ERR_CORRUPT, WHAT ": found token %" PRIu64 ", its name has %" PRIu64,
                        out->token, token);
     if (rc == 0)
         rc = read_member(doc, "rank", LEASE_NOBODY - 1, &rank, err);
@@ -130,7 +130,7 @@ int lease_record_parse(const char *text, size_t n, uint64_t token, struct lease_
                        struct err *err)
 {
     struct json *doc;
-    int rc = ckpt_sum_check(WHAT, text, n, err);
+    int rc = ckpt_checksum_verify(WHAT, text, n, err);
 
     *out = (struct lease_record){ .token = token };
     if (rc == 0)

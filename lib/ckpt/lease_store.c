@@ -42,7 +42,7 @@ static int path_of(const char *directory, uint64_t token, const char *rest, char
 
 /* Parses "lease-00000012<rest>" and returns the token; 0: another name. A token has exactly one
  * name. */
-static uint64_t number_of(const char *name, const char **rest)
+static uint64_t token_of(const char *name, const char **rest)
 {
     char digits[24], again[32];
     const char *from = name + strlen(PREFIX), *first;
@@ -66,7 +66,7 @@ static uint64_t number_of(const char *name, const char **rest)
 
 /* ---- reading ---- */
 
-static int newest(const char *directory, uint64_t *out, struct err *err)
+static int find_newest(const char *directory, uint64_t *out, struct err *err)
 {
     const struct dirent *entry;
     const char *rest;
@@ -79,22 +79,22 @@ static int newest(const char *directory, uint64_t *out, struct err *err)
     if (d == NULL && errno == ENOENT)
         return 0; /* no lease was ever acquired */
     if (d == NULL)
-        return err_sys(err, errno, "look for leases in '%s'", directory);
+        return err_sys(err, errno, "list leases in '%s'", directory);
     while ((errno = 0, entry = readdir(d)) != NULL) {
-        uint64_t token = number_of(entry->d_name, &rest);
+        uint64_t token = token_of(entry->d_name, &rest);
 
         if (token > *out && rest[0] == '\0')
             *out = token;
     }
     if (errno != 0)
-        rc = err_sys(err, errno, "look for leases in '%s'", directory);
+        rc = err_sys(err, errno, "list leases in '%s'", directory);
     closedir(d);
     return rc;
 }
 
 /* Reads at most `room` bytes. The file may be anything, such as a symbolic link or a FIFO; those
  * are ERR_CORRUPT. */
-static int read_some(const char *path, char *out, size_t room, size_t *n, struct err *err)
+static int read_prefix(const char *path, char *out, size_t room, size_t *n, struct err *err)
 {
     struct stat st;
     int fd = FAULT_TRY("lease.read", open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW)), rc = 0;
@@ -106,7 +106,7 @@ static int read_some(const char *path, char *out, size_t room, size_t *n, struct
     if (fd < 0 || fstat(fd, &st) < 0)
         rc = err_sys(err, errno, "open '%s'", path);
     else if (!S_ISREG(st.st_mode))
-        rc = err_set(err, ERR_CORRUPT, "'%s' is not a file", path);
+        rc = err_set(err, ERR_CORRUPT, "'%s' is not a regular file", path);
     while (rc == 0 && got > 0 && *n < room) {
         got = FAULT_TRY("lease.read", read(fd, out + *n, room - *n));
         if (got < 0 && errno != EINTR)
@@ -129,9 +129,9 @@ static int read_record(const char *directory, uint64_t token, struct lease_found
                                             : err_set(err, ERR_NOMEM, "lease: out of memory");
 
     if (rc == 0)
-        rc = read_some(path, text, LEASE_RECORD_MAX + 1, &n, err);
+        rc = read_prefix(path, text, LEASE_RECORD_MAX + 1, &n, err);
     if (rc == 0 && n > LEASE_RECORD_MAX)
-        rc = err_set(err, ERR_CORRUPT, "'%s' is larger than the %d bytes a record may have", path,
+        rc = err_set(err, ERR_CORRUPT, "'%s' has more than %d bytes, the limit of a record", path,
                      LEASE_RECORD_MAX);
     if (rc == 0) {
         rc = lease_record_parse(text, n, token, record, err);
@@ -153,7 +153,7 @@ static int read_beat(const char *directory, uint64_t token, char out[LEASE_BEAT_
     int rc = path_of(directory, token, ".beat", path, err);
 
     if (rc == 0)
-        rc = read_some(path, out, LEASE_BEAT_BYTES, n, err);
+        rc = read_prefix(path, out, LEASE_BEAT_BYTES, n, err);
     if (rc == ERR_NOENT || rc == ERR_CORRUPT) {
         *n = 0;
         rc = 0;
@@ -161,12 +161,12 @@ static int read_beat(const char *directory, uint64_t token, char out[LEASE_BEAT_
     return rc;
 }
 
-static int look_once(const char *directory, struct lease_found *found, struct err *err)
+static int read_once(const char *directory, struct lease_found *found, struct err *err)
 {
     char beat[LEASE_BEAT_BYTES];
     size_t beat_bytes = 0;
     uint64_t token;
-    int rc = newest(directory, &token, err);
+    int rc = find_newest(directory, &token, err);
 
     if (rc == 0 && token != 0)
         rc = read_beat(directory, token, beat, &beat_bytes, err);
@@ -194,13 +194,13 @@ static int look_once(const char *directory, struct lease_found *found, struct er
     return 0;
 }
 
-int lease_store_look(const char *directory, struct lease_found *found, struct err *err)
+int lease_store_read(const char *directory, struct lease_found *found, struct err *err)
 {
     int rc = ERR_NOENT;
 
     /* A listed record that does not exist any more was removed after a newer record was created. */
     for (int i = 0; rc == ERR_NOENT && i < TRIES; i++)
-        rc = look_once(directory, found, err);
+        rc = read_once(directory, found, err);
     return rc;
 }
 
@@ -212,7 +212,8 @@ static int write_new(const char *path, const struct buf *text, struct err *err)
 
     if (fd < 0) {
         rc = err_sys(err, errno, "create '%s'", path);
-        return rc == ERR_EXISTS ? err_wrap(err, ERR_IO, "a left-over is in the way") : rc;
+        return rc == ERR_EXISTS ? err_wrap(err, ERR_IO, "a leftover file blocks the new record")
+                                : rc;
     }
     rc = fs_write_all(fd, text->data, text->len, path, err);
     if (rc == 0 && FAULT_TRY("lease.sync", fsync(fd)) < 0)
@@ -238,13 +239,13 @@ static int link_record(const char *temporary, const char *path, struct err *err)
         errnum = EEXIST;
     if (errnum == EPERM || errnum == EOPNOTSUPP || errnum == ENOSYS)
         return err_set(err, ERR_UNSUPPORTED,
-                       "take '%s': this file system cannot make hard links, so nobody can hold a "
-                       "lease on it: %s",
+                       "create '%s': this file system does not support hard links, which a lease "
+                       "needs: %s",
                        path, reason_text(errnum));
-    return err_sys(err, errnum, "take '%s'", path);
+    return err_sys(err, errnum, "create '%s'", path);
 }
 
-int lease_store_take(const char *directory, const struct lease_record *r, uint64_t *begin_ns,
+int lease_store_acquire(const char *directory, const struct lease_record *r, uint64_t *begin_ns,
                      struct err *err)
 {
     char path[PATH_BYTES], temporary[PATH_BYTES], rest[40];
@@ -267,7 +268,7 @@ int lease_store_take(const char *directory, const struct lease_record *r, uint64
     *begin_ns = clock_ns();
     if (rc == 0)
         rc = link_record(temporary, path, err);
-    (void)unlink(temporary); /* else lease_store_tidy() removes it */
+    (void)unlink(temporary); /* else lease_store_prune() removes it */
     if (rc == 0)
         rc = fs_sync_dir(directory, err);
     buf_fini(&text);
@@ -296,7 +297,7 @@ int lease_store_beat(const char *directory, uint64_t token, uint64_t incarnation
     return rc;
 }
 
-void lease_store_tidy(const char *directory, uint64_t token)
+void lease_store_prune(const char *directory, uint64_t token)
 {
     const struct dirent *entry;
     const char *rest;
@@ -306,7 +307,7 @@ void lease_store_tidy(const char *directory, uint64_t token)
     if (d == NULL)
         return;
     while ((entry = readdir(d)) != NULL) {
-        uint64_t number = number_of(entry->d_name, &rest);
+        uint64_t number = token_of(entry->d_name, &rest);
 
         if (number == 0 || number > token ||
             (number + 1 >= token && !text_starts(rest, ".new-")))

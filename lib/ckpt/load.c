@@ -15,17 +15,17 @@
 enum { SUGGEST_MAX = 4096 }; /* names searched for a suggestion */
 
 /* The expected tensors of one file. */
-struct wanted {
+struct expected_tensors {
     const struct ckpt_tensor *tensors;
     uint32_t n;
     struct map by_name; /* name -> index */
     bool *found;        /* owned; [n] */
 };
 
-static int wanted_init(struct wanted *w, const struct ckpt_tensor *tensors, uint32_t n,
+static int expected_init(struct expected_tensors *w, const struct ckpt_tensor *tensors, uint32_t n,
                        struct err *err)
 {
-    *w = (struct wanted){ .tensors = tensors, .n = n };
+    *w = (struct expected_tensors){ .tensors = tensors, .n = n };
     w->found = calloc(n > 0 ? n : 1, sizeof(*w->found));
     if (w->found == NULL)
         return err_set(err, ERR_NOMEM, "load: out of memory");
@@ -39,13 +39,13 @@ static int wanted_init(struct wanted *w, const struct ckpt_tensor *tensors, uint
     return 0;
 }
 
-static void wanted_fini(struct wanted *w)
+static void expected_fini(struct expected_tensors *w)
 {
     map_fini(&w->by_name);
     free(w->found);
 }
 
-static int not_wanted(const struct wanted *w, const char *name, struct err *err)
+static int unexpected_tensor(const struct expected_tensors *w, const char *name, struct err *err)
 {
     const char *names[SUGGEST_MAX], *nearest;
     size_t n = 0;
@@ -60,8 +60,8 @@ static int not_wanted(const struct wanted *w, const char *name, struct err *err)
 }
 
 /* Finds the expected tensor where[i] of each entries[i] of the file. */
-static int match(struct wanted *w, const struct safetensors *s, const struct ckpt_tensor **where,
-                 struct err *err)
+static int match(struct expected_tensors *w, const struct safetensors *s,
+                 const struct ckpt_tensor **where, struct err *err)
 {
     char found[192], expected[192];
 
@@ -71,7 +71,7 @@ static int match(struct wanted *w, const struct safetensors *s, const struct ckp
         uint64_t k;
 
         if (!map_get(&w->by_name, e->name, &k))
-            return not_wanted(w, e->name, err);
+            return unexpected_tensor(w, e->name, err);
         t = &w->tensors[k];
         if (e->dtype != t->dtype || !shape_equal(&e->shape, &t->shape))
             return err_set(
@@ -84,7 +84,7 @@ static int match(struct wanted *w, const struct safetensors *s, const struct ckp
     for (uint32_t i = 0; i < w->n; i++)
         if (!w->found[i])
             return err_set(
-                err, ERR_INPUT, "tensor '%s' %s is not in the file, which holds %zu of %" PRIu32,
+                err, ERR_INPUT, "tensor '%s' %s is not in the file, which contains %zu of %" PRIu32,
                 w->tensors[i].name, shape_print(&w->tensors[i].shape, expected, sizeof(expected)),
                 s->n, w->n);
     return 0;
@@ -112,8 +112,8 @@ static int read_data(int fd, const char *path, const struct safetensors *s,
     return 0;
 }
 
-static int load_open(int fd, const char *path, const struct ckpt_file *file, struct wanted *w,
-                     void *state, struct err *err)
+static int load_open(int fd, const char *path, const struct ckpt_file *file,
+                     struct expected_tensors *w, void *state, struct err *err)
 {
     XXH3_state_t *hash = XXH3_createState();
     const struct ckpt_tensor **where = NULL;
@@ -151,11 +151,11 @@ static int load_open(int fd, const char *path, const struct ckpt_file *file, str
 static int load_file(const char *folder, const struct ckpt_file *file,
                      const struct ckpt_tensor *tensors, uint32_t n, void *state, struct err *err)
 {
-    struct wanted w;
+    struct expected_tensors w;
     char *path;
     int fd, rc;
 
-    rc = wanted_init(&w, tensors, n, err);
+    rc = expected_init(&w, tensors, n, err);
     if (rc == 0) {
         fd = ckpt_open_file(folder, file, &path, err);
         if (fd < 0) {
@@ -166,7 +166,7 @@ static int load_file(const char *folder, const struct ckpt_file *file,
             free(path);
         }
     }
-    wanted_fini(&w);
+    expected_fini(&w);
     return rc;
 }
 

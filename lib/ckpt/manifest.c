@@ -28,9 +28,9 @@ enum type { U64, U32, F64, TEXT, FLAG };
 static const struct member {
     const char *name;
     enum type type;
-    size_t at;     /* offset in struct ckpt_meta */
-    size_t room;   /* TEXT: bytes with NUL */
-    bool may_lack; /* optional: a zero value is not printed, and an absent member is zero */
+    size_t at;        /* offset in struct ckpt_meta */
+    size_t room;      /* TEXT: bytes with NUL */
+    bool is_optional; /* a zero value is not printed, and an absent member is zero */
 } members[] = {
 #define NUMBER(name_, type_) { #name_, type_, offsetof(struct ckpt_meta, name_), 0, false }
 #define OPTION(name_, type_) { #name_, type_, offsetof(struct ckpt_meta, name_), 0, true }
@@ -74,7 +74,7 @@ static void print_member(const struct ckpt_meta *meta, const struct member *m, s
     double f64;
     bool flag;
 
-    if (m->may_lack && is_zero(meta, m))
+    if (m->is_optional && is_zero(meta, m))
         return;
     buf_printf(out, "  \"%s\": ", m->name);
     switch (m->type) {
@@ -106,7 +106,7 @@ static void hash_text(const char *text, size_t n, char out[CKPT_HASH_BYTES])
     ckpt_hash_print(XXH3_128bits(text, n), out);
 }
 
-void ckpt_sum_print(struct buf *out)
+void ckpt_checksum_print(struct buf *out)
 {
     char hash[CKPT_HASH_BYTES];
 
@@ -135,10 +135,11 @@ void ckpt_manifest_print(const struct ckpt_manifest *m, uint64_t wall_us, struct
                    m->files[i].hash);
     }
     buf_str(out, "\n  },\n");
-    ckpt_sum_print(out);
+    ckpt_checksum_print(out);
 }
 
-int ckpt_odd(const struct json *doc, const cJSON *value, const char *expected, struct err *err)
+int ckpt_unexpected(const struct json *doc, const cJSON *value, const char *expected,
+                    struct err *err)
 {
     char found[128];
 
@@ -160,7 +161,7 @@ static int missing(const struct json *doc, const cJSON *object, const char *name
     return ckpt_corrupt(err);
 }
 
-int ckpt_whole(const struct json *doc, const cJSON *value, uint64_t max, uint64_t *out,
+int ckpt_read_integer(const struct json *doc, const cJSON *value, uint64_t max, uint64_t *out,
                struct err *err)
 {
     const char *text = json_number_text(doc, value);
@@ -168,8 +169,8 @@ int ckpt_whole(const struct json *doc, const cJSON *value, uint64_t max, uint64_
 
     if (text != NULL && text_u64(text, max, out))
         return 0;
-    snprintf(expected, sizeof(expected), "a whole number from 0 to %" PRIu64, max);
-    return ckpt_odd(doc, value, expected, err);
+    snprintf(expected, sizeof(expected), "an integer from 0 to %" PRIu64, max);
+    return ckpt_unexpected(doc, value, expected, err);
 }
 
 static int read_member(const struct json *doc, const cJSON *value, const struct member *m,
@@ -182,34 +183,34 @@ static int read_member(const struct json *doc, const cJSON *value, const struct 
 
     switch (m->type) {
     case U64:
-        if (ckpt_whole(doc, value, UINT64_MAX, &u64, err) < 0)
+        if (ckpt_read_integer(doc, value, UINT64_MAX, &u64, err) < 0)
             return ERR_CORRUPT;
         memcpy(at, &u64, sizeof(u64));
         return 0;
     case U32:
-        if (ckpt_whole(doc, value, UINT32_MAX, &u64, err) < 0)
+        if (ckpt_read_integer(doc, value, UINT32_MAX, &u64, err) < 0)
             return ERR_CORRUPT;
         u32 = (uint32_t)u64;
         memcpy(at, &u32, sizeof(u32));
         return 0;
     case F64:
         if (!cJSON_IsNumber(value))
-            return ckpt_odd(doc, value, "a number", err);
+            return ckpt_unexpected(doc, value, "a number", err);
         memcpy(at, &value->valuedouble, sizeof(double));
         return 0;
     case TEXT:
         if (!cJSON_IsString(value) || strlen(value->valuestring) >= m->room)
-            return ckpt_odd(doc, value, "a text that is not longer than we write it", err);
+            return ckpt_unexpected(doc, value, "a text within its length limit", err);
         strcpy(at, value->valuestring);
         return 0;
     case FLAG:
         if (!cJSON_IsBool(value))
-            return ckpt_odd(doc, value, "true or false", err);
+            return ckpt_unexpected(doc, value, "true or false", err);
         flag = cJSON_IsTrue(value);
         memcpy(at, &flag, sizeof(flag));
         return 0;
     }
-    return ckpt_odd(doc, value, "nothing", err); /* no such type */
+    return ckpt_unexpected(doc, value, "nothing", err); /* no such type */
 }
 
 /* Accepts plain names only: no path, no hidden file. */
@@ -233,17 +234,17 @@ static int read_file(const struct json *doc, const cJSON *value, struct ckpt_man
     const cJSON *hash = cJSON_GetObjectItemCaseSensitive(value, "xxh3_128");
 
     if (m->n_files == CKPT_FILES_MAX)
-        return ckpt_odd(doc, value, "at most 64 files", err);
+        return ckpt_unexpected(doc, value, "at most 64 files", err);
     if (!is_file_name(value->string))
-        return ckpt_odd(doc, value, "a plain file name as the key", err);
+        return ckpt_unexpected(doc, value, "a plain file name as the key", err);
     if (!cJSON_IsObject(value))
-        return ckpt_odd(doc, value, "an object with bytes and xxh3_128", err);
+        return ckpt_unexpected(doc, value, "an object with bytes and xxh3_128", err);
     if (bytes == NULL || hash == NULL)
         return missing(doc, value, bytes == NULL ? "bytes" : "xxh3_128", err);
-    if (ckpt_whole(doc, bytes, INT64_MAX, &file->bytes, err) < 0)
+    if (ckpt_read_integer(doc, bytes, INT64_MAX, &file->bytes, err) < 0)
         return ERR_CORRUPT;
     if (!is_hash(hash))
-        return ckpt_odd(doc, hash, "32 hexadecimal digits", err);
+        return ckpt_unexpected(doc, hash, "32 hexadecimal digits", err);
     strcpy(file->name, value->string);
     strcpy(file->hash, hash->valuestring);
     m->n_files++;
@@ -257,7 +258,7 @@ static int check_format(const struct json *doc, const cJSON *root, struct err *e
 
     if (format == NULL)
         return missing(doc, root, "format", err);
-    if (ckpt_whole(doc, format, UINT32_MAX, &number, err) < 0)
+    if (ckpt_read_integer(doc, format, UINT32_MAX, &number, err) < 0)
         return ERR_CORRUPT;
     if (number != CKPT_FORMAT)
         return err_set(err, ERR_UNSUPPORTED,
@@ -272,13 +273,13 @@ static int read_document(const struct json *doc, struct ckpt_manifest *m, struct
     int rc;
 
     if (!cJSON_IsObject(root))
-        return ckpt_odd(doc, root, "an object", err);
+        return ckpt_unexpected(doc, root, "an object", err);
     rc = check_format(doc, root, err);
     for (size_t i = 0; rc == 0 && i < COUNT_OF(members); i++) {
         value = cJSON_GetObjectItemCaseSensitive(root, members[i].name);
         if (value != NULL)
             rc = read_member(doc, value, &members[i], &m->meta, err);
-        else if (!members[i].may_lack)
+        else if (!members[i].is_optional)
             rc = missing(doc, root, members[i].name, err);
     }
     if (rc < 0)
@@ -286,7 +287,7 @@ static int read_document(const struct json *doc, struct ckpt_manifest *m, struct
     files = cJSON_GetObjectItemCaseSensitive(root, "files");
     if (!cJSON_IsObject(files))
         return files == NULL ? missing(doc, root, "files", err)
-                             : ckpt_odd(doc, files, "an object", err);
+                             : ckpt_unexpected(doc, files, "an object", err);
     for (value = files->child; rc == 0 && value != NULL; value = value->next)
         rc = read_file(doc, value, m, err);
     for (size_t i = 0; rc == 0 && i < COUNT_OF(needed); i++)
@@ -295,19 +296,19 @@ static int read_document(const struct json *doc, struct ckpt_manifest *m, struct
     return rc;
 }
 
-int ckpt_sum_check(const char *what, const char *text, size_t n, struct err *err)
+int ckpt_checksum_verify(const char *what, const char *text, size_t n, struct err *err)
 {
     const char *sum = text + n - SUM_BYTES;
     char hash[CKPT_HASH_BYTES];
 
     if (n < SUM_BYTES || memcmp(sum, SUM_HEAD, strlen(SUM_HEAD)) != 0)
         return err_set(err, ERR_CORRUPT,
-                       "%s does not end with its checksum: it is cut off or was changed", what);
+                       "%s does not end with its checksum: it is truncated or was changed", what);
     hash_text(text, n - SUM_BYTES, hash);
     sum += strlen(SUM_HEAD);
     if (memcmp(sum, hash, CKPT_HASH_BYTES - 1) != 0)
         return err_set(err, ERR_CORRUPT,
-                       "%s: checksum (XXH3-128) is %s, it says %.32s: it was changed after it was "
+                       "%s: checksum (XXH3-128) is %s, expected %.32s: it was changed after it was "
                        "written",
                        what, hash, sum);
     return 0;
@@ -321,7 +322,7 @@ int ckpt_manifest_parse(const char *text, size_t n, struct ckpt_manifest *out, s
 
     if (m == NULL)
         return err_set(err, ERR_NOMEM, CKPT_MANIFEST_FILE ": out of memory");
-    rc = ckpt_sum_check(CKPT_MANIFEST_FILE, text, n, err);
+    rc = ckpt_checksum_verify(CKPT_MANIFEST_FILE, text, n, err);
     if (rc == 0)
         rc = json_parse(CKPT_MANIFEST_FILE, text, n, 0, &doc, err);
     if (rc == ERR_INPUT)
@@ -348,8 +349,8 @@ int ckpt_manifest_read(const char *folder, struct ckpt_manifest *out, struct err
     if (fd < 0)
         rc = fd;
     else if (bytes > CKPT_MANIFEST_MAX)
-        rc = err_set(err, ERR_CORRUPT, "'%s' has %" PRIu64 " bytes: no manifest is that large", path,
-                     bytes);
+        rc = err_set(err, ERR_CORRUPT, "'%s' has %" PRIu64 " bytes, more than a manifest can have",
+                     path, bytes);
     else if ((text = malloc(bytes + 1)) == NULL)
         rc = err_set(err, ERR_NOMEM, "'%s': out of memory", path);
     if (rc == 0)

@@ -43,7 +43,7 @@ int safetensors_json_bytes(const uint8_t head[SAFETENSORS_HEAD_BYTES], uint64_t 
     if (file_bytes < SAFETENSORS_HEAD_BYTES || n > file_bytes - SAFETENSORS_HEAD_BYTES)
         return err_set(err, ERR_CORRUPT,
                        "header of %" PRIu64 " bytes, but the file has %" PRIu64
-                       ": cut off, or no safetensors file",
+                       ": truncated, or not a safetensors file",
                        n, file_bytes);
     if (n > SAFETENSORS_JSON_MAX)
         return err_set(err, ERR_CORRUPT, "header of %" PRIu64 " bytes, expected at most %d", n,
@@ -58,7 +58,7 @@ static int read_number(const struct json *doc, const cJSON *value, uint64_t max,
     const char *text = json_number_text(doc, value);
 
     if (text == NULL || !text_u64(text, max, out))
-        return ckpt_odd(doc, value, "a whole number from 0", err);
+        return ckpt_unexpected(doc, value, "an integer from 0", err);
     return 0;
 }
 
@@ -66,14 +66,14 @@ static int read_dtype(const struct json *doc, const cJSON *value, enum tensor_dt
                       struct err *err)
 {
     if (!cJSON_IsString(value))
-        return ckpt_odd(doc, value, "the name of a dtype", err);
+        return ckpt_unexpected(doc, value, "the name of a dtype", err);
     for (size_t i = 0; i < COUNT_OF(dtypes); i++) {
         if (strcmp(dtypes[i].name, value->valuestring) == 0) {
             *out = dtypes[i].dtype;
             return 0;
         }
     }
-    json_error(doc, value, err, "dtype '%s' is not known to this program", value->valuestring);
+    json_error(doc, value, err, "dtype '%s' is not supported", value->valuestring);
     if (err != NULL)
         err->code = ERR_UNSUPPORTED;
     return ERR_UNSUPPORTED;
@@ -85,13 +85,13 @@ static int read_shape(const struct json *doc, const cJSON *value, struct shape *
     const cJSON *dim;
 
     if (!cJSON_IsArray(value))
-        return ckpt_odd(doc, value, "a list of dimensions", err);
+        return ckpt_unexpected(doc, value, "a list of dimensions", err);
     *out = (struct shape){ .rank = 0 };
     for (dim = value->child; dim != NULL; dim = dim->next) {
         uint64_t n;
 
         if (out->rank == TENSOR_MAX_RANK)
-            return ckpt_odd(doc, value, "at most 8 dimensions", err);
+            return ckpt_unexpected(doc, value, "at most 8 dimensions", err);
         if (read_number(doc, dim, INT64_MAX, &n, err) < 0)
             return ERR_CORRUPT;
         out->dim[out->rank++] = (int64_t)n;
@@ -104,7 +104,7 @@ static int read_offsets(const struct json *doc, const cJSON *value, struct safet
 {
     if (!cJSON_IsArray(value) || value->child == NULL || value->child->next == NULL ||
         value->child->next->next != NULL)
-        return ckpt_odd(doc, value, "a list [begin, end]", err);
+        return ckpt_unexpected(doc, value, "a list [begin, end]", err);
     if (read_number(doc, value->child, UINT64_MAX, &out->begin, err) < 0 ||
         read_number(doc, value->child->next, UINT64_MAX, &out->end, err) < 0)
         return ERR_CORRUPT;
@@ -121,7 +121,7 @@ static int check_size(const struct json *doc, const cJSON *value, const struct s
     if (bytes != SIZE_MAX && e->begin <= e->end && e->end - e->begin == bytes)
         return 0;
     json_error(doc, value, err,
-               "%s %s takes %zu bytes, data_offsets [%" PRIu64 ", %" PRIu64 "] do not",
+               "%s %s needs %zu bytes, found data_offsets [%" PRIu64 ", %" PRIu64 "]",
                safetensors_dtype(e->dtype), shape_print(&e->shape, shape, sizeof(shape)), bytes,
                e->begin, e->end);
     return ckpt_corrupt(err);
@@ -136,7 +136,7 @@ static int read_entry(const struct json *doc, const cJSON *value, struct safeten
     int rc = 0;
 
     if (!cJSON_IsObject(value))
-        return ckpt_odd(doc, value, "an object with dtype, shape and data_offsets", err);
+        return ckpt_unexpected(doc, value, "an object with dtype, shape and data_offsets", err);
     for (member = value->child; rc == 0 && member != NULL; member = member->next) {
         if (strcmp(member->string, "dtype") == 0) {
             rc = read_dtype(doc, member, &e->dtype, err);
@@ -148,13 +148,14 @@ static int read_entry(const struct json *doc, const cJSON *value, struct safeten
             rc = read_offsets(doc, member, e, err);
             seen |= 4;
         } else {
-            rc = ckpt_odd(doc, member, "only dtype, shape and data_offsets in a tensor", err);
+            rc =
+                ckpt_unexpected(doc, member, "only dtype, shape and data_offsets in a tensor", err);
         }
     }
     if (rc < 0)
         return rc;
     if (seen != 7)
-        return ckpt_odd(doc, value, "dtype, shape and data_offsets", err);
+        return ckpt_unexpected(doc, value, "dtype, shape and data_offsets", err);
     e->name = arena_strdup(&s->mem, value->string);
     if (e->name == NULL)
         return err_set(err, ERR_NOMEM, "safetensors header: out of memory");
@@ -167,10 +168,10 @@ static int check_metadata(const struct json *doc, const cJSON *value, struct err
     const cJSON *member;
 
     if (!cJSON_IsObject(value))
-        return ckpt_odd(doc, value, "an object of texts", err);
+        return ckpt_unexpected(doc, value, "an object of texts", err);
     for (member = value->child; member != NULL; member = member->next)
         if (!cJSON_IsString(member))
-            return ckpt_odd(doc, member, "a text", err);
+            return ckpt_unexpected(doc, member, "a text", err);
     return 0;
 }
 
@@ -197,12 +198,12 @@ static int check_places(const struct safetensors *s, uint64_t data_bytes, struct
             return err_set(
                 err, ERR_CORRUPT,
                 "safetensors header: tensor '%s' starts at %" PRIu64 ", expected %" PRIu64 ": %s",
-                e->name, e->begin, at, e->begin > at ? "a hole" : "it shares bytes with another");
+                e->name, e->begin, at, e->begin > at ? "a gap" : "it overlaps another tensor");
         at = e->end;
     }
     if (at != data_bytes)
         return err_set(err, ERR_CORRUPT,
-                       "safetensors header: the tensors take %" PRIu64
+                       "safetensors header: the tensors need %" PRIu64
                        " bytes, the file has %" PRIu64,
                        at, data_bytes);
     return 0;
@@ -216,7 +217,7 @@ static int read_document(const struct json *doc, uint64_t data_bytes, struct saf
     int rc = 0;
 
     if (!cJSON_IsObject(root))
-        return ckpt_odd(doc, root, "an object", err);
+        return ckpt_unexpected(doc, root, "an object", err);
     for (value = root->child; value != NULL; value = value->next)
         n++;
     s->entries = arena_array(&s->mem, n, sizeof(*s->entries));
@@ -297,8 +298,9 @@ int safetensors_header(const struct safetensors_entry *entries, size_t n, const 
     json_bytes = out->len - start - SAFETENSORS_HEAD_BYTES;
     if (json_bytes > JSON_MAX_BYTES)
         return err_set(err, ERR_UNSUPPORTED,
-                       "safetensors header of %" PRIu64 " bytes for %zu tensors, at most %d can be "
-                       "read again",
+                       "safetensors header of %" PRIu64
+                       " bytes for %zu tensors; the parser accepts at "
+                       "most %d",
                        json_bytes, n, JSON_MAX_BYTES);
     bytes_set_u64(out->data + start, json_bytes);
     return 0;

@@ -42,7 +42,7 @@ static int check_tensor(const struct ckpt_tensor *t, size_t state_bytes, struct 
                        tensor_dtype_name(t->dtype));
     if (t->name[0] == '\0' || strcmp(t->name, "__metadata__") == 0 ||
         !text_is_utf8(t->name, strlen(t->name)))
-        return err_set(err, ERR_INPUT, "a tensor cannot be saved under the name '%s'", t->name);
+        return err_set(err, ERR_INPUT, "'%s' is not a valid tensor name", t->name);
     CHECK(bytes <= state_bytes && t->offset <= state_bytes - bytes);
     return 0;
 }
@@ -58,7 +58,7 @@ static void add_piece(struct ckpt_layout *l, size_t offset, size_t bytes)
 }
 
 /* Places the largest element types first, so that each tensor is aligned to its element size. */
-static void place(struct ckpt_layout *l, const struct ckpt_tensor *tensors, uint32_t n,
+static void place_tensors(struct ckpt_layout *l, const struct ckpt_tensor *tensors, uint32_t n,
                   struct safetensors_entry *entries)
 {
     uint64_t at = 0;
@@ -93,7 +93,7 @@ int ckpt_layout_init(const char *name, const struct ckpt_tensor *tensors, uint32
     for (uint32_t i = 0; rc == 0 && i < n; i++)
         rc = check_tensor(&tensors[i], state_bytes, err);
     if (rc == 0) {
-        place(out, tensors, n, entries);
+        place_tensors(out, tensors, n, entries);
         rc = safetensors_header(entries, n, NULL, &header, err);
     }
     if (rc == 0) {
@@ -210,7 +210,7 @@ done:
 static int write_manifest(const char *folder, const struct ckpt_manifest *m, struct err *err)
 {
     struct ckpt_layout l = { .name = CKPT_MANIFEST_FILE };
-    struct ckpt_file said; /* unused: a manifest does not list itself */
+    struct ckpt_file unused; /* a manifest does not list itself */
     struct buf text = { 0 };
     int rc;
 
@@ -218,7 +218,7 @@ static int write_manifest(const char *folder, const struct ckpt_manifest *m, str
     l.header = text.data;
     l.header_bytes = text.len;
     rc = text.failed ? err_set(err, ERR_NOMEM, CKPT_MANIFEST_FILE ": out of memory")
-                     : write_file(folder, &l, NULL, NULL, &said, err);
+                     : write_file(folder, &l, NULL, NULL, &unused, err);
     buf_fini(&text);
     return rc;
 }
@@ -266,7 +266,7 @@ static bool same_run(const struct ckpt_meta *a, const struct ckpt_meta *b)
 
 /* Returns true if the same checkpoint exists and verifies. The state is a function of job and step,
  * so it need not be written again. */
-static bool is_there(const char *visible, const struct ckpt_meta *meta, struct ckpt_watch *watch,
+static bool same_exists(const char *visible, const struct ckpt_meta *meta, struct ckpt_watch *watch,
                      uint64_t *bytes)
 {
     struct ckpt_progress progress = { .watch = watch };
@@ -282,7 +282,7 @@ static bool is_there(const char *visible, const struct ckpt_meta *meta, struct c
 /* Replaces a checkpoint on a file system that cannot exchange two names: moves the old checkpoint
  * aside to a hidden name first. If the process ends in between, the next writer moves it back
  * (ckpt_folder_clean()). */
-static int replace_in_two(const char *directory, const char *hidden, const char *visible,
+static int replace_in_two_renames(const char *directory, const char *hidden, const char *visible,
                           uint64_t step, struct err *err)
 {
     char name[CKPT_NAME_BYTES], *aside;
@@ -305,7 +305,7 @@ static int replace_in_two(const char *directory, const char *hidden, const char 
     return rc;
 }
 
-int ckpt_ask(struct ckpt_right *right, struct err *err)
+int ckpt_check_right(struct ckpt_right *right, struct err *err)
 {
     int rc = ckpt_check_canceled(right->watch, err);
 
@@ -321,7 +321,7 @@ static int publish(const char *directory, const char *hidden, const char *visibl
                    struct ckpt_right *right, const struct ckpt_meta *meta, struct err *err)
 {
     uint64_t bytes;
-    int rc = ckpt_ask(right, err);
+    int rc = ckpt_check_right(right, err);
 
     if (rc < 0)
         return rc;
@@ -329,15 +329,16 @@ static int publish(const char *directory, const char *hidden, const char *visibl
         return 0;
     if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
         return err_sys(err, errno, "rename '%s' to '%s'", hidden, visible);
-    if (is_there(visible, meta, right->watch, &bytes)) { /* another writer published the same */
+    if (same_exists(visible, meta, right->watch, &bytes)) { /* another writer published the same */
         (void)fs_remove_tree(hidden, NULL);      /* else the next writer removes it */
         return 0;
     }
-    rc = ckpt_ask(right, err); /* checked again, because is_there() may have taken long */
+    /* checked again, because same_exists() may have taken long */
+    rc = ckpt_check_right(right, err);
     if (rc < 0)
         return rc;
     if (FAULT_TRY("ckpt.exchange", renameat2(AT_FDCWD, hidden, AT_FDCWD, visible, RENAME_EXCHANGE)) < 0)
-        return replace_in_two(directory, hidden, visible, meta->step, err);
+        return replace_in_two_renames(directory, hidden, visible, meta->step, err);
     (void)fs_remove_tree(hidden, NULL); /* the replaced one; else the next writer removes it */
     return 0;
 }
@@ -375,14 +376,14 @@ static int verify_written(const char *path, const struct ckpt_meta *meta, struct
     int rc = ckpt_manifest_read(path, &m, err);
 
     if (rc == 0 && !same_run(&m.meta, meta))
-        rc = err_set(err, ERR_CORRUPT, "the manifest is not the one that was written");
+        rc = err_set(err, ERR_CORRUPT, "the manifest differs from the one that was written");
     if (rc == 0)
         rc = ckpt_verify_folder(path, &m, true, &progress, err);
-    return rc < 0 ? err_wrap(err, rc, "what was written does not read back") : 0;
+    return rc < 0 ? err_wrap(err, rc, "the written checkpoint does not verify") : 0;
 }
 
-static int add_space(const char *directory, const struct ckpt_layout *layouts, uint32_t n_layouts,
-                     int rc, struct err *err)
+static int add_free_space(const char *directory, const struct ckpt_layout *layouts,
+                          uint32_t n_layouts, int rc, struct err *err)
 {
     char need[32], have[32];
     struct statvfs fs;
@@ -394,7 +395,7 @@ static int add_space(const char *directory, const struct ckpt_layout *layouts, u
         return rc;
     text_bytes(need, sizeof(need), bytes);
     text_bytes(have, sizeof(have), (uint64_t)fs.f_bavail * fs.f_frsize);
-    return err_wrap(err, rc, "a checkpoint takes %s, and below '%s' %s are free", need, directory,
+    return err_wrap(err, rc, "a checkpoint needs %s, but '%s' has %s free", need, directory,
                     have);
 }
 
@@ -403,7 +404,7 @@ static int save_new(const char *directory, const char *hidden, const char *visib
                     struct ckpt_right *right, const struct ckpt_meta *meta, const void *state,
                     uint64_t *bytes, struct err *err)
 {
-    int rc = ckpt_ask(right, err);
+    int rc = ckpt_check_right(right, err);
 
     if (rc < 0)
         return rc;
@@ -414,7 +415,7 @@ static int save_new(const char *directory, const char *hidden, const char *visib
         rc = publish(directory, hidden, visible, right, meta, err);
     if (rc == 0)
         return 0;
-    rc = add_space(directory, layouts, n_layouts, rc, err); /* before the space is freed */
+    rc = add_free_space(directory, layouts, n_layouts, rc, err); /* before the space is freed */
     (void)fs_remove_tree(hidden, NULL);                     /* else the next writer removes it */
     return rc;
 }
@@ -435,7 +436,7 @@ int ckpt_save(const char *directory, const struct ckpt_layout *layouts, uint32_t
     hidden = fs_join(directory, hidden_name);
     if (visible == NULL || hidden == NULL)
         rc = err_set(err, ERR_NOMEM, "out of memory");
-    else if (is_there(visible, meta, right->watch, bytes))
+    else if (same_exists(visible, meta, right->watch, bytes))
         *existed = true;
     else
         rc = save_new(directory, hidden, visible, layouts, n_layouts, right, meta, state, bytes,

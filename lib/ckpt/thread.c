@@ -65,7 +65,7 @@ bool ckpt_thread_leave(struct ckpt_thread *t, uint64_t wait_ms)
     pthread_mutex_lock(&t->lock);
     is_gone = wait_gone(t, wait_ms);
     id = t->id;
-    t->is_orphan = !is_gone;
+    t->is_detached = !is_gone;
     pthread_mutex_unlock(&t->lock);
     if (!is_gone) /* the thread may free *t at any moment from here on */
         pthread_detach(id);
@@ -76,14 +76,14 @@ bool ckpt_thread_leave(struct ckpt_thread *t, uint64_t wait_ms)
 
 bool ckpt_thread_end(struct ckpt_thread *t)
 {
-    bool is_orphan;
+    bool is_detached;
 
     pthread_mutex_lock(&t->lock);
     t->is_running = false;
-    is_orphan = t->is_orphan;
+    is_detached = t->is_detached;
     pthread_cond_broadcast(&t->changed);
     pthread_mutex_unlock(&t->lock);
-    return is_orphan;
+    return is_detached;
 }
 
 struct timespec ckpt_after_ms(uint64_t ms)

@@ -20,7 +20,7 @@ struct ckpt_thread {
     pthread_cond_t changed; /* uses CLOCK_MONOTONIC */
     bool was_started;
     bool is_running;
-    bool is_orphan; /* the owner has detached the thread */
+    bool is_detached; /* the owner has detached the thread */
 };
 
 void ckpt_thread_init(struct ckpt_thread *t);

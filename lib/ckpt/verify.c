@@ -36,7 +36,7 @@ int ckpt_open_regular(const char *path, uint64_t *bytes, struct err *err)
     if (fstat(fd, &st) < 0)
         rc = err_sys(err, errno, "open '%s'", path);
     else if (!S_ISREG(st.st_mode))
-        rc = err_set(err, ERR_CORRUPT, "'%s' is not a file", path);
+        rc = err_set(err, ERR_CORRUPT, "'%s' is not a regular file", path);
     if (rc < 0) {
         close(fd);
         return rc;
@@ -60,8 +60,8 @@ int ckpt_open_file(const char *folder, const struct ckpt_file *file, char **path
     }
     if (fd >= 0) {
         close(fd);
-        fd = err_set(err, ERR_CORRUPT, "'%s' has %" PRIu64 " bytes, its manifest says %" PRIu64, name,
-                     bytes, file->bytes);
+        fd = err_set(err, ERR_CORRUPT, "'%s' has %" PRIu64 " bytes, its manifest expects %" PRIu64,
+                     name, bytes, file->bytes);
     }
     free(name);
     /* An absent file that the manifest lists is damage. */
@@ -80,7 +80,7 @@ int ckpt_read_all(int fd, const char *path, void *out, size_t n, struct err *err
         if (got < 0)
             return err_sys(err, errno, "read '%s'", path);
         if (got == 0)
-            return err_set(err, ERR_CORRUPT, "'%s' became shorter while it was read", path);
+            return err_set(err, ERR_CORRUPT, "'%s' was truncated while it was read", path);
         to += got;
         n -= (size_t)got;
     }
@@ -122,8 +122,8 @@ int ckpt_check_hash(const char *path, const struct ckpt_file *file, const char *
 {
     if (!fault_hit("ckpt.verify") && strcmp(hash, file->hash) == 0)
         return 0;
-    return err_set(err, ERR_CORRUPT, "'%s': checksum (XXH3-128) is %s, its manifest says %s", path,
-                   hash, file->hash);
+    return err_set(err, ERR_CORRUPT, "'%s': checksum (XXH3-128) is %s, its manifest expects %s",
+                   path, hash, file->hash);
 }
 
 void ckpt_hash_print(XXH128_hash_t hash, char out[CKPT_HASH_BYTES])
@@ -139,10 +139,10 @@ int ckpt_check_canceled(struct ckpt_watch *watch, struct err *err)
 {
     if (watch == NULL)
         return 0;
-    atomic_store_explicit(&watch->moved_ns, clock_ns(), memory_order_relaxed);
+    atomic_store_explicit(&watch->progress_ns, clock_ns(), memory_order_relaxed);
     if (!atomic_load_explicit(&watch->is_canceled, memory_order_acquire))
         return 0;
-    return err_set(err, ERR_CANCELED, "it was abandoned");
+    return err_set(err, ERR_CANCELED, "the save was abandoned");
 }
 
 /* Updates the hash with the file from its start. */
@@ -246,8 +246,8 @@ static int check_step(const char *path, const struct ckpt_manifest *m, struct er
 
     if (!ckpt_folder_step(slash != NULL ? slash + 1 : path, &step) || step == m->meta.step)
         return 0;
-    return err_set(err, ERR_CORRUPT, "'%s' holds step %" PRIu64 " by its manifest", path,
-                   m->meta.step);
+    return err_set(err, ERR_CORRUPT, "'%s' contains step %" PRIu64 " according to its manifest",
+                   path, m->meta.step);
 }
 
 static int read_checked(const char *path, struct ckpt_manifest *m, struct err *err)
@@ -352,7 +352,7 @@ int ckpt_newest(const char *directory, const char *match_model,
 {
     struct ckpt_progress progress = { .report = on_progress, .arg = arg };
     struct ckpt_manifest m;
-    struct err unread = { .code = 0 };
+    struct err read_error = { .code = 0 };
     char list[LIST_BYTES] = "";
     uint64_t *steps;
     size_t n, i;
@@ -384,27 +384,30 @@ int ckpt_newest(const char *directory, const char *match_model,
             on_skip(arg, path, why.text);
         if (rc < 0)
             add_reason(list, sizeof(list), steps[i], why.text);
-        if (rc == ERR_IO && unread.code == 0)
-            unread = why;
+        if (rc == ERR_IO && read_error.code == 0)
+            read_error = why;
         free(path);
     }
     free(steps);
     if (rc == 0 || rc == ERR_NOMEM)
         return rc;
-    if (unread.code != 0) { /* that checkpoint may be valid, so a new run must not begin */
+    if (read_error.code != 0) { /* that checkpoint may be valid, so a new run must not begin */
         if (err != NULL)
-            *err = unread;
-        return err_wrap(err, ERR_IO, "'%s' holds %zu checkpoints: none of them can be used, and one could "
-                        "not be read", directory, n);
+            *err = read_error;
+        return err_wrap(err, ERR_IO,
+                        "'%s' contains %zu checkpoints: none of them is usable, and at least one "
+                        "could not be read",
+                        directory, n);
     }
     if (n == 0)
-        return err_set(err, ERR_NOENT, "'%s' holds 0 checkpoints", directory);
-    return err_set(err, ERR_CORRUPT, "'%.300s' holds %zu checkpoints, and none of them can be used%s", directory, n,
-                   list);
+        return err_set(err, ERR_NOENT, "'%s' contains 0 checkpoints", directory);
+    return err_set(err, ERR_CORRUPT, "'%.300s' contains %zu checkpoints, none of them is usable%s",
+                   directory, n, list);
 }
 
 /* Reads the manifest of a directory and checks that its files exist with their sizes. */
-static int peek(const char *path, const char *match_model, struct ckpt_info *out, struct err *err)
+static int peek_one(const char *path, const char *match_model, struct ckpt_info *out,
+                    struct err *err)
 {
     struct ckpt_manifest m;
     uint64_t bytes = 0;
@@ -445,14 +448,14 @@ int ckpt_peek(const char *directory, const char *match_model, struct ckpt_info *
     for (size_t i = n; rc != 0 && rc != ERR_NOMEM && i-- > 0;) {
         char *path = folder_path(directory, steps[i]);
 
-        rc = path != NULL ? peek(path, match_model, out, err)
+        rc = path != NULL ? peek_one(path, match_model, out, err)
                           : err_set(err, ERR_NOMEM, "'%s': out of memory", directory);
         free(path);
     }
     free(steps);
     if (rc == 0 || rc == ERR_NOMEM)
         return rc;
-    return err_set(err, ERR_NOENT, "'%s' holds no checkpoint that can be used", directory);
+    return err_set(err, ERR_NOENT, "'%s' contains no usable checkpoint", directory);
 }
 
 int ckpt_each(const char *directory,

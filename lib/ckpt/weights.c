@@ -96,7 +96,7 @@ static int add_names(struct ckpt_weights *w, uint32_t part, struct err *err)
         if (put == MAP_NOMEM)
             return no_memory(err);
         if (put == MAP_EXISTED)
-            return err_set(err, ERR_INPUT, "tensor '%s' is in another file of the set too",
+            return err_set(err, ERR_INPUT, "tensor '%s' is also in another file of the set",
                            head->entries[i].name);
         w->names[w->n_names++] = head->entries[i].name;
     }
@@ -159,7 +159,7 @@ static int compare(const struct ckpt_weights *w, const struct ckpt_index *index,
     }
     if (w->n_names != index->n_tensors)
         return err_set(err, ERR_INPUT,
-                       "the index names %" PRIu32 " tensors, but its files hold %" PRIu32
+                       "the index names %" PRIu32 " tensors, but its files contain %" PRIu32
                        "; copy the files of one version",
                        index->n_tensors, w->n_names);
     return 0;
@@ -235,7 +235,7 @@ static int choose(const char *dir, const struct choice *index, const struct choi
 }
 
 /* Replaces w->path, a directory, by the path of the index or file in it. */
-static int look_into(struct ckpt_weights *w, struct err *err)
+static int resolve_directory(struct ckpt_weights *w, struct err *err)
 {
     struct choice index = { .n = 0 }, file = { .n = 0 };
     DIR *dir = opendir(w->path);
@@ -285,7 +285,7 @@ int ckpt_weights_open(const char *path, struct ckpt_weights **out, struct err *e
     if (w->path == NULL)
         rc = no_memory(err);
     else if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        rc = look_into(w, err);
+        rc = resolve_directory(w, err);
     if (rc == 0)
         rc = ends_in(w->path, ".json") ? open_index(w, err) : open_file(w, err);
     if (rc < 0) {

@@ -10,7 +10,8 @@ static int no_memory(struct err *err)
     return err_set(err, ERR_NOMEM, "index of weights: out of memory");
 }
 
-static int odd(const struct json *doc, const cJSON *value, const char *expected, struct err *err)
+static int unexpected(const struct json *doc, const cJSON *value, const char *expected,
+                      struct err *err)
 {
     char found[96];
 
@@ -46,7 +47,7 @@ static int read_map(const struct json *doc, const cJSON *map, struct ckpt_index 
         uint64_t file = 0;
 
         if (!cJSON_IsString(value) || value->valuestring[0] == '\0') {
-            rc = odd(doc, value, "the name of a .safetensors file", err);
+            rc = unexpected(doc, value, "the name of a .safetensors file", err);
             break;
         }
         rc = file_number(doc, value, &files, index, &file, err);
@@ -63,14 +64,14 @@ static int read_document(const struct json *doc, struct ckpt_index *index, struc
     const cJSON *root = json_root(doc), *map;
 
     if (!cJSON_IsObject(root))
-        return odd(doc, root, "an object with \"weight_map\"", err);
+        return unexpected(doc, root, "an object with \"weight_map\"", err);
     map = cJSON_GetObjectItemCaseSensitive(root, "weight_map");
     if (map == NULL)
         return json_error(doc, root, err,
                           "\"weight_map\" is missing; expected the index of a set of safetensors "
                           "files, such as model.safetensors.index.json");
     if (!cJSON_IsObject(map) || map->child == NULL)
-        return odd(doc, map, "an object of tensor names and files", err);
+        return unexpected(doc, map, "an object of tensor names and files", err);
     index->files = arena_array(&index->mem, CKPT_WEIGHTS_FILES_MAX, sizeof(*index->files));
     return index->files != NULL ? read_map(doc, map, index, err) : no_memory(err);
 }

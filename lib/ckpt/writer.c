@@ -57,18 +57,18 @@ struct ckpt_writer {
     bool is_closed;          /* guarded by `calling`: the callbacks are not called any more */
 
     /* used by the thread only */
-    bool is_prepared;             /* the directory exists, and leftovers are removed */
-    int told;                     /* last error reported since a successful save; 0: none */
-    char told_cause[CAUSE_BYTES]; /* its cause */
+    bool is_prepared;                 /* the directory exists, and leftovers are removed */
+    int reported_code;                /* last error reported since a successful save; 0: none */
+    char reported_cause[CAUSE_BYTES]; /* its cause */
 
     struct ckpt_watch watch;   /* of the current save */
     struct ckpt_thread thread; /* its lock guards the fields below */
     enum state state;
-    struct ckpt_meta meta; /* of the state in the staging area */
-    uint64_t handed_ns;    /* clock_ns() of ckpt_hand_over() */
-    uint64_t failures;     /* consecutive failures of this state */
-    uint32_t unwritten;    /* failures since a state was saved or discarded */
-    bool hurry;            /* a retry is due now: a flush waits, or the save is abandoned */
+    struct ckpt_meta meta;   /* of the state in the staging area */
+    uint64_t handed_over_ns; /* clock_ns() of ckpt_hand_over() */
+    uint64_t failures;       /* consecutive failures of this state */
+    uint32_t failed_saves;   /* failures since a state was saved or discarded */
+    bool retry_now;          /* a retry is due now: a flush waits, or the save is abandoned */
     bool closing;
     bool is_discarded; /* the last state that was handed over was discarded */
     struct err last;   /* the error of WAITING, or the reason for the discard */
@@ -76,7 +76,7 @@ struct ckpt_writer {
 
 /* ---- the thread ---- */
 
-static void tell(struct ckpt_writer *w, const struct ckpt_event *e)
+static void send_event(struct ckpt_writer *w, const struct ckpt_event *e)
 {
     pthread_mutex_lock(&w->calling);
     if (w->on_event != NULL && !w->is_closed)
@@ -84,38 +84,38 @@ static void tell(struct ckpt_writer *w, const struct ckpt_event *e)
     pthread_mutex_unlock(&w->calling);
 }
 
-static int ask_owner(void *arg, struct err *err)
+static int owner_may_publish(void *arg, struct err *err)
 {
     struct ckpt_writer *w = arg;
     int rc = 0;
 
     pthread_mutex_lock(&w->calling);
     if (w->is_closed)
-        rc = err_set(err, ERR_CANCELED, "it was abandoned");
+        rc = err_set(err, ERR_CANCELED, "the save was abandoned");
     else if (w->may_publish != NULL)
         rc = w->may_publish(w->arg, err);
     pthread_mutex_unlock(&w->calling);
     return rc;
 }
 
-static struct ckpt_right right_of(struct ckpt_writer *w)
+static struct ckpt_right publish_right(struct ckpt_writer *w)
 {
-    return (struct ckpt_right){ .may_publish = ask_owner, .arg = w,
+    return (struct ckpt_right){ .may_publish = owner_may_publish, .arg = w,
                                 .watch = &w->watch };
 }
 
 /* Returns true if this failure was already reported. The text after the last colon identifies the
  * cause; numbers and names precede it. */
-static bool is_told(struct ckpt_writer *w, int rc, const struct err *err)
+static bool is_repeated(struct ckpt_writer *w, int rc, const struct err *err)
 {
     const char *colon = strrchr(err->text, ':');
     char cause[CAUSE_BYTES];
     bool again;
 
     snprintf(cause, sizeof(cause), "%s", colon != NULL ? colon + 1 : err->text);
-    again = w->told == rc && (rc == ERR_CORRUPT || strcmp(cause, w->told_cause) == 0);
-    w->told = rc;
-    strcpy(w->told_cause, cause);
+    again = w->reported_code == rc && (rc == ERR_CORRUPT || strcmp(cause, w->reported_cause) == 0);
+    w->reported_code = rc;
+    strcpy(w->reported_cause, cause);
     return again;
 }
 
@@ -127,14 +127,14 @@ static char *path_of(const struct ckpt_writer *w, uint64_t step)
     return fs_join(w->directory, name);
 }
 
-static void tell_removed(struct ckpt_writer *w, uint64_t step, int rc, const struct err *err)
+static void report_removed(struct ckpt_writer *w, uint64_t step, int rc, const struct err *err)
 {
     char *path = path_of(w, step);
     struct ckpt_event e = { .kind = rc < 0 ? CKPT_FAILED : CKPT_REMOVED, .step = step,
                             .path = path != NULL ? path : "", .text = rc < 0 ? err->text : NULL,
-                            .again = rc < 0 && is_told(w, rc, err) };
+                            .again = rc < 0 && is_repeated(w, rc, err) };
 
-    tell(w, &e);
+    send_event(w, &e);
     free(path);
 }
 
@@ -147,7 +147,7 @@ static int check_saved(const struct ckpt_writer *w, const struct ckpt_meta *save
                           : err_set(err, ERR_NOMEM, "out of memory");
 
     if (rc == 0 && m.meta.step != saved->step)
-        rc = err_set(err, ERR_CORRUPT, "'%s' is another checkpoint now", path);
+        rc = err_set(err, ERR_CORRUPT, "'%s' was replaced by another checkpoint", path);
     free(path);
     return rc;
 }
@@ -157,7 +157,7 @@ static int check_saved(const struct ckpt_writer *w, const struct ckpt_meta *save
 static void prune(struct ckpt_writer *w, const struct ckpt_meta *saved)
 {
     uint32_t keep = atomic_load_explicit(&w->max_to_keep, memory_order_relaxed); /* may change any time */
-    struct ckpt_right right = right_of(w);
+    struct ckpt_right right = publish_right(w);
     uint64_t *steps;
     size_t n, left;
     struct err err;
@@ -168,54 +168,54 @@ static void prune(struct ckpt_writer *w, const struct ckpt_meta *saved)
     rc = ckpt_folder_list(w->directory, &steps, &n, &err);
     if (rc < 0) {
         err_wrap(&err, rc, "remove old checkpoints");
-        tell_removed(w, saved->step, rc, &err);
+        report_removed(w, saved->step, rc, &err);
         return;
     }
     left = n;
     for (size_t i = 0; i < n && left > keep; i++) {
         if (steps[i] == saved->step)
             continue;
-        if (ckpt_ask(&right, &err) < 0)
+        if (ckpt_check_right(&right, &err) < 0)
             break; /* the new writer removes them */
         rc = check_saved(w, saved, &err);
         if (rc == 0)
             rc = ckpt_remove(w->directory, steps[i], &err);
         if (rc < 0)
             err_wrap(&err, rc, "remove an old checkpoint");
-        tell_removed(w, steps[i], rc, &err);
+        report_removed(w, steps[i], rc, &err);
         left--;
     }
     free(steps);
 }
 
-static void tell_saved(struct ckpt_writer *w, uint64_t step, uint64_t bytes, uint64_t ns)
+static void report_saved(struct ckpt_writer *w, uint64_t step, uint64_t bytes, uint64_t ns)
 {
     char *path = path_of(w, step);
     struct ckpt_event e = { .kind = CKPT_WRITTEN, .step = step, .bytes = bytes, .ns = ns,
                             .path = path != NULL ? path : "" };
 
-    tell(w, &e);
+    send_event(w, &e);
     free(path);
 }
 
-static void tell_failed(struct ckpt_writer *w, uint64_t step, int kind, const struct err *err,
+static void report_failed(struct ckpt_writer *w, uint64_t step, int kind, const struct err *err,
                         bool final)
 {
     struct ckpt_event e = { .kind = kind, .step = step, .path = w->directory, .text = err->text,
-                            .final = final, .again = is_told(w, err->code, err) && !final };
+                            .final = final, .again = is_repeated(w, err->code, err) && !final };
 
-    tell(w, &e);
+    send_event(w, &e);
 }
 
 /* Creates and cleans the directory, once, if this writer has the right. A failure to clean is
  * harmless, and is retried with the next save. */
 static int prepare_directory(struct ckpt_writer *w, struct err *err)
 {
-    struct ckpt_right right = right_of(w);
+    struct ckpt_right right = publish_right(w);
     int rc = 0;
 
     if (!w->is_prepared)
-        rc = ckpt_ask(&right, err);
+        rc = ckpt_check_right(&right, err);
     if (rc == 0 && !w->is_prepared) {
         rc = fs_mkdirs(w->directory, err);
         w->is_prepared = rc == 0 && ckpt_folder_clean(w->directory, NULL) == 0;
@@ -229,7 +229,7 @@ static int wait_for_copy(struct ckpt_writer *w, struct err *err)
 
     pthread_mutex_lock(&w->calling);
     if (w->is_closed)
-        rc = err_set(err, ERR_CANCELED, "it was abandoned");
+        rc = err_set(err, ERR_CANCELED, "the save was abandoned");
     else if (w->arrive != NULL)
         rc = w->arrive(w->arg, err);
     pthread_mutex_unlock(&w->calling);
@@ -239,7 +239,7 @@ static int wait_for_copy(struct ckpt_writer *w, struct err *err)
 static int save_one(struct ckpt_writer *w, const struct ckpt_meta *meta, bool *is_lost,
                     struct err *err)
 {
-    struct ckpt_right right = right_of(w);
+    struct ckpt_right right = publish_right(w);
     uint64_t bytes = 0;
     bool existed = false;
     int rc = wait_for_copy(w, err);
@@ -256,8 +256,8 @@ static int save_one(struct ckpt_writer *w, const struct ckpt_meta *meta, bool *i
         w->is_prepared = false; /* the directory may have been removed */
         return rc;
     }
-    w->told = 0;
-    tell_saved(w, meta->step, bytes, clock_ns() - w->handed_ns);
+    w->reported_code = 0;
+    report_saved(w, meta->step, bytes, clock_ns() - w->handed_over_ns);
     prune(w, meta);
     return 0;
 }
@@ -270,17 +270,17 @@ static void save(struct ckpt_writer *w)
     struct err err;
     int rc;
 
-    atomic_store_explicit(&w->watch.moved_ns, clock_ns(), memory_order_relaxed);
+    atomic_store_explicit(&w->watch.progress_ns, clock_ns(), memory_order_relaxed);
     pthread_mutex_unlock(&w->thread.lock);
     rc = save_one(w, &meta, &is_lost, &err);
     if (rc < 0)
-        tell_failed(w, meta.step, is_lost ? CKPT_DISCARDED : CKPT_FAILED, &err, false);
+        report_failed(w, meta.step, is_lost ? CKPT_DISCARDED : CKPT_FAILED, &err, false);
     pthread_mutex_lock(&w->thread.lock);
     atomic_store_explicit(&w->watch.is_canceled, false, memory_order_release);
     w->is_discarded = rc < 0 && is_lost;
     w->state = rc == 0 || is_lost ? IDLE : WAITING;
     w->failures = w->state == IDLE ? 0 : w->failures + 1;
-    w->unwritten = w->state == IDLE ? 0 : w->unwritten + 1;
+    w->failed_saves = w->state == IDLE ? 0 : w->failed_saves + 1;
     if (rc < 0)
         w->last = err;
     pthread_cond_broadcast(&w->thread.changed);
@@ -299,10 +299,10 @@ static void wait_to_retry(struct ckpt_writer *w)
     struct timespec until = ckpt_after_ms(retry_delay_ms(w));
     int rc = 0;
 
-    while (rc == 0 && w->state == WAITING && !w->hurry && !w->closing)
+    while (rc == 0 && w->state == WAITING && !w->retry_now && !w->closing)
         rc = pthread_cond_timedwait(&w->thread.changed, &w->thread.lock, &until);
     if (w->state == WAITING && !w->closing) {
-        w->hurry = false;
+        w->retry_now = false;
         w->state = WRITING;
     }
 }
@@ -337,7 +337,7 @@ static void *run(void *arg)
     }
     pthread_mutex_unlock(&w->thread.lock);
     if (w->state == WAITING) /* not retried any more */
-        tell_failed(w, w->meta.step, CKPT_FAILED, &w->last, true);
+        report_failed(w, w->meta.step, CKPT_FAILED, &w->last, true);
     if (ckpt_thread_end(&w->thread))
         writer_free(w);
     return NULL;
@@ -359,7 +359,7 @@ static int check_names(const struct ckpt_tensor *tensors, uint32_t n, struct err
     return put == MAP_NOMEM ? err_set(err, ERR_NOMEM, "out of memory") : 0;
 }
 
-static int prepare(struct ckpt_writer *w, const struct ckpt_writer_opts *opts, struct err *err)
+static int allocate(struct ckpt_writer *w, const struct ckpt_writer_opts *opts, struct err *err)
 {
     int rc;
 
@@ -408,7 +408,7 @@ int ckpt_writer_open(const struct ckpt_writer_opts *opts, struct ckpt_writer **o
     w->may_publish = opts->may_publish;
     w->arrive = opts->arrive;
     w->arg = opts->arg;
-    rc = prepare(w, opts, err);
+    rc = allocate(w, opts, err);
     if (rc == 0)
         rc = ckpt_thread_start(&w->thread, run, w, err);
     if (rc < 0) {
@@ -419,7 +419,7 @@ int ckpt_writer_open(const struct ckpt_writer_opts *opts, struct ckpt_writer **o
     return 0;
 }
 
-static void give_up(struct ckpt_writer *w, uint64_t waited_ms)
+static void report_timeout(struct ckpt_writer *w, uint64_t waited_ms)
 {
     struct ckpt_event e = { .kind = CKPT_FAILED, .path = w->directory, .final = true };
     struct err err;
@@ -427,10 +427,10 @@ static void give_up(struct ckpt_writer *w, uint64_t waited_ms)
     pthread_mutex_lock(&w->thread.lock);
     e.step = w->meta.step;
     pthread_mutex_unlock(&w->thread.lock);
-    err_set(&err, ERR_TIMEOUT, "save step %" PRIu64 ": given up after %" PRIu64
+    err_set(&err, ERR_TIMEOUT, "save step %" PRIu64 ": timed out after %" PRIu64
             " ms, the storage may be hanging", e.step, waited_ms);
     e.text = err.text;
-    tell(w, &e);
+    send_event(w, &e);
 }
 
 bool ckpt_writer_close(struct ckpt_writer *w)
@@ -448,7 +448,7 @@ bool ckpt_writer_close(struct ckpt_writer *w)
     pthread_mutex_unlock(&w->thread.lock);
     wait_ms = is_writing ? w->close_ms : ABANDONED_MS;
     if (!ckpt_thread_wait(&w->thread, wait_ms) && is_writing)
-        give_up(w, wait_ms);
+        report_timeout(w, wait_ms);
     pthread_mutex_lock(&w->calling); /* waits for a running callback */
     w->is_closed = true;
     pthread_mutex_unlock(&w->calling);
@@ -495,11 +495,11 @@ void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta)
     pthread_mutex_lock(&w->thread.lock);
     CHECK(w->state == FILLING);
     w->meta = *meta;
-    w->handed_ns = clock_ns();
+    w->handed_over_ns = clock_ns();
     /* the thread may start later, so the time of the stall begins here */
-    atomic_store_explicit(&w->watch.moved_ns, w->handed_ns, memory_order_relaxed);
+    atomic_store_explicit(&w->watch.progress_ns, w->handed_over_ns, memory_order_relaxed);
     w->failures = 0;
-    w->hurry = false;
+    w->retry_now = false;
     w->is_discarded = false;
     w->state = WRITING;
     pthread_cond_broadcast(&w->thread.changed);
@@ -527,13 +527,13 @@ void ckpt_set_keep(struct ckpt_writer *w, uint32_t max_to_keep)
  * Caller holds the lock. */
 static uint64_t stalled_ms(const struct ckpt_writer *w)
 {
-    uint64_t now = clock_ns(), moved = atomic_load_explicit(&w->watch.moved_ns, memory_order_relaxed);
+    uint64_t now = clock_ns(), moved = atomic_load_explicit(&w->watch.progress_ns, memory_order_relaxed);
 
     return w->state == WRITING && now > moved ? (now - moved) / 1000000 : 0;
 }
 
 /* Returns true while ckpt_flush() must wait. Caller holds the lock. */
-static bool is_patient(const struct ckpt_writer *w, const struct ckpt_patience *p, uint64_t begin_ns)
+static bool must_wait(const struct ckpt_writer *w, const struct ckpt_patience *p, uint64_t begin_ns)
 {
     if (w->state != WRITING && w->state != WAITING)
         return false;
@@ -544,13 +544,14 @@ static bool is_patient(const struct ckpt_writer *w, const struct ckpt_patience *
 void ckpt_trouble(struct ckpt_writer *w, struct ckpt_trouble *out)
 {
     pthread_mutex_lock(&w->thread.lock);
-    *out = (struct ckpt_trouble){ .failures = w->unwritten, .stalled_ms = stalled_ms(w) };
-    if (w->unwritten > 0) {
+    *out = (struct ckpt_trouble){ .failures = w->failed_saves, .stalled_ms = stalled_ms(w) };
+    if (w->failed_saves > 0) {
         out->code = w->last.code;
         snprintf(out->text, sizeof(out->text), "%.*s", (int)sizeof(out->text) - 1, w->last.text);
     } else if (out->stalled_ms > 0) {
-        snprintf(out->text, sizeof(out->text), "the storage in '%.300s' has not answered for %" PRIu64 " ms",
-                 w->directory, out->stalled_ms);
+        snprintf(out->text, sizeof(out->text),
+                 "the storage in '%.300s' has not responded for %" PRIu64 " ms", w->directory,
+                 out->stalled_ms);
     }
     pthread_mutex_unlock(&w->thread.lock);
 }
@@ -562,10 +563,10 @@ int ckpt_flush(struct ckpt_writer *w, const struct ckpt_patience *p, struct err 
 
     pthread_mutex_lock(&w->thread.lock);
     if (w->state == WAITING) {
-        w->hurry = true;
+        w->retry_now = true;
         pthread_cond_broadcast(&w->thread.changed);
     }
-    while (is_patient(w, p, begin_ns)) {
+    while (must_wait(w, p, begin_ns)) {
         struct timespec soon = ckpt_after_ms(FLUSH_LOOK_MS);
 
         (void)pthread_cond_timedwait(&w->thread.changed, &w->thread.lock, &soon); /* then checked */
@@ -590,7 +591,7 @@ void ckpt_abandon(struct ckpt_writer *w)
         w->state = IDLE;
     if (w->state == WRITING || w->state == WAITING) {
         atomic_store_explicit(&w->watch.is_canceled, true, memory_order_release);
-        w->hurry = true; /* the immediate retry discards a waiting state */
+        w->retry_now = true; /* the immediate retry discards a waiting state */
         pthread_cond_broadcast(&w->thread.changed);
     }
     pthread_mutex_unlock(&w->thread.lock);

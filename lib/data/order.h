@@ -4,7 +4,7 @@
  * G = epoch * samples + position) and divided into blocks of W = w1 + w2 + ... positions. A block
  * contains w1 samples of part 1, w2 samples of part 2 and so on; with shuffling, in a random order
  * per block. G therefore determines the part and the index k of the sample in that part, from 0; it
- * is position k mod n of the part's own epoch k / n, where n is the number of samples of the part. */
+ * is position k mod n of the part's own epoch k / n, n the number of samples of the part. */
 #ifndef DATA_ORDER_H
 #define DATA_ORDER_H
 

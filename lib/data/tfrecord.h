@@ -1,6 +1,6 @@
 /* tfrecord.h - the TFRecord container: per record
  *
- *   uint64 length (little-endian) | uint32 masked crc32c(length) | data | uint32 masked crc32c(data)
+ *  uint64 length (little-endian) | uint32 masked crc32c(length) | data | uint32 masked crc32c(data)
  *
  * (TensorFlow, lib/io/record_writer). Threads: any; pure functions. */
 #ifndef DATA_TFRECORD_H

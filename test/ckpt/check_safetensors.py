@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Reads a safetensors file by the specification alone and prints a line per tensor:
+"""Reads a safetensors file as specified, without a library, and prints a line per tensor:
 
     name <tab> dtype <tab> shape <tab> SHA-256 of its bytes
 
-in the order of the data. Any deviation from the format is an error (exit code 1).
+in data order. Any violation of the format is an error (exit code 1).
 """
 import hashlib
 import json
@@ -26,7 +26,7 @@ def is_count(x):
 
 
 def read(path):
-    """[(name, dtype, shape, bytes)] in the order of the data, and the metadata."""
+    """Returns [(name, dtype, shape, bytes)] in data order, and the metadata."""
     with open(path, "rb") as f:
         blob = f.read()
     if len(blob) < 8:

@@ -1,5 +1,5 @@
-/* kit.h - for the tests of ckpt/: a small state whose content follows from a number, and what to
- * do with a folder of checkpoints. */
+/* kit.h - for the tests of ckpt/: a small state whose content is a function of a number, and
+ * helpers for a directory of checkpoints. */
 #ifndef TEST_CKPT_KIT_H
 #define TEST_CKPT_KIT_H
 
@@ -23,7 +23,7 @@
 #include "ckpt/ckpt.h"
 #include "harness/in_memory.h"
 
-/* Places in the state are not in the order of the names, and there is a gap. */
+/* The offsets in the state are not in the order of the tensors, and there is a gap. */
 static const struct ckpt_tensor kit_model[] = {
     { "conv.weight", TENSOR_F32, { 2, { 3, 5 } }, 128 },
     { "conv.bias", TENSOR_F32, { 1, { 3 } }, 64 },
@@ -48,7 +48,7 @@ static inline int flush_for(struct ckpt_writer *w, uint64_t wait_ms, struct err 
     return ckpt_flush(w, &(struct ckpt_patience){ .wait_ms = wait_ms }, err);
 }
 
-/* Fails unless every tensor has the content of `seed`. */
+/* Asserts that every tensor has the content of `seed`. */
 static inline void kit_check(const uint8_t state[KIT_STATE_BYTES], uint64_t seed)
 {
     uint8_t expected[KIT_STATE_BYTES];
@@ -129,10 +129,10 @@ static inline void kit_write(struct ckpt_writer *w, const struct ckpt_meta *meta
     struct err err;
 
     kit_fill(state, seed);
-    while (ckpt_write(w, meta, state, &err) < 0) { /* the one before is still being written */
+    while (ckpt_write(w, meta, state, &err) < 0) { /* the previous state is still being written */
         if (err.code != ERR_EXISTS)
             fail_msg("%s", err.text);
-        (void)flush_for(w, 20000, NULL); /* its result is somebody else's test */
+        (void)flush_for(w, 20000, NULL); /* its result is not tested here */
     }
 }
 
@@ -144,7 +144,7 @@ static inline void kit_flush(struct ckpt_writer *w)
         fail_msg("%s", err.text);
 }
 
-/* A checkpoint of a step, with content `seed`, by a writer of its own. */
+/* Saves a checkpoint of a step with the content of `seed`, with a separate writer. */
 static inline void kit_save(const char *folder, uint64_t step, uint64_t seed)
 {
     struct ckpt_writer_opts opts = kit_opts(folder);
@@ -165,7 +165,7 @@ static inline char *kit_path(const char *folder, uint64_t step, const char *file
     return path;
 }
 
-/* The file's bytes; the caller frees. */
+/* Returns the bytes of the file, which the caller frees. */
 static inline struct buf kit_read(const char *path)
 {
     struct buf b = { 0 };
@@ -176,7 +176,7 @@ static inline struct buf kit_read(const char *path)
     return b;
 }
 
-static inline void kit_put(const char *path, const void *data, size_t n)
+static inline void kit_write_file(const char *path, const void *data, size_t n)
 {
     FILE *f = fopen(path, "wb");
 
@@ -185,7 +185,7 @@ static inline void kit_put(const char *path, const void *data, size_t n)
     assert_int_equal(fclose(f), 0);
 }
 
-/* The newest checkpoint; its step. 0: none. */
+/* Returns the step of the newest checkpoint; 0: none. */
 static inline uint64_t kit_newest(const char *folder, struct ckpt_info *info)
 {
     int rc = ckpt_newest(folder, NULL, NULL, NULL, NULL, info, NULL);
@@ -194,7 +194,7 @@ static inline uint64_t kit_newest(const char *folder, struct ckpt_info *info)
     return rc == 0 ? info->meta.step : 0;
 }
 
-/* Loads it and holds it against the content. */
+/* Loads a checkpoint and asserts its content. */
 static inline void kit_load(const char *path, uint64_t seed)
 {
     uint8_t state[KIT_STATE_BYTES] = { 0 };
@@ -205,7 +205,7 @@ static inline void kit_load(const char *path, uint64_t seed)
     kit_check(state, seed);
 }
 
-/* Names in the folder that start with `prefix`. */
+/* Counts the entries of the directory that start with `prefix`. */
 static inline int kit_count(const char *folder, const char *prefix)
 {
     struct dirent *entry;
@@ -220,8 +220,8 @@ static inline int kit_count(const char *folder, const char *prefix)
     return n;
 }
 
-/* What a writer reported. */
-struct kit_story {
+/* The events reported by a writer. */
+struct kit_events {
     char text[4096];
     char last_error[2048];
     const char *folder;
@@ -230,7 +230,7 @@ struct kit_story {
 static inline void kit_on_event(void *arg, const struct ckpt_event *e)
 {
     static const char *const kinds[] = { "written", "failed", "removed", "discarded" };
-    struct kit_story *s = arg;
+    struct kit_events *s = arg;
     size_t n = strlen(s->text);
 
     snprintf(s->text + n, sizeof(s->text) - n, "%s%s %d%s%s", n > 0 ? ", " : "", kinds[e->kind],
@@ -245,11 +245,11 @@ static inline void kit_count_good(void *arg, const struct ckpt_info *info, int r
 
     if (rc < 0)
         fail_msg("%s: %s", info->path, why);
-    kit_load(info->path, info->meta.step); /* in these tests the content follows from the step */
+    kit_load(info->path, info->meta.step); /* in these tests the seed is the step */
     ++*n;
 }
 
-/* Every visible checkpoint is complete, and there is one. */
+/* Asserts that every visible checkpoint is complete, and that there is at least one. */
 static inline void kit_check_folder(const char *folder)
 {
     struct err err;
@@ -260,19 +260,19 @@ static inline void kit_check_folder(const char *folder)
     assert_true(n > 0);
 }
 
-static inline void kit_nap(long ms)
+static inline void kit_sleep(long ms)
 {
     nanosleep(&(struct timespec){ .tv_nsec = ms * 1000000 }, NULL);
 }
 
-/* A writer comes that removes what others left. Closing waits for that, but not for long. */
+/* Runs a writer that removes the leftovers of others, and waits until it has done so. */
 static inline void kit_clean(const char *folder)
 {
     struct ckpt_writer_opts opts = kit_opts(folder);
     struct ckpt_writer *w = kit_open(&opts);
 
     for (int i = 0; i < 2000 && kit_count(folder, ".step-") > 0; i++)
-        kit_nap(10);
+        kit_sleep(10);
     ckpt_writer_close(w);
 }
 

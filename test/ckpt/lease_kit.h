@@ -1,4 +1,4 @@
-/* lease_kit.h - for the tests of the lease: a task that has one, and the clock that they go by. */
+/* lease_kit.h - for the tests of the lease: a task with a lease, and a fake clock. */
 #ifndef TEST_CKPT_LEASE_KIT_H
 #define TEST_CKPT_LEASE_KIT_H
 
@@ -23,14 +23,14 @@
 #include "ckpt/lease.h"
 #include "harness/in_memory.h"
 
-/* Most tests hold the clock still, and move it: then only what is asked for happens, for a sixth of
- * HOLD_MS does not pass while they run. */
-enum { HOLD_MS = 60000, WATCH_MS = 90000, PATIENCE_MS = 20000 };
+/* Most tests freeze the clock and advance it. Then only requested steps run, because HOLD_MS / 6
+ * does not pass in real time during a test. */
+enum { HOLD_MS = 60000, WATCH_MS = 90000, TIMEOUT_MS = 20000 };
 
 static char folder[64], leases[80];
 static uint64_t now_ms;
 
-static inline void go(uint64_t ms)
+static inline void advance_clock(uint64_t ms)
 {
     now_ms += ms;
     clock_fake(now_ms * 1000000);
@@ -49,7 +49,7 @@ static inline int begin_real(void **state)
 static inline int begin(void **state)
 {
     now_ms = 1000;
-    go(0);
+    advance_clock(0);
     return begin_real(state);
 }
 
@@ -65,7 +65,7 @@ static inline int end(void **state)
 
 struct task {
     struct lease *lease;
-    pthread_mutex_t lock; /* guards the rest */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t news;
     struct lease_state now;
     uint32_t members[8];
@@ -132,37 +132,37 @@ static inline bool reached(struct task *t, uint64_t ticket, uint64_t ms)
     return rc == 0;
 }
 
-static inline void answered(struct task *t, uint64_t ticket)
+static inline void wait_for_answer(struct task *t, uint64_t ticket)
 {
-    if (!reached(t, ticket, PATIENCE_MS))
+    if (!reached(t, ticket, TIMEOUT_MS))
         fail_msg("no answer to %d", (int)ticket);
 }
 
-static inline bool take(struct task *t, uint64_t after)
+static inline bool acquire(struct task *t, uint64_t after)
 {
     static const uint32_t members[] = { 3, 1, 4 };
 
-    answered(t, lease_take(t->lease, after, members, 3));
+    wait_for_answer(t, lease_take(t->lease, after, members, 3));
     return t->now.is_mine;
 }
 
-static inline const struct lease_state *look(struct task *t)
+static inline const struct lease_state *refresh(struct task *t)
 {
-    answered(t, lease_refresh(t->lease));
+    wait_for_answer(t, lease_refresh(t->lease));
     return &t->now;
 }
 
-enum { GAPS = 5 }; /* a longer pause between two looks counts as a fifth of the watch */
+enum { GAPS = 5 }; /* a pause between two reads counts for at most a fifth of WATCH_MS */
 
-/* Watches for ms, which is more than four fifths of the watch. */
+/* Observes for `ms`, which is more than four fifths of WATCH_MS. */
 static inline const struct lease_state *watch(struct task *t, uint64_t ms)
 {
     for (int i = 1; i < GAPS; i++) {
-        go(WATCH_MS / GAPS);
-        look(t);
+        advance_clock(WATCH_MS / GAPS);
+        refresh(t);
     }
-    go(ms - (GAPS - 1) * (WATCH_MS / GAPS));
-    return look(t);
+    advance_clock(ms - (GAPS - 1) * (WATCH_MS / GAPS));
+    return refresh(t);
 }
 
 static inline bool holds(const struct task *t)
@@ -170,7 +170,7 @@ static inline bool holds(const struct task *t)
     return clock_ns() < lease_hold_until(t->lease);
 }
 
-static inline void says(const struct task *t, const char *part)
+static inline void assert_text_has(const struct task *t, const char *part)
 {
     if (strstr(t->now.text, part) == NULL)
         fail_msg("'%s' does not say '%s'", t->now.text, part);

@@ -1,9 +1,10 @@
-/* The lease with the clock held: who has it, for how long, and what the others are told. */
+/* The lease with a frozen clock: the holder, the time for which it holds, and the state that the
+ * other tasks see. */
 #include "ckpt/lease_kit.h"
 
 #include <sys/stat.h>
 
-static void the_first_one_gets_it_and_the_second_is_told_whose_it_is(void **state)
+static void lease_acquired_by_the_first_reports_the_holder_to_the_second(void **state)
 {
     struct task a, b;
 
@@ -11,17 +12,17 @@ static void the_first_one_gets_it_and_the_second_is_told_whose_it_is(void **stat
     task_start(&a, 1);
     task_start(&b, 2);
     assert_int_equal(lease_hold_until(a.lease), 0);
-    look(&a);
+    refresh(&a);
     assert_int_equal(a.now.token, 0);
     assert_false(a.now.is_mine || a.now.is_over);
     assert_true(a.now.is_reachable);
-    says(&a, "no lease was taken yet");
-    assert_true(access(leases, F_OK) < 0); /* looking leaves nothing */
-    assert_true(take(&a, 0));
-    says(&a, "lease 1 is ours");
+    assert_text_has(&a, "no lease was acquired yet");
+    assert_true(access(leases, F_OK) < 0); /* a refresh creates nothing */
+    assert_true(acquire(&a, 0));
+    assert_text_has(&a, "lease 1 is held by this task");
     assert_int_equal(lease_hold_until(a.lease), (now_ms + HOLD_MS) * 1000000);
     assert_int_equal(lease_check(a.lease, NULL), 0);
-    assert_false(take(&b, 0));
+    assert_false(acquire(&b, 0));
     assert_int_equal(b.now.token, 1);
     assert_int_equal(b.now.holder, 1);
     assert_string_equal(b.now.incarnation, "0000000000abc001");
@@ -30,15 +31,15 @@ static void the_first_one_gets_it_and_the_second_is_told_whose_it_is(void **stat
     assert_int_equal(b.members[0], 3);
     assert_int_equal(b.members[2], 4);
     assert_false(b.now.is_over);
-    says(&b, "lease 1 of worker 1");
-    says(&b, "is held");
+    assert_text_has(&b, "lease 1 of worker 1");
+    assert_text_has(&b, "is held");
     assert_int_equal(lease_check(b.lease, NULL), ERR_REFUSED);
     task_end(&a);
     task_end(&b);
 }
 
 /* A holder of the same name on the same host cannot listen there while this process does. */
-static void holder_is_at_the_same_place_if_name_and_host_are_equal(void **state)
+static void lease_holder_of_equal_name_and_host_is_at_the_same_place(void **state)
 {
     struct task first, same, other, unknown;
 
@@ -63,7 +64,7 @@ static void holder_is_at_the_same_place_if_name_and_host_are_equal(void **state)
     task_end(&unknown);
 }
 
-static void every_wish_is_answered_and_only_the_next_number_is_given(void **state)
+static void lease_requests_are_all_answered_and_only_the_next_token_is_acquired(void **state)
 {
     struct task a, b;
     uint64_t first, second;
@@ -71,16 +72,16 @@ static void every_wish_is_answered_and_only_the_next_number_is_given(void **stat
     (void)state;
     task_start(&a, 1);
     task_start(&b, 2);
-    assert_false(take(&a, 5)); /* there is no 5 */
+    assert_false(acquire(&a, 5)); /* token 5 does not exist */
     assert_int_equal(a.now.token, 0);
-    assert_true(take(&a, 0));
-    assert_false(take(&b, 0));
-    assert_true(take(&b, 1)); /* not waited for a: the caller knows why */
+    assert_true(acquire(&a, 0));
+    assert_false(acquire(&b, 0));
+    assert_true(acquire(&b, 1)); /* allowed before expiry: the caller decides */
     assert_int_equal(b.now.token, 2);
-    first = lease_take(a.lease, 1, NULL, 0); /* of two wishes the later one counts */
+    first = lease_take(a.lease, 1, NULL, 0); /* replaced by the second request */
     second = lease_take(a.lease, 2, NULL, 0);
     assert_true(second > first);
-    answered(&a, second);
+    wait_for_answer(&a, second);
     assert_true(a.now.is_mine);
     assert_int_equal(a.now.token, 3);
     assert_int_equal(a.now.n_members, 0);
@@ -88,7 +89,7 @@ static void every_wish_is_answered_and_only_the_next_number_is_given(void **stat
     task_end(&b);
 }
 
-static void the_holder_records_another_group_under_the_next_number(void **state)
+static void lease_holder_records_another_group_with_the_next_token(void **state)
 {
     static const uint32_t two[] = { 7, 8 };
     struct task a, b;
@@ -96,65 +97,67 @@ static void the_holder_records_another_group_under_the_next_number(void **state)
     (void)state;
     task_start(&a, 1);
     task_start(&b, 2);
-    assert_true(take(&a, 0));
-    go(HOLD_MS - 1);
-    answered(&a, lease_take(a.lease, 1, two, 2));
+    assert_true(acquire(&a, 0));
+    advance_clock(HOLD_MS - 1);
+    wait_for_answer(&a, lease_take(a.lease, 1, two, 2));
     assert_true(a.now.is_mine);
     assert_int_equal(lease_hold_until(a.lease), (now_ms + HOLD_MS) * 1000000);
     assert_int_equal(a.now.token, 2);
     assert_int_equal(lease_check(a.lease, NULL), 0);
-    look(&b);
+    refresh(&b);
     assert_int_equal(b.now.token, 2);
     assert_int_equal(b.now.n_members, 2);
     assert_int_equal(b.members[1], 8);
-    assert_true(take(&a, 1)); /* an old wish costs nothing */
+    assert_true(acquire(&a, 1)); /* an outdated request has no effect on the held lease */
     assert_int_equal(a.now.token, 2);
     task_end(&a);
     task_end(&b);
 }
 
-/* An operator has removed all files, and another task takes the same number, before the holder looks. */
-static void a_number_that_is_given_again_is_not_the_one_that_was_held(void **state)
+/* An operator removes all files, and another task acquires the same token before the holder's next
+ * read. */
+static void lease_token_acquired_again_by_another_task_is_lost_for_the_holder(void **state)
 {
     struct task a, b;
 
     (void)state;
     task_start(&a, 1);
     task_start(&b, 2);
-    assert_true(take(&a, 0));
+    assert_true(acquire(&a, 0));
     assert_int_equal(fs_remove_tree(leases, NULL), 0);
-    assert_true(take(&b, 0));
+    assert_true(acquire(&b, 0));
     assert_int_equal(b.now.token, 1);
     assert_int_equal(lease_check(a.lease, NULL), ERR_REFUSED);
     assert_false(holds(&a));
-    assert_int_equal(look(&a)->holder, 2);
+    assert_int_equal(refresh(&a)->holder, 2);
     assert_false(a.now.is_mine || a.now.is_over);
-    says(&a, "lease 1 of worker 2");
-    assert_true(look(&b)->is_mine);
+    assert_text_has(&a, "lease 1 of worker 2");
+    assert_true(refresh(&b)->is_mine);
     task_end(&a);
     task_end(&b);
 }
 
-static void a_holder_that_renews_keeps_it_for_ever(void **state)
+static void lease_renewed_is_kept(void **state)
 {
     struct task a, b;
 
     (void)state;
     task_start(&a, 1);
     task_start(&b, 2);
-    assert_true(take(&a, 0));
+    assert_true(acquire(&a, 0));
     for (int i = 0; i < 20; i++) {
-        go(HOLD_MS / 2);
-        assert_true(look(&a)->is_mine);
-        assert_false(look(&b)->is_over);
+        advance_clock(HOLD_MS / 2);
+        assert_true(refresh(&a)->is_mine);
+        assert_false(refresh(&b)->is_over);
         assert_true(holds(&a));
     }
     task_end(&a);
     task_end(&b);
 }
 
-/* Whatever the moments at which the two look, they never hold it together. */
-static void a_silent_holder_has_lost_it_before_it_is_over_for_another(void **state)
+/* For any times at which the two tasks read the storage, they never hold the lease at the same
+ * time. */
+static void lease_not_renewed_is_lost_before_it_expires_for_observers(void **state)
 {
     (void)state;
     for (uint64_t gap = 611; gap < 24000; gap += 3701) {
@@ -163,83 +166,83 @@ static void a_silent_holder_has_lost_it_before_it_is_over_for_another(void **sta
 
         task_start(&a, 1);
         task_start(&b, 2);
-        token = look(&b)->token;
-        assert_true(take(&a, token));
-        for (looks = 0; !look(&b)->is_over; looks++) { /* a never looks again */
+        token = refresh(&b)->token;
+        assert_true(acquire(&a, token));
+        for (looks = 0; !refresh(&b)->is_over; looks++) { /* `a` does not refresh any more */
             assert_true(looks * counts <= WATCH_MS);
-            go(gap);
+            advance_clock(gap);
         }
         assert_true(looks * counts >= WATCH_MS);
         assert_false(holds(&a));
-        says(&b, "not renewed any more");
-        assert_true(take(&b, token + 1));
-        assert_false(look(&a)->is_mine);
+        assert_text_has(&b, "expired");
+        assert_true(acquire(&b, token + 1));
+        assert_false(refresh(&a)->is_mine);
         assert_int_equal(a.now.token, token + 2);
         assert_int_equal(lease_check(a.lease, NULL), ERR_REFUSED);
-        assert_true(lease_release(b.lease, PATIENCE_MS));
+        assert_true(lease_release(b.lease, TIMEOUT_MS));
         task_end(&a);
         task_end(&b);
     }
 }
 
-static void what_was_lost_once_stays_lost_and_needs_a_new_number(void **state)
+static void lease_lost_stays_lost_and_needs_a_new_token(void **state)
 {
     struct task a;
 
     (void)state;
     task_start(&a, 1);
-    assert_true(take(&a, 0));
-    go(HOLD_MS);
-    assert_false(holds(&a)); /* without a look at the storage */
-    assert_false(look(&a)->is_mine);
-    assert_true(a.now.is_over); /* at once: it is ours */
-    says(&a, "lost");
+    assert_true(acquire(&a, 0));
+    advance_clock(HOLD_MS);
+    assert_false(holds(&a)); /* without a read of the storage */
+    assert_false(refresh(&a)->is_mine);
+    assert_true(a.now.is_over); /* at once, because it is its own lease */
+    assert_text_has(&a, "lost");
     assert_int_equal(a.now.token, 1);
-    assert_true(take(&a, 1));
+    assert_true(acquire(&a, 1));
     assert_int_equal(a.now.token, 2);
     task_end(&a);
 }
 
-/* A host that was frozen: its clock went on, and it saw two renewals far apart, or none. */
-static void a_long_pause_of_the_watcher_is_no_silence_of_the_holder(void **state)
+/* A host that was frozen while its clock continued: its reads are far apart. */
+static void lease_observer_after_a_long_pause_does_not_see_expiry(void **state)
 {
     struct task a, b;
 
     (void)state;
     task_start(&a, 1);
     task_start(&b, 2);
-    assert_true(take(&a, 0));
-    look(&b);
-    go(10 * WATCH_MS);
-    assert_false(look(&b)->is_over);
+    assert_true(acquire(&a, 0));
+    refresh(&b);
+    advance_clock(10 * WATCH_MS);
+    assert_false(refresh(&b)->is_over);
     assert_true(watch(&b, WATCH_MS)->is_over);
     task_end(&a);
     task_end(&b);
 }
 
-static void what_is_released_is_over_at_once(void **state)
+static void lease_released_is_expired_at_once(void **state)
 {
     struct task a, b;
 
     (void)state;
     task_start(&a, 1);
     task_start(&b, 2);
-    assert_true(take(&a, 0));
-    assert_false(look(&b)->is_over);
-    assert_true(lease_release(a.lease, PATIENCE_MS));
+    assert_true(acquire(&a, 0));
+    assert_false(refresh(&b)->is_over);
+    assert_true(lease_release(a.lease, TIMEOUT_MS));
     assert_int_equal(lease_hold_until(a.lease), 0);
-    assert_true(look(&b)->is_over);
-    says(&b, "released");
-    assert_false(look(&a)->is_mine);
+    assert_true(refresh(&b)->is_over);
+    assert_text_has(&b, "released");
+    assert_false(refresh(&a)->is_mine);
     assert_true(a.now.is_over);
-    assert_true(take(&b, 1));
-    assert_true(lease_release(a.lease, PATIENCE_MS)); /* of nothing */
-    assert_true(look(&b)->is_mine);
+    assert_true(acquire(&b, 1));
+    assert_true(lease_release(a.lease, TIMEOUT_MS)); /* without a held lease */
+    assert_true(refresh(&b)->is_mine);
     task_end(&a);
     task_end(&b);
 }
 
-static void who_takes_without_waiting_fences_the_holder(void **state)
+static void lease_acquired_before_expiry_fences_the_holder(void **state)
 {
     struct task a, b;
     struct err err;
@@ -247,19 +250,19 @@ static void who_takes_without_waiting_fences_the_holder(void **state)
     (void)state;
     task_start(&a, 1);
     task_start(&b, 2);
-    assert_true(take(&a, 0));
-    assert_true(take(&b, look(&b)->token));
-    assert_true(holds(&a)); /* it has not looked yet; but it can publish nothing */
+    assert_true(acquire(&a, 0));
+    assert_true(acquire(&b, refresh(&b)->token));
+    assert_true(holds(&a)); /* it has not read the storage yet, but lease_check() fails */
     assert_int_equal(lease_check(a.lease, &err), ERR_REFUSED);
-    assert_non_null(strstr(err.text, "not ours"));
+    assert_non_null(strstr(err.text, "does not hold the lease"));
     assert_false(holds(&a));
-    assert_int_equal(look(&a)->holder, 2);
-    says(&a, "lease 2 of worker 2");
+    assert_int_equal(refresh(&a)->holder, 2);
+    assert_text_has(&a, "lease 2 of worker 2");
     task_end(&a);
     task_end(&b);
 }
 
-static void nonsense_takes_its_number_and_is_over_when_it_is_old(void **state)
+static void lease_invalid_record_occupies_its_token_until_it_expires(void **state)
 {
     static const char *const nonsense[] = { "\xff{", "", "{}", "{\"token\": 7}" };
     static char huge[200000];
@@ -289,22 +292,22 @@ static void nonsense_takes_its_number_and_is_over_when_it_is_old(void **state)
         put("lease-99999999999999999999999999", "x", 1);
         put("lease-18446744073709551615", "x", 1);
         task_start(&a, 1);
-        look(&a);
+        refresh(&a);
         assert_int_equal(a.now.token, number);
         assert_int_equal(a.now.holder, LEASE_NOBODY);
         assert_int_equal(a.now.n_members, 0);
         assert_false(a.now.is_over);
-        says(&a, name);
+        assert_text_has(&a, name);
         assert_false(watch(&a, WATCH_MS - 1)->is_over);
-        go(1);
-        assert_true(look(&a)->is_over);
-        assert_true(take(&a, number));
-        assert_true(lease_release(a.lease, PATIENCE_MS));
+        advance_clock(1);
+        assert_true(refresh(&a)->is_over);
+        assert_true(acquire(&a, number));
+        assert_true(lease_release(a.lease, TIMEOUT_MS));
         task_end(&a);
     }
 }
 
-static void a_record_is_believed_only_whole_and_under_its_own_number(void **state)
+static void lease_record_is_valid_only_complete_and_with_its_token(void **state)
 {
     char path[160], other[160], text[1024];
     struct task a, b;
@@ -313,7 +316,7 @@ static void a_record_is_believed_only_whole_and_under_its_own_number(void **stat
 
     (void)state;
     task_start(&a, 1);
-    assert_true(take(&a, 0));
+    assert_true(acquire(&a, 0));
     task_end(&a);
     snprintf(path, sizeof(path), "%s/lease-00000001", leases);
     snprintf(other, sizeof(other), "%s/lease-00000002", leases);
@@ -321,45 +324,45 @@ static void a_record_is_believed_only_whole_and_under_its_own_number(void **stat
     assert_non_null(f);
     n = fread(text, 1, sizeof(text), f);
     fclose(f);
-    put("lease-00000002", text, n); /* a copy under another name */
+    put("lease-00000002", text, n); /* a copy with another name */
     task_start(&b, 2);
-    assert_int_equal(look(&b)->token, 2);
-    says(&b, "its name says 2");
+    assert_int_equal(refresh(&b)->token, 2);
+    assert_text_has(&b, "its name has 2");
     assert_int_equal(unlink(other), 0);
-    for (size_t i = 0; i < n; i++) { /* any byte changed, any byte missing */
+    for (size_t i = 0; i < n; i++) { /* one byte changed, or the file truncated */
         text[i] ^= 1;
         put("lease-00000001", text, n);
         text[i] ^= 1;
-        answered(&b, lease_refresh(b.lease));
+        wait_for_answer(&b, lease_refresh(b.lease));
         assert_int_equal(b.now.holder, LEASE_NOBODY);
         put("lease-00000001", text, i);
-        assert_int_equal(look(&b)->holder, LEASE_NOBODY);
+        assert_int_equal(refresh(&b)->holder, LEASE_NOBODY);
     }
     put("lease-00000001", text, n);
-    assert_int_equal(look(&b)->holder, 1);
+    assert_int_equal(refresh(&b)->holder, 1);
     task_end(&b);
 }
 
-static void few_files_are_left(void **state)
+static void lease_prune_leaves_the_newest_two_tokens(void **state)
 {
     struct task a, b;
 
     (void)state;
-    put("lease-00000001.new-00000000000000ff", "x", 1); /* of one that was killed */
+    put("lease-00000001.new-00000000000000ff", "x", 1); /* of a killed task */
     put("other", "x", 1);
     task_start(&a, 1);
     for (uint64_t i = 0; i < 20; i++)
-        assert_true(take(&a, i));
-    assert_int_equal(files(), 2 * 2 + 1); /* records and beats of the newest two */
+        assert_true(acquire(&a, i));
+    assert_int_equal(files(), 2 * 2 + 1); /* record and heartbeat of the newest two tokens */
     task_start(&b, 2);
-    assert_false(take(&b, 7)); /* number 8 was taken, even if nothing tells it any more */
+    assert_false(acquire(&b, 7)); /* token 8 was acquired before, and its record removed */
     assert_int_equal(b.now.token, 20);
     assert_int_equal(files(), 2 * 2 + 1);
     task_end(&b);
     task_end(&a);
 }
 
-static void settings_that_cannot_be_safe_are_refused(void **state)
+static void lease_unsafe_times_are_refused(void **state)
 {
     struct task t;
     struct lease_opts o = { .directory = folder, .name = "a", .hold_ms = 50, .watch_ms = 50,
@@ -379,21 +382,21 @@ int main(void)
 {
 #define TEST(f_) cmocka_unit_test_setup_teardown(f_, begin, end)
     const struct CMUnitTest tests[] = {
-        TEST(the_first_one_gets_it_and_the_second_is_told_whose_it_is),
-        TEST(holder_is_at_the_same_place_if_name_and_host_are_equal),
-        TEST(every_wish_is_answered_and_only_the_next_number_is_given),
-        TEST(the_holder_records_another_group_under_the_next_number),
-        TEST(a_number_that_is_given_again_is_not_the_one_that_was_held),
-        TEST(a_holder_that_renews_keeps_it_for_ever),
-        TEST(a_silent_holder_has_lost_it_before_it_is_over_for_another),
-        TEST(what_was_lost_once_stays_lost_and_needs_a_new_number),
-        TEST(a_long_pause_of_the_watcher_is_no_silence_of_the_holder),
-        TEST(what_is_released_is_over_at_once),
-        TEST(who_takes_without_waiting_fences_the_holder),
-        TEST(nonsense_takes_its_number_and_is_over_when_it_is_old),
-        TEST(a_record_is_believed_only_whole_and_under_its_own_number),
-        TEST(few_files_are_left),
-        TEST(settings_that_cannot_be_safe_are_refused),
+        TEST(lease_acquired_by_the_first_reports_the_holder_to_the_second),
+        TEST(lease_holder_of_equal_name_and_host_is_at_the_same_place),
+        TEST(lease_requests_are_all_answered_and_only_the_next_token_is_acquired),
+        TEST(lease_holder_records_another_group_with_the_next_token),
+        TEST(lease_token_acquired_again_by_another_task_is_lost_for_the_holder),
+        TEST(lease_renewed_is_kept),
+        TEST(lease_not_renewed_is_lost_before_it_expires_for_observers),
+        TEST(lease_lost_stays_lost_and_needs_a_new_token),
+        TEST(lease_observer_after_a_long_pause_does_not_see_expiry),
+        TEST(lease_released_is_expired_at_once),
+        TEST(lease_acquired_before_expiry_fences_the_holder),
+        TEST(lease_invalid_record_occupies_its_token_until_it_expires),
+        TEST(lease_record_is_valid_only_complete_and_with_its_token),
+        TEST(lease_prune_leaves_the_newest_two_tokens),
+        TEST(lease_unsafe_times_are_refused),
     };
 
     return cmocka_run_group_tests_name("ckpt/lease", tests, NULL, NULL);

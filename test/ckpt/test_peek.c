@@ -1,7 +1,7 @@
-/* The newest checkpoint by its manifest alone. */
+/* ckpt_peek(): the newest checkpoint by its manifest only. */
 #include "ckpt/kit.h"
 
-static void damage(const char *folder, uint64_t step, const char *file)
+static void damage_file(const char *folder, uint64_t step, const char *file)
 {
     char *path = kit_path(folder, step, file);
 
@@ -9,7 +9,7 @@ static void damage(const char *folder, uint64_t step, const char *file)
     free(path);
 }
 
-static void the_newest_whose_manifest_and_sizes_agree_is_found(void **state)
+static void peek_finds_the_newest_with_valid_manifest_and_sizes(void **state)
 {
     char *folder = kit_folder(), *path = kit_path(folder, 20, NULL);
     struct ckpt_info info, verified;
@@ -22,8 +22,8 @@ static void the_newest_whose_manifest_and_sizes_agree_is_found(void **state)
     kit_save(folder, 100, 4);
     assert_int_equal(ckpt_peek(folder, NULL, &info, &err), 0);
     assert_int_equal(info.meta.step, 100);
-    damage(folder, 100, "manifest.json");
-    damage(folder, 30, "optimizer.safetensors");
+    damage_file(folder, 100, "manifest.json");
+    damage_file(folder, 30, "optimizer.safetensors");
     assert_int_equal(ckpt_peek(folder, NULL, &info, &err), 0);
     assert_string_equal(info.path, path);
     assert_int_equal(ckpt_verify(path, NULL, NULL, &verified, &err), 0);
@@ -31,15 +31,15 @@ static void the_newest_whose_manifest_and_sizes_agree_is_found(void **state)
     assert_int_equal(info.bytes, verified.bytes);
     assert_int_equal(ckpt_peek(folder, info.meta.model_digest, &info, &err), 0);
     assert_int_equal(ckpt_peek(folder, "another", &info, &err), ERR_NOENT);
-    damage(folder, 20, "model.safetensors");
-    damage(folder, 10, "model.safetensors");
+    damage_file(folder, 20, "model.safetensors");
+    damage_file(folder, 10, "model.safetensors");
     assert_int_equal(ckpt_peek(folder, NULL, &info, &err), ERR_NOENT);
-    assert_text(err.text, "holds no checkpoint that can be used");
+    assert_text(err.text, "contains no usable checkpoint");
     free(path);
     kit_remove(folder);
 }
 
-static void where_there_is_nothing_there_is_none(void **state)
+static void peek_without_a_checkpoint_reports_noent(void **state)
 {
     char *folder = kit_folder();
     struct ckpt_info info;
@@ -54,8 +54,8 @@ static void where_there_is_nothing_there_is_none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_newest_whose_manifest_and_sizes_agree_is_found),
-        cmocka_unit_test(where_there_is_nothing_there_is_none),
+        cmocka_unit_test(peek_finds_the_newest_with_valid_manifest_and_sizes),
+        cmocka_unit_test(peek_without_a_checkpoint_reports_noent),
     };
 
     return cmocka_run_group_tests_name("ckpt/peek", tests, NULL, NULL);

@@ -26,7 +26,7 @@ static size_t size_of(const char *path)
     return (size_t)st.st_size;
 }
 
-static void every_flipped_bit_of_every_file_is_noticed(void **state)
+static void verify_detects_every_flipped_bit(void **state)
 {
     static const char *const files[] = { "model.safetensors", "optimizer.safetensors",
                                          "manifest.json" };
@@ -39,7 +39,7 @@ static void every_flipped_bit_of_every_file_is_noticed(void **state)
         char *file = kit_path(folder, 3, files[f]);
         size_t bits = size_of(file) * 8;
 
-        for (size_t bit = 0; bit < bits; bit += f == 2 ? 1 : 3) { /* in every place of a byte */
+        for (size_t bit = 0; bit < bits; bit += f == 2 ? 1 : 3) { /* covers each bit of a byte */
             struct ckpt_info info;
             struct err err;
 
@@ -59,7 +59,7 @@ static void every_flipped_bit_of_every_file_is_noticed(void **state)
     kit_remove(folder);
 }
 
-static void a_missing_cut_or_grown_file_is_damage(void **state)
+static void verify_of_a_missing_truncated_or_extended_file_fails(void **state)
 {
     static const char *const files[] = { "model.safetensors", "optimizer.safetensors" };
     char *folder = kit_folder(), *path = kit_path(folder, 3, NULL);
@@ -93,7 +93,7 @@ static void a_missing_cut_or_grown_file_is_damage(void **state)
     kit_remove(folder);
 }
 
-static void a_folder_of_another_step_is_noticed_and_one_with_a_name_of_its_own_is_fine(void **state)
+static void verify_detects_a_wrong_step_in_the_name_and_accepts_other_names(void **state)
 {
     char *folder = kit_folder(), *best = fs_join(folder, "best");
     char *three = kit_path(folder, 3, NULL), *four = kit_path(folder, 4, NULL);
@@ -104,7 +104,7 @@ static void a_folder_of_another_step_is_noticed_and_one_with_a_name_of_its_own_i
     kit_save(folder, 3, 3);
     assert_int_equal(rename(three, four), 0);
     assert_int_equal(ckpt_verify(four, NULL, NULL, &info, &err), ERR_CORRUPT);
-    assert_text(err.text, "holds step 3");
+    assert_text(err.text, "contains step 3");
     assert_int_equal(rename(four, best), 0);
     assert_int_equal(ckpt_verify(best, NULL, NULL, &info, &err), 0);
     assert_int_equal(info.meta.step, 3);
@@ -114,7 +114,7 @@ static void a_folder_of_another_step_is_noticed_and_one_with_a_name_of_its_own_i
     kit_remove(folder);
 }
 
-/* Puts the manifest's checksum right after an edit. */
+/* Edits the manifest and corrects its checksum. */
 static void edit_manifest(const char *folder, uint64_t step, const char *from, const char *to)
 {
     char *path = kit_path(folder, step, "manifest.json"), *at, *sum;
@@ -130,13 +130,13 @@ static void edit_manifest(const char *folder, uint64_t step, const char *from, c
     hash = XXH3_128bits(text.data, text.len);
     buf_printf(&text, "  \"checksum\": \"%016llx%016llx\"\n}\n", (unsigned long long)hash.high64,
                (unsigned long long)hash.low64);
-    kit_put(path, text.data, text.len);
+    kit_write_file(path, text.data, text.len);
     buf_fini(&text);
     buf_fini(&old);
     free(path);
 }
 
-static void a_manifest_that_makes_no_sense_is_refused_with_the_place(void **state)
+static void manifest_invalid_is_refused_with_the_position(void **state)
 {
     static const struct {
         const char *from, *to;
@@ -146,7 +146,7 @@ static void a_manifest_that_makes_no_sense_is_refused_with_the_place(void **stat
         { "\"format\": 1", "\"format\": 2", ERR_UNSUPPORTED, "format 2, this version reads 1" },
         { "\"format\": 1", "\"format\": \"1\"", ERR_CORRUPT, "/format" },
         { "\"format\": 1", "\"fmt\": 1", ERR_CORRUPT, "\"format\" is missing" },
-        { "\"step\": 3", "\"step\": -3", ERR_CORRUPT, "/step: expected a whole number" },
+        { "\"step\": 3", "\"step\": -3", ERR_CORRUPT, "/step: expected an integer" },
         { "\"step\": 3", "\"step\": 3.5", ERR_CORRUPT, "3.5" },
         { "\"lanes\": 4", "\"lanes\": 4294967296", ERR_CORRUPT, "/lanes" },
         { "\"lanes\": 4,", "", ERR_CORRUPT, "\"lanes\" is missing" },
@@ -182,7 +182,7 @@ static void a_manifest_that_makes_no_sense_is_refused_with_the_place(void **stat
     kit_remove(folder);
 }
 
-static void members_and_files_of_later_versions_are_no_obstacle(void **state)
+static void manifest_with_unknown_members_and_files_is_accepted(void **state)
 {
     char *folder = kit_folder(), *path = kit_path(folder, 3, NULL);
     char *more = kit_path(folder, 3, "more.txt");
@@ -191,7 +191,7 @@ static void members_and_files_of_later_versions_are_no_obstacle(void **state)
 
     (void)state;
     kit_save(folder, 3, 3);
-    kit_put(more, "hello", 5);
+    kit_write_file(more, "hello", 5);
     /* XXH3-128 of "hello" */
     edit_manifest(folder, 3, "\"files\": {",
                   "\"colour\": [1, {\"a\": null}], \"files\": {\"more.txt\": {\"bytes\": 5, "
@@ -199,7 +199,7 @@ static void members_and_files_of_later_versions_are_no_obstacle(void **state)
     if (ckpt_verify(path, NULL, NULL, &info, &err) < 0)
         fail_msg("%s", err.text);
     kit_load(path, 3);
-    kit_put(more, "hellO", 5); /* but if it is listed, it is checked */
+    kit_write_file(more, "hellO", 5); /* a listed file is verified */
     assert_int_equal(ckpt_verify(path, NULL, NULL, &info, &err), ERR_CORRUPT);
     assert_text(err.text, "more.txt");
     free(more);
@@ -229,7 +229,7 @@ static void on_progress(void *arg, uint64_t done, uint64_t all)
     s->all = all;
 }
 
-static void the_newest_that_verifies_is_found_and_the_others_are_reported(void **state)
+static void newest_that_verifies_is_found_and_the_others_are_reported(void **state)
 {
     char *folder = kit_folder(), *file;
     struct skipped s = { .text = "" };
@@ -257,7 +257,7 @@ static void the_newest_that_verifies_is_found_and_the_others_are_reported(void *
         free(file);
     }
     assert_int_equal(ckpt_newest(folder, NULL, NULL, NULL, NULL, &info, &err), ERR_CORRUPT);
-    assert_text(err.text, "holds 5 checkpoints, and none of them can be used; step-00000005: ");
+    assert_text(err.text, "contains 5 checkpoints, none of them is usable; step-00000005: ");
     assert_text(err.text, "; step-00000004: ");
     kit_remove(folder);
 }
@@ -276,13 +276,13 @@ static void newest_with_a_checkpoint_of_another_model_anywhere_is_refused(void *
     assert_text(err.text, "step-00000001: the checkpoint is of another model");
     assert_text(err.text, "expected model digest m0del, found m1del");
     assert_int_equal(ckpt_newest(folder, NULL, NULL, NULL, NULL, &info, &err), 0);
-    edit_manifest(folder, 1, "  \"model_digest\": \"m1del\",\n", ""); /* as if it had not been known */
+    edit_manifest(folder, 1, "  \"model_digest\": \"m1del\",\n", ""); /* an older manifest */
     assert_int_equal(ckpt_newest(folder, "m0del", NULL, NULL, NULL, &info, &err), 0);
     assert_int_equal(info.meta.step, 3);
     kit_remove(folder);
 }
 
-static void without_a_checkpoint_there_is_none(void **state)
+static void newest_without_a_checkpoint_reports_noent(void **state)
 {
     char *folder = kit_folder(), *other;
     struct ckpt_info info;
@@ -291,7 +291,7 @@ static void without_a_checkpoint_there_is_none(void **state)
     (void)state;
     assert_int_equal(ckpt_newest(folder, NULL, NULL, NULL, NULL, &info, &err), ERR_NOENT);
     assert_text(err.text, "0 checkpoints");
-    /* Names that are nearly right are not ours. */
+    /* Similar names are not checkpoints. */
     assert_int_equal(mkdir(other = fs_join(folder, "step-1"), 0777), 0);
     free(other);
     assert_int_equal(mkdir(other = fs_join(folder, "step-000000001"), 0777), 0);
@@ -305,8 +305,8 @@ static void without_a_checkpoint_there_is_none(void **state)
     assert_int_equal(ckpt_newest("/nowhere", NULL, NULL, NULL, NULL, &info, NULL), ERR_NOENT);
 }
 
-/* A FIFO waits for its other end, a folder has a size. */
-static void what_is_no_file_is_damage_and_nobody_waits_for_it(void **state)
+/* Opening a FIFO may wait for its writer, and a directory has a size. */
+static void verify_of_a_fifo_or_directory_fails_without_waiting(void **state)
 {
     static const char *const files[] = { "manifest.json", "model.safetensors" };
 
@@ -325,15 +325,16 @@ static void what_is_no_file_is_damage_and_nobody_waits_for_it(void **state)
         assert_int_equal(ckpt_peek(folder, NULL, &info, NULL), ERR_NOENT);
         alarm(0);
         assert_text(err.text, files[i % 2]);
-        assert_text(err.text, "is not a file");
+        assert_text(err.text, "is not a regular file");
         free(file);
         free(path);
         kit_remove(folder);
     }
 }
 
-/* An older one will do; but none is another thing than none that can be read now. */
-static void storage_that_fails_does_not_make_it_begin_anew(void **state)
+/* An older checkpoint is used, if there is one. Otherwise an unreadable checkpoint must not be
+ * reported as absent. */
+static void newest_on_failing_storage_reports_io_not_noent(void **state)
 {
     char *folder = kit_folder();
     struct ckpt_info info;
@@ -346,14 +347,14 @@ static void storage_that_fails_does_not_make_it_begin_anew(void **state)
     assert_int_equal(kit_newest(folder, &info), 1);
     assert_int_equal(fault_arm("ckpt.read@1+", NULL), 0);
     assert_int_equal(ckpt_newest(folder, NULL, NULL, NULL, NULL, &info, &err), ERR_IO);
-    assert_text(err.text, "holds 2 checkpoints: none of them can be used");
+    assert_text(err.text, "contains 2 checkpoints: none of them is usable");
     assert_text(err.text, "step-00000002/manifest.json': Input/output error");
     assert_int_equal(fault_arm(NULL, NULL), 0);
     assert_int_equal(kit_newest(folder, &info), 2);
     kit_remove(folder);
 }
 
-static void steps_beyond_eight_digits_have_longer_names_and_still_sort(void **state)
+static void steps_with_more_than_eight_digits_are_sorted(void **state)
 {
     char *folder = kit_folder();
     struct ckpt_info info;
@@ -368,7 +369,7 @@ static void steps_beyond_eight_digits_have_longer_names_and_still_sort(void **st
     kit_remove(folder);
 }
 
-static void tell_each(void *arg, const struct ckpt_info *info, int rc, const char *why)
+static void append_each(void *arg, const struct ckpt_info *info, int rc, const char *why)
 {
     char *text = arg;
     size_t n = strlen(text);
@@ -377,7 +378,7 @@ static void tell_each(void *arg, const struct ckpt_info *info, int rc, const cha
              rc == 0 ? "good" : err_name(rc), rc < 0 && why[0] == '\0' ? " without a reason" : "");
 }
 
-static void each_goes_from_the_oldest_to_the_newest(void **state)
+static void each_visits_checkpoints_from_oldest_to_newest(void **state)
 {
     char *folder = kit_folder(), *file, text[1000] = "";
     struct err err;
@@ -390,14 +391,14 @@ static void each_goes_from_the_oldest_to_the_newest(void **state)
     free(file);
     assert_int_equal(mkdir(file = kit_path(folder, 40, NULL), 0777), 0);
     free(file);
-    assert_int_equal(ckpt_each(folder, tell_each, text, &err), 0);
+    assert_int_equal(ckpt_each(folder, append_each, text, &err), 0);
     assert_string_equal(text, "step-00000010 good;step-00000020 ERR_CORRUPT;step-00000030 good;"
                               "step-00000040 ERR_NOENT;");
-    assert_int_equal(ckpt_each("/nowhere", tell_each, text, &err), ERR_NOENT);
+    assert_int_equal(ckpt_each("/nowhere", append_each, text, &err), ERR_NOENT);
     kit_remove(folder);
 }
 
-static void a_model_that_does_not_fit_is_refused_by_name(void **state)
+static void load_of_a_different_model_is_refused_with_the_tensor(void **state)
 {
     static const struct ckpt_tensor renamed[] = {
         { "conv.weihgt", TENSOR_F32, { 2, { 3, 5 } }, 128 },
@@ -428,7 +429,7 @@ static void a_model_that_does_not_fit_is_refused_by_name(void **state)
     changed[2] = kit_model[2];
     changed[5] = (struct ckpt_tensor){ "new", TENSOR_F32, { 1, { 2 } }, 64 };
     assert_int_equal(ckpt_load(path, changed, 6, kit_slots, 2, buffer, &err), ERR_INPUT);
-    assert_text(err.text, "tensor 'new' [2] is not in the file, which holds 5 of 6");
+    assert_text(err.text, "tensor 'new' [2] is not in the file, which contains 5 of 6");
     assert_int_equal(ckpt_load(path, kit_model, 5, kit_slots, 1, buffer, &err), ERR_INPUT);
     assert_text(err.text, "'conv.bias/momentum'");
     assert_text(err.text, "optimizer.safetensors");
@@ -436,8 +437,8 @@ static void a_model_that_does_not_fit_is_refused_by_name(void **state)
     kit_remove(folder);
 }
 
-/* Other programs may write what we load: the data in another order. */
-static void a_file_with_its_tensors_in_another_order_is_loaded(void **state)
+/* A file of another program may have its data in another order. */
+static void load_of_tensors_in_another_order_succeeds(void **state)
 {
     static const char json[] = "{\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]},"
                                "\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}  ";
@@ -457,7 +458,7 @@ static void a_file_with_its_tensors_in_another_order_is_loaded(void **state)
     buf_add(&file, "\0\0\0\0\0\0\0", 7);
     buf_str(&file, json);
     buf_add(&file, data, sizeof(data));
-    kit_put(path, file.data, file.len);
+    kit_write_file(path, file.data, file.len);
     hash = XXH3_128bits(file.data, file.len);
     free(path);
     path = kit_path(folder, 3, "manifest.json");
@@ -479,7 +480,7 @@ static void a_file_with_its_tensors_in_another_order_is_loaded(void **state)
     kit_remove(folder);
 }
 
-static void a_look_at_the_newest_reads_no_tensors(void **state)
+static void peek_reads_no_tensors(void **state)
 {
     char *folder = kit_folder(), *path;
     struct ckpt_writer_opts opts = kit_opts(folder);
@@ -502,20 +503,20 @@ static void a_look_at_the_newest_reads_no_tensors(void **state)
     assert_true(info.bytes > KIT_STATE_BYTES / 2);
     assert_int_equal(ckpt_peek(folder, "another", &info, NULL), ERR_NOENT);
 
-    path = kit_path(folder, 9, "model.safetensors"); /* damage to a tensor is not seen ... */
+    path = kit_path(folder, 9, "model.safetensors"); /* damage to a tensor is not detected ... */
     data = kit_read(path);
     data.data[data.len - 1] ^= 1;
-    kit_put(path, data.data, data.len);
+    kit_write_file(path, data.data, data.len);
     assert_int_equal(ckpt_peek(folder, "m0del", &info, NULL), 0);
     assert_int_equal(info.meta.step, 9);
-    kit_put(path, data.data, data.len - 1); /* ... that something is missing is */
+    kit_write_file(path, data.data, data.len - 1); /* ... but a wrong size is */
     assert_int_equal(ckpt_peek(folder, "m0del", &info, NULL), 0);
     assert_int_equal(info.meta.step, 7);
     assert_false(info.meta.complete);
     free(path);
     buf_fini(&data);
     path = kit_path(folder, 7, "manifest.json");
-    kit_put(path, "{}", 2);
+    kit_write_file(path, "{}", 2);
     assert_int_equal(ckpt_peek(folder, NULL, &info, NULL), ERR_NOENT);
     free(path);
     kit_remove(folder);
@@ -524,22 +525,22 @@ static void a_look_at_the_newest_reads_no_tensors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_flipped_bit_of_every_file_is_noticed),
-        cmocka_unit_test(a_missing_cut_or_grown_file_is_damage),
+        cmocka_unit_test(verify_detects_every_flipped_bit),
+        cmocka_unit_test(verify_of_a_missing_truncated_or_extended_file_fails),
         cmocka_unit_test(
-            a_folder_of_another_step_is_noticed_and_one_with_a_name_of_its_own_is_fine),
-        cmocka_unit_test(a_manifest_that_makes_no_sense_is_refused_with_the_place),
-        cmocka_unit_test(members_and_files_of_later_versions_are_no_obstacle),
-        cmocka_unit_test(the_newest_that_verifies_is_found_and_the_others_are_reported),
+            verify_detects_a_wrong_step_in_the_name_and_accepts_other_names),
+        cmocka_unit_test(manifest_invalid_is_refused_with_the_position),
+        cmocka_unit_test(manifest_with_unknown_members_and_files_is_accepted),
+        cmocka_unit_test(newest_that_verifies_is_found_and_the_others_are_reported),
         cmocka_unit_test(newest_with_a_checkpoint_of_another_model_anywhere_is_refused),
-        cmocka_unit_test(without_a_checkpoint_there_is_none),
-        cmocka_unit_test(what_is_no_file_is_damage_and_nobody_waits_for_it),
-        cmocka_unit_test(storage_that_fails_does_not_make_it_begin_anew),
-        cmocka_unit_test(steps_beyond_eight_digits_have_longer_names_and_still_sort),
-        cmocka_unit_test(each_goes_from_the_oldest_to_the_newest),
-        cmocka_unit_test(a_model_that_does_not_fit_is_refused_by_name),
-        cmocka_unit_test(a_file_with_its_tensors_in_another_order_is_loaded),
-        cmocka_unit_test(a_look_at_the_newest_reads_no_tensors),
+        cmocka_unit_test(newest_without_a_checkpoint_reports_noent),
+        cmocka_unit_test(verify_of_a_fifo_or_directory_fails_without_waiting),
+        cmocka_unit_test(newest_on_failing_storage_reports_io_not_noent),
+        cmocka_unit_test(steps_with_more_than_eight_digits_are_sorted),
+        cmocka_unit_test(each_visits_checkpoints_from_oldest_to_newest),
+        cmocka_unit_test(load_of_a_different_model_is_refused_with_the_tensor),
+        cmocka_unit_test(load_of_tensors_in_another_order_succeeds),
+        cmocka_unit_test(peek_reads_no_tensors),
     };
 
     return cmocka_run_group_tests_name("ckpt/read", tests, NULL, NULL);

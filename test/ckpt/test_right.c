@@ -1,47 +1,47 @@
-/* A writer whose right to publish moves to another task. */
+/* A writer that loses the right to publish to another task. */
 #include "ckpt/kit.h"
 
 #include "base/fault.h"
 #include "ckpt/lease.h"
 
-/* What may_publish() answers, from the n-th time it is asked (counted from 1). */
-struct judge {
-    struct kit_story story; /* the events, in the same place as for kit_on_event() */
+/* The result of may_publish(), by the number of the call (from 1). */
+struct permission {
+    struct kit_events story; /* first member, for kit_on_event() */
     int asked, no_from, code;
-    int hold_at;     /* this question is answered when `is_free` is set */
+    int hold_at;     /* this call returns when `is_free` is set */
     bool is_held, is_free;
 };
 
-static int judge(void *arg, struct err *err)
+static int permission(void *arg, struct err *err)
 {
-    struct judge *j = arg;
+    struct permission *j = arg;
 
     int asked = __atomic_add_fetch(&j->asked, 1, __ATOMIC_SEQ_CST);
 
     __atomic_store_n(&j->is_held, asked == j->hold_at, __ATOMIC_SEQ_CST);
     while (asked == j->hold_at && !__atomic_load_n(&j->is_free, __ATOMIC_SEQ_CST))
-        kit_nap(1);
+        kit_sleep(1);
     return j->no_from > 0 && asked >= j->no_from ? err_set(err, j->code, "lease 2: not ours") : 0;
 }
 
-static struct ckpt_writer_opts judged(const char *folder, struct judge *j)
+static struct ckpt_writer_opts judged_opts(const char *folder, struct permission *j)
 {
     struct ckpt_writer_opts opts = kit_opts(folder);
 
     opts.on_event = kit_on_event;
-    opts.may_publish = judge;
+    opts.may_publish = permission;
     opts.arg = j;
     return opts;
 }
 
-/* Asked: by the thread at its start, before it writes, before the rename. */
-static void who_is_refused_discards_its_copy_and_leaves_nothing(void **state)
+/* may_publish() is called at the start of the thread, before the write, before the rename. */
+static void writer_refused_discards_its_copy(void **state)
 {
     (void)state;
     for (int from = 1; from <= 3; from++) {
         char *folder = kit_folder();
-        struct judge j = { .no_from = from, .code = ERR_REFUSED };
-        struct ckpt_writer_opts opts = judged(folder, &j);
+        struct permission j = { .no_from = from, .code = ERR_REFUSED };
+        struct ckpt_writer_opts opts = judged_opts(folder, &j);
         struct ckpt_meta one = kit_meta(1), two = kit_meta(2), three = kit_meta(3);
         struct ckpt_writer *w = kit_open(&opts);
         struct err err;
@@ -53,7 +53,7 @@ static void who_is_refused_discards_its_copy_and_leaves_nothing(void **state)
         assert_int_equal(flush_for(w, 20000, &err), ERR_REFUSED);
         assert_string_equal(j.story.text, "discarded 1, discarded 2 again");
         assert_int_equal(kit_count(folder, ""), 0);
-        j.no_from = 0; /* the right comes back */
+        j.no_from = 0; /* the right is granted again */
         kit_write(w, &three, 3);
         kit_flush(w);
         ckpt_writer_close(w);
@@ -62,11 +62,11 @@ static void who_is_refused_discards_its_copy_and_leaves_nothing(void **state)
     }
 }
 
-static void who_cannot_know_tries_again(void **state)
+static void writer_with_unknown_right_retries(void **state)
 {
     char *folder = kit_folder();
-    struct judge j = { .no_from = 3, .code = ERR_IO };
-    struct ckpt_writer_opts opts = judged(folder, &j);
+    struct permission j = { .no_from = 3, .code = ERR_IO };
+    struct ckpt_writer_opts opts = judged_opts(folder, &j);
     struct ckpt_meta one = kit_meta(1);
     struct ckpt_writer *w;
     struct err err;
@@ -85,11 +85,11 @@ static void who_cannot_know_tries_again(void **state)
     kit_remove(folder);
 }
 
-static void a_step_that_is_there_already_is_a_success_without_any_right(void **state)
+static void writer_refused_with_an_existing_checkpoint_succeeds(void **state)
 {
     char *folder = kit_folder();
-    struct judge j = { .no_from = 1, .code = ERR_REFUSED };
-    struct ckpt_writer_opts opts = judged(folder, &j);
+    struct permission j = { .no_from = 1, .code = ERR_REFUSED };
+    struct ckpt_writer_opts opts = judged_opts(folder, &j);
     struct ckpt_meta seven = kit_meta(7);
     struct ckpt_writer *w;
 
@@ -102,16 +102,17 @@ static void a_step_that_is_there_already_is_a_success_without_any_right(void **s
     kit_flush(w);
     ckpt_writer_close(w);
     assert_string_equal(j.story.text, "written 7");
-    assert_int_equal(kit_count(folder, "step-"), 2); /* and nothing is removed without a right */
+    assert_int_equal(kit_count(folder, "step-"), 2); /* nothing is removed without the right */
     kit_remove(folder);
 }
 
-/* Start, write, rename: which does not do, for something else is there, and looking at it takes long. */
-static void who_is_refused_at_last_replaces_nothing(void **state)
+/* The calls: start, write, rename. The rename fails because another checkpoint exists, whose
+ * comparison takes long. */
+static void writer_refused_before_the_exchange_replaces_nothing(void **state)
 {
     char *folder = kit_folder();
-    struct judge j = { .no_from = 4, .code = ERR_REFUSED };
-    struct ckpt_writer_opts opts = judged(folder, &j);
+    struct permission j = { .no_from = 4, .code = ERR_REFUSED };
+    struct ckpt_writer_opts opts = judged_opts(folder, &j);
     struct ckpt_meta seven = kit_meta(7);
     struct ckpt_writer *w;
     struct ckpt_info info;
@@ -122,7 +123,7 @@ static void who_is_refused_at_last_replaces_nothing(void **state)
     strcpy(seven.job_digest, "former");
     w = kit_open(&opts);
     while (__atomic_load_n(&j.asked, __ATOMIC_SEQ_CST) == 0)
-        kit_nap(1);
+        kit_sleep(1);
     kit_write(w, &seven, 1);
     assert_int_equal(flush_for(w, 20000, &err), ERR_REFUSED);
     ckpt_writer_close(w);
@@ -134,11 +135,12 @@ static void who_is_refused_at_last_replaces_nothing(void **state)
     kit_remove(folder);
 }
 
-static void nothing_is_removed_after_the_right_is_lost(void **state)
+static void writer_that_lost_the_right_removes_nothing(void **state)
 {
     char *folder = kit_folder();
-    struct judge j = { .no_from = 5, .code = ERR_REFUSED }; /* start, write, rename, first removal */
-    struct ckpt_writer_opts opts = judged(folder, &j);
+    /* start, write, rename, first removal */
+    struct permission j = { .no_from = 5, .code = ERR_REFUSED };
+    struct ckpt_writer_opts opts = judged_opts(folder, &j);
     struct ckpt_meta four = kit_meta(4);
     struct ckpt_writer *w;
 
@@ -148,7 +150,7 @@ static void nothing_is_removed_after_the_right_is_lost(void **state)
     opts.max_to_keep = 1;
     w = kit_open(&opts);
     while (__atomic_load_n(&j.asked, __ATOMIC_SEQ_CST) == 0)
-        kit_nap(1);
+        kit_sleep(1);
     kit_write(w, &four, 4);
     kit_flush(w);
     ckpt_writer_close(w);
@@ -156,14 +158,14 @@ static void nothing_is_removed_after_the_right_is_lost(void **state)
     kit_remove(folder);
 }
 
-/* Before it is written, and before the rename. */
-static void what_is_abandoned_is_not_published_and_the_writer_goes_on(void **state)
+/* The save is abandoned before the write, and before the rename. */
+static void abandoned_save_is_not_published_and_the_writer_continues(void **state)
 {
     (void)state;
     for (int at = 2; at <= 3; at++) {
         char *folder = kit_folder();
-        struct judge j = { .hold_at = at };
-        struct ckpt_writer_opts opts = judged(folder, &j);
+        struct permission j = { .hold_at = at };
+        struct ckpt_writer_opts opts = judged_opts(folder, &j);
         struct ckpt_meta one = kit_meta(1), two = kit_meta(2);
         struct ckpt_writer *w = kit_open(&opts);
         struct err err;
@@ -171,27 +173,27 @@ static void what_is_abandoned_is_not_published_and_the_writer_goes_on(void **sta
 
         kit_write(w, &one, 1);
         while (!__atomic_load_n(&j.is_held, __ATOMIC_SEQ_CST))
-            kit_nap(1);
+            kit_sleep(1);
         ckpt_abandon(w);
-        assert_int_equal(ckpt_begin(w, &staging, NULL), ERR_EXISTS); /* it has not noticed yet */
+        assert_int_equal(ckpt_begin(w, &staging, NULL), ERR_EXISTS); /* not stopped yet */
         __atomic_store_n(&j.is_free, true, __ATOMIC_SEQ_CST);
         assert_int_equal(flush_for(w, 20000, &err), ERR_CANCELED);
         assert_int_equal(kit_count(folder, ""), 0);
         kit_write(w, &two, 2);
         kit_flush(w);
-        ckpt_abandon(w); /* of nothing */
+        ckpt_abandon(w); /* without a save */
         ckpt_writer_close(w);
         assert_string_equal(j.story.text, "discarded 1, written 2");
         kit_remove(folder);
     }
 }
 
-static void what_waits_or_is_being_filled_can_be_abandoned_too(void **state)
+static void abandon_while_waiting_or_filling_discards_the_state(void **state)
 {
     (void)state;
     for (int replaced = 0; replaced < 2; replaced++) {
         char *folder = kit_folder();
-        struct kit_story story = { .text = "" };
+        struct kit_events story = { .text = "" };
         struct ckpt_writer_opts opts = kit_opts(folder);
         struct ckpt_meta one = kit_meta(1), two = kit_meta(2);
         struct ckpt_writer *w;
@@ -206,7 +208,7 @@ static void what_waits_or_is_being_filled_can_be_abandoned_too(void **state)
         ckpt_abandon(w);
         assert_int_equal(fault_arm("ckpt.write@1+", NULL), 0);
         kit_write(w, &one, 1);
-        while (flush_for(w, 5, &err) != ERR_IO) /* until it waits */
+        while (flush_for(w, 5, &err) != ERR_IO) /* until the writer waits for a retry */
             assert_int_equal(err.code, ERR_TIMEOUT);
         assert_int_equal(fault_arm(NULL, NULL), 0);
         story.text[0] = '\0';
@@ -215,7 +217,7 @@ static void what_waits_or_is_being_filled_can_be_abandoned_too(void **state)
             assert_int_equal(flush_for(w, 20000, &err), ERR_CANCELED);
             assert_string_equal(story.text, "discarded 1");
         }
-        kit_write(w, &two, 2); /* is not taken for the one that was abandoned */
+        kit_write(w, &two, 2); /* not affected by the earlier ckpt_abandon() */
         kit_flush(w);
         ckpt_writer_close(w);
         assert_non_null(strstr(story.text, "written 2"));
@@ -231,12 +233,12 @@ static void on_lease(void *arg, const struct lease_state *s)
     __atomic_store_n((uint64_t *)arg, s->is_mine ? s->token : 0, __ATOMIC_SEQ_CST);
 }
 
-static int may_by_lease(void *arg, struct err *err)
+static int lease_may_publish(void *arg, struct err *err)
 {
     return lease_check(arg, err);
 }
 
-static void of_two_tasks_the_one_with_the_lease_writes(void **state)
+static void writers_of_two_tasks_publish_only_with_the_lease(void **state)
 {
     char *folder = kit_folder(), *leases = fs_join(folder, "leases");
     struct ckpt_writer_opts opts = kit_opts(folder);
@@ -253,17 +255,17 @@ static void of_two_tasks_the_one_with_the_lease_writes(void **state)
                                 .on_change = on_lease, .arg = &mine[i] };
 
         assert_int_equal(lease_open(&o, &l[i], &err), 0);
-        opts.may_publish = may_by_lease;
+        opts.may_publish = lease_may_publish;
         opts.arg = l[i];
         w[i] = kit_open(&opts);
     }
-    for (uint64_t step = 1; step <= 6; step++) { /* the lease goes to and fro */
+    for (uint64_t step = 1; step <= 6; step++) { /* the lease alternates between the tasks */
         struct ckpt_meta meta = kit_meta(step);
         uint32_t holder = (uint32_t)step % 2;
 
         lease_take(l[holder], step - 1, &holder, 1);
         while (__atomic_load_n(&mine[holder], __ATOMIC_SEQ_CST) != step)
-            kit_nap(1);
+            kit_sleep(1);
         kit_write(w[1 - holder], &meta, step);
         assert_int_equal(flush_for(w[1 - holder], 20000, &err), ERR_REFUSED);
         kit_write(w[holder], &meta, step);
@@ -282,14 +284,14 @@ static void of_two_tasks_the_one_with_the_lease_writes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_is_refused_discards_its_copy_and_leaves_nothing),
-        cmocka_unit_test(who_cannot_know_tries_again),
-        cmocka_unit_test(a_step_that_is_there_already_is_a_success_without_any_right),
-        cmocka_unit_test(who_is_refused_at_last_replaces_nothing),
-        cmocka_unit_test(nothing_is_removed_after_the_right_is_lost),
-        cmocka_unit_test(what_is_abandoned_is_not_published_and_the_writer_goes_on),
-        cmocka_unit_test(what_waits_or_is_being_filled_can_be_abandoned_too),
-        cmocka_unit_test(of_two_tasks_the_one_with_the_lease_writes),
+        cmocka_unit_test(writer_refused_discards_its_copy),
+        cmocka_unit_test(writer_with_unknown_right_retries),
+        cmocka_unit_test(writer_refused_with_an_existing_checkpoint_succeeds),
+        cmocka_unit_test(writer_refused_before_the_exchange_replaces_nothing),
+        cmocka_unit_test(writer_that_lost_the_right_removes_nothing),
+        cmocka_unit_test(abandoned_save_is_not_published_and_the_writer_continues),
+        cmocka_unit_test(abandon_while_waiting_or_filling_discards_the_state),
+        cmocka_unit_test(writers_of_two_tasks_publish_only_with_the_lease),
     };
 
     return cmocka_run_group_tests_name("ckpt/right", tests, NULL, NULL);

@@ -2,7 +2,7 @@
 
 #include "ckpt/safetensors.h"
 
-static void a_header_is_the_bytes_of_the_specification(void **state)
+static void safetensors_header_equals_the_specified_bytes(void **state)
 {
     static const char json[] =
         "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
@@ -26,7 +26,7 @@ static void a_header_is_the_bytes_of_the_specification(void **state)
     buf_fini(&b);
 }
 
-static void what_is_written_is_read_for_every_type(void **state)
+static void safetensors_header_of_every_type_is_parsed(void **state)
 {
     static const struct {
         enum tensor_dtype dtype;
@@ -74,7 +74,7 @@ static int parse(const char *json, uint64_t data_bytes, struct safetensors *s, s
     "\"" name_ "\":{\"dtype\":\"" type_ "\",\"shape\":" shape_ ",\"data_offsets\":[" begin_        \
     "," end_ "]}"
 
-static void others_may_order_fill_and_annotate_as_they_like(void **state)
+static void safetensors_header_with_other_order_padding_and_metadata_is_parsed(void **state)
 {
     struct safetensors s;
 
@@ -97,7 +97,7 @@ static void others_may_order_fill_and_annotate_as_they_like(void **state)
     safetensors_fini(&s);
 }
 
-static void everything_the_format_forbids_is_refused_with_its_reason(void **state)
+static void safetensors_header_that_violates_the_format_is_refused_with_the_reason(void **state)
 {
     static const struct {
         const char *json;
@@ -110,25 +110,25 @@ static void everything_the_format_forbids_is_refused_with_its_reason(void **stat
         { "[]", 0, ERR_CORRUPT, "'{'" },
         { "{", 0, ERR_CORRUPT, "safetensors header:1:" },
         { "{}x", 0, ERR_CORRUPT, "safetensors header:1:3" },
-        { "{}", 1, ERR_CORRUPT, "take 0 bytes, the file has 1" },
-        { "{" T("a", "F32", "[2]", "0", "8") "}", 9, ERR_CORRUPT, "take 8 bytes, the file has 9" },
-        { "{" T("a", "F32", "[2]", "0", "8") "}", 7, ERR_CORRUPT, "take 8 bytes, the file has 7" },
-        { "{" T("a", "F32", "[2]", "0", "7") "}", 7, ERR_CORRUPT, "F32 [2] takes 8" },
+        { "{}", 1, ERR_CORRUPT, "need 0 bytes, the file has 1" },
+        { "{" T("a", "F32", "[2]", "0", "8") "}", 9, ERR_CORRUPT, "need 8 bytes, the file has 9" },
+        { "{" T("a", "F32", "[2]", "0", "8") "}", 7, ERR_CORRUPT, "need 8 bytes, the file has 7" },
+        { "{" T("a", "F32", "[2]", "0", "7") "}", 7, ERR_CORRUPT, "F32 [2] needs 8" },
         { "{" T("a", "F32", "[2]", "0", "8") "," T("a", "F32", "[2]", "8", "16") "}", 16,
           ERR_CORRUPT, "a" },
         { "{" T("a", "F32", "[2]", "0", "8") "," T("b", "F32", "[2]", "9", "17") "}", 17,
-          ERR_CORRUPT, "'b' starts at 9, expected 8: a hole" },
-        { "{" T("a", "F32", "[2]", "4", "12") "}", 12, ERR_CORRUPT, "a hole" },
+          ERR_CORRUPT, "'b' starts at 9, expected 8: a gap" },
+        { "{" T("a", "F32", "[2]", "4", "12") "}", 12, ERR_CORRUPT, "a gap" },
         { "{" T("a", "F32", "[2]", "0", "8") "," T("b", "F32", "[2]", "4", "12") "}", 12,
-          ERR_CORRUPT, "shares bytes" },
+          ERR_CORRUPT, "overlaps another tensor" },
         { "{" T("a", "F32", "[2]", "8", "0") "}", 8, ERR_CORRUPT, "data_offsets [8, 0]" },
         { "{" T("a", "F32", "[2]", "-8", "0") "}", 8, ERR_CORRUPT, "number -8" },
         { "{" T("a", "F32", "[2]", "0.0", "8") "}", 8, ERR_CORRUPT, "0.0" },
         { "{" T("a", "F32", "[2]", "0", "18446744073709551616") "}", 8, ERR_CORRUPT,
           "18446744073709551616" },
-        { "{" T("a", "F32", "[4294967296,4294967296]", "0", "8") "}", 8, ERR_CORRUPT, "takes" },
+        { "{" T("a", "F32", "[4294967296,4294967296]", "0", "8") "}", 8, ERR_CORRUPT, "needs" },
         { "{" T("a", "F32", "[9223372036854775808]", "0", "8") "}", 8, ERR_CORRUPT,
-          "whole number" },
+          "an integer" },
         { "{" T("a", "F32", "[-1]", "0", "8") "}", 8, ERR_CORRUPT, "number -1" },
         { "{" T("a", "F32", "[1,1,1,1,1,1,1,1,1]", "0", "4") "}", 4, ERR_CORRUPT, "8 dimensions" },
         { "{" T("a", "F32", "2", "0", "8") "}", 8, ERR_CORRUPT, "list of dimensions" },
@@ -159,7 +159,7 @@ static void everything_the_format_forbids_is_refused_with_its_reason(void **stat
     }
 }
 
-static void a_length_that_cannot_be_is_refused(void **state)
+static void safetensors_invalid_length_is_refused(void **state)
 {
     static const uint8_t huge[] = { 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff };
     static const uint8_t large[] = { 1, 0xe1, 0xf5, 5, 0, 0, 0, 0 }; /* 100000001 */
@@ -180,11 +180,11 @@ static void a_length_that_cannot_be_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_header_is_the_bytes_of_the_specification),
-        cmocka_unit_test(what_is_written_is_read_for_every_type),
-        cmocka_unit_test(others_may_order_fill_and_annotate_as_they_like),
-        cmocka_unit_test(everything_the_format_forbids_is_refused_with_its_reason),
-        cmocka_unit_test(a_length_that_cannot_be_is_refused),
+        cmocka_unit_test(safetensors_header_equals_the_specified_bytes),
+        cmocka_unit_test(safetensors_header_of_every_type_is_parsed),
+        cmocka_unit_test(safetensors_header_with_other_order_padding_and_metadata_is_parsed),
+        cmocka_unit_test(safetensors_header_that_violates_the_format_is_refused_with_the_reason),
+        cmocka_unit_test(safetensors_invalid_length_is_refused),
     };
 
     return cmocka_run_group_tests_name("ckpt/safetensors", tests, NULL, NULL);

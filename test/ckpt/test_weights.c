@@ -1,4 +1,4 @@
-/* Files of weights that other programs wrote: found, checked, read; and the file that is exported. */
+/* Weight files of other programs are found, checked and read. Also the export of weights. */
 #include "ckpt/kit.h"
 
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 
 #define ONE "{\"%s\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}"
 
-static void put(const char *folder, const char *name, const void *bytes, size_t n)
+static void write_bytes(const char *folder, const char *name, const void *bytes, size_t n)
 {
     char *path = fs_join(folder, name);
 
@@ -18,8 +18,8 @@ static void put(const char *folder, const char *name, const void *bytes, size_t 
     free(path);
 }
 
-/* A file with one float32 tensor of two elements. */
-static void put_one(const char *folder, const char *file, const char *tensor, float a, float b)
+/* Writes a file with one float32 tensor of two elements. */
+static void write_one(const char *folder, const char *file, const char *tensor, float a, float b)
 {
     const float values[2] = { a, b };
     struct buf out = { 0 };
@@ -29,13 +29,13 @@ static void put_one(const char *folder, const char *file, const char *tensor, fl
     buf_add(&out, &n, 8);
     buf_add(&out, json, n);
     buf_add(&out, values, sizeof(values));
-    put(folder, file, out.data, out.len);
+    write_bytes(folder, file, out.data, out.len);
     buf_fini(&out);
 }
 
-static void put_text(const char *folder, const char *name, const char *text)
+static void write_text(const char *folder, const char *name, const char *text)
 {
-    put(folder, name, text, strlen(text));
+    write_bytes(folder, name, text, strlen(text));
 }
 
 static struct ckpt_weights *opened(const char *folder, const char *name)
@@ -62,7 +62,7 @@ static void refused(const char *folder, const char *name, int code, const char *
     free(path);
 }
 
-/* Element 0 of the tensor, which may lie at any address. */
+/* Returns element 0 of a tensor, which need not be aligned. */
 static float first(const struct ckpt_weights *w, const char *name)
 {
     const struct mapping *m;
@@ -75,14 +75,14 @@ static float first(const struct ckpt_weights *w, const char *name)
     return x;
 }
 
-static void single_file_is_found_by_name_and_by_folder(void **state)
+static void weights_single_file_is_found_by_name_and_directory(void **state)
 {
     static const char *const names[] = { "model.safetensors", "" };
     char *folder = kit_folder();
 
     (void)state;
-    put_one(folder, "model.safetensors", "a.weight", 1.5f, 2);
-    put_one(folder, "optimizer.safetensors", "a.weight/momentum", 9, 9);
+    write_one(folder, "model.safetensors", "a.weight", 1.5f, 2);
+    write_one(folder, "optimizer.safetensors", "a.weight/momentum", 9, 9);
     for (int i = 0; i < 2; i++) {
         struct ckpt_weights *w = opened(folder, names[i]);
         const struct mapping *m;
@@ -99,22 +99,22 @@ static void single_file_is_found_by_name_and_by_folder(void **state)
     kit_remove(folder);
 }
 
-static void folder_without_or_with_several_files_is_refused(void **state)
+static void weights_directory_with_no_or_several_files_is_refused(void **state)
 {
     char *folder = kit_folder();
 
     (void)state;
-    put_text(folder, "pytorch_model.bin", "x");
+    write_text(folder, "pytorch_model.bin", "x");
     refused(folder, "", ERR_INPUT, "safetensors.torch.save_file");
-    put_one(folder, "x.safetensors", "a", 1, 2);
+    write_one(folder, "x.safetensors", "a", 1, 2);
     ckpt_weights_close(opened(folder, ""));
-    put_one(folder, "y.safetensors", "a", 1, 2);
+    write_one(folder, "y.safetensors", "a", 1, 2);
     refused(folder, "", ERR_INPUT, "has 2 such files");
     refused(folder, "none.safetensors", ERR_NOENT, "none.safetensors");
     kit_remove(folder);
 }
 
-static void index_joins_its_files(void **state)
+static void weights_index_combines_its_files(void **state)
 {
     char *folder = kit_folder(), *sub = fs_join(folder, "more");
     struct ckpt_weights *w;
@@ -122,10 +122,10 @@ static void index_joins_its_files(void **state)
 
     (void)state;
     assert_int_equal(fs_mkdirs(sub, NULL), 0);
-    put_one(folder, "m-1.safetensors", "a", 1, 2);
-    put_one(sub, "m-2.safetensors", "b", 3, 4);
-    put_one(folder, "other.safetensors", "c", 5, 6);
-    put_text(folder, "model.safetensors.index.json",
+    write_one(folder, "m-1.safetensors", "a", 1, 2);
+    write_one(sub, "m-2.safetensors", "b", 3, 4);
+    write_one(folder, "other.safetensors", "c", 5, 6);
+    write_text(folder, "model.safetensors.index.json",
              "{\"metadata\": {\"total_size\": 16}, \"weight_map\": "
              "{\"a\": \"m-1.safetensors\", \"b\": \"more/m-2.safetensors\"}}");
     w = opened(folder, "");
@@ -137,7 +137,7 @@ static void index_joins_its_files(void **state)
     kit_remove(folder);
 }
 
-static void index_that_leaves_its_folder_or_disagrees_with_its_files_is_refused(void **state)
+static void weights_index_outside_its_directory_or_inconsistent_is_refused(void **state)
 {
     static const struct {
         const char *map, *part;
@@ -164,10 +164,10 @@ static void index_that_leaves_its_folder_or_disagrees_with_its_files_is_refused(
 
     (void)state;
     assert_int_equal(fs_mkdirs(folder, NULL), 0);
-    put_one(top, "a.safetensors", "a", 1, 2);
-    put_one(folder, "a.safetensors", "a", 1, 2);
-    put_one(folder, "b.safetensors", "b", 1, 2);
-    put_one(folder, "twin.safetensors", "a", 1, 2);
+    write_one(top, "a.safetensors", "a", 1, 2);
+    write_one(folder, "a.safetensors", "a", 1, 2);
+    write_one(folder, "b.safetensors", "b", 1, 2);
+    write_one(folder, "twin.safetensors", "a", 1, 2);
     path = fs_join(folder, "link.safetensors");
     assert_int_equal(symlink("../a.safetensors", path), 0);
     free(path);
@@ -179,28 +179,30 @@ static void index_that_leaves_its_folder_or_disagrees_with_its_files_is_refused(
     free(path);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         snprintf(text, sizeof(text), "{\"weight_map\": %s}", rows[i].map);
-        put_text(folder, "m.json", text);
+        write_text(folder, "m.json", text);
         if (strncmp(rows[i].map, "{\"a\": \"x/", 9) == 0)
             refused(folder, "m.json", ERR_NOENT, "x");
         else
             refused(folder, "m.json", rows[i].code, rows[i].part);
     }
-    put_text(folder, "m.json", "{}");
+    write_text(folder, "m.json", "{}");
     refused(folder, "m.json", ERR_INPUT, "\"weight_map\" is missing");
     free(folder);
     kit_remove(top);
 }
 
-static void damaged_headers_are_refused_with_the_file(void **state)
+static void weights_damaged_header_is_refused_with_the_file(void **state)
 {
     static const struct {
         const char *json, *part;
     } rows[] = {
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,9]}}", "data_offsets" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
-          "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", "shares bytes" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", "a hole" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,8]}}", "a" },
+          "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
+          "overlaps another tensor" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", "a gap" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,8]}}",
+          "a" },
         { "not json", "expected '{'" },
     };
     char *folder = kit_folder();
@@ -213,27 +215,27 @@ static void damaged_headers_are_refused_with_the_file(void **state)
         buf_add(&out, &n, 8);
         buf_add(&out, rows[i].json, n);
         buf_add(&out, "01234567", 8);
-        put(folder, "m.safetensors", out.data, out.len);
+        write_bytes(folder, "m.safetensors", out.data, out.len);
         buf_fini(&out);
         refused(folder, "m.safetensors", ERR_INPUT, rows[i].part);
     }
-    put(folder, "m.safetensors", "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10);
-    refused(folder, "m.safetensors", ERR_INPUT, "cut off");
-    put(folder, "m.safetensors", "", 0);
+    write_bytes(folder, "m.safetensors", "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10);
+    refused(folder, "m.safetensors", ERR_INPUT, "truncated");
+    write_bytes(folder, "m.safetensors", "", 0);
     refused(folder, "m.safetensors", ERR_INPUT, "m.safetensors");
     kit_remove(folder);
 }
 
-static void digest_depends_on_content_alone(void **state)
+static void weights_digest_depends_on_the_content_only(void **state)
 {
     char *folder = kit_folder(), a[CKPT_WEIGHTS_DIGEST_BYTES], b[CKPT_WEIGHTS_DIGEST_BYTES],
          c[CKPT_WEIGHTS_DIGEST_BYTES];
     struct ckpt_weights *w;
 
     (void)state;
-    put_one(folder, "1.safetensors", "a", 1, 2);
-    put_one(folder, "2.safetensors", "a", 1, 2);
-    put_one(folder, "3.safetensors", "a", 1, 3);
+    write_one(folder, "1.safetensors", "a", 1, 2);
+    write_one(folder, "2.safetensors", "a", 1, 2);
+    write_one(folder, "3.safetensors", "a", 1, 3);
     w = opened(folder, "1.safetensors");
     assert_int_equal(ckpt_weights_digest(w, a, NULL), 0);
     ckpt_weights_close(w);
@@ -249,8 +251,8 @@ static void digest_depends_on_content_alone(void **state)
     kit_remove(folder);
 }
 
-/* No fixture: cmocka has a handler of its own for SIGBUS around each of those. */
-static void file_truncated_after_opening_is_an_error(void **state)
+/* Without a cmocka fixture: cmocka installs its own SIGBUS handler around each fixture. */
+static void weights_file_truncated_after_open_is_an_error(void **state)
 {
     char *folder = kit_folder(), *path = fs_join(folder, "m.safetensors"), text[64];
     static uint8_t big[16 + 64 + 65536];
@@ -264,7 +266,7 @@ static void file_truncated_after_opening_is_an_error(void **state)
     snprintf(text, sizeof(text), "{\"a\":{\"dtype\":\"U8\",\"shape\":[65544],\"data_offsets\":[0,65544]}}");
     assert_true(strlen(text) <= 64);
     memcpy(big + 8, text, strlen(text));
-    put(folder, "m.safetensors", big, sizeof(big));
+    write_bytes(folder, "m.safetensors", big, sizeof(big));
     w = opened(folder, "m.safetensors");
     assert_int_equal(truncate(path, 4096), 0);
     assert_int_equal(ckpt_weights_digest(w, text, &err), ERR_IO);
@@ -279,7 +281,7 @@ static void file_truncated_after_opening_is_an_error(void **state)
 static const float numbers[] = { 1.5f, -2.25f, 3.0000001f, 1e-3f, 65504 };
 static const int64_t count = 7;
 
-static void exported_file_is_read_again(void **state)
+static void export_is_read_by_weights_open(void **state)
 {
     static const enum tensor_dtype types[] = { TENSOR_F32, TENSOR_BF16, TENSOR_F16 };
     const struct ckpt_export_tensor tensors[] = {
@@ -315,7 +317,7 @@ static void exported_file_is_read_again(void **state)
     kit_remove(folder);
 }
 
-static void export_that_fails_leaves_the_earlier_file(void **state)
+static void export_failure_keeps_the_earlier_file(void **state)
 {
     static const char *const faults[] = { "export.sync", "export.rename" };
     const struct ckpt_export_tensor one = {
@@ -326,7 +328,7 @@ static void export_that_fails_leaves_the_earlier_file(void **state)
     struct err err;
 
     (void)state;
-    put_one(folder, "out.safetensors", "old", 1, 2);
+    write_one(folder, "out.safetensors", "old", 1, 2);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(fault_arm(faults[i], NULL), 0);
         assert_int_equal(ckpt_export(path, &one, 1, TENSOR_F32, &err), ERR_IO);
@@ -345,15 +347,15 @@ static void export_that_fails_leaves_the_earlier_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(single_file_is_found_by_name_and_by_folder),
-        cmocka_unit_test(folder_without_or_with_several_files_is_refused),
-        cmocka_unit_test(index_joins_its_files),
-        cmocka_unit_test(index_that_leaves_its_folder_or_disagrees_with_its_files_is_refused),
-        cmocka_unit_test(damaged_headers_are_refused_with_the_file),
-        cmocka_unit_test(digest_depends_on_content_alone),
-        cmocka_unit_test(file_truncated_after_opening_is_an_error),
-        cmocka_unit_test(exported_file_is_read_again),
-        cmocka_unit_test(export_that_fails_leaves_the_earlier_file),
+        cmocka_unit_test(weights_single_file_is_found_by_name_and_directory),
+        cmocka_unit_test(weights_directory_with_no_or_several_files_is_refused),
+        cmocka_unit_test(weights_index_combines_its_files),
+        cmocka_unit_test(weights_index_outside_its_directory_or_inconsistent_is_refused),
+        cmocka_unit_test(weights_damaged_header_is_refused_with_the_file),
+        cmocka_unit_test(weights_digest_depends_on_the_content_only),
+        cmocka_unit_test(weights_file_truncated_after_open_is_an_error),
+        cmocka_unit_test(export_is_read_by_weights_open),
+        cmocka_unit_test(export_failure_keeps_the_earlier_file),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

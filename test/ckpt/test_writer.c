@@ -1,4 +1,4 @@
-/* A writer: what it saves, keeps, replaces and tells. */
+/* The writer: saving, keeping, replacing and reporting. */
 #include "ckpt/kit.h"
 
 #include <signal.h>
@@ -11,10 +11,10 @@
 #include "base/fault.h"
 #include "ckpt/ckpt_priv.h"
 
-static void a_saved_checkpoint_comes_back_as_it_was(void **state)
+static void writer_saved_checkpoint_is_loaded_unchanged(void **state)
 {
     char *folder = kit_folder(), *deep = fs_join(folder, "run/checkpoints");
-    struct kit_story story = { .text = "" };
+    struct kit_events story = { .text = "" };
     struct ckpt_writer_opts opts = kit_opts(deep);
     struct ckpt_meta meta = kit_meta(100);
     struct ckpt_info info;
@@ -37,8 +37,8 @@ static void a_saved_checkpoint_comes_back_as_it_was(void **state)
     kit_remove(folder);
 }
 
-/* By cJSON and xxhash directly: what the manifest says about the files, and itself. */
-static void the_manifest_tells_the_truth(void **state)
+/* Compares the manifest with the files and its own checksum, using cJSON and xxhash directly. */
+static void manifest_matches_the_files_and_its_checksum(void **state)
 {
     static const char *const files[] = { "model.safetensors", "optimizer.safetensors" };
     char *folder = kit_folder(), *path = kit_path(folder, 12, "manifest.json"), hex[40], *at;
@@ -87,7 +87,7 @@ static void the_manifest_tells_the_truth(void **state)
     kit_remove(folder);
 }
 
-static void tensors_lie_at_multiples_of_their_element(void **state)
+static void writer_aligns_tensors_to_their_element_size(void **state)
 {
     char *folder = kit_folder(), *path = kit_path(folder, 1, "model.safetensors");
     struct buf data;
@@ -104,10 +104,10 @@ static void tensors_lie_at_multiples_of_their_element(void **state)
     kit_remove(folder);
 }
 
-static void the_newest_are_kept(void **state)
+static void writer_with_a_limit_keeps_the_newest(void **state)
 {
     char *folder = kit_folder();
-    struct kit_story story = { .text = "" };
+    struct kit_events story = { .text = "" };
     struct ckpt_writer_opts opts = kit_opts(folder);
     struct ckpt_writer *w;
     struct ckpt_info info;
@@ -132,7 +132,7 @@ static void the_newest_are_kept(void **state)
     kit_remove(folder);
 }
 
-static void all_are_kept_if_no_limit_is_set_and_the_new_one_in_any_case(void **state)
+static void writer_without_limit_keeps_all_and_always_the_new_one(void **state)
 {
     char *folder = kit_folder();
     struct ckpt_writer_opts opts = kit_opts(folder);
@@ -146,7 +146,7 @@ static void all_are_kept_if_no_limit_is_set_and_the_new_one_in_any_case(void **s
     kit_save(folder, 20, 2);
     kit_save(folder, 30, 3);
     assert_int_equal(kit_count(folder, "step-"), 3);
-    opts.max_to_keep = 1; /* now a run that went back to step 5 */
+    opts.max_to_keep = 1; /* a run that restarted from an earlier step saves step 5 */
     w = kit_open(&opts);
     kit_write(w, &meta, 4);
     kit_flush(w);
@@ -169,7 +169,7 @@ static ino_t inode_of(const char *folder, uint64_t step)
     return st.st_ino;
 }
 
-static void the_same_checkpoint_is_not_written_twice(void **state)
+static void writer_does_not_write_the_same_checkpoint_twice(void **state)
 {
     char *folder = kit_folder();
     ino_t before;
@@ -182,9 +182,9 @@ static void the_same_checkpoint_is_not_written_twice(void **state)
     kit_remove(folder);
 }
 
-/* Damaged, of another run, a folder without anything, a file: each is replaced, also where the file
- * system cannot exchange two names. */
-static void anything_else_of_that_name_is_replaced(void **state)
+/* A damaged checkpoint, one of another run, an empty directory, a file: each is replaced, also on a
+ * file system that cannot exchange two names. */
+static void writer_replaces_anything_else_of_that_name(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 8; kind++) {
@@ -196,14 +196,14 @@ static void anything_else_of_that_name_is_replaced(void **state)
 
         if (kind % 4 == 0) {
             kit_save(folder, 7, 1);
-            kit_put(path = (free(path), kit_path(folder, 7, "model.safetensors")), "x", 1);
+            kit_write_file(path = (free(path), kit_path(folder, 7, "model.safetensors")), "x", 1);
         } else if (kind % 4 == 1) {
             kit_save(folder, 7, 1);
             strcpy(meta.job_digest, "another");
         } else if (kind % 4 == 2) {
             assert_int_equal(mkdir(path, 0777), 0);
         } else {
-            kit_put(path, "a file", 6);
+            kit_write_file(path, "a file", 6);
         }
         if (kind >= 4)
             assert_int_equal(fault_arm("ckpt.exchange@1+", NULL), 0);
@@ -221,7 +221,7 @@ static void anything_else_of_that_name_is_replaced(void **state)
     }
 }
 
-static void what_dead_writers_left_is_removed_and_what_they_moved_aside_comes_back(void **state)
+static void leftovers_of_dead_writers_are_removed_or_moved_back(void **state)
 {
     char *folder = kit_folder(), *seven = kit_path(folder, 7, NULL), *aside = NULL, *other;
     struct ckpt_info info;
@@ -231,14 +231,14 @@ static void what_dead_writers_left_is_removed_and_what_they_moved_aside_comes_ba
     kit_save(folder, 7, 7);
     assert_true(asprintf(&aside, "%s/.step-00000007.old-0123456789abcdef", folder) > 0);
     assert_int_equal(rename(seven, aside), 0);
-    other = fs_join(folder, ".step-00000006.old-0123456789abcdef"); /* 6 itself is there */
+    other = fs_join(folder, ".step-00000006.old-0123456789abcdef"); /* step 6 exists */
     assert_int_equal(mkdir(other, 0777), 0);
     free(other);
     other = fs_join(folder, ".step-00000008.tmp-0123456789abcdef/more");
     assert_int_equal(fs_mkdirs(other, NULL), 0);
     free(other);
     other = fs_join(folder, ".not-ours");
-    kit_put(other, "x", 1);
+    kit_write_file(other, "x", 1);
     free(other);
     kit_clean(folder);
     assert_int_equal(kit_count(folder, ".step-"), 0);
@@ -251,8 +251,9 @@ static void what_dead_writers_left_is_removed_and_what_they_moved_aside_comes_ba
     kit_remove(folder);
 }
 
-/* Its owner may be alive and about to publish it: then it must not be half there. */
-static void what_is_cleaned_is_gone_under_its_name_before_anything_in_it_is_removed(void **state)
+/* The owner of a leftover may be alive and about to publish it, so it must never be partly removed
+ * under its name. */
+static void leftover_is_renamed_before_its_content_is_removed(void **state)
 {
     char *folder = kit_folder(), *theirs = fs_join(folder, ".step-00000008.tmp-0123456789abcdef");
     char *file;
@@ -263,13 +264,13 @@ static void what_is_cleaned_is_gone_under_its_name_before_anything_in_it_is_remo
         static const char *const names[] = { "manifest.json", "model.safetensors", "more" };
 
         file = fs_join(theirs, names[i]);
-        kit_put(file, "x", 1);
+        kit_write_file(file, "x", 1);
         free(file);
     }
     assert_int_equal(fault_arm("fs.remove@2", NULL), 0);
     assert_int_equal(ckpt_folder_clean(folder, NULL), ERR_IO);
     assert_true(access(theirs, F_OK) < 0);
-    assert_int_equal(kit_count(folder, ".step-00000008.tmp-"), 1); /* half removed, and ours */
+    assert_int_equal(kit_count(folder, ".step-00000008.tmp-"), 1); /* renamed, partly removed */
     assert_int_equal(fault_arm(NULL, NULL), 0);
     assert_int_equal(ckpt_folder_clean(folder, NULL), 0);
     assert_int_equal(kit_count(folder, ""), 0);
@@ -277,10 +278,10 @@ static void what_is_cleaned_is_gone_under_its_name_before_anything_in_it_is_remo
     kit_remove(folder);
 }
 
-static void a_busy_writer_says_so_or_is_waited_for(void **state)
+static void writer_busy_reports_err_exists_or_is_flushed(void **state)
 {
     char *folder = kit_folder();
-    struct kit_story story = { .text = "" };
+    struct kit_events story = { .text = "" };
     struct ckpt_writer_opts opts = kit_opts(folder);
     struct ckpt_meta one = kit_meta(1), two = kit_meta(2);
     uint8_t buffer[KIT_STATE_BYTES];
@@ -311,7 +312,7 @@ static void a_busy_writer_says_so_or_is_waited_for(void **state)
     kit_remove(folder);
 }
 
-static void a_state_filled_in_parts_is_the_same(void **state)
+static void state_filled_in_parts_is_saved_unchanged(void **state)
 {
     char *folder = kit_folder();
     struct ckpt_writer_opts opts = kit_opts(folder);
@@ -326,31 +327,31 @@ static void a_state_filled_in_parts_is_the_same(void **state)
     ckpt_hand_over(w, &meta);
     kit_flush(w);
     assert_int_equal(ckpt_begin(w, &staging, NULL), 0);
-    ckpt_writer_close(w); /* while it is being filled */
+    ckpt_writer_close(w); /* in state FILLING */
     assert_int_equal(kit_newest(folder, &info), 3);
     kit_load(info.path, 9);
     kit_remove(folder);
 }
 
 struct on_its_way {
-    struct kit_story story; /* first: it is what events are told to */
+    struct kit_events story; /* first member, for kit_on_event() */
     uint8_t *staging;
     int asked;
 };
 
-/* Not there when it is asked for first; then it comes, late. */
-static int arrives_late(void *arg, struct err *err)
+/* arrive(): fails at the first call, then waits and writes the state. */
+static int arrive_after_delay(void *arg, struct err *err)
 {
     struct on_its_way *x = arg;
 
     if (x->asked++ == 0)
         return err_set(err, ERR_DEVICE, "the copy: lost on its way");
-    kit_nap(20);
+    kit_sleep(20);
     kit_fill(x->staging, 9);
     return 0;
 }
 
-static void a_state_that_is_still_on_its_way_is_waited_for_by_the_thread(void **state)
+static void writer_thread_waits_for_a_state_in_transfer(void **state)
 {
     char *folder = kit_folder();
     struct ckpt_writer_opts opts = kit_opts(folder);
@@ -363,7 +364,7 @@ static void a_state_that_is_still_on_its_way_is_waited_for_by_the_thread(void **
 
     (void)state;
     opts.staging = mine;
-    opts.arrive = arrives_late;
+    opts.arrive = arrive_after_delay;
     opts.on_event = kit_on_event;
     opts.arg = &x;
     w = kit_open(&opts);
@@ -373,7 +374,7 @@ static void a_state_that_is_still_on_its_way_is_waited_for_by_the_thread(void **
     ckpt_hand_over(w, &meta);
     assert_true(ckpt_is_busy(w));
     kit_flush(w);
-    assert_true(ckpt_writer_close(w)); /* the staging area is the caller's again */
+    assert_true(ckpt_writer_close(w)); /* the writer does not use the staging area any more */
     assert_int_equal(x.asked, 2);
     assert_string_equal(x.story.text, "failed 3, written 3");
     assert_int_equal(kit_newest(folder, &info), 3);
@@ -381,10 +382,10 @@ static void a_state_that_is_still_on_its_way_is_waited_for_by_the_thread(void **
     kit_remove(folder);
 }
 
-static void a_failure_is_tried_again_and_a_newer_state_goes_first(void **state)
+static void failed_save_is_retried_and_replaced_by_a_newer_state(void **state)
 {
     char *folder = kit_folder();
-    struct kit_story story = { .text = "" };
+    struct kit_events story = { .text = "" };
     struct ckpt_writer_opts opts = kit_opts(folder);
     struct ckpt_meta one = kit_meta(1), two = kit_meta(2);
     struct ckpt_writer *w;
@@ -396,7 +397,7 @@ static void a_failure_is_tried_again_and_a_newer_state_goes_first(void **state)
     assert_int_equal(fault_arm("ckpt.write@1,ckpt.sync@1,ckpt.verify@1,ckpt.rename@1", NULL), 0);
     w = kit_open(&opts);
     kit_write(w, &one, 1);
-    kit_flush(w); /* the fifth time */
+    kit_flush(w); /* the fifth attempt */
     assert_string_equal(story.text, "failed 1, failed 1 again, failed 1, failed 1, written 1");
     story.text[0] = '\0';
     ckpt_writer_close(w);
@@ -406,12 +407,12 @@ static void a_failure_is_tried_again_and_a_newer_state_goes_first(void **state)
     w = kit_open(&opts);
     one.step = 3;
     kit_write(w, &one, 1);
-    while (flush_for(w, 5, &err) != ERR_IO) /* its result; not ERR_TIMEOUT, for there is one */
+    while (flush_for(w, 5, &err) != ERR_IO) /* the error of the save, not ERR_TIMEOUT */
         assert_int_equal(err.code, ERR_TIMEOUT);
     assert_text(err.text, "save step 3");
     assert_text(err.text, "sync");
     assert_int_equal(fault_arm(NULL, NULL), 0);
-    kit_write(w, &two, 2); /* replaces what waits */
+    kit_write(w, &two, 2); /* replaces the waiting state */
     kit_flush(w);
     ckpt_writer_close(w);
     assert_non_null(strstr(story.text, "failed 3"));
@@ -421,10 +422,10 @@ static void a_failure_is_tried_again_and_a_newer_state_goes_first(void **state)
     kit_remove(folder);
 }
 
-static void closing_gives_up_for_good_and_says_so(void **state)
+static void close_cancels_a_pending_retry_and_reports_it(void **state)
 {
     char *folder = kit_folder();
-    struct kit_story story = { .text = "" };
+    struct kit_events story = { .text = "" };
     struct ckpt_writer_opts opts = kit_opts(folder);
     struct ckpt_meta one = kit_meta(1);
     struct ckpt_writer *w;
@@ -449,7 +450,7 @@ static void closing_gives_up_for_good_and_says_so(void **state)
     kit_remove(folder);
 }
 
-static void a_full_disk_is_told_with_what_was_needed(void **state)
+static void full_disk_is_reported_with_the_needed_space(void **state)
 {
     char *folder = kit_folder();
     struct ckpt_writer_opts opts = kit_opts(folder);
@@ -469,16 +470,16 @@ static void a_full_disk_is_told_with_what_was_needed(void **state)
     kit_write(w, &one, 1);
     assert_int_equal(flush_for(w, 300, &err), ERR_FULL);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    assert_text(err.text, "a checkpoint takes");
-    assert_text(err.text, "are free");
-    assert_int_equal(kit_count(folder, ""), 0); /* nothing is left lying on a full disk */
-    kit_flush(w);                               /* and when there is room again: at once */
+    assert_text(err.text, "a checkpoint needs");
+    assert_text(err.text, " free");
+    assert_int_equal(kit_count(folder, ""), 0); /* nothing remains on the full disk */
+    kit_flush(w);                               /* succeeds when there is room again */
     assert_int_equal(kit_count(folder, "step-"), 1);
     ckpt_writer_close(w);
     kit_remove(folder);
 }
 
-static void names_that_cannot_be_saved_are_refused_at_once(void **state)
+static void writer_open_with_invalid_names_is_refused(void **state)
 {
     static const struct ckpt_tensor twice[] = { { "a", TENSOR_F32, { 0, { 0 } }, 0 },
                                                 { "a", TENSOR_F32, { 0, { 0 } }, 4 } };
@@ -501,10 +502,10 @@ static void names_that_cannot_be_saved_are_refused_at_once(void **state)
     kit_remove(folder);
 }
 
-static void what_goes_wrong_is_told_once_for_each_cause(void **state)
+static void failures_of_one_cause_are_marked_as_repeated(void **state)
 {
     char *folder = kit_folder();
-    struct kit_story story = { .text = "" };
+    struct kit_events story = { .text = "" };
     struct ckpt_writer_opts opts = kit_opts(folder);
     struct ckpt_meta one = kit_meta(1), two = kit_meta(2);
     struct ckpt_writer *w;
@@ -526,7 +527,7 @@ static void what_goes_wrong_is_told_once_for_each_cause(void **state)
     kit_remove(folder);
 }
 
-static void closing_does_not_wait_for_storage_that_hangs(void **state)
+static void close_on_hanging_storage_returns_in_time(void **state)
 {
     static const char *const faults[] = { "ckpt.sync=hang", "ckpt.sync=hang", "ckpt.rename=delay:600",
                                           "ckpt.sync=delay:600" };
@@ -534,7 +535,7 @@ static void closing_does_not_wait_for_storage_that_hangs(void **state)
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
         char *folder = kit_folder();
-        struct kit_story story = { .text = "" };
+        struct kit_events story = { .text = "" };
         struct ckpt_writer_opts opts = kit_opts(folder);
         struct ckpt_meta one = kit_meta(1);
         struct ckpt_writer *w;
@@ -547,16 +548,16 @@ static void closing_does_not_wait_for_storage_that_hangs(void **state)
         assert_int_equal(fault_arm(faults[kind], NULL), 0);
         kit_write(w, &one, 1);
         while (!fault_fired())
-            kit_nap(1);
+            kit_sleep(1);
         if (kind == 1)
             ckpt_abandon(w);
         begin = clock_ns();
-        assert_false(ckpt_writer_close(w)); /* its thread is left behind */
+        assert_false(ckpt_writer_close(w)); /* its thread is detached */
         assert_true(clock_ns() - begin < 5000u * 1000000u);
         assert_string_equal(story.text, kind == 1 ? "" : "failed 1 for good");
-        if (kind >= 2) { /* it comes back: in front of the rename, and before that */
+        if (kind >= 2) { /* the thread returns, before the rename or earlier */
             for (int i = 0; i < 2000 && kit_count(folder, ".") > 0; i++)
-                kit_nap(10);
+                kit_sleep(10);
             assert_int_equal(kit_count(folder, "step-"), kind == 2);
             assert_int_equal(kit_count(folder, "."), 0);
             assert_string_equal(story.text, "failed 1 for good");
@@ -567,7 +568,7 @@ static void closing_does_not_wait_for_storage_that_hangs(void **state)
     }
 }
 
-/* A may_publish() that answers when it is released. */
+/* A may_publish() that returns when it is released. */
 struct latch {
     bool is_held, is_free; /* atomic */
 };
@@ -579,12 +580,13 @@ static int wait_for_release(void *arg, struct err *err)
     (void)err;
     __atomic_store_n(&l->is_held, true, __ATOMIC_SEQ_CST);
     while (!__atomic_load_n(&l->is_free, __ATOMIC_SEQ_CST))
-        kit_nap(1);
+        kit_sleep(1);
     return 0;
 }
 
-/* The thread is busy when the state is handed over: the storage has had nothing to do yet. */
-static void handed_over_state_before_the_thread_starts_is_not_a_stalled_storage(void **state)
+/* The thread is busy when the state is handed over, so the storage has no operation to complete
+ * yet. */
+static void trouble_before_the_thread_starts_reports_no_stall(void **state)
 {
     enum { IDLE_MS = 100 };
     char *folder = kit_folder();
@@ -600,8 +602,8 @@ static void handed_over_state_before_the_thread_starts_is_not_a_stalled_storage(
     opts.arg = &latch;
     w = kit_open(&opts);
     while (!__atomic_load_n(&latch.is_held, __ATOMIC_SEQ_CST))
-        kit_nap(1);
-    kit_nap(IDLE_MS);
+        kit_sleep(1);
+    kit_sleep(IDLE_MS);
     begin = clock_ns();
     kit_write(w, &one, 1);
     ckpt_trouble(w, &trouble);
@@ -615,25 +617,25 @@ static void handed_over_state_before_the_thread_starts_is_not_a_stalled_storage(
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_saved_checkpoint_comes_back_as_it_was),
-        cmocka_unit_test(the_manifest_tells_the_truth),
-        cmocka_unit_test(tensors_lie_at_multiples_of_their_element),
-        cmocka_unit_test(the_newest_are_kept),
-        cmocka_unit_test(all_are_kept_if_no_limit_is_set_and_the_new_one_in_any_case),
-        cmocka_unit_test(the_same_checkpoint_is_not_written_twice),
-        cmocka_unit_test(anything_else_of_that_name_is_replaced),
-        cmocka_unit_test(what_dead_writers_left_is_removed_and_what_they_moved_aside_comes_back),
-        cmocka_unit_test(what_is_cleaned_is_gone_under_its_name_before_anything_in_it_is_removed),
-        cmocka_unit_test(a_busy_writer_says_so_or_is_waited_for),
-        cmocka_unit_test(a_state_filled_in_parts_is_the_same),
-        cmocka_unit_test(a_state_that_is_still_on_its_way_is_waited_for_by_the_thread),
-        cmocka_unit_test(a_failure_is_tried_again_and_a_newer_state_goes_first),
-        cmocka_unit_test(closing_gives_up_for_good_and_says_so),
-        cmocka_unit_test(a_full_disk_is_told_with_what_was_needed),
-        cmocka_unit_test(names_that_cannot_be_saved_are_refused_at_once),
-        cmocka_unit_test(what_goes_wrong_is_told_once_for_each_cause),
-        cmocka_unit_test(closing_does_not_wait_for_storage_that_hangs),
-        cmocka_unit_test(handed_over_state_before_the_thread_starts_is_not_a_stalled_storage),
+        cmocka_unit_test(writer_saved_checkpoint_is_loaded_unchanged),
+        cmocka_unit_test(manifest_matches_the_files_and_its_checksum),
+        cmocka_unit_test(writer_aligns_tensors_to_their_element_size),
+        cmocka_unit_test(writer_with_a_limit_keeps_the_newest),
+        cmocka_unit_test(writer_without_limit_keeps_all_and_always_the_new_one),
+        cmocka_unit_test(writer_does_not_write_the_same_checkpoint_twice),
+        cmocka_unit_test(writer_replaces_anything_else_of_that_name),
+        cmocka_unit_test(leftovers_of_dead_writers_are_removed_or_moved_back),
+        cmocka_unit_test(leftover_is_renamed_before_its_content_is_removed),
+        cmocka_unit_test(writer_busy_reports_err_exists_or_is_flushed),
+        cmocka_unit_test(state_filled_in_parts_is_saved_unchanged),
+        cmocka_unit_test(writer_thread_waits_for_a_state_in_transfer),
+        cmocka_unit_test(failed_save_is_retried_and_replaced_by_a_newer_state),
+        cmocka_unit_test(close_cancels_a_pending_retry_and_reports_it),
+        cmocka_unit_test(full_disk_is_reported_with_the_needed_space),
+        cmocka_unit_test(writer_open_with_invalid_names_is_refused),
+        cmocka_unit_test(failures_of_one_cause_are_marked_as_repeated),
+        cmocka_unit_test(close_on_hanging_storage_returns_in_time),
+        cmocka_unit_test(trouble_before_the_thread_starts_reports_no_stall),
     };
 
     return cmocka_run_group_tests_name("ckpt/writer", tests, NULL, NULL);

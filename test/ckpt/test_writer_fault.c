@@ -1,4 +1,5 @@
-/* A writer that fails, is killed or is stopped, anywhere: what can be seen is complete. */
+/* A writer that fails, is killed or is stopped at any point: all visible checkpoints are
+ * complete. */
 #include "ckpt/kit.h"
 
 #include <signal.h>
@@ -8,15 +9,16 @@
 
 static void on_event_check(void *arg, const struct ckpt_event *e)
 {
-    struct kit_story *s = arg;
+    struct kit_events *s = arg;
 
     kit_on_event(arg, e);
-    if (fault_fired()) /* else it could hit what the check itself does */
+    if (fault_fired()) /* else the fault could fire in the check itself */
         kit_check_folder(s->folder);
 }
 
-/* The n-th passage of any fault point fails, for every n, while step 2 is saved over step 1. */
-static void whatever_fails_the_folder_holds_complete_checkpoints(void **state)
+/* Injects a failure at the n-th passage of any fault point, for every n, while step 2 is saved
+ * after step 1. */
+static void writer_with_a_failure_anywhere_leaves_complete_checkpoints(void **state)
 {
     uint64_t n = 1;
     bool fired = true;
@@ -24,7 +26,7 @@ static void whatever_fails_the_folder_holds_complete_checkpoints(void **state)
     (void)state;
     for (; fired; n++) {
         char *folder = kit_folder(), spec[32];
-        struct kit_story story = { .text = "", .folder = folder };
+        struct kit_events story = { .text = "", .folder = folder };
         struct ckpt_writer_opts opts = kit_opts(folder);
         struct ckpt_meta two = kit_meta(2);
         struct ckpt_info info;
@@ -38,7 +40,7 @@ static void whatever_fails_the_folder_holds_complete_checkpoints(void **state)
         snprintf(spec, sizeof(spec), "*@%d", (int)n);
         assert_int_equal(fault_arm(spec, NULL), 0);
         kit_write(w, &two, 2);
-        kit_flush(w); /* tried again if it failed */
+        kit_flush(w); /* retries after a failure */
         fired = fault_fired();
         assert_int_equal(fault_arm(NULL, NULL), 0);
         ckpt_writer_close(w);
@@ -50,12 +52,12 @@ static void whatever_fails_the_folder_holds_complete_checkpoints(void **state)
         assert_int_equal(kit_count(folder, "."), 0);
         kit_remove(folder);
     }
-    assert_true(n > 20); /* it was a whole save with all its points */
+    assert_true(n > 20); /* a complete save passes more than 20 points */
 }
 
-/* In a process of its own: killed at the n-th passage. true: it was. */
-static bool killed_at(const char *folder, uint64_t n, const struct ckpt_meta *meta, uint64_t seed,
-                      bool exchange)
+/* Saves in a child process that is killed at the n-th passage. true: it was killed. */
+static bool child_killed_at(const char *folder, uint64_t n, const struct ckpt_meta *meta,
+                            uint64_t seed, bool exchange)
 {
     struct ckpt_writer_opts opts = kit_opts(folder);
     struct ckpt_writer *w;
@@ -84,7 +86,7 @@ static bool killed_at(const char *folder, uint64_t n, const struct ckpt_meta *me
     return WIFSIGNALED(status);
 }
 
-static void killed_anywhere_a_complete_checkpoint_is_left(void **state)
+static void writer_killed_anywhere_leaves_a_complete_checkpoint(void **state)
 {
     uint64_t n = 1;
     bool killed = true;
@@ -96,9 +98,9 @@ static void killed_anywhere_a_complete_checkpoint_is_left(void **state)
         struct ckpt_info info;
 
         kit_save(folder, 1, 1);
-        killed = killed_at(folder, n, &two, 2, true);
+        killed = child_killed_at(folder, n, &two, 2, true);
         kit_check_folder(folder);
-        kit_clean(folder); /* the next one cleans up */
+        kit_clean(folder); /* the next writer cleans up */
         assert_int_equal(kit_count(folder, "."), 0);
         kit_check_folder(folder);
         assert_in_range(kit_newest(folder, &info), 1, 2);
@@ -107,9 +109,10 @@ static void killed_anywhere_a_complete_checkpoint_is_left(void **state)
     assert_true(n > 20);
 }
 
-/* The same while a checkpoint of another run is replaced: old or new, never none. On a file system
- * that cannot exchange names the old one may lie aside until the next writer comes. */
-static void killed_while_replacing_the_old_or_the_new_one_is_left(void **state)
+/* The same while a checkpoint of another run is replaced: the old or the new one exists. On a file
+ * system that cannot exchange names, the old one may be moved aside until the next writer moves it
+ * back. */
+static void writer_killed_while_replacing_leaves_the_old_or_the_new_checkpoint(void **state)
 {
     uint64_t n;
     bool killed;
@@ -124,7 +127,7 @@ static void killed_while_replacing_the_old_or_the_new_one_is_left(void **state)
 
             kit_save(folder, 1, 1);
             strcpy(other.job_digest, "another");
-            killed = killed_at(folder, n, &other, 2, exchange);
+            killed = child_killed_at(folder, n, &other, 2, exchange);
             if (exchange)
                 assert_int_equal(kit_newest(folder, &info), 1);
             kit_clean(folder);
@@ -139,10 +142,10 @@ static void killed_while_replacing_the_old_or_the_new_one_is_left(void **state)
     }
 }
 
-/* A writer in another process is stopped at its n-th passage, for every n; meanwhile another task
- * becomes the one that writes: the same step, or the next. Then the first goes on. Whatever it
- * believes, every folder that can be seen is complete. */
-static void a_former_writer_that_goes_on_harms_nothing(void **state)
+/* A writer in another process is stopped at its n-th passage, for every n. Another task becomes the
+ * writer and saves the same or the next step. Then the first writer continues. All visible
+ * checkpoints must be complete. */
+static void former_writer_that_continues_damages_nothing(void **state)
 {
     bool stopped = true;
     uint64_t n;
@@ -168,7 +171,7 @@ static void a_former_writer_that_goes_on_harms_nothing(void **state)
             if (fault_arm(spec, NULL) < 0 || ckpt_writer_open(&opts, &w, NULL) < 0)
                 _exit(1);
             kit_write(w, &two, 2);
-            kit_flush(w); /* what was taken away from it is written anew */
+            kit_flush(w); /* writes again what was removed */
             ckpt_writer_close(w);
             _exit(0);
         }
@@ -193,10 +196,10 @@ static void a_former_writer_that_goes_on_harms_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whatever_fails_the_folder_holds_complete_checkpoints),
-        cmocka_unit_test(killed_anywhere_a_complete_checkpoint_is_left),
-        cmocka_unit_test(killed_while_replacing_the_old_or_the_new_one_is_left),
-        cmocka_unit_test(a_former_writer_that_goes_on_harms_nothing),
+        cmocka_unit_test(writer_with_a_failure_anywhere_leaves_complete_checkpoints),
+        cmocka_unit_test(writer_killed_anywhere_leaves_a_complete_checkpoint),
+        cmocka_unit_test(writer_killed_while_replacing_leaves_the_old_or_the_new_checkpoint),
+        cmocka_unit_test(former_writer_that_continues_damages_nothing),
     };
 
     return cmocka_run_group_tests_name("ckpt/writer_fault", tests, NULL, NULL);

@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     (void)try_text((const char *)data, size, &r); /* any answer */
     buf_add(&text, data, size);
-    ckpt_sum_print(&text);
+    ckpt_checksum_print(&text);
     CHECK(!text.failed);
     if (try_text(text.data, text.len, &r)) { /* what is accepted can be printed and read again */
         buf_reset(&text);
