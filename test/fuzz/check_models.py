@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""check_models.py FUZZ_MODELS RUNS SEED: no model that import and a plan accept may be refused by onnx.checker.
+"""check_models.py FUZZ_MODELS RUNS SEED: checks that onnx.checker accepts each model that import and a plan accept.
 
-Runs the fuzz program test/fuzz/fuzz_models, which keeps each mutated model that it accepts, and gives these files to
-onnx.checker. What the checker refuses for a reason that is not in the table below is printed, and ends with 1."""
+Runs the fuzz program test/fuzz/fuzz_models, which writes each accepted model to a file, and runs onnx.checker on these
+files. Prints the models that the checker refuses for a reason that is not in the table below, and then exits with 1."""
 import collections
 import os
 import re
@@ -13,7 +13,7 @@ import tempfile
 
 import onnx
 
-# What the checker says (a regular expression), and why such a model is accepted here.
+# The message of the checker (a regular expression), and the reason why such a model is accepted here.
 EXCEPTIONS = [
     (r"ir_version.* is higher than the checker's", "the numbers of the opsets decide what a model means; and the installed "
                                                    "onnx may be older than the model"),
@@ -64,7 +64,7 @@ def main(program, runs, seed):
     subprocess.run([os.path.abspath(program), "-runs=" + runs, "-seed=" + seed, "-accepted=" + folder], check=True,
                    stdout=subprocess.DEVNULL, timeout=900)
     shutil.copy(os.path.join(home, "test/graph/data/mlp_external.bin"), folder)
-    os.chdir(folder)  # where the checker looks for external data
+    os.chdir(folder)  # the checker reads external data relative to the working directory
     known, wrong, files = collections.Counter(), [], [f for f in sorted(os.listdir(folder)) if "." not in f]
     for name in files:
         with open(name, "rb") as f:

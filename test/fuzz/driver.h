@@ -1,13 +1,14 @@
-/* driver.h - main() of a fuzz program: known inputs, mutated, thrown at one parser.
+/* driver.h - main() of a fuzz program, which runs one parser on mutations of known inputs.
  *
  *     fuzz_x [-runs=N] [-seconds=N] [-seed=S] [-accepted=DIR] [corpus files...]
  *
- * First every seed and corpus file as it is, then N mutations of them (default 20000), or as many as are possible in
- * N seconds. The same arguments give the same inputs. An input that the target hands to fuzz_accept() becomes a file
- * of DIR. A crash, or an input that takes longer than FUZZ_SLOW_S, leaves
- * the input in a file and says where. The including program defines LLVMFuzzerTestOneInput() and
- * its seeds, so libFuzzer or AFL can drive it too (-DFUZZ_NO_MAIN). With FUZZ_HAS_MUTATOR it defines
- * LLVMFuzzerCustomMutator() too, which takes the place of the mutations of bytes. */
+ * Runs every seed and corpus file unchanged, then N mutations of them (default 20000), or as many
+ * as possible in N seconds. The same arguments give the same inputs. An input for which the target
+ * calls fuzz_accept() is written to a file in DIR. After a crash, or an input that takes longer
+ * than FUZZ_SLOW_S, the input is written to a file whose path is printed. The including program
+ * defines LLVMFuzzerTestOneInput() and its seeds, so libFuzzer or AFL can use it too
+ * (-DFUZZ_NO_MAIN). With FUZZ_HAS_MUTATOR it also defines LLVMFuzzerCustomMutator(), which replaces
+ * the mutations of bytes. */
 #ifndef FUZZ_DRIVER_H
 #define FUZZ_DRIVER_H
 
@@ -18,7 +19,7 @@ struct fuzz_seed {
     const char *data;
     size_t n;
 };
-/* A string literal as a seed, NUL bytes inside included. */
+/* A string literal as a seed, including its NUL bytes. */
 #define FUZZ_SEED(literal_)                                                                        \
     {                                                                                              \
         literal_, sizeof(literal_) - 1                                                             \
@@ -32,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #ifdef FUZZ_HAS_MUTATOR
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed);
 #endif
-/* Keeps the input of the moment as a file of the folder -accepted, if there is one. */
+/* Writes the current input to a file in the directory -accepted, if it is set. */
 static inline void fuzz_accept(void);
 
 #ifdef FUZZ_NO_MAIN
@@ -53,8 +54,8 @@ static inline void fuzz_accept(void)
 #include <unistd.h>
 
 enum {
-    FUZZ_INPUT_MAX = 1 << 16,  /* a mutation grows to at most this */
-    FUZZ_CORPUS_MAX = 1 << 20, /* a corpus file is read up to this */
+    FUZZ_INPUT_MAX = 1 << 16,  /* bytes; limit of a mutation */
+    FUZZ_CORPUS_MAX = 1 << 20, /* bytes; limit of a corpus file */
     FUZZ_SLOW_S = 10,
     FUZZ_STEPS_MAX = 6, /* mutations of one input */
 };
@@ -65,12 +66,12 @@ static struct {
     size_t n_inputs;
     uint64_t random;
     uint64_t run;
-    const char *accepted; /* folder; NULL: nothing is kept */
-    const uint8_t *data; /* the input of the moment, for the crash handler */
+    const char *accepted; /* directory; NULL: accepted inputs are not written */
+    const uint8_t *data;  /* the current input, for the crash handler */
     size_t n;
 } fuzz;
 
-/* xorshift64*: any sequence that is the same everywhere will do. */
+/* xorshift64*: a pseudo-random sequence that is the same on all machines. */
 static uint64_t fuzz_random(uint64_t below)
 {
     fuzz.random ^= fuzz.random >> 12;
@@ -94,8 +95,8 @@ static inline void fuzz_accept(void)
     }
 }
 
-/* Keeps the input; from a signal handler, so with system calls only (and snprintf, the risk of
- * which is a second crash in a program that is ending anyway). */
+/* Writes the input to a file. Called from a signal handler, so it uses only system calls, and
+ * snprintf(), which could at most crash a program that is ending. */
 static void fuzz_keep_input(const char *why)
 {
     char path[256];
@@ -126,7 +127,7 @@ static void fuzz_on_sanitizer(void)
     fuzz_keep_input("a sanitizer found an error");
 }
 
-/* There when the program is built with a sanitizer, else NULL. */
+/* NULL unless the program is built with a sanitizer. */
 extern void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
 
 static void fuzz_watch(void)
@@ -144,7 +145,8 @@ static void fuzz_watch(void)
         __sanitizer_set_death_callback(fuzz_on_sanitizer);
 }
 
-/* Runs a copy on the heap of exactly this size, so that a sanitizer sees a read past the end. */
+/* Runs the target on a heap copy of exactly this size, so that a sanitizer detects a read past the
+ * end. */
 static void fuzz_one(const void *data, size_t n)
 {
     uint8_t *copy = malloc(n > 0 ? n : 1);
@@ -216,7 +218,7 @@ static void fuzz_erase(uint8_t *data, size_t *n)
     *n -= bytes;
 }
 
-/* A piece again, right behind itself, up to 64 times: nesting, long runs. */
+/* Repeats a range up to 64 times, for nesting and long runs. */
 static void fuzz_repeat(uint8_t *data, size_t *n)
 {
     size_t at = fuzz_random(*n), bytes, times = 1 + fuzz_random(64);
@@ -228,7 +230,7 @@ static void fuzz_repeat(uint8_t *data, size_t *n)
         memcpy(data + at + bytes, data + at, bytes);
 }
 
-/* A piece of another input over the end of this one, or into its middle. */
+/* Copies a range of another input over the end of this one, or inserts it. */
 static void fuzz_splice(uint8_t *data, size_t *n)
 {
     const struct fuzz_seed *other = &fuzz.inputs[fuzz_random(fuzz.n_inputs)];
@@ -247,7 +249,7 @@ static void fuzz_splice(uint8_t *data, size_t *n)
     memcpy(data + at, other->data + from, bytes);
 }
 
-/* The numbers at which sizes and offsets break, in 1 to 8 bytes, either byte order. */
+/* Writes a number at which sizes and offsets overflow, in 1 to 8 bytes and either byte order. */
 static void fuzz_set_integer(uint8_t *data, size_t *n)
 {
     static const uint64_t edges[] = { 0,          1,          0x7f,       0x80,
@@ -265,7 +267,7 @@ static void fuzz_set_integer(uint8_t *data, size_t *n)
         data[at + (big_endian ? bytes - 1 - i : i)] = (uint8_t)(value >> 8 * i);
 }
 
-/* A decimal number somewhere, where text is parsed. */
+/* Inserts a decimal number at a random position, for parsers of text. */
 static void fuzz_insert_decimal(uint8_t *data, size_t *n)
 {
     static const char *const numbers[] = {

@@ -1,5 +1,6 @@
-/* fuzz_cluster.c - TF_CONFIG, its relatives and Slurm's lists: nothing crashes, a refusal has a
- * text, strict takes no more than tf, and a canonical form is a cluster that means itself. */
+/* fuzz_cluster.c - any text as TF_CONFIG, as the related variables and as Slurm's lists: nothing
+ * crashes, a refusal has a text, strict mode accepts no more than tf mode, and a canonical form is
+ * the specification of the same cluster. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +35,7 @@ const struct fuzz_seed fuzz_seeds[] = {
 };
 const size_t n_fuzz_seeds = sizeof(fuzz_seeds) / sizeof(fuzz_seeds[0]);
 
-/* The environment: `text` for every variable named in `names`. */
+/* The environment: `text` is the value of every variable in `names`. */
 struct world {
     const char *text;
     const char *names;
@@ -75,7 +76,7 @@ static struct cluster *resolve(struct cluster_opts opts, const char *names, cons
     return c;
 }
 
-/* The canonical form as a cluster, read by the same task, is the same cluster. */
+/* Checks that the canonical form, read by the same task, is the same cluster. */
 static void check_canonical(const struct cluster *c)
 {
     struct cluster_opts opts = { .profile = CLUSTER_TF };

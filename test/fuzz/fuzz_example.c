@@ -1,4 +1,5 @@
-/* fuzz_example.c - any bytes as a tf.train.Example, asked for features of every stored type. */
+/* fuzz_example.c - any bytes as a tf.train.Example, from which features of every stored type are
+ * read. */
 #include <string.h>
 
 #include "base/check.h"
@@ -50,8 +51,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct data_entry found[COUNT_OF(features)];
     struct err err;
 
-    /* All, then one by one: a missing one must not hide the others. */
-    (void)find(data, size, features, COUNT_OF(features), found); /* any answer */
+    /* Finds all features, then each separately: a missing feature must not hide the others. */
+    (void)find(data, size, features, COUNT_OF(features), found); /* any result is allowed */
     for (size_t i = 0; i < COUNT_OF(features); i++) {
         uint64_t room[4], count;
         const void *stored;

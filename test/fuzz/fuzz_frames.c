@@ -1,4 +1,5 @@
-/* fuzz_frames.c - any bytes as what a client sends to the control port: in one piece and in small ones they cost the same. */
+/* fuzz_frames.c - any bytes as the data of a client at the control port: in one piece and in small
+ * pieces they are charged the same cost. */
 #include <math.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* fuzz_hello.c - any bytes as what a stranger sends to, or answers from, the data-plane port. None
- * may be taken for somebody who knows the key. */
+/* fuzz_hello.c - any bytes as a request to or a response from the data-plane port. No input may be
+ * authenticated without the key. */
 #include <string.h>
 
 #include "base/check.h"
@@ -7,7 +7,7 @@
 #include "comm/hello.h"
 #include "fuzz/driver.h"
 
-/* A HELLO of generation 3 from rank 1 to rank 0, and the CHALLENGE that some key made for it. */
+/* A HELLO of generation 3 from rank 1 to rank 0, and a CHALLENGE for it, computed with some key. */
 #define HELLO                                                                                      \
     "trncomm\n\x02\0\0\0\x01\0\0\0\x01\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"            \
     "layoutlayoutlayoutlayoutlayoutlanoncenoncenoncenoncenoncenonceno"
@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(hello, data, size < HELLO_BYTES ? size : HELLO_BYTES);
     memcpy(challenge, data + size - rest, rest < CHALLENGE_BYTES ? rest : CHALLENGE_BYTES);
     if (hello_read(hello, &h, &why)) {
-        hello_write(&h, again); /* read and written again it is the same */
+        hello_write(&h, again); /* reading and writing gives the same bytes */
         CHECK(memcmp(hello, again, HELLO_BYTES) == 0);
         CHECK(hello_judge(&h, &here) < HELLO_VERDICTS);
     } else {

@@ -1,4 +1,4 @@
-/* fuzz_image.c - any bytes as an image file, decoded as colours and as grey, cut and stretched. */
+/* fuzz_image.c - any bytes as an image file, decoded in colour and in grey, cropped and resized. */
 #include <string.h>
 
 #include "base/check.h"
@@ -124,7 +124,7 @@ const struct fuzz_seed fuzz_seeds[] = { FUZZ_SEED(JPEG_COLOR), FUZZ_SEED(JPEG_GR
                                         FUZZ_SEED(PNG_GREY) };
 const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
 
-/* A small image may say that it is large, and would be given the time that a large one takes. */
+/* Limits the size: a small file may declare a large image, which takes long to process. */
 enum { PIXELS_MAX = 1 << 20 };
 
 static void try_feature(struct image *m, uint32_t feature, const uint8_t *data, size_t size)

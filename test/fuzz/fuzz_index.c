@@ -1,4 +1,4 @@
-/* fuzz_index.c - any bytes as the index of a set of safetensors files. What is accepted names a
+/* fuzz_index.c - any bytes as the index of a set of safetensors files. An accepted index names a
  * file for every tensor. */
 #include <string.h>
 

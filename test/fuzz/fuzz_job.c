@@ -1,5 +1,5 @@
-/* fuzz_job.c - any bytes as a job file: refused with a place, or read, printed and read again as
- * the same job. */
+/* fuzz_job.c - any bytes as a job file: it is refused with a position, or it is read, printed, and
+ * read again as the same job. */
 #include <stdio.h>
 #include <string.h>
 

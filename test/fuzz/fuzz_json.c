@@ -1,4 +1,5 @@
-/* fuzz_json.c - the JSON reader: nothing crashes it, and what it takes is JSON to others too. */
+/* fuzz_json.c - any bytes as JSON: nothing crashes, and another parser accepts everything that this
+ * one accepts. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,8 @@ const struct fuzz_seed fuzz_seeds[] = {
 };
 const size_t n_fuzz_seeds = sizeof(fuzz_seeds) / sizeof(fuzz_seeds[0]);
 
-/* Every value stands at a byte that can start it, and every number is its spelling. */
+/* Checks that every value has the position of a byte that can start it, and that every number
+ * equals its text. */
 static void check_value(const struct json *doc, const cJSON *value, uint32_t size)
 {
     uint32_t line, column;
@@ -46,7 +48,7 @@ static void check_value(const struct json *doc, const cJSON *value, uint32_t siz
     }
 }
 
-/* cJSON cuts numbers of 64 and more characters; it is no judge of those. */
+/* cJSON truncates numbers of 64 and more characters, so those cannot be compared. */
 static bool has_long_number(const struct json *doc, const cJSON *value)
 {
     if (cJSON_IsNumber(value) && strlen(json_number_text(doc, value)) > 60)
@@ -74,7 +76,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_value(doc, json_root(doc), (uint32_t)size);
         CHECK(lax != NULL && cJSON_Compare(json_root(doc), json_root(lax), true));
         if (!has_long_number(doc, json_root(doc))) {
-            size_t mark = size >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* cJSON misses it before one byte */
+            /* cJSON does not skip a byte order mark that is followed by a single byte */
+            size_t mark = size >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
             cJSON *other = cJSON_ParseWithLength((const char *)data + mark, size - mark);
 
             CHECK(other != NULL && cJSON_Compare(json_root(doc), other, true));

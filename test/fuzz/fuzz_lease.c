@@ -1,5 +1,5 @@
-/* fuzz_lease.c - any bytes as the record of a lease, as they are and with their checksum put right,
- * to come behind it; and as a beat. */
+/* fuzz_lease.c - any bytes as the record of a lease, unchanged and with a correct checksum, to
+ * reach the code after its check; also as a heartbeat. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,14 +36,14 @@ static bool try_text(const char *text, size_t n, struct lease_record *out)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static struct lease_record r, again; /* large, and used by one thread */
+    static struct lease_record r, again; /* static, because they are large */
     struct buf text = { 0 };
 
-    (void)try_text((const char *)data, size, &r); /* any answer */
+    (void)try_text((const char *)data, size, &r); /* any result is allowed */
     buf_add(&text, data, size);
     ckpt_checksum_print(&text);
     CHECK(!text.failed);
-    if (try_text(text.data, text.len, &r)) { /* what is accepted can be printed and read again */
+    if (try_text(text.data, text.len, &r)) { /* an accepted record can be printed and read again */
         buf_reset(&text);
         lease_record_print(&r, &text);
         CHECK(!text.failed && text.len <= LEASE_RECORD_MAX &&

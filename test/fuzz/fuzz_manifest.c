@@ -1,5 +1,5 @@
-/* fuzz_manifest.c - any bytes as a checkpoint's manifest, as they are and with their checksum put
- * right, to come behind it. */
+/* fuzz_manifest.c - any bytes as a checkpoint's manifest, unchanged and with a correct checksum, to
+ * reach the code after its check. */
 #include <string.h>
 
 #include "base/buf.h"
@@ -29,7 +29,7 @@ const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
 
 static bool try_text(const char *text, size_t n)
 {
-    static struct ckpt_manifest m; /* large, and used by one thread */
+    static struct ckpt_manifest m; /* static, because it is large */
     struct err err;
 
     if (ckpt_manifest_parse(text, n, &m, &err) < 0) {
@@ -48,12 +48,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct buf text = { 0 };
     char hash[CKPT_HASH_BYTES];
 
-    (void)try_text((const char *)data, size); /* any answer */
+    (void)try_text((const char *)data, size); /* any result is allowed */
     buf_add(&text, data, size);
     ckpt_hash_print(XXH3_128bits(text.data, text.len), hash);
     buf_printf(&text, "  \"checksum\": \"%s\"\n}\n", hash);
     CHECK(!text.failed);
-    if (try_text(text.data, text.len)) { /* what is accepted can be printed and read again */
+    if (try_text(text.data, text.len)) { /* an accepted manifest can be printed and read again */
         CHECK(ckpt_manifest_parse(text.data, text.len, &again, NULL) == 0);
         buf_reset(&text);
         ckpt_manifest_print(&again, 0, &text);

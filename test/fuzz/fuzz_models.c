@@ -1,7 +1,8 @@
-/* fuzz_models.c - models that are changed by their grammar: a step takes one field of one message and removes,
- * doubles, moves, renames or replaces what it holds, so that most results are messages of ONNX still: a node twice,
- * an input less, another type, another opset, data in two places. Graphs inside of nodes and functions are messages
- * too. The target is that of fuzz_onnx; an accepted model is kept for test/fuzz/check_models.py. */
+/* fuzz_models.c - models that are mutated by their grammar: a step selects one field of one message
+ * and removes, duplicates, moves, renames or replaces its content. Most results are therefore still
+ * ONNX messages: a node twice, an input less, another type, another opset, data in two fields.
+ * Graphs inside nodes and functions are mutated too. The target is that of fuzz_onnx; an accepted
+ * model is kept for test/fuzz/check_models.py. */
 #define FUZZ_HAS_MUTATOR
 #include "fuzz/onnx_target.h"
 
@@ -30,7 +31,7 @@ struct place { /* a field of a message */
     const ProtobufCFieldDescriptor *f;
 };
 
-struct packed { /* a message in a field of bytes */
+struct packed { /* a message in a bytes field */
     ProtobufCBinaryData *slot;
     ProtobufCMessage *m;
 };
@@ -53,7 +54,7 @@ static uint64_t draw(uint64_t below)
     return below > 0 ? (step.random * 0x2545f4914f6cdd1du >> 16) % below : 0;
 }
 
-/* NULL: full. */
+/* Allocates from the memory of the step; NULL: the memory is exhausted. */
 static void *take(void *unused, size_t bytes)
 {
     void *p;
@@ -75,7 +76,7 @@ static void give_back(void *unused, void *p)
 
 static ProtobufCAllocator arena = { take, give_back, NULL };
 
-/* ---- the places of a model ---- */
+/* ---- the places (fields) of a model ---- */
 
 static void *at(const struct place *p)
 {
@@ -87,7 +88,7 @@ static size_t *count_of(const struct place *p)
     return (size_t *)(void *)((char *)p->m + p->f->quantifier_offset);
 }
 
-/* What a field of bytes holds; NULL: nothing but bytes. */
+/* Returns the type of the message in a bytes field; NULL: the field contains no message. */
 static const ProtobufCMessageDescriptor *inside_of(const struct place *p)
 {
     const struct {
@@ -155,7 +156,7 @@ static bool is_oneof(const ProtobufCFieldDescriptor *f)
     return (f->flags & PROTOBUF_C_FIELD_FLAG_ONEOF) != 0;
 }
 
-/* Is this the member that a oneof has? */
+/* Returns true if this field is the one that its oneof contains. */
 static bool is_chosen(const struct place *p)
 {
     return *(const uint32_t *)(const void *)((char *)p->m + p->f->quantifier_offset) == p->f->id;
@@ -179,7 +180,9 @@ static void collect(ProtobufCMessage *m, int depth)
     }
 }
 
-/* Half of the time each kind of message and each of its fields is as likely as another, however often it occurs. */
+/* Selects a place: in half of the cases all kinds of messages and all their fields have the same
+ * probability, independent of the number of their occurrences; otherwise all places have the same
+ * probability. */
 static const struct place *choose_place(void)
 {
     static const ProtobufCMessageDescriptor *const kinds[] = {
@@ -201,7 +204,7 @@ static const struct place *choose_place(void)
     return &step.places[first];
 }
 
-/* Another place of the same field that holds something; NULL: none was found. */
+/* Returns another, non-empty place of the same field; NULL: there is none. */
 static const struct place *choose_alike(const struct place *p)
 {
     size_t first = draw(step.n_places);
@@ -300,7 +303,7 @@ static void draw_value(const struct place *p, void *value)
     case PROTOBUF_C_TYPE_BYTES:
         draw_bytes(value);
         break;
-    case PROTOBUF_C_TYPE_MESSAGE: /* of another place of the model */
+    case PROTOBUF_C_TYPE_MESSAGE: /* a message from another place of the model */
         alike = choose_alike(p);
         if (alike != NULL && p->f->label != PROTOBUF_C_LABEL_REPEATED)
             *(void **)value = *(void **)at(alike);
@@ -314,7 +317,7 @@ static void draw_value(const struct place *p, void *value)
 
 /* ---- steps ---- */
 
-/* A new list of n elements with the old ones in front, as many as there are. NULL: out of memory. */
+/* Returns a new list of n elements that starts with the old elements. NULL: out of memory. */
 static char *renew(const struct place *p, size_t n)
 {
     size_t width = width_of(p->f->type), old = *count_of(p);
@@ -356,14 +359,14 @@ static void change_list(const struct place *p)
     char *list, spare[sizeof(ProtobufCBinaryData)];
 
     switch (n > 0 ? draw(6) : 5) {
-    case 0: /* one less */
+    case 0: /* removes an element */
         list = renew(p, n);
         if (list == NULL)
             return;
         memmove(list + a * width, list + (a + 1) * width, (n - a - 1) * width);
         *count_of(p) = n - 1;
         break;
-    case 1: /* another order */
+    case 1: /* changes the order */
         list = renew(p, n);
         if (list == NULL)
             return;
@@ -375,7 +378,7 @@ static void change_list(const struct place *p)
         insert(p, true);
         break;
     case 3:
-    case 4: /* another value */
+    case 4: /* changes a value */
         list = renew(p, n);
         if (list != NULL)
             draw_value(p, list + a * width);
@@ -412,7 +415,7 @@ static void change_field(const struct place *p)
     }
 }
 
-/* float32 bytes as a list as well, or in its place. */
+/* Stores the float32 raw_data also as float_data, or moves it there. */
 static void list_bytes(Onnx__TensorProto *t)
 {
     size_t n = t->raw_data.len / sizeof(float);
@@ -438,7 +441,7 @@ static void change(const struct place *p)
         change_field(p);
 }
 
-/* From the innermost on. false: out of memory. */
+/* Packs the nested messages, innermost first; false: out of memory. */
 static bool pack_inside(void)
 {
     while (step.n_packed > 0) {

@@ -1,4 +1,4 @@
-/* fuzz_onnx.c - bytes of a model, mutated as bytes; see onnx_target.h. */
+/* fuzz_onnx.c - the bytes of a model, mutated as bytes; see onnx_target.h. */
 #include "fuzz/onnx_target.h"
 
 const struct fuzz_seed fuzz_seeds[] = {

@@ -1,5 +1,5 @@
-/* fuzz_safetensors.c - any bytes as a safetensors file. What is accepted must keep the promises
- * that the loader builds on. */
+/* fuzz_safetensors.c - any bytes as a safetensors file. An accepted header must have the properties
+ * on which the loader relies. */
 #include <string.h>
 
 #include "base/check.h"
@@ -51,7 +51,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         CHECK(n <= size - SAFETENSORS_HEAD_BYTES);
         try_json((const char *)data + SAFETENSORS_HEAD_BYTES, n, size);
     }
-    /* All of it as the JSON of a file with the 11 bytes of data that the seed has. */
+    /* Also without the length: all bytes except the last 11 as the JSON, 11 bytes of data as in the
+     * seed. */
     n = size - SAFETENSORS_HEAD_BYTES;
     try_json((const char *)data + SAFETENSORS_HEAD_BYTES, n > 11 ? n - 11 : n, size);
     return 0;

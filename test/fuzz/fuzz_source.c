@@ -1,4 +1,5 @@
-/* fuzz_source.c - any bytes as a file of each format that is no plain TFRecord: the first byte chooses. */
+/* fuzz_source.c - any bytes as a data file of a format other than plain TFRecord, which the first
+ * byte selects. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@
     "\2\x93NUMPY\x01\x00\x3e\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }  \n"      \
     "0123456789abcdef"
 #define TOKENS "\3\1\0\2\0\3\0\4\0\5\0"
-/* "hello" in two members */
+/* "hello" in two gzip members */
 #define GZIP                                                                                       \
     "\4\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xcb\x48\xcd\x01\x00\x05\x39\x35\x81\x03\x00\x00\x00"     \
     "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xcb\xc9\x07\x00\x3c\x2b\x3a\x2f\x02\x00\x00\x00"
@@ -74,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         for (uint64_t i = 0; i < data_records(s) && i < 8; i++) {
             int64_t a[2], b[2];
 
-            (void)data_sample(s, i, (void *[]){ a, b }, &err); /* any answer */
+            (void)data_sample(s, i, (void *[]){ a, b }, &err); /* any result is allowed */
         }
         data_free(s);
     }

@@ -1,5 +1,5 @@
-/* fuzz_tfrecord.c - any bytes as a file of records: indexed and read like a real one. Every input
- * is tried as it is, and once more with its checksums put right, to come behind them. */
+/* fuzz_tfrecord.c - any bytes as a TFRecord file, which is indexed and read. Every input is tried
+ * unchanged, and again with correct checksums, to reach the code after their checks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "data/tfrecord.h"
 #include "fuzz/driver.h"
 
-/* Three records, the second one empty. */
+/* Three records; the second is empty. */
 #define RECORDS \
     "\x46\x00\x00\x00\x00\x00\x00\x00\x72\x35\xb9\xa5\x0a\x44" \
     "\x0a\x11\x0a\x05\x69\x6d\x61\x67\x65\x12\x08\x0a\x06\x0a" \
@@ -53,7 +53,7 @@ static void put_right(uint8_t *data, size_t n)
 
 enum { FEATURES = 3, SAMPLE_BYTES = 64 };
 
-/* As they lie, as rows, and packed. */
+/* The features as plain lists, as rows, and packed. */
 static const struct {
     struct data_feature features[FEATURES];
     const char *pack;
@@ -88,7 +88,8 @@ static void try_way(size_t way, const char *path, bool skip_bad)
     if (data_open(&opts, &s, &err) < 0)
         return;
     for (uint64_t i = 0; i < data_samples(s) && i < 8; i++)
-        (void)data_sample(s, i, (void *[]){ out[0], out[1], out[2] }, &err); /* any answer */
+        /* any result is allowed */
+        (void)data_sample(s, i, (void *[]){ out[0], out[1], out[2] }, &err);
     data_free(s);
 }
 

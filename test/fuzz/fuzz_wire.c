@@ -1,5 +1,5 @@
-/* fuzz_wire.c - whatever comes over the network as a message of Rendezvous: it is refused with a
- * story, or what comes out keeps the promises of wire.h. */
+/* fuzz_wire.c - any bytes as a message of the Rendezvous service: the message is refused with a
+ * text, or the result has the properties that wire.h guarantees. */
 #include <string.h>
 
 #include "base/check.h"
@@ -17,7 +17,8 @@ enum { WORLD = 2 };
 #define MEMBER1 TASK1 INC "\x18\x01\x22\x03" "b:1\x2a\x01h\x30\x04"
 #define KEY "0123456789abcdef0123456789abcdef"
 
-/* The first byte says which message the rest is: of a member, of a leader, Who asked or answered. */
+/* The first byte selects the type of the message: of a member, of a leader, the request or the
+ * reply of Who. */
 const struct fuzz_seed fuzz_seeds[] = {
     FUZZ_SEED("\x00\x0a\x61" TASK1 INC "\x1a\x03" "0.1\x22\x03" "job\x2a\x03" "clu\x32\x03" "a,b\x3a\x03"
               "cpu\x40\x01\x4a\x04onex\x52\x00\x58\x07\x62\x03" "a:1\x6a\x01h\x72\x11\x0a\x06worker\x10"
@@ -26,7 +27,7 @@ const struct fuzz_seed fuzz_seeds[] = {
     FUZZ_SEED("\x00\x1a\x1a\x08\x01\x10\x64\x18\x09\x22\x05train\x28\x0a\x30\x64\x39\x00\x00\x00\x00"
               "\x00\x00\xf0\x3f"),                                                       /* Beat */
     FUZZ_SEED("\x00\x22\x1b\x08\x01\x12\x11\x0a\x06worker\x10\x01\x1a\x05" "b:222\x1a\x04" "gone"),
-    FUZZ_SEED("\x00\x2a\x04\x08\x01\x10\x09"),                                          /* Complete */
+    FUZZ_SEED("\x00\x2a\x04\x08\x01\x10\x09"), /* Complete */
     FUZZ_SEED("\x00\x32\x0b\x08\x8f\x01\x10\x01\x1a\x04" "stop"),                        /* Leave */
     FUZZ_SEED("\x01\x0a\x06\x0a\x04wait"),                                              /* Wait */
     FUZZ_SEED("\x01\x12\x7c\x08\x01\x12\x28" MEMBER0 "\x12\x28" MEMBER1 "\x1a\x20" KEY
@@ -34,8 +35,8 @@ const struct fuzz_seed fuzz_seeds[] = {
     FUZZ_SEED("\x01\x1a\x20\x08\x01\x12\x11\x0a\x06worker\x10\x01\x1a\x05" "b:222\x1a\x04lost\x28\x01"
               "\x30\x8f\x01"),                                                           /* Over */
     FUZZ_SEED("\x01\x2a\x02\x08\x01"),                                                  /* Pause */
-    FUZZ_SEED("\x01\x32\x13" TASK1),                                                    /* Redirect */
-    FUZZ_SEED("\x01\x3a\x0a\x08\x01\x10\x02\x1a\x04" "away"),                            /* Refuse */
+    FUZZ_SEED("\x01\x32\x13" TASK1), /* Redirect */
+    FUZZ_SEED("\x01\x3a\x0a\x08\x01\x10\x02\x1a\x04" "away"), /* Refuse */
     FUZZ_SEED("\x01\x42\x00"),                                                          /* Beat */
     FUZZ_SEED("\x02\x0a\x33" TASK1 INC "\x18\x03\x22\x11\x0a\x06worker\x10\x00\x1a\x05" "a:222\x28\x01"
               "\x12\x03" "clu"),

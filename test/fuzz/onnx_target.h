@@ -1,5 +1,6 @@
-/* onnx_target.h - what a fuzz program does with the bytes of a model: import refuses or accepts them; an accepted
- * model is planned in each form, and run if it is small. Nothing may crash, hang, or ask for memory without bound. */
+/* onnx_target.h - the target of the fuzz programs for models: import refuses or accepts the bytes;
+ * an accepted model is planned for each purpose, and run if it is small. Nothing may crash, hang,
+ * or allocate unlimited memory. */
 #ifndef FUZZ_ONNX_TARGET_H
 #define FUZZ_ONNX_TARGET_H
 
@@ -51,7 +52,7 @@ static void run(const struct graph *g, struct plan *p, enum plan_purpose purpose
     free(work);
 }
 
-/* Was there a plan? */
+/* Plans the model and runs a small plan; false: the plan was refused. */
 static bool plan(const struct graph *g, enum plan_purpose purpose)
 {
     static const struct plan_feed labels = { .name = "label", .dtype = TENSOR_I64 };
@@ -95,7 +96,7 @@ static bool plan(const struct graph *g, enum plan_purpose purpose)
     return true;
 }
 
-/* Is the model accepted by import, and by a plan? */
+/* Returns true if import and a plan accept the model. */
 static bool look_at_model(const uint8_t *data, size_t n)
 {
     const struct graph_opts opts = { .path = "test/graph/data/fuzz.onnx", .max_bytes = 1 << 20 };
