@@ -1,12 +1,13 @@
-/* bench_allreduce - the time of one all-reduce of float32 between processes of this machine.
+/* bench_allreduce - measures one all-reduce of float32 between processes of this machine.
  *
  *   bench_allreduce [--ranks N] [--hosts N | --tcp] [--open] [--bytes N,...]
  *
- * N processes of one rank each; --hosts: as if they were on so many hosts; --tcp: no shared memory,
- * everything over loopback. Prints per size the median over the repetitions of the slowest rank, in
- * microseconds, and the size of the vector divided by that, in GB/s.
- * --open: instead, the time to open the next generation with arenas of the largest size, and that of
- * the first two all-reduces of that size in it: medians of the slowest rank, in microseconds. */
+ * Starts N processes with one rank each. --hosts: simulates that number of hosts; --tcp: uses TCP
+ * over loopback instead of shared memory. Prints for each size the median over the repetitions of
+ * the time of the slowest rank, in microseconds, and the size of the vector divided by that time,
+ * in GB/s. --open: measures instead the time to open the next generation with arenas of the largest
+ * size, and the time of its first two all-reduces of that size: medians of the slowest rank, in
+ * microseconds. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -29,7 +30,7 @@ struct plan {
     size_t bytes[SIZES_MAX];
 };
 
-/* Written by the rank that owns it, read when all are done. */
+/* In shared memory. Each rank writes its own entries; they are read after all ranks have ended. */
 struct table {
     char address[RANKS_MAX][80];
     uint64_t ns[SIZES_MAX][RANKS_MAX][REPEATS_MAX];
@@ -97,7 +98,7 @@ static int measure(const struct plan *p, struct table *t, uint32_t rank, struct 
         uint32_t n = repeats(p->bytes[s]);
 
         memset(data, 0, p->bytes[s]);
-        for (uint32_t i = 0; i < n + n / 5; i++) { /* the first fifth warms up */
+        for (uint32_t i = 0; i < n + n / 5; i++) { /* the first n / 5 calls are warm-up */
             uint64_t start;
 
             if (comm_barrier(c, 0, err) < 0)
@@ -124,7 +125,8 @@ static int connect_one(const struct comm_opts *o, struct comm **out, struct err 
     return rc;
 }
 
-/* Generation behind generation; row 0: connecting, 1 and 2: the first calls. */
+/* Opens one generation after another. Row 0: the time to connect; rows 1 and 2: the first two
+ * calls. */
 static int measure_open(struct table *t, struct comm_opts *o, size_t bytes, struct comm **c,
                         struct err *err)
 {
@@ -168,7 +170,7 @@ static int child(const struct plan *p, struct table *t, uint32_t rank, struct co
     size_t most = 0;
     int rc = device_parse("cpu", rank, slots, &n_slots, &err);
 
-    if (rc == 0 && p->n_ranks <= n_slots) /* a core each, as the replicas of a job have */
+    if (rc == 0 && p->n_ranks <= n_slots) /* one core per rank, as for the replicas of a job */
         rc = device_enter(&slots[0], &err);
 
     for (uint32_t s = 0; s < p->n_sizes; s++)
@@ -202,7 +204,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median over n repetitions of the slowest rank. */
+/* Returns the median over n repetitions of the time of the slowest rank. */
 static uint64_t median(const struct plan *p, struct table *t, uint32_t row, uint32_t n)
 {
     uint64_t *slowest = t->ns[row][0];

@@ -1,6 +1,6 @@
-/* bench_ckpt.c - how near saving a checkpoint comes to the least that can be done: write as many
- * bytes in large chunks and fsync. And what the caller waits for (the copy), and the whole until
- * verified, which reads everything back. */
+/* bench_ckpt.c - compares saving a checkpoint with the minimum: writing the same number of bytes in
+ * large chunks and fsync(). Also measures the time that the caller waits (the copy), and the time
+ * until the checkpoint is verified, which reads all of it back. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>

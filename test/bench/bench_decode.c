@@ -1,9 +1,10 @@
-/* bench_decode.c - how long one core takes for an Example, and for a JPEG file on its way to a batch.
+/* bench_decode.c - measures the time of one core to decode an Example, and to preprocess a JPEG
+ * file.
  *
  *   bench_decode examples FOLDER   writes FOLDER/<kind>.tfrecord, which decode_peer.cc reads too
- *   bench_decode images FOLDER     beside libjpeg, decoding all of it, and a bilinear loop
+ *   bench_decode images FOLDER     compares with libjpeg decoding whole images and a bilinear loop
  *
- * The least of several rounds counts. All is in memory. */
+ * Prints the minimum of several rounds. All data is in memory. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -115,7 +116,7 @@ static uint32_t features_of(const struct decode_kind *k, struct data_feature *f,
     return n;
 }
 
-/* All records once: every feature as an array in memory, of which a byte is looked at. */
+/* Decodes all records once: each feature to an array in memory, of which one byte is read. */
 static uint64_t decode_all(const struct buf *file, const struct data_feature *f, uint32_t n,
                            uint32_t *sum)
 {
@@ -179,7 +180,7 @@ static void examples(const char *folder)
 
 enum { WIDTH = 500, HEIGHT = 375, SIDE = 224, PICTURES = 24 };
 
-/* Something smooth with some noise, as a photograph has. */
+/* Makes a smooth image with some noise, similar to a photograph. */
 static void make_jpeg(uint8_t **bytes, unsigned long *n)
 {
     struct jpeg_compress_struct j;
@@ -214,7 +215,7 @@ struct part {
     double x, y, w, h;
 };
 
-/* The rule of torchvision's RandomResizedCrop, first try. */
+/* The first attempt of torchvision's RandomResizedCrop. */
 static struct part draw_part(void)
 {
     for (;;) {
@@ -248,7 +249,8 @@ static void decode_plainly(const uint8_t *bytes, unsigned long n, uint8_t *pixel
     jpeg_destroy_decompress(&j);
 }
 
-/* Bilinear, without a filter, normalised, [3, SIDE, SIDE], perhaps mirrored. */
+/* Resizes bilinearly, without a low-pass filter, to a normalised [3, SIDE, SIDE]; optionally
+ * mirrored. */
 static void resize_plainly(const uint8_t *pixels, struct part p, bool flip, float *out)
 {
     static const float mean[] = { 0.485f, 0.456f, 0.406f }, std[] = { 0.229f, 0.224f, 0.225f };
@@ -289,7 +291,7 @@ static uint64_t images_plainly(uint8_t *const *bytes, const unsigned long *n, fl
     return clock_ns() - start;
 }
 
-/* One epoch of the set by the calling thread. */
+/* Reads one epoch of the set on the calling thread. */
 static uint64_t images_ours(struct data_set *s, uint64_t epoch)
 {
     struct data_reader_opts o = { .seed = 5, .shuffle = true, .global_batch = 1, .lanes = 1,

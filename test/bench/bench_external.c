@@ -1,11 +1,12 @@
-/* bench_external - time and memory to load a model whose external data is larger than 2 GB.
+/* bench_external - measures time and memory to load a model with more than 2 GB of external data.
  *
  *   bench_external [--gib N] [--folder PATH]
  *
- * Writes a chain of products with N GiB of weights (3) in one file below PATH (/tmp), imports it, and
- * fills an arena of parameters from it, as the start of a training does. Prints the times,
- * the memory of the process's own after each, and the peak of all memory with that of mapped files.
- * Exit code 1: the peak is more than 64 MiB above the arena, so weights were copied twice. */
+ * Writes a chain of matrix products with N GiB of weights (default 3) in one file below PATH
+ * (default /tmp), imports it, and fills an arena of parameters from it, as at the start of
+ * training. Prints the times, the anonymous memory of the process after each, and the peak of the
+ * total memory including mapped files. Exit code 1: the peak is more than 64 MiB above the arena,
+ * so weights were copied twice. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@
 
 enum { SIDE = 8192, PER_GIB = 4, GIB_MAX = 64, SLACK_MIB = 64 };
 
-/* A field of /proc/self/status in MiB. */
+/* Returns a field of /proc/self/status in MiB. */
 static double memory(const char *field)
 {
     char line[256];
@@ -52,7 +53,7 @@ static int fail(const char *what)
 
 static void add_entry(Onnx__TensorProto *t, size_t i, const char *key, char *value)
 {
-    Onnx__StringStringEntryProto *e = calloc(1, sizeof(*e)); /* as long as the process */
+    Onnx__StringStringEntryProto *e = calloc(1, sizeof(*e)); /* never freed */
 
     onnx__string_string_entry_proto__init(e);
     e->key = (char *)(uintptr_t)key;
@@ -93,7 +94,7 @@ static int write_model(const char *path, unsigned n)
     }
     model_output(m, "logits");
     bytes = model_bytes(m, &size);
-    return fs_replace(path, bytes, size, NULL) == 0 ? 0 : fail(path); /* m stays: its parts are ours */
+    return fs_replace(path, bytes, size, NULL) == 0 ? 0 : fail(path); /* m is never freed */
 }
 
 static int write_weights(const char *path, unsigned n)
@@ -177,6 +178,6 @@ int main(int argc, char **argv)
         rc = write_weights(data, gib * PER_GIB);
     if (rc == 0)
         rc = measure(model, gib * PER_GIB);
-    (void)fs_remove_tree(folder, NULL); /* what is left is named bench_external-* */
+    (void)fs_remove_tree(folder, NULL); /* after a failure, bench_external-* remains */
     return rc;
 }

@@ -1,10 +1,11 @@
-/* bench_fma.c - what the cores can do at most: GFLOP/s of multiply-adds that wait for nothing.
+/* bench_fma.c - measures the peak of the cores: GFLOP/s of independent multiply-adds.
  *
  *   bench_fma [THREADS]
  *
- * Prints "float32 X GFLOP/s" of a loop of independent multiply-adds in the widest registers, and
- * "bfloat16 Y GFLOP/s" of a product of large matrices by the kernel library, where it has one for
- * bfloat16; all threads at once, each pinned to a core of its own, the best of a few rounds. */
+ * Prints "float32 X GFLOP/s" for a loop of independent multiply-adds in the widest registers, and
+ * "bfloat16 Y GFLOP/s" for a product of large matrices with the kernel library, if it supports
+ * bfloat16. All threads run at the same time, each pinned to its own core; the best of a few rounds
+ * counts. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <sched.h>
@@ -23,9 +24,10 @@
 
 enum { MAX_THREADS = 256, ROUNDS = 7, CHAINS = 12, LOOPS = 4000000, SIDE = 1024, PRODUCTS = 8 };
 
-/* ---- multiply-adds: enough chains to hide the latency of each ---- */
+/* ---- multiply-adds: enough independent chains to hide the latency ---- */
 
-/* CHAINS registers that each take x * a + b over and over; the sum, so that nothing is left out. */
+/* Computes x = x * a + b repeatedly in CHAINS registers. Their sum is used, so that the compiler
+ * does not remove the loop. */
 #define CHAIN_LOOP(vector, set, fma, add)                                                          \
     vector x[CHAINS], a = set(0.999999f), b = set(1e-6f);                                          \
     for (int k = 0; k < CHAINS; k++)                                                               \
@@ -40,7 +42,7 @@ enum { MAX_THREADS = 256, ROUNDS = 7, CHAINS = 12, LOOPS = 4000000, SIDE = 1024,
         x[0] = add(x[0], x[k]);                                                                    \
     memcpy(out, &x[0], sizeof(x[0]))
 
-struct width { /* a loop, and the numbers in one of its registers */
+struct width { /* a loop, and the number of floats in one of its registers */
     void (*run)(uint64_t loops, float *out);
     int numbers;
 };
@@ -85,7 +87,7 @@ static struct width widest(void)
     return (struct width){ run_plain, 4 };
 }
 
-/* ---- products of bfloat16 matrices, in the layout that the library likes best ---- */
+/* ---- products of bfloat16 matrices, in the library's preferred layout ---- */
 
 struct product {
     dnnl_engine_t engine;
@@ -107,7 +109,8 @@ static void free_product(struct product *p)
     dnnl_engine_destroy(p->engine);
 }
 
-/* Zeros would be as fast. Returns false where the library has no such kernel. */
+/* Prepares the product. The values do not affect the speed. false: the library has no such
+ * kernel. */
 static bool make_product(struct product *p)
 {
     const dnnl_dims_t dims = { SIDE, SIDE };
@@ -157,7 +160,7 @@ static struct width width;
 struct worker {
     pthread_t thread;
     int cpu;
-    double fma[ROUNDS], matrix[ROUNDS]; /* seconds; matrix[0] is 0 where there is no kernel */
+    double fma[ROUNDS], matrix[ROUNDS]; /* seconds; matrix[0] is 0 if there is no kernel */
     float sink[16];
 };
 
@@ -175,7 +178,7 @@ static void *work(void *arg)
 
     CPU_ZERO(&set);
     CPU_SET((size_t)w->cpu, &set);
-    (void)pthread_setaffinity_np(pthread_self(), sizeof(set), &set); /* else wherever it runs */
+    (void)pthread_setaffinity_np(pthread_self(), sizeof(set), &set); /* best effort */
     op_thread_init();
     fine = make_product(&product) && run_product(&product);
     for (int r = 0; r < ROUNDS; r++) {
@@ -220,7 +223,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < n; i++)
         if (pthread_create(&workers[i].thread, NULL, work, &workers[i]) != 0) {
             perror("bench_fma: pthread_create");
-            return 1; /* those that wait end with the process */
+            return 1; /* the waiting threads end with the process */
         }
     for (int i = 0; i < n; i++)
         pthread_join(workers[i].thread, NULL);

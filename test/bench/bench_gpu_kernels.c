@@ -1,17 +1,18 @@
-/* bench_gpu_kernels.c - what the GPU's memory gives to kernels that mostly move it.
+/* bench_gpu_kernels.c - measures the memory bandwidth of GPU kernels that are limited by it.
  *
- *   bench_gpu_kernels [--small] [--devices cuda:0] [WORD...]   WORD: only rows with this in their name
+ *   bench_gpu_kernels [--small] [--devices cuda:0] [WORD...]   WORD: only rows that contain it
  *
- * First line: "copy X GB/s", bytes read and written by copies on the device. Then a line for each kernel,
- * type and direction, fields between tabs:
+ * The first line is "copy X GB/s", the bytes read and written by copies on the device. Then follows
+ * a line for each kernel, type and direction, with fields separated by tabs:
  *
  *   name  forward|backward|sweep  type  shape  microseconds  GB/s
  *
- * counting the bytes that must move: what is read, as often as a row says it cannot be avoided, and what
- * is written, each once. Sizes are those of ResNet-50 with 256 images and GPT-2 with 16 x 1024 tokens. Calls
- * rotate among sets of buffers that are together several times the L2 cache, are captured into one graph
- * and timed by events; the median of some rounds. A row that cannot run says so behind a "!" and the exit
- * code is 1. --small: shapes for a look at whether everything runs. Without a GPU: 2. */
+ * The GB/s count the bytes that must be transferred: each input as often as the row's definition
+ * requires, each output once. Sizes are those of ResNet-50 with 256 images and GPT-2 with 16 x 1024
+ * tokens. The calls rotate among sets of buffers whose total is several times the L2 cache, are
+ * captured into one graph and timed with events; the median of several rounds counts. A row that
+ * cannot run is printed with "!" in front and the reason, and the exit code is 1. --small: small
+ * shapes, to check that everything runs. Exit code 2: there is no GPU. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +35,7 @@ enum { MAX_OPERANDS = 6, MAX_OUT = 2, MAX_SETS = 16, ROUNDS = 5, NO_GPU = 2 };
 /* ---- rows ---- */
 
 enum fill { UNIFORM, ABOVE_ZERO, LABELS }; /* (-1, 1); (0.5, 1.5); 0 to 999 */
-enum { B = -1 };                           /* the batch, as a dimension */
+enum { B = -1 };                           /* stands for the batch in a shape */
 
 struct operand {
     int64_t dim[4];
@@ -45,15 +46,16 @@ struct operand {
 struct row {
     const char *domain, *op;
     uint32_t opset;
-    int64_t batch, small; /* what B is, and in --small */
+    int64_t batch, small; /* value of B, and with --small */
     uint32_t n_in;
     struct operand in[MAX_OPERANDS];
     const struct op_attr *attrs;
     uint32_t n_attrs;
-    double again, again_back; /* how often what has the size of input 0 must be read: 0 counts as 1. Statistics
-                                 over more than a multiprocessor holds are a pass of their own */
-    bool forward_only;        /* backward is nothing: the planner gives the gradient on */
-    bool plain_in;            /* input 0 in plain order, the output with channels last */
+    /* times that tensors of the size of input 0 must be read; 0 counts as 1. Statistics over more
+     * data than fits into a multiprocessor need a separate pass. */
+    double again, again_back;
+    bool forward_only; /* the planner reuses the gradient, so there is no backward kernel */
+    bool plain_in;     /* input 0 in plain order, the output with channels last */
 };
 
 #define IMAGE(c_, side_) { .dim = { B, c_, side_, side_ }, .rank = 4 }
@@ -126,7 +128,7 @@ static const struct cuda_api *cuda;
 static struct cuda_stream *stream;
 static bool is_small;
 static struct err err;
-static unsigned char *pattern[3]; /* of each fill, floats or labels; pinned */
+static unsigned char *pattern[3]; /* for each enum fill: floats or labels; pinned memory */
 
 static void stop(const char *what, int code)
 {
@@ -186,7 +188,7 @@ static void fill(void *there, enum fill f, enum tensor_dtype type, size_t bytes)
     }
     for (size_t at = 0; at < bytes; at += most)
         must(cuda->copy((char *)there + at, from, bytes - at < most ? bytes - at : most, stream, &err), "fill");
-    wait_for_all(); /* `half` is filled anew */
+    wait_for_all(); /* before `half` is overwritten */
 }
 
 static int by_value(const void *a, const void *b)
@@ -196,14 +198,15 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Microseconds of what work(arg) puts on the stream, which is captured once. */
+/* Sets *us to the microseconds of the operations that work(arg) queues on the stream; they are
+ * captured once. */
 static int time_of(int (*work)(void *arg, struct err *err), void *arg, double *us)
 {
     struct cuda_event *from, *to;
     struct cuda_graph *graph = NULL;
     double all[ROUNDS];
     uint32_t repeats = 1;
-    int rc = work(arg, &err); /* once as it is: what is loaded late is loaded now */
+    int rc = work(arg, &err); /* once without capture: loads kernels that are loaded lazily */
 
     if (rc < 0)
         return rc;
@@ -226,7 +229,7 @@ static int time_of(int (*work)(void *arg, struct err *err), void *arg, double *u
         must(cuda->record(to, stream, &err), "event");
         wait_for_all();
         ms = cuda->elapsed_ms(from, to) / repeats;
-        if (round < 0 && !is_small) /* 20 ms of it */
+        if (round < 0 && !is_small) /* sets the number of calls for 20 ms */
             repeats = ms > 20 ? 1 : ms > 0.02 ? (uint32_t)(20 / ms) : 1000;
         if (round >= 0)
             all[round] = ms * 1e3;
@@ -241,7 +244,7 @@ static int time_of(int (*work)(void *arg, struct err *err), void *arg, double *u
 
 /* ---- an op with its buffers ---- */
 
-struct set { /* what a call works on */
+struct set { /* the buffers of one call */
     struct tensor in[MAX_OPERANDS], out[MAX_OUT], din[MAX_OPERANDS], dout[MAX_OUT];
     const struct tensor *in_at[MAX_OPERANDS], *out_at[MAX_OUT], *din_at[MAX_OPERANDS], *dout_at[MAX_OUT];
     void *save;
@@ -303,7 +306,7 @@ static int infer(struct bench *b)
     return b->def->infer(&f, &err);
 }
 
-/* As the planner does it: types first, then layouts. */
+/* Selects types, then layouts, like the planner. */
 static void lay_out(struct bench *b, enum tensor_dtype type)
 {
     bool is_channels = b->def->layout == OP_LAYOUT_CHANNELS;
@@ -327,7 +330,7 @@ static size_t bytes_of(const struct tensor *t)
     return tensor_bytes(t);
 }
 
-/* Of a call, those that must move. */
+/* Returns the bytes that a call must transfer. */
 static double traffic(const struct bench *b, bool backward)
 {
     const struct row *row = b->row;
@@ -429,7 +432,7 @@ static void close_bench(struct bench *b)
     arena_fini(&b->mem);
 }
 
-/* A call on each set. */
+/* Queues one call on each set. */
 static int call_all(void *arg, struct err *why)
 {
     struct bench *b = arg;
@@ -524,7 +527,7 @@ static void bench_copy(void)
 
 enum { LAYERS = 12, PER_LAYER = 12, GPT2_PARAMS = 2 + LAYERS * PER_LAYER + 2 };
 
-struct weights { /* GPT-2's 124 million, as the optimizer sees them */
+struct weights { /* the 124 million weights of GPT-2, in the layout of the optimizer */
     struct optim_param params[GPT2_PARAMS];
     uint32_t n_params;
     size_t n;

@@ -1,6 +1,6 @@
-/* bench_tfrecord.c - how near reading records comes to the least that can be done: read the file
- * in large blocks and compute a CRC over it. For image-like and for small records, in file order
- * and shuffled. The file is in the page cache, so the processor's part is what is measured. */
+/* bench_tfrecord.c - compares reading records with the minimum: reading the file in large blocks
+ * and computing a CRC. For records of the size of images and for small records, in file order and
+ * shuffled. The file is in the page cache, so the time of the processor is measured. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ static void member(struct buf *out, uint32_t number, const struct buf *content)
     buf_add(out, content->data, content->len);
 }
 
-/* An Example with one bytes feature "x" of n bytes. */
+/* Makes an Example with one bytes feature "x" of n bytes. */
 static void make_example(struct buf *out, size_t n)
 {
     struct buf level[6] = { 0 };
@@ -95,11 +95,11 @@ static uint64_t bare(const char *path)
         crc = crc32c(crc, block, (size_t)n);
     close(fd);
     free(block);
-    *(volatile uint32_t *)&crc = crc; /* it was needed */
+    *(volatile uint32_t *)&crc = crc; /* prevents removal of the computation */
     return clock_ns() - start;
 }
 
-/* Every record once, checked: `run` records in a row at a time. */
+/* Reads every record once, with its CRC checked. */
 static uint64_t records(struct data_set *s, bool shuffled)
 {
     struct data_window w = { 0 };
@@ -109,7 +109,7 @@ static uint64_t records(struct data_set *s, bool shuffled)
     size_t bytes;
 
     for (uint64_t i = 0; i < n; i++) {
-        uint64_t r = shuffled ? i * 7919 % n : i; /* a prime that divides no n of ours */
+        uint64_t r = shuffled ? i * 7919 % n : i; /* a permutation: the prime does not divide n */
 
         uint64_t last = shuffled ? r : r + LANE_BATCH - 1;
 
@@ -126,7 +126,7 @@ static uint64_t records(struct data_set *s, bool shuffled)
     return clock_ns() - start;
 }
 
-/* The whole way into float batches, by the calling thread. */
+/* Decodes all records to float batches on the calling thread. */
 static uint64_t batches(struct data_set *s)
 {
     struct data_reader_opts o = { .global_batch = LANE_BATCH, .lanes = 1, .n_lanes = 1,

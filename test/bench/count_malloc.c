@@ -1,11 +1,11 @@
-/* count_malloc.c - preloaded into a process, counts how often each of its threads asks for memory.
+/* count_malloc.c - a preloaded library that counts the allocations of each thread of a process.
  *
- * The file $COUNT_MALLOC.<process id> becomes an array of SLOTS slots { u32 thread id, u32 0, u64
- * calls by oneDNN, u64 calls by all else } that another process may read at any time. The first
- * slot is for threads that found none free. oneDNN asks and gives back in every execution of a
- * primitive, whatever its caller does; in a thread that runs primitives, libstdc++ is asked by it
- * alone and counts as it. What is asked of the system directly (mmap) is not seen here: it shows as
- * page faults.
+ * The file $COUNT_MALLOC.<process id> is an array of SLOTS slots { u32 thread id, u32 0, u64 calls
+ * by oneDNN, u64 other calls } that another process may read at any time. The first slot is for
+ * threads that found no free slot. oneDNN allocates and frees in every execution of a primitive,
+ * independent of its caller. In a thread that runs primitives, only oneDNN calls libstdc++, which
+ * is therefore counted as oneDNN. Memory requested directly from the system (mmap) is not counted;
+ * it is visible as page faults.
  *
  *     cc -shared -fPIC -O2 -o count_malloc.so count_malloc.c
  *     LD_PRELOAD=$PWD/count_malloc.so COUNT_MALLOC=/tmp/counts program */
@@ -29,22 +29,23 @@ enum { SLOTS = 256, RANGES = 2 };
 
 struct slot {
     uint32_t tid, zero;
-    _Atomic uint64_t calls[2]; /* by oneDNN, by all else */
+    _Atomic uint64_t calls[2]; /* by oneDNN, others */
 };
 
-/* glibc's own names for what is replaced here: no lookup, so it works before main() too. */
+/* glibc's internal names of the replaced functions: they need no lookup, so they work before
+ * main(). */
 extern void *__libc_malloc(size_t n);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *p, size_t n);
 extern void *__libc_memalign(size_t align, size_t n);
 
-/* Where oneDNN and libstdc++ are loaded. */
+/* The address ranges of oneDNN and libstdc++. */
 static struct range {
     const char *name;
     uintptr_t begin, end;
 } ranges[RANGES] = { { .name = "libdnnl.so" }, { .name = "libstdc++.so" } };
 
-static struct slot *table; /* NULL: not counting yet */
+static struct slot *table; /* NULL: counting has not begun */
 static atomic_uint used = 1;
 static __thread struct slot *mine __attribute__((tls_model("initial-exec")));
 

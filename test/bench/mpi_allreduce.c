@@ -1,16 +1,16 @@
-/* mpi_allreduce.c - how long Open MPI takes for a sum in place: the peer of bench_allreduce, and
- * timed as that is: a barrier, then one call; of each call the slowest rank counts; the median over
- * the calls.
+/* mpi_allreduce.c - measures an in-place all-reduce of Open MPI, for comparison with
+ * bench_allreduce and timed in the same way: a barrier, then one call; the time of a call is that
+ * of its slowest rank; the median over the calls counts.
  *
  *     mpirun -n 2 mpi_allreduce BYTES...
  *
- * A line per size: the bytes and the seconds. */
+ * Prints a line per size: the bytes and the seconds. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { WARM_CALLS = 10, CALLS_MIN = 15, CALLS_MAX = 2000 };
-#define MEASURE_S 0.2 /* about so long for each size */
+#define MEASURE_S 0.2 /* approximate time per size */
 
 static double seconds[CALLS_MAX], slowest[CALLS_MAX];
 
@@ -21,7 +21,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The same number on every rank. */
+/* Returns the median time of a call of its slowest rank; the same on every rank. */
 static double median(float *x, int n, int calls)
 {
     for (int i = 0; i < calls; i++) {
@@ -47,7 +47,7 @@ static void measure(long bytes, int rank)
         return;
     }
     for (int i = 0; i < n; i++)
-        x[i] = 0; /* sums of zeros stay zero however often they are added */
+        x[i] = 0; /* stays zero in repeated sums */
     median(x, n, WARM_CALLS);
     wanted = -MPI_Wtime();
     median(x, n, WARM_CALLS);
