@@ -56,7 +56,7 @@ static void add_example(const struct decode_kind *k, struct buf *list)
                  i < k->n_floats ? i : i - k->n_floats);
         for (int e = 0; e < k->length; e++) {
             f[e] = (float)draw();
-            x[e] = draw() % k->most;
+            x[e] = draw() % k->max_int;
         }
         if (i < k->n_floats)
             data_write_floats(list, name, f, (size_t)k->length);
@@ -229,7 +229,7 @@ static struct part draw_part(void)
     }
 }
 
-static void decode_plainly(const uint8_t *bytes, unsigned long n, uint8_t *pixels)
+static void decode_reference(const uint8_t *bytes, unsigned long n, uint8_t *pixels)
 {
     struct jpeg_decompress_struct j;
     struct jpeg_error_mgr errors;
@@ -251,7 +251,7 @@ static void decode_plainly(const uint8_t *bytes, unsigned long n, uint8_t *pixel
 
 /* Resizes bilinearly, without a low-pass filter, to a normalised [3, SIDE, SIDE]; optionally
  * mirrored. */
-static void resize_plainly(const uint8_t *pixels, struct part p, bool flip, float *out)
+static void resize_reference(const uint8_t *pixels, struct part p, bool flip, float *out)
 {
     static const float mean[] = { 0.485f, 0.456f, 0.406f }, std[] = { 0.229f, 0.224f, 0.225f };
     float to_x = (float)(p.w / SIDE), to_y = (float)(p.h / SIDE);
@@ -278,21 +278,21 @@ static void resize_plainly(const uint8_t *pixels, struct part p, bool flip, floa
     }
 }
 
-static uint64_t images_plainly(uint8_t *const *bytes, const unsigned long *n, float *out)
+static uint64_t images_reference(uint8_t *const *bytes, const unsigned long *n, float *out)
 {
     uint8_t *pixels = malloc((size_t)WIDTH * HEIGHT * 3);
     uint64_t start = clock_ns();
 
     for (int i = 0; i < PICTURES; i++) {
-        decode_plainly(bytes[i], n[i], pixels);
-        resize_plainly(pixels, draw_part(), draw() % 2, out);
+        decode_reference(bytes[i], n[i], pixels);
+        resize_reference(pixels, draw_part(), draw() % 2, out);
     }
     free(pixels);
     return clock_ns() - start;
 }
 
 /* Reads one epoch of the set on the calling thread. */
-static uint64_t images_ours(struct data_set *s, uint64_t epoch)
+static uint64_t images_trainerd(struct data_set *s, uint64_t epoch)
 {
     struct data_reader_opts o = { .seed = 5, .shuffle = true, .global_batch = 1, .lanes = 1,
                                   .n_lanes = 1, .first_step = epoch * PICTURES + 1,
@@ -351,9 +351,9 @@ static void images(const char *folder)
         die(&err);
     data_writer_close(w);
     for (uint64_t round = 0; round < DECODE_ROUNDS; round++) {
-        ns = images_ours(s, round);
+        ns = images_trainerd(s, round);
         ours = ns < ours ? ns : ours;
-        ns = images_plainly(bytes, n, out);
+        ns = images_reference(bytes, n, out);
         plain = ns < plain ? ns : plain;
     }
     printf("ours %.1f us, plain %.1f us\n", (double)ours / PICTURES / 1e3,

@@ -53,7 +53,7 @@ struct row {
     uint32_t n_attrs;
     /* times that tensors of the size of input 0 must be read; 0 counts as 1. Statistics over more
      * data than fits into a multiprocessor need a separate pass. */
-    double again, again_back;
+    double reads, reads_back;
     bool forward_only; /* the planner reuses the gradient, so there is no backward kernel */
     bool plain_in;     /* input 0 in plain order, the output with channels last */
 };
@@ -99,11 +99,11 @@ static const struct row rows[] = {
     { NULL, "Transpose", 13, 16, 1, 1, .in = { { .dim = { B, 1024, 12, 64 }, .rank = 4 } }, ATTRS(heads) },
     /* normalisation */
     { NULL, "BatchNormalization", 15, IMAGES, 1, 5, .in = { IMAGE(64, 112), NORM_OF(64) }, ATTRS(training),
-      .again = 2, .again_back = 2 },
+      .reads = 2, .reads_back = 2 },
     { "trainerd", "BatchNormRelu", 1, IMAGES, 1, 5, .in = { IMAGE(64, 112), NORM_OF(64) }, ATTRS(training),
-      .again = 2, .again_back = 2 },
+      .reads = 2, .reads_back = 2 },
     { "trainerd", "BatchNormRelu", 1, IMAGES, 1, 6, .in = { IMAGE(256, 56), NORM_OF(256), IMAGE(256, 56) },
-      ATTRS(training), .again = 2, .again_back = 2 },
+      ATTRS(training), .reads = 2, .reads_back = 2 },
     { NULL, "LayerNormalization", 17, TOKENS, 16, 3, .in = { ROWS(768), VECTOR(768, UNIFORM), VECTOR(768, UNIFORM) } },
     { NULL, "LayerNormalization", 17, TOKENS, 16, 3, .in = { ROWS(4096), VECTOR(4096, UNIFORM), VECTOR(4096, UNIFORM) } },
     { NULL, "RMSNormalization", 23, TOKENS, 16, 2, .in = { ROWS(4096), VECTOR(4096, UNIFORM) } },
@@ -173,7 +173,7 @@ static void make_half(unsigned char *out, const unsigned char *floats, size_t n)
         memcpy(out + 2 * i, floats + 4 * i + 2, 2);
 }
 
-static void fill(void *there, enum fill f, enum tensor_dtype type, size_t bytes)
+static void fill(void *buffer, enum fill f, enum tensor_dtype type, size_t bytes)
 {
     static unsigned char *half;
     const unsigned char *from = pattern[f];
@@ -187,7 +187,9 @@ static void fill(void *there, enum fill f, enum tensor_dtype type, size_t bytes)
         most /= 2;
     }
     for (size_t at = 0; at < bytes; at += most)
-        must(cuda->copy((char *)there + at, from, bytes - at < most ? bytes - at : most, stream, &err), "fill");
+        must(cuda->copy((char *)buffer + at, from, bytes - at < most ? bytes - at : most, stream,
+                        &err),
+             "fill");
     wait_for_all(); /* before `half` is overwritten */
 }
 
@@ -335,25 +337,25 @@ static double traffic(const struct bench *b, bool backward)
 {
     const struct row *row = b->row;
     size_t first = bytes_of(&b->in[0]), out = bytes_of(&b->out[0]);
-    double again = backward ? row->again_back : row->again, sum = (double)b->plan.save_bytes;
+    double reads = backward ? row->reads_back : row->reads, sum = (double)b->plan.save_bytes;
 
-    again = again == 0 ? 1 : again;
+    reads = reads == 0 ? 1 : reads;
     if (!backward) {
         for (uint32_t i = 0; i < row->n_in; i++)
-            sum += (double)bytes_of(&b->in[i]) * (i == 0 ? again : 1);
+            sum += (double)bytes_of(&b->in[i]) * (i == 0 ? reads : 1);
         return sum + (double)out;
     }
     for (uint32_t i = 0; i < row->n_in; i++) {
         double bytes = (double)bytes_of(&b->in[i]);
 
         if ((b->def->bwd_reads & OP_IN(i)) != 0)
-            sum += bytes * (bytes_of(&b->in[i]) == first ? again : 1);
+            sum += bytes * (bytes_of(&b->in[i]) == first ? reads : 1);
         if ((b->plan.want_din & OP_IN(i)) != 0)
             sum += bytes;
     }
     if ((b->def->bwd_reads & OP_OUT(0)) != 0)
-        sum += (double)out * again;
-    return sum + (double)out * again; /* dout */
+        sum += (double)out * reads;
+    return sum + (double)out * reads; /* dout */
 }
 
 static int open_set(struct bench *b, struct set *s)
@@ -455,19 +457,20 @@ static int call_all(void *arg, struct err *why)
 
 /* ---- lines ---- */
 
-static int trouble;
+static int has_failed;
 
-static void say(const char *name, const char *way, const char *type, const char *shape, double us, double bytes)
+static void print_row(const char *name, const char *way, const char *type, const char *shape,
+                      double us, double bytes)
 {
     printf("%s\t%s\t%s\t%s\t%.2f\t%.1f\n", name, way, type, shape, us, bytes / us / 1e3);
     fflush(stdout);
 }
 
-static void say_why(const char *name, const char *way, const char *type)
+static void print_reason(const char *name, const char *way, const char *type)
 {
     printf("!%s\t%s\t%s\t%s\n", name, way, type, err.text);
     fflush(stdout);
-    trouble = 1;
+    has_failed = 1;
 }
 
 static void bench_row(const struct row *row, enum tensor_dtype type)
@@ -478,7 +481,7 @@ static void bench_row(const struct row *row, enum tensor_dtype type)
     int rc = open_bench(&b, row, type);
 
     if (rc < 0)
-        say_why(row->op, "forward", name);
+        print_reason(row->op, "forward", name);
     else
         shape_print(&b.in[0].shape, shape, sizeof(shape));
     for (int way = 0; rc == 0 && way < (row->forward_only ? 1 : 2); way++) {
@@ -488,9 +491,9 @@ static void bench_row(const struct row *row, enum tensor_dtype type)
         b.backward = way == 1;
         rc = time_of(call_all, &b, &us);
         if (rc < 0)
-            say_why(row->op, direction, name);
+            print_reason(row->op, direction, name);
         else
-            say(row->op, direction, name, shape, us / b.n_sets, traffic(&b, b.backward));
+            print_row(row->op, direction, name, shape, us / b.n_sets, traffic(&b, b.backward));
     }
     close_bench(&b);
 }
@@ -585,7 +588,7 @@ static float *floats(size_t n, enum fill f)
     return p;
 }
 
-static void bench_optim(const char *name, bool and_look)
+static void bench_optim(const char *name, bool with_check)
 {
     struct weights w;
     struct optim_opts opts = { .def = optim_find(name), .n_parts = 1 };
@@ -606,15 +609,17 @@ static void bench_optim(const char *name, bool and_look)
             slots++;
         }
     if (time_of(update, &w, &us) < 0)
-        say_why(name, "sweep", "float32");
+        print_reason(name, "sweep", "float32");
     else
-        say(name, "sweep", "float32", shape, us, (3.0 + 2 * slots) * sizeof(float) * (double)w.n);
-    if (and_look) {
+        print_row(name, "sweep", "float32", shape, us,
+                  (3.0 + 2 * slots) * sizeof(float) * (double)w.n);
+    if (with_check) {
         must(cuda->alloc((void **)&w.look, sizeof(*w.look), &err), "look");
         if (time_of(look, &w, &us) < 0)
-            say_why("look at the gradient", "sweep", "float32");
+            print_reason("look at the gradient", "sweep", "float32");
         else
-            say("look at the gradient", "sweep", "float32", shape, us, (double)w.n * sizeof(float));
+            print_row("look at the gradient", "sweep", "float32", shape, us,
+                      (double)w.n * sizeof(float));
         cuda->free(w.look);
     }
     cuda->math->optim_close(w.optim);
@@ -634,7 +639,7 @@ static bool is_wanted(const char *name, char **words, int n)
     return n == 0;
 }
 
-static bool takes(const struct row *row, enum tensor_dtype type)
+static bool accepts_type(const struct row *row, enum tensor_dtype type)
 {
     const struct op_def *def = op_find(row->domain, row->op, row->opset);
 
@@ -678,10 +683,10 @@ int main(int argc, char **argv)
     bench_copy();
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         for (size_t k = 0; k < 2; k++)
-            if (is_wanted(rows[i].op, argv + at, argc - at) && takes(&rows[i], types[k]))
+            if (is_wanted(rows[i].op, argv + at, argc - at) && accepts_type(&rows[i], types[k]))
                 bench_row(&rows[i], types[k]);
     for (size_t i = 0; i < sizeof(optimizers) / sizeof(optimizers[0]); i++)
         if (is_wanted(optimizers[i], argv + at, argc - at))
             bench_optim(optimizers[i], i == 0);
-    return trouble;
+    return has_failed;
 }

@@ -9,7 +9,7 @@ enum { DECODE_ROUNDS = 7, DECODE_RECORDS = 2000, DECODE_FEATURES_MAX = 64 };
 static const struct decode_kind {
     const char *name;
     int n_bytes, n_floats, n_ints, length;
-    unsigned most; /* the ints are below this value */
+    unsigned max_int; /* the ints are below this value */
 } decode_kinds[] = {
     { "picture", 3072, 0, 1, 1, 10 },    /* CIFAR-10: pixels and a label */
     { "tokens", 0, 0, 2, 512, 50000 },   /* of a text, and its labels */

@@ -97,7 +97,7 @@ static inline void fuzz_accept(void)
 
 /* Writes the input to a file. Called from a signal handler, so it uses only system calls, and
  * snprintf(), which could at most crash a program that is ending. */
-static void fuzz_keep_input(const char *why)
+static void fuzz_write_input(const char *why)
 {
     char path[256];
     int fd;
@@ -117,14 +117,14 @@ static void fuzz_keep_input(const char *why)
 
 static void fuzz_on_signal(int number)
 {
-    fuzz_keep_input(number == SIGALRM ? "an input takes far too long" : strsignal(number));
+    fuzz_write_input(number == SIGALRM ? "an input takes far too long" : strsignal(number));
     signal(number, SIG_DFL);
     raise(number);
 }
 
 static void fuzz_on_sanitizer(void)
 {
-    fuzz_keep_input("a sanitizer found an error");
+    fuzz_write_input("a sanitizer found an error");
 }
 
 /* NULL unless the program is built with a sanitizer. */

@@ -17,7 +17,7 @@ const size_t n_fuzz_seeds = sizeof(fuzz_seeds) / sizeof(fuzz_seeds[0]);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    if (look_at_model(data, n))
+    if (try_model(data, n))
         fuzz_accept();
     return 0;
 }
@@ -55,7 +55,7 @@ static uint64_t draw(uint64_t below)
 }
 
 /* Allocates from the memory of the step; NULL: the memory is exhausted. */
-static void *take(void *unused, size_t bytes)
+static void *allocate(void *unused, size_t bytes)
 {
     void *p;
 
@@ -68,13 +68,13 @@ static void *take(void *unused, size_t bytes)
     return p;
 }
 
-static void give_back(void *unused, void *p)
+static void release(void *unused, void *p)
 {
     (void)unused;
     (void)p;
 }
 
-static ProtobufCAllocator arena = { take, give_back, NULL };
+static ProtobufCAllocator arena = { allocate, release, NULL };
 
 /* ---- the places (fields) of a model ---- */
 
@@ -89,7 +89,7 @@ static size_t *count_of(const struct place *p)
 }
 
 /* Returns the type of the message in a bytes field; NULL: the field contains no message. */
-static const ProtobufCMessageDescriptor *inside_of(const struct place *p)
+static const ProtobufCMessageDescriptor *message_type_of(const struct place *p)
 {
     const struct {
         const ProtobufCMessageDescriptor *of;
@@ -112,7 +112,7 @@ static void collect(ProtobufCMessage *m, int depth);
 
 static void collect_packed(const struct place *p, ProtobufCBinaryData *slot, int depth)
 {
-    const ProtobufCMessageDescriptor *inside = inside_of(p);
+    const ProtobufCMessageDescriptor *inside = message_type_of(p);
     ProtobufCMessage *m;
 
     if (inside == NULL || slot->len == 0 || step.n_packed == PACKED_MAX)
@@ -205,7 +205,7 @@ static const struct place *choose_place(void)
 }
 
 /* Returns another, non-empty place of the same field; NULL: there is none. */
-static const struct place *choose_alike(const struct place *p)
+static const struct place *choose_same_field(const struct place *p)
 {
     size_t first = draw(step.n_places);
 
@@ -260,7 +260,7 @@ static void draw_bytes(ProtobufCBinaryData *b)
 {
     static const char *const words[] = { "SAME_LOWER", "linear", "nearest", "ij,jk->ik", "...->", "reflect", "mean", "tanh" };
     size_t n = draw(4) == 0 ? draw(64) : b->len + draw(9) - (b->len >= 4 ? 4 : b->len);
-    uint8_t *data = take(NULL, n + 1);
+    uint8_t *data = allocate(NULL, n + 1);
 
     if (draw(4) == 0) {
         b->data = (uint8_t *)(uintptr_t)words[draw(COUNT_OF(words))];
@@ -304,7 +304,7 @@ static void draw_value(const struct place *p, void *value)
         draw_bytes(value);
         break;
     case PROTOBUF_C_TYPE_MESSAGE: /* a message from another place of the model */
-        alike = choose_alike(p);
+        alike = choose_same_field(p);
         if (alike != NULL && p->f->label != PROTOBUF_C_LABEL_REPEATED)
             *(void **)value = *(void **)at(alike);
         else if (alike != NULL)
@@ -318,10 +318,10 @@ static void draw_value(const struct place *p, void *value)
 /* ---- steps ---- */
 
 /* Returns a new list of n elements that starts with the old elements. NULL: out of memory. */
-static char *renew(const struct place *p, size_t n)
+static char *copy_list(const struct place *p, size_t n)
 {
     size_t width = width_of(p->f->type), old = *count_of(p);
-    char *list = take(NULL, (n + 1) * width);
+    char *list = allocate(NULL, (n + 1) * width);
 
     if (list == NULL)
         return NULL;
@@ -335,7 +335,7 @@ static char *renew(const struct place *p, size_t n)
 static void insert(const struct place *p, bool is_copy)
 {
     size_t width = width_of(p->f->type), n = *count_of(p), to = draw(n + 1), from = draw(n);
-    char *list = renew(p, n + 1);
+    char *list = copy_list(p, n + 1);
 
     if (list == NULL)
         return;
@@ -360,14 +360,14 @@ static void change_list(const struct place *p)
 
     switch (n > 0 ? draw(6) : 5) {
     case 0: /* removes an element */
-        list = renew(p, n);
+        list = copy_list(p, n);
         if (list == NULL)
             return;
         memmove(list + a * width, list + (a + 1) * width, (n - a - 1) * width);
         *count_of(p) = n - 1;
         break;
     case 1: /* changes the order */
-        list = renew(p, n);
+        list = copy_list(p, n);
         if (list == NULL)
             return;
         memcpy(spare, list + a * width, width);
@@ -379,7 +379,7 @@ static void change_list(const struct place *p)
         break;
     case 3:
     case 4: /* changes a value */
-        list = renew(p, n);
+        list = copy_list(p, n);
         if (list != NULL)
             draw_value(p, list + a * width);
         break;
@@ -419,7 +419,7 @@ static void change_field(const struct place *p)
 static void list_bytes(Onnx__TensorProto *t)
 {
     size_t n = t->raw_data.len / sizeof(float);
-    float *list = take(NULL, n * sizeof(float) + 1);
+    float *list = allocate(NULL, n * sizeof(float) + 1);
 
     if (list == NULL || !t->has_raw_data || n == 0)
         return;
@@ -442,12 +442,12 @@ static void change(const struct place *p)
 }
 
 /* Packs the nested messages, innermost first; false: out of memory. */
-static bool pack_inside(void)
+static bool pack_nested(void)
 {
     while (step.n_packed > 0) {
         const struct packed *p = &step.packed[--step.n_packed];
         size_t bytes = protobuf_c_message_get_packed_size(p->m);
-        uint8_t *data = bytes <= FUZZ_INPUT_MAX ? take(NULL, bytes + 1) : NULL;
+        uint8_t *data = bytes <= FUZZ_INPUT_MAX ? allocate(NULL, bytes + 1) : NULL;
 
         if (data == NULL)
             return false;
@@ -468,7 +468,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t n, size_t max, unsigned see
         return n;
     collect(m, 0);
     change(choose_place());
-    if (!pack_inside() || protobuf_c_message_get_packed_size(m) > max)
+    if (!pack_nested() || protobuf_c_message_get_packed_size(m) > max)
         return n;
     return protobuf_c_message_pack(m, data);
 }

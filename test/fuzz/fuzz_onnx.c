@@ -8,6 +8,6 @@ const size_t n_fuzz_seeds = sizeof(fuzz_seeds) / sizeof(fuzz_seeds[0]);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    (void)look_at_model(data, n);
+    (void)try_model(data, n);
     return 0;
 }

@@ -33,7 +33,7 @@
 const struct fuzz_seed fuzz_seeds[] = { FUZZ_SEED(RECORDS) };
 const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
 
-static void put_right(uint8_t *data, size_t n)
+static void correct_checksums(uint8_t *data, size_t n)
 {
     for (size_t at = 0; n - at >= TFRECORD_HEAD_BYTES;) {
         uint32_t crc = crc32c_mask(crc32c(0, data + at, 8));
@@ -57,7 +57,7 @@ enum { FEATURES = 3, SAMPLE_BYTES = 64 };
 static const struct {
     struct data_feature features[FEATURES];
     const char *pack;
-} ways[] = {
+} variants[] = {
     { { { .name = "image", .stored = TENSOR_U8, .shape = { 1, { 4 } }, .fed = TENSOR_F32 },
         { .name = "label", .stored = TENSOR_I64, .fed = TENSOR_I64 },
         { .name = "n", .stored = TENSOR_I64, .fed = TENSOR_I64, .derived = DATA_LENGTH,
@@ -76,10 +76,10 @@ static const struct {
       "weight" },
 };
 
-static void try_way(size_t way, const char *path, bool skip_bad)
+static void try_variant(size_t variant, const char *path, bool skip_bad)
 {
-    struct data_opts opts = { .features = ways[way].features, .n_features = FEATURES,
-                              .pack = ways[way].pack, .glob = path, .skip_bad = skip_bad,
+    struct data_opts opts = { .features = variants[variant].features, .n_features = FEATURES,
+                              .pack = variants[variant].pack, .glob = path, .skip_bad = skip_bad,
                               .threads = 1 };
     uint8_t out[FEATURES][SAMPLE_BYTES];
     struct data_set *s;
@@ -100,8 +100,8 @@ static void try_file(const uint8_t *data, size_t n)
 
     CHECK(fd >= 0 && write(fd, data, n) == (ssize_t)n);
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    for (size_t way = 0; way < COUNT_OF(ways); way++)
-        try_way(way, path, way % 2 == 0);
+    for (size_t variant = 0; variant < COUNT_OF(variants); variant++)
+        try_variant(variant, path, variant % 2 == 0);
     close(fd);
 }
 
@@ -113,7 +113,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size > 0)
         memcpy(copy, data, size);
     try_file(copy, size);
-    put_right(copy, size);
+    correct_checksums(copy, size);
     try_file(copy, size);
     free(copy);
     return 0;

@@ -97,7 +97,7 @@ static bool plan(const struct graph *g, enum plan_purpose purpose)
 }
 
 /* Returns true if import and a plan accept the model. */
-static bool look_at_model(const uint8_t *data, size_t n)
+static bool try_model(const uint8_t *data, size_t n)
 {
     const struct graph_opts opts = { .path = "test/graph/data/fuzz.onnx", .max_bytes = 1 << 20 };
     struct graph *g = NULL;
