@@ -1,13 +1,14 @@
-"""bench.py - trainerd beside its peers and limits, all measured in this run, on this machine, in turns.
+"""bench.py - compares trainerd with its peers and with limits. All sides are measured in this run, on this machine, in
+alternation.
 
     scripts/bench [--quick] [GROUP...]    groups: start overhead reduce files memory cnn data nets peak load exposed health
-                                          faults; alarms (ten minutes, only by name);
-                                          none: all; --quick: small and once, to see that everything runs
+                                          faults; alarms (takes ten minutes, runs only if named);
+                                          default: all; --quick: small and once, to check that everything runs
     The name of a network (resnet50 gpt2 transformers_llama mlp dlrm lstm ...) restricts nets and peak to the
     networks that are named.
 
-Times are medians. A missed aim is printed; a row that cannot run says why, and then the exit code is 1.
-Run it on a machine with nothing else to do: a busy neighbour is in every figure.
+Times are medians. A missed aim is printed. A row that cannot run prints the reason, and the exit code is then 1.
+Run it on an otherwise idle machine, because other load affects all figures.
 """
 import json
 import os
@@ -35,7 +36,7 @@ from table import Side, Table, duration  # noqa: E402
 
 KIB, MIB = 1 << 10, 1 << 20
 WORLD = 2
-BUSY = 0.05  # of the processors: more than this before we begin is worth a word
+BUSY = 0.05  # a warning is printed if more than this share of the processors is busy at the start
 
 START_RUNS, START_STEPS, START_LIMIT = 15, 40, 0.100
 MLP_BATCH, MLP_RECORDS = 64, 32768
@@ -43,14 +44,14 @@ MLP_ROUNDS, MLP_WARM, MLP_STEPS, MLP_BLOCK = 5, 1000, 4000, 100
 REDUCE_ROUNDS, REDUCE_AIMED, REDUCE_CONTEXT = 5, (MIB, 2 * MIB, 4 * MIB, 8 * MIB), (KIB, 25 * MIB)
 FILE_ROUNDS = 3
 FLAT_FROM, FLAT_STEPS, FLAT_AFTER = 1000, 10000, 1000
-FLAT_KIB = 64  # pages that come late, once: a log line's, a thread's stack
+FLAT_KIB = 64  # allows pages that are touched late for the first time, such as log buffers and stacks
 CNN_ROUNDS, CNN_BATCH, CNN_WARM, CNN_STEPS, CNN_BLOCK = 5, 64, 200, 600, 20
 
 
 # ---- start ----
 
 def start(table, folder):
-    """From just before both processes are started to the chief's record of the first step."""
+    """The time from just before both processes are started to the chief's record of the first step."""
     def ours():
         with tempfile.TemporaryDirectory(dir=folder) as d:
             job = kit.digits_job(d, train={"epochs": None, "steps": START_STEPS, "log_every_steps": 1})
@@ -74,7 +75,7 @@ def start(table, folder):
 
 
 def digits():
-    """The demo's job, its model as a path."""
+    """Returns the job of the demo, with an absolute path of the model."""
     folder = os.path.join(kit.ROOT, "config", "digits")
     with open(os.path.join(folder, "digits.json")) as f:
         job = json.load(f)
@@ -85,7 +86,8 @@ def digits():
 # ---- overhead ----
 
 def mlp_job(folder, steps, log_every):
-    """A plain network on records in memory: nothing else to do but the step. Made once."""
+    """Writes the job of a small network with records in memory, without checkpoints and evaluations. The model is
+    written once."""
     model, records = os.path.join(folder, "mlp.onnx"), os.path.join(folder, "mlp.tfrecord")
     if not os.path.exists(model):
         samples.write_mlp(model)
@@ -107,7 +109,7 @@ def mlp_job(folder, steps, log_every):
 
 
 def overhead(table, folder):
-    """The MLP 784-128-10, batch 64 in each of two tasks: half of such a step is not arithmetic."""
+    """The MLP 784-128-10, batch 64 in each of two tasks: about half of such a step is overhead."""
     job = mlp_job(folder, MLP_WARM + MLP_STEPS, MLP_BLOCK)
     torch = peers.Torch(WORLD, os.path.join(folder, "mlp.onnx"), "logits", MLP_BATCH)
     us = Side("trainerd", lambda: {None: seconds_per_step(run_tasks(job, WORLD), MLP_BATCH * WORLD, MLP_WARM)})
@@ -130,7 +132,7 @@ def bench_allreduce(sizes, *more):
 
 
 def open_generation(*more):
-    """Seconds from the end of one generation of 4 tasks to the next that is connected, the slowest task's."""
+    """Returns the seconds from the end of a generation of 4 tasks until the next is connected, for the slowest task."""
     text = run_checked([program("bench_allreduce"), "--ranks", "4", "--open", "--bytes", str(MIB), *more])
     return {None: float(re.search(r"^ *open +([\d.]+)$", text, re.M).group(1)) / 1e6}
 
@@ -164,7 +166,7 @@ TFRECORD = re.compile(r"^records of +(\d+) bytes: bare read and CRC ([\d.]+) GB/
 
 
 def files(table, folder):
-    """The programs write to `folder`, and time both sides in turns themselves."""
+    """The programs write to `folder` and measure both sides in alternation themselves."""
     def run(name):
         return run_checked([program(name)], env=dict(os.environ, TMPDIR=folder))
 
@@ -188,7 +190,7 @@ def files(table, folder):
 # ---- memory ----
 
 def process_memory(pid):
-    """(resident KiB, minor faults, major faults)"""
+    """Returns (resident KiB, minor faults, major faults)."""
     with open("/proc/%d/stat" % pid) as f:
         fields = f.read().rsplit(")", 1)[1].split()
     return status(pid, "VmRSS"), int(fields[7]), int(fields[9])
@@ -204,13 +206,13 @@ def busiest_thread(pid):
 
 
 def calls_per_thread(path):
-    """{thread: requests for memory (by oneDNN, by all else)} as count_malloc.c leaves them."""
+    """Returns {thread: (allocations by oneDNN, others)} from the file that count_malloc.c writes."""
     with open(path, "rb") as f:
         return {tid: (onednn, other) for tid, _, onednn, other in struct.iter_unpack("=IIQQ", f.read())}
 
 
 def over_the_steps(job, look, env=None):
-    """look(pid) of every task at the step FLAT_FROM and FLAT_STEPS later: a list of (before, after)."""
+    """Calls look(pid) for every task at step FLAT_FROM and FLAT_STEPS later; returns a list of (before, after)."""
     seen = []
 
     def use(tasks):
@@ -226,7 +228,7 @@ def memory(table, folder):
     job = mlp_job(folder, FLAT_FROM + FLAT_STEPS + FLAT_AFTER, FLAT_FROM)
 
     def measure():
-        """The worst of the tasks counts."""
+        """Returns the maximum over the tasks."""
         seen = over_the_steps(job, process_memory)
         more = [max(after[i] - before[i] for before, after in seen) for i in range(3)]
         return {"resident": max(after[0] for _, after in seen), "growth": more[0], "minor": more[1], "major": more[2]}
@@ -246,7 +248,8 @@ def memory(table, folder):
 
 
 def requests(job, folder):
-    """Of the replica's thread, which is the busiest; the others have heartbeats to send and lines to log."""
+    """Counts the allocations of the replica's thread, which is the busiest. The other threads allocate for heartbeats
+    and log lines."""
     library, counts = program("count_malloc.so"), os.path.join(folder, "counts")
     os.makedirs(os.path.dirname(library), exist_ok=True)
     run_checked([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O2", "-o", library,
@@ -263,7 +266,7 @@ def requests(job, folder):
 # ---- cnn ----
 
 def cnn(table, folder):
-    """The demo's network, one replica, its whole batch in one piece on both sides."""
+    """The demo's network with one replica, the whole batch in one micro-batch on both sides."""
     with tempfile.TemporaryDirectory(dir=folder) as d:
         job = kit.digits_job(d, train={"epochs": None, "steps": CNN_WARM + CNN_STEPS, "lanes": 1, "clip_norm": 0,
                                        "global_batch_size": CNN_BATCH, "log_every_steps": CNN_BLOCK,
@@ -284,11 +287,11 @@ GROUPS = {"start": start, "overhead": overhead, "reduce": reduce, "files": files
           "data": bench_data.data, **bench_nets.GROUPS,
           "faults": lambda table, folder: bench_faults.faults(table, folder, mlp_job)}
 
-LONG = {"alarms": bench_faults.alarms}  # only by name
+LONG = {"alarms": bench_faults.alarms}  # runs only if named
 
 
 def busy_share():
-    """What others use of the processors, over a second."""
+    """Returns the busy share of the processors over one second."""
     def times():
         with open("/proc/stat") as f:
             fields = [int(t) for t in f.readline().split()[1:9]]
@@ -315,15 +318,15 @@ def main():
             sys.exit("bench: no group or network '%s'; there are %s" % (word, " ".join([*known, *networks])))
     wanted = [w for w in words if w in known] or list(GROUPS)
     bench_nets.keep_only([w for w in words if w in networks])
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as at every other end, nothing is left behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the cleanup below
     folder, table = tempfile.mkdtemp(prefix="trainerd-bench-"), Table(quick)
     try:
         print("%s; %s" % (processor(), "; ".join(peers.versions())))
         if quick:
-            print("quick: small networks, one round: the figures mean nothing")
+            print("quick: small networks, one round: the figures are meaningless")
         busy = busy_share()
         if busy > BUSY:
-            print("the processors are %.0f %% busy with something else: the figures will be off" % (100 * busy))
+            print("the processors are %.0f %% busy with other load: the figures are unreliable" % (100 * busy))
         table.line("what", "trainerd", "peer or limit", "ratio", "aim")
         for name in wanted:
             table.group(name, known[name], folder)

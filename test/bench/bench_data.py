@@ -1,4 +1,4 @@
-"""bench_data.py - the group `data`: samples on their way from a file to a batch, on one core."""
+"""bench_data.py - the group `data`: reading and decoding samples from a file to a batch, on one core."""
 import os
 import re
 import shutil
@@ -18,7 +18,7 @@ def program(name):
 
 
 def protobuf_peer(folder):
-    """The C++ program beside this file, with the parser that protoc makes of example.proto."""
+    """Builds decode_peer.cc with the parser that protoc generates from example.proto; returns its path."""
     if shutil.which("g++") is None or shutil.which("protoc") is None:
         raise Unavailable("g++ and protoc are not installed: g++, protobuf-compiler, libprotobuf-dev")
     path = os.path.join(folder, "decode_peer")
@@ -35,7 +35,7 @@ def nanoseconds(text):
 
 
 def decode(table, folder):
-    """Both sides read the same files, which ours writes."""
+    """Both sides read the same files, which bench_decode writes."""
     us = Side("trainerd", lambda: nanoseconds(run_checked([program("bench_decode"), "examples", folder])))
     protobuf = Side("libprotobuf", lambda: nanoseconds(run_checked([protobuf_peer(folder), folder])))
     table.interleave(ROUNDS, us, protobuf)
@@ -44,7 +44,7 @@ def decode(table, folder):
 
 
 def images(table, folder):
-    """The program measures both sides in turns."""
+    """The program measures both sides in alternation."""
     figures = {}
 
     def measure():

@@ -1,9 +1,9 @@
-"""bench_faults.py - what a death costs: from the fault to the next step, and of a minute in which somebody dies every
-ten seconds how much is left. Beside PyTorch's DistributedDataParallel under torchrun, which starts all its workers
-again: same machine, same network, same batch, a snapshot every few steps in memory.
+"""bench_faults.py - the cost of a failed task: the time from the fault to the next step, and the goodput of a minute in
+which a task is killed every ten seconds. Compared with PyTorch's DistributedDataParallel under torchrun, which restarts
+all its workers: same machine, same network, same batch, a snapshot in memory every few steps.
 
-Times of steps come from our sample logs ("done") and from what torch_elastic.py writes: both when a step is
-completed, on the same clock.
+The times of steps are those of trainerd's sample logs ("done") and of the files of torch_elastic.py: both are the times
+of completed steps, on the same clock.
 """
 import os
 import re
@@ -38,7 +38,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Group:
-    """Our side: tasks of one cluster with a supervisor who is asked to start them again."""
+    """trainerd's side: the tasks of one cluster, which the benchmark restarts."""
 
     def __init__(self, folder, job, world=WORLD):
         self.folder, self.job, self.world, self.ports = folder, job, world, kit.free_ports(world)
@@ -49,7 +49,7 @@ class Group:
             self.wait_step(i)
 
     def start(self, i):
-        """Returns when, since 1970."""
+        """Starts task i; returns the time in seconds since 1970."""
         at = time.time()
         self.tasks[i] = kit.Task(self.job, kit.tf_config(self.ports, i), (
             "--devices", "cpu:1", "--log-level", "debug", "--sample-log", os.path.join(self.folder, "samples.txt")),
@@ -65,7 +65,8 @@ class Group:
         return at
 
     def dones(self):
-        """[(group, step, seconds since 1970)], each when the first task had done it, by time."""
+        """Returns [(group, step, seconds since 1970)], the time at which the first task completed the step, sorted by
+        time."""
         first = {}
         for i in range(self.world):
             for life in sample_log.read(os.path.join(self.folder, "samples.worker-%d.txt" % i), "worker %d" % i):
@@ -74,7 +75,7 @@ class Group:
         return sorted(((g, step, at) for (g, step), at in first.items()), key=lambda d: d[2])
 
     def step_after(self, when, seconds=FAULT_SECONDS):
-        """When the first step of a group that had done none at `when` was done."""
+        """Returns the time of the first step of a group that had completed no step at `when`."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             dones = self.dones()
@@ -92,7 +93,7 @@ class Group:
 
 
 def faults_job(folder, **changes):
-    """The demo's network, for ever."""
+    """Writes a job with the demo's network and practically unlimited steps."""
     return kit.digits_job(folder, **kit.merge({
         "train": {"epochs": None, "steps": ENDLESS, "lanes": WORLD, "global_batch_size": BATCH, "log_every_steps": 1,
                   "eval_every_epochs": 0},
@@ -103,14 +104,14 @@ def faults_job(folder, **changes):
 
 
 def step_seconds(times):
-    """Of a step while nothing happens."""
+    """Returns the median seconds of a step without faults."""
     return statistics.median(b - a for a, b in zip(times, times[1:]))
 
 
 # ---- kill -9 ----
 
 def ours_after_kill(folder, victim):
-    """Seconds from the kill to the next step, again and again; and those of a step."""
+    """Returns the seconds from each of several kills to the next step, and the seconds of a step."""
     with tempfile.TemporaryDirectory(dir=folder) as d:
         group = Group(d, faults_job(d))
         try:
@@ -149,8 +150,8 @@ def digits_model():
 
 
 def within(table, name, us, key, limit, goal, peer, peer_key="next", plus=None, beside=None):
-    """Ours must be below `limit` (and one step, `plus`), and would better be below `goal`. The peer's is compared with
-    what ours has for `beside`, if that is not `key`."""
+    """Adds a row: trainerd's figure `key` must be below `limit` (plus one step, the figure `plus`), and should be below
+    `goal`. The peer's figure is compared with trainerd's figure `beside` (default `key`)."""
     def make():
         seconds, step = us.median(key), us.median(plus) if plus else 0
         try:
@@ -178,7 +179,7 @@ def kills(table, folder):
 # ---- the full world is back ----
 
 def big_model(folder):
-    """12.5 million weights: with their momentum 100 MB."""
+    """Writes a model with 12.5 million weights, 100 MB with their momentum; returns its path."""
     path = os.path.join(folder, "big.onnx")
     peers.run_checked([kit.TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=3500", "--set", "layers=2",
                        "-o", path])
@@ -186,8 +187,8 @@ def big_model(folder):
 
 
 def ours_back(folder):
-    """From the start of the replacement's process until it holds the state and all are connected, and to the first
-    step with it."""
+    """Returns the seconds from the start of the replacement's process until it has the state and all tasks are
+    connected, and until the first step with it."""
     with tempfile.TemporaryDirectory(dir=folder) as d:
         big_model(d)
         group = Group(d, faults_job(d, model={"onnx": "big.onnx"}, data={"features": {"image": {"shape": [64]}}},
@@ -273,7 +274,7 @@ def torch_silent(folder):
         try:
             job.step_after(0, START_SECONDS)
             time.sleep(CALM_SECONDS)
-            at, stopped = time.time() + 0.2, job.pid(1)  # what was under way is not an answer
+            at, stopped = time.time() + 0.2, job.pid(1)  # ignores a step that was already running
             os.kill(stopped, signal.SIGSTOP)
             return {"next": job.step_after(at, TORCH_SILENT_SECONDS, after_start=False) - at}
         finally:
@@ -292,8 +293,8 @@ def silent(table, folder):
 # ---- goodput ----
 
 def worth(times, begin, end, kills):
-    """Steps a second from `begin` to `end`, as a share of those in the calm halves: the time before each kill. So a
-    machine that is slower for a while is slower in both."""
+    """Returns the steps per second from `begin` to `end` as a share of those in the intervals before each kill, so that
+    a temporarily slower machine affects both."""
     def count(a, b):
         return sum(a <= at < b for at in times)
 
@@ -302,7 +303,7 @@ def worth(times, begin, end, kills):
 
 
 def kill_by_the_clock(seconds, kill):
-    """Calls kill(victim) every GOODPUT_EVERY seconds, half of them after the beginning. Returns (begin, end, kills)."""
+    """Calls kill(victim) every GOODPUT_EVERY seconds, first after half of that time. Returns (begin, end, kills)."""
     begin, kills = time.time(), []
     while len(kills) < seconds // GOODPUT_EVERY:
         time.sleep(begin + (len(kills) + 0.5) * GOODPUT_EVERY - time.time())
@@ -326,7 +327,7 @@ def ours_goodput(folder, seconds):
 
             time.sleep(CALM_SECONDS)
             run = kill_by_the_clock(seconds, kill)
-            last = {step: at for _, step, at in group.dones()}  # what was done again counts once
+            last = {step: at for _, step, at in group.dones()}  # a repeated step counts once
             return {None: worth(last.values(), *run)}
         finally:
             group.close()
@@ -358,7 +359,7 @@ def goodput(table, folder):
     table.row("goodput, a kill every %d s for %d s" % (GOODPUT_EVERY, seconds), ">= %.0f %%" % (100 * GOODPUT_LIMIT), make)
 
 
-# ---- a machine that is overloaded, and nobody dies ----
+# ---- false alarms on an overloaded machine ----
 
 def steal(cores_times):
     return [subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -366,7 +367,7 @@ def steal(cores_times):
 
 
 def false_alarms(folder, seconds):
-    """Groups that followed the first one, though nothing happened, while every core is wanted by two others too."""
+    """Counts the changes of the group without a fault, while two other processes compete for every core."""
     with tempfile.TemporaryDirectory(dir=folder) as d:
         group, thieves = Group(d, faults_job(d, train={"log_every_steps": 100})), steal(2)
         try:
@@ -382,7 +383,7 @@ def false_alarms(folder, seconds):
 
 
 def alarms(table, folder):
-    """Ten minutes: only when asked for by name."""
+    """Takes ten minutes; runs only if named."""
     seconds = ALARM_QUICK_SECONDS if table.quick else ALARM_SECONDS
     us = Side("trainerd", lambda: false_alarms(folder, seconds))
     table.interleave(1, us)
@@ -393,7 +394,7 @@ def alarms(table, folder):
 # ---- heartbeats and status; the simulator ----
 
 def thread_seconds(pid):
-    """{thread: processor time}"""
+    """Returns {thread: processor seconds}."""
     out = {}
     for tid in os.listdir("/proc/%d/task" % pid):
         with open("/proc/%d/task/%s/stat" % (pid, tid)) as f:
@@ -403,7 +404,8 @@ def thread_seconds(pid):
 
 
 def beside_training(job):
-    """Processor seconds a step of all threads of a task but the one that trains: heartbeats, status, log, gRPC."""
+    """Returns the processor seconds per step of all threads of a task except the training thread: heartbeats, status,
+    log, gRPC."""
     seen = []
 
     def use(tasks):
@@ -431,7 +433,7 @@ def loop(table, folder, mlp_job):
 
 
 def simulated():
-    """{what happened: processor seconds of all together}"""
+    """Returns {event: processor seconds of all tasks}."""
     text = peers.run_checked([os.path.join(kit.BUILD, "test", "member", "test_node_many")])
     found = re.findall(r"(?:^|\s)%d tasks: ([\d.]+) s \(([^,]*)," % SIM_TASKS, text)
     if not found:
@@ -451,7 +453,7 @@ def sim(table, folder):
 
 
 def faults(table, folder, mlp_job):
-    """mlp_job: bench.py's, a job whose step is short."""
+    """mlp_job: the function of bench.py that writes a job with short steps."""
     for part in (kills, back, silent, goodput, sim):
         part(table, folder)
     loop(table, folder, mlp_job)

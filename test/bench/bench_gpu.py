@@ -1,21 +1,20 @@
-"""bench_gpu.py - trainerd on one GPU: its kernels beside copies, whole networks beside PyTorch, all in this run.
+"""bench_gpu.py - trainerd on one GPU: compares its kernels with copies, and whole networks with PyTorch, in one run.
 
     scripts/bench gpu [--seconds N] [--devices D] [--small] [--emulated] [GROUP...]
 
-Groups (none: all); kernels:Relu,adamw and follow:gpt2 are parts of them:
+Groups (default: all); parts of a group are selected like kernels:Relu,adamw and follow:gpt2:
 
-    kernels     each kernel that mostly moves memory, as a share of a copy on the same GPU
-    resnet50    images/s in bfloat16, channels last, batch 256, beside torch.compile with the same batch,
+    kernels     the bandwidth of each memory-bound kernel, as a share of a copy on the same GPU
+    resnet50    images/s in bfloat16, channels last, batch 256, compared with torch.compile with the same batch,
     gpt2        optimizer and weights; tokens/s, 16 x 1024
-    follow      the loss over 50 steps beside PyTorch's: same weights, same samples
+    follow      the loss over 50 steps, compared with PyTorch's: same weights, same samples
 
-trainerd is the real program, on records it reads: arrays that it keeps in memory (data.cache), whose share of
-the time is a row of its own. PyTorch's batches lie on the GPU before the clock starts. The networks are those of
-torch_nets.py, exported to ONNX by PyTorch.
---seconds: groups that would begin later than that are not begun. --devices: of trainerd, cuda:0. --small: networks
-and shapes for a look at whether everything runs; --emulated: the same on the emulated GPU of test/cuda, PyTorch on
-the CPU.
-Exit code 0: all rows ran, whether aims are met or not; 1: some could not; 2: there is no GPU.
+trainerd reads its records from arrays that it keeps in memory (data.cache); a separate row has the share of the time
+that it waits for data. PyTorch's batches are on the GPU before the measurement. The networks are those of torch_nets.py,
+exported to ONNX by PyTorch.
+--seconds: no group begins later than this. --devices: for trainerd, default cuda:0. --small: small networks and shapes,
+to check that everything runs; --emulated: the same on the emulated GPU of test/cuda, with PyTorch on the CPU.
+Exit code 0: all rows ran, whether aims are met or not; 1: some could not run; 2: there is no GPU.
 """
 import argparse
 import json
@@ -48,17 +47,17 @@ NO_GPU = 2
 SHARE, SWEEP_SHARE = 0.85, 0.90  # of a copy
 IDLE_LIMIT, DATA_LIMIT = 0.03, 0.01
 FOLLOW_STEPS = 50
-# Of the loss, the mean over all steps. A ResNet-50 as it is initialised multiplies rounding: after one step PyTorch's own
-# float32 is some tenths of a percent away from its float64.
+# Limits of the relative difference of the loss, mean over all steps. An untrained ResNet-50 amplifies rounding: after one
+# step PyTorch's float32 differs from its float64 by some tenths of a percent.
 NEAR = {"resnet50": {"float32": 1e-2, "bfloat16": 5e-2}, "gpt2": {"float32": 1e-4, "bfloat16": 1e-2}}
 TASK_SECONDS = 240
-NEEDS = {"kernels": 60, "resnet50": 60, "gpt2": 60, "follow": 60}  # seconds without which a group is not begun
+NEEDS = {"kernels": 60, "resnet50": 60, "gpt2": 60, "follow": 60}  # seconds that must be left to begin a group
 
 
 # ---- the networks ----
 
 def images(folder, net):
-    """Ten of the thousand classes: there is something to learn."""
+    """Random images with ten of the thousand classes, so that the loss decreases."""
     out = bench_nets.images(folder, net)
     label = os.path.join(folder, "label.npy")
     np.save(label, np.load(label) % 10)
@@ -66,7 +65,7 @@ def images(folder, net):
 
 
 def words(folder, net):
-    """Some tokens are far more frequent than others."""
+    """Random tokens with an uneven distribution, so that the loss decreases."""
     length, rng = net.keys["sequence"], np.random.default_rng(1)
     n = net.batches * net.batch * length + 1
     (rng.random(n) ** 4 * net.keys["vocabulary"]).astype(np.uint16).tofile(os.path.join(folder, "tokens.bin"))
@@ -81,7 +80,7 @@ GPT2 = {"sequence": 1024, "context": 1024, "vocabulary": 50304}
 
 
 class OnGpu:
-    """A network, how much of it, and what is to be reached: samples or tokens a second."""
+    """A network, its batch sizes, and the aims in samples or tokens per second."""
 
     def __init__(self, name, title, unit, per_sample, at_least, better, batch, follow, small, **more):
         self.name, self.title, self.unit, self.per_sample = name, title, unit, per_sample
@@ -89,7 +88,7 @@ class OnGpu:
                                                                                       small, more)
 
     def net(self, folder, options, precision="bfloat16", follow=False):
-        """Ready to run, its model exported once."""
+        """Returns the network, with its model exported once."""
         keys = self.small if options.small else self.more.get("keys", {})
         batch = self.follow if follow else self.batch
         block = 1 if follow or options.small else 10
@@ -115,17 +114,17 @@ NETS = [
 ]
 
 
-# ---- our side ----
+# ---- trainerd's side ----
 
 def idle_share(port):
-    """What the program says of the GPU's time within steps; None: it does not."""
+    """Returns the idle share of the GPU within steps from the metrics; None: the metric is absent."""
     with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=10) as answer:
         said = re.findall(r"^trainerd_device_idle_ratio(?:\{.*\})? ([\d.e+-]+)$", answer.read().decode(), re.M)
     return max(map(float, said)) if said else None
 
 
 def run_ours(job, net, steps, options):
-    """To the end of the job; figures by name."""
+    """Runs the job to its end; returns the figures by name."""
     [port] = kit.free_ports(1)
     task = kit.Task(job, args=("--devices", options.devices, "--metrics", "127.0.0.1:%d" % port))
     idle = None
@@ -134,7 +133,7 @@ def run_ours(job, net, steps, options):
         try:
             idle = idle_share(port)
         except OSError:
-            pass  # it has ended meanwhile
+            pass  # the task has ended in the meantime
         kit.expect_codes([task], [0], TASK_SECONDS)
     finally:
         task.kill()
@@ -154,7 +153,7 @@ def torch_side(net, job, options, compiled):
 # ---- groups ----
 
 def kernels(table, folder, options, parts):
-    """All rows of one run of the program: the copy is measured in it."""
+    """Adds the rows of one run of bench_gpu_kernels, which also measures the copy."""
     cmd = [ours.program("bench_gpu_kernels"), "--devices", options.devices, *(["--small"] if options.small else []),
            *parts]
     p = subprocess.run(cmd, env=options.place.env(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -234,7 +233,7 @@ def rows(table, which, net, options, us, them):
 
     table.row(title, ">= %d/s" % which.at_least, speed)
     if us.why is not None:
-        return  # said once
+        return  # the first row has the reason
     for side in them:
         table.faster("  the same beside " + side.name, us, side)
     table.row("  of it waiting for data", "< %.0f %%" % (100 * DATA_LIMIT), lambda: share("data", DATA_LIMIT))
@@ -273,10 +272,11 @@ def one_follow(table, folder, options, which, net):
 GROUPS = {"kernels": kernels, **{which.name: step_of(which) for which in NETS}, "follow": follow}
 
 
-# ---- the GPU, if there is one ----
+# ---- the GPU ----
 
 def look_for_gpu(where, options):
-    """What --check says of it, as a line; without one, says what is there and what to do, and ends."""
+    """Returns the description of the GPU from --check. Without a GPU, prints the found libraries and the remedy, and
+    exits."""
     p = subprocess.run([kit.TRAINERD, "--check", "--devices", options.devices], stdin=subprocess.DEVNULL, capture_output=True,
                        text=True, timeout=120)
     if p.returncode != 0:
@@ -339,7 +339,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     print("%s; %s" % (look_for_gpu(where, options), torch_there(options)))
     if options.small:
-        print("small: the figures mean nothing")
+        print("small: the figures are meaningless")
     folder, table = tempfile.mkdtemp(prefix="trainerd-bench-"), Table(options.small)
     try:
         table.line("what", "trainerd", "peer or limit", "ratio", "aim")

@@ -1,5 +1,5 @@
-"""bench_nets.py - training whole networks: the step and its memory beside PyTorch's, the load, what the reduction
-costs. Both sides have the same two cores, read the same job file and begin with the same weights."""
+"""bench_nets.py - training whole networks: step time and memory compared with PyTorch, the time to load a model, the
+cost of the all-reduce. Both sides have the same two cores, read the same job file and begin with the same weights."""
 import datetime
 import json
 import os
@@ -16,8 +16,8 @@ from table import Side, duration, interleave
 
 CORES = 2
 TASK_SECONDS = 300
-SAME_LOSS = 0.002  # of the loss: how far apart the sides may be at their first step
-HALF_BATCHES = 0.05  # the same where batch statistics are those of half a batch on one side
+SAME_LOSS = 0.002  # limit of the relative difference of the losses at the first step
+HALF_BATCHES = 0.05  # the same limit if one side computes batch statistics over half a batch
 MEMORY_STEPS, MEMORY_BATCHES = 2, 4
 LOAD_RUNS, LOAD_LIMIT = 7, 0.300
 EXPOSED_STEPS, EXPOSED_WARM, EXPOSED_LIMIT = 6, 2, 0.10
@@ -26,40 +26,40 @@ KIB = 1 << 10
 
 
 def with_compiled(eager):
-    """Each peer, and the same by torch.compile."""
+    """Returns the peers, and each of them with torch.compile."""
     return eager + [(name.replace("PyTorch", "compiled"), dict(keys, compile=True), threads)
                     for name, keys, threads in eager]
 
 
 class Net:
-    """A network, how it is trained, and how long it is looked at; `quick` is what --quick changes."""
+    """A network, its training and the length of its measurement; `quick`: keys that --quick changes."""
 
     def __init__(self, title, name, batch, data, optimizer, at_least=None, aim=None, keys=None, precision="float32",
                  rounds=3, warm=1, steps=2, block=1, batches=16, ways=None, peers=None, also=None, tolerance=SAME_LOSS,
                  quick=None, at_least_eager=None, beside=None):
         self.title, self.name, self.batch, self.data, self.optimizer = title, name, batch, data, optimizer
-        self.batches = batches  # of the data
+        self.batches = batches  # number of batches in the data
         self.at_least, self.aim, self.keys, self.precision = at_least, aim, keys or {}, precision
-        self.rounds, self.warm, self.steps, self.block = rounds, warm, steps, block  # warm, steps: in blocks
-        self.ways = ways or [("trainerd", CORES)]  # what to call it, replicas; whichever is faster counts
-        self.peers = peers or with_compiled([("PyTorch", {}, CORES)])  # what to call it, keys of its own, threads
-        self.also = also or []  # further peers, without a target
+        self.rounds, self.warm, self.steps, self.block = rounds, warm, steps, block  # warm and steps count blocks
+        self.ways = ways or [("trainerd", CORES)]  # (title, replicas); the fastest counts
+        self.peers = peers or with_compiled([("PyTorch", {}, CORES)])  # (title, additional keys, threads)
+        self.also = also or []  # further peers, without an aim
         self.tolerance, self.quick = tolerance, quick or {}
-        self.at_least_eager = at_least_eager  # the other targets are beside torch.compile
-        self.beside = beside  # a network of ours that is the same, and how much slower this one may be
+        self.at_least_eager = at_least_eager  # compared with eager mode; the other aims with torch.compile
+        self.beside = beside  # (name of the same network of `trainerctl model`, allowed ratio of the times)
 
     def what(self):
         return self.title if self.precision == "float32" else "%s, %s" % (self.title, self.precision)
 
     def shorter(self):
-        """The same for a look at whether everything runs."""
+        """Reduces the network and the measurement, to check that everything runs."""
         self.keys = dict(self.keys, **self.quick)
         self.rounds, self.warm, self.steps = 1, 1, 2
         self.block = min(self.block, 10)
         return self
 
 
-# ---- data: leaves the files of random samples, returns what a job file says of them ----
+# ---- data: each function writes files of random samples and returns their description for the job file ----
 
 def _arrays(folder, **arrays):
     for name, a in arrays.items():
@@ -106,7 +106,7 @@ def text(folder, net):
 
 SGD, MOMENTUM = {"type": "sgd", "learning_rate": 0.01}, {"type": "momentum", "learning_rate": 0.001, "momentum": 0.9}
 ADAMW = {"type": "adamw", "learning_rate": 1e-5}
-# A small step may be faster on one core than shared out.
+# A short step may be faster on one core than on several.
 FEW_CORES = {"ways": [("trainerd", CORES), ("trainerd, a core", 1)],
              "peers": with_compiled([("PyTorch", {}, CORES), ("PyTorch, a thread", {}, 1)])}
 GPT2 = {"sequence": 256, "context": 256, "vocabulary": 50257}
@@ -171,7 +171,7 @@ def keep_only(chosen):
 # ---- files ----
 
 def model_keys(net):
-    """Those that `trainerctl model` knows."""
+    """Returns the options of `trainerctl model`."""
     return [a for k in sorted(net.keys) for a in ("--set", "%s=%d" % (k, net.keys[k]))]
 
 
@@ -186,13 +186,14 @@ def write_model(net, path):
 
 
 def buffers_that_train(model):
-    """Frequencies of rotary embedding: buffers of the module, which an export without metadata does not say."""
+    """Returns the names of the frequencies of rotary embeddings. They are buffers of the module, but an export without
+    metadata does not mark them."""
     said = json.loads(peers.run_checked([kit.TRAINERCTL, "inspect", model, "--json", "--batch", "1"]))
     return [p["name"] for p in said["parameters"] if p["kind"] == "trained" and p["name"].endswith("inv_freq")]
 
 
 def write_job(net, folder, steps, replicas=CORES):
-    """The model is made once for a folder; returns the path of the job file."""
+    """Writes the job file, and the model once per folder; returns the path of the job file."""
     os.makedirs(folder, exist_ok=True)
     model = os.path.join(folder, "model.onnx")
     if not os.path.exists(model):
@@ -226,7 +227,7 @@ def torch_side(net, job, weights, keys, threads):
 # ---- cores ----
 
 def core_of(cpu):
-    """Hyperthreads of one core have the same."""
+    """Returns a name that is the same for all hyperthreads of a core."""
     try:
         with open("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list" % cpu) as f:
             return f.read().strip()
@@ -235,7 +236,7 @@ def core_of(cpu):
 
 
 class OnTheseCores:
-    """Processes started within have CORES processors, of different cores if there are."""
+    """A context in which started processes have CORES processors, on different cores if possible."""
 
     def __enter__(self):
         self.all = os.sched_getaffinity(0)
@@ -257,7 +258,8 @@ PEAK = re.compile(r"^(\w+) ([\d.]+) GFLOP/s$", re.M)
 
 
 def training_flops(net, model):
-    """Of a step: forward, and twice that in backward, once for the inputs of each op and once for its weights."""
+    """Returns the FLOP of a step: the forward pass, and twice that in the backward pass, for the gradients of the inputs
+    and of the weights."""
     figures = json.loads(peers.run_checked([kit.TRAINERCTL, "inspect", model, "--json", "--batch",
                                             str(net.batch // CORES)]))
     return 3 * net.batch * figures["training"]["forward_flops_per_sample"]
@@ -285,7 +287,7 @@ class Race:
         return {None: ours.seconds_per_step(records, net.batch, net.warm * net.block)}
 
     def ask(self, torch):
-        """When first asked it must be the same network."""
+        """Measures a peer. The first call checks that its first loss is the same, so that it is the same network."""
         if not torch.ranks:
             [loss] = torch.ask("losses 1")
             if self.first_loss is not None and abs(loss - self.first_loss) > self.net.tolerance * abs(loss):
@@ -308,7 +310,7 @@ def fastest(sides):
 
 
 def each_net(table, title, measure, folder, *more):
-    """Its files are large and go with it."""
+    """Measures each network in its own directory, which is removed afterwards because its files are large."""
     for make in NETS:
         net = make().shorter() if table.quick else make()
         with tempfile.TemporaryDirectory(dir=folder) as own:
@@ -330,7 +332,7 @@ def one_net(table, net, folder, peak):
     has_compiled = compiled.why is None
     table.faster("step of " + net.what(), us, compiled if has_compiled else eager, None, net.at_least, net.aim)
     if us.why is not None:
-        return  # said once
+        return  # the first row has the reason
     if has_compiled:
         table.faster("  the same beside PyTorch as it is", us, eager, None, net.at_least_eager)
     if net.beside is not None:
@@ -348,14 +350,14 @@ def one_net(table, net, folder, peak):
 
 
 def beside_ours(table, net, folder, us):
-    """A file of an exporter beside the network that `trainerctl model` writes: the plans should be the same."""
+    """Compares an exported file with the same network from `trainerctl model`: their plans should be equal."""
     name, most = net.beside
     own = Net(net.title, name, net.batch, net.data, net.optimizer, keys=net.keys, rounds=net.rounds, warm=net.warm,
               steps=net.steps, block=net.block)
     job = write_job(own, os.path.join(folder, "own"), (net.warm + net.steps) * net.block)
     side = Side("our own form", lambda: {None: ours.seconds_per_step(
         ours.run_tasks(job, 1, devices="cpu:%d" % CORES, seconds=TASK_SECONDS), net.batch, net.warm * net.block)})
-    again = Side(us.name, us.measure)  # in turns with the other, since a few percent count
+    again = Side(us.name, us.measure)  # measured again in alternation, because a few percent matter
     interleave(net.rounds, side, again)
     table.faster("  the same beside our own form", again, side, None, round(1 / most, 2))
 
@@ -366,7 +368,7 @@ SMALLEST = {"inputs": 1, "hidden": 1, "classes": 2}
 
 
 def peak(table, folder):
-    """The highest resident memory of the process that trains; then less that of one with hardly a network."""
+    """The peak resident memory of the training process, and the same minus that of a process with a minimal network."""
     with OnTheseCores():
         base = Memory(Net("", "mlp", 2 * CORES, digits, SGD, keys=SMALLEST), os.path.join(folder, "least"))
         base.measure()
@@ -374,7 +376,7 @@ def peak(table, folder):
 
 
 class Memory:
-    """KiB of both sides at their highest; of several ways to have it in PyTorch the smallest counts."""
+    """The peak memory of both sides in KiB; for PyTorch the smallest of all variants."""
 
     def __init__(self, net, folder):
         net.batches, net.block = MEMORY_BATCHES, 1
@@ -427,7 +429,7 @@ def at_ms(record):
 
 
 def load(table, folder):
-    """From the model's file to a plan that can run: reading, checking, shapes, kernels, the layout of memory."""
+    """The time from the model file to an executable plan: reading, checking, shapes, kernels, memory layout."""
     net = resnet50()
     job = write_job(net, os.path.join(folder, "load"), 1)
 
@@ -453,7 +455,7 @@ def load(table, folder):
 # ---- exposed ----
 
 def exposed(table, folder):
-    """The share of the step in which nothing is computed because gradients are on their way."""
+    """The share of the step in which the task waits for the all-reduce of gradients."""
     net = resnet50()
     if table.quick:
         net.shorter()
@@ -476,7 +478,7 @@ def exposed(table, folder):
 # ---- health ----
 
 def health(table, folder):
-    """The share of the step that goes into looking at the gradient and summing it up for the other tasks."""
+    """The share of the step for checking the gradient and computing its checksum for the other tasks."""
     for net, steps, traced in ((resnet50(), 8, 3), (mlp(), 6000, 2000)):
         if table.quick:
             net.shorter()

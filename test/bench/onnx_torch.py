@@ -1,5 +1,5 @@
-"""onnx_torch.py - an ONNX graph as a PyTorch module that trains, so that both sides of a comparison do the
-same arithmetic on the same network. Knows the operators of small networks and refuses the others by name."""
+"""onnx_torch.py - converts an ONNX graph to a trainable PyTorch module, so that both sides of a comparison do the same
+arithmetic on the same network. Supports the operators of small networks and refuses others by name."""
 import onnx
 import torch
 import torch.nn.functional as F
@@ -7,7 +7,7 @@ from onnx import numpy_helper
 
 
 def _pair(attrs, name, default):
-    """A symmetric [a, b] of the two image dimensions."""
+    """Returns a symmetric attribute [a, b] of the two image dimensions."""
     v = list(attrs.get(name, default))
     if name == "pads":
         if v[:2] != v[2:]:
@@ -17,7 +17,7 @@ def _pair(attrs, name, default):
 
 
 def _plain(node, attrs, **allowed):
-    """Refuses attributes with a value that the translation does not follow."""
+    """Refuses attributes with a value that the conversion does not support."""
     for name, value in attrs.items():
         if name in allowed and value not in allowed[name]:
             raise ValueError("%s with %s = %s" % (node.op_type, name, value))
@@ -70,7 +70,8 @@ def _reshape(node, attrs, constants):
 
 
 def _dropout(node, attrs, constants):
-    """Ratio and mode are attributes before opset 12, constant inputs since; without a mode it passes on."""
+    """Ratio and mode are attributes before opset 12 and constant inputs from then on; without a mode, Dropout is the
+    identity."""
     if len(node.input) < 3 or not constants[node.input[2]]:
         return lambda x, *_: x
     ratio = float(constants[node.input[1]]) if node.input[1] else 0.5
@@ -95,7 +96,7 @@ OPERATORS = {
 
 
 class Network(torch.nn.Module):
-    """forward(x) gives the tensor `logits` of the file; x feeds its one input."""
+    """forward(x) returns the tensor `logits` of the file; x is its only input."""
 
     def __init__(self, path, logits):
         super().__init__()

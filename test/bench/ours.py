@@ -1,4 +1,4 @@
-"""ours.py - trainerd's side of a comparison: the programs of the build, and jobs run to their end or to a step."""
+"""ours.py - trainerd's side of a comparison: the programs of the build, and running jobs to their end or to a step."""
 import os
 import re
 
@@ -10,14 +10,14 @@ def program(name):
 
 
 def start_tasks(job, world, devices="cpu:1", args=(), env=None):
-    """Tasks of one cluster, or of none if there is one; the caller ends them."""
+    """Starts the tasks of a cluster, or a single task without a cluster if world is 1; the caller ends them."""
     if world > 1:
         return kit.start(job, world, devices, args, env)
     return [kit.Task(job, args=("--devices", devices, *args), env=env)]
 
 
 def run_tasks(job, world, use=None, env=None, devices="cpu:1", seconds=120):
-    """Runs a job to its end; returns the chief's step records. `use(tasks)` is called when all are started."""
+    """Runs a job to its end; returns the chief's step records. Calls use(tasks) after all tasks are started."""
     tasks = []
     try:
         tasks = start_tasks(job, world, devices, env=env)
@@ -31,11 +31,12 @@ def run_tasks(job, world, use=None, env=None, devices="cpu:1", seconds=120):
 
 
 def seconds_per_step(records, batch, after):
-    """Of each block of steps between two records; the blocks that end at `after` or before are warm-up."""
+    """Returns the seconds per step for each block between two records, without the blocks that end at or before step
+    `after` (warm-up)."""
     return [batch / r["samples_per_second"] for r in records if r["step"] > after]
 
 
 def status(pid, key):
-    """A number of KiB that the system keeps of a process: VmRSS, VmHWM (the highest VmRSS so far)."""
+    """Returns a field of /proc/PID/status in KiB: VmRSS, VmHWM (the peak of VmRSS)."""
     with open("/proc/%d/status" % pid) as f:
         return int(re.search(r"^%s:\s+(\d+) kB" % key, f.read(), re.M).group(1))

@@ -1,5 +1,5 @@
-"""peers.py - what trainerd is measured against: PyTorch with Gloo, Open MPI. Their processes wait without
-using the processor between two questions, so that rounds can take turns with ours."""
+"""peers.py - the peers of the comparison: PyTorch with Gloo, Open MPI. Their processes sleep between two requests, so
+that rounds can alternate with those of trainerd."""
 import json
 import os
 import select
@@ -13,13 +13,14 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 TORCH_PEER = os.path.join(HERE, "torch_peer.py")
 TORCH_ELASTIC = os.path.join(HERE, "torch_elastic.py")
-OWN_PYTHON = os.path.join(HERE, "..", "..", "build", "venv-bench", "bin", "python")  # scripts/setup bench makes it
+OWN_PYTHON = os.path.join(HERE, "..", "..", "build", "venv-bench", "bin", "python")  # created by scripts/setup bench
 DEBIAN_PYTHON = "/usr/bin/python3"
-START_SECONDS, ANSWER_SECONDS = 120, 600  # torch.compile is in the first answer
+START_SECONDS, ANSWER_SECONDS = 120, 600  # the first answer includes torch.compile
 
 
 def find_python():
-    """That of the pinned PyTorch, TRAINERD_BENCH_PYTHON if it is set, else Debian's, which is years older."""
+    """Returns TRAINERD_BENCH_PYTHON if it is set, else the Python of the pinned PyTorch, else Debian's, whose PyTorch is
+    years older."""
     own = os.environ.get("TRAINERD_BENCH_PYTHON", OWN_PYTHON)
     return own if os.access(own, os.X_OK) else DEBIAN_PYTHON
 
@@ -28,7 +29,7 @@ PYTHON = find_python()
 
 
 class Unavailable(Exception):
-    """A side that cannot be measured, with why."""
+    """The reason why a side cannot be measured."""
 
 
 def free_port():
@@ -38,7 +39,7 @@ def free_port():
 
 
 class Process:
-    """A child that is asked in lines and answers in lines; every wait has a limit."""
+    """A child process that receives requests and sends answers as lines; every wait has a limit."""
 
     def __init__(self, name, cmd, env=None):
         self.name, self.rest = name, b""
@@ -72,7 +73,7 @@ class Process:
         return Unavailable("%s: %s%s" % (self.name, what, ": " + last[0].strip()[:200] if last else ""))
 
     def close(self):
-        """Ends it by asking (end of input), then by force."""
+        """Ends the process by closing its input, then by SIGKILL."""
         if self.p.stdin and not self.p.stdin.closed:
             self.p.stdin.close()
         try:
@@ -84,7 +85,7 @@ class Process:
 
 
 def start_torch(world, *arguments, threads=1):
-    """`world` PyTorch processes that meet on loopback; see torch_peer.py."""
+    """Starts `world` PyTorch processes that connect over loopback; see torch_peer.py."""
     env = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), OMP_NUM_THREADS=str(threads),
                GLOO_SOCKET_IFNAME="lo", WORLD_SIZE=str(world))
     return [Process("torch_peer %d" % rank, [PYTHON, TORCH_PEER] + [str(a) for a in arguments],
@@ -92,7 +93,7 @@ def start_torch(world, *arguments, threads=1):
 
 
 def torch_first_step(world, *model):
-    """Seconds from just before the processes are started to the first step done."""
+    """Returns the seconds from just before the processes are started to the first completed step."""
     start = time.monotonic()
     ranks = start_torch(world, "first", *model)
     try:
@@ -104,13 +105,13 @@ def torch_first_step(world, *model):
 
 
 class Torch:
-    """Processes that wait for questions, started at the first one."""
+    """Processes that wait for requests; started by the first request."""
 
     def __init__(self, world, *model, threads=1):
         self.world, self.model, self.threads, self.ranks = world, model, threads, []
 
     def ask(self, text):
-        """A list of seconds, of the slowest process each."""
+        """Returns a list of seconds, each of the slowest process."""
         if not self.ranks:
             self.ranks = start_torch(self.world, "serve", *self.model, threads=self.threads)
             for p in self.ranks:
@@ -126,13 +127,13 @@ class Torch:
 
 
 class TorchElastic:
-    """A job under torchrun, which starts all workers again when one ends. One agent for all of them, that looks ten
-    times a second (its own default is every 5 s): its best case."""
+    """A job under torchrun, which restarts all workers when one ends. The best case for torchrun: one agent for all
+    workers that checks them ten times per second (its default is every 5 s)."""
 
     def __init__(self, world, model, logits, batch, folder, snapshot_steps):
         self.world, self.folder = world, folder
         self.log = open(os.path.join(folder, "torchrun.log"), "w")
-        # It may redirect what it likes, but not nothing: with Python 3.11 it does not find the word for that.
+        # Redirects something, because with Python 3.11 torchrun fails to parse its own default "no redirect".
         cmd = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nnodes=1", "--nproc_per_node=%d" % world,
                "--max_restarts=1000", "--monitor_interval=0.1", "--redirects=1", "--tee=2",
                "--log_dir=" + folder, TORCH_ELASTIC, model, logits, str(batch), folder,
@@ -148,15 +149,15 @@ class TorchElastic:
             return []
 
     def pid(self, rank):
-        """Of the worker that is there now."""
+        """Returns the pid of the current worker."""
         return int(self.lines(rank, "start")[-1][1])
 
     def steps(self):
-        """[(step, seconds since 1970)], those done again too."""
+        """Returns [(step, seconds since 1970)], including repeated steps."""
         return [(int(k), float(at)) for k, at in self.lines(0, "step")]
 
     def step_after(self, when, seconds, after_start=True):
-        """Time of the first step after `when`, of workers that began after it."""
+        """Returns the time of the first step after `when`, by workers that were started after it."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if self.p.poll() is not None:
@@ -175,7 +176,7 @@ class TorchElastic:
         return Unavailable("torchrun: %s%s" % (what, ": " + last[0][:200] if last else ""))
 
     def close(self):
-        """The agent ends its workers; who is left is ended by its id."""
+        """Ends the agent, which ends its workers; remaining workers are killed by pid."""
         self.p.terminate()
         try:
             self.p.wait(15)
@@ -198,7 +199,7 @@ def runs_ours(pid, word):
 
 
 class OpenMPI:
-    """The C program beside this file, compiled for the Open MPI of this machine."""
+    """mpi_allreduce.c, compiled for the Open MPI of this machine."""
 
     def __init__(self, build):
         self.program = os.path.join(build, "test", "bench", "mpi_allreduce")
@@ -211,7 +212,7 @@ class OpenMPI:
                      os.path.join(HERE, "mpi_allreduce.c")])
 
     def reduce(self, sizes):
-        """{bytes: seconds}"""
+        """Returns {bytes: seconds}."""
         if not os.path.exists(self.program):
             self.compile()
         cmd = ["mpirun", "-n", "2"]
@@ -227,11 +228,11 @@ class OpenMPI:
 
 
 def run_checked(cmd, seconds=ANSWER_SECONDS, env=None):
-    """Standard output of a command that must succeed."""
+    """Returns the standard output of a command that must succeed."""
     try:
         p = subprocess.run(cmd, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, env=env)
     except FileNotFoundError:
-        raise Unavailable("%s is not there" % cmd[0])
+        raise Unavailable("%s does not exist" % cmd[0])
     except subprocess.TimeoutExpired:
         raise Unavailable("%s did not end within %d s" % (os.path.basename(cmd[0]), seconds))
     if p.returncode != 0:
@@ -250,6 +251,6 @@ def versions():
         except Unavailable as e:
             out.append("no %s (%s)" % (name, e))
     if PYTHON == DEBIAN_PYTHON:
-        out.append("PyTorch is Debian's, as build/venv-bench is not there (scripts/setup bench makes it): older, and "
-                   "without torch.compile")
+        out.append("PyTorch is Debian's, because build/venv-bench does not exist (scripts/setup bench creates it): older, "
+                   "and without torch.compile")
     return out

@@ -1,4 +1,4 @@
-"""samples.py - what the comparisons train on: plain networks and random records the size of MNIST's."""
+"""samples.py - small networks and random records of the size of MNIST's for the comparisons."""
 import os
 import sys
 
@@ -13,7 +13,7 @@ PIXELS, HIDDEN, CLASSES = 784, 128, 10
 
 
 def _weights():
-    """weight(name, *shape) makes the next one."""
+    """Returns a list of weights, and weight(name, *shape), which adds a weight."""
     rng = np.random.default_rng(1)
 
     def weight(name, *shape):
@@ -28,7 +28,7 @@ def _save(graph, path):
 
 
 def write_mlp(path):
-    """Gemm, Relu, Gemm: x [batch, 784] to logits [batch, 10]."""
+    """Writes Gemm, Relu, Gemm: x [batch, 784] to logits [batch, 10]."""
     weight = _weights()
     graph = helper.make_graph(
         [helper.make_node("Gemm", ["x", "fc1.weight", "fc1.bias"], ["h"], "fc1", transB=1),
@@ -43,7 +43,7 @@ def write_mlp(path):
 
 
 def write_lstm(path, vocabulary, width, steps):
-    """A language model, as PyTorch exports one with the batch in front: ids [batch, steps] to logits [batch,
+    """Writes a language model in the form that PyTorch exports with batch_first: ids [batch, steps] to logits [batch,
     steps, vocabulary]."""
     weight = _weights()
 
@@ -68,7 +68,7 @@ def write_lstm(path, vocabulary, width, steps):
 
 
 def _masked_crc32c(rows):
-    """Of every row of a [n, length] array of bytes at once."""
+    """Computes the checksums of all rows of a [n, length] array of bytes."""
     table = np.array(tfrecord.TABLE, dtype=np.uint32)
     crc = np.full(len(rows), 0xFFFFFFFF, dtype=np.uint32)
     for column in rows.T:
@@ -78,8 +78,8 @@ def _masked_crc32c(rows):
 
 
 def write_records(path, n, seed=1):
-    """n records {image: 784 random bytes, label: 0 to 9}. All are equally long, so one is laid out by the plain
-    writer and the others are that one with other pixels and another label."""
+    """Writes n records {image: 784 random bytes, label: 0 to 9}. All have the same length, so one is encoded by the
+    simple writer, and the others are copies with other pixels and another label."""
     rng = np.random.default_rng(seed)
     marker = bytes(range(200, 208)) * (PIXELS // 8)
     model = tfrecord.example({"image": ("bytes", [marker]), "label": ("int64", [CLASSES])})

@@ -1,4 +1,4 @@
-"""table.py - what was measured, and the lines it becomes: ours, the peer or the limit, their ratio, the aim."""
+"""table.py - collects measurements and prints the table: trainerd, the peer or the limit, their ratio, the aim."""
 import statistics
 import subprocess
 import sys
@@ -10,7 +10,7 @@ WIDTHS = (44, 10, 26, 8, 10)
 
 
 def one_line(trouble):
-    """An exception as one line; of a log, what it says last."""
+    """Returns an exception as one line: its first line and, of a longer text, the last."""
     lines = [t.strip() for t in str(trouble).splitlines() if t.strip()] or [type(trouble).__name__]
     return lines[0][:300] if len(lines) == 1 else "%s ... %s" % (lines[0][:200], lines[-1][:300])
 
@@ -22,13 +22,13 @@ def duration(seconds):
 
 
 class Side:
-    """One side of a comparison: numbers by key, added round by round, or why there are none."""
+    """One side of a comparison: numbers by key, added in each round, or the reason why there are none."""
 
     def __init__(self, name, measure):
         self.name, self.measure, self.values, self.why = name, measure, {}, None
 
     def take(self):
-        """Measures once more. The first trouble is the last attempt."""
+        """Measures once more, unless an earlier attempt failed."""
         if self.why is not None:
             return
         try:
@@ -41,7 +41,7 @@ class Side:
         if self.why is not None:
             raise Unavailable("%s: %s" % (self.name, self.why))
         if not self.values.get(key):
-            raise Unavailable("%s: gave no figure for %s" % (self.name, key))
+            raise Unavailable("%s: no figure for %s" % (self.name, key))
         return statistics.median(self.values[key])
 
 
@@ -53,7 +53,7 @@ def interleave(rounds, *sides):
 
 class Table:
     def __init__(self, quick=False):
-        self.quick = quick  # one round of each: only to see that everything runs
+        self.quick = quick  # one round of each, to check that everything runs
         self.targets = self.met = self.failed = 0
 
     def interleave(self, rounds, *sides):
@@ -64,8 +64,8 @@ class Table:
         print((text + "  " + cells[len(WIDTHS)] if len(cells) > len(WIDTHS) else text).rstrip(), flush=True)
 
     def row(self, name, aim, make):
-        """make() returns ours, peer or limit, ratio, whether the aim is met, and perhaps a word about that; aim "" is
-        none: for context."""
+        """Adds a row. make() returns trainerd's figure, the peer or limit, the ratio, whether the aim is met, and
+        optionally a remark. aim "": no aim, for context only."""
         self.targets += aim != ""
         try:
             ours, other, ratio, met, *more = make()
@@ -77,8 +77,8 @@ class Table:
         self.line(name, ours, other, ratio, aim, ("met" if met else "NOT MET") + "".join(more) if aim else "")
 
     def faster(self, name, ours, peer, key=None, at_least=None, better=None):
-        """Two times of the same thing; the ratio says how many times as fast ours is. `at_least` must be, `better`
-        would be good."""
+        """Adds a row of two times; the ratio is the speed-up of trainerd. `at_least` is the aim, `better` a further
+        goal."""
         def make():
             a, b = ours.median(key), peer.median(key)
             ratio = b / a
@@ -89,7 +89,7 @@ class Table:
         self.row(name, ">= %g x" % at_least if at_least is not None else "", make)
 
     def share(self, name, side, ours, limit, at_least):
-        """Two speeds in GB/s that one program measured; the ratio is what ours has of the limit's."""
+        """Adds a row of two speeds in GB/s measured by one program; the ratio is trainerd's share of the limit."""
         def make():
             a, b = side.median(ours), side.median(limit)
             return "%.2f GB/s" % a, "%s %.2f GB/s" % (limit[0], b), "%.0f %%" % (100 * a / b), a >= at_least * b
@@ -97,7 +97,7 @@ class Table:
         self.row(name, ">= %.0f %%" % (100 * at_least), make)
 
     def within(self, name, side, seconds):
-        """One time that has nothing beside it."""
+        """Adds a row of one time without a peer."""
         def make():
             a = side.median()
             return duration(a), "", "", a <= seconds
@@ -105,7 +105,7 @@ class Table:
         self.row(name, "<= %s" % duration(seconds), make)
 
     def group(self, name, measure, *args):
-        """Runs what fills some rows; trouble before its first row is that of the group."""
+        """Runs measure(), which adds rows; an error outside of its rows is reported as a row of the group."""
         try:
             measure(self, *args)
         except TROUBLE as trouble:
@@ -113,7 +113,7 @@ class Table:
             self.line(name, "cannot run: " + one_line(trouble))
 
     def end(self):
-        """The last line; returns the exit code: a row that could not run is a failure, a missed aim is a fact."""
+        """Prints the last line; returns the exit code: 1 if a row could not run; a missed aim is not an error."""
         if self.failed:
             print("%d row%s could not run" % (self.failed, "" if self.failed == 1 else "s"), file=sys.stderr)
         print("bench: %d of %d targets met" % (self.met, self.targets), flush=True)

@@ -1,10 +1,10 @@
-"""torch_elastic.py - one worker of an elastic PyTorch job, as torchrun starts it: DistributedDataParallel over Gloo,
-a snapshot of the state every so many steps, read again after a restart. What happens when goes to files.
+"""torch_elastic.py - one worker of an elastic PyTorch job, started by torchrun: DistributedDataParallel over Gloo, with
+a periodic snapshot of the state that is loaded after a restart. The times of events are written to files.
 
     torchrun ... torch_elastic.py MODEL LOGITS BATCH FOLDER SNAPSHOT_STEPS
 
-FOLDER/rank-R.txt: "start TIME PID RESTARTS" when the process begins, "step K TIME" when rank 0 has done step K; times
-in seconds since 1970. FOLDER/snapshot.pt: model, optimizer, step. Batches are ready in memory.
+FOLDER/rank-R.txt: "start TIME PID RESTARTS" when the process begins, "step K TIME" when rank 0 has completed step K;
+times in seconds since 1970. FOLDER/snapshot.pt: model, optimizer, step. The batches are in memory.
 """
 import os
 import sys

@@ -1,9 +1,9 @@
-"""torch_export.py - a network of torch_nets.py as an ONNX file, by PyTorch's exporter.
+"""torch_export.py - exports a network of torch_nets.py to an ONNX file with PyTorch's exporter.
 
     torch_export.py NET KEYS FILE    KEYS: a JSON object, as in torch_nets.py
 
-Works with PyTorch 1.13 and 2: what is asked for is the exporter that both have, which keeps training ops and the
-names of parameters. Networks of transformers want the newer one."""
+Works with PyTorch 1.13 and 2: uses the exporter that both have, which keeps training ops and the names of parameters.
+Networks of transformers require the newer exporter."""
 import inspect
 import json
 import sys
@@ -15,7 +15,7 @@ from torch_nets import NETS
 
 
 def example(name, keys):
-    """(inputs by name) of two samples."""
+    """Returns the inputs of two samples by name."""
     if name == "gpt2":
         return {"ids": torch.zeros(2, keys["sequence"], dtype=torch.int64)}
     size = keys.get("size", 224)

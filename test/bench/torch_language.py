@@ -1,5 +1,5 @@
-"""torch_language.py - language models of transformers, by its own classes: the networks `transformers_*` of
-torch_nets.py. Weights are random; nothing is downloaded."""
+"""torch_language.py - language models from the classes of transformers: the networks `transformers_*` of torch_nets.py.
+The weights are random; nothing is downloaded."""
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -23,7 +23,7 @@ def gpt2(keys):
 
 
 class Logits(torch.nn.Module):
-    """One tensor in the place of transformers' result."""
+    """Returns one tensor instead of the result object of transformers."""
 
     def __init__(self, model):
         super().__init__()
@@ -38,7 +38,7 @@ def make(name, keys):
 
 
 def export(name, keys, path):
-    """As `trainerctl recipe huggingface` does it."""
+    """Exports a model like `trainerctl recipe huggingface`."""
     torch.manual_seed(1)
     ids = torch.zeros(2, keys["sequence"], dtype=torch.int64)
     torch.onnx.export(make(name, keys).train(), (ids,), path, dynamo=True, optimize=False, input_names=["ids"],

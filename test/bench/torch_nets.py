@@ -1,8 +1,8 @@
-"""torch_nets.py - the whole networks of bench_nets.py as PyTorch has them, in the form that is fastest there, and
-the step of a job file on them.
+"""torch_nets.py - the networks of bench_nets.py in PyTorch, in the form that is fastest there, and the training step of
+a job file.
 
-Parameters are called as in the ONNX file of the same network, so both sides begin with the same weights; that the
-first loss on the same samples is the same too shows that it is the same network."""
+The parameters have the names of the ONNX file of the same network, so both sides begin with the same weights. An equal
+first loss on the same samples shows that the networks are the same."""
 import contextlib
 import json
 import math
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 
-BATCHES = 16  # ready in memory
+BATCHES = 16  # in memory
 
 
 # ---- MLP ----
@@ -73,7 +73,7 @@ class ResNet50(nn.Module):
 
 # ---- GPT-2: Hugging Face's names, weights [in, out] ----
 
-FUSED = hasattr(F, "scaled_dot_product_attention")  # since PyTorch 2
+FUSED = hasattr(F, "scaled_dot_product_attention")  # PyTorch 2 and later
 
 
 class Conv1D(nn.Module):
@@ -129,7 +129,7 @@ class Block(nn.Module):
 
 
 class Gpt2(nn.Module):
-    """The tokens of the batch are one long column: matrices all the way but in the attention."""
+    """The tokens of the batch form one dimension, so all operations except attention are on matrices."""
 
     def __init__(self, keys):
         super().__init__()
@@ -202,16 +202,16 @@ NETS = {"mlp": Mlp, "resnet50": ResNet50, "gpt2": Gpt2, "dlrm": Dlrm, "lstm": Ls
         **{name: of_transformers(name) for name in ("transformers_llama", "transformers_gpt2")}}
 
 
-# ---- weights and samples: those of the other side ----
+# ---- weights and samples of trainerd's side ----
 
 def torch_gates(a):
-    """Of an LSTM [4 h, ...]: ONNX has its gates in the order i o f c, PyTorch in i f c o."""
+    """Reorders the gates of an LSTM [4 h, ...]: ONNX has the order i o f c, PyTorch i f c o."""
     return a.reshape(4, -1, *a.shape[1:])[[0, 2, 3, 1]].reshape(a.shape)
 
 
 def onnx_weights(path):
-    """{name in PyTorch: tensor} of the floats of a file; NAME.T is a matrix that PyTorch has the other way round, and
-    an LSTM has lstm.W, lstm.R and lstm.B there."""
+    """Returns {name in PyTorch: tensor} for the floats of a file. NAME.T is a matrix that is transposed in PyTorch; an
+    LSTM has lstm.W, lstm.R and lstm.B in the file."""
     import onnx
     from onnx import TensorProto, numpy_helper
 
@@ -229,7 +229,8 @@ def onnx_weights(path):
 
 
 def take_weights(net, path):
-    """Every parameter and statistic of the net must be in the file; of tied ones under one of their names."""
+    """Loads the weights. The file must contain every parameter and statistic of the net; a tied parameter under one of
+    its names."""
     given = onnx_weights(path)
     wrong = net.load_state_dict(given, strict=False)
     state = net.state_dict()
@@ -241,7 +242,7 @@ def take_weights(net, path):
 
 
 def read_feature(job, folder, name, samples):
-    """The first samples, as the graph gets them."""
+    """Returns the first samples in the form in which the graph receives them."""
     feature = job["data"]["features"][name]
     path = os.path.join(folder, job["data"]["train"].replace("{feature}", name))
     if job["data"]["format"] == "tokens":
@@ -271,8 +272,8 @@ AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class JobTrainer:
-    """What a job file says, by PyTorch: spec is a JSON object {net, keys, job: path, weights: take the file's,
-    device: "cpu" if there is none, compile: by torch.compile}."""
+    """Trains a job file with PyTorch. spec is a JSON object {net, keys, job: path, weights: whether to load those of the
+    file, device: default "cpu", compile: whether to use torch.compile}."""
 
     def __init__(self, spec):
         spec = json.loads(spec)
@@ -300,7 +301,7 @@ class JobTrainer:
         self.at = 0
 
     def set_precision(self, precision):
-        """tf32 where the job says so alone; bfloat16 and float16 as autocast has them."""
+        """Enables tf32 only if the job requests it; bfloat16 and float16 use autocast."""
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
         torch.backends.cudnn.benchmark = True
         half = AUTOCAST.get(precision)
@@ -316,7 +317,7 @@ class JobTrainer:
             return self.loss(self.net(*x), y)
 
     def begin_step(self):
-        """A step as a tensor, its loss: on a GPU it may not have come that far."""
+        """Starts a step; returns its loss as a tensor, which a GPU may not have computed yet."""
         *x, y = self.batches[self.at % len(self.batches)]
         self.at += 1
         self.optimizer.zero_grad(set_to_none=True)
@@ -334,7 +335,7 @@ class JobTrainer:
         return self.begin_step().item()
 
     def steps(self, n):
-        """As a loop of training does it that looks at the loss now and then."""
+        """Runs n steps like a training loop that reads the loss occasionally."""
         for _ in range(n):
             loss = self.begin_step()
         return loss.item()

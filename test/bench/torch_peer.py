@@ -1,14 +1,14 @@
-"""torch_peer.py - one PyTorch process of a comparison; rank, world and meeting point from the environment,
-named as torchrun names them. Gloo between processes, the network of an ONNX file or one of torch_nets.py; as many
-threads as OMP_NUM_THREADS says.
+"""torch_peer.py - one PyTorch process of a comparison. Rank, world size and master address are the environment
+variables of torchrun. Processes communicate with Gloo; the network is that of an ONNX file or one of torch_nets.py; the
+number of threads is OMP_NUM_THREADS.
 
     torch_peer.py serve [MODEL LOGITS BATCH]    "ready", then an answer (a JSON list of seconds) per line read:
     torch_peer.py serve SPEC                      steps BLOCKS N    of one step, per block of N steps
                                                   reduce BYTES      of one all-reduce, per call
                                                   losses N          of N steps, not seconds
-    torch_peer.py first MODEL LOGITS BATCH      "first" when one step is done, then ends
+    torch_peer.py first MODEL LOGITS BATCH      prints "first" after one step, then exits
 
-Batches are ready in memory: reading data costs this side nothing.
+The batches are in memory, so this side has no cost for reading data.
 """
 import json
 import os
@@ -24,7 +24,7 @@ MEASURE_SECONDS, WARM_CALLS, MIN_CALLS, MAX_CALLS = 0.2, 10, 15, 2000
 
 
 class Trainer:
-    """SGD with momentum, as plain as PyTorch has it, with the settings that make it fastest."""
+    """SGD with momentum in plain PyTorch, with the fastest settings."""
 
     def __init__(self, path, logits, batch):
         from onnx_torch import Network
@@ -62,7 +62,7 @@ def seconds_per_step(trainer, blocks, n):
 
 
 def reduce_calls(x, n):
-    """Timed as bench_allreduce does: a barrier, then one call."""
+    """Timed like bench_allreduce: a barrier, then one call."""
     out = []
     for _ in range(n):
         dist.barrier()
@@ -73,7 +73,7 @@ def reduce_calls(x, n):
 
 
 def seconds_per_reduce(n_bytes):
-    x = torch.empty(n_bytes // 4).fill_(0)  # sums of zeros stay zero however often they are added
+    x = torch.empty(n_bytes // 4).fill_(0)  # stays zero in repeated sums
     reduce_calls(x, WARM_CALLS)
     start = time.perf_counter()
     reduce_calls(x, WARM_CALLS)
@@ -106,11 +106,11 @@ def make_trainer(model):
 
 
 def refuse_reference_blas():
-    """Debian's PyTorch takes the BLAS that is installed; the reference one is many times slower than any other,
-    and beating that would prove nothing."""
+    """Debian's PyTorch uses the installed BLAS. The reference BLAS is many times slower than any other and therefore not
+    a fair peer."""
     with open("/proc/self/maps") as f:
         if any("/blas/libblas.so" in line for line in f):
-            sys.exit("PyTorch would use the reference BLAS here, no fair peer: install libopenblas0-openmp")
+            sys.exit("PyTorch would use the reference BLAS, which is not a fair peer: install libopenblas0-openmp")
 
 
 def main():
