@@ -85,7 +85,7 @@ static inline void on_change(void *arg, const struct lease_state *s)
     pthread_mutex_unlock(&t->lock);
 }
 
-static const char *lease_host; /* of the tasks that start; NULL: unknown */
+static const char *lease_host; /* host of the tasks started next; NULL: unknown */
 
 static inline void task_start_ms(struct task *t, uint32_t rank, uint64_t hold_ms, uint64_t watch_ms)
 {

@@ -51,10 +51,10 @@ static void lease_holder_of_equal_name_and_host_is_at_the_same_place(void **stat
     task_start(&other, 1);
     lease_host = NULL;
     task_start(&unknown, 1);
-    assert_true(take(&first, 0));
-    look(&same);
-    look(&other);
-    look(&unknown);
+    assert_true(acquire(&first, 0));
+    refresh(&same);
+    refresh(&other);
+    refresh(&unknown);
     assert_true(same.now.is_same_place);
     assert_false(other.now.is_same_place);
     assert_false(unknown.now.is_same_place);
