@@ -2,11 +2,12 @@
 """make_cases.py OUT VERSION=FOLDER...: packs the node tests of several releases of ONNX into one archive.
 
 FOLDER holds one folder per case, as the `onnx` package ships them in backend/test/data/node: model.onnx
-and test_data_set_0 with input_<i>.pb and output_<i>.pb. A case that is equal in a newer release, byte for
-byte, is stored once. test/harness/onnx_case.h describes the archive. Only the standard library is needed.
-  --only FILE      keeps the cases whose names are lines of FILE
-  --choose FILE    keeps the smallest case that passes for each op, opset and types; FILE: what run_cases
-                   printed. test/conformance/cases.gz, which make test runs, was made so
+and test_data_set_0 with input_<i>.pb and output_<i>.pb. A case whose bytes are equal in several releases
+is stored once, under the newest of them. test/harness/onnx_case.h describes the format of the archive.
+The program needs only the standard library.
+  --only FILE      keep only the cases whose names are lines of FILE
+  --choose FILE    keep only the smallest passing case for each op, opset and list of types; FILE is the
+                   output of run_cases. test/conformance/cases.gz, which `make test` runs, was made with it
 """
 import argparse
 import gzip
@@ -48,7 +49,7 @@ def cases(releases):
 
 
 def choose(results, releases):
-    """Names of the smallest passing case of at most 4 KiB for each op, opset and list of types."""
+    """Returns the names of the smallest passing case of at most 4 KiB for each op, opset and list of types."""
     sizes = {name: len(content) for name, content in cases(releases)}
     best = {}
     for line in Path(results).read_text().splitlines():

@@ -1,7 +1,7 @@
-/* run_cases.c - runs the cases of an archive, each in a process of its own, and prints a line for each,
- * separated by tabs: name, verdict (pass, refused, wrong), opset, ops, ONNX data types of inputs and
- * outputs (0: not a tensor), reason. A case that crashes or runs for longer than 20 seconds is wrong.
- * test/conformance/conformance counts the lines. */
+/* run_cases.c - runs each case of an archive in its own process and prints one line per case. The
+ * columns, separated by tabs, are: name, verdict (pass, refused, wrong), opset, ops, ONNX data
+ * types of the inputs and outputs (0: not a tensor), reason. A case that crashes or runs for more
+ * than 20 seconds is wrong. The program test/conformance/conformance counts the lines. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,9 +16,9 @@
 
 enum { LIMIT_SECONDS = 20 };
 
-struct answer { /* shared with the process of the case */
+struct result { /* in memory shared with the child process, which fills it */
     enum onnx_verdict verdict;
-    char why[2048];
+    char reason[2048];
 };
 
 static void print_types(Onnx__ValueInfoProto *const *list, size_t n)
@@ -30,7 +30,7 @@ static void print_types(Onnx__ValueInfoProto *const *list, size_t n)
     }
 }
 
-/* The columns opset, ops and types. */
+/* Prints the columns opset, ops and types. */
 static void print_model(const struct onnx_case *c)
 {
     Onnx__ModelProto *m = onnx__model_proto__unpack(NULL, c->model.n, c->model.data);
@@ -56,7 +56,7 @@ static void print_model(const struct onnx_case *c)
         onnx__model_proto__free_unpacked(m, NULL);
 }
 
-static void run_one(const struct onnx_case *c, struct answer *answer)
+static void run_case(const struct onnx_case *c, struct result *result)
 {
     int status = 0;
     pid_t pid;
@@ -66,21 +66,21 @@ static void run_one(const struct onnx_case *c, struct answer *answer)
     CHECK(pid >= 0);
     if (pid == 0) {
         alarm(LIMIT_SECONDS);
-        answer->verdict = onnx_case_run(c, answer->why, sizeof(answer->why));
+        result->verdict = onnx_case_run(c, result->reason, sizeof(result->reason));
         _exit(0);
     }
     CHECK(waitpid(pid, &status, 0) == pid);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
         return;
-    answer->verdict = ONNX_WRONG;
-    snprintf(answer->why, sizeof(answer->why), "the process ended by signal %d",
+    result->verdict = ONNX_WRONG;
+    snprintf(result->reason, sizeof(result->reason), "the process was ended by signal %d",
              WIFSIGNALED(status) ? WTERMSIG(status) : 0);
 }
 
 int main(int argc, char **argv)
 {
     static const char *const names[] = { "pass", "refused", "wrong" };
-    struct answer *answer;
+    struct result *result;
     struct onnx_archive *a;
     struct onnx_case c;
     int got;
@@ -90,21 +90,21 @@ int main(int argc, char **argv)
         return 2;
     }
     a = onnx_archive_open(argv[1]);
-    answer = mmap(NULL, sizeof(*answer), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(answer != MAP_FAILED);
+    result = mmap(NULL, sizeof(*result), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(result != MAP_FAILED);
     if (a == NULL) {
         fprintf(stderr, "run_cases: cannot open '%s'\n", argv[1]);
         return 2;
     }
     while ((got = onnx_archive_next(a, &c)) == 1) {
-        memset(answer, 0, sizeof(*answer));
-        run_one(&c, answer);
-        for (char *p = answer->why; *p != '\0'; p++)
+        memset(result, 0, sizeof(*result));
+        run_case(&c, result);
+        for (char *p = result->reason; *p != '\0'; p++)
             if (*p == '\n' || *p == '\t')
                 *p = ' ';
-        printf("%s\t%s\t", c.name, names[answer->verdict]);
+        printf("%s\t%s\t", c.name, names[result->verdict]);
         print_model(&c);
-        printf("\t%s\n", answer->why);
+        printf("\t%s\n", result->reason);
         onnx_case_free(&c);
     }
     onnx_archive_close(a);

@@ -1,5 +1,6 @@
-/* test_cases.c - ONNX's own node tests, the smallest of each op, opset and types (cases.gz, see
- * make_cases.py); `make conformance` runs all. Also gradients of ops that are lowered to others. */
+/* test_cases.c - runs the node tests of ONNX that cases.gz holds: the smallest case of each op,
+ * opset and list of types (make_cases.py selects them); `make conformance` runs all node tests.
+ * Also checks the gradients of ops that the import lowers to other ops. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -21,7 +21,7 @@ def script(*args, **env):
 
 @test
 def one_command_checks_trains_and_times():
-    code, said, out = script("check:test_softmax", "train:a_checkpoint_goes_from_cpu_to_gpu_and_back",
+    code, said, out = script("check:test_softmax", "train:checkpoint_of_cpu_continues_on_gpu_and_back",
                              "bench:kernels:momentum")
     assert code == 0, said
     for name, words in (("check", "1 programs, .* passed, 0 failed"), ("train", "1 passed, 0 failed"), ("bench", "")):
@@ -32,15 +32,15 @@ def one_command_checks_trains_and_times():
 
 @test
 def what_fails_is_named_and_the_code_says_so():
-    code, said, _ = script("train:a_checkpoint_goes_from_cpu_to_gpu_and_back", EMULATED_CAPABILITY="75")
+    code, said, _ = script("train:checkpoint_of_cpu_continues_on_gpu_and_back", EMULATED_CAPABILITY="75")
     assert code == 2 and "has compute capability 7.5" in said, said
     code, said, _ = script("--seconds", "1", "check:test_softmax")
-    assert code == 1 and re.search("^check +FAILED", said, re.M) and "no time was left" in said, said
+    assert code == 1 and re.search("^check +FAILED", said, re.M) and "no time left" in said, said
 
 
 @test
 def a_pack_takes_along_what_other_machines_lack_and_nothing_of_theirs():
-    libraries = pack.needed([os.path.join(BUILD, "trainerd")])
+    libraries = pack.needed_libraries([os.path.join(BUILD, "trainerd")])
     assert {"libgrpc.so.29", "libdnnl.so.2", "libuv.so.1"} <= set(libraries), libraries
     assert not [n for n in libraries if re.match(r"lib(c|m|stdc\+\+|gcc_s)\.so|ld-linux", n)], libraries
 

@@ -1,19 +1,21 @@
-"""gpu.py - everything that wants a real GPU, with one command, for the day one is at hand.
+"""gpu.py - runs all tests and benchmarks that need a real GPU, with one command.
 
-    scripts/gpu [--out DIR] [--seconds N] [--from PACK] [--emulated] [PART...]    none: check sanitize train bench
+    scripts/gpu [--out DIR] [--seconds N] [--from PACK] [--emulated] [PART...]    default: check sanitize train bench
 
-    pack      where nvcc is, perhaps without a GPU: builds all and makes DIR/trainerd-gpu.tar.xz (below 60 MiB), which runs
-              on a Linux of the same processor with driver, CUDA's libraries and python3: unpacked, or by --from
+    pack      needs nvcc, but no GPU: builds everything and writes DIR/trainerd-gpu.tar.xz (less than 60 MiB). The archive
+              runs on a Linux machine of the same processor architecture with the driver, CUDA's libraries and python3,
+              either unpacked or with --from
     check     every test of an op, of optimizers and of replicas, on the GPU; in a source tree with nvcc it builds first
-    sanitize  some of them under compute-sanitizer: memory, races
-    train     digits in every precision, killed and started again, from CPU to GPU and back, two processes on one GPU
-    bench     scripts/bench gpu: kernels beside copies, ResNet-50 and GPT-2 beside PyTorch, losses that follow PyTorch's
+    sanitize  some of these tests under compute-sanitizer: memory errors, data races
+    train     digits in every precision, after a kill and a restart, from CPU to GPU and back, two processes on one GPU
+    bench     scripts/bench gpu: kernels compared with copies, ResNet-50 and GPT-2 with PyTorch, losses with PyTorch's
 
-cuBLASLt, cuDNN and NCCL may also be those of Python packages (nvidia-*). Full logs are in DIR (default build/gpu), a file for
-each part; a table comes last. --seconds: for all parts together (1500); what is not done by then has failed.
-A part may be told what of it: check:softmax,test_loss train:a_run_is_the_same_bits_again bench:kernels:Relu.
---emulated: on the emulated GPU of test/cuda; `pack --emulated` packs that.
-Exit code 0: all is well (missed aims of bench are no failure); 1: something failed; 2: there is no GPU."""
+cuBLASLt, cuDNN and NCCL may come from Python packages (nvidia-*). DIR (default build/gpu) receives the full log of each
+part in its own file; the last output is a table. --seconds limits all parts together (1500); a part that is not finished
+by then has failed. A part may be restricted to some of its tests:
+check:softmax,test_loss train:run_repeated_is_bitwise_equal bench:kernels:Relu.
+--emulated uses the emulated GPU of test/cuda; `pack --emulated` packs the emulator.
+Exit code 0: all parts passed (a missed target of bench is not a failure); 1: a part failed; 2: there is no GPU."""
 import argparse
 import json
 import os
@@ -30,12 +32,12 @@ sys.dont_write_bytecode = True
 import check  # noqa: E402
 import libraries  # noqa: E402
 import pack  # noqa: E402
-from place import ROOT, Place, end  # noqa: E402
+from place import ROOT, Place, terminate  # noqa: E402
 
-SHARE = {"check": 0.4, "sanitize": 0.4, "train": 0.6, "bench": 1.0}  # at most, of the time that is left
+SHARE = {"check": 0.4, "sanitize": 0.4, "train": 0.6, "bench": 1.0}  # maximum share of the remaining time
 
 
-# ---- parts: (all is well, a sentence, lines about what is not) ----
+# ---- parts: each returns (passed, summary, lines about the failures) ----
 
 def run_check(place, deadline, log, words):
     return check.check(place, deadline, log, words)
@@ -45,8 +47,8 @@ def run_sanitize(place, deadline, log, words):
     return check.sanitize(place, deadline, log, words)
 
 
-def script(cmd, env, deadline, log, show):
-    """Exit code (None: its time was up) and lines of a script, as they come."""
+def run_script(cmd, env, deadline, log, show):
+    """Runs a command with its output in `log`. Returns its exit code (None: the deadline ended it) and its lines."""
     p = subprocess.Popen(cmd, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
     code = None
     try:
@@ -55,7 +57,7 @@ def script(cmd, env, deadline, log, show):
         pass
     finally:
         if p.poll() is None:
-            end(p)
+            terminate(p)
     with open(log.name, errors="replace") as f:
         lines = f.read().splitlines()
     if show:
@@ -65,24 +67,24 @@ def script(cmd, env, deadline, log, show):
 
 def run_train(place, deadline, log, words):
     cmd = [sys.executable, os.path.join(ROOT, "test", "gpu", "train.py")] + (["--emulated"] if place.emulated else []) + words
-    code, lines = script(cmd, place.env(), deadline, log, False)
+    code, lines = run_script(cmd, place.env(), deadline, log, False)
     bad = [line for line in lines if line.startswith("not ok - ")]
     good = sum(line.startswith("ok - ") for line in lines)
     for line in lines:
         if line.startswith(("ok - ", "not ok - ")):
             print(line[:160], flush=True)
-    return (code == 0, "%d passed, %d failed%s" % (good, len(bad), "" if code is not None else ", its time was up"),
+    return (code == 0, "%d passed, %d failed%s" % (good, len(bad), "" if code is not None else ", ended by the time limit"),
             bad or (lines[-3:] if code else []))
 
 
 def run_bench(place, deadline, log, words):
     left = int(deadline - time.monotonic())
     cmd = [os.path.join(ROOT, "scripts", "bench"), "gpu", "--seconds", str(left - 20)]
-    code, lines = script(cmd + (["--emulated"] if place.emulated else []) + words, place.env(), deadline, log, True)
-    if code == 2 and "neither python3" in "\n".join(lines):  # the kernels need nobody beside them
+    code, lines = run_script(cmd + (["--emulated"] if place.emulated else []) + words, place.env(), deadline, log, True)
+    if code == 2 and "neither python3" in "\n".join(lines):  # the kernels can run without PyTorch
         cmd = [place.program("test/bench/bench_gpu_kernels")] + (["--small"] if place.emulated else [])
         cmd += [row for word in words if word.startswith("kernels:") for row in word.split(":")[1:]]
-        code, lines = script(cmd, place.env(), deadline, log, True)
+        code, lines = run_script(cmd, place.env(), deadline, log, True)
         return code == 0, "kernels alone: there is no Python with torch, onnx and numpy", [
             line for line in lines if line.startswith("!")]
     return code == 0, lines[-1] if lines else "no output", [] if code == 0 else ["exit code %s" % code] + [
@@ -94,11 +96,11 @@ PARTS = {"check": run_check, "sanitize": run_sanitize, "train": run_train, "benc
 
 # ---- the machine ----
 
-def look_for_gpu(place, where):
+def require_gpu(place, where):
     p = subprocess.run([place.trainerd(), "--check", "--devices", "cuda"], env=place.env(), stdin=subprocess.DEVNULL,
                        capture_output=True, text=True, timeout=120)
     if p.returncode != 0:
-        print("gpu: no GPU that can be used: %s\nlibraries: %s" % (" ".join(p.stderr.split()), libraries.text(where)))
+        print("gpu: no usable GPU: %s\nlibraries: %s" % (" ".join(p.stderr.split()), libraries.text(where)))
         sys.exit(2)
     found = json.loads(p.stdout)
     print("%s; kernels %s; NCCL %s" % (", ".join("%s %s, compute capability %s" % (
@@ -107,11 +109,11 @@ def look_for_gpu(place, where):
         print("libraries: %s" % libraries.text(where))
 
 
-def from_pack(options):
-    """The same, by the script in the pack."""
+def run_packed(options):
+    """Unpacks the archive, runs the parts with its copy of this run_script, and returns the exit code."""
     folder = tempfile.mkdtemp(prefix="trainerd-gpu-")
     try:
-        with tarfile.open(options.source) as archive:  # not tar, which would want xz
+        with tarfile.open(options.source) as archive:  # the tar command would need the xz program
             archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
         cmd = [os.path.join(folder, pack.NAME, "scripts", "gpu"), "--out", options.out, "--seconds", str(options.seconds)]
         cmd += ["--emulated"] if options.emulated else []
@@ -120,7 +122,7 @@ def from_pack(options):
             return p.wait()
         finally:
             if p.poll() is None:
-                end(p)
+                terminate(p)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -136,7 +138,7 @@ def arguments():
     options.out = os.path.abspath(options.out)
     for name in [part.split(":")[0] for part in options.parts]:
         if name != "pack" and name not in PARTS:
-            parser.exit(2, "gpu: no part '%s'; there are pack %s\n" % (name, " ".join(PARTS)))
+            parser.exit(2, "gpu: unknown part '%s'; expected one of: pack %s\n" % (name, " ".join(PARTS)))
     return options
 
 
@@ -150,7 +152,7 @@ def run_parts(place, options, until):
         with open(os.path.join(options.out, name + ".log"), "w") as log:
             try:
                 well, text, more = PARTS[name](place, deadline, log, words.split(",") if words else [])
-            except (pack.Trouble, OSError, subprocess.SubprocessError) as e:
+            except (pack.PackError, OSError, subprocess.SubprocessError) as e:
                 well, text, more = False, "could not run", str(e).splitlines()[-12:]
         rows.append((name, well, text, more, time.monotonic() - begin))
     return rows
@@ -162,23 +164,23 @@ def main():
     os.makedirs(options.out, exist_ok=True)
     until = time.monotonic() + options.seconds
     if options.source is not None:
-        return from_pack(options)
+        return run_packed(options)
     place = Place(options.emulated)
     if options.parts == ["pack"]:
         with open(os.path.join(options.out, "pack.log"), "w") as log:
             try:
                 print(pack.pack(place, options.out, log)[1])
-            except pack.Trouble as e:
+            except pack.PackError as e:
                 sys.exit("gpu: pack: %s" % e)
         return 0
-    where = {} if place.emulated else libraries.put_on_path()
+    where = {} if place.emulated else libraries.add_to_library_path()
     if not place.is_packed and (place.emulated or shutil.which("nvcc")):
         with open(os.path.join(options.out, "build.log"), "w") as log:
             try:
                 pack.build(place, log)
-            except pack.Trouble as e:
+            except pack.PackError as e:
                 sys.exit("gpu: build: %s" % e)
-    look_for_gpu(place, where)
+    require_gpu(place, where)
     rows = run_parts(place, options, until)
     print("\n%-9s %-7s %7s  %s" % ("part", "", "seconds", "what"))
     for name, well, text, more, seconds in rows:

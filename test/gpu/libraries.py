@@ -1,9 +1,8 @@
-"""libraries.py - where the libraries of CUDA are on this machine: what the loader knows, toolkits, and the folders that
-Python packages bring them in.
+"""libraries.py - finds the libraries of CUDA on this machine: on the loader's path, in toolkits, and in Python packages.
 
-They are found for our programs, which know them by name only: put_on_path() adds the folders of those that the loader
-would not find to LD_LIBRARY_PATH of whatever is started later. Nothing is started with another copy of what it
-would have found."""
+The programs of trainerd open these libraries by name only. add_to_library_path() adds the folders of the libraries that
+the loader does not find to LD_LIBRARY_PATH, for the programs that are started afterwards. A library that the loader finds
+is not replaced by another copy."""
 import glob
 import os
 import shutil
@@ -13,14 +12,14 @@ import sys
 
 DRIVER = ("libcuda.so.1",)
 WANTED = ("libcublasLt.so.13", "libcudnn.so.9", "libnccl.so.2")
-BESIDE = ("libnvidia-ml.so.1", "libnvrtc.so.13")  # sensors; what cuDNN compiles with
+OPTIONAL = ("libnvidia-ml.so.1", "libnvrtc.so.13")  # sensors of the GPU; run-time compiler of cuDNN
 
 TOOLKITS = ("/usr/local/cuda*/lib64", "/usr/local/cuda*/lib", "/usr/local/cuda*/targets/x86_64-linux/lib",
             "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib")
 
 
-def pythons():
-    """Folders of packages: of this Python, and of the one that the name python3 means."""
+def package_folders():
+    """Returns the package folders of this Python and of the program python3 on the PATH."""
     out = [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))] + site.getsitepackages()
     other = shutil.which("python3")
     if other is not None and os.path.realpath(other) != os.path.realpath(sys.executable):
@@ -30,28 +29,28 @@ def pythons():
     return list(dict.fromkeys(out))
 
 
-def loads(name):
-    """By the loader alone, in a process of its own: what is loaded cannot be unloaded."""
+def loader_finds(name):
+    """Tells whether the loader finds the library. Uses a child process, because a loaded library stays loaded."""
     code = "import ctypes, sys\ntry: ctypes.CDLL(sys.argv[1])\nexcept OSError: sys.exit(1)"
     return subprocess.run([sys.executable, "-c", code, name], stdin=subprocess.DEVNULL, capture_output=True,
                           timeout=60).returncode == 0
 
 
 def find(name):
-    """The folder of a library, "" if the loader finds it, None if nobody does."""
-    if loads(name):
+    """Returns the folder of a library; "": the loader finds it; None: not found."""
+    if loader_finds(name):
         return ""
     folders = [f for pattern in TOOLKITS for f in sorted(glob.glob(pattern), reverse=True)]
-    folders += [f for packages in pythons() for f in sorted(glob.glob(os.path.join(packages, "nvidia", "*", "lib")))]
+    folders += [f for packages in package_folders() for f in sorted(glob.glob(os.path.join(packages, "nvidia", "*", "lib")))]
     for folder in folders:
         if os.path.exists(os.path.join(folder, name)):
             return folder
     return None
 
 
-def put_on_path():
-    """{library: where}; those that are nowhere have None."""
-    where = {name: find(name) for name in DRIVER + WANTED + BESIDE}
+def add_to_library_path():
+    """Adds the folders to LD_LIBRARY_PATH. Returns {library: result of find()}."""
+    where = {name: find(name) for name in DRIVER + WANTED + OPTIONAL}
     more = list(dict.fromkeys(f for f in where.values() if f))
     old = os.environ.get("LD_LIBRARY_PATH", "")
     if more:

@@ -1,6 +1,6 @@
-"""place.py - what is run and where it was built: a build tree, or a pack (pack.py) unpacked on another machine.
+"""place.py - the location of the programs: a build tree, or an archive of pack.py that was unpacked.
 
-In a pack build/X is a script that starts build/real/X with the libraries of build/lib."""
+In an unpacked archive, build/X is a script that runs build/real/X with the libraries of build/lib."""
 import os
 import subprocess
 
@@ -18,25 +18,26 @@ class Place:
         return os.path.join(self.build, name)
 
     def trainerd(self):
-        """It looks for the plugin beside itself."""
+        """Returns the path of trainerd, which loads the plugin from its own folder."""
         return os.path.join(self.plugins, "trainerd")
 
     def env(self, **more):
-        """Of whatever is to find the plugin on its library path."""
+        """Returns the environment of a program that loads the plugin from its library path."""
         env = {k: v for k, v in os.environ.items() if k != "TF_CONFIG" and not k.startswith("TRAINERD_")}
         if not self.is_packed:
             env["LD_LIBRARY_PATH"] = ":".join(p for p in (self.plugins.rstrip("/"), env.get("LD_LIBRARY_PATH")) if p)
         return dict(env, **more)
 
-    def bare(self, name):
-        """(path, environment) of a program without the script that starts it: for tools that start programs."""
+    def without_start_script(self, name):
+        """Returns (path, environment) of a program without its start script: for tools that start programs themselves."""
         if not self.is_packed:
             return self.program(name), self.env()
         folders = [os.path.join(self.build, "lib"), os.path.join(self.build, "real"), os.environ.get("LD_LIBRARY_PATH")]
         return os.path.join(self.build, "real", name), self.env(LD_LIBRARY_PATH=":".join(filter(None, folders)))
 
     def tests(self):
-        """Names of test programs that compute on a GPU: of all ops, and those that say so."""
+        """Returns the names of the test programs that compute on a GPU: those of test/op, and those whose source
+        contains TRAINERD_TEST_CUDA."""
         if self.is_packed:
             found = [os.path.join(os.path.relpath(base, self.build), name)
                      for base, _, names in os.walk(os.path.join(self.build, "test")) for name in names]
@@ -46,18 +47,18 @@ class Place:
             for name in names:
                 path = os.path.join(base, name)
                 if name.startswith("test_") and name.endswith(".c") and (
-                        os.path.basename(base) == "op" or says(path, "TRAINERD_TEST_CUDA")):
+                        os.path.basename(base) == "op" or contains(path, "TRAINERD_TEST_CUDA")):
                     out.append(os.path.relpath(path, ROOT)[:-2])
         return sorted(out)
 
 
-def says(path, word):
+def contains(path, word):
     with open(path, errors="replace") as f:
         return word in f.read()
 
 
-def end(process):
-    """By asking, then by force: a script of tests ends what it started."""
+def terminate(process):
+    """Ends a process with SIGTERM, so that a test script can terminate its own children, and after 15 s with SIGKILL."""
     process.terminate()
     try:
         process.wait(15)

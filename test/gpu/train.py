@@ -1,6 +1,6 @@
-"""train.py - whole runs of the program on one GPU, with the demo's network and data. Lines as those of test/e2e.
+"""train.py - complete runs of trainerd on one GPU, with the demo's network and data. Prints lines as test/e2e does.
 
-    train.py [--emulated] [TEST...]    --emulated: on the emulated GPU, shorter"""
+    train.py [--emulated] [TEST...]    --emulated: shorter runs on the emulated GPU"""
 import json
 import os
 import signal
@@ -20,13 +20,13 @@ if EMULATED:
     os.environ.setdefault("EMULATED_GPUS", "2")
 
 ACCURACY = 0.98
-NEAR = 2e-3       # of a loss, after some steps of float32
-LOOSE = 0.1       # the same for shorter numbers
+FLOAT32_TOLERANCE = 2e-3  # relative tolerance of a loss in float32
+NARROW_TOLERANCE = 0.1    # the same in narrower types
 GPU = ("--devices", "cuda:0")
 
 
 def few(steps=12, **more):
-    """A loss of each step, no evaluation, checkpoints."""
+    """Returns job settings: a logged loss for each step, checkpoints, no evaluation."""
     return merge({"train": {"epochs": None, "steps": steps, "lanes": 4, "log_every_steps": 1, "eval_every_epochs": None},
                   "data": {"eval": None}, "model": {"metrics": None},
                   "optimizer": {"schedule": {"type": "constant", "warmup_steps": None}},
@@ -43,13 +43,13 @@ def losses(task):
     return [r["loss"] for _, r in sorted(task.steps().items())]
 
 
-SOME = 4 if EMULATED else 12  # steps, of runs in every precision
+PRECISION_STEPS = 4 if EMULATED else 12  # steps of a run that is made in every precision
 
 
-def near(got, want, far, what):
+def assert_near(got, want, tolerance, what):
     assert len(got) == len(want), "%s: %d losses, expected %d" % (what, len(got), len(want))
     for k, (a, b) in enumerate(zip(got, want)):
-        assert abs(a - b) <= far * (1 + abs(b)), "%s: loss %d is %g, expected %g" % (what, k + 1, a, b)
+        assert abs(a - b) <= tolerance * (1 + abs(b)), "%s: loss %d is %g, expected %g" % (what, k + 1, a, b)
 
 
 def precisions():
@@ -63,8 +63,8 @@ def cpu_losses(steps=12):
 
 # ---- one process ----
 
-def learns(precision):
-    if EMULATED:  # which takes seconds for a step of short numbers
+def train_in(precision):
+    if EMULATED:  # a step in a narrow type needs seconds
         got = losses(run(**few(6, train={"precision": precision, "lanes": 1})))
         assert got[-1] < got[0], "%s: %s" % (precision, got)
         return
@@ -74,28 +74,28 @@ def learns(precision):
 
 
 @test
-def digits_are_learned_in_every_precision():
+def digits_in_every_precision_reach_the_accuracy():
     for precision in precisions():
-        learns(precision)
+        train_in(precision)
 
 
 @test
-def losses_are_those_of_a_cpu():
-    want = cpu_losses(SOME)
+def losses_on_gpu_are_near_those_of_a_cpu():
+    want = cpu_losses(PRECISION_STEPS)
     for precision in precisions():
-        got = losses(run(**few(SOME, train={"precision": precision})))
-        near(got, want, NEAR if precision == "float32" else LOOSE, precision)
+        got = losses(run(**few(PRECISION_STEPS, train={"precision": precision})))
+        assert_near(got, want, FLOAT32_TOLERANCE if precision == "float32" else NARROW_TOLERANCE, precision)
 
 
 @test
-def a_run_is_the_same_bits_again():
+def run_repeated_is_bitwise_equal():
     for precision in precisions():
-        a, b = (losses(run(**few(SOME, train={"precision": precision}))) for _ in range(2))
+        a, b = (losses(run(**few(PRECISION_STEPS, train={"precision": precision}))) for _ in range(2))
         assert a == b, precision
 
 
 @test
-def killed_and_started_again_it_ends_as_if_nothing_had_been():
+def run_killed_and_restarted_has_the_same_losses():
     folder, want = workdir(), losses(run(**few(16)))
     slow = {"TRAINERD_FAULT": "train.forward=delay:50@1+"}
     task = Task(digits_job(folder, **few(16)), args=GPU, env=slow)
@@ -105,20 +105,20 @@ def killed_and_started_again_it_ends_as_if_nothing_had_been():
     back = run(folder=folder, **few(16))
     first = min(back.steps())
     assert 5 <= first <= 13, first
-    assert losses(back) == want[first - 1:], "behind step %d" % first
+    assert losses(back) == want[first - 1:], "from step %d on" % first
 
 
 @test
-def a_checkpoint_goes_from_cpu_to_gpu_and_back():
+def checkpoint_of_cpu_continues_on_gpu_and_back():
     want, folder = cpu_losses(), workdir()
     run(("--devices", "cpu:1"), folder, **few(4))
-    there = run(GPU, folder, **few(8))
-    back = run(("--devices", "cpu:1"), folder, **few(12))
-    assert min(there.steps()) == 5 and min(back.steps()) == 9
-    near(losses(there) + losses(back), want[4:], NEAR, "CPU, GPU, CPU")
+    on_gpu = run(GPU, folder, **few(8))
+    on_cpu = run(("--devices", "cpu:1"), folder, **few(12))
+    assert min(on_gpu.steps()) == 5 and min(on_cpu.steps()) == 9
+    assert_near(losses(on_gpu) + losses(on_cpu), want[4:], FLOAT32_TOLERANCE, "CPU, GPU, CPU")
 
 
-# ---- two processes on one GPU: NCCL takes them for two hosts if their names for the host differ ----
+# ---- two processes on one GPU: NCCL treats them as two hosts if their values of NCCL_HOSTID differ ----
 
 def as_host(i):
     return {"NCCL_HOSTID": "host-%d" % i}
@@ -129,15 +129,15 @@ def two(job, ports, env=None):
 
 
 @test
-def two_processes_on_one_gpu_sum_up_by_nccl():
+def two_processes_on_one_gpu_have_the_losses_of_one():
     want = cpu_losses()
     tasks = two(digits_job(workdir(), **few()), free_ports(2))
     expect_codes(tasks, [0, 0], 120)
-    near(losses(tasks[0]), want, NEAR, "two processes")
+    assert_near(losses(tasks[0]), want, FLOAT32_TOLERANCE, "two processes")
 
 
 @test
-def one_of_two_dies_and_comes_back_and_nothing_is_lost():
+def member_killed_and_restarted_leaves_the_losses_unchanged():
     want = cpu_losses(40)
     job = digits_job(workdir(), **few(40, elastic={"min_world": 1, "rejoin_seconds": 0}))
     slow = {"TRAINERD_FAULT": "train.forward=delay:50@1+"}
@@ -149,7 +149,7 @@ def one_of_two_dies_and_comes_back_and_nothing_is_lost():
     tasks[0].until_step(12, 90)
     back = Task(job, tf_config(ports, 1), GPU, dict(as_host(1), **slow), "worker 1 again")
     expect_codes([tasks[0], back], [0, 0], 180)
-    near(losses(tasks[0]), want, NEAR, "with a death")
+    assert_near(losses(tasks[0]), want, FLOAT32_TOLERANCE, "with a killed member")
 
 
 if __name__ == "__main__":
