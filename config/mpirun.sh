@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# mpirun.sh JOB HOST:PORT... [-- FLAGS]: a task on each host through Open MPI, which starts and watches
-# them and no more: the cluster is in TF_CONFIG, and each task takes its index from
-# OMPI_COMM_WORLD_RANK. JOB, the data and trainerd have the same path everywhere.
+# mpirun.sh JOB HOST:PORT... [-- FLAGS]: runs a task on each host through Open MPI, which only starts and
+# watches the processes. TF_CONFIG contains the cluster; OMPI_COMM_WORLD_RANK is the index of each task.
+# JOB, the data and trainerd must have the same path on every host.
 #
 #     config/mpirun.sh /srv/training/digits/digits.json node1:2222 node2:2222 -- --devices cpu:2
 set -eu
@@ -17,8 +17,8 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 done
 [ $# -eq 0 ] || shift
 
-# One program context per host, so that rank i is host i. Slots count for nothing, and there is no
-# binding: trainerd pins its replicas itself.
+# One program context per host makes host i rank i. --oversubscribe ignores the slots; binding is off
+# because trainerd pins its replicas itself.
 contexts=()
 for host in "${hosts[@]}"; do
     contexts+=(-np 1 --host "$host" -x TF_CONFIG "${TRAINERD:-trainerd}" --job "$job" "$@" :)

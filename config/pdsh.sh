@@ -1,7 +1,7 @@
 #!/bin/sh
-# pdsh.sh JOB HOST:PORT... [-- FLAGS]: a task on each host through pdsh and ssh. JOB, the data and
-# trainerd have the same path everywhere. Ends when all have ended, with the highest of their exit
-# codes. To stop the job: trainerctl stop FIRST:PORT; interrupting pdsh does not reach the tasks.
+# pdsh.sh JOB HOST:PORT... [-- FLAGS]: runs a task on each host through pdsh and ssh. JOB, the data and
+# trainerd must have the same path on every host. Exits when all tasks have exited, with the highest exit
+# code. To stop the job, run trainerctl stop FIRST:PORT; an interrupt of pdsh does not reach the tasks.
 #
 #     config/pdsh.sh /srv/training/digits/digits.json node1:2222 node2:2222 -- --devices cpu:2
 set -eu
@@ -19,7 +19,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 done
 [ $# -eq 0 ] || shift
 
-# pdsh puts the host's name for %h; its own numbers (%n) follow its order of the hosts, not ours.
+# pdsh replaces %h with the name of the host. Its %n is unsuitable: pdsh numbers the hosts in its own order.
 TF_CONFIG="{\"cluster\": {\"worker\": [$workers]}}"
 pdsh -S -R ssh -w "$hosts" "case %h in$choose esac
     TF_CONFIG='$TF_CONFIG' exec ${TRAINERD:-trainerd} --job '$job' --task worker:\$index $*"
