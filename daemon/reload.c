@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "conf/job.h"
+#include "conf/job_diff.h"
 #include "daemon/report.h"
 #include "daemon/service.h"
 #include "loop/loop.h"

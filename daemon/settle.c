@@ -10,6 +10,8 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "base/text.h"
+#include "conf/cluster_print.h"
+#include "conf/job_print.h"
 #include "device/cuda.h"
 
 static const char *environment(void *arg, const char *name)

@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/log_sink.h"
+#include "conf/job_schema.h"
 #include "daemon/args.h"
 #include "daemon/complete.h"
 #include "daemon/restart.h"

@@ -3,7 +3,7 @@
  * The port stands behind the last colon. A host is a name, an IPv4 address, or an IPv6 address in
  * brackets; a trailing dot (a fully qualified name) is dropped for use and comparison, while the
  * address stays as written. */
-#include "conf/cluster_priv.h"
+#include "conf/cluster_address.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -16,6 +16,7 @@
 #include "base/err.h"
 #include "base/map.h"
 #include "base/text.h"
+#include "conf/cluster_draft.h"
 
 enum { MAX_NAME = 253, MAX_LABEL = 63 }; /* RFC 1035, without the trailing dot */
 

@@ -3,7 +3,7 @@
  * A string may have blanks around it, a sign, single underscores between digits, leading zeros,
  * and the decimal digits of any script; a float is cut towards zero; true is 1. Anything else
  * raises in Python and is false here. */
-#include "conf/cluster_priv.h"
+#include "conf/cluster_int.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  *
  * Two that disagree are refused. A host name is weaker evidence: a number that is no index
  * (ip-10-0-0-12) is ignored with a note. */
-#include "conf/cluster_priv.h"
+#include "conf/cluster_launcher.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "base/check.h"
 #include "base/text.h"
+#include "conf/cluster_draft.h"
 
 static const char *const variables[] = {
     "OMPI_COMM_WORLD_RANK",

@@ -3,7 +3,7 @@
  * Canonical is {"chief":{"0":"a:1"},"worker":{"0":"b:1"}}: jobs by name, indices by number,
  * addresses as written but without the dot behind a full name. It holds what all members must
  * agree on: evaluators, which may be listed or not, and jobs without a task are left out. */
-#include "conf/cluster_priv.h"
+#include "conf/cluster_print.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -11,6 +11,7 @@
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/digest.h"
+#include "conf/cluster_draft.h"
 
 /* "host.:1" as "host:1". */
 static void print_plain_address(struct cluster *c, const char *address, struct buf *out)

@@ -2,13 +2,15 @@
  *
  * TensorFlow looks at three keys, each with Python's `key in value`, which for a list asks for an
  * equal element and for a string asks for a substring. The tf profile has the same eyes. */
-#include "conf/cluster_priv.h"
+#include "conf/cluster_read.h"
 
 #include <string.h>
 
 #include "base/check.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "conf/cluster_draft.h"
+#include "conf/cluster_int.h"
 
 enum { DESCRIBE_BYTES = 160 };
 

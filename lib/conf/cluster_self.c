@@ -6,7 +6,7 @@
  *   a launcher or a host name   index counts over the training tasks: chief, then workers
  *   the only entry              a cluster of one needs no word about it
  */
-#include "conf/cluster_priv.h"
+#include "conf/cluster_self.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,6 +15,8 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "conf/cluster_draft.h"
+#include "conf/cluster_launcher.h"
 
 enum { DESCRIBE_BYTES = 160 };
 

@@ -3,11 +3,12 @@
  * The dynamic form is what Kubeflow writes with enableDynamicWorker: a worker sees only itself
  * and the parameter servers, {"worker": {"3": me}, "ps": [all]}; a parameter server sees only
  * itself, {"ps": [me], "worker": {}}, in place 0 whatever its index. */
-#include "conf/cluster_priv.h"
+#include "conf/cluster_shape.h"
 
 #include <inttypes.h>
 
 #include "base/err.h"
+#include "conf/cluster_draft.h"
 
 static bool is_dynamic_worker(const struct cluster_draft *d)
 {

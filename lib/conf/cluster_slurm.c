@@ -5,7 +5,7 @@
  *   SLURM_STEP_NUM_TASKS       8              their sum
  *
  * Task p (SLURM_PROCID) is worker p: host by host, ports counting up from 8888 on each. */
-#include "conf/cluster_priv.h"
+#include "conf/cluster_slurm.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "conf/cluster_draft.h"
 
 enum {
     FIRST_PORT = 8888,

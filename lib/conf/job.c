@@ -10,32 +10,10 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/fs.h"
-#include "conf/job_priv.h"
-
-const char *conf_job_resolve(struct arena *mem, const char *dir, const char *name)
-{
-    char *path = name[0] == '/' ? arena_strdup(mem, name) : arena_printf(mem, "%s/%s", dir, name);
-    char *to = path;
-
-    if (path == NULL)
-        return NULL;
-    for (const char *from = path; *from != '\0';) { /* never behind `to` */
-        size_t n;
-
-        from += strspn(from, "/");
-        n = strcspn(from, "/");
-        if (n > 0 && !(n == 1 && from[0] == '.')) {
-            *to++ = '/';
-            memmove(to, from, n);
-            to += n;
-        }
-        from += n;
-    }
-    if (to == path)
-        *to++ = '/';
-    *to = '\0';
-    return path;
-}
+#include "base/json.h"
+#include "conf/job_check.h"
+#include "conf/job_print.h"
+#include "conf/job_read.h"
 
 /* The folder of the job file, absolute: the daemon may change its own. */
 static int set_places(struct conf *c, const char *path, struct err *err)

@@ -1,6 +1,6 @@
 /* job_check.c - what ties one key of the job to another: defaults that follow from other keys,
  * and contradictions. Each refusal stands at one of the two keys and names the other. */
-#include "conf/job_priv.h"
+#include "conf/job_check.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -9,7 +9,9 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/text.h"
+#include "conf/job_keys.h"
 
 struct checker {
     const struct json *doc;

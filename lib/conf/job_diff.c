@@ -1,11 +1,13 @@
 /* job_diff.c - two jobs, key by key. Values are compared as the texts that are printed of them: what
  * prints the same is the same. */
-#include "conf/job_priv.h"
+#include "conf/job_diff.h"
 
 #include <string.h>
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "conf/job_keys.h"
+#include "conf/job_print.h"
 
 struct differ {
     const char *was, *now; /* struct conf */

@@ -1,6 +1,6 @@
 /* job_keys.c - every key of the job file, in the order in which it is printed. A key that decides
  * whether others apply (a type, a rule) stands before them. */
-#include "conf/job_priv.h"
+#include "conf/job_keys.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* job_out.c - JSON text with a member a line and two spaces a level. */
-#include "conf/job_priv.h"
+#include "conf/job_out.h"
 
 #include "base/buf.h"
 

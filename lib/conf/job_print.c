@@ -1,12 +1,14 @@
 /* job_print.c - struct conf back into JSON: for people, a job file in which nothing is left out;
  * for the digest, the same without what may change in the middle of a run. */
-#include "conf/job_priv.h"
+#include "conf/job_print.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "conf/job_keys.h"
+#include "conf/job_out.h"
 
 struct printer {
     struct conf_out out;

@@ -1,5 +1,5 @@
 /* job_read.c - the job file into struct conf, by the table. */
-#include "conf/job_priv.h"
+#include "conf/job_read.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -8,7 +8,9 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/text.h"
+#include "conf/job_keys.h"
 
 struct reader {
     const struct json *doc;
@@ -44,6 +46,31 @@ static int read_value(const struct reader *r, const struct conf_key *k, const cJ
 static int out_of_memory(const struct reader *r)
 {
     return err_set(r->err, ERR_NOMEM, "job file '%s': out of memory", r->c->path);
+}
+
+const char *conf_job_resolve(struct arena *mem, const char *dir, const char *name)
+{
+    char *path = name[0] == '/' ? arena_strdup(mem, name) : arena_printf(mem, "%s/%s", dir, name);
+    char *to = path;
+
+    if (path == NULL)
+        return NULL;
+    for (const char *from = path; *from != '\0';) { /* never behind `to` */
+        size_t n;
+
+        from += strspn(from, "/");
+        n = strcspn(from, "/");
+        if (n > 0 && !(n == 1 && from[0] == '.')) {
+            *to++ = '/';
+            memmove(to, from, n);
+            to += n;
+        }
+        from += n;
+    }
+    if (to == path)
+        *to++ = '/';
+    *to = '\0';
+    return path;
 }
 
 /* "a", "b", "c" */

@@ -2,7 +2,7 @@
  *
  * Contradictions that no schema can see (a feature that is not there, a batch that lanes cannot
  * share) are left to the reader; so is 64.0 for an integer, which a schema takes for 64. */
-#include "conf/job_priv.h"
+#include "conf/job_schema.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,6 +10,8 @@
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "conf/job_keys.h"
+#include "conf/job_out.h"
 
 static void schema_object(struct conf_out *o, const char *parent);
 

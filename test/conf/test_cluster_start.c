@@ -6,6 +6,7 @@
 
 #include "base/arena.h"
 #include "base/check.h"
+#include "conf/cluster_slurm.h"
 
 #define PAIR "{" TWO "}"
 #define THREE "{\"cluster\":{\"worker\":[\"a:1\",\"b:2\"],\"chief\":[\"c:3\"]}}"

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/fault.h"
 #include "base/json.h"
+#include "conf/cluster_print.h"
 
 #define W0 "\"task\":{\"type\":\"worker\",\"index\":0}"
 #define E3 "\"task\":{\"type\":\"evaluator\",\"index\":3}"

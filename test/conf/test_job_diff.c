@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "conf/job.h"
+#include "conf/job_diff.h"
 #include "conf/job_rows.h"
 
 static void add_line(void *arg, const struct conf_change *change)

@@ -12,6 +12,7 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "conf/job.h"
+#include "conf/job_print.h"
 #include "conf/job_rows.h"
 
 static struct conf *job_read(const char *path)

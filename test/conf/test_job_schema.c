@@ -12,6 +12,7 @@
 #include "base/fs.h"
 #include "conf/job.h"
 #include "conf/job_rows.h"
+#include "conf/job_schema.h"
 
 static void the_committed_schema_is_the_one_of_the_table(void **state)
 {

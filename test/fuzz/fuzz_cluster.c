@@ -10,6 +10,8 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "conf/cluster.h"
+#include "conf/cluster_print.h"
+#include "conf/cluster_slurm.h"
 #include "fuzz/driver.h"
 
 const struct fuzz_seed fuzz_seeds[] = {

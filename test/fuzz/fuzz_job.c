@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "conf/job.h"
+#include "conf/job_print.h"
 #include "fuzz/driver.h"
 
 #define MODEL                                                                                      \

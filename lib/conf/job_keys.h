@@ -1,4 +1,4 @@
-/* job_priv.h - the table of the job file's keys, and what walks it.
+/* job_keys.h - the table of the job file's keys.
  *
  * A key is a row: where it stands in the file (parent and name), where its value goes (an offset),
  * what it may be, what it is when absent, and a sentence for people. Reader, print, digest and
@@ -6,15 +6,14 @@
  *
  * Parents are JSON pointers; "*" stands for any item: "/data/features" with the name "*" is a
  * feature, and "/data/features/" followed by "*" is the parent of the feature's own keys. */
-#ifndef CONF_JOB_PRIV_H
-#define CONF_JOB_PRIV_H
+#ifndef CONF_JOB_KEYS_H
+#define CONF_JOB_KEYS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/json.h"
-#include "conf/job.h"
+#include "conf/job_types.h"
 
 enum conf_key_type {
     CONF_KEY_OBJECT, /* its keys are the rows whose parent it is */
@@ -74,27 +73,5 @@ const struct conf_key *conf_key_anywhere(const char *name);
 void conf_key_path(const struct conf_key *k, char out[CONF_KEY_PATH_BYTES]);
 /* Whether `when` holds for the struct (or map item) at `base`, whose earlier rows are read. */
 bool conf_key_applies(const struct conf_key *k, const void *base);
-
-/* Reads the document by the table into *c (zeroed but for path and directory). What is absent gets
- * its default, what does not apply stays zero. Maps are sorted by name. */
-int conf_job_fill(const struct json *doc, struct conf *c, struct err *err);
-/* Defaults that depend on other keys, then everything that ties one key to another. */
-int conf_job_check(const struct json *doc, struct conf *c, struct err *err);
-/* The job as the digest sees it: only the keys that decide the result, of paths the last part. */
-void conf_job_canonical(const struct conf *c, struct buf *out);
-/* The value of a row in JSON, as it is printed; "nothing" if it is not. Not for objects. */
-void conf_job_value(const struct conf_key *k, const void *base, struct buf *out);
-/* `name` under `dir` (itself if absolute), without "." and doubled slashes; NULL: out of memory. */
-const char *conf_job_resolve(struct arena *mem, const char *dir, const char *name);
-
-/* JSON text, a member a line. `key` NULL inside an array and for the outermost value. */
-struct conf_out {
-    struct buf *buf;
-    int depth;
-    bool is_empty; /* nothing yet in the object or array that is open */
-};
-void conf_out_key(struct conf_out *o, const char *key); /* the value is added by the caller */
-void conf_out_open(struct conf_out *o, const char *key, char bracket);
-void conf_out_close(struct conf_out *o, char bracket);
 
 #endif

@@ -1,21 +1,24 @@
-/* cluster_priv.h - what the files of the cluster reader share: a cluster while it is made.
+/* cluster_draft.h - a cluster while it is resolved, and the helpers of every step.
  *
- *   cluster.c          the order of the steps below, and the finished table
- *   cluster_read.c     JSON text -> draft: jobs, addresses as written, the task's own words
- *   cluster_int.c      an index: a plain decimal, or whatever Python's int() takes
- *   cluster_self.c     draft -> which (type, index) am I
- *   cluster_launcher.c the index that mpirun, srun or a pod's host name hands over
+ *   cluster.c          calls the steps in order, and makes the finished table
+ *   cluster_read.c     JSON text -> draft: jobs, addresses as written, the task's own description
+ *   cluster_int.c      an index: a plain decimal, or whatever Python's int() accepts
+ *   cluster_self.c     draft -> type and index of this task
+ *   cluster_launcher.c the index that mpirun, srun or a pod's host name defines
  *   cluster_shape.c    which jobs and indices make a cluster, and the dynamic form
  *   cluster_address.c  host and port of every entry
  *   cluster_slurm.c    SLURM_STEP_* -> draft
  *   cluster_print.c    canonical text, hash, --check
- */
-#ifndef CONF_CLUSTER_PRIV_H
-#define CONF_CLUSTER_PRIV_H
+ *
+ * cluster.c includes the steps; a step includes this header and never cluster.h. */
+#ifndef CONF_CLUSTER_DRAFT_H
+#define CONF_CLUSTER_DRAFT_H
 
 #include "base/json.h"
 #include "base/vec.h"
-#include "conf/cluster.h"
+#include "conf/cluster_types.h"
+
+struct err;
 
 enum {
     CLUSTER_MAX_INDEX = INT32_MAX, /* as TensorFlow's ClusterDef */
@@ -82,30 +85,5 @@ void cluster_sort(struct cluster_draft *d);
 const struct cluster_entry *cluster_first(const struct cluster_draft *d, enum cluster_type type);
 const struct cluster_entry *cluster_find(const struct cluster_draft *d, enum cluster_type type,
                                          uint32_t index);
-
-int cluster_read_json(struct cluster_draft *d, const char *text, size_t n, struct err *err);
-int cluster_read_slurm(struct cluster_draft *d, struct err *err);
-
-/* int(v) as Python computes it from a JSON value or a string; saturates at the ends of int64_t.
- * false: Python would raise. */
-bool cluster_python_int(const struct json *doc, const cJSON *v, int64_t *out);
-bool cluster_python_int_text(const char *s, int64_t *out);
-
-/* Sets type, index, self_at and the index source. */
-int cluster_find_self(struct cluster_draft *d, struct err *err);
-/* No cluster: is what the task says about itself fitting for a process on its own? */
-int cluster_check_local(struct cluster_draft *d, struct err *err);
-/* An index below `limit`, if a launcher or the host name knows one. `where` names it; `what`
- * says in a message what is numbered. */
-int cluster_launcher_index(struct cluster_draft *d, uint32_t limit, const char *what, bool *found,
-                           uint32_t *index, const char **where, struct err *err);
-
-/* Refuses what is no cluster; recognises the dynamic form. Then: am I in it? */
-int cluster_check_shape(struct cluster_draft *d, struct err *err);
-int cluster_check_member(struct cluster_draft *d, struct err *err);
-int cluster_check_addresses(struct cluster_draft *d, struct err *err);
-
-/* c->canonical and c->hash from c->tasks. */
-int cluster_make_canonical(struct cluster *c, struct err *err);
 
 #endif
