@@ -1,4 +1,4 @@
-/* cluster.c - resolves a cluster, step by step, and makes the finished table. */
+/* cluster.c - resolves a cluster, step by step, and creates the finished table. */
 #include "conf/cluster.h"
 
 #include <inttypes.h>
@@ -19,7 +19,7 @@
 #include "conf/cluster_shape.h"
 #include "conf/cluster_slurm.h"
 
-/* --- where the text comes from --- */
+/* --- the source of the text --- */
 
 static int read_file(struct cluster_draft *d, struct err *err)
 {
@@ -68,7 +68,7 @@ static int read_source(struct cluster_draft *d, struct err *err)
 
 /* --- the finished table --- */
 
-/* A process on its own is worker 0 of nobody. */
+/* Without a cluster this task is worker 0 of a group of one. */
 static int make_local(struct cluster_draft *d, struct err *err)
 {
     int rc = cluster_check_local(d, err);
@@ -102,8 +102,8 @@ static int make_listed(struct cluster_draft *d, struct err *err)
     return rc;
 }
 
-/* C-11: TensorFlow asks whether the job is named; with nobody in it, nobody is chief. strict
- * takes an empty job as absent. */
+/* C-11: TensorFlow only checks whether the job "chief" is named. If the job is empty, no task is
+ * the chief. The strict profile treats an empty job as absent. */
 static void set_chief(struct cluster_draft *d)
 {
     bool is_empty = d->has_job[CLUSTER_CHIEF] && d->count[CLUSTER_CHIEF] == 0;

@@ -1,8 +1,8 @@
-/* cluster_address.c - "host:port" taken apart, and what the whole list must hold.
+/* cluster_address.c - splits "host:port", and checks the list of addresses.
  *
- * The port stands behind the last colon. A host is a name, an IPv4 address, or an IPv6 address in
- * brackets; a trailing dot (a fully qualified name) is dropped for use and comparison, while the
- * address stays as written. */
+ * The port follows the last colon. A host is a name, an IPv4 address, or an IPv6 address in
+ * brackets. A trailing dot (of a fully qualified name) is removed from the host; the address stays
+ * as written. */
 #include "conf/cluster_address.h"
 
 #include <arpa/inet.h>
@@ -51,7 +51,7 @@ static bool is_v6(const char *host)
 {
     struct in6_addr v6;
     char text[INET6_ADDRSTRLEN];
-    size_t n = strcspn(host, "%"); /* behind it: a zone, "fe80::1%eth0" */
+    size_t n = strcspn(host, "%"); /* a zone follows: "fe80::1%eth0" */
 
     if (n >= sizeof(text) || (host[n] == '%' && host[n + 1] == '\0'))
         return false;
@@ -60,7 +60,7 @@ static bool is_v6(const char *host)
     return inet_pton(AF_INET6, text, &v6) == 1;
 }
 
-/* NULL, or what is wrong with a name or an IPv4 address. */
+/* Returns what is wrong with a name or an IPv4 address; NULL: it is valid. */
 static const char *name_fault(const char *host, bool is_strict)
 {
     struct in_addr v4;
@@ -83,7 +83,7 @@ static const char *name_fault(const char *host, bool is_strict)
     return NULL;
 }
 
-/* `host` is changed: brackets and trailing dot go. */
+/* Sets the entry's host. Removes brackets and the trailing dot from `host`. */
 static int read_host(const struct cluster_draft *d, struct cluster_entry *e, char *host,
                      struct err *err)
 {
@@ -155,7 +155,7 @@ static bool is_this_machine(const char *host)
            text_starts(host, "127.");
 }
 
-/* [::] and, where doubt is refused, 0.0.0.0: nobody can be reached there. */
+/* Whether the host is [::] or, in the strict profile, 0.0.0.0, which no other task can reach. */
 static bool is_any_address(const struct cluster_draft *d, const char *host)
 {
     struct in6_addr v6;
@@ -165,7 +165,8 @@ static bool is_any_address(const struct cluster_draft *d, const char *host)
     return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6);
 }
 
-/* What depends on the others: ":2222" means this machine, "[::]" only oneself. */
+/* Checks the addresses that depend on the other entries: ":2222" means this machine, and "[::]" is
+ * valid only for this task. */
 static int check_reachable(const struct cluster_draft *d, struct err *err)
 {
     const char *elsewhere = NULL;
@@ -218,7 +219,7 @@ static int check_distinct(const struct cluster_draft *d, struct err *err)
             rc = cluster_nomem(err);
         if (put != MAP_EXISTED)
             continue;
-        (void)map_get(&seen, key, &other); /* it is there: put said so */
+        (void)map_get(&seen, key, &other); /* succeeds, because the key existed */
         rc = cluster_refuse(d, e->at, err,
                             "address '%.200s' is also that of %s; give each task a "
                             "port of its own, or allow it with --allow-same-address",

@@ -1,8 +1,8 @@
-/* cluster_int.c - int() as Python has it, because TensorFlow puts every index through it.
+/* cluster_int.c - Python's int(), which TensorFlow applies to every index.
  *
- * A string may have blanks around it, a sign, single underscores between digits, leading zeros,
- * and the decimal digits of any script; a float is cut towards zero; true is 1. Anything else
- * raises in Python and is false here. */
+ * A string may have white space around the number, a sign, single underscores between digits,
+ * leading zeros, and the decimal digits of any script. A float is truncated towards zero. true is
+ * 1. Where Python raises an exception, the functions return false. */
 #include "conf/cluster_int.h"
 
 #include <math.h>
@@ -11,9 +11,9 @@
 #include "base/check.h"
 #include "base/text.h"
 
-enum { PYTHON_MAX_DIGITS = 4300 }; /* longer digit strings raise, since Python 3.11 */
+enum { PYTHON_MAX_DIGITS = 4300 }; /* since Python 3.11, int() rejects more digits */
 
-/* The zeros of all runs of decimal digits (general category Nd) of Unicode 14, in order. */
+/* The code points of the digit 0 in every script (general category Nd) of Unicode 14, ascending. */
 static const uint32_t zeros[] = {
     0x30,    0x660,   0x6f0,   0x7c0,   0x966,   0x9e6,   0xa66,   0xae6,   0xb66,   0xbe6,
     0xc66,   0xce6,   0xd66,   0xde6,   0xe50,   0xed0,   0xf20,   0x1040,  0x1090,  0x17e0,
@@ -24,7 +24,7 @@ static const uint32_t zeros[] = {
     0x1d7ec, 0x1d7f6, 0x1e140, 0x1e2f0, 0x1e950, 0x1fbf0,
 };
 
-/* The code point at *s, which is well-formed UTF-8, and steps over it; 0 at the end. */
+/* Returns the code point at *s, which is valid UTF-8, and advances *s; 0 at the end. */
 static uint32_t next_char(const char **s)
 {
     const unsigned char *p = (const unsigned char *)*s;
@@ -48,7 +48,7 @@ static bool is_space(uint32_t c)
            c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-/* 0 to 9, or -1. */
+/* Returns the value of a decimal digit, 0 to 9; -1: not a digit. */
 static int digit_value(uint32_t c)
 {
     for (size_t i = 0; i < COUNT_OF(zeros); i++) {

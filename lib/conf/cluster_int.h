@@ -1,4 +1,4 @@
-/* cluster_int.h - an index as Python's int() converts it. */
+/* cluster_int.h - converts an index as Python's int() does. */
 #ifndef CONF_CLUSTER_INT_H
 #define CONF_CLUSTER_INT_H
 
@@ -7,8 +7,8 @@
 
 #include "base/json.h"
 
-/* int(v) as Python computes it from a JSON value or a string; saturates at the ends of int64_t.
- * false: Python would raise. */
+/* Set *out to int(v) of a JSON value or a string. A value out of range becomes INT64_MAX or
+ * -INT64_MAX. Return false where Python would raise an exception. */
 bool cluster_python_int(const struct json *doc, const cJSON *v, int64_t *out);
 bool cluster_python_int_text(const char *s, int64_t *out);
 

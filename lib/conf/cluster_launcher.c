@@ -1,7 +1,7 @@
-/* cluster_launcher.c - the index that somebody outside the text knows: mpirun, srun, a pod's name.
+/* cluster_launcher.c - the index that mpirun, srun or the name of a pod defines.
  *
- * Two that disagree are refused. A host name is weaker evidence: a number that is no index
- * (ip-10-0-0-12) is ignored with a note. */
+ * Two sources that disagree are an error. The host name is less reliable: a number that is not a
+ * valid index (ip-10-0-0-12) is ignored with a note. */
 #include "conf/cluster_launcher.h"
 
 #include <inttypes.h>
@@ -19,7 +19,8 @@ static const char *const variables[] = {
     "SLURM_PROCID",
 };
 
-/* The n of "trainer-<n>" or "trainer-<n>.domain". */
+/* Sets *out to the n of a host name "trainer-<n>" or "trainer-<n>.domain". Returns false if it has
+ * none. */
 static bool host_suffix(const struct cluster_draft *d, uint64_t *out)
 {
     const char *host = d->opts->hostname;
@@ -80,7 +81,7 @@ int cluster_launcher_index(struct cluster_draft *d, uint32_t limit, const char *
                               "%s is %" PRIu64 ", but the cluster has only %" PRIu32
                               " %s; start as many tasks as are listed",
                               named_by, value, limit, what);
-    /* The nodes of a Slurm step are numbered as the site likes: no evidence there. */
+    /* Without a document the source is Slurm, where the numbers of the nodes are arbitrary. */
     if (d->doc != NULL && host_suffix(d, &suffix)) {
         if (suffix >= limit)
             cluster_note(d,

@@ -1,8 +1,10 @@
-/* cluster_print.c - a cluster as text: the canonical form that is compared, and --check.
+/* cluster_print.c - prints a cluster: the canonical form that tasks compare, and the JSON of
+ * --check.
  *
- * Canonical is {"chief":{"0":"a:1"},"worker":{"0":"b:1"}}: jobs by name, indices by number,
- * addresses as written but without the dot behind a full name. It holds what all members must
- * agree on: evaluators, which may be listed or not, and jobs without a task are left out. */
+ * The canonical form is {"chief":{"0":"a:1"},"worker":{"0":"b:1"}}: jobs sorted by name, indices by
+ * number, addresses as written but without the trailing dot of a host. It contains what must be
+ * equal on all members, so it omits evaluators, which need not be listed, and jobs without
+ * tasks. */
 #include "conf/cluster_print.h"
 
 #include <inttypes.h>
@@ -13,7 +15,7 @@
 #include "base/digest.h"
 #include "conf/cluster_draft.h"
 
-/* "host.:1" as "host:1". */
+/* Appends an address without the trailing dot of its host: "host.:1" becomes "host:1". */
 static void print_plain_address(struct cluster *c, const char *address, struct buf *out)
 {
     const char *colon = strrchr(address, ':');

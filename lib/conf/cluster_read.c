@@ -1,7 +1,8 @@
-/* cluster_read.c - the JSON of TF_CONFIG into a draft: who is listed, and what the task says.
+/* cluster_read.c - reads the JSON text of TF_CONFIG into a draft: the jobs, and the description of
+ * this task.
  *
- * TensorFlow looks at three keys, each with Python's `key in value`, which for a list asks for an
- * equal element and for a string asks for a substring. The tf profile has the same eyes. */
+ * TensorFlow reads three keys, each with Python's `key in value`. For a list this tests for an
+ * equal element, for a string for a substring. The tf profile does the same. */
 #include "conf/cluster_read.h"
 
 #include <string.h>
@@ -14,11 +15,11 @@
 
 enum { DESCRIBE_BYTES = 160 };
 
-/* What readers of TF_CONFIG know. strict holds the ones that we have no use for to their type as
- * well; other keys are ignored by everybody. */
+/* The keys that readers of TF_CONFIG define. The strict profile checks the type also of the keys
+ * that trainerd does not use. Other keys are ignored. */
 static const struct known_key {
     const char *name;
-    int type;             /* cJSON_Object, cJSON_String; 0: checked elsewhere or free */
+    int type;             /* cJSON_Object or cJSON_String; 0: checked elsewhere, or any type */
     const char *expected; /* for the message */
 } known_keys[] = {
     { "cluster", 0, NULL },
@@ -31,8 +32,9 @@ static const struct known_key {
     { "environment", 0, NULL },
 };
 
-/* value[key] if Python would find it, else *out is NULL. A list or a string that "contains" the
- * key, and values that cannot be asked, are errors there and here; `what` names the value. */
+/* Sets *out to value[key] if Python's `key in value` is true, else to NULL. `what` is the name of
+ * the value in messages. Errors, as in Python: ERR_INPUT for a list or a string that contains the
+ * key, and for values that are no container; strict: for all values but objects. */
 static int look_up(const struct cluster_draft *d, const cJSON *value, const char *what,
                    const char *key, const cJSON **out, struct err *err)
 {
@@ -57,7 +59,7 @@ static int look_up(const struct cluster_draft *d, const cJSON *value, const char
     return cluster_refuse(d, value, err, "%s must be a JSON object, found %s", what, found);
 }
 
-/* not v, in Python. */
+/* Python's `not v`. */
 static bool is_falsy(const cJSON *v)
 {
     if (cJSON_IsArray(v) || cJSON_IsObject(v))
@@ -80,7 +82,8 @@ static int read_rpc_layer(const struct cluster_draft *d, const cJSON *v, struct 
         d, v, err, "rpc_layer must be \"grpc\", found %s; write \"grpc\" or leave it out", found);
 }
 
-/* Unused keys of a wrong type (strict), and unknown keys that look like a slip. */
+/* Rejects unused keys of a wrong type (strict), and adds a note for unknown keys that may be
+ * typos. */
 static int check_keys(struct cluster_draft *d, const cJSON *root, struct err *err)
 {
     const char *names[COUNT_OF(known_keys)];
@@ -186,7 +189,7 @@ static int read_job(struct cluster_draft *d, enum cluster_type type, const cJSON
     return 0;
 }
 
-/* Is `name` in "a,b,c"? */
+/* Whether the list "a,b,c" contains `name`. */
 static bool is_listed(const char *list, const char *name)
 {
     size_t n = strlen(name);
@@ -296,7 +299,7 @@ static int read_task(struct cluster_draft *d, const cJSON *task, struct err *err
     return d->wish.index_at != NULL ? read_index(d, d->wish.index_at, err) : 0;
 }
 
-/* --- the whole --- */
+/* --- the document --- */
 
 static int read_root(struct cluster_draft *d, const cJSON *root, struct err *err)
 {
@@ -316,7 +319,7 @@ static int read_root(struct cluster_draft *d, const cJSON *root, struct err *err
         rc = read_jobs(d, cluster, err);
     if (rc < 0)
         return rc;
-    /* A --task wins over the text, so then a bad one there is no error. */
+    /* --task takes precedence over the text, so an invalid task in the text is only a note. */
     rc = read_task(d, task, d->opts->task == NULL ? err : NULL);
     if (rc < 0 && d->opts->task != NULL) {
         cluster_note(d, "the task of %s cannot be read; --task stands for it", d->label);

@@ -1,11 +1,12 @@
-/* cluster_self.c - which of the listed tasks this process is.
+/* cluster_self.c - determines which of the listed tasks this process is. The first source that
+ * exists is used:
  *
- *   --task TYPE:INDEX           wins over everything
- *   task.type and task.index    else
- *   task.type, a launcher       index counts within that type
- *   a launcher or a host name   index counts over the training tasks: chief, then workers
- *   the only entry              a cluster of one needs no word about it
- */
+ *   --task TYPE:INDEX
+ *   task.type and task.index
+ *   task.type and a launcher    the index counts the tasks of that type
+ *   a launcher or a host name   the index counts the training tasks: chief, then workers
+ *   the only entry              of a cluster of one
+ *  */
 #include "conf/cluster_self.h"
 
 #include <inttypes.h>
@@ -41,7 +42,7 @@ static int parse_flag(struct cluster_draft *d, struct err *err)
     return 0;
 }
 
-/* a flag that overrides the text says so. */
+/* adds a note if the flag overrides another task in the text. */
 static void note_override(struct cluster_draft *d)
 {
     const struct cluster_wish *w = &d->wish;
@@ -102,7 +103,7 @@ static int from_text(struct cluster_draft *d, struct err *err)
                           "it by a launcher that numbers its tasks");
 }
 
-/* The n-th training task: chiefs come first. */
+/* Sets type and index to those of the n-th training task: the chief is first. */
 static void set_by_rank(struct cluster_draft *d, uint32_t n)
 {
     const struct cluster_entry *chief = cluster_first(d, CLUSTER_CHIEF);
@@ -158,7 +159,7 @@ int cluster_find_self(struct cluster_draft *d, struct err *err)
     return from_outside(d, err);
 }
 
-/* strict: alone, one can only be worker 0. tf: without a cluster nobody looks at the task. */
+/* strict: without a cluster this task must be worker 0. tf: as TensorFlow, ignores the task. */
 int cluster_check_local(struct cluster_draft *d, struct err *err)
 {
     const char *remedy = "add \"cluster\" with all addresses, or leave \"task\" out to run alone";

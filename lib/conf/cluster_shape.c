@@ -1,8 +1,8 @@
-/* cluster_shape.c - what is a cluster and what is not, once it is known who asks.
+/* cluster_shape.c - checks the jobs and indices of a cluster, after this task is known.
  *
- * The dynamic form is what Kubeflow writes with enableDynamicWorker: a worker sees only itself
- * and the parameter servers, {"worker": {"3": me}, "ps": [all]}; a parameter server sees only
- * itself, {"ps": [me], "worker": {}}, in place 0 whatever its index. */
+ * The dynamic form is what Kubeflow writes with enableDynamicWorker. A worker gets a list of itself
+ * and the parameter servers: {"worker": {"3": own address}, "ps": [all addresses]}. A parameter
+ * server gets only itself, always at position 0: {"ps": [own address], "worker": {}}. */
 #include "conf/cluster_shape.h"
 
 #include <inttypes.h>
@@ -35,7 +35,7 @@ static int at_most_one(const struct cluster_draft *d, enum cluster_type type, st
                           d->count[type], cluster_type_name(type));
 }
 
-/* Indices 0 to n - 1, each of them. */
+/* Checks that the indices of a job are 0 to n - 1. */
 static int dense(const struct cluster_draft *d, enum cluster_type type, const char *remedy,
                  struct err *err)
 {

@@ -1,10 +1,11 @@
-/* cluster_slurm.c - the cluster of a Slurm job step, from its environment.
+/* cluster_slurm.c - reads the cluster of a Slurm job step from its environment.
  *
  *   SLURM_STEP_NODELIST        n[1-2],m5      the hosts, in order (hostlist, see sinfo(1))
- *   SLURM_STEP_TASKS_PER_NODE  3(x2),2        how many tasks run on each of them
- *   SLURM_STEP_NUM_TASKS       8              their sum
+ *   SLURM_STEP_TASKS_PER_NODE  3(x2),2        number of tasks on each host
+ *   SLURM_STEP_NUM_TASKS       8              total number of tasks
  *
- * Task p (SLURM_PROCID) is worker p: host by host, ports counting up from 8888 on each. */
+ * Task p (SLURM_PROCID) is worker p. Tasks are numbered host by host; the ports of a host are 8888,
+ * 8889, ... */
 #include "conf/cluster_slurm.h"
 
 #include <ctype.h>
@@ -20,12 +21,12 @@
 
 enum {
     FIRST_PORT = 8888,
-    MAX_NAME = 255,   /* of a node, expanded */
-    MAX_BRACKETS = 4, /* in one name: rack[1-2]n[1-16] has two */
+    MAX_NAME = 255,   /* bytes of a node's expanded name */
+    MAX_BRACKETS = 4, /* pairs in one name: rack[1-2]n[1-16] has two */
     MAX_DIGITS = 9,   /* of a number in brackets */
 };
 
-/* A host list while it is expanded. */
+/* State of the expansion of a host list. */
 struct expansion {
     struct arena *mem;
     VEC(const char *) names;
@@ -53,7 +54,8 @@ static int add_name(struct expansion *x, const char *name, size_t n)
     return 0;
 }
 
-/* Digits at *p into *value, and how many there were. */
+/* Reads a number at *p into *value and advances *p. Returns the number of digits, at most
+ * MAX_DIGITS. */
 static int read_number(const char **p, uint32_t *value)
 {
     int n = 0;
@@ -64,7 +66,8 @@ static int read_number(const char **p, uint32_t *value)
     return n;
 }
 
-/* "3" or "001-016" at *p. `width` is that of the lower end: zeros in front are kept. */
+/* Reads "3" or "001-016" at *p and advances *p. *width is the number of digits of the lower end, to
+ * which the expanded numbers are padded with zeros. */
 static int read_range(struct expansion *x, const char **p, uint32_t *low, uint32_t *high,
                       int *width)
 {
@@ -80,8 +83,8 @@ static int read_range(struct expansion *x, const char **p, uint32_t *low, uint32
     return *high < *low ? bad_list(x, "a range in brackets ends before it begins") : 0;
 }
 
-/* Expands the rest of one name behind `name`, which holds `n` bytes already; recursion is as
- * deep as there are brackets. */
+/* Expands one name. `name` holds the first n bytes of the result; `rest` to `end` is not expanded
+ * yet. The depth of the recursion is the number of bracket pairs. */
 static int expand(struct expansion *x, char name[MAX_NAME + 1], size_t n, const char *rest,
                   const char *end, int depth)
 {
@@ -104,7 +107,7 @@ static int expand(struct expansion *x, char name[MAX_NAME + 1], size_t n, const 
         uint32_t low, high;
         int width, rc;
 
-        p++; /* the bracket or the comma */
+        p++; /* skip the bracket or the comma */
         rc = read_range(x, &p, &low, &high, &width);
         if (rc == 0 && *p != ',' && *p != ']')
             rc = bad_list(x, "the brackets hold something else than numbers below a billion, '-' "
@@ -120,7 +123,7 @@ static int expand(struct expansion *x, char name[MAX_NAME + 1], size_t n, const 
     return 0;
 }
 
-/* The end of the name at p: the next comma outside brackets. */
+/* Returns the end of the name at p: the next comma outside brackets, or the end of the list. */
 static const char *name_end(const char *p)
 {
     bool is_inside = false;
@@ -159,7 +162,7 @@ int cluster_slurm_nodes(const char *list, struct arena *mem, const char ***names
     return rc;
 }
 
-/* "3" or "3(x2)" at *p. */
+/* Reads "3" or "3(x2)" at *p and advances *p. Returns false if it is invalid. */
 static bool read_count(const char **p, uint32_t *count, uint32_t *times)
 {
     *times = 1;
@@ -173,8 +176,8 @@ static bool read_count(const char **p, uint32_t *count, uint32_t *times)
     return **p == ',' || **p == '\0';
 }
 
-/* How many counts `list` stands for, written to `out` unless it is NULL; 0: it is no list, or
- * one of more than CLUSTER_MAX_SLURM. */
+/* Returns the number of counts that `list` expands to, and writes them to `out` unless it is NULL.
+ * Returns 0 if the list is invalid or has more than CLUSTER_MAX_SLURM counts. */
 static uint32_t expand_counts(const char *list, uint32_t *out)
 {
     uint32_t count, times, n = 0;
@@ -217,7 +220,7 @@ static int need(const struct cluster_draft *d, const char *name, const char **ou
     return cluster_refuse(d, NULL, err, "%s is not set; start the tasks by srun", name);
 }
 
-/* The sum must be what the launcher says it started. */
+/* Checks that the sum of the counts equals the number of tasks that the launcher started. */
 static int check_sum(const struct cluster_draft *d, uint64_t sum, struct err *err)
 {
     static const char *const names[] = { "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS" };
@@ -241,7 +244,7 @@ static int check_sum(const struct cluster_draft *d, uint64_t sum, struct err *er
     return 0;
 }
 
-/* Tasks first, first + 1, ... on one host. */
+/* Adds the tasks first, first + 1, ... of one host. */
 static int add_host(struct cluster_draft *d, const char *host, uint32_t count, uint32_t first,
                     struct err *err)
 {

@@ -8,11 +8,12 @@ struct arena;
 struct cluster_draft;
 struct err;
 
-/* Fills the draft from SLURM_STEP_*. Errors: ERR_INPUT, ERR_NOMEM. */
+/* Adds a worker for each task of SLURM_STEP_*. Errors: ERR_INPUT, ERR_NOMEM. */
 int cluster_read_slurm(struct cluster_draft *d, struct err *err);
 
-/* n1 n2 m5 from `n[1-2],m5` (zero padding kept); the counts from `3(x2),2`. The arrays live in
- * `mem`. Bounded: more than 65536 names is ERR_INPUT. */
+/* Expand a host list (`n[1-2],m5` to n1 n2 m5; zero padding is kept) and a list of counts
+ * (`3(x2),2` to 3 3 2). The arrays are allocated in `mem`. Errors: ERR_INPUT (invalid, or more than
+ * 65536 items), ERR_NOMEM. */
 int cluster_slurm_nodes(const char *list, struct arena *mem, const char ***names, uint32_t *n,
                         struct err *err);
 int cluster_slurm_counts(const char *list, struct arena *mem, uint32_t **counts, uint32_t *n,

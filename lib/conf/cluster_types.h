@@ -1,4 +1,4 @@
-/* cluster_types.h - a resolved cluster, and the names of its tasks. */
+/* cluster_types.h - a resolved cluster, the options of cluster_resolve(), and the task names. */
 #ifndef CONF_CLUSTER_TYPES_H
 #define CONF_CLUSTER_TYPES_H
 
@@ -16,53 +16,55 @@ struct cluster_task {
     enum cluster_type type;
     uint32_t index;
     uint32_t rank;       /* chief first, then workers by index; CLUSTER_NO_RANK for ps, evaluator */
-    const char *address; /* as written: "host:port", "[v6]:port"; NULL: an evaluator not listed */
+    const char *address; /* "host:port" or "[v6]:port", as written; NULL: not listed */
     const char *host;    /* without brackets and trailing dot */
     uint16_t port;
 };
 
 struct cluster_opts {
     enum cluster_profile profile;
-    const char *cluster_file;  /* --cluster FILE: replaces TF_CONFIG; "slurm": from the SLURM_STEP_*
-                                  variables (all are workers, ports from 8888); NULL: TF_CONFIG */
-    const char *task;          /* --task TYPE:INDEX, wins over the text; NULL */
-    const char *ignore_jobs;   /* --ignore-jobs a,b; NULL */
-    bool require_cluster;      /* unset or empty is an error */
-    bool allow_same_address;   /* several tasks may name one address */
-    const char *(*env)(void *arg, const char *name); /* getenv, or the test's */
+    /* --cluster FILE, used in place of TF_CONFIG. "slurm": the SLURM_STEP_* variables (all tasks are
+     * workers, ports from 8888). NULL: TF_CONFIG. */
+    const char *cluster_file;
+    const char *task;        /* --task TYPE:INDEX, takes precedence over the text; NULL: not given */
+    const char *ignore_jobs; /* --ignore-jobs a,b; NULL: none */
+    bool require_cluster;    /* an absent cluster is an error */
+    bool allow_same_address; /* several tasks may have the same address */
+    const char *(*env)(void *arg, const char *name); /* as getenv(); never NULL */
     void *env_arg;
-    const char *hostname;      /* of this machine, for the trailing -<n>; NULL: none */
+    const char *hostname; /* of this machine, for the trailing -<n>; NULL: not used */
 };
 
 struct cluster {
-    struct arena mem;            /* everything below lives here */
-    bool is_local;               /* no cluster: one task, no port opened */
-    struct cluster_task *tasks;  /* sorted by (job name, index), as in the canonical form */
+    struct arena mem; /* owns all memory below */
+    bool is_local;    /* there is no cluster: one task, which opens no port */
+    struct cluster_task *tasks; /* [n_tasks] by job name and index, as in the canonical form */
     uint32_t n_tasks;
-    uint32_t world;              /* training tasks listed: chiefs + workers; 1 when local, 0 for a
-                                    dynamic ps */
-    struct cluster_task **ranks; /* [world], by rank */
-    struct cluster_task *self;   /* never NULL; when local a made-up worker 0 without address */
-    bool is_chief;               /* of the training group: chief 0, or worker 0 without a chief. In
-                                    the tf profile nobody, if the job "chief" is named but empty:
-                                    who coordinates is ranks[0] in every case */
-    bool is_dynamic;             /* "my address and the ps list" (Kubeflow's dynamic workers): the
-                                    table and its hash are of this task only */
-    const char *canonical;       /* the canonical JSON text that is hashed; without evaluators */
-    char hash[65];               /* SHA-256 of canonical, hex */
-    const char *source;          /* "TF_CONFIG", a file's path, "slurm", "none" */
-    const char *index_source;    /* "task.index", "--task", "SLURM_PROCID", "the host name", "the
-                                    only entry", "none" (local) */
-    const char **notes;          /* warnings and choices for the log, in order */
+    uint32_t world; /* number of training tasks: chiefs + workers; local: 1, dynamic ps: 0 */
+    struct cluster_task **ranks; /* [world] the training tasks by rank */
+    struct cluster_task *self;   /* this task, never NULL; local: worker 0 without an address */
+    /* This task is chief 0, or worker 0 of a cluster without a chief. tf profile: false on every task
+     * if the job "chief" is named but empty. The coordinator is always ranks[0]. */
+    bool is_chief;
+    /* The source lists only this task and the ps tasks (Kubeflow's dynamic workers); the table and
+     * the hash describe only those. */
+    bool is_dynamic;
+    const char *canonical; /* canonical JSON text, without evaluators */
+    char hash[65];         /* SHA-256 of canonical, hex */
+    const char *source;    /* "TF_CONFIG", the path of a file, "slurm" or "none" */
+    /* "task.index", "--task", "SLURM_PROCID", "the host name", "the only entry", "none" (local) */
+    const char *index_source;
+    const char **notes; /* [n_notes] warnings and decisions for the log, in order */
     uint32_t n_notes;
 };
 
-const char *cluster_type_name(enum cluster_type t); /* "chief", "worker", "ps", "evaluator" */
-/* Sets *out to the type of that name; false: no type has it. */
+/* Returns "chief", "worker", "ps" or "evaluator". */
+const char *cluster_type_name(enum cluster_type t);
+/* Sets *out to the type with that name. Returns false if there is none. */
 bool cluster_type_find(const char *name, enum cluster_type *out);
-/* The name most similar to `name`, for a hint in a message; NULL: none is similar. */
+/* Returns the type name most similar to `name`, for a hint in a message; NULL: none is similar. */
 const char *cluster_type_nearest(const char *name);
-/* "worker 1" (returns out). */
+/* Writes type and index, such as "worker 1", to the n bytes at `out`. Returns `out`. */
 const char *cluster_task_name(const struct cluster_task *t, char *out, size_t n);
 
 #endif

@@ -1,6 +1,8 @@
-"""Holds config/job.schema.json against the draft 2020-12 meta-schema, the example jobs, and the
-jobs on standard input ("accept JSON" or "refuse JSON", one a line). Exit code 1 and a line for each
-disagreement. Run in the repository's root; needs python3-jsonschema (scripts/setup installs it)."""
+"""check_schema.py: checks config/job.schema.json against the draft 2020-12 meta-schema, the example
+jobs, and the jobs on standard input (lines "accept JSON" or "refuse JSON").
+
+Prints a line for each difference, and then exits with code 1. Must run in the root of the repository.
+Needs python3-jsonschema, which scripts/setup installs."""
 import glob
 import json
 import sys
@@ -14,7 +16,7 @@ SCHEMA = "config/job.schema.json"
 
 
 def properties(schema, pointer=""):
-    """Every described value below a schema, with its pointer."""
+    """Yields (pointer, schema) of every value below a schema."""
     for name, value in schema.get("properties", {}).items():
         yield f"{pointer}/{name}", value
         yield from properties(value, f"{pointer}/{name}")

@@ -1,7 +1,9 @@
-/* cluster_kit.h - one cluster rule as one row: what is given, and what each profile makes of it.
+/* cluster_kit.h - tests cluster_resolve() with rows: a row has the input and the outcome in each
+ * profile.
  *
- * An outcome is either a story, "worker 1 rank 2 of 4" with " chief", " local", " dynamic" behind
- * it, or "!" and a part of the refusal (place, pointer and the beginning of the text). */
+ * An outcome is either a description, "worker 1 rank 2 of 4" followed by " chief", " local" or "
+ * dynamic" where they apply, or "!" followed by a part of the error text (place, pointer and start
+ * of the message). */
 #ifndef TEST_CONF_CLUSTER_KIT_H
 #define TEST_CONF_CLUSTER_KIT_H
 
@@ -17,11 +19,11 @@
 #include "base/err.h"
 #include "conf/cluster.h"
 
-/* A good pair of workers, to be wrong in one thing only. */
+/* A valid pair of workers; each row adds one error. */
 #define TWO "\"cluster\":{\"worker\":[\"a:1\",\"b:2\"]}"
 #define W(index_) "\"task\":{\"type\":\"worker\",\"index\":" #index_ "}"
 #define T(type_, index_) "\"task\":{\"type\":\"" type_ "\",\"index\":" #index_ "}"
-/* One worker at this address, and another. */
+/* A cluster of a worker at this address and a second worker; a cluster of that worker only. */
 #define AT(address_) "{\"cluster\":{\"worker\":[\"" address_ "\",\"b:2\"]}," W(0) "}"
 #define ALONE_AT(address_) "{\"cluster\":{\"worker\":[\"" address_ "\"]}," W(0) "}"
 #define CLUSTER(jobs_, task_) "{\"cluster\":{" jobs_ "}," task_ "}"
@@ -33,9 +35,9 @@
 struct cluster_row {
     const char *id;
     const char *text;   /* TF_CONFIG; NULL: unset */
-    const char *strict; /* the outcome */
-    const char *tf;     /* NULL: the same */
-    const char *note;   /* strict: a part of one of the notes; NULL: there is none */
+    const char *strict; /* outcome in the strict profile */
+    const char *tf;     /* outcome in the tf profile; NULL: the same */
+    const char *note;   /* strict: a part of one of the notes; NULL: there are no notes */
     const char *env[6]; /* "NAME=value" */
     const char *task, *ignore, *host, *file;
     bool require, same;
@@ -84,7 +86,7 @@ static inline void kit_story(const struct cluster *c, char *out, size_t n)
              c->is_dynamic ? " dynamic" : "");
 }
 
-/* What holds for every cluster, whatever the row says. */
+/* Checks the invariants of every cluster. */
 static inline void kit_check_table(const struct cluster *c)
 {
     uint32_t trainers = 0;

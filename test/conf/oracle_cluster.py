@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Random TF_CONFIGs, and what the tf profile must make of each.
+"""oracle_cluster.py: prints random TF_CONFIG texts and the outcome that the tf profile must have for each.
 
-tensorflow() states anew, in Python's own terms, what TensorFlow 2's resolver, its ClusterSpec and
-the checks of MultiWorkerMirroredStrategy accept and compute. ours() puts the rules on top in which
-this project differs on purpose, also in the tf profile; each has the number of its rule. It shares
-no code with the library.
+tensorflow() is an independent model of what TensorFlow 2's resolver, its ClusterSpec and the checks of
+MultiWorkerMirroredStrategy accept and compute. ours() adds the rules in which trainerd differs on
+purpose, also in the tf profile; each has the number of its rule. The model shares no code with the
+library.
 
-Prints two lines per case: the expected outcome, then the text.
+The program prints two lines per case: the expected outcome, then the text.
 usage: oracle_cluster.py COUNT SEED
 """
 import json
@@ -19,7 +19,7 @@ INT32 = 2**31
 
 
 class Refused(Exception):
-    """TensorFlow raises, or we refuse."""
+    """TensorFlow raises an exception, or trainerd rejects the text."""
 
 
 def refuse_if(condition, why):
@@ -30,7 +30,7 @@ def refuse_if(condition, why):
 # ---- TensorFlow -------------------------------------------------------------------------------
 
 def jobs_of(spec):
-    """ClusterSpec: job -> {index: address}."""
+    """Returns the ClusterSpec: {job: {index: address}}."""
     refuse_if(not isinstance(spec, dict), "cluster is no dictionary")
     jobs = {}
     for job, tasks in spec.items():
@@ -47,7 +47,7 @@ def jobs_of(spec):
 
 
 def resolver(root):
-    """The three properties of the resolver, with Python's membership tests as they are."""
+    """Returns the properties of TensorFlow's resolver, which uses Python's `in` for every type of value."""
     jobs = jobs_of(root["cluster"]) if "cluster" in root else {}
     task = root["task"] if "task" in root else {}
     kind = str(task["type"]) if "type" in task else None
@@ -66,7 +66,7 @@ def validate(jobs, kind, index):
 
 
 def strategy(jobs, kind, index):
-    """(type, index, rank, world, is_chief) of the multi-worker strategy, or None for local."""
+    """Returns (type, index, rank, world, is_chief) of the multi-worker strategy; None: local."""
     if not jobs:
         return None
     refuse_if(kind is None or index is None, "type or index is missing")
@@ -90,10 +90,10 @@ def tensorflow(text):
         raise Refused(str(e)) from e
 
 
-# ---- what we do differently, on purpose --------------------------------------------------------
+# ---- intended differences of trainerd ----------------------------------------------------------
 
 def good_address(address, alone):
-    """G-3 to G-9, G-13, S-12: host:port that somebody can reach."""
+    """G-3 to G-9, G-13, S-12: whether the address is host:port and another task can reach it."""
     match = re.fullmatch(r"(\[[0-9a-f:]+\]|[^\s/:\[\]]*):([0-9]+)", address)
     return match is not None and (alone or int(match[2]) > 0) and int(match[2]) <= 65535
 
@@ -112,7 +112,7 @@ def check_addresses(jobs, kind, index):
 
 
 def check_refused(root, jobs):
-    """Shapes that TensorFlow takes, or may take, and we do not."""
+    """Rejects the forms that TensorFlow accepts, or may accept, and trainerd does not."""
     if not isinstance(root, dict):
         return
     cluster = root.get("cluster", {})
@@ -124,7 +124,7 @@ def check_refused(root, jobs):
 
 
 def dynamic(root, jobs, kind, index):
-    """KF-8 and KF-9: who knows only itself and the parameter servers."""
+    """KF-8 and KF-9: a task whose list has only itself and the parameter servers."""
     cluster = root.get("cluster", {}) if isinstance(root, dict) else {}
     if kind == "worker" and isinstance(cluster.get("worker"), dict) and "chief" not in jobs \
             and "ps" in jobs and list(jobs["worker"]) == [index]:
@@ -138,14 +138,14 @@ def dynamic(root, jobs, kind, index):
 
 
 def ours(text):
-    """The outcome of trainerd's tf profile, or Refused."""
+    """Returns the outcome of trainerd's tf profile, or raises Refused."""
     def no_constant(name):
         raise Refused("R-9: " + name)
 
     try:
         root = json.loads(text, parse_constant=no_constant)
         if isinstance(root, dict) and isinstance(root.get("cluster"), dict) \
-                and "master" in root["cluster"]:  # decision 4: another word for chief
+                and "master" in root["cluster"]:  # decision 4: another name of the chief
             refuse_if("chief" in root["cluster"], "E-4: master and chief")
             root["cluster"]["chief"] = root["cluster"].pop("master")
         if isinstance(root, dict) and isinstance(root.get("task"), dict) \
@@ -171,15 +171,15 @@ def ours(text):
             refuse_if("worker" in jobs and workers == 0, "S-6: a worker job without workers")
             refuse_if(chiefs + workers == 0, "C-14: nobody trains")
             refuse_if(sorted(jobs.get("worker", ())) != list(range(workers)), "U-8, U-9: sparse")
-            if jobs.get(kind):  # U-6: by the set of indices; EV-3, EV-4: free if not listed
+            if jobs.get(kind):  # U-6: the index is in the set; EV-3, EV-4: any index if not listed
                 refuse_if(index not in jobs[kind], "U-6")
             else:
                 refuse_if(kind != "evaluator", "U-3")
-            if kind in ("ps", "evaluator"):  # C-7, C-8: a role outside of the training group
+            if kind in ("ps", "evaluator"):  # C-7, C-8: not in the training group
                 outcome = kind, index, None, chiefs + workers, False
-            elif kind == "chief":  # any index, since the index set counts
+            elif kind == "chief":  # the only one, with any index
                 outcome = kind, index, 0, chiefs + workers, True
-            else:  # C-11: a chief job without a chief leaves nobody
+            else:  # C-11: with an empty job "chief", no task is the chief
                 outcome = strategy(jobs, kind, index)
         check_addresses(jobs, kind, index)
         return outcome
@@ -194,7 +194,8 @@ class Cases:
         self.rng = random.Random(seed)
 
     def pick(self, *weighted):
-        """pick((9, a), (1, b)): a, nine times of ten; called if it can be."""
+        """Returns one of the weighted values: pick((9, a), (1, b)) is a with probability 0.9. Calls the value
+        if it is callable."""
         values, weights = [v for _, v in weighted], [w for w, _ in weighted]
         value = self.rng.choices(values, weights)[0]
         return value() if callable(value) else value
@@ -264,7 +265,7 @@ class Cases:
         text = json.dumps(self.pick((300, root), (1, self.odd), (1, ["task"]), (1, "a cluster")))
         if self.rng.random() < .02:  # a duplicate key: the last one wins
             text = text.replace("{", '{"cluster":{"worker":["dup:1"]},', 1)
-        if self.rng.random() < .02:  # no JSON
+        if self.rng.random() < .02:  # invalid JSON
             cut = self.rng.randrange(len(text) + 1)
             text = text[:cut] + self.rng.choice(["", ",", "}", "'", "NaN", "x"]) + text[cut + 1:]
         return text
@@ -279,7 +280,7 @@ def story(outcome):
 
 
 def check_difference(text, reason):
-    """Where TensorFlow accepts and we refuse, a rule says so: else this file is wrong."""
+    """Checks that a text which TensorFlow accepts and trainerd rejects is covered by a rule."""
     try:
         tensorflow(text)
     except Refused:

@@ -1,5 +1,6 @@
-/* test_cluster.c - the text of a TF_CONFIG, rule by rule, in both profiles: how it is read, how
- * jobs and addresses are listed. The other rules are in test_cluster_task.c. */
+/* test_cluster.c - tests how the text of TF_CONFIG, its jobs and its addresses are read, in both
+ * profiles. The identifiers of the rows are the numbers of the rules. The other rules are tested in
+ * test_cluster_task.c. */
 #include "conf/cluster_kit.h"
 
 #include "base/check.h"

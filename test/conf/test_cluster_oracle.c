@@ -1,12 +1,12 @@
-/* test_cluster_oracle.c - the tf profile against an independent statement of what TensorFlow
- * accepts and computes (oracle_cluster.py), on random texts. */
+/* test_cluster_oracle.c - compares the tf profile, on random texts, with oracle_cluster.py, an
+ * independent model of what TensorFlow accepts and computes. */
 #include "conf/cluster_kit.h"
 
 #include <stdlib.h>
 
 enum { CASES = 6000, LINE_BYTES = 1 << 16 };
 
-/* A line without its end, in `line`; false at the end of the stream. */
+/* Reads a line into `line`, without its end. Returns false at the end of the stream. */
 static bool read_line(FILE *in, char *line)
 {
     if (fgets(line, LINE_BYTES, in) == NULL)
@@ -16,7 +16,8 @@ static bool read_line(FILE *in, char *line)
     return true;
 }
 
-/* "refused", or the story without its last word " dynamic", which TensorFlow does not know. */
+/* Writes "refused", or the description of the cluster without " dynamic", which TensorFlow does not
+ * have. */
 static void outcome_of(const char *text, char *out, size_t n, struct err *err)
 {
     const struct cluster_row row = { .id = "", text, "" };

@@ -1,4 +1,4 @@
-/* test_cluster_start.c - clusters as launchers start them: mpirun, srun, pods, files. */
+/* test_cluster_start.c - tests clusters that mpirun, srun, pods and files define. */
 #include "conf/cluster_kit.h"
 
 #include <stdlib.h>
@@ -235,7 +235,7 @@ static void the_second_task_on_a_slurm_host_gets_the_next_port(void **state)
 static void slurm_host_lists_are_expanded(void **state)
 {
     static const struct {
-        const char *list, *expected; /* "!": a part of the refusal */
+        const char *list, *expected; /* after "!": a part of the error text */
     } rows[] = {
         { "n[1-2],m5,o[3-4,6,7-9]", "n1 n2 m5 o3 o4 o6 o7 o8 o9" },              /* SL-1 */
         { "n[0001-0003],m5,o[009-011]", "n0001 n0002 n0003 m5 o009 o010 o011" }, /* SL-2 */

@@ -1,4 +1,5 @@
-/* test_cluster_table.c - the finished table: canonical form and hash, addresses, printing. */
+/* test_cluster_table.c - tests the finished table: canonical form and hash, addresses, JSON
+ * output. */
 #include "conf/cluster_kit.h"
 
 #include <stdlib.h>
@@ -26,8 +27,9 @@ static struct cluster *resolve(const char *text)
 
 static void one_cluster_has_one_canonical_form_however_it_is_written(void **state)
 {
-    /* All say the same to their readers: order of jobs, list or object, the dot behind a full
-     * name, an evaluator, an empty ps, blanks, "master", and who reads it. */
+    /* The texts differ in what does not matter: order of the jobs, list or object, trailing dot of
+     * a host, an evaluator, an empty ps job, white space, "master", and the task that reads the
+     * text. */
     static const char *const same[] = {
         "{\"cluster\":{\"chief\":[\"c.x:3\"],\"worker\":[\"a:1\",\"b:2\"]}," W0 "}",
         "{\"cluster\":{\"worker\":[\"a:1\",\"b:2\"],\"chief\":[\"c.x:3\"]}," W1 "}",
@@ -161,7 +163,7 @@ static void the_print_is_json_that_says_it_all(void **state)
     cluster_free(c);
 }
 
-/* Fails the 1st, 2nd, ... allocation or system call, until none is left to fail. */
+/* Injects a fault at the 1st, 2nd, ... allocation or system call, until there are no more. */
 static void running_out_of_memory_is_an_error_and_leaves_nothing(void **state)
 {
     static const struct cluster_row rows[] = {

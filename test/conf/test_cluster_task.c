@@ -1,5 +1,6 @@
-/* test_cluster_task.c - who one is in a TF_CONFIG, rule by rule, in both profiles: validation,
- * ranks and chief, evaluators, and what Kubeflow writes. */
+/* test_cluster_task.c - tests which task this process is, in both profiles: validation, ranks and
+ * chief, evaluators, and the forms that Kubeflow writes. The identifiers of the rows are the
+ * numbers of the rules. */
 #include "conf/cluster_kit.h"
 
 #include "base/check.h"
