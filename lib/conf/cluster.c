@@ -42,8 +42,8 @@ static int read_variable(struct cluster_draft *d, struct err *err)
         return cluster_read_json(d, text, strlen(text), err);
     if (text != NULL && !cluster_is_strict(d))
         return cluster_refuse(d, NULL, err,
-                              "is set to the empty string, which is no JSON; unset "
-                              "it, or set it to {} to run alone");
+                              "is set to the empty string, which is not JSON; unset it, or set it "
+                              "to {} to run alone");
     if (text != NULL)
         cluster_note(d, "TF_CONFIG is set, but empty: this task runs alone");
     d->c->source = "none";
@@ -62,14 +62,14 @@ static int read_source(struct cluster_draft *d, struct err *err)
     if (file == NULL)
         return read_variable(d, err);
     if (variable != NULL && variable[0] != '\0')
-        cluster_note(d, "TF_CONFIG is set, but --cluster %.256s stands for it", file);
+        cluster_note(d, "TF_CONFIG is set, but --cluster %.256s is used instead", file);
     return strcmp(file, "slurm") == 0 ? cluster_read_slurm(d, err) : read_file(d, err);
 }
 
 /* --- the finished table --- */
 
 /* Without a cluster this task is worker 0 of a group of one. */
-static int make_local(struct cluster_draft *d, struct err *err)
+static int resolve_local(struct cluster_draft *d, struct err *err)
 {
     int rc = cluster_check_local(d, err);
 
@@ -77,17 +77,17 @@ static int make_local(struct cluster_draft *d, struct err *err)
         return rc;
     if (d->opts->require_cluster)
         return cluster_refuse(d, NULL, err,
-                              "--require-cluster, but %s; set TF_CONFIG to a JSON "
+                              "--require-cluster is set, but %s; set TF_CONFIG to a JSON "
                               "object with \"cluster\" and \"task\", or use --cluster FILE",
-                              strcmp(d->c->source, "none") == 0 ? "it is unset or empty"
-                                                                : "it names no cluster");
+                              strcmp(d->c->source, "none") == 0 ? "TF_CONFIG is unset or empty"
+                                                                : "there is no \"cluster\"");
     d->type = CLUSTER_WORKER;
     d->index = 0;
     d->c->is_local = true;
     return cluster_add(d, CLUSTER_WORKER, 0, NULL, 0, NULL, err);
 }
 
-static int make_listed(struct cluster_draft *d, struct err *err)
+static int resolve_listed(struct cluster_draft *d, struct err *err)
 {
     int rc;
 
@@ -113,9 +113,9 @@ static void set_chief(struct cluster_draft *d)
         d->type == CLUSTER_CHIEF || (d->type == CLUSTER_WORKER && d->index == 0 && !has_chief);
     if (is_empty)
         cluster_note(d, cluster_is_strict(d)
-                            ? "the job \"chief\" lists nobody and is taken as absent"
-                            : "the job \"chief\" lists nobody, so that by TensorFlow's rule "
-                              "nobody is chief; leave it out to make worker 0 the chief");
+                            ? "the job \"chief\" is empty and is treated as absent"
+                            : "the job \"chief\" is empty, so by TensorFlow's rule no task is the "
+                              "chief; remove it to make worker 0 the chief");
 }
 
 static void set_ranks(struct cluster *c)
@@ -153,13 +153,13 @@ static int make_table(struct cluster_draft *d, struct err *err)
     set_chief(d);
     if (d->count[CLUSTER_PS] > 0 && c->self->rank != CLUSTER_NO_RANK)
         cluster_note(d,
-                     "the %" PRIu32 " ps tasks take no part: gradients are reduced among the "
-                     "training tasks",
+                     "the %" PRIu32
+                     " ps tasks are not used: gradients are reduced among the training tasks",
                      d->count[CLUSTER_PS]);
     return cluster_make_canonical(c, err);
 }
 
-static int take_notes(struct cluster_draft *d, struct err *err)
+static int copy_notes(struct cluster_draft *d, struct err *err)
 {
     struct cluster *c = d->c;
 
@@ -183,11 +183,11 @@ int cluster_resolve(const struct cluster_opts *opts, struct cluster **out, struc
         return cluster_nomem(err);
     rc = read_source(&d, err);
     if (rc == 0)
-        rc = d.has_cluster ? make_listed(&d, err) : make_local(&d, err);
+        rc = d.has_cluster ? resolve_listed(&d, err) : resolve_local(&d, err);
     if (rc == 0)
         rc = make_table(&d, err);
     if (rc == 0)
-        rc = take_notes(&d, err);
+        rc = copy_notes(&d, err);
     json_free(d.doc);
     VEC_FINI(d.entries);
     VEC_FINI(d.notes);

@@ -40,8 +40,8 @@ static int read_port(const struct cluster_draft *d, struct cluster_entry *e, con
                               e->task.address, digits);
     if (port == 0 && d->entries.n > 1)
         return cluster_refuse(d, e->at, err,
-                              NOT_A_PAIR "port 0 lets the system choose, and the "
-                                         "other tasks could not know; write the port",
+                              NOT_A_PAIR "with port 0 the system chooses the port, which the other "
+                                         "tasks cannot know; write the port",
                               e->task.address);
     e->task.port = (uint16_t)port;
     return 0;
@@ -61,16 +61,16 @@ static bool is_v6(const char *host)
 }
 
 /* Returns what is wrong with a name or an IPv4 address; NULL: it is valid. */
-static const char *name_fault(const char *host, bool is_strict)
+static const char *find_host_error(const char *host, bool is_strict)
 {
     struct in_addr v4;
     size_t label = 0;
 
     for (const char *p = host; *p != '\0'; p++) {
         if ((unsigned char)*p <= ' ' || *p == 0x7f || strchr("[]/", *p) != NULL)
-            return "the host holds a character that no host name has";
+            return "the host contains a character that is not allowed in a host name";
         if (is_strict && !isalnum((unsigned char)*p) && strchr("-_.", *p) == NULL)
-            return "the host holds a character other than letters, digits, '-', '_' and '.'";
+            return "the host contains a character other than letters, digits, '-', '_' and '.'";
         label = *p == '.' ? 0 : label + 1;
         if (is_strict && ((*p == '.' && (p == host || p[-1] == '.')) || label > MAX_LABEL))
             return "a part of the host name is empty or longer than 63";
@@ -79,7 +79,7 @@ static const char *name_fault(const char *host, bool is_strict)
         return "the host name is longer than 253";
     if (is_strict && host[0] != '\0' && strspn(host, "0123456789.") == strlen(host) &&
         inet_pton(AF_INET, host, &v4) != 1)
-        return "the host looks like an IPv4 address, but is none";
+        return "the host looks like an IPv4 address, but is not valid";
     return NULL;
 }
 
@@ -88,7 +88,7 @@ static int read_host(const struct cluster_draft *d, struct cluster_entry *e, cha
                      struct err *err)
 {
     size_t n = strlen(host);
-    const char *fault;
+    const char *host_error;
 
     if (host[0] == '[') {
         if (n < 2 || host[n - 1] != ']')
@@ -100,20 +100,20 @@ static int read_host(const struct cluster_draft *d, struct cluster_entry *e, cha
         e->task.host = host + 1;
         if (is_v6(host + 1))
             return 0;
-        return cluster_refuse(d, e->at, err, NOT_A_PAIR "'%.64s' in brackets is no IPv6 address",
+        return cluster_refuse(d, e->at, err,
+                              NOT_A_PAIR "'%.64s' in brackets is not an IPv6 address",
                               e->task.address, host + 1);
     }
     if (strchr(host, ':') != NULL)
         return cluster_refuse(d, e->at, err,
-                              NOT_A_PAIR "an IPv6 address stands in brackets, such "
-                                         "as [::1]:2222",
+                              NOT_A_PAIR "an IPv6 address must be in brackets, such as [::1]:2222",
                               e->task.address);
     if (n > 1 && host[n - 1] == '.')
         host[n - 1] = '\0';
-    fault = n > 1 && strcmp(host + n - 2, ".") == 0 ? "the host ends in more than one dot"
-                                                    : name_fault(host, cluster_is_strict(d));
-    if (fault != NULL)
-        return cluster_refuse(d, e->at, err, NOT_A_PAIR "%s", e->task.address, fault);
+    host_error = n > 1 && strcmp(host + n - 2, ".") == 0 ? "the host ends in more than one dot"
+                                                    : find_host_error(host, cluster_is_strict(d));
+    if (host_error != NULL)
+        return cluster_refuse(d, e->at, err, NOT_A_PAIR "%s", e->task.address, host_error);
     e->task.host = host[0] == '\0' ? "localhost" : host;
     return 0;
 }
@@ -141,10 +141,11 @@ static int read_address(const struct cluster_draft *d, struct cluster_entry *e, 
     if (host == NULL)
         return cluster_nomem(err);
     if (strchr(address, '/') != NULL)
-        return cluster_refuse(d, e->at, err,
-                              NOT_A_PAIR "there is a '/' in it, which stands in no "
-                                         "host and no port; remove the path",
-                              address);
+        return cluster_refuse(
+            d, e->at, err,
+            NOT_A_PAIR
+            "it contains '/', which neither a host nor a port may contain; remove the path",
+            address);
     rc = read_port(d, e, colon + 1, err);
     return rc < 0 ? rc : read_host(d, e, host, err);
 }
@@ -184,14 +185,15 @@ static int check_reachable(const struct cluster_draft *d, struct err *err)
         if (e->task.address == NULL)
             continue;
         if (e->task.address[0] == ':' && elsewhere != NULL)
-            return cluster_refuse(d, e->at, err,
-                                  NOT_A_PAIR "it names no host, but the cluster has "
-                                             "other machines ('%.80s'); write the host",
-                                  e->task.address, elsewhere);
+            return cluster_refuse(
+                d, e->at, err,
+                NOT_A_PAIR
+                "it has no host, but the cluster has other machines ('%.80s'); write the host",
+                e->task.address, elsewhere);
         if (!is_self && is_any_address(d, e->task.host))
             return cluster_refuse(d, e->at, err,
-                                  "address '%.200s' means every interface, and "
-                                  "nobody can be reached there; write the host's name or address",
+                                  "address '%.200s' means every interface, so that no other task "
+                                  "can connect to it; write the host's name or address",
                                   e->task.address);
     }
     return 0;
@@ -221,8 +223,8 @@ static int check_distinct(const struct cluster_draft *d, struct err *err)
             continue;
         (void)map_get(&seen, key, &other); /* succeeds, because the key existed */
         rc = cluster_refuse(d, e->at, err,
-                            "address '%.200s' is also that of %s; give each task a "
-                            "port of its own, or allow it with --allow-same-address",
+                            "address '%.200s' is also the address of %s; use a different port for "
+                            "each task, or allow it with --allow-same-address",
                             e->task.address,
                             cluster_task_name(&d->entries.at[other].task, name, sizeof(name)));
     }

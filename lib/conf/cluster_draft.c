@@ -52,7 +52,7 @@ bool cluster_type_parse(struct cluster_draft *d, const char *name, enum cluster_
 {
     if (strcmp(name, "master") == 0) {
         if (!d->has_master_note)
-            cluster_note(d, "\"master\" is an old word for \"chief\" and is read as such");
+            cluster_note(d, "\"master\" is an old name of \"chief\" and is treated as \"chief\"");
         d->has_master_note = true;
         name = "chief";
     }
@@ -90,7 +90,7 @@ int cluster_add(struct cluster_draft *d, enum cluster_type type, uint32_t index,
     return 0;
 }
 
-static int by_name_and_index(const void *a, const void *b)
+static int compare_entries(const void *a, const void *b)
 {
     const struct cluster_task *x = &((const struct cluster_entry *)a)->task;
     const struct cluster_task *y = &((const struct cluster_entry *)b)->task;
@@ -103,7 +103,7 @@ static int by_name_and_index(const void *a, const void *b)
 void cluster_sort(struct cluster_draft *d)
 {
     if (d->entries.n > 0)
-        qsort(d->entries.at, d->entries.n, sizeof(*d->entries.at), by_name_and_index);
+        qsort(d->entries.at, d->entries.n, sizeof(*d->entries.at), compare_entries);
 }
 
 const struct cluster_entry *cluster_first(const struct cluster_draft *d, enum cluster_type type)

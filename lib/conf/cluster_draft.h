@@ -31,7 +31,7 @@ struct cluster_entry {
 };
 
 /* The description of this task in the text. */
-struct cluster_wish {
+struct cluster_text_task {
     const cJSON *at;       /* the value of "task"; NULL: absent */
     const cJSON *type_at;  /* NULL: absent */
     const cJSON *index_at; /* NULL: absent */
@@ -49,7 +49,7 @@ struct cluster_draft {
     bool has_job[CLUSTER_TYPES];     /* the source names the job, possibly without entries */
     const cJSON *job[CLUSTER_TYPES]; /* JSON value of the job; NULL: absent, or not from JSON */
     uint32_t count[CLUSTER_TYPES];   /* entries of the job */
-    struct cluster_wish wish;
+    struct cluster_text_task text_task;
     enum cluster_type type; /* type and index of this task; valid after cluster_find_self() */
     uint32_t index;
     /* JSON value that an error about this task refers to; NULL: not from JSON */

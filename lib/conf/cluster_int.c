@@ -14,7 +14,7 @@
 enum { PYTHON_MAX_DIGITS = 4300 }; /* since Python 3.11, int() rejects more digits */
 
 /* The code points of the digit 0 in every script (general category Nd) of Unicode 14, ascending. */
-static const uint32_t zeros[] = {
+static const uint32_t zero_digits[] = {
     0x30,    0x660,   0x6f0,   0x7c0,   0x966,   0x9e6,   0xa66,   0xae6,   0xb66,   0xbe6,
     0xc66,   0xce6,   0xd66,   0xde6,   0xe50,   0xed0,   0xf20,   0x1040,  0x1090,  0x17e0,
     0x1810,  0x1946,  0x19d0,  0x1a80,  0x1a90,  0x1b50,  0x1bb0,  0x1c40,  0x1c50,  0xa620,
@@ -51,9 +51,9 @@ static bool is_space(uint32_t c)
 /* Returns the value of a decimal digit, 0 to 9; -1: not a digit. */
 static int digit_value(uint32_t c)
 {
-    for (size_t i = 0; i < COUNT_OF(zeros); i++) {
-        if (c >= zeros[i] && c <= zeros[i] + 9)
-            return (int)(c - zeros[i]);
+    for (size_t i = 0; i < COUNT_OF(zero_digits); i++) {
+        if (c >= zero_digits[i] && c <= zero_digits[i] + 9)
+            return (int)(c - zero_digits[i]);
     }
     return -1;
 }

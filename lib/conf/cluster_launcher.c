@@ -21,7 +21,7 @@ static const char *const variables[] = {
 
 /* Sets *out to the n of a host name "trainer-<n>" or "trainer-<n>.domain". Returns false if it has
  * none. */
-static bool host_suffix(const struct cluster_draft *d, uint64_t *out)
+static bool read_host_suffix(const struct cluster_draft *d, uint64_t *out)
 {
     const char *host = d->opts->hostname;
     size_t n = host != NULL ? strcspn(host, ".") : 0;
@@ -37,7 +37,7 @@ static bool host_suffix(const struct cluster_draft *d, uint64_t *out)
     return text_u64(text, UINT64_MAX, out);
 }
 
-static int from_variables(const struct cluster_draft *d, const char **where, uint64_t *index,
+static int read_variables(const struct cluster_draft *d, const char **where, uint64_t *index,
                           struct err *err)
 {
     for (size_t i = 0; i < COUNT_OF(variables); i++) {
@@ -48,12 +48,12 @@ static int from_variables(const struct cluster_draft *d, const char **where, uin
             continue;
         if (!text_u64(text, CLUSTER_MAX_INDEX, &value))
             return cluster_refuse(d, NULL, err,
-                                  "no task index is given, and %s='%.64s' is none: "
+                                  "no task index is given, and %s='%.64s' is not an index: "
                                   "expected 0, 1, ...; correct it, or use --task TYPE:INDEX",
                                   variables[i], text);
         if (*where != NULL && value != *index)
             return cluster_refuse(d, NULL, err,
-                                  "%s says this is task %" PRIu64 ", but %s says %" PRIu64
+                                  "%s has the task index %" PRIu64 ", but %s has %" PRIu64
                                   "; unset one of them, or use --task TYPE:INDEX",
                                   *where, *index, variables[i], value);
         if (*where == NULL)
@@ -66,41 +66,41 @@ static int from_variables(const struct cluster_draft *d, const char **where, uin
 int cluster_launcher_index(struct cluster_draft *d, uint32_t limit, const char *what, bool *found,
                            uint32_t *index, const char **where, struct err *err)
 {
-    const char *named_by = NULL;
+    const char *source = NULL;
     uint64_t value = 0, suffix;
     int rc;
 
     *found = false;
     if (limit == 0)
         return 0;
-    rc = from_variables(d, &named_by, &value, err);
+    rc = read_variables(d, &source, &value, err);
     if (rc < 0)
         return rc;
-    if (named_by != NULL && value >= limit)
+    if (source != NULL && value >= limit)
         return cluster_refuse(d, d->self_at, err,
                               "%s is %" PRIu64 ", but the cluster has only %" PRIu32
                               " %s; start as many tasks as are listed",
-                              named_by, value, limit, what);
+                              source, value, limit, what);
     /* Without a document the source is Slurm, where the numbers of the nodes are arbitrary. */
-    if (d->doc != NULL && host_suffix(d, &suffix)) {
+    if (d->doc != NULL && read_host_suffix(d, &suffix)) {
         if (suffix >= limit)
             cluster_note(d,
-                         "the number at the end of the host name '%s' is no task index: the "
+                         "the number at the end of the host name '%s' is not a task index: the "
                          "cluster has %" PRIu32 " %s",
                          d->opts->hostname, limit, what);
-        else if (named_by != NULL && suffix != value)
+        else if (source != NULL && suffix != value)
             return cluster_refuse(d, NULL, err,
-                                  "%s says this is task %" PRIu64 ", but the host "
-                                  "name '%s' says %" PRIu64 "; use --task TYPE:INDEX",
-                                  named_by, value, d->opts->hostname, suffix);
-        else if (named_by == NULL) {
-            named_by = "the host name";
+                                  "%s has the task index %" PRIu64 ", but the host "
+                                  "name '%s' has %" PRIu64 "; use --task TYPE:INDEX",
+                                  source, value, d->opts->hostname, suffix);
+        else if (source == NULL) {
+            source = "the host name";
             value = suffix;
         }
     }
-    *found = named_by != NULL;
+    *found = source != NULL;
     *index = (uint32_t)value;
     if (*found)
-        *where = named_by;
+        *where = source;
     return 0;
 }

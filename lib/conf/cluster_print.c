@@ -32,7 +32,7 @@ int cluster_make_canonical(struct cluster *c, struct err *err)
 {
     uint8_t digest[DIGEST_BYTES];
     struct buf out = { 0 };
-    const struct cluster_task *before = NULL;
+    const struct cluster_task *previous = NULL;
 
     buf_str(&out, "{");
     for (uint32_t i = 0; i < c->n_tasks; i++) {
@@ -40,15 +40,16 @@ int cluster_make_canonical(struct cluster *c, struct err *err)
 
         if (t->type == CLUSTER_EVALUATOR || t->address == NULL)
             continue;
-        if (before == NULL || before->type != t->type)
-            buf_printf(&out, "%s\"%s\":{", before == NULL ? "" : "},", cluster_type_name(t->type));
+        if (previous == NULL || previous->type != t->type)
+            buf_printf(&out, "%s\"%s\":{", previous == NULL ? "" : "},",
+                       cluster_type_name(t->type));
         else
             buf_str(&out, ",");
         buf_printf(&out, "\"%" PRIu32 "\":", t->index);
         print_plain_address(c, t->address, &out);
-        before = t;
+        previous = t;
     }
-    buf_str(&out, before == NULL ? "}" : "}}");
+    buf_str(&out, previous == NULL ? "}" : "}}");
     if (!out.failed)
         c->canonical = arena_strdup(&c->mem, out.data);
     buf_fini(&out);
@@ -75,7 +76,7 @@ static void print_task(const struct cluster_task *t, struct buf *out)
     buf_str(out, "}");
 }
 
-static const char *word(bool b)
+static const char *bool_text(bool b)
 {
     return b ? "true" : "false";
 }
@@ -85,7 +86,7 @@ void cluster_print(const struct cluster *c, struct buf *out)
     buf_str(out, "{\"source\":");
     buf_json(out, c->source);
     buf_printf(out, ",\"local\":%s,\"dynamic\":%s,\"world\":%" PRIu32 ",\"chief\":%s,\"task\":",
-               word(c->is_local), word(c->is_dynamic), c->world, word(c->is_chief));
+               bool_text(c->is_local), bool_text(c->is_dynamic), c->world, bool_text(c->is_chief));
     print_task(c->self, out);
     buf_str(out, ",\"index_source\":");
     buf_json(out, c->index_source);

@@ -221,7 +221,7 @@ static int read_jobs(struct cluster_draft *d, const cJSON *cluster, struct err *
 
         d->has_cluster = true;
         if (is_listed(d->opts->ignore_jobs, job->string)) {
-            cluster_note(d, "job \"%.64s\" is ignored, as --ignore-jobs says", job->string);
+            cluster_note(d, "job \"%.64s\" is ignored because of --ignore-jobs", job->string);
             continue;
         }
         if (!cluster_type_parse(d, job->string, &type))
@@ -232,8 +232,8 @@ static int read_jobs(struct cluster_draft *d, const cJSON *cluster, struct err *
                                   job->string, job->string);
         if (d->has_job[type])
             return cluster_refuse(d, job, err,
-                                  "both \"master\" and \"chief\" are listed, and "
-                                  "master is another word for chief; keep one of them");
+                                  "both \"master\" and \"chief\" are listed, and \"master\" is "
+                                  "another name of \"chief\"; keep one of them");
         d->has_job[type] = true;
         d->job[type] = job;
         rc = read_job(d, type, job, err);
@@ -251,26 +251,25 @@ static int read_index(struct cluster_draft *d, const cJSON *v, struct err *err)
     const char *text = cJSON_IsNumber(v)   ? json_number_text(d->doc, v)
                        : cJSON_IsString(v) ? v->valuestring
                                            : NULL;
-    bool is_int = cluster_python_int(d->doc, v, &d->wish.index);
+    bool is_int = cluster_python_int(d->doc, v, &d->text_task.index);
     uint64_t plain;
 
     if (text != NULL && text_u64(text, INT64_MAX, &plain)) {
-        d->wish.index = (int64_t)plain;
+        d->text_task.index = (int64_t)plain;
         return 0;
     }
     json_describe(d->doc, v, found, sizeof(found));
     if (!is_int)
-        return cluster_refuse(d, v, err, "task index must be a whole number such as 0, found %s",
+        return cluster_refuse(d, v, err, "task index must be an integer such as 0, found %s",
                               found);
     if (!cluster_is_strict(d))
         return 0;
-    if (d->wish.index < 0)
+    if (d->text_task.index < 0)
         return cluster_refuse(d, v, err, "task index is negative, found %s; indices count from 0",
                               found);
-    return cluster_refuse(d, v, err,
-                          "task index must be a plain whole number, found %s; write "
-                          "%lld if that is meant",
-                          found, (long long)d->wish.index);
+    return cluster_refuse(
+        d, v, err, "task index must be a plain integer, found %s; write %lld if that is meant",
+        found, (long long)d->text_task.index);
 }
 
 static int read_task(struct cluster_draft *d, const cJSON *task, struct err *err)
@@ -280,23 +279,23 @@ static int read_task(struct cluster_draft *d, const cJSON *task, struct err *err
 
     if (task == NULL)
         return 0;
-    d->wish.at = task;
-    rc = look_up(d, task, "task", "type", &d->wish.type_at, err);
+    d->text_task.at = task;
+    rc = look_up(d, task, "task", "type", &d->text_task.type_at, err);
     if (rc < 0)
         return rc;
-    rc = look_up(d, task, "task", "index", &d->wish.index_at, err);
+    rc = look_up(d, task, "task", "index", &d->text_task.index_at, err);
     if (rc < 0)
         return rc;
-    if (d->wish.type_at != NULL && cJSON_IsString(d->wish.type_at)) {
-        d->wish.type = d->wish.type_at->valuestring;
-    } else if (d->wish.type_at != NULL && cluster_is_strict(d)) {
-        json_describe(d->doc, d->wish.type_at, found, sizeof(found));
-        return cluster_refuse(d, d->wish.type_at, err,
+    if (d->text_task.type_at != NULL && cJSON_IsString(d->text_task.type_at)) {
+        d->text_task.type = d->text_task.type_at->valuestring;
+    } else if (d->text_task.type_at != NULL && cluster_is_strict(d)) {
+        json_describe(d->doc, d->text_task.type_at, found, sizeof(found));
+        return cluster_refuse(d, d->text_task.type_at, err,
                               "task type must be a string such as "
                               "\"worker\", found %s",
                               found);
     }
-    return d->wish.index_at != NULL ? read_index(d, d->wish.index_at, err) : 0;
+    return d->text_task.index_at != NULL ? read_index(d, d->text_task.index_at, err) : 0;
 }
 
 /* --- the document --- */
@@ -322,8 +321,8 @@ static int read_root(struct cluster_draft *d, const cJSON *root, struct err *err
     /* --task takes precedence over the text, so an invalid task in the text is only a note. */
     rc = read_task(d, task, d->opts->task == NULL ? err : NULL);
     if (rc < 0 && d->opts->task != NULL) {
-        cluster_note(d, "the task of %s cannot be read; --task stands for it", d->label);
-        d->wish = (struct cluster_wish){ .at = task };
+        cluster_note(d, "the task of %s cannot be read; --task is used instead", d->label);
+        d->text_task = (struct cluster_text_task){ .at = task };
         rc = 0;
     }
     return rc;
@@ -336,8 +335,8 @@ int cluster_read_json(struct cluster_draft *d, const char *text, size_t n, struc
 
     if (!is_strict && text_starts(text, "\xef\xbb\xbf"))
         return cluster_refuse(d, NULL, err,
-                              "begins with a byte order mark, which TensorFlow "
-                              "refuses: save it as UTF-8 without one, or use the strict profile");
+                              "begins with a byte order mark, which TensorFlow rejects: save it as "
+                              "UTF-8 without one, or use the strict profile");
     rc = json_parse(d->label, text, n, is_strict ? 0 : JSON_LAST_DUPLICATE_WINS, &d->doc, err);
     if (rc < 0)
         return rc;

@@ -45,18 +45,18 @@ static int parse_flag(struct cluster_draft *d, struct err *err)
 /* adds a note if the flag overrides another task in the text. */
 static void note_override(struct cluster_draft *d)
 {
-    const struct cluster_wish *w = &d->wish;
+    const struct cluster_text_task *w = &d->text_task;
 
     if (w->type == NULL || w->index_at == NULL)
         return;
     if (strcmp(w->type, cluster_type_name(d->type)) != 0 || w->index != d->index)
-        cluster_note(d, "--task %s:%" PRIu32 " wins over task %.64s %" PRId64 " of %s",
+        cluster_note(d, "--task %s:%" PRIu32 " overrides task %.64s %" PRId64 " of %s",
                      cluster_type_name(d->type), d->index, w->type, w->index, d->label);
 }
 
-static int from_text_index(struct cluster_draft *d, struct err *err)
+static int use_text_index(struct cluster_draft *d, struct err *err)
 {
-    const struct cluster_wish *w = &d->wish;
+    const struct cluster_text_task *w = &d->text_task;
     char found[DESCRIBE_BYTES];
 
     if (w->index < 0 || w->index > CLUSTER_MAX_INDEX) {
@@ -70,9 +70,9 @@ static int from_text_index(struct cluster_draft *d, struct err *err)
     return 0;
 }
 
-static int from_text(struct cluster_draft *d, struct err *err)
+static int find_self_in_text(struct cluster_draft *d, struct err *err)
 {
-    const struct cluster_wish *w = &d->wish;
+    const struct cluster_text_task *w = &d->text_task;
     char what[64];
     bool found = false;
     int rc;
@@ -91,7 +91,7 @@ static int from_text(struct cluster_draft *d, struct err *err)
     if (!cluster_type_parse(d, w->type, &d->type))
         return cluster_refuse_type(d, w->type_at, w->type, err);
     if (w->index_at != NULL)
-        return from_text_index(d, err);
+        return use_text_index(d, err);
     snprintf(what, sizeof(what), "%s tasks", cluster_type_name(d->type));
     d->self_at = w->type_at;
     rc = cluster_launcher_index(d, d->count[d->type], what, &found, &d->index, &d->c->index_source,
@@ -99,12 +99,12 @@ static int from_text(struct cluster_draft *d, struct err *err)
     if (rc < 0 || found)
         return rc;
     return cluster_refuse(d, w->at, err,
-                          "task has a type but no index; add \"index\": 0, or start "
-                          "it by a launcher that numbers its tasks");
+                          "task has a type but no index; add \"index\": 0, or start it with a "
+                          "launcher that numbers its tasks");
 }
 
 /* Sets type and index to those of the n-th training task: the chief is first. */
-static void set_by_rank(struct cluster_draft *d, uint32_t n)
+static void set_self_by_rank(struct cluster_draft *d, uint32_t n)
 {
     const struct cluster_entry *chief = cluster_first(d, CLUSTER_CHIEF);
     const struct cluster_entry *worker = cluster_first(d, CLUSTER_WORKER);
@@ -115,33 +115,33 @@ static void set_by_rank(struct cluster_draft *d, uint32_t n)
     d->index = e->task.index;
 }
 
-static int from_outside(struct cluster_draft *d, struct err *err)
+static int find_self_by_launcher(struct cluster_draft *d, struct err *err)
 {
     uint32_t world = d->count[CLUSTER_CHIEF] + d->count[CLUSTER_WORKER];
     uint32_t n = 0;
     bool found = false;
     int rc;
 
-    d->self_at = d->wish.at;
+    d->self_at = d->text_task.at;
     rc = cluster_launcher_index(d, world, "training tasks (chief, then workers)", &found, &n,
                                 &d->c->index_source, err);
     if (rc < 0)
         return rc;
     if (found) {
-        set_by_rank(d, n);
-        cluster_note(d, "this is %s %" PRIu32 ": %s says %" PRIu32, cluster_type_name(d->type),
-                     d->index, d->c->index_source, n);
+        set_self_by_rank(d, n);
+        cluster_note(d, "this is %s %" PRIu32 ": %s has the index %" PRIu32,
+                     cluster_type_name(d->type), d->index, d->c->index_source, n);
         return 0;
     }
     if (d->entries.n == 1 && world == 1) {
-        set_by_rank(d, 0);
+        set_self_by_rank(d, 0);
         d->c->index_source = "the only entry";
         return 0;
     }
-    return cluster_refuse(d, d->wish.at, err,
-                          "a cluster is given, but not which task of it this "
-                          "is: add \"task\": {\"type\": \"worker\", \"index\": 0}, or --task "
-                          "worker:0, or start it by mpirun or srun");
+    return cluster_refuse(
+        d, d->text_task.at, err,
+        "the cluster does not define which task this is: add \"task\": {\"type\": \"worker\", "
+        "\"index\": 0}, or use --task worker:0, mpirun or srun");
 }
 
 int cluster_find_self(struct cluster_draft *d, struct err *err)
@@ -154,16 +154,16 @@ int cluster_find_self(struct cluster_draft *d, struct err *err)
             note_override(d);
         return rc;
     }
-    if (d->wish.type_at != NULL || d->wish.index_at != NULL)
-        return from_text(d, err);
-    return from_outside(d, err);
+    if (d->text_task.type_at != NULL || d->text_task.index_at != NULL)
+        return find_self_in_text(d, err);
+    return find_self_by_launcher(d, err);
 }
 
 /* strict: without a cluster this task must be worker 0. tf: as TensorFlow, ignores the task. */
 int cluster_check_local(struct cluster_draft *d, struct err *err)
 {
     const char *remedy = "add \"cluster\" with all addresses, or leave \"task\" out to run alone";
-    bool has_text = d->wish.type_at != NULL || d->wish.index_at != NULL;
+    bool has_text = d->text_task.type_at != NULL || d->text_task.index_at != NULL;
     int rc;
 
     d->c->index_source = "none";
@@ -182,7 +182,7 @@ int cluster_check_local(struct cluster_draft *d, struct err *err)
         cluster_note(d, "--task %s is ignored: there is no cluster", d->opts->task);
         return 0;
     }
-    return cluster_refuse(d, d->opts->task == NULL ? d->wish.at : NULL, err,
+    return cluster_refuse(d, d->opts->task == NULL ? d->text_task.at : NULL, err,
                           "task %s %" PRIu32 " is named, but there is no cluster; %s",
                           cluster_type_name(d->type), d->index, remedy);
 }

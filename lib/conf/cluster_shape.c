@@ -25,18 +25,19 @@ static bool is_dynamic_ps(const struct cluster_draft *d)
            !d->has_job[CLUSTER_EVALUATOR];
 }
 
-static int at_most_one(const struct cluster_draft *d, enum cluster_type type, struct err *err)
+static int check_at_most_one(const struct cluster_draft *d, enum cluster_type type, struct err *err)
 {
     if (d->count[type] <= 1)
         return 0;
-    return cluster_refuse(d, d->job[type], err,
-                          "there are %" PRIu32 " %s tasks, and there can be "
-                          "only one; list the others as workers or not at all",
-                          d->count[type], cluster_type_name(type));
+    return cluster_refuse(
+        d, d->job[type], err,
+        "there are %" PRIu32
+        " %s tasks; expected at most 1; remove the others or list them as workers",
+        d->count[type], cluster_type_name(type));
 }
 
 /* Checks that the indices of a job are 0 to n - 1. */
-static int dense(const struct cluster_draft *d, enum cluster_type type, const char *remedy,
+static int check_dense(const struct cluster_draft *d, enum cluster_type type, const char *remedy,
                  struct err *err)
 {
     const struct cluster_entry *e = cluster_first(d, type);
@@ -50,7 +51,7 @@ static int dense(const struct cluster_draft *d, enum cluster_type type, const ch
     return 0;
 }
 
-static int no_index_twice(const struct cluster_draft *d, struct err *err)
+static int check_unique_indices(const struct cluster_draft *d, struct err *err)
 {
     for (size_t i = 1; i < d->entries.n; i++) {
         const struct cluster_entry *a = &d->entries.at[i - 1], *b = &d->entries.at[i];
@@ -66,12 +67,12 @@ static int no_index_twice(const struct cluster_draft *d, struct err *err)
 
 int cluster_check_shape(struct cluster_draft *d, struct err *err)
 {
-    int rc = no_index_twice(d, err);
+    int rc = check_unique_indices(d, err);
 
     if (rc == 0)
-        rc = at_most_one(d, CLUSTER_CHIEF, err);
+        rc = check_at_most_one(d, CLUSTER_CHIEF, err);
     if (rc == 0)
-        rc = at_most_one(d, CLUSTER_EVALUATOR, err);
+        rc = check_at_most_one(d, CLUSTER_EVALUATOR, err);
     if (rc < 0)
         return rc;
     if (is_dynamic_worker(d)) {
@@ -85,22 +86,22 @@ int cluster_check_shape(struct cluster_draft *d, struct err *err)
     }
     if (d->has_job[CLUSTER_WORKER] && d->count[CLUSTER_WORKER] == 0)
         return cluster_refuse(d, d->job[CLUSTER_WORKER], err,
-                              "the job \"worker\" lists nobody; "
-                              "list its addresses, or leave it out if the chief trains alone");
+                              "the job \"worker\" is empty; list its addresses, or remove it if "
+                              "the chief trains alone");
     if (d->count[CLUSTER_CHIEF] + d->count[CLUSTER_WORKER] == 0)
         return cluster_refuse(d, NULL, err,
-                              "the cluster has neither a chief nor a worker, so "
-                              "nobody trains; add \"worker\": [\"host:port\", ...]");
+                              "the cluster has neither a chief nor a worker, so no task trains; "
+                              "add \"worker\": [\"host:port\", ...]");
     if (cluster_is_strict(d)) {
-        rc = dense(d, CLUSTER_CHIEF, "the chief has index 0", err);
+        rc = check_dense(d, CLUSTER_CHIEF, "the chief has index 0", err);
         if (rc < 0)
             return rc;
     }
-    return dense(d, CLUSTER_WORKER,
-                 "a sparse worker list needs the dynamic form, which holds only "
-                 "this task's own entry, a ps list and no chief: {\"worker\": {\"3\": "
-                 "\"host:port\"}, \"ps\": [...]}",
-                 err);
+    return check_dense(
+        d, CLUSTER_WORKER,
+        "a sparse worker list needs the dynamic form, which contains only this task's own entry, a "
+        "ps list and no chief: {\"worker\": {\"3\": \"host:port\"}, \"ps\": [...]}",
+        err);
 }
 
 static int refuse_index(const struct cluster_draft *d, struct err *err)
@@ -111,14 +112,14 @@ static int refuse_index(const struct cluster_draft *d, struct err *err)
 
     if (e[n - 1].task.index == n - 1)
         return cluster_refuse(d, d->self_at, err,
-                              "task index %" PRIu32 " (from %s) is beyond the "
-                              "%" PRIu32 " listed: %s has the indices 0 to %" PRIu32,
+                              "task index %" PRIu32 " (from %s) is out of range: the cluster lists "
+                              "%" PRIu32 " %s tasks, with indices from 0 to %" PRIu32,
                               d->index, d->c->index_source, n, name, n - 1);
-    return cluster_refuse(d, d->self_at, err,
-                          "task index %" PRIu32 " (from %s) is not among the %" PRIu32
-                          " listed: the indices of %s go from %" PRIu32 " to %" PRIu32 " with gaps",
-                          d->index, d->c->index_source, n, name, e[0].task.index,
-                          e[n - 1].task.index);
+    return cluster_refuse(
+        d, d->self_at, err,
+        "task index %" PRIu32 " (from %s) is not listed: the cluster lists %" PRIu32
+        " %s tasks, with gaps in the indices from %" PRIu32 " to %" PRIu32,
+        d->index, d->c->index_source, n, name, e[0].task.index, e[n - 1].task.index);
 }
 
 int cluster_check_member(struct cluster_draft *d, struct err *err)

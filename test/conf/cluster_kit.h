@@ -75,7 +75,7 @@ static inline int kit_resolve(const struct cluster_row *row, enum cluster_profil
     return cluster_resolve(&opts, out, err);
 }
 
-static inline void kit_story(const struct cluster *c, char *out, size_t n)
+static inline void kit_describe(const struct cluster *c, char *out, size_t n)
 {
     char rank[16] = "-", name[32];
 
@@ -130,7 +130,7 @@ static inline void kit_check(const struct cluster_row *row, enum cluster_profile
     const char *name = profile == CLUSTER_TF ? "tf" : "strict";
     struct cluster *c = NULL;
     struct err err = { 0 };
-    char story[128];
+    char description[128];
     int rc = kit_resolve(row, profile, &c, &err);
 
     if (rc < 0) {
@@ -143,9 +143,9 @@ static inline void kit_check(const struct cluster_row *row, enum cluster_profile
         return;
     }
     kit_check_table(c);
-    kit_story(c, story, sizeof(story));
-    if (strcmp(story, expected) != 0)
-        fail_msg("%s (%s): expected '%s', found '%s'", row->id, name, expected, story);
+    kit_describe(c, description, sizeof(description));
+    if (strcmp(description, expected) != 0)
+        fail_msg("%s (%s): expected '%s', found '%s'", row->id, name, expected, description);
     if (profile == CLUSTER_STRICT)
         kit_check_note(row, c);
     cluster_free(c);

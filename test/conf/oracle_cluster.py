@@ -2,7 +2,7 @@
 """oracle_cluster.py: prints random TF_CONFIG texts and the outcome that the tf profile must have for each.
 
 tensorflow() is an independent model of what TensorFlow 2's resolver, its ClusterSpec and the checks of
-MultiWorkerMirroredStrategy accept and compute. ours() adds the rules in which trainerd differs on
+MultiWorkerMirroredStrategy accept and compute. trainerd() adds the rules in which trainerd differs on
 purpose, also in the tf profile; each has the number of its rule. The model shares no code with the
 library.
 
@@ -92,23 +92,23 @@ def tensorflow(text):
 
 # ---- intended differences of trainerd ----------------------------------------------------------
 
-def good_address(address, alone):
+def is_valid_address(address, alone):
     """G-3 to G-9, G-13, S-12: whether the address is host:port and another task can reach it."""
     match = re.fullmatch(r"(\[[0-9a-f:]+\]|[^\s/:\[\]]*):([0-9]+)", address)
     return match is not None and (alone or int(match[2]) > 0) and int(match[2]) <= 65535
 
 
-def here(address):
+def is_local(address):
     return address.startswith((":", "localhost:", "127.", "[::1]:"))
 
 
 def check_addresses(jobs, kind, index):
     listed = [(job, i, address) for job, tasks in jobs.items() for i, address in tasks.items()]
     for job, i, address in listed:
-        refuse_if(not good_address(address, len(listed) == 1), "G-3: no host:port")
+        refuse_if(not is_valid_address(address, len(listed) == 1), "G-3: no host:port")
     for job, i, address in listed:
         refuse_if(address.startswith("[::]:") and (job, i) != (kind, index), "G-2: any address")
-        refuse_if(address.startswith(":") and not all(here(a) for _, _, a in listed), "G-5")
+        refuse_if(address.startswith(":") and not all(is_local(a) for _, _, a in listed), "G-5")
 
 
 def check_refused(root, jobs):
@@ -137,7 +137,7 @@ def dynamic(root, jobs, kind, index):
     return None
 
 
-def ours(text):
+def trainerd(text):
     """Returns the outcome of trainerd's tf profile, or raises Refused."""
     def no_constant(name):
         raise Refused("R-9: " + name)
@@ -271,7 +271,7 @@ class Cases:
         return text
 
 
-def story(outcome):
+def describe(outcome):
     if outcome is None:
         return "worker 0 rank 0 of 1 chief local"
     kind, index, rank, world, is_chief = outcome
@@ -293,7 +293,7 @@ def main(count, seed):
     for _ in range(count):
         text = cases.text()
         try:
-            line = story(ours(text))
+            line = describe(trainerd(text))
         except Refused as e:
             check_difference(text, str(e))
             line = "refused"

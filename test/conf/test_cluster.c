@@ -9,7 +9,7 @@ static const struct cluster_row reading[] = {
     { .id = "R-1", NULL, LOCAL },
     { .id = "R-1 required",
       NULL,
-      "!TF_CONFIG: --require-cluster, but it is unset or empty; set TF_CONFIG",
+      "!TF_CONFIG: --require-cluster is set, but TF_CONFIG is unset or empty; set TF_CONFIG",
       .require = true },
     { .id = "R-2",
       "",
@@ -18,7 +18,7 @@ static const struct cluster_row reading[] = {
       .note = "TF_CONFIG is set, but empty" },
     { .id = "R-2 required",
       "",
-      "!TF_CONFIG: --require-cluster, but it is unset or empty",
+      "!TF_CONFIG: --require-cluster is set, but TF_CONFIG is unset or empty",
       "!TF_CONFIG: is set to the empty string",
       .require = true },
     { .id = "R-2 blanks", " \n", "!TF_CONFIG:2:1: " },
@@ -26,7 +26,7 @@ static const struct cluster_row reading[] = {
     { .id = "R-3 blanks", " \n\t{ } \r\n", LOCAL },
     { .id = "R-3 required",
       "{}",
-      "!TF_CONFIG: --require-cluster, but it names no cluster",
+      "!TF_CONFIG: --require-cluster is set, but there is no \"cluster\"",
       .require = true },
     { .id = "R-4 list", "[]", "!TF_CONFIG:1:1: TF_CONFIG must be a JSON object, found a", LOCAL },
     { .id = "R-4 string",
@@ -87,7 +87,7 @@ static const struct cluster_row reading[] = {
       "{" TWO "," W(0) "}",
       SECOND,
       .task = "worker:1",
-      .note = "--task worker:1 wins over task worker 0 of TF_CONFIG" },
+      .note = "--task worker:1 overrides task worker 0 of TF_CONFIG" },
     { .id = "R-13 same", "{" TWO "," W(1) "}", SECOND, .task = "worker:1" },
     { .id = "R-13 over nonsense",
       "{" TWO ",\"task\":null}",
@@ -109,8 +109,8 @@ static const struct cluster_row reading[] = {
       .task = "Worker:1" },
     { .id = "R-13 beyond",
       "{" TWO "," W(0) "}",
-      "!TF_CONFIG: task index 2 (from --task) is beyond the 2 "
-      "listed: worker has the indices 0 to 1",
+      "!TF_CONFIG: task index 2 (from --task) is out of range: the cluster lists 2 worker tasks, "
+      "with indices from 0 to 1",
       .task = "worker:2" },
     { .id = "R-14",
       "{" TWO ",\"task\":{\"type\":123456,\"index\":0}}",
@@ -124,19 +124,17 @@ static const struct cluster_row reading[] = {
     { .id = "R-15", "{" TWO "," W("1") "}", SECOND },
     { .id = "R-16 blanks",
       "{" TWO "," W(" 1 ") "}",
-      "!/task/index: task index must be a plain whole "
-      "number, found the string \" 1 \"; write 1 if that is meant",
+      "!/task/index: task index must be a plain integer, found the string \" 1 \"; write 1 if that "
+      "is meant",
       SECOND },
     { .id = "R-16 bool",
       "{" TWO "," W(true) "}",
-      "!/task/index: task index must be a plain whole number,"
-      " found true; write 1",
+      "!/task/index: task index must be a plain integer, found true; write 1",
       SECOND },
     { .id = "R-16 false", "{" TWO "," W(false) "}", "!/task/index: ", FIRST },
     { .id = "R-16 float",
       "{" TWO "," W(1.9) "}",
-      "!/task/index: task index must be a plain whole number,"
-      " found the number 1.9; write 1",
+      "!/task/index: task index must be a plain integer, found the number 1.9; write 1",
       SECOND },
     { .id = "R-16 exponent", "{" TWO "," W(1e0) "}", "!/task/index: ", SECOND },
     { .id = "R-16 to zero", "{" TWO "," W(-0.5) "}", "!/task/index: ", FIRST },
@@ -150,45 +148,39 @@ static const struct cluster_row reading[] = {
       SECOND },
     { .id = "R-17 float string",
       "{" TWO "," W("1.0") "}",
-      "!/task/index: task index must be a whole number such as 0, found the string \"1.0\"" },
-    { .id = "R-17 word",
-      "{" TWO "," W("x") "}",
-      "!/task/index: task index must be a whole number" },
-    { .id = "R-17 empty",
-      "{" TWO "," W("") "}",
-      "!/task/index: task index must be a whole number" },
+      "!/task/index: task index must be an integer such as 0, found the string \"1.0\"" },
+    { .id = "R-17 word", "{" TWO "," W("x") "}", "!/task/index: task index must be an integer" },
+    { .id = "R-17 empty", "{" TWO "," W("") "}", "!/task/index: task index must be an integer" },
     { .id = "R-17 underscores",
       "{" TWO "," W("1__0") "}",
-      "!/task/index: task index must be a whole" },
+      "!/task/index: task index must be an integer" },
     { .id = "R-17 underscore",
       "{" TWO "," W("1_") "}",
-      "!/task/index: task index must be a whole" },
-    { .id = "R-17 signs", "{" TWO "," W("+-1") "}", "!/task/index: task index must be a whole" },
+      "!/task/index: task index must be an integer" },
+    { .id = "R-17 signs", "{" TWO "," W("+-1") "}", "!/task/index: task index must be an integer" },
     { .id = "R-17 blank sign",
       "{" TWO "," W("+ 1") "}",
-      "!/task/index: task index must be a whole" },
+      "!/task/index: task index must be an integer" },
     { .id = "R-17 null",
       "{" TWO "," W(null) "}",
-      "!/task/index: task index must be a whole number such as 0, found null" },
-    { .id = "R-17 list",
-      "{" TWO "," W([1]) "}",
-      "!/task/index: task index must be a whole number" },
+      "!/task/index: task index must be an integer such as 0, found null" },
+    { .id = "R-17 list", "{" TWO "," W([1]) "}", "!/task/index: task index must be an integer" },
     { .id = "R-18 missing",
       "{" TWO "}",
-      "!TF_CONFIG: a cluster is given, but not which task of it this "
-      "is: add \"task\": {\"type\": \"worker\", \"index\": 0}" },
+      "!TF_CONFIG: the cluster does not define which task this is: add \"task\": {\"type\": "
+      "\"worker\", \"index\": 0}" },
     { .id = "R-18 empty",
       "{" TWO ",\"task\":{}}",
-      "!/task: a cluster is given, but not which task" },
+      "!/task: the cluster does not define which task" },
     { .id = "R-18 list",
       "{" TWO ",\"task\":[]}",
       "!/task: task must be a JSON object, found a",
-      "!/task: a cluster is given, but not which task" },
+      "!/task: the cluster does not define which task" },
     { .id = "R-18 string",
       "{" TWO ",\"task\":\"worker\"}",
       "!/task: task must be a JSON object, found "
       "the string \"worker\"",
-      "!/task: a cluster is given, but not which task" },
+      "!/task: the cluster does not define which task" },
     { .id = "R-18 local", "{\"task\":{}}", LOCAL },
     { .id = "R-18 local list", "{\"task\":[]}", "!/task: task must be a JSON object", LOCAL },
     { .id = "R-19", "{" TWO ",\"task\":null}", "!/task: task must be a JSON object, found null" },
@@ -222,10 +214,10 @@ static const struct cluster_row listing[] = {
     { .id = "S-4", CLUSTER("\"worker\":{\"1\":\"b:2\",\"0\":\"a:1\"}", W(1)), SECOND },
     { .id = "S-6 worker",
       CLUSTER("\"chief\":[\"a:1\"],\"worker\":[]", T("chief", 0)),
-      "!/cluster/worker: the job \"worker\" lists nobody" },
+      "!/cluster/worker: the job \"worker\" is empty" },
     { .id = "S-6 worker object",
       CLUSTER("\"chief\":[\"a:1\"],\"worker\":{}", T("chief", 0)),
-      "!/cluster/worker: the job \"worker\" lists nobody" },
+      "!/cluster/worker: the job \"worker\" is empty" },
     { .id = "S-6 ps",
       CLUSTER("\"ps\":[],\"evaluator\":[],\"worker\":[\"a:1\",\"b:2\"]", W(1)),
       SECOND },
@@ -269,13 +261,12 @@ static const struct cluster_row listing[] = {
       "!TF_CONFIG:1:29: /cluster/worker/1: the address is empty; write \"host:port\"" },
     { .id = "S-13",
       CLUSTER("\"worker\":[\"a:1\",\"A.:1\"]", W(1)),
-      "!TF_CONFIG:1:29: /cluster/worker/1: "
-      "address 'A.:1' is also that of worker 0; give each task a port of its own, or allow it with "
-      "--allow-same-address",
+      "!TF_CONFIG:1:29: /cluster/worker/1: address 'A.:1' is also the address of worker 0; use a "
+      "different port for each task, or allow it with --allow-same-address",
       SECOND },
     { .id = "S-13 jobs",
       CLUSTER("\"chief\":[\"a:1\"],\"worker\":[\"a:1\"]", W(0)),
-      "!/cluster/worker/0: address 'a:1' is also that of chief 0",
+      "!/cluster/worker/0: address 'a:1' is also the address of chief 0",
       "worker 0 rank 1 of 2" },
     { .id = "S-13 allowed", CLUSTER("\"worker\":[\"a:1\",\"a:1\"]", W(1)), SECOND, .same = true },
     { .id = "S-17", "{\"cluster\":{\"worker\":[\"a:1\"]}}", "worker 0 rank 0 of 1 chief" },
@@ -303,12 +294,11 @@ static const struct cluster_row addresses[] = {
       SECOND },
     { .id = "G-3 path",
       AT("example.com/abc:2222"),
-      "!TF_CONFIG:1:23: /cluster/worker/0: address "
-      "'example.com/abc:2222' is not host:port: there is a '/' in it" },
+      "!TF_CONFIG:1:23: /cluster/worker/0: address 'example.com/abc:2222' is not host:port: it "
+      "contains '/'" },
     { .id = "G-3 slash",
       AT("127.0.0.1:2222/"),
-      "!/cluster/worker/0: address '127.0.0.1:2222/' is not "
-      "host:port: there is a '/' in it" },
+      "!/cluster/worker/0: address '127.0.0.1:2222/' is not host:port: it contains '/'" },
     { .id = "G-3 no port",
       AT("[::]:"),
       "!is not host:port: the port '' must be a number from 1 to 65535" },
@@ -317,27 +307,37 @@ static const struct cluster_row addresses[] = {
       "!address 'name:' is not host:port: the port '' must be a number" },
     { .id = "G-3 bare v6",
       AT("::1:2222"),
-      "!an IPv6 address stands in brackets, such as [::1]:2222" },
+      "!an IPv6 address must be in brackets, such as [::1]:2222" },
     { .id = "G-3 bracket", AT("[::1:2222"), "!the bracket is not closed" },
-    { .id = "G-3 not v6", AT("[name]:2222"), "!'name' in brackets is no IPv6 address" },
-    { .id = "G-3 blank", AT("my host:1"), "!the host holds a character that no host name has" },
-    { .id = "G-3 letters", AT("h\u00e4user:1"), "!the host holds a character other than", FIRST },
+    { .id = "G-3 not v6", AT("[name]:2222"), "!'name' in brackets is not an IPv6 address" },
+    { .id = "G-3 blank",
+      AT("my host:1"),
+      "!the host contains a character that is not allowed in a host name" },
+    { .id = "G-3 letters",
+      AT("h\u00e4user:1"),
+      "!the host contains a character other than",
+      FIRST },
     { .id = "G-3 label",
       AT("a..b:1"),
       "!a part of the host name is empty or longer than 63",
       FIRST },
     { .id = "G-3 dots", AT("a..:1"), "!the host ends in more than one dot" },
-    { .id = "G-3 IPv4", AT("10.0.0.256:1"), "!looks like an IPv4 address, but is none", FIRST },
+    { .id = "G-3 IPv4",
+      AT("10.0.0.256:1"),
+      "!looks like an IPv4 address, but is not valid",
+      FIRST },
     { .id = "G-4", AT("2222"), "!address '2222' is not host:port: it is a port without a host" },
     { .id = "G-4 name", AT("a"), "!address 'a' is not host:port: there is no colon with a port" },
     { .id = "G-5",
       AT(":2222"),
-      "!TF_CONFIG:1:23: /cluster/worker/0: address ':2222' is not host:port: it "
-      "names no host, but the cluster has other machines ('b:2')" },
+      "!TF_CONFIG:1:23: /cluster/worker/0: address ':2222' is not host:port: it has no host, but "
+      "the cluster has other machines ('b:2')" },
     { .id = "G-5 one host", CLUSTER("\"worker\":[\":1\",\"127.0.0.1:2\"]", W(0)), FIRST },
     { .id = "G-6", AT("a:http"), "!the port 'http' must be a number from 1 to 65535" },
     { .id = "G-6 zeros", AT("a:02222"), "!the port '02222' must be a number", FIRST },
-    { .id = "G-7", AT("a:0"), "!address 'a:0' is not host:port: port 0 lets the system choose" },
+    { .id = "G-7",
+      AT("a:0"),
+      "!address 'a:0' is not host:port: with port 0 the system chooses the port" },
     { .id = "G-7 alone", ALONE_AT("a:0"), "worker 0 rank 0 of 1 chief" },
     { .id = "G-8", AT("a:70000"), "!the port 70000 is above 65535" },
     { .id = "G-8 limit", AT("a:65535"), FIRST },
@@ -348,23 +348,23 @@ static const struct cluster_row addresses[] = {
       "!address 'grpc://a:2222' is not host:port: remove 'grpc://'" },
     { .id = "G-15",
       "{" TWO "," W(2) "}",
-      "!TF_CONFIG:1:69: /task/index: task index 2 (from task.index) "
-      "is beyond the 2 listed: worker has the indices 0 to 1" },
+      "!TF_CONFIG:1:69: /task/index: task index 2 (from task.index) is out of range: the cluster "
+      "lists 2 worker tasks, with indices from 0 to 1" },
 };
 
-static void the_variable_is_read_by_the_rules(void **state)
+static void tf_config_text_is_read_by_the_rules(void **state)
 {
     (void)state;
     kit_check_rows(reading, COUNT_OF(reading));
 }
 
-static void jobs_and_indices_are_read_by_the_rules(void **state)
+static void job_lists_are_read_by_the_rules(void **state)
 {
     (void)state;
     kit_check_rows(listing, COUNT_OF(listing));
 }
 
-static void addresses_are_taken_apart_by_the_rules(void **state)
+static void addresses_are_split_by_the_rules(void **state)
 {
     (void)state;
     kit_check_rows(addresses, COUNT_OF(addresses));
@@ -373,9 +373,9 @@ static void addresses_are_taken_apart_by_the_rules(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_variable_is_read_by_the_rules),
-        cmocka_unit_test(jobs_and_indices_are_read_by_the_rules),
-        cmocka_unit_test(addresses_are_taken_apart_by_the_rules),
+        cmocka_unit_test(tf_config_text_is_read_by_the_rules),
+        cmocka_unit_test(job_lists_are_read_by_the_rules),
+        cmocka_unit_test(addresses_are_split_by_the_rules),
     };
 
     return cmocka_run_group_tests_name("conf/cluster", tests, NULL, NULL);

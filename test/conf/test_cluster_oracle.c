@@ -29,11 +29,11 @@ static void outcome_of(const char *text, char *out, size_t n, struct err *err)
     }
     kit_check_table(c);
     c->is_dynamic = false;
-    kit_story(c, out, n);
+    kit_describe(c, out, n);
     cluster_free(c);
 }
 
-static void the_tf_profile_agrees_with_an_independent_reader(void **state)
+static void tf_profile_has_the_outcomes_of_the_independent_model(void **state)
 {
     const char *directory_end = strrchr(__FILE__, '/');
     char command[512], outcome[128];
@@ -68,7 +68,7 @@ static void the_tf_profile_agrees_with_an_independent_reader(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_tf_profile_agrees_with_an_independent_reader),
+        cmocka_unit_test(tf_profile_has_the_outcomes_of_the_independent_model),
     };
 
     return cmocka_run_group_tests_name("conf/cluster_oracle", tests, NULL, NULL);

@@ -19,47 +19,46 @@ static const struct cluster_row launched[] = {
       PAIR,
       "worker 1 rank 1 of 2",
       .env = { "OMPI_COMM_WORLD_RANK=1" },
-      .note = "this is worker 1: OMPI_COMM_WORLD_RANK says 1" },
+      .note = "this is worker 1: OMPI_COMM_WORLD_RANK has the index 1" },
     { .id = "chief first",
       THREE,
       "chief 0 rank 0 of 3 chief",
       .env = { "PMI_RANK=0" },
-      .note = "this is chief 0: PMI_RANK says 0" },
+      .note = "this is chief 0: PMI_RANK has the index 0" },
     { .id = "workers next",
       THREE,
       "worker 1 rank 2 of 3",
       .env = { "PMIX_RANK=2" },
-      .note = "this is worker 1: PMIX_RANK says 2" },
+      .note = "this is worker 1: PMIX_RANK has the index 2" },
     { .id = "srun",
       THREE,
       "worker 0 rank 1 of 3",
       .env = { "SLURM_PROCID=1" },
-      .note = "this is worker 0: SLURM_PROCID says 1" },
+      .note = "this is worker 0: SLURM_PROCID has the index 1" },
     { .id = "pod",
       PAIR,
       "worker 1 rank 1 of 2",
       .host = "trainer-1",
-      .note = "this is worker 1: the host name says 1" },
+      .note = "this is worker 1: the host name has the index 1" },
     { .id = "pod with a domain",
       PAIR,
       "worker 1 rank 1 of 2",
       .host = "trainer-1.svc-0.local",
-      .note = "this is worker 1: the host name says 1" },
+      .note = "this is worker 1: the host name has the index 1" },
     { .id = "two agree",
       PAIR,
       "worker 1 rank 1 of 2",
       .host = "trainer-1",
       .env = { "PMI_RANK=1", "SLURM_PROCID=1" },
-      .note = "PMI_RANK says 1" },
+      .note = "PMI_RANK has the index 1" },
     { .id = "two disagree",
       PAIR,
-      "!TF_CONFIG: PMI_RANK says this is task 1, but SLURM_PROCID says "
-      "0; unset one of them, or use --task TYPE:INDEX",
+      "!TF_CONFIG: PMI_RANK has the task index 1, but SLURM_PROCID has 0; unset one of them, or "
+      "use --task TYPE:INDEX",
       .env = { "PMI_RANK=1", "SLURM_PROCID=0" } },
     { .id = "the host disagrees",
       PAIR,
-      "!TF_CONFIG: PMI_RANK says this is task 0, but the host name "
-      "'trainer-1' says 1; use --task",
+      "!TF_CONFIG: PMI_RANK has the task index 0, but the host name 'trainer-1' has 1; use --task",
       .env = { "PMI_RANK=0" },
       .host = "trainer-1" },
     { .id = "the host means something else",
@@ -67,21 +66,21 @@ static const struct cluster_row launched[] = {
       "worker 0 rank 0 of 2 chief",
       .env = { "PMI_RANK=0" },
       .host = "ip-10-0-0-12",
-      .note = "the number at the end of the host "
-              "name 'ip-10-0-0-12' is no task index: the cluster has 2 training tasks" },
+      .note = "the number at the end of the host name 'ip-10-0-0-12' is not a task index: the "
+              "cluster has 2 training tasks" },
     { .id = "only a meaningless host",
       PAIR,
-      "!a cluster is given, but not which task of it this is",
+      "!the cluster does not define which task this is",
       .host = "ip-10-0-0-12" },
-    { .id = "no suffix", PAIR, "!a cluster is given, but not which task", .host = "trainer1" },
-    { .id = "only a suffix", PAIR, "!a cluster is given, but not which task", .host = "-1" },
+    { .id = "no suffix", PAIR, "!the cluster does not define which task", .host = "trainer1" },
+    { .id = "only a suffix", PAIR, "!the cluster does not define which task", .host = "-1" },
     { .id = "a suffix with zeros",
       PAIR,
-      "!a cluster is given, but not which task",
+      "!the cluster does not define which task",
       .host = "n-01" },
     { .id = "a long suffix",
       PAIR,
-      "!a cluster is given, but not which task",
+      "!the cluster does not define which task",
       .host = "n-00000000000000000000000000000000000001" },
     { .id = "beyond",
       PAIR,
@@ -90,13 +89,13 @@ static const struct cluster_row launched[] = {
       .env = { "OMPI_COMM_WORLD_RANK=2" } },
     { .id = "nonsense",
       PAIR,
-      "!no task index is given, and PMI_RANK='-1' is none: expected 0, 1",
+      "!no task index is given, and PMI_RANK='-1' is not an index: expected 0, 1",
       .env = { "PMI_RANK=-1" } },
     { .id = "empty is unset",
       PAIR,
       "worker 1 rank 1 of 2",
       .env = { "PMI_RANK=", "PMIX_RANK=1" },
-      .note = "PMIX_RANK says 1" },
+      .note = "PMIX_RANK has the index 1" },
     { .id = "the text wins",
       "{\"cluster\":{\"worker\":[\"a:1\",\"b:2\"]},"
       "\"task\":{\"type\":\"worker\",\"index\":0}}",
@@ -121,7 +120,7 @@ static const struct cluster_row launched[] = {
       .host = "n-3" },
 };
 
-static void a_launcher_gives_the_index_that_the_text_lacks(void **state)
+static void task_without_index_gets_the_index_of_its_launcher(void **state)
 {
     (void)state;
     kit_check_rows(launched, COUNT_OF(launched));
@@ -130,30 +129,30 @@ static void a_launcher_gives_the_index_that_the_text_lacks(void **state)
 #define STEP(nodes_, counts_, rank_)                                                               \
     .file = "slurm", .env = { "SLURM_STEP_NODELIST=" nodes_, "SLURM_STEP_TASKS_PER_NODE=" counts_, \
                               "SLURM_PROCID=" rank_ }
-#define SAYS(who_) .note = "this is " who_ ": SLURM_PROCID says"
+#define NOTE(task_) .note = "this is " task_ ": SLURM_PROCID has the index"
 
 static const struct cluster_row steps[] = {
     { .id = "SL-4",
       NULL,
       "worker 2 rank 2 of 5",
       STEP("n[1-2],m5", "2(x2),1", "2"),
-      SAYS("worker 2") },
+      NOTE("worker 2") },
     { .id = "SL-4 first",
       NULL,
       "worker 0 rank 0 of 1 chief",
       STEP("n1", "1", "0"),
-      SAYS("worker 0") },
+      NOTE("worker 0") },
     { .id = "numbered nodes say nothing",
       NULL,
       "worker 0 rank 0 of 2 chief",
       STEP("n-[1-2]", "1(x2)", "0"),
       .host = "n-1",
-      SAYS("worker 0") },
+      NOTE("worker 0") },
     { .id = "TF_CONFIG stands back",
       PAIR,
       "worker 0 rank 0 of 2 chief",
       STEP("n[1-2]", "1(x2)", "0"),
-      .note = "TF_CONFIG is set, but --cluster slurm stands for it" },
+      .note = "TF_CONFIG is set, but --cluster slurm is used instead" },
     { .id = "SL-7",
       NULL,
       "!slurm: SLURM_STEP_NUM_TASKS is '4', but SLURM_STEP_TASKS_PER_NODE adds "
@@ -174,7 +173,7 @@ static const struct cluster_row steps[] = {
       STEP("n[1-2]", "1(x3)", "0") },
     { .id = "not in a step",
       NULL,
-      "!slurm: SLURM_STEP_NODELIST is not set; start the tasks by srun",
+      "!slurm: SLURM_STEP_NODELIST is not set; start the tasks with srun",
       .file = "slurm" },
     { .id = "bad list",
       NULL,
@@ -192,31 +191,31 @@ static const struct cluster_row steps[] = {
       STEP("n/1", "1", "0") },
     { .id = "no rank",
       NULL,
-      "!slurm: a cluster is given, but not which task of it this is",
+      "!slurm: the cluster does not define which task this is",
       .file = "slurm",
       .env = { "SLURM_STEP_NODELIST=n[1-2]", "SLURM_STEP_TASKS_PER_NODE=1(x2)" } },
     { .id = "too many tasks",
       NULL,
-      "!slurm: the step has 10000000 tasks, and the most is 65536",
+      "!slurm: the step has 10000000 tasks; expected at most 65536",
       STEP("n1", "10000000", "0") },
     { .id = "too many on a host",
       NULL,
-      "!slurm: n1 has 56649 tasks, more than ports from 8888 on",
+      "!slurm: n1 has 56649 tasks, more than the ports from 8888 to 65535",
       STEP("n1", "56649", "0") },
     { .id = "twice the same host",
       NULL,
-      "!slurm: address 'n1:8888' is also that of worker 0",
+      "!slurm: address 'n1:8888' is also the address of worker 0",
       "worker 1 rank 1 of 2",
       STEP("n1,n1", "1(x2)", "1") },
 };
 
-static void a_slurm_step_is_a_cluster(void **state)
+static void slurm_step_is_resolved_as_a_cluster(void **state)
 {
     (void)state;
     kit_check_rows(steps, COUNT_OF(steps));
 }
 
-static void the_second_task_on_a_slurm_host_gets_the_next_port(void **state)
+static void slurm_second_task_of_a_host_has_the_next_port(void **state)
 {
     const struct cluster_row row = { .id = "ports", NULL, "", STEP("n[08-09]", "2,1", "1") };
     struct cluster *c;
@@ -232,7 +231,7 @@ static void the_second_task_on_a_slurm_host_gets_the_next_port(void **state)
     cluster_free(c);
 }
 
-static void slurm_host_lists_are_expanded(void **state)
+static void slurm_host_list_is_expanded(void **state)
 {
     static const struct {
         const char *list, *expected; /* after "!": a part of the error text */
@@ -247,14 +246,14 @@ static void slurm_host_lists_are_expanded(void **state)
         { "a,", "!a name is empty" },
         { "a,,b", "!a name is empty" },
         { "n[", "!a bracket is not closed" },
-        { "n[]", "!there is no number where one must be" },
-        { "n[1,]", "!there is no number where one must be" },
-        { "n[a]", "!there is no number where one must be" },
+        { "n[]", "!a number is missing in the brackets" },
+        { "n[1,]", "!a number is missing in the brackets" },
+        { "n[a]", "!a number is missing in the brackets" },
         { "n[2-1]", "!a range in brackets ends before it begins" },
-        { "n[1-2-3]", "!the brackets hold something else" },
-        { "n[1 ]", "!the brackets hold something else" },
-        { "n[1234567890]", "!the brackets hold something else" },
-        { "n[0-999999999]", "!it stands for more than 65536 names" },
+        { "n[1-2-3]", "!the brackets contain something other than" },
+        { "n[1 ]", "!the brackets contain something other than" },
+        { "n[1234567890]", "!the brackets contain something other than" },
+        { "n[0-999999999]", "!it expands to more than 65536 names" },
         { "n[1][1][1][1][1]", "!a name has more than four pairs of brackets" },
     };
 
@@ -280,7 +279,7 @@ static void slurm_host_lists_are_expanded(void **state)
     }
 }
 
-static void a_slurm_host_list_stays_within_its_bounds(void **state)
+static void slurm_host_list_above_the_limits_is_refused(void **state)
 {
     struct arena mem = { 0 };
     char name[400];
@@ -302,7 +301,7 @@ static void a_slurm_host_list_stays_within_its_bounds(void **state)
     arena_fini(&mem);
 }
 
-static void slurm_task_counts_are_expanded(void **state)
+static void slurm_task_count_list_is_expanded(void **state)
 {
     static const uint32_t expected[] = { 3, 3, 2, 11, 11, 11, 11 };
     static const char *const bad[] = { "",     "0",     "x",    "3(",        "3(x",
@@ -322,7 +321,7 @@ static void slurm_task_counts_are_expanded(void **state)
     arena_fini(&mem);
 }
 
-static void a_file_stands_for_the_variable(void **state)
+static void cluster_file_replaces_tf_config(void **state)
 {
     char path[] = "/tmp/trainerd-cluster-XXXXXX";
     const char *text = "{\n  \"cluster\": {\"worker\": [\"a:1\", 7]}\n}\n";
@@ -349,13 +348,13 @@ static void a_file_stands_for_the_variable(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_launcher_gives_the_index_that_the_text_lacks),
-        cmocka_unit_test(a_slurm_step_is_a_cluster),
-        cmocka_unit_test(the_second_task_on_a_slurm_host_gets_the_next_port),
-        cmocka_unit_test(slurm_host_lists_are_expanded),
-        cmocka_unit_test(a_slurm_host_list_stays_within_its_bounds),
-        cmocka_unit_test(slurm_task_counts_are_expanded),
-        cmocka_unit_test(a_file_stands_for_the_variable),
+        cmocka_unit_test(task_without_index_gets_the_index_of_its_launcher),
+        cmocka_unit_test(slurm_step_is_resolved_as_a_cluster),
+        cmocka_unit_test(slurm_second_task_of_a_host_has_the_next_port),
+        cmocka_unit_test(slurm_host_list_is_expanded),
+        cmocka_unit_test(slurm_host_list_above_the_limits_is_refused),
+        cmocka_unit_test(slurm_task_count_list_is_expanded),
+        cmocka_unit_test(cluster_file_replaces_tf_config),
     };
 
     return cmocka_run_group_tests_name("conf/cluster_start", tests, NULL, NULL);

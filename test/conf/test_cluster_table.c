@@ -25,7 +25,7 @@ static struct cluster *resolve(const char *text)
     return c;
 }
 
-static void one_cluster_has_one_canonical_form_however_it_is_written(void **state)
+static void canonical_form_of_equal_clusters_is_equal(void **state)
 {
     /* The texts differ in what does not matter: order of the jobs, list or object, trailing dot of
      * a host, an evaluator, an empty ps job, white space, "master", and the task that reads the
@@ -55,7 +55,7 @@ static void one_cluster_has_one_canonical_form_however_it_is_written(void **stat
     }
 }
 
-static void another_cluster_has_another_hash(void **state)
+static void hash_of_different_clusters_differs(void **state)
 {
     static const char *const others[] = {
         "{}",
@@ -79,22 +79,22 @@ static void another_cluster_has_another_hash(void **state)
     }
 }
 
-static void the_table_is_sorted_and_ranked(void **state)
+static void table_is_sorted_and_has_ranks(void **state)
 {
     struct cluster *c = resolve("{\"cluster\":{\"worker\":[\"a.:1\",\"[::1]:2\"],\"ps\":[\"p:5\"],"
                                 "\"evaluator\":[\"e:4\"],\"chief\":[\"c:3\"]}," W1 "}");
-    char story[256] = "";
+    char description[256] = "";
 
     (void)state;
     for (uint32_t i = 0; i < c->n_tasks; i++) {
         const struct cluster_task *t = &c->tasks[i];
         char name[32];
 
-        snprintf(story + strlen(story), sizeof(story) - strlen(story), "%s %s at %s|%u rank %d\n",
-                 cluster_task_name(t, name, sizeof(name)), t->address, t->host, (unsigned)t->port,
-                 (int)t->rank);
+        snprintf(description + strlen(description), sizeof(description) - strlen(description),
+                 "%s %s at %s|%u rank %d\n", cluster_task_name(t, name, sizeof(name)), t->address,
+                 t->host, (unsigned)t->port, (int)t->rank);
     }
-    assert_string_equal(story, "chief 0 c:3 at c|3 rank 0\n"
+    assert_string_equal(description, "chief 0 c:3 at c|3 rank 0\n"
                                "evaluator 0 e:4 at e|4 rank -1\n"
                                "ps 0 p:5 at p|5 rank -1\n"
                                "worker 0 a.:1 at a|1 rank 1\n"
@@ -105,7 +105,7 @@ static void the_table_is_sorted_and_ranked(void **state)
     cluster_free(c);
 }
 
-static void alone_there_is_one_task_without_an_address(void **state)
+static void local_cluster_has_one_task_without_address(void **state)
 {
     struct cluster *c = resolve(NULL);
 
@@ -119,7 +119,7 @@ static void alone_there_is_one_task_without_an_address(void **state)
     cluster_free(c);
 }
 
-static void a_thousand_tasks_are_no_trouble(void **state)
+static void cluster_of_1000_tasks_is_resolved(void **state)
 {
     struct buf text = { 0 };
     struct cluster *c;
@@ -137,7 +137,7 @@ static void a_thousand_tasks_are_no_trouble(void **state)
     buf_fini(&text);
 }
 
-static void the_print_is_json_that_says_it_all(void **state)
+static void print_is_json_with_all_fields(void **state)
 {
     struct cluster *c = resolve("{\"cluster\":{\"chief\":[\"c:3\"],\"ps\":[\"p:4\"]},"
                                 "\"task\":{\"type\":\"chief\",\"index\":0}}");
@@ -164,7 +164,7 @@ static void the_print_is_json_that_says_it_all(void **state)
 }
 
 /* Injects a fault at the 1st, 2nd, ... allocation or system call, until there are no more. */
-static void running_out_of_memory_is_an_error_and_leaves_nothing(void **state)
+static void resolve_out_of_memory_is_refused_without_leaks(void **state)
 {
     static const struct cluster_row rows[] = {
         { .id = "listed",
@@ -208,13 +208,13 @@ static void running_out_of_memory_is_an_error_and_leaves_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_cluster_has_one_canonical_form_however_it_is_written),
-        cmocka_unit_test(another_cluster_has_another_hash),
-        cmocka_unit_test(the_table_is_sorted_and_ranked),
-        cmocka_unit_test(alone_there_is_one_task_without_an_address),
-        cmocka_unit_test(a_thousand_tasks_are_no_trouble),
-        cmocka_unit_test(the_print_is_json_that_says_it_all),
-        cmocka_unit_test(running_out_of_memory_is_an_error_and_leaves_nothing),
+        cmocka_unit_test(canonical_form_of_equal_clusters_is_equal),
+        cmocka_unit_test(hash_of_different_clusters_differs),
+        cmocka_unit_test(table_is_sorted_and_has_ranks),
+        cmocka_unit_test(local_cluster_has_one_task_without_address),
+        cmocka_unit_test(cluster_of_1000_tasks_is_resolved),
+        cmocka_unit_test(print_is_json_with_all_fields),
+        cmocka_unit_test(resolve_out_of_memory_is_refused_without_leaks),
     };
 
     return cmocka_run_group_tests_name("conf/cluster_table", tests, NULL, NULL);

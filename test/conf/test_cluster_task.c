@@ -32,15 +32,14 @@ static const struct cluster_row validating[] = {
       "lists no chief" },
     { .id = "U-4",
       CLUSTER("\"chief\":[\"a:1\",\"b:1\"]", T("chief", 0)),
-      "!TF_CONFIG:1:21: /cluster/chief: there are 2 chief tasks, and there can be only one" },
+      "!TF_CONFIG:1:21: /cluster/chief: there are 2 chief tasks; expected at most 1" },
     { .id = "U-5",
       CLUSTER("\"worker\":[\"a:1\"],\"evaluator\":[\"b:1\",\"c:1\"]", W(0)),
-      "!/cluster/evaluator: there are 2 evaluator tasks, and there can be only one" },
+      "!/cluster/evaluator: there are 2 evaluator tasks; expected at most 1" },
     { .id = "U-6",
       CLUSTER("\"worker\":[\"a:1\"],\"ps\":{\"1\":\"b:1\",\"5\":\"c:1\"}", T("ps", 3)),
-      "!/task/index: task index 3 (from task.index) is not among the 2 listed: the indices of ps "
-      "go "
-      "from 1 to 5 with gaps" },
+      "!/task/index: task index 3 (from task.index) is not listed: the cluster lists 2 ps tasks, "
+      "with gaps in the indices from 1 to 5" },
     { .id = "U-6 by set",
       CLUSTER("\"worker\":[\"a:1\"],\"ps\":{\"1\":\"b:1\",\"5\":\"c:1\"}", T("ps", 5)),
       "ps 5 rank - of 1" },
@@ -88,20 +87,20 @@ static const struct cluster_row ranking[] = {
     { .id = "C-9",
       CLUSTER(WITH_CHIEF ",\"ps\":[\"p:1\",\"q:1\"]", W(0)),
       "worker 0 rank 1 of 3",
-      .note = "the 2 ps tasks take no part" },
+      .note = "the 2 ps tasks are not used" },
     { .id = "C-10", CLUSTER("\"chief\":[\"c:1\"]", T("chief", 0)), "chief 0 rank 0 of 1 chief" },
     { .id = "C-11",
       CLUSTER("\"chief\":[],\"worker\":[\"a:1\",\"b:2\"]", W(0)),
       FIRST,
       "worker 0 rank 0 of 2",
-      .note = "the job \"chief\" lists nobody and is taken as absent" },
+      .note = "the job \"chief\" is empty and is treated as absent" },
     { .id = "C-11 self",
       CLUSTER("\"chief\":[],\"worker\":[\"a:1\",\"b:2\"]", T("chief", 0)),
       "!this task is chief 0, but the cluster lists no chief" },
-    { .id = "C-12", "{" TWO ",\"task\":{}}", "!a cluster is given, but not which task" },
+    { .id = "C-12", "{" TWO ",\"task\":{}}", "!the cluster does not define which task" },
     { .id = "C-13",
       CLUSTER("\"worker\":[]", W(0)),
-      "!/cluster/worker: the job \"worker\" lists nobody" },
+      "!/cluster/worker: the job \"worker\" is empty" },
     { .id = "C-14",
       CLUSTER("\"ps\":[\"p:1\"]", T("ps", 0)),
       "!TF_CONFIG: the cluster has neither a chief "
@@ -148,7 +147,7 @@ static const struct cluster_row ranking[] = {
     { .id = "E-3",
       CLUSTER("\"master\":[\"c:1\"],\"worker\":[\"a:1\",\"b:1\"]", T("master", 0)),
       "chief 0 rank 0 of 3 chief",
-      .note = "\"master\" is an old word for \"chief\"" },
+      .note = "\"master\" is an old name of \"chief\"" },
     { .id = "E-4",
       CLUSTER("\"master\":[\"c:1\"],\"chief\":[\"a:1\"]", T("chief", 0)),
       "!TF_CONFIG:1:38: /cluster/chief: both \"master\" and \"chief\" are listed" },
@@ -164,7 +163,7 @@ static const struct cluster_row evaluators[] = {
     { .id = "EV-5", "{" TWO "," T("evaluator", -1) "}", "!/task/index: task index " },
     { .id = "EV listed otherwise",
       CLUSTER("\"worker\":[\"a:1\"],\"evaluator\":[\"e:1\"]", T("evaluator", 1)),
-      "!/task/index: task index 1 (from task.index) is beyond the 1 listed" },
+      "!/task/index: task index 1 (from task.index) is out of range: the cluster lists 1" },
 };
 
 static const struct cluster_row kubeflow[] = {
@@ -172,7 +171,7 @@ static const struct cluster_row kubeflow[] = {
       "{\"cluster\":{\"ps\":[\"J-ps-0.N.svc:2222\"],\"worker\":[\"J-worker-0.N.svc:2222\"]},"
       "\"task\":{\"type\":\"worker\",\"index\":0},\"environment\":\"cloud\"}",
       "worker 0 rank 0 of 1 chief",
-      .note = "the 1 ps tasks take no part" },
+      .note = "the 1 ps tasks are not used" },
     { .id = "KF-2", AT("J-worker-0.N.svc.cluster.local:2222"), FIRST },
     { .id = "KF-3", NULL, LOCAL },
     { .id = "KF-4",
@@ -181,7 +180,7 @@ static const struct cluster_row kubeflow[] = {
     { .id = "KF-8",
       CLUSTER("\"worker\":{\"3\":\"w3:1\"},\"ps\":[\"p:1\",\"q:1\"]", W(3)),
       "worker 3 rank 0 of 1 dynamic",
-      .note = "the 2 ps tasks take no part" },
+      .note = "the 2 ps tasks are not used" },
     { .id = "KF-8 first",
       CLUSTER("\"worker\":{\"0\":\"w0:1\"},\"ps\":[]", W(0)),
       "worker 0 rank 0 of 1 chief dynamic" },
@@ -199,37 +198,37 @@ static const struct cluster_row kubeflow[] = {
       "ps 0 rank - of 0 dynamic" },
     { .id = "KF-9 contradicted",
       CLUSTER("\"ps\":[\"p2:1\"],\"worker\":[\"w:1\"]", T("ps", 2)),
-      "!/task/index: task index 2 (from task.index) is beyond the 1 listed" },
+      "!/task/index: task index 2 (from task.index) is out of range: the cluster lists 1" },
     { .id = "KF-9 two",
       CLUSTER("\"ps\":[\"p1:1\",\"p2:1\"],\"worker\":{}", T("ps", 2)),
-      "!/cluster/worker: the job \"worker\" lists nobody" },
+      "!/cluster/worker: the job \"worker\" is empty" },
     { .id = "KF-10 chief",
       CLUSTER("\"ps\":[],\"worker\":{}", T("chief", 0)),
-      "!/cluster/worker: the job \"worker\" lists nobody" },
+      "!/cluster/worker: the job \"worker\" is empty" },
     { .id = "KF-10 evaluator",
       CLUSTER("\"ps\":[],\"worker\":{}", T("evaluator", 0)),
-      "!/cluster/worker: the job \"worker\" lists nobody" },
+      "!/cluster/worker: the job \"worker\" is empty" },
 };
 
-static void tasks_are_validated_by_the_rules(void **state)
+static void task_is_validated_by_the_rules(void **state)
 {
     (void)state;
     kit_check_rows(validating, COUNT_OF(validating));
 }
 
-static void ranks_world_and_chief_follow_the_rules(void **state)
+static void ranks_world_and_chief_are_set_by_the_rules(void **state)
 {
     (void)state;
     kit_check_rows(ranking, COUNT_OF(ranking));
 }
 
-static void evaluators_are_accepted_in_every_form_and_never_counted(void **state)
+static void evaluator_in_every_form_is_accepted_and_not_counted(void **state)
 {
     (void)state;
     kit_check_rows(evaluators, COUNT_OF(evaluators));
 }
 
-static void all_forms_of_kubeflow_are_understood(void **state)
+static void kubeflow_in_every_form_is_accepted(void **state)
 {
     (void)state;
     kit_check_rows(kubeflow, COUNT_OF(kubeflow));
@@ -238,10 +237,10 @@ static void all_forms_of_kubeflow_are_understood(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tasks_are_validated_by_the_rules),
-        cmocka_unit_test(ranks_world_and_chief_follow_the_rules),
-        cmocka_unit_test(evaluators_are_accepted_in_every_form_and_never_counted),
-        cmocka_unit_test(all_forms_of_kubeflow_are_understood),
+        cmocka_unit_test(task_is_validated_by_the_rules),
+        cmocka_unit_test(ranks_world_and_chief_are_set_by_the_rules),
+        cmocka_unit_test(evaluator_in_every_form_is_accepted_and_not_counted),
+        cmocka_unit_test(kubeflow_in_every_form_is_accepted),
     };
 
     return cmocka_run_group_tests_name("conf/cluster_task", tests, NULL, NULL);
