@@ -1,4 +1,4 @@
-/* job.c - a job file from its bytes to a struct conf with its digest. */
+/* job.c - reads a job file into a struct conf with its digest. */
 #include "conf/job.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include "conf/job_print.h"
 #include "conf/job_read.h"
 
-/* The folder of the job file, absolute: the daemon may change its own. */
+/* Sets path and directory. The directory is absolute because the daemon may change its own. */
 static int set_places(struct conf *c, const char *path, struct err *err)
 {
     char *here = getcwd(NULL, 0), *dir = fs_dirname(path);

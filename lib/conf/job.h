@@ -1,9 +1,12 @@
-/* job.h - the job file: one table describes every key (type, range, default, words), and from it
- * come the reader, the defaults, the resolved print of --check and config/job.schema.json.
+/* job.h - reads the job file.
  *
- * An unknown key is refused with the nearest known one, a wrong type or range with what was
- * found and what is allowed, contradictions with both pointers. Paths are resolved against the
- * job file's folder. Threads: one at a time; a struct conf is read-only once made. */
+ * One table (job_keys.h) describes every key: type, range, default, words. The reader, the
+ * defaults, the output of --check and config/job.schema.json all follow from it. The error for an
+ * unknown key names the most similar key, the error for a wrong type or range the expected and the
+ * found value, and the error for a contradiction both keys. Relative paths start in the folder of
+ * the job file.
+ *
+ * Threads: one at a time. A struct conf is read-only after it is created. */
 #ifndef CONF_JOB_H
 #define CONF_JOB_H
 
@@ -13,10 +16,13 @@
 
 struct err;
 
-/* On success the caller owns *out. Errors: ERR_INPUT, ERR_NOENT, ERR_IO, ERR_NOMEM. */
+/* Reads a job file. On success the caller owns *out and frees it with conf_free(). Errors:
+ * ERR_INPUT, ERR_NOENT, ERR_IO, ERR_NOMEM. */
 int conf_read(const char *path, struct conf **out, struct err *err);
-/* The same from memory; `path` is only for names and relative paths. */
+/* As conf_read(), from n bytes in memory. `path` is used for messages, the default name and
+ * relative paths. */
 int conf_parse(const char *path, const char *text, size_t n, struct conf **out, struct err *err);
+/* Accepts NULL. */
 void conf_free(struct conf *c);
 
 #endif

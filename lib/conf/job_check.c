@@ -1,5 +1,5 @@
-/* job_check.c - what ties one key of the job to another: defaults that follow from other keys,
- * and contradictions. Each refusal stands at one of the two keys and names the other. */
+/* job_check.c - rules that concern several keys of a job: defaults that depend on other keys, and
+ * contradictions. The error of a contradiction has the position of one key and names the other. */
 #include "conf/job_check.h"
 
 #include <inttypes.h>
@@ -19,7 +19,7 @@ struct checker {
     struct err *err;
 };
 
-/* The value at a pointer of our own ("/train/steps", no escapes); NULL: absent. */
+/* Returns the value at a JSON pointer without escapes ("/train/steps"); NULL: absent. */
 static const cJSON *value_at(const struct json *doc, const char *pointer)
 {
     const cJSON *v = json_root(doc);
@@ -37,7 +37,7 @@ static const cJSON *value_at(const struct json *doc, const char *pointer)
     return v;
 }
 
-/* The job file's name without folder and .json. */
+/* Sets the name of the job to the name of the file without folder and .json. */
 static int derive_name(const struct checker *k)
 {
     const char *slash = strrchr(k->c->path, '/');
@@ -87,7 +87,7 @@ static void derive_optimizer(const struct checker *k)
     }
 }
 
-/* Members that a group leaves out; and nothing that differs beside frozen. */
+/* Sets the default weight decay of groups, and rejects other settings of frozen groups. */
 static int derive_groups(const struct checker *k)
 {
     const cJSON *groups = value_at(k->doc, "/optimizer/groups");
@@ -107,7 +107,7 @@ static int derive_groups(const struct checker *k)
     return 0;
 }
 
-/* Waits that are part of another: by default at most half of the deadline. */
+/* Sets the default waiting times, which are at most half of the deadline. */
 static void derive_waits(const struct checker *k)
 {
     struct conf *c = k->c;
@@ -130,7 +130,7 @@ static int derive(const struct checker *k)
     return c->name == NULL ? derive_name(k) : 0;
 }
 
-/* `value` names a feature: it must be one of data.features. */
+/* Checks that `name`, given at `value`, is one of data.features. */
 static int check_feature(const struct checker *k, const cJSON *value, const char *name)
 {
     const char *names[CONF_MAX_FEATURES], *near;
@@ -148,7 +148,8 @@ static int check_feature(const struct checker *k, const cJSON *value, const char
                       near != NULL ? near : names[0], near != NULL ? "?" : "");
 }
 
-/* Losses by number: the first, then those of more_losses. */
+/* Returns loss i and sets *value to its JSON value. 0: model.loss; 1, 2, ...: those of
+ * more_losses. */
 static struct conf_objective *loss_at(const struct checker *k, uint32_t i, const cJSON **value)
 {
     if (i == 0) {
@@ -185,7 +186,7 @@ static int check_losses(const struct checker *k)
     return rc;
 }
 
-/* What a metric compares is what the first loss compares. */
+/* Checks that each metric can be computed from the tensors of the first loss. */
 static int check_metrics(const struct checker *k)
 {
 #define LOSS(word_) (1u << CONF_LOSS_##word_)
@@ -239,7 +240,7 @@ static int check_inputs(const struct checker *k)
     return 0;
 }
 
-/* The number of elements of a sample must fit an int32. */
+/* Checks that the number of elements of a sample is at most INT32_MAX. */
 static int check_shapes(const struct checker *k)
 {
     const cJSON *features = value_at(k->doc, "/data/features");
@@ -266,7 +267,7 @@ static int check_shapes(const struct checker *k)
     return 0;
 }
 
-/* What a feature is derived from, and what records are packed by. */
+/* Checks the features from which others are derived, and the one of data.pack. */
 static int check_derived(const struct checker *k)
 {
     const cJSON *features = value_at(k->doc, "/data/features");
@@ -297,7 +298,7 @@ static int check_derived(const struct checker *k)
     return rc;
 }
 
-/* Where steps are done, and that each makes sense for its feature. */
+/* Sets the default `when` of each operation, and checks its feature and values. */
 static int check_map(const struct checker *k)
 {
     static const enum conf_map_when whens[] = {
@@ -355,7 +356,7 @@ static int check_lanes(const struct checker *k)
                       batch, lanes, ((uint64_t)batch / lanes + 1) * lanes);
 }
 
-/* Powers of two change no digit of a gradient. */
+/* Scales must be powers of two, because a multiplication by a power of two is exact. */
 static int check_scale(const struct checker *k)
 {
     const struct conf *c = k->c;
@@ -374,7 +375,7 @@ static int check_scale(const struct checker *k)
         int e;
         double fraction = frexp(rows[i].value, &e);
 
-        if (value == NULL) /* the default does not fit what is said of another */
+        if (value == NULL) /* a default that contradicts a given value */
             value = value_at(k->doc, "/train/loss_scale");
         if (fraction != 0.5)
             return json_error(k->doc, value, k->err, "expected a power of two, such as %g, found %g",
@@ -393,14 +394,14 @@ static int check_warmup(const struct checker *k)
 {
     uint64_t warmup = k->c->optimizer.schedule.warmup_steps, steps = k->c->train.steps;
 
-    if (steps == 0 || warmup <= steps) /* with epochs the steps are known only with the data */
+    if (steps == 0 || warmup <= steps) /* with epochs, the number of steps depends on the data */
         return 0;
     return json_error(k->doc, value_at(k->doc, "/optimizer/schedule/warmup_steps"), k->err,
                       "%" PRIu64 " steps of warm-up do not fit in the %" PRIu64 " of /train/steps",
                       warmup, steps);
 }
 
-/* What cycles is there, and above the lowest it shall get. */
+/* Checks that the optimizer has a momentum or beta1, and that base_momentum is not above it. */
 static int check_cycle(const struct checker *k)
 {
     static const struct {
@@ -448,7 +449,7 @@ static int check_waits(const struct checker *k)
     return 0;
 }
 
-/* An export must not overwrite what the job reads, nor the other export. */
+/* Checks that an export does not overwrite a file that the job reads, or the other export. */
 static int check_export(const struct checker *k)
 {
     const struct conf *c = k->c;
@@ -469,7 +470,7 @@ static int check_export(const struct checker *k)
     return 0;
 }
 
-/* The part that a '*' stands for is put in place of the other side's '*'. */
+/* Checks that either both names have one '*', which stands for the same text, or none. */
 static int check_weights_names(const struct checker *k)
 {
     const cJSON *names = value_at(k->doc, "/model/weights_names");
@@ -487,7 +488,7 @@ static int check_weights_names(const struct checker *k)
     return 0;
 }
 
-/* A key that asks for something needs the path that makes it possible. */
+/* Checks that the keys on which other keys depend are given. */
 static int check_needs(const struct checker *k)
 {
     const struct conf *c = k->c;

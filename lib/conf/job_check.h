@@ -1,4 +1,4 @@
-/* job_check.h - what ties one key of the job to another. */
+/* job_check.h - rules that concern several keys of a job. */
 #ifndef CONF_JOB_CHECK_H
 #define CONF_JOB_CHECK_H
 
@@ -6,7 +6,8 @@ struct conf;
 struct err;
 struct json;
 
-/* Defaults that depend on other keys, then everything that ties one key to another. */
+/* Sets the defaults that depend on other keys, then checks the rules. Errors: ERR_INPUT,
+ * ERR_NOMEM. */
 int conf_job_check(const struct json *doc, struct conf *c, struct err *err);
 
 #endif

@@ -1,5 +1,4 @@
-/* job_diff.c - two jobs, key by key. Values are compared as the texts that are printed of them: what
- * prints the same is the same. */
+/* job_diff.c - compares two jobs key by key. Values are equal if they are printed equally. */
 #include "conf/job_diff.h"
 
 #include <string.h>
@@ -11,8 +10,8 @@
 
 struct differ {
     const char *was, *now; /* struct conf */
-    struct buf from, to;   /* texts of a value */
-    bool failed;           /* no memory for one of them */
+    struct buf from, to;   /* the printed values */
+    bool failed;           /* out of memory */
     void (*each)(void *arg, const struct conf_change *change);
     void *arg;
 };
@@ -36,7 +35,8 @@ static void compare(struct differ *d, const struct conf_key *k, const char *path
     d->each(d->arg, &change);
 }
 
-/* Only lists and maps have another base than the job itself, and they are compared whole. */
+/* Compares the keys of an object. The base of every value is the job itself: lists and maps, whose
+ * items have another base, are compared as a whole. */
 static void compare_object(struct differ *d, const char *parent)
 {
     char path[CONF_KEY_PATH_BYTES];

@@ -1,5 +1,5 @@
-/* job_keys.c - every key of the job file, in the order in which it is printed. A key that decides
- * whether others apply (a type, a rule) stands before them. */
+/* job_keys.c - all keys of the job file, in the order in which they are printed. A key that
+ * determines whether others apply (a type, a rule) precedes them. */
 #include "conf/job_keys.h"
 
 #include <assert.h>
@@ -15,7 +15,7 @@
 #define WORDS(words_) .words = words_, .n_words = COUNT_OF(words_)
 #define BIT(word_) (1u << (word_))
 
-/* Every enum is stored and read as an unsigned; an item of a map begins with its name. */
+/* Every enum is stored and read as an unsigned; an item of a map starts with its name. */
 static_assert(sizeof(enum conf_optimizer) == sizeof(unsigned), "enums are unsigned");
 static_assert(offsetof(struct conf_feature, name) == 0, "the name comes first");
 static_assert(offsetof(struct conf_input, feature) == 0, "the name comes first");
@@ -139,7 +139,7 @@ static const char *const log_levels[] = {
     [CONF_LOG_ERROR] = "error",
 };
 
-/* Short forms for the table below only. */
+/* Short names for the table below. */
 #define OBJECT CONF_KEY_OBJECT
 #define STRING CONF_KEY_STRING
 #define PATH CONF_KEY_PATH
@@ -160,7 +160,8 @@ static const char *const log_levels[] = {
 #define FREE CONF_KEY_FREE
 #define LIVE (CONF_KEY_FREE | CONF_KEY_LIVE)
 
-/* The keys of a loss, alike in model.loss (base_: where it is) and in an item of more_losses (0). */
+/* The keys of a loss: of model.loss (base_: its offset in struct conf) and of an item of
+ * more_losses (0). */
 #define LOSS_BITS_CLASSES                                                                          \
     (BIT(CONF_LOSS_SOFTMAX_CROSS_ENTROPY) | BIT(CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD))
 #define LOSS_BITS_LOGITS                                                                           \
@@ -213,8 +214,8 @@ static const char *const log_levels[] = {
   .doc = "Where the square ends and the straight line begins." },
 /* clang-format on */
 
-/* Ranges: a real number must survive the way into a float32 (1e-30 to 1e30), and products of
- * counts (steps times batch, epochs times records) must fit 64 bits. */
+/* Ranges: real numbers must be valid as float32 (1e-30 to 1e30), and products of counts (steps
+ * times batch, epochs times records) must fit in 64 bits. */
 /* clang-format off */
 static const struct conf_key keys[] = {
 { "", "name", STRING, AT(name), FREE,

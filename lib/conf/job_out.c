@@ -1,4 +1,4 @@
-/* job_out.c - JSON text with a member a line and two spaces a level. */
+/* job_out.c - writes JSON text with one member per line, indented by two spaces per level. */
 #include "conf/job_out.h"
 
 #include "base/buf.h"

@@ -1,4 +1,4 @@
-/* job_out.h - JSON text, a member a line. */
+/* job_out.h - writes JSON text with one member per line. */
 #ifndef CONF_JOB_OUT_H
 #define CONF_JOB_OUT_H
 
@@ -6,13 +6,16 @@
 
 struct buf;
 
-/* JSON text, a member a line. `key` NULL inside an array and for the outermost value. */
 struct conf_out {
-    struct buf *buf;
-    int depth;
-    bool is_empty; /* nothing yet in the object or array that is open */
+    struct buf *buf; /* not owned */
+    int depth;       /* number of open objects and arrays */
+    bool is_empty;   /* the innermost open object or array has no members yet */
 };
-void conf_out_key(struct conf_out *o, const char *key); /* the value is added by the caller */
+/* Starts a member; the caller appends its value to the buffer. `key` is NULL inside an array and
+ * for the outermost value. */
+void conf_out_key(struct conf_out *o, const char *key);
+/* Start a member that is an object or array ('{' or '['), and end the innermost one ('}' or
+ * ']'). */
 void conf_out_open(struct conf_out *o, const char *key, char bracket);
 void conf_out_close(struct conf_out *o, char bracket);
 

@@ -1,5 +1,5 @@
-/* job_print.c - struct conf back into JSON: for people, a job file in which nothing is left out;
- * for the digest, the same without what may change in the middle of a run. */
+/* job_print.c - prints a struct conf as JSON: as a job file with all keys, and in the canonical
+ * form for the digest, without the keys that may change between two starts of a run. */
 #include "conf/job_print.h"
 
 #include <inttypes.h>
@@ -12,14 +12,14 @@
 
 struct printer {
     struct conf_out out;
-    bool is_canonical; /* for the digest */
+    bool is_canonical; /* prints the text for the digest */
 };
 
 static void print_object(struct printer *p, const char *parent, const char *base);
 static void print_items(struct printer *p, const struct conf_key *k, const char *key,
                         const char *base);
 
-/* The folder of a path differs from host to host; what is in the file is checked elsewhere. */
+/* Returns the name of a file without its folder, which differs between hosts. */
 static const char *last_part(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -77,7 +77,7 @@ static void print_scalar(struct printer *p, const struct conf_key *k, const char
     CHECK(!"not a scalar");
 }
 
-/* One entry of a list or map under `key`, NULL in a list. */
+/* Prints an entry of a list or map. `key` is NULL in a list. */
 static void print_item(struct printer *p, const struct conf_key *item, const char *key,
                        const char *at)
 {
@@ -96,7 +96,8 @@ static void print_item(struct printer *p, const struct conf_key *item, const cha
     }
 }
 
-/* [a, b] on one line, or entries a line each: [{...}, ...] and {"name": value, ...}. */
+/* Prints a list of scalars on one line, [a, b], and other lists and maps with one entry per
+ * line. */
 static void print_items(struct printer *p, const struct conf_key *k, const char *key,
                         const char *base)
 {
@@ -128,8 +129,9 @@ static void print_items(struct printer *p, const struct conf_key *k, const char 
     conf_out_close(&p->out, k->type == CONF_KEY_LIST ? ']' : '}');
 }
 
-/* What does not apply, and of two that exclude each other the one not given (it is 0), would be
- * refused in a job file. */
+/* Whether a key is printed. Two kinds of keys are omitted because a job file may not have them:
+ * keys that do not apply, and of two keys that exclude each other the one that is not given (its
+ * value is 0). */
 static bool is_printed(const struct printer *p, const struct conf_key *k, const char *base)
 {
     if (p->is_canonical && k->flags & CONF_KEY_FREE)

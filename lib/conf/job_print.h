@@ -1,4 +1,4 @@
-/* job_print.h - a job as JSON. */
+/* job_print.h - prints a job as JSON. */
 #ifndef CONF_JOB_PRINT_H
 #define CONF_JOB_PRINT_H
 
@@ -6,11 +6,15 @@ struct buf;
 struct conf;
 struct conf_key;
 
-/* The resolved job as JSON, every default visible. */
+/* The functions append to `out`, and set out->failed if memory runs out. */
+
+/* Appends the job with all defaults. */
 void conf_print(const struct conf *c, struct buf *out);
-/* The job as the digest sees it: only the keys that decide the result, of paths the last part. */
+/* Appends the text that is hashed for the digest: the keys that determine the result, and only the
+ * last part of each path. */
 void conf_job_canonical(const struct conf *c, struct buf *out);
-/* The value of a row in JSON, as it is printed; "nothing" if it is not. Not for objects. */
+/* Appends the value of a row as JSON; "nothing" if conf_print() omits the key. `base` is the struct
+ * conf. Not for objects. */
 void conf_job_value(const struct conf_key *k, const void *base, struct buf *out);
 
 #endif

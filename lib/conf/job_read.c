@@ -1,4 +1,5 @@
-/* job_read.c - the job file into struct conf, by the table. */
+/* job_read.c - reads the JSON document of a job file into a struct conf, as the table of keys
+ * describes. */
 #include "conf/job_read.h"
 
 #include <inttypes.h>
@@ -18,9 +19,9 @@ struct reader {
     struct err *err;
 };
 
-/* What a value of each type must be. */
+/* The JSON types that each type of key accepts. */
 static const struct {
-    int json; /* cJSON types */
+    int json; /* bits of cJSON types */
     const char *expected;
 } kinds[] = {
     [CONF_KEY_OBJECT] = { cJSON_Object, "an object" },
@@ -55,7 +56,7 @@ const char *conf_job_resolve(struct arena *mem, const char *dir, const char *nam
 
     if (path == NULL)
         return NULL;
-    for (const char *from = path; *from != '\0';) { /* never behind `to` */
+    for (const char *from = path; *from != '\0';) { /* `from` is never before `to` */
         size_t n;
 
         from += strspn(from, "/");
@@ -73,7 +74,7 @@ const char *conf_job_resolve(struct arena *mem, const char *dir, const char *nam
     return path;
 }
 
-/* "a", "b", "c" */
+/* Writes the words as "a", "b", "c". */
 static void quoted_list(char *out, size_t size, const char *const *words, size_t n)
 {
     size_t len = 0;
@@ -83,8 +84,8 @@ static void quoted_list(char *out, size_t size, const char *const *words, size_t
         len += (size_t)snprintf(out + len, size - len, "%s\"%s\"", i == 0 ? "" : ", ", words[i]);
 }
 
-/* Refuses a word that is not among the known ones: `what` it is, the slip of the pen if it is one,
- * else all there are and, for a key, where it may have been meant to stand. */
+/* Rejects a word that is not one of the `n` known words. The message has the most similar word if
+ * the word may be a typo, else all known words. `what` describes the word. */
 static int refuse_word(const struct reader *r, const cJSON *value, const char *what,
                        const char *word, const char *const *known, size_t n)
 {
@@ -158,7 +159,7 @@ static int read_enum(const struct reader *r, const struct conf_key *k, const cJS
     return refuse_word(r, value, "the word", value->valuestring, k->words, k->n_words);
 }
 
-/* From the digits as they are written: a double would lose those above 2^53. */
+/* Reads an integer from its digits, because a double is not exact above 2^53. */
 static int read_integer(const struct reader *r, const struct conf_key *k, const cJSON *value,
                         uint64_t *out)
 {
@@ -185,7 +186,8 @@ static int read_integer(const struct reader *r, const struct conf_key *k, const 
 static int read_real(const struct reader *r, const struct conf_key *k, const cJSON *value,
                      double *out)
 {
-    double x = value->valuedouble + 0.0; /* -0 becomes 0: one value, one text */
+    /* -0 becomes 0, so that equal values are printed equally */
+    double x = value->valuedouble + 0.0;
     bool above = (k->flags & CONF_KEY_ABOVE_MIN) != 0, below = (k->flags & CONF_KEY_BELOW_MAX) != 0;
     char found[FOUND_BYTES];
 
@@ -227,7 +229,8 @@ static int read_ports(const struct reader *r, const struct conf_key *k, const cJ
     return 0;
 }
 
-/* Where the items go: into the struct itself, or into memory it points to. */
+/* Returns the memory for n items: in the struct at `base`, or allocated, with a pointer in the
+ * struct. NULL: out of memory. */
 static char *item_storage(const struct reader *r, const struct conf_key *k, size_t n, char *base)
 {
     void *items;
@@ -240,7 +243,7 @@ static char *item_storage(const struct reader *r, const struct conf_key *k, size
     return items;
 }
 
-/* Item i, just read from `value`, must not equal an earlier one of `list`. */
+/* Checks that item i, which was read from `value`, differs from the earlier items of `list`. */
 static int refuse_twice(const struct reader *r, const struct conf_key *k, const char *items,
                         uint32_t i, const cJSON *list, const cJSON *value)
 {
@@ -251,7 +254,7 @@ static int refuse_twice(const struct reader *r, const struct conf_key *k, const 
     return 0;
 }
 
-/* Array or object of any names: each value by the item row. */
+/* Reads a list or map; the row "*" describes each value. */
 static int read_items(const struct reader *r, const struct conf_key *k, const cJSON *value,
                       char *base)
 {
@@ -296,7 +299,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* `base` is what the row's offsets count from. */
+/* Reads a value. The offsets of the row are relative to `base`. */
 static int read_value(const struct reader *r, const struct conf_key *k, const cJSON *value,
                       char *base)
 {
@@ -305,7 +308,7 @@ static int read_value(const struct reader *r, const struct conf_key *k, const cJ
     int rc = 0;
 
     if (cJSON_IsNull(value) && k->flags & CONF_KEY_NULLABLE)
-        return 0; /* the pointer is NULL already */
+        return 0; /* the struct is zeroed, so the pointer is NULL */
     if (!(value->type & kinds[k->type].json))
         return refuse_type(r, k, value);
     switch (k->type) {
@@ -344,7 +347,7 @@ static int read_value(const struct reader *r, const struct conf_key *k, const cJ
     return ERR_INPUT;
 }
 
-/* The struct is zeroed: null, [] and derived defaults need nothing. */
+/* Sets the default of a key. The defaults null and [] and derived defaults are zero already. */
 static void set_default(const struct conf_key *k, char *base)
 {
     char *at = base + k->at;
@@ -379,7 +382,7 @@ static void set_default(const struct conf_key *k, char *base)
     }
 }
 
-/* An object that is absent is one without keys. */
+/* Sets the default of an absent key. An absent object is treated as an empty one. */
 static int read_absent(const struct reader *r, const struct conf_key *k, char *base)
 {
     char path[CONF_KEY_PATH_BYTES];
@@ -409,7 +412,7 @@ static int refuse_inapplicable(const struct reader *r, const struct conf_key *k,
                       on->words[*(const unsigned *)(base + on->at)]);
 }
 
-/* `near`: the object it is missing from. */
+/* Rejects the absence of a key. `near` is the object that lacks the key. */
 static int refuse_absent(const struct reader *r, const struct conf_key *k, const cJSON *near)
 {
     if (k->instead != NULL)
@@ -421,7 +424,7 @@ static int refuse_absent(const struct reader *r, const struct conf_key *k, const
     return json_error(r->doc, near, r->err, "\"%s\" is missing. %s", k->name, k->doc);
 }
 
-/* `object` NULL: it is absent, its keys get their defaults. */
+/* Reads an object. `object` NULL: the object is absent, and its keys get their defaults. */
 static int read_object(const struct reader *r, const char *parent, const cJSON *object, char *base)
 {
     int rc = object == NULL ? 0 : refuse_unknown_keys(r, parent, object);

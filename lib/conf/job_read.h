@@ -1,4 +1,4 @@
-/* job_read.h - fills a job from its document. */
+/* job_read.h - fills a job from its JSON document. */
 #ifndef CONF_JOB_READ_H
 #define CONF_JOB_READ_H
 
@@ -7,10 +7,12 @@ struct conf;
 struct err;
 struct json;
 
-/* Reads the document by the table into *c (zeroed but for path and directory). What is absent gets
- * its default, what does not apply stays zero. Maps are sorted by name. */
+/* Reads the document into *c, as the table of keys describes. *c must be zero except for path and
+ * directory. Absent keys get their default; keys that do not apply stay zero. Maps are sorted by
+ * name. Errors: ERR_INPUT, ERR_NOMEM. */
 int conf_job_fill(const struct json *doc, struct conf *c, struct err *err);
-/* `name` under `dir` (itself if absolute), without "." and doubled slashes; NULL: out of memory. */
+/* Returns the path of `name` in the folder `dir` (of `name` itself if it is absolute), without "."
+ * and double slashes, allocated in `mem`; NULL: out of memory. */
 const char *conf_job_resolve(struct arena *mem, const char *dir, const char *name);
 
 #endif

@@ -1,7 +1,7 @@
-/* job_schema.c - the table as JSON Schema (draft 2020-12).
+/* job_schema.c - prints the table of keys as JSON Schema (draft 2020-12).
  *
- * Contradictions that no schema can see (a feature that is not there, a batch that lanes cannot
- * share) are left to the reader; so is 64.0 for an integer, which a schema takes for 64. */
+ * Only the reader checks contradictions that a schema cannot express (an unknown feature, a batch
+ * that the lanes cannot divide), and rejects 64.0 as an integer, which a schema accepts as 64. */
 #include "conf/job_schema.h"
 
 #include <inttypes.h>
@@ -33,7 +33,7 @@ static void bound_f64(struct conf_out *o, const char *key, double bound)
     buf_f64(o->buf, bound);
 }
 
-/* ["a", "b"]: the words whose bit is set. */
+/* Prints a member with the list of the words whose bits are set in `mask`. */
 static void words(struct conf_out *o, const char *key, const struct conf_key *k, uint32_t mask)
 {
     bool is_first = true;
@@ -91,7 +91,8 @@ static void schema_items(struct conf_out *o, const struct conf_key *k)
     conf_out_close(o, '}');
 }
 
-/* The keywords of each type apply to values of that type only. */
+/* Prints the schema of a range of ports. The keywords of a type apply only to values of that
+ * type. */
 static void schema_ports(struct conf_out *o, const struct conf_key *k)
 {
     conf_out_key(o, "type");
@@ -118,7 +119,7 @@ static void describe(struct conf_out *o, const struct conf_key *k)
     member(o, "description", text);
 }
 
-/* The members of the schema of one value. */
+/* Prints the members of the schema of one value. */
 static void schema_value(struct conf_out *o, const struct conf_key *k)
 {
     bool above = (k->flags & CONF_KEY_ABOVE_MIN) != 0, below = (k->flags & CONF_KEY_BELOW_MAX) != 0;
@@ -166,7 +167,7 @@ static void schema_value(struct conf_out *o, const struct conf_key *k)
     }
 }
 
-/* Exactly one of a key and its stand-in. */
+/* Prints the rule that exactly one of two keys is given. */
 static void rule_instead(struct conf_out *o, const struct conf_key *k)
 {
     const char *names[] = { k->name, k->instead };
@@ -182,8 +183,9 @@ static void rule_instead(struct conf_out *o, const struct conf_key *k)
     conf_out_close(o, '}');
 }
 
-/* A key for some words of a neighbour: if it has one of them, then (perhaps) required, else not
- * allowed. An absent neighbour has its default. */
+/* Prints the rule of a key that applies only to some words of a sibling: if the sibling has one of
+ * them, the key is required (with CONF_KEY_REQUIRED), else it is not allowed. An absent sibling has
+ * its default. */
 static void rule_when(struct conf_out *o, const struct conf_key *k)
 {
     const struct conf_key *on = conf_key_find(k->parent, k->when.key);
@@ -216,7 +218,8 @@ static void rule_when(struct conf_out *o, const struct conf_key *k)
     conf_out_close(o, '}');
 }
 
-/* A pair that excludes each other gives one rule, at its first row. */
+/* Whether a row has a rule. Two keys that exclude each other have one rule, at the first of their
+ * rows. */
 static bool has_rule(const struct conf_key *k)
 {
     return k->when.key != NULL || (k->instead != NULL && conf_key_find(k->parent, k->instead) > k);
@@ -241,7 +244,7 @@ static void schema_rules(struct conf_out *o, const char *parent)
         conf_out_close(o, ']');
 }
 
-/* The members of the schema of an object with the rows of `parent`. */
+/* Prints the members of the schema of an object, whose keys are the rows of `parent`. */
 static void schema_object(struct conf_out *o, const char *parent)
 {
     const struct conf_key *k;

@@ -1,6 +1,6 @@
-/* job_kit.h - jobs for the tests: a small one that is right, and patches. Include after cmocka.h.
+/* job_kit.h - jobs for the tests: a small valid job, and patches of it. Include after cmocka.h.
  *
- * Texts are written with ' for ", so that a row can be read. */
+ * The texts use ' in place of ", which makes the rows readable. */
 #ifndef TEST_CONF_JOB_KIT_H
 #define TEST_CONF_JOB_KIT_H
 
@@ -17,8 +17,8 @@
 enum { JOB_MAX_PATCHES = 3 };
 
 struct job_patch {
-    const char *pointer; /* "/train/steps"; the parent exists */
-    const char *value;   /* JSON as it shall stand there; NULL: the key is removed */
+    const char *pointer; /* "/train/steps"; the parent must exist */
+    const char *value;   /* the new JSON value; NULL: the key is removed */
 };
 
 /* clang-format off */
@@ -28,7 +28,7 @@ struct job_patch {
 #define P3(a_, b_, c_, d_, e_, f_) { { a_, b_ }, { c_, d_ }, { e_, f_ } }
 /* clang-format on */
 
-/* The job that rows change. */
+/* The job that the patches change. */
 static const char job_base[] =
     "{ 'model': { 'onnx': 'net.onnx', 'inputs': { 'image': 'x', 'extra': 'y' },"
     "             'loss': { 'type': 'softmax_cross_entropy', 'logits': 'z', 'labels': 'label' } },"
@@ -39,7 +39,7 @@ static const char job_base[] =
     "  'train': { 'steps': 100, 'global_batch_size': 64 },"
     "  'optimizer': { 'type': 'sgd', 'learning_rate': 0.1 } }";
 
-/* Owned by the caller. */
+/* Returns a copy of `text` with " in place of '. The caller frees it. */
 static inline char *job_quoted(const char *text)
 {
     char *s = strdup(text);
@@ -70,8 +70,8 @@ static inline void job_apply(cJSON *root, const struct job_patch *p)
     free(path);
 }
 
-/* job_base with the patches, on one line; owned by the caller. A patched value is raw text: a
- * later patch cannot reach into it. */
+/* Returns job_base with the patches, on one line. The caller frees it. A patched value is raw text,
+ * so a later patch cannot change a part of it. */
 static inline char *job_text(const struct job_patch patches[JOB_MAX_PATCHES])
 {
     char *base = job_quoted(job_base), *text;
@@ -87,7 +87,7 @@ static inline char *job_text(const struct job_patch patches[JOB_MAX_PATCHES])
     return text;
 }
 
-/* A job that must be right; the caller frees. */
+/* Returns the job of a valid text. The caller frees it. */
 static inline struct conf *job_parsed(const char *path, const char *text)
 {
     struct conf *c = NULL;

@@ -1,5 +1,5 @@
-/* job_rows.h - changes to job_base that are refused, and changes that are not. The reader and the
- * schema are both held against them. */
+/* job_rows.h - patches of job_base that are refused, and patches that are allowed. Tests check both
+ * the reader and the schema with them. */
 #ifndef TEST_CONF_JOB_ROWS_H
 #define TEST_CONF_JOB_ROWS_H
 
@@ -7,14 +7,14 @@
 
 struct job_refusal {
     struct job_patch patches[JOB_MAX_PATCHES];
-    const char *place;   /* the pointer in the message, "" for the outermost object */
-    const char *message; /* a part of what follows it */
+    const char *place;   /* JSON pointer in the error text; "": the outermost object */
+    const char *message; /* a part of the text that follows the pointer */
 };
 
 /* clang-format off */
-/* What a schema sees too. */
+/* Errors that the schema detects, too. */
 static const struct job_refusal job_refusals[] = {
-/* keys that are not known */
+/* unknown keys */
 { P1("/train/epoch", "3"), "/train/epoch", "the key \"epoch\" is not known: did you mean \"epochs\"?" },
 { P1("/optimiser", "{}"), "/optimiser", "did you mean \"optimizer\"?" },
 { P1("/train/Seed", "3"), "/train/Seed", "did you mean \"seed\"?" },
@@ -39,7 +39,7 @@ static const struct job_refusal job_refusals[] = {
 { P1("/communication", "{'data_port':'a-b'}"), "/communication/data_port", "ports from 1 to 65535" },
 { P1("/communication", "{'data_port':[7000]}"), "/communication/data_port", "ports from 1 to 65535" },
 { P1("/communication", "{'data_port':true}"), "/communication/data_port", "expected a port or a range" },
-/* keys that are missing */
+/* missing keys */
 { P1("/model", NULL), "", "\"model\" is missing. The network" },
 { P1("/data", NULL), "", "\"data\" is missing." },
 { P1("/train", NULL), "", "\"train\" is missing." },
@@ -158,7 +158,7 @@ static const struct job_refusal job_refusals[] = {
 { P1("/optimizer/schedule", "{'type':'cosin'}"), "/optimizer/schedule/type", "did you mean \"cosine\"?" },
 { P1("/optimizer/scaling", "{'rule':'sqrt'}"), "/optimizer/scaling/rule", "there are: \"none\", \"linear\", \"square_root\"" },
 { P1("/communication", "{'implementation':'mpi'}"), "/communication/implementation", "there are: \"auto\", \"cpu\", \"nccl\"" },
-/* empty things, too many things */
+/* empty values, too many entries */
 { P1("/name", "''"), "/name", "expected a string that is not empty" },
 { P1("/data/train", "''"), "/data/train", "expected a path as a string that is not empty" },
 { P1("/export", "{'onnx':''}"), "/export/onnx", "expected a path as a string that is not empty; null means none" },
@@ -168,7 +168,7 @@ static const struct job_refusal job_refusals[] = {
 { P1("/model/inputs", "{'':'x'}"), "/model/inputs/", "a name is missing" },
 { P1("/data/features/image/shape", "[1,1,1,1,1,1,1,1,1]"), "/data/features/image/shape", "expected 0 to 8 entries, found 9" },
 { P2("/data/eval", "'e'", "/model/metrics", "['accuracy','accuracy']"), "/model/metrics/1", "is listed already, at /model/metrics/0" },
-/* keys that another key makes meaningless */
+/* keys that do not apply */
 { P1("/optimizer/momentum", "0.9"), "/optimizer/momentum", "is used only where /optimizer/type is one of \"momentum\", \"rmsprop\", \"lars\", but that is \"sgd\"" },
 { P2("/optimizer/type", "'adam'", "/optimizer/momentum", "0.9"), "/optimizer/momentum", "is used only where /optimizer/type is one of \"momentum\", \"rmsprop\", \"lars\", but that is \"adam\"" },
 { P1("/optimizer/nesterov", "true"), "/optimizer/nesterov", "is used only where /optimizer/type is \"momentum\", but that is \"sgd\"" },
@@ -200,12 +200,12 @@ static const struct job_refusal job_refusals[] = {
 { P2("/train/precision", "'float16'", "/train/loss_scale", "{'initial_scale':0}"), "/train/loss_scale/initial_scale", "expected a number from" },
 { P2("/train/precision", "'float16'", "/train/loss_scale", "{'growth_interval':1.5}"), "/train/loss_scale/growth_interval", "expected an integer" },
 { P2("/train/precision", "'float16'", "/train/loss_scale", "{'backoff_factor':0.5}"), "/train/loss_scale/backoff_factor", "is not known" },
-/* one of two */
+/* two keys that exclude each other */
 { P1("/train/epochs", "3"), "/train/steps", "/train/epochs is given too: keep one of them" },
 { P1("/train/batch_size_per_replica", "3"), "/train/batch_size_per_replica", "/train/global_batch_size is given too: keep one of them" },
 };
 
-/* What only the reader sees: how an integer is written, and what ties one key to another. */
+/* Errors that only the reader detects: the form of integers, and contradictions between keys. */
 static const struct job_refusal job_contradictions[] = {
 { P1("/train/steps", "100.0"), "/train/steps", "expected an integer, digits only, found 100.0: write 100" },
 { P1("/train/steps", "1e3"), "/train/steps", "expected an integer, digits only, found 1e3: write 1000" },
@@ -259,7 +259,7 @@ static const struct job_refusal job_contradictions[] = {
 { P1("/export", "{'onnx':'./net.onnx'}"), "/export/onnx", "this file would overwrite /model/onnx: choose another file" },
 };
 
-/* The edges of what is allowed. */
+/* Values at the limits of the allowed ranges. */
 static const struct job_patch job_allowed[][JOB_MAX_PATCHES] = {
 P1("/name", "'\\u00e9 name'"),
 P1("/train/seed", "18446744073709551615"),

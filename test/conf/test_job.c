@@ -1,4 +1,4 @@
-/* A job that is right: what is read, and what is chosen when nothing is said. */
+/* test_job.c - tests the values that are read from a valid job, and the defaults. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

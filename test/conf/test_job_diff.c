@@ -1,5 +1,5 @@
-/* Two jobs compared: every key that differs is told once, with both values, and whether it may change
- * while the job runs. */
+/* test_job_diff.c - tests the comparison of two jobs: it reports each key that differs once, with
+ * both values and whether the key may change while the job runs. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -22,7 +22,7 @@ static void add_line(void *arg, const struct conf_change *change)
                change->from != NULL ? change->from : "a list", change->to != NULL ? change->to : "a list");
 }
 
-/* A line for each difference, the caller frees. */
+/* Returns a line for each difference. The caller frees it. */
 static char *differences(const struct job_patch was[JOB_MAX_PATCHES],
                          const struct job_patch now[JOB_MAX_PATCHES])
 {
@@ -46,7 +46,7 @@ static void every_change_is_told_with_both_values(void **state)
     } rows[] = {
         { { { NULL, NULL } }, { { NULL, NULL } }, "" },
         { P1("/train/clip_norm", "-0"), P1("/train/clip_norm", "0"), "" },
-        { P1("/train/seed", "0"), { { NULL, NULL } }, "" }, /* the default, said */
+        { P1("/train/seed", "0"), { { NULL, NULL } }, "" }, /* the default, given */
         { P1("/model/inputs", "{'extra':'y','image':'x'}"), { { NULL, NULL } }, "" },
         { P1("/checkpoint", "{'directory':'c','every_steps':3}"),
           P1("/checkpoint", "{'directory':'c','every_seconds':1.5,'max_to_keep':1}"),
@@ -86,8 +86,7 @@ static void every_change_is_told_with_both_values(void **state)
 }
 /* clang-format on */
 
-/* Each row of what is allowed is a job that differs from the base in what its patches say, or not at
- * all; and never from itself. */
+/* Compares each job of job_allowed with itself. */
 static void every_allowed_job_equals_itself(void **state)
 {
     (void)state;
@@ -99,7 +98,7 @@ static void every_allowed_job_equals_itself(void **state)
     }
 }
 
-/* What decides the result may never change under a running job: no key is both. */
+/* A key that determines the result must not change while the job runs. */
 static void nothing_live_is_part_of_the_digest(void **state)
 {
     const struct job_patch none[JOB_MAX_PATCHES] = { { NULL, NULL } };

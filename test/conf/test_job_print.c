@@ -1,4 +1,5 @@
-/* A job printed again, and the digest. Reads config/ in the repository's root, where tests run. */
+/* test_job_print.c - tests the printed job and the digest. Reads the files of config/, so it must
+ * run in the root of the repository. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -25,7 +26,8 @@ static struct conf *job_read(const char *path)
     return c;
 }
 
-/* What `c` prints as a job elsewhere is the same job. */
+/* Checks that the printed job, read from another path, is printed equally and has the same
+ * digest. */
 static void assert_round_trip(const struct conf *c)
 {
     struct buf first = { 0 }, second = { 0 };
@@ -256,7 +258,7 @@ static void every_default_is_visible_in_print(void **state)
     conf_free(c);
 }
 
-/* The text is a format: a run is resumed only under the digest it began with. */
+/* The canonical text must not change: a run can be resumed only with the digest of its start. */
 static void the_digest_is_of_this_text(void **state)
 {
     static const char expected[] =
@@ -434,7 +436,7 @@ static void the_digest_sees_what_decides_the_result_and_nothing_else(void **stat
                             "'max_to_keep':3}"), true },
         { P1("/summary", "{'directory':'s'}"), true },
         { P1("/export", "{'onnx':'o'}"), true },
-        /* said or left out, and another way of writing it */
+        /* a default that is given, and other forms of the same value */
         { P1("/train/seed", "0"), true },
         { P1("/optimizer/learning_rate", "1.0e-1"), true },
         { P1("/train/clip_norm", "-0"), true },

@@ -1,4 +1,4 @@
-/* Every way in which a job is refused: the code, the place and the remedy. */
+/* test_job_refuse.c - tests the errors of invalid jobs: code, position and remedy. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -23,7 +23,7 @@ static int refused(const char *text, struct err *err)
     return rc;
 }
 
-/* The text is one line: "dir/job.json:1:COLUMN: /pointer: message". */
+/* The text has one line, so the error starts with "dir/job.json:1:COLUMN: /pointer: message". */
 static void assert_refused(const struct job_refusal *row)
 {
     char *text = job_text(row->patches), place[128];
@@ -89,7 +89,7 @@ static void what_is_no_object_or_no_json_is_refused(void **state)
     }
 }
 
-/* {"name": "<n times an item>"...} with the list or map too long. */
+/* Replaces a value by a list or map that is too long. */
 static void lists_and_maps_are_bounded(void **state)
 {
     static const struct {
@@ -144,7 +144,8 @@ static void a_long_wrong_word_does_not_fill_the_message(void **state)
     free(text);
 }
 
-/* The n-th allocation fails, for every n there is; leaks are the sanitizer's to see. */
+/* Injects a fault at the 1st, 2nd, ... allocation, until there are no more. The sanitizer finds
+ * leaks. */
 static void without_memory_a_job_is_an_error_and_nothing_else(void **state)
 {
     const struct job_patch patches[JOB_MAX_PATCHES] =

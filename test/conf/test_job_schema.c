@@ -1,5 +1,6 @@
-/* The schema: the committed file is the one of the table, and an independent validator judges every
- * row as the reader does. TRAINERD_UPDATE=1 rewrites config/job.schema.json. */
+/* test_job_schema.c - tests that the committed schema equals the one of the table, and that an
+ * independent validator accepts and refuses the same jobs as the reader. TRAINERD_UPDATE=1 rewrites
+ * config/job.schema.json. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -41,7 +42,8 @@ static void send(FILE *script, const char *verdict, const struct job_patch patch
     free(text);
 }
 
-/* check_schema.py reads "accept JSON" and "refuse JSON" lines; it also judges the examples. */
+/* check_schema.py reads lines "accept JSON" and "refuse JSON", and also checks the examples of
+ * config/. */
 static void a_validator_judges_every_job_as_the_reader_does(void **state)
 {
     FILE *script = popen("/usr/bin/python3 test/conf/check_schema.py", "w");
