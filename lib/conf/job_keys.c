@@ -175,7 +175,7 @@ static const char *const log_levels[] = {
   .doc = "softmax_cross_entropy: class scores against integer class labels; "                      \
          "negative_log_likelihood: the same for logarithms of probabilities; "                     \
          "binary_cross_entropy: scores against labels from 0 to 1; mean_squared_error, "           \
-         "mean_absolute_error, huber: numbers against numbers; graph: the graph computes it." },   \
+         "mean_absolute_error, huber: numbers against numbers; graph: the graph computes the loss." }, \
 { parent_, "logits", STRING, LOSS_AT(base_, tensor), REQUIRED, .when = { "type", LOSS_BITS_LOGITS }, \
   .doc = "The graph output, or any tensor of the graph, with the scores before softmax or sigmoid." }, \
 { parent_, "log_probabilities", STRING, LOSS_AT(base_, tensor), REQUIRED,                          \
@@ -183,35 +183,36 @@ static const char *const log_levels[] = {
   .doc = "The graph output, or any tensor of the graph, with the logarithms after softmax." },     \
 { parent_, "predictions", STRING, LOSS_AT(base_, tensor), REQUIRED,                                \
   .when = { "type", LOSS_BITS_NUMBERS },                                                           \
-  .doc = "The graph output, or any tensor of the graph, with what is compared." },                 \
+  .doc = "The graph output, or any tensor of the graph, with the predicted numbers." },            \
 { parent_, "output", STRING, LOSS_AT(base_, tensor), REQUIRED,                                     \
   .when = { "type", BIT(CONF_LOSS_GRAPH) },                                                        \
-  .doc = "The graph output with the loss: one number, a mean over the samples of a lane's batch. "  \
-         "Where labels count unequally (class weights, ignored ones) the mean of the lanes' means "  \
-         "is not that of the batch: with several lanes use a loss of the job, which has that." },    \
+  .doc = "The graph output with the loss: a scalar, the mean over the samples of a lane's batch. If " \
+         "labels have different weights (class weights, ignored labels), the mean over the lanes " \
+         "differs from the mean over the batch: with several lanes use another type, which "       \
+         "computes the mean over the batch." },                                                    \
 { parent_, "labels", STRING, LOSS_AT(base_, labels), REQUIRED,                                     \
   .when = { "type", ~BIT(CONF_LOSS_GRAPH) },                                                       \
-  .doc = "The feature of data.features with the right answers." },                                 \
+  .doc = "The feature of data.features with the labels." },                                        \
 { parent_, "weight", F64, LOSS_AT(base_, weight), ABOVE_MIN, .max = 1e30, .fallback = "1",         \
-  .doc = "The factor of this loss in the sum of all." },                                           \
+  .doc = "The factor of this loss in the sum of all losses." },                                    \
 { parent_, "label_smoothing", F64, LOSS_AT(base_, label_smoothing), BELOW_MAX, .max = 1,           \
   .fallback = "0", .when = { "type", BIT(CONF_LOSS_SOFTMAX_CROSS_ENTROPY) },                       \
   .doc = "The share of each label that is spread evenly over all classes." },                      \
 { parent_, "class_weights", LIST, LOSS_AT(base_, class_weights), ALLOCATED, .hi = 1 << 20,         \
   .count = LOSS_AT(base_, n_class_weights), .stride = sizeof(double), .fallback = "[]",            \
   .when = { "type", LOSS_BITS_CLASSES },                                                           \
-  .doc = "What a label of each class counts; the mean is over these weights. []: all count 1." },  \
+  .doc = "The weight of each class in the weighted mean. []: every weight is 1." },                \
 { parent_ "/class_weights", "*", F64, .max = 1e30,                                                 \
   .doc = "The weight of one class." },                                                             \
 { parent_, "ignore_index", F64, LOSS_AT(base_, ignore_index), NULLABLE, .min = -2147483648.0,      \
   .max = 2147483647.0, .fallback = "null", .when = { "type", LOSS_BITS_CLASSES },                  \
-  .doc = "A label that counts for nothing, nor in the mean, such as -100; null: every label counts." }, \
+  .doc = "A label that is ignored, also in the mean, such as -100; null: no label is ignored." },  \
 { parent_, "pos_weight", F64, LOSS_AT(base_, pos_weight), ABOVE_MIN, .max = 1e30, .fallback = "1", \
   .when = { "type", BIT(CONF_LOSS_BINARY_CROSS_ENTROPY) },                                         \
-  .doc = "What a label of 1 counts, where one of 0 counts 1." },                                   \
+  .doc = "The weight of a label of 1; a label of 0 has the weight 1." },                           \
 { parent_, "delta", F64, LOSS_AT(base_, delta), ABOVE_MIN, .max = 1e30, .fallback = "1",           \
   .when = { "type", BIT(CONF_LOSS_HUBER) },                                                        \
-  .doc = "Where the square ends and the straight line begins." },
+  .doc = "The error at which the loss changes from quadratic to linear." },
 /* clang-format on */
 
 /* Ranges: real numbers must be valid as float32 (1e-30 to 1e30), and products of counts (steps
@@ -219,10 +220,10 @@ static const char *const log_levels[] = {
 /* clang-format off */
 static const struct conf_key keys[] = {
 { "", "name", STRING, AT(name), FREE,
-  .doc = "What logs and summaries call the run; default: the name of the job file without .json." },
+  .doc = "The name of the run in logs and summaries; default: the name of the job file without .json." },
 
 { "", "model", OBJECT, 0, REQUIRED,
-  .doc = "The network, what it is fed, and what is minimised." },
+  .doc = "The network, its inputs, and the loss that training minimises." },
 { "/model", "onnx", PATH, AT(model.onnx), REQUIRED,
   .doc = "The ONNX file to train, relative to the job file." },
 { "/model", "inputs", MAP, AT(model.inputs), REQUIRED, .lo = 1, .hi = CONF_MAX_FEATURES,
@@ -231,11 +232,11 @@ static const struct conf_key keys[] = {
 { "/model/inputs", "*", STRING, offsetof(struct conf_input, input),
   .doc = "The graph input that the feature of this name feeds." },
 { "/model", "loss", OBJECT, 0, REQUIRED,
-  .doc = "What training minimises." },
+  .doc = "The loss that training minimises." },
 LOSS_KEYS("/model/loss", AT(model.loss))
 { "/model", "more_losses", LIST, AT(model.more_losses), .hi = CONF_MAX_LOSSES,
   .count = AT(model.n_more_losses), .stride = sizeof(struct conf_objective), .fallback = "[]",
-  .doc = "Losses that are added to the first, each times its weight." },
+  .doc = "Losses that are added to the first, each multiplied by its weight." },
 { "/model/more_losses", "*", OBJECT,
   .doc = "A loss." },
 LOSS_KEYS("/model/more_losses/*", 0)
@@ -243,268 +244,272 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "The k of the metric top_k_accuracy." },
 { "/model", "metrics", LIST, AT(model.metrics), UNIQUE, .hi = CONF_MAX_METRICS,
   .count = AT(model.n_metrics), .stride = sizeof(enum conf_metric), .fallback = "[]",
-  .doc = "What evaluation computes beside the loss; needs data.eval." },
+  .doc = "Metrics that evaluation computes in addition to the loss; needs data.eval." },
 { "/model/metrics", "*", ENUM, WORDS(metrics),
-  .doc = "accuracy: the share of samples whose highest score is the label (binary_cross_entropy: "
-         "on the right side of 0); top_k_accuracy: among the k highest; perplexity: e to the cross "
-         "entropy; auc: the area under the ROC curve; mean_absolute_error, mean_squared_error." },
+  .doc = "accuracy: the share of samples whose highest score is that of the label (binary_cross_entropy: whose "
+         "score is on the label's side of 0); top_k_accuracy: whose label is among the k highest scores; "
+         "perplexity: e to the cross entropy; auc: the area under the ROC curve; mean_absolute_error, "
+         "mean_squared_error." },
 { "/model", "weights", PATH, AT(model.weights), NULLABLE, .fallback = "null",
-  .doc = "A safetensors file with the initial weights, the index of several (model.safetensors.index.json), "
-         "or the folder of either; relative to the job file. Its tensors are matched by name; float16, bfloat16 and "
-         "float64 become float32. It is read at every start; where there is a checkpoint, trained values come from "
-         "that. null: the weights of the ONNX file." },
+  .doc = "A safetensors file with the initial weights, the index of several (model.safetensors.index.json), or "
+         "the folder of either; relative to the job file. Its tensors are matched by name; float16, bfloat16 and "
+         "float64 are converted to float32. It is read at every start; if a checkpoint exists, the trained values "
+         "are read from the checkpoint. null: the weights of the ONNX file." },
 { "/model", "weights_names", MAP, AT(model.weights_names), .hi = CONF_MAX_RENAMES,
   .count = AT(model.n_weights_names), .stride = sizeof(struct conf_rename), .fallback = "{}",
-  .doc = "Tensors that have another name in model.weights: the name in the graph, and the name in the file. One * on "
-         "each side stands for the same text: {\"*\": \"model.*\"} where names in the file begin with model., "
-         "{\"bert.*\": \"*\"} the other way round. The longest name or pattern that fits counts." },
+  .doc = "Tensors that have another name in model.weights: the name in the graph, and the name in the file. One * "
+         "on each side stands for the same text: {\"*\": \"model.*\"} if the names in the file start with model., "
+         "{\"bert.*\": \"*\"} if the names in the graph start with bert. The longest matching name or pattern is "
+         "used." },
 { "/model/weights_names", "*", STRING, offsetof(struct conf_rename, file),
-  .doc = "The name in the file of the tensor or tensors that this name or pattern means in the graph." },
+  .doc = "The name in the file of the tensor or tensors that match this name or pattern in the graph." },
 { "/model", "weights_fresh", LIST, AT(model.weights_fresh), ALLOCATED, .hi = 1024,
   .count = AT(model.n_weights_fresh), .stride = sizeof(const char *), .fallback = "[]",
-  .doc = "Parameters that may be absent from model.weights, as patterns with *, ? and [...], such as the layers that a "
-         "fine-tune adds: they begin with the values of the ONNX file." },
+  .doc = "Parameters that may be absent from model.weights, as patterns with *, ? and [...], such as layers that "
+         "are added for fine-tuning: they start with the values of the ONNX file." },
 { "/model/weights_fresh", "*", STRING,
   .doc = "A pattern over initializer names." },
 { "/model", "trainable", LIST, AT(model.trainable), ALLOCATED, .hi = 1024,
   .count = AT(model.n_trainable), .stride = sizeof(const char *), .fallback = "[]",
-  .doc = "Tensors that train whatever the file states about them, as patterns with *, ? and [...]: "
-         "parameters that the file does not mark as such, and exceptions from frozen: {\"frozen\": [\"*\"], "
-         "\"trainable\": [\"head.*\"]} trains the head alone. trainerctl inspect prints what trains and why." },
+  .doc = "Tensors that are trained regardless of the file, as patterns with *, ? and [...]: parameters that the "
+         "file does not mark as such, and exceptions from frozen: {\"frozen\": [\"*\"], \"trainable\": "
+         "[\"head.*\"]} trains only the head. trainerctl inspect prints what is trained and why." },
 { "/model/trainable", "*", STRING,
-  .doc = "A pattern over the names that the module gives its parameters, or the names in the file." },
+  .doc = "A pattern that matches the parameter names of the module, or the names in the file." },
 { "/model", "frozen", LIST, AT(model.frozen), ALLOCATED, .hi = 1024,
   .count = AT(model.n_frozen), .stride = sizeof(const char *), .fallback = "[]",
-  .doc = "Tensors that do not train, as patterns with *, ? and [...]." },
+  .doc = "Tensors that are not trained, as patterns with *, ? and [...]." },
 { "/model/frozen", "*", STRING,
-  .doc = "A pattern over the names that the module gives its parameters, or the names in the file." },
+  .doc = "A pattern that matches the parameter names of the module, or the names in the file." },
 { "/model", "padding_idx", MAP, AT(model.padding), .hi = CONF_MAX_TABLES,
   .count = AT(model.n_padding), .stride = sizeof(struct conf_padding), .fallback = "{}",
   .doc = "The padding row of embedding tables, by a pattern over initializer names: as in "
-         "torch.nn.Embedding(padding_idx) no Gather passes a gradient to it, while weight decay and "
-         "other readers of the table (a tied projection) move it. Files of PyTorch's current exporter state "
-         "it in their metadata; it is needed for others." },
+         "torch.nn.Embedding(padding_idx) no Gather adds a gradient to it, while weight decay and other users of "
+         "the table (such as a tied projection) change it. Files of PyTorch's current exporter state it in their "
+         "metadata; other files need this key." },
 { "/model/padding_idx", "*", U32, offsetof(struct conf_padding, row), .hi = INT32_MAX,
   .doc = "The row, from 0." },
 { "/model", "frozen_rows", MAP, AT(model.frozen_rows), .hi = CONF_MAX_TABLES,
   .count = AT(model.n_frozen_rows), .stride = sizeof(struct conf_rows), .fallback = "{}",
   .doc = "Rows (along dimension 0) of trained tensors, by a pattern over initializer names, that never change: "
-         "their gradient is not read, not for the norm of clipping either, and neither weight decay nor "
-         "momentum moves them." },
+         "their gradient is not used, not even in the norm for clipping, and neither weight decay nor momentum "
+         "changes them." },
 { "/model/frozen_rows", "*", LIST, offsetof(struct conf_rows, rows), ALLOCATED, .lo = 1, .hi = 4096,
   .count = offsetof(struct conf_rows, n), .stride = sizeof(uint32_t),
   .doc = "The rows." },
 { "/model/frozen_rows/*", "*", U32, .hi = INT32_MAX,
   .doc = "A row, from 0." },
 { "/model", "batch_norm", ENUM, AT(model.batch_norm), WORDS(batch_norms), .fallback = "ask",
-  .doc = "What a BatchNormalization in inference form means, which exporters write also for a module in train(). "
-         "train: statistics of the batch normalise, running averages move, and the exported model has the inference "
-         "form again; frozen: the running averages of the file normalise and stay, also where a node is in training "
-         "form, and scale and bias train unless model.frozen names them; ask: refuse a model in which such a node "
-         "would train; nodes in training form train." },
+  .doc = "How a BatchNormalization in inference form is trained; exporters write this form also for a module in "
+         "train(). train: the statistics of the batch normalise, the running averages are updated, and the "
+         "exported model has the inference form again; frozen: the running averages of the file normalise and "
+         "stay constant, also in nodes in training form, and scale and bias are trained unless model.frozen names "
+         "them; ask: a model in which such a node would be trained is refused; nodes in training form are "
+         "trained." },
 
 { "", "data", OBJECT, 0, REQUIRED,
   .doc = "Where the samples are and how they are read." },
 { "/data", "format", ENUM, AT(data.format), WORDS(formats), .fallback = "tfrecord",
-  .doc = "tfrecord: of tf.train.Example, plain or gzip; csv: a line is a sample; npy: a NumPy array "
-         "for each feature, {feature} in the path stands for its name; tokens: raw uint16 or uint32, "
-         "cut into windows: the features \"tokens\" and \"labels\", which is one token ahead." },
+  .doc = "tfrecord: files of tf.train.Example, plain or gzip; csv: each line is a sample; npy: a NumPy array for "
+         "each feature, where {feature} in the path is the name of the feature; tokens: raw uint16 or uint32, "
+         "split into windows with the features \"tokens\" and \"labels\"; labels are shifted by one token." },
 { "/data", "train", PATH, AT(data.train), 0, .instead = "mixture",
   .doc = "Files to train on, a path or a pattern with *, ? and [...]." },
 { "/data", "mixture", LIST, AT(data.mixture), ALLOCATED, .lo = 1, .hi = 64,
   .count = AT(data.n_mixture), .stride = sizeof(struct conf_part), .instead = "train",
-  .doc = "Several sets of files to train on, mixed by weight; an epoch has as many samples as all "
-         "together, and each set begins anew when it is through." },
+  .doc = "Several sets of files to train on, mixed by weight; an epoch has as many samples as all sets together, "
+         "and a set that is exhausted starts again." },
 { "/data/mixture", "*", OBJECT,
   .doc = "One set of files." },
 { "/data/mixture/*", "files", PATH, offsetof(struct conf_part, files), REQUIRED,
   .doc = "A path or a pattern with *, ? and [...]." },
 { "/data/mixture/*", "weight", U32, offsetof(struct conf_part, weight), .lo = 1, .hi = 1000000,
   .fallback = "1",
-  .doc = "So many of every sum-of-weights samples come from here." },
+  .doc = "The number of samples from this set among as many samples as the sum of all weights." },
 { "/data", "eval", PATH, AT(data.eval), NULLABLE, .fallback = "null",
   .doc = "Files to evaluate on, a path or a pattern; null: no evaluation." },
 { "/data", "csv", OBJECT, .fallback = "{}", .when = { "format", BIT(CONF_FORMAT_CSV) },
-  .doc = "How CSV files are written." },
+  .doc = "The format of CSV files." },
 { "/data/csv", "header", BOOL, AT(data.csv.header), .fallback = "true",
-  .doc = "Whether the first line has the names of the columns; without, they are 0, 1, 2 ..." },
+  .doc = "Whether the first line has the names of the columns; without it the names are 0, 1, 2 ..." },
 { "/data/csv", "delimiter", STRING, AT(data.csv.delimiter),
   .doc = "The character between two fields; default: a comma." },
 { "/data", "features", MAP, AT(data.features), REQUIRED, .lo = 1, .hi = CONF_MAX_FEATURES,
   .count = AT(data.n_features), .stride = sizeof(struct conf_feature),
-  .doc = "The features of each sample that are used, by their name there." },
+  .doc = "The features of each sample that are used, by their name in the sample." },
 { "/data/features", "*", OBJECT,
   .doc = "How the feature of this name is stored." },
 { "/data/features/*", "dtype", ENUM, FEATURE_AT(dtype), REQUIRED, WORDS(dtypes),
-  .doc = "In a tf.train.Example uint8: raw bytes in a bytes list; float32: a float list or raw "
-         "little-endian bytes; int64, int32: an int64 list; uint16, uint32: token files." },
+  .doc = "In a tf.train.Example, uint8: raw bytes in a bytes list; float32: a float list or raw little-endian "
+         "bytes; int64, int32: an int64 list; uint16, uint32: token files." },
 { "/data/features/*", "shape", LIST, FEATURE_AT(shape), REQUIRED, .hi = CONF_MAX_DIMS,
   .count = FEATURE_AT(rank), .stride = sizeof(uint32_t),
-  .doc = "The dimensions of one sample without the batch; [] for one number." },
+  .doc = "The dimensions of one sample without the batch; [] for a scalar." },
 { "/data/features/*/shape", "*", U32, .lo = 1, .hi = INT32_MAX,
   .doc = "The size of one dimension." },
 { "/data/features/*", "scale", F64, FEATURE_AT(scale), .min = -1e30, .max = 1e30,
   .fallback = "1",
-  .doc = "Float graph inputs get stored * scale + offset." },
+  .doc = "Float graph inputs receive stored * scale + offset." },
 { "/data/features/*", "offset", F64, FEATURE_AT(offset), .min = -1e30, .max = 1e30,
   .fallback = "0",
   .doc = "Added after scale." },
 { "/data/features/*", "encoded", BOOL, FEATURE_AT(encoded), .fallback = "false",
-  .doc = "uint8: a JPEG or PNG file in a bytes list, decoded and stretched to the shape." },
+  .doc = "uint8: a JPEG or PNG file in a bytes list, decoded and resized to the shape." },
 { "/data/features/*", "layout", ENUM, FEATURE_AT(layout), WORDS(layouts),
   .fallback = "channels_first",
-  .doc = "Of an image: shape is [channels, height, width] or [height, width, channels]." },
+  .doc = "The order of the shape of an image: [channels, height, width] or [height, width, channels]." },
 { "/data/features/*", "pad", BOOL, FEATURE_AT(pad), .fallback = "false",
-  .doc = "A list with fewer values than the shape, or none at all, is filled up." },
+  .doc = "Whether a list with fewer values than the shape, or none at all, is padded." },
 { "/data/features/*", "pad_value", F64, FEATURE_AT(pad_value), .min = -1e30, .max = 1e30,
   .fallback = "0",
-  .doc = "What it is filled up with." },
+  .doc = "The value of the padding." },
 { "/data/features/*", "truncate", BOOL, FEATURE_AT(truncate), .fallback = "false",
-  .doc = "Of a list with more values than the shape the first ones are taken." },
+  .doc = "Whether a list with more values than the shape is truncated." },
 { "/data/features/*", "length_of", STRING, FEATURE_AT(length_of), NULLABLE, .fallback = "null",
-  .doc = "This int64 is not stored: it is how many values that other feature had." },
+  .doc = "This int64 is not stored: it is the number of values that the named feature had." },
 { "/data/features/*", "segment_of", STRING, FEATURE_AT(segment_of), NULLABLE, .fallback = "null",
-  .doc = "This int64 list is not stored: 1 for each item that the other feature has, 0 behind them; with "
-         "data.pack 1, 2, 3 ... for the records of the sample. A mask for attention is made of it." },
+  .doc = "This int64 list is not stored: it is 1 for each item that the named feature has and 0 for the padding; "
+         "with data.pack it is 1, 2, 3 ... for the records of the sample. The graph can compute an attention mask "
+         "from it." },
 { "/data/features/*", "position_of", STRING, FEATURE_AT(position_of), NULLABLE, .fallback = "null",
-  .doc = "This int64 list is not stored: which item of the other feature it is, from 0; with data.pack "
-         "from 0 again for each record." },
+  .doc = "This int64 list is not stored: it is the index of each item of the named feature; with data.pack the "
+         "index restarts at 0 for each record." },
 { "/data/features/*", "row_lengths", STRING, FEATURE_AT(row_lengths), NULLABLE, .fallback = "null",
-  .doc = "Of a shape [rows, items, ...]: a list of rows of different lengths, one behind the other; how many "
-         "items each row has is this other feature, int64 [rows]. Rows are filled up with pad_value." },
+  .doc = "For a shape [rows, items, ...]: the feature stores rows of different lengths one after the other; the "
+         "named feature, int64 [rows], has the number of items of each row. Rows are padded with pad_value." },
 { "/data/features/*", "row_splits", STRING, FEATURE_AT(row_splits), NULLABLE, .fallback = "null",
-  .doc = "The same, where the other feature, int64 [rows + 1], says at which item each row begins, and where "
-         "the last one ends." },
+  .doc = "The same with a named feature, int64 [rows + 1], that has the first item of each row, and the end of "
+         "the last row." },
 { "/data/features/*", "column", STRING, FEATURE_AT(column), NULLABLE, .fallback = "null",
-  .doc = "Of a CSV file: the first of as many columns as the shape has elements; null: the one with "
-         "the feature's name." },
+  .doc = "For a CSV file: the first of as many columns as the shape has elements; null: the column with the name "
+         "of the feature." },
 { "/data", "pack", STRING, AT(data.pack), NULLABLE, .fallback = "null",
-  .doc = "A feature of shape [T, ...]: as many records as fit into T items make one sample, one behind the "
-         "other; all stored features are lists as long as this one. Which ones follows from their lengths, "
-         "in the order of the files; an epoch has each record once, and as many steps as the packs give." },
+  .doc = "A feature of shape [T, ...]: a sample has as many records as fit into T items, one after the other; all "
+         "stored features are lists of the same length as this one. The lengths of the records, in the order of "
+         "the files, determine the records of each sample; an epoch has each record once, and as many steps as "
+         "the packed samples need." },
 { "/data", "map", LIST, AT(data.map), ALLOCATED, .hi = 64, .count = AT(data.n_map),
   .stride = sizeof(struct conf_map), .fallback = "[]",
-  .doc = "What is done to images, in this order; what is random follows from seed, epoch and sample." },
+  .doc = "Operations on images, in this order; random values depend on seed, epoch and sample." },
 { "/data/map", "*", OBJECT,
-  .doc = "One step." },
+  .doc = "One operation." },
 { "/data/map/*", "op", ENUM, MAP_AT(op), REQUIRED, WORDS(map_ops),
-  .doc = "random_resized_crop: a random part, stretched to the shape; random_crop: a random part of "
-         "the shape's size; center_crop: the middle, stretched; flip: left to right; color_jitter; "
-         "normalize." },
+  .doc = "random_resized_crop: a random part, resized to the shape; random_crop: a random part of the shape's "
+         "size; center_crop: the middle, resized; flip: exchanges left and right; color_jitter; normalize." },
 { "/data/map/*", "feature", STRING, MAP_AT(feature), REQUIRED,
   .doc = "The feature of data.features that is the image." },
 { "/data/map/*", "when", ENUM, MAP_AT(when), WORDS(map_whens),
-  .doc = "Where it is done; default: normalize always, center_crop in evaluation, what is random in "
+  .doc = "When the operation applies; default: normalize always, center_crop in evaluation, random operations in "
          "training." },
 { "/data/map/*", "min_area", F64, MAP_AT(min_area), ABOVE_MIN, .max = 1, .fallback = "0.08",
   .when = { "op", BIT(CONF_RANDOM_RESIZED_CROP) },
-  .doc = "The least share of the image's area." },
+  .doc = "The smallest share of the image's area." },
 { "/data/map/*", "max_area", F64, MAP_AT(max_area), ABOVE_MIN, .max = 1, .fallback = "1",
   .when = { "op", BIT(CONF_RANDOM_RESIZED_CROP) },
   .doc = "The largest share of the image's area." },
 { "/data/map/*", "min_ratio", F64, MAP_AT(min_ratio), .min = 0.001, .max = 1000,
   .fallback = "0.75", .when = { "op", BIT(CONF_RANDOM_RESIZED_CROP) },
-  .doc = "The least width of the part divided by its height." },
+  .doc = "The smallest width of the part divided by its height." },
 { "/data/map/*", "max_ratio", F64, MAP_AT(max_ratio), .min = 0.001, .max = 1000,
   .fallback = "1.3333333333333333", .when = { "op", BIT(CONF_RANDOM_RESIZED_CROP) },
   .doc = "The largest width of the part divided by its height." },
 { "/data/map/*", "padding", U32, MAP_AT(padding), .hi = 65500, .fallback = "0",
   .when = { "op", BIT(CONF_RANDOM_CROP) },
-  .doc = "Black pixels around the image, of which the part is taken too." },
+  .doc = "Black pixels that are added around the image before the part is chosen." },
 { "/data/map/*", "fraction", F64, MAP_AT(fraction), ABOVE_MIN, .max = 1, .fallback = "0.875",
   .when = { "op", BIT(CONF_CENTER_CROP) },
   .doc = "The share of the largest part in the middle that has the shape's proportions." },
 { "/data/map/*", "probability", F64, MAP_AT(probability), .max = 1, .fallback = "0.5",
   .when = { "op", BIT(CONF_FLIP) },
-  .doc = "How often the image is flipped." },
+  .doc = "The probability that the image is flipped." },
 { "/data/map/*", "brightness", F64, MAP_AT(brightness), .max = 100, .fallback = "0",
   .when = { "op", BIT(CONF_COLOR_JITTER) },
-  .doc = "Times a factor from 1 - this to 1 + this." },
+  .doc = "Values are multiplied by a factor from 1 - brightness to 1 + brightness." },
 { "/data/map/*", "contrast", F64, MAP_AT(contrast), .max = 100, .fallback = "0",
   .when = { "op", BIT(CONF_COLOR_JITTER) },
-  .doc = "The distance from the mean, times a factor likewise." },
+  .doc = "The difference from the mean is multiplied by a factor from 1 - contrast to 1 + contrast." },
 { "/data/map/*", "saturation", F64, MAP_AT(saturation), .max = 100, .fallback = "0",
   .when = { "op", BIT(CONF_COLOR_JITTER) },
-  .doc = "The distance from grey, times a factor likewise." },
+  .doc = "The difference from grey is multiplied by a factor from 1 - saturation to 1 + saturation." },
 { "/data/map/*", "hue", F64, MAP_AT(hue), .max = 0.5, .fallback = "0",
   .when = { "op", BIT(CONF_COLOR_JITTER) },
-  .doc = "Turned by at most this share of the circle, either way." },
+  .doc = "The hue is rotated by at most this share of the colour circle, in either direction." },
 { "/data/map/*", "mean", LIST, MAP_AT(mean), REQUIRED, .lo = 1, .hi = 4, .count = MAP_AT(n_mean),
   .stride = sizeof(double), .when = { "op", BIT(CONF_NORMALIZE) },
-  .doc = "Of each channel, where pixels go from 0 to 1; (pixel - mean) / std is fed." },
+  .doc = "The mean of each channel, for pixels from 0 to 1; the graph receives (pixel - mean) / std." },
 { "/data/map/*/mean", "*", F64, .min = -1000, .max = 1000,
-  .doc = "Of one channel." },
+  .doc = "The mean of one channel." },
 { "/data/map/*", "std", LIST, MAP_AT(std), REQUIRED, .lo = 1, .hi = 4, .count = MAP_AT(n_std),
   .stride = sizeof(double), .when = { "op", BIT(CONF_NORMALIZE) },
-  .doc = "What each channel is divided by." },
+  .doc = "The divisor of each channel." },
 { "/data/map/*/std", "*", F64, .min = 0.000001, .max = 1000,
-  .doc = "Of one channel." },
+  .doc = "The divisor of one channel." },
 { "/data", "shuffle", BOOL, AT(data.shuffle), .fallback = "true",
   .doc = "Whether every epoch has its own order, drawn from train.seed." },
 { "/data", "on_bad_record", ENUM, AT(data.on_bad_record), WORDS(bad_records), .fallback = "stop",
-  .doc = "stop: a damaged or unreadable sample ends the run; skip: the next good one takes its "
-         "place, and it is counted." },
+  .doc = "stop: a damaged or unreadable sample ends the run; skip: the next valid sample replaces it, and the "
+         "skipped samples are counted." },
 { "/data", "cache", ENUM, AT(data.cache), FREE, WORDS(caches), .fallback = "none",
-  .doc = "memory: samples are kept in memory after the first epoch; disk: files are copied to "
-         "cache_directory first, and unpacked." },
+  .doc = "memory: samples are kept in memory after the first epoch; disk: files are first copied to "
+         "cache_directory, and decompressed." },
 { "/data", "cache_directory", PATH, AT(data.cache_directory), FREE | REQUIRED,
   .when = { "cache", BIT(CONF_CACHE_DISK) },
   .doc = "A folder on a disk of this machine." },
 { "/data", "remainder", ENUM, AT(data.remainder), WORDS(remainders), .fallback = "drop",
-  .doc = "The samples at the end of an epoch that do not fill a global batch: drop leaves them "
-         "out, pad trains on them with the missing ones weighing nothing." },
+  .doc = "The samples at the end of an epoch that do not fill a global batch: drop skips them, pad trains on them "
+         "and adds missing samples with weight 0." },
 { "/data", "threads", U32, AT(data.threads), FREE, .hi = 1024, .fallback = "0",
-  .doc = "Decoding threads of a task; 0: chosen from its processors." },
+  .doc = "Decoding threads of a task; 0: depends on its number of processors." },
 { "/data", "prefetch", U32, AT(data.prefetch), FREE, .lo = 1, .hi = 1024, .fallback = "2",
-  .doc = "Global batches that are decoded ahead." },
+  .doc = "Global batches that are decoded in advance." },
 { "/data", "index_directory", PATH, AT(data.index_directory), FREE | NULLABLE, .fallback = "null",
-  .doc = "Where indexes of the record files are kept from run to run; null: only in memory." },
+  .doc = "The folder that keeps the indexes of the record files between runs; null: they are only in memory." },
 
 { "", "train", OBJECT, 0, REQUIRED,
-  .doc = "How long, how much at a time, and from which seed." },
+  .doc = "The length of the run, its batch size, seed and precision." },
 { "/train", "seed", U64, AT(train.seed), .hi = UINT64_MAX, .fallback = "0",
-  .doc = "Every random number of the run follows from it." },
+  .doc = "The seed of every random number of the run." },
 { "/train", "epochs", U64, AT(train.epochs), .lo = 1, .hi = 1000000000, .instead = "steps",
   .doc = "Passes over the training data." },
 { "/train", "steps", U64, AT(train.steps), .lo = 1, .hi = 1000000000000, .instead = "epochs",
   .doc = "Optimizer updates." },
 { "/train", "global_batch_size", U32, AT(train.global_batch_size), .lo = 1, .hi = 16777216,
   .instead = "batch_size_per_replica",
-  .doc = "Samples of one step over all replicas, whatever their number; a multiple of lanes." },
+  .doc = "Samples of one step over all replicas, independent of their number; a multiple of lanes." },
 { "/train", "batch_size_per_replica", U32, AT(train.batch_size_per_replica), .lo = 1,
   .hi = 16777216, .instead = "global_batch_size",
   .doc = "Samples of one step for each replica of the full cluster." },
 { "/train", "lanes", U32, AT(train.lanes), .hi = 65536, .fallback = "0",
-  .doc = "Fixed slices of every global batch (micro-batches), shared out among the replicas; 0: the "
-         "replicas of the full cluster. A multiple of the replicas; where it is not 1, 2, 4, 8, ... times "
-         "their number, the parts are unequal, and a warning says so." },
+  .doc = "Fixed slices of every global batch (micro-batches), distributed over the replicas; 0: the number of "
+         "replicas of the full cluster. A multiple of the replicas; if it is not 1, 2, 4, 8, ... times their "
+         "number, the parts are unequal, and a warning is logged." },
 { "/train", "precision", ENUM, AT(train.precision), WORDS(precisions), .fallback = "float32",
-  .doc = "Of what is computed. bfloat16: products and convolutions multiply bfloat16, and activations "
-         "between them are kept in it; weights, their gradients, sums, statistics and losses stay "
-         "float32. On CPUs it needs processors with avx512_bf16. float16, on GPUs alone: the same with "
-         "float16, whose range is small: see loss_scale. tf32, on GPUs alone: all is float32, but "
-         "products and convolutions may round what they multiply to 10 bits of fraction." },
+  .doc = "The precision of the computation. bfloat16: products and convolutions multiply bfloat16, and "
+         "activations between them are stored as bfloat16; weights, their gradients, sums, statistics and losses "
+         "stay float32. On CPUs it needs processors with avx512_bf16. float16, only on GPUs: the same with "
+         "float16, whose range is small: see loss_scale. tf32, only on GPUs: everything is float32, but products "
+         "and convolutions may round their inputs to 10 bits of fraction." },
 { "/train", "loss_scale", OBJECT, .fallback = "{}", .when = { "precision", BIT(CONF_PRECISION_FLOAT16) },
-  .doc = "The loss is multiplied by a power of two before gradients are computed, so that small ones are "
-         "not lost in float16, and gradients are divided by it before anything is done with them. A step "
-         "whose gradient is not finite but whose loss is, is skipped by all tasks alike and halves the "
-         "scale; so many good steps in a row double it. The scale is kept in checkpoints." },
+  .doc = "The loss is multiplied by a power of two before the gradients are computed, so that small gradients are "
+         "not lost in float16; the gradients are divided by it before they are used. If the gradient of a step is "
+         "not finite but its loss is, all tasks skip the step and the scale is halved; growth_interval steps in a "
+         "row without overflow double it. Checkpoints contain the scale." },
 { "/train/loss_scale", "initial_scale", F64, AT(train.loss_scale.initial_scale), .min = 0x1p-24, .max = 0x1p32,
   .fallback = "65536",
-  .doc = "The scale of the first step; as all scales a power of two." },
+  .doc = "The scale of the first step; like all scales a power of two." },
 { "/train/loss_scale", "growth_interval", U32, AT(train.loss_scale.growth_interval), .hi = 1000000000,
   .fallback = "2000",
-  .doc = "Steps in a row without overflow after which the scale is doubled; 0: it never grows." },
+  .doc = "Steps in a row without overflow after which the scale is doubled; 0: it is never doubled." },
 { "/train/loss_scale", "min_scale", F64, AT(train.loss_scale.min_scale), .min = 0x1p-24, .max = 0x1p32,
   .fallback = "1",
-  .doc = "It is not halved below this: what still overflows is the business of health.non_finite." },
+  .doc = "The scale is not halved below this; health.non_finite handles gradients that still overflow." },
 { "/train/loss_scale", "max_scale", F64, AT(train.loss_scale.max_scale), .min = 0x1p-24, .max = 0x1p32,
   .fallback = "16777216",
-  .doc = "It is not doubled above this." },
+  .doc = "The scale is not doubled above this." },
 { "/train", "clip_norm", F64, AT(train.clip_norm), .max = 1e30, .fallback = "0",
   .doc = "Gradients whose global L2 norm is above this are scaled down to it; 0: never." },
 { "/train", "clip_value", F64, AT(train.clip_value), .max = 1e30, .fallback = "0",
-  .doc = "Elements of the gradient are first cut to at most this, up and down; 0: never." },
+  .doc = "Elements of the gradient are first clipped to the range from -clip_value to clip_value; 0: never." },
 { "/train", "eval_every_epochs", U32, AT(train.eval_every_epochs), .hi = 1000000000,
   .doc = "Evaluate after every so many epochs, 0: only at the end; default: 1 if data.eval is "
          "given, else 0." },
@@ -513,55 +518,55 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "Steps between two lines of progress." },
 { "/train", "deadline_seconds", F64, AT(train.deadline_seconds), FREE, .min = 1, .max = 86400,
   .fallback = "30",
-  .doc = "How long anything may take before it is given up with a reason, reading a checkpoint at the "
-         "start too; every other deadline derives from it." },
+  .doc = "The time after which any operation is aborted with a reason, also the read of a checkpoint at the "
+         "start; every other deadline derives from it." },
 { "/train", "grace_seconds", F64, AT(train.grace_seconds), FREE, .max = 3600, .fallback = "8",
-  .doc = "After SIGTERM, how long the running step and the save may take together; then the step is given "
-         "up, and the state before it is saved. Less than what a supervisor gives before it kills: 30 s in "
-         "Kubernetes, 90 s in systemd, unless they are told otherwise." },
+  .doc = "The time that the running step and the save may take together after SIGTERM; then the step is aborted, "
+         "and the state before it is saved. Must be less than the time after which a supervisor kills the "
+         "process: by default 30 s in Kubernetes, 90 s in systemd." },
 
 { "", "elastic", OBJECT, 0, FREE, .fallback = "{}",
-  .doc = "What is done while tasks are missing. Lanes move to those that are there; batch and results "
-         "do not change." },
+  .doc = "The behaviour while tasks are missing. Their lanes move to the remaining tasks; batch and results do "
+         "not change." },
 { "/elastic", "min_world", U32, AT(elastic.min_world), FREE, .hi = 65536, .fallback = "0",
-  .doc = "Tasks that may go on by themselves; 0: all of the cluster, so a lost one is waited for until "
-         "train.deadline_seconds. Half of them or fewer need checkpoint.directory, shared by all: the lease "
-         "that keeps two parts of a cluster from both training lies there." },
+  .doc = "The number of tasks that may continue without the others; 0: all tasks of the cluster, so that they "
+         "wait for a lost task until train.deadline_seconds. Half of the tasks or fewer need a "
+         "checkpoint.directory that all tasks share: it contains the lease that prevents two parts of a cluster "
+         "from training at the same time." },
 { "/elastic", "rejoin_seconds", F64, AT(elastic.rejoin_seconds), FREE, .max = 86400,
-  .doc = "How long a lost task is waited for before those present go on, if they are min_world; who "
-         "comes later is taken in between two steps. At most train.deadline_seconds. Default: 10, at "
-         "most half of train.deadline_seconds." },
+  .doc = "The time that the remaining tasks wait for a lost task before they continue, if there are at least "
+         "min_world of them; a task that returns later joins between two steps. At most train.deadline_seconds. "
+         "Default: 10, at most half of train.deadline_seconds." },
 
 { "", "detection", OBJECT, 0, FREE, .fallback = "{}",
-  .doc = "How trouble is noticed. The death of a process is seen at once, whatever is said here: its "
-         "connections close, and its address refuses new ones (as a firewall that REJECTs does too: let it "
-         "DROP between tasks)." },
+  .doc = "The detection of failures. The death of a process is detected at once, independent of these keys: its "
+         "connections close, and its address refuses new ones (so does a firewall that REJECTs: let it DROP "
+         "between tasks)." },
 { "/detection", "silent_seconds", F64, AT(detection.silent_seconds), FREE, .min = 0.2, .max = 60,
-  .doc = "A task from which nothing was heard for so long is lost; heartbeats are several times as "
-         "frequent. Less than train.deadline_seconds. Default: 1.2, at most half of "
-         "train.deadline_seconds." },
+  .doc = "A task that has sent nothing for this time is lost; heartbeats are several times as frequent. Less than "
+         "train.deadline_seconds. Default: 1.2, at most half of train.deadline_seconds." },
 { "/detection", "stuck_factor", F64, AT(detection.stuck_factor), FREE, .max = 1e6, .fallback = "10",
-  .doc = "A task that is alive, but in one phase of a step for so many times as long as that took before "
-         "(waiting for other tasks not counted), is stuck: it is named, and the others go on without it. At "
-         "least 2; never under 3 seconds. 0, and before a phase was seen a few times: train.deadline_seconds "
-         "counts." },
+  .doc = "A task is stuck if it is alive but a phase of its step takes this many times as long as before, without "
+         "the time of waiting for other tasks: the task is reported, and the others continue without it. At least "
+         "2; the limit is never below 3 seconds. 0, and until a phase has run a few times: train.deadline_seconds "
+         "applies." },
 
 { "", "health", OBJECT, .fallback = "{}",
-  .doc = "How wrong numbers are noticed, and what is done then." },
+  .doc = "The detection of wrong numbers, and the reaction to them." },
 { "/health", "check_gradients", BOOL, AT(health.check_gradients), FREE, .fallback = "true",
-  .doc = "Whether replicas compare a checksum of each reduced gradient: the one that differs is named and "
-         "brought back from the majority; without one all go back to the newest checkpoint." },
+  .doc = "Whether replicas compare a checksum of each reduced gradient: a replica that differs is reported and "
+         "receives the state of the majority; without a majority all replicas return to the newest checkpoint." },
 { "/health", "check_weights_every_steps", U64, AT(health.check_weights_every_steps), FREE,
   .hi = 1000000000000, .fallback = "100",
-  .doc = "Steps from one comparison of a checksum of all weights to the next; 0: never." },
+  .doc = "Steps between two comparisons of a checksum of all weights; 0: never." },
 { "/health", "non_finite", ENUM, AT(health.non_finite), WORDS(non_finites), .fallback = "stop",
-  .doc = "NaN or infinity in loss or gradient is named by lane, samples and first node; then stop: the "
-         "job stops with the state before that step; skip: the step counts and changes nothing, but "
-         "more than 10 in a row stop the job; restore: everybody goes back to the newest checkpoint, and "
-         "stops when it happens again." },
+  .doc = "NaN or infinity in a loss or gradient is reported with lane, samples and first node. stop: the job "
+         "stops with the state before that step; skip: the step is counted and changes nothing, but more than 10 "
+         "in a row stop the job; restore: all tasks return to the newest checkpoint, and stop when it happens "
+         "again." },
 
 { "", "optimizer", OBJECT, 0, REQUIRED,
-  .doc = "How gradients become updates." },
+  .doc = "How updates are computed from gradients." },
 { "/optimizer", "type", ENUM, AT(optimizer.type), REQUIRED, WORDS(optimizers),
   .doc = "sgd, momentum (sgd with momentum), adagrad, rmsprop, adam, adamw (adam with decoupled "
          "weight decay), adamax, lars and lamb (steps in proportion to the norm of each parameter, "
@@ -574,10 +579,10 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "The share of the last update that is kept; default: 0.9, for rmsprop 0." },
 { "/optimizer", "nesterov", BOOL, AT(optimizer.nesterov), .fallback = "false",
   .when = { "type", BIT(CONF_MOMENTUM) },
-  .doc = "Whether the step looks ahead by the momentum that follows (Nesterov)." },
+  .doc = "Whether the momentum is Nesterov's." },
 { "/optimizer", "centered", BOOL, AT(optimizer.centered), .fallback = "false",
   .when = { "type", BIT(CONF_RMSPROP) },
-  .doc = "Whether gradients are divided by their deviation in place of their root mean square." },
+  .doc = "Whether gradients are divided by their standard deviation in place of their root mean square." },
 { "/optimizer", "beta1", F64, AT(optimizer.beta1), BELOW_MAX, .max = 1, .fallback = "0.9",
   .when = { "type", BIT(CONF_ADAM) | BIT(CONF_ADAMW) | BIT(CONF_ADAMAX) | BIT(CONF_LAMB) |
                         BIT(CONF_LION) },
@@ -590,18 +595,18 @@ LOSS_KEYS("/model/more_losses/*", 0)
 { "/optimizer", "epsilon", F64, AT(optimizer.epsilon), .min = 1e-30, .max = 1,
   .when = { "type", BIT(CONF_ADAM) | BIT(CONF_ADAMW) | BIT(CONF_ADAMAX) | BIT(CONF_LAMB) |
                         BIT(CONF_ADAGRAD) | BIT(CONF_RMSPROP) },
-  .doc = "Added to what is divided by; default: 1e-8, for adagrad 1e-10, for lamb 1e-6." },
+  .doc = "Added to the divisor; default: 1e-8, for adagrad 1e-10, for lamb 1e-6." },
 { "/optimizer", "trust_coefficient", F64, AT(optimizer.trust_coefficient), ABOVE_MIN, .max = 1e6,
   .fallback = "0.001", .when = { "type", BIT(CONF_LARS) },
   .doc = "The norm of an update is this share of the parameter's norm, times the learning rate." },
 { "/optimizer", "weight_decay", F64, AT(optimizer.weight_decay), .max = 1e6,
-  .doc = "This share of the weight is added to its gradient; adamw, lamb, lion: taken from the "
-         "weight itself, times the learning rate; default: 0.01 for adamw, else 0." },
+  .doc = "This share of the weight is added to its gradient; adamw, lamb, lion: subtracted from the weight "
+         "itself, multiplied by the learning rate; default: 0.01 for adamw, else 0." },
 { "/optimizer", "groups", LIST, AT(optimizer.groups), ALLOCATED, .hi = CONF_MAX_GROUPS,
   .count = AT(optimizer.n_groups), .stride = sizeof(struct conf_group), .fallback = "[]",
-  .doc = "Parameters with numbers of their own; the first group that matches a name counts." },
+  .doc = "Parameters with their own settings; the first group that matches a name applies." },
 { "/optimizer/groups", "*", OBJECT,
-  .doc = "The parameters of some names, and what is different for them." },
+  .doc = "A group of parameters, and the settings that differ for them." },
 { "/optimizer/groups/*", "match", LIST, GROUP_AT(match), REQUIRED | ALLOCATED, .lo = 1, .hi = 1024,
   .count = GROUP_AT(n_match), .stride = sizeof(const char *),
   .doc = "Names of initializers, as patterns with *, ? and [...]." },
@@ -609,26 +614,27 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "A pattern over initializer names." },
 { "/optimizer/groups/*", "learning_rate_factor", F64, GROUP_AT(learning_rate_factor), .max = 1e6,
   .fallback = "1",
-  .doc = "Times the learning rate." },
+  .doc = "The factor of the learning rate." },
 { "/optimizer/groups/*", "weight_decay", F64, GROUP_AT(weight_decay), .max = 1e6,
-  .doc = "In place of optimizer.weight_decay, which is the default." },
+  .doc = "Replaces optimizer.weight_decay, which is the default." },
 { "/optimizer/groups/*", "layer_adaptation", BOOL, GROUP_AT(layer_adaptation), .fallback = "true",
-  .doc = "lars, lamb: whether steps follow the norm of the parameter; often false for biases and "
+  .doc = "lars, lamb: whether steps are scaled with the norm of the parameter; often false for biases and "
          "normalisation." },
 { "/optimizer/groups/*", "lazy_rows", BOOL, GROUP_AT(lazy_rows), .fallback = "false",
-  .doc = "Embedding tables: a row that a step does not read keeps its weight and its optimizer state "
-         "in this step. By default momentum, moments and decay move it all the same." },
+  .doc = "Embedding tables: a row that a step does not read keeps its weight and its optimizer state in this "
+         "step. By default momentum, moments and decay change it in every step." },
 { "/optimizer/groups/*", "frozen", BOOL, GROUP_AT(frozen), .fallback = "false",
-  .doc = "Does not train, as those of model.frozen; goes with no other key of the group." },
+  .doc = "Whether the parameters are excluded from training, as by model.frozen; not allowed with other settings "
+         "of the group." },
 { "/optimizer", "average", OBJECT, .fallback = "{}",
-  .doc = "An exponential moving average of the weights, kept beside them in every checkpoint." },
+  .doc = "An exponential moving average of the weights, stored with them in every checkpoint." },
 { "/optimizer/average", "decay", F64, AT(optimizer.average.decay), BELOW_MAX, .max = 1,
   .fallback = "0",
   .doc = "The share of the average that is kept at each step, such as 0.999; 0: no average." },
 { "/optimizer/average", "evaluate", BOOL, AT(optimizer.average.evaluate), .fallback = "true",
-  .doc = "Whether the average is evaluated in place of the weights, where there is one." },
+  .doc = "Whether evaluation uses the average in place of the weights, if there is one." },
 { "/optimizer/average", "export", BOOL, AT(optimizer.average.export), .fallback = "true",
-  .doc = "Whether the average is exported in place of the weights, where there is one." },
+  .doc = "Whether the export has the average in place of the weights, if there is one." },
 { "/optimizer", "schedule", OBJECT, .fallback = "{}",
   .doc = "The learning rate over the steps." },
 { "/optimizer/schedule", "type", ENUM, AT(optimizer.schedule.type), WORDS(schedules),
@@ -639,7 +645,7 @@ LOSS_KEYS("/model/more_losses/*", 0)
          "inverse_square_root: of the step." },
 { "/optimizer/schedule", "warmup_steps", U64, AT(optimizer.schedule.warmup_steps),
   .hi = 1000000000000, .fallback = "0", .when = { "type", ~BIT(CONF_SCHEDULE_ONE_CYCLE) },
-  .doc = "Steps in which the learning rate first rises in a straight line." },
+  .doc = "Steps in which the learning rate first rises linearly." },
 { "/optimizer/schedule", "step_size", U64, AT(optimizer.schedule.step_size), REQUIRED, .lo = 1,
   .hi = 1000000000000,
   .when = { "type", BIT(CONF_SCHEDULE_STEP) | BIT(CONF_SCHEDULE_EXPONENTIAL) },
@@ -648,15 +654,15 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .fallback = "0.1",
   .when = { "type", BIT(CONF_SCHEDULE_STEP) | BIT(CONF_SCHEDULE_EXPONENTIAL) |
                         BIT(CONF_SCHEDULE_PLATEAU) },
-  .doc = "What each reduction multiplies by." },
+  .doc = "The factor of each reduction." },
 { "/optimizer/schedule", "final_fraction", F64, AT(optimizer.schedule.final_fraction), .max = 1,
   .fallback = "0",
   .when = { "type", BIT(CONF_SCHEDULE_COSINE) | BIT(CONF_SCHEDULE_POLYNOMIAL) |
                         BIT(CONF_SCHEDULE_ONE_CYCLE) | BIT(CONF_SCHEDULE_PLATEAU) },
-  .doc = "The share of learning_rate that is left at the last step, and never gone below." },
+  .doc = "The share of learning_rate at the last step, which is also its minimum." },
 { "/optimizer/schedule", "power", F64, AT(optimizer.schedule.power), ABOVE_MIN, .max = 100,
   .fallback = "1", .when = { "type", BIT(CONF_SCHEDULE_POLYNOMIAL) },
-  .doc = "The power of the share of steps that are left; 1: a straight line." },
+  .doc = "The exponent of the share of remaining steps; 1: linear." },
 { "/optimizer/schedule", "initial_fraction", F64, AT(optimizer.schedule.initial_fraction),
   .max = 1, .fallback = "0.04", .when = { "type", BIT(CONF_SCHEDULE_ONE_CYCLE) },
   .doc = "The share of learning_rate at the first step." },
@@ -666,44 +672,44 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "The share of all steps in which the rate rises." },
 { "/optimizer/schedule", "base_momentum", F64, AT(optimizer.schedule.base_momentum), BELOW_MAX,
   .max = 1, .fallback = "0", .when = { "type", BIT(CONF_SCHEDULE_ONE_CYCLE) },
-  .doc = "The momentum (adam and its like: beta1) falls from the optimizer's to this one while the rate "
-         "rises, and rises again while the rate falls; 0: it stays." },
+  .doc = "The momentum (adam and similar optimizers: beta1) falls from the optimizer's value to this one while "
+         "the rate rises, and rises again while the rate falls; 0: it is constant." },
 { "/optimizer/schedule", "patience", U32, AT(optimizer.schedule.patience), .hi = 1000000000,
   .fallback = "10", .when = { "type", BIT(CONF_SCHEDULE_PLATEAU) },
-  .doc = "So many evaluations in a row may be no better; the next one reduces." },
+  .doc = "The number of evaluations in a row that may show no improvement; the next one reduces the rate." },
 { "/optimizer/schedule", "threshold", F64, AT(optimizer.schedule.threshold), BELOW_MAX, .max = 1,
   .fallback = "1e-4", .when = { "type", BIT(CONF_SCHEDULE_PLATEAU) },
-  .doc = "Better is a loss below the best one by more than this share of it." },
+  .doc = "An improvement is a loss that is below the best one by more than this share of it." },
 { "/optimizer", "scaling", OBJECT, .fallback = "{}",
-  .doc = "Whether the learning rate follows the batch size." },
+  .doc = "Whether the learning rate depends on the batch size." },
 { "/optimizer/scaling", "rule", ENUM, AT(optimizer.scaling.rule), WORDS(scalings),
   .fallback = "none",
   .doc = "learning_rate is for reference_batch_size and grows with the global batch (linear) or "
          "with its square root (square_root)." },
 { "/optimizer/scaling", "reference_batch_size", U32, AT(optimizer.scaling.reference_batch_size),
   REQUIRED, .lo = 1, .hi = 16777216, .when = { "rule", BIT(CONF_SCALING_LINEAR) | BIT(CONF_SCALING_SQUARE_ROOT) },
-  .doc = "The global batch size for which learning_rate was found." },
+  .doc = "The global batch size for which learning_rate is chosen." },
 
 { "", "communication", OBJECT, .fallback = "{}",
   .doc = "How tasks exchange gradients." },
 { "/communication", "implementation", ENUM, AT(communication.implementation), WORDS(comms),
   .fallback = "auto",
-  .doc = "auto: nccl between GPUs, cpu between processors; the others insist." },
+  .doc = "auto: nccl between GPUs, cpu between processors; cpu and nccl select one of them." },
 { "/communication", "shared_memory", BOOL, AT(communication.shared_memory), FREE,
   .fallback = "true",
-  .doc = "Whether tasks of one host use shared memory; false: TCP there too." },
+  .doc = "Whether tasks of one host use shared memory; false: they use TCP." },
 { "/communication", "token_file", PATH, AT(communication.token_file), FREE | NULLABLE,
   .fallback = "null",
-  .doc = "A file with the secret by which tasks know each other; null: the environment variable "
+  .doc = "A file with the secret by which tasks authenticate each other; null: the environment variable "
          "TRAINERD_TOKEN, or none." },
 { "/communication", "data_port", PORTS, AT(communication.data_port), FREE | NULLABLE, .lo = 1, .hi = 65535,
   .fallback = "null",
-  .doc = "The TCP port on which this task receives tensors from its peers, for firewalls: a port, or a range as in "
-         "\"7000-7010\" or [7000, 7010], whose first free port is used; one port for each task of a host. null: "
-         "the system picks. NCCL opens ports of its own." },
+  .doc = "The TCP port on which this task receives tensors from its peers, for firewalls: a port, or a range as "
+         "in \"7000-7010\" or [7000, 7010], whose first free port is used; one port for each task of a host. "
+         "null: the system chooses a port. NCCL opens its own ports." },
 
 { "", "checkpoint", OBJECT, 0, FREE, .fallback = "{}",
-  .doc = "When the state of the run is saved; it always is at the end." },
+  .doc = "When the state of the run is saved; it is always saved at the end." },
 { "/checkpoint", "directory", PATH, AT(checkpoint.directory), FREE | NULLABLE, .fallback = "null",
   .doc = "A folder that every task can reach; null: no checkpoints." },
 { "/checkpoint", "every_steps", U64, AT(checkpoint.every_steps), LIVE, .hi = 1000000000000,
@@ -714,28 +720,29 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "Save when the last checkpoint is this old; 0: not by time." },
 { "/checkpoint", "max_to_keep", U32, AT(checkpoint.max_to_keep), LIVE, .hi = 1000000000,
   .fallback = "5",
-  .doc = "Older ones are deleted once a newer one is verified; 0: all are kept." },
+  .doc = "The number of checkpoints to keep: older ones are deleted after a newer one is verified; 0: all are "
+         "kept." },
 { "/checkpoint", "restart_from_scratch", BOOL, AT(checkpoint.restart_from_scratch), FREE, .fallback = "false",
-  .doc = "Whether training begins at step 0 where checkpoints exist and all of them are damaged; false: the job "
-         "ends with exit code 2 and lists them." },
+  .doc = "Whether training begins at step 0 if checkpoints exist and all of them are damaged; false: the job ends "
+         "with exit code 2 and lists them." },
 
 { "", "summary", OBJECT, 0, FREE, .fallback = "{}",
   .doc = "Curves for TensorBoard." },
 { "/summary", "directory", PATH, AT(summary.directory), LIVE | NULLABLE, .fallback = "null",
-  .doc = "Where the chief writes event files; null: none." },
+  .doc = "The folder in which the chief writes event files; null: none are written." },
 
 { "", "log", OBJECT, 0, FREE, .fallback = "{}",
   .doc = "What is logged." },
 { "/log", "level", ENUM, AT(log.level), LIVE, WORDS(log_levels), .fallback = "info",
-  .doc = "The least important records that are written; --log-level goes before it." },
+  .doc = "The least important records that are written; --log-level takes precedence." },
 
 { "", "export", OBJECT, 0, FREE, .fallback = "{}",
   .doc = "The trained model." },
 { "/export", "onnx", PATH, AT(export.onnx), FREE | NULLABLE, .fallback = "null",
-  .doc = "Where the chief writes the trained graph at the end; null: nowhere." },
+  .doc = "The file to which the chief writes the trained graph at the end; null: it is not written." },
 { "/export", "safetensors", PATH, AT(export.safetensors), FREE | NULLABLE, .fallback = "null",
-  .doc = "Where the chief writes the trained weights at the end, as one safetensors file with the names of the "
-         "module: load_state_dict(load_file(...)) reads it; null: nowhere." },
+  .doc = "The file to which the chief writes the trained weights at the end, in the safetensors format with the "
+         "names of the module: load_state_dict(load_file(...)) reads it; null: they are not written." },
 { "/export", "dtype", ENUM, AT(export.dtype), FREE, WORDS(export_dtypes), .fallback = "float32",
   .doc = "The type of floating-point tensors in export.safetensors." },
 };
