@@ -16,22 +16,22 @@
 #include "conf/job_read.h"
 
 /* Sets path and directory. The directory is absolute because the daemon may change its own. */
-static int set_places(struct conf *c, const char *path, struct err *err)
+static int set_paths(struct conf *c, const char *path, struct err *err)
 {
-    char *here = getcwd(NULL, 0), *dir = fs_dirname(path);
+    char *current = getcwd(NULL, 0), *dir = fs_dirname(path);
     int rc = 0;
 
-    if (here == NULL)
+    if (current == NULL)
         rc = err_sys(err, errno, "job file '%s': find the current folder", path);
     else if (dir == NULL)
         rc = err_set(err, ERR_NOMEM, "job file '%s': out of memory", path);
     if (rc == 0) {
         c->path = arena_strdup(&c->mem, path);
-        c->directory = conf_job_resolve(&c->mem, here, dir);
+        c->directory = conf_job_resolve(&c->mem, current, dir);
         if (c->path == NULL || c->directory == NULL)
             rc = err_set(err, ERR_NOMEM, "job file '%s': out of memory", path);
     }
-    free(here);
+    free(current);
     free(dir);
     return rc;
 }
@@ -61,7 +61,7 @@ int conf_parse(const char *path, const char *text, size_t n, struct conf **out, 
 
     if (c == NULL)
         return err_set(err, ERR_NOMEM, "job file '%s': out of memory", path);
-    rc = set_places(c, path, err);
+    rc = set_paths(c, path, err);
     if (rc == 0)
         rc = json_parse(path, text, n, 0, &doc, err);
     if (rc == 0)

@@ -100,9 +100,10 @@ static int derive_groups(const struct checker *k)
             g->weight_decay = k->c->optimizer.weight_decay;
         if (g->frozen && (g->learning_rate_factor != 1 || !g->layer_adaptation || g->lazy_rows ||
                           g->weight_decay != k->c->optimizer.weight_decay))
-            return json_error(k->doc, group, k->err,
-                              "parameters that are \"frozen\" have no learning rate, weight decay, "
-                              "adaptation or lazy rows of their own: take those out, or \"frozen\"");
+            return json_error(
+                k->doc, group, k->err,
+                "parameters that are \"frozen\" have no learning rate, weight decay, adaptation or "
+                "lazy rows of their own; remove these keys or \"frozen\"");
     }
     return 0;
 }
@@ -144,7 +145,7 @@ static int check_feature(const struct checker *k, const cJSON *value, const char
     near = text_nearest(name, names, n);
     return json_error(k->doc, value, k->err,
                       "\"%.64s\" is not a feature of /data/features: %s \"%.64s\"%s", name,
-                      near != NULL ? "did you mean" : "the first there is",
+                      near != NULL ? "did you mean" : "the first feature is",
                       near != NULL ? near : names[0], near != NULL ? "?" : "");
 }
 
@@ -173,15 +174,15 @@ static int check_losses(const struct checker *k)
         if (ignored == NULL || cJSON_IsNull(ignored))
             o->ignore_index = NAN;
         else if (o->ignore_index != trunc(o->ignore_index))
-            return json_error(k->doc, ignored, k->err, "expected a whole number, found %g",
+            return json_error(k->doc, ignored, k->err, "expected an integer, found %g",
                               o->ignore_index);
         if (o->labels != NULL)
             rc = check_feature(k, cJSON_GetObjectItemCaseSensitive(value, "labels"), o->labels);
         if (rc == 0 && n > 1 && (o->n_class_weights > 0 || !isnan(o->ignore_index)))
             rc = json_error(k->doc, value, k->err,
-                            "with several losses (/model/more_losses) each is a mean over the samples, "
-                            "so \"class_weights\" and \"ignore_index\" are not possible: let the graph "
-                            "compute this one (\"type\": \"graph\")");
+                            "with several losses (/model/more_losses) each is a mean over the "
+                            "samples, so \"class_weights\" and \"ignore_index\" are not possible; "
+                            "use \"type\": \"graph\" for this one");
     }
     return rc;
 }
@@ -189,33 +190,34 @@ static int check_losses(const struct checker *k)
 /* Checks that each metric can be computed from the tensors of the first loss. */
 static int check_metrics(const struct checker *k)
 {
-#define LOSS(word_) (1u << CONF_LOSS_##word_)
+#define LOSS_BIT(word_) (1u << CONF_LOSS_##word_)
     static const uint32_t numbers =
-        LOSS(MEAN_SQUARED_ERROR) | LOSS(MEAN_ABSOLUTE_ERROR) | LOSS(HUBER);
-    static const uint32_t classes = LOSS(SOFTMAX_CROSS_ENTROPY) | LOSS(NEGATIVE_LOG_LIKELIHOOD);
+        LOSS_BIT(MEAN_SQUARED_ERROR) | LOSS_BIT(MEAN_ABSOLUTE_ERROR) | LOSS_BIT(HUBER);
+    static const uint32_t classes =
+        LOSS_BIT(SOFTMAX_CROSS_ENTROPY) | LOSS_BIT(NEGATIVE_LOG_LIKELIHOOD);
     static const struct {
         uint32_t losses;
         const char *words;
     } rows[] = {
-        [CONF_METRIC_ACCURACY] = { classes | LOSS(BINARY_CROSS_ENTROPY),
+        [CONF_METRIC_ACCURACY] = { classes | LOSS_BIT(BINARY_CROSS_ENTROPY),
                                    "softmax_cross_entropy, negative_log_likelihood or "
                                    "binary_cross_entropy" },
         [CONF_METRIC_TOP_K_ACCURACY] = { classes,
                                          "softmax_cross_entropy or negative_log_likelihood" },
         [CONF_METRIC_PERPLEXITY] = { classes, "softmax_cross_entropy or negative_log_likelihood" },
-        [CONF_METRIC_AUC] = { LOSS(BINARY_CROSS_ENTROPY), "binary_cross_entropy" },
+        [CONF_METRIC_AUC] = { LOSS_BIT(BINARY_CROSS_ENTROPY), "binary_cross_entropy" },
         [CONF_METRIC_MEAN_ABSOLUTE_ERROR] = { numbers, "mean_squared_error, mean_absolute_error or "
                                                        "huber" },
         [CONF_METRIC_MEAN_SQUARED_ERROR] = { numbers, "mean_squared_error, mean_absolute_error or "
                                                       "huber" },
     };
-#undef LOSS
+#undef LOSS_BIT
     const struct conf *c = k->c;
 
     for (uint32_t i = 0; i < c->model.n_metrics; i++)
         if ((rows[c->model.metrics[i]].losses >> c->model.loss.type & 1u) == 0)
             return json_error(k->doc, cJSON_GetArrayItem(value_at(k->doc, "/model/metrics"), (int)i),
-                              k->err, "this goes with a /model/loss of type %s",
+                              k->err, "this metric needs a /model/loss of type %s",
                               rows[c->model.metrics[i]].words);
     return 0;
 }
@@ -258,9 +260,8 @@ static int check_shapes(const struct checker *k)
             shape = cJSON_GetObjectItemCaseSensitive(
                 cJSON_GetObjectItemCaseSensitive(features, f->name), "shape");
             return json_error(k->doc, shape, k->err,
-                              "a sample has more than %" PRId32
-                              " elements, the most there may be: the first %" PRIu32
-                              " dimensions alone make %" PRIu64,
+                              "a sample has more than %" PRId32 " elements: the first %" PRIu32
+                              " dimensions alone have %" PRIu64,
                               INT32_MAX, d + 1, elements);
         }
     }
@@ -278,19 +279,20 @@ static int check_derived(const struct checker *k)
         const cJSON *value = cJSON_GetObjectItemCaseSensitive(features, f->name);
         const struct {
             const char *key, *of;
-        } ways[] = { { "length_of", f->length_of },   { "segment_of", f->segment_of },
+        } sources[] = { { "length_of", f->length_of },   { "segment_of", f->segment_of },
                      { "position_of", f->position_of }, { "row_lengths", f->row_lengths },
                      { "row_splits", f->row_splits } };
         uint32_t n = 0;
 
-        for (uint32_t w = 0; rc == 0 && w < COUNT_OF(ways); w++) {
-            if (ways[w].of == NULL)
+        for (uint32_t w = 0; rc == 0 && w < COUNT_OF(sources); w++) {
+            if (sources[w].of == NULL)
                 continue;
             if (n++ > 0)
                 return json_error(k->doc, value, k->err,
                                   "expected one of \"length_of\", \"segment_of\", \"position_of\", "
                                   "\"row_lengths\" and \"row_splits\", found more");
-            rc = check_feature(k, cJSON_GetObjectItemCaseSensitive(value, ways[w].key), ways[w].of);
+            rc = check_feature(k, cJSON_GetObjectItemCaseSensitive(value, sources[w].key),
+                               sources[w].of);
         }
     }
     if (rc == 0 && k->c->data.pack != NULL)
@@ -322,10 +324,11 @@ static int check_map(const struct checker *k)
                               "%s is above %s", m->min_area > m->max_area ? "min_area" : "min_ratio",
                               m->min_area > m->max_area ? "max_area" : "max_ratio");
         if (m->n_mean != m->n_std)
-            return json_error(k->doc, step, k->err,
-                              "%" PRIu32 " values of mean and %" PRIu32 " of std: expected as many, "
-                              "one for each channel",
-                              m->n_mean, m->n_std);
+            return json_error(
+                k->doc, step, k->err,
+                "expected as many values of mean as of std, one for each channel, found %" PRIu32
+                " and %" PRIu32,
+                m->n_mean, m->n_std);
     }
     return 0;
 }
@@ -341,7 +344,7 @@ static int check_csv(const struct checker *k)
     if (strlen(c->data.csv.delimiter) == 1 && strchr("\"\r\n", c->data.csv.delimiter[0]) == NULL)
         return 0;
     return json_error(k->doc, value_at(k->doc, "/data/csv/delimiter"), k->err,
-                      "expected one character, and neither a quote nor the end of a line");
+                      "expected one character that is neither a quote nor a line end");
 }
 
 static int check_lanes(const struct checker *k)
@@ -351,8 +354,8 @@ static int check_lanes(const struct checker *k)
     if (lanes == 0 || batch % lanes == 0)
         return 0;
     return json_error(k->doc, value_at(k->doc, "/train/global_batch_size"), k->err,
-                      "%" PRIu32 " samples cannot be shared equally by %" PRIu32
-                      " lanes (/train/lanes): take a multiple of the lanes, such as %" PRIu64,
+                      "%" PRIu32 " samples cannot be divided equally among %" PRIu32
+                      " lanes (/train/lanes): use a multiple of the lanes, such as %" PRIu64,
                       batch, lanes, ((uint64_t)batch / lanes + 1) * lanes);
 }
 
@@ -362,7 +365,7 @@ static int check_scale(const struct checker *k)
     const struct conf *c = k->c;
     const struct {
         const char *pointer;
-        double value, least, most;
+        double value, lowest, highest;
     } rows[] = {
         { "/train/loss_scale/min_scale", c->train.loss_scale.min_scale, 0, c->train.loss_scale.max_scale },
         { "/train/loss_scale/max_scale", c->train.loss_scale.max_scale, 0, INFINITY },
@@ -380,12 +383,13 @@ static int check_scale(const struct checker *k)
         if (fraction != 0.5)
             return json_error(k->doc, value, k->err, "expected a power of two, such as %g, found %g",
                               ldexp(1, e), rows[i].value);
-        if (rows[i].value < rows[i].least || rows[i].value > rows[i].most)
+        if (rows[i].value < rows[i].lowest || rows[i].value > rows[i].highest)
             return json_error(k->doc, value, k->err,
-                              "%s is %.10g: expected min_scale <= initial_scale <= max_scale, and those are %.10g, "
-                              "%.10g and %.10g",
-                              strrchr(rows[i].pointer, '/') + 1, rows[i].value, c->train.loss_scale.min_scale,
-                              c->train.loss_scale.initial_scale, c->train.loss_scale.max_scale);
+                              "%s is %.10g: expected min_scale <= initial_scale <= max_scale, "
+                              "found %.10g, %.10g and %.10g",
+                              strrchr(rows[i].pointer, '/') + 1, rows[i].value,
+                              c->train.loss_scale.min_scale, c->train.loss_scale.initial_scale,
+                              c->train.loss_scale.max_scale);
     }
     return 0;
 }
@@ -397,7 +401,7 @@ static int check_warmup(const struct checker *k)
     if (steps == 0 || warmup <= steps) /* with epochs, the number of steps depends on the data */
         return 0;
     return json_error(k->doc, value_at(k->doc, "/optimizer/schedule/warmup_steps"), k->err,
-                      "%" PRIu64 " steps of warm-up do not fit in the %" PRIu64 " of /train/steps",
+                      "%" PRIu64 " steps of warm-up are more than the %" PRIu64 " of /train/steps",
                       warmup, steps);
 }
 
@@ -433,18 +437,20 @@ static int check_waits(const struct checker *k)
     double deadline = c->train.deadline_seconds, factor = c->detection.stuck_factor;
 
     if (c->elastic.rejoin_seconds > deadline)
-        return json_error(k->doc, value_at(k->doc, "/elastic/rejoin_seconds"), k->err,
-                          "%g s cannot be waited for: the job ends after %g (/train/deadline_seconds)",
-                          c->elastic.rejoin_seconds, deadline);
+        return json_error(
+            k->doc, value_at(k->doc, "/elastic/rejoin_seconds"), k->err,
+            "expected at most %g s, after which the job ends (/train/deadline_seconds), found %g",
+            deadline, c->elastic.rejoin_seconds);
     if (c->detection.silent_seconds >= deadline)
-        return json_error(k->doc, value_at(k->doc, "/detection/silent_seconds"), k->err,
-                          "a silent task must be noticed before the job ends for it, after %g s "
-                          "(/train/deadline_seconds): expected less, found %g",
-                          deadline, c->detection.silent_seconds);
+        return json_error(
+            k->doc, value_at(k->doc, "/detection/silent_seconds"), k->err,
+            "expected less than %g s, after which the job ends (/train/deadline_seconds), "
+            "found %g",
+            deadline, c->detection.silent_seconds);
     if (factor > 0 && factor < 2)
         return json_error(k->doc, value_at(k->doc, "/detection/stuck_factor"), k->err,
-                          "steps of a healthy task differ by more than a factor of %g: expected at least "
-                          "2, or 0 to watch none",
+                          "steps of a healthy task differ by more than a factor of %g: expected at "
+                          "least 2, or 0 to disable the check",
                           factor);
     return 0;
 }
@@ -494,9 +500,9 @@ static int check_needs(const struct checker *k)
     const struct conf *c = k->c;
     const struct {
         const char *pointer;
-        bool is_asked;
-        const char *needs;
-        bool is_there;
+        bool is_used;
+        const char *needed;
+        bool is_given;
     } rows[] = {
         { "/model/metrics", c->model.n_metrics > 0, "/data/eval", c->data.eval != NULL },
         { "/model/weights_names", c->model.n_weights_names > 0, "/model/weights",
@@ -516,9 +522,9 @@ static int check_needs(const struct checker *k)
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++)
-        if (rows[i].is_asked && !rows[i].is_there)
+        if (rows[i].is_used && !rows[i].is_given)
             return json_error(k->doc, value_at(k->doc, rows[i].pointer), k->err,
-                              "this needs %s, which is not given", rows[i].needs);
+                              "this needs %s, which is not given", rows[i].needed);
     return 0;
 }
 

@@ -20,7 +20,7 @@ static void print_items(struct printer *p, const struct conf_key *k, const char 
                         const char *base);
 
 /* Returns the name of a file without its folder, which differs between hosts. */
-static const char *last_part(const char *path)
+static const char *file_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
 
@@ -49,7 +49,7 @@ static void print_scalar(struct printer *p, const struct conf_key *k, const char
         if (s == NULL)
             buf_str(b, "null");
         else
-            buf_json(b, p->is_canonical && k->type == CONF_KEY_PATH ? last_part(s) : s);
+            buf_json(b, p->is_canonical && k->type == CONF_KEY_PATH ? file_name(s) : s);
         return;
     case CONF_KEY_BOOL:
         buf_str(b, *(const bool *)at ? "true" : "false");

@@ -96,8 +96,8 @@ static int refuse_word(const struct reader *r, const cJSON *value, const char *w
         return json_error(r->doc, value, r->err, "%s \"%.64s\" is not known: did you mean \"%s\"?",
                           what, word, near);
     quoted_list(list, sizeof(list), known, n);
-    return json_error(r->doc, value, r->err, "%s \"%.64s\" is not known; there %s: %s", what, word,
-                      n == 1 ? "is" : "are", list);
+    return json_error(r->doc, value, r->err, "%s \"%.64s\" is not known; expected%s: %s", what,
+                      word, n == 1 ? "" : " one of", list);
 }
 
 static int refuse_unknown_keys(const struct reader *r, const char *parent, const cJSON *object)
@@ -117,7 +117,7 @@ static int refuse_unknown_keys(const struct reader *r, const char *parent, const
         elsewhere = conf_key_anywhere(v->string);
         if (elsewhere != NULL)
             return json_error(
-                r->doc, v, r->err, "\"%s\" does not belong here but in %s", elsewhere->name,
+                r->doc, v, r->err, "\"%s\" is not allowed here: it is a key of %s", elsewhere->name,
                 elsewhere->parent[0] == '\0' ? "the outermost object" : elsewhere->parent);
         return refuse_word(r, v, "the key", v->string, names, n);
     }
@@ -244,12 +244,12 @@ static char *item_storage(const struct reader *r, const struct conf_key *k, size
 }
 
 /* Checks that item i, which was read from `value`, differs from the earlier items of `list`. */
-static int refuse_twice(const struct reader *r, const struct conf_key *k, const char *items,
+static int check_unique(const struct reader *r, const struct conf_key *k, const char *items,
                         uint32_t i, const cJSON *list, const cJSON *value)
 {
     for (uint32_t j = 0; j < i; j++)
         if (memcmp(items + j * k->stride, items + i * k->stride, k->stride) == 0)
-            return json_error(r->doc, value, r->err, "is listed already, at %s",
+            return json_error(r->doc, value, r->err, "is already listed at %s",
                               json_pointer(r->doc, cJSON_GetArrayItem(list, (int)j)));
     return 0;
 }
@@ -286,7 +286,7 @@ static int read_items(const struct reader *r, const struct conf_key *k, const cJ
         }
         rc = read_value(r, item, v, at);
         if (rc == 0 && k->flags & CONF_KEY_UNIQUE)
-            rc = refuse_twice(r, k, items, i, value, v);
+            rc = check_unique(r, k, items, i, value, v);
         if (rc < 0)
             return rc;
     }
@@ -294,7 +294,7 @@ static int read_items(const struct reader *r, const struct conf_key *k, const cJ
     return 0;
 }
 
-static int by_name(const void *a, const void *b)
+static int compare_names(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -340,7 +340,7 @@ static int read_value(const struct reader *r, const struct conf_key *k, const cJ
     case CONF_KEY_MAP:
         rc = read_items(r, k, value, base);
         if (rc == 0)
-            qsort(at, *(uint32_t *)(base + k->count), k->stride, by_name);
+            qsort(at, *(uint32_t *)(base + k->count), k->stride, compare_names);
         return rc;
     }
     CHECK(!"a type without a reader");
@@ -416,7 +416,7 @@ static int refuse_inapplicable(const struct reader *r, const struct conf_key *k,
 static int refuse_absent(const struct reader *r, const struct conf_key *k, const cJSON *near)
 {
     if (k->instead != NULL)
-        return json_error(r->doc, near, r->err, "\"%s\" or \"%s\" must be given, and neither is",
+        return json_error(r->doc, near, r->err, "\"%s\" or \"%s\" must be given, found neither",
                           k->name, k->instead);
     if (k->when.key != NULL)
         return json_error(r->doc, near, r->err, "\"%s\" is missing, and this \"%s\" needs it. %s",
@@ -458,7 +458,7 @@ int conf_job_fill(const struct json *doc, struct conf *c, struct err *err)
 
     if (!cJSON_IsObject(root)) {
         json_describe(doc, root, found, sizeof(found));
-        return json_error(doc, root, err, "a job is an object, found %s", found);
+        return json_error(doc, root, err, "a job must be an object, found %s", found);
     }
     return read_object(&r, "", root, (char *)c);
 }

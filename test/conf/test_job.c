@@ -11,7 +11,7 @@
 #include "conf/job.h"
 #include "conf/job_kit.h"
 
-static void what_is_not_said_has_the_documented_default(void **state)
+static void absent_key_has_the_documented_default(void **state)
 {
     const struct job_patch none[JOB_MAX_PATCHES] = { { NULL, NULL } };
     struct conf *c = job_patched(none);
@@ -65,17 +65,17 @@ static void what_is_not_said_has_the_documented_default(void **state)
     conf_free(c);
 }
 
-static void a_default_may_follow_from_another_key(void **state)
+static void default_of_dependent_key_follows_from_the_other_key(void **state)
 {
     const struct job_patch eval[] = P3("/data/eval", "'e'", "/optimizer/type", "'adamw'",
                                        "/optimizer/schedule", "{'type':'step','step_size':7}");
-    const struct job_patch said[] =
+    const struct job_patch given[] =
         P3("/data/eval", "'e'", "/train/eval_every_epochs", "0", "/optimizer",
            "{'type':'adamw','learning_rate':1,"
            "'weight_decay':0}");
     const struct job_patch momentum[JOB_MAX_PATCHES] =
         P2("/optimizer/type", "'momentum'", "/optimizer/schedule", "{'type':'cosine'}");
-    const struct job_patch hasty[JOB_MAX_PATCHES] = P1("/train/deadline_seconds", "2");
+    const struct job_patch short_deadline[JOB_MAX_PATCHES] = P1("/train/deadline_seconds", "2");
     struct conf *c = job_patched(eval);
 
     (void)state;
@@ -89,12 +89,12 @@ static void a_default_may_follow_from_another_key(void **state)
     assert_true(c->optimizer.schedule.gamma == 0.1);
     conf_free(c);
 
-    c = job_patched(said);
+    c = job_patched(given);
     assert_int_equal(c->train.eval_every_epochs, 0);
     assert_true(c->optimizer.weight_decay == 0.0);
     conf_free(c);
 
-    c = job_patched(hasty);
+    c = job_patched(short_deadline);
     assert_true(c->elastic.rejoin_seconds == 1.0);
     assert_true(c->detection.silent_seconds == 1.0);
     conf_free(c);
@@ -107,7 +107,7 @@ static void a_default_may_follow_from_another_key(void **state)
     conf_free(c);
 }
 
-static void each_optimizer_has_its_own_defaults(void **state)
+static void optimizer_default_depends_on_its_type(void **state)
 {
     static const struct {
         const char *type;
@@ -149,7 +149,7 @@ static void each_optimizer_has_its_own_defaults(void **state)
     }
 }
 
-static void what_is_said_is_read(void **state)
+static void job_with_all_keys_is_read(void **state)
 {
     static const char quoted[] =
         "{'name':'n','model':{'onnx':'sub/./net.onnx','inputs':{'b':'in b','a':'in a'},"
@@ -259,7 +259,7 @@ static void what_is_said_is_read(void **state)
     free(text);
 }
 
-static void words_mean_what_they_say(void **state)
+static void word_of_enum_key_is_read_as_its_value(void **state)
 {
     static const struct {
         const char *pointer, *value;
@@ -299,7 +299,7 @@ static void words_mean_what_they_say(void **state)
     }
 }
 
-static void paths_are_absolute_whatever_the_job_was_called(void **state)
+static void path_of_job_file_makes_all_paths_absolute(void **state)
 {
     const struct job_patch none[JOB_MAX_PATCHES] = { { NULL, NULL } };
     char *text = job_text(none), *here = getcwd(NULL, 0), expected[4200];
@@ -329,12 +329,12 @@ static void paths_are_absolute_whatever_the_job_was_called(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_not_said_has_the_documented_default),
-        cmocka_unit_test(a_default_may_follow_from_another_key),
-        cmocka_unit_test(each_optimizer_has_its_own_defaults),
-        cmocka_unit_test(what_is_said_is_read),
-        cmocka_unit_test(words_mean_what_they_say),
-        cmocka_unit_test(paths_are_absolute_whatever_the_job_was_called),
+        cmocka_unit_test(absent_key_has_the_documented_default),
+        cmocka_unit_test(default_of_dependent_key_follows_from_the_other_key),
+        cmocka_unit_test(optimizer_default_depends_on_its_type),
+        cmocka_unit_test(job_with_all_keys_is_read),
+        cmocka_unit_test(word_of_enum_key_is_read_as_its_value),
+        cmocka_unit_test(path_of_job_file_makes_all_paths_absolute),
     };
 
     return cmocka_run_group_tests_name("conf/job", tests, NULL, NULL);

@@ -38,7 +38,7 @@ static char *differences(const struct job_patch was[JOB_MAX_PATCHES],
 }
 
 /* clang-format off */
-static void every_change_is_told_with_both_values(void **state)
+static void changed_key_is_reported_with_both_values(void **state)
 {
     static const struct {
         struct job_patch was[JOB_MAX_PATCHES], now[JOB_MAX_PATCHES];
@@ -87,7 +87,7 @@ static void every_change_is_told_with_both_values(void **state)
 /* clang-format on */
 
 /* Compares each job of job_allowed with itself. */
-static void every_allowed_job_equals_itself(void **state)
+static void allowed_job_has_no_difference_from_itself(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(job_allowed); i++) {
@@ -99,7 +99,7 @@ static void every_allowed_job_equals_itself(void **state)
 }
 
 /* A key that determines the result must not change while the job runs. */
-static void nothing_live_is_part_of_the_digest(void **state)
+static void live_key_is_not_part_of_the_digest(void **state)
 {
     const struct job_patch none[JOB_MAX_PATCHES] = { { NULL, NULL } };
     struct conf *base = job_patched(none);
@@ -120,7 +120,7 @@ static void nothing_live_is_part_of_the_digest(void **state)
     conf_free(base);
 }
 
-static void without_memory_the_comparison_fails(void **state)
+static void diff_out_of_memory_is_refused(void **state)
 {
     const struct job_patch none[JOB_MAX_PATCHES] = { { NULL, NULL } };
     struct conf *c = job_patched(none);
@@ -139,10 +139,10 @@ static void without_memory_the_comparison_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_change_is_told_with_both_values),
-        cmocka_unit_test(every_allowed_job_equals_itself),
-        cmocka_unit_test(nothing_live_is_part_of_the_digest),
-        cmocka_unit_test(without_memory_the_comparison_fails),
+        cmocka_unit_test(changed_key_is_reported_with_both_values),
+        cmocka_unit_test(allowed_job_has_no_difference_from_itself),
+        cmocka_unit_test(live_key_is_not_part_of_the_digest),
+        cmocka_unit_test(diff_out_of_memory_is_refused),
     };
 
     return cmocka_run_group_tests_name("conf/job_diff", tests, NULL, NULL);

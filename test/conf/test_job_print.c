@@ -44,7 +44,7 @@ static void assert_round_trip(const struct conf *c)
     buf_fini(&second);
 }
 
-static void what_is_allowed_is_read_and_its_print_is_the_same_job(void **state)
+static void print_of_allowed_job_is_read_as_the_same_job(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(job_allowed); i++) {
@@ -55,7 +55,7 @@ static void what_is_allowed_is_read_and_its_print_is_the_same_job(void **state)
     }
 }
 
-static void the_examples_are_jobs_and_their_print_is_the_same_job(void **state)
+static void print_of_example_is_read_as_the_same_job(void **state)
 {
     glob_t found;
     size_t n_jobs = 0;
@@ -79,7 +79,7 @@ static void the_examples_are_jobs_and_their_print_is_the_same_job(void **state)
 }
 
 /* clang-format off */
-static void every_default_is_visible_in_print(void **state)
+static void print_contains_every_default(void **state)
 {
     static const char expected[] =
         "{\n"
@@ -259,7 +259,7 @@ static void every_default_is_visible_in_print(void **state)
 }
 
 /* The canonical text must not change: a run can be resumed only with the digest of its start. */
-static void the_digest_is_of_this_text(void **state)
+static void digest_is_of_the_canonical_text(void **state)
 {
     static const char expected[] =
         "{\n"
@@ -401,7 +401,7 @@ static void the_digest_is_of_this_text(void **state)
     conf_free(c);
 }
 
-static void the_digest_sees_what_decides_the_result_and_nothing_else(void **state)
+static void digest_changes_only_with_keys_that_determine_the_result(void **state)
 {
     static const struct {
         struct job_patch patches[JOB_MAX_PATCHES];
@@ -504,11 +504,11 @@ static void the_digest_sees_what_decides_the_result_and_nothing_else(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_allowed_is_read_and_its_print_is_the_same_job),
-        cmocka_unit_test(the_examples_are_jobs_and_their_print_is_the_same_job),
-        cmocka_unit_test(every_default_is_visible_in_print),
-        cmocka_unit_test(the_digest_is_of_this_text),
-        cmocka_unit_test(the_digest_sees_what_decides_the_result_and_nothing_else),
+        cmocka_unit_test(print_of_allowed_job_is_read_as_the_same_job),
+        cmocka_unit_test(print_of_example_is_read_as_the_same_job),
+        cmocka_unit_test(print_contains_every_default),
+        cmocka_unit_test(digest_is_of_the_canonical_text),
+        cmocka_unit_test(digest_changes_only_with_keys_that_determine_the_result),
     };
 
     return cmocka_run_group_tests_name("conf/job_print", tests, NULL, NULL);

@@ -40,21 +40,21 @@ static void assert_refused(const struct job_refusal *row)
     free(text);
 }
 
-static void every_wrong_job_is_refused_at_its_place_with_a_remedy(void **state)
+static void invalid_job_is_refused_at_its_position_with_a_remedy(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(job_refusals); i++)
         assert_refused(&job_refusals[i]);
 }
 
-static void every_contradiction_is_refused_at_one_key_and_names_the_other(void **state)
+static void contradiction_is_refused_at_one_key_and_names_the_other(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(job_contradictions); i++)
         assert_refused(&job_contradictions[i]);
 }
 
-static void the_place_is_the_line_and_column_of_the_value(void **state)
+static void error_position_is_the_line_and_column_of_the_value(void **state)
 {
     static const char text[] = "{\n"
                                "  \"model\": { \"onnx\": \"a\",\n"
@@ -68,13 +68,13 @@ static void the_place_is_the_line_and_column_of_the_value(void **state)
                                   "found the number 3");
 }
 
-static void what_is_no_object_or_no_json_is_refused(void **state)
+static void text_that_is_not_a_json_object_is_refused(void **state)
 {
     static const struct {
         const char *text, *message;
     } rows[] = {
-        { "[]", "dir/job.json:1:1: a job is an object, found an array" },
-        { "null", "a job is an object, found null" },
+        { "[]", "dir/job.json:1:1: a job must be an object, found an array" },
+        { "null", "a job must be an object, found null" },
         { "", "dir/job.json:1:1" },
         { "{", "dir/job.json:1:2" },
         { "{\"train\": {}, \"train\": {}}", "dir/job.json:1:15" },
@@ -90,7 +90,7 @@ static void what_is_no_object_or_no_json_is_refused(void **state)
 }
 
 /* Replaces a value by a list or map that is too long. */
-static void lists_and_maps_are_bounded(void **state)
+static void list_or_map_above_its_limit_is_refused(void **state)
 {
     static const struct {
         const char *pointer, *open, *item, *close, *message;
@@ -127,7 +127,7 @@ static void lists_and_maps_are_bounded(void **state)
     }
 }
 
-static void a_long_wrong_word_does_not_fill_the_message(void **state)
+static void unknown_word_that_is_long_is_shortened_in_the_message(void **state)
 {
     static char word[4096];
     struct job_patch patches[JOB_MAX_PATCHES] = { { "/data/cache", word } };
@@ -140,13 +140,13 @@ static void a_long_wrong_word_does_not_fill_the_message(void **state)
     text = job_text(patches);
     assert_int_equal(refused(text, &err), ERR_INPUT);
     assert_true(strlen(err.text) < 300);
-    assert_non_null(strstr(err.text, "there are: \"none\", \"memory\""));
+    assert_non_null(strstr(err.text, "expected one of: \"none\", \"memory\""));
     free(text);
 }
 
 /* Injects a fault at the 1st, 2nd, ... allocation, until there are no more. The sanitizer finds
  * leaks. */
-static void without_memory_a_job_is_an_error_and_nothing_else(void **state)
+static void parse_out_of_memory_is_refused_without_leaks(void **state)
 {
     const struct job_patch patches[JOB_MAX_PATCHES] =
         P2("/model/frozen", "['a', 'b']", "/summary", "{'directory': 's'}");
@@ -175,7 +175,7 @@ static void without_memory_a_job_is_an_error_and_nothing_else(void **state)
     free(text);
 }
 
-static void a_file_that_is_not_there_is_named(void **state)
+static void absent_file_is_refused_with_its_path(void **state)
 {
     struct conf *c = NULL;
     struct err err = { 0 };
@@ -192,14 +192,14 @@ static void a_file_that_is_not_there_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_wrong_job_is_refused_at_its_place_with_a_remedy),
-        cmocka_unit_test(every_contradiction_is_refused_at_one_key_and_names_the_other),
-        cmocka_unit_test(the_place_is_the_line_and_column_of_the_value),
-        cmocka_unit_test(what_is_no_object_or_no_json_is_refused),
-        cmocka_unit_test(lists_and_maps_are_bounded),
-        cmocka_unit_test(a_long_wrong_word_does_not_fill_the_message),
-        cmocka_unit_test(without_memory_a_job_is_an_error_and_nothing_else),
-        cmocka_unit_test(a_file_that_is_not_there_is_named),
+        cmocka_unit_test(invalid_job_is_refused_at_its_position_with_a_remedy),
+        cmocka_unit_test(contradiction_is_refused_at_one_key_and_names_the_other),
+        cmocka_unit_test(error_position_is_the_line_and_column_of_the_value),
+        cmocka_unit_test(text_that_is_not_a_json_object_is_refused),
+        cmocka_unit_test(list_or_map_above_its_limit_is_refused),
+        cmocka_unit_test(unknown_word_that_is_long_is_shortened_in_the_message),
+        cmocka_unit_test(parse_out_of_memory_is_refused_without_leaks),
+        cmocka_unit_test(absent_file_is_refused_with_its_path),
     };
 
     return cmocka_run_group_tests_name("conf/job_refuse", tests, NULL, NULL);

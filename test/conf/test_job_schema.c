@@ -15,7 +15,7 @@
 #include "conf/job_rows.h"
 #include "conf/job_schema.h"
 
-static void the_committed_schema_is_the_one_of_the_table(void **state)
+static void committed_schema_equals_that_of_the_table(void **state)
 {
     static const char path[] = "config/job.schema.json";
     struct buf made = { 0 }, committed = { 0 };
@@ -44,7 +44,7 @@ static void send(FILE *script, const char *verdict, const struct job_patch patch
 
 /* check_schema.py reads lines "accept JSON" and "refuse JSON", and also checks the examples of
  * config/. */
-static void a_validator_judges_every_job_as_the_reader_does(void **state)
+static void validator_accepts_the_same_jobs_as_the_reader(void **state)
 {
     FILE *script = popen("/usr/bin/python3 test/conf/check_schema.py", "w");
 
@@ -63,8 +63,8 @@ static void a_validator_judges_every_job_as_the_reader_does(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_committed_schema_is_the_one_of_the_table),
-        cmocka_unit_test(a_validator_judges_every_job_as_the_reader_does),
+        cmocka_unit_test(committed_schema_equals_that_of_the_table),
+        cmocka_unit_test(validator_accepts_the_same_jobs_as_the_reader),
     };
 
     return cmocka_run_group_tests_name("conf/job_schema", tests, NULL, NULL);
