@@ -149,7 +149,7 @@ static int read_header(struct header *h)
             return bad(h, "',' or '}'");
     }
     skip_blanks(h);
-    return h->at == h->end && h->seen == 7 ? 0 : bad(h, "the end, behind all three keys,");
+    return h->at == h->end && h->seen == 7 ? 0 : bad(h, "the end after all three keys");
 }
 
 /* ---- reading ---- */

@@ -286,7 +286,7 @@ def torch_silent(folder):
 def silent(table, folder):
     us, torch = Side("trainerd", lambda: ours_silent(folder)), Side("torchrun", lambda: torch_silent(folder))
     table.interleave(1, us, torch)
-    within(table, "SIGSTOP of a worker until all know who", us, "known", SILENT_LIMIT, SILENT_GOAL, torch)
+    within(table, "SIGSTOP of a worker until all report it", us, "known", SILENT_LIMIT, SILENT_GOAL, torch)
     table.row("  and to the next step", "", lambda: (duration(us.median("next")), "", "", True))
 
 

@@ -119,8 +119,8 @@ NETS = [
 def idle_share(port):
     """Returns the idle share of the GPU within steps from the metrics; None: the metric is absent."""
     with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=10) as answer:
-        said = re.findall(r"^trainerd_device_idle_ratio(?:\{.*\})? ([\d.e+-]+)$", answer.read().decode(), re.M)
-    return max(map(float, said)) if said else None
+        values = re.findall(r"^trainerd_device_idle_ratio(?:\{.*\})? ([\d.e+-]+)$", answer.read().decode(), re.M)
+    return max(map(float, values)) if values else None
 
 
 def run_ours(job, net, steps, options):
@@ -296,10 +296,10 @@ def look_for_gpu(where, options):
 
 def torch_there(options):
     code = "import torch; print(torch.__version__, torch.cuda.get_device_name(0) if torch.cuda.is_available() else 'no GPU')"
-    said = peers.run_checked([peers.PYTHON, "-c", code]).strip()
-    if said.endswith("no GPU") and options.has_gpu:
-        print("PyTorch %s (%s): its rows cannot run" % (said, peers.PYTHON))
-    return "PyTorch " + said
+    output = peers.run_checked([peers.PYTHON, "-c", code]).strip()
+    if output.endswith("no GPU") and options.has_gpu:
+        print("PyTorch %s (%s): its rows cannot run" % (output, peers.PYTHON))
+    return "PyTorch " + output
 
 
 def arguments():

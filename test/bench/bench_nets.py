@@ -188,8 +188,8 @@ def write_model(net, path):
 def buffers_that_train(model):
     """Returns the names of the frequencies of rotary embeddings. They are buffers of the module, but an export without
     metadata does not mark them."""
-    said = json.loads(peers.run_checked([kit.TRAINERCTL, "inspect", model, "--json", "--batch", "1"]))
-    return [p["name"] for p in said["parameters"] if p["kind"] == "trained" and p["name"].endswith("inv_freq")]
+    output = json.loads(peers.run_checked([kit.TRAINERCTL, "inspect", model, "--json", "--batch", "1"]))
+    return [p["name"] for p in output["parameters"] if p["kind"] == "trained" and p["name"].endswith("inv_freq")]
 
 
 def write_job(net, folder, steps, replicas=CORES):

@@ -236,9 +236,9 @@ def run_checked(cmd, seconds=ANSWER_SECONDS, env=None):
     except subprocess.TimeoutExpired:
         raise Unavailable("%s did not end within %d s" % (os.path.basename(cmd[0]), seconds))
     if p.returncode != 0:
-        said = (p.stderr or p.stdout).decode("utf-8", "replace").strip().splitlines()
+        output = (p.stderr or p.stdout).decode("utf-8", "replace").strip().splitlines()
         raise Unavailable("%s: exit code %d%s" % (os.path.basename(cmd[0]), p.returncode,
-                                                  ": " + said[-1][:200] if said else ""))
+                                                  ": " + output[-1][:200] if output else ""))
     return p.stdout.decode()
 
 

@@ -15,34 +15,34 @@ import onnx
 
 # The message of the checker (a regular expression), and the reason why such a model is accepted here.
 EXCEPTIONS = [
-    (r"ir_version.* is higher than the checker's", "the numbers of the opsets decide what a model means; and the installed "
-                                                   "onnx may be older than the model"),
+    (r"ir_version.* is higher than the checker's", "the versions of the opsets define the meaning of a model; and the "
+                                                   "installed onnx may be older than the model"),
     (r"Unrecognized attribute: (antialias|layout|axes) ", "the installed onnx is older than the op, or the attribute has the "
                                                      "meaning of the later version of the op"),
     (r"No Op registered for", "the installed onnx is older than the op"),
     (r"No opset import for domain", "'' and 'ai.onnx' are one domain; a function is found by its domain and name"),
     (r"No Opset registered for domain|Opset import for domain .*in function op", "an op of a function is looked up in the "
                                                                                   "opset of the model, if both mean the same"),
-    (r"Field 'type' of 'attr' is required", "the oldest tools leave it out: the field that is there tells"),
+    (r"Field 'type' of 'attr' is required", "the oldest exporters omit it: the present field defines the type"),
     (r"Field 'name' of 'graph' is required", "nothing depends on the name of a graph"),
     (r"Field 'shape' of 'type' is required", "a tensor of unknown rank: newer checkers accept it"),
     (r"Unrecognized type value case|Field 'type' of 'value_info' is required|Field 'elem_type' of 'type' is required",
-     "types of outputs and of values inside follow from the nodes; an input has one"),
+     "the types of outputs and inner values follow from the nodes; an input has a type"),
     (r"duplicate keys in metadata_props", "the metadata of the model are not read"),
-    (r"in initializer but not in graph input", "a rule of IR 3, whose initializers may be overridden: here none is"),
+    (r"in initializer but not in graph input", "a rule of IR 3, in which inputs may override initializers: trainerd has no such inputs"),
     (r"should contain one and only one value field|is 0-element but contains data",
-     "a tensor without elements: older checkers want a field, newer ones want none"),
+     "a tensor without elements: older checkers require a field, newer checkers reject it"),
     (r"has input size \d+ not in range", "the inputs of the later version of the op are accepted: a Gemm without a bias, axes "
                                          "as an input"),
-    (r"Required attribute .* is missing.* OpType: (If|Loop|Scan)", "of a branch that is not taken: a node is inferred when it "
-                                                                   "is planned"),
-    (r"Mismatched attribute type in|Unrecognized attribute: \w+ for operator (LeakyRelu|Tanh)$", "of an attribute of a function that the call does not give"),
-    (r"Graph output '.*' is not an output of any node", "a body may return what is around it"),
+    (r"Required attribute .* is missing.* OpType: (If|Loop|Scan)", "the node is in a branch that is not executed; nodes are "
+                                                                   "inferred when they are planned"),
+    (r"Mismatched attribute type in|Unrecognized attribute: \w+ for operator (LeakyRelu|Tanh)$", "an attribute of a function that the call does not set"),
+    (r"Graph output '.*' is not an output of any node", "a body may return a value of the enclosing graph"),
     (r"(must be topologically sorted, .* input '.*' of node|used as output names multiple times).* OpType: (If|Loop|Scan)",
-     "of a graph in an attribute that a function does not read, in the body of that node"),
-    (r"output 0 is marked single but has an empty string", "an output that nothing reads is computed all the same"),
+     "the graph is in an attribute that a function does not read, in the body of that node"),
+    (r"output 0 is marked single but has an empty string", "an output that is not read is computed anyway"),
     (r"not in allowed output sizes", "BatchNormalization with one of its two optional outputs"),
-    (r"Field '(name|domain)' of 'function' is required|Field 'op_type' of 'node' is required", "of a function that is not called"),
+    (r"Field '(name|domain)' of 'function' is required|Field 'op_type' of 'node' is required", "the function is not called"),
 ]
 
 
@@ -68,15 +68,15 @@ def main(program, runs, seed):
     known, wrong, files = collections.Counter(), [], [f for f in sorted(os.listdir(folder)) if "." not in f]
     for name in files:
         with open(name, "rb") as f:
-            said = reason_to_refuse(f.read())
-        if said is None:
+            reason = reason_to_refuse(f.read())
+        if reason is None:
             continue
-        said = " ".join(said.split())
-        rows = [i for i, (pattern, _) in enumerate(EXCEPTIONS) if re.search(pattern, said)]
+        reason = " ".join(reason.split())
+        rows = [i for i, (pattern, _) in enumerate(EXCEPTIONS) if re.search(pattern, reason)]
         if rows:
             known[rows[0]] += 1
         else:
-            wrong.append("%s/%s: %s" % (folder, name, said[:400]))
+            wrong.append("%s/%s: %s" % (folder, name, reason[:400]))
     os.chdir(home)
     print("%d models are accepted, %d of them refused by onnx.checker %s for a known reason"
           % (len(files), sum(known.values()), onnx.__version__))
