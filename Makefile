@@ -1,10 +1,10 @@
-# trainerd. `make` builds into build/; README.md says the rest. No lists to maintain: files are found.
+# trainerd. `make` builds into build/; see README.md. Source files are found, not listed.
 BUILD ?= build
 CUDA  ?= $(if $(shell command -v nvcc 2>/dev/null),1)# `make CUDA=` builds and tests the rest
 PREFIX ?= /usr/local
 VERSION := 0.1.0
 
-# All cores, unless a -j was given.
+# Use all cores unless -j is given.
 ifeq ($(MAKELEVEL)$(filter -j% --jobs%,$(MAKEFLAGS)),0)
 MAKEFLAGS += -j$(shell nproc)
 endif
@@ -12,7 +12,7 @@ endif
 CC     ?= cc
 OPT    ?= -O2 -g
 CPPFLAGS := -Ilib -Itest -I. -I$(BUILD) -MMD -MP -D_GNU_SOURCE -DTRAINERD_VERSION='"$(VERSION)"'
-# Texts for people are cut at the end of their buffers on purpose; gcc would warn of each.
+# Messages are truncated at the end of their buffers on purpose; gcc would warn about each.
 GCC_ONLY := $(if $(shell $(CC) --version | grep -i clang),,-Wno-format-truncation)
 # -ffp-contract=off: lib/op/op.h has the reasons.
 CFLAGS   := -std=c11 $(OPT) -Wall -Wextra -Werror -ffp-contract=off -fno-math-errno -pthread \
@@ -20,7 +20,7 @@ CFLAGS   := -std=c11 $(OPT) -Wall -Wextra -Werror -ffp-contract=off -fno-math-er
 LDLIBS   := -Wl,--as-needed -lgrpc -lgpr -lprotobuf-c -luv -lcjson -ldnnl -lmicrohttpd -lcrypto \
             -lz -ljpeg -lpng -lxxhash -lsystemd -lgomp -ldl -lm -lpthread
 
-GOLD     := $(if $(shell command -v ld.gold),-fuse-ld=gold)# half the time for each of 150 test programs
+GOLD     := $(if $(shell command -v ld.gold),-fuse-ld=gold)# halves the link time of the 150 test programs
 
 PROTO := $(wildcard proto/*.proto)
 GEN   := $(PROTO:%.proto=$(BUILD)/%.pb-c.c)
@@ -35,26 +35,26 @@ CASES := $(BUILD)/test/conformance/run_cases
 BENCH := $(patsubst %.c,$(BUILD)/%,$(wildcard test/bench/bench_*.c))
 BIN   := $(BUILD)/trainerd $(BUILD)/trainerctl
 
-# The plugin is all .cu files of lib/ and what they need of these C files, compiled once more.
-# nvcc makes the true one; g++ with the emulator of test/cuda one that computes on the CPU.
+# The plugin contains all .cu files of lib/ and these C files, compiled with -fPIC. nvcc builds the plugin for
+# GPUs; g++, with the emulator of test/cuda, builds one that computes on the CPU.
 CU    := $(sort $(shell find lib -name '*.cu'))
 PIC   := $(patsubst %,$(BUILD)/pic/%.o,$(shell find lib/base lib/device lib/tensor -name '*.c') $(wildcard lib/op/*.c) lib/op/elem/loops.c \
              $(addprefix lib/op/,gemm/contract.c gemm/einsum_chain.c gemm/einsum_sides.c gemm/mlp_parts.c shape/copy.c))
 PLUGIN := $(if $(CUDA),$(if $(CU),$(BUILD)/trainerd-cuda.so))
-CUDA_ARCH ?= 90# `make CUDA_ARCH="80 90"`: code for both
+CUDA_ARCH ?= 90# `make CUDA_ARCH="80 90"`: code for both architectures
 NVCC_OPT  ?= -O3
-NVCC_TEST := -Xcicc -O1 -Xptxas -O0 -Xcompiler -O0# less than half the time, for who only tests: `make` makes it anew
+NVCC_TEST := -Xcicc -O1 -Xptxas -O0 -Xcompiler -O0# for tests: less than half the compile time; `make` rebuilds with NVCC_OPT
 NVCCFLAGS := -std=c++20 $(NVCC_OPT) -lineinfo -Xptxas -warn-spills -Ilib -I. \
              --compiler-options -fPIC,-Wall,-fvisibility=hidden -DTRAINERD_VERSION='"$(VERSION)"' \
              $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=[sm_$(arch),compute_$(arch)])
 CXX    ?= g++
-EMULATED_OPT ?= -O1 -g1# half the time to compile of -O2 -g, and as fast
+EMULATED_OPT ?= -O1 -g1# half the compile time of -O2 -g, and as fast at run time
 CXXFLAGS := -x c++ -std=c++20 $(EMULATED_OPT) -DCUDA_EMULATED -Itest/cuda/include -Ilib -Itest -I. -MMD -MP \
             -DTRAINERD_VERSION='"$(VERSION)"' -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-exceptions -fno-rtti \
             -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-missing-field-initializers $(SAN)
 EMULATED := $(if $(CU),$(addprefix $(BUILD)/emulated/,trainerd-cuda.so trainerd libnvidia-ml.so.1))
 EMULATOR := $(patsubst %,$(BUILD)/pic/%.o,$(filter-out test/cuda/shared_% test/cuda/test_%,$(wildcard test/cuda/*.c)))
-# In this order: the first and the last bound the shared memory of those between them.
+# The order matters: the first and the last object enclose the shared memory of the others.
 emulated_cu = $(patsubst %,$(BUILD)/%.o,pic/test/cuda/shared_begin.c $(addprefix emulated/,$(1)) \
                 pic/test/cuda/shared_end.c)
 
@@ -63,7 +63,7 @@ all: $(BIN) $(PLUGIN)
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-# Generated code first: headers that other files include.
+# Generate code first, because other files include its headers.
 $(BUILD)/proto/%.pb-c.c: proto/%.proto
 	@mkdir -p $(@D)
 	@protoc-c -Iproto --c_out=$(@D) $<
@@ -116,14 +116,14 @@ $(BUILD)/pic/test/cuda/%.o $(BUILD)/test/cuda/%.o: CPPFLAGS += -Itest/cuda/inclu
 $(BUILD)/libpic.a: $(PIC)
 	@rm -f $@
 	@ar rcs $@ $^
-$(BUILD)/nvcc_opt: FORCE # what objects were made with
+$(BUILD)/nvcc_opt: FORCE # the options of the existing objects
 	@mkdir -p $(@D)
 	@echo '$(NVCC_OPT)' | cmp -s - $@ || echo '$(NVCC_OPT)' >$@
 $(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc_opt
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
 	@nvcc $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
-# Optimizers round every product, as the CPU's do: with fused multiply-adds the variance of a centered
+# Optimizers round every product, as on the CPU: with fused multiply-adds the variance of a centered
 # rmsprop, a difference of nearly equal numbers, differs in the fifth digit.
 $(BUILD)/lib/optim/%.cu.o: NVCCFLAGS += -fmad=false
 $(BUILD)/trainerd-cuda.so: $(CU:%=$(BUILD)/%.o) $(BUILD)/libpic.a scripts/plugin.map
@@ -141,12 +141,12 @@ $(BUILD)/emulated/trainerd-cuda.so: $(call emulated_cu,$(CU)) $(EMULATOR) $(BUIL
 $(BUILD)/emulated/libnvidia-ml.so.1: test/cuda/nvml/nvml.c
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) -fPIC -fvisibility=hidden -shared -o $@ $<
-$(BUILD)/emulated/trainerd: $(BUILD)/trainerd # it looks for the plugin beside itself
+$(BUILD)/emulated/trainerd: $(BUILD)/trainerd # a program loads the plugin from its own folder
 	@mkdir -p $(@D)
 	@ln -f $< $@
 $(filter $(BUILD)/test/cuda/%,$(TEST)): $(call emulated_cu,$(CU) $(wildcard test/cuda/*.cu)) $(EMULATOR)
 
-# What the true cuDNN says without a GPU. The driver that it looks for is one that does nothing.
+# Tests with the real cuDNN and no GPU. The library loads a driver (test/true/libcuda.c) without function.
 TRUE_PARTS := $(patsubst %,$(BUILD)/lib/op/%.cu.o,cudnn/graph conv/cudnn conv/copy conv/pass attention/sdpa)
 $(BUILD)/test/true/libcuda.so.1: test/true/libcuda.c
 	@mkdir -p $(@D)
@@ -173,12 +173,12 @@ SANITIZED := CUDA= BUILD=build/san OPT='-O1 -g' \
              SAN='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer'
 san:
 	@$(MAKE) --no-print-directory test $(SANITIZED)
-# All fuzz programs, with sanitizers, in SECONDS together.
+# Runs all fuzz programs with sanitizers for SECONDS in total.
 fuzz:
 	@scripts/setup build test
 	@$(MAKE) --no-print-directory fuzz-programs $(SANITIZED)
 	@BUILD=build/san scripts/fuzz --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) $(ONLY)
-# ONNX's own node tests, of the releases in test/conformance/releases.
+# Runs the node tests of the ONNX releases in test/conformance/releases.
 conformance:
 	@scripts/setup build conformance
 	@$(MAKE) --no-print-directory CUDA= $(CASES)
@@ -187,10 +187,10 @@ bench:
 	@scripts/setup build bench
 	@$(MAKE) --no-print-directory all $(BENCH) $(BUILD)/test/member/test_node_many
 	@BUILD=$(BUILD) scripts/bench
-# Needs a GPU; scripts/gpu does more, also on a machine where nothing can be built.
+# Needs a GPU. scripts/gpu runs more, also on a machine that cannot build.
 bench-gpu: all $(BUILD)/test/bench/bench_gpu_kernels
 	@BUILD=$(BUILD) scripts/bench gpu
-# Four tasks on four hosts of this machine, and everything that can happen to them.
+# Trains with four tasks on four emulated hosts and injects every kind of fault.
 chaos: all $(EMULATED)
 	@BUILD=$(BUILD) scripts/chaos --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) --devices $(or $(DEVICES),cpu:1) \
 	    $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(CALM),--calm $(CALM)) $(if $(LOAD),--load $(LOAD)) \
