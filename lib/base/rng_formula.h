@@ -1,4 +1,4 @@
-/* rng_formula.h - Philox4x32 for CPUs and GPUs: see rng.h. */
+/* rng_formula.h - the Philox4x32 generator for CPUs and GPUs (see rng.h). */
 #ifndef BASE_RNG_FORMULA_H
 #define BASE_RNG_FORMULA_H
 
@@ -7,13 +7,13 @@
 
 enum { RNG_ROUNDS = 10 };
 
-/* What is added to the two words of the key after each round: the golden ratio, and the square root
- * of 3 less 1. */
+/* The increments of the two words of the key after each round: the fractional parts of the golden
+ * ratio and of the square root of 3. */
 #define RNG_WEYL_0 0x9e3779b9u
 #define RNG_WEYL_1 0xbb67ae85u
 
-/* A round multiplies two of the four words c; the halves of the products, mixed with the key k and
- * the other two words, are the next four. */
+/* Computes one round: multiplies two of the four words c; the halves of the products, combined with
+ * the key k and the other two words, are the next four words. */
 FORMULA void rng_round(uint32_t *c0, uint32_t *c1, uint32_t *c2, uint32_t *c3, uint32_t k0,
                        uint32_t k1)
 {
@@ -25,7 +25,7 @@ FORMULA void rng_round(uint32_t *c0, uint32_t *c1, uint32_t *c2, uint32_t *c3, u
     *c3 = (uint32_t)p0;
 }
 
-/* rng_block() */
+/* Computes the four words of a block; see rng_block(). */
 FORMULA void rng_words(const struct rng_key *key, uint32_t block, uint32_t out[4])
 {
     uint32_t k0 = (uint32_t)key->seed, k1 = (uint32_t)(key->seed >> 32);
