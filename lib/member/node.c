@@ -1,4 +1,4 @@
-/* node.c - life, actions, ticks, and the own training. */
+/* node.c - open, actions, ticks, deadline, and the training of this task. */
 #include "member/node_priv.h"
 
 #include <stdlib.h>
@@ -66,7 +66,6 @@ void member_node_free(struct member_node *n)
 
 /* ---- actions ---- */
 
-/* Every event starts here: what the one before asked for was done. */
 bool node_begin(struct member_node *n)
 {
     CHECK(n->next_action == n->n_actions);
@@ -237,7 +236,8 @@ void node_adopt(struct member_node *n, const struct member_view *v, const char *
     n->rest = NODE_RUNNING;
     n->progress = (struct member_progress){ .held = n->held, .phase = "" };
     n->adopted_ms = now_ms;
-    node_keep_progress(n, coordinator, &n->progress, now_ms); /* not what it did in the view before */
+    /* replaces its progress in the previous view */
+    node_keep_progress(n, coordinator, &n->progress, now_ms);
     d = node_do(n, MEMBER_TRAIN);
     d->view = keep_view(n, &n->view);
     d->text = text;
@@ -285,7 +285,8 @@ void node_keep_progress(struct member_node *n, uint32_t rank, const struct membe
     to->progress_ms = now_ms;
 }
 
-/* false: not of the present generation, or nothing was running. */
+/* Updates the state after the end of training. Returns false if the event is not of the present
+ * generation, or no training was running. */
 static bool comes_to_rest(struct member_node *n, const struct member_event *e)
 {
     if (n->rest <= NODE_AT_REST || e->generation != n->view.generation)
@@ -305,7 +306,7 @@ void node_rest(struct member_node *n, uint64_t now_ms)
         node_tell_ready(n);
 }
 
-/* Also of an abort: the training is at rest, and holds e->held. */
+/* PAUSED and ABORTED: the training has stopped and holds e->held. */
 static void node_paused(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
     if (comes_to_rest(n, e))
@@ -394,7 +395,7 @@ static void node_connected(struct member_node *n, const struct member_event *e, 
     if (!n->is_alive || e->generation != n->view.generation || n->rest <= NODE_AT_REST)
         return;
     n->is_connected = true;
-    n->beat_ms = 0; /* where it is now, at the next tick */
+    n->beat_ms = 0; /* sends the progress at the next tick */
 }
 
 static void take_progress(struct member_node *n, const struct member_progress *p)
@@ -457,7 +458,8 @@ static uint64_t later(uint64_t at_ms, uint64_t by_ms, uint64_t now_ms)
     return now_ms - at_ms > by_ms ? at_ms + by_ms : now_ms;
 }
 
-/* The clock jumped, or this process slept: nobody is to blame for what was not heard or done meanwhile. */
+/* The clock jumped, or this process was suspended: extends the deadlines by slept_ms, so that no
+ * task is blamed for messages that this process did not receive meanwhile. */
 static void forgive(struct member_node *n, uint64_t slept_ms, uint64_t now_ms)
 {
     n->behind = MEMBER_NOBODY;
@@ -490,8 +492,8 @@ static void beat(struct member_node *n, uint64_t now_ms)
         node_tell(n, &m);
 }
 
-/* A view that is to connect gets time of its own: the watchdog names who holds it up, and where nobody can be told,
- * what connects gives up and may know why. */
+/* A view that connects has a time limit of its own: until then the watchdog names the task that
+ * delays it, or the communicator reports the cause of the failure. */
 static bool may_connect_yet(const struct member_node *n, uint64_t now_ms)
 {
     uint64_t moved_ms = n->behind_ms > n->adopted_ms ? n->behind_ms : n->adopted_ms;
@@ -519,19 +521,19 @@ static void watch_deadline(struct member_node *n, uint64_t passed_ms, uint64_t n
 {
     uint32_t joined = 0;
 
-    /* Who follows leaves it to the leader, who speaks for all. */
+    /* A member leaves the deadline to its leader, which decides for all tasks. */
     if ((n->is_alive && n->is_connected) || n->state == MEMBER_FOLLOWING)
         return;
     for (uint32_t i = 0; n->state == MEMBER_LEADING && i < n->world; i++)
         joined += n->peers[i].is_joined;
     if (joined == n->world && n->phase == NODE_GATHERING)
-        return; /* all are here, and open what they need */
+        return; /* all tasks have joined, and open model and data */
     n->outside_ms += passed_ms;
     if (!may_connect_yet(n, now_ms))
         (void)node_time_is_up(n);
 }
 
-/* Training that does not stop: the supervisor starts this task again. */
+/* Ends this process if its training does not stop. The supervisor starts the task again. */
 static void watch_abort(struct member_node *n, uint64_t now_ms)
 {
     bool holds_up_leavers = n->is_stopping && n->state == MEMBER_LEADING;

@@ -1,9 +1,11 @@
-/* node_admit.c - which process may join as a task: comparison of identities, a second process of a task that is
- * connected, and the pause of a task that was rejected.
+/* node_admit.c - which process may join as a task: comparison of identities, a second process of a
+ * task that is connected, and the delay of a task that was refused.
  *
- * A mismatch ends only the processes that differ from the group. The group is the view, if this task was ever in
- * one; before the first view, the side that has half of the cluster's tasks or more, with the leader's side first. As
- * long as neither side is known to have so many, nobody ends: the joining task tries again until its deadline. */
+ * A mismatch of identities ends only the processes that differ from the group. If this task was in
+ * a view, that view is the group. Before the first view, the group is the side that has at least
+ * half of the tasks of the cluster; the side of this leader is checked first. As long as neither
+ * side is known to have that many tasks, no process ends: the joining task tries again until its
+ * deadline. */
 #include "member/node_priv.h"
 
 #include <stdio.h>
@@ -15,7 +17,7 @@ enum {
 
 enum verdict { UNDECIDED, THEY_DIFFER, WE_DIFFER };
 
-/* Whether the joining task or this one is the exception. */
+/* Decides whether the joining task or this task differs from the group. */
 static enum verdict decide(const struct member_node *n)
 {
     uint32_t differing = 0, agreeing = 0, unknown;

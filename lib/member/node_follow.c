@@ -1,4 +1,4 @@
-/* node_follow.c - seeking a leader, following it, and losing it. */
+/* node_follow.c - seeks a leader, follows it, and handles its loss. */
 #include "member/node_priv.h"
 
 #include <stdio.h>
@@ -60,7 +60,8 @@ static void hang_up(struct member_node *n)
     n->is_taken_in = false;
 }
 
-/* The i-th task to call, NOBODY behind the last: lower ranks of the last view; without one, all lower ranks. */
+/* Returns the i-th task to call: the lower ranks of the last view; without a view, all lower ranks.
+ * NOBODY: there is no i-th task. */
 static uint32_t candidate(const struct member_node *n, uint32_t i)
 {
     if (n->view.generation > 0)
@@ -69,7 +70,7 @@ static uint32_t candidate(const struct member_node *n, uint32_t i)
     return i < n->self ? i : MEMBER_NOBODY;
 }
 
-/* Whoever was silent for so long already gets no more time. */
+/* Skips the tasks that led this task and fell silent: they do not get the time of another call. */
 static void call_next(struct member_node *n, uint64_t now_ms)
 {
     uint32_t rank = candidate(n, n->candidate);
@@ -101,10 +102,11 @@ void node_hand_over(struct member_node *n, uint32_t heir, uint64_t now_ms)
     n->state = MEMBER_SEEKING;
     n->candidate = 0;
     n->heir = heir;
-    n->retry_ms = now_ms + MEMBER_RETRY_MS; /* it learns first that it leads */
+    /* the REDIRECT must reach the new leader before the JOIN */
+    n->retry_ms = now_ms + MEMBER_RETRY_MS;
 }
 
-/* The one called is no leader for us; the next, or it leads. */
+/* The called task does not accept this task: calls the next candidate, or leads. */
 static void next_candidate(struct member_node *n, uint64_t now_ms)
 {
     n->heir = MEMBER_NOBODY;
@@ -123,7 +125,8 @@ static void come_again(struct member_node *n, uint64_t now_ms)
     n->retry_ms = now_ms + MEMBER_RETRY_MS;
 }
 
-/* A machine that is slow to answer everybody gets more time each time. */
+/* Returns the limit for the answer of a candidate. It grows with each complete round of calls,
+ * because a slow machine may answer late to every caller. */
 static uint64_t try_ms(const struct member_node *n)
 {
     return (uint64_t)MEMBER_TRY_MS << (n->tries / (n->self + 1) < 3 ? n->tries / (n->self + 1) : 3);
@@ -201,7 +204,8 @@ static void hear_wait(struct member_node *n, const struct member_msg *m, uint64_
     n->is_taken_in = true;
     if (n->state == MEMBER_SEEKING) {
         n->state = MEMBER_FOLLOWING;
-        node_turn_away(n, n->out); /* who waited for us to decide */
+        /* redirects the tasks that joined while this task had no leader */
+        node_turn_away(n, n->out);
     }
     if (m->text[0] != '\0')
         node_say(n, false, m->text);
@@ -218,7 +222,7 @@ static bool is_view_for_us(const struct member_node *n, const struct member_view
 
 static void hear_view(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
 {
-    if (!is_view_for_us(n, m->view)) { /* of a leader that knows us as we were */
+    if (!is_view_for_us(n, m->view)) { /* the leader has an older state of this task */
         come_again(n, now_ms);
         return;
     }
@@ -254,7 +258,8 @@ static void hear_over(struct member_node *n, const struct member_msg *m, uint64_
     }
     node_set_cause(n, m->text);
     node_say(n, true, m->text);
-    if (n->rest == NODE_AT_REST) { /* complete here; what is missing elsewhere is done again */
+    /* this task is complete; the other tasks repeat the last steps */
+    if (n->rest == NODE_AT_REST) {
         node_abort(n, m->text);
         node_tell_ready(n);
     } else {
@@ -280,14 +285,16 @@ static void hear_redirect(struct member_node *n, const struct member_msg *m, uin
     hang_up(n);
     n->state = MEMBER_SEEKING;
     n->candidate = 0;
-    if (n->is_alive) /* it coordinates no more, and gave no view: ours is over */
+    if (n->is_alive) /* the sender is no longer the coordinator and did not publish a next view: the
+                        view has ended */
         node_abort(n, "the leader went to another one");
     node_call(n, m->rank, false, now_ms);
 }
 
 static void hear_refuse(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
 {
-    /* A task that was in a view agreed with its group: the task that refuses it for its identity is the exception. */
+    /* A task that was in a view agreed with its group: the task that refuses it for its identity is
+       the exception. */
     bool is_by_stranger = m->code == CODE_INPUT && n->view.generation > 0;
 
     if (m->code != MEMBER_GO_ON && !is_by_stranger) {

@@ -1,5 +1,5 @@
-/* node_gather.c - leading without a view: who leaves is released, the missing are asked where the
- * group is, and the next view is published as soon as the rules allow it. */
+/* node_gather.c - leading without a view: releases tasks that leave, probes the missing tasks for
+ * the location of the group, and publishes the next view as soon as the rules allow it. */
 #include "member/node_priv.h"
 
 #include <stdio.h>
@@ -31,7 +31,8 @@ void node_judge(struct member_node *n, uint32_t rank, const struct member_where 
     else if (rank < n->self && w->leader == rank)
         to = rank;
     else if (rank < n->self && w->leader == MEMBER_NOBODY && n->view.generation == 0)
-        to = rank; /* nobody trains yet: it may take its time to open what it needs */
+        to = rank; /* no task trains yet: the lower rank leads, even if it opens model and data for
+                      long */
     else if (rank < n->self && w->leader < n->self)
         to = w->leader;
     if (to != MEMBER_NOBODY && to < n->world && to != n->self)
@@ -72,7 +73,7 @@ void node_here(struct member_node *n, const struct member_event *e, uint64_t now
     p->is_dead = p->is_silent = false;
     p->incarnation = w->incarnation;
     node_found(n, rank, w->incarnation);
-    if (n->rejections == 0) /* else the reason of the rejection stays */
+    if (n->rejections == 0) /* else the reason of the refusal stays */
         snprintf(p->last_error, sizeof(p->last_error), "%s",
                  w->has_view || w->leader == n->self ? "" : "it is there and has not joined yet");
     node_judge(n, rank, w, now_ms);
@@ -92,11 +93,13 @@ void node_not_here(struct member_node *n, const struct member_event *e, uint64_t
     p->is_mismatched = p->is_mismatched && !p->is_dead;
     if (p->is_dead)
         node_found(n, rank, 0);
-    if (!p->has_left) /* that it was asked to leave says more */
+    if (!p->has_left) /* "it was asked to leave" is the better reason */
         snprintf(p->last_error, sizeof(p->last_error), "%s", e->text);
     if (e->closed == MEMBER_STRANGER && rank < n->self && n->view.generation == 0 &&
         n->state == MEMBER_LEADING && n->phase == NODE_GATHERING && !n->is_saving)
-        follow(n, rank, now_ms); /* to be refused with both sides, as if it had been there first */
+        /* the JOIN is refused with a text that names both identities, as if that task had started
+           first */
+        follow(n, rank, now_ms);
     else if (n->state == MEMBER_LEADING)
         node_gather(n, now_ms);
 }
@@ -129,7 +132,7 @@ static uint32_t lowest_other(const struct member_node *n)
     return MEMBER_NOBODY;
 }
 
-/* Saved, as far as there was anything: the own goodbye. */
+/* The state is saved, if there was any: hands leadership over and ends. */
 static void leave(struct member_node *n, uint64_t now_ms)
 {
     bool failed = n->save_error[0] != '\0';
@@ -143,7 +146,7 @@ static void leave(struct member_node *n, uint64_t now_ms)
         return;
     }
     if (lowest_other(n) != MEMBER_NOBODY && now_ms - n->saved_ms < MEMBER_GATHER_LEAVE_MS)
-        return; /* others may have been asked too: one checkpoint for all */
+        return; /* other tasks may have been asked to leave, too: one checkpoint serves all */
     node_bequeath(n, lowest_other(n), false);
     node_finish(n, failed ? 138 : 143, text);
 }
@@ -163,10 +166,12 @@ static void release(struct member_node *n)
         }
 }
 
-/* true: somebody leaves, and what is due for that is under way. */
+/* Saves the state and releases the tasks that leave. Returns true if the gathering must wait for
+ * that. */
 static bool leaving(struct member_node *n, uint64_t now_ms)
 {
-    if (!node_somebody_leaves(n) || n->held + 1 < newest_held(n)) /* behind: first it takes the state */
+    /* this task has an older step: a view transfers the state to it first */
+    if (!node_somebody_leaves(n) || n->held + 1 < newest_held(n))
         return false;
     if (n->held == 0 && !n->is_saved) {
         n->is_saved = true;
@@ -201,7 +206,8 @@ void node_saved(struct member_node *n, const struct member_event *e, uint64_t no
     n->save_failures = ok ? 0 : n->save_failures + 1;
     if (!ok && n->state == MEMBER_LEADING && node_storage_hand_over(n, now_ms))
         return;
-    if (!ok && now_ms - n->save_began_ms < n->grace_ms) { /* the storage may come back, the lease be had */
+    /* the storage may recover, or the lease may be taken */
+    if (!ok && now_ms - n->save_began_ms < n->grace_ms) {
         n->save_again_ms = now_ms + node_pause_ms(n->save_failures);
         snprintf(n->save_error, sizeof(n->save_error), "%s", e->text);
         return;
@@ -276,8 +282,9 @@ static void publish(struct member_node *n, uint64_t now_ms)
     node_adopt(n, &v, n->cause, now_ms);
 }
 
-/* One who is missing of the last view, or where there was none, of the cluster: lost, and waited for as
- * the job says; or, not known to be dead, on its way to this new leader. Who said goodbye is not. */
+/* Returns true while a task is expected: a task of the last view (without a view: of the cluster)
+ * that is lost, within rejoin_until; or one that is not known to be dead and may be on its way to
+ * this new leader, within settle_until. A task that left is not expected. */
 static bool somebody_comes(const struct member_node *n, uint64_t now_ms)
 {
     if (now_ms >= n->settle_until && now_ms >= n->rejoin_until)
@@ -298,7 +305,7 @@ void node_gather(struct member_node *n, uint64_t now_ms)
 {
     bool all_at_rest = true;
     uint32_t present;
-    /* Who leaves does not open first what it would not use. */
+    /* A task that leaves needs no model and no data. */
     bool can_act = n->rest == NODE_AT_REST || (n->rest == NODE_OPENING && n->is_stopping);
 
     if (n->state != MEMBER_LEADING || n->phase != NODE_GATHERING || n->is_saving || !can_act)
@@ -316,7 +323,9 @@ void node_gather(struct member_node *n, uint64_t now_ms)
         return;
     if (!node_may_publish(n, now_ms))
         (void)node_storage_hand_over(n, now_ms);
-    else if (!node_time_is_up(n)) /* the view before had time of its own: not one after the other */
+    /* else the previous view used the time: views that do not connect must not follow one another
+       without end */
+    else if (!node_time_is_up(n))
         publish(n, now_ms);
 }
 
@@ -361,7 +370,8 @@ static void say_missing(struct member_node *n, uint64_t now_ms)
             node_send(n, i, &m);
 }
 
-/* Whose training does not stop is no member any more: its supervisor starts it again. */
+/* Refuses the tasks whose training does not stop: they end, and their supervisor starts them
+ * again. */
 static void drop_unrest(struct member_node *n, uint64_t now_ms)
 {
     const char *text;

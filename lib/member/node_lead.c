@@ -1,4 +1,4 @@
-/* node_lead.c - leading: who joins, who is lost, pause and over, watching the members. */
+/* node_lead.c - leading: joins, losses, pause and end of a view, step watchdog. */
 #include "member/node_priv.h"
 
 #include <stdio.h>
@@ -53,8 +53,8 @@ void node_bequeath(struct member_node *n, uint32_t heir, bool is_staying)
     }
 }
 
-/* They were handed a view that this task coordinates, and it never came here: the process it was meant
- * for has died, or the link that carried it. */
+/* These tasks received a view that this task coordinates, but this task did not receive it: the
+ * process for which the view was made has died, or its link has closed. */
 void node_drop_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms)
 {
     for (uint32_t i = 0; i < n->world; i++)
@@ -91,7 +91,7 @@ void node_lead(struct member_node *n, uint64_t now_ms)
     if (n->view.generation > 0)
         n->settle_until = now_ms + MEMBER_SETTLE_MS;
     for (uint32_t i = 0; i < n->world; i++) {
-        n->peers[i].is_seated = false; /* whoever is here came by itself */
+        n->peers[i].is_seated = false; /* present tasks join by themselves */
         node_reset_quarantine(n, i, now_ms);
     }
     self->is_joined = true;
@@ -116,7 +116,8 @@ void node_coordinate(struct member_node *n, uint64_t now_ms)
 
         p->is_seated = seat != NULL;
         p->dead.n = seat != NULL ? 0 : p->dead.n;
-        p->is_ready = p->is_ready && p->quarantine_until != 0 && seat == NULL; /* it waits, and says so once */
+        /* a task in quarantine stays ready: it sends READY only once */
+        p->is_ready = p->is_ready && p->quarantine_until != 0 && seat == NULL;
         p->is_complete = false;
         p->progress = (struct member_progress){ .phase = p->phase };
         p->phase[0] = '\0';
@@ -125,7 +126,8 @@ void node_coordinate(struct member_node *n, uint64_t now_ms)
             p->incarnation = n->incarnation;
             continue;
         }
-        if (seat != NULL && !was_leading) /* its link comes from the leader before */
+        /* its link in comes after its link to the previous leader */
+        if (seat != NULL && !was_leading)
             p->joined_ms = p->heard_ms = now_ms;
         if (p->is_attaching && (seat == NULL || p->attach_generation != n->view.generation ||
                                 p->incarnation != seat->incarnation))
@@ -139,8 +141,8 @@ void node_coordinate(struct member_node *n, uint64_t now_ms)
 
 /* ---- ending a view ---- */
 
-/* Members abort and say what they hold. The one to blame hears it too, if it listens; so do those who wait to be
- * taken in. */
+/* The members abort and report the step that they hold. The culprit receives OVER, too, if its link
+ * is open; tasks that wait for a view receive WAIT with the cause. */
 void node_over(struct member_node *n, uint32_t culprit, const char *text, uint64_t now_ms)
 {
     struct member_msg m = { .kind = MEMBER_MSG_OVER,
@@ -180,8 +182,9 @@ static void unseat(struct member_node *n, uint32_t rank)
     p->is_seated = p->is_ready = p->is_complete = p->is_leaving = false;
 }
 
-/* Why this leader itself, and not the task that it lost, was away: the task did not hear it, it was stopped, or it hears
- * no task. NULL: it was not. */
+/* Returns the reason if this leader, and not the task that it lost, failed: the lost task received
+ * nothing from it, it did not run, or it receives nothing from any task. NULL: this leader
+ * works. */
 static const char *own_fault(struct member_node *n, uint32_t lost, uint64_t now_ms)
 {
     uint64_t gap_ms = now_ms > n->ticked_ms ? now_ms - n->ticked_ms : 0, quiet_ms = UINT64_MAX;
@@ -218,7 +221,7 @@ void node_lose(struct member_node *n, uint32_t rank, const char *why, uint64_t n
     if (own == NULL)
         node_count_loss(n, rank, now_ms);
     node_over(n, own != NULL ? n->self : rank, text, now_ms);
-    n->peers[rank].has_left |= n->peers[rank].is_leaving; /* it would have gone anyway */
+    n->peers[rank].has_left |= n->peers[rank].is_leaving; /* it was leaving already */
     close_in(n, rank);
     unseat(n, rank);
     node_gather(n, now_ms);
@@ -270,7 +273,7 @@ void node_start_pause(struct member_node *n, const char *text, uint64_t now_ms)
         if (i == n->self || !p->is_joined || !p->is_seated)
             continue;
         node_send(n, i, &m);
-        p->is_ready = p->is_complete; /* no boundary comes for it any more */
+        p->is_ready = p->is_complete; /* a complete task reaches no further boundary */
     }
     node_pause(n);
     if (n->rest == NODE_AT_REST) {
@@ -307,8 +310,10 @@ void node_own_rest(struct member_node *n, uint64_t now_ms)
     self->is_ready = true;
     self->held = n->held;
     if (n->phase == NODE_GATHERING && n->settle_until < now_ms + MEMBER_SETTLE_MS && n->view.generation == 0)
-        n->settle_until = now_ms + MEMBER_SETTLE_MS; /* we could not be joined before: ask who is there */
-    n->probe_ms = now_ms; /* who looks for a leader learns at once that we can be one */
+        /* no task could join before: probe for the group first */
+        n->settle_until = now_ms + MEMBER_SETTLE_MS;
+    n->probe_ms = now_ms; /* announces at once, to tasks that seek a leader, that this task can
+                             lead */
     paused_if_all(n, now_ms);
     node_gather(n, now_ms);
 }
@@ -317,7 +322,7 @@ void node_own_rest(struct member_node *n, uint64_t now_ms)
 
 typedef void hear_fn(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
 
-/* To the coordinator of a view that the former leader handed over. */
+/* JOIN to the coordinator of a view that another leader published. */
 static void hear_attach(struct member_node *n, uint32_t rank, const struct member_msg *m)
 {
     struct peer *p = &n->peers[rank];
@@ -325,7 +330,7 @@ static void hear_attach(struct member_node *n, uint32_t rank, const struct membe
 
     p->attach_generation = m->generation;
     if (n->state != MEMBER_LEADING && m->generation > n->view.generation) {
-        p->is_attaching = true; /* our own copy of the view is on its way */
+        p->is_attaching = true; /* the VIEW of this task has not arrived yet */
         return;
     }
     if (n->state != MEMBER_LEADING || n->phase == NODE_GATHERING || seat == NULL ||
@@ -363,7 +368,7 @@ static void hear_join(struct member_node *n, uint32_t rank, const struct member_
         node_turn_away(n, n->out);
         return;
     }
-    if (n->rest == NODE_OPENING && m->generation > 0) { /* its group need not wait for us */
+    if (n->rest == NODE_OPENING && m->generation > 0) { /* its group must not wait for this task */
         node_drop(n, rank, MEMBER_GO_ON, "still opening model and data");
         return;
     }
@@ -371,7 +376,7 @@ static void hear_join(struct member_node *n, uint32_t rank, const struct member_
     node_join_quarantine(n, rank, m->ranks, m->n_ranks, now_ms);
     if (n->state != MEMBER_LEADING)
         return;
-    if (was_seated) { /* it did not wait for us to notice */
+    if (was_seated) { /* the task came back before its loss was noticed */
         node_over(n, rank, node_print(n, "%s left the group and came back", node_name(n, rank)), now_ms);
         node_gather(n, now_ms);
     }
@@ -383,7 +388,7 @@ static void hear_ready(struct member_node *n, uint32_t rank, const struct member
     bool is_new = !p->is_ready;
 
     if (p->is_seated && m->generation != n->view.generation)
-        return; /* of before the present view */
+        return; /* sent before the present view */
     p->is_ready = true;
     p->is_complete = false;
     p->held = m->held;
@@ -429,9 +434,10 @@ static void hear_complete(struct member_node *n, uint32_t rank, const struct mem
         return;
     p->is_complete = true;
     p->held = m->held;
-    if (n->phase == NODE_GATHERING) /* it is at rest, and will be asked again */
+    /* its training has stopped; the next view repeats the last steps */
+    if (n->phase == NODE_GATHERING)
         hear_ready(n, rank, m, now_ms);
-    else if (n->phase == NODE_PAUSE) { /* no boundary comes any more */
+    else if (n->phase == NODE_PAUSE) { /* it reaches no further boundary */
         p->is_ready = true;
         paused_if_all(n, now_ms);
     }
@@ -486,7 +492,8 @@ void node_heard_in(struct member_node *n, const struct member_event *e, uint64_t
     }
     if (!n->peers[rank].is_joined || m->kind >= MEMBER_MSGS || heard[m->kind] == NULL)
         return;
-    /* One that waits for us to decide who leads has said all that counts: who leads asks it again. */
+    /* While this task seeks a leader, only READY and LEAVE of a joined task are kept: the next
+       leader receives them again. */
     if (n->state == MEMBER_LEADING || m->kind == MEMBER_MSG_READY)
         heard[m->kind](n, rank, m, now_ms);
     else if (m->kind == MEMBER_MSG_LEAVE && m->code == 143)
@@ -549,8 +556,8 @@ static struct member_progress progress_of(const struct member_node *n, uint32_t 
     return p;
 }
 
-/* Who is behind the others; NOBODY if that cannot be told. *others_ahead: false if all are equally far.
- * Who is at rest already is behind nobody. */
+/* Returns the task with the lowest position; NOBODY if it is unknown. *others_ahead: false if all
+ * tasks have the same position. A task whose training has stopped delays no task. */
 static uint32_t last_of_all(const struct member_node *n, struct member_progress *last, bool *others_ahead,
                             uint64_t now_ms)
 {
@@ -568,7 +575,7 @@ static uint32_t last_of_all(const struct member_node *n, struct member_progress 
             continue;
         }
         if (p.phase == NULL || p.phase[0] == '\0')
-            return MEMBER_NOBODY; /* not everybody trains yet */
+            return MEMBER_NOBODY; /* a task does not train yet */
         if (rank != MEMBER_NOBODY && p.place != last->place)
             *others_ahead = true;
         if (rank == MEMBER_NOBODY || p.place < last->place) {
@@ -576,7 +583,8 @@ static uint32_t last_of_all(const struct member_node *n, struct member_progress 
             *last = p;
         }
     }
-    if (is_done && rank == n->self) /* all steps are made: it saves and exports, as long as that takes */
+    /* all steps are done: the save and the export of this task have no limit */
+    if (is_done && rank == n->self)
         return MEMBER_NOBODY;
     return rank;
 }
@@ -584,7 +592,7 @@ static uint32_t last_of_all(const struct member_node *n, struct member_progress 
 static void blame(struct member_node *n, uint32_t rank, const char *text, uint64_t now_ms)
 {
     node_over(n, rank, text, now_ms);
-    if (!n->has_blamed) /* the others did not have that time */
+    if (!n->has_blamed) /* the other tasks could not use that time */
         n->outside_ms = 0;
     n->has_blamed = true;
     if (rank == n->self) {
@@ -597,15 +605,16 @@ static void blame(struct member_node *n, uint32_t rank, const char *text, uint64
     node_gather(n, now_ms);
 }
 
-/* The step watchdog: who is behind the others holds them up, and for longer than its phase can take.
- * What members say of themselves is as old as their last beat, so it must be seen for a while. Where
- * all stand at the same place it is nobody's fault that could be told: they try again. */
+/* The step watchdog: the task with the lowest position delays the others, and for longer than its
+ * phase may take. The progress of a member is as old as its last heartbeat, so the condition must
+ * hold for MEMBER_BEHIND_MS. If all tasks have the same position, no culprit is known, and they try
+ * again. */
 static void watch_steps(struct member_node *n, uint64_t now_ms)
 {
     struct member_progress p = { 0 };
     bool others_ahead;
     uint32_t last = last_of_all(n, &p, &others_ahead, now_ms);
-    /* 0: what it does has the deadline itself, and then an error that says more than we know. */
+    /* 0: the operation of the phase has its own deadline, and reports a more precise error */
     uint64_t limit_ms = p.limit_ms != 0 ? p.limit_ms : n->deadline_ms + n->deadline_ms / 2;
 
     if (last != n->behind || p.place != n->behind_place) {
@@ -616,7 +625,7 @@ static void watch_steps(struct member_node *n, uint64_t now_ms)
     if (last == MEMBER_NOBODY || p.phase_ms <= limit_ms || now_ms - n->behind_ms < MEMBER_BEHIND_MS)
         return;
     if (last != n->self && now_ms - n->peers[last].heard_ms > 2 * MEMBER_BEAT_MS)
-        return; /* silent, not stuck: it may come back with what it holds */
+        return; /* the member is silent, not stuck: it may come back with its state */
     if (others_ahead) {
         blame(n, last, node_print(n, "%s does not move%s; this phase has a limit of %.1f s",
                                   node_doing(n, last, now_ms), n->view.n > 1 ? ", and the others wait for it" : "",

@@ -1,4 +1,4 @@
-/* node_quorum.c - whether a group may be published: majority and lease. */
+/* node_quorum.c - whether a view may be published: majority and lease. */
 #include "member/node_priv.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@ bool node_is_whole(const struct member_view *v, uint32_t world)
 
 /* ---- the record ---- */
 
-/* Without a record the whole cluster is the last agreed group. */
+/* Without a record the group is the whole cluster. */
 static uint32_t recorded(const struct member_node *n)
 {
     return n->lease.token == 0 || n->lease.n_members == 0 ? n->world : n->lease.n_members;
@@ -31,7 +31,7 @@ static bool has_majority(const struct member_node *n)
     return 2 * here > all;
 }
 
-/* All of the recorded group that are not here are known to be dead. */
+/* Returns true if all absent tasks of the recorded group are known to be dead. */
 static bool others_are_dead(const struct member_node *n)
 {
     for (uint32_t i = 0; i < recorded(n); i++) {
@@ -43,9 +43,9 @@ static bool others_are_dead(const struct member_node *n)
     return true;
 }
 
-/* The process that took the present number lived when it did. So what shows that it does not any more
- * must be newer than the number: the outcome of a call or probe that we began after we had seen it.
- * An older refusal, or an older incarnation, says nothing. */
+/* The process that took the present token was alive then. Evidence of its death must therefore be
+ * newer than the token: the result of a call or probe that began after this task had seen the
+ * token. An older refusal or incarnation proves nothing. */
 void node_found(struct member_node *n, uint32_t rank, uint64_t incarnation)
 {
     if (rank == n->lease.holder && incarnation != n->lease.incarnation &&
@@ -53,15 +53,16 @@ void node_found(struct member_node *n, uint32_t rank, uint64_t incarnation)
         n->is_holder_gone = true;
 }
 
-/* No process listens at its address, another process lives there, it is here and follows us, or it was an earlier process
- * of this task on this host. An earlier process of this task on another host may still live: two processes can run as
- * one task by mistake, and only the end of its lease shows that it has stopped. */
+/* Returns true if the holder of the lease does not train: no process listens at its address,
+ * another process runs there, it has joined this task, or it was an earlier process of this task on
+ * this host. An earlier process of this task on another host may be alive: two processes can run as
+ * one task by mistake, and only the expiry of the lease shows that the other has stopped. */
 static bool holder_is_gone(const struct member_node *n)
 {
     uint32_t h = n->lease.holder;
 
     if (h >= n->world)
-        return false; /* nobody knows whose it is: until it is over */
+        return false; /* unknown holder: wait for the expiry */
     if (h == n->self)
         return n->lease.incarnation == n->incarnation || n->lease.is_same_place;
     if (n->is_holder_gone)
@@ -72,7 +73,7 @@ static bool holder_is_gone(const struct member_node *n)
 
 /* ---- wishes ---- */
 
-/* One operation at a time; after a failure, and after each further one, a longer pause. */
+/* One operation at a time; the delay grows with each failure. */
 static bool may_wish(const struct member_node *n)
 {
     return !n->is_wishing && n->ticked_ms >= n->lease_again_ms;
@@ -90,7 +91,7 @@ void node_lease_look(struct member_node *n)
     d->wish = ++n->wish;
 }
 
-/* While nothing can be done but wait for the storage. */
+/* Reads the lease again while the node can only wait for the storage. */
 static void look_again(struct member_node *n, uint64_t now_ms)
 {
     if (now_ms - n->looked_ms < MEMBER_LOOK_MS)
@@ -118,9 +119,10 @@ static void take(struct member_node *n, const struct member_view *v)
 
 /* ---- the rule ---- */
 
-/* Who is here by its messages may have left before they came. So of a holder that was not waited for
- * it is sure only that it does not train while it, or a majority of its group, trains with us, or
- * when it must have stopped by itself. */
+/* A joined task may have died after it sent its messages, so the presence of a majority is not
+ * proof that the holder stops. If the lease was taken without waiting for the holder, the holder
+ * does not train only if the holder itself or a majority of its group is in the new view, or after
+ * the holder must have stopped by itself. */
 static bool prior_may_train(const struct member_node *n, uint64_t now_ms)
 {
     uint32_t here = 0;
@@ -197,8 +199,9 @@ static bool is_recorded(const struct member_node *n)
     return true;
 }
 
-/* Whoever coordinates holds the lease, with its group as record. The view was published by the rules,
- * so it is taken without waiting for the holder before; unless that is another group's by now. */
+/* The coordinator holds the lease, with its group as the record. The rules allowed the view, so the
+ * coordinator takes the lease without waiting for the previous holder, unless a task outside the
+ * view holds it now. */
 void node_keep_lease(struct member_node *n, uint64_t now_ms)
 {
     if (!n->has_lease || n->is_wishing || n->phase == NODE_GATHERING || is_recorded(n))
@@ -236,12 +239,14 @@ void node_lease(struct member_node *n, const struct member_event *e, uint64_t no
         }
         n->is_forcing = false;
     }
-    for (uint32_t i = 0; i < l->n_members; i++) /* of another cluster, perhaps: what fits counts */
+    /* the record may be of another cluster: only ranks of this cluster are valid */
+    for (uint32_t i = 0; i < l->n_members; i++)
         if (l->members[i] < n->world && n_members < n->world)
             n->lease_members[n_members++] = l->members[i];
     if (l->text[0] != '\0' && strcmp(l->text, n->lease_error) != 0)
         node_say(n, true, node_print(n, "lease: %s", l->text));
-    if (l->text[0] != '\0' || is_answer) /* a look in between does not show that a take would work */
+    /* a successful read does not show that a take would succeed */
+    if (l->text[0] != '\0' || is_answer)
         snprintf(n->lease_error, sizeof(n->lease_error), "%s", l->text);
     n->lease = *l;
     n->lease.members = n->lease_members;

@@ -1,17 +1,20 @@
-/* node_reach.c - tasks that the data path does not reach although their link to the leader lives.
+/* node_reach.c - tasks that the data path does not reach although their link to the leader is open.
  *
- * A dead path is an edge between two tasks. The leader learns of it in two ways:
- *   TROUBLE   the communicator of a member broke and names the peers whose kernel acknowledges nothing
+ * A dead path is an edge between two tasks. The leader learns about it in two ways:
+ *   TROUBLE   the communicator of a member broke and names the peers whose kernel acknowledges
+ *             nothing
  *   REACHED   a member tested its data paths on the leader's order (REACH)
- * A communicator sees the paths that it uses. Where only large packets are lost, or only one path was busy, both ends
- * of one edge look alike. So, when a generation breaks with a dead path, the leader orders tests with full-size messages
- * from every member to both ends, and from both ends to the other members. After that the task with the most edges is
- * evicted. Of a single edge either end may be the one that is cut off: then the group loses the higher rank, and if the
- * next generation breaks at the other end, that end is evicted.
+ * A communicator knows only the paths that it uses. If only large packets are lost, or only one
+ * path was busy, the reports do not show which end of an edge is cut off. When a generation breaks
+ * with a dead path, the leader therefore orders tests with full-size messages from every member to
+ * both ends, and from both ends to the other members. Then the task with the most edges is evicted.
+ * If there is a single edge, either end may be cut off: the group evicts the higher rank first, and
+ * the other end if the next generation breaks there.
  *
- * An evicted task is in quarantine: it is joined and in no view. After a delay the leader orders tests of the paths
- * between the task and the members, in both directions. If all succeed, the task joins the next view; else the tests
- * are repeated. A path that stays dead therefore costs the group one interruption. */
+ * An evicted task is in quarantine: it is joined and in no view. After a delay the leader orders
+ * tests of the paths between the task and the members, in both directions. If all succeed, the task
+ * joins the next view; else the tests are repeated. A path that stays dead therefore costs the
+ * group one interruption. */
 #include "member/node_priv.h"
 
 #include <stdio.h>
@@ -103,7 +106,8 @@ void node_test_paths(struct member_node *n, uint64_t round, const uint32_t *rank
 
 static void open_round(struct member_node *n, struct node_round *r, uint64_t now_ms)
 {
-    if (r->id == 0) /* unlike the numbers of another leader, whose answers may arrive here */
+    if (r->id == 0) /* differs from the ids of another leader, whose answers may arrive at this
+                       task */
         *r = (struct node_round){ .id = (n->incarnation << 20) + ++n->rounds };
     r->until_ms = now_ms + 2 * MEMBER_REACH_MS;
 }
@@ -123,7 +127,8 @@ static void order_tests(struct member_node *n, struct node_round *r, uint32_t fr
                                                  .text = "" });
 }
 
-/* All paths of `rank` to the members of the view, as far as one REACH can name them. */
+/* Orders tests of all paths between `rank` and the members of the view, up to the limit of one
+ * REACH. */
 static void test_end(struct member_node *n, uint32_t rank, uint64_t now_ms)
 {
     struct node_ranks others = dead_paths_of(n, rank), self = { 1, { rank } };
@@ -257,7 +262,7 @@ void node_reset_quarantine(struct member_node *n, uint32_t rank, uint64_t now_ms
         quarantine(n, rank, no_path_text(n, rank), now_ms);
 }
 
-/* Orders tests between the task and the members, first those that it did not reach. */
+/* Orders tests between the task and the members; first the members with a dead path to it. */
 static void test_quarantined(struct member_node *n, uint32_t rank, uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
@@ -283,7 +288,7 @@ static void end_quarantine(struct member_node *n, uint32_t rank, uint64_t now_ms
     p->quarantine_until = 0;
     p->dead.n = 0;
     if (p->is_joined)
-        p->last_error[0] = '\0'; /* a task that has left keeps the reason for that */
+        p->last_error[0] = '\0'; /* a task that has left keeps that reason */
     if (n->phase == NODE_LIVE && p->is_joined && p->is_ready && !p->is_seated)
         node_start_pause(n, node_print(n, "the data paths of %s work: its quarantine is over, and it joins",
                                        node_name(n, rank)), now_ms);
@@ -320,9 +325,9 @@ void node_watch_quarantine(struct member_node *n, uint64_t now_ms)
 
 /* ---- eviction ---- */
 
-/* What speaks against a task, in this order: its dead paths; earlier evictions of other tasks for a dead path to it;
- * that it does not lead; members that report it lost without a dead path of their own. The last of these repeat what
- * one end says. */
+/* Returns the evidence against a task, in this order of weight: its dead paths; earlier evictions
+ * of other tasks for a dead path to it; that it does not lead; members that report it lost without
+ * a dead path. Such a report repeats what one end says. */
 static uint64_t suspicion_of(const struct member_node *n, uint32_t rank)
 {
     uint64_t edges = 0, votes = 0;
@@ -338,7 +343,7 @@ static uint64_t suspicion_of(const struct member_node *n, uint32_t rank)
     return edges == 0 ? 0 : edges << 48 | (uint64_t)n->peers[rank].accused << 32 | (uint64_t)(rank != n->self) << 31 | votes;
 }
 
-/* If several are suspected equally, the highest rank. NOBODY: no dead path between two members is known. */
+/* Among equals, the highest rank. NOBODY: no dead path between two members is known. */
 static uint32_t most_suspected(const struct member_node *n)
 {
     uint32_t worst = MEMBER_NOBODY;
@@ -366,7 +371,8 @@ static void accuse_others(struct member_node *n, uint32_t evicted)
     n->peers[evicted].accused = 0;
 }
 
-/* This leader is the task that is cut off: it hands leadership over and joins the new leader, which quarantines it. */
+/* This leader is cut off: it hands leadership over and joins the new leader, which quarantines
+ * it. */
 static void evict_self(struct member_node *n, const char *text, uint64_t now_ms)
 {
     uint32_t heir = MEMBER_NOBODY;

@@ -1,11 +1,13 @@
-/* node_storage.c - a leader that cannot write hands the group over to another task.
+/* node_storage.c - a leader that cannot write to its storage hands leadership over to another task.
  *
- * Every task counts how often its storage failed since it last wrote a checkpoint; READY and the view carry the counts.
- * The member with the lowest count coordinates. So the tasks take turns while the storage of all of them fails, each
- * with a longer pause than the time before, and a task whose storage works stays the coordinator.
+ * Every task counts the failures of its storage since the last checkpoint that it wrote; READY and
+ * the view carry the counts. The member with the lowest count is the coordinator. While the storage
+ * of all tasks fails, the tasks therefore take turns, each time after a longer delay; a task whose
+ * storage works stays the coordinator.
  *
- * The group is handed over by the next view, if this leader may publish one; else, because it cannot take or renew the
- * lease, by telling all members to go to the heir, which takes the lease by the usual rules. */
+ * If this leader may publish a view, the next view hands leadership over. Otherwise it cannot take
+ * or renew the lease, and it redirects all members to the new leader, which takes the lease by the
+ * usual rules. */
 #include "member/node_priv.h"
 
 #include <stdio.h>
@@ -22,7 +24,7 @@ uint32_t member_view_coordinator(const struct member_view *v)
     return best;
 }
 
-/* The task that is present and failed least often, no more often than this one; NOBODY: none. */
+/* Returns the present task with the fewest failures, at most as many as this task; NOBODY: none. */
 static uint32_t heir_of(const struct member_node *n)
 {
     uint32_t heir = MEMBER_NOBODY;
@@ -75,7 +77,8 @@ bool node_another_writes(struct member_node *n, const char *text, uint64_t now_m
     return true;
 }
 
-/* The first failure counts at once; later ones count when the trouble has lasted, longer each time. */
+/* Returns true if the failure counts: the first at once, a later one after it has lasted for a time
+ * that grows with the count. */
 static bool has_lasted(struct member_node *n, uint64_t now_ms)
 {
     uint32_t failures = n->peers[n->self].storage_failures;

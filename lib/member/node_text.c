@@ -1,4 +1,4 @@
-/* node_text.c - sentences for people, and questions about the node. */
+/* node_text.c - texts for the log and the status, and queries of the node. */
 #include "member/node_priv.h"
 
 #include <inttypes.h>
@@ -39,7 +39,7 @@ const char *node_doing(struct member_node *n, uint32_t rank, uint64_t now_ms)
 
     if (n->view.generation == 0 || node_seat(&n->view, rank) == NULL)
         return node_name(n, rank);
-    if (g.phase == NULL || g.phase[0] == '\0') { /* it has not said anything yet */
+    if (g.phase == NULL || g.phase[0] == '\0') { /* no report has arrived yet */
         g.held = n->view.newest_step;
         g.phase = "the beginning of a generation";
         g.phase_ms = now_ms - n->adopted_ms;
@@ -50,7 +50,7 @@ const char *node_doing(struct member_node *n, uint32_t rank, uint64_t now_ms)
                       (double)g.phase_ms / 1e3);
 }
 
-/* Where the members of a view are that does not connect. */
+/* Returns the present phase of each member of a view that does not connect. */
 static const char *not_together(struct member_node *n)
 {
     struct buf b = { 0 };
@@ -173,15 +173,16 @@ void member_node_peer(const struct member_node *n, uint32_t rank, struct member_
         out->held = n->held;
         out->progress = n->progress;
         out->heard_ms = n->ticked_ms;
-    } else if (n->state != MEMBER_LEADING) { /* what was known when this task led is old */
+    } else if (n->state != MEMBER_LEADING) { /* the reports that arrived while this task led are
+                                                old */
         out->is_present = rank == member_node_leader(n);
         out->held = out->heard_ms = 0;
         out->progress = (struct member_progress){ .phase = "" };
         out->last_error = "";
     }
-    if (out->held < out->progress.held) /* READY said what was held then; a beat is newer */
+    if (out->held < out->progress.held) /* a heartbeat is newer than READY */
         out->held = out->progress.held;
-    if (seat == NULL) { /* what it was doing is over */
+    if (seat == NULL) { /* its phase has ended */
         out->progress = (struct member_progress){ .held = out->held, .phase = "" };
         return;
     }
