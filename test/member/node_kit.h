@@ -1,4 +1,4 @@
-/* node_kit.h - clusters for the stories of test_node*.c. */
+/* node_kit.h - clusters and expectations for the scenarios of test_node*.c. */
 #ifndef MEMBER_NODE_KIT_H
 #define MEMBER_NODE_KIT_H
 
@@ -15,7 +15,8 @@
 
 #include "sim/sim.h"
 
-/* Four tasks with shared storage that train together, unless the test says otherwise. */
+/* Starts four tasks with shared storage, and waits until they train together. The arguments
+ * override options. */
 #define CLUSTER(...) together((struct sim_opts){ .tell = true, __VA_ARGS__ })
 
 static inline void tell_and_fail(struct sim *s, const char *what)
@@ -40,7 +41,8 @@ static inline struct sim *together(struct sim_opts o)
     return s;
 }
 
-/* n tasks train as one group within limit_ms, led by `leader`; nothing that was held is lost. */
+/* Waits until n tasks train as one group led by `leader`, within limit_ms. No held step may be
+ * lost. */
 static inline void regroup(struct sim *s, uint32_t n, uint32_t leader, uint64_t limit_ms)
 {
     uint64_t held = sim_newest(s), begin = sim_now(s);

@@ -1,5 +1,5 @@
-/* test_node.c - stories of a group that regroups: losses, chiefs, partitions, storage. The bounds
- * are those that node.h promises; the judge of the simulator watches all the way. */
+/* test_node.c - scenarios in which the group changes: losses, loss of the chief, partitions,
+ * storage. The time limits are those of node.h; the judge of the simulator checks every event. */
 #include "member/node_kit.h"
 
 /* ---- losses that closed links show: a few messages, and no timer but the tick ---- */
@@ -37,7 +37,7 @@ static void one_loss_is_one_new_generation(void **state)
 
         sim_kill(s, (uint32_t)(1 + seed % 5));
         regroup(s, 5, 0, 150);
-        /* nobody was left behind because it came to rest later */
+        /* one new generation for all: no task was excluded because its training stopped later */
         HOLDS(s, sim_generation(s, 0) == generation + 1);
         sim_free(s);
     }
@@ -89,12 +89,12 @@ static void the_chief_that_returns_takes_its_rank_back_at_a_step_boundary(void *
     held = sim_newest(s);
     sim_start(s, 0);
     regroup(s, 4, 0, 150);
-    HOLDS(s, sim_held(s, 0) >= held); /* it took the state from the others */
+    HOLDS(s, sim_held(s, 0) >= held); /* it received the state from the others */
     sim_free(s);
 }
 
-/* The view is handed to a chief that dies before it has it: who comes to its next life is sent
- * away. */
+/* The view makes a chief the coordinator that dies before it receives the view. The new process of
+ * the chief rejects the members that attach. */
 static void a_chief_that_dies_while_the_group_is_handed_to_it_holds_nobody_up(void **state)
 {
     (void)state;
@@ -228,7 +228,7 @@ static void the_majority_of_a_partition_goes_on_and_the_rest_says_so(void **stat
     struct sim *s = CLUSTER();
 
     (void)state;
-    sim_partition(s, 1u << 0); /* the chief alone */
+    sim_partition(s, 1u << 0); /* only the chief */
     sim_advance(s, 6000);
     HOLDS(s, sim_generation(s, 1) > 1 && sim_generation(s, 1) == sim_generation(s, 3));
     HOLDS(s, sim_generation(s, 0) == 0);
@@ -248,7 +248,8 @@ static void of_two_halves_the_lease_decides(void **state)
         sim_partition(s, 1u << 0 | 1u << 1);
         sim_advance(s, MEMBER_EXPIRY_MS + 4000);
         running = (sim_generation(s, 0) != 0) + (sim_generation(s, 2) != 0);
-        HOLDS(s, running == 1); /* never both: the judge; not none: here */
+        /* the judge excludes that both halves train; here, that neither trains */
+        HOLDS(s, running == 1);
         says(s, sim_generation(s, 0) != 0 ? 2 : 0,
              sim_generation(s, 0) != 0 ? "worker 1" : "worker 3");
         sim_heal(s);
@@ -327,9 +328,9 @@ static void a_link_that_breaks_costs_a_regroup_and_nobody_a_process(void **state
     }
 }
 
-/* The chief was stopped, and then cut off; what the others told it before they went on without it
- * arrives long after, and at once: for a moment a majority seems to be here. It takes the lease from
- * them, and must not train before they have stopped. */
+/* The chief is suspended, and then cut off. The messages that the others sent before they continued
+ * without it arrive long after, all at once: for a moment a majority seems to be present. The chief
+ * takes the lease from the others, and must not train before they have stopped. */
 static void a_majority_of_old_messages_is_none(void **state)
 {
     (void)state;
@@ -350,7 +351,8 @@ static void a_majority_of_old_messages_is_none(void **state)
     }
 }
 
-/* The chief is dead, and the two next cannot see each other: each leads, the last one sees both. */
+/* The chief is dead, and the next two tasks cannot reach each other: each leads, and the last task
+ * reaches both. */
 static void two_new_chiefs_at_once_become_one(void **state)
 {
     (void)state;
@@ -403,7 +405,8 @@ static void of_two_the_host_of_the_worker_falls_silent(void **state)
     sim_free(s);
 }
 
-/* Nobody can tell whether the chief trains: only that its lease must be over. */
+/* No task can know whether the chief trains; only the expiry of its lease shows that it does
+ * not. */
 static void of_two_the_host_of_the_chief_falls_silent(void **state)
 {
     struct sim *s = CLUSTER(.world = 2);
@@ -472,7 +475,7 @@ static void a_majority_goes_on_when_the_storage_of_the_dead_chief_only_answered(
     sim_advance(s, 500);
     sim_kill(s, 0);
     sim_advance(s, 3000);
-    HOLDS(s, sim_generation(s, 1) == 0); /* nothing can be recorded */
+    HOLDS(s, sim_generation(s, 1) == 0); /* no lease can be written */
     says(s, 1, "input/output error");
     sim_storage(s, SIM_ALL, SIM_STORAGE_FINE);
     regroup(s, 3, 1, 1000);

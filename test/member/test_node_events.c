@@ -1,5 +1,5 @@
-/* test_node_events.c - single events in an order that the simulator does not make: one node, no
- * world around it. */
+/* test_node_events.c - one node and single events, in orders that the simulator does not
+ * produce. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -16,16 +16,17 @@ enum { WORLD = 3, OTHER_INCARNATION = 700 };
 static const struct member_ident ident = { "", "", "", "", "", "", "" };
 
 struct rig {
-    bool wants_lease; /* a LEASE action that takes was seen */
-    struct member_progress progress; /* of the next ticks; phase NULL: none yet */
+    bool wants_lease; /* a LEASE action that takes the lease was seen */
+    struct member_progress progress; /* reported with the next ticks; phase NULL: none */
     struct member_node *node;
     uint64_t now_ms;
-    uint32_t n[MEMBER_END + 1]; /* actions of a kind since they were last counted */
+    uint32_t n[MEMBER_END + 1]; /* number of actions of each kind since the last reset */
     uint32_t probed[WORLD];
     uint64_t generation; /* of the last TRAIN */
-    uint32_t n_seats;    /* likewise */
-    int refused[WORLD];  /* code of the last REFUSE */
-    char said[MEMBER_TEXT_BYTES], told[WORLD][MEMBER_TEXT_BYTES]; /* the last sentence to the log, and WAIT to each */
+    uint32_t n_seats;    /* of the last TRAIN */
+    int refused[WORLD];  /* code of the last REFUSE to each */
+    /* the last log line; the last WAIT to each */
+    char said[MEMBER_TEXT_BYTES], told[WORLD][MEMBER_TEXT_BYTES];
     int code;            /* of END */
     char text[MEMBER_TEXT_BYTES];
 };
@@ -71,7 +72,7 @@ static void tick(struct rig *r, uint64_t ms)
     }
 }
 
-/* The lowest rank of three: it leads. */
+/* Returns a node with the lowest rank of three: it leads. */
 static struct rig make_rig(bool has_lease)
 {
     static const char *const names[WORLD] = { "worker 0", "worker 1", "worker 2" };
@@ -121,7 +122,7 @@ static void join(struct rig *r, uint32_t rank)
     hear(r, rank, (struct member_msg){ .kind = MEMBER_MSG_READY });
 }
 
-/* Worker 0 and 1 train; 2 never came. */
+/* Returns a node that trains with worker 1; worker 2 never started. */
 static struct rig rig_of_two(void)
 {
     struct rig r = rig_new();
@@ -134,14 +135,14 @@ static struct rig rig_of_two(void)
     return r;
 }
 
-/* What is found is as old as its question: the outcome of an old one must not be taken for that of a
- * new one, which it would be if two were out. */
+/* The result of a probe is as old as its start. With two open probes, the result of the first could
+ * be taken for that of the second. */
 static void a_question_is_not_put_again_while_it_is_out(void **state)
 {
     struct rig r = rig_of_two();
 
     (void)state;
-    assert_int_equal(r.probed[2], 1); /* and it is not answered yet */
+    assert_int_equal(r.probed[2], 1); /* that probe is not answered yet */
     handle(&r, (struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = 1, .text = "its connection closed" });
     handle(&r, (struct member_event){ .kind = MEMBER_EV_ABORTED, .generation = r.generation });
     tick(&r, 1000);
@@ -153,7 +154,8 @@ static void a_question_is_not_put_again_while_it_is_out(void **state)
     member_node_free(r.node);
 }
 
-/* SIGSTOP, or a host that slept: what was missed is heard before the clock is looked at. */
+/* SIGSTOP, or a suspended host: the messages that arrived meanwhile are handled before the next
+ * tick. */
 static void who_slept_has_time_to_come_to_rest(void **state)
 {
     struct rig r = rig_of_two();
@@ -167,7 +169,7 @@ static void who_slept_has_time_to_come_to_rest(void **state)
     tick(&r, MEMBER_STOPPING_MS - 200);
     assert_int_equal(r.n[MEMBER_END], 0);
     tick(&r, 400);
-    assert_int_equal(r.n[MEMBER_END], 1); /* but no more than others */
+    assert_int_equal(r.n[MEMBER_END], 1); /* the extension is limited */
     assert_int_equal(r.code, 138);
     assert_non_null(strstr(r.text, "training of worker 0 (a:1) does not stop, in reduce; it began with: worker 0 (a:1) did not run for 20.0 s"));
     member_node_free(r.node);
@@ -187,7 +189,7 @@ static void a_view_that_does_not_connect_is_given_up_with_the_reason(void **stat
     }
     assert_int_equal(r.n[MEMBER_END], 1);
     assert_int_equal(r.code, 138);
-    /* half as long again: so long what connects has to say why */
+    /* the deadline, and half of it again for the view that connects */
     assert_non_null(strstr(r.text, "no step for 90.5 s (train.deadline_seconds): generation 1 does not come together: "
                                    "worker 0 (a:1), step 1, in the beginning of a generation for "));
     assert_non_null(strstr(r.text, " s, and worker 1 (b:1), step 1, in the beginning of a generation for "));
@@ -195,7 +197,7 @@ static void a_view_that_does_not_connect_is_given_up_with_the_reason(void **stat
     member_node_free(r.node);
 }
 
-/* Time passes in which worker 0 and `other` wait while they connect, and `hangs` does not even say that it waits. */
+/* Advances the time while worker 0 and `other` connect and wait, and `hangs` reports no phase. */
 static void connect_until(struct rig *r, uint64_t began_ms, uint64_t ms, uint32_t other, uint32_t hangs)
 {
     enum { WAITS = 7, HANGS = 6 };
@@ -239,7 +241,7 @@ static void who_holds_up_a_view_that_connects_is_sent_away_and_the_others_try_on
     assert_int_equal(r.n_seats, 2);
     assert_int_equal(r.n[MEMBER_END], 0);
     connect_until(&r, r.now_ms, 62000, MEMBER_NOBODY, 1);
-    assert_int_equal(r.refused[1], 138); /* the next one; and then it is enough */
+    assert_int_equal(r.refused[1], 138); /* the second eviction does not reset the deadline */
     tick(&r, 2000);
     assert_int_equal(r.n[MEMBER_END], 1);
     assert_int_equal(r.code, 138);
@@ -256,7 +258,8 @@ static void views_that_do_not_connect_get_no_time_of_their_own_one_after_the_oth
     handle(&r, (struct member_event){ .kind = MEMBER_EV_OPENED });
     join(&r, 1);
     join(&r, 2);
-    for (uint32_t views = 1; views <= 2; views++) { /* 40 s each, of 60 */
+    /* two views that connect for 40 s each; the deadline is 60 s */
+    for (uint32_t views = 1; views <= 2; views++) {
         assert_int_equal(r.n[MEMBER_TRAIN], views);
         connect_until(&r, r.now_ms, 40000, 1, 2);
         handle(&r, (struct member_event){ .kind = MEMBER_EV_FAILED,
@@ -367,8 +370,8 @@ static void lease_is(struct rig *r, bool is_same_place, bool is_over)
     handle(r, (struct member_event){ .kind = MEMBER_EV_LEASE, .lease = &l });
 }
 
-/* A second process of a task runs on another host by mistake. The first leads a group that it cannot join, since the
- * others say that its own rank leads. */
+/* A second process of a task runs on another host by mistake. The first process leads a group that
+ * the second cannot join, because the others redirect it to its own rank. */
 static void second_process_of_the_holder_on_another_host_waits_until_the_lease_is_over(void **state)
 {
     struct rig r = rig_with_lease();

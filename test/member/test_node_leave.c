@@ -1,5 +1,4 @@
-/* test_node_leave.c - stories of a group that somebody leaves, or may not join, and of how a job
- * ends. */
+/* test_node_leave.c - scenarios in which a task leaves, or may not join, and the ends of a job. */
 #include "member/node_kit.h"
 
 /* ---- leaving ---- */
@@ -44,7 +43,8 @@ static void all_leave_at_once_with_one_checkpoint(void **state)
         HOLDS(s, sim_until_ended(s, 2000));
         for (uint32_t i = 0; i < 4; i++)
             ends_with(s, i, 143, "");
-        HOLDS(s, sim_checkpoints(s) == 1 || apart_ms[k] >= 30); /* who came later made steps */
+        /* a task that was asked later did more steps */
+        HOLDS(s, sim_checkpoints(s) == 1 || apart_ms[k] >= 30);
         sim_free(s);
     }
 }
@@ -80,7 +80,7 @@ static void a_step_that_takes_too_long_is_given_up_after_the_grace_time(void **s
     sim_free(s);
 }
 
-/* Its call of the device does not return: what the others hold is saved, and all go. */
+/* Its device call does not return: the state of the others is saved, and all leave. */
 static void one_whose_training_is_stuck_does_not_keep_the_others_from_leaving(void **state)
 {
     (void)state;
@@ -94,7 +94,8 @@ static void one_whose_training_is_stuck_does_not_keep_the_others_from_leaving(vo
             sim_stop(s, i, false);
         HOLDS(s, sim_until_ended(s, 700 + MEMBER_LEAVE_REST_MS + MEMBER_GATHER_LEAVE_MS + 1000));
         for (uint32_t i = 0; i < 4; i++)
-            if (i == stuck && i == 0) /* who leads cannot know whether the others save what it holds */
+            /* a leader that hangs cannot know whether the others save its state */
+            if (i == stuck && i == 0)
                 ends_with(s, i, 138, "does not stop");
             else
                 ends_with(s, i, 143, "");
@@ -146,7 +147,8 @@ static void a_leaver_that_dies_meanwhile_holds_nobody_up(void **state)
     sim_free(s);
 }
 
-/* Its leader does not answer, and may be alive: what is held can be saved once its lease has run out. */
+/* The leader does not answer and may be alive: the state can be saved only after its lease has
+ * expired. */
 static void a_leaver_waits_for_the_lease_within_the_grace_time(void **state)
 {
     struct sim *s = CLUSTER(.world = 2, .grace_ms = 8000);
@@ -241,7 +243,7 @@ static void a_lost_task_is_waited_for_and_then_not(void **state)
     sim_kill(s, 3);
     sim_advance(s, 1000);
     sim_start(s, 3);
-    regroup(s, 4, 0, 100); /* not a moment longer than it takes */
+    regroup(s, 4, 0, 100); /* the wait ends as soon as the task returns */
     HOLDS(s, sim_generation(s, 0) == 2);
     sim_free(s);
 }
@@ -339,7 +341,8 @@ static void a_task_of_another_job_is_refused_and_disturbs_nobody(void **state)
     sim_free(s);
 }
 
-/* The exception ends, whichever side it called or was called from; the tasks that agree train. */
+/* The task with another job ends, whether it called the others or was called; the tasks that agree
+ * train. */
 static void first_task_of_another_job_ends_and_the_majority_trains(void **state)
 {
     (void)state;
@@ -394,8 +397,8 @@ static void a_complete_job_ends_with_0_everywhere_and_again_when_started_again(v
     sim_free(s);
 }
 
-/* In each millisecond of the end: one dies, its supervisor starts it again, and the job is
- * completed. */
+/* In each millisecond of the end, one task dies, its supervisor starts it again, and the job
+ * completes. */
 static void who_dies_at_the_end_does_not_keep_the_job_from_being_completed(void **state)
 {
     (void)state;

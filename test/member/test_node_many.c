@@ -1,5 +1,5 @@
-/* test_node_many.c - a cluster of 1024 tasks regroups: what it costs all of them together in
- * processor time, and how long it takes in theirs. MANY=n: another number of tasks. */
+/* test_node_many.c - a cluster of 1024 tasks forms a new group: processor time of all tasks
+ * together, and simulated time. MANY=n: another number of tasks. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -37,7 +37,7 @@ static struct sim *together(uint32_t world)
     return s;
 }
 
-/* The first `n` from `first` die at once; the others must be a group again within limit_ms. */
+/* The first `n` tasks from `first` on die at once; the others must form a group within limit_ms. */
 static void they_die(uint32_t first, uint32_t n, uint64_t limit_ms, const char *what)
 {
     uint32_t world = many();
@@ -54,7 +54,7 @@ static void they_die(uint32_t first, uint32_t n, uint64_t limit_ms, const char *
     seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
     print_message("%u tasks: %.2f s (%s, regrouped after %" PRIu64 " ms)\n", world, seconds, what,
                   sim_now(s) - before);
-    assert_true(seconds < 10); /* 1 s without sanitizers, on a machine that does nothing else */
+    assert_true(seconds < 10); /* 1 s without sanitizers on an idle machine */
     assert_null(sim_finding(s));
     sim_free(s);
 }

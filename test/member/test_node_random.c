@@ -1,6 +1,6 @@
-/* test_node_random.c - thousands of small clusters and what may happen to them; sim/sim_story.c
- * says what must come of it. SEEDS=n plays n of them, from FIRST on, until FINDINGS end badly;
- * SEED=n plays one and tells it. test/sim/mutate shows that it finds what is wrong. */
+/* test_node_random.c - thousands of small clusters with random faults; sim/sim_story.c states the
+ * expected outcome. SEEDS=n runs n seeds from FIRST on, until FINDINGS of them fail; SEED=n runs
+ * one and prints its log. test/sim/mutate shows that the scenarios find injected errors. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

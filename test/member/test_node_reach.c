@@ -1,4 +1,4 @@
-/* test_node_reach.c - data paths that are dead while every link to the leader lives. */
+/* test_node_reach.c - data paths that are dead while every link to the leader is open. */
 #include "member/node_kit.h"
 
 enum {
@@ -256,7 +256,8 @@ static void leader_that_hears_nobody_blames_itself(void **state)
     sim_free(s);
 }
 
-/* The followers give the leader up while its cable is out; it learns that when the cable is in again. */
+/* The followers leave the leader while its cable is unplugged; the leader receives that after the
+ * cable is plugged in again. */
 static void leader_that_its_followers_did_not_hear_blames_itself(void **state)
 {
     (void)state;
@@ -264,7 +265,7 @@ static void leader_that_its_followers_did_not_hear_blames_itself(void **state)
         struct sim *s = CLUSTER(.seed = seed);
 
         sim_forget(s);
-        sim_cut(s, 0, SIM_ALL, SIM_CONTROL); /* what the others say still arrives */
+        sim_cut(s, 0, SIM_ALL, SIM_CONTROL); /* messages of the other tasks still arrive */
         sim_advance(s, 1150 + 5 * seed);
         sim_heal(s);
         sim_advance(s, 500);

@@ -1,5 +1,6 @@
-/* test_node_storage.c - a thousand schedules of storage that fails on the task that writes; sim/sim_storage.c says what
- * must come of them. SEEDS=n plays n of them, from FIRST on; SEED=n plays one and tells it. */
+/* test_node_storage.c - a thousand scenarios in which the storage fails on the task that writes;
+ * sim/sim_storage.c states the expected outcome. SEEDS=n runs n seeds from FIRST on; SEED=n runs
+ * one and prints its log. */
 #include "member/node_kit.h"
 
 enum { SEEDS = 1000, FINDINGS = 3, LINKS_MS = 60, FAILED_MS = 2000 };

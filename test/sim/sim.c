@@ -1,4 +1,4 @@
-/* sim.c - processes, the actions of their nodes, and the outside. */
+/* sim.c - processes of the simulated cluster, the actions of their nodes, and the faults. */
 #include "sim/sim_priv.h"
 
 #include <inttypes.h>
@@ -25,7 +25,7 @@ static struct sim_view *view_copy(const struct member_view *v)
     return c;
 }
 
-/* One copy of a view for all that it is sent to. */
+/* Returns one copy of a view that all receivers of a message share. */
 static struct sim_view *view_share(struct sim *s, const struct member_view *v)
 {
     if (s->sharing == NULL || !sim_same_view(&s->sharing->view, v)) {
@@ -246,7 +246,8 @@ static void gone(struct sim *s, uint32_t rank, int code, const char *text, bool 
                                         .a = t->serial });
 }
 
-/* Called from within an action of the node: it is freed, so this is the last one. */
+/* Ends the process. Called while an action of its node is performed: the node is freed, so that
+ * action is the last one. */
 void sim_exit(struct sim *s, uint32_t rank, int code, const char *text)
 {
     char copy[TEXT];
@@ -322,10 +323,10 @@ static void tick(struct sim *s, uint32_t rank)
     sim_train_progress(s, rank, &p);
     sim_store_watch(s, rank);
     if (t->node == NULL)
-        return; /* that ended it */
+        return; /* an action ended the process */
     sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_TICK, .progress = &p });
     if (sim_random(s, 64) == 0)
-        ms += sim_random(s, 6 * ms); /* late */
+        ms += sim_random(s, 6 * ms); /* a late answer */
     sim_push(s, (struct sim_event){ .at_ms = s->now_ms + ms,
                                     .kind = EV_TICK,
                                     .from = rank,
@@ -484,7 +485,7 @@ struct sim *sim_new(const struct sim_opts *opts)
         t->ident = ident;
         t->clock_speed = 1000;
         t->lease.text = "";
-        t->exit_code = SIM_RUNNING; /* or is about to */
+        t->exit_code = SIM_RUNNING; /* the process runs, or starts in a moment */
         if (i < o->world - o->n_absent)
             sim_push(s, (struct sim_event){ .at_ms = sim_random(s, o->start_ms + 1),
                                             .kind = EV_START,

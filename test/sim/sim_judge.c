@@ -1,9 +1,9 @@
-/* sim_judge.c - what must be true, whatever happened.
+/* sim_judge.c - checks the invariants after every event.
  *
- * Two groups. A step of a group is let go by its coordinator, which gives its last contribution
- * (struct sim_group.first_go, last_go). Of two groups without a common task, all that one lets go
- * comes before all that the other does: never both train. With a common task they cannot, since a
- * step needs all members and a task is in one view at a time. */
+ * Two groups. The coordinator of a group permits a step by its last contribution (struct
+ * sim_group.first_go, last_go). If two groups have no common task, all steps of one must be
+ * permitted before all steps of the other: the groups never both train. Groups with a common task
+ * cannot both train, because a step needs all members and a task is in one view at a time. */
 #include "sim/sim_priv.h"
 
 #include <inttypes.h>
@@ -17,7 +17,7 @@ static bool share_a_task(const struct sim_group *a, const struct sim_group *b)
     return false;
 }
 
-/* A view, when its leader makes it known. */
+/* Checks a view when its leader publishes it. */
 void sim_judge_view(struct sim *s, uint32_t rank, const struct member_view *v)
 {
     const char *name = s->names[rank];
@@ -118,7 +118,7 @@ void sim_judge_do(struct sim *s, uint32_t rank, const struct member_action *d)
     }
 }
 
-/* The coordinator gives its last contribution to a step. */
+/* Called when the coordinator gives its last contribution to a step. */
 void sim_judge_go(struct sim *s, uint32_t rank, struct sim_group *g)
 {
     uint64_t now = ++s->number, first = g->first_go;

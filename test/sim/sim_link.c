@@ -1,8 +1,8 @@
-/* sim_link.c - links, probes, cuts.
+/* sim_link.c - links, probes, and blocked paths.
  *
- * A link keeps the order of its messages in each direction. What cannot arrive because the path is
- * cut or the process is stopped waits and arrives later in the same order, like the bytes of a TCP
- * connection; what arrives at a process that is not there any more comes back as a reset. */
+ * A link keeps the order of its messages in each direction. A message that cannot arrive, because
+ * the path is blocked or the process is suspended, waits and arrives later in the same order, like
+ * the bytes of a TCP connection. A message to a process that has ended is answered with a reset. */
 #include "sim/sim_priv.h"
 
 #include <inttypes.h>
@@ -73,7 +73,8 @@ void sim_link_end(struct sim *s, uint32_t at, bool by_caller)
     send(s, at, !by_caller, by_caller ? EV_IN_END : EV_OUT_END, NULL);
 }
 
-/* The last words of a process that was killed may be lost on the way. */
+/* Closes the links of a process that ended. The last messages of a process that was killed may be
+ * lost. */
 void sim_link_process_gone(struct sim *s, uint32_t rank, bool was_killed, bool is_silent)
 {
     uint32_t serial = s->tasks[rank].serial;
@@ -173,7 +174,7 @@ enum sim_arrival sim_link_arrival(const struct sim *s, const struct sim_event *e
     }
 }
 
-/* A message for a process that is not there any more: the host answers with a reset. */
+/* A message for a process that has ended: its host answers with a reset. */
 void sim_link_bounce(struct sim *s, const struct sim_event *e)
 {
     struct sim_link *l = &s->links.at[e->link];
@@ -189,7 +190,7 @@ static void called(struct sim *s, const struct sim_event *e)
     struct sim_task *t = &s->tasks[e->to];
 
     if (!is_there(s, e->from, l->from_serial) || !l->open[1]) {
-        l->state = LINK_FAILED; /* nobody calls any more */
+        l->state = LINK_FAILED; /* the caller has ended */
         sim_release_held(s);
         return;
     }
@@ -317,7 +318,7 @@ void sim_link_event(struct sim *s, struct sim_event *e)
         return;
     case EV_ANSWER:
         if (t->probes[e->from] != e->a)
-            return; /* the question was given up */
+            return; /* the probe timed out */
         t->probes[e->from] = 0;
         sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_HERE, .rank = e->from, .where = &e->where });
         return;

@@ -1,13 +1,13 @@
-/* sim_storage.c - a random story of storage that fails: a small cluster whose storage hangs, fails or becomes slow on
- * some tasks at a time, the leader more often than the others, and at the end on all. As long as one task of the
- * group can write:
+/* sim_storage.c - random scenarios in which the storage fails: in a small cluster the storage
+ * hangs, fails or becomes slow on some tasks at a time, on the leader more often than on the
+ * others, and at the end on all. As long as one task of the group can write:
  *
- *   - a checkpoint that is due appears on time, at most LATE_MS after the fault;
- *   - no process ends but at the end of the job, and then with 0;
- *   - leases and generations stay few: nothing is repeated without a pause.
+ *   - a checkpoint that is due is published at most LATE_MS after the fault;
+ *   - no process ends before the end of the job, and then each ends with 0;
+ *   - the numbers of leases and generations stay small: each retry waits.
  *
- * If the storage fails on every task behind the last step, all end with 138 and the reason, and the job is completed
- * when they are started again. */
+ * If the storage fails on every task after the last step, all tasks end with 138 and the reason,
+ * and the job completes after they are started again. */
 #include "sim/sim_priv.h"
 
 #include <inttypes.h>
@@ -15,7 +15,8 @@
 #include <string.h>
 
 enum {
-    LATE_MS = 25000, /* each task that fails costs two seconds and a regroup; a lease that hangs, four more */
+    LATE_MS = 25000, /* each task that fails costs two seconds and a new view; a lease that hangs,
+                        four more */
     SAVE_STEPS = 10,
     STEP_MS = 40,
     LEASES_A_SECOND = 2,
@@ -35,7 +36,7 @@ static enum sim_storage draw_fault(struct sim *s)
     return sim_random(s, 2) == 0 ? SIM_STORAGE_HANGS : SIM_STORAGE_FAILS;
 }
 
-/* One task at least stays able to write. */
+/* Injects failures; at least one task can still write. */
 static void fail_some(struct sim *s)
 {
     uint32_t world = s->opts.world, good = (uint32_t)sim_random(s, world);
@@ -54,7 +55,7 @@ static void fail_some(struct sim *s)
         sim_storage_ms(s, 1 + sim_random(s, 300));
 }
 
-/* A checkpoint of a step behind the present one is published in time. */
+/* Expects that a checkpoint newer than the present step is published in time. */
 static void expect_checkpoint(struct sim *s)
 {
     uint64_t step = sim_newest(s), until = s->now_ms + LATE_MS;

@@ -1,6 +1,6 @@
-/* sim_store.c - the shared storage: the lease as numbered records that only one can make, and
- * checkpoints. Every task has a thread for the lease that does one operation at a time; an
- * operation takes effect at one moment, and its maker learns of it later, or never. */
+/* sim_store.c - the shared storage: the lease, as numbered records that are created exclusively,
+ * and the checkpoints. Every task has a lease thread with one operation at a time. An operation
+ * takes effect at one moment; its caller receives the result later, or never. */
 #include "sim/sim_priv.h"
 
 #include <inttypes.h>
@@ -11,7 +11,8 @@ enum {
     WATCH_MS = MEMBER_HOLD_MS / 6,
     AGAIN_MS = 20,
     SAVE_AGAIN_MS = 50,
-    FAILED_MS = 2000, /* trouble that lasts so long is a failure of the storage */
+    FAILED_MS = 2000, /* a failure of an operation that lasts this long is a failure of the
+                         storage */
     TELL_MS = 1000,
 };
 
@@ -137,8 +138,8 @@ static uint64_t at_most(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* How long nothing has changed is added up from look to look, so that a clock that jumps counts for
- * little: the holder's renewals in between would have been seen. */
+/* Reads the newest record. The time without a change is the sum over consecutive reads, so a clock
+ * that jumps counts little: a read in between would have seen the holder's renewals. */
 static void see(struct sim *s, uint32_t rank)
 {
     struct sim_lease *l = &s->tasks[rank].lease;
@@ -179,7 +180,8 @@ static void tell(struct sim *s, uint32_t rank)
         .is_mine = l->mine != 0 && l->mine == l->token,
         .is_over = l->is_over && l->mine == 0,
         .is_known = l->is_known,
-        .is_same_place = r != NULL && r->holder == rank, /* a task of the simulator stays on its host */
+        /* a task of the simulator never changes its host */
+        .is_same_place = r != NULL && r->holder == rank,
         .holder = r != NULL ? r->holder : MEMBER_NOBODY,
         .incarnation = r != NULL ? r->incarnation : 0,
         .members = r != NULL ? r->members : NULL,
@@ -286,7 +288,8 @@ static bool is_saving_last(const struct sim *s, uint32_t rank)
     return t->save.run == t->train.run && t->train.phase == SAVING_LAST;
 }
 
-/* Another task writes the last checkpoint if one can; if none can, the job ends at its deadline. */
+/* Returns true if this task gives up the last checkpoint: another task writes it if one can; if
+ * none can, the job ends at its deadline. */
 static bool gives_up(struct sim *s, uint32_t rank, const char *trouble)
 {
     struct sim_task *t = &s->tasks[rank];
@@ -299,7 +302,7 @@ static bool gives_up(struct sim *s, uint32_t rank, const char *trouble)
     return true;
 }
 
-/* At every tick: what the daemon measures (daemon/storage.h). */
+/* Reports a failure of the storage at every tick, as daemon/storage.h does. */
 void sim_store_watch(struct sim *s, uint32_t rank)
 {
     struct sim_task *t = &s->tasks[rank];
@@ -370,7 +373,7 @@ void sim_store_event(struct sim *s, struct sim_event *e)
         begin(s, e->to);
 }
 
-/* A record that was being made may be there all the same. */
+/* A record whose creation was in progress may appear later. */
 void sim_store_process_gone(struct sim *s, uint32_t rank)
 {
     struct sim_lease *l = &s->tasks[rank].lease;

@@ -1,6 +1,6 @@
-/* sim_story.c - a random story: a small cluster, some faults, then calm. In the calm all that live
- * must come together in one view, or, where that cannot be, each must say who is missing; no step
- * that somebody kept is lost; and the job is completed by all. */
+/* sim_story.c - random scenarios: a small cluster, some faults, then no more faults. After the
+ * faults all running tasks must form one view, or, where that is impossible, each must log which
+ * tasks are missing; no step that a survivor holds is lost; and all tasks complete the job. */
 #include "sim/sim_priv.h"
 
 #include <inttypes.h>
@@ -29,7 +29,7 @@ enum fault {
     STORAGE_RELEASED,
     FAULTS,
 };
-/* How often each comes, of the sum. */
+/* Relative frequencies of the faults. */
 static const uint8_t weights[FAULTS] = {
     [KILL] = 8,
     [KILL_TWO] = 4,
@@ -160,7 +160,7 @@ static void calm(struct sim *s, bool some_stay_dead)
             sim_start(s, i);
 }
 
-/* Those that live or will be started again. */
+/* Returns the number of tasks that run or will be started again. */
 static uint32_t expected(const struct sim *s)
 {
     uint32_t n = 0;
@@ -180,7 +180,8 @@ static bool can_train(const struct sim *s, uint32_t n)
     return n > 0 && n >= s->opts.min_world && (!s->opts.no_lease || 2 * n > s->opts.world);
 }
 
-/* In a first step each is found at the deadline only, one after the other. */
+/* Returns the number of tasks whose training hangs. In a first step the watchdog finds each only at
+ * the deadline, one after the other. */
 static uint32_t n_stuck(const struct sim *s)
 {
     uint32_t n = 0;
@@ -190,7 +191,7 @@ static uint32_t n_stuck(const struct sim *s)
     return n;
 }
 
-/* They cannot be a group: everyone says why, or has ended and said why. */
+/* The tasks cannot form a group: each must log the reason, or have ended with the reason. */
 static void everyone_is_told(struct sim *s)
 {
     sim_advance(s, 8000 + s->opts.rejoin_ms);
@@ -213,7 +214,7 @@ static void remember(struct sim *s)
     }
 }
 
-/* What a process held that is still there, the group holds. */
+/* The group holds every step that a surviving process held. */
 static void nothing_is_lost(struct sim *s)
 {
     for (uint32_t i = 0; i < s->opts.world; i++) {
@@ -237,7 +238,8 @@ static void finish(struct sim *s, uint64_t calm_ms)
     if (!sim_until_ended(s, 15000 + s->opts.rejoin_ms + 35000 * n_stuck(s)) &&
         !s->is_broken) {
         if (!can_train(s, expected(s)) || (s->complete_step != 0 && s->opts.no_lease))
-            return; /* too few are left, or who came too late cannot see that all is done */
+            return; /* too few tasks are left, or a task that joined too late cannot see that the
+                       job is done */
         sim_broken(s, "the job is not completed: %u tasks live, %s", sim_alive(s),
                    s->complete_step != 0 ? "its last checkpoint is written" : "no last checkpoint");
     }
@@ -245,7 +247,8 @@ static void finish(struct sim *s, uint64_t calm_ms)
         int code = s->tasks[i].exit_code;
         bool was_gone = s->tasks[i].ended_ms <= calm_ms && s->opts.restart_ms == 0;
 
-        /* Without shared storage a task that is alone at the end cannot see that all is done. */
+        /* Without shared storage, a task that is alone at the end cannot see that the job is
+           done. */
         if (code == 138 &&
             (!can_train(s, expected(s)) || s->opts.restart_ms == 0 || s->opts.no_lease))
             continue;
@@ -256,7 +259,7 @@ static void finish(struct sim *s, uint64_t calm_ms)
     }
 }
 
-/* In the calm nothing happens: no alarm is false. */
+/* Without faults the group must not change: an alarm would be false. */
 static void stays_together(struct sim *s)
 {
     uint32_t first = 0;
@@ -264,21 +267,21 @@ static void stays_together(struct sim *s)
 
     while (first < s->opts.world && s->tasks[first].node == NULL)
         first++;
-    sim_advance(s, 2000); /* consequences of the last fault may be under way */
+    sim_advance(s, 2000); /* effects of the last fault may be in progress */
     if (!sim_until_together(s, sim_alive(s), 8000))
-        return; /* somebody was told to leave */
+        return; /* a task was asked to leave */
     generation = sim_generation(s, first);
     sim_advance(s, 2000);
     for (uint32_t i = 0; i < s->opts.world && !s->is_broken; i++)
         if (s->tasks[i].node == NULL || s->tasks[i].was_told_to_stop)
-            return; /* it may leave only now */
+            return; /* that task may leave only now */
     if (!s->is_broken && sim_generation(s, first) != generation)
         sim_broken(s, "the group breaks up, and nothing happened: %s",
                    member_node_cause(s->tasks[first].node));
 }
 
-/* All are told to stop within a moment, or one is told to stop the job: what the group holds is
- * saved. */
+/* All tasks are asked to stop within a moment, or one task is asked to stop the job: the state of
+ * the group is saved. */
 static void all_leave(struct sim *s)
 {
     uint64_t newest, begin = s->now_ms;
@@ -301,7 +304,7 @@ static void all_leave(struct sim *s)
             sim_broken(s, "all were told to stop, and %s %s", s->names[i],
                        t->node != NULL ? "goes on" : t->exit_text);
     }
-    /* Survivors of a broken step differ by one, and the leader saves its own. */
+    /* Survivors of a broken step differ by one step, and the leader saves its own state. */
     if (!s->is_broken && sim_alive(s) == 0 && sim_checkpoint(s) + 1 < newest && n_stuck(s) == 0)
         sim_broken(s,
                    "all have left from step %" PRIu64 ", and that of step %" PRIu64
@@ -335,7 +338,7 @@ static struct sim_opts draw(uint64_t seed, bool tell)
     return o;
 }
 
-/* A leader keeps a task away for a while: it is waited for. */
+/* Returns true while a leader has a task in quarantine: the test waits for its end. */
 static bool is_quarantined(const struct sim *s)
 {
     struct member_peer p;
@@ -381,7 +384,7 @@ static void play(struct sim *s)
         return;
     }
     for (uint64_t until = s->now_ms + limit; !sim_until_together(s, n, 1000);) {
-        n = expected(s); /* a task that was told to leave may end only now */
+        n = expected(s); /* a task that was asked to leave may end only now */
         if (s->is_broken || !can_train(s, n))
             return;
         if (is_quarantined(s))

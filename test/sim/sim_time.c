@@ -1,4 +1,4 @@
-/* sim_time.c - chance, the queue of events, the tale. */
+/* sim_time.c - random numbers, the queue of events, and the log. */
 #include "sim/sim_priv.h"
 
 #include <inttypes.h>

@@ -1,6 +1,7 @@
-/* sim_train.c - training: the members of a published view connect, those behind receive the state,
- * then a step needs the contribution of all, and each applies it a little later by itself. So when
- * the group breaks in that window, some have made the step and some have not. */
+/* sim_train.c - training: the members of a published view connect, and tasks with an older step
+ * receive the state. A step then needs the contribution of all members, and each member applies it
+ * a little later. If the group breaks in that window, some members have done the step and some have
+ * not. */
 #include "sim/sim_priv.h"
 
 #include <inttypes.h>
@@ -9,7 +10,7 @@
 
 enum {
     CONNECT_LIMIT_MS = 5000,
-    DATA_LIMIT_MS = 2500, /* until the communicator gives up on a path */
+    DATA_LIMIT_MS = 2500, /* time until the communicator gives up on a path */
     AGAIN_MS = 20,
     LEASE_AGAIN_MS = 5,
 };
@@ -113,8 +114,8 @@ static void go_on(struct sim *s, uint32_t at, uint64_t ms)
     sim_push(s, (struct sim_event){ .at_ms = s->now_ms + ms, .kind = EV_GROUP, .link = at });
 }
 
-/* The communicator of `culprit` is gone: the others fail, each when it sees that, and whether the
- * reduction that was under way got through is chance. */
+/* The communicator of `culprit` has ended: the other members fail, each when it notices. Whether
+ * the reduction in progress completed is random. */
 static void break_group(struct sim *s, struct sim_group *g, uint32_t culprit, uint64_t after_ms)
 {
     if (g->is_broken)
@@ -153,7 +154,7 @@ static bool all_paths_open(struct sim *s, const struct sim_group *g, uint32_t *a
     return true;
 }
 
-/* The members that `rank` cannot exchange any data with. */
+/* Returns the members with which `rank` can exchange no data. */
 static struct member_loss dead_paths_of(const struct sim *s, const struct sim_group *g, uint32_t rank)
 {
     struct member_loss l = { .peer = MEMBER_NOBODY };
@@ -166,7 +167,7 @@ static struct member_loss dead_paths_of(const struct sim *s, const struct sim_gr
     return l;
 }
 
-/* The network, or a task that stands still, holds all of them up. */
+/* Returns true if the network, or a task whose training hangs, delays all members. */
 static bool is_held_up(struct sim *s, uint32_t at)
 {
     struct sim_group *g = s->groups.at[at];
@@ -190,7 +191,8 @@ static bool is_held_up(struct sim *s, uint32_t at)
             continue;
         is_found = true;
         sim_say(s, rank, "the communicator finds dead paths");
-        later(s, rank, sim_random(s, 20), T_PATH_DEAD, MEMBER_NOBODY); /* others may only hear of it */
+        /* another member may report the dead path only */
+        later(s, rank, sim_random(s, 20), T_PATH_DEAD, MEMBER_NOBODY);
     }
     if (!is_found) { /* large packets are lost: one path was busy, and its sender notices */
         sim_say(s, a, "the communicator lost %s", s->names[b]);
@@ -340,7 +342,7 @@ static void connected(struct sim *s, uint32_t rank)
 
     if (t->train.phase == CONNECTING && t->held != group(s, rank)->step) {
         enter(s, rank, RECEIVING);
-        t->held = 0; /* what was there is being overwritten */
+        t->held = 0; /* the state is being overwritten */
         later(s, rank, 1 + sim_random(s, s->opts.transfer_ms), T_RECEIVED, 0);
         return;
     }
@@ -383,7 +385,7 @@ static void applies(struct sim *s, uint32_t rank, uint64_t step, bool pauses)
     t->held = step;
     t->train.steps++;
     if (t->train.asked_abort)
-        return; /* the update ran to its end all the same */
+        return; /* the update completes nevertheless */
     if (pauses && (s->opts.steps == 0 || step < s->opts.steps))
         news(s, rank, NEWS_PAUSED, MEMBER_NOBODY);
     else
@@ -409,7 +411,8 @@ static void broken(struct sim *s, uint32_t rank, enum what what, uint32_t peer)
     peer = t->train.loss.peer;
     t->train.text = what == T_PATH_DEAD ? "nothing is acknowledged" : "connection reset by peer";
     news(s, rank, NEWS_FAILED, peer);
-    break_group(s, group(s, rank), what == T_PATH_DEAD ? peer : rank, 0); /* the others hear whom it lost */
+    /* the other members receive the name of the lost peer */
+    break_group(s, group(s, rank), what == T_PATH_DEAD ? peer : rank, 0);
 }
 
 static void tell_node(struct sim *s, uint32_t rank, const struct sim_event *e)
@@ -481,7 +484,7 @@ void sim_train_event(struct sim *s, struct sim_event *e)
         return;
     switch ((enum what)e->a) {
     case T_ABORTED:
-        if (t->will_apply && sim_random(s, 2) == 0) /* the update has begun: it runs to its end */
+        if (t->will_apply && sim_random(s, 2) == 0) /* the update has begun and completes */
             later(s, e->to, sim_delay(s), T_ABORTED, 0);
         else
             news(s, e->to, NEWS_ABORTED, MEMBER_NOBODY);
