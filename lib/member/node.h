@@ -106,16 +106,17 @@
 #include "member/member.h"
 
 enum {
-    MEMBER_NOBODY = UINT32_MAX, /* no rank: no task, or an unknown task */
-    MEMBER_GO_ON = -1,          /* code of OVER and REFUSE: no exit; a new generation or another
+    MEMBER_NO_RANK = UINT32_MAX, /* no rank: no task, or an unknown task */
+    MEMBER_CONTINUE = -1,          /* code of OVER and REFUSE: no exit; a new generation or another
                                    try */
 
     /* Times in ms. */
     MEMBER_TICK_MS = 20,     /* interval of TICK events */
-    MEMBER_BEAT_MS = 200,    /* interval of heartbeats, in both directions of every link */
-    MEMBER_SILENT_MS = 1200, /* default for the loss of a silent link: six heartbeats, because an
+    MEMBER_HEARTBEAT_MS = 200,    /* interval of heartbeats, in both directions of every link */
+    MEMBER_SILENCE_MS = 1200, /* default for the loss of a silent link: six heartbeats, because an
                                 overloaded machine delays a thread by tenths of a second */
-    MEMBER_TRY_MS = 300,     /* a candidate must answer within this time; then the next is called */
+    MEMBER_CALL_MS = 300,     /* a candidate must answer within this time; then the next is
+                                 called */
     MEMBER_RETRY_MS = 20,    /* delay before a leader that answered "try again" is called again */
     MEMBER_PROBE_MS = 25,    /* interval of the probes of missing tasks: a tenth of the time spent
                                 without a view, at least this ... */
@@ -139,24 +140,25 @@ enum {
     MEMBER_LOSSES = 4,           /* a process is quarantined after this number of losses, each
                                     within MEMBER_LOSS_MS of the previous one */
     MEMBER_LOSS_MS = 10000,
-    MEMBER_BEHIND_MS = 500,      /* a member must delay the others for this long before the leader
+    MEMBER_STRAGGLER_MS = 500,      /* a member must delay the others for this long before the
+                                       leader
                                     evicts it: its progress is one heartbeat old, and older on a
                                     machine that was suspended */
     MEMBER_STOPPING_MS = 10000,  /* the training of a member must stop within this time; then its
                                     process must end (138) */
     MEMBER_LEAVE_REST_MS = 1000, /* the same limit for a task that was asked to leave: the other
                                     tasks hold the state that is saved */
-    MEMBER_LINGER_MS = 1000,     /* time for the last messages before a link is cut */
     MEMBER_GATHER_LEAVE_MS = 250, /* a leaving leader, after its save, waits this long for other
                                      tasks that were asked to leave, too */
-    MEMBER_SAY_MS = 2000,        /* interval of the log lines about missing tasks */
+    MEMBER_LOG_MS = 2000,        /* interval of the log lines about missing tasks */
     MEMBER_MINORITY_MS = 2000,   /* longer than the detection of a loss and a redirection take */
     MEMBER_HOLD_MS = 3000,       /* a lease that was not renewed for this long is not held any
                                     more */
-    MEMBER_LOOK_MS = 100,        /* interval of reads of another task's lease, and delay before a
+    MEMBER_LEASE_POLL_MS = 100,        /* interval of reads of another task's lease, and delay
+                                          before a
                                     lease operation or a save that failed is repeated; doubles
                                     ... */
-    MEMBER_LOOK_MS_MAX = 1000,   /* ... up to this */
+    MEMBER_LEASE_POLL_MS_MAX = 1000,   /* ... up to this */
     MEMBER_STORAGE_MS = 2000,    /* a coordinator whose storage failed before hands leadership over
                                     after this time; doubles with each failure, up to 32 times
                                     this */
@@ -178,7 +180,7 @@ struct member_view {
     uint32_t n;
     const struct member_seat *seats; /* [n], by rank */
     uint64_t newest_step; /* 0: no task holds state */
-    uint32_t newest;      /* rank that holds newest_step; MEMBER_NOBODY: no task */
+    uint32_t newest;      /* rank that holds newest_step; MEMBER_NO_RANK: no task */
 };
 
 enum member_kind {
@@ -190,7 +192,7 @@ enum member_kind {
                          storage_failures */
     MEMBER_MSG_BEAT,  /* Heartbeat, in both directions. generation (0: in no view), progress */
     MEMBER_MSG_TROUBLE, /* The communicator failed. generation; rank: the peer that it lost, or
-                           NOBODY; ranks: peers whose data path the sender found dead; text.
+                           NO_RANK; ranks: peers whose data path the sender found dead; text.
                            is_leader_silent: the sender receives nothing from the leader, and leaves
                            it */
     MEMBER_MSG_REACHED, /* Answer to REACH. round; ranks: peers of the REACH whose data path is
@@ -202,13 +204,13 @@ enum member_kind {
     MEMBER_MSG_WAIT,  /* The JOIN is accepted and there is no view yet. text: the missing tasks */
     MEMBER_MSG_VIEW,  /* view; text: the cause of the view */
     MEMBER_MSG_PAUSE, /* generation: stop at the next step boundary */
-    MEMBER_MSG_OVER,  /* End of `generation` (0: any). rank: culprit or NOBODY; code: GO_ON, or the
-                         exit code of the job on all tasks; text: first cause; ranks: only to the
-                         culprit, the dead data paths for which it is evicted */
+    MEMBER_MSG_OVER,  /* End of `generation` (0: any). rank: culprit or NO_RANK; code: CONTINUE, or
+                         the exit code of the job on all tasks; text: first cause; ranks: only to
+                         the culprit, the dead data paths for which it is evicted */
     MEMBER_MSG_REACH, /* round, ranks: test the data path to each, then send REACHED */
     MEMBER_MSG_REDIRECT, /* rank: join that leader. If rank is the member itself, the member leads;
                             the sender leaves, or joins it (is_staying) */
-    MEMBER_MSG_REFUSE,   /* code: exit with it (143: released), or GO_ON: try again; text */
+    MEMBER_MSG_REFUSE,   /* code: exit with it (143: released), or CONTINUE: try again; text */
     MEMBER_MSGS
 };
 struct member_progress {
@@ -242,11 +244,11 @@ struct member_msg { /* a field that the kind does not use is 0 and not sent; the
 };
 
 /* Question and answer of a probe: the status of the sender. */
-struct member_where {
+struct member_status {
     uint64_t incarnation;
     uint64_t generation; /* highest known */
     uint32_t leader;     /* the leader that the sender follows; the sender itself: it leads;
-                            NOBODY: it seeks a leader, or it has not opened model and data yet */
+                            NO_RANK: it seeks a leader, or it has not opened model and data yet */
     bool has_view;       /* the sender is in a view that has not ended */
 };
 
@@ -260,7 +262,7 @@ struct member_lease { /* the newest record on the storage; pointers valid during
     bool is_known;      /* the storage has been read at least once */
     bool is_same_place; /* the holder was a process of this task on this host. It is gone: its
                            address is in use by this process */
-    uint32_t holder;    /* rank; NOBODY: none */
+    uint32_t holder;    /* rank; NO_RANK: none */
     uint64_t incarnation;
     const uint32_t *members; /* [n_members] ranks of the recorded group */
     uint32_t n_members;
@@ -270,11 +272,11 @@ struct member_lease { /* the newest record on the storage; pointers valid during
 /* ---- actions ---- */
 
 enum member_action_kind {
-    MEMBER_CALL,    /* open the link out, to `rank`; no link out is open */
-    MEMBER_HANG_UP, /* close the link out after the messages that were sent */
-    MEMBER_TELL,    /* send msg on the link out */
-    MEMBER_SEND,    /* send msg on the link in of `rank` */
-    MEMBER_CLOSE,   /* close the link in of `rank` after the messages that were sent */
+    MEMBER_OPEN_OUT,    /* open the link out, to `rank`; no link out is open */
+    MEMBER_CLOSE_OUT, /* close the link out after the messages that were sent */
+    MEMBER_SEND_LEADER,    /* send msg on the link out */
+    MEMBER_SEND_MEMBER,    /* send msg on the link in of `rank` */
+    MEMBER_CLOSE_IN,   /* close the link in of `rank` after the messages that were sent */
     MEMBER_PROBE,   /* ask `rank` for its status; then report HERE or NOT_HERE once */
     MEMBER_REACH,   /* test the data path to each of `ranks` with a message of full-size packets,
                        within MEMBER_REACH_MS; then report REACHED once */
@@ -286,7 +288,7 @@ enum member_action_kind {
     MEMBER_LEASE,   /* take number token + 1 with the record `view`, if `token` is still the newest;
                        token UINT64_MAX: only read. `wish` numbers the actions. Then report LEASE */
     MEMBER_RELEASE, /* mark the lease as released; no event reports the outcome */
-    MEMBER_SAY,     /* text: a line for the log and the status; is_trouble: a warning */
+    MEMBER_LOG,     /* text: a line for the log and the status; is_trouble: a warning */
     MEMBER_END,     /* the membership has ended: code 0, 2, 138 or 143; text. Links close after the
                        messages that were sent */
 };
@@ -316,7 +318,7 @@ struct member_node_opts { /* copied */
     uint64_t deadline_ms; /* exit code 138 after this time without progress outside a connected
                              view */
     uint64_t grace_ms;    /* a stop waits this long for the step boundary, then aborts the step */
-    uint64_t silent_ms;   /* 0: MEMBER_SILENT_MS */
+    uint64_t silent_ms;   /* 0: MEMBER_SILENCE_MS */
     bool has_lease;       /* there is shared storage */
 };
 struct member_node;
@@ -331,7 +333,7 @@ void member_node_free(struct member_node *n); /* NULL is allowed */
 enum member_closed {
     MEMBER_CLOSED,   /* the link ended, or the probe had no answer */
     MEMBER_REFUSED,  /* the address refused the connection: no process listens there */
-    MEMBER_STRANGER, /* only of a probe: the answer came from another cluster. A JOIN to that
+    MEMBER_OTHER_CLUSTER, /* only of a probe: the answer came from another cluster. A JOIN to that
                         address is refused with the reason */
 };
 enum member_failure {
@@ -346,7 +348,7 @@ enum member_failure {
 };
 struct member_loss { /* what the communicator lost (MEMBER_FAIL_PEER), or which tests failed
                         (REACHED) */
-    uint32_t peer;                         /* rank; NOBODY: unknown */
+    uint32_t peer;                         /* rank; NO_RANK: unknown */
     uint32_t dead_paths[MEMBER_REACH_MAX]; /* ranks whose kernel acknowledges nothing that this task
                                               sends */
     uint32_t n_dead_paths;
@@ -362,12 +364,12 @@ enum member_event_kind {
     MEMBER_EV_STOP,    /* everywhere: end the job (Control.Stop); else only this task leaves
                           (SIGTERM, drain) */
     /* links */
-    MEMBER_EV_HEARD_IN,   /* rank, msg: message on the link in of `rank` */
+    MEMBER_EV_RECEIVED_IN,   /* rank, msg: message on the link in of `rank` */
     MEMBER_EV_IN_CLOSED,  /* rank, text */
-    MEMBER_EV_HEARD_OUT,  /* msg: message on the link out */
+    MEMBER_EV_RECEIVED_OUT,  /* msg: message on the link out */
     MEMBER_EV_OUT_CLOSED, /* closed, text */
-    MEMBER_EV_HERE,       /* rank, where: answer to a PROBE */
-    MEMBER_EV_NOT_HERE,   /* rank, closed, text: a PROBE failed */
+    MEMBER_EV_PROBE_ANSWERED,       /* rank, where: answer to a PROBE */
+    MEMBER_EV_PROBE_FAILED,   /* rank, closed, text: a PROBE failed */
     MEMBER_EV_REACHED,    /* round, loss->dead_paths: the tests of a REACH are done; these paths
                              failed */
     /* training */
@@ -392,7 +394,7 @@ struct member_event { /* the pointers are valid during the call */
     enum member_closed closed;
     enum member_failure failure;
     const struct member_msg *msg;
-    const struct member_where *where;
+    const struct member_status *where;
     const struct member_progress *progress;
     const struct member_loss *loss;
     const struct member_lease *lease;
@@ -412,17 +414,17 @@ bool member_node_next(struct member_node *n, struct member_action *out);
 bool member_node_admits(struct member_node *n, uint32_t rank, const struct member_msg *join,
                         struct member_msg *refusal, uint64_t now_ms);
 /* Handles a probe of `rank`, whose status is *theirs. Writes the answer to *ours. */
-void member_node_asked(struct member_node *n, uint32_t rank, const struct member_where *theirs,
-                       struct member_where *ours, uint64_t now_ms);
+void member_node_probed(struct member_node *n, uint32_t rank, const struct member_status *theirs,
+                       struct member_status *ours, uint64_t now_ms);
 /* Writes the status of this task, which is sent with its own probes. */
-void member_node_where(const struct member_node *n, struct member_where *out);
+void member_node_status(const struct member_node *n, struct member_status *out);
 
 /* ---- queries; allowed at any time ---- */
 
 enum member_node_state { MEMBER_SEEKING, MEMBER_FOLLOWING, MEMBER_LEADING, MEMBER_ENDED, MEMBER_NODE_STATES };
 enum member_node_state member_node_state(const struct member_node *n);
 const char *member_node_state_name(enum member_node_state s); /* static */
-uint32_t member_node_leader(const struct member_node *n);     /* NOBODY: unknown */
+uint32_t member_node_leader(const struct member_node *n);     /* NO_RANK: unknown */
 /* The present view; generation 0: the task is in no view. Valid until the next event. */
 const struct member_view *member_node_view(const struct member_node *n);
 /* Index of the seat of the coordinator: the lowest rank among those with the fewest storage

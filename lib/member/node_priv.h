@@ -22,9 +22,9 @@
 enum { NODE_TEXT = 1024, NODE_HOPS = 8, NODE_PHASE_BYTES = 32, NODE_EDGES = 64 };
 
 /* Training of this task. */
-enum node_rest {
+enum node_training {
     NODE_OPENING,  /* model and data are not open yet */
-    NODE_AT_REST,  /* stopped; the state is complete */
+    NODE_STOPPED,  /* stopped; the state is complete */
     NODE_RUNNING,  /* after TRAIN */
     NODE_PAUSING,  /* after PAUSE */
     NODE_ABORTING, /* after ABORT */
@@ -53,7 +53,7 @@ struct node_ranks {
 /* What a leader knows of a task; the entry of this task is used, too. */
 struct peer {
     bool is_joined;      /* its link in is open and its JOIN was accepted */
-    bool is_seated;      /* in the last view */
+    bool is_in_view;      /* in the last view */
     bool is_ready;       /* its training has stopped since the last view */
     bool is_complete;    /* it has done all steps of the present view */
     bool is_leaving;     /* it asked to be released */
@@ -64,25 +64,27 @@ struct peer {
                             start */
     bool is_attaching;   /* its link belongs to a view that another leader publishes */
     bool is_mismatched;  /* its last JOIN had another identity */
-    bool has_missed_us;  /* it left because this leader was silent */
+    bool has_lost_leader;  /* it left because this leader was silent */
     uint32_t storage_failures; /* of its last READY, or of the view */
-    uint64_t asked;      /* number of the event in which this task last called or probed it: the
+    uint64_t asked_event;      /* number of the event in which this task last called or probed it:
+                                  the
                             result is newer than what was known then */
     uint64_t incarnation; /* last seen; 0: never seen */
     uint64_t attach_generation;
     uint64_t held;
     uint64_t joined_ms, heard_ms; /* time of its JOIN; of its last message */
     /* reachability; used by a leader */
-    uint32_t suspect;         /* the task that it reported lost without a dead path; NOBODY: none */
+    uint32_t suspect;         /* the task that it reported lost without a dead path; NO_RANK:
+                                 none */
     bool is_tested;           /* its paths were tested since this generation broke */
     struct node_ranks dead;   /* in quarantine: its dead data paths */
     struct node_round round;  /* in quarantine: the tests of its paths */
     uint32_t n_failed_rounds; /* since its quarantine began */
-    uint32_t strikes;         /* quarantines of this process in a row */
-    uint32_t accused;         /* evictions of other tasks for a dead path to this one, since its
+    uint32_t quarantines;         /* quarantines of this process in a row */
+    uint32_t accusations;         /* evictions of other tasks for a dead path to this one, since its
                                  own */
     uint32_t losses;          /* losses of this process in a row */
-    uint64_t strike_ms, loss_ms; /* time of the last quarantine and loss */
+    uint64_t quarantined_ms, loss_ms; /* time of the last quarantine and loss */
     uint64_t quarantine_until; /* time of the next tests of its paths; 0: not in quarantine */
     struct member_progress progress; /* as reported at progress_ms; its phase is phase[] */
     uint64_t progress_ms;
@@ -105,19 +107,20 @@ struct member_node {
     uint32_t n_actions, next_action, room;
 
     enum member_node_state state;
-    uint64_t known;  /* highest generation known */
+    uint64_t highest_generation;  /* highest generation known */
     uint64_t events; /* number of events so far */
-    uint64_t ticked_ms, beat_ms, said_ms; /* last TICK, last heartbeat, last line about missing
+    uint64_t ticked_ms, heartbeat_ms, logged_ms; /* last TICK, last heartbeat, last line about
+                                                    missing
                                              tasks */
     uint64_t gap_ms, gap_until; /* duration in which this process did not run; a loss that is
                                    noticed before gap_until is attributed to that gap */
-    uint64_t outside_ms; /* duration outside a connected view since the last step, or since the
+    uint64_t no_step_ms; /* duration outside a connected view since the last step, or since the
                             eviction of a task that delayed the others */
-    bool has_blamed;     /* such an eviction reset outside_ms; the next reset needs a step */
+    bool has_blamed;     /* such an eviction reset no_step_ms; the next reset needs a step */
     char cause[NODE_TEXT]; /* first cause of the last change of the group */
 
     /* training of this task and its view */
-    enum node_rest rest;
+    enum node_training training;
     struct member_view view; /* the last view; seats owned */
     struct member_seat *seats;
     bool is_alive;     /* the view has not ended */
@@ -125,20 +128,20 @@ struct member_node {
     uint64_t adopted_ms; /* time at which the view was adopted */
     uint64_t abort_ms;   /* time of the last ABORT */
     uint64_t held, stepped; /* newest step whose state is complete; step of the last reset of
-                               outside_ms */
+                               no_step_ms */
     struct member_progress progress;
 
     /* link out */
-    uint32_t out;        /* rank of the called task; NOBODY: no link */
-    bool is_taken_in;    /* the called task accepted the JOIN */
+    uint32_t out_rank;        /* rank of the called task; NO_RANK: no link */
+    bool is_accepted;    /* the called task accepted the JOIN */
     uint64_t out_ms, out_heard_ms; /* time of the call; of the last message */
     uint64_t retry_ms;   /* SEEKING without a link: time of the next call; 0: at once */
     uint32_t candidate;  /* index of the next task to call */
     uint32_t hops, tries; /* REDIRECTs in a row; calls without an answer in a row */
-    uint32_t rejections; /* REFUSEs without an exit code since a leader accepted this task */
-    uint64_t rejected_until;   /* this task joins no leader before this time */
-    uint64_t rejected_said_ms; /* time of the last line about the rejection of a process */
-    uint32_t heir;       /* after a hand-over of leadership, the leader to call next; NOBODY:
+    uint32_t refusals; /* REFUSEs without an exit code since a leader accepted this task */
+    uint64_t refused_until;   /* this task joins no leader before this time */
+    uint64_t refusal_logged_ms; /* time of the last line about the rejection of a process */
+    uint32_t successor;       /* after a hand-over of leadership, the leader to call next; NO_RANK:
                             none */
 
     /* leaving */
@@ -159,8 +162,8 @@ struct member_node {
     uint64_t rounds;                 /* number of rounds ordered so far */
     struct node_ranks own_dead;      /* the dead paths for which this task was evicted; reset by a
                                         view */
-    uint32_t behind;     /* the task that delays the others; NOBODY: none */
-    uint64_t behind_place, behind_ms; /* its position, and since when it is there */
+    uint32_t straggler;     /* the task that delays the others; NO_RANK: none */
+    uint64_t straggler_place, straggler_ms; /* its position, and since when it is there */
     uint64_t probe_ms;   /* time of the next round of probes */
     uint32_t probe_at;   /* rank at which the next round begins */
     bool is_saving, is_saved;
@@ -176,18 +179,18 @@ struct member_node {
     uint32_t *prior;     /* group of a holder from which the lease was taken before its expiry,
                             because a majority of that group was present */
     uint32_t n_prior, prior_holder;
-    bool is_forcing;     /* the LEASE action that is open takes the lease from such a holder */
+    bool is_taking_early;     /* the LEASE action that is open takes the lease from such a holder */
     uint64_t prior_until; /* until this time that holder may believe that it holds the lease */
-    uint64_t looked_ms;  /* time of the last read that had no other purpose than to wait */
+    uint64_t polled_ms;  /* time of the last read that had no other purpose than to wait */
     uint64_t lease_since; /* number of the event that reported the present token first */
     bool is_holder_gone; /* a call or probe that began after lease_since showed it */
-    bool is_wishing;     /* a LEASE action is open */
+    bool is_lease_pending;     /* a LEASE action is open */
     uint32_t lease_failures; /* answers in a row that reported an error of the storage */
     uint64_t lease_again_ms; /* time before which no lease operation is started */
 
     /* storage of this task */
     bool storage_failed;       /* another task shall lead */
-    uint64_t storage_ms, storage_said_ms; /* first and last report of the present failure */
+    uint64_t storage_ms, storage_reported_ms; /* first and last report of the present failure */
     uint64_t unsaved_ms;       /* first failure to write the last checkpoint; 0: none */
     char storage_error[256];   /* the reason */
     char lease_error[256];
@@ -197,11 +200,11 @@ struct member_node {
 
 /* ---- events ---- */
 
-/* Handles one kind of event; node_begin() has returned true. */
+/* Handles one kind of event; node_begin_event() has returned true. */
 typedef void node_event_fn(struct member_node *n, const struct member_event *e, uint64_t now_ms);
-node_event_fn node_out_closed, node_heard_out;      /* node_follow.c */
-node_event_fn node_here, node_not_here, node_saved; /* node_gather.c */
-node_event_fn node_heard_in, node_in_closed;        /* node_lead.c */
+node_event_fn node_out_closed, node_received_out;      /* node_follow.c */
+node_event_fn node_probe_answered, node_probe_failed, node_saved; /* node_gather.c */
+node_event_fn node_received_in, node_in_closed;        /* node_lead.c */
 node_event_fn node_lease;                           /* node_quorum.c */
 node_event_fn node_storage;                         /* node_storage.c */
 
@@ -209,32 +212,34 @@ node_event_fn node_storage;                         /* node_storage.c */
 
 /* Called at the begin of every event: frees the actions of the previous event, which must all have
  * been performed. Returns false if the node has ended. */
-bool node_begin(struct member_node *n);
+bool node_begin_event(struct member_node *n);
 /* Appends an action. Valid until the next call. */
-struct member_action *node_do(struct member_node *n, enum member_action_kind what);
+struct member_action *node_add_action(struct member_node *n, enum member_action_kind what);
 /* Append an action with a copy of the text or message. */
-void node_say(struct member_node *n, bool is_trouble, const char *text);
-void node_tell(struct member_node *n, const struct member_msg *m);                /* link out */
-void node_send(struct member_node *n, uint32_t rank, const struct member_msg *m); /* link in */
+void node_log(struct member_node *n, bool is_trouble, const char *text);
+void node_send_leader(struct member_node *n, const struct member_msg *m);                /* link
+                                                                                            out */
+void node_send_member(struct member_node *n, uint32_t rank, const struct member_msg *m); /* link
+                                                                                            in */
 /* Returns a copy that is valid until the next event; NULL if n_ranks is 0. */
-const uint32_t *node_keep_ranks(struct member_node *n, const uint32_t *ranks, uint32_t n_ranks);
+const uint32_t *node_copy_ranks(struct member_node *n, const uint32_t *ranks, uint32_t n_ranks);
 void node_set_cause(struct member_node *n, const char *text);
 /* Copies the view, of which this task is a part, starts training, and opens the link to the
  * coordinator or becomes the coordinator. */
-void node_adopt(struct member_node *n, const struct member_view *v, const char *text, uint64_t now_ms);
+void node_adopt_view(struct member_node *n, const struct member_view *v, const char *text, uint64_t now_ms);
 /* The view has ended: aborts the training of this task, if it runs. */
-void node_abort(struct member_node *n, const char *text);
-void node_pause(struct member_node *n);
-void node_keep_progress(struct member_node *n, uint32_t rank, const struct member_progress *p, uint64_t now_ms);
+void node_abort_training(struct member_node *n, const char *text);
+void node_pause_training(struct member_node *n);
+void node_set_progress(struct member_node *n, uint32_t rank, const struct member_progress *p, uint64_t now_ms);
 /* Ends the node: aborts training, releases the lease, appends END. */
-void node_finish(struct member_node *n, int code, const char *text);
+void node_end(struct member_node *n, int code, const char *text);
 /* The training of this task has stopped: reports it to the leader, or handles it as the leader. */
-void node_rest(struct member_node *n, uint64_t now_ms);
+void node_training_stopped(struct member_node *n, uint64_t now_ms);
 /* Returns the delay in ms before the next try after `failures` >= 1 failures in a row. */
-uint64_t node_pause_ms(uint32_t failures);
+uint64_t node_retry_ms(uint32_t failures);
 /* Returns true if the deadline without a step has expired. The node has then ended; if it leads,
  * the job has ended on all tasks. */
-bool node_time_is_up(struct member_node *n);
+bool node_deadline_expired(struct member_node *n);
 /* Returns the seat of the task; NULL if the task is not in the view. */
 const struct member_seat *node_seat(const struct member_view *v, uint32_t rank);
 
@@ -242,15 +247,15 @@ const struct member_seat *node_seat(const struct member_view *v, uint32_t rank);
 
 /* Seeks a leader from the first candidate on; no link out is open. */
 void node_seek(struct member_node *n, uint64_t now_ms);
-/* Hands leadership over: all members, and this task, join `heir`, which leads. */
-void node_hand_over(struct member_node *n, uint32_t heir, uint64_t now_ms);
+/* Hands leadership over: all members, and this task, join `successor`, which leads. */
+void node_hand_over_leadership(struct member_node *n, uint32_t successor, uint64_t now_ms);
 /* Opens the link out and sends JOIN, and READY unless is_attaching. */
-void node_call(struct member_node *n, uint32_t rank, bool is_attaching, uint64_t now_ms);
+void node_open_out(struct member_node *n, uint32_t rank, bool is_attaching, uint64_t now_ms);
 void node_seek_tick(struct member_node *n, uint64_t now_ms);
 void node_follow_tick(struct member_node *n, uint64_t now_ms);
 /* Sends READY, if training has stopped and a link out is open. */
-void node_tell_ready(struct member_node *n);
-void node_tell_leave(struct member_node *n, int code, const char *text);
+void node_send_ready(struct member_node *n);
+void node_send_leave(struct member_node *n, int code, const char *text);
 
 /* ---- node_lead.c ---- */
 
@@ -259,36 +264,36 @@ void node_lead(struct member_node *n, uint64_t now_ms);
 /* Becomes the coordinator of the view that was just adopted. */
 void node_coordinate(struct member_node *n, uint64_t now_ms);
 void node_lead_tick(struct member_node *n, uint64_t now_ms);
-/* Ends the view: sends OVER to its members, aborts, gathers. culprit: NOBODY if unknown. */
-void node_over(struct member_node *n, uint32_t culprit, const char *text, uint64_t now_ms);
+/* Ends the view: sends OVER to its members, aborts, gathers. culprit: NO_RANK if unknown. */
+void node_end_view(struct member_node *n, uint32_t culprit, const char *text, uint64_t now_ms);
 /* A task of the view was lost: ends the view without the task. */
-void node_lose(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms);
+void node_lose_member(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms);
 /* Stops the view at the next step boundary. */
 void node_start_pause(struct member_node *n, const char *text, uint64_t now_ms);
 /* Ends the job on all tasks with exit code `code`. */
 void node_end_all(struct member_node *n, int code, const char *text);
 /* Training of this leader has stopped; has done all steps. */
-void node_own_rest(struct member_node *n, uint64_t now_ms);
+void node_own_training_stopped(struct member_node *n, uint64_t now_ms);
 void node_own_complete(struct member_node *n);
-/* Redirects all members to another leader and closes their links. NOBODY: refuses them ("try
+/* Redirects all members to another leader and closes their links. NO_RANK: refuses them ("try
  * again"). */
-void node_turn_away(struct member_node *n, uint32_t leader);
+void node_redirect_links(struct member_node *n, uint32_t leader);
 /* Refuses the members that wait for for_ms for a view that this task does not have. */
-void node_drop_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms);
-/* Redirects all members to `heir`, the new leader, and closes their links. is_staying: this task
- * stays a member. */
-void node_bequeath(struct member_node *n, uint32_t heir, bool is_staying);
+void node_refuse_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms);
+/* Redirects all members to `successor`, the new leader, and closes their links. is_staying: this
+ * task stays a member. */
+void node_hand_over_links(struct member_node *n, uint32_t successor, bool is_staying);
 /* Sends REFUSE and closes the link in. */
-void node_drop(struct member_node *n, uint32_t rank, int code, const char *text);
+void node_refuse(struct member_node *n, uint32_t rank, int code, const char *text);
 
 /* ---- node_admit.c ---- */
 
 /* Compares the identity in a JOIN of `rank` with that of this task. Returns false if they differ:
  * the link was then closed, or this task ended. */
-bool node_agrees(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
+bool node_check_identity(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
 /* Leader `by` refused this task for now. After several refusals in a row this task waits before it
  * joins a leader again, longer each time. */
-void node_rejected(struct member_node *n, uint32_t by, const char *why, uint64_t now_ms);
+void node_refused(struct member_node *n, uint32_t by, const char *why, uint64_t now_ms);
 
 /* ---- node_gather.c ---- */
 
@@ -297,7 +302,7 @@ void node_gather(struct member_node *n, uint64_t now_ms);
 void node_gather_tick(struct member_node *n, uint64_t now_ms);
 /* Handles the status of another task, received with a probe in either direction; joins its leader
  * if the rules say so. */
-void node_judge(struct member_node *n, uint32_t rank, const struct member_where *w, uint64_t now_ms);
+void node_consider_status(struct member_node *n, uint32_t rank, const struct member_status *w, uint64_t now_ms);
 
 /* ---- node_quorum.c ---- */
 
@@ -308,26 +313,26 @@ bool node_may_publish(struct member_node *n, uint64_t now_ms);
 bool node_is_present(const struct member_node *n, uint32_t rank);
 uint32_t node_n_present(const struct member_node *n);
 /* Returns the present tasks as a view with generation 0; valid until the next event. */
-const struct member_view *node_present(struct member_node *n);
+const struct member_view *node_present_view(struct member_node *n);
 /* Returns true if the task was in the last view and its training has not stopped yet. */
 bool node_is_stopping(const struct member_node *n, uint32_t rank);
-bool node_somebody_leaves(const struct member_node *n);
+bool node_any_leaves(const struct member_node *n);
 /* While a view exists: takes the lease with the view as the record, if that is not the record
  * yet. */
 void node_keep_lease(struct member_node *n, uint64_t now_ms);
 /* Reads the lease. */
-void node_lease_look(struct member_node *n);
+void node_read_lease(struct member_node *n);
 /* Takes the lease, by the same rules, to save a checkpoint. */
-void node_want_lease(struct member_node *n, uint64_t now_ms);
+void node_request_lease(struct member_node *n, uint64_t now_ms);
 /* Notes the incarnation that a call or probe found at the address of `rank`; 0: no process listens
  * there. */
-void node_found(struct member_node *n, uint32_t rank, uint64_t incarnation);
-bool node_is_whole(const struct member_view *v, uint32_t world);
+void node_note_incarnation(struct member_node *n, uint32_t rank, uint64_t incarnation);
+bool node_is_full_view(const struct member_view *v, uint32_t world);
 
 /* ---- node_reach.c ---- */
 
 /* Deletes all reports; called when a view begins or ends. */
-void node_forget_trouble(struct member_node *n);
+void node_reset_trouble(struct member_node *n);
 /* Handles a report of task `from`: its communicator lost loss->peer. */
 void node_trouble(struct member_node *n, uint32_t from, const struct member_loss *loss, const char *text, uint64_t now_ms);
 /* Ends the view after the reports and tests are complete. */
@@ -363,9 +368,9 @@ bool node_another_writes(struct member_node *n, const char *text, uint64_t now_m
 const char *node_name(struct member_node *n, uint32_t rank); /* "worker 1 (10.0.0.2:2222)" */
 /* Why there is no connected view: "2 of 4 tasks are missing: worker 1 (10.0.0.2:2222): connect:
  * Connection refused; ...", or the task that leads or is called. */
-const char *node_missing(struct member_node *n);
+const char *node_missing_text(struct member_node *n);
 /* "worker 1 (...), step 12, in forward for 0.3 s,": in the present view, or the last one */
-const char *node_doing(struct member_node *n, uint32_t rank, uint64_t now_ms);
+const char *node_progress_text(struct member_node *n, uint32_t rank, uint64_t now_ms);
 const char *node_print(struct member_node *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-bool node_is_whole(const struct member_view *v, uint32_t world)
+bool node_is_full_view(const struct member_view *v, uint32_t world)
 {
     return v->n == world;
 }
@@ -12,7 +12,7 @@ bool node_is_whole(const struct member_view *v, uint32_t world)
 /* ---- the record ---- */
 
 /* Without a record the group is the whole cluster. */
-static uint32_t recorded(const struct member_node *n)
+static uint32_t n_recorded(const struct member_node *n)
 {
     return n->lease.token == 0 || n->lease.n_members == 0 ? n->world : n->lease.n_members;
 }
@@ -24,7 +24,7 @@ static uint32_t recorded_rank(const struct member_node *n, uint32_t i)
 
 static bool has_majority(const struct member_node *n)
 {
-    uint32_t here = 0, all = recorded(n);
+    uint32_t here = 0, all = n_recorded(n);
 
     for (uint32_t i = 0; i < all; i++)
         here += node_is_present(n, recorded_rank(n, i));
@@ -34,7 +34,7 @@ static bool has_majority(const struct member_node *n)
 /* Returns true if all absent tasks of the recorded group are known to be dead. */
 static bool others_are_dead(const struct member_node *n)
 {
-    for (uint32_t i = 0; i < recorded(n); i++) {
+    for (uint32_t i = 0; i < n_recorded(n); i++) {
         uint32_t rank = recorded_rank(n, i);
 
         if (!node_is_present(n, rank) && !n->peers[rank].is_dead)
@@ -46,10 +46,10 @@ static bool others_are_dead(const struct member_node *n)
 /* The process that took the present token was alive then. Evidence of its death must therefore be
  * newer than the token: the result of a call or probe that began after this task had seen the
  * token. An older refusal or incarnation proves nothing. */
-void node_found(struct member_node *n, uint32_t rank, uint64_t incarnation)
+void node_note_incarnation(struct member_node *n, uint32_t rank, uint64_t incarnation)
 {
     if (rank == n->lease.holder && incarnation != n->lease.incarnation &&
-        n->peers[rank].asked > n->lease_since)
+        n->peers[rank].asked_event > n->lease_since)
         n->is_holder_gone = true;
 }
 
@@ -68,50 +68,50 @@ static bool holder_is_gone(const struct member_node *n)
     if (n->is_holder_gone)
         return true;
     return node_is_present(n, h) && (n->peers[h].incarnation == n->lease.incarnation ||
-                                     n->peers[h].heard_ms - n->peers[h].joined_ms >= MEMBER_BEAT_MS);
+                                     n->peers[h].heard_ms - n->peers[h].joined_ms >= MEMBER_HEARTBEAT_MS);
 }
 
 /* ---- wishes ---- */
 
 /* One operation at a time; the delay grows with each failure. */
-static bool may_wish(const struct member_node *n)
+static bool may_use_lease(const struct member_node *n)
 {
-    return !n->is_wishing && n->ticked_ms >= n->lease_again_ms;
+    return !n->is_lease_pending && n->ticked_ms >= n->lease_again_ms;
 }
 
-void node_lease_look(struct member_node *n)
+void node_read_lease(struct member_node *n)
 {
     struct member_action *d;
 
-    if (!may_wish(n))
+    if (!may_use_lease(n))
         return;
-    n->is_wishing = true;
-    d = node_do(n, MEMBER_LEASE);
+    n->is_lease_pending = true;
+    d = node_add_action(n, MEMBER_LEASE);
     d->token = UINT64_MAX;
     d->wish = ++n->wish;
 }
 
 /* Reads the lease again while the node can only wait for the storage. */
-static void look_again(struct member_node *n, uint64_t now_ms)
+static void poll_lease(struct member_node *n, uint64_t now_ms)
 {
-    if (now_ms - n->looked_ms < MEMBER_LOOK_MS)
+    if (now_ms - n->polled_ms < MEMBER_LEASE_POLL_MS)
         return;
-    n->looked_ms = now_ms;
-    node_lease_look(n);
+    n->polled_ms = now_ms;
+    node_read_lease(n);
 }
 
-static void take(struct member_node *n, const struct member_view *v)
+static void take_lease(struct member_node *n, const struct member_view *v)
 {
     struct member_action *d;
 
-    if (!may_wish(n))
+    if (!may_use_lease(n))
         return;
-    n->is_wishing = true;
-    d = node_do(n, MEMBER_LEASE);
+    n->is_lease_pending = true;
+    d = node_add_action(n, MEMBER_LEASE);
     d->token = n->lease.token;
     d->wish = ++n->wish;
     d->view = v;
-    n->is_forcing = n->lease.token != 0 && !n->lease.is_mine && !n->lease.is_over &&
+    n->is_taking_early = n->lease.token != 0 && !n->lease.is_mine && !n->lease.is_over &&
                     (n->lease.holder != n->self || !n->lease.is_same_place) && !n->is_holder_gone &&
                     (n->phase == NODE_GATHERING || n->lease.holder >= n->world ||
                      node_seat(&n->view, n->lease.holder) == NULL);
@@ -161,7 +161,7 @@ bool node_may_publish(struct member_node *n, uint64_t now_ms)
     }
     if (!n->lease.is_known) {
         n->blocked = "the lease on the shared storage cannot be read";
-        look_again(n, now_ms);
+        poll_lease(n, now_ms);
         return false;
     }
     if (n->lease.is_mine && prior_may_train(n, now_ms)) {
@@ -172,21 +172,21 @@ bool node_may_publish(struct member_node *n, uint64_t now_ms)
         return true;
     if (may_take(n, now_ms)) {
         n->blocked = "the lease is being taken";
-        take(n, node_present(n));
+        take_lease(n, node_present_view(n));
     } else {
-        look_again(n, now_ms);
+        poll_lease(n, now_ms);
     }
     return false;
 }
 
-void node_want_lease(struct member_node *n, uint64_t now_ms)
+void node_request_lease(struct member_node *n, uint64_t now_ms)
 {
     if (!n->has_lease || n->lease.is_mine)
         return;
     if (!n->lease.is_known || !may_take(n, now_ms))
-        look_again(n, now_ms);
+        poll_lease(n, now_ms);
     else
-        take(n, node_present(n));
+        take_lease(n, node_present_view(n));
 }
 
 static bool is_recorded(const struct member_node *n)
@@ -204,26 +204,26 @@ static bool is_recorded(const struct member_node *n)
  * view holds it now. */
 void node_keep_lease(struct member_node *n, uint64_t now_ms)
 {
-    if (!n->has_lease || n->is_wishing || n->phase == NODE_GATHERING || is_recorded(n))
+    if (!n->has_lease || n->is_lease_pending || n->phase == NODE_GATHERING || is_recorded(n))
         return;
     if (!n->lease.is_known) {
-        look_again(n, now_ms);
+        poll_lease(n, now_ms);
         return;
     }
-    if (!n->lease.is_mine && !node_is_whole(&n->view, n->world) && n->lease.holder < n->world &&
+    if (!n->lease.is_mine && !node_is_full_view(&n->view, n->world) && n->lease.holder < n->world &&
         node_seat(&n->view, n->lease.holder) == NULL && !n->lease.is_over && !holder_is_gone(n)) {
-        node_over(n, MEMBER_NOBODY,
+        node_end_view(n, MEMBER_NO_RANK,
                   node_print(n, "%s holds the lease now: another group may be training",
                              node_name(n, n->lease.holder)), now_ms);
         return;
     }
-    take(n, &n->view);
+    take_lease(n, &n->view);
 }
 
 void node_lease(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
     const struct member_lease *l = e->lease;
-    bool is_answer = n->is_wishing && l->answered >= n->wish;
+    bool is_answer = n->is_lease_pending && l->answered >= n->wish;
     uint32_t n_members = 0;
 
     if (l->token != n->lease.token || l->is_mine != n->lease.is_mine || l->is_over != n->lease.is_over)
@@ -231,20 +231,20 @@ void node_lease(struct member_node *n, const struct member_event *e, uint64_t no
     if (l->token != n->lease.token || l->incarnation != n->lease.incarnation) {
         n->lease_since = n->events;
         n->is_holder_gone = false;
-        if (l->is_mine && n->is_forcing) {
+        if (l->is_mine && n->is_taking_early) {
             n->n_prior = n->lease.n_members;
             n->prior_holder = n->lease.holder;
             memcpy(n->prior, n->lease_members, n->n_prior * sizeof(*n->prior));
             n->prior_until = now_ms + MEMBER_EXPIRY_MS;
         }
-        n->is_forcing = false;
+        n->is_taking_early = false;
     }
     /* the record may be of another cluster: only ranks of this cluster are valid */
     for (uint32_t i = 0; i < l->n_members; i++)
         if (l->members[i] < n->world && n_members < n->world)
             n->lease_members[n_members++] = l->members[i];
     if (l->text[0] != '\0' && strcmp(l->text, n->lease_error) != 0)
-        node_say(n, true, node_print(n, "lease: %s", l->text));
+        node_log(n, true, node_print(n, "lease: %s", l->text));
     /* a successful read does not show that a take would succeed */
     if (l->text[0] != '\0' || is_answer)
         snprintf(n->lease_error, sizeof(n->lease_error), "%s", l->text);
@@ -253,9 +253,9 @@ void node_lease(struct member_node *n, const struct member_event *e, uint64_t no
     n->lease.n_members = n_members;
     n->lease.text = "";
     if (is_answer) {
-        n->is_wishing = false;
+        n->is_lease_pending = false;
         n->lease_failures = l->text[0] != '\0' ? n->lease_failures + 1 : 0;
-        n->lease_again_ms = n->lease_failures > 0 ? now_ms + node_pause_ms(n->lease_failures) : 0;
+        n->lease_again_ms = n->lease_failures > 0 ? now_ms + node_retry_ms(n->lease_failures) : 0;
     }
     if (n->state != MEMBER_LEADING)
         return;

@@ -24,14 +24,14 @@
 
 /* ---- edges ---- */
 
-void node_forget_trouble(struct member_node *n)
+void node_reset_trouble(struct member_node *n)
 {
     n->trouble_ms = 0;
-    n->trouble_rank = MEMBER_NOBODY;
+    n->trouble_rank = MEMBER_NO_RANK;
     n->n_edges = 0;
     n->trouble_round = (struct node_round){ 0 };
     for (uint32_t i = 0; i < n->world; i++) {
-        n->peers[i].suspect = MEMBER_NOBODY;
+        n->peers[i].suspect = MEMBER_NO_RANK;
         n->peers[i].is_tested = false;
     }
 }
@@ -40,7 +40,7 @@ void node_reset_reach(struct member_node *n, uint32_t rank)
 {
     struct peer *p = &n->peers[rank];
 
-    p->strikes = p->losses = p->accused = 0;
+    p->quarantines = p->losses = p->accusations = 0;
     p->quarantine_until = 0;
     p->round = (struct node_round){ 0 };
     p->dead.n = 0;
@@ -97,8 +97,8 @@ void node_test_paths(struct member_node *n, uint64_t round, const uint32_t *rank
     for (uint32_t i = 0; i < n_ranks; i++)
         if (ranks[i] < n->world && ranks[i] != n->self)
             (void)add_rank(&to, ranks[i]);
-    ranks = node_keep_ranks(n, to.at, to.n);
-    d = node_do(n, MEMBER_REACH);
+    ranks = node_copy_ranks(n, to.at, to.n);
+    d = node_add_action(n, MEMBER_REACH);
     d->round = round;
     d->ranks = ranks;
     d->n_ranks = to.n;
@@ -120,7 +120,7 @@ static void order_tests(struct member_node *n, struct node_round *r, uint32_t fr
     if (from == n->self)
         node_test_paths(n, r->id, to->at, to->n);
     else
-        node_send(n, from, &(struct member_msg){ .kind = MEMBER_MSG_REACH,
+        node_send_member(n, from, &(struct member_msg){ .kind = MEMBER_MSG_REACH,
                                                  .round = r->id,
                                                  .ranks = to->at,
                                                  .n_ranks = to->n,
@@ -129,7 +129,7 @@ static void order_tests(struct member_node *n, struct node_round *r, uint32_t fr
 
 /* Orders tests of all paths between `rank` and the members of the view, up to the limit of one
  * REACH. */
-static void test_end(struct member_node *n, uint32_t rank, uint64_t now_ms)
+static void test_paths_of(struct member_node *n, uint32_t rank, uint64_t now_ms)
 {
     struct node_ranks others = dead_paths_of(n, rank), self = { 1, { rank } };
 
@@ -157,8 +157,8 @@ void node_trouble(struct member_node *n, uint32_t from, const struct member_loss
         n->peers[from].suspect = loss->peer;
     add_edges(n, from, loss->dead_paths, loss->n_dead_paths);
     for (uint32_t i = 0; i < n->n_edges; i++) {
-        test_end(n, n->edges[i].a, now_ms);
-        test_end(n, n->edges[i].b, now_ms);
+        test_paths_of(n, n->edges[i].a, now_ms);
+        test_paths_of(n, n->edges[i].b, now_ms);
     }
     if (!is_first && !is_first_path)
         return;
@@ -205,19 +205,19 @@ static void quarantine(struct member_node *n, uint32_t rank, const char *why, ui
     const char *text;
     uint64_t ms;
 
-    if (now_ms - p->strike_ms > MEMBER_QUARANTINE_MS_MAX + quarantine_ms(p->strikes))
-        p->strikes = 0;
-    p->strikes++;
-    p->strike_ms = now_ms;
+    if (now_ms - p->quarantined_ms > MEMBER_QUARANTINE_MS_MAX + quarantine_ms(p->quarantines))
+        p->quarantines = 0;
+    p->quarantines++;
+    p->quarantined_ms = now_ms;
     p->n_failed_rounds = 0;
     p->round = (struct node_round){ 0 };
-    ms = quarantine_ms(p->strikes);
+    ms = quarantine_ms(p->quarantines);
     p->quarantine_until = now_ms + ms;
     text = node_print(n, "%s is in quarantine for %.3g s: %s", node_name(n, rank), (double)ms / 1e3, why);
     snprintf(p->last_error, sizeof(p->last_error), "in quarantine for %.3g s: %.200s", (double)ms / 1e3, why);
-    node_say(n, true, text);
+    node_log(n, true, text);
     if (p->is_joined)
-        node_send(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_WAIT, .text = text });
+        node_send_member(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_WAIT, .text = text });
 }
 
 void node_count_loss(struct member_node *n, uint32_t rank, uint64_t now_ms)
@@ -289,7 +289,7 @@ static void end_quarantine(struct member_node *n, uint32_t rank, uint64_t now_ms
     p->dead.n = 0;
     if (p->is_joined)
         p->last_error[0] = '\0'; /* a task that has left keeps that reason */
-    if (n->phase == NODE_LIVE && p->is_joined && p->is_ready && !p->is_seated)
+    if (n->phase == NODE_LIVE && p->is_joined && p->is_ready && !p->is_in_view)
         node_start_pause(n, node_print(n, "the data paths of %s work: its quarantine is over, and it joins",
                                        node_name(n, rank)), now_ms);
 }
@@ -340,13 +340,13 @@ static uint64_t suspicion_of(const struct member_node *n, uint32_t rank)
         edges += is_dead_edge(n, rank, other);
         votes += n->peers[other].suspect == rank;
     }
-    return edges == 0 ? 0 : edges << 48 | (uint64_t)n->peers[rank].accused << 32 | (uint64_t)(rank != n->self) << 31 | votes;
+    return edges == 0 ? 0 : edges << 48 | (uint64_t)n->peers[rank].accusations << 32 | (uint64_t)(rank != n->self) << 31 | votes;
 }
 
-/* Among equals, the highest rank. NOBODY: no dead path between two members is known. */
+/* Among equals, the highest rank. NO_RANK: no dead path between two members is known. */
 static uint32_t most_suspected(const struct member_node *n)
 {
-    uint32_t worst = MEMBER_NOBODY;
+    uint32_t worst = MEMBER_NO_RANK;
     uint64_t most = 1;
 
     for (uint32_t i = 0; i < n->view.n; i++) {
@@ -365,29 +365,29 @@ static void accuse_others(struct member_node *n, uint32_t evicted)
     for (uint32_t i = 0; i < n->view.n; i++) {
         uint32_t rank = n->view.seats[i].rank;
 
-        if (rank != evicted && is_dead_edge(n, rank, evicted) && n->peers[rank].accused < UINT16_MAX)
-            n->peers[rank].accused++;
+        if (rank != evicted && is_dead_edge(n, rank, evicted) && n->peers[rank].accusations < UINT16_MAX)
+            n->peers[rank].accusations++;
     }
-    n->peers[evicted].accused = 0;
+    n->peers[evicted].accusations = 0;
 }
 
 /* This leader is cut off: it hands leadership over and joins the new leader, which quarantines
  * it. */
 static void evict_self(struct member_node *n, const char *text, uint64_t now_ms)
 {
-    uint32_t heir = MEMBER_NOBODY;
+    uint32_t successor = MEMBER_NO_RANK;
 
     n->own_dead = dead_paths_of(n, n->self);
     for (uint32_t i = n->world; i-- > 0;)
-        if (i != n->self && n->peers[i].is_joined && n->peers[i].is_seated && n->peers[i].quarantine_until == 0)
-            heir = i;
-    node_over(n, n->self, text, now_ms);
-    if (heir == MEMBER_NOBODY) {
+        if (i != n->self && n->peers[i].is_joined && n->peers[i].is_in_view && n->peers[i].quarantine_until == 0)
+            successor = i;
+    node_end_view(n, n->self, text, now_ms);
+    if (successor == MEMBER_NO_RANK) {
         node_gather(n, now_ms);
         return;
     }
-    node_say(n, true, node_print(n, "this task hands leadership over to %s: %s", node_name(n, heir), text));
-    node_hand_over(n, heir, now_ms);
+    node_log(n, true, node_print(n, "this task hands leadership over to %s: %s", node_name(n, successor), text));
+    node_hand_over_leadership(n, successor, now_ms);
 }
 
 void node_watch_trouble(struct member_node *n, uint64_t now_ms)
@@ -400,20 +400,20 @@ void node_watch_trouble(struct member_node *n, uint64_t now_ms)
         return;
     worst = most_suspected(n);
     text = node_print(n, "%s", n->trouble);
-    if (worst == MEMBER_NOBODY || n->view.n < 2) {
-        node_over(n, n->trouble_rank, text, now_ms);
+    if (worst == MEMBER_NO_RANK || n->view.n < 2) {
+        node_end_view(n, n->trouble_rank, text, now_ms);
         node_gather(n, now_ms);
         return;
     }
-    text = node_print(n, "%s cannot be reached over the data path: %s", node_doing(n, worst, now_ms), text);
+    text = node_print(n, "%s cannot be reached over the data path: %s", node_progress_text(n, worst, now_ms), text);
     accuse_others(n, worst);
     if (worst == n->self) {
         evict_self(n, text, now_ms);
         return;
     }
     n->peers[worst].dead = dead_paths_of(n, worst);
-    node_over(n, worst, text, now_ms);
-    n->peers[worst].is_seated = n->peers[worst].is_ready = n->peers[worst].is_complete = false;
+    node_end_view(n, worst, text, now_ms);
+    n->peers[worst].is_in_view = n->peers[worst].is_ready = n->peers[worst].is_complete = false;
     quarantine(n, worst, text, now_ms);
     node_gather(n, now_ms);
 }

@@ -32,7 +32,7 @@ const char *node_name(struct member_node *n, uint32_t rank)
     return node_print(n, "%s (%s)", n->names[rank], n->addresses[rank]);
 }
 
-const char *node_doing(struct member_node *n, uint32_t rank, uint64_t now_ms)
+const char *node_progress_text(struct member_node *n, uint32_t rank, uint64_t now_ms)
 {
     const struct peer *p = &n->peers[rank];
     struct member_progress g = rank == n->self ? n->progress : p->progress;
@@ -51,13 +51,13 @@ const char *node_doing(struct member_node *n, uint32_t rank, uint64_t now_ms)
 }
 
 /* Returns the present phase of each member of a view that does not connect. */
-static const char *not_together(struct member_node *n)
+static const char *unconnected_text(struct member_node *n)
 {
     struct buf b = { 0 };
     const char *text;
 
     for (uint32_t i = 0; i < n->view.n && i < NAMED_MAX; i++)
-        buf_printf(&b, "%s %s", i == 0 ? "" : " and", node_doing(n, n->view.seats[i].rank, n->ticked_ms));
+        buf_printf(&b, "%s %s", i == 0 ? "" : " and", node_progress_text(n, n->view.seats[i].rank, n->ticked_ms));
     if (n->view.n > NAMED_MAX)
         buf_printf(&b, " and %u more", n->view.n - NAMED_MAX);
     CHECK(!b.failed);
@@ -67,21 +67,21 @@ static const char *not_together(struct member_node *n)
     return text;
 }
 
-const char *node_missing(struct member_node *n)
+const char *node_missing_text(struct member_node *n)
 {
     uint32_t missing = 0, named = 0;
     struct buf b = { 0 };
     const char *text;
 
     if (n->state != MEMBER_LEADING)
-        return n->out != MEMBER_NOBODY && n->is_taken_in
-                   ? node_print(n, "%s leads and has no group yet", node_name(n, n->out))
-                   : node_print(n, "no task answers%s%s%s%s", n->out != MEMBER_NOBODY ? "; calling " : "",
-                                n->out != MEMBER_NOBODY ? node_name(n, n->out) : "",
+        return n->out_rank != MEMBER_NO_RANK && n->is_accepted
+                   ? node_print(n, "%s leads and has no group yet", node_name(n, n->out_rank))
+                   : node_print(n, "no task answers%s%s%s%s", n->out_rank != MEMBER_NO_RANK ? "; calling " : "",
+                                n->out_rank != MEMBER_NO_RANK ? node_name(n, n->out_rank) : "",
                                 n->self > 0 && n->peers[0].last_error[0] != '\0' ? "; first one: " : "",
                                 n->self > 0 ? n->peers[0].last_error : "");
     if (n->phase != NODE_GATHERING && !n->is_connected)
-        return not_together(n);
+        return unconnected_text(n);
     for (uint32_t i = 0; i < n->world; i++)
         missing += i != n->self && !node_is_present(n, i);
     if (missing == 0)
@@ -132,12 +132,12 @@ uint32_t member_node_leader(const struct member_node *n)
 {
     if (n->state == MEMBER_LEADING)
         return n->self;
-    return n->state == MEMBER_FOLLOWING ? n->out : MEMBER_NOBODY;
+    return n->state == MEMBER_FOLLOWING ? n->out_rank : MEMBER_NO_RANK;
 }
 
 const struct member_view *member_node_view(const struct member_node *n)
 {
-    static const struct member_view none = { .newest = MEMBER_NOBODY };
+    static const struct member_view none = { .newest = MEMBER_NO_RANK };
 
     return n->is_alive ? &n->view : &none;
 }
@@ -145,7 +145,7 @@ const struct member_view *member_node_view(const struct member_node *n)
 bool member_node_needs_lease(const struct member_node *n)
 {
     return n->has_lease && n->is_alive && n->view.seats[member_view_coordinator(&n->view)].rank == n->self &&
-           !node_is_whole(&n->view, n->world);
+           !node_is_full_view(&n->view, n->world);
 }
 
 const char *member_node_cause(const struct member_node *n)

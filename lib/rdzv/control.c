@@ -86,7 +86,7 @@ static void fill_group(struct rdzv *r, Trainerd__V1__StatusReply *s, struct aren
     s->state = (char *)member_node_state_name(member_node_state(node));
     s->generation = v->generation;
     s->cause = make_text(member_node_cause(node), 1024, a);
-    if (leader != MEMBER_NOBODY)
+    if (leader != MEMBER_NO_RANK)
         s->leader = make_task(r, leader, a);
     s->n_view = v->generation > 0 ? v->n : 0;
     s->view = make(a, world, sizeof(*s->view));

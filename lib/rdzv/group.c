@@ -36,9 +36,9 @@ struct rdzv_group {
 
 static void probe(struct rdzv_group *g, uint32_t rank)
 {
-    struct member_where ours;
+    struct member_status ours;
 
-    member_node_where(g->node, &ours);
+    member_node_status(g->node, &ours);
     rdzv_who_ask(g->r->who, rank, &ours);
 }
 
@@ -76,19 +76,19 @@ static void perform_one(struct rdzv_group *g, const struct member_action *a)
     struct rdzv *r = g->r;
 
     switch (a->what) {
-    case MEMBER_CALL:
+    case MEMBER_OPEN_OUT:
         rdzv_client_call(r->client, a->rank);
         return;
-    case MEMBER_HANG_UP:
+    case MEMBER_CLOSE_OUT:
         rdzv_client_hang_up(r->client);
         return;
-    case MEMBER_TELL:
+    case MEMBER_SEND_LEADER:
         rdzv_client_tell(r->client, a->msg);
         return;
-    case MEMBER_SEND:
+    case MEMBER_SEND_MEMBER:
         rdzv_links_send(r->links, a->rank, a->msg);
         return;
-    case MEMBER_CLOSE:
+    case MEMBER_CLOSE_IN:
         rdzv_links_close(r->links, a->rank);
         return;
     case MEMBER_PROBE:
@@ -171,13 +171,13 @@ bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_
     return admits;
 }
 
-void rdzv_group_asked(struct rdzv_group *g, uint32_t rank, const struct member_where *theirs,
-                      struct member_where *ours)
+void rdzv_group_asked(struct rdzv_group *g, uint32_t rank, const struct member_status *theirs,
+                      struct member_status *ours)
 {
     bool is_in = enter(g);
 
     CHECK(is_in); /* the caller has checked */
-    member_node_asked(g->node, rank, theirs, ours, clock_ms());
+    member_node_probed(g->node, rank, theirs, ours, clock_ms());
     perform(g);
 }
 
@@ -203,7 +203,7 @@ static void on_tick(void *arg)
 
 void rdzv_say(struct rdzv *r, const char *text, bool is_trouble)
 {
-    struct member_action say = { .what = MEMBER_SAY, .text = text, .is_trouble = is_trouble };
+    struct member_action say = { .what = MEMBER_LOG, .text = text, .is_trouble = is_trouble };
 
     r->opts.on_action(r->opts.arg, &(struct rdzv_action){ .action = &say });
 }

@@ -99,12 +99,12 @@ static bool is_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j, uin
                           struct rdzv_in *call)
 {
     struct rdzv *r = l->r;
-    const struct seat *seat = rank != MEMBER_NOBODY ? &l->seats[rank] : NULL;
+    const struct seat *seat = rank != MEMBER_NO_RANK ? &l->seats[rank] : NULL;
     uint32_t to = wire_rank(&r->cluster, j->to);
     char self[400];
 
     rdzv_full_name(r, r->opts.self, self);
-    if (rank == MEMBER_NOBODY)
+    if (rank == MEMBER_NO_RANK)
         rdzv_in_finish(
             call, GRPC_STATUS_FAILED_PRECONDITION,
             "%s %u (%s) cannot join: it is no training task of the coordinator's "
@@ -180,7 +180,7 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
     rdzv_in_set_context(call, seat);
     rdzv_in_on_closed(call, on_closed, l);
     rdzv_msg_in(l->r, rank, m);
-    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = rank, .msg = m });
+    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = rank, .msg = m });
 }
 
 static void hear(struct rdzv_links *l, struct seat *seat, const Trainerd__V1__MemberMessage *m,
@@ -191,7 +191,7 @@ static void hear(struct rdzv_links *l, struct seat *seat, const Trainerd__V1__Me
     if (msg->kind == MEMBER_MSG_BEAT)
         seat->samples_per_second = m->beat->samples_per_second;
     rdzv_msg_in(l->r, rank, msg);
-    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = rank, .msg = msg });
+    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = rank, .msg = msg });
 }
 
 /* It does not keep to what was agreed. */

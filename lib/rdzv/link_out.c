@@ -37,7 +37,7 @@ static void on_message(void *arg, const void *data, size_t n)
         if (msg.kind == MEMBER_MSG_REACH)
             rdzv_reach_take(r, m->reach);
         rdzv_msg_in(r, c->rank, &msg);
-        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_HEARD_OUT, .msg = &msg });
+        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_OUT, .msg = &msg });
     }
     wire_fini(&w);
 }
@@ -61,7 +61,7 @@ static void on_end(void *arg, int code, bool is_refused, const char *text)
         char name[400], story[2048];
 
         snprintf(story, sizeof(story), "refused by %s: %s", rdzv_full_name(r, c->rank, name), text);
-        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_HEARD_OUT, .msg = &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = CODE_INPUT, .text = story } });
+        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_OUT, .msg = &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = CODE_INPUT, .text = story } });
         return; /* the node has hung up, and may have called another task */
     }
     rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_OUT_CLOSED, .closed = is_refused ? MEMBER_REFUSED : MEMBER_CLOSED, .text = code == GRPC_STATUS_OK ? "it closed the connection" : text });

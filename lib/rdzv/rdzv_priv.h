@@ -190,8 +190,8 @@ enum { RDZV_REFUSAL_BYTES = 1024 };
 /* member_node_admits(); refusal->text is set to `text`. */
 bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_msg *join, struct member_msg *refusal,
                        char text[RDZV_REFUSAL_BYTES]);
-void rdzv_group_asked(struct rdzv_group *g, uint32_t rank, const struct member_where *theirs,
-                      struct member_where *ours);
+void rdzv_group_asked(struct rdzv_group *g, uint32_t rank, const struct member_status *theirs,
+                      struct member_status *ours);
 
 /* ---- link_in.c ---- */
 
@@ -215,7 +215,7 @@ void rdzv_client_free(struct rdzv_client *c);
 /* ---- who.c ---- */
 
 struct rdzv_who *rdzv_who_new(struct rdzv *r);
-void rdzv_who_ask(struct rdzv_who *w, uint32_t rank, const struct member_where *ours);
+void rdzv_who_ask(struct rdzv_who *w, uint32_t rank, const struct member_status *ours);
 void rdzv_who_shut(struct rdzv_who *w); /* no answer is waited for any more */
 void rdzv_who_free(struct rdzv_who *w);
 

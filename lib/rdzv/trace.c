@@ -70,7 +70,7 @@ static void trace_msg(const struct rdzv *r, const char *way, uint32_t rank, cons
     for (uint32_t i = 0; i < m->n_ranks; i++)
         buf_printf(&b, "%s %s", i > 0 ? "," : m->kind == MEMBER_MSG_REACH ? " to" : " dead paths to", name(r, m->ranks[i]));
     if (m->kind == MEMBER_MSG_LEAVE || m->kind == MEMBER_MSG_OVER || m->kind == MEMBER_MSG_REFUSE)
-        buf_printf(&b, m->code == MEMBER_GO_ON ? " go on" : " code %d", m->code);
+        buf_printf(&b, m->code == MEMBER_CONTINUE ? " go on" : " code %d", m->code);
     if (m->is_all)
         buf_str(&b, " everywhere");
     if (m->text[0] != '\0')

@@ -15,7 +15,7 @@ struct knock { /* one question; by the rank that is asked */
     struct rdzv_who *who;
     struct rdzv_out *out; /* NULL: none is under way */
     bool is_answered;
-    struct member_where answer;
+    struct member_status answer;
     char trouble[256]; /* what is wrong with the answer */
 };
 
@@ -38,7 +38,7 @@ static void read_answer(struct knock *k, const Trainerd__V1__WhoReply *m)
         snprintf(k->trouble, sizeof(k->trouble), "its answer: %.200s", err.text);
     else if (rank != meant)
         snprintf(k->trouble, sizeof(k->trouble), "its address leads to %.63s",
-                 rank == MEMBER_NOBODY ? "a task of another cluster" : r->cluster.tasks[rank].name);
+                 rank == MEMBER_NO_RANK ? "a task of another cluster" : r->cluster.tasks[rank].name);
     else
         k->is_answered = true;
 }
@@ -57,17 +57,17 @@ static void on_end(void *arg, int code, bool is_refused, const char *text)
     struct rdzv *r = k->who->r;
     uint32_t rank = (uint32_t)(k - k->who->knocks);
     enum member_closed how = is_refused                                 ? MEMBER_REFUSED
-                             : code == GRPC_STATUS_FAILED_PRECONDITION ? MEMBER_STRANGER
+                             : code == GRPC_STATUS_FAILED_PRECONDITION ? MEMBER_OTHER_CLUSTER
                                                                        : MEMBER_CLOSED;
 
     k->out = NULL;
     if (code == GRPC_STATUS_OK && k->is_answered)
-        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_HERE, .rank = rank, .where = &k->answer });
+        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_PROBE_ANSWERED, .rank = rank, .where = &k->answer });
     else
-        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_NOT_HERE, .rank = rank, .closed = how, .text = code == GRPC_STATUS_OK ? k->trouble : text });
+        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_PROBE_FAILED, .rank = rank, .closed = how, .text = code == GRPC_STATUS_OK ? k->trouble : text });
 }
 
-void rdzv_who_ask(struct rdzv_who *w, uint32_t rank, const struct member_where *ours)
+void rdzv_who_ask(struct rdzv_who *w, uint32_t rank, const struct member_status *ours)
 {
     struct rdzv *r = w->r;
     struct knock *k = &w->knocks[rank];
@@ -100,7 +100,7 @@ void rdzv_asked(struct rdzv *r, struct rdzv_in *call, void *request)
     Trainerd__V1__WhoRequest *m = request;
     Trainerd__V1__WhoReply reply = TRAINERD__V1__WHO_REPLY__INIT;
     Trainerd__V1__Where where;
-    struct member_where theirs, ours;
+    struct member_status theirs, ours;
     struct wire memory = { 0 };
     struct err err;
     uint32_t rank = 0;
@@ -115,9 +115,9 @@ void rdzv_asked(struct rdzv *r, struct rdzv_in *call, void *request)
                        r->opts.ident.cluster_hash);
         return;
     }
-    if (wire_read_where(&r->cluster, m->where, &rank, &theirs, &err) < 0 || rank == MEMBER_NOBODY) {
+    if (wire_read_where(&r->cluster, m->where, &rank, &theirs, &err) < 0 || rank == MEMBER_NO_RANK) {
         rdzv_in_finish(call, GRPC_STATUS_INVALID_ARGUMENT, "%s",
-                       rank == MEMBER_NOBODY ? "where: no task of this cluster asks" : err.text);
+                       rank == MEMBER_NO_RANK ? "where: no task of this cluster asks" : err.text);
         return;
     }
     if (rank == r->opts.self || rdzv_group_has_ended(r->group)) {

@@ -95,7 +95,7 @@ uint32_t wire_rank(const struct wire_cluster *c, const Trainerd__V1__Task *t)
     for (uint32_t i = 0; i < c->world; i++)
         if (c->tasks[i].index == t->index && strcmp(c->tasks[i].type, t->type) == 0)
             return i;
-    return MEMBER_NOBODY;
+    return MEMBER_NO_RANK;
 }
 
 void wire_fill_task(const struct wire_cluster *c, uint32_t rank, Trainerd__V1__Task *out)

@@ -43,20 +43,20 @@ struct wire_cluster {
     const struct rdzv_task *tasks;
     uint32_t world;
 };
-/* MEMBER_NOBODY: no training task of this cluster. */
+/* MEMBER_NO_RANK: no training task of this cluster. */
 uint32_t wire_rank(const struct wire_cluster *c, const Trainerd__V1__Task *t);
 void wire_fill_task(const struct wire_cluster *c, uint32_t rank, Trainerd__V1__Task *out);
 
 /* ---- in: each returns 0, or ERR_INPUT naming the field ---- */
 
-/* Of a Join, wire_rank() of task and of to may be MEMBER_NOBODY, and the addresses are checked. */
+/* Of a Join, wire_rank() of task and of to may be MEMBER_NO_RANK, and the addresses are checked. */
 int wire_read_member(struct wire *w, const struct wire_cluster *c,
                      const Trainerd__V1__MemberMessage *m, struct member_msg *out, struct err *err);
 int wire_read_leader(struct wire *w, const struct wire_cluster *c,
                      const Trainerd__V1__LeaderMessage *m, struct member_msg *out, struct err *err);
-/* *rank: whose it is; MEMBER_NOBODY for a task that is not in the cluster. */
+/* *rank: whose it is; MEMBER_NO_RANK for a task that is not in the cluster. */
 int wire_read_where(const struct wire_cluster *c, const Trainerd__V1__Where *m, uint32_t *rank,
-                    struct member_where *out, struct err *err);
+                    struct member_status *out, struct err *err);
 /* A fact beside these: UTF-8, at most `max` bytes, no control characters. */
 int wire_check_fact(const char *field, const char *s, size_t max, struct err *err);
 
@@ -77,7 +77,7 @@ const ProtobufCMessage *wire_write_leader(struct wire *w, const struct wire_clus
                                           const struct member_msg *m, const struct rdzv_view *view,
                                           const char *const *data_addresses);
 void wire_write_where(struct wire *w, const struct wire_cluster *c, uint32_t self,
-                      const struct member_where *where, Trainerd__V1__Where *out);
+                      const struct member_status *where, Trainerd__V1__Where *out);
 
 /* Text of any origin, for a person: `n` bytes made UTF-8 without control characters, cut to fit. */
 void wire_text(char *out, size_t n_out, const void *text, size_t n);

@@ -91,7 +91,7 @@ static int read_rank(const struct wire_cluster *c, const char *field, const Trai
     if (rc < 0)
         return rc;
     *rank = wire_rank(c, t);
-    if (*rank == MEMBER_NOBODY)
+    if (*rank == MEMBER_NO_RANK)
         return err_set(err, ERR_INPUT, "%s: '%s' %u is no training task of this cluster", field,
                        t->type, t->index);
     return 0;
@@ -101,7 +101,7 @@ static int read_rank(const struct wire_cluster *c, const char *field, const Trai
 static int read_somebody(const struct wire_cluster *c, const char *field,
                          const Trainerd__V1__Task *t, uint32_t *rank, struct err *err)
 {
-    *rank = MEMBER_NOBODY;
+    *rank = MEMBER_NO_RANK;
     return t != NULL ? read_rank(c, field, t, rank, err) : 0;
 }
 
@@ -146,7 +146,7 @@ static int read_code(const struct reader *r, bool ends, uint32_t code, const cha
 {
     static const int codes[] = { 0, 2, 138, 143 };
 
-    out->code = MEMBER_GO_ON;
+    out->code = MEMBER_CONTINUE;
     if (!ends)
         return 0;
     for (size_t i = 0; i < COUNT_OF(codes); i++)
@@ -358,7 +358,7 @@ static int read_view(const struct reader *r, void *body, struct member_msg *out)
                               .n = n,
                               .seats = seats,
                               .newest_step = newest,
-                              .newest = newest > 0 ? seats[m->newest_member].rank : MEMBER_NOBODY };
+                              .newest = newest > 0 ? seats[m->newest_member].rank : MEMBER_NO_RANK };
     out->view = v;
     return read_reason(r, "reason", m->reason, out);
 }
@@ -477,7 +477,7 @@ int wire_read_leader(struct wire *w, const struct wire_cluster *c,
 }
 
 int wire_read_where(const struct wire_cluster *c, const Trainerd__V1__Where *m, uint32_t *rank,
-                    struct member_where *out, struct err *err)
+                    struct member_status *out, struct err *err)
 {
     int rc;
 

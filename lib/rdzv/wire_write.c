@@ -41,7 +41,7 @@ static Trainerd__V1__Task *task(struct arena *a, const struct wire_cluster *c, u
 {
     Trainerd__V1__Task *t;
 
-    if (rank == MEMBER_NOBODY)
+    if (rank == MEMBER_NO_RANK)
         return NULL;
     t = new_message(a, &trainerd__v1__task__descriptor);
     wire_fill_task(c, rank, t);
@@ -201,7 +201,7 @@ static void *write_over(const struct writer *w, const struct member_msg *m)
 
     o->generation = m->generation;
     o->culprit = task(w->a, w->c, m->rank);
-    o->ends = m->code != MEMBER_GO_ON;
+    o->ends = m->code != MEMBER_CONTINUE;
     o->code = o->ends ? (uint32_t)m->code : 0;
     o->reason = sentence(w, m->text);
     o->n_dead_paths = tasks(w, m, &o->dead_paths);
@@ -245,7 +245,7 @@ static void *write_refuse(const struct writer *w, const struct member_msg *m)
 {
     Trainerd__V1__Refuse *r = NEW(w, refuse);
 
-    r->ends = m->code != MEMBER_GO_ON;
+    r->ends = m->code != MEMBER_CONTINUE;
     r->code = r->ends ? (uint32_t)m->code : 0;
     r->reason = sentence(w, m->text);
     return r;
@@ -302,7 +302,7 @@ const ProtobufCMessage *wire_write_leader(struct wire *w, const struct wire_clus
 }
 
 void wire_write_where(struct wire *w, const struct wire_cluster *c, uint32_t self,
-                      const struct member_where *where, Trainerd__V1__Where *out)
+                      const struct member_status *where, Trainerd__V1__Where *out)
 {
     trainerd__v1__where__init(out);
     out->task = task(&w->arena, c, self);

@@ -76,7 +76,7 @@ static inline void ends_with(struct sim *s, uint32_t rank, int code, const char 
 static inline void says(struct sim *s, uint32_t rank, const char *text)
 {
     if (strstr(sim_said(s, rank), text) != NULL &&
-        sim_said_ms(s, rank) + 3 * MEMBER_SAY_MS > sim_now(s))
+        sim_said_ms(s, rank) + 3 * MEMBER_LOG_MS > sim_now(s))
         return;
     fputs(sim_story(s), stderr);
     fail_msg("worker %u said \"%s\", expected \"%s\" in it", rank, sim_said(s, rank), text);

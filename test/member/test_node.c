@@ -149,7 +149,7 @@ static void a_worker_whose_host_falls_silent_is_lost_in_time(void **state)
 
     (void)state;
     sim_power_off(s, 2);
-    regroup(s, 3, 0, MEMBER_SILENT_MS + 5 * MEMBER_TICK_MS + LINKS_MS);
+    regroup(s, 3, 0, MEMBER_SILENCE_MS + 5 * MEMBER_TICK_MS + LINKS_MS);
     HOLDS(s, strstr(member_node_cause(sim_node(s, 1)), "worker 2") != NULL);
     HOLDS(s, strstr(member_node_cause(sim_node(s, 1)), "silent") != NULL);
     sim_free(s);
@@ -161,7 +161,7 @@ static void a_chief_whose_host_falls_silent_is_lost_in_time(void **state)
 
     (void)state;
     sim_power_off(s, 0);
-    regroup(s, 3, 1, MEMBER_SILENT_MS + 2 * MEMBER_TRY_MS + MEMBER_SETTLE_MS + LINKS_MS);
+    regroup(s, 3, 1, MEMBER_SILENCE_MS + 2 * MEMBER_CALL_MS + MEMBER_SETTLE_MS + LINKS_MS);
     sim_free(s);
 }
 
@@ -401,7 +401,7 @@ static void of_two_the_host_of_the_worker_falls_silent(void **state)
 
     (void)state;
     sim_power_off(s, 1);
-    regroup(s, 1, 0, MEMBER_SILENT_MS + MEMBER_MINORITY_MS + 300);
+    regroup(s, 1, 0, MEMBER_SILENCE_MS + MEMBER_MINORITY_MS + 300);
     sim_free(s);
 }
 
@@ -415,7 +415,7 @@ static void of_two_the_host_of_the_chief_falls_silent(void **state)
     sim_power_off(s, 0);
     sim_advance(s, MEMBER_HOLD_MS - MEMBER_HOLD_MS / 6 - 100);
     HOLDS(s, sim_generation(s, 1) == 0);
-    regroup(s, 1, 1, MEMBER_SILENT_MS + MEMBER_EXPIRY_MS + 1000);
+    regroup(s, 1, 1, MEMBER_SILENCE_MS + MEMBER_EXPIRY_MS + 1000);
     sim_free(s);
 }
 

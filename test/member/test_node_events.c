@@ -43,13 +43,13 @@ static void perform(struct rig *r)
             r->generation = a.view->generation;
             r->n_seats = a.view->n;
         }
-        if (a.what == MEMBER_SEND && a.msg->kind == MEMBER_MSG_REFUSE)
+        if (a.what == MEMBER_SEND_MEMBER && a.msg->kind == MEMBER_MSG_REFUSE)
             r->refused[a.rank] = a.msg->code;
-        if (a.what == MEMBER_SEND && a.msg->kind == MEMBER_MSG_WAIT)
+        if (a.what == MEMBER_SEND_MEMBER && a.msg->kind == MEMBER_MSG_WAIT)
             snprintf(r->told[a.rank], sizeof(r->told[0]), "%s", a.msg->text);
         if (a.what == MEMBER_LEASE && a.token != UINT64_MAX)
             r->wants_lease = true;
-        if (a.what == MEMBER_SAY)
+        if (a.what == MEMBER_LOG)
             snprintf(r->said, sizeof(r->said), "%s", a.text);
         if (a.what == MEMBER_END) {
             r->code = a.code;
@@ -110,7 +110,7 @@ static void hear(struct rig *r, uint32_t rank, struct member_msg m)
 {
     m.text = "";
     m.progress.phase = "";
-    handle(r, (struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = rank, .msg = &m });
+    handle(r, (struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = rank, .msg = &m });
 }
 
 static void join(struct rig *r, uint32_t rank)
@@ -148,7 +148,7 @@ static void a_question_is_not_put_again_while_it_is_out(void **state)
     tick(&r, 1000);
     assert_true(r.probed[1] > 0);
     assert_int_equal(r.probed[2], 1);
-    handle(&r, (struct member_event){ .kind = MEMBER_EV_NOT_HERE, .rank = 2, .closed = MEMBER_CLOSED, .text = "no answer" });
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_PROBE_FAILED, .rank = 2, .closed = MEMBER_CLOSED, .text = "no answer" });
     tick(&r, 1000);
     assert_int_equal(r.probed[2], 2);
     member_node_free(r.node);
@@ -205,14 +205,14 @@ static void connect_until(struct rig *r, uint64_t began_ms, uint64_t ms, uint32_
     while (r->now_ms < began_ms + ms && r->n[MEMBER_END] == 0) {
         struct member_msg m = { .kind = MEMBER_MSG_BEAT, .generation = r->generation, .text = "" };
 
-        tick(r, MEMBER_BEAT_MS);
+        tick(r, MEMBER_HEARTBEAT_MS);
         m.progress = (struct member_progress){ .phase = "connect", .place = WAITS };
         r->progress = m.progress;
         tick(r, MEMBER_TICK_MS);
-        if (other != MEMBER_NOBODY)
-            handle(r, (struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = other, .msg = &m });
+        if (other != MEMBER_NO_RANK)
+            handle(r, (struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = other, .msg = &m });
         m.progress = (struct member_progress){ .phase = "connect", .place = HANGS, .phase_ms = r->now_ms - began_ms, .limit_ms = 60000 };
-        handle(r, (struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = hangs, .msg = &m });
+        handle(r, (struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = hangs, .msg = &m });
     }
 }
 
@@ -240,7 +240,7 @@ static void who_holds_up_a_view_that_connects_is_sent_away_and_the_others_try_on
     tick(&r, 300); /* rejoin_ms */
     assert_int_equal(r.n_seats, 2);
     assert_int_equal(r.n[MEMBER_END], 0);
-    connect_until(&r, r.now_ms, 62000, MEMBER_NOBODY, 1);
+    connect_until(&r, r.now_ms, 62000, MEMBER_NO_RANK, 1);
     assert_int_equal(r.refused[1], 138); /* the second eviction does not reset the deadline */
     tick(&r, 2000);
     assert_int_equal(r.n[MEMBER_END], 1);
@@ -309,13 +309,13 @@ static void second_process_is_admitted_only_when_the_first_is_silent_and_it_agre
     second.incarnation += 100;
     assert_true(member_node_admits(r.node, 1, &again, &refusal, r.now_ms));
     assert_false(member_node_admits(r.node, 1, &second, &refusal, r.now_ms + 1));
-    assert_int_equal(refusal.code, MEMBER_GO_ON);
+    assert_int_equal(refusal.code, MEMBER_CONTINUE);
     assert_non_null(strstr(refusal.text, "another process runs as worker 1"));
     perform(&r);
-    assert_true(member_node_admits(r.node, 1, &second, &refusal, r.now_ms + MEMBER_SILENT_MS + 1));
+    assert_true(member_node_admits(r.node, 1, &second, &refusal, r.now_ms + MEMBER_SILENCE_MS + 1));
     other.job_digest = "other";
     second.ident = &other;
-    assert_false(member_node_admits(r.node, 1, &second, &refusal, r.now_ms + MEMBER_SILENT_MS + 1));
+    assert_false(member_node_admits(r.node, 1, &second, &refusal, r.now_ms + MEMBER_SILENCE_MS + 1));
     assert_int_equal(refusal.code, 2);
     assert_non_null(strstr(refusal.text, "'other'"));
     perform(&r);
@@ -386,7 +386,7 @@ static void second_process_of_the_holder_on_another_host_waits_until_the_lease_i
     assert_int_equal(r.n[MEMBER_TRAIN], 0);
     assert_false(r.wants_lease);
     lease_is(&r, false, true);
-    tick(&r, MEMBER_LOOK_MS);
+    tick(&r, MEMBER_LEASE_POLL_MS);
     assert_true(r.wants_lease);
     member_node_free(r.node);
 }
@@ -399,7 +399,7 @@ static void new_process_of_the_holder_on_the_same_host_takes_the_lease_at_once(v
     handle(&r, (struct member_event){ .kind = MEMBER_EV_OPENED });
     tick(&r, MEMBER_SETTLE_MS + 200);
     lease_is(&r, true, false);
-    tick(&r, MEMBER_LOOK_MS);
+    tick(&r, MEMBER_LEASE_POLL_MS);
     assert_true(r.wants_lease);
     member_node_free(r.node);
 }

@@ -161,7 +161,7 @@ static inline void on_storage(void *arg)
 
     pthread_mutex_lock(&lock);
     l.token = c->lease_token;
-    l.holder = c->lease_token > 0 ? c->lease_holder : MEMBER_NOBODY;
+    l.holder = c->lease_token > 0 ? c->lease_holder : MEMBER_NO_RANK;
     l.incarnation = c->lease_incarnation;
     l.is_mine = l.holder == n->self && l.incarnation == n->incarnation;
     l.n_members = c->n_lease_members;
@@ -240,7 +240,7 @@ static inline void on_action(void *arg, const struct rdzv_action *a)
     case MEMBER_LEASE:
         on_lease(n, m->token, m->wish, m->token == UINT64_MAX ? NULL : m->view);
         return;
-    case MEMBER_SAY:
+    case MEMBER_LOG:
         on_say(n, m->text, m->is_trouble);
         return;
     case MEMBER_END:

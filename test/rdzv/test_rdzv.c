@@ -348,7 +348,7 @@ static void a_stopped_leader_is_replaced_and_follows_when_it_wakes(void **state)
     assert_non_null(strstr(c->nodes[2].aborted, "worker 0 (127.0.0.1:"));
     said = strstr(c->nodes[2].aborted, "silent for ");
     assert_non_null(said);
-    assert_in_range(strtod(said + 11, NULL) * 1000, MEMBER_SILENT_MS - 100, took_ms + 1000);
+    assert_in_range(strtod(said + 11, NULL) * 1000, MEMBER_SILENCE_MS - 100, took_ms + 1000);
     WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_LEADING);
     kill(c->nodes[0].pid, SIGCONT);
     WAIT_FOR(SOON_MS, is_group(c, "012"));

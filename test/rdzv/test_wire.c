@@ -99,7 +99,7 @@ static void what_a_member_says_survives(void **state)
           .progress.phase = "" },
         { .kind = MEMBER_MSG_TROUBLE,
           .generation = 7,
-          .rank = MEMBER_NOBODY,
+          .rank = MEMBER_NO_RANK,
           .is_leader_silent = true,
           .text = "",
           .progress.phase = "" },
@@ -181,13 +181,13 @@ static void what_a_leader_says_survives(void **state)
         { .kind = MEMBER_MSG_OVER,
           .generation = 8,
           .rank = 2,
-          .code = MEMBER_GO_ON,
+          .code = MEMBER_CONTINUE,
           .ranks = two_ranks,
           .n_ranks = 2,
           .text = "lost",
           .progress.phase = "" },
         { .kind = MEMBER_MSG_OVER,
-          .rank = MEMBER_NOBODY,
+          .rank = MEMBER_NO_RANK,
           .code = 0,
           .text = "complete",
           .progress.phase = "" },
@@ -198,7 +198,7 @@ static void what_a_leader_says_survives(void **state)
           .n_ranks = 2,
           .text = "",
           .progress.phase = "" },
-        { .kind = MEMBER_MSG_REFUSE, .code = MEMBER_GO_ON, .text = "later", .progress.phase = "" },
+        { .kind = MEMBER_MSG_REFUSE, .code = MEMBER_CONTINUE, .text = "later", .progress.phase = "" },
         { .kind = MEMBER_MSG_REFUSE, .code = 2, .text = "never", .progress.phase = "" },
         { .kind = MEMBER_MSG_BEAT, .text = "", .progress.phase = "" },
     };
@@ -236,13 +236,13 @@ static void what_a_leader_says_survives(void **state)
 
 static void where_a_task_stands_survives(void **state)
 {
-    static const struct member_where said[] = { { 5, 9, 0, true }, { 6, 0, MEMBER_NOBODY, false } };
+    static const struct member_status said[] = { { 5, 9, 0, true }, { 6, 0, MEMBER_NO_RANK, false } };
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(said); i++) {
         struct wire w = { 0 };
         Trainerd__V1__Where where;
-        struct member_where heard;
+        struct member_status heard;
         uint32_t rank;
 
         wire_write_where(&w, &cluster, 2, &said[i], &where);
@@ -423,7 +423,7 @@ static void codes_that_no_task_ends_with_are_refused(void **state)
     assert_string_equal(err.text, "Over: code: 1, expected 0, 2, 138 or 143");
     over.ends = false; /* then nobody reads it */
     assert_int_equal(wire_read_leader(&w, &cluster, &down, &heard, &err), 0);
-    assert_int_equal(heard.code, MEMBER_GO_ON);
+    assert_int_equal(heard.code, MEMBER_CONTINUE);
     down.message_case = 4; /* of a time before */
     assert_int_equal(wire_read_leader(&w, &cluster, &down, &heard, &err), ERR_INPUT);
     assert_string_equal(err.text, "a message of no kind that is known");

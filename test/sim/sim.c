@@ -109,7 +109,7 @@ static void tell_view(struct sim *s, uint32_t rank, const struct member_action *
 static bool send_to(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     struct sim_task *t = &s->tasks[rank];
-    bool to_caller = d->what == MEMBER_SEND;
+    bool to_caller = d->what == MEMBER_SEND_MEMBER;
     uint32_t link = to_caller ? t->in[d->rank] : t->out;
 
     if (link == 0) {
@@ -127,14 +127,14 @@ static bool send_to(struct sim *s, uint32_t rank, const struct member_action *d)
 static void hang_up(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     struct sim_task *t = &s->tasks[rank];
-    uint32_t *link = d->what == MEMBER_CLOSE ? &t->in[d->rank] : &t->out;
+    uint32_t *link = d->what == MEMBER_CLOSE_IN ? &t->in[d->rank] : &t->out;
 
     if (*link == 0) {
         sim_broken(s, "%s ends a link that is not there (%s)", s->names[rank],
-                   d->what == MEMBER_CLOSE ? s->names[d->rank] : "out");
+                   d->what == MEMBER_CLOSE_IN ? s->names[d->rank] : "out");
         return;
     }
-    sim_link_end(s, *link, d->what == MEMBER_HANG_UP);
+    sim_link_end(s, *link, d->what == MEMBER_CLOSE_OUT);
     *link = 0;
 }
 
@@ -146,18 +146,18 @@ static void perform(struct sim *s, uint32_t rank, const struct member_action *d)
     if (s->is_broken)
         return;
     switch (d->what) {
-    case MEMBER_CALL:
+    case MEMBER_OPEN_OUT:
         sim_say(s, rank, "calls %s", s->names[d->rank]);
         sim_link_call(s, rank, d->rank);
         return;
-    case MEMBER_HANG_UP:
-    case MEMBER_CLOSE:
-        sim_say(s, rank, d->what == MEMBER_CLOSE ? "closes the link from %s" : "hangs up%s",
-                d->what == MEMBER_CLOSE ? s->names[d->rank] : "");
+    case MEMBER_CLOSE_OUT:
+    case MEMBER_CLOSE_IN:
+        sim_say(s, rank, d->what == MEMBER_CLOSE_IN ? "closes the link from %s" : "hangs up%s",
+                d->what == MEMBER_CLOSE_IN ? s->names[d->rank] : "");
         hang_up(s, rank, d);
         return;
-    case MEMBER_TELL:
-    case MEMBER_SEND:
+    case MEMBER_SEND_LEADER:
+    case MEMBER_SEND_MEMBER:
         (void)send_to(s, rank, d);
         return;
     case MEMBER_PROBE:
@@ -192,7 +192,7 @@ static void perform(struct sim *s, uint32_t rank, const struct member_action *d)
     case MEMBER_RELEASE:
         sim_store_release(s, rank);
         return;
-    case MEMBER_SAY:
+    case MEMBER_LOG:
         sim_say(s, rank, "%s: %s", d->is_trouble ? "TROUBLE" : "says", d->text);
         snprintf(t->said, sizeof(t->said), "%s", d->text);
         t->said_ms = s->now_ms;

@@ -48,7 +48,7 @@ void sim_judge_view(struct sim *s, uint32_t rank, const struct member_view *v)
                        ", which holds %" PRIu64,
                        g, s->names[v->newest], v->newest_step, seat->held);
     }
-    if (v->newest_step != newest || (newest > 0 && v->newest == MEMBER_NOBODY))
+    if (v->newest_step != newest || (newest > 0 && v->newest == MEMBER_NO_RANK))
         sim_broken(s, "generation %" PRIu64 ": newest step %" PRIu64 ", but %" PRIu64 " is held", g,
                    v->newest_step, newest);
     for (size_t i = 1; i + 1 < s->groups.n; i++)
@@ -86,12 +86,12 @@ void sim_judge_do(struct sim *s, uint32_t rank, const struct member_action *d)
     const char *name = s->names[rank];
 
     switch (d->what) {
-    case MEMBER_CALL:
+    case MEMBER_OPEN_OUT:
         if (t->out != 0 || d->rank >= s->opts.world || d->rank == rank)
             sim_broken(s, "%s calls rank %u%s", name, d->rank,
                        t->out != 0 ? " and has a link out" : "");
         return;
-    case MEMBER_TELL:
+    case MEMBER_SEND_LEADER:
         if (d->msg->kind == MEMBER_MSG_READY && t->train.phase != REST)
             sim_broken(s, "%s says READY and still trains", name);
         if (d->msg->kind == MEMBER_MSG_READY && d->msg->held != t->held)
@@ -109,7 +109,7 @@ void sim_judge_do(struct sim *s, uint32_t rank, const struct member_action *d)
         if (s->opts.no_lease)
             sim_broken(s, "%s wants a lease, and there is no shared storage", name);
         return;
-    case MEMBER_SAY:
+    case MEMBER_LOG:
         if (d->text == NULL || d->text[0] == '\0')
             sim_broken(s, "%s says nothing", name);
         return;

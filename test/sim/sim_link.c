@@ -117,7 +117,7 @@ void sim_link_probe(struct sim *s, uint32_t from, uint32_t to)
     };
 
     t->probes[to] = t->next_probe;
-    member_node_where(t->node, &e.where);
+    member_node_status(t->node, &e.where);
     sim_push(s, (struct sim_event){ .at_ms = s->now_ms + PROBE_LIMIT_MS,
                                     .kind = EV_NO_ANSWER,
                                     .from = to,
@@ -254,7 +254,7 @@ static void heard_in(struct sim *s, const struct sim_event *e)
         }
         t->in[e->from] = e->link;
     }
-    sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = e->from, .msg = &e->msg->m });
+    sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = e->from, .msg = &e->msg->m });
 }
 
 static void asked(struct sim *s, const struct sim_event *e)
@@ -271,7 +271,7 @@ static void asked(struct sim *s, const struct sim_event *e)
         answer.kind = EV_NO_ANSWER;
         answer.b = MEMBER_REFUSED;
     } else
-        member_node_asked(t->node, e->from, &e->where, &answer.where, sim_clock(s, e->to));
+        member_node_probed(t->node, e->from, &e->where, &answer.where, sim_clock(s, e->to));
     sim_push(s, answer);
 }
 
@@ -297,7 +297,7 @@ void sim_link_event(struct sim *s, struct sim_event *e)
         heard_in(s, e);
         return;
     case EV_OUT:
-        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_HEARD_OUT, .msg = &e->msg->m });
+        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_RECEIVED_OUT, .msg = &e->msg->m });
         return;
     case EV_IN_END:
         l->open[0] = false;
@@ -320,13 +320,13 @@ void sim_link_event(struct sim *s, struct sim_event *e)
         if (t->probes[e->from] != e->a)
             return; /* the probe timed out */
         t->probes[e->from] = 0;
-        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_HERE, .rank = e->from, .where = &e->where });
+        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_PROBE_ANSWERED, .rank = e->from, .where = &e->where });
         return;
     default: /* EV_NO_ANSWER */
         if (t->probes[e->from] != e->a)
             return;
         t->probes[e->from] = 0;
-        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_NOT_HERE, .rank = e->from, .closed = (enum member_closed)e->b, .text = e->b == MEMBER_REFUSED ? "connection refused" : "no answer" });
+        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_PROBE_FAILED, .rank = e->from, .closed = (enum member_closed)e->b, .text = e->b == MEMBER_REFUSED ? "connection refused" : "no answer" });
         return;
     }
 }

@@ -64,7 +64,7 @@ struct sim_event {
     uint64_t a, b;
     struct sim_msg *msg; /* owned; NULL: none */
     struct member_loss tested; /* REACHED: the dead paths */
-    struct member_where where;
+    struct member_status where;
 };
 
 /* ---- the network ---- */

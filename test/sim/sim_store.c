@@ -182,7 +182,7 @@ static void tell(struct sim *s, uint32_t rank)
         .is_known = l->is_known,
         /* a task of the simulator never changes its host */
         .is_same_place = r != NULL && r->holder == rank,
-        .holder = r != NULL ? r->holder : MEMBER_NOBODY,
+        .holder = r != NULL ? r->holder : MEMBER_NO_RANK,
         .incarnation = r != NULL ? r->incarnation : 0,
         .members = r != NULL ? r->members : NULL,
         .n_members = r != NULL ? r->n : 0,

@@ -200,7 +200,7 @@ static void everyone_is_told(struct sim *s)
 
         if (t->node == NULL || t->started_ms + 6000 > s->now_ms)
             continue;
-        if (t->said_ms + 3 * MEMBER_SAY_MS < s->now_ms || strstr(t->said, "worker ") == NULL)
+        if (t->said_ms + 3 * MEMBER_LOG_MS < s->now_ms || strstr(t->said, "worker ") == NULL)
             sim_broken(s, "%s waits in vain and does not say for whom; it said last: %s",
                        s->names[i], t->said);
     }

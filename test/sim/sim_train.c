@@ -157,7 +157,7 @@ static bool all_paths_open(struct sim *s, const struct sim_group *g, uint32_t *a
 /* Returns the members with which `rank` can exchange no data. */
 static struct member_loss dead_paths_of(const struct sim *s, const struct sim_group *g, uint32_t rank)
 {
-    struct member_loss l = { .peer = MEMBER_NOBODY };
+    struct member_loss l = { .peer = MEMBER_NO_RANK };
 
     for (uint32_t i = 0; i < g->view.n && l.n_dead_paths < MEMBER_REACH_MAX; i++)
         if (!data_passes(s, rank, g->view.seats[i].rank, SIM_DATA))
@@ -192,7 +192,7 @@ static bool is_held_up(struct sim *s, uint32_t at)
         is_found = true;
         sim_say(s, rank, "the communicator finds dead paths");
         /* another member may report the dead path only */
-        later(s, rank, sim_random(s, 20), T_PATH_DEAD, MEMBER_NOBODY);
+        later(s, rank, sim_random(s, 20), T_PATH_DEAD, MEMBER_NO_RANK);
     }
     if (!is_found) { /* large packets are lost: one path was busy, and its sender notices */
         sim_say(s, a, "the communicator lost %s", s->names[b]);
@@ -260,7 +260,7 @@ void sim_train_begin(struct sim *s, uint32_t rank, const struct member_view *v)
                    " would set it back to %" PRIu64,
                    s->names[rank], t->held, v->generation, v->newest_step);
     if (g->is_broken)
-        later(s, rank, sim_delay(s) + sim_random(s, 300), T_BROKEN, MEMBER_NOBODY);
+        later(s, rank, sim_delay(s) + sim_random(s, 300), T_BROKEN, MEMBER_NO_RANK);
     else if (++g->joined == v->n)
         go_on(s, at, sim_delay(s));
     later(s, rank, CONNECT_LIMIT_MS, T_LATE, 0);
@@ -296,10 +296,10 @@ void sim_train_fail(struct sim *s, uint32_t rank, enum member_failure kind, cons
         return;
     }
     t->train.failure = kind;
-    t->train.loss = (struct member_loss){ .peer = MEMBER_NOBODY };
+    t->train.loss = (struct member_loss){ .peer = MEMBER_NO_RANK };
     t->train.text = text;
     break_group(s, group(s, rank), rank, 0);
-    news(s, rank, NEWS_FAILED, MEMBER_NOBODY);
+    news(s, rank, NEWS_FAILED, MEMBER_NO_RANK);
 }
 
 void sim_stuck(struct sim *s, uint32_t rank)
@@ -327,7 +327,7 @@ static void step_on(struct sim *s, uint32_t rank)
         if (is_first)
             sim_store_save(s, rank, t->held, false, true);
         else
-            news(s, rank, NEWS_COMPLETE, MEMBER_NOBODY);
+            news(s, rank, NEWS_COMPLETE, MEMBER_NO_RANK);
         return;
     }
     if (is_first && s->opts.save_every > 0 && t->held > 0 && t->held % s->opts.save_every == 0)
@@ -387,7 +387,7 @@ static void applies(struct sim *s, uint32_t rank, uint64_t step, bool pauses)
     if (t->train.asked_abort)
         return; /* the update completes nevertheless */
     if (pauses && (s->opts.steps == 0 || step < s->opts.steps))
-        news(s, rank, NEWS_PAUSED, MEMBER_NOBODY);
+        news(s, rank, NEWS_PAUSED, MEMBER_NO_RANK);
     else
         step_on(s, rank);
 }
@@ -404,7 +404,7 @@ static void broken(struct sim *s, uint32_t rank, enum what what, uint32_t peer)
     }
     t->train.failure = MEMBER_FAIL_PEER;
     t->train.loss = (struct member_loss){ .peer = peer };
-    if (what == T_PATH_DEAD && peer == MEMBER_NOBODY)
+    if (what == T_PATH_DEAD && peer == MEMBER_NO_RANK)
         t->train.loss = dead_paths_of(s, group(s, rank), rank);
     else if (what == T_PATH_DEAD)
         t->train.loss = (struct member_loss){ peer, { peer }, 1 };
@@ -441,7 +441,7 @@ static void tell_node(struct sim *s, uint32_t rank, const struct sim_event *e)
         break;
     case NEWS_FAILED:
         sim_say(s, rank, "training failed, holds step %" PRIu64 ": %s (%s)", t->held, t->train.text,
-                e->b == MEMBER_NOBODY ? "nobody named" : s->names[e->b]);
+                e->b == MEMBER_NO_RANK ? "nobody named" : s->names[e->b]);
         event.kind = MEMBER_EV_FAILED;
         break;
     }
@@ -455,7 +455,7 @@ void sim_train_last_saved(struct sim *s, uint32_t rank)
     if (t->phase == SAVING_LAST && !t->is_over && !t->asked_abort) {
         s->complete_step = s->tasks[rank].held;
         sim_say(s, rank, "the last checkpoint is verified");
-        news(s, rank, NEWS_COMPLETE, MEMBER_NOBODY);
+        news(s, rank, NEWS_COMPLETE, MEMBER_NO_RANK);
     }
 }
 
@@ -487,7 +487,7 @@ void sim_train_event(struct sim *s, struct sim_event *e)
         if (t->will_apply && sim_random(s, 2) == 0) /* the update has begun and completes */
             later(s, e->to, sim_delay(s), T_ABORTED, 0);
         else
-            news(s, e->to, NEWS_ABORTED, MEMBER_NOBODY);
+            news(s, e->to, NEWS_ABORTED, MEMBER_NO_RANK);
         return;
     case T_APPLIES:
         applies(s, e->to, e->b / 2, e->b & 1);
@@ -506,7 +506,7 @@ void sim_train_event(struct sim *s, struct sim_event *e)
     else if (e->a == T_GIVES)
         gives(s, e->to);
     else if (t->phase == CONNECTING) /* T_LATE */
-        broken(s, e->to, T_BROKEN, MEMBER_NOBODY);
+        broken(s, e->to, T_BROKEN, MEMBER_NO_RANK);
 }
 
 void sim_train_test_paths(struct sim *s, uint32_t rank, const struct member_action *d)
