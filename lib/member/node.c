@@ -544,7 +544,7 @@ static void watch_abort(struct member_node *n, uint64_t now_ms)
         return;
     text = node_print(n, "training of %s does not stop%s%s%s%s", node_name(n, n->self),
                       n->progress.phase[0] != '\0' ? ", in " : "", n->progress.phase,
-                      n->cause[0] != '\0' ? "; it began with: " : "", n->cause);
+                      n->cause[0] != '\0' ? "; first cause: " : "", n->cause);
     if (n->state == MEMBER_LEADING)
         node_redirect_links(n, MEMBER_NO_RANK);
     node_end(n, 138, text);
@@ -577,7 +577,7 @@ static void node_tick(struct member_node *n, const struct member_event *e, uint6
     if (n->state == MEMBER_LEADING)
         node_lead_tick(n, now_ms);
     if (n->is_stopping && n->state != MEMBER_ENDED && now_ms - n->stop_ms > stop_limit)
-        node_end(n, 138, node_print(n, "%s was asked to leave, and nobody released it in time: %s",
+        node_end(n, 138, node_print(n, "%s was asked to leave, but no leader released it in time: %s",
                                        node_name(n, n->self), node_missing_text(n)));
     if (n->state != MEMBER_ENDED)
         send_heartbeat(n, now_ms);

@@ -79,7 +79,7 @@ bool member_node_admits(struct member_node *n, uint32_t rank, const struct membe
         refusal->code = CODE_INPUT;
         refusal->text = node_print(n, "a second process of %s was refused: %s", node_name(n, rank), why);
     } else if (silent_ms <= n->silent_ms) {
-        refusal->text = node_print(n, "another process runs as %s and was heard %.1f s ago; end one of the two",
+        refusal->text = node_print(n, "another process runs as %s and sent a message %.1f s ago; end one of the two",
                                    node_name(n, rank), (double)silent_ms / 1e3);
     } else {
         return true;
@@ -99,6 +99,6 @@ void node_refused(struct member_node *n, uint32_t by, const char *why, uint64_t 
     n->refused_until = now_ms + node_retry_ms(n->refusals - REFUSALS_AT_ONCE);
     if (now_ms - n->refusal_logged_ms >= MEMBER_LOG_MS) {
         n->refusal_logged_ms = now_ms;
-        node_log(n, true, node_print(n, "not taken in by %s: %s", node_name(n, by), why));
+        node_log(n, true, node_print(n, "join refused by %s: %s", node_name(n, by), why));
     }
 }

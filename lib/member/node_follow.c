@@ -119,7 +119,7 @@ static void next_candidate(struct member_node *n, uint64_t now_ms)
 static void seek_again(struct member_node *n, uint64_t now_ms)
 {
     close_out(n);
-    node_abort_training(n, "the leader turned this task away");
+    node_abort_training(n, "the leader rejected this task");
     n->state = MEMBER_SEEKING;
     n->candidate = 0;
     n->retry_ms = now_ms + MEMBER_RETRY_MS;
@@ -287,7 +287,7 @@ static void on_redirect(struct member_node *n, const struct member_msg *m, uint6
     n->candidate = 0;
     if (n->is_alive) /* the sender is no longer the coordinator and did not publish a next view: the
                         view has ended */
-        node_abort_training(n, "the leader went to another one");
+        node_abort_training(n, "the leader joined another leader");
     node_open_out(n, m->rank, false, now_ms);
 }
 

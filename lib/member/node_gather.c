@@ -75,7 +75,7 @@ void node_probe_answered(struct member_node *n, const struct member_event *e, ui
     node_note_incarnation(n, rank, w->incarnation);
     if (n->refusals == 0) /* else the reason of the refusal stays */
         snprintf(p->last_error, sizeof(p->last_error), "%s",
-                 w->has_view || w->leader == n->self ? "" : "it is there and has not joined yet");
+                 w->has_view || w->leader == n->self ? "" : "it runs and has not joined yet");
     node_consider_status(n, rank, w, now_ms);
     if (n->state == MEMBER_LEADING)
         node_gather(n, now_ms);
@@ -136,7 +136,7 @@ static uint32_t lowest_other(const struct member_node *n)
 static void leave_group(struct member_node *n, uint64_t now_ms)
 {
     bool failed = n->save_error[0] != '\0';
-    const char *text = failed ? node_print(n, "stopped, but what is held could not be saved: %s", n->save_error)
+    const char *text = failed ? node_print(n, "stopped, but the state could not be saved: %s", n->save_error)
                               : n->held > 0 ? node_print(n, "stopped at step %llu, state saved",
                                                          (unsigned long long)n->held)
                                             : "stopped before the first step";
@@ -357,7 +357,7 @@ static void probe_missing(struct member_node *n, uint64_t now_ms)
 static void log_missing(struct member_node *n, uint64_t now_ms)
 {
     const char *text = n->save_began_ms != 0 && !n->is_saved ?
-                           node_print(n, "%s saves the state before tasks that were asked to leave go%s%s",
+                           node_print(n, "%s saves the state before it releases the tasks that were asked to leave%s%s",
                                       node_name(n, n->self), n->save_error[0] != '\0' ? "; not yet: " : "",
                                       n->save_error) :
                            node_print(n, "waiting: %s", node_missing_text(n));

@@ -59,7 +59,7 @@ void node_refuse_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_
 {
     for (uint32_t i = 0; i < n->world; i++)
         if (n->peers[i].is_attaching && now_ms - n->peers[i].joined_ms >= for_ms)
-            node_refuse(n, i, MEMBER_CONTINUE, "this view is not known here");
+            node_refuse(n, i, MEMBER_CONTINUE, "this task does not have this view");
 }
 
 /* ---- becoming a leader ---- */
@@ -193,7 +193,7 @@ static const char *own_fault(struct member_node *n, uint32_t lost, uint64_t now_
     if (gap_ms < n->gap_ms && now_ms - n->ticked_ms < n->silent_ms && now_ms < n->gap_until)
         gap_ms = n->gap_ms;
     if (n->peers[lost].has_lost_leader)
-        return node_print(n, "%s was not heard by %s", node_name(n, n->self), node_name(n, lost));
+        return node_print(n, "%s sent nothing to %s", node_name(n, n->self), node_name(n, lost));
     if (gap_ms > n->silent_ms)
         return node_print(n, "%s did not run for %.1f s", node_name(n, n->self), (double)gap_ms / 1e3);
     for (uint32_t i = 0; i < n->view.n; i++) {
@@ -208,7 +208,7 @@ static const char *own_fault(struct member_node *n, uint32_t lost, uint64_t now_
     }
     if (others < 2 || quiet < others)
         return NULL;
-    return node_print(n, "%s hears from no other task for %.1f s", node_name(n, n->self), (double)quiet_ms / 1e3);
+    return node_print(n, "%s received nothing from any task for %.1f s", node_name(n, n->self), (double)quiet_ms / 1e3);
 }
 
 void node_lose_member(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms)
@@ -335,7 +335,7 @@ static void on_attach(struct member_node *n, uint32_t rank, const struct member_
     }
     if (n->state != MEMBER_LEADING || n->phase == NODE_GATHERING || seat == NULL ||
         m->generation != n->view.generation || m->incarnation != seat->incarnation) {
-        node_refuse(n, rank, MEMBER_CONTINUE, "this view is over");
+        node_refuse(n, rank, MEMBER_CONTINUE, "this view has ended");
         return;
     }
     if (n->phase == NODE_PAUSE)
@@ -419,7 +419,7 @@ static void on_trouble(struct member_node *n, uint32_t rank, const struct member
     for (uint32_t i = 0; i < m->n_ranks && i < MEMBER_REACH_MAX; i++)
         if (m->ranks[i] < n->world)
             loss.dead_paths[loss.n_dead_paths++] = m->ranks[i];
-    node_trouble(n, rank, &loss, node_print(n, "%s says: %s", node_name(n, rank), m->text), now_ms);
+    node_trouble(n, rank, &loss, node_print(n, "%s reports: %s", node_name(n, rank), m->text), now_ms);
 }
 
 static void on_reached(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
@@ -534,7 +534,7 @@ static void watch_silence(struct member_node *n, uint64_t now_ms)
         if (i == n->self || (!p->is_joined && !counts))
             continue;
         if (counts && !p->is_joined && silent > MEMBER_ATTACH_MS) {
-            node_lose_member(n, i, "it did not come to this task, which leads the group now", now_ms);
+            node_lose_member(n, i, "it did not join this task, which leads the group now", now_ms);
         } else if (p->is_joined && silent > n->silent_ms) {
             const char *why = node_print(n, "silent for %.1f s", (double)silent / 1e3);
 
@@ -628,13 +628,13 @@ static void watch_steps(struct member_node *n, uint64_t now_ms)
     if (last != n->self && now_ms - n->peers[last].heard_ms > 2 * MEMBER_HEARTBEAT_MS)
         return; /* the member is silent, not stuck: it may come back with its state */
     if (others_ahead) {
-        evict_straggler(n, last, node_print(n, "%s does not move%s; this phase has a limit of %.1f s",
+        evict_straggler(n, last, node_print(n, "%s makes no progress%s; this phase has a limit of %.1f s",
                                   node_progress_text(n, last, now_ms), n->view.n > 1 ? ", and the others wait for it" : "",
                                   (double)limit_ms / 1e3), now_ms);
         return;
     }
     node_end_view(n, MEMBER_NO_RANK,
-              node_print(n, "no task moves: %s like the others; this phase has a limit of %.1f s",
+              node_print(n, "no task makes progress: %s like the others; this phase has a limit of %.1f s",
                          node_progress_text(n, last, now_ms), (double)limit_ms / 1e3), now_ms);
     node_gather(n, now_ms);
 }
@@ -653,8 +653,8 @@ void node_lead_tick(struct member_node *n, uint64_t now_ms)
         node_start_pause(n, "a task was asked to leave", now_ms);
     if (n->phase == NODE_PAUSE && now_ms - n->gather_ms > n->grace_ms && node_any_leaves(n))
         node_end_view(n, MEMBER_NO_RANK,
-                  node_print(n, "the step is not done after %.1f s, and tasks were asked to leave: "
-                                "it is given up (train.grace_seconds)", (double)n->grace_ms / 1e3), now_ms);
+                  node_print(n, "the step is not complete after %.1f s, and tasks were asked to leave: "
+                                "the step is aborted (train.grace_seconds)", (double)n->grace_ms / 1e3), now_ms);
     if (n->phase == NODE_GATHERING)
         node_gather_tick(n, now_ms);
     else

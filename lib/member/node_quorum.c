@@ -140,10 +140,10 @@ static bool may_take(struct member_node *n, uint64_t now_ms)
     if (has_majority(n))
         return true;
     if (n->lease.token == 0 || n->lease.is_mine) {
-        n->blocked = "less than a majority of the last group is here, and the others may be elsewhere";
+        n->blocked = "less than a majority of the last group is present, and the others may train elsewhere";
         return others_are_dead(n) || now_ms - n->gather_ms > MEMBER_MINORITY_MS;
     }
-    n->blocked = "less than a majority of the last group is here, and its leader may be alive elsewhere: "
+    n->blocked = "less than a majority of the last group is present, and its leader may be alive elsewhere: "
                  "it holds the lease";
     return n->lease.is_over || holder_is_gone(n);
 }
@@ -155,8 +155,8 @@ bool node_may_publish(struct member_node *n, uint64_t now_ms)
     if (!n->has_lease) {
         if (has_majority(n))
             return true;
-        n->blocked = "less than a majority of the cluster is here, and without checkpoint.directory "
-                     "nothing can tell whether the others train elsewhere";
+        n->blocked = "less than a majority of the cluster is present, and without checkpoint.directory "
+                     "it is unknown whether the others train elsewhere";
         return false;
     }
     if (!n->lease.is_known) {
@@ -165,7 +165,7 @@ bool node_may_publish(struct member_node *n, uint64_t now_ms)
         return false;
     }
     if (n->lease.is_mine && prior_may_train(n, now_ms)) {
-        n->blocked = "the group that held the lease before may not have stopped yet";
+        n->blocked = "the previous holder of the lease may not have stopped yet";
         return false;
     }
     if (n->lease.is_mine && has_majority(n))

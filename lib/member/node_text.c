@@ -28,7 +28,7 @@ const char *node_print(struct member_node *n, const char *fmt, ...)
 const char *node_name(struct member_node *n, uint32_t rank)
 {
     if (rank >= n->world)
-        return "nobody";
+        return "no task";
     return node_print(n, "%s (%s)", n->names[rank], n->addresses[rank]);
 }
 
@@ -61,7 +61,7 @@ static const char *unconnected_text(struct member_node *n)
     if (n->view.n > NAMED_MAX)
         buf_printf(&b, " and %u more", n->view.n - NAMED_MAX);
     CHECK(!b.failed);
-    text = node_print(n, "generation %" PRIu64 " does not come together:%s %s not connected", n->view.generation, b.data,
+    text = node_print(n, "generation %" PRIu64 " does not connect:%s %s not connected", n->view.generation, b.data,
                       n->view.n == 1 ? "is" : "are");
     buf_fini(&b);
     return text;
@@ -78,14 +78,14 @@ const char *node_missing_text(struct member_node *n)
                    ? node_print(n, "%s leads and has no group yet", node_name(n, n->out_rank))
                    : node_print(n, "no task answers%s%s%s%s", n->out_rank != MEMBER_NO_RANK ? "; calling " : "",
                                 n->out_rank != MEMBER_NO_RANK ? node_name(n, n->out_rank) : "",
-                                n->self > 0 && n->peers[0].last_error[0] != '\0' ? "; first one: " : "",
+                                n->self > 0 && n->peers[0].last_error[0] != '\0' ? "; rank 0: " : "",
                                 n->self > 0 ? n->peers[0].last_error : "");
     if (n->phase != NODE_GATHERING && !n->is_connected)
         return unconnected_text(n);
     for (uint32_t i = 0; i < n->world; i++)
         missing += i != n->self && !node_is_present(n, i);
     if (missing == 0)
-        buf_printf(&b, "all tasks are here");
+        buf_printf(&b, "all tasks are present");
     else
         buf_printf(&b, "%u of %u tasks %s missing", missing, n->world, missing == 1 ? "is" : "are");
     for (uint32_t i = 0; i < n->world && named < NAMED_MAX; i++) {
@@ -95,7 +95,7 @@ const char *node_missing_text(struct member_node *n)
             continue;
         buf_printf(&b, "%s %s", named++ == 0 ? ":" : ";", node_name(n, i));
         if (p->is_joined)
-            buf_str(&b, node_is_stopping(n, i) ? ": its training is coming to rest"
+            buf_str(&b, node_is_stopping(n, i) ? ": its training is stopping"
                                                : ": it is opening model and data");
         else if (p->last_error[0] != '\0')
             buf_printf(&b, ": %s", p->last_error);
@@ -107,7 +107,7 @@ const char *node_missing_text(struct member_node *n)
     if (n->has_lease && n->lease_error[0] != '\0')
         buf_printf(&b, " (%s)", n->lease_error);
     if (n->cause[0] != '\0')
-        buf_printf(&b, "; it began with: %s", n->cause);
+        buf_printf(&b, "; first cause: %s", n->cause);
     CHECK(!b.failed);
     text = node_print(n, "%s", b.data);
     buf_fini(&b);

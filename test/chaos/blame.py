@@ -1,6 +1,6 @@
 """blame.py - which task do the logs blame for a fault, and was that the right one? Pure: records in, a score out.
 
-A sentence of the log blames a task when it states why the group gave up a step: the task was lost, does not move, cannot
+A sentence of the log blames a task when it states why the group gave up a step: the task was lost, makes no progress, cannot
 be reached, failed. culprit_of() reads the culprit from the sentence; a sentence that states a loss without a culprit blames
 nobody. The refusal of a stranger blames no task.
 
@@ -30,13 +30,13 @@ NOBODY = None
 # The first expression that is found decides. The group `who` holds the culprit's name; without it, a sentence blames nobody.
 SENTENCES = (
     ("refused", re.compile(r"^(?P<who>\w+ \d+) \([^)]*\) was refused: ")),
-    ("lost", re.compile(r"^\w+ \d+ \([^)]*\) says: .*?(?P<who>(chief|worker) \d+)\b")),
-    ("lost", re.compile(r"^\w+ \d+ \([^)]*\) says: (?P<who>)")),
-    ("lost", re.compile(r"^(?P<who>\w+ \d+) \([^)]*\).* (was lost: |leads the group and was lost: |does not move|"
+    ("lost", re.compile(r"^\w+ \d+ \([^)]*\) reports: .*?(?P<who>(chief|worker) \d+)\b")),
+    ("lost", re.compile(r"^\w+ \d+ \([^)]*\) reports: (?P<who>)")),
+    ("lost", re.compile(r"^(?P<who>\w+ \d+) \([^)]*\).* (was lost: |leads the group and was lost: |makes no progress|"
                         r"left the group and came back|cannot be reached over the data path|did not run for |"
-                        r"was not heard by |hears from no other task|failed: )")),
+                        r"sent nothing to |received nothing from any task|failed: )")),
     ("lost", re.compile(r"^(?P<who>\w+ \d+) \([^)]*\) was asked to ")),
-    ("lost", re.compile(r"^no task moves(?P<who>)")),
+    ("lost", re.compile(r"^no task makes progress(?P<who>)")),
     ("lost", re.compile(r"^the data path .*?(?P<who>(chief|worker) \d+)\b")),
 )
 VIEW_CAUSE = re.compile(r"^generation \d+: \d+ of \d+ tasks, led by [^(]*\((?P<cause>.*)\)$", re.DOTALL)

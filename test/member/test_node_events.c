@@ -171,7 +171,7 @@ static void who_slept_has_time_to_come_to_rest(void **state)
     tick(&r, 400);
     assert_int_equal(r.n[MEMBER_END], 1); /* the extension is limited */
     assert_int_equal(r.code, 138);
-    assert_non_null(strstr(r.text, "training of worker 0 (a:1) does not stop, in reduce; it began with: worker 0 (a:1) did not run for 20.0 s"));
+    assert_non_null(strstr(r.text, "training of worker 0 (a:1) does not stop, in reduce; first cause: worker 0 (a:1) did not run for 20.0 s"));
     member_node_free(r.node);
 }
 
@@ -190,7 +190,7 @@ static void a_view_that_does_not_connect_is_given_up_with_the_reason(void **stat
     assert_int_equal(r.n[MEMBER_END], 1);
     assert_int_equal(r.code, 138);
     /* the deadline, and half of it again for the view that connects */
-    assert_non_null(strstr(r.text, "no step for 90.5 s (train.deadline_seconds): generation 1 does not come together: "
+    assert_non_null(strstr(r.text, "no step for 90.5 s (train.deadline_seconds): generation 1 does not connect: "
                                    "worker 0 (a:1), step 1, in the beginning of a generation for "));
     assert_non_null(strstr(r.text, " s, and worker 1 (b:1), step 1, in the beginning of a generation for "));
     assert_non_null(strstr(r.text, " s, are not connected"));
@@ -233,7 +233,7 @@ static void who_holds_up_a_view_that_connects_is_sent_away_and_the_others_try_on
     assert_int_equal(r.n[MEMBER_ABORT], 1);
     assert_int_equal(r.refused[2], 138);
     assert_non_null(strstr(r.said, "worker 2 (c:1), step 1, in connect for 60."));
-    assert_non_null(strstr(r.said, " s, does not move, and the others wait for it; this phase has a limit of 60.0 s"));
+    assert_non_null(strstr(r.said, " s, makes no progress, and the others wait for it; this phase has a limit of 60.0 s"));
 
     handle(&r, (struct member_event){ .kind = MEMBER_EV_ABORTED, .generation = r.generation });
     hear(&r, 1, (struct member_msg){ .kind = MEMBER_MSG_READY, .generation = r.generation });
@@ -246,7 +246,7 @@ static void who_holds_up_a_view_that_connects_is_sent_away_and_the_others_try_on
     assert_int_equal(r.n[MEMBER_END], 1);
     assert_int_equal(r.code, 138);
     assert_non_null(strstr(r.text, "2 of 3 tasks are missing"));
-    assert_non_null(strstr(r.text, "it began with: worker 1 (b:1), step 1, in connect for 60."));
+    assert_non_null(strstr(r.text, "first cause: worker 1 (b:1), step 1, in connect for 60."));
     member_node_free(r.node);
 }
 
@@ -275,7 +275,7 @@ static void views_that_do_not_connect_get_no_time_of_their_own_one_after_the_oth
     assert_int_equal(r.n[MEMBER_END], 1);
     assert_int_equal(r.code, 138);
     assert_non_null(strstr(r.text, "no step for 80."));
-    assert_non_null(strstr(r.text, "all tasks are here; it began with: cannot connect to worker 2"));
+    assert_non_null(strstr(r.text, "all tasks are present; first cause: cannot connect to worker 2"));
     member_node_free(r.node);
 }
 

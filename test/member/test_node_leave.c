@@ -159,7 +159,7 @@ static void a_leaver_waits_for_the_lease_within_the_grace_time(void **state)
     sim_advance(s, MEMBER_SILENCE_MS + 5 * MEMBER_TICK_MS);
     sim_stop(s, 1, false);
     sim_advance(s, MEMBER_LOG_MS);
-    says(s, 1, "asked to leave go; not yet: the lease is not held");
+    says(s, 1, "asked to leave; not yet: the lease is not held");
     sim_advance(s, MEMBER_EXPIRY_MS + 1000 - MEMBER_LOG_MS);
     ends_with(s, 1, 143, "state saved");
     HOLDS(s, sim_checkpoints(s) == 1 && sim_checkpoint(s) >= held);
@@ -276,7 +276,7 @@ static void a_task_that_stands_still_is_named_and_replaced(void **state)
         snprintf(name, sizeof(name), "worker %u", rank);
         sim_stuck(s, rank);
         sim_advance(s, 500 + MEMBER_STRAGGLER_MS + MEMBER_HEARTBEAT_MS + 700);
-        HOLDS(s, strstr(sim_story(s), "does not move") != NULL);
+        HOLDS(s, strstr(sim_story(s), "makes no progress") != NULL);
         HOLDS(s, strstr(sim_exit_text(s, rank), name) != NULL ||
                      sim_exit_code(s, rank) == SIM_RUNNING);
         regroup(s, 4, 0, 14000);

@@ -249,7 +249,7 @@ static void leader_that_hears_nobody_blames_itself(void **state)
     for (uint32_t i = 1; i < 4; i++)
         sim_cut(s, i, 0, SIM_CONTROL);
     sim_advance(s, 1400);
-    expect_cause(s, 0, "worker 0 (10.0.0.0:1) hears from no other task");
+    expect_cause(s, 0, "worker 0 (10.0.0.0:1) received nothing from any task");
     expect_cause(s, 1, "worker 0 (10.0.0.0:1)");
     sim_heal(s);
     HOLDS(s, sim_until_together(s, 4, 20000));
