@@ -137,7 +137,7 @@ static struct rig rig_of_two(void)
 
 /* The result of a probe is as old as its start. With two open probes, the result of the first could
  * be taken for that of the second. */
-static void a_question_is_not_put_again_while_it_is_out(void **state)
+static void probe_open_no_second_probe_is_started(void **state)
 {
     struct rig r = rig_of_two();
 
@@ -156,7 +156,7 @@ static void a_question_is_not_put_again_while_it_is_out(void **state)
 
 /* SIGSTOP, or a suspended host: the messages that arrived meanwhile are handled before the next
  * tick. */
-static void who_slept_has_time_to_come_to_rest(void **state)
+static void suspended_task_deadline_of_the_abort_is_extended(void **state)
 {
     struct rig r = rig_of_two();
 
@@ -175,7 +175,7 @@ static void who_slept_has_time_to_come_to_rest(void **state)
     member_node_free(r.node);
 }
 
-static void a_view_that_does_not_connect_is_given_up_with_the_reason(void **state)
+static void view_does_not_connect_task_ends_with_the_reason(void **state)
 {
     struct rig r = rig_new();
 
@@ -216,7 +216,7 @@ static void connect_until(struct rig *r, uint64_t began_ms, uint64_t ms, uint32_
     }
 }
 
-static void who_holds_up_a_view_that_connects_is_sent_away_and_the_others_try_once_without_it(void **state)
+static void straggler_of_a_connecting_view_is_evicted_and_one_more_view_follows(void **state)
 {
     struct rig r = rig_new();
     uint64_t began;
@@ -250,7 +250,7 @@ static void who_holds_up_a_view_that_connects_is_sent_away_and_the_others_try_on
     member_node_free(r.node);
 }
 
-static void views_that_do_not_connect_get_no_time_of_their_own_one_after_the_other(void **state)
+static void views_fail_to_connect_in_a_row_deadline_is_not_reset(void **state)
 {
     struct rig r = rig_new();
 
@@ -279,7 +279,7 @@ static void views_that_do_not_connect_get_no_time_of_their_own_one_after_the_oth
     member_node_free(r.node);
 }
 
-static void who_waits_to_be_taken_in_hears_too_why_a_generation_ended(void **state)
+static void waiting_task_receives_the_cause_of_the_end_of_a_generation(void **state)
 {
     struct rig r = rig_of_two();
 
@@ -294,7 +294,7 @@ static void who_waits_to_be_taken_in_hears_too_why_a_generation_ended(void **sta
     member_node_free(r.node);
 }
 
-static void second_process_is_admitted_only_when_the_first_is_silent_and_it_agrees(void **state)
+static void second_process_is_admitted_only_if_first_is_silent_and_identity_agrees(void **state)
 {
     struct rig r = rig_of_two();
     struct member_ident other = ident;
@@ -322,7 +322,7 @@ static void second_process_is_admitted_only_when_the_first_is_silent_and_it_agre
     member_node_free(r.node);
 }
 
-static void a_leader_that_still_opens_its_data_leaves_at_once(void **state)
+static void leader_still_opening_data_leaves_at_once(void **state)
 {
     (void)state;
     for (int everywhere = 0; everywhere < 2; everywhere++) {
@@ -340,7 +340,7 @@ static void a_leader_that_still_opens_its_data_leaves_at_once(void **state)
     }
 }
 
-static void the_job_can_be_ended_by_a_member_while_the_leader_opens_its_data(void **state)
+static void member_ends_the_job_while_the_leader_opens_its_data(void **state)
 {
     struct rig r = rig_new();
 
@@ -407,17 +407,17 @@ static void new_process_of_the_holder_on_the_same_host_takes_the_lease_at_once(v
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_question_is_not_put_again_while_it_is_out),
-        cmocka_unit_test(who_slept_has_time_to_come_to_rest),
-        cmocka_unit_test(a_view_that_does_not_connect_is_given_up_with_the_reason),
-        cmocka_unit_test(who_holds_up_a_view_that_connects_is_sent_away_and_the_others_try_once_without_it),
-        cmocka_unit_test(views_that_do_not_connect_get_no_time_of_their_own_one_after_the_other),
-        cmocka_unit_test(who_waits_to_be_taken_in_hears_too_why_a_generation_ended),
-        cmocka_unit_test(second_process_is_admitted_only_when_the_first_is_silent_and_it_agrees),
-        cmocka_unit_test(a_leader_that_still_opens_its_data_leaves_at_once),
+        cmocka_unit_test(probe_open_no_second_probe_is_started),
+        cmocka_unit_test(suspended_task_deadline_of_the_abort_is_extended),
+        cmocka_unit_test(view_does_not_connect_task_ends_with_the_reason),
+        cmocka_unit_test(straggler_of_a_connecting_view_is_evicted_and_one_more_view_follows),
+        cmocka_unit_test(views_fail_to_connect_in_a_row_deadline_is_not_reset),
+        cmocka_unit_test(waiting_task_receives_the_cause_of_the_end_of_a_generation),
+        cmocka_unit_test(second_process_is_admitted_only_if_first_is_silent_and_identity_agrees),
+        cmocka_unit_test(leader_still_opening_data_leaves_at_once),
         cmocka_unit_test(second_process_of_the_holder_on_another_host_waits_until_the_lease_is_over),
         cmocka_unit_test(new_process_of_the_holder_on_the_same_host_takes_the_lease_at_once),
-        cmocka_unit_test(the_job_can_be_ended_by_a_member_while_the_leader_opens_its_data),
+        cmocka_unit_test(member_ends_the_job_while_the_leader_opens_its_data),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

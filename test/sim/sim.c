@@ -86,7 +86,7 @@ static void tell_msg(struct sim *s, uint32_t from, uint32_t to, const struct mem
 {
     if (!s->opts.tell || m->kind == MEMBER_MSG_BEAT)
         return;
-    sim_say(s, from, "to %s: %s g%" PRIu64 " held %" PRIu64 " code %d%s%s%s%s %s", s->names[to],
+    sim_print(s, from, "to %s: %s g%" PRIu64 " held %" PRIu64 " code %d%s%s%s%s %s", s->names[to],
             msg_name(m->kind), m->view != NULL ? m->view->generation : m->generation, m->held,
             m->code, m->is_all ? " all" : "", m->is_attaching ? " attaching" : "",
             m->kind == MEMBER_MSG_REDIRECT ? " -> " : "",
@@ -100,7 +100,7 @@ static void tell_view(struct sim *s, uint32_t rank, const struct member_action *
 
     for (uint32_t i = 0; i < d->view->n && n + 8 < sizeof(list) && s->opts.tell; i++)
         n += (size_t)snprintf(list + n, sizeof(list) - n, " %u", d->view->seats[i].rank);
-    sim_say(s, rank, "TRAIN g%" PRIu64 " of%s, newest step %" PRIu64 ": %s", d->view->generation,
+    sim_print(s, rank, "TRAIN g%" PRIu64 " of%s, newest step %" PRIu64 ": %s", d->view->generation,
             list, d->view->newest_step, d->text != NULL ? d->text : "");
 }
 
@@ -113,7 +113,7 @@ static bool send_to(struct sim *s, uint32_t rank, const struct member_action *d)
     uint32_t link = to_caller ? t->in[d->rank] : t->out;
 
     if (link == 0) {
-        sim_broken(s, "%s says %s %s, to which there is no link", s->names[rank],
+        sim_fail_run(s, "%s sends %s %s without an open link", s->names[rank],
                    msg_name(d->msg->kind), to_caller ? s->names[d->rank] : "on the link out");
         return false;
     }
@@ -130,7 +130,7 @@ static void hang_up(struct sim *s, uint32_t rank, const struct member_action *d)
     uint32_t *link = d->what == MEMBER_CLOSE_IN ? &t->in[d->rank] : &t->out;
 
     if (*link == 0) {
-        sim_broken(s, "%s ends a link that is not there (%s)", s->names[rank],
+        sim_fail_run(s, "%s closes a link that does not exist (%s)", s->names[rank],
                    d->what == MEMBER_CLOSE_IN ? s->names[d->rank] : "out");
         return;
     }
@@ -142,17 +142,17 @@ static void perform(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     struct sim_task *t = &s->tasks[rank];
 
-    sim_judge_do(s, rank, d);
+    sim_judge_action(s, rank, d);
     if (s->is_broken)
         return;
     switch (d->what) {
     case MEMBER_OPEN_OUT:
-        sim_say(s, rank, "calls %s", s->names[d->rank]);
+        sim_print(s, rank, "calls %s", s->names[d->rank]);
         sim_link_call(s, rank, d->rank);
         return;
     case MEMBER_CLOSE_OUT:
     case MEMBER_CLOSE_IN:
-        sim_say(s, rank, d->what == MEMBER_CLOSE_IN ? "closes the link from %s" : "hangs up%s",
+        sim_print(s, rank, d->what == MEMBER_CLOSE_IN ? "closes the link from %s" : "closes the link out%s",
                 d->what == MEMBER_CLOSE_IN ? s->names[d->rank] : "");
         hang_up(s, rank, d);
         return;
@@ -171,29 +171,29 @@ static void perform(struct sim *s, uint32_t rank, const struct member_action *d)
         sim_train_begin(s, rank, d->view);
         return;
     case MEMBER_PAUSE:
-        sim_say(s, rank, "PAUSE");
+        sim_print(s, rank, "PAUSE");
         sim_train_pause(s, rank);
         return;
     case MEMBER_ABORT:
-        sim_say(s, rank, "ABORT: %s", d->text);
+        sim_print(s, rank, "ABORT: %s", d->text);
         sim_train_abort_now(s, rank);
         return;
     case MEMBER_SAVE:
-        sim_say(s, rank, "SAVE step %" PRIu64, t->held);
+        sim_print(s, rank, "SAVE step %" PRIu64, t->held);
         sim_store_save(s, rank, t->held, true, false);
         return;
     case MEMBER_LEASE:
         if (d->token == UINT64_MAX)
-            sim_say(s, rank, "looks at the lease");
+            sim_print(s, rank, "reads the lease");
         else
-            sim_say(s, rank, "wants lease %" PRIu64, d->token + 1);
-        sim_store_wish(s, rank, d);
+            sim_print(s, rank, "requests lease %" PRIu64, d->token + 1);
+        sim_store_request(s, rank, d);
         return;
     case MEMBER_RELEASE:
         sim_store_release(s, rank);
         return;
     case MEMBER_LOG:
-        sim_say(s, rank, "%s: %s", d->is_trouble ? "TROUBLE" : "says", d->text);
+        sim_print(s, rank, "%s: %s", d->is_trouble ? "TROUBLE" : "logs", d->text);
         snprintf(t->said, sizeof(t->said), "%s", d->text);
         t->said_ms = s->now_ms;
         return;
@@ -253,7 +253,7 @@ void sim_exit(struct sim *s, uint32_t rank, int code, const char *text)
     char copy[TEXT];
 
     snprintf(copy, sizeof(copy), "%s", text);
-    sim_say(s, rank, "ends with %d: %s", code, copy);
+    sim_print(s, rank, "ends with %d: %s", code, copy);
     sim_judge_end(s, rank, code, copy);
     gone(s, rank, code, copy, false);
 }
@@ -292,13 +292,13 @@ static void start(struct sim *s, uint32_t rank)
     if (s->complete_step != 0 && !s->opts.no_lease && t->storage == SIM_STORAGE_FINE) {
         t->exit_code = 0;
         snprintf(t->exit_text, sizeof(t->exit_text), "the job is complete already");
-        sim_say(s, rank, "starts; the job is complete already");
+        sim_print(s, rank, "starts; the job is complete already");
         return;
     }
     t->incarnation = o.incarnation = ((uint64_t)t->serial << 32) + 1 + sim_random(s, 1 << 30);
     if (t->has_other_job)
         t->ident.job_digest = "22222222";
-    sim_say(s, rank, "starts");
+    sim_print(s, rank, "starts");
     t->node = member_node_new(&o, sim_clock(s, rank));
     sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_START });
     sim_push(s, (struct sim_event){ .at_ms = s->now_ms + sim_random(s, s->opts.open_ms + 1),
@@ -374,7 +374,7 @@ static void happens(struct sim *s, struct sim_event *e)
             start(s, e->to);
         return;
     case EV_OPENED:
-        sim_say(s, e->to, "has opened model and data");
+        sim_print(s, e->to, "has opened model and data");
         sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_OPENED });
         break;
     case EV_TICK:
@@ -524,7 +524,7 @@ void sim_free(struct sim *s)
     VEC_FINI(s->held);
     VEC_FINI(s->links);
     VEC_FINI(s->groups);
-    buf_fini(&s->story);
+    buf_fini(&s->log);
     buf_fini(&s->finding);
     free(s->cuts);
     free(s->tasks);
@@ -545,7 +545,7 @@ static void end_process(struct sim *s, uint32_t rank, const char *how, bool is_s
 {
     if (s->tasks[rank].node == NULL || s->is_broken)
         return;
-    sim_say(s, rank, "%s, held step %" PRIu64, how, s->tasks[rank].held);
+    sim_print(s, rank, "%s, held step %" PRIu64, how, s->tasks[rank].held);
     gone(s, rank, SIM_KILLED, how, is_silent);
 }
 
@@ -562,13 +562,13 @@ void sim_power_off(struct sim *s, uint32_t rank)
 
 void sim_pause(struct sim *s, uint32_t rank)
 {
-    sim_say(s, rank, "SIGSTOP");
+    sim_print(s, rank, "SIGSTOP");
     s->tasks[rank].is_stopped = s->tasks[rank].node != NULL;
 }
 
 void sim_continue(struct sim *s, uint32_t rank)
 {
-    sim_say(s, rank, "SIGCONT");
+    sim_print(s, rank, "SIGCONT");
     s->tasks[rank].is_stopped = false;
     sim_release_held(s);
 }
@@ -579,7 +579,7 @@ void sim_stop(struct sim *s, uint32_t rank, bool everywhere)
 
     if (t->node == NULL || t->is_stopped || s->is_broken)
         return;
-    sim_say(s, rank, everywhere ? "is told to stop the job" : "SIGTERM");
+    sim_print(s, rank, everywhere ? "is asked to stop the job" : "SIGTERM");
     t->was_told_to_stop = true;
     s->everybody_stops |= everywhere;
     sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_STOP, .everywhere = everywhere });

@@ -59,8 +59,8 @@ void sim_advance(struct sim *s, uint64_t ms);
 uint64_t sim_now(const struct sim *s);
 uint64_t sim_random(struct sim *s, uint64_t n); /* below n; 0 if n is 0 */
 const char *sim_finding(const struct sim *s);   /* of the judge; NULL: none */
-const char *sim_story(const struct sim *s);     /* the log since the last sim_forget() */
-void sim_forget(struct sim *s);
+const char *sim_log(const struct sim *s);     /* the log since the last sim_reset_log() */
+void sim_reset_log(struct sim *s);
 
 /* ---- faults ---- */
 
@@ -101,9 +101,10 @@ void sim_supervise(struct sim *s, uint64_t restart_ms);
 const struct member_node *sim_node(const struct sim *s, uint32_t rank); /* NULL: no process */
 int sim_exit_code(const struct sim *s, uint32_t rank);
 const char *sim_exit_text(const struct sim *s, uint32_t rank);
-const char *sim_said(const struct sim *s, uint32_t rank); /* last line that the task logged; "":
+const char *sim_last_line(const struct sim *s, uint32_t rank); /* last line that the task logged;
+                                                                  "":
                                                              none */
-uint64_t sim_said_ms(const struct sim *s, uint32_t rank);
+uint64_t sim_last_line_ms(const struct sim *s, uint32_t rank);
 uint64_t sim_held(const struct sim *s, uint32_t rank);
 uint64_t sim_newest(const struct sim *s);                    /* newest step that a running process
                                                                 holds */
@@ -121,12 +122,12 @@ bool sim_until_together(struct sim *s, uint32_t n, uint64_t limit_ms);
 bool sim_until_step(struct sim *s, uint64_t step, uint64_t limit_ms); /* a task holds `step` */
 bool sim_until_ended(struct sim *s, uint64_t limit_ms); /* no process runs or will start */
 
-/* ---- the random story of a seed (sim_story.c) ---- */
+/* ---- the random story of a seed (sim_log.c) ---- */
 
 /* Runs the random scenario of a seed to its end. Returns NULL, or the finding, which is valid until
  * the next call. tell: prints the log, and aborts on a finding. */
-const char *sim_random_story(uint64_t seed, bool tell);
+const char *sim_random_scenario(uint64_t seed, bool tell);
 /* The same for scenarios in which the storage fails (sim_storage.c). */
-const char *sim_storage_story(uint64_t seed, bool tell);
+const char *sim_storage_scenario(uint64_t seed, bool tell);
 
 #endif

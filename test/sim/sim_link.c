@@ -102,7 +102,7 @@ void sim_reset(struct sim *s, uint32_t from, uint32_t to)
     if (s->tasks[from].node == NULL || at == 0 || s->links.at[at].to != to ||
         s->links.at[at].state != LINK_UP)
         return;
-    sim_say(s, from, "its link to %s breaks", s->names[to]);
+    sim_print(s, from, "its link to %s breaks", s->names[to]);
     s->links.at[at].lost_before = s->number + 1;
     send(s, at, false, EV_IN_END, NULL);
     send(s, at, true, EV_OUT_END, NULL);
@@ -233,7 +233,7 @@ static void heard_in(struct sim *s, const struct sim_event *e)
 
     if (old != e->link) {
         if (e->msg->m.kind != MEMBER_MSG_JOIN)
-            sim_broken(s, "%s: the first message on its link to %s is not a JOIN",
+            sim_fail_run(s, "%s: the first message on its link to %s is not a JOIN",
                        s->names[e->from], s->names[e->to]);
         if (old != 0) {
             struct member_msg refusal;
@@ -289,7 +289,7 @@ void sim_link_event(struct sim *s, struct sim_event *e)
             return;
         l->open[1] = false;
         t->out = 0;
-        sim_say(s, e->to, "cannot reach %s: %s", s->names[e->from],
+        sim_print(s, e->to, "cannot reach %s: %s", s->names[e->from],
                 e->b == MEMBER_REFUSED ? "refused" : "timed out");
         sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_OUT_CLOSED, .closed = (enum member_closed)e->b, .text = e->b == MEMBER_REFUSED ? "connection refused" : "connect: timed out" });
         return;
@@ -303,14 +303,14 @@ void sim_link_event(struct sim *s, struct sim_event *e)
         l->open[0] = false;
         if (t->in[e->from] == e->link) {
             t->in[e->from] = 0;
-            sim_say(s, e->to, "the link from %s ends", s->names[e->from]);
+            sim_print(s, e->to, "the link from %s ends", s->names[e->from]);
             sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = e->from, .text = "its connection closed" });
         }
         return;
     case EV_OUT_END:
         l->open[1] = false;
         t->out = 0;
-        sim_say(s, e->to, "the link to %s ends", s->names[e->from]);
+        sim_print(s, e->to, "the link to %s ends", s->names[e->from]);
         sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_OUT_CLOSED, .closed = MEMBER_CLOSED, .text = "connection closed" });
         return;
     case EV_PROBE:
@@ -352,7 +352,7 @@ static void cut(struct sim *s, uint32_t from, uint32_t to, uint8_t planes, bool 
 
 void sim_cut(struct sim *s, uint32_t from, uint32_t to, enum sim_plane plane)
 {
-    sim_say(s, from, "%snothing gets through to %s any more",
+    sim_print(s, from, "%sall traffic to %s is blocked",
             plane == SIM_DATA      ? "data: "
             : plane == SIM_LARGE   ? "large packets: "
             : plane == SIM_CONTROL ? "control: "
@@ -363,14 +363,14 @@ void sim_cut(struct sim *s, uint32_t from, uint32_t to, enum sim_plane plane)
 
 void sim_mend(struct sim *s, uint32_t from, uint32_t to)
 {
-    sim_say(s, from, "reaches %s again", to == SIM_ALL ? "all" : s->names[to]);
+    sim_print(s, from, "reaches %s again", to == SIM_ALL ? "all" : s->names[to]);
     cut(s, from, to, SIM_EVERY, false);
     sim_release_held(s);
 }
 
 void sim_partition(struct sim *s, uint64_t side)
 {
-    sim_say(s, SIM_ALL, "partition: ranks of mask %" PRIx64 " from the others", side);
+    sim_print(s, SIM_ALL, "partition: ranks of mask %" PRIx64 " from the others", side);
     for (uint32_t a = 0; a < s->opts.world; a++)
         for (uint32_t b = 0; b < s->opts.world; b++)
             if ((side >> (a & 63) & 1) != (side >> (b & 63) & 1))
@@ -379,7 +379,7 @@ void sim_partition(struct sim *s, uint64_t side)
 
 void sim_heal(struct sim *s)
 {
-    sim_say(s, SIM_ALL, "the network is whole again");
+    sim_print(s, SIM_ALL, "the network is whole again");
     if (s->cuts != NULL)
         cut(s, SIM_ALL, SIM_ALL, SIM_EVERY, false);
     sim_release_held(s);

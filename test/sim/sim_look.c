@@ -21,12 +21,12 @@ const char *sim_exit_text(const struct sim *s, uint32_t rank)
     return s->tasks[rank].exit_text;
 }
 
-const char *sim_said(const struct sim *s, uint32_t rank)
+const char *sim_last_line(const struct sim *s, uint32_t rank)
 {
     return s->tasks[rank].said;
 }
 
-uint64_t sim_said_ms(const struct sim *s, uint32_t rank)
+uint64_t sim_last_line_ms(const struct sim *s, uint32_t rank)
 {
     return s->tasks[rank].said_ms;
 }

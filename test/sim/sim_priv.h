@@ -6,7 +6,7 @@
  *   sim_train.c  training: groups that step together
  *   sim_store.c  the shared storage: lease and checkpoints
  *   sim_judge.c  the invariants
- *   sim_story.c  random scenarios
+ *   sim_log.c  random scenarios
  *   sim_storage.c  random scenarios in which the storage fails */
 #ifndef SIM_SIM_PRIV_H
 #define SIM_SIM_PRIV_H
@@ -15,7 +15,7 @@
 #include "base/vec.h"
 #include "sim/sim.h"
 
-enum { TEXT = 1024, STORY_BYTES = 1 << 22, WORDS = 16 /* a mask of 1024 ranks: words of 64 */ };
+enum { TEXT = 1024, LOG_BYTES = 1 << 22, WORDS = 16 /* a mask of 1024 ranks: words of 64 */ };
 
 /* ---- messages: copies, since the node's live until its next event ---- */
 
@@ -91,7 +91,7 @@ struct sim_group { /* one published view */
     uint64_t step;          /* newest step that all members reduced */
     uint64_t stuck_ms;      /* begin of the wait for the network; 0: it does not wait */
     bool is_connected, is_broken, will_pause;
-    uint64_t first_go, last_go; /* numbers of the first and last permit to step; 0: none */
+    uint64_t first_permit, last_permit; /* numbers of the first and last permit to step; 0: none */
 };
 enum sim_phase { REST, CONNECTING, RECEIVING, COMPUTING, GIVEN, SAVING_LAST };
 struct sim_train {
@@ -191,15 +191,15 @@ struct sim {
     uint64_t complete_step; /* last step of the complete job; 0: not complete */
     bool everybody_stops;
     struct sim_view *sharing; /* the view that was sent last */
-    struct buf story;
+    struct buf log;
     struct buf finding;
     bool is_broken;
 };
 
 /* sim_time.c */
-void sim_say(struct sim *s, uint32_t rank, const char *fmt, ...)
+void sim_print(struct sim *s, uint32_t rank, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-void sim_broken(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void sim_fail_run(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 uint64_t sim_delay(struct sim *s);                      /* of a message */
 uint64_t sim_push(struct sim *s, struct sim_event e);   /* returns the number of the event */
 void sim_push_again(struct sim *s, struct sim_event e); /* keeps the number of the event */
@@ -244,7 +244,7 @@ bool sim_same_view(const struct member_view *a, const struct member_view *b);
 uint32_t sim_group_of(struct sim *s, uint32_t rank, const struct member_view *v);
 
 /* sim_store.c */
-void sim_store_wish(struct sim *s, uint32_t rank, const struct member_action *d);
+void sim_store_request(struct sim *s, uint32_t rank, const struct member_action *d);
 void sim_store_release(struct sim *s, uint32_t rank);
 void sim_store_save(struct sim *s, uint32_t rank, uint64_t step, bool is_asked, bool is_last);
 void sim_store_watch(struct sim *s, uint32_t rank);
@@ -257,9 +257,9 @@ void sim_store_fini(struct sim *s);
 
 /* sim_judge.c */
 void sim_judge_event(struct sim *s, uint32_t rank);
-void sim_judge_do(struct sim *s, uint32_t rank, const struct member_action *d);
+void sim_judge_action(struct sim *s, uint32_t rank, const struct member_action *d);
 void sim_judge_view(struct sim *s, uint32_t rank, const struct member_view *v);
-void sim_judge_go(struct sim *s, uint32_t rank, struct sim_group *g);
+void sim_judge_permit(struct sim *s, uint32_t rank, struct sim_group *g);
 void sim_judge_apply(struct sim *s, uint32_t rank, uint64_t step);
 void sim_judge_save(struct sim *s, uint32_t rank, uint64_t step, uint64_t token);
 void sim_judge_end(struct sim *s, uint32_t rank, int code, const char *text);

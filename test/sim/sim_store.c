@@ -61,7 +61,7 @@ static void begin(struct sim *s, uint32_t rank)
     event(s, rank, op_ms(s), EV_LEASE_EFFECT);
 }
 
-void sim_store_wish(struct sim *s, uint32_t rank, const struct member_action *d)
+void sim_store_request(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     struct sim_lease *l = &s->tasks[rank].lease;
 
@@ -87,7 +87,7 @@ void sim_store_release(struct sim *s, uint32_t rank)
     l->wants_take = 0;
     if (l->mine == 0)
         return;
-    sim_say(s, rank, "gives lease %" PRIu64 " back", l->mine);
+    sim_print(s, rank, "releases lease %" PRIu64 "", l->mine);
     l->lost = l->mine;
     l->mine = l->hold_until = 0;
     l->wants_release = true;
@@ -160,7 +160,7 @@ static void see(struct sim *s, uint32_t rank)
         l->is_over = true;
     l->is_known = true;
     if (l->mine != 0 && (l->mine != token || now >= l->hold_until)) {
-        sim_say(s, rank, "has lost lease %" PRIu64, l->mine);
+        sim_print(s, rank, "has lost lease %" PRIu64, l->mine);
         l->is_over |= l->mine == token;
         l->lost = l->mine;
         l->mine = l->hold_until = 0;
@@ -192,8 +192,8 @@ static void tell(struct sim *s, uint32_t rank)
     if (digest == l->told)
         return;
     l->told = digest;
-    sim_say(s, rank, "lease %" PRIu64 " of %s%s%s%s", out.token,
-            r != NULL ? s->names[r->holder] : "nobody", out.is_mine ? ", mine" : "",
+    sim_print(s, rank, "lease %" PRIu64 " of %s%s%s%s", out.token,
+            r != NULL ? s->names[r->holder] : "no task", out.is_mine ? ", mine" : "",
             out.is_over ? ", over" : "", l->text);
     sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_LEASE, .lease = &out });
 }
@@ -277,7 +277,7 @@ static const char *publish(struct sim *s, uint32_t rank)
     sim_judge_save(s, rank, step, token);
     if (!VEC_PUSH(s->saved, (struct sim_saved){ .step = step, .token = token, .rank = rank }))
         abort();
-    sim_say(s, rank, "publishes the checkpoint of step %" PRIu64, step);
+    sim_print(s, rank, "publishes the checkpoint of step %" PRIu64, step);
     return NULL;
 }
 
@@ -333,7 +333,7 @@ static void save(struct sim *s, struct sim_event *e)
     if (t->storage == SIM_STORAGE_HANGS && is_asked &&
         s->now_ms - t->save.began_ms > s->opts.grace_ms) {
         t->save.number = 0;
-        sim_say(s, e->to, "saved: not in time");
+        sim_print(s, e->to, "saved: not in time");
         sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_SAVED, .text = "the storage does not answer" });
         return;
     }
@@ -356,7 +356,7 @@ static void save(struct sim *s, struct sim_event *e)
     if (is_last)
         sim_train_last_saved(s, e->to);
     else if (is_asked) {
-        sim_say(s, e->to, "saved: %s", trouble != NULL ? trouble : "yes");
+        sim_print(s, e->to, "saved: %s", trouble != NULL ? trouble : "yes");
         sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_SAVED, .ok = trouble == NULL, .text = trouble != NULL ? trouble : "" });
     }
 }
@@ -401,7 +401,7 @@ void sim_storage(struct sim *s, uint32_t rank, enum sim_storage how)
 {
     static const char *const names[] = { "fine", "hanging", "failing" };
 
-    sim_say(s, rank, "the storage is %s", names[how]);
+    sim_print(s, rank, "the storage is %s", names[how]);
     for (uint32_t i = 0; i < s->opts.world; i++)
         if (rank == SIM_ALL || rank == i)
             s->tasks[i].storage = how;
@@ -409,7 +409,7 @@ void sim_storage(struct sim *s, uint32_t rank, enum sim_storage how)
 
 void sim_storage_ms(struct sim *s, uint64_t ms)
 {
-    sim_say(s, SIM_ALL, "an operation on the storage takes up to %" PRIu64 " ms", 2 * ms);
+    sim_print(s, SIM_ALL, "an operation on the storage takes up to %" PRIu64 " ms", 2 * ms);
     s->opts.store_ms = ms;
 }
 

@@ -190,12 +190,12 @@ static bool is_held_up(struct sim *s, uint32_t at)
         if (dead_paths_of(s, g, rank).n_dead_paths == 0)
             continue;
         is_found = true;
-        sim_say(s, rank, "the communicator finds dead paths");
+        sim_print(s, rank, "the communicator finds dead paths");
         /* another member may report the dead path only */
         later(s, rank, sim_random(s, 20), T_PATH_DEAD, MEMBER_NO_RANK);
     }
     if (!is_found) { /* large packets are lost: one path was busy, and its sender notices */
-        sim_say(s, a, "the communicator lost %s", s->names[b]);
+        sim_print(s, a, "the communicator lost %s", s->names[b]);
         later(s, a, sim_random(s, 20), T_PATH_DEAD, b);
     }
     return true;
@@ -246,7 +246,7 @@ void sim_train_begin(struct sim *s, uint32_t rank, const struct member_view *v)
     bool was_stuck = t->train.is_stuck;
 
     if (t->train.phase != REST) {
-        sim_broken(s, "%s is to train in generation %" PRIu64 " before it is at rest",
+        sim_fail_run(s, "%s is to train in generation %" PRIu64 " before it is at rest",
                    s->names[rank], v->generation);
         return;
     }
@@ -255,7 +255,7 @@ void sim_train_begin(struct sim *s, uint32_t rank, const struct member_view *v)
     };
     enter(s, rank, CONNECTING);
     if (t->held > v->newest_step)
-        sim_broken(s,
+        sim_fail_run(s,
                    "%s holds step %" PRIu64 ", and generation %" PRIu64
                    " would set it back to %" PRIu64,
                    s->names[rank], t->held, v->generation, v->newest_step);
@@ -289,7 +289,7 @@ void sim_train_fail(struct sim *s, uint32_t rank, enum member_failure kind, cons
 
     if (t->node == NULL || t->is_stopped || t->train.is_over)
         return;
-    sim_say(s, rank, "fails: %s", text);
+    sim_print(s, rank, "fails: %s", text);
     if (t->train.phase == REST) {
         sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_FAILED, .failure = kind, .held = t->held, .text = text });
         sim_drain(s, rank);
@@ -304,7 +304,7 @@ void sim_train_fail(struct sim *s, uint32_t rank, enum member_failure kind, cons
 
 void sim_stuck(struct sim *s, uint32_t rank)
 {
-    sim_say(s, rank, "its training stands still");
+    sim_print(s, rank, "its training hangs");
     s->tasks[rank].train.is_stuck = s->tasks[rank].was_stuck = true;
 }
 
@@ -366,7 +366,7 @@ static void gives(struct sim *s, uint32_t rank)
             later(s, rank, LEASE_AGAIN_MS, T_GIVES, 0);
             return;
         }
-        sim_judge_go(s, rank, g);
+        sim_judge_permit(s, rank, g);
     }
     enter(s, rank, GIVEN);
     g->will_pause |= t->train.asked_pause;
@@ -428,20 +428,20 @@ static void tell_node(struct sim *s, uint32_t rank, const struct sim_event *e)
     t->train.is_over = t->train.asked_pause = t->train.asked_abort = false;
     switch ((enum news)e->a) {
     case NEWS_PAUSED:
-        sim_say(s, rank, "paused after step %" PRIu64, t->held);
+        sim_print(s, rank, "paused after step %" PRIu64, t->held);
         event.kind = MEMBER_EV_PAUSED;
         break;
     case NEWS_ABORTED:
-        sim_say(s, rank, "aborted, holds step %" PRIu64, t->held);
+        sim_print(s, rank, "aborted, holds step %" PRIu64, t->held);
         event.kind = MEMBER_EV_ABORTED;
         break;
     case NEWS_COMPLETE:
-        sim_say(s, rank, "has made all steps");
+        sim_print(s, rank, "has done all steps");
         event.kind = MEMBER_EV_COMPLETE;
         break;
     case NEWS_FAILED:
-        sim_say(s, rank, "training failed, holds step %" PRIu64 ": %s (%s)", t->held, t->train.text,
-                e->b == MEMBER_NO_RANK ? "nobody named" : s->names[e->b]);
+        sim_print(s, rank, "training failed, holds step %" PRIu64 ": %s (%s)", t->held, t->train.text,
+                e->b == MEMBER_NO_RANK ? "no task named" : s->names[e->b]);
         event.kind = MEMBER_EV_FAILED;
         break;
     }
@@ -454,7 +454,7 @@ void sim_train_last_saved(struct sim *s, uint32_t rank)
 
     if (t->phase == SAVING_LAST && !t->is_over && !t->asked_abort) {
         s->complete_step = s->tasks[rank].held;
-        sim_say(s, rank, "the last checkpoint is verified");
+        sim_print(s, rank, "the last checkpoint is verified");
         news(s, rank, NEWS_COMPLETE, MEMBER_NO_RANK);
     }
 }
