@@ -1,9 +1,10 @@
-/* dial.c - a TCP connection to another task, and whether nobody listens there.
+/* dial.c - a TCP connection to another task, or the information that no process listens there.
  *
- * gRPC could connect by itself, but would not say for certain that an address refuses: that counts
- * as proof that the process is dead. So the name is resolved and every address of it is tried at
- * once, by a thread that lives for one attempt (a resolver can block for long, and cannot be
- * stopped). The first connection that is made wins; refused is what all addresses refused. */
+ * gRPC can connect by itself, but does not report reliably that an address refused the connection,
+ * which counts as proof that the process is dead. Therefore a thread that lives for one attempt
+ * resolves the name and tries all of its addresses at once; a resolver can block for long and
+ * cannot be stopped. The first connection that is made is used. The result is "refused" only if all
+ * addresses refused. */
 #include "rdzv/rdzv_priv.h"
 
 #include <errno.h>
@@ -23,8 +24,8 @@
 #include "base/reason.h"
 #include "loop/loop.h"
 
-/* getaddrinfo() runs the name service modules of the host, which may use large arrays on the stack. Only pages that are
- * used take memory. */
+/* getaddrinfo() runs the name service modules of the host, which may use large arrays on the stack.
+ * Only used pages occupy memory. */
 enum { ADDRESSES_MAX = 8, THREADS_MAX = 64, STACK_BYTES = 2 * 1024 * 1024 };
 
 struct rdzv_dial {
@@ -32,8 +33,8 @@ struct rdzv_dial {
     uint64_t wait_ms;
     rdzv_dialled *fn;
     void *arg;
-    bool is_forgotten; /* under `lock` */
-    int fd;            /* -1: none */
+    bool is_forgotten; /* under `lock`; no callback is wanted */
+    int fd;            /* -1: no connection */
     bool is_refused;
     char why[256];
     char address[]; /* host:port */
@@ -49,7 +50,7 @@ struct tries {
     uint32_t n, n_open, n_refused;
 };
 
-/* A connection to a port of this host that nobody has can meet itself. */
+/* A connection to a free port of this host can be connected to itself. */
 static bool is_to_itself(int fd)
 {
     struct sockaddr_storage a = { 0 }, b = { 0 };
@@ -60,7 +61,7 @@ static bool is_to_itself(int fd)
            memcmp(&a, &b, n_a) == 0;
 }
 
-/* What became of one address: 0 connected. */
+/* Handles the result for one address; error 0: connected. */
 static void settle(struct rdzv_dial *d, struct tries *t, struct pollfd *p, int error)
 {
     if (error == 0 && is_to_itself(p->fd))
@@ -73,7 +74,7 @@ static void settle(struct rdzv_dial *d, struct tries *t, struct pollfd *p, int e
         if (d->why[0] == '\0' || error != ECONNREFUSED)
             snprintf(d->why, sizeof(d->why), "connect: %s", reason_text(error));
     }
-    p->fd = -1; /* poll() passes over it */
+    p->fd = -1; /* poll() ignores the entry */
     t->n_open--;
 }
 
@@ -85,19 +86,20 @@ static void try_address(struct rdzv_dial *d, struct tries *t, const struct addri
     t->n_open++;
     *p = (struct pollfd){ .events = POLLOUT };
     p->fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (p->fd < 0) { /* no IPv6 here, or no descriptor is left */
+    if (p->fd < 0) { /* the host has no IPv6, or no descriptor is available */
         snprintf(d->why, sizeof(d->why), "connect: %s", reason_text(errno));
         t->n_open--;
         return;
     }
-    (void)setsockopt(p->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* only slower without */
+    /* not essential: the connection is only slower without it */
+    (void)setsockopt(p->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     if (connect(p->fd, a->ai_addr, a->ai_addrlen) == 0)
         settle(d, t, p, 0);
     else if (errno != EINPROGRESS)
         settle(d, t, p, errno);
 }
 
-/* true: to go on with the rest. */
+/* Waits for a result. Returns false at the timeout. */
 static bool wait_for_one(struct rdzv_dial *d, struct tries *t, uint64_t until_ms)
 {
     uint64_t now_ms = clock_ms();
@@ -177,7 +179,7 @@ static void deliver(void *arg)
 {
     struct rdzv_dial *d = arg;
 
-    if (d->is_forgotten) { /* set by this thread alone */
+    if (d->is_forgotten) { /* set by this thread only */
         discard(d);
         return;
     }
@@ -195,7 +197,8 @@ static void *run(void *arg)
     n_threads--;
     is_forgotten = d->is_forgotten;
     if (!is_forgotten)
-        loop_post(d->loop, deliver, d); /* the loop lives: who ends it has forgotten us before */
+        /* the loop exists: its owner calls rdzv_dial_forget() before it ends the loop */
+        loop_post(d->loop, deliver, d);
     pthread_mutex_unlock(&lock);
     if (is_forgotten)
         discard(d);
@@ -210,7 +213,8 @@ static bool start_thread(struct rdzv_dial *d)
 
     CHECK(pthread_attr_init(&attr) == 0);
     CHECK(pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED) == 0);
-    (void)pthread_attr_setstacksize(&attr, STACK_BYTES); /* else the usual, which is larger */
+    /* not essential: the default stack is larger */
+    (void)pthread_attr_setstacksize(&attr, STACK_BYTES);
     rc = pthread_create(&thread, &attr, run, d);
     pthread_attr_destroy(&attr);
     return rc == 0;

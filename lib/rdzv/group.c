@@ -1,7 +1,7 @@
-/* group.c - the node and what surrounds it: one event goes in, all of its actions come out.
+/* group.c - the node and its surroundings: one event goes in, all of its actions are performed.
  *
- * Actions never lead back into the node: what a link or a timer reports comes from the loop later, and an event that the
- * daemon reports from inside on_action() waits in a queue until the actions are done. */
+ * Actions never call back into the node: links and timers report later, from the loop, and an event
+ * that the daemon reports from inside on_action() waits in a queue until the actions are done. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdio.h>
@@ -14,10 +14,11 @@
 
 enum { TEXT_BYTES = 2048 };
 
-/* An event that the daemon reported while actions were performed, or before the node was started: a copy. */
+/* A copy of an event that the daemon reported while actions were performed, or before the node was
+ * started. */
 struct queued {
     struct queued *next;
-    struct member_event e; /* its pointers point into this copy */
+    struct member_event e; /* its pointers refer to this copy */
     struct member_loss loss;
     struct member_lease lease;
     char text[TEXT_BYTES];
@@ -70,7 +71,7 @@ static void end(struct rdzv_group *g, const struct member_action *a)
     g->r->opts.on_action(g->r->opts.arg, &out);
 }
 
-/* Links and probes are ours; the rest is the daemon's. */
+/* Links and probes are handled here; the daemon performs the other actions. */
 static void perform_one(struct rdzv_group *g, const struct member_action *a)
 {
     struct rdzv *r = g->r;
@@ -111,7 +112,7 @@ static void perform_one(struct rdzv_group *g, const struct member_action *a)
 
 /* ---- events ---- */
 
-/* false: nothing goes in any more. Else perform() must follow. */
+/* Begins an event. Returns false if the node has ended; else perform() must follow. */
 static bool enter(struct rdzv_group *g)
 {
     if (rdzv_group_has_ended(g))
@@ -121,7 +122,7 @@ static bool enter(struct rdzv_group *g)
     return true;
 }
 
-/* The actions of the event that went in; then the events that were queued meanwhile, in their order. */
+/* Performs the actions of the event, then handles the queued events in order. */
 static void perform(struct rdzv_group *g)
 {
     struct member_action a;
@@ -163,7 +164,7 @@ bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_
     if (!enter(g))
         return true;
     admits = member_node_admits(g->node, rank, join, refusal, clock_ms());
-    if (!admits) { /* the next event, which perform() may handle, frees the node's text */
+    if (!admits) { /* the next event, which perform() may handle, frees the text of the node */
         snprintf(text, RDZV_REFUSAL_BYTES, "%s", refusal->text);
         refusal->text = text;
     }
@@ -176,7 +177,7 @@ void rdzv_group_asked(struct rdzv_group *g, uint32_t rank, const struct member_s
 {
     bool is_in = enter(g);
 
-    CHECK(is_in); /* the caller has checked */
+    CHECK(is_in); /* the caller has checked it */
     member_node_probed(g->node, rank, theirs, ours, clock_ms());
     perform(g);
 }
@@ -243,7 +244,7 @@ void rdzv_report(struct rdzv *r, const struct member_event *e)
 
     if (rdzv_group_has_ended(g))
         return;
-    q = copy(e); /* its text is made valid UTF-8 in any case */
+    q = copy(e); /* wire_text() makes the text valid UTF-8 */
     if (!g->is_busy && g->has_started) {
         rdzv_group_event(g, &q->e);
         free(q);

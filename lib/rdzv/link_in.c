@@ -1,8 +1,9 @@
-/* link_in.c - Rendezvous.Join: the links of those that called us, at most one per task.
+/* link_in.c - Rendezvous.Join: the links in, at most one per task.
  *
- * The first message says whose link it is. A newer call of a process takes the place of its older
- * one, which may be one that it gave up. Of two processes of a task the one that is heard stays; the
- * node decides (member_node_admits()), and no process can displace another by its JOIN alone. */
+ * The first message of a link names its task. A newer call of the same process replaces its older
+ * call, which the process may have given up. If two processes run as one task, the process that
+ * sends stays: the node decides (member_node_admits()), and no process can displace another by its
+ * JOIN alone. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdlib.h>
@@ -12,8 +13,8 @@
 #include "base/err.h"
 
 struct seat {
-    struct rdzv_in *call; /* NULL: no link. Its context is this seat */
-    /* of the newest Join */
+    struct rdzv_in *call; /* NULL: no link. The context of the call is this seat */
+    /* of the last JOIN */
     uint64_t incarnation, n_calls;
     uint32_t n_devices;
     char *data_address, *host_key; /* owned */
@@ -23,7 +24,7 @@ struct seat {
 struct rdzv_links {
     struct rdzv *r;
     struct seat *seats; /* [world] */
-    /* A View goes to many: packed once. */
+    /* A VIEW is sent to many members, so it is packed once. */
     grpc_slice view;
     uint64_t view_generation; /* 0: none */
     uint8_t view_key[WIRE_KEY_BYTES];
@@ -35,7 +36,7 @@ static void send_view(struct rdzv_links *l, struct seat *seat, const struct memb
 {
     const struct rdzv_view *view = rdzv_views_get(l->r->views, m->view);
 
-    CHECK(view != NULL); /* the node takes in only those that joined */
+    CHECK(view != NULL); /* the node admits only tasks that have joined */
     if (l->view_generation != view->generation ||
         memcmp(l->view_key, view->key, sizeof(l->view_key)) != 0) {
         struct wire w = { 0 };
@@ -77,7 +78,8 @@ void rdzv_links_close(struct rdzv_links *l, uint32_t rank)
         return;
     rdzv_trace(l->r, "link of %s: closed", l->r->cluster.tasks[rank].name);
     rdzv_in_finish(call, GRPC_STATUS_OK, "%s",
-                   ""); /* another status would overtake what is not read yet */
+                   ""); /* a status other than OK would overtake messages that the member has not
+                           read */
 }
 
 /* ---- in ---- */
@@ -94,7 +96,8 @@ static void on_closed(void *arg, struct rdzv_in *call)
     rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = rank, .text = "its connection closed" });
 }
 
-/* Why a Join cannot be a link of this task, whatever the node thinks; false: it can. */
+/* Rejects a JOIN that cannot belong to a link of this task, and returns true. Returns false if it
+ * can. */
 static bool is_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j, uint32_t rank,
                           struct rdzv_in *call)
 {
@@ -114,7 +117,8 @@ static bool is_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j, uin
     else if (rank == r->opts.self && j->incarnation != r->opts.incarnation)
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE,
                        "another process runs as this task: this is %s; end one of the two", self);
-    else if (to != r->opts.self) /* a name that leads to the wrong host, perhaps for a while */
+    /* the name of the address may temporarily resolve to the wrong host */
+    else if (to != r->opts.self)
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE,
                        "this is %s, but %s %u was called: its address %s leads here", self,
                        j->to->type, j->to->index, j->to->address);
@@ -127,7 +131,8 @@ static bool is_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j, uin
     return true;
 }
 
-/* The link that a task has makes room for its newer one. false: it stays, and the newer one was refused. */
+/* Closes the older link of the task in favour of the newer. Returns false if the older link stays
+ * and the newer was refused. */
 static bool replace(struct rdzv_links *l, uint32_t rank, struct rdzv_in *call, const struct member_msg *join)
 {
     bool is_other = l->seats[rank].incarnation != join->incarnation;
@@ -165,7 +170,7 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
         return;
     if (!replace(l, rank, call, m))
         return;
-    if (rdzv_group_has_ended(l->r->group)) { /* by that */
+    if (rdzv_group_has_ended(l->r->group)) { /* because of the event */
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "this task ends");
         return;
     }
@@ -194,7 +199,7 @@ static void hear(struct rdzv_links *l, struct seat *seat, const Trainerd__V1__Me
     rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = rank, .msg = msg });
 }
 
-/* It does not keep to what was agreed. */
+/* Ends a call that violates the protocol. */
 static void cut(struct rdzv_links *l, struct rdzv_in *call, const char *why)
 {
     struct seat *seat = rdzv_in_context(call);

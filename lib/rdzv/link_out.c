@@ -1,5 +1,5 @@
-/* link_out.c - the link to the one that we called: at most one, and those that we hung up on end by
- * themselves. */
+/* link_out.c - the link out, to the task that this task called. There is at most one; closed links
+ * end by themselves. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ enum { CODE_INPUT = 2 };
 struct rdzv_client {
     struct rdzv *r;
     struct rdzv_out *out; /* NULL: no link */
-    uint32_t rank;        /* of `out` */
+    uint32_t rank;        /* the called task */
     uint64_t n_calls;
 };
 
@@ -42,7 +42,7 @@ static void on_message(void *arg, const void *data, size_t n)
     wire_fini(&w);
 }
 
-/* A status that will not be another one the next time. */
+/* Returns true if a retry would give the same status. */
 static bool is_for_good(int code)
 {
     return code == GRPC_STATUS_FAILED_PRECONDITION || code == GRPC_STATUS_UNAUTHENTICATED ||
@@ -62,7 +62,7 @@ static void on_end(void *arg, int code, bool is_refused, const char *text)
 
         snprintf(story, sizeof(story), "refused by %s: %s", rdzv_full_name(r, c->rank, name), text);
         rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_OUT, .msg = &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = CODE_INPUT, .text = story } });
-        return; /* the node has hung up, and may have called another task */
+        return; /* the node has closed the link, and may have called another task */
     }
     rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_OUT_CLOSED, .closed = is_refused ? MEMBER_REFUSED : MEMBER_CLOSED, .text = code == GRPC_STATUS_OK ? "it closed the connection" : text });
 }

@@ -12,7 +12,7 @@
 #include "proto/reflection.pb-c.h"
 #include "rdzv/rdzv_priv.h"
 
-/* What is served, by every task. */
+/* the methods that every task serves */
 #define RENDEZVOUS(name_) "/trainerd.v1.Rendezvous/" name_
 #define CONTROL(name_) "/trainerd.v1.Control/" name_
 #define HEALTH(name_) "/grpc.health.v1.Health/" name_
@@ -157,8 +157,7 @@ static bool is_silent(void *arg)
     return r->outs == NULL && (r->server == NULL || rdzv_server_is_down(r->server));
 }
 
-/* What still goes out, among it the goodbyes that others wait for, has `grace_ms`; the connections
- * are closed by the clients then, so that nothing under way is cut off by a reset. */
+/* The last messages, for which other tasks wait, are sent within the grace time. */
 static void shut(struct rdzv *r, uint64_t grace_ms)
 {
     rdzv_group_shut(r->group);

@@ -1,7 +1,8 @@
-/* reach.c - tests of data paths: the data addresses that go with REACH.
+/* reach.c - tests of data paths: the data addresses that belong to a REACH.
  *
- * A leader knows the addresses of the tasks that joined it. A member gets them with the REACH; they are kept until the
- * next one, since the node asks for the test within the event of that message. */
+ * A leader knows the addresses of the tasks that joined it. A member receives them with the REACH.
+ * They are stored until the next REACH, because the node orders the test within the event of that
+ * message. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdio.h>

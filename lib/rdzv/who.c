@@ -1,5 +1,5 @@
-/* who.c - Rendezvous.Who: where others stand, asked on a connection of its own, and their
- * questions. */
+/* who.c - probes (Rendezvous.Who): asks other tasks for their status, on a connection of its own,
+ * and answers their probes. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdio.h>
@@ -11,12 +11,12 @@
 
 enum { ANSWER_MS = 1000 };
 
-struct knock { /* one question; by the rank that is asked */
+struct knock { /* a probe; indexed by the probed rank */
     struct rdzv_who *who;
-    struct rdzv_out *out; /* NULL: none is under way */
+    struct rdzv_out *out; /* NULL: no probe is open */
     bool is_answered;
     struct member_status answer;
-    char trouble[256]; /* what is wrong with the answer */
+    char trouble[256]; /* the reason why the answer is invalid */
 };
 
 struct rdzv_who {
@@ -76,7 +76,7 @@ void rdzv_who_ask(struct rdzv_who *w, uint32_t rank, const struct member_status 
     struct wire memory = { 0 };
 
     if (k->out != NULL)
-        return; /* its answer will do */
+        return; /* the open probe will be answered */
     *k = (struct knock){ .who = w, .trouble = "it gave no answer" };
     wire_write_where(&memory, &r->cluster, r->opts.self, ours, &where);
     q.where = &where;

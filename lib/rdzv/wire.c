@@ -22,7 +22,7 @@ static void *take(void *arg, size_t bytes)
 static void give(void *arg, void *memory)
 {
     (void)arg;
-    (void)memory; /* all at once, in wire_fini() */
+    (void)memory; /* wire_fini() frees all memory at once */
 }
 
 void *wire_unpack(struct wire *w, const ProtobufCMessageDescriptor *type, const void *data,

@@ -1,4 +1,4 @@
-/* wire_read.c - messages that came in, field by field, to what the node takes. */
+/* wire_read.c - validates received messages field by field, and converts them for the node. */
 #include "rdzv/wire.h"
 
 #include <math.h>
@@ -19,8 +19,8 @@ struct reader {
 
 /* ---- pieces ---- */
 
-/* The strings of a message, by table. protobuf-c gives every string as a char * that is not NULL.
- */
+/* A string field of a message, for tables. protobuf-c represents every string as a char * that is
+ * not NULL. */
 struct fact {
     const char *name;
     size_t offset, max;
@@ -38,7 +38,7 @@ static int check_facts(const void *message, const struct fact *facts, size_t n, 
     return 0;
 }
 
-/* Counted on from: there must be room above. */
+/* A number that is incremented later: there must be room above it. */
 struct number {
     const char *name;
     uint64_t value;
@@ -53,7 +53,7 @@ static int check_numbers(const struct number *numbers, size_t n, struct err *err
     return 0;
 }
 
-/* A sentence for a person: cut and cleaned rather than refused. */
+/* Reads a text for the log: truncated and cleaned, not rejected. */
 static int read_reason(const struct reader *r, const char *field, char *s, struct member_msg *out)
 {
     size_t n = strlen(s);
@@ -97,7 +97,7 @@ static int read_rank(const struct wire_cluster *c, const char *field, const Trai
     return 0;
 }
 
-/* One that may be left out: nobody. */
+/* Reads an optional task; MEMBER_NO_RANK if absent. */
 static int read_somebody(const struct wire_cluster *c, const char *field,
                          const Trainerd__V1__Task *t, uint32_t *rank, struct err *err)
 {
@@ -140,7 +140,7 @@ static int check_devices(uint32_t n, struct err *err)
                : err_set(err, ERR_INPUT, "n_devices: %u, expected 1 to %d", n, WIRE_DEVICES_MAX);
 }
 
-/* The code of an exit, of those that `allowed` has; GO_ON if nothing ends. */
+/* Reads an exit code of the set `allowed`; MEMBER_CONTINUE if `ends` is false. */
 static int read_code(const struct reader *r, bool ends, uint32_t code, const char *allowed,
                      struct member_msg *out)
 {
@@ -420,7 +420,7 @@ static int read_refuse(const struct reader *r, void *body, struct member_msg *ou
 
 /* ---- messages ---- */
 
-struct row { /* by the case of the oneof */
+struct row { /* indexed by the case of the oneof */
     const char *name;
     enum member_kind kind;
     int (*read)(const struct reader *r, void *body, struct member_msg *out);

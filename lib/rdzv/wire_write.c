@@ -1,4 +1,4 @@
-/* wire_write.c - what the node says, as messages. */
+/* wire_write.c - converts messages of the node to wire messages. */
 #include "rdzv/wire.h"
 
 #include <string.h>
@@ -8,14 +8,14 @@
 struct writer {
     struct arena *a;
     const struct wire_cluster *c;
-    const struct wire_sender *sender; /* of a member's message */
-    const struct rdzv_view *view;     /* of a View */
-    const char *const *data_addresses; /* of a Reach */
+    const struct wire_sender *sender; /* for a message of a member */
+    const struct rdzv_view *view;     /* for a VIEW */
+    const char *const *data_addresses; /* for a REACH */
 };
 
 /* ---- pieces ---- */
 
-/* `bytes` of a message of this type, all fields at their default. */
+/* Allocates a message of this type with `bytes` bytes; all fields have their default. */
 static void *new_message(struct arena *a, const ProtobufCMessageDescriptor *type)
 {
     ProtobufCMessage *m = arena_alloc(a, type->sizeof_message);
@@ -26,7 +26,7 @@ static void *new_message(struct arena *a, const ProtobufCMessageDescriptor *type
 }
 #define NEW(w_, name_) new_message((w_)->a, &trainerd__v1__##name_##__descriptor)
 
-/* Whatever the sentence quotes: it must pass the reader's check. */
+/* Copies a text of any content so that it passes the validation of the receiver. */
 static char *sentence(const struct writer *w, const char *text)
 {
     size_t n = strlen(text) + 1;
@@ -253,7 +253,7 @@ static void *write_refuse(const struct writer *w, const struct member_msg *m)
 
 /* ---- messages ---- */
 
-struct row { /* by the kind; 0: not said by this side */
+struct row { /* indexed by the kind; 0: not sent by this side */
     int which;
     void *(*write)(const struct writer *w, const struct member_msg *m);
 };
