@@ -113,11 +113,11 @@ static int call_method(const char *address, const char *token, const char *metho
     if (a.status == GRPC_STATUS_OK) {
         copy(a.message, reply, n);
     } else {
-        char story[1024];
+        char text[1024];
 
-        rdzv_story(story, sizeof(story), (int)a.status, GRPC_SLICE_START_PTR(a.details),
+        rdzv_status_text(text, sizeof(text), (int)a.status, GRPC_SLICE_START_PTR(a.details),
                    GRPC_SLICE_LENGTH(a.details));
-        rc = err_set(err, err_code(a.status), "%s", story);
+        rc = err_set(err, err_code(a.status), "%s", text);
     }
     if (a.message != NULL)
         grpc_byte_buffer_destroy(a.message);

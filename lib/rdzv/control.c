@@ -222,7 +222,7 @@ static void stop(struct rdzv *r, struct rdzv_in *call, const ProtobufCMessage *r
         return;
     }
     rdzv_in_reply(call, reply);
-    rdzv_say(r, everywhere ? "Stop was called here: the job saves and ends on every task"
+    rdzv_log(r, everywhere ? "Stop was called here: the job saves and ends on every task"
                                            : "Drain was called here: this task saves and leaves", false);
     rdzv_report(r, &(struct member_event){ .kind = MEMBER_EV_STOP, .everywhere = everywhere });
 }

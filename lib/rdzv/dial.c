@@ -33,7 +33,7 @@ struct rdzv_dial {
     uint64_t wait_ms;
     rdzv_dialled *fn;
     void *arg;
-    bool is_forgotten; /* under `lock`; no callback is wanted */
+    bool is_cancelled; /* under `lock`; no callback is wanted */
     int fd;            /* -1: no connection */
     bool is_refused;
     char why[256];
@@ -62,7 +62,7 @@ static bool is_to_itself(int fd)
 }
 
 /* Handles the result for one address; error 0: connected. */
-static void settle(struct rdzv_dial *d, struct tries *t, struct pollfd *p, int error)
+static void handle_result(struct rdzv_dial *d, struct tries *t, struct pollfd *p, int error)
 {
     if (error == 0 && is_to_itself(p->fd))
         error = ECONNREFUSED;
@@ -94,9 +94,9 @@ static void try_address(struct rdzv_dial *d, struct tries *t, const struct addri
     /* not essential: the connection is only slower without it */
     (void)setsockopt(p->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     if (connect(p->fd, a->ai_addr, a->ai_addrlen) == 0)
-        settle(d, t, p, 0);
+        handle_result(d, t, p, 0);
     else if (errno != EINPROGRESS)
-        settle(d, t, p, errno);
+        handle_result(d, t, p, errno);
 }
 
 /* Waits for a result. Returns false at the timeout. */
@@ -120,7 +120,7 @@ static bool wait_for_one(struct rdzv_dial *d, struct tries *t, uint64_t until_ms
             continue;
         if (getsockopt(t->polls[i].fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0)
             error = errno;
-        settle(d, t, &t->polls[i], error);
+        handle_result(d, t, &t->polls[i], error);
     }
     return true;
 }
@@ -179,7 +179,7 @@ static void deliver(void *arg)
 {
     struct rdzv_dial *d = arg;
 
-    if (d->is_forgotten) { /* set by this thread only */
+    if (d->is_cancelled) { /* set by this thread only */
         discard(d);
         return;
     }
@@ -190,17 +190,17 @@ static void deliver(void *arg)
 static void *run(void *arg)
 {
     struct rdzv_dial *d = arg;
-    bool is_forgotten;
+    bool is_cancelled;
 
     dial(d);
     pthread_mutex_lock(&lock);
     n_threads--;
-    is_forgotten = d->is_forgotten;
-    if (!is_forgotten)
-        /* the loop exists: its owner calls rdzv_dial_forget() before it ends the loop */
+    is_cancelled = d->is_cancelled;
+    if (!is_cancelled)
+        /* the loop exists: its owner calls rdzv_dial_cancel() before it ends the loop */
         loop_post(d->loop, deliver, d);
     pthread_mutex_unlock(&lock);
-    if (is_forgotten)
+    if (is_cancelled)
         discard(d);
     return NULL;
 }
@@ -250,11 +250,11 @@ struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, uint64
     return d;
 }
 
-void rdzv_dial_forget(struct rdzv_dial *d)
+void rdzv_dial_cancel(struct rdzv_dial *d)
 {
     if (d == NULL)
         return;
     pthread_mutex_lock(&lock);
-    d->is_forgotten = true;
+    d->is_cancelled = true;
     pthread_mutex_unlock(&lock);
 }

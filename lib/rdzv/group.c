@@ -40,7 +40,7 @@ static void probe(struct rdzv_group *g, uint32_t rank)
     struct member_status ours;
 
     member_node_status(g->node, &ours);
-    rdzv_who_ask(g->r->who, rank, &ours);
+    rdzv_probes_start(g->r->probes, rank, &ours);
 }
 
 static void train(struct rdzv_group *g, const struct member_action *a)
@@ -64,8 +64,8 @@ static void end(struct rdzv_group *g, const struct member_action *a)
     g->has_ended = true;
     loop_timer_free(g->tick);
     g->tick = NULL;
-    rdzv_who_shut(g->r->who);
-    rdzv_client_hang_up(g->r->client);
+    rdzv_probes_shut(g->r->probes);
+    rdzv_client_close(g->r->client);
     rdzv_links_close_all(g->r->links);
     rdzv_trace(g->r, "the membership is over, code %d: %.600s", a->code, a->text);
     g->r->opts.on_action(g->r->opts.arg, &out);
@@ -78,13 +78,13 @@ static void perform_one(struct rdzv_group *g, const struct member_action *a)
 
     switch (a->what) {
     case MEMBER_OPEN_OUT:
-        rdzv_client_call(r->client, a->rank);
+        rdzv_client_open(r->client, a->rank);
         return;
     case MEMBER_CLOSE_OUT:
-        rdzv_client_hang_up(r->client);
+        rdzv_client_close(r->client);
         return;
     case MEMBER_SEND_LEADER:
-        rdzv_client_tell(r->client, a->msg);
+        rdzv_client_send(r->client, a->msg);
         return;
     case MEMBER_SEND_MEMBER:
         rdzv_links_send(r->links, a->rank, a->msg);
@@ -172,7 +172,7 @@ bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_
     return admits;
 }
 
-void rdzv_group_asked(struct rdzv_group *g, uint32_t rank, const struct member_status *theirs,
+void rdzv_group_probed(struct rdzv_group *g, uint32_t rank, const struct member_status *theirs,
                       struct member_status *ours)
 {
     bool is_in = enter(g);
@@ -202,7 +202,7 @@ static void on_tick(void *arg)
     rdzv_server_tick(g->r->server, now_ms);
 }
 
-void rdzv_say(struct rdzv *r, const char *text, bool is_trouble)
+void rdzv_log(struct rdzv *r, const char *text, bool is_trouble)
 {
     struct member_action say = { .what = MEMBER_LOG, .text = text, .is_trouble = is_trouble };
 

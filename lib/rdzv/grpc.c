@@ -348,7 +348,7 @@ void rdzv_bearer(const char *token, grpc_metadata *out)
 
 /* gRPC wraps the cause: "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1:
  * Failed to connect to remote host: Connection refused". */
-void rdzv_story(char *out, size_t n, int code, const void *details, size_t n_details)
+void rdzv_status_text(char *out, size_t n, int code, const void *details, size_t n_details)
 {
     static const char connect[] = "Failed to connect to remote host: ";
     static const char *const prefixes[] = { "failed to connect to all addresses; last error: ",

@@ -212,7 +212,7 @@ void *rdzv_in_context(const struct rdzv_in *c)
 }
 
 /* The client has ended its side: calls on_closed once. */
-static void tell_closed(struct rdzv_in *c)
+static void notify_closed(struct rdzv_in *c)
 {
     void (*fn)(void *, struct rdzv_in *) = c->on_closed;
 
@@ -229,7 +229,7 @@ static void on_gone(void *arg, bool ok)
     c->is_gone = true;
     if (c->on_closed != NULL)
         c->is_finished = true; /* the owner must not use it any more */
-    tell_closed(c);
+    notify_closed(c);
     unref(c);
 }
 
@@ -288,7 +288,7 @@ static void on_read(void *arg, bool ok)
     (void)ok; /* if false, there is no message */
     if (c->payload == NULL) { /* the client has half-closed */
         if (!c->is_finished) {
-            tell_closed(c);
+            notify_closed(c);
             finish(c, GRPC_STATUS_OK, "");
         }
     } else {
@@ -455,7 +455,7 @@ void rdzv_server_tick(struct rdzv_server *s, uint64_t now_ms)
     char text[512];
 
     if (s->admission != NULL && admission_report(s->admission, now_ms, text, sizeof(text)))
-        rdzv_say(s->r, text, true);
+        rdzv_log(s->r, text, true);
 }
 
 void rdzv_server_shutdown(struct rdzv_server *s)

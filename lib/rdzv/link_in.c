@@ -98,7 +98,7 @@ static void on_closed(void *arg, struct rdzv_in *call)
 
 /* Rejects a JOIN that cannot belong to a link of this task, and returns true. Returns false if it
  * can. */
-static bool is_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j, uint32_t rank,
+static bool reject_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j, uint32_t rank,
                           struct rdzv_in *call)
 {
     struct rdzv *r = l->r;
@@ -133,7 +133,7 @@ static bool is_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j, uin
 
 /* Closes the older link of the task in favour of the newer. Returns false if the older link stays
  * and the newer was refused. */
-static bool replace(struct rdzv_links *l, uint32_t rank, struct rdzv_in *call, const struct member_msg *join)
+static bool replace_link(struct rdzv_links *l, uint32_t rank, struct rdzv_in *call, const struct member_msg *join)
 {
     bool is_other = l->seats[rank].incarnation != join->incarnation;
     struct member_msg refusal;
@@ -153,7 +153,7 @@ static bool replace(struct rdzv_links *l, uint32_t rank, struct rdzv_in *call, c
     return true;
 }
 
-static void keep(char **at, const char *s)
+static void copy_string(char **at, const char *s)
 {
     free(*at);
     *at = strdup(s);
@@ -166,9 +166,9 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
     uint32_t rank = wire_rank(&l->r->cluster, j->task);
     struct seat *seat;
 
-    if (is_impossible(l, j, rank, call))
+    if (reject_impossible(l, j, rank, call))
         return;
-    if (!replace(l, rank, call, m))
+    if (!replace_link(l, rank, call, m))
         return;
     if (rdzv_group_has_ended(l->r->group)) { /* because of the event */
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "this task ends");
@@ -180,15 +180,15 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
     seat->n_calls = j->call;
     seat->n_devices = j->n_devices;
     seat->samples_per_second = 0;
-    keep(&seat->data_address, j->data_address);
-    keep(&seat->host_key, j->host_key);
+    copy_string(&seat->data_address, j->data_address);
+    copy_string(&seat->host_key, j->host_key);
     rdzv_in_set_context(call, seat);
     rdzv_in_on_closed(call, on_closed, l);
     rdzv_msg_in(l->r, rank, m);
     rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = rank, .msg = m });
 }
 
-static void hear(struct rdzv_links *l, struct seat *seat, const Trainerd__V1__MemberMessage *m,
+static void handle_message(struct rdzv_links *l, struct seat *seat, const Trainerd__V1__MemberMessage *m,
                  const struct member_msg *msg)
 {
     uint32_t rank = (uint32_t)(seat - l->seats);
@@ -200,7 +200,7 @@ static void hear(struct rdzv_links *l, struct seat *seat, const Trainerd__V1__Me
 }
 
 /* Ends a call that violates the protocol. */
-static void cut(struct rdzv_links *l, struct rdzv_in *call, const char *why)
+static void reject_call(struct rdzv_links *l, struct rdzv_in *call, const char *why)
 {
     struct seat *seat = rdzv_in_context(call);
     uint32_t rank;
@@ -226,13 +226,13 @@ void rdzv_join(struct rdzv *r, struct rdzv_in *call, void *request)
     if (rdzv_group_has_ended(r->group))
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "this task ends");
     else if (wire_read_member(&w, &r->cluster, m, &msg, &err) < 0)
-        cut(l, call, err.text);
+        reject_call(l, call, err.text);
     else if ((msg.kind == MEMBER_MSG_JOIN) != (seat == NULL))
-        cut(l, call, "Join: expected as the first message of a link, and only there");
+        reject_call(l, call, "Join: expected as the first message of a link, and only there");
     else if (seat == NULL)
         join(l, call, m->join, &msg);
     else
-        hear(l, seat, m, &msg);
+        handle_message(l, seat, m, &msg);
     wire_fini(&w);
 }
 

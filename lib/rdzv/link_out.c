@@ -33,9 +33,9 @@ static void on_message(void *arg, const void *data, size_t n)
         rdzv_out_cancel(c->out, err.text);
     } else {
         if (msg.kind == MEMBER_MSG_VIEW)
-            rdzv_views_take(r->views, m->view);
+            rdzv_views_store(r->views, m->view);
         if (msg.kind == MEMBER_MSG_REACH)
-            rdzv_reach_take(r, m->reach);
+            rdzv_reach_store(r, m->reach);
         rdzv_msg_in(r, c->rank, &msg);
         rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_OUT, .msg = &msg });
     }
@@ -43,7 +43,7 @@ static void on_message(void *arg, const void *data, size_t n)
 }
 
 /* Returns true if a retry would give the same status. */
-static bool is_for_good(int code)
+static bool is_permanent(int code)
 {
     return code == GRPC_STATUS_FAILED_PRECONDITION || code == GRPC_STATUS_UNAUTHENTICATED ||
            code == GRPC_STATUS_INVALID_ARGUMENT;
@@ -57,17 +57,17 @@ static void on_end(void *arg, int code, bool is_refused, const char *text)
     c->out = NULL;
     rdzv_trace(r, "link to %s: ended: %s", r->cluster.tasks[c->rank].name,
                code == GRPC_STATUS_OK ? "closed" : text);
-    if (is_for_good(code)) {
-        char name[400], story[2048];
+    if (is_permanent(code)) {
+        char name[400], reason[2048];
 
-        snprintf(story, sizeof(story), "refused by %s: %s", rdzv_full_name(r, c->rank, name), text);
-        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_OUT, .msg = &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = CODE_INPUT, .text = story } });
+        snprintf(reason, sizeof(reason), "refused by %s: %s", rdzv_full_name(r, c->rank, name), text);
+        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_OUT, .msg = &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = CODE_INPUT, .text = reason } });
         return; /* the node has closed the link, and may have called another task */
     }
     rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_OUT_CLOSED, .closed = is_refused ? MEMBER_REFUSED : MEMBER_CLOSED, .text = code == GRPC_STATUS_OK ? "it closed the connection" : text });
 }
 
-void rdzv_client_call(struct rdzv_client *c, uint32_t rank)
+void rdzv_client_open(struct rdzv_client *c, uint32_t rank)
 {
     struct rdzv *r = c->r;
 
@@ -85,7 +85,7 @@ void rdzv_client_call(struct rdzv_client *c, uint32_t rank)
                                                      .on_end = on_end });
 }
 
-void rdzv_client_tell(struct rdzv_client *c, const struct member_msg *m)
+void rdzv_client_send(struct rdzv_client *c, const struct member_msg *m)
 {
     const struct rdzv_opts *o = &c->r->opts;
     struct wire_sender s = { .self = o->self,
@@ -103,7 +103,7 @@ void rdzv_client_tell(struct rdzv_client *c, const struct member_msg *m)
     wire_fini(&w);
 }
 
-void rdzv_client_hang_up(struct rdzv_client *c)
+void rdzv_client_close(struct rdzv_client *c)
 {
     if (c->out == NULL)
         return;

@@ -28,7 +28,7 @@ enum {
 
 struct rdzv_out {
     struct rdzv_out_opts
-        opts; /* callbacks are NULL after rdzv_out_forget(); request, address, method are not used
+        opts; /* callbacks are NULL after rdzv_out_abandon(); request, address, method are not used
                  after the start */
     struct rdzv_out *next, **link; /* in r->outs */
     const char *method;            /* static */
@@ -79,7 +79,7 @@ static void unref(struct rdzv_out *o)
         char text[1024] = "";
 
         if (o->status != GRPC_STATUS_OK)
-            rdzv_story(text, sizeof(text), (int)o->status, GRPC_SLICE_START_PTR(o->details),
+            rdzv_status_text(text, sizeof(text), (int)o->status, GRPC_SLICE_START_PTR(o->details),
                        GRPC_SLICE_LENGTH(o->details));
         o->opts.on_end(o->opts.arg, (int)o->status, false, text);
     }
@@ -280,14 +280,14 @@ void rdzv_out_cancel(struct rdzv_out *o, const char *why)
         grpc_call_cancel_with_status(o->call, GRPC_STATUS_CANCELLED, why, NULL);
 }
 
-void rdzv_out_forget(struct rdzv_out *o)
+void rdzv_out_abandon(struct rdzv_out *o)
 {
     if (o == NULL)
         return;
     o->opts.on_message = NULL;
     o->opts.on_end = NULL;
     if (o->call == NULL) { /* no tag is in use by gRPC */
-        rdzv_dial_forget(o->dial);
+        rdzv_dial_cancel(o->dial);
         destroy(o);
     } else {
         grpc_call_cancel(o->call, NULL);
@@ -296,7 +296,7 @@ void rdzv_out_forget(struct rdzv_out *o)
 
 static void on_linger(void *arg)
 {
-    rdzv_out_forget(arg);
+    rdzv_out_abandon(arg);
 }
 
 void rdzv_out_close(struct rdzv_out *o)
@@ -304,7 +304,7 @@ void rdzv_out_close(struct rdzv_out *o)
     if (o == NULL)
         return;
     if (o->call == NULL) {
-        rdzv_out_forget(o);
+        rdzv_out_abandon(o);
         return;
     }
     o->opts.on_message = NULL;
@@ -314,12 +314,12 @@ void rdzv_out_close(struct rdzv_out *o)
     pump(o);
 }
 
-void rdzv_out_forget_all(struct rdzv *r)
+void rdzv_out_abandon_all(struct rdzv *r)
 {
     struct rdzv_out *next;
 
     for (struct rdzv_out *o = r->outs; o != NULL; o = next) {
         next = o->next; /* o may be freed at once; its neighbours are not freed */
-        rdzv_out_forget(o);
+        rdzv_out_abandon(o);
     }
 }

@@ -9,7 +9,7 @@
  *   group.c       the node: events in, actions out, callbacks to the daemon
  *   link_in.c     links in: one for each task that called this task
  *   link_out.c    the link out, to the task that this task called
- *   who.c         probes: the status of other tasks
+ *   probe.c         probes: the status of other tasks
  *   view.c        a view with the data of its members
  *   reach.c       tests of data paths
  *   trace.c       a log line for each message
@@ -68,7 +68,7 @@ int rdzv_check_token(const char *token, struct err *err); /* returns 0 or ERR_IN
 /* Writes the header "authorization: Bearer ..."; the caller unrefs the value. */
 void rdzv_bearer(const char *token, grpc_metadata *out);
 /* Writes the reason of a failed call: "connect: Connection refused". */
-void rdzv_story(char *out, size_t n, int code, const void *details, size_t n_details);
+void rdzv_status_text(char *out, size_t n, int code, const void *details, size_t n_details);
 
 /* ---- in.c ---- */
 
@@ -120,7 +120,7 @@ typedef void rdzv_dialled(void *arg, int fd, bool is_refused, const char *why);
 /* Calls fn once, from the loop, never inside this call. The dial is freed then. */
 struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, uint64_t wait_ms,
                                   rdzv_dialled *fn, void *arg);
-void rdzv_dial_forget(struct rdzv_dial *d); /* fn will not be called. NULL is allowed */
+void rdzv_dial_cancel(struct rdzv_dial *d); /* fn will not be called. NULL is allowed */
 
 /* ---- out.c ---- */
 
@@ -143,8 +143,8 @@ void rdzv_out_cancel(struct rdzv_out *o, const char *why);
 /* After these functions no callback is called, and the record frees itself. NULL is allowed. */
 void rdzv_out_close(struct rdzv_out *o);  /* half-closes after the messages that were sent; if not
                                              connected, cancels */
-void rdzv_out_forget(struct rdzv_out *o); /* cancels the call */
-void rdzv_out_forget_all(struct rdzv *r);
+void rdzv_out_abandon(struct rdzv_out *o); /* cancels the call */
+void rdzv_out_abandon_all(struct rdzv *r);
 
 /* ---- the parts of a task ---- */
 
@@ -160,7 +160,7 @@ struct rdzv {
     struct rdzv_group *group;
     struct rdzv_links *links;
     struct rdzv_client *client;
-    struct rdzv_who *who;
+    struct rdzv_probes *probes;
     struct rdzv_views *views;
     struct rdzv_health *health;
     struct rdzv_control *control;
@@ -177,7 +177,7 @@ const char *rdzv_full_name(const struct rdzv *r, uint32_t rank, char out[400]);
 extern const struct rdzv_method rdzv_methods[]; /* rdzv.c */
 extern const uint32_t rdzv_n_methods;
 rdzv_handler rdzv_join;                                               /* link_in.c */
-rdzv_handler rdzv_asked;                                              /* who.c */
+rdzv_handler rdzv_probed;                                              /* probe.c */
 rdzv_handler rdzv_status, rdzv_checkpoint, rdzv_drain, rdzv_stop_all; /* control.c */
 rdzv_handler rdzv_health_check, rdzv_health_watch;                    /* health.c */
 rdzv_handler rdzv_reflect;                                            /* reflection.c */
@@ -192,14 +192,14 @@ bool rdzv_group_has_ended(const struct rdzv_group *g); /* the node has ended, or
 
 /* Handles an event and performs all of its actions. */
 void rdzv_group_event(struct rdzv_group *g, const struct member_event *e);
-void rdzv_say(struct rdzv *r, const char *text, bool is_trouble); /* logs a line of the control
+void rdzv_log(struct rdzv *r, const char *text, bool is_trouble); /* logs a line of the control
                                                                      plane itself, as a LOG
                                                                      action */
 enum { RDZV_REFUSAL_BYTES = 1024 };
 /* Calls member_node_admits(). refusal->text is copied to `text`. */
 bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_msg *join, struct member_msg *refusal,
                        char text[RDZV_REFUSAL_BYTES]);
-void rdzv_group_asked(struct rdzv_group *g, uint32_t rank, const struct member_status *theirs,
+void rdzv_group_probed(struct rdzv_group *g, uint32_t rank, const struct member_status *theirs,
                       struct member_status *ours);
 
 /* ---- link_in.c ---- */
@@ -216,23 +216,23 @@ void rdzv_links_free(struct rdzv_links *l);
 /* ---- link_out.c ---- */
 
 struct rdzv_client *rdzv_client_new(struct rdzv *r);
-void rdzv_client_call(struct rdzv_client *c, uint32_t rank);
-void rdzv_client_tell(struct rdzv_client *c, const struct member_msg *m);
-void rdzv_client_hang_up(struct rdzv_client *c); /* after the messages that were sent */
+void rdzv_client_open(struct rdzv_client *c, uint32_t rank);
+void rdzv_client_send(struct rdzv_client *c, const struct member_msg *m);
+void rdzv_client_close(struct rdzv_client *c); /* after the messages that were sent */
 void rdzv_client_free(struct rdzv_client *c);
 
-/* ---- who.c ---- */
+/* ---- probe.c ---- */
 
-struct rdzv_who *rdzv_who_new(struct rdzv *r);
-void rdzv_who_ask(struct rdzv_who *w, uint32_t rank, const struct member_status *ours);
-void rdzv_who_shut(struct rdzv_who *w); /* no answer is awaited any more */
-void rdzv_who_free(struct rdzv_who *w);
+struct rdzv_probes *rdzv_probes_new(struct rdzv *r);
+void rdzv_probes_start(struct rdzv_probes *w, uint32_t rank, const struct member_status *ours);
+void rdzv_probes_shut(struct rdzv_probes *w); /* no answer is awaited any more */
+void rdzv_probes_free(struct rdzv_probes *w);
 
 /* ---- view.c ---- */
 
 struct rdzv_views *rdzv_views_new(struct rdzv *r);
 /* Stores a View that was received and validated. */
-void rdzv_views_take(struct rdzv_views *v, const Trainerd__V1__View *m);
+void rdzv_views_store(struct rdzv_views *v, const Trainerd__V1__View *m);
 /* Returns the view of the node with the data of its members: as received, or, if this task
  * publishes the view, from the JOINs of the members and with a new key. NULL: neither is available.
  * Valid until the next call of this function. */
@@ -243,7 +243,7 @@ void rdzv_views_free(struct rdzv_views *v);
 
 const char *rdzv_reach_address(const struct rdzv *r, uint32_t rank); /* of a task that has joined;
                                                                         "": it has not */
-void rdzv_reach_take(struct rdzv *r, const Trainerd__V1__Reach *m);  /* stores a REACH that was
+void rdzv_reach_store(struct rdzv *r, const Trainerd__V1__Reach *m);  /* stores a REACH that was
                                                                         validated */
 void rdzv_reach_test(struct rdzv *r, const struct member_action *a);
 

@@ -16,7 +16,7 @@ const char *rdzv_reach_address(const struct rdzv *r, uint32_t rank)
     return address != NULL ? address : "";
 }
 
-void rdzv_reach_take(struct rdzv *r, const Trainerd__V1__Reach *m)
+void rdzv_reach_store(struct rdzv *r, const Trainerd__V1__Reach *m)
 {
     r->n_reach = 0;
     for (size_t i = 0; i < m->n_peers && i < MEMBER_REACH_MAX; i++) {

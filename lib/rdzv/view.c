@@ -46,7 +46,7 @@ static void add(struct rdzv_views *v, struct rdzv_member *m, struct rdzv_member 
         v->view.self = (uint32_t)(m - v->view.members);
 }
 
-void rdzv_views_take(struct rdzv_views *v, const Trainerd__V1__View *m)
+void rdzv_views_store(struct rdzv_views *v, const Trainerd__V1__View *m)
 {
     struct rdzv_member *members = begin(v, (uint32_t)m->n_members);
 

@@ -49,7 +49,7 @@ static bool is_control(char c)
     return (unsigned char)c < 0x20 || c == 0x7f;
 }
 
-int wire_check_fact(const char *field, const char *s, size_t max, struct err *err)
+int wire_check_string(const char *field, const char *s, size_t max, struct err *err)
 {
     size_t n = strlen(s);
 

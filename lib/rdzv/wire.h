@@ -62,7 +62,7 @@ int wire_read_leader(struct wire *w, const struct wire_cluster *c,
 int wire_read_where(const struct wire_cluster *c, const Trainerd__V1__Where *m, uint32_t *rank,
                     struct member_status *out, struct err *err);
 /* Validates a further string: UTF-8, at most `max` bytes, no control characters. */
-int wire_check_fact(const char *field, const char *s, size_t max, struct err *err);
+int wire_check_string(const char *field, const char *s, size_t max, struct err *err);
 
 /* ---- out: memory from w, strings borrowed until it is packed ---- */
 

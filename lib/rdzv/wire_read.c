@@ -21,16 +21,16 @@ struct reader {
 
 /* A string field of a message, for tables. protobuf-c represents every string as a char * that is
  * not NULL. */
-struct fact {
+struct string_field {
     const char *name;
     size_t offset, max;
 };
 
-static int check_facts(const void *message, const struct fact *facts, size_t n, struct err *err)
+static int check_strings(const void *message, const struct string_field *strings, size_t n, struct err *err)
 {
     for (size_t i = 0; i < n; i++) {
-        const char *s = *(char *const *)((const char *)message + facts[i].offset);
-        int rc = wire_check_fact(facts[i].name, s, facts[i].max, err);
+        const char *s = *(char *const *)((const char *)message + strings[i].offset);
+        int rc = wire_check_string(strings[i].name, s, strings[i].max, err);
 
         if (rc < 0)
             return rc;
@@ -71,7 +71,7 @@ static int read_reason(const struct reader *r, const char *field, char *s, struc
 
 static int check_task(const char *field, const Trainerd__V1__Task *t, struct err *err)
 {
-    static const struct fact facts[] = {
+    static const struct string_field strings[] = {
         { "type", offsetof(Trainerd__V1__Task, type), 32 },
         { "address", offsetof(Trainerd__V1__Task, address), ADDRESS_BYTES },
     };
@@ -79,7 +79,7 @@ static int check_task(const char *field, const Trainerd__V1__Task *t, struct err
 
     if (t == NULL)
         return err_set(err, ERR_INPUT, "%s: missing", field);
-    rc = check_facts(t, facts, COUNT_OF(facts), err);
+    rc = check_strings(t, strings, COUNT_OF(strings), err);
     return rc < 0 ? err_wrap(err, rc, "%s", field) : 0;
 }
 
@@ -98,7 +98,7 @@ static int read_rank(const struct wire_cluster *c, const char *field, const Trai
 }
 
 /* Reads an optional task; MEMBER_NO_RANK if absent. */
-static int read_somebody(const struct wire_cluster *c, const char *field,
+static int read_optional_rank(const struct wire_cluster *c, const char *field,
                          const Trainerd__V1__Task *t, uint32_t *rank, struct err *err)
 {
     *rank = MEMBER_NO_RANK;
@@ -162,7 +162,7 @@ static int read_code(const struct reader *r, bool ends, uint32_t code, const cha
 
 static int read_join(const struct reader *r, void *body, struct member_msg *out)
 {
-    static const struct fact facts[] = {
+    static const struct string_field strings[] = {
         { "version", offsetof(Trainerd__V1__Join, version), 64 },
         { "job_digest", offsetof(Trainerd__V1__Join, job_digest), 128 },
         { "cluster_hash", offsetof(Trainerd__V1__Join, cluster_hash), 128 },
@@ -185,7 +185,7 @@ static int read_join(const struct reader *r, void *body, struct member_msg *out)
     if (rc == 0)
         rc = check_incarnation(m->incarnation, r->err);
     if (rc == 0)
-        rc = check_facts(m, facts, COUNT_OF(facts), r->err);
+        rc = check_strings(m, strings, COUNT_OF(strings), r->err);
     if (rc == 0)
         rc = check_numbers(numbers, COUNT_OF(numbers), r->err);
     if (rc == 0)
@@ -228,7 +228,7 @@ static int read_beat(const struct reader *r, void *body, struct member_msg *out)
                                       { "place", m->place },
                                       { "phase_ms", m->phase_ms },
                                       { "limit_ms", m->limit_ms } };
-    int rc = wire_check_fact("phase", m->phase, WIRE_PHASE_BYTES - 1, r->err);
+    int rc = wire_check_string("phase", m->phase, WIRE_PHASE_BYTES - 1, r->err);
 
     if (rc == 0)
         rc = check_numbers(numbers, COUNT_OF(numbers), r->err);
@@ -249,7 +249,7 @@ static int read_beat(const struct reader *r, void *body, struct member_msg *out)
 static int read_trouble(const struct reader *r, void *body, struct member_msg *out)
 {
     const Trainerd__V1__Trouble *m = body;
-    int rc = read_somebody(r->c, "peer", m->peer, &out->rank, r->err);
+    int rc = read_optional_rank(r->c, "peer", m->peer, &out->rank, r->err);
 
     out->generation = m->generation;
     out->is_leader_silent = m->leader_is_silent;
@@ -297,7 +297,7 @@ static int read_wait(const struct reader *r, void *body, struct member_msg *out)
 
 static int read_seat(const struct reader *r, const Trainerd__V1__Member *m, struct member_seat *out)
 {
-    static const struct fact facts[] = {
+    static const struct string_field strings[] = {
         { "data_address", offsetof(Trainerd__V1__Member, data_address), ADDRESS_BYTES },
         { "host_key", offsetof(Trainerd__V1__Member, host_key), HOST_KEY_BYTES },
     };
@@ -306,7 +306,7 @@ static int read_seat(const struct reader *r, const Trainerd__V1__Member *m, stru
     if (rc == 0)
         rc = check_incarnation(m->incarnation, r->err);
     if (rc == 0)
-        rc = check_facts(m, facts, COUNT_OF(facts), r->err);
+        rc = check_strings(m, strings, COUNT_OF(strings), r->err);
     if (rc == 0)
         rc = check_devices(m->n_devices, r->err);
     if (rc == 0)
@@ -366,7 +366,7 @@ static int read_view(const struct reader *r, void *body, struct member_msg *out)
 static int read_over(const struct reader *r, void *body, struct member_msg *out)
 {
     const Trainerd__V1__Over *m = body;
-    int rc = read_somebody(r->c, "culprit", m->culprit, &out->rank, r->err);
+    int rc = read_optional_rank(r->c, "culprit", m->culprit, &out->rank, r->err);
 
     out->generation = m->generation;
     if (rc == 0)
@@ -384,7 +384,7 @@ static int read_reach(const struct reader *r, void *body, struct member_msg *out
     Trainerd__V1__Task *tasks[MEMBER_REACH_MAX] = { NULL };
 
     for (size_t i = 0; i < m->n_peers && i < MEMBER_REACH_MAX; i++) {
-        int rc = wire_check_fact("data_address", m->peers[i]->data_address, ADDRESS_BYTES, r->err);
+        int rc = wire_check_string("data_address", m->peers[i]->data_address, ADDRESS_BYTES, r->err);
 
         if (rc < 0)
             return rc;
@@ -489,7 +489,7 @@ int wire_read_where(const struct wire_cluster *c, const Trainerd__V1__Where *m, 
     if (rc == 0)
         rc = check_numbers(&(struct number){ "generation", m->generation }, 1, err);
     if (rc == 0)
-        rc = read_somebody(c, "leader", m->leader, &out->leader, err);
+        rc = read_optional_rank(c, "leader", m->leader, &out->leader, err);
     if (rc < 0)
         return err_wrap(err, rc, "where");
     *rank = wire_rank(c, m->task);

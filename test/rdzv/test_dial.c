@@ -177,11 +177,11 @@ static void what_is_forgotten_is_never_told(void **state)
 
         if (i % 2 == 0)
             usleep(500); /* its result waits in the loop by now, mostly */
-        rdzv_dial_forget(d);
+        rdzv_dial_cancel(d);
     }
     loop_close(r.loop); /* runs what was posted */
     assert_int_equal(r.n, 0);
-    rdzv_dial_forget(NULL);
+    rdzv_dial_cancel(NULL);
     close(fd);
 }
 
