@@ -591,8 +591,8 @@ bool admission_report(struct admission *a, uint64_t now_ms, char *text, size_t s
     is_due = a->n_evicted + a->n_rejected > 0 && now_ms >= a->report_ms;
     if (is_due) {
         snprintf(text, size,
-                 "control port: %llu connections were closed in favour of new ones (the last from %s) and %llu rejected: "
-                 "more than %u at a time; a firewall keeps strangers away",
+                 "control port: %llu connections were replaced by new ones (the last from %s) and %llu rejected: "
+                 "the limit is %u; restrict the port with a firewall",
                  (unsigned long long)a->n_evicted, a->worst, (unsigned long long)a->n_rejected, a->most);
         a->report_ms = now_ms + REPORT_MS;
         a->n_evicted = a->n_rejected = 0;

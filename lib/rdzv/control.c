@@ -222,8 +222,8 @@ static void stop(struct rdzv *r, struct rdzv_in *call, const ProtobufCMessage *r
         return;
     }
     rdzv_in_reply(call, reply);
-    rdzv_log(r, everywhere ? "Stop was called here: the job saves and ends on every task"
-                                           : "Drain was called here: this task saves and leaves", false);
+    rdzv_log(r, everywhere ? "Stop was called on this task: the job saves and ends on every task"
+                                           : "Drain was called on this task: this task saves and leaves", false);
     rdzv_report(r, &(struct member_event){ .kind = MEMBER_EV_STOP, .everywhere = everywhere });
 }
 

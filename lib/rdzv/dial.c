@@ -148,7 +148,7 @@ static void dial(struct rdzv_dial *d)
     int rc;
 
     if (colon == NULL) {
-        snprintf(d->why, sizeof(d->why), "'%.200s' is no HOST:PORT", d->address);
+        snprintf(d->why, sizeof(d->why), "'%.200s': expected HOST:PORT", d->address);
         return;
     }
     *colon = '\0';
@@ -242,7 +242,7 @@ struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, uint64
         return d;
     snprintf(d->why, sizeof(d->why), "%s",
              is_room ? "connect: no thread could be started"
-                     : "connect: too many attempts are under way, the name service may be slow");
+                     : "connect: too many attempts are in progress; the name service may be slow");
     pthread_mutex_lock(&lock);
     n_threads -= is_room;
     pthread_mutex_unlock(&lock);

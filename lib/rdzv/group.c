@@ -53,7 +53,7 @@ static void train(struct rdzv_group *g, const struct member_action *a)
         rdzv_report(g->r, &(struct member_event){ .kind = MEMBER_EV_FAILED,
                                                   .generation = a->view->generation,
                                                   .failure = MEMBER_FAIL_PEER,
-                                                  .text = "the view to train in is not the one that came" });
+                                                  .text = "the view of the TRAIN action was not received" });
 }
 
 static void end(struct rdzv_group *g, const struct member_action *a)
@@ -67,7 +67,7 @@ static void end(struct rdzv_group *g, const struct member_action *a)
     rdzv_probes_shut(g->r->probes);
     rdzv_client_close(g->r->client);
     rdzv_links_close_all(g->r->links);
-    rdzv_trace(g->r, "the membership is over, code %d: %.600s", a->code, a->text);
+    rdzv_trace(g->r, "the membership has ended, code %d: %.600s", a->code, a->text);
     g->r->opts.on_action(g->r->opts.arg, &out);
 }
 

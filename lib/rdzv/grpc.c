@@ -331,7 +331,7 @@ int rdzv_check_token(const char *token, struct err *err)
     if (!grpc_header_nonbin_value_is_legal(s) || strlen(token) > 1024)
         return err_set(err, ERR_INPUT,
                        "the token: expected at most 1024 printable ASCII characters, "
-                       "found something else");
+                       "found other characters");
     return 0;
 }
 

@@ -268,7 +268,7 @@ static void handle(struct rdzv_in *c)
     if (request != NULL)
         c->method->handle(c->server->r, c, request);
     else
-        rdzv_in_finish(c, GRPC_STATUS_INVALID_ARGUMENT, "%zu bytes that are no %s",
+        rdzv_in_finish(c, GRPC_STATUS_INVALID_ARGUMENT, "%zu bytes are not a valid %s",
                        GRPC_SLICE_LENGTH(bytes), c->method->request->name);
     wire_fini(&w);
     grpc_slice_unref(bytes);
@@ -327,10 +327,10 @@ static void accept_call(struct rdzv_in *c)
                        s->r->opts.version, method);
     } else if (!c->method->is_open && s->r->opts.token != NULL && !has_token(c)) {
         rdzv_in_finish(c, GRPC_STATUS_UNAUTHENTICATED,
-                       "this cluster has a token, and the caller does not know it: expected "
+                       "this cluster requires a token, but the caller sent no valid one: expected "
                        "'authorization: Bearer TOKEN'");
     } else if (s->n_calls > CALLS_MAX + 4 * s->r->cluster.world) {
-        rdzv_in_finish(c, GRPC_STATUS_RESOURCE_EXHAUSTED, "%u calls are under way here already",
+        rdzv_in_finish(c, GRPC_STATUS_RESOURCE_EXHAUSTED, "%u calls are running already",
                        s->n_calls - 1);
     } else if (c->method->is_bidi) {
         read_next(c);

@@ -92,7 +92,7 @@ static void on_closed(void *arg, struct rdzv_in *call)
 
     CHECK(seat->call == call);
     seat->call = NULL;
-    rdzv_trace(l->r, "link of %s: ended by it", l->r->cluster.tasks[rank].name);
+    rdzv_trace(l->r, "link of %s: closed by the peer", l->r->cluster.tasks[rank].name);
     rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = rank, .text = "its connection closed" });
 }
 
@@ -125,7 +125,7 @@ static bool reject_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j,
     else if (rank == r->opts.self)
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "this is %s, the caller itself", self);
     else if (j->incarnation == seat->incarnation && j->call <= seat->n_calls)
-        rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "a newer call of this process is here");
+        rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "a newer call of this process exists");
     else
         return false;
     return true;
@@ -149,7 +149,7 @@ static bool replace_link(struct rdzv_links *l, uint32_t rank, struct rdzv_in *ca
         return false;
     }
     rdzv_links_close(l, rank);
-    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = rank, .text = is_other ? "another process joined in its place" : "it called again" });
+    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = rank, .text = is_other ? "another process joined in its place" : "the task called again" });
     return true;
 }
 

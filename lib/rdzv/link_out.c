@@ -28,7 +28,7 @@ static void on_message(void *arg, const void *data, size_t n)
     struct err err;
 
     if (m == NULL) {
-        rdzv_out_cancel(c->out, "it sent something that is no LeaderMessage");
+        rdzv_out_cancel(c->out, "it sent a message that is not a LeaderMessage");
     } else if (wire_read_leader(&w, &r->cluster, m, &msg, &err) < 0) {
         rdzv_out_cancel(c->out, err.text);
     } else {
@@ -107,7 +107,7 @@ void rdzv_client_close(struct rdzv_client *c)
 {
     if (c->out == NULL)
         return;
-    rdzv_trace(c->r, "link to %s: hung up", c->r->cluster.tasks[c->rank].name);
+    rdzv_trace(c->r, "link to %s: closed", c->r->cluster.tasks[c->rank].name);
     rdzv_out_close(c->out);
     c->out = NULL;
 }

@@ -18,7 +18,7 @@ static int explain(int error, const char *where, struct err *err)
     case EADDRINUSE:
         return err_set(err, ERR_IO,
                        "listen on %s: address already in use, perhaps by another run of this "
-                       "task; `ss -ltnp 'sport = :%s'` shows by whom",
+                       "task; `ss -ltnp 'sport = :%s'` shows the process",
                        where, strrchr(where, ':') + 1);
     case EADDRNOTAVAIL:
         return err_set(err, ERR_INPUT,

@@ -145,7 +145,7 @@ static void on_sent(void *arg, bool ok)
 static void cut_if_overrun(struct rdzv_out *o)
 {
     if (o->is_overrun && o->call != NULL)
-        grpc_call_cancel_with_status(o->call, GRPC_STATUS_RESOURCE_EXHAUSTED, "it does not read",
+        grpc_call_cancel_with_status(o->call, GRPC_STATUS_RESOURCE_EXHAUSTED, "the task does not read",
                                      NULL);
 }
 

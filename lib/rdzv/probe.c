@@ -33,7 +33,7 @@ static void read_answer(struct probe *k, const Trainerd__V1__WhoReply *m)
     struct err err;
 
     if (m == NULL)
-        snprintf(k->trouble, sizeof(k->trouble), "it answered with something that is no WhoReply");
+        snprintf(k->trouble, sizeof(k->trouble), "its answer is not a WhoReply");
     else if (wire_read_where(&r->cluster, m->where, &rank, &k->answer, &err) < 0)
         snprintf(k->trouble, sizeof(k->trouble), "its answer: %.200s", err.text);
     else if (rank != meant)
@@ -77,7 +77,7 @@ void rdzv_probes_start(struct rdzv_probes *w, uint32_t rank, const struct member
 
     if (k->out != NULL)
         return; /* the open probe will be answered */
-    *k = (struct probe){ .probes = w, .trouble = "it gave no answer" };
+    *k = (struct probe){ .probes = w, .trouble = "it sent no answer" };
     wire_write_where(&memory, &r->cluster, r->opts.self, ours, &where);
     q.where = &where;
     q.cluster_hash = (char *)r->opts.ident.cluster_hash;
@@ -111,13 +111,13 @@ void rdzv_probed(struct rdzv *r, struct rdzv_in *call, void *request)
     }
     if (strcmp(m->cluster_hash, r->opts.ident.cluster_hash) != 0) {
         rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION,
-                       "asked by a task of the cluster '%s'; this is one of '%s'", m->cluster_hash,
+                       "the caller is a task of cluster '%s', but this task is of cluster '%s'", m->cluster_hash,
                        r->opts.ident.cluster_hash);
         return;
     }
     if (wire_read_where(&r->cluster, m->where, &rank, &theirs, &err) < 0 || rank == MEMBER_NO_RANK) {
         rdzv_in_finish(call, GRPC_STATUS_INVALID_ARGUMENT, "%s",
-                       rank == MEMBER_NO_RANK ? "where: no task of this cluster asks" : err.text);
+                       rank == MEMBER_NO_RANK ? "where: the caller is no task of this cluster" : err.text);
         return;
     }
     if (rank == r->opts.self || rdzv_group_has_ended(r->group)) {

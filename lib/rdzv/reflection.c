@@ -262,7 +262,7 @@ void rdzv_reflect(struct rdzv *r, struct rdzv_in *call, void *request)
         answer_error(call, &a, GRPC_STATUS_NOT_FOUND, "there are no extensions");
         break;
     default:
-        answer_error(call, &a, GRPC_STATUS_UNIMPLEMENTED, "a question that is not known");
+        answer_error(call, &a, GRPC_STATUS_UNIMPLEMENTED, "unknown request");
         break;
     }
 }

@@ -37,7 +37,7 @@ void rdzv_trace(const struct rdzv *r, const char *fmt, ...)
 
 static const char *name(const struct rdzv *r, uint32_t rank)
 {
-    return rank < r->cluster.world ? r->cluster.tasks[rank].name : "nobody";
+    return rank < r->cluster.world ? r->cluster.tasks[rank].name : "no task";
 }
 
 static void add_view(const struct rdzv *r, const struct member_view *v, struct buf *b)
@@ -71,7 +71,7 @@ static void trace_msg(const struct rdzv *r, const char *way, uint32_t rank, cons
     for (uint32_t i = 0; i < m->n_ranks; i++)
         buf_printf(&b, "%s %s", i > 0 ? "," : m->kind == MEMBER_MSG_REACH ? " to" : " dead paths to", name(r, m->ranks[i]));
     if (m->kind == MEMBER_MSG_LEAVE || m->kind == MEMBER_MSG_OVER || m->kind == MEMBER_MSG_REFUSE)
-        buf_printf(&b, m->code == MEMBER_CONTINUE ? " go on" : " code %d", m->code);
+        buf_printf(&b, m->code == MEMBER_CONTINUE ? " continue" : " code %d", m->code);
     if (m->is_all)
         buf_str(&b, " everywhere");
     if (m->text[0] != '\0')

@@ -340,7 +340,7 @@ static int read_view(const struct reader *r, void *body, struct member_msg *out)
         int rc = read_seat(r, m->members[i], &seats[i]);
 
         if (rc == 0 && i > 0 && seats[i].rank <= seats[i - 1].rank)
-            rc = err_set(r->err, ERR_INPUT, "task: %s behind %s, expected the order of ranks",
+            rc = err_set(r->err, ERR_INPUT, "task: %s after %s, expected the order of ranks",
                          r->c->tasks[seats[i].rank].name, r->c->tasks[seats[i - 1].rank].name);
         if (rc < 0)
             return err_wrap(r->err, rc, "members[%u]", i);
@@ -348,7 +348,7 @@ static int read_view(const struct reader *r, void *body, struct member_msg *out)
     }
     if (m->newest_step != newest || seats[m->newest_member].held != newest)
         return err_set(r->err, ERR_INPUT,
-                       "newest_step %llu, held by members[%u]: that one holds %llu, the newest "
+                       "newest_step %llu, held by members[%u]: that member holds %llu, the newest "
                        "held is %llu",
                        (unsigned long long)m->newest_step, m->newest_member,
                        (unsigned long long)seats[m->newest_member].held,
@@ -455,7 +455,7 @@ static int read_row(const struct row *rows, size_t n, const struct reader *r, in
     int rc;
 
     if (which < 0 || (size_t)which >= n || row->read == NULL || body == NULL)
-        return err_set(r->err, ERR_INPUT, "a message of no kind that is known");
+        return err_set(r->err, ERR_INPUT, "unknown kind of message");
     *out = (struct member_msg){ .kind = row->kind, .text = "", .progress.phase = "" };
     rc = row->read(r, body, out);
     return rc < 0 ? err_wrap(r->err, rc, "%s", row->name) : 0;

@@ -158,7 +158,7 @@ static void a_token_is_demanded_from_everybody(void **state)
     open_node(c, 0);
     open_node_with(&c->nodes[1], &other);
     WAIT_FOR(SOON_MS, c->nodes[1].code == 2);
-    assert_non_null(strstr(c->nodes[1].text, "the caller does not know it"));
+    assert_non_null(strstr(c->nodes[1].text, "the caller sent no valid one"));
     assert_int_equal(rdzv_call(c->addresses[0], NULL, "Status", SOON_MS, &packed, &n, &err),
                      ERR_AUTH);
     assert_int_equal(rdzv_call(c->addresses[0], "secret ", "Status", SOON_MS, &packed, &n, &err),

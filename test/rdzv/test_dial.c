@@ -159,7 +159,7 @@ static void a_name_that_does_not_resolve_is_not_a_refusal(void **state)
     assert_non_null(strstr(r.why, "resolve 'no-such-host.invalid': "));
     r = dial("nowhere", 1000);
     assert_false(r.is_refused);
-    assert_string_equal(r.why, "'nowhere' is no HOST:PORT");
+    assert_string_equal(r.why, "'nowhere': expected HOST:PORT");
 }
 
 static void what_is_forgotten_is_never_told(void **state)

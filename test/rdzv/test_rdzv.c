@@ -448,9 +448,9 @@ static void a_stop_before_there_is_a_group_leaves_at_once(void **state)
 static void the_trace_tells_a_regroup(void **state)
 {
     static const char *const lines[] = {
-        "link of worker 2: ended by it\n",
+        "link of worker 2: closed by the peer\n",
         "to worker 1: OVER generation ",
-        " worker 2 go on: worker 2 (127.0.0.1:",
+        " worker 2 continue: worker 2 (127.0.0.1:",
         "from worker 1: READY generation ",
         "to worker 1: VIEW ",
         " of 2: worker 0 holds 0, worker 1 holds 0",

@@ -327,12 +327,12 @@ static void a_view_that_makes_no_sense_is_refused_with_the_place(void **state)
         { 3, "View: key: 31 bytes, expected 32" },
         { 4, "View: 0 members, the newest is 1, in a cluster of 3" },
         { 5, "View: 2 members, the newest is 2, in a cluster of 3" },
-        { 6, "View: members[1]: task: chief behind worker 1, expected the order of ranks" },
-        { 7, "View: members[1]: task: worker 1 behind worker 1, expected the order of ranks" },
+        { 6, "View: members[1]: task: chief after worker 1, expected the order of ranks" },
+        { 7, "View: members[1]: task: worker 1 after worker 1, expected the order of ranks" },
         { 8, "View: members[0]: incarnation: 0, expected a random number" },
         { 9, "View: members[1]: n_devices: 5000, expected 1 to 4096" },
-        { 10, "View: newest_step 6, held by members[1]: that one holds 5, the newest held is 5" },
-        { 11, "View: newest_step 5, held by members[0]: that one holds 4, the newest held is 5" },
+        { 10, "View: newest_step 6, held by members[1]: that member holds 5, the newest held is 5" },
+        { 11, "View: newest_step 5, held by members[0]: that member holds 4, the newest held is 5" },
         { 12, "View: members[0]: task: 'worker' 9 is no training task of this cluster" },
         { 13, "View: members[0]: task: missing" },
     };
@@ -426,7 +426,7 @@ static void codes_that_no_task_ends_with_are_refused(void **state)
     assert_int_equal(heard.code, MEMBER_CONTINUE);
     down.message_case = 4; /* of a time before */
     assert_int_equal(wire_read_leader(&w, &cluster, &down, &heard, &err), ERR_INPUT);
-    assert_string_equal(err.text, "a message of no kind that is known");
+    assert_string_equal(err.text, "unknown kind of message");
     wire_fini(&w);
 }
 
