@@ -1,4 +1,4 @@
-/* test_control.c - what a task answers to people, programs and probes. */
+/* test_control.c - the services Control and Health, and an independent client. */
 #include "rdzv/kit.h"
 
 #include "proto/trainerd.pb-c.h"
@@ -27,7 +27,7 @@ static void status_says_who_is_in_and_how_it_goes(void **state)
     post(&c->nodes[1], do_step);
     post(&c->nodes[1], do_step);
     s = status(c->addresses[0], NULL);
-    for (uint64_t until_ms = clock_ms() + SOON_MS; /* a beat */
+    for (uint64_t until_ms = clock_ms() + SOON_MS; /* waits for a heartbeat */
          (s->tasks[1]->step < 2 || s->tasks[1]->heard_ms >= 1000) && clock_ms() < until_ms;) {
         trainerd__v1__status_reply__free_unpacked(s, NULL);
         usleep(20000);
@@ -169,7 +169,7 @@ static void a_token_is_demanded_from_everybody(void **state)
     close_cluster(c);
 }
 
-/* client.py: Python's gRPC with our .proto files, as a third member too. */
+/* client.py: Python's gRPC with the .proto files of this project; also joins as a third member. */
 static void an_independent_client_agrees(void **state)
 {
     const char *directory_end = strrchr(__FILE__, '/');

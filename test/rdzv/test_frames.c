@@ -1,4 +1,4 @@
-/* What the frames of a client cost, in whatever pieces they arrive. */
+/* Tests of the cost of the frames of a client, for any split of the bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,7 +42,7 @@ static void any_split_costs_the_same(void **state)
     (void)state;
     assert_true(frames_read(&f, bytes, n, &whole));
     assert_true(frames_has_preface(&f) && f.rest == 0 && f.n_head == 0);
-    assert_true(whole > 1 + 0.25 + 1 + 4 && whole < 1 + 0.25 + 1 + 4 + 0.5); /* and the payload */
+    assert_true(whole > 1 + 0.25 + 1 + 4 && whole < 1 + 0.25 + 1 + 4 + 0.5); /* with the payload */
     for (piece = 1; piece < 64; piece++) {
         double cost = 0;
         size_t at;

@@ -1,4 +1,4 @@
-/* test_rdzv.c - real tasks meet, lose each other, regroup, and leave. */
+/* test_rdzv.c - real tasks meet, are lost, form new groups, and leave. */
 #include "rdzv/kit.h"
 
 /* ---- meeting ---- */
@@ -12,14 +12,14 @@ static void two_tasks_meet_within_milliseconds(void **state)
         struct cluster *c = new_cluster(2);
         uint64_t start_ms = clock_ms(), last_ms;
 
-        open_node(c, 1); /* the lower rank is not there yet: the first attempt is refused */
+        open_node(c, 1); /* the lower rank does not run yet: the first attempt is refused */
         open_node(c, 0);
         WAIT_FOR(SOON_MS, is_group(c, "01"));
         last_ms =
             c->nodes[0].view_ms > c->nodes[1].view_ms ? c->nodes[0].view_ms : c->nodes[1].view_ms;
         best_ms = last_ms - start_ms < best_ms ? last_ms - start_ms : best_ms;
         assert_memory_equal(c->nodes[0].key, c->nodes[1].key, 32);
-        for (uint32_t i = 0; i < 2; i++) { /* what each said of itself reached both, and itself */
+        for (uint32_t i = 0; i < 2; i++) { /* the data of each task reached both tasks */
             assert_int_equal(c->nodes[i].in_view, i);
             assert_string_equal(c->nodes[i].data_addresses[0], "127.0.0.1:40000");
             assert_string_equal(c->nodes[i].data_addresses[1], "127.0.0.1:40001");
@@ -52,7 +52,7 @@ static void a_task_of_another_cluster_is_turned_away(void **state)
     (void)state;
     open_node(c, 0);
     strcpy(other->addresses[0], c->addresses[0]);
-    strcpy(other->addresses[1], c->addresses[0]); /* nobody else is asked */
+    strcpy(other->addresses[1], c->addresses[0]); /* no other task is probed */
     open_node(other, 2);
     WAIT_FOR(SOON_MS, other->nodes[2].code == 2);
     assert_non_null(strstr(other->nodes[2].text, "worker 2 (127.0.0.1:"));
@@ -67,7 +67,7 @@ static void one_that_was_there_before_those_of_the_other_cluster_is_turned_away_
     struct cluster *c = new_cluster(2), *other = new_cluster(3);
 
     (void)state;
-    strcpy(other->addresses[0], c->addresses[0]); /* nobody listens yet */
+    strcpy(other->addresses[0], c->addresses[0]); /* no process listens yet */
     strcpy(other->addresses[1], c->addresses[0]);
     other->opts.ident.cluster_hash = "0th3r";
     open_node(other, 2);
@@ -108,7 +108,7 @@ static void second_process_of_a_live_task_waits_and_takes_its_place_when_it_ends
     open_node(c, 0);
     open_node(c, 1);
     WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_FOLLOWING);
-    /* the same task once more, on another port, where nobody looks */
+    /* a second process of the same task, on another port that no task calls */
     second->self = 1;
     strcpy(c->addresses[1], c->addresses[2]);
     open_node_with(second, &c->opts);
@@ -281,10 +281,10 @@ static void a_leader_that_returns_is_handed_the_group_and_the_newest_state_is_kn
         assert_memory_equal(c->nodes[i].key, c->nodes[1].key, 32);
     }
     assert_string_equal(c->nodes[0].data_addresses[2], "127.0.0.1:40002");
-    assert_int_equal(c->nodes[1].n_pauses, 1); /* at a step boundary: nothing was aborted for it */
+    assert_int_equal(c->nodes[1].n_pauses, 1); /* at a step boundary: no step was aborted */
     assert_int_equal(c->nodes[1].n_aborts, 0);
     WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_FOLLOWING);
-    kill_node(c, 2); /* it is really in charge */
+    kill_node(c, 2); /* it leads: it detects the next loss */
     WAIT_FOR(SOON_MS, is_group(c, "01"));
     close_cluster(c);
 }
@@ -314,7 +314,7 @@ static void a_task_with_a_stuck_loop_is_silent_and_named_and_comes_back(void **s
     struct cluster *c = open_cluster(3);
 
     (void)state;
-    usleep(300000); /* a beat, so that the phase is known */
+    usleep(300000); /* waits for a heartbeat, so that the phase is known */
     post(&c->nodes[1], do_hang);
     WAIT_FOR(SOON_MS, is_group(c, "02"));
     for (uint32_t i = 0; i < 3; i += 2) {
@@ -327,7 +327,8 @@ static void a_task_with_a_stuck_loop_is_silent_and_named_and_comes_back(void **s
     close_cluster(c);
 }
 
-/* Its sockets stay open and the kernel accepts for it: only silence tells. */
+/* The sockets of a stopped process stay open, and the kernel accepts connections: only the silence
+ * shows the loss. */
 static void a_stopped_leader_is_replaced_and_follows_when_it_wakes(void **state)
 {
     struct cluster *c = new_cluster(3);
@@ -352,7 +353,7 @@ static void a_stopped_leader_is_replaced_and_follows_when_it_wakes(void **state)
     WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_LEADING);
     kill(c->nodes[0].pid, SIGCONT);
     WAIT_FOR(SOON_MS, is_group(c, "012"));
-    WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_FOLLOWING); /* it has its rank back */
+    WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_FOLLOWING); /* it is the coordinator again */
     close_cluster(c);
 }
 
@@ -393,7 +394,8 @@ static void a_complete_job_ends_everywhere_with_0(void **state)
     post(&c->nodes[1], do_complete);
     post(&c->nodes[2], do_complete);
     usleep(100000);
-    assert_int_equal(c->nodes[1].code, RUNNING); /* the last checkpoint is the chief's to verify */
+    /* the chief must verify the last checkpoint first */
+    assert_int_equal(c->nodes[1].code, RUNNING);
     post(&c->nodes[0], do_complete);
     for (uint32_t i = 0; i < 3; i++) {
         WAIT_FOR(SOON_MS, c->nodes[i].code != RUNNING);
@@ -412,7 +414,7 @@ static void who_is_asked_to_stop_leaves_with_143_and_the_others_go_on(void **sta
     post(&c->nodes[1], do_stop);
     WAIT_FOR(SOON_MS, c->nodes[1].code == 143);
     WAIT_FOR(SOON_MS, is_group(c, "02"));
-    assert_int_equal(c->nodes[2].n_aborts, 0); /* all stopped at the same step boundary */
+    assert_int_equal(c->nodes[2].n_aborts, 0); /* all tasks stopped at the same step boundary */
     assert_int_equal(c->nodes[2].n_pauses, 1);
     close_cluster(c);
 }

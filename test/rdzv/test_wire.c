@@ -1,4 +1,4 @@
-/* test_wire.c - what the node says survives the wire, and what nobody may say does not. */
+/* test_wire.c - messages of the node survive the wire; invalid messages are rejected. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -254,7 +254,8 @@ static void where_a_task_stands_survives(void **state)
     }
 }
 
-/* Whatever an error quoted (a path, a peer's bytes): the reader takes it, as one clean line. */
+/* An error may quote any bytes (a path, a peer's text): the reader accepts it as one line without
+ * control characters. */
 static void a_sentence_of_any_bytes_arrives_clean(void **state)
 {
     struct wire out = { 0 }, in = { 0 };
@@ -421,10 +422,10 @@ static void codes_that_no_task_ends_with_are_refused(void **state)
     over.code = 1;
     assert_int_equal(wire_read_leader(&w, &cluster, &down, &heard, &err), ERR_INPUT);
     assert_string_equal(err.text, "Over: code: 1, expected 0, 2, 138 or 143");
-    over.ends = false; /* then nobody reads it */
+    over.ends = false; /* the code is then not read */
     assert_int_equal(wire_read_leader(&w, &cluster, &down, &heard, &err), 0);
     assert_int_equal(heard.code, MEMBER_CONTINUE);
-    down.message_case = 4; /* of a time before */
+    down.message_case = 4; /* of an older protocol */
     assert_int_equal(wire_read_leader(&w, &cluster, &down, &heard, &err), ERR_INPUT);
     assert_string_equal(err.text, "unknown kind of message");
     wire_fini(&w);
