@@ -57,7 +57,7 @@ struct node {
     uint8_t key[32];
     char why[1024], said[2048], trouble[2048], aborted[2048];
     char *trace; /* lines */
-    bool goes_on; /* ends do_hang() */
+    bool is_resumed; /* ends do_hang() */
     int code; /* RUNNING until END */
     char text[ERR_TEXT_BYTES];
 };
@@ -499,7 +499,7 @@ static inline void do_hang(void *arg)
 {
     const struct node *n = arg;
 
-    while (!__atomic_load_n(&n->goes_on, __ATOMIC_ACQUIRE))
+    while (!__atomic_load_n(&n->is_resumed, __ATOMIC_ACQUIRE))
         usleep(10000);
 }
 
@@ -566,7 +566,7 @@ static inline void close_cluster(struct cluster *c)
 
 /* main() of a program that uses spawn_node() calls this first: `PROGRAM task RANK ADDRESS...` runs
  * a task until it ends or is killed. */
-static inline void be_a_task(int argc, char **argv)
+static inline void run_as_task(int argc, char **argv)
 {
     struct cluster *c;
     struct node *n;

@@ -203,7 +203,7 @@ static void end_of_either_side_reaches_the_other_after_its_last_bytes(void **sta
     close_place(&p);
 }
 
-static void other_protocol_is_closed_and_never_handed_over(void **state)
+static void other_protocol_is_closed_and_not_passed_to_grpc(void **state)
 {
     uint8_t got[8];
     struct place p;
@@ -220,7 +220,7 @@ static void other_protocol_is_closed_and_never_handed_over(void **state)
 }
 
 /* Opens more connections than the limit: the silent ones are closed, the active one stays. */
-static void connection_that_speaks_outlives_silent_ones(void **state)
+static void connection_limit_reached_silent_connections_are_closed_first(void **state)
 {
     enum { IDLE = 600 };
     static int idle[IDLE];
@@ -295,8 +295,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(preface_in_pieces_and_bytes_of_both_ways_arrive_as_sent),
         cmocka_unit_test(end_of_either_side_reaches_the_other_after_its_last_bytes),
-        cmocka_unit_test(other_protocol_is_closed_and_never_handed_over),
-        cmocka_unit_test(connection_that_speaks_outlives_silent_ones),
+        cmocka_unit_test(other_protocol_is_closed_and_not_passed_to_grpc),
+        cmocka_unit_test(connection_limit_reached_silent_connections_are_closed_first),
         cmocka_unit_test(flood_of_resets_waits_and_another_client_is_served),
         cmocka_unit_test(address_of_another_host_is_refused),
     };

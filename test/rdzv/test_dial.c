@@ -60,7 +60,7 @@ static int listen_on(const char *ip, uint16_t *port, int backlog)
     return fd;
 }
 
-static void an_address_that_listens_is_connected(void **state)
+static void dial_listening_address_connects(void **state)
 {
     static const char *const formats[] = { "127.0.0.1:%u", "localhost:%u" };
     uint16_t port = 0;
@@ -80,7 +80,7 @@ static void an_address_that_listens_is_connected(void **state)
     close(fd);
 }
 
-static void a_port_without_a_listener_is_refused(void **state)
+static void dial_port_without_listener_is_refused(void **state)
 {
     static const char *const formats[] = { "127.0.0.1:%u", "localhost:%u" };
     uint16_t port = 0;
@@ -100,7 +100,7 @@ static void a_port_without_a_listener_is_refused(void **state)
     }
 }
 
-static void ipv6_refuses_and_listens_too(void **state)
+static void dial_ipv6_address_connects_or_is_refused(void **state)
 {
     uint16_t port = 0;
     int fd = listen_on("::1", &port, 8);
@@ -120,7 +120,7 @@ static void ipv6_refuses_and_listens_too(void **state)
 }
 
 /* A listener that does not accept, with a full queue: connections hang, as to a silent host. */
-static void silence_is_not_a_refusal(void **state)
+static void dial_silent_address_times_out_and_is_not_refused(void **state)
 {
     uint16_t port = 0;
     int fd = listen_on("127.0.0.1", &port, 0), fillers[4];
@@ -149,7 +149,7 @@ static void silence_is_not_a_refusal(void **state)
     close(fd);
 }
 
-static void a_name_that_does_not_resolve_is_not_a_refusal(void **state)
+static void dial_unresolvable_name_is_not_refused(void **state)
 {
     struct result r = dial("no-such-host.invalid:2222", 1000);
 
@@ -162,7 +162,7 @@ static void a_name_that_does_not_resolve_is_not_a_refusal(void **state)
     assert_string_equal(r.why, "'nowhere': expected HOST:PORT");
 }
 
-static void what_is_forgotten_is_never_told(void **state)
+static void dial_cancelled_callback_is_not_called(void **state)
 {
     struct result r = { .fd = -1 };
     uint16_t port = 0;
@@ -188,12 +188,12 @@ static void what_is_forgotten_is_never_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_address_that_listens_is_connected),
-        cmocka_unit_test(a_port_without_a_listener_is_refused),
-        cmocka_unit_test(ipv6_refuses_and_listens_too),
-        cmocka_unit_test(silence_is_not_a_refusal),
-        cmocka_unit_test(a_name_that_does_not_resolve_is_not_a_refusal),
-        cmocka_unit_test(what_is_forgotten_is_never_told),
+        cmocka_unit_test(dial_listening_address_connects),
+        cmocka_unit_test(dial_port_without_listener_is_refused),
+        cmocka_unit_test(dial_ipv6_address_connects_or_is_refused),
+        cmocka_unit_test(dial_silent_address_times_out_and_is_not_refused),
+        cmocka_unit_test(dial_unresolvable_name_is_not_refused),
+        cmocka_unit_test(dial_cancelled_callback_is_not_called),
     };
 
     return cmocka_run_group_tests_name("rdzv/dial", tests, NULL, NULL);

@@ -3,7 +3,7 @@
 
 /* ---- meeting ---- */
 
-static void two_tasks_meet_within_milliseconds(void **state)
+static void two_tasks_start_form_a_group_within_milliseconds(void **state)
 {
     uint64_t best_ms = UINT64_MAX;
 
@@ -30,7 +30,7 @@ static void two_tasks_meet_within_milliseconds(void **state)
     assert_true(best_ms < 250);
 }
 
-static void a_mismatch_is_refused_with_both_sides(void **state)
+static void mismatched_identity_is_refused_with_both_values(void **state)
 {
     struct cluster *c = new_cluster(2);
     struct rdzv_opts other = c->opts;
@@ -45,7 +45,7 @@ static void a_mismatch_is_refused_with_both_sides(void **state)
     close_cluster(c);
 }
 
-static void a_task_of_another_cluster_is_turned_away(void **state)
+static void task_of_another_cluster_is_rejected(void **state)
 {
     struct cluster *c = new_cluster(2), *other = new_cluster(3);
 
@@ -62,7 +62,7 @@ static void a_task_of_another_cluster_is_turned_away(void **state)
     close_cluster(c);
 }
 
-static void one_that_was_there_before_those_of_the_other_cluster_is_turned_away_too(void **state)
+static void task_of_another_cluster_started_first_is_rejected(void **state)
 {
     struct cluster *c = new_cluster(2), *other = new_cluster(3);
 
@@ -81,7 +81,7 @@ static void one_that_was_there_before_those_of_the_other_cluster_is_turned_away_
     close_cluster(c);
 }
 
-static void an_address_that_leads_to_somebody_else_is_named(void **state)
+static void address_of_another_task_is_named_in_the_error(void **state)
 {
     struct cluster *c = new_cluster(3);
     struct rdzv_opts lost = c->opts;
@@ -99,7 +99,7 @@ static void an_address_that_leads_to_somebody_else_is_named(void **state)
     close_cluster(c);
 }
 
-static void second_process_of_a_live_task_waits_and_takes_its_place_when_it_ends(void **state)
+static void second_process_of_a_task_joins_after_the_first_ends(void **state)
 {
     struct cluster *c = new_cluster(3);
     struct node *second = &c->nodes[2];
@@ -141,7 +141,7 @@ static void second_process_of_another_job_does_not_displace_the_first(void **sta
     close_cluster(c);
 }
 
-static void waiting_names_who_is_missing_and_why_until_the_deadline(void **state)
+static void missing_tasks_are_named_until_the_deadline(void **state)
 {
     struct cluster *c = new_cluster(2);
     struct node *chief = &c->nodes[0];
@@ -161,7 +161,7 @@ static void waiting_names_who_is_missing_and_why_until_the_deadline(void **state
     close_cluster(c);
 }
 
-static void an_address_in_use_is_an_error_that_says_so(void **state)
+static void address_in_use_open_fails_with_the_remedy(void **state)
 {
     struct cluster *c = new_cluster(2);
     struct rdzv_opts o = c->opts;
@@ -196,7 +196,7 @@ static void an_address_in_use_is_an_error_that_says_so(void **state)
 
 /* ---- losing ---- */
 
-static void a_killed_process_leads_to_a_new_view_within_milliseconds(void **state)
+static void process_killed_a_new_view_follows_within_milliseconds(void **state)
 {
     uint64_t best_ms = UINT64_MAX;
 
@@ -229,7 +229,7 @@ static void a_killed_process_leads_to_a_new_view_within_milliseconds(void **stat
     assert_true(best_ms < 200);
 }
 
-static void a_killed_leader_is_followed_by_the_lowest_survivor(void **state)
+static void leader_killed_the_lowest_survivor_leads(void **state)
 {
     uint64_t best_ms = UINT64_MAX;
 
@@ -258,7 +258,7 @@ static void a_killed_leader_is_followed_by_the_lowest_survivor(void **state)
     assert_true(best_ms < 400);
 }
 
-static void a_leader_that_returns_is_handed_the_group_and_the_newest_state_is_known(void **state)
+static void returning_chief_becomes_coordinator_and_knows_the_newest_state(void **state)
 {
     struct cluster *c = open_cluster(3);
     uint64_t generation;
@@ -289,7 +289,7 @@ static void a_leader_that_returns_is_handed_the_group_and_the_newest_state_is_kn
     close_cluster(c);
 }
 
-static void one_of_two_goes_on_with_the_lease_of_the_storage(void **state)
+static void two_tasks_one_lost_the_other_continues_with_the_lease(void **state)
 {
     struct cluster *c = new_cluster(2);
 
@@ -309,7 +309,7 @@ static void one_of_two_goes_on_with_the_lease_of_the_storage(void **state)
     close_cluster(c);
 }
 
-static void a_task_with_a_stuck_loop_is_silent_and_named_and_comes_back(void **state)
+static void task_with_blocked_loop_is_lost_by_name_and_rejoins(void **state)
 {
     struct cluster *c = open_cluster(3);
 
@@ -322,14 +322,14 @@ static void a_task_with_a_stuck_loop_is_silent_and_named_and_comes_back(void **s
         assert_non_null(strstr(c->nodes[i].aborted, "silent for "));
         assert_non_null(strstr(c->nodes[i].aborted, "reduce for "));
     }
-    __atomic_store_n(&c->nodes[1].goes_on, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->nodes[1].is_resumed, true, __ATOMIC_RELEASE);
     WAIT_FOR(SOON_MS, is_group(c, "012"));
     close_cluster(c);
 }
 
 /* The sockets of a stopped process stay open, and the kernel accepts connections: only the silence
  * shows the loss. */
-static void a_stopped_leader_is_replaced_and_follows_when_it_wakes(void **state)
+static void suspended_leader_is_replaced_and_follows_after_resume(void **state)
 {
     struct cluster *c = new_cluster(3);
     uint64_t start_ms, took_ms;
@@ -357,7 +357,7 @@ static void a_stopped_leader_is_replaced_and_follows_when_it_wakes(void **state)
     close_cluster(c);
 }
 
-static void what_fails_on_one_task_alone_costs_only_that_task(void **state)
+static void local_failure_only_that_task_ends(void **state)
 {
     struct cluster *c = open_cluster(3);
 
@@ -371,7 +371,7 @@ static void what_fails_on_one_task_alone_costs_only_that_task(void **state)
     close_cluster(c);
 }
 
-static void what_would_fail_everywhere_ends_the_job_on_every_task(void **state)
+static void invalid_input_ends_the_job_on_every_task(void **state)
 {
     struct cluster *c = open_cluster(3);
 
@@ -386,7 +386,7 @@ static void what_would_fail_everywhere_ends_the_job_on_every_task(void **state)
 
 /* ---- leaving ---- */
 
-static void a_complete_job_ends_everywhere_with_0(void **state)
+static void complete_job_ends_everywhere_with_0(void **state)
 {
     struct cluster *c = open_cluster(3);
 
@@ -406,7 +406,7 @@ static void a_complete_job_ends_everywhere_with_0(void **state)
     close_cluster(c);
 }
 
-static void who_is_asked_to_stop_leaves_with_143_and_the_others_go_on(void **state)
+static void stopped_task_leaves_with_143_and_the_others_continue(void **state)
 {
     struct cluster *c = open_cluster(3);
 
@@ -419,7 +419,7 @@ static void who_is_asked_to_stop_leaves_with_143_and_the_others_go_on(void **sta
     close_cluster(c);
 }
 
-static void all_that_are_stopped_at_once_leave_with_143(void **state)
+static void all_tasks_stopped_at_once_leave_with_143(void **state)
 {
     struct cluster *c = open_cluster(3);
 
@@ -431,7 +431,7 @@ static void all_that_are_stopped_at_once_leave_with_143(void **state)
     close_cluster(c);
 }
 
-static void a_stop_before_there_is_a_group_leaves_at_once(void **state)
+static void stop_before_the_first_view_leaves_at_once(void **state)
 {
     struct cluster *c = new_cluster(3);
 
@@ -447,7 +447,7 @@ static void a_stop_before_there_is_a_group_leaves_at_once(void **state)
     close_cluster(c);
 }
 
-static void the_trace_tells_a_regroup(void **state)
+static void trace_of_a_regroup_has_each_message(void **state)
 {
     static const char *const lines[] = {
         "link of worker 2: closed by the peer\n",
@@ -479,30 +479,30 @@ static void the_trace_tells_a_regroup(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_tasks_meet_within_milliseconds),
-        cmocka_unit_test(a_mismatch_is_refused_with_both_sides),
-        cmocka_unit_test(a_task_of_another_cluster_is_turned_away),
-        cmocka_unit_test(one_that_was_there_before_those_of_the_other_cluster_is_turned_away_too),
-        cmocka_unit_test(an_address_that_leads_to_somebody_else_is_named),
-        cmocka_unit_test(second_process_of_a_live_task_waits_and_takes_its_place_when_it_ends),
+        cmocka_unit_test(two_tasks_start_form_a_group_within_milliseconds),
+        cmocka_unit_test(mismatched_identity_is_refused_with_both_values),
+        cmocka_unit_test(task_of_another_cluster_is_rejected),
+        cmocka_unit_test(task_of_another_cluster_started_first_is_rejected),
+        cmocka_unit_test(address_of_another_task_is_named_in_the_error),
+        cmocka_unit_test(second_process_of_a_task_joins_after_the_first_ends),
         cmocka_unit_test(second_process_of_another_job_does_not_displace_the_first),
-        cmocka_unit_test(waiting_names_who_is_missing_and_why_until_the_deadline),
-        cmocka_unit_test(an_address_in_use_is_an_error_that_says_so),
-        cmocka_unit_test(a_killed_process_leads_to_a_new_view_within_milliseconds),
-        cmocka_unit_test(a_killed_leader_is_followed_by_the_lowest_survivor),
-        cmocka_unit_test(a_leader_that_returns_is_handed_the_group_and_the_newest_state_is_known),
-        cmocka_unit_test(one_of_two_goes_on_with_the_lease_of_the_storage),
-        cmocka_unit_test(a_task_with_a_stuck_loop_is_silent_and_named_and_comes_back),
-        cmocka_unit_test(a_stopped_leader_is_replaced_and_follows_when_it_wakes),
-        cmocka_unit_test(what_fails_on_one_task_alone_costs_only_that_task),
-        cmocka_unit_test(what_would_fail_everywhere_ends_the_job_on_every_task),
-        cmocka_unit_test(a_complete_job_ends_everywhere_with_0),
-        cmocka_unit_test(who_is_asked_to_stop_leaves_with_143_and_the_others_go_on),
-        cmocka_unit_test(all_that_are_stopped_at_once_leave_with_143),
-        cmocka_unit_test(a_stop_before_there_is_a_group_leaves_at_once),
-        cmocka_unit_test(the_trace_tells_a_regroup),
+        cmocka_unit_test(missing_tasks_are_named_until_the_deadline),
+        cmocka_unit_test(address_in_use_open_fails_with_the_remedy),
+        cmocka_unit_test(process_killed_a_new_view_follows_within_milliseconds),
+        cmocka_unit_test(leader_killed_the_lowest_survivor_leads),
+        cmocka_unit_test(returning_chief_becomes_coordinator_and_knows_the_newest_state),
+        cmocka_unit_test(two_tasks_one_lost_the_other_continues_with_the_lease),
+        cmocka_unit_test(task_with_blocked_loop_is_lost_by_name_and_rejoins),
+        cmocka_unit_test(suspended_leader_is_replaced_and_follows_after_resume),
+        cmocka_unit_test(local_failure_only_that_task_ends),
+        cmocka_unit_test(invalid_input_ends_the_job_on_every_task),
+        cmocka_unit_test(complete_job_ends_everywhere_with_0),
+        cmocka_unit_test(stopped_task_leaves_with_143_and_the_others_continue),
+        cmocka_unit_test(all_tasks_stopped_at_once_leave_with_143),
+        cmocka_unit_test(stop_before_the_first_view_leaves_at_once),
+        cmocka_unit_test(trace_of_a_regroup_has_each_message),
     };
 
-    be_a_task(argc, argv);
+    run_as_task(argc, argv);
     return cmocka_run_group_tests_name("rdzv/rdzv", tests, NULL, NULL);
 }

@@ -65,7 +65,7 @@ static void assert_same(const struct member_msg *a, const struct member_msg *b)
 
 static const uint32_t two_ranks[] = { 2, 0 };
 
-static void what_a_member_says_survives(void **state)
+static void member_message_survives_the_wire(void **state)
 {
     static const struct member_msg said[] = {
         { .kind = MEMBER_MSG_JOIN,
@@ -145,7 +145,7 @@ static void what_a_member_says_survives(void **state)
     }
 }
 
-static void what_a_leader_says_survives(void **state)
+static void leader_message_survives_the_wire(void **state)
 {
     static const struct member_seat seats[] = { { 0, 11, 4, 1 }, { 2, 13, 5, 0 } };
     static const struct member_view view = { 8, 2, seats, 5, 2 };
@@ -234,7 +234,7 @@ static void what_a_leader_says_survives(void **state)
     }
 }
 
-static void where_a_task_stands_survives(void **state)
+static void probe_status_survives_the_wire(void **state)
 {
     static const struct member_status said[] = { { 5, 9, 0, true }, { 6, 0, MEMBER_NO_RANK, false } };
 
@@ -256,7 +256,7 @@ static void where_a_task_stands_survives(void **state)
 
 /* An error may quote any bytes (a path, a peer's text): the reader accepts it as one line without
  * control characters. */
-static void a_sentence_of_any_bytes_arrives_clean(void **state)
+static void text_of_any_bytes_arrives_clean(void **state)
 {
     struct wire out = { 0 }, in = { 0 };
     char text[3000];
@@ -316,7 +316,7 @@ static void good_view(struct view_fixture *f)
     f->m.view = &f->view;
 }
 
-static void a_view_that_makes_no_sense_is_refused_with_the_place(void **state)
+static void invalid_view_is_refused_with_the_field(void **state)
 {
     static const struct {
         int what;
@@ -401,7 +401,7 @@ static void a_view_that_makes_no_sense_is_refused_with_the_place(void **state)
     }
 }
 
-static void codes_that_no_task_ends_with_are_refused(void **state)
+static void invalid_exit_code_is_refused(void **state)
 {
     Trainerd__V1__Leave leave = TRAINERD__V1__LEAVE__INIT;
     Trainerd__V1__MemberMessage up = TRAINERD__V1__MEMBER_MESSAGE__INIT;
@@ -434,12 +434,12 @@ static void codes_that_no_task_ends_with_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_member_says_survives),
-        cmocka_unit_test(what_a_leader_says_survives),
-        cmocka_unit_test(where_a_task_stands_survives),
-        cmocka_unit_test(a_sentence_of_any_bytes_arrives_clean),
-        cmocka_unit_test(a_view_that_makes_no_sense_is_refused_with_the_place),
-        cmocka_unit_test(codes_that_no_task_ends_with_are_refused),
+        cmocka_unit_test(member_message_survives_the_wire),
+        cmocka_unit_test(leader_message_survives_the_wire),
+        cmocka_unit_test(probe_status_survives_the_wire),
+        cmocka_unit_test(text_of_any_bytes_arrives_clean),
+        cmocka_unit_test(invalid_view_is_refused_with_the_field),
+        cmocka_unit_test(invalid_exit_code_is_refused),
     };
 
     return cmocka_run_group_tests_name("rdzv/wire", tests, NULL, NULL);
