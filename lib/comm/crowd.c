@@ -12,8 +12,9 @@ static bool is_same_host(const char *a, const char *b)
     return n == (colon != NULL ? (size_t)(colon - b) : strlen(b)) && memcmp(a, b, n) == 0;
 }
 
-/* The host with more than half of the connections, in linear time: a vote for another host cancels a vote for the
- * candidate, so that only a majority survives; the second pass confirms it. NULL: no host has so many. */
+/* Returns the host with more than half of the connections, in linear time: a vote for another host
+ * cancels a vote for the candidate, so only a majority remains; the second pass confirms it. NULL:
+ * no host has that many. */
 static const char *majority(size_t n, crowd_source *source, const void *arg)
 {
     const char *candidate = NULL, *from;

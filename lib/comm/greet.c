@@ -1,5 +1,6 @@
-/* greet.c - one new connection: a fixed row of messages (hello.h), for the side that dials and for
- * the side that accepts. A state is a message to send or to receive and what to make of it. */
+/* greet.c - one new connection: a fixed sequence of messages (hello.h) for the side that dials and
+ * for the side that accepts. A state is a message to send or to receive, and the function that
+ * handles it. */
 #include <errno.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -40,7 +41,8 @@ enum outcome greet_stranger(struct shake *s, struct conn *n, const char *fmt, ..
 
 enum outcome greet_path_dead(struct shake *s, struct conn *n)
 {
-    uint64_t recent_ns = clock_ns() + COMM_PATH_MS / 4 * (uint64_t)1000000; /* of others that are about to expire */
+    /* also marks other peers whose attempt expires soon */
+    uint64_t recent_ns = clock_ns() + COMM_PATH_MS / 4 * (uint64_t)1000000;
 
     pthread_mutex_lock(&s->c->lock);
     path_add(&s->c->loss, n->want->member);
@@ -57,9 +59,9 @@ enum outcome greet_path_dead(struct shake *s, struct conn *n)
 
 static enum outcome settled(struct shake *s, struct conn *n)
 {
-    if (n->want->is_there) /* another one of the same was faster */
+    if (n->want->is_there) /* another connection of the same kind was faster */
         return DROP;
-    (void)fault_hit("comm.settle"); /* where a test kills us */
+    (void)fault_hit("comm.settle"); /* a test kills the process here */
     tcp_tune(n->fd, true);
     *n->want->fd = n->fd;
     n->want->is_there = true;
@@ -102,7 +104,7 @@ static enum outcome dial_connected(struct shake *s, struct conn *n)
     if (nonce(s, h.nonce) != GO_ON)
         return DROP;
     hello_write(&h, n->hello);
-    n->want->last[0] = '\0'; /* from here on it is silence that we wait through */
+    n->want->last[0] = '\0'; /* from here on the peer is silent */
     return GO_ON;
 }
 
@@ -158,7 +160,8 @@ static struct want *find_want(struct shake *s, const struct hello *h)
     return NULL;
 }
 
-/* The dialler waits for our answer until we open its generation. */
+/* Parks the connection: its dialler waits for an answer until this member opens the requested
+ * generation. */
 static enum outcome park(struct shake *s, struct conn *n, const struct hello *h)
 {
     struct parked p = { .fd = n->fd, .done = HELLO_BYTES };

@@ -1,11 +1,11 @@
-/* handshake.c - one loop around poll() that dials, accepts and checks until every connection that
- * this member needs is there and the host's memory is shared. Nothing in it waits for a particular
- * peer, so neither a silent stranger nor a late member holds up the others.
+/* handshake.c - one poll() loop that dials, accepts and authenticates until every connection of
+ * this member exists and the memory of the host is shared. The loop never waits for a particular
+ * peer, so neither a silent foreign connection nor a slow member delays the others.
  *
- * Of two ends the one with the higher number dials the other. A dialler tries again until the
- * deadline whatever happens, except when the other side proves that it knows the key and says that
- * this generation is over. Whoever calls for a generation that is still to come is parked at the
- * listener. Life lines that are there are read, so that the end of a peer ends the loop. */
+ * Of two ends, the one with the higher number dials the other. A dialler tries again until the
+ * deadline, except if the other side proves that it knows the key and reports that this generation
+ * has ended. A connection for a later generation is parked at the listener. The connected life
+ * lines are read, so the end of a peer ends the loop. */
 #include "comm/crowd.h"
 #include "comm/shake.h"
 
@@ -27,14 +27,15 @@
 #include "base/reason.h"
 
 enum {
-    BREATH_MS = 20,       /* out of descriptors: not to accept for */
-    STRANGER_MS = 2000,   /* an accepted connection proves itself within */
-    HALF_OPEN_SPARE = 64, /* accepted at a time, beyond those that are expected */
+    BREATH_MS = 20,       /* pause of accepting without free descriptors */
+    STRANGER_MS = 2000,   /* limit for the authentication of an accepted connection */
+    HALF_OPEN_SPARE = 64, /* accepted connections, beyond the expected number */
     RETRY_MS_MIN = 1,
     RETRY_MS_MAX = 50,
-    RETRY_HOST_MS_MAX = 4, /* costs a few microseconds, and is refused until the leader is there */
+    RETRY_HOST_MS_MAX = 4, /* a try costs a few microseconds, and is refused until the leader
+                              listens */
     GRACE_MS = 50,
-    NAMED_MAX = 8, /* missing peers in a message */
+    NAMED_MAX = 8, /* limit of missing peers in a message */
 };
 
 /* ---- what is wanted ---- */
@@ -61,7 +62,7 @@ static int layout_digest(const struct comm_opts *o, uint32_t world, uint8_t out[
     return failed ? err_set(err, ERR_NOMEM, "describe the members: out of memory") : 0;
 }
 
-/* A name that only those who know the key can foresee, new in every generation. */
+/* Makes a socket name that only members with the key can predict, new in every generation. */
 static void host_address(struct shake *s)
 {
     struct comm *c = s->c;
@@ -75,7 +76,7 @@ static void host_address(struct shake *s)
     bytes_set_u32(text + 40, leader);
     digest_hmac(s->opts->key, COMM_KEY_BYTES, text, sizeof(text), mac);
     digest_hex(mac, hex);
-    s->host_address.sun_family = AF_UNIX; /* sun_path[0] stays NUL: abstract */
+    s->host_address.sun_family = AF_UNIX; /* sun_path[0] stays NUL: an abstract name */
     n = snprintf(s->host_address.sun_path + 1, sizeof(s->host_address.sun_path) - 1,
                  "trainerd-%.48s", hex);
     s->host_address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
@@ -93,7 +94,7 @@ static void want(struct shake *s, enum hello_kind kind, uint32_t own, uint32_t p
                                             .retry_ms = RETRY_MS_MIN };
 }
 
-/* Two ranks of this process that are in different nodes. */
+/* Connects two ranks of this process that are in different nodes. */
 static int link_own(struct comm *c, struct comm_link *link, uint32_t rank, struct err *err)
 {
     struct comm_rank *peer = &c->ranks[link->peer - c->first_rank];
@@ -173,7 +174,7 @@ static void retry_later(struct want *w)
     w->retry_ms = w->retry_ms * 2 < most ? w->retry_ms * 2 : most;
 }
 
-/* Takes the connection off the list; the last one moves to its place. */
+/* Removes the connection from the list; the last one moves to its place. */
 static void forget(struct shake *s, size_t i, enum outcome why)
 {
     struct conn *n = &s->conns[i];
@@ -229,7 +230,8 @@ static const char *conn_source(const void *arg, size_t i, uint64_t *since)
     return n->state >= ACCEPT_HELLO && n->state < ACCEPT_READY ? n->from : NULL;
 }
 
-/* Room for one more: at the expense of an accepted connection that has not proved its identity. */
+/* Makes room for one more connection, by closing an accepted one that is not authenticated. Returns
+ * false if there is none. */
 static bool make_room(struct shake *s)
 {
     size_t victim;
@@ -262,13 +264,13 @@ static void dial_due(struct shake *s)
 
 static void accept_from(struct shake *s, int listener)
 {
-    for (int i = 0; i < HALF_OPEN_SPARE; i++) { /* bounded: the others get their turn */
+    for (int i = 0; i < HALF_OPEN_SPARE; i++) { /* limited, so that other connections are handled */
         struct conn n = { .state = ACCEPT_HELLO,
                           .expires_ns = clock_ns() + STRANGER_MS * (uint64_t)1000000 };
 
         n.fd = listener_accept(listener, n.from, sizeof(n.from));
         if (n.fd < 0) {
-            if (errno != EAGAIN) /* out of descriptors, say: not at once again */
+            if (errno != EAGAIN) /* for example no free descriptor: accepts again later */
                 s->accept_again_ns = clock_ns() + BREATH_MS * (uint64_t)1000000;
             return;
         }
@@ -279,7 +281,7 @@ static void accept_from(struct shake *s, int listener)
     }
 }
 
-/* Those who were ahead of us when we last looked. */
+/* Resumes the connections that were parked because they requested a later generation. */
 static void resume_parked(struct shake *s)
 {
     struct parked p;
@@ -303,7 +305,7 @@ static void resume_parked(struct shake *s)
     }
 }
 
-/* Until something happens or is due, or it is time to say that we wait. */
+/* Returns the time until something is due, or on_wait must be called again. */
 static int patience_ms(const struct shake *s, uint64_t deadline_ns)
 {
     uint64_t now = clock_ns(), due = deadline_ns < s->due_ns ? deadline_ns : s->due_ns;
@@ -325,8 +327,8 @@ static bool has_left(const struct comm *c, uint32_t member)
     return left;
 }
 
-/* The links that are there: a peer may die after its link and before its life line came about. What
- * it sends is not for us to read. */
+/* Polls the connected links: a peer may die after its link and before its life line is connected.
+ * The data of a link is not read here. */
 static void poll_links(const struct shake *s, struct pollfd *out)
 {
     for (size_t i = 0; i < s->n_wants; i++) {
@@ -346,7 +348,7 @@ static void check_links(struct shake *s, const struct pollfd *polls)
                             s->c->names[s->wants[i].member]);
 }
 
-/* What is polled: the lives, the links, two listeners, the new connections. */
+/* Polls the lives, the links, two listeners, and the new connections. */
 static void wait_and_advance(struct shake *s, uint64_t deadline_ns)
 {
     size_t n = s->n_conns;
@@ -365,10 +367,11 @@ static void wait_and_advance(struct shake *s, uint64_t deadline_ns)
         conn[i] = (struct pollfd){ .fd = s->conns[i].fd, .events = greet_events(&s->conns[i]) };
     if (poll(s->polls, n_lives + s->n_wants + 2 + n, patience_ms(s, deadline_ns)) < 0)
         return; /* EINTR */
-    life_advance(s->c, s->polls, n_lives); /* first: a life knows why */
+    life_advance(s->c, s->polls, n_lives); /* lives first: they report the cause */
     check_links(s, links);
     now = clock_ns();
-    for (size_t i = n; i-- > 0 && s->rc == 0;) { /* backwards: forget() moves the last one here */
+    /* backwards, because forget() moves the last connection here */
+    for (size_t i = n; i-- > 0 && s->rc == 0;) {
         enum outcome o = conn[i].revents != 0 ? greet(s, &s->conns[i]) : GO_ON;
 
         if (o == GO_ON && now >= s->conns[i].expires_ns && s->conns[i].state == DIAL_CONNECT)
@@ -385,7 +388,7 @@ static void wait_and_advance(struct shake *s, uint64_t deadline_ns)
             accept_from(s, door[i].fd);
 }
 
-/* Who is missing, and the last thing known about each. */
+/* Reports the missing peers, and the last error of each. */
 static int too_late(struct shake *s, uint32_t *culprit)
 {
     const struct comm *c = s->c;
@@ -445,7 +448,7 @@ int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct er
         s.rc = host_advance(c, deadline_ns, err);
         if (s.rc < 0 || (s.n_missing == 0 && c->shm.is_shared))
             break;
-        /* Only the leader knows for whom it waits; its deadline is about ours. */
+        /* Only the leader knows the missing members; its deadline is about the same. */
         if (s.n_missing == 0 && c->shm.has_joined)
             due_ns = deadline_ns + GRACE_MS * (uint64_t)1000000;
         if (clock_ns() >= due_ns)

@@ -1,9 +1,9 @@
-/* hello.c
+/* hello.c - layout of the messages:
  *
  *   HELLO      0 magic "trncomm\n"   8 version u32   12 kind u32   16 from u32   20 to u32
  *              24 generation u64     32 zero u64     40 layout     72 nonce
  *   CHALLENGE  0 verdict u32         4 zero u32      8 generation u64
- *              16 nonce              48 HMAC over everything before
+ *              16 nonce              48 HMAC over all bytes before
  *   PROOF      0 HMAC
  *   READY      0 "welcome\n" */
 #include "comm/hello.h"

@@ -1,15 +1,14 @@
-/* life.c - who is alive, and how everybody learns that somebody is not.
+/* life.c - liveness of the members, and how all members learn about a failure.
  *
- * Between two members that share links or a host there is a life line, a connection on which
- * nothing is said until the end: a life message (message.h), BYE or OVER. The end of the
- * connection without a message is a death. A thread of ours sleeps on all life lines; the kernel
- * wakes it the moment a peer's process is gone, whatever the replica threads are doing. OVER names
- * the member that is to blame and why, so that a failure arrives everywhere with its root and not
- * as the name of whoever passed it on.
+ * Two members that share links or a host have a life line: a connection that carries only one life
+ * message (message.h) at its end, BYE or OVER. If the connection ends without a message, the peer
+ * has died. A watcher thread sleeps on all life lines. The kernel wakes it as soon as the process
+ * of a peer has ended, even if all replica threads are busy. OVER names the culprit and the reason,
+ * so every member reports the root cause, and not the member that forwarded it.
  *
- * Inside a host the life line of a member is its tether (share.c): one connection whose other end
- * all others hold. They look at the one message without taking it, so that everybody sees it.
- * While the members connect, whoever connects does what the thread does later. */
+ * Inside a host, the life line of a member is its tether (share.c): one connection whose other end
+ * all other members hold. They peek at its one message without removing it, so that all of them
+ * receive it. While the members connect, the connecting thread does the work of the watcher. */
 #include "comm/comm_priv.h"
 
 #include <errno.h>
@@ -72,7 +71,7 @@ void comm_wake(struct comm *c)
     uint64_t one = 1;
 
     if (c->wake_fd >= 0)
-        (void)!write(c->wake_fd, &one, sizeof(one)); /* full: it is awake anyway */
+        (void)!write(c->wake_fd, &one, sizeof(one)); /* full: the thread is awake */
 }
 
 static void tell_lives(struct comm *c, uint32_t what, uint32_t culprit, const char *why)
@@ -82,7 +81,7 @@ static void tell_lives(struct comm *c, uint32_t what, uint32_t culprit, const ch
 
     snprintf(m.why, sizeof(m.why), "%s", why);
     message_life_write(&m, bytes);
-    /* the first thing ever said there: it fits, or the peer is gone */
+    /* the first message on these connections: it fits into the buffer, unless the peer has ended */
     if (c->shm.tether_fd >= 0)
         (void)!send(c->shm.tether_fd, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
     for (uint32_t i = 0; i < c->n_lives; i++)
@@ -100,11 +99,11 @@ static void spread(struct comm *c)
     memcpy(why, c->why, sizeof(why));
     pthread_mutex_unlock(&c->lock);
     host_break(c, culprit, why);
-    tell_lives(c, LIFE_OVER, culprit, why); /* before the links end, as if we had died */
+    tell_lives(c, LIFE_OVER, culprit, why); /* before the links end, which looks like a death */
     tcp_shutdown(c);
 }
 
-/* How the failure came to us. */
+/* Where the failure was detected. */
 enum origin { OURS, SEEN };
 
 static int fail(struct comm *c, enum origin origin, int code, uint32_t culprit, const char *why)
@@ -239,7 +238,7 @@ void life_close(struct comm_life *l)
     drop_passed(l);
 }
 
-/* Handles the message that is complete in l->in. */
+/* Handles the complete message in l->in. */
 static void handle_message(struct comm *c, struct comm_life *l)
 {
     const char *name = c->names[l->member];
@@ -273,7 +272,7 @@ static void handle_message(struct comm *c, struct comm_life *l)
         comm_fail(c, ERR_PEER, m.member != COMM_NO_MEMBER ? m.member : l->member, "%s", m.why);
 }
 
-/* As recv(); keeps the descriptors that come along. */
+/* Like recv(); keeps the descriptors that arrive with the bytes. */
 static ssize_t life_recv(struct comm_life *l)
 {
     union {
@@ -284,7 +283,7 @@ static ssize_t life_recv(struct comm_life *l)
     struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
     ssize_t n;
 
-    if (l->kind != LIFE_STAR) /* others may see what is said on a tether too */
+    if (l->kind != LIFE_STAR) /* other members must also receive the message of a tether */
         return recv(l->fd, iov.iov_base, iov.iov_len,
                     MSG_DONTWAIT | (l->kind == LIFE_TETHER ? MSG_PEEK : 0));
     m.msg_control = control.bytes;
@@ -367,7 +366,8 @@ static void tell_user(struct comm *c)
         c->on_broken(c->arg, &loss, why);
 }
 
-/* Set before a call looks at `failed`, which was set before we look here: either sees the other. */
+/* `inside` is set before a call reads `failed`, and `failed` is set before this read: at least one
+ * of the two threads sees the other. */
 static bool is_inside(struct comm *c)
 {
     bool inside = false;
@@ -381,18 +381,19 @@ static void *watcher(void *arg)
 {
     struct comm *c = arg;
 
-    maps_prune(listener_maps(c->opts.listener), 0); /* of those who are gone; in nobody's way here */
+    /* unmaps the arenas of members that have left; no call waits for this thread */
+    maps_prune(listener_maps(c->opts.listener), 0);
     while (!atomic_load(&c->stop)) {
         uint32_t n = life_polls(c, c->polls);
 
-        if (poll(c->polls, n, -1) < 0) /* EINTR: look again */
+        if (poll(c->polls, n, -1) < 0) /* EINTR: retry */
             continue;
         life_advance(c, c->polls, n);
         if (comm_has_failed(c) && !is_inside(c))
             comm_release(c);
         tell_user(c);
     }
-    tell_user(c); /* of a failure right before the end */
+    tell_user(c); /* a failure right before the end */
     return NULL;
 }
 

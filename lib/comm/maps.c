@@ -13,15 +13,16 @@
 struct one {
     void *base;
     size_t bytes;
-    dev_t device; /* these three tell memory apart, also if the kernel uses a number again */
+    dev_t device; /* these three fields identify the memory, even if the kernel reuses an inode
+                     number */
     ino_t inode;
     struct timespec changed;
     bool in_use;
-    uint32_t idle; /* prunings since it was in use */
+    uint32_t idle; /* number of prunings since the last use */
 };
 
 struct maps {
-    pthread_mutex_t lock; /* guards the rest */
+    pthread_mutex_t lock; /* guards the fields below */
     struct one *all;      /* owned [n] */
     uint32_t n;
 };
@@ -53,7 +54,7 @@ static int map_new(int fd, struct one *one, struct err *err)
                     : mmap(NULL, one->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (one->base == MAP_FAILED)
         return err_sys(err, errno, "map %zu bytes of shared memory", one->bytes);
-    (void)madvise(one->base, one->bytes, MADV_HUGEPAGE); /* faster where the kernel can */
+    (void)madvise(one->base, one->bytes, MADV_HUGEPAGE); /* faster, if the kernel supports it */
     return 0;
 }
 

@@ -51,8 +51,8 @@ static struct schedule_range everything(const struct schedule *s)
     return (struct schedule_range){ 0, s->n_segments };
 }
 
-/* What `node` still holds after `depth` halvings: the segments whose `depth` high bits are the
- * mirrored low bits of the node. */
+/* Returns the segments that `node` still has after `depth` halvings: those whose `depth` high bits
+ * are the mirrored low bits of the node. */
 static struct schedule_range held(const struct schedule *s, uint32_t node, uint32_t depth)
 {
     uint32_t length = s->n_nodes >> depth;

@@ -1,4 +1,4 @@
-/* shake.h - the state of a handshake, between handshake.c (all connections) and greet.c (one). */
+/* shake.h - the state of a handshake, shared by handshake.c (all connections) and greet.c (one). */
 #ifndef COMM_SHAKE_H
 #define COMM_SHAKE_H
 
@@ -8,18 +8,18 @@
 #include "comm/comm_priv.h"
 #include "comm/hello.h"
 
-/* A connection that must come about. */
+/* A connection that must be made. */
 struct want {
     enum hello_kind kind;
-    uint32_t own, peer; /* ranks of a link, else members */
-    uint32_t member;    /* the peer's */
-    int *fd;            /* where it goes */
-    bool is_there;      /* it came about; a star may be closed again by now */
-    bool dials, busy;   /* we call them; a try is under way */
-    bool unproven;      /* the last one that tried did not know the key */
+    uint32_t own, peer; /* LINK: ranks; else members */
+    uint32_t member;    /* member of the peer */
+    int *fd;            /* receives the socket */
+    bool is_there;      /* the connection was made; a star may have been closed since */
+    bool dials, busy;   /* this side dials; an attempt is in progress */
+    bool unproven;      /* the last peer that tried did not know the key */
     uint64_t retry_ns;
     uint32_t retry_ms;
-    char last[160]; /* what went wrong last; "": nothing yet */
+    char last[160]; /* the last error; "": none */
 };
 
 enum state {
@@ -37,47 +37,48 @@ enum state {
 struct conn {
     int fd;
     enum state state;
-    struct want *want; /* accepted: NULL until the hello was read */
-    size_t done;       /* bytes of the state's message */
+    struct want *want; /* accepted: NULL until the HELLO was read */
+    size_t done;       /* bytes of the message of the state */
     uint64_t expires_ns;
-    char from[72]; /* accepted: whence */
+    char from[72]; /* accepted: source address */
     uint8_t hello[HELLO_BYTES], challenge[CHALLENGE_BYTES], proof[PROOF_BYTES], ready[READY_BYTES];
 };
 
 struct shake {
     struct comm *c;
     const struct comm_opts *opts;
-    struct hello here; /* generation and layout */
+    struct hello here; /* generation and layout of this member */
     struct want *wants;
     size_t n_wants, n_missing;
     struct conn *conns;
-    struct pollfd *polls; /* the lives, the wants, 2 listeners, then a conn each */
+    struct pollfd *polls; /* the lives, the wants, 2 listeners, then the connections */
     size_t n_conns, max_conns;
-    int unix_fd;                     /* owned; -1 if nobody calls there */
-    struct sockaddr_un host_address; /* abstract name of this host's leader */
+    int unix_fd;                     /* owned; -1 if no member calls there */
+    struct sockaddr_un host_address; /* abstract name of the leader of this host */
     socklen_t host_address_bytes;
-    uint64_t due_ns;          /* when the next dial is due */
-    uint64_t accept_again_ns; /* out of descriptors: not before */
+    uint64_t due_ns;          /* time of the next dial */
+    uint64_t accept_again_ns; /* time before which no connection is accepted (no free descriptor) */
     uint32_t n_strangers;
-    char stranger[192]; /* what the last one did */
+    char stranger[192]; /* what the last one did wrong */
     uint32_t n_early;
-    char early[192]; /* what the last one asked for */
+    char early[192]; /* what the last one requested */
     int rc;
-    uint32_t culprit; /* of rc < 0: a member; COMM_NO_MEMBER: not known */
+    uint32_t culprit; /* if rc < 0: a member; COMM_NO_MEMBER: unknown */
     struct err *err;
 };
 
 enum outcome { GO_ON, DROP, DONE };
 
-/* Takes a connection as far as it goes without waiting. GO_ON: come back when its socket is ready.
- * DROP: close it. DONE: it is where it was wanted. s->rc: the whole handshake has failed. */
+/* Advances a connection as far as possible without waiting. Returns GO_ON: call again when its
+ * socket is ready; DROP: close it; DONE: its socket was passed on. If s->rc is set, the whole
+ * handshake has failed. */
 enum outcome greet(struct shake *s, struct conn *n);
-short greet_events(const struct conn *n); /* that it waits for */
+short greet_events(const struct conn *n); /* the poll events that the connection waits for */
 
-/* The kernel of the peer that a connection is for does not answer: the handshake fails with ERR_PATH. */
+/* The kernel of the peer of a connection does not answer: the handshake fails with ERR_PATH. */
 enum outcome greet_path_dead(struct shake *s, struct conn *n);
 
-/* Note what went wrong with a connection, at the peer it is for or among the strangers: DROP. */
+/* Store the error of a connection, for its peer or for the foreign connections; return DROP. */
 enum outcome greet_trouble(struct conn *n, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 enum outcome greet_stranger(struct shake *s, struct conn *n, const char *fmt, ...)

@@ -1,18 +1,21 @@
-/* share.c - the members of a host give each other their memory.
+/* share.c - the members of a host share their memory.
  *
- * The leader (the host's first member) makes the page. Over a Unix socket every other member sends
- * it a JOIN with the memfd of its arena; when all have, the leader answers with a PART for the page
- * and one for every other arena, each with its memfd. Everybody maps them all. The sockets are
- * authenticated before; sizes are checked nevertheless, because a mapping beyond the end of a file
- * kills whoever touches it.
+ * The leader (the first member of the host) makes the page. Over a Unix socket every other member
+ * sends it a JOIN with the memfd of its arena. After all have arrived, the leader answers with a
+ * PART for the page and one for every other arena, each with its memfd. Each member maps all of
+ * them. The sockets are already authenticated; sizes are checked nevertheless, because an access
+ * beyond the end of a file kills the process.
  *
- *   tether   with its arena each member gives away one end of a pair of sockets and keeps the other.
- *            The kernel closes what a process had only after its threads have left its memory. So
- *              - when our end is closed, the others see it on theirs: we have died (life.c)
- *              - when all of the others have closed theirs, we see it on ours: nobody can write
- *                into our arena any more (comm_close_quiet())
- *            They close theirs when they close the communicator, or it has failed and none of their
- *            threads is in a call. The mappings stay: the next generation mostly has the same. */
+ *   tether   Each member passes one end of a socket pair along with its arena, and keeps the other
+ *            end. The kernel closes the descriptors of a process only after its threads have left
+ *            its memory. So
+ *              - when this member's end is closed, the others see it on their end: this member has
+ *                died (life.c)
+ *              - when all of the others have closed their end, this member sees it: no process can
+ *                write into its arena any more (comm_close_quiet())
+ *            A member closes its copies of the others' ends when it closes the communicator, or
+ *            when that has failed and none of its threads is in a call. The mappings are kept: the
+ *            next generation mostly has the same members. */
 #include "comm/comm_priv.h"
 
 #include <errno.h>
@@ -39,7 +42,7 @@ static bool is_leader(const struct comm *c)
 
 /* ---- sending ---- */
 
-/* `for_room`: until fd takes more; else for a moment. */
+/* `for_room`: waits until fd accepts more bytes; else waits for a moment. */
 static int wait_to_send(struct comm *c, int fd, bool for_room, uint64_t deadline_ns,
                         struct err *err)
 {
@@ -53,7 +56,7 @@ static int wait_to_send(struct comm *c, int fd, bool for_room, uint64_t deadline
     return comm_has_failed(c) ? -1 : 0;
 }
 
-/* It is gone; perhaps it has said why. */
+/* The peer has ended; it may have sent the reason. */
 static int cannot_send(struct comm *c, struct comm_life *life, int why)
 {
     life_read(c, life);
@@ -69,7 +72,7 @@ static int send_share(struct comm *c, struct comm_life *life, const struct life_
     uint8_t bytes[MESSAGE_LIFE_BYTES];
 
     message_life_write(m, bytes);
-    (void)fault_hit("comm.share"); /* where a test kills us */
+    (void)fault_hit("comm.share"); /* a test kills the process here */
     for (size_t done = 0; done < sizeof(bytes);) {
         union {
             struct cmsghdr align;
@@ -79,7 +82,7 @@ static int send_share(struct comm *c, struct comm_life *life, const struct life_
         struct msghdr h = { .msg_iov = &iov, .msg_iovlen = 1 };
         ssize_t n;
 
-        if (done == 0) { /* they go with the first byte */
+        if (done == 0) { /* the descriptors are sent with the first byte */
             h.msg_control = control.bytes;
             h.msg_controllen = CMSG_SPACE(n_passed * sizeof(int));
             CMSG_FIRSTHDR(&h)->cmsg_level = SOL_SOCKET;
@@ -92,7 +95,7 @@ static int send_share(struct comm *c, struct comm_life *life, const struct life_
             done += (size_t)n;
         else if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ETOOMANYREFS)
             return cannot_send(c, life, errno);
-        /* ETOOMANYREFS: as many descriptors are under way as a user may have; some will arrive */
+        /* ETOOMANYREFS: the limit of descriptors in transit per user; some will arrive */
         else if (wait_to_send(c, life->fd, errno != ETOOMANYREFS, deadline_ns, err) < 0)
             return comm_has_failed(c) ? -1
                                       : err_wrap(err, ERR_TIMEOUT, "share memory with %s",
@@ -103,7 +106,7 @@ static int send_share(struct comm *c, struct comm_life *life, const struct life_
 
 /* ---- taking ---- */
 
-/* The affinity of the whole process, not of a pinned thread that may be calling. */
+/* The affinity of the whole process, because the calling thread may be pinned. */
 static void own_cores(uint8_t out[COMM_CORES_BYTES])
 {
     cpu_set_t set;
@@ -122,7 +125,7 @@ static void decide_spin(struct comm_host *h)
     h->page->spin = h->n_slots <= n;
 }
 
-/* Shared if other processes are to map it. */
+/* shared: other processes will map the page. */
 static int make_page(struct comm *c, bool shared, struct err *err)
 {
     struct device_mem mem;
@@ -180,7 +183,7 @@ static int take_page(struct comm *c, struct comm_life *l, const struct life_mess
     if (rc < 0)
         return rc;
     rc = page_check(p, c->shm.n_slots, err);
-    if (rc < 0) { /* nothing here writes to it */
+    if (rc < 0) { /* this process does not write to it */
         maps_give(listener_maps(c->opts.listener), p);
         return rc;
     }
@@ -204,7 +207,7 @@ int host_take(struct comm *c, struct comm_life *l, const struct life_message *m,
     rc = m->member == LIFE_PAGE ? take_page(c, l, m, err) : take_member(c, l, m->member, m, err);
     if (rc == 0 && c->shm.page != NULL && c->shm.n_taken == c->shm.n_others) {
         c->shm.is_shared = true;
-        close(l->fd); /* from now on the tethers tell */
+        close(l->fd); /* the tethers show the liveness from now on */
         l->fd = -1;
     }
     return rc;
@@ -258,7 +261,7 @@ static int lead(struct comm *c, uint64_t deadline_ns, struct err *err)
     for (uint32_t i = 0; i < n && rc == 0; i++)
         if (c->lives[i].kind == LIFE_STAR) {
             rc = give_parts(c, &c->lives[i], deadline_ns, err);
-            if (rc == 0) /* from now on its tether tells */
+            if (rc == 0) /* the tether shows the liveness from now on */
                 close_fd(&c->lives[i].fd);
         }
     if (rc < 0)
@@ -316,7 +319,7 @@ int host_open(struct comm *c, struct err *err)
     for (uint32_t m = 0; m < c->topo.n_members; m++)
         h->n_others += m != c->self && c->topo.host_of[m] == c->host;
     own_cores(h->cores);
-    if (h->n_others == 0) { /* threads of one process: addresses mean the same to all */
+    if (h->n_others == 0) { /* threads of one process: all use the same addresses */
         h->memory[c->self] = (struct comm_memory){ .base = NULL, .bytes = SIZE_MAX };
         rc = make_page(c, false, err);
         if (rc < 0)
