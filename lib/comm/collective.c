@@ -51,7 +51,7 @@ static struct comm_range segment(const struct work *w, uint32_t channel, uint32_
                              schedule_reverse(channel, w->n_channels) * t->n_nodes + s, count);
     if (w->r->call.what == COMM_ALL_REDUCE || w->r->call.what == COMM_BARRIER)
         return schedule_part(t->n_nodes * w->n_channels, s * w->n_channels + channel, count);
-    topology_spoken(t, s, channel, &first, &end);
+    topology_represented(t, s, channel, &first, &end);
     return join(comm_slice(t->world, first, count), comm_slice(t->world, end - 1, count));
 }
 
@@ -116,7 +116,7 @@ static int reduce_node(struct work *w, struct comm_range x, bool to_all)
 }
 
 /* Copies a range of this rank to the other ranks of the node, but not to `except`. */
-static int hand_out(struct work *w, struct comm_range x, uint32_t except)
+static int distribute(struct work *w, struct comm_range x, uint32_t except)
 {
     if (x.begin == x.end)
         return 0;
@@ -161,7 +161,7 @@ static struct schedule schedule_for(const struct work *w, enum schedule_what wha
 
 static uint32_t rank_in(const struct work *w, uint32_t node)
 {
-    return node == SCHEDULE_NOBODY ? SCHEDULE_NOBODY : w->c->topo.node_first[node] + w->r->index;
+    return node == SCHEDULE_NONE ? SCHEDULE_NONE : w->c->topo.node_first[node] + w->r->index;
 }
 
 /* Returns a tag that is equal at both ends of a transfer, and differs from other recent tags of the
@@ -185,11 +185,11 @@ static int run(struct work *w, const struct schedule *s,
                               .from = rank_in(w, step.from),
                               .add = step.add };
 
-        if (step.to == SCHEDULE_NOBODY && step.from == SCHEDULE_NOBODY)
+        if (step.to == SCHEDULE_NONE && step.from == SCHEDULE_NONE)
             continue;
-        if (step.to != SCHEDULE_NOBODY)
+        if (step.to != SCHEDULE_NONE)
             send = place(w, s, step.send);
-        if (step.from != SCHEDULE_NOBODY)
+        if (step.from != SCHEDULE_NONE)
             recv = place(w, s, step.recv);
         x.send_tag = tag(w, step.send);
         x.recv_tag = tag(w, step.recv);
@@ -283,9 +283,9 @@ static int gather_in(struct work *w, struct comm_range x)
     return reduce_node(w, x, false);
 }
 
-static int give_out(struct work *w, struct comm_range x)
+static int distribute_range(struct work *w, struct comm_range x)
 {
-    return hand_out(w, x, w->r->rank);
+    return distribute(w, x, w->r->rank);
 }
 
 /* ---- the collectives ---- */
@@ -327,7 +327,7 @@ static int all_reduce_nodes(struct work *w)
     if (!double_up &&
         (run_segments(w, SCHEDULE_REDUCE_SCATTER) < 0 || run_segments(w, SCHEDULE_ALL_GATHER) < 0))
         return -1;
-    return for_channel(w, give_out);
+    return for_channel(w, distribute_range);
 }
 
 static int all_reduce(struct work *w)
@@ -364,7 +364,7 @@ static int reduce_scatter(struct work *w)
     if (w->n == w->n_channels) /* every rank has reduced its own slice */
         return 0;
     for (uint32_t ch = 0; ch < w->n_channels; ch++) {
-        topology_spoken(t, w->r->node, ch, &first, &end);
+        topology_represented(t, w->r->node, ch, &first, &end);
         if (rank >= first && rank < end && fetch(w, own_slice(w, rank), w->first + ch) < 0)
             return -1;
     }
@@ -379,13 +379,13 @@ static int all_gather(struct work *w)
     if (enter(w) < 0)
         return -1;
     if (t->kind == TOPOLOGY_ONE_NODE)
-        return hand_out(w, own_slice(w, w->r->rank), w->r->rank) < 0 ? -1 : meet(w);
+        return distribute(w, own_slice(w, w->r->rank), w->r->rank) < 0 ? -1 : meet(w);
     if (is_channel(w)) {
-        topology_spoken(t, w->r->node, w->r->index, &first, &end);
+        topology_represented(t, w->r->node, w->r->index, &first, &end);
         for (uint32_t i = first; i < end; i++)
             if (fetch(w, own_slice(w, i), i) < 0)
                 return -1;
-        if (run_segments(w, SCHEDULE_ALL_GATHER) < 0 || for_channel(w, give_out) < 0)
+        if (run_segments(w, SCHEDULE_ALL_GATHER) < 0 || for_channel(w, distribute_range) < 0)
             return -1;
     }
     return meet(w);
@@ -424,7 +424,7 @@ static int broadcast(struct work *w)
         if (w->r->node == s.root && fetch(w, part, root) < 0)
             return -1;
         if (run(w, &s, place_pieces) < 0 || (s.direct && run(w, &gather, place_pieces) < 0) ||
-            hand_out(w, part, root) < 0)
+            distribute(w, part, root) < 0)
             return -1;
     }
     return meet(w);

@@ -179,7 +179,7 @@ int comm_open(const struct comm_opts *opts, struct comm **out, struct err *err)
     c->on_broken = opts->on_broken;
     c->on_wait = opts->on_wait;
     c->arg = opts->arg;
-    c->wake_fd = c->shm.page_fd = c->shm.tether_fd = c->shm.given_fd = -1;
+    c->wake_fd = c->shm.page_fd = c->shm.tether_fd = c->shm.passed_fd = -1;
     c->is_connecting = true;
     pthread_mutex_init(&c->lock, NULL);
     rc = make(c, err);
@@ -217,7 +217,7 @@ int comm_connect(struct comm *c, struct err *err)
     if (rc == 0)
         return 0;
     comm_unwatch(c, false);
-    comm_release(c); /* there is no connection that a call could use */
+    comm_close_tethers(c); /* there is no connection that a call could use */
     if (c->opts.listener != NULL) /* arenas in use are kept: they may be needed at once */
         maps_prune(listener_maps(c->opts.listener), TRIES_KEPT);
     err_set(err, rc, "%s", why.text);

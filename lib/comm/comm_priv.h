@@ -1,8 +1,8 @@
 /* comm_priv.h - declarations that the files of this folder share.
  *
  *   handshake.c   connects: one loop until all connections exist and the arenas are shared
- *   greet.c       one new connection: identifies the peer and verifies the key
- *   hello.c       the messages of the handshake
+ *   handshake_peer.c       one new connection: identifies the peer and verifies the key
+ *   handshake_message.c       the messages of the handshake
  *   message.c     the messages after the handshake: exchange heads and life messages
  *   page.c        the layout of the page that the members of a host share
  *   maps.c        the mapped arenas, kept over generations
@@ -28,7 +28,7 @@
 #include <stdint.h>
 
 #include "comm/comm.h"
-#include "comm/hello.h"
+#include "comm/handshake_message.h"
 #include "comm/message.h"
 #include "comm/page.h"
 #include "comm/topology.h"
@@ -97,7 +97,7 @@ struct comm_rank {
 struct comm_host {
     struct host_page *page; /* shared by the members of the host; NULL until made */
     size_t page_bytes;
-    bool page_is_taken; /* mapped from the leader; returned to maps.h at the end */
+    bool page_is_mapped; /* mapped from the leader; returned to maps.h at the end */
     int page_fd; /* owned; -1: private memory */
     uint32_t n_slots;
     uint32_t *slot_of; /* owned [world]; slot of each rank of this host */
@@ -108,9 +108,9 @@ struct comm_host {
     } *memory;          /* owned [n_members] */
     int *memory_fds;    /* owned [n_members]; only in the leader, while connecting; else NULL */
     int tether_fd;      /* owned; this member's end; -1 if it is alone on the host */
-    int given_fd;       /* owned; the other end, until it is passed on */
+    int passed_fd;       /* owned; the other end, until it is passed on */
     uint32_t n_others;  /* number of other members of this host */
-    uint32_t n_taken;   /* number of members whose memory is mapped */
+    uint32_t n_mapped;   /* number of members whose memory is mapped */
     bool has_joined;    /* a follower: JOIN was sent to the leader */
     bool is_shared;     /* sharing is complete */
     uint8_t cores[COMM_CORES_BYTES]; /* of all members so far, a bit mask */
@@ -145,7 +145,7 @@ struct comm {
     int code;                /* error code of every further call; 0: none */
     uint32_t culprit;        /* member, or COMM_NO_MEMBER */
     struct comm_loss loss;   /* dead paths, found while connecting and when the generation failed */
-    bool tell;               /* on_broken must be called */
+    bool report_due;               /* on_broken must be called */
     char why[COMM_WHY_BYTES];
 };
 
@@ -161,12 +161,12 @@ static inline void comm_waits(const struct comm *c, bool waits)
 }
 
 /* "rank 3 (worker 1)" */
-struct comm_who {
+struct comm_text {
     char text[96];
 };
-struct comm_who comm_who(const struct comm *c, uint32_t rank);
+struct comm_text comm_rank_text(const struct comm *c, uint32_t rank);
 /* "all-reduce 17 of 1000 float32 (sum)" */
-struct comm_who comm_call_text(const struct comm_call *call);
+struct comm_text comm_call_text(const struct comm_call *call);
 static inline size_t comm_call_element(const struct comm_call *call)
 {
     return tensor_dtype_bytes((enum tensor_dtype)call->dtype);
@@ -201,7 +201,7 @@ void life_close(struct comm_life *l); /* also closes received descriptors that w
 bool comm_begin(struct comm *c);
 /* Closes the tethers of the other members: no thread of this process will write into their arenas
  * any more. */
-void comm_release(struct comm *c);
+void comm_close_tethers(struct comm *c);
 void comm_wake(struct comm *c);
 int comm_watch(struct comm *c, struct err *err); /* starts the watcher if there is a life line */
 void comm_unwatch(struct comm *c, bool goodbye); /* stops the watcher; goodbye: first sends BYE to
@@ -220,7 +220,7 @@ void path_survey(const struct comm *c, struct comm_loss *loss);
  * host. */
 int host_open(struct comm *c, struct err *err);
 /* Handles a JOIN or PART that was received, with the descriptors l->passed. */
-int host_take(struct comm *c, struct comm_life *l, const struct life_message *m, struct err *err);
+int host_receive(struct comm *c, struct comm_life *l, const struct life_message *m, struct err *err);
 /* Sends the messages that are due. Sharing is complete when c->shm.is_shared is set. */
 int host_advance(struct comm *c, uint64_t deadline_ns, struct err *err);
 void host_close(struct comm *c); /* idempotent; keeps this member's end of the tether */
@@ -246,7 +246,7 @@ void *host_small(struct comm *c, uint32_t rank, uint32_t number);
 
 /* ---- link_tcp.c ---- */
 struct exchange {
-    uint32_t to, from;           /* ranks, or SCHEDULE_NOBODY */
+    uint32_t to, from;           /* ranks, or SCHEDULE_NONE */
     uint64_t send_tag, recv_tag; /* the tag that the receiver expects; the tag that this rank
                                     expects */
     const uint8_t *send;
@@ -278,7 +278,7 @@ struct maps *listener_maps(const struct comm_listener *l); /* of the arenas of t
 /* Marks the begin or end of a handshake, which alone accepts connections meanwhile. */
 void listener_claim(struct comm_listener *l, bool is_claimed);
 /* A connection that waits for the generation that its dialler requested, or for the rest of its
- * HELLO. It is not authenticated: if there is no room, crowd_victim() selects a connection to
+ * HELLO. It is not authenticated: if there is no room, conn_limit_victim() selects a connection to
  * close, and its dialler calls again. */
 struct parked {
     int fd;

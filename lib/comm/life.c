@@ -30,23 +30,23 @@
 #include "base/thread.h"
 #include "comm/maps.h"
 
-enum { PATIENCE_MS = 20 };
+enum { LIFE_WAIT_MS = 20 };
 
-struct comm_who comm_who(const struct comm *c, uint32_t rank)
+struct comm_text comm_rank_text(const struct comm *c, uint32_t rank)
 {
-    struct comm_who w;
+    struct comm_text w;
 
     snprintf(w.text, sizeof(w.text), "rank %u (%s)", rank, c->names[c->topo.member_of[rank]]);
     return w;
 }
 
-struct comm_who comm_call_text(const struct comm_call *call)
+struct comm_text comm_call_text(const struct comm_call *call)
 {
     static const char *const names[] = { "all-reduce", "reduce-scatter", "all-gather", "broadcast",
                                          "barrier" };
     static const char *const ops[] = { " (sum)", " (max)", " (or)" };
     const char *name = call->what < COUNT_OF(names) ? names[call->what] : "unknown call";
-    struct comm_who w;
+    struct comm_text w;
 
     if (call->what == COMM_BARRIER)
         snprintf(w.text, sizeof(w.text), "call %u, %s", call->number, name);
@@ -74,7 +74,7 @@ void comm_wake(struct comm *c)
         (void)!write(c->wake_fd, &one, sizeof(one)); /* full: the thread is awake */
 }
 
-static void tell_lives(struct comm *c, uint32_t what, uint32_t culprit, const char *why)
+static void send_lives(struct comm *c, uint32_t what, uint32_t culprit, const char *why)
 {
     struct life_message m = { .what = what, .member = culprit };
     uint8_t bytes[MESSAGE_LIFE_BYTES];
@@ -99,7 +99,7 @@ static void spread(struct comm *c)
     memcpy(why, c->why, sizeof(why));
     pthread_mutex_unlock(&c->lock);
     host_break(c, culprit, why);
-    tell_lives(c, LIFE_OVER, culprit, why); /* before the links end, which looks like a death */
+    send_lives(c, LIFE_OVER, culprit, why); /* before the links end, which looks like a death */
     tcp_shutdown(c);
 }
 
@@ -124,7 +124,7 @@ static int fail(struct comm *c, enum origin origin, int code, uint32_t culprit, 
         if (code == ERR_PATH && culprit != COMM_NO_MEMBER && culprit != c->self)
             path_add(&c->loss, culprit);
         c->loss.member = culprit == COMM_NO_MEMBER ? c->self : culprit;
-        c->tell = origin == SEEN && c->is_connected;
+        c->report_due = origin == SEEN && c->is_connected;
         snprintf(c->why, sizeof(c->why), "%s", why);
         atomic_store(&c->failed, 1);
     }
@@ -188,14 +188,14 @@ int comm_link_lost(struct comm *c, uint32_t rank, const char *why)
     struct timespec slice = { .tv_nsec = 1000000 };
     bool left = false;
 
-    for (int i = 0; i < PATIENCE_MS && !comm_has_failed(c); i++)
+    for (int i = 0; i < LIFE_WAIT_MS && !comm_has_failed(c); i++)
         syscall(SYS_futex, &c->failed, FUTEX_WAIT, 0, &slice, NULL, 0);
     for (uint32_t i = 0; i < c->n_lives; i++)
         left |= c->lives[i].member == member && atomic_load(&c->lives[i].left);
     if (left)
         return comm_fail(c, ERR_PEER, member, "%s has left, but is still needed",
-                         comm_who(c, rank).text);
-    return comm_fail(c, ERR_PEER, member, "lost %s: %s", comm_who(c, rank).text, why);
+                         comm_rank_text(c, rank).text);
+    return comm_fail(c, ERR_PEER, member, "lost %s: %s", comm_rank_text(c, rank).text, why);
 }
 
 int comm_failure(struct comm *c, struct err *err)
@@ -254,7 +254,7 @@ static void handle_message(struct comm *c, struct comm_life *l)
     }
     shares = m.what == LIFE_JOIN || m.what == LIFE_PART;
     if (shares && l->kind == LIFE_STAR) {
-        int rc = host_take(c, l, &m, &err);
+        int rc = host_receive(c, l, &m, &err);
 
         if (rc < 0)
             comm_fail(c, rc, rc == ERR_PEER ? l->member : c->self, "share memory with %s: %s", name,
@@ -341,7 +341,7 @@ void life_advance(struct comm *c, const struct pollfd *polls, uint32_t n)
             life_read(c, &c->lives[i - 1]);
 }
 
-void comm_release(struct comm *c)
+void comm_close_tethers(struct comm *c)
 {
     for (uint32_t i = 0; i < c->n_lives; i++)
         if (c->lives[i].kind == LIFE_TETHER)
@@ -350,15 +350,15 @@ void comm_release(struct comm *c)
 
 /* ---- the watcher ---- */
 
-static void tell_user(struct comm *c)
+static void report_broken(struct comm *c)
 {
     char why[COMM_WHY_BYTES];
     struct comm_loss loss;
     bool due;
 
     pthread_mutex_lock(&c->lock);
-    due = c->tell;
-    c->tell = false;
+    due = c->report_due;
+    c->report_due = false;
     loss = c->loss;
     memcpy(why, c->why, sizeof(why));
     pthread_mutex_unlock(&c->lock);
@@ -390,10 +390,10 @@ static void *watcher(void *arg)
             continue;
         life_advance(c, c->polls, n);
         if (comm_has_failed(c) && !is_inside(c))
-            comm_release(c);
-        tell_user(c);
+            comm_close_tethers(c);
+        report_broken(c);
     }
-    tell_user(c); /* a failure right before the end */
+    report_broken(c); /* a failure right before the end */
     return NULL;
 }
 
@@ -411,7 +411,7 @@ int comm_watch(struct comm *c, struct err *err)
 void comm_unwatch(struct comm *c, bool goodbye)
 {
     if (goodbye && !comm_has_failed(c))
-        tell_lives(c, LIFE_BYE, c->self, "");
+        send_lives(c, LIFE_BYE, c->self, "");
     atomic_store(&c->stop, true);
     comm_wake(c);
     if (c->has_watcher)

@@ -76,10 +76,10 @@ static int look(struct comm *c, struct comm_rank *r, uint32_t rank, uint32_t wor
         return host_check(c);
     if ((word & PAGE_LEFT) != 0)
         return comm_fail(c, ERR_PEER, member, "%s has left, but rank %u still waits for it in %s",
-                         comm_who(c, rank).text, r->rank, comm_call_text(&r->call).text);
+                         comm_rank_text(c, rank).text, r->rank, comm_call_text(&r->call).text);
     if (clock_ns() >= r->deadline_ns)
         return comm_fail(c, ERR_TIMEOUT, member, "%s has not come to %s within %.3g s",
-                         comm_who(c, rank).text, comm_call_text(&r->call).text,
+                         comm_rank_text(c, rank).text, comm_call_text(&r->call).text,
                          (double)c->deadline_ns / 1e9);
     return 1;
 }
@@ -146,9 +146,9 @@ static int calls_differ(struct comm *c, const struct comm_rank *r, uint32_t rank
 
     if (message_check_call(&theirs, c->topo.world, &err) < 0)
         return comm_fail(c, ERR_PEER, member, "%s made an invalid call: %s",
-                         comm_who(c, rank).text, err.text);
-    return comm_fail(c, ERR_PEER, member, "%s is in %s, but %s in %s", comm_who(c, rank).text,
-                     comm_call_text(&theirs).text, comm_who(c, r->rank).text,
+                         comm_rank_text(c, rank).text, err.text);
+    return comm_fail(c, ERR_PEER, member, "%s is in %s, but %s in %s", comm_rank_text(c, rank).text,
+                     comm_call_text(&theirs).text, comm_rank_text(c, r->rank).text,
                      comm_call_text(&r->call).text);
 }
 
@@ -178,7 +178,7 @@ void *host_data(struct comm *c, struct comm_rank *r, uint32_t rank, size_t bytes
     if (offset > m->bytes || bytes > m->bytes - offset) {
         comm_fail(c, ERR_PEER, c->topo.member_of[rank],
                   "%s: its data lies at %llu, outside its arena of %zu bytes",
-                  comm_who(c, rank).text, (unsigned long long)offset, m->bytes);
+                  comm_rank_text(c, rank).text, (unsigned long long)offset, m->bytes);
         return NULL;
     }
     return (void *)((uintptr_t)m->base + offset);

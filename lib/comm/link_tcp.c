@@ -48,7 +48,7 @@ static struct flow flow_of(struct comm_rank *r, uint32_t rank, size_t bytes)
 {
     struct flow f = { .fd = -1 };
 
-    if (rank != SCHEDULE_NOBODY)
+    if (rank != SCHEDULE_NONE)
         f = (struct flow){ .fd = link_to(r, rank)->fd,
                            .rank = rank,
                            .total = sizeof(f.head) + bytes };
@@ -119,13 +119,13 @@ static int check_head(struct comm *c, struct comm_rank *r, const struct flow *f,
         return 1;
     if (message_head_read(f->head, c->topo.world, &theirs, &their_tag, &err) < 0)
         return comm_fail(c, ERR_PEER, member, "%s sent an invalid exchange head: %s",
-                         comm_who(c, f->rank).text, err.text);
+                         comm_rank_text(c, f->rank).text, err.text);
     if (comm_call_same(&theirs, &r->call))
         return comm_fail(c, ERR_PEER, member, "%s sent part 0x%llx of %s, expected part 0x%llx",
-                         comm_who(c, f->rank).text, (unsigned long long)their_tag,
+                         comm_rank_text(c, f->rank).text, (unsigned long long)their_tag,
                          comm_call_text(&theirs).text, (unsigned long long)tag);
-    return comm_fail(c, ERR_PEER, member, "%s is in %s, but %s in %s", comm_who(c, f->rank).text,
-                     comm_call_text(&theirs).text, comm_who(c, r->rank).text,
+    return comm_fail(c, ERR_PEER, member, "%s is in %s, but %s in %s", comm_rank_text(c, f->rank).text,
+                     comm_call_text(&theirs).text, comm_rank_text(c, r->rank).text,
                      comm_call_text(&r->call).text);
 }
 
@@ -198,7 +198,7 @@ static int wait_for(struct comm *c, struct comm_rank *r, const struct flow *out,
     }
     if (clock_ns() >= r->deadline_ns)
         return comm_fail(c, ERR_TIMEOUT, c->topo.member_of[late],
-                         "%s has not %s its part of %s within %.3g s", comm_who(c, late).text,
+                         "%s has not %s its part of %s within %.3g s", comm_rank_text(c, late).text,
                          is_done(in) ? "taken" : "sent", comm_call_text(&r->call).text,
                          (double)c->deadline_ns / 1e9);
     return 0;

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/rng.h"
-#include "comm/crowd.h"
+#include "comm/conn_limit.h"
 #include "comm/maps.h"
 
 enum {
@@ -200,7 +200,7 @@ static const char *parked_source(const void *arg, size_t i, uint64_t *since)
 /* Closes one connection; those before it move up by one place. */
 static void make_room(struct comm_listener *l)
 {
-    size_t victim = crowd_victim(l->n_parked, parked_source, l);
+    size_t victim = conn_limit_victim(l->n_parked, parked_source, l);
 
     close(parked_at(l, victim)->fd);
     for (size_t i = victim; i > 0; i--)

@@ -92,7 +92,7 @@ static int take(struct maps *m, int fd, struct one *one, struct err *err)
     return rc;
 }
 
-int maps_take(struct maps *m, int fd, size_t bytes, void **out, struct err *err)
+int maps_acquire(struct maps *m, int fd, size_t bytes, void **out, struct err *err)
 {
     struct one one = { .bytes = bytes, .in_use = true };
     struct stat st;
@@ -114,7 +114,7 @@ int maps_take(struct maps *m, int fd, size_t bytes, void **out, struct err *err)
     return rc;
 }
 
-void maps_give(struct maps *m, void *base)
+void maps_release(struct maps *m, void *base)
 {
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < m->n; i++)

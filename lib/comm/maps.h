@@ -17,10 +17,10 @@ struct maps *maps_new(void);       /* NULL: out of memory */
 void maps_free(struct maps *m);    /* no memory may be in use; NULL is allowed */
 
 /* Maps the first `bytes` bytes of the memory of fd, or returns the existing mapping if it is not in
- * use. The caller keeps fd, and ends the use with maps_give(). Errors: ERR_PEER (the memory is
+ * use. The caller keeps fd, and ends the use with maps_release(). Errors: ERR_PEER (the memory is
  * smaller), ERR_NOMEM, ERR_IO. */
-int maps_take(struct maps *m, int fd, size_t bytes, void **out, struct err *err);
-void maps_give(struct maps *m, void *base);
+int maps_acquire(struct maps *m, int fd, size_t bytes, void **out, struct err *err);
+void maps_release(struct maps *m, void *base);
 /* Unmaps the memory that has been unused in more than `keep` consecutive calls of this function. */
 void maps_prune(struct maps *m, uint32_t keep);
 

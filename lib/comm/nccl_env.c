@@ -131,7 +131,7 @@ static void set(struct text *t, const char *name, const char *value)
 }
 
 /* Lists the variables that were set before this function sets any. */
-static void tell_found(struct text *t, const char *what)
+static void list_found(struct text *t, const char *what)
 {
     bool is_first = true;
 
@@ -153,7 +153,7 @@ void comm_nccl_environment(const char *address, char *text, size_t n)
     for (size_t i = 0; i < COUNT_OF(harmful); i++)
         if (getenv(harmful[i]) != NULL && unsetenv(harmful[i]) == 0)
             say(&t, "%s of the environment is not used; ", harmful[i]);
-    tell_found(&f, "; from the environment ");
+    list_found(&f, "; from the environment ");
     comm_interface(address != NULL ? address : "127.0.0.1:0", name, sizeof(name), &is_v6);
     snprintf(exact, sizeof(exact), "=%s", name);
     snprintf(ras, sizeof(ras), "127.0.0.1:%u", port);

@@ -93,7 +93,7 @@ static struct schedule_step doubling_step(const struct schedule *s, uint32_t i)
 static struct schedule_step tree_step(const struct schedule *s, uint32_t i)
 {
     uint32_t distance = s->self ^ s->root, bit = (uint32_t)1 << i;
-    struct schedule_step step = { .to = SCHEDULE_NOBODY, .from = SCHEDULE_NOBODY };
+    struct schedule_step step = { .to = SCHEDULE_NONE, .from = SCHEDULE_NONE };
 
     if (distance < bit) {
         step.to = s->self ^ bit;
@@ -125,7 +125,7 @@ static struct schedule_step direct_step(const struct schedule *s, uint32_t i)
 static struct schedule_step scatter_step(const struct schedule *s, uint32_t i)
 {
     uint32_t n = s->n_nodes, to = (s->self + 1 + i) % n, from = (s->self + n - 1 - i) % n;
-    struct schedule_step step = { .to = SCHEDULE_NOBODY, .from = SCHEDULE_NOBODY };
+    struct schedule_step step = { .to = SCHEDULE_NONE, .from = SCHEDULE_NONE };
 
     if (s->self == s->root) {
         step.to = to;

@@ -28,7 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { SCHEDULE_NOBODY = UINT32_MAX };
+enum { SCHEDULE_NONE = UINT32_MAX };
 
 enum schedule_what {
     SCHEDULE_REDUCE_SCATTER,
@@ -51,7 +51,7 @@ struct schedule_range {
 };
 
 struct schedule_step {
-    uint32_t to, from; /* nodes; SCHEDULE_NOBODY: nothing to send, nothing to receive */
+    uint32_t to, from; /* nodes; SCHEDULE_NONE: nothing to send, nothing to receive */
     struct schedule_range send, recv;
     bool add;  /* the received range is added; else it replaces the own range */
     bool keep; /* neither: the received range is stored */

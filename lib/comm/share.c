@@ -143,7 +143,7 @@ static int make_page(struct comm *c, bool shared, struct err *err)
     return 0;
 }
 
-static int take_member(struct comm *c, struct comm_life *l, uint32_t member,
+static int map_member(struct comm *c, struct comm_life *l, uint32_t member,
                        const struct life_message *m, struct err *err)
 {
     void *base;
@@ -153,13 +153,13 @@ static int take_member(struct comm *c, struct comm_life *l, uint32_t member,
         c->shm.memory[member].bytes != 0 || l->passed[0] < 0 || l->passed[1] < 0)
         return err_set(err, ERR_PEER,
                        "it passed the memory of member %u, which is not one that it should", member);
-    rc = maps_take(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &base,
+    rc = maps_acquire(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &base,
                    err);
     if (rc < 0)
         return rc;
     c->shm.memory[member] =
         (struct comm_memory){ .base = base, .bytes = (size_t)m->bytes, .is_mapped = true };
-    c->shm.n_taken++;
+    c->shm.n_mapped++;
     life_add(c, l->passed[1], member, LIFE_TETHER);
     l->passed[1] = -1;
     if (c->shm.memory_fds != NULL) {
@@ -169,7 +169,7 @@ static int take_member(struct comm *c, struct comm_life *l, uint32_t member,
     return 0;
 }
 
-static int take_page(struct comm *c, struct comm_life *l, const struct life_message *m,
+static int map_page(struct comm *c, struct comm_life *l, const struct life_message *m,
                      struct err *err)
 {
     void *p;
@@ -179,21 +179,21 @@ static int take_page(struct comm *c, struct comm_life *l, const struct life_mess
         return err_set(err, ERR_PEER,
                        "it passed a page of %llu bytes, expected one page of at least %zu",
                        (unsigned long long)m->bytes, page_bytes(c->shm.n_slots));
-    rc = maps_take(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &p, err);
+    rc = maps_acquire(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &p, err);
     if (rc < 0)
         return rc;
     rc = page_check(p, c->shm.n_slots, err);
     if (rc < 0) { /* this process does not write to it */
-        maps_give(listener_maps(c->opts.listener), p);
+        maps_release(listener_maps(c->opts.listener), p);
         return rc;
     }
     c->shm.page = p;
     c->shm.page_bytes = (size_t)m->bytes;
-    c->shm.page_is_taken = true;
+    c->shm.page_is_mapped = true;
     return 0;
 }
 
-int host_take(struct comm *c, struct comm_life *l, const struct life_message *m, struct err *err)
+int host_receive(struct comm *c, struct comm_life *l, const struct life_message *m, struct err *err)
 {
     int rc;
 
@@ -202,10 +202,10 @@ int host_take(struct comm *c, struct comm_life *l, const struct life_message *m,
     if (m->what == LIFE_JOIN) {
         for (size_t i = 0; i < sizeof(m->cores); i++)
             c->shm.cores[i] |= m->cores[i];
-        return take_member(c, l, l->member, m, err);
+        return map_member(c, l, l->member, m, err);
     }
-    rc = m->member == LIFE_PAGE ? take_page(c, l, m, err) : take_member(c, l, m->member, m, err);
-    if (rc == 0 && c->shm.page != NULL && c->shm.n_taken == c->shm.n_others) {
+    rc = m->member == LIFE_PAGE ? map_page(c, l, m, err) : map_member(c, l, m->member, m, err);
+    if (rc == 0 && c->shm.page != NULL && c->shm.n_mapped == c->shm.n_others) {
         c->shm.is_shared = true;
         close(l->fd); /* the tethers show the liveness from now on */
         l->fd = -1;
@@ -230,7 +230,7 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-static int give_parts(struct comm *c, struct comm_life *life, uint64_t deadline_ns, struct err *err)
+static int send_parts(struct comm *c, struct comm_life *life, uint64_t deadline_ns, struct err *err)
 {
     struct life_message m = { .what = LIFE_PART,
                               .member = LIFE_PAGE,
@@ -244,7 +244,7 @@ static int give_parts(struct comm *c, struct comm_life *life, uint64_t deadline_
         m.member = k;
         m.bytes = c->shm.memory[k].bytes;
         fds[0] = k == c->self ? c->opts.arena->fd : c->shm.memory_fds[k];
-        fds[1] = k == c->self ? c->shm.given_fd : find_life(c, LIFE_TETHER, k)->fd;
+        fds[1] = k == c->self ? c->shm.passed_fd : find_life(c, LIFE_TETHER, k)->fd;
         rc = send_share(c, life, &m, fds, deadline_ns, err);
     }
     return rc;
@@ -255,12 +255,12 @@ static int lead(struct comm *c, uint64_t deadline_ns, struct err *err)
     uint32_t n = c->n_lives;
     int rc = 0;
 
-    if (c->shm.n_taken < c->shm.n_others)
+    if (c->shm.n_mapped < c->shm.n_others)
         return 0;
     decide_spin(&c->shm);
     for (uint32_t i = 0; i < n && rc == 0; i++)
         if (c->lives[i].kind == LIFE_STAR) {
-            rc = give_parts(c, &c->lives[i], deadline_ns, err);
+            rc = send_parts(c, &c->lives[i], deadline_ns, err);
             if (rc == 0) /* the tether shows the liveness from now on */
                 close_fd(&c->lives[i].fd);
         }
@@ -268,7 +268,7 @@ static int lead(struct comm *c, uint64_t deadline_ns, struct err *err)
         return rc;
     for (uint32_t m = 0; m < c->topo.n_members; m++)
         close_fd(&c->shm.memory_fds[m]);
-    close_fd(&c->shm.given_fd);
+    close_fd(&c->shm.passed_fd);
     c->shm.is_shared = true;
     return 0;
 }
@@ -277,7 +277,7 @@ static int follow(struct comm *c, uint64_t deadline_ns, struct err *err)
 {
     struct comm_life *life = find_life(c, LIFE_STAR, c->topo.leader_of[c->host]);
     struct life_message m = { .what = LIFE_JOIN, .member = c->self, .bytes = c->opts.arena->bytes };
-    int fds[2] = { c->opts.arena->fd, c->shm.given_fd }, rc;
+    int fds[2] = { c->opts.arena->fd, c->shm.passed_fd }, rc;
 
     if (c->shm.has_joined || life->fd < 0)
         return 0;
@@ -285,7 +285,7 @@ static int follow(struct comm *c, uint64_t deadline_ns, struct err *err)
     rc = send_share(c, life, &m, fds, deadline_ns, err);
     if (rc < 0)
         return rc;
-    close_fd(&c->shm.given_fd);
+    close_fd(&c->shm.passed_fd);
     c->shm.has_joined = true;
     return 0;
 }
@@ -306,7 +306,7 @@ static int make_tether(struct comm *c, struct err *err)
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) < 0)
         return err_sys(err, errno, "make a tether for the other members of this host");
     c->shm.tether_fd = ends[0];
-    c->shm.given_fd = ends[1];
+    c->shm.passed_fd = ends[1];
     return 0;
 }
 
@@ -347,17 +347,17 @@ void host_close(struct comm *c)
 
     for (uint32_t m = 0; h->memory != NULL && m < c->topo.n_members; m++)
         if (h->memory[m].is_mapped)
-            maps_give(listener_maps(c->opts.listener), h->memory[m].base);
+            maps_release(listener_maps(c->opts.listener), h->memory[m].base);
     for (uint32_t m = 0; h->memory_fds != NULL && m < c->topo.n_members; m++)
         close_fd(&h->memory_fds[m]);
-    if (h->page != NULL && h->page_is_taken)
-        maps_give(listener_maps(c->opts.listener), h->page);
+    if (h->page != NULL && h->page_is_mapped)
+        maps_release(listener_maps(c->opts.listener), h->page);
     else if (h->page != NULL)
         munmap(h->page, h->page_bytes);
     close_fd(&h->page_fd);
-    close_fd(&h->given_fd);
+    close_fd(&h->passed_fd);
     free(h->memory_fds);
     free(h->memory);
     free(h->slot_of);
-    *h = (struct comm_host){ .page_fd = -1, .given_fd = -1, .tether_fd = h->tether_fd };
+    *h = (struct comm_host){ .page_fd = -1, .passed_fd = -1, .tether_fd = h->tether_fd };
 }

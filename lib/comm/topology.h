@@ -17,7 +17,7 @@
  * With equal aligned hosts the blocks are the hosts. All kinds add along one binary tree: over the
  * ranks, or, if ranks have shares of different size, over the leaves of the shares. DIRECT nodes
  * may differ in size: there are as many channels as the smallest node has ranks, and channel c of a
- * node represents several of its ranks (topology_spoken()). */
+ * node represents several of its ranks (topology_represented()). */
 #ifndef COMM_TOPOLOGY_H
 #define COMM_TOPOLOGY_H
 
@@ -59,7 +59,7 @@ uint32_t topology_node_ranks(const struct topology *t, uint32_t node);
 uint32_t topology_peers(const struct topology *t, uint32_t rank, uint32_t *out);
 
 /* Writes the ranks [*first, *end) of a node whose slices channel `channel` carries. */
-void topology_spoken(const struct topology *t, uint32_t node, uint32_t channel, uint32_t *first,
+void topology_represented(const struct topology *t, uint32_t node, uint32_t channel, uint32_t *first,
                      uint32_t *end);
 
 /* Writes "8 ranks: 2 hosts x 4, shared memory + tcp, halving/doubling"; returns out. */

@@ -12,7 +12,7 @@
 
 #include "base/fault.h"
 #include "comm/cast.h"
-#include "comm/hello.h"
+#include "comm/handshake_message.h"
 
 enum { ELEMENTS = 100000, BYTES = ELEMENTS * 4, OLD = 0x5a, QUIET_MS = 20, SOON_MS = 40 /* less than any poll */ };
 enum { AT = 40, READY, STOPPED, CLOSED, GOES_ON, WELL, TOLD = 46, DONE = 50 }; /* stage */

@@ -71,7 +71,7 @@ static bool transfer(struct world *w, uint32_t from)
     if (is_over(w, from) || w->sent[from])
         return false;
     out = schedule_step(&w->s[from], w->at[from]);
-    if (out.to == SCHEDULE_NOBODY || is_over(w, out.to) || w->received[out.to])
+    if (out.to == SCHEDULE_NONE || is_over(w, out.to) || w->received[out.to])
         return false;
     in = schedule_step(&w->s[out.to], w->at[out.to]);
     if (in.from != from)
@@ -92,8 +92,8 @@ static bool go_on(struct world *w, uint32_t node)
     if (is_over(w, node))
         return false;
     step = schedule_step(&w->s[node], w->at[node]);
-    if ((step.to != SCHEDULE_NOBODY && !w->sent[node]) ||
-        (step.from != SCHEDULE_NOBODY && !w->received[node]))
+    if ((step.to != SCHEDULE_NONE && !w->sent[node]) ||
+        (step.from != SCHEDULE_NONE && !w->received[node]))
         return false;
     for (uint32_t i = step.recv.begin; step.keep && i < step.recv.end; i++) {
         assert_int_equal(i, node);
@@ -101,7 +101,7 @@ static bool go_on(struct world *w, uint32_t node)
         w->aside[node][step.from] = w->in[node][i];
     }
     for (uint32_t i = step.recv.begin;
-         !step.keep && step.from != SCHEDULE_NOBODY && i < step.recv.end; i++)
+         !step.keep && step.from != SCHEDULE_NONE && i < step.recv.end; i++)
         w->have[node][i] = step.add ? plus(w->have[node][i], w->in[node][i]) : w->in[node][i];
     w->sent[node] = w->received[node] = false;
     w->at[node]++;

@@ -192,16 +192,16 @@ static void check_invariants(const struct topology *t)
                 struct schedule_step step = schedule_step(&s, i);
                 uint32_t index = r - t->node_first[node];
 
-                if (step.to != SCHEDULE_NOBODY)
+                if (step.to != SCHEDULE_NONE)
                     assert_true(has(a, n, t->node_first[step.to] + index));
-                if (step.from != SCHEDULE_NOBODY)
+                if (step.from != SCHEDULE_NONE)
                     assert_true(has(a, n, t->node_first[step.from] + index));
             }
         }
     }
     for (uint32_t node = 0; node < t->n_nodes; node++)
         for (uint32_t c = 0; c < t->n_channels; c++) {
-            topology_spoken(t, node, c, &first, &end);
+            topology_represented(t, node, c, &first, &end);
             assert_int_equal(first, spoken); /* each rank by one channel, in order */
             assert_true(end > first);
             spoken = end;

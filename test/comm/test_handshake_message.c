@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "comm/comm.h"
-#include "comm/hello.h"
+#include "comm/handshake_message.h"
 
 static const uint8_t key[COMM_KEY_BYTES] = "the key", other_key[COMM_KEY_BYTES] = "the kez";
 
@@ -65,13 +65,13 @@ static void generations_and_layouts_are_compared(void **state)
     struct hello here = some_hello(), h = some_hello();
 
     (void)state;
-    assert_int_equal(hello_judge(&h, &here), HELLO_OK);
+    assert_int_equal(hello_compare(&h, &here), HELLO_OK);
     h.layout[31] ^= 1;
-    assert_int_equal(hello_judge(&h, &here), HELLO_LAYOUT);
+    assert_int_equal(hello_compare(&h, &here), HELLO_LAYOUT);
     h.generation = 4;
-    assert_int_equal(hello_judge(&h, &here), HELLO_STALE);
+    assert_int_equal(hello_compare(&h, &here), HELLO_STALE);
     h.generation = 6;
-    assert_int_equal(hello_judge(&h, &here), HELLO_EARLY);
+    assert_int_equal(hello_compare(&h, &here), HELLO_EARLY);
 }
 
 static void any_changed_bit_spoils_the_proofs(void **state)
@@ -115,5 +115,5 @@ int main(void)
         cmocka_unit_test(any_changed_bit_spoils_the_proofs),
     };
 
-    return cmocka_run_group_tests_name("comm/hello", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("comm/handshake_message", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* hello.c - layout of the messages:
+/* handshake_message.c - layout of the messages:
  *
  *   HELLO      0 magic "trncomm\n"   8 version u32   12 kind u32   16 from u32   20 to u32
  *              24 generation u64     32 zero u64     40 layout     72 nonce
@@ -6,7 +6,7 @@
  *              16 nonce              48 HMAC over all bytes before
  *   PROOF      0 HMAC
  *   READY      0 "welcome\n" */
-#include "comm/hello.h"
+#include "comm/handshake_message.h"
 
 #include <string.h>
 
@@ -57,7 +57,7 @@ bool hello_read(const uint8_t in[HELLO_BYTES], struct hello *out, const char **w
     return true;
 }
 
-enum hello_verdict hello_judge(const struct hello *h, const struct hello *here)
+enum hello_verdict hello_compare(const struct hello *h, const struct hello *here)
 {
     if (h->generation < here->generation)
         return HELLO_STALE;

@@ -1,5 +1,5 @@
-/* hello.h - the four messages by which both ends of a new connection prove that they know the key.
- * Pure: bytes in, verdict out; no sockets.
+/* handshake_message.h - the four messages by which both ends of a new connection prove that they
+ * know the key. Pure: bytes in, verdict out; no sockets.
  *
  * dialling side                                        accepting side
  * HELLO      own rank, wanted rank, a random number  ->
@@ -11,10 +11,10 @@
  * All four have a fixed size, and nothing else is read before PROOF is verified. A verdict other
  * than OK ends the connection. It is accepted only with a valid HMAC, so a process without the key
  * can neither join nor make a member give up. Integers are little-endian; the byte offsets are in
- * hello.c. HMAC-SHA-256, RFC 2104. Both random numbers are in both HMACs, and the labels "accept"
- * and "dial" prevent that one direction replays the proof of the other. */
-#ifndef COMM_HELLO_H
-#define COMM_HELLO_H
+ * handshake_message.c. HMAC-SHA-256, RFC 2104. Both random numbers are in both HMACs, and the
+ * labels "accept" and "dial" prevent that one direction replays the proof of the other. */
+#ifndef COMM_HANDSHAKE_MESSAGE_H
+#define COMM_HANDSHAKE_MESSAGE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -69,7 +69,7 @@ bool hello_read(const uint8_t in[HELLO_BYTES], struct hello *out, const char **w
 
 /* Compares with the generation and layout of the accepting side; other fields of `here` are not
  * used. */
-enum hello_verdict hello_judge(const struct hello *h, const struct hello *here);
+enum hello_verdict hello_compare(const struct hello *h, const struct hello *here);
 
 /* `hello` is the HELLO of the dialler, as sent. */
 void challenge_write(const struct challenge *c, const uint8_t hello[HELLO_BYTES],

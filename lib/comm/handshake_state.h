@@ -1,12 +1,13 @@
-/* shake.h - the state of a handshake, shared by handshake.c (all connections) and greet.c (one). */
-#ifndef COMM_SHAKE_H
-#define COMM_SHAKE_H
+/* handshake_state.h - the state of a handshake, shared by handshake.c (all connections) and
+ * handshake_peer.c (one). */
+#ifndef COMM_HANDSHAKE_STATE_H
+#define COMM_HANDSHAKE_STATE_H
 
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include "comm/comm_priv.h"
-#include "comm/hello.h"
+#include "comm/handshake_message.h"
 
 /* A connection that must be made. */
 struct want {
@@ -14,7 +15,7 @@ struct want {
     uint32_t own, peer; /* LINK: ranks; else members */
     uint32_t member;    /* member of the peer */
     int *fd;            /* receives the socket */
-    bool is_there;      /* the connection was made; a star may have been closed since */
+    bool is_connected;      /* the connection was made; a star may have been closed since */
     bool dials, busy;   /* this side dials; an attempt is in progress */
     bool unproven;      /* the last peer that tried did not know the key */
     uint64_t retry_ns;
@@ -44,7 +45,7 @@ struct conn {
     uint8_t hello[HELLO_BYTES], challenge[CHALLENGE_BYTES], proof[PROOF_BYTES], ready[READY_BYTES];
 };
 
-struct shake {
+struct handshake_state {
     struct comm *c;
     const struct comm_opts *opts;
     struct hello here; /* generation and layout of this member */
@@ -58,8 +59,8 @@ struct shake {
     socklen_t host_address_bytes;
     uint64_t due_ns;          /* time of the next dial */
     uint64_t accept_again_ns; /* time before which no connection is accepted (no free descriptor) */
-    uint32_t n_strangers;
-    char stranger[192]; /* what the last one did wrong */
+    uint32_t n_foreign;
+    char foreign[192]; /* what the last one did wrong */
     uint32_t n_early;
     char early[192]; /* what the last one requested */
     int rc;
@@ -67,21 +68,21 @@ struct shake {
     struct err *err;
 };
 
-enum outcome { GO_ON, DROP, DONE };
+enum outcome { CONTINUE, DROP, DONE };
 
-/* Advances a connection as far as possible without waiting. Returns GO_ON: call again when its
+/* Advances a connection as far as possible without waiting. Returns CONTINUE: call again when its
  * socket is ready; DROP: close it; DONE: its socket was passed on. If s->rc is set, the whole
  * handshake has failed. */
-enum outcome greet(struct shake *s, struct conn *n);
-short greet_events(const struct conn *n); /* the poll events that the connection waits for */
+enum outcome handshake_advance(struct handshake_state *s, struct conn *n);
+short handshake_events(const struct conn *n); /* the poll events that the connection waits for */
 
 /* The kernel of the peer of a connection does not answer: the handshake fails with ERR_PATH. */
-enum outcome greet_path_dead(struct shake *s, struct conn *n);
+enum outcome handshake_path_dead(struct handshake_state *s, struct conn *n);
 
 /* Store the error of a connection, for its peer or for the foreign connections; return DROP. */
-enum outcome greet_trouble(struct conn *n, const char *fmt, ...)
+enum outcome handshake_note_error(struct conn *n, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-enum outcome greet_stranger(struct shake *s, struct conn *n, const char *fmt, ...)
+enum outcome handshake_note_foreign(struct handshake_state *s, struct conn *n, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 #endif
