@@ -377,7 +377,7 @@ static void wait_and_advance(struct handshake_state *s, uint64_t deadline_ns)
         if (o == CONTINUE && now >= s->conns[i].expires_ns && s->conns[i].state == DIAL_CONNECT)
             o = handshake_path_dead(s, &s->conns[i]);
         else if (o == CONTINUE && now >= s->conns[i].expires_ns) {
-            (void)handshake_note_foreign(s, &s->conns[i], "said nothing for too long");
+            (void)handshake_note_foreign(s, &s->conns[i], "sent nothing for too long");
             o = DROP;
         }
         if (o != CONTINUE)
@@ -400,7 +400,7 @@ static int report_missing(struct handshake_state *s, uint32_t *culprit)
     for (size_t i = 0; i < s->n_wants; i++) {
         const struct want *w = &s->wants[i];
         const char *silence =
-            w->dials ? w->busy ? "does not answer" : "not tried yet" : "has not called us";
+            w->dials ? w->busy ? "does not answer" : "not tried yet" : "has not connected";
 
         if (w->is_connected && (w->kind != HELLO_HOST || c->shm.memory[w->member].bytes != 0))
             continue;
@@ -421,7 +421,7 @@ static int report_missing(struct handshake_state *s, uint32_t *culprit)
     if (s->n_early > 0)
         buf_printf(&b, "; %u wait for a later generation, last: %s", s->n_early, s->early);
     if (s->n_foreign > 0)
-        buf_printf(&b, "; turned away %u, last: %s", s->n_foreign, s->foreign);
+        buf_printf(&b, "; rejected %u connections, last: %s", s->n_foreign, s->foreign);
     rc = err_set(s->err, unproven ? ERR_AUTH : ERR_TIMEOUT, "missing after %.3g s: %s",
                  (double)s->opts->deadline_ms / 1e3, b.failed ? "(out of memory)" : b.data);
     buf_fini(&b);

@@ -39,11 +39,11 @@ bool hello_read(const uint8_t in[HELLO_BYTES], struct hello *out, const char **w
     uint32_t kind = bytes_get_u32(in + 12);
 
     if (memcmp(in, magic, sizeof(magic)) != 0)
-        wrong = "did not speak this protocol";
+        wrong = "used another protocol";
     else if (bytes_get_u32(in + 8) != HELLO_VERSION)
-        wrong = "speaks another version of this protocol";
+        wrong = "used another version of this protocol";
     else if (kind < HELLO_LINK || kind > HELLO_TEST || bytes_get_u64(in + 32) != 0)
-        wrong = "sent a greeting that makes no sense";
+        wrong = "sent an invalid HELLO";
     if (why != NULL)
         *why = wrong;
     if (wrong != NULL)

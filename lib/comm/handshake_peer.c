@@ -74,7 +74,7 @@ static enum outcome make_nonce(struct handshake_state *s, uint8_t out[HELLO_NONC
 {
     if (rng_os(out, HELLO_NONCE_BYTES) == 0)
         return CONTINUE;
-    s->rc = err_set(s->err, ERR_IO, "the kernel gives no random numbers");
+    s->rc = err_set(s->err, ERR_IO, "the kernel provides no random numbers");
     return DROP;
 }
 
@@ -115,20 +115,20 @@ static enum outcome dial_challenge(struct handshake_state *s, struct conn *n)
     bool proven;
 
     if (!challenge_read(n->challenge, n->hello, s->opts->key, &ch, &proven))
-        return handshake_note_error(n, "what listens there does not speak this protocol");
+        return handshake_note_error(n, "its listener uses another protocol");
     n->want->unproven = !proven;
     if (!proven && ch.generation == s->here.generation)
-        return handshake_note_error(n, "what listens there does not know the key");
+        return handshake_note_error(n, "its listener does not know the key");
     if (!proven)
         return handshake_note_error(n,
-                             "what listens there does not know the key and is at generation %llu",
+                             "its listener does not know the key and is at generation %llu",
                              (unsigned long long)ch.generation);
     switch (ch.verdict) {
     case HELLO_OK:
         proof_write(n->hello, n->challenge, s->opts->key, n->proof);
         return CONTINUE;
     case HELLO_STALE:
-        s->rc = err_set(s->err, ERR_PEER, "generation %llu is over: %s is at generation %llu",
+        s->rc = err_set(s->err, ERR_PEER, "generation %llu has ended: %s is at generation %llu",
                         (unsigned long long)s->here.generation, name,
                         (unsigned long long)ch.generation);
         return DROP;
@@ -144,7 +144,7 @@ static enum outcome dial_challenge(struct handshake_state *s, struct conn *n)
 static enum outcome dial_ready(struct handshake_state *s, struct conn *n)
 {
     if (!ready_check(n->ready))
-        return handshake_note_error(n, "it ended the greeting with nonsense");
+        return handshake_note_error(n, "it sent an invalid READY message");
     return connected(s, n);
 }
 
@@ -171,7 +171,7 @@ static enum outcome park(struct handshake_state *s, struct conn *n, const struct
     listener_park(s->opts->listener, &p);
     s->n_early++;
     snprintf(s->early, sizeof(s->early),
-             "a connection from %s asked for generation %llu, ours is %llu", n->from,
+             "a connection from %s requested generation %llu, but this member is at %llu", n->from,
              (unsigned long long)h->generation, (unsigned long long)s->here.generation);
     return DONE;
 }
@@ -195,7 +195,7 @@ static enum outcome accept_hello(struct handshake_state *s, struct conn *n)
             ch.verdict = HELLO_UNWANTED;
     }
     if (n->want == NULL)
-        (void)handshake_note_foreign(s, n, "asked for generation %llu, ours is %llu",
+        (void)handshake_note_foreign(s, n, "requested generation %llu, but this member is at %llu",
                              (unsigned long long)h.generation,
                              (unsigned long long)s->here.generation);
     if (make_nonce(s, ch.nonce) != CONTINUE)
@@ -215,7 +215,7 @@ static enum outcome accept_proof(struct handshake_state *s, struct conn *n)
     if (!proof_check(n->proof, n->hello, n->challenge, s->opts->key)) {
         n->want->unproven = true;
         (void)handshake_note_foreign(s, n, "did not know the key");
-        return handshake_note_error(n, "a connection from %s said so but did not know the key", n->from);
+        return handshake_note_error(n, "a connection from %s claimed to be this peer, but did not know the key", n->from);
     }
     ready_write(n->ready);
     return CONTINUE;
@@ -257,7 +257,7 @@ enum outcome handshake_advance(struct handshake_state *s, struct conn *n)
             if (k < 0 && (errno == EAGAIN || errno == EINTR))
                 return CONTINUE;
             if (k <= 0)
-                return handshake_note_error(n, "the greeting broke off: %s",
+                return handshake_note_error(n, "the handshake was interrupted: %s",
                                      k == 0 ? "connection closed"
                                             : reason_text(errno));
             n->done += (size_t)k;

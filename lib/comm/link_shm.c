@@ -78,7 +78,7 @@ static int look(struct comm *c, struct comm_rank *r, uint32_t rank, uint32_t wor
         return comm_fail(c, ERR_PEER, member, "%s has left, but rank %u still waits for it in %s",
                          comm_rank_text(c, rank).text, r->rank, comm_call_text(&r->call).text);
     if (clock_ns() >= r->deadline_ns)
-        return comm_fail(c, ERR_TIMEOUT, member, "%s has not come to %s within %.3g s",
+        return comm_fail(c, ERR_TIMEOUT, member, "%s has not arrived at %s within %.3g s",
                          comm_rank_text(c, rank).text, comm_call_text(&r->call).text,
                          (double)c->deadline_ns / 1e9);
     return 1;
@@ -177,7 +177,7 @@ void *host_data(struct comm *c, struct comm_rank *r, uint32_t rank, size_t bytes
 
     if (offset > m->bytes || bytes > m->bytes - offset) {
         comm_fail(c, ERR_PEER, c->topo.member_of[rank],
-                  "%s: its data lies at %llu, outside its arena of %zu bytes",
+                  "%s: its data is at %llu, outside its arena of %zu bytes",
                   comm_rank_text(c, rank).text, (unsigned long long)offset, m->bytes);
         return NULL;
     }
@@ -233,7 +233,7 @@ int host_check(struct comm *c)
     /* The process that wrote the reason may have died before it was complete: continue without
        it. */
     if (atomic_load(&p->broken) != 2)
-        return comm_fail(c, ERR_PEER, COMM_NO_MEMBER, "another process of this host gave up");
+        return comm_fail(c, ERR_PEER, COMM_NO_MEMBER, "another process of this host ended the generation");
     memcpy(why, p->why, sizeof(why));
     why[sizeof(why) - 1] = '\0';
     /* read once: other processes can write the field */

@@ -199,7 +199,7 @@ static int wait_for(struct comm *c, struct comm_rank *r, const struct flow *out,
     if (clock_ns() >= r->deadline_ns)
         return comm_fail(c, ERR_TIMEOUT, c->topo.member_of[late],
                          "%s has not %s its part of %s within %.3g s", comm_rank_text(c, late).text,
-                         is_done(in) ? "taken" : "sent", comm_call_text(&r->call).text,
+                         is_done(in) ? "received" : "sent", comm_call_text(&r->call).text,
                          (double)c->deadline_ns / 1e9);
     return 0;
 }

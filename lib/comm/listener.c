@@ -308,12 +308,12 @@ int listener_parse(const char *address, struct sockaddr_storage *out, uint32_t *
     if (brackets)
         at++, n -= 2;
     if (n == 0 || n >= sizeof(host) || (!brackets && memchr(at, ':', n) != NULL))
-        return err_set(err, ERR_INPUT, "'%s' is no address; expected ip:port or [ip]:port",
+        return err_set(err, ERR_INPUT, "'%s': expected ip:port or [ip]:port",
                        address);
     memcpy(host, at, n);
     host[n] = '\0';
     if (getaddrinfo(host, colon + 1, &hints, &found) != 0)
-        return err_set(err, ERR_INPUT, "'%s' is no address; expected ip:port or [ip]:port",
+        return err_set(err, ERR_INPUT, "'%s': expected ip:port or [ip]:port",
                        address);
     memcpy(out, found->ai_addr, found->ai_addrlen);
     *n_out = found->ai_addrlen;

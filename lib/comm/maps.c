@@ -99,7 +99,7 @@ int maps_acquire(struct maps *m, int fd, size_t bytes, void **out, struct err *e
     int rc;
 
     if (fstat(fd, &st) < 0)
-        return err_sys(err, errno, "look at passed memory");
+        return err_sys(err, errno, "read the size of passed memory");
     if (bytes == 0 || bytes > PTRDIFF_MAX || (uint64_t)st.st_size < bytes)
         return err_set(err, ERR_PEER, "passed memory has %lld bytes, expected %zu",
                        (long long)st.st_size, bytes);

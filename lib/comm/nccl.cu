@@ -244,7 +244,7 @@ static int end(struct cuda_comm *c, bool is_orderly, struct err *err)
         return 0;
     }
     return err_set(err, ERR_DEVICE,
-                   "NCCL does not let its communicator go, %d s after it was aborted: only the end of the "
+                   "NCCL did not release its communicator within %d s after the abort: only the end of the "
                    "process frees this GPU", ABORT_SECONDS);
 }
 

@@ -74,9 +74,9 @@ void comm_ras_words(const char *answer, char *out, size_t n)
         at--;
     words[text_utf8_cut(words, at)] = '\0';
     if (words[0] == '\0')
-        snprintf(out, n, "NCCL sees no trouble");
+        snprintf(out, n, "NCCL reports no error");
     else
-        snprintf(out, n, "NCCL says: %s", words);
+        snprintf(out, n, "NCCL reports: %s", words);
     out[text_utf8_cut(out, strlen(out))] = '\0';
 }
 
@@ -165,13 +165,13 @@ void comm_ras_ask(char *out, size_t n)
         address = "127.0.0.1:28028"; /* default address of NCCL */
     fd = dial(address, begin_ms);
     if (fd < 0) {
-        snprintf(out, n, "NCCL cannot be asked why (RAS at %.80s: %s)", address, reason_text(errno));
+        snprintf(out, n, "NCCL cannot be queried (RAS at %.80s: %s)", address, reason_text(errno));
         return;
     }
     answer = malloc(ANSWER_BYTES);
     if (answer == NULL || send(fd, QUESTION, sizeof(QUESTION) - 1, MSG_NOSIGNAL) < 0 ||
         receive(fd, answer, ANSWER_BYTES, begin_ms) == 0)
-        snprintf(out, n, "NCCL does not say why (RAS at %.80s is silent)", address);
+        snprintf(out, n, "NCCL reports no reason (RAS at %.80s is silent)", address);
     else
         comm_ras_words(answer, out, n);
     free(answer);

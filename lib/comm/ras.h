@@ -10,7 +10,7 @@
 
 enum { COMM_RAS_BYTES = 640 };
 
-/* Writes a clause for an error message: "NCCL says: ...", or the reason why it reports nothing. */
+/* Writes a clause for an error message: "NCCL reports: ...", or the reason why it reports nothing. */
 void comm_ras_ask(char *out, size_t n);
 
 /* Extracts the clause from an answer: the text under its headings "Errors" and "Warnings". */

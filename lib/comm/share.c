@@ -51,7 +51,7 @@ static int wait_to_send(struct comm *c, int fd, bool for_room, uint64_t deadline
                            { .fd = fd, .events = POLLOUT } };
 
     if (now >= deadline_ns)
-        return err_set(err, ERR_TIMEOUT, "it has not taken what is shared before the deadline");
+        return err_set(err, ERR_TIMEOUT, "it did not receive the shared memory before the deadline");
     (void)poll(p, for_room ? 2 : 1, for_room ? (int)((deadline_ns - now) / 1000000 + 1) : 1);
     return comm_has_failed(c) ? -1 : 0;
 }
@@ -152,7 +152,7 @@ static int map_member(struct comm *c, struct comm_life *l, uint32_t member,
     if (member >= c->topo.n_members || c->topo.host_of[member] != c->host ||
         c->shm.memory[member].bytes != 0 || l->passed[0] < 0 || l->passed[1] < 0)
         return err_set(err, ERR_PEER,
-                       "it passed the memory of member %u, which is not one that it should", member);
+                       "it passed the memory of member %u, which was not expected", member);
     rc = maps_acquire(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &base,
                    err);
     if (rc < 0)
@@ -198,7 +198,7 @@ int host_receive(struct comm *c, struct comm_life *l, const struct life_message 
     int rc;
 
     if ((m->what == LIFE_JOIN) != is_leader(c))
-        return err_set(err, ERR_PEER, "it takes another member for the leader of this host");
+        return err_set(err, ERR_PEER, "it expects another leader of this host");
     if (m->what == LIFE_JOIN) {
         for (size_t i = 0; i < sizeof(m->cores); i++)
             c->shm.cores[i] |= m->cores[i];

@@ -16,13 +16,13 @@ static int count_ranks(const struct comm_member *members, uint32_t n_members, ui
     uint32_t n = 0;
 
     if (n_members == 0)
-        return err_set(err, ERR_INPUT, "a communicator without members");
+        return err_set(err, ERR_INPUT, "communicator without members; expected at least one");
     for (uint32_t m = 0; m < n_members; m++) {
         if (members[m].n_ranks == 0)
             return err_set(err, ERR_INPUT, "%s has no replica; expected at least one",
                            members[m].name);
         if (members[m].n_ranks > COMM_MAX_RANKS - n)
-            return err_set(err, ERR_INPUT, "%s brings the replicas above %d, the most there can be",
+            return err_set(err, ERR_INPUT, "%s: more than %d replicas, expected at most that many",
                            members[m].name, COMM_MAX_RANKS);
         n += members[m].n_ranks;
     }
@@ -139,7 +139,7 @@ static int find_leaves(struct topology *t, const uint32_t *shares, struct err *e
     if (shares == NULL || (equal && schedule_is_power(shares[0])))
         t->leaves = NULL; /* the tree over the ranks */
     else if (!is_tree(t->leaves, 0, t->world))
-        return err_set(err, ERR_INPUT, "the shares of the ranks are no subtrees of one tree");
+        return err_set(err, ERR_INPUT, "the shares of the ranks are not subtrees of one tree");
     return 0;
 }
 

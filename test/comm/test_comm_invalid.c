@@ -173,7 +173,7 @@ static void scene_memory_on_life(struct cast *k, uint32_t self)
     uint8_t bytes[MESSAGE_LIFE_BYTES];
 
     if (self == 0) {
-        expect_failed_call(k, c, "worker 1 passed memory on a connection that is not for that");
+        expect_failed_call(k, c, "worker 1 passed memory on a connection of another kind");
     } else {
         message_life_write(&m, bytes);
         send_bytes(life_of(c), bytes, sizeof(bytes));
@@ -224,7 +224,7 @@ static void scene_bad_offset_in_page(struct cast *k, uint32_t self)
     if (self == 0) {
         c->shm.page->spin = 1; /* the way of a call that reads the vectors where they are */
         expect_failed_call(
-            k, c, "rank 1 (worker 1): its data lies at 18446744073709551615, outside its arena");
+            k, c, "rank 1 (worker 1): its data is at 18446744073709551615, outside its arena");
     } else {
         publish(c, (struct comm_call){ .count = ELEMENTS,
                                        .offset = UINT64_MAX,

@@ -41,12 +41,12 @@ static void what_is_no_greeting_is_refused_with_a_reason(void **state)
     static const struct {
         size_t at;
         const char *why;
-    } cases[] = { { 0, "did not speak this protocol" },
-                  { 7, "did not speak this protocol" },
-                  { 8, "speaks another version of this protocol" },
-                  { 12, "sent a greeting that makes no sense" },
-                  { 15, "sent a greeting that makes no sense" },
-                  { 33, "sent a greeting that makes no sense" } };
+    } cases[] = { { 0, "used another protocol" },
+                  { 7, "used another protocol" },
+                  { 8, "used another version of this protocol" },
+                  { 12, "sent an invalid HELLO" },
+                  { 15, "sent an invalid HELLO" },
+                  { 33, "sent an invalid HELLO" } };
     struct hello h = some_hello(), back;
     uint8_t bytes[HELLO_BYTES];
     const char *why;

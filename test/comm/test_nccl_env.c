@@ -136,22 +136,22 @@ static const char ANSWER[] = "OK\n"
 
 static void errors_and_warnings_are_made_a_sentence(void **state)
 {
-    char out[COMM_RAS_BYTES], small[20];
+    char out[COMM_RAS_BYTES], small[23];
 
     (void)state;
     comm_ras_words(ANSWER, out, sizeof(out));
-    assert_string_equal(out, "NCCL says: #0-0 (27a079b828ff1a75) MISMATCH Communicator ranks have different "
+    assert_string_equal(out, "NCCL reports: #0-0 (27a079b828ff1a75) MISMATCH Communicator ranks have different "
                              "collective operation counts 1 ranks have launched up to operation 7 1 ranks have "
                              "launched up to operation 6 Rank 1 -- GPU 0 managed by process 77 on node 10.0.0.2 "
                              "#0-0 (27a079b828ff1a75) TIMEOUT Encountered errors");
     comm_ras_words(ANSWER, small, sizeof(small));
-    assert_string_equal(small, "NCCL says: #0-0 (27");
+    assert_string_equal(small, "NCCL reports: #0-0 (27");
     comm_ras_words("Job summary\n===========\n\nfine\n", out, sizeof(out));
-    assert_string_equal(out, "NCCL sees no trouble");
+    assert_string_equal(out, "NCCL reports no error");
     comm_ras_words("", out, sizeof(out));
-    assert_string_equal(out, "NCCL sees no trouble");
+    assert_string_equal(out, "NCCL reports no error");
     comm_ras_words("Errors\n======", out, sizeof(out));
-    assert_string_equal(out, "NCCL sees no trouble");
+    assert_string_equal(out, "NCCL reports no error");
 }
 
 static void a_long_answer_is_cut(void **state)
@@ -222,7 +222,7 @@ static void it_is_asked_over_its_port(void **state)
     pthread_join(t, NULL);
     close(s.listener);
     assert_string_equal(s.asked, "TIMEOUT 1\nVERBOSE STATUS\n");
-    assert_memory_equal(out, "NCCL says: #0-0", 15);
+    assert_memory_equal(out, "NCCL reports: #0-0", 18);
 }
 
 static void one_that_is_silent_is_waited_for_a_second(void **state)
@@ -237,7 +237,7 @@ static void one_that_is_silent_is_waited_for_a_second(void **state)
     assert_in_range(clock_ms() - begin, 900, 2000);
     pthread_join(t, NULL);
     close(s.listener);
-    assert_non_null(strstr(out, "NCCL does not say why (RAS at 127.0.0.1:"));
+    assert_non_null(strstr(out, "NCCL reports no reason (RAS at 127.0.0.1:"));
 }
 
 static void one_that_is_not_there_is_told(void **state)
@@ -249,7 +249,7 @@ static void one_that_is_not_there_is_told(void **state)
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         setenv("NCCL_RAS_ADDR", rows[i], 1);
         comm_ras_ask(out, sizeof(out));
-        assert_memory_equal(out, "NCCL cannot be asked why (RAS at ", 33);
+        assert_memory_equal(out, "NCCL cannot be queried (RAS at ", 31);
         assert_null(strstr(out, "Success"));
     }
 }
