@@ -1,4 +1,5 @@
-/* Who is let in: strangers, other keys, other generations, other lists of members; who is missing. */
+/* Which connections are accepted: foreign ones, other keys, other generations, other lists of
+ * members; and which members are missing. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -12,7 +13,7 @@
 #include "base/fault.h"
 #include "comm/cast.h"
 
-enum { READY = 40, DONE }; /* stage: how many are so far */
+enum { READY = 40, DONE }; /* stage: number of members so far */
 
 static void begin(struct cast *k, const char *layout, bool shared_memory)
 {
@@ -37,7 +38,7 @@ static void scene_strangers(struct cast *k, uint32_t self)
     struct comm *c;
     struct err err;
 
-    if (self == 2) { /* no member: 300 that say nothing, 50 that talk nonsense */
+    if (self == 2) { /* no member: 300 silent connections, and 50 with invalid bytes */
         for (int i = 0; i < 350; i++) {
             int fd = dial(k->addresses[0]);
             char junk[300];
@@ -53,7 +54,7 @@ static void scene_strangers(struct cast *k, uint32_t self)
     k->n = 2;
     cast_until(k, READY, 1);
     if (self == 1)
-        cast_sleep_ms(30); /* the strangers are in front */
+        cast_sleep_ms(30); /* the foreign connections are first in the queue */
     c = cast_open(k, self);
     EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
     EXPECT(clock_ns() - start < CAST_AT_ONCE_MS * 1000000ull, "took %.3f s",
@@ -85,7 +86,7 @@ static void scene_wrong_key(struct cast *k, uint32_t self)
         EXPECT(rc == ERR_AUTH && strstr(err.text, "worker 0") &&
                    strstr(err.text, "not know the key"),
                "%d: %s", rc, err.text);
-    else /* who is called sees only somebody that hangs up */
+    else /* the called member sees only that the caller closes */
         EXPECT(rc == ERR_TIMEOUT && strstr(err.text, "worker 1") && strstr(err.text, "was interrupted"),
                "%d: %s", rc, err.text);
 }
@@ -113,7 +114,7 @@ static void scene_stale(struct cast *k, uint32_t self)
     int rc;
 
     o.generation = self == 0 ? 2 : 1;
-    if (self == 1) { /* we dial, and are behind */
+    if (self == 1) { /* this member dials, and is in the earlier generation */
         rc = cast_connect(&o, &c, &err);
         EXPECT(rc == ERR_PEER &&
                    strstr(err.text, "generation 1 has ended: worker 0 is at generation 2"),
@@ -145,7 +146,7 @@ static void scene_future(struct cast *k, uint32_t self)
     o.generation = self == 0 ? 1 : 2;
     if (self == 1) { /* waits */
         o.deadline_ms = 2 * CAST_LONG_MS;
-    } else { /* is called, and is behind */
+    } else { /* this member is called, and is in the earlier generation */
         rc = cast_connect(&o, &c, &err);
         EXPECT(rc == ERR_TIMEOUT && strstr(err.text, "generation 2, but this member is at 1"), "%d: %s", rc,
                err.text);
@@ -227,7 +228,7 @@ static void connecting_ends_at_once_when_aborted(void **state)
     (void)state;
     begin(&k, "A1 B1 A1", true);
     o = cast_opts(&k, 0);
-    for (int i = 0; i < 5; i++) { /* the best: the machine may be busy */
+    for (int i = 0; i < 5; i++) { /* the best of five: the machine may be busy */
         uint64_t took;
 
         assert_int_equal(comm_open(&o, &a.c, &err), 0);
@@ -241,7 +242,7 @@ static void connecting_ends_at_once_when_aborted(void **state)
         comm_close(a.c);
     }
     assert_true(best < 3000000ull * SLOW);
-    /* before it begins is early enough */
+    /* an abort before comm_connect() is effective */
     assert_int_equal(comm_open(&o, &a.c, &err), 0);
     comm_abort(a.c, "not even begun");
     assert_int_equal(comm_connect(a.c, &err), ERR_CANCELED);
@@ -258,7 +259,7 @@ static void who_is_missing_is_named_with_the_last_error(void **state)
 
     (void)state;
     begin(&k, "A1 B1 C1", true);
-    comm_listener_close(k.listeners[0]); /* refuses from now on */
+    comm_listener_close(k.listeners[0]); /* refuses connections from now on */
     k.listeners[0] = NULL;
     o = cast_opts(&k, 1);
     o.deadline_ms = 100;

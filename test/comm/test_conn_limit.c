@@ -1,4 +1,4 @@
-/* Which connection is closed when there are too many that have not proved their identity. */
+/* Which connection is closed if too many are not authenticated. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -79,7 +79,7 @@ static void flood_of_early_hellos_keeps_the_early_peers_of_other_hosts(void **st
     park(l, "10.0.0.2", 1);
     assert_true(listener_unpark(l, &p));
     assert_string_equal(p.from, "10.0.0.1:1");
-    for (n = 1; listener_unpark(l, &p); n++) /* the others are the newest, in their order */
+    for (n = 1; listener_unpark(l, &p); n++) /* the others are the newest, in order */
         if (n < COMM_PARKED_MAX - 1)
             assert_int_equal(atoi(strrchr(p.from, ':') + 1), 2 * COMM_PARKED_MAX + 1 + n);
     assert_int_equal(n, COMM_PARKED_MAX);

@@ -101,7 +101,7 @@ static void any_changed_bit_spoils_the_proofs(void **state)
     }
     assert_true(challenge_read(challenge, hello, other_key, &back, &proven) && !proven);
     assert_false(proof_check(proof, hello, challenge, other_key));
-    /* Played back in the other direction it proves nothing. */
+    /* The HMAC of one direction is no proof in the other. */
     assert_memory_not_equal(proof, challenge + CHALLENGE_BYTES - PROOF_BYTES, PROOF_BYTES);
     assert_false(proof_check(challenge + CHALLENGE_BYTES - PROOF_BYTES, hello, challenge, key));
 }

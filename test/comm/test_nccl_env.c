@@ -1,4 +1,4 @@
-/* What NCCL finds in the environment, and what its RAS is asked. */
+/* The environment of NCCL, and the queries of its RAS. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -47,7 +47,7 @@ static void an_address_of_this_host_leads_to_its_interface(void **state)
 
         comm_interface(rows[i].address, name, sizeof(name), &is_v6);
         assert_string_equal(name, rows[i].name);
-        if (strcmp(rows[i].address, "localhost:5") != 0) /* hosts differ on it */
+        if (strcmp(rows[i].address, "localhost:5") != 0) /* hosts differ in this */
             assert_int_equal(is_v6, rows[i].is_v6);
     }
 }
@@ -80,7 +80,7 @@ static void what_the_user_set_stays_and_what_harms_is_removed(void **state)
     setenv("NCCL_COMM_BLOCKING", "1", 1);
     comm_nccl_environment("127.0.0.1:7000", text, sizeof(text));
     assert_string_equal(getenv("NCCL_SOCKET_IFNAME"), "eth7");
-    assert_null(getenv("NCCL_SOCKET_FAMILY")); /* of whichever interface that is */
+    assert_null(getenv("NCCL_SOCKET_FAMILY")); /* the interface differs between hosts */
     assert_string_equal(getenv("NCCL_RAS_ADDR"), "127.0.0.1:4");
     assert_null(getenv("NCCL_COMM_ID"));
     assert_null(getenv("NCCL_COMM_BLOCKING"));
@@ -110,12 +110,12 @@ static void two_processes_get_ports_of_their_own(void **state)
     unsetenv("NCCL_RAS_ADDR");
     comm_nccl_environment(NULL, text, sizeof(text));
     assert_string_not_equal(first, getenv("NCCL_RAS_ADDR"));
-    assert_string_equal(getenv("NCCL_SOCKET_IFNAME"), "=lo"); /* nobody else is to be reached */
+    assert_string_equal(getenv("NCCL_SOCKET_IFNAME"), "=lo"); /* there is no other task */
 }
 
 /* ---- RAS ---- */
 
-/* In the form of the user guide. */
+/* An answer in the format of the user guide. */
 static const char ANSWER[] = "OK\n"
                              "NCCL version 2.28.9 compiled with CUDA 13.0\n"
                              "CUDA runtime version 13000, driver version 13000\n\n"
@@ -170,7 +170,7 @@ static void a_long_answer_is_cut(void **state)
 
 struct server {
     int listener;
-    const char *answer; /* NULL: it takes the call, and is silent */
+    const char *answer; /* NULL: accepts the connection and sends nothing */
     char asked[128];
 };
 

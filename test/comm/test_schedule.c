@@ -11,7 +11,7 @@
 
 enum { NODES_MAX = 64, SEGMENTS_MAX = 64 };
 
-/* A symbolic sum: which nodes are in it, and a hash of the order of the additions in which, as in
+/* A symbolic sum: the nodes in it, and a hash of the order of the additions in which, as in
  * floating point, a + b is b + a but (a + b) + c is not a + (b + c). */
 struct sum {
     uint64_t nodes, hash;
@@ -33,7 +33,7 @@ static struct sum leaf(uint32_t node)
 
 static struct sum plus(struct sum a, struct sum b)
 {
-    assert_true((a.nodes & b.nodes) == 0); /* nobody is counted twice */
+    assert_true((a.nodes & b.nodes) == 0); /* no node is counted twice */
     return (struct sum){ a.nodes | b.nodes, mix(a.hash + b.hash) };
 }
 
@@ -48,14 +48,15 @@ static struct sum tree(uint32_t first, uint32_t n)
     return plus(tree(first, left), tree(first + left, n - left));
 }
 
-/* The nodes run as they would over sockets without any buffer: a transfer happens when its sender
- * and its receiver have both come to it, a node goes on when both its transfers have happened. */
+/* Runs the nodes as over sockets without any buffer: a transfer happens when its sender and its
+ * receiver have both reached it; a node continues when both of its transfers have happened. */
 struct world {
     struct schedule s[NODES_MAX];
     uint32_t at[NODES_MAX];
     bool sent[NODES_MAX], received[NODES_MAX];
     struct sum have[NODES_MAX][SEGMENTS_MAX], in[NODES_MAX][SEGMENTS_MAX];
-    struct sum aside[NODES_MAX][NODES_MAX]; /* of node i: what node k sent of i's segment */
+    /* of node i: the part of i's segment that node k sent */
+    struct sum aside[NODES_MAX][NODES_MAX];
     uint32_t n;
 };
 
@@ -97,7 +98,7 @@ static bool go_on(struct world *w, uint32_t node)
         return false;
     for (uint32_t i = step.recv.begin; step.keep && i < step.recv.end; i++) {
         assert_int_equal(i, node);
-        assert_int_equal(w->aside[node][step.from].nodes, 0); /* once from everybody */
+        assert_int_equal(w->aside[node][step.from].nodes, 0); /* one message from each node */
         w->aside[node][step.from] = w->in[node][i];
     }
     for (uint32_t i = step.recv.begin;
@@ -136,7 +137,7 @@ static void run(struct world *w, enum schedule_what what, bool direct, uint32_t 
             moved |= go_on(w, i);
     }
     for (uint32_t i = 0; i < w->n; i++)
-        assert_true(is_over(w, i)); /* else they wait for each other */
+        assert_true(is_over(w, i)); /* else there is a deadlock */
     for (uint32_t i = 0; direct && what == SCHEDULE_REDUCE_SCATTER && i < w->n; i++) {
         w->aside[i][i] = w->have[i][i];
         w->have[i][i] = tree_of(w->aside[i], 0, w->n);
@@ -157,7 +158,7 @@ static uint64_t all(uint32_t n)
     return n == 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1;
 }
 
-/* The segment that a node holds complete after the reduce-scatter. */
+/* Returns the segment that a node holds complete after the reduce-scatter. */
 static uint32_t home_of(const struct schedule *s, uint32_t node)
 {
     return s->direct ? node : schedule_reverse(node, s->n_nodes);
@@ -180,7 +181,7 @@ static void a_reduce_scatter_leaves_every_sum_whole_at_its_home(void **state)
                 homes |= (uint64_t)1 << home;
                 assert_int_equal(w->have[i][home].nodes, all(n));
             }
-            assert_int_equal(homes, all(n)); /* every segment has one */
+            assert_int_equal(homes, all(n)); /* every segment has one owner */
         }
     }
 }
@@ -259,7 +260,7 @@ static void a_broadcast_reaches_everybody_from_every_root(void **state)
     }
 }
 
-/* Sends as the socket code does: a rank may only send to and receive from its declared peers. */
+/* As in the socket code, a rank may only send to and receive from its declared peers. */
 static void halving_talks_only_to_neighbours_at_powers_of_two(void **state)
 {
     (void)state;
@@ -275,7 +276,7 @@ static void halving_talks_only_to_neighbours_at_powers_of_two(void **state)
                 assert_int_equal(step.from, step.to);
                 total += step.send.end - step.send.begin;
             }
-            assert_int_equal(total, n - 1); /* the least there is */
+            assert_int_equal(total, n - 1); /* the minimum */
         }
     }
 }

@@ -16,7 +16,7 @@ enum { MEMBERS_MAX = 64 };
 static char names[MEMBERS_MAX][16];
 static char hosts[26][2];
 
-/* "A2 B1": two members, of two ranks on host A and one on host B. */
+/* Builds "A2 B1": one member with two ranks on host A, and one with one rank on host B. */
 static void lay_out(struct topology *t, const char *text, const uint32_t *shares,
                     bool shared_memory)
 {
@@ -36,7 +36,7 @@ static void lay_out(struct topology *t, const char *text, const uint32_t *shares
     assert_int_equal(topology_init(t, m, n, shares, shared_memory, NULL), 0);
 }
 
-/* "nodes 0 2 4; 2 channels" and the description. */
+/* Expects "nodes 0 2 4; 2 channels" and the description. */
 static void expect(const char *layout, bool shared_memory, const char *nodes, const char *text)
 {
     struct topology t;
@@ -126,7 +126,7 @@ static void shares_decide_what_is_a_subtree(void **state)
     assert_non_null(strstr(err.text, "subtrees"));
     assert_int_equal(topology_init(&t, m, 2, threes, true, &err), ERR_INPUT); /* 6 are 4 + 2 */
     lay_out(&t, "A2 B2", twos, true);
-    assert_int_equal(t.kind, TOPOLOGY_HALVING); /* as if each had one */
+    assert_int_equal(t.kind, TOPOLOGY_HALVING); /* as without shares */
     topology_fini(&t);
 }
 
@@ -176,7 +176,8 @@ static void check_invariants(const struct topology *t)
             assert_true(a[k] != r && a[k] < t->world && t->node_of[a[k]] != node);
             assert_true(has(b, topology_peers(t, a[k], b), r));
         }
-        for (int what = 0; n > 0 && what < 4; what++) { /* whom the schedules name is connected */
+        /* the peers in the schedules are connected */
+        for (int what = 0; n > 0 && what < 4; what++) {
             struct schedule s = { (enum schedule_what)what,
                                   t->kind == TOPOLOGY_DIRECT,
                                   t->n_nodes,
@@ -221,7 +222,7 @@ static void every_small_layout_is_consistent(void **state)
         for (uint32_t m = 0; m <= code % 4; m++, x /= 9)
             snprintf(text + strlen(text), sizeof(text) - strlen(text), "%c%u ", 'A' + x % 3,
                      1 + x / 3 % 3);
-        if (x != 0) /* the same as a shorter one */
+        if (x != 0) /* equal to a shorter layout */
             continue;
         lay_out(&t, text, NULL, code % 7 != 0);
         check_invariants(&t);
