@@ -116,7 +116,7 @@ static inline void cast_start(struct cast *k, cast_scene *scene)
 }
 
 /* Returns true if all processes ended as expected, within the limit. */
-static inline bool cast_ends_well(struct cast *k)
+static inline bool cast_all_succeeded(struct cast *k)
 {
     uint64_t limit = clock_ms() + CAST_LIMIT_S * 1000;
     bool well = true;
@@ -142,7 +142,7 @@ static inline bool cast_ends_well(struct cast *k)
 
 static inline void cast_join(struct cast *k)
 {
-    assert_true(cast_ends_well(k));
+    assert_true(cast_all_succeeded(k));
 }
 
 static inline void cast_play(struct cast *k, cast_scene *scene)
@@ -180,7 +180,7 @@ static inline uint64_t cast_judge(struct cast *k)
 {
     uint64_t ms = k->deadline_ms;
 
-    if (cast_ends_well(k))
+    if (cast_all_succeeded(k))
         return 0;
     if (ms >= CAST_LONG_MS)
         fail_msg("not with a deadline of %llu ms either", (unsigned long long)ms);

@@ -304,7 +304,7 @@ static void scene_bits(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void every_layout_of_eight_ranks_gives_the_same_bits(void **state)
+static void layouts_of_eight_ranks_give_equal_bits(void **state)
 {
     static const char *const layouts[] = { "A8",         "A4 A4", "A4 B4",
                                            "A1 A3 B4",   "A5 B3", "A1 A1 A1 A1 B1 B1 C1 C1",
@@ -364,7 +364,7 @@ static void scene_shares(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_smaller_group_gives_the_bits_of_the_full_one(void **state)
+static void smaller_group_gives_the_bits_of_the_full_group(void **state)
 {
     static const char *const layouts[] = { "A1",       "A2",       "A3",       "A1 B1",
                                            "A1 B1 C1", "A2 B1",    "A1 B3 A1", "A4 B1 B1",
@@ -392,7 +392,7 @@ static uint32_t below(uint32_t *at, uint32_t n)
 }
 
 /* Any survivors of any full group, on any hosts. */
-static void any_part_of_any_group_gives_the_bits_of_the_whole(void **state)
+static void survivors_of_any_group_give_the_bits_of_the_full_group(void **state)
 {
     uint32_t at_number = 0;
     struct cast k;
@@ -459,7 +459,7 @@ static void scene_repeat(struct cast *k, uint32_t self)
     EXPECT(free_fd() == before, "descriptor %d was left open", before);
 }
 
-static void a_warm_call_allocates_nothing_and_a_close_leaves_nothing_open(void **state)
+static void warm_call_allocates_nothing_and_close_leaks_no_descriptor(void **state)
 {
     static const char *const layouts[] = { "A2", "A1 A1", "A1 B1", "A1 A1 B1", NULL };
     struct cast k;
@@ -520,7 +520,7 @@ static void waiting_scene(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void who_waits_for_others_says_so_as_long_as_it_does(void **state)
+static void waiting_rank_calls_on_wait_until_the_wait_ends(void **state)
 {
     static const char *const layouts[] = { "A4", "A1 A1", "A1 B1 C1 D1", "A2 B2", "A1 B1 C1" };
     struct cast k;
@@ -540,11 +540,11 @@ int main(void)
         cmocka_unit_test(processes_of_one_host_agree_to_the_bit),
         cmocka_unit_test(members_without_shared_memory_agree_to_the_bit),
         cmocka_unit_test(hosts_of_several_members_agree_to_the_bit),
-        cmocka_unit_test(every_layout_of_eight_ranks_gives_the_same_bits),
-        cmocka_unit_test(a_smaller_group_gives_the_bits_of_the_full_one),
-        cmocka_unit_test(any_part_of_any_group_gives_the_bits_of_the_whole),
-        cmocka_unit_test(a_warm_call_allocates_nothing_and_a_close_leaves_nothing_open),
-        cmocka_unit_test(who_waits_for_others_says_so_as_long_as_it_does),
+        cmocka_unit_test(layouts_of_eight_ranks_give_equal_bits),
+        cmocka_unit_test(smaller_group_gives_the_bits_of_the_full_group),
+        cmocka_unit_test(survivors_of_any_group_give_the_bits_of_the_full_group),
+        cmocka_unit_test(warm_call_allocates_nothing_and_close_leaks_no_descriptor),
+        cmocka_unit_test(waiting_rank_calls_on_wait_until_the_wait_ends),
     };
 
     return cmocka_run_group_tests_name("comm/comm", tests, NULL, NULL);

@@ -108,7 +108,7 @@ static void scene_abort(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void an_abort_by_any_thread_ends_every_call_of_every_peer(void **state)
+static void abort_by_any_thread_ends_every_call_of_every_peer(void **state)
 {
     struct cast k;
 
@@ -158,7 +158,7 @@ static void scene_abort_sleepers(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void an_abort_wakes_those_who_sleep(void **state)
+static void abort_wakes_sleeping_ranks(void **state)
 {
     struct cast k;
 
@@ -182,7 +182,7 @@ static void scene_survive(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_killed_peer_is_named_by_every_survivor_at_once(void **state)
+static void killed_peer_is_named_by_every_survivor_at_once(void **state)
 {
     struct cast k;
 
@@ -240,7 +240,7 @@ static void scene_abort_past_a_stopped_leader(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_stopped_leader_does_not_keep_an_abort_from_the_host(void **state)
+static void suspended_leader_abort_still_reaches_the_host(void **state)
 {
     struct cast k;
 
@@ -285,7 +285,7 @@ static void scene_regroup(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void survivors_meet_again_in_the_next_generation(void **state)
+static void survivors_connect_in_the_next_generation(void **state)
 {
     static const char *const groups[] = { "A1 A1 A1", "A1 B1 C1" };
     struct cast k;
@@ -331,7 +331,7 @@ static void scene_late(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_late_rank_is_named_at_the_deadline(void **state)
+static void late_rank_is_named_at_the_deadline(void **state)
 {
     struct cast k;
 
@@ -364,7 +364,7 @@ static void scene_mismatch(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void ranks_that_make_different_calls_are_both_named(void **state)
+static void different_calls_both_ranks_are_named(void **state)
 {
     struct cast k;
 
@@ -400,7 +400,7 @@ static void scene_leave(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_peer_that_closes_in_order_is_not_broken(void **state)
+static void peer_closes_in_order_nothing_is_reported(void **state)
 {
     struct cast k;
 
@@ -437,7 +437,7 @@ static void scene_fault(struct cast *k, uint32_t self)
         atomic_store(&k->stage->number[READY], fault_fired());
 }
 
-static void any_single_fault_ends_in_an_error_or_in_nothing(void **state)
+static void single_fault_at_any_point_ends_with_an_error_or_success(void **state)
 {
     static const char *const groups[] = { "A1 A1", "A1 B1", "A1 A1 B1 B1" };
     struct cast k;
@@ -461,15 +461,15 @@ static void any_single_fault_ends_in_an_error_or_in_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_abort_by_any_thread_ends_every_call_of_every_peer),
-        cmocka_unit_test(an_abort_wakes_those_who_sleep),
-        cmocka_unit_test(a_killed_peer_is_named_by_every_survivor_at_once),
-        cmocka_unit_test(a_stopped_leader_does_not_keep_an_abort_from_the_host),
-        cmocka_unit_test(survivors_meet_again_in_the_next_generation),
-        cmocka_unit_test(a_late_rank_is_named_at_the_deadline),
-        cmocka_unit_test(ranks_that_make_different_calls_are_both_named),
-        cmocka_unit_test(a_peer_that_closes_in_order_is_not_broken),
-        cmocka_unit_test(any_single_fault_ends_in_an_error_or_in_nothing),
+        cmocka_unit_test(abort_by_any_thread_ends_every_call_of_every_peer),
+        cmocka_unit_test(abort_wakes_sleeping_ranks),
+        cmocka_unit_test(killed_peer_is_named_by_every_survivor_at_once),
+        cmocka_unit_test(suspended_leader_abort_still_reaches_the_host),
+        cmocka_unit_test(survivors_connect_in_the_next_generation),
+        cmocka_unit_test(late_rank_is_named_at_the_deadline),
+        cmocka_unit_test(different_calls_both_ranks_are_named),
+        cmocka_unit_test(peer_closes_in_order_nothing_is_reported),
+        cmocka_unit_test(single_fault_at_any_point_ends_with_an_error_or_success),
     };
 
     return cmocka_run_group_tests_name("comm/break", tests, NULL, NULL);

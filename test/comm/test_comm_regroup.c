@@ -146,7 +146,7 @@ static void scene_stopped(struct cast *k, uint32_t self)
         survive_a_stopped_one(k, self, victim);
 }
 
-static void a_peer_that_wakes_up_late_writes_only_into_what_was_given_up(void **state)
+static void peer_resumed_late_writes_only_into_abandoned_arenas(void **state)
 {
     struct cast k;
 
@@ -189,7 +189,7 @@ static void scene_killed(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_dead_peer_leaves_the_arenas_to_the_others(void **state)
+static void dead_peer_arenas_stay_usable(void **state)
 {
     struct cast k;
 
@@ -227,7 +227,7 @@ static void scene_busy(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_peer_that_is_in_no_call_lets_go_at_once(void **state)
+static void peer_outside_a_call_releases_the_arenas_at_once(void **state)
 {
     struct cast k;
 
@@ -248,7 +248,7 @@ static void scene_in_order(struct cast *k, uint32_t self)
     leave(k, CLOSED);
 }
 
-static void after_calls_that_went_well_nobody_waits(void **state)
+static void successful_calls_close_does_not_wait(void **state)
 {
     struct cast k;
 
@@ -322,7 +322,7 @@ static void scene_failing_rounds(struct cast *k, uint32_t self)
         EXPECT(mapped_memfds() <= 6, "%u pieces of memory are mapped", mapped_memfds());
 }
 
-static void memory_of_the_dead_is_let_go_even_if_no_generation_comes_about(void **state)
+static void failing_connects_memory_of_dead_members_is_unmapped(void **state)
 {
     struct cast k;
 
@@ -332,7 +332,7 @@ static void memory_of_the_dead_is_let_go_even_if_no_generation_comes_about(void 
     cast_fini(&k);
 }
 
-static void a_generation_opens_in_milliseconds(void **state)
+static void generation_opens_in_milliseconds(void **state)
 {
     static const char *const groups[] = { "A1 A1 A1 A1", "A1 A1 B1 B1", "A1 B1 C1 D1" };
     struct cast k;
@@ -376,7 +376,7 @@ static void scene_early(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void whoever_is_early_waits_and_is_in_at_once(void **state)
+static void early_member_waits_and_connects_at_once(void **state)
 {
     uint64_t best = UINT64_MAX;
     struct cast k;
@@ -450,7 +450,7 @@ static void scene_stale_queue(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void calls_for_a_generation_that_is_over_delay_nobody(void **state)
+static void connections_of_an_ended_generation_delay_no_member(void **state)
 {
     struct cast k;
 
@@ -519,7 +519,7 @@ static bool kill_at(struct cast *k, const char *point, uint32_t n, uint64_t *ms,
     return dead;
 }
 
-static void a_death_while_connecting_is_named_at_once(void **state)
+static void death_while_connecting_is_named_at_once(void **state)
 {
     static const char *const groups[] = { "A1 A1 A1", "A1 B1 C1", "A1 A1 B1 B1" };
     static const char *const points[] = { "*", "comm.settle", "comm.share" };
@@ -566,7 +566,7 @@ static void scene_dies_when_connected(struct cast *k, uint32_t self)
     EXPECT(atomic_load(&k->stage->told[1]) == 0, "told twice");
 }
 
-static void a_death_at_the_end_of_connecting_is_not_overheard(void **state)
+static void death_at_the_end_of_connecting_is_reported(void **state)
 {
     static const char *const groups[] = { "A1 A1", "A1 B1" };
     struct cast k;
@@ -620,7 +620,7 @@ static double death_ms(const char *layout)
     return worst;
 }
 
-static void a_death_is_known_to_all_in_milliseconds(void **state)
+static void death_in_a_call_is_known_to_all_in_milliseconds(void **state)
 {
     static const char *const groups[] = { "A1 A1 A1 A1", "A1 A1 B1 B1", "A1 B1 C1 D1", "A1 A1 B1" };
 
@@ -641,17 +641,17 @@ static void a_death_is_known_to_all_in_milliseconds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_peer_that_wakes_up_late_writes_only_into_what_was_given_up),
-        cmocka_unit_test(a_dead_peer_leaves_the_arenas_to_the_others),
-        cmocka_unit_test(a_peer_that_is_in_no_call_lets_go_at_once),
-        cmocka_unit_test(after_calls_that_went_well_nobody_waits),
-        cmocka_unit_test(memory_of_the_dead_is_let_go_even_if_no_generation_comes_about),
-        cmocka_unit_test(a_generation_opens_in_milliseconds),
-        cmocka_unit_test(whoever_is_early_waits_and_is_in_at_once),
-        cmocka_unit_test(calls_for_a_generation_that_is_over_delay_nobody),
-        cmocka_unit_test(a_death_while_connecting_is_named_at_once),
-        cmocka_unit_test(a_death_at_the_end_of_connecting_is_not_overheard),
-        cmocka_unit_test(a_death_is_known_to_all_in_milliseconds),
+        cmocka_unit_test(peer_resumed_late_writes_only_into_abandoned_arenas),
+        cmocka_unit_test(dead_peer_arenas_stay_usable),
+        cmocka_unit_test(peer_outside_a_call_releases_the_arenas_at_once),
+        cmocka_unit_test(successful_calls_close_does_not_wait),
+        cmocka_unit_test(failing_connects_memory_of_dead_members_is_unmapped),
+        cmocka_unit_test(generation_opens_in_milliseconds),
+        cmocka_unit_test(early_member_waits_and_connects_at_once),
+        cmocka_unit_test(connections_of_an_ended_generation_delay_no_member),
+        cmocka_unit_test(death_while_connecting_is_named_at_once),
+        cmocka_unit_test(death_at_the_end_of_connecting_is_reported),
+        cmocka_unit_test(death_in_a_call_is_known_to_all_in_milliseconds),
     };
 
     return cmocka_run_group_tests_name("comm/regroup", tests, NULL, NULL);

@@ -44,7 +44,7 @@ static void host_with_most_connections_loses_its_oldest(void **state)
     assert_int_equal(conn_limit_victim(5, source, rows), 2);
 }
 
-static void proved_connection_is_never_closed(void **state)
+static void authenticated_connection_is_never_closed(void **state)
 {
     const struct row rows[] = { { NULL, 1 }, { "10.0.0.9:1", 8 }, { NULL, 2 } };
 
@@ -92,7 +92,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_a_majority_the_oldest_is_closed),
         cmocka_unit_test(host_with_most_connections_loses_its_oldest),
-        cmocka_unit_test(proved_connection_is_never_closed),
+        cmocka_unit_test(authenticated_connection_is_never_closed),
         cmocka_unit_test(flood_of_early_hellos_keeps_the_early_peers_of_other_hosts),
     };
 

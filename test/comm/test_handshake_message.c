@@ -19,7 +19,7 @@ static struct hello some_hello(void)
     return h;
 }
 
-static void a_greeting_is_written_as_the_format_says(void **state)
+static void hello_is_written_as_the_layout_states(void **state)
 {
     static const uint8_t head[40] = "trncomm\n\x02\0\0\0\x01\0\0\0\x04\x03\x02\x01\x07\0\0\0\x05";
     struct hello h = some_hello(), back;
@@ -36,7 +36,7 @@ static void a_greeting_is_written_as_the_format_says(void **state)
                 back.generation == h.generation);
 }
 
-static void what_is_no_greeting_is_refused_with_a_reason(void **state)
+static void invalid_hello_is_refused_with_a_reason(void **state)
 {
     static const struct {
         size_t at;
@@ -74,7 +74,7 @@ static void generations_and_layouts_are_compared(void **state)
     assert_int_equal(hello_compare(&h, &here), HELLO_EARLY);
 }
 
-static void any_changed_bit_spoils_the_proofs(void **state)
+static void changed_bit_invalidates_the_proofs(void **state)
 {
     struct hello h = some_hello();
     struct challenge ch = { .verdict = HELLO_OK, .generation = 5, .nonce = { 1, 2, 3 } }, back;
@@ -109,10 +109,10 @@ static void any_changed_bit_spoils_the_proofs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_greeting_is_written_as_the_format_says),
-        cmocka_unit_test(what_is_no_greeting_is_refused_with_a_reason),
+        cmocka_unit_test(hello_is_written_as_the_layout_states),
+        cmocka_unit_test(invalid_hello_is_refused_with_a_reason),
         cmocka_unit_test(generations_and_layouts_are_compared),
-        cmocka_unit_test(any_changed_bit_spoils_the_proofs),
+        cmocka_unit_test(changed_bit_invalidates_the_proofs),
     };
 
     return cmocka_run_group_tests_name("comm/handshake_message", tests, NULL, NULL);

@@ -29,7 +29,7 @@ static int clear(void **state)
     return 0;
 }
 
-static void an_address_of_this_host_leads_to_its_interface(void **state)
+static void address_of_this_host_selects_its_interface(void **state)
 {
     static const struct {
         const char *address, *name;
@@ -52,7 +52,7 @@ static void an_address_of_this_host_leads_to_its_interface(void **state)
     }
 }
 
-static void what_is_not_set_is_set_and_told(void **state)
+static void unset_variables_are_set_and_listed(void **state)
 {
     char text[1024], want[64];
 
@@ -68,7 +68,7 @@ static void what_is_not_set_is_set_and_told(void **state)
     assert_null(strstr(text, "environment"));
 }
 
-static void what_the_user_set_stays_and_what_harms_is_removed(void **state)
+static void user_variables_are_kept_and_harmful_ones_removed(void **state)
 {
     char text[1024];
 
@@ -90,7 +90,7 @@ static void what_the_user_set_stays_and_what_harms_is_removed(void **state)
     assert_non_null(strstr(text, "NCCL_DEBUG=WARN"));
 }
 
-static void an_address_of_nobody_leaves_the_interface_to_nccl(void **state)
+static void unknown_address_leaves_the_interface_to_nccl(void **state)
 {
     char text[1024];
 
@@ -134,7 +134,7 @@ static const char ANSWER[] = "OK\n"
                              "Warnings\n========\n\n"
                              "#0-0 (27a079b828ff1a75) TIMEOUT\n  \t Encountered errors\n";
 
-static void errors_and_warnings_are_made_a_sentence(void **state)
+static void errors_and_warnings_form_one_sentence(void **state)
 {
     char out[COMM_RAS_BYTES], small[23];
 
@@ -154,7 +154,7 @@ static void errors_and_warnings_are_made_a_sentence(void **state)
     assert_string_equal(out, "NCCL reports no error");
 }
 
-static void a_long_answer_is_cut(void **state)
+static void long_answer_is_truncated(void **state)
 {
     char *answer = malloc(100000), out[COMM_RAS_BYTES];
 
@@ -211,7 +211,7 @@ static pthread_t start_server(struct server *s)
     return t;
 }
 
-static void it_is_asked_over_its_port(void **state)
+static void ras_is_queried_at_its_port(void **state)
 {
     struct server s = { .answer = ANSWER };
     pthread_t t = start_server(&s);
@@ -225,7 +225,7 @@ static void it_is_asked_over_its_port(void **state)
     assert_memory_equal(out, "NCCL reports: #0-0", 18);
 }
 
-static void one_that_is_silent_is_waited_for_a_second(void **state)
+static void silent_ras_is_abandoned_after_a_second(void **state)
 {
     struct server s = { 0 };
     pthread_t t = start_server(&s);
@@ -240,7 +240,7 @@ static void one_that_is_silent_is_waited_for_a_second(void **state)
     assert_non_null(strstr(out, "NCCL reports no reason (RAS at 127.0.0.1:"));
 }
 
-static void one_that_is_not_there_is_told(void **state)
+static void absent_ras_is_reported(void **state)
 {
     static const char *const rows[] = { "127.0.0.1:1", "nonsense", "", "[::1]:1", "999.0.0.1:1" };
     char out[COMM_RAS_BYTES];
@@ -257,16 +257,16 @@ static void one_that_is_not_there_is_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(an_address_of_this_host_leads_to_its_interface, clear),
-        cmocka_unit_test_setup(what_is_not_set_is_set_and_told, clear),
-        cmocka_unit_test_setup(what_the_user_set_stays_and_what_harms_is_removed, clear),
-        cmocka_unit_test_setup(an_address_of_nobody_leaves_the_interface_to_nccl, clear),
+        cmocka_unit_test_setup(address_of_this_host_selects_its_interface, clear),
+        cmocka_unit_test_setup(unset_variables_are_set_and_listed, clear),
+        cmocka_unit_test_setup(user_variables_are_kept_and_harmful_ones_removed, clear),
+        cmocka_unit_test_setup(unknown_address_leaves_the_interface_to_nccl, clear),
         cmocka_unit_test_setup(two_processes_get_ports_of_their_own, clear),
-        cmocka_unit_test(errors_and_warnings_are_made_a_sentence),
-        cmocka_unit_test(a_long_answer_is_cut),
-        cmocka_unit_test_setup(it_is_asked_over_its_port, clear),
-        cmocka_unit_test_setup(one_that_is_silent_is_waited_for_a_second, clear),
-        cmocka_unit_test_setup(one_that_is_not_there_is_told, clear),
+        cmocka_unit_test(errors_and_warnings_form_one_sentence),
+        cmocka_unit_test(long_answer_is_truncated),
+        cmocka_unit_test_setup(ras_is_queried_at_its_port, clear),
+        cmocka_unit_test_setup(silent_ras_is_abandoned_after_a_second, clear),
+        cmocka_unit_test_setup(absent_ras_is_reported, clear),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

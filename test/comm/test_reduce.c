@@ -149,7 +149,7 @@ static void bits_of_all_sources_are_joined(void **state)
     }
 }
 
-static void nobody_hides_a_nan(void **state)
+static void nan_in_any_source_gives_nan(void **state)
 {
     (void)state;
     for (uint32_t n = 1; n < 9; n++)
@@ -167,7 +167,7 @@ static void nobody_hides_a_nan(void **state)
             }
 }
 
-static void any_start_and_length_will_do(void **state)
+static void any_alignment_and_length_is_reduced(void **state)
 {
     static float a[300], b[300], out[300];
 
@@ -186,7 +186,7 @@ static void any_start_and_length_will_do(void **state)
         }
 }
 
-static void it_says_what_it_can_add(void **state)
+static void supported_types_are_reported(void **state)
 {
     (void)state;
     for (int op = COMM_SUM; op <= COMM_MAX; op++) {
@@ -208,9 +208,9 @@ int main(void)
         cmocka_unit_test(sums_of_subtrees_give_the_bits_of_the_leaves),
         cmocka_unit_test(integers_wrap_around_and_maxima_are_maxima),
         cmocka_unit_test(bits_of_all_sources_are_joined),
-        cmocka_unit_test(nobody_hides_a_nan),
-        cmocka_unit_test(any_start_and_length_will_do),
-        cmocka_unit_test(it_says_what_it_can_add),
+        cmocka_unit_test(nan_in_any_source_gives_nan),
+        cmocka_unit_test(any_alignment_and_length_is_reduced),
+        cmocka_unit_test(supported_types_are_reported),
     };
 
     return cmocka_run_group_tests_name("comm/reduce", tests, NULL, NULL);

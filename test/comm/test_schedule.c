@@ -159,12 +159,12 @@ static uint64_t all(uint32_t n)
 }
 
 /* Returns the segment that a node holds complete after the reduce-scatter. */
-static uint32_t home_of(const struct schedule *s, uint32_t node)
+static uint32_t owner_of(const struct schedule *s, uint32_t node)
 {
     return s->direct ? node : schedule_reverse(node, s->n_nodes);
 }
 
-static void a_reduce_scatter_leaves_every_sum_whole_at_its_home(void **state)
+static void reduce_scatter_leaves_every_sum_at_its_owner(void **state)
 {
     struct world *w = *state;
 
@@ -175,7 +175,7 @@ static void a_reduce_scatter_leaves_every_sum_whole_at_its_home(void **state)
             begin(w, n);
             run(w, SCHEDULE_REDUCE_SCATTER, direct, 0, n);
             for (uint32_t i = 0; i < n; i++) {
-                uint32_t home = home_of(&w->s[i], i);
+                uint32_t home = owner_of(&w->s[i], i);
 
                 assert_true(home < n);
                 homes |= (uint64_t)1 << home;
@@ -186,7 +186,7 @@ static void a_reduce_scatter_leaves_every_sum_whole_at_its_home(void **state)
     }
 }
 
-static void an_all_reduce_gives_the_same_sum_everywhere(void **state)
+static void all_reduce_gives_equal_sums_on_all_nodes(void **state)
 {
     struct world *w = *state;
 
@@ -204,7 +204,7 @@ static void an_all_reduce_gives_the_same_sum_everywhere(void **state)
     }
 }
 
-static void all_add_along_the_tree(void **state)
+static void all_schedules_add_along_the_tree(void **state)
 {
     struct world *w = *state;
 
@@ -214,14 +214,14 @@ static void all_add_along_the_tree(void **state)
         begin(w, n);
         run(w, SCHEDULE_REDUCE_SCATTER, true, 0, n);
         for (uint32_t i = 0; i < n; i++)
-            assert_int_equal(w->have[i][home_of(&w->s[i], i)].hash, want.hash);
+            assert_int_equal(w->have[i][owner_of(&w->s[i], i)].hash, want.hash);
         if (!schedule_is_power(n))
             continue;
 
         begin(w, n);
         run(w, SCHEDULE_REDUCE_SCATTER, false, 0, n);
         for (uint32_t i = 0; i < n; i++)
-            assert_int_equal(w->have[i][home_of(&w->s[i], i)].hash, want.hash);
+            assert_int_equal(w->have[i][owner_of(&w->s[i], i)].hash, want.hash);
         begin(w, n);
         run(w, SCHEDULE_DOUBLING, false, 0, n);
         for (uint32_t i = 0; i < n; i++)
@@ -230,7 +230,7 @@ static void all_add_along_the_tree(void **state)
     }
 }
 
-static void the_tree_check_can_tell_one_order_from_another(void **state)
+static void tree_check_detects_another_order(void **state)
 {
     struct sum other = plus(plus(plus(leaf(0), leaf(1)), leaf(2)), leaf(3));
 
@@ -239,7 +239,7 @@ static void the_tree_check_can_tell_one_order_from_another(void **state)
     assert_int_not_equal(other.hash, tree(0, 4).hash);
 }
 
-static void a_broadcast_reaches_everybody_from_every_root(void **state)
+static void broadcast_reaches_all_nodes_from_every_root(void **state)
 {
     struct world *w = *state;
 
@@ -261,7 +261,7 @@ static void a_broadcast_reaches_everybody_from_every_root(void **state)
 }
 
 /* As in the socket code, a rank may only send to and receive from its declared peers. */
-static void halving_talks_only_to_neighbours_at_powers_of_two(void **state)
+static void halving_exchanges_only_at_distances_of_powers_of_two(void **state)
 {
     (void)state;
     for (uint32_t n = 2; n <= 4096; n *= 2) {
@@ -339,12 +339,12 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_reduce_scatter_leaves_every_sum_whole_at_its_home),
-        cmocka_unit_test(an_all_reduce_gives_the_same_sum_everywhere),
-        cmocka_unit_test(all_add_along_the_tree),
-        cmocka_unit_test(the_tree_check_can_tell_one_order_from_another),
-        cmocka_unit_test(a_broadcast_reaches_everybody_from_every_root),
-        cmocka_unit_test(halving_talks_only_to_neighbours_at_powers_of_two),
+        cmocka_unit_test(reduce_scatter_leaves_every_sum_at_its_owner),
+        cmocka_unit_test(all_reduce_gives_equal_sums_on_all_nodes),
+        cmocka_unit_test(all_schedules_add_along_the_tree),
+        cmocka_unit_test(tree_check_detects_another_order),
+        cmocka_unit_test(broadcast_reaches_all_nodes_from_every_root),
+        cmocka_unit_test(halving_exchanges_only_at_distances_of_powers_of_two),
         cmocka_unit_test(slices_cover_a_vector_once_at_multiples_of_16),
         cmocka_unit_test(slices_of_a_power_of_two_lie_in_mirrored_order),
     };

@@ -72,7 +72,7 @@ static void equal_aligned_hosts_are_the_nodes(void **state)
            "8 ranks: 4 hosts x 2, shared memory + tcp, halving/doubling");
 }
 
-static void a_power_of_two_keeps_the_tree_whatever_the_hosts(void **state)
+static void power_of_two_world_keeps_the_tree_for_any_hosts(void **state)
 {
     (void)state;
     expect("A1 A1 B1 B1", false, "0 1 2 3 x1", "4 ranks: 4 members x 1, tcp, halving/doubling");
@@ -104,7 +104,7 @@ static void other_worlds_are_subtrees_side_by_side(void **state)
            "shared memory + tcp, direct");
 }
 
-static void shares_decide_what_is_a_subtree(void **state)
+static void shares_define_the_subtrees(void **state)
 {
     static const uint32_t uneven[] = { 2, 1, 1 }, tail[] = { 4, 2, 1 }, crooked[] = { 1, 2, 1 },
                           threes[] = { 3, 3 }, twos[] = { 2, 2, 2, 2 };
@@ -130,7 +130,7 @@ static void shares_decide_what_is_a_subtree(void **state)
     topology_fini(&t);
 }
 
-static void leaves_are_shared_out_in_subtrees_as_even_as_can_be(void **state)
+static void leaves_are_divided_into_subtrees_as_equal_as_possible(void **state)
 {
     uint32_t shares[64];
     struct comm_member m = { "a", "A", "", 1 };
@@ -261,10 +261,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_host_is_one_node_for_every_world),
         cmocka_unit_test(equal_aligned_hosts_are_the_nodes),
-        cmocka_unit_test(a_power_of_two_keeps_the_tree_whatever_the_hosts),
+        cmocka_unit_test(power_of_two_world_keeps_the_tree_for_any_hosts),
         cmocka_unit_test(other_worlds_are_subtrees_side_by_side),
-        cmocka_unit_test(shares_decide_what_is_a_subtree),
-        cmocka_unit_test(leaves_are_shared_out_in_subtrees_as_even_as_can_be),
+        cmocka_unit_test(shares_define_the_subtrees),
+        cmocka_unit_test(leaves_are_divided_into_subtrees_as_equal_as_possible),
         cmocka_unit_test(every_small_layout_is_consistent),
         cmocka_unit_test(big_worlds_are_consistent_and_bounded),
     };

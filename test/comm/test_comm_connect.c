@@ -63,7 +63,7 @@ static void scene_strangers(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void silent_and_raving_strangers_delay_nobody(void **state)
+static void silent_and_invalid_connections_delay_no_member(void **state)
 {
     struct cast k;
 
@@ -91,7 +91,7 @@ static void scene_wrong_key(struct cast *k, uint32_t self)
                "%d: %s", rc, err.text);
 }
 
-static void a_peer_with_another_key_is_never_let_in(void **state)
+static void peer_with_another_key_is_rejected(void **state)
 {
     struct cast k;
 
@@ -126,7 +126,7 @@ static void scene_stale(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_stale_generation_is_told_so_and_may_come_again(void **state)
+static void stale_generation_is_reported_and_may_connect_again(void **state)
 {
     struct cast k;
 
@@ -158,7 +158,7 @@ static void scene_future(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_peer_from_the_future_waits(void **state)
+static void peer_of_a_later_generation_waits(void **state)
 {
     struct cast k;
 
@@ -186,7 +186,7 @@ static void scene_other_members(struct cast *k, uint32_t self)
            err.text);
 }
 
-static void another_list_of_members_is_refused(void **state)
+static void different_list_of_members_is_refused(void **state)
 {
     struct cast k;
 
@@ -216,7 +216,7 @@ static void *abort_opening(void *arg)
     return NULL;
 }
 
-static void connecting_ends_at_once_when_aborted(void **state)
+static void abort_while_connecting_ends_it_at_once(void **state)
 {
     uint64_t best = UINT64_MAX;
     struct aborting a;
@@ -250,7 +250,7 @@ static void connecting_ends_at_once_when_aborted(void **state)
     cast_fini(&k);
 }
 
-static void who_is_missing_is_named_with_the_last_error(void **state)
+static void missing_members_are_named_with_the_last_error(void **state)
 {
     struct comm_opts o;
     struct comm *c;
@@ -281,7 +281,7 @@ static void who_is_missing_is_named_with_the_last_error(void **state)
     cast_fini(&k);
 }
 
-static void a_listener_says_where_it_listens(void **state)
+static void listener_address_is_the_bound_address(void **state)
 {
     struct comm_listener *l, *second;
     struct err err;
@@ -320,7 +320,7 @@ static void scene_refused_once(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_refused_connection_is_tried_again(void **state)
+static void refused_connection_is_retried(void **state)
 {
     struct cast k;
 
@@ -335,16 +335,16 @@ static void a_refused_connection_is_tried_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(silent_and_raving_strangers_delay_nobody),
-        cmocka_unit_test(a_peer_with_another_key_is_never_let_in),
-        cmocka_unit_test(a_stale_generation_is_told_so_and_may_come_again),
-        cmocka_unit_test(a_peer_from_the_future_waits),
-        cmocka_unit_test(another_list_of_members_is_refused),
-        cmocka_unit_test(connecting_ends_at_once_when_aborted),
-        cmocka_unit_test(who_is_missing_is_named_with_the_last_error),
-        cmocka_unit_test(a_listener_says_where_it_listens),
-        cmocka_unit_test(a_refused_connection_is_tried_again),
+        cmocka_unit_test(silent_and_invalid_connections_delay_no_member),
+        cmocka_unit_test(peer_with_another_key_is_rejected),
+        cmocka_unit_test(stale_generation_is_reported_and_may_connect_again),
+        cmocka_unit_test(peer_of_a_later_generation_waits),
+        cmocka_unit_test(different_list_of_members_is_refused),
+        cmocka_unit_test(abort_while_connecting_ends_it_at_once),
+        cmocka_unit_test(missing_members_are_named_with_the_last_error),
+        cmocka_unit_test(listener_address_is_the_bound_address),
+        cmocka_unit_test(refused_connection_is_retried),
     };
 
-    return cmocka_run_group_tests_name("comm/door", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("comm/connect", tests, NULL, NULL);
 }
