@@ -38,7 +38,7 @@ enum {
     NAMED_MAX = 8, /* limit of missing peers in a message */
 };
 
-/* ---- what is wanted ---- */
+/* ---- required connections ---- */
 
 static int layout_digest(const struct comm_opts *o, uint32_t world, uint8_t out[32],
                          struct err *err)
@@ -163,7 +163,7 @@ static int listen_on_host(struct handshake_state *s)
     return 0;
 }
 
-/* ---- all of them ---- */
+/* ---- all connections ---- */
 
 static void retry_later(struct want *w)
 {

@@ -311,7 +311,7 @@ void life_read(struct comm *c, struct comm_life *l)
                 (void)comm_path_lost(c, l->member);
             else
                 comm_fail(c, ERR_PEER, l->member, "%s died (%s)", c->names[l->member],
-                          n == 0 ? "its connection closed without a goodbye"
+                          n == 0 ? "its connection closed without a BYE message"
                                  : reason_text(errno));
             return;
         }

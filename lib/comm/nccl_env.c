@@ -102,7 +102,7 @@ static uint16_t own_port(void)
     return 0;
 }
 
-/* ---- setting and telling ---- */
+/* ---- setting and listing variables ---- */
 
 struct text {
     char *at;

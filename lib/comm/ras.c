@@ -80,7 +80,7 @@ void comm_ras_words(const char *answer, char *out, size_t n)
     out[text_utf8_cut(out, strlen(out))] = '\0';
 }
 
-/* ---- asking ---- */
+/* ---- queries ---- */
 
 static int left_ms(uint64_t begin_ms)
 {

@@ -104,7 +104,7 @@ static int send_share(struct comm *c, struct comm_life *life, const struct life_
     return 0;
 }
 
-/* ---- taking ---- */
+/* ---- receiving ---- */
 
 /* The affinity of the whole process, because the calling thread may be pinned. */
 static void own_cores(uint8_t out[COMM_CORES_BYTES])
@@ -213,7 +213,7 @@ int host_receive(struct comm *c, struct comm_life *l, const struct life_message 
     return rc;
 }
 
-/* ---- what is due ---- */
+/* ---- sending what is due ---- */
 
 static struct comm_life *find_life(struct comm *c, enum life_kind kind, uint32_t member)
 {

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 struct member_node *member_node_new(const struct member_node_opts *o, uint64_t now_ms)
 {
@@ -198,7 +198,7 @@ void node_end(struct member_node *n, int code, const char *text)
     d->text = text;
 }
 
-/* ---- the own training ---- */
+/* ---- training of this task ---- */
 
 const struct member_seat *node_seat(const struct member_view *v, uint32_t rank)
 {

@@ -194,7 +194,7 @@ void node_out_closed(struct member_node *n, const struct member_event *e, uint64
     next_candidate(n, now_ms);
 }
 
-/* ---- what it says ---- */
+/* ---- messages of the leader ---- */
 
 static void on_wait(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
 {

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 
-/* ---- going to another leader ---- */
+/* ---- joining another leader ---- */
 
 static void join_leader(struct member_node *n, uint32_t leader, uint64_t now_ms)
 {

@@ -318,7 +318,7 @@ void node_own_training_stopped(struct member_node *n, uint64_t now_ms)
     node_gather(n, now_ms);
 }
 
-/* ---- what members say ---- */
+/* ---- messages of members ---- */
 
 typedef void message_fn(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
 
@@ -522,7 +522,7 @@ void node_in_closed(struct member_node *n, const struct member_event *e, uint64_
         node_gather(n, now_ms);
 }
 
-/* ---- watching ---- */
+/* ---- watchdogs ---- */
 
 static void watch_silence(struct member_node *n, uint64_t now_ms)
 {

@@ -71,7 +71,7 @@ static bool holder_is_gone(const struct member_node *n)
                                      n->peers[h].heard_ms - n->peers[h].joined_ms >= MEMBER_HEARTBEAT_MS);
 }
 
-/* ---- wishes ---- */
+/* ---- lease requests ---- */
 
 /* One operation at a time; the delay grows with each failure. */
 static bool may_use_lease(const struct member_node *n)

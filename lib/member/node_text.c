@@ -114,7 +114,7 @@ const char *node_missing_text(struct member_node *n)
     return text;
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
 enum member_node_state member_node_state(const struct member_node *n)
 {

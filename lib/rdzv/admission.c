@@ -164,7 +164,7 @@ static void print_source(const struct source *s, char *out, size_t size)
         snprintf(out, size, "%x:%x:%x:%x::/64", b[0] << 8 | b[1], b[2] << 8 | b[3], b[4] << 8 | b[5], b[6] << 8 | b[7]);
 }
 
-/* ---- what epoll watches ---- */
+/* ---- the epoll set ---- */
 
 static void watch(struct admission *a, struct relay *r, int fd, uint32_t *watched, uint32_t wanted, unsigned kind)
 {

@@ -243,7 +243,7 @@ void rdzv_stop_all(struct rdzv *r, struct rdzv_in *call, void *request)
     stop(r, call, &reply.base, true);
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 struct rdzv_control *rdzv_control_new(void)
 {

@@ -254,7 +254,7 @@ void rdzv_report(struct rdzv *r, const struct member_event *e)
     g->last = &q->next;
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 const struct member_node *rdzv_node(const struct rdzv *r)
 {

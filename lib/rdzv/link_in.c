@@ -236,7 +236,7 @@ void rdzv_join(struct rdzv *r, struct rdzv_in *call, void *request)
     wire_fini(&w);
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
 struct rdzv_member rdzv_links_member(const struct rdzv_links *l, uint32_t rank)
 {
@@ -254,7 +254,7 @@ double rdzv_links_speed(const struct rdzv_links *l, uint32_t rank)
     return l->seats[rank].call != NULL ? l->seats[rank].samples_per_second : 0;
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 struct rdzv_links *rdzv_links_new(struct rdzv *r)
 {

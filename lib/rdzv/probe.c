@@ -24,7 +24,7 @@ struct rdzv_probes {
     struct probe *probes; /* [world] */
 };
 
-/* ---- ours ---- */
+/* ---- probes by this task ---- */
 
 static void read_answer(struct probe *k, const Trainerd__V1__WhoReply *m)
 {
@@ -93,7 +93,7 @@ void rdzv_probes_start(struct rdzv_probes *w, uint32_t rank, const struct member
     wire_fini(&memory);
 }
 
-/* ---- theirs ---- */
+/* ---- probes of other tasks ---- */
 
 void rdzv_probed(struct rdzv *r, struct rdzv_in *call, void *request)
 {
@@ -133,7 +133,7 @@ void rdzv_probed(struct rdzv *r, struct rdzv_in *call, void *request)
     wire_fini(&memory);
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 struct rdzv_probes *rdzv_probes_new(struct rdzv *r)
 {

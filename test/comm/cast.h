@@ -156,10 +156,10 @@ static inline void cast_on_broken(void *arg, const struct comm_loss *loss, const
     uint32_t member = loss->member;
     struct cast_stage *stage = *(struct cast_stage **)arg;
     uint32_t self = *(uint32_t *)((struct cast_stage **)arg + 1);
-    uint32_t nobody = 0;
+    uint32_t none = 0;
 
     snprintf(stage->why[self], sizeof(stage->why[self]), "%s", why);
-    if (!atomic_compare_exchange_strong(&stage->told[self], &nobody, member + 1))
+    if (!atomic_compare_exchange_strong(&stage->told[self], &none, member + 1))
         atomic_store(&stage->told[self], 99); /* reported twice: no test expects this number */
 }
 
@@ -183,8 +183,8 @@ static inline uint64_t cast_judge(struct cast *k)
     if (cast_all_succeeded(k))
         return 0;
     if (ms >= CAST_LONG_MS)
-        fail_msg("not with a deadline of %llu ms either", (unsigned long long)ms);
-    print_message("not with a deadline of %llu ms: once more\n", (unsigned long long)ms);
+        fail_msg("failed with a deadline of %llu ms, too", (unsigned long long)ms);
+    print_message("failed with a deadline of %llu ms: retry\n", (unsigned long long)ms);
     return ms * 8;
 }
 

@@ -122,7 +122,7 @@ static void fill(struct run *u, size_t count, enum tensor_dtype dtype)
 static void check_guard(struct run *u, size_t bytes)
 {
     for (size_t i = bytes; i < bytes + GUARD; i++)
-        EXPECT(u->data[i] == 0xa5, "rank %u: byte %zu behind %zu was written", u->rank, i, bytes);
+        EXPECT(u->data[i] == 0xa5, "rank %u: byte %zu after %zu was written", u->rank, i, bytes);
 }
 
 static void check_sums(struct run *u, struct comm_range x, size_t count, enum tensor_dtype dtype,
@@ -218,7 +218,7 @@ static void scene_everything(struct cast *k, uint32_t self)
 
     cast_ranks(k, c, self, compute_everything);
     comm_close(c);
-    EXPECT(atomic_load(&k->stage->told[self]) == 0, "told of a failure: %s", k->stage->why[self]);
+    EXPECT(atomic_load(&k->stage->told[self]) == 0, "on_broken was called: %s", k->stage->why[self]);
 }
 
 static void play_layouts(const char *const *layouts, bool shared_memory)
@@ -498,7 +498,7 @@ static void waiting_rank(struct cast *k, struct comm *c, uint32_t self, uint32_t
         cast_sleep_ms(LATE_MS);
     EXPECT(comm_all_reduce(c, local, x, 1000, TENSOR_F32, COMM_SUM, &err) == 0, "%s", err.text);
     EXPECT(!heard.waits, "rank %u still waits", rank);
-    EXPECT(heard.said >= SAID || rank == 1, "rank %u said %u times in %d ms that it waits", rank, heard.said, LATE_MS);
+    EXPECT(heard.said >= SAID || rank == 1, "rank %u called on_wait %u times in %d ms", rank, heard.said, LATE_MS);
 }
 
 static void waiting_scene(struct cast *k, uint32_t self)
@@ -513,7 +513,7 @@ static void waiting_scene(struct cast *k, uint32_t self)
         cast_sleep_ms(LATE_MS);
     EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
     EXPECT(!heard.waits, "member %u still waits, connected", self);
-    EXPECT(heard.said >= SAID || self != 0 || k->n == 1, "it said %u times in %d ms that it waits", heard.said,
+    EXPECT(heard.said >= SAID || self != 0 || k->n == 1, "on_wait was called %u times in %d ms", heard.said,
            LATE_MS);
     heard.said = 0;
     cast_ranks(k, c, self, waiting_rank);

@@ -51,7 +51,7 @@ static void reduce_until_broken(struct cast *k, struct comm *c, uint32_t self, u
 static void wait_until_told(struct cast *k, uint32_t self)
 {
     for (int i = 0; atomic_load(&k->stage->told[self]) == 0; i++) {
-        EXPECT(i < 2000 * SLOW, "never told");
+        EXPECT(i < 2000 * SLOW, "on_broken was not called");
         cast_sleep_ms(1);
     }
 }
@@ -303,7 +303,7 @@ static void survivors_connect_in_the_next_generation(void **state)
     }
 }
 
-/* ---- late ---- */
+/* ---- late ranks ---- */
 
 static void scene_late(struct cast *k, uint32_t self)
 {
@@ -391,7 +391,7 @@ static void scene_leave(struct cast *k, uint32_t self)
         return;
     }
     cast_sleep_ms(60);
-    EXPECT(atomic_load(&k->stage->told[self]) == 0, "told: %s", k->stage->why[self]);
+    EXPECT(atomic_load(&k->stage->told[self]) == 0, "on_broken was called: %s", k->stage->why[self]);
     if (self == 1) { /* one call more than the others */
         rc = comm_all_reduce(c, 0, data_of(k, self, 0), 1000, TENSOR_F32, COMM_SUM, &err);
         EXPECT(rc == ERR_PEER && strstr(err.text, "rank 0 (worker 0) has left") != NULL, "%d: %s",

@@ -20,7 +20,7 @@ static void begin(struct cast *k, const char *layout, bool shared_memory)
     cast_init(k, layout, shared_memory, 4096);
 }
 
-/* ---- strangers ---- */
+/* ---- foreign connections ---- */
 
 static int dial(const char *address)
 {
@@ -306,7 +306,7 @@ static void listener_address_is_the_bound_address(void **state)
     assert_string_equal(comm_host_key(), comm_host_key());
 }
 
-/* ---- tried again ---- */
+/* ---- retries ---- */
 
 static void scene_refused_once(struct cast *k, uint32_t self)
 {
@@ -316,7 +316,7 @@ static void scene_refused_once(struct cast *k, uint32_t self)
     EXPECT(fault_arm("comm.connect@1", &err) == 0, "%s", err.text);
     c = cast_open(k, self);
     EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
-    EXPECT(self == 0 || fault_fired(), "nobody dialled");
+    EXPECT(self == 0 || fault_fired(), "no member dialled");
     comm_close(c);
 }
 

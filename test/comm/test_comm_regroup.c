@@ -128,7 +128,7 @@ static void survive_a_stopped_one(struct cast *k, uint32_t self, uint32_t victim
     sum_of_ones(k, c, self);
     leave(k, CLOSED);
     cast_until(k, GOES_ON, 1);
-    EXPECT(!is_all(old.base, BYTES, OLD), "nobody wrote into what was given up");
+    EXPECT(!is_all(old.base, BYTES, OLD), "no process wrote into the abandoned arena");
     for (size_t i = 0; i < ELEMENTS; i++)
         EXPECT(((float *)k->arenas[self].base)[i] == 2, "element %zu has changed", i);
     sum_of_ones(k, c, self);
@@ -544,7 +544,7 @@ static void death_while_connecting_is_named_at_once(void **state)
     }
 }
 
-/* ---- how fast ---- */
+/* ---- speed ---- */
 
 /* A death between connecting and being connected: comm_connect() reports it, because on_broken does
  * not. */
@@ -563,7 +563,7 @@ static void scene_dies_when_connected(struct cast *k, uint32_t self)
         kill(getpid(), SIGKILL);
     }
     EXPECT(rc == ERR_PEER && strstr(err.text, "worker 0") != NULL, "%d: %s", rc, err.text);
-    EXPECT(atomic_load(&k->stage->told[1]) == 0, "told twice");
+    EXPECT(atomic_load(&k->stage->told[1]) == 0, "on_broken was called twice");
 }
 
 static void death_at_the_end_of_connecting_is_reported(void **state)

@@ -2,7 +2,7 @@
  * storage. The time limits are those of node.h; the judge of the simulator checks every event. */
 #include "member/node_kit.h"
 
-/* ---- losses that closed links show: a few messages, and no timer but the tick ---- */
+/* ---- losses reported by closed links: a few messages, and no timer except the tick ---- */
 
 enum { LINKS_MS = 60 };
 
@@ -369,7 +369,7 @@ static void two_new_leaders_merge_into_one_group(void **state)
     }
 }
 
-/* ---- two tasks, and one is lost ---- */
+/* ---- two tasks, one is lost ---- */
 
 static void two_tasks_worker_dies_the_chief_continues(void **state)
 {

@@ -1,6 +1,6 @@
-/* test_node_random.c - thousands of small clusters with random faults; sim/sim_log.c states the
- * expected outcome. SEEDS=n runs n seeds from FIRST on, until FINDINGS of them fail; SEED=n runs
- * one and prints its log. test/sim/mutate shows that the scenarios find injected errors. */
+/* test_node_random.c - thousands of small clusters with random faults; sim/sim_scenario.c states
+ * the expected outcome. SEEDS=n runs n seeds from FIRST on, until FINDINGS of them fail; SEED=n
+ * runs one and prints its log. test/sim/mutate shows that the scenarios find injected errors. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

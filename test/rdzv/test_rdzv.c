@@ -194,7 +194,7 @@ static void address_in_use_open_fails_with_the_remedy(void **state)
     close_cluster(c);
 }
 
-/* ---- losing ---- */
+/* ---- losses ---- */
 
 static void process_killed_a_new_view_follows_within_milliseconds(void **state)
 {

@@ -61,7 +61,7 @@ static void assert_same(const struct member_msg *a, const struct member_msg *b)
     }
 }
 
-/* ---- there and back ---- */
+/* ---- round trip ---- */
 
 static const uint32_t two_ranks[] = { 2, 0 };
 

@@ -65,7 +65,7 @@ void sim_msg_free(struct sim_msg *m)
     free(m);
 }
 
-/* ---- the tale of an action ---- */
+/* ---- the log of an action ---- */
 
 static const char *msg_name(enum member_kind kind)
 {
@@ -434,7 +434,7 @@ void sim_advance(struct sim *s, uint64_t ms)
         s->now_ms = until_ms;
 }
 
-/* ---- life of the simulator ---- */
+/* ---- open and close ---- */
 
 static uint64_t otherwise(uint64_t value, uint64_t normally)
 {

@@ -96,7 +96,7 @@ void sim_other_job(struct sim *s, uint32_t rank);
 void sim_steps(struct sim *s, uint64_t steps); /* changes the length of the job */
 void sim_supervise(struct sim *s, uint64_t restart_ms);
 
-/* ---- what is ---- */
+/* ---- queries ---- */
 
 const struct member_node *sim_node(const struct sim *s, uint32_t rank); /* NULL: no process */
 int sim_exit_code(const struct sim *s, uint32_t rank);
@@ -122,7 +122,7 @@ bool sim_until_together(struct sim *s, uint32_t n, uint64_t limit_ms);
 bool sim_until_step(struct sim *s, uint64_t step, uint64_t limit_ms); /* a task holds `step` */
 bool sim_until_ended(struct sim *s, uint64_t limit_ms); /* no process runs or will start */
 
-/* ---- the random story of a seed (sim_log.c) ---- */
+/* ---- the random scenario of a seed (sim_scenario.c) ---- */
 
 /* Runs the random scenario of a seed to its end. Returns NULL, or the finding, which is valid until
  * the next call. tell: prints the log, and aborts on a finding. */

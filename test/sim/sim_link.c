@@ -331,7 +331,7 @@ void sim_link_event(struct sim *s, struct sim_event *e)
     }
 }
 
-/* ---- cuts ---- */
+/* ---- blocked paths ---- */
 
 static void cut(struct sim *s, uint32_t from, uint32_t to, uint8_t planes, bool is_cut)
 {

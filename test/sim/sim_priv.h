@@ -6,7 +6,7 @@
  *   sim_train.c  training: groups that step together
  *   sim_store.c  the shared storage: lease and checkpoints
  *   sim_judge.c  the invariants
- *   sim_log.c  random scenarios
+ *   sim_scenario.c  random scenarios
  *   sim_storage.c  random scenarios in which the storage fails */
 #ifndef SIM_SIM_PRIV_H
 #define SIM_SIM_PRIV_H
@@ -17,7 +17,7 @@
 
 enum { TEXT = 1024, LOG_BYTES = 1 << 22, WORDS = 16 /* a mask of 1024 ranks: words of 64 */ };
 
-/* ---- messages: copies, since the node's live until its next event ---- */
+/* ---- messages: copies, because those of the node are valid until its next event ---- */
 
 struct sim_view {
     uint32_t refs;

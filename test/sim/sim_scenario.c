@@ -1,4 +1,4 @@
-/* sim_log.c - random scenarios: a small cluster, some faults, then no more faults. After the
+/* sim_scenario.c - random scenarios: a small cluster, some faults, then no more faults. After the
  * faults all running tasks must form one view, or, where that is impossible, each must log which
  * tasks are missing; no step that a survivor holds is lost; and all tasks complete the job. */
 #include "sim/sim_priv.h"

@@ -16,7 +16,7 @@ void *sim_alloc(size_t n)
     return p;
 }
 
-/* ---- the tale ---- */
+/* ---- the log ---- */
 
 void sim_print(struct sim *s, uint32_t rank, const char *fmt, ...)
 {
@@ -67,7 +67,7 @@ void sim_reset_log(struct sim *s)
         s->log.data[0] = '\0';
 }
 
-/* ---- chance and time ---- */
+/* ---- random numbers and time ---- */
 
 uint64_t sim_random(struct sim *s, uint64_t n)
 {
@@ -123,7 +123,7 @@ struct sim_event sim_pop(struct sim *s)
     return top;
 }
 
-/* ---- clocks: each task has its own, of its own speed; none goes back ---- */
+/* ---- clocks: each task has a clock with its own speed; none goes backwards ---- */
 
 uint64_t sim_clock(const struct sim *s, uint32_t rank)
 {
