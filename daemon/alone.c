@@ -91,5 +91,5 @@ void alone_stop(struct run *r)
 void alone_tick(struct run *r)
 {
     if (r->is_stopping && r->generation != 0 && clock_ms() - r->stop_ms > run_grace_ms(r))
-        train_abort(r->train, "the step is not done within train.grace_seconds: it is given up");
+        train_abort(r->train, "the step is not complete within train.grace_seconds: the step is aborted");
 }

@@ -74,7 +74,7 @@ static void tell_lease(struct group *g, const struct lease_state *s)
         .is_mine = s->is_mine,
         .is_over = s->is_over,
         .is_same_place = s->is_same_place,
-        .holder = s->token > 0 && s->holder != LEASE_NOBODY ? s->holder : MEMBER_NOBODY,
+        .holder = s->token > 0 && s->holder != LEASE_NOBODY ? s->holder : MEMBER_NO_RANK,
         .incarnation = strtoull(s->incarnation, NULL, 16),
         .members = s->members,
         .n_members = s->n_members,
@@ -212,7 +212,7 @@ static void on_broken(void *arg, const struct comm_loss *loss, const char *why)
 /* What the communicator lost, in ranks. */
 static struct member_loss loss_of(struct group *g)
 {
-    struct member_loss out = { .peer = MEMBER_NOBODY };
+    struct member_loss out = { .peer = MEMBER_NO_RANK };
     struct comm_loss loss;
     bool is_broken;
 
@@ -222,7 +222,7 @@ static struct member_loss loss_of(struct group *g)
     pthread_mutex_unlock(&g->lock);
     if (!is_broken)
         return out;
-    out.peer = loss.member < g->n_members ? g->ranks[loss.member] : MEMBER_NOBODY;
+    out.peer = loss.member < g->n_members ? g->ranks[loss.member] : MEMBER_NO_RANK;
     for (uint32_t i = 0; i < loss.n_dead_paths && out.n_dead_paths < MEMBER_REACH_MAX; i++)
         if (loss.dead_paths[i] < g->n_members)
             out.dead_paths[out.n_dead_paths++] = g->ranks[loss.dead_paths[i]];
@@ -407,7 +407,7 @@ static void free_test(struct path_test *t)
 
 static void report_test(const struct path_test *t)
 {
-    struct member_loss loss = { .peer = MEMBER_NOBODY };
+    struct member_loss loss = { .peer = MEMBER_NO_RANK };
 
     for (uint32_t i = 0; i < t->n; i++)
         if (t->is_dead[i])
@@ -480,7 +480,7 @@ static void abandon_tests(struct group *g)
 
 static void (*const performs[])(struct run *r, const struct rdzv_action *a) = {
     [MEMBER_TRAIN] = do_train,     [MEMBER_PAUSE] = do_pause, [MEMBER_ABORT] = do_abort, [MEMBER_SAVE] = do_save,
-    [MEMBER_LEASE] = do_lease,     [MEMBER_REACH] = do_reach, [MEMBER_SAY] = do_say,     [MEMBER_END] = do_end,
+    [MEMBER_LEASE] = do_lease,     [MEMBER_REACH] = do_reach, [MEMBER_LOG] = do_say,     [MEMBER_END] = do_end,
     [MEMBER_RELEASE] = do_release,
 };
 
@@ -514,7 +514,7 @@ void group_connected(struct run *r, uint64_t generation)
 static void end_by(struct run *r, const struct run_ended *m, uint32_t member)
 {
     struct group *g = r->group;
-    struct member_loss loss = { .peer = member < g->n_members ? g->ranks[member] : MEMBER_NOBODY };
+    struct member_loss loss = { .peer = member < g->n_members ? g->ranks[member] : MEMBER_NO_RANK };
 
     report_trouble(r->report, m->text);
     rdzv_report(g->rdzv, &(struct member_event){ .kind = MEMBER_EV_FAILED,

@@ -1,18 +1,17 @@
 /* collective.c - the collectives: enter together, reduce inside the node, exchange between the
- * nodes, hand out inside the node, leave together. With one node the middle is missing; with one
- * rank per node the outside.
+ * nodes, distribute inside the node, leave together. With one node there is no exchange; with one
+ * rank per node only the exchange.
  *
- * Inside a node rank i works on its part of the vector in everybody's memory. When there are
- * several nodes, channel c does so with the part that it will exchange with channel c of the other
- * nodes; no two threads of a node ever touch the same part between entering and leaving.
+ * Inside a node, rank i works on its part of the vector in the memory of all ranks. With several
+ * nodes, channel c works on the part that it will exchange with channel c of the other nodes.
+ * Between entering and leaving, no two threads of a node touch the same part.
  *
- *   positions  a vector is cut into `world` slices (schedule_part); comm_slice() says whose is
- *              which
- *   halving    channel c exchanges the n_nodes slices of the c-th ranks, which lie side by side
- *              because of the bit-reversed order: node h is at home in segment bitreverse(h)
- *   direct     segment h of channel c is the slices of the ranks that channel c speaks for in node
- *              h; an all-reduce, where nobody asks whose slice is whose, takes even parts instead
- */
+ *   positions  a vector is cut into `world` slices (schedule_part); comm_slice() maps slices to
+ *              ranks
+ *   halving    channel c exchanges the n_nodes slices of the c-th ranks, which are adjacent because
+ *              of the bit-reversed order: node h owns segment bitreverse(h)
+ *   direct     segment h of channel c is the slices of the ranks that channel c represents in node
+ *              h; an all-reduce uses equal parts instead, because the owners do not matter there */
 #include "comm/comm_priv.h"
 
 #include <string.h>
@@ -29,7 +28,7 @@ struct work {
     uint32_t n_channels; /* 1 for small vectors */
     size_t element;      /* bytes */
     uint32_t n_runs;     /* schedules run so far */
-    size_t aside_at;     /* direct reduce-scatter: elements of every segment that are done */
+    size_t aside_at;     /* direct reduce-scatter: elements of every segment that are complete */
     uint8_t *data;
 };
 
@@ -40,7 +39,7 @@ static struct comm_range join(struct comm_range a, struct comm_range b)
     return (struct comm_range){ a.begin, b.end };
 }
 
-/* Where segment `s` of a channel lies. */
+/* Returns the place of segment `s` of a channel. */
 static struct comm_range segment(const struct work *w, uint32_t channel, uint32_t s)
 {
     const struct topology *t = &w->c->topo;
@@ -52,7 +51,7 @@ static struct comm_range segment(const struct work *w, uint32_t channel, uint32_
                              schedule_reverse(channel, w->n_channels) * t->n_nodes + s, count);
     if (w->r->call.what == COMM_ALL_REDUCE || w->r->call.what == COMM_BARRIER)
         return schedule_part(t->n_nodes * w->n_channels, s * w->n_channels + channel, count);
-    topology_spoken(t, s, channel, &first, &end);
+    topology_represented(t, s, channel, &first, &end);
     return join(comm_slice(t->world, first, count), comm_slice(t->world, end - 1, count));
 }
 
@@ -88,13 +87,13 @@ static int meet(struct work *w)
     return host_barrier(w->c, w->r, w->first, w->n);
 }
 
-/* Of the ranks of this node. */
+/* Returns the leaves of the ranks of this node. */
 static const uint32_t *node_leaves(const struct work *w)
 {
     return w->c->topo.leaves != NULL ? w->c->topo.leaves + w->first : NULL;
 }
 
-/* Reduces a range of all ranks of the node into ours, or into everybody's. */
+/* Reduces a range of all ranks of the node into the memory of this rank, or of all ranks. */
 static int reduce_node(struct work *w, struct comm_range x, bool to_all)
 {
     uint32_t n_to = 0;
@@ -110,14 +109,14 @@ static int reduce_node(struct work *w, struct comm_range x, bool to_all)
         if (to_all || w->first + i == w->r->rank)
             w->r->targets[n_to++] = at(w, theirs, x.begin);
     }
-    (void)fault_hit("comm.write"); /* where a test stops or kills us */
+    (void)fault_hit("comm.write"); /* a test suspends or kills the process here */
     reduce(w->r->targets, n_to, w->r->sources, w->n, node_leaves(w), x.end - x.begin,
            (enum tensor_dtype)w->r->call.dtype, (enum comm_op)w->r->call.op);
     return 0;
 }
 
-/* Copies a range of ours to the other ranks of the node but `except`. */
-static int hand_out(struct work *w, struct comm_range x, uint32_t except)
+/* Copies a range of this rank to the other ranks of the node, but not to `except`. */
+static int distribute(struct work *w, struct comm_range x, uint32_t except)
 {
     if (x.begin == x.end)
         return 0;
@@ -162,16 +161,17 @@ static struct schedule schedule_for(const struct work *w, enum schedule_what wha
 
 static uint32_t rank_in(const struct work *w, uint32_t node)
 {
-    return node == SCHEDULE_NOBODY ? SCHEDULE_NOBODY : w->c->topo.node_first[node] + w->r->index;
+    return node == SCHEDULE_NONE ? SCHEDULE_NONE : w->c->topo.node_first[node] + w->r->index;
 }
 
-/* Equal at both ends of a transfer, and different from that of any other on the same link soon. */
+/* Returns a tag that is equal at both ends of a transfer, and differs from other recent tags of the
+ * same link. */
 static uint64_t tag(const struct work *w, struct schedule_range x)
 {
     return (uint64_t)w->n_runs << 32 | x.begin;
 }
 
-/* Runs a schedule; `place` says where a range of segments lies. */
+/* Runs a schedule; `place` returns the place of a range of segments. */
 static int run(struct work *w, const struct schedule *s,
                struct comm_range (*place)(const struct work *, const struct schedule *,
                                           struct schedule_range))
@@ -185,11 +185,11 @@ static int run(struct work *w, const struct schedule *s,
                               .from = rank_in(w, step.from),
                               .add = step.add };
 
-        if (step.to == SCHEDULE_NOBODY && step.from == SCHEDULE_NOBODY)
+        if (step.to == SCHEDULE_NONE && step.from == SCHEDULE_NONE)
             continue;
-        if (step.to != SCHEDULE_NOBODY)
+        if (step.to != SCHEDULE_NONE)
             send = place(w, s, step.send);
-        if (step.from != SCHEDULE_NOBODY)
+        if (step.from != SCHEDULE_NONE)
             recv = place(w, s, step.recv);
         x.send_tag = tag(w, step.send);
         x.recv_tag = tag(w, step.recv);
@@ -198,7 +198,7 @@ static int run(struct work *w, const struct schedule *s,
         x.recv = step.keep ? w->r->aside + (size_t)step.from * COMM_ASIDE_BYTES
                            : at(w, w->data, recv.begin);
         x.recv_bytes = range_bytes(w, recv);
-        x.left = step.from < w->r->node; /* lower ranks stand on the left */
+        x.left = step.from < w->r->node; /* lower ranks are the left operand */
         if (tcp_exchange(w->c, w->r, &x) < 0)
             return -1;
     }
@@ -213,7 +213,7 @@ static struct comm_range place_segments(const struct work *w, const struct sched
     return join(segment(w, w->r->index, x.begin), segment(w, w->r->index, x.end - 1));
 }
 
-/* As much of a segment as is put aside at a time. */
+/* Returns the part of a segment that is stored at a time. */
 static struct comm_range place_aside(const struct work *w, const struct schedule *s,
                                      struct schedule_range x)
 {
@@ -226,7 +226,7 @@ static struct comm_range place_aside(const struct work *w, const struct schedule
     return all;
 }
 
-/* What everybody sent of this node's segment, and its own, along the tree. */
+/* Adds what all nodes sent of this node's segment, and its own, along the tree. */
 static void add_aside(struct work *w, const struct schedule *s)
 {
     struct comm_range own = place_aside(w, s, (struct schedule_range){ s->self, s->self + 1 });
@@ -265,7 +265,7 @@ static int run_segments(struct work *w, enum schedule_what what)
     return run(w, &s, place_segments);
 }
 
-/* Does f for all that this channel carries: all its segments. */
+/* Calls f for all segments of this channel. */
 static int for_channel(struct work *w, int (*f)(struct work *, struct comm_range))
 {
     uint32_t n = w->c->topo.n_nodes;
@@ -283,9 +283,9 @@ static int gather_in(struct work *w, struct comm_range x)
     return reduce_node(w, x, false);
 }
 
-static int give_out(struct work *w, struct comm_range x)
+static int distribute_range(struct work *w, struct comm_range x)
 {
-    return hand_out(w, x, w->r->rank);
+    return distribute(w, x, w->r->rank);
 }
 
 /* ---- the collectives ---- */
@@ -295,10 +295,10 @@ static bool is_small(const struct work *w)
     return w->r->call.count * w->element <= COMM_SMALL_BYTES;
 }
 
-/* One node, small vector, fewer cores than ranks: everybody copies its own where all can see it,
- * and adds up all. The next call uses the other places, so no second barrier is needed, which
- * halves the time where a barrier is a turn of the scheduler. With a core each, adding slices in
- * place is faster from 1 KiB and equal below. */
+/* For one node, a small vector, and fewer cores than ranks: every rank copies its vector to a place
+ * that all ranks can read, and reduces all of them. The next call uses other places, so no second
+ * barrier is needed; that halves the time if a barrier costs a turn of the scheduler. With a core
+ * for each rank, the in-place reduction is faster from 1 KiB on, and equal below. */
 static int all_reduce_small(struct work *w)
 {
     struct comm_rank *r = w->r;
@@ -327,7 +327,7 @@ static int all_reduce_nodes(struct work *w)
     if (!double_up &&
         (run_segments(w, SCHEDULE_REDUCE_SCATTER) < 0 || run_segments(w, SCHEDULE_ALL_GATHER) < 0))
         return -1;
-    return for_channel(w, give_out);
+    return for_channel(w, distribute_range);
 }
 
 static int all_reduce(struct work *w)
@@ -361,10 +361,10 @@ static int reduce_scatter(struct work *w)
         return -1;
     if (meet(w) < 0)
         return -1;
-    if (w->n == w->n_channels) /* every rank worked for itself */
+    if (w->n == w->n_channels) /* every rank has reduced its own slice */
         return 0;
     for (uint32_t ch = 0; ch < w->n_channels; ch++) {
-        topology_spoken(t, w->r->node, ch, &first, &end);
+        topology_represented(t, w->r->node, ch, &first, &end);
         if (rank >= first && rank < end && fetch(w, own_slice(w, rank), w->first + ch) < 0)
             return -1;
     }
@@ -379,19 +379,20 @@ static int all_gather(struct work *w)
     if (enter(w) < 0)
         return -1;
     if (t->kind == TOPOLOGY_ONE_NODE)
-        return hand_out(w, own_slice(w, w->r->rank), w->r->rank) < 0 ? -1 : meet(w);
+        return distribute(w, own_slice(w, w->r->rank), w->r->rank) < 0 ? -1 : meet(w);
     if (is_channel(w)) {
-        topology_spoken(t, w->r->node, w->r->index, &first, &end);
+        topology_represented(t, w->r->node, w->r->index, &first, &end);
         for (uint32_t i = first; i < end; i++)
             if (fetch(w, own_slice(w, i), i) < 0)
                 return -1;
-        if (run_segments(w, SCHEDULE_ALL_GATHER) < 0 || for_channel(w, give_out) < 0)
+        if (run_segments(w, SCHEDULE_ALL_GATHER) < 0 || for_channel(w, distribute_range) < 0)
             return -1;
     }
     return meet(w);
 }
 
-/* A broadcast's channel carries one part of the bytes; direct, node h passes on piece h of it. */
+/* A channel of a broadcast carries one part of the bytes; if direct, node h forwards piece h of
+ * it. */
 static struct comm_range place_pieces(const struct work *w, const struct schedule *s,
                                       struct schedule_range x)
 {
@@ -423,7 +424,7 @@ static int broadcast(struct work *w)
         if (w->r->node == s.root && fetch(w, part, root) < 0)
             return -1;
         if (run(w, &s, place_pieces) < 0 || (s.direct && run(w, &gather, place_pieces) < 0) ||
-            hand_out(w, part, root) < 0)
+            distribute(w, part, root) < 0)
             return -1;
     }
     return meet(w);

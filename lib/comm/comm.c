@@ -1,4 +1,4 @@
-/* comm.c - opening, closing, and the door of every call. */
+/* comm.c - opening, closing, and the entry points. */
 #include "comm/comm.h"
 
 #include <errno.h>
@@ -19,7 +19,8 @@
 
 enum {
     DEADLINE_MS_MAX = 1000000000, /* eleven days: sums with the clock do not overflow */
-    TRIES_KEPT = 3,               /* maps: that nobody has asked for in so many failed connects */
+    /* mapped arenas that are unused after this many failed connects are unmapped */
+    TRIES_KEPT = 3,
 };
 
 /* ---- opening and closing ---- */
@@ -79,7 +80,8 @@ static int make_slots(struct comm *c)
     return 0;
 }
 
-/* A life line to every member of another host with whom we share a link, and a star on our host. */
+/* Makes a life line for every member of another host with a shared link, and a star on this
+ * host. */
 static int make_lives(struct comm *c)
 {
     const struct topology *t = &c->topo;
@@ -145,7 +147,7 @@ static void destroy(struct comm *c)
     }
     for (uint32_t i = 0; i < c->n_lives; i++)
         life_close(&c->lives[i]);
-    if (c->shm.tether_fd >= 0) /* we have unmapped what others gave */
+    if (c->shm.tether_fd >= 0) /* the memory of the others is unmapped */
         close(c->shm.tether_fd);
     if (c->wake_fd >= 0)
         close(c->wake_fd);
@@ -177,7 +179,7 @@ int comm_open(const struct comm_opts *opts, struct comm **out, struct err *err)
     c->on_broken = opts->on_broken;
     c->on_wait = opts->on_wait;
     c->arg = opts->arg;
-    c->wake_fd = c->shm.page_fd = c->shm.tether_fd = c->shm.given_fd = -1;
+    c->wake_fd = c->shm.page_fd = c->shm.tether_fd = c->shm.passed_fd = -1;
     c->is_connecting = true;
     pthread_mutex_init(&c->lock, NULL);
     rc = make(c, err);
@@ -204,19 +206,19 @@ int comm_connect(struct comm *c, struct err *err)
     if (rc == 0)
         rc = comm_watch(c, &why);
     is_ours = rc < 0 && !comm_has_failed(c);
-    if (is_ours) /* the peers that are there already should not wait */
+    if (is_ours) /* the connected peers must not wait */
         (void)comm_fail(c, rc, culprit, "%s could not join: %.180s", c->names[c->self], why.text);
-    (void)fault_hit("comm.begin"); /* where a test lets a peer die */
+    (void)fault_hit("comm.begin"); /* a test kills the peer here */
     if (!comm_begin(c) && !is_ours)
         rc = comm_failure(c, &why);
-    c->opts.members = NULL; /* the caller's again */
+    c->opts.members = NULL; /* owned by the caller again */
     c->opts.shares = NULL;
     c->opts.arena = NULL;
     if (rc == 0)
         return 0;
     comm_unwatch(c, false);
-    comm_release(c); /* nothing is connected that a call could use */
-    if (c->opts.listener != NULL) /* what is in use stays, and may be wanted again at once */
+    comm_close_tethers(c); /* there is no connection that a call could use */
+    if (c->opts.listener != NULL) /* arenas in use are kept: they may be needed at once */
         maps_prune(listener_maps(c->opts.listener), TRIES_KEPT);
     err_set(err, rc, "%s", why.text);
     return err_wrap(err, rc, "connect generation %" PRIu64, c->generation);
@@ -239,8 +241,8 @@ bool comm_close_quiet(struct comm *c, uint32_t wait_ms)
         return true;
     host_leave(c);
     comm_unwatch(c, true);
-    /* Whoever writes into our arena is in a call that we have entered too, and a call ends well
-     * only when nobody is in it any more. */
+    /* A process that writes into this arena is in a call that this process has entered, too, and a
+       call succeeds only after all ranks have left it. */
     for (uint32_t i = 0; i < c->n_ranks; i++)
         torn |= c->ranks[i].torn;
     tether.fd = c->shm.tether_fd;
@@ -248,7 +250,7 @@ bool comm_close_quiet(struct comm *c, uint32_t wait_ms)
     destroy(c);
     if (tether.fd < 0)
         return true;
-    if (torn) /* no event but that the other end is closed everywhere */
+    if (torn) /* no event, except that the other end is closed in all processes */
         while (poll(&tether, 1, (int)wait_ms) < 0 && errno == EINTR)
             ;
     close(tether.fd);
@@ -257,7 +259,8 @@ bool comm_close_quiet(struct comm *c, uint32_t wait_ms)
 
 void comm_close(struct comm *c)
 {
-    (void)comm_close_quiet(c, 0); /* the caller does not use the arena again, or asks otherwise */
+    /* the caller does not use the arena again, or calls comm_close_quiet() */
+    (void)comm_close_quiet(c, 0);
 }
 
 uint32_t comm_world(const struct comm *c)
@@ -288,7 +291,7 @@ void comm_may_spin(struct comm *c, uint32_t local, bool may)
 
 /* ---- calls ---- */
 
-/* Offsets count from the arena, or from zero in a host of one process. */
+/* Returns the offset in the arena, or the address in a host with one process. */
 static uint64_t offset_of(const struct comm *c, const void *data, size_t bytes)
 {
     const struct comm_memory *m = &c->shm.memory[c->self];
@@ -296,7 +299,8 @@ static uint64_t offset_of(const struct comm *c, const void *data, size_t bytes)
 
     if (bytes == 0)
         return 0;
-    CHECK(data != NULL && offset <= m->bytes && bytes <= m->bytes - offset); /* lies in the arena */
+    /* the buffer is in the arena */
+    CHECK(data != NULL && offset <= m->bytes && bytes <= m->bytes - offset);
     return offset;
 }
 
@@ -319,7 +323,7 @@ static int call(struct comm *c, uint32_t local, struct comm_call what, void *dat
     }
     atomic_store(&r->inside, false);
     if (comm_has_failed(c))
-        comm_wake(c); /* the watcher may be waiting for us to be out, to let go of the tethers */
+        comm_wake(c); /* the watcher may wait for the end of the call, to close the tethers */
     return rc < 0 ? comm_failure(c, err) : 0;
 }
 

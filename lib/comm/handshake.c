@@ -1,13 +1,13 @@
-/* handshake.c - one loop around poll() that dials, accepts and checks until every connection that
- * this member needs is there and the host's memory is shared. Nothing in it waits for a particular
- * peer, so neither a silent stranger nor a late member holds up the others.
+/* handshake.c - one poll() loop that dials, accepts and authenticates until every connection of
+ * this member exists and the memory of the host is shared. The loop never waits for a particular
+ * peer, so neither a silent foreign connection nor a slow member delays the others.
  *
- * Of two ends the one with the higher number dials the other. A dialler tries again until the
- * deadline whatever happens, except when the other side proves that it knows the key and says that
- * this generation is over. Whoever calls for a generation that is still to come is parked at the
- * listener. Life lines that are there are read, so that the end of a peer ends the loop. */
-#include "comm/crowd.h"
-#include "comm/shake.h"
+ * Of two ends, the one with the higher number dials the other. A dialler tries again until the
+ * deadline, except if the other side proves that it knows the key and reports that this generation
+ * has ended. A connection for a later generation is parked at the listener. The connected life
+ * lines are read, so the end of a peer ends the loop. */
+#include "comm/conn_limit.h"
+#include "comm/handshake_state.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -27,17 +27,18 @@
 #include "base/reason.h"
 
 enum {
-    BREATH_MS = 20,       /* out of descriptors: not to accept for */
-    STRANGER_MS = 2000,   /* an accepted connection proves itself within */
-    HALF_OPEN_SPARE = 64, /* accepted at a time, beyond those that are expected */
+    ACCEPT_PAUSE_MS = 20,       /* pause of accepting without free descriptors */
+    AUTH_MS = 2000,   /* limit for the authentication of an accepted connection */
+    HALF_OPEN_SPARE = 64, /* accepted connections, beyond the expected number */
     RETRY_MS_MIN = 1,
     RETRY_MS_MAX = 50,
-    RETRY_HOST_MS_MAX = 4, /* costs a few microseconds, and is refused until the leader is there */
+    RETRY_HOST_MS_MAX = 4, /* a try costs a few microseconds, and is refused until the leader
+                              listens */
     GRACE_MS = 50,
-    NAMED_MAX = 8, /* missing peers in a message */
+    NAMED_MAX = 8, /* limit of missing peers in a message */
 };
 
-/* ---- what is wanted ---- */
+/* ---- required connections ---- */
 
 static int layout_digest(const struct comm_opts *o, uint32_t world, uint8_t out[32],
                          struct err *err)
@@ -61,8 +62,8 @@ static int layout_digest(const struct comm_opts *o, uint32_t world, uint8_t out[
     return failed ? err_set(err, ERR_NOMEM, "describe the members: out of memory") : 0;
 }
 
-/* A name that only those who know the key can foresee, new in every generation. */
-static void host_address(struct shake *s)
+/* Makes a socket name that only members with the key can predict, new in every generation. */
+static void host_address(struct handshake_state *s)
 {
     struct comm *c = s->c;
     uint8_t text[32 + 8 + 4], mac[DIGEST_BYTES];
@@ -75,13 +76,13 @@ static void host_address(struct shake *s)
     bytes_set_u32(text + 40, leader);
     digest_hmac(s->opts->key, COMM_KEY_BYTES, text, sizeof(text), mac);
     digest_hex(mac, hex);
-    s->host_address.sun_family = AF_UNIX; /* sun_path[0] stays NUL: abstract */
+    s->host_address.sun_family = AF_UNIX; /* sun_path[0] stays NUL: an abstract name */
     n = snprintf(s->host_address.sun_path + 1, sizeof(s->host_address.sun_path) - 1,
                  "trainerd-%.48s", hex);
     s->host_address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-static void want(struct shake *s, enum hello_kind kind, uint32_t own, uint32_t peer,
+static void want(struct handshake_state *s, enum hello_kind kind, uint32_t own, uint32_t peer,
                  uint32_t member, int *fd)
 {
     s->wants[s->n_wants++] = (struct want){ .kind = kind,
@@ -93,7 +94,7 @@ static void want(struct shake *s, enum hello_kind kind, uint32_t own, uint32_t p
                                             .retry_ms = RETRY_MS_MIN };
 }
 
-/* Two ranks of this process that are in different nodes. */
+/* Connects two ranks of this process that are in different nodes. */
 static int link_own(struct comm *c, struct comm_link *link, uint32_t rank, struct err *err)
 {
     struct comm_rank *peer = &c->ranks[link->peer - c->first_rank];
@@ -110,7 +111,7 @@ static int link_own(struct comm *c, struct comm_link *link, uint32_t rank, struc
     return 0;
 }
 
-static int list_wants(struct shake *s)
+static int list_wants(struct handshake_state *s)
 {
     struct comm *c = s->c;
     size_t n = c->n_lives;
@@ -145,7 +146,7 @@ static int list_wants(struct shake *s)
     return 0;
 }
 
-static int listen_on_host(struct shake *s)
+static int listen_on_host(struct handshake_state *s)
 {
     bool called = false;
 
@@ -162,7 +163,7 @@ static int listen_on_host(struct shake *s)
     return 0;
 }
 
-/* ---- all of them ---- */
+/* ---- all connections ---- */
 
 static void retry_later(struct want *w)
 {
@@ -173,8 +174,8 @@ static void retry_later(struct want *w)
     w->retry_ms = w->retry_ms * 2 < most ? w->retry_ms * 2 : most;
 }
 
-/* Takes the connection off the list; the last one moves to its place. */
-static void forget(struct shake *s, size_t i, enum outcome why)
+/* Removes the connection from the list; the last one moves to its place. */
+static void remove_conn(struct handshake_state *s, size_t i, enum outcome why)
 {
     struct conn *n = &s->conns[i];
 
@@ -186,7 +187,7 @@ static void forget(struct shake *s, size_t i, enum outcome why)
     *n = s->conns[--s->n_conns];
 }
 
-static void dial(struct shake *s, struct want *w)
+static void dial(struct handshake_state *s, struct want *w)
 {
     struct conn n = { .want = w, .state = DIAL_CONNECT, .expires_ns = UINT64_MAX };
     uint64_t now = clock_ns();
@@ -215,7 +216,7 @@ static void dial(struct shake *s, struct want *w)
         s->conns[s->n_conns++] = n;
         return;
     }
-    (void)greet_trouble(&n, "%s", reason_text(errno));
+    (void)handshake_note_error(&n, "%s", reason_text(errno));
     if (n.fd >= 0)
         close(n.fd);
     retry_later(w);
@@ -223,27 +224,28 @@ static void dial(struct shake *s, struct want *w)
 
 static const char *conn_source(const void *arg, size_t i, uint64_t *since)
 {
-    const struct conn *n = &((const struct shake *)arg)->conns[i];
+    const struct conn *n = &((const struct handshake_state *)arg)->conns[i];
 
     *since = n->expires_ns;
     return n->state >= ACCEPT_HELLO && n->state < ACCEPT_READY ? n->from : NULL;
 }
 
-/* Room for one more: at the expense of an accepted connection that has not proved its identity. */
-static bool make_room(struct shake *s)
+/* Makes room for one more connection, by closing an accepted one that is not authenticated. Returns
+ * false if there is none. */
+static bool make_room(struct handshake_state *s)
 {
     size_t victim;
 
     if (s->n_conns < s->max_conns)
         return true;
-    victim = crowd_victim(s->n_conns, conn_source, s);
+    victim = conn_limit_victim(s->n_conns, conn_source, s);
     if (victim == SIZE_MAX)
         return false;
-    forget(s, victim, DROP);
+    remove_conn(s, victim, DROP);
     return true;
 }
 
-static void dial_due(struct shake *s)
+static void dial_due(struct handshake_state *s)
 {
     uint64_t now = clock_ns();
 
@@ -251,7 +253,7 @@ static void dial_due(struct shake *s)
     for (size_t i = 0; i < s->n_wants && s->n_missing > 0 && s->rc == 0; i++) {
         struct want *w = &s->wants[i];
 
-        if (!w->dials || w->busy || w->is_there)
+        if (!w->dials || w->busy || w->is_connected)
             continue;
         if (now >= w->retry_ns && make_room(s))
             dial(s, w);
@@ -260,16 +262,16 @@ static void dial_due(struct shake *s)
     }
 }
 
-static void accept_from(struct shake *s, int listener)
+static void accept_from(struct handshake_state *s, int listener)
 {
-    for (int i = 0; i < HALF_OPEN_SPARE; i++) { /* bounded: the others get their turn */
+    for (int i = 0; i < HALF_OPEN_SPARE; i++) { /* limited, so that other connections are handled */
         struct conn n = { .state = ACCEPT_HELLO,
-                          .expires_ns = clock_ns() + STRANGER_MS * (uint64_t)1000000 };
+                          .expires_ns = clock_ns() + AUTH_MS * (uint64_t)1000000 };
 
         n.fd = listener_accept(listener, n.from, sizeof(n.from));
         if (n.fd < 0) {
-            if (errno != EAGAIN) /* out of descriptors, say: not at once again */
-                s->accept_again_ns = clock_ns() + BREATH_MS * (uint64_t)1000000;
+            if (errno != EAGAIN) /* for example no free descriptor: accepts again later */
+                s->accept_again_ns = clock_ns() + ACCEPT_PAUSE_MS * (uint64_t)1000000;
             return;
         }
         if (make_room(s))
@@ -279,8 +281,8 @@ static void accept_from(struct shake *s, int listener)
     }
 }
 
-/* Those who were ahead of us when we last looked. */
-static void resume_parked(struct shake *s)
+/* Resumes the connections that were parked because they requested a later generation. */
+static void resume_parked(struct handshake_state *s)
 {
     struct parked p;
     size_t first = s->n_conns;
@@ -289,22 +291,22 @@ static void resume_parked(struct shake *s)
         struct conn n = { .fd = p.fd,
                           .state = ACCEPT_HELLO,
                           .done = p.done,
-                          .expires_ns = clock_ns() + STRANGER_MS * (uint64_t)1000000 };
+                          .expires_ns = clock_ns() + AUTH_MS * (uint64_t)1000000 };
 
         memcpy(n.hello, p.hello, sizeof(n.hello));
         snprintf(n.from, sizeof(n.from), "%s", p.from);
         s->conns[s->n_conns++] = n;
     }
     for (size_t i = s->n_conns; i-- > first && s->rc == 0;) {
-        enum outcome o = greet(s, &s->conns[i]);
+        enum outcome o = handshake_advance(s, &s->conns[i]);
 
-        if (o != GO_ON)
-            forget(s, i, o);
+        if (o != CONTINUE)
+            remove_conn(s, i, o);
     }
 }
 
-/* Until something happens or is due, or it is time to say that we wait. */
-static int patience_ms(const struct shake *s, uint64_t deadline_ns)
+/* Returns the time until something is due, or on_wait must be called again. */
+static int poll_wait_ms(const struct handshake_state *s, uint64_t deadline_ns)
 {
     uint64_t now = clock_ns(), due = deadline_ns < s->due_ns ? deadline_ns : s->due_ns;
 
@@ -325,19 +327,19 @@ static bool has_left(const struct comm *c, uint32_t member)
     return left;
 }
 
-/* The links that are there: a peer may die after its link and before its life line came about. What
- * it sends is not for us to read. */
-static void poll_links(const struct shake *s, struct pollfd *out)
+/* Polls the connected links: a peer may die after its link and before its life line is connected.
+ * The data of a link is not read here. */
+static void poll_links(const struct handshake_state *s, struct pollfd *out)
 {
     for (size_t i = 0; i < s->n_wants; i++) {
         const struct want *w = &s->wants[i];
-        bool watched = w->kind == HELLO_LINK && w->is_there && !has_left(s->c, w->member);
+        bool watched = w->kind == HELLO_LINK && w->is_connected && !has_left(s->c, w->member);
 
         out[i] = (struct pollfd){ .fd = watched ? *w->fd : -1, .events = POLLRDHUP };
     }
 }
 
-static void check_links(struct shake *s, const struct pollfd *polls)
+static void check_links(struct handshake_state *s, const struct pollfd *polls)
 {
     for (size_t i = 0; i < s->n_wants; i++)
         if (polls[i].revents != 0 && !has_left(s->c, s->wants[i].member))
@@ -346,47 +348,48 @@ static void check_links(struct shake *s, const struct pollfd *polls)
                             s->c->names[s->wants[i].member]);
 }
 
-/* What is polled: the lives, the links, two listeners, the new connections. */
-static void wait_and_advance(struct shake *s, uint64_t deadline_ns)
+/* Polls the lives, the links, two listeners, and the new connections. */
+static void wait_and_advance(struct handshake_state *s, uint64_t deadline_ns)
 {
     size_t n = s->n_conns;
     uint32_t n_lives = life_polls(s->c, s->polls);
-    struct pollfd *links = s->polls + n_lives, *door = links + s->n_wants, *conn = door + 2;
+    struct pollfd *links = s->polls + n_lives, *listeners = links + s->n_wants, *conn = listeners + 2;
     bool accepts = clock_ns() >= s->accept_again_ns;
     uint64_t now;
 
     poll_links(s, links);
-    door[0] = (struct pollfd){ .fd = accepts && s->opts->listener != NULL
+    listeners[0] = (struct pollfd){ .fd = accepts && s->opts->listener != NULL
                                          ? listener_fd(s->opts->listener)
                                          : -1,
                                .events = POLLIN };
-    door[1] = (struct pollfd){ .fd = accepts ? s->unix_fd : -1, .events = POLLIN };
+    listeners[1] = (struct pollfd){ .fd = accepts ? s->unix_fd : -1, .events = POLLIN };
     for (size_t i = 0; i < n; i++)
-        conn[i] = (struct pollfd){ .fd = s->conns[i].fd, .events = greet_events(&s->conns[i]) };
-    if (poll(s->polls, n_lives + s->n_wants + 2 + n, patience_ms(s, deadline_ns)) < 0)
+        conn[i] = (struct pollfd){ .fd = s->conns[i].fd, .events = handshake_events(&s->conns[i]) };
+    if (poll(s->polls, n_lives + s->n_wants + 2 + n, poll_wait_ms(s, deadline_ns)) < 0)
         return; /* EINTR */
-    life_advance(s->c, s->polls, n_lives); /* first: a life knows why */
+    life_advance(s->c, s->polls, n_lives); /* lives first: they report the cause */
     check_links(s, links);
     now = clock_ns();
-    for (size_t i = n; i-- > 0 && s->rc == 0;) { /* backwards: forget() moves the last one here */
-        enum outcome o = conn[i].revents != 0 ? greet(s, &s->conns[i]) : GO_ON;
+    /* backwards, because forget() moves the last connection here */
+    for (size_t i = n; i-- > 0 && s->rc == 0;) {
+        enum outcome o = conn[i].revents != 0 ? handshake_advance(s, &s->conns[i]) : CONTINUE;
 
-        if (o == GO_ON && now >= s->conns[i].expires_ns && s->conns[i].state == DIAL_CONNECT)
-            o = greet_path_dead(s, &s->conns[i]);
-        else if (o == GO_ON && now >= s->conns[i].expires_ns) {
-            (void)greet_stranger(s, &s->conns[i], "said nothing for too long");
+        if (o == CONTINUE && now >= s->conns[i].expires_ns && s->conns[i].state == DIAL_CONNECT)
+            o = handshake_path_dead(s, &s->conns[i]);
+        else if (o == CONTINUE && now >= s->conns[i].expires_ns) {
+            (void)handshake_note_foreign(s, &s->conns[i], "sent nothing for too long");
             o = DROP;
         }
-        if (o != GO_ON)
-            forget(s, i, o);
+        if (o != CONTINUE)
+            remove_conn(s, i, o);
     }
     for (int i = 0; i < 2; i++)
-        if (door[i].fd >= 0 && door[i].revents != 0)
-            accept_from(s, door[i].fd);
+        if (listeners[i].fd >= 0 && listeners[i].revents != 0)
+            accept_from(s, listeners[i].fd);
 }
 
-/* Who is missing, and the last thing known about each. */
-static int too_late(struct shake *s, uint32_t *culprit)
+/* Reports the missing peers, and the last error of each. */
+static int report_missing(struct handshake_state *s, uint32_t *culprit)
 {
     const struct comm *c = s->c;
     struct buf b = { 0 };
@@ -397,11 +400,11 @@ static int too_late(struct shake *s, uint32_t *culprit)
     for (size_t i = 0; i < s->n_wants; i++) {
         const struct want *w = &s->wants[i];
         const char *silence =
-            w->dials ? w->busy ? "does not answer" : "not tried yet" : "has not called us";
+            w->dials ? w->busy ? "does not answer" : "not tried yet" : "has not connected";
 
-        if (w->is_there && (w->kind != HELLO_HOST || c->shm.memory[w->member].bytes != 0))
+        if (w->is_connected && (w->kind != HELLO_HOST || c->shm.memory[w->member].bytes != 0))
             continue;
-        if (w->is_there)
+        if (w->is_connected)
             silence = "has not shared its memory";
         unproven |= w->unproven;
         if (w->member == last || named++ >= NAMED_MAX)
@@ -417,8 +420,8 @@ static int too_late(struct shake *s, uint32_t *culprit)
         buf_printf(&b, " and %u more connections", named - NAMED_MAX);
     if (s->n_early > 0)
         buf_printf(&b, "; %u wait for a later generation, last: %s", s->n_early, s->early);
-    if (s->n_strangers > 0)
-        buf_printf(&b, "; turned away %u, last: %s", s->n_strangers, s->stranger);
+    if (s->n_foreign > 0)
+        buf_printf(&b, "; rejected %u connections, last: %s", s->n_foreign, s->foreign);
     rc = err_set(s->err, unproven ? ERR_AUTH : ERR_TIMEOUT, "missing after %.3g s: %s",
                  (double)s->opts->deadline_ms / 1e3, b.failed ? "(out of memory)" : b.data);
     buf_fini(&b);
@@ -427,7 +430,7 @@ static int too_late(struct shake *s, uint32_t *culprit)
 
 int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct err *err)
 {
-    struct shake s = { .c = c, .opts = &c->opts, .unix_fd = -1, .err = err, .due_ns = UINT64_MAX,
+    struct handshake_state s = { .c = c, .opts = &c->opts, .unix_fd = -1, .err = err, .due_ns = UINT64_MAX,
                        .culprit = COMM_NO_MEMBER };
     uint64_t due_ns = deadline_ns;
 
@@ -445,11 +448,11 @@ int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct er
         s.rc = host_advance(c, deadline_ns, err);
         if (s.rc < 0 || (s.n_missing == 0 && c->shm.is_shared))
             break;
-        /* Only the leader knows for whom it waits; its deadline is about ours. */
+        /* Only the leader knows the missing members; its deadline is about the same. */
         if (s.n_missing == 0 && c->shm.has_joined)
             due_ns = deadline_ns + GRACE_MS * (uint64_t)1000000;
         if (clock_ns() >= due_ns)
-            s.rc = too_late(&s, culprit);
+            s.rc = report_missing(&s, culprit);
         else
             dial_due(&s);
         comm_waits(c, true);

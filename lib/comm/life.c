@@ -1,15 +1,14 @@
-/* life.c - who is alive, and how everybody learns that somebody is not.
+/* life.c - liveness of the members, and how all members learn about a failure.
  *
- * Between two members that share links or a host there is a life line, a connection on which
- * nothing is said until the end: a life message (message.h), BYE or OVER. The end of the
- * connection without a message is a death. A thread of ours sleeps on all life lines; the kernel
- * wakes it the moment a peer's process is gone, whatever the replica threads are doing. OVER names
- * the member that is to blame and why, so that a failure arrives everywhere with its root and not
- * as the name of whoever passed it on.
+ * Two members that share links or a host have a life line: a connection that carries only one life
+ * message (message.h) at its end, BYE or OVER. If the connection ends without a message, the peer
+ * has died. A watcher thread sleeps on all life lines. The kernel wakes it as soon as the process
+ * of a peer has ended, even if all replica threads are busy. OVER names the culprit and the reason,
+ * so every member reports the root cause, and not the member that forwarded it.
  *
- * Inside a host the life line of a member is its tether (share.c): one connection whose other end
- * all others hold. They look at the one message without taking it, so that everybody sees it.
- * While the members connect, whoever connects does what the thread does later. */
+ * Inside a host, the life line of a member is its tether (share.c): one connection whose other end
+ * all other members hold. They peek at its one message without removing it, so that all of them
+ * receive it. While the members connect, the connecting thread does the work of the watcher. */
 #include "comm/comm_priv.h"
 
 #include <errno.h>
@@ -31,23 +30,23 @@
 #include "base/thread.h"
 #include "comm/maps.h"
 
-enum { PATIENCE_MS = 20 };
+enum { LIFE_WAIT_MS = 20 };
 
-struct comm_who comm_who(const struct comm *c, uint32_t rank)
+struct comm_text comm_rank_text(const struct comm *c, uint32_t rank)
 {
-    struct comm_who w;
+    struct comm_text w;
 
     snprintf(w.text, sizeof(w.text), "rank %u (%s)", rank, c->names[c->topo.member_of[rank]]);
     return w;
 }
 
-struct comm_who comm_call_text(const struct comm_call *call)
+struct comm_text comm_call_text(const struct comm_call *call)
 {
     static const char *const names[] = { "all-reduce", "reduce-scatter", "all-gather", "broadcast",
                                          "barrier" };
     static const char *const ops[] = { " (sum)", " (max)", " (or)" };
     const char *name = call->what < COUNT_OF(names) ? names[call->what] : "unknown call";
-    struct comm_who w;
+    struct comm_text w;
 
     if (call->what == COMM_BARRIER)
         snprintf(w.text, sizeof(w.text), "call %u, %s", call->number, name);
@@ -72,17 +71,17 @@ void comm_wake(struct comm *c)
     uint64_t one = 1;
 
     if (c->wake_fd >= 0)
-        (void)!write(c->wake_fd, &one, sizeof(one)); /* full: it is awake anyway */
+        (void)!write(c->wake_fd, &one, sizeof(one)); /* full: the thread is awake */
 }
 
-static void tell_lives(struct comm *c, uint32_t what, uint32_t culprit, const char *why)
+static void send_lives(struct comm *c, uint32_t what, uint32_t culprit, const char *why)
 {
     struct life_message m = { .what = what, .member = culprit };
     uint8_t bytes[MESSAGE_LIFE_BYTES];
 
     snprintf(m.why, sizeof(m.why), "%s", why);
     message_life_write(&m, bytes);
-    /* the first thing ever said there: it fits, or the peer is gone */
+    /* the first message on these connections: it fits into the buffer, unless the peer has ended */
     if (c->shm.tether_fd >= 0)
         (void)!send(c->shm.tether_fd, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
     for (uint32_t i = 0; i < c->n_lives; i++)
@@ -100,11 +99,11 @@ static void spread(struct comm *c)
     memcpy(why, c->why, sizeof(why));
     pthread_mutex_unlock(&c->lock);
     host_break(c, culprit, why);
-    tell_lives(c, LIFE_OVER, culprit, why); /* before the links end, as if we had died */
+    send_lives(c, LIFE_OVER, culprit, why); /* before the links end, which looks like a death */
     tcp_shutdown(c);
 }
 
-/* How the failure came to us. */
+/* Where the failure was detected. */
 enum origin { OURS, SEEN };
 
 static int fail(struct comm *c, enum origin origin, int code, uint32_t culprit, const char *why)
@@ -125,7 +124,7 @@ static int fail(struct comm *c, enum origin origin, int code, uint32_t culprit, 
         if (code == ERR_PATH && culprit != COMM_NO_MEMBER && culprit != c->self)
             path_add(&c->loss, culprit);
         c->loss.member = culprit == COMM_NO_MEMBER ? c->self : culprit;
-        c->tell = origin == SEEN && c->is_connected;
+        c->report_due = origin == SEEN && c->is_connected;
         snprintf(c->why, sizeof(c->why), "%s", why);
         atomic_store(&c->failed, 1);
     }
@@ -189,14 +188,14 @@ int comm_link_lost(struct comm *c, uint32_t rank, const char *why)
     struct timespec slice = { .tv_nsec = 1000000 };
     bool left = false;
 
-    for (int i = 0; i < PATIENCE_MS && !comm_has_failed(c); i++)
+    for (int i = 0; i < LIFE_WAIT_MS && !comm_has_failed(c); i++)
         syscall(SYS_futex, &c->failed, FUTEX_WAIT, 0, &slice, NULL, 0);
     for (uint32_t i = 0; i < c->n_lives; i++)
         left |= c->lives[i].member == member && atomic_load(&c->lives[i].left);
     if (left)
         return comm_fail(c, ERR_PEER, member, "%s has left, but is still needed",
-                         comm_who(c, rank).text);
-    return comm_fail(c, ERR_PEER, member, "lost %s: %s", comm_who(c, rank).text, why);
+                         comm_rank_text(c, rank).text);
+    return comm_fail(c, ERR_PEER, member, "lost %s: %s", comm_rank_text(c, rank).text, why);
 }
 
 int comm_failure(struct comm *c, struct err *err)
@@ -239,7 +238,7 @@ void life_close(struct comm_life *l)
     drop_passed(l);
 }
 
-/* Handles the message that is complete in l->in. */
+/* Handles the complete message in l->in. */
 static void handle_message(struct comm *c, struct comm_life *l)
 {
     const char *name = c->names[l->member];
@@ -255,7 +254,7 @@ static void handle_message(struct comm *c, struct comm_life *l)
     }
     shares = m.what == LIFE_JOIN || m.what == LIFE_PART;
     if (shares && l->kind == LIFE_STAR) {
-        int rc = host_take(c, l, &m, &err);
+        int rc = host_receive(c, l, &m, &err);
 
         if (rc < 0)
             comm_fail(c, rc, rc == ERR_PEER ? l->member : c->self, "share memory with %s: %s", name,
@@ -265,7 +264,7 @@ static void handle_message(struct comm *c, struct comm_life *l)
     }
     l->is_over = true;
     if (shares)
-        comm_fail(c, ERR_PEER, l->member, "%s passed memory on a connection that is not for that",
+        comm_fail(c, ERR_PEER, l->member, "%s passed memory on a connection of another kind",
                   name);
     else if (m.what == LIFE_BYE)
         atomic_store(&l->left, true);
@@ -273,7 +272,7 @@ static void handle_message(struct comm *c, struct comm_life *l)
         comm_fail(c, ERR_PEER, m.member != COMM_NO_MEMBER ? m.member : l->member, "%s", m.why);
 }
 
-/* As recv(); keeps the descriptors that come along. */
+/* Like recv(); keeps the descriptors that arrive with the bytes. */
 static ssize_t life_recv(struct comm_life *l)
 {
     union {
@@ -284,7 +283,7 @@ static ssize_t life_recv(struct comm_life *l)
     struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
     ssize_t n;
 
-    if (l->kind != LIFE_STAR) /* others may see what is said on a tether too */
+    if (l->kind != LIFE_STAR) /* other members must also receive the message of a tether */
         return recv(l->fd, iov.iov_base, iov.iov_len,
                     MSG_DONTWAIT | (l->kind == LIFE_TETHER ? MSG_PEEK : 0));
     m.msg_control = control.bytes;
@@ -312,7 +311,7 @@ void life_read(struct comm *c, struct comm_life *l)
                 (void)comm_path_lost(c, l->member);
             else
                 comm_fail(c, ERR_PEER, l->member, "%s died (%s)", c->names[l->member],
-                          n == 0 ? "its connection closed without a goodbye"
+                          n == 0 ? "its connection closed without a BYE message"
                                  : reason_text(errno));
             return;
         }
@@ -342,7 +341,7 @@ void life_advance(struct comm *c, const struct pollfd *polls, uint32_t n)
             life_read(c, &c->lives[i - 1]);
 }
 
-void comm_release(struct comm *c)
+void comm_close_tethers(struct comm *c)
 {
     for (uint32_t i = 0; i < c->n_lives; i++)
         if (c->lives[i].kind == LIFE_TETHER)
@@ -351,15 +350,15 @@ void comm_release(struct comm *c)
 
 /* ---- the watcher ---- */
 
-static void tell_user(struct comm *c)
+static void report_broken(struct comm *c)
 {
     char why[COMM_WHY_BYTES];
     struct comm_loss loss;
     bool due;
 
     pthread_mutex_lock(&c->lock);
-    due = c->tell;
-    c->tell = false;
+    due = c->report_due;
+    c->report_due = false;
     loss = c->loss;
     memcpy(why, c->why, sizeof(why));
     pthread_mutex_unlock(&c->lock);
@@ -367,7 +366,8 @@ static void tell_user(struct comm *c)
         c->on_broken(c->arg, &loss, why);
 }
 
-/* Set before a call looks at `failed`, which was set before we look here: either sees the other. */
+/* `inside` is set before a call reads `failed`, and `failed` is set before this read: at least one
+ * of the two threads sees the other. */
 static bool is_inside(struct comm *c)
 {
     bool inside = false;
@@ -381,18 +381,19 @@ static void *watcher(void *arg)
 {
     struct comm *c = arg;
 
-    maps_prune(listener_maps(c->opts.listener), 0); /* of those who are gone; in nobody's way here */
+    /* unmaps the arenas of members that have left; no call waits for this thread */
+    maps_prune(listener_maps(c->opts.listener), 0);
     while (!atomic_load(&c->stop)) {
         uint32_t n = life_polls(c, c->polls);
 
-        if (poll(c->polls, n, -1) < 0) /* EINTR: look again */
+        if (poll(c->polls, n, -1) < 0) /* EINTR: retry */
             continue;
         life_advance(c, c->polls, n);
         if (comm_has_failed(c) && !is_inside(c))
-            comm_release(c);
-        tell_user(c);
+            comm_close_tethers(c);
+        report_broken(c);
     }
-    tell_user(c); /* of a failure right before the end */
+    report_broken(c); /* a failure right before the end */
     return NULL;
 }
 
@@ -410,7 +411,7 @@ int comm_watch(struct comm *c, struct err *err)
 void comm_unwatch(struct comm *c, bool goodbye)
 {
     if (goodbye && !comm_has_failed(c))
-        tell_lives(c, LIFE_BYE, c->self, "");
+        send_lives(c, LIFE_BYE, c->self, "");
     atomic_store(&c->stop, true);
     comm_wake(c);
     if (c->has_watcher)

@@ -1,11 +1,13 @@
-/* link_shm.c - ranks that share memory meet, and see what the others are doing.
+/* link_shm.c - the barrier of the ranks that share memory, and the record of their calls.
  *
- * Every rank counts its arrivals in its own slot and waits until the slots of the others have the
- * same count: the one that is late has a name. With a core for each rank a wait spins first, which
- * makes a barrier a fraction of a microsecond; else it gives the core away at once.
+ * Every rank counts its arrivals in its own slot, and waits until the slots of the others have the
+ * same count; a rank that does not arrive is therefore known by name. If there is a core for each
+ * rank, a wait spins first, and a barrier takes a fraction of a microsecond; else it yields the
+ * core at once.
  *
- * The call that a rank publishes stays readable until the rank begins its next but one: to begin
- * that, it must have met everybody in the next, and they meet only after they have read. */
+ * A published call stays readable until the rank begins the call after the next: to begin it, the
+ * rank must have met all ranks in the next call, which they enter only after they have read this
+ * one. */
 #include "comm/comm_priv.h"
 
 #include <linux/futex.h>
@@ -48,20 +50,20 @@ static struct host_slot *slot_of(struct comm *c, uint32_t rank)
     return &c->shm.page->slots[c->shm.slot_of[rank]];
 }
 
-/* Counts may wrap around. */
+/* The counts may wrap around. */
 static bool arrived(uint32_t word, uint32_t target)
 {
     return (int32_t)((word & ~(uint32_t)(PAGE_STEP - 1)) - target) >= 0;
 }
 
-/* Tells the ranks that wait at `s`. */
+/* Wakes the ranks that wait at `s`. */
 static void announce(struct host_slot *s)
 {
     if (atomic_load(&s->sleepers) != 0)
         futex_wake(&s->word);
 }
 
-/* 1: keep waiting, 0: it came, -1: failed. */
+/* Returns 1: keep waiting, 0: arrived, -1: failed. */
 static int look(struct comm *c, struct comm_rank *r, uint32_t rank, uint32_t word)
 {
     uint32_t member = c->topo.member_of[rank];
@@ -74,10 +76,10 @@ static int look(struct comm *c, struct comm_rank *r, uint32_t rank, uint32_t wor
         return host_check(c);
     if ((word & PAGE_LEFT) != 0)
         return comm_fail(c, ERR_PEER, member, "%s has left, but rank %u still waits for it in %s",
-                         comm_who(c, rank).text, r->rank, comm_call_text(&r->call).text);
+                         comm_rank_text(c, rank).text, r->rank, comm_call_text(&r->call).text);
     if (clock_ns() >= r->deadline_ns)
-        return comm_fail(c, ERR_TIMEOUT, member, "%s has not come to %s within %.3g s",
-                         comm_who(c, rank).text, comm_call_text(&r->call).text,
+        return comm_fail(c, ERR_TIMEOUT, member, "%s has not arrived at %s within %.3g s",
+                         comm_rank_text(c, rank).text, comm_call_text(&r->call).text,
                          (double)c->deadline_ns / 1e9);
     return 1;
 }
@@ -90,8 +92,9 @@ static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
     bool waits = false;
     int rc = 1;
 
-    /* If all have come, but meanwhile the generation has ended, the others may be using their arenas
-     * for the next one: we may have been stopped for long. What we have read may be anything. */
+    /* All ranks have arrived. If the generation has ended meanwhile, the others may already use
+       their arenas for the next one, because this process may have been suspended: the data read
+       may be invalid. */
     if (arrived(seen, r->arrivals))
         return (seen & PAGE_BROKEN) != 0 ? host_check(c) : 0;
     for (int i = 0; i < (spin ? SPINS : YIELDS) && rc == 1; i++) {
@@ -133,7 +136,8 @@ int host_barrier(struct comm *c, struct comm_rank *r, uint32_t first, uint32_t n
     return 0;
 }
 
-/* `theirs`: a copy, since another process can write to the page. Returns -1 after comm_fail(). */
+/* `theirs` is a copy, because another process can write to the page. Returns -1 after
+ * comm_fail(). */
 static int calls_differ(struct comm *c, const struct comm_rank *r, uint32_t rank,
                         struct comm_call theirs)
 {
@@ -142,9 +146,9 @@ static int calls_differ(struct comm *c, const struct comm_rank *r, uint32_t rank
 
     if (message_check_call(&theirs, c->topo.world, &err) < 0)
         return comm_fail(c, ERR_PEER, member, "%s made an invalid call: %s",
-                         comm_who(c, rank).text, err.text);
-    return comm_fail(c, ERR_PEER, member, "%s is in %s, but %s in %s", comm_who(c, rank).text,
-                     comm_call_text(&theirs).text, comm_who(c, r->rank).text,
+                         comm_rank_text(c, rank).text, err.text);
+    return comm_fail(c, ERR_PEER, member, "%s is in %s, but %s in %s", comm_rank_text(c, rank).text,
+                     comm_call_text(&theirs).text, comm_rank_text(c, r->rank).text,
                      comm_call_text(&r->call).text);
 }
 
@@ -168,12 +172,13 @@ void *host_data(struct comm *c, struct comm_rank *r, uint32_t rank, size_t bytes
 {
     const struct comm_memory *m = &c->shm.memory[c->topo.member_of[rank]];
     const struct comm_call *theirs = &slot_of(c, rank)->calls[r->call.number & 1];
-    uint64_t offset = __atomic_load_n(&theirs->offset, __ATOMIC_RELAXED); /* what is checked is used */
+    /* the value that is checked must be the value that is used */
+    uint64_t offset = __atomic_load_n(&theirs->offset, __ATOMIC_RELAXED);
 
     if (offset > m->bytes || bytes > m->bytes - offset) {
         comm_fail(c, ERR_PEER, c->topo.member_of[rank],
-                  "%s: its data lies at %llu, outside its arena of %zu bytes",
-                  comm_who(c, rank).text, (unsigned long long)offset, m->bytes);
+                  "%s: its data is at %llu, outside its arena of %zu bytes",
+                  comm_rank_text(c, rank).text, (unsigned long long)offset, m->bytes);
         return NULL;
     }
     return (void *)((uintptr_t)m->base + offset);
@@ -187,7 +192,7 @@ void *host_small(struct comm *c, uint32_t rank, uint32_t number)
     return places + ((size_t)c->shm.slot_of[rank] * 2 + (number & 1)) * COMM_SMALL_BYTES;
 }
 
-/* Sets a flag in slots: the word changes, so that nobody goes to sleep on what it was. */
+/* Sets a flag in slots. The word changes, so no thread goes to sleep on the old value. */
 static void flag(struct comm *c, uint32_t first_slot, uint32_t n, uint32_t bit)
 {
     for (uint32_t i = first_slot; i < first_slot + n; i++) {
@@ -225,11 +230,13 @@ int host_check(struct comm *c)
 
     if (p == NULL || atomic_load(&p->broken) == 0)
         return 0;
-    /* Whoever writes the reason may have died doing so: then do without. */
+    /* The process that wrote the reason may have died before it was complete: continue without
+       it. */
     if (atomic_load(&p->broken) != 2)
-        return comm_fail(c, ERR_PEER, COMM_NO_MEMBER, "another process of this host gave up");
+        return comm_fail(c, ERR_PEER, COMM_NO_MEMBER, "another process of this host ended the generation");
     memcpy(why, p->why, sizeof(why));
     why[sizeof(why) - 1] = '\0';
-    culprit = __atomic_load_n(&p->culprit, __ATOMIC_RELAXED); /* once: others can write there */
+    /* read once: other processes can write the field */
+    culprit = __atomic_load_n(&p->culprit, __ATOMIC_RELAXED);
     return comm_fail(c, ERR_PEER, culprit < c->topo.n_members ? culprit : COMM_NO_MEMBER, "%s", why);
 }

@@ -1,8 +1,8 @@
-/* link_tcp.c - one step between ranks of different nodes: send a range and receive another at the
- * same time, adding while more comes in.
+/* link_tcp.c - one step between ranks of different nodes: sends one range and receives another at
+ * the same time, and adds while more arrives.
  *
- * Every exchange begins with a head (message.h) that states the call and the part of it, so that
- * two ranks that make different calls detect that before any element is changed. */
+ * Every exchange begins with a head (message.h) that describes the call and its part, so two ranks
+ * that make different calls detect that before any element is changed. */
 #include "comm/comm_priv.h"
 
 #include <errno.h>
@@ -22,9 +22,9 @@
 
 enum {
     SEND_BYTES = 2 * COMM_PIECE_BYTES, /* per call, so that receiving gets its turn */
-    /* How far sending may run ahead of receiving. The kernel would take a whole vector into its
-     * buffers, where it falls out of the caches: 4 MiB each way over loopback took three times as
-     * long. Enough for 100 Gbit/s at a round trip of 80 us. */
+    /* Sending may be ahead of receiving by this much. The kernel would accept a whole vector into
+       its buffers, and the data would leave the caches: 4 MiB in each direction over loopback took
+       three times as long. Sufficient for 100 Gbit/s at a round trip of 80 us. */
     AHEAD_BYTES = 1 << 20,
 };
 
@@ -48,7 +48,7 @@ static struct flow flow_of(struct comm_rank *r, uint32_t rank, size_t bytes)
 {
     struct flow f = { .fd = -1 };
 
-    if (rank != SCHEDULE_NOBODY)
+    if (rank != SCHEDULE_NONE)
         f = (struct flow){ .fd = link_to(r, rank)->fd,
                            .rank = rank,
                            .total = sizeof(f.head) + bytes };
@@ -60,14 +60,14 @@ static bool is_done(const struct flow *f)
     return f->done == f->total;
 }
 
-/* Sending waits for receiving. Around a ring of ranks that all wait, what each has sent would
- * exceed what its successor has sent: so never all of them do. */
+/* Sending waits for receiving. In a cycle of ranks that all wait, each would have sent more than
+ * its successor, which is impossible: so there is no deadlock. */
 static bool is_ahead(const struct flow *out, const struct flow *in)
 {
     return !is_done(in) && out->done > in->done + AHEAD_BYTES;
 }
 
-/* What a failed send or receive means. 0: try again later. */
+/* Handles a failed send or receive. Returns 0: try again later. */
 static int broken(struct comm *c, const struct flow *f, ssize_t n, int errnum)
 {
 
@@ -80,7 +80,7 @@ static int broken(struct comm *c, const struct flow *f, ssize_t n, int errnum)
     return comm_link_lost(c, f->rank, reason_text(errnum));
 }
 
-/* Returns 1 after progress, 0 when it would block, -1. */
+/* Returns 1 after progress, 0 if it would block, -1 after a failure. */
 static int push(struct comm *c, struct flow *f, const uint8_t *data)
 {
     struct iovec iov[2];
@@ -119,17 +119,17 @@ static int check_head(struct comm *c, struct comm_rank *r, const struct flow *f,
         return 1;
     if (message_head_read(f->head, c->topo.world, &theirs, &their_tag, &err) < 0)
         return comm_fail(c, ERR_PEER, member, "%s sent an invalid exchange head: %s",
-                         comm_who(c, f->rank).text, err.text);
+                         comm_rank_text(c, f->rank).text, err.text);
     if (comm_call_same(&theirs, &r->call))
         return comm_fail(c, ERR_PEER, member, "%s sent part 0x%llx of %s, expected part 0x%llx",
-                         comm_who(c, f->rank).text, (unsigned long long)their_tag,
+                         comm_rank_text(c, f->rank).text, (unsigned long long)their_tag,
                          comm_call_text(&theirs).text, (unsigned long long)tag);
-    return comm_fail(c, ERR_PEER, member, "%s is in %s, but %s in %s", comm_who(c, f->rank).text,
-                     comm_call_text(&theirs).text, comm_who(c, r->rank).text,
+    return comm_fail(c, ERR_PEER, member, "%s is in %s, but %s in %s", comm_rank_text(c, f->rank).text,
+                     comm_call_text(&theirs).text, comm_rank_text(c, r->rank).text,
                      comm_call_text(&r->call).text);
 }
 
-/* Adds the piece that just became complete, the `bytes` before `end`, to ours. */
+/* Adds the piece that just became complete, the `bytes` bytes before `end`, to the own range. */
 static void add(struct comm_rank *r, const struct exchange *x, size_t end, size_t bytes)
 {
     size_t element = tensor_dtype_bytes((enum tensor_dtype)r->call.dtype);
@@ -151,7 +151,8 @@ static int receive(struct comm *c, struct flow *f, void *to, size_t bytes)
     return 1;
 }
 
-/* Returns as push(). A step that adds into what it sends must wait with that: `x->add` false. */
+/* Returns as push(). A step that adds into the range that it sends must postpone the addition:
+ * `x->add` is false. */
 static int pull(struct comm *c, struct comm_rank *r, struct flow *f, const struct exchange *x)
 {
     size_t at, in_piece, room;
@@ -177,7 +178,7 @@ static int pull(struct comm *c, struct comm_rank *r, struct flow *f, const struc
     return rc;
 }
 
-/* Sleeps until one of the two can go on. `since_ns`: none could since then. */
+/* Sleeps until one of the two flows can continue. `since_ns`: none could since then. */
 static int wait_for(struct comm *c, struct comm_rank *r, const struct flow *out,
                     const struct flow *in, uint64_t since_ns)
 {
@@ -186,7 +187,7 @@ static int wait_for(struct comm *c, struct comm_rank *r, const struct flow *out,
                            { .fd = is_done(in) ? -1 : in->fd, .events = POLLIN } };
     uint32_t late = is_done(in) ? out->rank : in->rank;
 
-    (void)poll(p, 2, COMM_SLICE_MS); /* EINTR: we come back */
+    (void)poll(p, 2, COMM_SLICE_MS); /* EINTR: the caller tries again */
     if (comm_has_failed(c))
         return -1;
     if (clock_ns() - since_ns >= COMM_PATH_MS * (uint64_t)1000000) {
@@ -197,8 +198,8 @@ static int wait_for(struct comm *c, struct comm_rank *r, const struct flow *out,
     }
     if (clock_ns() >= r->deadline_ns)
         return comm_fail(c, ERR_TIMEOUT, c->topo.member_of[late],
-                         "%s has not %s its part of %s within %.3g s", comm_who(c, late).text,
-                         is_done(in) ? "taken" : "sent", comm_call_text(&r->call).text,
+                         "%s has not %s its part of %s within %.3g s", comm_rank_text(c, late).text,
+                         is_done(in) ? "received" : "sent", comm_call_text(&r->call).text,
                          (double)c->deadline_ns / 1e9);
     return 0;
 }
@@ -211,7 +212,7 @@ int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
     uint64_t since_ns = 0;
 
     CHECK(!add_last || x->recv_bytes <= COMM_SMALL_BYTES);
-    if (add_last) { /* what is to be added arrives in the scratch first */
+    if (add_last) { /* the elements to be added arrive in the scratch buffer first */
         now.add = false;
         now.recv = r->scratch;
     }
@@ -243,16 +244,18 @@ void tcp_shutdown(struct comm *c)
     for (uint32_t i = 0; c->ranks != NULL && i < c->n_ranks; i++)
         for (uint32_t k = 0; k < c->ranks[i].n_links; k++)
             if (c->ranks[i].links[k].fd >= 0)
-                (void)shutdown(c->ranks[i].links[k].fd, SHUT_RDWR); /* gone already: as well */
+                /* no effect if the connection has ended */
+                (void)shutdown(c->ranks[i].links[k].fd, SHUT_RDWR);
 }
 
 void tcp_tune(int fd, bool is_settled)
 {
-    /* The kernel of a peer acknowledges whatever its process does, so silence means the path (or the machine, which the
-     * heartbeat declares lost earlier). An idle connection probes each second. TCP_USER_TIMEOUT would also end a
-     * connection whose peer does not read (a window of zero, though its kernel answers), so it is for the few
-     * bytes of the handshake only; path_is_silent() finds that case. Buffer sizes are left to the kernel: setting them
-     * ends its tuning and never helped. */
+    /* The kernel of a peer acknowledges bytes independently of its process, so silence means that
+       the path is dead (or the machine, which the heartbeat detects earlier). An idle connection is
+       probed each second. TCP_USER_TIMEOUT would also end a connection whose peer does not read (a
+       zero window, although its kernel answers), so it is used only for the few bytes of the
+       handshake; path_is_silent() detects that case. Buffer sizes are left to the kernel: setting
+       them disables its tuning, and never helped. */
     const struct {
         int name, value;
     } options[] = {
@@ -261,7 +264,7 @@ void tcp_tune(int fd, bool is_settled)
     };
     int on = 1;
 
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)); /* not TCP: nothing to tune */
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)); /* not TCP: no options */
     for (size_t i = 0; i < COUNT_OF(options); i++)
         (void)setsockopt(fd, IPPROTO_TCP, options[i].name, &options[i].value, sizeof(int));
 }

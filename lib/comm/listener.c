@@ -13,15 +13,16 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/rng.h"
-#include "comm/crowd.h"
+#include "comm/conn_limit.h"
 #include "comm/maps.h"
 
 enum {
     BACKLOG = 1024,
     ADDRESS_BYTES = 80,
     SWEEP_MAX = BACKLOG,    /* connections accepted in one sweep */
-    SWEEP_KEEPS = 128,      /* connections kept between two generations; another one is closed, and its dialler calls again */
-    HELLO_LIMIT_MS = 2000,  /* a kept connection has sent its HELLO within */
+    SWEEP_KEEPS = 128,      /* connections kept between two generations; further ones are closed,
+                               and their diallers call again */
+    HELLO_LIMIT_MS = 2000,  /* limit for the HELLO of a kept connection */
 };
 
 struct comm_listener {
@@ -30,8 +31,8 @@ struct comm_listener {
     struct parked parked[COMM_PARKED_MAX]; /* a ring; the fds are owned */
     uint32_t first_parked, n_parked;
     struct maps *maps; /* owned */
-    pthread_mutex_t lock; /* guards is_claimed and, while it is false, the ring */
-    bool is_claimed;      /* by a handshake */
+    pthread_mutex_t lock; /* guards is_claimed and, while is_claimed is false, the ring */
+    bool is_claimed;      /* a handshake uses the ring */
 };
 
 const char *comm_host_key(void)
@@ -54,7 +55,8 @@ const char *comm_host_key(void)
             ns[0] = '\0';
         if (boot[0] != '\0' && ns[0] != '\0')
             snprintf(key, sizeof(key), "%s %s", boot, ns);
-        else if (rng_os(&id, sizeof(id)) == 0) /* no /proc: alone, rather than wrongly together */
+        /* without /proc: the process shares with no other, rather than with a wrong one */
+        else if (rng_os(&id, sizeof(id)) == 0)
             snprintf(key, sizeof(key), "process %016" PRIx64, id);
         else
             snprintf(key, sizeof(key), "process %ld", (long)getpid());
@@ -78,7 +80,7 @@ static int print_address(int fd, char out[ADDRESS_BYTES], struct err *err)
     return 0;
 }
 
-/* A bound and listening socket, or -errno. */
+/* Returns a bound and listening socket, or -errno. */
 static int listen_at(const struct addrinfo *a)
 {
     int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1, why;
@@ -195,10 +197,10 @@ static const char *parked_source(const void *arg, size_t i, uint64_t *since)
     return parked_at(arg, i)->from;
 }
 
-/* Closes one; those before it move up by a place. */
+/* Closes one connection; those before it move up by one place. */
 static void make_room(struct comm_listener *l)
 {
-    size_t victim = crowd_victim(l->n_parked, parked_source, l);
+    size_t victim = conn_limit_victim(l->n_parked, parked_source, l);
 
     close(parked_at(l, victim)->fd);
     for (size_t i = victim; i > 0; i--)
@@ -247,7 +249,8 @@ int listener_accept(int fd, char *from, size_t n_from)
     return out;
 }
 
-/* Reads what has arrived of the HELLO. false: a test of a path, no HELLO, or the connection has ended. */
+/* Reads what has arrived of the HELLO. Returns false for a test of a path, for other bytes, or if
+ * the connection has ended. */
 static bool may_become_link(struct parked *p)
 {
     struct hello h;
@@ -305,12 +308,12 @@ int listener_parse(const char *address, struct sockaddr_storage *out, uint32_t *
     if (brackets)
         at++, n -= 2;
     if (n == 0 || n >= sizeof(host) || (!brackets && memchr(at, ':', n) != NULL))
-        return err_set(err, ERR_INPUT, "'%s' is no address; expected ip:port or [ip]:port",
+        return err_set(err, ERR_INPUT, "'%s': expected ip:port or [ip]:port",
                        address);
     memcpy(host, at, n);
     host[n] = '\0';
     if (getaddrinfo(host, colon + 1, &hints, &found) != 0)
-        return err_set(err, ERR_INPUT, "'%s' is no address; expected ip:port or [ip]:port",
+        return err_set(err, ERR_INPUT, "'%s': expected ip:port or [ip]:port",
                        address);
     memcpy(out, found->ai_addr, found->ai_addrlen);
     *n_out = found->ai_addrlen;

@@ -13,15 +13,16 @@
 struct one {
     void *base;
     size_t bytes;
-    dev_t device; /* these three tell memory apart, also if the kernel uses a number again */
+    dev_t device; /* these three fields identify the memory, even if the kernel reuses an inode
+                     number */
     ino_t inode;
     struct timespec changed;
     bool in_use;
-    uint32_t idle; /* prunings since it was in use */
+    uint32_t idle; /* number of prunings since the last use */
 };
 
 struct maps {
-    pthread_mutex_t lock; /* guards the rest */
+    pthread_mutex_t lock; /* guards the fields below */
     struct one *all;      /* owned [n] */
     uint32_t n;
 };
@@ -53,7 +54,7 @@ static int map_new(int fd, struct one *one, struct err *err)
                     : mmap(NULL, one->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (one->base == MAP_FAILED)
         return err_sys(err, errno, "map %zu bytes of shared memory", one->bytes);
-    (void)madvise(one->base, one->bytes, MADV_HUGEPAGE); /* faster where the kernel can */
+    (void)madvise(one->base, one->bytes, MADV_HUGEPAGE); /* faster, if the kernel supports it */
     return 0;
 }
 
@@ -91,14 +92,14 @@ static int take(struct maps *m, int fd, struct one *one, struct err *err)
     return rc;
 }
 
-int maps_take(struct maps *m, int fd, size_t bytes, void **out, struct err *err)
+int maps_acquire(struct maps *m, int fd, size_t bytes, void **out, struct err *err)
 {
     struct one one = { .bytes = bytes, .in_use = true };
     struct stat st;
     int rc;
 
     if (fstat(fd, &st) < 0)
-        return err_sys(err, errno, "look at passed memory");
+        return err_sys(err, errno, "read the size of passed memory");
     if (bytes == 0 || bytes > PTRDIFF_MAX || (uint64_t)st.st_size < bytes)
         return err_set(err, ERR_PEER, "passed memory has %lld bytes, expected %zu",
                        (long long)st.st_size, bytes);
@@ -113,7 +114,7 @@ int maps_take(struct maps *m, int fd, size_t bytes, void **out, struct err *err)
     return rc;
 }
 
-void maps_give(struct maps *m, void *base)
+void maps_release(struct maps *m, void *base)
 {
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < m->n; i++)

@@ -1,8 +1,8 @@
-/* maps.h - the memory of other processes that is mapped here, kept from one generation to the next.
- * Mapping an arena is quick, but every page of it costs again on first touch, and to undo it costs
- * as well: 40 and 5 ms for 100 MB in small pages, where a regroup should take a few.
+/* maps.h - the mapped memory of other processes, kept from one generation to the next. Mapping an
+ * arena is quick, but the first touch of every page costs again, and so does unmapping: 40 and 5 ms
+ * for 100 MB in small pages, where a regroup should take a few ms.
  *
- * What is known again by its file is not mapped again. Threads: any. */
+ * Memory that is recognized by its file is not mapped again. Threads: any. */
 #ifndef COMM_MAPS_H
 #define COMM_MAPS_H
 
@@ -14,14 +14,14 @@ struct err;
 struct maps;
 
 struct maps *maps_new(void);       /* NULL: out of memory */
-void maps_free(struct maps *m);    /* nothing may be in use; NULL is fine */
+void maps_free(struct maps *m);    /* no memory may be in use; NULL is allowed */
 
-/* Maps the first `bytes` of the memory that fd names, unless it is there and not in use. The caller
- * keeps fd, and ends the use with maps_give(). Errors: ERR_PEER (the memory is smaller), ERR_NOMEM,
- * ERR_IO. */
-int maps_take(struct maps *m, int fd, size_t bytes, void **out, struct err *err);
-void maps_give(struct maps *m, void *base);
-/* Unmaps what is not in use, but what is so for the first `keep` times that this is called. */
+/* Maps the first `bytes` bytes of the memory of fd, or returns the existing mapping if it is not in
+ * use. The caller keeps fd, and ends the use with maps_release(). Errors: ERR_PEER (the memory is
+ * smaller), ERR_NOMEM, ERR_IO. */
+int maps_acquire(struct maps *m, int fd, size_t bytes, void **out, struct err *err);
+void maps_release(struct maps *m, void *base);
+/* Unmaps the memory that has been unused in more than `keep` consecutive calls of this function. */
 void maps_prune(struct maps *m, uint32_t keep);
 
 #endif

@@ -3,7 +3,7 @@
  * Threads: any.
  *
  * Integers are little-endian; "zero" means that the writer writes zeros and the reader rejects
- * anything else. Both formats belong to HELLO_VERSION (hello.h): the HELLO in front of every
+ * anything else. Both formats belong to HELLO_VERSION (handshake_message.h): the HELLO in front of every
  * connection rejects a peer of another version. A change of a byte below must increase
  * HELLO_VERSION.
  *

@@ -1,13 +1,14 @@
-/* nccl.cu - sums between GPUs by NCCL.
+/* nccl.cu - all-reduce between GPUs with NCCL.
  *
- * A communicator never blocks (config.blocking = 0): what is under way is asked for, and whoever waits
- * looks at `cancel`. One thread works with it. Only its end may block, because ncclCommAbort() joins
- * threads of NCCL's: it is made by a thread of its own, which is waited for so long and no longer. That
- * thread, and what it holds, is lost then: the process has to end.
+ * A communicator never blocks (config.blocking = 0): the state of an operation is polled, and a
+ * waiting thread checks `cancel`. One thread uses it. Only its end may block, because
+ * ncclCommAbort() joins threads of NCCL. Therefore a thread of its own ends it, and the caller
+ * waits for that thread for a limited time. After that, the thread and its resources are lost, and
+ * the process must end.
  *
- * A generation has a communicator of its own, from nothing: ncclCommSplit, Shrink and Grow save a part of a
- * second of that, but each wants all ranks of the old one, or its sockets, alive and in step, and a second death
- * meanwhile hangs it; nor has every NCCL all three. None of them is needed, so none is looked up. */
+ * Each generation makes a new communicator. ncclCommSplit, Shrink and Grow would save a part of a
+ * second, but each needs all ranks of the old communicator, or its sockets, alive and in step; a
+ * second death meanwhile hangs it; and not every NCCL has all three. They are not used. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -28,10 +29,10 @@ struct cuda_comm {
     const struct cancel *cancel;
     int gpu;
 
-    /* the end; the last of the two that look frees it */
+    /* state of the end of the communicator; the last of the two threads that use it frees it */
     pthread_mutex_t lock;
     pthread_cond_t over;
-    bool is_orderly;  /* until it takes too long, or `cancel` */
+    bool is_orderly;  /* false: after a timeout, or `cancel` */
     bool is_over, is_left;
 };
 
@@ -47,7 +48,8 @@ static void nap(void)
     nanosleep(&t, NULL);
 }
 
-/* Whose fault it is: a peer's, or the network's; two tasks of unlike NCCL or on one GPU; this GPU's. */
+/* Maps an NCCL error to a code: a peer or the network failed; two tasks have different NCCL
+ * versions or share a GPU; this GPU failed. */
 static int code_of(ncclResult_t said)
 {
     switch (said) {
@@ -63,7 +65,7 @@ static int code_of(ncclResult_t said)
 
 static int complain(ncclResult_t said, ncclComm_t c, struct err *err)
 {
-    const char *more = ncclGetLastError(c); /* of the process: the last thing that it wrote down */
+    const char *more = ncclGetLastError(c); /* the last message of NCCL in this process */
 
     return err_set(err, code_of(said), "NCCL: %s%s%s", ncclGetErrorString(said),
                    more != NULL && more[0] != '\0' ? ": " : "", more != NULL ? more : "");
@@ -118,7 +120,7 @@ int comm_nccl_open(const unsigned char id[CUDA_ID_BYTES], uint32_t rank, uint32_
         return 0;
     }
     rc = complain(said, c->nccl, err);
-    (void)comm_nccl_abort(c, NULL); /* what went wrong first is told */
+    (void)comm_nccl_abort(c, NULL); /* the first error is reported */
     return rc;
 }
 
@@ -143,8 +145,8 @@ int comm_nccl_sum(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s
     said = ncclAllReduce(x, x, n, ncclFloat32, ncclSum, c->nccl, cuda_queue(s));
     if (said != ncclSuccess && said != ncclInProgress)
         return complain(said, c->nccl, err);
-    /* Nothing may follow it on the stream, nor may the capture end, before it is there: the first time,
-     * peers are connected meanwhile. */
+    /* No operation may follow on the stream, and the capture must not end, before the operation is
+       enqueued: at the first time NCCL connects the peers meanwhile. */
     if (said == ncclInProgress)
         while ((rc = comm_nccl_state(c, err)) == 0) {
             if (canceled(c))
@@ -166,7 +168,7 @@ static bool is_still_orderly(struct cuda_comm *c)
     return is;
 }
 
-/* All ranks come to it: none is let go before the others have what they wait for. */
+/* All ranks call it: no rank ends before the others have received their data. */
 static bool finalize(struct cuda_comm *c)
 {
     ncclResult_t said = ncclCommFinalize(c->nccl);
@@ -191,7 +193,7 @@ static void *end_main(void *arg)
     struct cuda_comm *c = (struct cuda_comm *)arg;
     bool is_left;
 
-    (void)cudaSetDevice(c->gpu); /* of one that failed: NCCL finds that out by itself */
+    (void)cudaSetDevice(c->gpu); /* if it fails, NCCL reports the error */
     if (c->nccl != NULL) {
         if (is_still_orderly(c) && finalize(c))
             (void)ncclCommDestroy(c->nccl);
@@ -208,7 +210,7 @@ static void *end_main(void *arg)
     return NULL;
 }
 
-/* Whether it came to its end; the lock is held. */
+/* Returns true if the end has completed; the caller holds the lock. */
 static bool wait_for_end(struct cuda_comm *c, int seconds)
 {
     struct timespec until;
@@ -242,7 +244,7 @@ static int end(struct cuda_comm *c, bool is_orderly, struct err *err)
         return 0;
     }
     return err_set(err, ERR_DEVICE,
-                   "NCCL does not let its communicator go, %d s after it was aborted: only the end of the "
+                   "NCCL did not release its communicator within %d s after the abort: only the end of the "
                    "process frees this GPU", ABORT_SECONDS);
 }
 

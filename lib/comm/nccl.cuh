@@ -1,10 +1,11 @@
-/* nccl.cuh - between GPUs: the comm_* functions of the plugin's table (device/cuda.h). */
+/* nccl.cuh - communication between GPUs: the comm_* functions of the plugin's table
+ * (device/cuda.h). */
 #ifndef COMM_NCCL_CUH
 #define COMM_NCCL_CUH
 
 #include "device/device_cuda.cuh"
 
-int comm_nccl_version(void); /* of the library, as it encodes it; 0: it does not tell */
+int comm_nccl_version(void); /* version code of the library; 0: unknown */
 int comm_nccl_id(unsigned char id[CUDA_ID_BYTES], struct err *err);
 int comm_nccl_open(const unsigned char id[CUDA_ID_BYTES], uint32_t rank, uint32_t world,
                    const struct cancel *cancel, struct cuda_comm **out, struct err *err);

@@ -18,7 +18,7 @@ extern char **environ;
 
 static const char *const harmful[] = { "NCCL_COMM_ID", "NCCL_COMM_BLOCKING" };
 
-/* "host:port", "[v6]:port": its addresses, to be freed; NULL: it has none. */
+/* Returns the addresses of "host:port" or "[v6]:port", which the caller frees; NULL: none. */
 static struct addrinfo *resolve(const char *address)
 {
     const char *colon = strrchr(address, ':');
@@ -32,7 +32,7 @@ static struct addrinfo *resolve(const char *address)
     return getaddrinfo(host, NULL, &hints, &found) == 0 ? found : NULL;
 }
 
-/* All of 127.0.0.0/8 is the loopback interface's, which shows one address of it. */
+/* The loopback interface has all of 127.0.0.0/8, but shows only one address. */
 static bool is_loopback(const struct sockaddr *a)
 {
     if (a->sa_family == AF_INET)
@@ -84,8 +84,8 @@ void comm_interface(const char *address, char *name, size_t n, bool *is_v6)
         freeaddrinfo(to);
 }
 
-/* A port that nobody else gets: bound, never listened at, and NCCL may bind it too (SO_REUSEPORT). Open as
- * long as the process. 0: none is to be had. */
+/* Returns a port that no other process gets: bound but not listening, and NCCL may bind it too
+ * (SO_REUSEPORT). It stays open until the process ends. 0: none is available. */
 static uint16_t own_port(void)
 {
     struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
@@ -102,7 +102,7 @@ static uint16_t own_port(void)
     return 0;
 }
 
-/* ---- setting and telling ---- */
+/* ---- setting and listing variables ---- */
 
 struct text {
     char *at;
@@ -130,8 +130,8 @@ static void set(struct text *t, const char *name, const char *value)
         say(t, "%s%s=%s", t->at[-1] == ' ' ? "" : ", ", name, value);
 }
 
-/* Those that are there before we set any. */
-static void tell_found(struct text *t, const char *what)
+/* Lists the variables that were set before this function sets any. */
+static void list_found(struct text *t, const char *what)
 {
     bool is_first = true;
 
@@ -153,7 +153,7 @@ void comm_nccl_environment(const char *address, char *text, size_t n)
     for (size_t i = 0; i < COUNT_OF(harmful); i++)
         if (getenv(harmful[i]) != NULL && unsetenv(harmful[i]) == 0)
             say(&t, "%s of the environment is not used; ", harmful[i]);
-    tell_found(&f, "; from the environment ");
+    list_found(&f, "; from the environment ");
     comm_interface(address != NULL ? address : "127.0.0.1:0", name, sizeof(name), &is_v6);
     snprintf(exact, sizeof(exact), "=%s", name);
     snprintf(ras, sizeof(ras), "127.0.0.1:%u", port);

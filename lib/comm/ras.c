@@ -16,7 +16,7 @@
 
 enum { LIMIT_MS = 1000, ANSWER_BYTES = 64 << 10 };
 
-/* RAS waits half as long for its peers: then it can still say who does not answer. */
+/* RAS waits half as long for its peers, so it can still report which peer does not answer. */
 static const char QUESTION[] = "TIMEOUT 1\nVERBOSE STATUS\n";
 
 /* ---- words ---- */
@@ -40,7 +40,7 @@ static bool is_trouble(const char *heading)
     return text_starts(heading, "Errors") || text_starts(heading, "Warnings");
 }
 
-/* The words of a line, one blank between two. */
+/* Copies the words of a line, separated by one blank. */
 static size_t add_words(const char *line, const char *end, char *out, size_t n, size_t at)
 {
     for (const char *c = line; c < end && at + 2 < n; c++) {
@@ -74,13 +74,13 @@ void comm_ras_words(const char *answer, char *out, size_t n)
         at--;
     words[text_utf8_cut(words, at)] = '\0';
     if (words[0] == '\0')
-        snprintf(out, n, "NCCL sees no trouble");
+        snprintf(out, n, "NCCL reports no error");
     else
-        snprintf(out, n, "NCCL says: %s", words);
+        snprintf(out, n, "NCCL reports: %s", words);
     out[text_utf8_cut(out, strlen(out))] = '\0';
 }
 
-/* ---- asking ---- */
+/* ---- queries ---- */
 
 static int left_ms(uint64_t begin_ms)
 {
@@ -104,7 +104,8 @@ static int connect_in_time(int fd, const struct addrinfo *to, uint64_t begin_ms)
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &len) == 0 ? failed : errno;
 }
 
-/* "host:port", "[v6]:port" -> connected, or -1 with errno. Names are not looked up: nothing waits here. */
+/* Connects to "host:port" or "[v6]:port"; returns -1 with errno. Only literals, because a resolver
+ * could block. */
 static int dial(const char *address, uint64_t begin_ms)
 {
     const char *colon = strrchr(address, ':');
@@ -130,7 +131,7 @@ static int dial(const char *address, uint64_t begin_ms)
     return failed == 0 ? fd : -1;
 }
 
-/* Until it closes, or the time is over: then what there is has to do. */
+/* Receives until the connection ends or the limit has passed; the answer may then be incomplete. */
 static size_t receive(int fd, char *out, size_t n, uint64_t begin_ms)
 {
     size_t got = 0;
@@ -147,7 +148,7 @@ static size_t receive(int fd, char *out, size_t n, uint64_t begin_ms)
         got += (size_t)part;
     }
     out[got] = '\0';
-    for (size_t i = 0; i < got; i++) /* text ends at the first of them */
+    for (size_t i = 0; i < got; i++) /* a text ends at the first NUL */
         if (out[i] == '\0')
             out[i] = ' ';
     return got;
@@ -161,16 +162,16 @@ void comm_ras_ask(char *out, size_t n)
     int fd;
 
     if (address == NULL || address[0] == '\0')
-        address = "127.0.0.1:28028"; /* NCCL's own */
+        address = "127.0.0.1:28028"; /* default address of NCCL */
     fd = dial(address, begin_ms);
     if (fd < 0) {
-        snprintf(out, n, "NCCL cannot be asked why (RAS at %.80s: %s)", address, reason_text(errno));
+        snprintf(out, n, "NCCL cannot be queried (RAS at %.80s: %s)", address, reason_text(errno));
         return;
     }
     answer = malloc(ANSWER_BYTES);
     if (answer == NULL || send(fd, QUESTION, sizeof(QUESTION) - 1, MSG_NOSIGNAL) < 0 ||
         receive(fd, answer, ANSWER_BYTES, begin_ms) == 0)
-        snprintf(out, n, "NCCL does not say why (RAS at %.80s is silent)", address);
+        snprintf(out, n, "NCCL reports no reason (RAS at %.80s is silent)", address);
     else
         comm_ras_words(answer, out, n);
     free(answer);

@@ -1,6 +1,7 @@
-/* reduce.c - the vectors are cut into blocks that stay in the first-level cache with all partial
- * sums, so that memory is read once per source and written once per destination. Stores are
- * ordinary ones: in place the line was just read, and a store around the cache was slower. */
+/* reduce.c - the vectors are cut into blocks that stay in the first-level cache together with all
+ * partial results, so memory is read once per source and written once per destination. Ordinary
+ * stores are used: the line of an in-place result was just read, and non-temporal stores were
+ * slower. */
 #include "comm/reduce.h"
 
 #include <string.h>
@@ -44,7 +45,7 @@ KERNELS(sum_f32, float, SUM)
 KERNELS(max_f32, float, MAX)
 KERNELS(sum_f64, double, SUM)
 KERNELS(max_f64, double, MAX)
-KERNELS(sum_i64, uint64_t, SUM) /* unsigned: wraps around by definition */
+KERNELS(sum_i64, uint64_t, SUM) /* unsigned: overflow wraps around */
 KERNELS(max_i64, int64_t, MAX)
 KERNELS(or_i64, int64_t, OR)
 
@@ -73,7 +74,7 @@ struct block {
     const struct kernels *k;
     const void *const *from;
     const uint32_t *leaves;
-    size_t offset, n;                   /* bytes from the start of every source; elements */
+    size_t offset, n;                   /* byte offset in every source; number of elements */
     uint8_t (*partial)[2][BLOCK_BYTES]; /* [DEPTH_MAX]: results of the left and the right half */
 };
 
@@ -95,7 +96,8 @@ uint32_t reduce_cut(const uint32_t *leaves, uint32_t first, uint32_t n)
     return i < first + n && leaves[i] - leaves[first] == left ? i : 0;
 }
 
-/* The reduction of sources [first, first + n): the source itself, or `out`, which it fills. */
+/* Returns the reduction of sources [first, first + n): the source itself, or `out`, which it
+ * fills. */
 static const void *tree(struct block *b, uint32_t first, uint32_t n, uint32_t depth, void *out)
 {
     const void *in[4];

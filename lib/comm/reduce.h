@@ -1,10 +1,10 @@
-/* reduce.h - adds (or takes the maximum or the bits of) several vectors into several others, in one pass.
- * Pure arithmetic. Threads: any.
+/* reduce.h - reduces several vectors (sum, maximum or bits) into several vectors, in one pass. Pure
+ * arithmetic. Threads: any.
  *
  * The order is the binary tree over the sources, ((0+1)+(2+3))+...; a missing right half is
- * skipped: three are (0+1)+2, six ((0+1)+(2+3))+(4+5). A source may be a sum already, of several
- * leaves of the tree that are a subtree. int64 sums wrap around. The maximum of something and NaN
- * is NaN. */
+ * skipped: three sources are (0+1)+2, six are ((0+1)+(2+3))+(4+5). A source may already be the sum
+ * of a subtree of several leaves. int64 sums wrap around. The maximum of a number and NaN is
+ * NaN. */
 #ifndef COMM_REDUCE_H
 #define COMM_REDUCE_H
 
@@ -14,17 +14,18 @@
 
 #include "comm/comm.h"
 
-bool reduce_can(enum tensor_dtype dtype, enum comm_op op); /* float32, float64, int64; or: int64 */
+bool reduce_can(enum tensor_dtype dtype, enum comm_op op); /* float32, float64, int64; COMM_OR:
+                                                              int64 */
 
-/* Every to[i][0..count) = the reduction of from[0..n_from)[0..count). A destination may be a
+/* Sets every to[i][0..count) to the reduction of from[0..n_from)[0..count). A destination may be a
  * source; otherwise the vectors do not overlap. 1 <= n_from <= COMM_MAX_RANKS. leaves: NULL, or
  * [n_from + 1] ascending: source i is the leaves [leaves[i], leaves[i + 1]) of a tree that begins
  * at leaves[0]. */
 void reduce(void *const *to, uint32_t n_to, const void *const *from, uint32_t n_from,
             const uint32_t *leaves, size_t count, enum tensor_dtype dtype, enum comm_op op);
 
-/* The source at which the right half of the tree over sources [first, first + n) begins; n > 1.
- * 0: a source spans the cut, no tree has these leaves. */
+/* Returns the source at which the right half of the tree over sources [first, first + n) begins; n
+ * > 1. Returns 0 if a source spans the cut: no tree has these leaves. */
 uint32_t reduce_cut(const uint32_t *leaves, uint32_t first, uint32_t n);
 
 #endif

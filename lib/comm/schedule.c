@@ -51,8 +51,8 @@ static struct schedule_range everything(const struct schedule *s)
     return (struct schedule_range){ 0, s->n_segments };
 }
 
-/* What `node` still holds after `depth` halvings: the segments whose `depth` high bits are the
- * mirrored low bits of the node. */
+/* Returns the segments that `node` still has after `depth` halvings: those whose `depth` high bits
+ * are the mirrored low bits of the node. */
 static struct schedule_range held(const struct schedule *s, uint32_t node, uint32_t depth)
 {
     uint32_t length = s->n_nodes >> depth;
@@ -93,7 +93,7 @@ static struct schedule_step doubling_step(const struct schedule *s, uint32_t i)
 static struct schedule_step tree_step(const struct schedule *s, uint32_t i)
 {
     uint32_t distance = s->self ^ s->root, bit = (uint32_t)1 << i;
-    struct schedule_step step = { .to = SCHEDULE_NOBODY, .from = SCHEDULE_NOBODY };
+    struct schedule_step step = { .to = SCHEDULE_NONE, .from = SCHEDULE_NONE };
 
     if (distance < bit) {
         step.to = s->self ^ bit;
@@ -125,7 +125,7 @@ static struct schedule_step direct_step(const struct schedule *s, uint32_t i)
 static struct schedule_step scatter_step(const struct schedule *s, uint32_t i)
 {
     uint32_t n = s->n_nodes, to = (s->self + 1 + i) % n, from = (s->self + n - 1 - i) % n;
-    struct schedule_step step = { .to = SCHEDULE_NOBODY, .from = SCHEDULE_NOBODY };
+    struct schedule_step step = { .to = SCHEDULE_NONE, .from = SCHEDULE_NONE };
 
     if (s->self == s->root) {
         step.to = to;

@@ -1,18 +1,21 @@
-/* share.c - the members of a host give each other their memory.
+/* share.c - the members of a host share their memory.
  *
- * The leader (the host's first member) makes the page. Over a Unix socket every other member sends
- * it a JOIN with the memfd of its arena; when all have, the leader answers with a PART for the page
- * and one for every other arena, each with its memfd. Everybody maps them all. The sockets are
- * authenticated before; sizes are checked nevertheless, because a mapping beyond the end of a file
- * kills whoever touches it.
+ * The leader (the first member of the host) makes the page. Over a Unix socket every other member
+ * sends it a JOIN with the memfd of its arena. After all have arrived, the leader answers with a
+ * PART for the page and one for every other arena, each with its memfd. Each member maps all of
+ * them. The sockets are already authenticated; sizes are checked nevertheless, because an access
+ * beyond the end of a file kills the process.
  *
- *   tether   with its arena each member gives away one end of a pair of sockets and keeps the other.
- *            The kernel closes what a process had only after its threads have left its memory. So
- *              - when our end is closed, the others see it on theirs: we have died (life.c)
- *              - when all of the others have closed theirs, we see it on ours: nobody can write
- *                into our arena any more (comm_close_quiet())
- *            They close theirs when they close the communicator, or it has failed and none of their
- *            threads is in a call. The mappings stay: the next generation mostly has the same. */
+ *   tether   Each member passes one end of a socket pair along with its arena, and keeps the other
+ *            end. The kernel closes the descriptors of a process only after its threads have left
+ *            its memory. So
+ *              - when this member's end is closed, the others see it on their end: this member has
+ *                died (life.c)
+ *              - when all of the others have closed their end, this member sees it: no process can
+ *                write into its arena any more (comm_close_quiet())
+ *            A member closes its copies of the others' ends when it closes the communicator, or
+ *            when that has failed and none of its threads is in a call. The mappings are kept: the
+ *            next generation mostly has the same members. */
 #include "comm/comm_priv.h"
 
 #include <errno.h>
@@ -39,7 +42,7 @@ static bool is_leader(const struct comm *c)
 
 /* ---- sending ---- */
 
-/* `for_room`: until fd takes more; else for a moment. */
+/* `for_room`: waits until fd accepts more bytes; else waits for a moment. */
 static int wait_to_send(struct comm *c, int fd, bool for_room, uint64_t deadline_ns,
                         struct err *err)
 {
@@ -48,12 +51,12 @@ static int wait_to_send(struct comm *c, int fd, bool for_room, uint64_t deadline
                            { .fd = fd, .events = POLLOUT } };
 
     if (now >= deadline_ns)
-        return err_set(err, ERR_TIMEOUT, "it has not taken what is shared before the deadline");
+        return err_set(err, ERR_TIMEOUT, "it did not receive the shared memory before the deadline");
     (void)poll(p, for_room ? 2 : 1, for_room ? (int)((deadline_ns - now) / 1000000 + 1) : 1);
     return comm_has_failed(c) ? -1 : 0;
 }
 
-/* It is gone; perhaps it has said why. */
+/* The peer has ended; it may have sent the reason. */
 static int cannot_send(struct comm *c, struct comm_life *life, int why)
 {
     life_read(c, life);
@@ -69,7 +72,7 @@ static int send_share(struct comm *c, struct comm_life *life, const struct life_
     uint8_t bytes[MESSAGE_LIFE_BYTES];
 
     message_life_write(m, bytes);
-    (void)fault_hit("comm.share"); /* where a test kills us */
+    (void)fault_hit("comm.share"); /* a test kills the process here */
     for (size_t done = 0; done < sizeof(bytes);) {
         union {
             struct cmsghdr align;
@@ -79,7 +82,7 @@ static int send_share(struct comm *c, struct comm_life *life, const struct life_
         struct msghdr h = { .msg_iov = &iov, .msg_iovlen = 1 };
         ssize_t n;
 
-        if (done == 0) { /* they go with the first byte */
+        if (done == 0) { /* the descriptors are sent with the first byte */
             h.msg_control = control.bytes;
             h.msg_controllen = CMSG_SPACE(n_passed * sizeof(int));
             CMSG_FIRSTHDR(&h)->cmsg_level = SOL_SOCKET;
@@ -92,7 +95,7 @@ static int send_share(struct comm *c, struct comm_life *life, const struct life_
             done += (size_t)n;
         else if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ETOOMANYREFS)
             return cannot_send(c, life, errno);
-        /* ETOOMANYREFS: as many descriptors are under way as a user may have; some will arrive */
+        /* ETOOMANYREFS: the limit of descriptors in transit per user; some will arrive */
         else if (wait_to_send(c, life->fd, errno != ETOOMANYREFS, deadline_ns, err) < 0)
             return comm_has_failed(c) ? -1
                                       : err_wrap(err, ERR_TIMEOUT, "share memory with %s",
@@ -101,9 +104,9 @@ static int send_share(struct comm *c, struct comm_life *life, const struct life_
     return 0;
 }
 
-/* ---- taking ---- */
+/* ---- receiving ---- */
 
-/* The affinity of the whole process, not of a pinned thread that may be calling. */
+/* The affinity of the whole process, because the calling thread may be pinned. */
 static void own_cores(uint8_t out[COMM_CORES_BYTES])
 {
     cpu_set_t set;
@@ -122,7 +125,7 @@ static void decide_spin(struct comm_host *h)
     h->page->spin = h->n_slots <= n;
 }
 
-/* Shared if other processes are to map it. */
+/* shared: other processes will map the page. */
 static int make_page(struct comm *c, bool shared, struct err *err)
 {
     struct device_mem mem;
@@ -140,7 +143,7 @@ static int make_page(struct comm *c, bool shared, struct err *err)
     return 0;
 }
 
-static int take_member(struct comm *c, struct comm_life *l, uint32_t member,
+static int map_member(struct comm *c, struct comm_life *l, uint32_t member,
                        const struct life_message *m, struct err *err)
 {
     void *base;
@@ -149,14 +152,14 @@ static int take_member(struct comm *c, struct comm_life *l, uint32_t member,
     if (member >= c->topo.n_members || c->topo.host_of[member] != c->host ||
         c->shm.memory[member].bytes != 0 || l->passed[0] < 0 || l->passed[1] < 0)
         return err_set(err, ERR_PEER,
-                       "it passed the memory of member %u, which is not one that it should", member);
-    rc = maps_take(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &base,
+                       "it passed the memory of member %u, which was not expected", member);
+    rc = maps_acquire(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &base,
                    err);
     if (rc < 0)
         return rc;
     c->shm.memory[member] =
         (struct comm_memory){ .base = base, .bytes = (size_t)m->bytes, .is_mapped = true };
-    c->shm.n_taken++;
+    c->shm.n_mapped++;
     life_add(c, l->passed[1], member, LIFE_TETHER);
     l->passed[1] = -1;
     if (c->shm.memory_fds != NULL) {
@@ -166,7 +169,7 @@ static int take_member(struct comm *c, struct comm_life *l, uint32_t member,
     return 0;
 }
 
-static int take_page(struct comm *c, struct comm_life *l, const struct life_message *m,
+static int map_page(struct comm *c, struct comm_life *l, const struct life_message *m,
                      struct err *err)
 {
     void *p;
@@ -176,41 +179,41 @@ static int take_page(struct comm *c, struct comm_life *l, const struct life_mess
         return err_set(err, ERR_PEER,
                        "it passed a page of %llu bytes, expected one page of at least %zu",
                        (unsigned long long)m->bytes, page_bytes(c->shm.n_slots));
-    rc = maps_take(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &p, err);
+    rc = maps_acquire(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &p, err);
     if (rc < 0)
         return rc;
     rc = page_check(p, c->shm.n_slots, err);
-    if (rc < 0) { /* nothing here writes to it */
-        maps_give(listener_maps(c->opts.listener), p);
+    if (rc < 0) { /* this process does not write to it */
+        maps_release(listener_maps(c->opts.listener), p);
         return rc;
     }
     c->shm.page = p;
     c->shm.page_bytes = (size_t)m->bytes;
-    c->shm.page_is_taken = true;
+    c->shm.page_is_mapped = true;
     return 0;
 }
 
-int host_take(struct comm *c, struct comm_life *l, const struct life_message *m, struct err *err)
+int host_receive(struct comm *c, struct comm_life *l, const struct life_message *m, struct err *err)
 {
     int rc;
 
     if ((m->what == LIFE_JOIN) != is_leader(c))
-        return err_set(err, ERR_PEER, "it takes another member for the leader of this host");
+        return err_set(err, ERR_PEER, "it expects another leader of this host");
     if (m->what == LIFE_JOIN) {
         for (size_t i = 0; i < sizeof(m->cores); i++)
             c->shm.cores[i] |= m->cores[i];
-        return take_member(c, l, l->member, m, err);
+        return map_member(c, l, l->member, m, err);
     }
-    rc = m->member == LIFE_PAGE ? take_page(c, l, m, err) : take_member(c, l, m->member, m, err);
-    if (rc == 0 && c->shm.page != NULL && c->shm.n_taken == c->shm.n_others) {
+    rc = m->member == LIFE_PAGE ? map_page(c, l, m, err) : map_member(c, l, m->member, m, err);
+    if (rc == 0 && c->shm.page != NULL && c->shm.n_mapped == c->shm.n_others) {
         c->shm.is_shared = true;
-        close(l->fd); /* from now on the tethers tell */
+        close(l->fd); /* the tethers show the liveness from now on */
         l->fd = -1;
     }
     return rc;
 }
 
-/* ---- what is due ---- */
+/* ---- sending what is due ---- */
 
 static struct comm_life *find_life(struct comm *c, enum life_kind kind, uint32_t member)
 {
@@ -227,7 +230,7 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-static int give_parts(struct comm *c, struct comm_life *life, uint64_t deadline_ns, struct err *err)
+static int send_parts(struct comm *c, struct comm_life *life, uint64_t deadline_ns, struct err *err)
 {
     struct life_message m = { .what = LIFE_PART,
                               .member = LIFE_PAGE,
@@ -241,7 +244,7 @@ static int give_parts(struct comm *c, struct comm_life *life, uint64_t deadline_
         m.member = k;
         m.bytes = c->shm.memory[k].bytes;
         fds[0] = k == c->self ? c->opts.arena->fd : c->shm.memory_fds[k];
-        fds[1] = k == c->self ? c->shm.given_fd : find_life(c, LIFE_TETHER, k)->fd;
+        fds[1] = k == c->self ? c->shm.passed_fd : find_life(c, LIFE_TETHER, k)->fd;
         rc = send_share(c, life, &m, fds, deadline_ns, err);
     }
     return rc;
@@ -252,20 +255,20 @@ static int lead(struct comm *c, uint64_t deadline_ns, struct err *err)
     uint32_t n = c->n_lives;
     int rc = 0;
 
-    if (c->shm.n_taken < c->shm.n_others)
+    if (c->shm.n_mapped < c->shm.n_others)
         return 0;
     decide_spin(&c->shm);
     for (uint32_t i = 0; i < n && rc == 0; i++)
         if (c->lives[i].kind == LIFE_STAR) {
-            rc = give_parts(c, &c->lives[i], deadline_ns, err);
-            if (rc == 0) /* from now on its tether tells */
+            rc = send_parts(c, &c->lives[i], deadline_ns, err);
+            if (rc == 0) /* the tether shows the liveness from now on */
                 close_fd(&c->lives[i].fd);
         }
     if (rc < 0)
         return rc;
     for (uint32_t m = 0; m < c->topo.n_members; m++)
         close_fd(&c->shm.memory_fds[m]);
-    close_fd(&c->shm.given_fd);
+    close_fd(&c->shm.passed_fd);
     c->shm.is_shared = true;
     return 0;
 }
@@ -274,7 +277,7 @@ static int follow(struct comm *c, uint64_t deadline_ns, struct err *err)
 {
     struct comm_life *life = find_life(c, LIFE_STAR, c->topo.leader_of[c->host]);
     struct life_message m = { .what = LIFE_JOIN, .member = c->self, .bytes = c->opts.arena->bytes };
-    int fds[2] = { c->opts.arena->fd, c->shm.given_fd }, rc;
+    int fds[2] = { c->opts.arena->fd, c->shm.passed_fd }, rc;
 
     if (c->shm.has_joined || life->fd < 0)
         return 0;
@@ -282,7 +285,7 @@ static int follow(struct comm *c, uint64_t deadline_ns, struct err *err)
     rc = send_share(c, life, &m, fds, deadline_ns, err);
     if (rc < 0)
         return rc;
-    close_fd(&c->shm.given_fd);
+    close_fd(&c->shm.passed_fd);
     c->shm.has_joined = true;
     return 0;
 }
@@ -303,7 +306,7 @@ static int make_tether(struct comm *c, struct err *err)
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) < 0)
         return err_sys(err, errno, "make a tether for the other members of this host");
     c->shm.tether_fd = ends[0];
-    c->shm.given_fd = ends[1];
+    c->shm.passed_fd = ends[1];
     return 0;
 }
 
@@ -316,7 +319,7 @@ int host_open(struct comm *c, struct err *err)
     for (uint32_t m = 0; m < c->topo.n_members; m++)
         h->n_others += m != c->self && c->topo.host_of[m] == c->host;
     own_cores(h->cores);
-    if (h->n_others == 0) { /* threads of one process: addresses mean the same to all */
+    if (h->n_others == 0) { /* threads of one process: all use the same addresses */
         h->memory[c->self] = (struct comm_memory){ .base = NULL, .bytes = SIZE_MAX };
         rc = make_page(c, false, err);
         if (rc < 0)
@@ -344,17 +347,17 @@ void host_close(struct comm *c)
 
     for (uint32_t m = 0; h->memory != NULL && m < c->topo.n_members; m++)
         if (h->memory[m].is_mapped)
-            maps_give(listener_maps(c->opts.listener), h->memory[m].base);
+            maps_release(listener_maps(c->opts.listener), h->memory[m].base);
     for (uint32_t m = 0; h->memory_fds != NULL && m < c->topo.n_members; m++)
         close_fd(&h->memory_fds[m]);
-    if (h->page != NULL && h->page_is_taken)
-        maps_give(listener_maps(c->opts.listener), h->page);
+    if (h->page != NULL && h->page_is_mapped)
+        maps_release(listener_maps(c->opts.listener), h->page);
     else if (h->page != NULL)
         munmap(h->page, h->page_bytes);
     close_fd(&h->page_fd);
-    close_fd(&h->given_fd);
+    close_fd(&h->passed_fd);
     free(h->memory_fds);
     free(h->memory);
     free(h->slot_of);
-    *h = (struct comm_host){ .page_fd = -1, .given_fd = -1, .tether_fd = h->tether_fd };
+    *h = (struct comm_host){ .page_fd = -1, .passed_fd = -1, .tether_fd = h->tether_fd };
 }

@@ -16,13 +16,13 @@ static int count_ranks(const struct comm_member *members, uint32_t n_members, ui
     uint32_t n = 0;
 
     if (n_members == 0)
-        return err_set(err, ERR_INPUT, "a communicator without members");
+        return err_set(err, ERR_INPUT, "communicator without members; expected at least one");
     for (uint32_t m = 0; m < n_members; m++) {
         if (members[m].n_ranks == 0)
             return err_set(err, ERR_INPUT, "%s has no replica; expected at least one",
                            members[m].name);
         if (members[m].n_ranks > COMM_MAX_RANKS - n)
-            return err_set(err, ERR_INPUT, "%s brings the replicas above %d, the most there can be",
+            return err_set(err, ERR_INPUT, "%s: more than %d replicas, expected at most that many",
                            members[m].name, COMM_MAX_RANKS);
         n += members[m].n_ranks;
     }
@@ -30,7 +30,7 @@ static int count_ranks(const struct comm_member *members, uint32_t n_members, ui
     return 0;
 }
 
-/* One block of memory, cut into the arrays. */
+/* Allocates one block of memory and divides it into the arrays. */
 static int allocate(struct topology *t)
 {
     size_t m = t->n_members, w = t->world;
@@ -73,7 +73,8 @@ static bool same_host(const struct topology *t, uint32_t rank, uint32_t other)
     return t->host_of[t->member_of[rank]] == t->host_of[t->member_of[other]];
 }
 
-/* The largest power of two such that no aligned block of that many ranks spans two hosts. */
+/* Returns the largest power of two such that no aligned block of that many ranks spans two
+ * hosts. */
 static uint32_t block_ranks(const struct topology *t)
 {
     uint32_t block = t->world;
@@ -100,7 +101,7 @@ static bool on_one_host(const struct topology *t, uint32_t first, uint32_t end)
     return true;
 }
 
-/* The largest subtrees of the ranks [first, end), a subtree, that lie on one host each. */
+/* Finds the largest subtrees of the subtree [first, end) of ranks that are on one host each. */
 static void cut_nodes(struct topology *t, uint32_t first, uint32_t end)
 {
     uint32_t cut;
@@ -122,7 +123,7 @@ static bool is_tree(const uint32_t *leaves, uint32_t first, uint32_t n)
                       is_tree(leaves, cut, first + n - cut));
 }
 
-/* Equal shares are as if there were none. */
+/* Equal shares are treated as no shares. */
 static int find_leaves(struct topology *t, const uint32_t *shares, struct err *err)
 {
     bool equal = true;
@@ -138,7 +139,7 @@ static int find_leaves(struct topology *t, const uint32_t *shares, struct err *e
     if (shares == NULL || (equal && schedule_is_power(shares[0])))
         t->leaves = NULL; /* the tree over the ranks */
     else if (!is_tree(t->leaves, 0, t->world))
-        return err_set(err, ERR_INPUT, "the shares of the ranks are no subtrees of one tree");
+        return err_set(err, ERR_INPUT, "the shares of the ranks are not subtrees of one tree");
     return 0;
 }
 
@@ -196,7 +197,7 @@ void comm_share(uint32_t leaves, uint32_t world, uint32_t *shares)
 {
     CHECK(world >= 1 && world <= COMM_MAX_RANKS && world <= leaves && leaves <= COMM_MAX_LEAVES);
     shares[0] = leaves;
-    for (uint32_t n = 1; n < world; n++) { /* the largest part becomes its halves */
+    for (uint32_t n = 1; n < world; n++) { /* halves the largest part */
         uint32_t most = 0, left = 1;
 
         for (uint32_t i = 1; i < n; i++)
@@ -231,7 +232,7 @@ uint32_t topology_peers(const struct topology *t, uint32_t rank, uint32_t *out)
     return n;
 }
 
-void topology_spoken(const struct topology *t, uint32_t node, uint32_t channel, uint32_t *first,
+void topology_represented(const struct topology *t, uint32_t node, uint32_t channel, uint32_t *first,
                      uint32_t *end)
 {
     uint32_t ranks = topology_node_ranks(t, node);
@@ -241,7 +242,7 @@ void topology_spoken(const struct topology *t, uint32_t node, uint32_t channel, 
     *end = t->node_first[node] + (channel + 1) * ranks / t->n_channels;
 }
 
-/* "2 hosts x 4", "3 hosts of 1 to 4" or "4 members x 1" where memory is not shared. */
+/* Writes "2 hosts x 4", "3 hosts of 1 to 4", or "4 members x 1" where memory is not shared. */
 static void describe_parts(const struct topology *t, char *out, size_t n)
 {
     uint32_t least = t->world, most = 0;
@@ -272,7 +273,8 @@ const char *topology_describe(const struct topology *t, char *out, size_t n)
     bool memory = t->n_nodes < t->world;
 
     describe_parts(t, parts, sizeof(parts));
-    if (t->n_nodes != t->n_hosts) /* said aloud: the ranks of a host then also talk over tcp */
+    /* mentioned, because ranks of a host then also exchange over tcp */
+    if (t->n_nodes != t->n_hosts)
         snprintf(groups, sizeof(groups),
                  " as %u groups (the hosts are unequal or their ranks alternate)", t->n_nodes);
     snprintf(out, n, "%u rank%s: %s%s, %s%s%s, %s", t->world, t->world == 1 ? "" : "s", parts,

@@ -1,4 +1,4 @@
-/* ident.c - what must be the same on every task, compared. */
+/* ident.c - compares the identities of two tasks: what must be equal on every task. */
 #include "member/member_priv.h"
 
 #include <stdio.h>
@@ -10,10 +10,10 @@
 
 enum { EXCERPT_BYTES = 240, BEFORE_BYTES = 80 };
 
-/* In this order: what comes first may be the cause of what comes later. */
+/* Ordered by cause: a difference in an earlier row may cause a difference in a later row. */
 static const struct row {
-    size_t offset; /* of the string that is compared */
-    size_t shown;  /* of the string that is printed */
+    size_t offset; /* of the field that is compared */
+    size_t shown;  /* of the field that is printed */
     const char *what, *remedy;
 } rows[] = {
 #define ROW(compare_, show_, what_, remedy_)                                                       \
@@ -53,7 +53,7 @@ struct member_ident member_ident_copy(const struct member_ident *i, struct arena
     return copy;
 }
 
-/* The neighbourhood of byte `at` of a text that may be long. */
+/* Writes the part of `s` around byte `at`, because `s` may be long. */
 static void excerpt(const char *s, size_t at, char out[EXCERPT_BYTES + 8])
 {
     size_t n = strlen(s), from = 0, to = n;

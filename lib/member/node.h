@@ -1,72 +1,101 @@
-/* node.h - membership of one task as a pure state machine: event in, actions out, no clock, no
- * socket. The group regroups in place: whoever dies, hangs, is cut off, leaves or comes leads to a
- * new generation, and no process ends but the one that did.
+/* node.h - membership protocol of one task, as a pure state machine: an event goes in, actions come
+ * out. The node has no clock, no socket and no thread; the caller (lib/rdzv, or the simulator in
+ * test/sim) reports events together with the time and performs the actions.
  *
- * Every task has one node: always a member, and the coordinator of the others when it leads.
+ * The protocol keeps a group of tasks that train together. When a task dies, hangs, is cut off,
+ * leaves or joins, the remaining processes form a new group and continue with the state that they
+ * have in memory. Only the failed or leaving process ends.
  *
- *   SEEKING    calls the lowest ranks, one after the other, until one takes it in; none: it leads
- *   FOLLOWING  a leader took it in; in a view, or waiting for one
- *   LEADING    gathers joiners, publishes views, watches the members
- *   ENDED
+ * Terms
+ *   task         a place in the cluster specification; its rank is its index there
+ *   incarnation  random number of a process; a new process of the same task has another one
+ *   leader       the task to which the other tasks (its members) have their links
+ *   view         the list of the tasks that train together, published by a leader
+ *   generation   number of a view; a later view has a higher number
+ *   coordinator  the leader of a published view; it writes the checkpoints and holds the lease
+ *   lease        a numbered record on the shared storage that names its holder and the holder's
+ *                group
+ *   held         the newest optimizer step whose complete state a task has in memory
  *
- * The coordinator of a view is its the task whose storage failed least often, in doubt the lowest rank, whoever published it: so a chief that
- * returns joins the acting one like any newcomer, and the next view hands the group over to it. The coordinator
- * writes the checkpoints and holds the lease. A coordinator whose storage fails (event STORAGE)
- * ends the view, and the next view has another coordinator; no process ends for that. Who has no view
- * and leads (gathers) asks the missing ones where the group is, and goes there.
+ * States. Every task has one node and can lead.
+ *   SEEKING    calls the tasks with lower ranks, one after the other, until a task accepts its
+ *              JOIN; if no task does, the node starts to lead
+ *   FOLLOWING  a leader accepted the JOIN; the task is in a view or waits for a view
+ *   LEADING    accepts joining tasks, publishes views, watches the members
+ *   ENDED      the process ends
  *
- * One generation in messages (M member, L leader); the same lines whatever happened:
- *   L > M  OVER g            a loss: abort, keep the state      } whichever comes first
- *   L > M  PAUSE g           a newcomer, a leaver: stop at the next step boundary
- *   M > L  READY held        training is at rest; newest step whose state is whole
- *   L > M  VIEW g+1          who is in, who holds the newest state: connect and train
- * So a loss that a closed link shows costs one round trip and no timer.
+ * The coordinator of a view is the task with the fewest storage failures; among equals, the task
+ * with the lowest rank. It need not be the task that published the view. Therefore a chief that
+ * returns joins the acting leader like any joining task, and the next view makes the chief the
+ * coordinator. A coordinator that cannot write to its storage (event STORAGE) ends the view, and
+ * the next view has another coordinator; no process ends. A leader without a view (it gathers)
+ * probes the missing tasks for the location of the group, and joins the leader that a probe finds.
  *
- * Safety. Every step of a view needs all of its members, and a task is in one view at a time. So two
- * groups that share a task never both train; what must not be is two groups without a common task:
- * - Whoever publishes a view that is not the whole cluster needs a strict majority of the last
- *   recorded group in it. Two majorities share a task.
- * - Recorded is what the lease on the shared storage says: a file with a number, made exclusively, so
- *   that there is one order of holders for all. A view is published by the holder, with a majority of
- *   what it recorded itself: without touching the storage (the loss of a worker). Anybody else takes the
- *   next number first, with its own group as record: at once when it has a majority of the group
- *   recorded before, or when the holder is known dead or has released; else after the holder
- *   did not renew it for so long that it has stopped by itself. A holder without a majority takes the
- *   next number itself: at once when all others are known dead, else after MEMBER_MINORITY_MS, so that a
- *   majority elsewhere comes first.
- * - Without shared storage the recorded group is the whole cluster for ever.
- * - The holder trains only while member_node_may_step(): the lease was renewed lately, or the view is the whole
- *   cluster, beside which there is nobody: then a slow storage costs nothing.
- * Nothing of this needs a memory of promises: a task that restarts was in no view that still lives.
+ * Messages of one generation g (M member, L leader). Every change uses the same sequence:
+ *   L > M  OVER g       after a loss: abort the step, keep the state    } one of the two,
+ *   L > M  PAUSE g      before a join or a leave: stop after the step   } whichever is first
+ *   M > L  READY held   training has stopped; newest step whose state is complete
+ *   L > M  VIEW g+1     the tasks of the view and the owner of the newest state: connect and train
+ * A loss that a closed link reports therefore costs one round trip and no timeout.
  *
- * Reachability. A task belongs to a view if both planes reach it. When a generation breaks, each member reports the
- * peers whose data path is dead (TROUBLE). The leader then orders tests of the data path (REACH) from both ends of each
- * dead path and to them, and evicts the task with the most dead paths (if several have as many, the highest rank, but
- * not the leader). The evicted task keeps its link to the leader and is in quarantine; the other members continue at
- * once. After the delay of the quarantine the leader orders tests of the paths between the task and the members. The
- * task joins the next view when every test has succeeded; until then the tests are repeated, and the members train. A
- * leader with the most dead paths hands leadership over. An evicted task names its dead paths in its next JOIN, so that
- * another leader continues the quarantine. A process that is lost several times in a row is quarantined, too.
+ * Safety. Every step of a view needs all tasks of the view, and a task is in one view at a time.
+ * Two groups with a common task therefore never both train. The rules below exclude two groups
+ * without a common task:
+ * - The record is the group in the newest lease. The lease is a file with a number that is created
+ *   exclusively, so all tasks see the same order of holders. Without shared storage the record is
+ *   the whole cluster, permanently.
+ * - A view of the whole cluster needs no permission. Any other view needs a strict majority of
+ *   the recorded group and, with shared storage, the lease; two majorities have a common task. The
+ *   holder of the lease publishes with a majority of its own record, without an access to the
+ *   storage (this is the case after the loss of a member).
+ * - A task that is not the holder first takes the next number, with its present group as the
+ *   record. It may do so at once if a majority of the recorded group is present, or if the holder
+ *   is known to be dead or has released the lease; else after the holder has not renewed the lease
+ *   for MEMBER_EXPIRY_MS, when the holder has stopped by itself.
+ * - A holder without a majority of its record takes the next number itself: at once if all missing
+ *   tasks are known to be dead, else after MEMBER_MINORITY_MS, so that a majority elsewhere is
+ *   first.
+ * - A coordinator steps only while its lease was renewed within MEMBER_HOLD_MS, or if the view is
+ *   the whole cluster (member_node_needs_lease()). No other group can exist beside the whole
+ *   cluster, so slow storage does not delay it.
+ * No rule needs a persistent vote: a process that starts again was in no view that still trains.
  *
- * Settlement: READY says what a task holds; VIEW names the newest step and who holds it; those
- * behind receive it. State after step k is the same bits whoever holds it.
+ * Reachability. A task belongs to a view if both the control links and the data paths reach it.
+ * When a generation breaks, each member reports the peers to which its data path is dead (TROUBLE).
+ * The leader then orders tests of data paths (REACH) from and to both ends of each dead path, and
+ * evicts the task with the most dead paths (among equals the highest rank, but not the leader). The
+ * evicted task keeps its link to the leader and is in quarantine; the other members continue at
+ * once. After the delay of the quarantine the leader orders tests of the paths between the task and
+ * the members. The task joins the next view after every test has succeeded; until then the tests
+ * are repeated while the members train. A leader with the most dead paths hands leadership over. An
+ * evicted task names its dead paths in its next JOIN, so another leader continues the quarantine. A
+ * process that is lost several times in a row is quarantined, too.
  *
- * Threads: one at a time. Memory: bounded by the world.
+ * State transfer. READY names the step that a task holds; VIEW names the newest step and one owner
+ * of it. Tasks with an older step receive the state from that owner. The state after step k has the
+ * same bits on every task.
  *
- * What the skin must guarantee:
- *   - One link out (CALL opens it; the first message on it is our JOIN) and one link in per rank (its first
- *     message is their JOIN). A new link in of a rank replaces the older if member_node_admits() is true: report
- *     IN_CLOSED for that first.
- *     Messages of a link arrive in order, none after its end; a link that we CLOSEd is not reported any more.
- *     A link that we called is reported closed with MEMBER_REFUSED only when the address refused the connection: nobody
- *     listens there. It is taken as proof of death; a reset or end of stream (MEMBER_CLOSED) is only a loss.
- *   - Every action of an event is performed, in order, before the next event goes in. No action is performed by calling
- *     back into the node.
- *   - After TRAIN comes exactly one of paused, aborted, complete, failed; then training is at rest.
- *   - PAUSE reaches the same boundary on all members (each member asks; one is enough).
+ * Threads: all calls from one thread, or serialized. Memory: O(number of tasks).
+ *
+ * The caller guarantees:
+ *   - There is one link out (CALL opens it; its first message is the JOIN of this task) and one
+ *     link in per rank (its first message is the JOIN of that rank). A new link in of a rank
+ *     replaces the older link if member_node_admits() returns true; the caller reports IN_CLOSED
+ *     for the older link first.
+ *   - Messages of a link arrive in order, and none arrives after its end. A link that the node
+ *     closed is not reported any more.
+ *   - The end of a link out is reported as MEMBER_REFUSED only if the address refused the
+ *     connection, i.e. no process listens there. The node treats that as proof of death; a reset or
+ *     an end of the stream (MEMBER_CLOSED) is only a loss.
+ *   - All actions of an event are performed, in order, before the next event is reported. No action
+ *     is performed by a call back into the node.
+ *   - After TRAIN, exactly one of PAUSED, ABORTED, COMPLETE and FAILED is reported; training has
+ *     then stopped.
+ *   - PAUSE stops all members at the same step boundary (every member asks for it; one is
+ *     sufficient).
  *   - A checkpoint is published only by the holder of the lease whose number is still the highest.
- *   - VIEW on the wire also carries what the node does not know: the key of the generation, each
- *     member's data address and host key (of its JOIN). */
+ *   - VIEW on the wire also carries data that the node does not use: the key of the generation, and
+ *     the data address and the host key of each member, which its JOIN contained. */
 #ifndef MEMBER_NODE_H
 #define MEMBER_NODE_H
 
@@ -77,107 +106,136 @@
 #include "member/member.h"
 
 enum {
-    MEMBER_NOBODY = UINT32_MAX,
-    MEMBER_GO_ON = -1, /* an OVER that leads to another generation, not to an exit code */
+    MEMBER_NO_RANK = UINT32_MAX, /* no rank: no task, or an unknown task */
+    MEMBER_CONTINUE = -1,          /* code of OVER and REFUSE: no exit; a new generation or another
+                                   try */
 
-    MEMBER_TICK_MS = 20,       /* between two TICK events */
-    MEMBER_BEAT_MS = 200,      /* a beat both ways on every link */
-    MEMBER_SILENT_MS = 1200,   /* default: six beats; an overloaded machine delays a thread by tenths of a second */
-    MEMBER_TRY_MS = 300,       /* for the answer of a candidate, and its successor is called */
-    MEMBER_RETRY_MS = 20,      /* before the next call of one that said: come again */
-    MEMBER_PROBE_MS = 25,      /* between rounds of asking the missing where the group is: a tenth of the time spent
-                                  so far, at least this ... */
+    /* Times in ms. */
+    MEMBER_TICK_MS = 20,     /* interval of TICK events */
+    MEMBER_HEARTBEAT_MS = 200,    /* interval of heartbeats, in both directions of every link */
+    MEMBER_SILENCE_MS = 1200, /* default for the loss of a silent link: six heartbeats, because an
+                                overloaded machine delays a thread by tenths of a second */
+    MEMBER_CALL_MS = 300,     /* a candidate must answer within this time; then the next is
+                                 called */
+    MEMBER_RETRY_MS = 20,    /* delay before a leader that answered "try again" is called again */
+    MEMBER_PROBE_MS = 25,    /* interval of the probes of missing tasks: a tenth of the time spent
+                                without a view, at least this ... */
     MEMBER_PROBE_MS_MAX = 500, /* ... and at most this */
-    MEMBER_PROBES = 8,         /* at a time */
-    MEMBER_SETTLE_MS = 500,    /* a new leader waits so long for those of the last view not known to be dead */
-    MEMBER_ATTACH_MS = 1500,   /* a new coordinator by hand-over waits so long for its members' links */
-    MEMBER_CAUSE_MS = 300,     /* a broken data link is a symptom: so long we wait for the cause */
-    MEMBER_QUARANTINE_MS = 4000, /* of a task that cannot be reached over the data path: before its paths are tested
-                                    first; longer than MEMBER_MINORITY_MS; doubles with each quarantine ... */
-    MEMBER_QUARANTINE_MS_MAX = 60000, /* ... to this; the count starts anew after as long without a quarantine */
-    MEMBER_REACH_MS = 500,      /* limit of one test of a data path */
-    MEMBER_REACH_MAX = 8,       /* paths in one REACH, and in one report */
-    MEMBER_RETEST_MS = 1000,    /* before the paths of a task in quarantine are tested again; doubles ... */
-    MEMBER_RETEST_MS_MAX = 8000, /* ... to this */
-    MEMBER_LOSSES = 4,         /* of one process, each within the time below of the one before: then quarantine, too */
+    MEMBER_PROBES = 8,         /* probes in one round */
+    MEMBER_SETTLE_MS = 500,    /* a new leader waits at most this long for the tasks of the last
+                                  view that are not known to be dead */
+    MEMBER_ATTACH_MS = 1500,   /* a coordinator that did not publish its view waits at most this
+                                  long for the links of its members */
+    MEMBER_CAUSE_MS = 300,     /* a broken data link is a symptom: the leader waits this long for a
+                                  report of the cause */
+    MEMBER_QUARANTINE_MS = 4000, /* first quarantine of a task that the data path does not reach,
+                                    until its paths are tested; longer than MEMBER_MINORITY_MS.
+                                    Doubles with each quarantine ... */
+    MEMBER_QUARANTINE_MS_MAX = 60000, /* ... up to this; the count is reset after this time without
+                                         a quarantine */
+    MEMBER_REACH_MS = 500,       /* limit of one test of a data path */
+    MEMBER_REACH_MAX = 8,        /* paths in one REACH, and in one report */
+    MEMBER_RETEST_MS = 1000,     /* interval of the tests of a task in quarantine; doubles ... */
+    MEMBER_RETEST_MS_MAX = 8000, /* ... up to this */
+    MEMBER_LOSSES = 4,           /* a process is quarantined after this number of losses, each
+                                    within MEMBER_LOSS_MS of the previous one */
     MEMBER_LOSS_MS = 10000,
-    MEMBER_BEHIND_MS = 500,    /* a member that holds the others up is seen to for so long before it is blamed:
-                                  its beats are late by one, and later on a machine that slept */
-    MEMBER_STOPPING_MS = 10000, /* for a member's training to come to rest; then it is told to end (138) */
-    MEMBER_LEAVE_REST_MS = 1000, /* who was asked to leave waits only so long for that: what the others hold is saved */
-    MEMBER_LINGER_MS = 1000,   /* goodbyes wait so long for the other side */
-    MEMBER_GATHER_LEAVE_MS = 250, /* a chief that leaves waits so long, saved, for others who were asked too */
-    MEMBER_SAY_MS = 2000,      /* between two sentences on who is missing */
-    MEMBER_MINORITY_MS = 2000, /* longer than detection and redirection of the others take */
-    MEMBER_HOLD_MS = 3000,     /* a lease that was not renewed for so long is not held any more ... */
-    MEMBER_LOOK_MS = 100,  /* between two looks at the lease of somebody else; between two tries of a lease operation
-                              or a save that failed: doubling from this ... */
-    MEMBER_LOOK_MS_MAX = 1000, /* ... to this */
-    MEMBER_STORAGE_MS = 2000, /* a coordinator whose storage failed before hands over after so long; doubling with each
-                                 failure up to 32 times that */
-    MEMBER_EXPIRY_MS = 4000,   /* ... and others may take it: clocks may differ in speed by a quarter */
+    MEMBER_STRAGGLER_MS = 500,      /* a member must delay the others for this long before the
+                                       leader
+                                    evicts it: its progress is one heartbeat old, and older on a
+                                    machine that was suspended */
+    MEMBER_STOPPING_MS = 10000,  /* the training of a member must stop within this time; then its
+                                    process must end (138) */
+    MEMBER_LEAVE_REST_MS = 1000, /* the same limit for a task that was asked to leave: the other
+                                    tasks hold the state that is saved */
+    MEMBER_GATHER_LEAVE_MS = 250, /* a leaving leader, after its save, waits this long for other
+                                     tasks that were asked to leave, too */
+    MEMBER_LOG_MS = 2000,        /* interval of the log lines about missing tasks */
+    MEMBER_MINORITY_MS = 2000,   /* longer than the detection of a loss and a redirection take */
+    MEMBER_HOLD_MS = 3000,       /* a lease that was not renewed for this long is not held any
+                                    more */
+    MEMBER_LEASE_POLL_MS = 100,        /* interval of reads of another task's lease, and delay
+                                          before a
+                                    lease operation or a save that failed is repeated; doubles
+                                    ... */
+    MEMBER_LEASE_POLL_MS_MAX = 1000,   /* ... up to this */
+    MEMBER_STORAGE_MS = 2000,    /* a coordinator whose storage failed before hands leadership over
+                                    after this time; doubles with each failure, up to 32 times
+                                    this */
+    MEMBER_EXPIRY_MS = 4000,     /* a lease that was not renewed for this long may be taken; longer
+                                    than MEMBER_HOLD_MS, because clocks may differ in speed by a
+                                    quarter */
 };
 
-/* ---- what is said ---- */
+/* ---- messages ---- */
 
-struct member_seat {
+struct member_seat { /* one task of a view */
     uint32_t rank;
     uint64_t incarnation;
-    uint64_t held; /* newest step whose state it has whole; 0: none */
-    uint32_t storage_failures; /* how often it could not write since it last wrote a checkpoint */
+    uint64_t held;             /* newest step whose complete state the task has; 0: no state */
+    uint32_t storage_failures; /* failed writes since the last checkpoint that the task wrote */
 };
 struct member_view {
-    uint64_t generation; /* 0: none */
+    uint64_t generation; /* 0: no view */
     uint32_t n;
-    const struct member_seat *seats; /* by rank */
-    uint64_t newest_step; /* 0: nobody holds state */
-    uint32_t newest;      /* rank that holds it; MEMBER_NOBODY: nobody */
+    const struct member_seat *seats; /* [n], by rank */
+    uint64_t newest_step; /* 0: no task holds state */
+    uint32_t newest;      /* rank that holds newest_step; MEMBER_NO_RANK: no task */
 };
 
 enum member_kind {
     /* member to leader */
-    MEMBER_MSG_JOIN,  /* does not disturb the group before READY. generation: highest ever known, or of the view when
-                         attaching to its coordinator; is_attaching, ident, n_devices; ranks: dead data paths of a task
-                         that was evicted for them */
-    MEMBER_MSG_READY, /* generation: of its last view, 0: none; held: training is at rest; storage_failures */
-    MEMBER_MSG_BEAT,  /* both ways. generation (0: in no view), progress */
-    MEMBER_MSG_TROUBLE, /* generation, rank: the task that the communicator lost, or NOBODY; ranks: those whose data path
-                           the sender found dead; text. is_leader_silent: the sender hears the leader no more, and leaves */
-    MEMBER_MSG_REACHED, /* round; ranks: those of the REACH whose data path is dead */
-    MEMBER_MSG_COMPLETE, /* generation, held: all steps are done here */
-    MEMBER_MSG_LEAVE, /* code: 143 asked to stop, 138 or 2 failed; is_all: the job ends everywhere; text */
+    MEMBER_MSG_JOIN,  /* The group continues until READY arrives. generation: highest known, or that
+                         of the view if is_attaching; ident, n_devices; ranks: dead data paths for
+                         which the task was evicted */
+    MEMBER_MSG_READY, /* Training has stopped. generation: of the last view, 0: none; held;
+                         storage_failures */
+    MEMBER_MSG_BEAT,  /* Heartbeat, in both directions. generation (0: in no view), progress */
+    MEMBER_MSG_TROUBLE, /* The communicator failed. generation; rank: the peer that it lost, or
+                           NO_RANK; ranks: peers whose data path the sender found dead; text.
+                           is_leader_silent: the sender receives nothing from the leader, and leaves
+                           it */
+    MEMBER_MSG_REACHED, /* Answer to REACH. round; ranks: peers of the REACH whose data path is
+                           dead */
+    MEMBER_MSG_COMPLETE, /* generation, held: the task has done all steps */
+    MEMBER_MSG_LEAVE, /* code: 143 asked to stop, 138 or 2 failed; is_all: the job ends on all
+                         tasks; text */
     /* leader to member */
-    MEMBER_MSG_WAIT,  /* text: taken in; who is missing */
-    MEMBER_MSG_VIEW,  /* view; text: what led to it */
-    MEMBER_MSG_PAUSE, /* generation */
-    MEMBER_MSG_OVER,  /* generation that ends (0: any), rank: culprit or NOBODY, code: GO_ON or the job's end everywhere;
-                         text: first cause; ranks: to the culprit, its dead data paths if it is evicted for them */
-    MEMBER_MSG_REACH, /* round, ranks: test the data path to each, then REACHED */
-    MEMBER_MSG_REDIRECT, /* rank: join that one; that of the member itself: it leads, and the leader leaves, or
-                            joins it (is_staying) */
-    MEMBER_MSG_REFUSE,   /* code: end with it (143: released); GO_ON: come again; text */
+    MEMBER_MSG_WAIT,  /* The JOIN is accepted and there is no view yet. text: the missing tasks */
+    MEMBER_MSG_VIEW,  /* view; text: the cause of the view */
+    MEMBER_MSG_PAUSE, /* generation: stop at the next step boundary */
+    MEMBER_MSG_OVER,  /* End of `generation` (0: any). rank: culprit or NO_RANK; code: CONTINUE, or
+                         the exit code of the job on all tasks; text: first cause; ranks: only to
+                         the culprit, the dead data paths for which it is evicted */
+    MEMBER_MSG_REACH, /* round, ranks: test the data path to each, then send REACHED */
+    MEMBER_MSG_REDIRECT, /* rank: join that leader. If rank is the member itself, the member leads;
+                            the sender leaves, or joins it (is_staying) */
+    MEMBER_MSG_REFUSE,   /* code: exit with it (143: released), or CONTINUE: try again; text */
     MEMBER_MSGS
 };
 struct member_progress {
     uint64_t held;     /* newest step applied */
-    uint64_t place;    /* grows with every phase of every step: who has the least holds the others up */
-    const char *phase; /* "": none */
-    uint64_t phase_ms; /* how long in it */
-    uint64_t limit_ms; /* the step watchdog, learned from the job's own steps; 0: what it does has none */
+    uint64_t place;    /* position: grows with every phase of every step. The task with the lowest
+                          value delays the others */
+    const char *phase; /* "": no phase */
+    uint64_t phase_ms; /* time since the phase began */
+    uint64_t limit_ms; /* limit of the step watchdog, learned from the job's own steps; 0: the phase
+                          has no limit */
 };
-struct member_msg { /* fields beside the kind's are 0 and not sent; pointers until the call returns */
+struct member_msg { /* a field that the kind does not use is 0 and not sent; the pointers are valid
+                       during the call */
     enum member_kind kind;
-    uint64_t incarnation; /* JOIN: of the sender, not 0; known of the link afterwards */
+    uint64_t incarnation; /* JOIN: of the sender, not 0; afterwards a property of the link */
     uint64_t generation, held;
     uint32_t rank;
     int code;
     bool is_all, is_attaching;
-    const uint32_t *ranks; /* [n_ranks] n_ranks <= MEMBER_REACH_MAX */
-    uint32_t n_ranks;
-    uint64_t round; /* of REACH and REACHED: numbers the tests */
-    uint32_t storage_failures; /* of the sender, as in its seat */
-    bool is_staying; /* REDIRECT: the leader stays a member */
-    bool is_leader_silent; /* TROUBLE */
+    const uint32_t *ranks;     /* [n_ranks] */
+    uint32_t n_ranks;          /* <= MEMBER_REACH_MAX */
+    uint64_t round;            /* REACH and REACHED: number of the tests */
+    uint32_t storage_failures; /* of the sender, as in struct member_seat */
+    bool is_staying;           /* REDIRECT: the sender stays a member */
+    bool is_leader_silent;     /* TROUBLE */
     uint32_t n_devices;
     const struct member_ident *ident;
     struct member_progress progress;
@@ -185,52 +243,56 @@ struct member_msg { /* fields beside the kind's are 0 and not sent; pointers unt
     const char *text; /* never NULL */
 };
 
-/* Question and answer of a probe, both ways: where one stands. */
-struct member_where {
+/* Question and answer of a probe: the status of the sender. */
+struct member_status {
     uint64_t incarnation;
     uint64_t generation; /* highest known */
-    uint32_t leader;     /* whom it follows; itself: it leads; NOBODY: it seeks, or is not opened yet */
-    bool has_view;       /* a view is alive there */
+    uint32_t leader;     /* the leader that the sender follows; the sender itself: it leads;
+                            NO_RANK: it seeks a leader, or it has not opened model and data yet */
+    bool has_view;       /* the sender is in a view that has not ended */
 };
 
-/* ---- the lease, as the storage has it ---- */
+/* ---- lease ---- */
 
-struct member_lease { /* valid during the call */
-    uint64_t token;    /* newest number; 0: there is none */
-    uint64_t answered; /* the last LEASE action that was dealt with (member_do_this.wish) */
+struct member_lease { /* the newest record on the storage; pointers valid during the call */
+    uint64_t token;    /* number; 0: there is no record */
+    uint64_t answered; /* number of the last LEASE action that was performed (member_action.wish) */
     bool is_mine;
-    bool is_over;      /* released, or not renewed for MEMBER_EXPIRY_MS */
-    bool is_known;     /* the storage has been read at least once */
-    bool is_same_place; /* the holder has the name of this task and its host: it no longer listens there, since we do */
-    uint32_t holder;   /* rank, NOBODY: none */
+    bool is_over;       /* released, or not renewed for MEMBER_EXPIRY_MS */
+    bool is_known;      /* the storage has been read at least once */
+    bool is_same_place; /* the holder was a process of this task on this host. It is gone: its
+                           address is in use by this process */
+    uint32_t holder;    /* rank; NO_RANK: none */
     uint64_t incarnation;
-    const uint32_t *members; /* ranks of the recorded group */
+    const uint32_t *members; /* [n_members] ranks of the recorded group */
     uint32_t n_members;
-    const char *text;  /* trouble with the storage; "" */
+    const char *text; /* error of the last access to the storage; "": no error */
 };
 
 /* ---- actions ---- */
 
 enum member_action_kind {
-    MEMBER_CALL,   /* open the link out to rank; there is none */
-    MEMBER_HANG_UP, /* end the link out after what was sent */
-    MEMBER_TELL,   /* msg on the link out */
-    MEMBER_SEND,   /* msg on the link in of rank */
-    MEMBER_CLOSE,  /* end the link in of rank after what was sent */
-    MEMBER_PROBE,  /* ask rank where it stands: one of the events HERE and NOT_HERE, once */
-    MEMBER_REACH,  /* test the data path to each of `ranks` with a message of full-size packets, within MEMBER_REACH_MS;
-                      then the event REACHED, once */
-    MEMBER_TRAIN,  /* view: connect, receive or give state, train; text: what led to it */
-    MEMBER_PAUSE,  /* stop at the next step boundary */
-    MEMBER_ABORT,  /* stop at once; text: the first cause */
-    MEMBER_SAVE,   /* at rest: write what is held, verify; then the event SAVED, within grace_ms */
-    MEMBER_LEASE,  /* take number token + 1 with the record `view` if token is still the newest; `wish` numbers the
-                      actions; token UINT64_MAX: only look. Its outcome: the event LEASE */
-    MEMBER_RELEASE, /* mark the lease as released; not answered */
-    MEMBER_SAY,    /* text: a sentence for the log and the status; is_trouble */
-    MEMBER_END,    /* the membership is over: code 0, 2, 138, 143, text. Links end after what was sent */
+    MEMBER_OPEN_OUT,    /* open the link out, to `rank`; no link out is open */
+    MEMBER_CLOSE_OUT, /* close the link out after the messages that were sent */
+    MEMBER_SEND_LEADER,    /* send msg on the link out */
+    MEMBER_SEND_MEMBER,    /* send msg on the link in of `rank` */
+    MEMBER_CLOSE_IN,   /* close the link in of `rank` after the messages that were sent */
+    MEMBER_PROBE,   /* ask `rank` for its status; then report HERE or NOT_HERE once */
+    MEMBER_REACH,   /* test the data path to each of `ranks` with a message of full-size packets,
+                       within MEMBER_REACH_MS; then report REACHED once */
+    MEMBER_TRAIN,   /* view: connect, transfer the state, train; text: the cause of the view */
+    MEMBER_PAUSE,   /* stop training at the next step boundary */
+    MEMBER_ABORT,   /* stop training at once; text: the first cause */
+    MEMBER_SAVE,    /* training has stopped: write and verify a checkpoint of the held state; then
+                       report SAVED, within grace_ms */
+    MEMBER_LEASE,   /* take number token + 1 with the record `view`, if `token` is still the newest;
+                       token UINT64_MAX: only read. `wish` numbers the actions. Then report LEASE */
+    MEMBER_RELEASE, /* mark the lease as released; no event reports the outcome */
+    MEMBER_LOG,     /* text: a line for the log and the status; is_trouble: a warning */
+    MEMBER_END,     /* the membership has ended: code 0, 2, 138 or 143; text. Links close after the
+                       messages that were sent */
 };
-struct member_action { /* pointers: until the next event */
+struct member_action { /* the pointers are valid until the next event */
     enum member_action_kind what;
     uint32_t rank;
     int code;
@@ -243,75 +305,86 @@ struct member_action { /* pointers: until the next event */
     const char *text;
 };
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 struct member_node_opts { /* copied */
-    uint32_t world, self;
+    uint32_t world, self; /* number of tasks of the cluster; rank of this task */
     uint64_t incarnation; /* random, not 0 */
     const char *const *names, *const *addresses; /* [world] */
     const struct member_ident *ident;
     uint32_t n_devices;
-    uint32_t min_world;   /* 1..world; world: never goes on with fewer */
-    uint64_t rejoin_ms;   /* wait for a lost task; also for the first to come */
-    uint64_t deadline_ms; /* without progress and outside a connected view: then 138 */
-    uint64_t grace_ms;    /* a stop waits so long for the step boundary, then aborts the step */
-    uint64_t silent_ms;   /* 0: MEMBER_SILENT_MS */
+    uint32_t min_world;   /* smallest size of a view, 1..world; world: a view needs all tasks */
+    uint64_t rejoin_ms;   /* wait for a lost task, and at the start for the first view */
+    uint64_t deadline_ms; /* exit code 138 after this time without progress outside a connected
+                             view */
+    uint64_t grace_ms;    /* a stop waits this long for the step boundary, then aborts the step */
+    uint64_t silent_ms;   /* 0: MEMBER_SILENCE_MS */
     bool has_lease;       /* there is shared storage */
 };
 struct member_node;
 
+/* Returns a node in state SEEKING; it does nothing before START. NULL: no memory. The caller frees
+ * the node with member_node_free(). */
 struct member_node *member_node_new(const struct member_node_opts *opts, uint64_t now_ms);
-void member_node_free(struct member_node *n); /* NULL is fine */
+void member_node_free(struct member_node *n); /* NULL is allowed */
 
 /* ---- events ---- */
 
 enum member_closed {
-    MEMBER_CLOSED,
-    MEMBER_REFUSED,
-    MEMBER_STRANGER, /* of a probe: it does not know this task: it is of another cluster. Who joins it hears more */
+    MEMBER_CLOSED,   /* the link ended, or the probe had no answer */
+    MEMBER_REFUSED,  /* the address refused the connection: no process listens there */
+    MEMBER_OTHER_CLUSTER, /* only of a probe: the answer came from another cluster. A JOIN to that
+                        address is refused with the reason */
 };
 enum member_failure {
-    MEMBER_FAIL_PEER,  /* the communicator broke: the group regroups */
-    MEMBER_FAIL_LOCAL, /* this task's device or disk: it alone leaves, with 138 */
-    MEMBER_FAIL_FILES, /* before there was a view: a file of the job is absent or damaged here: it alone ends, with 2 */
-    MEMBER_FAIL_STORAGE, /* all steps are done, and this task cannot write the last checkpoint or the model: another
-                            task does it; if no other task can, all end with 138 */
-    MEMBER_FAIL_INPUT, /* every task would fail like this: the job ends with 2 */
+    MEMBER_FAIL_PEER,  /* the communicator broke: the tasks form a new group */
+    MEMBER_FAIL_LOCAL, /* device or disk of this task failed: only this task leaves, with 138 */
+    MEMBER_FAIL_FILES, /* before the first view: a file of the job is absent or damaged on this
+                          host: only this task ends, with 2 */
+    MEMBER_FAIL_STORAGE, /* all steps are done, and this task cannot write the last checkpoint or
+                            the model: another task writes it; if no task can, all tasks end with
+                            138 */
+    MEMBER_FAIL_INPUT, /* every task would fail in the same way: the job ends with 2 */
 };
-/* Of MEMBER_FAIL_PEER: what the communicator lost. */
-struct member_loss {
-    uint32_t peer;                         /* rank; NOBODY: not known */
-    uint32_t dead_paths[MEMBER_REACH_MAX]; /* ranks whose kernel acknowledges nothing that this task sends */
+struct member_loss { /* what the communicator lost (MEMBER_FAIL_PEER), or which tests failed
+                        (REACHED) */
+    uint32_t peer;                         /* rank; NO_RANK: unknown */
+    uint32_t dead_paths[MEMBER_REACH_MAX]; /* ranks whose kernel acknowledges nothing that this task
+                                              sends */
     uint32_t n_dead_paths;
 };
 
-/* An event of training with a generation that is not the present one is ignored; generation 0: before there was a
- * view. */
+/* A training event whose generation is not the present one is ignored. Generation 0: before the
+ * first view. */
 enum member_event_kind {
-    MEMBER_EV_START,   /* the task seeks and joins at once; before OPENED it is not at rest, and no task waits for it */
+    MEMBER_EV_START,   /* first event: the task seeks a leader at once. Until OPENED, its training
+                          does not count as stopped, and no task waits for it */
     MEMBER_EV_OPENED,  /* model and data are open: training can begin */
-    MEMBER_EV_TICK,    /* progress (NULL: as before) */
-    MEMBER_EV_STOP,    /* everywhere: Control.Stop; else SIGTERM or drain */
+    MEMBER_EV_TICK,    /* every MEMBER_TICK_MS. progress: NULL if unchanged */
+    MEMBER_EV_STOP,    /* everywhere: end the job (Control.Stop); else only this task leaves
+                          (SIGTERM, drain) */
     /* links */
-    MEMBER_EV_HEARD_IN,   /* rank, msg: on its link to this task */
+    MEMBER_EV_RECEIVED_IN,   /* rank, msg: message on the link in of `rank` */
     MEMBER_EV_IN_CLOSED,  /* rank, text */
-    MEMBER_EV_HEARD_OUT,  /* msg: on the link that this task called */
+    MEMBER_EV_RECEIVED_OUT,  /* msg: message on the link out */
     MEMBER_EV_OUT_CLOSED, /* closed, text */
-    MEMBER_EV_HERE,       /* rank, where: the answer to a PROBE */
-    MEMBER_EV_NOT_HERE,   /* rank, closed, text: no answer */
-    MEMBER_EV_REACHED,    /* round, loss->dead_paths: the tests of a REACH are done, these failed */
+    MEMBER_EV_PROBE_ANSWERED,       /* rank, where: answer to a PROBE */
+    MEMBER_EV_PROBE_FAILED,   /* rank, closed, text: a PROBE failed */
+    MEMBER_EV_REACHED,    /* round, loss->dead_paths: the tests of a REACH are done; these paths
+                             failed */
     /* training */
-    MEMBER_EV_CONNECTED, /* generation */
+    MEMBER_EV_CONNECTED, /* generation: the communicator of the view is connected */
     MEMBER_EV_PAUSED,    /* generation, held */
     MEMBER_EV_ABORTED,   /* generation, held */
-    MEMBER_EV_COMPLETE,  /* generation, held: all steps are done; on the coordinator also: the last checkpoint is verified
-                            and the model exported */
-    MEMBER_EV_FAILED,    /* generation, held, failure, loss (NULL: not known), text */
+    MEMBER_EV_COMPLETE,  /* generation, held: all steps are done; on the coordinator also: the last
+                            checkpoint is verified and the model exported */
+    MEMBER_EV_FAILED,    /* generation, held, failure, loss (NULL: unknown), text */
     MEMBER_EV_SAVED,     /* ok, text */
     MEMBER_EV_LEASE,     /* lease */
-    MEMBER_EV_STORAGE,   /* text: the reason why this task cannot write a checkpoint, or the lease without which it cannot
-                            continue; to be repeated at least every MEMBER_STORAGE_MS while that lasts, and a leader hands
-                            the group over. NULL: a checkpoint was written */
+    MEMBER_EV_STORAGE,   /* text: reason why this task cannot write a checkpoint, or the lease
+                            without which it cannot continue. Reported at least every
+                            MEMBER_STORAGE_MS while the failure lasts; a leader then hands
+                            leadership over. NULL: a checkpoint was written */
 };
 struct member_event { /* the pointers are valid during the call */
     enum member_event_kind kind;
@@ -321,46 +394,56 @@ struct member_event { /* the pointers are valid during the call */
     enum member_closed closed;
     enum member_failure failure;
     const struct member_msg *msg;
-    const struct member_where *where;
+    const struct member_status *where;
     const struct member_progress *progress;
     const struct member_loss *loss;
     const struct member_lease *lease;
     const char *text;
 };
+/* Handles one event. The caller then performs all actions that member_node_next() returns. */
 void member_node_handle(struct member_node *n, const struct member_event *e, uint64_t now_ms);
-/* false: nothing (more) to do. */
+/* Writes the next action to *out. Returns false if there is no further action. */
 bool member_node_next(struct member_node *n, struct member_action *out);
 
 /* ---- events with an answer ---- */
 
-/* Called for a JOIN on a new link while an older link in of `rank` is open. true: the new link replaces the older one.
- * false: the older link stays, and the caller sends `refusal` on the new link and closes it. That is so for a process
- * with another identity, and as long as the process of the older link is heard. */
+/* Called for a JOIN on a new link while an older link in of `rank` is open. Returns true if the new
+ * link replaces the older one. Returns false if the older link stays: the new process has another
+ * identity, or the process of the older link still sends. The caller then sends *refusal on the new
+ * link and closes it. */
 bool member_node_admits(struct member_node *n, uint32_t rank, const struct member_msg *join,
                         struct member_msg *refusal, uint64_t now_ms);
-/* A probe came in; the answer. */
-void member_node_asked(struct member_node *n, uint32_t rank, const struct member_where *theirs,
-                       struct member_where *ours, uint64_t now_ms);
-void member_node_where(const struct member_node *n, struct member_where *out); /* for our own probes */
+/* Handles a probe of `rank`, whose status is *theirs. Writes the answer to *ours. */
+void member_node_probed(struct member_node *n, uint32_t rank, const struct member_status *theirs,
+                       struct member_status *ours, uint64_t now_ms);
+/* Writes the status of this task, which is sent with its own probes. */
+void member_node_status(const struct member_node *n, struct member_status *out);
 
-/* ---- questions; any time ---- */
+/* ---- queries; allowed at any time ---- */
 
 enum member_node_state { MEMBER_SEEKING, MEMBER_FOLLOWING, MEMBER_LEADING, MEMBER_ENDED, MEMBER_NODE_STATES };
 enum member_node_state member_node_state(const struct member_node *n);
-const char *member_node_state_name(enum member_node_state s);
-uint32_t member_node_leader(const struct member_node *n); /* NOBODY: not known */
-const struct member_view *member_node_view(const struct member_node *n); /* generation 0: in none */
-/* Index of the seat that coordinates: of the lowest rank among those with the fewest storage failures. */
+const char *member_node_state_name(enum member_node_state s); /* static */
+uint32_t member_node_leader(const struct member_node *n);     /* NO_RANK: unknown */
+/* The present view; generation 0: the task is in no view. Valid until the next event. */
+const struct member_view *member_node_view(const struct member_node *n);
+/* Index of the seat of the coordinator: the lowest rank among those with the fewest storage
+ * failures. */
 uint32_t member_view_coordinator(const struct member_view *v);
-bool member_node_needs_lease(const struct member_node *n); /* coordinates a view that is not: steps only while it is held */
-const char *member_node_cause(const struct member_node *n); /* first cause of the last change; "" */
-/* As the leader sees them; elsewhere only what the view says, and that the leader is there. */
+/* True if this task coordinates a view that is not the whole cluster: it may step only while it
+ * holds the lease. */
+bool member_node_needs_lease(const struct member_node *n);
+/* First cause of the last change of the group; "": none. Valid until the next event. */
+const char *member_node_cause(const struct member_node *n);
+/* What this task knows of another task. A leader knows all fields; other tasks know only the
+ * content of the view and that the leader is present. heard_ms is the time of the last message. */
 struct member_peer {
     bool is_present, is_in_view;
     uint64_t incarnation, held, heard_ms;
-    uint64_t quarantine_until_ms;    /* its data paths are tested next at this time; 0: in no quarantine */
-    struct member_progress progress; /* phase: static for 31 bytes inside the node */
-    const char *last_error;          /* why it is missing; "" */
+    uint64_t quarantine_until_ms;    /* time of the next tests of its data paths; 0: not in
+                                        quarantine */
+    struct member_progress progress; /* phase: at most 31 bytes, stored in the node */
+    const char *last_error;          /* the reason why the task is missing; "": none */
 };
 void member_node_peer(const struct member_node *n, uint32_t rank, struct member_peer *out);
 

@@ -1,21 +1,23 @@
-/* node_admit.c - which process may join as a task: comparison of identities, a second process of a task that is
- * connected, and the pause of a task that was rejected.
+/* node_admit.c - which process may join as a task: comparison of identities, a second process of a
+ * task that is connected, and the delay of a task that was refused.
  *
- * A mismatch ends only the processes that differ from the group. The group is the view, if this task was ever in
- * one; before the first view, the side that has half of the cluster's tasks or more, with the leader's side first. As
- * long as neither side is known to have so many, nobody ends: the joining task tries again until its deadline. */
+ * A mismatch of identities ends only the processes that differ from the group. If this task was in
+ * a view, that view is the group. Before the first view, the group is the side that has at least
+ * half of the tasks of the cluster; the side of this leader is checked first. As long as neither
+ * side is known to have that many tasks, no process ends: the joining task tries again until its
+ * deadline. */
 #include "member/node_priv.h"
 
 #include <stdio.h>
 
 enum {
     CODE_INPUT = 2,
-    REJECTIONS_AT_ONCE = 2, /* the link of a process that has just died may close a moment later */
+    REFUSALS_AT_ONCE = 2, /* the link of a process that has just died may close a moment later */
 };
 
 enum verdict { UNDECIDED, THEY_DIFFER, WE_DIFFER };
 
-/* Whether the joining task or this one is the exception. */
+/* Decides whether the joining task or this task differs from the group. */
 static enum verdict decide(const struct member_node *n)
 {
     uint32_t differing = 0, agreeing = 0, unknown;
@@ -32,7 +34,7 @@ static enum verdict decide(const struct member_node *n)
     return differing > agreeing + unknown ? WE_DIFFER : UNDECIDED;
 }
 
-bool node_agrees(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+bool node_check_identity(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
     char why[NODE_TEXT];
@@ -43,22 +45,22 @@ bool node_agrees(struct member_node *n, uint32_t rank, const struct member_msg *
     if (!p->is_mismatched)
         return true;
     if (n->state == MEMBER_FOLLOWING && n->view.generation == 0) {
-        node_turn_away(n, n->out); /* the leader decides */
+        node_redirect_links(n, n->out_rank); /* the leader decides */
         return false;
     }
     verdict = n->state == MEMBER_LEADING || n->view.generation > 0 ? decide(n) : UNDECIDED;
     text = node_print(n, "%s was refused: %s", node_name(n, rank), why);
     if (verdict == WE_DIFFER) {
-        node_drop(n, rank, MEMBER_GO_ON, text);
+        node_refuse(n, rank, MEMBER_CONTINUE, text);
         text = node_print(n, "most tasks of the cluster differ from this task, %s; %s", node_name(n, n->self), text);
         node_end_all(n, CODE_INPUT, text);
         return false;
     }
-    if (verdict == THEY_DIFFER || now_ms - n->rejected_said_ms >= MEMBER_SAY_MS) {
-        n->rejected_said_ms = now_ms;
-        node_say(n, true, text);
+    if (verdict == THEY_DIFFER || now_ms - n->refusal_logged_ms >= MEMBER_LOG_MS) {
+        n->refusal_logged_ms = now_ms;
+        node_log(n, true, text);
     }
-    node_drop(n, rank, verdict == THEY_DIFFER ? CODE_INPUT : MEMBER_GO_ON, text);
+    node_refuse(n, rank, verdict == THEY_DIFFER ? CODE_INPUT : MEMBER_CONTINUE, text);
     snprintf(p->last_error, sizeof(p->last_error), "refused: %.200s", why);
     return false;
 }
@@ -70,33 +72,33 @@ bool member_node_admits(struct member_node *n, uint32_t rank, const struct membe
     uint64_t silent_ms = now_ms > p->heard_ms ? now_ms - p->heard_ms : 0;
     char why[NODE_TEXT];
 
-    if (!node_begin(n) || !p->is_joined || p->incarnation == join->incarnation)
+    if (!node_begin_event(n) || !p->is_joined || p->incarnation == join->incarnation)
         return true;
-    *refusal = (struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = MEMBER_GO_ON };
+    *refusal = (struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = MEMBER_CONTINUE };
     if (!member_ident_agrees(join->ident, join->n_devices, &n->ident, n->n_devices, why, sizeof(why))) {
         refusal->code = CODE_INPUT;
         refusal->text = node_print(n, "a second process of %s was refused: %s", node_name(n, rank), why);
     } else if (silent_ms <= n->silent_ms) {
-        refusal->text = node_print(n, "another process runs as %s and was heard %.1f s ago; end one of the two",
+        refusal->text = node_print(n, "another process runs as %s and sent a message %.1f s ago; end one of the two",
                                    node_name(n, rank), (double)silent_ms / 1e3);
     } else {
         return true;
     }
-    if (now_ms - n->rejected_said_ms >= MEMBER_SAY_MS) {
-        n->rejected_said_ms = now_ms;
-        node_say(n, true, refusal->text);
+    if (now_ms - n->refusal_logged_ms >= MEMBER_LOG_MS) {
+        n->refusal_logged_ms = now_ms;
+        node_log(n, true, refusal->text);
     }
     return false;
 }
 
-void node_rejected(struct member_node *n, uint32_t by, const char *why, uint64_t now_ms)
+void node_refused(struct member_node *n, uint32_t by, const char *why, uint64_t now_ms)
 {
     snprintf(n->peers[by].last_error, sizeof(n->peers[by].last_error), "%s", why);
-    if (++n->rejections <= REJECTIONS_AT_ONCE)
+    if (++n->refusals <= REFUSALS_AT_ONCE)
         return;
-    n->rejected_until = now_ms + node_pause_ms(n->rejections - REJECTIONS_AT_ONCE);
-    if (now_ms - n->rejected_said_ms >= MEMBER_SAY_MS) {
-        n->rejected_said_ms = now_ms;
-        node_say(n, true, node_print(n, "not taken in by %s: %s", node_name(n, by), why));
+    n->refused_until = now_ms + node_retry_ms(n->refusals - REFUSALS_AT_ONCE);
+    if (now_ms - n->refusal_logged_ms >= MEMBER_LOG_MS) {
+        n->refusal_logged_ms = now_ms;
+        node_log(n, true, node_print(n, "join refused by %s: %s", node_name(n, by), why));
     }
 }

@@ -1,5 +1,5 @@
-/* node_gather.c - leading without a view: who leaves is released, the missing are asked where the
- * group is, and the next view is published as soon as the rules allow it. */
+/* node_gather.c - leading without a view: releases tasks that leave, probes the missing tasks for
+ * the location of the group, and publishes the next view as soon as the rules allow it. */
 #include "member/node_priv.h"
 
 #include <stdio.h>
@@ -7,62 +7,63 @@
 
 #include "base/check.h"
 
-/* ---- going to another leader ---- */
+/* ---- joining another leader ---- */
 
-static void follow(struct member_node *n, uint32_t leader, uint64_t now_ms)
+static void join_leader(struct member_node *n, uint32_t leader, uint64_t now_ms)
 {
-    node_turn_away(n, leader);
+    node_redirect_links(n, leader);
     n->state = MEMBER_SEEKING;
     n->candidate = 0;
-    node_call(n, leader, false, now_ms);
+    node_open_out(n, leader, false, now_ms);
 }
 
-void node_judge(struct member_node *n, uint32_t rank, const struct member_where *w, uint64_t now_ms)
+void node_consider_status(struct member_node *n, uint32_t rank, const struct member_status *w, uint64_t now_ms)
 {
-    uint32_t to = MEMBER_NOBODY;
+    uint32_t to = MEMBER_NO_RANK;
 
-    if (w->generation > n->known && w->generation < UINT64_MAX / 2)
-        n->known = w->generation;
+    if (w->generation > n->highest_generation && w->generation < UINT64_MAX / 2)
+        n->highest_generation = w->generation;
     if (n->state != MEMBER_LEADING || n->phase != NODE_GATHERING || n->is_saving ||
-        (n->is_stopping && n->is_saved) || n->peers[rank].is_joined || now_ms < n->rejected_until)
+        (n->is_stopping && n->is_saved) || n->peers[rank].is_joined || now_ms < n->refused_until)
         return;
     if (w->has_view)
         to = w->leader;
     else if (rank < n->self && w->leader == rank)
         to = rank;
-    else if (rank < n->self && w->leader == MEMBER_NOBODY && n->view.generation == 0)
-        to = rank; /* nobody trains yet: it may take its time to open what it needs */
+    else if (rank < n->self && w->leader == MEMBER_NO_RANK && n->view.generation == 0)
+        to = rank; /* no task trains yet: the lower rank leads, even if it opens model and data for
+                      long */
     else if (rank < n->self && w->leader < n->self)
         to = w->leader;
-    if (to != MEMBER_NOBODY && to < n->world && to != n->self)
-        follow(n, to, now_ms);
+    if (to != MEMBER_NO_RANK && to < n->world && to != n->self)
+        join_leader(n, to, now_ms);
 }
 
-void member_node_where(const struct member_node *n, struct member_where *out)
+void member_node_status(const struct member_node *n, struct member_status *out)
 {
-    *out = (struct member_where){ .incarnation = n->incarnation,
-                                  .generation = n->known,
-                                  .leader = n->rest == NODE_OPENING && n->state == MEMBER_LEADING
-                                                ? MEMBER_NOBODY
+    *out = (struct member_status){ .incarnation = n->incarnation,
+                                  .generation = n->highest_generation,
+                                  .leader = n->training == NODE_OPENING && n->state == MEMBER_LEADING
+                                                ? MEMBER_NO_RANK
                                                 : member_node_leader(n),
                                   .has_view = n->is_alive };
 }
 
-void member_node_asked(struct member_node *n, uint32_t rank, const struct member_where *theirs,
-                       struct member_where *ours, uint64_t now_ms)
+void member_node_probed(struct member_node *n, uint32_t rank, const struct member_status *theirs,
+                       struct member_status *ours, uint64_t now_ms)
 {
-    member_node_where(n, ours);
-    if (!node_begin(n) || rank == n->self)
+    member_node_status(n, ours);
+    if (!node_begin_event(n) || rank == n->self)
         return;
     n->peers[rank].is_dead = n->peers[rank].is_silent = false;
     if (!n->peers[rank].is_joined)
         n->peers[rank].incarnation = theirs->incarnation;
-    node_judge(n, rank, theirs, now_ms);
+    node_consider_status(n, rank, theirs, now_ms);
 }
 
-void node_here(struct member_node *n, const struct member_event *e, uint64_t now_ms)
+void node_probe_answered(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
-    const struct member_where *w = e->where;
+    const struct member_status *w = e->where;
     uint32_t rank = e->rank;
     struct peer *p = &n->peers[rank];
 
@@ -71,16 +72,16 @@ void node_here(struct member_node *n, const struct member_event *e, uint64_t now
         return;
     p->is_dead = p->is_silent = false;
     p->incarnation = w->incarnation;
-    node_found(n, rank, w->incarnation);
-    if (n->rejections == 0) /* else the reason of the rejection stays */
+    node_note_incarnation(n, rank, w->incarnation);
+    if (n->refusals == 0) /* else the reason of the refusal stays */
         snprintf(p->last_error, sizeof(p->last_error), "%s",
-                 w->has_view || w->leader == n->self ? "" : "it is there and has not joined yet");
-    node_judge(n, rank, w, now_ms);
+                 w->has_view || w->leader == n->self ? "" : "it runs and has not joined yet");
+    node_consider_status(n, rank, w, now_ms);
     if (n->state == MEMBER_LEADING)
         node_gather(n, now_ms);
 }
 
-void node_not_here(struct member_node *n, const struct member_event *e, uint64_t now_ms)
+void node_probe_failed(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
     uint32_t rank = e->rank;
     struct peer *p = &n->peers[rank];
@@ -91,19 +92,21 @@ void node_not_here(struct member_node *n, const struct member_event *e, uint64_t
     p->is_dead = e->closed == MEMBER_REFUSED;
     p->is_mismatched = p->is_mismatched && !p->is_dead;
     if (p->is_dead)
-        node_found(n, rank, 0);
-    if (!p->has_left) /* that it was asked to leave says more */
+        node_note_incarnation(n, rank, 0);
+    if (!p->has_left) /* "it was asked to leave" is the better reason */
         snprintf(p->last_error, sizeof(p->last_error), "%s", e->text);
-    if (e->closed == MEMBER_STRANGER && rank < n->self && n->view.generation == 0 &&
+    if (e->closed == MEMBER_OTHER_CLUSTER && rank < n->self && n->view.generation == 0 &&
         n->state == MEMBER_LEADING && n->phase == NODE_GATHERING && !n->is_saving)
-        follow(n, rank, now_ms); /* to be refused with both sides, as if it had been there first */
+        /* the JOIN is refused with a text that names both identities, as if that task had started
+           first */
+        join_leader(n, rank, now_ms);
     else if (n->state == MEMBER_LEADING)
         node_gather(n, now_ms);
 }
 
 /* ---- leaving ---- */
 
-bool node_somebody_leaves(const struct member_node *n)
+bool node_any_leaves(const struct member_node *n)
 {
     for (uint32_t i = 0; i < n->world; i++)
         if (n->peers[i].is_joined && n->peers[i].is_leaving)
@@ -126,14 +129,14 @@ static uint32_t lowest_other(const struct member_node *n)
     for (uint32_t i = 0; i < n->world; i++)
         if (i != n->self && n->peers[i].is_joined)
             return i;
-    return MEMBER_NOBODY;
+    return MEMBER_NO_RANK;
 }
 
-/* Saved, as far as there was anything: the own goodbye. */
-static void leave(struct member_node *n, uint64_t now_ms)
+/* The state is saved, if there was any: hands leadership over and ends. */
+static void leave_group(struct member_node *n, uint64_t now_ms)
 {
     bool failed = n->save_error[0] != '\0';
-    const char *text = failed ? node_print(n, "stopped, but what is held could not be saved: %s", n->save_error)
+    const char *text = failed ? node_print(n, "stopped, but the state could not be saved: %s", n->save_error)
                               : n->held > 0 ? node_print(n, "stopped at step %llu, state saved",
                                                          (unsigned long long)n->held)
                                             : "stopped before the first step";
@@ -142,13 +145,13 @@ static void leave(struct member_node *n, uint64_t now_ms)
         node_end_all(n, failed ? 138 : 143, text);
         return;
     }
-    if (lowest_other(n) != MEMBER_NOBODY && now_ms - n->saved_ms < MEMBER_GATHER_LEAVE_MS)
-        return; /* others may have been asked too: one checkpoint for all */
-    node_bequeath(n, lowest_other(n), false);
-    node_finish(n, failed ? 138 : 143, text);
+    if (lowest_other(n) != MEMBER_NO_RANK && now_ms - n->saved_ms < MEMBER_GATHER_LEAVE_MS)
+        return; /* other tasks may have been asked to leave, too: one checkpoint serves all */
+    node_hand_over_links(n, lowest_other(n), false);
+    node_end(n, failed ? 138 : 143, text);
 }
 
-static void release(struct member_node *n)
+static void release_leavers(struct member_node *n)
 {
     bool failed = n->save_error[0] != '\0';
     const char *text = failed ? node_print(n, "released, but the state could not be saved: %s", n->save_error)
@@ -157,16 +160,18 @@ static void release(struct member_node *n)
     for (uint32_t i = 0; i < n->world; i++)
         if (i != n->self && n->peers[i].is_joined && n->peers[i].is_leaving) {
             snprintf(n->peers[i].last_error, sizeof(n->peers[i].last_error), "it was asked to leave");
-            node_drop(n, i, failed ? 138 : 143, text);
-            n->peers[i].is_seated = false;
+            node_refuse(n, i, failed ? 138 : 143, text);
+            n->peers[i].is_in_view = false;
             n->peers[i].has_left = true;
         }
 }
 
-/* true: somebody leaves, and what is due for that is under way. */
-static bool leaving(struct member_node *n, uint64_t now_ms)
+/* Saves the state and releases the tasks that leave. Returns true if the gathering must wait for
+ * that. */
+static bool handle_leavers(struct member_node *n, uint64_t now_ms)
 {
-    if (!node_somebody_leaves(n) || n->held + 1 < newest_held(n)) /* behind: first it takes the state */
+    /* this task has an older step: a view transfers the state to it first */
+    if (!node_any_leaves(n) || n->held + 1 < newest_held(n))
         return false;
     if (n->held == 0 && !n->is_saved) {
         n->is_saved = true;
@@ -180,14 +185,14 @@ static bool leaving(struct member_node *n, uint64_t now_ms)
     if (!n->is_saved) {
         if (n->save_began_ms == 0)
             n->save_began_ms = now_ms;
-        node_want_lease(n, now_ms);
+        node_request_lease(n, now_ms);
         n->is_saving = true;
-        node_do(n, MEMBER_SAVE);
+        node_add_action(n, MEMBER_SAVE);
         return true;
     }
-    release(n);
+    release_leavers(n);
     if (n->is_stopping)
-        leave(n, now_ms);
+        leave_group(n, now_ms);
     return n->is_stopping;
 }
 
@@ -201,8 +206,9 @@ void node_saved(struct member_node *n, const struct member_event *e, uint64_t no
     n->save_failures = ok ? 0 : n->save_failures + 1;
     if (!ok && n->state == MEMBER_LEADING && node_storage_hand_over(n, now_ms))
         return;
-    if (!ok && now_ms - n->save_began_ms < n->grace_ms) { /* the storage may come back, the lease be had */
-        n->save_again_ms = now_ms + node_pause_ms(n->save_failures);
+    /* the storage may recover, or the lease may be taken */
+    if (!ok && now_ms - n->save_began_ms < n->grace_ms) {
+        n->save_again_ms = now_ms + node_retry_ms(n->save_failures);
         snprintf(n->save_error, sizeof(n->save_error), "%s", e->text);
         return;
     }
@@ -211,7 +217,7 @@ void node_saved(struct member_node *n, const struct member_event *e, uint64_t no
     snprintf(n->save_error, sizeof(n->save_error), "%s%s%s", ok ? "" : node_name(n, n->self),
              ok ? "" : ": ", ok ? "" : e->text);
     if (!ok)
-        node_say(n, true, node_print(n, "the state could not be saved: %s", e->text));
+        node_log(n, true, node_print(n, "the state could not be saved: %s", e->text));
     if (n->state == MEMBER_LEADING)
         node_gather(n, now_ms);
 }
@@ -233,14 +239,14 @@ uint32_t node_n_present(const struct member_node *n)
     return present;
 }
 
-const struct member_view *node_present(struct member_node *n)
+const struct member_view *node_present_view(struct member_node *n)
 {
     struct member_view *v = arena_alloc(&n->event, sizeof(*v));
     struct member_seat *seats = arena_array(&n->event, node_n_present(n), sizeof(*seats));
 
     CHECK(v != NULL && seats != NULL);
     v->seats = seats;
-    v->newest = MEMBER_NOBODY;
+    v->newest = MEMBER_NO_RANK;
     for (uint32_t i = 0; i < n->world; i++) {
         const struct peer *p = &n->peers[i];
 
@@ -266,19 +272,20 @@ bool node_is_stopping(const struct member_node *n, uint32_t rank)
 
 static void publish(struct member_node *n, uint64_t now_ms)
 {
-    struct member_view v = *node_present(n);
+    struct member_view v = *node_present_view(n);
     struct member_msg m = { .kind = MEMBER_MSG_VIEW, .view = &v, .text = n->cause };
 
-    v.generation = n->known + 1;
+    v.generation = n->highest_generation + 1;
     for (uint32_t i = 0; i < v.n; i++)
         if (v.seats[i].rank != n->self)
-            node_send(n, v.seats[i].rank, &m);
-    node_adopt(n, &v, n->cause, now_ms);
+            node_send_member(n, v.seats[i].rank, &m);
+    node_adopt_view(n, &v, n->cause, now_ms);
 }
 
-/* One who is missing of the last view, or where there was none, of the cluster: lost, and waited for as
- * the job says; or, not known to be dead, on its way to this new leader. Who said goodbye is not. */
-static bool somebody_comes(const struct member_node *n, uint64_t now_ms)
+/* Returns true while a task is expected: a task of the last view (without a view: of the cluster)
+ * that is lost, within rejoin_until; or one that is not known to be dead and may be on its way to
+ * this new leader, within settle_until. A task that left is not expected. */
+static bool is_task_expected(const struct member_node *n, uint64_t now_ms)
 {
     if (now_ms >= n->settle_until && now_ms >= n->rejoin_until)
         return false;
@@ -298,31 +305,33 @@ void node_gather(struct member_node *n, uint64_t now_ms)
 {
     bool all_at_rest = true;
     uint32_t present;
-    /* Who leaves does not open first what it would not use. */
-    bool can_act = n->rest == NODE_AT_REST || (n->rest == NODE_OPENING && n->is_stopping);
+    /* A task that leaves needs no model and no data. */
+    bool can_act = n->training == NODE_STOPPED || (n->training == NODE_OPENING && n->is_stopping);
 
     if (n->state != MEMBER_LEADING || n->phase != NODE_GATHERING || n->is_saving || !can_act)
         return;
     for (uint32_t i = 0; i < n->world; i++)
         all_at_rest = all_at_rest && !node_is_stopping(n, i);
-    if (!all_at_rest && (!node_somebody_leaves(n) || now_ms - n->gather_ms < MEMBER_LEAVE_REST_MS))
+    if (!all_at_rest && (!node_any_leaves(n) || now_ms - n->gather_ms < MEMBER_LEAVE_REST_MS))
         return;
-    if (leaving(n, now_ms) || n->state != MEMBER_LEADING || !all_at_rest)
+    if (handle_leavers(n, now_ms) || n->state != MEMBER_LEADING || !all_at_rest)
         return;
     present = node_n_present(n);
     n->blocked = NULL;
     if (present < n->world &&
-        (present < n->min_world || somebody_comes(n, now_ms)))
+        (present < n->min_world || is_task_expected(n, now_ms)))
         return;
     if (!node_may_publish(n, now_ms))
         (void)node_storage_hand_over(n, now_ms);
-    else if (!node_time_is_up(n)) /* the view before had time of its own: not one after the other */
+    /* else the previous view used the time: views that do not connect must not follow one another
+       without end */
+    else if (!node_deadline_expired(n))
         publish(n, now_ms);
 }
 
 /* ---- waiting ---- */
 
-static void probe(struct member_node *n, uint64_t now_ms)
+static void probe_missing(struct member_node *n, uint64_t now_ms)
 {
     uint64_t pause = (now_ms - n->gather_ms) / 10;
     uint32_t asked = 0;
@@ -334,8 +343,8 @@ static void probe(struct member_node *n, uint64_t now_ms)
         if (rank == n->self || p->is_joined || p->is_probed)
             continue;
         p->is_probed = true;
-        p->asked = n->events;
-        node_do(n, MEMBER_PROBE)->rank = rank;
+        p->asked_event = n->events;
+        node_add_action(n, MEMBER_PROBE)->rank = rank;
         asked++;
         if (asked == MEMBER_PROBES)
             n->probe_at = rank + 1;
@@ -345,24 +354,25 @@ static void probe(struct member_node *n, uint64_t now_ms)
     n->probe_ms = now_ms + (pause < MEMBER_PROBE_MS_MAX ? pause : MEMBER_PROBE_MS_MAX);
 }
 
-static void say_missing(struct member_node *n, uint64_t now_ms)
+static void log_missing(struct member_node *n, uint64_t now_ms)
 {
     const char *text = n->save_began_ms != 0 && !n->is_saved ?
-                           node_print(n, "%s saves the state before tasks that were asked to leave go%s%s",
+                           node_print(n, "%s saves the state before it releases the tasks that were asked to leave%s%s",
                                       node_name(n, n->self), n->save_error[0] != '\0' ? "; not yet: " : "",
                                       n->save_error) :
-                           node_print(n, "waiting: %s", node_missing(n));
+                           node_print(n, "waiting: %s", node_missing_text(n));
     struct member_msg m = { .kind = MEMBER_MSG_WAIT, .text = text };
 
-    n->said_ms = now_ms;
-    node_say(n, false, text);
+    n->logged_ms = now_ms;
+    node_log(n, false, text);
     for (uint32_t i = 0; i < n->world; i++)
         if (i != n->self && n->peers[i].is_joined)
-            node_send(n, i, &m);
+            node_send_member(n, i, &m);
 }
 
-/* Whose training does not stop is no member any more: its supervisor starts it again. */
-static void drop_unrest(struct member_node *n, uint64_t now_ms)
+/* Refuses the tasks whose training does not stop: they end, and their supervisor starts them
+ * again. */
+static void refuse_running(struct member_node *n, uint64_t now_ms)
 {
     const char *text;
 
@@ -373,19 +383,19 @@ static void drop_unrest(struct member_node *n, uint64_t now_ms)
             now_ms - n->peers[i].joined_ms < MEMBER_STOPPING_MS)
             continue;
         text = node_print(n, "training of %s does not stop", node_name(n, i));
-        node_say(n, true, text);
-        node_drop(n, i, 138, text);
+        node_log(n, true, text);
+        node_refuse(n, i, 138, text);
     }
 }
 
 void node_gather_tick(struct member_node *n, uint64_t now_ms)
 {
-    drop_unrest(n, now_ms);
+    refuse_running(n, now_ms);
     if (n->state != MEMBER_LEADING)
         return;
     if (now_ms >= n->probe_ms)
-        probe(n, now_ms);
-    if (now_ms - n->said_ms >= MEMBER_SAY_MS && now_ms - n->gather_ms >= MEMBER_SAY_MS / 2)
-        say_missing(n, now_ms);
+        probe_missing(n, now_ms);
+    if (now_ms - n->logged_ms >= MEMBER_LOG_MS && now_ms - n->gather_ms >= MEMBER_LOG_MS / 2)
+        log_missing(n, now_ms);
     node_gather(n, now_ms);
 }

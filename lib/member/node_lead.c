@@ -1,4 +1,4 @@
-/* node_lead.c - leading: who joins, who is lost, pause and over, watching the members. */
+/* node_lead.c - leading: joins, losses, pause and end of a view, step watchdog. */
 #include "member/node_priv.h"
 
 #include <stdio.h>
@@ -14,52 +14,52 @@ static void close_in(struct member_node *n, uint32_t rank)
 
     if (rank == n->self || !p->is_joined)
         return;
-    node_do(n, MEMBER_CLOSE)->rank = rank;
+    node_add_action(n, MEMBER_CLOSE_IN)->rank = rank;
     p->is_joined = p->is_ready = p->is_complete = p->is_leaving = p->is_attaching = false;
 }
 
-void node_drop(struct member_node *n, uint32_t rank, int code, const char *text)
+void node_refuse(struct member_node *n, uint32_t rank, int code, const char *text)
 {
     if (rank == n->self || !n->peers[rank].is_joined)
         return;
-    node_send(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = code, .text = text });
+    node_send_member(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = code, .text = text });
     close_in(n, rank);
 }
 
-void node_turn_away(struct member_node *n, uint32_t leader)
+void node_redirect_links(struct member_node *n, uint32_t leader)
 {
     for (uint32_t i = 0; i < n->world; i++) {
         if (i == n->self || !n->peers[i].is_joined || n->peers[i].is_attaching)
             continue;
-        if (i == leader || leader == MEMBER_NOBODY)
-            node_drop(n, i, MEMBER_GO_ON, "not a leader");
+        if (i == leader || leader == MEMBER_NO_RANK)
+            node_refuse(n, i, MEMBER_CONTINUE, "not a leader");
         else {
-            node_send(n, i, &(struct member_msg){ .kind = MEMBER_MSG_REDIRECT, .rank = leader, .text = "" });
+            node_send_member(n, i, &(struct member_msg){ .kind = MEMBER_MSG_REDIRECT, .rank = leader, .text = "" });
             close_in(n, i);
         }
     }
 }
 
-void node_bequeath(struct member_node *n, uint32_t heir, bool is_staying)
+void node_hand_over_links(struct member_node *n, uint32_t successor, bool is_staying)
 {
     for (uint32_t i = 0; i < n->world; i++) {
         if (i == n->self || !n->peers[i].is_joined)
             continue;
-        node_send(n, i, &(struct member_msg){ .kind = MEMBER_MSG_REDIRECT,
-                                              .rank = heir,
+        node_send_member(n, i, &(struct member_msg){ .kind = MEMBER_MSG_REDIRECT,
+                                              .rank = successor,
                                               .is_staying = is_staying,
                                               .text = "" });
         close_in(n, i);
     }
 }
 
-/* They were handed a view that this task coordinates, and it never came here: the process it was meant
- * for has died, or the link that carried it. */
-void node_drop_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms)
+/* These tasks received a view that this task coordinates, but this task did not receive it: the
+ * process for which the view was made has died, or its link has closed. */
+void node_refuse_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms)
 {
     for (uint32_t i = 0; i < n->world; i++)
         if (n->peers[i].is_attaching && now_ms - n->peers[i].joined_ms >= for_ms)
-            node_drop(n, i, MEMBER_GO_ON, "this view is not known here");
+            node_refuse(n, i, MEMBER_CONTINUE, "this task does not have this view");
 }
 
 /* ---- becoming a leader ---- */
@@ -74,32 +74,32 @@ static void start_gathering(struct member_node *n, uint64_t now_ms)
     n->save_failures = 0;
     n->save_error[0] = '\0';
     n->blocked = NULL;
-    n->behind = MEMBER_NOBODY;
-    node_forget_trouble(n);
+    n->straggler = MEMBER_NO_RANK;
+    node_reset_trouble(n);
 }
 
 void node_lead(struct member_node *n, uint64_t now_ms)
 {
     struct peer *self = &n->peers[n->self];
 
-    CHECK(n->out == MEMBER_NOBODY);
+    CHECK(n->out_rank == MEMBER_NO_RANK);
     n->state = MEMBER_LEADING;
     n->storage_failed = false;
-    node_drop_attaching(n, 0, now_ms);
+    node_refuse_attaching(n, 0, now_ms);
     start_gathering(n, now_ms);
     n->rejoin_until = now_ms + n->rejoin_ms;
     if (n->view.generation > 0)
         n->settle_until = now_ms + MEMBER_SETTLE_MS;
     for (uint32_t i = 0; i < n->world; i++) {
-        n->peers[i].is_seated = false; /* whoever is here came by itself */
+        n->peers[i].is_in_view = false; /* present tasks join by themselves */
         node_reset_quarantine(n, i, now_ms);
     }
     self->is_joined = true;
-    self->is_ready = n->rest == NODE_AT_REST;
+    self->is_ready = n->training == NODE_STOPPED;
     self->incarnation = n->incarnation;
     self->held = n->held;
     if (n->has_lease)
-        node_lease_look(n);
+        node_read_lease(n);
     node_gather(n, now_ms);
 }
 
@@ -114,9 +114,10 @@ void node_coordinate(struct member_node *n, uint64_t now_ms)
         struct peer *p = &n->peers[i];
         const struct member_seat *seat = node_seat(&n->view, i);
 
-        p->is_seated = seat != NULL;
+        p->is_in_view = seat != NULL;
         p->dead.n = seat != NULL ? 0 : p->dead.n;
-        p->is_ready = p->is_ready && p->quarantine_until != 0 && seat == NULL; /* it waits, and says so once */
+        /* a task in quarantine stays ready: it sends READY only once */
+        p->is_ready = p->is_ready && p->quarantine_until != 0 && seat == NULL;
         p->is_complete = false;
         p->progress = (struct member_progress){ .phase = p->phase };
         p->phase[0] = '\0';
@@ -125,11 +126,12 @@ void node_coordinate(struct member_node *n, uint64_t now_ms)
             p->incarnation = n->incarnation;
             continue;
         }
-        if (seat != NULL && !was_leading) /* its link comes from the leader before */
+        /* its link in comes after its link to the previous leader */
+        if (seat != NULL && !was_leading)
             p->joined_ms = p->heard_ms = now_ms;
         if (p->is_attaching && (seat == NULL || p->attach_generation != n->view.generation ||
                                 p->incarnation != seat->incarnation))
-            node_drop(n, i, MEMBER_GO_ON, "another view");
+            node_refuse(n, i, MEMBER_CONTINUE, "another view");
         p->is_attaching = false;
         if (seat != NULL)
             p->incarnation = seat->incarnation;
@@ -139,49 +141,50 @@ void node_coordinate(struct member_node *n, uint64_t now_ms)
 
 /* ---- ending a view ---- */
 
-/* Members abort and say what they hold. The one to blame hears it too, if it listens; so do those who wait to be
- * taken in. */
-void node_over(struct member_node *n, uint32_t culprit, const char *text, uint64_t now_ms)
+/* The members abort and report the step that they hold. The culprit receives OVER, too, if its link
+ * is open; tasks that wait for a view receive WAIT with the cause. */
+void node_end_view(struct member_node *n, uint32_t culprit, const char *text, uint64_t now_ms)
 {
     struct member_msg m = { .kind = MEMBER_MSG_OVER,
                             .generation = n->view.generation,
                             .rank = culprit,
-                            .code = MEMBER_GO_ON,
+                            .code = MEMBER_CONTINUE,
                             .text = text };
     struct member_msg wait = { .kind = MEMBER_MSG_WAIT, .text = text };
 
     if (n->phase == NODE_GATHERING)
         return;
     node_set_cause(n, text);
-    node_say(n, true, text);
+    node_log(n, true, text);
     for (uint32_t i = 0; i < n->world; i++) {
         if (i == n->self || !n->peers[i].is_joined)
             continue;
         m.ranks = n->peers[i].dead.at;
         m.n_ranks = i == culprit ? n->peers[i].dead.n : 0;
-        node_send(n, i, n->peers[i].is_seated ? &m : &wait);
+        node_send_member(n, i, n->peers[i].is_in_view ? &m : &wait);
     }
     start_gathering(n, now_ms);
     n->rejoin_until = now_ms + n->rejoin_ms;
-    node_abort(n, text);
+    node_abort_training(n, text);
     n->peers[n->self].is_complete = false;
-    if (n->rest == NODE_AT_REST) {
+    if (n->training == NODE_STOPPED) {
         n->peers[n->self].is_ready = true;
         n->peers[n->self].held = n->held;
     }
     if (n->has_lease)
-        node_lease_look(n);
+        node_read_lease(n);
 }
 
-static void unseat(struct member_node *n, uint32_t rank)
+static void clear_view_state(struct member_node *n, uint32_t rank)
 {
     struct peer *p = &n->peers[rank];
 
-    p->is_seated = p->is_ready = p->is_complete = p->is_leaving = false;
+    p->is_in_view = p->is_ready = p->is_complete = p->is_leaving = false;
 }
 
-/* Why this leader itself, and not the task that it lost, was away: the task did not hear it, it was stopped, or it hears
- * no task. NULL: it was not. */
+/* Returns the reason if this leader, and not the task that it lost, failed: the lost task received
+ * nothing from it, it did not run, or it receives nothing from any task. NULL: this leader
+ * works. */
 static const char *own_fault(struct member_node *n, uint32_t lost, uint64_t now_ms)
 {
     uint64_t gap_ms = now_ms > n->ticked_ms ? now_ms - n->ticked_ms : 0, quiet_ms = UINT64_MAX;
@@ -189,8 +192,8 @@ static const char *own_fault(struct member_node *n, uint32_t lost, uint64_t now_
 
     if (gap_ms < n->gap_ms && now_ms - n->ticked_ms < n->silent_ms && now_ms < n->gap_until)
         gap_ms = n->gap_ms;
-    if (n->peers[lost].has_missed_us)
-        return node_print(n, "%s was not heard by %s", node_name(n, n->self), node_name(n, lost));
+    if (n->peers[lost].has_lost_leader)
+        return node_print(n, "%s sent nothing to %s", node_name(n, n->self), node_name(n, lost));
     if (gap_ms > n->silent_ms)
         return node_print(n, "%s did not run for %.1f s", node_name(n, n->self), (double)gap_ms / 1e3);
     for (uint32_t i = 0; i < n->view.n; i++) {
@@ -200,41 +203,41 @@ static const char *own_fault(struct member_node *n, uint32_t lost, uint64_t now_
         if (n->view.seats[i].rank == n->self)
             continue;
         others++;
-        quiet += silent_ms > 3 * MEMBER_BEAT_MS;
+        quiet += silent_ms > 3 * MEMBER_HEARTBEAT_MS;
         quiet_ms = silent_ms < quiet_ms ? silent_ms : quiet_ms;
     }
     if (others < 2 || quiet < others)
         return NULL;
-    return node_print(n, "%s hears from no other task for %.1f s", node_name(n, n->self), (double)quiet_ms / 1e3);
+    return node_print(n, "%s received nothing from any task for %.1f s", node_name(n, n->self), (double)quiet_ms / 1e3);
 }
 
-void node_lose(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms)
+void node_lose_member(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms)
 {
     const char *own = own_fault(n, rank, now_ms);
     const char *text = own != NULL ? node_print(n, "%s: it lost %s: %s", own, node_name(n, rank), why)
-                                   : node_print(n, "%s was lost: %s", node_doing(n, rank, now_ms), why);
+                                   : node_print(n, "%s was lost: %s", node_progress_text(n, rank, now_ms), why);
 
     snprintf(n->peers[rank].last_error, sizeof(n->peers[rank].last_error), "%s", why);
     if (own == NULL)
         node_count_loss(n, rank, now_ms);
-    node_over(n, own != NULL ? n->self : rank, text, now_ms);
-    n->peers[rank].has_left |= n->peers[rank].is_leaving; /* it would have gone anyway */
+    node_end_view(n, own != NULL ? n->self : rank, text, now_ms);
+    n->peers[rank].has_left |= n->peers[rank].is_leaving; /* it was leaving already */
     close_in(n, rank);
-    unseat(n, rank);
+    clear_view_state(n, rank);
     node_gather(n, now_ms);
 }
 
 void node_end_all(struct member_node *n, int code, const char *text)
 {
-    struct member_msg m = { .kind = MEMBER_MSG_OVER, .rank = MEMBER_NOBODY, .code = code, .text = text };
+    struct member_msg m = { .kind = MEMBER_MSG_OVER, .rank = MEMBER_NO_RANK, .code = code, .text = text };
 
     for (uint32_t i = 0; i < n->world; i++)
         if (i != n->self && n->peers[i].is_joined) {
-            node_send(n, i, &m);
+            node_send_member(n, i, &m);
             close_in(n, i);
         }
     node_set_cause(n, code == 0 ? "" : text);
-    node_finish(n, code, text);
+    node_end(n, code, text);
 }
 
 /* ---- pausing a view ---- */
@@ -260,20 +263,20 @@ void node_start_pause(struct member_node *n, const char *text, uint64_t now_ms)
 
     if (n->phase != NODE_LIVE)
         return;
-    node_say(n, false, text);
+    node_log(n, false, text);
     node_set_cause(n, text);
     n->phase = NODE_PAUSE;
     n->gather_ms = now_ms;
     for (uint32_t i = 0; i < n->world; i++) {
         struct peer *p = &n->peers[i];
 
-        if (i == n->self || !p->is_joined || !p->is_seated)
+        if (i == n->self || !p->is_joined || !p->is_in_view)
             continue;
-        node_send(n, i, &m);
-        p->is_ready = p->is_complete; /* no boundary comes for it any more */
+        node_send_member(n, i, &m);
+        p->is_ready = p->is_complete; /* a complete task reaches no further boundary */
     }
-    node_pause(n);
-    if (n->rest == NODE_AT_REST) {
+    node_pause_training(n);
+    if (n->training == NODE_STOPPED) {
         n->peers[n->self].is_ready = true;
         n->peers[n->self].held = n->held;
     }
@@ -300,158 +303,162 @@ void node_own_complete(struct member_node *n)
     complete_if_all(n);
 }
 
-void node_own_rest(struct member_node *n, uint64_t now_ms)
+void node_own_training_stopped(struct member_node *n, uint64_t now_ms)
 {
     struct peer *self = &n->peers[n->self];
 
     self->is_ready = true;
     self->held = n->held;
     if (n->phase == NODE_GATHERING && n->settle_until < now_ms + MEMBER_SETTLE_MS && n->view.generation == 0)
-        n->settle_until = now_ms + MEMBER_SETTLE_MS; /* we could not be joined before: ask who is there */
-    n->probe_ms = now_ms; /* who looks for a leader learns at once that we can be one */
+        /* no task could join before: probe for the group first */
+        n->settle_until = now_ms + MEMBER_SETTLE_MS;
+    n->probe_ms = now_ms; /* announces at once, to tasks that seek a leader, that this task can
+                             lead */
     paused_if_all(n, now_ms);
     node_gather(n, now_ms);
 }
 
-/* ---- what members say ---- */
+/* ---- messages of members ---- */
 
-typedef void hear_fn(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
+typedef void message_fn(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
 
-/* To the coordinator of a view that the former leader handed over. */
-static void hear_attach(struct member_node *n, uint32_t rank, const struct member_msg *m)
+/* JOIN to the coordinator of a view that another leader published. */
+static void on_attach(struct member_node *n, uint32_t rank, const struct member_msg *m)
 {
     struct peer *p = &n->peers[rank];
     const struct member_seat *seat = node_seat(&n->view, rank);
 
     p->attach_generation = m->generation;
     if (n->state != MEMBER_LEADING && m->generation > n->view.generation) {
-        p->is_attaching = true; /* our own copy of the view is on its way */
+        p->is_attaching = true; /* the VIEW of this task has not arrived yet */
         return;
     }
     if (n->state != MEMBER_LEADING || n->phase == NODE_GATHERING || seat == NULL ||
         m->generation != n->view.generation || m->incarnation != seat->incarnation) {
-        node_drop(n, rank, MEMBER_GO_ON, "this view is over");
+        node_refuse(n, rank, MEMBER_CONTINUE, "this view has ended");
         return;
     }
     if (n->phase == NODE_PAUSE)
-        node_send(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_PAUSE, .generation = m->generation, .text = "" });
+        node_send_member(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_PAUSE, .generation = m->generation, .text = "" });
 }
 
-static void hear_join(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+static void on_join(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
-    bool was_seated = p->is_seated && n->state == MEMBER_LEADING && n->phase != NODE_GATHERING;
+    bool was_in_view = p->is_in_view && n->state == MEMBER_LEADING && n->phase != NODE_GATHERING;
 
     p->is_joined = true;
     p->is_ready = p->is_complete = p->is_leaving = p->has_left = p->is_dead = p->is_silent = p->is_attaching = false;
-    p->is_seated = p->is_seated && m->is_attaching;
-    p->has_missed_us = false;
+    p->is_in_view = p->is_in_view && m->is_attaching;
+    p->has_lost_leader = false;
     if (p->incarnation != m->incarnation)
         node_reset_reach(n, rank);
     p->incarnation = m->incarnation;
     p->joined_ms = now_ms;
     p->last_error[0] = '\0';
-    if (!node_agrees(n, rank, m, now_ms))
+    if (!node_check_identity(n, rank, m, now_ms))
         return;
-    if (m->generation > n->known)
-        n->known = m->generation;
+    if (m->generation > n->highest_generation)
+        n->highest_generation = m->generation;
     if (m->is_attaching) {
-        hear_attach(n, rank, m);
+        on_attach(n, rank, m);
         return;
     }
     if (n->state == MEMBER_FOLLOWING) {
-        node_turn_away(n, n->out);
+        node_redirect_links(n, n->out_rank);
         return;
     }
-    if (n->rest == NODE_OPENING && m->generation > 0) { /* its group need not wait for us */
-        node_drop(n, rank, MEMBER_GO_ON, "still opening model and data");
+    /* its group must not wait for this task */
+    if (n->training == NODE_OPENING && m->generation > 0) {
+        node_refuse(n, rank, MEMBER_CONTINUE, "still opening model and data");
         return;
     }
-    node_send(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_WAIT, .text = "" });
+    node_send_member(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_WAIT, .text = "" });
     node_join_quarantine(n, rank, m->ranks, m->n_ranks, now_ms);
     if (n->state != MEMBER_LEADING)
         return;
-    if (was_seated) { /* it did not wait for us to notice */
-        node_over(n, rank, node_print(n, "%s left the group and came back", node_name(n, rank)), now_ms);
+    if (was_in_view) { /* the task came back before its loss was noticed */
+        node_end_view(n, rank, node_print(n, "%s left the group and came back", node_name(n, rank)), now_ms);
         node_gather(n, now_ms);
     }
 }
 
-static void hear_ready(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+static void on_ready(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
     bool is_new = !p->is_ready;
 
-    if (p->is_seated && m->generation != n->view.generation)
-        return; /* of before the present view */
+    if (p->is_in_view && m->generation != n->view.generation)
+        return; /* sent before the present view */
     p->is_ready = true;
     p->is_complete = false;
     p->held = m->held;
     p->storage_failures = m->storage_failures;
     if (n->state != MEMBER_LEADING)
         return;
-    if (n->phase == NODE_LIVE && !p->is_seated && is_new && p->quarantine_until == 0)
+    if (n->phase == NODE_LIVE && !p->is_in_view && is_new && p->quarantine_until == 0)
         node_start_pause(n, node_print(n, "%s joins", node_name(n, rank)), now_ms);
     paused_if_all(n, now_ms);
     node_gather(n, now_ms);
 }
 
-static void hear_beat(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+static void on_heartbeat(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
 {
     if (m->generation == n->view.generation)
-        node_keep_progress(n, rank, &m->progress, now_ms);
+        node_set_progress(n, rank, &m->progress, now_ms);
 }
 
-static void hear_trouble(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+static void on_trouble(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
 {
-    struct member_loss loss = { .peer = m->rank < n->world ? m->rank : MEMBER_NOBODY };
+    struct member_loss loss = { .peer = m->rank < n->world ? m->rank : MEMBER_NO_RANK };
 
-    n->peers[rank].has_missed_us |= m->is_leader_silent;
-    if (n->phase == NODE_GATHERING || !n->peers[rank].is_seated || m->generation != n->view.generation ||
+    n->peers[rank].has_lost_leader |= m->is_leader_silent;
+    if (n->phase == NODE_GATHERING || !n->peers[rank].is_in_view || m->generation != n->view.generation ||
         m->is_leader_silent)
         return;
     for (uint32_t i = 0; i < m->n_ranks && i < MEMBER_REACH_MAX; i++)
         if (m->ranks[i] < n->world)
             loss.dead_paths[loss.n_dead_paths++] = m->ranks[i];
-    node_trouble(n, rank, &loss, node_print(n, "%s says: %s", node_name(n, rank), m->text), now_ms);
+    node_trouble(n, rank, &loss, node_print(n, "%s reports: %s", node_name(n, rank), m->text), now_ms);
 }
 
-static void hear_reached(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+static void on_reached(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
 {
     node_reached(n, rank, m->round, m->ranks, m->n_ranks, now_ms);
 }
 
-static void hear_complete(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+static void on_complete(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
 
-    if (!p->is_seated || m->generation != n->view.generation)
+    if (!p->is_in_view || m->generation != n->view.generation)
         return;
     p->is_complete = true;
     p->held = m->held;
-    if (n->phase == NODE_GATHERING) /* it is at rest, and will be asked again */
-        hear_ready(n, rank, m, now_ms);
-    else if (n->phase == NODE_PAUSE) { /* no boundary comes any more */
+    /* its training has stopped; the next view repeats the last steps */
+    if (n->phase == NODE_GATHERING)
+        on_ready(n, rank, m, now_ms);
+    else if (n->phase == NODE_PAUSE) { /* it reaches no further boundary */
         p->is_ready = true;
         paused_if_all(n, now_ms);
     }
     complete_if_all(n);
 }
 
-static void hear_leave(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+static void on_leave(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
     const char *text = m->text;
 
     if (m->code == 2 && m->is_all) {
         text = node_print(n, "%s: %s", node_name(n, rank), m->text);
-        node_say(n, true, text);
+        node_log(n, true, text);
         node_end_all(n, 2, text);
         return;
     }
     if (m->code != 143) {
-        if (n->phase != NODE_GATHERING && p->is_seated)
-            node_lose(n, rank, m->text, now_ms);
+        if (n->phase != NODE_GATHERING && p->is_in_view)
+            node_lose_member(n, rank, m->text, now_ms);
         else
             close_in(n, rank);
         snprintf(p->last_error, sizeof(p->last_error), "%s", m->text);
@@ -467,13 +474,13 @@ static void hear_leave(struct member_node *n, uint32_t rank, const struct member
     node_gather(n, now_ms);
 }
 
-static hear_fn *const heard[MEMBER_MSGS] = {
-    [MEMBER_MSG_READY] = hear_ready,       [MEMBER_MSG_BEAT] = hear_beat,
-    [MEMBER_MSG_TROUBLE] = hear_trouble,   [MEMBER_MSG_COMPLETE] = hear_complete,
-    [MEMBER_MSG_LEAVE] = hear_leave,       [MEMBER_MSG_REACHED] = hear_reached,
+static message_fn *const message_handlers[MEMBER_MSGS] = {
+    [MEMBER_MSG_READY] = on_ready,       [MEMBER_MSG_BEAT] = on_heartbeat,
+    [MEMBER_MSG_TROUBLE] = on_trouble,   [MEMBER_MSG_COMPLETE] = on_complete,
+    [MEMBER_MSG_LEAVE] = on_leave,       [MEMBER_MSG_REACHED] = on_reached,
 };
 
-void node_heard_in(struct member_node *n, const struct member_event *e, uint64_t now_ms)
+void node_received_in(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
     const struct member_msg *m = e->msg;
     uint32_t rank = e->rank;
@@ -481,14 +488,15 @@ void node_heard_in(struct member_node *n, const struct member_event *e, uint64_t
     CHECK(rank < n->world && rank != n->self);
     n->peers[rank].heard_ms = now_ms;
     if (m->kind == MEMBER_MSG_JOIN) {
-        hear_join(n, rank, m, now_ms);
+        on_join(n, rank, m, now_ms);
         return;
     }
-    if (!n->peers[rank].is_joined || m->kind >= MEMBER_MSGS || heard[m->kind] == NULL)
+    if (!n->peers[rank].is_joined || m->kind >= MEMBER_MSGS || message_handlers[m->kind] == NULL)
         return;
-    /* One that waits for us to decide who leads has said all that counts: who leads asks it again. */
+    /* While this task seeks a leader, only READY and LEAVE of a joined task are kept: the next
+       leader receives them again. */
     if (n->state == MEMBER_LEADING || m->kind == MEMBER_MSG_READY)
-        heard[m->kind](n, rank, m, now_ms);
+        message_handlers[m->kind](n, rank, m, now_ms);
     else if (m->kind == MEMBER_MSG_LEAVE && m->code == 143)
         n->peers[rank].is_leaving = true;
 }
@@ -502,36 +510,36 @@ void node_in_closed(struct member_node *n, const struct member_event *e, uint64_
     CHECK(rank < n->world && rank != n->self);
     if (!p->is_joined)
         return;
-    counts = n->state == MEMBER_LEADING && n->phase != NODE_GATHERING && p->is_seated;
+    counts = n->state == MEMBER_LEADING && n->phase != NODE_GATHERING && p->is_in_view;
     p->is_joined = p->is_attaching = false;
     if (counts) {
-        node_lose(n, rank, e->text, now_ms);
+        node_lose_member(n, rank, e->text, now_ms);
         return;
     }
     snprintf(p->last_error, sizeof(p->last_error), "%s", e->text);
-    unseat(n, rank);
+    clear_view_state(n, rank);
     if (n->state == MEMBER_LEADING)
         node_gather(n, now_ms);
 }
 
-/* ---- watching ---- */
+/* ---- watchdogs ---- */
 
 static void watch_silence(struct member_node *n, uint64_t now_ms)
 {
     for (uint32_t i = 0; i < n->world; i++) {
         struct peer *p = &n->peers[i];
-        bool counts = p->is_seated && n->phase != NODE_GATHERING;
+        bool counts = p->is_in_view && n->phase != NODE_GATHERING;
         uint64_t silent = now_ms > p->heard_ms ? now_ms - p->heard_ms : 0;
 
         if (i == n->self || (!p->is_joined && !counts))
             continue;
         if (counts && !p->is_joined && silent > MEMBER_ATTACH_MS) {
-            node_lose(n, i, "it did not come to this task, which leads the group now", now_ms);
+            node_lose_member(n, i, "it did not join this task, which leads the group now", now_ms);
         } else if (p->is_joined && silent > n->silent_ms) {
             const char *why = node_print(n, "silent for %.1f s", (double)silent / 1e3);
 
             if (counts)
-                node_lose(n, i, why, now_ms);
+                node_lose_member(n, i, why, now_ms);
             else
                 close_in(n, i);
             snprintf(p->last_error, sizeof(p->last_error), "%s", why);
@@ -549,12 +557,12 @@ static struct member_progress progress_of(const struct member_node *n, uint32_t 
     return p;
 }
 
-/* Who is behind the others; NOBODY if that cannot be told. *others_ahead: false if all are equally far.
- * Who is at rest already is behind nobody. */
-static uint32_t last_of_all(const struct member_node *n, struct member_progress *last, bool *others_ahead,
+/* Returns the task with the lowest position; NO_RANK if it is unknown. *others_ahead: false if all
+ * tasks have the same position. A task whose training has stopped delays no task. */
+static uint32_t find_straggler(const struct member_node *n, struct member_progress *last, bool *others_ahead,
                             uint64_t now_ms)
 {
-    uint32_t rank = MEMBER_NOBODY;
+    uint32_t rank = MEMBER_NO_RANK;
     bool is_done = false;
 
     *others_ahead = n->view.n == 1;
@@ -563,69 +571,71 @@ static uint32_t last_of_all(const struct member_node *n, struct member_progress 
         struct member_progress p = progress_of(n, r, now_ms);
 
         is_done |= n->peers[r].is_complete;
-        if (n->peers[r].is_ready || n->peers[r].is_complete || (r == n->self && n->rest == NODE_AT_REST)) {
+        if (n->peers[r].is_ready || n->peers[r].is_complete || (r == n->self && n->training == NODE_STOPPED)) {
             *others_ahead = true;
             continue;
         }
         if (p.phase == NULL || p.phase[0] == '\0')
-            return MEMBER_NOBODY; /* not everybody trains yet */
-        if (rank != MEMBER_NOBODY && p.place != last->place)
+            return MEMBER_NO_RANK; /* a task does not train yet */
+        if (rank != MEMBER_NO_RANK && p.place != last->place)
             *others_ahead = true;
-        if (rank == MEMBER_NOBODY || p.place < last->place) {
+        if (rank == MEMBER_NO_RANK || p.place < last->place) {
             rank = r;
             *last = p;
         }
     }
-    if (is_done && rank == n->self) /* all steps are made: it saves and exports, as long as that takes */
-        return MEMBER_NOBODY;
+    /* all steps are done: the save and the export of this task have no limit */
+    if (is_done && rank == n->self)
+        return MEMBER_NO_RANK;
     return rank;
 }
 
-static void blame(struct member_node *n, uint32_t rank, const char *text, uint64_t now_ms)
+static void evict_straggler(struct member_node *n, uint32_t rank, const char *text, uint64_t now_ms)
 {
-    node_over(n, rank, text, now_ms);
-    if (!n->has_blamed) /* the others did not have that time */
-        n->outside_ms = 0;
+    node_end_view(n, rank, text, now_ms);
+    if (!n->has_blamed) /* the other tasks could not use that time */
+        n->no_step_ms = 0;
     n->has_blamed = true;
     if (rank == n->self) {
-        node_turn_away(n, MEMBER_NOBODY);
-        node_finish(n, 138, text);
+        node_redirect_links(n, MEMBER_NO_RANK);
+        node_end(n, 138, text);
         return;
     }
-    node_drop(n, rank, 138, text);
-    unseat(n, rank);
+    node_refuse(n, rank, 138, text);
+    clear_view_state(n, rank);
     node_gather(n, now_ms);
 }
 
-/* The step watchdog: who is behind the others holds them up, and for longer than its phase can take.
- * What members say of themselves is as old as their last beat, so it must be seen for a while. Where
- * all stand at the same place it is nobody's fault that could be told: they try again. */
+/* The step watchdog: the task with the lowest position delays the others, and for longer than its
+ * phase may take. The progress of a member is as old as its last heartbeat, so the condition must
+ * hold for MEMBER_STRAGGLER_MS. If all tasks have the same position, no culprit is known, and they
+ * try again. */
 static void watch_steps(struct member_node *n, uint64_t now_ms)
 {
     struct member_progress p = { 0 };
     bool others_ahead;
-    uint32_t last = last_of_all(n, &p, &others_ahead, now_ms);
-    /* 0: what it does has the deadline itself, and then an error that says more than we know. */
+    uint32_t last = find_straggler(n, &p, &others_ahead, now_ms);
+    /* 0: the operation of the phase has its own deadline, and reports a more precise error */
     uint64_t limit_ms = p.limit_ms != 0 ? p.limit_ms : n->deadline_ms + n->deadline_ms / 2;
 
-    if (last != n->behind || p.place != n->behind_place) {
-        n->behind = last;
-        n->behind_place = p.place;
-        n->behind_ms = now_ms;
+    if (last != n->straggler || p.place != n->straggler_place) {
+        n->straggler = last;
+        n->straggler_place = p.place;
+        n->straggler_ms = now_ms;
     }
-    if (last == MEMBER_NOBODY || p.phase_ms <= limit_ms || now_ms - n->behind_ms < MEMBER_BEHIND_MS)
+    if (last == MEMBER_NO_RANK || p.phase_ms <= limit_ms || now_ms - n->straggler_ms < MEMBER_STRAGGLER_MS)
         return;
-    if (last != n->self && now_ms - n->peers[last].heard_ms > 2 * MEMBER_BEAT_MS)
-        return; /* silent, not stuck: it may come back with what it holds */
+    if (last != n->self && now_ms - n->peers[last].heard_ms > 2 * MEMBER_HEARTBEAT_MS)
+        return; /* the member is silent, not stuck: it may come back with its state */
     if (others_ahead) {
-        blame(n, last, node_print(n, "%s does not move%s; this phase has a limit of %.1f s",
-                                  node_doing(n, last, now_ms), n->view.n > 1 ? ", and the others wait for it" : "",
+        evict_straggler(n, last, node_print(n, "%s makes no progress%s; this phase has a limit of %.1f s",
+                                  node_progress_text(n, last, now_ms), n->view.n > 1 ? ", and the others wait for it" : "",
                                   (double)limit_ms / 1e3), now_ms);
         return;
     }
-    node_over(n, MEMBER_NOBODY,
-              node_print(n, "no task moves: %s like the others; this phase has a limit of %.1f s",
-                         node_doing(n, last, now_ms), (double)limit_ms / 1e3), now_ms);
+    node_end_view(n, MEMBER_NO_RANK,
+              node_print(n, "no task makes progress: %s like the others; this phase has a limit of %.1f s",
+                         node_progress_text(n, last, now_ms), (double)limit_ms / 1e3), now_ms);
     node_gather(n, now_ms);
 }
 
@@ -639,12 +649,12 @@ void node_lead_tick(struct member_node *n, uint64_t now_ms)
         watch_steps(n, now_ms);
     if (n->state != MEMBER_LEADING)
         return;
-    if (n->phase == NODE_LIVE && node_somebody_leaves(n))
+    if (n->phase == NODE_LIVE && node_any_leaves(n))
         node_start_pause(n, "a task was asked to leave", now_ms);
-    if (n->phase == NODE_PAUSE && now_ms - n->gather_ms > n->grace_ms && node_somebody_leaves(n))
-        node_over(n, MEMBER_NOBODY,
-                  node_print(n, "the step is not done after %.1f s, and tasks were asked to leave: "
-                                "it is given up (train.grace_seconds)", (double)n->grace_ms / 1e3), now_ms);
+    if (n->phase == NODE_PAUSE && now_ms - n->gather_ms > n->grace_ms && node_any_leaves(n))
+        node_end_view(n, MEMBER_NO_RANK,
+                  node_print(n, "the step is not complete after %.1f s, and tasks were asked to leave: "
+                                "the step is aborted (train.grace_seconds)", (double)n->grace_ms / 1e3), now_ms);
     if (n->phase == NODE_GATHERING)
         node_gather_tick(n, now_ms);
     else

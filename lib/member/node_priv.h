@@ -1,14 +1,17 @@
-/* node_priv.h - what the files of the node share.
+/* node_priv.h - declarations that the files of the node share.
  *
- *   node.c         life, actions, ticks, the own training
- *   node_follow.c  seeking and following a leader
- *   node_lead.c    leading: who joined, who is lost, pause and over, watching
- *   node_gather.c  leading without a view: leavers, and when the next view is published
- *   node_quorum.c  whether it may be: majority, lease
+ *   node.c         open, actions, ticks, deadline, and the training of this task
+ *   node_follow.c  seeking, following and losing a leader
+ *   node_lead.c    leading: joins, losses, pause and end of a view, step watchdog
+ *   node_gather.c  leading without a view: leaving tasks, probes, publication of the next view
+ *   node_quorum.c  whether a view may be published: majority and lease
  *   node_reach.c   tasks that the data path does not reach: eviction, quarantine, tests of paths
  *   node_admit.c   which process may join as a task
- *   node_storage.c a leader that cannot write: another task leads
- *   node_text.c    sentences */
+ *   node_storage.c a leader that cannot write to its storage: another task leads
+ *   node_text.c    texts for the log, and queries
+ *
+ * "This task" is the task of the node. Times that end in _ms or _until are absolute values of
+ * now_ms, unless the comment says otherwise; 0 means not set. */
 #ifndef MEMBER_NODE_PRIV_H
 #define MEMBER_NODE_PRIV_H
 
@@ -18,74 +21,79 @@
 
 enum { NODE_TEXT = 1024, NODE_HOPS = 8, NODE_PHASE_BYTES = 32, NODE_EDGES = 64 };
 
-/* The own training. */
-enum node_rest {
+/* Training of this task. */
+enum node_training {
     NODE_OPENING,  /* model and data are not open yet */
-    NODE_AT_REST,  /* state whole, nothing runs */
-    NODE_RUNNING,  /* since TRAIN */
-    NODE_PAUSING,  /* PAUSE was asked */
-    NODE_ABORTING, /* ABORT was asked */
+    NODE_STOPPED,  /* stopped; the state is complete */
+    NODE_RUNNING,  /* after TRAIN */
+    NODE_PAUSING,  /* after PAUSE */
+    NODE_ABORTING, /* after ABORT */
 };
 
-/* What a leader does. */
+/* Phase of a leader. */
 enum node_phase {
-    NODE_GATHERING, /* no view is alive */
-    NODE_LIVE,      /* a view is */
-    NODE_PAUSE,     /* it is, and will stop at the next boundary */
+    NODE_GATHERING, /* no view: waits until the next view may be published */
+    NODE_LIVE,      /* the view trains */
+    NODE_PAUSE,     /* the view trains and stops at the next step boundary */
 };
 
-/* Tests of data paths that the leader ordered and that are not all answered. */
+/* Tests of data paths that the leader ordered. */
 struct node_round {
-    uint64_t id;       /* as in REACH; 0: none is open */
+    uint64_t id;       /* as in REACH; 0: no tests */
     uint32_t n_open;   /* tasks that have not answered */
-    uint64_t until_ms; /* then an answer that is missing counts as a dead path */
+    uint64_t until_ms; /* at this time a missing answer counts as a dead path */
     bool has_failed;   /* a path is dead */
 };
 
-/* Ranks, without duplicates. */
+/* Ranks without duplicates. */
 struct node_ranks {
     uint32_t n, at[MEMBER_REACH_MAX];
 };
 
-/* Another task, or this one, as the leader sees it. */
+/* What a leader knows of a task; the entry of this task is used, too. */
 struct peer {
-    bool is_joined;   /* its link in is up, its JOIN accepted */
-    bool is_seated;   /* in the last view */
-    bool is_ready;    /* at rest since the last view */
-    bool is_complete; /* all steps of the present view done */
-    bool is_leaving;  /* asked to be released */
-    bool has_left;    /* said goodbye: nobody waits for it */
-    bool is_dead;     /* its address refused, and nothing was heard since */
-    bool is_silent;   /* it led us, fell silent, and nothing was heard since */
-    bool is_probed;   /* a question is out: not two, since what is found is as old as its question */
-    bool is_attaching;
-    bool is_mismatched; /* its last JOIN had another identity */
-    bool has_missed_us; /* it left because this leader was silent */
-    uint32_t storage_failures; /* as its last READY, or the view, said */
-    uint64_t asked;   /* event of our last call or probe: its outcome is newer than what was known then */
-    uint64_t incarnation; /* last seen; 0: never */
+    bool is_joined;      /* its link in is open and its JOIN was accepted */
+    bool is_in_view;      /* in the last view */
+    bool is_ready;       /* its training has stopped since the last view */
+    bool is_complete;    /* it has done all steps of the present view */
+    bool is_leaving;     /* it asked to be released */
+    bool has_left;       /* it was released or has left: no task waits for it */
+    bool is_dead;        /* its address refused the connection, and no message arrived since */
+    bool is_silent;      /* it led this task, fell silent, and no message arrived since */
+    bool is_probed;      /* a probe is open. A second is not started: a result is as old as its
+                            start */
+    bool is_attaching;   /* its link belongs to a view that another leader publishes */
+    bool is_mismatched;  /* its last JOIN had another identity */
+    bool has_lost_leader;  /* it left because this leader was silent */
+    uint32_t storage_failures; /* of its last READY, or of the view */
+    uint64_t asked_event;      /* number of the event in which this task last called or probed it:
+                                  the
+                            result is newer than what was known then */
+    uint64_t incarnation; /* last seen; 0: never seen */
     uint64_t attach_generation;
     uint64_t held;
-    uint64_t joined_ms, heard_ms;
-    /* reachability, of a leader */
-    uint32_t suspect;         /* the task that it reported lost, without a dead path of its own; NOBODY: none */
-    bool is_tested;           /* tests of its paths were ordered since this generation broke */
+    uint64_t joined_ms, heard_ms; /* time of its JOIN; of its last message */
+    /* reachability; used by a leader */
+    uint32_t suspect;         /* the task that it reported lost without a dead path; NO_RANK:
+                                 none */
+    bool is_tested;           /* its paths were tested since this generation broke */
     struct node_ranks dead;   /* in quarantine: its dead data paths */
     struct node_round round;  /* in quarantine: the tests of its paths */
     uint32_t n_failed_rounds; /* since its quarantine began */
-    uint32_t strikes;         /* quarantines in a row, of this process */
-    uint32_t accused;         /* evictions of others for a dead path to this task, since it was evicted itself */
-    uint32_t losses;          /* in a row, of this process */
-    uint64_t strike_ms, loss_ms; /* of the last one */
-    uint64_t quarantine_until; /* its paths are tested next at this time; 0: in no quarantine */
-    struct member_progress progress; /* as it said at progress_ms; phase points to phase[] */
+    uint32_t quarantines;         /* quarantines of this process in a row */
+    uint32_t accusations;         /* evictions of other tasks for a dead path to this one, since its
+                                 own */
+    uint32_t losses;          /* losses of this process in a row */
+    uint64_t quarantined_ms, loss_ms; /* time of the last quarantine and loss */
+    uint64_t quarantine_until; /* time of the next tests of its paths; 0: not in quarantine */
+    struct member_progress progress; /* as reported at progress_ms; its phase is phase[] */
     uint64_t progress_ms;
     char phase[NODE_PHASE_BYTES];
-    char last_error[256];
+    char last_error[256]; /* the reason why it is missing; "": none */
 };
 
 struct member_node {
-    /* settled at new */
+    /* constant after member_node_new() */
     struct arena memory;
     uint32_t world, self, n_devices, min_world;
     uint64_t incarnation, rejoin_ms, deadline_ms, grace_ms, silent_ms;
@@ -94,220 +102,275 @@ struct member_node {
     struct member_ident ident;
 
     /* actions of this event */
-    struct arena event;
+    struct arena event; /* memory that is valid until the next event */
     struct member_action *actions;
     uint32_t n_actions, next_action, room;
 
     enum member_node_state state;
-    uint64_t known; /* highest generation heard of */
-    uint64_t events; /* so far */
-    uint64_t ticked_ms, beat_ms, said_ms;
-    uint64_t gap_ms, gap_until; /* this process did not run for so long; what it misses until then is of that time */
-    uint64_t outside_ms; /* spent outside a connected view since the last step, or who held one up was sent away */
-    bool has_blamed;     /* that was done; not again before the next step */
-    char cause[NODE_TEXT];
+    uint64_t highest_generation;  /* highest generation known */
+    uint64_t events; /* number of events so far */
+    uint64_t ticked_ms, heartbeat_ms, logged_ms; /* last TICK, last heartbeat, last line about
+                                                    missing
+                                             tasks */
+    uint64_t gap_ms, gap_until; /* duration in which this process did not run; a loss that is
+                                   noticed before gap_until is attributed to that gap */
+    uint64_t no_step_ms; /* duration outside a connected view since the last step, or since the
+                            eviction of a task that delayed the others */
+    bool has_blamed;     /* such an eviction reset no_step_ms; the next reset needs a step */
+    char cause[NODE_TEXT]; /* first cause of the last change of the group */
 
-    /* the own training and its view */
-    enum node_rest rest;
-    struct member_view view; /* the last one; seats owned */
+    /* training of this task and its view */
+    enum node_training training;
+    struct member_view view; /* the last view; seats owned */
     struct member_seat *seats;
-    bool is_alive;     /* not over yet */
-    bool is_connected; /* here */
-    uint64_t adopted_ms;
-    uint64_t abort_ms; /* the last ABORT */
-    uint64_t held, stepped; /* newest whole state; newest seen when outside_ms was last set back */
+    bool is_alive;     /* the view has not ended */
+    bool is_connected; /* the communicator of this task is connected */
+    uint64_t adopted_ms; /* time at which the view was adopted */
+    uint64_t abort_ms;   /* time of the last ABORT */
+    uint64_t held, stepped; /* newest step whose state is complete; step of the last reset of
+                               no_step_ms */
     struct member_progress progress;
 
     /* link out */
-    uint32_t out;        /* rank called; NOBODY: no link */
-    bool is_taken_in;    /* it answered */
-    uint64_t out_ms, out_heard_ms;
-    uint64_t retry_ms;   /* SEEKING without a link: when to call again; 0: now */
-    uint32_t candidate;  /* the next one to call */
-    uint32_t hops, tries;
-    uint32_t rejections; /* REFUSEs without an end since a leader took this task in */
-    uint64_t rejected_until;   /* no leader is joined before then */
-    uint64_t rejected_said_ms; /* when the rejection of another process was last logged */
-    uint32_t heir;       /* the leader to call next, after this task has handed leadership over; NOBODY: none */
+    uint32_t out_rank;        /* rank of the called task; NO_RANK: no link */
+    bool is_accepted;    /* the called task accepted the JOIN */
+    uint64_t out_ms, out_heard_ms; /* time of the call; of the last message */
+    uint64_t retry_ms;   /* SEEKING without a link: time of the next call; 0: at once */
+    uint32_t candidate;  /* index of the next task to call */
+    uint32_t hops, tries; /* REDIRECTs in a row; calls without an answer in a row */
+    uint32_t refusals; /* REFUSEs without an exit code since a leader accepted this task */
+    uint64_t refused_until;   /* this task joins no leader before this time */
+    uint64_t refusal_logged_ms; /* time of the last line about the rejection of a process */
+    uint32_t successor;       /* after a hand-over of leadership, the leader to call next; NO_RANK:
+                            none */
 
     /* leaving */
-    bool is_stopping, stops_all;
+    bool is_stopping, stops_all; /* this task was asked to leave; to end the job */
     uint64_t stop_ms;
 
     /* leading */
-    struct peer *peers; /* [world]; the own one too */
+    struct peer *peers; /* [world], with the entry of this task */
     enum node_phase phase;
-    uint64_t gather_ms;  /* since when there is no view; of LIVE and PAUSE: since when that is so */
-    uint64_t settle_until, rejoin_until;
-    uint64_t trouble_ms; /* a data link is broken since; 0: none */
-    uint32_t trouble_rank; /* as the first report, or the first that found the path dead, says */
+    uint64_t gather_ms;  /* begin of GATHERING, or of the phase LIVE or PAUSE */
+    uint64_t settle_until, rejoin_until; /* GATHERING waits for known tasks; for lost tasks */
+    uint64_t trouble_ms; /* time of the first report of a broken data link; 0: none */
+    uint32_t trouble_rank; /* the lost task, by the first report, or the first with a dead path */
     char trouble[NODE_TEXT];
     struct { uint32_t a, b; } edges[NODE_EDGES]; /* dead data paths of the view that broke */
     uint32_t n_edges;
-    struct node_round trouble_round; /* the tests that tell which end of them is cut off */
-    uint64_t rounds;                 /* ordered so far */
-    struct node_ranks own_dead;      /* this task was evicted for these dead paths; it is in no view since */
-    uint32_t behind;     /* who holds the others up, at which place, seen so since when */
-    uint64_t behind_place, behind_ms;
-    uint64_t probe_ms;
-    uint32_t probe_at;
+    struct node_round trouble_round; /* the tests that find the end that is cut off */
+    uint64_t rounds;                 /* number of rounds ordered so far */
+    struct node_ranks own_dead;      /* the dead paths for which this task was evicted; reset by a
+                                        view */
+    uint32_t straggler;     /* the task that delays the others; NO_RANK: none */
+    uint64_t straggler_place, straggler_ms; /* its position, and since when it is there */
+    uint64_t probe_ms;   /* time of the next round of probes */
+    uint32_t probe_at;   /* rank at which the next round begins */
     bool is_saving, is_saved;
-    uint64_t saved_ms, save_began_ms, save_again_ms; /* the latter two 0: not yet, at once */
+    uint64_t saved_ms, save_began_ms, save_again_ms; /* end; begin (0: not begun); next try (0: at
+                                                        once) */
     uint32_t save_failures; /* in a row */
-    char save_error[NODE_TEXT]; /* ""; why what is held could not be saved, until now or for good */
+    char save_error[NODE_TEXT]; /* the reason of the last failure; "": none */
 
     /* lease */
-    struct member_lease lease; /* members owned; text: "" */
+    struct member_lease lease; /* last report; members owned; text: "" */
     uint32_t *lease_members;
-    uint64_t wish;       /* last LEASE action */
-    uint32_t *prior;     /* group of the holder that we did not wait for, since a majority of it was here */
+    uint64_t wish;       /* number of the last LEASE action */
+    uint32_t *prior;     /* group of a holder from which the lease was taken before its expiry,
+                            because a majority of that group was present */
     uint32_t n_prior, prior_holder;
-    bool is_forcing;     /* the number that is being taken is taken from such a holder */
-    uint64_t prior_until; /* it may believe that it holds the lease until then */
-    uint64_t looked_ms;  /* when it was last looked at for want of anything better */
-    uint64_t lease_since; /* event in which the present number was first told */
-    bool is_holder_gone; /* shown by a question that was put after that */
-    bool is_wishing;     /* it is not answered */
-    uint32_t lease_failures; /* answers in a row that reported trouble with the storage */
-    uint64_t lease_again_ms; /* no operation before that */
+    bool is_taking_early;     /* the LEASE action that is open takes the lease from such a holder */
+    uint64_t prior_until; /* until this time that holder may believe that it holds the lease */
+    uint64_t polled_ms;  /* time of the last read that had no other purpose than to wait */
+    uint64_t lease_since; /* number of the event that reported the present token first */
+    bool is_holder_gone; /* a call or probe that began after lease_since showed it */
+    bool is_lease_pending;     /* a LEASE action is open */
+    uint32_t lease_failures; /* answers in a row that reported an error of the storage */
+    uint64_t lease_again_ms; /* time before which no lease operation is started */
 
-    /* the own storage */
-    bool storage_failed;       /* another task is to lead */
-    uint64_t storage_ms, storage_said_ms; /* the present trouble was first and last reported then */
-    uint64_t unsaved_ms;       /* the last checkpoint could not be written first then; 0: not yet */
+    /* storage of this task */
+    bool storage_failed;       /* another task shall lead */
+    uint64_t storage_ms, storage_reported_ms; /* first and last report of the present failure */
+    uint64_t unsaved_ms;       /* first failure to write the last checkpoint; 0: none */
     char storage_error[256];   /* the reason */
     char lease_error[256];
-    const char *blocked; /* why no view may be published though enough are here; static or NULL */
+    const char *blocked; /* why no view may be published although enough tasks are present; static
+                            or NULL */
 };
 
 /* ---- events ---- */
 
-/* Handles one kind of event; node_begin() has returned true. */
+/* Handles one kind of event; node_begin_event() has returned true. */
 typedef void node_event_fn(struct member_node *n, const struct member_event *e, uint64_t now_ms);
-node_event_fn node_out_closed, node_heard_out;      /* node_follow.c */
-node_event_fn node_here, node_not_here, node_saved; /* node_gather.c */
-node_event_fn node_heard_in, node_in_closed;        /* node_lead.c */
+node_event_fn node_out_closed, node_received_out;      /* node_follow.c */
+node_event_fn node_probe_answered, node_probe_failed, node_saved; /* node_gather.c */
+node_event_fn node_received_in, node_in_closed;        /* node_lead.c */
 node_event_fn node_lease;                           /* node_quorum.c */
 node_event_fn node_storage;                         /* node_storage.c */
 
 /* ---- node.c ---- */
 
-/* Every event starts with it: what the one before asked for was done. false: ended. */
-bool node_begin(struct member_node *n);
-struct member_action *node_do(struct member_node *n, enum member_action_kind what); /* appends */
-void node_say(struct member_node *n, bool is_trouble, const char *text);
-void node_tell(struct member_node *n, const struct member_msg *m);                /* link out */
-void node_send(struct member_node *n, uint32_t rank, const struct member_msg *m); /* link in */
-/* A copy that is valid until the next event; NULL if there are none. */
-const uint32_t *node_keep_ranks(struct member_node *n, const uint32_t *ranks, uint32_t n_ranks);
+/* Called at the begin of every event: frees the actions of the previous event, which must all have
+ * been performed. Returns false if the node has ended. */
+bool node_begin_event(struct member_node *n);
+/* Appends an action. Valid until the next call. */
+struct member_action *node_add_action(struct member_node *n, enum member_action_kind what);
+/* Append an action with a copy of the text or message. */
+void node_log(struct member_node *n, bool is_trouble, const char *text);
+void node_send_leader(struct member_node *n, const struct member_msg *m);                /* link
+                                                                                            out */
+void node_send_member(struct member_node *n, uint32_t rank, const struct member_msg *m); /* link
+                                                                                            in */
+/* Returns a copy that is valid until the next event; NULL if n_ranks is 0. */
+const uint32_t *node_copy_ranks(struct member_node *n, const uint32_t *ranks, uint32_t n_ranks);
 void node_set_cause(struct member_node *n, const char *text);
-/* This task takes part in the view: it is copied, training begins. */
-void node_adopt(struct member_node *n, const struct member_view *v, const char *text, uint64_t now_ms);
-void node_abort(struct member_node *n, const char *text); /* the view is over for our training */
-void node_pause(struct member_node *n);
-void node_keep_progress(struct member_node *n, uint32_t rank, const struct member_progress *p, uint64_t now_ms);
-void node_finish(struct member_node *n, int code, const char *text);
-void node_rest(struct member_node *n, uint64_t now_ms); /* the own training came to rest */
-uint64_t node_pause_ms(uint32_t failures); /* before the next try, after so many failures in a row */
-bool node_time_is_up(struct member_node *n); /* too long without a step: then it has ended, a leader's job with it */
-const struct member_seat *node_seat(const struct member_view *v, uint32_t rank); /* NULL: not in it */
+/* Copies the view, of which this task is a part, starts training, and opens the link to the
+ * coordinator or becomes the coordinator. */
+void node_adopt_view(struct member_node *n, const struct member_view *v, const char *text, uint64_t now_ms);
+/* The view has ended: aborts the training of this task, if it runs. */
+void node_abort_training(struct member_node *n, const char *text);
+void node_pause_training(struct member_node *n);
+void node_set_progress(struct member_node *n, uint32_t rank, const struct member_progress *p, uint64_t now_ms);
+/* Ends the node: aborts training, releases the lease, appends END. */
+void node_end(struct member_node *n, int code, const char *text);
+/* The training of this task has stopped: reports it to the leader, or handles it as the leader. */
+void node_training_stopped(struct member_node *n, uint64_t now_ms);
+/* Returns the delay in ms before the next try after `failures` >= 1 failures in a row. */
+uint64_t node_retry_ms(uint32_t failures);
+/* Returns true if the deadline without a step has expired. The node has then ended; if it leads,
+ * the job has ended on all tasks. */
+bool node_deadline_expired(struct member_node *n);
+/* Returns the seat of the task; NULL if the task is not in the view. */
+const struct member_seat *node_seat(const struct member_view *v, uint32_t rank);
 
 /* ---- node_follow.c ---- */
 
-void node_seek(struct member_node *n, uint64_t now_ms); /* from the first candidate; no link is up */
-/* This task leads no longer: all members, and this task itself, go to `heir`, which leads. */
-void node_hand_over(struct member_node *n, uint32_t heir, uint64_t now_ms);
-void node_call(struct member_node *n, uint32_t rank, bool is_attaching, uint64_t now_ms);
+/* Seeks a leader from the first candidate on; no link out is open. */
+void node_seek(struct member_node *n, uint64_t now_ms);
+/* Hands leadership over: all members, and this task, join `successor`, which leads. */
+void node_hand_over_leadership(struct member_node *n, uint32_t successor, uint64_t now_ms);
+/* Opens the link out and sends JOIN, and READY unless is_attaching. */
+void node_open_out(struct member_node *n, uint32_t rank, bool is_attaching, uint64_t now_ms);
 void node_seek_tick(struct member_node *n, uint64_t now_ms);
 void node_follow_tick(struct member_node *n, uint64_t now_ms);
-void node_tell_ready(struct member_node *n);
-void node_tell_leave(struct member_node *n, int code, const char *text);
+/* Sends READY, if training has stopped and a link out is open. */
+void node_send_ready(struct member_node *n);
+void node_send_leave(struct member_node *n, int code, const char *text);
 
 /* ---- node_lead.c ---- */
 
-void node_lead(struct member_node *n, uint64_t now_ms);   /* nobody else: gather */
-void node_coordinate(struct member_node *n, uint64_t now_ms); /* the view just adopted is ours to watch */
+/* No other task leads: becomes the leader and gathers. */
+void node_lead(struct member_node *n, uint64_t now_ms);
+/* Becomes the coordinator of the view that was just adopted. */
+void node_coordinate(struct member_node *n, uint64_t now_ms);
 void node_lead_tick(struct member_node *n, uint64_t now_ms);
-void node_over(struct member_node *n, uint32_t culprit, const char *text, uint64_t now_ms);
-void node_lose(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms);
+/* Ends the view: sends OVER to its members, aborts, gathers. culprit: NO_RANK if unknown. */
+void node_end_view(struct member_node *n, uint32_t culprit, const char *text, uint64_t now_ms);
+/* A task of the view was lost: ends the view without the task. */
+void node_lose_member(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms);
+/* Stops the view at the next step boundary. */
 void node_start_pause(struct member_node *n, const char *text, uint64_t now_ms);
+/* Ends the job on all tasks with exit code `code`. */
 void node_end_all(struct member_node *n, int code, const char *text);
-void node_own_rest(struct member_node *n, uint64_t now_ms); /* our training came to rest */
+/* Training of this leader has stopped; has done all steps. */
+void node_own_training_stopped(struct member_node *n, uint64_t now_ms);
 void node_own_complete(struct member_node *n);
-void node_turn_away(struct member_node *n, uint32_t leader); /* all links in, to another leader */
-void node_drop_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms);
-/* All links in: `heir` leads, and this leader leaves or stays a member. */
-void node_bequeath(struct member_node *n, uint32_t heir, bool is_staying);
-void node_drop(struct member_node *n, uint32_t rank, int code, const char *text); /* REFUSE and close */
+/* Redirects all members to another leader and closes their links. NO_RANK: refuses them ("try
+ * again"). */
+void node_redirect_links(struct member_node *n, uint32_t leader);
+/* Refuses the members that wait for for_ms for a view that this task does not have. */
+void node_refuse_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms);
+/* Redirects all members to `successor`, the new leader, and closes their links. is_staying: this
+ * task stays a member. */
+void node_hand_over_links(struct member_node *n, uint32_t successor, bool is_staying);
+/* Sends REFUSE and closes the link in. */
+void node_refuse(struct member_node *n, uint32_t rank, int code, const char *text);
 
 /* ---- node_admit.c ---- */
 
-/* Compares the identity in a JOIN of `rank`, whose link is open. false: the link was closed, or this task ended. */
-bool node_agrees(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
-/* A leader refused this task for now: after a few times in a row this task pauses, longer each time. */
-void node_rejected(struct member_node *n, uint32_t by, const char *why, uint64_t now_ms);
+/* Compares the identity in a JOIN of `rank` with that of this task. Returns false if they differ:
+ * the link was then closed, or this task ended. */
+bool node_check_identity(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
+/* Leader `by` refused this task for now. After several refusals in a row this task waits before it
+ * joins a leader again, longer each time. */
+void node_refused(struct member_node *n, uint32_t by, const char *why, uint64_t now_ms);
 
 /* ---- node_gather.c ---- */
 
-void node_gather(struct member_node *n, uint64_t now_ms); /* does what is due, if GATHERING */
+/* If the phase is GATHERING: does what is possible now (save, release, publish). */
+void node_gather(struct member_node *n, uint64_t now_ms);
 void node_gather_tick(struct member_node *n, uint64_t now_ms);
-/* Where another task stands, found by our probe or by its own. */
-void node_judge(struct member_node *n, uint32_t rank, const struct member_where *w, uint64_t now_ms);
+/* Handles the status of another task, received with a probe in either direction; joins its leader
+ * if the rules say so. */
+void node_consider_status(struct member_node *n, uint32_t rank, const struct member_status *w, uint64_t now_ms);
 
 /* ---- node_quorum.c ---- */
 
-/* May the group of all that are present and ready be published? If not yet, asks for what is
- * missing; n->blocked says why. */
+/* Returns true if the group of all present tasks may be published. Else starts the lease operation
+ * that is needed, and sets n->blocked to the reason. */
 bool node_may_publish(struct member_node *n, uint64_t now_ms);
+/* Present: joined, training stopped, not attaching and not in quarantine. */
 bool node_is_present(const struct member_node *n, uint32_t rank);
 uint32_t node_n_present(const struct member_node *n);
-/* All of them, as a view without a generation; for this event. */
-const struct member_view *node_present(struct member_node *n);
-/* It was in the last view, and its training is still coming to rest. */
+/* Returns the present tasks as a view with generation 0; valid until the next event. */
+const struct member_view *node_present_view(struct member_node *n);
+/* Returns true if the task was in the last view and its training has not stopped yet. */
 bool node_is_stopping(const struct member_node *n, uint32_t rank);
-bool node_somebody_leaves(const struct member_node *n);
-void node_keep_lease(struct member_node *n, uint64_t now_ms); /* of a view that is alive */
-void node_lease_look(struct member_node *n);
-void node_want_lease(struct member_node *n, uint64_t now_ms); /* to save what is held, by the same rules */
-/* What a call or probe of ours found at the address of `rank`; incarnation 0: nobody listens. */
-void node_found(struct member_node *n, uint32_t rank, uint64_t incarnation);
-bool node_is_whole(const struct member_view *v, uint32_t world);
+bool node_any_leaves(const struct member_node *n);
+/* While a view exists: takes the lease with the view as the record, if that is not the record
+ * yet. */
+void node_keep_lease(struct member_node *n, uint64_t now_ms);
+/* Reads the lease. */
+void node_read_lease(struct member_node *n);
+/* Takes the lease, by the same rules, to save a checkpoint. */
+void node_request_lease(struct member_node *n, uint64_t now_ms);
+/* Notes the incarnation that a call or probe found at the address of `rank`; 0: no process listens
+ * there. */
+void node_note_incarnation(struct member_node *n, uint32_t rank, uint64_t incarnation);
+bool node_is_full_view(const struct member_view *v, uint32_t world);
 
 /* ---- node_reach.c ---- */
 
-void node_forget_trouble(struct member_node *n); /* a new view, or none */
-/* The communicator of task `from` lost loss->peer. */
+/* Deletes all reports; called when a view begins or ends. */
+void node_reset_trouble(struct member_node *n);
+/* Handles a report of task `from`: its communicator lost loss->peer. */
 void node_trouble(struct member_node *n, uint32_t from, const struct member_loss *loss, const char *text, uint64_t now_ms);
+/* Ends the view after the reports and tests are complete. */
 void node_watch_trouble(struct member_node *n, uint64_t now_ms);
+/* Starts and evaluates the tests of the tasks in quarantine. */
 void node_watch_quarantine(struct member_node *n, uint64_t now_ms);
-/* Task `from` has tested its data paths for `round`: those to `dead` failed. */
+/* Handles the answer of task `from` for `round`: the data paths to `dead` failed. */
 void node_reached(struct member_node *n, uint32_t from, uint64_t round, const uint32_t *dead, uint32_t n_dead,
                   uint64_t now_ms);
-/* This task tests its data paths to `ranks`. */
+/* Tests the data paths of this task to `ranks`. */
 void node_test_paths(struct member_node *n, uint64_t round, const uint32_t *ranks, uint32_t n_ranks);
 /* The task joined and names the dead paths for which another leader evicted it. */
 void node_join_quarantine(struct member_node *n, uint32_t rank, const uint32_t *dead, uint32_t n_dead, uint64_t now_ms);
-/* The task was lost; a process that is lost several times in a row goes into quarantine. */
+/* Counts a loss of the task; a process that is lost several times in a row goes into quarantine. */
 void node_count_loss(struct member_node *n, uint32_t rank, uint64_t now_ms);
-void node_reset_reach(struct member_node *n, uint32_t rank); /* another process of the task */
-/* This task starts to lead: the quarantines of tasks that named dead paths when they joined continue, others end. */
+/* Resets all counts: another process runs as the task. */
+void node_reset_reach(struct member_node *n, uint32_t rank);
+/* Called when this task starts to lead: the quarantines of tasks that named dead paths in their
+ * JOIN continue, others end. */
 void node_reset_quarantine(struct member_node *n, uint32_t rank, uint64_t now_ms);
 
 /* ---- node_storage.c ---- */
 
-/* If the storage of this leader failed: the task that shall lead instead leads. false: there is none. */
+/* If the storage of this leader failed: hands leadership over. Returns false if there is no task
+ * that can lead instead. */
 bool node_storage_hand_over(struct member_node *n, uint64_t now_ms);
-/* The last checkpoint could not be written here. false: no other task can try, or all have tried in vain. */
+/* This task could not write the last checkpoint: another task shall try. Returns false if there is
+ * no other task, or all have failed. */
 bool node_another_writes(struct member_node *n, const char *text, uint64_t now_ms);
 
-/* ---- node_text.c ---- */
+/* ---- node_text.c; the texts are valid until the next event ---- */
 
 const char *node_name(struct member_node *n, uint32_t rank); /* "worker 1 (10.0.0.2:2222)" */
-/* What there is no connected view for: "2 of 4 tasks are missing: worker 1 (10.0.0.2:2222): connect: Connection
- * refused; ...", or who leads, or is called. */
-const char *node_missing(struct member_node *n);
-/* "worker 1 (...), step 12, in forward for 0.3 s,": of the present view, or the last one */
-const char *node_doing(struct member_node *n, uint32_t rank, uint64_t now_ms);
+/* Why there is no connected view: "2 of 4 tasks are missing: worker 1 (10.0.0.2:2222): connect:
+ * Connection refused; ...", or the task that leads or is called. */
+const char *node_missing_text(struct member_node *n);
+/* "worker 1 (...), step 12, in forward for 0.3 s,": in the present view, or the last one */
+const char *node_progress_text(struct member_node *n, uint32_t rank, uint64_t now_ms);
 const char *node_print(struct member_node *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

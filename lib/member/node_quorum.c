@@ -1,18 +1,18 @@
-/* node_quorum.c - whether a group may be published: majority and lease. */
+/* node_quorum.c - whether a view may be published: majority and lease. */
 #include "member/node_priv.h"
 
 #include <stdio.h>
 #include <string.h>
 
-bool node_is_whole(const struct member_view *v, uint32_t world)
+bool node_is_full_view(const struct member_view *v, uint32_t world)
 {
     return v->n == world;
 }
 
 /* ---- the record ---- */
 
-/* Without a record the whole cluster is the last agreed group. */
-static uint32_t recorded(const struct member_node *n)
+/* Without a record the group is the whole cluster. */
+static uint32_t n_recorded(const struct member_node *n)
 {
     return n->lease.token == 0 || n->lease.n_members == 0 ? n->world : n->lease.n_members;
 }
@@ -24,17 +24,17 @@ static uint32_t recorded_rank(const struct member_node *n, uint32_t i)
 
 static bool has_majority(const struct member_node *n)
 {
-    uint32_t here = 0, all = recorded(n);
+    uint32_t here = 0, all = n_recorded(n);
 
     for (uint32_t i = 0; i < all; i++)
         here += node_is_present(n, recorded_rank(n, i));
     return 2 * here > all;
 }
 
-/* All of the recorded group that are not here are known to be dead. */
+/* Returns true if all absent tasks of the recorded group are known to be dead. */
 static bool others_are_dead(const struct member_node *n)
 {
-    for (uint32_t i = 0; i < recorded(n); i++) {
+    for (uint32_t i = 0; i < n_recorded(n); i++) {
         uint32_t rank = recorded_rank(n, i);
 
         if (!node_is_present(n, rank) && !n->peers[rank].is_dead)
@@ -43,74 +43,75 @@ static bool others_are_dead(const struct member_node *n)
     return true;
 }
 
-/* The process that took the present number lived when it did. So what shows that it does not any more
- * must be newer than the number: the outcome of a call or probe that we began after we had seen it.
- * An older refusal, or an older incarnation, says nothing. */
-void node_found(struct member_node *n, uint32_t rank, uint64_t incarnation)
+/* The process that took the present token was alive then. Evidence of its death must therefore be
+ * newer than the token: the result of a call or probe that began after this task had seen the
+ * token. An older refusal or incarnation proves nothing. */
+void node_note_incarnation(struct member_node *n, uint32_t rank, uint64_t incarnation)
 {
     if (rank == n->lease.holder && incarnation != n->lease.incarnation &&
-        n->peers[rank].asked > n->lease_since)
+        n->peers[rank].asked_event > n->lease_since)
         n->is_holder_gone = true;
 }
 
-/* No process listens at its address, another process lives there, it is here and follows us, or it was an earlier process
- * of this task on this host. An earlier process of this task on another host may still live: two processes can run as
- * one task by mistake, and only the end of its lease shows that it has stopped. */
+/* Returns true if the holder of the lease does not train: no process listens at its address,
+ * another process runs there, it has joined this task, or it was an earlier process of this task on
+ * this host. An earlier process of this task on another host may be alive: two processes can run as
+ * one task by mistake, and only the expiry of the lease shows that the other has stopped. */
 static bool holder_is_gone(const struct member_node *n)
 {
     uint32_t h = n->lease.holder;
 
     if (h >= n->world)
-        return false; /* nobody knows whose it is: until it is over */
+        return false; /* unknown holder: wait for the expiry */
     if (h == n->self)
         return n->lease.incarnation == n->incarnation || n->lease.is_same_place;
     if (n->is_holder_gone)
         return true;
     return node_is_present(n, h) && (n->peers[h].incarnation == n->lease.incarnation ||
-                                     n->peers[h].heard_ms - n->peers[h].joined_ms >= MEMBER_BEAT_MS);
+                                     n->peers[h].heard_ms - n->peers[h].joined_ms >= MEMBER_HEARTBEAT_MS);
 }
 
-/* ---- wishes ---- */
+/* ---- lease requests ---- */
 
-/* One operation at a time; after a failure, and after each further one, a longer pause. */
-static bool may_wish(const struct member_node *n)
+/* One operation at a time; the delay grows with each failure. */
+static bool may_use_lease(const struct member_node *n)
 {
-    return !n->is_wishing && n->ticked_ms >= n->lease_again_ms;
+    return !n->is_lease_pending && n->ticked_ms >= n->lease_again_ms;
 }
 
-void node_lease_look(struct member_node *n)
+void node_read_lease(struct member_node *n)
 {
     struct member_action *d;
 
-    if (!may_wish(n))
+    if (!may_use_lease(n))
         return;
-    n->is_wishing = true;
-    d = node_do(n, MEMBER_LEASE);
+    n->is_lease_pending = true;
+    d = node_add_action(n, MEMBER_LEASE);
     d->token = UINT64_MAX;
     d->wish = ++n->wish;
 }
 
-/* While nothing can be done but wait for the storage. */
-static void look_again(struct member_node *n, uint64_t now_ms)
+/* Reads the lease again while the node can only wait for the storage. */
+static void poll_lease(struct member_node *n, uint64_t now_ms)
 {
-    if (now_ms - n->looked_ms < MEMBER_LOOK_MS)
+    if (now_ms - n->polled_ms < MEMBER_LEASE_POLL_MS)
         return;
-    n->looked_ms = now_ms;
-    node_lease_look(n);
+    n->polled_ms = now_ms;
+    node_read_lease(n);
 }
 
-static void take(struct member_node *n, const struct member_view *v)
+static void take_lease(struct member_node *n, const struct member_view *v)
 {
     struct member_action *d;
 
-    if (!may_wish(n))
+    if (!may_use_lease(n))
         return;
-    n->is_wishing = true;
-    d = node_do(n, MEMBER_LEASE);
+    n->is_lease_pending = true;
+    d = node_add_action(n, MEMBER_LEASE);
     d->token = n->lease.token;
     d->wish = ++n->wish;
     d->view = v;
-    n->is_forcing = n->lease.token != 0 && !n->lease.is_mine && !n->lease.is_over &&
+    n->is_taking_early = n->lease.token != 0 && !n->lease.is_mine && !n->lease.is_over &&
                     (n->lease.holder != n->self || !n->lease.is_same_place) && !n->is_holder_gone &&
                     (n->phase == NODE_GATHERING || n->lease.holder >= n->world ||
                      node_seat(&n->view, n->lease.holder) == NULL);
@@ -118,9 +119,10 @@ static void take(struct member_node *n, const struct member_view *v)
 
 /* ---- the rule ---- */
 
-/* Who is here by its messages may have left before they came. So of a holder that was not waited for
- * it is sure only that it does not train while it, or a majority of its group, trains with us, or
- * when it must have stopped by itself. */
+/* A joined task may have died after it sent its messages, so the presence of a majority is not
+ * proof that the holder stops. If the lease was taken without waiting for the holder, the holder
+ * does not train only if the holder itself or a majority of its group is in the new view, or after
+ * the holder must have stopped by itself. */
 static bool prior_may_train(const struct member_node *n, uint64_t now_ms)
 {
     uint32_t here = 0;
@@ -138,10 +140,10 @@ static bool may_take(struct member_node *n, uint64_t now_ms)
     if (has_majority(n))
         return true;
     if (n->lease.token == 0 || n->lease.is_mine) {
-        n->blocked = "less than a majority of the last group is here, and the others may be elsewhere";
+        n->blocked = "less than a majority of the last group is present, and the others may train elsewhere";
         return others_are_dead(n) || now_ms - n->gather_ms > MEMBER_MINORITY_MS;
     }
-    n->blocked = "less than a majority of the last group is here, and its leader may be alive elsewhere: "
+    n->blocked = "less than a majority of the last group is present, and its leader may be alive elsewhere: "
                  "it holds the lease";
     return n->lease.is_over || holder_is_gone(n);
 }
@@ -153,38 +155,38 @@ bool node_may_publish(struct member_node *n, uint64_t now_ms)
     if (!n->has_lease) {
         if (has_majority(n))
             return true;
-        n->blocked = "less than a majority of the cluster is here, and without checkpoint.directory "
-                     "nothing can tell whether the others train elsewhere";
+        n->blocked = "less than a majority of the cluster is present, and without checkpoint.directory "
+                     "it is unknown whether the others train elsewhere";
         return false;
     }
     if (!n->lease.is_known) {
         n->blocked = "the lease on the shared storage cannot be read";
-        look_again(n, now_ms);
+        poll_lease(n, now_ms);
         return false;
     }
     if (n->lease.is_mine && prior_may_train(n, now_ms)) {
-        n->blocked = "the group that held the lease before may not have stopped yet";
+        n->blocked = "the previous holder of the lease may not have stopped yet";
         return false;
     }
     if (n->lease.is_mine && has_majority(n))
         return true;
     if (may_take(n, now_ms)) {
         n->blocked = "the lease is being taken";
-        take(n, node_present(n));
+        take_lease(n, node_present_view(n));
     } else {
-        look_again(n, now_ms);
+        poll_lease(n, now_ms);
     }
     return false;
 }
 
-void node_want_lease(struct member_node *n, uint64_t now_ms)
+void node_request_lease(struct member_node *n, uint64_t now_ms)
 {
     if (!n->has_lease || n->lease.is_mine)
         return;
     if (!n->lease.is_known || !may_take(n, now_ms))
-        look_again(n, now_ms);
+        poll_lease(n, now_ms);
     else
-        take(n, node_present(n));
+        take_lease(n, node_present_view(n));
 }
 
 static bool is_recorded(const struct member_node *n)
@@ -197,30 +199,31 @@ static bool is_recorded(const struct member_node *n)
     return true;
 }
 
-/* Whoever coordinates holds the lease, with its group as record. The view was published by the rules,
- * so it is taken without waiting for the holder before; unless that is another group's by now. */
+/* The coordinator holds the lease, with its group as the record. The rules allowed the view, so the
+ * coordinator takes the lease without waiting for the previous holder, unless a task outside the
+ * view holds it now. */
 void node_keep_lease(struct member_node *n, uint64_t now_ms)
 {
-    if (!n->has_lease || n->is_wishing || n->phase == NODE_GATHERING || is_recorded(n))
+    if (!n->has_lease || n->is_lease_pending || n->phase == NODE_GATHERING || is_recorded(n))
         return;
     if (!n->lease.is_known) {
-        look_again(n, now_ms);
+        poll_lease(n, now_ms);
         return;
     }
-    if (!n->lease.is_mine && !node_is_whole(&n->view, n->world) && n->lease.holder < n->world &&
+    if (!n->lease.is_mine && !node_is_full_view(&n->view, n->world) && n->lease.holder < n->world &&
         node_seat(&n->view, n->lease.holder) == NULL && !n->lease.is_over && !holder_is_gone(n)) {
-        node_over(n, MEMBER_NOBODY,
+        node_end_view(n, MEMBER_NO_RANK,
                   node_print(n, "%s holds the lease now: another group may be training",
                              node_name(n, n->lease.holder)), now_ms);
         return;
     }
-    take(n, &n->view);
+    take_lease(n, &n->view);
 }
 
 void node_lease(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
     const struct member_lease *l = e->lease;
-    bool is_answer = n->is_wishing && l->answered >= n->wish;
+    bool is_answer = n->is_lease_pending && l->answered >= n->wish;
     uint32_t n_members = 0;
 
     if (l->token != n->lease.token || l->is_mine != n->lease.is_mine || l->is_over != n->lease.is_over)
@@ -228,29 +231,31 @@ void node_lease(struct member_node *n, const struct member_event *e, uint64_t no
     if (l->token != n->lease.token || l->incarnation != n->lease.incarnation) {
         n->lease_since = n->events;
         n->is_holder_gone = false;
-        if (l->is_mine && n->is_forcing) {
+        if (l->is_mine && n->is_taking_early) {
             n->n_prior = n->lease.n_members;
             n->prior_holder = n->lease.holder;
             memcpy(n->prior, n->lease_members, n->n_prior * sizeof(*n->prior));
             n->prior_until = now_ms + MEMBER_EXPIRY_MS;
         }
-        n->is_forcing = false;
+        n->is_taking_early = false;
     }
-    for (uint32_t i = 0; i < l->n_members; i++) /* of another cluster, perhaps: what fits counts */
+    /* the record may be of another cluster: only ranks of this cluster are valid */
+    for (uint32_t i = 0; i < l->n_members; i++)
         if (l->members[i] < n->world && n_members < n->world)
             n->lease_members[n_members++] = l->members[i];
     if (l->text[0] != '\0' && strcmp(l->text, n->lease_error) != 0)
-        node_say(n, true, node_print(n, "lease: %s", l->text));
-    if (l->text[0] != '\0' || is_answer) /* a look in between does not show that a take would work */
+        node_log(n, true, node_print(n, "lease: %s", l->text));
+    /* a successful read does not show that a take would succeed */
+    if (l->text[0] != '\0' || is_answer)
         snprintf(n->lease_error, sizeof(n->lease_error), "%s", l->text);
     n->lease = *l;
     n->lease.members = n->lease_members;
     n->lease.n_members = n_members;
     n->lease.text = "";
     if (is_answer) {
-        n->is_wishing = false;
+        n->is_lease_pending = false;
         n->lease_failures = l->text[0] != '\0' ? n->lease_failures + 1 : 0;
-        n->lease_again_ms = n->lease_failures > 0 ? now_ms + node_pause_ms(n->lease_failures) : 0;
+        n->lease_again_ms = n->lease_failures > 0 ? now_ms + node_retry_ms(n->lease_failures) : 0;
     }
     if (n->state != MEMBER_LEADING)
         return;

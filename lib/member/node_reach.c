@@ -1,17 +1,20 @@
-/* node_reach.c - tasks that the data path does not reach although their link to the leader lives.
+/* node_reach.c - tasks that the data path does not reach although their link to the leader is open.
  *
- * A dead path is an edge between two tasks. The leader learns of it in two ways:
- *   TROUBLE   the communicator of a member broke and names the peers whose kernel acknowledges nothing
+ * A dead path is an edge between two tasks. The leader learns about it in two ways:
+ *   TROUBLE   the communicator of a member broke and names the peers whose kernel acknowledges
+ *             nothing
  *   REACHED   a member tested its data paths on the leader's order (REACH)
- * A communicator sees the paths that it uses. Where only large packets are lost, or only one path was busy, both ends
- * of one edge look alike. So, when a generation breaks with a dead path, the leader orders tests with full-size messages
- * from every member to both ends, and from both ends to the other members. After that the task with the most edges is
- * evicted. Of a single edge either end may be the one that is cut off: then the group loses the higher rank, and if the
- * next generation breaks at the other end, that end is evicted.
+ * A communicator knows only the paths that it uses. If only large packets are lost, or only one
+ * path was busy, the reports do not show which end of an edge is cut off. When a generation breaks
+ * with a dead path, the leader therefore orders tests with full-size messages from every member to
+ * both ends, and from both ends to the other members. Then the task with the most edges is evicted.
+ * If there is a single edge, either end may be cut off: the group evicts the higher rank first, and
+ * the other end if the next generation breaks there.
  *
- * An evicted task is in quarantine: it is joined and in no view. After a delay the leader orders tests of the paths
- * between the task and the members, in both directions. If all succeed, the task joins the next view; else the tests
- * are repeated. A path that stays dead therefore costs the group one interruption. */
+ * An evicted task is in quarantine: it is joined and in no view. After a delay the leader orders
+ * tests of the paths between the task and the members, in both directions. If all succeed, the task
+ * joins the next view; else the tests are repeated. A path that stays dead therefore costs the
+ * group one interruption. */
 #include "member/node_priv.h"
 
 #include <stdio.h>
@@ -21,14 +24,14 @@
 
 /* ---- edges ---- */
 
-void node_forget_trouble(struct member_node *n)
+void node_reset_trouble(struct member_node *n)
 {
     n->trouble_ms = 0;
-    n->trouble_rank = MEMBER_NOBODY;
+    n->trouble_rank = MEMBER_NO_RANK;
     n->n_edges = 0;
     n->trouble_round = (struct node_round){ 0 };
     for (uint32_t i = 0; i < n->world; i++) {
-        n->peers[i].suspect = MEMBER_NOBODY;
+        n->peers[i].suspect = MEMBER_NO_RANK;
         n->peers[i].is_tested = false;
     }
 }
@@ -37,7 +40,7 @@ void node_reset_reach(struct member_node *n, uint32_t rank)
 {
     struct peer *p = &n->peers[rank];
 
-    p->strikes = p->losses = p->accused = 0;
+    p->quarantines = p->losses = p->accusations = 0;
     p->quarantine_until = 0;
     p->round = (struct node_round){ 0 };
     p->dead.n = 0;
@@ -94,8 +97,8 @@ void node_test_paths(struct member_node *n, uint64_t round, const uint32_t *rank
     for (uint32_t i = 0; i < n_ranks; i++)
         if (ranks[i] < n->world && ranks[i] != n->self)
             (void)add_rank(&to, ranks[i]);
-    ranks = node_keep_ranks(n, to.at, to.n);
-    d = node_do(n, MEMBER_REACH);
+    ranks = node_copy_ranks(n, to.at, to.n);
+    d = node_add_action(n, MEMBER_REACH);
     d->round = round;
     d->ranks = ranks;
     d->n_ranks = to.n;
@@ -103,7 +106,8 @@ void node_test_paths(struct member_node *n, uint64_t round, const uint32_t *rank
 
 static void open_round(struct member_node *n, struct node_round *r, uint64_t now_ms)
 {
-    if (r->id == 0) /* unlike the numbers of another leader, whose answers may arrive here */
+    if (r->id == 0) /* differs from the ids of another leader, whose answers may arrive at this
+                       task */
         *r = (struct node_round){ .id = (n->incarnation << 20) + ++n->rounds };
     r->until_ms = now_ms + 2 * MEMBER_REACH_MS;
 }
@@ -116,15 +120,16 @@ static void order_tests(struct member_node *n, struct node_round *r, uint32_t fr
     if (from == n->self)
         node_test_paths(n, r->id, to->at, to->n);
     else
-        node_send(n, from, &(struct member_msg){ .kind = MEMBER_MSG_REACH,
+        node_send_member(n, from, &(struct member_msg){ .kind = MEMBER_MSG_REACH,
                                                  .round = r->id,
                                                  .ranks = to->at,
                                                  .n_ranks = to->n,
                                                  .text = "" });
 }
 
-/* All paths of `rank` to the members of the view, as far as one REACH can name them. */
-static void test_end(struct member_node *n, uint32_t rank, uint64_t now_ms)
+/* Orders tests of all paths between `rank` and the members of the view, up to the limit of one
+ * REACH. */
+static void test_paths_of(struct member_node *n, uint32_t rank, uint64_t now_ms)
 {
     struct node_ranks others = dead_paths_of(n, rank), self = { 1, { rank } };
 
@@ -152,8 +157,8 @@ void node_trouble(struct member_node *n, uint32_t from, const struct member_loss
         n->peers[from].suspect = loss->peer;
     add_edges(n, from, loss->dead_paths, loss->n_dead_paths);
     for (uint32_t i = 0; i < n->n_edges; i++) {
-        test_end(n, n->edges[i].a, now_ms);
-        test_end(n, n->edges[i].b, now_ms);
+        test_paths_of(n, n->edges[i].a, now_ms);
+        test_paths_of(n, n->edges[i].b, now_ms);
     }
     if (!is_first && !is_first_path)
         return;
@@ -200,19 +205,19 @@ static void quarantine(struct member_node *n, uint32_t rank, const char *why, ui
     const char *text;
     uint64_t ms;
 
-    if (now_ms - p->strike_ms > MEMBER_QUARANTINE_MS_MAX + quarantine_ms(p->strikes))
-        p->strikes = 0;
-    p->strikes++;
-    p->strike_ms = now_ms;
+    if (now_ms - p->quarantined_ms > MEMBER_QUARANTINE_MS_MAX + quarantine_ms(p->quarantines))
+        p->quarantines = 0;
+    p->quarantines++;
+    p->quarantined_ms = now_ms;
     p->n_failed_rounds = 0;
     p->round = (struct node_round){ 0 };
-    ms = quarantine_ms(p->strikes);
+    ms = quarantine_ms(p->quarantines);
     p->quarantine_until = now_ms + ms;
     text = node_print(n, "%s is in quarantine for %.3g s: %s", node_name(n, rank), (double)ms / 1e3, why);
     snprintf(p->last_error, sizeof(p->last_error), "in quarantine for %.3g s: %.200s", (double)ms / 1e3, why);
-    node_say(n, true, text);
+    node_log(n, true, text);
     if (p->is_joined)
-        node_send(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_WAIT, .text = text });
+        node_send_member(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_WAIT, .text = text });
 }
 
 void node_count_loss(struct member_node *n, uint32_t rank, uint64_t now_ms)
@@ -257,7 +262,7 @@ void node_reset_quarantine(struct member_node *n, uint32_t rank, uint64_t now_ms
         quarantine(n, rank, no_path_text(n, rank), now_ms);
 }
 
-/* Orders tests between the task and the members, first those that it did not reach. */
+/* Orders tests between the task and the members; first the members with a dead path to it. */
 static void test_quarantined(struct member_node *n, uint32_t rank, uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
@@ -283,8 +288,8 @@ static void end_quarantine(struct member_node *n, uint32_t rank, uint64_t now_ms
     p->quarantine_until = 0;
     p->dead.n = 0;
     if (p->is_joined)
-        p->last_error[0] = '\0'; /* a task that has left keeps the reason for that */
-    if (n->phase == NODE_LIVE && p->is_joined && p->is_ready && !p->is_seated)
+        p->last_error[0] = '\0'; /* a task that has left keeps that reason */
+    if (n->phase == NODE_LIVE && p->is_joined && p->is_ready && !p->is_in_view)
         node_start_pause(n, node_print(n, "the data paths of %s work: its quarantine is over, and it joins",
                                        node_name(n, rank)), now_ms);
 }
@@ -320,9 +325,9 @@ void node_watch_quarantine(struct member_node *n, uint64_t now_ms)
 
 /* ---- eviction ---- */
 
-/* What speaks against a task, in this order: its dead paths; earlier evictions of other tasks for a dead path to it;
- * that it does not lead; members that report it lost without a dead path of their own. The last of these repeat what
- * one end says. */
+/* Returns the evidence against a task, in this order of weight: its dead paths; earlier evictions
+ * of other tasks for a dead path to it; that it does not lead; members that report it lost without
+ * a dead path. Such a report repeats what one end says. */
 static uint64_t suspicion_of(const struct member_node *n, uint32_t rank)
 {
     uint64_t edges = 0, votes = 0;
@@ -335,13 +340,13 @@ static uint64_t suspicion_of(const struct member_node *n, uint32_t rank)
         edges += is_dead_edge(n, rank, other);
         votes += n->peers[other].suspect == rank;
     }
-    return edges == 0 ? 0 : edges << 48 | (uint64_t)n->peers[rank].accused << 32 | (uint64_t)(rank != n->self) << 31 | votes;
+    return edges == 0 ? 0 : edges << 48 | (uint64_t)n->peers[rank].accusations << 32 | (uint64_t)(rank != n->self) << 31 | votes;
 }
 
-/* If several are suspected equally, the highest rank. NOBODY: no dead path between two members is known. */
+/* Among equals, the highest rank. NO_RANK: no dead path between two members is known. */
 static uint32_t most_suspected(const struct member_node *n)
 {
-    uint32_t worst = MEMBER_NOBODY;
+    uint32_t worst = MEMBER_NO_RANK;
     uint64_t most = 1;
 
     for (uint32_t i = 0; i < n->view.n; i++) {
@@ -360,28 +365,29 @@ static void accuse_others(struct member_node *n, uint32_t evicted)
     for (uint32_t i = 0; i < n->view.n; i++) {
         uint32_t rank = n->view.seats[i].rank;
 
-        if (rank != evicted && is_dead_edge(n, rank, evicted) && n->peers[rank].accused < UINT16_MAX)
-            n->peers[rank].accused++;
+        if (rank != evicted && is_dead_edge(n, rank, evicted) && n->peers[rank].accusations < UINT16_MAX)
+            n->peers[rank].accusations++;
     }
-    n->peers[evicted].accused = 0;
+    n->peers[evicted].accusations = 0;
 }
 
-/* This leader is the task that is cut off: it hands leadership over and joins the new leader, which quarantines it. */
+/* This leader is cut off: it hands leadership over and joins the new leader, which quarantines
+ * it. */
 static void evict_self(struct member_node *n, const char *text, uint64_t now_ms)
 {
-    uint32_t heir = MEMBER_NOBODY;
+    uint32_t successor = MEMBER_NO_RANK;
 
     n->own_dead = dead_paths_of(n, n->self);
     for (uint32_t i = n->world; i-- > 0;)
-        if (i != n->self && n->peers[i].is_joined && n->peers[i].is_seated && n->peers[i].quarantine_until == 0)
-            heir = i;
-    node_over(n, n->self, text, now_ms);
-    if (heir == MEMBER_NOBODY) {
+        if (i != n->self && n->peers[i].is_joined && n->peers[i].is_in_view && n->peers[i].quarantine_until == 0)
+            successor = i;
+    node_end_view(n, n->self, text, now_ms);
+    if (successor == MEMBER_NO_RANK) {
         node_gather(n, now_ms);
         return;
     }
-    node_say(n, true, node_print(n, "this task hands leadership over to %s: %s", node_name(n, heir), text));
-    node_hand_over(n, heir, now_ms);
+    node_log(n, true, node_print(n, "this task hands leadership over to %s: %s", node_name(n, successor), text));
+    node_hand_over_leadership(n, successor, now_ms);
 }
 
 void node_watch_trouble(struct member_node *n, uint64_t now_ms)
@@ -394,20 +400,20 @@ void node_watch_trouble(struct member_node *n, uint64_t now_ms)
         return;
     worst = most_suspected(n);
     text = node_print(n, "%s", n->trouble);
-    if (worst == MEMBER_NOBODY || n->view.n < 2) {
-        node_over(n, n->trouble_rank, text, now_ms);
+    if (worst == MEMBER_NO_RANK || n->view.n < 2) {
+        node_end_view(n, n->trouble_rank, text, now_ms);
         node_gather(n, now_ms);
         return;
     }
-    text = node_print(n, "%s cannot be reached over the data path: %s", node_doing(n, worst, now_ms), text);
+    text = node_print(n, "%s cannot be reached over the data path: %s", node_progress_text(n, worst, now_ms), text);
     accuse_others(n, worst);
     if (worst == n->self) {
         evict_self(n, text, now_ms);
         return;
     }
     n->peers[worst].dead = dead_paths_of(n, worst);
-    node_over(n, worst, text, now_ms);
-    n->peers[worst].is_seated = n->peers[worst].is_ready = n->peers[worst].is_complete = false;
+    node_end_view(n, worst, text, now_ms);
+    n->peers[worst].is_in_view = n->peers[worst].is_ready = n->peers[worst].is_complete = false;
     quarantine(n, worst, text, now_ms);
     node_gather(n, now_ms);
 }

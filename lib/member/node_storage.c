@@ -1,11 +1,13 @@
-/* node_storage.c - a leader that cannot write hands the group over to another task.
+/* node_storage.c - a leader that cannot write to its storage hands leadership over to another task.
  *
- * Every task counts how often its storage failed since it last wrote a checkpoint; READY and the view carry the counts.
- * The member with the lowest count coordinates. So the tasks take turns while the storage of all of them fails, each
- * with a longer pause than the time before, and a task whose storage works stays the coordinator.
+ * Every task counts the failures of its storage since the last checkpoint that it wrote; READY and
+ * the view carry the counts. The member with the lowest count is the coordinator. While the storage
+ * of all tasks fails, the tasks therefore take turns, each time after a longer delay; a task whose
+ * storage works stays the coordinator.
  *
- * The group is handed over by the next view, if this leader may publish one; else, because it cannot take or renew the
- * lease, by telling all members to go to the heir, which takes the lease by the usual rules. */
+ * If this leader may publish a view, the next view hands leadership over. Otherwise it cannot take
+ * or renew the lease, and it redirects all members to the new leader, which takes the lease by the
+ * usual rules. */
 #include "member/node_priv.h"
 
 #include <stdio.h>
@@ -22,33 +24,34 @@ uint32_t member_view_coordinator(const struct member_view *v)
     return best;
 }
 
-/* The task that is present and failed least often, no more often than this one; NOBODY: none. */
-static uint32_t heir_of(const struct member_node *n)
+/* Returns the present task with the fewest failures, at most as many as this task; NO_RANK:
+ * none. */
+static uint32_t successor_of(const struct member_node *n)
 {
-    uint32_t heir = MEMBER_NOBODY;
+    uint32_t successor = MEMBER_NO_RANK;
 
     for (uint32_t i = 0; i < n->world; i++)
         if (i != n->self && node_is_present(n, i) &&
             n->peers[i].storage_failures <= n->peers[n->self].storage_failures &&
-            (heir == MEMBER_NOBODY || n->peers[i].storage_failures < n->peers[heir].storage_failures))
-            heir = i;
-    return heir;
+            (successor == MEMBER_NO_RANK || n->peers[i].storage_failures < n->peers[successor].storage_failures))
+            successor = i;
+    return successor;
 }
 
 bool node_storage_hand_over(struct member_node *n, uint64_t now_ms)
 {
-    uint32_t heir = n->storage_failed ? heir_of(n) : MEMBER_NOBODY;
+    uint32_t successor = n->storage_failed ? successor_of(n) : MEMBER_NO_RANK;
 
-    if (heir == MEMBER_NOBODY)
+    if (successor == MEMBER_NO_RANK)
         return false;
-    node_say(n, true, node_print(n, "%s cannot write to the storage (%s) and hands leadership over to %s",
-                                 node_name(n, n->self), n->storage_error, node_name(n, heir)));
+    node_log(n, true, node_print(n, "%s cannot write to the storage (%s) and hands leadership over to %s",
+                                 node_name(n, n->self), n->storage_error, node_name(n, successor)));
     n->storage_failed = false;
-    node_hand_over(n, heir, now_ms);
+    node_hand_over_leadership(n, successor, now_ms);
     return true;
 }
 
-static void count(struct member_node *n, const char *text)
+static void count_failure(struct member_node *n, const char *text)
 {
     snprintf(n->storage_error, sizeof(n->storage_error), "%s", text);
     n->storage_failed = true;
@@ -65,25 +68,26 @@ bool node_another_writes(struct member_node *n, const char *text, uint64_t now_m
     is_over = n->view.n < 2 || now_ms - n->unsaved_ms > n->deadline_ms;
     if (n->is_alive && n->state == MEMBER_LEADING && is_over)
         return false;
-    count(n, text);
+    count_failure(n, text);
     if (n->is_alive && n->state == MEMBER_LEADING) {
-        node_over(n, MEMBER_NOBODY, text, now_ms);
+        node_end_view(n, MEMBER_NO_RANK, text, now_ms);
         node_gather(n, now_ms);
     } else {
-        node_rest(n, now_ms);
+        node_training_stopped(n, now_ms);
     }
     return true;
 }
 
-/* The first failure counts at once; later ones count when the trouble has lasted, longer each time. */
+/* Returns true if the failure counts: the first at once, a later one after it has lasted for a time
+ * that grows with the count. */
 static bool has_lasted(struct member_node *n, uint64_t now_ms)
 {
     uint32_t failures = n->peers[n->self].storage_failures;
     uint64_t pause_ms = (uint64_t)MEMBER_STORAGE_MS << (failures < DOUBLINGS_MAX ? failures : DOUBLINGS_MAX);
 
-    if (n->storage_ms == 0 || now_ms - n->storage_said_ms > 2 * MEMBER_STORAGE_MS)
+    if (n->storage_ms == 0 || now_ms - n->storage_reported_ms > 2 * MEMBER_STORAGE_MS)
         n->storage_ms = now_ms;
-    n->storage_said_ms = now_ms;
+    n->storage_reported_ms = now_ms;
     return failures == 0 || now_ms - n->storage_ms >= pause_ms;
 }
 
@@ -99,9 +103,9 @@ void node_storage(struct member_node *n, const struct member_event *e, uint64_t 
     }
     if (n->state != MEMBER_LEADING || !has_lasted(n, now_ms))
         return;
-    count(n, trouble);
+    count_failure(n, trouble);
     if (n->phase != NODE_GATHERING && n->view.n > 1)
-        node_over(n, MEMBER_NOBODY,
+        node_end_view(n, MEMBER_NO_RANK,
                   node_print(n, "%s cannot write to the storage: %s", node_name(n, n->self), trouble), now_ms);
     node_gather(n, now_ms);
 }

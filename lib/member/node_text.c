@@ -1,4 +1,4 @@
-/* node_text.c - sentences for people, and questions about the node. */
+/* node_text.c - texts for the log and the status, and queries of the node. */
 #include "member/node_priv.h"
 
 #include <inttypes.h>
@@ -28,18 +28,18 @@ const char *node_print(struct member_node *n, const char *fmt, ...)
 const char *node_name(struct member_node *n, uint32_t rank)
 {
     if (rank >= n->world)
-        return "nobody";
+        return "no task";
     return node_print(n, "%s (%s)", n->names[rank], n->addresses[rank]);
 }
 
-const char *node_doing(struct member_node *n, uint32_t rank, uint64_t now_ms)
+const char *node_progress_text(struct member_node *n, uint32_t rank, uint64_t now_ms)
 {
     const struct peer *p = &n->peers[rank];
     struct member_progress g = rank == n->self ? n->progress : p->progress;
 
     if (n->view.generation == 0 || node_seat(&n->view, rank) == NULL)
         return node_name(n, rank);
-    if (g.phase == NULL || g.phase[0] == '\0') { /* it has not said anything yet */
+    if (g.phase == NULL || g.phase[0] == '\0') { /* no report has arrived yet */
         g.held = n->view.newest_step;
         g.phase = "the beginning of a generation";
         g.phase_ms = now_ms - n->adopted_ms;
@@ -50,42 +50,42 @@ const char *node_doing(struct member_node *n, uint32_t rank, uint64_t now_ms)
                       (double)g.phase_ms / 1e3);
 }
 
-/* Where the members of a view are that does not connect. */
-static const char *not_together(struct member_node *n)
+/* Returns the present phase of each member of a view that does not connect. */
+static const char *unconnected_text(struct member_node *n)
 {
     struct buf b = { 0 };
     const char *text;
 
     for (uint32_t i = 0; i < n->view.n && i < NAMED_MAX; i++)
-        buf_printf(&b, "%s %s", i == 0 ? "" : " and", node_doing(n, n->view.seats[i].rank, n->ticked_ms));
+        buf_printf(&b, "%s %s", i == 0 ? "" : " and", node_progress_text(n, n->view.seats[i].rank, n->ticked_ms));
     if (n->view.n > NAMED_MAX)
         buf_printf(&b, " and %u more", n->view.n - NAMED_MAX);
     CHECK(!b.failed);
-    text = node_print(n, "generation %" PRIu64 " does not come together:%s %s not connected", n->view.generation, b.data,
+    text = node_print(n, "generation %" PRIu64 " does not connect:%s %s not connected", n->view.generation, b.data,
                       n->view.n == 1 ? "is" : "are");
     buf_fini(&b);
     return text;
 }
 
-const char *node_missing(struct member_node *n)
+const char *node_missing_text(struct member_node *n)
 {
     uint32_t missing = 0, named = 0;
     struct buf b = { 0 };
     const char *text;
 
     if (n->state != MEMBER_LEADING)
-        return n->out != MEMBER_NOBODY && n->is_taken_in
-                   ? node_print(n, "%s leads and has no group yet", node_name(n, n->out))
-                   : node_print(n, "no task answers%s%s%s%s", n->out != MEMBER_NOBODY ? "; calling " : "",
-                                n->out != MEMBER_NOBODY ? node_name(n, n->out) : "",
-                                n->self > 0 && n->peers[0].last_error[0] != '\0' ? "; first one: " : "",
+        return n->out_rank != MEMBER_NO_RANK && n->is_accepted
+                   ? node_print(n, "%s leads and has no group yet", node_name(n, n->out_rank))
+                   : node_print(n, "no task answers%s%s%s%s", n->out_rank != MEMBER_NO_RANK ? "; calling " : "",
+                                n->out_rank != MEMBER_NO_RANK ? node_name(n, n->out_rank) : "",
+                                n->self > 0 && n->peers[0].last_error[0] != '\0' ? "; rank 0: " : "",
                                 n->self > 0 ? n->peers[0].last_error : "");
     if (n->phase != NODE_GATHERING && !n->is_connected)
-        return not_together(n);
+        return unconnected_text(n);
     for (uint32_t i = 0; i < n->world; i++)
         missing += i != n->self && !node_is_present(n, i);
     if (missing == 0)
-        buf_printf(&b, "all tasks are here");
+        buf_printf(&b, "all tasks are present");
     else
         buf_printf(&b, "%u of %u tasks %s missing", missing, n->world, missing == 1 ? "is" : "are");
     for (uint32_t i = 0; i < n->world && named < NAMED_MAX; i++) {
@@ -95,7 +95,7 @@ const char *node_missing(struct member_node *n)
             continue;
         buf_printf(&b, "%s %s", named++ == 0 ? ":" : ";", node_name(n, i));
         if (p->is_joined)
-            buf_str(&b, node_is_stopping(n, i) ? ": its training is coming to rest"
+            buf_str(&b, node_is_stopping(n, i) ? ": its training is stopping"
                                                : ": it is opening model and data");
         else if (p->last_error[0] != '\0')
             buf_printf(&b, ": %s", p->last_error);
@@ -107,14 +107,14 @@ const char *node_missing(struct member_node *n)
     if (n->has_lease && n->lease_error[0] != '\0')
         buf_printf(&b, " (%s)", n->lease_error);
     if (n->cause[0] != '\0')
-        buf_printf(&b, "; it began with: %s", n->cause);
+        buf_printf(&b, "; first cause: %s", n->cause);
     CHECK(!b.failed);
     text = node_print(n, "%s", b.data);
     buf_fini(&b);
     return text;
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
 enum member_node_state member_node_state(const struct member_node *n)
 {
@@ -132,12 +132,12 @@ uint32_t member_node_leader(const struct member_node *n)
 {
     if (n->state == MEMBER_LEADING)
         return n->self;
-    return n->state == MEMBER_FOLLOWING ? n->out : MEMBER_NOBODY;
+    return n->state == MEMBER_FOLLOWING ? n->out_rank : MEMBER_NO_RANK;
 }
 
 const struct member_view *member_node_view(const struct member_node *n)
 {
-    static const struct member_view none = { .newest = MEMBER_NOBODY };
+    static const struct member_view none = { .newest = MEMBER_NO_RANK };
 
     return n->is_alive ? &n->view : &none;
 }
@@ -145,7 +145,7 @@ const struct member_view *member_node_view(const struct member_node *n)
 bool member_node_needs_lease(const struct member_node *n)
 {
     return n->has_lease && n->is_alive && n->view.seats[member_view_coordinator(&n->view)].rank == n->self &&
-           !node_is_whole(&n->view, n->world);
+           !node_is_full_view(&n->view, n->world);
 }
 
 const char *member_node_cause(const struct member_node *n)
@@ -173,15 +173,16 @@ void member_node_peer(const struct member_node *n, uint32_t rank, struct member_
         out->held = n->held;
         out->progress = n->progress;
         out->heard_ms = n->ticked_ms;
-    } else if (n->state != MEMBER_LEADING) { /* what was known when this task led is old */
+    } else if (n->state != MEMBER_LEADING) { /* the reports that arrived while this task led are
+                                                old */
         out->is_present = rank == member_node_leader(n);
         out->held = out->heard_ms = 0;
         out->progress = (struct member_progress){ .phase = "" };
         out->last_error = "";
     }
-    if (out->held < out->progress.held) /* READY said what was held then; a beat is newer */
+    if (out->held < out->progress.held) /* a heartbeat is newer than READY */
         out->held = out->progress.held;
-    if (seat == NULL) { /* what it was doing is over */
+    if (seat == NULL) { /* its phase has ended */
         out->progress = (struct member_progress){ .held = out->held, .phase = "" };
         return;
     }

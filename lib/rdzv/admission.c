@@ -1,8 +1,10 @@
-/* admission.c - see admission.h. One thread, one epoll set.
+/* admission.c - see admission.h. One thread with one epoll set.
  *
- *     accepted --preface--> relayed <--paused (no allowance)-->  ... either side closes: flushed, freed
+ *     accepted --preface--> relayed <--paused (no allowance)-->  ... either side closes: flushed,
+ *     freed
  *
- * A relay has a buffer for each direction; a side is read while the buffer of its direction is empty. */
+ * A relay has one buffer for each direction. A side is read only while the buffer of its direction
+ * is empty. */
 #include "rdzv/admission.h"
 
 #include <errno.h>
@@ -26,48 +28,50 @@
 
 enum {
     EVENTS_MAX = 64,
-    CONNECTIONS_MIN = 256, /* and 8 for each task */
+    CONNECTIONS_MIN = 256, /* plus 8 for each task */
     SOURCES_MAX = 1024,
     BUFFER_BYTES = 16384,
-    CHUNK_BYTES = 512, /* read at once from a client that has saved nothing */
+    CHUNK_BYTES = 512, /* read at once from a client without allowance of its own */
     PREFACE_MS = 5000,
-    FLUSH_MS = 5000, /* for what is left when one side has closed */
-    TICK_MS = 10,    /* while a connection is paused */
+    FLUSH_MS = 5000, /* limit for the bytes that remain after one side has closed */
+    TICK_MS = 10,    /* wait while a connection is paused */
     SILENT_MS = 20000,
     REPORT_MS = 10000,
     END_MS = 500,
-    UNSENT_MAX = 1 << 20, /* bytes of a closed end of gRPC that are still sent */
+    UNSENT_MAX = 1 << 20, /* bytes that gRPC wrote before it closed its end, and that are still
+                             sent */
 };
 
-/* Units a second, and how many may be saved. A task sends some 10 small frames a second. */
+/* Units per second, and the largest saved allowance, of a connection and of a source. A task sends
+ * about 10 small frames per second. */
 static const double own_rate = 50, own_most = 500, shared_rate = 1000, shared_most = 2000;
-static const double connection_cost = 10; /* of a transport of gRPC */
+static const double connection_cost = 10; /* of a new transport of gRPC */
 
 struct source {
-    uint8_t address[16]; /* IPv4 as ::ffff:a.b.c.d; of IPv6 the first 64 bits */
+    uint8_t address[16]; /* IPv4 as ::ffff:a.b.c.d; IPv6: the first 64 bits */
     uint32_t n_connections;
-    double saved; /* units */
-    uint64_t at_ms; /* of `saved` */
+    double saved; /* allowance in units */
+    uint64_t at_ms; /* time of the last update of `saved` */
 };
 
 struct flow { /* one direction */
-    uint8_t *bytes; /* owned; NULL: nothing waits */
+    uint8_t *bytes; /* owned; NULL: empty */
     size_t from, to;
-    bool is_over; /* the reader's side has closed */
+    bool is_over; /* the side that writes into the flow has closed */
 };
 
 struct relay {
-    struct relay *next, **link; /* all of them, in the order of their turns */
+    struct relay *next, **link; /* list of all relays, in the order of their turns */
     struct source *source;
-    int client, server; /* TCP; the pair, or -1 before the preface */
-    uint32_t client_events, server_events; /* that epoll watches */
-    struct flow up, down; /* to gRPC, to the client */
-    bool is_server_done;  /* gRPC has closed its end, and all that it wrote is in `down` */
+    int client, server; /* TCP socket; end of the socket pair, or -1 before the preface */
+    uint32_t client_events, server_events; /* watched by epoll */
+    struct flow up, down; /* from client to gRPC; from gRPC to client */
+    bool is_server_done;  /* gRPC has closed its end, and all bytes that it wrote are in `down` */
     struct frames frames;
-    double saved;       /* units; negative: a debt */
-    uint64_t at_ms;     /* of `saved` */
-    uint64_t active_ms; /* the client sent something */
-    uint64_t until_ms;  /* closed then; 0: no end */
+    double saved;       /* allowance in units; negative: a debt */
+    uint64_t at_ms;     /* time of the last update of `saved` */
+    uint64_t active_ms; /* the last time at which the client sent bytes */
+    uint64_t until_ms;  /* the relay is closed at this time; 0: no limit */
     bool is_paused;
     bool is_closed; /* freed at the end of the round */
 };
@@ -75,23 +79,24 @@ struct relay {
 struct admission {
     pthread_t thread;
     int epoll, wake, listeners[LISTENERS_MAX];
-    uint32_t n_listeners, most; /* connections */
+    uint32_t n_listeners, most; /* limit of connections */
     void (*accept)(void *arg, int fd);
     void *arg;
     struct relay *all, **last;
     uint32_t n_relays, n_paused;
     struct source sources[SOURCES_MAX];
     uint32_t n_sources;
-    bool has_closed; /* a relay waits to be freed */
-    pthread_mutex_t lock; /* held while a connection is handed over, and around what is reported */
-    bool has_stopped;     /* under `lock`: gRPC gets no more connections */
-    struct cancel end;    /* asked by another thread, which then writes to `wake` */
+    bool has_closed; /* a closed relay must be freed */
+    pthread_mutex_t lock; /* held while a connection is passed to gRPC, and for the fields of the
+                             report */
+    bool has_stopped;     /* under `lock`: no more connections are passed to gRPC */
+    struct cancel end;    /* set by another thread, which then writes to `wake` */
     /* for the report; under `lock` */
     uint64_t report_ms, n_evicted, n_rejected;
     char worst[64]; /* the last source that lost a connection */
 };
 
-/* What an event of epoll belongs to: the lowest bits of the pointer. */
+/* The lowest bits of the pointer in an epoll event tell its type. */
 enum { OF_CLIENT = 0, OF_SERVER = 1, OF_LISTENER = 2, KIND_MASK = 3 };
 
 static uint64_t tagged(void *of, unsigned kind)
@@ -123,7 +128,8 @@ static double refilled(double saved, uint64_t *at_ms, uint64_t now_ms, double ra
     return saved < most ? saved : most;
 }
 
-/* The record of an address. A full table gives up the unused source that was used least recently. NULL: all are in use. */
+/* Returns the record of an address. If the table is full, replaces the unused record with the
+ * oldest use. NULL: all records are in use. */
 static struct source *source_of(struct admission *a, const struct sockaddr_storage *from, uint64_t now_ms)
 {
     uint8_t address[16];
@@ -158,7 +164,7 @@ static void print_source(const struct source *s, char *out, size_t size)
         snprintf(out, size, "%x:%x:%x:%x::/64", b[0] << 8 | b[1], b[2] << 8 | b[3], b[4] << 8 | b[5], b[6] << 8 | b[7]);
 }
 
-/* ---- what epoll watches ---- */
+/* ---- the epoll set ---- */
 
 static void watch(struct admission *a, struct relay *r, int fd, uint32_t *watched, uint32_t wanted, unsigned kind)
 {
@@ -167,7 +173,7 @@ static void watch(struct admission *a, struct relay *r, int fd, uint32_t *watche
     if (fd < 0 || *watched == wanted)
         return;
     *watched = wanted;
-    (void)epoll_ctl(a->epoll, EPOLL_CTL_MOD, fd, &e); /* of a valid descriptor: cannot fail */
+    (void)epoll_ctl(a->epoll, EPOLL_CTL_MOD, fd, &e); /* cannot fail for a valid descriptor */
 }
 
 static void update(struct admission *a, struct relay *r)
@@ -214,7 +220,8 @@ static void append_relay(struct admission *a, struct relay *r)
     a->last = &r->next;
 }
 
-/* Events of this round may still name the relay: it is freed after them. */
+/* Closes the sockets. Other events of this round may refer to the relay, so it is freed after the
+ * round. */
 static void close_relay(struct admission *a, struct relay *r)
 {
     if (r->is_closed)
@@ -244,7 +251,8 @@ static void free_closed(struct admission *a)
     a->has_closed = false;
 }
 
-/* May the client send? Its debt is paid from what it saved and then from its source. */
+/* Returns true if the client may send. A debt of the relay is paid from its own allowance, then
+ * from that of its source. */
 static bool has_allowance(struct relay *r, uint64_t now_ms)
 {
     struct source *s = r->source;
@@ -265,7 +273,7 @@ static bool is_transient(int error)
     return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-/* Writes what waits. false: the other side is gone. */
+/* Writes the bytes of the flow. Returns false if the other side has closed. */
 static bool flush(struct flow *f, int to)
 {
     while (f->bytes != NULL) {
@@ -282,7 +290,8 @@ static bool flush(struct flow *f, int to)
     return true;
 }
 
-/* Reads at most `most` bytes into the buffer of the flow, which is empty. -1: an error; 0: nothing now, or the end. */
+/* Reads at most `most` bytes into the empty buffer of the flow. Returns -1 for an error, 0 if there
+ * are no bytes now or at the end. */
 static ssize_t fill(struct flow *f, int from, size_t most)
 {
     uint8_t bytes[BUFFER_BYTES];
@@ -303,7 +312,8 @@ static ssize_t fill(struct flow *f, int from, size_t most)
     return n;
 }
 
-/* gRPC has closed its end. epoll would report that for ever: what is left is read at once. */
+/* gRPC has closed its end. epoll would report that without end, so the remaining bytes are read at
+ * once. */
 static bool finish_server(struct admission *a, struct relay *r)
 {
     uint8_t *all = r->down.bytes;
@@ -333,7 +343,8 @@ static bool finish_server(struct admission *a, struct relay *r)
     return epoll_ctl(a->epoll, EPOLL_CTL_DEL, r->server, NULL) == 0;
 }
 
-/* The preface is here: gRPC gets its end of a pair. false: no descriptor is left. */
+/* The preface has arrived: passes one end of a socket pair to gRPC. Returns false if no descriptor
+ * is available. */
 static bool hand_over(struct admission *a, struct relay *r)
 {
     struct epoll_event e = { .data.u64 = tagged(r, OF_SERVER) };
@@ -361,7 +372,8 @@ static bool hand_over(struct admission *a, struct relay *r)
     return is_handed;
 }
 
-/* How much of the client's bytes may go on at once: all of a payload, and frames as far as the allowance goes. */
+/* Returns the number of bytes that are read from the client at once: all of a payload, and as many
+ * frames as the allowance covers. */
 static size_t chunk_of(const struct relay *r)
 {
     size_t n = CHUNK_BYTES + r->frames.rest + (size_t)(r->saved > 0 ? r->saved : 0) * FRAMES_HEAD_BYTES;
@@ -369,7 +381,7 @@ static size_t chunk_of(const struct relay *r)
     return n < BUFFER_BYTES ? n : BUFFER_BYTES;
 }
 
-/* The part of the preface that came before goes in front of the rest. */
+/* Inserts the part of the preface that was read before in front of the bytes. */
 static bool restore_preface(struct flow *f, size_t n)
 {
     uint8_t *whole = malloc(n + f->to);
@@ -384,7 +396,7 @@ static bool restore_preface(struct flow *f, size_t n)
     return true;
 }
 
-/* false: the relay ends. */
+/* Returns false if the relay must end. */
 static bool read_client(struct admission *a, struct relay *r, uint64_t now_ms)
 {
     uint8_t n_before = r->frames.n_preface;
@@ -410,12 +422,13 @@ static bool read_client(struct admission *a, struct relay *r, uint64_t now_ms)
         return true;
     if (frames_has_preface(&r->frames))
         return restore_preface(&r->up, n_before) && hand_over(a, r);
-    free(r->up.bytes); /* a part of the preface, which is known */
+    free(r->up.bytes); /* a part of the preface: its content is known */
     r->up.bytes = NULL;
     return true;
 }
 
-/* A client that has closed is gone: so is what gRPC had for it. What gRPC sent last still goes out. */
+/* Flushes both directions. After the client has closed, bytes for it are discarded; after gRPC has
+ * closed, its last bytes are still sent. */
 static void step(struct admission *a, struct relay *r, uint64_t now_ms)
 {
     bool is_alive = flush(&r->up, r->server) && flush(&r->down, r->client);
@@ -485,7 +498,8 @@ static void set_options(int fd)
 {
     int one = 1, silent_ms = SILENT_MS;
 
-    /* Without them a connection is only slower, or lives longer after its host died. */
+    /* These options are not essential: without them the connection is slower, or lives longer after
+       its host died. */
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms, sizeof(silent_ms));
 }
@@ -512,7 +526,7 @@ static void add_relay(struct admission *a, int fd, const struct sockaddr_storage
 
 static void on_listener(struct admission *a, int listener, uint64_t now_ms)
 {
-    enum { ROUND = 64 }; /* then the others have their turn */
+    enum { ROUND = 64 }; /* further connections are accepted in the next round */
 
     for (uint32_t i = 0; i < ROUND; i++) {
         struct sockaddr_storage from = { 0 };
@@ -533,7 +547,7 @@ static void on_listener(struct admission *a, int listener, uint64_t now_ms)
 
 /* ---- time ---- */
 
-/* Paused clients in turns: who was served goes to the end. */
+/* Resumes paused clients in turns: a client that was served moves to the end of the list. */
 static void resume(struct admission *a, uint64_t now_ms)
 {
     struct relay *end = NULL, *next;
@@ -553,7 +567,7 @@ static void resume(struct admission *a, uint64_t now_ms)
     }
 }
 
-/* Returns the time of the next deadline, in ms from now. */
+/* Closes expired relays. Returns the time until the next deadline in ms. */
 static int expire(struct admission *a, uint64_t now_ms)
 {
     uint64_t next = now_ms + REPORT_MS;
@@ -577,8 +591,8 @@ bool admission_report(struct admission *a, uint64_t now_ms, char *text, size_t s
     is_due = a->n_evicted + a->n_rejected > 0 && now_ms >= a->report_ms;
     if (is_due) {
         snprintf(text, size,
-                 "control port: %llu connections were closed in favour of new ones (the last from %s) and %llu rejected: "
-                 "more than %u at a time; a firewall keeps strangers away",
+                 "control port: %llu connections were replaced by new ones (the last from %s) and %llu rejected: "
+                 "the limit is %u; restrict the port with a firewall",
                  (unsigned long long)a->n_evicted, a->worst, (unsigned long long)a->n_rejected, a->most);
         a->report_ms = now_ms + REPORT_MS;
         a->n_evicted = a->n_rejected = 0;
@@ -593,12 +607,13 @@ static void close_listeners(struct admission *a)
         close(a->listeners[a->n_listeners - 1]);
 }
 
-/* Asked to stop, and perhaps to end. Other events of the round may name a listener: n_listeners is 0 then. */
+/* Another thread stops or ends the admission. Other events of the round may refer to a listener, so
+ * n_listeners is 0 afterwards. */
 static void on_wake(struct admission *a)
 {
     uint64_t count;
 
-    (void)!read(a->wake, &count, sizeof(count)); /* to wait again */
+    (void)!read(a->wake, &count, sizeof(count)); /* resets the eventfd */
     close_listeners(a);
 }
 
@@ -655,7 +670,8 @@ static int listen_all(struct admission *a, const char *where, struct err *err)
     return rc;
 }
 
-/* Each connection has two descriptors here and one in gRPC. A quarter of the limit stays free. */
+/* Returns the limit of connections. Each uses two descriptors of the relay and one of gRPC. A
+ * quarter of the limit stays free. */
 static uint32_t limit_of(uint32_t tasks)
 {
     uint64_t most = CONNECTIONS_MIN + (uint64_t)tasks * 8;
@@ -700,7 +716,7 @@ int admission_open(const struct admission_opts *opts, struct admission **out, st
 
     if (a == NULL)
         return err_set(err, ERR_NOMEM, "listen on %s: out of memory", opts->listen);
-    (void)pthread_mutex_init(&a->lock, NULL); /* of this kind: cannot fail */
+    (void)pthread_mutex_init(&a->lock, NULL); /* cannot fail for a default mutex */
     a->last = &a->all;
     a->most = limit_of(opts->tasks);
     a->accept = opts->accept;
@@ -718,7 +734,8 @@ static void wake(struct admission *a)
 {
     uint64_t one = 1;
 
-    (void)!write(a->wake, &one, sizeof(one)); /* of an eventfd far below its limit: cannot fail */
+    /* cannot fail: the counter of the eventfd is far below its limit */
+    (void)!write(a->wake, &one, sizeof(one));
 }
 
 void admission_stop(struct admission *a)

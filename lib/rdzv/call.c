@@ -31,14 +31,14 @@ static int err_code(grpc_status_code code)
     }
 }
 
-/* What came back from one call. */
+/* result of a call */
 struct answer {
     grpc_status_code status;
     grpc_slice details;
     grpc_byte_buffer *message;
 };
 
-/* The requests of Control are all empty, and so is an empty message of any kind. */
+/* All requests of Control are empty, so the message has no bytes. */
 static void do_call(grpc_channel *channel, const char *path, const char *token,
                     uint64_t deadline_ms, struct answer *a)
 {
@@ -113,11 +113,11 @@ static int call_method(const char *address, const char *token, const char *metho
     if (a.status == GRPC_STATUS_OK) {
         copy(a.message, reply, n);
     } else {
-        char story[1024];
+        char text[1024];
 
-        rdzv_story(story, sizeof(story), (int)a.status, GRPC_SLICE_START_PTR(a.details),
+        rdzv_status_text(text, sizeof(text), (int)a.status, GRPC_SLICE_START_PTR(a.details),
                    GRPC_SLICE_LENGTH(a.details));
-        rc = err_set(err, err_code(a.status), "%s", story);
+        rc = err_set(err, err_code(a.status), "%s", text);
     }
     if (a.message != NULL)
         grpc_byte_buffer_destroy(a.message);
@@ -137,7 +137,7 @@ int rdzv_call(const char *address, const char *token, const char *method, uint64
     CHECK(is_known);
     if (!rdzv_is_address(address))
         return err_set(err, ERR_INPUT, "'%.320s': expected HOST:PORT, as in the cluster specification", address);
-    if (token != NULL && token[0] == '\0') /* as an empty variable of the environment */
+    if (token != NULL && token[0] == '\0') /* an empty environment variable */
         token = NULL;
     rdzv_grpc_init();
     if (token != NULL)

@@ -1,4 +1,4 @@
-/* control.c - what every task answers to people and programs. */
+/* control.c - the service Control: status, checkpoint, drain, stop. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 
-struct waiting { /* a Checkpoint that is not answered yet */
+struct waiting { /* a Checkpoint call that is not answered yet */
     struct rdzv_in *call;
     struct waiting *next;
 };
@@ -18,7 +18,7 @@ struct rdzv_control {
 
 /* ---- Status ---- */
 
-/* Memory of an answer. */
+/* Allocates memory of an answer. */
 static void *make(struct arena *a, size_t n, size_t bytes)
 {
     void *memory = arena_array(a, n, bytes);
@@ -75,7 +75,7 @@ static Trainerd__V1__TaskStatus *fill_one(struct rdzv *r, uint32_t rank, uint64_
     return out;
 }
 
-/* The group, as the node knows it. */
+/* Fills in the state of the group, as the node knows it. */
 static void fill_group(struct rdzv *r, Trainerd__V1__StatusReply *s, struct arena *a)
 {
     const struct member_node *node = rdzv_node(r);
@@ -86,7 +86,7 @@ static void fill_group(struct rdzv *r, Trainerd__V1__StatusReply *s, struct aren
     s->state = (char *)member_node_state_name(member_node_state(node));
     s->generation = v->generation;
     s->cause = make_text(member_node_cause(node), 1024, a);
-    if (leader != MEMBER_NOBODY)
+    if (leader != MEMBER_NO_RANK)
         s->leader = make_task(r, leader, a);
     s->n_view = v->generation > 0 ? v->n : 0;
     s->view = make(a, world, sizeof(*s->view));
@@ -186,7 +186,7 @@ void rdzv_checkpoint(struct rdzv *r, struct rdzv_in *call, void *request)
     *w = (struct waiting){ .call = call, .next = c->waiting };
     c->waiting = w;
     rdzv_in_on_closed(call, on_closed, c);
-    if (is_first) /* one answer serves all that wait for it */
+    if (is_first) /* one checkpoint answers all open calls */
         r->opts.on_checkpoint(r->opts.arg);
 }
 
@@ -213,7 +213,7 @@ void rdzv_control_checkpoint_done(struct rdzv_control *c, uint64_t step, const c
 
 /* ---- Drain and Stop ---- */
 
-/* Asked twice is asked once; too late is told. */
+/* A repeated call has no further effect; a call after the end is rejected. */
 static void stop(struct rdzv *r, struct rdzv_in *call, const ProtobufCMessage *reply,
                  bool everywhere)
 {
@@ -222,8 +222,8 @@ static void stop(struct rdzv *r, struct rdzv_in *call, const ProtobufCMessage *r
         return;
     }
     rdzv_in_reply(call, reply);
-    rdzv_say(r, everywhere ? "Stop was called here: the job saves and ends on every task"
-                                           : "Drain was called here: this task saves and leaves", false);
+    rdzv_log(r, everywhere ? "Stop was called on this task: the job saves and ends on every task"
+                                           : "Drain was called on this task: this task saves and leaves", false);
     rdzv_report(r, &(struct member_event){ .kind = MEMBER_EV_STOP, .everywhere = everywhere });
 }
 
@@ -243,7 +243,7 @@ void rdzv_stop_all(struct rdzv *r, struct rdzv_in *call, void *request)
     stop(r, call, &reply.base, true);
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 struct rdzv_control *rdzv_control_new(void)
 {

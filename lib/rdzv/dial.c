@@ -1,9 +1,10 @@
-/* dial.c - a TCP connection to another task, and whether nobody listens there.
+/* dial.c - a TCP connection to another task, or the information that no process listens there.
  *
- * gRPC could connect by itself, but would not say for certain that an address refuses: that counts
- * as proof that the process is dead. So the name is resolved and every address of it is tried at
- * once, by a thread that lives for one attempt (a resolver can block for long, and cannot be
- * stopped). The first connection that is made wins; refused is what all addresses refused. */
+ * gRPC can connect by itself, but does not report reliably that an address refused the connection,
+ * which counts as proof that the process is dead. Therefore a thread that lives for one attempt
+ * resolves the name and tries all of its addresses at once; a resolver can block for long and
+ * cannot be stopped. The first connection that is made is used. The result is "refused" only if all
+ * addresses refused. */
 #include "rdzv/rdzv_priv.h"
 
 #include <errno.h>
@@ -23,8 +24,8 @@
 #include "base/reason.h"
 #include "loop/loop.h"
 
-/* getaddrinfo() runs the name service modules of the host, which may use large arrays on the stack. Only pages that are
- * used take memory. */
+/* getaddrinfo() runs the name service modules of the host, which may use large arrays on the stack.
+ * Only used pages occupy memory. */
 enum { ADDRESSES_MAX = 8, THREADS_MAX = 64, STACK_BYTES = 2 * 1024 * 1024 };
 
 struct rdzv_dial {
@@ -32,8 +33,8 @@ struct rdzv_dial {
     uint64_t wait_ms;
     rdzv_dialled *fn;
     void *arg;
-    bool is_forgotten; /* under `lock` */
-    int fd;            /* -1: none */
+    bool is_cancelled; /* under `lock`; no callback is wanted */
+    int fd;            /* -1: no connection */
     bool is_refused;
     char why[256];
     char address[]; /* host:port */
@@ -49,7 +50,7 @@ struct tries {
     uint32_t n, n_open, n_refused;
 };
 
-/* A connection to a port of this host that nobody has can meet itself. */
+/* A connection to a free port of this host can be connected to itself. */
 static bool is_to_itself(int fd)
 {
     struct sockaddr_storage a = { 0 }, b = { 0 };
@@ -60,8 +61,8 @@ static bool is_to_itself(int fd)
            memcmp(&a, &b, n_a) == 0;
 }
 
-/* What became of one address: 0 connected. */
-static void settle(struct rdzv_dial *d, struct tries *t, struct pollfd *p, int error)
+/* Handles the result for one address; error 0: connected. */
+static void handle_result(struct rdzv_dial *d, struct tries *t, struct pollfd *p, int error)
 {
     if (error == 0 && is_to_itself(p->fd))
         error = ECONNREFUSED;
@@ -73,7 +74,7 @@ static void settle(struct rdzv_dial *d, struct tries *t, struct pollfd *p, int e
         if (d->why[0] == '\0' || error != ECONNREFUSED)
             snprintf(d->why, sizeof(d->why), "connect: %s", reason_text(error));
     }
-    p->fd = -1; /* poll() passes over it */
+    p->fd = -1; /* poll() ignores the entry */
     t->n_open--;
 }
 
@@ -85,19 +86,20 @@ static void try_address(struct rdzv_dial *d, struct tries *t, const struct addri
     t->n_open++;
     *p = (struct pollfd){ .events = POLLOUT };
     p->fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (p->fd < 0) { /* no IPv6 here, or no descriptor is left */
+    if (p->fd < 0) { /* the host has no IPv6, or no descriptor is available */
         snprintf(d->why, sizeof(d->why), "connect: %s", reason_text(errno));
         t->n_open--;
         return;
     }
-    (void)setsockopt(p->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* only slower without */
+    /* not essential: the connection is only slower without it */
+    (void)setsockopt(p->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     if (connect(p->fd, a->ai_addr, a->ai_addrlen) == 0)
-        settle(d, t, p, 0);
+        handle_result(d, t, p, 0);
     else if (errno != EINPROGRESS)
-        settle(d, t, p, errno);
+        handle_result(d, t, p, errno);
 }
 
-/* true: to go on with the rest. */
+/* Waits for a result. Returns false at the timeout. */
 static bool wait_for_one(struct rdzv_dial *d, struct tries *t, uint64_t until_ms)
 {
     uint64_t now_ms = clock_ms();
@@ -118,7 +120,7 @@ static bool wait_for_one(struct rdzv_dial *d, struct tries *t, uint64_t until_ms
             continue;
         if (getsockopt(t->polls[i].fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0)
             error = errno;
-        settle(d, t, &t->polls[i], error);
+        handle_result(d, t, &t->polls[i], error);
     }
     return true;
 }
@@ -146,7 +148,7 @@ static void dial(struct rdzv_dial *d)
     int rc;
 
     if (colon == NULL) {
-        snprintf(d->why, sizeof(d->why), "'%.200s' is no HOST:PORT", d->address);
+        snprintf(d->why, sizeof(d->why), "'%.200s': expected HOST:PORT", d->address);
         return;
     }
     *colon = '\0';
@@ -177,7 +179,7 @@ static void deliver(void *arg)
 {
     struct rdzv_dial *d = arg;
 
-    if (d->is_forgotten) { /* set by this thread alone */
+    if (d->is_cancelled) { /* set by this thread only */
         discard(d);
         return;
     }
@@ -188,16 +190,17 @@ static void deliver(void *arg)
 static void *run(void *arg)
 {
     struct rdzv_dial *d = arg;
-    bool is_forgotten;
+    bool is_cancelled;
 
     dial(d);
     pthread_mutex_lock(&lock);
     n_threads--;
-    is_forgotten = d->is_forgotten;
-    if (!is_forgotten)
-        loop_post(d->loop, deliver, d); /* the loop lives: who ends it has forgotten us before */
+    is_cancelled = d->is_cancelled;
+    if (!is_cancelled)
+        /* the loop exists: its owner calls rdzv_dial_cancel() before it ends the loop */
+        loop_post(d->loop, deliver, d);
     pthread_mutex_unlock(&lock);
-    if (is_forgotten)
+    if (is_cancelled)
         discard(d);
     return NULL;
 }
@@ -210,7 +213,8 @@ static bool start_thread(struct rdzv_dial *d)
 
     CHECK(pthread_attr_init(&attr) == 0);
     CHECK(pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED) == 0);
-    (void)pthread_attr_setstacksize(&attr, STACK_BYTES); /* else the usual, which is larger */
+    /* not essential: the default stack is larger */
+    (void)pthread_attr_setstacksize(&attr, STACK_BYTES);
     rc = pthread_create(&thread, &attr, run, d);
     pthread_attr_destroy(&attr);
     return rc == 0;
@@ -238,7 +242,7 @@ struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, uint64
         return d;
     snprintf(d->why, sizeof(d->why), "%s",
              is_room ? "connect: no thread could be started"
-                     : "connect: too many attempts are under way, the name service may be slow");
+                     : "connect: too many attempts are in progress; the name service may be slow");
     pthread_mutex_lock(&lock);
     n_threads -= is_room;
     pthread_mutex_unlock(&lock);
@@ -246,11 +250,11 @@ struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, uint64
     return d;
 }
 
-void rdzv_dial_forget(struct rdzv_dial *d)
+void rdzv_dial_cancel(struct rdzv_dial *d)
 {
     if (d == NULL)
         return;
     pthread_mutex_lock(&lock);
-    d->is_forgotten = true;
+    d->is_cancelled = true;
     pthread_mutex_unlock(&lock);
 }

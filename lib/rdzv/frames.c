@@ -7,7 +7,8 @@ const char frames_preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 enum { DATA = 0, RST_STREAM = 3, WINDOW_UPDATE = 8 };
 
-/* A stream that is opened and reset costs the server far more than the two frames cost the client (CVE-2023-44487). */
+/* A stream that is opened and reset costs the server far more than its two frames cost the client
+ * (CVE-2023-44487). */
 static double cost_of(uint8_t type)
 {
     switch (type) {

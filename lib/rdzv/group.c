@@ -1,7 +1,7 @@
-/* group.c - the node and what surrounds it: one event goes in, all of its actions come out.
+/* group.c - the node and its surroundings: one event goes in, all of its actions are performed.
  *
- * Actions never lead back into the node: what a link or a timer reports comes from the loop later, and an event that the
- * daemon reports from inside on_action() waits in a queue until the actions are done. */
+ * Actions never call back into the node: links and timers report later, from the loop, and an event
+ * that the daemon reports from inside on_action() waits in a queue until the actions are done. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdio.h>
@@ -14,10 +14,11 @@
 
 enum { TEXT_BYTES = 2048 };
 
-/* An event that the daemon reported while actions were performed, or before the node was started: a copy. */
+/* A copy of an event that the daemon reported while actions were performed, or before the node was
+ * started. */
 struct queued {
     struct queued *next;
-    struct member_event e; /* its pointers point into this copy */
+    struct member_event e; /* its pointers refer to this copy */
     struct member_loss loss;
     struct member_lease lease;
     char text[TEXT_BYTES];
@@ -36,10 +37,10 @@ struct rdzv_group {
 
 static void probe(struct rdzv_group *g, uint32_t rank)
 {
-    struct member_where ours;
+    struct member_status ours;
 
-    member_node_where(g->node, &ours);
-    rdzv_who_ask(g->r->who, rank, &ours);
+    member_node_status(g->node, &ours);
+    rdzv_probes_start(g->r->probes, rank, &ours);
 }
 
 static void train(struct rdzv_group *g, const struct member_action *a)
@@ -52,7 +53,7 @@ static void train(struct rdzv_group *g, const struct member_action *a)
         rdzv_report(g->r, &(struct member_event){ .kind = MEMBER_EV_FAILED,
                                                   .generation = a->view->generation,
                                                   .failure = MEMBER_FAIL_PEER,
-                                                  .text = "the view to train in is not the one that came" });
+                                                  .text = "the view of the TRAIN action was not received" });
 }
 
 static void end(struct rdzv_group *g, const struct member_action *a)
@@ -63,32 +64,32 @@ static void end(struct rdzv_group *g, const struct member_action *a)
     g->has_ended = true;
     loop_timer_free(g->tick);
     g->tick = NULL;
-    rdzv_who_shut(g->r->who);
-    rdzv_client_hang_up(g->r->client);
+    rdzv_probes_shut(g->r->probes);
+    rdzv_client_close(g->r->client);
     rdzv_links_close_all(g->r->links);
-    rdzv_trace(g->r, "the membership is over, code %d: %.600s", a->code, a->text);
+    rdzv_trace(g->r, "the membership has ended, code %d: %.600s", a->code, a->text);
     g->r->opts.on_action(g->r->opts.arg, &out);
 }
 
-/* Links and probes are ours; the rest is the daemon's. */
+/* Links and probes are handled here; the daemon performs the other actions. */
 static void perform_one(struct rdzv_group *g, const struct member_action *a)
 {
     struct rdzv *r = g->r;
 
     switch (a->what) {
-    case MEMBER_CALL:
-        rdzv_client_call(r->client, a->rank);
+    case MEMBER_OPEN_OUT:
+        rdzv_client_open(r->client, a->rank);
         return;
-    case MEMBER_HANG_UP:
-        rdzv_client_hang_up(r->client);
+    case MEMBER_CLOSE_OUT:
+        rdzv_client_close(r->client);
         return;
-    case MEMBER_TELL:
-        rdzv_client_tell(r->client, a->msg);
+    case MEMBER_SEND_LEADER:
+        rdzv_client_send(r->client, a->msg);
         return;
-    case MEMBER_SEND:
+    case MEMBER_SEND_MEMBER:
         rdzv_links_send(r->links, a->rank, a->msg);
         return;
-    case MEMBER_CLOSE:
+    case MEMBER_CLOSE_IN:
         rdzv_links_close(r->links, a->rank);
         return;
     case MEMBER_PROBE:
@@ -111,7 +112,7 @@ static void perform_one(struct rdzv_group *g, const struct member_action *a)
 
 /* ---- events ---- */
 
-/* false: nothing goes in any more. Else perform() must follow. */
+/* Begins an event. Returns false if the node has ended; else perform() must follow. */
 static bool enter(struct rdzv_group *g)
 {
     if (rdzv_group_has_ended(g))
@@ -121,7 +122,7 @@ static bool enter(struct rdzv_group *g)
     return true;
 }
 
-/* The actions of the event that went in; then the events that were queued meanwhile, in their order. */
+/* Performs the actions of the event, then handles the queued events in order. */
 static void perform(struct rdzv_group *g)
 {
     struct member_action a;
@@ -163,7 +164,7 @@ bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_
     if (!enter(g))
         return true;
     admits = member_node_admits(g->node, rank, join, refusal, clock_ms());
-    if (!admits) { /* the next event, which perform() may handle, frees the node's text */
+    if (!admits) { /* the next event, which perform() may handle, frees the text of the node */
         snprintf(text, RDZV_REFUSAL_BYTES, "%s", refusal->text);
         refusal->text = text;
     }
@@ -171,13 +172,13 @@ bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_
     return admits;
 }
 
-void rdzv_group_asked(struct rdzv_group *g, uint32_t rank, const struct member_where *theirs,
-                      struct member_where *ours)
+void rdzv_group_probed(struct rdzv_group *g, uint32_t rank, const struct member_status *theirs,
+                      struct member_status *ours)
 {
     bool is_in = enter(g);
 
-    CHECK(is_in); /* the caller has checked */
-    member_node_asked(g->node, rank, theirs, ours, clock_ms());
+    CHECK(is_in); /* the caller has checked it */
+    member_node_probed(g->node, rank, theirs, ours, clock_ms());
     perform(g);
 }
 
@@ -201,9 +202,9 @@ static void on_tick(void *arg)
     rdzv_server_tick(g->r->server, now_ms);
 }
 
-void rdzv_say(struct rdzv *r, const char *text, bool is_trouble)
+void rdzv_log(struct rdzv *r, const char *text, bool is_trouble)
 {
-    struct member_action say = { .what = MEMBER_SAY, .text = text, .is_trouble = is_trouble };
+    struct member_action say = { .what = MEMBER_LOG, .text = text, .is_trouble = is_trouble };
 
     r->opts.on_action(r->opts.arg, &(struct rdzv_action){ .action = &say });
 }
@@ -243,7 +244,7 @@ void rdzv_report(struct rdzv *r, const struct member_event *e)
 
     if (rdzv_group_has_ended(g))
         return;
-    q = copy(e); /* its text is made valid UTF-8 in any case */
+    q = copy(e); /* wire_text() makes the text valid UTF-8 */
     if (!g->is_busy && g->has_started) {
         rdzv_group_event(g, &q->e);
         free(q);
@@ -253,7 +254,7 @@ void rdzv_report(struct rdzv *r, const struct member_event *e)
     g->last = &q->next;
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 const struct member_node *rdzv_node(const struct rdzv *r)
 {

@@ -1,8 +1,7 @@
-/* grpc.c - the completion queue, and the thread that forwards what comes out of it.
+/* grpc.c - the completion queue, and the thread that forwards its tags.
  *
- * The thread decides nothing: it puts each tag on a list and wakes the loop, which runs them in
- * order. It must never be busy with anything else, because pings are answered only by a thread that
- * waits on the queue. */
+ * The thread only appends each tag to a list and wakes the loop, which runs the tags in order. It
+ * must never do other work, because gRPC answers pings only on a thread that waits on the queue. */
 #include "rdzv/rdzv_priv.h"
 
 #include <pthread.h>
@@ -25,8 +24,8 @@
 
 enum { CHANNEL_ARGS = 16 };
 
-/* gRPC is not instrumented: tell the thread sanitizer that a tag carries what was written before.
- */
+/* gRPC is not instrumented: tells the thread sanitizer that a tag carries what was written
+ * before. */
 #if defined(__SANITIZE_THREAD__)
 void __tsan_acquire(void *addr);
 void __tsan_release(void *addr);
@@ -41,17 +40,17 @@ struct rdzv_hub {
     struct loop *loop;
     grpc_completion_queue *queue;
     pthread_t thread;
-    uint32_t n_out; /* tags handed to gRPC and not yet run; loop thread */
+    uint32_t n_out; /* tags that gRPC has and that were not run yet; loop thread */
 
-    pthread_mutex_t lock; /* what follows */
+    pthread_mutex_t lock; /* protects the fields below */
     pthread_cond_t came;
     struct rdzv_tag *first, **last;
-    bool posted; /* run_posted() is on its way to the loop */
+    bool posted; /* run_posted() is queued in the loop */
 };
 
 /* ---- the queue ---- */
 
-/* Runs what has come; false: nothing had. */
+/* Runs the tags in the list. Returns false if it was empty. */
 static bool run_tags(struct rdzv_hub *h)
 {
     struct rdzv_tag *t;
@@ -64,7 +63,7 @@ static bool run_tags(struct rdzv_hub *h)
     if (t == NULL)
         return false;
     while (t != NULL) {
-        struct rdzv_tag *next = t->next; /* fn may free the record that the tag lives in */
+        struct rdzv_tag *next = t->next; /* fn may free the record that contains the tag */
 
         h->n_out--;
         t->fn(t->arg, t->ok);
@@ -80,7 +79,7 @@ static void run_posted(void *arg)
     pthread_mutex_lock(&h->lock);
     h->posted = false;
     pthread_mutex_unlock(&h->lock);
-    (void)run_tags(h); /* nothing there: the pump was faster */
+    (void)run_tags(h); /* the list is empty if the pump ran first */
 }
 
 static void forward(struct rdzv_hub *h, struct rdzv_tag *t, bool ok)
@@ -115,7 +114,8 @@ static void *wait_on_queue(void *arg)
     }
 }
 
-/* Only daemon/ logs, and gRPC's errors reach us as statuses. GRPC_VERBOSITY brings its log back. */
+/* Only daemon/ logs, and gRPC's errors are reported as statuses. GRPC_VERBOSITY enables gRPC's
+ * log. */
 static void drop_log(gpr_log_func_args *args)
 {
     (void)args;
@@ -128,7 +128,7 @@ void rdzv_grpc_init(void)
     grpc_init();
 }
 
-/* A queue that no thread waits on. */
+/* Closes a queue on which no thread waits. */
 static void close_queue(grpc_completion_queue *queue)
 {
     gpr_timespec forever = gpr_inf_future(GPR_CLOCK_MONOTONIC);
@@ -231,7 +231,7 @@ void rdzv_hub_close(struct rdzv_hub *h)
     CHECK(h->first == NULL);
     grpc_completion_queue_destroy(h->queue);
     grpc_shutdown();
-    loop_post(h->loop, free_hub, h); /* behind a run_posted() that may still be on its way */
+    loop_post(h->loop, free_hub, h); /* after a run_posted() that may be queued */
 }
 
 /* ---- messages ---- */
@@ -263,7 +263,7 @@ grpc_arg rdzv_arg(const char *key, int value)
     return (grpc_arg){ .type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = value };
 }
 
-/* What both kinds have in common. */
+/* The arguments of both kinds of channels. */
 static grpc_channel_args channel_args(grpc_arg *all, const grpc_arg *more, size_t n_more)
 {
     const grpc_arg common[] = {
@@ -294,7 +294,8 @@ grpc_channel *rdzv_channel(const char *address)
         rdzv_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 10000),
         rdzv_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000),
         rdzv_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
-        rdzv_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1), /* else a backoff would be inherited */
+        /* else the channel inherits the backoff of an earlier one */
+        rdzv_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
         rdzv_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
         rdzv_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
     };
@@ -330,7 +331,7 @@ int rdzv_check_token(const char *token, struct err *err)
     if (!grpc_header_nonbin_value_is_legal(s) || strlen(token) > 1024)
         return err_set(err, ERR_INPUT,
                        "the token: expected at most 1024 printable ASCII characters, "
-                       "found something else");
+                       "found other characters");
     return 0;
 }
 
@@ -345,9 +346,9 @@ void rdzv_bearer(const char *token, grpc_metadata *out)
     memcpy(GRPC_SLICE_START_PTR(out->value) + sizeof(scheme) - 1, token, n);
 }
 
-/* gRPC wraps the cause: "failed to connect to all addresses; last error: UNKNOWN:
- * ipv4:127.0.0.1:1: Failed to connect to remote host: Connection refused". */
-void rdzv_story(char *out, size_t n, int code, const void *details, size_t n_details)
+/* gRPC wraps the cause: "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1:
+ * Failed to connect to remote host: Connection refused". */
+void rdzv_status_text(char *out, size_t n, int code, const void *details, size_t n_details)
 {
     static const char connect[] = "Failed to connect to remote host: ";
     static const char *const prefixes[] = { "failed to connect to all addresses; last error: ",

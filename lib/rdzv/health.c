@@ -1,5 +1,5 @@
-/* health.c - grpc.health.v1: "" is serving while the task trains (readiness); a service by its name
- * is serving while the process answers (liveness). */
+/* health.c - grpc.health.v1. The service "" is SERVING while the task trains (readiness); a named
+ * service is SERVING while the process answers (liveness). */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdlib.h>

@@ -1,10 +1,11 @@
-/* in.c - the server, and a call that came in.
+/* in.c - the server and its incoming calls.
  *
- *     requested --arrives--> accepted --handler--> reply / send ... finish --> all tags back: freed
+ *     requested --arrives--> accepted --handler--> reply / send ... finish --> all tags returned:
+ *     freed
  *
- * Its tags: `arrived` (asked of the server), `gone` (RECV_CLOSE: the call has ended in any way,
- * which is how a parked call learns that its client died), `sent` (one message at a time), `read`
- * (bidi only). */
+ * The tags of a call: `arrived` (requested from the server), `gone` (RECV_CLOSE: the call has ended
+ * in any way, which is how the owner of a waiting call learns that the client died), `sent` (one
+ * message at a time), `read` (streams only). */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdarg.h>
@@ -22,28 +23,28 @@
 #include "rdzv/admission.h"
 
 enum {
-    UNSENT_MAX = 32, /* messages that wait for a client that does not read */
-    CALLS_MAX = 1024, /* that run at a time, and four for every task of the cluster */
+    UNSENT_MAX = 32, /* messages that are queued for a client that does not read */
+    CALLS_MAX = 1024, /* limit of running calls, plus four for each task of the cluster */
 };
 
 struct rdzv_server {
     struct rdzv *r;
     grpc_server *server;
     grpc_server_credentials *plain;
-    struct admission *admission; /* NULL: it does not listen */
+    struct admission *admission; /* NULL: not listening */
     void **registered; /* [rdzv_n_methods] */
     bool is_closing, is_down;
-    struct rdzv_in *all; /* the calls that run */
+    struct rdzv_in *all; /* the running calls */
     uint32_t n_calls;
     struct rdzv_tag down;
 };
 
 struct rdzv_in {
     struct rdzv_server *server;
-    const struct rdzv_method *method; /* NULL: one that we do not have */
-    struct rdzv_in *next, **link;     /* in server->all, once accepted */
+    const struct rdzv_method *method; /* NULL: an unknown method */
+    struct rdzv_in *next, **link;     /* in server->all, after the call was accepted */
     grpc_call *call;
-    uint32_t refs; /* tags that are out */
+    uint32_t refs; /* tags in use by gRPC */
     struct rdzv_tag arrived, gone, sent, read;
 
     gpr_timespec deadline;
@@ -54,15 +55,15 @@ struct rdzv_in {
 
     grpc_slice unsent[UNSENT_MAX]; /* oldest first */
     uint32_t n_unsent;
-    bool is_sending, has_sent; /* a batch is out; the initial metadata went */
-    bool is_finished;          /* a status is to be sent, or was */
+    bool is_sending, has_sent; /* a batch is in progress; the initial metadata was sent */
+    bool is_finished;          /* a status was sent or is queued */
     bool is_status_sent, is_gone;
     grpc_status_code status;
     grpc_slice status_text;
 
     void (*on_closed)(void *arg, struct rdzv_in *c);
     void *arg;
-    void *context; /* the handler's */
+    void *context; /* of the handler */
 };
 
 static void accept_next(struct rdzv_server *s, const struct rdzv_method *m);
@@ -100,7 +101,7 @@ static void batch(struct rdzv_in *c, const grpc_op *ops, size_t n, struct rdzv_t
 
 /* ---- sending ---- */
 
-/* Sends what can be sent now: the oldest message, and the status behind the last. */
+/* Starts the next batch: the oldest message, and the status with the last message. */
 static void pump(struct rdzv_in *c)
 {
     grpc_op ops[3] = { { 0 } };
@@ -135,7 +136,7 @@ static void on_sent(void *arg, bool ok)
 {
     struct rdzv_in *c = arg;
 
-    (void)ok; /* if not, `gone` comes */
+    (void)ok; /* if false, `gone` follows */
     c->is_sending = false;
     pump(c);
     unref(c);
@@ -189,7 +190,7 @@ void rdzv_in_reply(struct rdzv_in *c, const ProtobufCMessage *m)
     grpc_slice s = rdzv_pack(m);
 
     if (!c->is_gone)
-        c->unsent[c->n_unsent++] = grpc_slice_ref(s); /* the first: there is room */
+        c->unsent[c->n_unsent++] = grpc_slice_ref(s); /* first message, so the array has room */
     grpc_slice_unref(s);
     finish(c, GRPC_STATUS_OK, "");
 }
@@ -210,8 +211,8 @@ void *rdzv_in_context(const struct rdzv_in *c)
     return c->context;
 }
 
-/* The client's side is over; told once. */
-static void tell_closed(struct rdzv_in *c)
+/* The client has ended its side: calls on_closed once. */
+static void notify_closed(struct rdzv_in *c)
 {
     void (*fn)(void *, struct rdzv_in *) = c->on_closed;
 
@@ -227,14 +228,14 @@ static void on_gone(void *arg, bool ok)
     (void)ok; /* this batch always succeeds */
     c->is_gone = true;
     if (c->on_closed != NULL)
-        c->is_finished = true; /* nobody may use it after this */
-    tell_closed(c);
+        c->is_finished = true; /* the owner must not use it any more */
+    notify_closed(c);
     unref(c);
 }
 
 /* ---- receiving ---- */
 
-/* Compared by digest, so that the time taken tells nothing about how much was right. */
+/* Compares digests, so that the time taken does not depend on the number of correct bytes. */
 static bool has_token(const struct rdzv_in *c)
 {
     static const char scheme[] = "Bearer ";
@@ -256,7 +257,7 @@ static bool has_token(const struct rdzv_in *c)
     return found;
 }
 
-/* One request: unpacked, or refused. */
+/* Unpacks a request and calls the handler, or rejects the request. */
 static void handle(struct rdzv_in *c)
 {
     grpc_slice bytes = rdzv_bytes(c->payload);
@@ -267,7 +268,7 @@ static void handle(struct rdzv_in *c)
     if (request != NULL)
         c->method->handle(c->server->r, c, request);
     else
-        rdzv_in_finish(c, GRPC_STATUS_INVALID_ARGUMENT, "%zu bytes that are no %s",
+        rdzv_in_finish(c, GRPC_STATUS_INVALID_ARGUMENT, "%zu bytes are not a valid %s",
                        GRPC_SLICE_LENGTH(bytes), c->method->request->name);
     wire_fini(&w);
     grpc_slice_unref(bytes);
@@ -284,10 +285,10 @@ static void on_read(void *arg, bool ok)
 {
     struct rdzv_in *c = arg;
 
-    (void)ok; /* then there is no message */
-    if (c->payload == NULL) { /* the client has said all that it will */
+    (void)ok; /* if false, there is no message */
+    if (c->payload == NULL) { /* the client has half-closed */
         if (!c->is_finished) {
-            tell_closed(c);
+            notify_closed(c);
             finish(c, GRPC_STATUS_OK, "");
         }
     } else {
@@ -315,7 +316,7 @@ static void accept_call(struct rdzv_in *c)
     s->n_calls++;
     batch(c, &op, 1, &c->gone);
 
-    if (s->is_closing) { /* what the handlers need may be gone */
+    if (s->is_closing) { /* the data of the handlers may have been freed */
         rdzv_in_finish(c, GRPC_STATUS_UNAVAILABLE, "the task ends");
     } else if (c->method == NULL) {
         char method[256];
@@ -326,10 +327,10 @@ static void accept_call(struct rdzv_in *c)
                        s->r->opts.version, method);
     } else if (!c->method->is_open && s->r->opts.token != NULL && !has_token(c)) {
         rdzv_in_finish(c, GRPC_STATUS_UNAUTHENTICATED,
-                       "this cluster has a token, and the caller does not know it: expected "
+                       "this cluster requires a token, but the caller sent no valid one: expected "
                        "'authorization: Bearer TOKEN'");
     } else if (s->n_calls > CALLS_MAX + 4 * s->r->cluster.world) {
-        rdzv_in_finish(c, GRPC_STATUS_RESOURCE_EXHAUSTED, "%u calls are under way here already",
+        rdzv_in_finish(c, GRPC_STATUS_RESOURCE_EXHAUSTED, "%u calls are running already",
                        s->n_calls - 1);
     } else if (c->method->is_bidi) {
         read_next(c);
@@ -342,7 +343,7 @@ static void on_arrived(void *arg, bool ok)
 {
     struct rdzv_in *c = arg;
 
-    if (ok) { /* else the server shuts down */
+    if (ok) { /* if false, the server shuts down */
         if (!c->server->is_closing)
             accept_next(c->server, c->method);
         accept_call(c);
@@ -391,9 +392,10 @@ static void on_down(void *arg, bool ok)
 static grpc_server *create(void)
 {
     grpc_arg args[] = {
-        rdzv_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 30000), /* links have beats; for all others */
+        /* for connections without a link; links have heartbeats */
+        rdzv_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 30000),
         rdzv_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20000),
-        rdzv_arg(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0), /* a client may ping as it likes */
+        rdzv_arg(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0), /* a client may ping at any rate */
         rdzv_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, WIRE_BYTES_MAX),
         rdzv_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000),
         rdzv_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, 128),
@@ -404,7 +406,7 @@ static grpc_server *create(void)
     return grpc_server_create(&all, NULL);
 }
 
-/* On admission's thread. */
+/* Called on the thread of admission. */
 static void on_connection(void *arg, int fd)
 {
     struct rdzv_server *s = arg;
@@ -453,7 +455,7 @@ void rdzv_server_tick(struct rdzv_server *s, uint64_t now_ms)
     char text[512];
 
     if (s->admission != NULL && admission_report(s->admission, now_ms, text, sizeof(text)))
-        rdzv_say(s->r, text, true);
+        rdzv_log(s->r, text, true);
 }
 
 void rdzv_server_shutdown(struct rdzv_server *s)

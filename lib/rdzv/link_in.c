@@ -1,8 +1,9 @@
-/* link_in.c - Rendezvous.Join: the links of those that called us, at most one per task.
+/* link_in.c - Rendezvous.Join: the links in, at most one per task.
  *
- * The first message says whose link it is. A newer call of a process takes the place of its older
- * one, which may be one that it gave up. Of two processes of a task the one that is heard stays; the
- * node decides (member_node_admits()), and no process can displace another by its JOIN alone. */
+ * The first message of a link names its task. A newer call of the same process replaces its older
+ * call, which the process may have given up. If two processes run as one task, the process that
+ * sends stays: the node decides (member_node_admits()), and no process can displace another by its
+ * JOIN alone. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdlib.h>
@@ -12,8 +13,8 @@
 #include "base/err.h"
 
 struct seat {
-    struct rdzv_in *call; /* NULL: no link. Its context is this seat */
-    /* of the newest Join */
+    struct rdzv_in *call; /* NULL: no link. The context of the call is this seat */
+    /* of the last JOIN */
     uint64_t incarnation, n_calls;
     uint32_t n_devices;
     char *data_address, *host_key; /* owned */
@@ -23,7 +24,7 @@ struct seat {
 struct rdzv_links {
     struct rdzv *r;
     struct seat *seats; /* [world] */
-    /* A View goes to many: packed once. */
+    /* A VIEW is sent to many members, so it is packed once. */
     grpc_slice view;
     uint64_t view_generation; /* 0: none */
     uint8_t view_key[WIRE_KEY_BYTES];
@@ -35,7 +36,7 @@ static void send_view(struct rdzv_links *l, struct seat *seat, const struct memb
 {
     const struct rdzv_view *view = rdzv_views_get(l->r->views, m->view);
 
-    CHECK(view != NULL); /* the node takes in only those that joined */
+    CHECK(view != NULL); /* the node admits only tasks that have joined */
     if (l->view_generation != view->generation ||
         memcmp(l->view_key, view->key, sizeof(l->view_key)) != 0) {
         struct wire w = { 0 };
@@ -77,7 +78,8 @@ void rdzv_links_close(struct rdzv_links *l, uint32_t rank)
         return;
     rdzv_trace(l->r, "link of %s: closed", l->r->cluster.tasks[rank].name);
     rdzv_in_finish(call, GRPC_STATUS_OK, "%s",
-                   ""); /* another status would overtake what is not read yet */
+                   ""); /* a status other than OK would overtake messages that the member has not
+                           read */
 }
 
 /* ---- in ---- */
@@ -90,21 +92,22 @@ static void on_closed(void *arg, struct rdzv_in *call)
 
     CHECK(seat->call == call);
     seat->call = NULL;
-    rdzv_trace(l->r, "link of %s: ended by it", l->r->cluster.tasks[rank].name);
+    rdzv_trace(l->r, "link of %s: closed by the peer", l->r->cluster.tasks[rank].name);
     rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = rank, .text = "its connection closed" });
 }
 
-/* Why a Join cannot be a link of this task, whatever the node thinks; false: it can. */
-static bool is_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j, uint32_t rank,
+/* Rejects a JOIN that cannot belong to a link of this task, and returns true. Returns false if it
+ * can. */
+static bool reject_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j, uint32_t rank,
                           struct rdzv_in *call)
 {
     struct rdzv *r = l->r;
-    const struct seat *seat = rank != MEMBER_NOBODY ? &l->seats[rank] : NULL;
+    const struct seat *seat = rank != MEMBER_NO_RANK ? &l->seats[rank] : NULL;
     uint32_t to = wire_rank(&r->cluster, j->to);
     char self[400];
 
     rdzv_full_name(r, r->opts.self, self);
-    if (rank == MEMBER_NOBODY)
+    if (rank == MEMBER_NO_RANK)
         rdzv_in_finish(
             call, GRPC_STATUS_FAILED_PRECONDITION,
             "%s %u (%s) cannot join: it is no training task of the coordinator's "
@@ -114,21 +117,23 @@ static bool is_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j, uin
     else if (rank == r->opts.self && j->incarnation != r->opts.incarnation)
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE,
                        "another process runs as this task: this is %s; end one of the two", self);
-    else if (to != r->opts.self) /* a name that leads to the wrong host, perhaps for a while */
+    /* the name of the address may temporarily resolve to the wrong host */
+    else if (to != r->opts.self)
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE,
                        "this is %s, but %s %u was called: its address %s leads here", self,
                        j->to->type, j->to->index, j->to->address);
     else if (rank == r->opts.self)
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "this is %s, the caller itself", self);
     else if (j->incarnation == seat->incarnation && j->call <= seat->n_calls)
-        rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "a newer call of this process is here");
+        rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "a newer call of this process exists");
     else
         return false;
     return true;
 }
 
-/* The link that a task has makes room for its newer one. false: it stays, and the newer one was refused. */
-static bool replace(struct rdzv_links *l, uint32_t rank, struct rdzv_in *call, const struct member_msg *join)
+/* Closes the older link of the task in favour of the newer. Returns false if the older link stays
+ * and the newer was refused. */
+static bool replace_link(struct rdzv_links *l, uint32_t rank, struct rdzv_in *call, const struct member_msg *join)
 {
     bool is_other = l->seats[rank].incarnation != join->incarnation;
     struct member_msg refusal;
@@ -144,11 +149,11 @@ static bool replace(struct rdzv_links *l, uint32_t rank, struct rdzv_in *call, c
         return false;
     }
     rdzv_links_close(l, rank);
-    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = rank, .text = is_other ? "another process joined in its place" : "it called again" });
+    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = rank, .text = is_other ? "another process joined in its place" : "the task called again" });
     return true;
 }
 
-static void keep(char **at, const char *s)
+static void copy_string(char **at, const char *s)
 {
     free(*at);
     *at = strdup(s);
@@ -161,11 +166,11 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
     uint32_t rank = wire_rank(&l->r->cluster, j->task);
     struct seat *seat;
 
-    if (is_impossible(l, j, rank, call))
+    if (reject_impossible(l, j, rank, call))
         return;
-    if (!replace(l, rank, call, m))
+    if (!replace_link(l, rank, call, m))
         return;
-    if (rdzv_group_has_ended(l->r->group)) { /* by that */
+    if (rdzv_group_has_ended(l->r->group)) { /* because of the event */
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "this task ends");
         return;
     }
@@ -175,15 +180,15 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
     seat->n_calls = j->call;
     seat->n_devices = j->n_devices;
     seat->samples_per_second = 0;
-    keep(&seat->data_address, j->data_address);
-    keep(&seat->host_key, j->host_key);
+    copy_string(&seat->data_address, j->data_address);
+    copy_string(&seat->host_key, j->host_key);
     rdzv_in_set_context(call, seat);
     rdzv_in_on_closed(call, on_closed, l);
     rdzv_msg_in(l->r, rank, m);
-    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = rank, .msg = m });
+    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = rank, .msg = m });
 }
 
-static void hear(struct rdzv_links *l, struct seat *seat, const Trainerd__V1__MemberMessage *m,
+static void handle_message(struct rdzv_links *l, struct seat *seat, const Trainerd__V1__MemberMessage *m,
                  const struct member_msg *msg)
 {
     uint32_t rank = (uint32_t)(seat - l->seats);
@@ -191,11 +196,11 @@ static void hear(struct rdzv_links *l, struct seat *seat, const Trainerd__V1__Me
     if (msg->kind == MEMBER_MSG_BEAT)
         seat->samples_per_second = m->beat->samples_per_second;
     rdzv_msg_in(l->r, rank, msg);
-    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = rank, .msg = msg });
+    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = rank, .msg = msg });
 }
 
-/* It does not keep to what was agreed. */
-static void cut(struct rdzv_links *l, struct rdzv_in *call, const char *why)
+/* Ends a call that violates the protocol. */
+static void reject_call(struct rdzv_links *l, struct rdzv_in *call, const char *why)
 {
     struct seat *seat = rdzv_in_context(call);
     uint32_t rank;
@@ -221,17 +226,17 @@ void rdzv_join(struct rdzv *r, struct rdzv_in *call, void *request)
     if (rdzv_group_has_ended(r->group))
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "this task ends");
     else if (wire_read_member(&w, &r->cluster, m, &msg, &err) < 0)
-        cut(l, call, err.text);
+        reject_call(l, call, err.text);
     else if ((msg.kind == MEMBER_MSG_JOIN) != (seat == NULL))
-        cut(l, call, "Join: expected as the first message of a link, and only there");
+        reject_call(l, call, "Join: expected as the first message of a link, and only there");
     else if (seat == NULL)
         join(l, call, m->join, &msg);
     else
-        hear(l, seat, m, &msg);
+        handle_message(l, seat, m, &msg);
     wire_fini(&w);
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
 struct rdzv_member rdzv_links_member(const struct rdzv_links *l, uint32_t rank)
 {
@@ -249,7 +254,7 @@ double rdzv_links_speed(const struct rdzv_links *l, uint32_t rank)
     return l->seats[rank].call != NULL ? l->seats[rank].samples_per_second : 0;
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 struct rdzv_links *rdzv_links_new(struct rdzv *r)
 {

@@ -1,5 +1,5 @@
-/* link_out.c - the link to the one that we called: at most one, and those that we hung up on end by
- * themselves. */
+/* link_out.c - the link out, to the task that this task called. There is at most one; closed links
+ * end by themselves. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ enum { CODE_INPUT = 2 };
 struct rdzv_client {
     struct rdzv *r;
     struct rdzv_out *out; /* NULL: no link */
-    uint32_t rank;        /* of `out` */
+    uint32_t rank;        /* the called task */
     uint64_t n_calls;
 };
 
@@ -28,22 +28,22 @@ static void on_message(void *arg, const void *data, size_t n)
     struct err err;
 
     if (m == NULL) {
-        rdzv_out_cancel(c->out, "it sent something that is no LeaderMessage");
+        rdzv_out_cancel(c->out, "it sent a message that is not a LeaderMessage");
     } else if (wire_read_leader(&w, &r->cluster, m, &msg, &err) < 0) {
         rdzv_out_cancel(c->out, err.text);
     } else {
         if (msg.kind == MEMBER_MSG_VIEW)
-            rdzv_views_take(r->views, m->view);
+            rdzv_views_store(r->views, m->view);
         if (msg.kind == MEMBER_MSG_REACH)
-            rdzv_reach_take(r, m->reach);
+            rdzv_reach_store(r, m->reach);
         rdzv_msg_in(r, c->rank, &msg);
-        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_HEARD_OUT, .msg = &msg });
+        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_OUT, .msg = &msg });
     }
     wire_fini(&w);
 }
 
-/* A status that will not be another one the next time. */
-static bool is_for_good(int code)
+/* Returns true if a retry would give the same status. */
+static bool is_permanent(int code)
 {
     return code == GRPC_STATUS_FAILED_PRECONDITION || code == GRPC_STATUS_UNAUTHENTICATED ||
            code == GRPC_STATUS_INVALID_ARGUMENT;
@@ -57,17 +57,17 @@ static void on_end(void *arg, int code, bool is_refused, const char *text)
     c->out = NULL;
     rdzv_trace(r, "link to %s: ended: %s", r->cluster.tasks[c->rank].name,
                code == GRPC_STATUS_OK ? "closed" : text);
-    if (is_for_good(code)) {
-        char name[400], story[2048];
+    if (is_permanent(code)) {
+        char name[400], reason[2048];
 
-        snprintf(story, sizeof(story), "refused by %s: %s", rdzv_full_name(r, c->rank, name), text);
-        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_HEARD_OUT, .msg = &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = CODE_INPUT, .text = story } });
-        return; /* the node has hung up, and may have called another task */
+        snprintf(reason, sizeof(reason), "refused by %s: %s", rdzv_full_name(r, c->rank, name), text);
+        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_RECEIVED_OUT, .msg = &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = CODE_INPUT, .text = reason } });
+        return; /* the node has closed the link, and may have called another task */
     }
     rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_OUT_CLOSED, .closed = is_refused ? MEMBER_REFUSED : MEMBER_CLOSED, .text = code == GRPC_STATUS_OK ? "it closed the connection" : text });
 }
 
-void rdzv_client_call(struct rdzv_client *c, uint32_t rank)
+void rdzv_client_open(struct rdzv_client *c, uint32_t rank)
 {
     struct rdzv *r = c->r;
 
@@ -85,7 +85,7 @@ void rdzv_client_call(struct rdzv_client *c, uint32_t rank)
                                                      .on_end = on_end });
 }
 
-void rdzv_client_tell(struct rdzv_client *c, const struct member_msg *m)
+void rdzv_client_send(struct rdzv_client *c, const struct member_msg *m)
 {
     const struct rdzv_opts *o = &c->r->opts;
     struct wire_sender s = { .self = o->self,
@@ -103,11 +103,11 @@ void rdzv_client_tell(struct rdzv_client *c, const struct member_msg *m)
     wire_fini(&w);
 }
 
-void rdzv_client_hang_up(struct rdzv_client *c)
+void rdzv_client_close(struct rdzv_client *c)
 {
     if (c->out == NULL)
         return;
-    rdzv_trace(c->r, "link to %s: hung up", c->r->cluster.tasks[c->rank].name);
+    rdzv_trace(c->r, "link to %s: closed", c->r->cluster.tasks[c->rank].name);
     rdzv_out_close(c->out);
     c->out = NULL;
 }

@@ -18,7 +18,7 @@ static int explain(int error, const char *where, struct err *err)
     case EADDRINUSE:
         return err_set(err, ERR_IO,
                        "listen on %s: address already in use, perhaps by another run of this "
-                       "task; `ss -ltnp 'sport = :%s'` shows by whom",
+                       "task; `ss -ltnp 'sport = :%s'` shows the process",
                        where, strrchr(where, ':') + 1);
     case EADDRNOTAVAIL:
         return err_set(err, ERR_INPUT,
@@ -30,14 +30,15 @@ static int explain(int error, const char *where, struct err *err)
     }
 }
 
-/* A listening socket; -1 with errno. */
+/* Returns a listening socket, or -1 with errno. */
 static int listen_on(const struct addrinfo *at)
 {
     int fd = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), one = 1, only_v6 = 0, error;
 
     if (fd < 0)
         return -1;
-    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)); /* past connections do not keep the port */
+    /* closed connections must not block the port */
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     if (at->ai_family == AF_INET6)
         (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only_v6, sizeof(only_v6));
     if (bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0)
@@ -48,7 +49,8 @@ static int listen_on(const struct addrinfo *at)
     return -1;
 }
 
-/* The port of every address, of both families; -1 if the host has no IPv6, or another process has the port. */
+/* Returns a socket that listens on every address of both families, or -1 with errno: the host has
+ * no IPv6, or another process has the port. */
 static int listen_on_any(const char *port)
 {
     struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_port = htons((uint16_t)atoi(port)) };

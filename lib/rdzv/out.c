@@ -1,10 +1,12 @@
-/* out.c - a call to another task, on a connection of its own.
+/* out.c - an outgoing call, on a connection of its own.
  *
- *     dialling --connected--> calling --half-closed, or unary--> messages come --status--> freed
+ *     dialling --connected--> calling --half-closed, or unary--> messages received --status-->
+ *     freed
  *
- * A stream is a link: messages go both ways until either side ends it. The connection belongs to
- * the call, so nothing of an earlier failure (a backoff, a resolved name) is inherited, and its end
- * is the end of the call. The record frees itself when gRPC has given back every tag of it. */
+ * A stream is a link: messages go in both directions until either side ends it. The connection
+ * belongs to the call, so the call inherits nothing from an earlier failure (a backoff, a resolved
+ * name), and the end of the connection is the end of the call. The record frees itself after gRPC
+ * has returned all of its tags. */
 #include "rdzv/rdzv_priv.h"
 
 #include <fcntl.h>
@@ -18,33 +20,35 @@
 #include "loop/loop.h"
 
 enum {
-    UNSENT_MAX = 64, /* messages that wait for a connection, or for a server that does not read */
+    UNSENT_MAX = 64, /* messages that are queued for a connection, or for a server that does not
+                        read */
     CONNECT_MS = 1000,
-    LINGER_MS = 1000, /* after a half-close, for the other side's status */
+    LINGER_MS = 1000, /* wait for the status of the other side after a half-close */
 };
 
 struct rdzv_out {
     struct rdzv_out_opts
-        opts; /* callbacks NULL once forgotten; request, address, method are not kept */
+        opts; /* callbacks are NULL after rdzv_out_abandon(); request, address, method are not used
+                 after the start */
     struct rdzv_out *next, **link; /* in r->outs */
     const char *method;            /* static */
-    struct rdzv_dial *dial;        /* NULL: done */
+    struct rdzv_dial *dial;        /* NULL: the dial has ended */
     struct loop_timer *linger;
     grpc_channel *channel;
-    grpc_call *call; /* NULL: there is no connection */
-    uint32_t refs;   /* tags that are out */
+    grpc_call *call; /* NULL: not connected */
+    uint32_t refs;   /* tags in use by gRPC */
     struct rdzv_tag opened, sent, received, ended;
 
     grpc_slice unsent[UNSENT_MAX]; /* oldest first */
     uint32_t n_unsent;
     bool is_sending, has_sent, is_closing, is_closed, has_ended, is_overrun;
 
-    grpc_metadata token; /* in use until the first `sent` */
+    grpc_metadata token; /* used until the first `sent` */
     grpc_metadata_array initial, trailing;
     grpc_byte_buffer *message;
     grpc_status_code status;
     grpc_slice details;
-    const char *debug; /* gpr_free */
+    const char *debug; /* freed with gpr_free() */
 };
 
 static void destroy(struct rdzv_out *o)
@@ -75,7 +79,7 @@ static void unref(struct rdzv_out *o)
         char text[1024] = "";
 
         if (o->status != GRPC_STATUS_OK)
-            rdzv_story(text, sizeof(text), (int)o->status, GRPC_SLICE_START_PTR(o->details),
+            rdzv_status_text(text, sizeof(text), (int)o->status, GRPC_SLICE_START_PTR(o->details),
                        GRPC_SLICE_LENGTH(o->details));
         o->opts.on_end(o->opts.arg, (int)o->status, false, text);
     }
@@ -91,7 +95,7 @@ static void batch(struct rdzv_out *o, const grpc_op *ops, size_t n, struct rdzv_
 
 /* ---- sending ---- */
 
-/* Sends what can be sent now: the oldest message, and the half-close behind the last. */
+/* Starts the next batch: the oldest message, and the half-close with the last message. */
 static void pump(struct rdzv_out *o)
 {
     grpc_op ops[3] = { { 0 } };
@@ -133,7 +137,7 @@ static void on_sent(void *arg, bool ok)
     struct rdzv_out *o = arg;
 
     o->is_sending = false;
-    if (ok) /* else the status says why */
+    if (ok) /* if false, the status gives the reason */
         pump(o);
     unref(o);
 }
@@ -141,7 +145,7 @@ static void on_sent(void *arg, bool ok)
 static void cut_if_overrun(struct rdzv_out *o)
 {
     if (o->is_overrun && o->call != NULL)
-        grpc_call_cancel_with_status(o->call, GRPC_STATUS_RESOURCE_EXHAUSTED, "it does not read",
+        grpc_call_cancel_with_status(o->call, GRPC_STATUS_RESOURCE_EXHAUSTED, "the task does not read",
                                      NULL);
 }
 
@@ -175,7 +179,7 @@ static void on_received(void *arg, bool ok)
 
 static void on_opened(void *arg, bool ok)
 {
-    (void)ok; /* if not, the status says why */
+    (void)ok; /* if false, the status gives the reason */
     unref(arg);
 }
 
@@ -261,7 +265,7 @@ struct rdzv_out *rdzv_out_start(const struct rdzv_out_opts *opts)
 void rdzv_out_send(struct rdzv_out *o, const ProtobufCMessage *m)
 {
     CHECK(!o->is_closing);
-    if (o->n_unsent == UNSENT_MAX) { /* nothing may be left out: the link is no good any more */
+    if (o->n_unsent == UNSENT_MAX) { /* a message would be lost: the link must end */
         o->is_overrun = true;
         cut_if_overrun(o);
         return;
@@ -276,14 +280,14 @@ void rdzv_out_cancel(struct rdzv_out *o, const char *why)
         grpc_call_cancel_with_status(o->call, GRPC_STATUS_CANCELLED, why, NULL);
 }
 
-void rdzv_out_forget(struct rdzv_out *o)
+void rdzv_out_abandon(struct rdzv_out *o)
 {
     if (o == NULL)
         return;
     o->opts.on_message = NULL;
     o->opts.on_end = NULL;
-    if (o->call == NULL) { /* no tag is out */
-        rdzv_dial_forget(o->dial);
+    if (o->call == NULL) { /* no tag is in use by gRPC */
+        rdzv_dial_cancel(o->dial);
         destroy(o);
     } else {
         grpc_call_cancel(o->call, NULL);
@@ -292,7 +296,7 @@ void rdzv_out_forget(struct rdzv_out *o)
 
 static void on_linger(void *arg)
 {
-    rdzv_out_forget(arg);
+    rdzv_out_abandon(arg);
 }
 
 void rdzv_out_close(struct rdzv_out *o)
@@ -300,7 +304,7 @@ void rdzv_out_close(struct rdzv_out *o)
     if (o == NULL)
         return;
     if (o->call == NULL) {
-        rdzv_out_forget(o);
+        rdzv_out_abandon(o);
         return;
     }
     o->opts.on_message = NULL;
@@ -310,12 +314,12 @@ void rdzv_out_close(struct rdzv_out *o)
     pump(o);
 }
 
-void rdzv_out_forget_all(struct rdzv *r)
+void rdzv_out_abandon_all(struct rdzv *r)
 {
     struct rdzv_out *next;
 
     for (struct rdzv_out *o = r->outs; o != NULL; o = next) {
-        next = o->next; /* it may be freed at once, its neighbours are not */
-        rdzv_out_forget(o);
+        next = o->next; /* o may be freed at once; its neighbours are not freed */
+        rdzv_out_abandon(o);
     }
 }

@@ -12,7 +12,7 @@
 #include "proto/reflection.pb-c.h"
 #include "rdzv/rdzv_priv.h"
 
-/* What is served, by every task. */
+/* the methods that every task serves */
 #define RENDEZVOUS(name_) "/trainerd.v1.Rendezvous/" name_
 #define CONTROL(name_) "/trainerd.v1.Control/" name_
 #define HEALTH(name_) "/grpc.health.v1.Health/" name_
@@ -21,7 +21,7 @@ const struct rdzv_method rdzv_methods[] = {
     { .path = RENDEZVOUS("Join"), .request = &trainerd__v1__member_message__descriptor,
       .is_bidi = true, .pending = 64, .handle = rdzv_join },
     { .path = RENDEZVOUS("Who"), .request = &trainerd__v1__who_request__descriptor,
-      .pending = 64, .handle = rdzv_asked },
+      .pending = 64, .handle = rdzv_probed },
     { .path = CONTROL("Status"), .request = &trainerd__v1__status_request__descriptor,
       .pending = 8, .handle = rdzv_status },
     { .path = CONTROL("Checkpoint"), .request = &trainerd__v1__checkpoint_request__descriptor,
@@ -111,7 +111,7 @@ static int open_all(struct rdzv *r, struct err *err)
     r->views = rdzv_views_new(r);
     r->links = rdzv_links_new(r);
     r->client = rdzv_client_new(r);
-    r->who = rdzv_who_new(r);
+    r->probes = rdzv_probes_new(r);
     r->group = rdzv_group_new(r);
     return rdzv_server_open(r, &r->server, err);
 }
@@ -157,14 +157,13 @@ static bool is_silent(void *arg)
     return r->outs == NULL && (r->server == NULL || rdzv_server_is_down(r->server));
 }
 
-/* What still goes out, among it the goodbyes that others wait for, has `grace_ms`; the connections
- * are closed by the clients then, so that nothing under way is cut off by a reset. */
+/* The last messages, for which other tasks wait, are sent within the grace time. */
 static void shut(struct rdzv *r, uint64_t grace_ms)
 {
     rdzv_group_shut(r->group);
-    rdzv_who_shut(r->who);
+    rdzv_probes_shut(r->probes);
     if (grace_ms > 0) {
-        rdzv_client_hang_up(r->client);
+        rdzv_client_close(r->client);
         rdzv_links_close_all(r->links);
     }
     rdzv_health_shut(r->health);
@@ -173,7 +172,7 @@ static void shut(struct rdzv *r, uint64_t grace_ms)
         rdzv_server_shutdown(r->server);
     if (grace_ms > 0 && rdzv_hub_pump(r->hub, is_silent, r, grace_ms))
         return;
-    rdzv_out_forget_all(r);
+    rdzv_out_abandon_all(r);
     if (r->server != NULL)
         rdzv_server_cancel(r->server);
     (void)rdzv_hub_pump(r->hub, is_silent, r, UINT32_MAX); /* all are cancelled */
@@ -188,7 +187,7 @@ void rdzv_close(struct rdzv *r, uint64_t grace_ms)
         (void)rdzv_hub_pump(r->hub, rdzv_hub_is_idle, r->hub, UINT32_MAX); /* all were cancelled */
         rdzv_server_free(r->server);
         rdzv_group_free(r->group);
-        rdzv_who_free(r->who);
+        rdzv_probes_free(r->probes);
         rdzv_client_free(r->client);
         rdzv_links_free(r->links);
         rdzv_views_free(r->views);

@@ -1,21 +1,23 @@
-/* rdzv_priv.h - what the files of rdzv share.
+/* rdzv_priv.h - declarations that the files of rdzv share.
  *
  *   grpc.c        the completion queue, its thread, tags; packing; channels
- *   listen.c      the listening sockets; admission.c relays connections to gRPC within limits; frames.c counts what they cost
- *   in.c          a call that came in, and the server that takes them
+ *   listen.c      the listening sockets
+ *   admission.c   relays connections to gRPC within limits; frames.c counts the cost of frames
+ *   in.c          the server and its incoming calls
  *   dial.c        a TCP connection to an address, or a refusal
- *   out.c         a call that goes out, on a connection of its own
+ *   out.c         an outgoing call, on a connection of its own
  *   group.c       the node: events in, actions out, callbacks to the daemon
- *   link_in.c     links of those that called us: one per task
- *   link_out.c    the link to the one that we called
- *   who.c         questions where others stand, and theirs
- *   view.c        a view with all that its members said of themselves
+ *   link_in.c     links in: one for each task that called this task
+ *   link_out.c    the link out, to the task that this task called
+ *   probe.c         probes: the status of other tasks
+ *   view.c        a view with the data of its members
  *   reach.c       tests of data paths
- *   trace.c       a message in one line
- *   control.c, health.c, reflection.c    what every task serves beside
- *   wire*.c       bytes to checked messages, and back
+ *   trace.c       a log line for each message
+ *   control.c, health.c, reflection.c    the other services of every task
+ *   wire*.c       bytes to validated messages, and back
  *
- * Threads: all of it on the loop's thread, but for the threads inside grpc.c and dial.c. */
+ * Threads: everything runs on the loop's thread, except the threads inside grpc.c, dial.c and
+ * admission.c. */
 #ifndef RDZV_RDZV_PRIV_H
 #define RDZV_RDZV_PRIV_H
 
@@ -32,7 +34,7 @@
 
 /* ---- grpc.c ---- */
 
-/* What a batch is started with; lives in the record of its call, so that nothing is allocated. */
+/* The tag of a batch. It is a part of the record of its call, so no allocation is needed. */
 struct rdzv_tag {
     void (*fn)(void *arg, bool ok);
     void *arg;
@@ -40,32 +42,33 @@ struct rdzv_tag {
     struct rdzv_tag *next;
 };
 
-void rdzv_grpc_init(void); /* grpc_init() without its log; grpc_shutdown() undoes it */
+void rdzv_grpc_init(void); /* grpc_init() without gRPC's log; grpc_shutdown() reverts it */
 
 struct rdzv_hub; /* the completion queue and its thread */
 
 int rdzv_hub_open(struct loop *loop, struct rdzv_hub **out, struct err *err);
 grpc_completion_queue *rdzv_hub_queue(struct rdzv_hub *h);
-/* To be called before the tag is handed to gRPC; returns it. fn runs once for it, on the loop. */
+/* Called before the tag is passed to gRPC; returns the tag. fn runs once for it, on the loop. */
 void *rdzv_hub_arm(struct rdzv_hub *h, struct rdzv_tag *t);
-/* Takes the loop's part, in the loop's thread, until done(arg) or `wait_ms` are over. */
+/* Runs the tags in place of the loop, on the loop's thread, until done(arg) returns true (then
+ * returns true) or `wait_ms` have passed. */
 bool rdzv_hub_pump(struct rdzv_hub *h, bool (*done)(void *arg), void *arg, uint64_t wait_ms);
-bool rdzv_hub_is_idle(void *hub); /* no tag is out */
-void rdzv_hub_close(struct rdzv_hub *h); /* no tag may be out; NULL is fine */
+bool rdzv_hub_is_idle(void *hub); /* no tag is in use by gRPC */
+void rdzv_hub_close(struct rdzv_hub *h); /* no tag may be in use by gRPC; NULL is allowed */
 
 grpc_slice rdzv_pack(const ProtobufCMessage *m);
-/* The bytes of a message in one piece; the caller unrefs. NULL buffer: empty. */
+/* Returns the bytes of a message in one piece; the caller unrefs it. NULL buffer: empty. */
 grpc_slice rdzv_bytes(grpc_byte_buffer *b);
 grpc_arg rdzv_arg(const char *key, int value);
-bool rdzv_is_address(const char *s); /* HOST:PORT, by its looks */
-/* A connection of its own, to "host:port", that gRPC makes when it is needed. */
+bool rdzv_is_address(const char *s); /* checks the form HOST:PORT only */
+/* Returns a channel with a connection of its own to "host:port"; gRPC connects when needed. */
 grpc_channel *rdzv_channel(const char *address);
-grpc_channel *rdzv_channel_on(int fd); /* on a connection that is made; takes fd over */
-int rdzv_check_token(const char *token, struct err *err); /* ERR_INPUT */
-/* The header "authorization: Bearer ..."; the caller unrefs the value. */
+grpc_channel *rdzv_channel_on(int fd); /* on a connected socket; takes ownership of fd */
+int rdzv_check_token(const char *token, struct err *err); /* returns 0 or ERR_INPUT */
+/* Writes the header "authorization: Bearer ..."; the caller unrefs the value. */
 void rdzv_bearer(const char *token, grpc_metadata *out);
-/* What gRPC says about a failed call, for a person: "connect: Connection refused". */
-void rdzv_story(char *out, size_t n, int code, const void *details, size_t n_details);
+/* Writes the reason of a failed call: "connect: Connection refused". */
+void rdzv_status_text(char *out, size_t n, int code, const void *details, size_t n_details);
 
 /* ---- in.c ---- */
 
@@ -75,69 +78,73 @@ typedef void rdzv_handler(struct rdzv *r, struct rdzv_in *call, void *request);
 struct rdzv_method {
     const char *path;
     const ProtobufCMessageDescriptor *request;
-    bool is_open;     /* without the token */
-    bool is_bidi;     /* the handler runs for every request of the stream */
-    uint32_t pending; /* so many calls can arrive at once */
+    bool is_open;     /* needs no token */
+    bool is_bidi;     /* a stream: the handler runs for every request */
+    uint32_t pending; /* number of calls that can arrive at once */
     rdzv_handler *handle;
 };
 
 struct rdzv_server;
-/* Listens on opts->listen. Errors: ERR_IO, ERR_INPUT. */
+/* Listens on opts->listen. On success *out is valid; the caller frees it after
+ * rdzv_server_is_down(). Errors: ERR_IO, ERR_INPUT. */
 int rdzv_server_open(struct rdzv *r, struct rdzv_server **out, struct err *err);
-void rdzv_server_tick(struct rdzv_server *s, uint64_t now_ms); /* says what admission has to report */
-void rdzv_server_shutdown(struct rdzv_server *s); /* no new calls; those that run may end */
-void rdzv_server_cancel(struct rdzv_server *s);   /* ends those that run */
+void rdzv_server_tick(struct rdzv_server *s, uint64_t now_ms); /* logs the reports of admission */
+void rdzv_server_shutdown(struct rdzv_server *s); /* accepts no new calls; running calls may end */
+void rdzv_server_cancel(struct rdzv_server *s);   /* ends the running calls */
 bool rdzv_server_is_closing(const struct rdzv_server *s);
 bool rdzv_server_is_down(void *server);
-void rdzv_server_free(struct rdzv_server *s); /* is down; NULL is fine */
+void rdzv_server_free(struct rdzv_server *s); /* the server must be down; NULL is allowed */
 
-/* A handler, or whoever kept the call, ends it once with one of these, and must not use it after.
- */
-void rdzv_in_reply(struct rdzv_in *c, const ProtobufCMessage *m); /* the only message, and OK */
+/* The owner of a call (its handler, or the code that kept it) ends it once with one of these
+ * functions, and does not use it afterwards. */
+void rdzv_in_reply(struct rdzv_in *c, const ProtobufCMessage *m); /* the only message, then OK */
 void rdzv_in_finish(struct rdzv_in *c, grpc_status_code code, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4))); /* after what was sent; text for OK is "" */
-/* One more message of a stream. A client that does not read is cut off. */
+    __attribute__((format(printf, 3, 4))); /* after the messages that were sent; the text for OK is
+                                              "" */
+/* Sends a further message of a stream. A client that does not read is disconnected. */
 void rdzv_in_send(struct rdzv_in *c, const ProtobufCMessage *m);
 void rdzv_in_send_slice(struct rdzv_in *c, grpc_slice s); /* borrowed */
-/* Calls fn(arg, call) when the call ends without rdzv_in_reply() or _finish(): the client went
- * away, or has said all that it will. The call must not be used after. */
+/* Calls fn(arg, call) when the call ends without rdzv_in_reply() or rdzv_in_finish(): the client
+ * disconnected or half-closed. The call must not be used afterwards. */
 void rdzv_in_on_closed(struct rdzv_in *c, void (*fn)(void *arg, struct rdzv_in *c), void *arg);
-/* For the handler of a stream, from one message to the next; NULL at first. */
+/* Data of the handler of a stream, from one message to the next; NULL at first. */
 void rdzv_in_set_context(struct rdzv_in *c, void *context);
 void *rdzv_in_context(const struct rdzv_in *c);
 
 /* ---- dial.c ---- */
 
 struct rdzv_dial;
-/* fd >= 0: connected, it is the callee's. Else why not; is_refused: every address of the name
- * refused the connection, so nobody listens there. */
+/* fd >= 0: connected, the callee owns it. Else `why` is the reason; is_refused: every address of
+ * the name refused the connection, so no process listens there. */
 typedef void rdzv_dialled(void *arg, int fd, bool is_refused, const char *why);
-/* Calls fn once, from the loop, never inside this call. */
+/* Calls fn once, from the loop, never inside this call. The dial is freed then. */
 struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, uint64_t wait_ms,
                                   rdzv_dialled *fn, void *arg);
-void rdzv_dial_forget(struct rdzv_dial *d); /* fn is not called; at once. NULL is fine */
+void rdzv_dial_cancel(struct rdzv_dial *d); /* fn will not be called. NULL is allowed */
 
 /* ---- out.c ---- */
 
 struct rdzv_out;
 struct rdzv_out_opts {
     struct rdzv *r;
-    const char *address, *method, *token; /* method: static; token: as long as r */
+    const char *address, *method, *token; /* method: static; token: valid as long as r */
     const ProtobufCMessage *request; /* of a unary call; NULL: a stream, see rdzv_out_send() */
-    uint64_t deadline_ms;            /* once connected; 0: none */
+    uint64_t deadline_ms;            /* limit after the connection is made; 0: none */
     void *arg;
     void (*on_message)(void *arg, const void *data, size_t n);
-    /* Exactly once. code 0: OK. is_refused: as a dial says it. */
+    /* Called exactly once. code 0: OK. is_refused: as in rdzv_dialled. */
     void (*on_end)(void *arg, int code, bool is_refused, const char *text);
 };
 struct rdzv_out *rdzv_out_start(const struct rdzv_out_opts *opts);
-void rdzv_out_send(struct rdzv_out *o, const ProtobufCMessage *m); /* also before it is connected */
-/* Ends it with CANCELLED and `why`; on_end still comes. It must be connected. */
+void rdzv_out_send(struct rdzv_out *o, const ProtobufCMessage *m); /* allowed before the connection
+                                                                      is made */
+/* Ends the call with CANCELLED and `why`; on_end is still called. The call must be connected. */
 void rdzv_out_cancel(struct rdzv_out *o, const char *why);
-/* Nothing is called any more after these, and the record goes by itself. NULL is fine. */
-void rdzv_out_close(struct rdzv_out *o);  /* ends our side after what was sent; if connected */
-void rdzv_out_forget(struct rdzv_out *o); /* cancels it */
-void rdzv_out_forget_all(struct rdzv *r);
+/* After these functions no callback is called, and the record frees itself. NULL is allowed. */
+void rdzv_out_close(struct rdzv_out *o);  /* half-closes after the messages that were sent; if not
+                                             connected, cancels */
+void rdzv_out_abandon(struct rdzv_out *o); /* cancels the call */
+void rdzv_out_abandon_all(struct rdzv *r);
 
 /* ---- the parts of a task ---- */
 
@@ -149,18 +156,18 @@ struct rdzv {
     uint64_t started_ms; /* monotonic */
     struct rdzv_hub *hub;
     struct rdzv_server *server;
-    struct rdzv_out *outs; /* all that run */
+    struct rdzv_out *outs; /* all running calls */
     struct rdzv_group *group;
     struct rdzv_links *links;
     struct rdzv_client *client;
-    struct rdzv_who *who;
+    struct rdzv_probes *probes;
     struct rdzv_views *views;
     struct rdzv_health *health;
     struct rdzv_control *control;
     struct {
         uint32_t rank;
         char address[WIRE_ADDRESS_BYTES];
-    } reach[MEMBER_REACH_MAX]; /* of the last Reach that came */
+    } reach[MEMBER_REACH_MAX]; /* of the last REACH that was received */
     uint32_t n_reach;
 };
 
@@ -170,7 +177,7 @@ const char *rdzv_full_name(const struct rdzv *r, uint32_t rank, char out[400]);
 extern const struct rdzv_method rdzv_methods[]; /* rdzv.c */
 extern const uint32_t rdzv_n_methods;
 rdzv_handler rdzv_join;                                               /* link_in.c */
-rdzv_handler rdzv_asked;                                              /* who.c */
+rdzv_handler rdzv_probed;                                              /* probe.c */
 rdzv_handler rdzv_status, rdzv_checkpoint, rdzv_drain, rdzv_stop_all; /* control.c */
 rdzv_handler rdzv_health_check, rdzv_health_watch;                    /* health.c */
 rdzv_handler rdzv_reflect;                                            /* reflection.c */
@@ -178,20 +185,22 @@ rdzv_handler rdzv_reflect;                                            /* reflect
 /* ---- group.c ---- */
 
 struct rdzv_group *rdzv_group_new(struct rdzv *r);
-void rdzv_group_start(struct rdzv_group *g); /* from the loop, soon */
-void rdzv_group_shut(struct rdzv_group *g);  /* no event goes in any more */
+void rdzv_group_start(struct rdzv_group *g); /* starts the node from the loop */
+void rdzv_group_shut(struct rdzv_group *g);  /* the node handles no further event */
 void rdzv_group_free(struct rdzv_group *g);
-bool rdzv_group_has_ended(const struct rdzv_group *g); /* the membership is over, or it is shut */
+bool rdzv_group_has_ended(const struct rdzv_group *g); /* the node has ended, or was shut down */
 
-/* Handles an event with all of its actions. */
+/* Handles an event and performs all of its actions. */
 void rdzv_group_event(struct rdzv_group *g, const struct member_event *e);
-void rdzv_say(struct rdzv *r, const char *text, bool is_trouble); /* a sentence of the control plane itself, as a SAY */
+void rdzv_log(struct rdzv *r, const char *text, bool is_trouble); /* logs a line of the control
+                                                                     plane itself, as a LOG
+                                                                     action */
 enum { RDZV_REFUSAL_BYTES = 1024 };
-/* member_node_admits(); refusal->text is set to `text`. */
+/* Calls member_node_admits(). refusal->text is copied to `text`. */
 bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_msg *join, struct member_msg *refusal,
                        char text[RDZV_REFUSAL_BYTES]);
-void rdzv_group_asked(struct rdzv_group *g, uint32_t rank, const struct member_where *theirs,
-                      struct member_where *ours);
+void rdzv_group_probed(struct rdzv_group *g, uint32_t rank, const struct member_status *theirs,
+                      struct member_status *ours);
 
 /* ---- link_in.c ---- */
 
@@ -199,7 +208,7 @@ struct rdzv_links *rdzv_links_new(struct rdzv *r);
 void rdzv_links_send(struct rdzv_links *l, uint32_t rank, const struct member_msg *m);
 void rdzv_links_close(struct rdzv_links *l, uint32_t rank);
 void rdzv_links_close_all(struct rdzv_links *l);
-/* What the task said when it joined; n_devices 0: it never did. */
+/* Returns what the task sent with its JOIN; n_devices 0: it never joined. */
 struct rdzv_member rdzv_links_member(const struct rdzv_links *l, uint32_t rank);
 double rdzv_links_speed(const struct rdzv_links *l, uint32_t rank); /* samples per second */
 void rdzv_links_free(struct rdzv_links *l);
@@ -207,38 +216,42 @@ void rdzv_links_free(struct rdzv_links *l);
 /* ---- link_out.c ---- */
 
 struct rdzv_client *rdzv_client_new(struct rdzv *r);
-void rdzv_client_call(struct rdzv_client *c, uint32_t rank);
-void rdzv_client_tell(struct rdzv_client *c, const struct member_msg *m);
-void rdzv_client_hang_up(struct rdzv_client *c); /* after what was sent */
+void rdzv_client_open(struct rdzv_client *c, uint32_t rank);
+void rdzv_client_send(struct rdzv_client *c, const struct member_msg *m);
+void rdzv_client_close(struct rdzv_client *c); /* after the messages that were sent */
 void rdzv_client_free(struct rdzv_client *c);
 
-/* ---- who.c ---- */
+/* ---- probe.c ---- */
 
-struct rdzv_who *rdzv_who_new(struct rdzv *r);
-void rdzv_who_ask(struct rdzv_who *w, uint32_t rank, const struct member_where *ours);
-void rdzv_who_shut(struct rdzv_who *w); /* no answer is waited for any more */
-void rdzv_who_free(struct rdzv_who *w);
+struct rdzv_probes *rdzv_probes_new(struct rdzv *r);
+void rdzv_probes_start(struct rdzv_probes *w, uint32_t rank, const struct member_status *ours);
+void rdzv_probes_shut(struct rdzv_probes *w); /* no answer is awaited any more */
+void rdzv_probes_free(struct rdzv_probes *w);
 
 /* ---- view.c ---- */
 
 struct rdzv_views *rdzv_views_new(struct rdzv *r);
-/* A View that came in, and was checked. */
-void rdzv_views_take(struct rdzv_views *v, const Trainerd__V1__View *m);
-/* The view as the node has it, with the rest: what came with it, or, if it is our own to publish,
- * what its members said and a new key. NULL: it is neither. Valid until the next call here. */
+/* Stores a View that was received and validated. */
+void rdzv_views_store(struct rdzv_views *v, const Trainerd__V1__View *m);
+/* Returns the view of the node with the data of its members: as received, or, if this task
+ * publishes the view, from the JOINs of the members and with a new key. NULL: neither is available.
+ * Valid until the next call of this function. */
 const struct rdzv_view *rdzv_views_get(struct rdzv_views *v, const struct member_view *view);
 void rdzv_views_free(struct rdzv_views *v);
 
 /* ---- reach.c ---- */
 
-const char *rdzv_reach_address(const struct rdzv *r, uint32_t rank); /* of a task that joined; "": it did not */
-void rdzv_reach_take(struct rdzv *r, const Trainerd__V1__Reach *m);  /* it was checked */
+const char *rdzv_reach_address(const struct rdzv *r, uint32_t rank); /* of a task that has joined;
+                                                                        "": it has not */
+void rdzv_reach_store(struct rdzv *r, const Trainerd__V1__Reach *m);  /* stores a REACH that was
+                                                                        validated */
 void rdzv_reach_test(struct rdzv *r, const struct member_action *a);
 
 /* ---- trace.c ---- */
 
 void rdzv_trace(const struct rdzv *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Right before a message goes to `rank`, and before one that came from there is heard. */
+/* Called directly before a message is sent to `rank`, and before a message from `rank` is handled:
+ * trace line and fault point. */
 void rdzv_msg_out(const struct rdzv *r, uint32_t rank, const struct member_msg *m);
 void rdzv_msg_in(const struct rdzv *r, uint32_t rank, const struct member_msg *m);
 

@@ -1,7 +1,8 @@
-/* reach.c - tests of data paths: the data addresses that go with REACH.
+/* reach.c - tests of data paths: the data addresses that belong to a REACH.
  *
- * A leader knows the addresses of the tasks that joined it. A member gets them with the REACH; they are kept until the
- * next one, since the node asks for the test within the event of that message. */
+ * A leader knows the addresses of the tasks that joined it. A member receives them with the REACH.
+ * They are stored until the next REACH, because the node orders the test within the event of that
+ * message. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdio.h>
@@ -15,7 +16,7 @@ const char *rdzv_reach_address(const struct rdzv *r, uint32_t rank)
     return address != NULL ? address : "";
 }
 
-void rdzv_reach_take(struct rdzv *r, const Trainerd__V1__Reach *m)
+void rdzv_reach_store(struct rdzv *r, const Trainerd__V1__Reach *m)
 {
     r->n_reach = 0;
     for (size_t i = 0; i < m->n_peers && i < MEMBER_REACH_MAX; i++) {

@@ -1,8 +1,8 @@
-/* reflection.c - grpc.reflection (v1alpha and v1): what this task serves, from the file descriptors
- * that protoc wrote (google/protobuf/descriptor.proto gives the field numbers used here).
+/* reflection.c - grpc.reflection (v1alpha and v1): the services of this task, from the file
+ * descriptors that protoc wrote (google/protobuf/descriptor.proto defines the field numbers used
+ * here).
  *
- * The descriptors are our own and end up in the program at build time, so the scanner trusts them.
- */
+ * The descriptors are built into the program, so the scanner does not validate them. */
 #include "rdzv/rdzv_priv.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ enum {
     FILE_MESSAGE = 4,
     FILE_ENUM = 5,
     FILE_SERVICE = 6,
-    ANY_NAME = 1, /* of a message, enum, service, method */
+    ANY_NAME = 1, /* of a message, enum, service or method */
     MESSAGE_NESTED = 3,
     MESSAGE_ENUM = 4,
     SERVICE_METHOD = 2,
@@ -47,7 +47,8 @@ static uint64_t varint(struct span *s)
     return v;
 }
 
-/* The next field of `message`; false at the end. Only fields with a length have a value. */
+/* Reads the next field of `message`. Returns false at the end. Only fields with a length have a
+ * value. */
 static bool next_field(struct span *message, uint32_t *field, struct span *value)
 {
     uint64_t key;
@@ -58,7 +59,7 @@ static bool next_field(struct span *message, uint32_t *field, struct span *value
     *field = (uint32_t)(key >> 3);
     *value = (struct span){ 0 };
     if ((key & 7) == 0) {
-        (void)varint(message); /* a number: none is used here */
+        (void)varint(message); /* an integer field: not used here */
         return true;
     }
     CHECK((key & 7) == 2);
@@ -86,7 +87,7 @@ static bool equals(struct span s, const char *text)
     return s.n == strlen(text) && memcmp(s.at, text, s.n) == 0;
 }
 
-/* Strips `name` from the front of *symbol: what is left is "", or what stood behind a dot. */
+/* Removes `name` from the front of *symbol; the rest is "", or the part after a dot. */
 static bool strip(const char **symbol, struct span name)
 {
     const char *s = *symbol;
@@ -100,7 +101,8 @@ static bool strip(const char **symbol, struct span name)
     return true;
 }
 
-/* Whether `symbol` is this thing or something in it. `kind` is the field that held it. */
+/* Returns true if `symbol` is this item or a part of it. `kind` is the number of the field that
+ * contained it. */
 static bool holds(struct span thing, uint32_t kind, const char *symbol)
 {
     uint32_t field;
@@ -141,7 +143,7 @@ static bool file_is(struct span file, const char *name)
     return equals(first(file, FILE_NAME), name);
 }
 
-/* The first file for which match(file, what). */
+/* Returns the first file for which match(file, what) is true. */
 static bool find_file(bool (*match)(struct span file, const char *what), const char *what,
                       struct span *out)
 {
@@ -154,7 +156,7 @@ static bool find_file(bool (*match)(struct span file, const char *what), const c
     return false;
 }
 
-/* "trainerd.v1.Control" and so on, into `out`; returns how many. */
+/* Writes "trainerd.v1.Control" and so on to `out`; returns the number of services. */
 static uint32_t list_services(char out[SERVICES_MAX][128])
 {
     struct span set = { proto_descriptors, proto_descriptors_bytes }, file, value;
@@ -260,7 +262,7 @@ void rdzv_reflect(struct rdzv *r, struct rdzv_in *call, void *request)
         answer_error(call, &a, GRPC_STATUS_NOT_FOUND, "there are no extensions");
         break;
     default:
-        answer_error(call, &a, GRPC_STATUS_UNIMPLEMENTED, "a question that is not known");
+        answer_error(call, &a, GRPC_STATUS_UNIMPLEMENTED, "unknown request");
         break;
     }
 }

@@ -1,5 +1,6 @@
-/* trace.c - links and messages in one line each, so that a person can follow a regroup; and a fault
- * point for each kind of message, before it goes out and before what came is heard. */
+/* trace.c - one log line for each link and message, so that a reader of the log can follow a change
+ * of the group; and a fault point for each kind of message, before it is sent and before it is
+ * handled. */
 #include "rdzv/rdzv_priv.h"
 
 #include <inttypes.h>
@@ -13,7 +14,7 @@ enum { TEXT_SHOWN = 300, SEATS_SHOWN = 8 };
 
 #define MSG(kind_, word_) [MEMBER_MSG_##kind_] = { #kind_, "rdzv." word_ ".out", "rdzv." word_ ".in" }
 static const struct {
-    const char *name, *out, *in; /* for people; fault points */
+    const char *name, *out, *in; /* name in the log; fault points */
 } kinds[MEMBER_MSGS] = {
     MSG(JOIN, "join"),         MSG(READY, "ready"), MSG(BEAT, "beat"), MSG(TROUBLE, "trouble"),
     MSG(COMPLETE, "complete"), MSG(LEAVE, "leave"), MSG(WAIT, "wait"), MSG(VIEW, "view"),
@@ -36,7 +37,7 @@ void rdzv_trace(const struct rdzv *r, const char *fmt, ...)
 
 static const char *name(const struct rdzv *r, uint32_t rank)
 {
-    return rank < r->cluster.world ? r->cluster.tasks[rank].name : "nobody";
+    return rank < r->cluster.world ? r->cluster.tasks[rank].name : "no task";
 }
 
 static void add_view(const struct rdzv *r, const struct member_view *v, struct buf *b)
@@ -70,7 +71,7 @@ static void trace_msg(const struct rdzv *r, const char *way, uint32_t rank, cons
     for (uint32_t i = 0; i < m->n_ranks; i++)
         buf_printf(&b, "%s %s", i > 0 ? "," : m->kind == MEMBER_MSG_REACH ? " to" : " dead paths to", name(r, m->ranks[i]));
     if (m->kind == MEMBER_MSG_LEAVE || m->kind == MEMBER_MSG_OVER || m->kind == MEMBER_MSG_REFUSE)
-        buf_printf(&b, m->code == MEMBER_GO_ON ? " go on" : " code %d", m->code);
+        buf_printf(&b, m->code == MEMBER_CONTINUE ? " continue" : " code %d", m->code);
     if (m->is_all)
         buf_str(&b, " everywhere");
     if (m->text[0] != '\0')
@@ -83,7 +84,7 @@ static void trace_msg(const struct rdzv *r, const char *way, uint32_t rank, cons
 void rdzv_msg_out(const struct rdzv *r, uint32_t rank, const struct member_msg *m)
 {
     trace_msg(r, "to", rank, m);
-    (void)fault_hit(kinds[m->kind].out); /* `fail` would be a lost message, which no link knows */
+    (void)fault_hit(kinds[m->kind].out); /* `fail` has no effect: a link loses no messages */
 }
 
 void rdzv_msg_in(const struct rdzv *r, uint32_t rank, const struct member_msg *m)

@@ -1,6 +1,6 @@
-/* view.c - a view with what the node does not know: the key of its generation, and of each member
- * how it is reached and what it has. One is kept, of the newest generation that was published or
- * came. */
+/* view.c - a view with the data that the node does not have: the key of its generation, and the
+ * addresses and devices of each member. The view of the newest generation that was published or
+ * received is stored. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 struct rdzv_views {
     struct rdzv *r;
     struct arena memory;   /* of `view` */
-    struct rdzv_view view; /* generation 0: none */
+    struct rdzv_view view; /* generation 0: no view */
 };
 
 static const char *copy(struct rdzv_views *v, const char *s)
@@ -23,7 +23,7 @@ static const char *copy(struct rdzv_views *v, const char *s)
     return own;
 }
 
-/* An empty one in the place of the old. */
+/* Replaces the view by an empty one with n members. */
 static struct rdzv_member *begin(struct rdzv_views *v, uint32_t n)
 {
     struct rdzv_member *members;
@@ -46,7 +46,7 @@ static void add(struct rdzv_views *v, struct rdzv_member *m, struct rdzv_member 
         v->view.self = (uint32_t)(m - v->view.members);
 }
 
-void rdzv_views_take(struct rdzv_views *v, const Trainerd__V1__View *m)
+void rdzv_views_store(struct rdzv_views *v, const Trainerd__V1__View *m)
 {
     struct rdzv_member *members = begin(v, (uint32_t)m->n_members);
 
@@ -88,7 +88,8 @@ static struct rdzv_member self(const struct rdzv *r)
                                  .host_key = r->opts.host_key };
 }
 
-/* false: one of its members never joined here, so somebody else must have published it. */
+/* Builds a view that this task publishes. Returns false if one of its members never joined this
+ * task: another task published the view. */
 static bool make(struct rdzv_views *v, const struct member_view *from)
 {
     struct rdzv_member *members = begin(v, from->n);
@@ -107,7 +108,7 @@ static bool make(struct rdzv_views *v, const struct member_view *from)
             v->view.newest_member = i;
     }
     CHECK(rng_os(v->view.key, sizeof(v->view.key)) ==
-          0); /* the kernel has some once it has booted */
+          0); /* cannot fail after the kernel has booted */
     v->view.newest_step = from->newest_step;
     v->view.generation = from->generation;
     return true;

@@ -22,7 +22,7 @@ static void *take(void *arg, size_t bytes)
 static void give(void *arg, void *memory)
 {
     (void)arg;
-    (void)memory; /* all at once, in wire_fini() */
+    (void)memory; /* wire_fini() frees all memory at once */
 }
 
 void *wire_unpack(struct wire *w, const ProtobufCMessageDescriptor *type, const void *data,
@@ -49,7 +49,7 @@ static bool is_control(char c)
     return (unsigned char)c < 0x20 || c == 0x7f;
 }
 
-int wire_check_fact(const char *field, const char *s, size_t max, struct err *err)
+int wire_check_string(const char *field, const char *s, size_t max, struct err *err)
 {
     size_t n = strlen(s);
 
@@ -95,7 +95,7 @@ uint32_t wire_rank(const struct wire_cluster *c, const Trainerd__V1__Task *t)
     for (uint32_t i = 0; i < c->world; i++)
         if (c->tasks[i].index == t->index && strcmp(c->tasks[i].type, t->type) == 0)
             return i;
-    return MEMBER_NOBODY;
+    return MEMBER_NO_RANK;
 }
 
 void wire_fill_task(const struct wire_cluster *c, uint32_t rank, Trainerd__V1__Task *out)

@@ -1,4 +1,4 @@
-/* wire_read.c - messages that came in, field by field, to what the node takes. */
+/* wire_read.c - validates received messages field by field, and converts them for the node. */
 #include "rdzv/wire.h"
 
 #include <math.h>
@@ -19,18 +19,18 @@ struct reader {
 
 /* ---- pieces ---- */
 
-/* The strings of a message, by table. protobuf-c gives every string as a char * that is not NULL.
- */
-struct fact {
+/* A string field of a message, for tables. protobuf-c represents every string as a char * that is
+ * not NULL. */
+struct string_field {
     const char *name;
     size_t offset, max;
 };
 
-static int check_facts(const void *message, const struct fact *facts, size_t n, struct err *err)
+static int check_strings(const void *message, const struct string_field *strings, size_t n, struct err *err)
 {
     for (size_t i = 0; i < n; i++) {
-        const char *s = *(char *const *)((const char *)message + facts[i].offset);
-        int rc = wire_check_fact(facts[i].name, s, facts[i].max, err);
+        const char *s = *(char *const *)((const char *)message + strings[i].offset);
+        int rc = wire_check_string(strings[i].name, s, strings[i].max, err);
 
         if (rc < 0)
             return rc;
@@ -38,7 +38,7 @@ static int check_facts(const void *message, const struct fact *facts, size_t n, 
     return 0;
 }
 
-/* Counted on from: there must be room above. */
+/* A number that is incremented later: there must be room above it. */
 struct number {
     const char *name;
     uint64_t value;
@@ -53,7 +53,7 @@ static int check_numbers(const struct number *numbers, size_t n, struct err *err
     return 0;
 }
 
-/* A sentence for a person: cut and cleaned rather than refused. */
+/* Reads a text for the log: truncated and cleaned, not rejected. */
 static int read_reason(const struct reader *r, const char *field, char *s, struct member_msg *out)
 {
     size_t n = strlen(s);
@@ -71,7 +71,7 @@ static int read_reason(const struct reader *r, const char *field, char *s, struc
 
 static int check_task(const char *field, const Trainerd__V1__Task *t, struct err *err)
 {
-    static const struct fact facts[] = {
+    static const struct string_field strings[] = {
         { "type", offsetof(Trainerd__V1__Task, type), 32 },
         { "address", offsetof(Trainerd__V1__Task, address), ADDRESS_BYTES },
     };
@@ -79,7 +79,7 @@ static int check_task(const char *field, const Trainerd__V1__Task *t, struct err
 
     if (t == NULL)
         return err_set(err, ERR_INPUT, "%s: missing", field);
-    rc = check_facts(t, facts, COUNT_OF(facts), err);
+    rc = check_strings(t, strings, COUNT_OF(strings), err);
     return rc < 0 ? err_wrap(err, rc, "%s", field) : 0;
 }
 
@@ -91,17 +91,17 @@ static int read_rank(const struct wire_cluster *c, const char *field, const Trai
     if (rc < 0)
         return rc;
     *rank = wire_rank(c, t);
-    if (*rank == MEMBER_NOBODY)
+    if (*rank == MEMBER_NO_RANK)
         return err_set(err, ERR_INPUT, "%s: '%s' %u is no training task of this cluster", field,
                        t->type, t->index);
     return 0;
 }
 
-/* One that may be left out: nobody. */
-static int read_somebody(const struct wire_cluster *c, const char *field,
+/* Reads an optional task; MEMBER_NO_RANK if absent. */
+static int read_optional_rank(const struct wire_cluster *c, const char *field,
                          const Trainerd__V1__Task *t, uint32_t *rank, struct err *err)
 {
-    *rank = MEMBER_NOBODY;
+    *rank = MEMBER_NO_RANK;
     return t != NULL ? read_rank(c, field, t, rank, err) : 0;
 }
 
@@ -140,13 +140,13 @@ static int check_devices(uint32_t n, struct err *err)
                : err_set(err, ERR_INPUT, "n_devices: %u, expected 1 to %d", n, WIRE_DEVICES_MAX);
 }
 
-/* The code of an exit, of those that `allowed` has; GO_ON if nothing ends. */
+/* Reads an exit code of the set `allowed`; MEMBER_CONTINUE if `ends` is false. */
 static int read_code(const struct reader *r, bool ends, uint32_t code, const char *allowed,
                      struct member_msg *out)
 {
     static const int codes[] = { 0, 2, 138, 143 };
 
-    out->code = MEMBER_GO_ON;
+    out->code = MEMBER_CONTINUE;
     if (!ends)
         return 0;
     for (size_t i = 0; i < COUNT_OF(codes); i++)
@@ -162,7 +162,7 @@ static int read_code(const struct reader *r, bool ends, uint32_t code, const cha
 
 static int read_join(const struct reader *r, void *body, struct member_msg *out)
 {
-    static const struct fact facts[] = {
+    static const struct string_field strings[] = {
         { "version", offsetof(Trainerd__V1__Join, version), 64 },
         { "job_digest", offsetof(Trainerd__V1__Join, job_digest), 128 },
         { "cluster_hash", offsetof(Trainerd__V1__Join, cluster_hash), 128 },
@@ -185,7 +185,7 @@ static int read_join(const struct reader *r, void *body, struct member_msg *out)
     if (rc == 0)
         rc = check_incarnation(m->incarnation, r->err);
     if (rc == 0)
-        rc = check_facts(m, facts, COUNT_OF(facts), r->err);
+        rc = check_strings(m, strings, COUNT_OF(strings), r->err);
     if (rc == 0)
         rc = check_numbers(numbers, COUNT_OF(numbers), r->err);
     if (rc == 0)
@@ -228,7 +228,7 @@ static int read_beat(const struct reader *r, void *body, struct member_msg *out)
                                       { "place", m->place },
                                       { "phase_ms", m->phase_ms },
                                       { "limit_ms", m->limit_ms } };
-    int rc = wire_check_fact("phase", m->phase, WIRE_PHASE_BYTES - 1, r->err);
+    int rc = wire_check_string("phase", m->phase, WIRE_PHASE_BYTES - 1, r->err);
 
     if (rc == 0)
         rc = check_numbers(numbers, COUNT_OF(numbers), r->err);
@@ -249,7 +249,7 @@ static int read_beat(const struct reader *r, void *body, struct member_msg *out)
 static int read_trouble(const struct reader *r, void *body, struct member_msg *out)
 {
     const Trainerd__V1__Trouble *m = body;
-    int rc = read_somebody(r->c, "peer", m->peer, &out->rank, r->err);
+    int rc = read_optional_rank(r->c, "peer", m->peer, &out->rank, r->err);
 
     out->generation = m->generation;
     out->is_leader_silent = m->leader_is_silent;
@@ -297,7 +297,7 @@ static int read_wait(const struct reader *r, void *body, struct member_msg *out)
 
 static int read_seat(const struct reader *r, const Trainerd__V1__Member *m, struct member_seat *out)
 {
-    static const struct fact facts[] = {
+    static const struct string_field strings[] = {
         { "data_address", offsetof(Trainerd__V1__Member, data_address), ADDRESS_BYTES },
         { "host_key", offsetof(Trainerd__V1__Member, host_key), HOST_KEY_BYTES },
     };
@@ -306,7 +306,7 @@ static int read_seat(const struct reader *r, const Trainerd__V1__Member *m, stru
     if (rc == 0)
         rc = check_incarnation(m->incarnation, r->err);
     if (rc == 0)
-        rc = check_facts(m, facts, COUNT_OF(facts), r->err);
+        rc = check_strings(m, strings, COUNT_OF(strings), r->err);
     if (rc == 0)
         rc = check_devices(m->n_devices, r->err);
     if (rc == 0)
@@ -340,7 +340,7 @@ static int read_view(const struct reader *r, void *body, struct member_msg *out)
         int rc = read_seat(r, m->members[i], &seats[i]);
 
         if (rc == 0 && i > 0 && seats[i].rank <= seats[i - 1].rank)
-            rc = err_set(r->err, ERR_INPUT, "task: %s behind %s, expected the order of ranks",
+            rc = err_set(r->err, ERR_INPUT, "task: %s after %s, expected the order of ranks",
                          r->c->tasks[seats[i].rank].name, r->c->tasks[seats[i - 1].rank].name);
         if (rc < 0)
             return err_wrap(r->err, rc, "members[%u]", i);
@@ -348,7 +348,7 @@ static int read_view(const struct reader *r, void *body, struct member_msg *out)
     }
     if (m->newest_step != newest || seats[m->newest_member].held != newest)
         return err_set(r->err, ERR_INPUT,
-                       "newest_step %llu, held by members[%u]: that one holds %llu, the newest "
+                       "newest_step %llu, held by members[%u]: that member holds %llu, the newest "
                        "held is %llu",
                        (unsigned long long)m->newest_step, m->newest_member,
                        (unsigned long long)seats[m->newest_member].held,
@@ -358,7 +358,7 @@ static int read_view(const struct reader *r, void *body, struct member_msg *out)
                               .n = n,
                               .seats = seats,
                               .newest_step = newest,
-                              .newest = newest > 0 ? seats[m->newest_member].rank : MEMBER_NOBODY };
+                              .newest = newest > 0 ? seats[m->newest_member].rank : MEMBER_NO_RANK };
     out->view = v;
     return read_reason(r, "reason", m->reason, out);
 }
@@ -366,7 +366,7 @@ static int read_view(const struct reader *r, void *body, struct member_msg *out)
 static int read_over(const struct reader *r, void *body, struct member_msg *out)
 {
     const Trainerd__V1__Over *m = body;
-    int rc = read_somebody(r->c, "culprit", m->culprit, &out->rank, r->err);
+    int rc = read_optional_rank(r->c, "culprit", m->culprit, &out->rank, r->err);
 
     out->generation = m->generation;
     if (rc == 0)
@@ -384,7 +384,7 @@ static int read_reach(const struct reader *r, void *body, struct member_msg *out
     Trainerd__V1__Task *tasks[MEMBER_REACH_MAX] = { NULL };
 
     for (size_t i = 0; i < m->n_peers && i < MEMBER_REACH_MAX; i++) {
-        int rc = wire_check_fact("data_address", m->peers[i]->data_address, ADDRESS_BYTES, r->err);
+        int rc = wire_check_string("data_address", m->peers[i]->data_address, ADDRESS_BYTES, r->err);
 
         if (rc < 0)
             return rc;
@@ -420,7 +420,7 @@ static int read_refuse(const struct reader *r, void *body, struct member_msg *ou
 
 /* ---- messages ---- */
 
-struct row { /* by the case of the oneof */
+struct row { /* indexed by the case of the oneof */
     const char *name;
     enum member_kind kind;
     int (*read)(const struct reader *r, void *body, struct member_msg *out);
@@ -455,7 +455,7 @@ static int read_row(const struct row *rows, size_t n, const struct reader *r, in
     int rc;
 
     if (which < 0 || (size_t)which >= n || row->read == NULL || body == NULL)
-        return err_set(r->err, ERR_INPUT, "a message of no kind that is known");
+        return err_set(r->err, ERR_INPUT, "unknown kind of message");
     *out = (struct member_msg){ .kind = row->kind, .text = "", .progress.phase = "" };
     rc = row->read(r, body, out);
     return rc < 0 ? err_wrap(r->err, rc, "%s", row->name) : 0;
@@ -477,7 +477,7 @@ int wire_read_leader(struct wire *w, const struct wire_cluster *c,
 }
 
 int wire_read_where(const struct wire_cluster *c, const Trainerd__V1__Where *m, uint32_t *rank,
-                    struct member_where *out, struct err *err)
+                    struct member_status *out, struct err *err)
 {
     int rc;
 
@@ -489,7 +489,7 @@ int wire_read_where(const struct wire_cluster *c, const Trainerd__V1__Where *m, 
     if (rc == 0)
         rc = check_numbers(&(struct number){ "generation", m->generation }, 1, err);
     if (rc == 0)
-        rc = read_somebody(c, "leader", m->leader, &out->leader, err);
+        rc = read_optional_rank(c, "leader", m->leader, &out->leader, err);
     if (rc < 0)
         return err_wrap(err, rc, "where");
     *rank = wire_rank(c, m->task);

@@ -1,4 +1,4 @@
-/* wire_write.c - what the node says, as messages. */
+/* wire_write.c - converts messages of the node to wire messages. */
 #include "rdzv/wire.h"
 
 #include <string.h>
@@ -8,14 +8,14 @@
 struct writer {
     struct arena *a;
     const struct wire_cluster *c;
-    const struct wire_sender *sender; /* of a member's message */
-    const struct rdzv_view *view;     /* of a View */
-    const char *const *data_addresses; /* of a Reach */
+    const struct wire_sender *sender; /* for a message of a member */
+    const struct rdzv_view *view;     /* for a VIEW */
+    const char *const *data_addresses; /* for a REACH */
 };
 
 /* ---- pieces ---- */
 
-/* `bytes` of a message of this type, all fields at their default. */
+/* Allocates a message of this type with `bytes` bytes; all fields have their default. */
 static void *new_message(struct arena *a, const ProtobufCMessageDescriptor *type)
 {
     ProtobufCMessage *m = arena_alloc(a, type->sizeof_message);
@@ -26,7 +26,7 @@ static void *new_message(struct arena *a, const ProtobufCMessageDescriptor *type
 }
 #define NEW(w_, name_) new_message((w_)->a, &trainerd__v1__##name_##__descriptor)
 
-/* Whatever the sentence quotes: it must pass the reader's check. */
+/* Copies a text of any content so that it passes the validation of the receiver. */
 static char *sentence(const struct writer *w, const char *text)
 {
     size_t n = strlen(text) + 1;
@@ -41,7 +41,7 @@ static Trainerd__V1__Task *task(struct arena *a, const struct wire_cluster *c, u
 {
     Trainerd__V1__Task *t;
 
-    if (rank == MEMBER_NOBODY)
+    if (rank == MEMBER_NO_RANK)
         return NULL;
     t = new_message(a, &trainerd__v1__task__descriptor);
     wire_fill_task(c, rank, t);
@@ -201,7 +201,7 @@ static void *write_over(const struct writer *w, const struct member_msg *m)
 
     o->generation = m->generation;
     o->culprit = task(w->a, w->c, m->rank);
-    o->ends = m->code != MEMBER_GO_ON;
+    o->ends = m->code != MEMBER_CONTINUE;
     o->code = o->ends ? (uint32_t)m->code : 0;
     o->reason = sentence(w, m->text);
     o->n_dead_paths = tasks(w, m, &o->dead_paths);
@@ -245,7 +245,7 @@ static void *write_refuse(const struct writer *w, const struct member_msg *m)
 {
     Trainerd__V1__Refuse *r = NEW(w, refuse);
 
-    r->ends = m->code != MEMBER_GO_ON;
+    r->ends = m->code != MEMBER_CONTINUE;
     r->code = r->ends ? (uint32_t)m->code : 0;
     r->reason = sentence(w, m->text);
     return r;
@@ -253,7 +253,7 @@ static void *write_refuse(const struct writer *w, const struct member_msg *m)
 
 /* ---- messages ---- */
 
-struct row { /* by the kind; 0: not said by this side */
+struct row { /* indexed by the kind; 0: not sent by this side */
     int which;
     void *(*write)(const struct writer *w, const struct member_msg *m);
 };
@@ -302,7 +302,7 @@ const ProtobufCMessage *wire_write_leader(struct wire *w, const struct wire_clus
 }
 
 void wire_write_where(struct wire *w, const struct wire_cluster *c, uint32_t self,
-                      const struct member_where *where, Trainerd__V1__Where *out)
+                      const struct member_status *where, Trainerd__V1__Where *out)
 {
     trainerd__v1__where__init(out);
     out->task = task(&w->arena, c, self);

@@ -1,17 +1,20 @@
-"""blame.py - which task do the logs blame for a fault, and was that the right one? Pure: records in, a score out.
+"""blame.py - finds the task that the logs blame for a fault, and scores whether that task is right.
+Pure: records in, a score out.
 
-A sentence of the log blames a task when it states why the group gave up a step: the task was lost, does not move, cannot
-be reached, failed. culprit_of() reads the culprit from the sentence; a sentence that states a loss without a culprit blames
-nobody. The refusal of a stranger blames no task.
+A log line blames a task if it states why the group aborted a step: the task was lost, makes no
+progress, cannot be reached, or failed. read_sentence() reads the culprit from the line; a line that
+states a loss without a culprit blames no task. The refusal of a foreign process blames no task.
 
-A witness is a task that a fault did not hit, and that was in the group before it. For each fault and witness:
+A witness is a task that the fault did not hit, and that was in the group before the fault. For each
+fault and witness:
 
     right     each task that the witness blamed is a culprit of this fault
     wrong     the witness blamed another task
-    missing   the fault stopped the steps for NOTICE seconds or more (or ended a process), and the witness blamed nobody
+    missing   the fault stopped the steps for NOTICE seconds or more (or ended a process), and the
+              witness blamed no task
     silent    no blame, and no reason for one
 
-A false alarm is a blame outside the window of every fault. Thresholds: see limits().
+A false alarm is a blame outside the window of every fault. The thresholds are in limits().
 """
 import collections
 import re
@@ -20,49 +23,53 @@ import statistics
 NOTICE = 3.0  # seconds without a step after which each witness must know a culprit
 NEWS = 4.0    # seconds after the end of a fault in which a blame still belongs to the fault
 RIGHT_SHARE = 0.999    # of the schedules
-SAVED_SECONDS = 8.0      # without a checkpoint while the storage fails for one task, or its folder was removed
+SAVED_SECONDS = 8.0      # limit without a checkpoint while the storage fails for one task, or its folder was removed
 NEXT_STEP_SECONDS = 3.0  # median over the schedules of a kind until a step is done again, on an idle machine
 
 SAVES_ANYWAY = ("storage hang", "storage EIO", "storage slow", "storage read-only", "storage deleted")
 
 TASK = re.compile(r"\b(chief|worker) (\d+)\b")
-NOBODY = None
-# The first expression that is found decides. The group `who` holds the culprit's name; without it, a sentence blames nobody.
+NO_TASK = None
+# The first expression that matches decides. The group `culprit` is the name of the culprit; if it
+# is empty, the line blames no task.
 SENTENCES = (
-    ("refused", re.compile(r"^(?P<who>\w+ \d+) \([^)]*\) was refused: ")),
-    ("lost", re.compile(r"^\w+ \d+ \([^)]*\) says: .*?(?P<who>(chief|worker) \d+)\b")),
-    ("lost", re.compile(r"^\w+ \d+ \([^)]*\) says: (?P<who>)")),
-    ("lost", re.compile(r"^(?P<who>\w+ \d+) \([^)]*\).* (was lost: |leads the group and was lost: |does not move|"
+    ("refused", re.compile(r"^(?P<culprit>\w+ \d+) \([^)]*\) was refused: ")),
+    ("lost", re.compile(r"^\w+ \d+ \([^)]*\) reports: .*?(?P<culprit>(chief|worker) \d+)\b")),
+    ("lost", re.compile(r"^\w+ \d+ \([^)]*\) reports: (?P<culprit>)")),
+    ("lost", re.compile(r"^(?P<culprit>\w+ \d+) \([^)]*\).* (was lost: |leads the group and was lost: |makes no progress|"
                         r"left the group and came back|cannot be reached over the data path|did not run for |"
-                        r"was not heard by |hears from no other task|failed: )")),
-    ("lost", re.compile(r"^(?P<who>\w+ \d+) \([^)]*\) was asked to ")),
-    ("lost", re.compile(r"^no task moves(?P<who>)")),
-    ("lost", re.compile(r"^the data path .*?(?P<who>(chief|worker) \d+)\b")),
+                        r"sent nothing to |received nothing from any task|failed: )")),
+    ("lost", re.compile(r"^(?P<culprit>\w+ \d+) \([^)]*\) was asked to ")),
+    ("lost", re.compile(r"^no task makes progress(?P<culprit>)")),
+    ("lost", re.compile(r"^the data path .*?(?P<culprit>(chief|worker) \d+)\b")),
 )
 VIEW_CAUSE = re.compile(r"^generation \d+: \d+ of \d+ tasks, led by [^(]*\((?P<cause>.*)\)$", re.DOTALL)
 
-Blame = collections.namedtuple("Blame", "witness at culprit what text")  # culprit: rank, or NOBODY
+Blame = collections.namedtuple("Blame", "witness at culprit what text")  # culprit: rank, or NO_TASK
 
 
 def rank_of(name):
-    """Of "chief 0" or "worker 2" in a cluster with a chief; NOBODY for an empty name."""
+    """Returns the rank of "chief 0" or "worker 2" in a cluster with a chief; NO_TASK for an empty
+    name."""
     found = TASK.search(name or "")
     if found is None:
-        return NOBODY
+        return NO_TASK
     return int(found.group(2)) + (found.group(1) == "worker")
 
 
 def read_sentence(text):
-    """(what, culprit) of a sentence; None: it blames no task. `what` is "lost" or "refused"."""
+    """Returns (what, culprit) of a log line; None if it blames no task. `what` is "lost" or
+    "refused"."""
     for what, form in SENTENCES:
         found = form.search(text)
         if found:
-            return what, rank_of(found.group("who"))
+            return what, rank_of(found.group("culprit"))
     return None
 
 
 def blames(witness, records):
-    """The blames in the records of a task. A record is a parsed line of its JSON log, with "_at": seconds since 1970."""
+    """Returns the blames in the records of a task. A record is a parsed line of its JSON log, with
+    "_at": seconds since 1970."""
     out = []
     for r in records:
         text = r.get("message", "")
@@ -78,14 +85,14 @@ def blames(witness, records):
 
 
 class Case:
-    """A fault that came alone, and what the witnesses made of it. `culprits`: {witness: ranks that may be blamed}, of each
-    task that is judged; `must`: each of them must blame one."""
+    """A fault without other faults around it, and the blames of the witnesses. `culprits`:
+    {witness: ranks that it may blame}; `must`: each witness must blame one."""
 
     def __init__(self, kind, begin, end, culprits, must):
         self.kind, self.begin, self.end, self.culprits, self.must = kind, begin, end, culprits, must
-        self.gap = self.whole = None  # seconds without a step; until all tasks stepped in one group again
-        self.saved = None  # seconds without a checkpoint, of failures of the storage
-        self.ended = []  # sentences: healthy tasks that ended
+        self.gap = self.whole = None  # seconds without a step; seconds until all tasks stepped in one group again
+        self.saved = None  # seconds without a checkpoint; only for failures of the storage
+        self.ended = []  # log lines of healthy tasks that ended
         self.stalled = False
         self.right, self.wrong, self.missing = [], [], []  # witnesses; Blame; witnesses
 
@@ -94,7 +101,7 @@ class Case:
         needs = self.must or (self.gap or 0) >= NOTICE
         for witness, culprits in sorted(self.culprits.items()):
             own = [b for b in found if b.witness == witness and b.what == "lost"]
-            wrong = [b for b in own if b.culprit not in culprits and b.culprit is not NOBODY]
+            wrong = [b for b in own if b.culprit not in culprits and b.culprit is not NO_TASK]
             named = [b for b in own if b.culprit in culprits]
             self.wrong += wrong
             if not wrong and named:
@@ -104,9 +111,9 @@ class Case:
         return self
 
     def judge_late(self, found):
-        """Blames after the fault was over: none is needed."""
+        """Judges the blames after the end of the fault: none is required."""
         self.wrong += [b for b in found if b.what == "lost" and b.witness in self.culprits and
-                       b.culprit is not NOBODY and b.culprit not in self.culprits[b.witness]]
+                       b.culprit is not NO_TASK and b.culprit not in self.culprits[b.witness]]
 
     @property
     def is_detected(self):
@@ -118,23 +125,23 @@ class Case:
 
     @property
     def is_unsaved(self):
-        """A checkpoint was due, and a task could have written it."""
+        """True if a checkpoint was due that a task could have written."""
         return self.kind in SAVES_ANYWAY and (self.saved or 0) > SAVED_SECONDS
 
     def sentence(self):
         parts = ["wrong: %s blames %s: %s" % (task(b.witness), task(b.culprit), b.text[:160]) for b in self.wrong[:2]]
         parts += ["no culprit on " + ", ".join(task(w) for w in self.missing)] if self.missing else []
-        parts += self.ended[:2] + (["not whole again"] if self.stalled else [])
+        parts += self.ended[:2] + (["the group did not recover"] if self.stalled else [])
         parts += ["no checkpoint for %.1f s" % self.saved] if self.is_unsaved else []
         return "; ".join(parts)
 
 
 def task(rank):
-    return "nobody" if rank is NOBODY else "chief 0" if rank == 0 else "worker %d" % (rank - 1)
+    return "no task" if rank is NO_TASK else "chief 0" if rank == 0 else "worker %d" % (rank - 1)
 
 
 def false_alarms(found, windows):
-    """The blames outside all windows [(begin, end)]."""
+    """Returns the blames outside all windows [(begin, end)]."""
     return [b for b in found if b.what == "lost" and not any(begin <= b.at <= end for begin, end in windows)]
 
 
@@ -144,7 +151,7 @@ def middle_and_most(values):
 
 
 def table(cases):
-    """A line per kind of fault."""
+    """Returns one line per kind of fault."""
     lines = ["%-22s %8s %8s %6s %6s %8s %6s %8s %13s %13s" % (
         "fault", "injected", "detected", "right", "wrong", "missing", "ended", "stalled", "next step (s)", "all again (s)"),
         "%-22s %8s %8s %6s %6s %8s %6s %8s %13s %13s" % (("",) * 8 + ("median   max",) * 2)]
@@ -158,11 +165,11 @@ def table(cases):
 
 
 def limits(cases, alarms, is_idle):
-    """[(name, text, ok)]: the thresholds that a run must meet."""
+    """Returns [(name, text, ok)]: the thresholds that a run must meet."""
     out = []
     if cases:
         right = sum(c.is_right for c in cases)
-        out.append(("blame", "the right culprit on every task in %d of %d faults that came alone (at least %.1f %%)" % (
+        out.append(("blame", "the right culprit on every task in %d of %d isolated faults (at least %.1f %%)" % (
             right, len(cases), 100 * RIGHT_SHARE), right >= RIGHT_SHARE * len(cases)))
     out.append(("false alarms", "%d%s" % (len(alarms), ": " + alarms[0].text[:200] if alarms else ""), not alarms))
     if cases and is_idle:

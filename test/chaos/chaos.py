@@ -1,24 +1,29 @@
-"""chaos.py - a job of four tasks on four hosts, and everything that can happen to them; then a verdict.
+"""chaos.py - runs a job of four tasks on four hosts under injected faults, and prints a verdict.
 
-    scripts/chaos [--seconds N] [--schedules N] [--calm SECONDS] [--decks LIST] [--only KIND] [--load N] [--seed N]
-                  [--folder DIR] [--events N] [--devices LIST]
+    scripts/chaos [--seconds N] [--schedules N] [--calm SECONDS] [--decks LIST] [--only KIND]
+                  [--load N] [--seed N] [--folder DIR] [--events N] [--devices LIST]
 
-A chief and three workers, each in a network namespace of its own, train the digits on shared storage while a
-schedule drawn from the seed (schedule.py) kills, stops, cuts off and drains them, and fills, slows and corrupts
-their storage. Whoever ends is started again. At the end all are asked to stop with SIGTERM, go on from what they
-saved with two more epochs, and complete the job. One task that nobody disturbs then trains the same job, and
-verdict.py compares. A seed that fails replays the same schedule.
+A chief and three workers, each in a network namespace of its own, train the digits on shared
+storage. A schedule drawn from the seed (schedule.py) kills, suspends, cuts off and drains them, and
+fills, slows and corrupts their storage. A task that ends is started again. At the end all tasks are
+asked to stop with SIGTERM, are started again from their checkpoint for two more epochs, and
+complete the job. One undisturbed task then trains the same job, and verdict.py compares both. A
+seed replays the same schedule.
 
---seconds   how long all of it takes, about (default 60): faults at random times, which may overlap
---schedules that many short schedules instead, one fault each; the next begins when all tasks train again
---calm      that many seconds without a fault instead: whatever is blamed is a false alarm
---decks     hard,gray,storage,stranger (default all of them; schedule.py says what is in each)
---only      only faults of this kind                          --events    only the first N faults
---load      that many busy processes beside the tasks         --folder    where logs are left (default build/chaos)
---devices   of each task (default cpu:1). With cuda:0 each has an emulated GPU, and a small network. One undisturbed
-            task on a CPU is compared with then: what depends on rounding is near, and not equal
-Exit codes: 0 nothing was lost, and the right tasks were blamed; 1 the verdict says what was wrong; 2 usage; 77 this
-machine has no namespaces for us.
+--seconds   approximate duration of the run (default 60): faults at random times, which may overlap
+--schedules run this many short schedules instead, with one fault each; the next begins when all
+            tasks train again
+--calm      run this many seconds without a fault instead: every blame is a false alarm
+--decks     hard,gray,storage,stranger (default: all; schedule.py lists the faults of each)
+--only      only faults of this kind
+--events    only the first N faults
+--load      this many busy processes beside the tasks
+--folder    folder of the logs (default build/chaos)
+--devices   devices of each task (default cpu:1). With cuda:0 each has an emulated GPU and a small
+            network. The undisturbed task uses a CPU; values that depend on rounding are then
+            compared with a tolerance
+Exit codes: 0 nothing was lost, and the right tasks were blamed; 1 the verdict names the errors; 2
+usage; 77 this machine does not allow the namespaces.
 """
 import argparse
 import glob
@@ -44,7 +49,7 @@ from schedule import DECK_OF, DECKS, KINDS, kinds_of, one_by_one, schedule  # no
 from tasks import Group, verify  # noqa: E402
 
 N, LANES, BATCH = 4, 4, 64
-AROUND = 10  # seconds of all that are start, end and comparison
+AROUND = 10  # seconds of the start, the end and the comparison
 QUIET = 4    # seconds at the end without new faults
 END_SECONDS, START_SECONDS = 60, 60
 MORE_EPOCHS = 2
@@ -57,7 +62,7 @@ JOB = {
     "checkpoint": {"directory": "storage/checkpoints", "every_steps": 50, "max_to_keep": 3},
     "summary": None,
 }
-NEAR = 0.05  # of a loss, of GPUs in changing numbers to one CPU
+NEAR = 0.05  # tolerance of a loss, between GPUs in changing numbers and one CPU
 ELASTIC = {"elastic": {"min_world": 1, "rejoin_seconds": 0}}
 
 
@@ -85,7 +90,8 @@ def wait_for(group, what, seconds, sentence):
 
 
 def disturb(run, group, faults, events, seconds):
-    """Returns the events that happened, with the time they did."""
+    """Injects the events for `seconds`. Returns the events that happened, with their actual
+    times."""
     left, happened = list(events), []
     while time.time() - run.begin < seconds:
         group.look()
@@ -100,7 +106,8 @@ def disturb(run, group, faults, events, seconds):
 
 
 def stop_and_complete(run, group, folder, storage):
-    """SIGTERM for all: one checkpoint, 143. Then the job ends a little later. Returns its last step."""
+    """Sends SIGTERM to all tasks and expects one checkpoint and 143; then completes the job.
+    Returns the saved step and the last step."""
     run.say("== SIGTERM to all")
     for t in group.tasks:
         t.expected = signal.SIGTERM
@@ -126,7 +133,7 @@ def stop_and_complete(run, group, folder, storage):
 
 
 def records_of(path):
-    """How many samples a file of the demo has: framed records of known length heads."""
+    """Returns the number of samples in a file of the demo: framed records with a length field."""
     n = 0
     with open(path, "rb") as f:
         while head := f.read(12):
@@ -145,7 +152,7 @@ def steps_per_epoch():
 
 
 def small_network(folder):
-    """Emulated GPUs are slow: an input, two products, and the same weights every time."""
+    """Writes a network for the slow emulated GPUs: an input, two products, and constant weights."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
     import numpy
@@ -173,17 +180,17 @@ def on_gpus():
 
 
 def undisturbed(run, folder, last):
-    """One task, one replica, nobody around. Returns its task, and its folder."""
+    """Runs one task with one replica and no faults. Returns the task and its folder."""
     alone = os.path.join(folder, "undisturbed")
     os.makedirs(alone)
-    run.say("== one task that nobody disturbs, to step %d" % last)
+    run.say("== one undisturbed task, to step %d" % last)
     t = kit.Task(write_job(alone, last), args=("--devices", "cpu:1", "--sample-log", os.path.join(alone, "samples.txt")))
     kit.expect_codes([t], [0], 600)
     return t, alone
 
 
 def judge_history(run, v, group, folder, step, last):
-    """What the logs of samples, the losses and the files say, beside an undisturbed run."""
+    """Compares the sample logs, the losses and the files with an undisturbed run."""
     lives = [life for t in group.tasks for life in sample_log.read(t.samples, t.name)]
     lives += [life for path in sorted(glob.glob(os.path.join(folder, strangers.SAMPLES + "*")))
               for life in sample_log.read(path, "a twin")]
@@ -198,7 +205,7 @@ def judge_history(run, v, group, folder, step, last):
     verdict.files(v, [] if on_gpus() else [(f, os.path.join(folder, final, f), os.path.join(theirs, final, f))
                       for f in ("model.safetensors", "optimizer.safetensors")] +
                   [("exported ONNX", os.path.join(folder, "run", "digits.onnx"), os.path.join(theirs, "run", "digits.onnx"))])
-    v.row("supervision", "; ".join(group.troubles[:5]) or "each process ended as it should", not group.troubles)
+    v.row("supervision", "; ".join(group.troubles[:5]) or "each process ended as expected", not group.troubles)
     return history
 
 
@@ -211,7 +218,7 @@ def judge_overlapping(run, v, group, history, events, is_idle):
 
 
 class Load:
-    """Busy processes, which take the processors from the tasks."""
+    """Busy processes that compete with the tasks for the processors."""
 
     def __init__(self, n):
         self.processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n)]
@@ -223,7 +230,7 @@ class Load:
 
 
 def kinds_for(run, net, args):
-    """The kinds that this machine can have; those that it cannot are named."""
+    """Returns the kinds of faults that this machine can inject, and logs the others."""
     without = set(KINDS) - {args.only} if args.only else set()
     for tool, why in net.cannot().items():
         needs = {k for k in KINDS if k == "slow link" or tool == "iptables" and DECK_OF[k] == "gray" and k not in (
@@ -241,7 +248,8 @@ def begin_group(run, group):
 
 
 def disturb_and_judge(args, run, group, faults, kinds, folder, is_idle):
-    """Returns what to do for the verdict when the job is complete: a function of (verdict, history)."""
+    """Injects the faults. Returns a function of (verdict, history) that adds the rows of the
+    verdict when the job is complete."""
     if args.schedules:
         rounds = Rounds(run, group, faults, folder)
         rounds.play(one_by_one(args.seed, args.schedules, kinds, N)[:args.events])
@@ -284,7 +292,7 @@ def chaos(args, folder):
 def decks(text):
     for name in text.split(","):
         if name not in DECKS:
-            raise argparse.ArgumentTypeError("no deck '%s'; there are %s" % (name, ", ".join(DECKS)))
+            raise argparse.ArgumentTypeError("unknown deck '%s'; expected one of %s" % (name, ", ".join(DECKS)))
     return text.split(",")
 
 
@@ -304,7 +312,7 @@ def main():
     hosts.enter()
     if args.devices.startswith("cuda"):
         kit.TRAINERD = os.path.join(kit.BUILD, "emulated", "trainerd")
-    for signum in (signal.SIGTERM, signal.SIGINT):  # Ctrl-C also where a shell in the background had it ignored
+    for signum in (signal.SIGTERM, signal.SIGINT):  # also Ctrl-C, which a shell in the background ignores
         signal.signal(signum, lambda n, _: sys.exit(128 + n))
     folder = os.path.abspath(args.folder)
     shutil.rmtree(folder, ignore_errors=True)

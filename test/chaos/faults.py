@@ -1,4 +1,4 @@
-"""faults.py - does what the schedule says, and takes it back when its time is over."""
+"""faults.py - injects the faults of the schedule, and removes each at the end of its time."""
 import signal
 import time
 
@@ -12,7 +12,7 @@ class Faults:
     def __init__(self, run, net, storage, group, folder):
         self.run, self.net, self.storage, self.group = run, net, storage, group
         self.strangers = Strangers(net, group, folder, run.say)
-        self.later = []  # (when, what is said or "", what is done)
+        self.later = []  # (time, log text or "", function)
         self.do = {"kill": self.kill, "kill chief": self.kill, "kill two": self.kill, "kill in phase": self.kill,
                    "stop": self.stop, "stop leader": self.stop, "link down": self.link_down, "split 2|2": self.split,
                    "split 1|3": self.split, "full disk": self.full_disk, "corrupt checkpoint": self.corrupt,
@@ -42,7 +42,7 @@ class Faults:
             do()
 
     def end_all(self):
-        """No fault is left, also none that a task still has before it."""
+        """Removes all faults, also those that a task has armed and not reached."""
         self.later.clear()
         self.storage.empty()
         self.strangers.end()
@@ -66,20 +66,20 @@ class Faults:
     def stop(self, event, tasks):
         for t in tasks:
             t.stop(True)
-            self.end_of(event, "%s goes on" % t.name, t.stop, False)
+            self.end_of(event, "%s is resumed" % t.name, t.stop, False)
 
     def link_down(self, event, tasks):
         for t in tasks:
             self.net.cable(t.number, False)
-            self.end_of(event, "the cable of %s is in" % t.name, self.net.cable, t.number, True)
+            self.end_of(event, "the cable of %s is plugged in" % t.name, self.net.cable, t.number, True)
 
     def split(self, event, _):
         self.net.split(event.sides)
-        self.end_of(event, "the sides are one", self.net.heal, event.sides)
+        self.end_of(event, "the partition is healed", self.net.heal, event.sides)
 
     def full_disk(self, event, _):
-        self.run.say("storage: the last %d bytes are taken" % self.storage.fill())
-        self.end_of(event, "the storage has room", self.storage.empty)
+        self.run.say("storage: the last %d bytes are used" % self.storage.fill())
+        self.end_of(event, "the storage has free space", self.storage.empty)
 
     def corrupt(self, event, tasks):
         self.kill(event, tasks)
@@ -88,13 +88,14 @@ class Faults:
         self.run.say("storage: bits of %s are flipped" % self.storage.corrupt())
 
     def armed(self, event, tasks):
-        """Started again with fault points of the storage, and without them when the time is over."""
+        """Restarts the tasks with fault points of the storage, and without them at the end of the
+        fault."""
         self.kill(event, tasks)
         for t in tasks:
             self.end_of(event, "%s of %s" % (event.kind, t.name), self.end_armed, event, t)
 
     def end_armed(self, event, t):
-        """Unless something else was faster."""
+        """Restarts the task without the fault, unless it was already restarted."""
         t.arm = []
         if t.is_up() and t.life.fault == event.fault:
             t.kill(signal.SIGKILL, event.back)
@@ -126,17 +127,17 @@ class Faults:
 
     def delete(self, event, _):
         self.storage.delete()
-        self.end_of(event, "the time in which a checkpoint must come again", lambda: None)
+        self.end_of(event, "the time in which a checkpoint must be written again", lambda: None)
 
     def read_only(self, event, tasks):
         for t in tasks:
             self.make_read_only(t, t.life, time.time() + event.lasts)
 
     def make_read_only(self, t, life, until):
-        """Tried again while a file is open for writing."""
+        """Retries while a file is open for writing."""
         if self.storage.read_only(life.p.pid, True):
             self.run.say("storage: read-only for %s" % t.name)
-            self.at(until - time.time(), "storage of %s can be written" % t.name, self.storage.read_only, life.p.pid, False)
+            self.at(until - time.time(), "storage of %s is writable" % t.name, self.storage.read_only, life.p.pid, False)
         elif time.time() < until and life.p.poll() is None:
             self.at(RETRY_SECONDS, "", self.make_read_only, t, life, until)
 

@@ -1,9 +1,11 @@
-"""hosts.py - four hosts on one machine: a network namespace each, with a cable to a switch that can be unplugged
-and split, and shared storage that can be full. All of it lives in namespaces of this process and vanishes with it.
+"""hosts.py - simulates four hosts on one machine: each is a network namespace with a cable to a
+switch, which can be unplugged and partitioned, and shared storage that can be full. All of it is in
+namespaces of this process and ends with it.
 
-Cables end in bridges of a namespace of their own: a cable that is out is a port that is down (both sides
-notice); a partition is ports on different bridges (frames are lost in silence). Gray failures are rules of iptables
-where packets arrive, so that the sender sees what a lossy network shows: nothing. One more host, the stranger, has no task.
+The cables end in bridges of a namespace of their own. An unplugged cable is a port that is down
+(both sides detect it); a partition is ports on different bridges (frames are lost silently). Gray
+failures are rules of iptables at the receiver, so the sender detects nothing, as in a lossy
+network. One more host, the stranger, has no task.
 """
 import os
 import shutil
@@ -12,15 +14,16 @@ import sys
 
 NET = "10.78.0.%d"
 PORT = 2222
-BRIDGES = 4 # as many sides as there can be
+BRIDGES = 4 # the largest number of sides of a partition
 MARK = "_TRAINERD_CHAOS"
 TBF = ("tbf", "burst", "16kb", "latency", "400ms", "rate")
-REFUSED = 77 # exit code: this machine does not let us
+REFUSED = 77 # exit code: this machine does not allow the namespaces
 
 
 def enter():
-    """Goes on in namespaces of mounts, networks and processes: root's, or those of a user who is root in one of his
-    own. When this process ends, in whatever way, the system ends every process started here."""
+    """Continues in namespaces of mounts, networks and processes: as root, or as a user who is root
+    in a user namespace. When this process ends in any way, the system ends every process that was
+    started here."""
     if os.environ.get(MARK) == "1":
         subprocess.run(["mount", "-t", "tmpfs", "none", "/run"], check=True)
         return
@@ -48,7 +51,7 @@ def ip(*args):
 
 
 def works(*command):
-    """Whether this machine has and allows the command."""
+    """Returns True if this machine has and allows the command."""
     try:
         return subprocess.run(command, capture_output=True, timeout=10).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
@@ -60,7 +63,7 @@ class Hosts:
         self.n = self.stranger = n
         self.addresses = [NET % (i + 1) + ":%d" % PORT for i in range(n)]
         self.splits = []
-        self.rules = []  # (host, rule) that are in force
+        self.rules = []  # active (host, rule)
         self.slow_hosts = set()
         ip("netns", "add", "switch")
         for side in range(BRIDGES):
@@ -77,7 +80,7 @@ class Hosts:
         subprocess.run([*self.prefix(n), "sh", "-c", "echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore"], check=True)
 
     def cannot(self):
-        """{what this machine lacks: why}"""
+        """Returns {missing tool: reason}."""
         out = {}
         if not works(*self.prefix(0), "iptables", "-w", "-A", "INPUT", "-p", "tcp", "-m", "multiport", "!", "--ports", "9", "-m",
                      "length", "--length", "65535", "-m", "statistic", "--mode", "random", "--probability", "0.5", "-j", "DROP"):
@@ -97,7 +100,8 @@ class Hosts:
         ip("-n", "switch", "link", "set", "port%d" % i, "up" if is_in else "down")
 
     def split(self, sides):
-        """sides: the number of the side of each host. Several splits may be on; the last one counts."""
+        """sides: the number of the side of each host. Several splits may be active; the last one is
+        effective."""
         self.splits.append(sides)
         self._connect()
 
@@ -135,7 +139,8 @@ class Hosts:
             self.rules.remove((host, rule))
 
     def _rules_of(self, d):
-        """[(host, rule)] for one direction: what arrives at the host, or what arrives from it at the others."""
+        """Returns [(host, rule)] for one direction: packets to the host, or packets from it to the
+        others."""
         others = [i for i in range(self.n) if i != d.host and d.peer in (None, i)]
         ports = self._ports(d)
         tail = (["-m", "length", "--length", "%d:65535" % d.at_least] if d.at_least else []) + (
@@ -144,7 +149,8 @@ class Hosts:
                 for o in others for p in ports]
 
     def _ports(self, d):
-        """What chooses a plane, and with `port` the connections that the host accepted: [part of a rule]"""
+        """Returns [part of a rule] that selects a plane, and with `port` only connections that the
+        host accepted."""
         end = "--dport" if d.way == "in" else "--sport"
         if d.plane == "both":
             return [[]]
@@ -155,12 +161,12 @@ class Hosts:
         return [["-m", "multiport", "!", "--ports", str(PORT)]]
 
     def _listening(self, i):
-        """Ports of the data plane of this host."""
+        """Returns the ports of the data plane of this host."""
         out = subprocess.run([*self.prefix(i), "ss", "-Hltn"], capture_output=True, text=True, check=True).stdout
         return sorted({line.split()[3].rsplit(":", 1)[1] for line in out.splitlines()} - {str(PORT)})
 
     def slow(self, i, rate):
-        """kbit/s of the cable of a host, both ways; 0: as fast as it goes."""
+        """Limits the cable of a host to `rate` kbit/s in both directions; 0: no limit."""
         ends = (("host%d" % i, "cable"), ("switch", "port%d" % i))
         for space, device in ends if rate or i in self.slow_hosts else ():
             how = [*TBF, "%dkbit" % rate] if rate else []
@@ -168,7 +174,8 @@ class Hosts:
         (self.slow_hosts.add if rate else self.slow_hosts.discard)(i)
 
     def pose(self, i, is_on):
-        """The stranger has the address of this host, for itself alone."""
+        """Adds the address of this host to the stranger, without answering for it on the network;
+        or removes it."""
         ip("-n", "host%d" % self.stranger, "addr", "add" if is_on else "del", NET % (i + 1) + "/32", "dev", "lo")
 
     def _connect(self):
@@ -178,7 +185,7 @@ class Hosts:
 
 
 class Storage:
-    """A file system of `size` bytes that all tasks see."""
+    """A file system of `size` bytes that all tasks share."""
 
     def __init__(self, path, size):
         self.path, self.filler = path, os.path.join(path, "filler")
@@ -186,7 +193,7 @@ class Storage:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=%d" % size, "none", path], check=True)
 
     def fill(self):
-        """Returns how many bytes were free."""
+        """Fills the storage. Returns the number of bytes that were free."""
         n = 0
         with open(self.filler, "ab", 0) as f:
             for block in (1 << 20, 4096, 1):
@@ -202,7 +209,7 @@ class Storage:
             os.remove(self.filler)
 
     def all(self):
-        """Folders of the checkpoints, oldest first."""
+        """Returns the folders of the checkpoints, oldest first."""
         root = os.path.join(self.path, "checkpoints")
         try:
             names = sorted(n for n in os.listdir(root) if n.startswith("step-") and n[5:].isdigit())
@@ -211,12 +218,12 @@ class Storage:
         return [os.path.join(root, n) for n in names]
 
     def newest(self):
-        """Folder of the newest checkpoint; None: there is none."""
+        """Returns the folder of the newest checkpoint, or None."""
         return self.all()[-1] if self.all() else None
 
     def corrupt(self):
-        """Flips bits in the middle of the newest checkpoint's weights; returns its folder. None: it is the only one, without
-        which the job would rightly end."""
+        """Flips bits in the middle of the newest checkpoint's weights; returns its folder. None: it is
+        the only checkpoint, and the job would end without it."""
         if len(self.all()) < 2:
             return None
         folder = self.newest()
@@ -233,6 +240,7 @@ class Storage:
         shutil.rmtree(os.path.join(self.path, "checkpoints"), ignore_errors=True)
 
     def read_only(self, pid, is_on):
-        """For this process alone: `ip netns exec` made it a namespace of mounts. Returns whether the system did it: a mount
-        with a file that is being written stays as it is."""
+        """Makes the storage read-only for one process, which has a namespace of mounts from `ip
+        netns exec`. Returns True on success; the system refuses it while a file is open for
+        writing."""
         return works("nsenter", "-t", str(pid), "-m", "mount", "-o", "remount,bind," + ("ro" if is_on else "rw"), self.path)

@@ -1,6 +1,6 @@
-"""junk.py HOST:PORT SECONDS - sends what no client sends to a gRPC port: random bytes, an HTTP/2 preface with broken
-frames, streams that are reset as soon as they are opened, and connections that say nothing. Bounded: at most 64
-connections at a time, and it ends by itself."""
+"""junk.py HOST:PORT SECONDS - sends invalid input to a gRPC port: random bytes, an HTTP/2 preface
+with broken frames, streams that are reset as soon as they are opened, and silent connections.
+Limited to 64 connections at a time; ends by itself."""
 import random
 import socket
 import struct

@@ -1,5 +1,5 @@
-"""rounds.py - many short schedules against one job: a fault, its end, all tasks train again, and the next fault. So each
-fault comes alone, and everything that the logs blame in its round belongs to it.
+"""rounds.py - many short schedules against one job: a fault, its end, all tasks train again, the
+next fault. Each fault is therefore isolated, and every blame in its round belongs to it.
 """
 import os
 import time
@@ -8,9 +8,9 @@ import blame
 from schedule import DECK_OF
 
 SETTLE = 0.6    # seconds in which all tasks train, before each fault
-RECOVER = 45.0  # seconds after the end of a fault; then the group is started again, and the round has stalled
-ARMED = 4.0     # seconds for a task that is to die in a phase
-TOLD_EVERY = 20
+RECOVER = 45.0  # limit in seconds after the end of a fault; then the round has stalled, and the group is restarted
+ARMED = 4.0     # limit in seconds for an armed task to reach its fault point
+REPORT_EVERY = 20
 
 
 class Rounds:
@@ -29,7 +29,7 @@ class Rounds:
                 self.keep(number, event, case)
             if case.stalled:
                 self.start_again()
-            if number % TOLD_EVERY == 0 or number == len(events):
+            if number % REPORT_EVERY == 0 or number == len(events):
                 self.run.say("%d rounds, %d right, %.1f a minute" % (
                     number, sum(c.is_right for c in self.cases), 60 * number / (time.time() - begin)))
 
@@ -42,8 +42,7 @@ class Rounds:
         return done()
 
     def between(self):
-        """All tasks train, and nobody has a reason for an alarm. A blame that comes late must still be right for the fault
-        before."""
+        """Waits until all tasks train. A late blame must be right for the previous fault."""
         self.group.forget(time.time())
         begin = time.time()
         self.wait(lambda: time.time() >= begin + SETTLE and self.group.is_whole(begin), RECOVER)
@@ -80,11 +79,13 @@ class Rounds:
         return self.group.is_whole(end) and not self.faults.later and not any(t.life.fault for t in self.group.tasks)
 
     def is_healthy(self, t, life, event):
-        """Whether no fault explains that this process ended; a task that was hit may ask to be started again."""
+        """Returns True if no fault explains the end of this process; a task that was hit may end
+        with 138."""
         return t.number not in event.tasks or not any(event.culprits(self.n).values()) or life.p.returncode != 138
 
     def gap(self, begin, whole, event="step"):
-        """The longest time without a step (or another record), of those that the fault can have made."""
+        """Returns the longest time without a step (or another record) that the fault can have
+        caused."""
         times = sorted(r["_at"] for t in self.group.tasks for life in t.lives for r in list(life.records)
                        if r.get("event") == event)
         return max((b - a for a, b in zip([begin, *times], [*times, whole]) if b > begin and a < whole), default=0)
@@ -96,7 +97,7 @@ class Rounds:
         self.wait(lambda: self.group.is_whole(time.time() - 1), RECOVER)
 
     def keep(self, number, event, case):
-        """What the tasks logged in a round that was not right, without steps and traces, by time."""
+        """Writes the log records of a failed round in order of time, without steps and traces."""
         os.makedirs(self.folder, exist_ok=True)
         records = sorted(((r["_at"], t.name, r) for t in self.group.tasks for life in t.lives for r in list(life.records)
                           if r.get("level") != "debug" and r.get("event") not in ("step", "plan")), key=lambda x: x[:2])

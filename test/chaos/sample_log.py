@@ -1,16 +1,16 @@
-"""sample_log.py - reads what `trainerd --sample-log` left (lib/train/sample_log.h has the format and the argument)
-and says whether every step happened once, on every sample it should have.
+"""sample_log.py - reads the files of `trainerd --sample-log` (format and reasoning:
+lib/train/sample_log.h), and checks that every step was applied once, on the right samples.
 """
 import graphlib
 
 
 def generation(group):
-    """Of "12.0a1b2c3d"."""
+    """Returns the generation of "12.0a1b2c3d"."""
     return int(group.split(".")[0])
 
 
 class Life:
-    """What one process appended."""
+    """The records of one process."""
 
     def __init__(self, task, opened):
         self.task, self.opened = task, opened
@@ -19,8 +19,8 @@ class Life:
 
 
 def read(path, task):
-    """The lives of a task, in order. Lines cut off by a death are skipped; any other that is no line of this format
-    is a ValueError."""
+    """Returns the lives of a task in order. Lines that a death truncated are skipped; any other
+    invalid line raises a ValueError."""
     lives = []
     with open(path) as f:
         for number, line in enumerate(f, 1):
@@ -45,7 +45,7 @@ def read(path, task):
 
 
 class History:
-    """All lives together. `problems` has a sentence for each thing that must not be."""
+    """The history of all lives. `problems` has a text for each violation."""
 
     def __init__(self, lives, lanes):
         self.lives, self.lanes, self.problems = lives, lanes, []
@@ -66,7 +66,8 @@ class History:
         self.problems.append(text % args)
 
     def _check_life(self, life):
-        """A process applies steps in order; while its group lasts, without a gap; its generations only grow."""
+        """Checks that a process applies steps in order, without a gap inside a group, and that its
+        generations increase."""
         before = None
         for g, step, _ in life.dones:
             if before is not None and (step <= before[1] or (g == before[0] and step != before[1] + 1)):
@@ -86,27 +87,27 @@ class History:
             self._problem("step %d, lane %d: other samples in generation %s than before", step, lane, g)
 
     def _begin(self):
-        """When each group first did a step."""
+        """Returns {group: time of its first step}."""
         begin = {}
         for (g, _), at in self.first.items():
             begin[g] = min(at, begin.get(g, at))
         return begin
 
     def _order(self):
-        """Groups, each behind those that it stands behind in some file; where no file says, by when they were first
-        heard of."""
+        """Returns the groups in order: each after those that precede it in some file; groups that
+        no file orders, by the time of their first step."""
         begin, last = self._begin(), {}
-        behind = {g: set() for g in begin}
+        earlier = {g: set() for g in begin}
         for life in self.lives:
             for g, *_ in life.gives:
                 if last.get(life.task) != g:
-                    behind.setdefault(g, set()).update({last[life.task]} - {g} if life.task in last else ())
+                    earlier.setdefault(g, set()).update({last[life.task]} - {g} if life.task in last else ())
                     last[life.task] = g
-        sorter, out = graphlib.TopologicalSorter(behind), []
+        sorter, out = graphlib.TopologicalSorter(earlier), []
         try:
             sorter.prepare()
         except graphlib.CycleError as e:
-            self._problem("tasks do not agree which of these groups came first: %s", " ".join(e.args[1]))
+            self._problem("the files order these groups differently: %s", " ".join(e.args[1]))
             return sorted(begin, key=begin.get)
         ready = []
         while sorter.is_active():
@@ -116,8 +117,9 @@ class History:
         return out
 
     def _check_groups(self, order):
-        """Two at once: a group that goes on for two steps while a later one works. One more step is that of a task that
-        was held up between the end of a reduction and its update."""
+        """Finds two groups at once: a group that does two more steps while a later one trains. One
+        more step is allowed: a task may have been delayed between the end of a reduction and its
+        update."""
         begin, after = self._begin(), None
         for g in reversed([g for g in order if g in begin]):
             late = sorted(step for (h, step), at in self.first.items() if after and h == g and at > begin[after])
@@ -127,9 +129,10 @@ class History:
                 after = g
 
     def _settle(self, place):
-        """[(group, step, when)] for steps 1, 2, ...: the history that survived, found from its end. The last group that
-        made the last step is in it; where a group begins, it took the state from a member that had made the step before
-        in another one, or, when there is none, from a checkpoint of the last group that had."""
+        """Returns [(group, step, time)] for steps 1, 2, ...: the surviving history, found from its
+        end. It ends with the last group that did the last step. Where a group begins, its state
+        came from a member that had done the previous step in another group, or else from a
+        checkpoint of the last group that had done it."""
         made, members = {}, {}
         for g, step in self.first:
             made.setdefault(step, []).append(g)
@@ -155,8 +158,8 @@ class History:
         return out
 
     def epochs(self, steps_per_epoch, batch, samples):
-        """(samples repeated, samples lost) in the chain, epoch by epoch; what does not fill a batch at an epoch's end is
-        not lost."""
+        """Returns (samples repeated, samples lost) in the chain, by epoch. Samples that do not fill
+        a batch at the end of an epoch are not lost."""
         repeated = lost = 0
         n = self.chain[-1][1] if self.chain else 0
         for begin in range(1, n + 1, steps_per_epoch):
@@ -168,6 +171,7 @@ class History:
         return repeated, lost
 
     def differences(self, other):
-        """How many (step, lane) of the chain name other samples than `other`, an undisturbed run, has."""
+        """Returns the number of (step, lane) of the chain with other samples than `other`, an
+        undisturbed run."""
         return sum(self.samples.get((step, lane)) != other.samples.get((step, lane))
                    for _, step, _ in self.chain for lane in range(self.lanes))

@@ -1,17 +1,20 @@
-"""schedule.py - what goes wrong when: a pure function of (seed, seconds, tasks), so that a seed that failed fails again
-in the same order. Kinds are dealt from a shuffled deck, so that a short run meets each of them too.
+"""schedule.py - the faults and their times: a pure function of (seed, seconds, tasks), so a seed
+repeats its faults in the same order. Kinds are drawn from a shuffled deck, so that a short run also
+contains each of them.
 
 Decks:
-    hard      a process dies, stops or leaves; a cable is pulled; the storage is full, slow or corrupt
-    gray      one plane, one pair, one direction or large packets alone are dropped; a link is slow, loses packets or flaps;
-              the leader is suspended; nobody reads the standard error of a task
+    hard      a process dies, is suspended or leaves; a cable is unplugged; the storage is full,
+              slow or corrupt
+    gray      only one plane, one pair, one direction or large packets are dropped; a link is slow,
+              loses packets or flaps; the leader is suspended; the standard error of a task is not
+              read
     storage   the storage fails for the one task that writes, or for all
-    stranger  a second process of a task, and junk on the control port
+    stranger  a second process of a task, or invalid input on the control port
 """
 import collections
 import random
 
-# How often each kind is in a deck.
+# The number of cards of each kind in a deck.
 DECKS = {
     "hard": (("kill", 3), ("kill chief", 2), ("kill two", 1), ("stop", 2), ("link down", 2), ("split 2|2", 1),
              ("split 1|3", 1), ("full disk", 1), ("corrupt checkpoint", 1), ("slow storage", 1), ("drain", 1),
@@ -27,12 +30,13 @@ DECKS = {
 }
 KINDS = tuple(kind for deck in DECKS.values() for kind, _ in deck)
 GAP = (0.8, 4.4)  # seconds between two events
-SILENT = 2.5  # seconds: whoever is silent for longer is known to be by all
-BACK = (0.05, 1.5)  # until a task that ended is started again
+SILENT = 2.5  # seconds: all tasks detect a silence that is longer
+BACK = (0.05, 1.5)  # seconds until a task that ended is started again
 LARGE = 1400  # bytes: an MTU black hole drops packets of this size and above
-LEADER = -1   # instead of a number: whoever leads when the fault begins
+LEADER = -1   # instead of a number: the task that leads when the fault begins
 
-# Where a task that comes back is killed, and at which passage at most. The writer of checkpoints is the chief.
+# (fault point, largest passage, only on the writer) at which a restarted task is killed. The writer
+# of checkpoints is the chief.
 PHASES = (("comm.connect", 2, False), ("comm.send", 400, False), ("comm.recv", 400, False), ("train.connect", 1, False),
           ("train.agree", 1, False), ("train.state_recv", 2, False), ("train.state_send", 2, False),
           ("train.forward", 60, False), ("train.reduce", 60, False), ("train.commit", 60, False), ("train.update", 60, False),
@@ -40,9 +44,9 @@ PHASES = (("comm.connect", 2, False), ("comm.send", 400, False), ("comm.recv", 4
           ("train.evaluated", 3, False), ("samples.write", 120, False), ("train.save", 2, True), ("ckpt.write", 12, True),
           ("ckpt.sync", 6, True), ("ckpt.rename", 3, True), ("ckpt.verify", 6, True))
 
-# Packets that are dropped: those of `plane` ("control", "data" or "both") between `host` and `peer` (None: all others) that
-# go `way` as seen from the host ("in", "out" or "both"). at_least: bytes, 0: any; share: of the packets, 1: all of them;
-# port: only those of connections that the host accepts.
+# Dropped packets: those of `plane` ("control", "data" or "both") between `host` and `peer` (None:
+# all others) that go `way` as seen from the host ("in", "out" or "both"). at_least: bytes, 0: any;
+# share: of the packets, 1: all of them; port: only those of connections that the host accepted.
 Drop = collections.namedtuple("Drop", "plane host peer way at_least share port", defaults=(None, "both", 0, 1.0, False))
 
 
@@ -51,8 +55,9 @@ def task_name(number):
 
 
 class Event:
-    """`at`, `lasts` in seconds; `tasks`: who is hit; `back`: pause before what ended is started again; `every`: a link that
-    flaps changes after so many seconds; `rate`: of a slow link, in kbit/s."""
+    """`at`, `lasts` in seconds; `tasks`: the tasks that are hit; `back`: delay before a task that
+    ended is started again; `every`: interval in seconds of a flapping link; `rate`: of a slow link,
+    in kbit/s."""
 
     def __init__(self, at, kind, tasks, lasts=0.0, back=0.0, sides=None, fault=None, drop=None, every=0.0, rate=0):
         self.at, self.kind, self.tasks, self.lasts, self.back = at, kind, tasks, lasts, back
@@ -60,18 +65,19 @@ class Event:
 
     @property
     def names_task(self):
-        """Must the others learn who was hit? A silence that is shorter than what a network may swallow is none. A gray
-        failure must be known if steps wait for it, which blame.py sees."""
+        """True if the other tasks must name the task that was hit. A silence below the detection
+        limit is no loss. A gray failure must be named if steps wait for it, which blame.py
+        determines."""
         return self.kind in ("kill", "kill chief", "kill in phase", "slow storage", "storage hang",
                              "storage EIO", "storage slow", "drain") or (
             self.kind in ("stop", "stop leader", "link down", "split 1|3", "control plane", "data plane") and
             self.lasts > SILENT)
 
     def culprits(self, n):
-        """{witness: the tasks that it may blame}. A task that is cut off is no witness: it cannot know whether it or the
-        others are; one that was suspended knows that."""
+        """Returns {witness: the tasks that it may blame}. A task that is cut off is no witness: it
+        cannot know whether it or the others are cut off; a task that was suspended can."""
         everyone = range(n)
-        if self.kind == "split 2|2":  # each half blames the other, and the next view tells all tasks the blame of its leader
+        if self.kind == "split 2|2":  # each half blames the other, and the next view carries the blame of its leader to all tasks
             return {w: set(everyone) for w in everyone}
         if self.sides:
             return {w: {t for t in everyone if self.sides[t] != self.sides[w]} for w in everyone
@@ -80,7 +86,7 @@ class Event:
             return {w: set(self.tasks) for w in everyone}
         if DECK_OF[self.kind] == "stranger" or self.kind in ("blocked stderr", "full disk"):
             return {w: set() for w in everyone}
-        if not self.tasks:  # the storage failed: whichever task wrote
+        if not self.tasks:  # the storage failed: any task may have been the writer
             return {w: set(everyone) for w in everyone}
         return {w: set(self.tasks) for w in everyone if w not in self.tasks}
 
@@ -91,8 +97,8 @@ class Event:
         more += [self.drop.way + (", %.0f %%" % (100 * self.drop.share) if self.drop.share < 1 else "")] if self.drop else []
         more += ["every %.2f s" % self.every] if self.every else []
         more += ["%d kbit/s" % self.rate] if self.rate else []
-        who = ", ".join("the leader" if i == LEADER else task_name(i) for i in self.tasks)
-        return self.kind + (": " + who if who else "") + (" (%s)" % ", ".join(more) if more else "")
+        names = ", ".join("the leader" if i == LEADER else task_name(i) for i in self.tasks)
+        return self.kind + (": " + names if names else "") + (" (%s)" % ", ".join(more) if more else "")
 
 
 DECK_OF = {kind: deck for deck, kinds in DECKS.items() for kind, _ in kinds}
@@ -118,9 +124,9 @@ def draw_hard(r, at, kind, n):
         return Event(at, kind, one, lasts=r.uniform(0.5, 5), sides=[int(i in one) for i in range(n)])
     if kind == "full disk":
         return Event(at, kind, [], lasts=r.uniform(1, 4))
-    if kind == "corrupt checkpoint":  # which is read only when nobody holds the state
+    if kind == "corrupt checkpoint":  # it is read only if no task holds the state
         return Event(at, kind, list(range(n)), back=back)
-    if kind == "slow storage":  # for who will lead; it dies in the middle of it
+    if kind == "slow storage":  # of the task that will lead; it dies meanwhile
         return Event(at, kind, [0], fault=slow_storage(r), lasts=r.uniform(2, 5), back=back)
     if kind == "drain":
         return Event(at, kind, one, back=back + 0.5)
@@ -156,8 +162,9 @@ def draw_gray(r, at, kind, n):
 
 
 def draw_storage(r, at, kind, n):
-    """Failures of one task's storage that are fault points hit the chief: it is started again with them."""
-    lasts, back = r.uniform(9, 13), r.uniform(*BACK)  # longer than a checkpoint may be missing
+    """Storage failures of one task that use fault points hit the chief, which is restarted with
+    them."""
+    lasts, back = r.uniform(9, 13), r.uniform(*BACK)  # longer than the limit without a checkpoint
     point = r.choice(("ckpt.write", "ckpt.sync", "ckpt.rename"))
     if kind in ("storage hang", "storage EIO"):
         return Event(at, kind, [0], lasts=lasts, back=back, fault="%s=%s@1+" % (point, "fail" if "EIO" in kind else "hang"))
@@ -180,18 +187,18 @@ def draw(r, at, kind, n):
 
 
 def kinds_of(decks, without=()):
-    """The kinds of these decks, each as often as it is in them."""
+    """Returns the cards of these decks."""
     return [kind for d in decks for kind, times in DECKS[d] for _ in range(times) if kind not in without]
 
 
 def dealt(r, kinds):
-    """The kinds without end: shuffled, dealt, shuffled again."""
+    """Yields the cards endlessly: shuffled, dealt, shuffled again."""
     while True:
         yield from r.sample(kinds, len(kinds))
 
 
 def schedule(seed, seconds, kinds, n=4, lead=4.0):
-    """Events between `lead` and `seconds`, by time."""
+    """Returns the events between `lead` and `seconds`, ordered by time."""
     r = random.Random("trainerd chaos %d" % seed)
     out, deck, at = [], dealt(r, kinds), lead
     while at < seconds:
@@ -201,7 +208,8 @@ def schedule(seed, seconds, kinds, n=4, lead=4.0):
 
 
 def one_by_one(seed, count, kinds, n=4):
-    """`count` events without times: each begins when the one before is over and all tasks train again."""
+    """Returns `count` events without times: each begins after the previous one has ended and all
+    tasks train again."""
     r = random.Random("trainerd schedules %d" % seed)
     deck = dealt(r, kinds)
     return [draw(r, 0.0, next(deck), n) for _ in range(count)]

@@ -1,4 +1,5 @@
-"""strangers.py - processes that do not belong to the group: a second process of a task, and a client that sends junk."""
+"""strangers.py - foreign processes: a second process of a task, and a client that sends invalid
+input."""
 import json
 import os
 import shutil
@@ -8,20 +9,20 @@ import sys
 import kit
 
 JUNK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "junk.py")
-SAMPLES = "samples-of-twins"  # they may be taken in, and then what they do counts
+SAMPLES = "samples-of-twins"  # a twin may join the group, and then its steps count
 VERSION, OTHER_VERSION = b"0.1.0", b"0.1.9"
 
 
 class Strangers:
-    """All of them run on the host of the stranger. A twin is one process at a time."""
+    """Runs the processes on the host of the stranger, one at a time."""
 
     def __init__(self, net, group, folder, say):
         self.net, self.group, self.folder, self.say = net, group, folder, say
         self.p = self.posed = None
 
     def twin(self, how, t):
-        """A second process of the task: as the pod that a control plane starts too early, or by mistake. `how`: what differs
-        ("other job", "other version", "other token"), or "same"."""
+        """Starts a second process of the task, like a pod that was started too early or by mistake.
+        `how`: the difference ("other job", "other version", "other token"), or "same"."""
         self.end()
         program, job, token = kit.TRAINERD, t.job, t.token
         if how == "other job":
@@ -47,7 +48,7 @@ class Strangers:
             if code is None:
                 self.p.kill()
                 self.p.wait()
-            self.say("the stranger %s" % ("was ended" if code is None else "had ended with %d" % code))
+            self.say("the foreign process %s" % ("was ended" if code is None else "had ended with %d" % code))
             self.p = None
         if self.posed is not None:
             self.net.pose(self.posed, False)
@@ -68,7 +69,7 @@ class Strangers:
         return other
 
     def _other_version(self):
-        """The program with another version in it, of the same length."""
+        """Returns a copy of the program with another version of the same length."""
         path = os.path.join(self.folder, "trainerd-other")
         if not os.path.exists(path):
             with open(kit.TRAINERD, "rb") as f:

@@ -1,4 +1,5 @@
-"""tasks.py - the tasks of a job, each on a host of its own, started again when they end, as a supervisor would.
+"""tasks.py - the tasks of a job, each on a host of its own, and their supervisor, which restarts
+them.
 """
 import fcntl
 import json
@@ -17,15 +18,15 @@ TEMPORARY = (138, 143)
 TOKEN = "chaos"
 SMALL_PIPE = 4096
 LED_BY = re.compile(r", led by (\w+ \d+)")
-FORWARD_MS = 8  # a step takes at least so long, so that faults meet all of its parts, and four tasks fit on two cores
+FORWARD_MS = 8  # minimum duration of a step, so that faults hit all of its parts, and four tasks fit on two cores
 
 
 class Life(kit.Task):
-    """One process of a task. What it logs goes to a file, and is kept."""
+    """One process of a task. Its log is written to a file, and kept as records."""
 
     def __init__(self, task, faults):
         self.lock, self.path = threading.Lock(), task.log
-        self.fault = ",".join(faults)  # what was armed
+        self.fault = ",".join(faults)  # the armed fault points
         self.reads = threading.Event()
         self.reads.set()
         self.is_noted = False  # its end was noted
@@ -61,7 +62,7 @@ class Life(kit.Task):
                 self.whole_at = self.step_at
 
     def read_on(self, is_on):
-        """Whether its standard error is read. Without, little fits into the pipe."""
+        """Starts or stops the reading of its standard error. If stopped, the pipe is made small."""
         if is_on:
             self.reads.set()
             return
@@ -69,7 +70,7 @@ class Life(kit.Task):
         try:
             fcntl.fcntl(self.p.stderr.fileno(), fcntl.F_SETPIPE_SZ, SMALL_PIPE)
         except OSError:
-            pass  # more is in it already
+            pass  # the pipe holds more already
 
 
 class Task:
@@ -81,7 +82,7 @@ class Task:
         self.log = os.path.join(folder, "%s-%d.log" % (self.kind, self.index))
         self.samples = os.path.join(folder, "samples.%s-%d.txt" % (self.kind, self.index))
         self.lives, self.arm, self.again_at, self.stopped = [], [], None, False
-        self.expected = None  # how we ended it
+        self.expected = None  # the signal with which the test ended it
 
     @property
     def life(self):
@@ -95,7 +96,8 @@ class Task:
         self.arm, self.again_at, self.stopped, self.expected = [], None, False, None
 
     def kill(self, signum, back):
-        """Ends the process, or what is to come of it; started again after `back` seconds."""
+        """Ends the process, if it runs; the supervisor starts the task again after `back`
+        seconds."""
         self.expected = signum
         if self.is_up():
             self.life.signal(signum)
@@ -123,14 +125,14 @@ class Group:
         cluster = {"chief": hosts.addresses[:1], "worker": hosts.addresses[1:]}
         self.say, self.troubles, self.supervised = say, [], True
         self.tasks = [Task(i, folder, job, cluster, hosts.addresses[i], hosts.prefix(i), devices, args) for i in range(hosts.n)]
-        self.losses, self.ends = {}, []  # step: its losses, of forgotten records; (task, life, sentence) that ended by itself
+        self.losses, self.ends = {}, []  # {step: losses} of deleted records; (task, life, text) of processes that ended by themselves
 
     def start(self):
         for t in self.tasks:
             t.start()
 
     def look(self):
-        """Notes who ended, starts again who is due."""
+        """Records the tasks that ended, and restarts those that are due."""
         for t in self.tasks:
             if t.is_up():
                 continue
@@ -157,7 +159,8 @@ class Group:
             self.troubles.append("%s %s" % (t.name, t.end_word()))
 
     def wait_end(self, seconds):
-        """Exit codes when all have ended; who has not by then is killed and has None."""
+        """Waits until all tasks have ended. Returns their exit codes; a task that still runs is
+        killed and has None."""
         self.supervised, until = False, time.time() + seconds
         while time.time() < until and any(t.is_up() for t in self.tasks):
             self.look()
@@ -169,22 +172,22 @@ class Group:
         return codes
 
     def steps(self):
-        """(step, loss) as tasks logged them."""
+        """Returns the (step, loss) that the tasks logged."""
         return [(step, loss) for step, losses in self.losses.items() for loss in losses] + [
             (r["step"], r["loss"]) for t in self.tasks for life in t.lives for r in list(life.records)
             if r.get("event") == "step"]
 
     def is_whole(self, after):
-        """Every task, as it is now, has done a step after this time in a group of all tasks."""
+        """True if every present process has done a step after this time in a group of all tasks."""
         return all(t.is_up() and t.life.whole_at > max(after, t.life.view_at) for t in self.tasks)
 
     def leader(self):
-        """Number of the task that leads, by the newest view that a task has logged."""
+        """Returns the number of the leader, from the newest view that a task has logged."""
         newest = max((t.life for t in self.tasks), key=lambda life: life.view_at)
         return next((t.number for t in self.tasks if t.name == newest.leader), 0)
 
     def forget(self, before):
-        """Keeps the loss of each step of the records until then, and nothing else of them."""
+        """Deletes the records before this time, and keeps the losses of their steps."""
         for t in self.tasks:
             for life in t.lives:
                 n = next((i for i, r in enumerate(life.records) if r["_at"] >= before), len(life.records))
@@ -197,6 +200,6 @@ class Group:
 
 
 def verify(folder):
-    """What trainerctl says of the checkpoints below, and whether it is content."""
+    """Runs `trainerctl verify`. Returns (success, output)."""
     p = subprocess.run([kit.TRAINERCTL, "verify", folder], capture_output=True, text=True, timeout=60)
     return p.returncode == 0, (p.stdout + p.stderr).strip()

@@ -1,23 +1,25 @@
-"""verdict.py - from the logs of a run under faults, and of an undisturbed one, to a verdict of a few lines.
+"""verdict.py - compares the logs of a run under faults with those of an undisturbed run, and prints
+a verdict.
 
-    steps       1..n are each applied once in the history that survived (sample_log.py says how that is known)
-    samples     per epoch each once, and those of the undisturbed run, lane by lane
-    loss        of every step that was reported, in whichever task, equal to the undisturbed run's
-    weights     model, optimizer state and exported model byte-equal to the undisturbed run's
+    steps       steps 1..n are each applied once in the surviving history (sample_log.py)
+    samples     each sample is used once per epoch, in the same lane as in the undisturbed run
+    loss        the loss of every reported step, of any task, equals that of the undisturbed run
+    weights     model, optimizer state and exported model are byte-equal to those of the undisturbed
+                run
     gap         the longest time in which no task completed a step
-    goodput     (steps of the history * time of a step before the first fault, evaluations and checkpoints with it) /
-                time of the run from its first step to its last: 100 % is a run in which no fault cost anything. A
-                step that was done again counts once
-    causes      of the faults that came alone: how many of the others named the task that was hit
-    blame       which tasks the logs blame, and whether they are the right ones (blame.py)
+    goodput     (steps of the history * time of a step before the first fault, with evaluations and
+                checkpoints) / time from the first step to the last: 100 % if no fault cost any
+                time. A repeated step counts once
+    causes      for isolated faults: the number of other tasks that named the task that was hit
+    blame       whether the logs blame the right tasks (blame.py)
 """
 import statistics
 
 import blame
 
-ALONE = 1.5  # seconds without another fault around one: its messages are its own
-LATE = 20.0  # seconds until a task that was armed has come to the place of its fault
-NEWS = 4.0   # until a fault must be known; also how far behind a fault its gap is looked for
+ALONE = 1.5  # a fault with this many seconds without another fault around it is isolated
+LATE = 20.0  # limit in seconds until an armed task has reached its fault point
+NEWS = 4.0   # seconds until a fault must be known; its gap is searched until then
 
 
 def shown(seconds):
@@ -39,7 +41,7 @@ class Verdict:
 
 
 def steps(v, history):
-    v.row("steps", "%d applied once each, lost %d; %d made twice, of which one counts" % (
+    v.row("steps", "%d applied once each, lost %d; %d repeated" % (
         len(history.chain), history.lost, history.redone), history.lost == 0)
     v.row("history", "; ".join(history.problems[:5]) or "one chain over %d generations, never two groups at once" % len(
         {g for g, _, _ in history.chain}), not history.problems)
@@ -54,7 +56,8 @@ def samples(v, history, reference, steps_per_epoch, batch, n):
 
 
 def losses(v, logged, reference, near=0):
-    """[(step, loss)] both. Steps are reported behind their update: one in a hundred may be missing, but none may differ (by more than `near`)."""
+    """Compares two lists [(step, loss)]. Steps are reported after their update: one in a hundred
+    may be missing, but none may differ by more than `near`."""
     expected = dict(reference)
     wrong = sorted({step for step, loss in logged if not abs(expected.get(step, float("nan")) - loss) <= near})
     seen = len({step for step, _ in logged})
@@ -63,7 +66,7 @@ def losses(v, logged, reference, near=0):
 
 
 def files(v, pairs):
-    """(name, path of ours, path of the undisturbed run's)"""
+    """pairs: [(name, path of this run, path of the undisturbed run)]"""
     if not pairs:
         return
     different = []
@@ -79,7 +82,7 @@ def files(v, pairs):
 
 
 def phases(v, tasks):
-    """Kills that were to happen inside: some come to their place before something else happens to them."""
+    """Counts the armed kills: some tasks reach their fault point before another fault hits them."""
     lives = [life for t in tasks for life in t.lives if "=kill@" in life.fault]
     fired = [life for life in lives if life.was_armed_kill]
     v.row("kills in a phase", "%d armed, %d happened: %s" % (len(lives), len(fired),
@@ -87,16 +90,17 @@ def phases(v, tasks):
 
 
 def gaps(times):
-    """[(seconds, begin, end)] between steps one after the other."""
+    """Returns [(seconds, begin, end)] between consecutive steps."""
     return [(b - a, a, b) for a, b in zip(times, times[1:])]
 
 
 def speed(v, history, events, begin, end):
-    """events: as they happened, with their time since `begin`; begin, end: what counts, in seconds since 1970."""
+    """events: with their actual times since `begin`; begin, end: the evaluated time, in seconds
+    since 1970."""
     between = gaps(sorted(at / 1e6 for at in history.first.values() if at / 1e6 <= end))
     n = sum(at / 1e6 <= end for _, _, at in history.chain)
     if not between or not events:
-        v.row("gap", "no steps or no faults to look at", False)
+        v.row("gap", "no steps or no faults to evaluate", False)
         return
     longest = max(between)
     v.row("longest gap", "%s, at %.1f s" % (shown(longest[0]), longest[1] - begin))
@@ -112,28 +116,30 @@ def speed(v, history, events, begin, end):
         seen = [largest(between, begin + e.at, begin + e.at + e.lasts + NEWS,
                         min([begin + o.at for o in events if o.at > e.at], default=float("inf")))
                 for e in events if e.kind == kind]
-        alone = [s for s, e in zip(seen, [e for e in events if e.kind == kind]) if came_alone(e, events)]
-        v.row("  gap, " + kind, "longest %s of %d; of those that came alone %s" % (
+        alone = [s for s, e in zip(seen, [e for e in events if e.kind == kind]) if is_isolated(e, events)]
+        v.row("  gap, " + kind, "longest %s of %d; isolated faults: %s" % (
             shown(max(seen)), len(seen), "median %s, of %d" % (shown(statistics.median(alone)), len(alone)) if alone else "none"))
 
 
-def came_alone(e, events):
+def is_isolated(e, events):
     return not any(o is not e and (o.at - e.at < ALONE + e.lasts if o.at > e.at else e.at - o.at < ALONE + o.lasts + o.back)
                    for o in events)
 
 
 def largest(between, begin, end, next_fault):
-    """The largest gap that a fault can have made: one that it falls into, or that begins before the next fault does."""
+    """Returns the largest gap that a fault can have caused: one that contains it, or that begins
+    before the next fault."""
     return max((g[0] for g in between if g[2] > begin and g[1] < min(end, next_fault)), default=0)
 
 
 def causes(v, events, tasks, begin):
-    """A task that is gone, or silent for longer than anybody waits, must be named by everyone who was there before and
-    behind it. Faults that overlap with another one have more than one cause."""
+    """Checks that every task that ran before and after the fault named the task that ended, or was
+    silent for longer than the detection limit. Only isolated faults, because overlapping faults
+    have several causes."""
     asked = named = 0
     silent = []
     for e in events:
-        if not e.names_task or not came_alone(e, events):
+        if not e.names_task or not is_isolated(e, events):
             continue
         for t in tasks:
             if t.number in e.tasks or not was_up(t, begin + e.at):
@@ -144,11 +150,12 @@ def causes(v, events, tasks, begin):
             else:
                 silent.append("%s at %.1f s: %s" % (t.name, e.at, e))
     v.row("causes", "%d of %d survivors named the task that was hit%s" % (
-        named, asked, "; not: " + "; ".join(silent[:3]) if silent else "" if asked else ": no fault came alone"), named == asked)
+        named, asked, "; not: " + "; ".join(silent[:3]) if silent else "" if asked else ": no fault was isolated"), named == asked)
 
 
 def was_up(t, at):
-    """With a step behind it: it was in the group, and stayed."""
+    """True if the task had done a step before that time, and its process continued after the
+    fault."""
     return any(any(r["_at"] < at - 0.2 and r.get("event") == "step" for r in life.records) and
                life.records[-1]["_at"] > at + NEWS for life in t.lives)
 
@@ -164,9 +171,10 @@ def blamed(tasks):
 
 
 def cases_alone(events, tasks, begin):
-    """A blame.Case for each event that came alone. Whether a task was named at all is what causes() counts."""
+    """Returns a blame.Case for each isolated event. causes() counts whether a task was named at
+    all."""
     found, out = blamed(tasks), []
-    for e in (e for e in events if came_alone(e, events)):
+    for e in (e for e in events if is_isolated(e, events)):
         at = begin + e.at
         until = min([begin + o.at for o in events if o.at > e.at] + [at + e.lasts + blame.NEWS])
         witnesses = {w: c for w, c in e.culprits(len(tasks)).items() if was_up(tasks[w], at)}
@@ -175,13 +183,14 @@ def cases_alone(events, tasks, begin):
 
 
 def alarms(events, tasks, begin):
-    """Blames outside the windows of all faults; one that waits in a task for its phase may come later."""
+    """Returns the blames outside the windows of all faults. An armed fault may happen late."""
     return blame.false_alarms(blamed(tasks), [
         (begin + e.at, begin + e.at + e.lasts + e.back + (LATE if e.fault else blame.NEWS)) for e in events])
 
 
 def blame_rows(v, cases, found, is_idle, is_judged=True):
-    """is_judged: false where faults overlap. Then one may be the cause of what another is blamed for."""
+    """is_judged: False if faults overlap; one fault may then be the cause of a blame during
+    another."""
     for name, text, ok in blame.limits(cases, found, is_idle):
         v.row(name, text, ok or not is_judged)
     for case in [c for c in cases if not c.is_right][:8]:

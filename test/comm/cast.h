@@ -1,9 +1,9 @@
-/* cast.h - a group of processes that play a scene together over real sockets and memory.
+/* cast.h - a group of processes that run a scene together over real sockets and memory.
  *
- * cast_play() forks one process per member, each with an arena and a listener that were opened
- * before (so that everybody knows all addresses), and waits for them with a limit. A scene runs in
- * each; what it finds wrong it prints and ends its process with (EXPECT), which fails the test. The
- * processes share `stage`: numbers that they leave for each other and for the test. */
+ * cast_start() forks one process per member, each with an arena and a listener that were opened
+ * before (so that all addresses are known), and the test waits for them with a limit. A scene runs
+ * in each process. If an expectation fails (EXPECT), the process prints it and ends, which fails
+ * the test. The processes share `stage`: numbers for each other and for the test. */
 #ifndef TEST_COMM_CAST_H
 #define TEST_COMM_CAST_H
 
@@ -26,16 +26,16 @@
 #include "harness/process.h"
 
 enum { CAST_MAX = 16, CAST_LIMIT_S = 30 * SLOW, CAST_AT_ONCE_MS = 3000 * SLOW };
-/* At once: by an event. The deadline, which is what else would end it, is far behind. */
+/* "At once" means: because of an event. The deadline would end the call much later. */
 
 struct cast;
 typedef void cast_scene(struct cast *cast, uint32_t self);
 
 struct cast_stage {
     _Atomic uint64_t number[64];
-    _Atomic uint32_t told[CAST_MAX]; /* on_broken: 1 + the member that is to blame */
-    char why[CAST_MAX][256];         /* what on_broken was told */
-    char text[CAST_MAX][256];        /* what a call returned */
+    _Atomic uint32_t told[CAST_MAX]; /* on_broken: 1 + the culprit member */
+    char why[CAST_MAX][256];         /* reason passed to on_broken */
+    char text[CAST_MAX][256];        /* error text of a call */
 };
 
 struct cast {
@@ -47,14 +47,15 @@ struct cast {
     bool shared_memory;
     uint64_t deadline_ms;
     size_t arena_bytes;          /* per rank */
-    int expect_signal[CAST_MAX]; /* the process may end by it */
-    uint32_t shares[64]; /* comm_opts.shares if the first is not 0 */
+    int expect_signal[CAST_MAX]; /* signal that may end the process */
+    uint32_t shares[64]; /* comm_opts.shares, if the first is not 0 */
     struct cast_stage *stage;
-    uint8_t key[COMM_KEY_BYTES]; /* of this process: others that test at the same time may get a port that was ours */
+    uint8_t key[COMM_KEY_BYTES]; /* new for each test process: another process may get a port of
+                                    this one */
     char names[CAST_MAX][16], hosts[CAST_MAX][2], addresses[CAST_MAX][80];
 };
 
-/* "A2 B1": a member of two ranks on host A, one of one on host B. */
+/* "A2 B1": one member with two ranks on host A, one member with one rank on host B. */
 static inline void cast_init(struct cast *k, const char *layout, bool shared_memory,
                              size_t arena_bytes)
 {
@@ -81,7 +82,7 @@ static inline void cast_init(struct cast *k, const char *layout, bool shared_mem
         snprintf(k->addresses[i], sizeof(k->addresses[i]), "%s",
                  comm_listener_address(k->listeners[i]));
         k->members[i] = (struct comm_member){ k->names[i], k->hosts[i], k->addresses[i], ranks };
-        /* Sizes differ, as they do between unequal members. */
+        /* The sizes differ, as they do between unequal members. */
         if (device_mem_open(&k->arenas[i], arena_bytes * ranks + 4096 * i, true, &err) < 0)
             fail_msg("%s", err.text);
     }
@@ -114,8 +115,8 @@ static inline void cast_start(struct cast *k, cast_scene *scene)
     }
 }
 
-/* Whether all ended as they should, within the limit. */
-static inline bool cast_ends_well(struct cast *k)
+/* Returns true if all processes ended as expected, within the limit. */
+static inline bool cast_all_succeeded(struct cast *k)
 {
     uint64_t limit = clock_ms() + CAST_LIMIT_S * 1000;
     bool well = true;
@@ -141,7 +142,7 @@ static inline bool cast_ends_well(struct cast *k)
 
 static inline void cast_join(struct cast *k)
 {
-    assert_true(cast_ends_well(k));
+    assert_true(cast_all_succeeded(k));
 }
 
 static inline void cast_play(struct cast *k, cast_scene *scene)
@@ -155,16 +156,16 @@ static inline void cast_on_broken(void *arg, const struct comm_loss *loss, const
     uint32_t member = loss->member;
     struct cast_stage *stage = *(struct cast_stage **)arg;
     uint32_t self = *(uint32_t *)((struct cast_stage **)arg + 1);
-    uint32_t nobody = 0;
+    uint32_t none = 0;
 
     snprintf(stage->why[self], sizeof(stage->why[self]), "%s", why);
-    if (!atomic_compare_exchange_strong(&stage->told[self], &nobody, member + 1))
-        atomic_store(&stage->told[self], 99); /* told twice: no test expects that number */
+    if (!atomic_compare_exchange_strong(&stage->told[self], &none, member + 1))
+        atomic_store(&stage->told[self], 99); /* reported twice: no test expects this number */
 }
 
-/* Where a scene has to wait for its deadline that is short, and a machine that is busy can be late for
- * it: who is late without a fault of ours is not late for a long one. So it is played from the
- * beginning with a longer deadline until it goes well, and has to go well with the longest.
+/* For a scene that must wait for its deadline: the deadline is short, and a busy machine can miss
+ * it without an error of the code, but not a long deadline. So the scene is repeated with longer
+ * deadlines until it succeeds; with the longest it must succeed.
  *
  *     for (uint64_t ms = CAST_SHORT_MS; ms != 0; cast_fini(&k)) {
  *         begin(&k, "A1 B1");
@@ -174,20 +175,20 @@ static inline void cast_on_broken(void *arg, const struct comm_loss *loss, const
  *     } */
 enum { CAST_SHORT_MS = 150 * SLOW, CAST_LONG_MS = 64 * CAST_SHORT_MS };
 
-/* Joins; returns the next deadline, 0: it went well. */
+/* Waits for the processes. Returns the next deadline to try; 0: the scene succeeded. */
 static inline uint64_t cast_judge(struct cast *k)
 {
     uint64_t ms = k->deadline_ms;
 
-    if (cast_ends_well(k))
+    if (cast_all_succeeded(k))
         return 0;
     if (ms >= CAST_LONG_MS)
-        fail_msg("not with a deadline of %llu ms either", (unsigned long long)ms);
-    print_message("not with a deadline of %llu ms: once more\n", (unsigned long long)ms);
+        fail_msg("failed with a deadline of %llu ms, too", (unsigned long long)ms);
+    print_message("failed with a deadline of %llu ms: retry\n", (unsigned long long)ms);
     return ms * 8;
 }
 
-/* Inside a scene. */
+/* Called in a scene. */
 static inline struct comm_opts cast_opts(struct cast *k, uint32_t self)
 {
     static struct {
@@ -212,7 +213,7 @@ static inline struct comm_opts cast_opts(struct cast *k, uint32_t self)
     return o;
 }
 
-/* Both steps; *out only on success. */
+/* Opens and connects; sets *out only on success. */
 static inline int cast_connect(const struct comm_opts *o, struct comm **out, struct err *err)
 {
     struct comm *c;
@@ -245,7 +246,7 @@ static inline void cast_sleep_ms(uint64_t ms)
     nanosleep(&t, NULL);
 }
 
-/* Waits until a number on the stage is at least n. */
+/* Waits until a number of the stage is at least n. */
 static inline void cast_until(struct cast *k, int which, uint64_t n)
 {
     for (int i = 0; atomic_load(&k->stage->number[which]) < n; i++) {
@@ -271,7 +272,7 @@ static inline void *cast_thread_run(void *arg)
     return NULL;
 }
 
-/* A thread for every rank of this member. */
+/* Runs a thread for every rank of this member. */
 static inline void cast_ranks(struct cast *k, struct comm *c, uint32_t self,
                               void (*play)(struct cast *, struct comm *, uint32_t, uint32_t))
 {

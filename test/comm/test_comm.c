@@ -1,5 +1,5 @@
-/* What the collectives compute, in every mixture of threads, shared memory and TCP, against an
- * oracle that adds in the promised order. */
+/* Results of the collectives, in every mixture of threads, shared memory and TCP, compared with an
+ * oracle that adds in the specified order. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -13,9 +13,9 @@
 
 enum { COUNT_MAX = 70001, GUARD = 64 };
 
-/* A pure pattern: what rank `rank` holds at `i` in call `round`. Floats of very different size, so
- * that another order of the additions gives other bits; whole numbers where the order is not
- * promised. */
+/* Returns the element `i` of rank `rank` in call `round`. Floats have very different sizes, so that
+ * another order of the additions gives other bits; integers are used where the order is not
+ * specified. */
 static double value(uint32_t rank, size_t i, uint32_t round)
 {
     uint64_t x =
@@ -57,7 +57,7 @@ static double tree_f64(uint32_t first, uint32_t n, const double *v, bool max)
     return max ? (a > b ? a : b) : a + b;
 }
 
-/* The element that an all-reduce must give, as bits. */
+/* Returns the element that an all-reduce must give, as bits. */
 static uint64_t oracle(uint32_t world, size_t i, uint32_t round, enum tensor_dtype dtype, bool max)
 {
     float f[64];
@@ -122,7 +122,7 @@ static void fill(struct run *u, size_t count, enum tensor_dtype dtype)
 static void check_guard(struct run *u, size_t bytes)
 {
     for (size_t i = bytes; i < bytes + GUARD; i++)
-        EXPECT(u->data[i] == 0xa5, "rank %u: byte %zu behind %zu was written", u->rank, i, bytes);
+        EXPECT(u->data[i] == 0xa5, "rank %u: byte %zu after %zu was written", u->rank, i, bytes);
 }
 
 static void check_sums(struct run *u, struct comm_range x, size_t count, enum tensor_dtype dtype,
@@ -157,7 +157,7 @@ static void one_reduction(struct run *u, size_t count, enum tensor_dtype dtype, 
     check_sums(u, comm_slice(u->world, u->rank, count), count, dtype, op == COMM_MAX,
                "reduce-scatter");
 
-    /* and all-gather makes an all-reduce of it */
+    /* an all-gather completes it to an all-reduce */
     EXPECT(comm_all_gather(u->c, u->local, u->data, count, dtype, &err) == 0, "%s", err.text);
     check_sums(u, (struct comm_range){ 0, count }, count, dtype, op == COMM_MAX, "all-gather");
 }
@@ -205,7 +205,7 @@ static void compute_everything(struct cast *k, struct comm *c, uint32_t self, ui
         one_broadcast(&u, 300001, root);
     }
     for (int i = 0; i < 3; i++) {
-        /* Nobody leaves before all have come. */
+        /* No rank leaves before all ranks have arrived. */
         atomic_fetch_add(&k->stage->number[i], 1);
         EXPECT(comm_barrier(c, local, &err) == 0, "%s", err.text);
         EXPECT(atomic_load(&k->stage->number[i]) == u.world, "barrier let rank %u through", u.rank);
@@ -218,7 +218,7 @@ static void scene_everything(struct cast *k, uint32_t self)
 
     cast_ranks(k, c, self, compute_everything);
     comm_close(c);
-    EXPECT(atomic_load(&k->stage->told[self]) == 0, "told of a failure: %s", k->stage->why[self]);
+    EXPECT(atomic_load(&k->stage->told[self]) == 0, "on_broken was called: %s", k->stage->why[self]);
 }
 
 static void play_layouts(const char *const *layouts, bool shared_memory)
@@ -277,7 +277,7 @@ static void hosts_of_several_members_agree_to_the_bit(void **state)
     play_layouts(layouts, true);
 }
 
-/* Sums of one gradient in different layouts of one world: the same bits. */
+/* Reduces one gradient in different layouts of one world: the bits must be equal. */
 static void leave_bits(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
 {
     struct run u = run_of(k, c, self, local);
@@ -304,7 +304,7 @@ static void scene_bits(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void every_layout_of_eight_ranks_gives_the_same_bits(void **state)
+static void layouts_of_eight_ranks_give_equal_bits(void **state)
 {
     static const char *const layouts[] = { "A8",         "A4 A4", "A4 B4",
                                            "A1 A3 B4",   "A5 B3", "A1 A1 A1 A1 B1 B1 C1 C1",
@@ -324,8 +324,8 @@ static void every_layout_of_eight_ranks_gives_the_same_bits(void **state)
     }
 }
 
-/* Fewer ranks with the work of a full group: each brings the sum of its leaves, and all get the bits
- * that the full group would. */
+/* Fewer ranks do the work of a full group: each contributes the sum of its leaves, and all get the
+ * bits of the full group. */
 static void leave_bits_of_shares(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
 {
     struct run u = run_of(k, c, self, local);
@@ -364,7 +364,7 @@ static void scene_shares(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_smaller_group_gives_the_bits_of_the_full_one(void **state)
+static void smaller_group_gives_the_bits_of_the_full_group(void **state)
 {
     static const char *const layouts[] = { "A1",       "A2",       "A3",       "A1 B1",
                                            "A1 B1 C1", "A2 B1",    "A1 B3 A1", "A4 B1 B1",
@@ -391,8 +391,8 @@ static uint32_t below(uint32_t *at, uint32_t n)
     return rng_u32(&key, (*at)++) % n;
 }
 
-/* Any survivors of any full group, on whatever hosts they are. */
-static void any_part_of_any_group_gives_the_bits_of_the_whole(void **state)
+/* Any survivors of any full group, on any hosts. */
+static void survivors_of_any_group_give_the_bits_of_the_full_group(void **state)
 {
     uint32_t at_number = 0;
     struct cast k;
@@ -440,7 +440,7 @@ static void repeat_calls(struct cast *k, struct comm *c, uint32_t self, uint32_t
            (unsigned long long)(allocations() - before));
 }
 
-/* The lowest free descriptor: the same before and after, or something was left open. */
+/* Returns the lowest free descriptor: a change means that a descriptor was not closed. */
 static int free_fd(void)
 {
     int fd = dup(0);
@@ -459,7 +459,7 @@ static void scene_repeat(struct cast *k, uint32_t self)
     EXPECT(free_fd() == before, "descriptor %d was left open", before);
 }
 
-static void a_warm_call_allocates_nothing_and_a_close_leaves_nothing_open(void **state)
+static void warm_call_allocates_nothing_and_close_leaks_no_descriptor(void **state)
 {
     static const char *const layouts[] = { "A2", "A1 A1", "A1 B1", "A1 A1 B1", NULL };
     struct cast k;
@@ -485,7 +485,7 @@ static void on_wait(bool waits)
 
 enum { LATE_MS = 600, SAID = 3 };
 
-/* Rank 1 is late: the others wait, and say so again and again. */
+/* Rank 1 arrives late: the others wait, and call on_wait repeatedly. */
 static void waiting_rank(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
 {
     float *x = (float *)((uint8_t *)k->arenas[self].base + local * k->arena_bytes);
@@ -498,7 +498,7 @@ static void waiting_rank(struct cast *k, struct comm *c, uint32_t self, uint32_t
         cast_sleep_ms(LATE_MS);
     EXPECT(comm_all_reduce(c, local, x, 1000, TENSOR_F32, COMM_SUM, &err) == 0, "%s", err.text);
     EXPECT(!heard.waits, "rank %u still waits", rank);
-    EXPECT(heard.said >= SAID || rank == 1, "rank %u said %u times in %d ms that it waits", rank, heard.said, LATE_MS);
+    EXPECT(heard.said >= SAID || rank == 1, "rank %u called on_wait %u times in %d ms", rank, heard.said, LATE_MS);
 }
 
 static void waiting_scene(struct cast *k, uint32_t self)
@@ -509,18 +509,18 @@ static void waiting_scene(struct cast *k, uint32_t self)
 
     o.on_wait = on_wait;
     heard.said = 0;
-    if (self == 1) /* those who have connections to it wait for these first */
+    if (self == 1) /* the ranks with connections to it wait for these first */
         cast_sleep_ms(LATE_MS);
     EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
     EXPECT(!heard.waits, "member %u still waits, connected", self);
-    EXPECT(heard.said >= SAID || self != 0 || k->n == 1, "it said %u times in %d ms that it waits", heard.said,
+    EXPECT(heard.said >= SAID || self != 0 || k->n == 1, "on_wait was called %u times in %d ms", heard.said,
            LATE_MS);
     heard.said = 0;
     cast_ranks(k, c, self, waiting_rank);
     comm_close(c);
 }
 
-static void who_waits_for_others_says_so_as_long_as_it_does(void **state)
+static void waiting_rank_calls_on_wait_until_the_wait_ends(void **state)
 {
     static const char *const layouts[] = { "A4", "A1 A1", "A1 B1 C1 D1", "A2 B2", "A1 B1 C1" };
     struct cast k;
@@ -540,11 +540,11 @@ int main(void)
         cmocka_unit_test(processes_of_one_host_agree_to_the_bit),
         cmocka_unit_test(members_without_shared_memory_agree_to_the_bit),
         cmocka_unit_test(hosts_of_several_members_agree_to_the_bit),
-        cmocka_unit_test(every_layout_of_eight_ranks_gives_the_same_bits),
-        cmocka_unit_test(a_smaller_group_gives_the_bits_of_the_full_one),
-        cmocka_unit_test(any_part_of_any_group_gives_the_bits_of_the_whole),
-        cmocka_unit_test(a_warm_call_allocates_nothing_and_a_close_leaves_nothing_open),
-        cmocka_unit_test(who_waits_for_others_says_so_as_long_as_it_does),
+        cmocka_unit_test(layouts_of_eight_ranks_give_equal_bits),
+        cmocka_unit_test(smaller_group_gives_the_bits_of_the_full_group),
+        cmocka_unit_test(survivors_of_any_group_give_the_bits_of_the_full_group),
+        cmocka_unit_test(warm_call_allocates_nothing_and_close_leaks_no_descriptor),
+        cmocka_unit_test(waiting_rank_calls_on_wait_until_the_wait_ends),
     };
 
     return cmocka_run_group_tests_name("comm/comm", tests, NULL, NULL);

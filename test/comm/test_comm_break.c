@@ -1,4 +1,4 @@
-/* How a communicator ends: aborted, with a dead, late, wrong or departed peer. */
+/* The ends of a communicator: abort, and a dead, late, wrong or departed peer. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -9,7 +9,8 @@
 #include "comm/cast.h"
 
 enum { ELEMENTS = 100000 };
-enum { AT = 40, READY, DONE = 50 }; /* stage: when it happened, who is in, when each was out */
+/* stage: time of the event; members that are in a call; time at which each returned */
+enum { AT = 40, READY, DONE = 50 };
 
 static const char *const layouts[] = { "A1 A1",    "A1 B1",    "A1 A1 A1 A1", "A1 A1 B1 B1",
                                        "A2 B1 C1", "A1 B1 C1", "A2 A1 B1",    NULL };
@@ -24,7 +25,7 @@ static void begin(struct cast *k, const char *layout, bool shared_memory)
     cast_init(k, layout, shared_memory, ELEMENTS * sizeof(float));
 }
 
-/* Calls until something breaks; leaves the time and the code. */
+/* Makes calls until the generation fails; stores the time and the code. */
 static void reduce_until_broken(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
 {
     struct err err = { 0 };
@@ -40,17 +41,17 @@ static void reduce_until_broken(struct cast *k, struct comm *c, uint32_t self, u
     atomic_store(&k->stage->number[DONE + comm_first_rank(c) + local], clock_ns());
     EXPECT(err.code == rc && err.text[0] != '\0', "an error without a text");
     atomic_store(&k->stage->number[self], (uint64_t)-rc);
-    /* It stays broken, with the same story. */
+    /* All further calls fail with the same text. */
     EXPECT(comm_barrier(c, local, NULL) == rc, "works again after '%s'", err.text);
     if (local == 0)
         snprintf(k->stage->text[self], sizeof(k->stage->text[self]), "%.255s", err.text);
 }
 
-/* What on_broken says comes from another thread. */
+/* on_broken is called by another thread. */
 static void wait_until_told(struct cast *k, uint32_t self)
 {
     for (int i = 0; atomic_load(&k->stage->told[self]) == 0; i++) {
-        EXPECT(i < 2000 * SLOW, "never told");
+        EXPECT(i < 2000 * SLOW, "on_broken was not called");
         cast_sleep_ms(1);
     }
 }
@@ -107,7 +108,7 @@ static void scene_abort(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void an_abort_by_any_thread_ends_every_call_of_every_peer(void **state)
+static void abort_by_any_thread_ends_every_call_of_every_peer(void **state)
 {
     struct cast k;
 
@@ -117,7 +118,7 @@ static void an_abort_by_any_thread_ends_every_call_of_every_peer(void **state)
         cast_play(&k, scene_abort);
         assert_out_within(&k, world_of(&k), UINT32_MAX, CAST_AT_ONCE_MS);
         assert_int_equal(atomic_load(&k.stage->number[0]), -ERR_CANCELED);
-        assert_int_equal(atomic_load(&k.stage->told[0]), 0); /* its own doing */
+        assert_int_equal(atomic_load(&k.stage->told[0]), 0); /* its own abort is not reported */
         for (uint32_t m = 1; m < k.n; m++) {
             assert_int_equal(atomic_load(&k.stage->number[m]), -ERR_PEER);
             assert_int_equal(atomic_load(&k.stage->told[m]), 1); /* member 0 */
@@ -145,7 +146,8 @@ static void scene_abort_sleepers(struct cast *k, uint32_t self)
     if (self != 0) {
         cast_ranks(k, c, self, sleep_in_barrier);
         wait_until_told(k, self);
-    } else { /* nobody of us comes to the barrier: the others are asleep, not spinning */
+    } else { /* no rank of this member enters the barrier: the other ranks sleep, they do not
+                spin */
         cast_until(k, READY, world_of(k) - k->members[0].n_ranks);
         cast_sleep_ms(70);
         atomic_store(&k->stage->number[AT], clock_ns());
@@ -156,7 +158,7 @@ static void scene_abort_sleepers(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void an_abort_wakes_those_who_sleep(void **state)
+static void abort_wakes_sleeping_ranks(void **state)
 {
     struct cast k;
 
@@ -180,13 +182,14 @@ static void scene_survive(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_killed_peer_is_named_by_every_survivor_at_once(void **state)
+static void killed_peer_is_named_by_every_survivor_at_once(void **state)
 {
     struct cast k;
 
     (void)state;
     for (size_t i = 0; layouts[i] != NULL; i++) {
-        for (uint32_t victim = 0; victim < 2; victim++) { /* a host's leader, and another */
+        /* the leader of a host, and another member */
+        for (uint32_t victim = 0; victim < 2; victim++) {
             uint32_t rank = victim == 0 ? 0 : 1;
 
             if (victim == 0 && layouts[i][1] == '2')
@@ -226,7 +229,7 @@ static void scene_abort_past_a_stopped_leader(struct cast *k, uint32_t self)
     if (self == 0)
         for (;;)
             pause();
-    cast_until(k, READY, 4); /* the test has stopped the leader */
+    cast_until(k, READY, 4); /* the test has suspended the leader */
     if (self == 1)
         EXPECT(pthread_create(&t.id, NULL, abort_soon, &t) == 0, "a thread");
     sleep_in_barrier(k, c, self, 0);
@@ -237,7 +240,7 @@ static void scene_abort_past_a_stopped_leader(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_stopped_leader_does_not_keep_an_abort_from_the_host(void **state)
+static void suspended_leader_abort_still_reaches_the_host(void **state)
 {
     struct cast k;
 
@@ -269,7 +272,7 @@ static void scene_regroup(struct cast *k, uint32_t self)
 
     reduce_until_broken(k, c, self, 0);
     comm_close(c);
-    /* Generation 2 without member 1, on the same listeners. */
+    /* Opens generation 2 without member 1, on the same listeners. */
     k->members[1] = k->members[2];
     o.n_members = 2;
     o.self = self == 0 ? 0 : 1;
@@ -282,7 +285,7 @@ static void scene_regroup(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void survivors_meet_again_in_the_next_generation(void **state)
+static void survivors_connect_in_the_next_generation(void **state)
 {
     static const char *const groups[] = { "A1 A1 A1", "A1 B1 C1" };
     struct cast k;
@@ -300,7 +303,7 @@ static void survivors_meet_again_in_the_next_generation(void **state)
     }
 }
 
-/* ---- late ---- */
+/* ---- late ranks ---- */
 
 static void scene_late(struct cast *k, uint32_t self)
 {
@@ -311,7 +314,7 @@ static void scene_late(struct cast *k, uint32_t self)
     struct err err;
 
     snprintf(limit, sizeof(limit), "within %.3g s", (double)k->deadline_ms / 1e3);
-    if (self == last) { /* lives, but never comes */
+    if (self == last) { /* its process runs, but it never enters the call */
         wait_until_told(k, self);
         EXPECT(strstr(k->stage->why[self], "worker 1)") != NULL, "%s", k->stage->why[self]);
     } else {
@@ -328,7 +331,7 @@ static void scene_late(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_late_rank_is_named_at_the_deadline(void **state)
+static void late_rank_is_named_at_the_deadline(void **state)
 {
     struct cast k;
 
@@ -361,7 +364,7 @@ static void scene_mismatch(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void ranks_that_make_different_calls_are_both_named(void **state)
+static void different_calls_both_ranks_are_named(void **state)
 {
     struct cast k;
 
@@ -384,12 +387,12 @@ static void scene_leave(struct cast *k, uint32_t self)
     EXPECT(comm_all_reduce(c, 0, data_of(k, self, 0), 1000, TENSOR_F32, COMM_SUM, &err) == 0, "%s",
            err.text);
     if (self == 0) {
-        comm_close(c); /* the leader, at once; the others later */
+        comm_close(c); /* the leader closes at once; the others later */
         return;
     }
     cast_sleep_ms(60);
-    EXPECT(atomic_load(&k->stage->told[self]) == 0, "told: %s", k->stage->why[self]);
-    if (self == 1) { /* one call too many */
+    EXPECT(atomic_load(&k->stage->told[self]) == 0, "on_broken was called: %s", k->stage->why[self]);
+    if (self == 1) { /* one call more than the others */
         rc = comm_all_reduce(c, 0, data_of(k, self, 0), 1000, TENSOR_F32, COMM_SUM, &err);
         EXPECT(rc == ERR_PEER && strstr(err.text, "rank 0 (worker 0) has left") != NULL, "%d: %s",
                rc, err.text);
@@ -397,7 +400,7 @@ static void scene_leave(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_peer_that_closes_in_order_is_not_broken(void **state)
+static void peer_closes_in_order_nothing_is_reported(void **state)
 {
     struct cast k;
 
@@ -425,7 +428,7 @@ static void scene_fault(struct cast *k, uint32_t self)
     rc = cast_connect(&o, &c, &err);
     if (rc == 0)
         rc = comm_all_reduce(c, 0, data_of(k, self, 0), 20000, TENSOR_F32, COMM_SUM, &err);
-    if (rc < 0) /* clean: an error that says something, no hang */
+    if (rc < 0) /* an error with a text, no hang */
         EXPECT((rc == ERR_PEER || (self == 0 ? rc == ERR_NOMEM || rc == ERR_IO : rc == ERR_TIMEOUT)) &&
                    err.text[0] != '\0',
                "%s: %s", spec, err.text);
@@ -434,7 +437,7 @@ static void scene_fault(struct cast *k, uint32_t self)
         atomic_store(&k->stage->number[READY], fault_fired());
 }
 
-static void any_single_fault_ends_in_an_error_or_in_nothing(void **state)
+static void single_fault_at_any_point_ends_with_an_error_or_success(void **state)
 {
     static const char *const groups[] = { "A1 A1", "A1 B1", "A1 A1 B1 B1" };
     struct cast k;
@@ -446,7 +449,7 @@ static void any_single_fault_ends_in_an_error_or_in_nothing(void **state)
         for (uint64_t n = 1; fired && n < 60; n++)
             for (uint64_t ms = CAST_SHORT_MS; ms != 0; cast_fini(&k)) {
                 begin(&k, groups[i], true);
-                k.deadline_ms = ms; /* one that never begins is only missed */
+                k.deadline_ms = ms; /* a member that never connects is only missing */
                 atomic_store(&k.stage->number[AT], n);
                 cast_start(&k, scene_fault);
                 ms = cast_judge(&k);
@@ -458,15 +461,15 @@ static void any_single_fault_ends_in_an_error_or_in_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_abort_by_any_thread_ends_every_call_of_every_peer),
-        cmocka_unit_test(an_abort_wakes_those_who_sleep),
-        cmocka_unit_test(a_killed_peer_is_named_by_every_survivor_at_once),
-        cmocka_unit_test(a_stopped_leader_does_not_keep_an_abort_from_the_host),
-        cmocka_unit_test(survivors_meet_again_in_the_next_generation),
-        cmocka_unit_test(a_late_rank_is_named_at_the_deadline),
-        cmocka_unit_test(ranks_that_make_different_calls_are_both_named),
-        cmocka_unit_test(a_peer_that_closes_in_order_is_not_broken),
-        cmocka_unit_test(any_single_fault_ends_in_an_error_or_in_nothing),
+        cmocka_unit_test(abort_by_any_thread_ends_every_call_of_every_peer),
+        cmocka_unit_test(abort_wakes_sleeping_ranks),
+        cmocka_unit_test(killed_peer_is_named_by_every_survivor_at_once),
+        cmocka_unit_test(suspended_leader_abort_still_reaches_the_host),
+        cmocka_unit_test(survivors_connect_in_the_next_generation),
+        cmocka_unit_test(late_rank_is_named_at_the_deadline),
+        cmocka_unit_test(different_calls_both_ranks_are_named),
+        cmocka_unit_test(peer_closes_in_order_nothing_is_reported),
+        cmocka_unit_test(single_fault_at_any_point_ends_with_an_error_or_success),
     };
 
     return cmocka_run_group_tests_name("comm/break", tests, NULL, NULL);

@@ -18,7 +18,7 @@ static void *data_of(struct cast *k, uint32_t self)
     return k->arenas[self].base;
 }
 
-/* Returns when both members are connected: what is sent earlier would end the handshake. */
+/* Returns when both members are connected: earlier messages would end the handshake. */
 static struct comm *open_both(struct cast *k, uint32_t self)
 {
     struct comm *c = cast_open(k, self);
@@ -33,7 +33,7 @@ static void send_bytes(int fd, const void *bytes, size_t n)
     EXPECT(send(fd, bytes, n, MSG_NOSIGNAL) == (ssize_t)n, "%zu bytes could not be sent", n);
 }
 
-/* Member 0: makes a call, which fails for the reason `why`; member 1 is to blame. */
+/* Member 0: makes a call, which fails for the reason `why`; member 1 is the culprit. */
 static void expect_failed_call(struct cast *k, struct comm *c, const char *why)
 {
     struct err err;
@@ -128,7 +128,7 @@ static void invalid_exchange_head_names_its_sender(void **state)
 
 /* ---- life lines and tethers ---- */
 
-/* The connection on which member 1 speaks to member 0. */
+/* The connection on which member 1 sends to member 0. */
 static int life_of(struct comm *c)
 {
     return c->shm.tether_fd >= 0 ? c->shm.tether_fd : c->lives[0].fd;
@@ -173,7 +173,7 @@ static void scene_memory_on_life(struct cast *k, uint32_t self)
     uint8_t bytes[MESSAGE_LIFE_BYTES];
 
     if (self == 0) {
-        expect_failed_call(k, c, "worker 1 passed memory on a connection that is not for that");
+        expect_failed_call(k, c, "worker 1 passed memory on a connection of another kind");
     } else {
         message_life_write(&m, bytes);
         send_bytes(life_of(c), bytes, sizeof(bytes));
@@ -222,9 +222,9 @@ static void scene_bad_offset_in_page(struct cast *k, uint32_t self)
     struct comm *c = open_both(k, self);
 
     if (self == 0) {
-        c->shm.page->spin = 1; /* the way of a call that reads the vectors where they are */
+        c->shm.page->spin = 1; /* takes the path of a call that reads the vectors in place */
         expect_failed_call(
-            k, c, "rank 1 (worker 1): its data lies at 18446744073709551615, outside its arena");
+            k, c, "rank 1 (worker 1): its data is at 18446744073709551615, outside its arena");
     } else {
         publish(c, (struct comm_call){ .count = ELEMENTS,
                                        .offset = UINT64_MAX,

@@ -1,5 +1,5 @@
-/* What is left behind when a generation ends, and how the next one begins: arenas that somebody
- * might still write to, members that are early, late or dead while they connect. */
+/* The state that a generation leaves behind, and the begin of the next one: arenas to which a
+ * process might still write; members that are early, late or die while they connect. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -12,9 +12,9 @@
 
 #include "base/fault.h"
 #include "comm/cast.h"
-#include "comm/hello.h"
+#include "comm/handshake_message.h"
 
-enum { ELEMENTS = 100000, BYTES = ELEMENTS * 4, OLD = 0x5a, QUIET_MS = 20, SOON_MS = 40 /* less than any poll */ };
+enum { ELEMENTS = 100000, BYTES = ELEMENTS * 4, OLD = 0x5a, QUIET_MS = 20, SOON_MS = 40 /* shorter than any poll interval */ };
 enum { AT = 40, READY, STOPPED, CLOSED, GOES_ON, WELL, TOLD = 46, DONE = 50 }; /* stage */
 
 static void begin(struct cast *k, const char *layout)
@@ -47,7 +47,7 @@ static bool is_all(const void *base, size_t bytes, uint8_t value)
     return true;
 }
 
-/* Generation 2 without member `lost`. */
+/* Opens generation 2 without member `lost`. */
 static struct comm *open_without(struct cast *k, uint32_t self, uint32_t lost)
 {
     struct comm_opts o = cast_opts(k, self);
@@ -80,7 +80,8 @@ static void sum_of_ones(struct cast *k, struct comm *c, uint32_t self)
 
 /* ---- arenas ---- */
 
-/* The victim stops itself in the middle of a reduction and goes on when the others have regrouped. */
+/* The victim suspends itself in the middle of a reduction, and resumes after the others have formed
+ * a new generation. */
 static void be_stopped(struct cast *k, uint32_t self)
 {
     struct comm *c = cast_open(k, self);
@@ -120,13 +121,14 @@ static void survive_a_stopped_one(struct cast *k, uint32_t self, uint32_t victim
     start = clock_ns();
     EXPECT(!comm_close_quiet(c, QUIET_MS), "a stopped process holds our arena");
     EXPECT(clock_ns() - start < CAST_AT_ONCE_MS * 1000000ull, "waited for long");
-    memset(old.base, OLD, BYTES); /* to see that the danger is real; else one would unmap it */
+    /* shows that the danger is real; without the test the arena would be unmapped */
+    memset(old.base, OLD, BYTES);
     EXPECT(device_mem_open(&k->arenas[self], BYTES, true, &err) == 0, "%s", err.text);
     c = open_without(k, self, victim);
     sum_of_ones(k, c, self);
     leave(k, CLOSED);
     cast_until(k, GOES_ON, 1);
-    EXPECT(!is_all(old.base, BYTES, OLD), "nobody wrote into what was given up");
+    EXPECT(!is_all(old.base, BYTES, OLD), "no process wrote into the abandoned arena");
     for (size_t i = 0; i < ELEMENTS; i++)
         EXPECT(((float *)k->arenas[self].base)[i] == 2, "element %zu has changed", i);
     sum_of_ones(k, c, self);
@@ -144,12 +146,13 @@ static void scene_stopped(struct cast *k, uint32_t self)
         survive_a_stopped_one(k, self, victim);
 }
 
-static void a_peer_that_wakes_up_late_writes_only_into_what_was_given_up(void **state)
+static void peer_resumed_late_writes_only_into_abandoned_arenas(void **state)
 {
     struct cast k;
 
     (void)state;
-    for (uint32_t victim = 0; victim < 2; victim++) { /* the host's leader, and another */
+    /* the leader of the host, and another member */
+    for (uint32_t victim = 0; victim < 2; victim++) {
         int status;
 
         begin(&k, "A1 A1 A1");
@@ -186,7 +189,7 @@ static void scene_killed(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_dead_peer_leaves_the_arenas_to_the_others(void **state)
+static void dead_peer_arenas_stay_usable(void **state)
 {
     struct cast k;
 
@@ -224,7 +227,7 @@ static void scene_busy(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_peer_that_is_in_no_call_lets_go_at_once(void **state)
+static void peer_outside_a_call_releases_the_arenas_at_once(void **state)
 {
     struct cast k;
 
@@ -240,12 +243,12 @@ static void scene_in_order(struct cast *k, uint32_t self)
 
     sum_of_ones(k, c, self);
     if (self == 0)
-        cast_until(k, CLOSED, 1); /* still open, and holds the tether of the others */
+        cast_until(k, CLOSED, 1); /* still open, with the tethers of the others */
     EXPECT(comm_close_quiet(c, 0), "all calls went well");
     leave(k, CLOSED);
 }
 
-static void after_calls_that_went_well_nobody_waits(void **state)
+static void successful_calls_close_does_not_wait(void **state)
 {
     struct cast k;
 
@@ -257,7 +260,7 @@ static void after_calls_that_went_well_nobody_waits(void **state)
 
 /* ---- connecting ---- */
 
-/* A whole group opens generation after generation. */
+/* The whole group opens one generation after the other. */
 static void scene_rounds(struct cast *k, uint32_t self)
 {
     uint64_t best = UINT64_MAX;
@@ -281,7 +284,7 @@ static void scene_rounds(struct cast *k, uint32_t self)
     atomic_store(&k->stage->number[DONE + self], best / 1000);
 }
 
-/* A line of /proc/self/maps each. */
+/* Counts the memfds in /proc/self/maps. */
 static uint32_t mapped_memfds(void)
 {
     FILE *f = fopen("/proc/self/maps", "re");
@@ -295,7 +298,7 @@ static uint32_t mapped_memfds(void)
     return n;
 }
 
-/* Member 1 comes with a fresh arena each time, as one that dies and is started again; member 2 never. */
+/* Member 1 has a new arena each time, as after a restart; member 2 never connects. */
 static void scene_failing_rounds(struct cast *k, uint32_t self)
 {
     enum { ROUNDS = 14 };
@@ -319,7 +322,7 @@ static void scene_failing_rounds(struct cast *k, uint32_t self)
         EXPECT(mapped_memfds() <= 6, "%u pieces of memory are mapped", mapped_memfds());
 }
 
-static void memory_of_the_dead_is_let_go_even_if_no_generation_comes_about(void **state)
+static void failing_connects_memory_of_dead_members_is_unmapped(void **state)
 {
     struct cast k;
 
@@ -329,7 +332,7 @@ static void memory_of_the_dead_is_let_go_even_if_no_generation_comes_about(void 
     cast_fini(&k);
 }
 
-static void a_generation_opens_in_milliseconds(void **state)
+static void generation_opens_in_milliseconds(void **state)
 {
     static const char *const groups[] = { "A1 A1 A1 A1", "A1 A1 B1 B1", "A1 B1 C1 D1" };
     struct cast k;
@@ -349,7 +352,7 @@ static void a_generation_opens_in_milliseconds(void **state)
     }
 }
 
-/* Member 1 has opened generation 2 long ago when member 0 gives up generation 1. */
+/* Member 1 opened generation 2 long before member 0 ends generation 1. */
 static void scene_early(struct cast *k, uint32_t self)
 {
     struct comm_opts o = cast_opts(k, self);
@@ -357,7 +360,7 @@ static void scene_early(struct cast *k, uint32_t self)
     struct err err;
     int rc;
 
-    if (self == 0) { /* waits for member 1 in generation 1, until that has called for generation 2 */
+    if (self == 0) { /* waits for member 1 in generation 1, until it has requested generation 2 */
         o.deadline_ms = k->deadline_ms;
         rc = cast_connect(&o, &c, &err);
         EXPECT(rc == ERR_TIMEOUT, "%d: %s", rc, err.text);
@@ -373,7 +376,7 @@ static void scene_early(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void whoever_is_early_waits_and_is_in_at_once(void **state)
+static void early_member_waits_and_connects_at_once(void **state)
 {
     uint64_t best = UINT64_MAX;
     struct cast k;
@@ -402,7 +405,7 @@ static int dial(const char *address)
     return fd;
 }
 
-/* 200 calls for a generation that is over, half of them not even finished, stand in the queue. */
+/* 200 connections for a generation that has ended, half of them incomplete, are in the queue. */
 static void scene_stale_queue(struct cast *k, uint32_t self)
 {
     struct comm_opts o = cast_opts(k, self);
@@ -420,7 +423,7 @@ static void scene_stale_queue(struct cast *k, uint32_t self)
         }
         leave(k, READY);
         cast_until(k, DONE, 2);
-        for (int i = 1; i < 200; i += 2) { /* told so, and gone */
+        for (int i = 1; i < 200; i += 2) { /* told that the generation has ended, and closed */
             uint8_t answer[CHALLENGE_BYTES + 1];
             struct challenge ch;
             bool proven;
@@ -447,7 +450,7 @@ static void scene_stale_queue(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void calls_for_a_generation_that_is_over_delay_nobody(void **state)
+static void connections_of_an_ended_generation_delay_no_member(void **state)
 {
     struct cast k;
 
@@ -470,11 +473,11 @@ static void scene_death(struct cast *k, uint32_t self)
     snprintf(spec, sizeof(spec), "%s=kill@%llu", k->stage->text[0],
              (unsigned long long)atomic_load(&k->stage->number[AT]));
     if (self == 1) {
-        cast_sleep_ms(20); /* all the others are there */
+        cast_sleep_ms(20); /* the others have connected */
         EXPECT(fault_arm(spec, &err) == 0, "%s", err.text);
     }
     rc = cast_connect(&o, &c, &err);
-    if (self == 1) { /* it lives: the sweep is over */
+    if (self == 1) { /* it is alive: the sweep is complete */
         EXPECT(fault_arm(NULL, &err) == 0 && rc == 0, "%d: %s", rc, err.text);
         leave(k, WELL);
     }
@@ -485,13 +488,14 @@ static void scene_death(struct cast *k, uint32_t self)
 
         EXPECT(rc < 0 && (late || strstr(err.text, "worker 1") != NULL), "%s: %d: %s", spec, rc,
                err.text);
-        if (late) /* nothing of it was there yet that could have ended */
+        if (late) /* it had no connection yet that could have ended */
             leave(k, READY);
     }
     comm_close(c);
 }
 
-/* Kills member 1 at its n-th passage of a point. false: it did not come that far. *ms: as cast_judge() has it. */
+/* Kills member 1 at its n-th passage of a fault point. Returns false if it did not get there. *ms:
+ * as returned by cast_judge(). */
 static bool kill_at(struct cast *k, const char *point, uint32_t n, uint64_t *ms, uint32_t *at_once)
 {
     bool well = false, over = false, dead = false;
@@ -515,7 +519,7 @@ static bool kill_at(struct cast *k, const char *point, uint32_t n, uint64_t *ms,
     return dead;
 }
 
-static void a_death_while_connecting_is_named_at_once(void **state)
+static void death_while_connecting_is_named_at_once(void **state)
 {
     static const char *const groups[] = { "A1 A1 A1", "A1 B1 C1", "A1 A1 B1 B1" };
     static const char *const points[] = { "*", "comm.settle", "comm.share" };
@@ -532,17 +536,18 @@ static void a_death_while_connecting_is_named_at_once(void **state)
                 dead = kill_at(&k, points[i % 3], n, &ms, &at_once);
             }
         assert_true(!dead);
-        /* One that had called nobody yet may be waited for until the deadline; and on a machine
-         * that is busy those who are left may not have met yet. */
+        /* If the victim had not called any member yet, the others may wait until the deadline; on a
+           busy machine the survivors may not have met yet. */
         if (i % 3 != 0 && at_once * 2 < n - 1)
             fail_msg("%s, %s: of %u deaths %u were seen at once", groups[i / 3], points[i % 3],
                      n - 1, at_once);
     }
 }
 
-/* ---- how fast ---- */
+/* ---- speed ---- */
 
-/* Right between connecting and being connected: then comm_connect() tells, for on_broken does not. */
+/* A death between connecting and being connected: comm_connect() reports it, because on_broken does
+ * not. */
 static void scene_dies_when_connected(struct cast *k, uint32_t self)
 {
     struct comm_opts o = cast_opts(k, self);
@@ -558,10 +563,10 @@ static void scene_dies_when_connected(struct cast *k, uint32_t self)
         kill(getpid(), SIGKILL);
     }
     EXPECT(rc == ERR_PEER && strstr(err.text, "worker 0") != NULL, "%d: %s", rc, err.text);
-    EXPECT(atomic_load(&k->stage->told[1]) == 0, "told twice");
+    EXPECT(atomic_load(&k->stage->told[1]) == 0, "on_broken was called twice");
 }
 
-static void a_death_at_the_end_of_connecting_is_not_overheard(void **state)
+static void death_at_the_end_of_connecting_is_reported(void **state)
 {
     static const char *const groups[] = { "A1 A1", "A1 B1" };
     struct cast k;
@@ -589,7 +594,8 @@ static void scene_until_broken(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-/* Kills member 1 in the middle of calls; when the last of the others was out. */
+/* Kills member 1 in the middle of calls; returns the time until the last of the others has
+ * returned. */
 static double death_ms(const char *layout)
 {
     double worst = 0;
@@ -614,7 +620,7 @@ static double death_ms(const char *layout)
     return worst;
 }
 
-static void a_death_is_known_to_all_in_milliseconds(void **state)
+static void death_in_a_call_is_known_to_all_in_milliseconds(void **state)
 {
     static const char *const groups[] = { "A1 A1 A1 A1", "A1 A1 B1 B1", "A1 B1 C1 D1", "A1 A1 B1" };
 
@@ -635,17 +641,17 @@ static void a_death_is_known_to_all_in_milliseconds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_peer_that_wakes_up_late_writes_only_into_what_was_given_up),
-        cmocka_unit_test(a_dead_peer_leaves_the_arenas_to_the_others),
-        cmocka_unit_test(a_peer_that_is_in_no_call_lets_go_at_once),
-        cmocka_unit_test(after_calls_that_went_well_nobody_waits),
-        cmocka_unit_test(memory_of_the_dead_is_let_go_even_if_no_generation_comes_about),
-        cmocka_unit_test(a_generation_opens_in_milliseconds),
-        cmocka_unit_test(whoever_is_early_waits_and_is_in_at_once),
-        cmocka_unit_test(calls_for_a_generation_that_is_over_delay_nobody),
-        cmocka_unit_test(a_death_while_connecting_is_named_at_once),
-        cmocka_unit_test(a_death_at_the_end_of_connecting_is_not_overheard),
-        cmocka_unit_test(a_death_is_known_to_all_in_milliseconds),
+        cmocka_unit_test(peer_resumed_late_writes_only_into_abandoned_arenas),
+        cmocka_unit_test(dead_peer_arenas_stay_usable),
+        cmocka_unit_test(peer_outside_a_call_releases_the_arenas_at_once),
+        cmocka_unit_test(successful_calls_close_does_not_wait),
+        cmocka_unit_test(failing_connects_memory_of_dead_members_is_unmapped),
+        cmocka_unit_test(generation_opens_in_milliseconds),
+        cmocka_unit_test(early_member_waits_and_connects_at_once),
+        cmocka_unit_test(connections_of_an_ended_generation_delay_no_member),
+        cmocka_unit_test(death_while_connecting_is_named_at_once),
+        cmocka_unit_test(death_at_the_end_of_connecting_is_reported),
+        cmocka_unit_test(death_in_a_call_is_known_to_all_in_milliseconds),
     };
 
     return cmocka_run_group_tests_name("comm/regroup", tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* What NCCL finds in the environment, and what its RAS is asked. */
+/* The environment of NCCL, and the queries of its RAS. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -29,7 +29,7 @@ static int clear(void **state)
     return 0;
 }
 
-static void an_address_of_this_host_leads_to_its_interface(void **state)
+static void address_of_this_host_selects_its_interface(void **state)
 {
     static const struct {
         const char *address, *name;
@@ -47,12 +47,12 @@ static void an_address_of_this_host_leads_to_its_interface(void **state)
 
         comm_interface(rows[i].address, name, sizeof(name), &is_v6);
         assert_string_equal(name, rows[i].name);
-        if (strcmp(rows[i].address, "localhost:5") != 0) /* hosts differ on it */
+        if (strcmp(rows[i].address, "localhost:5") != 0) /* hosts differ in this */
             assert_int_equal(is_v6, rows[i].is_v6);
     }
 }
 
-static void what_is_not_set_is_set_and_told(void **state)
+static void unset_variables_are_set_and_listed(void **state)
 {
     char text[1024], want[64];
 
@@ -68,7 +68,7 @@ static void what_is_not_set_is_set_and_told(void **state)
     assert_null(strstr(text, "environment"));
 }
 
-static void what_the_user_set_stays_and_what_harms_is_removed(void **state)
+static void user_variables_are_kept_and_harmful_ones_removed(void **state)
 {
     char text[1024];
 
@@ -80,7 +80,7 @@ static void what_the_user_set_stays_and_what_harms_is_removed(void **state)
     setenv("NCCL_COMM_BLOCKING", "1", 1);
     comm_nccl_environment("127.0.0.1:7000", text, sizeof(text));
     assert_string_equal(getenv("NCCL_SOCKET_IFNAME"), "eth7");
-    assert_null(getenv("NCCL_SOCKET_FAMILY")); /* of whichever interface that is */
+    assert_null(getenv("NCCL_SOCKET_FAMILY")); /* the interface differs between hosts */
     assert_string_equal(getenv("NCCL_RAS_ADDR"), "127.0.0.1:4");
     assert_null(getenv("NCCL_COMM_ID"));
     assert_null(getenv("NCCL_COMM_BLOCKING"));
@@ -90,7 +90,7 @@ static void what_the_user_set_stays_and_what_harms_is_removed(void **state)
     assert_non_null(strstr(text, "NCCL_DEBUG=WARN"));
 }
 
-static void an_address_of_nobody_leaves_the_interface_to_nccl(void **state)
+static void unknown_address_leaves_the_interface_to_nccl(void **state)
 {
     char text[1024];
 
@@ -110,12 +110,12 @@ static void two_processes_get_ports_of_their_own(void **state)
     unsetenv("NCCL_RAS_ADDR");
     comm_nccl_environment(NULL, text, sizeof(text));
     assert_string_not_equal(first, getenv("NCCL_RAS_ADDR"));
-    assert_string_equal(getenv("NCCL_SOCKET_IFNAME"), "=lo"); /* nobody else is to be reached */
+    assert_string_equal(getenv("NCCL_SOCKET_IFNAME"), "=lo"); /* there is no other task */
 }
 
 /* ---- RAS ---- */
 
-/* In the form of the user guide. */
+/* An answer in the format of the user guide. */
 static const char ANSWER[] = "OK\n"
                              "NCCL version 2.28.9 compiled with CUDA 13.0\n"
                              "CUDA runtime version 13000, driver version 13000\n\n"
@@ -134,27 +134,27 @@ static const char ANSWER[] = "OK\n"
                              "Warnings\n========\n\n"
                              "#0-0 (27a079b828ff1a75) TIMEOUT\n  \t Encountered errors\n";
 
-static void errors_and_warnings_are_made_a_sentence(void **state)
+static void errors_and_warnings_form_one_sentence(void **state)
 {
-    char out[COMM_RAS_BYTES], small[20];
+    char out[COMM_RAS_BYTES], small[23];
 
     (void)state;
     comm_ras_words(ANSWER, out, sizeof(out));
-    assert_string_equal(out, "NCCL says: #0-0 (27a079b828ff1a75) MISMATCH Communicator ranks have different "
+    assert_string_equal(out, "NCCL reports: #0-0 (27a079b828ff1a75) MISMATCH Communicator ranks have different "
                              "collective operation counts 1 ranks have launched up to operation 7 1 ranks have "
                              "launched up to operation 6 Rank 1 -- GPU 0 managed by process 77 on node 10.0.0.2 "
                              "#0-0 (27a079b828ff1a75) TIMEOUT Encountered errors");
     comm_ras_words(ANSWER, small, sizeof(small));
-    assert_string_equal(small, "NCCL says: #0-0 (27");
+    assert_string_equal(small, "NCCL reports: #0-0 (27");
     comm_ras_words("Job summary\n===========\n\nfine\n", out, sizeof(out));
-    assert_string_equal(out, "NCCL sees no trouble");
+    assert_string_equal(out, "NCCL reports no error");
     comm_ras_words("", out, sizeof(out));
-    assert_string_equal(out, "NCCL sees no trouble");
+    assert_string_equal(out, "NCCL reports no error");
     comm_ras_words("Errors\n======", out, sizeof(out));
-    assert_string_equal(out, "NCCL sees no trouble");
+    assert_string_equal(out, "NCCL reports no error");
 }
 
-static void a_long_answer_is_cut(void **state)
+static void long_answer_is_truncated(void **state)
 {
     char *answer = malloc(100000), out[COMM_RAS_BYTES];
 
@@ -170,7 +170,7 @@ static void a_long_answer_is_cut(void **state)
 
 struct server {
     int listener;
-    const char *answer; /* NULL: it takes the call, and is silent */
+    const char *answer; /* NULL: accepts the connection and sends nothing */
     char asked[128];
 };
 
@@ -211,7 +211,7 @@ static pthread_t start_server(struct server *s)
     return t;
 }
 
-static void it_is_asked_over_its_port(void **state)
+static void ras_is_queried_at_its_port(void **state)
 {
     struct server s = { .answer = ANSWER };
     pthread_t t = start_server(&s);
@@ -222,10 +222,10 @@ static void it_is_asked_over_its_port(void **state)
     pthread_join(t, NULL);
     close(s.listener);
     assert_string_equal(s.asked, "TIMEOUT 1\nVERBOSE STATUS\n");
-    assert_memory_equal(out, "NCCL says: #0-0", 15);
+    assert_memory_equal(out, "NCCL reports: #0-0", 18);
 }
 
-static void one_that_is_silent_is_waited_for_a_second(void **state)
+static void silent_ras_is_abandoned_after_a_second(void **state)
 {
     struct server s = { 0 };
     pthread_t t = start_server(&s);
@@ -237,10 +237,10 @@ static void one_that_is_silent_is_waited_for_a_second(void **state)
     assert_in_range(clock_ms() - begin, 900, 2000);
     pthread_join(t, NULL);
     close(s.listener);
-    assert_non_null(strstr(out, "NCCL does not say why (RAS at 127.0.0.1:"));
+    assert_non_null(strstr(out, "NCCL reports no reason (RAS at 127.0.0.1:"));
 }
 
-static void one_that_is_not_there_is_told(void **state)
+static void absent_ras_is_reported(void **state)
 {
     static const char *const rows[] = { "127.0.0.1:1", "nonsense", "", "[::1]:1", "999.0.0.1:1" };
     char out[COMM_RAS_BYTES];
@@ -249,7 +249,7 @@ static void one_that_is_not_there_is_told(void **state)
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         setenv("NCCL_RAS_ADDR", rows[i], 1);
         comm_ras_ask(out, sizeof(out));
-        assert_memory_equal(out, "NCCL cannot be asked why (RAS at ", 33);
+        assert_memory_equal(out, "NCCL cannot be queried (RAS at ", 31);
         assert_null(strstr(out, "Success"));
     }
 }
@@ -257,16 +257,16 @@ static void one_that_is_not_there_is_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(an_address_of_this_host_leads_to_its_interface, clear),
-        cmocka_unit_test_setup(what_is_not_set_is_set_and_told, clear),
-        cmocka_unit_test_setup(what_the_user_set_stays_and_what_harms_is_removed, clear),
-        cmocka_unit_test_setup(an_address_of_nobody_leaves_the_interface_to_nccl, clear),
+        cmocka_unit_test_setup(address_of_this_host_selects_its_interface, clear),
+        cmocka_unit_test_setup(unset_variables_are_set_and_listed, clear),
+        cmocka_unit_test_setup(user_variables_are_kept_and_harmful_ones_removed, clear),
+        cmocka_unit_test_setup(unknown_address_leaves_the_interface_to_nccl, clear),
         cmocka_unit_test_setup(two_processes_get_ports_of_their_own, clear),
-        cmocka_unit_test(errors_and_warnings_are_made_a_sentence),
-        cmocka_unit_test(a_long_answer_is_cut),
-        cmocka_unit_test_setup(it_is_asked_over_its_port, clear),
-        cmocka_unit_test_setup(one_that_is_silent_is_waited_for_a_second, clear),
-        cmocka_unit_test_setup(one_that_is_not_there_is_told, clear),
+        cmocka_unit_test(errors_and_warnings_form_one_sentence),
+        cmocka_unit_test(long_answer_is_truncated),
+        cmocka_unit_test_setup(ras_is_queried_at_its_port, clear),
+        cmocka_unit_test_setup(silent_ras_is_abandoned_after_a_second, clear),
+        cmocka_unit_test_setup(absent_ras_is_reported, clear),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

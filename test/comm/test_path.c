@@ -1,4 +1,4 @@
-/* test_path.c - tests of data paths: what counts as dead, and what they leave at a listener. */
+/* test_path.c - tests of data paths: which paths are dead, and what a test leaves at a listener. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -17,7 +17,7 @@
 #include "comm/comm.h"
 #include "comm/comm_priv.h"
 
-enum { LIMIT_MS = 200, PATIENT_MS = 10000 /* of tests that must succeed on a busy machine */, BATCH = 100 };
+enum { LIMIT_MS = 200, PATIENT_MS = 10000 /* limit of tests that must succeed on a busy machine */, BATCH = 100 };
 
 /* A listener without a communicator: its socket, and its address in `text`. */
 static int listen_with(int backlog, int receive_bytes, char text[32])
@@ -148,7 +148,7 @@ static void sweep_removes_tests_and_keeps_early_connections(void **state)
     early = say_hello(comm_listener_address(l), l);
     for (int i = 0; i < BATCH; i++)
         addresses[i] = comm_listener_address(l);
-    for (int batch = 0; batch < 15; batch++) { /* together more than the queue has room for */
+    for (int batch = 0; batch < 15; batch++) { /* more than the queue can hold */
         assert_int_equal(comm_test_paths(addresses, BATCH, PATIENT_MS, dead, &err), 0);
         for (int i = 0; i < BATCH; i++)
             if (dead[i])

@@ -20,13 +20,13 @@ static uint64_t bits_of(double x)
     return b;
 }
 
-/* Fixed, of very different size and sign. */
+/* Fixed values of very different size and sign. */
 static double value(uint32_t source, size_t i)
 {
     return sin((double)(source * 7919 + i * 31 + 1)) * pow(10, (double)((source + i) % 13) - 6);
 }
 
-/* The tree as drawn: level by level, neighbours in pairs, an odd one moves up alone. */
+/* The tree level by level: neighbours are paired, and the odd one moves up alone. */
 static double by_levels(const double *x, uint32_t n, bool is_float)
 {
     double v[SOURCES_MAX];
@@ -73,13 +73,13 @@ static void sums_follow_the_tree_to_the_bit_for_any_number_of_sources(void **sta
                 assert_int_equal(bits_of(f[s][i]), bits_of(want_f[i]));
                 assert_int_equal(bits_of(d[s][i]), bits_of(want_d[i]));
             }
-            assert_true(f[s][COUNT] == (float)value(s, COUNT)); /* nothing behind the end */
+            assert_true(f[s][COUNT] == (float)value(s, COUNT)); /* no write after the end */
             assert_true(d[s][COUNT] == value(s, COUNT));
         }
     }
 }
 
-/* Sources that are sums of several leaves give what the leaves would. */
+/* Sources that are sums of several leaves give the bits of the leaves. */
 static void sums_of_subtrees_give_the_bits_of_the_leaves(void **state)
 {
     static const uint32_t cuts[][8] = { { 0, 2, 3, 4 }, { 0, 4, 6, 7 }, { 0, 1, 2, 4, 8, 10, 11 },
@@ -149,7 +149,7 @@ static void bits_of_all_sources_are_joined(void **state)
     }
 }
 
-static void nobody_hides_a_nan(void **state)
+static void nan_in_any_source_gives_nan(void **state)
 {
     (void)state;
     for (uint32_t n = 1; n < 9; n++)
@@ -167,7 +167,7 @@ static void nobody_hides_a_nan(void **state)
             }
 }
 
-static void any_start_and_length_will_do(void **state)
+static void any_alignment_and_length_is_reduced(void **state)
 {
     static float a[300], b[300], out[300];
 
@@ -186,7 +186,7 @@ static void any_start_and_length_will_do(void **state)
         }
 }
 
-static void it_says_what_it_can_add(void **state)
+static void supported_types_are_reported(void **state)
 {
     (void)state;
     for (int op = COMM_SUM; op <= COMM_MAX; op++) {
@@ -208,9 +208,9 @@ int main(void)
         cmocka_unit_test(sums_of_subtrees_give_the_bits_of_the_leaves),
         cmocka_unit_test(integers_wrap_around_and_maxima_are_maxima),
         cmocka_unit_test(bits_of_all_sources_are_joined),
-        cmocka_unit_test(nobody_hides_a_nan),
-        cmocka_unit_test(any_start_and_length_will_do),
-        cmocka_unit_test(it_says_what_it_can_add),
+        cmocka_unit_test(nan_in_any_source_gives_nan),
+        cmocka_unit_test(any_alignment_and_length_is_reduced),
+        cmocka_unit_test(supported_types_are_reported),
     };
 
     return cmocka_run_group_tests_name("comm/reduce", tests, NULL, NULL);

@@ -11,7 +11,7 @@
 
 enum { NODES_MAX = 64, SEGMENTS_MAX = 64 };
 
-/* A symbolic sum: which nodes are in it, and a hash of the order of the additions in which, as in
+/* A symbolic sum: the nodes in it, and a hash of the order of the additions in which, as in
  * floating point, a + b is b + a but (a + b) + c is not a + (b + c). */
 struct sum {
     uint64_t nodes, hash;
@@ -33,7 +33,7 @@ static struct sum leaf(uint32_t node)
 
 static struct sum plus(struct sum a, struct sum b)
 {
-    assert_true((a.nodes & b.nodes) == 0); /* nobody is counted twice */
+    assert_true((a.nodes & b.nodes) == 0); /* no node is counted twice */
     return (struct sum){ a.nodes | b.nodes, mix(a.hash + b.hash) };
 }
 
@@ -48,14 +48,15 @@ static struct sum tree(uint32_t first, uint32_t n)
     return plus(tree(first, left), tree(first + left, n - left));
 }
 
-/* The nodes run as they would over sockets without any buffer: a transfer happens when its sender
- * and its receiver have both come to it, a node goes on when both its transfers have happened. */
+/* Runs the nodes as over sockets without any buffer: a transfer happens when its sender and its
+ * receiver have both reached it; a node continues when both of its transfers have happened. */
 struct world {
     struct schedule s[NODES_MAX];
     uint32_t at[NODES_MAX];
     bool sent[NODES_MAX], received[NODES_MAX];
     struct sum have[NODES_MAX][SEGMENTS_MAX], in[NODES_MAX][SEGMENTS_MAX];
-    struct sum aside[NODES_MAX][NODES_MAX]; /* of node i: what node k sent of i's segment */
+    /* of node i: the part of i's segment that node k sent */
+    struct sum aside[NODES_MAX][NODES_MAX];
     uint32_t n;
 };
 
@@ -71,7 +72,7 @@ static bool transfer(struct world *w, uint32_t from)
     if (is_over(w, from) || w->sent[from])
         return false;
     out = schedule_step(&w->s[from], w->at[from]);
-    if (out.to == SCHEDULE_NOBODY || is_over(w, out.to) || w->received[out.to])
+    if (out.to == SCHEDULE_NONE || is_over(w, out.to) || w->received[out.to])
         return false;
     in = schedule_step(&w->s[out.to], w->at[out.to]);
     if (in.from != from)
@@ -92,16 +93,16 @@ static bool go_on(struct world *w, uint32_t node)
     if (is_over(w, node))
         return false;
     step = schedule_step(&w->s[node], w->at[node]);
-    if ((step.to != SCHEDULE_NOBODY && !w->sent[node]) ||
-        (step.from != SCHEDULE_NOBODY && !w->received[node]))
+    if ((step.to != SCHEDULE_NONE && !w->sent[node]) ||
+        (step.from != SCHEDULE_NONE && !w->received[node]))
         return false;
     for (uint32_t i = step.recv.begin; step.keep && i < step.recv.end; i++) {
         assert_int_equal(i, node);
-        assert_int_equal(w->aside[node][step.from].nodes, 0); /* once from everybody */
+        assert_int_equal(w->aside[node][step.from].nodes, 0); /* one message from each node */
         w->aside[node][step.from] = w->in[node][i];
     }
     for (uint32_t i = step.recv.begin;
-         !step.keep && step.from != SCHEDULE_NOBODY && i < step.recv.end; i++)
+         !step.keep && step.from != SCHEDULE_NONE && i < step.recv.end; i++)
         w->have[node][i] = step.add ? plus(w->have[node][i], w->in[node][i]) : w->in[node][i];
     w->sent[node] = w->received[node] = false;
     w->at[node]++;
@@ -136,7 +137,7 @@ static void run(struct world *w, enum schedule_what what, bool direct, uint32_t 
             moved |= go_on(w, i);
     }
     for (uint32_t i = 0; i < w->n; i++)
-        assert_true(is_over(w, i)); /* else they wait for each other */
+        assert_true(is_over(w, i)); /* else there is a deadlock */
     for (uint32_t i = 0; direct && what == SCHEDULE_REDUCE_SCATTER && i < w->n; i++) {
         w->aside[i][i] = w->have[i][i];
         w->have[i][i] = tree_of(w->aside[i], 0, w->n);
@@ -157,13 +158,13 @@ static uint64_t all(uint32_t n)
     return n == 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1;
 }
 
-/* The segment that a node holds complete after the reduce-scatter. */
-static uint32_t home_of(const struct schedule *s, uint32_t node)
+/* Returns the segment that a node holds complete after the reduce-scatter. */
+static uint32_t owner_of(const struct schedule *s, uint32_t node)
 {
     return s->direct ? node : schedule_reverse(node, s->n_nodes);
 }
 
-static void a_reduce_scatter_leaves_every_sum_whole_at_its_home(void **state)
+static void reduce_scatter_leaves_every_sum_at_its_owner(void **state)
 {
     struct world *w = *state;
 
@@ -174,18 +175,18 @@ static void a_reduce_scatter_leaves_every_sum_whole_at_its_home(void **state)
             begin(w, n);
             run(w, SCHEDULE_REDUCE_SCATTER, direct, 0, n);
             for (uint32_t i = 0; i < n; i++) {
-                uint32_t home = home_of(&w->s[i], i);
+                uint32_t home = owner_of(&w->s[i], i);
 
                 assert_true(home < n);
                 homes |= (uint64_t)1 << home;
                 assert_int_equal(w->have[i][home].nodes, all(n));
             }
-            assert_int_equal(homes, all(n)); /* every segment has one */
+            assert_int_equal(homes, all(n)); /* every segment has one owner */
         }
     }
 }
 
-static void an_all_reduce_gives_the_same_sum_everywhere(void **state)
+static void all_reduce_gives_equal_sums_on_all_nodes(void **state)
 {
     struct world *w = *state;
 
@@ -203,7 +204,7 @@ static void an_all_reduce_gives_the_same_sum_everywhere(void **state)
     }
 }
 
-static void all_add_along_the_tree(void **state)
+static void all_schedules_add_along_the_tree(void **state)
 {
     struct world *w = *state;
 
@@ -213,14 +214,14 @@ static void all_add_along_the_tree(void **state)
         begin(w, n);
         run(w, SCHEDULE_REDUCE_SCATTER, true, 0, n);
         for (uint32_t i = 0; i < n; i++)
-            assert_int_equal(w->have[i][home_of(&w->s[i], i)].hash, want.hash);
+            assert_int_equal(w->have[i][owner_of(&w->s[i], i)].hash, want.hash);
         if (!schedule_is_power(n))
             continue;
 
         begin(w, n);
         run(w, SCHEDULE_REDUCE_SCATTER, false, 0, n);
         for (uint32_t i = 0; i < n; i++)
-            assert_int_equal(w->have[i][home_of(&w->s[i], i)].hash, want.hash);
+            assert_int_equal(w->have[i][owner_of(&w->s[i], i)].hash, want.hash);
         begin(w, n);
         run(w, SCHEDULE_DOUBLING, false, 0, n);
         for (uint32_t i = 0; i < n; i++)
@@ -229,7 +230,7 @@ static void all_add_along_the_tree(void **state)
     }
 }
 
-static void the_tree_check_can_tell_one_order_from_another(void **state)
+static void tree_check_detects_another_order(void **state)
 {
     struct sum other = plus(plus(plus(leaf(0), leaf(1)), leaf(2)), leaf(3));
 
@@ -238,7 +239,7 @@ static void the_tree_check_can_tell_one_order_from_another(void **state)
     assert_int_not_equal(other.hash, tree(0, 4).hash);
 }
 
-static void a_broadcast_reaches_everybody_from_every_root(void **state)
+static void broadcast_reaches_all_nodes_from_every_root(void **state)
 {
     struct world *w = *state;
 
@@ -259,8 +260,8 @@ static void a_broadcast_reaches_everybody_from_every_root(void **state)
     }
 }
 
-/* Sends as the socket code does: a rank may only send to and receive from its declared peers. */
-static void halving_talks_only_to_neighbours_at_powers_of_two(void **state)
+/* As in the socket code, a rank may only send to and receive from its declared peers. */
+static void halving_exchanges_only_at_distances_of_powers_of_two(void **state)
 {
     (void)state;
     for (uint32_t n = 2; n <= 4096; n *= 2) {
@@ -275,7 +276,7 @@ static void halving_talks_only_to_neighbours_at_powers_of_two(void **state)
                 assert_int_equal(step.from, step.to);
                 total += step.send.end - step.send.begin;
             }
-            assert_int_equal(total, n - 1); /* the least there is */
+            assert_int_equal(total, n - 1); /* the minimum */
         }
     }
 }
@@ -338,12 +339,12 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_reduce_scatter_leaves_every_sum_whole_at_its_home),
-        cmocka_unit_test(an_all_reduce_gives_the_same_sum_everywhere),
-        cmocka_unit_test(all_add_along_the_tree),
-        cmocka_unit_test(the_tree_check_can_tell_one_order_from_another),
-        cmocka_unit_test(a_broadcast_reaches_everybody_from_every_root),
-        cmocka_unit_test(halving_talks_only_to_neighbours_at_powers_of_two),
+        cmocka_unit_test(reduce_scatter_leaves_every_sum_at_its_owner),
+        cmocka_unit_test(all_reduce_gives_equal_sums_on_all_nodes),
+        cmocka_unit_test(all_schedules_add_along_the_tree),
+        cmocka_unit_test(tree_check_detects_another_order),
+        cmocka_unit_test(broadcast_reaches_all_nodes_from_every_root),
+        cmocka_unit_test(halving_exchanges_only_at_distances_of_powers_of_two),
         cmocka_unit_test(slices_cover_a_vector_once_at_multiples_of_16),
         cmocka_unit_test(slices_of_a_power_of_two_lie_in_mirrored_order),
     };

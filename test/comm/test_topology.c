@@ -16,7 +16,7 @@ enum { MEMBERS_MAX = 64 };
 static char names[MEMBERS_MAX][16];
 static char hosts[26][2];
 
-/* "A2 B1": two members, of two ranks on host A and one on host B. */
+/* Builds "A2 B1": one member with two ranks on host A, and one with one rank on host B. */
 static void lay_out(struct topology *t, const char *text, const uint32_t *shares,
                     bool shared_memory)
 {
@@ -36,7 +36,7 @@ static void lay_out(struct topology *t, const char *text, const uint32_t *shares
     assert_int_equal(topology_init(t, m, n, shares, shared_memory, NULL), 0);
 }
 
-/* "nodes 0 2 4; 2 channels" and the description. */
+/* Expects "nodes 0 2 4; 2 channels" and the description. */
 static void expect(const char *layout, bool shared_memory, const char *nodes, const char *text)
 {
     struct topology t;
@@ -72,7 +72,7 @@ static void equal_aligned_hosts_are_the_nodes(void **state)
            "8 ranks: 4 hosts x 2, shared memory + tcp, halving/doubling");
 }
 
-static void a_power_of_two_keeps_the_tree_whatever_the_hosts(void **state)
+static void power_of_two_world_keeps_the_tree_for_any_hosts(void **state)
 {
     (void)state;
     expect("A1 A1 B1 B1", false, "0 1 2 3 x1", "4 ranks: 4 members x 1, tcp, halving/doubling");
@@ -104,7 +104,7 @@ static void other_worlds_are_subtrees_side_by_side(void **state)
            "shared memory + tcp, direct");
 }
 
-static void shares_decide_what_is_a_subtree(void **state)
+static void shares_define_the_subtrees(void **state)
 {
     static const uint32_t uneven[] = { 2, 1, 1 }, tail[] = { 4, 2, 1 }, crooked[] = { 1, 2, 1 },
                           threes[] = { 3, 3 }, twos[] = { 2, 2, 2, 2 };
@@ -126,11 +126,11 @@ static void shares_decide_what_is_a_subtree(void **state)
     assert_non_null(strstr(err.text, "subtrees"));
     assert_int_equal(topology_init(&t, m, 2, threes, true, &err), ERR_INPUT); /* 6 are 4 + 2 */
     lay_out(&t, "A2 B2", twos, true);
-    assert_int_equal(t.kind, TOPOLOGY_HALVING); /* as if each had one */
+    assert_int_equal(t.kind, TOPOLOGY_HALVING); /* as without shares */
     topology_fini(&t);
 }
 
-static void leaves_are_shared_out_in_subtrees_as_even_as_can_be(void **state)
+static void leaves_are_divided_into_subtrees_as_equal_as_possible(void **state)
 {
     uint32_t shares[64];
     struct comm_member m = { "a", "A", "", 1 };
@@ -176,7 +176,8 @@ static void check_invariants(const struct topology *t)
             assert_true(a[k] != r && a[k] < t->world && t->node_of[a[k]] != node);
             assert_true(has(b, topology_peers(t, a[k], b), r));
         }
-        for (int what = 0; n > 0 && what < 4; what++) { /* whom the schedules name is connected */
+        /* the peers in the schedules are connected */
+        for (int what = 0; n > 0 && what < 4; what++) {
             struct schedule s = { (enum schedule_what)what,
                                   t->kind == TOPOLOGY_DIRECT,
                                   t->n_nodes,
@@ -192,16 +193,16 @@ static void check_invariants(const struct topology *t)
                 struct schedule_step step = schedule_step(&s, i);
                 uint32_t index = r - t->node_first[node];
 
-                if (step.to != SCHEDULE_NOBODY)
+                if (step.to != SCHEDULE_NONE)
                     assert_true(has(a, n, t->node_first[step.to] + index));
-                if (step.from != SCHEDULE_NOBODY)
+                if (step.from != SCHEDULE_NONE)
                     assert_true(has(a, n, t->node_first[step.from] + index));
             }
         }
     }
     for (uint32_t node = 0; node < t->n_nodes; node++)
         for (uint32_t c = 0; c < t->n_channels; c++) {
-            topology_spoken(t, node, c, &first, &end);
+            topology_represented(t, node, c, &first, &end);
             assert_int_equal(first, spoken); /* each rank by one channel, in order */
             assert_true(end > first);
             spoken = end;
@@ -221,7 +222,7 @@ static void every_small_layout_is_consistent(void **state)
         for (uint32_t m = 0; m <= code % 4; m++, x /= 9)
             snprintf(text + strlen(text), sizeof(text) - strlen(text), "%c%u ", 'A' + x % 3,
                      1 + x / 3 % 3);
-        if (x != 0) /* the same as a shorter one */
+        if (x != 0) /* equal to a shorter layout */
             continue;
         lay_out(&t, text, NULL, code % 7 != 0);
         check_invariants(&t);
@@ -260,10 +261,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_host_is_one_node_for_every_world),
         cmocka_unit_test(equal_aligned_hosts_are_the_nodes),
-        cmocka_unit_test(a_power_of_two_keeps_the_tree_whatever_the_hosts),
+        cmocka_unit_test(power_of_two_world_keeps_the_tree_for_any_hosts),
         cmocka_unit_test(other_worlds_are_subtrees_side_by_side),
-        cmocka_unit_test(shares_decide_what_is_a_subtree),
-        cmocka_unit_test(leaves_are_shared_out_in_subtrees_as_even_as_can_be),
+        cmocka_unit_test(shares_define_the_subtrees),
+        cmocka_unit_test(leaves_are_divided_into_subtrees_as_equal_as_possible),
         cmocka_unit_test(every_small_layout_is_consistent),
         cmocka_unit_test(big_worlds_are_consistent_and_bounded),
     };

@@ -513,7 +513,7 @@ static void hanging_abort_is_reported_before_deadline(void **state)
     run_scene(cannot_be_aborted, 2, settings, UINT32_MAX);
     assert_int_equal(shared->code[0], ERR_DEVICE);
     assert_true(shared->ended_ms[0] >= 4500 && shared->ended_ms[0] < 8000);
-    assert_non_null(strstr(shared->said[0], "NCCL does not let its communicator go"));
+    assert_non_null(strstr(shared->said[0], "NCCL did not release its communicator"));
 }
 
 static void plugin_versions_include_nccl(void **state)

@@ -25,15 +25,15 @@ def each_form_of_sentence_names_its_culprit():
     rows = (
         (LOST % AT[2], ("lost", 2)),
         (AT[0] + ", step 3, in begin for 0.1 s, leads the group and was lost: Socket closed", ("lost", 0)),
-        (AT[1] + ", step 3, in forward for 4.0 s, does not move, and the others wait for it; this phase has a limit of 3.0 s",
+        (AT[1] + ", step 3, in forward for 4.0 s, makes no progress, and the others wait for it; this phase has a limit of 3.0 s",
          ("lost", 1)),
         (AT[3] + " left the group and came back", ("lost", 3)),
         (AT[0] + " failed: save: No space left on device", ("lost", 0)),
         (AT[1] + " was asked to leave", ("lost", 1)),
-        (AT[3] + " says: step 1353: worker 1 died (Connection timed out)", ("lost", 2)),
-        (AT[3] + " says: step 1353: lost rank 0 (chief 0): reset", ("lost", 0)),
-        (AT[3] + " says: all-reduce: cancelled", ("lost", blame.NOBODY)),
-        ("no task moves: %s like the others; this phase has a limit of 3.0 s" % AT[0], ("lost", blame.NOBODY)),
+        (AT[3] + " reports: step 1353: worker 1 died (Connection timed out)", ("lost", 2)),
+        (AT[3] + " reports: step 1353: lost rank 0 (chief 0): reset", ("lost", 0)),
+        (AT[3] + " reports: all-reduce: cancelled", ("lost", blame.NO_TASK)),
+        ("no task makes progress: %s like the others; this phase has a limit of 3.0 s" % AT[0], ("lost", blame.NO_TASK)),
         (AT[1] + " was refused: the version of trainerd differs", ("refused", 1)),
         ("waiting: 1 of 4 tasks is missing: " + AT[2], None),
         (AT[2] + " joins", None),
@@ -75,7 +75,7 @@ def right_wrong_and_missing_blames_are_told_apart_task_by_task():
     assert case(of_two, {}, must=False).is_right
     assert case(of_two, {}, must=False, gap=blame.NOTICE + 1).missing == [0, 1, 3]
     # a loss without a culprit is no answer, and a refusal is no blame
-    assert case({0: {2}}, {0: ["no task moves: all"]}, must=False).missing == [0]
+    assert case({0: {2}}, {0: ["no task makes progress: all"]}, must=False).missing == [0]
     assert case({0: set()}, {0: [AT[2] + " was refused: another job"]}, must=False).is_right
     assert case({0: set()}, {0: [LOST % AT[2]]}, must=False).wrong
     late = case(of_two, {w: [LOST % AT[2]] for w in (0, 1, 3)})

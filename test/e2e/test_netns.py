@@ -102,7 +102,7 @@ def of_two_halves_that_do_not_see_each_other_the_one_with_the_lease_trains():
         tasks[0].until(lambda t: any(r["tasks"] == 2 and r["_at"] > at for r in t.events("view")))
         held = max(tasks[0].steps())
         tasks[0].until_step(held + 20)
-        hears(tasks[2], "waiting: 2 of 4 tasks are missing", "less than a majority of the last group is here")
+        hears(tasks[2], "waiting: 2 of 4 tasks are missing", "less than a majority of the last group is present")
         assert not [r for t in tasks[2:] for r in t.events("view") if r["_at"] > at]
     finally:
         plug()

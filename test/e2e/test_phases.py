@@ -356,7 +356,7 @@ def a_task_that_hangs_is_named_and_ends_and_the_others_go_on():
               always="train.forward=delay:15@1+").start_all()
     run.relay(90).is_as_undisturbed()
     for rank, (_, phase) in places.items():
-        seen = [t for r in range(4) for life in run.tasks[r] for t in lost(life, "worker %d" % rank, "does not move")]
+        seen = [t for r in range(4) for life in run.tasks[r] for t in lost(life, "worker %d" % rank, "makes no progress")]
         assert seen, "nobody says that worker %d hung\n%s" % (rank, run.logs())
         first = run.tasks[rank][0]
         for text in seen:
@@ -368,7 +368,7 @@ def a_task_that_hangs_is_named_and_ends_and_the_others_go_on():
 def hears(task):
     """Its records of why somebody was lost; who was taken in just then has it from the view alone."""
     return [r for r in list(task.records) if r.get("event") in ("group", "view") and
-            any(w in r["message"] for w in ("does not move", "within"))]
+            any(w in r["message"] for w in ("makes no progress", "within"))]
 
 
 def is_named_while_gradients_are_reduced(rank, fault, elastic=GOES_ON, **changes):
@@ -386,7 +386,7 @@ def is_named_while_gradients_are_reduced(rank, fault, elastic=GOES_ON, **changes
         record = hears(run.now(other))[0]
         said, took = record["message"], record["_at"] - at
         assert_names(said, run, rank, "in reduce for " if done is None else "step %d, in reduce for " % (done + 1))
-        assert "does not move, and the others wait for it; this phase has a limit of" in said, said
+        assert "makes no progress, and the others wait for it; this phase has a limit of" in said, said
         assert took < 15, "%s of worker %d was named after %.1f s" % (fault, rank, took)
     run.relay(90).is_as_undisturbed()
 

@@ -213,7 +213,7 @@ def less_than_a_majority_without_storage_says_why_it_waits():
     g.kill(3)
     expect_codes(g.tasks[:2], [138] * 2)
     for t in g.tasks[:2]:
-        for words in ("no step for 3.", "2 of 4 tasks are missing: worker 2", "it began with: worker 3 "):
+        for words in ("no step for 3.", "2 of 4 tasks are missing: worker 2", "first cause: worker 3 "):
             assert words in t.last_word(), t.last_word()
 
 
@@ -266,7 +266,7 @@ def in_the_middle_of_a_long_step_all_leave_within_the_grace_time():
     g = Group(4, faults={i: slow for i in range(4)}, train={"grace_seconds": 0.3}, elastic={"min_world": 4})
     g.until_step(1, (0,))
     all_stop(g, 0.3, 2.5)
-    hears(g[0], "the step is not done after 0.3 s", "it is given up (train.grace_seconds)")
+    hears(g[0], "the step is not complete after 0.3 s", "the step is aborted (train.grace_seconds)")
     for i in range(4):
         g.start(i)
     expect_codes(g.tasks, [0] * 4)

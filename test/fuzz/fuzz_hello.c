@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "comm/comm.h"
-#include "comm/hello.h"
+#include "comm/handshake_message.h"
 #include "fuzz/driver.h"
 
 /* A HELLO of generation 3 from rank 1 to rank 0, and a CHALLENGE for it, computed with some key. */
@@ -33,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (hello_read(hello, &h, &why)) {
         hello_write(&h, again); /* reading and writing gives the same bytes */
         CHECK(memcmp(hello, again, HELLO_BYTES) == 0);
-        CHECK(hello_judge(&h, &here) < HELLO_VERDICTS);
+        CHECK(hello_compare(&h, &here) < HELLO_VERDICTS);
     } else {
         CHECK(why != NULL && why[0] != '\0');
     }

@@ -63,7 +63,7 @@ static void check_text(const struct member_msg *m)
     CHECK(m->n_ranks <= MEMBER_REACH_MAX);
     for (uint32_t i = 0; i < m->n_ranks; i++)
         CHECK(m->ranks[i] < WORLD);
-    CHECK(m->code == MEMBER_GO_ON || m->code == 0 || m->code == 2 || m->code == 138 ||
+    CHECK(m->code == MEMBER_CONTINUE || m->code == 0 || m->code == 2 || m->code == 138 ||
           m->code == 143);
 }
 
@@ -85,7 +85,7 @@ static int check_member(struct wire *w, Trainerd__V1__MemberMessage *m, struct e
         check_fact(m->join->to->type, 32);
     }
     if (out.kind == MEMBER_MSG_TROUBLE)
-        CHECK(out.rank < WORLD || out.rank == MEMBER_NOBODY);
+        CHECK(out.rank < WORLD || out.rank == MEMBER_NO_RANK);
     if (out.kind == MEMBER_MSG_LEAVE)
         CHECK(out.code > 0);
     return 0;
@@ -101,7 +101,7 @@ static void check_view(const struct member_view *v)
         CHECK(i == 0 || v->seats[i].rank > v->seats[i - 1].rank);
         newest = v->seats[i].held > newest ? v->seats[i].held : newest;
     }
-    CHECK(v->newest_step == newest && (v->newest == MEMBER_NOBODY) == (newest == 0));
+    CHECK(v->newest_step == newest && (v->newest == MEMBER_NO_RANK) == (newest == 0));
 }
 
 static int check_leader(struct wire *w, Trainerd__V1__LeaderMessage *m, struct err *err)
@@ -115,7 +115,7 @@ static int check_leader(struct wire *w, Trainerd__V1__LeaderMessage *m, struct e
     if (out.kind == MEMBER_MSG_VIEW)
         check_view(out.view);
     else if (out.kind == MEMBER_MSG_OVER)
-        CHECK(out.rank < WORLD || out.rank == MEMBER_NOBODY);
+        CHECK(out.rank < WORLD || out.rank == MEMBER_NO_RANK);
     else if (out.kind == MEMBER_MSG_REDIRECT)
         CHECK(out.rank < WORLD);
     return 0;
@@ -123,14 +123,14 @@ static int check_leader(struct wire *w, Trainerd__V1__LeaderMessage *m, struct e
 
 static int check_where(const Trainerd__V1__Where *m, struct err *err)
 {
-    struct member_where out;
+    struct member_status out;
     uint32_t rank;
     int rc = wire_read_where(&cluster, m, &rank, &out, err);
 
     if (rc < 0)
         return rc;
-    CHECK(rank < WORLD || rank == MEMBER_NOBODY);
-    CHECK(out.leader < WORLD || out.leader == MEMBER_NOBODY);
+    CHECK(rank < WORLD || rank == MEMBER_NO_RANK);
+    CHECK(out.leader < WORLD || out.leader == MEMBER_NO_RANK);
     CHECK(out.incarnation != 0 && out.generation <= WIRE_NUMBER_MAX);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* node_kit.h - clusters for the stories of test_node*.c. */
+/* node_kit.h - clusters and expectations for the scenarios of test_node*.c. */
 #ifndef MEMBER_NODE_KIT_H
 #define MEMBER_NODE_KIT_H
 
@@ -15,17 +15,18 @@
 
 #include "sim/sim.h"
 
-/* Four tasks with shared storage that train together, unless the test says otherwise. */
-#define CLUSTER(...) together((struct sim_opts){ .tell = true, __VA_ARGS__ })
+/* Starts four tasks with shared storage, and waits until they train together. The arguments
+ * override options. */
+#define START_CLUSTER(...) start_together((struct sim_opts){ .tell = true, __VA_ARGS__ })
 
-static inline void tell_and_fail(struct sim *s, const char *what)
+static inline void log_and_fail(struct sim *s, const char *what)
 {
-    fputs(sim_story(s), stderr);
+    fputs(sim_log(s), stderr);
     fail_msg("%s", what);
 }
-#define HOLDS(s_, cond_) ((cond_) ? (void)0 : tell_and_fail(s_, "does not hold: " #cond_))
+#define EXPECT(s_, cond_) ((cond_) ? (void)0 : log_and_fail(s_, "does not hold: " #cond_))
 
-static inline struct sim *together(struct sim_opts o)
+static inline struct sim *start_together(struct sim_opts o)
 {
     struct sim *s;
 
@@ -34,14 +35,15 @@ static inline struct sim *together(struct sim_opts o)
     o.rejoin_ms = o.rejoin_ms != 0 ? o.rejoin_ms : 1;
     s = sim_new(&o);
     if (!sim_until_together(s, o.world - o.n_absent, 5000))
-        tell_and_fail(s, "the cluster does not come together");
+        log_and_fail(s, "the cluster does not form a group");
     if (!sim_until_step(s, 5, 60000))
-        tell_and_fail(s, "the cluster does not train");
+        log_and_fail(s, "the cluster does not train");
     return s;
 }
 
-/* n tasks train as one group within limit_ms, led by `leader`; nothing that was held is lost. */
-static inline void regroup(struct sim *s, uint32_t n, uint32_t leader, uint64_t limit_ms)
+/* Waits until n tasks train as one group led by `leader`, within limit_ms. No held step may be
+ * lost. */
+static inline void expect_group(struct sim *s, uint32_t n, uint32_t leader, uint64_t limit_ms)
 {
     uint64_t held = sim_newest(s), begin = sim_now(s);
     char what[200];
@@ -50,34 +52,34 @@ static inline void regroup(struct sim *s, uint32_t n, uint32_t leader, uint64_t 
              leader, limit_ms);
     do {
         if (!sim_until_together(s, n, limit_ms))
-            tell_and_fail(s, what);
+            log_and_fail(s, what);
         if (member_node_leader(sim_node(s, leader)) == leader)
             break;
         sim_advance(s, 1);
     } while (sim_now(s) <= begin + limit_ms);
     if (sim_now(s) > begin + limit_ms + 1)
-        tell_and_fail(s, what);
-    HOLDS(s, sim_newest(s) >= held);
+        log_and_fail(s, what);
+    EXPECT(s, sim_newest(s) >= held);
     if (!sim_until_step(s, held + 2, 1000))
-        tell_and_fail(s, "the group does not train");
+        log_and_fail(s, "the group does not train");
 }
 
-static inline void ends_with(struct sim *s, uint32_t rank, int code, const char *text)
+static inline void expect_exit(struct sim *s, uint32_t rank, int code, const char *text)
 {
     if (sim_exit_code(s, rank) == code && strstr(sim_exit_text(s, rank), text) != NULL)
         return;
-    fputs(sim_story(s), stderr);
+    fputs(sim_log(s), stderr);
     fail_msg("worker %u: %d \"%s\", expected %d with \"%s\"", rank, sim_exit_code(s, rank),
              sim_exit_text(s, rank), code, text);
 }
 
-static inline void says(struct sim *s, uint32_t rank, const char *text)
+static inline void expect_said(struct sim *s, uint32_t rank, const char *text)
 {
-    if (strstr(sim_said(s, rank), text) != NULL &&
-        sim_said_ms(s, rank) + 3 * MEMBER_SAY_MS > sim_now(s))
+    if (strstr(sim_last_line(s, rank), text) != NULL &&
+        sim_last_line_ms(s, rank) + 3 * MEMBER_LOG_MS > sim_now(s))
         return;
-    fputs(sim_story(s), stderr);
-    fail_msg("worker %u said \"%s\", expected \"%s\" in it", rank, sim_said(s, rank), text);
+    fputs(sim_log(s), stderr);
+    fail_msg("worker %u logged \"%s\", expected \"%s\" in it", rank, sim_last_line(s, rank), text);
 }
 
 #endif

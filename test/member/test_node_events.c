@@ -1,5 +1,5 @@
-/* test_node_events.c - single events in an order that the simulator does not make: one node, no
- * world around it. */
+/* test_node_events.c - one node and single events, in orders that the simulator does not
+ * produce. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -16,16 +16,17 @@ enum { WORLD = 3, OTHER_INCARNATION = 700 };
 static const struct member_ident ident = { "", "", "", "", "", "", "" };
 
 struct rig {
-    bool wants_lease; /* a LEASE action that takes was seen */
-    struct member_progress progress; /* of the next ticks; phase NULL: none yet */
+    bool wants_lease; /* a LEASE action that takes the lease was seen */
+    struct member_progress progress; /* reported with the next ticks; phase NULL: none */
     struct member_node *node;
     uint64_t now_ms;
-    uint32_t n[MEMBER_END + 1]; /* actions of a kind since they were last counted */
+    uint32_t n[MEMBER_END + 1]; /* number of actions of each kind since the last reset */
     uint32_t probed[WORLD];
     uint64_t generation; /* of the last TRAIN */
-    uint32_t n_seats;    /* likewise */
-    int refused[WORLD];  /* code of the last REFUSE */
-    char said[MEMBER_TEXT_BYTES], told[WORLD][MEMBER_TEXT_BYTES]; /* the last sentence to the log, and WAIT to each */
+    uint32_t n_seats;    /* of the last TRAIN */
+    int refused[WORLD];  /* code of the last REFUSE to each */
+    /* the last log line; the last WAIT to each */
+    char said[MEMBER_TEXT_BYTES], told[WORLD][MEMBER_TEXT_BYTES];
     int code;            /* of END */
     char text[MEMBER_TEXT_BYTES];
 };
@@ -42,13 +43,13 @@ static void perform(struct rig *r)
             r->generation = a.view->generation;
             r->n_seats = a.view->n;
         }
-        if (a.what == MEMBER_SEND && a.msg->kind == MEMBER_MSG_REFUSE)
+        if (a.what == MEMBER_SEND_MEMBER && a.msg->kind == MEMBER_MSG_REFUSE)
             r->refused[a.rank] = a.msg->code;
-        if (a.what == MEMBER_SEND && a.msg->kind == MEMBER_MSG_WAIT)
+        if (a.what == MEMBER_SEND_MEMBER && a.msg->kind == MEMBER_MSG_WAIT)
             snprintf(r->told[a.rank], sizeof(r->told[0]), "%s", a.msg->text);
         if (a.what == MEMBER_LEASE && a.token != UINT64_MAX)
             r->wants_lease = true;
-        if (a.what == MEMBER_SAY)
+        if (a.what == MEMBER_LOG)
             snprintf(r->said, sizeof(r->said), "%s", a.text);
         if (a.what == MEMBER_END) {
             r->code = a.code;
@@ -71,7 +72,7 @@ static void tick(struct rig *r, uint64_t ms)
     }
 }
 
-/* The lowest rank of three: it leads. */
+/* Returns a node with the lowest rank of three: it leads. */
 static struct rig make_rig(bool has_lease)
 {
     static const char *const names[WORLD] = { "worker 0", "worker 1", "worker 2" };
@@ -109,7 +110,7 @@ static void hear(struct rig *r, uint32_t rank, struct member_msg m)
 {
     m.text = "";
     m.progress.phase = "";
-    handle(r, (struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = rank, .msg = &m });
+    handle(r, (struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = rank, .msg = &m });
 }
 
 static void join(struct rig *r, uint32_t rank)
@@ -121,7 +122,7 @@ static void join(struct rig *r, uint32_t rank)
     hear(r, rank, (struct member_msg){ .kind = MEMBER_MSG_READY });
 }
 
-/* Worker 0 and 1 train; 2 never came. */
+/* Returns a node that trains with worker 1; worker 2 never started. */
 static struct rig rig_of_two(void)
 {
     struct rig r = rig_new();
@@ -134,27 +135,28 @@ static struct rig rig_of_two(void)
     return r;
 }
 
-/* What is found is as old as its question: the outcome of an old one must not be taken for that of a
- * new one, which it would be if two were out. */
-static void a_question_is_not_put_again_while_it_is_out(void **state)
+/* The result of a probe is as old as its start. With two open probes, the result of the first could
+ * be taken for that of the second. */
+static void probe_open_no_second_probe_is_started(void **state)
 {
     struct rig r = rig_of_two();
 
     (void)state;
-    assert_int_equal(r.probed[2], 1); /* and it is not answered yet */
+    assert_int_equal(r.probed[2], 1); /* that probe is not answered yet */
     handle(&r, (struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = 1, .text = "its connection closed" });
     handle(&r, (struct member_event){ .kind = MEMBER_EV_ABORTED, .generation = r.generation });
     tick(&r, 1000);
     assert_true(r.probed[1] > 0);
     assert_int_equal(r.probed[2], 1);
-    handle(&r, (struct member_event){ .kind = MEMBER_EV_NOT_HERE, .rank = 2, .closed = MEMBER_CLOSED, .text = "no answer" });
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_PROBE_FAILED, .rank = 2, .closed = MEMBER_CLOSED, .text = "no answer" });
     tick(&r, 1000);
     assert_int_equal(r.probed[2], 2);
     member_node_free(r.node);
 }
 
-/* SIGSTOP, or a host that slept: what was missed is heard before the clock is looked at. */
-static void who_slept_has_time_to_come_to_rest(void **state)
+/* SIGSTOP, or a suspended host: the messages that arrived meanwhile are handled before the next
+ * tick. */
+static void suspended_task_deadline_of_the_abort_is_extended(void **state)
 {
     struct rig r = rig_of_two();
 
@@ -167,13 +169,13 @@ static void who_slept_has_time_to_come_to_rest(void **state)
     tick(&r, MEMBER_STOPPING_MS - 200);
     assert_int_equal(r.n[MEMBER_END], 0);
     tick(&r, 400);
-    assert_int_equal(r.n[MEMBER_END], 1); /* but no more than others */
+    assert_int_equal(r.n[MEMBER_END], 1); /* the extension is limited */
     assert_int_equal(r.code, 138);
-    assert_non_null(strstr(r.text, "training of worker 0 (a:1) does not stop, in reduce; it began with: worker 0 (a:1) did not run for 20.0 s"));
+    assert_non_null(strstr(r.text, "training of worker 0 (a:1) does not stop, in reduce; first cause: worker 0 (a:1) did not run for 20.0 s"));
     member_node_free(r.node);
 }
 
-static void a_view_that_does_not_connect_is_given_up_with_the_reason(void **state)
+static void view_does_not_connect_task_ends_with_the_reason(void **state)
 {
     struct rig r = rig_new();
 
@@ -187,15 +189,15 @@ static void a_view_that_does_not_connect_is_given_up_with_the_reason(void **stat
     }
     assert_int_equal(r.n[MEMBER_END], 1);
     assert_int_equal(r.code, 138);
-    /* half as long again: so long what connects has to say why */
-    assert_non_null(strstr(r.text, "no step for 90.5 s (train.deadline_seconds): generation 1 does not come together: "
+    /* the deadline, and half of it again for the view that connects */
+    assert_non_null(strstr(r.text, "no step for 90.5 s (train.deadline_seconds): generation 1 does not connect: "
                                    "worker 0 (a:1), step 1, in the beginning of a generation for "));
     assert_non_null(strstr(r.text, " s, and worker 1 (b:1), step 1, in the beginning of a generation for "));
     assert_non_null(strstr(r.text, " s, are not connected"));
     member_node_free(r.node);
 }
 
-/* Time passes in which worker 0 and `other` wait while they connect, and `hangs` does not even say that it waits. */
+/* Advances the time while worker 0 and `other` connect and wait, and `hangs` reports no phase. */
 static void connect_until(struct rig *r, uint64_t began_ms, uint64_t ms, uint32_t other, uint32_t hangs)
 {
     enum { WAITS = 7, HANGS = 6 };
@@ -203,18 +205,18 @@ static void connect_until(struct rig *r, uint64_t began_ms, uint64_t ms, uint32_
     while (r->now_ms < began_ms + ms && r->n[MEMBER_END] == 0) {
         struct member_msg m = { .kind = MEMBER_MSG_BEAT, .generation = r->generation, .text = "" };
 
-        tick(r, MEMBER_BEAT_MS);
+        tick(r, MEMBER_HEARTBEAT_MS);
         m.progress = (struct member_progress){ .phase = "connect", .place = WAITS };
         r->progress = m.progress;
         tick(r, MEMBER_TICK_MS);
-        if (other != MEMBER_NOBODY)
-            handle(r, (struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = other, .msg = &m });
+        if (other != MEMBER_NO_RANK)
+            handle(r, (struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = other, .msg = &m });
         m.progress = (struct member_progress){ .phase = "connect", .place = HANGS, .phase_ms = r->now_ms - began_ms, .limit_ms = 60000 };
-        handle(r, (struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = hangs, .msg = &m });
+        handle(r, (struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = hangs, .msg = &m });
     }
 }
 
-static void who_holds_up_a_view_that_connects_is_sent_away_and_the_others_try_once_without_it(void **state)
+static void straggler_of_a_connecting_view_is_evicted_and_one_more_view_follows(void **state)
 {
     struct rig r = rig_new();
     uint64_t began;
@@ -231,24 +233,24 @@ static void who_holds_up_a_view_that_connects_is_sent_away_and_the_others_try_on
     assert_int_equal(r.n[MEMBER_ABORT], 1);
     assert_int_equal(r.refused[2], 138);
     assert_non_null(strstr(r.said, "worker 2 (c:1), step 1, in connect for 60."));
-    assert_non_null(strstr(r.said, " s, does not move, and the others wait for it; this phase has a limit of 60.0 s"));
+    assert_non_null(strstr(r.said, " s, makes no progress, and the others wait for it; this phase has a limit of 60.0 s"));
 
     handle(&r, (struct member_event){ .kind = MEMBER_EV_ABORTED, .generation = r.generation });
     hear(&r, 1, (struct member_msg){ .kind = MEMBER_MSG_READY, .generation = r.generation });
     tick(&r, 300); /* rejoin_ms */
     assert_int_equal(r.n_seats, 2);
     assert_int_equal(r.n[MEMBER_END], 0);
-    connect_until(&r, r.now_ms, 62000, MEMBER_NOBODY, 1);
-    assert_int_equal(r.refused[1], 138); /* the next one; and then it is enough */
+    connect_until(&r, r.now_ms, 62000, MEMBER_NO_RANK, 1);
+    assert_int_equal(r.refused[1], 138); /* the second eviction does not reset the deadline */
     tick(&r, 2000);
     assert_int_equal(r.n[MEMBER_END], 1);
     assert_int_equal(r.code, 138);
     assert_non_null(strstr(r.text, "2 of 3 tasks are missing"));
-    assert_non_null(strstr(r.text, "it began with: worker 1 (b:1), step 1, in connect for 60."));
+    assert_non_null(strstr(r.text, "first cause: worker 1 (b:1), step 1, in connect for 60."));
     member_node_free(r.node);
 }
 
-static void views_that_do_not_connect_get_no_time_of_their_own_one_after_the_other(void **state)
+static void views_fail_to_connect_in_a_row_deadline_is_not_reset(void **state)
 {
     struct rig r = rig_new();
 
@@ -256,7 +258,8 @@ static void views_that_do_not_connect_get_no_time_of_their_own_one_after_the_oth
     handle(&r, (struct member_event){ .kind = MEMBER_EV_OPENED });
     join(&r, 1);
     join(&r, 2);
-    for (uint32_t views = 1; views <= 2; views++) { /* 40 s each, of 60 */
+    /* two views that connect for 40 s each; the deadline is 60 s */
+    for (uint32_t views = 1; views <= 2; views++) {
         assert_int_equal(r.n[MEMBER_TRAIN], views);
         connect_until(&r, r.now_ms, 40000, 1, 2);
         handle(&r, (struct member_event){ .kind = MEMBER_EV_FAILED,
@@ -272,11 +275,11 @@ static void views_that_do_not_connect_get_no_time_of_their_own_one_after_the_oth
     assert_int_equal(r.n[MEMBER_END], 1);
     assert_int_equal(r.code, 138);
     assert_non_null(strstr(r.text, "no step for 80."));
-    assert_non_null(strstr(r.text, "all tasks are here; it began with: cannot connect to worker 2"));
+    assert_non_null(strstr(r.text, "all tasks are present; first cause: cannot connect to worker 2"));
     member_node_free(r.node);
 }
 
-static void who_waits_to_be_taken_in_hears_too_why_a_generation_ended(void **state)
+static void waiting_task_receives_the_cause_of_the_end_of_a_generation(void **state)
 {
     struct rig r = rig_of_two();
 
@@ -291,7 +294,7 @@ static void who_waits_to_be_taken_in_hears_too_why_a_generation_ended(void **sta
     member_node_free(r.node);
 }
 
-static void second_process_is_admitted_only_when_the_first_is_silent_and_it_agrees(void **state)
+static void second_process_is_admitted_only_if_first_is_silent_and_identity_agrees(void **state)
 {
     struct rig r = rig_of_two();
     struct member_ident other = ident;
@@ -306,20 +309,20 @@ static void second_process_is_admitted_only_when_the_first_is_silent_and_it_agre
     second.incarnation += 100;
     assert_true(member_node_admits(r.node, 1, &again, &refusal, r.now_ms));
     assert_false(member_node_admits(r.node, 1, &second, &refusal, r.now_ms + 1));
-    assert_int_equal(refusal.code, MEMBER_GO_ON);
+    assert_int_equal(refusal.code, MEMBER_CONTINUE);
     assert_non_null(strstr(refusal.text, "another process runs as worker 1"));
     perform(&r);
-    assert_true(member_node_admits(r.node, 1, &second, &refusal, r.now_ms + MEMBER_SILENT_MS + 1));
+    assert_true(member_node_admits(r.node, 1, &second, &refusal, r.now_ms + MEMBER_SILENCE_MS + 1));
     other.job_digest = "other";
     second.ident = &other;
-    assert_false(member_node_admits(r.node, 1, &second, &refusal, r.now_ms + MEMBER_SILENT_MS + 1));
+    assert_false(member_node_admits(r.node, 1, &second, &refusal, r.now_ms + MEMBER_SILENCE_MS + 1));
     assert_int_equal(refusal.code, 2);
     assert_non_null(strstr(refusal.text, "'other'"));
     perform(&r);
     member_node_free(r.node);
 }
 
-static void a_leader_that_still_opens_its_data_leaves_at_once(void **state)
+static void leader_still_opening_data_leaves_at_once(void **state)
 {
     (void)state;
     for (int everywhere = 0; everywhere < 2; everywhere++) {
@@ -337,7 +340,7 @@ static void a_leader_that_still_opens_its_data_leaves_at_once(void **state)
     }
 }
 
-static void the_job_can_be_ended_by_a_member_while_the_leader_opens_its_data(void **state)
+static void member_ends_the_job_while_the_leader_opens_its_data(void **state)
 {
     struct rig r = rig_new();
 
@@ -367,8 +370,8 @@ static void lease_is(struct rig *r, bool is_same_place, bool is_over)
     handle(r, (struct member_event){ .kind = MEMBER_EV_LEASE, .lease = &l });
 }
 
-/* A second process of a task runs on another host by mistake. The first leads a group that it cannot join, since the
- * others say that its own rank leads. */
+/* A second process of a task runs on another host by mistake. The first process leads a group that
+ * the second cannot join, because the others redirect it to its own rank. */
 static void second_process_of_the_holder_on_another_host_waits_until_the_lease_is_over(void **state)
 {
     struct rig r = rig_with_lease();
@@ -383,7 +386,7 @@ static void second_process_of_the_holder_on_another_host_waits_until_the_lease_i
     assert_int_equal(r.n[MEMBER_TRAIN], 0);
     assert_false(r.wants_lease);
     lease_is(&r, false, true);
-    tick(&r, MEMBER_LOOK_MS);
+    tick(&r, MEMBER_LEASE_POLL_MS);
     assert_true(r.wants_lease);
     member_node_free(r.node);
 }
@@ -396,7 +399,7 @@ static void new_process_of_the_holder_on_the_same_host_takes_the_lease_at_once(v
     handle(&r, (struct member_event){ .kind = MEMBER_EV_OPENED });
     tick(&r, MEMBER_SETTLE_MS + 200);
     lease_is(&r, true, false);
-    tick(&r, MEMBER_LOOK_MS);
+    tick(&r, MEMBER_LEASE_POLL_MS);
     assert_true(r.wants_lease);
     member_node_free(r.node);
 }
@@ -404,17 +407,17 @@ static void new_process_of_the_holder_on_the_same_host_takes_the_lease_at_once(v
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_question_is_not_put_again_while_it_is_out),
-        cmocka_unit_test(who_slept_has_time_to_come_to_rest),
-        cmocka_unit_test(a_view_that_does_not_connect_is_given_up_with_the_reason),
-        cmocka_unit_test(who_holds_up_a_view_that_connects_is_sent_away_and_the_others_try_once_without_it),
-        cmocka_unit_test(views_that_do_not_connect_get_no_time_of_their_own_one_after_the_other),
-        cmocka_unit_test(who_waits_to_be_taken_in_hears_too_why_a_generation_ended),
-        cmocka_unit_test(second_process_is_admitted_only_when_the_first_is_silent_and_it_agrees),
-        cmocka_unit_test(a_leader_that_still_opens_its_data_leaves_at_once),
+        cmocka_unit_test(probe_open_no_second_probe_is_started),
+        cmocka_unit_test(suspended_task_deadline_of_the_abort_is_extended),
+        cmocka_unit_test(view_does_not_connect_task_ends_with_the_reason),
+        cmocka_unit_test(straggler_of_a_connecting_view_is_evicted_and_one_more_view_follows),
+        cmocka_unit_test(views_fail_to_connect_in_a_row_deadline_is_not_reset),
+        cmocka_unit_test(waiting_task_receives_the_cause_of_the_end_of_a_generation),
+        cmocka_unit_test(second_process_is_admitted_only_if_first_is_silent_and_identity_agrees),
+        cmocka_unit_test(leader_still_opening_data_leaves_at_once),
         cmocka_unit_test(second_process_of_the_holder_on_another_host_waits_until_the_lease_is_over),
         cmocka_unit_test(new_process_of_the_holder_on_the_same_host_takes_the_lease_at_once),
-        cmocka_unit_test(the_job_can_be_ended_by_a_member_while_the_leader_opens_its_data),
+        cmocka_unit_test(member_ends_the_job_while_the_leader_opens_its_data),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

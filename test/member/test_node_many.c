@@ -1,5 +1,5 @@
-/* test_node_many.c - a cluster of 1024 tasks regroups: what it costs all of them together in
- * processor time, and how long it takes in theirs. MANY=n: another number of tasks. */
+/* test_node_many.c - a cluster of 1024 tasks forms a new group: processor time of all tasks
+ * together, and simulated time. MANY=n: another number of tasks. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -31,14 +31,14 @@ static struct sim *together(uint32_t world)
     clock_t begin = clock();
 
     assert_true(sim_until_together(s, world, 20000));
-    print_message("%u tasks come together in %" PRIu64 " ms: %.2f s of processor time\n", world,
+    print_message("%u tasks form a group in %" PRIu64 " ms: %.2f s of processor time\n", world,
                   sim_now(s), (double)(clock() - begin) / CLOCKS_PER_SEC);
     sim_advance(s, 1000);
     return s;
 }
 
-/* The first `n` from `first` die at once; the others must be a group again within limit_ms. */
-static void they_die(uint32_t first, uint32_t n, uint64_t limit_ms, const char *what)
+/* The first `n` tasks from `first` on die at once; the others must form a group within limit_ms. */
+static void expect_regroup_after_deaths(uint32_t first, uint32_t n, uint64_t limit_ms, const char *what)
 {
     uint32_t world = many();
     struct sim *s = together(world);
@@ -54,35 +54,35 @@ static void they_die(uint32_t first, uint32_t n, uint64_t limit_ms, const char *
     seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
     print_message("%u tasks: %.2f s (%s, regrouped after %" PRIu64 " ms)\n", world, seconds, what,
                   sim_now(s) - before);
-    assert_true(seconds < 10); /* 1 s without sanitizers, on a machine that does nothing else */
+    assert_true(seconds < 10); /* 1 s without sanitizers on an idle machine */
     assert_null(sim_finding(s));
     sim_free(s);
 }
 
-static void one_of_a_thousand_dies(void **state)
+static void one_task_of_a_thousand_dies_the_group_continues(void **state)
 {
     (void)state;
-    they_die(many() / 2, 1, 200, "one died");
+    expect_regroup_after_deaths(many() / 2, 1, 200, "one died");
 }
 
-static void a_hundred_of_a_thousand_die(void **state)
+static void hundred_tasks_of_a_thousand_die_the_group_continues(void **state)
 {
     (void)state;
-    they_die(many() / 3, many() / 10, 400, "a tenth died");
+    expect_regroup_after_deaths(many() / 3, many() / 10, 400, "a tenth died");
 }
 
-static void the_chief_of_a_thousand_dies(void **state)
+static void chief_of_a_thousand_dies_the_group_continues(void **state)
 {
     (void)state;
-    they_die(0, 1, 1000, "the chief died");
+    expect_regroup_after_deaths(0, 1, 1000, "the chief died");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_of_a_thousand_dies),
-        cmocka_unit_test(a_hundred_of_a_thousand_die),
-        cmocka_unit_test(the_chief_of_a_thousand_dies),
+        cmocka_unit_test(one_task_of_a_thousand_dies_the_group_continues),
+        cmocka_unit_test(hundred_tasks_of_a_thousand_die_the_group_continues),
+        cmocka_unit_test(chief_of_a_thousand_dies_the_group_continues),
     };
 
     return cmocka_run_group_tests_name("member/node_many", tests, NULL, NULL);

@@ -1,6 +1,6 @@
-/* test_node_random.c - thousands of small clusters and what may happen to them; sim/sim_story.c
- * says what must come of it. SEEDS=n plays n of them, from FIRST on, until FINDINGS end badly;
- * SEED=n plays one and tells it. test/sim/mutate shows that it finds what is wrong. */
+/* test_node_random.c - thousands of small clusters with random faults; sim/sim_scenario.c states
+ * the expected outcome. SEEDS=n runs n seeds from FIRST on, until FINDINGS of them fail; SEED=n
+ * runs one and prints its log. test/sim/mutate shows that the scenarios find injected errors. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -27,7 +27,7 @@ static uint64_t asked(const char *name, uint64_t otherwise)
     return text != NULL ? strtoull(text, NULL, 10) : otherwise;
 }
 
-static void whatever_happens_all_come_together_or_say_why_not(void **state)
+static void random_faults_tasks_regroup_or_log_the_reason(void **state)
 {
     uint64_t first = asked("FIRST", 1), n = asked("SEEDS", SEEDS), found = 0, seed;
     clock_t begin = clock();
@@ -35,7 +35,7 @@ static void whatever_happens_all_come_together_or_say_why_not(void **state)
 
     (void)state;
     for (seed = first; seed < first + n && found < asked("FINDINGS", FINDINGS); seed++) {
-        const char *finding = sim_random_story(seed, false);
+        const char *finding = sim_random_scenario(seed, false);
 
         found += finding != NULL;
         if (finding != NULL)
@@ -43,18 +43,18 @@ static void whatever_happens_all_come_together_or_say_why_not(void **state)
     }
     n = seed - first;
     seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
-    print_message("%" PRIu64 " stories, %.0f a second\n", n, (double)n / seconds);
+    print_message("%" PRIu64 " scenarios, %.0f per second\n", n, (double)n / seconds);
     if (found > 0)
-        fail_msg("%" PRIu64 " of %" PRIu64 " stories end badly; SEED=n tells one", found, n);
+        fail_msg("%" PRIu64 " of %" PRIu64 " scenarios fail; SEED=n prints the log of one", found, n);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whatever_happens_all_come_together_or_say_why_not),
+        cmocka_unit_test(random_faults_tasks_regroup_or_log_the_reason),
     };
 
     if (getenv("SEED") != NULL)
-        return sim_random_story(asked("SEED", 0), true) != NULL;
+        return sim_random_scenario(asked("SEED", 0), true) != NULL;
     return cmocka_run_group_tests_name("member/node_random", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* test_node_reach.c - data paths that are dead while every link to the leader lives. */
+/* test_node_reach.c - data paths that are dead while every link to the leader is open. */
 #include "member/node_kit.h"
 
 enum {
@@ -34,29 +34,29 @@ static void task_cut_off_on_the_data_path_is_evicted_and_the_others_step(void **
     (void)state;
     for (uint32_t victim = 0; victim < 4; victim++)
         for (uint64_t seed = 1; seed <= 10; seed++) {
-            struct sim *s = CLUSTER(.seed = seed);
+            struct sim *s = START_CLUSTER(.seed = seed);
             uint64_t step;
             char name[32];
 
             isolate(s, victim, 4);
             sim_advance(s, GOES_ON_MS + (victim == 0 ? MEMBER_SETTLE_MS + MEMBER_ATTACH_MS : 0));
             step = sim_newest(s);
-            HOLDS(s, n_training(s, 4) == 3 && sim_generation(s, victim) == 0);
+            EXPECT(s, n_training(s, 4) == 3 && sim_generation(s, victim) == 0);
             sim_advance(s, 300);
-            HOLDS(s, sim_newest(s) > step);
-            HOLDS(s, sim_alive(s) == 4);
+            EXPECT(s, sim_newest(s) > step);
+            EXPECT(s, sim_alive(s) == 4);
             snprintf(name, sizeof(name), "worker %u", victim);
             for (uint32_t i = 0; i < 4; i++)
-                HOLDS(s, i == victim || strncmp(member_node_cause(sim_node(s, i)), name, strlen(name)) == 0);
+                EXPECT(s, i == victim || strncmp(member_node_cause(sim_node(s, i)), name, strlen(name)) == 0);
             sim_free(s);
         }
 }
 
-static void isolated_task_interrupts_the_group_once_and_joins_when_its_paths_work(void **state)
+static void isolated_task_interrupts_the_group_once_and_joins_after_repair(void **state)
 {
     (void)state;
     for (uint32_t victim = 0; victim < 4; victim++) {
-        struct sim *s = CLUSTER(.seed = victim);
+        struct sim *s = START_CLUSTER(.seed = victim);
         uint32_t other = victim == 0 ? 1 : 0;
         uint64_t step, healthy, generation;
 
@@ -69,11 +69,11 @@ static void isolated_task_interrupts_the_group_once_and_joins_when_its_paths_wor
         step = sim_newest(s);
         generation = sim_generation(s, other);
         sim_advance(s, 60000);
-        HOLDS(s, sim_alive(s) == 4);
-        HOLDS(s, sim_generation(s, other) == generation && generation > 0);
-        HOLDS(s, sim_newest(s) - step > healthy * 30 * 9 / 10);
+        EXPECT(s, sim_alive(s) == 4);
+        EXPECT(s, sim_generation(s, other) == generation && generation > 0);
+        EXPECT(s, sim_newest(s) - step > healthy * 30 * 9 / 10);
         sim_heal(s);
-        HOLDS(s, sim_until_together(s, 4, MEMBER_RETEST_MS_MAX + 2000));
+        EXPECT(s, sim_until_together(s, 4, MEMBER_RETEST_MS_MAX + 2000));
         sim_free(s);
     }
 }
@@ -82,17 +82,17 @@ static void quarantine_continues_under_another_leader(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 10; seed++) {
-        struct sim *s = CLUSTER(.seed = seed);
+        struct sim *s = START_CLUSTER(.seed = seed);
 
         isolate(s, 3, 4);
         sim_advance(s, GOES_ON_MS);
-        HOLDS(s, n_training(s, 4) == 3 && sim_generation(s, 3) == 0);
+        EXPECT(s, n_training(s, 4) == 3 && sim_generation(s, 3) == 0);
         sim_kill(s, 0);
         sim_advance(s, 30000);
-        HOLDS(s, sim_generation(s, 1) > 0 && sim_generation(s, 1) == sim_generation(s, 2));
-        HOLDS(s, sim_generation(s, 3) == 0);
+        EXPECT(s, sim_generation(s, 1) > 0 && sim_generation(s, 1) == sim_generation(s, 2));
+        EXPECT(s, sim_generation(s, 3) == 0);
         sim_heal(s);
-        HOLDS(s, sim_until_together(s, 3, MEMBER_RETEST_MS_MAX + 2000));
+        EXPECT(s, sim_until_together(s, 3, MEMBER_RETEST_MS_MAX + 2000));
         sim_free(s);
     }
 }
@@ -102,85 +102,85 @@ static void task_that_loses_large_packets_is_evicted_at_the_first_interruption(v
     (void)state;
     for (uint32_t victim = 0; victim < 4; victim++)
         for (uint64_t seed = 1; seed <= 10; seed++) {
-            struct sim *s = CLUSTER(.seed = seed);
+            struct sim *s = START_CLUSTER(.seed = seed);
             uint32_t from = seed % 2 == 0 ? victim : SIM_ALL, to = seed % 2 == 0 ? SIM_ALL : victim;
 
             sim_cut(s, from, to, SIM_LARGE);
             sim_advance(s, GOES_ON_MS + (victim == 0 ? MEMBER_SETTLE_MS : 0));
-            HOLDS(s, n_training(s, 4) == 3 && sim_generation(s, victim) == 0);
+            EXPECT(s, n_training(s, 4) == 3 && sim_generation(s, victim) == 0);
             sim_advance(s, 20000);
-            HOLDS(s, n_training(s, 4) == 3 && sim_generation(s, victim) == 0);
+            EXPECT(s, n_training(s, 4) == 3 && sim_generation(s, victim) == 0);
             sim_heal(s);
-            HOLDS(s, sim_until_together(s, 4, MEMBER_RETEST_MS_MAX + 2000));
+            EXPECT(s, sim_until_together(s, 4, MEMBER_RETEST_MS_MAX + 2000));
             sim_free(s);
         }
 }
 
-static void one_dead_path_in_one_direction_costs_one_task(void **state)
+static void dead_path_in_one_direction_evicts_one_task(void **state)
 {
     (void)state;
     for (uint32_t a = 0; a < 4; a++)
         for (uint32_t b = 0; b < 4; b++) {
-            struct sim *s = a == b ? NULL : CLUSTER(.seed = 1 + a * 4 + b);
+            struct sim *s = a == b ? NULL : START_CLUSTER(.seed = 1 + a * 4 + b);
 
             if (s == NULL)
                 continue;
             cut_data(s, a, b, false);
             sim_advance(s, GOES_ON_MS + 2000);
-            HOLDS(s, n_training(s, 4) == 3);
-            HOLDS(s, sim_alive(s) == 4);
+            EXPECT(s, n_training(s, 4) == 3);
+            EXPECT(s, sim_alive(s) == 4);
             sim_free(s);
         }
 }
 
-static void dead_path_to_the_leader_of_which_either_end_may_be_cut_off_leaves_the_leader(void **state)
+static void dead_path_to_the_leader_ambiguous_end_the_leader_stays(void **state)
 {
     (void)state;
     for (uint32_t other = 1; other < 4; other++)
         for (uint64_t seed = 1; seed <= 20; seed++) {
-            struct sim *s = CLUSTER(.seed = seed);
+            struct sim *s = START_CLUSTER(.seed = seed);
 
             cut_data(s, seed % 2 == 0 ? 0 : other, seed % 2 == 0 ? other : 0, false);
             sim_advance(s, GOES_ON_MS);
-            HOLDS(s, sim_generation(s, 0) > 0 && sim_generation(s, other) == 0);
-            HOLDS(s, n_training(s, 4) == 3);
+            EXPECT(s, sim_generation(s, 0) > 0 && sim_generation(s, other) == 0);
+            EXPECT(s, n_training(s, 4) == 3);
             sim_free(s);
         }
 }
 
 static void group_that_needs_all_waits_for_the_path_and_no_task_ends(void **state)
 {
-    struct sim *s = CLUSTER(.min_world = 4);
+    struct sim *s = START_CLUSTER(.min_world = 4);
 
     (void)state;
     isolate(s, 2, 4);
     sim_advance(s, GOES_ON_MS);
-    HOLDS(s, n_training(s, 4) == 0);
+    EXPECT(s, n_training(s, 4) == 0);
     sim_advance(s, 4000);
     sim_heal(s);
-    HOLDS(s, sim_until_together(s, 4, 16000));
-    HOLDS(s, sim_alive(s) == 4);
+    EXPECT(s, sim_until_together(s, 4, 16000));
+    EXPECT(s, sim_alive(s) == 4);
     sim_free(s);
 }
 
-static void of_two_tasks_one_goes_on_alone(void **state)
+static void two_tasks_dead_path_one_continues_alone(void **state)
 {
-    struct sim *s = CLUSTER(.world = 2, .min_world = 1);
+    struct sim *s = START_CLUSTER(.world = 2, .min_world = 1);
     uint64_t step;
 
     (void)state;
     isolate(s, 1, 2);
     sim_advance(s, GOES_ON_MS + MEMBER_MINORITY_MS);
     step = sim_newest(s);
-    HOLDS(s, n_training(s, 2) == 1);
+    EXPECT(s, n_training(s, 2) == 1);
     sim_advance(s, 500);
-    HOLDS(s, sim_newest(s) > step && sim_alive(s) == 2);
+    EXPECT(s, sim_newest(s) > step && sim_alive(s) == 2);
     sim_free(s);
 }
 
-static void new_process_of_a_task_in_quarantine_is_taken_in_at_once(void **state)
+static void new_process_of_a_quarantined_task_joins_at_once(void **state)
 {
-    struct sim *s = CLUSTER();
+    struct sim *s = START_CLUSTER();
 
     (void)state;
     isolate(s, 3, 4);
@@ -189,26 +189,26 @@ static void new_process_of_a_task_in_quarantine_is_taken_in_at_once(void **state
     sim_kill(s, 3);
     sim_advance(s, 100);
     sim_start(s, 3);
-    HOLDS(s, sim_until_together(s, 4, 3000));
+    EXPECT(s, sim_until_together(s, 4, 3000));
     sim_free(s);
 }
 
-static void status_tells_of_a_quarantine_while_it_lasts_only(void **state)
+static void status_reports_a_quarantine_only_while_it_lasts(void **state)
 {
     struct member_peer p;
-    struct sim *s = CLUSTER();
+    struct sim *s = START_CLUSTER();
 
     (void)state;
     isolate(s, 3, 4);
     sim_advance(s, GOES_ON_MS);
     member_node_peer(sim_node(s, 0), 3, &p);
-    HOLDS(s, p.quarantine_until_ms > sim_now(s));
-    HOLDS(s, strncmp(p.last_error, "in quarantine for ", 18) == 0);
+    EXPECT(s, p.quarantine_until_ms > sim_now(s));
+    EXPECT(s, strncmp(p.last_error, "in quarantine for ", 18) == 0);
     sim_heal(s);
-    HOLDS(s, sim_until_together(s, 4, MEMBER_QUARANTINE_MS + 5000));
+    EXPECT(s, sim_until_together(s, 4, MEMBER_QUARANTINE_MS + 5000));
     member_node_peer(sim_node(s, 0), 3, &p);
-    HOLDS(s, p.is_in_view && p.quarantine_until_ms == 0);
-    HOLDS(s, p.last_error[0] == '\0');
+    EXPECT(s, p.is_in_view && p.quarantine_until_ms == 0);
+    EXPECT(s, p.last_error[0] == '\0');
     sim_free(s);
 }
 
@@ -216,62 +216,63 @@ static void expect_cause(struct sim *s, uint32_t rank, const char *text)
 {
     if (strstr(member_node_cause(sim_node(s, rank)), text) != NULL)
         return;
-    fputs(sim_story(s), stderr);
+    fputs(sim_log(s), stderr);
     fail_msg("worker %u: '%s', expected '%s'", rank, member_node_cause(sim_node(s, rank)), text);
 }
 
-static void leader_that_was_stopped_blames_itself(void **state)
+static void suspended_leader_blames_itself(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        struct sim *s = CLUSTER(.seed = seed);
+        struct sim *s = START_CLUSTER(.seed = seed);
         char all[4096];
 
         sim_pause(s, 0);
         sim_advance(s, 3000 + 200 * seed);
         sim_continue(s, 0);
         sim_advance(s, 40);
-        snprintf(all, sizeof(all), "%s", sim_said(s, 0));
-        HOLDS(s, strstr(all, "worker 1 (10.0.0.1:1), ") == NULL || strstr(all, "was lost") == NULL);
-        HOLDS(s, strstr(all, "worker 2 (10.0.0.2:1), ") == NULL || strstr(all, "was lost") == NULL);
-        HOLDS(s, strstr(all, "worker 3 (10.0.0.3:1), ") == NULL || strstr(all, "was lost") == NULL);
-        regroup(s, 4, 0, 3000);
+        snprintf(all, sizeof(all), "%s", sim_last_line(s, 0));
+        EXPECT(s, strstr(all, "worker 1 (10.0.0.1:1), ") == NULL || strstr(all, "was lost") == NULL);
+        EXPECT(s, strstr(all, "worker 2 (10.0.0.2:1), ") == NULL || strstr(all, "was lost") == NULL);
+        EXPECT(s, strstr(all, "worker 3 (10.0.0.3:1), ") == NULL || strstr(all, "was lost") == NULL);
+        expect_group(s, 4, 0, 3000);
         sim_free(s);
     }
 }
 
-static void leader_that_hears_nobody_blames_itself(void **state)
+static void leader_that_receives_nothing_blames_itself(void **state)
 {
-    struct sim *s = CLUSTER();
+    struct sim *s = START_CLUSTER();
 
     (void)state;
     sim_cut(s, 0, SIM_ALL, SIM_CONTROL);
     for (uint32_t i = 1; i < 4; i++)
         sim_cut(s, i, 0, SIM_CONTROL);
     sim_advance(s, 1400);
-    expect_cause(s, 0, "worker 0 (10.0.0.0:1) hears from no other task");
+    expect_cause(s, 0, "worker 0 (10.0.0.0:1) received nothing from any task");
     expect_cause(s, 1, "worker 0 (10.0.0.0:1)");
     sim_heal(s);
-    HOLDS(s, sim_until_together(s, 4, 20000));
+    EXPECT(s, sim_until_together(s, 4, 20000));
     sim_free(s);
 }
 
-/* The followers give the leader up while its cable is out; it learns that when the cable is in again. */
-static void leader_that_its_followers_did_not_hear_blames_itself(void **state)
+/* The followers leave the leader while its cable is unplugged; the leader receives that after the
+ * cable is plugged in again. */
+static void leader_whose_messages_are_lost_blames_itself(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        struct sim *s = CLUSTER(.seed = seed);
+        struct sim *s = START_CLUSTER(.seed = seed);
 
-        sim_forget(s);
-        sim_cut(s, 0, SIM_ALL, SIM_CONTROL); /* what the others say still arrives */
+        sim_reset_log(s);
+        sim_cut(s, 0, SIM_ALL, SIM_CONTROL); /* messages of the other tasks still arrive */
         sim_advance(s, 1150 + 5 * seed);
         sim_heal(s);
         sim_advance(s, 500);
-        HOLDS(s, strstr(sim_story(s), "worker 0  > TROUBLE: worker 1 ") == NULL);
-        HOLDS(s, strstr(sim_story(s), "worker 0  > TROUBLE: worker 2 ") == NULL);
-        HOLDS(s, strstr(sim_story(s), "worker 0  > TROUBLE: worker 3 ") == NULL);
-        HOLDS(s, sim_until_together(s, 4, 20000));
+        EXPECT(s, strstr(sim_log(s), "worker 0  > TROUBLE: worker 1 ") == NULL);
+        EXPECT(s, strstr(sim_log(s), "worker 0  > TROUBLE: worker 2 ") == NULL);
+        EXPECT(s, strstr(sim_log(s), "worker 0  > TROUBLE: worker 3 ") == NULL);
+        EXPECT(s, sim_until_together(s, 4, 20000));
         sim_free(s);
     }
 }
@@ -280,18 +281,18 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(task_cut_off_on_the_data_path_is_evicted_and_the_others_step),
-        cmocka_unit_test(isolated_task_interrupts_the_group_once_and_joins_when_its_paths_work),
+        cmocka_unit_test(isolated_task_interrupts_the_group_once_and_joins_after_repair),
         cmocka_unit_test(quarantine_continues_under_another_leader),
         cmocka_unit_test(task_that_loses_large_packets_is_evicted_at_the_first_interruption),
-        cmocka_unit_test(one_dead_path_in_one_direction_costs_one_task),
-        cmocka_unit_test(dead_path_to_the_leader_of_which_either_end_may_be_cut_off_leaves_the_leader),
+        cmocka_unit_test(dead_path_in_one_direction_evicts_one_task),
+        cmocka_unit_test(dead_path_to_the_leader_ambiguous_end_the_leader_stays),
         cmocka_unit_test(group_that_needs_all_waits_for_the_path_and_no_task_ends),
-        cmocka_unit_test(of_two_tasks_one_goes_on_alone),
-        cmocka_unit_test(new_process_of_a_task_in_quarantine_is_taken_in_at_once),
-        cmocka_unit_test(status_tells_of_a_quarantine_while_it_lasts_only),
-        cmocka_unit_test(leader_that_was_stopped_blames_itself),
-        cmocka_unit_test(leader_that_hears_nobody_blames_itself),
-        cmocka_unit_test(leader_that_its_followers_did_not_hear_blames_itself),
+        cmocka_unit_test(two_tasks_dead_path_one_continues_alone),
+        cmocka_unit_test(new_process_of_a_quarantined_task_joins_at_once),
+        cmocka_unit_test(status_reports_a_quarantine_only_while_it_lasts),
+        cmocka_unit_test(suspended_leader_blames_itself),
+        cmocka_unit_test(leader_that_receives_nothing_blames_itself),
+        cmocka_unit_test(leader_whose_messages_are_lost_blames_itself),
     };
 
     return cmocka_run_group_tests_name("member/node_reach", tests, NULL, NULL);

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""client.py ADDRESS [TOKEN [IDENTITY]] - an independent gRPC client looks at a live task.
+"""client.py ADDRESS [TOKEN [IDENTITY]] - checks a running task with an independent gRPC client.
 
-Uses only our .proto files, compiled by protoc at run time, and generic calls. Prints "ok - ..." or
-"not ok - ..." per check; exit code 1 if one failed. IDENTITY is JSON: the task that nobody runs and
-what agrees with the group; with it the client is also a member for a while.
+Uses only the .proto files of this project, compiled by protoc at run time, and generic calls.
+Prints "ok - ..." or "not ok - ..." per check; exit code 1 if one failed. IDENTITY is JSON: a task of
+the cluster that no process runs, and the identity of the group; with it the client also joins the
+group.
 """
 import json
 import os
@@ -41,7 +42,7 @@ class Client:
         self.metadata = [("authorization", f"Bearer {token}")] if token else []
 
     def unary(self, path, request, reply, metadata=None):
-        """(status code, details, reply or None); request is a message or bytes."""
+        """Returns (status code, details, reply or None); request is a message or bytes."""
         call = self.channel.unary_unary(
             path, request_serializer=lambda m: m if isinstance(m, bytes) else m.SerializeToString(),
             response_deserializer=reply.FromString)
@@ -63,7 +64,7 @@ class Client:
 
 
 class Link:
-    """One Join: messages (or bytes) go up, LeaderMessages come down."""
+    """One Join call: sends messages (or bytes), receives LeaderMessages."""
 
     def __init__(self, c, pb, metadata=None):
         self.pb, self.up = pb, queue.Queue()
@@ -78,7 +79,7 @@ class Link:
         self.up.put(message if isinstance(message, bytes) else self.pb.MemberMessage(**message))
 
     def hear(self, kind):
-        """The next message of this kind, beats and sentences about waiting aside; None at the end."""
+        """Returns the next message of this kind, except Beat and Wait; None at the end."""
         for m in self.down:
             if m.WhichOneof("message") == kind:
                 return getattr(m, kind)
@@ -87,7 +88,7 @@ class Link:
         return None
 
     def end(self):
-        """(status code, details) after all that still comes."""
+        """Receives the remaining messages. Returns (status code, details)."""
         self.up.put(None)
         try:
             for _ in self.down:
@@ -161,10 +162,10 @@ def check_control(c, pb, token):
     code, details, s = c.unary("/trainerd.v1.Control/Status", pb.StatusRequest(), pb.StatusReply)
     check("Status answers", code == grpc.StatusCode.OK, (code, details))
     if s is not None:
-        check("Status says who, what and in which state", s.self.type in ("chief", "worker") and
+        check("Status reports the task, the version, the job and the state", s.self.type in ("chief", "worker") and
               s.self.address and s.version and s.job and s.state in
               ("seeking", "following", "leading", "ended"), s)
-        check("Status knows every task", len(s.tasks) > 0 and all(
+        check("Status lists every task", len(s.tasks) > 0 and all(
             t.state in ("missing", "joined", "active", "unknown") for t in s.tasks), s.tasks)
     code, details, _ = c.unary("/trainerd.v1.Control/Nothing", pb.StatusRequest(), pb.StatusReply)
     check("an unknown method is UNIMPLEMENTED", code == grpc.StatusCode.UNIMPLEMENTED and
@@ -189,7 +190,7 @@ def check_garbage(c, pb):
     stranger = pb.Task(type="worker", index=999999)
     join = dict(task=task, to=task, incarnation=7, n_devices=1)
     rows = [
-        ("bytes that are no message", b"\xff\xff\xff\xff", invalid),
+        ("bytes that are not a message", b"\xff\xff\xff\xff", invalid),
         ("an empty message", b"", invalid),
         ("a Beat before Join", dict(beat=pb.Beat(step=1)), invalid),
         ("a Join without an incarnation", dict(join=pb.Join(**{**join, "incarnation": 0})), invalid),
@@ -259,7 +260,7 @@ def check_who(c, pb, identity):
 
 
 def check_member(c, pb, identity):
-    """Joins the group in earnest, takes part, is replaced, leaves."""
+    """Joins the group, takes part in a view, is replaced, and leaves."""
     to = self_of(c, pb)
     task = pb.Task(type=identity["type"], index=identity["index"], address="nowhere:1")
     facts = {k: v for k, v in identity.items() if k not in ("type", "index")}
@@ -270,16 +271,16 @@ def check_member(c, pb, identity):
     refuse = wrong.hear("refuse")
     check("a Join that differs is refused with both sides", refuse is not None and refuse.ends and
           refuse.code == 2 and "0ther" in refuse.reason and identity["job_digest"] in refuse.reason, refuse)
-    check("and its link ends in good order", wrong.end()[0] == grpc.StatusCode.OK)
+    check("and its link ends with OK", wrong.end()[0] == grpc.StatusCode.OK)
 
     link = Link(c, pb)
     link.say(dict(join=pb.Join(**{**facts, "call": 2})))
     link.say(dict(ready=pb.Ready()))
     if to.index != 0:
         redirect = link.hear("redirect")
-        check("a task that follows sends newcomers to its leader",
+        check("a follower redirects joining tasks to its leader",
               redirect is not None and redirect.task.index == 0, redirect)
-        check("and ends their link in good order", link.end()[0] == grpc.StatusCode.OK)
+        check("and ends their link with OK", link.end()[0] == grpc.StatusCode.OK)
         return
     view = link.hear("view")
     check("a member that is ready gets a view", view is not None and len(view.key) == 32 and
@@ -297,18 +298,18 @@ def check_member(c, pb, identity):
     older = Link(c, pb)
     older.say(dict(join=pb.Join(**{**facts, "call": 1})))
     code, details = older.end()
-    check("a call that was given up does not replace its newer one",
+    check("an abandoned call does not replace its newer call",
           code == grpc.StatusCode.UNAVAILABLE and "newer call" in details, (code, details))
     other = Link(c, pb)
     other.say(dict(join=pb.Join(**{**facts, "incarnation": 78})))
     refuse = other.hear("refuse")
-    check("another process of a task that is heard is refused and may come again", refuse is not None and
+    check("a second process of a live task is refused and may try again", refuse is not None and
           not refuse.ends and "another process runs as worker 2" in refuse.reason, refuse)
-    check("and its link ends in good order", other.end()[0] == grpc.StatusCode.OK)
+    check("and its link ends with OK", other.end()[0] == grpc.StatusCode.OK)
     wrong = Link(c, pb)
     wrong.say(dict(join=pb.Join(**{**facts, "incarnation": 80, "job_digest": "0ther"})))
     refuse = wrong.hear("refuse")
-    check("another process of the task with another job is refused for good", refuse is not None and refuse.ends and
+    check("a second process with another job is refused permanently", refuse is not None and refuse.ends and
           refuse.code == 2 and "0ther" in refuse.reason and identity["job_digest"] in refuse.reason, refuse)
     link.say(dict(beat=pb.Beat(generation=view.generation, step=3000, phase="flood")))
     link.down.cancel()
@@ -316,7 +317,7 @@ def check_member(c, pb, identity):
     other.say(dict(join=pb.Join(**{**facts, "incarnation": 78, "call": 2})))
     other.say(dict(ready=pb.Ready()))
     view = other.hear("view")
-    check("the second gets a view of its own", view is not None and
+    check("the second process gets a view", view is not None and
           view.members[2].incarnation == 78, view)
     other.say(dict(join=pb.Join(**{**facts, "incarnation": 78})))
     code, details = other.end()
@@ -331,7 +332,7 @@ def check_member(c, pb, identity):
     last.say(dict(ready=pb.Ready(generation=view.generation)))
     refuse = last.hear("refuse")
     check("who leaves is released", refuse is not None and refuse.ends and refuse.code == 143, refuse)
-    check("and its link ends in good order", last.end()[0] == grpc.StatusCode.OK)
+    check("and its link ends with OK", last.end()[0] == grpc.StatusCode.OK)
 
 
 def main():
@@ -354,7 +355,7 @@ def main():
         check_member(c, trainerd_pb2, identity)
     code, _, _ = c.unary("/trainerd.v1.Control/Status", trainerd_pb2.StatusRequest(),
                          trainerd_pb2.StatusReply)
-    check("after all of this it still answers", code == grpc.StatusCode.OK, code)
+    check("the task still answers afterwards", code == grpc.StatusCode.OK, code)
     c.channel.close()
     generated.cleanup()
     sys.exit(1 if failed else 0)

@@ -1,6 +1,6 @@
-/* kit.h - tasks of one cluster on loopback, each with a loop and a thread of its own in this
- * process, or as a process of its own that can be killed. What they train is nothing: a step is applied
- * whenever a test says so, and a pause or an abort is answered at once. */
+/* kit.h - tasks of one cluster on loopback: each with a loop and a thread in this process, or as a
+ * process of its own that can be killed. The tasks do not train: a test applies a step, and a pause
+ * or an abort is answered at once. */
 #ifndef RDZV_KIT_H
 #define RDZV_KIT_H
 
@@ -30,7 +30,7 @@
 
 enum { WORLD_MAX = 8, SOON_MS = 8000, STORAGE_MS = 3, RUNNING = -1 };
 
-/* What the callbacks of a task saw; under `lock`. */
+/* What the callbacks of a task received; under `lock`. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
@@ -42,35 +42,35 @@ struct node {
     struct rdzv *rdzv;
     struct rdzv_progress progress;
     struct loop_timer *connecting, *storage;
-    uint64_t wish; /* of the lease, not answered */
+    uint64_t wish; /* number of the open LEASE action; 0: none */
     uint64_t grace_ms;
     bool is_training;
     uint64_t incarnation;
-    pid_t pid; /* as a process of its own; 0: not */
+    pid_t pid; /* of a task in a process of its own; 0: in this process */
 
     enum member_node_state state;
     uint64_t view_ms, generation;
-    uint32_t ranks[WORLD_MAX], n_members, in_view; /* in_view: our index */
+    uint32_t ranks[WORLD_MAX], n_members, in_view; /* in_view: index of this task */
     char data_addresses[WORLD_MAX][32];
     uint64_t newest_step;
     uint32_t newest_member, n_pauses, n_aborts;
     uint8_t key[32];
     char why[1024], said[2048], trouble[2048], aborted[2048];
     char *trace; /* lines */
-    bool goes_on; /* of do_hang() */
-    int code; /* RUNNING until on_end */
+    bool is_resumed; /* ends do_hang() */
+    int code; /* RUNNING until END */
     char text[ERR_TEXT_BYTES];
 };
 
 struct cluster {
     uint32_t world;
     char addresses[WORLD_MAX][32], names[WORLD_MAX][24];
-    int reserved[WORLD_MAX]; /* sockets that hold the ports of the addresses; 0: none */
+    int reserved[WORLD_MAX]; /* sockets that reserve the ports of the addresses; 0: none */
     struct rdzv_task tasks[WORLD_MAX];
     struct node nodes[WORLD_MAX];
-    struct rdzv_opts opts; /* what all have in common */
+    struct rdzv_opts opts; /* options that all tasks share */
 
-    /* the shared storage; under `lock` */
+    /* the simulated shared storage; under `lock` */
     uint64_t lease_token, lease_incarnation;
     uint32_t lease_holder, lease_members[WORLD_MAX], n_lease_members;
 };
@@ -96,7 +96,7 @@ static inline void on_train(void *arg, const struct rdzv_view *v, const char *wh
 {
     struct node *n = arg;
 
-    assert_false(n->is_training); /* only this thread writes it */
+    assert_false(n->is_training); /* only this thread writes the field */
     assert_int_equal(v->members[v->self].rank, n->self);
     assert_int_equal(v->members[v->self].incarnation != 0, 1);
     pthread_mutex_lock(&lock);
@@ -114,7 +114,7 @@ static inline void on_train(void *arg, const struct rdzv_view *v, const char *wh
         snprintf(n->data_addresses[i], sizeof(n->data_addresses[i]), "%s",
                  v->members[i].data_address);
     }
-    if (v->newest_step > n->progress.step) /* as if it was received */
+    if (v->newest_step > n->progress.step) /* as if the state was received */
         n->progress.step = v->newest_step;
     n->progress.place++;
     pthread_cond_broadcast(&changed);
@@ -131,7 +131,8 @@ static inline void on_pause(void *arg)
     struct node *n = arg;
 
     SEEN(n->n_pauses++; n->is_training = false);
-    rdzv_report(n->rdzv, &(struct member_event){ .kind = MEMBER_EV_PAUSED, .generation = n->generation, .held = n->progress.step }); /* from inside the callback */
+    /* reported from inside the callback */
+    rdzv_report(n->rdzv, &(struct member_event){ .kind = MEMBER_EV_PAUSED, .generation = n->generation, .held = n->progress.step });
 }
 
 static inline void on_abort(void *arg, const char *text)
@@ -150,7 +151,7 @@ static inline void on_save(void *arg)
     rdzv_report(n->rdzv, &(struct member_event){ .kind = MEMBER_EV_SAVED, .ok = true, .text = "" });
 }
 
-/* A storage that answers after some milliseconds. */
+/* Answers a LEASE action after some milliseconds. */
 static inline void on_storage(void *arg)
 {
     struct node *n = arg;
@@ -161,7 +162,7 @@ static inline void on_storage(void *arg)
 
     pthread_mutex_lock(&lock);
     l.token = c->lease_token;
-    l.holder = c->lease_token > 0 ? c->lease_holder : MEMBER_NOBODY;
+    l.holder = c->lease_token > 0 ? c->lease_holder : MEMBER_NO_RANK;
     l.incarnation = c->lease_incarnation;
     l.is_mine = l.holder == n->self && l.incarnation == n->incarnation;
     l.n_members = c->n_lease_members;
@@ -214,7 +215,7 @@ static inline void on_end(void *arg, int code, const char *text)
 {
     struct node *n = arg;
 
-    assert_int_equal(n->code, RUNNING); /* exactly once */
+    assert_int_equal(n->code, RUNNING); /* END comes exactly once */
     SEEN(n->code = code; snprintf(n->text, sizeof(n->text), "%s", text));
     loop_stop(n->loop);
 }
@@ -240,7 +241,7 @@ static inline void on_action(void *arg, const struct rdzv_action *a)
     case MEMBER_LEASE:
         on_lease(n, m->token, m->wish, m->token == UINT64_MAX ? NULL : m->view);
         return;
-    case MEMBER_SAY:
+    case MEMBER_LOG:
         on_say(n, m->text, m->is_trouble);
         return;
     case MEMBER_END:
@@ -308,8 +309,8 @@ static inline void init_cluster(struct cluster *c, uint32_t world)
                                   .on_trace = on_trace };
 }
 
-/* Nobody else gets the ports of the cluster, also while a node is dead: a socket that listens to nothing stays
- * bound to each, which keeps out all but those who ask for SO_REUSEADDR, as servers do. */
+/* Reserves the ports of the cluster, also while a node is dead: a socket that does not listen stays
+ * bound to each port. Only sockets with SO_REUSEADDR, i.e. servers, can then bind it. */
 static inline struct cluster *new_cluster(uint32_t world)
 {
     struct cluster *c = calloc(1, sizeof(*c));
@@ -378,7 +379,7 @@ static inline struct node *open_node(struct cluster *c, uint32_t rank)
     return &c->nodes[rank];
 }
 
-/* Waits until `cond_` about what was seen holds; fails after `ms_`. */
+/* Waits until `cond_` holds; fails after `ms_`. */
 #define WAIT_FOR(ms_, cond_)                                                                       \
     do {                                                                                           \
         uint64_t until_ms_ = clock_ms() + (ms_);                                                   \
@@ -401,7 +402,8 @@ static inline struct node *open_node(struct cluster *c, uint32_t rank)
             fail_msg("not within %d ms: %s", (int)(ms_), #cond_);                                  \
     } while (0)
 
-/* A view of all of these ranks ("012") is alive at each of them that runs in this process. */
+/* Returns true if each of these ranks ("012") that runs in this process is in a view of exactly
+ * these ranks. */
 static inline bool is_group(struct cluster *c, const char *ranks)
 {
     uint64_t generation = 0;
@@ -422,7 +424,7 @@ static inline bool is_group(struct cluster *c, const char *ranks)
     return true;
 }
 
-/* What is counted and traced from here on. */
+/* Resets the counters and the trace. */
 static inline void start_counting(struct cluster *c)
 {
     pthread_mutex_lock(&lock);
@@ -445,7 +447,7 @@ static inline struct cluster *open_cluster(uint32_t world)
     for (uint32_t i = 0; i < world; i++)
         open_node(c, i);
     snprintf(all, sizeof(all), "%.*s", (int)world, "01234567");
-    WAIT_FOR(SOON_MS, is_group(c, all)); /* by one view, or as they come */
+    WAIT_FOR(SOON_MS, is_group(c, all)); /* one view, or several as the tasks arrive */
     start_counting(c);
     return c;
 }
@@ -492,16 +494,16 @@ static inline void do_fail_local(void *arg)
     fail_here(arg, MEMBER_FAIL_LOCAL, "the device fell off");
 }
 
-/* Until the test says so. The loop is stuck; gRPC's own threads are not. */
+/* Blocks the loop until the test ends it. The threads of gRPC continue. */
 static inline void do_hang(void *arg)
 {
     const struct node *n = arg;
 
-    while (!__atomic_load_n(&n->goes_on, __ATOMIC_ACQUIRE))
+    while (!__atomic_load_n(&n->is_resumed, __ATOMIC_ACQUIRE))
         usleep(10000);
 }
 
-/* All its sockets close, without goodbyes. */
+/* Closes all sockets without last messages. */
 static inline void do_die(void *arg)
 {
     struct node *n = arg;
@@ -510,14 +512,14 @@ static inline void do_die(void *arg)
     loop_stop(n->loop);
 }
 
-/* Has ended, or is made to; can be opened again. */
+/* Ends the task, if it has not ended. It can be opened again. */
 static inline void join_node(struct node *n)
 {
     pthread_join(n->thread, NULL);
     n->loop = NULL;
 }
 
-/* The next process of the same task. */
+/* Starts the next process of the same task. */
 static inline void reopen_node(struct cluster *c, uint32_t rank)
 {
     struct node *n = &c->nodes[rank];
@@ -536,7 +538,7 @@ static inline void kill_node(struct cluster *c, uint32_t rank)
     join_node(&c->nodes[rank]);
 }
 
-/* Ends what still runs, and joins all threads that were started. */
+/* Ends all tasks that run, and joins all threads. */
 static inline void close_cluster(struct cluster *c)
 {
     for (uint32_t i = 0; i < c->world; i++) {
@@ -562,9 +564,9 @@ static inline void close_cluster(struct cluster *c)
 
 /* ---- as processes ---- */
 
-/* main() of a program that uses spawn_node() begins with this: `PROGRAM task RANK ADDRESS...` is a
- * task until it ends or is killed. */
-static inline void be_a_task(int argc, char **argv)
+/* main() of a program that uses spawn_node() calls this first: `PROGRAM task RANK ADDRESS...` runs
+ * a task until it ends or is killed. */
+static inline void run_as_task(int argc, char **argv)
 {
     struct cluster *c;
     struct node *n;

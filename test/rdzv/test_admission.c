@@ -1,4 +1,5 @@
-/* Connections through admission: their bytes, their limit, their end. What gRPC gets is read here. */
+/* Tests of the admission of connections: relayed bytes, limit, end. The test reads what gRPC would
+ * receive. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -50,7 +51,7 @@ static uint32_t n_handed(struct place *p)
     return n;
 }
 
-/* A port that was free a moment ago: another process may take it, so several are tried. */
+/* A port that was free a moment ago: another process may take it, so several ports are tried. */
 static void open_place(struct place *p, uint32_t tasks)
 {
     struct err err = { 0 };
@@ -202,7 +203,7 @@ static void end_of_either_side_reaches_the_other_after_its_last_bytes(void **sta
     close_place(&p);
 }
 
-static void other_protocol_is_closed_and_never_handed_over(void **state)
+static void other_protocol_is_closed_and_not_passed_to_grpc(void **state)
 {
     uint8_t got[8];
     struct place p;
@@ -218,8 +219,8 @@ static void other_protocol_is_closed_and_never_handed_over(void **state)
     close_place(&p);
 }
 
-/* More than the limit: the silent ones go, and the one that speaks stays. */
-static void connection_that_speaks_outlives_silent_ones(void **state)
+/* Opens more connections than the limit: the silent ones are closed, the active one stays. */
+static void connection_limit_reached_silent_connections_are_closed_first(void **state)
 {
     enum { IDLE = 600 };
     static int idle[IDLE];
@@ -235,7 +236,7 @@ static void connection_that_speaks_outlives_silent_ones(void **state)
     assert_int_equal(read_all(p.handed[0], got, sizeof(got)), sizeof(got));
     for (i = 0; i < IDLE; i++)
         idle[i] = dial(&p);
-    assert_int_equal(read_all(idle[0], got, 1), 0); /* closed in favour of a later one */
+    assert_int_equal(read_all(idle[0], got, 1), 0); /* closed for a later connection */
     write_all(client, ping, sizeof(ping));
     assert_int_equal(read_all(p.handed[0], got, sizeof(ping)), sizeof(ping));
     for (i = 0; i < IDLE; i++)
@@ -244,7 +245,8 @@ static void connection_that_speaks_outlives_silent_ones(void **state)
     close_place(&p);
 }
 
-/* Without the allowance it would have arrived in a moment; how fast the machine is does not matter. */
+/* With enough allowance the message would arrive at once. The speed of the machine does not
+ * matter. */
 static void flood_of_resets_waits_and_another_client_is_served(void **state)
 {
     enum { FLOOD = 20000 };
@@ -261,7 +263,8 @@ static void flood_of_resets_waits_and_another_client_is_served(void **state)
     write_all(attacker, frames_preface, FRAMES_PREFACE_BYTES);
     wait_handed(&p, 1);
     for (i = 0; i < FLOOD; i++)
-        flood[i * FRAMES_HEAD_BYTES + 3] = 3; /* RST_STREAM: 80,000 units, and 1,050 a second */
+        /* RST_STREAM: 80,000 units, at 1,050 units per second */
+        flood[i * FRAMES_HEAD_BYTES + 3] = 3;
     assert_true(send(attacker, flood, sizeof(flood), MSG_DONTWAIT | MSG_NOSIGNAL) > 0);
     usleep(100000);
     while ((unread = recv(p.handed[0], flood, sizeof(flood), MSG_DONTWAIT)) > 0)
@@ -292,8 +295,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(preface_in_pieces_and_bytes_of_both_ways_arrive_as_sent),
         cmocka_unit_test(end_of_either_side_reaches_the_other_after_its_last_bytes),
-        cmocka_unit_test(other_protocol_is_closed_and_never_handed_over),
-        cmocka_unit_test(connection_that_speaks_outlives_silent_ones),
+        cmocka_unit_test(other_protocol_is_closed_and_not_passed_to_grpc),
+        cmocka_unit_test(connection_limit_reached_silent_connections_are_closed_first),
         cmocka_unit_test(flood_of_resets_waits_and_another_client_is_served),
         cmocka_unit_test(address_of_another_host_is_refused),
     };

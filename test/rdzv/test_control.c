@@ -1,4 +1,4 @@
-/* test_control.c - what a task answers to people, programs and probes. */
+/* test_control.c - the services Control and Health, and an independent client. */
 #include "rdzv/kit.h"
 
 #include "proto/trainerd.pb-c.h"
@@ -18,7 +18,7 @@ static Trainerd__V1__StatusReply *status(const char *address, const char *token)
     return s;
 }
 
-static void status_says_who_is_in_and_how_it_goes(void **state)
+static void status_reports_members_and_progress(void **state)
 {
     struct cluster *c = open_cluster(2);
     Trainerd__V1__StatusReply *s;
@@ -27,7 +27,7 @@ static void status_says_who_is_in_and_how_it_goes(void **state)
     post(&c->nodes[1], do_step);
     post(&c->nodes[1], do_step);
     s = status(c->addresses[0], NULL);
-    for (uint64_t until_ms = clock_ms() + SOON_MS; /* a beat */
+    for (uint64_t until_ms = clock_ms() + SOON_MS; /* waits for a heartbeat */
          (s->tasks[1]->step < 2 || s->tasks[1]->heard_ms >= 1000) && clock_ms() < until_ms;) {
         trainerd__v1__status_reply__free_unpacked(s, NULL);
         usleep(20000);
@@ -69,7 +69,7 @@ static void status_says_who_is_in_and_how_it_goes(void **state)
     close_cluster(c);
 }
 
-static void who_waits_knows_its_leader_and_itself_and_says_that_of_others_it_knows_nothing(void **state)
+static void status_of_a_waiting_task_reports_other_tasks_as_unknown(void **state)
 {
     struct cluster *c = new_cluster(3);
     Trainerd__V1__StatusReply *s;
@@ -128,7 +128,7 @@ static void checkpoint_and_drain_are_answered_or_refused(void **state)
     close_cluster(c);
 }
 
-static void stop_is_taken_anywhere_and_ends_the_job_everywhere(void **state)
+static void stop_on_any_task_ends_the_job_everywhere(void **state)
 {
     struct cluster *c = open_cluster(3);
     struct err err = { 0 };
@@ -143,7 +143,7 @@ static void stop_is_taken_anywhere_and_ends_the_job_everywhere(void **state)
     close_cluster(c);
 }
 
-static void a_token_is_demanded_from_everybody(void **state)
+static void call_without_token_is_rejected(void **state)
 {
     struct cluster *c = new_cluster(2);
     struct rdzv_opts other;
@@ -158,7 +158,7 @@ static void a_token_is_demanded_from_everybody(void **state)
     open_node(c, 0);
     open_node_with(&c->nodes[1], &other);
     WAIT_FOR(SOON_MS, c->nodes[1].code == 2);
-    assert_non_null(strstr(c->nodes[1].text, "the caller does not know it"));
+    assert_non_null(strstr(c->nodes[1].text, "the caller sent no valid one"));
     assert_int_equal(rdzv_call(c->addresses[0], NULL, "Status", SOON_MS, &packed, &n, &err),
                      ERR_AUTH);
     assert_int_equal(rdzv_call(c->addresses[0], "secret ", "Status", SOON_MS, &packed, &n, &err),
@@ -169,8 +169,8 @@ static void a_token_is_demanded_from_everybody(void **state)
     close_cluster(c);
 }
 
-/* client.py: Python's gRPC with our .proto files, as a third member too. */
-static void an_independent_client_agrees(void **state)
+/* client.py: Python's gRPC with the .proto files of this project; also joins as a third member. */
+static void independent_grpc_client_all_services_answer(void **state)
 {
     const char *directory_end = strrchr(__FILE__, '/');
     struct cluster *c = new_cluster(3);
@@ -195,12 +195,12 @@ static void an_independent_client_agrees(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(status_says_who_is_in_and_how_it_goes),
-        cmocka_unit_test(who_waits_knows_its_leader_and_itself_and_says_that_of_others_it_knows_nothing),
+        cmocka_unit_test(status_reports_members_and_progress),
+        cmocka_unit_test(status_of_a_waiting_task_reports_other_tasks_as_unknown),
         cmocka_unit_test(checkpoint_and_drain_are_answered_or_refused),
-        cmocka_unit_test(stop_is_taken_anywhere_and_ends_the_job_everywhere),
-        cmocka_unit_test(a_token_is_demanded_from_everybody),
-        cmocka_unit_test(an_independent_client_agrees),
+        cmocka_unit_test(stop_on_any_task_ends_the_job_everywhere),
+        cmocka_unit_test(call_without_token_is_rejected),
+        cmocka_unit_test(independent_grpc_client_all_services_answer),
     };
 
     return cmocka_run_group_tests_name("rdzv/control", tests, NULL, NULL);

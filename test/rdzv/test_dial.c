@@ -1,11 +1,12 @@
-/* test_dial.c - a connection, or why not: refused is only what all addresses of a name refused. */
+/* test_dial.c - a connection, or the reason why there is none. "Refused" means that all addresses
+ * of a name refused. */
 #include "rdzv/kit.h"
 
 #include "rdzv/rdzv_priv.h"
 
 struct result {
     struct loop *loop;
-    uint32_t n; /* times that it was told */
+    uint32_t n; /* number of calls of fn */
     int fd;
     bool is_refused;
     char why[256];
@@ -28,14 +29,14 @@ static struct result dial(const char *address, uint64_t wait_ms)
 
     assert_int_equal(loop_open(&r.loop, NULL), 0);
     assert_non_null(rdzv_dial_start(r.loop, address, wait_ms, on_dialled, &r));
-    assert_int_equal(r.n, 0); /* never from inside */
+    assert_int_equal(r.n, 0); /* never called inside rdzv_dial_start() */
     loop_run(r.loop);
     loop_close(r.loop);
     assert_int_equal(r.n, 1);
     return r;
 }
 
-/* A listener on this address and port (0: any); -1 if there is no such address here. */
+/* Returns a listener on this address and port (0: any); -1 if the host has no such address. */
 static int listen_on(const char *ip, uint16_t *port, int backlog)
 {
     struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(*port) };
@@ -59,7 +60,7 @@ static int listen_on(const char *ip, uint16_t *port, int backlog)
     return fd;
 }
 
-static void an_address_that_listens_is_connected(void **state)
+static void dial_listening_address_connects(void **state)
 {
     static const char *const formats[] = { "127.0.0.1:%u", "localhost:%u" };
     uint16_t port = 0;
@@ -67,7 +68,7 @@ static void an_address_that_listens_is_connected(void **state)
     char address[64];
 
     (void)state;
-    for (size_t i = 0; i < 2; i++) { /* ::1 may refuse: one of them is enough */
+    for (size_t i = 0; i < 2; i++) { /* ::1 may refuse: one address is enough */
         struct result r;
 
         snprintf(address, sizeof(address), formats[i], port);
@@ -79,7 +80,7 @@ static void an_address_that_listens_is_connected(void **state)
     close(fd);
 }
 
-static void a_port_without_a_listener_is_refused(void **state)
+static void dial_port_without_listener_is_refused(void **state)
 {
     static const char *const formats[] = { "127.0.0.1:%u", "localhost:%u" };
     uint16_t port = 0;
@@ -99,7 +100,7 @@ static void a_port_without_a_listener_is_refused(void **state)
     }
 }
 
-static void ipv6_refuses_and_listens_too(void **state)
+static void dial_ipv6_address_connects_or_is_refused(void **state)
 {
     uint16_t port = 0;
     int fd = listen_on("::1", &port, 8);
@@ -108,7 +109,7 @@ static void ipv6_refuses_and_listens_too(void **state)
 
     (void)state;
     if (fd < 0)
-        skip(); /* a machine without IPv6 */
+        skip(); /* a host without IPv6 */
     snprintf(address, sizeof(address), "[::1]:%u", port);
     r = dial(address, 1000);
     assert_true(r.fd >= 0);
@@ -118,9 +119,8 @@ static void ipv6_refuses_and_listens_too(void **state)
     assert_true(r.is_refused);
 }
 
-/* A full queue of a listener that does not accept: connections hang, as to a host that is silent.
- */
-static void silence_is_not_a_refusal(void **state)
+/* A listener that does not accept, with a full queue: connections hang, as to a silent host. */
+static void dial_silent_address_times_out_and_is_not_refused(void **state)
 {
     uint16_t port = 0;
     int fd = listen_on("127.0.0.1", &port, 0), fillers[4];
@@ -138,7 +138,7 @@ static void silence_is_not_a_refusal(void **state)
     assert_false(r.is_refused);
     assert_string_equal(r.why, "connect: no answer for 0.2 s");
     assert_true(clock_ms() - start_ms >= 200);
-    /* one address of a name is silent, the other may refuse: no proof */
+    /* one address of the name is silent, the other may refuse: no proof */
     snprintf(address, sizeof(address), "localhost:%u", port);
     r = dial(address, 200);
     assert_int_equal(r.fd, -1);
@@ -149,7 +149,7 @@ static void silence_is_not_a_refusal(void **state)
     close(fd);
 }
 
-static void a_name_that_does_not_resolve_is_not_a_refusal(void **state)
+static void dial_unresolvable_name_is_not_refused(void **state)
 {
     struct result r = dial("no-such-host.invalid:2222", 1000);
 
@@ -159,10 +159,10 @@ static void a_name_that_does_not_resolve_is_not_a_refusal(void **state)
     assert_non_null(strstr(r.why, "resolve 'no-such-host.invalid': "));
     r = dial("nowhere", 1000);
     assert_false(r.is_refused);
-    assert_string_equal(r.why, "'nowhere' is no HOST:PORT");
+    assert_string_equal(r.why, "'nowhere': expected HOST:PORT");
 }
 
-static void what_is_forgotten_is_never_told(void **state)
+static void dial_cancelled_callback_is_not_called(void **state)
 {
     struct result r = { .fd = -1 };
     uint16_t port = 0;
@@ -176,24 +176,24 @@ static void what_is_forgotten_is_never_told(void **state)
         struct rdzv_dial *d = rdzv_dial_start(r.loop, address, 1000, on_dialled, &r);
 
         if (i % 2 == 0)
-            usleep(500); /* its result waits in the loop by now, mostly */
-        rdzv_dial_forget(d);
+            usleep(500); /* the result usually waits in the loop by now */
+        rdzv_dial_cancel(d);
     }
-    loop_close(r.loop); /* runs what was posted */
+    loop_close(r.loop); /* runs the posted functions */
     assert_int_equal(r.n, 0);
-    rdzv_dial_forget(NULL);
+    rdzv_dial_cancel(NULL);
     close(fd);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_address_that_listens_is_connected),
-        cmocka_unit_test(a_port_without_a_listener_is_refused),
-        cmocka_unit_test(ipv6_refuses_and_listens_too),
-        cmocka_unit_test(silence_is_not_a_refusal),
-        cmocka_unit_test(a_name_that_does_not_resolve_is_not_a_refusal),
-        cmocka_unit_test(what_is_forgotten_is_never_told),
+        cmocka_unit_test(dial_listening_address_connects),
+        cmocka_unit_test(dial_port_without_listener_is_refused),
+        cmocka_unit_test(dial_ipv6_address_connects_or_is_refused),
+        cmocka_unit_test(dial_silent_address_times_out_and_is_not_refused),
+        cmocka_unit_test(dial_unresolvable_name_is_not_refused),
+        cmocka_unit_test(dial_cancelled_callback_is_not_called),
     };
 
     return cmocka_run_group_tests_name("rdzv/dial", tests, NULL, NULL);

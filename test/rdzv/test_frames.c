@@ -1,4 +1,4 @@
-/* What the frames of a client cost, in whatever pieces they arrive. */
+/* Tests of the cost of the frames of a client, for any split of the bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +32,7 @@ static size_t put_stream(uint8_t *to)
     return n + put_frame(to + n, RST_STREAM, 4);
 }
 
-static void any_split_costs_the_same(void **state)
+static void frames_split_anywhere_cost_is_equal(void **state)
 {
     static uint8_t bytes[8192];
     size_t n = put_stream(bytes), piece;
@@ -42,7 +42,7 @@ static void any_split_costs_the_same(void **state)
     (void)state;
     assert_true(frames_read(&f, bytes, n, &whole));
     assert_true(frames_has_preface(&f) && f.rest == 0 && f.n_head == 0);
-    assert_true(whole > 1 + 0.25 + 1 + 4 && whole < 1 + 0.25 + 1 + 4 + 0.5); /* and the payload */
+    assert_true(whole > 1 + 0.25 + 1 + 4 && whole < 1 + 0.25 + 1 + 4 + 0.5); /* with the payload */
     for (piece = 1; piece < 64; piece++) {
         double cost = 0;
         size_t at;
@@ -54,7 +54,7 @@ static void any_split_costs_the_same(void **state)
     }
 }
 
-static void other_protocols_are_recognised_at_their_first_wrong_byte(void **state)
+static void preface_wrong_byte_is_detected_at_once(void **state)
 {
     static const char get[] = "GET / HTTP/1.1\r\n\r\n", nearly[] = "PRI * HTTP/2.0\r\n\r\nSMS";
     struct frames f = { 0 };
@@ -69,7 +69,7 @@ static void other_protocols_are_recognised_at_their_first_wrong_byte(void **stat
     assert_true(cost == 0);
 }
 
-static void stream_that_is_reset_costs_more_than_a_message(void **state)
+static void reset_stream_costs_more_than_a_message(void **state)
 {
     uint8_t bytes[64];
     struct frames f = { .n_preface = FRAMES_PREFACE_BYTES };
@@ -84,9 +84,9 @@ static void stream_that_is_reset_costs_more_than_a_message(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_split_costs_the_same),
-        cmocka_unit_test(other_protocols_are_recognised_at_their_first_wrong_byte),
-        cmocka_unit_test(stream_that_is_reset_costs_more_than_a_message),
+        cmocka_unit_test(frames_split_anywhere_cost_is_equal),
+        cmocka_unit_test(preface_wrong_byte_is_detected_at_once),
+        cmocka_unit_test(reset_stream_costs_more_than_a_message),
     };
 
     return cmocka_run_group_tests_name("rdzv/frames", tests, NULL, NULL);

@@ -1,9 +1,9 @@
-/* test_rdzv.c - real tasks meet, lose each other, regroup, and leave. */
+/* test_rdzv.c - real tasks meet, are lost, form new groups, and leave. */
 #include "rdzv/kit.h"
 
 /* ---- meeting ---- */
 
-static void two_tasks_meet_within_milliseconds(void **state)
+static void two_tasks_start_form_a_group_within_milliseconds(void **state)
 {
     uint64_t best_ms = UINT64_MAX;
 
@@ -12,14 +12,14 @@ static void two_tasks_meet_within_milliseconds(void **state)
         struct cluster *c = new_cluster(2);
         uint64_t start_ms = clock_ms(), last_ms;
 
-        open_node(c, 1); /* the lower rank is not there yet: the first attempt is refused */
+        open_node(c, 1); /* the lower rank does not run yet: the first attempt is refused */
         open_node(c, 0);
         WAIT_FOR(SOON_MS, is_group(c, "01"));
         last_ms =
             c->nodes[0].view_ms > c->nodes[1].view_ms ? c->nodes[0].view_ms : c->nodes[1].view_ms;
         best_ms = last_ms - start_ms < best_ms ? last_ms - start_ms : best_ms;
         assert_memory_equal(c->nodes[0].key, c->nodes[1].key, 32);
-        for (uint32_t i = 0; i < 2; i++) { /* what each said of itself reached both, and itself */
+        for (uint32_t i = 0; i < 2; i++) { /* the data of each task reached both tasks */
             assert_int_equal(c->nodes[i].in_view, i);
             assert_string_equal(c->nodes[i].data_addresses[0], "127.0.0.1:40000");
             assert_string_equal(c->nodes[i].data_addresses[1], "127.0.0.1:40001");
@@ -30,7 +30,7 @@ static void two_tasks_meet_within_milliseconds(void **state)
     assert_true(best_ms < 250);
 }
 
-static void a_mismatch_is_refused_with_both_sides(void **state)
+static void mismatched_identity_is_refused_with_both_values(void **state)
 {
     struct cluster *c = new_cluster(2);
     struct rdzv_opts other = c->opts;
@@ -45,14 +45,14 @@ static void a_mismatch_is_refused_with_both_sides(void **state)
     close_cluster(c);
 }
 
-static void a_task_of_another_cluster_is_turned_away(void **state)
+static void task_of_another_cluster_is_rejected(void **state)
 {
     struct cluster *c = new_cluster(2), *other = new_cluster(3);
 
     (void)state;
     open_node(c, 0);
     strcpy(other->addresses[0], c->addresses[0]);
-    strcpy(other->addresses[1], c->addresses[0]); /* nobody else is asked */
+    strcpy(other->addresses[1], c->addresses[0]); /* no other task is probed */
     open_node(other, 2);
     WAIT_FOR(SOON_MS, other->nodes[2].code == 2);
     assert_non_null(strstr(other->nodes[2].text, "worker 2 (127.0.0.1:"));
@@ -62,12 +62,12 @@ static void a_task_of_another_cluster_is_turned_away(void **state)
     close_cluster(c);
 }
 
-static void one_that_was_there_before_those_of_the_other_cluster_is_turned_away_too(void **state)
+static void task_of_another_cluster_started_first_is_rejected(void **state)
 {
     struct cluster *c = new_cluster(2), *other = new_cluster(3);
 
     (void)state;
-    strcpy(other->addresses[0], c->addresses[0]); /* nobody listens yet */
+    strcpy(other->addresses[0], c->addresses[0]); /* no process listens yet */
     strcpy(other->addresses[1], c->addresses[0]);
     other->opts.ident.cluster_hash = "0th3r";
     open_node(other, 2);
@@ -81,7 +81,7 @@ static void one_that_was_there_before_those_of_the_other_cluster_is_turned_away_
     close_cluster(c);
 }
 
-static void an_address_that_leads_to_somebody_else_is_named(void **state)
+static void address_of_another_task_is_named_in_the_error(void **state)
 {
     struct cluster *c = new_cluster(3);
     struct rdzv_opts lost = c->opts;
@@ -99,7 +99,7 @@ static void an_address_that_leads_to_somebody_else_is_named(void **state)
     close_cluster(c);
 }
 
-static void second_process_of_a_live_task_waits_and_takes_its_place_when_it_ends(void **state)
+static void second_process_of_a_task_joins_after_the_first_ends(void **state)
 {
     struct cluster *c = new_cluster(3);
     struct node *second = &c->nodes[2];
@@ -108,7 +108,7 @@ static void second_process_of_a_live_task_waits_and_takes_its_place_when_it_ends
     open_node(c, 0);
     open_node(c, 1);
     WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_FOLLOWING);
-    /* the same task once more, on another port, where nobody looks */
+    /* a second process of the same task, on another port that no task calls */
     second->self = 1;
     strcpy(c->addresses[1], c->addresses[2]);
     open_node_with(second, &c->opts);
@@ -141,7 +141,7 @@ static void second_process_of_another_job_does_not_displace_the_first(void **sta
     close_cluster(c);
 }
 
-static void waiting_names_who_is_missing_and_why_until_the_deadline(void **state)
+static void missing_tasks_are_named_until_the_deadline(void **state)
 {
     struct cluster *c = new_cluster(2);
     struct node *chief = &c->nodes[0];
@@ -161,7 +161,7 @@ static void waiting_names_who_is_missing_and_why_until_the_deadline(void **state
     close_cluster(c);
 }
 
-static void an_address_in_use_is_an_error_that_says_so(void **state)
+static void address_in_use_open_fails_with_the_remedy(void **state)
 {
     struct cluster *c = new_cluster(2);
     struct rdzv_opts o = c->opts;
@@ -194,9 +194,9 @@ static void an_address_in_use_is_an_error_that_says_so(void **state)
     close_cluster(c);
 }
 
-/* ---- losing ---- */
+/* ---- losses ---- */
 
-static void a_killed_process_leads_to_a_new_view_within_milliseconds(void **state)
+static void process_killed_a_new_view_follows_within_milliseconds(void **state)
 {
     uint64_t best_ms = UINT64_MAX;
 
@@ -229,7 +229,7 @@ static void a_killed_process_leads_to_a_new_view_within_milliseconds(void **stat
     assert_true(best_ms < 200);
 }
 
-static void a_killed_leader_is_followed_by_the_lowest_survivor(void **state)
+static void leader_killed_the_lowest_survivor_leads(void **state)
 {
     uint64_t best_ms = UINT64_MAX;
 
@@ -258,7 +258,7 @@ static void a_killed_leader_is_followed_by_the_lowest_survivor(void **state)
     assert_true(best_ms < 400);
 }
 
-static void a_leader_that_returns_is_handed_the_group_and_the_newest_state_is_known(void **state)
+static void returning_chief_becomes_coordinator_and_knows_the_newest_state(void **state)
 {
     struct cluster *c = open_cluster(3);
     uint64_t generation;
@@ -281,15 +281,15 @@ static void a_leader_that_returns_is_handed_the_group_and_the_newest_state_is_kn
         assert_memory_equal(c->nodes[i].key, c->nodes[1].key, 32);
     }
     assert_string_equal(c->nodes[0].data_addresses[2], "127.0.0.1:40002");
-    assert_int_equal(c->nodes[1].n_pauses, 1); /* at a step boundary: nothing was aborted for it */
+    assert_int_equal(c->nodes[1].n_pauses, 1); /* at a step boundary: no step was aborted */
     assert_int_equal(c->nodes[1].n_aborts, 0);
     WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_FOLLOWING);
-    kill_node(c, 2); /* it is really in charge */
+    kill_node(c, 2); /* it leads: it detects the next loss */
     WAIT_FOR(SOON_MS, is_group(c, "01"));
     close_cluster(c);
 }
 
-static void one_of_two_goes_on_with_the_lease_of_the_storage(void **state)
+static void two_tasks_one_lost_the_other_continues_with_the_lease(void **state)
 {
     struct cluster *c = new_cluster(2);
 
@@ -309,12 +309,12 @@ static void one_of_two_goes_on_with_the_lease_of_the_storage(void **state)
     close_cluster(c);
 }
 
-static void a_task_with_a_stuck_loop_is_silent_and_named_and_comes_back(void **state)
+static void task_with_blocked_loop_is_lost_by_name_and_rejoins(void **state)
 {
     struct cluster *c = open_cluster(3);
 
     (void)state;
-    usleep(300000); /* a beat, so that the phase is known */
+    usleep(300000); /* waits for a heartbeat, so that the phase is known */
     post(&c->nodes[1], do_hang);
     WAIT_FOR(SOON_MS, is_group(c, "02"));
     for (uint32_t i = 0; i < 3; i += 2) {
@@ -322,13 +322,14 @@ static void a_task_with_a_stuck_loop_is_silent_and_named_and_comes_back(void **s
         assert_non_null(strstr(c->nodes[i].aborted, "silent for "));
         assert_non_null(strstr(c->nodes[i].aborted, "reduce for "));
     }
-    __atomic_store_n(&c->nodes[1].goes_on, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->nodes[1].is_resumed, true, __ATOMIC_RELEASE);
     WAIT_FOR(SOON_MS, is_group(c, "012"));
     close_cluster(c);
 }
 
-/* Its sockets stay open and the kernel accepts for it: only silence tells. */
-static void a_stopped_leader_is_replaced_and_follows_when_it_wakes(void **state)
+/* The sockets of a stopped process stay open, and the kernel accepts connections: only the silence
+ * shows the loss. */
+static void suspended_leader_is_replaced_and_follows_after_resume(void **state)
 {
     struct cluster *c = new_cluster(3);
     uint64_t start_ms, took_ms;
@@ -348,15 +349,15 @@ static void a_stopped_leader_is_replaced_and_follows_when_it_wakes(void **state)
     assert_non_null(strstr(c->nodes[2].aborted, "worker 0 (127.0.0.1:"));
     said = strstr(c->nodes[2].aborted, "silent for ");
     assert_non_null(said);
-    assert_in_range(strtod(said + 11, NULL) * 1000, MEMBER_SILENT_MS - 100, took_ms + 1000);
+    assert_in_range(strtod(said + 11, NULL) * 1000, MEMBER_SILENCE_MS - 100, took_ms + 1000);
     WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_LEADING);
     kill(c->nodes[0].pid, SIGCONT);
     WAIT_FOR(SOON_MS, is_group(c, "012"));
-    WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_FOLLOWING); /* it has its rank back */
+    WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_FOLLOWING); /* it is the coordinator again */
     close_cluster(c);
 }
 
-static void what_fails_on_one_task_alone_costs_only_that_task(void **state)
+static void local_failure_only_that_task_ends(void **state)
 {
     struct cluster *c = open_cluster(3);
 
@@ -370,7 +371,7 @@ static void what_fails_on_one_task_alone_costs_only_that_task(void **state)
     close_cluster(c);
 }
 
-static void what_would_fail_everywhere_ends_the_job_on_every_task(void **state)
+static void invalid_input_ends_the_job_on_every_task(void **state)
 {
     struct cluster *c = open_cluster(3);
 
@@ -385,7 +386,7 @@ static void what_would_fail_everywhere_ends_the_job_on_every_task(void **state)
 
 /* ---- leaving ---- */
 
-static void a_complete_job_ends_everywhere_with_0(void **state)
+static void complete_job_ends_everywhere_with_0(void **state)
 {
     struct cluster *c = open_cluster(3);
 
@@ -393,7 +394,8 @@ static void a_complete_job_ends_everywhere_with_0(void **state)
     post(&c->nodes[1], do_complete);
     post(&c->nodes[2], do_complete);
     usleep(100000);
-    assert_int_equal(c->nodes[1].code, RUNNING); /* the last checkpoint is the chief's to verify */
+    /* the chief must verify the last checkpoint first */
+    assert_int_equal(c->nodes[1].code, RUNNING);
     post(&c->nodes[0], do_complete);
     for (uint32_t i = 0; i < 3; i++) {
         WAIT_FOR(SOON_MS, c->nodes[i].code != RUNNING);
@@ -404,7 +406,7 @@ static void a_complete_job_ends_everywhere_with_0(void **state)
     close_cluster(c);
 }
 
-static void who_is_asked_to_stop_leaves_with_143_and_the_others_go_on(void **state)
+static void stopped_task_leaves_with_143_and_the_others_continue(void **state)
 {
     struct cluster *c = open_cluster(3);
 
@@ -412,12 +414,12 @@ static void who_is_asked_to_stop_leaves_with_143_and_the_others_go_on(void **sta
     post(&c->nodes[1], do_stop);
     WAIT_FOR(SOON_MS, c->nodes[1].code == 143);
     WAIT_FOR(SOON_MS, is_group(c, "02"));
-    assert_int_equal(c->nodes[2].n_aborts, 0); /* all stopped at the same step boundary */
+    assert_int_equal(c->nodes[2].n_aborts, 0); /* all tasks stopped at the same step boundary */
     assert_int_equal(c->nodes[2].n_pauses, 1);
     close_cluster(c);
 }
 
-static void all_that_are_stopped_at_once_leave_with_143(void **state)
+static void all_tasks_stopped_at_once_leave_with_143(void **state)
 {
     struct cluster *c = open_cluster(3);
 
@@ -429,7 +431,7 @@ static void all_that_are_stopped_at_once_leave_with_143(void **state)
     close_cluster(c);
 }
 
-static void a_stop_before_there_is_a_group_leaves_at_once(void **state)
+static void stop_before_the_first_view_leaves_at_once(void **state)
 {
     struct cluster *c = new_cluster(3);
 
@@ -445,12 +447,12 @@ static void a_stop_before_there_is_a_group_leaves_at_once(void **state)
     close_cluster(c);
 }
 
-static void the_trace_tells_a_regroup(void **state)
+static void trace_of_a_regroup_has_each_message(void **state)
 {
     static const char *const lines[] = {
-        "link of worker 2: ended by it\n",
+        "link of worker 2: closed by the peer\n",
         "to worker 1: OVER generation ",
-        " worker 2 go on: worker 2 (127.0.0.1:",
+        " worker 2 continue: worker 2 (127.0.0.1:",
         "from worker 1: READY generation ",
         "to worker 1: VIEW ",
         " of 2: worker 0 holds 0, worker 1 holds 0",
@@ -477,30 +479,30 @@ static void the_trace_tells_a_regroup(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_tasks_meet_within_milliseconds),
-        cmocka_unit_test(a_mismatch_is_refused_with_both_sides),
-        cmocka_unit_test(a_task_of_another_cluster_is_turned_away),
-        cmocka_unit_test(one_that_was_there_before_those_of_the_other_cluster_is_turned_away_too),
-        cmocka_unit_test(an_address_that_leads_to_somebody_else_is_named),
-        cmocka_unit_test(second_process_of_a_live_task_waits_and_takes_its_place_when_it_ends),
+        cmocka_unit_test(two_tasks_start_form_a_group_within_milliseconds),
+        cmocka_unit_test(mismatched_identity_is_refused_with_both_values),
+        cmocka_unit_test(task_of_another_cluster_is_rejected),
+        cmocka_unit_test(task_of_another_cluster_started_first_is_rejected),
+        cmocka_unit_test(address_of_another_task_is_named_in_the_error),
+        cmocka_unit_test(second_process_of_a_task_joins_after_the_first_ends),
         cmocka_unit_test(second_process_of_another_job_does_not_displace_the_first),
-        cmocka_unit_test(waiting_names_who_is_missing_and_why_until_the_deadline),
-        cmocka_unit_test(an_address_in_use_is_an_error_that_says_so),
-        cmocka_unit_test(a_killed_process_leads_to_a_new_view_within_milliseconds),
-        cmocka_unit_test(a_killed_leader_is_followed_by_the_lowest_survivor),
-        cmocka_unit_test(a_leader_that_returns_is_handed_the_group_and_the_newest_state_is_known),
-        cmocka_unit_test(one_of_two_goes_on_with_the_lease_of_the_storage),
-        cmocka_unit_test(a_task_with_a_stuck_loop_is_silent_and_named_and_comes_back),
-        cmocka_unit_test(a_stopped_leader_is_replaced_and_follows_when_it_wakes),
-        cmocka_unit_test(what_fails_on_one_task_alone_costs_only_that_task),
-        cmocka_unit_test(what_would_fail_everywhere_ends_the_job_on_every_task),
-        cmocka_unit_test(a_complete_job_ends_everywhere_with_0),
-        cmocka_unit_test(who_is_asked_to_stop_leaves_with_143_and_the_others_go_on),
-        cmocka_unit_test(all_that_are_stopped_at_once_leave_with_143),
-        cmocka_unit_test(a_stop_before_there_is_a_group_leaves_at_once),
-        cmocka_unit_test(the_trace_tells_a_regroup),
+        cmocka_unit_test(missing_tasks_are_named_until_the_deadline),
+        cmocka_unit_test(address_in_use_open_fails_with_the_remedy),
+        cmocka_unit_test(process_killed_a_new_view_follows_within_milliseconds),
+        cmocka_unit_test(leader_killed_the_lowest_survivor_leads),
+        cmocka_unit_test(returning_chief_becomes_coordinator_and_knows_the_newest_state),
+        cmocka_unit_test(two_tasks_one_lost_the_other_continues_with_the_lease),
+        cmocka_unit_test(task_with_blocked_loop_is_lost_by_name_and_rejoins),
+        cmocka_unit_test(suspended_leader_is_replaced_and_follows_after_resume),
+        cmocka_unit_test(local_failure_only_that_task_ends),
+        cmocka_unit_test(invalid_input_ends_the_job_on_every_task),
+        cmocka_unit_test(complete_job_ends_everywhere_with_0),
+        cmocka_unit_test(stopped_task_leaves_with_143_and_the_others_continue),
+        cmocka_unit_test(all_tasks_stopped_at_once_leave_with_143),
+        cmocka_unit_test(stop_before_the_first_view_leaves_at_once),
+        cmocka_unit_test(trace_of_a_regroup_has_each_message),
     };
 
-    be_a_task(argc, argv);
+    run_as_task(argc, argv);
     return cmocka_run_group_tests_name("rdzv/rdzv", tests, NULL, NULL);
 }

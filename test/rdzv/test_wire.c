@@ -1,4 +1,4 @@
-/* test_wire.c - what the node says survives the wire, and what nobody may say does not. */
+/* test_wire.c - messages of the node survive the wire; invalid messages are rejected. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -61,11 +61,11 @@ static void assert_same(const struct member_msg *a, const struct member_msg *b)
     }
 }
 
-/* ---- there and back ---- */
+/* ---- round trip ---- */
 
 static const uint32_t two_ranks[] = { 2, 0 };
 
-static void what_a_member_says_survives(void **state)
+static void member_message_survives_the_wire(void **state)
 {
     static const struct member_msg said[] = {
         { .kind = MEMBER_MSG_JOIN,
@@ -99,7 +99,7 @@ static void what_a_member_says_survives(void **state)
           .progress.phase = "" },
         { .kind = MEMBER_MSG_TROUBLE,
           .generation = 7,
-          .rank = MEMBER_NOBODY,
+          .rank = MEMBER_NO_RANK,
           .is_leader_silent = true,
           .text = "",
           .progress.phase = "" },
@@ -145,7 +145,7 @@ static void what_a_member_says_survives(void **state)
     }
 }
 
-static void what_a_leader_says_survives(void **state)
+static void leader_message_survives_the_wire(void **state)
 {
     static const struct member_seat seats[] = { { 0, 11, 4, 1 }, { 2, 13, 5, 0 } };
     static const struct member_view view = { 8, 2, seats, 5, 2 };
@@ -181,13 +181,13 @@ static void what_a_leader_says_survives(void **state)
         { .kind = MEMBER_MSG_OVER,
           .generation = 8,
           .rank = 2,
-          .code = MEMBER_GO_ON,
+          .code = MEMBER_CONTINUE,
           .ranks = two_ranks,
           .n_ranks = 2,
           .text = "lost",
           .progress.phase = "" },
         { .kind = MEMBER_MSG_OVER,
-          .rank = MEMBER_NOBODY,
+          .rank = MEMBER_NO_RANK,
           .code = 0,
           .text = "complete",
           .progress.phase = "" },
@@ -198,7 +198,7 @@ static void what_a_leader_says_survives(void **state)
           .n_ranks = 2,
           .text = "",
           .progress.phase = "" },
-        { .kind = MEMBER_MSG_REFUSE, .code = MEMBER_GO_ON, .text = "later", .progress.phase = "" },
+        { .kind = MEMBER_MSG_REFUSE, .code = MEMBER_CONTINUE, .text = "later", .progress.phase = "" },
         { .kind = MEMBER_MSG_REFUSE, .code = 2, .text = "never", .progress.phase = "" },
         { .kind = MEMBER_MSG_BEAT, .text = "", .progress.phase = "" },
     };
@@ -234,15 +234,15 @@ static void what_a_leader_says_survives(void **state)
     }
 }
 
-static void where_a_task_stands_survives(void **state)
+static void probe_status_survives_the_wire(void **state)
 {
-    static const struct member_where said[] = { { 5, 9, 0, true }, { 6, 0, MEMBER_NOBODY, false } };
+    static const struct member_status said[] = { { 5, 9, 0, true }, { 6, 0, MEMBER_NO_RANK, false } };
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(said); i++) {
         struct wire w = { 0 };
         Trainerd__V1__Where where;
-        struct member_where heard;
+        struct member_status heard;
         uint32_t rank;
 
         wire_write_where(&w, &cluster, 2, &said[i], &where);
@@ -254,8 +254,9 @@ static void where_a_task_stands_survives(void **state)
     }
 }
 
-/* Whatever an error quoted (a path, a peer's bytes): the reader takes it, as one clean line. */
-static void a_sentence_of_any_bytes_arrives_clean(void **state)
+/* An error may quote any bytes (a path, a peer's text): the reader accepts it as one line without
+ * control characters. */
+static void text_of_any_bytes_arrives_clean(void **state)
 {
     struct wire out = { 0 }, in = { 0 };
     char text[3000];
@@ -315,7 +316,7 @@ static void good_view(struct view_fixture *f)
     f->m.view = &f->view;
 }
 
-static void a_view_that_makes_no_sense_is_refused_with_the_place(void **state)
+static void invalid_view_is_refused_with_the_field(void **state)
 {
     static const struct {
         int what;
@@ -327,12 +328,12 @@ static void a_view_that_makes_no_sense_is_refused_with_the_place(void **state)
         { 3, "View: key: 31 bytes, expected 32" },
         { 4, "View: 0 members, the newest is 1, in a cluster of 3" },
         { 5, "View: 2 members, the newest is 2, in a cluster of 3" },
-        { 6, "View: members[1]: task: chief behind worker 1, expected the order of ranks" },
-        { 7, "View: members[1]: task: worker 1 behind worker 1, expected the order of ranks" },
+        { 6, "View: members[1]: task: chief after worker 1, expected the order of ranks" },
+        { 7, "View: members[1]: task: worker 1 after worker 1, expected the order of ranks" },
         { 8, "View: members[0]: incarnation: 0, expected a random number" },
         { 9, "View: members[1]: n_devices: 5000, expected 1 to 4096" },
-        { 10, "View: newest_step 6, held by members[1]: that one holds 5, the newest held is 5" },
-        { 11, "View: newest_step 5, held by members[0]: that one holds 4, the newest held is 5" },
+        { 10, "View: newest_step 6, held by members[1]: that member holds 5, the newest held is 5" },
+        { 11, "View: newest_step 5, held by members[0]: that member holds 4, the newest held is 5" },
         { 12, "View: members[0]: task: 'worker' 9 is no training task of this cluster" },
         { 13, "View: members[0]: task: missing" },
     };
@@ -400,7 +401,7 @@ static void a_view_that_makes_no_sense_is_refused_with_the_place(void **state)
     }
 }
 
-static void codes_that_no_task_ends_with_are_refused(void **state)
+static void invalid_exit_code_is_refused(void **state)
 {
     Trainerd__V1__Leave leave = TRAINERD__V1__LEAVE__INIT;
     Trainerd__V1__MemberMessage up = TRAINERD__V1__MEMBER_MESSAGE__INIT;
@@ -421,24 +422,24 @@ static void codes_that_no_task_ends_with_are_refused(void **state)
     over.code = 1;
     assert_int_equal(wire_read_leader(&w, &cluster, &down, &heard, &err), ERR_INPUT);
     assert_string_equal(err.text, "Over: code: 1, expected 0, 2, 138 or 143");
-    over.ends = false; /* then nobody reads it */
+    over.ends = false; /* the code is then not read */
     assert_int_equal(wire_read_leader(&w, &cluster, &down, &heard, &err), 0);
-    assert_int_equal(heard.code, MEMBER_GO_ON);
-    down.message_case = 4; /* of a time before */
+    assert_int_equal(heard.code, MEMBER_CONTINUE);
+    down.message_case = 4; /* of an older protocol */
     assert_int_equal(wire_read_leader(&w, &cluster, &down, &heard, &err), ERR_INPUT);
-    assert_string_equal(err.text, "a message of no kind that is known");
+    assert_string_equal(err.text, "unknown kind of message");
     wire_fini(&w);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_member_says_survives),
-        cmocka_unit_test(what_a_leader_says_survives),
-        cmocka_unit_test(where_a_task_stands_survives),
-        cmocka_unit_test(a_sentence_of_any_bytes_arrives_clean),
-        cmocka_unit_test(a_view_that_makes_no_sense_is_refused_with_the_place),
-        cmocka_unit_test(codes_that_no_task_ends_with_are_refused),
+        cmocka_unit_test(member_message_survives_the_wire),
+        cmocka_unit_test(leader_message_survives_the_wire),
+        cmocka_unit_test(probe_status_survives_the_wire),
+        cmocka_unit_test(text_of_any_bytes_arrives_clean),
+        cmocka_unit_test(invalid_view_is_refused_with_the_field),
+        cmocka_unit_test(invalid_exit_code_is_refused),
     };
 
     return cmocka_run_group_tests_name("rdzv/wire", tests, NULL, NULL);

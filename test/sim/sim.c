@@ -1,4 +1,4 @@
-/* sim.c - processes, the actions of their nodes, and the outside. */
+/* sim.c - processes of the simulated cluster, the actions of their nodes, and the faults. */
 #include "sim/sim_priv.h"
 
 #include <inttypes.h>
@@ -25,7 +25,7 @@ static struct sim_view *view_copy(const struct member_view *v)
     return c;
 }
 
-/* One copy of a view for all that it is sent to. */
+/* Returns one copy of a view that all receivers of a message share. */
 static struct sim_view *view_share(struct sim *s, const struct member_view *v)
 {
     if (s->sharing == NULL || !sim_same_view(&s->sharing->view, v)) {
@@ -65,7 +65,7 @@ void sim_msg_free(struct sim_msg *m)
     free(m);
 }
 
-/* ---- the tale of an action ---- */
+/* ---- the log of an action ---- */
 
 static const char *msg_name(enum member_kind kind)
 {
@@ -86,7 +86,7 @@ static void tell_msg(struct sim *s, uint32_t from, uint32_t to, const struct mem
 {
     if (!s->opts.tell || m->kind == MEMBER_MSG_BEAT)
         return;
-    sim_say(s, from, "to %s: %s g%" PRIu64 " held %" PRIu64 " code %d%s%s%s%s %s", s->names[to],
+    sim_print(s, from, "to %s: %s g%" PRIu64 " held %" PRIu64 " code %d%s%s%s%s %s", s->names[to],
             msg_name(m->kind), m->view != NULL ? m->view->generation : m->generation, m->held,
             m->code, m->is_all ? " all" : "", m->is_attaching ? " attaching" : "",
             m->kind == MEMBER_MSG_REDIRECT ? " -> " : "",
@@ -100,7 +100,7 @@ static void tell_view(struct sim *s, uint32_t rank, const struct member_action *
 
     for (uint32_t i = 0; i < d->view->n && n + 8 < sizeof(list) && s->opts.tell; i++)
         n += (size_t)snprintf(list + n, sizeof(list) - n, " %u", d->view->seats[i].rank);
-    sim_say(s, rank, "TRAIN g%" PRIu64 " of%s, newest step %" PRIu64 ": %s", d->view->generation,
+    sim_print(s, rank, "TRAIN g%" PRIu64 " of%s, newest step %" PRIu64 ": %s", d->view->generation,
             list, d->view->newest_step, d->text != NULL ? d->text : "");
 }
 
@@ -109,11 +109,11 @@ static void tell_view(struct sim *s, uint32_t rank, const struct member_action *
 static bool send_to(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     struct sim_task *t = &s->tasks[rank];
-    bool to_caller = d->what == MEMBER_SEND;
+    bool to_caller = d->what == MEMBER_SEND_MEMBER;
     uint32_t link = to_caller ? t->in[d->rank] : t->out;
 
     if (link == 0) {
-        sim_broken(s, "%s says %s %s, to which there is no link", s->names[rank],
+        sim_fail_run(s, "%s sends %s %s without an open link", s->names[rank],
                    msg_name(d->msg->kind), to_caller ? s->names[d->rank] : "on the link out");
         return false;
     }
@@ -127,14 +127,14 @@ static bool send_to(struct sim *s, uint32_t rank, const struct member_action *d)
 static void hang_up(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     struct sim_task *t = &s->tasks[rank];
-    uint32_t *link = d->what == MEMBER_CLOSE ? &t->in[d->rank] : &t->out;
+    uint32_t *link = d->what == MEMBER_CLOSE_IN ? &t->in[d->rank] : &t->out;
 
     if (*link == 0) {
-        sim_broken(s, "%s ends a link that is not there (%s)", s->names[rank],
-                   d->what == MEMBER_CLOSE ? s->names[d->rank] : "out");
+        sim_fail_run(s, "%s closes a link that does not exist (%s)", s->names[rank],
+                   d->what == MEMBER_CLOSE_IN ? s->names[d->rank] : "out");
         return;
     }
-    sim_link_end(s, *link, d->what == MEMBER_HANG_UP);
+    sim_link_end(s, *link, d->what == MEMBER_CLOSE_OUT);
     *link = 0;
 }
 
@@ -142,22 +142,22 @@ static void perform(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     struct sim_task *t = &s->tasks[rank];
 
-    sim_judge_do(s, rank, d);
+    sim_judge_action(s, rank, d);
     if (s->is_broken)
         return;
     switch (d->what) {
-    case MEMBER_CALL:
-        sim_say(s, rank, "calls %s", s->names[d->rank]);
+    case MEMBER_OPEN_OUT:
+        sim_print(s, rank, "calls %s", s->names[d->rank]);
         sim_link_call(s, rank, d->rank);
         return;
-    case MEMBER_HANG_UP:
-    case MEMBER_CLOSE:
-        sim_say(s, rank, d->what == MEMBER_CLOSE ? "closes the link from %s" : "hangs up%s",
-                d->what == MEMBER_CLOSE ? s->names[d->rank] : "");
+    case MEMBER_CLOSE_OUT:
+    case MEMBER_CLOSE_IN:
+        sim_print(s, rank, d->what == MEMBER_CLOSE_IN ? "closes the link from %s" : "closes the link out%s",
+                d->what == MEMBER_CLOSE_IN ? s->names[d->rank] : "");
         hang_up(s, rank, d);
         return;
-    case MEMBER_TELL:
-    case MEMBER_SEND:
+    case MEMBER_SEND_LEADER:
+    case MEMBER_SEND_MEMBER:
         (void)send_to(s, rank, d);
         return;
     case MEMBER_PROBE:
@@ -171,29 +171,29 @@ static void perform(struct sim *s, uint32_t rank, const struct member_action *d)
         sim_train_begin(s, rank, d->view);
         return;
     case MEMBER_PAUSE:
-        sim_say(s, rank, "PAUSE");
+        sim_print(s, rank, "PAUSE");
         sim_train_pause(s, rank);
         return;
     case MEMBER_ABORT:
-        sim_say(s, rank, "ABORT: %s", d->text);
+        sim_print(s, rank, "ABORT: %s", d->text);
         sim_train_abort_now(s, rank);
         return;
     case MEMBER_SAVE:
-        sim_say(s, rank, "SAVE step %" PRIu64, t->held);
+        sim_print(s, rank, "SAVE step %" PRIu64, t->held);
         sim_store_save(s, rank, t->held, true, false);
         return;
     case MEMBER_LEASE:
         if (d->token == UINT64_MAX)
-            sim_say(s, rank, "looks at the lease");
+            sim_print(s, rank, "reads the lease");
         else
-            sim_say(s, rank, "wants lease %" PRIu64, d->token + 1);
-        sim_store_wish(s, rank, d);
+            sim_print(s, rank, "requests lease %" PRIu64, d->token + 1);
+        sim_store_request(s, rank, d);
         return;
     case MEMBER_RELEASE:
         sim_store_release(s, rank);
         return;
-    case MEMBER_SAY:
-        sim_say(s, rank, "%s: %s", d->is_trouble ? "TROUBLE" : "says", d->text);
+    case MEMBER_LOG:
+        sim_print(s, rank, "%s: %s", d->is_trouble ? "TROUBLE" : "logs", d->text);
         snprintf(t->said, sizeof(t->said), "%s", d->text);
         t->said_ms = s->now_ms;
         return;
@@ -246,13 +246,14 @@ static void gone(struct sim *s, uint32_t rank, int code, const char *text, bool 
                                         .a = t->serial });
 }
 
-/* Called from within an action of the node: it is freed, so this is the last one. */
+/* Ends the process. Called while an action of its node is performed: the node is freed, so that
+ * action is the last one. */
 void sim_exit(struct sim *s, uint32_t rank, int code, const char *text)
 {
     char copy[TEXT];
 
     snprintf(copy, sizeof(copy), "%s", text);
-    sim_say(s, rank, "ends with %d: %s", code, copy);
+    sim_print(s, rank, "ends with %d: %s", code, copy);
     sim_judge_end(s, rank, code, copy);
     gone(s, rank, code, copy, false);
 }
@@ -291,13 +292,13 @@ static void start(struct sim *s, uint32_t rank)
     if (s->complete_step != 0 && !s->opts.no_lease && t->storage == SIM_STORAGE_FINE) {
         t->exit_code = 0;
         snprintf(t->exit_text, sizeof(t->exit_text), "the job is complete already");
-        sim_say(s, rank, "starts; the job is complete already");
+        sim_print(s, rank, "starts; the job is complete already");
         return;
     }
     t->incarnation = o.incarnation = ((uint64_t)t->serial << 32) + 1 + sim_random(s, 1 << 30);
     if (t->has_other_job)
         t->ident.job_digest = "22222222";
-    sim_say(s, rank, "starts");
+    sim_print(s, rank, "starts");
     t->node = member_node_new(&o, sim_clock(s, rank));
     sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_START });
     sim_push(s, (struct sim_event){ .at_ms = s->now_ms + sim_random(s, s->opts.open_ms + 1),
@@ -322,10 +323,10 @@ static void tick(struct sim *s, uint32_t rank)
     sim_train_progress(s, rank, &p);
     sim_store_watch(s, rank);
     if (t->node == NULL)
-        return; /* that ended it */
+        return; /* an action ended the process */
     sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_TICK, .progress = &p });
     if (sim_random(s, 64) == 0)
-        ms += sim_random(s, 6 * ms); /* late */
+        ms += sim_random(s, 6 * ms); /* a late answer */
     sim_push(s, (struct sim_event){ .at_ms = s->now_ms + ms,
                                     .kind = EV_TICK,
                                     .from = rank,
@@ -373,7 +374,7 @@ static void happens(struct sim *s, struct sim_event *e)
             start(s, e->to);
         return;
     case EV_OPENED:
-        sim_say(s, e->to, "has opened model and data");
+        sim_print(s, e->to, "has opened model and data");
         sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_OPENED });
         break;
     case EV_TICK:
@@ -433,7 +434,7 @@ void sim_advance(struct sim *s, uint64_t ms)
         s->now_ms = until_ms;
 }
 
-/* ---- life of the simulator ---- */
+/* ---- open and close ---- */
 
 static uint64_t otherwise(uint64_t value, uint64_t normally)
 {
@@ -484,7 +485,7 @@ struct sim *sim_new(const struct sim_opts *opts)
         t->ident = ident;
         t->clock_speed = 1000;
         t->lease.text = "";
-        t->exit_code = SIM_RUNNING; /* or is about to */
+        t->exit_code = SIM_RUNNING; /* the process runs, or starts in a moment */
         if (i < o->world - o->n_absent)
             sim_push(s, (struct sim_event){ .at_ms = sim_random(s, o->start_ms + 1),
                                             .kind = EV_START,
@@ -523,7 +524,7 @@ void sim_free(struct sim *s)
     VEC_FINI(s->held);
     VEC_FINI(s->links);
     VEC_FINI(s->groups);
-    buf_fini(&s->story);
+    buf_fini(&s->log);
     buf_fini(&s->finding);
     free(s->cuts);
     free(s->tasks);
@@ -544,7 +545,7 @@ static void end_process(struct sim *s, uint32_t rank, const char *how, bool is_s
 {
     if (s->tasks[rank].node == NULL || s->is_broken)
         return;
-    sim_say(s, rank, "%s, held step %" PRIu64, how, s->tasks[rank].held);
+    sim_print(s, rank, "%s, held step %" PRIu64, how, s->tasks[rank].held);
     gone(s, rank, SIM_KILLED, how, is_silent);
 }
 
@@ -561,13 +562,13 @@ void sim_power_off(struct sim *s, uint32_t rank)
 
 void sim_pause(struct sim *s, uint32_t rank)
 {
-    sim_say(s, rank, "SIGSTOP");
+    sim_print(s, rank, "SIGSTOP");
     s->tasks[rank].is_stopped = s->tasks[rank].node != NULL;
 }
 
 void sim_continue(struct sim *s, uint32_t rank)
 {
-    sim_say(s, rank, "SIGCONT");
+    sim_print(s, rank, "SIGCONT");
     s->tasks[rank].is_stopped = false;
     sim_release_held(s);
 }
@@ -578,7 +579,7 @@ void sim_stop(struct sim *s, uint32_t rank, bool everywhere)
 
     if (t->node == NULL || t->is_stopped || s->is_broken)
         return;
-    sim_say(s, rank, everywhere ? "is told to stop the job" : "SIGTERM");
+    sim_print(s, rank, everywhere ? "is asked to stop the job" : "SIGTERM");
     t->was_told_to_stop = true;
     s->everybody_stops |= everywhere;
     sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_STOP, .everywhere = everywhere });

@@ -1,9 +1,9 @@
-/* sim_judge.c - what must be true, whatever happened.
+/* sim_judge.c - checks the invariants after every event.
  *
- * Two groups. A step of a group is let go by its coordinator, which gives its last contribution
- * (struct sim_group.first_go, last_go). Of two groups without a common task, all that one lets go
- * comes before all that the other does: never both train. With a common task they cannot, since a
- * step needs all members and a task is in one view at a time. */
+ * Two groups. The coordinator of a group permits a step by its last contribution (struct
+ * sim_group.first_permit, last_permit). If two groups have no common task, all steps of one must be
+ * permitted before all steps of the other: the groups never both train. Groups with a common task
+ * cannot both train, because a step needs all members and a task is in one view at a time. */
 #include "sim/sim_priv.h"
 
 #include <inttypes.h>
@@ -17,44 +17,44 @@ static bool share_a_task(const struct sim_group *a, const struct sim_group *b)
     return false;
 }
 
-/* A view, when its leader makes it known. */
+/* Checks a view when its leader publishes it. */
 void sim_judge_view(struct sim *s, uint32_t rank, const struct member_view *v)
 {
     const char *name = s->names[rank];
     uint64_t newest = 0, g = v->generation;
 
     if (g == 0 || v->n == 0 || v->n > s->opts.world) {
-        sim_broken(s, "%s publishes generation %" PRIu64 " of %u tasks", name, g, v->n);
+        sim_fail_run(s, "%s publishes generation %" PRIu64 " of %u tasks", name, g, v->n);
         return;
     }
     if (v->n < s->opts.min_world)
-        sim_broken(s, "%s publishes a view of %u tasks, below min_world %u", name, v->n,
+        sim_fail_run(s, "%s publishes a view of %u tasks, below min_world %u", name, v->n,
                    s->opts.min_world);
     if (s->opts.no_lease && 2 * v->n <= s->opts.world)
-        sim_broken(s, "%s publishes a view of %u of %u tasks: no majority, and no shared storage",
+        sim_fail_run(s, "%s publishes a view of %u of %u tasks: no majority, and no shared storage",
                    name, v->n, s->opts.world);
     for (uint32_t i = 0; i < v->n; i++) {
         const struct member_seat *seat = &v->seats[i];
 
         if (seat->rank >= s->opts.world || (i > 0 && seat->rank <= v->seats[i - 1].rank)) {
-            sim_broken(s, "%s publishes generation %" PRIu64 " with its seats out of order", name,
+            sim_fail_run(s, "%s publishes generation %" PRIu64 " with seats that are out of order", name,
                        g);
             return;
         }
         newest = seat->held > newest ? seat->held : newest;
         if (v->newest == seat->rank && seat->held != v->newest_step)
-            sim_broken(s,
+            sim_fail_run(s,
                        "generation %" PRIu64 " names %s as holder of step %" PRIu64
                        ", which holds %" PRIu64,
                        g, s->names[v->newest], v->newest_step, seat->held);
     }
-    if (v->newest_step != newest || (newest > 0 && v->newest == MEMBER_NOBODY))
-        sim_broken(s, "generation %" PRIu64 ": newest step %" PRIu64 ", but %" PRIu64 " is held", g,
+    if (v->newest_step != newest || (newest > 0 && v->newest == MEMBER_NO_RANK))
+        sim_fail_run(s, "generation %" PRIu64 ": newest step %" PRIu64 ", but %" PRIu64 " is held", g,
                    v->newest_step, newest);
     for (size_t i = 1; i + 1 < s->groups.n; i++)
         if (s->groups.at[i]->view.generation == g &&
             s->groups.at[i]->author_serial == s->tasks[rank].serial)
-            sim_broken(s, "%s publishes two views as generation %" PRIu64, name, g);
+            sim_fail_run(s, "%s publishes two views as generation %" PRIu64, name, g);
 }
 
 static void judge_train(struct sim *s, uint32_t rank, const struct member_view *v)
@@ -67,35 +67,35 @@ static void judge_train(struct sim *s, uint32_t rank, const struct member_view *
             continue;
         is_in = true;
         if (v->seats[i].held != t->held)
-            sim_broken(s,
+            sim_fail_run(s,
                        "generation %" PRIu64 " says that %s holds step %" PRIu64
                        ", which holds %" PRIu64,
                        v->generation, s->names[rank], v->seats[i].held, t->held);
     }
     if (!is_in)
-        sim_broken(s, "%s trains in generation %" PRIu64 ", in which it is not", s->names[rank],
+        sim_fail_run(s, "%s trains in generation %" PRIu64 ", in which it is not", s->names[rank],
                    v->generation);
     if (t->train.group != 0 && s->groups.at[t->train.group]->view.generation >= v->generation)
-        sim_broken(s, "%s goes from generation %" PRIu64 " to %" PRIu64, s->names[rank],
+        sim_fail_run(s, "%s goes from generation %" PRIu64 " to %" PRIu64, s->names[rank],
                    s->groups.at[t->train.group]->view.generation, v->generation);
 }
 
-void sim_judge_do(struct sim *s, uint32_t rank, const struct member_action *d)
+void sim_judge_action(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     const struct sim_task *t = &s->tasks[rank];
     const char *name = s->names[rank];
 
     switch (d->what) {
-    case MEMBER_CALL:
+    case MEMBER_OPEN_OUT:
         if (t->out != 0 || d->rank >= s->opts.world || d->rank == rank)
-            sim_broken(s, "%s calls rank %u%s", name, d->rank,
+            sim_fail_run(s, "%s calls rank %u%s", name, d->rank,
                        t->out != 0 ? " and has a link out" : "");
         return;
-    case MEMBER_TELL:
+    case MEMBER_SEND_LEADER:
         if (d->msg->kind == MEMBER_MSG_READY && t->train.phase != REST)
-            sim_broken(s, "%s says READY and still trains", name);
+            sim_fail_run(s, "%s sends READY while it trains", name);
         if (d->msg->kind == MEMBER_MSG_READY && d->msg->held != t->held)
-            sim_broken(s, "%s says that it holds step %" PRIu64 ", and holds %" PRIu64, name,
+            sim_fail_run(s, "%s reports that it holds step %" PRIu64 ", and holds %" PRIu64, name,
                        d->msg->held, t->held);
         return;
     case MEMBER_TRAIN:
@@ -103,39 +103,39 @@ void sim_judge_do(struct sim *s, uint32_t rank, const struct member_action *d)
         return;
     case MEMBER_SAVE:
         if (t->train.phase != REST)
-            sim_broken(s, "%s saves while it trains", name);
+            sim_fail_run(s, "%s saves while it trains", name);
         return;
     case MEMBER_LEASE:
         if (s->opts.no_lease)
-            sim_broken(s, "%s wants a lease, and there is no shared storage", name);
+            sim_fail_run(s, "%s requests a lease, but there is no shared storage", name);
         return;
-    case MEMBER_SAY:
+    case MEMBER_LOG:
         if (d->text == NULL || d->text[0] == '\0')
-            sim_broken(s, "%s says nothing", name);
+            sim_fail_run(s, "%s logs an empty line", name);
         return;
     default:
         return;
     }
 }
 
-/* The coordinator gives its last contribution to a step. */
-void sim_judge_go(struct sim *s, uint32_t rank, struct sim_group *g)
+/* Called when the coordinator gives its last contribution to a step. */
+void sim_judge_permit(struct sim *s, uint32_t rank, struct sim_group *g)
 {
-    uint64_t now = ++s->number, first = g->first_go;
+    uint64_t now = ++s->number, first = g->first_permit;
 
     if (g->view.n < s->opts.world && !s->opts.no_lease &&
         !member_node_needs_lease(s->tasks[rank].node))
-        sim_broken(s, "%s lets a step go in a view of %u of %u tasks without asking the lease",
+        sim_fail_run(s, "%s permits a step in a view of %u of %u tasks without the lease",
                    s->names[rank], g->view.n, s->opts.world);
     if (first == 0)
-        g->first_go = now;
-    g->last_go = now;
+        g->first_permit = now;
+    g->last_permit = now;
     for (size_t i = 1; first != 0 && i < s->groups.n; i++) {
         const struct sim_group *other = s->groups.at[i];
 
-        if (other->last_go > first && !share_a_task(other, g))
-            sim_broken(s,
-                       "two groups train: %s lets a step go in generation %" PRIu64
+        if (other->last_permit > first && !share_a_task(other, g))
+            sim_fail_run(s,
+                       "two groups train: %s permits a step in generation %" PRIu64
                        " of %u tasks, and %s did in generation %" PRIu64 " of %u tasks meanwhile",
                        s->names[rank], g->view.generation, g->view.n,
                        s->names[other->view.seats[member_view_coordinator(&other->view)].rank], other->view.generation, other->view.n);
@@ -145,7 +145,7 @@ void sim_judge_go(struct sim *s, uint32_t rank, struct sim_group *g)
 void sim_judge_apply(struct sim *s, uint32_t rank, uint64_t step)
 {
     if (step != s->tasks[rank].held + 1)
-        sim_broken(s, "%s applies step %" PRIu64 " to the state of step %" PRIu64, s->names[rank],
+        sim_fail_run(s, "%s applies step %" PRIu64 " to the state of step %" PRIu64, s->names[rank],
                    step, s->tasks[rank].held);
 }
 
@@ -155,11 +155,11 @@ void sim_judge_save(struct sim *s, uint32_t rank, uint64_t step, uint64_t token)
         const struct sim_saved *o = &s->saved.at[i];
 
         if (!s->opts.no_lease && o->token > token)
-            sim_broken(s,
+            sim_fail_run(s,
                        "%s publishes a checkpoint with lease %" PRIu64 " after one with %" PRIu64,
                        s->names[rank], token, o->token);
         if (o->step == step && o->rank != rank && !s->opts.no_lease)
-            sim_broken(s, "%s and %s both publish step %" PRIu64, s->names[rank], s->names[o->rank],
+            sim_fail_run(s, "%s and %s both publish step %" PRIu64, s->names[rank], s->names[o->rank],
                        step);
     }
 }
@@ -170,15 +170,15 @@ void sim_judge_end(struct sim *s, uint32_t rank, int code, const char *text)
     const char *name = s->names[rank];
 
     if (code != 0 && code != 2 && code != 138 && code != 143)
-        sim_broken(s, "%s ends with %d", name, code);
+        sim_fail_run(s, "%s ends with %d", name, code);
     if (code == 0 && s->complete_step == 0)
-        sim_broken(s, "%s ends with 0, and the job is not complete", name);
+        sim_fail_run(s, "%s ends with 0, and the job is not complete", name);
     if (code == 143 && !t->was_told_to_stop && !s->everybody_stops)
-        sim_broken(s, "%s ends with 143, and nobody told it to stop", name);
+        sim_fail_run(s, "%s ends with 143, but was not asked to stop", name);
     if (code == 2 && !t->may_end_2)
-        sim_broken(s, "%s ends with 2 (%s), and nothing was wrong with the input", name, text);
+        sim_fail_run(s, "%s ends with 2 (%s), but the input is valid", name, text);
     if (code != 0 && code != 143 && strstr(text, "worker ") == NULL)
-        sim_broken(s, "%s ends with %d, and no task is named: %s", name, code, text);
+        sim_fail_run(s, "%s ends with %d, and no task is named: %s", name, code, text);
 }
 
 void sim_judge_event(struct sim *s, uint32_t rank)
@@ -189,10 +189,10 @@ void sim_judge_event(struct sim *s, uint32_t rank)
     if (t->node == NULL || t->is_stopped || s->is_broken)
         return;
     if (member_node_state(t->node) == MEMBER_ENDED)
-        sim_broken(s, "%s has ended and did not say so", s->names[rank]);
+        sim_fail_run(s, "%s has ended without an END action", s->names[rank]);
     generation = member_node_view(t->node)->generation;
     if (generation != 0 && t->train.phase != REST &&
         generation != s->groups.at[t->train.group]->view.generation)
-        sim_broken(s, "%s is in generation %" PRIu64 " and trains in %" PRIu64, s->names[rank],
+        sim_fail_run(s, "%s is in generation %" PRIu64 " and trains in %" PRIu64, s->names[rank],
                    generation, s->groups.at[t->train.group]->view.generation);
 }

@@ -1,8 +1,8 @@
-/* sim_link.c - links, probes, cuts.
+/* sim_link.c - links, probes, and blocked paths.
  *
- * A link keeps the order of its messages in each direction. What cannot arrive because the path is
- * cut or the process is stopped waits and arrives later in the same order, like the bytes of a TCP
- * connection; what arrives at a process that is not there any more comes back as a reset. */
+ * A link keeps the order of its messages in each direction. A message that cannot arrive, because
+ * the path is blocked or the process is suspended, waits and arrives later in the same order, like
+ * the bytes of a TCP connection. A message to a process that has ended is answered with a reset. */
 #include "sim/sim_priv.h"
 
 #include <inttypes.h>
@@ -73,7 +73,8 @@ void sim_link_end(struct sim *s, uint32_t at, bool by_caller)
     send(s, at, !by_caller, by_caller ? EV_IN_END : EV_OUT_END, NULL);
 }
 
-/* The last words of a process that was killed may be lost on the way. */
+/* Closes the links of a process that ended. The last messages of a process that was killed may be
+ * lost. */
 void sim_link_process_gone(struct sim *s, uint32_t rank, bool was_killed, bool is_silent)
 {
     uint32_t serial = s->tasks[rank].serial;
@@ -101,7 +102,7 @@ void sim_reset(struct sim *s, uint32_t from, uint32_t to)
     if (s->tasks[from].node == NULL || at == 0 || s->links.at[at].to != to ||
         s->links.at[at].state != LINK_UP)
         return;
-    sim_say(s, from, "its link to %s breaks", s->names[to]);
+    sim_print(s, from, "its link to %s breaks", s->names[to]);
     s->links.at[at].lost_before = s->number + 1;
     send(s, at, false, EV_IN_END, NULL);
     send(s, at, true, EV_OUT_END, NULL);
@@ -116,7 +117,7 @@ void sim_link_probe(struct sim *s, uint32_t from, uint32_t to)
     };
 
     t->probes[to] = t->next_probe;
-    member_node_where(t->node, &e.where);
+    member_node_status(t->node, &e.where);
     sim_push(s, (struct sim_event){ .at_ms = s->now_ms + PROBE_LIMIT_MS,
                                     .kind = EV_NO_ANSWER,
                                     .from = to,
@@ -173,7 +174,7 @@ enum sim_arrival sim_link_arrival(const struct sim *s, const struct sim_event *e
     }
 }
 
-/* A message for a process that is not there any more: the host answers with a reset. */
+/* A message for a process that has ended: its host answers with a reset. */
 void sim_link_bounce(struct sim *s, const struct sim_event *e)
 {
     struct sim_link *l = &s->links.at[e->link];
@@ -189,7 +190,7 @@ static void called(struct sim *s, const struct sim_event *e)
     struct sim_task *t = &s->tasks[e->to];
 
     if (!is_there(s, e->from, l->from_serial) || !l->open[1]) {
-        l->state = LINK_FAILED; /* nobody calls any more */
+        l->state = LINK_FAILED; /* the caller has ended */
         sim_release_held(s);
         return;
     }
@@ -232,7 +233,7 @@ static void heard_in(struct sim *s, const struct sim_event *e)
 
     if (old != e->link) {
         if (e->msg->m.kind != MEMBER_MSG_JOIN)
-            sim_broken(s, "%s: the first message on its link to %s is not a JOIN",
+            sim_fail_run(s, "%s: the first message on its link to %s is not a JOIN",
                        s->names[e->from], s->names[e->to]);
         if (old != 0) {
             struct member_msg refusal;
@@ -253,7 +254,7 @@ static void heard_in(struct sim *s, const struct sim_event *e)
         }
         t->in[e->from] = e->link;
     }
-    sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = e->from, .msg = &e->msg->m });
+    sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_RECEIVED_IN, .rank = e->from, .msg = &e->msg->m });
 }
 
 static void asked(struct sim *s, const struct sim_event *e)
@@ -270,7 +271,7 @@ static void asked(struct sim *s, const struct sim_event *e)
         answer.kind = EV_NO_ANSWER;
         answer.b = MEMBER_REFUSED;
     } else
-        member_node_asked(t->node, e->from, &e->where, &answer.where, sim_clock(s, e->to));
+        member_node_probed(t->node, e->from, &e->where, &answer.where, sim_clock(s, e->to));
     sim_push(s, answer);
 }
 
@@ -288,7 +289,7 @@ void sim_link_event(struct sim *s, struct sim_event *e)
             return;
         l->open[1] = false;
         t->out = 0;
-        sim_say(s, e->to, "cannot reach %s: %s", s->names[e->from],
+        sim_print(s, e->to, "cannot reach %s: %s", s->names[e->from],
                 e->b == MEMBER_REFUSED ? "refused" : "timed out");
         sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_OUT_CLOSED, .closed = (enum member_closed)e->b, .text = e->b == MEMBER_REFUSED ? "connection refused" : "connect: timed out" });
         return;
@@ -296,20 +297,20 @@ void sim_link_event(struct sim *s, struct sim_event *e)
         heard_in(s, e);
         return;
     case EV_OUT:
-        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_HEARD_OUT, .msg = &e->msg->m });
+        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_RECEIVED_OUT, .msg = &e->msg->m });
         return;
     case EV_IN_END:
         l->open[0] = false;
         if (t->in[e->from] == e->link) {
             t->in[e->from] = 0;
-            sim_say(s, e->to, "the link from %s ends", s->names[e->from]);
+            sim_print(s, e->to, "the link from %s ends", s->names[e->from]);
             sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = e->from, .text = "its connection closed" });
         }
         return;
     case EV_OUT_END:
         l->open[1] = false;
         t->out = 0;
-        sim_say(s, e->to, "the link to %s ends", s->names[e->from]);
+        sim_print(s, e->to, "the link to %s ends", s->names[e->from]);
         sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_OUT_CLOSED, .closed = MEMBER_CLOSED, .text = "connection closed" });
         return;
     case EV_PROBE:
@@ -317,20 +318,20 @@ void sim_link_event(struct sim *s, struct sim_event *e)
         return;
     case EV_ANSWER:
         if (t->probes[e->from] != e->a)
-            return; /* the question was given up */
+            return; /* the probe timed out */
         t->probes[e->from] = 0;
-        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_HERE, .rank = e->from, .where = &e->where });
+        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_PROBE_ANSWERED, .rank = e->from, .where = &e->where });
         return;
     default: /* EV_NO_ANSWER */
         if (t->probes[e->from] != e->a)
             return;
         t->probes[e->from] = 0;
-        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_NOT_HERE, .rank = e->from, .closed = (enum member_closed)e->b, .text = e->b == MEMBER_REFUSED ? "connection refused" : "no answer" });
+        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_PROBE_FAILED, .rank = e->from, .closed = (enum member_closed)e->b, .text = e->b == MEMBER_REFUSED ? "connection refused" : "no answer" });
         return;
     }
 }
 
-/* ---- cuts ---- */
+/* ---- blocked paths ---- */
 
 static void cut(struct sim *s, uint32_t from, uint32_t to, uint8_t planes, bool is_cut)
 {
@@ -351,7 +352,7 @@ static void cut(struct sim *s, uint32_t from, uint32_t to, uint8_t planes, bool 
 
 void sim_cut(struct sim *s, uint32_t from, uint32_t to, enum sim_plane plane)
 {
-    sim_say(s, from, "%snothing gets through to %s any more",
+    sim_print(s, from, "%sall traffic to %s is blocked",
             plane == SIM_DATA      ? "data: "
             : plane == SIM_LARGE   ? "large packets: "
             : plane == SIM_CONTROL ? "control: "
@@ -362,14 +363,14 @@ void sim_cut(struct sim *s, uint32_t from, uint32_t to, enum sim_plane plane)
 
 void sim_mend(struct sim *s, uint32_t from, uint32_t to)
 {
-    sim_say(s, from, "reaches %s again", to == SIM_ALL ? "all" : s->names[to]);
+    sim_print(s, from, "reaches %s again", to == SIM_ALL ? "all" : s->names[to]);
     cut(s, from, to, SIM_EVERY, false);
     sim_release_held(s);
 }
 
 void sim_partition(struct sim *s, uint64_t side)
 {
-    sim_say(s, SIM_ALL, "partition: ranks of mask %" PRIx64 " from the others", side);
+    sim_print(s, SIM_ALL, "partition: ranks of mask %" PRIx64 " from the others", side);
     for (uint32_t a = 0; a < s->opts.world; a++)
         for (uint32_t b = 0; b < s->opts.world; b++)
             if ((side >> (a & 63) & 1) != (side >> (b & 63) & 1))
@@ -378,7 +379,7 @@ void sim_partition(struct sim *s, uint64_t side)
 
 void sim_heal(struct sim *s)
 {
-    sim_say(s, SIM_ALL, "the network is whole again");
+    sim_print(s, SIM_ALL, "the network is whole again");
     if (s->cuts != NULL)
         cut(s, SIM_ALL, SIM_ALL, SIM_EVERY, false);
     sim_release_held(s);

@@ -1,4 +1,4 @@
-/* sim_look.c - what a test may ask, and running until it is so. */
+/* sim_look.c - queries for tests, and functions that run the simulation until a condition holds. */
 #include "sim/sim_priv.h"
 
 uint64_t sim_now(const struct sim *s)
@@ -21,12 +21,12 @@ const char *sim_exit_text(const struct sim *s, uint32_t rank)
     return s->tasks[rank].exit_text;
 }
 
-const char *sim_said(const struct sim *s, uint32_t rank)
+const char *sim_last_line(const struct sim *s, uint32_t rank)
 {
     return s->tasks[rank].said;
 }
 
-uint64_t sim_said_ms(const struct sim *s, uint32_t rank)
+uint64_t sim_last_line_ms(const struct sim *s, uint32_t rank)
 {
     return s->tasks[rank].said_ms;
 }
@@ -95,7 +95,7 @@ static bool run_until(struct sim *s, bool (*is_so)(const struct sim *s, uint64_t
             s->now_ms = limit;
             return false;
         }
-        sim_advance(s, s->heap.at[0].at_ms - s->now_ms); /* all that happens then */
+        sim_advance(s, s->heap.at[0].at_ms - s->now_ms); /* processes all events of that time */
     }
     return !s->is_broken;
 }

@@ -1,13 +1,13 @@
-/* sim_priv.h - what the files of the simulator share.
+/* sim_priv.h - declarations that the files of the simulator share.
  *
- *   sim.c        processes, their actions, the outside
- *   sim_time.c   chance, the queue of events, the tale
- *   sim_link.c   links, probes, cuts
+ *   sim.c        processes, the actions of their nodes, the faults
+ *   sim_time.c   random numbers, the queue of events, the log
+ *   sim_link.c   links, probes, blocked paths
  *   sim_train.c  training: groups that step together
  *   sim_store.c  the shared storage: lease and checkpoints
- *   sim_judge.c  what must be true
- *   sim_story.c  random stories
- *   sim_storage.c  random stories of storage that fails */
+ *   sim_judge.c  the invariants
+ *   sim_scenario.c  random scenarios
+ *   sim_storage.c  random scenarios in which the storage fails */
 #ifndef SIM_SIM_PRIV_H
 #define SIM_SIM_PRIV_H
 
@@ -15,9 +15,9 @@
 #include "base/vec.h"
 #include "sim/sim.h"
 
-enum { TEXT = 1024, STORY_BYTES = 1 << 22, WORDS = 16 /* of 64 ranks */ };
+enum { TEXT = 1024, LOG_BYTES = 1 << 22, WORDS = 16 /* a mask of 1024 ranks: words of 64 */ };
 
-/* ---- messages: copies, since the node's live until its next event ---- */
+/* ---- messages: copies, because those of the node are valid until its next event ---- */
 
 struct sim_view {
     uint32_t refs;
@@ -26,7 +26,7 @@ struct sim_view {
 };
 struct sim_msg {
     struct member_msg m;
-    struct sim_view *view; /* NULL: none */
+    struct sim_view *view; /* NULL: no view */
     uint32_t ranks[MEMBER_REACH_MAX];
     char phase[32], text[];
 };
@@ -37,45 +37,46 @@ enum sim_kind {
     EV_START,
     EV_OPENED,
     EV_TICK,
-    EV_CALL,        /* a call reaches the host */
-    EV_CALL_FAILED, /* and what came of it, at the caller */
+    EV_CALL,        /* a call arrives at the host */
+    EV_CALL_FAILED, /* the call failed; at the caller */
     EV_IN,
-    EV_OUT, /* a message at the called, at the caller */
+    EV_OUT, /* a message arrives at the called task (IN), at the caller (OUT) */
     EV_IN_END,
-    EV_OUT_END, /* the other side ended the link */
+    EV_OUT_END, /* the other side closed the link */
     EV_PROBE,
     EV_ANSWER,
     EV_NO_ANSWER,
     EV_GROUP, /* a group tries to connect */
-    EV_TRAIN, /* the next thing in the training of a task */
-    EV_NEWS,  /* of training, for the node */
+    EV_TRAIN, /* the next event in the training of a task */
+    EV_NEWS,  /* a result of training, reported to the node */
     EV_LEASE_EFFECT,
     EV_LEASE_DONE,
     EV_LEASE_DUE,
     EV_SAVE,
-    EV_REACHED, /* the tests of data paths of a task are done */
+    EV_REACHED, /* the tests of data paths by a task are done */
 };
 struct sim_event {
-    uint64_t at_ms, number; /* ties by number, which is also the order of sending */
+    uint64_t at_ms, number; /* equal times are ordered by number, which is the order of sending */
     enum sim_kind kind;
-    uint32_t from, to; /* ranks; `to` is whom it is for */
-    uint32_t serial;   /* of the process that it is for; 0: of any */
-    uint32_t link;     /* or group */
+    uint32_t from, to; /* ranks; `to` receives the event */
+    uint32_t serial;   /* of the receiving process; 0: any */
+    uint32_t link;     /* index of a link or group */
     uint64_t a, b;
     struct sim_msg *msg; /* owned; NULL: none */
-    struct member_loss tested; /* of REACHED: the dead paths */
-    struct member_where where;
+    struct member_loss tested; /* REACHED: the dead paths */
+    struct member_status where;
 };
 
 /* ---- the network ---- */
 
 struct sim_link {
     uint32_t from, to, from_serial, to_serial;
-    uint64_t last_ms[2];  /* arrival of the last thing sent: [0] to the called, [1] to the caller */
-    uint64_t lost_before; /* events of a smaller number are lost */
-    uint64_t give_up_ms;  /* CALLING */
+    uint64_t last_ms[2];  /* arrival of the last message: [0] to the called task, [1] to the
+                             caller */
+    uint64_t lost_before; /* events with a smaller number are lost */
+    uint64_t give_up_ms;  /* CALLING: end of the timeout */
     uint8_t state;
-    bool open[2]; /* who still listens: [0] the called, [1] the caller */
+    bool open[2]; /* the side still receives: [0] the called task, [1] the caller */
 };
 enum { LINK_CALLING, LINK_UP, LINK_FAILED };
 
@@ -86,21 +87,23 @@ struct sim_group { /* one published view */
     struct member_seat *seats;
     uint64_t members[WORDS];
     uint32_t author, author_serial;
-    uint32_t joined, given; /* members: connecting; contributed to the step after `step` */
-    uint64_t step;          /* reduced by all */
-    uint64_t stuck_ms;      /* since when it waits for the network; 0: it does not */
+    uint32_t joined, given; /* members that connect; that contributed to the step after `step` */
+    uint64_t step;          /* newest step that all members reduced */
+    uint64_t stuck_ms;      /* begin of the wait for the network; 0: it does not wait */
     bool is_connected, is_broken, will_pause;
-    uint64_t first_go, last_go; /* numbers of permits to step; 0: none */
+    uint64_t first_permit, last_permit; /* numbers of the first and last permit to step; 0: none */
 };
 enum sim_phase { REST, CONNECTING, RECEIVING, COMPUTING, GIVEN, SAVING_LAST };
 struct sim_train {
-    uint32_t group; /* 0: none yet */
-    uint32_t run;   /* counts the starts: old events are known by it */
+    uint32_t group; /* index; 0: none yet */
+    uint32_t run;   /* counts the starts of training; events of an earlier run are ignored */
     enum sim_phase phase;
     uint64_t since_ms, place;
-    uint64_t steps;                         /* made in this process: the watchdog learns */
-    bool asked_pause, asked_abort, is_over; /* over: the news is on its way */
-    bool will_apply;                        /* its part of the reduction is through */
+    uint64_t steps;                         /* steps done in this process, from which the watchdog
+                                               learns its limit */
+    bool asked_pause, asked_abort, is_over; /* is_over: training has ended, and the report is in
+                                               transit */
+    bool will_apply;                        /* its part of the reduction is complete */
     bool is_stuck, waits_for_lease;
     enum member_failure failure;
     struct member_loss loss;
@@ -123,17 +126,20 @@ struct sim_saved {
 enum sim_op { OP_NONE, OP_LOOK, OP_RENEW, OP_TAKE, OP_RELEASE };
 struct sim_lease { /* the lease thread of a process */
     bool is_on, wants_release, is_known, is_over, has_failed, has_taken;
-    enum sim_op op;                                  /* that is under way */
-    uint64_t op_clock, op_token, op_wish;            /* began; of what it is about; answers this */
-    uint64_t wants_take, wants_look, answered;       /* wishes; 0: none */
-    uint64_t take_after, mine, lost, hold_until;     /* tokens; own clock, 0: not held */
-    uint32_t *members, n_members;                    /* to be recorded */
-    uint32_t *op_members, n_op_members;              /* of the record that is being made */
-    uint64_t due;                                    /* number of the event */
-    uint64_t token, beats, seen_clock, unchanged_ms; /* as last seen, when, and for how long so */
+    enum sim_op op;                                  /* the operation in progress */
+    uint64_t op_clock, op_token, op_wish;            /* its begin; its token; the request that it
+                                                        answers */
+    uint64_t wants_take, wants_look, answered;       /* open requests; 0: none */
+    uint64_t take_after, mine, lost, hold_until;     /* tokens; hold_until: own clock, 0: not
+                                                        held */
+    uint32_t *members, n_members;                    /* the group to record */
+    uint32_t *op_members, n_op_members;              /* the group of the record in progress */
+    uint64_t due;                                    /* number of the next event of the thread */
+    uint64_t token, beats, seen_clock, unchanged_ms; /* last read: token, heartbeat count, own
+                                                        clock, and how long it is unchanged */
     bool is_released;
     const char *text;
-    uint64_t told; /* digest of what the node knows */
+    uint64_t told; /* digest of the last report to the node */
 };
 
 /* ---- processes ---- */
@@ -142,25 +148,27 @@ struct sim_task {
     struct member_node *node; /* NULL: no process */
     uint32_t serial;          /* of the process, unique; 0: never started */
     bool is_stopped, is_off, was_told_to_stop, was_stuck, has_other_job, is_absent;
-    bool may_end_2; /* an error for all was put in */
+    bool may_end_2; /* an error that ends the job everywhere was injected */
     uint64_t incarnation, held, calm_held;
     uint32_t calm_serial;
     int exit_code;
     char exit_text[TEXT], said[TEXT];
     uint64_t said_ms, started_ms, ended_ms;
-    uint64_t clock_ms, clock_at_ms, clock_speed; /* reading, when, thousandths */
-    uint32_t out, *in;                           /* links */
-    uint32_t *probes; /* number of the probe that is under way, by rank */
+    uint64_t clock_ms, clock_at_ms, clock_speed; /* reading, time of the reading, speed in
+                                                    thousandths */
+    uint32_t out, *in;                           /* indices of links */
+    uint32_t *probes; /* [world] number of the open probe of each rank */
     uint32_t next_probe;
     enum sim_storage storage;
-    uint64_t storage_ms, storage_told_ms; /* own clock: the storage has failed since; the last report of that; 0: none */
+    uint64_t storage_ms, storage_told_ms; /* own clock: begin of the present failure, and its last
+                                             report; 0: none */
     struct sim_train train;
     struct sim_lease lease;
     struct {
-        uint64_t step, number, began_ms; /* number of the event; 0: nothing is being saved */
+        uint64_t step, number, began_ms; /* number of the event; 0: no save */
         uint32_t run;
         bool is_asked, is_last;
-        bool has_failed; /* the last one */
+        bool has_failed; /* the last save failed */
     } save;
     struct member_ident ident;
 };
@@ -172,28 +180,29 @@ struct sim {
     struct sim_task *tasks;
     const char **names, **addresses;
     VEC(struct sim_event) heap;
-    VEC(struct sim_event) held;     /* what cannot arrive now */
-    VEC(struct sim_link) links;     /* [0] is none */
-    VEC(struct sim_group *) groups; /* [0] is none */
-    uint8_t *cuts;                  /* [from * world + to]: planes; NULL: none ever */
+    VEC(struct sim_event) held;     /* events that cannot arrive at present */
+    VEC(struct sim_link) links;     /* [0] is unused */
+    VEC(struct sim_group *) groups; /* [0] is unused */
+    uint8_t *cuts;                  /* [from * world + to]: blocked planes; NULL: none was ever
+                                       blocked */
     uint32_t n_cuts;
-    VEC(struct sim_record) records; /* token t is at t - 1 */
+    VEC(struct sim_record) records; /* token t is at index t - 1 */
     VEC(struct sim_saved) saved;
-    uint64_t complete_step; /* the job is complete; 0: not */
+    uint64_t complete_step; /* last step of the complete job; 0: not complete */
     bool everybody_stops;
-    struct sim_view *sharing; /* the last view that was sent */
-    struct buf story;
+    struct sim_view *sharing; /* the view that was sent last */
+    struct buf log;
     struct buf finding;
     bool is_broken;
 };
 
 /* sim_time.c */
-void sim_say(struct sim *s, uint32_t rank, const char *fmt, ...)
+void sim_print(struct sim *s, uint32_t rank, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-void sim_broken(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void sim_fail_run(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 uint64_t sim_delay(struct sim *s);                      /* of a message */
-uint64_t sim_push(struct sim *s, struct sim_event e);   /* its number */
-void sim_push_again(struct sim *s, struct sim_event e); /* keeps its number */
+uint64_t sim_push(struct sim *s, struct sim_event e);   /* returns the number of the event */
+void sim_push_again(struct sim *s, struct sim_event e); /* keeps the number of the event */
 struct sim_event sim_pop(struct sim *s);
 uint64_t sim_clock(const struct sim *s, uint32_t rank);
 uint64_t sim_real_ms(const struct sim *s, uint32_t rank, uint64_t own_ms);
@@ -201,11 +210,11 @@ void *sim_alloc(size_t n);
 void sim_msg_free(struct sim_msg *m);
 
 /* sim.c */
-void sim_handle(struct sim *s, uint32_t rank, struct member_event e); /* at its own time */
+void sim_handle(struct sim *s, uint32_t rank, struct member_event e); /* at the clock of the task */
 void sim_drain(struct sim *s, uint32_t rank); /* performs the actions of its node */
 void sim_exit(struct sim *s, uint32_t rank, int code, const char *text);
 struct sim_msg *sim_msg_copy(struct sim *s, uint32_t rank, const struct member_msg *m);
-void sim_release_held(struct sim *s); /* something changed: what can arrive, does */
+void sim_release_held(struct sim *s); /* delivers held events that can arrive now */
 
 /* sim_link.c */
 void sim_link_call(struct sim *s, uint32_t from, uint32_t to);
@@ -231,11 +240,11 @@ void sim_train_test_paths(struct sim *s, uint32_t rank, const struct member_acti
 void sim_train_tested(struct sim *s, const struct sim_event *e);
 void sim_train_last_saved(struct sim *s, uint32_t rank);
 bool sim_same_view(const struct member_view *a, const struct member_view *b);
-/* The group of this view, new if `rank` is the first to speak of it. */
+/* Returns the group of this view; creates it for the first member that reports it. */
 uint32_t sim_group_of(struct sim *s, uint32_t rank, const struct member_view *v);
 
 /* sim_store.c */
-void sim_store_wish(struct sim *s, uint32_t rank, const struct member_action *d);
+void sim_store_request(struct sim *s, uint32_t rank, const struct member_action *d);
 void sim_store_release(struct sim *s, uint32_t rank);
 void sim_store_save(struct sim *s, uint32_t rank, uint64_t step, bool is_asked, bool is_last);
 void sim_store_watch(struct sim *s, uint32_t rank);
@@ -243,14 +252,14 @@ void sim_store_event(struct sim *s, struct sim_event *e);
 void sim_store_process_gone(struct sim *s, uint32_t rank);
 bool sim_store_is_held(const struct sim *s, uint32_t rank);
 uint64_t sim_store_newest(const struct sim *s,
-                          uint32_t rank); /* checkpoint that this task can read */
+                          uint32_t rank); /* newest checkpoint that this task can read */
 void sim_store_fini(struct sim *s);
 
 /* sim_judge.c */
 void sim_judge_event(struct sim *s, uint32_t rank);
-void sim_judge_do(struct sim *s, uint32_t rank, const struct member_action *d);
+void sim_judge_action(struct sim *s, uint32_t rank, const struct member_action *d);
 void sim_judge_view(struct sim *s, uint32_t rank, const struct member_view *v);
-void sim_judge_go(struct sim *s, uint32_t rank, struct sim_group *g);
+void sim_judge_permit(struct sim *s, uint32_t rank, struct sim_group *g);
 void sim_judge_apply(struct sim *s, uint32_t rank, uint64_t step);
 void sim_judge_save(struct sim *s, uint32_t rank, uint64_t step, uint64_t token);
 void sim_judge_end(struct sim *s, uint32_t rank, int code, const char *text);

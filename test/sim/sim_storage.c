@@ -1,13 +1,13 @@
-/* sim_storage.c - a random story of storage that fails: a small cluster whose storage hangs, fails or becomes slow on
- * some tasks at a time, the leader more often than the others, and at the end on all. As long as one task of the
- * group can write:
+/* sim_storage.c - random scenarios in which the storage fails: in a small cluster the storage
+ * hangs, fails or becomes slow on some tasks at a time, on the leader more often than on the
+ * others, and at the end on all. As long as one task of the group can write:
  *
- *   - a checkpoint that is due appears on time, at most LATE_MS after the fault;
- *   - no process ends but at the end of the job, and then with 0;
- *   - leases and generations stay few: nothing is repeated without a pause.
+ *   - a checkpoint that is due is published at most LATE_MS after the fault;
+ *   - no process ends before the end of the job, and then each ends with 0;
+ *   - the numbers of leases and generations stay small: each retry waits.
  *
- * If the storage fails on every task behind the last step, all end with 138 and the reason, and the job is completed
- * when they are started again. */
+ * If the storage fails on every task after the last step, all tasks end with 138 and the reason,
+ * and the job completes after they are started again. */
 #include "sim/sim_priv.h"
 
 #include <inttypes.h>
@@ -15,7 +15,8 @@
 #include <string.h>
 
 enum {
-    LATE_MS = 25000, /* each task that fails costs two seconds and a regroup; a lease that hangs, four more */
+    LATE_MS = 25000, /* each task that fails costs two seconds and a new view; a lease that hangs,
+                        four more */
     SAVE_STEPS = 10,
     STEP_MS = 40,
     LEASES_A_SECOND = 2,
@@ -35,7 +36,7 @@ static enum sim_storage draw_fault(struct sim *s)
     return sim_random(s, 2) == 0 ? SIM_STORAGE_HANGS : SIM_STORAGE_FAILS;
 }
 
-/* One task at least stays able to write. */
+/* Injects failures; at least one task can still write. */
 static void fail_some(struct sim *s)
 {
     uint32_t world = s->opts.world, good = (uint32_t)sim_random(s, world);
@@ -54,7 +55,7 @@ static void fail_some(struct sim *s)
         sim_storage_ms(s, 1 + sim_random(s, 300));
 }
 
-/* A checkpoint of a step behind the present one is published in time. */
+/* Expects that a checkpoint newer than the present step is published in time. */
 static void expect_checkpoint(struct sim *s)
 {
     uint64_t step = sim_newest(s), until = s->now_ms + LATE_MS;
@@ -62,7 +63,7 @@ static void expect_checkpoint(struct sim *s)
     while (sim_checkpoint(s) <= step && s->now_ms < until && !s->is_broken)
         sim_advance(s, 100);
     if (sim_checkpoint(s) <= step)
-        sim_broken(s, "a task can write, and no checkpoint behind step %" PRIu64 " appears within %d ms; the newest is "
+        sim_fail_run(s, "a task can write, and no checkpoint after step %" PRIu64 " appears within %d ms; the newest is "
                    "of step %" PRIu64, step, LATE_MS, sim_checkpoint(s));
 }
 
@@ -73,23 +74,23 @@ static void expect_few(struct sim *s, size_t leases, uint64_t generation, uint64
     for (size_t i = 1; i < s->groups.n; i++)
         newest = s->groups.at[i]->view.generation > newest ? s->groups.at[i]->view.generation : newest;
     if (s->records.n - leases > LEASES_A_SECOND * seconds)
-        sim_broken(s, "%zu leases were taken in %" PRIu64 " s", s->records.n - leases, seconds);
+        sim_fail_run(s, "%zu leases were taken in %" PRIu64 " s", s->records.n - leases, seconds);
     if (newest - generation > GENERATIONS_A_SECOND * seconds)
-        sim_broken(s, "%" PRIu64 " generations in %" PRIu64 " s", newest - generation, seconds);
+        sim_fail_run(s, "%" PRIu64 " generations in %" PRIu64 " s", newest - generation, seconds);
 }
 
 static void expect_all_alive(struct sim *s)
 {
     for (uint32_t i = 0; i < s->opts.world; i++)
         if (s->tasks[i].node == NULL)
-            sim_broken(s, "%s ended with %d: %s", s->names[i], s->tasks[i].exit_code, s->tasks[i].exit_text);
+            sim_fail_run(s, "%s ended with %d: %s", s->names[i], s->tasks[i].exit_code, s->tasks[i].exit_text);
 }
 
 static void expect_codes(struct sim *s, int code)
 {
     for (uint32_t i = 0; i < s->opts.world && !s->is_broken; i++)
         if (s->tasks[i].exit_code != code || (code == 138 && strstr(s->tasks[i].exit_text, "worker ") == NULL))
-            sim_broken(s, "%s ended with %d, expected %d: %s", s->names[i], s->tasks[i].exit_code, code,
+            sim_fail_run(s, "%s ended with %d, expected %d: %s", s->names[i], s->tasks[i].exit_code, code,
                        s->tasks[i].exit_text);
 }
 
@@ -97,7 +98,7 @@ static void end_well(struct sim *s)
 {
     sim_steps(s, sim_newest(s) + 3);
     if (!sim_until_ended(s, 60000) && !s->is_broken)
-        sim_broken(s, "a task can write, and the job is not completed");
+        sim_fail_run(s, "a task can write, and the job is not completed");
     expect_codes(s, 0);
 }
 
@@ -108,20 +109,20 @@ static void end_badly(struct sim *s)
     for (uint32_t i = 0; i < s->opts.world; i++)
         sim_storage(s, i, draw_fault(s));
     if (!sim_until_ended(s, 5 * s->opts.deadline_ms + 30000) && !s->is_broken)
-        sim_broken(s, "no task can write, and they do not end");
+        sim_fail_run(s, "no task can write, and they do not end");
     expect_codes(s, 138);
     sim_storage(s, SIM_ALL, SIM_STORAGE_FINE);
     for (uint32_t i = 0; i < s->opts.world; i++)
         sim_start(s, i);
     if (!sim_until_ended(s, 60000) && !s->is_broken)
-        sim_broken(s, "the storage works again, and the job is not completed");
+        sim_fail_run(s, "the storage works again, and the job is not completed");
     expect_codes(s, 0);
 }
 
 static void play(struct sim *s)
 {
     if (!sim_until_together(s, s->opts.world, 5000) || !sim_until_step(s, 3, 60000)) {
-        sim_broken(s, "the cluster does not train");
+        sim_fail_run(s, "the cluster does not train");
         return;
     }
     for (uint64_t faults = 1 + sim_random(s, 4); faults > 0 && !s->is_broken; faults--) {
@@ -144,7 +145,7 @@ static void play(struct sim *s)
         end_badly(s);
 }
 
-const char *sim_storage_story(uint64_t seed, bool tell)
+const char *sim_storage_scenario(uint64_t seed, bool tell)
 {
     static char finding[2 * TEXT];
     struct sim_opts o = { .world = 2 + (uint32_t)(seed % 4),
@@ -165,7 +166,7 @@ const char *sim_storage_story(uint64_t seed, bool tell)
     if (is_broken)
         snprintf(finding, sizeof(finding), "seed %" PRIu64 ": %s", seed, sim_finding(s));
     if (tell)
-        printf("%s", sim_story(s));
+        printf("%s", sim_log(s));
     sim_free(s);
     return is_broken ? finding : NULL;
 }

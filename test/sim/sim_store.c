@@ -1,6 +1,6 @@
-/* sim_store.c - the shared storage: the lease as numbered records that only one can make, and
- * checkpoints. Every task has a thread for the lease that does one operation at a time; an
- * operation takes effect at one moment, and its maker learns of it later, or never. */
+/* sim_store.c - the shared storage: the lease, as numbered records that are created exclusively,
+ * and the checkpoints. Every task has a lease thread with one operation at a time. An operation
+ * takes effect at one moment; its caller receives the result later, or never. */
 #include "sim/sim_priv.h"
 
 #include <inttypes.h>
@@ -11,7 +11,8 @@ enum {
     WATCH_MS = MEMBER_HOLD_MS / 6,
     AGAIN_MS = 20,
     SAVE_AGAIN_MS = 50,
-    FAILED_MS = 2000, /* trouble that lasts so long is a failure of the storage */
+    FAILED_MS = 2000, /* a failure of an operation that lasts this long is a failure of the
+                         storage */
     TELL_MS = 1000,
 };
 
@@ -60,7 +61,7 @@ static void begin(struct sim *s, uint32_t rank)
     event(s, rank, op_ms(s), EV_LEASE_EFFECT);
 }
 
-void sim_store_wish(struct sim *s, uint32_t rank, const struct member_action *d)
+void sim_store_request(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     struct sim_lease *l = &s->tasks[rank].lease;
 
@@ -86,7 +87,7 @@ void sim_store_release(struct sim *s, uint32_t rank)
     l->wants_take = 0;
     if (l->mine == 0)
         return;
-    sim_say(s, rank, "gives lease %" PRIu64 " back", l->mine);
+    sim_print(s, rank, "releases lease %" PRIu64 "", l->mine);
     l->lost = l->mine;
     l->mine = l->hold_until = 0;
     l->wants_release = true;
@@ -137,8 +138,8 @@ static uint64_t at_most(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* How long nothing has changed is added up from look to look, so that a clock that jumps counts for
- * little: the holder's renewals in between would have been seen. */
+/* Reads the newest record. The time without a change is the sum over consecutive reads, so a clock
+ * that jumps counts little: a read in between would have seen the holder's renewals. */
 static void see(struct sim *s, uint32_t rank)
 {
     struct sim_lease *l = &s->tasks[rank].lease;
@@ -159,7 +160,7 @@ static void see(struct sim *s, uint32_t rank)
         l->is_over = true;
     l->is_known = true;
     if (l->mine != 0 && (l->mine != token || now >= l->hold_until)) {
-        sim_say(s, rank, "has lost lease %" PRIu64, l->mine);
+        sim_print(s, rank, "has lost lease %" PRIu64, l->mine);
         l->is_over |= l->mine == token;
         l->lost = l->mine;
         l->mine = l->hold_until = 0;
@@ -179,8 +180,9 @@ static void tell(struct sim *s, uint32_t rank)
         .is_mine = l->mine != 0 && l->mine == l->token,
         .is_over = l->is_over && l->mine == 0,
         .is_known = l->is_known,
-        .is_same_place = r != NULL && r->holder == rank, /* a task of the simulator stays on its host */
-        .holder = r != NULL ? r->holder : MEMBER_NOBODY,
+        /* a task of the simulator never changes its host */
+        .is_same_place = r != NULL && r->holder == rank,
+        .holder = r != NULL ? r->holder : MEMBER_NO_RANK,
         .incarnation = r != NULL ? r->incarnation : 0,
         .members = r != NULL ? r->members : NULL,
         .n_members = r != NULL ? r->n : 0,
@@ -190,8 +192,8 @@ static void tell(struct sim *s, uint32_t rank)
     if (digest == l->told)
         return;
     l->told = digest;
-    sim_say(s, rank, "lease %" PRIu64 " of %s%s%s%s", out.token,
-            r != NULL ? s->names[r->holder] : "nobody", out.is_mine ? ", mine" : "",
+    sim_print(s, rank, "lease %" PRIu64 " of %s%s%s%s", out.token,
+            r != NULL ? s->names[r->holder] : "no task", out.is_mine ? ", mine" : "",
             out.is_over ? ", over" : "", l->text);
     sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_LEASE, .lease = &out });
 }
@@ -275,7 +277,7 @@ static const char *publish(struct sim *s, uint32_t rank)
     sim_judge_save(s, rank, step, token);
     if (!VEC_PUSH(s->saved, (struct sim_saved){ .step = step, .token = token, .rank = rank }))
         abort();
-    sim_say(s, rank, "publishes the checkpoint of step %" PRIu64, step);
+    sim_print(s, rank, "publishes the checkpoint of step %" PRIu64, step);
     return NULL;
 }
 
@@ -286,7 +288,8 @@ static bool is_saving_last(const struct sim *s, uint32_t rank)
     return t->save.run == t->train.run && t->train.phase == SAVING_LAST;
 }
 
-/* Another task writes the last checkpoint if one can; if none can, the job ends at its deadline. */
+/* Returns true if this task gives up the last checkpoint: another task writes it if one can; if
+ * none can, the job ends at its deadline. */
 static bool gives_up(struct sim *s, uint32_t rank, const char *trouble)
 {
     struct sim_task *t = &s->tasks[rank];
@@ -299,7 +302,7 @@ static bool gives_up(struct sim *s, uint32_t rank, const char *trouble)
     return true;
 }
 
-/* At every tick: what the daemon measures (daemon/storage.h). */
+/* Reports a failure of the storage at every tick, as daemon/storage.h does. */
 void sim_store_watch(struct sim *s, uint32_t rank)
 {
     struct sim_task *t = &s->tasks[rank];
@@ -330,7 +333,7 @@ static void save(struct sim *s, struct sim_event *e)
     if (t->storage == SIM_STORAGE_HANGS && is_asked &&
         s->now_ms - t->save.began_ms > s->opts.grace_ms) {
         t->save.number = 0;
-        sim_say(s, e->to, "saved: not in time");
+        sim_print(s, e->to, "saved: not in time");
         sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_SAVED, .text = "the storage does not answer" });
         return;
     }
@@ -353,7 +356,7 @@ static void save(struct sim *s, struct sim_event *e)
     if (is_last)
         sim_train_last_saved(s, e->to);
     else if (is_asked) {
-        sim_say(s, e->to, "saved: %s", trouble != NULL ? trouble : "yes");
+        sim_print(s, e->to, "saved: %s", trouble != NULL ? trouble : "yes");
         sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_SAVED, .ok = trouble == NULL, .text = trouble != NULL ? trouble : "" });
     }
 }
@@ -370,7 +373,7 @@ void sim_store_event(struct sim *s, struct sim_event *e)
         begin(s, e->to);
 }
 
-/* A record that was being made may be there all the same. */
+/* A record whose creation was in progress may appear later. */
 void sim_store_process_gone(struct sim *s, uint32_t rank)
 {
     struct sim_lease *l = &s->tasks[rank].lease;
@@ -398,7 +401,7 @@ void sim_storage(struct sim *s, uint32_t rank, enum sim_storage how)
 {
     static const char *const names[] = { "fine", "hanging", "failing" };
 
-    sim_say(s, rank, "the storage is %s", names[how]);
+    sim_print(s, rank, "the storage is %s", names[how]);
     for (uint32_t i = 0; i < s->opts.world; i++)
         if (rank == SIM_ALL || rank == i)
             s->tasks[i].storage = how;
@@ -406,7 +409,7 @@ void sim_storage(struct sim *s, uint32_t rank, enum sim_storage how)
 
 void sim_storage_ms(struct sim *s, uint64_t ms)
 {
-    sim_say(s, SIM_ALL, "an operation on the storage takes up to %" PRIu64 " ms", 2 * ms);
+    sim_print(s, SIM_ALL, "an operation on the storage takes up to %" PRIu64 " ms", 2 * ms);
     s->opts.store_ms = ms;
 }
 

@@ -1,4 +1,4 @@
-/* sim_time.c - chance, the queue of events, the tale. */
+/* sim_time.c - random numbers, the queue of events, and the log. */
 #include "sim/sim_priv.h"
 
 #include <inttypes.h>
@@ -16,23 +16,23 @@ void *sim_alloc(size_t n)
     return p;
 }
 
-/* ---- the tale ---- */
+/* ---- the log ---- */
 
-void sim_say(struct sim *s, uint32_t rank, const char *fmt, ...)
+void sim_print(struct sim *s, uint32_t rank, const char *fmt, ...)
 {
     va_list ap;
 
-    if (!s->opts.tell || s->story.len > STORY_BYTES)
+    if (!s->opts.tell || s->log.len > LOG_BYTES)
         return;
-    buf_printf(&s->story, "[%" PRIu64 "] %-9s > ", s->now_ms,
+    buf_printf(&s->log, "[%" PRIu64 "] %-9s > ", s->now_ms,
                rank < s->opts.world ? s->names[rank] : "world");
     va_start(ap, fmt);
-    buf_vprintf(&s->story, fmt, ap);
+    buf_vprintf(&s->log, fmt, ap);
     va_end(ap);
-    buf_str(&s->story, "\n");
+    buf_str(&s->log, "\n");
 }
 
-void sim_broken(struct sim *s, const char *fmt, ...)
+void sim_fail_run(struct sim *s, const char *fmt, ...)
 {
     va_list ap;
 
@@ -45,7 +45,7 @@ void sim_broken(struct sim *s, const char *fmt, ...)
     buf_vprintf(&s->finding, fmt, ap);
     va_end(ap);
     if (s->opts.tell) {
-        fprintf(stderr, "%s\nFOUND: %s\n", sim_story(s), s->finding.data);
+        fprintf(stderr, "%s\nFOUND: %s\n", sim_log(s), s->finding.data);
         abort();
     }
 }
@@ -55,19 +55,19 @@ const char *sim_finding(const struct sim *s)
     return s->is_broken ? s->finding.data : NULL;
 }
 
-const char *sim_story(const struct sim *s)
+const char *sim_log(const struct sim *s)
 {
-    return s->story.data != NULL ? s->story.data : "";
+    return s->log.data != NULL ? s->log.data : "";
 }
 
-void sim_forget(struct sim *s)
+void sim_reset_log(struct sim *s)
 {
-    buf_reset(&s->story);
-    if (s->story.data != NULL)
-        s->story.data[0] = '\0';
+    buf_reset(&s->log);
+    if (s->log.data != NULL)
+        s->log.data[0] = '\0';
 }
 
-/* ---- chance and time ---- */
+/* ---- random numbers and time ---- */
 
 uint64_t sim_random(struct sim *s, uint64_t n)
 {
@@ -123,7 +123,7 @@ struct sim_event sim_pop(struct sim *s)
     return top;
 }
 
-/* ---- clocks: each task has its own, of its own speed; none goes back ---- */
+/* ---- clocks: each task has a clock with its own speed; none goes backwards ---- */
 
 uint64_t sim_clock(const struct sim *s, uint32_t rank)
 {
@@ -145,5 +145,5 @@ void sim_clock_jumps(struct sim *s, uint32_t rank, uint64_t ms)
 
     t->clock_ms = sim_clock(s, rank) + ms;
     t->clock_at_ms = s->now_ms;
-    sim_say(s, rank, "its clock jumps by %" PRIu64 " ms", ms);
+    sim_print(s, rank, "its clock jumps by %" PRIu64 " ms", ms);
 }

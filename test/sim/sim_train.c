@@ -1,6 +1,7 @@
-/* sim_train.c - training: the members of a published view connect, those behind receive the state,
- * then a step needs the contribution of all, and each applies it a little later by itself. So when
- * the group breaks in that window, some have made the step and some have not. */
+/* sim_train.c - training: the members of a published view connect, and tasks with an older step
+ * receive the state. A step then needs the contribution of all members, and each member applies it
+ * a little later. If the group breaks in that window, some members have done the step and some have
+ * not. */
 #include "sim/sim_priv.h"
 
 #include <inttypes.h>
@@ -9,7 +10,7 @@
 
 enum {
     CONNECT_LIMIT_MS = 5000,
-    DATA_LIMIT_MS = 2500, /* until the communicator gives up on a path */
+    DATA_LIMIT_MS = 2500, /* time until the communicator gives up on a path */
     AGAIN_MS = 20,
     LEASE_AGAIN_MS = 5,
 };
@@ -113,8 +114,8 @@ static void go_on(struct sim *s, uint32_t at, uint64_t ms)
     sim_push(s, (struct sim_event){ .at_ms = s->now_ms + ms, .kind = EV_GROUP, .link = at });
 }
 
-/* The communicator of `culprit` is gone: the others fail, each when it sees that, and whether the
- * reduction that was under way got through is chance. */
+/* The communicator of `culprit` has ended: the other members fail, each when it notices. Whether
+ * the reduction in progress completed is random. */
 static void break_group(struct sim *s, struct sim_group *g, uint32_t culprit, uint64_t after_ms)
 {
     if (g->is_broken)
@@ -153,10 +154,10 @@ static bool all_paths_open(struct sim *s, const struct sim_group *g, uint32_t *a
     return true;
 }
 
-/* The members that `rank` cannot exchange any data with. */
+/* Returns the members with which `rank` can exchange no data. */
 static struct member_loss dead_paths_of(const struct sim *s, const struct sim_group *g, uint32_t rank)
 {
-    struct member_loss l = { .peer = MEMBER_NOBODY };
+    struct member_loss l = { .peer = MEMBER_NO_RANK };
 
     for (uint32_t i = 0; i < g->view.n && l.n_dead_paths < MEMBER_REACH_MAX; i++)
         if (!data_passes(s, rank, g->view.seats[i].rank, SIM_DATA))
@@ -166,7 +167,7 @@ static struct member_loss dead_paths_of(const struct sim *s, const struct sim_gr
     return l;
 }
 
-/* The network, or a task that stands still, holds all of them up. */
+/* Returns true if the network, or a task whose training hangs, delays all members. */
 static bool is_held_up(struct sim *s, uint32_t at)
 {
     struct sim_group *g = s->groups.at[at];
@@ -189,11 +190,12 @@ static bool is_held_up(struct sim *s, uint32_t at)
         if (dead_paths_of(s, g, rank).n_dead_paths == 0)
             continue;
         is_found = true;
-        sim_say(s, rank, "the communicator finds dead paths");
-        later(s, rank, sim_random(s, 20), T_PATH_DEAD, MEMBER_NOBODY); /* others may only hear of it */
+        sim_print(s, rank, "the communicator finds dead paths");
+        /* another member may report the dead path only */
+        later(s, rank, sim_random(s, 20), T_PATH_DEAD, MEMBER_NO_RANK);
     }
     if (!is_found) { /* large packets are lost: one path was busy, and its sender notices */
-        sim_say(s, a, "the communicator lost %s", s->names[b]);
+        sim_print(s, a, "the communicator lost %s", s->names[b]);
         later(s, a, sim_random(s, 20), T_PATH_DEAD, b);
     }
     return true;
@@ -244,7 +246,7 @@ void sim_train_begin(struct sim *s, uint32_t rank, const struct member_view *v)
     bool was_stuck = t->train.is_stuck;
 
     if (t->train.phase != REST) {
-        sim_broken(s, "%s is to train in generation %" PRIu64 " before it is at rest",
+        sim_fail_run(s, "%s is to train in generation %" PRIu64 " before it is at rest",
                    s->names[rank], v->generation);
         return;
     }
@@ -253,12 +255,12 @@ void sim_train_begin(struct sim *s, uint32_t rank, const struct member_view *v)
     };
     enter(s, rank, CONNECTING);
     if (t->held > v->newest_step)
-        sim_broken(s,
+        sim_fail_run(s,
                    "%s holds step %" PRIu64 ", and generation %" PRIu64
                    " would set it back to %" PRIu64,
                    s->names[rank], t->held, v->generation, v->newest_step);
     if (g->is_broken)
-        later(s, rank, sim_delay(s) + sim_random(s, 300), T_BROKEN, MEMBER_NOBODY);
+        later(s, rank, sim_delay(s) + sim_random(s, 300), T_BROKEN, MEMBER_NO_RANK);
     else if (++g->joined == v->n)
         go_on(s, at, sim_delay(s));
     later(s, rank, CONNECT_LIMIT_MS, T_LATE, 0);
@@ -287,22 +289,22 @@ void sim_train_fail(struct sim *s, uint32_t rank, enum member_failure kind, cons
 
     if (t->node == NULL || t->is_stopped || t->train.is_over)
         return;
-    sim_say(s, rank, "fails: %s", text);
+    sim_print(s, rank, "fails: %s", text);
     if (t->train.phase == REST) {
         sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_FAILED, .failure = kind, .held = t->held, .text = text });
         sim_drain(s, rank);
         return;
     }
     t->train.failure = kind;
-    t->train.loss = (struct member_loss){ .peer = MEMBER_NOBODY };
+    t->train.loss = (struct member_loss){ .peer = MEMBER_NO_RANK };
     t->train.text = text;
     break_group(s, group(s, rank), rank, 0);
-    news(s, rank, NEWS_FAILED, MEMBER_NOBODY);
+    news(s, rank, NEWS_FAILED, MEMBER_NO_RANK);
 }
 
 void sim_stuck(struct sim *s, uint32_t rank)
 {
-    sim_say(s, rank, "its training stands still");
+    sim_print(s, rank, "its training hangs");
     s->tasks[rank].train.is_stuck = s->tasks[rank].was_stuck = true;
 }
 
@@ -325,7 +327,7 @@ static void step_on(struct sim *s, uint32_t rank)
         if (is_first)
             sim_store_save(s, rank, t->held, false, true);
         else
-            news(s, rank, NEWS_COMPLETE, MEMBER_NOBODY);
+            news(s, rank, NEWS_COMPLETE, MEMBER_NO_RANK);
         return;
     }
     if (is_first && s->opts.save_every > 0 && t->held > 0 && t->held % s->opts.save_every == 0)
@@ -340,7 +342,7 @@ static void connected(struct sim *s, uint32_t rank)
 
     if (t->train.phase == CONNECTING && t->held != group(s, rank)->step) {
         enter(s, rank, RECEIVING);
-        t->held = 0; /* what was there is being overwritten */
+        t->held = 0; /* the state is being overwritten */
         later(s, rank, 1 + sim_random(s, s->opts.transfer_ms), T_RECEIVED, 0);
         return;
     }
@@ -364,7 +366,7 @@ static void gives(struct sim *s, uint32_t rank)
             later(s, rank, LEASE_AGAIN_MS, T_GIVES, 0);
             return;
         }
-        sim_judge_go(s, rank, g);
+        sim_judge_permit(s, rank, g);
     }
     enter(s, rank, GIVEN);
     g->will_pause |= t->train.asked_pause;
@@ -383,9 +385,9 @@ static void applies(struct sim *s, uint32_t rank, uint64_t step, bool pauses)
     t->held = step;
     t->train.steps++;
     if (t->train.asked_abort)
-        return; /* the update ran to its end all the same */
+        return; /* the update completes nevertheless */
     if (pauses && (s->opts.steps == 0 || step < s->opts.steps))
-        news(s, rank, NEWS_PAUSED, MEMBER_NOBODY);
+        news(s, rank, NEWS_PAUSED, MEMBER_NO_RANK);
     else
         step_on(s, rank);
 }
@@ -402,14 +404,15 @@ static void broken(struct sim *s, uint32_t rank, enum what what, uint32_t peer)
     }
     t->train.failure = MEMBER_FAIL_PEER;
     t->train.loss = (struct member_loss){ .peer = peer };
-    if (what == T_PATH_DEAD && peer == MEMBER_NOBODY)
+    if (what == T_PATH_DEAD && peer == MEMBER_NO_RANK)
         t->train.loss = dead_paths_of(s, group(s, rank), rank);
     else if (what == T_PATH_DEAD)
         t->train.loss = (struct member_loss){ peer, { peer }, 1 };
     peer = t->train.loss.peer;
     t->train.text = what == T_PATH_DEAD ? "nothing is acknowledged" : "connection reset by peer";
     news(s, rank, NEWS_FAILED, peer);
-    break_group(s, group(s, rank), what == T_PATH_DEAD ? peer : rank, 0); /* the others hear whom it lost */
+    /* the other members receive the name of the lost peer */
+    break_group(s, group(s, rank), what == T_PATH_DEAD ? peer : rank, 0);
 }
 
 static void tell_node(struct sim *s, uint32_t rank, const struct sim_event *e)
@@ -425,20 +428,20 @@ static void tell_node(struct sim *s, uint32_t rank, const struct sim_event *e)
     t->train.is_over = t->train.asked_pause = t->train.asked_abort = false;
     switch ((enum news)e->a) {
     case NEWS_PAUSED:
-        sim_say(s, rank, "paused after step %" PRIu64, t->held);
+        sim_print(s, rank, "paused after step %" PRIu64, t->held);
         event.kind = MEMBER_EV_PAUSED;
         break;
     case NEWS_ABORTED:
-        sim_say(s, rank, "aborted, holds step %" PRIu64, t->held);
+        sim_print(s, rank, "aborted, holds step %" PRIu64, t->held);
         event.kind = MEMBER_EV_ABORTED;
         break;
     case NEWS_COMPLETE:
-        sim_say(s, rank, "has made all steps");
+        sim_print(s, rank, "has done all steps");
         event.kind = MEMBER_EV_COMPLETE;
         break;
     case NEWS_FAILED:
-        sim_say(s, rank, "training failed, holds step %" PRIu64 ": %s (%s)", t->held, t->train.text,
-                e->b == MEMBER_NOBODY ? "nobody named" : s->names[e->b]);
+        sim_print(s, rank, "training failed, holds step %" PRIu64 ": %s (%s)", t->held, t->train.text,
+                e->b == MEMBER_NO_RANK ? "no task named" : s->names[e->b]);
         event.kind = MEMBER_EV_FAILED;
         break;
     }
@@ -451,8 +454,8 @@ void sim_train_last_saved(struct sim *s, uint32_t rank)
 
     if (t->phase == SAVING_LAST && !t->is_over && !t->asked_abort) {
         s->complete_step = s->tasks[rank].held;
-        sim_say(s, rank, "the last checkpoint is verified");
-        news(s, rank, NEWS_COMPLETE, MEMBER_NOBODY);
+        sim_print(s, rank, "the last checkpoint is verified");
+        news(s, rank, NEWS_COMPLETE, MEMBER_NO_RANK);
     }
 }
 
@@ -481,10 +484,10 @@ void sim_train_event(struct sim *s, struct sim_event *e)
         return;
     switch ((enum what)e->a) {
     case T_ABORTED:
-        if (t->will_apply && sim_random(s, 2) == 0) /* the update has begun: it runs to its end */
+        if (t->will_apply && sim_random(s, 2) == 0) /* the update has begun and completes */
             later(s, e->to, sim_delay(s), T_ABORTED, 0);
         else
-            news(s, e->to, NEWS_ABORTED, MEMBER_NOBODY);
+            news(s, e->to, NEWS_ABORTED, MEMBER_NO_RANK);
         return;
     case T_APPLIES:
         applies(s, e->to, e->b / 2, e->b & 1);
@@ -503,7 +506,7 @@ void sim_train_event(struct sim *s, struct sim_event *e)
     else if (e->a == T_GIVES)
         gives(s, e->to);
     else if (t->phase == CONNECTING) /* T_LATE */
-        broken(s, e->to, T_BROKEN, MEMBER_NOBODY);
+        broken(s, e->to, T_BROKEN, MEMBER_NO_RANK);
 }
 
 void sim_train_test_paths(struct sim *s, uint32_t rank, const struct member_action *d)

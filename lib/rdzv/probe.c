@@ -1,5 +1,5 @@
-/* who.c - Rendezvous.Who: where others stand, asked on a connection of its own, and their
- * questions. */
+/* probe.c - probes (Rendezvous.Who): asks other tasks for their status, on a connection of its own,
+ * and answers their probes. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdio.h>
@@ -11,34 +11,34 @@
 
 enum { ANSWER_MS = 1000 };
 
-struct knock { /* one question; by the rank that is asked */
-    struct rdzv_who *who;
-    struct rdzv_out *out; /* NULL: none is under way */
+struct probe { /* a probe; indexed by the probed rank */
+    struct rdzv_probes *probes;
+    struct rdzv_out *out; /* NULL: no probe is open */
     bool is_answered;
-    struct member_where answer;
-    char trouble[256]; /* what is wrong with the answer */
+    struct member_status answer;
+    char trouble[256]; /* the reason why the answer is invalid */
 };
 
-struct rdzv_who {
+struct rdzv_probes {
     struct rdzv *r;
-    struct knock *knocks; /* [world] */
+    struct probe *probes; /* [world] */
 };
 
-/* ---- ours ---- */
+/* ---- probes by this task ---- */
 
-static void read_answer(struct knock *k, const Trainerd__V1__WhoReply *m)
+static void read_answer(struct probe *k, const Trainerd__V1__WhoReply *m)
 {
-    struct rdzv *r = k->who->r;
-    uint32_t meant = (uint32_t)(k - k->who->knocks), rank;
+    struct rdzv *r = k->probes->r;
+    uint32_t meant = (uint32_t)(k - k->probes->probes), rank;
     struct err err;
 
     if (m == NULL)
-        snprintf(k->trouble, sizeof(k->trouble), "it answered with something that is no WhoReply");
+        snprintf(k->trouble, sizeof(k->trouble), "its answer is not a WhoReply");
     else if (wire_read_where(&r->cluster, m->where, &rank, &k->answer, &err) < 0)
         snprintf(k->trouble, sizeof(k->trouble), "its answer: %.200s", err.text);
     else if (rank != meant)
         snprintf(k->trouble, sizeof(k->trouble), "its address leads to %.63s",
-                 rank == MEMBER_NOBODY ? "a task of another cluster" : r->cluster.tasks[rank].name);
+                 rank == MEMBER_NO_RANK ? "a task of another cluster" : r->cluster.tasks[rank].name);
     else
         k->is_answered = true;
 }
@@ -53,31 +53,31 @@ static void on_message(void *arg, const void *data, size_t n)
 
 static void on_end(void *arg, int code, bool is_refused, const char *text)
 {
-    struct knock *k = arg;
-    struct rdzv *r = k->who->r;
-    uint32_t rank = (uint32_t)(k - k->who->knocks);
+    struct probe *k = arg;
+    struct rdzv *r = k->probes->r;
+    uint32_t rank = (uint32_t)(k - k->probes->probes);
     enum member_closed how = is_refused                                 ? MEMBER_REFUSED
-                             : code == GRPC_STATUS_FAILED_PRECONDITION ? MEMBER_STRANGER
+                             : code == GRPC_STATUS_FAILED_PRECONDITION ? MEMBER_OTHER_CLUSTER
                                                                        : MEMBER_CLOSED;
 
     k->out = NULL;
     if (code == GRPC_STATUS_OK && k->is_answered)
-        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_HERE, .rank = rank, .where = &k->answer });
+        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_PROBE_ANSWERED, .rank = rank, .where = &k->answer });
     else
-        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_NOT_HERE, .rank = rank, .closed = how, .text = code == GRPC_STATUS_OK ? k->trouble : text });
+        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_PROBE_FAILED, .rank = rank, .closed = how, .text = code == GRPC_STATUS_OK ? k->trouble : text });
 }
 
-void rdzv_who_ask(struct rdzv_who *w, uint32_t rank, const struct member_where *ours)
+void rdzv_probes_start(struct rdzv_probes *w, uint32_t rank, const struct member_status *ours)
 {
     struct rdzv *r = w->r;
-    struct knock *k = &w->knocks[rank];
+    struct probe *k = &w->probes[rank];
     Trainerd__V1__WhoRequest q = TRAINERD__V1__WHO_REQUEST__INIT;
     Trainerd__V1__Where where;
     struct wire memory = { 0 };
 
     if (k->out != NULL)
-        return; /* its answer will do */
-    *k = (struct knock){ .who = w, .trouble = "it gave no answer" };
+        return; /* the open probe will be answered */
+    *k = (struct probe){ .probes = w, .trouble = "it sent no answer" };
     wire_write_where(&memory, &r->cluster, r->opts.self, ours, &where);
     q.where = &where;
     q.cluster_hash = (char *)r->opts.ident.cluster_hash;
@@ -93,31 +93,31 @@ void rdzv_who_ask(struct rdzv_who *w, uint32_t rank, const struct member_where *
     wire_fini(&memory);
 }
 
-/* ---- theirs ---- */
+/* ---- probes of other tasks ---- */
 
-void rdzv_asked(struct rdzv *r, struct rdzv_in *call, void *request)
+void rdzv_probed(struct rdzv *r, struct rdzv_in *call, void *request)
 {
     Trainerd__V1__WhoRequest *m = request;
     Trainerd__V1__WhoReply reply = TRAINERD__V1__WHO_REPLY__INIT;
     Trainerd__V1__Where where;
-    struct member_where theirs, ours;
+    struct member_status theirs, ours;
     struct wire memory = { 0 };
     struct err err;
     uint32_t rank = 0;
 
-    if (wire_check_fact("cluster_hash", m->cluster_hash, 128, &err) < 0) {
+    if (wire_check_string("cluster_hash", m->cluster_hash, 128, &err) < 0) {
         rdzv_in_finish(call, GRPC_STATUS_INVALID_ARGUMENT, "%s", err.text);
         return;
     }
     if (strcmp(m->cluster_hash, r->opts.ident.cluster_hash) != 0) {
         rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION,
-                       "asked by a task of the cluster '%s'; this is one of '%s'", m->cluster_hash,
+                       "the caller is a task of cluster '%s', but this task is of cluster '%s'", m->cluster_hash,
                        r->opts.ident.cluster_hash);
         return;
     }
-    if (wire_read_where(&r->cluster, m->where, &rank, &theirs, &err) < 0 || rank == MEMBER_NOBODY) {
+    if (wire_read_where(&r->cluster, m->where, &rank, &theirs, &err) < 0 || rank == MEMBER_NO_RANK) {
         rdzv_in_finish(call, GRPC_STATUS_INVALID_ARGUMENT, "%s",
-                       rank == MEMBER_NOBODY ? "where: no task of this cluster asks" : err.text);
+                       rank == MEMBER_NO_RANK ? "where: the caller is no task of this cluster" : err.text);
         return;
     }
     if (rank == r->opts.self || rdzv_group_has_ended(r->group)) {
@@ -126,38 +126,38 @@ void rdzv_asked(struct rdzv *r, struct rdzv_in *call, void *request)
                                             : "this task ends");
         return;
     }
-    rdzv_group_asked(r->group, rank, &theirs, &ours);
+    rdzv_group_probed(r->group, rank, &theirs, &ours);
     wire_write_where(&memory, &r->cluster, r->opts.self, &ours, &where);
     reply.where = &where;
     rdzv_in_reply(call, &reply.base);
     wire_fini(&memory);
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
-struct rdzv_who *rdzv_who_new(struct rdzv *r)
+struct rdzv_probes *rdzv_probes_new(struct rdzv *r)
 {
-    struct rdzv_who *w = calloc(1, sizeof(*w));
+    struct rdzv_probes *w = calloc(1, sizeof(*w));
 
     CHECK(w != NULL);
     w->r = r;
-    w->knocks = calloc(r->cluster.world, sizeof(*w->knocks));
-    CHECK(w->knocks != NULL);
+    w->probes = calloc(r->cluster.world, sizeof(*w->probes));
+    CHECK(w->probes != NULL);
     return w;
 }
 
-void rdzv_who_shut(struct rdzv_who *w)
+void rdzv_probes_shut(struct rdzv_probes *w)
 {
     for (uint32_t i = 0; i < w->r->cluster.world; i++) {
-        rdzv_out_forget(w->knocks[i].out);
-        w->knocks[i].out = NULL;
+        rdzv_out_abandon(w->probes[i].out);
+        w->probes[i].out = NULL;
     }
 }
 
-void rdzv_who_free(struct rdzv_who *w)
+void rdzv_probes_free(struct rdzv_probes *w)
 {
     if (w == NULL)
         return;
-    free(w->knocks);
+    free(w->probes);
     free(w);
 }

@@ -1,12 +1,12 @@
-/* hello.c
+/* handshake_message.c - layout of the messages:
  *
  *   HELLO      0 magic "trncomm\n"   8 version u32   12 kind u32   16 from u32   20 to u32
  *              24 generation u64     32 zero u64     40 layout     72 nonce
  *   CHALLENGE  0 verdict u32         4 zero u32      8 generation u64
- *              16 nonce              48 HMAC over everything before
+ *              16 nonce              48 HMAC over all bytes before
  *   PROOF      0 HMAC
  *   READY      0 "welcome\n" */
-#include "comm/hello.h"
+#include "comm/handshake_message.h"
 
 #include <string.h>
 
@@ -39,11 +39,11 @@ bool hello_read(const uint8_t in[HELLO_BYTES], struct hello *out, const char **w
     uint32_t kind = bytes_get_u32(in + 12);
 
     if (memcmp(in, magic, sizeof(magic)) != 0)
-        wrong = "did not speak this protocol";
+        wrong = "used another protocol";
     else if (bytes_get_u32(in + 8) != HELLO_VERSION)
-        wrong = "speaks another version of this protocol";
+        wrong = "used another version of this protocol";
     else if (kind < HELLO_LINK || kind > HELLO_TEST || bytes_get_u64(in + 32) != 0)
-        wrong = "sent a greeting that makes no sense";
+        wrong = "sent an invalid HELLO";
     if (why != NULL)
         *why = wrong;
     if (wrong != NULL)
@@ -57,7 +57,7 @@ bool hello_read(const uint8_t in[HELLO_BYTES], struct hello *out, const char **w
     return true;
 }
 
-enum hello_verdict hello_judge(const struct hello *h, const struct hello *here)
+enum hello_verdict hello_compare(const struct hello *h, const struct hello *here)
 {
     if (h->generation < here->generation)
         return HELLO_STALE;

@@ -1,4 +1,4 @@
-#include "comm/crowd.h"
+#include "comm/conn_limit.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -12,9 +12,10 @@ static bool is_same_host(const char *a, const char *b)
     return n == (colon != NULL ? (size_t)(colon - b) : strlen(b)) && memcmp(a, b, n) == 0;
 }
 
-/* The host with more than half of the connections, in linear time: a vote for another host cancels a vote for the
- * candidate, so that only a majority survives; the second pass confirms it. NULL: no host has so many. */
-static const char *majority(size_t n, crowd_source *source, const void *arg)
+/* Returns the host with more than half of the connections, in linear time: a vote for another host
+ * cancels a vote for the candidate, so only a majority remains; the second pass confirms it. NULL:
+ * no host has that many. */
+static const char *majority(size_t n, conn_limit_source *source, const void *arg)
 {
     const char *candidate = NULL, *from;
     size_t votes = 0, n_all = 0;
@@ -37,7 +38,7 @@ static const char *majority(size_t n, crowd_source *source, const void *arg)
     return votes > n_all / 2 ? candidate : NULL;
 }
 
-size_t crowd_victim(size_t n, crowd_source *source, const void *arg)
+size_t conn_limit_victim(size_t n, conn_limit_source *source, const void *arg)
 {
     const char *host = majority(n, source, arg);
     uint64_t since, oldest = UINT64_MAX;

@@ -1,5 +1,6 @@
-/* greet.c - one new connection: a fixed row of messages (hello.h), for the side that dials and for
- * the side that accepts. A state is a message to send or to receive and what to make of it. */
+/* handshake_peer.c - one new connection: a fixed sequence of messages (handshake_message.h) for the
+ * side that dials and for the side that accepts. A state is a message to send or to receive, and
+ * the function that handles it. */
 #include <errno.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -11,9 +12,9 @@
 #include "base/fault.h"
 #include "base/reason.h"
 #include "base/rng.h"
-#include "comm/shake.h"
+#include "comm/handshake_state.h"
 
-enum outcome greet_trouble(struct conn *n, const char *fmt, ...)
+enum outcome handshake_note_error(struct conn *n, const char *fmt, ...)
 {
     va_list ap;
 
@@ -25,7 +26,7 @@ enum outcome greet_trouble(struct conn *n, const char *fmt, ...)
     return DROP;
 }
 
-enum outcome greet_stranger(struct shake *s, struct conn *n, const char *fmt, ...)
+enum outcome handshake_note_foreign(struct handshake_state *s, struct conn *n, const char *fmt, ...)
 {
     char what[80];
     va_list ap;
@@ -33,14 +34,15 @@ enum outcome greet_stranger(struct shake *s, struct conn *n, const char *fmt, ..
     va_start(ap, fmt);
     vsnprintf(what, sizeof(what), fmt, ap);
     va_end(ap);
-    s->n_strangers++;
-    snprintf(s->stranger, sizeof(s->stranger), "a connection from %s %s", n->from, what);
+    s->n_foreign++;
+    snprintf(s->foreign, sizeof(s->foreign), "a connection from %s %s", n->from, what);
     return DROP;
 }
 
-enum outcome greet_path_dead(struct shake *s, struct conn *n)
+enum outcome handshake_path_dead(struct handshake_state *s, struct conn *n)
 {
-    uint64_t recent_ns = clock_ns() + COMM_PATH_MS / 4 * (uint64_t)1000000; /* of others that are about to expire */
+    /* also marks other peers whose attempt expires soon */
+    uint64_t recent_ns = clock_ns() + COMM_PATH_MS / 4 * (uint64_t)1000000;
 
     pthread_mutex_lock(&s->c->lock);
     path_add(&s->c->loss, n->want->member);
@@ -55,35 +57,35 @@ enum outcome greet_path_dead(struct shake *s, struct conn *n)
     return DROP;
 }
 
-static enum outcome settled(struct shake *s, struct conn *n)
+static enum outcome connected(struct handshake_state *s, struct conn *n)
 {
-    if (n->want->is_there) /* another one of the same was faster */
+    if (n->want->is_connected) /* another connection of the same kind was faster */
         return DROP;
-    (void)fault_hit("comm.settle"); /* where a test kills us */
+    (void)fault_hit("comm.settle"); /* a test kills the process here */
     tcp_tune(n->fd, true);
     *n->want->fd = n->fd;
-    n->want->is_there = true;
+    n->want->is_connected = true;
     n->want->busy = false;
     s->n_missing--;
     return DONE;
 }
 
-static enum outcome nonce(struct shake *s, uint8_t out[HELLO_NONCE_BYTES])
+static enum outcome make_nonce(struct handshake_state *s, uint8_t out[HELLO_NONCE_BYTES])
 {
     if (rng_os(out, HELLO_NONCE_BYTES) == 0)
-        return GO_ON;
-    s->rc = err_set(s->err, ERR_IO, "the kernel gives no random numbers");
+        return CONTINUE;
+    s->rc = err_set(s->err, ERR_IO, "the kernel provides no random numbers");
     return DROP;
 }
 
-static enum outcome go_on(struct shake *s, struct conn *n)
+static enum outcome go_on(struct handshake_state *s, struct conn *n)
 {
     (void)s;
     (void)n;
-    return GO_ON;
+    return CONTINUE;
 }
 
-static enum outcome dial_connected(struct shake *s, struct conn *n)
+static enum outcome dial_connected(struct handshake_state *s, struct conn *n)
 {
     struct hello h = s->here;
     int why = 0;
@@ -92,41 +94,41 @@ static enum outcome dial_connected(struct shake *s, struct conn *n)
     if (getsockopt(n->fd, SOL_SOCKET, SO_ERROR, &why, &bytes) < 0)
         why = errno;
     if (comm_is_path_dead(why))
-        return greet_path_dead(s, n);
+        return handshake_path_dead(s, n);
     if (why != 0)
-        return greet_trouble(n, "%s", reason_text(why));
+        return handshake_note_error(n, "%s", reason_text(why));
     n->expires_ns = UINT64_MAX;
     h.kind = n->want->kind;
     h.from = n->want->own;
     h.to = n->want->peer;
-    if (nonce(s, h.nonce) != GO_ON)
+    if (make_nonce(s, h.nonce) != CONTINUE)
         return DROP;
     hello_write(&h, n->hello);
-    n->want->last[0] = '\0'; /* from here on it is silence that we wait through */
-    return GO_ON;
+    n->want->last[0] = '\0'; /* from here on the peer is silent */
+    return CONTINUE;
 }
 
-static enum outcome dial_challenged(struct shake *s, struct conn *n)
+static enum outcome dial_challenge(struct handshake_state *s, struct conn *n)
 {
     const char *name = s->c->names[n->want->member];
     struct challenge ch;
     bool proven;
 
     if (!challenge_read(n->challenge, n->hello, s->opts->key, &ch, &proven))
-        return greet_trouble(n, "what listens there does not speak this protocol");
+        return handshake_note_error(n, "its listener uses another protocol");
     n->want->unproven = !proven;
     if (!proven && ch.generation == s->here.generation)
-        return greet_trouble(n, "what listens there does not know the key");
+        return handshake_note_error(n, "its listener does not know the key");
     if (!proven)
-        return greet_trouble(n,
-                             "what listens there does not know the key and is at generation %llu",
+        return handshake_note_error(n,
+                             "its listener does not know the key and is at generation %llu",
                              (unsigned long long)ch.generation);
     switch (ch.verdict) {
     case HELLO_OK:
         proof_write(n->hello, n->challenge, s->opts->key, n->proof);
-        return GO_ON;
+        return CONTINUE;
     case HELLO_STALE:
-        s->rc = err_set(s->err, ERR_PEER, "generation %llu is over: %s is at generation %llu",
+        s->rc = err_set(s->err, ERR_PEER, "generation %llu has ended: %s is at generation %llu",
                         (unsigned long long)s->here.generation, name,
                         (unsigned long long)ch.generation);
         return DROP;
@@ -135,31 +137,32 @@ static enum outcome dial_challenged(struct shake *s, struct conn *n)
                         name, (unsigned long long)s->here.generation);
         return DROP;
     default:
-        return greet_trouble(n, "it does not expect this connection");
+        return handshake_note_error(n, "it does not expect this connection");
     }
 }
 
-static enum outcome dial_welcomed(struct shake *s, struct conn *n)
+static enum outcome dial_ready(struct handshake_state *s, struct conn *n)
 {
     if (!ready_check(n->ready))
-        return greet_trouble(n, "it ended the greeting with nonsense");
-    return settled(s, n);
+        return handshake_note_error(n, "it sent an invalid READY message");
+    return connected(s, n);
 }
 
-static struct want *find_want(struct shake *s, const struct hello *h)
+static struct want *find_want(struct handshake_state *s, const struct hello *h)
 {
     for (size_t i = 0; i < s->n_wants; i++) {
         struct want *w = &s->wants[i];
 
         if (w->kind == h->kind && w->own == h->to && w->peer == h->from && !w->dials &&
-            !w->is_there)
+            !w->is_connected)
             return w;
     }
     return NULL;
 }
 
-/* The dialler waits for our answer until we open its generation. */
-static enum outcome park(struct shake *s, struct conn *n, const struct hello *h)
+/* Parks the connection: its dialler waits for an answer until this member opens the requested
+ * generation. */
+static enum outcome park(struct handshake_state *s, struct conn *n, const struct hello *h)
 {
     struct parked p = { .fd = n->fd, .done = HELLO_BYTES };
 
@@ -168,22 +171,22 @@ static enum outcome park(struct shake *s, struct conn *n, const struct hello *h)
     listener_park(s->opts->listener, &p);
     s->n_early++;
     snprintf(s->early, sizeof(s->early),
-             "a connection from %s asked for generation %llu, ours is %llu", n->from,
+             "a connection from %s requested generation %llu, but this member is at %llu", n->from,
              (unsigned long long)h->generation, (unsigned long long)s->here.generation);
     return DONE;
 }
 
-static enum outcome accept_greeted(struct shake *s, struct conn *n)
+static enum outcome accept_hello(struct handshake_state *s, struct conn *n)
 {
     struct challenge ch = { .generation = s->here.generation };
     const char *why;
     struct hello h;
 
     if (!hello_read(n->hello, &h, &why))
-        return greet_stranger(s, n, "%s", why);
+        return handshake_note_foreign(s, n, "%s", why);
     if (h.kind == HELLO_TEST)
         return DROP;
-    ch.verdict = hello_judge(&h, &s->here);
+    ch.verdict = hello_compare(&h, &s->here);
     if (ch.verdict == HELLO_EARLY)
         return park(s, n, &h);
     if (ch.verdict == HELLO_OK) {
@@ -192,55 +195,55 @@ static enum outcome accept_greeted(struct shake *s, struct conn *n)
             ch.verdict = HELLO_UNWANTED;
     }
     if (n->want == NULL)
-        (void)greet_stranger(s, n, "asked for generation %llu, ours is %llu",
+        (void)handshake_note_foreign(s, n, "requested generation %llu, but this member is at %llu",
                              (unsigned long long)h.generation,
                              (unsigned long long)s->here.generation);
-    if (nonce(s, ch.nonce) != GO_ON)
+    if (make_nonce(s, ch.nonce) != CONTINUE)
         return DROP;
     challenge_write(&ch, n->hello, s->opts->key, n->challenge);
-    return GO_ON;
+    return CONTINUE;
 }
 
-static enum outcome accept_answered(struct shake *s, struct conn *n)
+static enum outcome accept_challenged(struct handshake_state *s, struct conn *n)
 {
     (void)s;
-    return n->want != NULL ? GO_ON : DROP;
+    return n->want != NULL ? CONTINUE : DROP;
 }
 
-static enum outcome accept_proven(struct shake *s, struct conn *n)
+static enum outcome accept_proof(struct handshake_state *s, struct conn *n)
 {
     if (!proof_check(n->proof, n->hello, n->challenge, s->opts->key)) {
         n->want->unproven = true;
-        (void)greet_stranger(s, n, "did not know the key");
-        return greet_trouble(n, "a connection from %s said so but did not know the key", n->from);
+        (void)handshake_note_foreign(s, n, "did not know the key");
+        return handshake_note_error(n, "a connection from %s claimed to be this peer, but did not know the key", n->from);
     }
     ready_write(n->ready);
-    return GO_ON;
+    return CONTINUE;
 }
 
 #define MESSAGE(field_) offsetof(struct conn, field_), sizeof(((struct conn *)0)->field_)
 static const struct {
     short events;
     size_t at, bytes; /* of the message in struct conn */
-    enum outcome (*then)(struct shake *, struct conn *);
+    enum outcome (*then)(struct handshake_state *, struct conn *);
 } states[] = {
     [DIAL_CONNECT] = { POLLOUT, 0, 0, dial_connected },
     [DIAL_HELLO] = { POLLOUT, MESSAGE(hello), go_on },
-    [DIAL_CHALLENGE] = { POLLIN, MESSAGE(challenge), dial_challenged },
+    [DIAL_CHALLENGE] = { POLLIN, MESSAGE(challenge), dial_challenge },
     [DIAL_PROOF] = { POLLOUT, MESSAGE(proof), go_on },
-    [DIAL_READY] = { POLLIN, MESSAGE(ready), dial_welcomed },
-    [ACCEPT_HELLO] = { POLLIN, MESSAGE(hello), accept_greeted },
-    [ACCEPT_CHALLENGE] = { POLLOUT, MESSAGE(challenge), accept_answered },
-    [ACCEPT_PROOF] = { POLLIN, MESSAGE(proof), accept_proven },
-    [ACCEPT_READY] = { POLLOUT, MESSAGE(ready), settled },
+    [DIAL_READY] = { POLLIN, MESSAGE(ready), dial_ready },
+    [ACCEPT_HELLO] = { POLLIN, MESSAGE(hello), accept_hello },
+    [ACCEPT_CHALLENGE] = { POLLOUT, MESSAGE(challenge), accept_challenged },
+    [ACCEPT_PROOF] = { POLLIN, MESSAGE(proof), accept_proof },
+    [ACCEPT_READY] = { POLLOUT, MESSAGE(ready), connected },
 };
 
-short greet_events(const struct conn *n)
+short handshake_events(const struct conn *n)
 {
     return states[n->state].events;
 }
 
-enum outcome greet(struct shake *s, struct conn *n)
+enum outcome handshake_advance(struct handshake_state *s, struct conn *n)
 {
     for (;;) {
         uint8_t *at = (uint8_t *)n + states[n->state].at + n->done;
@@ -252,9 +255,9 @@ enum outcome greet(struct shake *s, struct conn *n)
                                                           : send(n->fd, at, rest, MSG_NOSIGNAL);
 
             if (k < 0 && (errno == EAGAIN || errno == EINTR))
-                return GO_ON;
+                return CONTINUE;
             if (k <= 0)
-                return greet_trouble(n, "the greeting broke off: %s",
+                return handshake_note_error(n, "the handshake was interrupted: %s",
                                      k == 0 ? "connection closed"
                                             : reason_text(errno));
             n->done += (size_t)k;
@@ -262,7 +265,7 @@ enum outcome greet(struct shake *s, struct conn *n)
                 continue;
         }
         next = states[n->state].then(s, n);
-        if (next != GO_ON)
+        if (next != CONTINUE)
             return next;
         n->state++;
         n->done = 0;

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "comm/comm.h"
-#include "comm/hello.h"
+#include "comm/handshake_message.h"
 
 static const uint8_t key[COMM_KEY_BYTES] = "the key", other_key[COMM_KEY_BYTES] = "the kez";
 
@@ -19,7 +19,7 @@ static struct hello some_hello(void)
     return h;
 }
 
-static void a_greeting_is_written_as_the_format_says(void **state)
+static void hello_is_written_as_the_layout_states(void **state)
 {
     static const uint8_t head[40] = "trncomm\n\x02\0\0\0\x01\0\0\0\x04\x03\x02\x01\x07\0\0\0\x05";
     struct hello h = some_hello(), back;
@@ -36,17 +36,17 @@ static void a_greeting_is_written_as_the_format_says(void **state)
                 back.generation == h.generation);
 }
 
-static void what_is_no_greeting_is_refused_with_a_reason(void **state)
+static void invalid_hello_is_refused_with_a_reason(void **state)
 {
     static const struct {
         size_t at;
         const char *why;
-    } cases[] = { { 0, "did not speak this protocol" },
-                  { 7, "did not speak this protocol" },
-                  { 8, "speaks another version of this protocol" },
-                  { 12, "sent a greeting that makes no sense" },
-                  { 15, "sent a greeting that makes no sense" },
-                  { 33, "sent a greeting that makes no sense" } };
+    } cases[] = { { 0, "used another protocol" },
+                  { 7, "used another protocol" },
+                  { 8, "used another version of this protocol" },
+                  { 12, "sent an invalid HELLO" },
+                  { 15, "sent an invalid HELLO" },
+                  { 33, "sent an invalid HELLO" } };
     struct hello h = some_hello(), back;
     uint8_t bytes[HELLO_BYTES];
     const char *why;
@@ -65,16 +65,16 @@ static void generations_and_layouts_are_compared(void **state)
     struct hello here = some_hello(), h = some_hello();
 
     (void)state;
-    assert_int_equal(hello_judge(&h, &here), HELLO_OK);
+    assert_int_equal(hello_compare(&h, &here), HELLO_OK);
     h.layout[31] ^= 1;
-    assert_int_equal(hello_judge(&h, &here), HELLO_LAYOUT);
+    assert_int_equal(hello_compare(&h, &here), HELLO_LAYOUT);
     h.generation = 4;
-    assert_int_equal(hello_judge(&h, &here), HELLO_STALE);
+    assert_int_equal(hello_compare(&h, &here), HELLO_STALE);
     h.generation = 6;
-    assert_int_equal(hello_judge(&h, &here), HELLO_EARLY);
+    assert_int_equal(hello_compare(&h, &here), HELLO_EARLY);
 }
 
-static void any_changed_bit_spoils_the_proofs(void **state)
+static void changed_bit_invalidates_the_proofs(void **state)
 {
     struct hello h = some_hello();
     struct challenge ch = { .verdict = HELLO_OK, .generation = 5, .nonce = { 1, 2, 3 } }, back;
@@ -101,7 +101,7 @@ static void any_changed_bit_spoils_the_proofs(void **state)
     }
     assert_true(challenge_read(challenge, hello, other_key, &back, &proven) && !proven);
     assert_false(proof_check(proof, hello, challenge, other_key));
-    /* Played back in the other direction it proves nothing. */
+    /* The HMAC of one direction is no proof in the other. */
     assert_memory_not_equal(proof, challenge + CHALLENGE_BYTES - PROOF_BYTES, PROOF_BYTES);
     assert_false(proof_check(challenge + CHALLENGE_BYTES - PROOF_BYTES, hello, challenge, key));
 }
@@ -109,11 +109,11 @@ static void any_changed_bit_spoils_the_proofs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_greeting_is_written_as_the_format_says),
-        cmocka_unit_test(what_is_no_greeting_is_refused_with_a_reason),
+        cmocka_unit_test(hello_is_written_as_the_layout_states),
+        cmocka_unit_test(invalid_hello_is_refused_with_a_reason),
         cmocka_unit_test(generations_and_layouts_are_compared),
-        cmocka_unit_test(any_changed_bit_spoils_the_proofs),
+        cmocka_unit_test(changed_bit_invalidates_the_proofs),
     };
 
-    return cmocka_run_group_tests_name("comm/hello", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("comm/handshake_message", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Which connection is closed when there are too many that have not proved their identity. */
+/* Which connection is closed if too many are not authenticated. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -11,7 +11,7 @@
 
 #include "comm/cast.h"
 #include "comm/comm_priv.h"
-#include "comm/crowd.h"
+#include "comm/conn_limit.h"
 
 struct row {
     const char *from; /* NULL: must stay */
@@ -31,8 +31,8 @@ static void without_a_majority_the_oldest_is_closed(void **state)
     const struct row rows[] = { { "10.0.0.1:5", 9 }, { "10.0.0.2:5", 3 }, { "10.0.0.3:5", 4 }, { "[::1]:7", 8 } };
 
     (void)state;
-    assert_int_equal(crowd_victim(4, source, rows), 1);
-    assert_int_equal(crowd_victim(1, source, rows), 0);
+    assert_int_equal(conn_limit_victim(4, source, rows), 1);
+    assert_int_equal(conn_limit_victim(1, source, rows), 0);
 }
 
 static void host_with_most_connections_loses_its_oldest(void **state)
@@ -41,17 +41,17 @@ static void host_with_most_connections_loses_its_oldest(void **state)
                                 { "10.0.0.99:3", 2 }, { "10.0.0.9:3", 9 } };
 
     (void)state;
-    assert_int_equal(crowd_victim(5, source, rows), 2);
+    assert_int_equal(conn_limit_victim(5, source, rows), 2);
 }
 
-static void proved_connection_is_never_closed(void **state)
+static void authenticated_connection_is_never_closed(void **state)
 {
     const struct row rows[] = { { NULL, 1 }, { "10.0.0.9:1", 8 }, { NULL, 2 } };
 
     (void)state;
-    assert_int_equal(crowd_victim(3, source, rows), 1);
-    assert_int_equal(crowd_victim(1, source, rows), SIZE_MAX);
-    assert_int_equal(crowd_victim(0, source, rows), SIZE_MAX);
+    assert_int_equal(conn_limit_victim(3, source, rows), 1);
+    assert_int_equal(conn_limit_victim(1, source, rows), SIZE_MAX);
+    assert_int_equal(conn_limit_victim(0, source, rows), SIZE_MAX);
 }
 
 static void park(struct comm_listener *l, const char *host, int port)
@@ -79,7 +79,7 @@ static void flood_of_early_hellos_keeps_the_early_peers_of_other_hosts(void **st
     park(l, "10.0.0.2", 1);
     assert_true(listener_unpark(l, &p));
     assert_string_equal(p.from, "10.0.0.1:1");
-    for (n = 1; listener_unpark(l, &p); n++) /* the others are the newest, in their order */
+    for (n = 1; listener_unpark(l, &p); n++) /* the others are the newest, in order */
         if (n < COMM_PARKED_MAX - 1)
             assert_int_equal(atoi(strrchr(p.from, ':') + 1), 2 * COMM_PARKED_MAX + 1 + n);
     assert_int_equal(n, COMM_PARKED_MAX);
@@ -92,9 +92,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_a_majority_the_oldest_is_closed),
         cmocka_unit_test(host_with_most_connections_loses_its_oldest),
-        cmocka_unit_test(proved_connection_is_never_closed),
+        cmocka_unit_test(authenticated_connection_is_never_closed),
         cmocka_unit_test(flood_of_early_hellos_keeps_the_early_peers_of_other_hosts),
     };
 
-    return cmocka_run_group_tests_name("comm/crowd", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("comm/conn_limit", tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Who is let in: strangers, other keys, other generations, other lists of members; who is missing. */
+/* Which connections are accepted: foreign ones, other keys, other generations, other lists of
+ * members; and which members are missing. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -12,14 +13,14 @@
 #include "base/fault.h"
 #include "comm/cast.h"
 
-enum { READY = 40, DONE }; /* stage: how many are so far */
+enum { READY = 40, DONE }; /* stage: number of members so far */
 
 static void begin(struct cast *k, const char *layout, bool shared_memory)
 {
     cast_init(k, layout, shared_memory, 4096);
 }
 
-/* ---- strangers ---- */
+/* ---- foreign connections ---- */
 
 static int dial(const char *address)
 {
@@ -37,7 +38,7 @@ static void scene_strangers(struct cast *k, uint32_t self)
     struct comm *c;
     struct err err;
 
-    if (self == 2) { /* no member: 300 that say nothing, 50 that talk nonsense */
+    if (self == 2) { /* no member: 300 silent connections, and 50 with invalid bytes */
         for (int i = 0; i < 350; i++) {
             int fd = dial(k->addresses[0]);
             char junk[300];
@@ -53,7 +54,7 @@ static void scene_strangers(struct cast *k, uint32_t self)
     k->n = 2;
     cast_until(k, READY, 1);
     if (self == 1)
-        cast_sleep_ms(30); /* the strangers are in front */
+        cast_sleep_ms(30); /* the foreign connections are first in the queue */
     c = cast_open(k, self);
     EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
     EXPECT(clock_ns() - start < CAST_AT_ONCE_MS * 1000000ull, "took %.3f s",
@@ -62,7 +63,7 @@ static void scene_strangers(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void silent_and_raving_strangers_delay_nobody(void **state)
+static void silent_and_invalid_connections_delay_no_member(void **state)
 {
     struct cast k;
 
@@ -85,12 +86,12 @@ static void scene_wrong_key(struct cast *k, uint32_t self)
         EXPECT(rc == ERR_AUTH && strstr(err.text, "worker 0") &&
                    strstr(err.text, "not know the key"),
                "%d: %s", rc, err.text);
-    else /* who is called sees only somebody that hangs up */
-        EXPECT(rc == ERR_TIMEOUT && strstr(err.text, "worker 1") && strstr(err.text, "broke off"),
+    else /* the called member sees only that the caller closes */
+        EXPECT(rc == ERR_TIMEOUT && strstr(err.text, "worker 1") && strstr(err.text, "was interrupted"),
                "%d: %s", rc, err.text);
 }
 
-static void a_peer_with_another_key_is_never_let_in(void **state)
+static void peer_with_another_key_is_rejected(void **state)
 {
     struct cast k;
 
@@ -113,10 +114,10 @@ static void scene_stale(struct cast *k, uint32_t self)
     int rc;
 
     o.generation = self == 0 ? 2 : 1;
-    if (self == 1) { /* we dial, and are behind */
+    if (self == 1) { /* this member dials, and is in the earlier generation */
         rc = cast_connect(&o, &c, &err);
         EXPECT(rc == ERR_PEER &&
-                   strstr(err.text, "generation 1 is over: worker 0 is at generation 2"),
+                   strstr(err.text, "generation 1 has ended: worker 0 is at generation 2"),
                "%d: %s", rc, err.text);
         o.generation = 2;
     }
@@ -125,7 +126,7 @@ static void scene_stale(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_stale_generation_is_told_so_and_may_come_again(void **state)
+static void stale_generation_is_reported_and_may_connect_again(void **state)
 {
     struct cast k;
 
@@ -145,9 +146,9 @@ static void scene_future(struct cast *k, uint32_t self)
     o.generation = self == 0 ? 1 : 2;
     if (self == 1) { /* waits */
         o.deadline_ms = 2 * CAST_LONG_MS;
-    } else { /* is called, and is behind */
+    } else { /* this member is called, and is in the earlier generation */
         rc = cast_connect(&o, &c, &err);
-        EXPECT(rc == ERR_TIMEOUT && strstr(err.text, "generation 2, ours is 1"), "%d: %s", rc,
+        EXPECT(rc == ERR_TIMEOUT && strstr(err.text, "generation 2, but this member is at 1"), "%d: %s", rc,
                err.text);
         o.generation = 2;
         o.deadline_ms = 2 * CAST_LONG_MS;
@@ -157,7 +158,7 @@ static void scene_future(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-static void a_peer_from_the_future_waits(void **state)
+static void peer_of_a_later_generation_waits(void **state)
 {
     struct cast k;
 
@@ -185,7 +186,7 @@ static void scene_other_members(struct cast *k, uint32_t self)
            err.text);
 }
 
-static void another_list_of_members_is_refused(void **state)
+static void different_list_of_members_is_refused(void **state)
 {
     struct cast k;
 
@@ -215,7 +216,7 @@ static void *abort_opening(void *arg)
     return NULL;
 }
 
-static void connecting_ends_at_once_when_aborted(void **state)
+static void abort_while_connecting_ends_it_at_once(void **state)
 {
     uint64_t best = UINT64_MAX;
     struct aborting a;
@@ -227,7 +228,7 @@ static void connecting_ends_at_once_when_aborted(void **state)
     (void)state;
     begin(&k, "A1 B1 A1", true);
     o = cast_opts(&k, 0);
-    for (int i = 0; i < 5; i++) { /* the best: the machine may be busy */
+    for (int i = 0; i < 5; i++) { /* the best of five: the machine may be busy */
         uint64_t took;
 
         assert_int_equal(comm_open(&o, &a.c, &err), 0);
@@ -241,7 +242,7 @@ static void connecting_ends_at_once_when_aborted(void **state)
         comm_close(a.c);
     }
     assert_true(best < 3000000ull * SLOW);
-    /* before it begins is early enough */
+    /* an abort before comm_connect() is effective */
     assert_int_equal(comm_open(&o, &a.c, &err), 0);
     comm_abort(a.c, "not even begun");
     assert_int_equal(comm_connect(a.c, &err), ERR_CANCELED);
@@ -249,7 +250,7 @@ static void connecting_ends_at_once_when_aborted(void **state)
     cast_fini(&k);
 }
 
-static void who_is_missing_is_named_with_the_last_error(void **state)
+static void missing_members_are_named_with_the_last_error(void **state)
 {
     struct comm_opts o;
     struct comm *c;
@@ -258,7 +259,7 @@ static void who_is_missing_is_named_with_the_last_error(void **state)
 
     (void)state;
     begin(&k, "A1 B1 C1", true);
-    comm_listener_close(k.listeners[0]); /* refuses from now on */
+    comm_listener_close(k.listeners[0]); /* refuses connections from now on */
     k.listeners[0] = NULL;
     o = cast_opts(&k, 1);
     o.deadline_ms = 100;
@@ -268,19 +269,19 @@ static void who_is_missing_is_named_with_the_last_error(void **state)
         strstr(err.text, "connect generation 1: missing after 0.1 s: worker 0 (127.0.0.1:"));
     assert_non_null(strstr(err.text, "Connection refused"));
     assert_non_null(strstr(err.text, "worker 2 (127.0.0.1:"));
-    assert_non_null(strstr(err.text, "has not called us"));
+    assert_non_null(strstr(err.text, "has not connected"));
     for (int i = 0; i < 2; i++) {
         static const char *const odd[] = { "localhost:80", "[nobody]:80" };
 
         k.members[0].address = odd[i];
         assert_int_equal(cast_connect(&o, &c, &err), ERR_INPUT);
-        assert_non_null(strstr(err.text, "is no address; expected ip:port or [ip]:port"));
+        assert_non_null(strstr(err.text, "': expected ip:port or [ip]:port"));
         assert_non_null(strstr(err.text, odd[i]));
     }
     cast_fini(&k);
 }
 
-static void a_listener_says_where_it_listens(void **state)
+static void listener_address_is_the_bound_address(void **state)
 {
     struct comm_listener *l, *second;
     struct err err;
@@ -305,7 +306,7 @@ static void a_listener_says_where_it_listens(void **state)
     assert_string_equal(comm_host_key(), comm_host_key());
 }
 
-/* ---- tried again ---- */
+/* ---- retries ---- */
 
 static void scene_refused_once(struct cast *k, uint32_t self)
 {
@@ -315,11 +316,11 @@ static void scene_refused_once(struct cast *k, uint32_t self)
     EXPECT(fault_arm("comm.connect@1", &err) == 0, "%s", err.text);
     c = cast_open(k, self);
     EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
-    EXPECT(self == 0 || fault_fired(), "nobody dialled");
+    EXPECT(self == 0 || fault_fired(), "no member dialled");
     comm_close(c);
 }
 
-static void a_refused_connection_is_tried_again(void **state)
+static void refused_connection_is_retried(void **state)
 {
     struct cast k;
 
@@ -334,16 +335,16 @@ static void a_refused_connection_is_tried_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(silent_and_raving_strangers_delay_nobody),
-        cmocka_unit_test(a_peer_with_another_key_is_never_let_in),
-        cmocka_unit_test(a_stale_generation_is_told_so_and_may_come_again),
-        cmocka_unit_test(a_peer_from_the_future_waits),
-        cmocka_unit_test(another_list_of_members_is_refused),
-        cmocka_unit_test(connecting_ends_at_once_when_aborted),
-        cmocka_unit_test(who_is_missing_is_named_with_the_last_error),
-        cmocka_unit_test(a_listener_says_where_it_listens),
-        cmocka_unit_test(a_refused_connection_is_tried_again),
+        cmocka_unit_test(silent_and_invalid_connections_delay_no_member),
+        cmocka_unit_test(peer_with_another_key_is_rejected),
+        cmocka_unit_test(stale_generation_is_reported_and_may_connect_again),
+        cmocka_unit_test(peer_of_a_later_generation_waits),
+        cmocka_unit_test(different_list_of_members_is_refused),
+        cmocka_unit_test(abort_while_connecting_ends_it_at_once),
+        cmocka_unit_test(missing_members_are_named_with_the_last_error),
+        cmocka_unit_test(listener_address_is_the_bound_address),
+        cmocka_unit_test(refused_connection_is_retried),
     };
 
-    return cmocka_run_group_tests_name("comm/door", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("comm/connect", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* sim_story.c - a random story: a small cluster, some faults, then calm. In the calm all that live
- * must come together in one view, or, where that cannot be, each must say who is missing; no step
- * that somebody kept is lost; and the job is completed by all. */
+/* sim_scenario.c - random scenarios: a small cluster, some faults, then no more faults. After the
+ * faults all running tasks must form one view, or, where that is impossible, each must log which
+ * tasks are missing; no step that a survivor holds is lost; and all tasks complete the job. */
 #include "sim/sim_priv.h"
 
 #include <inttypes.h>
@@ -29,7 +29,7 @@ enum fault {
     STORAGE_RELEASED,
     FAULTS,
 };
-/* How often each comes, of the sum. */
+/* Relative frequencies of the faults. */
 static const uint8_t weights[FAULTS] = {
     [KILL] = 8,
     [KILL_TWO] = 4,
@@ -150,7 +150,7 @@ static void one_fault(struct sim *s)
 
 static void calm(struct sim *s, bool some_stay_dead)
 {
-    sim_say(s, SIM_ALL, "calm");
+    sim_print(s, SIM_ALL, "calm");
     sim_heal(s);
     go_on(s);
     sim_storage(s, SIM_ALL, SIM_STORAGE_FINE);
@@ -160,7 +160,7 @@ static void calm(struct sim *s, bool some_stay_dead)
             sim_start(s, i);
 }
 
-/* Those that live or will be started again. */
+/* Returns the number of tasks that run or will be started again. */
 static uint32_t expected(const struct sim *s)
 {
     uint32_t n = 0;
@@ -180,7 +180,8 @@ static bool can_train(const struct sim *s, uint32_t n)
     return n > 0 && n >= s->opts.min_world && (!s->opts.no_lease || 2 * n > s->opts.world);
 }
 
-/* In a first step each is found at the deadline only, one after the other. */
+/* Returns the number of tasks whose training hangs. In a first step the watchdog finds each only at
+ * the deadline, one after the other. */
 static uint32_t n_stuck(const struct sim *s)
 {
     uint32_t n = 0;
@@ -190,8 +191,8 @@ static uint32_t n_stuck(const struct sim *s)
     return n;
 }
 
-/* They cannot be a group: everyone says why, or has ended and said why. */
-static void everyone_is_told(struct sim *s)
+/* The tasks cannot form a group: each must log the reason, or have ended with the reason. */
+static void expect_reasons(struct sim *s)
 {
     sim_advance(s, 8000 + s->opts.rejoin_ms);
     for (uint32_t i = 0; i < s->opts.world && !s->is_broken; i++) {
@@ -199,8 +200,8 @@ static void everyone_is_told(struct sim *s)
 
         if (t->node == NULL || t->started_ms + 6000 > s->now_ms)
             continue;
-        if (t->said_ms + 3 * MEMBER_SAY_MS < s->now_ms || strstr(t->said, "worker ") == NULL)
-            sim_broken(s, "%s waits in vain and does not say for whom; it said last: %s",
+        if (t->said_ms + 3 * MEMBER_LOG_MS < s->now_ms || strstr(t->said, "worker ") == NULL)
+            sim_fail_run(s, "%s waits and does not log the missing task; its last line: %s",
                        s->names[i], t->said);
     }
 }
@@ -213,14 +214,14 @@ static void remember(struct sim *s)
     }
 }
 
-/* What a process held that is still there, the group holds. */
-static void nothing_is_lost(struct sim *s)
+/* The group holds every step that a surviving process held. */
+static void expect_no_loss(struct sim *s)
 {
     for (uint32_t i = 0; i < s->opts.world; i++) {
         const struct sim_task *t = &s->tasks[i];
 
         if (t->node != NULL && t->calm_serial == t->serial && t->calm_held > sim_newest(s))
-            sim_broken(s, "%s held step %" PRIu64 ", and the group goes on from %" PRIu64,
+            sim_fail_run(s, "%s held step %" PRIu64 ", and the group goes on from %" PRIu64,
                        s->names[i], t->calm_held, sim_newest(s));
     }
 }
@@ -237,48 +238,50 @@ static void finish(struct sim *s, uint64_t calm_ms)
     if (!sim_until_ended(s, 15000 + s->opts.rejoin_ms + 35000 * n_stuck(s)) &&
         !s->is_broken) {
         if (!can_train(s, expected(s)) || (s->complete_step != 0 && s->opts.no_lease))
-            return; /* too few are left, or who came too late cannot see that all is done */
-        sim_broken(s, "the job is not completed: %u tasks live, %s", sim_alive(s),
+            return; /* too few tasks are left, or a task that joined too late cannot see that the
+                       job is done */
+        sim_fail_run(s, "the job is not completed: %u tasks live, %s", sim_alive(s),
                    s->complete_step != 0 ? "its last checkpoint is written" : "no last checkpoint");
     }
     for (uint32_t i = 0; i < world && !s->is_broken; i++) {
         int code = s->tasks[i].exit_code;
         bool was_gone = s->tasks[i].ended_ms <= calm_ms && s->opts.restart_ms == 0;
 
-        /* Without shared storage a task that is alone at the end cannot see that all is done. */
+        /* Without shared storage, a task that is alone at the end cannot see that the job is
+           done. */
         if (code == 138 &&
             (!can_train(s, expected(s)) || s->opts.restart_ms == 0 || s->opts.no_lease))
             continue;
         if (code != 0 && !(code == 143 && s->tasks[i].was_told_to_stop) && !s->tasks[i].is_off &&
             !was_gone && code != SIM_KILLED && (s->opts.restart_ms > 0 || !s->tasks[i].was_stuck))
-            sim_broken(s, "the job is complete, and %s ended with %d: %s", s->names[i], code,
+            sim_fail_run(s, "the job is complete, and %s ended with %d: %s", s->names[i], code,
                        s->tasks[i].exit_text);
     }
 }
 
-/* In the calm nothing happens: no alarm is false. */
-static void stays_together(struct sim *s)
+/* Without faults the group must not change: an alarm would be false. */
+static void expect_stable(struct sim *s)
 {
     uint32_t first = 0;
     uint64_t generation;
 
     while (first < s->opts.world && s->tasks[first].node == NULL)
         first++;
-    sim_advance(s, 2000); /* consequences of the last fault may be under way */
+    sim_advance(s, 2000); /* effects of the last fault may be in progress */
     if (!sim_until_together(s, sim_alive(s), 8000))
-        return; /* somebody was told to leave */
+        return; /* a task was asked to leave */
     generation = sim_generation(s, first);
     sim_advance(s, 2000);
     for (uint32_t i = 0; i < s->opts.world && !s->is_broken; i++)
         if (s->tasks[i].node == NULL || s->tasks[i].was_told_to_stop)
-            return; /* it may leave only now */
+            return; /* that task may leave only now */
     if (!s->is_broken && sim_generation(s, first) != generation)
-        sim_broken(s, "the group breaks up, and nothing happened: %s",
+        sim_fail_run(s, "the group broke without a fault: %s",
                    member_node_cause(s->tasks[first].node));
 }
 
-/* All are told to stop within a moment, or one is told to stop the job: what the group holds is
- * saved. */
+/* All tasks are asked to stop within a moment, or one task is asked to stop the job: the state of
+ * the group is saved. */
 static void all_leave(struct sim *s)
 {
     uint64_t newest, begin = s->now_ms;
@@ -298,12 +301,12 @@ static void all_leave(struct sim *s)
 
         if (t->was_told_to_stop &&
             (t->node != NULL || (t->exit_code != 143 && t->ended_ms >= begin)))
-            sim_broken(s, "all were told to stop, and %s %s", s->names[i],
-                       t->node != NULL ? "goes on" : t->exit_text);
+            sim_fail_run(s, "all were asked to stop, but %s %s", s->names[i],
+                       t->node != NULL ? "continues" : t->exit_text);
     }
-    /* Survivors of a broken step differ by one, and the leader saves its own. */
+    /* Survivors of a broken step differ by one step, and the leader saves its own state. */
     if (!s->is_broken && sim_alive(s) == 0 && sim_checkpoint(s) + 1 < newest && n_stuck(s) == 0)
-        sim_broken(s,
+        sim_fail_run(s,
                    "all have left from step %" PRIu64 ", and that of step %" PRIu64
                    " is the newest saved",
                    newest, sim_checkpoint(s));
@@ -335,7 +338,7 @@ static struct sim_opts draw(uint64_t seed, bool tell)
     return o;
 }
 
-/* A leader keeps a task away for a while: it is waited for. */
+/* Returns true while a leader has a task in quarantine: the test waits for its end. */
 static bool is_quarantined(const struct sim *s)
 {
     struct member_peer p;
@@ -373,44 +376,44 @@ static void play(struct sim *s)
     if (s->is_broken)
         return;
     n = expected(s);
-    sim_say(s, SIM_ALL, "%u tasks are to come together", n);
+    sim_print(s, SIM_ALL, "%u tasks must form a group", n);
     if (n == 0)
         return;
     if (!can_train(s, n)) {
-        everyone_is_told(s);
+        expect_reasons(s);
         return;
     }
     for (uint64_t until = s->now_ms + limit; !sim_until_together(s, n, 1000);) {
-        n = expected(s); /* a task that was told to leave may end only now */
+        n = expected(s); /* a task that was asked to leave may end only now */
         if (s->is_broken || !can_train(s, n))
             return;
         if (is_quarantined(s))
             until = s->now_ms + limit;
         if (s->now_ms >= until) {
-            sim_broken(s,
+            sim_fail_run(s,
                        "%u tasks live and are not one group %" PRIu64 " ms after the last "
                        "fault",
                        n, limit);
             return;
         }
     }
-    nothing_is_lost(s);
+    expect_no_loss(s);
     if (below(s, 4) == 0 && n_stuck(s) == 0)
-        stays_together(s);
+        expect_stable(s);
     if (below(s, 6) == 0)
         all_leave(s);
     else
         finish(s, calm_ms);
 }
 
-const char *sim_random_story(uint64_t seed, bool tell)
+const char *sim_random_scenario(uint64_t seed, bool tell)
 {
     static char finding[2 * TEXT];
     struct sim_opts o = draw(seed, tell);
     struct sim *s = sim_new(&o);
     bool is_broken;
 
-    sim_say(s, SIM_ALL,
+    sim_print(s, SIM_ALL,
             "seed %" PRIu64 ": world %u, min_world %u, %s, rejoin %" PRIu64 " ms, step %" PRIu64
             " ms, delay %" PRIu64 " ms, restart %" PRIu64 " ms",
             seed, o.world, o.min_world, o.no_lease ? "no shared storage" : "shared storage",
@@ -420,7 +423,7 @@ const char *sim_random_story(uint64_t seed, bool tell)
     if (is_broken)
         snprintf(finding, sizeof(finding), "%s", sim_finding(s));
     if (tell)
-        printf("%s", sim_story(s));
+        printf("%s", sim_log(s));
     sim_free(s);
     return is_broken ? finding : NULL;
 }

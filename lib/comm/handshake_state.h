@@ -1,0 +1,88 @@
+/* handshake_state.h - the state of a handshake, shared by handshake.c (all connections) and
+ * handshake_peer.c (one). */
+#ifndef COMM_HANDSHAKE_STATE_H
+#define COMM_HANDSHAKE_STATE_H
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "comm/comm_priv.h"
+#include "comm/handshake_message.h"
+
+/* A connection that must be made. */
+struct want {
+    enum hello_kind kind;
+    uint32_t own, peer; /* LINK: ranks; else members */
+    uint32_t member;    /* member of the peer */
+    int *fd;            /* receives the socket */
+    bool is_connected;      /* the connection was made; a star may have been closed since */
+    bool dials, busy;   /* this side dials; an attempt is in progress */
+    bool unproven;      /* the last peer that tried did not know the key */
+    uint64_t retry_ns;
+    uint32_t retry_ms;
+    char last[160]; /* the last error; "": none */
+};
+
+enum state {
+    DIAL_CONNECT,
+    DIAL_HELLO,
+    DIAL_CHALLENGE,
+    DIAL_PROOF,
+    DIAL_READY,
+    ACCEPT_HELLO,
+    ACCEPT_CHALLENGE,
+    ACCEPT_PROOF,
+    ACCEPT_READY,
+};
+
+struct conn {
+    int fd;
+    enum state state;
+    struct want *want; /* accepted: NULL until the HELLO was read */
+    size_t done;       /* bytes of the message of the state */
+    uint64_t expires_ns;
+    char from[72]; /* accepted: source address */
+    uint8_t hello[HELLO_BYTES], challenge[CHALLENGE_BYTES], proof[PROOF_BYTES], ready[READY_BYTES];
+};
+
+struct handshake_state {
+    struct comm *c;
+    const struct comm_opts *opts;
+    struct hello here; /* generation and layout of this member */
+    struct want *wants;
+    size_t n_wants, n_missing;
+    struct conn *conns;
+    struct pollfd *polls; /* the lives, the wants, 2 listeners, then the connections */
+    size_t n_conns, max_conns;
+    int unix_fd;                     /* owned; -1 if no member calls there */
+    struct sockaddr_un host_address; /* abstract name of the leader of this host */
+    socklen_t host_address_bytes;
+    uint64_t due_ns;          /* time of the next dial */
+    uint64_t accept_again_ns; /* time before which no connection is accepted (no free descriptor) */
+    uint32_t n_foreign;
+    char foreign[192]; /* what the last one did wrong */
+    uint32_t n_early;
+    char early[192]; /* what the last one requested */
+    int rc;
+    uint32_t culprit; /* if rc < 0: a member; COMM_NO_MEMBER: unknown */
+    struct err *err;
+};
+
+enum outcome { CONTINUE, DROP, DONE };
+
+/* Advances a connection as far as possible without waiting. Returns CONTINUE: call again when its
+ * socket is ready; DROP: close it; DONE: its socket was passed on. If s->rc is set, the whole
+ * handshake has failed. */
+enum outcome handshake_advance(struct handshake_state *s, struct conn *n);
+short handshake_events(const struct conn *n); /* the poll events that the connection waits for */
+
+/* The kernel of the peer of a connection does not answer: the handshake fails with ERR_PATH. */
+enum outcome handshake_path_dead(struct handshake_state *s, struct conn *n);
+
+/* Store the error of a connection, for its peer or for the foreign connections; return DROP. */
+enum outcome handshake_note_error(struct conn *n, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+enum outcome handshake_note_foreign(struct handshake_state *s, struct conn *n, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif
