@@ -40,6 +40,8 @@ struct log_field {
 /* At exit() what waits for stderr is written, for at most 1 s. */
 void log_init(enum log_format format, enum log_level lowest);
 void log_set_level(enum log_level lowest);
+/* Records of this level are written, not dropped. */
+bool log_shows(enum log_level level);
 /* What stands before every text message and as "task" in JSON; copied (at most 63 bytes). */
 void log_set_task(const char *name);
 bool log_parse_level(const char *name, enum log_level *out);
@@ -47,8 +49,10 @@ bool log_parse_level(const char *name, enum log_level *out);
 /* `event` is a short fixed word ("join", "step"); the message is for a person. */
 void log_event(enum log_level level, const char *event, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* With fields: in text they are not shown (the message says it all), in JSON they are members. */
-void log_record(enum log_level level, const char *event, const struct log_field *fields,
+/* With fields: in text they are not shown (the message says it all), in JSON they are members.
+ * Returns false if write(2) has not taken the whole record: then the record waits for stderr or is
+ * lost, and is not written if the process is killed now. Returns true if the level is not shown. */
+bool log_record(enum log_level level, const char *event, const struct log_field *fields,
                 uint32_t n_fields, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
 #define log_debug(event_, ...) log_event(LOG_DEBUG, event_, __VA_ARGS__)
