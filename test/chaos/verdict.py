@@ -2,7 +2,7 @@
 
     steps       1..n are each applied once in the history that survived (sample_log.py says how that is known)
     samples     per epoch each once, and those of the undisturbed run, lane by lane
-    loss        of every step that was reported, in whichever task, equal to the undisturbed run's
+    loss        each step is in the log of at least one task, and its loss is that of the undisturbed run in every log
     weights     model, optimizer state and exported model byte-equal to the undisturbed run's
     gap         the longest time in which no task completed a step
     goodput     (steps of the history * time of a step before the first fault, evaluations and checkpoints with it) /
@@ -54,12 +54,13 @@ def samples(v, history, reference, steps_per_epoch, batch, n):
 
 
 def losses(v, logged, reference, near=0):
-    """[(step, loss)] both. Steps are reported behind their update: one in a hundred may be missing, but none may differ (by more than `near`)."""
+    """[(step, loss)] both. No step may be missing in all logs, and no loss may differ by more than `near`."""
     expected = dict(reference)
     wrong = sorted({step for step, loss in logged if not abs(expected.get(step, float("nan")) - loss) <= near})
-    seen = len({step for step, _ in logged})
-    v.row("loss per step", "%d of %d steps seen, different %d%s" % (
-        seen, len(expected), len(wrong), " (first: step %d)" % wrong[0] if wrong else ""), seen >= 0.99 * len(expected) > 0 and not wrong)
+    missing = sorted(set(expected) - {step for step, _ in logged})
+    v.row("loss per step", "%d of %d steps seen%s, different %d%s" % (
+        len(expected) - len(missing), len(expected), ", not: " + " ".join(map(str, missing[:20])) if missing else "",
+        len(wrong), " (first: step %d)" % wrong[0] if wrong else ""), bool(expected) and not missing and not wrong)
 
 
 def files(v, pairs):
