@@ -162,46 +162,37 @@ static void take_figures(struct rdzv_progress *p, struct window *w, uint64_t now
     memset(w, 0, sizeof(*w));
 }
 
-/* reduce_share: waiting for the reduction; reduce_work: in it, also while the replica computed. device_idle: of
- * GPUs, a mean; NaN: not known. */
-static void log_step(struct report *r, const struct train_step_report *s, const struct rdzv_progress *p,
-                     double reduce_work, double device_idle)
+/* The line of a step, with figures of the time since the line before. Under `lock`. */
+static void take_line(struct report *r, const struct train_step_report *s, uint64_t now,
+                      struct step_line *out)
 {
-    bool has_idle = !isnan(device_idle);
-    struct log_field fields[11] = {
-        LOG_U64("step", s->step),
-        LOG_U64("epoch", s->epoch),
-        LOG_F32("loss", (float)s->loss),
-        LOG_F64("learning_rate", s->learning_rate),
-        LOG_F64("samples_per_second", p->samples_per_second),
-        LOG_F64("gradient_norm", s->grad_norm),
-        LOG_F64("data_share", p->share_data),
-        LOG_F64("reduce_share", p->share_reduce),
-        LOG_F64("reduce_work", reduce_work),
-    };
-    size_t n = COUNT_OF(fields) - 2; /* behind them what is not always known */
-    char idle[48] = "";
+    struct rdzv_progress figures;
 
-    if (has_idle) {
-        fields[n++] = (struct log_field)LOG_F64("device_idle", device_idle);
-        snprintf(idle, sizeof(idle), "; GPUs without work %.1f %%", 100 * device_idle);
-    }
-    if (s->loss_scale > 0)
-        fields[n++] = (struct log_field)LOG_F64("loss_scale", s->loss_scale);
-    log_record(report_leads(r) ? LOG_INFO : LOG_DEBUG, "step", fields, n,
-               "step %llu of %llu, epoch %llu, loss %.6g, rate %.4g, %.0f samples/s (data %.0f %%, compute "
-               "%.0f %%, reduction %.0f %%%s)",
-               (unsigned long long)s->step, (unsigned long long)p->total_steps,
-               (unsigned long long)s->epoch, s->loss, s->learning_rate, p->samples_per_second,
-               100 * p->share_data, 100 * p->share_compute, 100 * p->share_reduce, idle);
+    *out = (struct step_line){
+        .step = s->step,
+        .epoch = s->epoch,
+        .total_steps = r->now.total_steps,
+        .loss = s->loss,
+        .learning_rate = s->learning_rate,
+        .grad_norm = s->grad_norm,
+        .loss_scale = s->loss_scale,
+        .reduce_work = report_per(r->logged.reduce_work_ns, r->logged.ns),
+        .device_idle = (double)NAN,
+    };
+    if (r->logged.n_idle > 0)
+        out->device_idle = r->logged.idle / (double)r->logged.n_idle;
+    take_figures(&figures, &r->logged, now);
+    out->samples_per_second = figures.samples_per_second;
+    out->share_data = figures.share_data;
+    out->share_compute = figures.share_compute;
+    out->share_reduce = figures.share_reduce;
 }
 
 static void on_step(struct report *r, const struct train_step_report *s)
 {
     uint64_t now = clock_ns();
     bool due = s->step % __atomic_load_n(&r->log_every, __ATOMIC_RELAXED) == 0 || s->step == 1;
-    struct rdzv_progress line;
-    double reduce_work = 0, device_idle = (double)NAN;
+    struct step_line line;
     uint64_t skipped;
 
     pthread_mutex_lock(&r->lock);
@@ -221,11 +212,7 @@ static void on_step(struct report *r, const struct train_step_report *s)
         take_figures(&r->now, &r->window, now);
     if (due || s->step == r->now.total_steps) {
         due = true;
-        line.total_steps = r->now.total_steps;
-        reduce_work = report_per(r->logged.reduce_work_ns, r->logged.ns);
-        if (r->logged.n_idle > 0)
-            device_idle = r->logged.idle / (double)r->logged.n_idle;
-        take_figures(&line, &r->logged, now);
+        take_line(r, s, now, &line);
         if (r->now.samples_per_second == 0)
             r->now.samples_per_second = line.samples_per_second;
     }
@@ -248,24 +235,14 @@ static void on_step(struct report *r, const struct train_step_report *s)
         metric_set(r->loss_scale, s->loss_scale);
     if (due) {
         metric_set(r->speed, line.samples_per_second);
-        log_step(r, s, &line, reduce_work, device_idle);
-        curves_step(r, s, line.samples_per_second, device_idle);
+        lines_step(r, &line);
+        curves_step(r, s, line.samples_per_second, line.device_idle);
     }
 }
 
 static void on_eval(struct report *r, const struct train_eval_report *e)
 {
     const struct train_opts *t = r->opts.train;
-    struct log_field fields[5 + TRAIN_MAX_METRICS] = {
-        LOG_U64("step", e->step),
-        LOG_U64("epoch", e->epoch),
-        LOG_U64("samples", e->samples),
-        LOG_F64("loss", e->loss),
-        LOG_F64("seconds", (double)e->ns / 1e9),
-    };
-    char text[512];
-    int at = snprintf(text, sizeof(text), "evaluation after step %llu: loss %.6g",
-                      (unsigned long long)e->step, e->loss);
 
     pthread_mutex_lock(&r->lock);
     r->eval = *e;
@@ -276,15 +253,11 @@ static void on_eval(struct report *r, const struct train_eval_report *e)
     for (uint32_t i = 0; i < t->n_metrics; i++) {
         char tag[128];
 
-        fields[5 + i] = (struct log_field)LOG_F64(t->metrics[i].name, e->metrics[i]);
-        at += snprintf(text + at, sizeof(text) - (size_t)at, ", %s %.6g", t->metrics[i].name,
-                       e->metrics[i]);
         metric_set(r->eval_metric[i], e->metrics[i]);
         snprintf(tag, sizeof(tag), "eval/%s", t->metrics[i].name);
         curves_point(r, e->step, tag, (float)e->metrics[i]);
     }
-    log_record(report_leads(r) ? LOG_INFO : LOG_DEBUG, "eval", fields, 5 + t->n_metrics, "%s on %llu samples",
-               text, (unsigned long long)e->samples);
+    lines_eval(r, e);
 }
 
 static void on_checkpoint(struct report *r, const struct ckpt_event *e)
@@ -425,6 +398,9 @@ void report_event(struct report *r, const struct train_event *e)
         break;
     case TRAIN_EVAL:
         on_eval(r, e->eval);
+        break;
+    case TRAIN_LOGGED:
+        lines_logged(r, e->step, e->done != 0);
         break;
     case TRAIN_CHECKPOINT:
         on_checkpoint(r, e->ckpt);

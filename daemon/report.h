@@ -26,16 +26,24 @@ struct report_opts {
     const char *job, *task, *version;
     const char *summary_directory;  /* NULL: no curves */
     uint32_t log_every_steps;
+    /* NULL, or called by report_event() and report_generation_end() if stderr has not taken a line
+     * about `step`. */
+    void (*on_unlogged)(void *arg, uint64_t step);
+    void *arg;
 };
 
 int report_open(const struct report_opts *opts, struct report **out, struct err *err);
 void report_close(struct report *r); /* flushes the curves; NULL is fine */
 
 void report_event(struct report *r, const struct train_event *e);
+/* Called by the last thread of a generation, before the group learns that the generation has ended:
+ * writes the log lines of the last step which the coordinator may not have written. */
+void report_generation_end(struct report *r);
 /* Total steps are known once training is opened. */
 void report_total(struct report *r, uint64_t total_steps, uint64_t steps_per_epoch);
-/* Whether this task speaks for the group: logs steps, evaluations and curves; others only at level debug.
- * Not at first. Any thread. */
+/* Sets whether this task coordinates the group (initially not): the coordinator writes curves, and
+ * the log lines of steps and evaluations; other tasks write these lines at level debug, and where
+ * the coordinator does not (report_lines.c). Called while no generation runs; any thread. */
 void report_lead(struct report *r, bool leads);
 /* Where this task is outside training: "joining", "waiting". */
 void report_phase(struct report *r, const char *phase);

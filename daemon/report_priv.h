@@ -1,6 +1,7 @@
 /* report_priv.h - what the files of the report share.
  *
  *   report.c         what training says: log, metrics, figures
+ *   report_lines.c   the log lines of steps and evaluations
  *   report_curves.c  TensorBoard curves
  *   report_read.c    what others read: the progress line, Status, HTTP */
 #ifndef DAEMON_REPORT_PRIV_H
@@ -19,6 +20,24 @@ struct window {
     uint64_t n_idle;
 };
 
+/* What the log line of a step holds. */
+struct step_line {
+    uint64_t step, epoch, total_steps;
+    double loss, learning_rate, grad_norm, loss_scale; /* as in struct train_step_report */
+    double samples_per_second;
+    double share_data, share_compute, share_reduce; /* of the time since the line before */
+    double reduce_work; /* part of that time in reductions, also while the replica computed */
+    double device_idle; /* part of that time without work, mean over GPUs; NaN: unknown */
+};
+
+/* Lines of one step which the coordinator may not have written (report_lines.c). */
+struct kept_lines {
+    uint64_t step;
+    bool has_step, has_eval;
+    struct step_line line;
+    struct train_eval_report eval;
+};
+
 struct report {
     struct report_opts opts;
     pthread_mutex_t lock; /* guards what follows, up to the metrics */
@@ -34,6 +53,8 @@ struct report {
     uint64_t told_ms; /* the loop's: last line about a long phase */
     uint32_t log_every; /* atomic */
     uint32_t is_lead;   /* atomic */
+
+    struct kept_lines kept; /* of the thread that reports a generation */
 
     pthread_mutex_t curves_lock; /* guards what follows, up to the metrics; never held for a disk */
     struct summary *summary;     /* NULL: none, or not yet */
@@ -58,6 +79,14 @@ static inline double report_per(uint64_t part, uint64_t whole)
 {
     return whole > 0 ? (double)part / (double)whole : 0;
 }
+
+/* ---- report_lines.c: called for the events of a generation ---- */
+/* The coordinator writes the line. Another task keeps it until lines_logged(), or writes it at
+ * level debug. */
+void lines_step(struct report *r, const struct step_line *line);
+void lines_eval(struct report *r, const struct train_eval_report *e);
+/* On other tasks: the coordinator has written the lines of `step`, or has not. */
+void lines_logged(struct report *r, uint64_t step, bool is_written);
 
 /* ---- report_curves.c ---- */
 void curves_begin(struct report *r); /* of no step yet: curves_open() */

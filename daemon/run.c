@@ -92,6 +92,7 @@ static void on_train_end(void *arg, enum train_end how, uint64_t held, int code,
     struct run_ended *m = calloc(1, sizeof(*m));
 
     CHECK(m != NULL);
+    report_generation_end(r->report); /* before any task can go on from the state of this one */
     *m = (struct run_ended){ .run = r, .generation = r->generation, .end = how, .held = held, .code = code };
     snprintf(m->text, sizeof(m->text), "%s", text);
     loop_post(r->loop, has_ended, m);
@@ -183,6 +184,13 @@ static void on_stored(struct run *r, const struct ckpt_event *e)
     else
         snprintf(m->text, sizeof(m->text), "%s", e->path);
     loop_post(r->loop, has_stored, m);
+}
+
+static void on_unlogged(void *arg, uint64_t step)
+{
+    struct run *r = arg;
+
+    train_set_unlogged(r->train, step);
 }
 
 static void on_train_event(void *arg, const struct train_event *e)
@@ -461,6 +469,8 @@ static int build(struct run *r, const struct run_opts *opts, struct err *err)
         .version = TRAINERD_VERSION,
         .summary_directory = s->conf->summary.directory,
         .log_every_steps = s->conf->train.log_every_steps,
+        .on_unlogged = on_unlogged,
+        .arg = r,
     };
     int rc;
 

@@ -90,6 +90,11 @@ void log_set_task(const char *name)
     pthread_mutex_unlock(&lock);
 }
 
+bool log_shows(enum log_level level)
+{
+    return (int)level >= atomic_load_explicit(&lowest_level, memory_order_relaxed);
+}
+
 bool log_parse_level(const char *name, enum log_level *out)
 {
     for (size_t i = 0; i < COUNT_OF(level_names); i++) {
@@ -176,7 +181,8 @@ static void queue_bytes(const char *text, size_t n, bool is_rest)
     pthread_cond_signal(&waiting);
 }
 
-static void write_or_queue(const char *text, size_t n)
+/* Returns true if stderr has taken all `n` bytes; false: the rest is queued or lost. Under `lock`. */
+static bool write_or_queue(const char *text, size_t n)
 {
     size_t done = 0;
 
@@ -184,13 +190,14 @@ static void write_or_queue(const char *text, size_t n)
         ssize_t written = log_sink_write(text + done, n - done);
 
         if (written < 0)
-            return;
+            return false;
         if (written == 0)
             break;
         done += (size_t)written;
     }
     if (done < n)
         queue_bytes(text + done, n - done, done > 0);
+    return done == n;
 }
 
 void log_flush(unsigned ms)
@@ -335,11 +342,11 @@ static void add_text(struct buf *b, enum log_level level)
         add_progress(b);
 }
 
-static void write_record(enum log_level level, const char *event, const struct log_field *fields,
+static bool write_record(enum log_level level, const char *event, const struct log_field *fields,
                          uint32_t n_fields, const char *fmt, va_list ap)
     __attribute__((format(printf, 5, 0)));
 
-static void write_record(enum log_level level, const char *event, const struct log_field *fields,
+static bool write_record(enum log_level level, const char *event, const struct log_field *fields,
                          uint32_t n_fields, const char *fmt, va_list ap)
 {
     static const char *const lost[] = {
@@ -349,9 +356,10 @@ static void write_record(enum log_level level, const char *event, const struct l
     };
     enum log_format format = atomic_load(&log_format);
     int errnum = errno; /* preserved: a caller may log before it reads errno */
+    bool is_written = false;
 
-    if ((int)level < atomic_load_explicit(&lowest_level, memory_order_relaxed))
-        return;
+    if (!log_shows(level))
+        return true;
     pthread_mutex_lock(&lock);
     buf_reset(&message);
     buf_reset(&record);
@@ -361,11 +369,12 @@ static void write_record(enum log_level level, const char *event, const struct l
     else if (!message.failed)
         add_text(&record, level);
     if (message.failed || record.failed)
-        write_or_queue(lost[format], strlen(lost[format]));
+        (void)write_or_queue(lost[format], strlen(lost[format])); /* the record itself is lost in any case */
     else
-        write_or_queue(record.data, record.len);
+        is_written = write_or_queue(record.data, record.len);
     pthread_mutex_unlock(&lock);
     errno = errnum;
+    return is_written;
 }
 
 void log_event(enum log_level level, const char *event, const char *fmt, ...)
@@ -373,18 +382,20 @@ void log_event(enum log_level level, const char *event, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    write_record(level, event, NULL, 0, fmt, ap);
+    (void)write_record(level, event, NULL, 0, fmt, ap); /* no caller depends on the record */
     va_end(ap);
 }
 
-void log_record(enum log_level level, const char *event, const struct log_field *fields,
+bool log_record(enum log_level level, const char *event, const struct log_field *fields,
                 uint32_t n_fields, const char *fmt, ...)
 {
+    bool is_written;
     va_list ap;
 
     va_start(ap, fmt);
-    write_record(level, event, fields, n_fields, fmt, ap);
+    is_written = write_record(level, event, fields, n_fields, fmt, ap);
     va_end(ap);
+    return is_written;
 }
 
 void log_raw(const char *bytes, size_t n)
@@ -397,9 +408,9 @@ void log_raw(const char *bytes, size_t n)
     if (progress.len > 0)
         add_progress(&record);
     if (record.failed)
-        write_or_queue(bytes, n);
+        (void)write_or_queue(bytes, n);
     else
-        write_or_queue(record.data, record.len);
+        (void)write_or_queue(record.data, record.len);
     pthread_mutex_unlock(&lock);
 }
 
@@ -420,7 +431,7 @@ void log_progress(const char *line)
         buf_str(&record, ERASE_LINE);
         add_progress(&record);
         if (!record.failed) /* after a failure, the next call or record draws the line */
-            write_or_queue(record.data, record.len);
+            (void)write_or_queue(record.data, record.len);
     }
     pthread_mutex_unlock(&lock);
 }

@@ -42,6 +42,8 @@ struct log_field {
 /* Sets the format and the lowest level. Registers an exit handler that calls log_flush(1000). */
 void log_init(enum log_format format, enum log_level lowest);
 void log_set_level(enum log_level lowest);
+/* Whether records of this level are written. */
+bool log_shows(enum log_level level);
 /* Sets the prefix of every text message, which is the member "task" in JSON; copied (at most 63
  * bytes). */
 void log_set_task(const char *name);
@@ -51,8 +53,10 @@ bool log_parse_level(const char *name, enum log_level *out);
 void log_event(enum log_level level, const char *event, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* As log_event(), with fields, which become members of the JSON object. The text format omits them,
- * so the message must be complete without them. */
-void log_record(enum log_level level, const char *event, const struct log_field *fields,
+ * so the message must be complete without them. Returns false if write(2) has not taken the whole
+ * record: then it waits for stderr or is lost, and is not written if the process is killed now.
+ * Returns true if the level is not written. */
+bool log_record(enum log_level level, const char *event, const struct log_field *fields,
                 uint32_t n_fields, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
 #define log_debug(event_, ...) log_event(LOG_DEBUG, event_, __VA_ARGS__)

@@ -11,6 +11,7 @@ struct events {
     void (*on_event)(void *arg, const struct train_event *event);
     void *arg;
     uint64_t last_step_ns;   /* clock of the last TRAIN_STEP, or of the generation's beginning */
+    _Atomic uint64_t unlogged_step; /* of the last train_set_unlogged(); 0: none */
     bool has_resumed;        /* TRAIN_RESUMED was sent */
     char resumed_path[4096]; /* of the checkpoint that was loaded; "": none */
 };

@@ -11,6 +11,7 @@
 #include "train/apply.h"
 #include "train/locate.h"
 #include "train/save.h"
+#include "train/step_report.h"
 #include "train/task.h"
 
 /* Two words of every task: there are at most as many tasks as replicas. A word is 1 + checksum, 0:
@@ -269,17 +270,22 @@ int health_last(struct replica *r, uint64_t step, struct err *err)
 {
     struct train *t = r->train;
     float *control = engine_control(r->device);
+    size_t words = CONTROL_WORDS + health_words(t->opts);
     int rc;
 
     if (!t->health.compares)
         return 0;
     rc = health_checksum(r, step, err);
-    memset(control + CONTROL_WORDS, 0, health_words(t->opts) * sizeof(float));
-    if (rc == 0 && r->local == 0)
+    memset(control, 0, words * sizeof(float));
+    if (rc == 0 && r->local == 0) {
         health_contribute(t, control);
+        control[CONTROL_UNLOGGED] = step_report_unlogged(t, step);
+    }
     if (rc == 0)
-        rc = comm_all_reduce(t->generation.comm, r->local, control + CONTROL_WORDS,
-                             health_words(t->opts), TENSOR_F32, COMM_SUM, err);
+        rc = comm_all_reduce(t->generation.comm, r->local, control, words, TENSOR_F32, COMM_SUM,
+                             err);
+    if (rc == 0)
+        step_report_logged(r, step);
     return rc == 0 ? health_compare(r, step + 1, err) : rc;
 }
 

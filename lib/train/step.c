@@ -49,6 +49,7 @@ static void write_control(struct replica *r, uint64_t step)
     control[CONTROL_PAUSE] =
         (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) & TRAIN_ASK_PAUSE) != 0;
     control[CONTROL_CHECKSUM] = generation_leads(&t->generation) && save_is_due(t, step);
+    control[CONTROL_UNLOGGED] = step_report_unlogged(t, step - 1);
     health_contribute(t, control);
 }
 
@@ -70,6 +71,7 @@ static int read_control(struct replica *r, uint64_t step, struct step_result *ou
     out->trouble = control[ENGINE_TROUBLE] > 0;
     out->pause = control[CONTROL_PAUSE] > 0;
     out->checksum = control[CONTROL_CHECKSUM] > 0 || health_checksum_is_due(t, step);
+    step_report_logged(r, step - 1);
     return rc;
 }
 

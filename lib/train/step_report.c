@@ -1,6 +1,8 @@
 /* step_report.c - see step_report.h. */
 #include "train/step_report.h"
 
+#include <stdatomic.h>
+
 #include "base/clock.h"
 #include "train/task.h"
 
@@ -29,4 +31,21 @@ void step_report(struct replica *r, const struct facts *facts, uint64_t begin_ns
 
     t->events.last_step_ns = now;
     events_send(&t->events, &e);
+}
+
+float step_report_unlogged(const struct train *t, uint64_t step)
+{
+    uint64_t unlogged = atomic_load_explicit(&t->events.unlogged_step, memory_order_relaxed);
+
+    return generation_leads(&t->generation) && step > 0 && unlogged == step;
+}
+
+void step_report_logged(struct replica *r, uint64_t step)
+{
+    const struct train *t = r->train;
+    bool is_written = engine_control(r->device)[CONTROL_UNLOGGED] == 0;
+    struct train_event e = { .kind = TRAIN_LOGGED, .step = step, .done = is_written };
+
+    if (r->local == 0 && step > 0 && !generation_leads(&t->generation))
+        events_send(&t->events, &e);
 }

@@ -5,7 +5,7 @@
  * tensors, loss_scale, sample_log) do not include it: they know their own part only. The files of
  * the protocol, each of which includes those above it and never the reverse:
  *
- *   step_report  the report of a step
+ *   step_report  the report of a step, and whether the coordinator has written its log lines
  *   agree        which task holds what, and what is owed
  *   transfer     the state, from a task that has it to the tasks that are behind
  *   eval         one evaluation
@@ -42,6 +42,7 @@ struct trace;
 enum control_word {
     CONTROL_PAUSE = ENGINE_WORDS, /* tasks that ask for a pause */
     CONTROL_CHECKSUM,   /* a checkpoint is due after the step: states are to be compared */
+    CONTROL_UNLOGGED,   /* 1: the coordinator has not written a log line of the step before */
     CONTROL_WORDS = 16, /* after them health_words() */
 };
 

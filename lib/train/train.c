@@ -315,6 +315,11 @@ void train_set_checkpoint(struct train *t, uint64_t every_steps, double every_se
     live_set_checkpoint(&t->live, every_steps, every_seconds, max_to_keep);
 }
 
+void train_set_unlogged(struct train *t, uint64_t step)
+{
+    atomic_store_explicit(&t->events.unlogged_step, step, memory_order_relaxed);
+}
+
 void train_set_norm(struct train *t, uint64_t every_steps)
 {
     live_set_norm(&t->live, every_steps);

@@ -14,6 +14,11 @@
  * options and on k, on nothing else: not on failures, nor on how many tasks were left to do the
  * work.
  *
+ * Log lines. The coordinator reports step k (TRAIN_STEP, TRAIN_EVAL) before it contributes to the
+ * sum of step k + 1, and no task has that sum without the coordinator's contribution. One control
+ * word of that sum therefore informs every task whether the coordinator has written its log lines
+ * of step k (TRAIN_LOGGED). Only the last step of a generation that fails stays undecided.
+ *
  * What is whole when. A task holds the state after the step that train_held() says, complete:
  * before the reduction of a step has succeeded in all its replicas nothing is changed, and from
  * then on the update runs to its end, whatever happens meanwhile; so the steps that the tasks of a
@@ -77,6 +82,10 @@ int train_check_trace(const char *path, struct err *err);
 void train_set_checkpoint(struct train *t, uint64_t every_steps, double every_seconds,
                           uint32_t max_to_keep);
 void train_set_norm(struct train *t, uint64_t every_steps); /* norm_every_steps */
+
+/* States that the log of this task has not taken a line about `step` (its report or evaluation). If
+ * this task coordinates, the others receive TRAIN_LOGGED with done 0. From on_event and on_end. */
+void train_set_unlogged(struct train *t, uint64_t step);
 
 /* What was settled, for --check and the log. */
 void train_facts(const struct train *t, struct train_facts *out);

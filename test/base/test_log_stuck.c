@@ -135,12 +135,54 @@ static void log_flush_of_blocked_stderr_times_out_and_later_records_are_written(
     assert_int_equal(lost, 0);
 }
 
+static bool write_record(enum log_level level, int i)
+{
+    return log_record(level, "test", NULL, 0, "record %d of the test", i);
+}
+
+static void record_that_waits_for_stderr_is_not_reported_as_written(void **state)
+{
+    unsigned n = 0, seen;
+    unsigned long long lost;
+
+    (void)state;
+    block_stderr(false);
+    while (n < 1000 && write_record(LOG_INFO, (int)n))
+        n++;
+    assert_in_range(n, 1, 999);
+    assert_false(write_record(LOG_INFO, (int)n + 1));
+    assert_true(write_record(LOG_DEBUG, 0)); /* not shown: no record is owed */
+    read_all(&seen, &lost);
+    log_flush(2000);
+    assert_true(write_record(LOG_INFO, (int)n + 2));
+    restore();
+    assert_int_equal(seen, n + 2);
+    assert_int_equal(lost, 0);
+}
+
+static void record_that_stderr_refuses_is_not_reported_as_written(void **state)
+{
+    int full = open("/dev/full", O_WRONLY), before = dup(STDERR_FILENO);
+    bool is_written;
+
+    (void)state;
+    assert_true(full >= 0 && before >= 0);
+    dup2(full, STDERR_FILENO);
+    is_written = write_record(LOG_INFO, 0);
+    dup2(before, STDERR_FILENO);
+    close(before);
+    close(full);
+    assert_false(is_written);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(log_to_a_full_pipe_blocks_no_caller),
         cmocka_unit_test(log_to_a_full_socket_blocks_no_caller),
         cmocka_unit_test(log_flush_of_blocked_stderr_times_out_and_later_records_are_written),
+        cmocka_unit_test(record_that_waits_for_stderr_is_not_reported_as_written),
+        cmocka_unit_test(record_that_stderr_refuses_is_not_reported_as_written),
     };
 
     signal(SIGPIPE, SIG_IGN);

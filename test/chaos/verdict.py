@@ -3,7 +3,8 @@ a verdict.
 
     steps       steps 1..n are each applied once in the surviving history (sample_log.py)
     samples     each sample is used once per epoch, in the same lane as in the undisturbed run
-    loss        the loss of every reported step, of any task, equals that of the undisturbed run
+    loss        each step is in the log of at least one task, and its loss in every log equals that
+                of the undisturbed run
     weights     model, optimizer state and exported model are byte-equal to those of the undisturbed
                 run
     gap         the longest time in which no task completed a step
@@ -56,13 +57,14 @@ def samples(v, history, reference, steps_per_epoch, batch, n):
 
 
 def losses(v, logged, reference, near=0):
-    """Compares two lists [(step, loss)]. Steps are reported after their update: one in a hundred
-    may be missing, but none may differ by more than `near`."""
+    """Compares two lists [(step, loss)]. No step may be missing in all logs, and no loss may differ by
+    more than `near`."""
     expected = dict(reference)
     wrong = sorted({step for step, loss in logged if not abs(expected.get(step, float("nan")) - loss) <= near})
-    seen = len({step for step, _ in logged})
-    v.row("loss per step", "%d of %d steps seen, different %d%s" % (
-        seen, len(expected), len(wrong), " (first: step %d)" % wrong[0] if wrong else ""), seen >= 0.99 * len(expected) > 0 and not wrong)
+    missing = sorted(set(expected) - {step for step, _ in logged})
+    v.row("loss per step", "%d of %d steps seen%s, different %d%s" % (
+        len(expected) - len(missing), len(expected), ", not: " + " ".join(map(str, missing[:20])) if missing else "",
+        len(wrong), " (first: step %d)" % wrong[0] if wrong else ""), bool(expected) and not missing and not wrong)
 
 
 def files(v, pairs):

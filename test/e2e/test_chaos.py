@@ -139,15 +139,15 @@ def a_torn_line_is_left_out_and_another_is_not_understood():
 
 
 @test
-def a_verdict_fails_for_weights_and_losses_that_differ():
+def verdict_with_other_weights_other_losses_or_a_missing_step_is_failed():
     folder = workdir()
     for name, text in (("a", "1"), ("b", "1"), ("c", "2")):
         with open(os.path.join(folder, name), "w") as f:
             f.write(text)
     a, b, c = (os.path.join(folder, n) for n in "abc")
-    for pairs, losses, failed in (([("w", a, b)], [0.5] * 100, []), ([("w", a, c)], [0.5] * 99, ["final weights"]),
+    for pairs, losses, failed in (([("w", a, b)], [0.5] * 100, []), ([("w", a, c)], [0.5] * 100, ["final weights"]),
                                   ([("w", a, a + "x")], [0.5] * 99 + [0.25], ["final weights", "loss per step"]),
-                                  ([("w", a, b)], [], ["loss per step"]), ([("w", a, b)], [0.5] * 98, ["loss per step"])):
+                                  ([("w", a, b)], [], ["loss per step"]), ([("w", a, b)], [0.5] * 99, ["loss per step"])):
         v = verdict.Verdict()
         verdict.files(v, pairs)
         verdict.losses(v, list(enumerate(losses)), [(k, 0.5) for k in range(100)])

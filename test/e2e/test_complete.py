@@ -129,7 +129,7 @@ def task_suspended_past_the_end_of_the_job_trains_no_step_again():
     folder = workdir()
     path = digits_job(folder, train={"epochs": 2, "lanes": 2})
     change(path, elastic={"min_world": 1, "rejoin_seconds": 0})
-    tasks = start(path, 2, env={"TRAINERD_FAULT": "train.forward=delay:20@1+"})
+    tasks = start(path, 2, args=("--log-level", "debug"), env={"TRAINERD_FAULT": "train.forward=delay:20@1+"})
     tasks[0].until_step(5)
     tasks[1].signal(signal.SIGSTOP)
     expect_codes(tasks[:1], [0])

@@ -417,6 +417,30 @@ static void a_pause_puts_an_evaluation_off_and_no_longer(void **state)
     troupe_free(k);
 }
 
+static void coordinator_without_a_log_line_informs_each_other_task(void **state)
+{
+    struct troupe *k = new_troupe("AAB", 1);
+
+    (void)state;
+    k->stage->unlogged_steps = UINT64_C(1) << 5 | UINT64_C(1) << FEW;
+    troupe_start_with(k, 0, "train.forward=delay:60@2+");
+    troupe_until(k, 2);
+    troupe_pause(k, 1); /* the lines of the last step of a generation are decided at its end */
+    (void)troupe_to_the_end(k);
+    for (uint32_t i = 0; i < k->n; i++)
+        for (uint64_t step = 1; step <= FEW; step++) {
+            const struct task_stage *s = &k->stage->tasks[i];
+            bool missing = step == 5 || step == FEW;
+
+            if ((s->unlogged[step] > 0) != (i > 0 && missing) ||
+                (s->logged[step] > 0) != (i > 0 && !missing))
+                fail_msg("worker %u: step %llu: logged %u times, not logged %u times", i,
+                         (unsigned long long)step, s->logged[step], s->unlogged[step]);
+        }
+    expect_same_end(k, "log lines");
+    troupe_free(k);
+}
+
 static uint64_t folders(const char *path)
 {
     DIR *d = opendir(path);
@@ -562,6 +586,7 @@ int main(void)
         cmocka_unit_test(a_task_that_was_stopped_harms_nobody_when_it_goes_on),
         cmocka_unit_test(nobody_loses_what_he_holds_when_the_sender_dies),
         cmocka_unit_test(a_pause_puts_an_evaluation_off_and_no_longer),
+        cmocka_unit_test(coordinator_without_a_log_line_informs_each_other_task),
         cmocka_unit_test(only_where_nobody_holds_state_a_checkpoint_is_read),
         cmocka_unit_test(who_does_not_lead_any_more_abandons_its_checkpoint),
         cmocka_unit_test(a_checkpoint_may_be_due_behind_every_step),

@@ -53,10 +53,12 @@ struct troupe_stage {
         _Atomic uint64_t step, n_connected, n_saved, n_discarded;
         _Atomic uint64_t region; /* its inode: what peers can write to */
         struct told steps[STEPS + 1], evals[STEPS + 1];
+        uint32_t logged[STEPS + 1], unlogged[STEPS + 1]; /* TRAIN_LOGGED with done 1, 0 */
         _Atomic uint32_t crc; /* of the state, when it quit */
         char resumed[128];
         char notes[2048];
     } tasks[TASKS_MAX];
+    uint64_t unlogged_steps; /* bit k: no task can write its log lines of step k */
 };
 
 struct troupe {
@@ -99,10 +101,14 @@ static inline void player_event(void *arg, const struct train_event *e)
         s->steps[e->step].norm = e->report->grad_norm;
         s->steps[e->step].times++;
         s->step = e->step;
+        if ((p->troupe->stage->unlogged_steps >> e->step & 1) != 0)
+            train_set_unlogged(p->f->train, e->step);
     } else if (e->kind == TRAIN_EVAL) {
         s->evals[e->step].loss = e->eval->loss;
         s->evals[e->step].norm = e->eval->metrics[0];
         s->evals[e->step].times++;
+    } else if (e->kind == TRAIN_LOGGED) {
+        (e->done != 0 ? s->logged : s->unlogged)[e->step]++;
     } else if (e->kind == TRAIN_CONNECTED) {
         struct stat region;
 

@@ -1,0 +1,305 @@
+/* Log lines of steps and evaluations: the events of a generation, and what the log of a task then
+ * holds. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "daemon/report.h"
+#include "metrics/metrics.h"
+#include "train/train.h"
+
+struct world {
+    struct metrics *metrics;
+    struct train_opts train;
+    struct report *report;
+    uint64_t unlogged; /* the step of the last call of on_unlogged; 0: none */
+    int before, file;  /* stderr before, and while the log is captured */
+};
+
+static void on_unlogged(void *arg, uint64_t step)
+{
+    struct world *w = arg;
+
+    w->unlogged = step;
+}
+
+static void world_open(struct world *w, bool leads, uint32_t log_every)
+{
+    struct report_opts o = { .train = &w->train, .job = "j", .task = "t", .version = "v",
+                             .log_every_steps = log_every, .on_unlogged = on_unlogged, .arg = w };
+    char path[] = "/tmp/trainerd-lines-XXXXXX";
+    struct err err = { 0 };
+
+    memset(w, 0, sizeof(*w));
+    w->metrics = metrics_new();
+    o.metrics = w->metrics;
+    assert_int_equal(report_open(&o, &w->report, &err), 0);
+    report_total(w->report, 1000, 10);
+    report_lead(w->report, leads);
+    w->file = mkstemp(path);
+    assert_true(w->file >= 0);
+    unlink(path);
+    w->before = dup(STDERR_FILENO);
+    log_init(LOG_JSON, LOG_INFO);
+    dup2(w->file, STDERR_FILENO);
+}
+
+static void world_close(struct world *w)
+{
+    dup2(w->before, STDERR_FILENO);
+    close(w->before);
+    close(w->file);
+    report_close(w->report);
+    metrics_free(w->metrics);
+}
+
+static void step(struct world *w, uint64_t k)
+{
+    struct train_step_report s = { .step = k, .epoch = (k - 1) / 10, .loss = 1.0 / (double)k,
+                                   .learning_rate = 0.5, .grad_norm = 2, .samples = 8, .ns = 1000,
+                                   .since_ns = 1000 };
+
+    report_event(w->report, &(struct train_event){ .kind = TRAIN_STEP, .step = k, .report = &s });
+}
+
+static void evaluation(struct world *w, uint64_t k)
+{
+    struct train_eval_report e = { .step = k, .loss = 0.25, .samples = 100 };
+
+    report_event(w->report, &(struct train_event){ .kind = TRAIN_EVAL, .step = k, .eval = &e });
+}
+
+static void logged(struct world *w, uint64_t k, bool is_written)
+{
+    report_event(w->report, &(struct train_event){ .kind = TRAIN_LOGGED, .step = k, .done = is_written });
+}
+
+/* The events and steps of the captured records since the last call: "step 3, eval 3". The stderr of the
+ * test is the one from before while an assertion fails. */
+static void assert_log(struct world *w, const char *expected)
+{
+    static char text[1 << 16];
+    char found[1 << 10] = "", *rest, *line;
+    ssize_t n = pread(w->file, text, sizeof(text) - 1, 0);
+    size_t at = 0;
+
+    text[n > 0 ? n : 0] = '\0';
+    assert_int_equal(ftruncate(w->file, 0), 0);
+    assert_true(lseek(w->file, 0, SEEK_SET) == 0);
+    for (line = strtok_r(text, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+        const char *event = strstr(line, "\"event\":\""), *number = strstr(line, "\"step\":");
+        char name[16] = "";
+
+        assert_non_null(event);
+        assert_non_null(number);
+        sscanf(event + 9, "%15[a-z]", name);
+        at += (size_t)snprintf(found + at, sizeof(found) - at, "%s%s %ld", at > 0 ? ", " : "", name,
+                               atol(number + 7));
+    }
+    if (strcmp(found, expected) != 0) {
+        dup2(w->before, STDERR_FILENO);
+        fail_msg("the log holds \"%s\", expected \"%s\"", found, expected);
+    }
+}
+
+/* ---- tests ---- */
+
+static void coordinator_writes_each_line_at_once(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_open(&w, true, 1);
+    step(&w, 1);
+    assert_log(&w, "step 1");
+    step(&w, 2);
+    evaluation(&w, 2);
+    report_generation_end(w.report);
+    assert_log(&w, "step 2, eval 2");
+    assert_int_equal(w.unlogged, 0);
+    world_close(&w);
+}
+
+static void follower_writes_no_line_that_the_coordinator_has_written(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_open(&w, false, 1);
+    for (uint64_t k = 1; k <= 20; k++) {
+        step(&w, k);
+        if (k % 10 == 0)
+            evaluation(&w, k);
+        logged(&w, k, true);
+    }
+    report_generation_end(w.report);
+    assert_log(&w, "");
+    world_close(&w);
+}
+
+static void generation_ends_undecided_follower_writes_the_last_lines_once(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_open(&w, false, 1);
+    step(&w, 1);
+    logged(&w, 1, true);
+    step(&w, 2);
+    evaluation(&w, 2);
+    assert_log(&w, "");
+    report_generation_end(w.report);
+    assert_log(&w, "step 2, eval 2");
+    report_generation_end(w.report);
+    logged(&w, 2, false);
+    assert_log(&w, "");
+    assert_int_equal(w.unlogged, 0);
+    world_close(&w);
+}
+
+static void leadership_moves_between_each_step_no_line_is_missing(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_open(&w, false, 1);
+    for (uint64_t k = 1; k <= 3; k++) { /* the coordinator dies after each step, and a third task follows */
+        step(&w, k);
+        report_generation_end(w.report);
+    }
+    report_lead(w.report, true);
+    step(&w, 4);
+    report_generation_end(w.report);
+    report_lead(w.report, false);
+    step(&w, 5);
+    report_generation_end(w.report);
+    assert_log(&w, "step 1, step 2, step 3, step 4, step 5");
+    world_close(&w);
+}
+
+static void coordinator_could_not_write_follower_writes(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_open(&w, false, 1);
+    step(&w, 1);
+    logged(&w, 1, false);
+    assert_log(&w, "step 1");
+    step(&w, 2);
+    evaluation(&w, 2);
+    logged(&w, 2, false);
+    assert_log(&w, "step 2, eval 2");
+    step(&w, 3);
+    logged(&w, 3, true);
+    report_generation_end(w.report);
+    assert_log(&w, "");
+    world_close(&w);
+}
+
+static void next_step_comes_undecided_follower_writes_the_kept_lines(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_open(&w, false, 1);
+    step(&w, 1);
+    step(&w, 2); /* received, after an interruption */
+    assert_log(&w, "step 1");
+    logged(&w, 2, true);
+    step(&w, 3);
+    logged(&w, 4, true); /* the state after step 4 was received; its step was not reported here */
+    assert_log(&w, "step 3");
+    world_close(&w);
+}
+
+static void step_that_is_not_due_is_not_kept(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_open(&w, false, 5);
+    step(&w, 5);
+    logged(&w, 5, true);
+    step(&w, 6);
+    logged(&w, 6, false);
+    step(&w, 7);
+    report_generation_end(w.report);
+    assert_log(&w, "");
+    world_close(&w);
+}
+
+static void follower_at_level_debug_writes_each_line_once(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_open(&w, false, 1);
+    log_set_level(LOG_DEBUG);
+    step(&w, 1);
+    assert_log(&w, "step 1");
+    logged(&w, 1, false);
+    step(&w, 2);
+    report_generation_end(w.report);
+    assert_log(&w, "step 2");
+    log_set_level(LOG_INFO);
+    world_close(&w);
+}
+
+static void line_that_stderr_does_not_take_is_reported_as_unlogged(void **state)
+{
+    int full = open("/dev/full", O_WRONLY);
+    struct world w;
+
+    (void)state;
+    assert_true(full >= 0);
+    world_open(&w, true, 1);
+    dup2(full, STDERR_FILENO);
+    step(&w, 1);
+    dup2(w.file, STDERR_FILENO);
+    assert_int_equal(w.unlogged, 1);
+    evaluation(&w, 2);
+    assert_int_equal(w.unlogged, 1);
+    assert_int_equal(fault_arm("report.line@1", NULL), 0);
+    step(&w, 3);
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    assert_int_equal(w.unlogged, 3);
+    report_lead(w.report, false); /* a follower's last line waits: it may lead next */
+    step(&w, 4);
+    dup2(full, STDERR_FILENO);
+    report_generation_end(w.report);
+    dup2(w.file, STDERR_FILENO);
+    assert_int_equal(w.unlogged, 4);
+    assert_log(&w, "eval 2");
+    close(full);
+    world_close(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(coordinator_writes_each_line_at_once),
+        cmocka_unit_test(follower_writes_no_line_that_the_coordinator_has_written),
+        cmocka_unit_test(generation_ends_undecided_follower_writes_the_last_lines_once),
+        cmocka_unit_test(leadership_moves_between_each_step_no_line_is_missing),
+        cmocka_unit_test(coordinator_could_not_write_follower_writes),
+        cmocka_unit_test(next_step_comes_undecided_follower_writes_the_kept_lines),
+        cmocka_unit_test(step_that_is_not_due_is_not_kept),
+        cmocka_unit_test(follower_at_level_debug_writes_each_line_once),
+        cmocka_unit_test(line_that_stderr_does_not_take_is_reported_as_unlogged),
+    };
+
+    return cmocka_run_group_tests_name("daemon/report_lines", tests, NULL, NULL);
+}

@@ -1,0 +1,187 @@
+#!/usr/bin/python3
+"""The coordinator of a group is killed again and again: each step of the job is in the log of at least one task."""
+import collections
+import fcntl
+import glob
+import os
+import random
+import signal
+import threading
+import time
+
+from kit import SLOW, Task, digits_job, expect_codes, free_ports, main, merge, test, tf_config, workdir
+
+STEPS = 60
+JOB = {"train": {"epochs": None, "steps": STEPS, "lanes": 12, "global_batch_size": 96, "log_every_steps": 1,
+                 "eval_every_epochs": 0, "deadline_seconds": 20},
+       "checkpoint": {"every_steps": 0, "every_seconds": 0, "max_to_keep": 0},
+       "elastic": {"min_world": 1, "rejoin_seconds": 0}}
+PACE = "train.forward=delay:5@1+"  # of each step
+F_SETPIPE_SZ = 1031
+TOGETHER = {"rejoin_seconds": 3}  # the three begin together, so worker 0 leads from step 1
+SAME = ("epoch", "loss", "learning_rate", "gradient_norm")  # on each task that writes a step
+
+
+class Unread(Task):
+    """Its standard error is read after read() was called; before, little fits into the pipe."""
+
+    def _read(self):
+        fcntl.fcntl(self.p.stderr.fileno(), F_SETPIPE_SZ, 4096)
+        self.may_read.wait()
+        super()._read()
+
+    def __init__(self, *args, **more):
+        self.may_read = threading.Event()
+        super().__init__(*args, **more)
+
+    def read(self):
+        self.may_read.set()
+        self.reader.join(10)
+
+
+class Group:
+    """Three tasks. Only the coordinator writes steps at the level of these logs, unless it cannot."""
+
+    def __init__(self, faults=None, kind=None, **changes):
+        self.folder = workdir()
+        self.job = digits_job(self.folder, **merge(JOB, changes))
+        self.ports = free_ports(3)
+        self.lives = []  # every process that ever ran
+        self.tasks = [None] * 3
+        for i in range(3):
+            self.start(i, (faults or {}).get(i, PACE), (kind or {}).get(i, Task))
+
+    def start(self, i, fault=PACE, kind=Task):
+        self.tasks[i] = kind(self.job, tf_config(self.ports, i), ("--devices", "cpu:1"), env={"TRAINERD_FAULT": fault},
+                             name="worker %d" % i)
+        self.lives.append(self.tasks[i])
+        return self.tasks[i]
+
+    def again(self, i, seconds=60):
+        """Waits until a fault point has killed the task, and starts it without faults. Returns the killed one."""
+        task = self.tasks[i]
+        assert task.wait(seconds) == -signal.SIGKILL, task.log()
+        self.start(i)
+        return task
+
+    def leader(self):
+        """The number of the coordinator of the newest view."""
+        views = [v for t in self.tasks for v in t.events("view")]
+        newest = max(views, key=lambda v: v["_at"], default={"message": "led by worker 0"})
+        return int(newest["message"].split("led by worker ")[1][0])
+
+    def complete(self):
+        expect_codes(self.tasks, [0] * 3)
+        return self.lines(STEPS)
+
+    def lines(self, last, event="step"):
+        """{step: the processes that wrote its line}, after a check that no step is missing and that the lines agree."""
+        found, values = collections.defaultdict(list), {}
+        for life in self.lives:
+            for r in life.events(event):
+                found[r["step"]].append(life)
+                value = values.setdefault(r["step"], [r[k] for k in SAME if k in r])
+                assert value == [r[k] for k in SAME if k in r], (r, value)
+        missing = [k for k in range(1, last + 1) if k not in found]
+        assert event != "step" or not missing, "steps %s of %d are in no log" % (missing, last)
+        return found
+
+
+def repeated(lines, end):
+    """The lines of steps before `end` that more than one process has written."""
+    return {k: [t.name for t in lives] for k, lives in lines.items() if k < end and len(lives) > 1}
+
+
+@test
+def coordinator_killed_before_its_line_of_a_step_the_others_write_it():
+    for k in (1, 20, STEPS):
+        g = Group({0: PACE + ",report.line=kill@%d" % k}, elastic=TOGETHER)
+        killed = g.again(0)
+        lines = g.complete()
+        assert killed not in lines[k] and lines[k], (k, lines[k])
+        again = repeated(lines, k - 1)  # a task that did not get the sum of step k writes the line of the step before
+        assert not again, again
+
+
+@test
+def coordinator_killed_before_its_line_of_the_evaluation_the_others_write_it():
+    g = Group({0: PACE + ",report.line=kill@%d" % (STEPS + 1)}, elastic=TOGETHER)  # the job ends with an evaluation
+    killed = g.again(0)
+    g.complete()
+    writers = g.lines(STEPS, "eval")[STEPS]
+    assert writers and killed not in writers, writers
+
+
+@test
+def coordinator_and_its_successor_are_killed_before_their_lines_no_step_is_missing():
+    g = Group({i: PACE + ",report.line=kill@7" for i in (0, 1)}, train={"steps": 200})
+    for t in g.tasks[:2]:
+        assert t.wait(60) == -signal.SIGKILL, t.log()
+    g.tasks[2].until_step(max(g.lines(0)) + 5)
+    g.start(0)
+    g.start(1)
+    expect_codes(g.tasks, [0] * 3)
+    g.lines(200)
+
+
+@test
+def coordinator_that_leaves_in_order_each_line_is_written_once():
+    g = Group(train={"steps": 600})
+    for _ in range(2):
+        g.tasks[1].until(lambda t: any(v["tasks"] == 3 for v in t.events("view")[-1:]))
+        i = g.leader()
+        g.tasks[i].until_step(max(g.lines(0), default=0) + 5)
+        g.tasks[i].signal(signal.SIGTERM)
+        assert g.tasks[i].wait(30) == 143, g.tasks[i].log()
+        n = len(g.lines(0))
+        g.tasks[(i + 1) % 3].until(lambda t: len(g.lines(0)) > n + 5)
+        g.start(i)
+    expect_codes(g.tasks, [0] * 3)
+    again = repeated(g.lines(600), 601)
+    assert not again, again
+
+
+@test
+def coordinator_whose_log_takes_nothing_the_others_write_its_lines_also_after_its_death():
+    g = Group(kind={0: Unread}, train={"steps": 400})
+    first, other = g.tasks[0], g.tasks[1]
+    other.until_step(60)
+    first.signal(signal.SIGKILL)
+    first.p.wait()
+    first.read()
+    assert max(first.steps()) < 60, max(first.steps())  # its last lines were queued, and died with it
+    g.start(0)
+    expect_codes(g.tasks, [0] * 3)
+    g.lines(400)
+
+
+@test
+def coordinator_killed_at_random_moments_no_step_is_missing():
+    seed = random.randrange(1 << 30)
+    r = random.Random(seed)
+    slow_line = "train.forward=delay:3@1+,report.line=delay:3@1+"  # a kill often comes before the line
+    g = Group({i: slow_line for i in range(3)}, train={"steps": 10 ** 6})
+    end, kills = time.monotonic() + 10, 0
+    while time.monotonic() < end:
+        time.sleep(r.uniform(0.1, 0.7))
+        i = g.leader()
+        g.tasks[i].signal(signal.SIGKILL)
+        g.tasks[i].p.wait()
+        kills += 1
+        time.sleep(r.uniform(0, 0.3))
+        g.start(i, slow_line)
+    g.tasks[g.leader()].until(lambda t: t.events("view"))
+    time.sleep(0.5 * SLOW)
+    for t in g.tasks:
+        t.signal(signal.SIGTERM)
+    expect_codes(g.tasks, [143] * 3)
+    saved = max((int(p[-8:]) for p in glob.glob(os.path.join(g.folder, "run", "checkpoints", "step-*"))), default=0)
+    assert saved >= 50 and kills >= 8, "seed %d: %d steps, %d kills" % (seed, saved, kills)
+    try:
+        g.lines(saved)
+    except AssertionError as e:
+        raise AssertionError("seed %d, %d kills: %s" % (seed, kills, e))
+
+
+if __name__ == "__main__":
+    main()
