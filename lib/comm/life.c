@@ -30,7 +30,9 @@
 #include "base/thread.h"
 #include "comm/maps.h"
 
-enum { LIFE_WAIT_MS = 20 };
+/* How long a broken link waits for the life line, which knows the reason: on a busy machine the thread that reads it may
+ * be that late. Only a link that breaks by itself waits for so long. */
+enum { LIFE_WAIT_MS = 300 };
 
 struct comm_text comm_rank_text(const struct comm *c, uint32_t rank)
 {
