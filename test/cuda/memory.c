@@ -15,7 +15,14 @@
 
 #include "cuda/emulator_priv.h"
 
-enum { ALIGN = 256, PAGE = 4096, SLACK = 0xfb, GARBAGE = 0xff };
+enum {
+    ALIGN = 256,
+    PAGE = 4096,
+    SLACK = 0xfb,
+    GARBAGE = 0xff,
+    ALWAYS_CLOSED = 256, /* times that device memory without a key is closed after each use, */
+    SOMETIMES_CLOSED = 64 /* then after every such use */
+};
 #define SPACE_MIN ((size_t)64 << 30)
 
 struct allocation {
@@ -34,6 +41,8 @@ static struct device_memory {
     size_t used;
     int key;           /* of all its pages; not above 0: this machine has no keys, or has given them all */
     unsigned int open;
+    bool is_closed;    /* without a key: no thread can access the pages */
+    uint64_t n_closed; /* without a key: times that `open` became 0 */
 } memories[EMULATED_DEVICES_MAX];
 
 static size_t round_up(size_t n, size_t to)
@@ -112,6 +121,7 @@ static struct device_memory *space_of(int device)
             emulated_die("no address space of %zu bytes for device %d", m->space_bytes, device);
         (void)madvise(m->space, m->space_bytes, MADV_HUGEPAGE); /* opened and closed faster */
         m->key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
+        m->is_closed = true;
         watch_faults();
     }
     return m;
@@ -175,7 +185,7 @@ cudaError_t memory_new(int device, size_t bytes, void **out)
     memset(a->base, GARBAGE, bytes);
     if (m->key > 0)
         memory_close(device);
-    else if (m->open == 0)
+    else if (m->is_closed)
         mprotect(a->pages, pages_bytes, PROT_NONE);
     *out = a->base;
     return cudaSuccess;
@@ -227,8 +237,9 @@ static void protect(const struct device_memory *m, int how)
             emulated_die("cannot open or close device memory: %s", strerror(errno));
 }
 
-/* With keys of memory (Intel's PKU, newer AMD's) a thread opens it for itself, without asking the
- * system; else it is opened for all, page by page. */
+/* With keys of memory (Intel's PKU, newer AMD's) a thread opens the memory for itself, without a system call.
+ * Without keys the memory is opened for all threads, allocation by allocation, which takes most of the time
+ * of a test: after the first uses the memory is closed only sometimes. */
 static __thread unsigned opened[EMULATED_DEVICES_MAX];
 
 void memory_open(int device)
@@ -237,8 +248,10 @@ void memory_open(int device)
 
     if (m->key > 0 && opened[device]++ == 0)
         pkey_set(m->key, 0);
-    else if (m->key <= 0 && m->open++ == 0)
+    else if (m->key <= 0 && m->open++ == 0 && m->is_closed) {
         protect(m, PROT_READ | PROT_WRITE);
+        m->is_closed = false;
+    }
 }
 
 void memory_close(int device)
@@ -247,8 +260,11 @@ void memory_close(int device)
 
     if (m->key > 0 && --opened[device] == 0)
         pkey_set(m->key, PKEY_DISABLE_ACCESS);
-    else if (m->key <= 0 && --m->open == 0)
+    else if (m->key <= 0 && --m->open == 0 &&
+             (++m->n_closed <= ALWAYS_CLOSED || m->n_closed % SOMETIMES_CLOSED == 0)) {
         protect(m, PROT_NONE);
+        m->is_closed = true;
+    }
 }
 
 int memory_device(const void *p)
