@@ -177,6 +177,13 @@ check:
 	    [ -n "$$targets" ] || { echo 'check: no test has one of these words in its path: $(T)' >&2; exit 2; }; \
 	    $(MAKE) --no-print-directory $$targets NVCC_OPT="$(NVCC_AS_BUILT)"
 	@BUILD=$(BUILD) scripts/test $(T)
+# The unit tests of the folders that differ from the last commit, as far as they end within a few seconds, and a part of
+# the membership simulator.
+quick:
+	@scripts/setup build test
+	@words="$$(scripts/changed) test/member/test_node_random" && \
+	    $(MAKE) -s $$(BUILD=$(BUILD) scripts/test --needs $$words) NVCC_OPT="$(NVCC_AS_BUILT)" && \
+	    SEEDS=2000 BUILD=$(BUILD) scripts/test --within 5 $$words
 SANITIZED := CUDA= BUILD=build/san OPT='-O1 -g' \
              SAN='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer'
 san:
@@ -218,5 +225,5 @@ clean:
 	rm -rf $(BUILD)
 
 FORCE:
-.PHONY: FORCE all test-programs fuzz-programs setup demo test check san fuzz conformance bench bench-gpu chaos layers install clean
+.PHONY: FORCE all test-programs fuzz-programs setup demo test check quick san fuzz conformance bench bench-gpu chaos layers install clean
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
