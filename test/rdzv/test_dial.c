@@ -1,4 +1,5 @@
 /* test_dial.c - a connection, or why not: refused is only what all addresses of a name refused. */
+#include "harness/lacking.h"
 #include "rdzv/kit.h"
 
 #include "rdzv/rdzv_priv.h"
@@ -108,7 +109,7 @@ static void ipv6_refuses_and_listens_too(void **state)
 
     (void)state;
     if (fd < 0)
-        skip(); /* a machine without IPv6 */
+        skip_lacking("no IPv6");
     snprintf(address, sizeof(address), "[::1]:%u", port);
     r = dial(address, 1000);
     assert_true(r.fd >= 0);
