@@ -44,6 +44,7 @@ PLUGIN := $(if $(CUDA),$(if $(CU),$(BUILD)/trainerd-cuda.so))
 CUDA_ARCH ?= 90# `make CUDA_ARCH="80 90"`: code for both architectures
 NVCC_OPT  ?= -O3
 NVCC_TEST := -Xcicc -O1 -Xptxas -O0 -Xcompiler -O0# for tests: less than half the compile time; `make` rebuilds with NVCC_OPT
+NVCC_AS_BUILT = $$(cat $(BUILD)/nvcc_opt 2>/dev/null || echo '$(NVCC_TEST)')
 NVCCFLAGS := -std=c++20 $(NVCC_OPT) -lineinfo -Xptxas -warn-spills -Ilib -I. \
              --compiler-options -fPIC,-Wall,-fvisibility=hidden -DTRAINERD_VERSION='"$(VERSION)"' \
              $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=[sm_$(arch),compute_$(arch)])
@@ -167,8 +168,23 @@ demo:
 	@scripts/demo
 test:
 	@scripts/setup build test
-	@$(MAKE) --no-print-directory all test-programs NVCC_OPT="$$(cat $(BUILD)/nvcc_opt 2>/dev/null || echo '$(NVCC_TEST)')"
+	@$(MAKE) --no-print-directory all test-programs NVCC_OPT="$(NVCC_AS_BUILT)"
 	@BUILD=$(BUILD) scripts/test
+# Only the tests with one of the words T in their path (scripts/test), and only what these need.
+check:
+	@[ -n "$(T)" ] || { echo 'check: no words; usage: make check T="lease e2e/test_run"' >&2; exit 2; }
+	@scripts/setup build test
+	@targets=$$(BUILD=$(BUILD) CUDA=$(CUDA) scripts/test --needs $(T)); \
+	    [ -n "$$targets" ] || { echo 'check: no test has one of these words in its path: $(T)' >&2; exit 2; }; \
+	    $(MAKE) --no-print-directory $$targets NVCC_OPT="$(NVCC_AS_BUILT)"
+	@BUILD=$(BUILD) scripts/test $(T)
+# The unit tests of the folders that differ from the last commit, as far as they end within a few seconds, and a part of
+# the membership simulator.
+quick:
+	@scripts/setup build test
+	@words="$$(scripts/changed) test/member/test_node_random" && \
+	    $(MAKE) -s $$(BUILD=$(BUILD) scripts/test --needs $$words) NVCC_OPT="$(NVCC_AS_BUILT)" && \
+	    SEEDS=2000 BUILD=$(BUILD) scripts/test --within 5 $$words
 SANITIZED := CUDA= BUILD=build/san OPT='-O1 -g' \
              SAN='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer'
 san:
@@ -210,5 +226,5 @@ clean:
 	rm -rf $(BUILD)
 
 FORCE:
-.PHONY: FORCE all test-programs fuzz-programs setup demo test san fuzz conformance bench bench-gpu chaos layers install clean
+.PHONY: FORCE all test-programs fuzz-programs setup demo test check quick san fuzz conformance bench bench-gpu chaos layers install clean
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -367,7 +367,7 @@ static uint32_t exact_conv(struct lowering *l, uint32_t x, uint32_t w, uint32_t 
 {
     const struct tensor *images = kit_input(l, x, TENSOR_NONE), *weights = kit_input(l, w, TENSOR_NONE);
     uint32_t a, b, sum = GRAPH_NONE, rank = weights != NULL ? weights->shape.rank : 0;
-    int64_t place = 1, depth, each, group = 1;
+    int64_t place = 1, channels, depth, each, group = 1;
 
     if (l->rc == 0)
         l->rc = op_attr_i(&l->attrs, "group", 1, &group, l->err);
@@ -377,6 +377,7 @@ static uint32_t exact_conv(struct lowering *l, uint32_t x, uint32_t w, uint32_t 
         return GRAPH_NONE;
     for (uint32_t k = 2; k < rank; k++)
         place = place > EXACT_TERMS || weights->shape.dim[k] > EXACT_TERMS ? EXACT_TERMS + 1 : place * weights->shape.dim[k];
+    channels = weights->shape.dim[0]; /* adding a node moves the tensors: `weights` is invalid after subtract_zero_point() */
     depth = weights->shape.dim[1];
     each = place > 0 && place <= EXACT_TERMS ? EXACT_TERMS / place : 0;
     if (each == 0 || (depth > each && (group != 1 || depth / each > PIECES_MAX)))
@@ -384,7 +385,7 @@ static uint32_t exact_conv(struct lowering *l, uint32_t x, uint32_t w, uint32_t 
                            EXACT_TERMS),
                GRAPH_NONE;
     a = subtract_zero_point(l, x, for_channels(l, x_zero, rank, 1, -1));
-    b = subtract_zero_point(l, w, for_channels(l, w_zero, rank, 0, weights->shape.dim[0]));
+    b = subtract_zero_point(l, w, for_channels(l, w_zero, rank, 0, channels));
     for (int64_t at = 0; (at < depth || at == 0) && l->rc == 0; at += each) {
         int64_t end = at + each < depth ? at + each : depth;
         uint32_t piece = conv_node(l, group == 1 ? slice_axis(l, a, 1, at, end) : a,

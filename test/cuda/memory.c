@@ -16,7 +16,14 @@
 
 #include "cuda/emulator_priv.h"
 
-enum { ALIGN = 256, PAGE = 4096, SLACK = 0xfb, GARBAGE = 0xff };
+enum {
+    ALIGN = 256,
+    PAGE = 4096,
+    SLACK = 0xfb,
+    GARBAGE = 0xff,
+    ALWAYS_CLOSED = 256, /* times that device memory without a key is closed after each use, */
+    SOMETIMES_CLOSED = 64 /* then after every such use */
+};
 #define SPACE_MIN ((size_t)64 << 30)
 
 struct allocation {
@@ -35,6 +42,8 @@ static struct device_memory {
     size_t used;
     int key;           /* protection key of all its pages; <= 0: not supported, or no key left */
     unsigned int open;
+    bool is_closed;    /* without a key: no thread can access the pages */
+    uint64_t n_closed; /* without a key: times that `open` became 0 */
 } memories[EMULATED_DEVICES_MAX];
 
 static size_t round_up(size_t n, size_t to)
@@ -114,6 +123,7 @@ static struct device_memory *space_of(int device)
         /* opening and closing is then faster */
         (void)madvise(m->space, m->space_bytes, MADV_HUGEPAGE);
         m->key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
+        m->is_closed = true;
         watch_faults();
     }
     return m;
@@ -177,7 +187,7 @@ cudaError_t memory_new(int device, size_t bytes, void **out)
     memset(a->base, GARBAGE, bytes);
     if (m->key > 0)
         memory_close(device);
-    else if (m->open == 0)
+    else if (m->is_closed)
         mprotect(a->pages, pages_bytes, PROT_NONE);
     *out = a->base;
     return cudaSuccess;
@@ -230,7 +240,8 @@ static void protect(const struct device_memory *m, int how)
 }
 
 /* With protection keys (Intel's PKU, newer AMD's), a thread opens the memory for itself without a
- * system call; otherwise it is opened for all threads, page by page. */
+ * system call. Without keys it is opened for all threads, allocation by allocation, which takes most
+ * of the time of a test: after the first uses the memory is closed only sometimes. */
 static __thread unsigned opened[EMULATED_DEVICES_MAX];
 
 void memory_open(int device)
@@ -239,8 +250,10 @@ void memory_open(int device)
 
     if (m->key > 0 && opened[device]++ == 0)
         pkey_set(m->key, 0);
-    else if (m->key <= 0 && m->open++ == 0)
+    else if (m->key <= 0 && m->open++ == 0 && m->is_closed) {
         protect(m, PROT_READ | PROT_WRITE);
+        m->is_closed = false;
+    }
 }
 
 void memory_close(int device)
@@ -249,8 +262,11 @@ void memory_close(int device)
 
     if (m->key > 0 && --opened[device] == 0)
         pkey_set(m->key, PKEY_DISABLE_ACCESS);
-    else if (m->key <= 0 && --m->open == 0)
+    else if (m->key <= 0 && --m->open == 0 &&
+             (++m->n_closed <= ALWAYS_CLOSED || m->n_closed % SOMETIMES_CLOSED == 0)) {
         protect(m, PROT_NONE);
+        m->is_closed = true;
+    }
 }
 
 int memory_device(const void *p)

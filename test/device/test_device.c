@@ -19,6 +19,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "device/device.h"
+#include "harness/lacking.h"
 
 static uint32_t cores_by_libc(void)
 {
@@ -86,7 +87,7 @@ static void slots_beyond_core_count_are_not_pinned(void **state)
 
     (void)state;
     if (want > DEVICE_MAX)
-        skip();
+        skip_lacking("the processor has more cores than a task has devices");
     snprintf(spec, sizeof(spec), "cpu:%u", want);
     assert_int_equal(device_parse(spec, 0, d, &n, &err), 0);
     assert_int_equal(n, want);

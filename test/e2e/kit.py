@@ -1,8 +1,8 @@
 """kit.py - start real trainerd tasks on loopback and look at what they say and leave.
 
 Every process started here is ended here, by its id, also when a test fails. A test file is a list of functions
-decorated with @test; main() runs them and prints a line per test ("ok - ..." or "not ok - ...") and at last
-"N passed, N failed". No library of the project is used: logs are JSON lines, files are read by readers of
+decorated with @test; main() runs them and prints a line per test ("ok - ...", "not ok - ..." or "skip - ...: reason")
+and at last "N passed, N failed", with ", N skipped" if a test raised Skip. No library of the project is used: logs are JSON lines, files are read by readers of
 their own.
 """
 import json
@@ -214,16 +214,53 @@ def read_tree(folder):
     return out
 
 
-def need_root():
-    """For tests that mount or make network namespaces: root, or root in a user namespace of one's own."""
-    if os.geteuid() != 0:
-        os.execvp("unshare", ["unshare", "--map-root-user", "--mount", "--net", sys.executable, *sys.argv])
-    if os.environ.get("_IN_NAMESPACE") != "1":
-        os.environ["_IN_NAMESPACE"] = "1"
-        # mounts and namespaces made here vanish with us, also when we are killed
-        os.execvp("unshare", ["unshare", "--mount", "--net", sys.executable, *sys.argv])
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    subprocess.run(["mount", "-t", "tmpfs", "none", "/run"], check=True)
+class Skip(Exception):
+    """What this machine lacks for a test: main() reports the test as skipped, with this text."""
+
+
+_lacking = None  # why this process has no namespaces of its own
+
+
+def enter_namespaces():
+    """Called before main() by files with tests that mount or make networks: restarts this process in namespaces of
+    mounts and networks, as root or as a user who is root in a namespace of his own. Where the machine refuses,
+    the process goes on without them, and need_namespaces() skips the tests that cannot."""
+    global _lacking
+    setup = "mount -t tmpfs none /run && ip link set lo up"
+    if os.environ.get("_IN_NAMESPACE") == "1":
+        subprocess.run(["sh", "-c", setup], check=True)
+        return
+    command = ["unshare", "--mount", "--net", *(["--map-root-user"] if os.geteuid() != 0 else [])]
+    try:
+        p = subprocess.run([*command, "sh", "-c", setup + " && ip netns add probe"], capture_output=True, text=True, timeout=20)
+        why = "" if p.returncode == 0 else (p.stderr.strip().splitlines() or ["exit code %d" % p.returncode])[-1]
+    except (OSError, subprocess.TimeoutExpired) as e:
+        why = str(e)
+    if why:
+        _lacking = "no namespaces of mounts and networks for user %d: %s" % (os.geteuid(), why)
+        return
+    os.environ["_IN_NAMESPACE"] = "1"
+    # mounts and namespaces made here vanish with us, also when we are killed
+    os.execvp(command[0], [*command, sys.executable, *sys.argv])
+
+
+def has_namespaces():
+    """Whether enter_namespaces() succeeded."""
+    return os.environ.get("_IN_NAMESPACE") == "1"
+
+
+def need_namespaces(*probe):
+    """Skips the test that calls it where this machine gives no namespaces, or where the command `probe` fails in them."""
+    if not has_namespaces():
+        raise Skip(_lacking or "enter_namespaces() was not called")
+    if probe:
+        try:
+            p = subprocess.run(probe, capture_output=True, text=True, timeout=20)
+            why = "" if p.returncode == 0 else (p.stderr.strip().splitlines() or ["exit code %d" % p.returncode])[-1]
+        except OSError as e:
+            why = str(e)
+        if why:
+            raise Skip("`%s` does not work here: %s" % (" ".join(probe), why))
 
 
 def tell_tasks():
@@ -243,7 +280,7 @@ def time_is_up(*_):
 def main():
     only = sys.argv[1:]
     signal.signal(signal.SIGTERM, time_is_up)
-    passed = failed = 0
+    passed = failed = skipped = 0
     ended = False
     for f in _tests:
         if only and f.__name__ not in only:
@@ -253,6 +290,9 @@ def main():
             f()
             passed += 1
             print("ok - %s (%.1f s)" % (f.__name__.replace("_", " "), time.monotonic() - before), flush=True)
+        except Skip as e:
+            skipped += 1
+            print("skip - %s: %s" % (f.__name__.replace("_", " "), e), flush=True)
         except Exception as e:
             failed += 1
             ended = isinstance(e, TimeIsUp)
@@ -277,5 +317,5 @@ def main():
             _dirs.clear()
         if ended:
             break
-    print("%d passed, %d failed" % (passed, failed))
-    sys.exit(1 if failed or not passed else 0)
+    print("%d passed, %d failed%s" % (passed, failed, ", %d skipped" % skipped if skipped else ""))
+    sys.exit(1 if failed or not passed + skipped else 0)

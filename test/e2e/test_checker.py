@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What import accepts against onnx.checker: test/fuzz/check_models.py on mutations of the models of test/graph/data."""
 # san: yes
+# needs: test/fuzz/fuzz_models
 import os
 import subprocess
 import sys

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Every job in config/ trains as it stands: on a small network of the kind it names and data as it describes, for two
 steps. Only sizes are changed here."""
+# needs: emulated
 import glob
 import gzip
 import json

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 
-from kit import TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, main, need_root, read_tree, start, test, workdir
+from kit import TRAINERCTL, TRAINERD, Task, digits_job, enter_namespaces, expect_codes, main, need_namespaces, read_tree, start, test, workdir
 
 
 def trained(**changes):
@@ -98,6 +98,7 @@ def killed_while_it_writes_a_checkpoint_it_leaves_nothing_half_done():
 
 @test
 def a_full_disk_is_reported_retried_and_does_not_stop_training():
+    need_namespaces()
     folder = workdir()
     mount = os.path.join(folder, "full")
     os.mkdir(mount)
@@ -342,5 +343,5 @@ def sigterm_while_waiting_or_loading_ends_at_once():
 
 
 if __name__ == "__main__":
-    need_root()
+    enter_namespaces()
     main()

@@ -2,6 +2,7 @@
 """Training on GPUs, on emulated ones: the plugin's own kernels and the program's own host code, computed by the CPU
 (test/cuda). What a GPU computes is compared with what the CPU's kernels do: near, not equal, since sums have
 another order."""
+# needs: emulated
 import json
 import os
 import signal

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """What tasks on GPUs tell each other and people: devices and versions, refusals, sensors, and a library that does
 not let go. On emulated GPUs (test/cuda)."""
+# needs: emulated
 import json
 import os
 import subprocess

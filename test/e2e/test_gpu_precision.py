@@ -2,6 +2,7 @@
 """train.precision on GPUs, on emulated ones: each learns as well as float32 does, float16 with a loss scale that all
 tasks agree on, whatever happens to them. (The network is one of products: the emulator's convolutions take their
 time, and are in test/train/test_precision.c.)"""
+# needs: emulated
 import json
 import os
 import signal

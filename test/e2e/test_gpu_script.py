@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """scripts/gpu, which is for machines with a GPU and must work the first time: on the emulated one, a little of each part."""
+# needs: emulated
 import os
 import re
 import subprocess

@@ -5,7 +5,7 @@ import os
 import subprocess
 import time
 
-from kit import SLOW, Task, digits_job, expect_codes, main, need_root, read_tree, test, workdir
+from kit import SLOW, Task, digits_job, enter_namespaces, expect_codes, has_namespaces, main, need_namespaces, read_tree, test, workdir
 
 HOSTS = {"east": "10.77.0.1", "west": "10.77.0.2"}
 ADDRESSES = ["10.77.0.1:2222", "10.77.0.1:2223", "10.77.0.2:2222", "10.77.0.2:2223"]
@@ -47,6 +47,7 @@ def last_checkpoint(folder):
 
 @test
 def two_hosts_with_two_tasks_each_give_the_bytes_of_one_task():
+    need_namespaces()
     alone = workdir()
     expect_codes([Task(digits_job(alone, **JOB), args=("--devices", "cpu:1"))], [0])
     for order, words in (((0, 1, 2, 3), "2 hosts"), ((0, 2, 1, 3), "2 hosts")):
@@ -73,6 +74,7 @@ def plug():
 
 @test
 def a_cable_that_is_pulled_is_noticed_on_both_sides_with_names_and_plugged_in_again_all_go_on():
+    need_namespaces()
     tasks = start(digits_job(workdir(), train={"epochs": 100000, "lanes": 4, "log_every_steps": 1}), env=SLOWLY)
     tasks[0].until_step(5)
     at = pull()
@@ -92,6 +94,7 @@ def a_cable_that_is_pulled_is_noticed_on_both_sides_with_names_and_plugged_in_ag
 
 @test
 def of_two_halves_that_do_not_see_each_other_the_one_with_the_lease_trains():
+    need_namespaces()
     steps = {"train": {"epochs": None, "steps": 900, "lanes": 4, "log_every_steps": 1}, "checkpoint": {"every_steps": 0}}
     alone, folder = workdir(), workdir()
     expect_codes([Task(digits_job(alone, **steps), args=("--devices", "cpu:1"))], [0])
@@ -114,6 +117,7 @@ def of_two_halves_that_do_not_see_each_other_the_one_with_the_lease_trains():
 
 
 if __name__ == "__main__":
-    need_root()
-    cable()
+    enter_namespaces()
+    if has_namespaces():
+        cable()
     main()

@@ -4,7 +4,7 @@ and the reason. Nothing is repeated without a pause."""
 import os
 import shutil
 
-from kit import Task, digits_job, expect_codes, finish, free_ports, main, need_root, test, tf_config, workdir
+from kit import Task, digits_job, enter_namespaces, expect_codes, finish, free_ports, main, need_namespaces, test, tf_config, workdir
 
 SLOWLY = "train.forward=delay:3@1+"
 GOES_ON = {"min_world": 1, "rejoin_seconds": 0}
@@ -129,6 +129,7 @@ def directory_removed_while_the_job_runs_is_made_again():
 
 def mounted(command):
     """Starts a task in a mount namespace of its own, where `command` was run first."""
+    need_namespaces()
     return ("unshare", "--mount", "sh", "-c", command + ' && exec "$@"', "sh")
 
 
@@ -156,5 +157,5 @@ def directory_full_on_the_chief_leaves_the_writing_to_another_task():
 
 
 if __name__ == "__main__":
-    need_root()
+    enter_namespaces()
     main()

@@ -9,6 +9,7 @@
 
 #include "base/buf.h"
 #include "graph/fuse_kit.h"
+#include "harness/lacking.h"
 
 enum { WIDTH = 6 };
 
@@ -176,7 +177,7 @@ static void fused_norm_in_bfloat16_needs_no_conversion(void **state)
     (void)state;
     if (!op_has_bfloat16()) {
         model_free(m);
-        skip();
+        skip_lacking("the processor has no avx512_bf16");
     }
     n = net_open_half(net_import_model(m, NULL), PLAN_TRAIN, BATCH);
     wide = net_open_model(m, PLAN_TRAIN, BATCH);
@@ -218,7 +219,7 @@ static void norm_with_other_readers_stays_float32(void **state)
     (void)state;
     if (!op_has_bfloat16()) {
         model_free(m);
-        skip();
+        skip_lacking("the processor has no avx512_bf16");
     }
     add_norm(m, "x", "n1");
     add_product(m, "n1", "p1");

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "graph/plan_priv.h"
+#include "harness/lacking.h"
 #include "harness/model.h"
 #include "harness/net.h"
 
@@ -245,7 +246,7 @@ static void networks_in_bfloat16_follow_float32(void **state)
 
     (void)state;
     if (!op_has_bfloat16())
-        skip();
+        skip_lacking("the processor has no avx512_bf16");
     for (k = 0; k < COUNT_OF(files); k++) {
         struct net wide = net_open(files[k], PLAN_TRAIN, BATCH);
         struct net half = net_open_half(net_import(files[k]), PLAN_TRAIN, BATCH);
@@ -287,7 +288,7 @@ static void evaluation_uses_the_same_precision(void **state)
 
     (void)state;
     if (!op_has_bfloat16())
-        skip();
+        skip_lacking("the processor has no avx512_bf16");
     n = net_open_half(net_import("cnn_17.onnx"), PLAN_EVAL, BATCH);
     net_fill(&n, 0);
     (void)net_forward(&n);

@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "base/check.h"
 #include "harness/gradcheck.h"
+#include "harness/lacking.h"
 #include "harness/op_rig.h"
 #include "op/half.h"
 
@@ -356,10 +357,8 @@ static void products_round_only_operands_and_results(void **state)
     size_t i;
 
     (void)state;
-    if (!op_has_bfloat16() && !rig_on_gpu()) {
-        print_message("this processor lacks avx512_bf16\n");
-        skip();
-    }
+    if (!op_has_bfloat16() && !rig_on_gpu())
+        skip_lacking("the processor has no avx512_bf16");
     for (i = 0; i < COUNT_OF(products); i++) {
         struct gradcheck_case gc = products[i];
 

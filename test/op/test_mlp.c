@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "harness/gradcheck.h"
+#include "harness/lacking.h"
 #include "harness/op_oracle.h"
 #include "harness/op_rig.h"
 
@@ -157,7 +158,7 @@ static void half_precision_output_matches_float32(void **state)
 
     (void)state;
     if (!op_has_bfloat16() && !rig_on_gpu())
-        skip();
+        skip_lacking("the processor has no avx512_bf16");
     for (i = 0; i < COUNT_OF(cases); i++) {
         struct gradcheck_result half, wide;
         struct err err = { 0 };

@@ -1,5 +1,6 @@
 /* test_dial.c - a connection, or the reason why there is none. "Refused" means that all addresses
  * of a name refused. */
+#include "harness/lacking.h"
 #include "rdzv/kit.h"
 
 #include "rdzv/rdzv_priv.h"
@@ -109,7 +110,7 @@ static void dial_ipv6_address_connects_or_is_refused(void **state)
 
     (void)state;
     if (fd < 0)
-        skip(); /* a host without IPv6 */
+        skip_lacking("no IPv6");
     snprintf(address, sizeof(address), "[::1]:%u", port);
     r = dial(address, 1000);
     assert_true(r.fd >= 0);

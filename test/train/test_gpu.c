@@ -9,6 +9,7 @@
 
 #include "base/fault.h"
 #include "harness/emulated_gpus.h"
+#include "harness/lacking.h"
 #include "op/op.h"
 #include "train/fixture.h"
 
@@ -92,7 +93,7 @@ static void three_lanes_of_a_gpu_are_summed_up_too(void **state)
 
     (void)state;
     if (!has_gpus(2))
-        skip();
+        skip_lacking("no two emulated GPUs");
     cpu = trained(0, 6, three_lanes);
     gpu = trained(2, 6, three_lanes);
     expect_near(gpu, cpu);
@@ -107,7 +108,7 @@ static void gpus_with_unlike_shares_of_the_lanes_sum_up_together(void **state)
 
     (void)state;
     if (!has_gpus(2))
-        skip();
+        skip_lacking("no two emulated GPUs");
     cpu = trained(0, 3, odd_share);
     gpu = trained(2, 3, odd_share);
     assert_int_not_equal(gpu->train->replicas[0].device->n_lanes, gpu->train->replicas[1].device->n_lanes);
