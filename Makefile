@@ -213,6 +213,11 @@ chaos: all $(EMULATED)
 	    $(if $(DECKS),--decks $(DECKS)) $(if $(ONLY),--only '$(ONLY)')
 layers:
 	@scripts/layers
+# For clangd and other tools that read C: $(BUILD)/compile_commands.json, an entry for each C and CUDA file.
+compile_commands: $(GEN)
+	@{ scripts/compile_commands $(shell find lib daemon test -name '*.c' | sort) -- $(CC) $(CPPFLAGS) $(CFLAGS); \
+	   scripts/compile_commands $(shell find lib test -name '*.cu' | sort) -- $(CXX) $(CXXFLAGS); } | \
+	    sed '1s/^,/[/; $$s/$$/\n]/' >$(BUILD)/compile_commands.json
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/trainerd/digits \
 	    $(DESTDIR)/lib/systemd/system
@@ -226,5 +231,5 @@ clean:
 	rm -rf $(BUILD)
 
 FORCE:
-.PHONY: FORCE all test-programs fuzz-programs setup demo test check quick san fuzz conformance bench bench-gpu chaos layers install clean
+.PHONY: FORCE all test-programs fuzz-programs setup demo test check quick san fuzz conformance bench bench-gpu chaos layers compile_commands install clean
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
