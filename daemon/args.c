@@ -37,7 +37,7 @@ static int from_environment(const struct arg *table, size_t n, struct err *err)
 
             if (rc < 0)
                 return rc;
-        } else if (value[0] != '\0') { /* Kubernetes and systemd make empty strings easily */
+        } else if (value[0] != '\0') { /* an unset value is often "" in Kubernetes and systemd */
             *table[i].text = value;
         }
     }

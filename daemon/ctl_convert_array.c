@@ -1,4 +1,4 @@
-/* ctl_convert_array.c - NumPy arrays: the i-th items of all names are a sample. */
+/* ctl_convert_array.c - converts NumPy arrays: sample i consists of item i of every name. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@
 
 struct array {
     const char *name;
-    struct tensor t; /* data owned */
-    size_t item;     /* elements of one */
+    struct tensor t; /* t.data is owned */
+    size_t item;     /* number of elements of one item */
 };
 
 static bool is_integer(enum tensor_dtype t)
@@ -104,7 +104,8 @@ static void item_shape(const struct array *a, struct shape *out)
         out->dim[d] = a->t.shape.dim[d + 1];
 }
 
-/* The names, in the order of their first inputs; *per_name: files of each. */
+/* Lists the names in the order of their first inputs; *per_name receives the number of files of
+ * each. */
 static int list_names(const struct convert *c, const char **names, size_t *n_names, size_t *per_name,
                       struct err *err)
 {
@@ -134,7 +135,7 @@ static int list_names(const struct convert *c, const char **names, size_t *n_nam
     return 0;
 }
 
-/* The `group`-th file of a name. */
+/* Returns file number `group` of a name. */
 static const struct convert_input *input_of(const struct convert *c, const char *name, size_t group)
 {
     for (size_t i = 0;; i++)
@@ -142,7 +143,8 @@ static const struct convert_input *input_of(const struct convert *c, const char 
             return &c->inputs.at[i];
 }
 
-/* The first group describes the features, the others must be alike. */
+/* Describes the feature if the array is of the first group; otherwise compares the array with
+ * it. */
 static int check_array(struct convert *c, const struct array *a, const struct array *first,
                        struct array *kind, const struct convert_input *in, bool is_first,
                        struct err *err)

@@ -1,4 +1,4 @@
-/* ctl_convert_image.c - a folder of images, with a folder inside for each class. */
+/* ctl_convert_image.c - converts a folder that contains one folder of images for each class. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ struct pictures {
 
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
-    return strcmp((*a)->d_name, (*b)->d_name); /* not by the locale */
+    return strcmp((*a)->d_name, (*b)->d_name); /* the locale must not matter */
 }
 
 static int visible(const struct dirent *e)
@@ -110,7 +110,8 @@ static int add_picture(struct convert *c, const struct picture *p, struct err *e
     return rc;
 }
 
-/* In an order drawn from the seed, so that a part of the files is a part of every class. */
+/* Writes the images in an order drawn from the seed, so that each TFRecord file has samples of
+ * every class. */
 int convert_images(struct convert *c, struct err *err)
 {
     struct pictures p = { .all = { NULL, 0, 0 } };

@@ -1,4 +1,4 @@
-/* ctl_remote.c - one RPC to one task. */
+/* ctl_remote.c - the commands that send one RPC to one task. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,8 @@ enum { CALL_MS = 5000, SAVE_MS = 600000 };
 struct remote {
     const char *method, *usage;
     uint64_t deadline_ms;
-    int (*print)(const void *packed, size_t n, bool json); /* NULL: the reply is empty, `done` is said */
+    /* Prints the reply and returns an exit code. NULL: the reply is empty and `done` is printed. */
+    int (*print)(const void *packed, size_t n, bool json);
     const char *done;
 };
 

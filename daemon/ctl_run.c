@@ -1,5 +1,5 @@
-/* ctl_run.c - `trainerctl run`: a graph once, on arrays from files, so that its outputs and gradients
- * can be compared with any other framework's. */
+/* ctl_run.c - `trainerctl run`: runs a graph once, on arrays from files, so that its outputs and
+ * gradients can be compared with those of another framework. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,10 +32,10 @@ struct run {
     struct device_mem work;
     struct plan_feed *feeds;    /* [n_given] */
     struct tensor *arrays;      /* [n_given] */
-    void **owned;               /* [n_given] what npy_read() gave */
+    void **owned;               /* [n_given] memory that npy_read() allocated */
     const char **outputs;
     uint32_t n_outputs;
-    struct buf written;         /* file names so far, a line each */
+    struct buf written;         /* names of the files written, one line each */
 };
 
 static const char usage[] =
@@ -58,7 +58,7 @@ static const char usage[] =
 
 /* ---- arguments ---- */
 
-/* The value of "--name VALUE" or "--name=VALUE"; NULL: argv[*i] is another flag. */
+/* Returns the value of "--name VALUE" or "--name=VALUE", NULL if argv[*i] is another flag. */
 static const char *flag_value(int argc, char **argv, int *i, const char *name)
 {
     size_t n = strlen(name);
@@ -225,7 +225,8 @@ static int compute(struct run *r, struct err *err)
 
 /* ---- arrays out ---- */
 
-/* DIR/NAME.npy; two names may become the same in a file name, so numbers tell them apart. */
+/* Returns DIR/NAME.npy in r->mem, NULL if out of memory. A number distinguishes names that would
+ * otherwise become the same file name. */
 static char *file_name(struct run *r, const char *name, const char *suffix)
 {
     char *safe = arena_strdup(&r->mem, name), *line = NULL;
@@ -277,7 +278,7 @@ static int write_gradient(struct run *r, uint32_t i, struct err *err)
 
     if (r->arrays[i].dtype != TENSOR_F32)
         return 0;
-    if (t == NULL) { /* no output depends on it, or only through steps */
+    if (t == NULL) { /* no output depends on it, or only through step functions */
         zero.data = arena_alloc(&r->mem, tensor_bytes(&zero));
         if (zero.data == NULL)
             return err_set(err, ERR_NOMEM, "out of memory");

@@ -20,14 +20,14 @@
 #include "rdzv/rdzv.h"
 #include "train/train.h"
 
-enum { PATIENCE_S = 1 }; /* for a disk that hangs, at the end */
+enum { PATIENCE_S = 1 }; /* how long reload_stop() waits for a disk that hangs */
 
-/* ---- what differs ---- */
+/* ---- differences of two jobs ---- */
 
 struct sorter {
     struct reload_changes *out;
-    struct reload_change fixed; /* the first of those that may not change */
-    uint32_t n_fixed;
+    struct reload_change fixed; /* the first changed key that must not change */
+    uint32_t n_fixed;           /* number of such keys */
 };
 
 static void copy_value(char out[RELOAD_VALUE_BYTES], const char *value)
@@ -79,42 +79,43 @@ int reload_compare(const struct conf *was, const struct conf *now, struct reload
                    now->path, s.fixed.pointer, values, more);
 }
 
-/* ---- doing it ----
+/* ---- reloading ----
  *
- *     READ    the job file                refused: done
- *     OPEN    curves in another folder    refused: done      (only if they go elsewhere)
- *     END     the curves until now                           (only if there were any)
+ *     READ    read the job file                     if refused: finished
+ *     OPEN    open the curves in the new folder     if refused: finished (only if it changes)
+ *     END     close the curves in the old folder    (only if there are any)
  *
- * A stage is what may wait for a disk, on the thread; between two of them the loop decides. The thread
- * touches nothing but the work it was given, so that the process can end while a disk hangs. */
+ * The thread runs one stage, the part that may wait for a disk; the loop decides between stages.
+ * The thread accesses only struct work, so that the process can end while a disk hangs. */
 
 enum stage { READ, OPEN, END };
 
 struct work {
     enum stage stage;
-    char *path;         /* READ: of the job file; owned */
-    struct conf *read;  /* READ: result; OPEN: where */
-    uint64_t step;      /* OPEN: done until now */
-    struct summary *fresh; /* OPEN: result */
-    struct summary *ended; /* END: what to end */
+    char *path;         /* READ: path of the job file; owned */
+    struct conf *read;  /* READ: result, owned; OPEN: names the new folder */
+    uint64_t step;      /* OPEN: number of finished steps */
+    struct summary *fresh; /* OPEN: result, owned; NULL: none */
+    struct summary *ended; /* END: curves to close, owned; NULL: none */
     int rc;
     struct err err;
 };
 
 struct reload {
     struct reload_opts opts;
-    const struct conf *now; /* in force */
-    struct conf *owned;     /* the same, if it was read here; else NULL */
+    const struct conf *now; /* the job in force */
+    struct conf *owned;     /* == now if a reload read it, else NULL */
     struct train *train;    /* NULL: not open */
     struct reload_changes changes;
     pthread_t thread;
-    bool running, again;
-    struct work work;       /* the thread's while it runs */
+    bool running;           /* the thread is to be joined */
+    bool again;             /* reload once more after this reload */
+    struct work work;       /* only the thread may access it while running */
 
-    pthread_mutex_t lock;   /* guards what follows */
-    bool worked;            /* the thread is done */
-    bool closing;           /* nothing is posted any more */
-    bool orphan;            /* the thread frees all this */
+    pthread_mutex_t lock;   /* guards the fields below */
+    bool worked;            /* the thread has finished its stage */
+    bool closing;           /* the thread must not post to the loop */
+    bool orphan;            /* the thread frees this struct */
 };
 
 static enum log_level level_of(const struct conf *c)
@@ -136,7 +137,8 @@ static void set_checkpoint(struct reload *r)
                              r->now->checkpoint.max_to_keep);
 }
 
-/* Done already: it might have failed, and all or nothing changes. */
+/* move_curves() has already moved the curves, because opening them may fail and a reload applies
+ * all changes or none. */
 static void set_summary(struct reload *r)
 {
     (void)r;
@@ -148,7 +150,7 @@ static void set_level(struct reload *r)
         log_set_level(level_of(r->now));
 }
 
-/* Every key that may change, and what makes r->now hold for it. */
+/* Every key that may change, with the function that applies its value of r->now. */
 static const struct setter {
     const char *pointer;
     void (*set)(struct reload *r);
@@ -178,7 +180,7 @@ static void apply(struct reload *r)
     CHECK(n == r->changes.n); /* a key that may change has a setter */
 }
 
-/* A line for each change, if the level before or the one behind shows it. */
+/* Logs a line for each change if the old or the new log level shows it. */
 static void tell(const struct reload *r, const struct conf *was)
 {
     if (!r->opts.level_is_given && level_of(was) < level_of(r->now))
@@ -241,15 +243,16 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* false: no thread; the work is as it was. */
+/* Runs a stage on the thread. Returns false if no thread could be started; r->work.err has the
+ * reason. */
 static bool start(struct reload *r, enum stage stage)
 {
     sigset_t all, before;
 
     r->work.stage = stage;
     r->work.rc = 0;
-    r->worked = false; /* there is no thread */
-    sigfillset(&all); /* signals are the business of the loop */
+    r->worked = false; /* no lock is needed: no thread runs */
+    sigfillset(&all); /* only the loop's thread handles signals */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     r->running = pthread_create(&r->thread, NULL, work, r) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -265,7 +268,7 @@ static void refuse(struct reload *r)
     r->work.read = NULL;
 }
 
-/* Everything is there: the new job holds. */
+/* Makes the new job the job in force. */
 static void adopt(struct reload *r)
 {
     const struct conf *was = r->now;
@@ -288,7 +291,7 @@ static bool move_curves(struct reload *r)
     return done;
 }
 
-/* The next stage; false: it was the last. */
+/* Starts the next stage. Returns false if the reload is finished. */
 static bool go_on(struct reload *r)
 {
     struct work *w = &r->work;
@@ -319,7 +322,7 @@ static void has_worked(void *arg)
 {
     struct reload *r = arg;
 
-    if (r->closing) /* only the loop sets it */
+    if (r->closing) /* no lock is needed: only this thread writes it */
         return;
     pthread_join(r->thread, NULL);
     r->running = false;
@@ -399,13 +402,13 @@ void reload_close(struct reload *r)
     CHECK(r->closing);
     pthread_mutex_lock(&r->lock);
     is_stuck = r->running && !r->worked;
-    r->orphan = is_stuck; /* a disk hangs: if it ever answers, the thread frees it */
+    r->orphan = is_stuck; /* a disk hangs; the thread frees the struct when it continues */
     if (is_stuck)
         pthread_detach(r->thread);
     pthread_mutex_unlock(&r->lock);
     if (is_stuck)
         return;
     if (r->running)
-        pthread_join(r->thread, NULL); /* it came back in the meantime */
+        pthread_join(r->thread, NULL); /* the thread has finished since reload_stop() */
     reload_free(r);
 }

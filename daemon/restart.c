@@ -14,7 +14,8 @@
 
 enum { NAMES_MAX = 10000 };
 
-/* Of this job, or of one with other keys: either way its run is over. */
+/* Returns true if the run that wrote `newest` is complete, whether its job file has the same keys
+ * or other ones. */
 static bool is_over(const struct conf *c, const struct ckpt_info *newest)
 {
     char said[8400];
@@ -24,7 +25,8 @@ static bool is_over(const struct conf *c, const struct ckpt_info *newest)
     return complete_already(c, NULL, said, sizeof(said));
 }
 
-/* DIR.1, DIR.2, ...: the first name that is free. No two processes can take the same. */
+/* Renames DIR to the first free name of DIR.1, DIR.2, ... RENAME_NOREPLACE ensures that two
+ * processes never use the same name. */
 static int move(const char *directory, char *to, size_t n, struct err *err)
 {
     for (int i = 1; i <= NAMES_MAX; i++) {

@@ -24,12 +24,12 @@
 #include "metrics/metrics.h"
 
 enum {
-    TICK_MS = 25, /* how old Status and heartbeats may be */
-    DRAW_TICKS = 4,
-    WRONG_MAX = 3,
-    DEADMAN_SECONDS = 10,
-    DEADMAN_STOP_SECONDS = 3, /* of a task whose state is saved */
-    DEADMAN_NOW_SECONDS = 1,  /* of one that was asked twice */
+    TICK_MS = 25,   /* maximum age of the data in Status and heartbeats */
+    DRAW_TICKS = 4, /* ticks between updates of the progress line and of the service status */
+    WRONG_MAX = 3,  /* the task ends at this number of divergences */
+    DEADMAN_SECONDS = 10,     /* maximum duration of the shutdown */
+    DEADMAN_STOP_SECONDS = 3, /* after a stop signal, when the state is saved */
+    DEADMAN_NOW_SECONDS = 1,  /* after a second stop signal */
 };
 
 int run_exit_code(int err_code)
@@ -65,7 +65,7 @@ void run_end(struct run *r, int code, const char *text)
     snprintf(r->exit_text, sizeof(r->exit_text), "%s", text);
     cancel_set(&r->cancel, true);
     if (r->train != NULL)
-        train_abort(r->train, text); /* harmless when nothing runs */
+        train_abort(r->train, text); /* no effect if no generation runs */
     loop_stop(r->loop);
 }
 
@@ -78,7 +78,7 @@ static void has_ended(void *arg)
 
     r->generation = 0;
     if (r->has_ended)
-        ; /* too late: nobody asks any more */
+        ; /* the exit code is decided */
     else if (r->group != NULL)
         group_ended(r, m);
     else
@@ -104,7 +104,7 @@ int run_train(struct run *r, const struct train_group *g, struct err *err)
 
     CHECK(r->generation == 0 && r->train != NULL);
     r->generation_count++;
-    r->generation = g->generation; /* its end may come before the call returns */
+    r->generation = g->generation; /* the generation may end before train_start() returns */
     rc = train_start(r->train, g, on_train_end, err);
     if (rc < 0)
         r->generation = 0;
@@ -141,7 +141,7 @@ static void has_connected(void *arg)
 
     if (!r->has_ended && m->generation == r->generation) {
         service_ready();
-        take_progress(r); /* the first beat has it */
+        take_progress(r); /* for the first heartbeat of the generation */
         if (r->group != NULL)
             group_connected(r, m->generation);
     }
@@ -152,7 +152,7 @@ struct stored {
     struct run *run;
     uint64_t step;
     bool failed;
-    char text[4096]; /* path, or what went wrong */
+    char text[4096]; /* path, or the error */
 };
 
 static void has_stored(void *arg)
@@ -169,7 +169,7 @@ static void has_stored(void *arg)
     free(m);
 }
 
-/* The checkpoint writer's thread. */
+/* Called on the thread of the checkpoint writer. */
 static void on_stored(struct run *r, const struct ckpt_event *e)
 {
     struct stored *m;
@@ -211,7 +211,7 @@ static void on_train_event(void *arg, const struct train_event *e)
     }
 }
 
-/* ---- saving at rest ---- */
+/* ---- saving while training is idle ---- */
 
 bool run_is_wrong_again(struct run *r, const char *why, char *text, size_t n)
 {
@@ -291,7 +291,7 @@ static void has_opened(void *arg)
     struct run *r = m->run;
     struct train_facts f;
 
-    if (!r->is_opening) { /* taken down meanwhile */
+    if (!r->is_opening) { /* take_down() has joined the thread */
         train_close(m->train);
         free(m);
         return;
@@ -409,7 +409,7 @@ static const struct {
     void (*fn)(void *arg, int signum);
 } heard[] = { { SIGTERM, on_signal }, { SIGINT, on_signal }, { SIGHUP, on_hangup } };
 
-/* Those that came while they were blocked are heard now. */
+/* Registers the signal handlers. Signals that arrived while they were blocked are delivered now. */
 static int hear_signals(struct run *r, struct err *err)
 {
     sigset_t set;
@@ -424,7 +424,8 @@ static int hear_signals(struct run *r, struct err *err)
     return rc;
 }
 
-/* The exit code is decided: nothing may come between, once the loop does not hear them any more. */
+/* After loop_close() no handler is registered; a signal must not end the process before it returns
+ * the decided exit code. */
 static void ignore_signals(void)
 {
     for (size_t i = 0; i < COUNT_OF(heard); i++)
@@ -438,9 +439,10 @@ static void print_http_status(void *arg, struct buf *out)
     report_status(r->report, r->sensors, out);
 }
 
-/* ---- building and taking down ---- */
+/* ---- start and shutdown ---- */
 
-/* What NCCL will find in the environment; before there are threads that look at it. */
+/* Sets the environment variables of NCCL. Called before any thread that reads the environment
+ * starts. */
 static void prepare_gpus(const struct settled *s)
 {
     char text[2048];
@@ -514,7 +516,8 @@ static int build(struct run *r, const struct run_opts *opts, struct err *err)
 
 static volatile sig_atomic_t deadman_code;
 
-/* If a library refuses to stop, the process ends all the same, with what was decided. */
+/* SIGALRM: the shutdown takes too long, for example in a library. Ends the process with the decided
+ * exit code. Async-signal-safe. */
 static void deadman(int signum)
 {
     static const char text[] = "trainerd: something does not stop; ending the process\n";
@@ -531,7 +534,7 @@ static void take_down(struct run *r)
     alarm(r->signals > 1                   ? DEADMAN_NOW_SECONDS
           : r->exit_code == EXIT_STOPPED ? DEADMAN_STOP_SECONDS
                                          : DEADMAN_SECONDS);
-    r->has_ended = true; /* what is still posted finds nobody */
+    r->has_ended = true; /* messages that are still posted are ignored */
     cancel_set(&r->cancel, true);
     loop_timer_free(r->tick);
     reload_stop(r->reload);
@@ -554,7 +557,7 @@ static void take_down(struct run *r)
     report_close(r->report);
     metrics_free(r->metrics);
     free(r->gpus);
-    /* The alarm stays: libraries have ends of their own, behind main(). */
+    /* The alarm stays armed: libraries have exit handlers that run after main(). */
 }
 
 int run_task(const struct run_opts *opts)

@@ -26,14 +26,15 @@ struct sensors {
     struct metrics *metrics;
     uint32_t n;
     pthread_t thread;
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t stop;
     bool is_stopping;
-    struct metric *idle[DEVICE_MAX]; /* NULL: not known yet */
+    struct metric *idle[DEVICE_MAX]; /* NULL: no value yet */
     struct rdzv_gpu gpus[]; /* [n] */
 };
 
-/* Metric, where its value is, and by what it is multiplied for the unit of its name. */
+/* The metrics: offset of the value in struct rdzv_gpu, and the factor that converts the value to
+ * the unit in the metric's name. */
 static const struct row {
     size_t at;
     double scale;
@@ -61,7 +62,7 @@ static void labels_of(const struct rdzv_gpu *g, struct buf *out)
     metrics_label(out, "uuid", g->uuid);
 }
 
-/* What a GPU does not tell has no metric. */
+/* Updates the metrics of a GPU. A reading that the GPU does not report has no metric. */
 static void tell_metrics(struct metrics *m, const struct rdzv_gpu *g)
 {
     struct buf labels = { 0 };
@@ -92,7 +93,7 @@ static void take(struct rdzv_gpu *g, const struct cuda_reading *r)
     snprintf(g->throttled, sizeof(g->throttled), "%s", r->throttled);
 }
 
-/* An ECC error and a GPU that is held down are news once each time they come. */
+/* Logs new ECC errors and the start of throttling, once for each occurrence. */
 static void tell_change(const struct rdzv_gpu *was, const struct rdzv_gpu *is)
 {
     if (strcmp(was->throttled, is->throttled) != 0 && is->throttled[0] != '\0')
