@@ -61,7 +61,7 @@ static int add_input(struct convert *c, const char *name, size_t n_name, const c
 
 /* Adds the inputs of one command-line word: [NAME=]PATH, where PATH is a file, a folder or a
  * pattern. */
-static int take_input(struct convert *c, const char *word, struct err *err)
+static int add_inputs(struct convert *c, const char *word, struct err *err)
 {
     const char *equals = access(word, F_OK) != 0 ? strchr(word, '=') : NULL;
     const char *path = equals != NULL ? equals + 1 : word;
@@ -73,7 +73,7 @@ static int take_input(struct convert *c, const char *word, struct err *err)
         return add_input(c, word, n_name, path, err);
     if (glob(path, GLOB_ERR | GLOB_NOSORT, NULL, &g) != 0) {
         globfree(&g);
-        return err_set(err, ERR_NOENT, "'%.200s': there is no such file", path);
+        return err_set(err, ERR_NOENT, "'%.200s': no such file", path);
     }
     qsort(g.gl_pathv, g.gl_pathc, sizeof(*g.gl_pathv), by_path); /* the locale must not matter */
     for (size_t i = 0; rc == 0 && i < g.gl_pathc; i++)
@@ -130,7 +130,7 @@ static int convert(struct convert *c, char **words, int n, struct err *err)
     int rc = 0;
 
     if (c->out == NULL)
-        return err_set(err, ERR_INPUT, "--out PREFIX is missing: what the files begin with");
+        return err_set(err, ERR_INPUT, "--out PREFIX is missing: the beginning of the names of the files");
     if (c->shards_text != NULL && (!text_u64(c->shards_text, 1000, &shards) || shards == 0))
         return err_set(err, ERR_INPUT, "--shards: expected a number from 1 to 1000, found '%.40s'",
                        c->shards_text);
@@ -139,7 +139,7 @@ static int convert(struct convert *c, char **words, int n, struct err *err)
     if (c->delimiter != NULL && strlen(c->delimiter) != 1)
         return err_set(err, ERR_INPUT, "--delimiter: expected one character");
     for (int i = 0; rc == 0 && i < n; i++)
-        rc = take_input(c, words[i], err);
+        rc = add_inputs(c, words[i], err);
     if (rc == 0)
         rc = find_kind(c, &kind, err);
     if (rc == 0)

@@ -116,7 +116,7 @@ int convert_images(struct convert *c, struct err *err)
 {
     struct pictures p = { .all = { NULL, 0, 0 } };
     int rc = c->inputs.n == 1 ? list_classes(&p, c->inputs.at[0].path, err)
-                              : err_set(err, ERR_INPUT, "one folder of images at a time");
+                              : err_set(err, ERR_INPUT, "expected one folder of images, found %zu inputs", c->inputs.n);
 
     for (size_t i = 0; rc == 0 && i < p.all.n; i++)
         rc = add_picture(c, &p.all.at[rng_permute(c->seed, 0, p.all.n, i)], err);

@@ -86,7 +86,7 @@ static int each_file(struct convert *c, struct table *t,
     return rc;
 }
 
-static int take_names(struct table *t, bool has_header, struct err *err)
+static int set_names(struct table *t, bool has_header, struct err *err)
 {
     t->names = calloc(t->n_columns, sizeof(*t->names));
     t->is_float = calloc(t->n_columns, sizeof(*t->is_float));
@@ -109,7 +109,7 @@ static int check_names(const struct table *t, struct err *err)
         size_t n = t->fields[i].n < NAME_MAX_BYTES ? t->fields[i].n : NAME_MAX_BYTES;
 
         if (strlen(t->names[i]) != n || memcmp(t->names[i], t->fields[i].at, n) != 0)
-            return err_set(err, ERR_INPUT, "column %" PRIu32 " is '%.*s', in the first file '%s'", i,
+            return err_set(err, ERR_INPUT, "column %" PRIu32 " is '%.*s', expected '%s' as in the first file", i,
                            (int)n, (const char *)t->fields[i].at, t->names[i]);
     }
     return 0;
@@ -121,7 +121,7 @@ static int survey_line(struct convert *c, struct table *t, struct err *err)
     bool is_first = t->names == NULL, integer;
     int64_t i64;
     double x;
-    int rc = is_first ? take_names(t, !c->no_header, err) : 0;
+    int rc = is_first ? set_names(t, !c->no_header, err) : 0;
 
     if (rc == 0 && t->is_header && !is_first)
         rc = check_names(t, err);

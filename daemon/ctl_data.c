@@ -170,7 +170,7 @@ static void print_tasks(const struct settled *s)
     }
 }
 
-static int look(const struct settled *s, const char *sample, struct err *err)
+static int print_data(const struct settled *s, const char *sample, struct err *err)
 {
     struct data_feature *features = calloc(CONF_MAX_FEATURES, sizeof(*features));
     struct data_set *set = NULL;
@@ -230,7 +230,7 @@ int ctl_data(int argc, char **argv)
     if (rc == 0)
         rc = settle(&a, &s, &err);
     if (rc == 0)
-        rc = look(s, sample, &err);
+        rc = print_data(s, sample, &err);
     settled_free(s);
     if (rc < 0)
         fprintf(stderr, "trainerctl: %s\n", err.text);

@@ -96,7 +96,7 @@ static int make_feed(const struct inspect *in, const struct graph_io *io, struct
         feed->shape.dim[k] = s.dim[k + 1];
         if (s.dim[k + 1] < 0)
             return err_set(err, ERR_INPUT,
-                           "input '%s': dimension %u is dynamic; say how large with --shape "
+                           "input '%s': dimension %u is dynamic; set its size with --shape "
                            "%s=N,... (batch first)",
                            io->name, k + 1, io->name);
     }
@@ -116,7 +116,7 @@ static int make_feeds(struct inspect *in, struct plan_feed **feeds, uint32_t *n,
     return rc;
 }
 
-static int take_notes(struct inspect *in, const struct plan *p, struct err *err)
+static int copy_notes(struct inspect *in, const struct plan *p, struct err *err)
 {
     uint32_t n;
     const char *const *notes = plan_notes(p, &n);
@@ -130,7 +130,7 @@ static int take_notes(struct inspect *in, const struct plan *p, struct err *err)
     return 0;
 }
 
-static int look_at_plan(struct inspect *in, enum plan_purpose purpose,
+static int inspect_plan(struct inspect *in, enum plan_purpose purpose,
                         const struct plan_feed *feeds, uint32_t n_feeds, struct figures *out,
                         struct err *err)
 {
@@ -150,14 +150,14 @@ static int look_at_plan(struct inspect *in, enum plan_purpose purpose,
                              .flops = plan_flops(p) / in->batch.n };
     if (in->print_plan)
         plan_print(p, &in->plan);
-    rc = inspect_attention_take(&in->attention, p, &in->mem, err);
+    rc = inspect_attention_copy(&in->attention, p, &in->mem, err);
     if (rc == 0)
-        rc = take_notes(in, p, err);
+        rc = copy_notes(in, p, err);
     plan_free(p);
     return rc;
 }
 
-static int look_at_plans(struct inspect *in, uint32_t batch, const struct plan_feed *feeds, uint32_t n,
+static int inspect_plans(struct inspect *in, uint32_t batch, const struct plan_feed *feeds, uint32_t n,
                          struct err *err)
 {
     int rc;
@@ -167,26 +167,26 @@ static int look_at_plans(struct inspect *in, uint32_t batch, const struct plan_f
     in->attention = (struct inspect_attention){ 0 };
     in->notes.n = 0;
     buf_reset(&in->plan);
-    rc = look_at_plan(in, PLAN_EVAL, feeds, n, &in->inference, err);
+    rc = inspect_plan(in, PLAN_EVAL, feeds, n, &in->inference, err);
     if (rc == 0 && graph_trained_floats(in->graph) > 0)
-        rc = look_at_plan(in, PLAN_TRAIN, feeds, n, &in->training, err);
+        rc = inspect_plan(in, PLAN_TRAIN, feeds, n, &in->training, err);
     return rc;
 }
 
 /* Without --batch the network is planned with one sample. A network may refuse one sample and
  * accept two, because a batch normalization needs two values for each channel. */
-static int look_at_batches(struct inspect *in, const struct plan_feed *feeds, uint32_t n, struct err *err)
+static int inspect_batches(struct inspect *in, const struct plan_feed *feeds, uint32_t n, struct err *err)
 {
     struct err second = { 0 }, again = { 0 };
     int rc;
 
     inspect_batch_choose(&in->batch, in->graph);
-    rc = look_at_plans(in, in->batch.n, feeds, n, err);
+    rc = inspect_plans(in, in->batch.n, feeds, n, err);
     if (rc == 0 || rc == ERR_NOMEM || in->batch.n != 1 || in->batch.from == INSPECT_BATCH_FLAG)
         return rc;
     /* the batch is not the cause: report the first error */
-    if (look_at_plans(in, 2, feeds, n, &second) < 0) {
-        (void)look_at_plans(in, 1, feeds, n, &again);
+    if (inspect_plans(in, 2, feeds, n, &second) < 0) {
+        (void)inspect_plans(in, 1, feeds, n, &again);
         return rc;
     }
     in->batch.from = INSPECT_BATCH_LEAST;
@@ -194,7 +194,7 @@ static int look_at_batches(struct inspect *in, const struct plan_feed *feeds, ui
     return in->batch.why != NULL ? 0 : err_set(err, ERR_NOMEM, "out of memory");
 }
 
-static int look(struct inspect *in, struct err *err)
+static int inspect_model(struct inspect *in, struct err *err)
 {
     const struct graph_opts o = { .path = in->path,
                                   .batch_norm = in->batch_norm,
@@ -223,7 +223,7 @@ static int look(struct inspect *in, struct err *err)
         set_problem(in, 0, &why); /* the command line is incomplete, the model is valid */
         return 0;
     }
-    rc = look_at_batches(in, feeds, n, &why);
+    rc = inspect_batches(in, feeds, n, &why);
     if (rc < 0)
         set_problem(in, rc, &why);
     return 0;
@@ -547,7 +547,7 @@ int ctl_inspect(int argc, char **argv)
     }
     if (rc == 0 && !in.help) {
         op_thread_init();
-        rc = look(&in, &err);
+        rc = inspect_model(&in, &err);
     }
     if (rc < 0)
         fprintf(stderr, "trainerctl: %s\n", err.text);

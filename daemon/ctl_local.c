@@ -248,12 +248,12 @@ static void start(struct local *l, struct task *t)
 /* Prints a log line with the name of its task. A JSON record already contains the name. */
 static void print_line(struct task *t)
 {
-    char line[LINE_BYTES + 32], who[32] = "";
+    char line[LINE_BYTES + 32], prefix[32] = "";
     int n;
 
     if (t->line[0] != '{')
-        snprintf(who, sizeof(who), "worker %u | ", t->index);
-    n = snprintf(line, sizeof(line), "%s%.*s\n", who, (int)t->n_line, t->line);
+        snprintf(prefix, sizeof(prefix), "worker %u | ", t->index);
+    n = snprintf(line, sizeof(line), "%s%.*s\n", prefix, (int)t->n_line, t->line);
 
     log_raw(line, (size_t)n);
     t->n_line = 0;
@@ -345,10 +345,10 @@ static void on_signal(struct local *l)
         if (info.ssi_signo == SIGCHLD)
             continue; /* wait_once() calls reap() after every wake-up */
         if (l->stopping) {
-            log_warn("stop", "again: killing the tasks");
+            log_warn("stop", "second signal: killing the tasks");
             stop_all(l, SIGKILL);
         } else {
-            log_info("stop", "stopping: every task saves and leaves (again: kill)");
+            log_info("stop", "stopping: every task saves and ends (a second signal kills the tasks)");
             l->code = EXIT_STOPPED;
             stop_all(l, SIGTERM);
         }
@@ -366,20 +366,20 @@ static bool all_done(const struct local *l)
 static void wait_once(struct local *l)
 {
     struct pollfd fds[MAX_TASKS + 1];
-    struct task *who[MAX_TASKS + 1];
+    struct task *owners[MAX_TASKS + 1];
     nfds_t n = 1;
     uint64_t now;
 
     fds[0] = (struct pollfd){ .fd = l->signals, .events = POLLIN };
     for (uint32_t i = 0; i < l->n; i++)
         if (l->tasks[i].out >= 0) {
-            who[n] = &l->tasks[i];
+            owners[n] = &l->tasks[i];
             fds[n++] = (struct pollfd){ .fd = l->tasks[i].out, .events = POLLIN };
         }
     (void)poll(fds, n, 100); /* after a timeout or EINTR nothing is readable */
     for (nfds_t i = 1; i < n; i++)
         if (fds[i].revents != 0)
-            drain(who[i]);
+            drain(owners[i]);
     if (fds[0].revents != 0)
         on_signal(l);
     reap(l);
@@ -388,7 +388,7 @@ static void wait_once(struct local *l)
         if (l->tasks[i].pid == 0 && !l->tasks[i].done && now >= l->tasks[i].restart_ms)
             start(l, &l->tasks[i]);
     if (l->stopping && now > l->kill_ms) {
-        log_warn("stop", "some tasks do not end: killing them");
+        log_warn("stop", "some tasks did not end within %d s: killing them", STOP_MS / 1000);
         l->kill_ms = UINT64_MAX;
         stop_all(l, SIGKILL);
     }
@@ -449,7 +449,7 @@ static int find_trainerd(struct local *l, struct err *err)
     char *slash;
 
     if (n <= 0)
-        return err_sys(err, errno, "find my own executable");
+        return err_sys(err, errno, "find the path of trainerctl");
     l->trainerd[n] = '\0';
     slash = strrchr(l->trainerd, '/');
     CHECK(slash != NULL);

@@ -72,7 +72,7 @@ static const char *flag_value(int argc, char **argv, int *i, const char *name)
     return *i + 1 < argc ? argv[++*i] : "";
 }
 
-static int take(struct run *r, int argc, char **argv, int *i, struct err *err)
+static int parse_word(struct run *r, int argc, char **argv, int *i, struct err *err)
 {
     const char *word = argv[*i], *value;
 
@@ -98,18 +98,18 @@ static int take(struct run *r, int argc, char **argv, int *i, struct err *err)
     return 0;
 }
 
-static int take_all(struct run *r, int argc, char **argv, struct err *err)
+static int parse_all(struct run *r, int argc, char **argv, struct err *err)
 {
     int rc = 0;
 
     for (int i = 1; i < argc && rc == 0; i++)
-        rc = take(r, argc, argv, &i, err);
+        rc = parse_word(r, argc, argv, &i, err);
     if (rc < 0)
         return rc;
     if (r->model == NULL)
         return err_set(err, ERR_INPUT, "the model is missing");
     if (r->directory == NULL || r->directory[0] == '\0')
-        return err_set(err, ERR_INPUT, "-o DIR is missing: where do the outputs go?");
+        return err_set(err, ERR_INPUT, "-o DIR is missing: the folder for the outputs");
     if (r->format != NULL && strcmp(r->format, "npy") != 0 && strcmp(r->format, "pb") != 0)
         return err_set(err, ERR_INPUT, "--format: expected npy or pb, found '%.40s'", r->format);
     return 0;
@@ -339,7 +339,7 @@ int ctl_run(int argc, char **argv)
     r = calloc(1, sizeof(*r));
     CHECK(r != NULL);
     r->work.fd = -1;
-    rc = take_all(r, argc, argv, &err);
+    rc = parse_all(r, argc, argv, &err);
     if (rc == 0)
         rc = run_model(r, &err);
     else

@@ -43,7 +43,7 @@ static void copy_value(char out[RELOAD_VALUE_BYTES], const char *value)
     memcpy(out + n, "...", 4);
 }
 
-static void sort_change(void *arg, const struct conf_change *change)
+static void add_change(void *arg, const struct conf_change *change)
 {
     struct sorter *s = arg;
     struct reload_change *to = &s->fixed;
@@ -66,7 +66,7 @@ int reload_compare(const struct conf *was, const struct conf *now, struct reload
     int rc;
 
     out->n = 0;
-    rc = conf_diff(was, now, sort_change, &s, err);
+    rc = conf_diff(was, now, add_change, &s, err);
     if (rc < 0 || s.n_fixed == 0)
         return rc;
     if (s.fixed.from[0] != '\0')
@@ -74,8 +74,8 @@ int reload_compare(const struct conf *was, const struct conf *now, struct reload
     if (s.n_fixed > 1)
         snprintf(more, sizeof(more), " (and %u more)", s.n_fixed - 1);
     return err_set(err, ERR_REFUSED,
-                   "%s: %s changed%s%s, which cannot change while the job runs: put it back, or start all tasks "
-                   "again (trainerd --schema says what SIGHUP reads)",
+                   "%s: %s changed%s%s, which cannot change while the job runs; restore the old value, or "
+                   "restart all tasks (trainerd --schema lists the keys that SIGHUP reads)",
                    now->path, s.fixed.pointer, values, more);
 }
 
@@ -181,12 +181,12 @@ static void apply(struct reload *r)
 }
 
 /* Logs a line for each change if the old or the new log level shows it. */
-static void tell(const struct reload *r, const struct conf *was)
+static void log_changes(const struct reload *r, const struct conf *was)
 {
     if (!r->opts.level_is_given && level_of(was) < level_of(r->now))
         log_set_level(level_of(was));
     if (r->changes.n == 0)
-        log_info("reload", "SIGHUP: nothing has changed in %s", r->now->path);
+        log_info("reload", "SIGHUP: no key changed in %s", r->now->path);
     for (uint32_t i = 0; i < r->changes.n; i++) {
         const struct reload_change *c = &r->changes.list[i];
         bool hidden = r->opts.level_is_given && strcmp(c->pointer, "/log/level") == 0;
@@ -195,7 +195,7 @@ static void tell(const struct reload *r, const struct conf *was)
                    (struct log_field[]){ LOG_STR("key", c->pointer), LOG_STR("from", c->from),
                                          LOG_STR("to", c->to) },
                    3, "%s: %s -> %s%s", c->pointer, c->from, c->to,
-                   hidden ? ", but --log-level goes before it" : "");
+                   hidden ? "; not applied, because --log-level has priority" : "");
     }
     if (!r->opts.level_is_given)
         log_set_level(level_of(r->now));
@@ -212,7 +212,7 @@ static void reload_free(struct reload *r)
     free(r);
 }
 
-static void has_worked(void *arg);
+static void handle_worked(void *arg);
 
 static void *work(void *arg)
 {
@@ -235,7 +235,7 @@ static void *work(void *arg)
     pthread_mutex_lock(&r->lock);
     r->worked = true;
     if (!r->closing)
-        loop_post(r->opts.loop, has_worked, r);
+        loop_post(r->opts.loop, handle_worked, r);
     orphan = r->orphan;
     pthread_mutex_unlock(&r->lock);
     if (orphan)
@@ -263,19 +263,19 @@ static bool start(struct reload *r, enum stage stage)
 
 static void refuse(struct reload *r)
 {
-    log_error("reload_refused", "SIGHUP: %s; nothing has changed, the job goes on as before", r->work.err.text);
+    log_error("reload_refused", "SIGHUP: %s; no change was applied, the job continues", r->work.err.text);
     conf_free(r->work.read);
     r->work.read = NULL;
 }
 
 /* Makes the new job the job in force. */
-static void adopt(struct reload *r)
+static void apply_new_job(struct reload *r)
 {
     const struct conf *was = r->now;
 
     r->now = r->work.read;
     apply(r);
-    tell(r, was);
+    log_changes(r, was);
     conf_free(r->owned);
     r->owned = r->work.read;
     r->work.read = NULL;
@@ -292,7 +292,7 @@ static bool move_curves(struct reload *r)
 }
 
 /* Starts the next stage. Returns false if the reload is finished. */
-static bool go_on(struct reload *r)
+static bool next_stage(struct reload *r)
 {
     struct work *w = &r->work;
     struct rdzv_progress progress;
@@ -314,11 +314,11 @@ static bool go_on(struct reload *r)
         refuse(r);
         return false;
     }
-    adopt(r);
+    apply_new_job(r);
     return w->ended != NULL && start(r, END);
 }
 
-static void has_worked(void *arg)
+static void handle_worked(void *arg)
 {
     struct reload *r = arg;
 
@@ -326,7 +326,7 @@ static void has_worked(void *arg)
         return;
     pthread_join(r->thread, NULL);
     r->running = false;
-    if (go_on(r))
+    if (next_stage(r))
         return;
     service_reloaded();
     if (r->again) {

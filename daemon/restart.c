@@ -37,7 +37,8 @@ static int move(const char *directory, char *to, size_t n, struct err *err)
         if (errno != EEXIST)
             return err_sys(err, errno, "rename '%s' to '%s'", directory, to);
     }
-    return err_set(err, ERR_INPUT, "'%s': there are %d older ones; remove some", directory, NAMES_MAX);
+    return err_set(err, ERR_INPUT, "'%s': all %d names for old checkpoint directories are in use; remove some",
+                   directory, NAMES_MAX);
 }
 
 static int sync_parent(const char *directory, struct err *err)
@@ -57,8 +58,8 @@ int restart_set_aside(const struct conf *c, char *text, size_t n, struct err *er
     int rc;
 
     if (directory == NULL)
-        return err_set(err, ERR_INPUT, "restart: the job writes no checkpoints (/checkpoint/directory), so that "
-                                       "every start begins anew");
+        return err_set(err, ERR_INPUT, "restart: the job writes no checkpoints (/checkpoint/directory), so every "
+                                       "start begins at step 1");
     info = malloc(sizeof(*info));
     if (info == NULL)
         return err_set(err, ERR_NOMEM, "restart: out of memory");
@@ -67,8 +68,8 @@ int restart_set_aside(const struct conf *c, char *text, size_t n, struct err *er
         snprintf(text, n, "restart: '%s' has no checkpoint: the job begins at step 1", directory);
         rc = 0;
     } else if (rc == 0 && !is_over(c, info)) {
-        snprintf(text, n, "restart: %s is of step %llu of a run that is not complete: the job goes on from there "
-                          "(to begin anew, remove '%s')", info->path, (unsigned long long)info->meta.step,
+        snprintf(text, n, "restart: %s is of step %llu of a run that is not complete: the job continues from it "
+                          "(to begin at step 1, remove '%s')", info->path, (unsigned long long)info->meta.step,
                  directory);
     } else if (rc == 0) {
         rc = move(directory, to, sizeof(to), err);

@@ -26,10 +26,10 @@
 enum {
     TICK_MS = 25,   /* maximum age of the data in Status and heartbeats */
     DRAW_TICKS = 4, /* ticks between updates of the progress line and of the service status */
-    WRONG_MAX = 3,  /* the task ends at this number of divergences */
-    DEADMAN_SECONDS = 10,     /* maximum duration of the shutdown */
-    DEADMAN_STOP_SECONDS = 3, /* after a stop signal, when the state is saved */
-    DEADMAN_NOW_SECONDS = 1,  /* after a second stop signal */
+    DIVERGED_MAX = 3,             /* the task ends at this number of divergences */
+    SHUTDOWN_SECONDS = 10,        /* maximum duration of the shutdown */
+    SHUTDOWN_STOPPED_SECONDS = 3, /* after a stop signal, when the state is saved */
+    SHUTDOWN_NOW_SECONDS = 1,     /* after a second stop signal */
 };
 
 int run_exit_code(int err_code)
@@ -71,7 +71,7 @@ void run_end(struct run *r, int code, const char *text)
 
 /* ---- messages from the compute plane ---- */
 
-static void has_ended(void *arg)
+static void handle_ended(void *arg)
 {
     struct run_ended *m = arg;
     struct run *r = m->run;
@@ -95,7 +95,7 @@ static void on_train_end(void *arg, enum train_end how, uint64_t held, int code,
     report_generation_end(r->report); /* before any task can go on from the state of this one */
     *m = (struct run_ended){ .run = r, .generation = r->generation, .end = how, .held = held, .code = code };
     snprintf(m->text, sizeof(m->text), "%s", text);
-    loop_post(r->loop, has_ended, m);
+    loop_post(r->loop, handle_ended, m);
 }
 
 int run_train(struct run *r, const struct train_group *g, struct err *err)
@@ -111,7 +111,7 @@ int run_train(struct run *r, const struct train_group *g, struct err *err)
     return rc;
 }
 
-static void take_progress(struct run *r)
+static void update_progress(struct run *r)
 {
     struct train_progress p;
 
@@ -134,14 +134,14 @@ struct connected {
     uint64_t generation;
 };
 
-static void has_connected(void *arg)
+static void handle_connected(void *arg)
 {
     struct connected *m = arg;
     struct run *r = m->run;
 
     if (!r->has_ended && m->generation == r->generation) {
         service_ready();
-        take_progress(r); /* for the first heartbeat of the generation */
+        update_progress(r); /* for the first heartbeat of the generation */
         if (r->group != NULL)
             group_connected(r, m->generation);
     }
@@ -155,7 +155,7 @@ struct stored {
     char text[4096]; /* path, or the error */
 };
 
-static void has_stored(void *arg)
+static void handle_stored(void *arg)
 {
     struct stored *m = arg;
     struct run *r = m->run;
@@ -183,7 +183,7 @@ static void on_stored(struct run *r, const struct ckpt_event *e)
         snprintf(m->text, sizeof(m->text), "checkpoint of step %llu: %s", (unsigned long long)e->step, e->text);
     else
         snprintf(m->text, sizeof(m->text), "%s", e->path);
-    loop_post(r->loop, has_stored, m);
+    loop_post(r->loop, handle_stored, m);
 }
 
 static void on_unlogged(void *arg, uint64_t step)
@@ -205,7 +205,7 @@ static void on_train_event(void *arg, const struct train_event *e)
 
         CHECK(m != NULL);
         *m = (struct connected){ r, r->generation };
-        loop_post(r->loop, has_connected, m);
+        loop_post(r->loop, handle_connected, m);
     } else if (e->kind == TRAIN_CHECKPOINT) {
         on_stored(r, e->ckpt);
     }
@@ -215,9 +215,10 @@ static void on_train_event(void *arg, const struct train_event *e)
 
 bool run_is_wrong_again(struct run *r, const char *why, char *text, size_t n)
 {
-    if (++r->n_wrong < WRONG_MAX)
+    if (++r->n_diverged < DIVERGED_MAX)
         return false;
-    snprintf(text, n, "for the third time its numbers are wrong, have its machine looked at: %s", why);
+    snprintf(text, n, "the results of this task diverged %d times; check the hardware of its host: %s", DIVERGED_MAX,
+             why);
     return true;
 }
 
@@ -227,7 +228,7 @@ struct saved {
     struct err err;
 };
 
-static void has_saved(void *arg)
+static void handle_saved(void *arg)
 {
     struct saved *m = arg;
     struct run *r = m->run;
@@ -251,7 +252,7 @@ static void *save(void *arg)
     struct saved *m = arg;
 
     m->rc = train_save(m->run->train, run_grace_ms(m->run), &m->err);
-    loop_post(m->run->loop, has_saved, m);
+    loop_post(m->run->loop, handle_saved, m);
     return NULL;
 }
 
@@ -272,7 +273,7 @@ void run_save(struct run *r)
     if (rc < 0) {
         m->rc = rc;
         m->err = err;
-        loop_post(r->loop, has_saved, m);
+        loop_post(r->loop, handle_saved, m);
     }
 }
 
@@ -285,13 +286,13 @@ struct opened {
     struct err err;
 };
 
-static void has_opened(void *arg)
+static void handle_opened(void *arg)
 {
     struct opened *m = arg;
     struct run *r = m->run;
     struct train_facts f;
 
-    if (!r->is_opening) { /* take_down() has joined the thread */
+    if (!r->is_opening) { /* shut_down() has joined the thread */
         train_close(m->train);
         free(m);
         return;
@@ -330,7 +331,7 @@ static void *open_training(void *arg)
     CHECK(m != NULL);
     m->run = r;
     m->rc = train_open(&r->train_opts, &r->cancel, &m->train, &m->err);
-    loop_post(r->loop, has_opened, m);
+    loop_post(r->loop, handle_opened, m);
     return NULL;
 }
 
@@ -348,7 +349,7 @@ static bool training_moves(const struct run *r)
     return p.limit_ms == 0 || age_ms < p.limit_ms + run_deadline_ms(r);
 }
 
-static void tell_service(struct run *r)
+static void update_service(struct run *r)
 {
     uint64_t generation = 0;
     uint32_t present = r->group != NULL ? group_present(r, &generation) : 1;
@@ -363,14 +364,14 @@ static void tick(void *arg)
 {
     struct run *r = arg;
 
-    take_progress(r);
+    update_progress(r);
     if (r->group != NULL)
         group_tick(r);
     else
         alone_tick(r);
     if (r->ticks++ % DRAW_TICKS == 0) {
         report_draw(r->report);
-        tell_service(r);
+        update_service(r);
     }
 }
 
@@ -407,18 +408,18 @@ static void on_hangup(void *arg, int signum)
 static const struct {
     int signum;
     void (*fn)(void *arg, int signum);
-} heard[] = { { SIGTERM, on_signal }, { SIGINT, on_signal }, { SIGHUP, on_hangup } };
+} handled_signals[] = { { SIGTERM, on_signal }, { SIGINT, on_signal }, { SIGHUP, on_hangup } };
 
 /* Registers the signal handlers. Signals that arrived while they were blocked are delivered now. */
-static int hear_signals(struct run *r, struct err *err)
+static int register_signals(struct run *r, struct err *err)
 {
     sigset_t set;
     int rc = 0;
 
     sigemptyset(&set);
-    for (size_t i = 0; rc == 0 && i < COUNT_OF(heard); i++) {
-        rc = loop_signal(r->loop, heard[i].signum, heard[i].fn, r, err);
-        sigaddset(&set, heard[i].signum);
+    for (size_t i = 0; rc == 0 && i < COUNT_OF(handled_signals); i++) {
+        rc = loop_signal(r->loop, handled_signals[i].signum, handled_signals[i].fn, r, err);
+        sigaddset(&set, handled_signals[i].signum);
     }
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     return rc;
@@ -428,8 +429,8 @@ static int hear_signals(struct run *r, struct err *err)
  * the decided exit code. */
 static void ignore_signals(void)
 {
-    for (size_t i = 0; i < COUNT_OF(heard); i++)
-        signal(heard[i].signum, SIG_IGN);
+    for (size_t i = 0; i < COUNT_OF(handled_signals); i++)
+        signal(handled_signals[i].signum, SIG_IGN);
 }
 
 static void print_http_status(void *arg, struct buf *out)
@@ -461,7 +462,7 @@ static int open_sensors(struct run *r, struct err *err)
     return sensors_open(r->s, r->metrics, &r->sensors, err);
 }
 
-static int build(struct run *r, const struct run_opts *opts, struct err *err)
+static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
 {
     const struct settled *s = r->s;
     struct report_opts ro = {
@@ -496,7 +497,7 @@ static int build(struct run *r, const struct run_opts *opts, struct err *err)
     if (rc == 0)
         rc = train_check_trace(s->train.trace, err);
     if (rc == 0)
-        rc = hear_signals(r, err);
+        rc = register_signals(r, err);
     if (rc == 0 && s->gpus != NULL)
         rc = open_sensors(r, err);
     if (rc == 0 && opts->metrics_listen != NULL)
@@ -514,26 +515,50 @@ static int build(struct run *r, const struct run_opts *opts, struct err *err)
     return group_open(r, err);
 }
 
-static volatile sig_atomic_t deadman_code;
+static struct {
+    volatile sig_atomic_t code;
+    const char *volatile stage; /* the running stage of the shutdown */
+    char before[64], after[64]; /* parts of the message around the stage */
+} shutdown_limit;
 
 /* SIGALRM: the shutdown takes too long, for example in a library. Ends the process with the decided
  * exit code. Async-signal-safe. */
-static void deadman(int signum)
+static void on_shutdown_timeout(int signum)
 {
-    static const char text[] = "trainerd: something does not stop; ending the process\n";
+    const char *const parts[] = { shutdown_limit.before, shutdown_limit.stage, shutdown_limit.after };
+    char text[256];
+    size_t n = 0;
 
     (void)signum;
-    log_sink_last_words(text, sizeof(text) - 1);
-    _exit(deadman_code);
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        size_t len = strlen(parts[i]);
+
+        if (len <= sizeof(text) - n) {
+            memcpy(text + n, parts[i], len);
+            n += len;
+        }
+    }
+    log_sink_last_words(text, n);
+    _exit(shutdown_limit.code);
 }
 
-static void take_down(struct run *r)
+static void limit_shutdown(const struct run *r)
 {
-    deadman_code = r->exit_code;
-    signal(SIGALRM, deadman);
-    alarm(r->signals > 1                   ? DEADMAN_NOW_SECONDS
-          : r->exit_code == EXIT_STOPPED ? DEADMAN_STOP_SECONDS
-                                         : DEADMAN_SECONDS);
+    unsigned seconds = r->signals > 1                 ? SHUTDOWN_NOW_SECONDS
+                       : r->exit_code == EXIT_STOPPED ? SHUTDOWN_STOPPED_SECONDS
+                                                      : SHUTDOWN_SECONDS;
+
+    shutdown_limit.code = r->exit_code;
+    shutdown_limit.stage = "the control plane";
+    snprintf(shutdown_limit.before, sizeof(shutdown_limit.before), "trainerd: shutdown exceeded %u s in ", seconds);
+    snprintf(shutdown_limit.after, sizeof(shutdown_limit.after), "; exiting with code %d\n", r->exit_code);
+    signal(SIGALRM, on_shutdown_timeout);
+    alarm(seconds);
+}
+
+static void shut_down(struct run *r)
+{
+    limit_shutdown(r);
     r->has_ended = true; /* messages that are still posted are ignored */
     cancel_set(&r->cancel, true);
     loop_timer_free(r->tick);
@@ -541,23 +566,31 @@ static void take_down(struct run *r)
     if (r->train != NULL)
         train_abort(r->train, r->exit_text);
     group_close(r);
+    shutdown_limit.stage = "opening the model and the data";
     if (r->is_opening)
         pthread_join(r->opener, NULL);
     r->is_opening = false;
+    shutdown_limit.stage = "saving";
     if (r->has_saver)
         pthread_join(r->saver, NULL);
     r->is_saving = r->has_saver = false;
+    shutdown_limit.stage = "training";
     train_close(r->train);
+    shutdown_limit.stage = "the control plane";
     group_free(r);
     metrics_http_close(r->http);
+    shutdown_limit.stage = "the GPU sensors";
     sensors_close(r->sensors);
+    shutdown_limit.stage = "the event loop";
     loop_close(r->loop);
     ignore_signals();
+    shutdown_limit.stage = "the reports";
     reload_close(r->reload);
     report_close(r->report);
     metrics_free(r->metrics);
     free(r->gpus);
     /* The alarm stays armed: libraries have exit handlers that run after main(). */
+    shutdown_limit.stage = "the exit handlers of libraries";
 }
 
 int run_task(const struct run_opts *opts)
@@ -570,7 +603,7 @@ int run_task(const struct run_opts *opts)
     r->s = opts->settled;
     r->progress.phase = "starting";
     r->progress.doing = "";
-    rc = build(r, opts, &err);
+    rc = open_all(r, opts, &err);
     if (rc == 0) {
         r->tick = loop_timer_new(r->loop, TICK_MS, TICK_MS, tick, r);
         loop_run(r->loop);
@@ -586,7 +619,7 @@ int run_task(const struct run_opts *opts)
         log_record(code == EXIT_STOPPED ? LOG_INFO : LOG_ERROR, "end",
                    (struct log_field[]){ LOG_I64("exit_code", code) }, 1, "exit %d: %s", code, r->exit_text);
     service_end(code, r->exit_text);
-    take_down(r);
+    shut_down(r);
     free(r);
     return code;
 }

@@ -53,11 +53,11 @@ struct run {
     uint64_t generation; /* the running generation; 0: training is idle */
     uint64_t generation_count;
     pthread_t saver;
-    bool is_saving;      /* from run_save() until has_saved() runs */
+    bool is_saving;      /* from run_save() until handle_saved() runs */
     bool has_saver;      /* the saver thread is to be joined */
 
     uint32_t signals, ticks;
-    uint32_t n_wrong;    /* how often this task's results differed from those of the other tasks,
+    uint32_t n_diverged;    /* how often this task's results differed from those of the other tasks,
                           * or the results of its replicas from each other */
     bool checkpoint_asked; /* a Control.Checkpoint call waits for its reply */
     /* reply when a step >= this is verified, or when a checkpoint fails */

@@ -26,7 +26,7 @@ static struct {
 } sent;
 
 /* Errors of sd_notify() are ignored: without the messages the task works as before. */
-static void tell(const char *state)
+static void send_state(const char *state)
 {
     (void)sd_notify(0, state);
 }
@@ -36,7 +36,7 @@ void service_ready(void)
     if (phase != STARTING)
         return;
     phase = RUNNING;
-    tell("READY=1");
+    send_state("READY=1");
 }
 
 /* No effect during start and stop, when the READY after the reload would be wrong. */
@@ -49,7 +49,7 @@ void service_reloading(void)
 void service_reloaded(void)
 {
     if (phase == RUNNING)
-        tell("READY=1");
+        send_state("READY=1");
 }
 
 void service_stopping(void)
@@ -58,7 +58,7 @@ void service_stopping(void)
         return;
     phase = STOPPING;
     sent.extend_ms = 0;
-    tell("STOPPING=1");
+    send_state("STOPPING=1");
 }
 
 static void send_status(uint64_t now)
@@ -124,7 +124,7 @@ void service_alive(bool training_ok)
         return;
     if (every_ms > 0 && now - sent.alive_ms >= every_ms) {
         sent.alive_ms = now;
-        tell("WATCHDOG=1");
+        send_state("WATCHDOG=1");
     }
     if (phase != RUNNING && now - sent.extend_ms >= EXTEND_MS) {
         sent.extend_ms = now;

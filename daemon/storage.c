@@ -26,7 +26,7 @@ bool storage_has_failed(const struct storage_seen *seen, char *text, size_t n)
         return true;
     }
     if (seen->needs_lease && seen->lease_ms >= LEASE_MS) {
-        snprintf(text, n, "the lease has not been renewed or taken for %" PRIu64 " ms: %s", seen->lease_ms,
+        snprintf(text, n, "the lease has not been renewed or acquired for %" PRIu64 " ms: %s", seen->lease_ms,
                  seen->lease_text);
         return true;
     }

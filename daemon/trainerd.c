@@ -67,7 +67,8 @@ static int init_log(const struct flags *f, struct err *err)
     return 0;
 }
 
-static_assert((int)CONF_LOG_DEBUG == LOG_DEBUG && (int)CONF_LOG_ERROR == LOG_ERROR, "levels are the same");
+static_assert((int)CONF_LOG_DEBUG == LOG_DEBUG && (int)CONF_LOG_ERROR == LOG_ERROR,
+              "enum log_level and the levels of the job differ");
 
 static void quiet_event(void *arg, const struct train_event *e)
 {
@@ -153,7 +154,7 @@ static bool is_exposed(const struct settled *s)
            (strcmp(host, "localhost") != 0 && strncmp(host, "127.", 4) != 0 && strcmp(host, "::1") != 0);
 }
 
-static void tell_settled(const struct settled *s)
+static void log_plan(const struct settled *s)
 {
     char name[32];
 
@@ -176,7 +177,7 @@ static void tell_settled(const struct settled *s)
 
 /* Progress callback while a large checkpoint is verified. The loop does not run yet, so this
  * function notifies the service manager and ends the process if a stop signal is pending. */
-static void still_looking(void *arg, uint64_t done, uint64_t all)
+static void on_verify_progress(void *arg, uint64_t done, uint64_t all)
 {
     static const char text[] = "stopped while the last checkpoint was verified";
     sigset_t waiting;
@@ -191,7 +192,7 @@ static void still_looking(void *arg, uint64_t done, uint64_t all)
 }
 
 /* Ends a task of a complete job without joining the group: the other tasks may no longer exist. */
-static int already_done(const char *text)
+static int end_complete(const char *text)
 {
     log_info("end", "%s", text);
     service_end(0, text);
@@ -214,8 +215,8 @@ static int restart(const struct settled *s, struct err *err)
     int rc;
 
     if (!s->cluster->is_local)
-        return err_set(err, ERR_INPUT, "--restart: %s is a task of a group, whose tasks would not decide it alike; "
-                                       "run `trainerctl restart JOB` once before they start", s->task_name);
+        return err_set(err, ERR_INPUT, "--restart: %s is a task of a group, and each task would decide separately; "
+                                       "run `trainerctl restart JOB` once before the tasks start", s->task_name);
     rc = restart_set_aside(s->conf, text, sizeof(text), err);
     if (rc == 0)
         log_info("restart", "%s", text);
@@ -258,17 +259,17 @@ static int run(const struct flags *f)
         struct run_opts o = { .settled = s, .metrics_listen = f->metrics,
                               .level_is_given = f->log_level != NULL };
 
-        tell_settled(s);
+        log_plan(s);
         if (f->restart) {
             rc = restart(s, &err);
             if (rc < 0)
                 return end_early(s, rc, &err);
         }
-        if (complete_already(s->conf, still_looking, text, sizeof(text))) {
+        if (complete_already(s->conf, on_verify_progress, text, sizeof(text))) {
             rc = complete_check_model(&s->train, &err);
             if (rc < 0)
                 return end_early(s, rc, &err);
-            rc = already_done(text);
+            rc = end_complete(text);
         } else {
             rc = run_task(&o);
         }

@@ -72,7 +72,7 @@ static void anything_else_is_refused_as_a_whole_with_place_values_and_remedy(voi
     } rows[] = {
         { P2("/train/log_every_steps", "3", "/model/onnx", "'other.onnx'"),
           "/jobs/job.json: /model/onnx changed from \"/jobs/net.onnx\" to \"/jobs/other.onnx\", which cannot "
-          "change while the job runs: put it back, or start all tasks again" },
+          "change while the job runs; restore the old value, or restart all tasks" },
         { P2("/train/log_every_steps", "3", "/checkpoint", "{'directory':'c'}"),
           "/checkpoint/directory changed from null to \"/jobs/c\"" },
         { P2("/train/log_every_steps", "3", "/train/steps", "200"), "/train/steps changed from 100 to 200" },
@@ -267,12 +267,12 @@ static void a_wrong_file_changes_nothing_and_a_right_one_is_heard_after_it(void 
 
     (void)state;
     world_open(&w, none, false);
-    assert_said(&w, 1, "SIGHUP: nothing has changed in ");
+    assert_said(&w, 1, "SIGHUP: no key changed in ");
     write_job(&w, wrong);
     lines = reload_lines(&w, 1);
     assert_non_null(strstr(lines, "job.json:1:"));
     assert_non_null(strstr(lines, "/log/level: the word \"loud\" is not known"));
-    assert_non_null(strstr(lines, "nothing has changed, the job goes on as before"));
+    assert_non_null(strstr(lines, "no change was applied, the job continues"));
     free(lines);
     write_job(&w, refused);
     assert_said(&w, 1, "/train/seed changed from 0 to 3, which cannot change");
@@ -285,7 +285,7 @@ static void a_wrong_file_changes_nothing_and_a_right_one_is_heard_after_it(void 
     assert_non_null(strstr(lines, "/train/log_every_steps: 10 -> 2\n"));
     assert_non_null(strstr(lines, "/log/level: \"info\" -> \"debug\"\n"));
     free(lines);
-    assert_said(&w, 1, "nothing has changed in"); /* compared with what holds now */
+    assert_said(&w, 1, "no key changed in"); /* compared with what holds now */
     write_job(&w, none);
     assert_said(&w, 1, "/log/level: \"debug\" -> \"info\"\n");
     world_close(&w);
@@ -299,8 +299,8 @@ static void signals_that_come_together_are_heard_and_a_given_level_stays(void **
     (void)state;
     world_open(&w, none, true);
     write_job(&w, now);
-    assert_said(&w, 3, "/log/level: \"info\" -> \"error\", but --log-level goes before it\n");
-    assert_said(&w, 1, "nothing has changed in"); /* so info is still shown */
+    assert_said(&w, 3, "/log/level: \"info\" -> \"error\"; not applied, because --log-level has priority\n");
+    assert_said(&w, 1, "no key changed in"); /* so info is still shown */
     world_close(&w);
 }
 
@@ -324,7 +324,7 @@ static void curves_move_to_the_other_folder_and_stay_where_it_cannot_be_written(
     assert_int_equal(event_files(&w, "b"), 1);
     write_job(&w, bad);
     assert_said(&w, 1, "job.json: /summary/directory: curves in ");
-    assert_said(&w, 1, "nothing has changed, the job goes on as before");
+    assert_said(&w, 1, "no change was applied, the job continues");
     write_job(&w, none);
     assert_said(&w, 1, "/b\" -> null\n");
     write_job(&w, b);

@@ -183,7 +183,7 @@ def restart_goes_on_with_a_run_that_is_not_complete():
     assert 10 <= newest <= 20, newest
     task = Task(path, args=("--devices", "cpu:1", "--restart"))
     expect_codes([task], [0])
-    assert min(task.steps()) > newest and "goes on from there" in task.events("restart")[0]["message"], task.log()
+    assert min(task.steps()) > newest and "continues from it" in task.events("restart")[0]["message"], task.log()
     assert not os.path.exists(checkpoints + ".2")
 
 

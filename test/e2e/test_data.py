@@ -226,11 +226,11 @@ def convert_refuses_with_the_place_and_leaves_nothing():
     np.save(folder + "/b.npy", np.zeros((4,), np.float32))
     for args, text in ((["bad.csv"], "line 3: 1 fields, expected 2"), (["word.csv"], "column 'b' is 'two'"),
                        (["pictures"], "a.png': 8 bytes that are neither"), (["nothing.csv"], "nothing.csv"),
-                       (["nothing-*.csv"], "there is no such file"), (["good.csv", "other.csv"], "other.csv': line 1: column 1 is 'c'"),
+                       (["nothing-*.csv"], "no such file"), (["good.csv", "other.csv"], "other.csv': line 1: column 1 is 'c'"),
                        (["good.csv", "pictures"], "expected one kind of input"),
                        (["x=a.npy", "y=b.npy", "x=a.npy"], "2 files of 'x' and 1 of 'y'"),
-                       (["x=a.npy", "x=b.npy"], "the first file of 'x' of float32 [2]"),
-                       (["a.npy"], "expected NAME=FILE.npy"), (["x=a.npy", "y=b.npy"], "expected as many")):
+                       (["x=a.npy", "x=b.npy"], "expected float32 [2] as in the first file of 'x'"),
+                       (["a.npy"], "expected NAME=FILE.npy"), (["x=a.npy", "y=b.npy"], "expected equal numbers")):
         inputs = [a if "=" not in a else a.replace("=", f"={folder}/") for a in args]
         inputs = [a if "=" in a else f"{folder}/{a}" for a in inputs]
         out = ctl("convert", "--out", folder + "/out/x", *inputs, code=2)

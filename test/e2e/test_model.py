@@ -114,7 +114,7 @@ def weights_follow_from_the_seed_and_have_the_spread_they_should():
 def what_cannot_be_made_is_refused_with_the_nearest_name():
     for args, words in ((["resnet19"], "did you mean resnet18?"), (["mlp", "--set", "hiden=3"], "did you mean hidden?"),
                         (["mlp", "--set", "hidden=0"], "from 1 to"), (["gpt2", "--set", "heads=5"], "heads must divide"),
-                        (["dlrm", "--set", "rows=1000000000"], "2 GiB"), ([], "which network")):
+                        (["dlrm", "--set", "rows=1000000000"], "2 GiB"), ([], "the name of a network is missing")):
         p = subprocess.run([TRAINERCTL, "model", *args, "-o", os.path.join(workdir(), "m.onnx")], capture_output=True,
                            text=True, timeout=60)
         assert p.returncode in (2, 3) and words in p.stderr, (args, p.returncode, p.stderr)

@@ -84,7 +84,7 @@ def a_wrong_or_forbidden_change_is_refused_with_place_and_the_job_goes_on_as_bef
     for changes, words in rows:
         change(path, **changes)
         text = hang_up(task, "reload_refused")[0]
-        assert words in text["message"] and "goes on as before" in text["message"], text
+        assert words in text["message"] and "the job continues" in text["message"], text
         assert text["level"].lower() == "error" and path in text["message"], text
         with open(path, "w") as f:
             f.write(good)
@@ -96,7 +96,7 @@ def a_wrong_or_forbidden_change_is_refused_with_place_and_the_job_goes_on_as_bef
     assert len(task.steps()) == 1, sorted(task.steps())  # log_every_steps is what it was
     with open(path, "w") as f:
         f.write(good)
-    assert "nothing has changed" in hang_up(task, "reload")[0]["message"]
+    assert "no key changed" in hang_up(task, "reload")[0]["message"]
     change(path, train={"log_every_steps": 1})
     hang_up(task, "reload")
     task.until(lambda t: len(t.steps()) > 3)
@@ -132,7 +132,7 @@ def a_level_given_to_the_process_goes_before_the_job():
     task.until_step(1)
     change(path, log={"level": "debug"})
     said = hang_up(task, "reload")[0]
-    assert said["key"] == "/log/level" and "--log-level goes before it" in said["message"], said
+    assert said["key"] == "/log/level" and "--log-level has priority" in said["message"], said
     task.signal(signal.SIGTERM)
     expect_codes([task], [143])
     assert not any(r["level"].lower() == "debug" for r in task.records)
