@@ -122,17 +122,17 @@ def survives(what, threads=1, seconds=4):
 
 
 @test
-def streams_that_are_reset_at_once_cost_no_memory_and_no_member():
+def stream_reset_flood_costs_no_memory_and_no_member():
     survives(rapid_reset, threads=4)
 
 
 @test
-def idle_connections_do_not_exhaust_the_descriptors():
+def idle_connection_flood_does_not_exhaust_the_descriptors():
     survives(idle)
 
 
 @test
-def bytes_of_no_protocol_are_dropped():
+def junk_bytes_on_the_control_port_are_dropped():
     survives(junk, threads=4)
 
 

@@ -18,7 +18,7 @@ SAMPLES = {(step, lane): (8 * step + 2 * lane, 8 * step + 2 * lane + 1) for step
 
 
 @test
-def the_schedule_is_a_pure_function_of_the_seed_and_a_minute_has_every_kind():
+def schedule_is_a_function_of_the_seed_and_a_minute_has_every_kind():
     def shown(seed, seconds):
         return ["%.6f %s %.6f" % (e.at, e, e.back) for e in schedule(seed, seconds, kinds_of(["hard"]))]
 
@@ -58,7 +58,7 @@ def history(text):
 
 
 @test
-def a_history_with_a_death_is_whole():
+def history_with_a_killed_task_is_accepted():
     h = history(WHOLE)
     assert not h.problems and h.lost == 0 and h.redone == 0, h.problems
     assert [(g, step) for g, step, _ in h.chain] == [("1.a", 1), ("1.a", 2), ("2.a", 3)]
@@ -88,7 +88,7 @@ def a_history_with_a_death_is_whole():
 
 
 @test
-def every_wrong_history_is_recognised():
+def history_with_an_error_is_rejected():
     rows = (
         ("do not agree which", "a: open 1 1; give 1 1 0; give 2 1 0; give 1 2 0\nb: open 1 1; give 2 1 1; give 1 1 1"),
         ("done with lanes [0] of 2", WHOLE.replace("give 2 3 1; ", "")),
@@ -115,7 +115,7 @@ def every_wrong_history_is_recognised():
 
 
 @test
-def samples_that_are_lost_repeated_or_others_are_counted():
+def history_lost_repeated_or_foreign_samples_are_counted():
     good, found = history(WHOLE), lives(WHOLE)
     found[0].gives[1] = ("1.a", 2, 0, found[0].gives[0][3])  # step 2 takes what step 1 took
     h = sample_log.History(found, 2)
@@ -123,7 +123,7 @@ def samples_that_are_lost_repeated_or_others_are_counted():
 
 
 @test
-def a_torn_line_is_left_out_and_another_is_not_understood():
+def history_truncated_line_is_skipped_and_unknown_line_is_rejected():
     path = os.path.join(workdir(), "s.txt")
     with open(path, "w") as f:
         f.write("open 1 1\ngive 1.a 1 0 12 # torn\nopen 2 2\ngive 1.a 1 0 123\ndone 1.a 1 1")
@@ -155,7 +155,7 @@ def verdict_with_other_weights_other_losses_or_a_missing_step_is_failed():
 
 
 @test
-def four_tasks_and_one_name_the_same_samples_lane_by_lane():
+def sample_log_four_tasks_and_one_are_equal_for_each_lane():
     alone, together = workdir(), workdir()
     changes = {"train": {"epochs": 3, "lanes": 4}, "checkpoint": None, "summary": None}
     t = Task(digits_job(alone, **changes), args=("--devices", "cpu:2", "--sample-log", os.path.join(alone, "s.txt")))
@@ -170,7 +170,7 @@ def four_tasks_and_one_name_the_same_samples_lane_by_lane():
 
 
 @test
-def the_plan_names_the_log_without_making_it_and_what_is_no_file_is_refused():
+def sample_log_check_does_not_create_it_and_non_file_is_refused():
     folder = workdir()
     job, path = digits_job(folder), os.path.join(folder, "s.txt")
     p = subprocess.run([TRAINERD, "--job", job, "--check", "--sample-log", path], capture_output=True, text=True)
@@ -180,7 +180,7 @@ def the_plan_names_the_log_without_making_it_and_what_is_no_file_is_refused():
 
 
 @test
-def a_minute_of_chaos_loses_nothing():
+def chaos_one_minute_loses_no_step():
     folder = os.path.join(workdir(), "chaos")
     p = subprocess.Popen([os.path.join(ROOT, "scripts", "chaos"), "--seconds", "60", "--seed", str(SEED), "--folder", folder, "--decks", "hard"],
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

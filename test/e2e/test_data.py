@@ -59,7 +59,7 @@ LABEL = {"dtype": "int64", "shape": []}
 
 
 @test
-def the_same_samples_from_any_format_give_the_same_losses():
+def losses_same_samples_in_any_format_are_equal():
     folder = workdir()
     base = {"eval": None, "cache": "none", "features": {"image": IMAGE, "label": LABEL}}
     expected = losses(folder, dict(base, train=os.path.join(ROOT, "config/digits/digits-train-*.tfrecord")))
@@ -88,7 +88,7 @@ def the_same_samples_from_any_format_give_the_same_losses():
 
 
 @test
-def a_bad_record_ends_the_run_or_is_skipped_by_choice():
+def invalid_record_ends_the_run_or_is_skipped_as_configured():
     folder = workdir()
     for path in DIGITS:
         with open(path, "rb") as f:
@@ -108,7 +108,7 @@ def a_bad_record_ends_the_run_or_is_skipped_by_choice():
 
 
 @test
-def skipped_records_are_counted_where_people_look():
+def skipped_records_are_counted_in_status_and_metrics():
     folder = workdir()
     with open(DIGITS[0], "rb") as f:
         data = bytearray(f.read())
@@ -148,7 +148,7 @@ def png(pixels):
 
 
 @test
-def convert_writes_what_another_reader_finds():
+def convert_output_is_read_by_an_independent_reader():
     folder = workdir()
     with open(folder + "/t.csv", "w") as f:
         f.write('a,b,"y"\n1,0.5,7\n2,-3,8\n3,1e3,-9\n')
@@ -183,7 +183,7 @@ def convert_writes_what_another_reader_finds():
 
 
 @test
-def convert_joins_files_in_the_order_given_and_patterns_by_name():
+def convert_several_files_are_joined_in_order_and_patterns_by_name():
     folder = workdir()
     for name, text in (("b", "y,x\n3,4\n"), ("a", "\ufeffy,x\n\n1,2\n2,3\n"), ("c", "y,x\n5,5.5\n"), ("empty", "y,x\n")):
         with open(f"{folder}/{name}.csv", "w") as f:
@@ -210,7 +210,7 @@ def convert_joins_files_in_the_order_given_and_patterns_by_name():
 
 
 @test
-def convert_refuses_with_the_place_and_leaves_nothing():
+def convert_invalid_input_is_refused_with_its_place_and_leaves_no_file():
     folder = workdir()
     with open(folder + "/bad.csv", "w") as f:
         f.write("a,b\n1,2\n3\n")
@@ -239,7 +239,7 @@ def convert_refuses_with_the_place_and_leaves_nothing():
 
 
 @test
-def packed_sequences_train_as_if_each_were_alone():
+def packed_sequences_train_like_separate_sequences():
     folder, length, vocabulary = workdir(), 16, 20
     rng = np.random.default_rng(5)
     with open(folder + "/text.tfrecord", "wb") as f:
@@ -278,7 +278,7 @@ def packed_sequences_train_as_if_each_were_alone():
 
 
 @test
-def data_says_what_there_is_and_who_reads_it():
+def data_command_prints_samples_and_their_tasks():
     folder = workdir()
     job = digits_job(folder)
     out = ctl("data", "--devices", "cpu:2", job).stdout

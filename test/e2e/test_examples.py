@@ -113,7 +113,7 @@ GPU_ALONE = {"gpu_float16"}
 
 
 @test
-def every_example_is_known_here():
+def example_jobs_all_have_a_test():
     names = {os.path.basename(p)[:-len(".json")] for p in glob.glob(os.path.join(ROOT, "config", "*.json"))}
     assert names - {"job.schema", "cluster-two-hosts"} == set(MAKE) | READY, names
 

@@ -56,7 +56,7 @@ def damage(path, how):
 
 
 @test
-def a_damaged_checkpoint_is_skipped_with_what_is_wrong_and_the_one_before_used():
+def damaged_checkpoint_is_skipped_with_a_reason_and_the_previous_one_used():
     folder, job, ckpts = trained()
     whole = read_tree(os.path.join(ckpts, "step-00000040"))
     for name in ("model.safetensors", "optimizer.safetensors", "manifest.json"):
@@ -79,7 +79,7 @@ def a_damaged_checkpoint_is_skipped_with_what_is_wrong_and_the_one_before_used()
 
 
 @test
-def killed_while_it_writes_a_checkpoint_it_leaves_nothing_half_done():
+def kill_while_a_checkpoint_is_written_leaves_no_partial_checkpoint():
     for point in ("ckpt.mkdir", "ckpt.write", "ckpt.sync", "ckpt.rename", "ckpt.verify", "ckpt.remove"):
         folder = workdir()
         job = digits_job(folder, train={"epochs": None, "steps": 30, "lanes": 1},
@@ -97,7 +97,7 @@ def killed_while_it_writes_a_checkpoint_it_leaves_nothing_half_done():
 
 
 @test
-def a_full_disk_is_reported_retried_and_does_not_stop_training():
+def full_disk_is_reported_and_retried_and_training_continues():
     folder = workdir()
     mount = os.path.join(folder, "full")
     os.mkdir(mount)
@@ -127,14 +127,14 @@ def a_full_disk_is_reported_retried_and_does_not_stop_training():
 
 
 @test
-def only_so_many_checkpoints_are_kept():
+def checkpoints_above_max_to_keep_are_removed():
     for n in (1, 2):
         _, _, ckpts = trained(checkpoint={"every_steps": 5, "max_to_keep": n})
         assert len(os.listdir(ckpts)) == n and verify(ckpts).returncode == 0
 
 
 @test
-def a_corrupted_record_is_named_with_file_and_offset_and_ends_one_task_with_2_and_those_of_a_group_with_138():
+def corrupted_record_is_named_with_file_and_offset_and_ends_its_task():
     folder = workdir()
     # The second task goes on without the first one, until it meets a damaged record itself.
     job = digits_job(folder, train={"epochs": 1, "lanes": 2}, elastic={"min_world": 1, "rejoin_seconds": 0})
@@ -161,7 +161,7 @@ def a_corrupted_record_is_named_with_file_and_offset_and_ends_one_task_with_2_an
 
 
 @test
-def another_network_or_other_data_do_not_resume():
+def resume_with_another_network_or_other_data_is_refused():
     folder, job, ckpts = trained()
     more(job, 60)
     with open(job) as f:
@@ -196,7 +196,7 @@ def trained_mlp(steps, fault=""):
 
 
 @test
-def model_changed_in_the_middle_of_a_run_is_refused_and_its_checkpoints_stay():
+def model_changed_during_a_run_is_refused_and_its_checkpoints_stay():
     folder, job, ckpts = trained_mlp(40, "train.forward=kill@35,train.forward=delay:4@1+")
     before = read_tree(ckpts)
     assert before
@@ -224,7 +224,7 @@ def model_changed_after_a_complete_run_is_refused_and_trained_by_restart():
 
 
 @test
-def run_whose_checkpoints_are_all_damaged_starts_from_scratch_only_if_the_job_says_so():
+def resume_all_checkpoints_damaged_starts_at_step_1_only_if_allowed():
     folder, job, ckpts = trained()
     more(job, 60)
     for name in os.listdir(ckpts):
@@ -260,7 +260,7 @@ def data_job(folder):
 
 
 @test
-def data_file_with_another_time_stamp_is_read_on_and_told_once():
+def data_file_with_new_time_stamp_is_read_and_logged_once():
     folder = workdir()
     job = data_job(folder)
     tasks = start(job, 2, env={"TRAINERD_FAULT": "train.forward=delay:3@1+"})
@@ -274,7 +274,7 @@ def data_file_with_another_time_stamp_is_read_on_and_told_once():
 
 
 @test
-def data_file_with_other_content_ends_a_task_with_138_and_the_next_start_goes_on():
+def data_file_with_new_content_ends_the_task_and_the_next_start_continues():
     folder = workdir()
     job = data_job(folder)
     task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "train.forward=delay:3@1+"})
@@ -292,7 +292,7 @@ def data_file_with_other_content_ends_a_task_with_138_and_the_next_start_goes_on
 
 
 @test
-def check_prints_the_plan_and_finds_what_is_missing():
+def check_command_prints_the_plan_and_reports_missing_files():
     folder = workdir()
     job = digits_job(folder)
     out = subprocess.run([TRAINERD, "--job", job, "--check", "--devices", "cpu:2"], capture_output=True, text=True)
@@ -314,7 +314,7 @@ def check_prints_the_plan_and_finds_what_is_missing():
 
 
 @test
-def of_its_own_accord_a_task_takes_as_many_cores_as_the_job_can_use():
+def devices_auto_use_as_many_cores_as_the_job_has_lanes():
     job = digits_job(workdir(), train={"lanes": 1})
     out = subprocess.run([TRAINERD, "--job", job, "--check"], capture_output=True, text=True)
     plan = json.loads(out.stdout)
@@ -324,7 +324,7 @@ def of_its_own_accord_a_task_takes_as_many_cores_as_the_job_can_use():
 
 
 @test
-def devices_that_are_not_there_are_refused():
+def devices_that_do_not_exist_are_refused():
     job = digits_job(workdir())
     for spec, word in (("cuda", "cuda"), ("cuda:0,1", "cuda"), ("cpu:0", "cpu"), ("tpu", "auto"), ("cpu:x", "cpu")):
         out = subprocess.run([TRAINERD, "--job", job, "--check", "--devices", spec], capture_output=True, text=True)
@@ -332,7 +332,7 @@ def devices_that_are_not_there_are_refused():
 
 
 @test
-def sigterm_while_waiting_or_loading_ends_at_once():
+def sigterm_while_waiting_or_loading_ends_the_task_at_once():
     job = digits_job(workdir())
     task = Task(job, {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, "task": {"type": "worker", "index": 1}},
                 ("--devices", "cpu:1"))

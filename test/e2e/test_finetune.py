@@ -131,7 +131,7 @@ def tensor_that_the_exporter_computed_from_parameters_is_refused():
 
 
 @test
-def default_export_whose_weights_are_transposed_takes_them_from_the_file():
+def default_export_with_transposed_weights_loads_them_from_the_file():
     """Both exports of one network train in the same way from the same file, whose numbers are in neither of them."""
     case, random = read_case("llama"), np.random.RandomState(5)
     names = [k for k, e in case["state"].items() if e["kind"] == "parameter" and "same_as" not in e]
@@ -209,7 +209,7 @@ def missing_name_is_refused_with_the_line_of_json():
 
 
 @test
-def checkpoint_goes_before_the_file_of_weights():
+def checkpoint_has_priority_over_the_weights_file():
     folder = workdir()
     path, job, reference = prepare("gpt2", folder)
     change(path, job, train={"steps": STEPS // 2})
@@ -223,7 +223,7 @@ def checkpoint_goes_before_the_file_of_weights():
 
 
 @test
-def job_that_goes_back_to_the_beginning_reads_the_file_again():
+def rollback_to_step_0_reads_the_weights_file_again():
     folder = workdir()
     path, job, reference = prepare("gpt2", folder)
     change(path, job, health={"non_finite": "restore"})
@@ -248,7 +248,7 @@ def export_in_bfloat16_is_the_rounded_export():
 
 
 @test
-def tasks_with_different_weights_reject_each_other():
+def tasks_with_different_weights_files_reject_each_other():
     folders, ports = [workdir(), workdir()], free_ports(2)
     paths = [prepare("gpt2", f)[0] for f in folders]
     weights = os.path.join(folders[1], "gpt2", "model.safetensors")

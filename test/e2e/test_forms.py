@@ -85,7 +85,7 @@ def frozen_rows_give_the_same_bytes_on_one_and_two_tasks():
 
 
 @test
-def inference_form_without_a_key_is_refused_with_both_readings():
+def inference_form_without_a_key_is_refused_with_both_interpretations():
     folder = workdir()
     task = Task(prepare(folder, {}, JOBS["train_adamw"]["optimizer"]), args=("--devices", "cpu:1"))
     expect_codes([task], [2])
@@ -94,7 +94,7 @@ def inference_form_without_a_key_is_refused_with_both_readings():
 
 
 @test
-def wrong_rows_are_refused_with_their_place():
+def invalid_frozen_rows_are_refused_with_their_place():
     for model, part in (({"frozen_rows": {"words.weight": [20]}}, "'words.weight' has 20 rows, expected 0 to 19"),
                         ({"frozen_rows": {"words.wieght": [1]}}, "'words.wieght' matches no parameter that trains"),
                         ({"frozen_rows": {"tied.weight": [0, 1, 2, 3, 4]}}, "all rows of 'tied.weight' are frozen"),

@@ -84,7 +84,7 @@ def padding_rows_and_frozen_rows_on_a_gpu_follow_pytorch():
 
 
 @test
-def one_gpu_follows_the_cpu():
+def losses_on_one_gpu_follow_the_cpu():
     cpu, (c,) = run("cpu:1", **short())
     gpu, (g,) = run("cuda:0", **short())
     near(losses(g), losses(c), "one GPU")
@@ -93,7 +93,7 @@ def one_gpu_follows_the_cpu():
 
 
 @test
-def a_run_on_gpus_is_the_same_bits_again_however_streams_hurry():
+def gpu_run_repeated_with_other_stream_timing_has_equal_bits():
     """And so are its checkpoints, whether there is room for a snapshot of the state or not. What the host does while
     the GPU has nothing to do is told."""
     job = short(6, checkpoint={"every_steps": 2, "max_to_keep": None})
@@ -122,7 +122,7 @@ def too_large(env):
 
 
 @test
-def what_does_not_fit_into_a_gpu_is_told_by_what_it_is_for():
+def gpu_memory_exhausted_error_names_the_purpose():
     """If the GPU has not as much at all the job has to change; else somebody else may leave some."""
     code, said = too_large({"EMULATED_MEMORY": str(2 << 20)})
     for words in ("cuda:0 has too little memory: weights and optimizer state take ", " KiB, gradients ", " MiB",
@@ -150,7 +150,7 @@ def errors(task):
 
 
 @test
-def a_label_that_no_class_has_ends_the_run_as_on_a_cpu_and_names_itself():
+def label_out_of_range_on_a_gpu_ends_the_run_and_is_named():
     said = {}
     for devices in ("cpu:1", "cuda:0"):
         folder = workdir()
@@ -162,7 +162,7 @@ def a_label_that_no_class_has_ends_the_run_as_on_a_cpu_and_names_itself():
 
 
 @test
-def a_label_that_one_task_meets_keeps_all_from_making_the_step():
+def label_out_of_range_on_one_task_prevents_the_step_on_all_tasks():
     said = {}
     for devices in ("cpu:1", "cuda:0"):
         folder = workdir()
@@ -177,7 +177,7 @@ def a_label_that_one_task_meets_keeps_all_from_making_the_step():
 
 
 @test
-def a_checkpoint_goes_on_on_the_other_kind_of_device():
+def checkpoint_of_cpu_or_gpu_resumes_on_the_other():
     cpu, (c,) = run("cpu:1", **short())
     mixed, _ = run("cpu:1", **short(4))
     _, (g,) = run("cuda:0", folder=mixed, **short(8))
@@ -218,7 +218,7 @@ def check_trace(task, path, replicas, lanes, steps):
 
 
 @test
-def two_gpus_of_a_task_and_of_two_tasks_sum_up_by_nccl():
+def nccl_two_gpus_of_one_or_two_tasks_all_reduce_gradients():
     """With a trace, of all or of one task alone, or without: NCCL's sums are captured by all or by none."""
     _, (c,) = run("cpu:1", **short())
     folder = workdir()
@@ -235,7 +235,7 @@ def two_gpus_of_a_task_and_of_two_tasks_sum_up_by_nccl():
 
 
 @test
-def a_task_on_a_gpu_that_dies_comes_back_and_nothing_is_lost():
+def gpu_task_killed_rejoins_and_loses_no_step():
     _, (c,) = run("cpu:1", **short(30))
     folder = workdir()
     job = digits_job(folder, **kit.merge(short(30), {"elastic": {"min_world": 1, "rejoin_seconds": 0}}))

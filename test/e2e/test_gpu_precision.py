@@ -42,7 +42,7 @@ def manifest(folder, step):
 
 
 @test
-def every_precision_is_as_accurate_as_float32():
+def precision_of_each_kind_is_as_accurate_as_float32():
     accuracy, first = {}, {}
     for precision in ("float32", "tf32", "bfloat16", "float16"):
         folder = workdir()
@@ -63,7 +63,7 @@ def every_precision_is_as_accurate_as_float32():
 
 
 @test
-def an_overflow_is_skipped_by_all_alike_and_what_dies_comes_back_to_the_same_scale():
+def overflow_is_skipped_by_all_tasks_and_a_restarted_task_has_the_same_scale():
     overflowing = {"train": {"steps": 24, "deadline_seconds": 30, "loss_scale": {
         "initial_scale": 2 ** 32, "max_scale": 2 ** 32, "growth_interval": 4}},
         "data": {"eval": None}, "model": {"metrics": None}, "checkpoint": {"every_steps": 1000}, "export": None}
@@ -108,7 +108,7 @@ def an_overflow_is_skipped_by_all_alike_and_what_dies_comes_back_to_the_same_sca
 
 
 @test
-def a_scale_goes_on_from_a_checkpoint_and_other_precisions_know_nothing_of_it():
+def loss_scale_resumes_from_a_checkpoint_only_with_float16():
     short = {"data": {"eval": None}, "model": {"metrics": None}, "checkpoint": {"every_steps": 6}, "export": None}
     folder = workdir()
     for steps, precision, scale, want in ((6, "float16", {"initial_scale": 1024, "growth_interval": 4}, (2048, 2)),
@@ -124,7 +124,7 @@ def a_scale_goes_on_from_a_checkpoint_and_other_precisions_know_nothing_of_it():
 
 
 @test
-def cpus_refuse_what_gpus_alone_compute():
+def precision_of_gpus_only_is_refused_on_cpus():
     for precision in ("float16", "tf32"):
         t = Task(job_of(workdir(), precision), args=("--devices", "cpu:1"))
         assert finish([t]) == [2], t.log()

@@ -21,7 +21,7 @@ def weights(folder, step):
 
 
 @test
-def two_tasks_that_differ_end_and_go_on_from_what_was_equal():
+def divergence_of_two_tasks_ends_both_and_the_next_start_resumes():
     d, undisturbed, ports = workdir(), workdir(), free_ports(2)
     expect_codes([Task(digits_job(undisturbed, train=STEPS), args=("--devices", "cpu:2"))], [0])
     job = digits_job(d, train=STEPS, checkpoint={"every_steps": 10})
@@ -37,7 +37,7 @@ def two_tasks_that_differ_end_and_go_on_from_what_was_equal():
 
 
 @test
-def a_machine_that_is_wrong_again_and_again_leaves_and_the_others_complete_the_job():
+def divergence_repeated_on_one_task_ends_it_and_the_others_complete():
     d, ports = workdir(), free_ports(3)
     job = digits_job(d, train=dict(STEPS, lanes=3, global_batch_size=48), elastic={"min_world": 2, "rejoin_seconds": 0})
     faults = [SLOWLY, SLOWLY, SLOWLY + ",health.flip_gradient@5+"]
@@ -57,7 +57,7 @@ def a_machine_that_is_wrong_again_and_again_leaves_and_the_others_complete_the_j
 
 
 @test
-def numbers_that_are_none_end_the_job_with_their_origin_on_every_task():
+def non_finite_numbers_end_the_job_with_their_origin_on_every_task():
     d = workdir()
     # A variance of 1e30 squared is above the largest float.
     features = {"image": {"dtype": "uint8", "shape": [1, 8, 8], "scale": 1e30}}

@@ -46,7 +46,7 @@ def last_checkpoint(folder):
 
 
 @test
-def two_hosts_with_two_tasks_each_give_the_bytes_of_one_task():
+def weights_two_hosts_with_two_tasks_each_equal_those_of_one_task():
     alone = workdir()
     expect_codes([Task(digits_job(alone, **JOB), args=("--devices", "cpu:1"))], [0])
     for order, words in (((0, 1, 2, 3), "2 hosts"), ((0, 2, 1, 3), "2 hosts")):
@@ -72,7 +72,7 @@ def plug():
 
 
 @test
-def a_cable_that_is_pulled_is_noticed_on_both_sides_with_names_and_plugged_in_again_all_go_on():
+def network_cut_is_detected_on_both_sides_and_all_continue_after_it():
     tasks = start(digits_job(workdir(), train={"epochs": 100000, "lanes": 4, "log_every_steps": 1}), env=SLOWLY)
     tasks[0].until_step(5)
     at = pull()
@@ -91,7 +91,7 @@ def a_cable_that_is_pulled_is_noticed_on_both_sides_with_names_and_plugged_in_ag
 
 
 @test
-def of_two_halves_that_do_not_see_each_other_the_one_with_the_lease_trains():
+def network_partition_half_with_the_lease_trains():
     steps = {"train": {"epochs": None, "steps": 900, "lanes": 4, "log_every_steps": 1}, "checkpoint": {"every_steps": 0}}
     alone, folder = workdir(), workdir()
     expect_codes([Task(digits_job(alone, **steps), args=("--devices", "cpu:1"))], [0])

@@ -45,7 +45,7 @@ for network in NETWORKS:
 
 
 @test
-def tables_train_to_the_same_bytes_on_one_two_and_four_tasks():
+def tables_weights_are_equal_on_one_two_and_four_tasks():
     """Few rows of each table get a gradient, other ones in every task: marks are joined, rows packed and reduced."""
     def run(n, **changes):
         folder = workdir()

@@ -232,25 +232,25 @@ LEAD_POINTS = kills("rdzv.join.in@1", "rdzv.wait.out@1", "rdzv.ready.in@2", "rdz
 
 
 @test
-def a_worker_dies_in_every_phase():
+def worker_killed_in_every_phase_loses_no_bit():
     Run({2: JOIN_POINTS + STEP_POINTS + TAKE_POINTS + EVAL_POINTS}).start_all().relay().is_as_undisturbed()
 
 
 @test
-def the_chief_dies_in_every_phase():
+def chief_killed_in_every_phase_loses_no_bit():
     Run({0: kills("train.load@1", "train.connect@1", "train.agree@1") + LEAD_POINTS + STEP_POINTS + TAKE_POINTS +
          EVAL_POINTS}).start_all().relay().is_as_undisturbed()
 
 
 @test
-def the_chief_dies_in_every_part_of_a_checkpoint():
+def chief_killed_in_every_stage_of_a_checkpoint_loses_no_bit():
     Run({0: SAVE_POINTS}).start_all().relay().is_as_undisturbed()
     # However slow the disk is, there are two checkpoints: the first one that is due and the last one.
     Run({0: kills("ckpt.remove@1")}, checkpoint={"max_to_keep": 1}).start_all().relay().is_as_undisturbed()
 
 
 @test
-def the_chief_dies_when_all_is_done_but_the_last_save_and_the_export():
+def chief_killed_during_the_last_save_or_export_loses_no_bit():
     rare = {"checkpoint": {"every_steps": 0}}
     Run({0: END_POINTS, 2: kills("rdzv.complete.out@1")}, steps=12, **rare).start_all().relay().is_as_undisturbed()
     Run({0: kills("train.save@1"), 1: kills("ckpt.rename@1"), 2: kills("train.export@1"), 3: kills("export.rename@1")}, steps=12,
@@ -259,7 +259,7 @@ def the_chief_dies_when_all_is_done_but_the_last_save_and_the_export():
 
 
 @test
-def who_is_killed_while_tasks_are_gathered_comes_back_into_the_group():
+def task_killed_while_the_group_forms_rejoins():
     run = Run(steps=12)
     for rank in (0, 1, 2):
         run.start(rank)
@@ -274,7 +274,7 @@ def who_is_killed_while_tasks_are_gathered_comes_back_into_the_group():
 
 
 @test
-def a_checkpoint_is_read_by_nobody_in_vain():
+def checkpoint_reader_killed_loses_no_bit():
     run = Run({0: kills("train.load@1", "train.state_send@1", "train.state_send@2"), 2: kills("train.state_recv@1", "train.state_recv@2")},
               resumes=True, steps=24)
     run.start_all().relay().is_as_undisturbed()
@@ -282,14 +282,14 @@ def a_checkpoint_is_read_by_nobody_in_vain():
 
 
 @test
-def who_sends_the_state_dies_and_so_does_who_receives_it():
+def state_sender_and_receiver_killed_lose_no_bit():
     run = Run({0: kills("train.forward@3", "train.state_recv@2", "train.forward@2"), 1: kills("train.state_send@2", "train.state_send@2"),
                2: kills("train.commit@7", "train.state_recv@2")}, steps=24)
     run.start_all().relay().is_as_undisturbed()
 
 
 @test
-def several_die_at_once():
+def several_tasks_killed_together_lose_no_bit():
     for elastic in (WAITS, GOES_ON):
         run = Run({0: kills("train.update_middle@9"), 1: kills("train.bucket@7", "train.commit@2"), 2: kills("train.commit@9"),
                    3: kills("train.bucket@7", "train.commit@2")}, elastic=elastic, steps=40)
@@ -298,14 +298,14 @@ def several_die_at_once():
     run.start_all().relay().is_as_undisturbed()
 
 
-def the_others_go_on_and_who_comes_back_is_taken_in():
+def tasks_killed_others_continue_and_restarted_tasks_rejoin():
     lives = {2: kills("train.bucket@5", "train.state_recv@2", "train.update_middle@2", "rdzv.view.in@1"), 3: kills("rdzv.pause.in@1"),
              0: kills("rdzv.pause.out@1", "train.forward@12", "train.state_recv@2", "train.agree@1", "train.connect@1", "train.commit@2",
                       "rdzv.join.in@1", "train.update@2")}
     Run(lives, elastic=GOES_ON, steps=240, always="train.forward=delay:50@1+").start_all().relay().is_as_undisturbed()
 
 
-def of_two_tasks_either_dies():
+def either_of_two_tasks_killed_loses_no_bit():
     lives = {1: kills("train.forward@4", "train.state_recv@2", "train.bucket@4", "train.update_middle@2"),
              0: kills("train.forward@14", "train.bucket@5", "train.state_recv@1", "train.connect@1", "train.commit@3")}
     for elastic in (WAITS, GOES_ON):
@@ -315,7 +315,7 @@ def of_two_tasks_either_dies():
 
 # ---- who is alive, and does not move; who fails ----
 
-def a_task_that_is_stopped_is_missed_and_comes_back_with_what_the_others_have():
+def task_suspended_is_evicted_and_rejoins_with_the_state_of_the_others():
     points = ("train.forward=stop@3", "train.bucket=stop@20", "train.commit=stop@16", "train.update_middle=stop@26")
     run = Run({2: [",".join(points)]}, elastic=GOES_ON, steps=220, always="train.forward=delay:20@1+",
               detection={"silent_seconds": 0.8}).start_all()
@@ -349,7 +349,7 @@ def assert_names(text, run, rank, phase="in "):
         assert word in text, "'%s' is not in: %s" % (word, text)
 
 
-def a_task_that_hangs_is_named_and_ends_and_the_others_go_on():
+def task_that_hangs_is_named_and_ends_and_the_others_continue():
     places = {1: ("train.forward=hang@12", "begin"), 2: ("train.update=hang@40", "update"),
               3: ("train.reduce=hang@70", "forward and backward"), 0: ("train.commit=hang@100", "check the gradient")}
     run = Run({rank: [fault] for rank, (fault, _) in places.items()}, elastic=GOES_ON, steps=300,
@@ -371,7 +371,7 @@ def hears(task):
             any(w in r["message"] for w in ("makes no progress", "within"))]
 
 
-def is_named_while_gradients_are_reduced(rank, fault, elastic=GOES_ON, **changes):
+def expect_named_during_all_reduce(rank, fault, elastic=GOES_ON, **changes):
     """The task hangs there: all others say so long before any deadline (30 s), and the job goes on."""
     run = Run({rank: [fault]}, elastic=elastic, steps=30, always="train.forward=delay:15@1+", **changes).start_all()
     first, others = run.now(rank), [r for r in range(4) if r != rank]
@@ -391,31 +391,31 @@ def is_named_while_gradients_are_reduced(rank, fault, elastic=GOES_ON, **changes
     run.relay(90).is_as_undisturbed()
 
 
-def a_task_that_hangs_in_any_bucket_is_named():
+def task_that_hangs_in_any_bucket_is_named():
     """The first two of three are reduced by a thread of their own, the last by the replica's."""
     for rank, bucket in ((2, 1), (0, 2), (1, 3)):
-        is_named_while_gradients_are_reduced(rank, "train.bucket=hang@%d" % (3 * 11 + bucket))
+        expect_named_during_all_reduce(rank, "train.bucket=hang@%d" % (3 * 11 + bucket))
 
 
-def a_task_that_hangs_in_a_bucket_is_named_and_waited_for():
+def task_that_hangs_in_a_bucket_is_named_and_waited_for():
     for rank, bucket in ((0, 1), (3, 2)):
-        is_named_while_gradients_are_reduced(rank, "train.bucket=hang@%d" % (3 * 11 + bucket), WAITS)
+        expect_named_during_all_reduce(rank, "train.bucket=hang@%d" % (3 * 11 + bucket), WAITS)
 
 
-def a_task_that_hangs_before_anything_is_learned_is_named_at_the_deadline():
+def task_that_hangs_before_the_first_step_is_named_at_the_deadline():
     """The right one, whoever waits for whom."""
-    is_named_while_gradients_are_reduced(3, "train.bucket=hang@1", train={"deadline_seconds": 6})
+    expect_named_during_all_reduce(3, "train.bucket=hang@1", train={"deadline_seconds": 6})
 
 
-def a_task_that_hangs_within_a_bucket_is_named():
+def task_that_hangs_within_a_bucket_is_named():
     """Between two parts of what it sends, receives, or adds up in the memory of the host."""
     never = {"model": {"metrics": None}, "train": {"eval_every_epochs": None}, "data": {"eval": None}}  # all calls are of steps
-    is_named_while_gradients_are_reduced(3, "comm.send=hang@300", **never)
-    is_named_while_gradients_are_reduced(1, "comm.recv=hang@600", **never)
-    is_named_while_gradients_are_reduced(2, "comm.write=hang@20", communication={"shared_memory": True}, **never)
+    expect_named_during_all_reduce(3, "comm.send=hang@300", **never)
+    expect_named_during_all_reduce(1, "comm.recv=hang@600", **never)
+    expect_named_during_all_reduce(2, "comm.write=hang@20", communication={"shared_memory": True}, **never)
 
 
-def is_named_before_the_first_step(rank, lives, phase, elastic=ALL_BUT_ONE, **changes):
+def expect_named_before_the_first_step(rank, lives, phase, elastic=ALL_BUT_ONE, **changes):
     """The last of the lives of this task hangs while a generation comes together: that is what the others say at the
     deadline, not who leads and waits too; it alone ends, and the job goes on."""
     run = Run(lives, elastic=elastic, steps=40, always="train.forward=delay:15@1+", train={"deadline_seconds": 8}, **changes)
@@ -431,39 +431,39 @@ def is_named_before_the_first_step(rank, lives, phase, elastic=ALL_BUT_ONE, **ch
         assert len(run.tasks[r]) == 1 + len(lives.get(r, [])), "worker %d ended too\n%s" % (r, run.logs())
 
 
-def who_hangs_before_the_first_step_is_named(rank, point, phase, **changes):
-    is_named_before_the_first_step(rank, {rank: ["%s=hang@1" % point]}, phase, **changes)
+def task_that_hangs_before_the_first_step_is_named(rank, point, phase, **changes):
+    expect_named_before_the_first_step(rank, {rank: ["%s=hang@1" % point]}, phase, **changes)
 
 
-def a_task_that_hangs_in_connect_is_named():
-    who_hangs_before_the_first_step_is_named(2, "train.connect", "connect")
+def task_that_hangs_in_connect_is_named():
+    task_that_hangs_before_the_first_step_is_named(2, "train.connect", "connect")
 
 
-def a_task_that_hangs_between_two_of_its_connections_is_named():
-    who_hangs_before_the_first_step_is_named(3, "comm.settle", "connect")
+def task_that_hangs_between_two_connections_is_named():
+    task_that_hangs_before_the_first_step_is_named(3, "comm.settle", "connect")
 
 
-def a_task_that_hangs_while_it_shares_its_memory_is_named():
-    who_hangs_before_the_first_step_is_named(1, "comm.share", "connect", communication={"shared_memory": True})
+def task_that_hangs_while_sharing_memory_is_named():
+    task_that_hangs_before_the_first_step_is_named(1, "comm.share", "connect", communication={"shared_memory": True})
 
 
-def a_task_that_hangs_while_it_agrees_is_named():
-    who_hangs_before_the_first_step_is_named(1, "train.agree", "agree")
+def task_that_hangs_in_agree_is_named():
+    task_that_hangs_before_the_first_step_is_named(1, "train.agree", "agree")
 
 
-def a_chief_that_hangs_while_it_loads_is_named():
-    who_hangs_before_the_first_step_is_named(0, "train.load", "load", elastic=ALL)  # it would not load if the others had begun
+def chief_that_hangs_in_load_is_named():
+    task_that_hangs_before_the_first_step_is_named(0, "train.load", "load", elastic=ALL)  # it would not load if the others had begun
 
 
 
 
 
-def a_task_that_hangs_while_it_is_given_the_state_is_named():
-    is_named_before_the_first_step(3, {3: ["train.forward=kill@5", "train.state_recv=hang@1"]}, "transfer", ALL)
+def task_that_hangs_while_receiving_the_state_is_named():
+    expect_named_before_the_first_step(3, {3: ["train.forward=kill@5", "train.state_recv=hang@1"]}, "transfer", ALL)
 
 
-def a_task_that_hangs_while_it_gives_its_state_is_named():
-    is_named_before_the_first_step(0, {3: ["train.forward=kill@5"], 0: ["train.state_send=hang@1"]}, "transfer", ALL)
+def task_that_hangs_while_sending_the_state_is_named():
+    expect_named_before_the_first_step(0, {3: ["train.forward=kill@5"], 0: ["train.state_send=hang@1"]}, "transfer", ALL)
 
 
 FAILS = ("train.connect@1", "train.agree@1", "train.forward@2", "train.bucket@5", "train.reduce@2", "train.commit@2", "train.update@2",
@@ -471,7 +471,7 @@ FAILS = ("train.connect@1", "train.agree@1", "train.forward@2", "train.bucket@5"
 
 
 @test
-def whatever_fails_on_one_task_ends_it_and_the_others_say_the_same_last():
+def failure_on_one_task_ends_it_and_all_end_with_the_same_message():
     for rank in (2, 0):
         run = Run({rank: list(FAILS)}).start_all().relay().is_as_undisturbed()
         for fault, task in zip(FAILS, run.tasks[rank]):
@@ -485,7 +485,7 @@ def whatever_fails_on_one_task_ends_it_and_the_others_say_the_same_last():
 # ---- what is said of who was lost ----
 
 @test
-def who_dies_is_named_with_phase_and_step_by_all():
+def task_killed_is_named_with_phase_and_step_by_all():
     for rank in (2, 0):
         run = Run(steps=100000, elastic=GOES_ON, always="train.forward=delay:10@1+").start_all()
         for r in range(4):
@@ -502,7 +502,7 @@ def who_dies_is_named_with_phase_and_step_by_all():
 
 
 @test
-def the_first_cause_is_the_last_word_of_every_task_when_the_job_ends():
+def first_cause_is_the_final_message_of_every_task():
     run = Run({2: ["train.forward=kill@6"]}, elastic={"min_world": 4, "rejoin_seconds": 1}, train={"deadline_seconds": 2}).start_all()
     assert run.now(2).wait(20) == -signal.SIGKILL
     for other in (0, 1, 3):
@@ -511,7 +511,7 @@ def the_first_cause_is_the_last_word_of_every_task_when_the_job_ends():
         assert "worker 2 (127.0.0.1:%d)" % run.ports[2] in end, end
 
 
-def data_that_cannot_be_read_is_named_by_all():
+def unreadable_data_is_named_by_all():
     words = ("-0.tfrecord", "Input/output error")
     run = Run({1: ["data.read@30+"]}, steps=12, elastic={"min_world": 4, "rejoin_seconds": 1},
               data={"cache": "none"}, train={"deadline_seconds": 5}).start_all()
@@ -523,7 +523,7 @@ def data_that_cannot_be_read_is_named_by_all():
     run.relay().is_as_undisturbed()
 
 
-def disk_that_cannot_be_written_is_named_by_all_and_another_task_writes():
+def unwritable_disk_is_named_by_all_and_another_task_writes():
     run = Run({0: ["ckpt.write@1+"]}, steps=12, elastic={"min_world": 4, "rejoin_seconds": 1}, checkpoint={"every_steps": 0})
     run.start_all()
     run.faults[0] = ""  # no life ends by it
@@ -539,7 +539,7 @@ THREE = {"train": {"lanes": 6, "global_batch_size": 96}}
 
 
 @test
-def one_of_three_that_is_wrong_is_named_and_takes_the_state_of_the_others():
+def divergence_of_one_of_three_tasks_is_named_and_it_receives_the_state():
     for fault, what in (("health.flip_gradient@7", "reduced gradient of step 7"), ("health.flip_weight@9", "of step 9")):
         for rank in (1, 0):
             run = Run(n=3, steps=24, always="", health={"check_weights_every_steps": 1}, **THREE)
@@ -553,7 +553,7 @@ def one_of_three_that_is_wrong_is_named_and_takes_the_state_of_the_others():
 
 
 @test
-def two_that_differ_go_back_to_what_was_equal():
+def divergence_of_two_tasks_rolls_back_to_the_last_equal_state():
     run = Run({0: ["train.forward=delay:1@1"], 1: ["health.flip_gradient@18"]}, n=2, steps=24,
               health={"check_weights_every_steps": 1})
     run.start_all().relay().is_as_undisturbed()
@@ -565,7 +565,7 @@ def two_that_differ_go_back_to_what_was_equal():
 
 
 @test
-def a_number_that_is_none_on_one_task_alone_changes_nothing():
+def non_finite_number_on_one_task_has_no_effect_on_the_result():
     for rank in (2, 0):
         run = Run({}, n=4, steps=24)
         run.lives[rank] = ["health.not_finite@7"]
@@ -594,7 +594,7 @@ def holed_job():
 
 
 @test
-def samples_that_are_no_numbers_are_skipped_alike_whoever_dies():
+def non_finite_samples_are_skipped_equally_after_kills():
     run = Run({2: kills("train.commit@3", "train.forward@2", "train.update_end@2"), 0: kills("train.commit@4", "train.bucket@8")},
               steps=15, **holed_job(), health={"non_finite": "skip"})
     run.start_all().relay().is_as_undisturbed()
@@ -603,7 +603,7 @@ def samples_that_are_no_numbers_are_skipped_alike_whoever_dies():
 
 
 @test
-def samples_that_are_no_numbers_stop_the_job_with_the_same_words_everywhere():
+def non_finite_samples_stop_the_job_with_one_message_on_all_tasks():
     for policy, why in (("stop", 'health.non_finite is "stop"'), ("restore", "so it was before, from the checkpoint on")):
         run = Run(steps=15, **holed_job(), health={"non_finite": policy}).start_all()
         for rank in range(4):
@@ -617,7 +617,7 @@ def samples_that_are_no_numbers_stop_the_job_with_the_same_words_everywhere():
 # ---- two things at once, and what is asked for meanwhile ----
 
 @test
-def two_are_killed_within_milliseconds_again_and_again():
+def two_tasks_killed_within_milliseconds_repeatedly_lose_no_bit():
     random = np.random.default_rng(int(os.environ.get("SEED", "7")))
     run = Run(steps=200, elastic=GOES_ON, always="train.forward=delay:8@1+").start_all()
     run.now(0).until_step(2)
@@ -636,7 +636,7 @@ def two_are_killed_within_milliseconds_again_and_again():
 
 
 @test
-def who_is_asked_to_leave_while_the_group_regroups_is_let_go_with_its_state_saved():
+def sigterm_while_the_group_re_forms_saves_and_ends_the_task():
     for late in (0.0, 0.01, 0.03):
         run = Run(steps=100000, elastic=GOES_ON, always="train.forward=delay:8@1+", checkpoint={"every_steps": 0}).start_all()
         run.now(3).until_step(4)
@@ -656,7 +656,7 @@ def who_is_asked_to_leave_while_the_group_regroups_is_let_go_with_its_state_save
 
 
 @test
-def all_are_asked_to_leave_while_one_dies_and_go_on_later():
+def sigterm_on_all_while_one_is_killed_saves_and_the_next_start_continues():
     run = Run(steps=60, always="train.forward=delay:8@1+").start_all()
     run.now(3).until_step(6)
     run.now(1).kill()
@@ -669,7 +669,7 @@ def all_are_asked_to_leave_while_one_dies_and_go_on_later():
     run.relay().is_as_undisturbed()
 
 
-def with_a_short_deadline_the_job_ends_everywhere_and_goes_on_when_all_are_back():
+def short_deadline_ends_all_tasks_and_the_next_start_continues():
     run = Run({2: kills("train.forward@6", "train.commit@3")}, steps=24, pause=6, elastic={"min_world": 4, "rejoin_seconds": 0.5},
               train={"deadline_seconds": 4}, detection={"silent_seconds": 0.9}, supervised=True)
     run.start_all().relay(60).is_as_undisturbed()
@@ -695,33 +695,33 @@ def side_by_side(*functions):
 
 
 @test
-def the_others_go_on_without_who_is_gone_or_does_not_move():
-    side_by_side(the_others_go_on_and_who_comes_back_is_taken_in,
-                 of_two_tasks_either_dies,
-                 a_task_that_is_stopped_is_missed_and_comes_back_with_what_the_others_have,
-                 a_task_that_hangs_is_named_and_ends_and_the_others_go_on,
-                 data_that_cannot_be_read_is_named_by_all,
-                 disk_that_cannot_be_written_is_named_by_all_and_another_task_writes,
-                 with_a_short_deadline_the_job_ends_everywhere_and_goes_on_when_all_are_back)
+def tasks_lost_or_hung_others_continue():
+    side_by_side(tasks_killed_others_continue_and_restarted_tasks_rejoin,
+                 either_of_two_tasks_killed_loses_no_bit,
+                 task_suspended_is_evicted_and_rejoins_with_the_state_of_the_others,
+                 task_that_hangs_is_named_and_ends_and_the_others_continue,
+                 unreadable_data_is_named_by_all,
+                 unwritable_disk_is_named_by_all_and_another_task_writes,
+                 short_deadline_ends_all_tasks_and_the_next_start_continues)
 
 
 @test
-def who_hangs_while_a_generation_comes_together_is_named():
-    side_by_side(a_task_that_hangs_in_connect_is_named,
-                 a_task_that_hangs_between_two_of_its_connections_is_named,
-                 a_task_that_hangs_while_it_shares_its_memory_is_named,
-                 a_task_that_hangs_while_it_agrees_is_named,
-                 a_chief_that_hangs_while_it_loads_is_named,
-                 a_task_that_hangs_while_it_is_given_the_state_is_named,
-                 a_task_that_hangs_while_it_gives_its_state_is_named)
+def tasks_that_hang_while_a_generation_forms_are_named():
+    side_by_side(task_that_hangs_in_connect_is_named,
+                 task_that_hangs_between_two_connections_is_named,
+                 task_that_hangs_while_sharing_memory_is_named,
+                 task_that_hangs_in_agree_is_named,
+                 chief_that_hangs_in_load_is_named,
+                 task_that_hangs_while_receiving_the_state_is_named,
+                 task_that_hangs_while_sending_the_state_is_named)
 
 
 @test
-def who_hangs_while_gradients_are_reduced_is_named_in_whatever_bucket_and_thread():
-    side_by_side(a_task_that_hangs_in_any_bucket_is_named,
-                 a_task_that_hangs_in_a_bucket_is_named_and_waited_for,
-                 a_task_that_hangs_before_anything_is_learned_is_named_at_the_deadline,
-                 a_task_that_hangs_within_a_bucket_is_named)
+def tasks_that_hang_during_all_reduce_are_named():
+    side_by_side(task_that_hangs_in_any_bucket_is_named,
+                 task_that_hangs_in_a_bucket_is_named_and_waited_for,
+                 task_that_hangs_before_the_first_step_is_named_at_the_deadline,
+                 task_that_hangs_within_a_bucket_is_named)
 
 
 if __name__ == "__main__":

@@ -28,14 +28,14 @@ def free_range(n):
 
 
 @test
-def two_tasks_of_a_host_share_a_range_of_data_ports():
+def data_ports_two_tasks_of_a_host_share_a_range():
     first, last = free_range(3)
     job = digits_job(workdir(), train={"epochs": 1, "lanes": 2}, communication={"data_port": "%d-%d" % (first, last)})
     expect_codes(start(job, 2), [0, 0])
 
 
 @test
-def exhausted_range_is_named():
+def data_ports_exhausted_range_is_named():
     first, last = free_range(2)
     job = digits_job(workdir(), train={"epochs": 1, "lanes": 3, "global_batch_size": 66},
                      communication={"data_port": [first, last]})
@@ -50,7 +50,7 @@ def exhausted_range_is_named():
 
 
 @test
-def control_port_for_other_hosts_without_a_token_is_warned_about():
+def control_port_reachable_without_a_token_is_warned_about():
     job = digits_job(workdir(), train={"epochs": 1, "lanes": 2})
     for args, env, warns in (((), {}, False), (("--bind", "any"), {}, True),
                              (("--bind", "any"), {"TRAINERD_TOKEN": "a secret of this test"}, False)):

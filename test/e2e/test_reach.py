@@ -120,29 +120,29 @@ def survives(victim, *faults):
 
 
 @test
-def worker_without_a_data_path_is_evicted_and_comes_back():
+def worker_without_a_data_path_is_evicted_and_rejoins():
     survives(3, Fault(3, *DEAD))
 
 
 @test
-def chief_without_a_data_path_hands_over_and_comes_back():
+def chief_without_a_data_path_hands_over_and_rejoins():
     survives(0, Fault(0, *DEAD))
 
 
 @test
-def worker_whose_large_packets_vanish_is_evicted_and_comes_back():
+def worker_whose_large_packets_are_dropped_is_evicted_and_rejoins():
     survives(2, *[Fault(i, *DEAD, "-s", ADDRESSES[2], "-m", "length", "--length", "1000:65535") for i in (0, 1, 3)],
              Fault(2, *DEAD, "-m", "length", "--length", "1000:65535"))
 
 
 @test
-def chief_whose_large_packets_vanish_hands_over_and_comes_back():
+def chief_whose_large_packets_are_dropped_hands_over_and_rejoins():
     survives(0, *[Fault(i, *DEAD, "-s", ADDRESSES[0], "-m", "length", "--length", "1000:65535") for i in (1, 2, 3)],
              Fault(0, *DEAD, "-m", "length", "--length", "1000:65535"))
 
 
 @test
-def one_dead_path_of_one_direction_costs_one_task_at_most():
+def one_way_path_failure_evicts_at_most_one_task():
     tasks = start()
     with Fault(1, *DEAD, "-s", ADDRESSES[3]) as since:
         wait(lambda: len(views(tasks, 3, since)) >= 3 or newest(tasks) > 0 and time.monotonic() - since > 8, tasks)

@@ -120,7 +120,7 @@ def hears(task, *words, seconds=20):
 
 
 @test
-def a_worker_is_killed_and_its_replacement_taken_in():
+def worker_killed_group_continues_and_its_replacement_joins():
     g = Group(4)
     g.until_step(40)
     at = g.lose(2)
@@ -133,7 +133,7 @@ def a_worker_is_killed_and_its_replacement_taken_in():
 
 
 @test
-def the_chief_is_killed_and_leads_again_when_it_returns():
+def chief_killed_leads_again_after_its_restart():
     g = Group(4)
     g.until_step(40)
     g.lose(0, steps=40)
@@ -148,7 +148,7 @@ def the_chief_is_killed_and_leads_again_when_it_returns():
 
 
 @test
-def two_of_four_die_at_once_and_two_at_once_come_back():
+def two_of_four_tasks_killed_together_rejoin_together():
     g = Group(4)
     g.until_step(40)
     at = g.lose(0, 2)
@@ -159,7 +159,7 @@ def two_of_four_die_at_once_and_two_at_once_come_back():
 
 
 @test
-def either_of_two_goes_on_alone_with_the_lease_and_takes_the_other_back():
+def either_of_two_tasks_continues_with_the_lease_and_the_other_rejoins():
     g = Group(2)
     g.until_step(30)
     g.lose(1, steps=20)
@@ -172,7 +172,7 @@ def either_of_two_goes_on_alone_with_the_lease_and_takes_the_other_back():
 
 
 @test
-def below_min_world_it_waits_for_the_lost_and_at_it_it_goes_on():
+def group_below_min_world_waits_and_at_min_world_continues():
     g = Group(4, elastic={"min_world": 3})
     g.until_step(30)
     g.kill(3)
@@ -188,7 +188,7 @@ def below_min_world_it_waits_for_the_lost_and_at_it_it_goes_on():
 
 
 @test
-def a_lost_task_that_is_back_within_rejoin_seconds_is_waited_for():
+def lost_task_back_within_rejoin_seconds_is_waited_for():
     g = Group(4, elastic={"min_world": 2, "rejoin_seconds": 2})
     g.until_step(30)
     g.kill(1)
@@ -205,7 +205,7 @@ def a_lost_task_that_is_back_within_rejoin_seconds_is_waited_for():
 
 
 @test
-def less_than_a_majority_without_storage_says_why_it_waits():
+def minority_without_storage_waits_and_states_the_reason():
     g = Group(4, elastic={"min_world": 3}, checkpoint=None, train={"deadline_seconds": 3})
     g.until_step(20)
     g.kill(2)
@@ -218,7 +218,7 @@ def less_than_a_majority_without_storage_says_why_it_waits():
 
 
 @test
-def sigterm_takes_one_task_out_and_the_others_go_on():
+def sigterm_on_one_task_ends_it_and_the_others_continue():
     g = Group(4)
     g.until_step(30)
     at = time.monotonic()
@@ -235,7 +235,7 @@ def sigterm_takes_one_task_out_and_the_others_go_on():
 
 
 @test
-def sigterm_on_all_writes_one_checkpoint_and_all_leave_with_143():
+def sigterm_on_all_tasks_writes_one_checkpoint_and_all_end_with_143():
     g = Group(4)
     g.until_step(20)
     for t in g.tasks:
@@ -261,7 +261,7 @@ def all_stop(g, grace, longest):
 
 
 @test
-def in_the_middle_of_a_long_step_all_leave_within_the_grace_time():
+def sigterm_in_a_long_step_ends_all_tasks_within_the_grace_time():
     slow = "train.forward=delay:1500@2+"  # what all do in step 2
     g = Group(4, faults={i: slow for i in range(4)}, train={"grace_seconds": 0.3}, elastic={"min_world": 4})
     g.until_step(1, (0,))
@@ -275,7 +275,7 @@ def in_the_middle_of_a_long_step_all_leave_within_the_grace_time():
 
 
 @test
-def one_that_is_stuck_in_its_step_does_not_keep_the_others_from_leaving():
+def sigterm_with_one_task_stuck_ends_the_other_tasks():
     g = Group(4, faults={1: "train.forward=delay:20000@2"}, train={"grace_seconds": 0.3}, elastic={"min_world": 4})
     g.until_step(1, (0,))
     all_stop(g, 0.3, 5)
@@ -284,7 +284,7 @@ def one_that_is_stuck_in_its_step_does_not_keep_the_others_from_leaving():
 
 
 @test
-def a_task_that_is_started_when_the_job_is_complete_says_so():
+def task_started_after_the_job_is_complete_exits_with_0():
     g = Group(2, train={"steps": 60})
     g.until_step(20)
     g.kill(1)
@@ -296,7 +296,7 @@ def a_task_that_is_started_when_the_job_is_complete_says_so():
 
 
 @test
-def storage_that_fails_does_not_stop_the_whole_group_and_is_named():
+def storage_failure_of_one_task_is_named_and_the_group_continues():
     g = Group(2, faults={0: "ckpt.write@1+"})
     g[0].until(lambda t: t.events("checkpoint_failed"))
     assert "again" in g[0].events("checkpoint_failed")[0]["message"], g[0].log()

@@ -32,7 +32,7 @@ def pointers(records):
 
 
 @test
-def every_live_key_changes_and_the_weights_do_not():
+def reload_every_live_key_applies_and_the_weights_stay_equal():
     quiet, loud = workdir(), workdir()
     short = {"train": {"epochs": 6, "lanes": 2, "log_every_steps": 50}, "summary": None,
              "checkpoint": {"every_steps": 1000, "every_seconds": 0, "max_to_keep": 1}}
@@ -66,7 +66,7 @@ def every_live_key_changes_and_the_weights_do_not():
 
 
 @test
-def a_wrong_or_forbidden_change_is_refused_with_place_and_the_job_goes_on_as_before():
+def reload_invalid_or_forbidden_change_is_refused_with_its_place():
     folder = workdir()
     path = digits_job(folder, train={"epochs": 1000, "log_every_steps": 1000}, checkpoint={"every_steps": 0})
     task = Task(path, args=("--devices", "cpu:1"), env=SLOWLY)
@@ -105,7 +105,7 @@ def a_wrong_or_forbidden_change_is_refused_with_place_and_the_job_goes_on_as_bef
 
 
 @test
-def one_task_of_a_group_may_change_alone_also_before_training_begins():
+def reload_on_one_task_also_before_training_applies():
     folder = workdir()
     path = digits_job(folder, train={"epochs": 12, "lanes": 2, "log_every_steps": 1000, "deadline_seconds": 20},
                       checkpoint={"every_steps": 0})
@@ -125,7 +125,7 @@ def one_task_of_a_group_may_change_alone_also_before_training_begins():
 
 
 @test
-def a_level_given_to_the_process_goes_before_the_job():
+def reload_log_level_flag_has_priority_over_the_job():
     folder = workdir()
     path = digits_job(folder, train={"epochs": 1000}, log={"level": "error"})
     task = Task(path, args=("--devices", "cpu:1", "--log-level", "info"))
@@ -143,7 +143,7 @@ def a_level_given_to_the_process_goes_before_the_job():
 
 
 @test
-def storage_that_hangs_stops_neither_training_nor_leaving():
+def reload_with_hung_storage_blocks_neither_training_nor_exit():
     path = digits_job(workdir(), train={"epochs": 1000})
     task = Task(path, args=("--devices", "cpu:1"), env=SLOWLY)
     task.until_step(1)

@@ -31,7 +31,7 @@ def ctl(*args):
 
 
 @test
-def while_model_and_data_are_opened_also_when_a_disk_hangs():
+def sigterm_while_model_and_data_are_opened_ends_the_task():
     job = digits_job(workdir(), train=LONG)
     alone = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "data.read=hang"})
     alone.until(lambda t: t.events("plan"))
@@ -42,7 +42,7 @@ def while_model_and_data_are_opened_also_when_a_disk_hangs():
 
 
 @test
-def while_a_leader_opens_its_data_and_others_wait_for_it():
+def sigterm_while_others_wait_for_the_data_of_the_leader_ends_the_task():
     ports = free_ports(2)
     job = digits_job(workdir(), train=LONG)
     leader = one_of(ports, 0, job, "data.read=hang")
@@ -56,7 +56,7 @@ def while_a_leader_opens_its_data_and_others_wait_for_it():
 
 
 @test
-def a_job_is_ended_everywhere_while_its_leader_opens_its_data():
+def stop_command_while_the_leader_opens_its_data_ends_all_tasks():
     ports = free_ports(2)
     job = digits_job(workdir(), train=LONG)
     leader = one_of(ports, 0, job, "data.read=hang")
@@ -69,7 +69,7 @@ def a_job_is_ended_everywhere_while_its_leader_opens_its_data():
 
 
 @test
-def before_it_met_anybody():
+def sigterm_before_joining_ends_the_task():
     ports = free_ports(2)
     job = digits_job(workdir(), train=LONG)
     for index in range(2):
@@ -84,7 +84,7 @@ def before_it_met_anybody():
 
 
 @test
-def while_the_state_travels():
+def sigterm_while_the_state_is_transferred_ends_the_task():
     for who in range(2):
         ports = free_ports(2)
         folder = workdir()
@@ -104,7 +104,7 @@ def while_the_state_travels():
 
 
 @test
-def while_it_waits_for_the_lease():
+def sigterm_while_waiting_for_the_lease_ends_the_task():
     job = digits_job(workdir(), train=LONG, elastic={"min_world": 1, "rejoin_seconds": 1})
     tasks = start(job, 2, env={"TRAINERD_FAULT": SLOWLY})
     tasks[0].until_step(20)
@@ -120,7 +120,7 @@ def while_it_waits_for_the_lease():
 
 
 @test
-def while_it_waits_for_a_lost_task():
+def sigterm_while_waiting_for_a_lost_task_ends_the_task():
     job = digits_job(workdir(), train=LONG)
     tasks = start(job, 2, env={"TRAINERD_FAULT": SLOWLY})
     tasks[0].until_step(20)
@@ -132,7 +132,7 @@ def while_it_waits_for_a_lost_task():
 
 
 @test
-def a_second_one_while_a_save_hangs_ends_it_at_once():
+def sigterm_repeated_while_a_save_hangs_ends_the_task_at_once():
     job = digits_job(workdir(), train={**LONG, "grace_seconds": 60}, checkpoint={"every_steps": 0, "every_seconds": 0})
     task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": SLOWLY + ",ckpt.sync=hang"})
     task.until_step(20)
@@ -145,7 +145,7 @@ def a_second_one_while_a_save_hangs_ends_it_at_once():
 
 
 @test
-def behind_the_last_word_nothing_changes_the_exit_code():
+def sigterm_after_the_final_message_keeps_the_exit_code():
     job = digits_job(workdir(), train={"epochs": 2, "log_every_steps": 1})
     task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "fs.write=delay:50@1+"})
     task.until(lambda t: t.events("end"))
@@ -156,7 +156,7 @@ def behind_the_last_word_nothing_changes_the_exit_code():
 
 
 @test
-def a_check_ends_as_any_command_does():
+def sigterm_during_check_ends_the_command():
     job = digits_job(workdir())
     for signum in (signal.SIGINT, signal.SIGTERM):
         p = subprocess.Popen([TRAINERD, "--job", job, "--check"], env={**os.environ, "TRAINERD_FAULT": "data.read=hang"},

@@ -35,7 +35,7 @@ def left_overs(folder):
 
 
 @test
-def last_checkpoint_fails_on_the_chief_and_another_task_writes_it():
+def storage_last_checkpoint_fails_on_the_chief_another_task_writes_it():
     for fault in ("ckpt.write", "ckpt.sync", "ckpt.mkdir", "ckpt.rename"):
         folder = workdir()
         tasks = run(job_in(folder), 2, [fault + "@1+"])
@@ -45,7 +45,7 @@ def last_checkpoint_fails_on_the_chief_and_another_task_writes_it():
 
 
 @test
-def last_checkpoint_hangs_on_the_chief_and_another_task_writes_it():
+def storage_last_checkpoint_hangs_on_the_chief_another_task_writes_it():
     folder = workdir()
     tasks = run(job_in(folder), 2, ["ckpt.write=hang"])
     tasks[1].until(lambda t: t.events("checkpoint"), 30)
@@ -54,7 +54,7 @@ def last_checkpoint_hangs_on_the_chief_and_another_task_writes_it():
 
 
 @test
-def checkpoints_fail_on_the_chief_and_stay_on_time():
+def storage_checkpoints_fail_on_the_chief_others_write_on_time():
     folder = workdir()
     tasks = run(job_in(folder, steps=3000, every=50), 2, ["ckpt.sync@1+"])
     tasks[1].until(lambda t: len(t.events("checkpoint")) >= 2, 30)
@@ -64,7 +64,7 @@ def checkpoints_fail_on_the_chief_and_stay_on_time():
 
 
 @test
-def last_checkpoint_fails_everywhere_and_all_end_with_138_and_the_reason():
+def storage_last_checkpoint_fails_on_all_tasks_end_with_138_and_reason():
     folder = workdir()
     ports = free_ports(2)
     job = job_in(folder)
@@ -78,7 +78,7 @@ def last_checkpoint_fails_everywhere_and_all_end_with_138_and_the_reason():
 
 
 @test
-def checkpoint_that_reads_back_wrong_ends_that_task_alone_with_138():
+def storage_checkpoint_fails_verification_only_that_task_ends_with_138():
     for steps, every in ((60, None), (400, 50)):
         folder = workdir()
         tasks = run(job_in(folder, steps=steps, every=every, elastic=GOES_ON), 2, ["ckpt.verify@1+"])
@@ -91,7 +91,7 @@ def checkpoint_that_reads_back_wrong_ends_that_task_alone_with_138():
 
 
 @test
-def lease_that_cannot_be_renewed_leaves_the_lead_to_another_task():
+def lease_not_renewable_another_task_becomes_leader():
     folder = workdir()
     tasks = run(job_in(folder, steps=4000, every=100, elastic=GOES_ON), 4, ["lease.beat@4+", "lease.create@2+"])
     tasks[1].until_step(5)
@@ -104,7 +104,7 @@ def lease_that_cannot_be_renewed_leaves_the_lead_to_another_task():
 
 
 @test
-def lease_that_no_task_can_take_is_tried_with_pauses_and_ends_with_138():
+def lease_not_acquirable_is_retried_with_pauses_and_ends_with_138():
     folder = workdir()
     ports = free_ports(2)
     job = job_in(folder, steps=4000, elastic=GOES_ON)
@@ -118,7 +118,7 @@ def lease_that_no_task_can_take_is_tried_with_pauses_and_ends_with_138():
 
 
 @test
-def directory_removed_while_the_job_runs_is_made_again():
+def storage_directory_removed_during_the_job_is_created_again():
     folder = workdir()
     tasks = run(job_in(folder, steps=400, every=50), 2, [])
     tasks[0].until(lambda t: t.events("checkpoint"), 30)
@@ -133,7 +133,7 @@ def mounted(command):
 
 
 @test
-def directory_read_only_on_the_chief_leaves_the_writing_to_another_task():
+def storage_directory_read_only_on_the_chief_another_task_writes():
     folder = workdir()
     path = os.path.join(folder, "run", "checkpoints")
     os.makedirs(path)
@@ -145,7 +145,7 @@ def directory_read_only_on_the_chief_leaves_the_writing_to_another_task():
 
 
 @test
-def directory_full_on_the_chief_leaves_the_writing_to_another_task():
+def storage_directory_full_on_the_chief_another_task_writes():
     folder = workdir()
     path = os.path.join(folder, "run", "checkpoints")
     os.makedirs(path)

@@ -27,13 +27,13 @@ def refusals(in_cluster):
 
 
 @test
-def a_task_without_one_of_its_threads_ends_with_138_and_names_it():
+def thread_start_failure_ends_the_task_with_138_and_is_named():
     said = refusals(False)
     assert {"opens model and data", "trains a replica", "writes files"} <= set(said), said
 
 
 @test
-def a_task_of_a_cluster_does_too():
+def thread_start_failure_in_a_cluster_ends_the_task_with_138_and_is_named():
     said = refusals(True)
     # Threads that start side by side have no fixed number, so one of two may be missed.
     assert {"opens model and data", "trains a replica"} <= set(said), said

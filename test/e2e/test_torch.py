@@ -51,12 +51,12 @@ def compare(ours, theirs):
 
 
 @test
-def fifty_steps_of_momentum_follow_pytorch():
+def losses_fifty_steps_of_momentum_follow_pytorch():
     compare(losses({"type": "momentum", "learning_rate": 0.01, "momentum": 0.9, "weight_decay": 1e-4}), TORCH["momentum"])
 
 
 @test
-def fifty_steps_of_adamw_follow_pytorch():
+def losses_fifty_steps_of_adamw_follow_pytorch():
     compare(losses({"type": "adamw", "learning_rate": 0.001, "weight_decay": 0.01}), TORCH["adamw"])
 
 
@@ -76,7 +76,7 @@ def read_safetensors(path):
 
 
 @test
-def what_training_leaves_opens_elsewhere():
+def export_and_checkpoint_open_in_other_programs():
     import onnxruntime
     import safetensors.numpy
 

@@ -58,7 +58,7 @@ def check_row(spans, first, n, lanes):
 
 
 @test
-def a_trace_of_two_replicas_nests_names_the_model_and_adds_up():
+def trace_two_replicas_spans_nest_name_nodes_and_sum_to_the_step():
     d = workdir()
     job = digits_job(d, train={"epochs": 1})
     t = Task(job, args=("--devices", "cpu:2", "--trace", os.path.join(d, "t.json")))
@@ -72,7 +72,7 @@ def a_trace_of_two_replicas_nests_names_the_model_and_adds_up():
 
 
 @test
-def an_evaluation_lies_between_two_steps_and_a_checkpoint_in_the_step_that_compares_it():
+def trace_evaluation_is_between_steps_and_checkpoint_in_the_comparing_step():
     d = workdir()
     job = digits_job(d, train={"epochs": None, "steps": 30, "eval_every_epochs": 1}, checkpoint={"every_steps": 20})
     t = Task(job, args=("--devices", "cpu:1",), env={"TRAINERD_TRACE": os.path.join(d, "t"),
@@ -88,7 +88,7 @@ def an_evaluation_lies_between_two_steps_and_a_checkpoint_in_the_step_that_compa
 
 
 @test
-def each_task_writes_its_own_file_and_table():
+def trace_several_tasks_write_separate_files_and_tables():
     d = workdir()
     tasks = start(digits_job(d, train={"epochs": 1}), 2, args=("--trace", os.path.join(d, "a.b", "t.json"),
                                                                "--trace-steps", "3"))
@@ -143,7 +143,7 @@ def train_overlapped():
 
 
 @test
-def over_a_network_buckets_are_reduced_while_backward_computes():
+def trace_over_tcp_buckets_are_reduced_during_backward():
     for _ in range(8):  # a busy machine may run the thread that reduces later
         d, tasks, early = train_overlapped()
         if early > 0:
@@ -158,7 +158,7 @@ def over_a_network_buckets_are_reduced_while_backward_computes():
 
 
 @test
-def a_job_with_few_steps_left_is_traced_as_far_as_it_goes():
+def trace_job_with_few_steps_left_has_the_remaining_steps():
     d = workdir()
     path = os.path.join(d, "t.json")
     for steps, first, n in ((2, 1, 2), (6, 2, 5)):
@@ -172,7 +172,7 @@ def a_job_with_few_steps_left_is_traced_as_far_as_it_goes():
 
 
 @test
-def text_logs_have_a_line_for_each_part_and_they_sum_to_the_step():
+def trace_table_in_a_text_log_has_a_line_for_each_part():
     d = workdir()
     p = subprocess.run([TRAINERD, "--job", digits_job(d, train={"epochs": 1}), "--devices", "cpu:1", "--trace",
                         os.path.join(d, "t.json")], capture_output=True, text=True, timeout=60 * SLOW)
@@ -182,7 +182,7 @@ def text_logs_have_a_line_for_each_part_and_they_sum_to_the_step():
 
 
 @test
-def what_cannot_be_traced_is_refused_before_the_first_step():
+def trace_impossible_request_is_refused_before_the_first_step():
     d = workdir()
     job = digits_job(d, train={"epochs": 1})
     os.mkfifo(os.path.join(d, "pipe"))
