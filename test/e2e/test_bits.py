@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The weights after step k depend on the job and on k, and on nothing else."""
+"""The weights after step k depend only on the job and on k."""
 # san: yes
 import os
 import signal
@@ -11,14 +11,14 @@ RANDOM_NET = {"onnx": "random.onnx", "batch_norm": "train"}
 
 
 def job_in(folder, changes):
-    """The demo's job; its network is random_net() if `changes` ask for RANDOM_NET."""
+    """Writes the job of the demo; its network is random_net() if `changes` name RANDOM_NET."""
     if changes.get("model") is RANDOM_NET:
         random_net(os.path.join(folder, RANDOM_NET["onnx"]))
     return digits_job(folder, **changes)
 
 
 def run(n, devices, **changes):
-    """Trains in a folder of its own; returns what the last checkpoint holds, and the losses."""
+    """Trains in a new folder; returns the content of the last checkpoint, and the losses."""
     folder = workdir()
     job = job_in(folder, changes)
     tasks = start(job, n, devices) if n > 1 else [Task(job, args=("--devices", devices))]
@@ -33,7 +33,7 @@ def short(lanes, **train):
 
 
 def held_back(ms, steps):
-    """So that a signal comes in the middle, however late: after so many steps a task hardly moves any more."""
+    """Delays training so that a signal arrives during the run: after `steps` steps each lane takes one second."""
     return {"TRAINERD_FAULT": "train.forward=delay:%d@1+,train.forward=delay:1000@%d+" % (ms, steps)}
 
 
@@ -45,7 +45,7 @@ def newest(folder):
 def same(a, b, what):
     assert a[1] == b[1], "%s: losses differ, first at step %d" % (
         what, next(x[0] for x, y in zip(a[1], b[1]) if x != y))
-    # a save that is due while the one before is still being written comes a step later: the last one is always there
+    # a checkpoint that is due while the previous one is written is delayed by a step; only the last one always exists
     assert max(a[0]) == max(b[0]), "%s: files %s and %s" % (what, sorted(a[0]), sorted(b[0]))
     for name in a[0].keys() & b[0].keys():
         assert a[0][name] == b[0][name], "%s: %s differs" % (what, name)

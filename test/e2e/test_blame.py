@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The score of test/chaos/blame.py: which task a sentence blames, and what counts as right, wrong, missing and a false
-alarm; the schedules of gray failures; the packets that they drop. No task is started here."""
+"""Tests test/chaos/blame.py: which task a message names as the cause; what counts as right, wrong, missing and false
+alarm; the schedules of gray failures; the packets that they drop. No task is started."""
 import os
 import sys
 
@@ -54,7 +54,7 @@ def blame_is_read_only_from_warnings_and_causes_of_views():
 
 
 def case(culprits, sentences, must=True, gap=0.5, kind="kill"):
-    """sentences: {witness: [text]}"""
+    """Judges the messages of the witnesses. sentences: {witness: [text]}"""
     c = blame.Case(kind, 0.0, 1.0, culprits, must)
     c.gap = gap
     return c.judge([b for w, texts in sentences.items() for b in blame.blames(w, [warn(t) for t in texts])])
@@ -67,14 +67,14 @@ def blame_right_wrong_and_missing_are_counted_for_each_task():
     assert c.is_right and c.right == [0, 1, 3]
     c = case(of_two, {0: [LOST % AT[2]], 1: [LOST % AT[3]]})
     assert not c.is_right and c.right == [0] and [b.culprit for b in c.wrong] == [3] and c.missing == [3]
-    # right at first, and wrong later, is wrong
+    # a wrong message after a right one is wrong
     assert case({0: {2}}, {0: [LOST % AT[2], LOST % AT[1]]}).wrong
-    # who is not asked may say anything
+    # the messages of a task that is no witness do not count
     assert case({0: {2}}, {0: [LOST % AT[2]], 2: [LOST % AT[0]]}).is_right
-    # nobody waited, so nobody need be named; somebody waited
+    # no task had to wait, so no culprit is required; the second case has a gap, so a culprit is required
     assert case(of_two, {}, must=False).is_right
     assert case(of_two, {}, must=False, gap=blame.NOTICE + 1).missing == [0, 1, 3]
-    # a loss without a culprit is no answer, and a refusal is no blame
+    # a message about a loss without a culprit does not count, and a refusal is not a blame
     assert case({0: {2}}, {0: ["no task makes progress: all"]}, must=False).missing == [0]
     assert case({0: set()}, {0: [AT[2] + " was refused: another job"]}, must=False).is_right
     assert case({0: set()}, {0: [LOST % AT[2]]}, must=False).wrong

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What import accepts against onnx.checker: test/fuzz/check_models.py on mutations of the models of test/graph/data."""
+"""Compares the import with onnx.checker: runs test/fuzz/check_models.py on mutations of the models of test/graph/data."""
 # san: yes
 import os
 import subprocess

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""A task that is started again when the job is complete says so, whoever else is there."""
+"""A task that is started again after the job is complete logs that and exits, whether other tasks run or not."""
 # san: yes
 import json
 import os
@@ -13,14 +13,14 @@ CTL = os.path.join(BUILD, "trainerctl")
 
 
 def one(path, ports, index):
-    """One task of a group, alone."""
+    """Starts one task of a group without the others."""
     return Task(path, tf_config(ports, index), ("--devices", "cpu:1", "--log-level", "debug"), None, "worker %d" % index)
 
 
 def is_complete(path, ports, index):
     task = one(path, ports, index)
     expect_codes([task], [0])
-    assert task.ended - task.started < 10 * SLOW, task.ended - task.started  # nobody was waited for: that takes 30 s
+    assert task.ended - task.started < 10 * SLOW, task.ended - task.started  # the task did not wait for the group, which takes 30 s
     return task.events("end")[0]["message"]
 
 
@@ -39,7 +39,7 @@ def change(path, **changes):
 
 
 def trained(n=2, **changes):
-    """A complete job of n tasks: folder, job file, ports."""
+    """Completes a job of n tasks; returns folder, job file and ports."""
     folder = workdir()
     path = digits_job(folder, train={"epochs": 2, "lanes": n})
     change(path, **changes)
@@ -95,7 +95,7 @@ def complete_other_job_or_earlier_step_continues_training():
         with open(path, "w") as f:
             f.write(job)
     is_complete(path, ports, 1)
-    # the last one is damaged: one before it is not the end
+    # the last checkpoint is damaged, and an earlier one is not of the last step
     last = os.path.join(checkpoints, "step-00000044")
     with open(os.path.join(last, "model.safetensors"), "ab") as f:
         f.write(b"x")
@@ -173,7 +173,7 @@ def restart_complete_job_keeps_its_checkpoints_and_trains_again():
 
 @test
 def restart_incomplete_run_continues_it():
-    """A supervisor starts a task again with the same arguments: no progress may be lost."""
+    """A supervisor starts a task again with the same arguments; no progress may be lost."""
     folder, path, _ = trained(1, checkpoint={"every_steps": 10})
     checkpoints = os.path.join(folder, "run", "checkpoints")
     task = Task(path, args=("--devices", "cpu:1", "--restart"),

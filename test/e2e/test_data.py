@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The same samples from every kind of file give the same training; convert and data say what is there."""
+"""The same samples in every file format produce the same losses; tests the commands convert and data."""
 # san: yes
 import csv
 import glob
@@ -20,7 +20,7 @@ from kit import ROOT, TRAINERCTL, Task, digits_job, expect_codes, free_ports, ma
 from segment_net import segment_net
 
 sys.path.insert(0, os.path.join(ROOT, "test", "data"))
-import tfrecord  # noqa: E402 (a reader and writer that shares nothing with ours)
+import tfrecord  # noqa: E402 (independent of the reader and writer of the project)
 
 DIGITS = sorted(glob.glob(os.path.join(ROOT, "config/digits/digits-train-*.tfrecord")))
 
@@ -31,11 +31,11 @@ def records(path):
 
 
 def samples():
-    """[file][sample] -> (pixels, label)"""
+    """Returns [file][sample] -> (pixels, label)."""
     return [[(r["image"][1][0], r["label"][1][0]) for r in records(path)] for path in DIGITS]
 
 
-ALONE = {"model": {"metrics": None}, "checkpoint": None}  # no evaluation, and nothing to resume from
+ALONE = {"model": {"metrics": None}, "checkpoint": None}  # neither evaluation nor checkpoints to resume from
 
 
 def losses(folder, data, **train):
@@ -136,7 +136,7 @@ def skipped_records_are_counted_in_status_and_metrics():
 
 
 def png(pixels):
-    """An RGB image of [h][w][3] as a PNG file."""
+    """Encodes an RGB image of [h][w][3] as PNG."""
     h, w = len(pixels), len(pixels[0])
     raw = b"".join(b"\0" + bytes(v for p in row for v in p) for row in pixels)
 
@@ -178,7 +178,7 @@ def convert_output_is_read_by_an_independent_reader():
     assert "class 0: cat\nclass 1: dog\n6 samples" in out, out
     found = records(folder + "/p-00000-of-00001.tfrecord")
     assert sorted(r["label"][1][0] for r in found) == [0, 0, 0, 1, 1, 1]
-    assert [r["label"][1][0] for r in found] != [0, 0, 0, 1, 1, 1]  # drawn
+    assert [r["label"][1][0] for r in found] != [0, 0, 0, 1, 1, 1]  # the order is drawn from the seed
     assert all(r["image"][1][0].startswith(b"\x89PNG") for r in found)
 
 
@@ -194,7 +194,7 @@ def convert_several_files_are_joined_in_order_and_patterns_by_name():
         found = [records(f"{folder}/t-{k:05}-of-{shards:05}.tfrecord") for k in range(shards)]
         return [[(r["y"][1][0], r["x"][1][0]) for r in part] for part in found]
 
-    # One value of all files is no integer: the whole column is float.
+    # A single value that is not an integer makes the column of all files float.
     assert rows(folder + "/*.csv") == [[(1, 2.0), (2, 3.0), (3, 4.0), (5, 5.5)]]
     assert rows(folder + "/c.csv", folder + "/[ab].csv", shards=2) == [[(5, 5.5), (2, 3.0)], [(1, 2.0), (3, 4.0)]]
     assert rows(folder + "/b.csv", folder + "/a.csv") == [[(3, 4), (1, 2), (2, 3)]]
@@ -272,7 +272,7 @@ def packed_sequences_train_like_separate_sequences():
     said = ctl("data", "--devices", "cpu:1", job(1, 1, True)).stdout
     packs = int(re.search(r"^training: (\d+) samples, [\d.]+ % full, packed from 48 records in 1 file$", said, re.M).group(1))
     assert 24 <= packs < 40 and f"an epoch is {packs} steps of 1 samples" in said, said
-    # A step is all there is, so it is the same sum over the same words.
+    # A step contains all samples, so the sum of the losses is over the same tokens.
     packed, alone = run(packs, 1, True), run(48, 2, False)
     assert packed[4] < packed[0] and np.allclose(packed, alone, rtol=2e-5), (packed, alone)
 

@@ -135,7 +135,7 @@ def every_command_and_option_is_in_a_manual():
 
 
 def anchors(path):
-    """As GitHub makes them of headings."""
+    """Returns the anchors that GitHub derives from the headings."""
     heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", read(path), flags=re.M | re.S), re.M)
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in heads}
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""FIFOs in place of files, and signals while they are read: no wait without an end."""
+"""FIFOs in place of files, and signals while they are read: no unlimited wait."""
 import json
 import os
 import signal

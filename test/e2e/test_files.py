@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Damaged files, full disks, wrong configuration: said with place and remedy, nothing lost."""
+"""Damaged files, full disks and invalid configuration are reported with place and remedy, and no data is lost."""
 # san: yes
 import glob
 import json
@@ -17,7 +17,7 @@ def trained(**changes):
     task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "train.forward=delay:4@1+"})
     expect_codes([task], [0])
     ckpts = os.path.join(folder, "run", "checkpoints")
-    # One that is due while another is being written comes later, and takes the place of the next; the last is always there.
+    # A checkpoint that is due while another is written is delayed and replaces the next one; the last one always exists.
     written = [r["step"] for r in task.events("checkpoint")]
     assert written[-1] == 40 and len(written) >= 2, written
     keep = changes.get("checkpoint", {}).get("max_to_keep", 0)
@@ -136,7 +136,7 @@ def checkpoints_above_max_to_keep_are_removed():
 @test
 def corrupted_record_is_named_with_file_and_offset_and_ends_its_task():
     folder = workdir()
-    # The second task goes on without the first one, until it meets a damaged record itself.
+    # The second task continues without the first one until it reads a damaged record itself.
     job = digits_job(folder, train={"epochs": 1, "lanes": 2}, elastic={"min_world": 1, "rejoin_seconds": 0})
     path = os.path.join(folder, "digits-train-1.tfrecord")
     with open(path, "rb") as f:
@@ -144,7 +144,7 @@ def corrupted_record_is_named_with_file_and_offset_and_ends_its_task():
     os.remove(path)
     length = int.from_bytes(data[:8], "little")
     at = 0
-    for i in range(100):  # of 719: whichever the order meets first, one is met
+    for i in range(100):  # of 719, so that any order soon has a damaged one
         at = 7 * i * (length + 16)
         data[at + 40] ^= 1
     with open(path, "wb") as f:
@@ -246,7 +246,7 @@ def resume_all_checkpoints_damaged_starts_at_step_1_only_if_allowed():
 
 
 def data_job(folder):
-    """The data are copies that may be changed, read from the disk in every epoch."""
+    """Writes a job with copies of the data, which are read from the disk in every epoch and may be changed."""
     job = digits_job(folder, train={"epochs": None, "steps": 400, "lanes": 2, "log_every_steps": 1, "eval_every_epochs": None},
                      data={"cache": "none", "eval": None}, model={"metrics": None}, elastic={"min_world": 1, "rejoin_seconds": 0},
                      checkpoint={"every_steps": 50})
@@ -280,7 +280,7 @@ def data_file_with_new_content_ends_the_task_and_the_next_start_continues():
     task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "train.forward=delay:3@1+"})
     task.until_step(20)
     path = os.path.join(folder, "digits-train-1.tfrecord")
-    with open(path, "rb+") as f:  # records of the same sizes in another order
+    with open(path, "rb+") as f:  # exchange records of equal size
         data = f.read()
         size = 16 + int.from_bytes(data[:8], "little")
         if int.from_bytes(data[size:size + 8], "little") + 16 == size:

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""A fine-tune from safetensors and back to Python.
+"""Fine-tuning: from safetensors files of PyTorch and back.
 
-Networks of test/exporters begin with the weights of files that PyTorch and transformers wrote (test/exporters/finetune, by
-generate_finetune.py), train, and leave as safetensors. Compared with PyTorch: the losses of 20 steps, and in the exported file
-the names, shapes, types and values of state_dict(), read by a reader that follows the specification alone."""
+Networks of test/exporters start with the weights of files that PyTorch and transformers wrote (test/exporters/finetune, by
+generate_finetune.py), train, and are exported as safetensors. Compared with PyTorch: the losses of 20 steps, and in the
+exported file the names, shapes, types and values of state_dict(), read by an independent reader of the format."""
 import json
 import os
 import shutil
@@ -28,7 +28,7 @@ TYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "I64": "<i8"}
 
 
 def tensors(path):
-    """{name: (type, array in float64)} and the metadata."""
+    """Returns {name: (type, array in float64)} and the metadata."""
     rows, metadata = read(path)
     out = {}
     for name, dtype, shape, data in rows:
@@ -41,7 +41,7 @@ def tensors(path):
 
 
 def prepare(name, folder, export="recipe", **changes):
-    """The job of a case in `folder`, with its network and its files of weights; `changes` replace keys of "model"."""
+    """Writes the job of a case to `folder`, with its network and weights files; `changes` replace keys of "model"."""
     with open(os.path.join(FINETUNE, name + ".json")) as f:
         reference = json.load(f)
     case = read_case(name)
@@ -79,7 +79,7 @@ def compare(name, folder, reference, records):
     got, metadata = tensors(os.path.join(folder, "trained.safetensors"))
     expected, _ = tensors(os.path.join(FINETUNE, name + ".trained.safetensors"))
     assert metadata == {"format": "pt"}, metadata
-    absent = {k for k in expected if k.endswith(".num_batches_tracked")}  # ONNX has none: load_state_dict() fills it in
+    absent = {k for k in expected if k.endswith(".num_batches_tracked")}  # not in ONNX; load_state_dict() accepts its absence
     assert set(got) == set(expected) - absent, set(got) ^ (set(expected) - absent)
     for key, (dtype, array) in got.items():
         assert dtype == "F32" and array.shape == expected[key][1].shape, (key, dtype, array.shape)
@@ -106,7 +106,7 @@ def bert_with_a_new_head_and_frozen_embeddings_trains_as_in_pytorch():
     assert "39 tensors loaded, 2 keep the values of the model, 1 of the file are not in the model: 'cls.predictions.bias'" in notes(records)[0], notes(records)
     got, _ = tensors(os.path.join(folder, "trained.safetensors"))
     index = json.load(open(os.path.join(folder, "bert", "model.safetensors.index.json")))["weight_map"]
-    for key, part in index.items():  # frozen: as in the file, bfloat16 exactly
+    for key, part in index.items():  # frozen: equal to the bfloat16 values of the file
         if key.startswith("embeddings."):
             base, _ = tensors(os.path.join(folder, "bert", part))
             assert np.array_equal(got["bert." + key][1], base[key][1]), key
@@ -124,7 +124,8 @@ def network_with_running_averages_in_float16_trains_as_in_pytorch():
 
 @test
 def tensor_that_the_exporter_computed_from_parameters_is_refused():
-    """The positions of a default export are cut to the exported length; they are frozen here, so that they could stay."""
+    """A default export cuts the positions to the exported length; they are frozen here, so that the cut would have no
+    effect on training."""
     path, _, _ = prepare("bert", workdir(), "default")
     code, _, message = run_trainerd(TRAINERD, path)
     assert code == 2 and "bert.embeddings.position_embeddings.weight" in message and "optimize=False" in message, message
@@ -132,7 +133,7 @@ def tensor_that_the_exporter_computed_from_parameters_is_refused():
 
 @test
 def default_export_with_transposed_weights_loads_them_from_the_file():
-    """Both exports of one network train in the same way from the same file, whose numbers are in neither of them."""
+    """Both exports of one network train equally from one weights file, whose values neither export contains."""
     case, random = read_case("llama"), np.random.RandomState(5)
     names = [k for k, e in case["state"].items() if e["kind"] == "parameter" and "same_as" not in e]
     header, data = {}, b""
@@ -252,7 +253,7 @@ def tasks_with_different_weights_files_reject_each_other():
     folders, ports = [workdir(), workdir()], free_ports(2)
     paths = [prepare("gpt2", f)[0] for f in folders]
     weights = os.path.join(folders[1], "gpt2", "model.safetensors")
-    with open(weights, "r+b") as f:  # one bit of the last number
+    with open(weights, "r+b") as f:  # flip one bit of the last number
         f.seek(-1, os.SEEK_END)
         last = f.read(1)[0]
         f.seek(-1, os.SEEK_END)

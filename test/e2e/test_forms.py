@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Training form and rows that stay: a network of PyTorch's current exporter, which has BatchNormalization in inference form and
-padded embeddings, trains as its module does, under each job of forms/data.py; the export computes the same in ONNX Runtime.
-The reference: forms/make_forms.py."""
+"""Training form and frozen rows: a network of PyTorch's current exporter, with BatchNormalization in inference form and
+padded embeddings, trains like its module with each job of forms/data.py; ONNX Runtime computes the same with the export.
+forms/make_forms.py computed the reference."""
 import os
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from forms_job import BATCH, JOBS, compare, prepare, samples, tensors  # noqa: E
 
 
 def runtime_is_silent_and_agrees(folder, name):
-    """ONNX Runtime warns of what an export should not hold; its outputs are those of the trained weights."""
+    """Checks that ONNX Runtime logs no warning about the export and that its outputs are those of the trained weights."""
     use_venv()
     import onnx
     import onnxruntime

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""What tasks on GPUs tell each other and people: devices and versions, refusals, sensors, and a library that does
-not let go. On emulated GPUs (test/cuda)."""
+"""Groups of tasks on emulated GPUs (test/cuda): exchange of devices and versions, refusals, sensors, and a library that
+does not return."""
 import json
 import os
 import subprocess
@@ -54,7 +54,7 @@ def communication_kind_must_match_the_devices():
 
 
 def refused(devices, envs, words):
-    """Two tasks that do not fit: one of them is refused at the door, and both sides are printed."""
+    """Starts two tasks that do not match; one of them is refused when it joins, and the message states both values."""
     job = digits_job(workdir(), **kit.merge(SHORT, {"train": {"deadline_seconds": 4}}))
     ports = free_ports(2)
     tasks = [Task(job, kit.tf_config(ports, i), ("--devices", devices[i]), envs[i], "worker %d" % i) for i in range(2)]
@@ -100,7 +100,7 @@ def nccl_error_ends_the_generation_and_the_job_continues():
     tasks = [Task(job, kit.tf_config(ports, i), ("--devices", "cuda:0"), env, "worker %d" % i)
              for i, env in enumerate(({}, {"EMULATED_NCCL_FAULT": "error:4"}))]
     expect_codes(tasks, [0, 0], 120)
-    # whose words come first: those of the one that has the error, or of the one that loses it
+    # the first message is that of the task with the error or that of the task that loses it
     assert any("step 4: sum up the gradients (NCCL)" in r["message"] for r in tasks[0].events("view")), tasks[0].log()
     assert sorted(tasks[0].steps()) == list(range(1, 7)) and len(tasks[0].events("step")) == 6
 
@@ -136,7 +136,7 @@ def gpu_sensors_are_in_status_http_and_metrics():
     assert status["throttled"] == "power cap, software thermal"
     address = "127.0.0.1:%d" % ports[0]
     ctl = lambda *args: subprocess.run([TRAINERCTL, "status", *args, address], capture_output=True, text=True, timeout=30).stdout
-    for _ in range(100):  # a status may be a tenth of a second old
+    for _ in range(100):  # a status may be up to 0.1 s old
         gpu = json.loads(ctl("--json"))["gpus"][0]
         if "idle" in gpu:
             break

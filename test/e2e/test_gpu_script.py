@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""scripts/gpu, which is for machines with a GPU and must work the first time: on the emulated one, a little of each part."""
+"""Runs a short version of each part of scripts/gpu, which is for machines with a GPU, on the emulated GPU."""
 import os
 import re
 import subprocess

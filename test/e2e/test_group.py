@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Tasks meet, wait, refuse, lose each other, and every one of them says why."""
+"""Tasks join, wait, are refused and are lost; every task logs the reason."""
 # san: yes
 import json
 import os
@@ -37,12 +37,12 @@ def sentences(task):
 
 
 def hears(task, *words, seconds=30):
-    """A sentence about the group with all of these words."""
+    """Waits for a message about the group that contains all of these words."""
     task.until(lambda t: any(all(w in m for w in words) for m in sentences(t)), seconds)
 
 
 def ended_waiting_for(tasks, since, deadline, *words):
-    """All of them went on waiting until the deadline, then ended with 138 and these words."""
+    """Checks that all tasks waited until the deadline and ended with 138 and these words."""
     assert finish(tasks, 20) == [138] * len(tasks), [t.log() for t in tasks]
     for t in tasks:
         assert deadline - 0.3 < t.ended - since < deadline + 10 * SLOW, "%s: %.1f s" % (t.name, t.ended - since)
@@ -75,7 +75,7 @@ def worker_killed_others_wait_and_name_it_until_the_deadline():
     at = time.monotonic()
     tasks[2].signal(signal.SIGKILL)
     hears(tasks[0], "worker 2 (127.0.0.1:%d)" % tasks[2].port, "was lost: its connection closed")
-    assert time.monotonic() - at < 2 * SLOW  # a closed stream is enough: no silence, no deadline
+    assert time.monotonic() - at < 2 * SLOW  # the closed stream is detected; no timeout is needed
     ended_waiting_for([tasks[i] for i in (0, 1, 3)], at, 2.5, "no step for", "worker 2 (127.0.0.1:%d)" % tasks[2].port)
 
 
@@ -160,7 +160,7 @@ def damaged_record_on_one_host_ends_only_that_task_with_138():
         data = bytearray(f.read())
     os.remove(path)
     length = int.from_bytes(data[:8], "little")
-    for i in range(0, len(data) - 60, length + 16):  # every record: whichever it meets first
+    for i in range(0, len(data) - 60, length + 16):  # damage every record, because the order is unknown
         data[i + 40] ^= 1
     with open(path, "wb") as f:
         f.write(data)
@@ -199,7 +199,7 @@ def task_with_other_devices_or_another_cluster_is_refused():
     said(tasks[1], "device")
     tasks[0].kill()
     configs = (tf_config(ports[:2], 0), tf_config(ports[:2], 1, hosts=["127.0.0.1", "localhost"]))
-    for first in (0, 1):  # whichever is there before the other
+    for first in (0, 1):  # in both orders of arrival
         tasks = [None, None]
         for i in (first, 1 - first):
             tasks[i] = Task(job, configs[i], ("--devices", "cpu:1"), name="worker %d" % i)
@@ -235,12 +235,12 @@ def trainerctl_status_checkpoint_drain_and_stop_work():
     chief, worker = ("127.0.0.1:%d" % t.port for t in tasks)
     until = time.monotonic() + 5
     status = {"step": 0}
-    while status["step"] < 4 and time.monotonic() < until:  # it is a moment behind the log
+    while status["step"] < 4 and time.monotonic() < until:  # the status follows the log with a delay
         status = status_of(tasks[0])
     assert status["state"] == "leading" and status["phase"] in ("train", "evaluate") and status["step"] >= 4, status
     assert [t["state"] for t in status["tasks"]] == ["active", "active"], status
     assert status["total_steps"] == 140000 and status["generation"] == 1, status
-    # what is said of the others is as fresh as their beats, some 40 steps
+    # the status of the other tasks is as old as their heartbeats, about 40 steps
     before = max(tasks[0].steps())
     status = status_of(tasks[0])
     for t in status["tasks"]:
@@ -259,7 +259,7 @@ def trainerctl_status_checkpoint_drain_and_stop_work():
     tasks = start(job, 2, env=SLOWLY)
     tasks[0].until(lambda t: t.steps(), 20)
     status = status_of(tasks[0])
-    assert all(t["step_held"] > 0 for t in status["tasks"]), status  # that of the checkpoint, at least
+    assert all(t["step_held"] > 0 for t in status["tasks"]), status  # at least the step of the checkpoint
     assert ctl("drain", "127.0.0.1:%d" % tasks[1].port).returncode == 0
     expect_codes(tasks[1:], [143], 20)
     hears(tasks[0], "waiting", "worker 1 ", "it was asked to leave")

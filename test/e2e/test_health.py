@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Silent wrongness, as a user meets it: tasks that differ, and numbers that are none."""
+"""Silent errors from the view of a user: tasks that diverge, and non-finite numbers."""
 # san: yes
 import os
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`trainerctl model`: networks of the standard sizes that onnx.checker and ONNX Runtime take, the same for
-the same seed; and one of them learns."""
+"""`trainerctl model`: networks of the published sizes, which onnx.checker and ONNX Runtime accept and which are equal for
+equal seeds; one of them is trained."""
 # san: yes
 import json
 import os
@@ -31,7 +31,7 @@ def load(path):
 
 
 def trained(m):
-    """{name: array} of the float initializers that are no running statistics."""
+    """Returns {name: array} of the float initializers except running statistics."""
     return {t.name: numpy_helper.to_array(t) for t in m.graph.initializer
             if t.data_type == 1 and "running_" not in t.name}
 
@@ -95,7 +95,7 @@ def model_command_networks_agree_with_onnx_runtime():
     later = ids.copy()
     later[:, 5:] = (later[:, 5:] + 1) % 60
     after = same_as_onnx_runtime(path, {"ids": later})
-    np.testing.assert_array_equal(before[:, :5], after[:, :5])  # no token sees what comes behind it
+    np.testing.assert_array_equal(before[:, :5], after[:, :5])  # no token depends on a later one
     assert np.abs(before[:, 5:] - after[:, 5:]).max() > 1e-3
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Two hosts: network namespaces with a cable between them, two tasks on each."""
+"""Two hosts with two tasks each: network namespaces that a virtual cable connects."""
 # san: yes
 import os
 import subprocess
@@ -27,7 +27,7 @@ def cable():
 
 
 def start(job, order=(0, 1, 2, 3), env=None):
-    """One task per address; `order` says which address is worker 0, 1, ..."""
+    """Starts a task for each address; `order` lists the addresses of worker 0, 1, ..."""
     workers = [ADDRESSES[i] for i in order]
     tasks = []
     for i, address in enumerate(workers):

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""A task dies in every phase there is, and the result is that of a run in which nobody died, to the last bit.
+"""A task is killed in every phase; the result is equal, bit by bit, to that of a run without failures.
 
-A scenario gives some tasks a list of lives: each life has a fault (base/fault.h) that ends it, and the next one begins
-at once; the last life has none. So one run of a job passes many deaths, in the order of the list. What is compared with
-an undisturbed run of one task: the loss of every step as every task has reported it, weights and optimizer state of the
-last checkpoint, and the exported model, byte for byte."""
+A scenario assigns a list of lives (processes) to some tasks: each life has a fault (base/fault.h) that ends it, and the
+next life starts at once; the last life has no fault. One run of a job thus has many kills, in the order of the list.
+Compared with an undisturbed run of one task are: the loss of every step as each task reported it, weights and optimizer
+state of the last checkpoint, and the exported model, byte by byte."""
 import json
 import os
 import shutil
@@ -22,18 +22,18 @@ from kit import FOLDERS, ROOT, SLOW, TRAINERCTL, Task, digits_job, free_ports, m
 sys.path.insert(1, os.path.join(ROOT, "test", "chaos"))
 import sample_log  # noqa: E402
 
-WAITS = {"min_world": 4, "rejoin_seconds": 10}  # nobody steps while somebody is missing
+WAITS = {"min_world": 4, "rejoin_seconds": 10}  # no step while a task is missing
 GOES_ON = {"min_world": 1, "rejoin_seconds": 0}
 ALL = {"min_world": 4, "rejoin_seconds": 0}
-ALL_BUT_ONE = {"min_world": 3, "rejoin_seconds": 3}  # who is slow to come is there from the first step on
-SAMPLES = 719  # in the file that is read
+ALL_BUT_ONE = {"min_world": 3, "rejoin_seconds": 3}  # the group waits 3 s for a slow task before the first step
+SAMPLES = 719  # in the data file of the job
 
 _undisturbed, _making = {}, threading.Lock()
-_kept = tempfile.TemporaryDirectory(prefix="trainerd-test-", dir=FOLDERS)  # longer than a test
+_kept = tempfile.TemporaryDirectory(prefix="trainerd-test-", dir=FOLDERS)  # kept for all tests of the file
 
 
 def job_file(folder, steps=60, **changes):
-    """Three buckets of gradients, two chunks of state, an evaluation every 5 steps, a checkpoint every 4."""
+    """Writes a job with three gradient buckets, two state chunks, an evaluation every 5 steps and a checkpoint every 4."""
     subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=704", "--set", "layers=2",
                     "-o", os.path.join(folder, "mlp.onnx")], check=True, stdout=subprocess.DEVNULL)
     base = {"model": {"onnx": "mlp.onnx"},
@@ -65,8 +65,8 @@ def without_n(changes):
 
 
 def undisturbed(steps, changes):
-    """(folder, losses, files) of one task that nothing happens to (of three, three: only powers of two are alike); made
-    once for all scenarios that are alike."""
+    """Returns (folder, losses, files) of an undisturbed run of one task; for three tasks, of three tasks, because only powers
+    of two have equal bits. Each run is made once and shared by the scenarios with the same job."""
     key = (steps, json.dumps(changes, sort_keys=True))
     with _making:
         if key not in _undisturbed:
@@ -89,21 +89,21 @@ def make_undisturbed(steps, changes):
 
 
 class Run:
-    """Tasks of one cluster; `lives` says per rank which fault each life has. Who ends by it is started again, after `pause`
-    seconds (None: when no fault is left in those who live). `resumes`: the job begins at some checkpoint of the undisturbed
-    run."""
+    """The tasks of one cluster. `lives` lists the faults of the lives of each rank. A task that ends by its fault is started
+    again after `pause` seconds (None: when the running tasks have no fault left). `resumes`: the job starts at a checkpoint of
+    the undisturbed run."""
 
     def __init__(self, lives=None, n=4, steps=60, elastic=WAITS, resumes=False, pause=0.0, always="", supervised=False, **changes):
         self.steps, self.pause, self.always = steps, pause, always
-        self.supervised = supervised  # whoever ends with 138 is started again
+        self.supervised = supervised  # a task that ends with 138 is started again
         self.folder, self.n = workdir(), n
         self.changes = {**changes, **({"_n": n} if n & (n - 1) else {})}
         self.lanes = changes.get("train", {}).get("lanes", 4)
         self.job = job_file(self.folder, steps, elastic={**elastic, "min_world": min(n, elastic["min_world"])}, **changes)
         self.ports = free_ports(n)
         self.lives = {rank: list((lives or {}).get(rank, ())) for rank in range(n)}
-        self.tasks = {rank: [] for rank in range(n)}  # every life, the last one at the end
-        self.faults = {}  # of the present life
+        self.tasks = {rank: [] for rank in range(n)}  # all lives of a rank in order
+        self.faults = {}  # {rank: fault of its running life}
         self.first = 1
         if resumes:
             folder = os.path.join(undisturbed(steps, self.changes)[0], "run", "checkpoints")
@@ -115,7 +115,7 @@ class Run:
         fault = self.lives[rank].pop(0) if self.lives[rank] else ""
         all_faults = ",".join(f for f in (fault, self.always) if f)
         env = {"TRAINERD_FAULT": all_faults} if all_faults else {}
-        env["TRAINERD_LOG_LEVEL"] = "debug"  # at info only who leads reports steps
+        env["TRAINERD_LOG_LEVEL"] = "debug"  # at level info only the leader logs steps
         log = os.path.join(self.folder, "samples.txt")
         task = Task(self.job, tf_config(self.ports, rank), ("--devices", "cpu:1", "--sample-log", log), env,
                     "worker %d, life %d (%s)" % (rank, len(self.tasks[rank]) + 1, fault))
@@ -141,13 +141,13 @@ class Run:
                          for tasks in self.tasks.values() for t in tasks[-2:])
 
     def progress(self):
-        """Lives that began, and steps that were reported."""
+        """Returns the number of lives that started and of steps that were logged."""
         return sum(len(tasks) for tasks in self.tasks.values()), sum(len(self.now(rank).steps()) for rank in range(self.n))
 
     def relay(self, seconds=60, done=0, hurry=False):
-        """Until every task has ended by itself: those whose fault ended them come back with the next life. A machine may be
-        slow, but something must go on: no step and no new life for so many seconds is a hang. `hurry`: who hangs and has
-        said that it ends takes its time; it is killed."""
+        """Waits until every task has ended, and starts the next life of tasks that their fault ended. The machine may be slow, so
+        the limit applies to progress: no step and no new life for `seconds` is a hang. `hurry`: a task that hangs and has
+        logged its end needs long to exit; it is killed."""
         seen, look, end, back = None, 0, 0, {}
         while True:
             if time.monotonic() > look:
@@ -169,7 +169,7 @@ class Run:
                 break
             assert max(len(tasks) for tasks in self.tasks.values()) < 60, self.logs()
             if time.monotonic() > end:
-                raise AssertionError("nothing goes on for %g s, after %d lives and %d steps\n%s" % (seconds, *seen, self.logs()))
+                raise AssertionError("no progress for %g s, after %d lives and %d steps\n%s" % (seconds, *seen, self.logs()))
             time.sleep(0.002)
         for rank, code in codes.items():
             self.now(rank).wait(5)
@@ -179,11 +179,11 @@ class Run:
         return self
 
     def has_ended_for(self, rank, seconds):
-        """It said so that long ago: what it told the others last is on its way."""
+        """Returns true if the task logged its end `seconds` ago, so that its last message to the others was sent."""
         return any(time.monotonic() - r["_at"] > seconds for r in self.now(rank).events("end"))
 
     def losses(self):
-        """{step: loss}: everybody who reported a step must have said the same."""
+        """Returns {step: loss}; all tasks that logged a step must have logged the same loss."""
         said = {}
         for tasks in self.tasks.values():
             for task in tasks:
@@ -218,7 +218,7 @@ def kills(*points):
     return [p if "=" in p else "%s=kill@%s" % tuple(p.split("@")) for p in points]
 
 
-# A life begins with connect, agree, and the state of a peer; the numbers count passages within it.
+# A life starts with connect, agree, and the state of a peer; the numbers count how often the life reaches the point.
 STEP_POINTS = kills("train.forward@2", "train.bucket@1", "train.bucket@5", "train.bucket@6", "train.reduce@2",
                     "train.commit@2", "train.update@2", "train.update_middle@2", "train.update_end@2")
 JOIN_POINTS = kills("rdzv.join.out@1", "rdzv.ready.out@1", "rdzv.view.in@1", "train.connect@1", "train.agree@1")
@@ -245,7 +245,7 @@ def chief_killed_in_every_phase_loses_no_bit():
 @test
 def chief_killed_in_every_stage_of_a_checkpoint_loses_no_bit():
     Run({0: SAVE_POINTS}).start_all().relay().is_as_undisturbed()
-    # However slow the disk is, there are two checkpoints: the first one that is due and the last one.
+    # However slow the disk is, two checkpoints are written: the first one that is due and the last one.
     Run({0: kills("ckpt.remove@1")}, checkpoint={"max_to_keep": 1}).start_all().relay().is_as_undisturbed()
 
 
@@ -265,7 +265,7 @@ def task_killed_while_the_group_forms_rejoins():
         run.start(rank)
     for rank in (1, 0):
         run.now(rank).until(lambda t: t.events("plan"))
-        time.sleep(0.2)  # they have met, and wait
+        time.sleep(0.2)  # the tasks have joined, and wait for the others
         assert not run.now(rank).events("view")
         run.now(rank).kill()
         run.start(rank)
@@ -313,7 +313,7 @@ def either_of_two_tasks_killed_loses_no_bit():
         run.start_all().relay().is_as_undisturbed()
 
 
-# ---- who is alive, and does not move; who fails ----
+# ---- tasks that hang; tasks that fail ----
 
 def task_suspended_is_evicted_and_rejoins_with_the_state_of_the_others():
     points = ("train.forward=stop@3", "train.bucket=stop@20", "train.commit=stop@16", "train.update_middle=stop@26")
@@ -339,7 +339,7 @@ def stat(pid):
 
 
 def lost(task, *words):
-    """Its troubles that have these words."""
+    """Returns the messages about lost tasks that contain these words."""
     return [r["message"] for r in list(task.records) if r.get("event") == "group" and r.get("level") == "warn" and
             all(w in r["message"] for w in words)]
 
@@ -366,22 +366,22 @@ def task_that_hangs_is_named_and_ends_and_the_others_continue():
 
 
 def hears(task):
-    """Its records of why somebody was lost; who was taken in just then has it from the view alone."""
+    """Returns the records with the reason of a loss. A task that joined at that time has only the reason of the view."""
     return [r for r in list(task.records) if r.get("event") in ("group", "view") and
             any(w in r["message"] for w in ("makes no progress", "within"))]
 
 
 def expect_named_during_all_reduce(rank, fault, elastic=GOES_ON, **changes):
-    """The task hangs there: all others say so long before any deadline (30 s), and the job goes on."""
+    """Lets a task hang at `point`: all others name it long before the deadline (30 s), and the job continues."""
     run = Run({rank: [fault]}, elastic=elastic, steps=30, always="train.forward=delay:15@1+", **changes).start_all()
     first, others = run.now(rank), [r for r in range(4) if r != rank]
     for other in others:
         run.now(other).until(hears, 60)
     first.until(lambda t: t.events("end"))
     assert "exit 138" in first.events("end")[0]["message"], first.log()
-    done = max(first.steps(), default=None)  # None: it may have come when the others had made some
+    done = max(first.steps(), default=None)  # None: the task may have joined after some steps of the others
     at = [r["_at"] for r in first.records if r.get("event") in ("view", "step")][-1]
-    first.kill()  # it ends by itself, with 138, but takes its time
+    first.kill()  # it would end with 138, but slowly
     for other in others:
         record = hears(run.now(other))[0]
         said, took = record["message"], record["_at"] - at
@@ -392,7 +392,7 @@ def expect_named_during_all_reduce(rank, fault, elastic=GOES_ON, **changes):
 
 
 def task_that_hangs_in_any_bucket_is_named():
-    """The first two of three are reduced by a thread of their own, the last by the replica's."""
+    """The reducer thread reduces the first two of three buckets, the thread of the replica the last one."""
     for rank, bucket in ((2, 1), (0, 2), (1, 3)):
         expect_named_during_all_reduce(rank, "train.bucket=hang@%d" % (3 * 11 + bucket))
 
@@ -403,21 +403,21 @@ def task_that_hangs_in_a_bucket_is_named_and_waited_for():
 
 
 def task_that_hangs_before_the_first_step_is_named_at_the_deadline():
-    """The right one, whoever waits for whom."""
+    """All tasks name the task that hangs, whichever task they wait for."""
     expect_named_during_all_reduce(3, "train.bucket=hang@1", train={"deadline_seconds": 6})
 
 
 def task_that_hangs_within_a_bucket_is_named():
-    """Between two parts of what it sends, receives, or adds up in the memory of the host."""
-    never = {"model": {"metrics": None}, "train": {"eval_every_epochs": None}, "data": {"eval": None}}  # all calls are of steps
+    """The task hangs between two parts that it sends, receives, or adds up in shared memory."""
+    never = {"model": {"metrics": None}, "train": {"eval_every_epochs": None}, "data": {"eval": None}}  # every call belongs to a step
     expect_named_during_all_reduce(3, "comm.send=hang@300", **never)
     expect_named_during_all_reduce(1, "comm.recv=hang@600", **never)
     expect_named_during_all_reduce(2, "comm.write=hang@20", communication={"shared_memory": True}, **never)
 
 
 def expect_named_before_the_first_step(rank, lives, phase, elastic=ALL_BUT_ONE, **changes):
-    """The last of the lives of this task hangs while a generation comes together: that is what the others say at the
-    deadline, not who leads and waits too; it alone ends, and the job goes on."""
+    """The last life of this task hangs while a generation forms. At the deadline the others name this task, and not the
+    leader, which waits too; only this task ends, and the job continues."""
     run = Run(lives, elastic=elastic, steps=40, always="train.forward=delay:15@1+", train={"deadline_seconds": 8}, **changes)
     run.start_all().relay(90, hurry=True).is_as_undisturbed()
     for r in range(4):
@@ -452,7 +452,7 @@ def task_that_hangs_in_agree_is_named():
 
 
 def chief_that_hangs_in_load_is_named():
-    task_that_hangs_before_the_first_step_is_named(0, "train.load", "load", elastic=ALL)  # it would not load if the others had begun
+    task_that_hangs_before_the_first_step_is_named(0, "train.load", "load", elastic=ALL)  # the chief would not load if the others had started
 
 
 
@@ -482,7 +482,7 @@ def failure_on_one_task_ends_it_and_all_end_with_the_same_message():
                     other, fault, run.logs())
 
 
-# ---- what is said of who was lost ----
+# ---- messages about lost tasks ----
 
 @test
 def task_killed_is_named_with_phase_and_step_by_all():
@@ -490,7 +490,7 @@ def task_killed_is_named_with_phase_and_step_by_all():
         run = Run(steps=100000, elastic=GOES_ON, always="train.forward=delay:10@1+").start_all()
         for r in range(4):
             run.now(r).until_step(5)
-        time.sleep(0.5)  # a beat has told where everybody is
+        time.sleep(0.5)  # heartbeats have reported the phase of every task
         run.now(rank).kill()
         for other in (r for r in range(4) if r != rank):
             run.now(other).until(lambda t: lost(t, "worker %d" % rank, "was lost"))
@@ -526,14 +526,14 @@ def unreadable_data_is_named_by_all():
 def unwritable_disk_is_named_by_all_and_another_task_writes():
     run = Run({0: ["ckpt.write@1+"]}, steps=12, elastic={"min_world": 4, "rejoin_seconds": 1}, checkpoint={"every_steps": 0})
     run.start_all()
-    run.faults[0] = ""  # no life ends by it
+    run.faults[0] = ""  # the fault does not end the life
     run.relay().is_as_undisturbed()
     for rank in range(4):
         assert lost(run.now(rank), "worker 0 (", "last checkpoint, step 12", "Input/output error"), run.logs()
     assert not run.now(0).events("checkpoint") and sum(len(run.now(r).events("checkpoint")) for r in (1, 2, 3)) == 1, run.logs()
 
 
-# ---- wrong numbers ----
+# ---- divergence and non-finite numbers ----
 
 THREE = {"train": {"lanes": 6, "global_batch_size": 96}}
 
@@ -574,11 +574,11 @@ def non_finite_number_on_one_task_has_no_effect_on_the_result():
         run.relay().is_as_undisturbed()
 
 
-HOLE = 300  # a sample that holds a NaN
+HOLE = 300  # index of the sample with a NaN
 
 
 def holed_job():
-    """Arrays in which one sample has a number that is none."""
+    """Returns changes of a job: arrays in which one sample has a NaN."""
     folder = os.path.join(_kept.name, "holed")
     if not os.path.exists(folder):
         os.mkdir(folder)
@@ -614,7 +614,7 @@ def non_finite_samples_stop_the_job_with_one_message_on_all_tasks():
         assert bool(back) == (policy == "restore"), run.logs()
 
 
-# ---- two things at once, and what is asked for meanwhile ----
+# ---- simultaneous failures, and requests during them ----
 
 @test
 def two_tasks_killed_within_milliseconds_repeatedly_lose_no_bit():
@@ -675,7 +675,7 @@ def short_deadline_ends_all_tasks_and_the_next_start_continues():
     run.start_all().relay(60).is_as_undisturbed()
 
 
-# ---- what mostly waits: at the same time ----
+# ---- scenarios that mostly wait run in parallel ----
 
 def side_by_side(*functions):
     failed = []
@@ -683,7 +683,7 @@ def side_by_side(*functions):
     def run(f):
         try:
             f()
-        except Exception as e:  # told below, with all others
+        except Exception as e:  # raised below, with the errors of the other scenarios
             failed.append("%s: %s: %s" % (f.__name__, type(e).__name__, e))
 
     threads = [threading.Thread(target=run, args=(f,)) for f in functions]

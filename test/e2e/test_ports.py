@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_ports.py - the data port of the job file, and the warning about a control port without a token."""
+"""test_ports.py - tests the data port of the job file, and the warning about a control port without a token."""
 import os
 import re
 import socket
@@ -10,7 +10,7 @@ from kit import Task, digits_job, expect_codes, free_ports, main, start, test, t
 
 
 def free_range(n):
-    """n adjacent ports; nobody else gets them until this test is over."""
+    """Returns the first and the last of n adjacent free ports. Only the first one stays reserved until the test ends."""
     while True:
         first = free_ports(1)[0]
         held = []

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""train.precision "bfloat16": learns as float32 does, with bits that depend on the job alone; where the
-processor cannot, it is refused. A processor that can is shown to be one that cannot by capping the kernel
-library, so the refusal is tested everywhere and the rest where the instructions are."""
+"""train.precision "bfloat16": as accurate as float32, with bits that depend only on the job; refused on a processor without
+the instructions. The refusal is tested on every processor, with a limit on the instructions of the kernel library; the other
+tests need a processor with the instructions."""
 import json
 import os
 import subprocess
@@ -22,7 +22,7 @@ def has_bfloat16():
 
 
 def if_able(f):
-    """The test itself, or, where the processor lacks the instructions, that it is refused."""
+    """Runs the test, or, on a processor without the instructions, checks that the job is refused."""
     def run():
         if has_bfloat16():
             f()

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Tasks are lost, leave and come back while the others go on: every step once, the bytes of an undisturbed run."""
+"""Tasks are lost, stopped and restarted while the others continue: every step is trained once, and the result has the bytes
+of an undisturbed run."""
 import glob
 import os
 import signal
@@ -13,24 +14,24 @@ JOB = {"train": {"epochs": None, "steps": STEPS, "lanes": 4, "global_batch_size"
                  "eval_every_epochs": 3, "deadline_seconds": 10},
        "checkpoint": {"every_steps": 50, "every_seconds": 0, "max_to_keep": 0}}
 ELASTIC = {"elastic": {"min_world": 1, "rejoin_seconds": 0}}
-GAP = 5  # seconds: a closed connection is known at once, but a lease may have to be had, on a machine that is busy
-PACE = "train.forward=delay:8@1+"  # of each lane: a step takes 8 ms with four tasks, 32 with one
+GAP = 5  # seconds: a closed connection is detected at once, but acquiring the lease may take time on a busy machine
+PACE = "train.forward=delay:8@1+"  # for each lane: a step takes 8 ms with four tasks, 32 ms with one
 
 
 class Group:
-    """n tasks of one job, which may be lost and started again."""
+    """n tasks of one job, which a test can kill and start again."""
 
     def __init__(self, n, job=None, faults=None, **changes):
         self.folder = workdir()
         self.job = digits_job(self.folder, **merge(merge(JOB, ELASTIC), changes))
         self.ports = free_ports(n)
-        self.all = []  # every process there ever was
+        self.all = []  # all processes of the test
         self.tasks = [None] * n
         for i in range(n):
             self.start(i, (faults or {}).get(i, ""))
 
     def start(self, i, fault=""):
-        # the first that matches of two with the same name
+        # of two faults with the same name the first one that matches applies
         self.tasks[i] = Task(self.job, tf_config(self.ports, i), ("--devices", "cpu:1", "--log-level", "debug"),
                              {"TRAINERD_FAULT": fault + ("," if fault else "") + PACE}, "worker %d" % i)
         self.all.append(self.tasks[i])
@@ -46,12 +47,13 @@ class Group:
             self.tasks[i].p.wait()
 
     def until_step(self, k, ranks=None):
-        """Until each of the tasks (all) has made step k."""
+        """Waits until each task of `ranks` (None: all) has finished step k."""
         for i in range(len(self.tasks)) if ranks is None else ranks:
             self.tasks[i].until_step(k)
 
     def lose(self, *ranks, steps=30):
-        """These are killed; the others go on for some steps, and never pause for longer. Returns when it was."""
+        """Kills tasks; checks that the others train `steps` steps without a pause of more than GAP. Returns the time of the
+        kill."""
         left = [i for i in range(len(self.tasks)) if i not in ranks]
         at = time.monotonic()
         self.kill(*ranks)
@@ -62,7 +64,7 @@ class Group:
         return at
 
     def complete(self):
-        """All that are there complete the job, and nothing is lost."""
+        """Waits until all running tasks complete the job, and checks the result."""
         there = [t for t in self.tasks if t.p.poll() != -signal.SIGKILL]
         expect_codes(there, [0] * len(there))
         self.nothing_is_lost()
@@ -79,7 +81,8 @@ class Group:
         return out
 
     def nothing_is_lost(self):
-        """Losses of all steps on all tasks, the weights, the optimizer and the model are those of an undisturbed run."""
+        """Checks that the losses of all steps on all tasks, the weights, the optimizer state and the exported model are those
+        of an undisturbed run."""
         losses, files = undisturbed()
         seen = set()
         for t in self.all:
@@ -87,7 +90,7 @@ class Group:
                 assert r["loss"] == losses[r["step"]], "%s, step %d: loss %r, not %r" % (
                     t.name, r["step"], r["loss"], losses[r["step"]])
                 seen.add(r["step"])
-        assert seen == set(losses), "steps that nobody made: %s" % sorted(set(losses) - seen)
+        assert seen == set(losses), "steps that no task logged: %s" % sorted(set(losses) - seen)
         mine = self.files()
         assert mine.keys() == files.keys() and len(files) == 3, mine.keys()
         for name in files:
@@ -101,7 +104,7 @@ _reference = []
 
 
 def undisturbed():
-    """{step: loss}, {file: bytes} of one task without a cluster."""
+    """Returns {step: loss} and {file: bytes} of one task without a cluster."""
     if not _reference:
         g = Group(0)
         task = Task(g.job, args=("--devices", "cpu:2"))
@@ -111,7 +114,7 @@ def undisturbed():
 
 
 def sizes(task, since=0):
-    """How many tasks there were in each view after a moment. Who starts may come one after the other."""
+    """Returns the number of tasks in each view after `since`. Tasks that start together may join one after the other."""
     return [r["tasks"] for r in task.events("view") if r["_at"] > since]
 
 
@@ -209,7 +212,7 @@ def minority_without_storage_waits_and_states_the_reason():
     g = Group(4, elastic={"min_world": 3}, checkpoint=None, train={"deadline_seconds": 3})
     g.until_step(20)
     g.kill(2)
-    g.until_step(40, (0, 1, 3))  # three of four are a majority
+    g.until_step(40, (0, 1, 3))  # three of four tasks are a majority
     g.kill(3)
     expect_codes(g.tasks[:2], [138] * 2)
     for t in g.tasks[:2]:
@@ -248,8 +251,8 @@ def sigterm_on_all_tasks_writes_one_checkpoint_and_all_end_with_143():
 
 
 def all_stop(g, grace, longest):
-    """SIGTERM on all: what was held is saved, once, and all leave with 143 after the grace time and a little."""
-    time.sleep(0.5)  # all are in the middle of a step
+    """Sends SIGTERM to all; checks that the state is saved once and that all end with 143 soon after the grace time."""
+    time.sleep(0.5)  # all tasks are inside a step
     held = max(g[0].steps(), default=0)
     at = time.monotonic()
     for t in g.tasks:
@@ -262,7 +265,7 @@ def all_stop(g, grace, longest):
 
 @test
 def sigterm_in_a_long_step_ends_all_tasks_within_the_grace_time():
-    slow = "train.forward=delay:1500@2+"  # what all do in step 2
+    slow = "train.forward=delay:1500@2+"  # delays step 2 on all tasks
     g = Group(4, faults={i: slow for i in range(4)}, train={"grace_seconds": 0.3}, elastic={"min_world": 4})
     g.until_step(1, (0,))
     all_stop(g, 0.3, 2.5)
@@ -300,7 +303,7 @@ def storage_failure_of_one_task_is_named_and_the_group_continues():
     g = Group(2, faults={0: "ckpt.write@1+"})
     g[0].until(lambda t: t.events("checkpoint_failed"))
     assert "again" in g[0].events("checkpoint_failed")[0]["message"], g[0].log()
-    g.kill(0)  # the other one writes
+    g.kill(0)  # the other task writes
     g[1].until(lambda t: t.events("checkpoint"))
     g.start(0)
     g.complete()

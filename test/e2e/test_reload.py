@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""SIGHUP to a running job: what may change does, anything else is refused as a whole; the weights do not notice."""
+"""SIGHUP to a running job: keys that may change are applied, any other change is refused as a whole, and the weights stay
+equal."""
 # san: yes
 import json
 import os
@@ -20,7 +21,7 @@ def change(path, **changes):
 
 
 def hang_up(task, event, n=1):
-    """Returns the n records that come of it."""
+    """Sends SIGHUP and returns the n records that follow."""
     before = len(task.events(event))
     task.signal(signal.SIGHUP)
     task.until(lambda t: len(t.events(event)) >= before + n)
@@ -49,13 +50,13 @@ def reload_every_live_key_applies_and_the_weights_stay_equal():
                        "/summary/directory": (None, os.path.join(loud, "curves"))}, changed
     expect_codes([task], [0])
     steps = sorted(task.steps())
-    first = steps[1]  # behind step 1
+    first = steps[1]  # after step 1
     assert steps[1:] == list(range(first, steps[-1] + 1)) and first < 100, steps[:5]
     assert any(r["level"].lower() == "debug" for r in task.records)
     said = [r for r in task.events("step") if r["step"] > first + 1]
     assert all(r["gradient_norm"] is not None for r in said)
     saved = [r["step"] for r in task.events("checkpoint")]
-    # the writer may still be busy at one that is due: then it comes a little later
+    # a checkpoint that is due while the writer is busy is delayed
     assert len(saved) > 5 and sum(s % 5 == 0 for s in saved) >= 3, saved
     kept = os.listdir(os.path.join(loud, "run", "checkpoints"))
     assert len(kept) == len(saved), (kept, saved)
@@ -93,7 +94,7 @@ def reload_invalid_or_forbidden_change_is_refused_with_its_place():
     assert "job.json:1:" in hang_up(task, "reload_refused")[0]["message"]
     os.remove(path)
     assert "No such file" in hang_up(task, "reload_refused")[0]["message"]
-    assert len(task.steps()) == 1, sorted(task.steps())  # log_every_steps is what it was
+    assert len(task.steps()) == 1, sorted(task.steps())  # log_every_steps has not changed
     with open(path, "w") as f:
         f.write(good)
     assert "no key changed" in hang_up(task, "reload")[0]["message"]
@@ -111,9 +112,9 @@ def reload_on_one_task_also_before_training_applies():
                       checkpoint={"every_steps": 0})
     tasks = start(path, 2, env=SLOWLY)
     for t in tasks:
-        t.until(lambda t: t.records)  # it has read the job
+        t.until(lambda t: t.records)  # the task has read the job
     change(path, checkpoint={"every_steps": 10, "max_to_keep": 2})
-    hang_up(tasks[0], "reload")  # as early as it can be
+    hang_up(tasks[0], "reload")  # as early as possible
     tasks[0].until_step(1)
     tasks[0].until(lambda t: t.events("checkpoint"))
     assert tasks[0].events("checkpoint")[0]["step"] % 10 == 0
@@ -148,7 +149,7 @@ def reload_with_hung_storage_blocks_neither_training_nor_exit():
     task = Task(path, args=("--devices", "cpu:1"), env=SLOWLY)
     task.until_step(1)
     os.remove(path)
-    os.mkfifo(path)  # nobody ever writes into it
+    os.mkfifo(path)  # a FIFO without a writer
     task.signal(signal.SIGHUP)
     task.signal(signal.SIGHUP)
     at = len(task.steps())

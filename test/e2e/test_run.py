@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`trainerctl run` against ONNX Runtime: outputs of the same graph on the same arrays, gradients against
-differences of its outputs; control flow, functions, shape arithmetic; and what is refused, with its exit code."""
+"""`trainerctl run` compared with ONNX Runtime: outputs of the same graph on the same arrays, and gradients compared with
+finite differences; control flow, functions, shape arithmetic; and what is refused, with its exit code."""
 # san: yes
 import json
 import os
@@ -34,7 +34,7 @@ def const(name, value):
 
 
 def model(nodes, inputs, outputs, inits=(), opset=17, functions=(), imports=()):
-    """inputs: {name: array or (type, dims)}; outputs: {name: type}."""
+    """Makes a model. inputs: {name: array or (type, dims)}; outputs: {name: type}."""
     graph = helper.make_graph(nodes, "g", [info(n, a) for n, a in inputs.items()],
                               [helper.make_tensor_value_info(n, t, None) for n, t in outputs.items()], list(inits))
     m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset), *imports], ir_version=8,
@@ -43,7 +43,7 @@ def model(nodes, inputs, outputs, inits=(), opset=17, functions=(), imports=()):
 
 
 def run(m, arrays, *args, fmt="npy"):
-    """The finished process and {name: array} of what it wrote."""
+    """Returns the finished process and {name: array} of its outputs."""
     folder = workdir()
     path = os.path.join(folder, "model.onnx")
     onnx.save(m, path)
@@ -79,7 +79,8 @@ def float_sum(outputs):
 
 
 def agree(m, arrays, tolerance=2e-5, gradients=True, step=1e-2, slope=2e-2, **kw):
-    """Same outputs as ONNX Runtime; gradients as its differences (a few elements of each input)."""
+    """Checks that the outputs are those of ONNX Runtime, and the gradients of a few elements of each input its finite
+    differences."""
     p, got = run(m, arrays, *(["--gradients"] if gradients else []), **kw)
     assert p.returncode == 0, p.stderr
     want = oracle(m, arrays)
@@ -218,7 +219,7 @@ def run_loops_with_a_known_iteration_count_are_unrolled_with_gradients():
     m = model(nodes, {"x": x, "w": w}, {"h": F, "s": F}, [const("one", np.int64(1))])
     got = agree(m, {"x": x, "w": w})
     assert got["s"].shape == (3, 2, 3)
-    # until a condition that does not depend on data; carried values that change places
+    # a loop until a condition that does not depend on data; carried values that are exchanged
     body = loop_body([node("Less", "i limit", "go_on"), node("Identity", "b_in", "a_out"), node("Add", "a_in b_in", "b_out")],
                      ["a", "b"], [])
     m = model([helper.make_node("Loop", ["", "yes", "x", "x"], ["a", "b"], body=body)], {"x": x}, {"a": F, "b": F},
@@ -370,7 +371,7 @@ def run_inputs_without_derivative_are_named():
     assert written["v.grad"] == 0 and written["x.grad"] == 1
     p, _ = run(m, arrays)
     assert "differentiate" not in p.stderr
-    # A part of the gradient of w is missing.
+    # The gradient of w lacks the part through this input.
     nodes = [node("MatMul", "x w", "h"), node("ReduceMax", "w", "top", keepdims=0), node("Pad", "h pads top", "y")]
     m = model(nodes, {"x": (F, ["batch", 4])}, {"y": F}, [const("w", normal(4, 3)), const("pads", np.int64([0, 0, 0, 1]))])
     path = os.path.join(workdir(), "cut.onnx")
@@ -440,13 +441,13 @@ def inspect_plans_with_a_trainable_batch_and_states_its_source():
     assert code == 0 and got["batch"] == 4 and got["batch_from"] == "file" and "fixes at its input 'x'" in text, text
     code, got, text = inspect(network(4), "--batch", "3")
     assert code == 0 and got["batch"] == 3, got
-    code, got, text = inspect(network(1))  # the batch of an example, which nothing else in the file repeats
+    code, got, text = inspect(network(1))  # the batch of an example input, which no other shape of the file contains
     assert code == 0 and got["batch"] == 2 and got["batch_from"] == "least", got
     code, got, text = inspect(model([node("Relu", "x", "y")], {"x": (F, ["n", 3])}, {"y": F}))
     assert code == 0 and got["batch"] == 1 and got["batch_from"] == "default" and "batch      1 sample; --batch N" in text, text
     reshape = model([node("Relu", "x", "h"), node("Reshape", "h to", "y")], {"x": (F, ["n", 3])}, {"y": F},
                     [const("to", np.asarray([7, 5], np.int64))])
-    code, got, text = inspect(reshape)  # refused with 1 and with 2: the reason is that of 1
+    code, got, text = inspect(reshape)  # refused with batch 1 and 2: the reason is that of 1
     assert code == 2 and got["batch"] == 1 and got["batch_from"] == "default" and "with 1 samples" in got["problem"], got
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What a person and their tools see: metrics, curves, logs, a local cluster."""
+"""Output for users and their tools: metrics, curves, logs, a local cluster."""
 import fcntl
 import json
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What a service manager hears, from a socket of our own in the place of systemd's; and that the unit fits it."""
+"""Messages to the service manager, received on a socket in place of systemd; and whether the unit matches them."""
 # san: yes
 import json
 import os
@@ -16,7 +16,7 @@ SLOWLY = "train.forward=delay:3@1+"
 
 
 class Manager:
-    """Collects (time, {variable: value}) of each message, in order."""
+    """Receives messages; collects (time, {variable: value}) of each, in order."""
 
     def __init__(self, watchdog_ms=None):
         self.path = os.path.join(workdir(), "notify")
@@ -38,7 +38,7 @@ class Manager:
         return [(at, m[key]) for at, m in list(self.messages) if key in m]
 
     def order(self, *keys):
-        """The messages that have one of the keys, as "KEY=value"."""
+        """Returns the messages that have one of the keys, as "KEY=value"."""
         return ["%s=%s" % (k, m[k]) for _, m in list(self.messages) for k in keys if k in m]
 
     def until(self, what, seconds=20):
@@ -58,10 +58,10 @@ def service_ready_status_watchdog_reload_and_stop_are_sent_in_order():
                                 for _, s in m.all("STATUS")))
     ready = manager.all("READY")
     assert len(ready) == 1, ready
-    # a phase or two, then no more than one sentence a second
+    # a phase or two, then at most one status text a second
     said = [at for at, _ in manager.all("STATUS")]
     assert all(b - a > 0.9 for a, b in zip(said, said[1:])), said
-    # a quarter of what the manager waits for, from the first moment on
+    # a quarter of WATCHDOG_USEC, from the start
     time.sleep(1.5)
     alive = [at for at, _ in manager.all("WATCHDOG")]
     assert len(alive) >= 5 and max(b - a for a, b in zip(alive, alive[1:])) < 0.8 * SLOW, alive
@@ -73,7 +73,7 @@ def service_ready_status_watchdog_reload_and_stop_are_sent_in_order():
     assert len(at) == 1 and before <= at[0] <= time.clock_gettime(time.CLOCK_MONOTONIC), (before, at)
     with open(path, "a") as f:
         f.write("x")
-    task.signal(signal.SIGHUP)  # refused: ready again all the same
+    task.signal(signal.SIGHUP)  # refused: READY follows nevertheless
     manager.until(lambda m: len(m.all("READY")) == 3)
 
     task.signal(signal.SIGTERM)

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Where job and cluster meet: what the job asks of the group is refused before anybody is met."""
+"""Checks of the job against the cluster: requirements that the group cannot meet are refused before the task joins."""
 # san: yes
 import json
 import subprocess
@@ -8,7 +8,7 @@ from kit import TRAINERD, digits_job, free_ports, main, test, tf_config, workdir
 
 
 def check(n, **changes):
-    """trainerd --check of worker 0 of n (0: no cluster): its exit code, the plan, and what it says on stderr."""
+    """Runs trainerd --check for worker 0 of n (0: no cluster); returns the exit code, the plan and stderr."""
     path = digits_job(workdir(), **changes)
     env = {"TF_CONFIG": json.dumps(tf_config(free_ports(n), 0))} if n > 0 else {}
     p = subprocess.run([TRAINERD, "--check", "--job", path, "--devices", "cpu:1"], env=env, capture_output=True, text=True,

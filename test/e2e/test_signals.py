@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""SIGTERM in every state of a task's life, with real processes: it leaves with 143, soon, and says what became of
-its state; whoever stays goes on."""
+"""SIGTERM in every state of a task, with real processes: the task soon ends with 143 and logs whether its state was saved;
+the other tasks continue."""
 # san: yes
 import os
 import signal
@@ -14,7 +14,7 @@ LONG = {"epochs": 100000, "log_every_steps": 10}
 
 
 def soon(tasks, codes, seconds):
-    """They end with these codes within so long."""
+    """Checks that the tasks end with these codes within `seconds`."""
     before = time.monotonic()
     expect_codes(tasks, codes)
     took = time.monotonic() - before
@@ -79,7 +79,7 @@ def sigterm_before_joining_ends_the_task():
         soon([task], [143], 15)
         assert "stopped before the first step" in task.last_word()
     task = one_of(ports, 0, job)
-    task.signal(signal.SIGTERM)  # as early as it can be
+    task.signal(signal.SIGTERM)  # as early as possible
     assert task.wait() in (143, -signal.SIGTERM)
 
 

@@ -18,7 +18,7 @@ def job_in(folder, steps=60, every=None, **changes):
 
 
 def run(job, n, faults, prefix=()):
-    """n tasks; `faults` are those of the chief, `prefix` starts it."""
+    """Starts n tasks; `faults` are the faults of the chief, `prefix` is the command that starts it."""
     ports = free_ports(n)
     return [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i, prefix=prefix if i == 0 else (),
                  env={"TRAINERD_FAULT": ",".join([SLOWLY] + (faults if i == 0 else []))}) for i in range(n)]
@@ -128,7 +128,7 @@ def storage_directory_removed_during_the_job_is_created_again():
 
 
 def mounted(command):
-    """Starts a task in a mount namespace of its own, where `command` was run first."""
+    """Returns a prefix that starts a task in a new mount namespace after `command`."""
     return ("unshare", "--mount", "sh", "-c", command + ' && exec "$@"', "sh")
 
 

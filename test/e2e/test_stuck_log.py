@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""stderr that nobody reads (Ctrl-S, a pager, a stuck journal): the job is done all the same."""
+"""Blocked stderr (Ctrl-S, a pager, a stuck journal): the job completes nevertheless."""
 import fcntl
 import json
 import os
