@@ -132,7 +132,7 @@ class Task:
     def log(self):
         return "\n".join(self.lines[-40:])
 
-    def last_word(self):
+    def final_message(self):
         """Returns the message with which the task ended."""
         return (self.events("end") or self.records or [{"message": "no log line"}])[-1]["message"]
 
@@ -167,7 +167,7 @@ def expect_codes(tasks, codes, seconds=60):
     got = finish(tasks, seconds)
     if got != list(codes):
         raise AssertionError("exit codes %s, expected %s\n%s\n%s" % (
-            got, list(codes), "\n".join("%s: %s" % (t.name, t.last_word()[:120]) for t in tasks),
+            got, list(codes), "\n".join("%s: %s" % (t.name, t.final_message()[:120]) for t in tasks),
             "\n".join("--- %s\n%s" % (t.name, t.log()) for t in tasks)))
 
 
@@ -226,23 +226,23 @@ def need_root():
     subprocess.run(["mount", "-t", "tmpfs", "none", "/run"], check=True)
 
 
-def tell_tasks():
+def print_tasks():
     """Prints the last log lines and the exit code of each task of a failed test."""
     for t in _tasks[-16:]:
         print("--- %s: exit %s, %d lines, the last:\n%s" % (t.name, t.p.poll(), len(t.lines), "\n".join(t.lines[-15:])))
 
 
-class TimeIsUp(Exception):
+class Stopped(Exception):
     pass
 
 
-def time_is_up(*_):
-    raise TimeIsUp("SIGTERM: the time limit expired, or the run was stopped")
+def on_sigterm(*_):
+    raise Stopped("SIGTERM: the time limit expired, or the run was stopped")
 
 
 def main():
     only = sys.argv[1:]
-    signal.signal(signal.SIGTERM, time_is_up)
+    signal.signal(signal.SIGTERM, on_sigterm)
     passed = failed = 0
     ended = False
     for f in _tests:
@@ -255,7 +255,7 @@ def main():
             print("ok - %s (%.1f s)" % (f.__name__.replace("_", " "), time.monotonic() - before), flush=True)
         except Exception as e:
             failed += 1
-            ended = isinstance(e, TimeIsUp)
+            ended = isinstance(e, Stopped)
             frames = [x for x in traceback.extract_tb(e.__traceback__)[1:] if x.filename.startswith(ROOT)]
             what = str(e) or traceback.extract_tb(e.__traceback__)[-1].line  # a bare assert
             print("not ok - %s (%.1f s): %s: %s: %s" % (
@@ -263,7 +263,7 @@ def main():
                 " > ".join("%s:%d" % (os.path.basename(x.filename), x.lineno) for x in frames),
                 type(e).__name__, " ".join(what.split())[:450]))
             traceback.print_exc(file=sys.stdout)
-            tell_tasks()
+            print_tasks()
             sys.stdout.flush()
         finally:
             for t in _tasks:

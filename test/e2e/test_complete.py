@@ -197,7 +197,7 @@ def restart_changed_job_trains_it():
     change(path, checkpoint=None)
     task = Task(path, args=("--devices", "cpu:1", "--restart"))
     expect_codes([task], [2])
-    assert "/checkpoint/directory" in task.last_word()
+    assert "/checkpoint/directory" in task.final_message()
 
 
 @test
@@ -205,7 +205,7 @@ def restart_command_before_the_tasks_start_restarts_the_group():
     folder, path, ports = trained()
     task = Task(path, tf_config(ports, 1), ("--devices", "cpu:1", "--restart"), None, "worker 1")
     expect_codes([task], [2])
-    assert "trainerctl restart JOB" in task.last_word(), task.log()
+    assert "trainerctl restart JOB" in task.final_message(), task.log()
     said = subprocess.run([CTL, "restart", path], capture_output=True, text=True)
     assert said.returncode == 0 and "checkpoints.1" in said.stdout + said.stderr, said
     said = subprocess.run([CTL, "restart", path], capture_output=True, text=True)

@@ -203,7 +203,7 @@ def model_changed_during_a_run_is_refused_and_its_checkpoints_stay():
     mlp(folder, 24)
     for tasks in ([Task(job, args=("--devices", "cpu:1"))], start(job, 2)):
         expect_codes(tasks, [2] * len(tasks))
-        assert all("another model" in t.last_word() and "checkpoint.directory" in t.last_word() for t in tasks), tasks[0].log()
+        assert all("another model" in t.final_message() and "checkpoint.directory" in t.final_message() for t in tasks), tasks[0].log()
         assert read_tree(ckpts) == before
     mlp(folder, 16)
     expect_codes([Task(job, args=("--devices", "cpu:1"))], [0])
@@ -216,7 +216,7 @@ def model_changed_after_a_complete_run_is_refused_and_trained_by_restart():
     mlp(folder, 24)
     for tasks in ([Task(job, args=("--devices", "cpu:1"))], start(job, 2)):
         expect_codes(tasks, [2] * len(tasks))
-        assert all("another model" in t.last_word() and "restart" in t.last_word() for t in tasks), tasks[0].log()
+        assert all("another model" in t.final_message() and "restart" in t.final_message() for t in tasks), tasks[0].log()
     assert read_tree(ckpts) == before
     task = Task(job, args=("--devices", "cpu:1", "--restart"))
     expect_codes([task], [0])
@@ -233,7 +233,7 @@ def resume_all_checkpoints_damaged_starts_at_step_1_only_if_allowed():
     for tasks in ([Task(job, args=("--devices", "cpu:1"))], start(job, 2)):
         expect_codes(tasks, [2] * len(tasks))
         for t in tasks:
-            assert all(w in t.last_word() for w in ("restart_from_scratch", "step-00000040", "checksum")), t.last_word()
+            assert all(w in t.final_message() for w in ("restart_from_scratch", "step-00000040", "checksum")), t.final_message()
     assert read_tree(ckpts) == before
     with open(job) as f:
         text = json.load(f)
@@ -287,7 +287,7 @@ def data_file_with_new_content_ends_the_task_and_the_next_start_continues():
             f.seek(0)
             f.write(data[size:2 * size] + data[:size])
     assert task.wait(30) == 138, task.log()
-    assert "digits-train-1.tfrecord" in task.last_word() and "restart" in task.last_word(), task.last_word()
+    assert "digits-train-1.tfrecord" in task.final_message() and "restart" in task.final_message(), task.final_message()
     expect_codes([Task(job, args=("--devices", "cpu:1"))], [0])
 
 

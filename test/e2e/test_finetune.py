@@ -229,7 +229,7 @@ def rollback_to_step_0_reads_the_weights_file_again():
     path, job, reference = prepare("gpt2", folder)
     change(path, job, health={"non_finite": "restore"})
     t = Task(path, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "health.not_finite@5"})
-    assert t.wait() == 0, t.last_word()
+    assert t.wait() == 0, t.final_message()
     assert [r["step"] for r in t.events("step")][:5] == [1, 2, 3, 4, 1], t.log()
     compare("gpt2", folder, reference, t.records[[r.get("step") for r in t.records].index(4) + 1:])
 
@@ -264,7 +264,7 @@ def tasks_with_different_weights_files_reject_each_other():
         change(path, job, train={"lanes": 2, "global_batch_size": 8})
     tasks = [Task(p, tf_config(ports, i), ("--devices", "cpu:1"), None, "worker %d" % i) for i, p in enumerate(paths)]
     expect_codes(tasks, [2, 2])
-    assert any("file of weights" in t.last_word() and "give every task the same file" in t.last_word() for t in tasks), [t.last_word() for t in tasks]
+    assert any("file of weights" in t.final_message() and "give every task the same file" in t.final_message() for t in tasks), [t.final_message() for t in tasks]
 
 
 @test

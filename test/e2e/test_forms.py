@@ -90,7 +90,7 @@ def inference_form_without_a_key_is_refused_with_both_interpretations():
     task = Task(prepare(folder, {}, JOBS["train_adamw"]["optimizer"]), args=("--devices", "cpu:1"))
     expect_codes([task], [2])
     for part in ("model.batch_norm", '"batch_norm": "train"', '"batch_norm": "frozen"', "in train() when it was exported"):
-        assert part in task.last_word(), task.last_word()
+        assert part in task.final_message(), task.final_message()
 
 
 @test
@@ -103,7 +103,7 @@ def invalid_frozen_rows_are_refused_with_their_place():
         task = Task(prepare(workdir(), {"batch_norm": "train", **model}, JOBS["train_adamw"]["optimizer"]),
                     args=("--devices", "cpu:1"))
         expect_codes([task], [2])
-        assert part in task.last_word(), task.last_word()
+        assert part in task.final_message(), task.final_message()
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def nccl_rank_missing_wait_ends_at_the_deadline():
     for t in tasks:
         assert t.p.returncode == 138 and t.ended - t.started < 30 * kit.SLOW
         for words in ("no step for ", "connect the GPUs (NCCL): the other GPUs did not come within 2.5 s"):
-            assert words in t.last_word(), t.log()
+            assert words in t.final_message(), t.log()
 
 
 @test

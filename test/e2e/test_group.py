@@ -36,7 +36,7 @@ def sentences(task):
     return [r["message"] for r in task.events("group")]
 
 
-def hears(task, *words, seconds=30):
+def expect_message(task, *words, seconds=30):
     """Waits for a message about the group that contains all of these words."""
     task.until(lambda t: any(all(w in m for w in words) for m in sentences(t)), seconds)
 
@@ -47,7 +47,7 @@ def ended_waiting_for(tasks, since, deadline, *words):
     for t in tasks:
         assert deadline - 0.3 < t.ended - since < deadline + 10 * SLOW, "%s: %.1f s" % (t.name, t.ended - since)
         for word in words:
-            assert word in t.last_word(), "%s: no '%s' in %s" % (t.name, word, t.last_word())
+            assert word in t.final_message(), "%s: no '%s' in %s" % (t.name, word, t.final_message())
 
 
 @test
@@ -55,7 +55,7 @@ def waiting_task_names_the_missing_tasks_and_the_reason():
     ports = free_ports(2)
     for me, other in ((0, 1), (1, 0)):
         task = Task(long_job(), tf_config(ports, me), ("--devices", "cpu:1"))
-        hears(task, "waiting", "worker %d (127.0.0.1:%d)" % (other, ports[other]), "refused", seconds=10)
+        expect_message(task, "waiting", "worker %d (127.0.0.1:%d)" % (other, ports[other]), "refused", seconds=10)
         task.kill()
 
 
@@ -74,7 +74,7 @@ def worker_killed_others_wait_and_name_it_until_the_deadline():
     tasks[0].until_step(5)
     at = time.monotonic()
     tasks[2].signal(signal.SIGKILL)
-    hears(tasks[0], "worker 2 (127.0.0.1:%d)" % tasks[2].port, "was lost: its connection closed")
+    expect_message(tasks[0], "worker 2 (127.0.0.1:%d)" % tasks[2].port, "was lost: its connection closed")
     assert time.monotonic() - at < 2 * SLOW  # the closed stream is detected; no timeout is needed
     ended_waiting_for([tasks[i] for i in (0, 1, 3)], at, 2.5, "no step for", "worker 2 (127.0.0.1:%d)" % tasks[2].port)
 
@@ -136,7 +136,7 @@ def task_error_ends_only_that_task_and_waiting_tasks_name_it():
     tasks = [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i,
                   env=SLOWLY if i == 0 else {"TRAINERD_FAULT": "train.forward@20"}) for i in range(2)]
     expect_codes(tasks[1:], [138])
-    assert "train.forward" in tasks[1].last_word(), tasks[1].last_word()
+    assert "train.forward" in tasks[1].final_message(), tasks[1].final_message()
     ended_waiting_for(tasks[:1], tasks[1].ended, 2.5, "worker 1 (127.0.0.1:%d)" % ports[1], "train.forward")
 
 
@@ -175,7 +175,7 @@ def damaged_record_on_one_host_ends_only_that_task_with_138():
     ports = free_ports(2)
     tasks = [Task(j, tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i) for i, j in enumerate((job, damaged))]
     expect_codes(tasks, [0, 138], 60)
-    assert "digits-train-1.tfrecord" in tasks[1].last_word() and "offset" in tasks[1].last_word(), tasks[1].last_word()
+    assert "digits-train-1.tfrecord" in tasks[1].final_message() and "offset" in tasks[1].final_message(), tasks[1].final_message()
 
 
 @test
@@ -262,7 +262,7 @@ def trainerctl_status_checkpoint_drain_and_stop_work():
     assert all(t["step_held"] > 0 for t in status["tasks"]), status  # at least the step of the checkpoint
     assert ctl("drain", "127.0.0.1:%d" % tasks[1].port).returncode == 0
     expect_codes(tasks[1:], [143], 20)
-    hears(tasks[0], "waiting", "worker 1 ", "it was asked to leave")
+    expect_message(tasks[0], "waiting", "worker 1 ", "it was asked to leave")
     status = status_of(tasks[0])
     assert [t["state"] for t in status["tasks"]] == ["joined", "missing"], status
     assert status["tasks"][1]["last_error"] != "" and status["phase"] == "waiting" and status["phase_ms"] > 500, status

@@ -58,7 +58,7 @@ def weights_two_hosts_with_two_tasks_each_equal_those_of_one_task():
         assert last_checkpoint(folder) == last_checkpoint(alone), order
 
 
-def hears(task, *words, seconds=20):
+def expect_message(task, *words, seconds=20):
     task.until(lambda t: any(all(w in r["message"] for w in words) for r in t.events("group")), seconds)
 
 
@@ -79,10 +79,10 @@ def network_cut_is_detected_on_both_sides_and_all_continue_after_it():
     try:
         for t in tasks:
             other = "worker 2 (10.77.0.2:2222)" if t.host == "east" else "worker 0 (10.77.0.1:2222)"
-            hears(t, other, "was lost: ")
+            expect_message(t, other, "was lost: ")
         assert time.monotonic() - at < 2.5 * SLOW, time.monotonic() - at
         for t in (tasks[0], tasks[2]):
-            hears(t, "waiting: 2 of 4 tasks are missing")
+            expect_message(t, "waiting: 2 of 4 tasks are missing")
         held = max(tasks[0].steps())
     finally:
         plug()
@@ -102,7 +102,7 @@ def network_partition_half_with_the_lease_trains():
         tasks[0].until(lambda t: any(r["tasks"] == 2 and r["_at"] > at for r in t.events("view")))
         held = max(tasks[0].steps())
         tasks[0].until_step(held + 20)
-        hears(tasks[2], "waiting: 2 of 4 tasks are missing", "less than a majority of the last group is present")
+        expect_message(tasks[2], "waiting: 2 of 4 tasks are missing", "less than a majority of the last group is present")
         assert not [r for t in tasks[2:] for r in t.events("view") if r["_at"] > at]
     finally:
         plug()

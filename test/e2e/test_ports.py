@@ -45,7 +45,7 @@ def data_ports_exhausted_range_is_named():
     ended = [t for t in tasks if t.p.poll() is not None]
     for t in ended:
         t.wait()
-        said.append(t.last_word())
+        said.append(t.final_message())
     assert len(ended) == 1 and re.search(r"ports %d to %d \(communication.data_port\)" % (first, last), said[0]), said
 
 

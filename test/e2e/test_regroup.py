@@ -118,7 +118,7 @@ def sizes(task, since=0):
     return [r["tasks"] for r in task.events("view") if r["_at"] > since]
 
 
-def hears(task, *words, seconds=20):
+def expect_message(task, *words, seconds=20):
     task.until(lambda t: any(all(w in r["message"] for w in words) for r in t.events("group")), seconds)
 
 
@@ -128,7 +128,7 @@ def worker_killed_group_continues_and_its_replacement_joins():
     g.until_step(40)
     at = g.lose(2)
     assert sizes(g[0], at) == [3], sizes(g[0], at)
-    hears(g[0], "worker 2 (127.0.0.1:%d), step " % g.ports[2], "was lost: its connection closed")
+    expect_message(g[0], "worker 2 (127.0.0.1:%d), step " % g.ports[2], "was lost: its connection closed")
     g.start(2)
     g.complete()
     assert g[2].events("resume")[0]["message"].endswith("state"), g[2].log()
@@ -142,7 +142,7 @@ def chief_killed_leads_again_after_its_restart():
     g.lose(0, steps=40)
     assert "3 of 4 tasks, led by worker 1" in g[1].events("view")[-1]["message"], g[1].events("view")
     for i in (1, 2, 3):
-        hears(g[i], "worker 0 (127.0.0.1:%d)" % g.ports[0], "was lost: ")
+        expect_message(g[i], "worker 0 (127.0.0.1:%d)" % g.ports[0], "was lost: ")
     g.start(0)
     g.complete()
     for t in g.tasks:
@@ -217,7 +217,7 @@ def minority_without_storage_waits_and_states_the_reason():
     expect_codes(g.tasks[:2], [138] * 2)
     for t in g.tasks[:2]:
         for words in ("no step for 3.", "2 of 4 tasks are missing: worker 2", "first cause: worker 3 "):
-            assert words in t.last_word(), t.last_word()
+            assert words in t.final_message(), t.final_message()
 
 
 @test
@@ -269,7 +269,7 @@ def sigterm_in_a_long_step_ends_all_tasks_within_the_grace_time():
     g = Group(4, faults={i: slow for i in range(4)}, train={"grace_seconds": 0.3}, elastic={"min_world": 4})
     g.until_step(1, (0,))
     all_stop(g, 0.3, 2.5)
-    hears(g[0], "the step is not complete after 0.3 s", "the step is aborted (train.grace_seconds)")
+    expect_message(g[0], "the step is not complete after 0.3 s", "the step is aborted (train.grace_seconds)")
     for i in range(4):
         g.start(i)
     expect_codes(g.tasks, [0] * 4)
@@ -295,7 +295,7 @@ def task_started_after_the_job_is_complete_exits_with_0():
     began = time.monotonic()
     g.start(1)
     expect_codes([g[1]], [0])
-    assert "the job is complete" in g[1].last_word() and g[1].ended - began < 10 * SLOW
+    assert "the job is complete" in g[1].final_message() and g[1].ended - began < 10 * SLOW
 
 
 @test

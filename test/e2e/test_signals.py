@@ -38,7 +38,7 @@ def sigterm_while_model_and_data_are_opened_ends_the_task():
     time.sleep(0.3)
     alone.signal(signal.SIGTERM)
     soon([alone], [143], 15)
-    assert "stopped before the first step" in alone.last_word()
+    assert "stopped before the first step" in alone.final_message()
 
 
 @test
@@ -77,7 +77,7 @@ def sigterm_before_joining_ends_the_task():
         task.until(lambda t: t.events("group"))
         task.signal(signal.SIGTERM)
         soon([task], [143], 15)
-        assert "stopped before the first step" in task.last_word()
+        assert "stopped before the first step" in task.final_message()
     task = one_of(ports, 0, job)
     task.signal(signal.SIGTERM)  # as early as possible
     assert task.wait() in (143, -signal.SIGTERM)
@@ -112,7 +112,7 @@ def sigterm_while_waiting_for_the_lease_ends_the_task():
     tasks[1].until(lambda t: "was lost" in t.log())
     tasks[1].signal(signal.SIGTERM)
     soon([tasks[1]], [143], 15)
-    assert "state saved" in tasks[1].last_word(), tasks[1].log()
+    assert "state saved" in tasks[1].final_message(), tasks[1].log()
     tasks[0].signal(signal.SIGCONT)
     tasks[0].until_step(max(tasks[0].steps()) + 50)
     tasks[0].signal(signal.SIGTERM)
@@ -128,7 +128,7 @@ def sigterm_while_waiting_for_a_lost_task_ends_the_task():
     tasks[0].until(lambda t: "was lost" in t.log())
     tasks[0].signal(signal.SIGTERM)
     soon([tasks[0]], [143], 15)
-    assert "state saved" in tasks[0].last_word()
+    assert "state saved" in tasks[0].final_message()
 
 
 @test
@@ -141,7 +141,7 @@ def sigterm_repeated_while_a_save_hangs_ends_the_task_at_once():
     time.sleep(0.3)
     task.signal(signal.SIGTERM)
     soon([task], [138], 8)
-    assert "second signal" in task.last_word()
+    assert "second signal" in task.final_message()
 
 
 @test

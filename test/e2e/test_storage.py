@@ -72,7 +72,7 @@ def storage_last_checkpoint_fails_on_all_tasks_end_with_138_and_reason():
                   env={"TRAINERD_FAULT": SLOWLY + ",ckpt.write@1+"}) for i in range(2)]
     expect_codes(tasks, [138, 138], 90)
     for t in tasks:
-        assert "Input/output error" in t.last_word() and "step 60" in t.last_word(), t.last_word()
+        assert "Input/output error" in t.final_message() and "step 60" in t.final_message(), t.final_message()
     assert len(left_overs(folder)) <= 4, left_overs(folder)
     expect_codes(run(job, 2, []), [0, 0])
 
@@ -83,7 +83,7 @@ def storage_checkpoint_fails_verification_only_that_task_ends_with_138():
         folder = workdir()
         tasks = run(job_in(folder, steps=steps, every=every, elastic=GOES_ON), 2, ["ckpt.verify@1+"])
         expect_codes(tasks, [138, 0])
-        assert "checksum" in tasks[0].last_word(), tasks[0].last_word()
+        assert "checksum" in tasks[0].final_message(), tasks[0].final_message()
         assert checkpoints(folder)[-1] == steps, checkpoints(folder)
     alone = workdir()
     task = Task(job_in(alone), args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "ckpt.verify@1+"})
@@ -113,7 +113,7 @@ def lease_not_acquirable_is_retried_with_pauses_and_ends_with_138():
     tasks[0].until_step(5)
     tasks[1].kill()
     assert tasks[0].wait(60) == 138, tasks[0].log()
-    assert "Input/output error" in tasks[0].last_word(), tasks[0].last_word()
+    assert "Input/output error" in tasks[0].final_message(), tasks[0].final_message()
     assert len(left_overs(folder)) < 20, left_overs(folder)
 
 
