@@ -365,7 +365,7 @@ def task_that_hangs_is_named_and_ends_and_the_others_continue():
         assert first.p.returncode == 138, first.log()
 
 
-def expect_message(task):
+def loss_records(task):
     """Returns the records with the reason of a loss. A task that joined at that time has only the reason of the view."""
     return [r for r in list(task.records) if r.get("event") in ("group", "view") and
             any(w in r["message"] for w in ("makes no progress", "within"))]
@@ -376,14 +376,14 @@ def expect_named_during_all_reduce(rank, fault, elastic=GOES_ON, **changes):
     run = Run({rank: [fault]}, elastic=elastic, steps=30, always="train.forward=delay:15@1+", **changes).start_all()
     first, others = run.now(rank), [r for r in range(4) if r != rank]
     for other in others:
-        run.now(other).until(expect_message, 60)
+        run.now(other).until(loss_records, 60)
     first.until(lambda t: t.events("end"))
     assert "exit 138" in first.events("end")[0]["message"], first.log()
     done = max(first.steps(), default=None)  # None: the task may have joined after some steps of the others
     at = [r["_at"] for r in first.records if r.get("event") in ("view", "step")][-1]
     first.kill()  # it would end with 138, but slowly
     for other in others:
-        record = expect_message(run.now(other))[0]
+        record = loss_records(run.now(other))[0]
         said, took = record["message"], record["_at"] - at
         assert_names(said, run, rank, "in reduce for " if done is None else "step %d, in reduce for " % (done + 1))
         assert "makes no progress, and the others wait for it; this phase has a limit of" in said, said
@@ -421,7 +421,7 @@ def expect_named_before_the_first_step(rank, lives, phase, elastic=ALL_BUT_ONE, 
     run = Run(lives, elastic=elastic, steps=40, always="train.forward=delay:15@1+", train={"deadline_seconds": 8}, **changes)
     run.start_all().relay(90, hurry=True).is_as_undisturbed()
     for r in range(4):
-        said = [e["message"] for life in run.tasks[r] for e in expect_message(life)]
+        said = [e["message"] for life in run.tasks[r] for e in loss_records(life)]
         assert said, "worker %d does not say that worker %d hung\n%s" % (r, rank, run.logs())
         for text in said:
             assert_names(text, run, rank, "in %s for " % phase)
