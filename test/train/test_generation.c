@@ -107,7 +107,7 @@ static uint64_t mappings(void)
 
 /* ---- the tests ---- */
 
-static void many_generations_change_no_bit_and_leave_nothing_behind(void **state)
+static void many_generations_change_no_bit_and_release_all_resources(void **state)
 {
     struct fixture *whole = fixture_new(2, 8), *f = fixture_new(2, 8);
     uint64_t files = 0, maps = 0, threads = 0;
@@ -147,7 +147,7 @@ static void many_generations_change_no_bit_and_leave_nothing_behind(void **state
     fixture_free(f);
 }
 
-static void a_group_that_cannot_be_is_refused_and_nothing_runs(void **state)
+static void invalid_group_is_refused_and_no_thread_starts(void **state)
 {
     struct comm_member members[2] = { { "a", "here", "127.0.0.1:1", 2 },
                                       { "b", "here", "127.0.0.1:2", 1 } };
@@ -174,7 +174,7 @@ static void a_group_that_cannot_be_is_refused_and_nothing_runs(void **state)
     fixture_free(f);
 }
 
-static void what_is_held_is_never_thrown_away(void **state)
+static void state_in_memory_is_never_discarded(void **state)
 {
     struct fixture *f = fixture_new(1, 2);
     struct train_group g;
@@ -194,7 +194,7 @@ static void what_is_held_is_never_thrown_away(void **state)
     fixture_free(f);
 }
 
-static void an_abort_ends_a_generation_soon_and_leaves_the_state_whole(void **state)
+static void abort_ends_a_generation_soon_and_keeps_the_state_whole(void **state)
 {
     struct fixture *whole = fixture_new(2, 4), *f = fixture_new(2, 4);
 
@@ -230,7 +230,7 @@ static void an_abort_ends_a_generation_soon_and_leaves_the_state_whole(void **st
     fixture_free(f);
 }
 
-static void an_abort_is_heard_while_storage_does_not_answer(void **state)
+static void abort_while_storage_hangs_ends_the_generation(void **state)
 {
     struct fixture *f = fixture_new(2, 4);
     struct train_group g;
@@ -270,7 +270,7 @@ static void fails_at_a_moment(void *arg, const struct train_event *e)
     moment.told++;
 }
 
-static void an_abort_is_heard_while_a_step_is_read_again(void **state)
+static void abort_while_a_step_is_read_again_ends_the_generation(void **state)
 {
     struct fixture *f = fixture_new(1, 4);
     struct train_group g;
@@ -298,7 +298,7 @@ static void an_abort_is_heard_while_a_step_is_read_again(void **state)
     fixture_free(f);
 }
 
-static void an_evaluation_does_not_wait_longer_for_storage_than_a_step(void **state)
+static void evaluation_waits_for_storage_at_most_as_long_as_a_step(void **state)
 {
     struct fixture *f = fixture_new(2, 4);
     struct train_group g;
@@ -330,7 +330,7 @@ static void an_evaluation_does_not_wait_longer_for_storage_than_a_step(void **st
     fixture_free(f);
 }
 
-static void a_thread_that_cannot_be_had_is_an_error_and_nothing_runs(void **state)
+static void thread_start_failure_is_an_error_and_no_thread_runs(void **state)
 {
     struct fixture *f = fixture_new(2, 4);
     struct train_group g;
@@ -359,7 +359,7 @@ static void a_thread_that_cannot_be_had_is_an_error_and_nothing_runs(void **stat
     fixture_free(f);
 }
 
-static void weights_that_were_given_up_are_made_new_also_at_the_second_try(void **state)
+static void weights_discarded_twice_are_initialized_again(void **state)
 {
     struct fixture *whole = fixture_new(1, 4), *f = fixture_new(1, 4);
     struct train_group g;
@@ -407,7 +407,7 @@ static bool ask(void *arg)
     return train_held(asks) < permitted;
 }
 
-static void without_permission_no_step_is_finished(void **state)
+static void step_without_permission_is_not_finished(void **state)
 {
     struct fixture *f = fixture_new(2, 4);
     struct train_group g;
@@ -446,7 +446,7 @@ static int ask_to_save(void *arg, struct err *err)
     return fenced ? err_set(err, ERR_REFUSED, "somebody else has the lease") : 0;
 }
 
-static void without_permission_no_checkpoint_is_published(void **state)
+static void checkpoint_without_permission_is_not_published(void **state)
 {
     struct fixture *f = fixture_new(1, 2);
     struct train_group g;
@@ -473,7 +473,7 @@ static void without_permission_no_checkpoint_is_published(void **state)
     fixture_free(f);
 }
 
-static void progress_says_where_it_is_and_what_is_too_long(void **state)
+static void progress_states_place_and_limit(void **state)
 {
     struct fixture *f = fixture_new(2, 4);
     struct train_group g;
@@ -512,18 +512,18 @@ static void progress_says_where_it_is_and_what_is_too_long(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(many_generations_change_no_bit_and_leave_nothing_behind),
-        cmocka_unit_test(a_group_that_cannot_be_is_refused_and_nothing_runs),
-        cmocka_unit_test(what_is_held_is_never_thrown_away),
-        cmocka_unit_test(an_abort_ends_a_generation_soon_and_leaves_the_state_whole),
-        cmocka_unit_test(an_abort_is_heard_while_storage_does_not_answer),
-        cmocka_unit_test(an_abort_is_heard_while_a_step_is_read_again),
-        cmocka_unit_test(an_evaluation_does_not_wait_longer_for_storage_than_a_step),
-        cmocka_unit_test(a_thread_that_cannot_be_had_is_an_error_and_nothing_runs),
-        cmocka_unit_test(weights_that_were_given_up_are_made_new_also_at_the_second_try),
-        cmocka_unit_test(without_permission_no_step_is_finished),
-        cmocka_unit_test(without_permission_no_checkpoint_is_published),
-        cmocka_unit_test(progress_says_where_it_is_and_what_is_too_long),
+        cmocka_unit_test(many_generations_change_no_bit_and_release_all_resources),
+        cmocka_unit_test(invalid_group_is_refused_and_no_thread_starts),
+        cmocka_unit_test(state_in_memory_is_never_discarded),
+        cmocka_unit_test(abort_ends_a_generation_soon_and_keeps_the_state_whole),
+        cmocka_unit_test(abort_while_storage_hangs_ends_the_generation),
+        cmocka_unit_test(abort_while_a_step_is_read_again_ends_the_generation),
+        cmocka_unit_test(evaluation_waits_for_storage_at_most_as_long_as_a_step),
+        cmocka_unit_test(thread_start_failure_is_an_error_and_no_thread_runs),
+        cmocka_unit_test(weights_discarded_twice_are_initialized_again),
+        cmocka_unit_test(step_without_permission_is_not_finished),
+        cmocka_unit_test(checkpoint_without_permission_is_not_published),
+        cmocka_unit_test(progress_states_place_and_limit),
     };
 
     return cmocka_run_group_tests_name("train/generation", tests, NULL, NULL);

@@ -57,7 +57,7 @@ static void expect_near(const struct fixture *got, const struct fixture *want)
 
 /* ---- the tests ---- */
 
-static void buckets_are_summed_up_once_whatever_lanes_and_replicas(void **state)
+static void buckets_are_all_reduced_once_with_any_lanes_and_replicas(void **state)
 {
     /* With an odd number of lanes a lane's slot changes from step to step: some calls are captured while
      * others are repeated. */
@@ -86,7 +86,7 @@ static void odd_share(struct fixture *f)
     f->opts.min_replicas = 1;
 }
 
-static void three_lanes_of_a_gpu_are_summed_up_too(void **state)
+static void three_lanes_of_a_gpu_are_all_reduced(void **state)
 {
     struct fixture *cpu, *gpu;
 
@@ -101,7 +101,7 @@ static void three_lanes_of_a_gpu_are_summed_up_too(void **state)
 }
 
 /* One GPU has two lanes of the three, the other one: their sums are captured in the same step. */
-static void gpus_with_unlike_shares_of_the_lanes_sum_up_together(void **state)
+static void gpus_with_unequal_shares_of_the_lanes_all_reduce_together(void **state)
 {
     struct fixture *cpu, *gpu;
 
@@ -126,7 +126,7 @@ static void all_of_it(struct fixture *f)
     f->opts.clip_norm = 0.5;
 }
 
-static void clipping_and_averages_are_those_of_the_cpu(void **state)
+static void clipping_and_averages_equal_those_of_the_cpu(void **state)
 {
     struct fixture *cpu = trained(0, 4, all_of_it), *gpu = trained(1, 4, all_of_it);
 
@@ -150,7 +150,7 @@ static void mean_of_what_counts(struct fixture *f)
     f->opts.clip_value = 0.01;
 }
 
-static void values_are_clipped_when_their_mean_is_known(void **state)
+static void values_are_clipped_after_their_mean_is_computed(void **state)
 {
     struct fixture *cpu = trained(0, 4, mean_of_what_counts), *gpu = trained(1, 4, mean_of_what_counts);
 
@@ -163,11 +163,11 @@ static void values_are_clipped_when_their_mean_is_known(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buckets_are_summed_up_once_whatever_lanes_and_replicas),
-        cmocka_unit_test(three_lanes_of_a_gpu_are_summed_up_too),
-        cmocka_unit_test(gpus_with_unlike_shares_of_the_lanes_sum_up_together),
-        cmocka_unit_test(clipping_and_averages_are_those_of_the_cpu),
-        cmocka_unit_test(values_are_clipped_when_their_mean_is_known),
+        cmocka_unit_test(buckets_are_all_reduced_once_with_any_lanes_and_replicas),
+        cmocka_unit_test(three_lanes_of_a_gpu_are_all_reduced),
+        cmocka_unit_test(gpus_with_unequal_shares_of_the_lanes_all_reduce_together),
+        cmocka_unit_test(clipping_and_averages_equal_those_of_the_cpu),
+        cmocka_unit_test(values_are_clipped_after_their_mean_is_computed),
     };
 
     (void)argc;

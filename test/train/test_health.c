@@ -127,7 +127,7 @@ static void play_odd(struct troupe *k, uint32_t odd, const char *fault, uint64_t
     assert_int_equal(heard->differs, k->n);
 }
 
-static void a_flipped_bit_of_the_gradient_is_seen_a_step_later_and_healed_by_the_majority(void **state)
+static void gradient_bit_flip_is_detected_after_a_step_and_repaired_by_the_majority(void **state)
 {
     static const char *const layouts[] = { "AAA", "ABC", "AABB" };
 
@@ -143,7 +143,7 @@ static void a_flipped_bit_of_the_gradient_is_seen_a_step_later_and_healed_by_the
         }
 }
 
-static void a_flipped_bit_of_the_weights_is_seen_when_they_are_weighed(void **state)
+static void weights_bit_flip_is_detected_by_their_checksum(void **state)
 {
     struct troupe *k;
 
@@ -163,7 +163,7 @@ static void a_flipped_bit_of_the_weights_is_seen_when_they_are_weighed(void **st
     job.weigh_every = 1;
 }
 
-static void the_last_step_is_compared_too(void **state)
+static void last_step_is_compared(void **state)
 {
     (void)state;
     for (int weights = 0; weights < 2; weights++) {
@@ -201,7 +201,7 @@ static void name_checkpoints(const struct troupe *k)
     snprintf(checkpoints, sizeof(checkpoints), "%.60s/checkpoints", k->folder);
 }
 
-static void without_a_majority_nobody_is_believed_and_the_disk_has_what_was_equal(void **state)
+static void divergence_without_majority_ends_all_and_the_checkpoint_is_equal(void **state)
 {
     struct troupe *k;
 
@@ -226,7 +226,7 @@ static void without_a_majority_nobody_is_believed_and_the_disk_has_what_was_equa
     job.save_every = 0;
 }
 
-static void tasks_that_lost_their_state_before_any_checkpoint_begin_anew(void **state)
+static void divergence_before_any_checkpoint_restarts_at_step_1(void **state)
 {
     struct troupe *k = new_troupe("AB", 1);
 
@@ -241,7 +241,7 @@ static void tasks_that_lost_their_state_before_any_checkpoint_begin_anew(void **
 }
 
 /* Member 0 writes what it holds: if that is wrong, nothing must come of it. */
-static void a_wrong_state_is_never_written(void **state)
+static void divergent_state_is_never_written(void **state)
 {
     /* the one of step 4 has to be written by step 8: else that of 8 would come later */
     static const char *const faults[] = { "health.flip_weight@8,train.forward=delay:1500@7",
@@ -265,7 +265,7 @@ static void a_wrong_state_is_never_written(void **state)
     job.weigh_every = 1;
 }
 
-static void replicas_of_one_task_find_it_before_anything_is_lost(void **state)
+static void divergence_of_replicas_is_detected_before_the_state_changes(void **state)
 {
     struct troupe *k = new_troupe("A", 2);
 
@@ -284,7 +284,7 @@ static void replicas_of_one_task_find_it_before_anything_is_lost(void **state)
 }
 
 /* Each GPU has a whole state: one that is wrong is found also without peers. On CPUs there is one of a task. */
-static void a_gpu_whose_weights_are_wrong_is_found_by_those_of_its_task(void **state)
+static void divergent_weights_of_a_gpu_are_detected_within_its_task(void **state)
 {
     struct troupe *k = new_troupe("A", 2);
 
@@ -301,7 +301,7 @@ static void a_gpu_whose_weights_are_wrong_is_found_by_those_of_its_task(void **s
 
 /* It looks for the cause with peers that know of none: they see that it does something else. Whoever
  * sees that first has made the step; it may end the call of a third one that is about to. */
-static void a_task_that_alone_sees_nan_ends_the_generation_and_goes_on(void **state)
+static void nan_on_one_task_only_ends_the_generation_and_training_continues(void **state)
 {
     static const char *const layouts[] = { "AA", "AB", "AAB" };
 
@@ -326,7 +326,7 @@ static void a_task_that_alone_sees_nan_ends_the_generation_and_goes_on(void **st
     }
 }
 
-static void comparing_changes_no_bit_and_is_not_needed(void **state)
+static void comparison_of_checksums_changes_no_bit(void **state)
 {
     struct troupe *k;
 
@@ -343,19 +343,19 @@ static void comparing_changes_no_bit_and_is_not_needed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_flipped_bit_of_the_gradient_is_seen_a_step_later_and_healed_by_the_majority),
-        cmocka_unit_test(a_flipped_bit_of_the_weights_is_seen_when_they_are_weighed),
-        cmocka_unit_test(the_last_step_is_compared_too),
-        cmocka_unit_test(without_a_majority_nobody_is_believed_and_the_disk_has_what_was_equal),
-        cmocka_unit_test(tasks_that_lost_their_state_before_any_checkpoint_begin_anew),
-        cmocka_unit_test(a_wrong_state_is_never_written),
-        cmocka_unit_test(replicas_of_one_task_find_it_before_anything_is_lost),
-        cmocka_unit_test(a_task_that_alone_sees_nan_ends_the_generation_and_goes_on),
-        cmocka_unit_test(comparing_changes_no_bit_and_is_not_needed),
+        cmocka_unit_test(gradient_bit_flip_is_detected_after_a_step_and_repaired_by_the_majority),
+        cmocka_unit_test(weights_bit_flip_is_detected_by_their_checksum),
+        cmocka_unit_test(last_step_is_compared),
+        cmocka_unit_test(divergence_without_majority_ends_all_and_the_checkpoint_is_equal),
+        cmocka_unit_test(divergence_before_any_checkpoint_restarts_at_step_1),
+        cmocka_unit_test(divergent_state_is_never_written),
+        cmocka_unit_test(divergence_of_replicas_is_detected_before_the_state_changes),
+        cmocka_unit_test(nan_on_one_task_only_ends_the_generation_and_training_continues),
+        cmocka_unit_test(comparison_of_checksums_changes_no_bit),
     };
 
     const struct CMUnitTest of_gpus[] = {
-        cmocka_unit_test(a_gpu_whose_weights_are_wrong_is_found_by_those_of_its_task),
+        cmocka_unit_test(divergent_weights_of_a_gpu_are_detected_within_its_task),
     };
     int failed = cmocka_run_group_tests(tests, run_undisturbed, NULL);
 

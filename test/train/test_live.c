@@ -28,7 +28,7 @@ static void norm_every_4_from_step_20(struct fixture *f, uint64_t step)
 }
 
 /* Heard at the boundary behind the step that was asked in, or one later. */
-static void the_norm_is_computed_at_other_steps_from_the_next_boundary_on(void **state)
+static void norm_interval_changed_applies_at_the_next_boundary(void **state)
 {
     struct fixture *f = fixture_new(4, 4);
 
@@ -82,7 +82,7 @@ static uint32_t count_folder(const char *folder)
     return n;
 }
 
-static void checkpoints_are_due_more_often_and_more_of_them_stay(void **state)
+static void checkpoint_interval_and_count_changed_apply(void **state)
 {
     struct fixture *f = fixture_new(2, 4);
 
@@ -107,7 +107,7 @@ static void by_time_too(struct fixture *f, uint64_t step)
         usleep(1000);
 }
 
-static void checkpoints_by_time_begin_when_they_are_asked_for(void **state)
+static void checkpoints_by_time_start_when_enabled(void **state)
 {
     struct fixture *f = fixture_new(1, 4);
 
@@ -150,7 +150,7 @@ static void wait_for_refusal(struct fixture *f, uint64_t step)
 }
 
 /* The right was away for a moment: the next one is not as late as the interval says. */
-static void a_checkpoint_that_was_discarded_is_made_up_for_soon(void **state)
+static void checkpoint_discarded_is_repeated_soon(void **state)
 {
     struct fixture *f = fixture_new(1, 1);
     struct comm_member self = { .name = "local", .host = "here", .address = "", .n_ranks = 1 };
@@ -172,10 +172,10 @@ static void a_checkpoint_that_was_discarded_is_made_up_for_soon(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_norm_is_computed_at_other_steps_from_the_next_boundary_on),
-        cmocka_unit_test(checkpoints_are_due_more_often_and_more_of_them_stay),
-        cmocka_unit_test(a_checkpoint_that_was_discarded_is_made_up_for_soon),
-        cmocka_unit_test(checkpoints_by_time_begin_when_they_are_asked_for),
+        cmocka_unit_test(norm_interval_changed_applies_at_the_next_boundary),
+        cmocka_unit_test(checkpoint_interval_and_count_changed_apply),
+        cmocka_unit_test(checkpoint_discarded_is_repeated_soon),
+        cmocka_unit_test(checkpoints_by_time_start_when_enabled),
     };
 
     return cmocka_run_group_tests_name("train/live", tests, NULL, NULL);

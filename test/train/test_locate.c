@@ -249,7 +249,7 @@ static void expect(const char *text, const char *part)
 
 /* ---- the tests ---- */
 
-static void every_kind_is_named_by_its_lane_its_sample_and_its_node_on_every_task(void **state)
+static void non_finite_value_of_each_kind_is_located_on_every_task(void **state)
 {
     static const char *const layouts[] = { "A", "AB", "AAB" };
 
@@ -285,7 +285,7 @@ static void every_kind_is_named_by_its_lane_its_sample_and_its_node_on_every_tas
 }
 
 /* The state behind a skipped step is the one in front of it, and the next one moves on from there. */
-static void a_skipped_step_changes_nothing(void **state)
+static void skipped_step_has_no_effect_on_the_state(void **state)
 {
     uint64_t odd = 0;
     uint32_t crc[3];
@@ -331,7 +331,7 @@ static void too_many_skips_in_a_row_stop_the_job(void **state)
     all_odd = false;
 }
 
-static void stop_ends_the_job_everywhere_and_keeps_the_state_before(void **state)
+static void policy_stop_ends_all_tasks_and_keeps_the_previous_state(void **state)
 {
     static const char *const layouts[] = { "A", "AB", "AAA" };
 
@@ -365,7 +365,7 @@ static void stop_ends_the_job_everywhere_and_keeps_the_state_before(void **state
     save_every = 0;
 }
 
-static void restore_goes_back_once_and_stops_when_it_happens_again(void **state)
+static void policy_restore_rolls_back_once_and_then_stops(void **state)
 {
     (void)state;
     policy = TRAIN_RESTORE;
@@ -398,7 +398,7 @@ static void restore_goes_back_once_and_stops_when_it_happens_again(void **state)
 
 /* Somebody was away when the others went back, and still holds the state before the step: they go on
  * from that, and have not been at a checkpoint. */
-static void who_was_away_when_the_others_went_back_does_not_stop_the_job(void **state)
+static void task_absent_during_a_rollback_does_not_stop_the_job(void **state)
 {
     char fault[64];
     uint64_t odd;
@@ -443,7 +443,7 @@ static void who_was_away_when_the_others_went_back_does_not_stop_the_job(void **
 }
 
 /* All was finite: whoever made the NaN cannot be made to make it again. */
-static void what_does_not_happen_again_is_said_to_be_the_machine(void **state)
+static void non_finite_value_not_reproducible_is_attributed_to_the_machine(void **state)
 {
     struct troupe *k;
 
@@ -461,7 +461,7 @@ static void what_does_not_happen_again_is_said_to_be_the_machine(void **state)
 }
 
 /* Each replica sums up rows of the tables; so do others with other parts. */
-static void a_flipped_bit_in_a_row_of_a_table_is_seen(void **state)
+static void table_row_bit_flip_is_detected(void **state)
 {
     static const struct kind quiet = { .name = "no trouble", .model = table_model,
                                        .odd = { 1, 1, 1, 1 } };
@@ -488,14 +488,14 @@ static void a_flipped_bit_in_a_row_of_a_table_is_seen(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_is_named_by_its_lane_its_sample_and_its_node_on_every_task),
-        cmocka_unit_test(a_skipped_step_changes_nothing),
+        cmocka_unit_test(non_finite_value_of_each_kind_is_located_on_every_task),
+        cmocka_unit_test(skipped_step_has_no_effect_on_the_state),
         cmocka_unit_test(too_many_skips_in_a_row_stop_the_job),
-        cmocka_unit_test(stop_ends_the_job_everywhere_and_keeps_the_state_before),
-        cmocka_unit_test(restore_goes_back_once_and_stops_when_it_happens_again),
-        cmocka_unit_test(who_was_away_when_the_others_went_back_does_not_stop_the_job),
-        cmocka_unit_test(a_flipped_bit_in_a_row_of_a_table_is_seen),
-        cmocka_unit_test(what_does_not_happen_again_is_said_to_be_the_machine),
+        cmocka_unit_test(policy_stop_ends_all_tasks_and_keeps_the_previous_state),
+        cmocka_unit_test(policy_restore_rolls_back_once_and_then_stops),
+        cmocka_unit_test(task_absent_during_a_rollback_does_not_stop_the_job),
+        cmocka_unit_test(table_row_bit_flip_is_detected),
+        cmocka_unit_test(non_finite_value_not_reproducible_is_attributed_to_the_machine),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

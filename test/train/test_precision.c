@@ -63,7 +63,7 @@ static bool same_state(const struct fixture *a, const struct fixture *b)
     return memcmp(a->train->engine->memory.state, b->train->engine->memory.state, a->train->engine->memory.state_bytes) == 0;
 }
 
-static void each_precision_is_near_float32_and_is_not_float32(void **state)
+static void losses_of_each_precision_are_close_but_not_equal_to_float32(void **state)
 {
     static const struct { enum plan_precision precision; double near; } rows[] = {
         { PLAN_TF32, 2e-3 }, { PLAN_FLOAT16, 5e-3 }, { PLAN_BFLOAT16, 3e-2 }
@@ -87,7 +87,7 @@ static void each_precision_is_near_float32_and_is_not_float32(void **state)
     fixture_free(wide);
 }
 
-static void a_cpu_refuses_what_only_gpus_compute(void **state)
+static void precision_of_gpus_only_is_refused_on_a_cpu(void **state)
 {
     static const enum plan_precision theirs[] = { PLAN_TF32, PLAN_FLOAT16 };
 
@@ -133,7 +133,7 @@ static void adapted(struct fixture *f)
     f->opts.norm_every_steps = 2;
 }
 
-static void a_scale_that_fits_changes_no_bit_of_what_is_learned(void **state)
+static void loss_scale_without_overflow_changes_no_bit(void **state)
 {
     static void (*const changes[])(struct fixture *f) = { clipped, adapted };
 
@@ -169,7 +169,7 @@ static struct fixture *overflowing(uint32_t gpus, uint64_t stop_after)
     return f;
 }
 
-static void steps_that_overflow_change_nothing_but_the_scale(void **state)
+static void overflow_changes_only_the_scale(void **state)
 {
     struct fixture *f = overflowing(2, 2), *fresh = prepared(1, PLAN_FLOAT32);
     struct err err;
@@ -189,7 +189,7 @@ static void steps_that_overflow_change_nothing_but_the_scale(void **state)
 }
 
 /* The state is that of the job and the step, also behind a checkpoint in the middle of a count. */
-static void scale_and_count_go_on_from_a_checkpoint(void **state)
+static void scale_and_count_resume_from_a_checkpoint(void **state)
 {
     struct fixture *all[] = { overflowing(1, 0), overflowing(1, 8), overflowing(1, 0) };
     struct fixture *whole = all[0], *first = all[1], *second = all[2];
@@ -218,7 +218,7 @@ static void scale_and_count_go_on_from_a_checkpoint(void **state)
     fixture_free(whole);
 }
 
-static void at_the_least_scale_an_overflow_is_trouble_and_named(void **state)
+static void overflow_at_the_minimum_scale_is_an_error_and_located(void **state)
 {
     struct fixture *f = overflowing(1, 0);
 
@@ -235,7 +235,7 @@ static void at_the_least_scale_an_overflow_is_trouble_and_named(void **state)
     fixture_free(f);
 }
 
-static void skipping_by_policy_goes_on_from_what_a_gpu_holds(void **state)
+static void policy_skip_continues_from_the_state_of_the_gpu(void **state)
 {
     struct fixture *f = overflowing(1, 0), *fresh = prepared(1, PLAN_FLOAT32);
 
@@ -258,13 +258,13 @@ static void skipping_by_policy_goes_on_from_what_a_gpu_holds(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_precision_is_near_float32_and_is_not_float32),
-        cmocka_unit_test(a_cpu_refuses_what_only_gpus_compute),
-        cmocka_unit_test(a_scale_that_fits_changes_no_bit_of_what_is_learned),
-        cmocka_unit_test(steps_that_overflow_change_nothing_but_the_scale),
-        cmocka_unit_test(scale_and_count_go_on_from_a_checkpoint),
-        cmocka_unit_test(at_the_least_scale_an_overflow_is_trouble_and_named),
-        cmocka_unit_test(skipping_by_policy_goes_on_from_what_a_gpu_holds),
+        cmocka_unit_test(losses_of_each_precision_are_close_but_not_equal_to_float32),
+        cmocka_unit_test(precision_of_gpus_only_is_refused_on_a_cpu),
+        cmocka_unit_test(loss_scale_without_overflow_changes_no_bit),
+        cmocka_unit_test(overflow_changes_only_the_scale),
+        cmocka_unit_test(scale_and_count_resume_from_a_checkpoint),
+        cmocka_unit_test(overflow_at_the_minimum_scale_is_an_error_and_located),
+        cmocka_unit_test(policy_skip_continues_from_the_state_of_the_gpu),
     };
 
     (void)argc;

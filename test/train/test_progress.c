@@ -82,7 +82,7 @@ static struct place *to_bucket(struct task *k, uint32_t replica, uint32_t bucket
     return p;
 }
 
-static void who_hangs_in_a_bucket_is_behind_all_who_wait_for_it(void **state)
+static void task_hung_in_a_bucket_ranks_below_all_that_wait_for_it(void **state)
 {
     struct task hangs, waits, ahead;
     uint64_t before = 0;
@@ -114,7 +114,7 @@ static void who_hangs_in_a_bucket_is_behind_all_who_wait_for_it(void **state)
 }
 
 /* One that holds the state of step 7, and one that comes new. */
-static void before_the_first_step_who_hangs_is_behind_whatever_it_holds(void **state)
+static void task_hung_before_the_first_step_ranks_below_all_others(void **state)
 {
     static const enum phase phases[] = { PHASE_START, PHASE_LOAD, PHASE_CONNECT, PHASE_NCCL, PHASE_AGREE, PHASE_TRANSFER };
     struct task old, new;
@@ -149,7 +149,7 @@ static void before_the_first_step_who_hangs_is_behind_whatever_it_holds(void **s
     assert_true(at(&new).place < at(&old).place);
 }
 
-static void places_fit_and_grow_up_to_the_last_step_and_bucket_that_can_be(void **state)
+static void places_fit_and_increase_up_to_the_maximum_step_and_bucket(void **state)
 {
     struct task k;
     struct train_progress p;
@@ -169,7 +169,7 @@ static void places_fit_and_grow_up_to_the_last_step_and_bucket_that_can_be(void 
         }
 }
 
-static void while_the_replica_computes_it_is_what_the_task_does(void **state)
+static void task_while_its_replica_computes_reports_the_replica(void **state)
 {
     struct task k;
     uint64_t computes;
@@ -185,7 +185,7 @@ static void while_the_replica_computes_it_is_what_the_task_does(void **state)
     assert_true(at(&k).place > computes);
 }
 
-static void of_two_replicas_the_one_that_does_not_wait_counts(void **state)
+static void task_with_two_replicas_reports_the_one_that_does_not_wait(void **state)
 {
     struct task k;
     struct place *p;
@@ -208,7 +208,7 @@ static void of_two_replicas_the_one_that_does_not_wait_counts(void **state)
     assert_true(at(&k).since_ns == k.replicas[1].place.since_ns && at(&k).limit_ms >= 3000);
 }
 
-static void who_does_not_say_any_more_that_it_waits_hangs(void **state)
+static void thread_that_stops_renewing_its_wait_counts_as_hung(void **state)
 {
     struct task hangs, waits;
     struct place *h, *w;
@@ -234,7 +234,7 @@ static void who_does_not_say_any_more_that_it_waits_hangs(void **state)
     assert_int_equal(at(&hangs).place, at(&waits).place);
 }
 
-static void before_anything_is_learned_the_deadline_is_the_limit(void **state)
+static void limit_without_history_is_the_deadline(void **state)
 {
     struct task k;
 
@@ -254,7 +254,7 @@ static void before_anything_is_learned_the_deadline_is_the_limit(void **state)
     assert_int_equal(at(&k).limit_ms, DEADLINE_MS);
 }
 
-static void what_is_learned_of_a_phase_is_the_work_without_the_waits(void **state)
+static void duration_of_a_phase_excludes_waits(void **state)
 {
     struct task k;
     uint64_t limit;
@@ -278,14 +278,14 @@ static void what_is_learned_of_a_phase_is_the_work_without_the_waits(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_hangs_in_a_bucket_is_behind_all_who_wait_for_it),
-        cmocka_unit_test(before_the_first_step_who_hangs_is_behind_whatever_it_holds),
-        cmocka_unit_test(places_fit_and_grow_up_to_the_last_step_and_bucket_that_can_be),
-        cmocka_unit_test(while_the_replica_computes_it_is_what_the_task_does),
-        cmocka_unit_test(of_two_replicas_the_one_that_does_not_wait_counts),
-        cmocka_unit_test(who_does_not_say_any_more_that_it_waits_hangs),
-        cmocka_unit_test(before_anything_is_learned_the_deadline_is_the_limit),
-        cmocka_unit_test(what_is_learned_of_a_phase_is_the_work_without_the_waits),
+        cmocka_unit_test(task_hung_in_a_bucket_ranks_below_all_that_wait_for_it),
+        cmocka_unit_test(task_hung_before_the_first_step_ranks_below_all_others),
+        cmocka_unit_test(places_fit_and_increase_up_to_the_maximum_step_and_bucket),
+        cmocka_unit_test(task_while_its_replica_computes_reports_the_replica),
+        cmocka_unit_test(task_with_two_replicas_reports_the_one_that_does_not_wait),
+        cmocka_unit_test(thread_that_stops_renewing_its_wait_counts_as_hung),
+        cmocka_unit_test(limit_without_history_is_the_deadline),
+        cmocka_unit_test(duration_of_a_phase_excludes_waits),
     };
 
     return cmocka_run_group_tests_name("train/progress", tests, NULL, NULL);

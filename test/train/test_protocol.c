@@ -25,7 +25,7 @@ static void group_of_fresh_tasks_trains_to_the_last_step(void **state)
     fake_group_free(g);
 }
 
-static void replicas_of_one_task_meet_at_every_gate(void **state)
+static void replicas_of_one_task_synchronize_at_every_gate(void **state)
 {
     struct fake_group *g = fake_group_new(2, 2);
 
@@ -104,7 +104,7 @@ static void task_that_is_older_receives_the_state_of_the_newest(void **state)
 }
 
 /* The state lies on the device of the sender, and that device has lost it. */
-static void state_that_its_holder_cannot_read_ends_the_generation(void **state)
+static void state_unreadable_on_its_holder_ends_the_generation(void **state)
 {
     struct fake_group *g = fake_group_new(2, 1);
 
@@ -135,7 +135,7 @@ static struct fake_group *group_with_nan(enum train_non_finite policy, uint32_t 
     return g;
 }
 
-static void loss_that_is_nan_under_skip_leaves_the_state_alone(void **state)
+static void loss_nan_under_skip_keeps_the_state(void **state)
 {
     struct fake_group *g = group_with_nan(TRAIN_SKIP, FAKE_STEPS);
 
@@ -156,7 +156,7 @@ static void loss_that_is_nan_under_skip_leaves_the_state_alone(void **state)
     fake_group_free(g);
 }
 
-static void loss_that_is_nan_under_stop_ends_the_job_with_the_state_before(void **state)
+static void loss_nan_under_stop_ends_the_job_with_the_previous_state(void **state)
 {
     struct fake_group *g = group_with_nan(TRAIN_STOP, 1);
 
@@ -171,7 +171,7 @@ static void loss_that_is_nan_under_stop_ends_the_job_with_the_state_before(void 
     fake_group_free(g);
 }
 
-static void loss_that_is_nan_under_restore_begins_again_and_then_stops(void **state)
+static void loss_nan_under_restore_rolls_back_and_then_stops(void **state)
 {
     struct fake_group *g = group_with_nan(TRAIN_RESTORE, 1);
 
@@ -411,7 +411,7 @@ static void wait_for_samples_ends_when_the_generation_is_aborted(void **state)
 
 /* ---- evaluation ---- */
 
-static void evaluation_that_was_interrupted_is_made_up_for_once(void **state)
+static void evaluation_interrupted_is_repeated_once(void **state)
 {
     struct fake_group *g = fake_group_new(2, 1);
     struct abort_at a = { &g->tasks[0], "evaluate", FAKE_EPOCH };
@@ -446,7 +446,7 @@ static void ask_for_pause(void *arg, const char *verb, uint64_t step)
         train_request(t->train, TRAIN_ASK_PAUSE);
 }
 
-static void pause_that_is_asked_for_before_the_first_step_is_agreed_at_once(void **state)
+static void pause_requested_before_the_first_step_is_agreed_at_once(void **state)
 {
     struct fake_group *g = fake_group_new(2, 1);
 
@@ -521,14 +521,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(group_of_fresh_tasks_trains_to_the_last_step),
-        cmocka_unit_test(replicas_of_one_task_meet_at_every_gate),
+        cmocka_unit_test(replicas_of_one_task_synchronize_at_every_gate),
         cmocka_unit_test(group_that_continues_from_an_older_step_is_refused),
         cmocka_unit_test(members_with_different_newest_steps_do_not_train),
         cmocka_unit_test(task_that_is_older_receives_the_state_of_the_newest),
-        cmocka_unit_test(state_that_its_holder_cannot_read_ends_the_generation),
-        cmocka_unit_test(loss_that_is_nan_under_skip_leaves_the_state_alone),
-        cmocka_unit_test(loss_that_is_nan_under_stop_ends_the_job_with_the_state_before),
-        cmocka_unit_test(loss_that_is_nan_under_restore_begins_again_and_then_stops),
+        cmocka_unit_test(state_unreadable_on_its_holder_ends_the_generation),
+        cmocka_unit_test(loss_nan_under_skip_keeps_the_state),
+        cmocka_unit_test(loss_nan_under_stop_ends_the_job_with_the_previous_state),
+        cmocka_unit_test(loss_nan_under_restore_rolls_back_and_then_stops),
         cmocka_unit_test(state_that_differs_is_found_by_its_checksum_and_replaced),
         cmocka_unit_test(two_states_that_differ_have_no_majority_and_neither_counts),
         cmocka_unit_test(checkpoint_is_loaded_when_no_task_holds_state),
@@ -536,8 +536,8 @@ int main(void)
         cmocka_unit_test(checkpoint_whose_storage_fails_leaves_the_job_unsaved),
         cmocka_unit_test(abort_in_any_verb_keeps_a_whole_state),
         cmocka_unit_test(wait_for_samples_ends_when_the_generation_is_aborted),
-        cmocka_unit_test(evaluation_that_was_interrupted_is_made_up_for_once),
-        cmocka_unit_test(pause_that_is_asked_for_before_the_first_step_is_agreed_at_once),
+        cmocka_unit_test(evaluation_interrupted_is_repeated_once),
+        cmocka_unit_test(pause_requested_before_the_first_step_is_agreed_at_once),
         cmocka_unit_test(pause_ends_all_tasks_after_the_same_step),
         cmocka_unit_test(generation_restarts_without_the_task_whose_device_failed),
     };

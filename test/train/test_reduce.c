@@ -89,7 +89,7 @@ static uint64_t bits(const char *layout, bool shared_memory, enum train_overlap 
     return got;
 }
 
-static void buckets_change_no_bit_wherever_the_replicas_are(void **state)
+static void buckets_change_no_bit_for_any_placement_of_replicas(void **state)
 {
     static const struct { const char *layout; bool shared_memory; } rows[] = {
         { "A2", true },  { "A4", true },          { "A1 A1", true },   { "A1 A1", false },
@@ -115,7 +115,7 @@ static void buckets_change_no_bit_wherever_the_replicas_are(void **state)
     }
 }
 
-static void any_number_of_lanes_is_added_along_its_tree_bucket_by_bucket(void **state)
+static void lanes_of_any_number_are_added_along_their_tree_for_each_bucket(void **state)
 {
     uint32_t n;
 
@@ -125,7 +125,7 @@ static void any_number_of_lanes_is_added_along_its_tree_bucket_by_bucket(void **
                     bits("A1 B1", true, TRAIN_OVERLAP_NEVER, 0, lanes, &n));
 }
 
-static void by_itself_it_overlaps_where_a_network_lies_between_and_there_are_buckets(void **state)
+static void overlap_auto_is_used_over_a_network_with_several_buckets(void **state)
 {
     uint32_t n;
 
@@ -138,7 +138,7 @@ static void by_itself_it_overlaps_where_a_network_lies_between_and_there_are_buc
     assert_int_equal(n, 1); /* the digits' network is small */
 }
 
-static void in_a_world_of_three_the_bits_are_those_of_one_host(void **state)
+static void three_tasks_have_the_bits_of_one_host(void **state)
 {
     static const char *const layouts[] = { "A1 B1 C1", "A2 B1" };
     uint32_t n;
@@ -186,7 +186,7 @@ static void play_fault(const char *layout, bool shared_memory, uint32_t faulty, 
     cast_fini(&k);
 }
 
-static void a_fault_anywhere_in_a_step_ends_all_members(void **state)
+static void fault_at_any_point_of_a_step_ends_all_members(void **state)
 {
     static const char *const faults[] = { "train.forward@5", "train.bucket@1", "train.bucket@27",
                                           "train.reduce@4",  "train.update@6", "comm.send=fail@200",
@@ -200,7 +200,7 @@ static void a_fault_anywhere_in_a_step_ends_all_members(void **state)
     play_fault("A1 A1", true, 1, "train.reduce@4");
 }
 
-static void a_member_killed_between_two_buckets_is_named_by_the_others(void **state)
+static void member_killed_between_two_buckets_is_named_by_the_others(void **state)
 {
     (void)state;
     play_fault("A1 B1", true, 1, "train.bucket=kill@30");
@@ -209,7 +209,7 @@ static void a_member_killed_between_two_buckets_is_named_by_the_others(void **st
 }
 
 /* The buckets of one wait for those of the other: the deadline is that of any call. */
-static void a_member_that_hangs_between_two_buckets_is_named_at_the_deadline(void **state)
+static void member_hung_between_two_buckets_is_named_at_the_deadline(void **state)
 {
     struct cast k;
 
@@ -297,7 +297,7 @@ static void watched_scene(struct cast *k, uint32_t self)
 }
 
 /* The first bucket, one in the middle, and the last, which the replica reduces itself. */
-static void a_member_that_hangs_in_any_bucket_is_behind_the_others_which_wait(void **state)
+static void member_hung_in_any_bucket_ranks_below_the_others_which_wait(void **state)
 {
     struct cast k;
     char fault[64];
@@ -340,14 +340,14 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buckets_change_no_bit_wherever_the_replicas_are),
-        cmocka_unit_test(any_number_of_lanes_is_added_along_its_tree_bucket_by_bucket),
-        cmocka_unit_test(by_itself_it_overlaps_where_a_network_lies_between_and_there_are_buckets),
-        cmocka_unit_test(in_a_world_of_three_the_bits_are_those_of_one_host),
-        cmocka_unit_test(a_fault_anywhere_in_a_step_ends_all_members),
-        cmocka_unit_test(a_member_killed_between_two_buckets_is_named_by_the_others),
-        cmocka_unit_test(a_member_that_hangs_between_two_buckets_is_named_at_the_deadline),
-        cmocka_unit_test(a_member_that_hangs_in_any_bucket_is_behind_the_others_which_wait),
+        cmocka_unit_test(buckets_change_no_bit_for_any_placement_of_replicas),
+        cmocka_unit_test(lanes_of_any_number_are_added_along_their_tree_for_each_bucket),
+        cmocka_unit_test(overlap_auto_is_used_over_a_network_with_several_buckets),
+        cmocka_unit_test(three_tasks_have_the_bits_of_one_host),
+        cmocka_unit_test(fault_at_any_point_of_a_step_ends_all_members),
+        cmocka_unit_test(member_killed_between_two_buckets_is_named_by_the_others),
+        cmocka_unit_test(member_hung_between_two_buckets_is_named_at_the_deadline),
+        cmocka_unit_test(member_hung_in_any_bucket_ranks_below_the_others_which_wait),
     };
 
     return cmocka_run_group_tests_name("train/reduce", tests, make_folder, remove_folder);

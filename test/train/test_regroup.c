@@ -141,7 +141,7 @@ static void expect_same_end(struct troupe *k, const char *what)
 
 /* ---- the tests ---- */
 
-static void fewer_and_more_tasks_make_the_same_bits_step_by_step(void **state)
+static void group_shrunk_and_grown_has_equal_bits_in_every_step(void **state)
 {
     static const char *const layouts[] = { "AAAA", "AABB", "ABCA" };
 
@@ -177,7 +177,7 @@ static void fewer_and_more_tasks_make_the_same_bits_step_by_step(void **state)
     }
 }
 
-static void as_few_as_one_can_finish(void **state)
+static void single_remaining_task_completes_the_job(void **state)
 {
     struct troupe *k = new_troupe("AABB", 1);
 
@@ -199,7 +199,7 @@ static void as_few_as_one_can_finish(void **state)
     troupe_free(k);
 }
 
-static void replicas_of_unequal_shares_make_the_same_bits(void **state)
+static void replicas_with_unequal_shares_have_equal_bits(void **state)
 {
     struct troupe *k;
 
@@ -260,7 +260,7 @@ static void play_fault(const char *hosts, uint32_t devices, uint32_t faulty, con
 }
 
 /* Generation after generation, each with the next fault, on one task after the other. */
-static void a_fault_at_any_point_loses_nothing(void **state)
+static void fault_at_any_point_loses_no_bit(void **state)
 {
     static const char *const faults[] = { "train.connect", "train.agree", "train.forward",
                                           "train.bucket@2", "train.reduce", "train.commit",
@@ -316,7 +316,7 @@ static void with_kill(const char *point, char out[96])
     snprintf(out, 96, "%.*s=kill%s", (int)(at - point), point, at);
 }
 
-static void a_death_at_any_point_loses_nothing(void **state)
+static void kill_at_any_point_loses_no_bit(void **state)
 {
     char fault[96];
 
@@ -331,7 +331,7 @@ static void a_death_at_any_point_loses_nothing(void **state)
 }
 
 /* It writes on in its peers' memory when it wakes up: nobody may be reading there. */
-static void a_task_that_was_stopped_harms_nobody_when_it_goes_on(void **state)
+static void task_resumed_after_a_stop_does_not_change_others(void **state)
 {
     static const char *const faults[] = { "train.bucket=stop@8", "train.commit=stop@3" };
 
@@ -381,7 +381,7 @@ static struct troupe *one_step_apart(void)
     return k;
 }
 
-static void nobody_loses_what_he_holds_when_the_sender_dies(void **state)
+static void state_sender_killed_receivers_keep_their_state(void **state)
 {
     struct troupe *k = one_step_apart();
     uint64_t held;
@@ -397,7 +397,7 @@ static void nobody_loses_what_he_holds_when_the_sender_dies(void **state)
     troupe_free(k);
 }
 
-static void a_pause_puts_an_evaluation_off_and_no_longer(void **state)
+static void pause_delays_an_evaluation_only_once(void **state)
 {
     struct troupe *k = new_troupe("AAB", 1);
 
@@ -453,7 +453,7 @@ static uint64_t folders(const char *path)
     return n;
 }
 
-static void only_where_nobody_holds_state_a_checkpoint_is_read(void **state)
+static void checkpoint_is_read_only_if_no_task_holds_state(void **state)
 {
     struct troupe *k;
     struct news saved;
@@ -495,7 +495,7 @@ static void only_where_nobody_holds_state_a_checkpoint_is_read(void **state)
 }
 
 /* Its disk fails, so that a state waits for it; another task leads; then it leads again. */
-static void who_does_not_lead_any_more_abandons_its_checkpoint(void **state)
+static void former_leader_discards_its_checkpoint(void **state)
 {
     struct troupe *k;
     struct news saved;
@@ -528,7 +528,7 @@ static void who_does_not_lead_any_more_abandons_its_checkpoint(void **state)
     saves = false;
 }
 
-static void a_checkpoint_may_be_due_behind_every_step(void **state)
+static void checkpoint_due_after_every_step_leaves_the_last_one(void **state)
 {
     struct troupe *k;
 
@@ -544,7 +544,7 @@ static void a_checkpoint_may_be_due_behind_every_step(void **state)
     save_every = 0;
 }
 
-static void a_chief_that_dies_in_finishing_has_a_successor(void **state)
+static void chief_killed_while_finishing_has_a_successor(void **state)
 {
     static const char *const faults[] = { "train.evaluated=kill@3", "train.save=kill@1",
                                           "train.export=kill@1" };
@@ -578,19 +578,19 @@ static void a_chief_that_dies_in_finishing_has_a_successor(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fewer_and_more_tasks_make_the_same_bits_step_by_step),
-        cmocka_unit_test(as_few_as_one_can_finish),
-        cmocka_unit_test(replicas_of_unequal_shares_make_the_same_bits),
-        cmocka_unit_test(a_fault_at_any_point_loses_nothing),
-        cmocka_unit_test(a_death_at_any_point_loses_nothing),
-        cmocka_unit_test(a_task_that_was_stopped_harms_nobody_when_it_goes_on),
-        cmocka_unit_test(nobody_loses_what_he_holds_when_the_sender_dies),
-        cmocka_unit_test(a_pause_puts_an_evaluation_off_and_no_longer),
+        cmocka_unit_test(group_shrunk_and_grown_has_equal_bits_in_every_step),
+        cmocka_unit_test(single_remaining_task_completes_the_job),
+        cmocka_unit_test(replicas_with_unequal_shares_have_equal_bits),
+        cmocka_unit_test(fault_at_any_point_loses_no_bit),
+        cmocka_unit_test(kill_at_any_point_loses_no_bit),
+        cmocka_unit_test(task_resumed_after_a_stop_does_not_change_others),
+        cmocka_unit_test(state_sender_killed_receivers_keep_their_state),
+        cmocka_unit_test(pause_delays_an_evaluation_only_once),
         cmocka_unit_test(coordinator_without_a_log_line_informs_each_other_task),
-        cmocka_unit_test(only_where_nobody_holds_state_a_checkpoint_is_read),
-        cmocka_unit_test(who_does_not_lead_any_more_abandons_its_checkpoint),
-        cmocka_unit_test(a_checkpoint_may_be_due_behind_every_step),
-        cmocka_unit_test(a_chief_that_dies_in_finishing_has_a_successor),
+        cmocka_unit_test(checkpoint_is_read_only_if_no_task_holds_state),
+        cmocka_unit_test(former_leader_discards_its_checkpoint),
+        cmocka_unit_test(checkpoint_due_after_every_step_leaves_the_last_one),
+        cmocka_unit_test(chief_killed_while_finishing_has_a_successor),
     };
 
     return cmocka_run_group_tests_name("train/regroup", tests, run_undisturbed, forget_undisturbed);

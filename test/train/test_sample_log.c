@@ -86,7 +86,7 @@ static void assert_file(const char *expected)
     assert_string_equal(text, expected);
 }
 
-static void lanes_stand_before_the_step_that_is_done_and_filling_is_left_out(void **state)
+static void lanes_precede_their_done_line_and_padding_is_omitted(void **state)
 {
     static const uint64_t a[] = { 7, 0, UINT64_MAX }, b[] = { 10, 11, 12 };
     struct sample_log *l = open_log();
@@ -104,7 +104,7 @@ static void lanes_stand_before_the_step_that_is_done_and_filling_is_left_out(voi
     sample_log_close(l);
 }
 
-static void lanes_of_a_step_that_was_given_up_are_forgotten(void **state)
+static void lanes_of_an_aborted_step_are_discarded(void **state)
 {
     static const uint64_t a[] = { 1, 2, 3 };
     struct sample_log *l = open_log();
@@ -120,7 +120,7 @@ static void lanes_of_a_step_that_was_given_up_are_forgotten(void **state)
     sample_log_close(l);
 }
 
-static void a_line_that_a_death_cut_off_is_marked_by_who_comes_next(void **state)
+static void line_truncated_by_a_kill_is_marked_by_the_next_process(void **state)
 {
     struct sample_log *l = open_log();
     int fd;
@@ -137,7 +137,7 @@ static void a_line_that_a_death_cut_off_is_marked_by_who_comes_next(void **state
     assert_file("open\ngive 1 2 0 12 # torn\nopen\ndone 1.f5632fca 2\n");
 }
 
-static void a_step_that_could_not_be_written_ends_the_next_one(void **state)
+static void step_that_was_not_written_fails_the_next_one(void **state)
 {
     static const uint64_t a[] = { 1, 2, 3 };
     struct sample_log *l = open_log();
@@ -155,7 +155,7 @@ static void a_step_that_could_not_be_written_ends_the_next_one(void **state)
     sample_log_close(l);
 }
 
-static void what_is_not_a_file_is_refused(void **state)
+static void path_that_is_not_a_file_is_refused(void **state)
 {
     static const struct { const char *path, *word; } rows[] = {
         { "/dev/null", "not a file" },
@@ -175,7 +175,7 @@ static void what_is_not_a_file_is_refused(void **state)
     }
 }
 
-static void without_a_log_nothing_happens(void **state)
+static void calls_without_a_log_have_no_effect(void **state)
 {
     struct data_batch b = { .step = 1 };
 
@@ -191,12 +191,12 @@ int main(void)
 {
 #define TEST(name_) cmocka_unit_test_setup_teardown(name_, make_file, remove_file)
     const struct CMUnitTest tests[] = {
-        TEST(lanes_stand_before_the_step_that_is_done_and_filling_is_left_out),
-        TEST(lanes_of_a_step_that_was_given_up_are_forgotten),
-        TEST(a_line_that_a_death_cut_off_is_marked_by_who_comes_next),
-        TEST(a_step_that_could_not_be_written_ends_the_next_one),
-        TEST(what_is_not_a_file_is_refused),
-        TEST(without_a_log_nothing_happens),
+        TEST(lanes_precede_their_done_line_and_padding_is_omitted),
+        TEST(lanes_of_an_aborted_step_are_discarded),
+        TEST(line_truncated_by_a_kill_is_marked_by_the_next_process),
+        TEST(step_that_was_not_written_fails_the_next_one),
+        TEST(path_that_is_not_a_file_is_refused),
+        TEST(calls_without_a_log_have_no_effect),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

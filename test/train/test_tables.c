@@ -237,7 +237,7 @@ static void expect_same(const struct job *a, const struct job *b)
 
 /* ---- the tests ---- */
 
-static void packed_or_whole_and_on_any_number_of_replicas_the_bits_are_the_same(void **state)
+static void gradients_packed_or_whole_have_equal_bits_on_any_number_of_replicas(void **state)
 {
     (void)state;
     for (uint32_t lanes = 1; lanes <= 8; lanes *= 2) {
@@ -260,7 +260,7 @@ static void packed_or_whole_and_on_any_number_of_replicas_the_bits_are_the_same(
 }
 
 /* The dense part goes in buckets while the last lane computes; tables go with the last one. */
-static void reduced_in_buckets_the_bits_are_the_same(void **state)
+static void gradients_reduced_in_buckets_have_equal_bits(void **state)
 {
     struct job *whole = job_new(1, 8);
 
@@ -282,7 +282,7 @@ static void reduced_in_buckets_the_bits_are_the_same(void **state)
 }
 
 /* Fewer replicas than the full cluster has: each has several slots, not all as many. */
-static void whoever_stands_for_several_slots_the_bits_are_the_same(void **state)
+static void replicas_with_several_slots_have_equal_bits(void **state)
 {
     struct job *whole = job_new(1, 16);
 
@@ -306,7 +306,7 @@ static void whoever_stands_for_several_slots_the_bits_are_the_same(void **state)
     job_free(whole);
 }
 
-static void every_optimizer_moves_weights_as_with_whole_gradients(void **state)
+static void optimizers_with_packed_gradients_equal_whole_gradients(void **state)
 {
     size_t n_all;
     const struct optim_def *const *all = optim_all(&n_all);
@@ -336,7 +336,7 @@ static void every_optimizer_moves_weights_as_with_whole_gradients(void **state)
         }
 }
 
-static void lazy_rows_have_the_same_bits_on_any_number_of_replicas(void **state)
+static void lazy_rows_have_equal_bits_on_any_number_of_replicas(void **state)
 {
     static const char *const patterns[] = { "words", "biases" };
     static const struct train_params group = { .match = patterns, .n_match = 2, .rate_factor = 1,
@@ -361,7 +361,7 @@ static void lazy_rows_have_the_same_bits_on_any_number_of_replicas(void **state)
         job_free(j[i]);
 }
 
-static void lazy_rows_that_cannot_be_are_refused(void **state)
+static void lazy_rows_unsupported_are_refused(void **state)
 {
     static const char *const table[] = { "words" }, *const dense[] = { "out" };
     static const struct {
@@ -447,7 +447,7 @@ static void expect_rows(const struct job *gpu, const struct job *cpu, const stru
     assert_in_range(still, 20 * 8, ROWS * 4);
 }
 
-static void on_gpus_the_same_rows_are_left_alone(void **state)
+static void gpu_tables_keep_the_same_rows_unchanged(void **state)
 {
     static void (*const changes[])(struct job *j) = { lazy_adam, resting_adagrad, decaying_adam };
     static const struct { uint32_t gpus, lanes; } rows[] = { { 1, 1 }, { 1, 4 }, { 2, 2 }, { 2, 8 } };
@@ -482,7 +482,7 @@ static void on_gpus_the_same_rows_are_left_alone(void **state)
     job_free(fresh);
 }
 
-static void a_warm_step_with_tables_allocates_nothing(void **state)
+static void step_with_tables_after_warm_up_allocates_no_memory(void **state)
 {
     (void)state;
     for (int on_gpus = 0; on_gpus < 2; on_gpus++) {
@@ -501,14 +501,14 @@ static void a_warm_step_with_tables_allocates_nothing(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packed_or_whole_and_on_any_number_of_replicas_the_bits_are_the_same),
-        cmocka_unit_test(reduced_in_buckets_the_bits_are_the_same),
-        cmocka_unit_test(whoever_stands_for_several_slots_the_bits_are_the_same),
-        cmocka_unit_test(every_optimizer_moves_weights_as_with_whole_gradients),
-        cmocka_unit_test(lazy_rows_have_the_same_bits_on_any_number_of_replicas),
-        cmocka_unit_test(lazy_rows_that_cannot_be_are_refused),
-        cmocka_unit_test(on_gpus_the_same_rows_are_left_alone),
-        cmocka_unit_test(a_warm_step_with_tables_allocates_nothing),
+        cmocka_unit_test(gradients_packed_or_whole_have_equal_bits_on_any_number_of_replicas),
+        cmocka_unit_test(gradients_reduced_in_buckets_have_equal_bits),
+        cmocka_unit_test(replicas_with_several_slots_have_equal_bits),
+        cmocka_unit_test(optimizers_with_packed_gradients_equal_whole_gradients),
+        cmocka_unit_test(lazy_rows_have_equal_bits_on_any_number_of_replicas),
+        cmocka_unit_test(lazy_rows_unsupported_are_refused),
+        cmocka_unit_test(gpu_tables_keep_the_same_rows_unchanged),
+        cmocka_unit_test(step_with_tables_after_warm_up_allocates_no_memory),
     };
 
     (void)argc;

@@ -30,7 +30,7 @@ static void note_allocations(struct fixture *f, uint64_t step)
 
 /* ---- the tests ---- */
 
-static void the_loss_goes_down_and_the_bits_do_not_depend_on_replicas(void **state)
+static void loss_decreases_and_bits_do_not_depend_on_replicas(void **state)
 {
     struct fixture *one = fixture_new(1, 4), *two = fixture_new(2, 4), *four = fixture_new(4, 4);
 
@@ -50,7 +50,7 @@ static void the_loss_goes_down_and_the_bits_do_not_depend_on_replicas(void **sta
     fixture_free(four);
 }
 
-static void a_warm_step_allocates_nothing(void **state)
+static void step_after_warm_up_allocates_no_memory(void **state)
 {
     (void)state;
     for (int overlaps = 0; overlaps < 2; overlaps++) {
@@ -68,7 +68,7 @@ static void a_warm_step_allocates_nothing(void **state)
     }
 }
 
-static void stopped_and_opened_again_it_goes_on_with_the_same_bits(void **state)
+static void run_stopped_and_reopened_continues_with_equal_bits(void **state)
 {
     struct fixture *whole = fixture_new(2, 2), *part = fixture_new(2, 2);
     struct err err;
@@ -141,7 +141,7 @@ static void manifest_whose_position_contradicts_its_step_is_refused(void **state
     fixture_free(f);
 }
 
-static void every_optimizer_has_the_same_bits_on_any_number_of_replicas(void **state)
+static void optimizers_have_equal_bits_on_any_number_of_replicas(void **state)
 {
     static const char *const patterns[] = { "*.bias" };
     static const struct train_params group = { .match = patterns, .n_match = 1,
@@ -179,7 +179,7 @@ static void every_optimizer_has_the_same_bits_on_any_number_of_replicas(void **s
 }
 
 /* Evaluations decide the rate here, and the checkpoint is older than the evaluation of its step. */
-static void a_plateau_schedule_is_resumed_where_it_was(void **state)
+static void plateau_schedule_resumed_continues_its_state(void **state)
 {
     struct fixture *whole = fixture_new(2, 2), *part = fixture_new(2, 2);
     struct err err;
@@ -222,7 +222,7 @@ static void a_plateau_schedule_is_resumed_where_it_was(void **state)
 }
 
 /* decay d, weights w_k: a_k = d a_(k-1) + (1 - d) w_k, from the weights in the file. */
-static void the_average_is_of_the_weights_and_statistics_are_copied(void **state)
+static void average_covers_weights_and_statistics_are_copied(void **state)
 {
     struct fixture *f = fixture_new(2, 2);
     const struct memory *m;
@@ -251,7 +251,7 @@ static void the_average_is_of_the_weights_and_statistics_are_copied(void **state
     fixture_free(f);
 }
 
-static void a_group_that_matches_nothing_is_refused(void **state)
+static void parameter_group_without_match_is_refused(void **state)
 {
     static const char *const patterns[] = { "*.bias", "conv1.wieght" };
     static const struct train_params group = { .match = patterns, .n_match = 2, .rate_factor = 1 };
@@ -268,7 +268,7 @@ static void a_group_that_matches_nothing_is_refused(void **state)
     fixture_free(f);
 }
 
-static void the_last_batch_padded_counts_every_sample_once(void **state)
+static void last_batch_padded_counts_every_sample_once(void **state)
 {
     struct fixture *f = fixture_new(1, 2);
 
@@ -286,7 +286,7 @@ static void the_last_batch_padded_counts_every_sample_once(void **state)
     fixture_free(f);
 }
 
-static void what_is_wrong_with_a_job_is_said_at_opening(void **state)
+static void invalid_job_is_refused_at_opening(void **state)
 {
     static const struct { const char *words; int what; } rows[] = {
         { "has no input 'y'", 0 }, { "no such file", 1 },     { "fewer than one global batch", 2 },
@@ -319,7 +319,7 @@ static void what_is_wrong_with_a_job_is_said_at_opening(void **state)
     }
 }
 
-static void an_error_in_one_replica_ends_all_of_them(void **state)
+static void error_in_one_replica_ends_all_replicas(void **state)
 {
     struct fixture *f = fixture_new(4, 4);
     struct err err;
@@ -336,17 +336,17 @@ static void an_error_in_one_replica_ends_all_of_them(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_loss_goes_down_and_the_bits_do_not_depend_on_replicas),
-        cmocka_unit_test(a_warm_step_allocates_nothing),
-        cmocka_unit_test(stopped_and_opened_again_it_goes_on_with_the_same_bits),
+        cmocka_unit_test(loss_decreases_and_bits_do_not_depend_on_replicas),
+        cmocka_unit_test(step_after_warm_up_allocates_no_memory),
+        cmocka_unit_test(run_stopped_and_reopened_continues_with_equal_bits),
         cmocka_unit_test(manifest_whose_position_contradicts_its_step_is_refused),
-        cmocka_unit_test(every_optimizer_has_the_same_bits_on_any_number_of_replicas),
-        cmocka_unit_test(a_plateau_schedule_is_resumed_where_it_was),
-        cmocka_unit_test(the_average_is_of_the_weights_and_statistics_are_copied),
-        cmocka_unit_test(a_group_that_matches_nothing_is_refused),
-        cmocka_unit_test(the_last_batch_padded_counts_every_sample_once),
-        cmocka_unit_test(what_is_wrong_with_a_job_is_said_at_opening),
-        cmocka_unit_test(an_error_in_one_replica_ends_all_of_them),
+        cmocka_unit_test(optimizers_have_equal_bits_on_any_number_of_replicas),
+        cmocka_unit_test(plateau_schedule_resumed_continues_its_state),
+        cmocka_unit_test(average_covers_weights_and_statistics_are_copied),
+        cmocka_unit_test(parameter_group_without_match_is_refused),
+        cmocka_unit_test(last_batch_padded_counts_every_sample_once),
+        cmocka_unit_test(invalid_job_is_refused_at_opening),
+        cmocka_unit_test(error_in_one_replica_ends_all_replicas),
     };
 
     return cmocka_run_group_tests_name("train/train", tests, NULL, NULL);
