@@ -1,5 +1,6 @@
-/* test_gpu.c - replicas on emulated GPUs (test/cuda), beside replicas on CPUs; with TRAINERD_TEST_CUDA=1 on
- * those of the plugin on the library path, where what needs two of them is skipped if there is one. */
+/* test_gpu.c - compares replicas on emulated GPUs (test/cuda) with replicas on CPUs. With
+ * TRAINERD_TEST_CUDA=1 the tests run on the GPUs of the plugin on the library path; tests that need
+ * two GPUs are skipped if there is one. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +13,7 @@
 #include "op/op.h"
 #include "train/fixture.h"
 
-enum { FEW = 12, BUCKET = 4096 /* bytes: some twenty in a step */ };
+enum { FEW = 12, BUCKET = 4096 /* bytes: about twenty buckets in a step */ };
 
 static bool has_gpus(uint32_t n)
 {
@@ -21,7 +22,7 @@ static bool has_gpus(uint32_t n)
     return gpus_there(n, there);
 }
 
-/* Trains on `gpus` GPUs (0: on one CPU) and returns what was trained, still open. */
+/* Trains on `gpus` GPUs (0: on one CPU) and returns the open fixture. */
 static struct fixture *trained(uint32_t gpus, uint32_t lanes, void (*change)(struct fixture *f))
 {
     struct fixture *f = fixture_new(gpus > 0 ? gpus : 1, lanes);
@@ -51,7 +52,8 @@ static void expect_near(const struct fixture *got, const struct fixture *want)
         if (!(fabs(got->losses[k] - want->losses[k]) <= 1e-3))
             fail_msg("loss of step %d is %g, the CPU's %g", (int)k, got->losses[k], want->losses[k]);
     for (size_t i = 0; i < n; i++)
-        if (!(fabsf(a[i] - b[i]) <= 2e-2f)) /* where rounding turns a ReLU or the winner of a window */
+        /* rounding may change a ReLU or the maximum of a window */
+        if (!(fabsf(a[i] - b[i]) <= 2e-2f))
             fail_msg("float %zu of the state is %g, the CPU has %g", i, (double)a[i], (double)b[i]);
 }
 
@@ -59,8 +61,8 @@ static void expect_near(const struct fixture *got, const struct fixture *want)
 
 static void buckets_are_all_reduced_once_with_any_lanes_and_replicas(void **state)
 {
-    /* With an odd number of lanes a lane's slot changes from step to step: some calls are captured while
-     * others are repeated. */
+    /* With an odd number of lanes a lane's slot changes from step to step: some calls are captured
+     * while others are repeated. */
     static const struct { uint32_t gpus, lanes; } rows[] = { { 1, 1 }, { 1, 4 }, { 2, 2 }, { 2, 4 }, { 2, 16 } };
 
     (void)state;
@@ -100,7 +102,8 @@ static void three_lanes_of_a_gpu_are_all_reduced(void **state)
     fixture_free(gpu);
 }
 
-/* One GPU has two lanes of the three, the other one: their sums are captured in the same step. */
+/* One GPU has two of the three lanes, the other has one; both capture the all-reduce in the same
+ * step. */
 static void gpus_with_unequal_shares_of_the_lanes_all_reduce_together(void **state)
 {
     struct fixture *cpu, *gpu;
@@ -136,7 +139,8 @@ static void clipping_and_averages_equal_those_of_the_cpu(void **state)
     fixture_free(gpu);
 }
 
-/* The sum of the lanes is far from the mean: what were clipped too early would be another number. */
+/* The sum of the lanes differs much from the mean, so that clipping too early would change the
+ * result. */
 static void mean_of_what_counts(struct fixture *f)
 {
     static const float weights[10] = { 40, 30, 20, 40, 30, 20, 40, 30, 20, 40 };

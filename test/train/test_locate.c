@@ -1,5 +1,6 @@
-/* Loss or gradient that are not finite: where it came from, and what becomes of the job. Tasks are
- * processes; every kind of trouble has a model and a sample of its own. */
+/* test_locate.c - non-finite loss or gradient: the location of the first non-finite value, and the
+ * policy of the job. Tasks are processes; each kind of non-finite value has its own model and
+ * sample. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -22,14 +23,15 @@ static struct heard { /* shared with the tasks */
 
 static char folder[] = "/tmp/trainerd-locate-XXXXXX", model_path[64], data_prefix[64], data_glob[64];
 
-/* ---- kinds of trouble ---- */
+/* ---- kinds of non-finite values ---- */
 
 struct kind {
     const char *name;
     void (*model)(struct model *m); /* from x [n, 4] and i [n, 1] to logits [n, 3] */
-    float odd[4];                   /* of sample ODD; all others have 1 in front */
-    const char *says;               /* part of what is told */
-    bool of_sample;                 /* and it names the sample */
+    /* inputs of sample ODD; the first input of all other samples is 1 */
+    float odd[4];
+    const char *says;               /* part of the message */
+    bool of_sample;                 /* the message names the sample */
 };
 
 static void plain_model(struct model *m)
@@ -37,26 +39,26 @@ static void plain_model(struct model *m)
     model_node(m, "MatMul", "x w", "logits");
 }
 
-static void log_model(struct model *m) /* of 0 */
+static void log_model(struct model *m) /* logarithm of 0 */
 {
     model_node(m, "Log", "x", "l");
     model_node(m, "MatMul", "l w", "logits");
 }
 
-static void exp_model(struct model *m) /* above the largest float */
+static void exp_model(struct model *m) /* result above the largest float */
 {
     model_node(m, "Exp", "x", "e");
     model_node(m, "MatMul", "e w", "logits");
 }
 
-static void root_model(struct model *m) /* finite, but not its slope at 0 */
+static void root_model(struct model *m) /* finite value with an infinite derivative at 0 */
 {
     model_node(m, "Mul", "x ones", "scaled");
     model_node(m, "Sqrt", "scaled", "r");
     model_node(m, "MatMul", "r w", "logits");
 }
 
-static void masked_model(struct model *m) /* -inf belongs there, and is not what is wrong */
+static void masked_model(struct model *m) /* -inf of the mask is intended and not reported */
 {
     static const float mask[4] = { 0, -INFINITY, 0, 0 };
 
@@ -69,7 +71,7 @@ static void masked_model(struct model *m) /* -inf belongs there, and is not what
     model_node(m, "MatMul", "sum w", "logits");
 }
 
-static void table_model(struct model *m) /* whose row has a weight that is too large */
+static void table_model(struct model *m) /* a row of the table has a weight that is too large */
 {
     static float rows[8 * 4];
 
@@ -114,7 +116,8 @@ static void write_model(void)
     model_weights(m, "w", shape_of(2, (int64_t)4, (int64_t)3), 3);
     kind->model(m);
     model_output(m, "logits");
-    for (size_t i = 0; i < model_proto(m)->graph->n_node; i++) /* a node is called as what it makes */
+    /* a node has the name of its output */
+    for (size_t i = 0; i < model_proto(m)->graph->n_node; i++)
         model_proto(m)->graph->node[i]->name = model_proto(m)->graph->node[i]->output[0];
     bytes = model_bytes(m, &n);
     for (size_t i = 0; i < model_proto(m)->graph->n_node; i++)
@@ -188,7 +191,7 @@ static void small_job(struct fixture *f, uint32_t task)
     f->opts.n_features = f->opts.n_inputs + 1;
     f->opts.train_glob = data_glob;
     f->opts.steps = all_odd ? 30 : wanted_steps;
-    f->opts.seed = 4; /* the odd sample is in steps that are not neighbours */
+    f->opts.seed = 4; /* the odd sample is in steps that are not consecutive */
     f->opts.replicas = LANES;
     f->opts.min_replicas = 1;
     f->opts.lanes = LANES;
@@ -277,14 +280,14 @@ static void non_finite_value_of_each_kind_is_located_on_every_task(void **state)
                 expect(heard->text[0], ", sample 37 of the data at position ");
             if (l == 0)
                 crc = end_crc(k);
-            else if (k->n == 2) /* of three tasks the lanes are added along the same tree */
+            else if (k->n == 2) /* with three tasks the lanes are added along the same tree */
                 assert_int_equal(end_crc(k), crc);
             troupe_free(k);
         }
     }
 }
 
-/* The state behind a skipped step is the one in front of it, and the next one moves on from there. */
+/* The state after a skipped step equals that before it, and the next step continues from it. */
 static void skipped_step_has_no_effect_on_the_state(void **state)
 {
     uint64_t odd = 0;
@@ -396,8 +399,8 @@ static void policy_restore_rolls_back_once_and_then_stops(void **state)
     save_every = 0;
 }
 
-/* Somebody was away when the others went back, and still holds the state before the step: they go on
- * from that, and have not been at a checkpoint. */
+/* A task was absent when the others rolled back and still holds the state before the step. The
+ * group continues from that state, so the rollback does not count. */
 static void task_absent_during_a_rollback_does_not_stop_the_job(void **state)
 {
     char fault[64];
@@ -418,7 +421,7 @@ static void task_absent_during_a_rollback_does_not_stop_the_job(void **state)
     troupe_start_with(k, 2, fault);
     troupe_wait(k);
     assert_int_equal(k->tasks[2].held, odd - 1);
-    k->tasks[2].stopped = true; /* as far as the others know */
+    k->tasks[2].stopped = true; /* as the others see it */
     for (int n = 0; n < 2; n++) {
         troupe_start(k);
         troupe_wait(k);
@@ -442,7 +445,7 @@ static void task_absent_during_a_rollback_does_not_stop_the_job(void **state)
     troupe_free(k);
 }
 
-/* All was finite: whoever made the NaN cannot be made to make it again. */
+/* The repetition of the step is finite: the NaN is not reproducible. */
 static void non_finite_value_not_reproducible_is_attributed_to_the_machine(void **state)
 {
     struct troupe *k;
@@ -460,7 +463,7 @@ static void non_finite_value_not_reproducible_is_attributed_to_the_machine(void 
     troupe_free(k);
 }
 
-/* Each replica sums up rows of the tables; so do others with other parts. */
+/* Each replica adds up the rows of its part of the tables. */
 static void table_row_bit_flip_is_detected(void **state)
 {
     static const struct kind quiet = { .name = "no trouble", .model = table_model,
@@ -471,7 +474,7 @@ static void table_row_bit_flip_is_detected(void **state)
     policy = TRAIN_SKIP;
     for (uint32_t devices = 1; devices <= 2; devices++) {
         k = new_troupe(&quiet, devices == 1 ? "AAB" : "A", devices);
-        /* GPUs have no rows apart */
+        /* GPUs do not reduce rows separately */
         troupe_start_with(k, devices % 2, fixture_on_gpus() ? "health.flip_gradient@2" : "health.flip_row@2");
         troupe_wait(k);
         expect(k->tasks[devices % 2].last.text, devices == 1 ? "worker 1 differs from the others: its reduced "

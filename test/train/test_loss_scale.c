@@ -1,4 +1,5 @@
-/* The state table of loss scaling: against what PyTorch's GradScaler documents, step by step, and at its ends. */
+/* test_loss_scale.c - compares the state of loss scaling with the documentation of PyTorch's
+ * GradScaler, for each step and at the limits. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +12,7 @@
 
 static const struct loss_scale_rule usual = { .initial = 65536, .min = 1, .max = 16777216, .growth_interval = 3 };
 
-/* A letter for a step: 'g' finite, 'o' overflow. */
+/* Applies steps to a state; each letter is a step: 'g' finite, 'o' overflow. */
 static struct loss_scale after(const struct loss_scale_rule *rule, struct loss_scale s, const char *steps)
 {
     for (; *steps != '\0'; steps++)
@@ -26,7 +27,8 @@ static void expect(struct loss_scale s, double scale, uint32_t good)
                  (unsigned)good);
 }
 
-/* What torch.cuda.amp.GradScaler(65536, 2, 0.5, 3) documents: scale and growth tracker behind update(). */
+/* Scale and growth tracker after update() as documented for torch.cuda.amp.GradScaler(65536, 2,
+ * 0.5, 3). */
 static void scale_and_count_equal_those_of_gradscaler(void **state)
 {
     static const struct { const char *steps; double scale; uint32_t good; } rows[] = {
@@ -85,7 +87,7 @@ static void scale_of_a_checkpoint_is_limited_by_the_rule(void **state)
     expect(after(&usual, loss_scale_resume(&usual, (struct loss_scale){ 1024, UINT32_MAX }), "g"), 2048, 0);
     expect(loss_scale_resume(&usual, (struct loss_scale){ 0x1p30, 1 }), 16777216, 1);
     expect(loss_scale_resume(&usual, (struct loss_scale){ 0.25, 1 }), 1, 1);
-    for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) /* no scale of ours */
+    for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) /* invalid scales */
         expect(loss_scale_resume(&usual, (struct loss_scale){ odd[i], 1 }), 65536, 0);
 }
 

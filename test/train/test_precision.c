@@ -1,5 +1,5 @@
-/* test_precision.c - every precision on emulated GPUs, and the loss scale of float16: what it changes, which
- * is nothing but whether gradients fit. */
+/* test_precision.c - every precision on emulated GPUs, and the loss scale of float16, which
+ * influences only whether gradients overflow. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,8 +16,8 @@ enum { FEW = 6 };
 
 static const struct loss_scale_rule usual = { .initial = 65536, .min = 1, .max = 16777216, .growth_interval = 2000 };
 
-static uint64_t overflows; /* told */
-static double told_scale;  /* of the last step */
+static uint64_t overflows; /* number of reported overflows */
+static double told_scale;  /* reported with the last step */
 
 static void listen(void *arg, const struct train_event *e)
 {
@@ -28,7 +28,7 @@ static void listen(void *arg, const struct train_event *e)
     fixture_event(arg, e);
 }
 
-/* Of `precision` on `gpus` GPUs, 0: on a CPU. Not run yet. */
+/* Returns a fixture with `precision` on `gpus` GPUs, 0: on a CPU. It has not run. */
 static struct fixture *prepared(uint32_t gpus, enum plan_precision precision)
 {
     struct fixture *f = fixture_new(gpus > 0 ? gpus : 1, 4);
@@ -104,7 +104,7 @@ static void precision_of_gpus_only_is_refused_on_a_cpu(void **state)
     }
 }
 
-/* ---- the scale changes no bit, where nothing overflows: in float32, with the rule all the same ---- */
+/* ---- without overflow the scale changes no bit: float32 with a rule for the scale ---- */
 
 static void clipped(struct fixture *f)
 {
@@ -115,7 +115,7 @@ static void clipped(struct fixture *f)
     f->opts.clip_norm = 0.5;
 }
 
-/* With a mean that is known only when all is added up. */
+/* Uses a mean whose divisor is known only after the all-reduce. */
 static void adapted(struct fixture *f)
 {
     static const float weights[10] = { 40, 30, 20, 40, 30, 20, 40, 30, 20, 40 };
@@ -159,7 +159,7 @@ static void loss_scale_without_overflow_changes_no_bit(void **state)
 
 /* ---- overflow ---- */
 
-/* 2^30 times the gradient of a mean over 8 samples is too much for float16, and so is half of it. */
+/* 2^30 times the gradient of a mean over 8 samples overflows float16, and so does half of it. */
 static struct fixture *overflowing(uint32_t gpus, uint64_t stop_after)
 {
     struct fixture *f = prepared(gpus, PLAN_FLOAT16);
@@ -183,12 +183,14 @@ static void overflow_changes_only_the_scale(void **state)
     assert_int_equal(overflows, f->held);
     assert_true(told_scale == ldexp(1, 30 - (int)f->held));
     assert_int_equal(f->train->health.skips, 0);
-    assert_true(isfinite(f->losses[1]) && fabs(f->losses[1] - 2.3) < 1); /* the loss itself is not scaled */
+    /* the loss itself is not scaled */
+    assert_true(isfinite(f->losses[1]) && fabs(f->losses[1] - 2.3) < 1);
     fixture_free(f);
     fixture_free(fresh);
 }
 
-/* The state is that of the job and the step, also behind a checkpoint in the middle of a count. */
+/* The state depends on the job and the step, also after a checkpoint between two increases of the
+ * scale. */
 static void scale_and_count_resume_from_a_checkpoint(void **state)
 {
     struct fixture *all[] = { overflowing(1, 0), overflowing(1, 8), overflowing(1, 0) };
@@ -227,7 +229,7 @@ static void overflow_at_the_minimum_scale_is_an_error_and_located(void **state)
     f->opts.non_finite = TRAIN_STOP;
     run(f);
     assert_int_equal(f->end, TRAIN_FAILED);
-    assert_int_equal(f->held, 1); /* one step was given to a smaller scale */
+    assert_int_equal(f->held, 1); /* one step was skipped to reduce the scale */
     assert_non_null(strstr(f->text, "with a loss scale of 536870912, the least,"));
     assert_non_null(strstr(f->text, "holds NaN or infinity"));
     assert_non_null(strstr(f->text, "lane 0 (positions"));

@@ -1,5 +1,5 @@
-/* Where the threads of a task are: which of them counts, and who is behind of tasks that wait for each
- * other. One thread plays them all. */
+/* test_progress.c - the places of the threads of a task: which place is reported, and the order of
+ * tasks that wait for each other. One thread simulates all threads. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -42,7 +42,7 @@ static void one_step(struct engine_replica *r, uint64_t step)
     place_enter(&r->place, PHASE_BETWEEN);
 }
 
-/* A generation that has made all steps before STEP. */
+/* Starts a generation that has finished all steps before STEP. */
 static void task_begin(struct task *k, uint32_t n_devices)
 {
     memset(k, 0, sizeof(*k));
@@ -69,7 +69,7 @@ static struct train_progress at(const struct task *k)
     return p;
 }
 
-/* The last bucket is the replica's; for the others it waits. */
+/* Enters a bucket. The replica reduces the last bucket and waits for the reducer in the others. */
 static struct place *to_bucket(struct task *k, uint32_t replica, uint32_t bucket)
 {
     struct engine_replica *r = &k->replicas[replica];
@@ -101,9 +101,9 @@ static void task_hung_in_a_bucket_ranks_below_all_that_wait_for_it(void **state)
         assert_string_equal(h.phase, "reduce");
         assert_string_equal(w.phase, "reduce");
         assert_true(h.step == STEP && h.limit_ms >= 3000 && h.limit_ms <= DEADLINE_MS);
-        assert_int_equal(w.limit_ms, 0); /* as long as it takes the others */
+        assert_int_equal(w.limit_ms, 0); /* no limit: it waits for peers */
         assert_true(h.place < w.place && h.place > before);
-        if (bucket + 1 < BUCKETS) { /* somebody has all that he needs of this one already */
+        if (bucket + 1 < BUCKETS) { /* a peer may already have received everything from this task */
             place_wait(to_bucket(&ahead, 0, bucket + 1), PLACE_WAITS_PEERS);
             assert_true(w.place < at(&ahead).place);
         }
@@ -113,7 +113,7 @@ static void task_hung_in_a_bucket_ranks_below_all_that_wait_for_it(void **state)
     assert_true(at(&hangs).place > at(&waits).place);
 }
 
-/* One that holds the state of step 7, and one that comes new. */
+/* One task holds the state of step 7, the other one has just joined. */
 static void task_hung_before_the_first_step_ranks_below_all_others(void **state)
 {
     static const enum phase phases[] = { PHASE_START, PHASE_LOAD, PHASE_CONNECT, PHASE_NCCL, PHASE_AGREE, PHASE_TRANSFER };
@@ -136,7 +136,8 @@ static void task_hung_before_the_first_step_ranks_below_all_others(void **state)
             assert_true(before < h.place && h.place < w.place);
             assert_int_equal(h.limit_ms, DEADLINE_MS);
             assert_int_equal(w.limit_ms, 0);
-            assert_int_equal(at(&old).step, STEP); /* what is said is what it holds */
+            /* the reported step is the one that the task holds */
+            assert_int_equal(at(&old).step, STEP);
             if (old_hangs)
                 before = w.place;
         }
@@ -162,7 +163,7 @@ static void places_fit_and_increase_up_to_the_maximum_step_and_bucket(void **sta
             if (phase == 0)
                 place_bucket(&k.replicas[0].place, steps[i], UINT32_MAX);
             else
-                place_enter(&k.replicas[0].place, PHASE_EXPORT); /* of all phases the last */
+                place_enter(&k.replicas[0].place, PHASE_EXPORT); /* the last of all phases */
             p = at(&k);
             assert_true(p.place > before && p.place < UINT64_C(1) << 62 && p.step == steps[i]);
             before = p.place;
@@ -199,7 +200,8 @@ static void task_with_two_replicas_reports_the_one_that_does_not_wait(void **sta
     assert_true(at(&k).since_ns == since && at(&k).limit_ms >= 3000);
     place_wait(p, PLACE_WAITS_PEERS);
     assert_int_equal(at(&k).limit_ms, 0);
-    place_enter(&k.replicas[0].place, PHASE_CHECK); /* and meets the other one */
+    /* and waits at the same place as the other replica */
+    place_enter(&k.replicas[0].place, PHASE_CHECK);
     place_wait(&k.replicas[0].place, PLACE_WAITS_LOCAL);
     place_wait(&k.replicas[0].helper_place, PLACE_WAITS_LOCAL);
     place_enter(&k.replicas[1].place, PHASE_CHECK);
@@ -230,7 +232,7 @@ static void thread_that_stops_renewing_its_wait_counts_as_hung(void **state)
     assert_true(at(&hangs).place < at(&waits).place);
     assert_true(at(&hangs).limit_ms >= 3000 && at(&hangs).since_ns == h->stated_ns);
     assert_true(at(&waits).limit_ms == 0 && at(&waits).since_ns == w->since_ns);
-    place_wait(h, PLACE_WAITS_PEERS); /* it was late */
+    place_wait(h, PLACE_WAITS_PEERS); /* renewed after the limit */
     assert_int_equal(at(&hangs).place, at(&waits).place);
 }
 
@@ -246,7 +248,7 @@ static void limit_without_history_is_the_deadline(void **state)
     assert_int_equal(at(&k).limit_ms, DEADLINE_MS);
     to_bucket(&k, 0, 0);
     assert_int_equal(at(&k).limit_ms, DEADLINE_MS);
-    place_enter(&k.replicas[0].place, PHASE_DATA); /* has one of its own */
+    place_enter(&k.replicas[0].place, PHASE_DATA); /* this phase has its own deadline */
     assert_int_equal(at(&k).limit_ms, 0);
     task_begin(&k, 1);
     k.stuck_factor = 0;
@@ -268,7 +270,7 @@ static void duration_of_a_phase_excludes_waits(void **state)
         nap_ms(20);
         place_wait(p, PLACE_WAITS_PEERS);
         nap_ms(250);
-        place_wait(p, PLACE_WORKS); /* a little more */
+        place_wait(p, PLACE_WORKS); /* works again for a short time */
     }
     place_bucket(&k.replicas[0].helper_place, STEP + 1, 0);
     limit = at(&k).limit_ms;

@@ -1,4 +1,5 @@
-/* test_protocol.c - the protocol of steps and generations on fake engines: no model, no kernels. */
+/* test_protocol.c - tests the protocol of steps and generations with fake engines, without a
+ * model. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -56,7 +57,7 @@ static void group_that_continues_from_an_older_step_is_refused(void **state)
     fake_group_free(g);
 }
 
-/* The coordinator states one step, and a member was told another. */
+/* The coordinator sends different newest steps to two members. */
 static void members_with_different_newest_steps_do_not_train(void **state)
 {
     struct fake_group *g = fake_group_new(2, 1);
@@ -103,7 +104,7 @@ static void task_that_is_older_receives_the_state_of_the_newest(void **state)
     fake_group_free(g);
 }
 
-/* The state lies on the device of the sender, and that device has lost it. */
+/* The device of the sender has lost the state. */
 static void state_unreadable_on_its_holder_ends_the_generation(void **state)
 {
     struct fake_group *g = fake_group_new(2, 1);
@@ -116,11 +117,11 @@ static void state_unreadable_on_its_holder_ends_the_generation(void **state)
     fake_generation(g, "01");
     assert_int_equal(g->tasks[0].end, TRAIN_FAILED);
     assert_int_equal(g->tasks[0].code, ERR_DEVICE);
-    assert_int_equal(train_held(g->tasks[1].train), 0); /* it keeps what it held */
+    assert_int_equal(train_held(g->tasks[1].train), 0); /* the receiver keeps its previous state */
     fake_group_free(g);
 }
 
-/* ---- numbers that are not finite ---- */
+/* ---- non-finite numbers ---- */
 
 static struct fake_group *group_with_nan(enum train_non_finite policy, uint32_t times)
 {
@@ -291,7 +292,8 @@ static void checkpoint_that_cannot_be_copied_fails_the_job_by_the_device(void **
     fake_group_free(g);
 }
 
-/* The directory becomes a file while the task trains. The writer may just be using the directory. */
+/* Replaces the directory with a file while the task trains. The writer may be using the
+ * directory. */
 static void replace_directory(void *arg, const char *verb, uint64_t step)
 {
     struct fake_task *t = arg;
@@ -351,7 +353,7 @@ static void abort_in_verb(void *arg, const char *verb, uint64_t step)
         train_abort(a->task->train, "the test says so");
 }
 
-/* A step is complete or leaves no trace, and the next generation ends with the same bits. */
+/* A step is finished or has no effect, and the next generation ends with the same bits. */
 static void abort_in_any_verb_keeps_a_whole_state(void **state)
 {
     static const struct {
@@ -390,7 +392,7 @@ static void abort_in_any_verb_keeps_a_whole_state(void **state)
     }
 }
 
-/* The samples of a lane never come. */
+/* The samples of a lane never arrive. */
 static void wait_for_samples_ends_when_the_generation_is_aborted(void **state)
 {
     struct fake_group *g = fake_group_new(2, 1);
@@ -404,7 +406,7 @@ static void wait_for_samples_ends_when_the_generation_is_aborted(void **state)
     fake_generation(g, "01");
     assert_int_equal(g->tasks[1].code, ERR_DEVICE);
     assert_true(g->tasks[0].code < 0);
-    assert_in_range(g->tasks[0].held, 1, 2); /* it may not have come to step 3 yet */
+    assert_in_range(g->tasks[0].held, 1, 2); /* the task may not have reached step 3 */
     fake_expect_state(&g->tasks[0], g->tasks[0].held);
     fake_group_free(g);
 }
@@ -487,7 +489,7 @@ static void pause_ends_all_tasks_after_the_same_step(void **state)
     fake_group_free(g);
 }
 
-/* Whatever verb fails on one task, the rest goes on without it, and it comes back. */
+/* Whichever verb fails on one task, the others continue without it, and the task rejoins. */
 static void generation_restarts_without_the_task_whose_device_failed(void **state)
 {
     static const char *const verbs[] = { "begin",  "bind",     "read",    "run_lanes",

@@ -1,4 +1,5 @@
-/* The log of sample numbers: what stands in it after a step, a failure, a death in the middle of a line. */
+/* test_sample_log.c - the log of sample numbers: its content after a step, after a failure, and
+ * after a kill in the middle of a line. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -58,7 +59,7 @@ static void group(struct sample_log *l, uint64_t generation, const char *key)
     sample_log_group(l, generation, key, strlen(key));
 }
 
-/* The file with the times, and the process, taken out. */
+/* Compares the file without times and process number with `expected`. */
 static void assert_file(const char *expected)
 {
     char bytes[4096], text[4096] = "";
@@ -112,7 +113,7 @@ static void lanes_of_an_aborted_step_are_discarded(void **state)
     (void)state;
     group(l, 1, "one");
     batch(l, 0, 5, 0, 3, a);
-    group(l, 1, "two"); /* another generation 1 */
+    group(l, 1, "two"); /* another group with generation number 1 */
     batch(l, 0, 5, 0, 3, a);
     batch(l, 0, 5, 1, 1, a);
     assert_int_equal(sample_log_give(l, 0, NULL), 0);
@@ -150,7 +151,7 @@ static void step_that_was_not_written_fails_the_next_one(void **state)
     assert_int_equal(sample_log_give(l, 0, &err), ERR_IO);
     assert_non_null(strstr(err.text, path));
     batch(l, 1, 2, 1, 3, a);
-    assert_int_equal(sample_log_give(l, 1, &err), ERR_IO); /* nothing stands behind a hole */
+    assert_int_equal(sample_log_give(l, 1, &err), ERR_IO); /* no line may follow a gap */
     assert_file("open\n");
     sample_log_close(l);
 }

@@ -1,4 +1,4 @@
-/* The training loop alone: no control plane, one process, the digits. */
+/* test_train.c - the training loop in one process without a control plane, on the digits. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -62,7 +62,7 @@ static void step_after_warm_up_allocates_no_memory(void **state)
         run(f);
         assert_int_equal(f->end, TRAIN_COMPLETE);
         if (ALLOCATIONS_COUNT)
-            assert_true(at_warm > 0); /* the counting works: opening did allocate */
+            assert_true(at_warm > 0); /* the counter works: opening allocates */
         assert_int_equal(at_end - at_warm, 0);
         fixture_free(f);
     }
@@ -83,7 +83,7 @@ static void run_stopped_and_reopened_continues_with_equal_bits(void **state)
     assert_int_equal(part->held, part->steps);
     assert_int_equal(part->saves, 0);
     assert_int_equal(train_save(part->train, 20000, &err), 0);
-    assert_int_equal(train_save(part->train, 20000, &err), 0); /* it is there already */
+    assert_int_equal(train_save(part->train, 20000, &err), 0); /* the checkpoint exists */
     assert_int_equal(part->saves, 1);
     train_close(part->train);
     part->train = NULL;
@@ -98,8 +98,9 @@ static void run_stopped_and_reopened_continues_with_equal_bits(void **state)
     fixture_free(part);
 }
 
-/* Norms of parameters, groups, clipping and the average: whoever shares the work, the same bits. */
-/* Of the newest checkpoint: its manifest, with a valid checksum, tells another position. */
+/* Norms of parameters, groups, clipping and the average have the same bits with any number of
+ * replicas. */
+/* Changes the position in the manifest of the newest checkpoint and corrects the checksum. */
 static void change_position(const char *checkpoints, uint64_t by)
 {
     struct ckpt_info *info = calloc(1, sizeof(*info));
@@ -178,7 +179,8 @@ static void optimizers_have_equal_bits_on_any_number_of_replicas(void **state)
     }
 }
 
-/* Evaluations decide the rate here, and the checkpoint is older than the evaluation of its step. */
+/* Evaluations determine the learning rate, and the checkpoint is older than the evaluation of its
+ * step. */
 static void plateau_schedule_resumed_continues_its_state(void **state)
 {
     struct fixture *whole = fixture_new(2, 2), *part = fixture_new(2, 2);
@@ -199,7 +201,8 @@ static void plateau_schedule_resumed_continues_its_state(void **state)
     run(whole);
     assert_int_equal(whole->train->state.schedule.plateau.reductions, 5); /* of 6 evaluations */
     part->opts.checkpoint_directory = part->checkpoints;
-    for (uint64_t stop = 21; stop <= 40; stop += 11) { /* with the last step of an epoch, with any */
+    /* the last step of an epoch, and another step */
+    for (uint64_t stop = 21; stop <= 40; stop += 11) {
         part->stop_after = stop;
         part->ended = false;
         run(part);
@@ -226,7 +229,7 @@ static void average_covers_weights_and_statistics_are_copied(void **state)
 {
     struct fixture *f = fixture_new(2, 2);
     const struct memory *m;
-    struct graph *fresh; /* training gives the initial weights back */
+    struct graph *fresh; /* training releases the initial weights */
     bool differs = false;
 
     (void)state;
