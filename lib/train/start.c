@@ -25,7 +25,7 @@ void start_join(struct train *t)
         }
 }
 
-/* In the last thread. */
+/* Called in the last thread. */
 static void end_generation(struct train *t)
 {
     struct generation *g = &t->generation;
@@ -169,7 +169,7 @@ int start_generation(struct train *t, const struct train_group *group, train_end
 
     if (rc < 0)
         return rc;
-    start_join(t); /* of the generation before */
+    start_join(t); /* of the previous generation */
     rc = generation_begin(&t->generation, group, o->lanes, o->n_devices, err);
     if (rc < 0)
         return rc;
