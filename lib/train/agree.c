@@ -95,13 +95,13 @@ static int compare(const struct train *t, const struct agreement *a, struct err 
     if (rc < 0)
         return rc;
     if (g->newest_step > 0 && a->step != g->newest_step)
-        return err_set(err, ERR_PEER, "%s goes on from step %llu, this task was told step %llu",
+        return err_set(err, ERR_PEER, "%s continues from step %llu, but this task was started with step %llu",
                        t->generation.members[g->coordinator].name, (unsigned long long)a->step,
                        (unsigned long long)g->newest_step);
     if (state_held(&t->state) > a->step || (g->self == source && state_held(&t->state) != a->step))
         return err_set(
             err, ERR_PEER,
-            "the group goes on from step %llu, this task holds the state after step %llu",
+            "the group continues from step %llu, but this task holds the state after step %llu",
             (unsigned long long)a->step, (unsigned long long)state_held(&t->state));
     return 0;
 }

@@ -211,17 +211,17 @@ static int report_difference(struct replica *r, uint32_t which, uint64_t step, c
         (void)err_set(err, ERR_DEVICE,
                       "%s differs from the others: its %s of step %" PRIu64
                       " has checksum %06x, %u of "
-                      "%u tasks have %06x. A processor or memory of %s computed or kept something "
-                      "wrong; its state counts no longer, and it takes that of the others",
+                      "%u tasks have %06x. A processor or memory of %s computed or stored a wrong "
+                      "value; its state is invalid, and it receives that of the others",
                       t->generation.members[odd].name, what_differs[which], step,
                       (uint32_t)words[(size_t)odd * WORDS] - 1, n_equal, n, value - 1,
                       t->generation.members[odd].name);
     else
         (void)err_set(
             err, ERR_DEVICE,
-            "tasks differ, and no majority tells which are right: the %s of step %" PRIu64
-            " has checksum %06x on %s, and %u tasks of %u have another. No state in memory "
-            "counts any longer; the last checkpoint was compared equal, go on from there",
+            "tasks differ, and no majority shows which are right: the %s of step %" PRIu64
+            " has checksum %06x on %s, and %u tasks of %u have another. Every state in memory is "
+            "invalid; restart the tasks to continue from the last checkpoint, which was equal on all tasks",
             what_differs[which], step, own - 1,
             t->generation.members[t->generation.group.self].name, n - (own != 0), n);
     if (r->local == 0) {
@@ -387,7 +387,7 @@ static int roll_back(struct replica *r, uint64_t step, const char *text, struct 
     struct train *t = r->train;
     int rc;
 
-    (void)err_set(err, ERR_DEVICE, "%s; everybody goes back to the newest checkpoint", text);
+    (void)err_set(err, ERR_DEVICE, "%s; all tasks return to the newest checkpoint", text);
     rc = end_everywhere(r, err);
     if (r->local == 0) { /* the other replicas have read it */
         t->health.restored_at = step;

@@ -108,7 +108,7 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
     const char *advice = "use another checkpoint directory, or the job as it was";
 
     if (m->seed != o->seed)
-        return err_set(err, ERR_INPUT, "%s was trained with seed %llu, the job says %llu: %s",
+        return err_set(err, ERR_INPUT, "%s was trained with seed %llu, but the job has seed %llu: %s",
                        info->path, (unsigned long long)m->seed, (unsigned long long)o->seed,
                        advice);
     if (m->lanes != o->lanes || m->global_batch_size != o->global_batch)
@@ -120,7 +120,7 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
         return err_set(err, ERR_INPUT, "%s was trained on other record files than %s names now: %s",
                        info->path, o->train_glob, advice);
     if (m->step > t->model.total_steps)
-        return err_set(err, ERR_INPUT, "%s is at step %llu, behind the job's last step %llu: %s",
+        return err_set(err, ERR_INPUT, "%s is of step %llu, after the last step %llu of the job: %s",
                        info->path, (unsigned long long)m->step,
                        (unsigned long long)t->model.total_steps, advice);
     if (m->epoch != m->step / t->model.steps_per_epoch ||

@@ -123,7 +123,7 @@ static int commit(struct replica *r, uint64_t step, const struct step_result *re
     if (rc == 0 && result->trouble) /* the task that owns the GPU reports the number */
         rc = err_set(err, ERR_PEER,
                      "a GPU of another task met a number that its model cannot use (an index, a "
-                     "label): its log names it. The step is not made");
+                     "label): its log names it. The step is not applied");
     return rc < 0 ? rc : health_judge(r, step, result->loss, finite, err);
 }
 

@@ -73,8 +73,8 @@ def tasks_with_different_devices_or_nccl_are_refused_at_join():
 @test
 def tasks_that_share_a_gpu_are_refused_by_name():
     same = {"NCCL_HOSTID": "one and the same"}
-    refused(("cuda:1", "cuda:1"), (same, same), "worker 0 and worker 1 of this host have one GPU, cuda:1 of this task: "
-            "give each a GPU of its own")
+    refused(("cuda:1", "cuda:1"), (same, same), "worker 0 and worker 1 of this host use one GPU, cuda:1 of this task; "
+            "expected a separate GPU for each")
 
 
 @test
@@ -87,7 +87,7 @@ def nccl_rank_missing_wait_ends_at_the_deadline():
     assert codes == [138, 138], codes
     for t in tasks:
         assert t.p.returncode == 138 and t.ended - t.started < 30 * kit.SLOW
-        for words in ("no step for ", "connect the GPUs (NCCL): the other GPUs did not come within 2.5 s"):
+        for words in ("no step for ", "connect the GPUs (NCCL): the other GPUs did not respond within 2.5 s"):
             assert words in t.final_message(), t.log()
 
 

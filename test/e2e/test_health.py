@@ -29,7 +29,7 @@ def divergence_of_two_tasks_ends_both_and_the_next_start_resumes():
     tasks = [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), {"TRAINERD_FAULT": faults[i]}, "worker %d" % i)
              for i in range(2)]
     expect_codes(tasks, [138, 138])
-    say(tasks, "no majority tells which are right: the reduced gradient of step 25")
+    say(tasks, "no majority shows which are right: the reduced gradient of step 25")
     tasks = start(job, 2, ports=ports)
     expect_codes(tasks, [0, 0])
     assert tasks[0].events("resume")[0]["step"] in (10, 20), tasks[0].log()

@@ -560,7 +560,7 @@ def divergence_of_two_tasks_rolls_back_to_the_last_equal_state():
     for r in range(2):
         first, second = run.tasks[r]
         end = first.events("end")[-1]["message"]
-        assert first.p.returncode == 138 and "no majority tells which are right: the reduced gradient of step 18" in end, end
+        assert first.p.returncode == 138 and "no majority shows which are right: the reduced gradient of step 18" in end, end
     assert 0 < run.now(0).events("resume")[0]["step"] < 18, run.logs()
 
 
@@ -610,7 +610,7 @@ def non_finite_samples_stop_the_job_with_one_message_on_all_tasks():
             assert run.now(rank).wait(30) == 2, run.logs()
             end = run.now(rank).events("end")[-1]["message"]
             assert "sample %d of the data" % HOLE in end and why in end, end
-        back = [t for rank in range(4) for t in lost(run.now(rank), "everybody goes back to the newest checkpoint")]
+        back = [t for rank in range(4) for t in lost(run.now(rank), "all tasks return to the newest checkpoint")]
         assert bool(back) == (policy == "restore"), run.logs()
 
 

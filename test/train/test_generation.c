@@ -190,7 +190,7 @@ static void state_in_memory_is_never_discarded(void **state)
     g = alone(f);
     g.newest_step = f->held - 1;
     assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_PEER);
-    assert_non_null(strstr(err.text, "nothing that was done is thrown away"));
+    assert_non_null(strstr(err.text, "which must not be discarded"));
     g.newest_step = 0;
     assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_PEER);
     fixture_free(f);

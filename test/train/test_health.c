@@ -218,7 +218,7 @@ static void divergence_without_majority_ends_all_and_the_checkpoint_is_equal(voi
         assert_int_equal(k->tasks[i].last.end, TRAIN_FAILED);
         assert_int_equal(k->tasks[i].last.code, ERR_DEVICE);
         assert_int_equal(k->tasks[i].held, 0);
-        expect_text(k, i, "no majority tells which are right: the reduced gradient of step 8");
+        expect_text(k, i, "no majority shows which are right: the reduced gradient of step 8");
     }
     expect_saved(4); /* the one of step 8 was due, but its state diverged */
     assert_int_equal(troupe_to_the_end(k), 1);

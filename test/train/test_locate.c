@@ -383,7 +383,7 @@ static void policy_restore_rolls_back_once_and_then_stops(void **state)
         for (uint32_t t = 0; t < k->n; t++) {
             assert_int_equal(k->tasks[t].last.end, TRAIN_ROLL_BACK);
             assert_int_equal(k->tasks[t].held, 0);
-            expect(k->tasks[t].last.text, "everybody goes back to the newest checkpoint");
+            expect(k->tasks[t].last.text, "all tasks return to the newest checkpoint");
         }
         troupe_start(k);
         troupe_wait(k);

@@ -74,7 +74,7 @@ static void members_with_different_newest_steps_do_not_train(void **state)
     assert_int_equal(fake_start(g, (uint32_t[]){ 0, 1 }, 2, 1, held + 1, 0, &err), 0);
     fake_wait(g);
     assert_int_equal(g->tasks[1].code, ERR_PEER);
-    assert_non_null(strstr(g->tasks[1].text, "this task was told step"));
+    assert_non_null(strstr(g->tasks[1].text, "this task was started with step"));
     assert_int_equal(train_held(g->tasks[1].train), 0);
     fake_expect_state(&g->tasks[0], held);
     fake_group_free(g);
