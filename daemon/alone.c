@@ -1,4 +1,5 @@
-/* alone.c - a task without a cluster: one generation, whose group is this task. */
+/* alone.c - a task without a cluster: the group of each generation is this task alone. All
+ * functions run on the loop's thread. */
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -24,7 +25,8 @@ void alone_opened(struct run *r)
     struct err err;
     int rc;
 
-    CHECK(rng_os(g.key, sizeof(g.key)) == 0); /* tells it from earlier ones in a sample log */
+    /* distinguishes this generation from earlier ones in a sample log */
+    CHECK(rng_os(g.key, sizeof(g.key)) == 0);
     rc = run_train(r, &g, &err);
     if (rc < 0)
         run_end(r, run_exit_code(rc), err.text);
@@ -40,7 +42,7 @@ void alone_ended(struct run *r, const struct run_ended *m)
         run_end(r, EXIT_COMPLETE, "the job is complete");
         break;
     case TRAIN_PAUSED:
-    case TRAIN_ABORTED: /* the step took longer than there is time to stop */
+    case TRAIN_ABORTED: /* the step exceeded train.grace_seconds while stopping */
         report_phase(r->report, "stopped");
         run_save(r);
         break;
@@ -48,7 +50,7 @@ void alone_ended(struct run *r, const struct run_ended *m)
         run_end(r, EXIT_RETRY, m->text);
         break;
     case TRAIN_DIVERGED:
-    case TRAIN_ROLL_BACK: /* from what is held still, or from a checkpoint */
+    case TRAIN_ROLL_BACK: /* continue from the state in memory or from a checkpoint */
         if (m->end == TRAIN_DIVERGED && run_is_wrong_again(r, m->text, text, sizeof(text))) {
             run_end(r, EXIT_RETRY, text);
             break;

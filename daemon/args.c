@@ -10,7 +10,7 @@
 
 enum { ARGS_MAX = 64 };
 
-static int take_switch(const struct arg *a, const char *value, const char *from, struct err *err)
+static int parse_switch(const struct arg *a, const char *value, const char *from, struct err *err)
 {
     static const struct { const char *word; bool on; } words[] = {
         { "1", true }, { "true", true }, { "yes", true }, { "0", false }, { "false", false },
@@ -25,7 +25,7 @@ static int take_switch(const struct arg *a, const char *value, const char *from,
     return err_set(err, ERR_INPUT, "%s: expected true or false, found '%.80s'", from, value);
 }
 
-static int from_environment(const struct arg *table, size_t n, struct err *err)
+static int parse_environment(const struct arg *table, size_t n, struct err *err)
 {
     for (size_t i = 0; i < n; i++) {
         const char *value = table[i].env != NULL ? getenv(table[i].env) : NULL;
@@ -33,11 +33,11 @@ static int from_environment(const struct arg *table, size_t n, struct err *err)
         if (value == NULL)
             continue;
         if (table[i].flag != NULL) {
-            int rc = take_switch(&table[i], value, table[i].env, err);
+            int rc = parse_switch(&table[i], value, table[i].env, err);
 
             if (rc < 0)
                 return rc;
-        } else if (value[0] != '\0') { /* Kubernetes and systemd make empty strings easily */
+        } else if (value[0] != '\0') { /* an unset value is often "" in Kubernetes and systemd */
             *table[i].text = value;
         }
     }
@@ -59,7 +59,7 @@ static int unknown(const struct arg *table, size_t n, const char *word, size_t l
     return err_set(err, ERR_INPUT, "unknown flag --%s; --help lists the flags", given);
 }
 
-static int take_flag(const struct arg *table, size_t n, int argc, char **argv, int *i, struct err *err)
+static int parse_flag(const struct arg *table, size_t n, int argc, char **argv, int *i, struct err *err)
 {
     const char *word = argv[*i] + 2;
     const char *equals = strchr(word, '=');
@@ -72,7 +72,7 @@ static int take_flag(const struct arg *table, size_t n, int argc, char **argv, i
             continue;
         if (a->flag != NULL) {
             *a->flag = true;
-            return equals != NULL ? take_switch(a, equals + 1, argv[*i], err) : 0;
+            return equals != NULL ? parse_switch(a, equals + 1, argv[*i], err) : 0;
         }
         if (equals == NULL && *i + 1 >= argc)
             return err_set(err, ERR_INPUT, "--%s needs a value: %s", a->name, a->value);
@@ -88,7 +88,7 @@ int args_parse(const struct arg *table, size_t n, int *argc, char **argv, struct
     int rc;
 
     CHECK(n <= ARGS_MAX);
-    rc = from_environment(table, n, err);
+    rc = parse_environment(table, n, err);
     for (int i = 1; rc == 0 && i < *argc; i++) {
         if (strcmp(argv[i], "--") == 0) {
             while (++i < *argc)
@@ -98,7 +98,7 @@ int args_parse(const struct arg *table, size_t n, int *argc, char **argv, struct
         if (strcmp(argv[i], "-h") == 0)
             argv[i] = (char *)"--help";
         if (strncmp(argv[i], "--", 2) == 0)
-            rc = take_flag(table, n, *argc, argv, &i, err);
+            rc = parse_flag(table, n, *argc, argv, &i, err);
         else
             argv[kept++] = argv[i];
     }

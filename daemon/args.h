@@ -1,5 +1,6 @@
-/* args.h - flags of a command as rows of a table; each may also come from the environment
- * (TRAINERD_JOB for --job), which is how a pod is configured. A flag wins over the environment. */
+/* args.h - parses the flags of a command from a table. An environment variable may supply the value
+ * of a flag (TRAINERD_JOB for --job), which is how a pod is configured. A flag on the command line
+ * has priority over the environment. Pure apart from getenv(); any thread. */
 #ifndef DAEMON_ARGS_H
 #define DAEMON_ARGS_H
 
@@ -12,15 +13,18 @@ struct err;
 struct arg {
     const char *name;  /* "job": written --job VALUE or --job=VALUE */
     const char *value; /* what the help calls the value; NULL: a switch */
-    const char *env;   /* "TRAINERD_JOB"; NULL: none. A switch is on for 1, true, yes */
-    const char *help;  /* lines after the first are indented by the printer */
-    const char **text; /* where the value goes; for a switch NULL */
-    bool *flag;        /* where a switch goes */
+    const char *env;   /* "TRAINERD_JOB"; NULL: no variable. A switch is on for 1, true, yes */
+    const char *help;  /* one or more lines; args_help() indents all but the first */
+    /* receives the value, borrowed from argv or the environment; NULL: a switch */
+    const char **text;
+    bool *flag;        /* receives the state of a switch; NULL: not a switch */
 };
 
-/* Takes flags out of argv, leaving the rest in order in argv[1..*argc-1]; "--" ends flags.
- * Errors: ERR_INPUT naming the flag, with the nearest known one. */
+/* Parses and removes the flags; the other arguments remain, in order, in argv[1..*argc-1]. All
+ * words after "--" are arguments.
+ * Errors: ERR_INPUT; the text names the flag and the nearest known one. */
 int args_parse(const struct arg *table, size_t n, int *argc, char **argv, struct err *err);
+/* Prints a list of the flags. */
 void args_help(const struct arg *table, size_t n, FILE *out);
 
 #endif

@@ -10,7 +10,8 @@
 #include "conf/job.h"
 #include "train/train.h"
 
-/* The flag was set by a process that knew the data; what the job itself says about its end must agree. */
+/* The process that wrote the checkpoint set `complete` from the size of the data. The end that the
+ * job file states must agree with it. */
 static bool is_last_step(const struct conf *c, const struct ckpt_meta *m)
 {
     if (!m->complete)

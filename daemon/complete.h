@@ -1,9 +1,9 @@
-/* complete.h - is there anything left to do? A task that is started again after the job is complete need not
- * meet the others, who may be gone, to say so.
+/* complete.h - decides whether the job is already complete. A task that is started again after the
+ * end of the job exits without joining the group, because the other tasks may no longer exist.
  *
- * Complete is a job whose newest checkpoint is of this very job (by digest), of its last step and verifies,
- * and whose trained model, if one is asked for, is there: while it is missing somebody must export, so the
- * group meets. Without checkpoints nothing is remembered. */
+ * A job is complete if its newest checkpoint has the digest of this job, is of the last step and
+ * verifies, and if the exported model files exist where the job requests an export. If an export is
+ * missing, the group must form again to write it. A job without checkpoints is never complete. */
 #ifndef DAEMON_COMPLETE_H
 #define DAEMON_COMPLETE_H
 
@@ -15,13 +15,15 @@ struct conf;
 struct err;
 struct train_opts;
 
-/* true: `text` says so and names the checkpoint. Reads manifests, and only a checkpoint of the last step whole,
- * telling `on_progress` (as ckpt_verify() does). What cannot be read is no answer: false, and who opens the
- * checkpoint for training says what is wrong. */
+/* Returns true if the job is complete; `text` [n] then names the checkpoint and the remedy. Reads
+ * the manifests, and all bytes of a checkpoint only if it is of the last step; `on_progress` is
+ * called meanwhile, as by ckpt_verify(). Returns false if a file cannot be read; the function that
+ * opens the checkpoint for training then reports the error. */
 bool complete_already(const struct conf *c, void (*on_progress)(void *arg, uint64_t done, uint64_t all), char *text,
                       size_t n);
-/* Whether the checkpoints of a complete job are of the model that its file holds now. Reads the model.
- * ERR_INPUT: they are of another model; the text has the remedy. Other errors: the model cannot be read. */
+/* Checks that the checkpoints of a complete job belong to the current content of the model file.
+ * Reads the model. Errors: ERR_INPUT, the model differs; the text has the remedy. Other codes: the
+ * model cannot be read. */
 int complete_check_model(const struct train_opts *train, struct err *err);
 
 #endif

@@ -1,4 +1,5 @@
-/* ctl.h - the commands of trainerctl. Each gets argv with its own name at [0] and returns the exit code. */
+/* ctl.h - the commands of trainerctl. Each receives argv with its own name at [0] and returns the
+ * exit code. */
 #ifndef DAEMON_CTL_H
 #define DAEMON_CTL_H
 
@@ -21,13 +22,14 @@ int ctl_restart(int argc, char **argv);
 enum {
     CTL_OK = 0,
     CTL_FAILED = 1,
-    CTL_USAGE = 2,       /* arguments or files are wrong */
-    CTL_UNSUPPORTED = 3, /* what they ask for is legal, and not possible here */
+    CTL_USAGE = 2,       /* arguments or files are invalid */
+    CTL_UNSUPPORTED = 3, /* the input is valid, but needs a feature that is not supported */
 };
 
-/* ctl_restart.c: moves the checkpoints of a complete job aside, and logs what it did. */
+/* ctl_restart.c: renames the checkpoint directory of a complete job and logs the result. Errors:
+ * those of conf_read() and restart_set_aside(). */
 int ctl_set_aside(const char *job, struct err *err);
-/* Of the commands that look at files: what an error code means. */
+/* Maps an error code (0: success) to the exit code of a command that reads files. */
 int ctl_exit_code(int code);
 
 #endif

@@ -1,5 +1,5 @@
-/* ctl_convert.c - `trainerctl convert`: TFRecord files from CSV, NumPy arrays and folders of images. It
- * says how the features are to be described in a job. */
+/* ctl_convert.c - `trainerctl convert`: converts CSV, NumPy arrays and folders of images to
+ * TFRecord files and prints the description of the features for the job file. */
 #include "daemon/ctl_convert.h"
 
 #include <glob.h>
@@ -59,8 +59,9 @@ static int add_input(struct convert *c, const char *name, size_t n_name, const c
     return err_set(err, ERR_NOMEM, "out of memory");
 }
 
-/* One word of the command line: [NAME=]PATH, where PATH is there, or a pattern. */
-static int take_input(struct convert *c, const char *word, struct err *err)
+/* Adds the inputs of one command-line word: [NAME=]PATH, where PATH is a file, a folder or a
+ * pattern. */
+static int add_inputs(struct convert *c, const char *word, struct err *err)
 {
     const char *equals = access(word, F_OK) != 0 ? strchr(word, '=') : NULL;
     const char *path = equals != NULL ? equals + 1 : word;
@@ -72,9 +73,9 @@ static int take_input(struct convert *c, const char *word, struct err *err)
         return add_input(c, word, n_name, path, err);
     if (glob(path, GLOB_ERR | GLOB_NOSORT, NULL, &g) != 0) {
         globfree(&g);
-        return err_set(err, ERR_NOENT, "'%.200s': there is no such file", path);
+        return err_set(err, ERR_NOENT, "'%.200s': no such file", path);
     }
-    qsort(g.gl_pathv, g.gl_pathc, sizeof(*g.gl_pathv), by_path); /* not by the locale */
+    qsort(g.gl_pathv, g.gl_pathc, sizeof(*g.gl_pathv), by_path); /* the locale must not matter */
     for (size_t i = 0; rc == 0 && i < g.gl_pathc; i++)
         rc = add_input(c, word, n_name, g.gl_pathv[i], err);
     globfree(&g);
@@ -93,7 +94,7 @@ static void free_inputs(struct convert *c)
 /* ---- the command ---- */
 
 static const struct kind {
-    const char *end; /* of the path; NULL: a folder */
+    const char *end; /* ending of the path; NULL: a folder */
     int (*run)(struct convert *c, struct err *err);
 } kinds[] = { { NULL, convert_images }, { ".npy", convert_arrays }, { ".csv", convert_tables } };
 
@@ -105,7 +106,7 @@ static const struct kind *kind_of(const char *path)
     return NULL;
 }
 
-/* All inputs are of one kind. */
+/* Sets *out to the kind of the inputs. Errors: ERR_INPUT if they are not all of one known kind. */
 static int find_kind(const struct convert *c, const struct kind **out, struct err *err)
 {
     *out = kind_of(c->inputs.at[0].path);
@@ -129,7 +130,7 @@ static int convert(struct convert *c, char **words, int n, struct err *err)
     int rc = 0;
 
     if (c->out == NULL)
-        return err_set(err, ERR_INPUT, "--out PREFIX is missing: what the files begin with");
+        return err_set(err, ERR_INPUT, "--out PREFIX is missing: the beginning of the names of the files");
     if (c->shards_text != NULL && (!text_u64(c->shards_text, 1000, &shards) || shards == 0))
         return err_set(err, ERR_INPUT, "--shards: expected a number from 1 to 1000, found '%.40s'",
                        c->shards_text);
@@ -138,7 +139,7 @@ static int convert(struct convert *c, char **words, int n, struct err *err)
     if (c->delimiter != NULL && strlen(c->delimiter) != 1)
         return err_set(err, ERR_INPUT, "--delimiter: expected one character");
     for (int i = 0; rc == 0 && i < n; i++)
-        rc = take_input(c, words[i], err);
+        rc = add_inputs(c, words[i], err);
     if (rc == 0)
         rc = find_kind(c, &kind, err);
     if (rc == 0)

@@ -1,8 +1,9 @@
-/* ctl_convert.h - what `trainerctl convert` makes TFRecords of: a file per kind of input.
+/* ctl_convert.h - the inputs that `trainerctl convert` converts to TFRecord files; one source file
+ * for each kind of input.
  *
- * Each adds its samples to c->writer in an order that depends on the inputs alone, and describes their
- * features. Inputs of a kind stand behind each other: several CSV files are one table, several arrays of a
- * name one array. */
+ * Each conversion adds its samples to c->writer in an order that depends only on the inputs, and
+ * describes their features. Several inputs are concatenated: several CSV files are one table,
+ * several arrays with one name are one array. */
 #ifndef DAEMON_CTL_CONVERT_H
 #define DAEMON_CTL_CONVERT_H
 
@@ -18,7 +19,7 @@ struct err;
 enum { CONVERT_FILE_BYTES_MAX = 1 << 30 };
 
 struct convert_input {
-    char *name; /* owned; of NAME=FILE, else "" */
+    char *name; /* owned; NAME of NAME=FILE, "" for an input without a name */
     char *path; /* owned */
 };
 
@@ -26,13 +27,14 @@ struct convert {
     const char *out, *shards_text, *label, *delimiter, *seed_text;
     bool no_header, help;
     uint64_t seed;
-    VEC(struct convert_input) inputs; /* at least one; patterns are resolved, each sorted by name */
+    VEC(struct convert_input) inputs; /* at least one; patterns are expanded, each sorted by path */
     struct data_writer *writer;
-    struct buf list;     /* of the sample at hand */
-    struct buf features; /* how a job describes them */
+    struct buf list;     /* features of the current sample, encoded */
+    struct buf features; /* description of the features in the syntax of a job file */
 };
 
-/* Adds a feature to the description. `more` comes in front of the closing brace. */
+/* Appends a feature to c->features. `shape` is JSON; `more` is inserted before the closing
+ * brace. */
 void convert_describe(struct convert *c, const char *name, const char *dtype, const char *shape,
                       const char *more);
 int convert_arrays(struct convert *c, struct err *err); /* ctl_convert_array.c */

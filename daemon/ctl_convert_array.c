@@ -1,4 +1,4 @@
-/* ctl_convert_array.c - NumPy arrays: the i-th items of all names are a sample. */
+/* ctl_convert_array.c - converts NumPy arrays: sample i consists of item i of every name. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@
 
 struct array {
     const char *name;
-    struct tensor t; /* data owned */
-    size_t item;     /* elements of one */
+    struct tensor t; /* t.data is owned */
+    size_t item;     /* number of elements of one item */
 };
 
 static bool is_integer(enum tensor_dtype t)
@@ -59,7 +59,7 @@ static int read_array(struct array *a, const struct convert_input *in, struct er
     a->item = 1;
     for (uint32_t d = 1; d < a->t.shape.rank; d++)
         a->item *= (size_t)a->t.shape.dim[d];
-    return a->item > 0 ? 0 : err_set(err, ERR_INPUT, "'%s': its items are empty", in->path);
+    return a->item > 0 ? 0 : err_set(err, ERR_INPUT, "'%s': expected items with elements, found empty items", in->path);
 }
 
 static int add_item(struct convert *c, const struct array *a, size_t i, struct err *err)
@@ -104,7 +104,8 @@ static void item_shape(const struct array *a, struct shape *out)
         out->dim[d] = a->t.shape.dim[d + 1];
 }
 
-/* The names, in the order of their first inputs; *per_name: files of each. */
+/* Lists the names in the order of their first inputs; *per_name receives the number of files of
+ * each. */
 static int list_names(const struct convert *c, const char **names, size_t *n_names, size_t *per_name,
                       struct err *err)
 {
@@ -115,7 +116,7 @@ static int list_names(const struct convert *c, const char **names, size_t *n_nam
 
         if (in->name[0] == '\0')
             return err_set(err, ERR_INPUT,
-                           "'%.200s': expected NAME=FILE.npy: an array has no name of its own",
+                           "'%.200s': expected NAME=FILE.npy, because the file does not contain a name",
                            in->path);
         while (k < *n_names && strcmp(names[k], in->name) != 0)
             k++;
@@ -127,14 +128,14 @@ static int list_names(const struct convert *c, const char **names, size_t *n_nam
             *per_name = files;
         if (files != *per_name)
             return err_set(err, ERR_INPUT,
-                           "%zu files of '%s' and %zu of '%s': expected as many, the first of each name "
-                           "together, then the second ...",
+                           "%zu files of '%s' and %zu of '%s': expected equal numbers of files; file i of "
+                           "each name must contain the same samples",
                            *per_name, names[0], files, in->name);
     }
     return 0;
 }
 
-/* The `group`-th file of a name. */
+/* Returns file number `group` of a name. */
 static const struct convert_input *input_of(const struct convert *c, const char *name, size_t group)
 {
     for (size_t i = 0;; i++)
@@ -142,7 +143,8 @@ static const struct convert_input *input_of(const struct convert *c, const char 
             return &c->inputs.at[i];
 }
 
-/* The first group describes the features, the others must be alike. */
+/* Describes the feature if the array is of the first group; otherwise compares the array with
+ * it. */
 static int check_array(struct convert *c, const struct array *a, const struct array *first,
                        struct array *kind, const struct convert_input *in, bool is_first,
                        struct err *err)
@@ -153,7 +155,7 @@ static int check_array(struct convert *c, const struct array *a, const struct ar
     item_shape(a, &s);
     if (a->t.shape.dim[0] != first->t.shape.dim[0])
         return err_set(err, ERR_INPUT,
-                       "'%s' has %" PRId64 " items and '%s' beside it %" PRId64 ": expected as many",
+                       "'%s' has %" PRId64 " items and '%s' has %" PRId64 ": expected equal numbers",
                        first->name, first->t.shape.dim[0], a->name, a->t.shape.dim[0]);
     if (is_first) {
         convert_describe(c, a->name, stored_as(a->t.dtype), shape_print(&s, shape, sizeof(shape)), "");
@@ -163,9 +165,9 @@ static int check_array(struct convert *c, const struct array *a, const struct ar
     }
     item_shape(kind, &was);
     if (strcmp(stored_as(a->t.dtype), stored_as(kind->t.dtype)) != 0 || !shape_equal(&s, &was))
-        return err_set(err, ERR_INPUT, "'%s' has items of %s %s, the first file of '%s' of %s %s", in->path,
-                       stored_as(a->t.dtype), shape_print(&s, shape, sizeof(shape)), a->name,
-                       stored_as(kind->t.dtype), shape_print(&was, expected, sizeof(expected)));
+        return err_set(err, ERR_INPUT, "'%s' has items of %s %s, expected %s %s as in the first file of '%s'",
+                       in->path, stored_as(a->t.dtype), shape_print(&s, shape, sizeof(shape)),
+                       stored_as(kind->t.dtype), shape_print(&was, expected, sizeof(expected)), a->name);
     return 0;
 }
 

@@ -1,4 +1,4 @@
-/* ctl_convert_image.c - a folder of images, with a folder inside for each class. */
+/* ctl_convert_image.c - converts a folder that contains one folder of images for each class. */
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ struct pictures {
 
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
-    return strcmp((*a)->d_name, (*b)->d_name); /* not by the locale */
+    return strcmp((*a)->d_name, (*b)->d_name); /* the locale must not matter */
 }
 
 static int visible(const struct dirent *e)
@@ -110,12 +110,13 @@ static int add_picture(struct convert *c, const struct picture *p, struct err *e
     return rc;
 }
 
-/* In an order drawn from the seed, so that a part of the files is a part of every class. */
+/* Writes the images in an order drawn from the seed, so that each TFRecord file has samples of
+ * every class. */
 int convert_images(struct convert *c, struct err *err)
 {
     struct pictures p = { .all = { NULL, 0, 0 } };
     int rc = c->inputs.n == 1 ? list_classes(&p, c->inputs.at[0].path, err)
-                              : err_set(err, ERR_INPUT, "one folder of images at a time");
+                              : err_set(err, ERR_INPUT, "expected one folder of images, found %zu inputs", c->inputs.n);
 
     for (size_t i = 0; rc == 0 && i < p.all.n; i++)
         rc = add_picture(c, &p.all.at[rng_permute(c->seed, 0, p.all.n, i)], err);

@@ -1,4 +1,4 @@
-/* ctl_convert_table.c - CSV files, one behind the other as one table of numbers. */
+/* ctl_convert_table.c - converts CSV files, concatenated to one table of numbers. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,11 +14,12 @@
 enum { COLUMNS_MAX = 65536, NAME_MAX_BYTES = 120 };
 
 struct table {
-    struct buf text;              /* of the file at hand */
-    bool is_header;               /* its next line is not a sample */
+    struct buf text;              /* content of the current file */
+    bool is_header;               /* the next line is the header of the file */
     struct csv_field *fields;     /* [COLUMNS_MAX] owned */
     char (*names)[NAME_MAX_BYTES + 1];           /* [n_columns] owned */
-    bool *is_float;               /* [n_columns] owned: some value is no integer */
+    /* [n_columns] owned; true: at least one value is not an integer */
+    bool *is_float;
     uint32_t n_columns;
 };
 
@@ -37,7 +38,7 @@ static bool number_of(const struct csv_field *f, double *x, int64_t *i, bool *is
     return *end == '\0';
 }
 
-/* Calls `each` for every line with content, of every file. */
+/* Calls `each` for every non-empty line of a file. */
 static int each_line(struct convert *c, struct table *t, const char *path,
                      int (*each)(struct convert *c, struct table *t, struct err *err),
                      struct err *err)
@@ -51,7 +52,7 @@ static int each_line(struct convert *c, struct table *t, const char *path,
     rc = fs_read(path, CONVERT_FILE_BYTES_MAX, &t->text, err);
     t->is_header = !c->no_header;
     if (rc == 0 && t->text.len >= 3 && memcmp(t->text.data, "\xef\xbb\xbf", 3) == 0)
-        at = 3; /* a byte order mark */
+        at = 3; /* skip a byte order mark */
     while (rc == 0 && at < t->text.len) {
         size_t n = csv_line(t->text.data + at, t->text.len - at);
         uint32_t n_fields;
@@ -85,7 +86,7 @@ static int each_file(struct convert *c, struct table *t,
     return rc;
 }
 
-static int take_names(struct table *t, bool has_header, struct err *err)
+static int set_names(struct table *t, bool has_header, struct err *err)
 {
     t->names = calloc(t->n_columns, sizeof(*t->names));
     t->is_float = calloc(t->n_columns, sizeof(*t->is_float));
@@ -101,26 +102,26 @@ static int take_names(struct table *t, bool has_header, struct err *err)
     return 0;
 }
 
-/* The first lines of all files must be the same. */
+/* Checks that the header equals that of the first file. */
 static int check_names(const struct table *t, struct err *err)
 {
     for (uint32_t i = 0; i < t->n_columns; i++) {
         size_t n = t->fields[i].n < NAME_MAX_BYTES ? t->fields[i].n : NAME_MAX_BYTES;
 
         if (strlen(t->names[i]) != n || memcmp(t->names[i], t->fields[i].at, n) != 0)
-            return err_set(err, ERR_INPUT, "column %" PRIu32 " is '%.*s', in the first file '%s'", i,
+            return err_set(err, ERR_INPUT, "column %" PRIu32 " is '%.*s', expected '%s' as in the first file", i,
                            (int)n, (const char *)t->fields[i].at, t->names[i]);
     }
     return 0;
 }
 
-/* The first pass: names, and which columns are of integers alone. */
+/* First pass: collects the column names and which columns contain only integers. */
 static int survey_line(struct convert *c, struct table *t, struct err *err)
 {
     bool is_first = t->names == NULL, integer;
     int64_t i64;
     double x;
-    int rc = is_first ? take_names(t, !c->no_header, err) : 0;
+    int rc = is_first ? set_names(t, !c->no_header, err) : 0;
 
     if (rc == 0 && t->is_header && !is_first)
         rc = check_names(t, err);
@@ -136,7 +137,7 @@ static int survey_line(struct convert *c, struct table *t, struct err *err)
     return 0;
 }
 
-/* The second: with a label the other columns become one list, `x`. */
+/* Second pass: writes a line as a sample. With --label the other columns form one list, `x`. */
 static int write_line(struct convert *c, struct table *t, struct err *err)
 {
     float *x = NULL;
@@ -155,7 +156,8 @@ static int write_line(struct convert *c, struct table *t, struct err *err)
         double f64 = 0;
         float f32;
 
-        (void)number_of(&t->fields[i], &f64, &i64, &integer); /* the survey saw all */
+        /* survey_line() has accepted every value */
+        (void)number_of(&t->fields[i], &f64, &i64, &integer);
         f32 = (float)f64;
         if (x != NULL && !is_label)
             x[n++] = f32;

@@ -1,4 +1,5 @@
-/* ctl_data.c - `trainerctl data`: what a job reads, what a sample of it looks like, and who reads what. */
+/* ctl_data.c - `trainerctl data`: prints the files and samples that a job reads, one decoded
+ * sample, and which task reads which samples. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +15,8 @@
 
 enum { FILES_SHOWN = 20, VALUES_SHOWN = 8 };
 
-/* Without the network at hand: what a feature most likely feeds. */
+/* The command does not read the network, so the type of the input that a feature feeds is
+ * guessed. */
 static enum tensor_dtype likely_fed(const struct data_feature *f)
 {
     return f->stored == TENSOR_F32 || f->stored == TENSOR_U8 ? TENSOR_F32 : TENSOR_I64;
@@ -50,7 +52,7 @@ static int open_set(const struct settled *s, bool training, struct data_feature 
     for (uint32_t i = 0; i < t->n_features; i++) {
         features[i] = t->features[i];
         features[i].fed = likely_fed(&features[i]);
-        if (features[i].fed != TENSOR_F32) { /* they are for float inputs */
+        if (features[i].fed != TENSOR_F32) { /* scale and offset apply to float inputs only */
             features[i].scale = 1;
             features[i].offset = 0;
         }
@@ -149,7 +151,8 @@ static void print_epoch(const struct settled *s, const struct data_set *set)
     printf("%s\n", t->shuffle ? ", in an order drawn for each epoch" : ", in the order of the files");
 }
 
-/* Lanes go to replicas in order, replicas to tasks by rank. */
+/* Lanes (micro-batches) are assigned to replicas in order, and replicas to tasks in order of
+ * rank. */
 static void print_tasks(const struct settled *s)
 {
     const struct cluster *c = s->cluster;
@@ -167,7 +170,7 @@ static void print_tasks(const struct settled *s)
     }
 }
 
-static int look(const struct settled *s, const char *sample, struct err *err)
+static int print_data(const struct settled *s, const char *sample, struct err *err)
 {
     struct data_feature *features = calloc(CONF_MAX_FEATURES, sizeof(*features));
     struct data_set *set = NULL;
@@ -227,7 +230,7 @@ int ctl_data(int argc, char **argv)
     if (rc == 0)
         rc = settle(&a, &s, &err);
     if (rc == 0)
-        rc = look(s, sample, &err);
+        rc = print_data(s, sample, &err);
     settled_free(s);
     if (rc < 0)
         fprintf(stderr, "trainerctl: %s\n", err.text);

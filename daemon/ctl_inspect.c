@@ -1,4 +1,4 @@
-/* ctl_inspect.c - `trainerctl inspect`: a network as this program sees it. */
+/* ctl_inspect.c - `trainerctl inspect`: prints a network as trainerd imports and plans it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +18,10 @@
 #include "graph/graph.h"
 #include "op/op.h"
 
-struct figures { /* of a plan */
+struct figures { /* memory and operations of a plan */
     bool is_known;
     uint64_t work_bytes;
-    double flops; /* forward, of a sample */
+    double flops; /* of the forward pass of one sample */
 };
 
 struct inspect {
@@ -31,13 +31,13 @@ struct inspect {
     bool json, print_plan, print_ops, help;
     struct inspect_batch batch;
     struct arena mem;
-    struct graph *graph; /* imported, or if that fails a survey */
+    struct graph *graph; /* imported, or the result of graph_survey() if the import fails */
     bool is_imported;
     struct figures training, inference;
-    struct inspect_attention attention; /* of the plan that trains, if there is one */
-    VEC(char *) notes;   /* of the plan that trains, besides those of the graph */
-    struct buf plan;     /* as text */
-    int problem_code;    /* why there are no figures; 0 */
+    struct inspect_attention attention; /* of the training plan, else of the inference plan */
+    VEC(char *) notes;   /* owned by mem; of both plans, in addition to those of the graph */
+    struct buf plan;     /* the plans as text; empty without --plan */
+    int problem_code;    /* error code that explains missing figures; 0: none */
     char *problem;
 };
 
@@ -51,7 +51,7 @@ static void set_problem(struct inspect *in, int code, const struct err *err)
     in->problem = arena_strdup(&in->mem, err->text);
 }
 
-/* The dimensions behind the batch: the file's, or those of --shape NAME=D,D,... */
+/* Sets *out to the shape of an input: that of the file, or that of --shape NAME=D,D,... */
 static int read_shape(const struct inspect *in, const struct graph_io *io, struct shape *out,
                       struct err *err)
 {
@@ -96,7 +96,7 @@ static int make_feed(const struct inspect *in, const struct graph_io *io, struct
         feed->shape.dim[k] = s.dim[k + 1];
         if (s.dim[k + 1] < 0)
             return err_set(err, ERR_INPUT,
-                           "input '%s': dimension %u is dynamic; say how large with --shape "
+                           "input '%s': dimension %u is dynamic; set its size with --shape "
                            "%s=N,... (batch first)",
                            io->name, k + 1, io->name);
     }
@@ -116,7 +116,7 @@ static int make_feeds(struct inspect *in, struct plan_feed **feeds, uint32_t *n,
     return rc;
 }
 
-static int take_notes(struct inspect *in, const struct plan *p, struct err *err)
+static int copy_notes(struct inspect *in, const struct plan *p, struct err *err)
 {
     uint32_t n;
     const char *const *notes = plan_notes(p, &n);
@@ -130,7 +130,7 @@ static int take_notes(struct inspect *in, const struct plan *p, struct err *err)
     return 0;
 }
 
-static int look_at_plan(struct inspect *in, enum plan_purpose purpose,
+static int inspect_plan(struct inspect *in, enum plan_purpose purpose,
                         const struct plan_feed *feeds, uint32_t n_feeds, struct figures *out,
                         struct err *err)
 {
@@ -150,14 +150,14 @@ static int look_at_plan(struct inspect *in, enum plan_purpose purpose,
                              .flops = plan_flops(p) / in->batch.n };
     if (in->print_plan)
         plan_print(p, &in->plan);
-    rc = inspect_attention_take(&in->attention, p, &in->mem, err);
+    rc = inspect_attention_copy(&in->attention, p, &in->mem, err);
     if (rc == 0)
-        rc = take_notes(in, p, err);
+        rc = copy_notes(in, p, err);
     plan_free(p);
     return rc;
 }
 
-static int look_at_plans(struct inspect *in, uint32_t batch, const struct plan_feed *feeds, uint32_t n,
+static int inspect_plans(struct inspect *in, uint32_t batch, const struct plan_feed *feeds, uint32_t n,
                          struct err *err)
 {
     int rc;
@@ -167,25 +167,26 @@ static int look_at_plans(struct inspect *in, uint32_t batch, const struct plan_f
     in->attention = (struct inspect_attention){ 0 };
     in->notes.n = 0;
     buf_reset(&in->plan);
-    rc = look_at_plan(in, PLAN_EVAL, feeds, n, &in->inference, err);
+    rc = inspect_plan(in, PLAN_EVAL, feeds, n, &in->inference, err);
     if (rc == 0 && graph_trained_floats(in->graph) > 0)
-        rc = look_at_plan(in, PLAN_TRAIN, feeds, n, &in->training, err);
+        rc = inspect_plan(in, PLAN_TRAIN, feeds, n, &in->training, err);
     return rc;
 }
 
-/* Without --batch one sample is tried first. A network may refuse it and accept two: a batch normalisation needs two
- * values for each channel. */
-static int look_at_batches(struct inspect *in, const struct plan_feed *feeds, uint32_t n, struct err *err)
+/* Without --batch the network is planned with one sample. A network may refuse one sample and
+ * accept two, because a batch normalization needs two values for each channel. */
+static int inspect_batches(struct inspect *in, const struct plan_feed *feeds, uint32_t n, struct err *err)
 {
     struct err second = { 0 }, again = { 0 };
     int rc;
 
     inspect_batch_choose(&in->batch, in->graph);
-    rc = look_at_plans(in, in->batch.n, feeds, n, err);
+    rc = inspect_plans(in, in->batch.n, feeds, n, err);
     if (rc == 0 || rc == ERR_NOMEM || in->batch.n != 1 || in->batch.from == INSPECT_BATCH_FLAG)
         return rc;
-    if (look_at_plans(in, 2, feeds, n, &second) < 0) { /* the first reason is the network's */
-        (void)look_at_plans(in, 1, feeds, n, &again);
+    /* the batch is not the cause: report the first error */
+    if (inspect_plans(in, 2, feeds, n, &second) < 0) {
+        (void)inspect_plans(in, 1, feeds, n, &again);
         return rc;
     }
     in->batch.from = INSPECT_BATCH_LEAST;
@@ -193,7 +194,7 @@ static int look_at_batches(struct inspect *in, const struct plan_feed *feeds, ui
     return in->batch.why != NULL ? 0 : err_set(err, ERR_NOMEM, "out of memory");
 }
 
-static int look(struct inspect *in, struct err *err)
+static int inspect_model(struct inspect *in, struct err *err)
 {
     const struct graph_opts o = { .path = in->path,
                                   .batch_norm = in->batch_norm,
@@ -219,10 +220,10 @@ static int look(struct inspect *in, struct err *err)
         set_problem(in, ERR_INPUT, &question);
     }
     if (make_feeds(in, &feeds, &n, &why) < 0) {
-        set_problem(in, 0, &why); /* of the question, not of the model */
+        set_problem(in, 0, &why); /* the command line is incomplete, the model is valid */
         return 0;
     }
-    rc = look_at_batches(in, feeds, n, &why);
+    rc = inspect_batches(in, feeds, n, &why);
     if (rc < 0)
         set_problem(in, rc, &why);
     return 0;
@@ -542,11 +543,11 @@ int ctl_inspect(int argc, char **argv)
             rc = err_set(&err, ERR_NOMEM, "out of memory");
         else
             fputs(in.plan.data, stdout);
-        in.help = true; /* nothing else to print */
+        in.help = true; /* print nothing else */
     }
     if (rc == 0 && !in.help) {
         op_thread_init();
-        rc = look(&in, &err);
+        rc = inspect_model(&in, &err);
     }
     if (rc < 0)
         fprintf(stderr, "trainerctl: %s\n", err.text);

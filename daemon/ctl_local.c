@@ -1,4 +1,6 @@
-/* ctl_local.c - a cluster on this machine: start, prefix the logs, restart what dies, end together. */
+/* ctl_local.c - `trainerctl local`: runs a cluster on this machine. Starts the tasks, prefixes
+ * their logs, restarts tasks that fail, and stops all tasks if one cannot continue. One thread runs
+ * the tasks; a second one draws the progress line. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -35,10 +37,11 @@ extern char **environ;
 enum {
     MAX_TASKS = 256,
     LINE_BYTES = 16384,
-    FIRST_PAUSE_MS = 200, /* before a restart; doubles up to MAX_PAUSE_MS while tasks die young */
+    /* before a restart; doubles up to MAX_PAUSE_MS while a task lives less than YOUNG_MS */
+    FIRST_PAUSE_MS = 200,
     MAX_PAUSE_MS = 5000,
     YOUNG_MS = 10000,
-    STOP_MS = 20000,      /* after SIGTERM; then SIGKILL */
+    STOP_MS = 20000,      /* from SIGTERM to SIGKILL */
     POLL_MS = 250,
     PORT_FIRST = 12000,
     PORT_LAST = 30000,
@@ -51,27 +54,28 @@ struct task {
     uint32_t index;
     uint16_t port;
     pid_t pid;      /* 0: not running */
-    int out;        /* its stderr and stdout; -1 */
-    bool done;      /* ended for good */
-    int code;       /* of its last end */
+    int out;        /* read end of the pipe for its stdout and stderr; -1: closed */
+    bool done;      /* ended and not to be restarted */
+    int code;       /* exit code of the last process, 128 + signal number if a signal ended it */
     uint64_t started_ms, restart_ms, pause_ms;
     uint32_t restarts;
-    char line[LINE_BYTES]; /* of its log, not ended yet */
+    char line[LINE_BYTES]; /* start of a log line whose newline has not arrived */
     size_t n_line;
 };
 
 struct local {
     const char *job, *devices, *log_format, *metrics;
     char trainerd[4096];
-    bool shares_cores; /* every task gets its part of `cores`, and makes of it what it can */
+    /* each task runs on its own share of `cores` and detects its devices there */
+    bool shares_cores;
     cpu_set_t cores;
     uint32_t n;
     struct task tasks[MAX_TASKS];
     uint32_t max_restarts;
     int signals;       /* signalfd */
     bool stopping;
-    uint64_t kill_ms;  /* when patience ends, while stopping */
-    int code;          /* of the whole */
+    uint64_t kill_ms;  /* time of SIGKILL (clock_ms()), valid while stopping */
+    int code;          /* exit code of the command */
     pthread_t display;
     bool has_display;
     int display_stop[2]; /* closing the write end ends the display thread */
@@ -79,8 +83,8 @@ struct local {
 
 /* ---- starting ---- */
 
-/* Below the range from which outgoing connections get theirs: one of those could hold the port when
- * a task is restarted. */
+/* Finds a port below the range of ephemeral ports. An outgoing connection could occupy an ephemeral
+ * port while a task is restarted. */
 static int free_port(const struct task *tasks, uint32_t n, uint16_t *port, struct err *err)
 {
     for (int tries = 0; tries < PORT_TRIES; tries++) {
@@ -119,7 +123,8 @@ static char *tf_config(const struct local *l, uint32_t index)
     return buf_take(&b);
 }
 
-/* The caller's environment without what would contradict the cluster made here. */
+/* Returns the caller's environment with a TF_CONFIG for this cluster and without the variables that
+ * would contradict it. The caller frees the array and its last string. */
 static char **environment_for(const struct local *l, uint32_t index)
 {
     static const char *const dropped[] = { "TF_CONFIG=", "TRAINERD_CLUSTER=", "TRAINERD_TASK=", "TRAINERD_METRICS=",
@@ -144,7 +149,8 @@ static char **environment_for(const struct local *l, uint32_t index)
     return env;
 }
 
-/* The cores of this machine shared out; with more tasks than cores, a core each in turn. */
+/* Returns the cores of a task: an equal share, or one core, assigned round-robin, if there are more
+ * tasks than cores. */
 static cpu_set_t share_of(const struct local *l, uint32_t index)
 {
     uint32_t n = (uint32_t)CPU_COUNT(&l->cores), seen = 0;
@@ -163,7 +169,8 @@ static cpu_set_t share_of(const struct local *l, uint32_t index)
     return set;
 }
 
-/* A child inherits the affinity of the thread that spawns it. */
+/* Starts the process. A child inherits the affinity of the thread that spawns it, so that affinity
+ * is changed for the duration of the call. */
 static int spawn(const struct local *l, struct task *t, const posix_spawn_file_actions_t *acts,
                  const posix_spawnattr_t *attr, char **argv, char **env)
 {
@@ -172,7 +179,8 @@ static int spawn(const struct local *l, struct task *t, const posix_spawn_file_a
 
     if (l->shares_cores) {
         share = share_of(l, t->index);
-        (void)sched_setaffinity(0, sizeof(share), &share); /* else it uses all: slower, not wrong */
+        /* on failure the task uses all cores, which is only slower */
+        (void)sched_setaffinity(0, sizeof(share), &share);
     }
     rc = posix_spawn(&t->pid, l->trainerd, acts, attr, argv, env);
     if (l->shares_cores)
@@ -210,7 +218,8 @@ static void start(struct local *l, struct task *t)
     posix_spawnattr_init(&attr);
     sigemptyset(&none);
     posix_spawnattr_setsigmask(&attr, &none);
-    posix_spawnattr_setpgroup(&attr, 0); /* Ctrl-C reaches us alone; we pass it on */
+    /* the terminal sends Ctrl-C only to this process, which signals the tasks */
+    posix_spawnattr_setpgroup(&attr, 0);
     posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
     t->started_ms = clock_ms();
     t->n_line = 0;
@@ -230,21 +239,21 @@ static void start(struct local *l, struct task *t)
     posix_spawn_file_actions_destroy(&acts);
     while (env[last + 1] != NULL)
         last++;
-    free(env[last]); /* TF_CONFIG; the rest belongs to environ */
+    free(env[last]); /* TF_CONFIG; environ owns the other strings */
     free(env);
 }
 
 /* ---- running ---- */
 
-/* A JSON record names its task itself. */
+/* Prints a log line with the name of its task. A JSON record already contains the name. */
 static void print_line(struct task *t)
 {
-    char line[LINE_BYTES + 32], who[32] = "";
+    char line[LINE_BYTES + 32], prefix[32] = "";
     int n;
 
     if (t->line[0] != '{')
-        snprintf(who, sizeof(who), "worker %u | ", t->index);
-    n = snprintf(line, sizeof(line), "%s%.*s\n", who, (int)t->n_line, t->line);
+        snprintf(prefix, sizeof(prefix), "worker %u | ", t->index);
+    n = snprintf(line, sizeof(line), "%s%.*s\n", prefix, (int)t->n_line, t->line);
 
     log_raw(line, (size_t)n);
     t->n_line = 0;
@@ -279,7 +288,7 @@ static void stop_all(struct local *l, int signum)
         if (l->tasks[i].pid > 0)
             kill(l->tasks[i].pid, signum);
         else
-            l->tasks[i].done = true; /* no restart any more */
+            l->tasks[i].done = true; /* cancel a pending restart */
 }
 
 static void ended(struct local *l, struct task *t, int status)
@@ -334,12 +343,12 @@ static void on_signal(struct local *l)
 
     while (read(l->signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         if (info.ssi_signo == SIGCHLD)
-            continue; /* reap() looks after every wake-up */
+            continue; /* wait_once() calls reap() after every wake-up */
         if (l->stopping) {
-            log_warn("stop", "again: killing the tasks");
+            log_warn("stop", "second signal: killing the tasks");
             stop_all(l, SIGKILL);
         } else {
-            log_info("stop", "stopping: every task saves and leaves (again: kill)");
+            log_info("stop", "stopping: every task saves and ends (a second signal kills the tasks)");
             l->code = EXIT_STOPPED;
             stop_all(l, SIGTERM);
         }
@@ -357,20 +366,20 @@ static bool all_done(const struct local *l)
 static void wait_once(struct local *l)
 {
     struct pollfd fds[MAX_TASKS + 1];
-    struct task *who[MAX_TASKS + 1];
+    struct task *owners[MAX_TASKS + 1];
     nfds_t n = 1;
     uint64_t now;
 
     fds[0] = (struct pollfd){ .fd = l->signals, .events = POLLIN };
     for (uint32_t i = 0; i < l->n; i++)
         if (l->tasks[i].out >= 0) {
-            who[n] = &l->tasks[i];
+            owners[n] = &l->tasks[i];
             fds[n++] = (struct pollfd){ .fd = l->tasks[i].out, .events = POLLIN };
         }
-    (void)poll(fds, n, 100); /* a timeout or EINTR only means that we look again */
+    (void)poll(fds, n, 100); /* after a timeout or EINTR nothing is readable */
     for (nfds_t i = 1; i < n; i++)
         if (fds[i].revents != 0)
-            drain(who[i]);
+            drain(owners[i]);
     if (fds[0].revents != 0)
         on_signal(l);
     reap(l);
@@ -379,13 +388,13 @@ static void wait_once(struct local *l)
         if (l->tasks[i].pid == 0 && !l->tasks[i].done && now >= l->tasks[i].restart_ms)
             start(l, &l->tasks[i]);
     if (l->stopping && now > l->kill_ms) {
-        log_warn("stop", "some tasks do not end: killing them");
+        log_warn("stop", "some tasks did not end within %d s: killing them", STOP_MS / 1000);
         l->kill_ms = UINT64_MAX;
         stop_all(l, SIGKILL);
     }
 }
 
-/* ---- one progress display: what the first task says of the group ---- */
+/* ---- one progress line: the status of the group as the first task reports it ---- */
 
 static void *display(void *arg)
 {
@@ -401,7 +410,7 @@ static void *display(void *arg)
         size_t n;
 
         if (rdzv_call(address, getenv("TRAINERD_TOKEN"), "Status", POLL_MS, &reply, &n, NULL) < 0)
-            continue; /* it is starting or restarting */
+            continue; /* the task is starting or restarting */
         s = trainerd__v1__status_reply__unpack(NULL, n, reply);
         free(reply);
         if (s == NULL)
@@ -440,7 +449,7 @@ static int find_trainerd(struct local *l, struct err *err)
     char *slash;
 
     if (n <= 0)
-        return err_sys(err, errno, "find my own executable");
+        return err_sys(err, errno, "find the path of trainerctl");
     l->trainerd[n] = '\0';
     slash = strrchr(l->trainerd, '/');
     CHECK(slash != NULL);
@@ -505,7 +514,7 @@ static int run_local(struct local *l)
         l->code = l->tasks[i].code;
     if (l->code == 0 && n_complete == l->n)
         log_info("end", "the job is complete on all %u tasks", l->n);
-    else if (l->code == 0) /* the others were asked to leave before */
+    else if (l->code == 0) /* the other tasks were stopped earlier */
         log_info("end", "the job is complete, on %u of %u tasks", n_complete, l->n);
     return l->code;
 }

@@ -113,7 +113,7 @@ static int parse(struct request *r, int argc, char **argv, struct err *err)
         }
     }
     if (name == NULL)
-        return err_set(err, ERR_INPUT, "which network? --help lists them");
+        return err_set(err, ERR_INPUT, "the name of a network is missing; --help lists the names");
     if (r->path == NULL)
         return err_set(err, ERR_INPUT, "-o FILE is missing");
     rc = find_net(r, name, err);

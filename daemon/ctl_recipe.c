@@ -1,4 +1,4 @@
-/* ctl_recipe.c - prints the script that exports a network of some framework for training. */
+/* ctl_recipe.c - `trainerctl recipe`: prints the script that exports a network of a framework. */
 #include <stdio.h>
 #include <string.h>
 

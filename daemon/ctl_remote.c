@@ -1,4 +1,4 @@
-/* ctl_remote.c - one RPC to one task. */
+/* ctl_remote.c - the commands that send one RPC to one task. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,8 @@ enum { CALL_MS = 5000, SAVE_MS = 600000 };
 struct remote {
     const char *method, *usage;
     uint64_t deadline_ms;
-    int (*print)(const void *packed, size_t n, bool json); /* NULL: the reply is empty, `done` is said */
+    /* Prints the reply and returns an exit code. NULL: the reply is empty and `done` is printed. */
+    int (*print)(const void *packed, size_t n, bool json);
     const char *done;
 };
 
@@ -84,7 +85,7 @@ static int remote(const struct remote *m, int argc, char **argv)
         printf("%s %s\n", argv[1], m->done);
     free(reply);
     if (rc == CTL_FAILED)
-        fprintf(stderr, "trainerctl: %s answered with something that is no %s reply\n", argv[1], m->method);
+        fprintf(stderr, "trainerctl: %s sent an invalid %s reply\n", argv[1], m->method);
     return rc;
 }
 
@@ -105,7 +106,7 @@ int ctl_checkpoint(int argc, char **argv)
 int ctl_drain(int argc, char **argv)
 {
     static const struct remote m = { "Drain", "drain ADDR", CALL_MS, NULL,
-                                     "was asked: it saves and leaves; its log says when" };
+                                     "accepted the request: the task saves and ends, which its log reports" };
 
     return remote(&m, argc, argv);
 }
@@ -113,7 +114,7 @@ int ctl_drain(int argc, char **argv)
 int ctl_stop(int argc, char **argv)
 {
     static const struct remote m = { "Stop", "stop ADDR", CALL_MS, NULL,
-                                     "was asked: the job saves and ends on every task" };
+                                     "accepted the request: the job saves and ends on every task" };
 
     return remote(&m, argc, argv);
 }

@@ -1,5 +1,5 @@
-/* ctl_restart.c - `trainerctl restart`: the checkpoints of a complete job are moved aside, once, before its
- * tasks start. */
+/* ctl_restart.c - `trainerctl restart`: renames the checkpoint directory of a complete job, once,
+ * before its tasks start. */
 #include <stdio.h>
 #include <string.h>
 

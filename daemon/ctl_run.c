@@ -1,5 +1,5 @@
-/* ctl_run.c - `trainerctl run`: a graph once, on arrays from files, so that its outputs and gradients
- * can be compared with any other framework's. */
+/* ctl_run.c - `trainerctl run`: runs a graph once, on arrays from files, so that its outputs and
+ * gradients can be compared with those of another framework. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,10 +32,10 @@ struct run {
     struct device_mem work;
     struct plan_feed *feeds;    /* [n_given] */
     struct tensor *arrays;      /* [n_given] */
-    void **owned;               /* [n_given] what npy_read() gave */
+    void **owned;               /* [n_given] memory that npy_read() allocated */
     const char **outputs;
     uint32_t n_outputs;
-    struct buf written;         /* file names so far, a line each */
+    struct buf written;         /* names of the files written, one line each */
 };
 
 static const char usage[] =
@@ -58,7 +58,7 @@ static const char usage[] =
 
 /* ---- arguments ---- */
 
-/* The value of "--name VALUE" or "--name=VALUE"; NULL: argv[*i] is another flag. */
+/* Returns the value of "--name VALUE" or "--name=VALUE", NULL if argv[*i] is another flag. */
 static const char *flag_value(int argc, char **argv, int *i, const char *name)
 {
     size_t n = strlen(name);
@@ -72,7 +72,7 @@ static const char *flag_value(int argc, char **argv, int *i, const char *name)
     return *i + 1 < argc ? argv[++*i] : "";
 }
 
-static int take(struct run *r, int argc, char **argv, int *i, struct err *err)
+static int parse_word(struct run *r, int argc, char **argv, int *i, struct err *err)
 {
     const char *word = argv[*i], *value;
 
@@ -98,18 +98,18 @@ static int take(struct run *r, int argc, char **argv, int *i, struct err *err)
     return 0;
 }
 
-static int take_all(struct run *r, int argc, char **argv, struct err *err)
+static int parse_all(struct run *r, int argc, char **argv, struct err *err)
 {
     int rc = 0;
 
     for (int i = 1; i < argc && rc == 0; i++)
-        rc = take(r, argc, argv, &i, err);
+        rc = parse_word(r, argc, argv, &i, err);
     if (rc < 0)
         return rc;
     if (r->model == NULL)
         return err_set(err, ERR_INPUT, "the model is missing");
     if (r->directory == NULL || r->directory[0] == '\0')
-        return err_set(err, ERR_INPUT, "-o DIR is missing: where do the outputs go?");
+        return err_set(err, ERR_INPUT, "-o DIR is missing: the folder for the outputs");
     if (r->format != NULL && strcmp(r->format, "npy") != 0 && strcmp(r->format, "pb") != 0)
         return err_set(err, ERR_INPUT, "--format: expected npy or pb, found '%.40s'", r->format);
     return 0;
@@ -225,7 +225,8 @@ static int compute(struct run *r, struct err *err)
 
 /* ---- arrays out ---- */
 
-/* DIR/NAME.npy; two names may become the same in a file name, so numbers tell them apart. */
+/* Returns DIR/NAME.npy in r->mem, NULL if out of memory. A number distinguishes names that would
+ * otherwise become the same file name. */
 static char *file_name(struct run *r, const char *name, const char *suffix)
 {
     char *safe = arena_strdup(&r->mem, name), *line = NULL;
@@ -277,7 +278,7 @@ static int write_gradient(struct run *r, uint32_t i, struct err *err)
 
     if (r->arrays[i].dtype != TENSOR_F32)
         return 0;
-    if (t == NULL) { /* no output depends on it, or only through steps */
+    if (t == NULL) { /* no output depends on it, or only through step functions */
         zero.data = arena_alloc(&r->mem, tensor_bytes(&zero));
         if (zero.data == NULL)
             return err_set(err, ERR_NOMEM, "out of memory");
@@ -338,7 +339,7 @@ int ctl_run(int argc, char **argv)
     r = calloc(1, sizeof(*r));
     CHECK(r != NULL);
     r->work.fd = -1;
-    rc = take_all(r, argc, argv, &err);
+    rc = parse_all(r, argc, argv, &err);
     if (rc == 0)
         rc = run_model(r, &err);
     else

@@ -35,7 +35,7 @@ void ctl_status_line(const Trainerd__V1__StatusReply *s, struct buf *out)
     }
 }
 
-/* What it does not tell is left out. */
+/* Readings that the GPU does not report are omitted. */
 static void gpu_line(const Trainerd__V1__Gpu *g, struct buf *out)
 {
     buf_printf(out, "cuda:%u %s", g->index, g->name);

@@ -26,7 +26,7 @@ static void one(void *arg, const struct ckpt_info *info, int rc, const char *why
            (unsigned long long)info->meta.epoch, size, info->meta.complete ? ", job complete" : "");
 }
 
-/* By its name, like the readers: a damaged one may lack anything else. */
+/* Recognizes a checkpoint by its name, as the readers do: a damaged one may lack any file. */
 static bool is_checkpoint(const char *path)
 {
     size_t n = strlen(path);

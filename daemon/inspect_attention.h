@@ -1,4 +1,4 @@
-/* inspect_attention.h - what `trainerctl inspect` says of the attentions of a network. */
+/* inspect_attention.h - the part of `trainerctl inspect` about attention. */
 #ifndef DAEMON_INSPECT_ATTENTION_H
 #define DAEMON_INSPECT_ATTENTION_H
 
@@ -11,15 +11,16 @@ struct plan;
 struct plan_attention;
 
 struct inspect_attention {
-    const struct plan_attention *at; /* [n]; in the arena */
+    const struct plan_attention *at; /* [n]; the arena owns it */
     uint32_t n;
 };
 
-/* Copies what the plan says; replaces what is there. Errors: ERR_NOMEM. */
-int inspect_attention_take(struct inspect_attention *a, const struct plan *p, struct arena *mem, struct err *err);
-/* A line for each on stdout. */
+/* Copies the attentions of the plan into `mem`; replaces the previous content of *a.
+ * Errors: ERR_NOMEM. */
+int inspect_attention_copy(struct inspect_attention *a, const struct plan *p, struct arena *mem, struct err *err);
+/* Prints a line for each attention on stdout. */
 void inspect_attention_print(const struct inspect_attention *a);
-/* The key "attention" and a list; begins with a comma. */
+/* Appends a comma and the key "attention" with a list. */
 void inspect_attention_json(const struct inspect_attention *a, struct buf *out);
 
 #endif

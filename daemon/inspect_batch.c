@@ -1,4 +1,4 @@
-/* inspect_batch.c - how many samples a plan is made for, and where the number comes from. */
+/* inspect_batch.c - chooses the number of samples of a plan and prints the source of the number. */
 #include "daemon/inspect_batch.h"
 
 #include <inttypes.h>
@@ -21,7 +21,7 @@ void inspect_batch_choose(struct inspect_batch *b, const struct graph *g)
         if (first < 1 || first > INSPECT_BATCH_MAX)
             continue;
         *b = (struct inspect_batch){ (uint32_t)first, INSPECT_BATCH_FILE, io[i].name };
-        return; /* inputs with several batches are the plan's to refuse */
+        return; /* plan_new() refuses inputs with different batches */
     }
 }
 

@@ -20,14 +20,14 @@
 #include "rdzv/rdzv.h"
 #include "train/train.h"
 
-enum { PATIENCE_S = 1 }; /* for a disk that hangs, at the end */
+enum { PATIENCE_S = 1 }; /* how long reload_stop() waits for a disk that hangs */
 
-/* ---- what differs ---- */
+/* ---- differences of two jobs ---- */
 
 struct sorter {
     struct reload_changes *out;
-    struct reload_change fixed; /* the first of those that may not change */
-    uint32_t n_fixed;
+    struct reload_change fixed; /* the first changed key that must not change */
+    uint32_t n_fixed;           /* number of such keys */
 };
 
 static void copy_value(char out[RELOAD_VALUE_BYTES], const char *value)
@@ -43,7 +43,7 @@ static void copy_value(char out[RELOAD_VALUE_BYTES], const char *value)
     memcpy(out + n, "...", 4);
 }
 
-static void sort_change(void *arg, const struct conf_change *change)
+static void add_change(void *arg, const struct conf_change *change)
 {
     struct sorter *s = arg;
     struct reload_change *to = &s->fixed;
@@ -66,7 +66,7 @@ int reload_compare(const struct conf *was, const struct conf *now, struct reload
     int rc;
 
     out->n = 0;
-    rc = conf_diff(was, now, sort_change, &s, err);
+    rc = conf_diff(was, now, add_change, &s, err);
     if (rc < 0 || s.n_fixed == 0)
         return rc;
     if (s.fixed.from[0] != '\0')
@@ -74,47 +74,48 @@ int reload_compare(const struct conf *was, const struct conf *now, struct reload
     if (s.n_fixed > 1)
         snprintf(more, sizeof(more), " (and %u more)", s.n_fixed - 1);
     return err_set(err, ERR_REFUSED,
-                   "%s: %s changed%s%s, which cannot change while the job runs: put it back, or start all tasks "
-                   "again (trainerd --schema says what SIGHUP reads)",
+                   "%s: %s changed%s%s, which cannot change while the job runs; restore the old value, or "
+                   "restart all tasks (trainerd --schema lists the keys that SIGHUP reads)",
                    now->path, s.fixed.pointer, values, more);
 }
 
-/* ---- doing it ----
+/* ---- reloading ----
  *
- *     READ    the job file                refused: done
- *     OPEN    curves in another folder    refused: done      (only if they go elsewhere)
- *     END     the curves until now                           (only if there were any)
+ *     READ    read the job file                     if refused: finished
+ *     OPEN    open the curves in the new folder     if refused: finished (only if it changes)
+ *     END     close the curves in the old folder    (only if there are any)
  *
- * A stage is what may wait for a disk, on the thread; between two of them the loop decides. The thread
- * touches nothing but the work it was given, so that the process can end while a disk hangs. */
+ * The thread runs one stage, the part that may wait for a disk; the loop decides between stages.
+ * The thread accesses only struct work, so that the process can end while a disk hangs. */
 
 enum stage { READ, OPEN, END };
 
 struct work {
     enum stage stage;
-    char *path;         /* READ: of the job file; owned */
-    struct conf *read;  /* READ: result; OPEN: where */
-    uint64_t step;      /* OPEN: done until now */
-    struct summary *fresh; /* OPEN: result */
-    struct summary *ended; /* END: what to end */
+    char *path;         /* READ: path of the job file; owned */
+    struct conf *read;  /* READ: result, owned; OPEN: names the new folder */
+    uint64_t step;      /* OPEN: number of finished steps */
+    struct summary *fresh; /* OPEN: result, owned; NULL: none */
+    struct summary *ended; /* END: curves to close, owned; NULL: none */
     int rc;
     struct err err;
 };
 
 struct reload {
     struct reload_opts opts;
-    const struct conf *now; /* in force */
-    struct conf *owned;     /* the same, if it was read here; else NULL */
+    const struct conf *now; /* the job in force */
+    struct conf *owned;     /* == now if a reload read it, else NULL */
     struct train *train;    /* NULL: not open */
     struct reload_changes changes;
     pthread_t thread;
-    bool running, again;
-    struct work work;       /* the thread's while it runs */
+    bool running;           /* the thread is to be joined */
+    bool again;             /* reload once more after this reload */
+    struct work work;       /* only the thread may access it while running */
 
-    pthread_mutex_t lock;   /* guards what follows */
-    bool worked;            /* the thread is done */
-    bool closing;           /* nothing is posted any more */
-    bool orphan;            /* the thread frees all this */
+    pthread_mutex_t lock;   /* guards the fields below */
+    bool worked;            /* the thread has finished its stage */
+    bool closing;           /* the thread must not post to the loop */
+    bool orphan;            /* the thread frees this struct */
 };
 
 static enum log_level level_of(const struct conf *c)
@@ -136,7 +137,8 @@ static void set_checkpoint(struct reload *r)
                              r->now->checkpoint.max_to_keep);
 }
 
-/* Done already: it might have failed, and all or nothing changes. */
+/* move_curves() has already moved the curves, because opening them may fail and a reload applies
+ * all changes or none. */
 static void set_summary(struct reload *r)
 {
     (void)r;
@@ -148,7 +150,7 @@ static void set_level(struct reload *r)
         log_set_level(level_of(r->now));
 }
 
-/* Every key that may change, and what makes r->now hold for it. */
+/* Every key that may change, with the function that applies its value of r->now. */
 static const struct setter {
     const char *pointer;
     void (*set)(struct reload *r);
@@ -178,13 +180,13 @@ static void apply(struct reload *r)
     CHECK(n == r->changes.n); /* a key that may change has a setter */
 }
 
-/* A line for each change, if the level before or the one behind shows it. */
-static void tell(const struct reload *r, const struct conf *was)
+/* Logs a line for each change if the old or the new log level shows it. */
+static void log_changes(const struct reload *r, const struct conf *was)
 {
     if (!r->opts.level_is_given && level_of(was) < level_of(r->now))
         log_set_level(level_of(was));
     if (r->changes.n == 0)
-        log_info("reload", "SIGHUP: nothing has changed in %s", r->now->path);
+        log_info("reload", "SIGHUP: no key changed in %s", r->now->path);
     for (uint32_t i = 0; i < r->changes.n; i++) {
         const struct reload_change *c = &r->changes.list[i];
         bool hidden = r->opts.level_is_given && strcmp(c->pointer, "/log/level") == 0;
@@ -193,7 +195,7 @@ static void tell(const struct reload *r, const struct conf *was)
                    (struct log_field[]){ LOG_STR("key", c->pointer), LOG_STR("from", c->from),
                                          LOG_STR("to", c->to) },
                    3, "%s: %s -> %s%s", c->pointer, c->from, c->to,
-                   hidden ? ", but --log-level goes before it" : "");
+                   hidden ? "; not applied, because --log-level has priority" : "");
     }
     if (!r->opts.level_is_given)
         log_set_level(level_of(r->now));
@@ -210,7 +212,7 @@ static void reload_free(struct reload *r)
     free(r);
 }
 
-static void has_worked(void *arg);
+static void handle_worked(void *arg);
 
 static void *work(void *arg)
 {
@@ -233,7 +235,7 @@ static void *work(void *arg)
     pthread_mutex_lock(&r->lock);
     r->worked = true;
     if (!r->closing)
-        loop_post(r->opts.loop, has_worked, r);
+        loop_post(r->opts.loop, handle_worked, r);
     orphan = r->orphan;
     pthread_mutex_unlock(&r->lock);
     if (orphan)
@@ -241,15 +243,16 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* false: no thread; the work is as it was. */
+/* Runs a stage on the thread. Returns false if no thread could be started; r->work.err has the
+ * reason. */
 static bool start(struct reload *r, enum stage stage)
 {
     sigset_t all, before;
 
     r->work.stage = stage;
     r->work.rc = 0;
-    r->worked = false; /* there is no thread */
-    sigfillset(&all); /* signals are the business of the loop */
+    r->worked = false; /* no lock is needed: no thread runs */
+    sigfillset(&all); /* only the loop's thread handles signals */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     r->running = pthread_create(&r->thread, NULL, work, r) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -260,19 +263,19 @@ static bool start(struct reload *r, enum stage stage)
 
 static void refuse(struct reload *r)
 {
-    log_error("reload_refused", "SIGHUP: %s; nothing has changed, the job goes on as before", r->work.err.text);
+    log_error("reload_refused", "SIGHUP: %s; no change was applied, the job continues", r->work.err.text);
     conf_free(r->work.read);
     r->work.read = NULL;
 }
 
-/* Everything is there: the new job holds. */
-static void adopt(struct reload *r)
+/* Makes the new job the job in force. */
+static void apply_new_job(struct reload *r)
 {
     const struct conf *was = r->now;
 
     r->now = r->work.read;
     apply(r);
-    tell(r, was);
+    log_changes(r, was);
     conf_free(r->owned);
     r->owned = r->work.read;
     r->work.read = NULL;
@@ -288,8 +291,8 @@ static bool move_curves(struct reload *r)
     return done;
 }
 
-/* The next stage; false: it was the last. */
-static bool go_on(struct reload *r)
+/* Starts the next stage. Returns false if the reload is finished. */
+static bool next_stage(struct reload *r)
 {
     struct work *w = &r->work;
     struct rdzv_progress progress;
@@ -311,19 +314,19 @@ static bool go_on(struct reload *r)
         refuse(r);
         return false;
     }
-    adopt(r);
+    apply_new_job(r);
     return w->ended != NULL && start(r, END);
 }
 
-static void has_worked(void *arg)
+static void handle_worked(void *arg)
 {
     struct reload *r = arg;
 
-    if (r->closing) /* only the loop sets it */
+    if (r->closing) /* no lock is needed: only this thread writes it */
         return;
     pthread_join(r->thread, NULL);
     r->running = false;
-    if (go_on(r))
+    if (next_stage(r))
         return;
     service_reloaded();
     if (r->again) {
@@ -399,13 +402,13 @@ void reload_close(struct reload *r)
     CHECK(r->closing);
     pthread_mutex_lock(&r->lock);
     is_stuck = r->running && !r->worked;
-    r->orphan = is_stuck; /* a disk hangs: if it ever answers, the thread frees it */
+    r->orphan = is_stuck; /* a disk hangs; the thread frees the struct when it continues */
     if (is_stuck)
         pthread_detach(r->thread);
     pthread_mutex_unlock(&r->lock);
     if (is_stuck)
         return;
     if (r->running)
-        pthread_join(r->thread, NULL); /* it came back in the meantime */
+        pthread_join(r->thread, NULL); /* the thread has finished since reload_stop() */
     reload_free(r);
 }

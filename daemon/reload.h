@@ -1,11 +1,13 @@
-/* reload.h - SIGHUP: the job file is read again, and what may change while the job runs changes.
+/* reload.h - SIGHUP: reads the job file again and applies the keys that may change while the job
+ * runs.
  *
- * A file that is wrong, or that differs in anything else, is refused as a whole with place and remedy, and
- * the job goes on as before. Which keys may change stands in the table of lib/conf (and in --schema); what
- * is done about each, in reload.c. Each change is a line of the log: /checkpoint/every_steps: 100 -> 20.
+ * A file that is invalid, or in which any other key differs, is refused as a whole: the log names
+ * the place and the remedy, and the job continues unchanged. The table of lib/conf (and --schema)
+ * lists the keys that may change; reload.c applies each of them. Each change is a line of the log:
+ * /checkpoint/every_steps: 100 -> 20.
  *
- * The file is read, and curves are opened and ended, on a thread of its own: the loop never waits for a disk.
- * Signals that come meanwhile are one more reading behind this one. */
+ * A separate thread reads the file and opens and closes curve files, so that the loop never waits
+ * for a disk. All signals that arrive during a reload cause one more reload after it. */
 #ifndef DAEMON_RELOAD_H
 #define DAEMON_RELOAD_H
 
@@ -19,35 +21,42 @@ struct reload;
 struct report;
 struct train;
 
-/* ---- what differs; pure ---- */
+/* ---- differences of two jobs; pure, any thread ---- */
 enum { RELOAD_CHANGES_MAX = 16, RELOAD_VALUE_BYTES = 160 };
 
 struct reload_changes {
     uint32_t n;
     struct reload_change {
         char pointer[64];
-        char from[RELOAD_VALUE_BYTES], to[RELOAD_VALUE_BYTES]; /* JSON, cut if long */
+        char from[RELOAD_VALUE_BYTES], to[RELOAD_VALUE_BYTES]; /* JSON; long values end in "..." */
     } list[RELOAD_CHANGES_MAX];
 };
-/* Errors: ERR_REFUSED, something differs that may not (the first such key, both values, how many more);
- * ERR_NOMEM. */
+/* Lists the changed keys that may change.
+ * Errors: ERR_REFUSED, a key differs that must not change (the text has the first such key, both
+ * values and the number of others); ERR_NOMEM. */
 int reload_compare(const struct conf *was, const struct conf *now, struct reload_changes *out, struct err *err);
 
-/* ---- doing it; the loop's thread ---- */
+/* ---- reloading; the loop's thread ---- */
 struct reload_opts {
     struct loop *loop;
-    const struct conf *conf; /* what the process began with; borrowed */
-    struct report *report;
-    bool level_is_given;     /* --log-level goes before the job */
+    /* the job at the start of the process; borrowed until reload_close() */
+    const struct conf *conf;
+    struct report *report;   /* borrowed until reload_stop() */
+    bool level_is_given;     /* --log-level was used and has priority over the job */
 };
+/* Errors: ERR_NOMEM. */
 int reload_open(const struct reload_opts *opts, struct reload **out, struct err *err);
-/* Training is open: what was changed before goes to it too. Borrowed until reload_stop(). */
+/* Called when training is open. Applies earlier changes to it. `t` is borrowed until
+ * reload_stop(). */
 void reload_train(struct reload *r, struct train *t);
-void reload_now(struct reload *r); /* SIGHUP */
+/* Called for each SIGHUP. Starts a reload, or schedules one if a reload is running. */
+void reload_now(struct reload *r);
 bool reload_under_way(const struct reload *r);
-/* Nothing changes any more: before training and reports are closed. Waits a second for a disk. NULL is
- * fine, here and below. */
+/* Ends all changes; called before training and reports are closed. Waits at most a second for a
+ * disk. NULL is accepted. */
 void reload_stop(struct reload *r);
-void reload_close(struct reload *r); /* behind loop_close() */
+/* Called after reload_stop() and loop_close(). Never waits: if the thread is stuck, the thread
+ * frees the memory. NULL is accepted. */
+void reload_close(struct reload *r);
 
 #endif

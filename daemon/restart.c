@@ -14,7 +14,8 @@
 
 enum { NAMES_MAX = 10000 };
 
-/* Of this job, or of one with other keys: either way its run is over. */
+/* Returns true if the run that wrote `newest` is complete, whether its job file has the same keys
+ * or other ones. */
 static bool is_over(const struct conf *c, const struct ckpt_info *newest)
 {
     char said[8400];
@@ -24,7 +25,8 @@ static bool is_over(const struct conf *c, const struct ckpt_info *newest)
     return complete_already(c, NULL, said, sizeof(said));
 }
 
-/* DIR.1, DIR.2, ...: the first name that is free. No two processes can take the same. */
+/* Renames DIR to the first free name of DIR.1, DIR.2, ... RENAME_NOREPLACE ensures that two
+ * processes never use the same name. */
 static int move(const char *directory, char *to, size_t n, struct err *err)
 {
     for (int i = 1; i <= NAMES_MAX; i++) {
@@ -35,7 +37,8 @@ static int move(const char *directory, char *to, size_t n, struct err *err)
         if (errno != EEXIST)
             return err_sys(err, errno, "rename '%s' to '%s'", directory, to);
     }
-    return err_set(err, ERR_INPUT, "'%s': there are %d older ones; remove some", directory, NAMES_MAX);
+    return err_set(err, ERR_INPUT, "'%s': all %d names for old checkpoint directories are in use; remove some",
+                   directory, NAMES_MAX);
 }
 
 static int sync_parent(const char *directory, struct err *err)
@@ -55,8 +58,8 @@ int restart_set_aside(const struct conf *c, char *text, size_t n, struct err *er
     int rc;
 
     if (directory == NULL)
-        return err_set(err, ERR_INPUT, "restart: the job writes no checkpoints (/checkpoint/directory), so that "
-                                       "every start begins anew");
+        return err_set(err, ERR_INPUT, "restart: the job writes no checkpoints (/checkpoint/directory), so every "
+                                       "start begins at step 1");
     info = malloc(sizeof(*info));
     if (info == NULL)
         return err_set(err, ERR_NOMEM, "restart: out of memory");
@@ -65,8 +68,8 @@ int restart_set_aside(const struct conf *c, char *text, size_t n, struct err *er
         snprintf(text, n, "restart: '%s' has no checkpoint: the job begins at step 1", directory);
         rc = 0;
     } else if (rc == 0 && !is_over(c, info)) {
-        snprintf(text, n, "restart: %s is of step %llu of a run that is not complete: the job goes on from there "
-                          "(to begin anew, remove '%s')", info->path, (unsigned long long)info->meta.step,
+        snprintf(text, n, "restart: %s is of step %llu of a run that is not complete: the job continues from it "
+                          "(to begin at step 1, remove '%s')", info->path, (unsigned long long)info->meta.step,
                  directory);
     } else if (rc == 0) {
         rc = move(directory, to, sizeof(to), err);

@@ -24,12 +24,12 @@
 #include "metrics/metrics.h"
 
 enum {
-    TICK_MS = 25, /* how old Status and heartbeats may be */
-    DRAW_TICKS = 4,
-    WRONG_MAX = 3,
-    DEADMAN_SECONDS = 10,
-    DEADMAN_STOP_SECONDS = 3, /* of a task whose state is saved */
-    DEADMAN_NOW_SECONDS = 1,  /* of one that was asked twice */
+    TICK_MS = 25,   /* maximum age of the data in Status and heartbeats */
+    DRAW_TICKS = 4, /* ticks between updates of the progress line and of the service status */
+    DIVERGED_MAX = 3,             /* the task ends at this number of divergences */
+    SHUTDOWN_SECONDS = 10,        /* maximum duration of the shutdown */
+    SHUTDOWN_STOPPED_SECONDS = 3, /* after a stop signal, when the state is saved */
+    SHUTDOWN_NOW_SECONDS = 1,     /* after a second stop signal */
 };
 
 int run_exit_code(int err_code)
@@ -65,20 +65,20 @@ void run_end(struct run *r, int code, const char *text)
     snprintf(r->exit_text, sizeof(r->exit_text), "%s", text);
     cancel_set(&r->cancel, true);
     if (r->train != NULL)
-        train_abort(r->train, text); /* harmless when nothing runs */
+        train_abort(r->train, text); /* no effect if no generation runs */
     loop_stop(r->loop);
 }
 
 /* ---- messages from the compute plane ---- */
 
-static void has_ended(void *arg)
+static void handle_ended(void *arg)
 {
     struct run_ended *m = arg;
     struct run *r = m->run;
 
     r->generation = 0;
     if (r->has_ended)
-        ; /* too late: nobody asks any more */
+        ; /* the exit code is decided */
     else if (r->group != NULL)
         group_ended(r, m);
     else
@@ -95,7 +95,7 @@ static void on_train_end(void *arg, enum train_end how, uint64_t held, int code,
     report_generation_end(r->report); /* before any task can go on from the state of this one */
     *m = (struct run_ended){ .run = r, .generation = r->generation, .end = how, .held = held, .code = code };
     snprintf(m->text, sizeof(m->text), "%s", text);
-    loop_post(r->loop, has_ended, m);
+    loop_post(r->loop, handle_ended, m);
 }
 
 int run_train(struct run *r, const struct train_group *g, struct err *err)
@@ -104,14 +104,14 @@ int run_train(struct run *r, const struct train_group *g, struct err *err)
 
     CHECK(r->generation == 0 && r->train != NULL);
     r->generation_count++;
-    r->generation = g->generation; /* its end may come before the call returns */
+    r->generation = g->generation; /* the generation may end before train_start() returns */
     rc = train_start(r->train, g, on_train_end, err);
     if (rc < 0)
         r->generation = 0;
     return rc;
 }
 
-static void take_progress(struct run *r)
+static void update_progress(struct run *r)
 {
     struct train_progress p;
 
@@ -134,14 +134,14 @@ struct connected {
     uint64_t generation;
 };
 
-static void has_connected(void *arg)
+static void handle_connected(void *arg)
 {
     struct connected *m = arg;
     struct run *r = m->run;
 
     if (!r->has_ended && m->generation == r->generation) {
         service_ready();
-        take_progress(r); /* the first beat has it */
+        update_progress(r); /* for the first heartbeat of the generation */
         if (r->group != NULL)
             group_connected(r, m->generation);
     }
@@ -152,10 +152,10 @@ struct stored {
     struct run *run;
     uint64_t step;
     bool failed;
-    char text[4096]; /* path, or what went wrong */
+    char text[4096]; /* path, or the error */
 };
 
-static void has_stored(void *arg)
+static void handle_stored(void *arg)
 {
     struct stored *m = arg;
     struct run *r = m->run;
@@ -169,7 +169,7 @@ static void has_stored(void *arg)
     free(m);
 }
 
-/* The checkpoint writer's thread. */
+/* Called on the thread of the checkpoint writer. */
 static void on_stored(struct run *r, const struct ckpt_event *e)
 {
     struct stored *m;
@@ -183,7 +183,7 @@ static void on_stored(struct run *r, const struct ckpt_event *e)
         snprintf(m->text, sizeof(m->text), "checkpoint of step %llu: %s", (unsigned long long)e->step, e->text);
     else
         snprintf(m->text, sizeof(m->text), "%s", e->path);
-    loop_post(r->loop, has_stored, m);
+    loop_post(r->loop, handle_stored, m);
 }
 
 static void on_unlogged(void *arg, uint64_t step)
@@ -205,19 +205,20 @@ static void on_train_event(void *arg, const struct train_event *e)
 
         CHECK(m != NULL);
         *m = (struct connected){ r, r->generation };
-        loop_post(r->loop, has_connected, m);
+        loop_post(r->loop, handle_connected, m);
     } else if (e->kind == TRAIN_CHECKPOINT) {
         on_stored(r, e->ckpt);
     }
 }
 
-/* ---- saving at rest ---- */
+/* ---- saving while training is idle ---- */
 
 bool run_is_wrong_again(struct run *r, const char *why, char *text, size_t n)
 {
-    if (++r->n_wrong < WRONG_MAX)
+    if (++r->n_diverged < DIVERGED_MAX)
         return false;
-    snprintf(text, n, "for the third time its numbers are wrong, have its machine looked at: %s", why);
+    snprintf(text, n, "the results of this task diverged %d times; check the hardware of its host: %s", DIVERGED_MAX,
+             why);
     return true;
 }
 
@@ -227,7 +228,7 @@ struct saved {
     struct err err;
 };
 
-static void has_saved(void *arg)
+static void handle_saved(void *arg)
 {
     struct saved *m = arg;
     struct run *r = m->run;
@@ -251,7 +252,7 @@ static void *save(void *arg)
     struct saved *m = arg;
 
     m->rc = train_save(m->run->train, run_grace_ms(m->run), &m->err);
-    loop_post(m->run->loop, has_saved, m);
+    loop_post(m->run->loop, handle_saved, m);
     return NULL;
 }
 
@@ -272,7 +273,7 @@ void run_save(struct run *r)
     if (rc < 0) {
         m->rc = rc;
         m->err = err;
-        loop_post(r->loop, has_saved, m);
+        loop_post(r->loop, handle_saved, m);
     }
 }
 
@@ -285,13 +286,13 @@ struct opened {
     struct err err;
 };
 
-static void has_opened(void *arg)
+static void handle_opened(void *arg)
 {
     struct opened *m = arg;
     struct run *r = m->run;
     struct train_facts f;
 
-    if (!r->is_opening) { /* taken down meanwhile */
+    if (!r->is_opening) { /* shut_down() has joined the thread */
         train_close(m->train);
         free(m);
         return;
@@ -330,7 +331,7 @@ static void *open_training(void *arg)
     CHECK(m != NULL);
     m->run = r;
     m->rc = train_open(&r->train_opts, &r->cancel, &m->train, &m->err);
-    loop_post(r->loop, has_opened, m);
+    loop_post(r->loop, handle_opened, m);
     return NULL;
 }
 
@@ -348,7 +349,7 @@ static bool training_moves(const struct run *r)
     return p.limit_ms == 0 || age_ms < p.limit_ms + run_deadline_ms(r);
 }
 
-static void tell_service(struct run *r)
+static void update_service(struct run *r)
 {
     uint64_t generation = 0;
     uint32_t present = r->group != NULL ? group_present(r, &generation) : 1;
@@ -363,14 +364,14 @@ static void tick(void *arg)
 {
     struct run *r = arg;
 
-    take_progress(r);
+    update_progress(r);
     if (r->group != NULL)
         group_tick(r);
     else
         alone_tick(r);
     if (r->ticks++ % DRAW_TICKS == 0) {
         report_draw(r->report);
-        tell_service(r);
+        update_service(r);
     }
 }
 
@@ -407,28 +408,29 @@ static void on_hangup(void *arg, int signum)
 static const struct {
     int signum;
     void (*fn)(void *arg, int signum);
-} heard[] = { { SIGTERM, on_signal }, { SIGINT, on_signal }, { SIGHUP, on_hangup } };
+} handled_signals[] = { { SIGTERM, on_signal }, { SIGINT, on_signal }, { SIGHUP, on_hangup } };
 
-/* Those that came while they were blocked are heard now. */
-static int hear_signals(struct run *r, struct err *err)
+/* Registers the signal handlers. Signals that arrived while they were blocked are delivered now. */
+static int register_signals(struct run *r, struct err *err)
 {
     sigset_t set;
     int rc = 0;
 
     sigemptyset(&set);
-    for (size_t i = 0; rc == 0 && i < COUNT_OF(heard); i++) {
-        rc = loop_signal(r->loop, heard[i].signum, heard[i].fn, r, err);
-        sigaddset(&set, heard[i].signum);
+    for (size_t i = 0; rc == 0 && i < COUNT_OF(handled_signals); i++) {
+        rc = loop_signal(r->loop, handled_signals[i].signum, handled_signals[i].fn, r, err);
+        sigaddset(&set, handled_signals[i].signum);
     }
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     return rc;
 }
 
-/* The exit code is decided: nothing may come between, once the loop does not hear them any more. */
+/* After loop_close() no handler is registered; a signal must not end the process before it returns
+ * the decided exit code. */
 static void ignore_signals(void)
 {
-    for (size_t i = 0; i < COUNT_OF(heard); i++)
-        signal(heard[i].signum, SIG_IGN);
+    for (size_t i = 0; i < COUNT_OF(handled_signals); i++)
+        signal(handled_signals[i].signum, SIG_IGN);
 }
 
 static void print_http_status(void *arg, struct buf *out)
@@ -438,9 +440,10 @@ static void print_http_status(void *arg, struct buf *out)
     report_status(r->report, r->sensors, out);
 }
 
-/* ---- building and taking down ---- */
+/* ---- start and shutdown ---- */
 
-/* What NCCL will find in the environment; before there are threads that look at it. */
+/* Sets the environment variables of NCCL. Called before any thread that reads the environment
+ * starts. */
 static void prepare_gpus(const struct settled *s)
 {
     char text[2048];
@@ -459,7 +462,7 @@ static int open_sensors(struct run *r, struct err *err)
     return sensors_open(r->s, r->metrics, &r->sensors, err);
 }
 
-static int build(struct run *r, const struct run_opts *opts, struct err *err)
+static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
 {
     const struct settled *s = r->s;
     struct report_opts ro = {
@@ -494,7 +497,7 @@ static int build(struct run *r, const struct run_opts *opts, struct err *err)
     if (rc == 0)
         rc = train_check_trace(s->train.trace, err);
     if (rc == 0)
-        rc = hear_signals(r, err);
+        rc = register_signals(r, err);
     if (rc == 0 && s->gpus != NULL)
         rc = open_sensors(r, err);
     if (rc == 0 && opts->metrics_listen != NULL)
@@ -512,49 +515,82 @@ static int build(struct run *r, const struct run_opts *opts, struct err *err)
     return group_open(r, err);
 }
 
-static volatile sig_atomic_t deadman_code;
+static struct {
+    volatile sig_atomic_t code;
+    const char *volatile stage; /* the running stage of the shutdown */
+    char before[64], after[64]; /* parts of the message around the stage */
+} shutdown_limit;
 
-/* If a library refuses to stop, the process ends all the same, with what was decided. */
-static void deadman(int signum)
+/* SIGALRM: the shutdown takes too long, for example in a library. Ends the process with the decided
+ * exit code. Async-signal-safe. */
+static void on_shutdown_timeout(int signum)
 {
-    static const char text[] = "trainerd: something does not stop; ending the process\n";
+    const char *const parts[] = { shutdown_limit.before, shutdown_limit.stage, shutdown_limit.after };
+    char text[256];
+    size_t n = 0;
 
     (void)signum;
-    log_sink_last_words(text, sizeof(text) - 1);
-    _exit(deadman_code);
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        size_t len = strlen(parts[i]);
+
+        if (len <= sizeof(text) - n) {
+            memcpy(text + n, parts[i], len);
+            n += len;
+        }
+    }
+    log_sink_last_words(text, n);
+    _exit(shutdown_limit.code);
 }
 
-static void take_down(struct run *r)
+static void limit_shutdown(const struct run *r)
 {
-    deadman_code = r->exit_code;
-    signal(SIGALRM, deadman);
-    alarm(r->signals > 1                   ? DEADMAN_NOW_SECONDS
-          : r->exit_code == EXIT_STOPPED ? DEADMAN_STOP_SECONDS
-                                         : DEADMAN_SECONDS);
-    r->has_ended = true; /* what is still posted finds nobody */
+    unsigned seconds = r->signals > 1                 ? SHUTDOWN_NOW_SECONDS
+                       : r->exit_code == EXIT_STOPPED ? SHUTDOWN_STOPPED_SECONDS
+                                                      : SHUTDOWN_SECONDS;
+
+    shutdown_limit.code = r->exit_code;
+    shutdown_limit.stage = "the control plane";
+    snprintf(shutdown_limit.before, sizeof(shutdown_limit.before), "trainerd: shutdown exceeded %u s in ", seconds);
+    snprintf(shutdown_limit.after, sizeof(shutdown_limit.after), "; exiting with code %d\n", r->exit_code);
+    signal(SIGALRM, on_shutdown_timeout);
+    alarm(seconds);
+}
+
+static void shut_down(struct run *r)
+{
+    limit_shutdown(r);
+    r->has_ended = true; /* messages that are still posted are ignored */
     cancel_set(&r->cancel, true);
     loop_timer_free(r->tick);
     reload_stop(r->reload);
     if (r->train != NULL)
         train_abort(r->train, r->exit_text);
     group_close(r);
+    shutdown_limit.stage = "opening the model and the data";
     if (r->is_opening)
         pthread_join(r->opener, NULL);
     r->is_opening = false;
+    shutdown_limit.stage = "saving";
     if (r->has_saver)
         pthread_join(r->saver, NULL);
     r->is_saving = r->has_saver = false;
+    shutdown_limit.stage = "training";
     train_close(r->train);
+    shutdown_limit.stage = "the control plane";
     group_free(r);
     metrics_http_close(r->http);
+    shutdown_limit.stage = "the GPU sensors";
     sensors_close(r->sensors);
+    shutdown_limit.stage = "the event loop";
     loop_close(r->loop);
     ignore_signals();
+    shutdown_limit.stage = "the reports";
     reload_close(r->reload);
     report_close(r->report);
     metrics_free(r->metrics);
     free(r->gpus);
-    /* The alarm stays: libraries have ends of their own, behind main(). */
+    /* The alarm stays armed: libraries have exit handlers that run after main(). */
+    shutdown_limit.stage = "the exit handlers of libraries";
 }
 
 int run_task(const struct run_opts *opts)
@@ -567,7 +603,7 @@ int run_task(const struct run_opts *opts)
     r->s = opts->settled;
     r->progress.phase = "starting";
     r->progress.doing = "";
-    rc = build(r, opts, &err);
+    rc = open_all(r, opts, &err);
     if (rc == 0) {
         r->tick = loop_timer_new(r->loop, TICK_MS, TICK_MS, tick, r);
         loop_run(r->loop);
@@ -583,7 +619,7 @@ int run_task(const struct run_opts *opts)
         log_record(code == EXIT_STOPPED ? LOG_INFO : LOG_ERROR, "end",
                    (struct log_field[]){ LOG_I64("exit_code", code) }, 1, "exit %d: %s", code, r->exit_text);
     service_end(code, r->exit_text);
-    take_down(r);
+    shut_down(r);
     free(r);
     return code;
 }

@@ -1,8 +1,9 @@
-/* run_priv.h - what the files of a running task share.
+/* run_priv.h - the interface between the files of a running task. All functions run on the loop's
+ * thread.
  *
- *   run.c     life, signals, ticks, opening and closing; a task without a cluster
- *   group.c   a task of a cluster: membership, training and lease, joined
- *   alone.c   a task without one */
+ *   run.c     life cycle, signals, ticks, opening and closing
+ *   group.c   a task of a cluster: connects membership, training and lease
+ *   alone.c   a task without a cluster */
 #ifndef DAEMON_RUN_PRIV_H
 #define DAEMON_RUN_PRIV_H
 
@@ -36,42 +37,53 @@ struct run {
     struct report *report;
     struct reload *reload;
     struct sensors *sensors;   /* NULL on CPUs */
-    struct rdzv_gpu *gpus;     /* [n_devices], owned: what they last said; NULL on CPUs */
-    struct rdzv_progress progress; /* the loop's copy */
+    struct rdzv_gpu *gpus;     /* [n_devices], owned: last readings; NULL on CPUs */
+    struct rdzv_progress progress; /* updated by every tick; only the loop's thread reads it */
     struct train_opts train_opts;
     struct group *group; /* NULL without a cluster */
 
     pthread_t opener;
     bool is_opening;     /* the opener thread is to be joined */
-    struct cancel cancel; /* tells other threads to give up */
+    struct cancel cancel; /* set when the task ends: cancels the work of the other threads */
     struct train *train; /* NULL until opened */
-    bool has_opened, has_ended, is_stopping;
-    uint64_t stop_ms;    /* since when it is stopping */
-    uint64_t generation; /* at work; 0: training is at rest */
+    bool has_opened;     /* training is open */
+    bool has_ended;      /* the exit code is decided; later messages are ignored */
+    bool is_stopping;    /* SIGTERM or SIGINT was received */
+    uint64_t stop_ms;    /* when is_stopping was set (clock_ms()) */
+    uint64_t generation; /* the running generation; 0: training is idle */
     uint64_t generation_count;
     pthread_t saver;
-    bool is_saving;      /* until has_saved() runs */
+    bool is_saving;      /* from run_save() until handle_saved() runs */
     bool has_saver;      /* the saver thread is to be joined */
 
     uint32_t signals, ticks;
-    uint32_t n_wrong;    /* times that this task's numbers were not those of the others, or of its other replicas */
-    bool checkpoint_asked;
-    uint64_t checkpoint_after; /* answer Control.Checkpoint when a step >= this is verified, or one fails */
+    uint32_t n_diverged;    /* how often this task's results differed from those of the other tasks,
+                          * or the results of its replicas from each other */
+    bool checkpoint_asked; /* a Control.Checkpoint call waits for its reply */
+    /* reply when a step >= this is verified, or when a checkpoint fails */
+    uint64_t checkpoint_after;
     int exit_code;
     char exit_text[ERR_TEXT_BYTES];
 };
 
 /* ---- run.c ---- */
 
+/* Decides the exit code and stops the loop. Only the first call has an effect. */
 void run_end(struct run *r, int code, const char *text);
-/* Starts a generation; what it ends with comes back to run_ended(). */
+/* Starts a generation. Its result is delivered to group_ended() or alone_ended().
+ * Errors: those of train_start(). */
 int run_train(struct run *r, const struct train_group *g, struct err *err);
-void run_save(struct run *r); /* on a thread of its own; then group_saved() or alone_saved() */
-uint64_t run_deadline_ms(const struct run *r);
-/* This task's numbers were the wrong ones. Once can happen. A machine that does it again and again holds
- * everybody up, and whoever starts it again waits longer each time: true, `text` [n] says so: leave. */
+/* Saves the state on a separate thread, then calls group_saved() or alone_saved(). Training is
+ * idle. */
+void run_save(struct run *r);
+uint64_t run_deadline_ms(const struct run *r); /* train.deadline_seconds */
+/* Called when this task's results were the divergent ones (`why` is the error). A single divergence
+ * may be transient; a machine that diverges repeatedly delays the whole group. Returns true if the
+ * limit is reached: the caller must end the task with `text` [n]. The supervisor restarts the task
+ * after a growing delay. */
 bool run_is_wrong_again(struct run *r, const char *why, char *text, size_t n);
-uint64_t run_grace_ms(const struct run *r); /* for the running step, and as long again for the save behind it */
+/* train.grace_seconds: the time for the running step, and again for the save after it. */
+uint64_t run_grace_ms(const struct run *r);
 
 struct run_ended {
     struct run *run;
@@ -83,21 +95,29 @@ struct run_ended {
 
 /* ---- group.c ---- */
 
-int group_open(struct run *r, struct err *err); /* data plane, lease, and begins to join */
-void group_opened(struct run *r);               /* training can begin */
-void group_failed(struct run *r, int code, const char *text); /* before there was a generation */
+/* Opens data plane and lease, and starts to join the group. */
+int group_open(struct run *r, struct err *err);
+/* Called when training is open: a generation may start. */
+void group_opened(struct run *r);
+/* Called when training could not be opened. */
+void group_failed(struct run *r, int code, const char *text);
 void group_connected(struct run *r, uint64_t generation);
 void group_ended(struct run *r, const struct run_ended *m);
 void group_saved(struct run *r, int rc, const char *text);
 void group_stop(struct run *r);
-void group_progress(const struct run *r, struct rdzv_progress *p); /* what the group adds: the lease */
+/* Sets the fields of *p that only the group knows: the state of the lease. */
+void group_progress(const struct run *r, struct rdzv_progress *p);
 void group_tick(struct run *r);
-void group_stored(struct run *r); /* a checkpoint was written and verified */
-void group_checkpoint_done(struct run *r, uint64_t step, const char *path, const char *error); /* error NULL: none */
-/* For the sentence of the service: 0 tasks without a group. */
+/* Called when a checkpoint was written and verified. */
+void group_stored(struct run *r);
+/* Replies to Control.Checkpoint. `error` NULL: success. */
+void group_checkpoint_done(struct run *r, uint64_t step, const char *path, const char *error);
+/* Returns the number of present tasks for the service status, 0 if there is no group. */
 uint32_t group_present(const struct run *r, uint64_t *generation);
-void group_close(struct run *r);       /* links end; before train_close() nothing may be asked */
-void group_free(struct run *r);        /* behind train_close(), before loop_close() */
+/* Closes the links. Called before train_close(); no call may use the group in between. */
+void group_close(struct run *r);
+/* Frees the memory. Called after train_close() and before loop_close(). */
+void group_free(struct run *r);
 
 /* ---- alone.c ---- */
 

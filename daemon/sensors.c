@@ -26,14 +26,15 @@ struct sensors {
     struct metrics *metrics;
     uint32_t n;
     pthread_t thread;
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t stop;
     bool is_stopping;
-    struct metric *idle[DEVICE_MAX]; /* NULL: not known yet */
+    struct metric *idle[DEVICE_MAX]; /* NULL: no value yet */
     struct rdzv_gpu gpus[]; /* [n] */
 };
 
-/* Metric, where its value is, and by what it is multiplied for the unit of its name. */
+/* The metrics: offset of the value in struct rdzv_gpu, and the factor that converts the value to
+ * the unit in the metric's name. */
 static const struct row {
     size_t at;
     double scale;
@@ -61,8 +62,8 @@ static void labels_of(const struct rdzv_gpu *g, struct buf *out)
     metrics_label(out, "uuid", g->uuid);
 }
 
-/* What a GPU does not tell has no metric. */
-static void tell_metrics(struct metrics *m, const struct rdzv_gpu *g)
+/* Updates the metrics of a GPU. A reading that the GPU does not report has no metric. */
+static void update_metrics(struct metrics *m, const struct rdzv_gpu *g)
 {
     struct buf labels = { 0 };
 
@@ -75,12 +76,12 @@ static void tell_metrics(struct metrics *m, const struct rdzv_gpu *g)
             metric_set(metrics_gauge(m, rows[i].name, labels.data, rows[i].help), v * rows[i].scale);
     }
     metric_set(metrics_gauge(m, "trainerd_gpu_throttled", labels.data,
-                             "1 while the clock is held down by power, heat or hardware (Status says by which)."),
+                             "1 while power, temperature or hardware limits the clock (Status names the limit)."),
                g->throttled[0] != '\0');
     buf_fini(&labels);
 }
 
-static void take(struct rdzv_gpu *g, const struct cuda_reading *r)
+static void store_reading(struct rdzv_gpu *g, const struct cuda_reading *r)
 {
     g->utilisation = r->utilisation;
     g->memory_used = r->memory_used;
@@ -92,18 +93,18 @@ static void take(struct rdzv_gpu *g, const struct cuda_reading *r)
     snprintf(g->throttled, sizeof(g->throttled), "%s", r->throttled);
 }
 
-/* An ECC error and a GPU that is held down are news once each time they come. */
-static void tell_change(const struct rdzv_gpu *was, const struct rdzv_gpu *is)
+/* Logs new ECC errors and the start of throttling, once for each occurrence. */
+static void log_change(const struct rdzv_gpu *was, const struct rdzv_gpu *is)
 {
     if (strcmp(was->throttled, is->throttled) != 0 && is->throttled[0] != '\0')
-        log_warn("gpu", "cuda:%u runs slower than it could (%s): %.0f MHz, %.0f C, %.0f W", is->index,
+        log_warn("gpu", "cuda:%u is throttled (%s): %.0f MHz, %.0f C, %.0f W", is->index,
                  is->throttled, is->clock_mhz, is->celsius, is->watts);
     if (was->ecc_errors >= 0 && is->ecc_errors > was->ecc_errors)
-        log_warn("gpu", "cuda:%u has %.0f uncorrected ECC errors since its driver was loaded, %.0f of them new: have "
-                        "it looked at", is->index, is->ecc_errors, is->ecc_errors - was->ecc_errors);
+        log_warn("gpu", "cuda:%u has %.0f uncorrected ECC errors since its driver was loaded, %.0f of them new; "
+                        "check this GPU", is->index, is->ecc_errors, is->ecc_errors - was->ecc_errors);
 }
 
-static bool look(struct sensors *x, bool told)
+static bool read_all(struct sensors *x, bool was_logged)
 {
     bool failed = false;
 
@@ -113,18 +114,18 @@ static bool look(struct sensors *x, bool told)
         struct err err;
 
         if (x->cuda->read(x->gpus[i].index, &r, &err) < 0) {
-            if (!told && !failed)
+            if (!was_logged && !failed)
                 log_warn("gpu", "no readings of GPUs: %s", err.text);
             failed = true;
             continue;
         }
         pthread_mutex_lock(&x->lock);
         was = x->gpus[i];
-        take(&x->gpus[i], &r);
+        store_reading(&x->gpus[i], &r);
         is = x->gpus[i];
         pthread_mutex_unlock(&x->lock);
-        tell_change(&was, &is);
-        tell_metrics(x->metrics, &is);
+        log_change(&was, &is);
+        update_metrics(x->metrics, &is);
     }
     return failed;
 }
@@ -132,12 +133,12 @@ static bool look(struct sensors *x, bool told)
 static void *sensors_main(void *arg)
 {
     struct sensors *x = arg;
-    bool told = false, stops = false;
+    bool was_logged = false, stops = false;
 
     while (!stops) {
         struct timespec until;
 
-        told = look(x, told) || told;
+        was_logged = read_all(x, was_logged) || was_logged;
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec += EVERY_SECONDS;
         pthread_mutex_lock(&x->lock);
@@ -171,7 +172,7 @@ int sensors_open(const struct settled *s, struct metrics *m, struct sensors **ou
         snprintf(g->name, sizeof(g->name), "%s", s->gpus[i].name);
         snprintf(g->uuid, sizeof(g->uuid), "%s", s->gpus[i].uuid);
         g->idle = -1;
-        take(g, &(struct cuda_reading){ -1, -1, -1, -1, -1, -1, -1, "" });
+        store_reading(g, &(struct cuda_reading){ -1, -1, -1, -1, -1, -1, -1, "" });
     }
     pthread_mutex_init(&x->lock, NULL);
     pthread_condattr_init(&attr);

@@ -1,6 +1,6 @@
-/* sensors.h - what the sensors of this task's GPUs say: asked every few seconds by a thread of its own, because
- * a driver may take its time; shown in metrics and in Status, with what the task itself knows of its GPUs. Nothing
- * on CPUs. */
+/* sensors.h - readings of the sensors of this task's GPUs. A separate thread reads them every two
+ * seconds, because a driver call may be slow. The readings, together with the idle share that
+ * training measures, appear in metrics and in Status. On CPUs there are no sensors. */
 #ifndef DAEMON_SENSORS_H
 #define DAEMON_SENSORS_H
 
@@ -13,16 +13,18 @@ struct rdzv_gpu;
 struct sensors;
 struct settled;
 
-/* Both borrowed. *out is NULL on CPUs and on failure, which every call below accepts. Errors: ERR_NOMEM,
- * ERR_IO (no thread). */
+/* Starts the thread. `s` and `m` are borrowed until sensors_close(). *out is NULL on CPUs and on
+ * failure; every function below accepts NULL. Errors: ERR_NOMEM, ERR_IO (no thread). */
 int sensors_open(const struct settled *s, struct metrics *m, struct sensors **out, struct err *err);
-void sensors_close(struct sensors *x); /* waits for the thread, which may be inside the driver */
+/* Stops the thread and waits for it; the wait includes a running driver call. */
+void sensors_close(struct sensors *x);
 
-/* What training says: [the task's GPUs], the share of a step in which each had no work; NaN: not known. Any thread. */
+/* Stores the share of the last step in which each GPU had no work, 0 to 1; NaN: unknown. `idle` has
+ * an entry for each GPU of the task. Any thread. */
 void sensors_idle(struct sensors *x, const double *idle);
-/* The last readings; at most `max`. Returns how many GPUs there are. Any thread. */
+/* Copies at most `max` readings and returns the number of GPUs. Any thread. */
 uint32_t sensors_read(struct sensors *x, struct rdzv_gpu *out, uint32_t max);
-/* A JSON array of them. Any thread. */
+/* Appends a JSON array of the readings. Any thread. */
 void sensors_print(struct sensors *x, struct buf *out);
 
 #endif

@@ -11,22 +11,22 @@
 
 enum {
     STATUS_MS = 1000,
-    EXTEND_MS = 2000,      /* how often more time is asked for */
-    EXTEND_BY_MS = 20000,  /* so much of it: a stuck loop is noticed after that */
-    WATCHDOG_MS = 1000,    /* at most; else a quarter of what the service manager expects */
+    EXTEND_MS = 2000,      /* interval of EXTEND_TIMEOUT_USEC messages */
+    EXTEND_BY_MS = 20000,  /* time requested by each; a stuck loop is detected after it */
+    WATCHDOG_MS = 1000,    /* maximum interval of WATCHDOG; else a quarter of WATCHDOG_USEC */
     TEXT = 1024,
 };
 
-/* What the service manager is waiting for. */
+/* State of the service as the service manager knows it. */
 static enum { STARTING, RUNNING, STOPPING } phase;
 static struct {
     uint64_t status_ms, extend_ms, alive_ms;
-    char status[TEXT]; /* sent last */
-    char next[TEXT];   /* to be sent when it may */
+    char status[TEXT]; /* last text that was sent */
+    char next[TEXT];   /* text to be sent after STATUS_MS */
 } sent;
 
-/* Failures of sd_notify are not ours to handle: a supervisor that does not listen loses only news. */
-static void tell(const char *state)
+/* Errors of sd_notify() are ignored: without the messages the task works as before. */
+static void send_state(const char *state)
 {
     (void)sd_notify(0, state);
 }
@@ -36,10 +36,10 @@ void service_ready(void)
     if (phase != STARTING)
         return;
     phase = RUNNING;
-    tell("READY=1");
+    send_state("READY=1");
 }
 
-/* While it starts or stops, READY would mean something else. */
+/* No effect during start and stop, when the READY after the reload would be wrong. */
 void service_reloading(void)
 {
     if (phase == RUNNING)
@@ -49,7 +49,7 @@ void service_reloading(void)
 void service_reloaded(void)
 {
     if (phase == RUNNING)
-        tell("READY=1");
+        send_state("READY=1");
 }
 
 void service_stopping(void)
@@ -58,7 +58,7 @@ void service_stopping(void)
         return;
     phase = STOPPING;
     sent.extend_ms = 0;
-    tell("STOPPING=1");
+    send_state("STOPPING=1");
 }
 
 static void send_status(uint64_t now)
@@ -70,7 +70,8 @@ static void send_status(uint64_t now)
     (void)sd_notifyf(0, "STATUS=%s", sent.status);
 }
 
-/* A line of its own in the protocol: what is behind a line break would be read as something else. */
+/* Sets sent.next to the text on a single line: the protocol treats text after a line break as
+ * another message. */
 static void set_status(const char *text)
 {
     snprintf(sent.next, sizeof(sent.next), "%s", text);
@@ -89,8 +90,8 @@ void service_status(const char *text)
         send_status(now);
 }
 
-/* systemd takes a service that ends well, but was never ready, for one that broke the protocol, and starts it
- * again: a job that is complete already would be started for ever. */
+/* Sends READY before a successful end. systemd treats a service that exits with 0 without READY as
+ * failed and restarts it; a job that is already complete would be restarted forever. */
 void service_end(int exit_code, const char *text)
 {
     if (exit_code == 0 || exit_code == 143)
@@ -123,7 +124,7 @@ void service_alive(bool training_ok)
         return;
     if (every_ms > 0 && now - sent.alive_ms >= every_ms) {
         sent.alive_ms = now;
-        tell("WATCHDOG=1");
+        send_state("WATCHDOG=1");
     }
     if (phase != RUNNING && now - sent.extend_ms >= EXTEND_MS) {
         sent.extend_ms = now;

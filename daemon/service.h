@@ -1,8 +1,10 @@
-/* service.h - what systemd wants to know (sd_notify); nothing happens without NOTIFY_SOCKET.
+/* service.h - notifies systemd (sd_notify). Without NOTIFY_SOCKET the functions have no effect.
  *
- * The unit is of Type=notify: READY when training begins, a sentence as STATUS whenever it changes, WATCHDOG
- * while the loop and training answer, EXTEND_TIMEOUT_USEC while starting or stopping takes long and is under
- * way, RELOADING and READY around a SIGHUP (as Type=notify-reload wants it too), STOPPING. The loop's thread. */
+ * The unit has Type=notify. Messages: READY when training begins; STATUS when the status text
+ * changes; WATCHDOG while the loop and training make progress; EXTEND_TIMEOUT_USEC while a long
+ * start or stop makes progress; RELOADING and READY before and after a reload (also as
+ * Type=notify-reload requires); STOPPING. All functions are called on the loop's thread, or on the
+ * main thread before the loop runs. */
 #ifndef DAEMON_SERVICE_H
 #define DAEMON_SERVICE_H
 
@@ -12,21 +14,22 @@
 
 struct rdzv_progress;
 
-void service_ready(void); /* the first time counts */
+void service_ready(void); /* only the first call has an effect */
 void service_reloading(void);
 void service_reloaded(void);
 void service_stopping(void);
-/* A sentence; what has not changed is not sent again, and changes at most once a second. */
+/* Sends the status text if it has changed, at most once a second. */
 void service_status(const char *text);
-/* The last words, sent at once. */
+/* Sends the final status text immediately, and STOPPING. */
 void service_end(int exit_code, const char *text);
-/* From the loop, so that a stuck loop is noticed. training_ok: nobody believes that training is stuck;
- * false: no WATCHDOG, and with time the service manager ends the process. Is also what keeps a start or stop
- * that takes long alive. Several times a second; it sends what is due. */
+/* Sends WATCHDOG and EXTEND_TIMEOUT_USEC when they are due. Called several times a second by a
+ * timer of the loop, so that the messages cease if the loop is stuck. training_ok false: training
+ * is stuck; nothing is sent, and the service manager ends the process when its timeout expires. */
 void service_alive(bool training_ok);
 
-/* "train: step 120 of 440 (27 %), loss 0.31, generation 2, 3 of 4 tasks present; last trouble: ..." Pure.
- * generation 0: not in a group yet; world 1: alone, nothing about tasks. */
+/* Writes the status text to `out` [n]; pure:
+ * "train: step 120 of 440 (27 %), loss 0.31, generation 2, 3 of 4 tasks present; last trouble: ..."
+ * generation 0: the task is not in a group. world 1: no cluster; the text does not mention tasks. */
 void service_sentence(const struct rdzv_progress *p, uint64_t generation, uint32_t present, uint32_t world,
                       uint64_t now_ms, char *out, size_t n);
 

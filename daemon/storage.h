@@ -1,7 +1,5 @@
-/* storage.h - decides whether this task's storage has failed: whether another task should write the checkpoints and
- * hold the lease. Pure: the caller measures.
- *
- * Threads: the loop's. */
+/* storage.h - decides whether this task's storage has failed, so that another task should write the
+ * checkpoints and hold the lease. Pure: the caller supplies all measurements. Any thread. */
 #ifndef DAEMON_STORAGE_H
 #define DAEMON_STORAGE_H
 
@@ -12,14 +10,16 @@
 struct ckpt_trouble;
 
 struct storage_seen {
-    const struct ckpt_trouble *ckpt; /* of the checkpoint writer */
-    bool needs_lease;                /* without the lease this task cannot go on */
-    uint64_t lease_ms;               /* for how long the lease operations have failed; 0: they work */
-    const char *lease_text;          /* the reason */
-    uint64_t deadline_ms;            /* of the job */
+    const struct ckpt_trouble *ckpt; /* state of the checkpoint writer; borrowed */
+    bool needs_lease;                /* this task cannot continue without the lease */
+    /* time since the lease operations began to fail; 0: they work */
+    uint64_t lease_ms;
+    const char *lease_text;          /* reason of the failure; borrowed */
+    uint64_t deadline_ms;            /* train.deadline_seconds of the job */
 };
 
-/* true: the storage has failed; `text` [n] is the reason. A single failure is not enough: the writer tries again. */
+/* Returns true if the storage has failed; `text` [n] is the reason. A single failure does not
+ * suffice, because the writer retries. */
 bool storage_has_failed(const struct storage_seen *seen, char *text, size_t n);
 
 #endif

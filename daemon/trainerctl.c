@@ -47,7 +47,7 @@ int main(int argc, char **argv)
     const char *near;
 
     signal(SIGPIPE, SIG_IGN);
-    setenv("GRPC_DNS_RESOLVER", "native", 0); /* as trainerd resolves them */
+    setenv("GRPC_DNS_RESOLVER", "native", 0); /* resolve names as trainerd does */
     if (argc < 2)
         return help(stderr);
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)

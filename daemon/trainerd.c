@@ -1,4 +1,4 @@
-/* trainerd - one task of a job. See README.md and --help. */
+/* trainerd.c - the main program: one task of a job. See README.md and --help. */
 #include <assert.h>
 #include <signal.h>
 #include <stdio.h>
@@ -67,7 +67,8 @@ static int init_log(const struct flags *f, struct err *err)
     return 0;
 }
 
-static_assert((int)CONF_LOG_DEBUG == LOG_DEBUG && (int)CONF_LOG_ERROR == LOG_ERROR, "levels are the same");
+static_assert((int)CONF_LOG_DEBUG == LOG_DEBUG && (int)CONF_LOG_ERROR == LOG_ERROR,
+              "enum log_level and the levels of the job differ");
 
 static void quiet_event(void *arg, const struct train_event *e)
 {
@@ -76,7 +77,8 @@ static void quiet_event(void *arg, const struct train_event *e)
         log_warn("warning", "%s", e->text);
 }
 
-/* While the job is read nothing has been started or written: the process may end at once. */
+/* Handles SIGTERM and SIGINT while the job is read. Nothing has been started or written, so the
+ * process ends immediately. Async-signal-safe. */
 static void on_early_stop(int signum)
 {
     static const char text[] = "trainerd: stopped before the job began\n";
@@ -86,8 +88,8 @@ static void on_early_stop(int signum)
     _exit(EXIT_STOPPED);
 }
 
-/* A request to stop that arrives before run_task() can answer is answered then: SIG_BLOCK, and SIG_UNBLOCK where
- * there is nothing to leave. */
+/* Blocks the stop and reload signals (`how` SIG_BLOCK) until run_task() registers its handlers, so
+ * that a signal that arrives earlier is handled then. SIG_UNBLOCK restores the default action. */
 static void hold_signals(int how)
 {
     sigset_t later;
@@ -99,7 +101,8 @@ static void hold_signals(int how)
     sigprocmask(how, &later, NULL);
 }
 
-/* Everything but meeting the others and training. What is known is printed also when something is wrong. */
+/* --check: validates configuration, model and data, and prints the resolved plan; does not join the
+ * group. The plan is also printed if a check fails. */
 static int check(const struct settled *s)
 {
     struct train_opts o = s->train;
@@ -112,7 +115,7 @@ static int check(const struct settled *s)
 
     if (s->conf != NULL) {
         o.on_event = quiet_event;
-        o.checkpoint_directory = NULL; /* looking must not create or remove anything */
+        o.checkpoint_directory = NULL; /* --check must not create or remove files */
         o.trace = o.sample_log = NULL;
         rc = train_open(&o, &cancel, &t, &err);
         if (rc == 0)
@@ -139,7 +142,7 @@ static int print_schema(void)
     return fflush(stdout) == 0 ? 0 : usage_error("cannot write to standard output");
 }
 
-/* Whether other hosts can reach the control port and no secret keeps them out. */
+/* Returns true if other hosts can reach the control port and no token is required. */
 static bool is_exposed(const struct settled *s)
 {
     const char *host;
@@ -151,7 +154,7 @@ static bool is_exposed(const struct settled *s)
            (strcmp(host, "localhost") != 0 && strncmp(host, "127.", 4) != 0 && strcmp(host, "::1") != 0);
 }
 
-static void tell_settled(const struct settled *s)
+static void log_plan(const struct settled *s)
 {
     char name[32];
 
@@ -172,8 +175,9 @@ static void tell_settled(const struct settled *s)
              s->n_devices == 1 ? "" : "s", name, s->devices_from, s->lanes, s->lanes_from, s->global_batch, s->kernels);
 }
 
-/* A large checkpoint is being read, and there is no loop yet that hears anything. */
-static void still_looking(void *arg, uint64_t done, uint64_t all)
+/* Progress callback while a large checkpoint is verified. The loop does not run yet, so this
+ * function notifies the service manager and ends the process if a stop signal is pending. */
+static void on_verify_progress(void *arg, uint64_t done, uint64_t all)
 {
     static const char text[] = "stopped while the last checkpoint was verified";
     sigset_t waiting;
@@ -187,15 +191,15 @@ static void still_looking(void *arg, uint64_t done, uint64_t all)
     exit(EXIT_STOPPED);
 }
 
-/* Nobody is met and nothing is opened: the others may be gone for good. */
-static int already_done(const char *text)
+/* Ends a task of a complete job without joining the group: the other tasks may no longer exist. */
+static int end_complete(const char *text)
 {
     log_info("end", "%s", text);
     service_end(0, text);
     return 0;
 }
 
-/* Nothing was started: takes ownership of `s`, returns the exit code. */
+/* Reports an error before anything was started. Takes ownership of `s`; returns the exit code. */
 static int end_early(struct settled *s, int rc, const struct err *err)
 {
     log_error("end", "exit %d: %s", run_exit_code(rc), err->text);
@@ -204,15 +208,15 @@ static int end_early(struct settled *s, int rc, const struct err *err)
     return run_exit_code(rc);
 }
 
-/* --restart, for a process that trains alone. */
+/* --restart: only for a process without a cluster. */
 static int restart(const struct settled *s, struct err *err)
 {
     char text[8400];
     int rc;
 
     if (!s->cluster->is_local)
-        return err_set(err, ERR_INPUT, "--restart: %s is a task of a group, whose tasks would not decide it alike; "
-                                       "run `trainerctl restart JOB` once before they start", s->task_name);
+        return err_set(err, ERR_INPUT, "--restart: %s is a task of a group, and each task would decide separately; "
+                                       "run `trainerctl restart JOB` once before the tasks start", s->task_name);
     rc = restart_set_aside(s->conf, text, sizeof(text), err);
     if (rc == 0)
         log_info("restart", "%s", text);
@@ -255,17 +259,17 @@ static int run(const struct flags *f)
         struct run_opts o = { .settled = s, .metrics_listen = f->metrics,
                               .level_is_given = f->log_level != NULL };
 
-        tell_settled(s);
+        log_plan(s);
         if (f->restart) {
             rc = restart(s, &err);
             if (rc < 0)
                 return end_early(s, rc, &err);
         }
-        if (complete_already(s->conf, still_looking, text, sizeof(text))) {
+        if (complete_already(s->conf, on_verify_progress, text, sizeof(text))) {
             rc = complete_check_model(&s->train, &err);
             if (rc < 0)
                 return end_early(s, rc, &err);
-            rc = already_done(text);
+            rc = end_complete(text);
         } else {
             rc = run_task(&o);
         }
@@ -274,7 +278,7 @@ static int run(const struct flags *f)
     return rc;
 }
 
-/* Before there is any thread. */
+/* Called before any thread starts. */
 static void prepare_process(void)
 {
     struct rlimit files;
@@ -283,12 +287,12 @@ static void prepare_process(void)
     signal(SIGHUP, SIG_IGN);
     signal(SIGTERM, on_early_stop);
     signal(SIGINT, on_early_stop);
-    /* Names as everything else on this host resolves them (/etc/hosts, NSS), not c-ares. */
+    /* gRPC must resolve names as the host does (/etc/hosts, NSS), not with c-ares. */
     setenv("GRPC_DNS_RESOLVER", "native", 0);
-    /* The coordinator of a large group has a connection or more for each task. */
+    /* The coordinator of a large group needs at least one connection for each task. */
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
         files.rlim_cur = files.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &files); /* then a small group it is */
+        (void)setrlimit(RLIMIT_NOFILE, &files); /* on failure the size of the group is limited */
     }
 }
 

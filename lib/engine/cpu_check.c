@@ -68,7 +68,7 @@ static void inject_faults(struct engine_replica *r)
         grads[0] = NAN;
 }
 
-/* A task that has peers is compared with those. */
+/* Without peers the engine compares the parts; with peers the tasks are compared. */
 static bool compares_parts(const struct engine *e)
 {
     return !e->group.compares && e->opts->n_devices > 1 && e->opts->check_gradients;
@@ -98,8 +98,8 @@ static int parts_differ(const struct engine *e, uint32_t i, uint32_t next, uint6
     return err_set(
         err, ERR_DEVICE,
         "%s: its replicas %u and %u hold different reduced gradients, with checksums "
-        "%06x and %06x in part %u: a processor or memory of this machine computed or kept "
-        "something wrong. Step %" PRIu64 " is not made, the state before it counts",
+        "%06x and %06x in part %u: a processor or memory of this machine computed or stored "
+        "a wrong value. Step %" PRIu64 " is not applied; the state before it is valid",
         e->group.members[e->group.self].name, i, next, e->replicas[i]->look.own,
         e->replicas[next]->look.other, i, step);
 }

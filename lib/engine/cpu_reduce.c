@@ -81,16 +81,15 @@ static void note_decision(const struct engine *e)
     text_bytes(size, sizeof(size), bucket_floats(e) * sizeof(float));
     if (e->group.overlap)
         snprintf(text, sizeof(text),
-                 "gradients are reduced while backward computes, in %u buckets of %s: the network "
-                 "works meanwhile",
+                 "gradients are reduced while backward computes, in %u buckets of %s",
                  reduce_buckets(e), size);
     else if (reduce_buckets(e) == 1)
         snprintf(text, sizeof(text),
-                 "gradients are reduced behind backward: they are less than a bucket of %s", size);
+                 "gradients are reduced after backward: they are smaller than a bucket of %s", size);
     else
         snprintf(text, sizeof(text),
-                 "gradients are reduced behind backward: all replicas share this host's memory, "
-                 "where the sum is work for busy cores at any time");
+                 "gradients are reduced after backward: all replicas are on this host, where an "
+                 "overlap would only use the cores that compute backward");
     engine_note(e, false, text);
 }
 

@@ -1,4 +1,4 @@
-/* gpu_clock.c - where a GPU's time goes, by its own clock.
+/* gpu_clock.c - measures how a GPU spends its time, with its own clock.
  *
  * In every step: stretches of the work stream, each between two events (a lane, the reduction with
  * the look at the gradient, the update). What lies between two stretches is time in which the GPU
@@ -250,7 +250,7 @@ static int match_clocks(struct engine_replica *r, uint64_t *now, struct err *err
         rc = gpu_wait_stream(r, streams[i], err);
     if (rc == 0)
         rc = g->cuda->record(g->clock->zero, g->work, err);
-    while (rc == 0) { /* as soon as the event has come */
+    while (rc == 0) { /* until the event has occurred */
         rc = gpu_look_around(r, err);
         if (rc == 0)
             rc = g->cuda->done(NULL, g->clock->zero, err);

@@ -1,4 +1,4 @@
-/* gpu_clock.h - where a GPU's time goes, by its own clock. Threads: the replica's. */
+/* gpu_clock.h - measures how a GPU spends its time, with its own clock. Threads: the replica's. */
 #ifndef ENGINE_GPU_CLOCK_H
 #define ENGINE_GPU_CLOCK_H
 

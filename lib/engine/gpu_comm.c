@@ -36,9 +36,9 @@ static int explain(const struct engine_replica *r, int rc, struct err *err)
     device_name(&e->opts->devices[r->local], name, sizeof(name));
     return err_set(
         err, rc,
-        "%s and %s of this host have one GPU, %s of this task: give each a GPU of its own "
-        "(--devices cuda:0 and --devices cuda:1); for a test another NCCL_HOSTID in the "
-        "environment of each makes them hosts",
+        "%s and %s of this host use one GPU, %s of this task; expected a separate GPU for each "
+        "(--devices cuda:0 and --devices cuda:1); for a test, different values of NCCL_HOSTID in "
+        "the environment make them separate hosts",
         name_of_rank(e, a < b ? a : b), name_of_rank(e, a < b ? b : a), name);
 }
 

@@ -6,7 +6,7 @@
  *                                                                     gpu_wait_snapshot
  *     the last checkpoint: of the   after the last step; between      the same, and ckpt_flush()
  *       job, of SIGTERM             generations (train_save)          waits for the writer
- *     a peer that is behind         when a generation begins          gpu_sync: waits
+ *     a peer with an older state    when a generation begins          gpu_sync: waits
  *     the export                    after the last checkpoint         gpu_sync
  *
  * gpu_snapshot has two ways, and the free memory decides which, once. With a snapshot the state is

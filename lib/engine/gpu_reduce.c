@@ -108,7 +108,7 @@ static int look_at_sums(void *arg, struct err *err)
 
     if (rc < 0) {
         if (rc == ERR_CANCELED && w->since_ns > 0)
-            gpu_note_wait(r, w->since_ns, "the sums of the GPUs");
+            gpu_note_wait(r, w->since_ns, "the all-reduce of the GPUs");
         return rc;
     }
     if (gpu_of(r)->comm == NULL ||

@@ -70,7 +70,7 @@ struct gpu {
     struct op_trouble
         *trouble; /* of the GPU; a number that the model cannot use ends the generation */
     uint64_t step, first_step; /* the present step; the first of the generation, 0: none yet */
-    bool is_lost;              /* the GPU does not come to rest: its memory must not be used */
+    bool is_lost;              /* the GPU did not become idle: its memory must not be used */
     uint64_t held;             /* the step whose state it holds */
     bool has_state;
 };

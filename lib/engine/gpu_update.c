@@ -56,7 +56,7 @@ static int compare(const struct engine *e, const uint32_t *sums, const char *wha
     return err_set(err, ERR_DEVICE,
                    "%s: %s and %s differ in the %s of step %" PRIu64
                    ", with checksums %06x and %06x%s: one of "
-                   "them computed or kept something wrong. %s",
+                   "them computed or stored a wrong value. %s",
                    e->group.members[e->group.self].name, name, like, what, step, sums[odd],
                    sums[other], n > 2 ? ", which most of its GPUs have" : "", then);
 }
@@ -76,7 +76,7 @@ int gpu_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum, 
     if (!e->opts->check_gradients)
         return 0;
     return compare(e, sums, "reduced gradient", step,
-                   "The step is not made, the state before it counts", err);
+                   "The step is not applied; the state before it is valid", err);
 }
 
 /* ---- the update ---- */
@@ -155,5 +155,5 @@ int gpu_verify_state(struct engine_replica *r, uint64_t step, uint32_t *sum, str
         sums[i] = e->replicas[i]->state_sum;
     *sum = sums[0];
     return compare(e, sums, "weights and optimizer state", step,
-                   "The state of this task counts no longer", err);
+                   "The state of this task is invalid", err);
 }

@@ -16,7 +16,7 @@ int gpu_look_around(struct engine_replica *r, struct err *err)
     int rc = engine_check_canceled(r->engine, err);
 
     if (rc == 0 && g->comm != NULL && (rc = g->cuda->comm_state(g->comm, err)) < 0)
-        return err_wrap(err, rc, "the sums of the GPUs");
+        return err_wrap(err, rc, "the all-reduce of the GPUs");
     return rc < 0 ? rc : 0;
 }
 
@@ -46,7 +46,7 @@ int gpu_check_peers(const struct engine_replica *r, uint64_t since_ns, struct er
     if (deadline == 0 || ms <= deadline + deadline / 4)
         return 0;
     comm_ras_ask(words, sizeof(words));
-    return err_set(err, ERR_TIMEOUT, "the other GPUs did not come within %.1f s; %s",
+    return err_set(err, ERR_TIMEOUT, "the other GPUs did not respond within %.1f s; %s",
                    (double)ms / 1e3, words);
 }
 
@@ -60,8 +60,8 @@ void gpu_note_wait(const struct engine_replica *r, uint64_t since_ns, const char
         return;
     comm_ras_ask(words, sizeof(words));
     snprintf(text, sizeof(text),
-             "%s did not come for %.1f s; %s (NCCL_DEBUG=INFO in the environment tells more)", what,
-             (double)ms / 1e3, words);
+             "waited %.1f s for %s; %s (NCCL_DEBUG=INFO in the environment logs more)",
+             (double)ms / 1e3, what, words);
     engine_note(r->engine, true, text);
 }
 

@@ -6,10 +6,10 @@
  *                         `depth` rows of evaluation sums
  *                         `depth` + 1 sets of marks of tables
  *
- * The state is what a checkpoint holds, and what a task that is behind receives. It is private: no
- * peer can write to it, not even a peer that was believed dead and wakes up; and it can have huge
- * pages. The region is shared with the peers of the host, so that nothing is copied to be reduced.
- * Nothing in it outlives a generation: it can be replaced by a fresh region.
+ * The state is the content of a checkpoint, and is sent to a task with an older one. It is private:
+ * no peer can write to it, not even a peer that was believed dead and wakes up; and it can have
+ * huge pages. The region is shared with the peers of the host, so that nothing is copied to be
+ * reduced. Nothing in it outlives a generation: it can be replaced by a fresh region.
  *
  * Threads: one at a time; engine.h states when the contents belong to which thread. */
 #ifndef ENGINE_MEMORY_H
@@ -70,7 +70,7 @@ struct memory {
     float *slots[OPTIM_MAX_SLOTS]; /* NULL: the optimizer does not use this slot */
     float *average; /* a parameter arena: averages of the trained parameters, copies of
                        the statistics; NULL: none is kept */
-    /* whose state this is; behind the devices' until engine sync() */
+    /* the step of this state; older than that of the devices until engine sync() */
     uint64_t step;
     void *head;            /* of the region */
     struct arenas *arenas; /* [n_replicas] owned */

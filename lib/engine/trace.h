@@ -25,9 +25,9 @@ int trace_open(const struct trace_opts *opts, struct trace **out, struct err *er
 /* The steps [first, first + steps) will be traced, of process `pid` called `name`.
  * Errors: ERR_NOMEM, ERR_IO. */
 int trace_start(struct trace *t, uint64_t first, uint32_t pid, const char *name, struct err *err);
-/* No row is used any more. Waits up to wait_ms for the file. NULL is fine. */
+/* Called when no thread uses a row. Waits at most wait_ms for the file. NULL is accepted. */
 void trace_end(struct trace *t, uint64_t wait_ms);
-void trace_close(struct trace *t); /* after trace_end(); waits for the thread. NULL is fine */
+void trace_close(struct trace *t); /* after trace_end(); waits for the thread. NULL is accepted */
 
 /* The row of a replica if `step` is traced, else NULL. From now on its plan notes calls, on a CPU.
  */

@@ -80,7 +80,7 @@ int trace_check(const char *path, struct err *err)
 
 /* ---- the file ---- */
 
-/* Parents before what they hold. */
+/* Orders spans by time, parents before their children. */
 static int by_time(const void *a, const void *b)
 {
     const struct trace_span *x = a, *y = b;

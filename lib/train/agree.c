@@ -62,7 +62,7 @@ static int same(const char *what, const char *here, const char *there, struct er
                    what, here, there);
 }
 
-/* Into the head of the engine's region, which peers can reach. */
+/* Writes the agreement to the head of the engine's region, which peers can access. */
 static void propose(struct train *t)
 {
     struct agreement a = { .step = t->generation.group.newest_step > 0
@@ -90,18 +90,18 @@ static int compare(const struct train *t, const struct agreement *a, struct err 
         rc = same("file of weights", t->model.weights.digest, a->weights_digest, err);
     if (rc == 0)
         rc = same("training data", t->model.data_digest, a->data_digest, err);
-    if (rc == 0 && a->step == 0) /* every task begins with its own copy */
+    if (rc == 0 && a->step == 0) /* every task starts with its own copy */
         rc = same("initial weights in the model", here, there, err);
     if (rc < 0)
         return rc;
     if (g->newest_step > 0 && a->step != g->newest_step)
-        return err_set(err, ERR_PEER, "%s goes on from step %llu, this task was told step %llu",
+        return err_set(err, ERR_PEER, "%s continues from step %llu, but this task was started with step %llu",
                        t->generation.members[g->coordinator].name, (unsigned long long)a->step,
                        (unsigned long long)g->newest_step);
     if (state_held(&t->state) > a->step || (g->self == source && state_held(&t->state) != a->step))
         return err_set(
             err, ERR_PEER,
-            "the group goes on from step %llu, this task holds the state after step %llu",
+            "the group continues from step %llu, but this task holds the state after step %llu",
             (unsigned long long)a->step, (unsigned long long)state_held(&t->state));
     return 0;
 }
@@ -109,7 +109,7 @@ static int compare(const struct train *t, const struct agreement *a, struct err 
 static int vote(struct replica *r, uint64_t step, struct err *err)
 {
     struct train *t = r->train;
-    /* Where control words will be: it has to lie where peers can see it. */
+    /* The later place of the control words, because peers must be able to access it. */
     int64_t *votes = (int64_t *)engine_control(r->device);
     int rc = 0;
 
@@ -124,8 +124,8 @@ static int vote(struct replica *r, uint64_t step, struct err *err)
         votes[VOTE_PAUSE] =
             (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) & TRAIN_ASK_PAUSE) != 0;
         votes[VOTE_TRACES] = t->trace != NULL && !t->was_traced ? t->opts->trace_steps : 0;
-        /* Not who gave its state up and now meets somebody who did not: nobody has been at a
-         * checkpoint. */
+        /* Not if this task discarded its state and another task still holds it: then no task has
+         * loaded a checkpoint. */
         if (!t->health.state_invalid || t->generation.group.newest_step == 0)
             votes[VOTE_RESTORED_AT] = (int64_t)t->health.restored_at;
     }

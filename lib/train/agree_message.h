@@ -33,7 +33,7 @@ struct agreement {
 };
 
 void agree_message_write(const struct agreement *a, uint8_t out[AGREE_BYTES]);
-/* Validates every field. The bytes may lie in memory that peers can write: they are copied first.
+/* Validates every field. Copies the bytes first, because peers may be able to write to them.
  * `from`: name of the sender, for the error. Errors: ERR_PEER; then *out is undefined. */
 int agree_message_read(const uint8_t in[AGREE_BYTES], const char *from, struct agreement *out,
                        struct err *err);

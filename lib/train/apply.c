@@ -5,7 +5,8 @@
 #include "base/fault.h"
 #include "train/task.h"
 
-/* The other replicas of the task come too: they have the reduction. */
+/* Waits for the other replicas of the task. They arrive, because they have the result of the
+ * all-reduce. */
 static void meet(struct replica *r)
 {
     bool whole = place_meet(&r->device->place, &r->train->generation.commit_gate);
@@ -13,7 +14,8 @@ static void meet(struct replica *r)
     CHECK(whole); /* no thread breaks this gate */
 }
 
-/* What the other replicas read of the next step is written before the gate. */
+/* Ends the step: writes the values that the other replicas read in the next step before the
+ * gate. */
 static void end_step(struct replica *r, uint64_t step)
 {
     struct train *t = r->train;
@@ -38,8 +40,8 @@ int apply_update(struct replica *r, uint64_t step, double *norm, struct err *err
     h.step = step;
     h.learning_rate = optim_rate(&t->state.schedule, step);
     optim_cycle(&t->state.schedule, step, &h);
-    /* Gradients are scaled as the loss is; a power of two can as well be divided out where they are
-     * used. */
+    /* The gradients contain the loss scale. It is a power of two, so the update can divide by it
+     * without a rounding error. */
     h.grad_scale = (float)(1 / r->device->scale);
     ops_of(r)->measure(r->device, wanted, norm);
     if (wanted)

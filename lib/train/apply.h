@@ -1,5 +1,5 @@
-/* apply.h - a step is applied in all replicas of this task, or skipped in all of them. After the
- * commit gate; nothing interrupts it. Threads: every replica's. */
+/* apply.h - applies a step in all replicas of this task, or skips it in all of them. Called after
+ * the commit gate and never interrupted. Threads: every replica's. */
 #ifndef TRAIN_APPLY_H
 #define TRAIN_APPLY_H
 
@@ -9,11 +9,11 @@
 struct err;
 struct replica;
 
-/* This replica's part of the update of `step`. An error (of a fault point, of a device) is returned
- * when all is done. *norm: of the gradient, NaN if this step did not need it. */
+/* Performs this replica's part of the update of `step`. An error (of a fault point or a device) is
+ * returned after the whole update. *norm: of the gradient; NaN if this step did not compute it. */
 int apply_update(struct replica *r, uint64_t step, double *norm, struct err *err);
-/* In place of an update: the state after `step` is the state before it. After an overflow the loss
- * scale is halved. */
+/* Called in place of an update: the state after `step` equals that before it. `overflowed`: halves
+ * the loss scale. */
 void apply_skip(struct replica *r, uint64_t step, bool overflowed);
 
 #endif

@@ -12,8 +12,8 @@
 #include "engine/trace.h"
 #include "train/task.h"
 
-/* The chance that one with the label has the higher score of a pair with one without it; equal ones
- * count half. */
+/* Returns the area under the ROC curve: the probability that a sample with the label has a higher
+ * score than one without it; equal scores count half. */
 static double area(const double *with, const double *without, uint32_t bins)
 {
     double below = 0, ordered = 0, n_with = 0;
@@ -26,7 +26,7 @@ static double area(const double *with, const double *without, uint32_t bins)
     return ordered / (n_with * below);
 }
 
-/* sums: the metric's, then the weight. */
+/* Computes a metric. sums: those of the metric, then the weight. */
 static double figure(enum train_figure kind, const double *sums, uint32_t words)
 {
     switch (kind) {

@@ -7,8 +7,8 @@
 struct err;
 struct replica;
 
-/* Reported and counted once for a step, however often it runs. Errors: those of engine evaluate(),
- * of comm. */
+/* Evaluates the state after `step`. The result is reported and counted once for a step, however
+ * often the evaluation runs. Errors: those of engine evaluate() and of comm. */
 int eval_run(struct replica *r, uint64_t step, struct err *err);
 
 #endif

@@ -47,7 +47,7 @@ void generation_fini(struct generation *g)
 
 static int copy_group(struct generation *g, const struct train_group *group, struct err *err)
 {
-    free_members(g); /* of the one before */
+    free_members(g); /* of the previous generation */
     g->group = *group;
     g->members = calloc(group->n_members, sizeof(*g->members));
     if (g->members == NULL)
@@ -125,7 +125,7 @@ void generation_disconnect(struct generation *g)
     g->comm = NULL;
     g->engine->group.comm = NULL;
     pthread_mutex_unlock(&g->lock);
-    /* A peer that was stopped in the middle of a call writes on when it is continued. */
+    /* A peer that was suspended in a call continues to write when it resumes. */
     if (!comm_close_quiet(comm, QUIET_MS))
         g->has_exposed_region = true;
 }

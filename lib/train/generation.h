@@ -3,7 +3,7 @@
  *
  * A generation ends early by the first error of any of its threads, or by train_abort(). Then every
  * wait of the task ends: calls of comm fail, waits of the engine return, gates break. The commit
- * gate is never broken: what was begun after it is finished by all replicas of the task.
+ * gate is never broken: all replicas of the task finish the work that starts after it.
  *
  * Threads: the verbs marked "any" by any; the others by one thread while no generation runs, or by
  * the first replica. */
@@ -41,9 +41,9 @@ struct generation {
     int (*_Atomic may_save)(void *arg, struct err *err);
     train_end_fn *on_end;
     int result;      /* 0, or the first error's code; under lock */
-    bool is_aborted; /* ... which is train_abort()'s; under lock */
+    bool is_aborted; /* the first error came from train_abort(); under lock */
     struct err error;
-    bool is_unsaved; /* it ends because the storage failed after the last step */
+    bool is_unsaved; /* the generation ends because the storage failed after the last step */
     /* a peer that may still be alive can write to the engine's region */
     bool has_exposed_region;
 };
@@ -51,29 +51,30 @@ struct generation {
 /* Errors: ERR_NOMEM. generation_fini() frees a zeroed one too. */
 int generation_init(struct generation *g, uint32_t max_replicas, struct err *err);
 void generation_fini(struct generation *g);
-/* Begins one: copies the group, shares out the lanes among its ranks. Errors: ERR_NOMEM. */
+/* Begins a generation: copies the group and divides the lanes (micro-batches) among its ranks.
+ * Errors: ERR_NOMEM. */
 int generation_begin(struct generation *g, const struct train_group *group, uint32_t lanes,
                      uint32_t n_devices, struct err *err);
 uint32_t generation_first_rank(const struct generation *g, uint32_t member); /* of its replicas */
 /* this task coordinates, and writes checkpoints */
 bool generation_leads(const struct generation *g);
 
-/* From here on train_abort() ends waits inside `comm` too. */
+/* Takes ownership of `comm`; train_abort() then ends waits inside it too. */
 void generation_set_comm(struct generation *g, struct comm *comm);
-/* Disconnects the peers, and sets has_exposed_region. After all threads have ended. */
+/* Disconnects the peers, and sets has_exposed_region. Called after all threads have ended. */
 void generation_disconnect(struct generation *g);
 
 /* Remembers the first error, and ends all waits. Any thread. */
 void generation_fail(struct generation *g, const struct err *err);
-/* The same, and replaces whatever it was to end for: this process cannot go on with its devices.
- * Any. */
+/* As generation_fail(), but replaces an earlier error: this process cannot continue with its
+ * devices. Any thread. */
 void generation_lose(struct generation *g, const struct err *err);
-/* Only remembers the error: the generation will have ended for it. Any. */
+/* Stores the error as the reason of the end without ending the waits. Any thread. */
 void generation_remember(struct generation *g, const struct err *err);
 void generation_abort(struct generation *g, const char *why); /* for train_abort(). Any */
-/* ERR_CANCELED: it has ended early. Any */
+/* Returns ERR_CANCELED if the generation has ended early, else 0. Any thread. */
 int generation_check(const struct generation *g, struct err *err);
-/* All replicas of the task meet, or ERR_CANCELED in all of them. */
+/* Waits for all replicas of the task. Errors: ERR_CANCELED, in all of them. */
 int generation_gate(struct generation *g, struct place *place, struct err *err);
 
 #endif

@@ -65,7 +65,7 @@ static int check_lazy(const struct train_opts *o, const struct graph_param *p,
     return 0;
 }
 
-/* Groups from the last to the first, so that the first one that matches has the last word. */
+/* Applies the groups from the last to the first, so that the first match has priority. */
 static int apply_groups(const struct train_opts *o, const struct graph *graph,
                         struct optim_param *params, const uint32_t *param_of, uint32_t n_params,
                         struct err *err)
@@ -95,7 +95,8 @@ static int apply_groups(const struct train_opts *o, const struct graph *graph,
     return rc;
 }
 
-/* What the optimizer gets: a stretch for each trained parameter, or several between frozen rows. */
+/* The stretches of the optimizer: one for each trained parameter, or several between frozen
+ * rows. */
 struct stretches {
     struct optim_param *at; /* [cap] */
     uint32_t *param_of;     /* [cap] the graph's parameter of each */

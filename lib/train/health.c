@@ -25,7 +25,7 @@ size_t health_words(const struct train_opts *o)
     return ((size_t)o->replicas * WORDS + 15) / 16 * 16;
 }
 
-/* The state becomes that of the model file. */
+/* Initializes the state again from the model file. */
 static int start_over(struct train *t, struct err *err)
 {
     struct memory *m = &t->engine->memory;
@@ -50,7 +50,7 @@ int health_adopt(struct train *t, uint64_t held, const int64_t *votes, struct er
     h->restored_at = (uint64_t)votes[VOTE_RESTORED_AT];
     if (h->state_invalid && held == 0)
         rc = start_over(t, err);
-    h->state_invalid = rc < 0; /* else the state came from a peer or a checkpoint, or is new */
+    h->state_invalid = rc < 0; /* otherwise the state is from a peer or a checkpoint, or initial */
     return rc;
 }
 
@@ -93,14 +93,14 @@ static void report(const struct train *t, int kind, uint64_t step, const char *t
 
 /* ---- weights and optimizer state ---- */
 
-/* A state has other copies: on peers, or in this task. */
+/* Returns true if there are other copies of the state: on peers, or in this task. */
 static bool has_copies(const struct train *t)
 {
     return t->opts->check_weights_every_steps > 0 &&
            (t->health.compares || t->engine->n_states > 1);
 }
 
-/* This task alone is wrong, and knows it before its peers do. */
+/* Reports a divergence within this task, which detects it before its peers do. */
 static int report_own(struct replica *r, uint64_t step, const struct err *err)
 {
     struct train *t = r->train;
@@ -160,15 +160,15 @@ void health_contribute(const struct train *t, float *control)
         words[WORD_STATE] = (float)(h->state + 1);
 }
 
-/* The value that more than half of those have who say something; 0: none has. *n: how many say
- * something, *n_equal: how many of them have it. */
+/* Returns the value that more than half of the nonzero words have; 0: there is no majority. *n:
+ * number of nonzero words; *n_equal: how many of them equal the result. */
 static uint32_t majority(const float *words, uint32_t n_members, uint32_t *n, uint32_t *n_equal)
 {
     uint32_t value = 0, lead = 0;
 
     *n = *n_equal = 0;
     for (uint32_t m = 0; m < n_members;
-         m++) { /* Boyer and Moore: if there is one, it is left over */
+         m++) { /* Boyer-Moore: a majority value, if any, is the last candidate */
         uint32_t word = (uint32_t)words[(size_t)m * WORDS];
 
         if (word == 0)
@@ -211,17 +211,17 @@ static int report_difference(struct replica *r, uint32_t which, uint64_t step, c
         (void)err_set(err, ERR_DEVICE,
                       "%s differs from the others: its %s of step %" PRIu64
                       " has checksum %06x, %u of "
-                      "%u tasks have %06x. A processor or memory of %s computed or kept something "
-                      "wrong; its state counts no longer, and it takes that of the others",
+                      "%u tasks have %06x. A processor or memory of %s computed or stored a wrong "
+                      "value; its state is invalid, and it receives that of the others",
                       t->generation.members[odd].name, what_differs[which], step,
                       (uint32_t)words[(size_t)odd * WORDS] - 1, n_equal, n, value - 1,
                       t->generation.members[odd].name);
     else
         (void)err_set(
             err, ERR_DEVICE,
-            "tasks differ, and no majority tells which are right: the %s of step %" PRIu64
-            " has checksum %06x on %s, and %u tasks of %u have another. No state in memory "
-            "counts any longer; the last checkpoint was compared equal, go on from there",
+            "tasks differ, and no majority shows which are right: the %s of step %" PRIu64
+            " has checksum %06x on %s, and %u tasks of %u have another. Every state in memory is "
+            "invalid; restart the tasks to continue from the last checkpoint, which was equal on all tasks",
             what_differs[which], step, own - 1,
             t->generation.members[t->generation.group.self].name, n - (own != 0), n);
     if (r->local == 0) {
@@ -289,7 +289,7 @@ int health_last(struct replica *r, uint64_t step, struct err *err)
     return rc == 0 ? health_compare(r, step + 1, err) : rc;
 }
 
-/* ---- the gradient, right before it is used ---- */
+/* ---- the gradient, immediately before its use ---- */
 
 int health_judge(struct replica *r, uint64_t step, double loss, bool *finite, struct err *err)
 {
@@ -345,7 +345,7 @@ static int skip(struct replica *r, uint64_t step, const char *text, struct err *
     char all[1200];
     int rc;
 
-    /* all have looked at how many there were, and come to the next one */
+    /* all replicas have read the count; it may change after the gate */
     rc = generation_gate(&t->generation, &r->device->place, err);
     if (rc < 0)
         return rc;
@@ -371,7 +371,7 @@ static int stop(struct replica *r, uint64_t step, const char *text, const char *
     int rc;
 
     if (r->local == 0)
-        t->health.gradient_step = 0; /* that of this step is not what is asked for */
+        t->health.gradient_step = 0; /* the gradient of this step need not be compared */
     rc = health_last(r, step - 1, err);
     if (rc == 0 && r->local == 0 && generation_leads(&t->generation) && step > 1)
         rc = save_now(t, step - 1, t->generation.group.deadline_ms, err);
@@ -387,7 +387,7 @@ static int roll_back(struct replica *r, uint64_t step, const char *text, struct 
     struct train *t = r->train;
     int rc;
 
-    (void)err_set(err, ERR_DEVICE, "%s; everybody goes back to the newest checkpoint", text);
+    (void)err_set(err, ERR_DEVICE, "%s; all tasks return to the newest checkpoint", text);
     rc = end_everywhere(r, err);
     if (r->local == 0) { /* the other replicas have read it */
         t->health.restored_at = step;

@@ -17,11 +17,13 @@ struct live {
 void live_set_checkpoint(struct live *l, uint64_t every_steps, double every_seconds,
                          uint32_t max_to_keep);
 void live_set_norm(struct live *l, uint64_t every_steps);
-/* Is the norm of this step's gradient wanted? The same for all local replicas, in their threads. */
+/* Must the norm of this step's gradient be computed? Equal for all local replicas; called in their
+ * threads. */
 bool live_norm_is_due(const struct live *l, uint64_t step);
 void live_end_step(struct live *l, uint64_t step);          /* before the gate that ends it */
 bool live_save_is_due(const struct live *l, uint64_t step); /* by the step's number */
-bool live_save_is_late(const struct live *l, uint64_t last_save_ns); /* by the time since then */
+/* by the time since then, ns */
+bool live_save_is_late(const struct live *l, uint64_t last_save_ns);
 uint32_t live_keep(const struct live *l);
 
 #endif

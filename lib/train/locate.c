@@ -12,7 +12,7 @@
 #include "comm/comm.h"
 #include "train/task.h"
 
-/* What replicas exchange; in gradient arena 0, which peers can reach. */
+/* The finding that replicas exchange; in gradient arena 0, which peers can access. */
 struct note {
     /* 0: nothing was found; else the larger the lower the lane, and the rank in it */
     double key;
@@ -47,7 +47,7 @@ static int describe(struct replica *r, double loss, char *text, size_t n, struct
     return ops_of(r)->describe(r->device, isfinite(loss) ? "" : ", ", text, n, err);
 }
 
-/* What another task sent as a text: ends with a NUL, without control characters. */
+/* Makes the text of another task safe: terminates it and replaces control characters. */
 static void make_text(char *text, size_t n)
 {
     text[n - 1] = '\0';
@@ -56,7 +56,7 @@ static void make_text(char *text, size_t n)
             *text = ' ';
 }
 
-/* The finding of the lowest lane, on every replica of the group. */
+/* Shares the finding of the lowest lane with every replica of the group. */
 static int share(struct replica *r, struct note *note, struct err *err)
 {
     struct comm *c = r->train->generation.comm;
@@ -95,8 +95,8 @@ static void conclude(const struct train *t, const char *seen, uint64_t step,
     else
         add(text, n,
             "when every lane was computed again all was finite: a processor or memory of %s "
-            "computed or kept something wrong",
-            g->group.n_members == 1 ? g->members[0].name : "one of the tasks, nobody knows which,");
+            "computed or stored a wrong value",
+            g->group.n_members == 1 ? g->members[0].name : "an unknown task");
 }
 
 int locate_run(struct replica *r, uint64_t step, const struct step_result *result, char *text,

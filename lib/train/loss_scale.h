@@ -1,11 +1,11 @@
-/* loss_scale.h - how far gradients are lifted above what float16 loses, and what an overflow does
- * to that.
+/* loss_scale.h - the loss scale, which keeps gradients above the smallest float16 numbers, and its
+ * change after an overflow.
  *
  * The loss is multiplied by a scale before backward, and the reduced gradient is divided by it
- * before it is used. Scales are powers of two, so no digit changes. Whether a step overflowed is
- * seen in that reduced gradient, which is the same on all tasks: so all come to the same scale
- * without a word (PyTorch's GradScaler and TensorFlow's dynamic LossScaleOptimizer, decided once
- * for the group).
+ * before it is used. Scales are powers of two, so the division is exact. An overflow is detected in
+ * the reduced gradient, which is equal on all tasks, so all tasks compute the same scale without a
+ * message (as PyTorch's GradScaler and TensorFlow's dynamic LossScaleOptimizer, but once for the
+ * group).
  *
  *     gradient        scale                           good steps in a row
  *     finite          doubled, if it is the           one more; 0 if the scale was doubled
@@ -22,10 +22,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The job's. All zero: there is no scaling, and the scale is 1 for ever. */
+/* Options of the job. All zero: no scaling; the scale is always 1. */
 struct loss_scale_rule {
     double initial, min, max; /* powers of two, min <= initial <= max */
-    uint32_t growth_interval; /* 0: it never grows */
+    uint32_t growth_interval; /* 0: the scale never grows */
 };
 
 /* Belongs to the state after a step. */
@@ -40,10 +40,10 @@ static inline bool loss_scale_is_on(const struct loss_scale_rule *rule)
 }
 
 struct loss_scale loss_scale_begin(const struct loss_scale_rule *rule);
-/* What a checkpoint says, under a rule that may be another than it was written by. scale 0:
- * nothing. */
+/* Returns the scale after a resume: that of the checkpoint, limited by a rule that may have changed
+ * since. scale 0: the checkpoint has none. */
 struct loss_scale loss_scale_resume(const struct loss_scale_rule *rule, struct loss_scale kept);
-/* Is a smaller one left? */
+/* Can the scale be halved? */
 bool loss_scale_can_shrink(const struct loss_scale_rule *rule, struct loss_scale s);
 struct loss_scale loss_scale_after_good(const struct loss_scale_rule *rule, struct loss_scale s);
 struct loss_scale loss_scale_after_overflow(const struct loss_scale_rule *rule,

@@ -72,7 +72,7 @@ static int check_inputs(const struct model *m, struct err *err)
     return 0;
 }
 
-/* A feature is decoded once, so all who use it must want the same type. */
+/* A feature is decoded once, so all its uses must have the same type. */
 static int check_one_type(const struct model *m, uint32_t target, struct err *err)
 {
     const struct train_opts *o = m->opts;
@@ -197,7 +197,8 @@ static void ignore_event(void *arg, const struct train_event *e)
 int model_read_digest(const struct train_opts *opts, char out[65], struct err *err)
 {
     const struct events quiet = { .on_event = ignore_event };
-    struct weights_file weights = { .digest = "-" }; /* set: the content need not be read */
+    /* a digest that is set prevents a read of the content */
+    struct weights_file weights = { .digest = "-" };
     struct graph_opts g = graph_options(opts);
     struct graph *graph;
     int rc;
@@ -265,7 +266,7 @@ static int open_data(struct model *m, bool training, const struct cancel *cancel
         f[i] = o->features[i];
         f[i].fed = TENSOR_F32;
     }
-    for (uint32_t i = 0; i < o->n_inputs; i++) /* a graph input says what it wants */
+    for (uint32_t i = 0; i < o->n_inputs; i++) /* the graph input determines the type */
         f[m->features[i]].fed = find_input(m->graph, o->inputs[i].input)->dtype;
     for (uint32_t i = 0; i < o->n_targets; i++)
         f[m->features[o->n_inputs + i]].fed = o->targets[i].dtype;
@@ -393,7 +394,7 @@ void model_close(struct model *m)
     *m = (struct model){ 0 };
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
 uint64_t model_samples_of(const struct model *m, uint64_t step)
 {

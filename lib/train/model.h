@@ -1,5 +1,4 @@
-/* model.h - what is trained, and on what: the graph, its initial weights, the data sets, how many
- * steps.
+/* model.h - the graph, its initial weights, the data sets, and the number of steps.
  *
  * The protocol between tasks reads only the plain fields below (digests, counts, the layout of the
  * state as named tensors), so that a test can fill them in without a graph or data.
@@ -27,7 +26,7 @@ struct model {
     const struct events *events;   /* borrowed */
 
     char digest[65], data_digest[65];
-    struct weights_file weights;    /* the initial weights, if they are in a file of their own */
+    struct weights_file weights;    /* the initial weights, if a separate file has them */
     uint32_t initial_crc;           /* of the initial parameters */
     uint64_t samples, eval_samples; /* eval_samples 0: there are no evaluations */
     uint64_t steps_per_epoch, total_steps, eval_steps;
@@ -44,21 +43,21 @@ struct model {
     struct plan_opts plan;             /* of the plans of an engine */
 };
 
-/* Reads the model and indexes the data. Phases "import" and "index". On failure model_close() frees
- * the rest. Errors: as train_open(). */
+/* Reads the model and indexes the data. Reports the phases "import" and "index". On failure the
+ * caller calls model_close(). Errors: as train_open(). */
 int model_open(struct model *m, const struct train_opts *opts, const struct events *events,
                const struct cancel *cancel, struct err *err);
 void model_close(struct model *m); /* a zeroed one is allowed */
-/* The initial parameters, for the first time; releases their memory. Sets initial_crc. */
+/* Writes the initial parameters for the first time, releases their memory, and sets initial_crc. */
 int model_fill_first(struct model *m, const struct memory *mem, struct err *err);
-/* Reads the model without data: its digest. Errors: as train_open(). */
+/* Reads the model without data and writes its digest. Errors: as train_open(). */
 int model_read_digest(const struct train_opts *opts, char out[65], struct err *err);
 
-/* Samples of weight 1 in the global batch of a step. */
+/* Returns the number of samples of weight 1 in the global batch of a step. */
 uint64_t model_samples_of(const struct model *m, uint64_t step);
 /* Is an evaluation due after `step`? */
 bool model_evaluates(const struct model *m, uint64_t step);
-/* Bad records that were skipped so far. */
+/* Returns the number of invalid records that were skipped. */
 uint64_t model_skipped(const struct model *m);
 
 #endif

@@ -1,4 +1,4 @@
-/* open.h - the parts of train_open(), for a test that brings a model and an engine of its own. */
+/* open.h - the parts of train_open(), for a test that supplies its own model and engine. */
 #ifndef TRAIN_OPEN_H
 #define TRAIN_OPEN_H
 

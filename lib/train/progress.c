@@ -1,5 +1,5 @@
-/* progress.c - where the threads of this task are that make its steps (replicas, and threads that
- * reduce for them), for a watchdog.
+/* progress.c - the places of the threads that compute the steps of this task (replicas, and their
+ * reducer threads), for a watchdog.
  *
  * Tasks compare the number that place_of() makes of a place. In one phase, a thread that waits for
  * peers ranks just above a thread that works, and has no deadline. So of the tasks that reduce one
@@ -13,20 +13,21 @@
 #include "train/train_types.h"
 
 enum {
-    KNOWN = 3,       /* so many times a phase has to be seen before it has a limit */
-    LEAST_MS = 3000, /* a thread may get no core for a second or two on a busy machine */
+    KNOWN = 3,       /* number of measurements before a phase has a limit */
+    LEAST_MS = 3000, /* on a busy machine a thread may not run for a second or two */
     ORDER_BITS = 5,
-    FIRST_ORDER = 10, /* of a step; lower orders are phases that begin a generation */
+    /* first phase of a step; lower orders are phases at the start of a generation */
+    FIRST_ORDER = 10,
     /* buckets or chunks in a place: 10^12 steps stay below 2^60; later buckets count as the last */
     BUCKET_BITS = 14,
 };
 
-/* How long work in a phase may last. */
+/* The limit of the work in a phase. */
 enum limit {
-    OWN, /* the work has a deadline of its own, with an error that states more: readers, which retry
+    OWN, /* the work has its own deadline and a more precise error: readers, which retry
             while the storage fails */
-    DEADLINE, /* it happens once in a generation */
-    LEARNED,  /* about as long every time */
+    DEADLINE, /* the phase occurs once in a generation: train.deadline_seconds */
+    LEARNED,  /* a multiple of the measured duration */
 };
 
 static const struct {
@@ -67,7 +68,8 @@ static uint64_t place_of(const struct place_view *s)
            (s->wait == PLACE_WAITS_PEERS);
 }
 
-/* Who holds up the others; of those equally far the one that has been at it longest. */
+/* Returns true if `a` blocks the others more than `b` does: it has a lower place, or the same place
+ * for a longer time. */
 static bool is_further_behind(const struct place_view *a, const struct place_view *b)
 {
     if ((a->wait == PLACE_WAITS_LOCAL) != (b->wait == PLACE_WAITS_LOCAL))

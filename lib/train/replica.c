@@ -19,7 +19,7 @@
 
 enum { TRACE_WARM_STEPS = 3 };
 
-/* After a step, or after the held step when a generation begins. */
+/* Work after a step, or after the held step when a generation begins. */
 static int between(struct replica *r, uint64_t step, bool evaluates, struct err *err)
 {
     int rc = 0;
@@ -44,21 +44,22 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
     if (rc == 0 && held > 0)
         rc = health_checksum(r, held, err);
     if (r->local == 0 && generation_leads(&t->generation))
-        (void)save_is_due(t, held); /* asked for again after the first comparison */
+        (void)save_is_due(t, held); /* called again after the first comparison */
     if (rc == 0 && held < t->model.total_steps && !result.pause)
         rc = ops_of(r)->read(r->device, held + 1, t->model.total_steps, err);
     for (uint64_t k = held + 1; rc == 0 && k <= t->model.total_steps && !result.pause; k++) {
         rc = step_run(r, k, &result, err);
         if (k == t->model.total_steps)
-            result.pause = false; /* it is the end anyway */
-        if (rc == 0) /* an evaluation that a pause delays is owed by the next generation */
+            result.pause = false; /* the generation ends in any case */
+        if (rc == 0) /* an evaluation that a pause delays is pending in the next generation */
             rc = between(r, k, model_evaluates(&t->model, k) && !result.pause, err);
         last = k;
     }
     return rc < 0 ? rc : health_last(r, last, err);
 }
 
-/* Not the first steps, which touch memory for the first time, unless there are no others. */
+/* Starts the trace after the first steps, which touch memory for the first time, if later steps
+ * exist. */
 static int start_trace(struct train *t, uint64_t held, struct err *err)
 {
     uint64_t left = t->model.total_steps - held, first = held + 1;
@@ -77,7 +78,7 @@ static int start_trace(struct train *t, uint64_t held, struct err *err)
                        t->generation.members[t->generation.group.self].name, err);
 }
 
-/* Local replica 0, for the whole process. */
+/* Called by local replica 0 for the whole process. */
 static int join_group(struct train *t, struct err *err)
 {
     struct replica *r = &t->replicas[0];
@@ -95,10 +96,10 @@ static int join_group(struct train *t, struct err *err)
     if (rc == 0 && !generation_leads(&t->generation))
         save_leave(t);
     else if (rc == 0 && t->generation.group.coordinator > 0 && !t->saving.was_leading)
-        /* the storage of a lower rank failed: this task makes up for what is missing */
+        /* the storage of a lower rank failed: this task writes the missing checkpoint */
         t->saving.is_due = true;
     t->saving.was_leading = generation_leads(&t->generation);
-    /* that state may be gone; what is due stays due (save_due) */
+    /* that state may no longer exist; a due checkpoint stays due (is_due) */
     t->saving.steps[0] = t->saving.steps[1] = 0;
     if (rc == 0)
         rc = generation_check(&t->generation, err);
@@ -120,14 +121,14 @@ static int adopt_state(struct replica *r, uint64_t *held, struct err *err)
         rc = transfer_state(r, *held, err);
     if (rc == 0 && r->local == 0)
         rc = health_adopt(t, *held, r->votes, err);
-    if (rc == 0 && r->local == 0) { /* of the task that traces most steps, wherever it begins */
+    if (rc == 0 && r->local == 0) { /* the maximum over all tasks, wherever each trace starts */
         uint64_t traced = (uint64_t)r->votes[VOTE_TRACES];
 
         t->engine->group.plain_until = traced > 0 ? *held + TRACE_WARM_STEPS + traced : 0;
         t->engine->group.overlap = agreement.overlap;
     }
     if (rc == 0)
-        /* the state has its place now */
+        /* the state is complete in memory now */
         rc = generation_gate(&t->generation, &r->device->place, err);
     if (rc == 0)
         rc = ops_of(r)->bind(r->device, *held, err);
@@ -158,7 +159,7 @@ static bool is_storage_failure(int rc)
            rc == ERR_TIMEOUT || rc == ERR_UNSUPPORTED;
 }
 
-/* Of the job, on the coordinator. */
+/* Finishes the job: last checkpoint and export, on the coordinator. */
 static int finish(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
@@ -192,7 +193,7 @@ int replica_run(struct replica *r, struct err *err)
     if (rc == 0 && r->local == 0)
         rc = report_connected(t, held, err);
     if (rc == 0)
-        /* no replica steps before all have the state */
+        /* no replica starts a step before all have the state */
         rc = generation_gate(&t->generation, &r->device->place, err);
     if (rc == 0)
         rc = steps(r, held, err);

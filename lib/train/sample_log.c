@@ -1,5 +1,5 @@
-/* sample_log.c - lines are put together in memory that was taken at the start, and go out in one
- * write(). */
+/* sample_log.c - see sample_log.h. Lines are formatted in memory that is allocated at the start,
+ * and are written with one write(). */
 #include "train/sample_log.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@
 #include "data/data.h"
 
 enum {
-    NUMBER_BYTES = 21, /* the longest, and a space */
+    NUMBER_BYTES = 21, /* the longest number and a space */
     GROUP_BYTES = NUMBER_BYTES + 1 + 8,
     HEAD_BYTES = 8 + GROUP_BYTES + 2 * NUMBER_BYTES,
 };
@@ -37,9 +37,9 @@ struct sample_log {
     size_t room;                 /* of each replica's text */
     struct lines *lines;         /* [n] owned */
     char group[GROUP_BYTES + 2]; /* with the space before it */
-    /* guards what follows: a write that comes in two parts stays in one piece */
+    /* guards the fields below, and keeps a write in two parts contiguous */
     pthread_mutex_t lock;
-    int rc; /* the first failure: nothing is written behind it */
+    int rc; /* the first failure; nothing is written after it */
     struct err err;
 };
 
@@ -64,7 +64,7 @@ static void put_number(struct lines *l, uint64_t x)
         l->text[l->used++] = digits[--n];
 }
 
-/* Returns what the first failure returned. */
+/* Appends the text. After a failure returns the code of the first failure. */
 static int append(struct sample_log *l, const char *text, size_t n, struct err *err)
 {
     int rc;
@@ -81,7 +81,7 @@ static int append(struct sample_log *l, const char *text, size_t n, struct err *
     return rc < 0 ? err_wrap(err, rc, "sample log") : 0;
 }
 
-/* ---- life ---- */
+/* ---- opening and closing ---- */
 
 static int open_file(struct sample_log *l, struct err *err)
 {
@@ -100,7 +100,7 @@ static int open_file(struct sample_log *l, struct err *err)
     return 0;
 }
 
-/* What the process before left unfinished stays readable as such. */
+/* Marks a line that the previous process did not finish, and starts a new one. */
 static int begin(struct sample_log *l, struct err *err)
 {
     char text[64 + 2 * NUMBER_BYTES], last = '\n';
@@ -163,7 +163,7 @@ void sample_log_close(struct sample_log *l)
 
 void sample_log_group(struct sample_log *l, uint64_t generation, const void *key, size_t n_key)
 {
-    static const char what[] = "sample log"; /* the key itself is nobody's business */
+    static const char what[] = "sample log"; /* the key itself is secret */
     uint8_t digest[DIGEST_BYTES];
     char hex[DIGEST_HEX_BYTES];
 
@@ -188,7 +188,7 @@ void sample_log_batch(struct sample_log *l, uint32_t replica, const struct data_
     put_word(to, l->group);
     put_number(to, b->step);
     put_number(to, b->lane);
-    for (uint32_t i = 0; i < b->n_real; i++) /* the rest are filling */
+    for (uint32_t i = 0; i < b->n_real; i++) /* the others are padding */
         put_number(to, b->samples[i]);
     put_word(to, "\n");
 }
@@ -218,5 +218,5 @@ void sample_log_done(struct sample_log *l, uint64_t step)
     put_number(&line, step);
     put_number(&line, clock_wall_us());
     put_word(&line, "\n");
-    (void)append(l, line.text, line.used, NULL); /* told by the next sample_log_give() */
+    (void)append(l, line.text, line.used, NULL); /* the next sample_log_give() reports a failure */
 }

@@ -33,7 +33,7 @@ static void on_ckpt_event(void *arg, const struct ckpt_event *event)
     events_send(&t->events, &e);
 }
 
-/* In the writer's thread: may the group that we are in now publish? */
+/* Called in the writer's thread: may the current group publish a checkpoint? */
 static int may_publish(void *arg, struct err *err)
 {
     struct train *t = arg;
@@ -76,7 +76,7 @@ static int open_writer(struct train *t, struct err *err)
     if (rc == 0)
         rc = ckpt_writer_open(&w, &writer, err);
     if (rc == 0)
-        /* train_storage() may look at any time */
+        /* train_storage() may read it at any time */
         atomic_store_explicit(&t->saving.writer, writer, memory_order_release);
     return rc;
 }
@@ -99,9 +99,8 @@ static void on_progress(void *arg, uint64_t done, uint64_t all)
     events_send(&t->events, &e);
 }
 
-/* What must not differ between a checkpoint and the job that resumes it, because the step number
- * would mean other samples. The rest of the job may change (more epochs, another rate): that is
- * said. */
+/* Checks that a checkpoint and the job that resumes it assign the same samples to each step. The
+ * rest of the job may differ (more epochs, another rate), which is logged. */
 static int check_same_order(struct train *t, const struct ckpt_info *info, struct err *err)
 {
     const struct train_opts *o = t->opts;
@@ -109,7 +108,7 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
     const char *advice = "use another checkpoint directory, or the job as it was";
 
     if (m->seed != o->seed)
-        return err_set(err, ERR_INPUT, "%s was trained with seed %llu, the job says %llu: %s",
+        return err_set(err, ERR_INPUT, "%s was trained with seed %llu, but the job has seed %llu: %s",
                        info->path, (unsigned long long)m->seed, (unsigned long long)o->seed,
                        advice);
     if (m->lanes != o->lanes || m->global_batch_size != o->global_batch)
@@ -121,7 +120,7 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
         return err_set(err, ERR_INPUT, "%s was trained on other record files than %s names now: %s",
                        info->path, o->train_glob, advice);
     if (m->step > t->model.total_steps)
-        return err_set(err, ERR_INPUT, "%s is at step %llu, behind the job's last step %llu: %s",
+        return err_set(err, ERR_INPUT, "%s is of step %llu, after the last step %llu of the job: %s",
                        info->path, (unsigned long long)m->step,
                        (unsigned long long)t->model.total_steps, advice);
     if (m->epoch != m->step / t->model.steps_per_epoch ||
@@ -147,7 +146,8 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
     return 0;
 }
 
-/* Read beside the state, which stays what it is if the file is not what it seemed. */
+/* Reads a checkpoint to separate memory, so that the state does not change if the file is
+ * invalid. */
 static int load(struct train *t, const struct ckpt_info *info, struct err *err)
 {
     const struct loss_scale kept = { info->meta.loss_scale, info->meta.loss_scale_good_steps };
@@ -186,7 +186,8 @@ static const char OTHER_MODEL[] = "the checkpoint directory belongs to another m
                                   "or move the checkpoints to another folder (those of a complete "
                                   "run: --restart, for a group `trainerctl restart JOB`)";
 
-/* No checkpoint was found: `rc` of ckpt_newest() becomes 0 where training may begin at step 0. */
+/* No checkpoint was found: returns 0 in place of `rc` of ckpt_newest() if training may start at
+ * step 0. */
 static int without_checkpoint(struct train *t, int rc, struct err *err)
 {
     struct train_event e = { .kind = TRAIN_WARN };
@@ -215,7 +216,7 @@ int save_load_newest(struct train *t, struct err *err)
     int rc = fault_error("train.load", err);
 
     if (rc == 0 && o->checkpoint_directory != NULL)
-        rc = ckpt_directory(o->checkpoint_directory, err); /* one that cannot be used is told now */
+        rc = ckpt_directory(o->checkpoint_directory, err); /* report an unusable directory now */
     if (rc == 0 && o->checkpoint_directory != NULL)
         rc = open_writer(t, err);
     if (rc < 0 || o->checkpoint_directory == NULL)
@@ -224,8 +225,8 @@ int save_load_newest(struct train *t, struct err *err)
     if (info == NULL)
         return err_set(err, ERR_NOMEM, "checkpoint: out of memory");
     events_phase(&t->events, "load", 0);
-    /* What was verified can be damaged or removed before it is loaded: then there may be an older
-     * one. */
+    /* A verified checkpoint may be damaged or removed before it is loaded; then an older one may
+     * exist. */
     for (int i = 0; i < LOAD_TRIES; i++) {
         rc = ckpt_newest(o->checkpoint_directory, t->model.digest, on_skip, on_progress, t, info,
                          err);
@@ -276,7 +277,8 @@ static struct ckpt_meta meta_of(const struct train *t, uint64_t step)
     return m;
 }
 
-/* ERR_EXISTS: the one before is still on its way to the disk. */
+/* Passes a copy of the state to the writer. ERR_EXISTS: the previous checkpoint is still being
+ * written. */
 static int hand_over(struct train *t, uint64_t step, struct err *err)
 {
     struct ckpt_meta meta = meta_of(t, step);
@@ -310,13 +312,13 @@ static bool is_due(struct train *t, uint64_t step)
     bool due;
 
     if (atomic_exchange_explicit(&t->saving.was_discarded, false, memory_order_acq_rel))
-        /* this task may save again: at once, not after a whole interval */
+        /* this task may save again: save now, not after a whole interval */
         t->saving.is_due = true;
     due = step != t->saving.last_step &&
           (t->saving.is_due || live_save_is_late(&t->live, t->saving.last_ns));
     if (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) & TRAIN_ASK_CHECKPOINT)
         due = true;
-    if (step > 1 && t->saving.steps[(step - 1) & 1] == step - 1) /* that copy will do */
+    if (step > 1 && t->saving.steps[(step - 1) & 1] == step - 1) /* that copy suffices */
         due = false;
     return due || (step != t->saving.last_step && live_save_is_due(&t->live, step));
 }
@@ -330,8 +332,9 @@ bool save_is_due(struct train *t, uint64_t step)
         t->saving.is_due = true; /* after a later step */
         return false;
     }
-    t->saving.steps[step & 1] = step; /* the one before is still to be copied, if it is due too */
-    t->saving.is_due = true;          /* until it is handed over */
+    /* the previous state is still to be copied if it is due too */
+    t->saving.steps[step & 1] = step;
+    t->saving.is_due = true;          /* until a copy is passed to the writer */
     return true;
 }
 
@@ -345,7 +348,7 @@ bool save_if_due(struct train *t, uint64_t step)
         return false;
     rc = hand_over(t, step, &err);
     t->saving.is_due = rc < 0;
-    if (rc < 0 && rc != ERR_EXISTS) { /* it has no writer yet, and could not get one */
+    if (rc < 0 && rc != ERR_EXISTS) { /* the writer could not be opened */
         t->saving.retry_ns = clock_ns() + RETRY_MS * 1000000ull;
         err_wrap(&err, rc, "checkpoint of step %llu", (unsigned long long)step);
         e.text = err.text;
@@ -395,7 +398,7 @@ int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
         return 0;
     events_phase(&t->events, "save", step);
     if (t->saving.writer != NULL && t->saving.last_step != step) {
-        /* the one before; if it failed, this one replaces it */
+        /* the previous checkpoint; if it failed, this one replaces it */
         rc = ckpt_flush(t->saving.writer, &wait, err);
         rc = rc == ERR_TIMEOUT ? rc : 0;
     }
@@ -404,7 +407,7 @@ int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
     if (rc == 0 && t->saving.writer != NULL)
         rc = ckpt_flush(t->saving.writer, &wait, err);
     if (rc == ERR_REFUSED || rc == ERR_CANCELED) { /* another task coordinates the group */
-        t->saving.last_step = 0;                   /* it was discarded */
+        t->saving.last_step = 0;                   /* the checkpoint was discarded */
         rc = err_wrap(err, ERR_PEER, "another task writes the checkpoints now");
     }
     /* the disk or the memory of this host is wrong, not the input of the job */
@@ -418,7 +421,7 @@ void save_leave(struct train *t)
     if (t->saving.writer == NULL)
         return;
     ckpt_abandon(t->saving.writer);
-    t->saving.last_step = 0; /* what is on the disk is unknown when this task leads again */
+    t->saving.last_step = 0; /* the content of the disk is unknown when this task leads again */
 }
 
 static int make_folder_of(const char *path, struct err *err)

@@ -25,7 +25,7 @@ void start_join(struct train *t)
         }
 }
 
-/* In the last thread. */
+/* Called in the last thread. */
 static void end_generation(struct train *t)
 {
     struct generation *g = &t->generation;
@@ -99,8 +99,8 @@ static int check_group(const struct train *t, const struct train_group *g, struc
                        world, least, least < o->replicas ? " or more" : "");
     if (g->newest_step < state_held(&t->state))
         return err_set(err, ERR_PEER,
-                       "the group goes on from step %llu, but %s holds the state after step %llu: "
-                       "nothing that was done is thrown away",
+                       "the group continues from step %llu, but %s holds the state after step %llu, "
+                       "which must not be discarded",
                        (unsigned long long)g->newest_step, g->members[g->self].name,
                        (unsigned long long)state_held(&t->state));
     return 0;
@@ -169,7 +169,7 @@ int start_generation(struct train *t, const struct train_group *group, train_end
 
     if (rc < 0)
         return rc;
-    start_join(t); /* of the generation before */
+    start_join(t); /* of the previous generation */
     rc = generation_begin(&t->generation, group, o->lanes, o->n_devices, err);
     if (rc < 0)
         return rc;

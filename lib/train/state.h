@@ -1,4 +1,4 @@
-/* state.h - which state a task holds, apart from the numbers in the engine's memory.
+/* state.h - identifies the state that a task holds; its numbers are in the engine's memory.
  *
  * Threads: the first replica's, between the gates of the other replicas; state_held() any. */
 #ifndef TRAIN_STATE_H
@@ -9,7 +9,7 @@
 #include "optim/optim.h"
 #include "train/loss_scale.h"
 
-struct facts { /* belong to the state after a step, and are not in its memory */
+struct facts { /* the part of the state after a step that is not in the engine's memory */
     uint64_t step;
     /* the last evaluation that was reported, and counted by a plateau schedule */
     uint64_t evaluated_step;
@@ -25,12 +25,12 @@ struct state {
     struct optim_schedule schedule;
 };
 
-/* The state is that of no step: fresh parameters. */
+/* Sets the state to the initial parameters. */
 void state_begin(struct state *s, const struct loss_scale_rule *rule);
 uint64_t state_held(const struct state *s);
-/* The state after `step` is complete. */
+/* Marks the state after `step` as complete. */
 void state_hold(struct state *s, uint64_t step);
-/* The same, with all its facts. */
+/* The same, and sets all facts. */
 void state_take(struct state *s, const struct facts *facts);
 
 #endif

@@ -18,8 +18,8 @@
 
 enum { PERMISSION_MS = 2 };
 
-/* The coordinator alone can delay a step that is not permitted now: without its contribution no
- * task has the sum. */
+/* Waits until the step is permitted. Only the coordinator waits: without its contribution no task
+ * completes the all-reduce. */
 static int wait_for_permission(struct replica *r, struct err *err)
 {
     const struct train_group *g = &r->train->generation.group;
@@ -61,9 +61,9 @@ static int read_control(struct replica *r, uint64_t step, struct step_result *ou
     int rc = 0;
 
     out->loss = control[ENGINE_LOSS] / scale;
-    if (t->opts->mean_of_weights) { /* the divisor is known after all lanes are added up */
+    if (t->opts->mean_of_weights) { /* the divisor is known after the all-reduce */
         float sum = control[ENGINE_WEIGHT] / (float)scale;
-        float weight = sum > 0 ? sum : 1; /* 0: so is all else */
+        float weight = sum > 0 ? sum : 1; /* 0: all gradients are 0 too */
 
         out->loss /= (double)weight;
         rc = ops_of(r)->scale(r->device, 1.0f / weight, err);
@@ -88,8 +88,8 @@ static int finish_reduction(struct replica *r, uint64_t step, struct step_result
     return rc < 0 ? rc : read_control(r, step, out, err);
 }
 
-/* Was the step before this one equal everywhere? Its state, which is still there, may be saved
- * then. */
+/* Compares the checksums of the previous step. If they are equal, its state, which is still in
+ * memory, may be saved. */
 static int look_back(struct replica *r, uint64_t step, struct err *err)
 {
     uint64_t before;
@@ -105,8 +105,8 @@ static int look_back(struct replica *r, uint64_t step, struct err *err)
     return 0;
 }
 
-/* The commit gate: the step is applied in all replicas of this task, or in none. All of them see
- * the same after it, and then nothing fails. */
+/* The commit gate: the step is applied in all replicas of this task, or in none. After the gate all
+ * replicas have the same result and no call fails. */
 static int commit(struct replica *r, uint64_t step, const struct step_result *result, bool *finite,
                   struct err *err)
 {
@@ -123,7 +123,7 @@ static int commit(struct replica *r, uint64_t step, const struct step_result *re
     if (rc == 0 && result->trouble) /* the task that owns the GPU reports the number */
         rc = err_set(err, ERR_PEER,
                      "a GPU of another task met a number that its model cannot use (an index, a "
-                     "label): its log names it. The step is not made");
+                     "label): its log names it. The step is not applied");
     return rc < 0 ? rc : health_judge(r, step, result->loss, finite, err);
 }
 
@@ -138,7 +138,8 @@ static int update(struct replica *r, uint64_t step, double *norm, struct err *er
     return rc;
 }
 
-/* Completely or not at all: an error of update() is returned after a step that was applied. */
+/* Applies or skips the step. An error of update() is returned after the step was applied
+ * completely. */
 static int apply(struct replica *r, uint64_t step, const struct step_result *result, bool finite,
                  uint64_t begin, struct err *err)
 {

@@ -9,7 +9,8 @@ struct facts;
 struct replica;
 struct train;
 
-/* begin_ns 0: the step was finished on another task, and this task received the state. */
+/* Sends the event. begin_ns: clock at the start of the step; 0: another task finished the step, and
+ * this task received the state. */
 void step_report(struct replica *r, const struct facts *facts, uint64_t begin_ns);
 
 /* What this task contributes as CONTROL_UNLOGGED to the reduction after `step`. */

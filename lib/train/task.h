@@ -2,20 +2,20 @@
  * replica.
  *
  * Types alone. Files below the protocol (model, state, generation, events, live, groups, weights,
- * tensors, loss_scale, sample_log) do not include it: they know their own part only. The files of
- * the protocol, each of which includes those above it and never the reverse:
+ * tensors, loss_scale, sample_log) do not include it. The files of the protocol, each of which may
+ * include those above it and never the reverse:
  *
- *   step_report  the report of a step, and whether the coordinator has written its log lines
- *   agree        which task holds what, and what is owed
- *   transfer     the state, from a task that has it to the tasks that are behind
+ *   step_report  reports a step, and whether the coordinator has written its log lines
+ *   agree        which state each task holds, and which work is pending
+ *   transfer     sends the state to the tasks that hold an older one
  *   eval         one evaluation
  *   save         checkpoints and export, on the coordinator
- *   apply        a step is applied, or skipped
- *   locate       where the first non-finite number came from
- *   health       can a step's numbers be trusted?
+ *   apply        applies or skips a step
+ *   locate       locates the first non-finite number
+ *   health       compares checksums and checks for non-finite numbers
  *   step         one step
- *   replica      the thread of a replica: joins the generation, steps, what is due between steps
- *   progress     where all threads are, for a watchdog
+ *   replica      the thread of a replica: joins the generation, steps, work between steps
+ *   progress     the places of all threads, for a watchdog
  *   start        begins and ends a generation
  *   train        opens and closes; the entry points of train.h */
 #ifndef TRAIN_TASK_H
@@ -40,20 +40,20 @@ struct trace;
 
 /* The caller's control words (engine.h), reduced with the gradients. */
 enum control_word {
-    CONTROL_PAUSE = ENGINE_WORDS, /* tasks that ask for a pause */
-    CONTROL_CHECKSUM,   /* a checkpoint is due after the step: states are to be compared */
-    CONTROL_UNLOGGED,   /* 1: the coordinator has not written a log line of the step before */
+    CONTROL_PAUSE = ENGINE_WORDS, /* number of tasks that request a pause */
+    CONTROL_CHECKSUM,   /* a checkpoint is due after the step: states must be compared */
+    CONTROL_UNLOGGED,   /* 1: the coordinator has not written a log line of the previous step */
     CONTROL_WORDS = 16, /* after them health_words() */
 };
 
 /* When a generation begins, every task receives the maximum over all tasks: does any task ... */
 enum vote {
     VOTE_BEHIND, /* hold an older step? */
-    /* hold the step, without a report of the evaluation that is due after it? */
+    /* hold the step without having reported its due evaluation? */
     VOTE_UNEVALUATED,
-    VOTE_PAUSE,  /* ask for a pause? */
+    VOTE_PAUSE,  /* request a pause? */
     VOTE_TRACES, /* want to trace, and how many steps? */
-    /* remember that all tasks went back to a checkpoint, and at which step? 0: none */
+    /* know of a rollback of all tasks to a checkpoint, and at which step? 0: none */
     VOTE_RESTORED_AT,
     N_VOTES,
 };
@@ -69,12 +69,13 @@ struct replica { /* the thread that drives one device */
 
 struct saving {                  /* save.c; the first replica's */
     struct ckpt_writer *_Atomic writer;  /* owned; NULL until this task first needs it, as coordinator */
-    uint64_t retry_ns;           /* not before: the writer could not be opened */
-    uint64_t last_ns, last_step; /* of the last checkpoint that was handed over; step 0: none */
-    bool is_due;                 /* a checkpoint is owed, at the next step that allows it */
-    bool was_leading;            /* in the generation before */
-    _Atomic bool was_discarded;  /* a state that was handed over is not on the disk */
-    uint64_t steps[2];           /* copies of their states are due, by parity; 0: of none */
+    /* time before which opening the writer is not retried; 0: no failure */
+    uint64_t retry_ns;
+    uint64_t last_ns, last_step; /* of the last checkpoint that the writer received; step 0: none */
+    bool is_due;                 /* a checkpoint is pending, at the next step that allows it */
+    bool was_leading;            /* in the previous generation */
+    _Atomic bool was_discarded;  /* a state that the writer received was not published */
+    uint64_t steps[2];           /* steps whose states must be copied, by parity; 0: none */
 };
 
 struct train {
@@ -100,8 +101,8 @@ struct train {
 struct step_result { /* agreed: the same on every task */
     double loss;
     bool pause;
-    bool checksum; /* states are to be compared after the step */
-    bool trouble;  /* a device read a number that its model cannot use: the step is not made */
+    bool checksum; /* states must be compared after the step */
+    bool trouble;  /* a device read an index or label out of range: the step is not applied */
 };
 
 static inline const struct engine_ops *ops_of(const struct replica *r)

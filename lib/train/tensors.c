@@ -10,7 +10,7 @@
 #include "engine/memory.h"
 #include "graph/graph.h"
 
-/* <parameter>/<slot>, in an arena of the state. */
+/* Adds the entry <parameter>/<slot> in an arena of the state. */
 static int name_slot(struct tensors *t, const struct memory *mem, const struct graph_param *p,
                      const char *slot, const float *arena, struct err *err)
 {

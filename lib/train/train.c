@@ -23,7 +23,7 @@
 #include "train/start.h"
 #include "train/task.h"
 
-/* ---- what the engine is given ---- */
+/* ---- options of the engine ---- */
 
 static void on_note(void *arg, bool is_warning, const char *text)
 {
@@ -42,7 +42,8 @@ static void on_lane(void *arg, uint32_t local, const struct data_batch *b)
     sample_log_batch(t->samples, local, b);
 }
 
-/* Of one reader. What is small and in memory is decoded sooner than a thread wakes up for it. */
+/* Returns the number of threads of one reader. Small samples in memory are decoded faster than a
+ * thread wakes up. */
 static uint32_t reading_threads(const struct train_opts *o, uint32_t lane_batch)
 {
     size_t sample_bytes = 0;
@@ -57,8 +58,8 @@ static uint32_t reading_threads(const struct train_opts *o, uint32_t lane_batch)
     return o->cache_memory && !any_image && sample_bytes * lane_batch <= 1 << 20 ? 0 : 1;
 }
 
-/* The largest share of lanes that a replica can get: it falls with the size of the group, so the
- * smallest group that may train has it. */
+/* Returns the largest share of lanes that a replica can have. It decreases with the size of the
+ * group, so the smallest allowed group determines it. */
 static uint32_t most_lanes(const struct train_opts *o, uint32_t *shares)
 {
     uint32_t world = o->min_replicas > 0 ? o->min_replicas : o->replicas, most = 1;

@@ -1,4 +1,4 @@
-/* train.h - the step, and everything that happens between steps.
+/* train.h - training steps, and the work between steps.
  *
  *   train_open    model, data, plans, memory, fresh weights. Knows no peers.
  *   train_start   one generation: connect, agree on the state, then step until it is done or ended
@@ -19,12 +19,12 @@
  * word of that sum therefore informs every task whether the coordinator has written its log lines
  * of step k (TRAIN_LOGGED). Only the last step of a generation that fails stays undecided.
  *
- * What is whole when. A task holds the state after the step that train_held() says, complete:
- * before the reduction of a step has succeeded in all its replicas nothing is changed, and from
- * then on the update runs to its end, whatever happens meanwhile; so the steps that the tasks of a
- * broken generation hold differ by one at most. What is read from a checkpoint or received from a
- * peer is put beside the state (a second copy for that time), and takes its place when all of it is
- * there and verified. State lies in memory that no other process can write to.
+ * Completeness of the state. A task holds the complete state after the step that train_held()
+ * returns. Before the all-reduce of a step has succeeded in all replicas of the task, the state
+ * does not change; after that the update runs to its end, whatever happens. So the steps that the
+ * tasks of an ended generation hold differ by at most one. A state from a checkpoint or a peer is
+ * read to separate memory (a second copy for that time) and replaces the current state when it is
+ * complete and verified. No other process can write to the memory of the state.
  *
  * Placement of lanes (micro-batches): the gradients of all lanes are summed along one binary tree
  * over lane numbers, ((0+1)+(2+3))+((4+5)+(6+7)) and so on. Each replica of a group computes one

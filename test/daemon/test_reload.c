@@ -1,4 +1,5 @@
-/* SIGHUP without a process: what is refused, and a file that changes under a loop. */
+/* Tests the reload of a job file in one process: which changes are refused, and changes of the file
+ * while a loop runs. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -24,7 +25,7 @@
 
 static const struct job_patch none[JOB_MAX_PATCHES] = { { NULL, NULL } };
 
-/* ---- what differs ---- */
+/* ---- reload_compare ---- */
 
 static int compare(const struct job_patch was[JOB_MAX_PATCHES], const struct job_patch now[JOB_MAX_PATCHES],
                    struct reload_changes *out, struct err *err)
@@ -37,7 +38,7 @@ static int compare(const struct job_patch was[JOB_MAX_PATCHES], const struct job
     return rc;
 }
 
-static void what_may_change_is_listed_with_both_values(void **state)
+static void live_key_changed_change_is_listed_with_both_values(void **state)
 {
     const struct job_patch now[JOB_MAX_PATCHES] =
         P3("/checkpoint", "{'directory':'c','every_steps':7,'every_seconds':2.5,'max_to_keep':0}", "/log",
@@ -63,8 +64,8 @@ static void what_may_change_is_listed_with_both_values(void **state)
     assert_int_equal(changes.n, 0);
 }
 
-/* Each with a change that would be fine by itself. */
-static void anything_else_is_refused_as_a_whole_with_place_values_and_remedy(void **state)
+/* Each row also changes a key that may change. */
+static void fixed_key_changed_reload_is_refused_with_place_values_and_remedy(void **state)
 {
     static const struct {
         struct job_patch patches[JOB_MAX_PATCHES];
@@ -72,7 +73,7 @@ static void anything_else_is_refused_as_a_whole_with_place_values_and_remedy(voi
     } rows[] = {
         { P2("/train/log_every_steps", "3", "/model/onnx", "'other.onnx'"),
           "/jobs/job.json: /model/onnx changed from \"/jobs/net.onnx\" to \"/jobs/other.onnx\", which cannot "
-          "change while the job runs: put it back, or start all tasks again" },
+          "change while the job runs; restore the old value, or restart all tasks" },
         { P2("/train/log_every_steps", "3", "/checkpoint", "{'directory':'c'}"),
           "/checkpoint/directory changed from null to \"/jobs/c\"" },
         { P2("/train/log_every_steps", "3", "/train/steps", "200"), "/train/steps changed from 100 to 200" },
@@ -99,7 +100,7 @@ static void anything_else_is_refused_as_a_whole_with_place_values_and_remedy(voi
     }
 }
 
-static void a_long_value_is_cut_between_two_characters(void **state)
+static void change_value_long_text_is_cut_between_two_characters(void **state)
 {
     char path[600] = "'", long_path[600];
     struct job_patch patches[JOB_MAX_PATCHES] = { { "/summary", long_path } };
@@ -116,7 +117,7 @@ static void a_long_value_is_cut_between_two_characters(void **state)
     assert_string_equal(changes.list[0].to + strlen(changes.list[0].to) - 5, "\xc3\xa9...");
 }
 
-/* ---- a file under a loop ---- */
+/* ---- reloads with a running loop ---- */
 
 struct world {
     char folder[64], job[96];
@@ -208,7 +209,8 @@ static void run_until_done(struct world *w)
     assert_false(reload_under_way(w->reload));
 }
 
-/* The lines that are logged meanwhile, from stderr; the caller frees. */
+/* Reloads `times` times and returns the lines that are logged to stderr; the caller frees the
+ * text. */
 static char *reload_lines(struct world *w, uint32_t times)
 {
     char name[] = "/tmp/trainerd-reload-log-XXXXXX";
@@ -231,7 +233,7 @@ static char *reload_lines(struct world *w, uint32_t times)
     return buf_take(&text);
 }
 
-static void assert_said(struct world *w, uint32_t times, const char *expected)
+static void assert_logged(struct world *w, uint32_t times, const char *expected)
 {
     char *lines = reload_lines(w, times);
 
@@ -256,7 +258,7 @@ static uint32_t event_files(const struct world *w, const char *name)
     return n;
 }
 
-static void a_wrong_file_changes_nothing_and_a_right_one_is_heard_after_it(void **state)
+static void reload_valid_file_after_invalid_one_is_applied(void **state)
 {
     const struct job_patch wrong[JOB_MAX_PATCHES] = P1("/log", "{'level':'loud'}");
     const struct job_patch refused[JOB_MAX_PATCHES] = P2("/log", "{'level':'error'}", "/train/seed", "3");
@@ -267,31 +269,31 @@ static void a_wrong_file_changes_nothing_and_a_right_one_is_heard_after_it(void 
 
     (void)state;
     world_open(&w, none, false);
-    assert_said(&w, 1, "SIGHUP: nothing has changed in ");
+    assert_logged(&w, 1, "SIGHUP: no key changed in ");
     write_job(&w, wrong);
     lines = reload_lines(&w, 1);
     assert_non_null(strstr(lines, "job.json:1:"));
     assert_non_null(strstr(lines, "/log/level: the word \"loud\" is not known"));
-    assert_non_null(strstr(lines, "nothing has changed, the job goes on as before"));
+    assert_non_null(strstr(lines, "no change was applied, the job continues"));
     free(lines);
     write_job(&w, refused);
-    assert_said(&w, 1, "/train/seed changed from 0 to 3, which cannot change");
+    assert_logged(&w, 1, "/train/seed changed from 0 to 3, which cannot change");
     assert_int_equal(unlink(w.job), 0);
-    assert_said(&w, 1, "SIGHUP: job file: ");
+    assert_logged(&w, 1, "SIGHUP: job file: ");
     assert_int_equal(fs_replace(w.job, "{", 1, &err), 0);
-    assert_said(&w, 1, "job.json:1:2");
-    write_job(&w, right); /* the level is still info: its own change is seen */
+    assert_logged(&w, 1, "job.json:1:2");
+    write_job(&w, right); /* the level is still info, which shows its own change */
     lines = reload_lines(&w, 1);
     assert_non_null(strstr(lines, "/train/log_every_steps: 10 -> 2\n"));
     assert_non_null(strstr(lines, "/log/level: \"info\" -> \"debug\"\n"));
     free(lines);
-    assert_said(&w, 1, "nothing has changed in"); /* compared with what holds now */
+    assert_logged(&w, 1, "no key changed in"); /* compared with the job in force */
     write_job(&w, none);
-    assert_said(&w, 1, "/log/level: \"debug\" -> \"info\"\n");
+    assert_logged(&w, 1, "/log/level: \"debug\" -> \"info\"\n");
     world_close(&w);
 }
 
-static void signals_that_come_together_are_heard_and_a_given_level_stays(void **state)
+static void reload_several_signals_and_log_level_flag_keep_the_level(void **state)
 {
     const struct job_patch now[JOB_MAX_PATCHES] = P1("/log", "{'level':'error'}");
     struct world w;
@@ -299,12 +301,12 @@ static void signals_that_come_together_are_heard_and_a_given_level_stays(void **
     (void)state;
     world_open(&w, none, true);
     write_job(&w, now);
-    assert_said(&w, 3, "/log/level: \"info\" -> \"error\", but --log-level goes before it\n");
-    assert_said(&w, 1, "nothing has changed in"); /* so info is still shown */
+    assert_logged(&w, 3, "/log/level: \"info\" -> \"error\"; not applied, because --log-level has priority\n");
+    assert_logged(&w, 1, "no key changed in"); /* info records are still logged */
     world_close(&w);
 }
 
-static void curves_move_to_the_other_folder_and_stay_where_it_cannot_be_written(void **state)
+static void summary_directory_changed_curves_move_only_if_it_is_writable(void **state)
 {
     const struct job_patch a[JOB_MAX_PATCHES] = P1("/summary", "{'directory':'a'}");
     const struct job_patch b[JOB_MAX_PATCHES] = P1("/summary", "{'directory':'b'}");
@@ -315,25 +317,25 @@ static void curves_move_to_the_other_folder_and_stay_where_it_cannot_be_written(
     (void)state;
     world_open(&w, none, false);
     write_job(&w, a);
-    assert_said(&w, 1, "/summary/directory: null -> ");
+    assert_logged(&w, 1, "/summary/directory: null -> ");
     assert_int_equal(event_files(&w, "a"), 0); /* training has not begun */
     report_event(w.report, &begun);
     assert_int_equal(event_files(&w, "a"), 1);
     write_job(&w, b);
-    assert_said(&w, 1, "/a\" -> ");
+    assert_logged(&w, 1, "/a\" -> ");
     assert_int_equal(event_files(&w, "b"), 1);
     write_job(&w, bad);
-    assert_said(&w, 1, "job.json: /summary/directory: curves in ");
-    assert_said(&w, 1, "nothing has changed, the job goes on as before");
+    assert_logged(&w, 1, "job.json: /summary/directory: curves in ");
+    assert_logged(&w, 1, "no change was applied, the job continues");
     write_job(&w, none);
-    assert_said(&w, 1, "/b\" -> null\n");
+    assert_logged(&w, 1, "/b\" -> null\n");
     write_job(&w, b);
-    assert_said(&w, 2, "null -> ");
+    assert_logged(&w, 2, "null -> ");
     assert_true(event_files(&w, "b") >= 1);
     world_close(&w);
 }
 
-static void the_end_may_come_at_any_moment(void **state)
+static void reload_stopped_at_any_moment_frees_everything(void **state)
 {
     const struct job_patch a[JOB_MAX_PATCHES] = P1("/summary", "{'directory':'a'}");
     const struct train_event begun = { .kind = TRAIN_CONNECTED, .step = 0 };
@@ -357,13 +359,13 @@ static void the_end_may_come_at_any_moment(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_may_change_is_listed_with_both_values),
-        cmocka_unit_test(anything_else_is_refused_as_a_whole_with_place_values_and_remedy),
-        cmocka_unit_test(a_long_value_is_cut_between_two_characters),
-        cmocka_unit_test(a_wrong_file_changes_nothing_and_a_right_one_is_heard_after_it),
-        cmocka_unit_test(signals_that_come_together_are_heard_and_a_given_level_stays),
-        cmocka_unit_test(curves_move_to_the_other_folder_and_stay_where_it_cannot_be_written),
-        cmocka_unit_test(the_end_may_come_at_any_moment),
+        cmocka_unit_test(live_key_changed_change_is_listed_with_both_values),
+        cmocka_unit_test(fixed_key_changed_reload_is_refused_with_place_values_and_remedy),
+        cmocka_unit_test(change_value_long_text_is_cut_between_two_characters),
+        cmocka_unit_test(reload_valid_file_after_invalid_one_is_applied),
+        cmocka_unit_test(reload_several_signals_and_log_level_flag_keep_the_level),
+        cmocka_unit_test(summary_directory_changed_curves_move_only_if_it_is_writable),
+        cmocka_unit_test(reload_stopped_at_any_moment_frees_everything),
     };
 
     return cmocka_run_group_tests_name("daemon/reload", tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* The sentence for `systemctl status`, and what is sent when, to a socket of our own. The same with a whole
- * process is test/e2e/test_service.py. */
+/* Tests the status text for `systemctl status`, and which messages are sent at which time, with a
+ * socket in place of systemd. test/e2e/test_service.py tests the same with a whole process. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 #include "daemon/service.h"
 #include "rdzv/rdzv.h"
 
-static void a_sentence_says_phase_step_group_and_trouble(void **state)
+static void sentence_states_phase_step_group_and_trouble(void **state)
 {
     static const struct {
         struct rdzv_progress p;
@@ -46,7 +46,7 @@ static void a_sentence_says_phase_step_group_and_trouble(void **state)
     }
 }
 
-static void a_long_trouble_is_cut(void **state)
+static void sentence_long_trouble_is_cut(void **state)
 {
     struct rdzv_progress p = { .phase = "train", .step = 1, .total_steps = 2 };
     char text[200];
@@ -83,8 +83,9 @@ static void close_manager(void)
     close(manager);
 }
 
-/* Everything that has come since, "|" behind each message; a number of microseconds is "N". */
-static const char *heard(void)
+/* Returns all messages since the last call, each followed by "|"; a number of microseconds is
+ * "N". */
+static const char *received(void)
 {
     static char all[4096];
     size_t n = 0;
@@ -109,66 +110,66 @@ static void at_ms(uint64_t ms)
     clock_fake(ms * 1000000);
 }
 
-/* One life, as the state is the process's. */
-static void each_thing_is_said_in_its_time(void **state)
+/* One test for the whole life cycle, because the state is global to the process. */
+static void messages_whole_life_cycle_are_sent_when_due(void **state)
 {
     (void)state;
     open_manager();
     at_ms(10000);
     service_status("index for 0 s");
-    assert_string_equal(heard(), "STATUS=index for 0 s|");
-    service_alive(true); /* starting: alive, and needs time */
-    assert_string_equal(heard(), "WATCHDOG=1|EXTEND_TIMEOUT_USEC=N|");
+    assert_string_equal(received(), "STATUS=index for 0 s|");
+    service_alive(true); /* starting: watchdog message and a request for more time */
+    assert_string_equal(received(), "WATCHDOG=1|EXTEND_TIMEOUT_USEC=N|");
     at_ms(10300);
     service_status("index for 1 s");
     service_alive(true);
-    service_reloading(); /* READY after it would be a lie */
+    service_reloading(); /* not sent: a READY after it would be wrong */
     service_reloaded();
-    assert_string_equal(heard(), "");
+    assert_string_equal(received(), "");
     at_ms(10500);
-    service_alive(false); /* stuck: no sign of life, no more time */
-    assert_string_equal(heard(), "");
+    service_alive(false); /* stuck: neither watchdog nor request for more time */
+    assert_string_equal(received(), "");
     service_alive(true);
-    assert_string_equal(heard(), "WATCHDOG=1|");
+    assert_string_equal(received(), "WATCHDOG=1|");
     at_ms(11000);
     service_status("two\nlines=1");
-    assert_string_equal(heard(), "STATUS=two lines=1|");
+    assert_string_equal(received(), "STATUS=two lines=1|");
     at_ms(12100);
     service_status("two\nlines=1");
     service_alive(true);
-    assert_string_equal(heard(), "WATCHDOG=1|EXTEND_TIMEOUT_USEC=N|");
+    assert_string_equal(received(), "WATCHDOG=1|EXTEND_TIMEOUT_USEC=N|");
     service_ready();
     service_ready();
-    assert_string_equal(heard(), "READY=1|");
+    assert_string_equal(received(), "READY=1|");
     at_ms(20000);
-    service_alive(true); /* runs: no more time is needed */
+    service_alive(true); /* running: no request for more time */
     service_reloading();
     service_reloaded();
-    assert_string_equal(heard(), "WATCHDOG=1|RELOADING=1\nMONOTONIC_USEC=N|READY=1|");
+    assert_string_equal(received(), "WATCHDOG=1|RELOADING=1\nMONOTONIC_USEC=N|READY=1|");
     at_ms(60000);
     service_alive(false);
-    assert_string_equal(heard(), "");
+    assert_string_equal(received(), "");
     service_stopping();
     service_stopping();
     service_reloading();
     service_reloaded();
     service_ready();
-    assert_string_equal(heard(), "STOPPING=1|");
+    assert_string_equal(received(), "STOPPING=1|");
     service_alive(true);
-    assert_string_equal(heard(), "WATCHDOG=1|EXTEND_TIMEOUT_USEC=N|");
+    assert_string_equal(received(), "WATCHDOG=1|EXTEND_TIMEOUT_USEC=N|");
     at_ms(61000);
     service_alive(true);
-    assert_string_equal(heard(), "WATCHDOG=1|");
+    assert_string_equal(received(), "WATCHDOG=1|");
     at_ms(62000);
     service_alive(true);
-    assert_string_equal(heard(), "WATCHDOG=1|EXTEND_TIMEOUT_USEC=N|");
+    assert_string_equal(received(), "WATCHDOG=1|EXTEND_TIMEOUT_USEC=N|");
     service_end(143, "stopped, state saved");
-    assert_string_equal(heard(), "STATUS=stopped, state saved|");
+    assert_string_equal(received(), "STATUS=stopped, state saved|");
     clock_fake(UINT64_MAX);
     close_manager();
 }
 
-static void without_a_service_manager_nothing_happens(void **state)
+static void messages_no_service_manager_have_no_effect(void **state)
 {
     (void)state;
     service_status("x");
@@ -179,10 +180,10 @@ static void without_a_service_manager_nothing_happens(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_sentence_says_phase_step_group_and_trouble),
-        cmocka_unit_test(a_long_trouble_is_cut),
-        cmocka_unit_test(each_thing_is_said_in_its_time),
-        cmocka_unit_test(without_a_service_manager_nothing_happens),
+        cmocka_unit_test(sentence_states_phase_step_group_and_trouble),
+        cmocka_unit_test(sentence_long_trouble_is_cut),
+        cmocka_unit_test(messages_whole_life_cycle_are_sent_when_due),
+        cmocka_unit_test(messages_no_service_manager_have_no_effect),
     };
 
     return cmocka_run_group_tests_name("daemon/service", tests, NULL, NULL);

@@ -1,9 +1,9 @@
-"""kit.py - start real trainerd tasks on loopback and look at what they say and leave.
+"""kit.py - starts real trainerd tasks on loopback and examines their logs and files.
 
-Every process started here is ended here, by its id, also when a test fails. A test file is a list of functions
-decorated with @test; main() runs them and prints a line per test ("ok - ...", "not ok - ..." or "skip - ...: reason")
-and at last "N passed, N failed", with ", N skipped" if a test raised Skip. No library of the project is used: logs are JSON lines, files are read by readers of
-their own.
+Every process started here is ended here, by its id, also if a test fails. A test file is a list of functions decorated
+with @test; main() runs them, prints a line for each test ("ok - ...", "not ok - ..." or "skip - ...: reason"), and
+"N passed, N failed" at the end, followed by ", N skipped" if a test raised Skip. No library of the project is used: logs
+are parsed as JSON lines, and files have independent readers.
 """
 import json
 import os
@@ -22,12 +22,12 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 TRAINERD = os.path.join(BUILD, "trainerd")
 TRAINERCTL = os.path.join(BUILD, "trainerctl")
-# Where folders are made: in memory, if there is room, for a disk that has something else to do is what no test is about.
+# Folders are created in memory if there is room, because the load of a disk must not influence a test.
 FOLDERS = "/dev/shm" if os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 2 << 30 else None
-SLOW = 4.0 if "san" in os.path.basename(BUILD) else 1.0  # sanitizers take their time
+SLOW = 4.0 if "san" in os.path.basename(BUILD) else 1.0  # factor of time limits: sanitizers are slow
 
 def use_venv():
-    """What setup installed for the tests alone can be imported, whichever Python runs this."""
+    """Makes the packages of build/venv importable in any Python interpreter."""
     folder = os.path.join(ROOT, "build", "venv", "lib")
     for name in os.listdir(folder):
         sys.path.insert(0, os.path.join(folder, name, "site-packages"))
@@ -45,9 +45,9 @@ def test(f):
 
 
 def free_ports(n):
-    """Nobody else gets them until this test is over, also while the task that had one is dead: a socket that listens
-    to nothing is bound to each, which keeps out all but those who ask for SO_REUSEADDR, as servers do. Below the
-    range that outgoing connections take theirs from, so that none of them is in the way."""
+    """Returns n ports that stay reserved until the test ends, also while the task of a port is not running. A socket that
+    does not listen is bound to each port; only sockets with SO_REUSEADDR, as of servers, can then bind to it. The ports
+    are below the ephemeral range, so that no outgoing connection occupies them."""
     ports = []
     while len(ports) < n:
         s = socket.socket()
@@ -56,7 +56,7 @@ def free_ports(n):
         except OSError:
             s.close()
             continue
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # from now on: whoever tries as above finds it taken
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after bind(): a bind() as above now fails
         _reserved.append(s)
         ports.append(s.getsockname()[1])
     return ports
@@ -69,13 +69,13 @@ def workdir():
 
 
 class Task:
-    """A trainerd process; its log is parsed as it comes."""
+    """A trainerd process; a thread parses its log as the lines arrive."""
 
     def __init__(self, job, tf_config=None, args=(), env=None, name="local", cwd=None, prefix=()):
         e = {k: v for k, v in os.environ.items() if k != "TF_CONFIG" and not k.startswith("TRAINERD_")}
         if tf_config is not None:
             e["TF_CONFIG"] = tf_config if isinstance(tf_config, str) else json.dumps(tf_config)
-        e["NCCL_HOSTID"] = name  # tasks on one (emulated) GPU are hosts of their own; without it NCCL refuses them
+        e["NCCL_HOSTID"] = name  # NCCL refuses tasks on one (emulated) GPU unless they appear to be on different hosts
         e.update(env or {})
         self.name = name
         self.records, self.lines = [], []
@@ -114,7 +114,7 @@ class Task:
         return {r["step"]: r for r in self.events("step")}
 
     def until(self, what, seconds=30):
-        """Waits until what(self) is true; fails with the log otherwise."""
+        """Waits until what(self) is true; fails with the log when the time expires or the task ends."""
         end = time.monotonic() + seconds * SLOW
         while time.monotonic() < end:
             if what(self):
@@ -133,9 +133,9 @@ class Task:
     def log(self):
         return "\n".join(self.lines[-40:])
 
-    def last_word(self):
-        """What it ended with."""
-        return (self.events("end") or self.records or [{"message": "nothing was said"}])[-1]["message"]
+    def final_message(self):
+        """Returns the message with which the task ended."""
+        return (self.events("end") or self.records or [{"message": "no log line"}])[-1]["message"]
 
     def kill(self):
         if self.p.poll() is None:
@@ -152,7 +152,7 @@ def tf_config(ports, index, hosts=None, kind="worker", extra=None):
 
 
 def start(job, n, devices="cpu:1", args=(), env=None, ports=None):
-    """n tasks of one cluster; returns the list, the chief first."""
+    """Starts n tasks of one cluster; returns a list with the chief first."""
     ports = ports or free_ports(n)
     tasks = [Task(job, tf_config(ports, i), ("--devices", devices, *args), env, "worker %d" % i) for i in range(n)]
     for t, p in zip(tasks, ports):
@@ -168,7 +168,7 @@ def expect_codes(tasks, codes, seconds=60):
     got = finish(tasks, seconds)
     if got != list(codes):
         raise AssertionError("exit codes %s, expected %s\n%s\n%s" % (
-            got, list(codes), "\n".join("%s: %s" % (t.name, t.last_word()[:120]) for t in tasks),
+            got, list(codes), "\n".join("%s: %s" % (t.name, t.final_message()[:120]) for t in tasks),
             "\n".join("--- %s\n%s" % (t.name, t.log()) for t in tasks)))
 
 
@@ -182,7 +182,7 @@ def merge(base, changes):
 
 
 def digits_job(folder, **changes):
-    """The demo's job with its data, in `folder`; `changes` are merged in, None removes a key."""
+    """Writes the job of the demo, with links to its data, to `folder`. `changes` are merged in; None removes a key."""
     source = os.path.join(ROOT, "config", "digits")
     with open(os.path.join(source, "digits.json")) as f:
         job = json.load(f)
@@ -198,7 +198,7 @@ def digits_job(folder, **changes):
 
 
 def read_tree(folder):
-    """{relative path: bytes} of a folder, manifests without when they were written."""
+    """Returns {relative path: bytes} of a folder; manifests without the time of writing."""
     out = {}
     for base, _, names in os.walk(folder):
         for name in names:
@@ -208,7 +208,7 @@ def read_tree(folder):
             if name == "manifest.json":
                 m = json.loads(data)
                 m.pop("written_at")
-                m.pop("checksum")  # of the manifest itself
+                m.pop("checksum")  # depends on written_at
                 data = json.dumps(m, sort_keys=True).encode()
             out[os.path.relpath(path, folder)] = data
     return out
@@ -263,23 +263,23 @@ def need_namespaces(*probe):
             raise Skip("`%s` does not work here: %s" % (" ".join(probe), why))
 
 
-def tell_tasks():
-    """What the tasks of a test that failed said last, and how each ended."""
+def print_tasks():
+    """Prints the last log lines and the exit code of each task of a failed test."""
     for t in _tasks[-16:]:
         print("--- %s: exit %s, %d lines, the last:\n%s" % (t.name, t.p.poll(), len(t.lines), "\n".join(t.lines[-15:])))
 
 
-class TimeIsUp(Exception):
+class Stopped(Exception):
     pass
 
 
-def time_is_up(*_):
-    raise TimeIsUp("ended from outside: the limit of time, or somebody's SIGTERM")
+def on_sigterm(*_):
+    raise Stopped("SIGTERM: the time limit expired, or the run was stopped")
 
 
 def main():
     only = sys.argv[1:]
-    signal.signal(signal.SIGTERM, time_is_up)
+    signal.signal(signal.SIGTERM, on_sigterm)
     passed = failed = skipped = 0
     ended = False
     for f in _tests:
@@ -295,7 +295,7 @@ def main():
             print("skip - %s: %s" % (f.__name__.replace("_", " "), e), flush=True)
         except Exception as e:
             failed += 1
-            ended = isinstance(e, TimeIsUp)
+            ended = isinstance(e, Stopped)
             frames = [x for x in traceback.extract_tb(e.__traceback__)[1:] if x.filename.startswith(ROOT)]
             what = str(e) or traceback.extract_tb(e.__traceback__)[-1].line  # a bare assert
             print("not ok - %s (%.1f s): %s: %s: %s" % (
@@ -303,7 +303,7 @@ def main():
                 " > ".join("%s:%d" % (os.path.basename(x.filename), x.lineno) for x in frames),
                 type(e).__name__, " ".join(what.split())[:450]))
             traceback.print_exc(file=sys.stdout)
-            tell_tasks()
+            print_tasks()
             sys.stdout.flush()
         finally:
             for t in _tasks:

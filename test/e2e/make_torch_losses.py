@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Writes test/e2e/torch_losses.json: what PyTorch gets from config/digits/digits_cnn.onnx.
+"""Writes test/e2e/torch_losses.json: the losses that PyTorch computes with config/digits/digits_cnn.onnx.
 
-The network is written again in torch, its weights are read from the ONNX file, the samples come in file order;
-plain SGD with momentum, and AdamW. One lane, so batch statistics are those of the whole batch. No dropout in
-these runs: its random numbers are ours (the job of the test switches it off the same way: none in the network).
+The network is defined again in torch with the weights of the ONNX file; the samples are in file order; the optimizers are SGD
+with momentum and AdamW. One lane is used, so batch statistics are those of the whole batch. The network has no Dropout here,
+because PyTorch has other random numbers; the test removes it from its network too.
 """
 import glob
 import json

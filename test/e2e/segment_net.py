@@ -1,11 +1,11 @@
-"""segment_net.py - a network for packed sequences, such as no exporter is needed for."""
+"""segment_net.py - a network for packed sequences, made without an exporter."""
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 
 def segment_net(path, vocabulary, length, width=8):
-    """One attention layer, each token seeing those of its own segment: ids, segment, position [batch, length]."""
+    """One attention layer in which a token attends to its own segment; inputs ids, segment, position [batch, length]."""
     rng = np.random.default_rng(7)
 
     def weight(name, *shape):

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Strangers flood the ports of a task while it trains: it goes on, blames nobody, and does not grow."""
+"""Foreign clients flood the ports of a task while it trains: training continues, no task is named as the cause, and the
+memory of the task stays constant."""
 import os
 import random
 import resource
@@ -14,7 +15,7 @@ from kit import TRAINERCTL, digits_job, expect_codes, main, merge, start, test, 
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADERS = b"\x83\x86\x84\x41\x01x"  # :method POST, :scheme http, :path /, :authority x
-GROWTH = 40 << 20  # bytes; an attack of this kind took 60 MB a second
+GROWTH = 40 << 20  # bytes; without a limit such an attack costs 60 MB a second
 STEPS = {"train": {"epochs": 1000, "log_every_steps": 100, "eval_every_epochs": 0}, "checkpoint": {"every_steps": 0}}
 SLOWLY = {"TRAINERD_FAULT": "train.forward=delay:5@1+"}
 
@@ -33,7 +34,7 @@ def descriptors(pid):
 
 
 class Attack:
-    """`what` runs in threads against a port until the block ends; errors of its sockets are what it wants."""
+    """Runs `what` in threads against a port until the block ends. Socket errors are expected and ignored."""
 
     def __init__(self, what, port, threads=1):
         self.over = False
@@ -58,7 +59,7 @@ class Attack:
 
 
 def rapid_reset(attack, port):
-    """Streams that are reset as soon as they are opened."""
+    """Opens HTTP/2 streams and resets them immediately."""
     with socket.create_connection(("127.0.0.1", port), timeout=1) as s:
         s.sendall(PREFACE + frame(4, 0, 0))
         stream = 1
@@ -69,14 +70,14 @@ def rapid_reset(attack, port):
 
 
 def junk(attack, port):
-    """Bytes of no protocol."""
+    """Sends bytes of no protocol."""
     with socket.create_connection(("127.0.0.1", port), timeout=1) as s:
         s.sendall(random.randbytes(random.randrange(1, 4096)))
         time.sleep(0.002)
 
 
 def idle(attack, port):
-    """Connections that say nothing, as many as there are."""
+    """Opens as many connections as possible and sends nothing."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(6000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) +
                        resource.getrlimit(resource.RLIMIT_NOFILE)[1:])
     kept = []
@@ -93,7 +94,7 @@ def idle(attack, port):
 def group_of_two(**changes):
     job = digits_job(workdir(), **merge(STEPS, changes))
     tasks = start(job, 2, env=SLOWLY)
-    tasks[0].until_step(100)  # the chief reports
+    tasks[0].until_step(100)  # only the chief logs steps
     return tasks
 
 
@@ -105,8 +106,8 @@ def survives(what, threads=1, seconds=4):
         time.sleep(seconds)
         assert descriptors(tasks[0].p.pid) < 1000, descriptors(tasks[0].p.pid)
         during = [resident(t.p.pid) for t in tasks]
-        tasks[0].until_step(reached + 100)  # it goes on while the attack does
-        # and it answers: the allowance of an address is shared, so an answer may take its time
+        tasks[0].until_step(reached + 100)  # training continues during the attack
+        # the task answers requests; the limit of an address is shared with the attack, so the answer may be slow
         p = subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % tasks[1].port], capture_output=True, text=True, timeout=60)
         assert p.returncode == 0, p.stderr
     if os.environ.get("VERBOSE"):
@@ -122,17 +123,17 @@ def survives(what, threads=1, seconds=4):
 
 
 @test
-def streams_that_are_reset_at_once_cost_no_memory_and_no_member():
+def stream_reset_flood_costs_no_memory_and_no_member():
     survives(rapid_reset, threads=4)
 
 
 @test
-def idle_connections_do_not_exhaust_the_descriptors():
+def idle_connection_flood_does_not_exhaust_the_descriptors():
     survives(idle)
 
 
 @test
-def bytes_of_no_protocol_are_dropped():
+def junk_bytes_on_the_control_port_are_dropped():
     survives(junk, threads=4)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The weights after step k depend on the job and on k, and on nothing else."""
+"""The weights after step k depend only on the job and on k."""
 # san: yes
 import os
 import signal
@@ -11,14 +11,14 @@ RANDOM_NET = {"onnx": "random.onnx", "batch_norm": "train"}
 
 
 def job_in(folder, changes):
-    """The demo's job; its network is random_net() if `changes` ask for RANDOM_NET."""
+    """Writes the job of the demo; its network is random_net() if `changes` name RANDOM_NET."""
     if changes.get("model") is RANDOM_NET:
         random_net(os.path.join(folder, RANDOM_NET["onnx"]))
     return digits_job(folder, **changes)
 
 
 def run(n, devices, **changes):
-    """Trains in a folder of its own; returns what the last checkpoint holds, and the losses."""
+    """Trains in a new folder; returns the content of the last checkpoint, and the losses."""
     folder = workdir()
     job = job_in(folder, changes)
     tasks = start(job, n, devices) if n > 1 else [Task(job, args=("--devices", devices))]
@@ -33,7 +33,7 @@ def short(lanes, **train):
 
 
 def held_back(ms, steps):
-    """So that a signal comes in the middle, however late: after so many steps a task hardly moves any more."""
+    """Delays training so that a signal arrives during the run: after `steps` steps each lane takes one second."""
     return {"TRAINERD_FAULT": "train.forward=delay:%d@1+,train.forward=delay:1000@%d+" % (ms, steps)}
 
 
@@ -45,14 +45,14 @@ def newest(folder):
 def same(a, b, what):
     assert a[1] == b[1], "%s: losses differ, first at step %d" % (
         what, next(x[0] for x, y in zip(a[1], b[1]) if x != y))
-    # a save that is due while the one before is still being written comes a step later: the last one is always there
+    # a checkpoint that is due while the previous one is written is delayed by a step; only the last one always exists
     assert max(a[0]) == max(b[0]), "%s: files %s and %s" % (what, sorted(a[0]), sorted(b[0]))
     for name in a[0].keys() & b[0].keys():
         assert a[0][name] == b[0][name], "%s: %s differs" % (what, name)
 
 
 @test
-def four_lanes_give_the_same_bytes_on_one_two_and_four_tasks():
+def weights_four_lanes_are_equal_on_one_two_and_four_tasks():
     one = run(1, "cpu:1", **short(4))
     assert len(one[1]) == 30
     same(one, run(2, "cpu:1", **short(4)), "2 tasks x 2 lanes")
@@ -60,7 +60,7 @@ def four_lanes_give_the_same_bytes_on_one_two_and_four_tasks():
 
 
 @test
-def one_two_and_four_replicas_in_a_task_give_the_same_bytes():
+def weights_four_lanes_are_equal_on_one_two_and_four_replicas():
     one = run(1, "cpu:1", **short(4))
     same(one, run(1, "cpu:2", **short(4)), "2 replicas")
     same(one, run(1, "cpu:4", **short(4)), "4 replicas")
@@ -68,7 +68,7 @@ def one_two_and_four_replicas_in_a_task_give_the_same_bytes():
 
 
 @test
-def lanes_that_are_no_power_of_two_give_the_same_bytes_on_any_number_of_replicas():
+def weights_lanes_not_a_power_of_two_are_equal_on_any_number_of_replicas():
     twelve = short(12, global_batch_size=60)
     one = run(1, "cpu:1", **twelve)
     for n, devices in ((1, "cpu:2"), (2, "cpu:1"), (3, "cpu:1"), (4, "cpu:1"), (2, "cpu:3"), (3, "cpu:4")):
@@ -78,7 +78,7 @@ def lanes_that_are_no_power_of_two_give_the_same_bytes_on_any_number_of_replicas
 
 
 @test
-def clipping_and_adamw_give_the_same_bytes_too():
+def weights_clipping_and_adamw_are_equal_on_one_and_two_tasks():
     job = short(4, clip_norm=0.5)
     job["optimizer"] = {"type": "adamw", "momentum": None, "learning_rate": 0.001, "weight_decay": 0.01,
                         "scaling": None}
@@ -86,7 +86,7 @@ def clipping_and_adamw_give_the_same_bytes_too():
 
 
 @test
-def random_numbers_and_running_averages_give_the_same_bytes_on_any_world():
+def weights_random_ops_and_running_averages_are_equal_on_any_number_of_tasks():
     one = run(1, "cpu:1", **short(4), model=RANDOM_NET)
     assert len({loss for _, loss in one[1]}) > 20, "the network does not train"
     same(one, run(2, "cpu:1", **short(4), model=RANDOM_NET), "2 tasks x 2 lanes")
@@ -95,7 +95,7 @@ def random_numbers_and_running_averages_give_the_same_bytes_on_any_world():
 
 
 @test
-def random_numbers_and_running_averages_give_the_same_bytes_after_a_kill():
+def weights_random_ops_and_running_averages_are_equal_after_a_kill():
     job = {"train": {"epochs": 2, "lanes": 2, "log_every_steps": 1, "deadline_seconds": 8},
            "checkpoint": {"every_steps": 7, "max_to_keep": 1}, "model": RANDOM_NET}
     whole = run(2, "cpu:1", **job)
@@ -110,13 +110,13 @@ def random_numbers_and_running_averages_give_the_same_bytes_after_a_kill():
 
 
 @test
-def over_tcp_the_bytes_are_the_same():
+def weights_over_tcp_equal_those_over_shared_memory():
     job = dict(short(4), communication={"shared_memory": False})
     same(run(1, "cpu:1", **short(4)), run(4, "cpu:1", **job), "4 tasks over TCP")
 
 
 @test
-def stopped_in_the_middle_of_an_epoch_and_resumed_gives_the_same_bytes():
+def weights_stopped_in_an_epoch_and_resumed_equal_an_undisturbed_run():
     job = {"train": {"epochs": 3, "lanes": 4, "log_every_steps": 1}, "checkpoint": {"every_steps": 0, "max_to_keep": 1}}
     whole = run(2, "cpu:1", **job)
     folder = workdir()
@@ -137,7 +137,7 @@ def stopped_in_the_middle_of_an_epoch_and_resumed_gives_the_same_bytes():
 
 
 @test
-def killed_at_any_moment_and_restarted_gives_the_same_bytes():
+def weights_killed_at_any_moment_and_restarted_equal_an_undisturbed_run():
     job = {"train": {"epochs": 2, "lanes": 2, "log_every_steps": 1, "deadline_seconds": 8},
            "checkpoint": {"every_steps": 7, "max_to_keep": 1}}
     whole = run(2, "cpu:1", **job)
@@ -155,7 +155,7 @@ def killed_at_any_moment_and_restarted_gives_the_same_bytes():
 
 
 @test
-def started_again_a_complete_job_says_so_and_exits_0():
+def complete_job_started_again_exits_with_0():
     folder = workdir()
     path = digits_job(folder, **short(2))
     expect_codes(start(path, 2), [0, 0])
@@ -169,7 +169,7 @@ def started_again_a_complete_job_says_so_and_exits_0():
 
 
 @test
-def resuming_on_another_number_of_tasks_gives_the_same_bytes():
+def weights_resumed_on_another_number_of_tasks_equal_an_undisturbed_run():
     job = {"train": {"epochs": 2, "lanes": 4, "log_every_steps": 1}, "checkpoint": {"every_steps": 9, "max_to_keep": 1}}
     whole = run(4, "cpu:1", **job)
     folder = workdir()

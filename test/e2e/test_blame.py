@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The score of test/chaos/blame.py: which task a sentence blames, and what counts as right, wrong, missing and a false
-alarm; the schedules of gray failures; the packets that they drop. No task is started here."""
+"""Tests test/chaos/blame.py: which task a message names as the cause; what counts as right, wrong, missing and false
+alarm; the schedules of gray failures; the packets that they drop. No task is started."""
 import os
 import sys
 
@@ -21,7 +21,7 @@ def warn(text, at=1.0):
 
 
 @test
-def each_form_of_sentence_names_its_culprit():
+def blame_each_form_of_message_yields_its_culprit():
     rows = (
         (LOST % AT[2], ("lost", 2)),
         (AT[0] + ", step 3, in begin for 0.1 s, leads the group and was lost: Socket closed", ("lost", 0)),
@@ -44,7 +44,7 @@ def each_form_of_sentence_names_its_culprit():
 
 
 @test
-def a_blame_is_read_from_warnings_and_from_the_cause_of_a_view_only():
+def blame_is_read_only_from_warnings_and_causes_of_views():
     view = {"event": "view", "level": "info", "_at": 2.0,
             "message": "generation 5: 3 of 4 tasks, led by chief 0 (%s)" % (LOST % AT[2])}
     records = [warn(LOST % AT[1]), view, {**view, "message": "generation 6: 4 of 4 tasks, led by chief 0 (%s joins)" % AT[2]},
@@ -54,27 +54,27 @@ def a_blame_is_read_from_warnings_and_from_the_cause_of_a_view_only():
 
 
 def case(culprits, sentences, must=True, gap=0.5, kind="kill"):
-    """sentences: {witness: [text]}"""
+    """Judges the messages of the witnesses. sentences: {witness: [text]}"""
     c = blame.Case(kind, 0.0, 1.0, culprits, must)
     c.gap = gap
     return c.judge([b for w, texts in sentences.items() for b in blame.blames(w, [warn(t) for t in texts])])
 
 
 @test
-def right_wrong_and_missing_blames_are_told_apart_task_by_task():
+def blame_right_wrong_and_missing_are_counted_for_each_task():
     of_two = {w: {2} for w in (0, 1, 3)}
     c = case(of_two, {w: [LOST % AT[2]] for w in (0, 1, 3)})
     assert c.is_right and c.right == [0, 1, 3]
     c = case(of_two, {0: [LOST % AT[2]], 1: [LOST % AT[3]]})
     assert not c.is_right and c.right == [0] and [b.culprit for b in c.wrong] == [3] and c.missing == [3]
-    # right at first, and wrong later, is wrong
+    # a wrong message after a right one is wrong
     assert case({0: {2}}, {0: [LOST % AT[2], LOST % AT[1]]}).wrong
-    # who is not asked may say anything
+    # the messages of a task that is no witness do not count
     assert case({0: {2}}, {0: [LOST % AT[2]], 2: [LOST % AT[0]]}).is_right
-    # nobody waited, so nobody need be named; somebody waited
+    # no task had to wait, so no culprit is required; the second case has a gap, so a culprit is required
     assert case(of_two, {}, must=False).is_right
     assert case(of_two, {}, must=False, gap=blame.NOTICE + 1).missing == [0, 1, 3]
-    # a loss without a culprit is no answer, and a refusal is no blame
+    # a message about a loss without a culprit does not count, and a refusal is not a blame
     assert case({0: {2}}, {0: ["no task makes progress: all"]}, must=False).missing == [0]
     assert case({0: set()}, {0: [AT[2] + " was refused: another job"]}, must=False).is_right
     assert case({0: set()}, {0: [LOST % AT[2]]}, must=False).wrong
@@ -86,14 +86,14 @@ def right_wrong_and_missing_blames_are_told_apart_task_by_task():
 
 
 @test
-def a_blame_outside_every_window_is_a_false_alarm():
+def blame_outside_every_window_is_a_false_alarm():
     found = blame.blames(0, [warn(LOST % AT[2], 1.0), warn(LOST % AT[2], 5.0), warn(AT[1] + " was refused: x", 9.0)])
     assert [b.at for b in blame.false_alarms(found, [(0.5, 2.0)])] == [5.0]
     assert len(blame.false_alarms(found, [])) == 2
 
 
 @test
-def the_limits_fail_for_one_wrong_case_a_false_alarm_and_a_slow_median():
+def limits_wrong_case_false_alarm_or_slow_median_fail():
     good = case({0: {2}}, {0: [LOST % AT[2]]})
     assert all(ok for _, _, ok in blame.limits([good] * 10, [], True))
     wrong, slow = case({0: {2}}, {}), case({0: {2}}, {0: [LOST % AT[2]]}, gap=9.0)
@@ -112,7 +112,7 @@ def the_limits_fail_for_one_wrong_case_a_false_alarm_and_a_slow_median():
 
 
 @test
-def schedules_follow_from_the_seed_and_every_kind_has_culprits():
+def schedule_is_a_function_of_the_seed_and_every_kind_has_culprits():
     def shown(seed):
         return [str(e) for e in one_by_one(seed, 200, ALL_DECKS)]
 
@@ -127,7 +127,7 @@ def schedules_follow_from_the_seed_and_every_kind_has_culprits():
 
 
 @test
-def culprits_are_the_ends_of_a_pair_the_other_side_of_a_split_and_nobody_for_a_stranger():
+def culprits_of_pair_split_and_stranger_are_ends_other_side_and_none():
     def culprits(kind, tasks, **more):
         return Event(0, kind, tasks, **more).culprits(4)
 
@@ -147,7 +147,7 @@ def rules_of(drop, listening=()):
 
 
 @test
-def a_drop_becomes_rules_where_its_packets_arrive():
+def drop_becomes_rules_on_the_receiving_host():
     assert rules_of(Drop("control", 1, 2, "in")) == [
         (1, "-s 10.78.0.3 -p tcp -m multiport --ports 2222 -j DROP")]
     assert rules_of(Drop("data", 1, 2, "out", LARGE)) == [

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A minute of chaos (scripts/chaos), and what its verdict rests on: the schedule follows from the seed alone, and a
-history in which anything is wrong is recognised."""
+"""Runs chaos (scripts/chaos) for a minute, and tests the basis of its verdict: the schedule depends only on the seed, and
+a history with any error is rejected."""
 import json
 import os
 import subprocess
@@ -19,7 +19,7 @@ SAMPLES = {(step, lane): (8 * step + 2 * lane, 8 * step + 2 * lane + 1) for step
 
 
 @test
-def the_schedule_is_a_pure_function_of_the_seed_and_a_minute_has_every_kind():
+def schedule_is_a_function_of_the_seed_and_a_minute_has_every_kind():
     def shown(seed, seconds):
         return ["%.6f %s %.6f" % (e.at, e, e.back) for e in schedule(seed, seconds, kinds_of(["hard"]))]
 
@@ -33,7 +33,7 @@ def the_schedule_is_a_pure_function_of_the_seed_and_a_minute_has_every_kind():
 
 
 def lives(text):
-    """A file per task: `task: line; line; ...` a line each."""
+    """Writes a sample log for each task; `text` has a line `task: line; line; ...` for each."""
     folder, out = workdir(), []
     for i, line in enumerate(t.strip() for t in text.strip().splitlines()):
         task, lines = line.split(": ", 1)
@@ -41,7 +41,7 @@ def lives(text):
         with open(path, "w") as f:
             for part in lines.split("; "):
                 word, *numbers = part.split()
-                if word != "open":  # 2: its first group; 2.b: another one with this number
+                if word != "open":  # "2" is the first group with number 2; "2.b" is another group with this number
                     numbers[0] += "" if "." in numbers[0] else ".a"
                 if word == "give":
                     numbers += map(str, SAMPLES[int(numbers[1]), int(numbers[2])])
@@ -59,37 +59,37 @@ def history(text):
 
 
 @test
-def a_history_with_a_death_is_whole():
+def history_with_a_killed_task_is_accepted():
     h = history(WHOLE)
     assert not h.problems and h.lost == 0 and h.redone == 0, h.problems
     assert [(g, step) for g, step, _ in h.chain] == [("1.a", 1), ("1.a", 2), ("2.a", 3)]
     assert h.epochs(3, 4, 100) == (0, 0) and h.differences(h) == 0
-    # killed between the sum and its own "done": the lane stands, the other one finished
+    # killed between the all-reduce and its "done": the lane counts, because the other task finished the step
     h = history("a: open 1 1; give 1 1 0; done 1 1 10\nb: open 1 2; give 1 1 1")
     assert not h.problems and len(h.chain) == 1
-    # a step that nobody finished comes again, and one whose holders all died
+    # a step that no task finished is repeated, and so is a step if all tasks that finished it were killed
     h = history("a: open 1 1; give 1 1 0; give 2 1 0; done 2 1 9\nb: open 1 2; give 1 1 1; give 2 1 1")
     assert not h.problems and [(g, step) for g, step, _ in h.chain] == [("2.a", 1)] and h.redone == 0
     h = history("a: open 1 1; give 1 1 0; done 1 1 5; open 6 1; give 2 1 0; done 2 1 9\n"
                 "b: open 1 2; give 1 1 1; open 6 2; give 2 1 1")
     assert not h.problems and [(g, step) for g, step, _ in h.chain] == [("2.a", 1)] and h.redone == 1
-    # nobody was left who remembered the number of the generation
+    # no task that knew the number of the generation was left
     h = history("a: open 1 1; give 7 1 0; done 7 1 5; give 7 2 0; done 7 2 6; open 7 1; give 1.b 2 0; done 1.b 2 9\n"
                 "b: open 1 2; give 7 1 1; give 7 2 1; open 6 2; give 1.b 2 1")
     assert not h.problems and [g for g, _, _ in h.chain] == ["7.a", "1.b"] and h.redone == 1, h.problems
-    # one that came back from a checkpoint was alone for a step, until it met who had the newest state
+    # a task that resumed from a checkpoint trained one step alone before it joined the task with the newest state
     h = history("a: open 1 1; give 1 1 0; done 1 1 5; give 1 2 0; done 1 2 6; give 1 3 0; done 1 3 7; open 7 1; "
                 "give 1.b 2 0; give 1.b 2 1; done 1.b 2 9; give 2 4 0; done 2 4 12\n"
                 "b: open 1 2; give 1 1 1; give 1 2 1; done 1 2 6; give 1 3 1; done 1 3 7; give 2 4 1; done 2 4 12")
     assert not h.problems and [g for g, _, _ in h.chain] == ["1.a", "1.a", "1.a", "2.a"] and h.redone == 1, h.problems
-    # held up between the sum and its update, while the others did the step again
+    # a task was suspended between all-reduce and update while the others repeated the step
     h = history("a: open 1 1; give 1 1 0; give 2 1 0; give 2 1 1; done 2 1 9; give 2 2 0; give 2 2 1; done 2 2 10\n"
                 "b: open 1 2; give 1 1 1; done 1 1 12")
     assert not h.problems, h.problems
 
 
 @test
-def every_wrong_history_is_recognised():
+def history_with_an_error_is_rejected():
     rows = (
         ("do not agree which", "a: open 1 1; give 1 1 0; give 2 1 0; give 1 2 0\nb: open 1 1; give 2 1 1; give 1 1 1"),
         ("done with lanes [0] of 2", WHOLE.replace("give 2 3 1; ", "")),
@@ -116,15 +116,15 @@ def every_wrong_history_is_recognised():
 
 
 @test
-def samples_that_are_lost_repeated_or_others_are_counted():
+def history_lost_repeated_or_foreign_samples_are_counted():
     good, found = history(WHOLE), lives(WHOLE)
-    found[0].gives[1] = ("1.a", 2, 0, found[0].gives[0][3])  # step 2 takes what step 1 took
+    found[0].gives[1] = ("1.a", 2, 0, found[0].gives[0][3])  # step 2 has the samples of step 1
     h = sample_log.History(found, 2)
     assert h.epochs(3, 4, 100) == (2, 2) and h.differences(good) == 1
 
 
 @test
-def a_torn_line_is_left_out_and_another_is_not_understood():
+def history_truncated_line_is_skipped_and_unknown_line_is_rejected():
     path = os.path.join(workdir(), "s.txt")
     with open(path, "w") as f:
         f.write("open 1 1\ngive 1.a 1 0 12 # torn\nopen 2 2\ngive 1.a 1 0 123\ndone 1.a 1 1")
@@ -156,7 +156,7 @@ def verdict_with_other_weights_other_losses_or_a_missing_step_is_failed():
 
 
 @test
-def four_tasks_and_one_name_the_same_samples_lane_by_lane():
+def sample_log_four_tasks_and_one_are_equal_for_each_lane():
     alone, together = workdir(), workdir()
     changes = {"train": {"epochs": 3, "lanes": 4}, "checkpoint": None, "summary": None}
     t = Task(digits_job(alone, **changes), args=("--devices", "cpu:2", "--sample-log", os.path.join(alone, "s.txt")))
@@ -171,7 +171,7 @@ def four_tasks_and_one_name_the_same_samples_lane_by_lane():
 
 
 @test
-def the_plan_names_the_log_without_making_it_and_what_is_no_file_is_refused():
+def sample_log_check_does_not_create_it_and_non_file_is_refused():
     folder = workdir()
     job, path = digits_job(folder), os.path.join(folder, "s.txt")
     p = subprocess.run([TRAINERD, "--job", job, "--check", "--sample-log", path], capture_output=True, text=True)
@@ -181,14 +181,14 @@ def the_plan_names_the_log_without_making_it_and_what_is_no_file_is_refused():
 
 
 @test
-def a_minute_of_chaos_loses_nothing():
+def chaos_one_minute_loses_no_step():
     folder = os.path.join(workdir(), "chaos")
     p = subprocess.Popen([os.path.join(ROOT, "scripts", "chaos"), "--seconds", "60", "--seed", str(SEED), "--folder", folder, "--decks", "hard"],
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         out, _ = p.communicate(timeout=500)
     except subprocess.TimeoutExpired:
-        p.kill()  # and the system ends all that was started in there
+        p.kill()  # the kernel then ends all processes of the namespace
         out = p.communicate()[0] + "\nnot through after 500 s"
     if p.returncode == hosts.REFUSED:
         raise Skip(out.strip().splitlines()[-1])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What import accepts against onnx.checker: test/fuzz/check_models.py on mutations of the models of test/graph/data."""
+"""Compares the import with onnx.checker: runs test/fuzz/check_models.py on mutations of the models of test/graph/data."""
 # san: yes
 # needs: test/fuzz/fuzz_models
 import os
@@ -10,7 +10,7 @@ from kit import BUILD, ROOT, main, test
 
 
 @test
-def mutated_models_that_are_accepted_are_valid():
+def import_mutated_model_that_is_accepted_is_valid():
     script = os.path.join(ROOT, "test", "fuzz", "check_models.py")
     p = subprocess.run([sys.executable, script, os.path.join(BUILD, "test", "fuzz", "fuzz_models"), "20000", "1"], cwd=ROOT,
                        capture_output=True, text=True, timeout=1000)

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""A task that is started again when the job is complete says so, whoever else is there."""
+"""A task that is started again after the job is complete logs that and exits, whether other tasks run or not."""
 # san: yes
 import json
 import os
@@ -13,14 +13,14 @@ CTL = os.path.join(BUILD, "trainerctl")
 
 
 def one(path, ports, index):
-    """One task of a group, alone."""
+    """Starts one task of a group without the others."""
     return Task(path, tf_config(ports, index), ("--devices", "cpu:1", "--log-level", "debug"), None, "worker %d" % index)
 
 
 def is_complete(path, ports, index):
     task = one(path, ports, index)
     expect_codes([task], [0])
-    assert task.ended - task.started < 10 * SLOW, task.ended - task.started  # nobody was waited for: that takes 30 s
+    assert task.ended - task.started < 10 * SLOW, task.ended - task.started  # the task did not wait for the group, which takes 30 s
     return task.events("end")[0]["message"]
 
 
@@ -39,7 +39,7 @@ def change(path, **changes):
 
 
 def trained(n=2, **changes):
-    """A complete job of n tasks: folder, job file, ports."""
+    """Completes a job of n tasks; returns folder, job file and ports."""
     folder = workdir()
     path = digits_job(folder, train={"epochs": 2, "lanes": n})
     change(path, **changes)
@@ -49,7 +49,7 @@ def trained(n=2, **changes):
 
 
 @test
-def any_one_task_of_a_complete_job_exits_0_at_once():
+def complete_job_single_task_started_exits_with_0_at_once():
     folder, path, ports = trained()
     for index in (1, 0):
         said = is_complete(path, ports, index)
@@ -58,7 +58,7 @@ def any_one_task_of_a_complete_job_exits_0_at_once():
 
 
 @test
-def it_does_without_export_and_by_steps_and_alone():
+def complete_job_without_export_by_steps_or_alone_exits_with_0():
     _, path, ports = trained(export=None)
     is_complete(path, ports, 1)
     _, path, ports = trained(train={"epochs": None, "steps": 7}, optimizer={"schedule": None})
@@ -70,7 +70,7 @@ def it_does_without_export_and_by_steps_and_alone():
 
 
 @test
-def without_the_exported_model_somebody_must_write_it():
+def complete_job_without_exported_model_exports_it():
     folder, path, ports = trained()
     exported = os.path.join(folder, "run", "digits.onnx")
     with open(exported, "rb") as f:
@@ -84,7 +84,7 @@ def without_the_exported_model_somebody_must_write_it():
 
 
 @test
-def what_is_not_this_job_or_not_its_end_is_not_complete():
+def complete_other_job_or_earlier_step_continues_training():
     folder, path, ports = trained(checkpoint={"every_steps": 10, "max_to_keep": 0})
     checkpoints = os.path.join(folder, "run", "checkpoints")
     with open(path) as f:
@@ -95,7 +95,7 @@ def what_is_not_this_job_or_not_its_end_is_not_complete():
         with open(path, "w") as f:
             f.write(job)
     is_complete(path, ports, 1)
-    # the last one is damaged: one before it is not the end
+    # the last checkpoint is damaged, and an earlier one is not of the last step
     last = os.path.join(checkpoints, "step-00000044")
     with open(os.path.join(last, "model.safetensors"), "ab") as f:
         f.write(b"x")
@@ -141,7 +141,7 @@ def task_suspended_past_the_end_of_the_job_trains_no_step_again():
 
 
 @test
-def while_a_large_checkpoint_is_verified_a_stop_is_heard():
+def sigterm_while_a_large_checkpoint_is_verified_ends_the_task():
     _, path, ports = trained()
     slow = {"TRAINERD_FAULT": "ckpt.verify=delay:1500@1+"}
     task = Task(path, tf_config(ports, 1), ("--devices", "cpu:1"), slow, "worker 1")
@@ -153,7 +153,7 @@ def while_a_large_checkpoint_is_verified_a_stop_is_heard():
 
 
 @test
-def restart_of_a_complete_job_keeps_its_checkpoints_and_trains_again():
+def restart_complete_job_keeps_its_checkpoints_and_trains_again():
     folder, path, _ = trained(1)
     checkpoints = os.path.join(folder, "run", "checkpoints")
     before = read_tree(checkpoints)
@@ -172,8 +172,8 @@ def restart_of_a_complete_job_keeps_its_checkpoints_and_trains_again():
 
 
 @test
-def restart_goes_on_with_a_run_that_is_not_complete():
-    """A supervisor starts a task again with the same arguments: no progress may be lost."""
+def restart_incomplete_run_continues_it():
+    """A supervisor starts a task again with the same arguments; no progress may be lost."""
     folder, path, _ = trained(1, checkpoint={"every_steps": 10})
     checkpoints = os.path.join(folder, "run", "checkpoints")
     task = Task(path, args=("--devices", "cpu:1", "--restart"),
@@ -183,12 +183,12 @@ def restart_goes_on_with_a_run_that_is_not_complete():
     assert 10 <= newest <= 20, newest
     task = Task(path, args=("--devices", "cpu:1", "--restart"))
     expect_codes([task], [0])
-    assert min(task.steps()) > newest and "goes on from there" in task.events("restart")[0]["message"], task.log()
+    assert min(task.steps()) > newest and "continues from it" in task.events("restart")[0]["message"], task.log()
     assert not os.path.exists(checkpoints + ".2")
 
 
 @test
-def restart_of_a_job_that_has_changed_trains_it():
+def restart_changed_job_trains_it():
     folder, path, _ = trained(1)
     change(path, optimizer={"learning_rate": 0.01})
     task = Task(path, args=("--devices", "cpu:1", "--restart"))
@@ -197,15 +197,15 @@ def restart_of_a_job_that_has_changed_trains_it():
     change(path, checkpoint=None)
     task = Task(path, args=("--devices", "cpu:1", "--restart"))
     expect_codes([task], [2])
-    assert "/checkpoint/directory" in task.last_word()
+    assert "/checkpoint/directory" in task.final_message()
 
 
 @test
-def group_restarts_by_a_command_before_its_tasks_start():
+def restart_command_before_the_tasks_start_restarts_the_group():
     folder, path, ports = trained()
     task = Task(path, tf_config(ports, 1), ("--devices", "cpu:1", "--restart"), None, "worker 1")
     expect_codes([task], [2])
-    assert "trainerctl restart JOB" in task.last_word(), task.log()
+    assert "trainerctl restart JOB" in task.final_message(), task.log()
     said = subprocess.run([CTL, "restart", path], capture_output=True, text=True)
     assert said.returncode == 0 and "checkpoints.1" in said.stdout + said.stderr, said
     said = subprocess.run([CTL, "restart", path], capture_output=True, text=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The same samples from every kind of file give the same training; convert and data say what is there."""
+"""The same samples in every file format produce the same losses; tests the commands convert and data."""
 # san: yes
 import csv
 import glob
@@ -20,7 +20,7 @@ from kit import ROOT, TRAINERCTL, Task, digits_job, expect_codes, free_ports, ma
 from segment_net import segment_net
 
 sys.path.insert(0, os.path.join(ROOT, "test", "data"))
-import tfrecord  # noqa: E402 (a reader and writer that shares nothing with ours)
+import tfrecord  # noqa: E402 (independent of the reader and writer of the project)
 
 DIGITS = sorted(glob.glob(os.path.join(ROOT, "config/digits/digits-train-*.tfrecord")))
 
@@ -31,11 +31,11 @@ def records(path):
 
 
 def samples():
-    """[file][sample] -> (pixels, label)"""
+    """Returns [file][sample] -> (pixels, label)."""
     return [[(r["image"][1][0], r["label"][1][0]) for r in records(path)] for path in DIGITS]
 
 
-ALONE = {"model": {"metrics": None}, "checkpoint": None}  # no evaluation, and nothing to resume from
+ALONE = {"model": {"metrics": None}, "checkpoint": None}  # neither evaluation nor checkpoints to resume from
 
 
 def losses(folder, data, **train):
@@ -59,7 +59,7 @@ LABEL = {"dtype": "int64", "shape": []}
 
 
 @test
-def the_same_samples_from_any_format_give_the_same_losses():
+def losses_same_samples_in_any_format_are_equal():
     folder = workdir()
     base = {"eval": None, "cache": "none", "features": {"image": IMAGE, "label": LABEL}}
     expected = losses(folder, dict(base, train=os.path.join(ROOT, "config/digits/digits-train-*.tfrecord")))
@@ -88,7 +88,7 @@ def the_same_samples_from_any_format_give_the_same_losses():
 
 
 @test
-def a_bad_record_ends_the_run_or_is_skipped_by_choice():
+def invalid_record_ends_the_run_or_is_skipped_as_configured():
     folder = workdir()
     for path in DIGITS:
         with open(path, "rb") as f:
@@ -108,7 +108,7 @@ def a_bad_record_ends_the_run_or_is_skipped_by_choice():
 
 
 @test
-def skipped_records_are_counted_where_people_look():
+def skipped_records_are_counted_in_status_and_metrics():
     folder = workdir()
     with open(DIGITS[0], "rb") as f:
         data = bytearray(f.read())
@@ -136,7 +136,7 @@ def skipped_records_are_counted_where_people_look():
 
 
 def png(pixels):
-    """An RGB image of [h][w][3] as a PNG file."""
+    """Encodes an RGB image of [h][w][3] as PNG."""
     h, w = len(pixels), len(pixels[0])
     raw = b"".join(b"\0" + bytes(v for p in row for v in p) for row in pixels)
 
@@ -148,7 +148,7 @@ def png(pixels):
 
 
 @test
-def convert_writes_what_another_reader_finds():
+def convert_output_is_read_by_an_independent_reader():
     folder = workdir()
     with open(folder + "/t.csv", "w") as f:
         f.write('a,b,"y"\n1,0.5,7\n2,-3,8\n3,1e3,-9\n')
@@ -178,12 +178,12 @@ def convert_writes_what_another_reader_finds():
     assert "class 0: cat\nclass 1: dog\n6 samples" in out, out
     found = records(folder + "/p-00000-of-00001.tfrecord")
     assert sorted(r["label"][1][0] for r in found) == [0, 0, 0, 1, 1, 1]
-    assert [r["label"][1][0] for r in found] != [0, 0, 0, 1, 1, 1]  # drawn
+    assert [r["label"][1][0] for r in found] != [0, 0, 0, 1, 1, 1]  # the order is drawn from the seed
     assert all(r["image"][1][0].startswith(b"\x89PNG") for r in found)
 
 
 @test
-def convert_joins_files_in_the_order_given_and_patterns_by_name():
+def convert_several_files_are_joined_in_order_and_patterns_by_name():
     folder = workdir()
     for name, text in (("b", "y,x\n3,4\n"), ("a", "\ufeffy,x\n\n1,2\n2,3\n"), ("c", "y,x\n5,5.5\n"), ("empty", "y,x\n")):
         with open(f"{folder}/{name}.csv", "w") as f:
@@ -194,7 +194,7 @@ def convert_joins_files_in_the_order_given_and_patterns_by_name():
         found = [records(f"{folder}/t-{k:05}-of-{shards:05}.tfrecord") for k in range(shards)]
         return [[(r["y"][1][0], r["x"][1][0]) for r in part] for part in found]
 
-    # One value of all files is no integer: the whole column is float.
+    # A single value that is not an integer makes the column of all files float.
     assert rows(folder + "/*.csv") == [[(1, 2.0), (2, 3.0), (3, 4.0), (5, 5.5)]]
     assert rows(folder + "/c.csv", folder + "/[ab].csv", shards=2) == [[(5, 5.5), (2, 3.0)], [(1, 2.0), (3, 4.0)]]
     assert rows(folder + "/b.csv", folder + "/a.csv") == [[(3, 4), (1, 2), (2, 3)]]
@@ -210,7 +210,7 @@ def convert_joins_files_in_the_order_given_and_patterns_by_name():
 
 
 @test
-def convert_refuses_with_the_place_and_leaves_nothing():
+def convert_invalid_input_is_refused_with_its_place_and_leaves_no_file():
     folder = workdir()
     with open(folder + "/bad.csv", "w") as f:
         f.write("a,b\n1,2\n3\n")
@@ -226,11 +226,11 @@ def convert_refuses_with_the_place_and_leaves_nothing():
     np.save(folder + "/b.npy", np.zeros((4,), np.float32))
     for args, text in ((["bad.csv"], "line 3: 1 fields, expected 2"), (["word.csv"], "column 'b' is 'two'"),
                        (["pictures"], "a.png': 8 bytes that are neither"), (["nothing.csv"], "nothing.csv"),
-                       (["nothing-*.csv"], "there is no such file"), (["good.csv", "other.csv"], "other.csv': line 1: column 1 is 'c'"),
+                       (["nothing-*.csv"], "no such file"), (["good.csv", "other.csv"], "other.csv': line 1: column 1 is 'c'"),
                        (["good.csv", "pictures"], "expected one kind of input"),
                        (["x=a.npy", "y=b.npy", "x=a.npy"], "2 files of 'x' and 1 of 'y'"),
-                       (["x=a.npy", "x=b.npy"], "the first file of 'x' of float32 [2]"),
-                       (["a.npy"], "expected NAME=FILE.npy"), (["x=a.npy", "y=b.npy"], "expected as many")):
+                       (["x=a.npy", "x=b.npy"], "expected float32 [2] as in the first file of 'x'"),
+                       (["a.npy"], "expected NAME=FILE.npy"), (["x=a.npy", "y=b.npy"], "expected equal numbers")):
         inputs = [a if "=" not in a else a.replace("=", f"={folder}/") for a in args]
         inputs = [a if "=" in a else f"{folder}/{a}" for a in inputs]
         out = ctl("convert", "--out", folder + "/out/x", *inputs, code=2)
@@ -239,7 +239,7 @@ def convert_refuses_with_the_place_and_leaves_nothing():
 
 
 @test
-def packed_sequences_train_as_if_each_were_alone():
+def packed_sequences_train_like_separate_sequences():
     folder, length, vocabulary = workdir(), 16, 20
     rng = np.random.default_rng(5)
     with open(folder + "/text.tfrecord", "wb") as f:
@@ -272,13 +272,13 @@ def packed_sequences_train_as_if_each_were_alone():
     said = ctl("data", "--devices", "cpu:1", job(1, 1, True)).stdout
     packs = int(re.search(r"^training: (\d+) samples, [\d.]+ % full, packed from 48 records in 1 file$", said, re.M).group(1))
     assert 24 <= packs < 40 and f"an epoch is {packs} steps of 1 samples" in said, said
-    # A step is all there is, so it is the same sum over the same words.
+    # A step contains all samples, so the sum of the losses is over the same tokens.
     packed, alone = run(packs, 1, True), run(48, 2, False)
     assert packed[4] < packed[0] and np.allclose(packed, alone, rtol=2e-5), (packed, alone)
 
 
 @test
-def data_says_what_there_is_and_who_reads_it():
+def data_command_prints_samples_and_their_tasks():
     folder = workdir()
     job = digits_job(folder)
     out = ctl("data", "--devices", "cpu:2", job).stdout

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The demo's data and network are what their makers say.
+# The data and the network of the demo are the output of their generators.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 made=$(mktemp -d) || exit 1

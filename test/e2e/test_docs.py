@@ -86,7 +86,7 @@ def every_documented_default_is_that_of_the_schema():
 
 
 @test
-def every_word_of_a_job_key_is_in_its_manual():
+def job_key_words_are_in_the_manual():
     manual = read("config/README.md")
     for key, node in job_keys().items():
         for word in node.get("enum", []) + node.get("items", {}).get("enum", []):
@@ -135,7 +135,7 @@ def every_command_and_option_is_in_a_manual():
 
 
 def anchors(path):
-    """As GitHub makes them of headings."""
+    """Returns the anchors that GitHub derives from the headings."""
     heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", read(path), flags=re.M | re.S), re.M)
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in heads}
 

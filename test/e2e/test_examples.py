@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Every job in config/ trains as it stands: on a small network of the kind it names and data as it describes, for two
-steps. Only sizes are changed here."""
+"""Every job in config/ trains for two steps, on a small network of its kind and on data as the job describes them. The test
+changes only sizes."""
 # needs: emulated
 import glob
 import gzip
@@ -19,7 +19,7 @@ import kit  # noqa: E402
 from kit import BUILD, ROOT, TRAINERCTL, Task, expect_codes, main, start, test, workdir  # noqa: E402
 from segment_net import segment_net  # noqa: E402
 
-kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")  # the same, beside a plugin
+kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")  # the same program, with the emulated CUDA plugin in its folder
 rng = np.random.default_rng(3)
 BATCH = {"global_batch_size": 4, "lanes": 2}
 
@@ -36,7 +36,7 @@ def records(folder, name, examples):
 
 
 def picture(width=52, height=40):
-    """A PNG file of random colours."""
+    """Returns a PNG file of random colors."""
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
@@ -107,14 +107,14 @@ def arrays(folder, job):
 
 
 MAKE = {"arrays_npy": arrays, "finetune_safetensors": weights, "images_resnet50": images, "tokens_gpt2": tokens, "packed_text": packed, "table_dlrm": table, "finetune_csv": csv}
-# On the demo's data, where they point already.
+# These jobs use the data of the demo.
 READY = {"minimal", "adamw_cosine", "elastic", "health", "gpu_float16"}
 TASKS = {"elastic": 4}
 GPU_ALONE = {"gpu_float16"}
 
 
 @test
-def every_example_is_known_here():
+def example_jobs_all_have_a_test():
     names = {os.path.basename(p)[:-len(".json")] for p in glob.glob(os.path.join(ROOT, "config", "*.json"))}
     assert names - {"job.schema", "cluster-two-hosts"} == set(MAKE) | READY, names
 
@@ -128,7 +128,7 @@ def run_small(name, prepare, devices):
     else:
         prepare(folder, job)
         job["train"].update(BATCH)
-    if devices == "cuda:0" and prepare is None:  # of whole digits it takes seconds, on an emulated one
+    if devices == "cuda:0" and prepare is None:  # the digits take seconds on an emulated GPU
         for part, key in ("data", "eval"), ("model", "metrics"), ("train", "eval_every_epochs"):
             job[part].pop(key, None)
     job["train"].pop("epochs", None)
@@ -156,6 +156,6 @@ def _make(name, prepare, devices, where):
 for _name in sorted(MAKE) + sorted(READY):
     if _name not in GPU_ALONE:
         _make(_name, MAKE.get(_name), "cpu:1", "on_cpus")
-    _make(_name, MAKE.get(_name), "cuda:0", "on_a_gpu")  # an emulated one
+    _make(_name, MAKE.get(_name), "cuda:0", "on_a_gpu")  # emulated
 
 main()

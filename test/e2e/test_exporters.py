@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Networks as current exporters write them train as their framework trains them, or are refused with a remedy.
+"""Networks of current exporters train as in their framework, or are refused with a remedy.
 
 test/exporters/files holds each network as exported by default and by the recipe of config/recipes, with the losses and weights
 of the framework; generate_*.py in test/exporters wrote them. Compared are the losses of 50 steps, every weight, the names and
@@ -18,7 +18,7 @@ from spec import read_case  # noqa: E402
 
 
 def check(name, export, remedy):
-    """`remedy`: None if the file trains; else what the refusal contains."""
+    """Trains the file. `remedy`: None if training must succeed; else a text that the refusal must contain."""
     case = read_case(name)
     for optimizer in case["reference"]:
         verdict, message = train_and_compare(TRAINERD, case, export, optimizer, workdir())

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""FIFOs in place of files, and signals while they are read: no wait without an end."""
+"""FIFOs in place of files, and signals while they are read: no unlimited wait."""
 import json
 import os
 import signal
@@ -32,7 +32,7 @@ def ends(p, code, *words):
 
 
 @test
-def job_and_cluster_that_nobody_writes_are_refused_with_their_names():
+def fifo_without_writer_as_job_or_cluster_is_refused_by_name():
     job = digits_job(workdir())
     waiting = [begin("--job", fifo(workdir()), "--check"), begin("--job", job, "--cluster", fifo(workdir()), "--check")]
     for p in waiting:
@@ -40,7 +40,7 @@ def job_and_cluster_that_nobody_writes_are_refused_with_their_names():
 
 
 @test
-def job_from_a_fifo_with_a_writer_is_read():
+def fifo_with_writer_as_job_is_read():
     folder = workdir()
     job = digits_job(folder, train={"epochs": 1})
     path = fifo(folder)
@@ -55,7 +55,7 @@ def job_from_a_fifo_with_a_writer_is_read():
 
 
 @test
-def data_and_model_that_are_fifos_are_refused():
+def fifo_as_data_or_model_is_refused():
     folder = workdir()
     for change in ({"data": {"train": fifo(folder, "data")}}, {"model": {"onnx": fifo(folder, "model")}}):
         job = digits_job(folder)
@@ -67,7 +67,7 @@ def data_and_model_that_are_fifos_are_refused():
 
 
 @test
-def process_that_waits_for_its_job_stops_when_it_is_asked_to():
+def sigterm_while_the_job_is_read_ends_the_process():
     for number in (signal.SIGTERM, signal.SIGINT):
         p = begin("--job", fifo(workdir()))
         time.sleep(0.3)

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Damaged files, full disks, wrong configuration: said with place and remedy, nothing lost."""
+"""Damaged files, full disks and invalid configuration are reported with place and remedy, and no data is lost."""
 # san: yes
 import glob
 import json
@@ -17,7 +17,7 @@ def trained(**changes):
     task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "train.forward=delay:4@1+"})
     expect_codes([task], [0])
     ckpts = os.path.join(folder, "run", "checkpoints")
-    # One that is due while another is being written comes later, and takes the place of the next; the last is always there.
+    # A checkpoint that is due while another is written is delayed and replaces the next one; the last one always exists.
     written = [r["step"] for r in task.events("checkpoint")]
     assert written[-1] == 40 and len(written) >= 2, written
     keep = changes.get("checkpoint", {}).get("max_to_keep", 0)
@@ -56,7 +56,7 @@ def damage(path, how):
 
 
 @test
-def a_damaged_checkpoint_is_skipped_with_what_is_wrong_and_the_one_before_used():
+def damaged_checkpoint_is_skipped_with_a_reason_and_the_previous_one_used():
     folder, job, ckpts = trained()
     whole = read_tree(os.path.join(ckpts, "step-00000040"))
     for name in ("model.safetensors", "optimizer.safetensors", "manifest.json"):
@@ -79,7 +79,7 @@ def a_damaged_checkpoint_is_skipped_with_what_is_wrong_and_the_one_before_used()
 
 
 @test
-def killed_while_it_writes_a_checkpoint_it_leaves_nothing_half_done():
+def kill_while_a_checkpoint_is_written_leaves_no_partial_checkpoint():
     for point in ("ckpt.mkdir", "ckpt.write", "ckpt.sync", "ckpt.rename", "ckpt.verify", "ckpt.remove"):
         folder = workdir()
         job = digits_job(folder, train={"epochs": None, "steps": 30, "lanes": 1},
@@ -97,7 +97,7 @@ def killed_while_it_writes_a_checkpoint_it_leaves_nothing_half_done():
 
 
 @test
-def a_full_disk_is_reported_retried_and_does_not_stop_training():
+def full_disk_is_reported_and_retried_and_training_continues():
     need_namespaces()
     folder = workdir()
     mount = os.path.join(folder, "full")
@@ -128,16 +128,16 @@ def a_full_disk_is_reported_retried_and_does_not_stop_training():
 
 
 @test
-def only_so_many_checkpoints_are_kept():
+def checkpoints_above_max_to_keep_are_removed():
     for n in (1, 2):
         _, _, ckpts = trained(checkpoint={"every_steps": 5, "max_to_keep": n})
         assert len(os.listdir(ckpts)) == n and verify(ckpts).returncode == 0
 
 
 @test
-def a_corrupted_record_is_named_with_file_and_offset_and_ends_one_task_with_2_and_those_of_a_group_with_138():
+def corrupted_record_is_named_with_file_and_offset_and_ends_its_task():
     folder = workdir()
-    # The second task goes on without the first one, until it meets a damaged record itself.
+    # The second task continues without the first one until it reads a damaged record itself.
     job = digits_job(folder, train={"epochs": 1, "lanes": 2}, elastic={"min_world": 1, "rejoin_seconds": 0})
     path = os.path.join(folder, "digits-train-1.tfrecord")
     with open(path, "rb") as f:
@@ -145,7 +145,7 @@ def a_corrupted_record_is_named_with_file_and_offset_and_ends_one_task_with_2_an
     os.remove(path)
     length = int.from_bytes(data[:8], "little")
     at = 0
-    for i in range(100):  # of 719: whichever the order meets first, one is met
+    for i in range(100):  # of 719, so that any order soon has a damaged one
         at = 7 * i * (length + 16)
         data[at + 40] ^= 1
     with open(path, "wb") as f:
@@ -162,7 +162,7 @@ def a_corrupted_record_is_named_with_file_and_offset_and_ends_one_task_with_2_an
 
 
 @test
-def another_network_or_other_data_do_not_resume():
+def resume_with_another_network_or_other_data_is_refused():
     folder, job, ckpts = trained()
     more(job, 60)
     with open(job) as f:
@@ -197,14 +197,14 @@ def trained_mlp(steps, fault=""):
 
 
 @test
-def model_changed_in_the_middle_of_a_run_is_refused_and_its_checkpoints_stay():
+def model_changed_during_a_run_is_refused_and_its_checkpoints_stay():
     folder, job, ckpts = trained_mlp(40, "train.forward=kill@35,train.forward=delay:4@1+")
     before = read_tree(ckpts)
     assert before
     mlp(folder, 24)
     for tasks in ([Task(job, args=("--devices", "cpu:1"))], start(job, 2)):
         expect_codes(tasks, [2] * len(tasks))
-        assert all("another model" in t.last_word() and "checkpoint.directory" in t.last_word() for t in tasks), tasks[0].log()
+        assert all("another model" in t.final_message() and "checkpoint.directory" in t.final_message() for t in tasks), tasks[0].log()
         assert read_tree(ckpts) == before
     mlp(folder, 16)
     expect_codes([Task(job, args=("--devices", "cpu:1"))], [0])
@@ -217,7 +217,7 @@ def model_changed_after_a_complete_run_is_refused_and_trained_by_restart():
     mlp(folder, 24)
     for tasks in ([Task(job, args=("--devices", "cpu:1"))], start(job, 2)):
         expect_codes(tasks, [2] * len(tasks))
-        assert all("another model" in t.last_word() and "restart" in t.last_word() for t in tasks), tasks[0].log()
+        assert all("another model" in t.final_message() and "restart" in t.final_message() for t in tasks), tasks[0].log()
     assert read_tree(ckpts) == before
     task = Task(job, args=("--devices", "cpu:1", "--restart"))
     expect_codes([task], [0])
@@ -225,7 +225,7 @@ def model_changed_after_a_complete_run_is_refused_and_trained_by_restart():
 
 
 @test
-def run_whose_checkpoints_are_all_damaged_starts_from_scratch_only_if_the_job_says_so():
+def resume_all_checkpoints_damaged_starts_at_step_1_only_if_allowed():
     folder, job, ckpts = trained()
     more(job, 60)
     for name in os.listdir(ckpts):
@@ -234,7 +234,7 @@ def run_whose_checkpoints_are_all_damaged_starts_from_scratch_only_if_the_job_sa
     for tasks in ([Task(job, args=("--devices", "cpu:1"))], start(job, 2)):
         expect_codes(tasks, [2] * len(tasks))
         for t in tasks:
-            assert all(w in t.last_word() for w in ("restart_from_scratch", "step-00000040", "checksum")), t.last_word()
+            assert all(w in t.final_message() for w in ("restart_from_scratch", "step-00000040", "checksum")), t.final_message()
     assert read_tree(ckpts) == before
     with open(job) as f:
         text = json.load(f)
@@ -247,7 +247,7 @@ def run_whose_checkpoints_are_all_damaged_starts_from_scratch_only_if_the_job_sa
 
 
 def data_job(folder):
-    """The data are copies that may be changed, read from the disk in every epoch."""
+    """Writes a job with copies of the data, which are read from the disk in every epoch and may be changed."""
     job = digits_job(folder, train={"epochs": None, "steps": 400, "lanes": 2, "log_every_steps": 1, "eval_every_epochs": None},
                      data={"cache": "none", "eval": None}, model={"metrics": None}, elastic={"min_world": 1, "rejoin_seconds": 0},
                      checkpoint={"every_steps": 50})
@@ -261,7 +261,7 @@ def data_job(folder):
 
 
 @test
-def data_file_with_another_time_stamp_is_read_on_and_told_once():
+def data_file_with_new_time_stamp_is_read_and_logged_once():
     folder = workdir()
     job = data_job(folder)
     tasks = start(job, 2, env={"TRAINERD_FAULT": "train.forward=delay:3@1+"})
@@ -275,25 +275,25 @@ def data_file_with_another_time_stamp_is_read_on_and_told_once():
 
 
 @test
-def data_file_with_other_content_ends_a_task_with_138_and_the_next_start_goes_on():
+def data_file_with_new_content_ends_the_task_and_the_next_start_continues():
     folder = workdir()
     job = data_job(folder)
     task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "train.forward=delay:3@1+"})
     task.until_step(20)
     path = os.path.join(folder, "digits-train-1.tfrecord")
-    with open(path, "rb+") as f:  # records of the same sizes in another order
+    with open(path, "rb+") as f:  # exchange records of equal size
         data = f.read()
         size = 16 + int.from_bytes(data[:8], "little")
         if int.from_bytes(data[size:size + 8], "little") + 16 == size:
             f.seek(0)
             f.write(data[size:2 * size] + data[:size])
     assert task.wait(30) == 138, task.log()
-    assert "digits-train-1.tfrecord" in task.last_word() and "restart" in task.last_word(), task.last_word()
+    assert "digits-train-1.tfrecord" in task.final_message() and "restart" in task.final_message(), task.final_message()
     expect_codes([Task(job, args=("--devices", "cpu:1"))], [0])
 
 
 @test
-def check_prints_the_plan_and_finds_what_is_missing():
+def check_command_prints_the_plan_and_reports_missing_files():
     folder = workdir()
     job = digits_job(folder)
     out = subprocess.run([TRAINERD, "--job", job, "--check", "--devices", "cpu:2"], capture_output=True, text=True)
@@ -315,7 +315,7 @@ def check_prints_the_plan_and_finds_what_is_missing():
 
 
 @test
-def of_its_own_accord_a_task_takes_as_many_cores_as_the_job_can_use():
+def devices_auto_use_as_many_cores_as_the_job_has_lanes():
     job = digits_job(workdir(), train={"lanes": 1})
     out = subprocess.run([TRAINERD, "--job", job, "--check"], capture_output=True, text=True)
     plan = json.loads(out.stdout)
@@ -325,7 +325,7 @@ def of_its_own_accord_a_task_takes_as_many_cores_as_the_job_can_use():
 
 
 @test
-def devices_that_are_not_there_are_refused():
+def devices_that_do_not_exist_are_refused():
     job = digits_job(workdir())
     for spec, word in (("cuda", "cuda"), ("cuda:0,1", "cuda"), ("cpu:0", "cpu"), ("tpu", "auto"), ("cpu:x", "cpu")):
         out = subprocess.run([TRAINERD, "--job", job, "--check", "--devices", spec], capture_output=True, text=True)
@@ -333,7 +333,7 @@ def devices_that_are_not_there_are_refused():
 
 
 @test
-def sigterm_while_waiting_or_loading_ends_at_once():
+def sigterm_while_waiting_or_loading_ends_the_task_at_once():
     job = digits_job(workdir())
     task = Task(job, {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, "task": {"type": "worker", "index": 1}},
                 ("--devices", "cpu:1"))

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""A fine-tune from safetensors and back to Python.
+"""Fine-tuning: from safetensors files of PyTorch and back.
 
-Networks of test/exporters begin with the weights of files that PyTorch and transformers wrote (test/exporters/finetune, by
-generate_finetune.py), train, and leave as safetensors. Compared with PyTorch: the losses of 20 steps, and in the exported file
-the names, shapes, types and values of state_dict(), read by a reader that follows the specification alone."""
+Networks of test/exporters start with the weights of files that PyTorch and transformers wrote (test/exporters/finetune, by
+generate_finetune.py), train, and are exported as safetensors. Compared with PyTorch: the losses of 20 steps, and in the
+exported file the names, shapes, types and values of state_dict(), read by an independent reader of the format."""
 import json
 import os
 import shutil
@@ -28,7 +28,7 @@ TYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8", "I64": "<i8"}
 
 
 def tensors(path):
-    """{name: (type, array in float64)} and the metadata."""
+    """Returns {name: (type, array in float64)} and the metadata."""
     rows, metadata = read(path)
     out = {}
     for name, dtype, shape, data in rows:
@@ -41,7 +41,7 @@ def tensors(path):
 
 
 def prepare(name, folder, export="recipe", **changes):
-    """The job of a case in `folder`, with its network and its files of weights; `changes` replace keys of "model"."""
+    """Writes the job of a case to `folder`, with its network and weights files; `changes` replace keys of "model"."""
     with open(os.path.join(FINETUNE, name + ".json")) as f:
         reference = json.load(f)
     case = read_case(name)
@@ -79,7 +79,7 @@ def compare(name, folder, reference, records):
     got, metadata = tensors(os.path.join(folder, "trained.safetensors"))
     expected, _ = tensors(os.path.join(FINETUNE, name + ".trained.safetensors"))
     assert metadata == {"format": "pt"}, metadata
-    absent = {k for k in expected if k.endswith(".num_batches_tracked")}  # ONNX has none: load_state_dict() fills it in
+    absent = {k for k in expected if k.endswith(".num_batches_tracked")}  # not in ONNX; load_state_dict() accepts its absence
     assert set(got) == set(expected) - absent, set(got) ^ (set(expected) - absent)
     for key, (dtype, array) in got.items():
         assert dtype == "F32" and array.shape == expected[key][1].shape, (key, dtype, array.shape)
@@ -106,7 +106,7 @@ def bert_with_a_new_head_and_frozen_embeddings_trains_as_in_pytorch():
     assert "39 tensors loaded, 2 keep the values of the model, 1 of the file are not in the model: 'cls.predictions.bias'" in notes(records)[0], notes(records)
     got, _ = tensors(os.path.join(folder, "trained.safetensors"))
     index = json.load(open(os.path.join(folder, "bert", "model.safetensors.index.json")))["weight_map"]
-    for key, part in index.items():  # frozen: as in the file, bfloat16 exactly
+    for key, part in index.items():  # frozen: equal to the bfloat16 values of the file
         if key.startswith("embeddings."):
             base, _ = tensors(os.path.join(folder, "bert", part))
             assert np.array_equal(got["bert." + key][1], base[key][1]), key
@@ -124,15 +124,16 @@ def network_with_running_averages_in_float16_trains_as_in_pytorch():
 
 @test
 def tensor_that_the_exporter_computed_from_parameters_is_refused():
-    """The positions of a default export are cut to the exported length; they are frozen here, so that they could stay."""
+    """A default export cuts the positions to the exported length; they are frozen here, so that the cut would have no
+    effect on training."""
     path, _, _ = prepare("bert", workdir(), "default")
     code, _, message = run_trainerd(TRAINERD, path)
     assert code == 2 and "bert.embeddings.position_embeddings.weight" in message and "optimize=False" in message, message
 
 
 @test
-def default_export_whose_weights_are_transposed_takes_them_from_the_file():
-    """Both exports of one network train in the same way from the same file, whose numbers are in neither of them."""
+def default_export_with_transposed_weights_loads_them_from_the_file():
+    """Both exports of one network train equally from one weights file, whose values neither export contains."""
     case, random = read_case("llama"), np.random.RandomState(5)
     names = [k for k, e in case["state"].items() if e["kind"] == "parameter" and "same_as" not in e]
     header, data = {}, b""
@@ -209,7 +210,7 @@ def missing_name_is_refused_with_the_line_of_json():
 
 
 @test
-def checkpoint_goes_before_the_file_of_weights():
+def checkpoint_has_priority_over_the_weights_file():
     folder = workdir()
     path, job, reference = prepare("gpt2", folder)
     change(path, job, train={"steps": STEPS // 2})
@@ -223,12 +224,12 @@ def checkpoint_goes_before_the_file_of_weights():
 
 
 @test
-def job_that_goes_back_to_the_beginning_reads_the_file_again():
+def rollback_to_step_0_reads_the_weights_file_again():
     folder = workdir()
     path, job, reference = prepare("gpt2", folder)
     change(path, job, health={"non_finite": "restore"})
     t = Task(path, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "health.not_finite@5"})
-    assert t.wait() == 0, t.last_word()
+    assert t.wait() == 0, t.final_message()
     assert [r["step"] for r in t.events("step")][:5] == [1, 2, 3, 4, 1], t.log()
     compare("gpt2", folder, reference, t.records[[r.get("step") for r in t.records].index(4) + 1:])
 
@@ -248,11 +249,11 @@ def export_in_bfloat16_is_the_rounded_export():
 
 
 @test
-def tasks_with_different_weights_reject_each_other():
+def tasks_with_different_weights_files_reject_each_other():
     folders, ports = [workdir(), workdir()], free_ports(2)
     paths = [prepare("gpt2", f)[0] for f in folders]
     weights = os.path.join(folders[1], "gpt2", "model.safetensors")
-    with open(weights, "r+b") as f:  # one bit of the last number
+    with open(weights, "r+b") as f:  # flip one bit of the last number
         f.seek(-1, os.SEEK_END)
         last = f.read(1)[0]
         f.seek(-1, os.SEEK_END)
@@ -263,7 +264,7 @@ def tasks_with_different_weights_reject_each_other():
         change(path, job, train={"lanes": 2, "global_batch_size": 8})
     tasks = [Task(p, tf_config(ports, i), ("--devices", "cpu:1"), None, "worker %d" % i) for i, p in enumerate(paths)]
     expect_codes(tasks, [2, 2])
-    assert any("file of weights" in t.last_word() and "give every task the same file" in t.last_word() for t in tasks), [t.last_word() for t in tasks]
+    assert any("file of weights" in t.final_message() and "give every task the same file" in t.final_message() for t in tasks), [t.final_message() for t in tasks]
 
 
 @test

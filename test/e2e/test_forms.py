@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Training form and rows that stay: a network of PyTorch's current exporter, which has BatchNormalization in inference form and
-padded embeddings, trains as its module does, under each job of forms/data.py; the export computes the same in ONNX Runtime.
-The reference: forms/make_forms.py."""
+"""Training form and frozen rows: a network of PyTorch's current exporter, with BatchNormalization in inference form and
+padded embeddings, trains like its module with each job of forms/data.py; ONNX Runtime computes the same with the export.
+forms/make_forms.py computed the reference."""
 import os
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from forms_job import BATCH, JOBS, compare, prepare, samples, tensors  # noqa: E
 
 
 def runtime_is_silent_and_agrees(folder, name):
-    """ONNX Runtime warns of what an export should not hold; its outputs are those of the trained weights."""
+    """Checks that ONNX Runtime logs no warning about the export and that its outputs are those of the trained weights."""
     use_venv()
     import onnx
     import onnxruntime
@@ -85,16 +85,16 @@ def frozen_rows_give_the_same_bytes_on_one_and_two_tasks():
 
 
 @test
-def inference_form_without_a_key_is_refused_with_both_readings():
+def inference_form_without_a_key_is_refused_with_both_interpretations():
     folder = workdir()
     task = Task(prepare(folder, {}, JOBS["train_adamw"]["optimizer"]), args=("--devices", "cpu:1"))
     expect_codes([task], [2])
     for part in ("model.batch_norm", '"batch_norm": "train"', '"batch_norm": "frozen"', "in train() when it was exported"):
-        assert part in task.last_word(), task.last_word()
+        assert part in task.final_message(), task.final_message()
 
 
 @test
-def wrong_rows_are_refused_with_their_place():
+def invalid_frozen_rows_are_refused_with_their_place():
     for model, part in (({"frozen_rows": {"words.weight": [20]}}, "'words.weight' has 20 rows, expected 0 to 19"),
                         ({"frozen_rows": {"words.wieght": [1]}}, "'words.wieght' matches no parameter that trains"),
                         ({"frozen_rows": {"tied.weight": [0, 1, 2, 3, 4]}}, "all rows of 'tied.weight' are frozen"),
@@ -103,7 +103,7 @@ def wrong_rows_are_refused_with_their_place():
         task = Task(prepare(workdir(), {"batch_norm": "train", **model}, JOBS["train_adamw"]["optimizer"]),
                     args=("--devices", "cpu:1"))
         expect_codes([task], [2])
-        assert part in task.last_word(), task.last_word()
+        assert part in task.final_message(), task.final_message()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 #!/usr/bin/python3
-"""Training on GPUs, on emulated ones: the plugin's own kernels and the program's own host code, computed by the CPU
-(test/cuda). What a GPU computes is compared with what the CPU's kernels do: near, not equal, since sums have
-another order."""
+"""Training on emulated GPUs: the CPU computes the plugin's kernels and the host code of the program (test/cuda). The results
+are compared with those of the CPU kernels; they are close, not equal, because sums have another order."""
 # needs: emulated
 import json
 import os
@@ -17,7 +16,7 @@ import tfrecord  # noqa: E402
 import trace_file  # noqa: E402
 
 kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")
-NEAR = 2e-3  # of a loss, after 20 steps of float32
+NEAR = 2e-3  # tolerance of a loss after 20 steps of float32
 
 
 def short(steps=12, **more):
@@ -49,7 +48,7 @@ def near(got, want, what):
 
 
 def tensors(path):
-    """A safetensors file, as its specification says: 8 bytes of length, a JSON head, data."""
+    """Reads a safetensors file: 8 bytes with the length of the header, a JSON header, data."""
     with open(path, "rb") as f:
         head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
         data = f.read()
@@ -85,7 +84,7 @@ def padding_rows_and_frozen_rows_on_a_gpu_follow_pytorch():
 
 
 @test
-def one_gpu_follows_the_cpu():
+def losses_on_one_gpu_follow_the_cpu():
     cpu, (c,) = run("cpu:1", **short())
     gpu, (g,) = run("cuda:0", **short())
     near(losses(g), losses(c), "one GPU")
@@ -94,9 +93,9 @@ def one_gpu_follows_the_cpu():
 
 
 @test
-def a_run_on_gpus_is_the_same_bits_again_however_streams_hurry():
-    """And so are its checkpoints, whether there is room for a snapshot of the state or not. What the host does while
-    the GPU has nothing to do is told."""
+def gpu_run_repeated_with_other_stream_timing_has_equal_bits():
+    """The checkpoints are equal too, whether the GPU has memory for a snapshot of the state or not. The log states the time
+    in which the GPU is idle."""
     job = short(6, checkpoint={"every_steps": 2, "max_to_keep": None})
     folder, (a,) = run("cuda:0", **job)
     want = read_tree(os.path.join(folder, "run", "checkpoints"))
@@ -107,7 +106,7 @@ def a_run_on_gpus_is_the_same_bits_again_however_streams_hurry():
         folder, (b,) = run("cuda:0", env=env, **job)
         assert losses(a) == losses(b), env
         got = read_tree(os.path.join(folder, "run", "checkpoints"))
-        for name in got.keys() & want.keys(): # a save that is still under way puts the next one off
+        for name in got.keys() & want.keys(): # a checkpoint that is still written delays the next one
             assert got[name] == want[name], (env, name)
         assert "step-00000006/model.safetensors" in got, got.keys()
     assert any("too little for a snapshot" in r["message"] for r in b.events("note")), b.log()
@@ -116,15 +115,15 @@ def a_run_on_gpus_is_the_same_bits_again_however_streams_hurry():
 
 
 def too_large(env):
-    """(exit code, last error) of a job on a GPU that does not have the memory."""
+    """Returns (exit code, last error) of a job on a GPU with too little memory."""
     job = digits_job(workdir(), **short(2, train={"global_batch_size": 512, "lanes": 1}))
     t = Task(job, args=("--devices", "cuda:0"), env=env)
     return t.wait(60), errors(t)[-1]
 
 
 @test
-def what_does_not_fit_into_a_gpu_is_told_by_what_it_is_for():
-    """If the GPU has not as much at all the job has to change; else somebody else may leave some."""
+def gpu_memory_exhausted_error_names_the_purpose():
+    """If the GPU has too little memory in total, the job must change (2); else another process may release memory (138)."""
     code, said = too_large({"EMULATED_MEMORY": str(2 << 20)})
     for words in ("cuda:0 has too little memory: weights and optimizer state take ", " KiB, gradients ", " MiB",
                   "a lane of 512 samples ", "; more lanes (/train/lanes, now 1) are smaller ones: ", " of 2.0 MiB are free"):
@@ -136,7 +135,7 @@ def what_does_not_fit_into_a_gpu_is_told_by_what_it_is_for():
 
 
 def wrong_label(folder, name, record, label):
-    """The digits' file of this name, with one label that no class has."""
+    """Writes the digits file of this name, with one label that is out of range."""
     path = os.path.join(ROOT, "config", "digits", name)
     with open(path, "rb") as f:
         records = [tfrecord.parse(data) for data in tfrecord.frames(f.read())]
@@ -151,7 +150,7 @@ def errors(task):
 
 
 @test
-def a_label_that_no_class_has_ends_the_run_as_on_a_cpu_and_names_itself():
+def label_out_of_range_on_a_gpu_ends_the_run_and_is_named():
     said = {}
     for devices in ("cpu:1", "cuda:0"):
         folder = workdir()
@@ -163,7 +162,7 @@ def a_label_that_no_class_has_ends_the_run_as_on_a_cpu_and_names_itself():
 
 
 @test
-def a_label_that_one_task_meets_keeps_all_from_making_the_step():
+def label_out_of_range_on_one_task_prevents_the_step_on_all_tasks():
     said = {}
     for devices in ("cpu:1", "cuda:0"):
         folder = workdir()
@@ -172,13 +171,13 @@ def a_label_that_one_task_meets_keeps_all_from_making_the_step():
         tasks = start(job, 2, devices)
         expect_codes(tasks, [2, 2])
         said[devices] = [errors(t)[-1].split("failed: ")[-1] for t in tasks]
-        assert all(max(t.steps(), default=1) == 1 for t in tasks), [t.log() for t in tasks]  # step 1 may just have been told, or not
+        assert all(max(t.steps(), default=1) == 1 for t in tasks), [t.log() for t in tasks]  # the log may lack step 1
     assert said["cuda:0"] == said["cpu:1"], said
     assert "step 2: lane 2: " in said["cpu:1"][0] and "has label 77" in said["cpu:1"][0], said
 
 
 @test
-def a_checkpoint_goes_on_on_the_other_kind_of_device():
+def checkpoint_of_cpu_or_gpu_resumes_on_the_other():
     cpu, (c,) = run("cpu:1", **short())
     mixed, _ = run("cpu:1", **short(4))
     _, (g,) = run("cuda:0", folder=mixed, **short(8))
@@ -188,11 +187,11 @@ def a_checkpoint_goes_on_on_the_other_kind_of_device():
     near_weights(mixed, cpu, 12, "CPU, GPU, CPU")
 
 
-OF_A_GPU = {"data", "forward", "backward", "lane sums", "reduction", "check", "update"}  # of a step on its work stream
+OF_A_GPU = {"data", "forward", "backward", "lane sums", "reduction", "check", "update"}  # parts of a step on its work stream
 
 
 def check_trace(task, path, replicas, lanes, steps):
-    """Each stream has a row of its own, by the GPU's clock; the work stream's accounts for its steps."""
+    """Checks that each stream has its own row, in GPU time, and that the row of the work stream accounts for the steps."""
     _, rows = trace_file.read(path)
     assert set(rows) == {"%s %d" % (row, i) for row in ("replica", "work", "feed", "sums") for i in range(replicas)}, rows.keys()
     for row in rows.values():
@@ -219,8 +218,8 @@ def check_trace(task, path, replicas, lanes, steps):
 
 
 @test
-def two_gpus_of_a_task_and_of_two_tasks_sum_up_by_nccl():
-    """With a trace, of all or of one task alone, or without: NCCL's sums are captured by all or by none."""
+def nccl_two_gpus_of_one_or_two_tasks_all_reduce_gradients():
+    """With a trace of all tasks, of one task, or without one: NCCL's all-reduces are captured by all tasks or by none."""
     _, (c,) = run("cpu:1", **short())
     folder = workdir()
     path = os.path.join(folder, "trace.json")
@@ -236,7 +235,7 @@ def two_gpus_of_a_task_and_of_two_tasks_sum_up_by_nccl():
 
 
 @test
-def a_task_on_a_gpu_that_dies_comes_back_and_nothing_is_lost():
+def gpu_task_killed_rejoins_and_loses_no_step():
     _, (c,) = run("cpu:1", **short(30))
     folder = workdir()
     job = digits_job(folder, **kit.merge(short(30), {"elastic": {"min_world": 1, "rejoin_seconds": 0}}))

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""What tasks on GPUs tell each other and people: devices and versions, refusals, sensors, and a library that does
-not let go. On emulated GPUs (test/cuda)."""
+"""Groups of tasks on emulated GPUs (test/cuda): exchange of devices and versions, refusals, sensors, and a library that
+does not return."""
 # needs: emulated
 import json
 import os
@@ -24,7 +24,7 @@ def check(devices, job=None, **env):
 
 
 @test
-def check_prints_gpus_and_versions():
+def check_command_prints_gpus_and_versions():
     code, out, said = check("cuda")
     plan = json.loads(out)
     assert code == 0 and plan["nccl"] == "2.28.9" and plan["kernels"].startswith("cuda 13.0, driver for 13.0, "), said
@@ -34,7 +34,7 @@ def check_prints_gpus_and_versions():
 
 
 @test
-def gpus_that_are_not_there_or_of_no_use_are_refused_with_versions():
+def gpus_missing_or_unusable_are_refused_with_versions():
     rows = (("cuda", {"EMULATED_DRIVER": "0"}, "no NVIDIA driver (plugin of CUDA 13.0)"),
             ("cuda", {"EMULATED_DRIVER": "12080"}, "driver is for CUDA 12.8, this plugin needs one for CUDA 13.0"),
             ("cuda", {"EMULATED_GPUS": "0"}, "lists no GPU (driver for CUDA 13.0, plugin of CUDA 13.0)"),
@@ -46,7 +46,7 @@ def gpus_that_are_not_there_or_of_no_use_are_refused_with_versions():
 
 
 @test
-def the_kind_of_communication_is_that_of_the_devices():
+def communication_kind_must_match_the_devices():
     for asked, devices, words in (("cpu", "cuda", "cpu sums up between CPUs, this task has GPUs"),
                                   ("nccl", "cpu:1", "nccl needs CUDA devices")):
         job = digits_job(workdir(), **kit.merge(SHORT, {"communication": {"implementation": asked}}))
@@ -55,7 +55,7 @@ def the_kind_of_communication_is_that_of_the_devices():
 
 
 def refused(devices, envs, words):
-    """Two tasks that do not fit: one of them is refused at the door, and both sides are printed."""
+    """Starts two tasks that do not match; one of them is refused when it joins, and the message states both values."""
     job = digits_job(workdir(), **kit.merge(SHORT, {"train": {"deadline_seconds": 4}}))
     ports = free_ports(2)
     tasks = [Task(job, kit.tf_config(ports, i), ("--devices", devices[i]), envs[i], "worker %d" % i) for i in range(2)]
@@ -65,21 +65,21 @@ def refused(devices, envs, words):
 
 
 @test
-def tasks_of_unlike_devices_or_nccl_are_refused_at_the_door():
+def tasks_with_different_devices_or_nccl_are_refused_at_join():
     refused(("cuda:0", "cpu:1"), ({}, {}), "the kind of device differs: it has 'cpu', the coordinator has 'cuda'")
     refused(("cuda:0", "cuda:0"), ({}, {"EMULATED_NCCL_VERSION": "22703"}),
             "the version of NCCL differs: it has '2.27.3', the coordinator has '2.28.9'")
 
 
 @test
-def tasks_on_one_gpu_of_a_host_are_refused_by_name():
+def tasks_that_share_a_gpu_are_refused_by_name():
     same = {"NCCL_HOSTID": "one and the same"}
-    refused(("cuda:1", "cuda:1"), (same, same), "worker 0 and worker 1 of this host have one GPU, cuda:1 of this task: "
-            "give each a GPU of its own")
+    refused(("cuda:1", "cuda:1"), (same, same), "worker 0 and worker 1 of this host use one GPU, cuda:1 of this task; "
+            "expected a separate GPU for each")
 
 
 @test
-def a_rank_that_never_comes_to_nccl_is_waited_for_no_longer_than_the_deadline():
+def nccl_rank_missing_wait_ends_at_the_deadline():
     job = digits_job(workdir(), **kit.merge(SHORT, {"train": {"deadline_seconds": 2}}))
     ports = free_ports(2)
     tasks = [Task(job, kit.tf_config(ports, i), ("--devices", "cuda:0"), env, "worker %d" % i)
@@ -88,12 +88,12 @@ def a_rank_that_never_comes_to_nccl_is_waited_for_no_longer_than_the_deadline():
     assert codes == [138, 138], codes
     for t in tasks:
         assert t.p.returncode == 138 and t.ended - t.started < 30 * kit.SLOW
-        for words in ("no step for ", "connect the GPUs (NCCL): the other GPUs did not come within 2.5 s"):
-            assert words in t.last_word(), t.log()
+        for words in ("no step for ", "connect the GPUs (NCCL): the other GPUs did not respond within 2.5 s"):
+            assert words in t.final_message(), t.log()
 
 
 @test
-def an_error_that_nccl_reports_ends_the_generation_and_the_job_goes_on():
+def nccl_error_ends_the_generation_and_the_job_continues():
     job = digits_job(workdir(), **dict(SHORT, train=dict(SHORT["train"], steps=6, eval_every_epochs=None),
                                        data={"eval": None}, model={"metrics": None},
                                        optimizer={"schedule": {"warmup_steps": 2}}))
@@ -101,13 +101,13 @@ def an_error_that_nccl_reports_ends_the_generation_and_the_job_goes_on():
     tasks = [Task(job, kit.tf_config(ports, i), ("--devices", "cuda:0"), env, "worker %d" % i)
              for i, env in enumerate(({}, {"EMULATED_NCCL_FAULT": "error:4"}))]
     expect_codes(tasks, [0, 0], 120)
-    # whose words come first: those of the one that has the error, or of the one that loses it
+    # the first message is that of the task with the error or that of the task that loses it
     assert any("step 4: sum up the gradients (NCCL)" in r["message"] for r in tasks[0].events("view")), tasks[0].log()
     assert sorted(tasks[0].steps()) == list(range(1, 7)) and len(tasks[0].events("step")) == 6
 
 
 @test
-def a_gpu_that_fails_or_hangs_is_named_and_ends_the_process():
+def gpu_failed_or_hung_is_named_and_ends_the_process():
     for fault, words in (("launch@220", "GPU work: an illegal memory access was encountered"),
                          ("hang@220", "the GPU does not come to rest within 2.0 s")):
         t = Task(digits_job(workdir(), **kit.merge(SHORT, {"train": {"deadline_seconds": 2}})), args=("--devices", "cuda"),
@@ -118,7 +118,7 @@ def a_gpu_that_fails_or_hangs_is_named_and_ends_the_process():
 
 
 @test
-def sensors_are_in_status_over_http_and_in_metrics():
+def gpu_sensors_are_in_status_http_and_metrics():
     job = digits_job(workdir(), **kit.merge(SHORT, {"train": {"steps": 1000000}}))
     ports, (web,) = free_ports(1), free_ports(1)
     t = Task(job, kit.tf_config(ports, 0), ("--devices", "cuda", "--metrics", "127.0.0.1:%d" % web),
@@ -137,7 +137,7 @@ def sensors_are_in_status_over_http_and_in_metrics():
     assert status["throttled"] == "power cap, software thermal"
     address = "127.0.0.1:%d" % ports[0]
     ctl = lambda *args: subprocess.run([TRAINERCTL, "status", *args, address], capture_output=True, text=True, timeout=30).stdout
-    for _ in range(100):  # a status may be a tenth of a second old
+    for _ in range(100):  # a status may be up to 0.1 s old
         gpu = json.loads(ctl("--json"))["gpus"][0]
         if "idle" in gpu:
             break
@@ -149,7 +149,7 @@ def sensors_are_in_status_over_http_and_in_metrics():
 
 
 @test
-def an_abort_that_hangs_ends_the_process_to_be_started_again():
+def nccl_abort_that_hangs_ends_the_process_with_138():
     job = digits_job(workdir(), **kit.merge(SHORT, {"train": {"steps": 1000000}}))
     tasks = start(job, 2, "cuda:0", env={"EMULATED_NCCL_FAULT": "abort"})
     tasks[0].until_step(2, 60)

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""train.precision on GPUs, on emulated ones: each learns as well as float32 does, float16 with a loss scale that all
-tasks agree on, whatever happens to them. (The network is one of products: the emulator's convolutions take their
-time, and are in test/train/test_precision.c.)"""
+"""train.precision on emulated GPUs: each precision is as accurate as float32, float16 with a loss scale that is equal on all
+tasks, also after failures. (The network has only matrix products: emulated convolutions are slow;
+test/train/test_precision.c tests them.)"""
 # needs: emulated
 import json
 import os
@@ -31,7 +31,7 @@ def job_of(folder, precision, **changes):
 
 
 def two(job, env=None, args=()):
-    """Two tasks with a GPU each, and their ports; args: of the first."""
+    """Starts two tasks with one GPU each; returns them and their ports. args: of the first task."""
     ports = free_ports(2)
     return [Task(job, kit.tf_config(ports, i), ("--devices", "cuda:%d" % i, *(args if i == 0 else ())), env, "worker %d" % i)
             for i in range(2)], ports
@@ -43,7 +43,7 @@ def manifest(folder, step):
 
 
 @test
-def every_precision_is_as_accurate_as_float32():
+def precision_of_each_kind_is_as_accurate_as_float32():
     accuracy, first = {}, {}
     for precision in ("float32", "tf32", "bfloat16", "float16"):
         folder = workdir()
@@ -54,7 +54,7 @@ def every_precision_is_as_accurate_as_float32():
         steps = [r for _, r in sorted(t.steps().items())]
         first[precision] = steps[9]["loss"]
         assert ("loss_scale" in manifest(folder, STEPS)) == (precision == "float16")
-        if precision == "float16": # there is room for some doublings
+        if precision == "float16": # the scale can double a few times
             assert steps[0]["loss_scale"] == 65536 and steps[-1]["loss_scale"] >= 2 * 65536, steps[-1]
             assert manifest(folder, STEPS)["loss_scale"] == steps[-1]["loss_scale"]
         else:
@@ -64,7 +64,7 @@ def every_precision_is_as_accurate_as_float32():
 
 
 @test
-def an_overflow_is_skipped_by_all_alike_and_what_dies_comes_back_to_the_same_scale():
+def overflow_is_skipped_by_all_tasks_and_a_restarted_task_has_the_same_scale():
     overflowing = {"train": {"steps": 24, "deadline_seconds": 30, "loss_scale": {
         "initial_scale": 2 ** 32, "max_scale": 2 ** 32, "growth_interval": 4}},
         "data": {"eval": None}, "model": {"metrics": None}, "checkpoint": {"every_steps": 1000}, "export": None}
@@ -92,7 +92,7 @@ def an_overflow_is_skipped_by_all_alike_and_what_dies_comes_back_to_the_same_sca
     seen = dict(line.rsplit(None, 1) for line in text.splitlines() if not line.startswith("#"))
     assert int(seen["trainerd_overflowed_steps_total"]) > 5 and int(seen["trainerd_skipped_steps_total"]) == 0, text
     assert float(seen["trainerd_loss_scale"]) == scale, (scale, text)
-    until = time.monotonic() + 10  # it is told a moment later
+    until = time.monotonic() + 10  # the log follows the step with a delay
     while True:
         p = subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % ports[0]], capture_output=True, text=True, timeout=30)
         if "loss scale  %d\n" % scale in p.stdout:
@@ -109,7 +109,7 @@ def an_overflow_is_skipped_by_all_alike_and_what_dies_comes_back_to_the_same_sca
 
 
 @test
-def a_scale_goes_on_from_a_checkpoint_and_other_precisions_know_nothing_of_it():
+def loss_scale_resumes_from_a_checkpoint_only_with_float16():
     short = {"data": {"eval": None}, "model": {"metrics": None}, "checkpoint": {"every_steps": 6}, "export": None}
     folder = workdir()
     for steps, precision, scale, want in ((6, "float16", {"initial_scale": 1024, "growth_interval": 4}, (2048, 2)),
@@ -125,7 +125,7 @@ def a_scale_goes_on_from_a_checkpoint_and_other_precisions_know_nothing_of_it():
 
 
 @test
-def cpus_refuse_what_gpus_alone_compute():
+def precision_of_gpus_only_is_refused_on_cpus():
     for precision in ("float16", "tf32"):
         t = Task(job_of(workdir(), precision), args=("--devices", "cpu:1"))
         assert finish([t]) == [2], t.log()

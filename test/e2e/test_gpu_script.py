@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""scripts/gpu, which is for machines with a GPU and must work the first time: on the emulated one, a little of each part."""
+"""Runs a short version of each part of scripts/gpu, which is for machines with a GPU, on the emulated GPU."""
 # needs: emulated
 import os
 import re
@@ -21,7 +21,7 @@ def script(*args, **env):
 
 
 @test
-def one_command_checks_trains_and_times():
+def gpu_script_checks_trains_and_measures():
     code, said, out = script("check:test_softmax", "train:checkpoint_of_cpu_continues_on_gpu_and_back",
                              "bench:kernels:momentum")
     assert code == 0, said
@@ -32,7 +32,7 @@ def one_command_checks_trains_and_times():
 
 
 @test
-def what_fails_is_named_and_the_code_says_so():
+def gpu_script_failure_is_named_and_sets_the_exit_code():
     code, said, _ = script("train:checkpoint_of_cpu_continues_on_gpu_and_back", EMULATED_CAPABILITY="75")
     assert code == 2 and "has compute capability 7.5" in said, said
     code, said, _ = script("--seconds", "1", "check:test_softmax")
@@ -40,7 +40,7 @@ def what_fails_is_named_and_the_code_says_so():
 
 
 @test
-def a_pack_takes_along_what_other_machines_lack_and_nothing_of_theirs():
+def gpu_script_pack_contains_only_files_that_other_machines_lack():
     libraries = pack.needed_libraries([os.path.join(BUILD, "trainerd")])
     assert {"libgrpc.so.29", "libdnnl.so.2", "libuv.so.1"} <= set(libraries), libraries
     assert not [n for n in libraries if re.match(r"lib(c|m|stdc\+\+|gcc_s)\.so|ld-linux", n)], libraries

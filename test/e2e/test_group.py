@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Tasks meet, wait, refuse, lose each other, and every one of them says why."""
+"""Tasks join, wait, are refused and are lost; every task logs the reason."""
 # san: yes
 import json
 import os
@@ -36,31 +36,31 @@ def sentences(task):
     return [r["message"] for r in task.events("group")]
 
 
-def hears(task, *words, seconds=30):
-    """A sentence about the group with all of these words."""
+def expect_message(task, *words, seconds=30):
+    """Waits for a message about the group that contains all of these words."""
     task.until(lambda t: any(all(w in m for w in words) for m in sentences(t)), seconds)
 
 
 def ended_waiting_for(tasks, since, deadline, *words):
-    """All of them went on waiting until the deadline, then ended with 138 and these words."""
+    """Checks that all tasks waited until the deadline and ended with 138 and these words."""
     assert finish(tasks, 20) == [138] * len(tasks), [t.log() for t in tasks]
     for t in tasks:
         assert deadline - 0.3 < t.ended - since < deadline + 10 * SLOW, "%s: %.1f s" % (t.name, t.ended - since)
         for word in words:
-            assert word in t.last_word(), "%s: no '%s' in %s" % (t.name, word, t.last_word())
+            assert word in t.final_message(), "%s: no '%s' in %s" % (t.name, word, t.final_message())
 
 
 @test
-def who_waits_names_who_is_missing_where_and_why():
+def waiting_task_names_the_missing_tasks_and_the_reason():
     ports = free_ports(2)
     for me, other in ((0, 1), (1, 0)):
         task = Task(long_job(), tf_config(ports, me), ("--devices", "cpu:1"))
-        hears(task, "waiting", "worker %d (127.0.0.1:%d)" % (other, ports[other]), "refused", seconds=10)
+        expect_message(task, "waiting", "worker %d (127.0.0.1:%d)" % (other, ports[other]), "refused", seconds=10)
         task.kill()
 
 
 @test
-def waiting_ends_at_the_deadline_with_138():
+def waiting_task_at_the_deadline_ends_with_138():
     begin = time.monotonic()
     ports = free_ports(2)
     job = long_job(train={**LONG["train"], "deadline_seconds": 2})
@@ -69,18 +69,18 @@ def waiting_ends_at_the_deadline_with_138():
 
 
 @test
-def a_killed_worker_is_waited_for_by_name_until_the_deadline():
+def worker_killed_others_wait_and_name_it_until_the_deadline():
     tasks = start(long_job(train={**LONG["train"], "deadline_seconds": 2.5}), 4, env=SLOWLY)
     tasks[0].until_step(5)
     at = time.monotonic()
     tasks[2].signal(signal.SIGKILL)
-    hears(tasks[0], "worker 2 (127.0.0.1:%d)" % tasks[2].port, "was lost: its connection closed")
-    assert time.monotonic() - at < 2 * SLOW  # a closed stream is enough: no silence, no deadline
+    expect_message(tasks[0], "worker 2 (127.0.0.1:%d)" % tasks[2].port, "was lost: its connection closed")
+    assert time.monotonic() - at < 2 * SLOW  # the closed stream is detected; no timeout is needed
     ended_waiting_for([tasks[i] for i in (0, 1, 3)], at, 2.5, "no step for", "worker 2 (127.0.0.1:%d)" % tasks[2].port)
 
 
 @test
-def a_killed_chief_is_waited_for_by_name_until_the_deadline():
+def chief_killed_others_wait_and_name_it_until_the_deadline():
     tasks = start(long_job(train={**LONG["train"], "deadline_seconds": 2.5}), 3, env=SLOWLY)
     tasks[0].until_step(5)
     at = time.monotonic()
@@ -89,7 +89,7 @@ def a_killed_chief_is_waited_for_by_name_until_the_deadline():
 
 
 @test
-def a_worker_killed_in_the_middle_of_a_backward_that_is_being_reduced_is_named():
+def worker_killed_during_backward_and_all_reduce_is_named():
     folder = workdir()
     subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=704", "--set", "layers=2",
                     "-o", os.path.join(folder, "mlp.onnx")], check=True, stdout=subprocess.DEVNULL)
@@ -108,7 +108,7 @@ def a_worker_killed_in_the_middle_of_a_backward_that_is_being_reduced_is_named()
 
 
 @test
-def a_stopped_worker_is_found_by_its_silence_within_two_seconds_and_taken_back():
+def worker_suspended_is_detected_within_two_seconds_and_rejoins():
     tasks = start(long_job(), 3, env=SLOWLY)
     tasks[0].until_step(5)
     who, took = "worker 1 (127.0.0.1:%d), step " % tasks[1].port, []
@@ -130,25 +130,25 @@ def a_stopped_worker_is_found_by_its_silence_within_two_seconds_and_taken_back()
 
 
 @test
-def an_error_of_one_task_is_its_own_and_named_by_those_who_wait_for_it():
+def task_error_ends_only_that_task_and_waiting_tasks_name_it():
     job = long_job(data={"cache": "none"}, train={**LONG["train"], "deadline_seconds": 2.5})
     ports = free_ports(2)
     tasks = [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i,
                   env=SLOWLY if i == 0 else {"TRAINERD_FAULT": "train.forward@20"}) for i in range(2)]
     expect_codes(tasks[1:], [138])
-    assert "train.forward" in tasks[1].last_word(), tasks[1].last_word()
+    assert "train.forward" in tasks[1].final_message(), tasks[1].final_message()
     ended_waiting_for(tasks[:1], tasks[1].ended, 2.5, "worker 1 (127.0.0.1:%d)" % ports[1], "train.forward")
 
 
 @test
-def an_error_of_the_input_ends_the_job_everywhere_with_2():
+def input_error_ends_all_tasks_with_2():
     features = {"image": {"dtype": "uint8", "shape": [1, 8, 8], "scale": 0.0625}, "label": {"dtype": "int64", "shape": [2]}}
     tasks = start(long_job(data={"features": features}), 3)
     expect_codes(tasks, [2] * 3, 20)
 
 
 @test
-def a_damaged_record_on_one_host_ends_that_task_alone_with_138():
+def damaged_record_on_one_host_ends_only_that_task_with_138():
     folder = workdir()
     elastic = {"min_world": 1, "rejoin_seconds": 0}
     job = digits_job(folder, **{**LONG, "elastic": elastic, "train": {**LONG["train"], "epochs": None, "steps": 200}})
@@ -160,7 +160,7 @@ def a_damaged_record_on_one_host_ends_that_task_alone_with_138():
         data = bytearray(f.read())
     os.remove(path)
     length = int.from_bytes(data[:8], "little")
-    for i in range(0, len(data) - 60, length + 16):  # every record: whichever it meets first
+    for i in range(0, len(data) - 60, length + 16):  # damage every record, because the order is unknown
         data[i + 40] ^= 1
     with open(path, "wb") as f:
         f.write(data)
@@ -175,11 +175,11 @@ def a_damaged_record_on_one_host_ends_that_task_alone_with_138():
     ports = free_ports(2)
     tasks = [Task(j, tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i) for i, j in enumerate((job, damaged))]
     expect_codes(tasks, [0, 138], 60)
-    assert "digits-train-1.tfrecord" in tasks[1].last_word() and "offset" in tasks[1].last_word(), tasks[1].last_word()
+    assert "digits-train-1.tfrecord" in tasks[1].final_message() and "offset" in tasks[1].final_message(), tasks[1].final_message()
 
 
 @test
-def what_does_not_match_is_refused_at_the_door_with_both_sides():
+def task_with_another_job_is_refused_at_join_with_both_values():
     ports = free_ports(2)
     a, b = long_job(), long_job(train={**LONG["train"], "seed": 99})
     tasks = [Task(j, tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i) for i, j in enumerate((a, b))]
@@ -191,7 +191,7 @@ def what_does_not_match_is_refused_at_the_door_with_both_sides():
 
 
 @test
-def other_devices_and_another_cluster_are_refused():
+def task_with_other_devices_or_another_cluster_is_refused():
     ports = free_ports(3)
     job = long_job()
     tasks = [Task(job, tf_config(ports[:2], i), ("--devices", "cpu:%d" % (i + 1)), name="worker %d" % i) for i in range(2)]
@@ -199,7 +199,7 @@ def other_devices_and_another_cluster_are_refused():
     said(tasks[1], "device")
     tasks[0].kill()
     configs = (tf_config(ports[:2], 0), tf_config(ports[:2], 1, hosts=["127.0.0.1", "localhost"]))
-    for first in (0, 1):  # whichever is there before the other
+    for first in (0, 1):  # in both orders of arrival
         tasks = [None, None]
         for i in (first, 1 - first):
             tasks[i] = Task(job, configs[i], ("--devices", "cpu:1"), name="worker %d" % i)
@@ -210,7 +210,7 @@ def other_devices_and_another_cluster_are_refused():
 
 
 @test
-def sigterm_on_one_task_saves_and_that_one_leaves():
+def sigterm_on_one_task_saves_and_ends_that_task():
     folder = workdir()
     job = digits_job(folder, **merge(LONG, {"train": {"deadline_seconds": 2.5}}))
     tasks = start(job, 2, env=SLOWLY)
@@ -227,7 +227,7 @@ def status_of(task):
 
 
 @test
-def trainerctl_looks_saves_drains_and_stops():
+def trainerctl_status_checkpoint_drain_and_stop_work():
     folder = workdir()
     job = digits_job(folder, **LONG, checkpoint={"every_steps": 0, "every_seconds": 0})
     tasks = start(job, 2, env=SLOWLY)
@@ -235,12 +235,12 @@ def trainerctl_looks_saves_drains_and_stops():
     chief, worker = ("127.0.0.1:%d" % t.port for t in tasks)
     until = time.monotonic() + 5
     status = {"step": 0}
-    while status["step"] < 4 and time.monotonic() < until:  # it is a moment behind the log
+    while status["step"] < 4 and time.monotonic() < until:  # the status follows the log with a delay
         status = status_of(tasks[0])
     assert status["state"] == "leading" and status["phase"] in ("train", "evaluate") and status["step"] >= 4, status
     assert [t["state"] for t in status["tasks"]] == ["active", "active"], status
     assert status["total_steps"] == 140000 and status["generation"] == 1, status
-    # what is said of the others is as fresh as their beats, some 40 steps
+    # the status of the other tasks is as old as their heartbeats, about 40 steps
     before = max(tasks[0].steps())
     status = status_of(tasks[0])
     for t in status["tasks"]:
@@ -259,17 +259,17 @@ def trainerctl_looks_saves_drains_and_stops():
     tasks = start(job, 2, env=SLOWLY)
     tasks[0].until(lambda t: t.steps(), 20)
     status = status_of(tasks[0])
-    assert all(t["step_held"] > 0 for t in status["tasks"]), status  # that of the checkpoint, at least
+    assert all(t["step_held"] > 0 for t in status["tasks"]), status  # at least the step of the checkpoint
     assert ctl("drain", "127.0.0.1:%d" % tasks[1].port).returncode == 0
     expect_codes(tasks[1:], [143], 20)
-    hears(tasks[0], "waiting", "worker 1 ", "it was asked to leave")
+    expect_message(tasks[0], "waiting", "worker 1 ", "it was asked to leave")
     status = status_of(tasks[0])
     assert [t["state"] for t in status["tasks"]] == ["joined", "missing"], status
     assert status["tasks"][1]["last_error"] != "" and status["phase"] == "waiting" and status["phase_ms"] > 500, status
 
 
 @test
-def a_checkpoint_that_fails_is_answered_with_the_reason():
+def checkpoint_command_failure_returns_the_reason():
     tasks = start(long_job(checkpoint={"every_steps": 0, "every_seconds": 0}), 2,
                   env={"TRAINERD_FAULT": SLOWLY["TRAINERD_FAULT"] + ",ckpt.sync=fail@1+"})
     tasks[0].until_step(2)
@@ -281,7 +281,7 @@ def a_checkpoint_that_fails_is_answered_with_the_reason():
 
 
 @test
-def a_python_grpc_client_finds_health_reflection_and_status():
+def grpc_python_client_finds_health_reflection_and_status():
     tasks = start(long_job(), 2, env={**SLOWLY, "TRAINERD_TOKEN": "a secret of this test"})
     tasks[0].until_step(2)
     for t in tasks:
@@ -295,7 +295,7 @@ def a_python_grpc_client_finds_health_reflection_and_status():
 
 
 @test
-def strangers_on_the_ports_change_nothing():
+def foreign_connections_on_the_ports_have_no_effect():
     ports = free_ports(2)
     job = digits_job(workdir(), train={"epochs": 2, "lanes": 2, "log_every_steps": 1})
     first = Task(job, tf_config(ports, 0), ("--devices", "cpu:1"), name="worker 0", env={"TRAINERD_FAULT": "train.forward=delay:5@1+"})
@@ -319,7 +319,7 @@ def strangers_on_the_ports_change_nothing():
 
 
 @test
-def a_port_in_use_is_said_so():
+def port_in_use_is_reported():
     s = socket.socket()
     s.bind(("127.0.0.1", 0))
     s.listen()

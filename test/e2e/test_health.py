@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Silent wrongness, as a user meets it: tasks that differ, and numbers that are none."""
+"""Silent errors from the view of a user: tasks that diverge, and non-finite numbers."""
 # san: yes
 import os
 
@@ -21,7 +21,7 @@ def weights(folder, step):
 
 
 @test
-def two_tasks_that_differ_end_and_go_on_from_what_was_equal():
+def divergence_of_two_tasks_ends_both_and_the_next_start_resumes():
     d, undisturbed, ports = workdir(), workdir(), free_ports(2)
     expect_codes([Task(digits_job(undisturbed, train=STEPS), args=("--devices", "cpu:2"))], [0])
     job = digits_job(d, train=STEPS, checkpoint={"every_steps": 10})
@@ -29,7 +29,7 @@ def two_tasks_that_differ_end_and_go_on_from_what_was_equal():
     tasks = [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), {"TRAINERD_FAULT": faults[i]}, "worker %d" % i)
              for i in range(2)]
     expect_codes(tasks, [138, 138])
-    say(tasks, "no majority tells which are right: the reduced gradient of step 25")
+    say(tasks, "no majority shows which are right: the reduced gradient of step 25")
     tasks = start(job, 2, ports=ports)
     expect_codes(tasks, [0, 0])
     assert tasks[0].events("resume")[0]["step"] in (10, 20), tasks[0].log()
@@ -37,7 +37,7 @@ def two_tasks_that_differ_end_and_go_on_from_what_was_equal():
 
 
 @test
-def a_machine_that_is_wrong_again_and_again_leaves_and_the_others_complete_the_job():
+def divergence_repeated_on_one_task_ends_it_and_the_others_complete():
     d, ports = workdir(), free_ports(3)
     job = digits_job(d, train=dict(STEPS, lanes=3, global_batch_size=48), elastic={"min_world": 2, "rejoin_seconds": 0})
     faults = [SLOWLY, SLOWLY, SLOWLY + ",health.flip_gradient@5+"]
@@ -45,19 +45,19 @@ def a_machine_that_is_wrong_again_and_again_leaves_and_the_others_complete_the_j
              for i in range(3)]
     expect_codes(tasks, [0, 0, 138])
     say(tasks, "worker 2 differs from the others: its reduced gradient of step ")
-    say(tasks[2:], "for the third time its numbers are wrong, have its machine looked at")
+    say(tasks[2:], "the results of this task diverged 3 times; check the hardware of its host")
     assert len(tasks[2].events("differs")) == 3, tasks[2].log()
 
     alone = Task(digits_job(workdir(), train=dict(STEPS, log_every_steps=1)), args=("--devices", "cpu:2"),
                  env={"TRAINERD_FAULT": "health.flip_gradient@5+"})
     expect_codes([alone], [138])
     say([alone], "its replicas 0 and 1 hold different reduced gradients")
-    say([alone], "for the third time its numbers are wrong, have its machine looked at")
+    say([alone], "the results of this task diverged 3 times; check the hardware of its host")
     assert max(alone.steps()) == 4
 
 
 @test
-def numbers_that_are_none_end_the_job_with_their_origin_on_every_task():
+def non_finite_numbers_end_the_job_with_their_origin_on_every_task():
     d = workdir()
     # A variance of 1e30 squared is above the largest float.
     features = {"image": {"dtype": "uint8", "shape": [1, 8, 8], "scale": 1e30}}

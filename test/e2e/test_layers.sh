@@ -1,5 +1,5 @@
 #!/bin/sh
-# The tree keeps its layers, and scripts/layers would notice if it did not.
+# scripts/layers accepts the tree and rejects each kind of violation.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 tree=$(mktemp -d) || exit 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`trainerctl model`: networks of the standard sizes that onnx.checker and ONNX Runtime take, the same for
-the same seed; and one of them learns."""
+"""`trainerctl model`: networks of the published sizes, which onnx.checker and ONNX Runtime accept and which are equal for
+equal seeds; one of them is trained."""
 # san: yes
 import json
 import os
@@ -31,7 +31,7 @@ def load(path):
 
 
 def trained(m):
-    """{name: array} of the float initializers that are no running statistics."""
+    """Returns {name: array} of the float initializers except running statistics."""
     return {t.name: numpy_helper.to_array(t) for t in m.graph.initializer
             if t.data_type == 1 and "running_" not in t.name}
 
@@ -70,7 +70,7 @@ def normal(*shape):
 
 
 @test
-def networks_have_the_sizes_of_the_literature():
+def model_command_networks_have_the_published_sizes():
     assert count(make("mlp")) == 784 * 128 + 128 + 1280 + 10
     assert count(make("lenet")) == 61706
     assert count(make("resnet18")) == 11689512
@@ -82,7 +82,7 @@ def networks_have_the_sizes_of_the_literature():
 
 
 @test
-def they_compute_what_onnx_runtime_computes():
+def model_command_networks_agree_with_onnx_runtime():
     same_as_onnx_runtime(make("mlp", "layers=2", "hidden=33"), {"x": normal(5, 784)})
     same_as_onnx_runtime(make("lenet"), {"x": normal(3, 1, 28, 28)})
     same_as_onnx_runtime(make("resnet18", "size=64", "classes=7"), {"x": normal(2, 3, 64, 64)})
@@ -95,12 +95,12 @@ def they_compute_what_onnx_runtime_computes():
     later = ids.copy()
     later[:, 5:] = (later[:, 5:] + 1) % 60
     after = same_as_onnx_runtime(path, {"ids": later})
-    np.testing.assert_array_equal(before[:, :5], after[:, :5])  # no token sees what comes behind it
+    np.testing.assert_array_equal(before[:, :5], after[:, :5])  # no token depends on a later one
     assert np.abs(before[:, 5:] - after[:, 5:]).max() > 1e-3
 
 
 @test
-def weights_follow_from_the_seed_and_have_the_spread_they_should():
+def model_command_weights_depend_on_the_seed_and_have_the_expected_variance():
     a, b, c = (open(make("resnet18", "size=32", seed=s), "rb").read() for s in (1, 1, 2))
     assert a == b and a != c
     w = trained(load(make("gpt2", "layers=2", "vocabulary=1000", "sequence=8")))
@@ -111,10 +111,10 @@ def weights_follow_from_the_seed_and_have_the_spread_they_should():
 
 
 @test
-def what_cannot_be_made_is_refused_with_the_nearest_name():
+def model_command_unknown_name_is_refused_with_the_nearest_name():
     for args, words in ((["resnet19"], "did you mean resnet18?"), (["mlp", "--set", "hiden=3"], "did you mean hidden?"),
                         (["mlp", "--set", "hidden=0"], "from 1 to"), (["gpt2", "--set", "heads=5"], "heads must divide"),
-                        (["dlrm", "--set", "rows=1000000000"], "2 GiB"), ([], "which network")):
+                        (["dlrm", "--set", "rows=1000000000"], "2 GiB"), ([], "the name of a network is missing")):
         p = subprocess.run([TRAINERCTL, "model", *args, "-o", os.path.join(workdir(), "m.onnx")], capture_output=True,
                            text=True, timeout=60)
         assert p.returncode in (2, 3) and words in p.stderr, (args, p.returncode, p.stderr)
@@ -128,7 +128,7 @@ def losses(job, steps, **model):
 
 
 @test
-def a_ready_made_network_learns_digits_under_every_loss():
+def model_command_network_learns_digits_with_every_loss():
     net = make("mlp", "inputs=64", "hidden=32")
     rows = [
         {"type": "softmax_cross_entropy", "logits": "logits", "labels": "label", "label_smoothing": 0.1},

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Two hosts: network namespaces with a cable between them, two tasks on each."""
+"""Two hosts with two tasks each: network namespaces that a virtual cable connects."""
 # san: yes
 import os
 import subprocess
@@ -27,7 +27,7 @@ def cable():
 
 
 def start(job, order=(0, 1, 2, 3), env=None):
-    """One task per address; `order` says which address is worker 0, 1, ..."""
+    """Starts a task for each address; `order` lists the addresses of worker 0, 1, ..."""
     workers = [ADDRESSES[i] for i in order]
     tasks = []
     for i, address in enumerate(workers):
@@ -46,7 +46,7 @@ def last_checkpoint(folder):
 
 
 @test
-def two_hosts_with_two_tasks_each_give_the_bytes_of_one_task():
+def weights_two_hosts_with_two_tasks_each_equal_those_of_one_task():
     need_namespaces()
     alone = workdir()
     expect_codes([Task(digits_job(alone, **JOB), args=("--devices", "cpu:1"))], [0])
@@ -59,7 +59,7 @@ def two_hosts_with_two_tasks_each_give_the_bytes_of_one_task():
         assert last_checkpoint(folder) == last_checkpoint(alone), order
 
 
-def hears(task, *words, seconds=20):
+def expect_message(task, *words, seconds=20):
     task.until(lambda t: any(all(w in r["message"] for w in words) for r in t.events("group")), seconds)
 
 
@@ -73,7 +73,7 @@ def plug():
 
 
 @test
-def a_cable_that_is_pulled_is_noticed_on_both_sides_with_names_and_plugged_in_again_all_go_on():
+def network_cut_is_detected_on_both_sides_and_all_continue_after_it():
     need_namespaces()
     tasks = start(digits_job(workdir(), train={"epochs": 100000, "lanes": 4, "log_every_steps": 1}), env=SLOWLY)
     tasks[0].until_step(5)
@@ -81,10 +81,10 @@ def a_cable_that_is_pulled_is_noticed_on_both_sides_with_names_and_plugged_in_ag
     try:
         for t in tasks:
             other = "worker 2 (10.77.0.2:2222)" if t.host == "east" else "worker 0 (10.77.0.1:2222)"
-            hears(t, other, "was lost: ")
+            expect_message(t, other, "was lost: ")
         assert time.monotonic() - at < 2.5 * SLOW, time.monotonic() - at
         for t in (tasks[0], tasks[2]):
-            hears(t, "waiting: 2 of 4 tasks are missing")
+            expect_message(t, "waiting: 2 of 4 tasks are missing")
         held = max(tasks[0].steps())
     finally:
         plug()
@@ -93,7 +93,7 @@ def a_cable_that_is_pulled_is_noticed_on_both_sides_with_names_and_plugged_in_ag
 
 
 @test
-def of_two_halves_that_do_not_see_each_other_the_one_with_the_lease_trains():
+def network_partition_half_with_the_lease_trains():
     need_namespaces()
     steps = {"train": {"epochs": None, "steps": 900, "lanes": 4, "log_every_steps": 1}, "checkpoint": {"every_steps": 0}}
     alone, folder = workdir(), workdir()
@@ -105,7 +105,7 @@ def of_two_halves_that_do_not_see_each_other_the_one_with_the_lease_trains():
         tasks[0].until(lambda t: any(r["tasks"] == 2 and r["_at"] > at for r in t.events("view")))
         held = max(tasks[0].steps())
         tasks[0].until_step(held + 20)
-        hears(tasks[2], "waiting: 2 of 4 tasks are missing", "less than a majority of the last group is present")
+        expect_message(tasks[2], "waiting: 2 of 4 tasks are missing", "less than a majority of the last group is present")
         assert not [r for t in tasks[2:] for r in t.events("view") if r["_at"] > at]
     finally:
         plug()

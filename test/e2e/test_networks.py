@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Networks that people train follow the loss of PyTorch or TensorFlow, from the same ONNX, in the same order; what is
-exported gives finite outputs in ONNX Runtime. The networks and those losses: make_networks.py and make_keras.py in
-test/e2e/networks."""
+"""The losses of common networks follow those of PyTorch or TensorFlow, from the same ONNX file and samples in the same order;
+the exported model has finite outputs in ONNX Runtime. make_networks.py and make_keras.py in test/e2e/networks wrote the
+networks and the reference losses."""
 import json
 import os
 import sys
@@ -45,8 +45,9 @@ for network in NETWORKS:
 
 
 @test
-def tables_train_to_the_same_bytes_on_one_two_and_four_tasks():
-    """Few rows of each table get a gradient, other ones in every task: marks are joined, rows packed and reduced."""
+def tables_weights_are_equal_on_one_two_and_four_tasks():
+    """Few rows of each table have a gradient, and other rows on every task: the tasks merge the marks, pack the rows and
+    all-reduce them."""
     def run(n, **changes):
         folder = workdir()
         path = prepare("dlrm", folder)

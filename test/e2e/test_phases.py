@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""A task dies in every phase there is, and the result is that of a run in which nobody died, to the last bit.
+"""A task is killed in every phase; the result is equal, bit by bit, to that of a run without failures.
 
-A scenario gives some tasks a list of lives: each life has a fault (base/fault.h) that ends it, and the next one begins
-at once; the last life has none. So one run of a job passes many deaths, in the order of the list. What is compared with
-an undisturbed run of one task: the loss of every step as every task has reported it, weights and optimizer state of the
-last checkpoint, and the exported model, byte for byte."""
+A scenario assigns a list of lives (processes) to some tasks: each life has a fault (base/fault.h) that ends it, and the
+next life starts at once; the last life has no fault. One run of a job thus has many kills, in the order of the list.
+Compared with an undisturbed run of one task are: the loss of every step as each task reported it, weights and optimizer
+state of the last checkpoint, and the exported model, byte by byte."""
 import json
 import os
 import shutil
@@ -22,18 +22,18 @@ from kit import FOLDERS, ROOT, SLOW, TRAINERCTL, Task, digits_job, free_ports, m
 sys.path.insert(1, os.path.join(ROOT, "test", "chaos"))
 import sample_log  # noqa: E402
 
-WAITS = {"min_world": 4, "rejoin_seconds": 10}  # nobody steps while somebody is missing
+WAITS = {"min_world": 4, "rejoin_seconds": 10}  # no step while a task is missing
 GOES_ON = {"min_world": 1, "rejoin_seconds": 0}
 ALL = {"min_world": 4, "rejoin_seconds": 0}
-ALL_BUT_ONE = {"min_world": 3, "rejoin_seconds": 3}  # who is slow to come is there from the first step on
-SAMPLES = 719  # in the file that is read
+ALL_BUT_ONE = {"min_world": 3, "rejoin_seconds": 3}  # the group waits 3 s for a slow task before the first step
+SAMPLES = 719  # in the data file of the job
 
 _undisturbed, _making = {}, threading.Lock()
-_kept = tempfile.TemporaryDirectory(prefix="trainerd-test-", dir=FOLDERS)  # longer than a test
+_kept = tempfile.TemporaryDirectory(prefix="trainerd-test-", dir=FOLDERS)  # kept for all tests of the file
 
 
 def job_file(folder, steps=60, **changes):
-    """Three buckets of gradients, two chunks of state, an evaluation every 5 steps, a checkpoint every 4."""
+    """Writes a job with three gradient buckets, two state chunks, an evaluation every 5 steps and a checkpoint every 4."""
     subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=704", "--set", "layers=2",
                     "-o", os.path.join(folder, "mlp.onnx")], check=True, stdout=subprocess.DEVNULL)
     base = {"model": {"onnx": "mlp.onnx"},
@@ -65,8 +65,8 @@ def without_n(changes):
 
 
 def undisturbed(steps, changes):
-    """(folder, losses, files) of one task that nothing happens to (of three, three: only powers of two are alike); made
-    once for all scenarios that are alike."""
+    """Returns (folder, losses, files) of an undisturbed run of one task; for three tasks, of three tasks, because only powers
+    of two have equal bits. Each run is made once and shared by the scenarios with the same job."""
     key = (steps, json.dumps(changes, sort_keys=True))
     with _making:
         if key not in _undisturbed:
@@ -89,21 +89,21 @@ def make_undisturbed(steps, changes):
 
 
 class Run:
-    """Tasks of one cluster; `lives` says per rank which fault each life has. Who ends by it is started again, after `pause`
-    seconds (None: when no fault is left in those who live). `resumes`: the job begins at some checkpoint of the undisturbed
-    run."""
+    """The tasks of one cluster. `lives` lists the faults of the lives of each rank. A task that ends by its fault is started
+    again after `pause` seconds (None: when the running tasks have no fault left). `resumes`: the job starts at a checkpoint of
+    the undisturbed run."""
 
     def __init__(self, lives=None, n=4, steps=60, elastic=WAITS, resumes=False, pause=0.0, always="", supervised=False, **changes):
         self.steps, self.pause, self.always = steps, pause, always
-        self.supervised = supervised  # whoever ends with 138 is started again
+        self.supervised = supervised  # a task that ends with 138 is started again
         self.folder, self.n = workdir(), n
         self.changes = {**changes, **({"_n": n} if n & (n - 1) else {})}
         self.lanes = changes.get("train", {}).get("lanes", 4)
         self.job = job_file(self.folder, steps, elastic={**elastic, "min_world": min(n, elastic["min_world"])}, **changes)
         self.ports = free_ports(n)
         self.lives = {rank: list((lives or {}).get(rank, ())) for rank in range(n)}
-        self.tasks = {rank: [] for rank in range(n)}  # every life, the last one at the end
-        self.faults = {}  # of the present life
+        self.tasks = {rank: [] for rank in range(n)}  # all lives of a rank in order
+        self.faults = {}  # {rank: fault of its running life}
         self.first = 1
         if resumes:
             folder = os.path.join(undisturbed(steps, self.changes)[0], "run", "checkpoints")
@@ -115,7 +115,7 @@ class Run:
         fault = self.lives[rank].pop(0) if self.lives[rank] else ""
         all_faults = ",".join(f for f in (fault, self.always) if f)
         env = {"TRAINERD_FAULT": all_faults} if all_faults else {}
-        env["TRAINERD_LOG_LEVEL"] = "debug"  # at info only who leads reports steps
+        env["TRAINERD_LOG_LEVEL"] = "debug"  # at level info only the leader logs steps
         log = os.path.join(self.folder, "samples.txt")
         task = Task(self.job, tf_config(self.ports, rank), ("--devices", "cpu:1", "--sample-log", log), env,
                     "worker %d, life %d (%s)" % (rank, len(self.tasks[rank]) + 1, fault))
@@ -141,13 +141,13 @@ class Run:
                          for tasks in self.tasks.values() for t in tasks[-2:])
 
     def progress(self):
-        """Lives that began, and steps that were reported."""
+        """Returns the number of lives that started and of steps that were logged."""
         return sum(len(tasks) for tasks in self.tasks.values()), sum(len(self.now(rank).steps()) for rank in range(self.n))
 
     def relay(self, seconds=60, done=0, hurry=False):
-        """Until every task has ended by itself: those whose fault ended them come back with the next life. A machine may be
-        slow, but something must go on: no step and no new life for so many seconds is a hang. `hurry`: who hangs and has
-        said that it ends takes its time; it is killed."""
+        """Waits until every task has ended, and starts the next life of tasks that their fault ended. The machine may be slow, so
+        the limit applies to progress: no step and no new life for `seconds` is a hang. `hurry`: a task that hangs and has
+        logged its end needs long to exit; it is killed."""
         seen, look, end, back = None, 0, 0, {}
         while True:
             if time.monotonic() > look:
@@ -169,7 +169,7 @@ class Run:
                 break
             assert max(len(tasks) for tasks in self.tasks.values()) < 60, self.logs()
             if time.monotonic() > end:
-                raise AssertionError("nothing goes on for %g s, after %d lives and %d steps\n%s" % (seconds, *seen, self.logs()))
+                raise AssertionError("no progress for %g s, after %d lives and %d steps\n%s" % (seconds, *seen, self.logs()))
             time.sleep(0.002)
         for rank, code in codes.items():
             self.now(rank).wait(5)
@@ -179,11 +179,11 @@ class Run:
         return self
 
     def has_ended_for(self, rank, seconds):
-        """It said so that long ago: what it told the others last is on its way."""
+        """Returns true if the task logged its end `seconds` ago, so that its last message to the others was sent."""
         return any(time.monotonic() - r["_at"] > seconds for r in self.now(rank).events("end"))
 
     def losses(self):
-        """{step: loss}: everybody who reported a step must have said the same."""
+        """Returns {step: loss}; all tasks that logged a step must have logged the same loss."""
         said = {}
         for tasks in self.tasks.values():
             for task in tasks:
@@ -218,7 +218,7 @@ def kills(*points):
     return [p if "=" in p else "%s=kill@%s" % tuple(p.split("@")) for p in points]
 
 
-# A life begins with connect, agree, and the state of a peer; the numbers count passages within it.
+# A life starts with connect, agree, and the state of a peer; the numbers count how often the life reaches the point.
 STEP_POINTS = kills("train.forward@2", "train.bucket@1", "train.bucket@5", "train.bucket@6", "train.reduce@2",
                     "train.commit@2", "train.update@2", "train.update_middle@2", "train.update_end@2")
 JOIN_POINTS = kills("rdzv.join.out@1", "rdzv.ready.out@1", "rdzv.view.in@1", "train.connect@1", "train.agree@1")
@@ -232,25 +232,25 @@ LEAD_POINTS = kills("rdzv.join.in@1", "rdzv.wait.out@1", "rdzv.ready.in@2", "rdz
 
 
 @test
-def a_worker_dies_in_every_phase():
+def worker_killed_in_every_phase_loses_no_bit():
     Run({2: JOIN_POINTS + STEP_POINTS + TAKE_POINTS + EVAL_POINTS}).start_all().relay().is_as_undisturbed()
 
 
 @test
-def the_chief_dies_in_every_phase():
+def chief_killed_in_every_phase_loses_no_bit():
     Run({0: kills("train.load@1", "train.connect@1", "train.agree@1") + LEAD_POINTS + STEP_POINTS + TAKE_POINTS +
          EVAL_POINTS}).start_all().relay().is_as_undisturbed()
 
 
 @test
-def the_chief_dies_in_every_part_of_a_checkpoint():
+def chief_killed_in_every_stage_of_a_checkpoint_loses_no_bit():
     Run({0: SAVE_POINTS}).start_all().relay().is_as_undisturbed()
-    # However slow the disk is, there are two checkpoints: the first one that is due and the last one.
+    # However slow the disk is, two checkpoints are written: the first one that is due and the last one.
     Run({0: kills("ckpt.remove@1")}, checkpoint={"max_to_keep": 1}).start_all().relay().is_as_undisturbed()
 
 
 @test
-def the_chief_dies_when_all_is_done_but_the_last_save_and_the_export():
+def chief_killed_during_the_last_save_or_export_loses_no_bit():
     rare = {"checkpoint": {"every_steps": 0}}
     Run({0: END_POINTS, 2: kills("rdzv.complete.out@1")}, steps=12, **rare).start_all().relay().is_as_undisturbed()
     Run({0: kills("train.save@1"), 1: kills("ckpt.rename@1"), 2: kills("train.export@1"), 3: kills("export.rename@1")}, steps=12,
@@ -259,13 +259,13 @@ def the_chief_dies_when_all_is_done_but_the_last_save_and_the_export():
 
 
 @test
-def who_is_killed_while_tasks_are_gathered_comes_back_into_the_group():
+def task_killed_while_the_group_forms_rejoins():
     run = Run(steps=12)
     for rank in (0, 1, 2):
         run.start(rank)
     for rank in (1, 0):
         run.now(rank).until(lambda t: t.events("plan"))
-        time.sleep(0.2)  # they have met, and wait
+        time.sleep(0.2)  # the tasks have joined, and wait for the others
         assert not run.now(rank).events("view")
         run.now(rank).kill()
         run.start(rank)
@@ -274,7 +274,7 @@ def who_is_killed_while_tasks_are_gathered_comes_back_into_the_group():
 
 
 @test
-def a_checkpoint_is_read_by_nobody_in_vain():
+def checkpoint_reader_killed_loses_no_bit():
     run = Run({0: kills("train.load@1", "train.state_send@1", "train.state_send@2"), 2: kills("train.state_recv@1", "train.state_recv@2")},
               resumes=True, steps=24)
     run.start_all().relay().is_as_undisturbed()
@@ -282,14 +282,14 @@ def a_checkpoint_is_read_by_nobody_in_vain():
 
 
 @test
-def who_sends_the_state_dies_and_so_does_who_receives_it():
+def state_sender_and_receiver_killed_lose_no_bit():
     run = Run({0: kills("train.forward@3", "train.state_recv@2", "train.forward@2"), 1: kills("train.state_send@2", "train.state_send@2"),
                2: kills("train.commit@7", "train.state_recv@2")}, steps=24)
     run.start_all().relay().is_as_undisturbed()
 
 
 @test
-def several_die_at_once():
+def several_tasks_killed_together_lose_no_bit():
     for elastic in (WAITS, GOES_ON):
         run = Run({0: kills("train.update_middle@9"), 1: kills("train.bucket@7", "train.commit@2"), 2: kills("train.commit@9"),
                    3: kills("train.bucket@7", "train.commit@2")}, elastic=elastic, steps=40)
@@ -298,14 +298,14 @@ def several_die_at_once():
     run.start_all().relay().is_as_undisturbed()
 
 
-def the_others_go_on_and_who_comes_back_is_taken_in():
+def tasks_killed_others_continue_and_restarted_tasks_rejoin():
     lives = {2: kills("train.bucket@5", "train.state_recv@2", "train.update_middle@2", "rdzv.view.in@1"), 3: kills("rdzv.pause.in@1"),
              0: kills("rdzv.pause.out@1", "train.forward@12", "train.state_recv@2", "train.agree@1", "train.connect@1", "train.commit@2",
                       "rdzv.join.in@1", "train.update@2")}
     Run(lives, elastic=GOES_ON, steps=240, always="train.forward=delay:50@1+").start_all().relay().is_as_undisturbed()
 
 
-def of_two_tasks_either_dies():
+def either_of_two_tasks_killed_loses_no_bit():
     lives = {1: kills("train.forward@4", "train.state_recv@2", "train.bucket@4", "train.update_middle@2"),
              0: kills("train.forward@14", "train.bucket@5", "train.state_recv@1", "train.connect@1", "train.commit@3")}
     for elastic in (WAITS, GOES_ON):
@@ -313,9 +313,9 @@ def of_two_tasks_either_dies():
         run.start_all().relay().is_as_undisturbed()
 
 
-# ---- who is alive, and does not move; who fails ----
+# ---- tasks that hang; tasks that fail ----
 
-def a_task_that_is_stopped_is_missed_and_comes_back_with_what_the_others_have():
+def task_suspended_is_evicted_and_rejoins_with_the_state_of_the_others():
     points = ("train.forward=stop@3", "train.bucket=stop@20", "train.commit=stop@16", "train.update_middle=stop@26")
     run = Run({2: [",".join(points)]}, elastic=GOES_ON, steps=220, always="train.forward=delay:20@1+",
               detection={"silent_seconds": 0.8}).start_all()
@@ -339,7 +339,7 @@ def stat(pid):
 
 
 def lost(task, *words):
-    """Its troubles that have these words."""
+    """Returns the messages about lost tasks that contain these words."""
     return [r["message"] for r in list(task.records) if r.get("event") == "group" and r.get("level") == "warn" and
             all(w in r["message"] for w in words)]
 
@@ -349,7 +349,7 @@ def assert_names(text, run, rank, phase="in "):
         assert word in text, "'%s' is not in: %s" % (word, text)
 
 
-def a_task_that_hangs_is_named_and_ends_and_the_others_go_on():
+def task_that_hangs_is_named_and_ends_and_the_others_continue():
     places = {1: ("train.forward=hang@12", "begin"), 2: ("train.update=hang@40", "update"),
               3: ("train.reduce=hang@70", "forward and backward"), 0: ("train.commit=hang@100", "check the gradient")}
     run = Run({rank: [fault] for rank, (fault, _) in places.items()}, elastic=GOES_ON, steps=300,
@@ -365,25 +365,25 @@ def a_task_that_hangs_is_named_and_ends_and_the_others_go_on():
         assert first.p.returncode == 138, first.log()
 
 
-def hears(task):
-    """Its records of why somebody was lost; who was taken in just then has it from the view alone."""
+def loss_records(task):
+    """Returns the records with the reason of a loss. A task that joined at that time has only the reason of the view."""
     return [r for r in list(task.records) if r.get("event") in ("group", "view") and
             any(w in r["message"] for w in ("makes no progress", "within"))]
 
 
-def is_named_while_gradients_are_reduced(rank, fault, elastic=GOES_ON, **changes):
-    """The task hangs there: all others say so long before any deadline (30 s), and the job goes on."""
+def expect_named_during_all_reduce(rank, fault, elastic=GOES_ON, **changes):
+    """Lets a task hang at `point`: all others name it long before the deadline (30 s), and the job continues."""
     run = Run({rank: [fault]}, elastic=elastic, steps=30, always="train.forward=delay:15@1+", **changes).start_all()
     first, others = run.now(rank), [r for r in range(4) if r != rank]
     for other in others:
-        run.now(other).until(hears, 60)
+        run.now(other).until(loss_records, 60)
     first.until(lambda t: t.events("end"))
     assert "exit 138" in first.events("end")[0]["message"], first.log()
-    done = max(first.steps(), default=None)  # None: it may have come when the others had made some
+    done = max(first.steps(), default=None)  # None: the task may have joined after some steps of the others
     at = [r["_at"] for r in first.records if r.get("event") in ("view", "step")][-1]
-    first.kill()  # it ends by itself, with 138, but takes its time
+    first.kill()  # it would end with 138, but slowly
     for other in others:
-        record = hears(run.now(other))[0]
+        record = loss_records(run.now(other))[0]
         said, took = record["message"], record["_at"] - at
         assert_names(said, run, rank, "in reduce for " if done is None else "step %d, in reduce for " % (done + 1))
         assert "makes no progress, and the others wait for it; this phase has a limit of" in said, said
@@ -391,79 +391,79 @@ def is_named_while_gradients_are_reduced(rank, fault, elastic=GOES_ON, **changes
     run.relay(90).is_as_undisturbed()
 
 
-def a_task_that_hangs_in_any_bucket_is_named():
-    """The first two of three are reduced by a thread of their own, the last by the replica's."""
+def task_that_hangs_in_any_bucket_is_named():
+    """The reducer thread reduces the first two of three buckets, the thread of the replica the last one."""
     for rank, bucket in ((2, 1), (0, 2), (1, 3)):
-        is_named_while_gradients_are_reduced(rank, "train.bucket=hang@%d" % (3 * 11 + bucket))
+        expect_named_during_all_reduce(rank, "train.bucket=hang@%d" % (3 * 11 + bucket))
 
 
-def a_task_that_hangs_in_a_bucket_is_named_and_waited_for():
+def task_that_hangs_in_a_bucket_is_named_and_waited_for():
     for rank, bucket in ((0, 1), (3, 2)):
-        is_named_while_gradients_are_reduced(rank, "train.bucket=hang@%d" % (3 * 11 + bucket), WAITS)
+        expect_named_during_all_reduce(rank, "train.bucket=hang@%d" % (3 * 11 + bucket), WAITS)
 
 
-def a_task_that_hangs_before_anything_is_learned_is_named_at_the_deadline():
-    """The right one, whoever waits for whom."""
-    is_named_while_gradients_are_reduced(3, "train.bucket=hang@1", train={"deadline_seconds": 6})
+def task_that_hangs_before_the_first_step_is_named_at_the_deadline():
+    """All tasks name the task that hangs, whichever task they wait for."""
+    expect_named_during_all_reduce(3, "train.bucket=hang@1", train={"deadline_seconds": 6})
 
 
-def a_task_that_hangs_within_a_bucket_is_named():
-    """Between two parts of what it sends, receives, or adds up in the memory of the host."""
-    never = {"model": {"metrics": None}, "train": {"eval_every_epochs": None}, "data": {"eval": None}}  # all calls are of steps
-    is_named_while_gradients_are_reduced(3, "comm.send=hang@300", **never)
-    is_named_while_gradients_are_reduced(1, "comm.recv=hang@600", **never)
-    is_named_while_gradients_are_reduced(2, "comm.write=hang@20", communication={"shared_memory": True}, **never)
+def task_that_hangs_within_a_bucket_is_named():
+    """The task hangs between two parts that it sends, receives, or adds up in shared memory."""
+    never = {"model": {"metrics": None}, "train": {"eval_every_epochs": None}, "data": {"eval": None}}  # every call belongs to a step
+    expect_named_during_all_reduce(3, "comm.send=hang@300", **never)
+    expect_named_during_all_reduce(1, "comm.recv=hang@600", **never)
+    expect_named_during_all_reduce(2, "comm.write=hang@20", communication={"shared_memory": True}, **never)
 
 
-def is_named_before_the_first_step(rank, lives, phase, elastic=ALL_BUT_ONE, **changes):
-    """The last of the lives of this task hangs while a generation comes together: that is what the others say at the
-    deadline, not who leads and waits too; it alone ends, and the job goes on."""
+def expect_named_before_the_first_step(rank, lives, phase, elastic=ALL_BUT_ONE, **changes):
+    """The last life of this task hangs while a generation forms. At the deadline the others name this task, and not the
+    leader, which waits too; only this task ends, and the job continues."""
     run = Run(lives, elastic=elastic, steps=40, always="train.forward=delay:15@1+", train={"deadline_seconds": 8}, **changes)
     run.start_all().relay(90, hurry=True).is_as_undisturbed()
     for r in range(4):
-        said = [e["message"] for life in run.tasks[r] for e in hears(life)]
+        said = [e["message"] for life in run.tasks[r] for e in loss_records(life)]
         assert said, "worker %d does not say that worker %d hung\n%s" % (r, rank, run.logs())
         for text in said:
             assert_names(text, run, rank, "in %s for " % phase)
     hung = run.tasks[rank][len(lives[rank]) - 1]
-    assert "exit 138: worker %d" % rank in hung.last_word() and "in %s for " % phase in hung.last_word(), hung.log()
+    assert "exit 138: worker %d" % rank in hung.final_message() and "in %s for " % phase in hung.final_message(), hung.log()
     for r in range(4):
         assert len(run.tasks[r]) == 1 + len(lives.get(r, [])), "worker %d ended too\n%s" % (r, run.logs())
 
 
-def who_hangs_before_the_first_step_is_named(rank, point, phase, **changes):
-    is_named_before_the_first_step(rank, {rank: ["%s=hang@1" % point]}, phase, **changes)
+def task_that_hangs_before_the_first_step_is_named(rank, point, phase, **changes):
+    expect_named_before_the_first_step(rank, {rank: ["%s=hang@1" % point]}, phase, **changes)
 
 
-def a_task_that_hangs_in_connect_is_named():
-    who_hangs_before_the_first_step_is_named(2, "train.connect", "connect")
+def task_that_hangs_in_connect_is_named():
+    task_that_hangs_before_the_first_step_is_named(2, "train.connect", "connect")
 
 
-def a_task_that_hangs_between_two_of_its_connections_is_named():
-    who_hangs_before_the_first_step_is_named(3, "comm.settle", "connect")
+def task_that_hangs_between_two_connections_is_named():
+    task_that_hangs_before_the_first_step_is_named(3, "comm.settle", "connect")
 
 
-def a_task_that_hangs_while_it_shares_its_memory_is_named():
-    who_hangs_before_the_first_step_is_named(1, "comm.share", "connect", communication={"shared_memory": True})
+def task_that_hangs_while_sharing_memory_is_named():
+    task_that_hangs_before_the_first_step_is_named(1, "comm.share", "connect", communication={"shared_memory": True})
 
 
-def a_task_that_hangs_while_it_agrees_is_named():
-    who_hangs_before_the_first_step_is_named(1, "train.agree", "agree")
+def task_that_hangs_in_agree_is_named():
+    task_that_hangs_before_the_first_step_is_named(1, "train.agree", "agree")
 
 
-def a_chief_that_hangs_while_it_loads_is_named():
-    who_hangs_before_the_first_step_is_named(0, "train.load", "load", elastic=ALL)  # it would not load if the others had begun
+def chief_that_hangs_in_load_is_named():
+    task_that_hangs_before_the_first_step_is_named(0, "train.load", "load", elastic=ALL)  # the chief would not load if the others had started
 
 
 
 
 
-def a_task_that_hangs_while_it_is_given_the_state_is_named():
-    is_named_before_the_first_step(3, {3: ["train.forward=kill@5", "train.state_recv=hang@1"]}, "transfer", ALL)
+def task_that_hangs_while_receiving_the_state_is_named():
+    expect_named_before_the_first_step(3, {3: ["train.forward=kill@5", "train.state_recv=hang@1"]}, "transfer", ALL)
 
 
-def a_task_that_hangs_while_it_gives_its_state_is_named():
-    is_named_before_the_first_step(0, {3: ["train.forward=kill@5"], 0: ["train.state_send=hang@1"]}, "transfer", ALL)
+def task_that_hangs_while_sending_the_state_is_named():
+    expect_named_before_the_first_step(0, {3: ["train.forward=kill@5"], 0: ["train.state_send=hang@1"]}, "transfer", ALL)
 
 
 FAILS = ("train.connect@1", "train.agree@1", "train.forward@2", "train.bucket@5", "train.reduce@2", "train.commit@2", "train.update@2",
@@ -471,7 +471,7 @@ FAILS = ("train.connect@1", "train.agree@1", "train.forward@2", "train.bucket@5"
 
 
 @test
-def whatever_fails_on_one_task_ends_it_and_the_others_say_the_same_last():
+def failure_on_one_task_ends_it_and_all_end_with_the_same_message():
     for rank in (2, 0):
         run = Run({rank: list(FAILS)}).start_all().relay().is_as_undisturbed()
         for fault, task in zip(FAILS, run.tasks[rank]):
@@ -482,15 +482,15 @@ def whatever_fails_on_one_task_ends_it_and_the_others_say_the_same_last():
                     other, fault, run.logs())
 
 
-# ---- what is said of who was lost ----
+# ---- messages about lost tasks ----
 
 @test
-def who_dies_is_named_with_phase_and_step_by_all():
+def task_killed_is_named_with_phase_and_step_by_all():
     for rank in (2, 0):
         run = Run(steps=100000, elastic=GOES_ON, always="train.forward=delay:10@1+").start_all()
         for r in range(4):
             run.now(r).until_step(5)
-        time.sleep(0.5)  # a beat has told where everybody is
+        time.sleep(0.5)  # heartbeats have reported the phase of every task
         run.now(rank).kill()
         for other in (r for r in range(4) if r != rank):
             run.now(other).until(lambda t: lost(t, "worker %d" % rank, "was lost"))
@@ -502,7 +502,7 @@ def who_dies_is_named_with_phase_and_step_by_all():
 
 
 @test
-def the_first_cause_is_the_last_word_of_every_task_when_the_job_ends():
+def first_cause_is_the_final_message_of_every_task():
     run = Run({2: ["train.forward=kill@6"]}, elastic={"min_world": 4, "rejoin_seconds": 1}, train={"deadline_seconds": 2}).start_all()
     assert run.now(2).wait(20) == -signal.SIGKILL
     for other in (0, 1, 3):
@@ -511,7 +511,7 @@ def the_first_cause_is_the_last_word_of_every_task_when_the_job_ends():
         assert "worker 2 (127.0.0.1:%d)" % run.ports[2] in end, end
 
 
-def data_that_cannot_be_read_is_named_by_all():
+def unreadable_data_is_named_by_all():
     words = ("-0.tfrecord", "Input/output error")
     run = Run({1: ["data.read@30+"]}, steps=12, elastic={"min_world": 4, "rejoin_seconds": 1},
               data={"cache": "none"}, train={"deadline_seconds": 5}).start_all()
@@ -523,23 +523,23 @@ def data_that_cannot_be_read_is_named_by_all():
     run.relay().is_as_undisturbed()
 
 
-def disk_that_cannot_be_written_is_named_by_all_and_another_task_writes():
+def unwritable_disk_is_named_by_all_and_another_task_writes():
     run = Run({0: ["ckpt.write@1+"]}, steps=12, elastic={"min_world": 4, "rejoin_seconds": 1}, checkpoint={"every_steps": 0})
     run.start_all()
-    run.faults[0] = ""  # no life ends by it
+    run.faults[0] = ""  # the fault does not end the life
     run.relay().is_as_undisturbed()
     for rank in range(4):
         assert lost(run.now(rank), "worker 0 (", "last checkpoint, step 12", "Input/output error"), run.logs()
     assert not run.now(0).events("checkpoint") and sum(len(run.now(r).events("checkpoint")) for r in (1, 2, 3)) == 1, run.logs()
 
 
-# ---- wrong numbers ----
+# ---- divergence and non-finite numbers ----
 
 THREE = {"train": {"lanes": 6, "global_batch_size": 96}}
 
 
 @test
-def one_of_three_that_is_wrong_is_named_and_takes_the_state_of_the_others():
+def divergence_of_one_of_three_tasks_is_named_and_it_receives_the_state():
     for fault, what in (("health.flip_gradient@7", "reduced gradient of step 7"), ("health.flip_weight@9", "of step 9")):
         for rank in (1, 0):
             run = Run(n=3, steps=24, always="", health={"check_weights_every_steps": 1}, **THREE)
@@ -553,19 +553,19 @@ def one_of_three_that_is_wrong_is_named_and_takes_the_state_of_the_others():
 
 
 @test
-def two_that_differ_go_back_to_what_was_equal():
+def divergence_of_two_tasks_rolls_back_to_the_last_equal_state():
     run = Run({0: ["train.forward=delay:1@1"], 1: ["health.flip_gradient@18"]}, n=2, steps=24,
               health={"check_weights_every_steps": 1})
     run.start_all().relay().is_as_undisturbed()
     for r in range(2):
         first, second = run.tasks[r]
         end = first.events("end")[-1]["message"]
-        assert first.p.returncode == 138 and "no majority tells which are right: the reduced gradient of step 18" in end, end
+        assert first.p.returncode == 138 and "no majority shows which are right: the reduced gradient of step 18" in end, end
     assert 0 < run.now(0).events("resume")[0]["step"] < 18, run.logs()
 
 
 @test
-def a_number_that_is_none_on_one_task_alone_changes_nothing():
+def non_finite_number_on_one_task_has_no_effect_on_the_result():
     for rank in (2, 0):
         run = Run({}, n=4, steps=24)
         run.lives[rank] = ["health.not_finite@7"]
@@ -574,11 +574,11 @@ def a_number_that_is_none_on_one_task_alone_changes_nothing():
         run.relay().is_as_undisturbed()
 
 
-HOLE = 300  # a sample that holds a NaN
+HOLE = 300  # index of the sample with a NaN
 
 
 def holed_job():
-    """Arrays in which one sample has a number that is none."""
+    """Returns changes of a job: arrays in which one sample has a NaN."""
     folder = os.path.join(_kept.name, "holed")
     if not os.path.exists(folder):
         os.mkdir(folder)
@@ -594,7 +594,7 @@ def holed_job():
 
 
 @test
-def samples_that_are_no_numbers_are_skipped_alike_whoever_dies():
+def non_finite_samples_are_skipped_equally_after_kills():
     run = Run({2: kills("train.commit@3", "train.forward@2", "train.update_end@2"), 0: kills("train.commit@4", "train.bucket@8")},
               steps=15, **holed_job(), health={"non_finite": "skip"})
     run.start_all().relay().is_as_undisturbed()
@@ -603,21 +603,21 @@ def samples_that_are_no_numbers_are_skipped_alike_whoever_dies():
 
 
 @test
-def samples_that_are_no_numbers_stop_the_job_with_the_same_words_everywhere():
+def non_finite_samples_stop_the_job_with_one_message_on_all_tasks():
     for policy, why in (("stop", 'health.non_finite is "stop"'), ("restore", "so it was before, from the checkpoint on")):
         run = Run(steps=15, **holed_job(), health={"non_finite": policy}).start_all()
         for rank in range(4):
             assert run.now(rank).wait(30) == 2, run.logs()
             end = run.now(rank).events("end")[-1]["message"]
             assert "sample %d of the data" % HOLE in end and why in end, end
-        back = [t for rank in range(4) for t in lost(run.now(rank), "everybody goes back to the newest checkpoint")]
+        back = [t for rank in range(4) for t in lost(run.now(rank), "all tasks return to the newest checkpoint")]
         assert bool(back) == (policy == "restore"), run.logs()
 
 
-# ---- two things at once, and what is asked for meanwhile ----
+# ---- simultaneous failures, and requests during them ----
 
 @test
-def two_are_killed_within_milliseconds_again_and_again():
+def two_tasks_killed_within_milliseconds_repeatedly_lose_no_bit():
     random = np.random.default_rng(int(os.environ.get("SEED", "7")))
     run = Run(steps=200, elastic=GOES_ON, always="train.forward=delay:8@1+").start_all()
     run.now(0).until_step(2)
@@ -636,7 +636,7 @@ def two_are_killed_within_milliseconds_again_and_again():
 
 
 @test
-def who_is_asked_to_leave_while_the_group_regroups_is_let_go_with_its_state_saved():
+def sigterm_while_the_group_re_forms_saves_and_ends_the_task():
     for late in (0.0, 0.01, 0.03):
         run = Run(steps=100000, elastic=GOES_ON, always="train.forward=delay:8@1+", checkpoint={"every_steps": 0}).start_all()
         run.now(3).until_step(4)
@@ -656,7 +656,7 @@ def who_is_asked_to_leave_while_the_group_regroups_is_let_go_with_its_state_save
 
 
 @test
-def all_are_asked_to_leave_while_one_dies_and_go_on_later():
+def sigterm_on_all_while_one_is_killed_saves_and_the_next_start_continues():
     run = Run(steps=60, always="train.forward=delay:8@1+").start_all()
     run.now(3).until_step(6)
     run.now(1).kill()
@@ -669,13 +669,13 @@ def all_are_asked_to_leave_while_one_dies_and_go_on_later():
     run.relay().is_as_undisturbed()
 
 
-def with_a_short_deadline_the_job_ends_everywhere_and_goes_on_when_all_are_back():
+def short_deadline_ends_all_tasks_and_the_next_start_continues():
     run = Run({2: kills("train.forward@6", "train.commit@3")}, steps=24, pause=6, elastic={"min_world": 4, "rejoin_seconds": 0.5},
               train={"deadline_seconds": 4}, detection={"silent_seconds": 0.9}, supervised=True)
     run.start_all().relay(60).is_as_undisturbed()
 
 
-# ---- what mostly waits: at the same time ----
+# ---- scenarios that mostly wait run in parallel ----
 
 def side_by_side(*functions):
     failed = []
@@ -683,7 +683,7 @@ def side_by_side(*functions):
     def run(f):
         try:
             f()
-        except Exception as e:  # told below, with all others
+        except Exception as e:  # raised below, with the errors of the other scenarios
             failed.append("%s: %s: %s" % (f.__name__, type(e).__name__, e))
 
     threads = [threading.Thread(target=run, args=(f,)) for f in functions]
@@ -695,33 +695,33 @@ def side_by_side(*functions):
 
 
 @test
-def the_others_go_on_without_who_is_gone_or_does_not_move():
-    side_by_side(the_others_go_on_and_who_comes_back_is_taken_in,
-                 of_two_tasks_either_dies,
-                 a_task_that_is_stopped_is_missed_and_comes_back_with_what_the_others_have,
-                 a_task_that_hangs_is_named_and_ends_and_the_others_go_on,
-                 data_that_cannot_be_read_is_named_by_all,
-                 disk_that_cannot_be_written_is_named_by_all_and_another_task_writes,
-                 with_a_short_deadline_the_job_ends_everywhere_and_goes_on_when_all_are_back)
+def tasks_lost_or_hung_others_continue():
+    side_by_side(tasks_killed_others_continue_and_restarted_tasks_rejoin,
+                 either_of_two_tasks_killed_loses_no_bit,
+                 task_suspended_is_evicted_and_rejoins_with_the_state_of_the_others,
+                 task_that_hangs_is_named_and_ends_and_the_others_continue,
+                 unreadable_data_is_named_by_all,
+                 unwritable_disk_is_named_by_all_and_another_task_writes,
+                 short_deadline_ends_all_tasks_and_the_next_start_continues)
 
 
 @test
-def who_hangs_while_a_generation_comes_together_is_named():
-    side_by_side(a_task_that_hangs_in_connect_is_named,
-                 a_task_that_hangs_between_two_of_its_connections_is_named,
-                 a_task_that_hangs_while_it_shares_its_memory_is_named,
-                 a_task_that_hangs_while_it_agrees_is_named,
-                 a_chief_that_hangs_while_it_loads_is_named,
-                 a_task_that_hangs_while_it_is_given_the_state_is_named,
-                 a_task_that_hangs_while_it_gives_its_state_is_named)
+def tasks_that_hang_while_a_generation_forms_are_named():
+    side_by_side(task_that_hangs_in_connect_is_named,
+                 task_that_hangs_between_two_connections_is_named,
+                 task_that_hangs_while_sharing_memory_is_named,
+                 task_that_hangs_in_agree_is_named,
+                 chief_that_hangs_in_load_is_named,
+                 task_that_hangs_while_receiving_the_state_is_named,
+                 task_that_hangs_while_sending_the_state_is_named)
 
 
 @test
-def who_hangs_while_gradients_are_reduced_is_named_in_whatever_bucket_and_thread():
-    side_by_side(a_task_that_hangs_in_any_bucket_is_named,
-                 a_task_that_hangs_in_a_bucket_is_named_and_waited_for,
-                 a_task_that_hangs_before_anything_is_learned_is_named_at_the_deadline,
-                 a_task_that_hangs_within_a_bucket_is_named)
+def tasks_that_hang_during_all_reduce_are_named():
+    side_by_side(task_that_hangs_in_any_bucket_is_named,
+                 task_that_hangs_in_a_bucket_is_named_and_waited_for,
+                 task_that_hangs_before_the_first_step_is_named_at_the_deadline,
+                 task_that_hangs_within_a_bucket_is_named)
 
 
 if __name__ == "__main__":

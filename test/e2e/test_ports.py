@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""test_ports.py - the data port of the job file, and the warning about a control port without a token."""
+"""test_ports.py - tests the data port of the job file, and the warning about a control port without a token."""
 import os
 import re
 import socket
@@ -10,7 +10,7 @@ from kit import Task, digits_job, expect_codes, free_ports, main, start, test, t
 
 
 def free_range(n):
-    """n adjacent ports; nobody else gets them until this test is over."""
+    """Returns the first and the last of n adjacent free ports. Only the first one stays reserved until the test ends."""
     while True:
         first = free_ports(1)[0]
         held = []
@@ -28,14 +28,14 @@ def free_range(n):
 
 
 @test
-def two_tasks_of_a_host_share_a_range_of_data_ports():
+def data_ports_two_tasks_of_a_host_share_a_range():
     first, last = free_range(3)
     job = digits_job(workdir(), train={"epochs": 1, "lanes": 2}, communication={"data_port": "%d-%d" % (first, last)})
     expect_codes(start(job, 2), [0, 0])
 
 
 @test
-def exhausted_range_is_named():
+def data_ports_exhausted_range_is_named():
     first, last = free_range(2)
     job = digits_job(workdir(), train={"epochs": 1, "lanes": 3, "global_batch_size": 66},
                      communication={"data_port": [first, last]})
@@ -45,12 +45,12 @@ def exhausted_range_is_named():
     ended = [t for t in tasks if t.p.poll() is not None]
     for t in ended:
         t.wait()
-        said.append(t.last_word())
+        said.append(t.final_message())
     assert len(ended) == 1 and re.search(r"ports %d to %d \(communication.data_port\)" % (first, last), said[0]), said
 
 
 @test
-def control_port_for_other_hosts_without_a_token_is_warned_about():
+def control_port_reachable_without_a_token_is_warned_about():
     job = digits_job(workdir(), train={"epochs": 1, "lanes": 2})
     for args, env, warns in (((), {}, False), (("--bind", "any"), {}, True),
                              (("--bind", "any"), {"TRAINERD_TOKEN": "a secret of this test"}, False)):

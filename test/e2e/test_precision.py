@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""train.precision "bfloat16": learns as float32 does, with bits that depend on the job alone; where the
-processor cannot, it is refused. A processor that can is shown to be one that cannot by capping the kernel
-library, so the refusal is tested everywhere and the rest where the instructions are."""
+"""train.precision "bfloat16": as accurate as float32, with bits that depend only on the job; refused on a processor without
+the instructions. The refusal is tested on every processor, with a limit on the instructions of the kernel library; the other
+tests need a processor with the instructions."""
 import json
 import os
 import subprocess
@@ -22,7 +22,7 @@ def has_bfloat16():
 
 
 def if_able(f):
-    """The test itself, or, where the processor lacks the instructions, that it is refused."""
+    """Runs the test, or, on a processor without the instructions, checks that the job is refused."""
     def run():
         if has_bfloat16():
             f()
@@ -48,7 +48,7 @@ def run(n, devices, precision, **train):
 
 
 @test
-def a_processor_without_the_instructions_is_refused_with_what_it_has():
+def bfloat16_on_a_processor_without_the_instructions_is_refused():
     refused(CAPPED)
     model = os.path.join(ROOT, "config", "digits", "digits_cnn.onnx")
     p = subprocess.run([TRAINERCTL, "inspect", model, "--precision", "bfloat16"], env={**os.environ, **CAPPED},
@@ -61,7 +61,7 @@ def a_processor_without_the_instructions_is_refused_with_what_it_has():
 
 @test
 @if_able
-def bfloat16_follows_float32_and_is_as_accurate():
+def bfloat16_losses_follow_float32_with_equal_accuracy():
     wide, _ = run(1, "cpu:1", "float32")
     half, _ = run(1, "cpu:1", "bfloat16")
     a, b = wide.steps(), half.steps()
@@ -75,7 +75,7 @@ def bfloat16_follows_float32_and_is_as_accurate():
 
 @test
 @if_able
-def one_two_and_four_tasks_give_the_same_bytes():
+def bfloat16_weights_are_equal_on_one_two_and_four_tasks():
     short = {"epochs": None, "steps": 30}
     one, files = run(1, "cpu:1", "bfloat16", **short)
     for n, devices in ((2, "cpu:1"), (4, "cpu:1"), (1, "cpu:4")):
@@ -89,7 +89,7 @@ def one_two_and_four_tasks_give_the_same_bytes():
 
 @test
 @if_able
-def activations_take_half_the_memory():
+def bfloat16_activations_need_half_the_memory():
     model = os.path.join(ROOT, "config", "digits", "digits_cnn.onnx")
     bytes_of = {}
     for precision in ("float32", "bfloat16"):

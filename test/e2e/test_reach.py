@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Four hosts in network namespaces: the data path of one of them dies while its control path lives."""
+"""Four hosts in network namespaces: the data path of one host fails while its control path works."""
 import json
 import subprocess
 import time
@@ -11,7 +11,7 @@ ADDRESSES = ["10.78.0.%d" % (i + 1) for i in range(4)]
 SLOWLY = {"TRAINERD_FAULT": "train.forward=delay:5@1+"}
 JOB = {"train": {"epochs": 100000, "lanes": 4, "log_every_steps": 1, "eval_every_epochs": 0}, "checkpoint": {"every_steps": 0},
        "elastic": {"min_world": 1, "rejoin_seconds": 0}}
-# What a host receives on connections of the data plane: nothing, nothing from one host, nothing large.
+# Packets of the data plane that a host drops: all, those of one host, large ones.
 DEAD = ["-p", "tcp", "-m", "multiport", "!", "--ports", str(CONTROL)]
 
 
@@ -33,7 +33,7 @@ def network():
 
 
 class Fault:
-    """Packets that match `what` vanish where they arrive at the host."""
+    """Drops packets that match `what` on arrival at the host."""
 
     def __init__(self, host, *what):
         self.host, self.what = host, what
@@ -82,14 +82,15 @@ def names(task, culprit, since):
 
 
 def status_of(victim, leader):
-    """What the leader's status says of the victim; {} while the leader does not answer."""
+    """Returns the victim's entry in the status of the leader; {} while the leader does not answer."""
     p = subprocess.run(["ip", "netns", "exec", "host%d" % leader, TRAINERCTL, "status", "--json", "%s:%d" % (ADDRESSES[leader], CONTROL)],
                        capture_output=True, text=True, timeout=60)
     return json.loads(p.stdout)["tasks"][victim] if p.returncode == 0 else {}
 
 
 def survives(victim, *faults):
-    """The others step again and every task names the victim; when the fault is over the group is whole; no task ends."""
+    """Checks that the others continue and every task names the victim, that the group is complete again after the fault,
+    and that no task ends."""
     tasks = start()
     others = [t for i, t in enumerate(tasks) if i != victim]
     leader = 1 if victim == 0 else 0
@@ -106,7 +107,7 @@ def survives(victim, *faults):
         wait(lambda: newest(tasks) > held + 50, tasks)
         wait(lambda: "quarantine" in status_of(victim, leader).get("last_error", ""), tasks)
         before = len(others[0].events("view"))
-        time.sleep(9)  # more than the quarantine: its paths are tested, and fail
+        time.sleep(9)  # longer than the quarantine: the tests of its paths fail
         assert len(others[0].events("view")) == before, "the dead path interrupted the group again"
         print("# the others went on after %.1f s" % seen)
     finally:
@@ -122,29 +123,29 @@ def survives(victim, *faults):
 
 
 @test
-def worker_without_a_data_path_is_evicted_and_comes_back():
+def worker_without_a_data_path_is_evicted_and_rejoins():
     survives(3, Fault(3, *DEAD))
 
 
 @test
-def chief_without_a_data_path_hands_over_and_comes_back():
+def chief_without_a_data_path_hands_over_and_rejoins():
     survives(0, Fault(0, *DEAD))
 
 
 @test
-def worker_whose_large_packets_vanish_is_evicted_and_comes_back():
+def worker_whose_large_packets_are_dropped_is_evicted_and_rejoins():
     survives(2, *[Fault(i, *DEAD, "-s", ADDRESSES[2], "-m", "length", "--length", "1000:65535") for i in (0, 1, 3)],
              Fault(2, *DEAD, "-m", "length", "--length", "1000:65535"))
 
 
 @test
-def chief_whose_large_packets_vanish_hands_over_and_comes_back():
+def chief_whose_large_packets_are_dropped_hands_over_and_rejoins():
     survives(0, *[Fault(i, *DEAD, "-s", ADDRESSES[0], "-m", "length", "--length", "1000:65535") for i in (1, 2, 3)],
              Fault(0, *DEAD, "-m", "length", "--length", "1000:65535"))
 
 
 @test
-def one_dead_path_of_one_direction_costs_one_task_at_most():
+def one_way_path_failure_evicts_at_most_one_task():
     tasks = start()
     with Fault(1, *DEAD, "-s", ADDRESSES[3]) as since:
         wait(lambda: len(views(tasks, 3, since)) >= 3 or newest(tasks) > 0 and time.monotonic() - since > 8, tasks)

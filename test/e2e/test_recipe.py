@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""`trainerctl recipe`: prints the scripts of config/recipes, which generate the networks of test/exporters."""
+"""`trainerctl recipe` prints the scripts of config/recipes, which generate the networks of test/exporters."""
 import ast
 import glob
 import os
@@ -42,7 +42,7 @@ def script_has_at_most_15_lines_and_compiles():
 
 @test
 def script_states_the_versions_it_was_tested_with():
-    """Every package that the script imports, but for those of Python itself and what another one brings along."""
+    """Checks every package that the script imports, except the standard library and dependencies of other packages."""
     package = {"jax": "jax", "keras": "keras", "onnx": "onnx", "tensorflow": "tensorflow", "tf2onnx": "tf2onnx",
                "torch": "torch", "torchvision": "torchvision", "transformers": "transformers", "flax": "flax", "jax2onnx": "jax2onnx"}
     for name in NAMES:
@@ -57,9 +57,9 @@ def script_states_the_versions_it_was_tested_with():
                 imported.add(node.module.split(".")[0])
         for module in imported & set(package):
             if name == "tensorflow" and module == "onnx":
-                continue  # the version that tf2onnx asks for
+                continue  # tf2onnx requires a fixed version
             if name == "jax" and module == "onnx":
-                continue  # likewise jax2onnx
+                continue  # jax2onnx requires a fixed version
             assert re.search(r"\b%s \d" % package[module], first), "%s: no version of %s in: %s" % (name, module, first)
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Tasks are lost, leave and come back while the others go on: every step once, the bytes of an undisturbed run."""
+"""Tasks are lost, stopped and restarted while the others continue: every step is trained once, and the result has the bytes
+of an undisturbed run."""
 import glob
 import os
 import signal
@@ -13,24 +14,24 @@ JOB = {"train": {"epochs": None, "steps": STEPS, "lanes": 4, "global_batch_size"
                  "eval_every_epochs": 3, "deadline_seconds": 10},
        "checkpoint": {"every_steps": 50, "every_seconds": 0, "max_to_keep": 0}}
 ELASTIC = {"elastic": {"min_world": 1, "rejoin_seconds": 0}}
-GAP = 5  # seconds: a closed connection is known at once, but a lease may have to be had, on a machine that is busy
-PACE = "train.forward=delay:8@1+"  # of each lane: a step takes 8 ms with four tasks, 32 with one
+GAP = 5  # seconds: a closed connection is detected at once, but acquiring the lease may take time on a busy machine
+PACE = "train.forward=delay:8@1+"  # for each lane: a step takes 8 ms with four tasks, 32 ms with one
 
 
 class Group:
-    """n tasks of one job, which may be lost and started again."""
+    """n tasks of one job, which a test can kill and start again."""
 
     def __init__(self, n, job=None, faults=None, **changes):
         self.folder = workdir()
         self.job = digits_job(self.folder, **merge(merge(JOB, ELASTIC), changes))
         self.ports = free_ports(n)
-        self.all = []  # every process there ever was
+        self.all = []  # all processes of the test
         self.tasks = [None] * n
         for i in range(n):
             self.start(i, (faults or {}).get(i, ""))
 
     def start(self, i, fault=""):
-        # the first that matches of two with the same name
+        # of two faults with the same name the first one that matches applies
         self.tasks[i] = Task(self.job, tf_config(self.ports, i), ("--devices", "cpu:1", "--log-level", "debug"),
                              {"TRAINERD_FAULT": fault + ("," if fault else "") + PACE}, "worker %d" % i)
         self.all.append(self.tasks[i])
@@ -46,12 +47,13 @@ class Group:
             self.tasks[i].p.wait()
 
     def until_step(self, k, ranks=None):
-        """Until each of the tasks (all) has made step k."""
+        """Waits until each task of `ranks` (None: all) has finished step k."""
         for i in range(len(self.tasks)) if ranks is None else ranks:
             self.tasks[i].until_step(k)
 
     def lose(self, *ranks, steps=30):
-        """These are killed; the others go on for some steps, and never pause for longer. Returns when it was."""
+        """Kills tasks; checks that the others train `steps` steps without a pause of more than GAP. Returns the time of the
+        kill."""
         left = [i for i in range(len(self.tasks)) if i not in ranks]
         at = time.monotonic()
         self.kill(*ranks)
@@ -62,7 +64,7 @@ class Group:
         return at
 
     def complete(self):
-        """All that are there complete the job, and nothing is lost."""
+        """Waits until all running tasks complete the job, and checks the result."""
         there = [t for t in self.tasks if t.p.poll() != -signal.SIGKILL]
         expect_codes(there, [0] * len(there))
         self.nothing_is_lost()
@@ -79,7 +81,8 @@ class Group:
         return out
 
     def nothing_is_lost(self):
-        """Losses of all steps on all tasks, the weights, the optimizer and the model are those of an undisturbed run."""
+        """Checks that the losses of all steps on all tasks, the weights, the optimizer state and the exported model are those
+        of an undisturbed run."""
         losses, files = undisturbed()
         seen = set()
         for t in self.all:
@@ -87,7 +90,7 @@ class Group:
                 assert r["loss"] == losses[r["step"]], "%s, step %d: loss %r, not %r" % (
                     t.name, r["step"], r["loss"], losses[r["step"]])
                 seen.add(r["step"])
-        assert seen == set(losses), "steps that nobody made: %s" % sorted(set(losses) - seen)
+        assert seen == set(losses), "steps that no task logged: %s" % sorted(set(losses) - seen)
         mine = self.files()
         assert mine.keys() == files.keys() and len(files) == 3, mine.keys()
         for name in files:
@@ -101,7 +104,7 @@ _reference = []
 
 
 def undisturbed():
-    """{step: loss}, {file: bytes} of one task without a cluster."""
+    """Returns {step: loss} and {file: bytes} of one task without a cluster."""
     if not _reference:
         g = Group(0)
         task = Task(g.job, args=("--devices", "cpu:2"))
@@ -111,21 +114,21 @@ def undisturbed():
 
 
 def sizes(task, since=0):
-    """How many tasks there were in each view after a moment. Who starts may come one after the other."""
+    """Returns the number of tasks in each view after `since`. Tasks that start together may join one after the other."""
     return [r["tasks"] for r in task.events("view") if r["_at"] > since]
 
 
-def hears(task, *words, seconds=20):
+def expect_message(task, *words, seconds=20):
     task.until(lambda t: any(all(w in r["message"] for w in words) for r in t.events("group")), seconds)
 
 
 @test
-def a_worker_is_killed_and_its_replacement_taken_in():
+def worker_killed_group_continues_and_its_replacement_joins():
     g = Group(4)
     g.until_step(40)
     at = g.lose(2)
     assert sizes(g[0], at) == [3], sizes(g[0], at)
-    hears(g[0], "worker 2 (127.0.0.1:%d), step " % g.ports[2], "was lost: its connection closed")
+    expect_message(g[0], "worker 2 (127.0.0.1:%d), step " % g.ports[2], "was lost: its connection closed")
     g.start(2)
     g.complete()
     assert g[2].events("resume")[0]["message"].endswith("state"), g[2].log()
@@ -133,13 +136,13 @@ def a_worker_is_killed_and_its_replacement_taken_in():
 
 
 @test
-def the_chief_is_killed_and_leads_again_when_it_returns():
+def chief_killed_leads_again_after_its_restart():
     g = Group(4)
     g.until_step(40)
     g.lose(0, steps=40)
     assert "3 of 4 tasks, led by worker 1" in g[1].events("view")[-1]["message"], g[1].events("view")
     for i in (1, 2, 3):
-        hears(g[i], "worker 0 (127.0.0.1:%d)" % g.ports[0], "was lost: ")
+        expect_message(g[i], "worker 0 (127.0.0.1:%d)" % g.ports[0], "was lost: ")
     g.start(0)
     g.complete()
     for t in g.tasks:
@@ -148,7 +151,7 @@ def the_chief_is_killed_and_leads_again_when_it_returns():
 
 
 @test
-def two_of_four_die_at_once_and_two_at_once_come_back():
+def two_of_four_tasks_killed_together_rejoin_together():
     g = Group(4)
     g.until_step(40)
     at = g.lose(0, 2)
@@ -159,7 +162,7 @@ def two_of_four_die_at_once_and_two_at_once_come_back():
 
 
 @test
-def either_of_two_goes_on_alone_with_the_lease_and_takes_the_other_back():
+def either_of_two_tasks_continues_with_the_lease_and_the_other_rejoins():
     g = Group(2)
     g.until_step(30)
     g.lose(1, steps=20)
@@ -172,7 +175,7 @@ def either_of_two_goes_on_alone_with_the_lease_and_takes_the_other_back():
 
 
 @test
-def below_min_world_it_waits_for_the_lost_and_at_it_it_goes_on():
+def group_below_min_world_waits_and_at_min_world_continues():
     g = Group(4, elastic={"min_world": 3})
     g.until_step(30)
     g.kill(3)
@@ -188,7 +191,7 @@ def below_min_world_it_waits_for_the_lost_and_at_it_it_goes_on():
 
 
 @test
-def a_lost_task_that_is_back_within_rejoin_seconds_is_waited_for():
+def lost_task_back_within_rejoin_seconds_is_waited_for():
     g = Group(4, elastic={"min_world": 2, "rejoin_seconds": 2})
     g.until_step(30)
     g.kill(1)
@@ -205,20 +208,20 @@ def a_lost_task_that_is_back_within_rejoin_seconds_is_waited_for():
 
 
 @test
-def less_than_a_majority_without_storage_says_why_it_waits():
+def minority_without_storage_waits_and_states_the_reason():
     g = Group(4, elastic={"min_world": 3}, checkpoint=None, train={"deadline_seconds": 3})
     g.until_step(20)
     g.kill(2)
-    g.until_step(40, (0, 1, 3))  # three of four are a majority
+    g.until_step(40, (0, 1, 3))  # three of four tasks are a majority
     g.kill(3)
     expect_codes(g.tasks[:2], [138] * 2)
     for t in g.tasks[:2]:
         for words in ("no step for 3.", "2 of 4 tasks are missing: worker 2", "first cause: worker 3 "):
-            assert words in t.last_word(), t.last_word()
+            assert words in t.final_message(), t.final_message()
 
 
 @test
-def sigterm_takes_one_task_out_and_the_others_go_on():
+def sigterm_on_one_task_ends_it_and_the_others_continue():
     g = Group(4)
     g.until_step(30)
     at = time.monotonic()
@@ -235,7 +238,7 @@ def sigterm_takes_one_task_out_and_the_others_go_on():
 
 
 @test
-def sigterm_on_all_writes_one_checkpoint_and_all_leave_with_143():
+def sigterm_on_all_tasks_writes_one_checkpoint_and_all_end_with_143():
     g = Group(4)
     g.until_step(20)
     for t in g.tasks:
@@ -248,8 +251,8 @@ def sigterm_on_all_writes_one_checkpoint_and_all_leave_with_143():
 
 
 def all_stop(g, grace, longest):
-    """SIGTERM on all: what was held is saved, once, and all leave with 143 after the grace time and a little."""
-    time.sleep(0.5)  # all are in the middle of a step
+    """Sends SIGTERM to all; checks that the state is saved once and that all end with 143 soon after the grace time."""
+    time.sleep(0.5)  # all tasks are inside a step
     held = max(g[0].steps(), default=0)
     at = time.monotonic()
     for t in g.tasks:
@@ -261,12 +264,12 @@ def all_stop(g, grace, longest):
 
 
 @test
-def in_the_middle_of_a_long_step_all_leave_within_the_grace_time():
-    slow = "train.forward=delay:1500@2+"  # what all do in step 2
+def sigterm_in_a_long_step_ends_all_tasks_within_the_grace_time():
+    slow = "train.forward=delay:1500@2+"  # delays step 2 on all tasks
     g = Group(4, faults={i: slow for i in range(4)}, train={"grace_seconds": 0.3}, elastic={"min_world": 4})
     g.until_step(1, (0,))
     all_stop(g, 0.3, 2.5)
-    hears(g[0], "the step is not complete after 0.3 s", "the step is aborted (train.grace_seconds)")
+    expect_message(g[0], "the step is not complete after 0.3 s", "the step is aborted (train.grace_seconds)")
     for i in range(4):
         g.start(i)
     expect_codes(g.tasks, [0] * 4)
@@ -275,7 +278,7 @@ def in_the_middle_of_a_long_step_all_leave_within_the_grace_time():
 
 
 @test
-def one_that_is_stuck_in_its_step_does_not_keep_the_others_from_leaving():
+def sigterm_with_one_task_stuck_ends_the_other_tasks():
     g = Group(4, faults={1: "train.forward=delay:20000@2"}, train={"grace_seconds": 0.3}, elastic={"min_world": 4})
     g.until_step(1, (0,))
     all_stop(g, 0.3, 5)
@@ -284,7 +287,7 @@ def one_that_is_stuck_in_its_step_does_not_keep_the_others_from_leaving():
 
 
 @test
-def a_task_that_is_started_when_the_job_is_complete_says_so():
+def task_started_after_the_job_is_complete_exits_with_0():
     g = Group(2, train={"steps": 60})
     g.until_step(20)
     g.kill(1)
@@ -292,15 +295,15 @@ def a_task_that_is_started_when_the_job_is_complete_says_so():
     began = time.monotonic()
     g.start(1)
     expect_codes([g[1]], [0])
-    assert "the job is complete" in g[1].last_word() and g[1].ended - began < 10 * SLOW
+    assert "the job is complete" in g[1].final_message() and g[1].ended - began < 10 * SLOW
 
 
 @test
-def storage_that_fails_does_not_stop_the_whole_group_and_is_named():
+def storage_failure_of_one_task_is_named_and_the_group_continues():
     g = Group(2, faults={0: "ckpt.write@1+"})
     g[0].until(lambda t: t.events("checkpoint_failed"))
     assert "again" in g[0].events("checkpoint_failed")[0]["message"], g[0].log()
-    g.kill(0)  # the other one writes
+    g.kill(0)  # the other task writes
     g[1].until(lambda t: t.events("checkpoint"))
     g.start(0)
     g.complete()

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""SIGHUP to a running job: what may change does, anything else is refused as a whole; the weights do not notice."""
+"""SIGHUP to a running job: keys that may change are applied, any other change is refused as a whole, and the weights stay
+equal."""
 # san: yes
 import json
 import os
@@ -20,7 +21,7 @@ def change(path, **changes):
 
 
 def hang_up(task, event, n=1):
-    """Returns the n records that come of it."""
+    """Sends SIGHUP and returns the n records that follow."""
     before = len(task.events(event))
     task.signal(signal.SIGHUP)
     task.until(lambda t: len(t.events(event)) >= before + n)
@@ -32,7 +33,7 @@ def pointers(records):
 
 
 @test
-def every_live_key_changes_and_the_weights_do_not():
+def reload_every_live_key_applies_and_the_weights_stay_equal():
     quiet, loud = workdir(), workdir()
     short = {"train": {"epochs": 6, "lanes": 2, "log_every_steps": 50}, "summary": None,
              "checkpoint": {"every_steps": 1000, "every_seconds": 0, "max_to_keep": 1}}
@@ -49,13 +50,13 @@ def every_live_key_changes_and_the_weights_do_not():
                        "/summary/directory": (None, os.path.join(loud, "curves"))}, changed
     expect_codes([task], [0])
     steps = sorted(task.steps())
-    first = steps[1]  # behind step 1
+    first = steps[1]  # after step 1
     assert steps[1:] == list(range(first, steps[-1] + 1)) and first < 100, steps[:5]
     assert any(r["level"].lower() == "debug" for r in task.records)
     said = [r for r in task.events("step") if r["step"] > first + 1]
     assert all(r["gradient_norm"] is not None for r in said)
     saved = [r["step"] for r in task.events("checkpoint")]
-    # the writer may still be busy at one that is due: then it comes a little later
+    # a checkpoint that is due while the writer is busy is delayed
     assert len(saved) > 5 and sum(s % 5 == 0 for s in saved) >= 3, saved
     kept = os.listdir(os.path.join(loud, "run", "checkpoints"))
     assert len(kept) == len(saved), (kept, saved)
@@ -66,7 +67,7 @@ def every_live_key_changes_and_the_weights_do_not():
 
 
 @test
-def a_wrong_or_forbidden_change_is_refused_with_place_and_the_job_goes_on_as_before():
+def reload_invalid_or_forbidden_change_is_refused_with_its_place():
     folder = workdir()
     path = digits_job(folder, train={"epochs": 1000, "log_every_steps": 1000}, checkpoint={"every_steps": 0})
     task = Task(path, args=("--devices", "cpu:1"), env=SLOWLY)
@@ -84,7 +85,7 @@ def a_wrong_or_forbidden_change_is_refused_with_place_and_the_job_goes_on_as_bef
     for changes, words in rows:
         change(path, **changes)
         text = hang_up(task, "reload_refused")[0]
-        assert words in text["message"] and "goes on as before" in text["message"], text
+        assert words in text["message"] and "the job continues" in text["message"], text
         assert text["level"].lower() == "error" and path in text["message"], text
         with open(path, "w") as f:
             f.write(good)
@@ -93,10 +94,10 @@ def a_wrong_or_forbidden_change_is_refused_with_place_and_the_job_goes_on_as_bef
     assert "job.json:1:" in hang_up(task, "reload_refused")[0]["message"]
     os.remove(path)
     assert "No such file" in hang_up(task, "reload_refused")[0]["message"]
-    assert len(task.steps()) == 1, sorted(task.steps())  # log_every_steps is what it was
+    assert len(task.steps()) == 1, sorted(task.steps())  # log_every_steps has not changed
     with open(path, "w") as f:
         f.write(good)
-    assert "nothing has changed" in hang_up(task, "reload")[0]["message"]
+    assert "no key changed" in hang_up(task, "reload")[0]["message"]
     change(path, train={"log_every_steps": 1})
     hang_up(task, "reload")
     task.until(lambda t: len(t.steps()) > 3)
@@ -105,15 +106,15 @@ def a_wrong_or_forbidden_change_is_refused_with_place_and_the_job_goes_on_as_bef
 
 
 @test
-def one_task_of_a_group_may_change_alone_also_before_training_begins():
+def reload_on_one_task_also_before_training_applies():
     folder = workdir()
     path = digits_job(folder, train={"epochs": 12, "lanes": 2, "log_every_steps": 1000, "deadline_seconds": 20},
                       checkpoint={"every_steps": 0})
     tasks = start(path, 2, env=SLOWLY)
     for t in tasks:
-        t.until(lambda t: t.records)  # it has read the job
+        t.until(lambda t: t.records)  # the task has read the job
     change(path, checkpoint={"every_steps": 10, "max_to_keep": 2})
-    hang_up(tasks[0], "reload")  # as early as it can be
+    hang_up(tasks[0], "reload")  # as early as possible
     tasks[0].until_step(1)
     tasks[0].until(lambda t: t.events("checkpoint"))
     assert tasks[0].events("checkpoint")[0]["step"] % 10 == 0
@@ -125,14 +126,14 @@ def one_task_of_a_group_may_change_alone_also_before_training_begins():
 
 
 @test
-def a_level_given_to_the_process_goes_before_the_job():
+def reload_log_level_flag_has_priority_over_the_job():
     folder = workdir()
     path = digits_job(folder, train={"epochs": 1000}, log={"level": "error"})
     task = Task(path, args=("--devices", "cpu:1", "--log-level", "info"))
     task.until_step(1)
     change(path, log={"level": "debug"})
     said = hang_up(task, "reload")[0]
-    assert said["key"] == "/log/level" and "--log-level goes before it" in said["message"], said
+    assert said["key"] == "/log/level" and "--log-level has priority" in said["message"], said
     task.signal(signal.SIGTERM)
     expect_codes([task], [143])
     assert not any(r["level"].lower() == "debug" for r in task.records)
@@ -143,12 +144,12 @@ def a_level_given_to_the_process_goes_before_the_job():
 
 
 @test
-def storage_that_hangs_stops_neither_training_nor_leaving():
+def reload_with_hung_storage_blocks_neither_training_nor_exit():
     path = digits_job(workdir(), train={"epochs": 1000})
     task = Task(path, args=("--devices", "cpu:1"), env=SLOWLY)
     task.until_step(1)
     os.remove(path)
-    os.mkfifo(path)  # nobody ever writes into it
+    os.mkfifo(path)  # a FIFO without a writer
     task.signal(signal.SIGHUP)
     task.signal(signal.SIGHUP)
     at = len(task.steps())

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`trainerctl run` against ONNX Runtime: outputs of the same graph on the same arrays, gradients against
-differences of its outputs; control flow, functions, shape arithmetic; and what is refused, with its exit code."""
+"""`trainerctl run` compared with ONNX Runtime: outputs of the same graph on the same arrays, and gradients compared with
+finite differences; control flow, functions, shape arithmetic; and what is refused, with its exit code."""
 # san: yes
 import json
 import os
@@ -34,7 +34,7 @@ def const(name, value):
 
 
 def model(nodes, inputs, outputs, inits=(), opset=17, functions=(), imports=()):
-    """inputs: {name: array or (type, dims)}; outputs: {name: type}."""
+    """Makes a model. inputs: {name: array or (type, dims)}; outputs: {name: type}."""
     graph = helper.make_graph(nodes, "g", [info(n, a) for n, a in inputs.items()],
                               [helper.make_tensor_value_info(n, t, None) for n, t in outputs.items()], list(inits))
     m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset), *imports], ir_version=8,
@@ -43,7 +43,7 @@ def model(nodes, inputs, outputs, inits=(), opset=17, functions=(), imports=()):
 
 
 def run(m, arrays, *args, fmt="npy"):
-    """The finished process and {name: array} of what it wrote."""
+    """Returns the finished process and {name: array} of its outputs."""
     folder = workdir()
     path = os.path.join(folder, "model.onnx")
     onnx.save(m, path)
@@ -79,7 +79,8 @@ def float_sum(outputs):
 
 
 def agree(m, arrays, tolerance=2e-5, gradients=True, step=1e-2, slope=2e-2, **kw):
-    """Same outputs as ONNX Runtime; gradients as its differences (a few elements of each input)."""
+    """Checks that the outputs are those of ONNX Runtime, and the gradients of a few elements of each input its finite
+    differences."""
     p, got = run(m, arrays, *(["--gradients"] if gradients else []), **kw)
     assert p.returncode == 0, p.stderr
     want = oracle(m, arrays)
@@ -112,7 +113,7 @@ def normal(*shape):
 
 
 @test
-def weights_may_be_initializers_or_inputs_and_outputs_follow_onnx_runtime():
+def run_weights_as_initializers_or_inputs_agrees_with_onnx_runtime():
     w, b, x = normal(5, 7), normal(7), normal(3, 5)
     nodes = [node("MatMul", "x w", "h"), node("Add", "h b", "s"), node("Tanh", "s", "y")]
     agree(model(nodes, {"x": x}, {"y": F}, [const("w", w), const("b", b)]), {"x": x})
@@ -121,7 +122,7 @@ def weights_may_be_initializers_or_inputs_and_outputs_follow_onnx_runtime():
 
 
 @test
-def a_convolution_net_in_inference_form_follows_onnx_runtime():
+def run_convolution_network_in_inference_form_agrees_with_onnx_runtime():
     x = normal(2, 3, 9, 8)
     nodes = [node("Conv", "x k c", "a", pads=[1, 1, 1, 1]),
              node("BatchNormalization", "a g h m v", "n"), node("Relu", "n", "r"),
@@ -133,7 +134,7 @@ def a_convolution_net_in_inference_form_follows_onnx_runtime():
 
 
 @test
-def arrays_come_in_fortran_order_and_of_every_type_and_as_tensor_protos():
+def run_arrays_of_every_order_type_and_format_are_read():
     x = np.asfortranarray(normal(4, 6))
     m = model([node("Identity", "x", "y")], {"x": x}, {"y": F})
     for fmt in ("npy", "pb"):
@@ -152,7 +153,7 @@ def arrays_come_in_fortran_order_and_of_every_type_and_as_tensor_protos():
 
 
 @test
-def shapes_may_be_inputs_and_constants_of_every_op_fold():
+def run_shapes_as_inputs_and_constants_of_every_op_are_folded():
     x = normal(2, 6)
     nodes = [node("Reshape", "x to", "r"), node("Add", "from one", "f"), node("Slice", "r f until", "y")]
     arrays = {"x": x, "to": np.array([4, 3]), "from": np.array([0]), "until": np.array([3])}
@@ -166,7 +167,7 @@ def shapes_may_be_inputs_and_constants_of_every_op_fold():
 
 
 @test
-def arithmetic_on_shapes_follows_the_arrays():
+def run_shape_arithmetic_agrees_with_onnx_runtime():
     x = normal(3, 4, 5)
     nodes = [node("Shape", "x", "s"), node("Gather", "s zero", "n", axis=0), node("Gather", "s two", "d", axis=0),
              node("Unsqueeze", "n axes", "nu"), node("Unsqueeze", "d axes", "du"),
@@ -178,7 +179,7 @@ def arithmetic_on_shapes_follows_the_arrays():
 
 
 @test
-def if_takes_the_branch_that_the_shape_decides():
+def run_if_on_a_shape_uses_the_selected_branch():
     x, w = normal(3, 4), normal(4)
     then = helper.make_graph([node("Mul", "x w", "t")], "then", [], [helper.make_tensor_value_info("t", F, None)])
     other = helper.make_graph([node("Add", "x w", "e")], "else", [], [helper.make_tensor_value_info("e", F, None)])
@@ -208,7 +209,7 @@ def loop_body(nodes, carried, scans):
 
 
 @test
-def loops_with_a_known_number_of_turns_are_unrolled_with_gradients():
+def run_loops_with_a_known_iteration_count_are_unrolled_with_gradients():
     x, w = normal(2, 3) / 2, normal(3, 3) / 2
     body = loop_body([node("Identity", "go", "go_on"), node("MatMul", "h_in w", "m"), node("Cast", "i", "f", to=F),
                       node("Add", "m f", "k"), node("Tanh", "k", "h_out"), node("Mul", "h_out h_out", "s_out")],
@@ -218,7 +219,7 @@ def loops_with_a_known_number_of_turns_are_unrolled_with_gradients():
     m = model(nodes, {"x": x, "w": w}, {"h": F, "s": F}, [const("one", np.int64(1))])
     got = agree(m, {"x": x, "w": w})
     assert got["s"].shape == (3, 2, 3)
-    # until a condition that does not depend on data; carried values that change places
+    # a loop until a condition that does not depend on data; carried values that are exchanged
     body = loop_body([node("Less", "i limit", "go_on"), node("Identity", "b_in", "a_out"), node("Add", "a_in b_in", "b_out")],
                      ["a", "b"], [])
     m = model([helper.make_node("Loop", ["", "yes", "x", "x"], ["a", "b"], body=body)], {"x": x}, {"a": F, "b": F},
@@ -235,7 +236,7 @@ def loops_with_a_known_number_of_turns_are_unrolled_with_gradients():
 
 
 @test
-def scans_walk_along_any_axis_in_both_directions():
+def run_scans_on_any_axis_in_both_directions_agree_with_onnx_runtime():
     x, h, w = normal(4, 2, 3), normal(2, 3), normal(3, 3) / 2
     body = helper.make_graph([node("Add", "h_in x_in", "a"), node("MatMul", "a w", "b"), node("Tanh", "b", "h_out"),
                               node("Neg", "h_out", "s_out")], "body",
@@ -251,7 +252,7 @@ def scans_walk_along_any_axis_in_both_directions():
 
 
 @test
-def functions_of_the_model_are_inlined_with_attributes_and_in_each_other():
+def run_model_functions_nested_with_attributes_are_inlined():
     x, w = normal(3, 4), normal(4)
     imports = [helper.make_opsetid("", 17)]
     scale = helper.make_function("my", "Scale", ["a"], ["b"],
@@ -288,7 +289,7 @@ def ref_node(op, inputs, outputs, attr, ref):
 
 
 @test
-def what_is_not_supported_is_named_and_ends_with_3():
+def run_unsupported_feature_is_named_and_ends_with_3():
     x = normal(2, 3)
     rows = [
         ([node("StringNormalizer", "x", "y")], "StringNormalizer"),
@@ -309,7 +310,7 @@ def what_is_not_supported_is_named_and_ends_with_3():
 
 
 @test
-def a_type_that_npy_has_not_names_the_format_that_has_it():
+def run_type_without_npy_form_names_the_other_format():
     m = model([node("Cast", "x", "y", to=TensorProto.BFLOAT16)], {"x": np.float32([1, 2])}, {"y": TensorProto.BFLOAT16})
     p, _ = run(m, {"x": np.float32([1, 2])})
     assert p.returncode == 3 and "output 'y': .npy has no type for bfloat16" in p.stderr and "--format pb" in p.stderr, p.stderr
@@ -318,7 +319,7 @@ def a_type_that_npy_has_not_names_the_format_that_has_it():
 
 
 @test
-def what_is_wrong_is_named_and_ends_with_2():
+def run_invalid_input_is_named_and_ends_with_2():
     x = normal(2, 3)
     m = model([node("Neg", "x", "y")], {"x": (F, ["n", 3])}, {"y": F})
     for arrays, words in (({}, "model input 'x' is not fed"), ({"z": x}, "no input 'z'; its inputs are: 'x'"),
@@ -342,7 +343,7 @@ def what_is_wrong_is_named_and_ends_with_2():
 
 
 @test
-def tensors_without_elements_go_through():
+def run_empty_tensors_are_accepted():
     x = normal(0, 3)
     nodes = [node("MatMul", "x w", "h"), node("Relu", "h", "r"), node("Concat", "r z", "y", axis=0)]
     z = normal(2, 4)
@@ -350,7 +351,7 @@ def tensors_without_elements_go_through():
 
 
 @test
-def limits_of_clip_have_gradients():
+def run_clip_limits_have_gradients():
     x = np.float32([-2.5, -1.7, -0.3, 0.2, 0.8, 1.9, 2.2])
     m = model([node("Clip", "x low high", "y")], {"x": x, "low": (F, []), "high": (F, [])}, {"y": F})
     got = agree(m, {"x": x, "low": np.array(-1, np.float32), "high": np.array(1, np.float32)})
@@ -358,7 +359,7 @@ def limits_of_clip_have_gradients():
 
 
 @test
-def inputs_that_are_not_differentiated_are_named():
+def run_inputs_without_derivative_are_named():
     nodes = [node("Mul", "x v", "fill"), node("Pad", "x pads fill", "y"), node("Pad", "y pads fill", "z")]
     arrays = {"x": np.float32([2]), "v": np.float32(3)}
     m = model(nodes, {"x": arrays["x"], "v": arrays["v"]}, {"z": F}, [const("pads", np.int64([1, 1]))])
@@ -370,7 +371,7 @@ def inputs_that_are_not_differentiated_are_named():
     assert written["v.grad"] == 0 and written["x.grad"] == 1
     p, _ = run(m, arrays)
     assert "differentiate" not in p.stderr
-    # A part of the gradient of w is missing.
+    # The gradient of w lacks the part through this input.
     nodes = [node("MatMul", "x w", "h"), node("ReduceMax", "w", "top", keepdims=0), node("Pad", "h pads top", "y")]
     m = model(nodes, {"x": (F, ["batch", 4])}, {"y": F}, [const("w", normal(4, 3)), const("pads", np.int64([0, 0, 0, 1]))])
     path = os.path.join(workdir(), "cut.onnx")
@@ -382,7 +383,7 @@ def inputs_that_are_not_differentiated_are_named():
 
 
 @test
-def inspect_says_what_a_network_is_and_what_is_missing():
+def inspect_prints_a_network_and_its_unsupported_ops():
     import json
     folder = workdir()
     path = os.path.join(folder, "m.onnx")
@@ -412,7 +413,7 @@ def inspect_says_what_a_network_is_and_what_is_missing():
 
 
 @test
-def inspect_plans_with_a_batch_that_the_network_can_train_with_and_says_where_it_is_from():
+def inspect_plans_with_a_trainable_batch_and_states_its_source():
     import json
     folder = workdir()
     path = os.path.join(folder, "m.onnx")
@@ -440,13 +441,13 @@ def inspect_plans_with_a_batch_that_the_network_can_train_with_and_says_where_it
     assert code == 0 and got["batch"] == 4 and got["batch_from"] == "file" and "fixes at its input 'x'" in text, text
     code, got, text = inspect(network(4), "--batch", "3")
     assert code == 0 and got["batch"] == 3, got
-    code, got, text = inspect(network(1))  # the batch of an example, which nothing else in the file repeats
+    code, got, text = inspect(network(1))  # the batch of an example input, which no other shape of the file contains
     assert code == 0 and got["batch"] == 2 and got["batch_from"] == "least", got
     code, got, text = inspect(model([node("Relu", "x", "y")], {"x": (F, ["n", 3])}, {"y": F}))
     assert code == 0 and got["batch"] == 1 and got["batch_from"] == "default" and "batch      1 sample; --batch N" in text, text
     reshape = model([node("Relu", "x", "h"), node("Reshape", "h to", "y")], {"x": (F, ["n", 3])}, {"y": F},
                     [const("to", np.asarray([7, 5], np.int64))])
-    code, got, text = inspect(reshape)  # refused with 1 and with 2: the reason is that of 1
+    code, got, text = inspect(reshape)  # refused with batch 1 and 2: the reason is that of 1
     assert code == 2 and got["batch"] == 1 and got["batch_from"] == "default" and "with 1 samples" in got["problem"], got
 
 

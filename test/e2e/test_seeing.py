@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What a person and their tools see: metrics, curves, logs, a local cluster."""
+"""Output for users and their tools: metrics, curves, logs, a local cluster."""
 import fcntl
 import json
 import os
@@ -18,7 +18,7 @@ from kit import BUILD, ROOT, SLOW, TRAINERCTL, Task, digits_job, expect_codes, f
 
 
 @test
-def prometheus_text_is_served_and_moves():
+def metrics_prometheus_text_is_served_and_updated():
     job = digits_job(workdir(), train={"epochs": 1000})
     port = free_ports(1)[0]
     task = Task(job, args=("--devices", "cpu:1", "--metrics", "127.0.0.1:%d" % port))
@@ -43,7 +43,7 @@ def prometheus_text_is_served_and_moves():
 
 
 @test
-def the_curves_are_in_the_event_file():
+def curves_are_in_the_event_file():
     folder = workdir()
     job = digits_job(folder, train={"epochs": 2, "log_every_steps": 5})
     task = Task(job, args=("--devices", "cpu:1"))
@@ -64,7 +64,7 @@ def the_curves_are_in_the_event_file():
 
 
 @test
-def a_local_cluster_restarts_a_dead_task_and_finishes():
+def local_cluster_restarts_a_killed_task_and_completes():
     folder = workdir()
     job = digits_job(folder, train={"epochs": 30, "lanes": 2}, checkpoint={"every_steps": 20})
     p = subprocess.Popen([TRAINERCTL, "local", "-n", "2", "--devices", "cpu:1", job], stderr=subprocess.PIPE, text=True,
@@ -86,7 +86,7 @@ def a_local_cluster_restarts_a_dead_task_and_finishes():
 
 
 @test
-def ctrl_c_saves_and_ends_a_local_cluster():
+def local_cluster_ctrl_c_saves_and_ends_all_tasks():
     folder = workdir()
     job = digits_job(folder, train={"epochs": 10000, "lanes": 2})
     p = subprocess.Popen([TRAINERCTL, "local", "-n", "2", "--devices", "cpu:1", job], stderr=subprocess.PIPE, text=True)
@@ -105,7 +105,7 @@ def ctrl_c_saves_and_ends_a_local_cluster():
 
 
 @test
-def a_terminal_gets_one_progress_line():
+def terminal_has_one_progress_line():
     job = digits_job(workdir(), train={"epochs": 40, "log_every_steps": 1000000})
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 140, 0, 0))
@@ -130,7 +130,7 @@ def a_terminal_gets_one_progress_line():
 
 
 @test
-def memory_stays_flat_over_ten_thousand_steps():
+def memory_over_ten_thousand_steps_stays_constant():
     job = digits_job(workdir(), train={"epochs": None, "steps": 10000, "lanes": 1, "global_batch_size": 4, "log_every_steps": 100,
                                        "eval_every_epochs": 0}, checkpoint=None, export=None,
                      model={"metrics": None}, data={"eval": None})

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What a service manager hears, from a socket of our own in the place of systemd's; and that the unit fits it."""
+"""Messages to the service manager, received on a socket in place of systemd; and whether the unit matches them."""
 # san: yes
 import json
 import os
@@ -16,7 +16,7 @@ SLOWLY = "train.forward=delay:3@1+"
 
 
 class Manager:
-    """Collects (time, {variable: value}) of each message, in order."""
+    """Receives messages; collects (time, {variable: value}) of each, in order."""
 
     def __init__(self, watchdog_ms=None):
         self.path = os.path.join(workdir(), "notify")
@@ -38,7 +38,7 @@ class Manager:
         return [(at, m[key]) for at, m in list(self.messages) if key in m]
 
     def order(self, *keys):
-        """The messages that have one of the keys, as "KEY=value"."""
+        """Returns the messages that have one of the keys, as "KEY=value"."""
         return ["%s=%s" % (k, m[k]) for _, m in list(self.messages) for k in keys if k in m]
 
     def until(self, what, seconds=20):
@@ -49,7 +49,7 @@ class Manager:
 
 
 @test
-def ready_status_watchdog_reload_and_stop_are_told_in_order():
+def service_ready_status_watchdog_reload_and_stop_are_sent_in_order():
     manager = Manager(watchdog_ms=800)
     path = digits_job(workdir(), train={"epochs": 10000, "log_every_steps": 20})
     task = Task(path, args=("--devices", "cpu:1"), env={**manager.env, "TRAINERD_FAULT": SLOWLY})
@@ -58,10 +58,10 @@ def ready_status_watchdog_reload_and_stop_are_told_in_order():
                                 for _, s in m.all("STATUS")))
     ready = manager.all("READY")
     assert len(ready) == 1, ready
-    # a phase or two, then no more than one sentence a second
+    # a phase or two, then at most one status text a second
     said = [at for at, _ in manager.all("STATUS")]
     assert all(b - a > 0.9 for a, b in zip(said, said[1:])), said
-    # a quarter of what the manager waits for, from the first moment on
+    # a quarter of WATCHDOG_USEC, from the start
     time.sleep(1.5)
     alive = [at for at, _ in manager.all("WATCHDOG")]
     assert len(alive) >= 5 and max(b - a for a, b in zip(alive, alive[1:])) < 0.8 * SLOW, alive
@@ -73,7 +73,7 @@ def ready_status_watchdog_reload_and_stop_are_told_in_order():
     assert len(at) == 1 and before <= at[0] <= time.clock_gettime(time.CLOCK_MONOTONIC), (before, at)
     with open(path, "a") as f:
         f.write("x")
-    task.signal(signal.SIGHUP)  # refused: ready again all the same
+    task.signal(signal.SIGHUP)  # refused: READY follows nevertheless
     manager.until(lambda m: len(m.all("READY")) == 3)
 
     task.signal(signal.SIGTERM)
@@ -85,7 +85,7 @@ def ready_status_watchdog_reload_and_stop_are_told_in_order():
 
 
 @test
-def a_task_that_waits_for_others_asks_for_time_and_says_for_whom():
+def service_waiting_task_extends_the_timeout_and_names_the_missing_tasks():
     manager = Manager()
     ports = free_ports(2)
     path = digits_job(workdir(), train={"deadline_seconds": 5})
@@ -103,7 +103,7 @@ def a_task_that_waits_for_others_asks_for_time_and_says_for_whom():
 
 
 @test
-def a_long_save_at_the_end_asks_for_time():
+def service_long_final_save_extends_the_timeout():
     manager = Manager()
     folder = workdir()
     path = digits_job(folder, train={"epochs": 10000, "log_every_steps": 10, "grace_seconds": 60},
@@ -123,7 +123,7 @@ def a_long_save_at_the_end_asks_for_time():
 
 
 @test
-def a_complete_job_is_ready_before_it_ends_so_that_it_is_not_started_for_ever():
+def service_complete_job_sends_ready_before_it_ends():
     folder = workdir()
     path = digits_job(folder, train={"epochs": 1})
     expect_codes([Task(path, args=("--devices", "cpu:1"))], [0])
@@ -135,7 +135,7 @@ def a_complete_job_is_ready_before_it_ends_so_that_it_is_not_started_for_ever():
 
 
 @test
-def what_is_wrong_is_the_last_status():
+def service_error_is_the_last_status():
     manager = Manager()
     folder = workdir()
     path = digits_job(folder, model={"inputs": {"image": "y"}})
@@ -151,7 +151,7 @@ def unit():
 
 
 @test
-def the_unit_and_the_pod_give_more_time_than_a_task_takes_to_leave():
+def service_unit_and_pod_timeouts_exceed_the_shutdown_time():
     with open(os.path.join(ROOT, "config", "job.schema.json")) as f:
         keys = json.load(f)["properties"]
     grace = keys["train"]["properties"]["grace_seconds"]["default"]

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Where job and cluster meet: what the job asks of the group is refused before anybody is met."""
+"""Checks of the job against the cluster: requirements that the group cannot meet are refused before the task joins."""
 # san: yes
 import json
 import subprocess
@@ -8,7 +8,7 @@ from kit import TRAINERD, digits_job, free_ports, main, test, tf_config, workdir
 
 
 def check(n, **changes):
-    """trainerd --check of worker 0 of n (0: no cluster): its exit code, the plan, and what it says on stderr."""
+    """Runs trainerd --check for worker 0 of n (0: no cluster); returns the exit code, the plan and stderr."""
     path = digits_job(workdir(), **changes)
     env = {"TF_CONFIG": json.dumps(tf_config(free_ports(n), 0))} if n > 0 else {}
     p = subprocess.run([TRAINERD, "--check", "--job", path, "--devices", "cpu:1"], env=env, capture_output=True, text=True,
@@ -17,7 +17,7 @@ def check(n, **changes):
 
 
 @test
-def min_world_is_the_whole_cluster_unless_the_job_says_less():
+def min_world_by_default_is_the_whole_cluster():
     for n, asked, settled in ((0, {}, 1), (4, {}, 4), (4, {"min_world": 3}, 3), (4, {"min_world": 4}, 4), (1, {"min_world": 1}, 1)):
         code, plan, said = check(n, elastic=asked)
         assert code == 0 and plan["min_world"] == settled, (n, asked, said)
@@ -25,7 +25,7 @@ def min_world_is_the_whole_cluster_unless_the_job_says_less():
 
 
 @test
-def more_tasks_than_there_are_or_a_part_of_them_without_a_lease_is_refused():
+def min_world_above_the_cluster_or_a_minority_without_lease_is_refused():
     for n in (0, 2):
         code, _, said = check(n, elastic={"min_world": 3})
         assert code == 2 and "/elastic/min_world: 3 tasks, but the cluster has %d: write at most that" % max(n, 1) in said, said
@@ -39,7 +39,7 @@ def more_tasks_than_there_are_or_a_part_of_them_without_a_lease_is_refused():
 
 
 @test
-def unequal_parts_of_the_lanes_are_reported_with_a_number_that_divides():
+def lanes_uneven_shares_are_reported_with_numbers_that_divide_evenly():
     for n, lanes, words in ((0, 12, None), (3, 12, None), (2, 8, None),
                             (2, 12, "12 lanes on 2 replicas make unequal parts: a replica computes up to 8 of them in a "
                                     "step, 6 on average"),
@@ -51,7 +51,7 @@ def unequal_parts_of_the_lanes_are_reported_with_a_number_that_divides():
 
 
 @test
-def waits_that_contradict_the_deadline_are_refused_at_their_place():
+def waits_that_contradict_the_deadline_are_refused_with_their_place():
     rows = ((dict(elastic={"rejoin_seconds": 40}), "/elastic/rejoin_seconds: 40 s cannot be waited for"),
             (dict(train={"deadline_seconds": 2}, detection={"silent_seconds": 2}), "/detection/silent_seconds: "),
             (dict(detection={"stuck_factor": 1}), "/detection/stuck_factor: "))

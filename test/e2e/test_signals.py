@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""SIGTERM in every state of a task's life, with real processes: it leaves with 143, soon, and says what became of
-its state; whoever stays goes on."""
+"""SIGTERM in every state of a task, with real processes: the task soon ends with 143 and logs whether its state was saved;
+the other tasks continue."""
 # san: yes
 import os
 import signal
@@ -14,7 +14,7 @@ LONG = {"epochs": 100000, "log_every_steps": 10}
 
 
 def soon(tasks, codes, seconds):
-    """They end with these codes within so long."""
+    """Checks that the tasks end with these codes within `seconds`."""
     before = time.monotonic()
     expect_codes(tasks, codes)
     took = time.monotonic() - before
@@ -31,18 +31,18 @@ def ctl(*args):
 
 
 @test
-def while_model_and_data_are_opened_also_when_a_disk_hangs():
+def sigterm_while_model_and_data_are_opened_ends_the_task():
     job = digits_job(workdir(), train=LONG)
     alone = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "data.read=hang"})
     alone.until(lambda t: t.events("plan"))
     time.sleep(0.3)
     alone.signal(signal.SIGTERM)
     soon([alone], [143], 15)
-    assert "stopped before the first step" in alone.last_word()
+    assert "stopped before the first step" in alone.final_message()
 
 
 @test
-def while_a_leader_opens_its_data_and_others_wait_for_it():
+def sigterm_while_others_wait_for_the_data_of_the_leader_ends_the_task():
     ports = free_ports(2)
     job = digits_job(workdir(), train=LONG)
     leader = one_of(ports, 0, job, "data.read=hang")
@@ -56,7 +56,7 @@ def while_a_leader_opens_its_data_and_others_wait_for_it():
 
 
 @test
-def a_job_is_ended_everywhere_while_its_leader_opens_its_data():
+def stop_command_while_the_leader_opens_its_data_ends_all_tasks():
     ports = free_ports(2)
     job = digits_job(workdir(), train=LONG)
     leader = one_of(ports, 0, job, "data.read=hang")
@@ -69,7 +69,7 @@ def a_job_is_ended_everywhere_while_its_leader_opens_its_data():
 
 
 @test
-def before_it_met_anybody():
+def sigterm_before_joining_ends_the_task():
     ports = free_ports(2)
     job = digits_job(workdir(), train=LONG)
     for index in range(2):
@@ -77,14 +77,14 @@ def before_it_met_anybody():
         task.until(lambda t: t.events("group"))
         task.signal(signal.SIGTERM)
         soon([task], [143], 15)
-        assert "stopped before the first step" in task.last_word()
+        assert "stopped before the first step" in task.final_message()
     task = one_of(ports, 0, job)
-    task.signal(signal.SIGTERM)  # as early as it can be
+    task.signal(signal.SIGTERM)  # as early as possible
     assert task.wait() in (143, -signal.SIGTERM)
 
 
 @test
-def while_the_state_travels():
+def sigterm_while_the_state_is_transferred_ends_the_task():
     for who in range(2):
         ports = free_ports(2)
         folder = workdir()
@@ -104,7 +104,7 @@ def while_the_state_travels():
 
 
 @test
-def while_it_waits_for_the_lease():
+def sigterm_while_waiting_for_the_lease_ends_the_task():
     job = digits_job(workdir(), train=LONG, elastic={"min_world": 1, "rejoin_seconds": 1})
     tasks = start(job, 2, env={"TRAINERD_FAULT": SLOWLY})
     tasks[0].until_step(20)
@@ -112,7 +112,7 @@ def while_it_waits_for_the_lease():
     tasks[1].until(lambda t: "was lost" in t.log())
     tasks[1].signal(signal.SIGTERM)
     soon([tasks[1]], [143], 15)
-    assert "state saved" in tasks[1].last_word(), tasks[1].log()
+    assert "state saved" in tasks[1].final_message(), tasks[1].log()
     tasks[0].signal(signal.SIGCONT)
     tasks[0].until_step(max(tasks[0].steps()) + 50)
     tasks[0].signal(signal.SIGTERM)
@@ -120,7 +120,7 @@ def while_it_waits_for_the_lease():
 
 
 @test
-def while_it_waits_for_a_lost_task():
+def sigterm_while_waiting_for_a_lost_task_ends_the_task():
     job = digits_job(workdir(), train=LONG)
     tasks = start(job, 2, env={"TRAINERD_FAULT": SLOWLY})
     tasks[0].until_step(20)
@@ -128,11 +128,11 @@ def while_it_waits_for_a_lost_task():
     tasks[0].until(lambda t: "was lost" in t.log())
     tasks[0].signal(signal.SIGTERM)
     soon([tasks[0]], [143], 15)
-    assert "state saved" in tasks[0].last_word()
+    assert "state saved" in tasks[0].final_message()
 
 
 @test
-def a_second_one_while_a_save_hangs_ends_it_at_once():
+def sigterm_repeated_while_a_save_hangs_ends_the_task_at_once():
     job = digits_job(workdir(), train={**LONG, "grace_seconds": 60}, checkpoint={"every_steps": 0, "every_seconds": 0})
     task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": SLOWLY + ",ckpt.sync=hang"})
     task.until_step(20)
@@ -141,11 +141,11 @@ def a_second_one_while_a_save_hangs_ends_it_at_once():
     time.sleep(0.3)
     task.signal(signal.SIGTERM)
     soon([task], [138], 8)
-    assert "second signal" in task.last_word()
+    assert "second signal" in task.final_message()
 
 
 @test
-def behind_the_last_word_nothing_changes_the_exit_code():
+def sigterm_after_the_final_message_keeps_the_exit_code():
     job = digits_job(workdir(), train={"epochs": 2, "log_every_steps": 1})
     task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "fs.write=delay:50@1+"})
     task.until(lambda t: t.events("end"))
@@ -156,7 +156,7 @@ def behind_the_last_word_nothing_changes_the_exit_code():
 
 
 @test
-def a_check_ends_as_any_command_does():
+def sigterm_during_check_ends_the_command():
     job = digits_job(workdir())
     for signum in (signal.SIGINT, signal.SIGTERM):
         p = subprocess.Popen([TRAINERD, "--job", job, "--check"], env={**os.environ, "TRAINERD_FAULT": "data.read=hang"},

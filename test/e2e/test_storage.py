@@ -18,7 +18,7 @@ def job_in(folder, steps=60, every=None, **changes):
 
 
 def run(job, n, faults, prefix=()):
-    """n tasks; `faults` are those of the chief, `prefix` starts it."""
+    """Starts n tasks; `faults` are the faults of the chief, `prefix` is the command that starts it."""
     ports = free_ports(n)
     return [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i, prefix=prefix if i == 0 else (),
                  env={"TRAINERD_FAULT": ",".join([SLOWLY] + (faults if i == 0 else []))}) for i in range(n)]
@@ -35,7 +35,7 @@ def left_overs(folder):
 
 
 @test
-def last_checkpoint_fails_on_the_chief_and_another_task_writes_it():
+def storage_last_checkpoint_fails_on_the_chief_another_task_writes_it():
     for fault in ("ckpt.write", "ckpt.sync", "ckpt.mkdir", "ckpt.rename"):
         folder = workdir()
         tasks = run(job_in(folder), 2, [fault + "@1+"])
@@ -45,7 +45,7 @@ def last_checkpoint_fails_on_the_chief_and_another_task_writes_it():
 
 
 @test
-def last_checkpoint_hangs_on_the_chief_and_another_task_writes_it():
+def storage_last_checkpoint_hangs_on_the_chief_another_task_writes_it():
     folder = workdir()
     tasks = run(job_in(folder), 2, ["ckpt.write=hang"])
     tasks[1].until(lambda t: t.events("checkpoint"), 30)
@@ -54,7 +54,7 @@ def last_checkpoint_hangs_on_the_chief_and_another_task_writes_it():
 
 
 @test
-def checkpoints_fail_on_the_chief_and_stay_on_time():
+def storage_checkpoints_fail_on_the_chief_others_write_on_time():
     folder = workdir()
     tasks = run(job_in(folder, steps=3000, every=50), 2, ["ckpt.sync@1+"])
     tasks[1].until(lambda t: len(t.events("checkpoint")) >= 2, 30)
@@ -64,7 +64,7 @@ def checkpoints_fail_on_the_chief_and_stay_on_time():
 
 
 @test
-def last_checkpoint_fails_everywhere_and_all_end_with_138_and_the_reason():
+def storage_last_checkpoint_fails_on_all_tasks_end_with_138_and_reason():
     folder = workdir()
     ports = free_ports(2)
     job = job_in(folder)
@@ -72,18 +72,18 @@ def last_checkpoint_fails_everywhere_and_all_end_with_138_and_the_reason():
                   env={"TRAINERD_FAULT": SLOWLY + ",ckpt.write@1+"}) for i in range(2)]
     expect_codes(tasks, [138, 138], 90)
     for t in tasks:
-        assert "Input/output error" in t.last_word() and "step 60" in t.last_word(), t.last_word()
+        assert "Input/output error" in t.final_message() and "step 60" in t.final_message(), t.final_message()
     assert len(left_overs(folder)) <= 4, left_overs(folder)
     expect_codes(run(job, 2, []), [0, 0])
 
 
 @test
-def checkpoint_that_reads_back_wrong_ends_that_task_alone_with_138():
+def storage_checkpoint_fails_verification_only_that_task_ends_with_138():
     for steps, every in ((60, None), (400, 50)):
         folder = workdir()
         tasks = run(job_in(folder, steps=steps, every=every, elastic=GOES_ON), 2, ["ckpt.verify@1+"])
         expect_codes(tasks, [138, 0])
-        assert "checksum" in tasks[0].last_word(), tasks[0].last_word()
+        assert "checksum" in tasks[0].final_message(), tasks[0].final_message()
         assert checkpoints(folder)[-1] == steps, checkpoints(folder)
     alone = workdir()
     task = Task(job_in(alone), args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "ckpt.verify@1+"})
@@ -91,7 +91,7 @@ def checkpoint_that_reads_back_wrong_ends_that_task_alone_with_138():
 
 
 @test
-def lease_that_cannot_be_renewed_leaves_the_lead_to_another_task():
+def lease_not_renewable_another_task_becomes_leader():
     folder = workdir()
     tasks = run(job_in(folder, steps=4000, every=100, elastic=GOES_ON), 4, ["lease.beat@4+", "lease.create@2+"])
     tasks[1].until_step(5)
@@ -104,7 +104,7 @@ def lease_that_cannot_be_renewed_leaves_the_lead_to_another_task():
 
 
 @test
-def lease_that_no_task_can_take_is_tried_with_pauses_and_ends_with_138():
+def lease_not_acquirable_is_retried_with_pauses_and_ends_with_138():
     folder = workdir()
     ports = free_ports(2)
     job = job_in(folder, steps=4000, elastic=GOES_ON)
@@ -113,12 +113,12 @@ def lease_that_no_task_can_take_is_tried_with_pauses_and_ends_with_138():
     tasks[0].until_step(5)
     tasks[1].kill()
     assert tasks[0].wait(60) == 138, tasks[0].log()
-    assert "Input/output error" in tasks[0].last_word(), tasks[0].last_word()
+    assert "Input/output error" in tasks[0].final_message(), tasks[0].final_message()
     assert len(left_overs(folder)) < 20, left_overs(folder)
 
 
 @test
-def directory_removed_while_the_job_runs_is_made_again():
+def storage_directory_removed_during_the_job_is_created_again():
     folder = workdir()
     tasks = run(job_in(folder, steps=400, every=50), 2, [])
     tasks[0].until(lambda t: t.events("checkpoint"), 30)
@@ -128,13 +128,13 @@ def directory_removed_while_the_job_runs_is_made_again():
 
 
 def mounted(command):
-    """Starts a task in a mount namespace of its own, where `command` was run first."""
+    """Returns a prefix that starts a task in a new mount namespace after `command`."""
     need_namespaces()
     return ("unshare", "--mount", "sh", "-c", command + ' && exec "$@"', "sh")
 
 
 @test
-def directory_read_only_on_the_chief_leaves_the_writing_to_another_task():
+def storage_directory_read_only_on_the_chief_another_task_writes():
     folder = workdir()
     path = os.path.join(folder, "run", "checkpoints")
     os.makedirs(path)
@@ -146,7 +146,7 @@ def directory_read_only_on_the_chief_leaves_the_writing_to_another_task():
 
 
 @test
-def directory_full_on_the_chief_leaves_the_writing_to_another_task():
+def storage_directory_full_on_the_chief_another_task_writes():
     folder = workdir()
     path = os.path.join(folder, "run", "checkpoints")
     os.makedirs(path)

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""stderr that nobody reads (Ctrl-S, a pager, a stuck journal): the job is done all the same."""
+"""Blocked stderr (Ctrl-S, a pager, a stuck journal): the job completes nevertheless."""
 import fcntl
 import json
 import os
@@ -12,7 +12,7 @@ F_SETPIPE_SZ = 1031
 
 
 @test
-def job_ends_although_nobody_reads_its_log_and_the_lines_that_come_out_are_whole():
+def stderr_blocked_job_completes_and_written_lines_are_whole():
     job = digits_job(workdir(), train={"epochs": 50, "log_every_steps": 1, "eval_every_epochs": 0})
     reader, writer = os.pipe()
     fcntl.fcntl(writer, F_SETPIPE_SZ, 4096)
@@ -33,7 +33,7 @@ def job_ends_although_nobody_reads_its_log_and_the_lines_that_come_out_are_whole
 
 
 @test
-def lost_lines_are_counted_when_the_log_is_read_again():
+def stderr_unblocked_log_states_the_number_of_lost_lines():
     job = digits_job(workdir(), train={"epochs": 50, "log_every_steps": 1, "eval_every_epochs": 0})
     reader, writer = os.pipe()
     fcntl.fcntl(writer, F_SETPIPE_SZ, 4096)

@@ -1,17 +1,17 @@
 #!/usr/bin/python3
-"""A task that cannot start one of its threads ends with 138 and says which, whichever thread it is."""
+"""A task that cannot start one of its threads ends with 138 and names the thread; tested for every thread."""
 # san: yes
 import re
 
 from kit import Task, digits_job, main, start, test, workdir
 
 JOB = {"train": {"epochs": None, "steps": 30, "lanes": 2, "log_every_steps": 1}, "checkpoint": {"every_steps": 10}}
-MOST = 60  # threads that a task starts, at most
-OPTIONAL = ("writes curves",)  # a warning says that there are none
+MOST = 60  # upper limit of the threads that a task starts
+OPTIONAL = ("writes curves",)  # the task continues without this thread and warns
 
 
 def refusals(in_cluster):
-    """Fails the 1st, 2nd, ... start of a thread until the job is complete; returns what the task said each time."""
+    """Lets the start of the 1st, 2nd, ... thread fail until the job completes; returns the final messages."""
     said = []
     for nth in range(1, MOST):
         env, path = {"TRAINERD_FAULT": "thread.start@%d" % nth}, digits_job(workdir(), **JOB)
@@ -27,15 +27,15 @@ def refusals(in_cluster):
 
 
 @test
-def a_task_without_one_of_its_threads_ends_with_138_and_names_it():
+def thread_start_failure_ends_the_task_with_138_and_is_named():
     said = refusals(False)
     assert {"opens model and data", "trains a replica", "writes files"} <= set(said), said
 
 
 @test
-def a_task_of_a_cluster_does_too():
+def thread_start_failure_in_a_cluster_ends_the_task_with_138_and_is_named():
     said = refusals(True)
-    # Threads that start side by side have no fixed number, so one of two may be missed.
+    # Threads that start concurrently have no fixed number, so one of two may be missed.
     assert {"opens model and data", "trains a replica"} <= set(said), said
     assert {"receives gRPC events", "admits connections"} & set(said), said
 

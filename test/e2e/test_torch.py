@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""The same network, data and order as PyTorch give the same losses; the exported network runs in ONNX Runtime;
-the checkpoint opens with the public safetensors package."""
+"""With the network, data and order of PyTorch the losses are those of PyTorch; the exported network runs in ONNX Runtime; the
+public safetensors package reads the checkpoint."""
 import json
 import os
 import struct
@@ -19,7 +19,7 @@ with open(os.path.join(ROOT, "test", "e2e", "torch_losses.json")) as f:
 
 
 def without_dropout(folder):
-    """The network of the demo, Dropout replaced by Identity."""
+    """Writes the network of the demo with Dropout replaced by Identity."""
     path = os.path.join(folder, "digits_cnn.onnx")
     m = onnx.load(path)
     for n in m.graph.node:
@@ -51,17 +51,17 @@ def compare(ours, theirs):
 
 
 @test
-def fifty_steps_of_momentum_follow_pytorch():
+def losses_fifty_steps_of_momentum_follow_pytorch():
     compare(losses({"type": "momentum", "learning_rate": 0.01, "momentum": 0.9, "weight_decay": 1e-4}), TORCH["momentum"])
 
 
 @test
-def fifty_steps_of_adamw_follow_pytorch():
+def losses_fifty_steps_of_adamw_follow_pytorch():
     compare(losses({"type": "adamw", "learning_rate": 0.001, "weight_decay": 0.01}), TORCH["adamw"])
 
 
 def read_safetensors(path):
-    """From the format's specification: u64 header length, JSON, data."""
+    """Reads a file as the format's specification states: u64 header length, JSON, data."""
     with open(path, "rb") as f:
         data = f.read()
     n = struct.unpack_from("<Q", data)[0]
@@ -76,7 +76,7 @@ def read_safetensors(path):
 
 
 @test
-def what_training_leaves_opens_elsewhere():
+def export_and_checkpoint_open_in_other_programs():
     import onnxruntime
     import safetensors.numpy
 
@@ -97,7 +97,7 @@ def what_training_leaves_opens_elsewhere():
     for i in exported.graph.initializer:
         if i.name in ours:
             assert (numpy_helper.to_array(i) == ours[i.name]).all(), i.name
-    # accuracy, counted again by somebody else
+    # accuracy, computed again with ONNX Runtime
     images, labels = test_set()
     session = onnxruntime.InferenceSession(os.path.join(run, "digits.onnx"))
     logits = session.run(None, {"x": images})[0]
@@ -110,7 +110,7 @@ def what_training_leaves_opens_elsewhere():
 
 
 def test_set():
-    """The test digits, by the independent reader of test/data."""
+    """Returns the test digits, read by the independent reader of test/data."""
     sys.path.insert(0, os.path.join(ROOT, "test", "data"))
     import tfrecord
 

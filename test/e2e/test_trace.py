@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`trainerd --trace`: the file is a Chrome trace whose spans nest, name the nodes of the model and account for the
-step; the table in the log adds up; what cannot be written or held is refused before anything is trained."""
+"""`trainerd --trace`: the file is a Chrome trace whose spans nest, name the nodes of the model and account for the step; the
+rows of the table in the log sum to the step; a trace that cannot be written or kept is refused before training."""
 # san: yes
 import json
 import os
@@ -11,7 +11,7 @@ import onnx
 from kit import ROOT, SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, main, merge, start, test, workdir
 from trace_file import EPSILON, check_profile, read, steps_of, tree
 
-INSIDE = {"data", "forward", "backward", "lane sums", "reduction", "check", "update"}  # of a step
+INSIDE = {"data", "forward", "backward", "lane sums", "reduction", "check", "update"}  # parts of a step
 
 
 def ops_of_model():
@@ -20,14 +20,14 @@ def ops_of_model():
 
 
 def accounted(step, parts):
-    """The share of a step that has a name: of forward and backward their calls and lane sums, else the parts."""
+    """Returns the share of a step that named spans cover: in forward and backward the calls and lane sums, else the parts."""
     return sum(sum(c["dur"] for c, _ in calls) if p["name"] in ("forward", "backward") else p["dur"]
                for p, calls in parts) / step["dur"]
 
 
 def check_row(spans, first, n, lanes):
-    """Steps, what is in them, calls by their names; returns the mean length of a step in us. A thread may be interrupted
-    anywhere, so the step in which that happened least tells what is left out."""
+    """Checks the steps of a row, their parts and the names of the calls; returns the mean duration of a step in us. A thread
+    may be interrupted anywhere, so the step with the fewest interruptions shows which share has no span."""
     model = ops_of_model()
     steps, calls_share = steps_of(spans), {}
     assert n < 5 or max(accounted(*s) for s in steps) >= 0.8, [accounted(*s) for s in steps]
@@ -46,19 +46,19 @@ def check_row(spans, first, n, lanes):
             assert calls
             for c in calls:
                 assert c["args"]["direction"] == p["name"]
-                # a name is that of a node of this op, or of the node that a fused one begins with
+                # a call has the name of a node of this op, or of the first node of a fused call
                 assert c["cat"] == model.get(c["name"], c["cat"]) or c["cat"] not in model.values(), c
                 assert c["name"] in model or c["cat"] not in model.values(), c
             convolutions = [name for name, op in model.items() if op == "Conv"]
             got = [c["name"] for c in calls if c["name"] in convolutions]
             assert got == (convolutions if p["name"] == "forward" else convolutions[::-1])
             calls_share[p["name"]] = max(calls_share.get(p["name"], 0), sum(c["dur"] for c in calls) / p["dur"])
-    assert min(calls_share.values()) >= 0.5, calls_share  # nothing between the calls but lane sums
+    assert min(calls_share.values()) >= 0.5, calls_share  # only lane sums are between the calls
     return sum(s["dur"] for s, _ in steps) / n
 
 
 @test
-def a_trace_of_two_replicas_nests_names_the_model_and_adds_up():
+def trace_two_replicas_spans_nest_name_nodes_and_sum_to_the_step():
     d = workdir()
     job = digits_job(d, train={"epochs": 1})
     t = Task(job, args=("--devices", "cpu:2", "--trace", os.path.join(d, "t.json")))
@@ -72,7 +72,7 @@ def a_trace_of_two_replicas_nests_names_the_model_and_adds_up():
 
 
 @test
-def an_evaluation_lies_between_two_steps_and_a_checkpoint_in_the_step_that_compares_it():
+def trace_evaluation_is_between_steps_and_checkpoint_in_the_comparing_step():
     d = workdir()
     job = digits_job(d, train={"epochs": None, "steps": 30, "eval_every_epochs": 1}, checkpoint={"every_steps": 20})
     t = Task(job, args=("--devices", "cpu:1",), env={"TRAINERD_TRACE": os.path.join(d, "t"),
@@ -83,12 +83,12 @@ def an_evaluation_lies_between_two_steps_and_a_checkpoint_in_the_step_that_compa
     steps = [(s["args"]["step"], below) for s, below in top if s["name"] == "step"]
     assert [k for k, _ in steps] == list(range(4, 30))
     assert [s["name"] for s, _ in top if s["name"] != "step"] == ["evaluation"]  # after the epoch's 22 steps
-    assert [k for k, below in steps if any(p["name"] == "checkpoint" for p, _ in below)] == [21]  # of step 20
+    assert [k for k, below in steps if any(p["name"] == "checkpoint" for p, _ in below)] == [21]  # the checkpoint of step 20
     check_profile(t.events("profile")[0], list(rows.values()), 4, 26, INSIDE)
 
 
 @test
-def each_task_writes_its_own_file_and_table():
+def trace_several_tasks_write_separate_files_and_tables():
     d = workdir()
     tasks = start(digits_job(d, train={"epochs": 1}), 2, args=("--trace", os.path.join(d, "a.b", "t.json"),
                                                                "--trace-steps", "3"))
@@ -117,7 +117,7 @@ OVERLAPPED = {"model": {"onnx": "mlp.onnx"}, "data": {"features": {"image": {"sh
 
 
 def train_overlapped():
-    """The folder, the tasks, and how many reductions began before the end of backward."""
+    """Returns the folder, the tasks, and how many all-reduces began before the end of backward."""
     d = workdir()
     subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=704", "--set", "layers=2",
                     "-o", os.path.join(d, "mlp.onnx")], check=True, stdout=subprocess.DEVNULL)
@@ -130,7 +130,7 @@ def train_overlapped():
         _, rows = read(os.path.join(d, "t.worker-%d.json" % i))
         assert set(rows) == {"replica 0", "reduction 0"}
         assert all(not below for _, below in tree(rows["reduction 0"]))
-        assert len(rows["reduction 0"]) == 2 * 5  # the third is the replica's
+        assert len(rows["reduction 0"]) == 2 * 5  # the thread of the replica reduces the third bucket
         for step, parts in steps_of(rows["replica 0"]):
             last_backward = [p for p, _ in parts if p["name"] == "backward"][-1]
             waited = [p for p, _ in parts if p["name"] == "reduction"]
@@ -143,8 +143,8 @@ def train_overlapped():
 
 
 @test
-def over_a_network_buckets_are_reduced_while_backward_computes():
-    for _ in range(8):  # a busy machine may run the thread that reduces later
+def trace_over_tcp_buckets_are_reduced_during_backward():
+    for _ in range(8):  # a busy machine may run the reducer thread late
         d, tasks, early = train_overlapped()
         if early > 0:
             break
@@ -158,7 +158,7 @@ def over_a_network_buckets_are_reduced_while_backward_computes():
 
 
 @test
-def a_job_with_few_steps_left_is_traced_as_far_as_it_goes():
+def trace_job_with_few_steps_left_has_the_remaining_steps():
     d = workdir()
     path = os.path.join(d, "t.json")
     for steps, first, n in ((2, 1, 2), (6, 2, 5)):
@@ -172,7 +172,7 @@ def a_job_with_few_steps_left_is_traced_as_far_as_it_goes():
 
 
 @test
-def text_logs_have_a_line_for_each_part_and_they_sum_to_the_step():
+def trace_table_in_a_text_log_has_a_line_for_each_part():
     d = workdir()
     p = subprocess.run([TRAINERD, "--job", digits_job(d, train={"epochs": 1}), "--devices", "cpu:1", "--trace",
                         os.path.join(d, "t.json")], capture_output=True, text=True, timeout=60 * SLOW)
@@ -182,7 +182,7 @@ def text_logs_have_a_line_for_each_part_and_they_sum_to_the_step():
 
 
 @test
-def what_cannot_be_traced_is_refused_before_the_first_step():
+def trace_impossible_request_is_refused_before_the_first_step():
     d = workdir()
     job = digits_job(d, train={"epochs": 1})
     os.mkfifo(os.path.join(d, "pipe"))

@@ -1,11 +1,11 @@
-"""A file that `trainerd --trace` has written, and what holds for each."""
+"""Reads a file of `trainerd --trace` and checks the properties that every such file has."""
 import json
 
-EPSILON = 1e-3  # us: times are written to the nanosecond
+EPSILON = 1e-3  # us; times have a resolution of 1 ns
 
 
 def read(path):
-    """The process's name, {row: [span]}."""
+    """Returns the name of the process and {row: [span]}."""
     with open(path) as f:
         events = json.load(f)["traceEvents"]
     names = {e["name"] + str(e["tid"]): e["args"]["name"] for e in events
@@ -20,7 +20,7 @@ def read(path):
 
 
 def tree(spans):
-    """[(span, [children])]; fails where two spans of one row overlap without one holding the other."""
+    """Returns [(span, [children])]; fails if two spans of one row overlap and neither contains the other."""
     top, stack = [], []
     for s in sorted(spans, key=lambda s: (s["ts"], -s["dur"])):
         end = s["ts"] + s["dur"]
@@ -46,7 +46,7 @@ def parts_of(profile):
 
 
 def check_profile(profile, rows, first, n, inside, rest="other"):
-    """The table against the sums of the spans of all replicas: of calls, and of what is in `inside`."""
+    """Compares the table with the sums of the spans of all replicas: of the calls, and of the spans named in `inside`."""
     assert (profile["first_step"], profile["steps"], profile["replicas"]) == (first, n, len(rows))
     want, step = {}, 0
     for spans in rows:

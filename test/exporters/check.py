@@ -157,7 +157,7 @@ def train_and_compare(trainerd, case, export, optimizer, folder, model=None, fil
     if code != 0:
         return "failed", "exit %d: %s" % (code, message)
     problems = compare_losses(case, optimizer, records)
-    if export not in case.get("unnamed", []):  # this exporter loses the names
+    if export not in case.get("unnamed", []):  # this exporter does not keep the names
         problems += compare_weights(case, optimizer, read_exported(folder))
     try:
         if export not in case.get("no_runtime", []):

@@ -36,7 +36,7 @@ def integers(*shape, below):
 
 
 def ones(*shape):
-    """An attention mask that hides nothing."""
+    """An attention mask without masked positions."""
     return {"kind": "ones", "shape": list(shape)}
 
 

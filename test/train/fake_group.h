@@ -1,8 +1,8 @@
 /* fake_group.h - tasks of one process that train together on fake engines, over real communicators.
  *
  * The test is the coordinator: fake_generation() starts a generation on some of the tasks and waits
- * until all of them have ended. When one fails, the others are aborted, as members of a real group
- * would be. Milliseconds a generation. */
+ * until all of them have ended. When one task fails, the test aborts the others, as the coordinator
+ * of a real group would. A generation takes milliseconds. */
 #ifndef TEST_TRAIN_FAKE_GROUP_H
 #define TEST_TRAIN_FAKE_GROUP_H
 
@@ -43,11 +43,11 @@ struct fake_group {
         struct comm_listener *listener;
         char name[16], host[2], address[80];
         struct train *train;
-        bool evaluates;    /* there is data to evaluate on, after each epoch */
-        uint64_t pause_at; /* ask for a pause when this step is reported; 0: never */
-        /* What was reported. */
-        uint32_t steps[FAKE_STEPS + 1]; /* times each step was reported */
-        uint32_t evals[FAKE_STEPS + 1]; /* times each evaluation was reported */
+        bool evaluates;    /* evaluates after each epoch */
+        uint64_t pause_at; /* request a pause when this step is reported; 0: never */
+        /* Reports of the task. */
+        uint32_t steps[FAKE_STEPS + 1]; /* how often each step was reported */
+        uint32_t evals[FAKE_STEPS + 1]; /* how often each evaluation was reported */
         uint32_t skips, differs, resumed, saved;
         char warning[1200], phases[256];
         bool runs, ended;
@@ -95,7 +95,8 @@ static inline void fake_ended(void *arg, enum train_end end, uint64_t held, int 
     pthread_mutex_unlock(&t->group->lock);
 }
 
-/* n tasks with n_devices replicas each; not open yet, so that a test can change t->opts. */
+/* Creates n tasks with n_devices replicas each. They are not open, so that a test can change
+ * t->opts. */
 static inline struct fake_group *fake_group_new(uint32_t n, uint32_t n_devices)
 {
     struct fake_group *g = calloc(1, sizeof(*g));
@@ -113,7 +114,7 @@ static inline struct fake_group *fake_group_new(uint32_t n, uint32_t n_devices)
 
         t->group = g;
         snprintf(t->name, sizeof(t->name), "worker %u", i);
-        t->host[0] = (char)('A' + i); /* hosts of their own: TCP */
+        t->host[0] = (char)('A' + i); /* each task has its own host, so that they use TCP */
         if (comm_listener_open("127.0.0.1", 0, 0, &t->listener, &err) < 0)
             fail_msg("%s", err.text);
         snprintf(t->address, sizeof(t->address), "%s", comm_listener_address(t->listener));
@@ -194,7 +195,7 @@ static inline void fake_group_free(struct fake_group *g)
     free(g);
 }
 
-/* The newest step that a listed task holds, and its position in the list. */
+/* Returns the newest step that a listed task holds, and its position in the list. */
 static inline uint64_t fake_newest(const struct fake_group *g, const uint32_t *list, uint32_t n,
                                    uint32_t *member)
 {
@@ -241,7 +242,7 @@ static inline int fake_start(struct fake_group *g, const uint32_t *list, uint32_
     return rc;
 }
 
-/* Waits until all tasks that run have ended. */
+/* Waits until all running tasks have ended their generation. */
 static inline void fake_wait(struct fake_group *g)
 {
     bool aborted = false;
@@ -274,7 +275,8 @@ static inline void fake_wait(struct fake_group *g)
         g->tasks[i].runs = false;
 }
 
-/* A generation of the tasks in `digits` ("012"), from the newest state that any of them holds. */
+/* Runs a generation of the tasks in `digits` ("012") from the newest state that one of them
+ * holds. */
 static inline void fake_generation(struct fake_group *g, const char *digits)
 {
     uint32_t list[FAKE_TASKS], n = (uint32_t)strlen(digits), member;
@@ -291,7 +293,7 @@ static inline void fake_generation(struct fake_group *g, const char *digits)
     fake_wait(g);
 }
 
-/* The task holds the state after `step`, to the bit. */
+/* Checks that the task holds exactly the state after `step`. */
 static inline void fake_expect_state(struct fake_task *t, uint64_t step)
 {
     float want[FAKE_FLOATS];

@@ -1,4 +1,4 @@
-/* fixture.h - the digits and their network, trained for a few steps by a task of this process. */
+/* fixture.h - trains the digits network for a few steps with a task in this process. */
 #ifndef TEST_TRAIN_FIXTURE_H
 #define TEST_TRAIN_FIXTURE_H
 
@@ -21,7 +21,7 @@
 
 enum { STEPS = 60 };
 
-static const char *fixture_root; /* where folders are made */
+static const char *fixture_root; /* parent of the folders of all fixtures */
 
 __attribute__((constructor)) static void choose_root(void)
 {
@@ -40,9 +40,9 @@ struct fixture {
     struct train_opts opts;
 
     double losses[STEPS + 1];
-    uint64_t steps;          /* reported */
-    uint64_t stop_after;     /* ask for a pause when this step is reported; 0: never */
-    void (*on_step)(struct fixture *f, uint64_t step); /* NULL is fine */
+    uint64_t steps;          /* number of reported steps */
+    uint64_t stop_after;     /* request a pause when this step is reported; 0: never */
+    void (*on_step)(struct fixture *f, uint64_t step); /* called after each step; NULL: none */
     double accuracy;
     uint64_t evals, saves;
     struct train *train;
@@ -89,13 +89,14 @@ static inline void fixture_end(void *arg, enum train_end end, uint64_t held, int
     pthread_mutex_unlock(&f->lock);
 }
 
-/* The state in the host's memory, which tests compare, becomes that of the devices. */
+/* Copies the state of the devices to the host's memory, where tests compare it. */
 static inline int train_sync(struct train *t, struct err *err)
 {
     return t->engine->ops->sync(t->engine, train_held(t), err);
 }
 
-/* The same tests, on emulated GPUs: scripts/test sets it, and where the loader finds the plugin. */
+/* Returns true if the tests run on emulated GPUs. scripts/test sets the variable and the path of
+ * the plugin. */
 static inline bool fixture_on_gpus(void)
 {
     return getenv("TRAINERD_TEST_CUDA") != NULL;
@@ -118,7 +119,7 @@ static inline void fixture_devices(struct fixture *f, uint32_t replicas)
         fail_msg("%s", err.text);
 }
 
-/* Emulated GPUs are slow: a network of four calls. */
+/* Selects a network of four calls, because emulated GPUs are slow. */
 static inline void fixture_small_model(struct fixture *f)
 {
     struct model *m = model_new(17);
@@ -211,7 +212,7 @@ static inline void fixture_open(struct fixture *f)
         fail_msg("%s", err.text);
 }
 
-/* One generation, to its end. */
+/* Runs one generation to its end. */
 static inline void fixture_generation(struct fixture *f, const struct train_group *g)
 {
     struct err err;
@@ -224,7 +225,7 @@ static inline void fixture_generation(struct fixture *f, const struct train_grou
         pthread_cond_wait(&f->changed, &f->lock);
     pthread_mutex_unlock(&f->lock);
     if (fixture_on_gpus() && train_held(f->train) > 0)
-        assert_int_equal(train_sync(f->train, &err), 0); /* what tests look at */
+        assert_int_equal(train_sync(f->train, &err), 0); /* tests compare the state of the host */
 }
 
 /* Trains as member `self` of a group and waits for the end. */

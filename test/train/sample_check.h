@@ -1,6 +1,6 @@
-/* sample_check.h - the sample logs of all tasks of a scene, read back: whatever happened, every step was made once
- * in the history that survived, by all lanes, on the samples it should have (see train/sample_log.h for why
- * that follows from these lines). */
+/* sample_check.h - reads the sample logs of all tasks of a scene and checks that, in the history
+ * that survived, every step was trained once, by all lanes (micro-batches), on the expected
+ * samples. train/sample_log.h explains why the lines of the logs prove it. */
 #ifndef TEST_TRAIN_SAMPLE_CHECK_H
 #define TEST_TRAIN_SAMPLE_CHECK_H
 
@@ -10,10 +10,11 @@ enum { CHECK_GENERATIONS = 64, CHECK_LANES = 32, CHECK_STEPS = 64, CHECK_LINE = 
 
 struct sample_check {
     uint32_t lanes, n_generations;
-    uint64_t generations[CHECK_GENERATIONS];             /* numbers may be far apart */
+    uint64_t generations[CHECK_GENERATIONS];             /* the numbers are not consecutive */
     char *given[CHECK_GENERATIONS][CHECK_STEPS][CHECK_LANES]; /* samples, as text; owned */
     bool done[CHECK_GENERATIONS][CHECK_STEPS];
-    uint64_t last[CHECK_STEPS];                          /* the newest generation that did the step */
+    /* the newest generation that finished the step */
+    uint64_t last[CHECK_STEPS];
 };
 
 static inline uint32_t check_generation(struct sample_check *c, uint64_t number)
@@ -30,7 +31,7 @@ static inline uint32_t check_generation(struct sample_check *c, uint64_t number)
 
 static inline void check_line(struct sample_check *c, const char *line, uint64_t *before, const char *what)
 {
-    unsigned long long generation, step, lane; /* the scene's keys are all the same */
+    unsigned long long generation, step, lane; /* all generations of a scene have the same key */
     int samples_at = 0;
 
     if (strncmp(line, "open ", 5) == 0) {
@@ -84,7 +85,8 @@ static inline void sample_check_free(struct sample_check *c)
     free(c);
 }
 
-/* Of the files <folder>/samples-<task>. `expected`: of an undisturbed run; NULL: this is one. */
+/* Checks the files <folder>/samples-<task>. `expected`: result of an undisturbed run; NULL: this
+ * run is undisturbed. */
 static inline struct sample_check *sample_check(const struct troupe *k, uint32_t lanes, uint64_t steps,
                                                 const struct sample_check *expected, const char *what)
 {

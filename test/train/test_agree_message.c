@@ -1,4 +1,5 @@
-/* test_agree_message.c - the bytes of the agreement, written out by hand, and what a reader rejects. */
+/* test_agree_message.c - tests the byte layout of the agreement, and which messages a reader
+ * rejects. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* One process through many generations: what it says meanwhile, what it refuses, what it leaves. */
+/* test_generation.c - one process runs many generations: reports, refusals and released
+ * resources. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -21,7 +22,7 @@ static void nap_ms(uint64_t ms)
     nanosleep(&t, NULL);
 }
 
-/* A group of this process alone. */
+/* Returns a group of this process alone. */
 static struct train_group alone(const struct fixture *f)
 {
     static struct comm_member self = { .name = "local", .host = "here", .address = "" };
@@ -66,7 +67,7 @@ static void until_held(struct fixture *f, uint64_t step)
     }
 }
 
-/* The training is, and stays, in this phase. */
+/* Waits until training is in this phase and stays there. */
 static void until_phase(struct fixture *f, const char *phase, struct train_progress *p)
 {
     uint64_t limit = clock_ms() + 10000 * SLOW;
@@ -107,14 +108,14 @@ static uint64_t mappings(void)
 
 /* ---- the tests ---- */
 
-static void many_generations_change_no_bit_and_leave_nothing_behind(void **state)
+static void many_generations_change_no_bit_and_release_all_resources(void **state)
 {
     struct fixture *whole = fixture_new(2, 8), *f = fixture_new(2, 8);
     uint64_t files = 0, maps = 0, threads = 0;
 
     (void)state;
     run(whole);
-    f->opts.replicas = 4; /* as if two more were away */
+    f->opts.replicas = 4; /* as if two more replicas were absent */
     f->opts.min_replicas = 2;
     fixture_open(f);
     threads = entries("/proc/self/task");
@@ -137,9 +138,10 @@ static void many_generations_change_no_bit_and_leave_nothing_behind(void **state
     }
     assert_int_equal(entries("/proc/self/fd"), files);
     for (int i = 0; i < 1000 && entries("/proc/self/task") > threads; i++)
-        nap_ms(1); /* the one that told us of the end is about to end itself */
-    assert_true(entries("/proc/self/task") <= threads); /* fewer if one of the run before was still among them */
-    assert_true(mappings() <= maps + 8); /* malloc's own arenas come and go */
+        nap_ms(1); /* the thread that reported the end is about to exit */
+    /* fewer if a thread of the previous run was still counted */
+    assert_true(entries("/proc/self/task") <= threads);
+    assert_true(mappings() <= maps + 8); /* malloc maps and unmaps arenas */
     assert_int_equal(f->steps, STEPS);
     assert_memory_equal(whole->losses, f->losses, sizeof(f->losses));
     assert_memory_equal(whole->train->engine->memory.state, f->train->engine->memory.state, f->train->engine->memory.state_bytes);
@@ -147,7 +149,7 @@ static void many_generations_change_no_bit_and_leave_nothing_behind(void **state
     fixture_free(f);
 }
 
-static void a_group_that_cannot_be_is_refused_and_nothing_runs(void **state)
+static void invalid_group_is_refused_and_no_thread_starts(void **state)
 {
     struct comm_member members[2] = { { "a", "here", "127.0.0.1:1", 2 },
                                       { "b", "here", "127.0.0.1:2", 1 } };
@@ -174,7 +176,7 @@ static void a_group_that_cannot_be_is_refused_and_nothing_runs(void **state)
     fixture_free(f);
 }
 
-static void what_is_held_is_never_thrown_away(void **state)
+static void state_in_memory_is_never_discarded(void **state)
 {
     struct fixture *f = fixture_new(1, 2);
     struct train_group g;
@@ -188,13 +190,13 @@ static void what_is_held_is_never_thrown_away(void **state)
     g = alone(f);
     g.newest_step = f->held - 1;
     assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_PEER);
-    assert_non_null(strstr(err.text, "nothing that was done is thrown away"));
+    assert_non_null(strstr(err.text, "which must not be discarded"));
     g.newest_step = 0;
     assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_PEER);
     fixture_free(f);
 }
 
-static void an_abort_ends_a_generation_soon_and_leaves_the_state_whole(void **state)
+static void abort_ends_a_generation_soon_and_keeps_the_state_whole(void **state)
 {
     struct fixture *whole = fixture_new(2, 4), *f = fixture_new(2, 4);
 
@@ -205,7 +207,8 @@ static void an_abort_ends_a_generation_soon_and_leaves_the_state_whole(void **st
     for (int i = 0; i < 10; i++) {
         struct train_group g = alone(f);
 
-        /* two steps at once, then slow ones: the abort comes before the end, however late */
+        /* fast steps, then slow ones, so that the abort precedes the end of the run even if it is
+         * late */
         assert_int_equal(fault_arm("train.forward=delay:50@5+", NULL), 0);
         start(f, &g);
         until_held(f, g.newest_step + 1);
@@ -230,7 +233,7 @@ static void an_abort_ends_a_generation_soon_and_leaves_the_state_whole(void **st
     fixture_free(f);
 }
 
-static void an_abort_is_heard_while_storage_does_not_answer(void **state)
+static void abort_while_storage_hangs_ends_the_generation(void **state)
 {
     struct fixture *f = fixture_new(2, 4);
     struct train_group g;
@@ -238,7 +241,7 @@ static void an_abort_is_heard_while_storage_does_not_answer(void **state)
 
     (void)state;
     f->opts.cache_memory = false;
-    f->opts.data_deadline_ms = 20000 * SLOW; /* so long it is tried again */
+    f->opts.data_deadline_ms = 20000 * SLOW; /* the read is retried for this time */
     fixture_open(f);
     g = alone(f);
     assert_int_equal(fault_arm("data.read@1+", NULL), 0);
@@ -249,12 +252,12 @@ static void an_abort_is_heard_while_storage_does_not_answer(void **state)
     assert_int_equal(fault_arm(NULL, NULL), 0);
     assert_int_equal(f->end, TRAIN_ABORTED);
     assert_int_equal(f->held, 0);
-    fixture_generation(f, &g); /* the same again, from the beginning */
+    fixture_generation(f, &g); /* the same again from step 1 */
     assert_int_equal(f->end, TRAIN_COMPLETE);
     fixture_free(f);
 }
 
-/* Storage fails from the first time on that training says a certain thing. */
+/* Storage fails as soon as training reports a given event. */
 static struct {
     int kind;
     const char *text, *fault;
@@ -270,7 +273,7 @@ static void fails_at_a_moment(void *arg, const struct train_event *e)
     moment.told++;
 }
 
-static void an_abort_is_heard_while_a_step_is_read_again(void **state)
+static void abort_while_a_step_is_read_again_ends_the_generation(void **state)
 {
     struct fixture *f = fixture_new(1, 4);
     struct train_group g;
@@ -298,7 +301,7 @@ static void an_abort_is_heard_while_a_step_is_read_again(void **state)
     fixture_free(f);
 }
 
-static void an_evaluation_does_not_wait_longer_for_storage_than_a_step(void **state)
+static void evaluation_waits_for_storage_at_most_as_long_as_a_step(void **state)
 {
     struct fixture *f = fixture_new(2, 4);
     struct train_group g;
@@ -324,13 +327,13 @@ static void an_evaluation_does_not_wait_longer_for_storage_than_a_step(void **st
         fail_msg("'%s' names neither the evaluation nor the file", f->text);
     g.newest_step = train_held(f->train);
     assert_int_equal(g.newest_step, 2);
-    fixture_generation(f, &g); /* it is made up for */
+    fixture_generation(f, &g); /* the evaluation is repeated */
     assert_int_equal(f->end, TRAIN_COMPLETE);
     assert_int_equal(f->evals, 1);
     fixture_free(f);
 }
 
-static void a_thread_that_cannot_be_had_is_an_error_and_nothing_runs(void **state)
+static void thread_start_failure_is_an_error_and_no_thread_runs(void **state)
 {
     struct fixture *f = fixture_new(2, 4);
     struct train_group g;
@@ -359,7 +362,7 @@ static void a_thread_that_cannot_be_had_is_an_error_and_nothing_runs(void **stat
     fixture_free(f);
 }
 
-static void weights_that_were_given_up_are_made_new_also_at_the_second_try(void **state)
+static void weights_discarded_twice_are_initialized_again(void **state)
 {
     struct fixture *whole = fixture_new(1, 4), *f = fixture_new(1, 4);
     struct train_group g;
@@ -381,7 +384,7 @@ static void weights_that_were_given_up_are_made_new_also_at_the_second_try(void 
     assert_int_equal(f->end, TRAIN_ROLL_BACK);
     assert_int_equal(f->held, 0);
 
-    assert_int_equal(unlink(model), 0); /* there is no checkpoint: the model file is needed again */
+    assert_int_equal(unlink(model), 0); /* without a checkpoint the model file is read again */
     fixture_generation(f, &g);
     assert_int_equal(f->end, TRAIN_FAILED);
     assert_non_null(strstr(f->text, "initial weights"));
@@ -396,7 +399,7 @@ static void weights_that_were_given_up_are_made_new_also_at_the_second_try(void 
     fixture_free(f);
 }
 
-static _Atomic uint64_t permitted; /* so many steps */
+static _Atomic uint64_t permitted; /* number of steps that may be finished */
 static _Atomic uint64_t asked;
 static struct train *asks;
 
@@ -407,7 +410,7 @@ static bool ask(void *arg)
     return train_held(asks) < permitted;
 }
 
-static void without_permission_no_step_is_finished(void **state)
+static void step_without_permission_is_not_finished(void **state)
 {
     struct fixture *f = fixture_new(2, 4);
     struct train_group g;
@@ -426,7 +429,7 @@ static void without_permission_no_step_is_finished(void **state)
     assert_int_equal(train_held(f->train), 3);
     train_progress(f->train, &p);
     assert_string_equal(p.phase, "wait for permission");
-    assert_int_equal(p.limit_ms, 0); /* it may take any time */
+    assert_int_equal(p.limit_ms, 0); /* the phase has no time limit */
     permitted = 5;
     until_held(f, 5);
     until_phase(f, "wait for permission", &p);
@@ -446,7 +449,7 @@ static int ask_to_save(void *arg, struct err *err)
     return fenced ? err_set(err, ERR_REFUSED, "somebody else has the lease") : 0;
 }
 
-static void without_permission_no_checkpoint_is_published(void **state)
+static void checkpoint_without_permission_is_not_published(void **state)
 {
     struct fixture *f = fixture_new(1, 2);
     struct train_group g;
@@ -465,7 +468,7 @@ static void without_permission_no_checkpoint_is_published(void **state)
     assert_true(train_save(f->train, 100, &err) < 0);
     assert_non_null(strstr(err.text, "somebody else has the lease"));
     assert_int_equal(f->saves, 0);
-    assert_int_equal(entries(f->checkpoints), 2); /* . and .. : nothing half done either */
+    assert_int_equal(entries(f->checkpoints), 2); /* . and .. : no partial checkpoint either */
     fenced = false;
     if (train_save(f->train, 5000 * SLOW, &err) < 0)
         fail_msg("%s", err.text);
@@ -473,7 +476,7 @@ static void without_permission_no_checkpoint_is_published(void **state)
     fixture_free(f);
 }
 
-static void progress_says_where_it_is_and_what_is_too_long(void **state)
+static void progress_states_place_and_limit(void **state)
 {
     struct fixture *f = fixture_new(2, 4);
     struct train_group g;
@@ -482,13 +485,14 @@ static void progress_says_where_it_is_and_what_is_too_long(void **state)
 
     (void)state;
     f->opts.steps = 0;
-    f->opts.epochs = 40; /* many steps: losses are not kept */
+    f->opts.epochs = 40; /* many steps: losses are not recorded */
     f->opts.global_batch = 1024;
     fixture_open(f);
     train_progress(f->train, &before);
     assert_string_equal(before.phase, "rest");
     g = alone(f);
-    snprintf(fault, sizeof(fault), "train.forward=delay:%d@41", 1500 * SLOW); /* of either replica */
+    /* both replicas count passages */
+    snprintf(fault, sizeof(fault), "train.forward=delay:%d@41", 1500 * SLOW);
     assert_int_equal(fault_arm(fault, NULL), 0);
     start(f, &g);
     until_held(f, 12);
@@ -496,7 +500,7 @@ static void progress_says_where_it_is_and_what_is_too_long(void **state)
     assert_true(p.place > before.place);
     assert_true(p.step >= 12 && p.step <= f->train->model.total_steps);
     until_held(f, 20);
-    until_phase(f, "begin", &p); /* one sleeps, the other one waits for it */
+    until_phase(f, "begin", &p); /* one replica sleeps, the other one waits for it */
     train_progress(f->train, &before);
     assert_int_equal(p.place, before.place);
     assert_int_equal(p.step, 21);
@@ -512,18 +516,18 @@ static void progress_says_where_it_is_and_what_is_too_long(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(many_generations_change_no_bit_and_leave_nothing_behind),
-        cmocka_unit_test(a_group_that_cannot_be_is_refused_and_nothing_runs),
-        cmocka_unit_test(what_is_held_is_never_thrown_away),
-        cmocka_unit_test(an_abort_ends_a_generation_soon_and_leaves_the_state_whole),
-        cmocka_unit_test(an_abort_is_heard_while_storage_does_not_answer),
-        cmocka_unit_test(an_abort_is_heard_while_a_step_is_read_again),
-        cmocka_unit_test(an_evaluation_does_not_wait_longer_for_storage_than_a_step),
-        cmocka_unit_test(a_thread_that_cannot_be_had_is_an_error_and_nothing_runs),
-        cmocka_unit_test(weights_that_were_given_up_are_made_new_also_at_the_second_try),
-        cmocka_unit_test(without_permission_no_step_is_finished),
-        cmocka_unit_test(without_permission_no_checkpoint_is_published),
-        cmocka_unit_test(progress_says_where_it_is_and_what_is_too_long),
+        cmocka_unit_test(many_generations_change_no_bit_and_release_all_resources),
+        cmocka_unit_test(invalid_group_is_refused_and_no_thread_starts),
+        cmocka_unit_test(state_in_memory_is_never_discarded),
+        cmocka_unit_test(abort_ends_a_generation_soon_and_keeps_the_state_whole),
+        cmocka_unit_test(abort_while_storage_hangs_ends_the_generation),
+        cmocka_unit_test(abort_while_a_step_is_read_again_ends_the_generation),
+        cmocka_unit_test(evaluation_waits_for_storage_at_most_as_long_as_a_step),
+        cmocka_unit_test(thread_start_failure_is_an_error_and_no_thread_runs),
+        cmocka_unit_test(weights_discarded_twice_are_initialized_again),
+        cmocka_unit_test(step_without_permission_is_not_finished),
+        cmocka_unit_test(checkpoint_without_permission_is_not_published),
+        cmocka_unit_test(progress_states_place_and_limit),
     };
 
     return cmocka_run_group_tests_name("train/generation", tests, NULL, NULL);

@@ -1,5 +1,6 @@
-/* test_gpu.c - replicas on emulated GPUs (test/cuda), beside replicas on CPUs; with TRAINERD_TEST_CUDA=1 on
- * those of the plugin on the library path, where what needs two of them is skipped if there is one. */
+/* test_gpu.c - compares replicas on emulated GPUs (test/cuda) with replicas on CPUs. With
+ * TRAINERD_TEST_CUDA=1 the tests run on the GPUs of the plugin on the library path; tests that need
+ * two GPUs are skipped if there is one. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +14,7 @@
 #include "op/op.h"
 #include "train/fixture.h"
 
-enum { FEW = 12, BUCKET = 4096 /* bytes: some twenty in a step */ };
+enum { FEW = 12, BUCKET = 4096 /* bytes: about twenty buckets in a step */ };
 
 static bool has_gpus(uint32_t n)
 {
@@ -22,7 +23,7 @@ static bool has_gpus(uint32_t n)
     return gpus_there(n, there);
 }
 
-/* Trains on `gpus` GPUs (0: on one CPU) and returns what was trained, still open. */
+/* Trains on `gpus` GPUs (0: on one CPU) and returns the open fixture. */
 static struct fixture *trained(uint32_t gpus, uint32_t lanes, void (*change)(struct fixture *f))
 {
     struct fixture *f = fixture_new(gpus > 0 ? gpus : 1, lanes);
@@ -52,16 +53,17 @@ static void expect_near(const struct fixture *got, const struct fixture *want)
         if (!(fabs(got->losses[k] - want->losses[k]) <= 1e-3))
             fail_msg("loss of step %d is %g, the CPU's %g", (int)k, got->losses[k], want->losses[k]);
     for (size_t i = 0; i < n; i++)
-        if (!(fabsf(a[i] - b[i]) <= 2e-2f)) /* where rounding turns a ReLU or the winner of a window */
+        /* rounding may change a ReLU or the maximum of a window */
+        if (!(fabsf(a[i] - b[i]) <= 2e-2f))
             fail_msg("float %zu of the state is %g, the CPU has %g", i, (double)a[i], (double)b[i]);
 }
 
 /* ---- the tests ---- */
 
-static void buckets_are_summed_up_once_whatever_lanes_and_replicas(void **state)
+static void buckets_are_all_reduced_once_with_any_lanes_and_replicas(void **state)
 {
-    /* With an odd number of lanes a lane's slot changes from step to step: some calls are captured while
-     * others are repeated. */
+    /* With an odd number of lanes a lane's slot changes from step to step: some calls are captured
+     * while others are repeated. */
     static const struct { uint32_t gpus, lanes; } rows[] = { { 1, 1 }, { 1, 4 }, { 2, 2 }, { 2, 4 }, { 2, 16 } };
 
     (void)state;
@@ -87,7 +89,7 @@ static void odd_share(struct fixture *f)
     f->opts.min_replicas = 1;
 }
 
-static void three_lanes_of_a_gpu_are_summed_up_too(void **state)
+static void three_lanes_of_a_gpu_are_all_reduced(void **state)
 {
     struct fixture *cpu, *gpu;
 
@@ -101,8 +103,9 @@ static void three_lanes_of_a_gpu_are_summed_up_too(void **state)
     fixture_free(gpu);
 }
 
-/* One GPU has two lanes of the three, the other one: their sums are captured in the same step. */
-static void gpus_with_unlike_shares_of_the_lanes_sum_up_together(void **state)
+/* One GPU has two of the three lanes, the other has one; both capture the all-reduce in the same
+ * step. */
+static void gpus_with_unequal_shares_of_the_lanes_all_reduce_together(void **state)
 {
     struct fixture *cpu, *gpu;
 
@@ -127,7 +130,7 @@ static void all_of_it(struct fixture *f)
     f->opts.clip_norm = 0.5;
 }
 
-static void clipping_and_averages_are_those_of_the_cpu(void **state)
+static void clipping_and_averages_equal_those_of_the_cpu(void **state)
 {
     struct fixture *cpu = trained(0, 4, all_of_it), *gpu = trained(1, 4, all_of_it);
 
@@ -137,7 +140,8 @@ static void clipping_and_averages_are_those_of_the_cpu(void **state)
     fixture_free(gpu);
 }
 
-/* The sum of the lanes is far from the mean: what were clipped too early would be another number. */
+/* The sum of the lanes differs much from the mean, so that clipping too early would change the
+ * result. */
 static void mean_of_what_counts(struct fixture *f)
 {
     static const float weights[10] = { 40, 30, 20, 40, 30, 20, 40, 30, 20, 40 };
@@ -151,7 +155,7 @@ static void mean_of_what_counts(struct fixture *f)
     f->opts.clip_value = 0.01;
 }
 
-static void values_are_clipped_when_their_mean_is_known(void **state)
+static void values_are_clipped_after_their_mean_is_computed(void **state)
 {
     struct fixture *cpu = trained(0, 4, mean_of_what_counts), *gpu = trained(1, 4, mean_of_what_counts);
 
@@ -164,11 +168,11 @@ static void values_are_clipped_when_their_mean_is_known(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buckets_are_summed_up_once_whatever_lanes_and_replicas),
-        cmocka_unit_test(three_lanes_of_a_gpu_are_summed_up_too),
-        cmocka_unit_test(gpus_with_unlike_shares_of_the_lanes_sum_up_together),
-        cmocka_unit_test(clipping_and_averages_are_those_of_the_cpu),
-        cmocka_unit_test(values_are_clipped_when_their_mean_is_known),
+        cmocka_unit_test(buckets_are_all_reduced_once_with_any_lanes_and_replicas),
+        cmocka_unit_test(three_lanes_of_a_gpu_are_all_reduced),
+        cmocka_unit_test(gpus_with_unequal_shares_of_the_lanes_all_reduce_together),
+        cmocka_unit_test(clipping_and_averages_equal_those_of_the_cpu),
+        cmocka_unit_test(values_are_clipped_after_their_mean_is_computed),
     };
 
     (void)argc;

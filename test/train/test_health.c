@@ -1,5 +1,6 @@
-/* Tasks that compare what they hold: whoever is odd is named and healed, and wrong numbers never reach
- * the disk. Tasks are processes; the test is their coordinator. */
+/* test_health.c - tasks compare checksums of their state: a divergent task is named and receives
+ * the state of the others, and divergent state is never written. Tasks are processes; the test is
+ * their coordinator. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -11,7 +12,7 @@
 
 enum { FEW = 12 };
 
-/* What tasks said of trouble: shared with them. */
+/* Errors that the tasks reported; in memory shared with them. */
 static struct heard {
     _Atomic uint32_t differs, warnings;
     char text[TASKS_MAX][600];
@@ -75,7 +76,8 @@ static uint32_t end_crc(struct troupe *k)
     return crc;
 }
 
-/* All the same; on CPUs also what one task has alone, on GPUs sums depend on how many there are. */
+/* Checks that all tasks hold equal states; on CPUs also that of a single task. On GPUs the bits of
+ * sums depend on their number. */
 static void expect_end(struct troupe *k)
 {
     uint32_t crc = end_crc(k);
@@ -104,7 +106,8 @@ static void expect_text(const struct troupe *k, uint32_t task, const char *part)
         fail_msg("worker %u says '%s', not '%s'", task, k->tasks[task].last.text, part);
 }
 
-/* A generation in which `odd` meets the fault, and everybody hears that it differs. */
+/* Runs a generation in which the fault occurs on task `odd`, and all tasks report that it
+ * diverges. */
 static void play_odd(struct troupe *k, uint32_t odd, const char *fault, uint64_t step, const char *what)
 {
     char named[64], of_step[64];
@@ -127,7 +130,7 @@ static void play_odd(struct troupe *k, uint32_t odd, const char *fault, uint64_t
     assert_int_equal(heard->differs, k->n);
 }
 
-static void a_flipped_bit_of_the_gradient_is_seen_a_step_later_and_healed_by_the_majority(void **state)
+static void gradient_bit_flip_is_detected_after_a_step_and_repaired_by_the_majority(void **state)
 {
     static const char *const layouts[] = { "AAA", "ABC", "AABB" };
 
@@ -143,7 +146,7 @@ static void a_flipped_bit_of_the_gradient_is_seen_a_step_later_and_healed_by_the
         }
 }
 
-static void a_flipped_bit_of_the_weights_is_seen_when_they_are_weighed(void **state)
+static void weights_bit_flip_is_detected_by_their_checksum(void **state)
 {
     struct troupe *k;
 
@@ -154,7 +157,7 @@ static void a_flipped_bit_of_the_weights_is_seen_when_they_are_weighed(void **st
     expect_end(k);
     troupe_free(k);
 
-    job.weigh_every = 4; /* until then it has helped to make everybody's gradients */
+    job.weigh_every = 4; /* until then its weights influence the gradients of all tasks */
     k = new_troupe("AAB", 1);
     play_odd(k, 1, "health.flip_weight@5", 8, "weights and optimizer state");
     assert_int_equal(troupe_to_the_end(k), 1);
@@ -163,7 +166,7 @@ static void a_flipped_bit_of_the_weights_is_seen_when_they_are_weighed(void **st
     job.weigh_every = 1;
 }
 
-static void the_last_step_is_compared_too(void **state)
+static void last_step_is_compared(void **state)
 {
     (void)state;
     for (int weights = 0; weights < 2; weights++) {
@@ -177,7 +180,7 @@ static void the_last_step_is_compared_too(void **state)
     }
 }
 
-/* The newest checkpoint verifies, and is of this step; it may be on its way. */
+/* Waits until the newest checkpoint is of this step; checks that it verifies. */
 static void expect_saved(uint64_t step)
 {
     struct ckpt_info *info = calloc(1, sizeof(*info));
@@ -201,7 +204,7 @@ static void name_checkpoints(const struct troupe *k)
     snprintf(checkpoints, sizeof(checkpoints), "%.60s/checkpoints", k->folder);
 }
 
-static void without_a_majority_nobody_is_believed_and_the_disk_has_what_was_equal(void **state)
+static void divergence_without_majority_ends_all_and_the_checkpoint_is_equal(void **state)
 {
     struct troupe *k;
 
@@ -215,18 +218,18 @@ static void without_a_majority_nobody_is_believed_and_the_disk_has_what_was_equa
         assert_int_equal(k->tasks[i].last.end, TRAIN_FAILED);
         assert_int_equal(k->tasks[i].last.code, ERR_DEVICE);
         assert_int_equal(k->tasks[i].held, 0);
-        expect_text(k, i, "no majority tells which are right: the reduced gradient of step 8");
+        expect_text(k, i, "no majority shows which are right: the reduced gradient of step 8");
     }
-    expect_saved(4); /* 8 was due, and is wrong on one of them */
+    expect_saved(4); /* the one of step 8 was due, but its state diverged */
     assert_int_equal(troupe_to_the_end(k), 1);
-    assert_non_null(strstr(k->stage->tasks[0].resumed, "0 ")); /* the first time */
+    assert_non_null(strstr(k->stage->tasks[0].resumed, "0 ")); /* at the first start */
     expect_end(k);
     expect_saved(FEW);
     troupe_free(k);
     job.save_every = 0;
 }
 
-static void tasks_that_lost_their_state_before_any_checkpoint_begin_anew(void **state)
+static void divergence_before_any_checkpoint_restarts_at_step_1(void **state)
 {
     struct troupe *k = new_troupe("AB", 1);
 
@@ -240,16 +243,17 @@ static void tasks_that_lost_their_state_before_any_checkpoint_begin_anew(void **
     troupe_free(k);
 }
 
-/* Member 0 writes what it holds: if that is wrong, nothing must come of it. */
-static void a_wrong_state_is_never_written(void **state)
+/* Member 0 writes checkpoints. If its state is divergent, no checkpoint may be published. */
+static void divergent_state_is_never_written(void **state)
 {
-    /* the one of step 4 has to be written by step 8: else that of 8 would come later */
+    /* the checkpoint of step 4 must be written before step 8, otherwise that of step 8 is
+     * delayed */
     static const char *const faults[] = { "health.flip_weight@8,train.forward=delay:1500@7",
                                           "health.flip_gradient@8,train.forward=delay:1500@7" };
 
     (void)state;
     job.save_every = 4;
-    job.weigh_every = 1000; /* for a checkpoint they are weighed nevertheless */
+    job.weigh_every = 1000; /* a checkpoint compares the weights in addition */
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         struct troupe *k = new_troupe("AAB", 1);
 
@@ -265,7 +269,7 @@ static void a_wrong_state_is_never_written(void **state)
     job.weigh_every = 1;
 }
 
-static void replicas_of_one_task_find_it_before_anything_is_lost(void **state)
+static void divergence_of_replicas_is_detected_before_the_state_changes(void **state)
 {
     struct troupe *k = new_troupe("A", 2);
 
@@ -283,8 +287,9 @@ static void replicas_of_one_task_find_it_before_anything_is_lost(void **state)
     troupe_free(k);
 }
 
-/* Each GPU has a whole state: one that is wrong is found also without peers. On CPUs there is one of a task. */
-static void a_gpu_whose_weights_are_wrong_is_found_by_those_of_its_task(void **state)
+/* Each GPU has a copy of the state, so a divergent copy is detected also without peers. On CPUs a
+ * task has one state. */
+static void divergent_weights_of_a_gpu_are_detected_within_its_task(void **state)
 {
     struct troupe *k = new_troupe("A", 2);
 
@@ -299,9 +304,10 @@ static void a_gpu_whose_weights_are_wrong_is_found_by_those_of_its_task(void **s
     troupe_free(k);
 }
 
-/* It looks for the cause with peers that know of none: they see that it does something else. Whoever
- * sees that first has made the step; it may end the call of a third one that is about to. */
-static void a_task_that_alone_sees_nan_ends_the_generation_and_goes_on(void **state)
+/* The task starts to locate the NaN while its peers continue; they detect that its call differs.
+ * The first peer that detects it has finished the step; its abort may end the call of a third task
+ * that is about to finish the step. */
+static void nan_on_one_task_only_ends_the_generation_and_training_continues(void **state)
 {
     static const char *const layouts[] = { "AA", "AB", "AAB" };
 
@@ -326,7 +332,7 @@ static void a_task_that_alone_sees_nan_ends_the_generation_and_goes_on(void **st
     }
 }
 
-static void comparing_changes_no_bit_and_is_not_needed(void **state)
+static void comparison_of_checksums_changes_no_bit(void **state)
 {
     struct troupe *k;
 
@@ -343,19 +349,19 @@ static void comparing_changes_no_bit_and_is_not_needed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_flipped_bit_of_the_gradient_is_seen_a_step_later_and_healed_by_the_majority),
-        cmocka_unit_test(a_flipped_bit_of_the_weights_is_seen_when_they_are_weighed),
-        cmocka_unit_test(the_last_step_is_compared_too),
-        cmocka_unit_test(without_a_majority_nobody_is_believed_and_the_disk_has_what_was_equal),
-        cmocka_unit_test(tasks_that_lost_their_state_before_any_checkpoint_begin_anew),
-        cmocka_unit_test(a_wrong_state_is_never_written),
-        cmocka_unit_test(replicas_of_one_task_find_it_before_anything_is_lost),
-        cmocka_unit_test(a_task_that_alone_sees_nan_ends_the_generation_and_goes_on),
-        cmocka_unit_test(comparing_changes_no_bit_and_is_not_needed),
+        cmocka_unit_test(gradient_bit_flip_is_detected_after_a_step_and_repaired_by_the_majority),
+        cmocka_unit_test(weights_bit_flip_is_detected_by_their_checksum),
+        cmocka_unit_test(last_step_is_compared),
+        cmocka_unit_test(divergence_without_majority_ends_all_and_the_checkpoint_is_equal),
+        cmocka_unit_test(divergence_before_any_checkpoint_restarts_at_step_1),
+        cmocka_unit_test(divergent_state_is_never_written),
+        cmocka_unit_test(divergence_of_replicas_is_detected_before_the_state_changes),
+        cmocka_unit_test(nan_on_one_task_only_ends_the_generation_and_training_continues),
+        cmocka_unit_test(comparison_of_checksums_changes_no_bit),
     };
 
     const struct CMUnitTest of_gpus[] = {
-        cmocka_unit_test(a_gpu_whose_weights_are_wrong_is_found_by_those_of_its_task),
+        cmocka_unit_test(divergent_weights_of_a_gpu_are_detected_within_its_task),
     };
     int failed = cmocka_run_group_tests(tests, run_undisturbed, NULL);
 

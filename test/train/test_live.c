@@ -1,5 +1,6 @@
-/* What may change while training runs: when checkpoints are due and how many stay, and at which steps the
- * norm of the gradient is computed, with several replicas that must agree on it. */
+/* test_live.c - options that may change during training: when checkpoints are due, how many are
+ * kept, and at which steps the norm of the gradient is computed; several replicas must agree on
+ * them. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -27,8 +28,9 @@ static void norm_every_4_from_step_20(struct fixture *f, uint64_t step)
         train_set_norm(f->train, 0);
 }
 
-/* Heard at the boundary behind the step that was asked in, or one later. */
-static void the_norm_is_computed_at_other_steps_from_the_next_boundary_on(void **state)
+/* The change applies at the boundary after the step in which it was requested, or one step
+ * later. */
+static void norm_interval_changed_applies_at_the_next_boundary(void **state)
 {
     struct fixture *f = fixture_new(4, 4);
 
@@ -48,20 +50,22 @@ static void the_norm_is_computed_at_other_steps_from_the_next_boundary_on(void *
     fixture_free(f);
 }
 
-/* Checkpoints that are due up to a step: by tens, from 30 on by twos. */
+/* Returns the number of checkpoints that are due up to a step: every 10 steps, from step 30 every
+ * 2. */
 static uint64_t due_up_to(uint64_t step)
 {
     return step <= 30 ? step / 10 : 3 + (step - 30) / 2;
 }
 
-/* The disk may be slower than the steps: they wait until all that was due before is there. */
+/* The disk may be slower than the steps, so each step waits until all checkpoints that were due
+ * exist. */
 static void save_every_2_from_step_30(struct fixture *f, uint64_t step)
 {
     struct ckpt_writer *w = f->train->saving.writer;
 
     for (int ms = 0; __atomic_load_n(&f->saves, __ATOMIC_ACQUIRE) < due_up_to(step - 1) && ms < 15000; ms++)
         usleep(1000);
-    while (w != NULL && ckpt_is_busy(w)) /* it still removes an old one */
+    while (w != NULL && ckpt_is_busy(w)) /* the writer still removes an old checkpoint */
         usleep(1000);
     if (step == 30)
         train_set_checkpoint(f->train, 2, 0, 0);
@@ -82,7 +86,7 @@ static uint32_t count_folder(const char *folder)
     return n;
 }
 
-static void checkpoints_are_due_more_often_and_more_of_them_stay(void **state)
+static void checkpoint_interval_and_count_changed_apply(void **state)
 {
     struct fixture *f = fixture_new(2, 4);
 
@@ -93,7 +97,7 @@ static void checkpoints_are_due_more_often_and_more_of_them_stay(void **state)
     f->on_step = save_every_2_from_step_30;
     run(f);
     assert_int_equal(f->end, TRAIN_COMPLETE);
-    /* 10 and 20, which removed it; 30 comes after the change: from there on all stay */
+    /* 10, and 20, which removed it; 30 is written after the change, and all later ones are kept */
     assert_int_equal(f->saves, due_up_to(STEPS));
     assert_int_equal(count_folder(f->checkpoints), f->saves - 1);
     fixture_free(f);
@@ -107,7 +111,7 @@ static void by_time_too(struct fixture *f, uint64_t step)
         usleep(1000);
 }
 
-static void checkpoints_by_time_begin_when_they_are_asked_for(void **state)
+static void checkpoints_by_time_start_when_enabled(void **state)
 {
     struct fixture *f = fixture_new(1, 4);
 
@@ -116,7 +120,7 @@ static void checkpoints_by_time_begin_when_they_are_asked_for(void **state)
     f->on_step = by_time_too;
     run(f);
     assert_int_equal(f->end, TRAIN_COMPLETE);
-    assert_true(f->saves > 3); /* without it one, at the end */
+    assert_true(f->saves > 3); /* without the change only one, at the end */
     assert_int_equal(count_folder(f->checkpoints), 3);
     fixture_free(f);
 }
@@ -149,8 +153,9 @@ static void wait_for_refusal(struct fixture *f, uint64_t step)
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 }
 
-/* The right was away for a moment: the next one is not as late as the interval says. */
-static void a_checkpoint_that_was_discarded_is_made_up_for_soon(void **state)
+/* The permission to write was briefly absent. The next checkpoint follows sooner than the
+ * interval. */
+static void checkpoint_discarded_is_repeated_soon(void **state)
 {
     struct fixture *f = fixture_new(1, 1);
     struct comm_member self = { .name = "local", .host = "here", .address = "", .n_ranks = 1 };
@@ -165,17 +170,17 @@ static void a_checkpoint_that_was_discarded_is_made_up_for_soon(void **state)
     fixture_train(f, &g);
     assert_int_equal(f->end, TRAIN_COMPLETE);
     assert_true(was_refused);
-    assert_in_range(written_at, 3, STEPS - 1); /* it was asked for behind step 2 */
+    assert_in_range(written_at, 3, STEPS - 1); /* it was requested after step 2 */
     fixture_free(f);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_norm_is_computed_at_other_steps_from_the_next_boundary_on),
-        cmocka_unit_test(checkpoints_are_due_more_often_and_more_of_them_stay),
-        cmocka_unit_test(a_checkpoint_that_was_discarded_is_made_up_for_soon),
-        cmocka_unit_test(checkpoints_by_time_begin_when_they_are_asked_for),
+        cmocka_unit_test(norm_interval_changed_applies_at_the_next_boundary),
+        cmocka_unit_test(checkpoint_interval_and_count_changed_apply),
+        cmocka_unit_test(checkpoint_discarded_is_repeated_soon),
+        cmocka_unit_test(checkpoints_by_time_start_when_enabled),
     };
 
     return cmocka_run_group_tests_name("train/live", tests, NULL, NULL);

@@ -1,5 +1,6 @@
-/* Loss or gradient that are not finite: where it came from, and what becomes of the job. Tasks are
- * processes; every kind of trouble has a model and a sample of its own. */
+/* test_locate.c - non-finite loss or gradient: the location of the first non-finite value, and the
+ * policy of the job. Tasks are processes; each kind of non-finite value has its own model and
+ * sample. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -22,14 +23,15 @@ static struct heard { /* shared with the tasks */
 
 static char folder[] = "/tmp/trainerd-locate-XXXXXX", model_path[64], data_prefix[64], data_glob[64];
 
-/* ---- kinds of trouble ---- */
+/* ---- kinds of non-finite values ---- */
 
 struct kind {
     const char *name;
     void (*model)(struct model *m); /* from x [n, 4] and i [n, 1] to logits [n, 3] */
-    float odd[4];                   /* of sample ODD; all others have 1 in front */
-    const char *says;               /* part of what is told */
-    bool of_sample;                 /* and it names the sample */
+    /* inputs of sample ODD; the first input of all other samples is 1 */
+    float odd[4];
+    const char *says;               /* part of the message */
+    bool of_sample;                 /* the message names the sample */
 };
 
 static void plain_model(struct model *m)
@@ -37,26 +39,26 @@ static void plain_model(struct model *m)
     model_node(m, "MatMul", "x w", "logits");
 }
 
-static void log_model(struct model *m) /* of 0 */
+static void log_model(struct model *m) /* logarithm of 0 */
 {
     model_node(m, "Log", "x", "l");
     model_node(m, "MatMul", "l w", "logits");
 }
 
-static void exp_model(struct model *m) /* above the largest float */
+static void exp_model(struct model *m) /* result above the largest float */
 {
     model_node(m, "Exp", "x", "e");
     model_node(m, "MatMul", "e w", "logits");
 }
 
-static void root_model(struct model *m) /* finite, but not its slope at 0 */
+static void root_model(struct model *m) /* finite value with an infinite derivative at 0 */
 {
     model_node(m, "Mul", "x ones", "scaled");
     model_node(m, "Sqrt", "scaled", "r");
     model_node(m, "MatMul", "r w", "logits");
 }
 
-static void masked_model(struct model *m) /* -inf belongs there, and is not what is wrong */
+static void masked_model(struct model *m) /* -inf of the mask is intended and not reported */
 {
     static const float mask[4] = { 0, -INFINITY, 0, 0 };
 
@@ -69,7 +71,7 @@ static void masked_model(struct model *m) /* -inf belongs there, and is not what
     model_node(m, "MatMul", "sum w", "logits");
 }
 
-static void table_model(struct model *m) /* whose row has a weight that is too large */
+static void table_model(struct model *m) /* a row of the table has a weight that is too large */
 {
     static float rows[8 * 4];
 
@@ -114,7 +116,8 @@ static void write_model(void)
     model_weights(m, "w", shape_of(2, (int64_t)4, (int64_t)3), 3);
     kind->model(m);
     model_output(m, "logits");
-    for (size_t i = 0; i < model_proto(m)->graph->n_node; i++) /* a node is called as what it makes */
+    /* a node has the name of its output */
+    for (size_t i = 0; i < model_proto(m)->graph->n_node; i++)
         model_proto(m)->graph->node[i]->name = model_proto(m)->graph->node[i]->output[0];
     bytes = model_bytes(m, &n);
     for (size_t i = 0; i < model_proto(m)->graph->n_node; i++)
@@ -188,7 +191,7 @@ static void small_job(struct fixture *f, uint32_t task)
     f->opts.n_features = f->opts.n_inputs + 1;
     f->opts.train_glob = data_glob;
     f->opts.steps = all_odd ? 30 : wanted_steps;
-    f->opts.seed = 4; /* the odd sample is in steps that are not neighbours */
+    f->opts.seed = 4; /* the odd sample is in steps that are not consecutive */
     f->opts.replicas = LANES;
     f->opts.min_replicas = 1;
     f->opts.lanes = LANES;
@@ -249,7 +252,7 @@ static void expect(const char *text, const char *part)
 
 /* ---- the tests ---- */
 
-static void every_kind_is_named_by_its_lane_its_sample_and_its_node_on_every_task(void **state)
+static void non_finite_value_of_each_kind_is_located_on_every_task(void **state)
 {
     static const char *const layouts[] = { "A", "AB", "AAB" };
 
@@ -277,15 +280,15 @@ static void every_kind_is_named_by_its_lane_its_sample_and_its_node_on_every_tas
                 expect(heard->text[0], ", sample 37 of the data at position ");
             if (l == 0)
                 crc = end_crc(k);
-            else if (k->n == 2) /* of three tasks the lanes are added along the same tree */
+            else if (k->n == 2) /* with three tasks the lanes are added along the same tree */
                 assert_int_equal(end_crc(k), crc);
             troupe_free(k);
         }
     }
 }
 
-/* The state behind a skipped step is the one in front of it, and the next one moves on from there. */
-static void a_skipped_step_changes_nothing(void **state)
+/* The state after a skipped step equals that before it, and the next step continues from it. */
+static void skipped_step_has_no_effect_on_the_state(void **state)
 {
     uint64_t odd = 0;
     uint32_t crc[3];
@@ -331,7 +334,7 @@ static void too_many_skips_in_a_row_stop_the_job(void **state)
     all_odd = false;
 }
 
-static void stop_ends_the_job_everywhere_and_keeps_the_state_before(void **state)
+static void policy_stop_ends_all_tasks_and_keeps_the_previous_state(void **state)
 {
     static const char *const layouts[] = { "A", "AB", "AAA" };
 
@@ -365,7 +368,7 @@ static void stop_ends_the_job_everywhere_and_keeps_the_state_before(void **state
     save_every = 0;
 }
 
-static void restore_goes_back_once_and_stops_when_it_happens_again(void **state)
+static void policy_restore_rolls_back_once_and_then_stops(void **state)
 {
     (void)state;
     policy = TRAIN_RESTORE;
@@ -380,7 +383,7 @@ static void restore_goes_back_once_and_stops_when_it_happens_again(void **state)
         for (uint32_t t = 0; t < k->n; t++) {
             assert_int_equal(k->tasks[t].last.end, TRAIN_ROLL_BACK);
             assert_int_equal(k->tasks[t].held, 0);
-            expect(k->tasks[t].last.text, "everybody goes back to the newest checkpoint");
+            expect(k->tasks[t].last.text, "all tasks return to the newest checkpoint");
         }
         troupe_start(k);
         troupe_wait(k);
@@ -396,9 +399,9 @@ static void restore_goes_back_once_and_stops_when_it_happens_again(void **state)
     save_every = 0;
 }
 
-/* Somebody was away when the others went back, and still holds the state before the step: they go on
- * from that, and have not been at a checkpoint. */
-static void who_was_away_when_the_others_went_back_does_not_stop_the_job(void **state)
+/* A task was absent when the others rolled back and still holds the state before the step. The
+ * group continues from that state, so the rollback does not count. */
+static void task_absent_during_a_rollback_does_not_stop_the_job(void **state)
 {
     char fault[64];
     uint64_t odd;
@@ -418,7 +421,7 @@ static void who_was_away_when_the_others_went_back_does_not_stop_the_job(void **
     troupe_start_with(k, 2, fault);
     troupe_wait(k);
     assert_int_equal(k->tasks[2].held, odd - 1);
-    k->tasks[2].stopped = true; /* as far as the others know */
+    k->tasks[2].stopped = true; /* as the others see it */
     for (int n = 0; n < 2; n++) {
         troupe_start(k);
         troupe_wait(k);
@@ -442,8 +445,8 @@ static void who_was_away_when_the_others_went_back_does_not_stop_the_job(void **
     troupe_free(k);
 }
 
-/* All was finite: whoever made the NaN cannot be made to make it again. */
-static void what_does_not_happen_again_is_said_to_be_the_machine(void **state)
+/* The repetition of the step is finite: the NaN is not reproducible. */
+static void non_finite_value_not_reproducible_is_attributed_to_the_machine(void **state)
 {
     struct troupe *k;
 
@@ -460,8 +463,8 @@ static void what_does_not_happen_again_is_said_to_be_the_machine(void **state)
     troupe_free(k);
 }
 
-/* Each replica sums up rows of the tables; so do others with other parts. */
-static void a_flipped_bit_in_a_row_of_a_table_is_seen(void **state)
+/* Each replica adds up the rows of its part of the tables. */
+static void table_row_bit_flip_is_detected(void **state)
 {
     static const struct kind quiet = { .name = "no trouble", .model = table_model,
                                        .odd = { 1, 1, 1, 1 } };
@@ -471,7 +474,7 @@ static void a_flipped_bit_in_a_row_of_a_table_is_seen(void **state)
     policy = TRAIN_SKIP;
     for (uint32_t devices = 1; devices <= 2; devices++) {
         k = new_troupe(&quiet, devices == 1 ? "AAB" : "A", devices);
-        /* GPUs have no rows apart */
+        /* GPUs do not reduce rows separately */
         troupe_start_with(k, devices % 2, fixture_on_gpus() ? "health.flip_gradient@2" : "health.flip_row@2");
         troupe_wait(k);
         expect(k->tasks[devices % 2].last.text, devices == 1 ? "worker 1 differs from the others: its reduced "
@@ -488,14 +491,14 @@ static void a_flipped_bit_in_a_row_of_a_table_is_seen(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_is_named_by_its_lane_its_sample_and_its_node_on_every_task),
-        cmocka_unit_test(a_skipped_step_changes_nothing),
+        cmocka_unit_test(non_finite_value_of_each_kind_is_located_on_every_task),
+        cmocka_unit_test(skipped_step_has_no_effect_on_the_state),
         cmocka_unit_test(too_many_skips_in_a_row_stop_the_job),
-        cmocka_unit_test(stop_ends_the_job_everywhere_and_keeps_the_state_before),
-        cmocka_unit_test(restore_goes_back_once_and_stops_when_it_happens_again),
-        cmocka_unit_test(who_was_away_when_the_others_went_back_does_not_stop_the_job),
-        cmocka_unit_test(a_flipped_bit_in_a_row_of_a_table_is_seen),
-        cmocka_unit_test(what_does_not_happen_again_is_said_to_be_the_machine),
+        cmocka_unit_test(policy_stop_ends_all_tasks_and_keeps_the_previous_state),
+        cmocka_unit_test(policy_restore_rolls_back_once_and_then_stops),
+        cmocka_unit_test(task_absent_during_a_rollback_does_not_stop_the_job),
+        cmocka_unit_test(table_row_bit_flip_is_detected),
+        cmocka_unit_test(non_finite_value_not_reproducible_is_attributed_to_the_machine),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

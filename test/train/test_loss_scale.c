@@ -1,4 +1,5 @@
-/* The state table of loss scaling: against what PyTorch's GradScaler documents, step by step, and at its ends. */
+/* test_loss_scale.c - compares the state of loss scaling with the documentation of PyTorch's
+ * GradScaler, for each step and at the limits. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +12,7 @@
 
 static const struct loss_scale_rule usual = { .initial = 65536, .min = 1, .max = 16777216, .growth_interval = 3 };
 
-/* A letter for a step: 'g' finite, 'o' overflow. */
+/* Applies steps to a state; each letter is a step: 'g' finite, 'o' overflow. */
 static struct loss_scale after(const struct loss_scale_rule *rule, struct loss_scale s, const char *steps)
 {
     for (; *steps != '\0'; steps++)
@@ -26,8 +27,9 @@ static void expect(struct loss_scale s, double scale, uint32_t good)
                  (unsigned)good);
 }
 
-/* What torch.cuda.amp.GradScaler(65536, 2, 0.5, 3) documents: scale and growth tracker behind update(). */
-static void scale_and_count_are_those_of_gradscaler(void **state)
+/* Scale and growth tracker after update() as documented for torch.cuda.amp.GradScaler(65536, 2,
+ * 0.5, 3). */
+static void scale_and_count_equal_those_of_gradscaler(void **state)
 {
     static const struct { const char *steps; double scale; uint32_t good; } rows[] = {
         { "", 65536, 0 },      { "g", 65536, 1 },     { "gg", 65536, 2 },      { "ggg", 131072, 0 },
@@ -40,7 +42,7 @@ static void scale_and_count_are_those_of_gradscaler(void **state)
         expect(after(&usual, loss_scale_begin(&usual), rows[i].steps), rows[i].scale, rows[i].good);
 }
 
-static void it_stays_between_its_least_and_its_most(void **state)
+static void scale_stays_between_minimum_and_maximum(void **state)
 {
     const struct loss_scale_rule narrow = { .initial = 8, .min = 4, .max = 16, .growth_interval = 1 };
     struct loss_scale s = loss_scale_begin(&narrow);
@@ -54,7 +56,7 @@ static void it_stays_between_its_least_and_its_most(void **state)
     expect(after(&narrow, s, "gggggg"), 16, 0);
 }
 
-static void without_an_interval_it_never_grows(void **state)
+static void scale_without_growth_interval_never_grows(void **state)
 {
     const struct loss_scale_rule fixed = { .initial = 8, .min = 1, .max = 16 };
 
@@ -63,7 +65,7 @@ static void without_an_interval_it_never_grows(void **state)
     expect(after(&fixed, loss_scale_begin(&fixed), "ggogg"), 4, 0);
 }
 
-static void without_a_rule_the_scale_is_one_for_ever(void **state)
+static void scale_without_a_rule_is_always_one(void **state)
 {
     const struct loss_scale_rule none = { 0 };
     struct loss_scale s = loss_scale_begin(&none);
@@ -75,7 +77,7 @@ static void without_a_rule_the_scale_is_one_for_ever(void **state)
     expect(loss_scale_resume(&none, (struct loss_scale){ 1024, 5 }), 1, 0);
 }
 
-static void a_checkpoint_goes_on_as_far_as_the_rule_allows(void **state)
+static void scale_of_a_checkpoint_is_limited_by_the_rule(void **state)
 {
     static const double odd[] = { 0, -8, 3, 1e-320, NAN, INFINITY };
 
@@ -85,18 +87,18 @@ static void a_checkpoint_goes_on_as_far_as_the_rule_allows(void **state)
     expect(after(&usual, loss_scale_resume(&usual, (struct loss_scale){ 1024, UINT32_MAX }), "g"), 2048, 0);
     expect(loss_scale_resume(&usual, (struct loss_scale){ 0x1p30, 1 }), 16777216, 1);
     expect(loss_scale_resume(&usual, (struct loss_scale){ 0.25, 1 }), 1, 1);
-    for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) /* no scale of ours */
+    for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]); i++) /* invalid scales */
         expect(loss_scale_resume(&usual, (struct loss_scale){ odd[i], 1 }), 65536, 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scale_and_count_are_those_of_gradscaler),
-        cmocka_unit_test(it_stays_between_its_least_and_its_most),
-        cmocka_unit_test(without_an_interval_it_never_grows),
-        cmocka_unit_test(without_a_rule_the_scale_is_one_for_ever),
-        cmocka_unit_test(a_checkpoint_goes_on_as_far_as_the_rule_allows),
+        cmocka_unit_test(scale_and_count_equal_those_of_gradscaler),
+        cmocka_unit_test(scale_stays_between_minimum_and_maximum),
+        cmocka_unit_test(scale_without_growth_interval_never_grows),
+        cmocka_unit_test(scale_without_a_rule_is_always_one),
+        cmocka_unit_test(scale_of_a_checkpoint_is_limited_by_the_rule),
     };
 
     return cmocka_run_group_tests_name("train/loss_scale", tests, NULL, NULL);

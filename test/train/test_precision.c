@@ -1,5 +1,5 @@
-/* test_precision.c - every precision on emulated GPUs, and the loss scale of float16: what it changes, which
- * is nothing but whether gradients fit. */
+/* test_precision.c - every precision on emulated GPUs, and the loss scale of float16, which
+ * influences only whether gradients overflow. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,8 +16,8 @@ enum { FEW = 6 };
 
 static const struct loss_scale_rule usual = { .initial = 65536, .min = 1, .max = 16777216, .growth_interval = 2000 };
 
-static uint64_t overflows; /* told */
-static double told_scale;  /* of the last step */
+static uint64_t overflows; /* number of reported overflows */
+static double told_scale;  /* reported with the last step */
 
 static void listen(void *arg, const struct train_event *e)
 {
@@ -28,7 +28,7 @@ static void listen(void *arg, const struct train_event *e)
     fixture_event(arg, e);
 }
 
-/* Of `precision` on `gpus` GPUs, 0: on a CPU. Not run yet. */
+/* Returns a fixture with `precision` on `gpus` GPUs, 0: on a CPU. It has not run. */
 static struct fixture *prepared(uint32_t gpus, enum plan_precision precision)
 {
     struct fixture *f = fixture_new(gpus > 0 ? gpus : 1, 4);
@@ -63,7 +63,7 @@ static bool same_state(const struct fixture *a, const struct fixture *b)
     return memcmp(a->train->engine->memory.state, b->train->engine->memory.state, a->train->engine->memory.state_bytes) == 0;
 }
 
-static void each_precision_is_near_float32_and_is_not_float32(void **state)
+static void losses_of_each_precision_are_close_but_not_equal_to_float32(void **state)
 {
     static const struct { enum plan_precision precision; double near; } rows[] = {
         { PLAN_TF32, 2e-3 }, { PLAN_FLOAT16, 5e-3 }, { PLAN_BFLOAT16, 3e-2 }
@@ -87,7 +87,7 @@ static void each_precision_is_near_float32_and_is_not_float32(void **state)
     fixture_free(wide);
 }
 
-static void a_cpu_refuses_what_only_gpus_compute(void **state)
+static void precision_of_gpus_only_is_refused_on_a_cpu(void **state)
 {
     static const enum plan_precision theirs[] = { PLAN_TF32, PLAN_FLOAT16 };
 
@@ -104,7 +104,7 @@ static void a_cpu_refuses_what_only_gpus_compute(void **state)
     }
 }
 
-/* ---- the scale changes no bit, where nothing overflows: in float32, with the rule all the same ---- */
+/* ---- without overflow the scale changes no bit: float32 with a rule for the scale ---- */
 
 static void clipped(struct fixture *f)
 {
@@ -115,7 +115,7 @@ static void clipped(struct fixture *f)
     f->opts.clip_norm = 0.5;
 }
 
-/* With a mean that is known only when all is added up. */
+/* Uses a mean whose divisor is known only after the all-reduce. */
 static void adapted(struct fixture *f)
 {
     static const float weights[10] = { 40, 30, 20, 40, 30, 20, 40, 30, 20, 40 };
@@ -133,7 +133,7 @@ static void adapted(struct fixture *f)
     f->opts.norm_every_steps = 2;
 }
 
-static void a_scale_that_fits_changes_no_bit_of_what_is_learned(void **state)
+static void loss_scale_without_overflow_changes_no_bit(void **state)
 {
     static void (*const changes[])(struct fixture *f) = { clipped, adapted };
 
@@ -159,7 +159,7 @@ static void a_scale_that_fits_changes_no_bit_of_what_is_learned(void **state)
 
 /* ---- overflow ---- */
 
-/* 2^30 times the gradient of a mean over 8 samples is too much for float16, and so is half of it. */
+/* 2^30 times the gradient of a mean over 8 samples overflows float16, and so does half of it. */
 static struct fixture *overflowing(uint32_t gpus, uint64_t stop_after)
 {
     struct fixture *f = prepared(gpus, PLAN_FLOAT16);
@@ -169,7 +169,7 @@ static struct fixture *overflowing(uint32_t gpus, uint64_t stop_after)
     return f;
 }
 
-static void steps_that_overflow_change_nothing_but_the_scale(void **state)
+static void overflow_changes_only_the_scale(void **state)
 {
     struct fixture *f = overflowing(2, 2), *fresh = prepared(1, PLAN_FLOAT32);
     struct err err;
@@ -183,13 +183,15 @@ static void steps_that_overflow_change_nothing_but_the_scale(void **state)
     assert_int_equal(overflows, f->held);
     assert_true(told_scale == ldexp(1, 30 - (int)f->held));
     assert_int_equal(f->train->health.skips, 0);
-    assert_true(isfinite(f->losses[1]) && fabs(f->losses[1] - 2.3) < 1); /* the loss itself is not scaled */
+    /* the loss itself is not scaled */
+    assert_true(isfinite(f->losses[1]) && fabs(f->losses[1] - 2.3) < 1);
     fixture_free(f);
     fixture_free(fresh);
 }
 
-/* The state is that of the job and the step, also behind a checkpoint in the middle of a count. */
-static void scale_and_count_go_on_from_a_checkpoint(void **state)
+/* The state depends on the job and the step, also after a checkpoint between two increases of the
+ * scale. */
+static void scale_and_count_resume_from_a_checkpoint(void **state)
 {
     struct fixture *all[] = { overflowing(1, 0), overflowing(1, 8), overflowing(1, 0) };
     struct fixture *whole = all[0], *first = all[1], *second = all[2];
@@ -218,7 +220,7 @@ static void scale_and_count_go_on_from_a_checkpoint(void **state)
     fixture_free(whole);
 }
 
-static void at_the_least_scale_an_overflow_is_trouble_and_named(void **state)
+static void overflow_at_the_minimum_scale_is_an_error_and_located(void **state)
 {
     struct fixture *f = overflowing(1, 0);
 
@@ -227,7 +229,7 @@ static void at_the_least_scale_an_overflow_is_trouble_and_named(void **state)
     f->opts.non_finite = TRAIN_STOP;
     run(f);
     assert_int_equal(f->end, TRAIN_FAILED);
-    assert_int_equal(f->held, 1); /* one step was given to a smaller scale */
+    assert_int_equal(f->held, 1); /* one step was skipped to reduce the scale */
     assert_non_null(strstr(f->text, "with a loss scale of 536870912, the least,"));
     assert_non_null(strstr(f->text, "holds NaN or infinity"));
     assert_non_null(strstr(f->text, "lane 0 (positions"));
@@ -235,7 +237,7 @@ static void at_the_least_scale_an_overflow_is_trouble_and_named(void **state)
     fixture_free(f);
 }
 
-static void skipping_by_policy_goes_on_from_what_a_gpu_holds(void **state)
+static void policy_skip_continues_from_the_state_of_the_gpu(void **state)
 {
     struct fixture *f = overflowing(1, 0), *fresh = prepared(1, PLAN_FLOAT32);
 
@@ -258,13 +260,13 @@ static void skipping_by_policy_goes_on_from_what_a_gpu_holds(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_precision_is_near_float32_and_is_not_float32),
-        cmocka_unit_test(a_cpu_refuses_what_only_gpus_compute),
-        cmocka_unit_test(a_scale_that_fits_changes_no_bit_of_what_is_learned),
-        cmocka_unit_test(steps_that_overflow_change_nothing_but_the_scale),
-        cmocka_unit_test(scale_and_count_go_on_from_a_checkpoint),
-        cmocka_unit_test(at_the_least_scale_an_overflow_is_trouble_and_named),
-        cmocka_unit_test(skipping_by_policy_goes_on_from_what_a_gpu_holds),
+        cmocka_unit_test(losses_of_each_precision_are_close_but_not_equal_to_float32),
+        cmocka_unit_test(precision_of_gpus_only_is_refused_on_a_cpu),
+        cmocka_unit_test(loss_scale_without_overflow_changes_no_bit),
+        cmocka_unit_test(overflow_changes_only_the_scale),
+        cmocka_unit_test(scale_and_count_resume_from_a_checkpoint),
+        cmocka_unit_test(overflow_at_the_minimum_scale_is_an_error_and_located),
+        cmocka_unit_test(policy_skip_continues_from_the_state_of_the_gpu),
     };
 
     (void)argc;

@@ -1,5 +1,5 @@
-/* Where the threads of a task are: which of them counts, and who is behind of tasks that wait for each
- * other. One thread plays them all. */
+/* test_progress.c - the places of the threads of a task: which place is reported, and the order of
+ * tasks that wait for each other. One thread simulates all threads. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -42,7 +42,7 @@ static void one_step(struct engine_replica *r, uint64_t step)
     place_enter(&r->place, PHASE_BETWEEN);
 }
 
-/* A generation that has made all steps before STEP. */
+/* Starts a generation that has finished all steps before STEP. */
 static void task_begin(struct task *k, uint32_t n_devices)
 {
     memset(k, 0, sizeof(*k));
@@ -69,7 +69,7 @@ static struct train_progress at(const struct task *k)
     return p;
 }
 
-/* The last bucket is the replica's; for the others it waits. */
+/* Enters a bucket. The replica reduces the last bucket and waits for the reducer in the others. */
 static struct place *to_bucket(struct task *k, uint32_t replica, uint32_t bucket)
 {
     struct engine_replica *r = &k->replicas[replica];
@@ -82,7 +82,7 @@ static struct place *to_bucket(struct task *k, uint32_t replica, uint32_t bucket
     return p;
 }
 
-static void who_hangs_in_a_bucket_is_behind_all_who_wait_for_it(void **state)
+static void task_hung_in_a_bucket_ranks_below_all_that_wait_for_it(void **state)
 {
     struct task hangs, waits, ahead;
     uint64_t before = 0;
@@ -101,9 +101,9 @@ static void who_hangs_in_a_bucket_is_behind_all_who_wait_for_it(void **state)
         assert_string_equal(h.phase, "reduce");
         assert_string_equal(w.phase, "reduce");
         assert_true(h.step == STEP && h.limit_ms >= 3000 && h.limit_ms <= DEADLINE_MS);
-        assert_int_equal(w.limit_ms, 0); /* as long as it takes the others */
+        assert_int_equal(w.limit_ms, 0); /* no limit: it waits for peers */
         assert_true(h.place < w.place && h.place > before);
-        if (bucket + 1 < BUCKETS) { /* somebody has all that he needs of this one already */
+        if (bucket + 1 < BUCKETS) { /* a peer may already have received everything from this task */
             place_wait(to_bucket(&ahead, 0, bucket + 1), PLACE_WAITS_PEERS);
             assert_true(w.place < at(&ahead).place);
         }
@@ -113,8 +113,8 @@ static void who_hangs_in_a_bucket_is_behind_all_who_wait_for_it(void **state)
     assert_true(at(&hangs).place > at(&waits).place);
 }
 
-/* One that holds the state of step 7, and one that comes new. */
-static void before_the_first_step_who_hangs_is_behind_whatever_it_holds(void **state)
+/* One task holds the state of step 7, the other one has just joined. */
+static void task_hung_before_the_first_step_ranks_below_all_others(void **state)
 {
     static const enum phase phases[] = { PHASE_START, PHASE_LOAD, PHASE_CONNECT, PHASE_NCCL, PHASE_AGREE, PHASE_TRANSFER };
     struct task old, new;
@@ -136,7 +136,8 @@ static void before_the_first_step_who_hangs_is_behind_whatever_it_holds(void **s
             assert_true(before < h.place && h.place < w.place);
             assert_int_equal(h.limit_ms, DEADLINE_MS);
             assert_int_equal(w.limit_ms, 0);
-            assert_int_equal(at(&old).step, STEP); /* what is said is what it holds */
+            /* the reported step is the one that the task holds */
+            assert_int_equal(at(&old).step, STEP);
             if (old_hangs)
                 before = w.place;
         }
@@ -149,7 +150,7 @@ static void before_the_first_step_who_hangs_is_behind_whatever_it_holds(void **s
     assert_true(at(&new).place < at(&old).place);
 }
 
-static void places_fit_and_grow_up_to_the_last_step_and_bucket_that_can_be(void **state)
+static void places_fit_and_increase_up_to_the_maximum_step_and_bucket(void **state)
 {
     struct task k;
     struct train_progress p;
@@ -162,14 +163,14 @@ static void places_fit_and_grow_up_to_the_last_step_and_bucket_that_can_be(void 
             if (phase == 0)
                 place_bucket(&k.replicas[0].place, steps[i], UINT32_MAX);
             else
-                place_enter(&k.replicas[0].place, PHASE_EXPORT); /* of all phases the last */
+                place_enter(&k.replicas[0].place, PHASE_EXPORT); /* the last of all phases */
             p = at(&k);
             assert_true(p.place > before && p.place < UINT64_C(1) << 62 && p.step == steps[i]);
             before = p.place;
         }
 }
 
-static void while_the_replica_computes_it_is_what_the_task_does(void **state)
+static void task_while_its_replica_computes_reports_the_replica(void **state)
 {
     struct task k;
     uint64_t computes;
@@ -185,7 +186,7 @@ static void while_the_replica_computes_it_is_what_the_task_does(void **state)
     assert_true(at(&k).place > computes);
 }
 
-static void of_two_replicas_the_one_that_does_not_wait_counts(void **state)
+static void task_with_two_replicas_reports_the_one_that_does_not_wait(void **state)
 {
     struct task k;
     struct place *p;
@@ -199,7 +200,8 @@ static void of_two_replicas_the_one_that_does_not_wait_counts(void **state)
     assert_true(at(&k).since_ns == since && at(&k).limit_ms >= 3000);
     place_wait(p, PLACE_WAITS_PEERS);
     assert_int_equal(at(&k).limit_ms, 0);
-    place_enter(&k.replicas[0].place, PHASE_CHECK); /* and meets the other one */
+    /* and waits at the same place as the other replica */
+    place_enter(&k.replicas[0].place, PHASE_CHECK);
     place_wait(&k.replicas[0].place, PLACE_WAITS_LOCAL);
     place_wait(&k.replicas[0].helper_place, PLACE_WAITS_LOCAL);
     place_enter(&k.replicas[1].place, PHASE_CHECK);
@@ -208,7 +210,7 @@ static void of_two_replicas_the_one_that_does_not_wait_counts(void **state)
     assert_true(at(&k).since_ns == k.replicas[1].place.since_ns && at(&k).limit_ms >= 3000);
 }
 
-static void who_does_not_say_any_more_that_it_waits_hangs(void **state)
+static void thread_that_stops_renewing_its_wait_counts_as_hung(void **state)
 {
     struct task hangs, waits;
     struct place *h, *w;
@@ -230,11 +232,11 @@ static void who_does_not_say_any_more_that_it_waits_hangs(void **state)
     assert_true(at(&hangs).place < at(&waits).place);
     assert_true(at(&hangs).limit_ms >= 3000 && at(&hangs).since_ns == h->stated_ns);
     assert_true(at(&waits).limit_ms == 0 && at(&waits).since_ns == w->since_ns);
-    place_wait(h, PLACE_WAITS_PEERS); /* it was late */
+    place_wait(h, PLACE_WAITS_PEERS); /* renewed after the limit */
     assert_int_equal(at(&hangs).place, at(&waits).place);
 }
 
-static void before_anything_is_learned_the_deadline_is_the_limit(void **state)
+static void limit_without_history_is_the_deadline(void **state)
 {
     struct task k;
 
@@ -246,7 +248,7 @@ static void before_anything_is_learned_the_deadline_is_the_limit(void **state)
     assert_int_equal(at(&k).limit_ms, DEADLINE_MS);
     to_bucket(&k, 0, 0);
     assert_int_equal(at(&k).limit_ms, DEADLINE_MS);
-    place_enter(&k.replicas[0].place, PHASE_DATA); /* has one of its own */
+    place_enter(&k.replicas[0].place, PHASE_DATA); /* this phase has its own deadline */
     assert_int_equal(at(&k).limit_ms, 0);
     task_begin(&k, 1);
     k.stuck_factor = 0;
@@ -254,7 +256,7 @@ static void before_anything_is_learned_the_deadline_is_the_limit(void **state)
     assert_int_equal(at(&k).limit_ms, DEADLINE_MS);
 }
 
-static void what_is_learned_of_a_phase_is_the_work_without_the_waits(void **state)
+static void duration_of_a_phase_excludes_waits(void **state)
 {
     struct task k;
     uint64_t limit;
@@ -268,7 +270,7 @@ static void what_is_learned_of_a_phase_is_the_work_without_the_waits(void **stat
         nap_ms(20);
         place_wait(p, PLACE_WAITS_PEERS);
         nap_ms(250);
-        place_wait(p, PLACE_WORKS); /* a little more */
+        place_wait(p, PLACE_WORKS); /* works again for a short time */
     }
     place_bucket(&k.replicas[0].helper_place, STEP + 1, 0);
     limit = at(&k).limit_ms;
@@ -278,14 +280,14 @@ static void what_is_learned_of_a_phase_is_the_work_without_the_waits(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_hangs_in_a_bucket_is_behind_all_who_wait_for_it),
-        cmocka_unit_test(before_the_first_step_who_hangs_is_behind_whatever_it_holds),
-        cmocka_unit_test(places_fit_and_grow_up_to_the_last_step_and_bucket_that_can_be),
-        cmocka_unit_test(while_the_replica_computes_it_is_what_the_task_does),
-        cmocka_unit_test(of_two_replicas_the_one_that_does_not_wait_counts),
-        cmocka_unit_test(who_does_not_say_any_more_that_it_waits_hangs),
-        cmocka_unit_test(before_anything_is_learned_the_deadline_is_the_limit),
-        cmocka_unit_test(what_is_learned_of_a_phase_is_the_work_without_the_waits),
+        cmocka_unit_test(task_hung_in_a_bucket_ranks_below_all_that_wait_for_it),
+        cmocka_unit_test(task_hung_before_the_first_step_ranks_below_all_others),
+        cmocka_unit_test(places_fit_and_increase_up_to_the_maximum_step_and_bucket),
+        cmocka_unit_test(task_while_its_replica_computes_reports_the_replica),
+        cmocka_unit_test(task_with_two_replicas_reports_the_one_that_does_not_wait),
+        cmocka_unit_test(thread_that_stops_renewing_its_wait_counts_as_hung),
+        cmocka_unit_test(limit_without_history_is_the_deadline),
+        cmocka_unit_test(duration_of_a_phase_excludes_waits),
     };
 
     return cmocka_run_group_tests_name("train/progress", tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* test_protocol.c - the protocol of steps and generations on fake engines: no model, no kernels. */
+/* test_protocol.c - tests the protocol of steps and generations with fake engines, without a
+ * model. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +26,7 @@ static void group_of_fresh_tasks_trains_to_the_last_step(void **state)
     fake_group_free(g);
 }
 
-static void replicas_of_one_task_meet_at_every_gate(void **state)
+static void replicas_of_one_task_synchronize_at_every_gate(void **state)
 {
     struct fake_group *g = fake_group_new(2, 2);
 
@@ -56,7 +57,7 @@ static void group_that_continues_from_an_older_step_is_refused(void **state)
     fake_group_free(g);
 }
 
-/* The coordinator states one step, and a member was told another. */
+/* The coordinator sends different newest steps to two members. */
 static void members_with_different_newest_steps_do_not_train(void **state)
 {
     struct fake_group *g = fake_group_new(2, 1);
@@ -73,7 +74,7 @@ static void members_with_different_newest_steps_do_not_train(void **state)
     assert_int_equal(fake_start(g, (uint32_t[]){ 0, 1 }, 2, 1, held + 1, 0, &err), 0);
     fake_wait(g);
     assert_int_equal(g->tasks[1].code, ERR_PEER);
-    assert_non_null(strstr(g->tasks[1].text, "this task was told step"));
+    assert_non_null(strstr(g->tasks[1].text, "this task was started with step"));
     assert_int_equal(train_held(g->tasks[1].train), 0);
     fake_expect_state(&g->tasks[0], held);
     fake_group_free(g);
@@ -103,8 +104,8 @@ static void task_that_is_older_receives_the_state_of_the_newest(void **state)
     fake_group_free(g);
 }
 
-/* The state lies on the device of the sender, and that device has lost it. */
-static void state_that_its_holder_cannot_read_ends_the_generation(void **state)
+/* The device of the sender has lost the state. */
+static void state_unreadable_on_its_holder_ends_the_generation(void **state)
 {
     struct fake_group *g = fake_group_new(2, 1);
 
@@ -116,11 +117,11 @@ static void state_that_its_holder_cannot_read_ends_the_generation(void **state)
     fake_generation(g, "01");
     assert_int_equal(g->tasks[0].end, TRAIN_FAILED);
     assert_int_equal(g->tasks[0].code, ERR_DEVICE);
-    assert_int_equal(train_held(g->tasks[1].train), 0); /* it keeps what it held */
+    assert_int_equal(train_held(g->tasks[1].train), 0); /* the receiver keeps its previous state */
     fake_group_free(g);
 }
 
-/* ---- numbers that are not finite ---- */
+/* ---- non-finite numbers ---- */
 
 static struct fake_group *group_with_nan(enum train_non_finite policy, uint32_t times)
 {
@@ -135,7 +136,7 @@ static struct fake_group *group_with_nan(enum train_non_finite policy, uint32_t 
     return g;
 }
 
-static void loss_that_is_nan_under_skip_leaves_the_state_alone(void **state)
+static void loss_nan_under_skip_keeps_the_state(void **state)
 {
     struct fake_group *g = group_with_nan(TRAIN_SKIP, FAKE_STEPS);
 
@@ -156,7 +157,7 @@ static void loss_that_is_nan_under_skip_leaves_the_state_alone(void **state)
     fake_group_free(g);
 }
 
-static void loss_that_is_nan_under_stop_ends_the_job_with_the_state_before(void **state)
+static void loss_nan_under_stop_ends_the_job_with_the_previous_state(void **state)
 {
     struct fake_group *g = group_with_nan(TRAIN_STOP, 1);
 
@@ -171,7 +172,7 @@ static void loss_that_is_nan_under_stop_ends_the_job_with_the_state_before(void 
     fake_group_free(g);
 }
 
-static void loss_that_is_nan_under_restore_begins_again_and_then_stops(void **state)
+static void loss_nan_under_restore_rolls_back_and_then_stops(void **state)
 {
     struct fake_group *g = group_with_nan(TRAIN_RESTORE, 1);
 
@@ -291,7 +292,8 @@ static void checkpoint_that_cannot_be_copied_fails_the_job_by_the_device(void **
     fake_group_free(g);
 }
 
-/* The directory becomes a file while the task trains. The writer may just be using the directory. */
+/* Replaces the directory with a file while the task trains. The writer may be using the
+ * directory. */
 static void replace_directory(void *arg, const char *verb, uint64_t step)
 {
     struct fake_task *t = arg;
@@ -351,7 +353,7 @@ static void abort_in_verb(void *arg, const char *verb, uint64_t step)
         train_abort(a->task->train, "the test says so");
 }
 
-/* A step is complete or leaves no trace, and the next generation ends with the same bits. */
+/* A step is finished or has no effect, and the next generation ends with the same bits. */
 static void abort_in_any_verb_keeps_a_whole_state(void **state)
 {
     static const struct {
@@ -390,7 +392,7 @@ static void abort_in_any_verb_keeps_a_whole_state(void **state)
     }
 }
 
-/* The samples of a lane never come. */
+/* The samples of a lane never arrive. */
 static void wait_for_samples_ends_when_the_generation_is_aborted(void **state)
 {
     struct fake_group *g = fake_group_new(2, 1);
@@ -404,14 +406,14 @@ static void wait_for_samples_ends_when_the_generation_is_aborted(void **state)
     fake_generation(g, "01");
     assert_int_equal(g->tasks[1].code, ERR_DEVICE);
     assert_true(g->tasks[0].code < 0);
-    assert_in_range(g->tasks[0].held, 1, 2); /* it may not have come to step 3 yet */
+    assert_in_range(g->tasks[0].held, 1, 2); /* the task may not have reached step 3 */
     fake_expect_state(&g->tasks[0], g->tasks[0].held);
     fake_group_free(g);
 }
 
 /* ---- evaluation ---- */
 
-static void evaluation_that_was_interrupted_is_made_up_for_once(void **state)
+static void evaluation_interrupted_is_repeated_once(void **state)
 {
     struct fake_group *g = fake_group_new(2, 1);
     struct abort_at a = { &g->tasks[0], "evaluate", FAKE_EPOCH };
@@ -446,7 +448,7 @@ static void ask_for_pause(void *arg, const char *verb, uint64_t step)
         train_request(t->train, TRAIN_ASK_PAUSE);
 }
 
-static void pause_that_is_asked_for_before_the_first_step_is_agreed_at_once(void **state)
+static void pause_requested_before_the_first_step_is_agreed_at_once(void **state)
 {
     struct fake_group *g = fake_group_new(2, 1);
 
@@ -487,7 +489,7 @@ static void pause_ends_all_tasks_after_the_same_step(void **state)
     fake_group_free(g);
 }
 
-/* Whatever verb fails on one task, the rest goes on without it, and it comes back. */
+/* Whichever verb fails on one task, the others continue without it, and the task rejoins. */
 static void generation_restarts_without_the_task_whose_device_failed(void **state)
 {
     static const char *const verbs[] = { "begin",  "bind",     "read",    "run_lanes",
@@ -521,14 +523,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(group_of_fresh_tasks_trains_to_the_last_step),
-        cmocka_unit_test(replicas_of_one_task_meet_at_every_gate),
+        cmocka_unit_test(replicas_of_one_task_synchronize_at_every_gate),
         cmocka_unit_test(group_that_continues_from_an_older_step_is_refused),
         cmocka_unit_test(members_with_different_newest_steps_do_not_train),
         cmocka_unit_test(task_that_is_older_receives_the_state_of_the_newest),
-        cmocka_unit_test(state_that_its_holder_cannot_read_ends_the_generation),
-        cmocka_unit_test(loss_that_is_nan_under_skip_leaves_the_state_alone),
-        cmocka_unit_test(loss_that_is_nan_under_stop_ends_the_job_with_the_state_before),
-        cmocka_unit_test(loss_that_is_nan_under_restore_begins_again_and_then_stops),
+        cmocka_unit_test(state_unreadable_on_its_holder_ends_the_generation),
+        cmocka_unit_test(loss_nan_under_skip_keeps_the_state),
+        cmocka_unit_test(loss_nan_under_stop_ends_the_job_with_the_previous_state),
+        cmocka_unit_test(loss_nan_under_restore_rolls_back_and_then_stops),
         cmocka_unit_test(state_that_differs_is_found_by_its_checksum_and_replaced),
         cmocka_unit_test(two_states_that_differ_have_no_majority_and_neither_counts),
         cmocka_unit_test(checkpoint_is_loaded_when_no_task_holds_state),
@@ -536,8 +538,8 @@ int main(void)
         cmocka_unit_test(checkpoint_whose_storage_fails_leaves_the_job_unsaved),
         cmocka_unit_test(abort_in_any_verb_keeps_a_whole_state),
         cmocka_unit_test(wait_for_samples_ends_when_the_generation_is_aborted),
-        cmocka_unit_test(evaluation_that_was_interrupted_is_made_up_for_once),
-        cmocka_unit_test(pause_that_is_asked_for_before_the_first_step_is_agreed_at_once),
+        cmocka_unit_test(evaluation_interrupted_is_repeated_once),
+        cmocka_unit_test(pause_requested_before_the_first_step_is_agreed_at_once),
         cmocka_unit_test(pause_ends_all_tasks_after_the_same_step),
         cmocka_unit_test(generation_restarts_without_the_task_whose_device_failed),
     };

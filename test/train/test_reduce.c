@@ -1,4 +1,5 @@
-/* The reduction of gradients while backward computes: tasks as processes, over memory, sockets. */
+/* test_reduce.c - the all-reduce of gradients during backward: tasks as processes, connected by
+ * shared memory or sockets. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -13,7 +14,7 @@
 
 enum { FEW_STEPS = 12, LANES = 4, SMALL = 4096, ODD = 10007, HANG_STEP = 6 };
 
-/* What all members of a scene do. */
+/* Options of all members of a scene. */
 static struct {
     uint32_t lanes;
     enum train_overlap overlap;
@@ -23,8 +24,8 @@ static struct {
     uint64_t deadline_ms;
 } play;
 
-/* Trains; leaves at number[self] the bits of state and losses, at [16 + self] what it ended with,
- * at [32 + self] the buckets of a step. */
+/* Trains; writes to number[self] the checksum of state and losses, to number[16 + self] the result
+ * of the generation, to number[32 + self] the number of buckets of a step. */
 static void train_scene(struct cast *k, uint32_t self)
 {
     struct fixture *f = fixture_new(k->members[self].n_ranks, play.lanes);
@@ -68,7 +69,7 @@ static void set_up(struct cast *k, const char *layout, bool shared_memory,
     cast_init(k, layout, shared_memory, 0);
 }
 
-/* The bits that all members of this layout end with. */
+/* Returns the checksum with which all members of this layout end. */
 static uint64_t bits(const char *layout, bool shared_memory, enum train_overlap overlap,
                      size_t bucket_bytes, uint32_t lanes, uint32_t *buckets)
 {
@@ -89,7 +90,7 @@ static uint64_t bits(const char *layout, bool shared_memory, enum train_overlap 
     return got;
 }
 
-static void buckets_change_no_bit_wherever_the_replicas_are(void **state)
+static void buckets_change_no_bit_for_any_placement_of_replicas(void **state)
 {
     static const struct { const char *layout; bool shared_memory; } rows[] = {
         { "A2", true },  { "A4", true },          { "A1 A1", true },   { "A1 A1", false },
@@ -99,7 +100,7 @@ static void buckets_change_no_bit_wherever_the_replicas_are(void **state)
     uint64_t alone = bits("A1", true, TRAIN_OVERLAP_ALWAYS, SMALL, LANES, &n);
 
     (void)state;
-    assert_int_equal(n, 1); /* nobody to reduce with */
+    assert_int_equal(n, 1); /* no peer to reduce with */
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         const char *layout = rows[i].layout;
         bool memory = rows[i].shared_memory;
@@ -115,30 +116,31 @@ static void buckets_change_no_bit_wherever_the_replicas_are(void **state)
     }
 }
 
-static void any_number_of_lanes_is_added_along_its_tree_bucket_by_bucket(void **state)
+static void lanes_of_any_number_are_added_along_their_tree_for_each_bucket(void **state)
 {
     uint32_t n;
 
     (void)state;
-    for (uint32_t lanes = 2; lanes <= 16; lanes += 2) /* 3, 5, 6, 7 of a replica: no whole trees */
+    /* 3, 5, 6, 7 lanes of a replica: incomplete trees */
+    for (uint32_t lanes = 2; lanes <= 16; lanes += 2)
         assert_true(bits("A1 B1", true, TRAIN_OVERLAP_ALWAYS, SMALL, lanes, &n) ==
                     bits("A1 B1", true, TRAIN_OVERLAP_NEVER, 0, lanes, &n));
 }
 
-static void by_itself_it_overlaps_where_a_network_lies_between_and_there_are_buckets(void **state)
+static void overlap_auto_is_used_over_a_network_with_several_buckets(void **state)
 {
     uint32_t n;
 
     (void)state;
     (void)bits("A1 A1", true, TRAIN_OVERLAP_AUTO, SMALL, LANES, &n);
-    assert_int_equal(n, 1); /* memory */
+    assert_int_equal(n, 1); /* over shared memory */
     (void)bits("A1 B1", true, TRAIN_OVERLAP_AUTO, SMALL, LANES, &n);
     assert_true(n > 10);
     (void)bits("A1 B1", true, TRAIN_OVERLAP_AUTO, 0, LANES, &n);
-    assert_int_equal(n, 1); /* the digits' network is small */
+    assert_int_equal(n, 1); /* the digits network is small */
 }
 
-static void in_a_world_of_three_the_bits_are_those_of_one_host(void **state)
+static void three_tasks_have_the_bits_of_one_host(void **state)
 {
     static const char *const layouts[] = { "A1 B1 C1", "A2 B1" };
     uint32_t n;
@@ -152,8 +154,9 @@ static void in_a_world_of_three_the_bits_are_those_of_one_host(void **state)
     }
 }
 
-/* One member meets a fault; all end, with a failure, and soon. Who meets it is named by those it leaves; they leave, too, and
- * may be gone before another has looked. */
+/* A fault occurs on one member; checks that all members soon end with a failure. The first members
+ * that detect the loss name the faulty member; they end too, so that a later member may name one of
+ * them. */
 static void play_fault(const char *layout, bool shared_memory, uint32_t faulty, const char *fault)
 {
     struct cast k;
@@ -172,7 +175,7 @@ static void play_fault(const char *layout, bool shared_memory, uint32_t faulty, 
         if (k.stage->number[16 + i] != TRAIN_FAILED)
             fail_msg("%s of worker %u in %s: worker %u ended with %d", fault, faulty, layout, i,
                      (int)k.stage->number[16 + i]);
-        /* A connection that was reset has two ends: either may be blamed. */
+        /* Either end of a connection that was reset may be named. */
         if (strstr(k.stage->text[i], strstr(fault, "comm.") ? "worker " : k.names[faulty]) != NULL
             || strstr(k.stage->text[i], "fault point") != NULL)
             is_named |= i != faulty;
@@ -186,7 +189,7 @@ static void play_fault(const char *layout, bool shared_memory, uint32_t faulty, 
     cast_fini(&k);
 }
 
-static void a_fault_anywhere_in_a_step_ends_all_members(void **state)
+static void fault_at_any_point_of_a_step_ends_all_members(void **state)
 {
     static const char *const faults[] = { "train.forward@5", "train.bucket@1", "train.bucket@27",
                                           "train.reduce@4",  "train.update@6", "comm.send=fail@200",
@@ -200,7 +203,7 @@ static void a_fault_anywhere_in_a_step_ends_all_members(void **state)
     play_fault("A1 A1", true, 1, "train.reduce@4");
 }
 
-static void a_member_killed_between_two_buckets_is_named_by_the_others(void **state)
+static void member_killed_between_two_buckets_is_named_by_the_others(void **state)
 {
     (void)state;
     play_fault("A1 B1", true, 1, "train.bucket=kill@30");
@@ -208,8 +211,8 @@ static void a_member_killed_between_two_buckets_is_named_by_the_others(void **st
     play_fault("A1 A1 B1 B1", true, 2, "train.bucket=kill@45");
 }
 
-/* The buckets of one wait for those of the other: the deadline is that of any call. */
-static void a_member_that_hangs_between_two_buckets_is_named_at_the_deadline(void **state)
+/* The peers wait for the bucket until the deadline of a call. */
+static void member_hung_between_two_buckets_is_named_at_the_deadline(void **state)
 {
     struct cast k;
 
@@ -227,7 +230,7 @@ static void a_member_that_hangs_between_two_buckets_is_named_at_the_deadline(voi
     cast_fini(&k);
 }
 
-enum { WATCHED = 48 }; /* at number[WATCHED + self]: where it is while one hangs */
+enum { WATCHED = 48 }; /* number[WATCHED + self]: place of the member while one hangs */
 
 static struct train_progress look_until(struct fixture *f,
                                         bool (*is)(const struct train_progress *, uint64_t), uint64_t x)
@@ -261,7 +264,7 @@ static void until_told(struct cast *k, uint32_t member)
         nanosleep(&nap, NULL);
 }
 
-/* Trains until the faulty one hangs; then all look where they are. */
+/* Trains until the faulty member hangs; then all members record their places. */
 static void watched_scene(struct cast *k, uint32_t self)
 {
     struct fixture *f = fixture_new(1, play.lanes);
@@ -296,8 +299,8 @@ static void watched_scene(struct cast *k, uint32_t self)
     _exit(0); /* a thread hangs */
 }
 
-/* The first bucket, one in the middle, and the last, which the replica reduces itself. */
-static void a_member_that_hangs_in_any_bucket_is_behind_the_others_which_wait(void **state)
+/* The first bucket, one in the middle, and the last one, which the replica reduces itself. */
+static void member_hung_in_any_bucket_ranks_below_the_others_which_wait(void **state)
 {
     struct cast k;
     char fault[64];
@@ -318,7 +321,7 @@ static void a_member_that_hangs_in_any_bucket_is_behind_the_others_which_wait(vo
     }
 }
 
-/* Who is killed does not clear up. */
+/* A killed process does not remove its folder. */
 static char folder[64];
 
 static int make_folder(void **state)
@@ -340,14 +343,14 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buckets_change_no_bit_wherever_the_replicas_are),
-        cmocka_unit_test(any_number_of_lanes_is_added_along_its_tree_bucket_by_bucket),
-        cmocka_unit_test(by_itself_it_overlaps_where_a_network_lies_between_and_there_are_buckets),
-        cmocka_unit_test(in_a_world_of_three_the_bits_are_those_of_one_host),
-        cmocka_unit_test(a_fault_anywhere_in_a_step_ends_all_members),
-        cmocka_unit_test(a_member_killed_between_two_buckets_is_named_by_the_others),
-        cmocka_unit_test(a_member_that_hangs_between_two_buckets_is_named_at_the_deadline),
-        cmocka_unit_test(a_member_that_hangs_in_any_bucket_is_behind_the_others_which_wait),
+        cmocka_unit_test(buckets_change_no_bit_for_any_placement_of_replicas),
+        cmocka_unit_test(lanes_of_any_number_are_added_along_their_tree_for_each_bucket),
+        cmocka_unit_test(overlap_auto_is_used_over_a_network_with_several_buckets),
+        cmocka_unit_test(three_tasks_have_the_bits_of_one_host),
+        cmocka_unit_test(fault_at_any_point_of_a_step_ends_all_members),
+        cmocka_unit_test(member_killed_between_two_buckets_is_named_by_the_others),
+        cmocka_unit_test(member_hung_between_two_buckets_is_named_at_the_deadline),
+        cmocka_unit_test(member_hung_in_any_bucket_ranks_below_the_others_which_wait),
     };
 
     return cmocka_run_group_tests_name("train/reduce", tests, make_folder, remove_folder);

@@ -1,5 +1,6 @@
-/* Generation after generation: whoever comes, goes, dies or hangs, and at whatever moment, the others
- * go on with the same bits, and every step and evaluation is told once. Tasks are processes. */
+/* test_regroup.c - many generations: whichever task joins, leaves, is killed or hangs, at any
+ * moment, the others continue with the same bits, and every step and evaluation is reported once.
+ * Tasks are processes. */
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,13 +17,13 @@
 
 enum { FEW = 12, LANES_EACH = 2, EVAL_STEPS = 4 }; /* 4 tasks, 4 steps an epoch */
 
-/* So that what the test asks for comes before the end, however late. */
+/* Slow steps, so that a request of the test precedes the end of the job even if it is late. */
 #define SLOWLY "train.forward=delay:100@3+"
 
 static char checkpoints[128], exported[128]; /* of all tasks */
-static char samples[128];                    /* of one */
+static char samples[128];                    /* of one task */
 static bool saves, exports;
-static uint64_t save_every; /* steps; 0: never by itself */
+static uint64_t save_every; /* steps; 0: no periodic checkpoints */
 
 static void name_files(const char *folder)
 {
@@ -36,13 +37,13 @@ static void small_job(struct fixture *f, uint32_t task)
     snprintf(samples, sizeof(samples), "%.60s/samples-%u", fixture_root, task);
     f->opts.sample_log = samples;
     f->opts.steps = FEW;
-    f->opts.replicas = 4; /* of the full cluster; in most scenes some are never there */
+    f->opts.replicas = 4; /* of the full cluster; most scenes use fewer */
     f->opts.min_replicas = 1;
     f->opts.lanes = 4 * LANES_EACH;
     f->opts.global_batch = 352; /* 4 steps an epoch */
     f->opts.eval_glob = "config/digits/digits-test-*.tfrecord";
     f->opts.eval_every_epochs = 1;
-    f->opts.optimizer = optim_find("lamb"); /* norms: all gates of an update */
+    f->opts.optimizer = optim_find("lamb"); /* its norms use all gates of an update */
     f->opts.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6 };
     f->opts.schedule = (struct optim_schedule){ .type = OPTIM_PLATEAU, .learning_rate = 0.02,
                                                 .gamma = 0.5, .threshold = 0.9 };
@@ -66,7 +67,7 @@ static struct troupe *new_troupe(const char *hosts, uint32_t devices)
     return k;
 }
 
-/* ---- what an undisturbed run tells ---- */
+/* ---- the reports of an undisturbed run ---- */
 
 static struct {
     struct told steps[STEPS + 1], evals[STEPS + 1];
@@ -96,7 +97,8 @@ static int forget_undisturbed(void **state)
     return 0;
 }
 
-/* GPUs sum up in an order that depends on how many they are. */
+/* Compares two reports; on GPUs only approximately, because the order of a sum depends on their
+ * number. */
 static bool is_same(const struct told *a, const struct told *b)
 {
     if (!fixture_on_gpus())
@@ -105,7 +107,7 @@ static bool is_same(const struct told *a, const struct told *b)
            (isnan(b->norm) ? isnan(a->norm) : fabs(a->norm - b->norm) < 1e-2);
 }
 
-/* From the first step on that it could have been there for. */
+/* Checks the reports of a task from step `from`, the first step that it can have trained. */
 static void expect_told(const struct troupe *k, uint32_t task, uint64_t from, const char *what)
 {
     const struct task_stage *s = &k->stage->tasks[task];
@@ -122,7 +124,7 @@ static void expect_told(const struct troupe *k, uint32_t task, uint64_t from, co
     }
 }
 
-/* All that are there are through, with the bits of the undisturbed run. */
+/* Checks that all running tasks have completed the job with the bits of the undisturbed run. */
 static void expect_same_end(struct troupe *k, const char *what)
 {
     bool there[TASKS_MAX];
@@ -141,7 +143,7 @@ static void expect_same_end(struct troupe *k, const char *what)
 
 /* ---- the tests ---- */
 
-static void fewer_and_more_tasks_make_the_same_bits_step_by_step(void **state)
+static void group_shrunk_and_grown_has_equal_bits_in_every_step(void **state)
 {
     static const char *const layouts[] = { "AAAA", "AABB", "ABCA" };
 
@@ -157,13 +159,14 @@ static void fewer_and_more_tasks_make_the_same_bits_step_by_step(void **state)
             assert_int_equal(k->tasks[t].held, k->tasks[0].held);
         }
         troupe_kill(k, 1);
-        troupe_start_with(k, 3, SLOWLY); /* three */
+        troupe_start_with(k, 3, SLOWLY); /* three tasks */
         troupe_until(k, 6);
         troupe_pause(k, 0);
         assert_int_equal(k->tasks[3].last.end, TRAIN_PAUSED);
         troupe_kill(k, 0);
-        troupe_enter(k, 1); /* back, with nothing; who coordinates now has nothing either */
-        troupe_start_with(k, 3, SLOWLY); /* three, others */
+        /* task 1 rejoins without state; the new coordinator has no state either */
+        troupe_enter(k, 1);
+        troupe_start_with(k, 3, SLOWLY); /* three other tasks */
         troupe_until(k, 8);
         troupe_pause(k, 3);
         troupe_enter(k, 0);
@@ -177,7 +180,7 @@ static void fewer_and_more_tasks_make_the_same_bits_step_by_step(void **state)
     }
 }
 
-static void as_few_as_one_can_finish(void **state)
+static void single_remaining_task_completes_the_job(void **state)
 {
     struct troupe *k = new_troupe("AABB", 1);
 
@@ -199,7 +202,7 @@ static void as_few_as_one_can_finish(void **state)
     troupe_free(k);
 }
 
-static void replicas_of_unequal_shares_make_the_same_bits(void **state)
+static void replicas_with_unequal_shares_have_equal_bits(void **state)
 {
     struct troupe *k;
 
@@ -228,7 +231,7 @@ static void play_fault(const char *hosts, uint32_t devices, uint32_t faulty, con
 
     snprintf(what, sizeof(what), "%s of worker %u in %s", fault, faulty, hosts);
     before = strstr(fault, "state_") != NULL;
-    if (before) { /* somebody has to be behind: worker 2 comes late */
+    if (before) { /* one task must hold an older state: worker 2 joins late */
         troupe_start(k);
         troupe_until(k, 2);
         troupe_pause(k, 0);
@@ -259,8 +262,8 @@ static void play_fault(const char *hosts, uint32_t devices, uint32_t faulty, con
     troupe_free(k);
 }
 
-/* Generation after generation, each with the next fault, on one task after the other. */
-static void a_fault_at_any_point_loses_nothing(void **state)
+/* Runs generations, each with the next fault, on one task after the other. */
+static void fault_at_any_point_loses_no_bit(void **state)
 {
     static const char *const faults[] = { "train.connect", "train.agree", "train.forward",
                                           "train.bucket@2", "train.reduce", "train.commit",
@@ -295,13 +298,13 @@ static void a_fault_at_any_point_loses_nothing(void **state)
         expect_same_end(k, layouts[l]);
         troupe_free(k);
     }
-    play_fault("AA", 2, 1, "train.commit@5"); /* one replica of two */
+    play_fault("AA", 2, 1, "train.commit@5"); /* one of two replicas */
     play_fault("AA", 2, 0, "train.update_middle@6");
     play_fault("AAA", 1, 0, "train.state_send@1");
     play_fault("AAB", 1, 2, "train.state_recv@1");
 }
 
-/* With the passage; for some a second one. */
+/* Fault points with the passage at which they occur; some with a second passage. */
 static const char *const points[] = {
     "train.connect@1",       "train.agree@1",      "train.forward@1",  "train.forward@6",
     "train.bucket@1",        "train.bucket@7",     "train.bucket@13",  "train.reduce@5",
@@ -316,7 +319,7 @@ static void with_kill(const char *point, char out[96])
     snprintf(out, 96, "%.*s=kill%s", (int)(at - point), point, at);
 }
 
-static void a_death_at_any_point_loses_nothing(void **state)
+static void kill_at_any_point_loses_no_bit(void **state)
 {
     char fault[96];
 
@@ -330,8 +333,9 @@ static void a_death_at_any_point_loses_nothing(void **state)
     play_fault("AAA", 1, 2, "train.state_recv=kill@1");
 }
 
-/* It writes on in its peers' memory when it wakes up: nobody may be reading there. */
-static void a_task_that_was_stopped_harms_nobody_when_it_goes_on(void **state)
+/* A suspended task continues to write to shared memory when it resumes: its peers must no longer
+ * read there. */
+static void task_resumed_after_a_stop_does_not_change_others(void **state)
 {
     static const char *const faults[] = { "train.bucket=stop@8", "train.commit=stop@3" };
 
@@ -344,12 +348,12 @@ static void a_task_that_was_stopped_harms_nobody_when_it_goes_on(void **state)
         troupe_start_with(k, 1, faults[i]);
         troupe_until_stopped(k, 1);
         region = k->stage->tasks[0].region;
-        nanosleep(&nap, NULL); /* the others are in a call now, and wait for it */
+        nanosleep(&nap, NULL); /* the others now wait for it in a call */
         troupe_order_all(k, ORDER_ABORT);
         troupe_wait(k);
         troupe_start(k);
         troupe_until(k, 4);
-        /* GPUs wait for each other in NCCL: there nobody is in a call in shared memory. */
+        /* GPUs wait for each other in NCCL, so no task is in a call in shared memory. */
         assert_true(region != 0 && (fixture_on_gpus() || k->stage->tasks[0].region != region));
         assert_int_equal(kill(k->tasks[1].pid, SIGCONT), 0);
         troupe_wait(k);
@@ -360,8 +364,9 @@ static void a_task_that_was_stopped_harms_nobody_when_it_goes_on(void **state)
     }
 }
 
-/* Of two, 0 has made step 6, and 1 has not: its part of the reduction is there, the sum is not. It
- * waits a while before it fails, longer on a machine that is busy. */
+/* Returns two tasks of which task 0 has finished step 6 and task 1 has not: task 1 has sent its
+ * part of the all-reduce but not received the sum. Task 1 waits before it fails, longer on a busy
+ * machine. */
 static struct troupe *one_step_apart(void)
 {
     struct troupe *k = NULL;
@@ -381,7 +386,7 @@ static struct troupe *one_step_apart(void)
     return k;
 }
 
-static void nobody_loses_what_he_holds_when_the_sender_dies(void **state)
+static void state_sender_killed_receivers_keep_their_state(void **state)
 {
     struct troupe *k = one_step_apart();
     uint64_t held;
@@ -397,7 +402,7 @@ static void nobody_loses_what_he_holds_when_the_sender_dies(void **state)
     troupe_free(k);
 }
 
-static void a_pause_puts_an_evaluation_off_and_no_longer(void **state)
+static void pause_delays_an_evaluation_only_once(void **state)
 {
     struct troupe *k = new_troupe("AAB", 1);
 
@@ -408,7 +413,8 @@ static void a_pause_puts_an_evaluation_off_and_no_longer(void **state)
         troupe_start_with(k, 0, "train.forward=delay:60@2+");
         troupe_until(k, at);
         troupe_pause(k, 1);
-        assert_true(region == 0 || region == k->stage->tasks[0].region); /* all let go of it */
+        /* all tasks have unmapped it */
+        assert_true(region == 0 || region == k->stage->tasks[0].region);
     }
     (void)troupe_to_the_end(k);
     for (uint32_t i = 0; i < k->n; i++)
@@ -453,7 +459,7 @@ static uint64_t folders(const char *path)
     return n;
 }
 
-static void only_where_nobody_holds_state_a_checkpoint_is_read(void **state)
+static void checkpoint_is_read_only_if_no_task_holds_state(void **state)
 {
     struct troupe *k;
     struct news saved;
@@ -467,15 +473,15 @@ static void only_where_nobody_holds_state_a_checkpoint_is_read(void **state)
     saved = troupe_save(k, 0, DEADLINE_MS);
     if (saved.code != 0)
         fail_msg("%s", saved.text);
-    assert_int_equal(troupe_save(k, 0, DEADLINE_MS).code, 0); /* it is there already */
+    assert_int_equal(troupe_save(k, 0, DEADLINE_MS).code, 0); /* the checkpoint exists */
     assert_int_equal(k->stage->tasks[0].n_saved, 1);
     assert_int_equal(folders(checkpoints), 1);
     for (uint32_t i = 0; i < k->n; i++) {
         troupe_kill(k, i);
-        k->stage->tasks[i].step = 0; /* of the life that comes */
+        k->stage->tasks[i].step = 0; /* reset for the next process */
     }
     troupe_enter(k, 1);
-    troupe_enter(k, 2); /* who wrote it does not come back */
+    troupe_enter(k, 2); /* the writer of the checkpoint does not rejoin */
     troupe_start(k);
     troupe_until(k, 6);
     assert_non_null(strstr(k->stage->tasks[1].resumed, "/step-000000"));
@@ -486,7 +492,8 @@ static void only_where_nobody_holds_state_a_checkpoint_is_read(void **state)
     troupe_wait(k);
     memset(&k->stage->tasks[2].resumed, 0, sizeof(k->stage->tasks[2].resumed));
     troupe_enter(k, 0);
-    (void)troupe_to_the_end(k); /* 0 coordinates and receives from 2: no file is read */
+    /* task 0 coordinates and receives the state from task 2: no file is read */
+    (void)troupe_to_the_end(k);
     assert_null(strstr(k->stage->tasks[0].resumed, "/step-"));
     expect_told(k, 2, 1, "checkpoint");
     expect_same_end(k, "checkpoint");
@@ -494,8 +501,9 @@ static void only_where_nobody_holds_state_a_checkpoint_is_read(void **state)
     saves = false;
 }
 
-/* Its disk fails, so that a state waits for it; another task leads; then it leads again. */
-static void who_does_not_lead_any_more_abandons_its_checkpoint(void **state)
+/* The disk of the leader fails, so that a checkpoint waits; another task leads; then the first one
+ * leads again. */
+static void former_leader_discards_its_checkpoint(void **state)
 {
     struct troupe *k;
     struct news saved;
@@ -507,7 +515,8 @@ static void who_does_not_lead_any_more_abandons_its_checkpoint(void **state)
     troupe_until(k, 2);
     troupe_pause(k, 1);
     assert_int_not_equal(troupe_save(k, 0, 10).code, 0);
-    for (k->first = 1; k->generation < 3; k->first = 0) { /* both end before a step is made */
+    /* both generations end before a step is finished */
+    for (k->first = 1; k->generation < 3; k->first = 0) {
         uint64_t n = k->generation;
 
         troupe_start_with(k, 0, n == 1 ? "ckpt.write@1+,train.forward=delay:300@1+"
@@ -518,7 +527,7 @@ static void who_does_not_lead_any_more_abandons_its_checkpoint(void **state)
         troupe_wait(k);
     }
     assert_int_equal(k->stage->tasks[0].n_saved, 0);
-    saved = troupe_save(k, 0, DEADLINE_MS); /* the step that was abandoned */
+    saved = troupe_save(k, 0, DEADLINE_MS); /* the step whose checkpoint was discarded */
     if (saved.code != 0)
         fail_msg("%s", saved.text);
     assert_int_equal(k->stage->tasks[0].n_saved, 1);
@@ -528,7 +537,7 @@ static void who_does_not_lead_any_more_abandons_its_checkpoint(void **state)
     saves = false;
 }
 
-static void a_checkpoint_may_be_due_behind_every_step(void **state)
+static void checkpoint_due_after_every_step_leaves_the_last_one(void **state)
 {
     struct troupe *k;
 
@@ -538,13 +547,14 @@ static void a_checkpoint_may_be_due_behind_every_step(void **state)
     k = new_troupe("AB", 1);
     troupe_start_with(k, 0, "train.forward=delay:30@1+");
     troupe_wait(k);
-    assert_true(k->stage->tasks[0].n_saved > 2); /* a slow disk may miss some; the last one is always there */
+    /* a slow disk delays some of them; the last one always exists */
+    assert_true(k->stage->tasks[0].n_saved > 2);
     troupe_free(k);
     saves = false;
     save_every = 0;
 }
 
-static void a_chief_that_dies_in_finishing_has_a_successor(void **state)
+static void chief_killed_while_finishing_has_a_successor(void **state)
 {
     static const char *const faults[] = { "train.evaluated=kill@3", "train.save=kill@1",
                                           "train.export=kill@1" };
@@ -578,19 +588,19 @@ static void a_chief_that_dies_in_finishing_has_a_successor(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fewer_and_more_tasks_make_the_same_bits_step_by_step),
-        cmocka_unit_test(as_few_as_one_can_finish),
-        cmocka_unit_test(replicas_of_unequal_shares_make_the_same_bits),
-        cmocka_unit_test(a_fault_at_any_point_loses_nothing),
-        cmocka_unit_test(a_death_at_any_point_loses_nothing),
-        cmocka_unit_test(a_task_that_was_stopped_harms_nobody_when_it_goes_on),
-        cmocka_unit_test(nobody_loses_what_he_holds_when_the_sender_dies),
-        cmocka_unit_test(a_pause_puts_an_evaluation_off_and_no_longer),
+        cmocka_unit_test(group_shrunk_and_grown_has_equal_bits_in_every_step),
+        cmocka_unit_test(single_remaining_task_completes_the_job),
+        cmocka_unit_test(replicas_with_unequal_shares_have_equal_bits),
+        cmocka_unit_test(fault_at_any_point_loses_no_bit),
+        cmocka_unit_test(kill_at_any_point_loses_no_bit),
+        cmocka_unit_test(task_resumed_after_a_stop_does_not_change_others),
+        cmocka_unit_test(state_sender_killed_receivers_keep_their_state),
+        cmocka_unit_test(pause_delays_an_evaluation_only_once),
         cmocka_unit_test(coordinator_without_a_log_line_informs_each_other_task),
-        cmocka_unit_test(only_where_nobody_holds_state_a_checkpoint_is_read),
-        cmocka_unit_test(who_does_not_lead_any_more_abandons_its_checkpoint),
-        cmocka_unit_test(a_checkpoint_may_be_due_behind_every_step),
-        cmocka_unit_test(a_chief_that_dies_in_finishing_has_a_successor),
+        cmocka_unit_test(checkpoint_is_read_only_if_no_task_holds_state),
+        cmocka_unit_test(former_leader_discards_its_checkpoint),
+        cmocka_unit_test(checkpoint_due_after_every_step_leaves_the_last_one),
+        cmocka_unit_test(chief_killed_while_finishing_has_a_successor),
     };
 
     return cmocka_run_group_tests_name("train/regroup", tests, run_undisturbed, forget_undisturbed);

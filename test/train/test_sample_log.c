@@ -1,4 +1,5 @@
-/* The log of sample numbers: what stands in it after a step, a failure, a death in the middle of a line. */
+/* test_sample_log.c - the log of sample numbers: its content after a step, after a failure, and
+ * after a kill in the middle of a line. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -58,7 +59,7 @@ static void group(struct sample_log *l, uint64_t generation, const char *key)
     sample_log_group(l, generation, key, strlen(key));
 }
 
-/* The file with the times, and the process, taken out. */
+/* Compares the file without times and process number with `expected`. */
 static void assert_file(const char *expected)
 {
     char bytes[4096], text[4096] = "";
@@ -86,7 +87,7 @@ static void assert_file(const char *expected)
     assert_string_equal(text, expected);
 }
 
-static void lanes_stand_before_the_step_that_is_done_and_filling_is_left_out(void **state)
+static void lanes_precede_their_done_line_and_padding_is_omitted(void **state)
 {
     static const uint64_t a[] = { 7, 0, UINT64_MAX }, b[] = { 10, 11, 12 };
     struct sample_log *l = open_log();
@@ -104,7 +105,7 @@ static void lanes_stand_before_the_step_that_is_done_and_filling_is_left_out(voi
     sample_log_close(l);
 }
 
-static void lanes_of_a_step_that_was_given_up_are_forgotten(void **state)
+static void lanes_of_an_aborted_step_are_discarded(void **state)
 {
     static const uint64_t a[] = { 1, 2, 3 };
     struct sample_log *l = open_log();
@@ -112,7 +113,7 @@ static void lanes_of_a_step_that_was_given_up_are_forgotten(void **state)
     (void)state;
     group(l, 1, "one");
     batch(l, 0, 5, 0, 3, a);
-    group(l, 1, "two"); /* another generation 1 */
+    group(l, 1, "two"); /* another group with generation number 1 */
     batch(l, 0, 5, 0, 3, a);
     batch(l, 0, 5, 1, 1, a);
     assert_int_equal(sample_log_give(l, 0, NULL), 0);
@@ -120,7 +121,7 @@ static void lanes_of_a_step_that_was_given_up_are_forgotten(void **state)
     sample_log_close(l);
 }
 
-static void a_line_that_a_death_cut_off_is_marked_by_who_comes_next(void **state)
+static void line_truncated_by_a_kill_is_marked_by_the_next_process(void **state)
 {
     struct sample_log *l = open_log();
     int fd;
@@ -137,7 +138,7 @@ static void a_line_that_a_death_cut_off_is_marked_by_who_comes_next(void **state
     assert_file("open\ngive 1 2 0 12 # torn\nopen\ndone 1.f5632fca 2\n");
 }
 
-static void a_step_that_could_not_be_written_ends_the_next_one(void **state)
+static void step_that_was_not_written_fails_the_next_one(void **state)
 {
     static const uint64_t a[] = { 1, 2, 3 };
     struct sample_log *l = open_log();
@@ -150,12 +151,12 @@ static void a_step_that_could_not_be_written_ends_the_next_one(void **state)
     assert_int_equal(sample_log_give(l, 0, &err), ERR_IO);
     assert_non_null(strstr(err.text, path));
     batch(l, 1, 2, 1, 3, a);
-    assert_int_equal(sample_log_give(l, 1, &err), ERR_IO); /* nothing stands behind a hole */
+    assert_int_equal(sample_log_give(l, 1, &err), ERR_IO); /* no line may follow a gap */
     assert_file("open\n");
     sample_log_close(l);
 }
 
-static void what_is_not_a_file_is_refused(void **state)
+static void path_that_is_not_a_file_is_refused(void **state)
 {
     static const struct { const char *path, *word; } rows[] = {
         { "/dev/null", "not a file" },
@@ -175,7 +176,7 @@ static void what_is_not_a_file_is_refused(void **state)
     }
 }
 
-static void without_a_log_nothing_happens(void **state)
+static void calls_without_a_log_have_no_effect(void **state)
 {
     struct data_batch b = { .step = 1 };
 
@@ -191,12 +192,12 @@ int main(void)
 {
 #define TEST(name_) cmocka_unit_test_setup_teardown(name_, make_file, remove_file)
     const struct CMUnitTest tests[] = {
-        TEST(lanes_stand_before_the_step_that_is_done_and_filling_is_left_out),
-        TEST(lanes_of_a_step_that_was_given_up_are_forgotten),
-        TEST(a_line_that_a_death_cut_off_is_marked_by_who_comes_next),
-        TEST(a_step_that_could_not_be_written_ends_the_next_one),
-        TEST(what_is_not_a_file_is_refused),
-        TEST(without_a_log_nothing_happens),
+        TEST(lanes_precede_their_done_line_and_padding_is_omitted),
+        TEST(lanes_of_an_aborted_step_are_discarded),
+        TEST(line_truncated_by_a_kill_is_marked_by_the_next_process),
+        TEST(step_that_was_not_written_fails_the_next_one),
+        TEST(path_that_is_not_a_file_is_refused),
+        TEST(calls_without_a_log_have_no_effect),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

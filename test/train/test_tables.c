@@ -1,4 +1,5 @@
-/* Training with tables: packed gradients are an economy that no bit of the result shows. */
+/* test_tables.c - training with embedding tables: packed gradients save memory and time and change
+ * no bit of the result. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -28,7 +29,7 @@
 enum { SAMPLES = 256, WORDS = 4, ROWS = 500, BIASES = 130, STEPS = 12, WARM = 4 };
 
 static char folder[] = "/tmp/trainerd-tables-XXXXXX";
-static bool is_named[ROWS]; /* by a sample: rows of the first table */
+static bool is_named[ROWS]; /* rows of the first table that a sample names */
 static char model_path[64], data_prefix[64], data_glob[64];
 
 static void write_model(void)
@@ -83,7 +84,8 @@ static void write_data(void)
 
         for (uint32_t k = 0; k < WORDS; k++) {
             x = 1664525 * x + 1013904223;
-            i[k] = (int64_t)((x >> 8) % (k == 0 ? BIASES : k == 1 ? 3 : ROWS)); /* word 1: few rows, often */
+            /* word 1 names few rows, often */
+            i[k] = (int64_t)((x >> 8) % (k == 0 ? BIASES : k == 1 ? 3 : ROWS));
             is_named[i[k]] = true;
         }
         data_write_ints(&list, "i", i, WORDS);
@@ -127,7 +129,7 @@ struct job {
 
     struct train *train;
     double losses[STEPS + 1], norms[STEPS + 1];
-    uint64_t warm, last; /* allocations */
+    uint64_t warm, last; /* number of allocations up to the step WARM and to the end */
     size_t packed;       /* floats of packed values in the last step */
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -237,7 +239,7 @@ static void expect_same(const struct job *a, const struct job *b)
 
 /* ---- the tests ---- */
 
-static void packed_or_whole_and_on_any_number_of_replicas_the_bits_are_the_same(void **state)
+static void gradients_packed_or_whole_have_equal_bits_on_any_number_of_replicas(void **state)
 {
     (void)state;
     for (uint32_t lanes = 1; lanes <= 8; lanes *= 2) {
@@ -252,15 +254,16 @@ static void packed_or_whole_and_on_any_number_of_replicas_the_bits_are_the_same(
 
             run(packed);
             expect_same(whole, packed);
-            assert_in_range(packed->packed, 32, (32 * WORDS) * 8 + 32); /* of 4130 */
+            assert_in_range(packed->packed, 32, (32 * WORDS) * 8 + 32); /* of 4130 floats */
             job_free(packed);
         }
         job_free(whole);
     }
 }
 
-/* The dense part goes in buckets while the last lane computes; tables go with the last one. */
-static void reduced_in_buckets_the_bits_are_the_same(void **state)
+/* The dense part is reduced in buckets while the last lane computes; tables are in the last
+ * bucket. */
+static void gradients_reduced_in_buckets_have_equal_bits(void **state)
 {
     struct job *whole = job_new(1, 8);
 
@@ -281,8 +284,9 @@ static void reduced_in_buckets_the_bits_are_the_same(void **state)
     job_free(whole);
 }
 
-/* Fewer replicas than the full cluster has: each has several slots, not all as many. */
-static void whoever_stands_for_several_slots_the_bits_are_the_same(void **state)
+/* With fewer replicas than the full cluster each replica has several slots, and not all have
+ * equally many. */
+static void replicas_with_several_slots_have_equal_bits(void **state)
 {
     struct job *whole = job_new(1, 16);
 
@@ -306,7 +310,7 @@ static void whoever_stands_for_several_slots_the_bits_are_the_same(void **state)
     job_free(whole);
 }
 
-static void every_optimizer_moves_weights_as_with_whole_gradients(void **state)
+static void optimizers_with_packed_gradients_equal_whole_gradients(void **state)
 {
     size_t n_all;
     const struct optim_def *const *all = optim_all(&n_all);
@@ -336,7 +340,7 @@ static void every_optimizer_moves_weights_as_with_whole_gradients(void **state)
         }
 }
 
-static void lazy_rows_have_the_same_bits_on_any_number_of_replicas(void **state)
+static void lazy_rows_have_equal_bits_on_any_number_of_replicas(void **state)
 {
     static const char *const patterns[] = { "words", "biases" };
     static const struct train_params group = { .match = patterns, .n_match = 2, .rate_factor = 1,
@@ -344,7 +348,7 @@ static void lazy_rows_have_the_same_bits_on_any_number_of_replicas(void **state)
     struct job *j[4];
 
     (void)state;
-    for (int i = 0; i < 4; i++) { /* the last is not lazy: other numbers */
+    for (int i = 0; i < 4; i++) { /* the last job is not lazy and has other results */
         j[i] = job_new(i < 3 ? 1u << i : 1, 4);
         j[i]->opts.optimizer = optim_find("adam");
         j[i]->opts.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6 };
@@ -361,7 +365,7 @@ static void lazy_rows_have_the_same_bits_on_any_number_of_replicas(void **state)
         job_free(j[i]);
 }
 
-static void lazy_rows_that_cannot_be_are_refused(void **state)
+static void lazy_rows_unsupported_are_refused(void **state)
 {
     static const char *const table[] = { "words" }, *const dense[] = { "out" };
     static const struct {
@@ -391,7 +395,8 @@ static void lazy_rows_that_cannot_be_are_refused(void **state)
     }
 }
 
-/* ---- on GPUs: emulated ones (test/cuda), or with TRAINERD_TEST_CUDA=1 as many as there are ---- */
+/* ---- on GPUs: emulated ones (test/cuda), or with TRAINERD_TEST_CUDA=1 all GPUs of the machine
+ * ---- */
 
 static void lazy_adam(struct job *j)
 {
@@ -404,7 +409,7 @@ static void lazy_adam(struct job *j)
     j->opts.schedule.learning_rate = 0.01;
     j->opts.groups = &group;
     j->opts.n_groups = 1;
-    j->opts.mean_of_weights = true; /* and so is the gradient scaled where it lies, not the marks beside it */
+    j->opts.mean_of_weights = true; /* scales the gradient in place, but not the marks beside it */
     j->opts.average = 0.9;
 }
 
@@ -422,7 +427,8 @@ static void decaying_adam(struct job *j)
     j->opts.hyper.weight_decay = 0.01;
 }
 
-/* Rows that no sample of the data names are what they were, to the bit; all others moved. */
+/* Checks that rows that no sample names have their initial bits, and that all others have
+ * changed. */
 static void expect_rows(const struct job *gpu, const struct job *cpu, const struct job *fresh)
 {
     uint32_t n, moved = 0, still = 0;
@@ -447,7 +453,7 @@ static void expect_rows(const struct job *gpu, const struct job *cpu, const stru
     assert_in_range(still, 20 * 8, ROWS * 4);
 }
 
-static void on_gpus_the_same_rows_are_left_alone(void **state)
+static void gpu_tables_keep_the_same_rows_unchanged(void **state)
 {
     static void (*const changes[])(struct job *j) = { lazy_adam, resting_adagrad, decaying_adam };
     static const struct { uint32_t gpus, lanes; } rows[] = { { 1, 1 }, { 1, 4 }, { 2, 2 }, { 2, 8 } };
@@ -482,7 +488,7 @@ static void on_gpus_the_same_rows_are_left_alone(void **state)
     job_free(fresh);
 }
 
-static void a_warm_step_with_tables_allocates_nothing(void **state)
+static void step_with_tables_after_warm_up_allocates_no_memory(void **state)
 {
     (void)state;
     for (int on_gpus = 0; on_gpus < 2; on_gpus++) {
@@ -501,14 +507,14 @@ static void a_warm_step_with_tables_allocates_nothing(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packed_or_whole_and_on_any_number_of_replicas_the_bits_are_the_same),
-        cmocka_unit_test(reduced_in_buckets_the_bits_are_the_same),
-        cmocka_unit_test(whoever_stands_for_several_slots_the_bits_are_the_same),
-        cmocka_unit_test(every_optimizer_moves_weights_as_with_whole_gradients),
-        cmocka_unit_test(lazy_rows_have_the_same_bits_on_any_number_of_replicas),
-        cmocka_unit_test(lazy_rows_that_cannot_be_are_refused),
-        cmocka_unit_test(on_gpus_the_same_rows_are_left_alone),
-        cmocka_unit_test(a_warm_step_with_tables_allocates_nothing),
+        cmocka_unit_test(gradients_packed_or_whole_have_equal_bits_on_any_number_of_replicas),
+        cmocka_unit_test(gradients_reduced_in_buckets_have_equal_bits),
+        cmocka_unit_test(replicas_with_several_slots_have_equal_bits),
+        cmocka_unit_test(optimizers_with_packed_gradients_equal_whole_gradients),
+        cmocka_unit_test(lazy_rows_have_equal_bits_on_any_number_of_replicas),
+        cmocka_unit_test(lazy_rows_unsupported_are_refused),
+        cmocka_unit_test(gpu_tables_keep_the_same_rows_unchanged),
+        cmocka_unit_test(step_with_tables_after_warm_up_allocates_no_memory),
     };
 
     (void)argc;

@@ -1,4 +1,4 @@
-/* The training loop alone: no control plane, one process, the digits. */
+/* test_train.c - the training loop in one process without a control plane, on the digits. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -30,7 +30,7 @@ static void note_allocations(struct fixture *f, uint64_t step)
 
 /* ---- the tests ---- */
 
-static void the_loss_goes_down_and_the_bits_do_not_depend_on_replicas(void **state)
+static void loss_decreases_and_bits_do_not_depend_on_replicas(void **state)
 {
     struct fixture *one = fixture_new(1, 4), *two = fixture_new(2, 4), *four = fixture_new(4, 4);
 
@@ -50,7 +50,7 @@ static void the_loss_goes_down_and_the_bits_do_not_depend_on_replicas(void **sta
     fixture_free(four);
 }
 
-static void a_warm_step_allocates_nothing(void **state)
+static void step_after_warm_up_allocates_no_memory(void **state)
 {
     (void)state;
     for (int overlaps = 0; overlaps < 2; overlaps++) {
@@ -62,13 +62,13 @@ static void a_warm_step_allocates_nothing(void **state)
         run(f);
         assert_int_equal(f->end, TRAIN_COMPLETE);
         if (ALLOCATIONS_COUNT)
-            assert_true(at_warm > 0); /* the counting works: opening did allocate */
+            assert_true(at_warm > 0); /* the counter works: opening allocates */
         assert_int_equal(at_end - at_warm, 0);
         fixture_free(f);
     }
 }
 
-static void stopped_and_opened_again_it_goes_on_with_the_same_bits(void **state)
+static void run_stopped_and_reopened_continues_with_equal_bits(void **state)
 {
     struct fixture *whole = fixture_new(2, 2), *part = fixture_new(2, 2);
     struct err err;
@@ -83,7 +83,7 @@ static void stopped_and_opened_again_it_goes_on_with_the_same_bits(void **state)
     assert_int_equal(part->held, part->steps);
     assert_int_equal(part->saves, 0);
     assert_int_equal(train_save(part->train, 20000, &err), 0);
-    assert_int_equal(train_save(part->train, 20000, &err), 0); /* it is there already */
+    assert_int_equal(train_save(part->train, 20000, &err), 0); /* the checkpoint exists */
     assert_int_equal(part->saves, 1);
     train_close(part->train);
     part->train = NULL;
@@ -98,8 +98,9 @@ static void stopped_and_opened_again_it_goes_on_with_the_same_bits(void **state)
     fixture_free(part);
 }
 
-/* Norms of parameters, groups, clipping and the average: whoever shares the work, the same bits. */
-/* Of the newest checkpoint: its manifest, with a valid checksum, tells another position. */
+/* Norms of parameters, groups, clipping and the average have the same bits with any number of
+ * replicas. */
+/* Changes the position in the manifest of the newest checkpoint and corrects the checksum. */
 static void change_position(const char *checkpoints, uint64_t by)
 {
     struct ckpt_info *info = calloc(1, sizeof(*info));
@@ -141,7 +142,7 @@ static void manifest_whose_position_contradicts_its_step_is_refused(void **state
     fixture_free(f);
 }
 
-static void every_optimizer_has_the_same_bits_on_any_number_of_replicas(void **state)
+static void optimizers_have_equal_bits_on_any_number_of_replicas(void **state)
 {
     static const char *const patterns[] = { "*.bias" };
     static const struct train_params group = { .match = patterns, .n_match = 1,
@@ -178,8 +179,9 @@ static void every_optimizer_has_the_same_bits_on_any_number_of_replicas(void **s
     }
 }
 
-/* Evaluations decide the rate here, and the checkpoint is older than the evaluation of its step. */
-static void a_plateau_schedule_is_resumed_where_it_was(void **state)
+/* Evaluations determine the learning rate, and the checkpoint is older than the evaluation of its
+ * step. */
+static void plateau_schedule_resumed_continues_its_state(void **state)
 {
     struct fixture *whole = fixture_new(2, 2), *part = fixture_new(2, 2);
     struct err err;
@@ -199,7 +201,8 @@ static void a_plateau_schedule_is_resumed_where_it_was(void **state)
     run(whole);
     assert_int_equal(whole->train->state.schedule.plateau.reductions, 5); /* of 6 evaluations */
     part->opts.checkpoint_directory = part->checkpoints;
-    for (uint64_t stop = 21; stop <= 40; stop += 11) { /* with the last step of an epoch, with any */
+    /* the last step of an epoch, and another step */
+    for (uint64_t stop = 21; stop <= 40; stop += 11) {
         part->stop_after = stop;
         part->ended = false;
         run(part);
@@ -222,11 +225,11 @@ static void a_plateau_schedule_is_resumed_where_it_was(void **state)
 }
 
 /* decay d, weights w_k: a_k = d a_(k-1) + (1 - d) w_k, from the weights in the file. */
-static void the_average_is_of_the_weights_and_statistics_are_copied(void **state)
+static void average_covers_weights_and_statistics_are_copied(void **state)
 {
     struct fixture *f = fixture_new(2, 2);
     const struct memory *m;
-    struct graph *fresh; /* training gives the initial weights back */
+    struct graph *fresh; /* training releases the initial weights */
     bool differs = false;
 
     (void)state;
@@ -251,7 +254,7 @@ static void the_average_is_of_the_weights_and_statistics_are_copied(void **state
     fixture_free(f);
 }
 
-static void a_group_that_matches_nothing_is_refused(void **state)
+static void parameter_group_without_match_is_refused(void **state)
 {
     static const char *const patterns[] = { "*.bias", "conv1.wieght" };
     static const struct train_params group = { .match = patterns, .n_match = 2, .rate_factor = 1 };
@@ -268,7 +271,7 @@ static void a_group_that_matches_nothing_is_refused(void **state)
     fixture_free(f);
 }
 
-static void the_last_batch_padded_counts_every_sample_once(void **state)
+static void last_batch_padded_counts_every_sample_once(void **state)
 {
     struct fixture *f = fixture_new(1, 2);
 
@@ -286,7 +289,7 @@ static void the_last_batch_padded_counts_every_sample_once(void **state)
     fixture_free(f);
 }
 
-static void what_is_wrong_with_a_job_is_said_at_opening(void **state)
+static void invalid_job_is_refused_at_opening(void **state)
 {
     static const struct { const char *words; int what; } rows[] = {
         { "has no input 'y'", 0 }, { "no such file", 1 },     { "fewer than one global batch", 2 },
@@ -319,7 +322,7 @@ static void what_is_wrong_with_a_job_is_said_at_opening(void **state)
     }
 }
 
-static void an_error_in_one_replica_ends_all_of_them(void **state)
+static void error_in_one_replica_ends_all_replicas(void **state)
 {
     struct fixture *f = fixture_new(4, 4);
     struct err err;
@@ -336,17 +339,17 @@ static void an_error_in_one_replica_ends_all_of_them(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_loss_goes_down_and_the_bits_do_not_depend_on_replicas),
-        cmocka_unit_test(a_warm_step_allocates_nothing),
-        cmocka_unit_test(stopped_and_opened_again_it_goes_on_with_the_same_bits),
+        cmocka_unit_test(loss_decreases_and_bits_do_not_depend_on_replicas),
+        cmocka_unit_test(step_after_warm_up_allocates_no_memory),
+        cmocka_unit_test(run_stopped_and_reopened_continues_with_equal_bits),
         cmocka_unit_test(manifest_whose_position_contradicts_its_step_is_refused),
-        cmocka_unit_test(every_optimizer_has_the_same_bits_on_any_number_of_replicas),
-        cmocka_unit_test(a_plateau_schedule_is_resumed_where_it_was),
-        cmocka_unit_test(the_average_is_of_the_weights_and_statistics_are_copied),
-        cmocka_unit_test(a_group_that_matches_nothing_is_refused),
-        cmocka_unit_test(the_last_batch_padded_counts_every_sample_once),
-        cmocka_unit_test(what_is_wrong_with_a_job_is_said_at_opening),
-        cmocka_unit_test(an_error_in_one_replica_ends_all_of_them),
+        cmocka_unit_test(optimizers_have_equal_bits_on_any_number_of_replicas),
+        cmocka_unit_test(plateau_schedule_resumed_continues_its_state),
+        cmocka_unit_test(average_covers_weights_and_statistics_are_copied),
+        cmocka_unit_test(parameter_group_without_match_is_refused),
+        cmocka_unit_test(last_batch_padded_counts_every_sample_once),
+        cmocka_unit_test(invalid_job_is_refused_at_opening),
+        cmocka_unit_test(error_in_one_replica_ends_all_replicas),
     };
 
     return cmocka_run_group_tests_name("train/train", tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* The bytes of a chunk's head, written out by hand, and what a receiver of the state rejects. */
+/* test_transfer_chunk.c - tests the byte layout of the header of a chunk, and which chunks a
+ * receiver rejects. */
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,7 +49,7 @@ static const uint8_t golden[TRANSFER_HEAD_BYTES] = {
     1, 0, 0, 0,                   /* plateau.has_best */
 };
 
-/* `head` with the checksum that it must have. */
+/* Writes the checksum of `head` and state. */
 static void seal(uint8_t head[TRANSFER_HEAD_BYTES], const uint8_t *state, size_t n)
 {
     uint8_t all[TRANSFER_HEAD_BYTES + sizeof(state_bytes)];
@@ -136,7 +137,7 @@ static void any_changed_byte_is_rejected(void **state)
     assert_int_equal(f.step, 4711);
 }
 
-/* Each with a right checksum: a peer that computes other values than it may. */
+/* Each row has a valid checksum, as from a peer that computed invalid values. */
 static void invalid_field_is_rejected_in_spite_of_the_checksum(void **state)
 {
     static const struct {

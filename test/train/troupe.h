@@ -1,9 +1,10 @@
-/* troupe.h - tasks as processes that train together, regroup, die and come back, as the test says.
+/* troupe.h - tasks as processes that train together, regroup, are killed and rejoin, as the test
+ * requests.
  *
- * The test is the coordinator: it tells each task over a socket which generation begins (START), and
- * hears how it ended. Whoever dies is noticed by the end of his socket; the others are told to abort
- * then, as members of a real group would be. What tasks report of steps and evaluations they leave
- * in memory that all share (`stage`). */
+ * The test is the coordinator: it sends each task over a socket which generation begins (START),
+ * and receives its result. The end of its socket shows that a task was killed; the test then sends
+ * the others an abort, as the coordinator of a real group would. Tasks report steps and evaluations
+ * in shared memory (`stage`). */
 #ifndef TEST_TRAIN_TROUPE_H
 #define TEST_TRAIN_TROUPE_H
 
@@ -30,7 +31,7 @@ struct order {
     uint64_t generation, newest_step;
     uint32_t n_members, members[TASKS_MAX], self, newest_member;
     uint64_t wait_ms; /* SAVE */
-    char fault[96]; /* armed before the generation begins; "": none */
+    char fault[96]; /* armed before the generation begins; "": no fault */
 };
 
 enum news_kind { NEWS_ENDED, NEWS_SAVED };
@@ -45,16 +46,16 @@ struct news {
 
 struct told {
     double loss, norm;
-    uint32_t times; /* over all lives of the task */
+    uint32_t times; /* over all processes of the task */
 };
 
 struct troupe_stage {
     struct task_stage {
         _Atomic uint64_t step, n_connected, n_saved, n_discarded;
-        _Atomic uint64_t region; /* its inode: what peers can write to */
+        _Atomic uint64_t region; /* inode of the shared memory to which peers can write */
         struct told steps[STEPS + 1], evals[STEPS + 1];
         uint32_t logged[STEPS + 1], unlogged[STEPS + 1]; /* TRAIN_LOGGED with done 1, 0 */
-        _Atomic uint32_t crc; /* of the state, when it quit */
+        _Atomic uint32_t crc; /* of the state, when the task quit */
         char resumed[128];
         char notes[2048];
     } tasks[TASKS_MAX];
@@ -64,16 +65,17 @@ struct troupe_stage {
 struct troupe {
     uint32_t n;
     bool shared_memory;
-    uint32_t devices; /* of each task */
-    void (*set_up)(struct fixture *f, uint32_t task); /* in the task, before it opens; NULL is fine */
+    uint32_t devices; /* replicas of each task */
+    /* called in the task before it opens; NULL: none */
+    void (*set_up)(struct fixture *f, uint32_t task);
     struct troupe_stage *stage;
     char folder[64];
     uint64_t generation;
-    uint32_t first; /* who leads the next generation */
+    uint32_t first; /* task that leads the next generation */
     struct comm_listener *listeners[TASKS_MAX];
     char names[TASKS_MAX][16], hosts[TASKS_MAX][2], addresses[TASKS_MAX][80];
     struct actor {
-        pid_t pid; /* 0: not there */
+        pid_t pid; /* 0: not running */
         int fd;
         bool running, stopped;
         uint64_t held;
@@ -156,10 +158,10 @@ static inline void player_start(struct player *p, const struct order *o)
 
         members[i] = (struct comm_member){ k->names[t], k->hosts[t], k->addresses[t], k->devices };
     }
-    memcpy(g.key, k->folder, COMM_KEY_BYTES); /* nobody else has it: others test at the same time */
+    memcpy(g.key, k->folder, COMM_KEY_BYTES); /* unique: other tests run concurrently */
     EXPECT(fault_arm(o->fault[0] != '\0' ? o->fault : NULL, &err) == 0, "%s", err.text);
     EXPECT(train_start(p->f->train, &g, player_end, &err) == 0, "%s", err.text);
-    memset(members, 0x5a, sizeof(members)); /* it was copied */
+    memset(members, 0x5a, sizeof(members)); /* train_start() has copied the list */
 }
 
 static inline void player_save(struct player *p, uint64_t wait_ms)
@@ -191,7 +193,7 @@ static inline void play(struct troupe *k, uint32_t task, int fd)
     struct player p = { .troupe = k, .task = task, .fd = fd, .stage = &k->stage->tasks[task] };
     struct order o;
 
-    setenv("NCCL_HOSTID", k->names[task], 1); /* all have the same GPUs */
+    setenv("NCCL_HOSTID", k->names[task], 1); /* all tasks use the same GPUs */
     p.f = fixture_new(k->devices, k->n * k->devices);
     p.f->opts.replicas = k->n * k->devices;
     p.f->opts.min_replicas = k->devices;
@@ -218,7 +220,7 @@ static inline void play(struct troupe *k, uint32_t task, int fd)
             player_quit(&p);
         }
     }
-    _exit(2); /* the test has died */
+    _exit(2); /* the test process has ended */
 }
 
 /* ---- the coordinator ---- */
@@ -235,7 +237,8 @@ static inline void troupe_enter(struct troupe *k, uint32_t task)
         close(pair[0]);
         for (uint32_t i = 0; i < k->n; i++) {
             if (i != task && k->tasks[i].pid != 0)
-                close(k->tasks[i].fd); /* or the others would not see its end */
+                /* otherwise the end of the task would not close the socket */
+                close(k->tasks[i].fd);
             if (i != task)
                 comm_listener_close(k->listeners[i]);
         }
@@ -244,7 +247,7 @@ static inline void troupe_enter(struct troupe *k, uint32_t task)
     close(pair[1]);
 }
 
-/* `hosts`: a letter for each task. */
+/* Starts the tasks. `hosts`: a letter for each task. */
 static inline struct troupe *troupe_new(const char *hosts, uint32_t devices,
                                         void (*set_up)(struct fixture *f, uint32_t task))
 {
@@ -277,7 +280,7 @@ static inline struct troupe *troupe_new(const char *hosts, uint32_t devices,
 
 static inline void troupe_order(struct troupe *k, uint32_t task, const struct order *o)
 {
-    (void)!send(k->tasks[task].fd, o, sizeof(*o), MSG_NOSIGNAL); /* it may have died just now */
+    (void)!send(k->tasks[task].fd, o, sizeof(*o), MSG_NOSIGNAL); /* the task may have been killed */
 }
 
 static inline void troupe_order_all(struct troupe *k, enum order_kind kind)
@@ -289,7 +292,7 @@ static inline void troupe_order_all(struct troupe *k, enum order_kind kind)
             troupe_order(k, i, &o);
 }
 
-/* Reaps it; `status` must be that of a kill, or a clean end. */
+/* Waits for the process; checks that it was killed, or that it ended cleanly. */
 static inline void troupe_reap(struct troupe *k, uint32_t task, bool killed)
 {
     struct actor *a = &k->tasks[task];
@@ -308,7 +311,7 @@ static inline void troupe_kill(struct troupe *k, uint32_t task)
     troupe_reap(k, task, true);
 }
 
-/* What all tasks of a generation that are not stopped have to say; those who died are reaped. */
+/* Receives the results of all tasks of a generation except suspended ones; reaps killed tasks. */
 static inline void troupe_wait(struct troupe *k)
 {
     uint64_t limit = clock_ms() + TROUPE_LIMIT_MS;
@@ -356,7 +359,8 @@ static inline void troupe_wait(struct troupe *k)
     }
 }
 
-/* The tasks that are there, in order from `first`, but those that are stopped; the newest state is said. */
+/* Starts a generation of the running tasks except suspended ones, in order from `first`; sends them
+ * the newest step. */
 static inline void troupe_start_with(struct troupe *k, uint32_t faulty, const char *fault)
 {
     struct order o = { .kind = ORDER_START, .generation = ++k->generation };
@@ -386,7 +390,7 @@ static inline void troupe_start(struct troupe *k)
     troupe_start_with(k, TASKS_MAX, NULL);
 }
 
-/* Until all have reported a step. */
+/* Waits until all tasks have reported a step. */
 static inline void troupe_until(struct troupe *k, uint64_t step)
 {
     uint64_t limit = clock_ms() + TROUPE_LIMIT_MS;
@@ -400,7 +404,7 @@ static inline void troupe_until(struct troupe *k, uint64_t step)
         }
 }
 
-/* Until a number on the stage is that large. */
+/* Waits until a number on the stage is at least `least`. */
 static inline void troupe_until_told(const _Atomic uint64_t *number, uint64_t least)
 {
     uint64_t limit = clock_ms() + TROUPE_LIMIT_MS;
@@ -420,7 +424,7 @@ static inline void troupe_pause(struct troupe *k, uint32_t task)
     troupe_wait(k);
 }
 
-/* Generation after generation until the job is complete. Returns how many it took. */
+/* Runs generations until the job is complete. Returns their number. */
 static inline uint32_t troupe_to_the_end(struct troupe *k)
 {
     for (uint32_t n = 1; n < 20; n++) {
@@ -438,7 +442,7 @@ static inline uint32_t troupe_to_the_end(struct troupe *k)
     return 0;
 }
 
-/* Until a fault has stopped a task; from then on nobody waits for it. */
+/* Waits until a fault has suspended a task; from then on the test does not wait for it. */
 static inline void troupe_until_stopped(struct troupe *k, uint32_t task)
 {
     int status;
@@ -448,7 +452,7 @@ static inline void troupe_until_stopped(struct troupe *k, uint32_t task)
     k->tasks[task].stopped = true;
 }
 
-/* train_save() of a task that rests. */
+/* Calls train_save() on an idle task. */
 static inline struct news troupe_save(struct troupe *k, uint32_t task, uint64_t wait_ms)
 {
     struct order o = { .kind = ORDER_SAVE, .wait_ms = wait_ms };
@@ -460,7 +464,7 @@ static inline struct news troupe_save(struct troupe *k, uint32_t task, uint64_t 
     return n;
 }
 
-/* Ends all tasks, which must go in peace. */
+/* Ends all tasks and checks that they exit cleanly. */
 static inline void troupe_quit(struct troupe *k)
 {
     struct order o = { .kind = ORDER_QUIT };

@@ -1,4 +1,4 @@
-"""forms_job.py - a job that trains the network of this folder, and the comparison with PyTorch's numbers."""
+"""forms_job.py - a job that trains the network of this folder, and the comparison with the results of PyTorch."""
 import json
 import os
 import shutil

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""make_forms.py - a network with BatchNormalization and padded embeddings, as PyTorch's current exporter writes it, and what
-PyTorch makes of it under several jobs. Writes net.onnx and reference.json beside itself; test_forms.py compares.
+"""make_forms.py - writes a network with BatchNormalization and padded embeddings, exported by PyTorch's current exporter
+(net.onnx), and the results of PyTorch with several jobs (reference.json), to its own folder. test_forms.py compares.
 
 Run with the Python of an environment that has torch and onnxscript; written with torch 2.15.0, onnxscript 0.7.2.
 """
@@ -21,14 +21,14 @@ LINE = {"sgd": torch.optim.SGD, "momentum": torch.optim.SGD, "adamw": torch.opti
 
 
 class Net(nn.Module):
-    """A table with a padding row; one that is tied to the projection and has another padding row; a norm with running
-    averages, one with the statistics of its batch alone."""
+    """An embedding with a padding row; one that is tied to the projection and has another padding row; a norm with running
+    averages, and one with only the statistics of its batch."""
 
     def __init__(self):
         super().__init__()
         self.words = nn.Embedding(ROWS, 6, padding_idx=0)
         self.tied = nn.Embedding(5, 6, padding_idx=2)
-        self.fc = nn.Linear(6, 6, bias=False)  # the gradient of a bias in front of a norm is noise
+        self.fc = nn.Linear(6, 6, bias=False)  # the gradient of a bias before a norm is rounding noise
         self.bn = nn.BatchNorm1d(6, momentum=0.2)
         self.free = nn.BatchNorm1d(6, track_running_stats=False)
         self.norm = nn.BatchNorm1d(6, affine=False)
@@ -47,7 +47,7 @@ def batch_at(step):
 
 
 def frozen_rows(net, rows):
-    """Gradients of zero before the norm is taken, and the old numbers after the update."""
+    """Sets the gradients to zero before the norm is computed, and restores the values after the update."""
     for name, which in rows.items():
         p = dict(net.named_parameters())[name]
         yield p, which, p.detach()[which].clone()
@@ -93,7 +93,7 @@ def strip(path):
         kept = [p for p in node.metadata_props if "stack_trace" not in p.key]
         del node.metadata_props[:]
         node.metadata_props.extend(kept)
-    model.ir_version = 9  # nothing in the file is newer, and more versions of ONNX Runtime read it
+    model.ir_version = 9  # the file needs no later version, and more versions of ONNX Runtime read it
     onnx.save(model, path)
 
 
