@@ -195,8 +195,10 @@ chaos: all $(EMULATED)
 	@BUILD=$(BUILD) scripts/chaos --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) --devices $(or $(DEVICES),cpu:1) \
 	    $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(CALM),--calm $(CALM)) $(if $(LOAD),--load $(LOAD)) \
 	    $(if $(DECKS),--decks $(DECKS)) $(if $(ONLY),--only '$(ONLY)')
-layers:
+# The second script reads the object files.
+layers: all
 	@scripts/layers
+	@BUILD=$(BUILD) scripts/calls
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/trainerd/digits \
 	    $(DESTDIR)/lib/systemd/system
