@@ -211,8 +211,10 @@ chaos: all $(EMULATED)
 	@BUILD=$(BUILD) scripts/chaos --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) --devices $(or $(DEVICES),cpu:1) \
 	    $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(CALM),--calm $(CALM)) $(if $(LOAD),--load $(LOAD)) \
 	    $(if $(DECKS),--decks $(DECKS)) $(if $(ONLY),--only '$(ONLY)')
-layers:
+# The second script reads the object files.
+layers: all
 	@scripts/layers
+	@BUILD=$(BUILD) scripts/calls
 # For clangd and other tools that read C: $(BUILD)/compile_commands.json, an entry for each C and CUDA file.
 compile_commands: $(GEN)
 	@{ scripts/compile_commands $(shell find lib daemon test -name '*.c' | sort) -- $(CC) $(CPPFLAGS) $(CFLAGS); \

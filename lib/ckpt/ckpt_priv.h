@@ -4,6 +4,8 @@
  *   weights.c      reads weight files of other programs: one, or several with an index
  *                  (weights_index.c)
  *   export.c       writes the trained weights to one safetensors file
+ *   json.c         values of JSON documents, and the errors of invalid values
+ *   read.c         opens and reads the files of a checkpoint
  *   manifest.c     prints and parses the manifest of a checkpoint
  *   folder.c       names, lists and cleans checkpoint directories
  *   save.c         writes one checkpoint, durable and verified
@@ -37,13 +39,36 @@ enum {
     CKPT_CHUNK_BYTES = 4 << 20,  /* bytes per read and write */
 };
 
-/* ---- manifest.c ---- */
+/* ---- json.c ---- */
+/* Reports an unexpected JSON value as ERR_CORRUPT. */
+int ckpt_unexpected(const struct json *doc, const cJSON *value, const char *expected,
+                    struct err *err);
+/* Reads an integer from 0 to max. Errors: ERR_CORRUPT. */
+int ckpt_read_integer(const struct json *doc, const cJSON *value, uint64_t max, uint64_t *out,
+               struct err *err);
+int ckpt_corrupt(struct err *err); /* changes the code of an existing error to ERR_CORRUPT */
+
+/* ---- read.c ---- */
 struct ckpt_file {
     char name[CKPT_FILE_NAME_BYTES];
     uint64_t bytes;
     char hash[CKPT_HASH_BYTES];
 };
+/* Opens a regular file for reading and returns its descriptor. Errors: ERR_CORRUPT (not a regular
+ * file), ERR_NOENT, ERR_IO. */
+int ckpt_open_regular(const char *path, uint64_t *bytes, struct err *err);
+/* Opens a file of a checkpoint, checks its size, and returns its descriptor. The caller frees
+ * *path. */
+int ckpt_open_file(const char *folder, const struct ckpt_file *file, char **path, struct err *err);
+/* Reads n bytes from the current position. Errors: ERR_IO, ERR_CORRUPT (the file ends before). */
+int ckpt_read_all(int fd, const char *path, void *out, size_t n, struct err *err);
+/* Reads and checks the header from position 0. The caller frees *out with safetensors_fini(). *raw:
+ * the bytes before the data, which the caller frees with free(); raw NULL: not needed. */
+int ckpt_read_header(int fd, const char *path, uint64_t file_bytes, struct safetensors *out,
+                     char **raw, struct err *err);
+void ckpt_hash_print(XXH128_hash_t hash, char out[CKPT_HASH_BYTES]);
 
+/* ---- manifest.c ---- */
 struct ckpt_manifest {
     struct ckpt_meta meta;
     struct ckpt_file files[CKPT_FILES_MAX];
@@ -55,13 +80,6 @@ void ckpt_manifest_print(const struct ckpt_manifest *m, uint64_t wall_us, struct
 /* Errors: ERR_CORRUPT, ERR_UNSUPPORTED (a newer format), ERR_NOMEM. */
 int ckpt_manifest_parse(const char *text, size_t n, struct ckpt_manifest *out, struct err *err);
 int ckpt_manifest_read(const char *folder, struct ckpt_manifest *out, struct err *err);
-/* Reports an unexpected JSON value as ERR_CORRUPT. */
-int ckpt_unexpected(const struct json *doc, const cJSON *value, const char *expected,
-                    struct err *err);
-/* Reads an integer from 0 to max. Errors: ERR_CORRUPT. */
-int ckpt_read_integer(const struct json *doc, const cJSON *value, uint64_t max, uint64_t *out,
-               struct err *err);
-int ckpt_corrupt(struct err *err); /* changes the code of an existing error to ERR_CORRUPT */
 /* Appends the last member of a JSON object, the checksum of the preceding text, and the end of the
  * object. */
 void ckpt_checksum_print(struct buf *out);
@@ -143,19 +161,6 @@ struct ckpt_progress {
  * cache first. */
 int ckpt_verify_folder(const char *path, const struct ckpt_manifest *m, bool from_disk,
                        struct ckpt_progress *progress, struct err *err);
-/* Opens a regular file for reading and returns its descriptor. Errors: ERR_CORRUPT (not a regular
- * file), ERR_NOENT, ERR_IO. */
-int ckpt_open_regular(const char *path, uint64_t *bytes, struct err *err);
-/* Opens a file of a checkpoint, checks its size, and returns its descriptor. The caller frees
- * *path. */
-int ckpt_open_file(const char *folder, const struct ckpt_file *file, char **path, struct err *err);
-/* Reads n bytes from the current position. Errors: ERR_IO, ERR_CORRUPT (the file ends before). */
-int ckpt_read_all(int fd, const char *path, void *out, size_t n, struct err *err);
-/* Reads and checks the header from position 0. The caller frees *out with safetensors_fini(). *raw:
- * the bytes before the data, which the caller frees with free(); raw NULL: not needed. */
-int ckpt_read_header(int fd, const char *path, uint64_t file_bytes, struct safetensors *out,
-                     char **raw, struct err *err);
-void ckpt_hash_print(XXH128_hash_t hash, char out[CKPT_HASH_BYTES]);
 int ckpt_check_hash(const char *path, const struct ckpt_file *file, const char *hash,
                     struct err *err);
 

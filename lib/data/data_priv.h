@@ -3,17 +3,20 @@
  *   set.c        the data_set, and its cache
  *   features.c   checks the features, and computes their positions in a stored sample
  *   files.c      finds and sorts the files, numbers their records, computes the digest
+ *   file.c       opens and reads a file, with retries
  *   index.c      finds the positions of the records in each file
+ *   walk.c       what the formats use to find them
  *   pack.c       plans which short records are packed to one sample
  *   survey.c     reads the length of every record, for pack.c
  *   unpack.c     copies files to a local disk or to memory, and unpacks gzip
  *   record.c     reads the bytes of records, in windows
  *   unchanged.c  detects a file that changed after it was indexed
- *   source.c     the table of formats; implemented in walk.c, csv.c, npy.c, tfrecord.c
+ *   source.c     the table of formats; with tfrecord.c, tfrecord_index.c, csv.c, npy.c
  *   example.c    reads features of a tf.train.Example
  *   image.c      preprocesses JPEG, PNG or raw pixels; with jpeg.c, png.c, resample.c, color.c
  *   convert.c    converts the stored type to the fed type
  *   ragged.c     rows of different lengths
+ *   decoder.c    the buffers of a decoding thread; reads one record
  *   sample.c     decodes one sample with all of the above, through the cache
  *   order.c      the order of the samples
  *   reader.c     the threads that prefetch lane batches */
@@ -124,6 +127,7 @@ void data_pad(const struct data_feature *f, void *stored, size_t have, size_t n)
 int data_index(const struct data_opts *opts, struct data_set *s, struct err *err);
 uint32_t data_cores(void); /* number of cores that this process may use */
 
+/* ---- walk.c ---- */
 /* The state of indexing one file with the index() of its format. */
 struct data_walk {
     struct data_set *s;
@@ -134,7 +138,9 @@ struct data_walk {
     uint64_t from, held;
     uint64_t *starts; /* owned; offsets of the records */
     size_t n_starts, cap_starts;
-    struct builder *builder;
+    /* Called with the bytes and records since the last call; returns false if the index is canceled. */
+    bool (*on_progress)(void *arg, uint64_t bytes, uint64_t records);
+    void *arg;
     uint64_t reported_at, reported_n; /* offset and number of records of the last progress report */
 };
 enum { DATA_BLOCK_BYTES = 256 << 10 };
@@ -151,9 +157,29 @@ int data_walk_error(const struct data_walk *w, uint64_t at, int rc, struct err *
 
 /* ---- unpack.c ---- */
 /* Copies the file of descriptor `fd` to the cache directory, or unpacks a gzip file to memory, and
- * updates f->path, bytes, mtime_ns. Returns the descriptor to read from, which may be `fd`. */
-int data_unpack(const struct data_opts *opts, const struct data_retry *retry,
+ * updates f->path, bytes, mtime_ns. may_be_gzip: the format allows gzip. Returns the descriptor to
+ * read from, which may be `fd`. */
+int data_unpack(const struct data_opts *opts, bool may_be_gzip, const struct data_retry *retry,
                 struct data_file *f, int fd, uint8_t *block, struct err *err);
+
+/* ---- file.c ---- */
+/* Sets size and time of an open file. Errors: ERR_IO, ERR_INPUT (not a regular file). */
+int data_file_stat(int fd, const char *path, uint64_t *bytes, int64_t *mtime_ns, struct err *err);
+/* Opens a regular file for reading, and returns size, time and descriptor. */
+int data_file_open(const char *path, uint64_t *bytes, int64_t *mtime_ns, struct err *err);
+/* Reads all n bytes at `offset`. Errors: ERR_IO, ERR_CHANGED (the file ends before). */
+int data_file_read(int fd, const char *path, void *out, size_t n, uint64_t offset, struct err *err);
+/* As data_file_read(), with the fault point `point` (base/fault.h). */
+int data_file_read_at(const char *point, int fd, const char *path, void *out, size_t n,
+                      uint64_t offset, struct err *err);
+/* As data_file_read(), with retries. */
+int data_file_read_again(const struct data_retry *p, int fd, const char *path, void *out,
+                         size_t n, uint64_t offset, struct err *err);
+void data_file_close(struct data_file *f);
+/* Called after an operation failed with rc: returns true, after a pause, if it should be retried.
+ * The caller sets *tries to 0 before the first attempt. */
+bool data_should_retry(const struct data_retry *p, uint32_t *tries, uint64_t *since_ns, int rc,
+                    struct err *err);
 
 /* ---- record.c ---- */
 /* A range of a file in memory; used by one thread. A zeroed struct is empty. */
@@ -176,18 +202,6 @@ void data_record_prefetch(const struct data_set *s, uint64_t record);
 uint32_t data_file_of(const struct data_set *s, uint64_t record);
 /* Sets [*from, *to) to the bytes of record i of the file. */
 void data_record_range(const struct data_file *f, uint64_t i, uint64_t *from, uint64_t *to);
-/* Opens a file for reading, checks that it is a regular file, and returns size, time and
- * descriptor. */
-int data_file_open(const char *path, uint64_t *bytes, int64_t *mtime_ns, struct err *err);
-/* Reads all n bytes at `offset`. Errors: ERR_IO, ERR_CHANGED (the file ends before). */
-int data_file_read(int fd, const char *path, void *out, size_t n, uint64_t offset, struct err *err);
-/* As data_file_read(), with the fault point `point` (base/fault.h). */
-int data_file_read_at(const char *point, int fd, const char *path, void *out, size_t n,
-                      uint64_t offset, struct err *err);
-/* As data_file_read(), with retries. */
-int data_file_read_again(const struct data_retry *p, int fd, const char *path, void *out,
-                         size_t n, uint64_t offset, struct err *err);
-void data_file_close(struct data_file *f);
 
 /* ---- unchanged.c ---- */
 /* Sets *out to a checksum of some blocks of the file. Errors: as data_file_read(). */
@@ -197,10 +211,6 @@ int data_file_sample(const struct data_set *s, int fd, const char *path, uint64_
  * sampled content. Any thread. Errors: ERR_CHANGED, and those of data_file_read(). */
 int data_file_unchanged(const struct data_set *s, struct data_file *f, int fd, uint64_t bytes,
                         int64_t mtime_ns, struct err *err);
-/* Called after an operation failed with rc: returns true, after a pause, if it should be retried.
- * The caller sets *tries to 0 before the first attempt. */
-bool data_should_retry(const struct data_retry *p, uint32_t *tries, uint64_t *since_ns, int rc,
-                    struct err *err);
 
 /* ---- source.c ---- */
 struct cancel;
@@ -238,7 +248,7 @@ struct data_convert {
 };
 const struct data_convert *data_convert_find(enum tensor_dtype stored, enum tensor_dtype fed);
 
-/* ---- sample.c ---- */
+/* ---- decoder.c ---- */
 struct data_decoder { /* buffers of one thread */
     struct data_set *s;
     struct data_retry retry;
@@ -255,6 +265,19 @@ struct data_decoder { /* buffers of one thread */
 };
 int data_decoder_new(struct data_set *s, struct data_decoder **out, struct err *err);
 void data_decoder_free(struct data_decoder *d); /* NULL is allowed */
+/* Reads a record and sets d->stored and d->counts, without padding. `last` as in data_decode(). The
+ * error text contains file and record. */
+int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, struct err *err);
+/* Prepends file, record and offset to the error text; returns rc. */
+int data_at_record(const struct data_set *s, uint64_t record, int rc, struct err *err);
+/* Called after an error: with skip_bad, counts and sometimes reports the bad record, and returns
+ * true. false: the record must not be skipped. */
+bool data_skip(struct data_set *s, int rc, const struct err *why);
+/* Returns the number of items of the current record. Errors: ERR_INPUT (its features have different
+ * numbers of items). */
+int data_count_items(const struct data_decoder *d, uint64_t *items, struct err *err);
+
+/* ---- sample.c ---- */
 
 struct data_draw { /* a sample, and the key of its random numbers */
     uint64_t seed, epoch, sample;
@@ -264,15 +287,6 @@ struct data_draw { /* a sample, and the key of its random numbers */
  * sample, which differs from draw->sample if bad records were skipped. */
 int data_decode(struct data_decoder *d, const struct data_draw *draw, uint64_t last,
                 void *const *batch, size_t at, uint64_t *used, struct err *err);
-
-/* Reads a record and sets d->stored and d->counts, without padding. `last` as in data_decode(). The
- * error text contains file and record. */
-int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, struct err *err);
-/* Prepends file, record and offset to the error text; returns rc. */
-int data_at_record(const struct data_set *s, uint64_t record, int rc, struct err *err);
-/* Called after an error: with skip_bad, counts and sometimes reports the bad record, and returns
- * true. false: the record must not be skipped. */
-bool data_skip(struct data_set *s, int rc, const struct err *why);
 
 /* ---- numbers.c ---- */
 /* Packed varints are decoded in blocks of 64 bytes: the ends of all numbers of a block are found
@@ -299,9 +313,6 @@ int data_place_rows(struct data_decoder *d, uint32_t i, struct err *err);
  * which is skipped. */
 int data_survey(struct data_set *s, const struct data_opts *opts, uint32_t *lengths,
                 struct err *err);
-/* Returns the number of items of the current record. Errors: ERR_INPUT (its features have different
- * numbers of items). */
-int data_count_items(const struct data_decoder *d, uint64_t *items, struct err *err);
 
 /* ---- pack.c ---- */
 struct data_packs {

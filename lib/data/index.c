@@ -7,7 +7,6 @@
  * in the byte order of the machine. A kept index that does not match its file, or is of another
  * machine, is built again. */
 #include <errno.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdio.h>
@@ -81,49 +80,19 @@ static void report(struct builder *b, uint64_t bytes, uint64_t records)
 
 /* ---- indexing one file ---- */
 
-int data_walk_error(const struct data_walk *w, uint64_t at, int rc, struct err *err)
+static bool walk_progress(void *arg, uint64_t bytes, uint64_t records)
 {
-    return err_wrap(err, rc, "'%s': offset %" PRIu64, w->f->origin, at);
-}
+    struct builder *b = arg;
 
-int data_walk_report(struct data_walk *w, uint64_t at, struct err *err)
-{
-    if (canceled(w->builder))
-        return err_set(err, ERR_CANCELED, "index '%s': canceled", w->f->origin);
-    report(w->builder, at - w->reported_at, w->n_starts - w->reported_n);
-    w->reported_at = at;
-    w->reported_n = w->n_starts;
-    return 0;
-}
-
-int data_walk_fetch(struct data_walk *w, uint64_t at, uint64_t need, uint64_t want,
-                    const uint8_t **bytes, uint64_t *held, struct err *err)
-{
-    int rc = 0;
-
-    if (at < w->from || at + need > w->from + w->held) {
-        if (want > w->f->bytes - at)
-            want = w->f->bytes - at;
-        rc = data_file_read_again(&w->s->retry, w->fd, w->f->path, w->block, want, at, err);
-        w->from = at;
-        w->held = rc == 0 ? want : 0;
-    }
-    *bytes = w->block + (at - w->from);
-    *held = w->from + w->held - at;
-    return rc;
-}
-
-int data_walk_start(struct data_walk *w, uint64_t at, struct err *err)
-{
-    if (!vec_grow((void **)&w->starts, &w->cap_starts, w->n_starts + 1, sizeof(*w->starts)))
-        return err_set(err, ERR_NOMEM, "index '%s': out of memory", w->f->origin);
-    w->starts[w->n_starts++] = at;
-    return 0;
+    if (canceled(b))
+        return false;
+    report(b, bytes, records);
+    return true;
 }
 
 static int walk(struct builder *b, struct data_file *f, int fd, uint8_t *block, struct err *err)
 {
-    struct data_walk w = { .builder = b, .s = b->s, .f = f, .fd = fd, .block = block,
+    struct data_walk w = { .on_progress = walk_progress, .arg = b, .s = b->s, .f = f, .fd = fd, .block = block,
                            .member = (uint32_t)(f - b->files) % b->s->n_members };
     uint64_t n;
     int rc = b->s->source->index(&w, err);
@@ -316,7 +285,7 @@ static int index_file(struct builder *b, struct data_file *f, uint8_t *block, st
                        "during a run",
                        f->origin);
     }
-    local = data_unpack(b->opts, &b->s->retry, f, fd, block, err);
+    local = data_unpack(b->opts, b->s->source->may_be_gzip, &b->s->retry, f, fd, block, err);
     if (local != fd)
         close(fd);
     if (local < 0)

@@ -169,3 +169,15 @@ void data_packs_free(struct data_packs *p)
     free(p->records);
     free(p);
 }
+
+uint64_t data_samples(const struct data_set *s)
+{
+    return s->packs != NULL ? s->packs->n : s->n_records;
+}
+
+double data_pack_fill(const struct data_set *s)
+{
+    if (s->packs == NULL)
+        return 1;
+    return (double)s->packs->items / ((double)s->packs->n * (double)s->packs->length);
+}

@@ -3,83 +3,15 @@
  * the thread that changes it from EMPTY to FILLING copies the sample to the cache; other threads
  * use the record that they read themselves until it is FULL. */
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
-#include "data/csv.h"
 #include "data/data_priv.h"
-#include "data/example.h"
 #include "data/image.h"
 
 enum data_cached { EMPTY, FILLING, FULL };
 enum { SKIP_MAX = 1000 }; /* consecutive bad records that are skipped */
-
-static int select_conversions(struct data_decoder *d, struct err *err)
-{
-    struct data_set *s = d->s;
-    bool any = false;
-
-    for (uint32_t i = 0; i < s->n_features; i++) {
-        bool image = data_is_image(&s->features[i]);
-
-        any = any || image;
-        if (!image)
-            d->convert[i] = data_convert_find(s->features[i].stored, s->features[i].fed);
-    }
-    return any ? image_new(s, &d->image, err) : 0;
-}
-
-int data_decoder_new(struct data_set *s, struct data_decoder **out, struct err *err)
-{
-    struct data_decoder *d = calloc(1, sizeof(*d));
-    int rc;
-
-    if (d != NULL) {
-        d->s = s;
-        d->retry = s->retry;
-        d->windows = calloc(s->n_members, sizeof(*d->windows));
-        d->found = calloc(s->n_features, sizeof(*d->found));
-        d->stored = calloc(s->n_features, sizeof(*d->stored));
-        d->counts = calloc(s->n_features, sizeof(*d->counts));
-        d->convert = calloc(s->n_features, sizeof(*d->convert));
-        d->fields = calloc(s->n_columns + 1, sizeof(*d->fields));
-        d->room = malloc(s->stored_bytes);
-        d->pack = malloc(s->stored_bytes);
-    }
-    if (d == NULL || d->windows == NULL || d->found == NULL || d->stored == NULL ||
-        d->counts == NULL || d->convert == NULL || d->fields == NULL || d->room == NULL ||
-        d->pack == NULL) {
-        data_decoder_free(d);
-        return err_set(err, ERR_NOMEM, "decode samples: out of memory");
-    }
-    rc = select_conversions(d, err);
-    if (rc < 0) {
-        data_decoder_free(d);
-        return rc;
-    }
-    *out = d;
-    return 0;
-}
-
-void data_decoder_free(struct data_decoder *d)
-{
-    if (d == NULL)
-        return;
-    for (uint32_t m = 0; d->windows != NULL && m < d->s->n_members; m++)
-        data_window_fini(&d->windows[m]);
-    image_free(d->image);
-    free(d->windows);
-    free(d->found);
-    free(d->stored);
-    free(d->counts);
-    free(d->convert);
-    free(d->fields);
-    free(d->room);
-    free(d->pack);
-    free(d);
-}
 
 /* Computes the derived features of a record whose items start at `at` in the sample and which is
  * segment `segment` (from 1). Segment 1 clears the features first. */
@@ -104,37 +36,6 @@ static void derive(struct data_decoder *d, uint8_t *room, uint64_t at, int64_t s
                 out[at + k] = s->features[i].derived == DATA_SEGMENT ? segment : (int64_t)k;
         d->stored[i] = out;
     }
-}
-
-int data_at_record(const struct data_set *s, uint64_t record, int rc, struct err *err)
-{
-    const struct data_file *f = &s->files[data_file_of(s, record)];
-    uint64_t from, to;
-
-    record -= f->first;
-    data_record_range(f, record, &from, &to);
-    return err_wrap(err, rc, "'%s': record %" PRIu64 " at offset %" PRIu64, f->origin, record,
-                    from);
-}
-
-int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, struct err *err)
-{
-    struct data_set *s = d->s;
-    uint32_t file = data_file_of(s, record);
-    uint64_t first = s->files[file].first;
-    const uint8_t *bytes;
-    size_t n;
-    int rc = 0;
-
-    for (uint32_t m = 0; rc == 0 && m < s->n_members; m++) {
-        atomic_store_explicit(&d->reading, file + m + 1, memory_order_relaxed);
-        rc = data_window_record(s, &d->windows[m], file + m, record - first, last - first,
-                                &d->retry, &bytes, &n, err);
-        atomic_store_explicit(&d->reading, 0, memory_order_relaxed);
-        if (rc == 0)
-            rc = s->source->parse(d, m, bytes, n, err);
-    }
-    return rc < 0 ? data_at_record(s, record, rc, err) : 0;
 }
 
 /* Reads a sample that is one record. */
@@ -283,22 +184,6 @@ static int decode_one(struct data_decoder *d, const struct data_draw *draw, uint
     if (rc < 0 && s->packs != NULL)
         return err_wrap(err, rc, "sample %" PRIu64, sample);
     return rc < 0 ? data_at_record(s, sample, rc, err) : 0;
-}
-
-/* Reports the first four bad records, then the 16th, 64th, 256th ... */
-bool data_skip(struct data_set *s, int rc, const struct err *why)
-{
-    char text[ERR_TEXT_BYTES];
-    uint64_t n;
-
-    if (!s->skip_bad || (rc != ERR_CORRUPT && rc != ERR_INPUT))
-        return false;
-    n = atomic_fetch_add(&s->n_skipped, 1) + 1;
-    if (s->retry.on_trouble == NULL || (n > 4 && ((n & (n - 1)) != 0 || __builtin_ctzll(n) % 2)))
-        return true;
-    snprintf(text, sizeof(text), "bad record skipped (%" PRIu64 " so far): %s", n, why->text);
-    s->retry.on_trouble(s->retry.arg, text);
-    return true;
 }
 
 /* A bad sample is replaced by the next good sample of the set, which is the same for every

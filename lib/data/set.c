@@ -1,7 +1,5 @@
 /* set.c - creates and frees a data_set and its cache. */
-#include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -135,21 +133,9 @@ void data_free(struct data_set *s)
     free(s);
 }
 
-uint64_t data_samples(const struct data_set *s)
-{
-    return s->packs != NULL ? s->packs->n : s->n_records;
-}
-
 uint64_t data_records(const struct data_set *s)
 {
     return s->n_records;
-}
-
-double data_pack_fill(const struct data_set *s)
-{
-    if (s->packs == NULL)
-        return 1;
-    return (double)s->packs->items / ((double)s->packs->n * (double)s->packs->length);
 }
 
 /* Counts groups: for .npy the files of all features are one group. */

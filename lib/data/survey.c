@@ -38,23 +38,6 @@ struct survey {
     struct err err;
 };
 
-int data_count_items(const struct data_decoder *d, uint64_t *items, struct err *err)
-{
-    const struct data_set *s = d->s;
-    uint32_t by = s->pack_by;
-
-    *items = d->counts[by] / s->inner[by];
-    for (uint32_t i = 0; i < s->n_features; i++)
-        if (s->of[i] == UINT32_MAX && d->counts[i] != *items * s->inner[i])
-            return err_set(err, ERR_INPUT,
-                           "feature '%s' has %" PRIu64 " values, expected %" PRIu64
-                           " for the %" PRIu64
-                           " items of feature '%s', by which records are packed",
-                           s->features[i].name, d->counts[i], *items * s->inner[i], *items,
-                           s->features[by].name);
-    return 0;
-}
-
 /* ---- reading ---- */
 
 static bool canceled(const struct survey *v)

@@ -249,14 +249,14 @@ static int copy_to_cache(struct copy *c, struct err *err)
     return use_copy(c->f, fd, err);
 }
 
-int data_unpack(const struct data_opts *opts, const struct data_retry *retry,
+int data_unpack(const struct data_opts *opts, bool may_be_gzip, const struct data_retry *retry,
                 struct data_file *f, int fd, uint8_t *block, struct err *err)
 {
     struct copy c = { .opts = opts, .retry = retry, .f = f, .from = fd, .in = block };
     uint8_t magic[2] = { 0, 0 };
     int rc = 0;
 
-    if (data_source_of(opts->format)->may_be_gzip && f->bytes >= sizeof(magic))
+    if (may_be_gzip && f->bytes >= sizeof(magic))
         rc = data_file_read_again(retry, fd, f->path, magic, sizeof(magic), 0, err);
     if (rc < 0)
         return rc;

@@ -1,82 +1,46 @@
-/* walk.c - indexes a TFRecord file by reading the header of each record. */
+/* walk.c - what the formats need to find the records of a file: the bytes of the file in blocks, and the list of
+ * starts. */
 #include <inttypes.h>
-#include <stdio.h>
 
 #include "base/err.h"
+#include "base/vec.h"
 #include "data/data_priv.h"
-#include "data/tfrecord.h"
 
-enum {
-    SMALL_BYTES = 32 << 10, /* after a larger record only the next header is read */
-    FRAME_BYTES = TFRECORD_HEAD_BYTES + TFRECORD_TAIL_BYTES,
-};
-
-/* Reads the header of the record at `at` and sets *length to the length of its data. On entry
- * *length is the length of the previous record. */
-static int walk_record(struct data_walk *w, uint64_t at, uint64_t *length, struct err *err)
+int data_walk_error(const struct data_walk *w, uint64_t at, int rc, struct err *err)
 {
-    uint64_t left = w->f->bytes - at, held, want = TFRECORD_HEAD_BYTES;
-    const uint8_t *head;
-    int rc;
+    return err_wrap(err, rc, "'%s': offset %" PRIu64, w->f->origin, at);
+}
 
-    if (left < FRAME_BYTES) {
-        err_set(err, ERR_CORRUPT,
-                "%" PRIu64 " bytes left, expected a record (at least %d bytes) or the end: the "
-                "file is truncated",
-                left, FRAME_BYTES);
-        return data_walk_error(w, at, ERR_CORRUPT, err);
-    }
-    if (*length <= SMALL_BYTES)
-        want = DATA_BLOCK_BYTES;
-    rc = data_walk_fetch(w, at, TFRECORD_HEAD_BYTES, want, &head, &held, err);
-    if (rc < 0)
-        return rc;
-    rc = tfrecord_head(head, DATA_RECORD_BYTES_MAX, length, err);
-    if (rc < 0)
-        return data_walk_error(w, at, rc, err);
-    if (*length > left - FRAME_BYTES) {
-        err_set(err, ERR_CORRUPT,
-                "record of %" PRIu64 " bytes, but only %" PRIu64 " are left: the file is truncated",
-                *length, left - FRAME_BYTES);
-        return data_walk_error(w, at, ERR_CORRUPT, err);
-    }
+int data_walk_report(struct data_walk *w, uint64_t at, struct err *err)
+{
+    if (!w->on_progress(w->arg, at - w->reported_at, w->n_starts - w->reported_n))
+        return err_set(err, ERR_CANCELED, "index '%s': canceled", w->f->origin);
+    w->reported_at = at;
+    w->reported_n = w->n_starts;
     return 0;
 }
 
-/* Skips and reports the rest of the file: after a damaged header the start of the next record is
- * unknown. */
-static int skip_rest(struct data_walk *w, uint64_t at, struct err *err)
+int data_walk_fetch(struct data_walk *w, uint64_t at, uint64_t need, uint64_t want,
+                    const uint8_t **bytes, uint64_t *held, struct err *err)
 {
-    const struct data_retry *p = &w->s->retry;
-    char text[ERR_TEXT_BYTES];
-
-    snprintf(text, sizeof(text), "%s; the %" PRIu64 " following bytes are skipped",
-             err != NULL ? err->text : "a damaged header", w->f->bytes - at);
-    atomic_fetch_add(&w->s->n_skipped, 1);
-    if (p->on_trouble != NULL)
-        p->on_trouble(p->arg, text);
-    return 0;
-}
-
-int tfrecord_index(struct data_walk *w, struct err *err)
-{
-    uint64_t at = 0, length = 0;
     int rc = 0;
 
-    while (at < w->f->bytes) {
-        if (at - w->reported_at >= DATA_BLOCK_BYTES)
-            rc = data_walk_report(w, at, err);
-        if (rc == 0)
-            rc = walk_record(w, at, &length, err);
-        if (rc == ERR_CORRUPT && w->s->skip_bad) {
-            rc = skip_rest(w, at, err);
-            break;
-        }
-        if (rc == 0)
-            rc = data_walk_start(w, at, err);
-        if (rc < 0)
-            return rc;
-        at += FRAME_BYTES + length;
+    if (at < w->from || at + need > w->from + w->held) {
+        if (want > w->f->bytes - at)
+            want = w->f->bytes - at;
+        rc = data_file_read_again(&w->s->retry, w->fd, w->f->path, w->block, want, at, err);
+        w->from = at;
+        w->held = rc == 0 ? want : 0;
     }
-    return data_walk_start(w, at, err);
+    *bytes = w->block + (at - w->from);
+    *held = w->from + w->held - at;
+    return rc;
+}
+
+int data_walk_start(struct data_walk *w, uint64_t at, struct err *err)
+{
+    if (!vec_grow((void **)&w->starts, &w->cap_starts, w->n_starts + 1, sizeof(*w->starts)))
+        return err_set(err, ERR_NOMEM, "index '%s': out of memory", w->f->origin);
+    w->starts[w->n_starts++] = at;
+    return 0;
 }

@@ -180,7 +180,7 @@ ProtobufCMessage *graph_unpack_part(struct graph *g, const ProtobufCMessageDescr
                                     const ProtobufCBinaryData *bytes, const char *what,
                                     struct err *err);
 
-/* ---- import.c ---- */
+/* ---- import_value.c ---- */
 /* Returns 0 if the list imports each domain once, otherwise ERR_INPUT. `what` names the owner of
  * the list in the message. */
 int graph_check_opsets(const char *what, Onnx__OperatorSetIdProto *const *list, size_t n, struct err *err);
@@ -320,12 +320,17 @@ int graph_export_split(const struct graph *g, const float *arena, const char *pa
 /* Writes a model unchanged. Durable and atomic. */
 int graph_write_model(const Onnx__ModelProto *model, const char *path, struct err *err);
 
-/* ---- graph.c ---- */
+/* ---- note.c ---- */
 int graph_note(struct graph *g, struct err *err, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* ---- graph.c ---- */
 /* Computes g->digest. */
 int graph_make_digest(struct graph *g, struct err *err);
 /* The bit of input i in the masks of a row; all inputs from the 16th on share the last bit. */
-uint32_t graph_input_bit(uint32_t i);
+static inline uint32_t graph_input_bit(uint32_t i)
+{
+    return OP_IN(i < 15 ? i : 15);
+}
 
 #endif

@@ -1,5 +1,5 @@
-/* import_priv.h - declarations shared by import.c (the model) and nodes.c (its nodes and
- * bodies). */
+/* import_priv.h - declarations shared by the files of the import: import.c (the model), nodes.c
+ * (its nodes and bodies), import_value.c and unsupported.c. */
 #ifndef GRAPH_IMPORT_PRIV_H
 #define GRAPH_IMPORT_PRIV_H
 
@@ -23,6 +23,7 @@ struct importer {
     bool trains;      /* the graph is imported for training and may be rewritten for it */
 };
 
+/* ---- import_value.c ---- */
 const char *import_text(const char *s); /* never NULL */
 bool import_is_onnx(const char *domain);
 int import_no_memory(struct err *err);

@@ -21,7 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "tensor/packed.h"
@@ -29,11 +28,6 @@
 static int no_memory(struct err *err)
 {
     return err_set(err, ERR_NOMEM, "find the parameters: out of memory");
-}
-
-uint32_t graph_input_bit(uint32_t i)
-{
-    return OP_IN(i < 15 ? i : 15);
 }
 
 static bool is_identity(const struct graph_node *n)

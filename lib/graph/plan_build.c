@@ -6,43 +6,13 @@
  * immediately and replaced by its result; this removes all arithmetic on shapes that exporters
  * write. Nodes without a reader are removed at the end. */
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "base/err.h"
-#include "base/text.h"
 #include "graph/plan_priv.h"
 
 /* ---- needed values ---- */
-
-int plan_find_tensor(const struct graph *g, const char *name, const char *role, uint32_t *out,
-                     struct err *err)
-{
-    const char **names;
-    const char *near;
-    uint64_t id;
-    uint32_t i;
-
-    if (map_get(&g->by_name, name, &id)) {
-        *out = (uint32_t)id;
-        return 0;
-    }
-    names = calloc(g->n_values > 0 ? g->n_values : 1, sizeof(*names));
-    if (names == NULL)
-        return plan_no_memory(err);
-    for (i = 0; i < g->n_values; i++)
-        names[i] = g->values[i].name;
-    near = text_nearest(name, names, g->n_values);
-    if (near == NULL && g->n_outputs > 0)
-        (void)err_set(err, ERR_INPUT, "%s: the model has no tensor '%s' (its output is '%s')", role,
-                      name, g->outputs[0].name);
-    else
-        (void)err_set(err, ERR_INPUT, "%s: the model has no tensor '%s'; did you mean '%s'?", role,
-                      name, near != NULL ? near : "");
-    free(names);
-    return ERR_INPUT;
-}
 
 static bool updates_statistic(const struct graph *g, const struct graph_node *n)
 {
@@ -156,14 +126,7 @@ static int cast_to_type(struct plan *p, struct plan_node *n, struct err *err)
     return 0;
 }
 
-int plan_mark_and_fold(struct plan *p, struct plan_node *n, struct err *err)
-{
-    int rc = plan_mark_samples(p, n, err);
-
-    return rc < 0 ? rc : plan_fold_node(p, n, err);
-}
-
-int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, struct err *err)
+static int add_graph_node(struct plan_builder *b, const struct graph_node *from, struct err *err)
 {
     const struct graph *g = b->p->g;
     struct plan *p = b->p;
@@ -350,7 +313,7 @@ static int build(struct plan_builder *b, struct err *err)
         rc = add_constants(b, err);
     for (i = 0; i < g->n_nodes && rc == 0; i++)
         if (b->node_needed[i])
-            rc = plan_add_graph_node(b, &g->nodes[i], err);
+            rc = add_graph_node(b, &g->nodes[i], err);
     if (rc == 0)
         rc = check_sequences(b, err);
     if (rc == 0)
@@ -372,7 +335,7 @@ static int build(struct plan_builder *b, struct err *err)
 int plan_build(struct plan *p, const struct plan_opts *opts, struct err *err)
 {
     const struct graph *g = p->g;
-    struct plan_builder b = { .p = p, .opts = opts };
+    struct plan_builder b = { .p = p, .opts = opts, .add_node = add_graph_node };
     struct arena mem = { 0 };
     uint32_t i;
     int rc;

@@ -7,7 +7,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/err.h"
 #include "graph/plan_priv.h"
 
@@ -53,7 +52,7 @@ static int add_body(struct plan_builder *b, const struct graph_node *from,
         return err_set(err, ERR_UNSUPPORTED, "%s '%s': expanding the loops needs more than %d iterations",
                        from->def->name, from->name, ITERATIONS_MAX);
     for (i = 0; i < body->n_nodes && rc == 0; i++)
-        rc = plan_add_graph_node(b, &body->nodes[i], err);
+        rc = b->add_node(b, &body->nodes[i], err);
     if (rc == 0 && p->nodes.n > GRAPH_MAX_NODES)
         rc = err_set(err, ERR_UNSUPPORTED,
                      "%s '%s': the expanded graph has more than %d nodes, which is the limit",

@@ -33,6 +33,7 @@ struct fuse_row { /* the fused node: one output, or two */
     struct op_attr attrs[FUSE_MAX_ATTRS]; /* memory they point to must live as long as the plan */
 };
 
+/* ---- fuse_kit.c ---- */
 /* Returns whether the node is of this row. domain NULL: ai.onnx. */
 bool fuse_is(const struct plan_node *n, const char *domain, const char *op);
 /* The node that computes a value; NULL: none, or value is GRAPH_NONE. */
@@ -59,6 +60,9 @@ bool fuse_is_first(const struct fuser *f, uint32_t value, uint32_t node);
 
 /* Adds a constant; the data of t must live as long as the plan. GRAPH_NONE: out of memory. */
 uint32_t fuse_add_constant(struct fuser *f, const char *name, const struct tensor *t);
+
+/* Ensures that producer and readers have room for n values. false: out of memory. */
+bool fuse_reserve(struct fuser *f, size_t n);
 
 /* Replaces output 0 of a node, whose only reader is `reader`, by a new value like t. Returns false
  * if memory runs out. */

@@ -31,6 +31,7 @@ struct lower_node {
     struct op_attr attrs[LOWER_MAX_ATTRS];
 };
 
+/* ---- lower_add.c ---- */
 /* Adds the node and returns its output 0. */
 uint32_t lower_add(struct lowering *l, const struct lower_node *n);
 /* Adds a node of ai.onnx without attributes; b, c: GRAPH_NONE for absent inputs. */

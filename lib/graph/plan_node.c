@@ -1,4 +1,4 @@
-/* plan_node.c - adds single nodes and values to a plan: inference and constant folding. */
+/* plan_node.c - adds single nodes to a plan: inference and constant folding. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -7,50 +7,8 @@
 #include "graph/plan_priv.h"
 #include "tensor/narrow.h"
 
-/* rejects unrealistic shapes before they are allocated */
-static const size_t max_tensor_bytes = (size_t)1 << 40;
 /* Total size of the folded constants of a plan; further nodes are computed in every run. */
 static const size_t max_fold_bytes = (size_t)1 << 30;
-
-int plan_no_memory(struct err *err)
-{
-    return err_set(err, ERR_NOMEM, "plan: out of memory");
-}
-
-uint32_t plan_add_value(struct plan *p, const char *name, enum plan_value_kind kind, uint32_t index,
-                        const struct tensor *t)
-{
-    struct plan_value v = { .name = name,
-                            .kind = kind,
-                            .index = index,
-                            .tensor = *t,
-                            .other_type = GRAPH_NONE,
-                            .other_layout = GRAPH_NONE,
-                            .block = GRAPH_NONE,
-                            .grad_block = GRAPH_NONE };
-
-    v.root = v.grad_root = (uint32_t)p->values.n;
-    if (p->values.n >= PLAN_SEQUENCE_FIRST || !VEC_PUSH(p->values, v))
-        return GRAPH_NONE;
-    return (uint32_t)p->values.n - 1;
-}
-
-uint32_t plan_add_ints(struct plan *p, const char *name, const int64_t *values, uint32_t n)
-{
-    struct tensor t = { .dtype = TENSOR_I64, .shape = { .rank = n > 0 ? 1 : 0, .dim = { n } } };
-    size_t bytes = (n > 0 ? n : 1) * sizeof(*values);
-
-    t.data = arena_alloc(&p->mem, bytes);
-    if (t.data == NULL)
-        return GRAPH_NONE;
-    memcpy(t.data, values, bytes);
-    return plan_add_value(p, name, PLAN_CONST, 0, &t);
-}
-
-bool plan_is_too_large(const struct tensor *t)
-{
-    return tensor_bytes(t) > max_tensor_bytes;
-}
 
 static int check_output(const struct op_infer *f, uint32_t i, struct err *err)
 {
@@ -183,12 +141,6 @@ int plan_add_node(struct plan *p, struct plan_node *n, const char *const *out_na
 
 /* ---- constant folding ---- */
 
-bool plan_is_known(const struct plan_value *v)
-{
-    return v->kind == PLAN_CONST ||
-           (v->kind == PLAN_FEED && v->tensor.data != NULL && v->tensor.dtype != TENSOR_F32);
-}
-
 /* Returns whether the node can be folded. Nodes that require channels-last cannot, because layouts
  * are selected later. */
 static bool can_fold(const struct plan *p, const struct plan_node *n)
@@ -213,16 +165,6 @@ static bool can_fold(const struct plan *p, const struct plan_node *n)
         if (n->out[i] != GRAPH_NONE)
             bytes += tensor_bytes(&p->values.at[n->out[i]].tensor);
     return bytes <= limit;
-}
-
-bool plan_is_empty(const struct plan *p, const struct plan_node *n)
-{
-    uint32_t i;
-
-    for (i = 0; i < n->n_out; i++)
-        if (n->out[i] != GRAPH_NONE && tensor_elements(&p->values.at[n->out[i]].tensor) > 0)
-            return false;
-    return true;
 }
 
 static int run_folded(struct plan *p, const struct plan_node *n, struct arena *mem, struct err *err)
@@ -371,4 +313,11 @@ int plan_move_axis(struct plan *p, const char *name, uint32_t *value, int64_t ax
     if (in[1] == GRAPH_NONE)
         return plan_no_memory(err);
     return plan_add_op(p, "Reshape", name, NULL, 0, in, 2, value, 1, err);
+}
+
+int plan_mark_and_fold(struct plan *p, struct plan_node *n, struct err *err)
+{
+    int rc = plan_mark_samples(p, n, err);
+
+    return rc < 0 ? rc : plan_fold_node(p, n, err);
 }

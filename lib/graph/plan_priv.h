@@ -209,12 +209,12 @@ struct plan {
     float loss, weight; /* copies after the last forward: backward may overwrite their memory */
 };
 
-int plan_no_memory(struct err *err);
-
 /* ---- plan_build.c and helpers ---- */
 struct plan_builder {
     struct plan *p;
     const struct plan_opts *opts;
+    /* Adds a node of the graph; plan_control() calls the function for the nodes of bodies. */
+    int (*add_node)(struct plan_builder *b, const struct graph_node *from, struct err *err);
     bool *needed;        /* [g->n_values] the plan needs the value */
     bool *node_needed;   /* [g->n_nodes] the plan needs the node */
     uint32_t *map;       /* [g->n_values] plan value for each graph value; GRAPH_NONE: none */
@@ -223,13 +223,6 @@ struct plan_builder {
 };
 
 int plan_build(struct plan *p, const struct plan_opts *opts, struct err *err);
-/* Finds the value called `name`; `role` is for messages. Errors: ERR_INPUT, with the nearest
- * name. */
-int plan_find_tensor(const struct graph *g, const char *name, const char *role, uint32_t *out,
-                     struct err *err);
-int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, struct err *err);
-/* Called for the node just appended: marks samples and folds the node if possible. */
-int plan_mark_and_fold(struct plan *p, struct plan_node *n, struct err *err);
 int plan_feeds(struct plan_builder *b, struct err *err);
 int plan_control(struct plan_builder *b, const struct graph_node *from, struct err *err);
 /* ---- plan_sequence.c ---- */
@@ -258,8 +251,13 @@ int plan_mark_samples(struct plan *p, const struct plan_node *n, struct err *err
 int plan_track_draws(struct plan *p, const struct plan_node *n, struct err *err);
 int plan_measures(struct plan_builder *b, struct err *err);
 
-/* ---- plan_node.c ---- */
+/* ---- plan_value.c ---- */
 enum { PLAN_MAX_VALUES = 4096 /* elements of a feed whose values planning uses */ };
+int plan_no_memory(struct err *err);
+/* Finds the value of the graph called `name`; `role` is for messages. Errors: ERR_INPUT, with the
+ * nearest name. */
+int plan_find_tensor(const struct graph *g, const char *name, const char *role, uint32_t *out,
+                     struct err *err);
 /* Returns whether the numbers of the value are known and the same in every run. */
 bool plan_is_known(const struct plan_value *v);
 /* Appends a value. GRAPH_NONE: out of memory. */
@@ -269,6 +267,8 @@ uint32_t plan_add_value(struct plan *p, const char *name, enum plan_value_kind k
 uint32_t plan_add_ints(struct plan *p, const char *name, const int64_t *values, uint32_t n);
 /* Returns whether a tensor of this shape exceeds the memory of any machine. */
 bool plan_is_too_large(const struct tensor *t);
+
+/* ---- plan_node.c ---- */
 /* Runs the row's infer function for a node whose def, name, attributes and inputs are set. The plan
  * owns *out [n_out]. */
 int plan_infer_node(struct plan *p, struct plan_node *n, struct tensor **out, struct err *err);
@@ -279,6 +279,8 @@ int plan_add_node(struct plan *p, struct plan_node *n, const char *const *out_na
 /* Called for the node just appended: if all values it depends on are known, computes it, converts
  * its outputs to constants and removes it. */
 int plan_fold_node(struct plan *p, struct plan_node *n, struct err *err);
+/* Called for the node just appended: marks samples and folds the node if possible. */
+int plan_mark_and_fold(struct plan *p, struct plan_node *n, struct err *err);
 
 /* Adds an ONNX op on values of the plan: inferred, appended, folded if possible. out [n_out]
  * receives its outputs. attrs are copied. */

@@ -1,5 +1,6 @@
 #!/bin/sh
-# scripts/layers accepts the tree and rejects each kind of violation.
+# scripts/layers accepts the includes of the repository, scripts/calls its calls, and both scripts reject
+# trees that break their rules.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 tree=$(mktemp -d) || exit 1
@@ -63,5 +64,73 @@ refuses_cycle() {
 
 refuses_cycle 'headers of train form a cycle' "headers form no cycle" \
     lib/train/a.h '"train/b.h"' lib/train/b.h '"train/a.h"'
-refuses_cycle 'files of train form a cycle' "a part does not include the facade that includes it" \
-    lib/train/facade.c '"train/part.h"' lib/train/part.c '"train/facade.h"'
+
+# calls_tree: makes a tree with three files that do not call each other; add_file completes it
+calls_tree() {
+    rm -rf "${tree:?}"/*
+    mkdir -p "$tree/lib/train" "$tree/build/lib/train" "$tree/daemon"
+    add_file lib/train/leaf.c 'int leaf(void) { return 1; }'
+    add_file lib/train/part.c 'int leaf(void); int part(void) { return leaf(); }'
+    add_file lib/train/facade.c 'int part(void), leaf(void); int facade(void) { return part() + leaf(); }'
+}
+
+# add_file PATH TEXT: writes a source file and compiles it
+add_file() {
+    mkdir -p "$tree/$(dirname "$1")" "$tree/build/$(dirname "$1")"
+    echo "$2" >"$tree/$1"
+    cc -c -o "$tree/build/$1.o" "$tree/$1"
+}
+
+# calls_say STATUS TEXT NAME: scripts/calls ends with this exit code and prints this text about the tree
+calls_say() {
+    found=$(BUILD=build scripts/calls "$tree" 2>&1)
+    status=$?
+    if [ $status -ne "$1" ] || [ "${found#*"$2"}" = "$found" ] && [ -n "$2" ]; then
+        echo "# expected (exit code $1): $2; found (exit code $status): $found"
+        echo "not ok - $3"
+    else
+        echo "ok - $3"
+    fi
+}
+
+found=$(scripts/calls 2>&1)
+status=$?
+[ $status -eq 0 ] || echo "$found" | sed 's/^/# /'
+ok $status "calls_of_the_repository_form_no_cycle"
+
+calls_tree
+calls_say 0 '' "calls_facade_that_calls_its_parts_is_accepted"
+
+calls_tree
+add_file lib/train/leaf.c 'int facade(void); int leaf(void) { return facade(); }'
+calls_say 1 'lib/train/leaf.c -> lib/train/facade.c: facade' "calls_part_that_calls_the_facade_is_refused"
+
+calls_tree
+add_file lib/train/leaf.c 'int facade(void); int (*const leaf_calls[])(void) = { facade }; int leaf(void) { return 1; }'
+calls_say 1 'files of train form a cycle' "calls_table_of_functions_counts_as_a_call"
+
+calls_tree
+add_file lib/train/leaf.c 'static int facade(void) { return 2; } int leaf(void) { return facade(); }'
+calls_say 0 '' "calls_static_function_of_the_same_name_is_accepted"
+
+calls_tree
+add_file lib/other/x.c 'int part(void); int other(void) { return part(); }'
+add_file lib/train/part.c 'int other(void); int part(void) { return other(); }'
+calls_say 0 '' "calls_between_folders_are_left_to_layers"
+
+calls_tree
+rm "$tree/build/lib/train/part.c.o"
+calls_say 1 'build/lib/train/part.c.o is absent; build first' "calls_object_absent_is_refused"
+
+calls_tree
+rm "$tree/lib/train/leaf.c"
+add_file lib/train/twig.c 'int leaf(void) { return 1; }'
+echo 'int facade(void); int leaf(void) { return facade(); }' | cc -xc -c -o "$tree/build/lib/train/leaf.c.o" -
+calls_say 0 '' "calls_object_of_a_removed_file_is_ignored"
+
+exempt=$(sed -n "s/^has_cycle='\([a-z]*\).*/\1/p" scripts/calls)
+if [ -n "$exempt" ]; then
+    calls_tree
+    add_file "lib/$exempt/x.c" 'int x(void) { return 1; }'
+    calls_say 1 "files of $exempt form no cycle; remove $exempt from has_cycle" "calls_exempt_folder_without_cycle_is_refused"
+fi
