@@ -292,7 +292,7 @@ static void writer_busy_reports_err_exists_or_is_flushed(void **state)
     (void)state;
     opts.on_event = kit_on_event;
     opts.arg = &story;
-    assert_int_equal(fault_arm("ckpt.mkdir=delay:50", NULL), 0);
+    assert_int_equal(fault_arm("ckpt.mkdir=delay:1000", NULL), 0);
     w = kit_open(&opts);
     kit_write(w, &one, 1);
     kit_fill(buffer, 2);
