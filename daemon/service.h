@@ -29,7 +29,8 @@ void service_alive(bool training_ok);
 
 /* Writes the status text to `out` [n]; pure:
  * "train: step 120 of 440 (27 %), loss 0.31, generation 2, 3 of 4 tasks present; last trouble: ..."
- * generation 0: the task is not in a group. world 1: no cluster; the text does not mention tasks. */
+ * generation 0: the task is not in a group. world 1: no cluster; the text does not mention
+ * tasks. */
 void service_sentence(const struct rdzv_progress *p, uint64_t generation, uint32_t present, uint32_t world,
                       uint64_t now_ms, char *out, size_t n);
 

@@ -5,9 +5,9 @@
  * are added along the tree: the figures do not depend on the placement of lanes.
  *
  * Non-finite numbers. Steps are repeatable: every replica computes its lanes of the step again and
- * checks every number (plan_hunt). The finding of the lowest lane is the result. Without a finding the
- * numbers of the lanes may be so large that their sum is infinite; otherwise the hardware computed or
- * stored a wrong value. */
+ * checks every number (plan_hunt). The finding of the lowest lane is the result. Without a finding
+ * the numbers of the lanes may be so large that their sum is infinite; otherwise the hardware
+ * computed or stored a wrong value. */
 #include "engine/passes.h"
 
 #include <inttypes.h>

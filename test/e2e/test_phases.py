@@ -372,7 +372,7 @@ def loss_records(task):
 
 
 def expect_named_during_all_reduce(rank, fault, elastic=GOES_ON, **changes):
-    """Lets a task hang at `point`: all others name it long before the deadline (30 s), and the job continues."""
+    """Lets a task hang by `fault`: all others name it long before the deadline (30 s), and the job continues."""
     run = Run({rank: [fault]}, elastic=elastic, steps=30, always="train.forward=delay:15@1+", **changes).start_all()
     first, others = run.now(rank), [r for r in range(4) if r != rank]
     for other in others:

@@ -52,7 +52,7 @@ def lanes_uneven_shares_are_reported_with_numbers_that_divide_evenly():
 
 @test
 def waits_that_contradict_the_deadline_are_refused_with_their_place():
-    rows = ((dict(elastic={"rejoin_seconds": 40}), "/elastic/rejoin_seconds: expected at most 30 s"),
+    rows = ((dict(elastic={"rejoin_seconds": 40}), "/elastic/rejoin_seconds: expected at most 30 s, after which the job ends"),
             (dict(train={"deadline_seconds": 2}, detection={"silent_seconds": 2}), "/detection/silent_seconds: "),
             (dict(detection={"stuck_factor": 1}), "/detection/stuck_factor: "))
     for changes, words in rows:
