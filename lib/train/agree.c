@@ -62,9 +62,17 @@ static int same(const char *what, const char *here, const char *there, struct er
                    what, here, there);
 }
 
-/* Writes the agreement to the head of the engine's region, which peers can access. */
-static void propose(struct train *t)
+/* The agreement as this replica sends or receives it; in the head of the engine's region, which peers can
+ * reach. */
+static uint8_t *message_of(const struct replica *r)
 {
+    return (uint8_t *)r->train->engine->memory.head + (size_t)r->local * AGREE_BYTES;
+}
+
+/* Called by local replica 0, whose message the coordinator broadcasts. */
+static void propose(const struct replica *r)
+{
+    const struct train *t = r->train;
     struct agreement a = { .step = t->generation.group.newest_step > 0
                                        ? t->generation.group.newest_step
                                        : state_held(&t->state),
@@ -74,7 +82,7 @@ static void propose(struct train *t)
     snprintf(a.model_digest, sizeof(a.model_digest), "%s", t->model.digest);
     snprintf(a.data_digest, sizeof(a.data_digest), "%s", t->model.data_digest);
     snprintf(a.weights_digest, sizeof(a.weights_digest), "%s", t->model.weights.digest);
-    agree_message_write(&a, t->engine->memory.head);
+    agree_message_write(&a, message_of(r));
 }
 
 static int compare(const struct train *t, const struct agreement *a, struct err *err)
@@ -148,15 +156,16 @@ int agree_on_state(struct replica *r, struct agreement *out, struct err *err)
     if (rc < 0)
         return rc;
     if (r->local == 0)
-        propose(t);
+        propose(r);
     rc = generation_gate(&t->generation, &r->device->place, err);
     if (rc == 0 && t->generation.comm != NULL)
-        rc = comm_broadcast(t->generation.comm, r->local, t->engine->memory.head, AGREE_BYTES,
+        rc = comm_broadcast(t->generation.comm, r->local, message_of(r), AGREE_BYTES,
                             generation_first_rank(&t->generation, coordinator), err);
     if (rc == 0)
         rc = generation_gate(&t->generation, &r->device->place, err);
     if (rc == 0)
-        rc = agree_message_read(t->engine->memory.head, t->generation.members[coordinator].name,
+        rc = agree_message_read(t->generation.comm != NULL ? message_of(r) : t->engine->memory.head,
+                                t->generation.members[coordinator].name,
                                 out, err);
     if (rc == 0)
         rc = compare(t, out, err);

@@ -275,7 +275,10 @@ int health_last(struct replica *r, uint64_t step, struct err *err)
 
     if (!t->health.compares)
         return 0;
-    rc = health_checksum(r, step, err);
+    /* Another replica may still read the checksums that this call writes again. */
+    rc = generation_gate(&t->generation, &r->device->place, err);
+    if (rc == 0)
+        rc = health_checksum(r, step, err);
     memset(control, 0, words * sizeof(float));
     if (rc == 0 && r->local == 0) {
         health_contribute(t, control);

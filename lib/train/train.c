@@ -112,7 +112,7 @@ static void describe_engine(struct train *t)
         .n_devices = o->n_devices,
         .cancel = &t->generation.cancel,
         .max_replicas = o->replicas,
-        .head_bytes = AGREE_BYTES,
+        .head_bytes = (size_t)AGREE_BYTES * o->n_devices,
         .control_floats = (uint32_t)(CONTROL_WORDS + health_words(o)),
         .lanes = o->lanes,
         .max_lanes = most_lanes(o, t->generation.shares),
