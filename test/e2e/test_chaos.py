@@ -91,7 +91,7 @@ def history_with_a_killed_task_is_accepted():
 @test
 def history_with_an_error_is_rejected():
     rows = (
-        ("do not agree which", "a: open 1 1; give 1 1 0; give 2 1 0; give 1 2 0\nb: open 1 1; give 2 1 1; give 1 1 1"),
+        ("order these groups differently", "a: open 1 1; give 1 1 0; give 2 1 0; give 1 2 0\nb: open 1 1; give 2 1 1; give 1 1 1"),
         ("done with lanes [0] of 2", WHOLE.replace("give 2 3 1; ", "")),
         ("steps lost: [2]", WHOLE.replace("; done 1 2 20", "")),
         ("was computed by a and by b", WHOLE.replace("give 2 3 1", "give 2 3 1; give 2 3 0")),
