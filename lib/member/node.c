@@ -1,9 +1,8 @@
-/* node.c - open, actions, ticks, deadline, and the training of this task. */
+/* node.c - open, start, stop, ticks, deadline, and the events of the training of this task. The files that node.c calls
+ * never call back: see node_priv.h. */
 #include "member/node_priv.h"
 
 #include <stdlib.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/check.h"
 
@@ -64,226 +63,7 @@ void member_node_free(struct member_node *n)
     free(n);
 }
 
-/* ---- actions ---- */
-
-bool node_begin_event(struct member_node *n)
-{
-    CHECK(n->next_action == n->n_actions);
-    n->next_action = n->n_actions = 0;
-    n->events++;
-    if (n->event.used > 0)
-        arena_fini(&n->event);
-    return n->state != MEMBER_ENDED;
-}
-
-struct member_action *node_add_action(struct member_node *n, enum member_action_kind what)
-{
-    struct member_action *d;
-
-    if (n->n_actions == n->room) {
-        n->room = n->room == 0 ? 16 : 2 * n->room;
-        n->actions = realloc(n->actions, n->room * sizeof(*n->actions));
-        CHECK(n->actions != NULL);
-    }
-    d = &n->actions[n->n_actions++];
-    *d = (struct member_action){ .what = what, .rank = MEMBER_NO_RANK, .text = "" };
-    return d;
-}
-
-bool member_node_next(struct member_node *n, struct member_action *out)
-{
-    if (n->next_action == n->n_actions)
-        return false;
-    *out = n->actions[n->next_action++];
-    return true;
-}
-
-static const char *copy_text(struct member_node *n, const char *text)
-{
-    char *copy = arena_strdup(&n->event, text != NULL ? text : "");
-
-    CHECK(copy != NULL);
-    return copy;
-}
-
-static const struct member_view *copy_view(struct member_node *n, const struct member_view *v)
-{
-    struct member_view *copy = arena_alloc(&n->event, sizeof(*copy));
-    struct member_seat *seats = arena_array(&n->event, v->n, sizeof(*seats));
-
-    CHECK(copy != NULL && seats != NULL);
-    memcpy(seats, v->seats, v->n * sizeof(*seats));
-    *copy = *v;
-    copy->seats = seats;
-    return copy;
-}
-
-const uint32_t *node_copy_ranks(struct member_node *n, const uint32_t *ranks, uint32_t n_ranks)
-{
-    uint32_t *copy;
-
-    if (n_ranks == 0)
-        return NULL;
-    copy = arena_array(&n->event, n_ranks, sizeof(*copy));
-    CHECK(copy != NULL);
-    memcpy(copy, ranks, n_ranks * sizeof(*copy));
-    return copy;
-}
-
-static const struct member_msg *copy_msg(struct member_node *n, const struct member_msg *m)
-{
-    struct member_msg *copy = arena_alloc(&n->event, sizeof(*copy));
-
-    CHECK(copy != NULL);
-    *copy = *m;
-    copy->text = copy_text(n, m->text);
-    copy->progress.phase = copy_text(n, m->progress.phase);
-    copy->ranks = node_copy_ranks(n, m->ranks, m->n_ranks);
-    if (m->view != NULL)
-        copy->view = copy_view(n, m->view);
-    return copy;
-}
-
-void node_log(struct member_node *n, bool is_trouble, const char *text)
-{
-    struct member_action *d;
-
-    text = copy_text(n, text);
-    d = node_add_action(n, MEMBER_LOG);
-    d->text = text;
-    d->is_trouble = is_trouble;
-}
-
-void node_send_leader(struct member_node *n, const struct member_msg *m)
-{
-    CHECK(n->out_rank != MEMBER_NO_RANK);
-    node_add_action(n, MEMBER_SEND_LEADER)->msg = copy_msg(n, m);
-}
-
-void node_send_member(struct member_node *n, uint32_t rank, const struct member_msg *m)
-{
-    struct member_action *d;
-
-    CHECK(n->peers[rank].is_joined && rank != n->self);
-    d = node_add_action(n, MEMBER_SEND_MEMBER);
-    d->rank = rank;
-    d->msg = copy_msg(n, m);
-}
-
-void node_set_cause(struct member_node *n, const char *text)
-{
-    snprintf(n->cause, sizeof(n->cause), "%s", text);
-}
-
-uint64_t node_retry_ms(uint32_t failures)
-{
-    uint64_t ms = (uint64_t)MEMBER_LEASE_POLL_MS << (failures < 16 ? failures - 1 : 15);
-
-    return ms < MEMBER_LEASE_POLL_MS_MAX ? ms : MEMBER_LEASE_POLL_MS_MAX;
-}
-
-void node_end(struct member_node *n, int code, const char *text)
-{
-    struct member_action *d;
-
-    if (n->state == MEMBER_ENDED)
-        return;
-    text = copy_text(n, text);
-    node_abort_training(n, text);
-    n->state = MEMBER_ENDED;
-    if (n->lease.is_mine)
-        node_add_action(n, MEMBER_RELEASE);
-    d = node_add_action(n, MEMBER_END);
-    d->code = code;
-    d->text = text;
-}
-
 /* ---- training of this task ---- */
-
-const struct member_seat *node_seat(const struct member_view *v, uint32_t rank)
-{
-    uint32_t low = 0, high = v->n;
-
-    while (low < high) {
-        uint32_t mid = (low + high) / 2;
-
-        if (v->seats[mid].rank < rank)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low < v->n && v->seats[low].rank == rank ? &v->seats[low] : NULL;
-}
-
-void node_adopt_view(struct member_node *n, const struct member_view *v, const char *text, uint64_t now_ms)
-{
-    struct member_action *d;
-    uint32_t coordinator = v->seats[member_view_coordinator(v)].rank;
-
-    CHECK(n->training == NODE_STOPPED && v->n <= n->world);
-    text = copy_text(n, text);
-    memmove(n->seats, v->seats, v->n * sizeof(*n->seats));
-    n->view = *v;
-    n->view.seats = n->seats;
-    for (uint32_t i = 0; i < v->n; i++)
-        if (v->seats[i].rank != n->self)
-            n->peers[v->seats[i].rank].storage_failures = v->seats[i].storage_failures;
-    if (v->generation > n->highest_generation)
-        n->highest_generation = v->generation;
-    n->is_alive = true;
-    n->is_connected = n->storage_failed = false;
-    n->own_dead.n = 0;
-    n->training = NODE_RUNNING;
-    n->progress = (struct member_progress){ .held = n->held, .phase = "" };
-    n->adopted_ms = now_ms;
-    /* replaces its progress in the previous view */
-    node_set_progress(n, coordinator, &n->progress, now_ms);
-    d = node_add_action(n, MEMBER_TRAIN);
-    d->view = copy_view(n, &n->view);
-    d->text = text;
-    if (coordinator == n->self) {
-        if (n->out_rank != MEMBER_NO_RANK)
-            node_add_action(n, MEMBER_CLOSE_OUT);
-        n->out_rank = MEMBER_NO_RANK;
-        node_coordinate(n, now_ms);
-    } else if (coordinator != n->out_rank) {
-        if (n->out_rank != MEMBER_NO_RANK)
-            node_add_action(n, MEMBER_CLOSE_OUT);
-        n->out_rank = MEMBER_NO_RANK;
-        node_redirect_links(n, coordinator);
-        n->state = MEMBER_FOLLOWING;
-        node_open_out(n, coordinator, true, now_ms);
-    }
-}
-
-void node_abort_training(struct member_node *n, const char *text)
-{
-    n->is_alive = n->is_connected = false;
-    if (n->training != NODE_RUNNING && n->training != NODE_PAUSING)
-        return;
-    n->training = NODE_ABORTING;
-    n->abort_ms = n->ticked_ms;
-    text = copy_text(n, text);
-    node_add_action(n, MEMBER_ABORT)->text = text;
-}
-
-void node_pause_training(struct member_node *n)
-{
-    if (n->training != NODE_RUNNING)
-        return;
-    n->training = NODE_PAUSING;
-    node_add_action(n, MEMBER_PAUSE);
-}
-
-void node_set_progress(struct member_node *n, uint32_t rank, const struct member_progress *p, uint64_t now_ms)
-{
-    struct peer *to = &n->peers[rank];
-
-    to->progress = *p;
-    snprintf(to->phase, sizeof(to->phase), "%s", p->phase != NULL ? p->phase : "");
-    to->progress.phase = to->phase;
-    to->progress_ms = now_ms;
-}
 
 /* Updates the state after the end of training. Returns false if the event is not of the present
  * generation, or no training was running. */
@@ -296,14 +76,6 @@ static bool record_stop(struct member_node *n, const struct member_event *e)
     n->held = n->progress.held = e->held;
     n->progress.phase = "";
     return true;
-}
-
-void node_training_stopped(struct member_node *n, uint64_t now_ms)
-{
-    if (n->state == MEMBER_LEADING)
-        node_own_training_stopped(n, now_ms);
-    else
-        node_send_ready(n);
 }
 
 /* PAUSED and ABORTED: the training has stopped and holds e->held. */
@@ -357,7 +129,7 @@ static void node_failed(struct member_node *n, const struct member_event *e, uin
 
     if (e->generation != 0 && !record_stop(n, e))
         return;
-    text = copy_text(n, e->text);
+    text = node_copy_text(n, e->text);
     if (kind == MEMBER_FAIL_PEER) {
         peer_failed(n, e->loss, text, now_ms);
         return;
@@ -500,21 +272,6 @@ static bool has_time_to_connect(const struct member_node *n, uint64_t now_ms)
 
     return n->state == MEMBER_LEADING && n->phase != NODE_GATHERING &&
            now_ms - moved_ms <= n->deadline_ms + n->deadline_ms / 2;
-}
-
-bool node_deadline_expired(struct member_node *n)
-{
-    const char *text;
-
-    if (n->no_step_ms <= n->deadline_ms)
-        return false;
-    text = node_print(n, "no step for %.1f s (train.deadline_seconds): %s",
-                      (double)n->no_step_ms / 1e3, node_missing_text(n));
-    if (n->state == MEMBER_LEADING)
-        node_end_all(n, 138, text);
-    else
-        node_end(n, 138, text);
-    return true;
 }
 
 static void watch_deadline(struct member_node *n, uint64_t passed_ms, uint64_t now_ms)

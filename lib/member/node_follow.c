@@ -10,48 +10,6 @@ enum { CODE_INPUT = 2 };
 
 /* ---- calling ---- */
 
-void node_send_ready(struct member_node *n)
-{
-    if (n->out_rank == MEMBER_NO_RANK || n->training != NODE_STOPPED)
-        return;
-    node_send_leader(n, &(struct member_msg){ .kind = MEMBER_MSG_READY,
-                                       .generation = n->view.generation,
-                                       .held = n->held,
-                                       .storage_failures = n->peers[n->self].storage_failures,
-                                       .text = "" });
-}
-
-void node_send_leave(struct member_node *n, int code, const char *text)
-{
-    node_send_leader(n, &(struct member_msg){ .kind = MEMBER_MSG_LEAVE,
-                                       .code = code,
-                                       .is_all = n->stops_all,
-                                       .text = text });
-}
-
-void node_open_out(struct member_node *n, uint32_t rank, bool is_attaching, uint64_t now_ms)
-{
-    CHECK(n->out_rank == MEMBER_NO_RANK && rank != n->self && rank < n->world);
-    n->out_rank = rank;
-    n->peers[rank].asked_event = n->events;
-    n->is_accepted = is_attaching;
-    n->out_ms = n->out_heard_ms = now_ms;
-    node_add_action(n, MEMBER_OPEN_OUT)->rank = rank;
-    node_send_leader(n, &(struct member_msg){ .kind = MEMBER_MSG_JOIN,
-                                       .incarnation = n->incarnation,
-                                       .generation = is_attaching ? n->view.generation : n->highest_generation,
-                                       .is_attaching = is_attaching,
-                                       .ident = &n->ident,
-                                       .n_devices = n->n_devices,
-                                       .ranks = n->own_dead.at,
-                                       .n_ranks = is_attaching ? 0 : n->own_dead.n,
-                                       .text = "" });
-    if (!is_attaching)
-        node_send_ready(n);
-    if (n->is_stopping)
-        node_send_leave(n, 143, node_print(n, "%s was asked to leave", node_name(n, n->self)));
-}
-
 static void close_out(struct member_node *n)
 {
     if (n->out_rank != MEMBER_NO_RANK)
@@ -94,16 +52,6 @@ void node_seek(struct member_node *n, uint64_t now_ms)
     n->candidate = 0;
     n->retry_ms = 0;
     call_next(n, now_ms);
-}
-
-void node_hand_over_leadership(struct member_node *n, uint32_t successor, uint64_t now_ms)
-{
-    node_hand_over_links(n, successor, true);
-    n->state = MEMBER_SEEKING;
-    n->candidate = 0;
-    n->successor = successor;
-    /* the REDIRECT must reach the new leader before the JOIN */
-    n->retry_ms = now_ms + MEMBER_RETRY_MS;
 }
 
 /* The called task does not accept this task: calls the next candidate, or leads. */

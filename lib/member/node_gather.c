@@ -3,9 +3,6 @@
 #include "member/node_priv.h"
 
 #include <stdio.h>
-#include <string.h>
-
-#include "base/check.h"
 
 /* ---- joining another leader ---- */
 
@@ -105,14 +102,6 @@ void node_probe_failed(struct member_node *n, const struct member_event *e, uint
 }
 
 /* ---- leaving ---- */
-
-bool node_any_leaves(const struct member_node *n)
-{
-    for (uint32_t i = 0; i < n->world; i++)
-        if (n->peers[i].is_joined && n->peers[i].is_leaving)
-            return true;
-    return n->is_stopping;
-}
 
 static uint64_t newest_held(const struct member_node *n)
 {
@@ -223,52 +212,6 @@ void node_saved(struct member_node *n, const struct member_event *e, uint64_t no
 }
 
 /* ---- the next view ---- */
-
-bool node_is_present(const struct member_node *n, uint32_t rank)
-{
-    return n->peers[rank].is_joined && n->peers[rank].is_ready && !n->peers[rank].is_attaching &&
-           n->peers[rank].quarantine_until == 0;
-}
-
-uint32_t node_n_present(const struct member_node *n)
-{
-    uint32_t present = 0;
-
-    for (uint32_t i = 0; i < n->world; i++)
-        present += node_is_present(n, i);
-    return present;
-}
-
-const struct member_view *node_present_view(struct member_node *n)
-{
-    struct member_view *v = arena_alloc(&n->event, sizeof(*v));
-    struct member_seat *seats = arena_array(&n->event, node_n_present(n), sizeof(*seats));
-
-    CHECK(v != NULL && seats != NULL);
-    v->seats = seats;
-    v->newest = MEMBER_NO_RANK;
-    for (uint32_t i = 0; i < n->world; i++) {
-        const struct peer *p = &n->peers[i];
-
-        if (!node_is_present(n, i))
-            continue;
-        seats[v->n++] = (struct member_seat){ i, p->incarnation, p->held, p->storage_failures };
-        if (p->held > v->newest_step) {
-            v->newest_step = p->held;
-            v->newest = i;
-        }
-    }
-    return v;
-}
-
-bool node_is_stopping(const struct member_node *n, uint32_t rank)
-{
-    const struct peer *p = &n->peers[rank];
-    const struct member_seat *seat = node_seat(&n->view, rank);
-
-    return p->is_joined && !p->is_ready && p->quarantine_until == 0 && seat != NULL &&
-           seat->incarnation == p->incarnation;
-}
 
 static void publish(struct member_node *n, uint64_t now_ms)
 {

@@ -2,81 +2,10 @@
 #include "member/node_priv.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "base/check.h"
 
-/* ---- links in ---- */
-
-static void close_in(struct member_node *n, uint32_t rank)
-{
-    struct peer *p = &n->peers[rank];
-
-    if (rank == n->self || !p->is_joined)
-        return;
-    node_add_action(n, MEMBER_CLOSE_IN)->rank = rank;
-    p->is_joined = p->is_ready = p->is_complete = p->is_leaving = p->is_attaching = false;
-}
-
-void node_refuse(struct member_node *n, uint32_t rank, int code, const char *text)
-{
-    if (rank == n->self || !n->peers[rank].is_joined)
-        return;
-    node_send_member(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = code, .text = text });
-    close_in(n, rank);
-}
-
-void node_redirect_links(struct member_node *n, uint32_t leader)
-{
-    for (uint32_t i = 0; i < n->world; i++) {
-        if (i == n->self || !n->peers[i].is_joined || n->peers[i].is_attaching)
-            continue;
-        if (i == leader || leader == MEMBER_NO_RANK)
-            node_refuse(n, i, MEMBER_CONTINUE, "not a leader");
-        else {
-            node_send_member(n, i, &(struct member_msg){ .kind = MEMBER_MSG_REDIRECT, .rank = leader, .text = "" });
-            close_in(n, i);
-        }
-    }
-}
-
-void node_hand_over_links(struct member_node *n, uint32_t successor, bool is_staying)
-{
-    for (uint32_t i = 0; i < n->world; i++) {
-        if (i == n->self || !n->peers[i].is_joined)
-            continue;
-        node_send_member(n, i, &(struct member_msg){ .kind = MEMBER_MSG_REDIRECT,
-                                              .rank = successor,
-                                              .is_staying = is_staying,
-                                              .text = "" });
-        close_in(n, i);
-    }
-}
-
-/* These tasks received a view that this task coordinates, but this task did not receive it: the
- * process for which the view was made has died, or its link has closed. */
-void node_refuse_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms)
-{
-    for (uint32_t i = 0; i < n->world; i++)
-        if (n->peers[i].is_attaching && now_ms - n->peers[i].joined_ms >= for_ms)
-            node_refuse(n, i, MEMBER_CONTINUE, "this task does not have this view");
-}
-
 /* ---- becoming a leader ---- */
-
-static void start_gathering(struct member_node *n, uint64_t now_ms)
-{
-    n->phase = NODE_GATHERING;
-    n->gather_ms = n->probe_ms = now_ms;
-    n->settle_until = n->rejoin_until = now_ms;
-    n->is_saving = n->is_saved = false;
-    n->save_began_ms = n->save_again_ms = 0;
-    n->save_failures = 0;
-    n->save_error[0] = '\0';
-    n->blocked = NULL;
-    n->straggler = MEMBER_NO_RANK;
-    node_reset_trouble(n);
-}
 
 void node_lead(struct member_node *n, uint64_t now_ms)
 {
@@ -86,7 +15,7 @@ void node_lead(struct member_node *n, uint64_t now_ms)
     n->state = MEMBER_LEADING;
     n->storage_failed = false;
     node_refuse_attaching(n, 0, now_ms);
-    start_gathering(n, now_ms);
+    node_start_gathering(n, now_ms);
     n->rejoin_until = now_ms + n->rejoin_ms;
     if (n->view.generation > 0)
         n->settle_until = now_ms + MEMBER_SETTLE_MS;
@@ -103,77 +32,7 @@ void node_lead(struct member_node *n, uint64_t now_ms)
     node_gather(n, now_ms);
 }
 
-void node_coordinate(struct member_node *n, uint64_t now_ms)
-{
-    bool was_leading = n->state == MEMBER_LEADING;
-
-    n->state = MEMBER_LEADING;
-    start_gathering(n, now_ms);
-    n->phase = NODE_LIVE;
-    for (uint32_t i = 0; i < n->world; i++) {
-        struct peer *p = &n->peers[i];
-        const struct member_seat *seat = node_seat(&n->view, i);
-
-        p->is_in_view = seat != NULL;
-        p->dead.n = seat != NULL ? 0 : p->dead.n;
-        /* a task in quarantine stays ready: it sends READY only once */
-        p->is_ready = p->is_ready && p->quarantine_until != 0 && seat == NULL;
-        p->is_complete = false;
-        p->progress = (struct member_progress){ .phase = p->phase };
-        p->phase[0] = '\0';
-        if (i == n->self) {
-            p->is_joined = true;
-            p->incarnation = n->incarnation;
-            continue;
-        }
-        /* its link in comes after its link to the previous leader */
-        if (seat != NULL && !was_leading)
-            p->joined_ms = p->heard_ms = now_ms;
-        if (p->is_attaching && (seat == NULL || p->attach_generation != n->view.generation ||
-                                p->incarnation != seat->incarnation))
-            node_refuse(n, i, MEMBER_CONTINUE, "another view");
-        p->is_attaching = false;
-        if (seat != NULL)
-            p->incarnation = seat->incarnation;
-    }
-    node_keep_lease(n, now_ms);
-}
-
-/* ---- ending a view ---- */
-
-/* The members abort and report the step that they hold. The culprit receives OVER, too, if its link
- * is open; tasks that wait for a view receive WAIT with the cause. */
-void node_end_view(struct member_node *n, uint32_t culprit, const char *text, uint64_t now_ms)
-{
-    struct member_msg m = { .kind = MEMBER_MSG_OVER,
-                            .generation = n->view.generation,
-                            .rank = culprit,
-                            .code = MEMBER_CONTINUE,
-                            .text = text };
-    struct member_msg wait = { .kind = MEMBER_MSG_WAIT, .text = text };
-
-    if (n->phase == NODE_GATHERING)
-        return;
-    node_set_cause(n, text);
-    node_log(n, true, text);
-    for (uint32_t i = 0; i < n->world; i++) {
-        if (i == n->self || !n->peers[i].is_joined)
-            continue;
-        m.ranks = n->peers[i].dead.at;
-        m.n_ranks = i == culprit ? n->peers[i].dead.n : 0;
-        node_send_member(n, i, n->peers[i].is_in_view ? &m : &wait);
-    }
-    start_gathering(n, now_ms);
-    n->rejoin_until = now_ms + n->rejoin_ms;
-    node_abort_training(n, text);
-    n->peers[n->self].is_complete = false;
-    if (n->training == NODE_STOPPED) {
-        n->peers[n->self].is_ready = true;
-        n->peers[n->self].held = n->held;
-    }
-    if (n->has_lease)
-        node_read_lease(n);
-}
+/* ---- losses ---- */
 
 static void clear_view_state(struct member_node *n, uint32_t rank)
 {
@@ -222,99 +81,8 @@ void node_lose_member(struct member_node *n, uint32_t rank, const char *why, uin
         node_count_loss(n, rank, now_ms);
     node_end_view(n, own != NULL ? n->self : rank, text, now_ms);
     n->peers[rank].has_left |= n->peers[rank].is_leaving; /* it was leaving already */
-    close_in(n, rank);
+    node_close_in(n, rank);
     clear_view_state(n, rank);
-    node_gather(n, now_ms);
-}
-
-void node_end_all(struct member_node *n, int code, const char *text)
-{
-    struct member_msg m = { .kind = MEMBER_MSG_OVER, .rank = MEMBER_NO_RANK, .code = code, .text = text };
-
-    for (uint32_t i = 0; i < n->world; i++)
-        if (i != n->self && n->peers[i].is_joined) {
-            node_send_member(n, i, &m);
-            close_in(n, i);
-        }
-    node_set_cause(n, code == 0 ? "" : text);
-    node_end(n, code, text);
-}
-
-/* ---- pausing a view ---- */
-
-static void paused_if_all(struct member_node *n, uint64_t now_ms)
-{
-    if (n->phase != NODE_PAUSE)
-        return;
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        const struct peer *p = &n->peers[n->view.seats[i].rank];
-
-        if (!p->is_joined || !p->is_ready)
-            return;
-    }
-    n->is_alive = n->is_connected = false;
-    start_gathering(n, now_ms);
-    node_gather(n, now_ms);
-}
-
-void node_start_pause(struct member_node *n, const char *text, uint64_t now_ms)
-{
-    struct member_msg m = { .kind = MEMBER_MSG_PAUSE, .generation = n->view.generation, .text = "" };
-
-    if (n->phase != NODE_LIVE)
-        return;
-    node_log(n, false, text);
-    node_set_cause(n, text);
-    n->phase = NODE_PAUSE;
-    n->gather_ms = now_ms;
-    for (uint32_t i = 0; i < n->world; i++) {
-        struct peer *p = &n->peers[i];
-
-        if (i == n->self || !p->is_joined || !p->is_in_view)
-            continue;
-        node_send_member(n, i, &m);
-        p->is_ready = p->is_complete; /* a complete task reaches no further boundary */
-    }
-    node_pause_training(n);
-    if (n->training == NODE_STOPPED) {
-        n->peers[n->self].is_ready = true;
-        n->peers[n->self].held = n->held;
-    }
-    paused_if_all(n, now_ms);
-}
-
-static void complete_if_all(struct member_node *n)
-{
-    if (n->phase == NODE_GATHERING || !n->peers[n->self].is_complete)
-        return;
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        const struct peer *p = &n->peers[n->view.seats[i].rank];
-
-        if (!p->is_joined || !p->is_complete)
-            return;
-    }
-    node_end_all(n, 0, "the job is complete");
-}
-
-void node_own_complete(struct member_node *n)
-{
-    n->peers[n->self].is_complete = true;
-    n->peers[n->self].held = n->held;
-    complete_if_all(n);
-}
-
-void node_own_training_stopped(struct member_node *n, uint64_t now_ms)
-{
-    struct peer *self = &n->peers[n->self];
-
-    self->is_ready = true;
-    self->held = n->held;
-    if (n->phase == NODE_GATHERING && n->settle_until < now_ms + MEMBER_SETTLE_MS && n->view.generation == 0)
-        /* no task could join before: probe for the group first */
-        n->settle_until = now_ms + MEMBER_SETTLE_MS;
-    n->probe_ms = now_ms; /* announces at once, to tasks that seek a leader, that this task can
-                             lead */
-    paused_if_all(n, now_ms);
     node_gather(n, now_ms);
 }
 
@@ -398,7 +166,7 @@ static void on_ready(struct member_node *n, uint32_t rank, const struct member_m
         return;
     if (n->phase == NODE_LIVE && !p->is_in_view && is_new && p->quarantine_until == 0)
         node_start_pause(n, node_print(n, "%s joins", node_name(n, rank)), now_ms);
-    paused_if_all(n, now_ms);
+    node_gather_if_paused(n, now_ms);
     node_gather(n, now_ms);
 }
 
@@ -440,9 +208,9 @@ static void on_complete(struct member_node *n, uint32_t rank, const struct membe
         on_ready(n, rank, m, now_ms);
     else if (n->phase == NODE_PAUSE) { /* it reaches no further boundary */
         p->is_ready = true;
-        paused_if_all(n, now_ms);
+        node_gather_if_paused(n, now_ms);
     }
-    complete_if_all(n);
+    node_end_if_complete(n);
 }
 
 static void on_leave(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
@@ -460,7 +228,7 @@ static void on_leave(struct member_node *n, uint32_t rank, const struct member_m
         if (n->phase != NODE_GATHERING && p->is_in_view)
             node_lose_member(n, rank, m->text, now_ms);
         else
-            close_in(n, rank);
+            node_close_in(n, rank);
         snprintf(p->last_error, sizeof(p->last_error), "%s", m->text);
         return;
     }
@@ -541,7 +309,7 @@ static void watch_silence(struct member_node *n, uint64_t now_ms)
             if (counts)
                 node_lose_member(n, i, why, now_ms);
             else
-                close_in(n, i);
+                node_close_in(n, i);
             snprintf(p->last_error, sizeof(p->last_error), "%s", why);
         }
     }

@@ -1,14 +1,6 @@
 /* node_quorum.c - whether a view may be published: majority and lease. */
 #include "member/node_priv.h"
 
-#include <stdio.h>
-#include <string.h>
-
-bool node_is_full_view(const struct member_view *v, uint32_t world)
-{
-    return v->n == world;
-}
-
 /* ---- the record ---- */
 
 /* Without a record the group is the whole cluster. */
@@ -71,52 +63,6 @@ static bool holder_is_gone(const struct member_node *n)
                                      n->peers[h].heard_ms - n->peers[h].joined_ms >= MEMBER_HEARTBEAT_MS);
 }
 
-/* ---- lease requests ---- */
-
-/* One operation at a time; the delay grows with each failure. */
-static bool may_use_lease(const struct member_node *n)
-{
-    return !n->is_lease_pending && n->ticked_ms >= n->lease_again_ms;
-}
-
-void node_read_lease(struct member_node *n)
-{
-    struct member_action *d;
-
-    if (!may_use_lease(n))
-        return;
-    n->is_lease_pending = true;
-    d = node_add_action(n, MEMBER_LEASE);
-    d->token = UINT64_MAX;
-    d->wish = ++n->wish;
-}
-
-/* Reads the lease again while the node can only wait for the storage. */
-static void poll_lease(struct member_node *n, uint64_t now_ms)
-{
-    if (now_ms - n->polled_ms < MEMBER_LEASE_POLL_MS)
-        return;
-    n->polled_ms = now_ms;
-    node_read_lease(n);
-}
-
-static void take_lease(struct member_node *n, const struct member_view *v)
-{
-    struct member_action *d;
-
-    if (!may_use_lease(n))
-        return;
-    n->is_lease_pending = true;
-    d = node_add_action(n, MEMBER_LEASE);
-    d->token = n->lease.token;
-    d->wish = ++n->wish;
-    d->view = v;
-    n->is_taking_early = n->lease.token != 0 && !n->lease.is_mine && !n->lease.is_over &&
-                    (n->lease.holder != n->self || !n->lease.is_same_place) && !n->is_holder_gone &&
-                    (n->phase == NODE_GATHERING || n->lease.holder >= n->world ||
-                     node_seat(&n->view, n->lease.holder) == NULL);
-}
-
 /* ---- the rule ---- */
 
 /* A joined task may have died after it sent its messages, so the presence of a majority is not
@@ -161,7 +107,7 @@ bool node_may_publish(struct member_node *n, uint64_t now_ms)
     }
     if (!n->lease.is_known) {
         n->blocked = "the lease on the shared storage cannot be read";
-        poll_lease(n, now_ms);
+        node_poll_lease(n, now_ms);
         return false;
     }
     if (n->lease.is_mine && prior_may_train(n, now_ms)) {
@@ -172,9 +118,9 @@ bool node_may_publish(struct member_node *n, uint64_t now_ms)
         return true;
     if (may_take(n, now_ms)) {
         n->blocked = "the lease is being taken";
-        take_lease(n, node_present_view(n));
+        node_take_lease(n, node_present_view(n));
     } else {
-        poll_lease(n, now_ms);
+        node_poll_lease(n, now_ms);
     }
     return false;
 }
@@ -184,9 +130,9 @@ void node_request_lease(struct member_node *n, uint64_t now_ms)
     if (!n->has_lease || n->lease.is_mine)
         return;
     if (!n->lease.is_known || !may_take(n, now_ms))
-        poll_lease(n, now_ms);
+        node_poll_lease(n, now_ms);
     else
-        take_lease(n, node_present_view(n));
+        node_take_lease(n, node_present_view(n));
 }
 
 static bool is_recorded(const struct member_node *n)
@@ -207,7 +153,7 @@ void node_keep_lease(struct member_node *n, uint64_t now_ms)
     if (!n->has_lease || n->is_lease_pending || n->phase == NODE_GATHERING || is_recorded(n))
         return;
     if (!n->lease.is_known) {
-        poll_lease(n, now_ms);
+        node_poll_lease(n, now_ms);
         return;
     }
     if (!n->lease.is_mine && !node_is_full_view(&n->view, n->world) && n->lease.holder < n->world &&
@@ -217,50 +163,5 @@ void node_keep_lease(struct member_node *n, uint64_t now_ms)
                              node_name(n, n->lease.holder)), now_ms);
         return;
     }
-    take_lease(n, &n->view);
-}
-
-void node_lease(struct member_node *n, const struct member_event *e, uint64_t now_ms)
-{
-    const struct member_lease *l = e->lease;
-    bool is_answer = n->is_lease_pending && l->answered >= n->wish;
-    uint32_t n_members = 0;
-
-    if (l->token != n->lease.token || l->is_mine != n->lease.is_mine || l->is_over != n->lease.is_over)
-        n->save_again_ms = 0; /* a save that waits for the lease may succeed now */
-    if (l->token != n->lease.token || l->incarnation != n->lease.incarnation) {
-        n->lease_since = n->events;
-        n->is_holder_gone = false;
-        if (l->is_mine && n->is_taking_early) {
-            n->n_prior = n->lease.n_members;
-            n->prior_holder = n->lease.holder;
-            memcpy(n->prior, n->lease_members, n->n_prior * sizeof(*n->prior));
-            n->prior_until = now_ms + MEMBER_EXPIRY_MS;
-        }
-        n->is_taking_early = false;
-    }
-    /* the record may be of another cluster: only ranks of this cluster are valid */
-    for (uint32_t i = 0; i < l->n_members; i++)
-        if (l->members[i] < n->world && n_members < n->world)
-            n->lease_members[n_members++] = l->members[i];
-    if (l->text[0] != '\0' && strcmp(l->text, n->lease_error) != 0)
-        node_log(n, true, node_print(n, "lease: %s", l->text));
-    /* a successful read does not show that a take would succeed */
-    if (l->text[0] != '\0' || is_answer)
-        snprintf(n->lease_error, sizeof(n->lease_error), "%s", l->text);
-    n->lease = *l;
-    n->lease.members = n->lease_members;
-    n->lease.n_members = n_members;
-    n->lease.text = "";
-    if (is_answer) {
-        n->is_lease_pending = false;
-        n->lease_failures = l->text[0] != '\0' ? n->lease_failures + 1 : 0;
-        n->lease_again_ms = n->lease_failures > 0 ? now_ms + node_retry_ms(n->lease_failures) : 0;
-    }
-    if (n->state != MEMBER_LEADING)
-        return;
-    if (n->phase == NODE_GATHERING)
-        node_gather(n, now_ms);
-    else
-        node_keep_lease(n, now_ms);
+    node_take_lease(n, &n->view);
 }

@@ -1,4 +1,5 @@
-/* node_reach.c - tasks that the data path does not reach although their link to the leader is open.
+/* node_reach.c - data paths that are dead although the links to the leader are open: reports, tests and quarantine.
+ * node_evict.c decides which task is evicted, and when its quarantine ends.
  *
  * A dead path is an edge between two tasks. The leader learns about it in two ways:
  *   TROUBLE   the communicator of a member broke and names the peers whose kernel acknowledges
@@ -18,9 +19,6 @@
 #include "member/node_priv.h"
 
 #include <stdio.h>
-#include <string.h>
-
-#include "base/check.h"
 
 /* ---- edges ---- */
 
@@ -46,7 +44,7 @@ void node_reset_reach(struct member_node *n, uint32_t rank)
     p->dead.n = 0;
 }
 
-static bool is_dead_edge(const struct member_node *n, uint32_t a, uint32_t b)
+bool node_is_dead_edge(const struct member_node *n, uint32_t a, uint32_t b)
 {
     for (uint32_t i = 0; i < n->n_edges; i++)
         if ((n->edges[i].a == a && n->edges[i].b == b) || (n->edges[i].a == b && n->edges[i].b == a))
@@ -54,11 +52,11 @@ static bool is_dead_edge(const struct member_node *n, uint32_t a, uint32_t b)
     return false;
 }
 
-static void add_edges(struct member_node *n, uint32_t from, const uint32_t *dead, uint32_t n_dead)
+void node_add_edges(struct member_node *n, uint32_t from, const uint32_t *dead, uint32_t n_dead)
 {
     for (uint32_t i = 0; i < n_dead; i++) {
         if (dead[i] >= n->world || dead[i] == from || node_seat(&n->view, dead[i]) == NULL ||
-            is_dead_edge(n, from, dead[i]) || n->n_edges == NODE_EDGES)
+            node_is_dead_edge(n, from, dead[i]) || n->n_edges == NODE_EDGES)
             continue;
         n->edges[n->n_edges].a = from;
         n->edges[n->n_edges].b = dead[i];
@@ -77,12 +75,12 @@ static bool add_rank(struct node_ranks *r, uint32_t rank)
     return true;
 }
 
-static struct node_ranks dead_paths_of(const struct member_node *n, uint32_t rank)
+struct node_ranks node_dead_paths_of(const struct member_node *n, uint32_t rank)
 {
     struct node_ranks r = { 0 };
 
     for (uint32_t i = 0; i < n->view.n; i++)
-        if (is_dead_edge(n, rank, n->view.seats[i].rank))
+        if (node_is_dead_edge(n, rank, n->view.seats[i].rank))
             (void)add_rank(&r, n->view.seats[i].rank);
     return r;
 }
@@ -131,7 +129,7 @@ static void order_tests(struct member_node *n, struct node_round *r, uint32_t fr
  * REACH. */
 static void test_paths_of(struct member_node *n, uint32_t rank, uint64_t now_ms)
 {
-    struct node_ranks others = dead_paths_of(n, rank), self = { 1, { rank } };
+    struct node_ranks others = node_dead_paths_of(n, rank), self = { 1, { rank } };
 
     if (n->peers[rank].is_tested)
         return;
@@ -155,7 +153,7 @@ void node_trouble(struct member_node *n, uint32_t from, const struct member_loss
         n->trouble_ms = now_ms;
     if (loss->n_dead_paths == 0)
         n->peers[from].suspect = loss->peer;
-    add_edges(n, from, loss->dead_paths, loss->n_dead_paths);
+    node_add_edges(n, from, loss->dead_paths, loss->n_dead_paths);
     for (uint32_t i = 0; i < n->n_edges; i++) {
         test_paths_of(n, n->edges[i].a, now_ms);
         test_paths_of(n, n->edges[i].b, now_ms);
@@ -164,28 +162,6 @@ void node_trouble(struct member_node *n, uint32_t from, const struct member_loss
         return;
     n->trouble_rank = loss->peer;
     snprintf(n->trouble, sizeof(n->trouble), "%s", text);
-}
-
-void node_reached(struct member_node *n, uint32_t from, uint64_t round, const uint32_t *dead, uint32_t n_dead,
-                  uint64_t now_ms)
-{
-    if (round != 0 && round == n->trouble_round.id && n->phase != NODE_GATHERING) {
-        n->trouble_round.n_open -= n->trouble_round.n_open > 0;
-        add_edges(n, from, dead, n_dead);
-        node_watch_trouble(n, now_ms);
-        return;
-    }
-    for (uint32_t i = 0; i < n->world; i++) {
-        struct peer *p = &n->peers[i];
-
-        if (round == 0 || p->round.id != round)
-            continue;
-        p->round.n_open -= p->round.n_open > 0;
-        p->round.has_failed |= n_dead > 0;
-        if (n_dead > 0 && dead[0] < n->world)
-            snprintf(p->last_error, sizeof(p->last_error), "in quarantine: no data path from %s to %s", n->names[from],
-                     n->names[dead[0]]);
-    }
 }
 
 /* ---- quarantine ---- */
@@ -199,7 +175,7 @@ static uint64_t quarantine_ms(uint32_t strikes)
     return ms < MEMBER_QUARANTINE_MS_MAX ? ms : MEMBER_QUARANTINE_MS_MAX;
 }
 
-static void quarantine(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms)
+void node_quarantine(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
     const char *text;
@@ -228,7 +204,7 @@ void node_count_loss(struct member_node *n, uint32_t rank, uint64_t now_ms)
         p->losses = 0;
     p->loss_ms = now_ms;
     if (++p->losses >= MEMBER_LOSSES)
-        quarantine(n, rank, node_print(n, "it was lost %u times in a row", p->losses), now_ms);
+        node_quarantine(n, rank, node_print(n, "it was lost %u times in a row", p->losses), now_ms);
 }
 
 static const char *no_path_text(struct member_node *n, uint32_t rank)
@@ -249,7 +225,7 @@ void node_join_quarantine(struct member_node *n, uint32_t rank, const uint32_t *
         if (dead[i] < n->world && dead[i] != rank)
             (void)add_rank(&p->dead, dead[i]);
     if (n->state == MEMBER_LEADING && p->dead.n > 0)
-        quarantine(n, rank, no_path_text(n, rank), now_ms);
+        node_quarantine(n, rank, no_path_text(n, rank), now_ms);
 }
 
 void node_reset_quarantine(struct member_node *n, uint32_t rank, uint64_t now_ms)
@@ -259,11 +235,11 @@ void node_reset_quarantine(struct member_node *n, uint32_t rank, uint64_t now_ms
     p->quarantine_until = 0;
     p->round = (struct node_round){ 0 };
     if (rank != n->self && p->is_joined && p->dead.n > 0)
-        quarantine(n, rank, no_path_text(n, rank), now_ms);
+        node_quarantine(n, rank, no_path_text(n, rank), now_ms);
 }
 
 /* Orders tests between the task and the members; first the members with a dead path to it. */
-static void test_quarantined(struct member_node *n, uint32_t rank, uint64_t now_ms)
+void node_test_quarantined(struct member_node *n, uint32_t rank, uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
     struct node_ranks others = { 0 }, self = { 1, { rank } };
@@ -281,139 +257,3 @@ static void test_quarantined(struct member_node *n, uint32_t rank, uint64_t now_
         order_tests(n, &p->round, others.at[i], &self);
 }
 
-static void end_quarantine(struct member_node *n, uint32_t rank, uint64_t now_ms)
-{
-    struct peer *p = &n->peers[rank];
-
-    p->quarantine_until = 0;
-    p->dead.n = 0;
-    if (p->is_joined)
-        p->last_error[0] = '\0'; /* a task that has left keeps that reason */
-    if (n->phase == NODE_LIVE && p->is_joined && p->is_ready && !p->is_in_view)
-        node_start_pause(n, node_print(n, "the data paths of %s work: its quarantine is over, and it joins",
-                                       node_name(n, rank)), now_ms);
-}
-
-void node_watch_quarantine(struct member_node *n, uint64_t now_ms)
-{
-    for (uint32_t i = 0; i < n->world; i++) {
-        struct peer *p = &n->peers[i];
-        uint64_t pause_ms = MEMBER_RETEST_MS;
-
-        if (p->quarantine_until == 0 || now_ms < p->quarantine_until)
-            continue;
-        if (!p->is_joined) {
-            end_quarantine(n, i, now_ms);
-            continue;
-        }
-        if (p->round.id == 0)
-            test_quarantined(n, i, now_ms);
-        if (p->round.n_open > 0 && now_ms < p->round.until_ms)
-            continue;
-        if (p->round.n_open == 0 && !p->round.has_failed) {
-            p->round = (struct node_round){ 0 };
-            end_quarantine(n, i, now_ms);
-            continue;
-        }
-        for (uint32_t k = 0; k < p->n_failed_rounds && pause_ms < MEMBER_RETEST_MS_MAX; k++)
-            pause_ms *= 2;
-        p->n_failed_rounds++;
-        p->round = (struct node_round){ 0 };
-        p->quarantine_until = now_ms + pause_ms;
-    }
-}
-
-/* ---- eviction ---- */
-
-/* Returns the evidence against a task, in this order of weight: its dead paths; earlier evictions
- * of other tasks for a dead path to it; that it does not lead; members that report it lost without
- * a dead path. Such a report repeats what one end says. */
-static uint64_t suspicion_of(const struct member_node *n, uint32_t rank)
-{
-    uint64_t edges = 0, votes = 0;
-
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        uint32_t other = n->view.seats[i].rank;
-
-        if (other == rank)
-            continue;
-        edges += is_dead_edge(n, rank, other);
-        votes += n->peers[other].suspect == rank;
-    }
-    return edges == 0 ? 0 : edges << 48 | (uint64_t)n->peers[rank].accusations << 32 | (uint64_t)(rank != n->self) << 31 | votes;
-}
-
-/* Among equals, the highest rank. NO_RANK: no dead path between two members is known. */
-static uint32_t most_suspected(const struct member_node *n)
-{
-    uint32_t worst = MEMBER_NO_RANK;
-    uint64_t most = 1;
-
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        uint64_t suspicion = suspicion_of(n, n->view.seats[i].rank);
-
-        if (suspicion >= most) {
-            worst = n->view.seats[i].rank;
-            most = suspicion;
-        }
-    }
-    return worst;
-}
-
-static void accuse_others(struct member_node *n, uint32_t evicted)
-{
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        uint32_t rank = n->view.seats[i].rank;
-
-        if (rank != evicted && is_dead_edge(n, rank, evicted) && n->peers[rank].accusations < UINT16_MAX)
-            n->peers[rank].accusations++;
-    }
-    n->peers[evicted].accusations = 0;
-}
-
-/* This leader is cut off: it hands leadership over and joins the new leader, which quarantines
- * it. */
-static void evict_self(struct member_node *n, const char *text, uint64_t now_ms)
-{
-    uint32_t successor = MEMBER_NO_RANK;
-
-    n->own_dead = dead_paths_of(n, n->self);
-    for (uint32_t i = n->world; i-- > 0;)
-        if (i != n->self && n->peers[i].is_joined && n->peers[i].is_in_view && n->peers[i].quarantine_until == 0)
-            successor = i;
-    node_end_view(n, n->self, text, now_ms);
-    if (successor == MEMBER_NO_RANK) {
-        node_gather(n, now_ms);
-        return;
-    }
-    node_log(n, true, node_print(n, "this task hands leadership over to %s: %s", node_name(n, successor), text));
-    node_hand_over_leadership(n, successor, now_ms);
-}
-
-void node_watch_trouble(struct member_node *n, uint64_t now_ms)
-{
-    uint32_t worst;
-    const char *text;
-
-    if (n->phase == NODE_GATHERING || n->trouble_ms == 0 || now_ms - n->trouble_ms < MEMBER_CAUSE_MS ||
-        (n->trouble_round.n_open > 0 && now_ms < n->trouble_round.until_ms))
-        return;
-    worst = most_suspected(n);
-    text = node_print(n, "%s", n->trouble);
-    if (worst == MEMBER_NO_RANK || n->view.n < 2) {
-        node_end_view(n, n->trouble_rank, text, now_ms);
-        node_gather(n, now_ms);
-        return;
-    }
-    text = node_print(n, "%s cannot be reached over the data path: %s", node_progress_text(n, worst, now_ms), text);
-    accuse_others(n, worst);
-    if (worst == n->self) {
-        evict_self(n, text, now_ms);
-        return;
-    }
-    n->peers[worst].dead = dead_paths_of(n, worst);
-    node_end_view(n, worst, text, now_ms);
-    n->peers[worst].is_in_view = n->peers[worst].is_ready = n->peers[worst].is_complete = false;
-    quarantine(n, worst, text, now_ms);
-    node_gather(n, now_ms);
-}

@@ -1,4 +1,6 @@
-/* node_storage.c - a leader that cannot write to its storage hands leadership over to another task.
+/* node_storage.c - reports about the shared storage: the lease, and a leader that cannot write.
+ *
+ * A leader that cannot write to its storage hands leadership over to another task.
  *
  * Every task counts the failures of its storage since the last checkpoint that it wrote; READY and
  * the view carry the counts. The member with the lowest count is the coordinator. While the storage
@@ -11,45 +13,11 @@
 #include "member/node_priv.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { DOUBLINGS_MAX = 5 };
 
-uint32_t member_view_coordinator(const struct member_view *v)
-{
-    uint32_t best = 0;
-
-    for (uint32_t i = 1; i < v->n; i++)
-        if (v->seats[i].storage_failures < v->seats[best].storage_failures)
-            best = i;
-    return best;
-}
-
-/* Returns the present task with the fewest failures, at most as many as this task; NO_RANK:
- * none. */
-static uint32_t successor_of(const struct member_node *n)
-{
-    uint32_t successor = MEMBER_NO_RANK;
-
-    for (uint32_t i = 0; i < n->world; i++)
-        if (i != n->self && node_is_present(n, i) &&
-            n->peers[i].storage_failures <= n->peers[n->self].storage_failures &&
-            (successor == MEMBER_NO_RANK || n->peers[i].storage_failures < n->peers[successor].storage_failures))
-            successor = i;
-    return successor;
-}
-
-bool node_storage_hand_over(struct member_node *n, uint64_t now_ms)
-{
-    uint32_t successor = n->storage_failed ? successor_of(n) : MEMBER_NO_RANK;
-
-    if (successor == MEMBER_NO_RANK)
-        return false;
-    node_log(n, true, node_print(n, "%s cannot write to the storage (%s) and hands leadership over to %s",
-                                 node_name(n, n->self), n->storage_error, node_name(n, successor)));
-    n->storage_failed = false;
-    node_hand_over_leadership(n, successor, now_ms);
-    return true;
-}
+/* ---- failures of the storage ---- */
 
 static void count_failure(struct member_node *n, const char *text)
 {
@@ -108,4 +76,51 @@ void node_storage(struct member_node *n, const struct member_event *e, uint64_t 
         node_end_view(n, MEMBER_NO_RANK,
                   node_print(n, "%s cannot write to the storage: %s", node_name(n, n->self), trouble), now_ms);
     node_gather(n, now_ms);
+}
+
+/* ---- the lease ---- */
+
+void node_lease(struct member_node *n, const struct member_event *e, uint64_t now_ms)
+{
+    const struct member_lease *l = e->lease;
+    bool is_answer = n->is_lease_pending && l->answered >= n->wish;
+    uint32_t n_members = 0;
+
+    if (l->token != n->lease.token || l->is_mine != n->lease.is_mine || l->is_over != n->lease.is_over)
+        n->save_again_ms = 0; /* a save that waits for the lease may succeed now */
+    if (l->token != n->lease.token || l->incarnation != n->lease.incarnation) {
+        n->lease_since = n->events;
+        n->is_holder_gone = false;
+        if (l->is_mine && n->is_taking_early) {
+            n->n_prior = n->lease.n_members;
+            n->prior_holder = n->lease.holder;
+            memcpy(n->prior, n->lease_members, n->n_prior * sizeof(*n->prior));
+            n->prior_until = now_ms + MEMBER_EXPIRY_MS;
+        }
+        n->is_taking_early = false;
+    }
+    /* the record may be of another cluster: only ranks of this cluster are valid */
+    for (uint32_t i = 0; i < l->n_members; i++)
+        if (l->members[i] < n->world && n_members < n->world)
+            n->lease_members[n_members++] = l->members[i];
+    if (l->text[0] != '\0' && strcmp(l->text, n->lease_error) != 0)
+        node_log(n, true, node_print(n, "lease: %s", l->text));
+    /* a successful read does not show that a take would succeed */
+    if (l->text[0] != '\0' || is_answer)
+        snprintf(n->lease_error, sizeof(n->lease_error), "%s", l->text);
+    n->lease = *l;
+    n->lease.members = n->lease_members;
+    n->lease.n_members = n_members;
+    n->lease.text = "";
+    if (is_answer) {
+        n->is_lease_pending = false;
+        n->lease_failures = l->text[0] != '\0' ? n->lease_failures + 1 : 0;
+        n->lease_again_ms = n->lease_failures > 0 ? now_ms + node_retry_ms(n->lease_failures) : 0;
+    }
+    if (n->state != MEMBER_LEADING)
+        return;
+    if (n->phase == NODE_GATHERING)
+        node_gather(n, now_ms);
+    else
+        node_keep_lease(n, now_ms);
 }

@@ -1,4 +1,4 @@
-/* norm.c - sums of squares with an order of their own. */
+/* norm.c - sums of squares with an order of their own, and clipping. */
 #include <math.h>
 #include <string.h>
 
@@ -65,4 +65,14 @@ float optim_clip(double norm, double clip)
         return 1;
     scale = clip / (norm + 1e-6);
     return scale > 1 ? 1 : (float)scale; /* a NaN stays one */
+}
+
+CLONES void optim_clamp(float *g, size_t n, float limit)
+{
+    for (size_t i = 0; i < n; i++) {
+        float x = g[i];
+
+        x = x > limit ? limit : x;
+        g[i] = x < -limit ? -limit : x; /* a NaN stays one */
+    }
 }

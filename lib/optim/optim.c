@@ -141,16 +141,6 @@ static bool next_piece(const struct optim *o, uint32_t part, size_t *block, stru
     return true;
 }
 
-CLONES void optim_clamp(float *g, size_t n, float limit)
-{
-    for (size_t i = 0; i < n; i++) {
-        float x = g[i];
-
-        x = x > limit ? limit : x;
-        g[i] = x < -limit ? -limit : x; /* a NaN stays one */
-    }
-}
-
 static bool is_packed(const struct optim_state *state, const struct optim_param *p)
 {
     return state->packed != NULL && p->table != NULL;

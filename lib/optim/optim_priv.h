@@ -6,7 +6,7 @@
  *   sgd.c       sgd, momentum, lars
  *   adam.c      adam, adamw, adamax, lamb, lion
  *   adagrad.c   adagrad, rmsprop
- *   norm.c      sums of squares
+ *   norm.c      sums of squares, clipping
  *   schedule.c  the learning rate
  *
  * An element needs only its own weight, gradient and slots, and every operation rounds by itself,
@@ -89,6 +89,7 @@ void optim_packed_unfold(const struct optim_state *s, const struct optim_piece *
 void optim_packed_sweep(const struct optim_def *def, const struct optim_hyper *own,
                         const struct optim_state *s, const struct optim_piece *p);
 
+/* Limits each element to [-limit, limit]; a NaN remains. */
 void optim_clamp(float *g, size_t n, float limit);
 
 /* ---- the sum of squares of a block: element i belongs to sum i mod OPTIM_SUMS ---- */

@@ -164,8 +164,8 @@ static int bwd(const struct rnn_step *s, struct err *err)
     return rnn_run_dh(s, 0, s->at.gates[0], s->dh, err);
 }
 
-void rnn_lstm_peepholes(const struct rnn_param *p, const float *gates, const float *c_prev,
-                        const float *c, float *dp, bool add)
+static void peepholes(const struct rnn_param *p, const float *gates, const float *c_prev,
+                      const float *c, float *dp, bool add)
 {
     size_t n = p->hidden, rows = p->steps * p->batch, g, k, r;
 
@@ -181,4 +181,4 @@ void rnn_lstm_peepholes(const struct rnn_param *p, const float *gates, const flo
 }
 
 const struct rnn_cell rnn_lstm = { .gates = 4, .part = { 4 }, .has_c = true, .fwd = fwd,
-                                   .bwd = bwd };
+                                   .bwd = bwd, .peepholes = peepholes };

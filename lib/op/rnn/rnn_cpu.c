@@ -444,7 +444,7 @@ static int bwd_direction(const struct op_call *c, const struct work *w, const fl
     if (wants(c, RNN_PEEPHOLES)) {
         size_t state = p->batch * p->hidden;
 
-        rnn_lstm_peepholes(p, k.gates[0], k.c + reverse * state, k.c + !reverse * state,
+        p->cell->peepholes(p, k.gates[0], k.c + reverse * state, k.c + !reverse * state,
                            (float *)c->din[RNN_PEEPHOLES]->data + d * 3 * p->hidden,
                            op_adds(c, RNN_PEEPHOLES));
     }

@@ -20,6 +20,7 @@ enum { RNN_PARTS = 2 };
 
 enum { RNN_ACTS = 3, RNN_ROW = 6 /* rows of H in rnn_step.row */ };
 
+struct rnn_param;
 struct rnn_step;
 
 /* ---- the functions of the gates: function.c ---- */
@@ -75,6 +76,10 @@ struct rnn_cell {
     bool has_e;                 /* keeps one more value per hidden unit (GRU) */
     int (*fwd)(const struct rnn_step *s, struct err *err);
     int (*bwd)(const struct rnn_step *s, struct err *err);
+    /* Called after the last step of backward: dp [3, H] (+)= the gradients of the peepholes. gates
+     * [T B, 4 H] as bwd leaves them, c_prev and c [T B, H]. NULL: the cell has no peepholes. */
+    void (*peepholes)(const struct rnn_param *p, const float *gates, const float *c_prev,
+                      const float *c, float *dp, bool add);
 };
 
 struct rnn_param {
@@ -134,11 +139,6 @@ static inline bool rnn_live(const struct rnn_step *s, size_t row)
 int rnn_run_h(const struct rnn_step *s, uint32_t part, const float *h, float *y, struct err *err);
 int rnn_run_dh(const struct rnn_step *s, uint32_t part, const float *gates, float *dh,
                struct err *err);
-
-/* LSTM, after the last step: dp [3, H] (+)= the gradients of the peepholes. gates [T B, 4 H]
- * as backward leaves them, c_prev and c [T B, H]. */
-void rnn_lstm_peepholes(const struct rnn_param *p, const float *gates, const float *c_prev,
-                        const float *c, float *dp, bool add);
 
 extern const struct rnn_cell rnn_lstm, rnn_gru, rnn_plain;
 

@@ -1,0 +1,117 @@
+/* node_action.c - begins an event; appends the actions of the event, and copies what they point to. */
+#include "member/node_priv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+
+bool node_begin_event(struct member_node *n)
+{
+    CHECK(n->next_action == n->n_actions);
+    n->next_action = n->n_actions = 0;
+    n->events++;
+    if (n->event.used > 0)
+        arena_fini(&n->event);
+    return n->state != MEMBER_ENDED;
+}
+
+struct member_action *node_add_action(struct member_node *n, enum member_action_kind what)
+{
+    struct member_action *d;
+
+    if (n->n_actions == n->room) {
+        n->room = n->room == 0 ? 16 : 2 * n->room;
+        n->actions = realloc(n->actions, n->room * sizeof(*n->actions));
+        CHECK(n->actions != NULL);
+    }
+    d = &n->actions[n->n_actions++];
+    *d = (struct member_action){ .what = what, .rank = MEMBER_NO_RANK, .text = "" };
+    return d;
+}
+
+bool member_node_next(struct member_node *n, struct member_action *out)
+{
+    if (n->next_action == n->n_actions)
+        return false;
+    *out = n->actions[n->next_action++];
+    return true;
+}
+
+const char *node_copy_text(struct member_node *n, const char *text)
+{
+    char *copy = arena_strdup(&n->event, text != NULL ? text : "");
+
+    CHECK(copy != NULL);
+    return copy;
+}
+
+const struct member_view *node_copy_view(struct member_node *n, const struct member_view *v)
+{
+    struct member_view *copy = arena_alloc(&n->event, sizeof(*copy));
+    struct member_seat *seats = arena_array(&n->event, v->n, sizeof(*seats));
+
+    CHECK(copy != NULL && seats != NULL);
+    memcpy(seats, v->seats, v->n * sizeof(*seats));
+    *copy = *v;
+    copy->seats = seats;
+    return copy;
+}
+
+const uint32_t *node_copy_ranks(struct member_node *n, const uint32_t *ranks, uint32_t n_ranks)
+{
+    uint32_t *copy;
+
+    if (n_ranks == 0)
+        return NULL;
+    copy = arena_array(&n->event, n_ranks, sizeof(*copy));
+    CHECK(copy != NULL);
+    memcpy(copy, ranks, n_ranks * sizeof(*copy));
+    return copy;
+}
+
+static const struct member_msg *copy_msg(struct member_node *n, const struct member_msg *m)
+{
+    struct member_msg *copy = arena_alloc(&n->event, sizeof(*copy));
+
+    CHECK(copy != NULL);
+    *copy = *m;
+    copy->text = node_copy_text(n, m->text);
+    copy->progress.phase = node_copy_text(n, m->progress.phase);
+    copy->ranks = node_copy_ranks(n, m->ranks, m->n_ranks);
+    if (m->view != NULL)
+        copy->view = node_copy_view(n, m->view);
+    return copy;
+}
+
+void node_log(struct member_node *n, bool is_trouble, const char *text)
+{
+    struct member_action *d;
+
+    text = node_copy_text(n, text);
+    d = node_add_action(n, MEMBER_LOG);
+    d->text = text;
+    d->is_trouble = is_trouble;
+}
+
+void node_send_leader(struct member_node *n, const struct member_msg *m)
+{
+    CHECK(n->out_rank != MEMBER_NO_RANK);
+    node_add_action(n, MEMBER_SEND_LEADER)->msg = copy_msg(n, m);
+}
+
+void node_send_member(struct member_node *n, uint32_t rank, const struct member_msg *m)
+{
+    struct member_action *d;
+
+    CHECK(n->peers[rank].is_joined && rank != n->self);
+    d = node_add_action(n, MEMBER_SEND_MEMBER);
+    d->rank = rank;
+    d->msg = copy_msg(n, m);
+}
+
+void node_set_cause(struct member_node *n, const char *text)
+{
+    snprintf(n->cause, sizeof(n->cause), "%s", text);
+}

@@ -1,0 +1,87 @@
+/* node_links.c - the link out to the leader, and the links in of the members. */
+#include "member/node_priv.h"
+
+#include "base/check.h"
+
+void node_close_in(struct member_node *n, uint32_t rank)
+{
+    struct peer *p = &n->peers[rank];
+
+    if (rank == n->self || !p->is_joined)
+        return;
+    node_add_action(n, MEMBER_CLOSE_IN)->rank = rank;
+    p->is_joined = p->is_ready = p->is_complete = p->is_leaving = p->is_attaching = false;
+}
+
+void node_refuse(struct member_node *n, uint32_t rank, int code, const char *text)
+{
+    if (rank == n->self || !n->peers[rank].is_joined)
+        return;
+    node_send_member(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = code, .text = text });
+    node_close_in(n, rank);
+}
+
+void node_redirect_links(struct member_node *n, uint32_t leader)
+{
+    for (uint32_t i = 0; i < n->world; i++) {
+        if (i == n->self || !n->peers[i].is_joined || n->peers[i].is_attaching)
+            continue;
+        if (i == leader || leader == MEMBER_NO_RANK)
+            node_refuse(n, i, MEMBER_CONTINUE, "not a leader");
+        else {
+            node_send_member(n, i, &(struct member_msg){ .kind = MEMBER_MSG_REDIRECT, .rank = leader, .text = "" });
+            node_close_in(n, i);
+        }
+    }
+}
+
+/* These tasks received a view that this task coordinates, but this task did not receive it: the
+ * process for which the view was made has died, or its link has closed. */
+void node_refuse_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms)
+{
+    for (uint32_t i = 0; i < n->world; i++)
+        if (n->peers[i].is_attaching && now_ms - n->peers[i].joined_ms >= for_ms)
+            node_refuse(n, i, MEMBER_CONTINUE, "this task does not have this view");
+}
+
+void node_send_ready(struct member_node *n)
+{
+    if (n->out_rank == MEMBER_NO_RANK || n->training != NODE_STOPPED)
+        return;
+    node_send_leader(n, &(struct member_msg){ .kind = MEMBER_MSG_READY,
+                                       .generation = n->view.generation,
+                                       .held = n->held,
+                                       .storage_failures = n->peers[n->self].storage_failures,
+                                       .text = "" });
+}
+
+void node_send_leave(struct member_node *n, int code, const char *text)
+{
+    node_send_leader(n, &(struct member_msg){ .kind = MEMBER_MSG_LEAVE,
+                                       .code = code,
+                                       .is_all = n->stops_all,
+                                       .text = text });
+}
+
+void node_open_out(struct member_node *n, uint32_t rank, bool is_attaching, uint64_t now_ms)
+{
+    CHECK(n->out_rank == MEMBER_NO_RANK && rank != n->self && rank < n->world);
+    n->out_rank = rank;
+    n->peers[rank].asked_event = n->events;
+    n->is_accepted = is_attaching;
+    n->out_ms = n->out_heard_ms = now_ms;
+    node_add_action(n, MEMBER_OPEN_OUT)->rank = rank;
+    node_send_leader(n, &(struct member_msg){ .kind = MEMBER_MSG_JOIN,
+                                       .incarnation = n->incarnation,
+                                       .generation = is_attaching ? n->view.generation : n->highest_generation,
+                                       .is_attaching = is_attaching,
+                                       .ident = &n->ident,
+                                       .n_devices = n->n_devices,
+                                       .ranks = n->own_dead.at,
+                                       .n_ranks = is_attaching ? 0 : n->own_dead.n,
+                                       .text = "" });
+    if (!is_attaching)
+        node_send_ready(n);
+    if (n->is_stopping)
+        node_send_leave(n, 143, node_print(n, "%s was asked to leave", node_name(n, n->self)));
+}
