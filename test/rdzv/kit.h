@@ -265,9 +265,10 @@ static inline void on_checkpoint(void *arg)
 static inline void on_trace(void *arg, const char *text)
 {
     struct node *n = arg;
-    size_t len = n->trace != NULL ? strlen(n->trace) : 0;
+    size_t len;
 
     pthread_mutex_lock(&lock);
+    len = n->trace != NULL ? strlen(n->trace) : 0;
     n->trace = realloc(n->trace, len + strlen(text) + 2);
     assert_non_null(n->trace);
     sprintf(n->trace + len, "%s\n", text);

@@ -70,7 +70,7 @@ static inline void fixture_event(void *arg, const struct train_event *e)
         f->accuracy = e->eval->metrics[0];
         f->evals++;
     } else if (e->kind == TRAIN_CHECKPOINT && e->ckpt->kind == CKPT_WRITTEN) {
-        f->saves++;
+        __atomic_add_fetch(&f->saves, 1, __ATOMIC_RELEASE); /* on the thread of the writer */
     }
 }
 
