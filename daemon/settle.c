@@ -13,6 +13,7 @@
 #include "conf/cluster_print.h"
 #include "conf/job_print.h"
 #include "device/cuda.h"
+#include "optim/optim.h"
 
 static const char *environment(void *arg, const char *name)
 {
@@ -180,8 +181,8 @@ static int settle_groups(struct settled *s, struct err *err)
     struct train_opts *t = &s->train;
     size_t n = c->model.n_frozen;
 
-    for (uint32_t i = 0; i < c->optimizer.n_groups; i++)
-        n += c->optimizer.groups[i].frozen ? c->optimizer.groups[i].n_match : 0;
+    for (uint32_t i = 0; i < c->n_groups; i++)
+        n += c->groups[i].frozen ? c->groups[i].n_match : 0;
     s->frozen = calloc(n + 1, sizeof(*s->frozen));
     if (s->frozen == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
@@ -193,8 +194,8 @@ static int settle_groups(struct settled *s, struct err *err)
     t->groups = s->groups;
     for (uint32_t i = 0; i < c->model.n_frozen; i++)
         s->frozen[t->n_frozen++] = c->model.frozen[i];
-    for (uint32_t i = 0; i < c->optimizer.n_groups; i++) {
-        const struct conf_group *g = &c->optimizer.groups[i];
+    for (uint32_t i = 0; i < c->n_groups; i++) {
+        const struct conf_group *g = &c->groups[i];
 
         for (uint32_t k = 0; g->frozen && k < g->n_match; k++)
             s->frozen[t->n_frozen++] = g->match[k];
@@ -210,69 +211,19 @@ static int settle_groups(struct settled *s, struct err *err)
     return 0;
 }
 
-static void settle_rate(struct settled *s)
-{
-    static const enum optim_schedule_type schedules[] = {
-        [CONF_SCHEDULE_CONSTANT] = OPTIM_CONSTANT,
-        [CONF_SCHEDULE_STEP] = OPTIM_STEP,
-        [CONF_SCHEDULE_COSINE] = OPTIM_COSINE,
-        [CONF_SCHEDULE_EXPONENTIAL] = OPTIM_EXPONENTIAL,
-        [CONF_SCHEDULE_POLYNOMIAL] = OPTIM_POLYNOMIAL,
-        [CONF_SCHEDULE_ONE_CYCLE] = OPTIM_ONE_CYCLE,
-        [CONF_SCHEDULE_PLATEAU] = OPTIM_PLATEAU,
-        [CONF_SCHEDULE_INVERSE_SQUARE_ROOT] = OPTIM_INVERSE_SQUARE_ROOT,
-    };
-    const struct conf *c = s->conf;
-    uint32_t reference = c->optimizer.scaling.reference_batch_size;
-
-    s->learning_rate = c->optimizer.learning_rate;
-    if (c->optimizer.scaling.rule == CONF_SCALING_LINEAR)
-        s->learning_rate = optim_scale_linear(s->learning_rate, s->global_batch, reference);
-    else if (c->optimizer.scaling.rule == CONF_SCALING_SQUARE_ROOT)
-        s->learning_rate = optim_scale_sqrt(s->learning_rate, s->global_batch, reference);
-    s->train.schedule =
-        (struct optim_schedule){ .type = schedules[c->optimizer.schedule.type],
-                                 .learning_rate = s->learning_rate,
-                                 .warmup_steps = c->optimizer.schedule.warmup_steps,
-                                 .step_size = c->optimizer.schedule.step_size,
-                                 .gamma = c->optimizer.schedule.gamma,
-                                 .final_fraction = c->optimizer.schedule.final_fraction,
-                                 .power = c->optimizer.schedule.power,
-                                 .initial_fraction = c->optimizer.schedule.initial_fraction,
-                                 .rise = c->optimizer.schedule.rise_fraction,
-                                 .cycles = c->optimizer.schedule.base_momentum == 0 ? OPTIM_NOTHING
-                                           : c->optimizer.momentum > 0              ? OPTIM_MOMENTUM
-                                                                                    : OPTIM_BETA1,
-                                 .base_momentum = c->optimizer.schedule.base_momentum,
-                                 .threshold = c->optimizer.schedule.threshold,
-                                 .patience = c->optimizer.schedule.patience };
-}
-
 static int settle_optimizer(struct settled *s, struct err *err)
 {
-    static const char *const names[] = {
-        [CONF_SGD] = "sgd",         [CONF_MOMENTUM] = "momentum", [CONF_ADAGRAD] = "adagrad",
-        [CONF_RMSPROP] = "rmsprop", [CONF_ADAM] = "adam",         [CONF_ADAMW] = "adamw",
-        [CONF_ADAMAX] = "adamax",   [CONF_LARS] = "lars",         [CONF_LAMB] = "lamb",
-        [CONF_LION] = "lion",
-    };
-    const struct conf *c = s->conf;
-    struct train_opts *t = &s->train;
+    struct optim_settings *o = &s->train.optimizer;
+    double rate = s->conf->optimizer.schedule.learning_rate;
 
-    settle_rate(s);
-    t->optimizer = optim_find(names[c->optimizer.type]);
-    CHECK(t->optimizer != NULL);
-    t->hyper = (struct optim_hyper){ .momentum = c->optimizer.momentum,
-                                     .beta1 = c->optimizer.beta1,
-                                     .beta2 = c->optimizer.beta2,
-                                     .epsilon = c->optimizer.epsilon,
-                                     .weight_decay = c->optimizer.weight_decay,
-                                     .trust_coefficient = c->optimizer.trust_coefficient,
-                                     .nesterov = c->optimizer.nesterov,
-                                     .centered = c->optimizer.centered };
-    t->average = c->optimizer.average.decay;
-    t->evaluate_average = t->average > 0 && c->optimizer.average.evaluate;
-    t->export_average = t->average > 0 && c->optimizer.average.export;
+    *o = s->conf->optimizer;
+    if (o->scaling.rule == OPTIM_SCALING_LINEAR)
+        rate = optim_scale_linear(rate, s->global_batch, o->scaling.reference_batch_size);
+    else if (o->scaling.rule == OPTIM_SCALING_SQUARE_ROOT)
+        rate = optim_scale_sqrt(rate, s->global_batch, o->scaling.reference_batch_size);
+    s->learning_rate = o->schedule.learning_rate = rate;
+    if (o->schedule.base_momentum > 0)
+        o->schedule.cycles = o->hyper.momentum > 0 ? OPTIM_CYCLES_MOMENTUM : OPTIM_CYCLES_BETA1;
     return settle_groups(s, err);
 }
 

@@ -52,38 +52,33 @@ static int derive_name(const struct checker *k)
     return 0;
 }
 
-/* What each optimizer takes where the job says nothing: PyTorch's and the papers' choices. */
+/* Where the job has no value: the optimizer's own defaults, which are PyTorch's and the papers'. */
 static void derive_optimizer(const struct checker *k)
 {
-    static const struct {
-        const char *name;
-        size_t at;
-        uint32_t types; /* bits of those that have another default ... */
-        double theirs, others; /* ... and of those to which it applies at all */
-    } rows[] = {
-#define ROW(name_, types_, theirs_, others_)                                                       \
-    { #name_, offsetof(struct conf, optimizer.name_), types_, theirs_, others_ }
-        ROW(weight_decay, 1u << CONF_ADAMW, 0.01, 0),
-        ROW(momentum, 1u << CONF_RMSPROP, 0, 0.9),
-        ROW(beta2, 1u << CONF_RMSPROP | 1u << CONF_LION, 0.99, 0.999),
-        ROW(epsilon, 1u << CONF_LAMB, 1e-6, 1e-8),
-        ROW(epsilon, 1u << CONF_ADAGRAD, 1e-10, 0),
+#define ROW(NAME, word, momentum_, beta2_, epsilon_, decay, ...)                                   \
+    [OPTIM_##NAME] = { .momentum = momentum_, .beta2 = beta2_, .epsilon = epsilon_,                \
+                       .weight_decay = decay },
+    static const struct optim_hyper defaults[] = { OPTIM_LIST(ROW) };
 #undef ROW
+    const struct optim_hyper *own = &defaults[k->c->optimizer.type];
+    struct optim_hyper *h = &k->c->optimizer.hyper;
+    const struct {
+        const char *name;
+        double *value, by_default;
+    } rows[] = {
+        { "momentum", &h->momentum, own->momentum },
+        { "beta2", &h->beta2, own->beta2 },
+        { "epsilon", &h->epsilon, own->epsilon },
+        { "weight_decay", &h->weight_decay, own->weight_decay },
     };
-    struct conf *c = k->c;
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         const struct conf_key *key = conf_key_find("/optimizer", rows[i].name);
-        double *value = (double *)((char *)c + rows[i].at);
         char pointer[CONF_KEY_PATH_BYTES];
 
         conf_key_path(key, pointer);
-        if (value_at(k->doc, pointer) != NULL || !conf_key_applies(key, c))
-            continue;
-        if (rows[i].types >> c->optimizer.type & 1u)
-            *value = rows[i].theirs;
-        else if (*value == 0)
-            *value = rows[i].others;
+        if (value_at(k->doc, pointer) == NULL && conf_key_applies(key, k->c))
+            *rows[i].value = rows[i].by_default;
     }
 }
 
@@ -92,14 +87,14 @@ static int derive_groups(const struct checker *k)
 {
     const cJSON *groups = value_at(k->doc, "/optimizer/groups");
 
-    for (uint32_t i = 0; i < k->c->optimizer.n_groups; i++) {
+    for (uint32_t i = 0; i < k->c->n_groups; i++) {
         const cJSON *group = cJSON_GetArrayItem(groups, (int)i);
-        struct conf_group *g = &k->c->optimizer.groups[i];
+        struct conf_group *g = &k->c->groups[i];
 
         if (cJSON_GetObjectItemCaseSensitive(group, "weight_decay") == NULL)
-            g->weight_decay = k->c->optimizer.weight_decay;
+            g->weight_decay = k->c->optimizer.hyper.weight_decay;
         if (g->frozen && (g->learning_rate_factor != 1 || !g->layer_adaptation || g->lazy_rows ||
-                          g->weight_decay != k->c->optimizer.weight_decay))
+                          g->weight_decay != k->c->optimizer.hyper.weight_decay))
             return json_error(
                 k->doc, group, k->err,
                 "parameters that are \"frozen\" have no learning rate, weight decay, adaptation or "
@@ -411,8 +406,8 @@ static int check_cycle(const struct checker *k)
     static const struct {
         const char *key;
         size_t at;
-    } moves[] = { { "momentum", offsetof(struct conf, optimizer.momentum) },
-                  { "beta1", offsetof(struct conf, optimizer.beta1) } };
+    } moves[] = { { "momentum", offsetof(struct conf, optimizer.hyper.momentum) },
+                  { "beta1", offsetof(struct conf, optimizer.hyper.beta1) } };
     const cJSON *value = value_at(k->doc, "/optimizer/schedule/base_momentum");
     double base = k->c->optimizer.schedule.base_momentum;
 
@@ -513,7 +508,7 @@ static int check_needs(const struct checker *k)
           c->export.safetensors != NULL },
         { "/train/eval_every_epochs", c->train.eval_every_epochs > 0, "/data/eval",
           c->data.eval != NULL },
-        { "/optimizer/schedule/type", c->optimizer.schedule.type == CONF_SCHEDULE_PLATEAU,
+        { "/optimizer/schedule/type", c->optimizer.schedule.type == OPTIM_PLATEAU,
           "/data/eval", c->data.eval != NULL },
         { "/checkpoint/every_steps", c->checkpoint.every_steps > 0, "/checkpoint/directory",
           c->checkpoint.directory != NULL },

@@ -16,127 +16,108 @@
 #define BIT(word_) (1u << (word_))
 
 /* Every enum is stored and read as an unsigned; an item of a map starts with its name. */
-static_assert(sizeof(enum conf_optimizer) == sizeof(unsigned), "enums are unsigned");
+static_assert(sizeof(enum optim_type) == sizeof(unsigned), "enums are unsigned");
 static_assert(offsetof(struct conf_feature, name) == 0, "the name comes first");
 static_assert(offsetof(struct conf_input, feature) == 0, "the name comes first");
 static_assert(offsetof(struct conf_rename, graph) == 0, "the name comes first");
 
-static const char *const dtypes[] = {
-    [CONF_FLOAT32] = "float32",
-    [CONF_INT64] = "int64",
-    [CONF_INT32] = "int32",
-    [CONF_UINT8] = "uint8",
-    [CONF_UINT16] = "uint16",
-    [CONF_UINT32] = "uint32",
+static const struct conf_word dtypes[] = {
+    { "float32", CONF_FLOAT32 },
+    { "int64", CONF_INT64 },
+    { "int32", CONF_INT32 },
+    { "uint8", CONF_UINT8 },
+    { "uint16", CONF_UINT16 },
+    { "uint32", CONF_UINT32 },
 };
-static const char *const formats[] = {
-    [CONF_FORMAT_TFRECORD] = "tfrecord",
-    [CONF_FORMAT_CSV] = "csv",
-    [CONF_FORMAT_NPY] = "npy",
-    [CONF_FORMAT_TOKENS] = "tokens",
+static const struct conf_word formats[] = {
+    { "tfrecord", CONF_FORMAT_TFRECORD },
+    { "csv", CONF_FORMAT_CSV },
+    { "npy", CONF_FORMAT_NPY },
+    { "tokens", CONF_FORMAT_TOKENS },
 };
-static const char *const layouts[] = {
-    [CONF_CHANNELS_FIRST] = "channels_first",
-    [CONF_CHANNELS_LAST] = "channels_last",
+static const struct conf_word layouts[] = {
+    { "channels_first", CONF_CHANNELS_FIRST },
+    { "channels_last", CONF_CHANNELS_LAST },
 };
-static const char *const bad_records[] = { [CONF_BAD_STOP] = "stop", [CONF_BAD_SKIP] = "skip" };
-static const char *const map_ops[] = {
-    [CONF_RANDOM_RESIZED_CROP] = "random_resized_crop",
-    [CONF_RANDOM_CROP] = "random_crop",
-    [CONF_CENTER_CROP] = "center_crop",
-    [CONF_FLIP] = "flip",
-    [CONF_COLOR_JITTER] = "color_jitter",
-    [CONF_NORMALIZE] = "normalize",
+static const struct conf_word bad_records[] = { { "stop", CONF_BAD_STOP }, { "skip", CONF_BAD_SKIP } };
+static const struct conf_word map_ops[] = {
+    { "random_resized_crop", CONF_RANDOM_RESIZED_CROP },
+    { "random_crop", CONF_RANDOM_CROP },
+    { "center_crop", CONF_CENTER_CROP },
+    { "flip", CONF_FLIP },
+    { "color_jitter", CONF_COLOR_JITTER },
+    { "normalize", CONF_NORMALIZE },
 };
-static const char *const map_whens[] = {
-    [CONF_MAP_TRAINING] = "training",
-    [CONF_MAP_EVALUATION] = "evaluation",
-    [CONF_MAP_ALWAYS] = "always",
+static const struct conf_word map_whens[] = {
+    { "training", CONF_MAP_TRAINING },
+    { "evaluation", CONF_MAP_EVALUATION },
+    { "always", CONF_MAP_ALWAYS },
 };
-static const char *const losses[] = {
-    [CONF_LOSS_SOFTMAX_CROSS_ENTROPY] = "softmax_cross_entropy",
-    [CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD] = "negative_log_likelihood",
-    [CONF_LOSS_BINARY_CROSS_ENTROPY] = "binary_cross_entropy",
-    [CONF_LOSS_MEAN_SQUARED_ERROR] = "mean_squared_error",
-    [CONF_LOSS_MEAN_ABSOLUTE_ERROR] = "mean_absolute_error",
-    [CONF_LOSS_HUBER] = "huber",
-    [CONF_LOSS_GRAPH] = "graph",
+static const struct conf_word losses[] = {
+    { "softmax_cross_entropy", CONF_LOSS_SOFTMAX_CROSS_ENTROPY },
+    { "negative_log_likelihood", CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD },
+    { "binary_cross_entropy", CONF_LOSS_BINARY_CROSS_ENTROPY },
+    { "mean_squared_error", CONF_LOSS_MEAN_SQUARED_ERROR },
+    { "mean_absolute_error", CONF_LOSS_MEAN_ABSOLUTE_ERROR },
+    { "huber", CONF_LOSS_HUBER },
+    { "graph", CONF_LOSS_GRAPH },
 };
-static const char *const batch_norms[] = {
-    [CONF_BATCH_NORM_ASK] = "ask",
-    [CONF_BATCH_NORM_TRAIN] = "train",
-    [CONF_BATCH_NORM_FROZEN] = "frozen",
+static const struct conf_word batch_norms[] = {
+    { "ask", CONF_BATCH_NORM_ASK },
+    { "train", CONF_BATCH_NORM_TRAIN },
+    { "frozen", CONF_BATCH_NORM_FROZEN },
 };
-static const char *const metrics[] = {
-    [CONF_METRIC_ACCURACY] = "accuracy",
-    [CONF_METRIC_TOP_K_ACCURACY] = "top_k_accuracy",
-    [CONF_METRIC_PERPLEXITY] = "perplexity",
-    [CONF_METRIC_AUC] = "auc",
-    [CONF_METRIC_MEAN_ABSOLUTE_ERROR] = "mean_absolute_error",
-    [CONF_METRIC_MEAN_SQUARED_ERROR] = "mean_squared_error",
+static const struct conf_word metrics[] = {
+    { "accuracy", CONF_METRIC_ACCURACY },
+    { "top_k_accuracy", CONF_METRIC_TOP_K_ACCURACY },
+    { "perplexity", CONF_METRIC_PERPLEXITY },
+    { "auc", CONF_METRIC_AUC },
+    { "mean_absolute_error", CONF_METRIC_MEAN_ABSOLUTE_ERROR },
+    { "mean_squared_error", CONF_METRIC_MEAN_SQUARED_ERROR },
 };
-static const char *const caches[] = {
-    [CONF_CACHE_NONE] = "none",
-    [CONF_CACHE_MEMORY] = "memory",
-    [CONF_CACHE_DISK] = "disk",
+static const struct conf_word caches[] = {
+    { "none", CONF_CACHE_NONE },
+    { "memory", CONF_CACHE_MEMORY },
+    { "disk", CONF_CACHE_DISK },
 };
-static const char *const remainders[] = {
-    [CONF_REMAINDER_DROP] = "drop",
-    [CONF_REMAINDER_PAD] = "pad",
+static const struct conf_word remainders[] = {
+    { "drop", CONF_REMAINDER_DROP },
+    { "pad", CONF_REMAINDER_PAD },
 };
-static const char *const precisions[] = {
-    [CONF_PRECISION_FLOAT32] = "float32",
-    [CONF_PRECISION_TF32] = "tf32",
-    [CONF_PRECISION_BFLOAT16] = "bfloat16",
-    [CONF_PRECISION_FLOAT16] = "float16",
+static const struct conf_word precisions[] = {
+    { "float32", CONF_PRECISION_FLOAT32 },
+    { "tf32", CONF_PRECISION_TF32 },
+    { "bfloat16", CONF_PRECISION_BFLOAT16 },
+    { "float16", CONF_PRECISION_FLOAT16 },
 };
-static const char *const optimizers[] = {
-    [CONF_SGD] = "sgd",
-    [CONF_MOMENTUM] = "momentum",
-    [CONF_ADAGRAD] = "adagrad",
-    [CONF_RMSPROP] = "rmsprop",
-    [CONF_ADAM] = "adam",
-    [CONF_ADAMW] = "adamw",
-    [CONF_ADAMAX] = "adamax",
-    [CONF_LARS] = "lars",
-    [CONF_LAMB] = "lamb",
-    [CONF_LION] = "lion",
+#define OPTIM_WORD(NAME, word, ...) { #word, OPTIM_##NAME },
+static const struct conf_word optimizers[] = { OPTIM_LIST(OPTIM_WORD) };
+static const struct conf_word schedules[] = { OPTIM_SCHEDULE_LIST(OPTIM_WORD) };
+static const struct conf_word scalings[] = {
+    { "none", OPTIM_SCALING_NONE },
+    { "linear", OPTIM_SCALING_LINEAR },
+    { "square_root", OPTIM_SCALING_SQUARE_ROOT },
 };
-static const char *const schedules[] = {
-    [CONF_SCHEDULE_CONSTANT] = "constant",
-    [CONF_SCHEDULE_STEP] = "step",
-    [CONF_SCHEDULE_COSINE] = "cosine",
-    [CONF_SCHEDULE_EXPONENTIAL] = "exponential",
-    [CONF_SCHEDULE_POLYNOMIAL] = "polynomial",
-    [CONF_SCHEDULE_ONE_CYCLE] = "one_cycle",
-    [CONF_SCHEDULE_PLATEAU] = "plateau",
-    [CONF_SCHEDULE_INVERSE_SQUARE_ROOT] = "inverse_square_root",
+static const struct conf_word export_dtypes[] = {
+    { "float32", CONF_EXPORT_FLOAT32 },
+    { "bfloat16", CONF_EXPORT_BFLOAT16 },
+    { "float16", CONF_EXPORT_FLOAT16 },
 };
-static const char *const scalings[] = {
-    [CONF_SCALING_NONE] = "none",
-    [CONF_SCALING_LINEAR] = "linear",
-    [CONF_SCALING_SQUARE_ROOT] = "square_root",
+static const struct conf_word comms[] = {
+    { "auto", CONF_COMM_AUTO },
+    { "cpu", CONF_COMM_CPU },
+    { "nccl", CONF_COMM_NCCL },
 };
-static const char *const export_dtypes[] = {
-    [CONF_EXPORT_FLOAT32] = "float32",
-    [CONF_EXPORT_BFLOAT16] = "bfloat16",
-    [CONF_EXPORT_FLOAT16] = "float16",
+static const struct conf_word non_finites[] = {
+    { "skip", CONF_NON_FINITE_SKIP },
+    { "stop", CONF_NON_FINITE_STOP },
+    { "restore", CONF_NON_FINITE_RESTORE },
 };
-static const char *const comms[] = {
-    [CONF_COMM_AUTO] = "auto",
-    [CONF_COMM_CPU] = "cpu",
-    [CONF_COMM_NCCL] = "nccl",
-};
-static const char *const non_finites[] = {
-    [CONF_NON_FINITE_SKIP] = "skip",
-    [CONF_NON_FINITE_STOP] = "stop",
-    [CONF_NON_FINITE_RESTORE] = "restore",
-};
-static const char *const log_levels[] = {
-    [CONF_LOG_DEBUG] = "debug",
-    [CONF_LOG_INFO] = "info",
-    [CONF_LOG_WARN] = "warn",
-    [CONF_LOG_ERROR] = "error",
+static const struct conf_word log_levels[] = {
+    { "debug", CONF_LOG_DEBUG },
+    { "info", CONF_LOG_INFO },
+    { "warn", CONF_LOG_WARN },
+    { "error", CONF_LOG_ERROR },
 };
 
 /* Short names for the table below. */
@@ -159,6 +140,29 @@ static const char *const log_levels[] = {
 #define ALLOCATED CONF_KEY_ALLOCATED
 #define FREE CONF_KEY_FREE
 #define LIVE (CONF_KEY_FREE | CONF_KEY_LIVE)
+
+/* The optimizers, and the schedules, that use a key, as bits for `when`: columns of their lists. */
+/* clang-format off */
+#define HAS_MOMENTUM(N, w, momentum, ...) | (unsigned)((momentum) != OPTIM_UNUSED) << OPTIM_##N
+#define HAS_BETA2(N, w, momentum, beta2, ...) | (unsigned)((beta2) != OPTIM_UNUSED) << OPTIM_##N
+#define HAS_EPSILON(N, w, momentum, beta2, epsilon, ...) \
+    | (unsigned)((epsilon) != OPTIM_UNUSED) << OPTIM_##N
+#define HAS_BETA1(N, w, m, b, e, decay, beta1, ...) | beta1##u << OPTIM_##N
+#define HAS_TRUST(N, w, m, b, e, decay, beta1, trust, ...) | trust##u << OPTIM_##N
+#define HAS_NESTEROV(N, w, m, b, e, decay, beta1, trust, nesterov, ...) | nesterov##u << OPTIM_##N
+#define HAS_CENTERED(N, w, m, b, e, decay, beta1, trust, nesterov, centered) \
+    | centered##u << OPTIM_##N
+#define OPTIMIZERS(has_) .when = { "type", 0u OPTIM_LIST(has_) }
+#define HAS_WARMUP(N, w, warmup, ...) | warmup##u << OPTIM_##N
+#define HAS_STEP_SIZE(N, w, warmup, step, ...) | step##u << OPTIM_##N
+#define HAS_GAMMA(N, w, warmup, step, gamma, ...) | gamma##u << OPTIM_##N
+#define HAS_FINAL(N, w, warmup, step, gamma, final, ...) | final##u << OPTIM_##N
+#define HAS_POWER(N, w, warmup, step, gamma, final, power, ...) | power##u << OPTIM_##N
+#define HAS_CYCLE(N, w, warmup, step, gamma, final, power, cycle, ...) | cycle##u << OPTIM_##N
+#define HAS_PATIENCE(N, w, warmup, step, gamma, final, power, cycle, patience) \
+    | patience##u << OPTIM_##N
+#define SCHEDULES(has_) .when = { "type", 0u OPTIM_SCHEDULE_LIST(has_) }
+/* clang-format on */
 
 /* The keys of a loss: of model.loss (base_: its offset in struct conf) and of an item of
  * more_losses (0). */
@@ -568,42 +572,37 @@ LOSS_KEYS("/model/more_losses/*", 0)
 { "", "optimizer", OBJECT, 0, REQUIRED,
   .doc = "How updates are computed from gradients." },
 { "/optimizer", "type", ENUM, AT(optimizer.type), REQUIRED, WORDS(optimizers),
-  .doc = "sgd, momentum (sgd with momentum), adagrad, rmsprop, adam, adamw (adam with decoupled "
-         "weight decay), adamax, lars and lamb (steps in proportion to the norm of each parameter, "
-         "for large batches), or lion." },
-{ "/optimizer", "learning_rate", F64, AT(optimizer.learning_rate), REQUIRED, .min = 1e-30,
+  .doc = OPTIM_LIST_DOC },
+{ "/optimizer", "learning_rate", F64, AT(optimizer.schedule.learning_rate), REQUIRED, .min = 1e-30,
   .max = 1e6,
   .doc = "The highest learning rate of the schedule, before scaling." },
-{ "/optimizer", "momentum", F64, AT(optimizer.momentum), BELOW_MAX, .max = 1,
-  .when = { "type", BIT(CONF_MOMENTUM) | BIT(CONF_RMSPROP) | BIT(CONF_LARS) },
+{ "/optimizer", "momentum", F64, AT(optimizer.hyper.momentum), BELOW_MAX, .max = 1,
+  OPTIMIZERS(HAS_MOMENTUM),
   .doc = "The share of the last update that is kept; default: 0.9, for rmsprop 0." },
-{ "/optimizer", "nesterov", BOOL, AT(optimizer.nesterov), .fallback = "false",
-  .when = { "type", BIT(CONF_MOMENTUM) },
+{ "/optimizer", "nesterov", BOOL, AT(optimizer.hyper.nesterov), .fallback = "false",
+  OPTIMIZERS(HAS_NESTEROV),
   .doc = "Whether the momentum is Nesterov's." },
-{ "/optimizer", "centered", BOOL, AT(optimizer.centered), .fallback = "false",
-  .when = { "type", BIT(CONF_RMSPROP) },
+{ "/optimizer", "centered", BOOL, AT(optimizer.hyper.centered), .fallback = "false",
+  OPTIMIZERS(HAS_CENTERED),
   .doc = "Whether gradients are divided by their standard deviation in place of their root mean square." },
-{ "/optimizer", "beta1", F64, AT(optimizer.beta1), BELOW_MAX, .max = 1, .fallback = "0.9",
-  .when = { "type", BIT(CONF_ADAM) | BIT(CONF_ADAMW) | BIT(CONF_ADAMAX) | BIT(CONF_LAMB) |
-                        BIT(CONF_LION) },
+{ "/optimizer", "beta1", F64, AT(optimizer.hyper.beta1), BELOW_MAX, .max = 1, .fallback = "0.9",
+  OPTIMIZERS(HAS_BETA1),
   .doc = "Decay of the average of gradients." },
-{ "/optimizer", "beta2", F64, AT(optimizer.beta2), BELOW_MAX, .max = 1,
-  .when = { "type", BIT(CONF_ADAM) | BIT(CONF_ADAMW) | BIT(CONF_ADAMAX) | BIT(CONF_LAMB) |
-                        BIT(CONF_LION) | BIT(CONF_RMSPROP) },
+{ "/optimizer", "beta2", F64, AT(optimizer.hyper.beta2), BELOW_MAX, .max = 1,
+  OPTIMIZERS(HAS_BETA2),
   .doc = "Decay of the average of squared gradients (lion: of the average that is kept); default: "
          "0.999, for rmsprop and lion 0.99." },
-{ "/optimizer", "epsilon", F64, AT(optimizer.epsilon), .min = 1e-30, .max = 1,
-  .when = { "type", BIT(CONF_ADAM) | BIT(CONF_ADAMW) | BIT(CONF_ADAMAX) | BIT(CONF_LAMB) |
-                        BIT(CONF_ADAGRAD) | BIT(CONF_RMSPROP) },
+{ "/optimizer", "epsilon", F64, AT(optimizer.hyper.epsilon), .min = 1e-30, .max = 1,
+  OPTIMIZERS(HAS_EPSILON),
   .doc = "Added to the divisor; default: 1e-8, for adagrad 1e-10, for lamb 1e-6." },
-{ "/optimizer", "trust_coefficient", F64, AT(optimizer.trust_coefficient), ABOVE_MIN, .max = 1e6,
-  .fallback = "0.001", .when = { "type", BIT(CONF_LARS) },
+{ "/optimizer", "trust_coefficient", F64, AT(optimizer.hyper.trust_coefficient), ABOVE_MIN, .max = 1e6,
+  .fallback = "0.001", OPTIMIZERS(HAS_TRUST),
   .doc = "The norm of an update is this share of the parameter's norm, times the learning rate." },
-{ "/optimizer", "weight_decay", F64, AT(optimizer.weight_decay), .max = 1e6,
+{ "/optimizer", "weight_decay", F64, AT(optimizer.hyper.weight_decay), .max = 1e6,
   .doc = "This share of the weight is added to its gradient; adamw, lamb, lion: subtracted from the weight "
          "itself, multiplied by the learning rate; default: 0.01 for adamw, else 0." },
-{ "/optimizer", "groups", LIST, AT(optimizer.groups), ALLOCATED, .hi = CONF_MAX_GROUPS,
-  .count = AT(optimizer.n_groups), .stride = sizeof(struct conf_group), .fallback = "[]",
+{ "/optimizer", "groups", LIST, AT(groups), ALLOCATED, .hi = CONF_MAX_GROUPS,
+  .count = AT(n_groups), .stride = sizeof(struct conf_group), .fallback = "[]",
   .doc = "Parameters with their own settings; the first group that matches a name applies." },
 { "/optimizer/groups", "*", OBJECT,
   .doc = "A group of parameters, and the settings that differ for them." },
@@ -633,52 +632,47 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "The share of the average that is kept at each step, such as 0.999; 0: no average." },
 { "/optimizer/average", "evaluate", BOOL, AT(optimizer.average.evaluate), .fallback = "true",
   .doc = "Whether evaluation uses the average in place of the weights, if there is one." },
-{ "/optimizer/average", "export", BOOL, AT(optimizer.average.export), .fallback = "true",
+{ "/optimizer/average", "export", BOOL, AT(optimizer.average.exported), .fallback = "true",
   .doc = "Whether the export has the average in place of the weights, if there is one." },
 { "/optimizer", "schedule", OBJECT, .fallback = "{}",
   .doc = "The learning rate over the steps." },
 { "/optimizer/schedule", "type", ENUM, AT(optimizer.schedule.type), WORDS(schedules),
   .fallback = "constant",
-  .doc = "constant; step: times gamma every step_size steps; exponential: the same without steps; "
-         "cosine: half a cosine down to the last step; polynomial: a power of what is left; "
-         "one_cycle: up and down again; plateau: times gamma when the evaluation loss stays; "
-         "inverse_square_root: of the step." },
+  .doc = OPTIM_SCHEDULE_LIST_DOC },
 { "/optimizer/schedule", "warmup_steps", U64, AT(optimizer.schedule.warmup_steps),
-  .hi = 1000000000000, .fallback = "0", .when = { "type", ~BIT(CONF_SCHEDULE_ONE_CYCLE) },
+  .hi = 1000000000000, .fallback = "0", SCHEDULES(HAS_WARMUP),
   .doc = "Steps in which the learning rate first rises linearly." },
 { "/optimizer/schedule", "step_size", U64, AT(optimizer.schedule.step_size), REQUIRED, .lo = 1,
   .hi = 1000000000000,
-  .when = { "type", BIT(CONF_SCHEDULE_STEP) | BIT(CONF_SCHEDULE_EXPONENTIAL) },
+  SCHEDULES(HAS_STEP_SIZE),
   .doc = "Steps from one reduction to the next." },
 { "/optimizer/schedule", "gamma", F64, AT(optimizer.schedule.gamma), ABOVE_MIN, .max = 1,
   .fallback = "0.1",
-  .when = { "type", BIT(CONF_SCHEDULE_STEP) | BIT(CONF_SCHEDULE_EXPONENTIAL) |
-                        BIT(CONF_SCHEDULE_PLATEAU) },
+  SCHEDULES(HAS_GAMMA),
   .doc = "The factor of each reduction." },
 { "/optimizer/schedule", "final_fraction", F64, AT(optimizer.schedule.final_fraction), .max = 1,
   .fallback = "0",
-  .when = { "type", BIT(CONF_SCHEDULE_COSINE) | BIT(CONF_SCHEDULE_POLYNOMIAL) |
-                        BIT(CONF_SCHEDULE_ONE_CYCLE) | BIT(CONF_SCHEDULE_PLATEAU) },
+  SCHEDULES(HAS_FINAL),
   .doc = "The share of learning_rate at the last step, which is also its minimum." },
 { "/optimizer/schedule", "power", F64, AT(optimizer.schedule.power), ABOVE_MIN, .max = 100,
-  .fallback = "1", .when = { "type", BIT(CONF_SCHEDULE_POLYNOMIAL) },
+  .fallback = "1", SCHEDULES(HAS_POWER),
   .doc = "The exponent of the share of remaining steps; 1: linear." },
 { "/optimizer/schedule", "initial_fraction", F64, AT(optimizer.schedule.initial_fraction),
-  .max = 1, .fallback = "0.04", .when = { "type", BIT(CONF_SCHEDULE_ONE_CYCLE) },
+  .max = 1, .fallback = "0.04", SCHEDULES(HAS_CYCLE),
   .doc = "The share of learning_rate at the first step." },
-{ "/optimizer/schedule", "rise_fraction", F64, AT(optimizer.schedule.rise_fraction),
+{ "/optimizer/schedule", "rise_fraction", F64, AT(optimizer.schedule.rise),
   ABOVE_MIN | BELOW_MAX, .max = 1, .fallback = "0.3",
-  .when = { "type", BIT(CONF_SCHEDULE_ONE_CYCLE) },
+  SCHEDULES(HAS_CYCLE),
   .doc = "The share of all steps in which the rate rises." },
 { "/optimizer/schedule", "base_momentum", F64, AT(optimizer.schedule.base_momentum), BELOW_MAX,
-  .max = 1, .fallback = "0", .when = { "type", BIT(CONF_SCHEDULE_ONE_CYCLE) },
+  .max = 1, .fallback = "0", SCHEDULES(HAS_CYCLE),
   .doc = "The momentum (adam and similar optimizers: beta1) falls from the optimizer's value to this one while "
          "the rate rises, and rises again while the rate falls; 0: it is constant." },
 { "/optimizer/schedule", "patience", U32, AT(optimizer.schedule.patience), .hi = 1000000000,
-  .fallback = "10", .when = { "type", BIT(CONF_SCHEDULE_PLATEAU) },
+  .fallback = "10", SCHEDULES(HAS_PATIENCE),
   .doc = "The number of evaluations in a row that may show no improvement; the next one reduces the rate." },
 { "/optimizer/schedule", "threshold", F64, AT(optimizer.schedule.threshold), BELOW_MAX, .max = 1,
-  .fallback = "1e-4", .when = { "type", BIT(CONF_SCHEDULE_PLATEAU) },
+  .fallback = "1e-4", SCHEDULES(HAS_PATIENCE),
   .doc = "An improvement is a loss that is below the best one by more than this share of it." },
 { "/optimizer", "scaling", OBJECT, .fallback = "{}",
   .doc = "Whether the learning rate depends on the batch size." },
@@ -687,7 +681,7 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "learning_rate is for reference_batch_size and grows with the global batch (linear) or "
          "with its square root (square_root)." },
 { "/optimizer/scaling", "reference_batch_size", U32, AT(optimizer.scaling.reference_batch_size),
-  REQUIRED, .lo = 1, .hi = 16777216, .when = { "rule", BIT(CONF_SCALING_LINEAR) | BIT(CONF_SCALING_SQUARE_ROOT) },
+  REQUIRED, .lo = 1, .hi = 16777216, .when = { "rule", BIT(OPTIM_SCALING_LINEAR) | BIT(OPTIM_SCALING_SQUARE_ROOT) },
   .doc = "The global batch size for which learning_rate is chosen." },
 
 { "", "communication", OBJECT, .fallback = "{}",
@@ -785,6 +779,26 @@ void conf_key_path(const struct conf_key *k, char out[CONF_KEY_PATH_BYTES])
     int n = snprintf(out, CONF_KEY_PATH_BYTES, "%s/%s", k->parent, k->name);
 
     CHECK(n > 0 && n < CONF_KEY_PATH_BYTES);
+}
+
+const char *conf_key_word(const struct conf_key *k, unsigned value)
+{
+    for (uint32_t i = 0; i < k->n_words; i++)
+        if (k->words[i].value == value)
+            return k->words[i].word;
+    CHECK(!"a value without a word");
+    return "";
+}
+
+bool conf_key_value(const struct conf_key *k, const char *word, unsigned *value)
+{
+    for (uint32_t i = 0; i < k->n_words; i++) {
+        if (strcmp(k->words[i].word, word) == 0) {
+            *value = k->words[i].value;
+            return true;
+        }
+    }
+    return false;
 }
 
 bool conf_key_applies(const struct conf_key *k, const void *base)

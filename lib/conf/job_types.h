@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/arena.h"
+#include "opts/optim.h"
 
 /* stored */
 enum conf_dtype { CONF_FLOAT32, CONF_INT64, CONF_INT32, CONF_UINT8, CONF_UINT16, CONF_UINT32 };
@@ -48,29 +49,6 @@ enum conf_precision {
     CONF_PRECISION_BFLOAT16,
     CONF_PRECISION_FLOAT16,
 };
-enum conf_optimizer {
-    CONF_SGD,
-    CONF_MOMENTUM,
-    CONF_ADAGRAD,
-    CONF_RMSPROP,
-    CONF_ADAM,
-    CONF_ADAMW,
-    CONF_ADAMAX,
-    CONF_LARS,
-    CONF_LAMB,
-    CONF_LION,
-};
-enum conf_schedule {
-    CONF_SCHEDULE_CONSTANT,
-    CONF_SCHEDULE_STEP,
-    CONF_SCHEDULE_COSINE,
-    CONF_SCHEDULE_EXPONENTIAL,
-    CONF_SCHEDULE_POLYNOMIAL,
-    CONF_SCHEDULE_ONE_CYCLE,
-    CONF_SCHEDULE_PLATEAU,
-    CONF_SCHEDULE_INVERSE_SQUARE_ROOT,
-};
-enum conf_scaling { CONF_SCALING_NONE, CONF_SCALING_LINEAR, CONF_SCALING_SQUARE_ROOT };
 enum conf_comm { CONF_COMM_AUTO, CONF_COMM_CPU, CONF_COMM_NCCL };
 enum conf_non_finite { CONF_NON_FINITE_SKIP, CONF_NON_FINITE_STOP, CONF_NON_FINITE_RESTORE };
 enum conf_log_level { CONF_LOG_DEBUG, CONF_LOG_INFO, CONF_LOG_WARN, CONF_LOG_ERROR };
@@ -258,31 +236,9 @@ struct conf {
         enum conf_non_finite non_finite;    /* changes results, so it is part of the digest */
     } health;
 
-    struct {
-        enum conf_optimizer type;
-        double learning_rate, momentum, beta1, beta2, epsilon, trust_coefficient, weight_decay;
-        bool nesterov, centered;
-        struct conf_group *groups;
-        uint32_t n_groups;
-        struct {
-            double decay; /* 0: no average is kept */
-            bool evaluate, export;
-        } average;
-        struct {
-            enum conf_schedule type;
-            uint64_t warmup_steps;
-            uint64_t step_size; /* multiply by gamma every so many steps */
-            double gamma;
-            double final_fraction; /* ends at learning_rate * this */
-            double power, initial_fraction, rise_fraction, threshold;
-            double base_momentum; /* 0: the momentum stays */
-            uint32_t patience;
-        } schedule;
-        struct {
-            enum conf_scaling rule;
-            uint32_t reference_batch_size;
-        } scaling;
-    } optimizer;
+    struct optim_settings optimizer;
+    struct conf_group *groups; /* of parameters */
+    uint32_t n_groups;
 
     struct {
         enum conf_comm implementation;

@@ -33,7 +33,7 @@ int apply_update(struct replica *r, uint64_t step, double *norm, struct err *err
 {
     struct train *t = r->train;
     const struct train_opts *o = t->opts;
-    struct optim_hyper h = o->hyper;
+    struct optim_hyper h = o->optimizer.hyper;
     bool wanted = o->clip_norm > 0 || live_norm_is_due(&t->live, step);
     int first, middle, last, rc;
 

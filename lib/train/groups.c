@@ -50,12 +50,14 @@ static int check_used(const struct graph *graph, const struct train_params *grou
 static int check_lazy(const struct train_opts *o, const struct graph_param *p,
                       const struct train_params *group, uint32_t g, struct err *err)
 {
-    if (group->lazy && o->optimizer->measure != NULL)
+    const struct optim_def *def = optim_get(o->optimizer.type);
+
+    if (group->lazy && def->measure != NULL)
         return err_set(
             err, ERR_INPUT,
             "/optimizer/groups/%u/lazy_rows: %s takes norms over all rows of a parameter; "
             "take lazy_rows out, or another optimizer",
-            g, o->optimizer->name);
+            g, def->name);
     if (group->lazy && !p->is_table)
         return err_set(
             err, ERR_INPUT,
@@ -159,7 +161,7 @@ static int cut(const struct train_opts *o, const struct graph *graph, uint32_t i
                                                   .n = end - done,
                                                   .table = table,
                                                   .rate_factor = 1,
-                                                  .weight_decay = o->hyper.weight_decay,
+                                                  .weight_decay = o->optimizer.hyper.weight_decay,
                                                   .adapts = true,
                                                   .skipped = done };
         }
@@ -207,9 +209,9 @@ static int open_stretches(const struct train_opts *o, const struct graph *graph,
 int groups_open(const struct train_opts *o, const struct graph *graph, struct optim **out,
                 struct err *err)
 {
-    struct optim_opts opts = { .def = o->optimizer,
+    struct optim_opts opts = { .def = optim_get(o->optimizer.type),
                                .n_parts = o->n_devices,
-                               .average = o->average };
+                               .average = o->optimizer.average.decay };
     struct stretches s = { 0 };
     uint32_t n, *rows;
     const struct graph_param *p = graph_params(graph, &n);

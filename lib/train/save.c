@@ -454,10 +454,13 @@ int save_export(struct train *t, struct err *err)
         { t->opts->export_safetensors, export_safetensors },
     };
     const struct memory *m = &t->engine->memory;
+    const float *weights = m->state;
 
     if (files[0].path == NULL && files[1].path == NULL)
         return 0;
     events_phase(&t->events, "export", t->model.total_steps);
+    if (t->opts->optimizer.average.decay > 0 && t->opts->optimizer.average.exported)
+        weights = m->average;
     for (size_t i = 0; i < COUNT_OF(files); i++) {
         struct train_event e = { .kind = TRAIN_EXPORTED,
                                  .step = t->model.total_steps,
@@ -473,8 +476,7 @@ int save_export(struct train *t, struct err *err)
         if (rc == 0)
             rc = t->engine->ops->sync(t->engine, state_held(&t->state), err);
         if (rc == 0)
-            rc = files[i].write(t, t->opts->export_average ? m->average : m->state, files[i].path,
-                                err);
+            rc = files[i].write(t, weights, files[i].path, err);
         if (rc < 0)
             return err_wrap(err, rc, "export");
         events_send(&t->events, &e);

@@ -127,9 +127,9 @@ static void describe_engine(struct train *t)
         .eval_steps = m->eval_steps,
         .seed = o->seed,
         .mean_of_weights = o->mean_of_weights,
-        .evaluate_average = o->evaluate_average,
+        .evaluate_average = o->optimizer.average.decay > 0 && o->optimizer.average.evaluate,
         .optim = t->optim,
-        .hyper = &o->hyper,
+        .hyper = &o->optimizer.hyper,
         .clip_value = o->clip_value,
         .overlap = overlap_of(o->overlap),
         .bucket_bytes = o->bucket_bytes,
@@ -238,7 +238,7 @@ int train_open_engine(struct train *t, const struct engine_ops *ops, struct err 
 {
     int rc;
 
-    t->state.schedule = t->opts->schedule;
+    t->state.schedule = t->opts->optimizer.schedule;
     t->state.schedule.total_steps = t->model.total_steps;
     state_begin(&t->state, &t->opts->loss_scale);
     rc = open_engine(t, ops, err);
@@ -377,7 +377,7 @@ void train_facts(const struct train *t, struct train_facts *out)
         .total_steps = t->model.total_steps,
         .state_bytes = t->engine->memory.state_bytes,
         .work_bytes = t->engine->work_bytes,
-        .learning_rate = t->opts->schedule.learning_rate,
+        .learning_rate = t->opts->optimizer.schedule.learning_rate,
         .resumed_step = train_held(t),
         .weights = graph_weights_facts(t->model.graph),
     };

@@ -9,7 +9,7 @@
 #include "data/data.h"
 #include "device/device.h"
 #include "graph/graph.h"
-#include "optim/optim.h"
+#include "opts/optim.h"
 #include "train/loss_scale.h"
 
 struct ckpt_event;
@@ -182,9 +182,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     /* compute the gradient norm at steps that this divides; 0: only for clipping */
     uint32_t norm_every_steps;
 
-    const struct optim_def *optimizer;
-    struct optim_hyper hyper;       /* learning_rate and step are filled per step */
-    struct optim_schedule schedule; /* total_steps is filled here */
+    struct optim_settings optimizer;
     const struct train_params *groups;
     uint32_t n_groups;
     bool check_gradients;               /* tasks and replicas compare each reduced gradient */
@@ -199,9 +197,6 @@ struct train_opts { /* everything is borrowed until train_close() */
                                               beginning; at a step for which they went back before,
                                               it stops the job */
     } non_finite;
-    /* decay of the moving average of the weights; 0: none is kept */
-    double average;
-    bool evaluate_average, export_average; /* evaluation, exported model: from the average */
 
     const struct device *devices;
     uint32_t n_devices;

@@ -49,10 +49,10 @@ static void absent_key_has_the_documented_default(void **state)
     assert_int_equal(c->health.check_weights_every_steps, 100);
     assert_int_equal(c->health.non_finite, CONF_NON_FINITE_STOP);
     assert_int_equal(c->log.level, CONF_LOG_INFO);
-    assert_true(c->optimizer.weight_decay == 0.0);
-    assert_int_equal(c->optimizer.schedule.type, CONF_SCHEDULE_CONSTANT);
+    assert_true(c->optimizer.hyper.weight_decay == 0.0);
+    assert_int_equal(c->optimizer.schedule.type, OPTIM_CONSTANT);
     assert_int_equal(c->optimizer.schedule.warmup_steps, 0);
-    assert_int_equal(c->optimizer.scaling.rule, CONF_SCALING_NONE);
+    assert_int_equal(c->optimizer.scaling.rule, OPTIM_SCALING_NONE);
     assert_int_equal(c->communication.implementation, CONF_COMM_AUTO);
     assert_true(c->communication.shared_memory);
     assert_null(c->communication.token_file);
@@ -80,18 +80,18 @@ static void default_of_dependent_key_follows_from_the_other_key(void **state)
 
     (void)state;
     assert_int_equal(c->train.eval_every_epochs, 1);
-    assert_true(c->optimizer.weight_decay == 0.01);
-    assert_true(c->optimizer.beta1 == 0.9);
-    assert_true(c->optimizer.beta2 == 0.999);
-    assert_true(c->optimizer.epsilon == 1e-8);
-    assert_true(c->optimizer.momentum == 0.0); /* does not apply */
+    assert_true(c->optimizer.hyper.weight_decay == 0.01);
+    assert_true(c->optimizer.hyper.beta1 == 0.9);
+    assert_true(c->optimizer.hyper.beta2 == 0.999);
+    assert_true(c->optimizer.hyper.epsilon == 1e-8);
+    assert_true(c->optimizer.hyper.momentum == 0.0); /* does not apply */
     assert_int_equal(c->optimizer.schedule.step_size, 7);
     assert_true(c->optimizer.schedule.gamma == 0.1);
     conf_free(c);
 
     c = job_patched(given);
     assert_int_equal(c->train.eval_every_epochs, 0);
-    assert_true(c->optimizer.weight_decay == 0.0);
+    assert_true(c->optimizer.hyper.weight_decay == 0.0);
     conf_free(c);
 
     c = job_patched(short_deadline);
@@ -100,9 +100,9 @@ static void default_of_dependent_key_follows_from_the_other_key(void **state)
     conf_free(c);
 
     c = job_patched(momentum);
-    assert_true(c->optimizer.momentum == 0.9);
-    assert_true(c->optimizer.beta1 == 0.0);
-    assert_true(c->optimizer.weight_decay == 0.0);
+    assert_true(c->optimizer.hyper.momentum == 0.9);
+    assert_true(c->optimizer.hyper.beta1 == 0.0);
+    assert_true(c->optimizer.hyper.weight_decay == 0.0);
     assert_true(c->optimizer.schedule.final_fraction == 0.0);
     conf_free(c);
 }
@@ -132,19 +132,19 @@ static void optimizer_default_depends_on_its_type(void **state)
                "[{'match':['a']},{'match':['b','c'],'weight_decay':0.5,'learning_rate_factor':2}]");
         struct conf *c = job_patched(patches);
 
-        assert_true(c->optimizer.momentum == rows[i].momentum);
-        assert_true(c->optimizer.beta1 == rows[i].beta1);
-        assert_true(c->optimizer.beta2 == rows[i].beta2);
-        assert_true(c->optimizer.epsilon == rows[i].epsilon);
-        assert_true(c->optimizer.trust_coefficient == rows[i].trust);
-        assert_true(c->optimizer.weight_decay == rows[i].decay);
-        assert_int_equal(c->optimizer.n_groups, 2);
-        assert_true(c->optimizer.groups[0].weight_decay == rows[i].decay);
-        assert_true(c->optimizer.groups[0].learning_rate_factor == 1);
-        assert_true(c->optimizer.groups[0].layer_adaptation);
-        assert_int_equal(c->optimizer.groups[1].n_match, 2);
-        assert_string_equal(c->optimizer.groups[1].match[1], "c");
-        assert_true(c->optimizer.groups[1].weight_decay == 0.5);
+        assert_true(c->optimizer.hyper.momentum == rows[i].momentum);
+        assert_true(c->optimizer.hyper.beta1 == rows[i].beta1);
+        assert_true(c->optimizer.hyper.beta2 == rows[i].beta2);
+        assert_true(c->optimizer.hyper.epsilon == rows[i].epsilon);
+        assert_true(c->optimizer.hyper.trust_coefficient == rows[i].trust);
+        assert_true(c->optimizer.hyper.weight_decay == rows[i].decay);
+        assert_int_equal(c->n_groups, 2);
+        assert_true(c->groups[0].weight_decay == rows[i].decay);
+        assert_true(c->groups[0].learning_rate_factor == 1);
+        assert_true(c->groups[0].layer_adaptation);
+        assert_int_equal(c->groups[1].n_match, 2);
+        assert_string_equal(c->groups[1].match[1], "c");
+        assert_true(c->groups[1].weight_decay == 0.5);
         conf_free(c);
     }
 }
@@ -234,17 +234,17 @@ static void job_with_all_keys_is_read(void **state)
     assert_int_equal(c->health.check_weights_every_steps, 7);
     assert_int_equal(c->health.non_finite, CONF_NON_FINITE_SKIP);
     assert_int_equal(c->log.level, CONF_LOG_WARN);
-    assert_int_equal(c->optimizer.type, CONF_ADAM);
-    assert_true(c->optimizer.learning_rate == 0.002);
-    assert_true(c->optimizer.beta1 == 0.8);
-    assert_true(c->optimizer.beta2 == 0.95);
-    assert_true(c->optimizer.epsilon == 1e-6);
-    assert_true(c->optimizer.weight_decay == 0.1);
-    assert_int_equal(c->optimizer.schedule.type, CONF_SCHEDULE_STEP);
+    assert_int_equal(c->optimizer.type, OPTIM_ADAM);
+    assert_true(c->optimizer.schedule.learning_rate == 0.002);
+    assert_true(c->optimizer.hyper.beta1 == 0.8);
+    assert_true(c->optimizer.hyper.beta2 == 0.95);
+    assert_true(c->optimizer.hyper.epsilon == 1e-6);
+    assert_true(c->optimizer.hyper.weight_decay == 0.1);
+    assert_int_equal(c->optimizer.schedule.type, OPTIM_STEP);
     assert_int_equal(c->optimizer.schedule.warmup_steps, 11);
     assert_int_equal(c->optimizer.schedule.step_size, 13);
     assert_true(c->optimizer.schedule.gamma == 0.5);
-    assert_int_equal(c->optimizer.scaling.rule, CONF_SCALING_LINEAR);
+    assert_int_equal(c->optimizer.scaling.rule, OPTIM_SCALING_LINEAR);
     assert_int_equal(c->optimizer.scaling.reference_batch_size, 32);
     assert_int_equal(c->communication.implementation, CONF_COMM_CPU);
     assert_false(c->communication.shared_memory);
@@ -266,10 +266,10 @@ static void word_of_enum_key_is_read_as_its_value(void **state)
         size_t at;
         unsigned expected;
     } rows[] = {
-        { "/optimizer/type", "'sgd'", offsetof(struct conf, optimizer.type), CONF_SGD },
-        { "/optimizer/type", "'momentum'", offsetof(struct conf, optimizer.type), CONF_MOMENTUM },
-        { "/optimizer/type", "'adam'", offsetof(struct conf, optimizer.type), CONF_ADAM },
-        { "/optimizer/type", "'adamw'", offsetof(struct conf, optimizer.type), CONF_ADAMW },
+        { "/optimizer/type", "'sgd'", offsetof(struct conf, optimizer.type), OPTIM_SGD },
+        { "/optimizer/type", "'momentum'", offsetof(struct conf, optimizer.type), OPTIM_MOMENTUM },
+        { "/optimizer/type", "'adam'", offsetof(struct conf, optimizer.type), OPTIM_ADAM },
+        { "/optimizer/type", "'adamw'", offsetof(struct conf, optimizer.type), OPTIM_ADAMW },
         { "/data/cache", "'none'", offsetof(struct conf, data.cache), CONF_CACHE_NONE },
         { "/data/cache", "'memory'", offsetof(struct conf, data.cache), CONF_CACHE_MEMORY },
         { "/data/remainder", "'drop'", offsetof(struct conf, data.remainder), CONF_REMAINDER_DROP },
@@ -279,9 +279,9 @@ static void word_of_enum_key_is_read_as_its_value(void **state)
         { "/communication", "{'implementation':'nccl'}",
           offsetof(struct conf, communication.implementation), CONF_COMM_NCCL },
         { "/optimizer/schedule", "{'type':'constant'}",
-          offsetof(struct conf, optimizer.schedule.type), CONF_SCHEDULE_CONSTANT },
+          offsetof(struct conf, optimizer.schedule.type), OPTIM_CONSTANT },
         { "/optimizer/schedule", "{'type':'cosine'}",
-          offsetof(struct conf, optimizer.schedule.type), CONF_SCHEDULE_COSINE },
+          offsetof(struct conf, optimizer.schedule.type), OPTIM_COSINE },
         { "/data/features/extra/dtype", "'uint8'", offsetof(struct conf, data.features[0].dtype),
           CONF_UINT8 },
     };

@@ -179,14 +179,12 @@ static inline struct fixture *fixture_new(uint32_t replicas, uint32_t lanes)
         .seed = 3, .steps = STEPS, .global_batch = 32, .lanes = lanes, .replicas = replicas,
         .clip_norm = 1,
         .check_gradients = true, .check_weights_every_steps = 7, .stuck_factor = 10,
-        .optimizer = optim_find("momentum"),
-        .hyper = { .momentum = 0.9 },
-        .schedule = { .type = OPTIM_CONSTANT, .learning_rate = 0.05 },
+        .optimizer = { .type = OPTIM_MOMENTUM, .hyper = { .momentum = 0.9 },
+                       .schedule = { .type = OPTIM_CONSTANT, .learning_rate = 0.05 } },
         .devices = f->devices, .n_devices = replicas,
         .job_digest = "0", .job_name = "test",
         .on_event = fixture_event, .arg = f,
     };
-    assert_non_null(f->opts.optimizer);
     if (fixture_on_gpus())
         fixture_small_model(f);
     return f;

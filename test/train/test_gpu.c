@@ -122,10 +122,10 @@ static void gpus_with_unequal_shares_of_the_lanes_all_reduce_together(void **sta
 
 static void all_of_it(struct fixture *f)
 {
-    f->opts.optimizer = optim_find("adamw");
-    f->opts.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6, .weight_decay = 0.01 };
-    f->opts.schedule.learning_rate = 0.002;
-    f->opts.average = 0.9;
+    f->opts.optimizer.type = OPTIM_ADAMW;
+    f->opts.optimizer.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6, .weight_decay = 0.01 };
+    f->opts.optimizer.schedule.learning_rate = 0.002;
+    f->opts.optimizer.average.decay = 0.9;
     f->opts.clip_value = 0.05;
     f->opts.clip_norm = 0.5;
 }

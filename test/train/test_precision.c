@@ -108,9 +108,9 @@ static void precision_of_gpus_only_is_refused_on_a_cpu(void **state)
 
 static void clipped(struct fixture *f)
 {
-    f->opts.optimizer = optim_find("adamw");
-    f->opts.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6, .weight_decay = 0.01 };
-    f->opts.schedule.learning_rate = 0.002;
+    f->opts.optimizer.type = OPTIM_ADAMW;
+    f->opts.optimizer.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6, .weight_decay = 0.01 };
+    f->opts.optimizer.schedule.learning_rate = 0.002;
     f->opts.clip_value = 0.05;
     f->opts.clip_norm = 0.5;
 }
@@ -127,8 +127,8 @@ static void adapted(struct fixture *f)
     f->loss.n_attrs = 1;
     f->opts.mean_of_weights = true;
     f->opts.clip_value = 0.01;
-    f->opts.optimizer = optim_find("lars");
-    f->opts.hyper = (struct optim_hyper){ .momentum = 0.9, .trust_coefficient = 0.1, .weight_decay = 0.001 };
+    f->opts.optimizer.type = OPTIM_LARS;
+    f->opts.optimizer.hyper = (struct optim_hyper){ .momentum = 0.9, .trust_coefficient = 0.1, .weight_decay = 0.001 };
     f->opts.clip_norm = 0;
     f->opts.norm_every_steps = 2;
 }

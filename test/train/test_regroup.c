@@ -43,11 +43,11 @@ static void small_job(struct fixture *f, uint32_t task)
     f->opts.global_batch = 352; /* 4 steps an epoch */
     f->opts.eval_glob = "config/digits/digits-test-*.tfrecord";
     f->opts.eval_every_epochs = 1;
-    f->opts.optimizer = optim_find("lamb"); /* its norms use all gates of an update */
-    f->opts.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6 };
-    f->opts.schedule = (struct optim_schedule){ .type = OPTIM_PLATEAU, .learning_rate = 0.02,
+    f->opts.optimizer.type = OPTIM_LAMB; /* its norms use all gates of an update */
+    f->opts.optimizer.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6 };
+    f->opts.optimizer.schedule = (struct optim_schedule){ .type = OPTIM_PLATEAU, .learning_rate = 0.02,
                                                 .gamma = 0.5, .threshold = 0.9 };
-    f->opts.average = 0.9;
+    f->opts.optimizer.average.decay = 0.9;
     f->opts.check_gradients = true;
     f->opts.check_weights_every_steps = 5;
     f->opts.overlap = TRAIN_OVERLAP_ALWAYS;

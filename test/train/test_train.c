@@ -147,30 +147,29 @@ static void optimizers_have_equal_bits_on_any_number_of_replicas(void **state)
     static const char *const patterns[] = { "*.bias" };
     static const struct train_params group = { .match = patterns, .n_match = 1,
                                                .rate_factor = 0.5, .adapts = false };
-    size_t n_all;
-    const struct optim_def *const *all = optim_all(&n_all);
 
     (void)state;
-    for (size_t k = 0; k < n_all; k++) {
+    for (size_t k = 0; k < OPTIM_TYPES; k++) {
         struct fixture *f[2] = { fixture_new(1, 4), fixture_new(4, 4) };
 
         for (int i = 0; i < 2; i++) {
             f[i]->opts.steps = 12;
-            f[i]->opts.optimizer = all[k];
-            f[i]->opts.hyper = (struct optim_hyper){ .momentum = 0.9, .beta1 = 0.9, .beta2 = 0.99,
-                                                     .epsilon = 1e-6, .weight_decay = 0.01,
-                                                     .trust_coefficient = 0.02, .nesterov = true,
-                                                     .centered = true };
-            f[i]->opts.schedule.learning_rate = all[k] == optim_find("lion") ? 0.0005 : 0.005;
+            f[i]->opts.optimizer.type = (enum optim_type)k;
+            f[i]->opts.optimizer.hyper = (struct optim_hyper){ .momentum = 0.9, .beta1 = 0.9,
+                                                               .beta2 = 0.99, .epsilon = 1e-6,
+                                                               .weight_decay = 0.01,
+                                                               .trust_coefficient = 0.02,
+                                                               .nesterov = true, .centered = true };
+            f[i]->opts.optimizer.schedule.learning_rate = k == OPTIM_LION ? 0.0005 : 0.005;
             f[i]->opts.clip_value = 0.1;
-            f[i]->opts.average = 0.9;
+            f[i]->opts.optimizer.average.decay = 0.9;
             f[i]->opts.groups = &group;
             f[i]->opts.n_groups = 1;
             run(f[i]);
             assert_int_equal(f[i]->end, TRAIN_COMPLETE);
         }
         if (!(f[0]->losses[12] < f[0]->losses[1]))
-            fail_msg("%s: from %g to %g", all[k]->name, f[0]->losses[1], f[0]->losses[12]);
+            fail_msg("%s: from %g to %g", optim_get(k)->name, f[0]->losses[1], f[0]->losses[12]);
         assert_memory_equal(f[0]->losses, f[1]->losses, sizeof(f[0]->losses));
         assert_memory_equal(f[0]->train->engine->memory.state, f[1]->train->engine->memory.state,
                             f[0]->train->engine->memory.state_bytes);
@@ -193,10 +192,10 @@ static void plateau_schedule_resumed_continues_its_state(void **state)
         o->global_batch = 128; /* 11 steps an epoch */
         o->eval_glob = "config/digits/digits-test-*.tfrecord";
         o->eval_every_epochs = 1;
-        o->average = 0.8;
-        o->evaluate_average = true;
-        o->schedule = (struct optim_schedule){ .type = OPTIM_PLATEAU, .learning_rate = 0.1,
-                                               .gamma = 0.25, .threshold = 0.99 };
+        o->optimizer.average.decay = 0.8;
+        o->optimizer.average.evaluate = true;
+        o->optimizer.schedule = (struct optim_schedule){ .type = OPTIM_PLATEAU, .learning_rate = 0.1,
+                                                         .gamma = 0.25, .threshold = 0.99 };
     }
     run(whole);
     assert_int_equal(whole->train->state.schedule.plateau.reductions, 5); /* of 6 evaluations */
@@ -233,7 +232,7 @@ static void average_covers_weights_and_statistics_are_copied(void **state)
     bool differs = false;
 
     (void)state;
-    f->opts.average = 0.5;
+    f->opts.optimizer.average.decay = 0.5;
     f->opts.steps = 1;
     run(f);
     m = &f->train->engine->memory;
