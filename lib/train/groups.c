@@ -124,8 +124,8 @@ static int frozen_rows_of(const struct train_opts *o, const struct graph_param *
     int64_t n_rows = p->shape.rank > 0 ? p->shape.dim[0] : 0;
 
     *n = 0;
-    for (uint32_t i = 0; i < o->n_frozen_rows; i++) {
-        const struct train_rows *f = &o->frozen_rows[i];
+    for (uint32_t i = 0; i < o->model.n_frozen_rows; i++) {
+        const struct train_rows *f = &o->model.frozen_rows[i];
 
         for (uint32_t k = 0; has_frozen_rows(f, p) && k < f->n; k++) {
             if (f->rows[k] >= n_rows)
@@ -179,14 +179,14 @@ static int check_frozen_rows(const struct train_opts *o, const struct graph *gra
     uint32_t n, k;
     const struct graph_param *p = graph_params(graph, &n);
 
-    for (uint32_t i = 0; i < o->n_frozen_rows; i++) {
-        for (k = 0; k < n && !has_frozen_rows(&o->frozen_rows[i], &p[k]); k++)
+    for (uint32_t i = 0; i < o->model.n_frozen_rows; i++) {
+        for (k = 0; k < n && !has_frozen_rows(&o->model.frozen_rows[i], &p[k]); k++)
             ;
         if (k == n)
             return err_set(
                 err, ERR_INPUT,
                 "/model/frozen_rows: '%s' matches no parameter that trains (the first one is '%s')",
-                o->frozen_rows[i].match, n > 0 ? p[0].name : "");
+                o->model.frozen_rows[i].match, n > 0 ? p[0].name : "");
     }
     return 0;
 }
@@ -218,10 +218,10 @@ int groups_open(const struct train_opts *o, const struct graph *graph, struct op
     size_t n_rows = 0, cap = (size_t)n + 1;
     int rc = 0;
 
-    for (uint32_t i = 0; i < o->n_frozen_rows; i++) {
-        n_rows += o->frozen_rows[i].n;
+    for (uint32_t i = 0; i < o->model.n_frozen_rows; i++) {
+        n_rows += o->model.frozen_rows[i].n;
         for (uint32_t k = 0; k < n; k++) /* each frozen row ends a stretch */
-            cap += has_frozen_rows(&o->frozen_rows[i], &p[k]) ? o->frozen_rows[i].n : 0;
+            cap += has_frozen_rows(&o->model.frozen_rows[i], &p[k]) ? o->model.frozen_rows[i].n : 0;
     }
     rows = calloc(n_rows + 1, sizeof(*rows));
     s.at = calloc(cap, sizeof(*s.at));

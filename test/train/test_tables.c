@@ -183,20 +183,33 @@ static struct job *job_new(uint32_t replicas, uint32_t lanes)
     for (uint32_t i = 0; i < replicas; i++)
         j->devices[i] = (struct device){ .kind = DEVICE_CPU, .index = i, .core = -1 };
     j->opts = (struct train_opts){
-        .onnx = model_path,
-        .inputs = &j->input, .n_inputs = 1,
-        .targets = &j->target, .n_targets = 1,
-        .losses = &j->loss, .n_losses = 1,
-        .train_glob = data_glob,
-        .features = j->features, .n_features = 2,
-        .shuffle = true, .cache_memory = true, .prefetch = 2,
-        .seed = 3, .steps = STEPS, .global_batch = 32, .lanes = lanes, .replicas = replicas,
-        .clip_norm = 0.5,
+        .model.onnx = model_path,
+        .model.inputs = &j->input,
+        .model.n_inputs = 1,
+        .targets = &j->target,
+        .n_targets = 1,
+        .losses = &j->loss,
+        .n_losses = 1,
+        .data.train = data_glob,
+        .features = j->features,
+        .n_features = 2,
+        .data.shuffle = true,
+        .data.origin.cache = DATA_CACHE_MEMORY,
+        .data.prefetch = 2,
+        .run.seed = 3,
+        .run.steps = STEPS,
+        .global_batch = 32,
+        .lanes = lanes,
+        .replicas = replicas,
+        .run.clip_norm = 0.5,
         .optimizer = { .type = OPTIM_SGD,
                        .schedule = { .type = OPTIM_CONSTANT, .learning_rate = 0.5 } },
-        .devices = j->devices, .n_devices = replicas,
-        .job_digest = "0", .job_name = "test",
-        .on_event = on_event, .arg = j,
+        .devices = j->devices,
+        .n_devices = replicas,
+        .job_digest = "0",
+        .job_name = "test",
+        .on_event = on_event,
+        .arg = j,
     };
     return j;
 }
@@ -320,14 +333,14 @@ static void optimizers_with_packed_gradients_equal_whole_gradients(void **state)
 
             for (int i = 0; i < 2; i++) {
                 j[i]->opts.whole_gradients = i == 0;
-                j[i]->opts.steps = 6;
+                j[i]->opts.run.steps = 6;
                 j[i]->opts.optimizer.type = (enum optim_type)k;
                 j[i]->opts.optimizer.hyper = (struct optim_hyper){ .momentum = 0.9, .beta1 = 0.9,
                                                          .beta2 = 0.99, .epsilon = 1e-6,
                                                          .weight_decay = way == 0 ? 0.01 : 0,
                                                          .trust_coefficient = 0.02 };
                 j[i]->opts.optimizer.schedule.learning_rate = 0.005;
-                j[i]->opts.clip_value = 0.1;
+                j[i]->opts.run.clip_value = 0.1;
                 j[i]->opts.optimizer.average.decay = way == 0 ? 0.9 : 0;
                 j[i]->opts.mean_of_weights = way == 1;
                 run(j[i]);
