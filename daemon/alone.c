@@ -78,7 +78,7 @@ void alone_saved(struct run *r, int rc, const char *text)
     }
     if (held > 0)
         log_info("stopped", "stopped after step %llu%s", (unsigned long long)held,
-                 r->s->train.checkpoint_directory != NULL ? "; state saved" : "");
+                 r->s->train.checkpoint.directory != NULL ? "; state saved" : "");
     run_end(r, EXIT_STOPPED, held == 0 ? NOTHING_TRAINED : "stopped, state saved");
 }
 

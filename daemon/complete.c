@@ -16,7 +16,8 @@ static bool is_last_step(const struct conf *c, const struct ckpt_meta *m)
 {
     if (!m->complete)
         return false;
-    return c->train.steps > 0 ? m->step == c->train.steps : m->epoch == c->train.epochs && m->position == 0;
+    return c->run.steps > 0 ? m->step == c->run.steps
+                            : m->epoch == c->run.epochs && m->position == 0;
 }
 
 static bool is_written(const char *path)
@@ -58,16 +59,19 @@ int complete_check_model(const struct train_opts *train, struct err *err)
 {
     struct ckpt_info *info = malloc(sizeof(*info));
     char digest[sizeof(info->meta.model_digest)];
-    int rc = info != NULL ? ckpt_peek(train->checkpoint_directory, NULL, info, err)
+    int rc = info != NULL ? ckpt_peek(train->checkpoint.directory, NULL, info, err)
                           : err_set(err, ERR_NOMEM, "complete: out of memory");
 
     if (rc == 0 && info->meta.model_digest[0] != '\0')
         rc = train_model_digest(train, digest, err);
     if (rc == 0 && info->meta.model_digest[0] != '\0' && strcmp(digest, info->meta.model_digest) != 0)
-        rc = err_set(err, ERR_INPUT, "%s is of the job's last step, but of another model than '%s' is now; expected "
-                     "model digest %.16s, found %.16s: train the new model with --restart (for a group `trainerctl "
-                     "restart JOB`), which keeps these checkpoints, or name another checkpoint.directory",
-                     info->path, train->onnx, digest, info->meta.model_digest);
+        rc = err_set(
+            err, ERR_INPUT,
+            "%s is of the job's last step, but of another model than '%s' is now; expected "
+            "model digest %.16s, found %.16s: train the new model with --restart (for a group "
+            "`trainerctl "
+            "restart JOB`), which keeps these checkpoints, or name another checkpoint.directory",
+            info->path, train->model.onnx, digest, info->meta.model_digest);
     free(info);
     return rc;
 }

@@ -12,6 +12,7 @@
 #include "daemon/args.h"
 #include "daemon/ctl.h"
 #include "daemon/settle.h"
+#include "data/data.h"
 
 enum { FILES_SHOWN = 20, VALUES_SHOWN = 8 };
 
@@ -32,23 +33,16 @@ static int open_set(const struct settled *s, bool training, struct data_feature 
                     struct data_set **out, struct err *err)
 {
     const struct train_opts *t = &s->train;
-    struct data_opts o = { .format = t->format,
-                           .glob = training ? t->train_glob : t->eval_glob,
-                           .parts = t->parts,
-                           .n_parts = training ? t->n_parts : 0,
+    struct data_opts o = { .origin = t->data.origin,
+                           .glob = training ? t->data.train : t->data.eval,
                            .features = features,
                            .n_features = t->n_features,
-                           .pack = t->pack,
-                           .csv_header = t->csv_header,
-                           .csv_delimiter = t->csv_delimiter,
                            .training = training,
-                           .skip_bad = t->skip_bad,
-                           .cache_memory = t->cache_memory,
-                           .cache_directory = t->cache_directory,
-                           .index_directory = t->index_directory,
                            .deadline_ms = t->data_deadline_ms,
                            .on_trouble = on_trouble };
 
+    if (!training)
+        o.origin.n_parts = 0;
     for (uint32_t i = 0; i < t->n_features; i++) {
         features[i] = t->features[i];
         features[i].fed = likely_fed(&features[i]);
@@ -140,15 +134,16 @@ static void print_files(const struct data_set *set, const char *what, bool packe
 static void print_epoch(const struct settled *s, const struct data_set *set)
 {
     const struct train_opts *t = &s->train;
-    uint64_t n = data_samples(set), steps = data_steps_per_epoch(set, t->global_batch, t->pad);
+    uint64_t n = data_samples(set), steps = data_steps_per_epoch(set, t->global_batch, t->data.pad);
 
     printf("an epoch is %" PRIu64 " steps of %" PRIu32 " samples", steps, t->global_batch);
     if (steps == 0)
         printf(": fewer samples than one global batch (/train/global_batch_size, /data/remainder)");
     else if (n % t->global_batch != 0)
-        printf(t->pad ? ", the last one of %" PRIu64 : "; %" PRIu64 " are left out of each",
+        printf(t->data.pad ? ", the last one of %" PRIu64 : "; %" PRIu64 " are left out of each",
                n % t->global_batch);
-    printf("%s\n", t->shuffle ? ", in an order drawn for each epoch" : ", in the order of the files");
+    printf("%s\n",
+           t->data.shuffle ? ", in an order drawn for each epoch" : ", in the order of the files");
 }
 
 /* Lanes (micro-batches) are assigned to replicas in order, and replicas to tasks in order of
@@ -184,16 +179,16 @@ static int print_data(const struct settled *s, const char *sample, struct err *e
         rc = err_set(err, ERR_INPUT, "--sample: expected a number from 0 to %" PRIu64 ", found '%.40s'",
                      data_samples(set) - 1, sample);
     if (rc == 0) {
-        print_files(set, "training", s->train.pack != NULL);
+        print_files(set, "training", s->train.data.origin.pack != NULL);
         print_epoch(s, set);
         rc = print_sample(s, set, features, number, err);
     }
     data_free(set);
     set = NULL;
-    if (rc == 0 && s->train.eval_glob != NULL) {
+    if (rc == 0 && s->train.data.eval != NULL) {
         rc = open_set(s, false, features, &set, err);
         if (rc == 0) {
-            print_files(set, "evaluation", s->train.pack != NULL);
+            print_files(set, "evaluation", s->train.data.origin.pack != NULL);
             rc = print_sample(s, set, features, 0, err);
         }
         data_free(set);

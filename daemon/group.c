@@ -362,7 +362,7 @@ static void on_checkpoint_request(void *arg)
     struct run *r = arg;
     struct group *g = r->group;
 
-    if (r->s->train.checkpoint_directory == NULL) {
+    if (r->s->train.checkpoint.directory == NULL) {
         rdzv_checkpoint_done(g->rdzv, 0, "", "the job has no checkpoint.directory");
     } else if (r->generation == 0) {
         char text[sizeof(r->progress.last_trouble) + 64];
@@ -665,14 +665,14 @@ static int open_data_plane(struct run *r, struct err *err)
 /* All of the cluster, or without shared storage a majority of it, need nobody to tell them that they are alone. */
 static bool wants_lease(const struct settled *s)
 {
-    return s->min_world < s->cluster->world && s->train.checkpoint_directory != NULL;
+    return s->min_world < s->cluster->world && s->train.checkpoint.directory != NULL;
 }
 
 static int open_lease(struct run *r, struct err *err)
 {
     struct group *g = r->group;
     char name[400];
-    struct lease_opts o = { .directory = r->s->train.checkpoint_directory,
+    struct lease_opts o = { .directory = r->s->train.checkpoint.directory,
                             .rank = r->s->cluster->self->rank,
                             .name = name,
                             .host = comm_host_key(),

@@ -120,14 +120,14 @@ struct reload {
 
 static enum log_level level_of(const struct conf *c)
 {
-    return (enum log_level)c->log.level;
+    return c->log.level;
 }
 
 static void set_log_every(struct reload *r)
 {
-    report_set_log_every(r->opts.report, r->now->train.log_every_steps);
+    report_set_log_every(r->opts.report, r->now->run.log_every_steps);
     if (r->train != NULL)
-        train_set_norm(r->train, r->now->train.log_every_steps);
+        train_set_norm(r->train, r->now->run.log_every_steps);
 }
 
 static void set_checkpoint(struct reload *r)

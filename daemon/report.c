@@ -17,6 +17,7 @@
 #include "engine/trace_types.h"
 #include "metrics/metrics.h"
 #include "rdzv/rdzv.h"
+#include "train/loss_scale.h"
 #include "train/train.h"
 
 enum { WINDOW_MS = 500 };
@@ -66,7 +67,7 @@ static void open_metrics(struct report *r)
                                     "From the copy to the verified checkpoint.");
     r->skipped_steps = metrics_counter(m, "trainerd_skipped_steps_total", NULL,
                                        "Steps that this process skipped: loss or gradient were not finite.");
-    if (loss_scale_is_on(&r->opts.train->loss_scale)) {
+    if (loss_scale_is_on(&r->opts.train->run.loss_scale)) {
         r->loss_scale = metrics_gauge(m, "trainerd_loss_scale", NULL, "What the loss of the next step is multiplied by.");
         r->overflowed_steps = metrics_counter(m, "trainerd_overflowed_steps_total", NULL,
                                               "Steps that this process skipped because their gradient left the range "

@@ -471,7 +471,7 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
         .task = s->task_name,
         .version = TRAINERD_VERSION,
         .summary_directory = s->conf->summary.directory,
-        .log_every_steps = s->conf->train.log_every_steps,
+        .log_every_steps = s->conf->run.log_every_steps,
         .on_unlogged = on_unlogged,
         .arg = r,
     };

@@ -13,6 +13,7 @@
 #include "conf/cluster_print.h"
 #include "conf/job_print.h"
 #include "device/cuda.h"
+#include "optim/optim.h"
 
 static const char *environment(void *arg, const char *name)
 {
@@ -152,222 +153,77 @@ static int settle_token(struct settled *s, struct err *err)
     return rc < 0 ? err_wrap(err, rc, "/communication/token_file") : 0;
 }
 
-static void settle_rows(struct settled *s)
-{
-    const struct conf *c = s->conf;
-    struct train_opts *t = &s->train;
-
-    t->padding = s->padding;
-    for (uint32_t i = 0; i < c->model.n_padding; i++)
-        s->padding[t->n_padding++] = (struct graph_padding){ .match = c->model.padding[i].match,
-                                                             .row = c->model.padding[i].row };
-    t->frozen_rows = s->frozen_rows;
-    for (uint32_t i = 0; i < c->model.n_frozen_rows; i++)
-        s->frozen_rows[t->n_frozen_rows++] = (struct train_rows){ .match = c->model.frozen_rows[i].match,
-                                                                  .rows = c->model.frozen_rows[i].rows,
-                                                                  .n = c->model.frozen_rows[i].n };
-}
-
-/* Frozen parameters are the graph's business: they are no parameters any more. */
+/* The groups that train. Frozen ones are added to the patterns of frozen tensors: the graph does
+ * not make parameters of those. */
 static int settle_groups(struct settled *s, struct err *err)
 {
-    static const enum graph_norm norms[] = {
-        [CONF_BATCH_NORM_ASK] = GRAPH_NORM_ASK,
-        [CONF_BATCH_NORM_TRAIN] = GRAPH_NORM_TRAIN,
-        [CONF_BATCH_NORM_FROZEN] = GRAPH_NORM_FROZEN,
-    };
     const struct conf *c = s->conf;
     struct train_opts *t = &s->train;
     size_t n = c->model.n_frozen;
 
-    for (uint32_t i = 0; i < c->optimizer.n_groups; i++)
-        n += c->optimizer.groups[i].frozen ? c->optimizer.groups[i].n_match : 0;
+    for (uint32_t i = 0; i < c->n_groups; i++)
+        n += c->groups[i].frozen ? c->groups[i].params.n_match : 0;
     s->frozen = calloc(n + 1, sizeof(*s->frozen));
     if (s->frozen == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
-    t->trainable = c->model.trainable;
-    t->n_trainable = c->model.n_trainable;
-    t->frozen = s->frozen;
-    t->batch_norm = norms[c->model.batch_norm];
-    settle_rows(s);
-    t->groups = s->groups;
-    for (uint32_t i = 0; i < c->model.n_frozen; i++)
-        s->frozen[t->n_frozen++] = c->model.frozen[i];
-    for (uint32_t i = 0; i < c->optimizer.n_groups; i++) {
-        const struct conf_group *g = &c->optimizer.groups[i];
+    for (n = 0; n < c->model.n_frozen; n++)
+        s->frozen[n] = c->model.frozen[n];
+    for (uint32_t i = 0; i < c->n_groups; i++) {
+        const struct train_params *p = &c->groups[i].params;
 
-        for (uint32_t k = 0; g->frozen && k < g->n_match; k++)
-            s->frozen[t->n_frozen++] = g->match[k];
-        if (!g->frozen)
-            s->groups[t->n_groups++] =
-                (struct train_params){ .match = (const char *const *)g->match,
-                                       .n_match = g->n_match,
-                                       .rate_factor = g->learning_rate_factor,
-                                       .weight_decay = g->weight_decay,
-                                       .adapts = g->layer_adaptation,
-                                       .lazy = g->lazy_rows };
+        for (uint32_t k = 0; c->groups[i].frozen && k < p->n_match; k++)
+            s->frozen[n++] = p->match[k];
+        if (!c->groups[i].frozen)
+            s->groups[t->n_groups++] = *p;
     }
+    t->groups = s->groups;
+    t->model.frozen = s->frozen;
+    t->model.n_frozen = (uint32_t)n;
     return 0;
-}
-
-static void settle_rate(struct settled *s)
-{
-    static const enum optim_schedule_type schedules[] = {
-        [CONF_SCHEDULE_CONSTANT] = OPTIM_CONSTANT,
-        [CONF_SCHEDULE_STEP] = OPTIM_STEP,
-        [CONF_SCHEDULE_COSINE] = OPTIM_COSINE,
-        [CONF_SCHEDULE_EXPONENTIAL] = OPTIM_EXPONENTIAL,
-        [CONF_SCHEDULE_POLYNOMIAL] = OPTIM_POLYNOMIAL,
-        [CONF_SCHEDULE_ONE_CYCLE] = OPTIM_ONE_CYCLE,
-        [CONF_SCHEDULE_PLATEAU] = OPTIM_PLATEAU,
-        [CONF_SCHEDULE_INVERSE_SQUARE_ROOT] = OPTIM_INVERSE_SQUARE_ROOT,
-    };
-    const struct conf *c = s->conf;
-    uint32_t reference = c->optimizer.scaling.reference_batch_size;
-
-    s->learning_rate = c->optimizer.learning_rate;
-    if (c->optimizer.scaling.rule == CONF_SCALING_LINEAR)
-        s->learning_rate = optim_scale_linear(s->learning_rate, s->global_batch, reference);
-    else if (c->optimizer.scaling.rule == CONF_SCALING_SQUARE_ROOT)
-        s->learning_rate = optim_scale_sqrt(s->learning_rate, s->global_batch, reference);
-    s->train.schedule =
-        (struct optim_schedule){ .type = schedules[c->optimizer.schedule.type],
-                                 .learning_rate = s->learning_rate,
-                                 .warmup_steps = c->optimizer.schedule.warmup_steps,
-                                 .step_size = c->optimizer.schedule.step_size,
-                                 .gamma = c->optimizer.schedule.gamma,
-                                 .final_fraction = c->optimizer.schedule.final_fraction,
-                                 .power = c->optimizer.schedule.power,
-                                 .initial_fraction = c->optimizer.schedule.initial_fraction,
-                                 .rise = c->optimizer.schedule.rise_fraction,
-                                 .cycles = c->optimizer.schedule.base_momentum == 0 ? OPTIM_NOTHING
-                                           : c->optimizer.momentum > 0              ? OPTIM_MOMENTUM
-                                                                                    : OPTIM_BETA1,
-                                 .base_momentum = c->optimizer.schedule.base_momentum,
-                                 .threshold = c->optimizer.schedule.threshold,
-                                 .patience = c->optimizer.schedule.patience };
 }
 
 static int settle_optimizer(struct settled *s, struct err *err)
 {
-    static const char *const names[] = {
-        [CONF_SGD] = "sgd",         [CONF_MOMENTUM] = "momentum", [CONF_ADAGRAD] = "adagrad",
-        [CONF_RMSPROP] = "rmsprop", [CONF_ADAM] = "adam",         [CONF_ADAMW] = "adamw",
-        [CONF_ADAMAX] = "adamax",   [CONF_LARS] = "lars",         [CONF_LAMB] = "lamb",
-        [CONF_LION] = "lion",
-    };
-    const struct conf *c = s->conf;
-    struct train_opts *t = &s->train;
+    struct optim_settings *o = &s->train.optimizer;
+    double rate = s->conf->optimizer.schedule.learning_rate;
 
-    settle_rate(s);
-    t->optimizer = optim_find(names[c->optimizer.type]);
-    CHECK(t->optimizer != NULL);
-    t->hyper = (struct optim_hyper){ .momentum = c->optimizer.momentum,
-                                     .beta1 = c->optimizer.beta1,
-                                     .beta2 = c->optimizer.beta2,
-                                     .epsilon = c->optimizer.epsilon,
-                                     .weight_decay = c->optimizer.weight_decay,
-                                     .trust_coefficient = c->optimizer.trust_coefficient,
-                                     .nesterov = c->optimizer.nesterov,
-                                     .centered = c->optimizer.centered };
-    t->average = c->optimizer.average.decay;
-    t->evaluate_average = t->average > 0 && c->optimizer.average.evaluate;
-    t->export_average = t->average > 0 && c->optimizer.average.export;
+    *o = s->conf->optimizer;
+    if (o->scaling.rule == OPTIM_SCALING_LINEAR)
+        rate = optim_scale_linear(rate, s->global_batch, o->scaling.reference_batch_size);
+    else if (o->scaling.rule == OPTIM_SCALING_SQUARE_ROOT)
+        rate = optim_scale_sqrt(rate, s->global_batch, o->scaling.reference_batch_size);
+    s->learning_rate = o->schedule.learning_rate = rate;
+    if (o->schedule.base_momentum > 0)
+        o->schedule.cycles = o->hyper.momentum > 0 ? OPTIM_CYCLES_MOMENTUM : OPTIM_CYCLES_BETA1;
     return settle_groups(s, err);
-}
-
-static void settle_model(struct settled *s)
-{
-    const struct conf *c = s->conf;
-    struct train_opts *t = &s->train;
-
-    for (uint32_t i = 0; i < c->model.n_inputs; i++)
-        s->inputs[i] = (struct train_input){ .feature = c->model.inputs[i].feature,
-                                             .input = c->model.inputs[i].input };
-    t->onnx = c->model.onnx;
-    t->weights = c->model.weights;
-    t->weights_names = s->weights_names;
-    t->n_weights_names = c->model.n_weights_names;
-    for (uint32_t i = 0; i < c->model.n_weights_names; i++)
-        s->weights_names[i] = (struct graph_rename){ c->model.weights_names[i].graph,
-                                                     c->model.weights_names[i].file };
-    t->weights_fresh = c->model.weights_fresh;
-    t->n_weights_fresh = c->model.n_weights_fresh;
-    t->inputs = s->inputs;
-    t->n_inputs = c->model.n_inputs;
-}
-
-static int settle_precision(struct settled *s, struct err *err)
-{
-    static const enum plan_precision precisions[] = {
-        [CONF_PRECISION_FLOAT32] = PLAN_FLOAT32,
-        [CONF_PRECISION_TF32] = PLAN_TF32,
-        [CONF_PRECISION_BFLOAT16] = PLAN_BFLOAT16,
-        [CONF_PRECISION_FLOAT16] = PLAN_FLOAT16,
-    };
-    const struct conf *c = s->conf;
-    int rc;
-
-    s->train.precision = precisions[c->train.precision];
-    s->train.loss_scale = (struct loss_scale_rule){ .initial = c->train.loss_scale.initial_scale,
-                                                    .min = c->train.loss_scale.min_scale,
-                                                    .max = c->train.loss_scale.max_scale,
-                                                    .growth_interval = c->train.loss_scale.growth_interval };
-    rc = plan_precision_check(s->train.precision,
-                              s->gpus != NULL ? 10 * s->gpus[0].major + s->gpus[0].minor : 0, err);
-    return rc < 0 ? err_wrap(err, rc, "/train/precision") : 0;
 }
 
 static int settle_train(struct settled *s, struct err *err)
 {
-    static const enum train_non_finite policies[] = {
-        [CONF_NON_FINITE_SKIP] = TRAIN_SKIP,
-        [CONF_NON_FINITE_STOP] = TRAIN_STOP,
-        [CONF_NON_FINITE_RESTORE] = TRAIN_RESTORE,
-    };
-    static const enum tensor_dtype floats[] = {
-        [CONF_EXPORT_FLOAT32] = TENSOR_F32,
-        [CONF_EXPORT_BFLOAT16] = TENSOR_BF16,
-        [CONF_EXPORT_FLOAT16] = TENSOR_F16,
-    };
     const struct conf *c = s->conf;
     struct train_opts *t = &s->train;
-    int rc;
+    uint32_t capability = s->gpus != NULL ? 10 * s->gpus[0].major + s->gpus[0].minor : 0;
+    int rc = plan_precision_check(c->run.precision, capability, err);
 
-    rc = settle_precision(s, err);
-    if (rc == 0)
-        rc = settle_losses(s, err);
+    if (rc < 0)
+        return err_wrap(err, rc, "/train/precision");
+    rc = settle_losses(s, err);
     if (rc == 0)
         rc = settle_data(s, err);
     if (rc < 0)
         return rc;
-    settle_model(s);
-    t->seed = c->train.seed;
-    t->epochs = c->train.epochs;
-    t->steps = c->train.steps;
+    t->model = c->model;
+    t->run = c->run;
+    t->health = c->health;
+    t->checkpoint = c->checkpoint;
+    t->export = c->export;
     t->global_batch = s->global_batch;
     t->lanes = s->lanes;
     t->replicas = s->replicas;
-    t->check_gradients = c->health.check_gradients;
-    t->check_weights_every_steps = c->health.check_weights_every_steps;
-    t->stuck_factor = c->detection.stuck_factor;
-    t->non_finite = policies[c->health.non_finite];
-    t->clip_norm = c->train.clip_norm;
-    t->clip_value = c->train.clip_value;
-    t->eval_every_epochs = c->train.eval_every_epochs;
-    t->norm_every_steps = c->train.log_every_steps;
     t->devices = s->devices;
     t->n_devices = s->n_devices;
     t->min_replicas = s->min_world * s->n_devices;
     s->is_chief = s->cluster->self->rank == 0 && (!s->cluster->is_dynamic || s->cluster->is_chief);
-    t->checkpoint_directory = c->checkpoint.directory;
-    t->checkpoint_every_steps = c->checkpoint.every_steps;
-    t->checkpoint_every_seconds = c->checkpoint.every_seconds;
-    t->max_to_keep = c->checkpoint.max_to_keep;
-    t->restart_from_scratch = c->checkpoint.restart_from_scratch;
-    t->export_onnx = c->export.onnx;
-    t->export_safetensors = c->export.safetensors;
-    t->export_floats = floats[c->export.dtype];
     t->job_digest = c->digest;
     t->job_name = c->name;
     return settle_optimizer(s, err);
@@ -511,7 +367,6 @@ void settled_free(struct settled *s)
     free(s->gpus);
     free(s->frozen);
     free(s->steps);
-    free(s->parts);
     free(s);
 }
 
@@ -547,9 +402,9 @@ void settled_print(const struct settled *s, const struct train_facts *f, const c
                    (unsigned long long)f->steps_per_epoch, (unsigned long long)f->total_steps,
                    (unsigned long long)f->parameters, (unsigned long long)f->state_bytes,
                    (unsigned long long)f->work_bytes);
-    if (f != NULL && s->train.weights != NULL) {
+    if (f != NULL && s->train.model.weights != NULL) {
         buf_str(out, ",\n  \"weights\": {\"file\": ");
-        buf_json(out, s->train.weights);
+        buf_json(out, s->train.model.weights);
         buf_printf(out, ", \"loaded\": %u, \"fresh\": %u, \"surplus\": %u}", f->weights.loaded,
                    f->weights.fresh, f->weights.surplus);
     }

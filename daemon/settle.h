@@ -44,17 +44,12 @@ struct settled {
     char sample_log[4096];   /* likewise */
 
     /* what train_opts points to */
-    struct train_input inputs[CONF_MAX_FEATURES];
     struct data_feature features[CONF_MAX_FEATURES];
     struct data_step *steps; /* owned: those of every feature, one behind the other */
-    struct data_part *parts; /* owned */
     struct train_target targets[1 + CONF_MAX_LOSSES];
     struct plan_measure losses[1 + CONF_MAX_LOSSES];
     struct train_metric metrics[CONF_MAX_METRICS];
     struct train_params groups[CONF_MAX_GROUPS];
-    struct graph_padding padding[CONF_MAX_TABLES];
-    struct train_rows frozen_rows[CONF_MAX_TABLES];
-    struct graph_rename weights_names[CONF_MAX_RENAMES];
     const char **frozen; /* owned: patterns of model.frozen and of frozen groups */
     struct train_opts train;
 };

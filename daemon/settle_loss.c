@@ -104,7 +104,7 @@ static int add_loss(struct settled *s, const struct conf_objective *o, struct er
 static int add_metric(struct settled *s, enum conf_metric kind, struct err *err)
 {
     const struct plan_measure *loss = &s->losses[0];
-    bool is_binary = s->conf->model.loss.type == CONF_LOSS_BINARY_CROSS_ENTROPY;
+    bool is_binary = s->conf->objective.loss.type == CONF_LOSS_BINARY_CROSS_ENTROPY;
     struct train_metric *m = &s->metrics[s->train.n_metrics++];
     struct op_attr *attrs = take(s, MAX_ATTRS, sizeof(*attrs), err);
     uint32_t n = 0;
@@ -120,10 +120,11 @@ static int add_metric(struct settled *s, enum conf_metric kind, struct err *err)
         m->measure.op = "BinaryAccuracy";
     if (m->measure.op == NULL)
         m->measure.op = loss->op;
-    if (!isnan(s->conf->model.loss.ignore_index))
-        add(attrs, &n, "ignore_index", OP_ATTR_INT)->i = (int64_t)s->conf->model.loss.ignore_index;
+    if (!isnan(s->conf->objective.loss.ignore_index))
+        add(attrs, &n, "ignore_index", OP_ATTR_INT)->i =
+            (int64_t)s->conf->objective.loss.ignore_index;
     if (kind == CONF_METRIC_TOP_K_ACCURACY)
-        add(attrs, &n, "k", OP_ATTR_INT)->i = s->conf->model.top_k;
+        add(attrs, &n, "k", OP_ATTR_INT)->i = s->conf->objective.top_k;
     m->measure.attrs = attrs;
     m->measure.n_attrs = n;
     return 0;
@@ -133,16 +134,16 @@ int settle_losses(struct settled *s, struct err *err)
 {
     const struct conf *c = s->conf;
     struct train_opts *t = &s->train;
-    int rc = add_loss(s, &c->model.loss, err);
+    int rc = add_loss(s, &c->objective.loss, err);
 
-    for (uint32_t i = 0; i < c->model.n_more_losses && rc == 0; i++)
-        rc = add_loss(s, &c->model.more_losses[i], err);
-    for (uint32_t i = 0; i < c->model.n_metrics && rc == 0; i++)
-        rc = add_metric(s, c->model.metrics[i], err);
+    for (uint32_t i = 0; i < c->objective.n_more_losses && rc == 0; i++)
+        rc = add_loss(s, &c->objective.more_losses[i], err);
+    for (uint32_t i = 0; i < c->objective.n_metrics && rc == 0; i++)
+        rc = add_metric(s, c->objective.metrics[i], err);
     t->targets = s->targets;
     t->losses = s->losses;
     t->metrics = s->metrics;
     t->mean_of_weights =
-        c->model.loss.n_class_weights > 0 || !isnan(c->model.loss.ignore_index);
+        c->objective.loss.n_class_weights > 0 || !isnan(c->objective.loss.ignore_index);
     return rc;
 }

@@ -67,9 +67,6 @@ static int init_log(const struct flags *f, struct err *err)
     return 0;
 }
 
-static_assert((int)CONF_LOG_DEBUG == LOG_DEBUG && (int)CONF_LOG_ERROR == LOG_ERROR,
-              "enum log_level and the levels of the job differ");
-
 static void quiet_event(void *arg, const struct train_event *e)
 {
     (void)arg;
@@ -115,7 +112,7 @@ static int check(const struct settled *s)
 
     if (s->conf != NULL) {
         o.on_event = quiet_event;
-        o.checkpoint_directory = NULL; /* --check must not create or remove files */
+        o.checkpoint.directory = NULL; /* --check must not create or remove files */
         o.trace = o.sample_log = NULL;
         rc = train_open(&o, &cancel, &t, &err);
         if (rc == 0)
@@ -242,7 +239,7 @@ static int run(const struct flags *f)
     signal(SIGINT, SIG_DFL);
     log_set_task(s->task_name);
     if (f->log_level == NULL && s->conf != NULL)
-        log_set_level((enum log_level)s->conf->log.level);
+        log_set_level(s->conf->log.level);
     if (f->check) {
         hold_signals(SIG_UNBLOCK);
         rc = check(s);

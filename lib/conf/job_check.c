@@ -52,38 +52,33 @@ static int derive_name(const struct checker *k)
     return 0;
 }
 
-/* What each optimizer takes where the job says nothing: PyTorch's and the papers' choices. */
+/* Where the job has no value: the optimizer's own defaults, which are PyTorch's and the papers'. */
 static void derive_optimizer(const struct checker *k)
 {
-    static const struct {
-        const char *name;
-        size_t at;
-        uint32_t types; /* bits of those that have another default ... */
-        double theirs, others; /* ... and of those to which it applies at all */
-    } rows[] = {
-#define ROW(name_, types_, theirs_, others_)                                                       \
-    { #name_, offsetof(struct conf, optimizer.name_), types_, theirs_, others_ }
-        ROW(weight_decay, 1u << CONF_ADAMW, 0.01, 0),
-        ROW(momentum, 1u << CONF_RMSPROP, 0, 0.9),
-        ROW(beta2, 1u << CONF_RMSPROP | 1u << CONF_LION, 0.99, 0.999),
-        ROW(epsilon, 1u << CONF_LAMB, 1e-6, 1e-8),
-        ROW(epsilon, 1u << CONF_ADAGRAD, 1e-10, 0),
+#define ROW(NAME, word, momentum_, beta2_, epsilon_, decay, ...)                                   \
+    [OPTIM_##NAME] = { .momentum = momentum_, .beta2 = beta2_, .epsilon = epsilon_,                \
+                       .weight_decay = decay },
+    static const struct optim_hyper defaults[] = { OPTIM_LIST(ROW) };
 #undef ROW
+    const struct optim_hyper *own = &defaults[k->c->optimizer.type];
+    struct optim_hyper *h = &k->c->optimizer.hyper;
+    const struct {
+        const char *name;
+        double *value, by_default;
+    } rows[] = {
+        { "momentum", &h->momentum, own->momentum },
+        { "beta2", &h->beta2, own->beta2 },
+        { "epsilon", &h->epsilon, own->epsilon },
+        { "weight_decay", &h->weight_decay, own->weight_decay },
     };
-    struct conf *c = k->c;
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         const struct conf_key *key = conf_key_find("/optimizer", rows[i].name);
-        double *value = (double *)((char *)c + rows[i].at);
         char pointer[CONF_KEY_PATH_BYTES];
 
         conf_key_path(key, pointer);
-        if (value_at(k->doc, pointer) != NULL || !conf_key_applies(key, c))
-            continue;
-        if (rows[i].types >> c->optimizer.type & 1u)
-            *value = rows[i].theirs;
-        else if (*value == 0)
-            *value = rows[i].others;
+        if (value_at(k->doc, pointer) == NULL && conf_key_applies(key, k->c))
+            *rows[i].value = rows[i].by_default;
     }
 }
 
@@ -92,14 +87,14 @@ static int derive_groups(const struct checker *k)
 {
     const cJSON *groups = value_at(k->doc, "/optimizer/groups");
 
-    for (uint32_t i = 0; i < k->c->optimizer.n_groups; i++) {
+    for (uint32_t i = 0; i < k->c->n_groups; i++) {
         const cJSON *group = cJSON_GetArrayItem(groups, (int)i);
-        struct conf_group *g = &k->c->optimizer.groups[i];
+        struct conf_group *g = &k->c->groups[i];
 
         if (cJSON_GetObjectItemCaseSensitive(group, "weight_decay") == NULL)
-            g->weight_decay = k->c->optimizer.weight_decay;
-        if (g->frozen && (g->learning_rate_factor != 1 || !g->layer_adaptation || g->lazy_rows ||
-                          g->weight_decay != k->c->optimizer.weight_decay))
+            g->params.weight_decay = k->c->optimizer.hyper.weight_decay;
+        if (g->frozen && (g->params.rate_factor != 1 || !g->params.adapts || g->params.lazy ||
+                          g->params.weight_decay != k->c->optimizer.hyper.weight_decay))
             return json_error(
                 k->doc, group, k->err,
                 "parameters that are \"frozen\" have no learning rate, weight decay, adaptation or "
@@ -127,7 +122,7 @@ static int derive(const struct checker *k)
     derive_optimizer(k);
     derive_waits(k);
     if (value_at(k->doc, "/train/eval_every_epochs") == NULL && c->data.eval != NULL)
-        c->train.eval_every_epochs = 1;
+        c->run.eval_every_epochs = 1;
     return c->name == NULL ? derive_name(k) : 0;
 }
 
@@ -135,10 +130,10 @@ static int derive(const struct checker *k)
 static int check_feature(const struct checker *k, const cJSON *value, const char *name)
 {
     const char *names[CONF_MAX_FEATURES], *near;
-    uint32_t n = k->c->data.n_features;
+    uint32_t n = k->c->samples.n_features;
 
     for (uint32_t i = 0; i < n; i++) {
-        names[i] = k->c->data.features[i].name;
+        names[i] = k->c->samples.features[i].data.name;
         if (strcmp(names[i], name) == 0)
             return 0;
     }
@@ -155,15 +150,15 @@ static struct conf_objective *loss_at(const struct checker *k, uint32_t i, const
 {
     if (i == 0) {
         *value = value_at(k->doc, "/model/loss");
-        return &k->c->model.loss;
+        return &k->c->objective.loss;
     }
     *value = cJSON_GetArrayItem(value_at(k->doc, "/model/more_losses"), (int)i - 1);
-    return &k->c->model.more_losses[i - 1];
+    return &k->c->objective.more_losses[i - 1];
 }
 
 static int check_losses(const struct checker *k)
 {
-    uint32_t n = 1 + k->c->model.n_more_losses;
+    uint32_t n = 1 + k->c->objective.n_more_losses;
     int rc = 0;
 
     for (uint32_t i = 0; i < n && rc == 0; i++) {
@@ -214,18 +209,18 @@ static int check_metrics(const struct checker *k)
 #undef LOSS_BIT
     const struct conf *c = k->c;
 
-    for (uint32_t i = 0; i < c->model.n_metrics; i++)
-        if ((rows[c->model.metrics[i]].losses >> c->model.loss.type & 1u) == 0)
-            return json_error(k->doc, cJSON_GetArrayItem(value_at(k->doc, "/model/metrics"), (int)i),
-                              k->err, "this metric needs a /model/loss of type %s",
-                              rows[c->model.metrics[i]].words);
+    for (uint32_t i = 0; i < c->objective.n_metrics; i++)
+        if ((rows[c->objective.metrics[i]].losses >> c->objective.loss.type & 1u) == 0)
+            return json_error(
+                k->doc, cJSON_GetArrayItem(value_at(k->doc, "/model/metrics"), (int)i), k->err,
+                "this metric needs a /model/loss of type %s", rows[c->objective.metrics[i]].words);
     return 0;
 }
 
 static int check_inputs(const struct checker *k)
 {
     const cJSON *inputs = value_at(k->doc, "/model/inputs");
-    const struct conf_input *in = k->c->model.inputs;
+    const struct train_input *in = k->c->model.inputs;
 
     for (uint32_t i = 0; i < k->c->model.n_inputs; i++) {
         const cJSON *value = cJSON_GetObjectItemCaseSensitive(inputs, in[i].feature);
@@ -247,14 +242,14 @@ static int check_shapes(const struct checker *k)
 {
     const cJSON *features = value_at(k->doc, "/data/features");
 
-    for (uint32_t i = 0; i < k->c->data.n_features; i++) {
-        const struct conf_feature *f = &k->c->data.features[i];
+    for (uint32_t i = 0; i < k->c->samples.n_features; i++) {
+        const struct data_feature *f = &k->c->samples.features[i].data;
         uint64_t elements = 1;
 
-        for (uint32_t d = 0; d < f->rank; d++) {
+        for (uint32_t d = 0; d < f->shape.rank; d++) {
             const cJSON *shape;
 
-            elements *= f->shape[d]; /* both below 2^31 */
+            elements *= (uint64_t)f->shape.dim[d]; /* both below 2^31 */
             if (elements <= INT32_MAX)
                 continue;
             shape = cJSON_GetObjectItemCaseSensitive(
@@ -274,9 +269,9 @@ static int check_derived(const struct checker *k)
     const cJSON *features = value_at(k->doc, "/data/features");
     int rc = 0;
 
-    for (uint32_t i = 0; rc == 0 && i < k->c->data.n_features; i++) {
-        const struct conf_feature *f = &k->c->data.features[i];
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(features, f->name);
+    for (uint32_t i = 0; rc == 0 && i < k->c->samples.n_features; i++) {
+        const struct conf_feature *f = &k->c->samples.features[i];
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(features, f->data.name);
         const struct {
             const char *key, *of;
         } sources[] = { { "length_of", f->length_of },   { "segment_of", f->segment_of },
@@ -295,8 +290,8 @@ static int check_derived(const struct checker *k)
                                sources[w].of);
         }
     }
-    if (rc == 0 && k->c->data.pack != NULL)
-        rc = check_feature(k, value_at(k->doc, "/data/pack"), k->c->data.pack);
+    if (rc == 0 && k->c->data.origin.pack != NULL)
+        rc = check_feature(k, value_at(k->doc, "/data/pack"), k->c->data.origin.pack);
     return rc;
 }
 
@@ -304,25 +299,26 @@ static int check_derived(const struct checker *k)
 static int check_map(const struct checker *k)
 {
     static const enum conf_map_when whens[] = {
-        [CONF_RANDOM_RESIZED_CROP] = CONF_MAP_TRAINING, [CONF_RANDOM_CROP] = CONF_MAP_TRAINING,
-        [CONF_CENTER_CROP] = CONF_MAP_EVALUATION,       [CONF_FLIP] = CONF_MAP_TRAINING,
-        [CONF_COLOR_JITTER] = CONF_MAP_TRAINING,        [CONF_NORMALIZE] = CONF_MAP_ALWAYS,
+        [DATA_RANDOM_RESIZED_CROP] = CONF_MAP_TRAINING, [DATA_RANDOM_CROP] = CONF_MAP_TRAINING,
+        [DATA_CENTER_CROP] = CONF_MAP_EVALUATION,       [DATA_FLIP] = CONF_MAP_TRAINING,
+        [DATA_COLOR_JITTER] = CONF_MAP_TRAINING,        [DATA_NORMALIZE] = CONF_MAP_ALWAYS,
     };
     const cJSON *map = value_at(k->doc, "/data/map");
 
-    for (uint32_t i = 0; i < k->c->data.n_map; i++) {
+    for (uint32_t i = 0; i < k->c->samples.n_map; i++) {
         const cJSON *step = cJSON_GetArrayItem(map, (int)i);
-        struct conf_map *m = &k->c->data.map[i];
+        struct conf_map *m = &k->c->samples.map[i];
+        const struct data_step *s = &m->step;
         int rc = check_feature(k, cJSON_GetObjectItemCaseSensitive(step, "feature"), m->feature);
 
         if (rc < 0)
             return rc;
         if (cJSON_GetObjectItemCaseSensitive(step, "when") == NULL)
-            m->when = whens[m->op];
-        if (m->min_area > m->max_area || m->min_ratio > m->max_ratio)
-            return json_error(k->doc, step, k->err,
-                              "%s is above %s", m->min_area > m->max_area ? "min_area" : "min_ratio",
-                              m->min_area > m->max_area ? "max_area" : "max_ratio");
+            m->when = whens[m->step.op];
+        if (s->scale[0] > s->scale[1] || s->ratio[0] > s->ratio[1])
+            return json_error(k->doc, step, k->err, "%s is above %s",
+                              s->scale[0] > s->scale[1] ? "min_area" : "min_ratio",
+                              s->scale[0] > s->scale[1] ? "max_area" : "max_ratio");
         if (m->n_mean != m->n_std)
             return json_error(
                 k->doc, step, k->err,
@@ -337,11 +333,12 @@ static int check_csv(const struct checker *k)
 {
     struct conf *c = k->c;
 
-    if (c->data.format != CONF_FORMAT_CSV)
+    if (c->data.origin.format != DATA_CSV)
         return 0;
-    if (c->data.csv.delimiter == NULL)
-        c->data.csv.delimiter = ",";
-    if (strlen(c->data.csv.delimiter) == 1 && strchr("\"\r\n", c->data.csv.delimiter[0]) == NULL)
+    if (c->samples.csv_delimiter == NULL)
+        c->samples.csv_delimiter = ",";
+    if (strlen(c->samples.csv_delimiter) == 1 &&
+        strchr("\"\r\n", c->samples.csv_delimiter[0]) == NULL)
         return 0;
     return json_error(k->doc, value_at(k->doc, "/data/csv/delimiter"), k->err,
                       "expected one character that is neither a quote nor a line end");
@@ -367,13 +364,13 @@ static int check_scale(const struct checker *k)
         const char *pointer;
         double value, lowest, highest;
     } rows[] = {
-        { "/train/loss_scale/min_scale", c->train.loss_scale.min_scale, 0, c->train.loss_scale.max_scale },
-        { "/train/loss_scale/max_scale", c->train.loss_scale.max_scale, 0, INFINITY },
-        { "/train/loss_scale/initial_scale", c->train.loss_scale.initial_scale, c->train.loss_scale.min_scale,
-          c->train.loss_scale.max_scale },
+        { "/train/loss_scale/min_scale", c->run.loss_scale.min, 0, c->run.loss_scale.max },
+        { "/train/loss_scale/max_scale", c->run.loss_scale.max, 0, INFINITY },
+        { "/train/loss_scale/initial_scale", c->run.loss_scale.initial, c->run.loss_scale.min,
+          c->run.loss_scale.max },
     };
 
-    for (size_t i = 0; i < COUNT_OF(rows) && c->train.precision == CONF_PRECISION_FLOAT16; i++) {
+    for (size_t i = 0; i < COUNT_OF(rows) && c->run.precision == PLAN_FLOAT16; i++) {
         const cJSON *value = value_at(k->doc, rows[i].pointer);
         int e;
         double fraction = frexp(rows[i].value, &e);
@@ -388,15 +385,15 @@ static int check_scale(const struct checker *k)
                               "%s is %.10g: expected min_scale <= initial_scale <= max_scale, "
                               "found %.10g, %.10g and %.10g",
                               strrchr(rows[i].pointer, '/') + 1, rows[i].value,
-                              c->train.loss_scale.min_scale, c->train.loss_scale.initial_scale,
-                              c->train.loss_scale.max_scale);
+                              c->run.loss_scale.min, c->run.loss_scale.initial,
+                              c->run.loss_scale.max);
     }
     return 0;
 }
 
 static int check_warmup(const struct checker *k)
 {
-    uint64_t warmup = k->c->optimizer.schedule.warmup_steps, steps = k->c->train.steps;
+    uint64_t warmup = k->c->optimizer.schedule.warmup_steps, steps = k->c->run.steps;
 
     if (steps == 0 || warmup <= steps) /* with epochs, the number of steps depends on the data */
         return 0;
@@ -411,8 +408,8 @@ static int check_cycle(const struct checker *k)
     static const struct {
         const char *key;
         size_t at;
-    } moves[] = { { "momentum", offsetof(struct conf, optimizer.momentum) },
-                  { "beta1", offsetof(struct conf, optimizer.beta1) } };
+    } moves[] = { { "momentum", offsetof(struct conf, optimizer.hyper.momentum) },
+                  { "beta1", offsetof(struct conf, optimizer.hyper.beta1) } };
     const cJSON *value = value_at(k->doc, "/optimizer/schedule/base_momentum");
     double base = k->c->optimizer.schedule.base_momentum;
 
@@ -434,7 +431,7 @@ static int check_cycle(const struct checker *k)
 static int check_waits(const struct checker *k)
 {
     const struct conf *c = k->c;
-    double deadline = c->train.deadline_seconds, factor = c->detection.stuck_factor;
+    double deadline = c->train.deadline_seconds, factor = c->health.stuck_factor;
 
     if (c->elastic.rejoin_seconds > deadline)
         return json_error(
@@ -482,7 +479,7 @@ static int check_weights_names(const struct checker *k)
     const cJSON *names = value_at(k->doc, "/model/weights_names");
 
     for (uint32_t i = 0; i < k->c->model.n_weights_names; i++) {
-        const struct conf_rename *r = &k->c->model.weights_names[i];
+        const struct graph_rename *r = &k->c->model.weights_names[i];
         const char *left = strchr(r->graph, '*'), *right = strchr(r->file, '*');
 
         if ((left != NULL && strchr(left + 1, '*') != NULL) ||
@@ -504,17 +501,17 @@ static int check_needs(const struct checker *k)
         const char *needed;
         bool is_given;
     } rows[] = {
-        { "/model/metrics", c->model.n_metrics > 0, "/data/eval", c->data.eval != NULL },
+        { "/model/metrics", c->objective.n_metrics > 0, "/data/eval", c->data.eval != NULL },
         { "/model/weights_names", c->model.n_weights_names > 0, "/model/weights",
           c->model.weights != NULL },
         { "/model/weights_fresh", c->model.n_weights_fresh > 0, "/model/weights",
           c->model.weights != NULL },
-        { "/export/dtype", c->export.dtype != CONF_EXPORT_FLOAT32, "/export/safetensors",
+        { "/export/dtype", c->export.dtype != TENSOR_F32, "/export/safetensors",
           c->export.safetensors != NULL },
-        { "/train/eval_every_epochs", c->train.eval_every_epochs > 0, "/data/eval",
+        { "/train/eval_every_epochs", c->run.eval_every_epochs > 0, "/data/eval",
           c->data.eval != NULL },
-        { "/optimizer/schedule/type", c->optimizer.schedule.type == CONF_SCHEDULE_PLATEAU,
-          "/data/eval", c->data.eval != NULL },
+        { "/optimizer/schedule/type", c->optimizer.schedule.type == OPTIM_PLATEAU, "/data/eval",
+          c->data.eval != NULL },
         { "/checkpoint/every_steps", c->checkpoint.every_steps > 0, "/checkpoint/directory",
           c->checkpoint.directory != NULL },
         { "/checkpoint/every_seconds", c->checkpoint.every_seconds > 0, "/checkpoint/directory",

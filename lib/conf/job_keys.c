@@ -16,127 +16,104 @@
 #define BIT(word_) (1u << (word_))
 
 /* Every enum is stored and read as an unsigned; an item of a map starts with its name. */
-static_assert(sizeof(enum conf_optimizer) == sizeof(unsigned), "enums are unsigned");
-static_assert(offsetof(struct conf_feature, name) == 0, "the name comes first");
-static_assert(offsetof(struct conf_input, feature) == 0, "the name comes first");
-static_assert(offsetof(struct conf_rename, graph) == 0, "the name comes first");
+static_assert(sizeof(enum optim_type) == sizeof(unsigned), "enums are unsigned");
+static_assert(offsetof(struct conf_feature, data.name) == 0, "the name comes first");
+static_assert(offsetof(struct train_input, feature) == 0, "the name comes first");
+static_assert(offsetof(struct graph_rename, graph) == 0, "the name comes first");
 
-static const char *const dtypes[] = {
-    [CONF_FLOAT32] = "float32",
-    [CONF_INT64] = "int64",
-    [CONF_INT32] = "int32",
-    [CONF_UINT8] = "uint8",
-    [CONF_UINT16] = "uint16",
-    [CONF_UINT32] = "uint32",
+static const struct conf_word dtypes[] = {
+    { "float32", TENSOR_F32 }, { "int64", TENSOR_I64 },  { "int32", TENSOR_I32 },
+    { "uint8", TENSOR_U8 },    { "uint16", TENSOR_U16 }, { "uint32", TENSOR_U32 },
 };
-static const char *const formats[] = {
-    [CONF_FORMAT_TFRECORD] = "tfrecord",
-    [CONF_FORMAT_CSV] = "csv",
-    [CONF_FORMAT_NPY] = "npy",
-    [CONF_FORMAT_TOKENS] = "tokens",
+static const struct conf_word formats[] = {
+    { "tfrecord", DATA_TFRECORD },
+    { "csv", DATA_CSV },
+    { "npy", DATA_NPY },
+    { "tokens", DATA_TOKENS },
 };
-static const char *const layouts[] = {
-    [CONF_CHANNELS_FIRST] = "channels_first",
-    [CONF_CHANNELS_LAST] = "channels_last",
+static const struct conf_word layouts[] = {
+    { "channels_first", false },
+    { "channels_last", true },
 };
-static const char *const bad_records[] = { [CONF_BAD_STOP] = "stop", [CONF_BAD_SKIP] = "skip" };
-static const char *const map_ops[] = {
-    [CONF_RANDOM_RESIZED_CROP] = "random_resized_crop",
-    [CONF_RANDOM_CROP] = "random_crop",
-    [CONF_CENTER_CROP] = "center_crop",
-    [CONF_FLIP] = "flip",
-    [CONF_COLOR_JITTER] = "color_jitter",
-    [CONF_NORMALIZE] = "normalize",
+static const struct conf_word bad_records[] = { { "stop", false }, { "skip", true } };
+static const struct conf_word map_ops[] = {
+    { "random_resized_crop", DATA_RANDOM_RESIZED_CROP },
+    { "random_crop", DATA_RANDOM_CROP },
+    { "center_crop", DATA_CENTER_CROP },
+    { "flip", DATA_FLIP },
+    { "color_jitter", DATA_COLOR_JITTER },
+    { "normalize", DATA_NORMALIZE },
 };
-static const char *const map_whens[] = {
-    [CONF_MAP_TRAINING] = "training",
-    [CONF_MAP_EVALUATION] = "evaluation",
-    [CONF_MAP_ALWAYS] = "always",
+static const struct conf_word map_whens[] = {
+    { "training", CONF_MAP_TRAINING },
+    { "evaluation", CONF_MAP_EVALUATION },
+    { "always", CONF_MAP_ALWAYS },
 };
-static const char *const losses[] = {
-    [CONF_LOSS_SOFTMAX_CROSS_ENTROPY] = "softmax_cross_entropy",
-    [CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD] = "negative_log_likelihood",
-    [CONF_LOSS_BINARY_CROSS_ENTROPY] = "binary_cross_entropy",
-    [CONF_LOSS_MEAN_SQUARED_ERROR] = "mean_squared_error",
-    [CONF_LOSS_MEAN_ABSOLUTE_ERROR] = "mean_absolute_error",
-    [CONF_LOSS_HUBER] = "huber",
-    [CONF_LOSS_GRAPH] = "graph",
+static const struct conf_word losses[] = {
+    { "softmax_cross_entropy", CONF_LOSS_SOFTMAX_CROSS_ENTROPY },
+    { "negative_log_likelihood", CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD },
+    { "binary_cross_entropy", CONF_LOSS_BINARY_CROSS_ENTROPY },
+    { "mean_squared_error", CONF_LOSS_MEAN_SQUARED_ERROR },
+    { "mean_absolute_error", CONF_LOSS_MEAN_ABSOLUTE_ERROR },
+    { "huber", CONF_LOSS_HUBER },
+    { "graph", CONF_LOSS_GRAPH },
 };
-static const char *const batch_norms[] = {
-    [CONF_BATCH_NORM_ASK] = "ask",
-    [CONF_BATCH_NORM_TRAIN] = "train",
-    [CONF_BATCH_NORM_FROZEN] = "frozen",
+static const struct conf_word batch_norms[] = {
+    { "ask", GRAPH_NORM_ASK },
+    { "train", GRAPH_NORM_TRAIN },
+    { "frozen", GRAPH_NORM_FROZEN },
 };
-static const char *const metrics[] = {
-    [CONF_METRIC_ACCURACY] = "accuracy",
-    [CONF_METRIC_TOP_K_ACCURACY] = "top_k_accuracy",
-    [CONF_METRIC_PERPLEXITY] = "perplexity",
-    [CONF_METRIC_AUC] = "auc",
-    [CONF_METRIC_MEAN_ABSOLUTE_ERROR] = "mean_absolute_error",
-    [CONF_METRIC_MEAN_SQUARED_ERROR] = "mean_squared_error",
+static const struct conf_word metrics[] = {
+    { "accuracy", CONF_METRIC_ACCURACY },
+    { "top_k_accuracy", CONF_METRIC_TOP_K_ACCURACY },
+    { "perplexity", CONF_METRIC_PERPLEXITY },
+    { "auc", CONF_METRIC_AUC },
+    { "mean_absolute_error", CONF_METRIC_MEAN_ABSOLUTE_ERROR },
+    { "mean_squared_error", CONF_METRIC_MEAN_SQUARED_ERROR },
 };
-static const char *const caches[] = {
-    [CONF_CACHE_NONE] = "none",
-    [CONF_CACHE_MEMORY] = "memory",
-    [CONF_CACHE_DISK] = "disk",
+static const struct conf_word caches[] = {
+    { "none", DATA_CACHE_NONE },
+    { "memory", DATA_CACHE_MEMORY },
+    { "disk", DATA_CACHE_DISK },
 };
-static const char *const remainders[] = {
-    [CONF_REMAINDER_DROP] = "drop",
-    [CONF_REMAINDER_PAD] = "pad",
+static const struct conf_word remainders[] = {
+    { "drop", false },
+    { "pad", true },
 };
-static const char *const precisions[] = {
-    [CONF_PRECISION_FLOAT32] = "float32",
-    [CONF_PRECISION_TF32] = "tf32",
-    [CONF_PRECISION_BFLOAT16] = "bfloat16",
-    [CONF_PRECISION_FLOAT16] = "float16",
+static const struct conf_word precisions[] = {
+    { "float32", PLAN_FLOAT32 },
+    { "tf32", PLAN_TF32 },
+    { "bfloat16", PLAN_BFLOAT16 },
+    { "float16", PLAN_FLOAT16 },
 };
-static const char *const optimizers[] = {
-    [CONF_SGD] = "sgd",
-    [CONF_MOMENTUM] = "momentum",
-    [CONF_ADAGRAD] = "adagrad",
-    [CONF_RMSPROP] = "rmsprop",
-    [CONF_ADAM] = "adam",
-    [CONF_ADAMW] = "adamw",
-    [CONF_ADAMAX] = "adamax",
-    [CONF_LARS] = "lars",
-    [CONF_LAMB] = "lamb",
-    [CONF_LION] = "lion",
+#define OPTIM_WORD(NAME, word, ...) { #word, OPTIM_##NAME },
+static const struct conf_word optimizers[] = { OPTIM_LIST(OPTIM_WORD) };
+static const struct conf_word schedules[] = { OPTIM_SCHEDULE_LIST(OPTIM_WORD) };
+static const struct conf_word scalings[] = {
+    { "none", OPTIM_SCALING_NONE },
+    { "linear", OPTIM_SCALING_LINEAR },
+    { "square_root", OPTIM_SCALING_SQUARE_ROOT },
 };
-static const char *const schedules[] = {
-    [CONF_SCHEDULE_CONSTANT] = "constant",
-    [CONF_SCHEDULE_STEP] = "step",
-    [CONF_SCHEDULE_COSINE] = "cosine",
-    [CONF_SCHEDULE_EXPONENTIAL] = "exponential",
-    [CONF_SCHEDULE_POLYNOMIAL] = "polynomial",
-    [CONF_SCHEDULE_ONE_CYCLE] = "one_cycle",
-    [CONF_SCHEDULE_PLATEAU] = "plateau",
-    [CONF_SCHEDULE_INVERSE_SQUARE_ROOT] = "inverse_square_root",
+static const struct conf_word export_dtypes[] = {
+    { "float32", TENSOR_F32 },
+    { "bfloat16", TENSOR_BF16 },
+    { "float16", TENSOR_F16 },
 };
-static const char *const scalings[] = {
-    [CONF_SCALING_NONE] = "none",
-    [CONF_SCALING_LINEAR] = "linear",
-    [CONF_SCALING_SQUARE_ROOT] = "square_root",
+static const struct conf_word comms[] = {
+    { "auto", CONF_COMM_AUTO },
+    { "cpu", CONF_COMM_CPU },
+    { "nccl", CONF_COMM_NCCL },
 };
-static const char *const export_dtypes[] = {
-    [CONF_EXPORT_FLOAT32] = "float32",
-    [CONF_EXPORT_BFLOAT16] = "bfloat16",
-    [CONF_EXPORT_FLOAT16] = "float16",
+static const struct conf_word non_finites[] = {
+    { "skip", TRAIN_SKIP },
+    { "stop", TRAIN_STOP },
+    { "restore", TRAIN_RESTORE },
 };
-static const char *const comms[] = {
-    [CONF_COMM_AUTO] = "auto",
-    [CONF_COMM_CPU] = "cpu",
-    [CONF_COMM_NCCL] = "nccl",
-};
-static const char *const non_finites[] = {
-    [CONF_NON_FINITE_SKIP] = "skip",
-    [CONF_NON_FINITE_STOP] = "stop",
-    [CONF_NON_FINITE_RESTORE] = "restore",
-};
-static const char *const log_levels[] = {
-    [CONF_LOG_DEBUG] = "debug",
-    [CONF_LOG_INFO] = "info",
-    [CONF_LOG_WARN] = "warn",
-    [CONF_LOG_ERROR] = "error",
+static const struct conf_word log_levels[] = {
+    { "debug", LOG_DEBUG },
+    { "info", LOG_INFO },
+    { "warn", LOG_WARN },
+    { "error", LOG_ERROR },
 };
 
 /* Short names for the table below. */
@@ -145,6 +122,7 @@ static const char *const log_levels[] = {
 #define PATH CONF_KEY_PATH
 #define BOOL CONF_KEY_BOOL
 #define ENUM CONF_KEY_ENUM
+#define EITHER CONF_KEY_EITHER
 #define U32 CONF_KEY_U32
 #define U64 CONF_KEY_U64
 #define F64 CONF_KEY_F64
@@ -159,6 +137,29 @@ static const char *const log_levels[] = {
 #define ALLOCATED CONF_KEY_ALLOCATED
 #define FREE CONF_KEY_FREE
 #define LIVE (CONF_KEY_FREE | CONF_KEY_LIVE)
+
+/* The optimizers, and the schedules, that use a key, as bits for `when`: columns of their lists. */
+/* clang-format off */
+#define HAS_MOMENTUM(N, w, momentum, ...) | (unsigned)((momentum) != OPTIM_UNUSED) << OPTIM_##N
+#define HAS_BETA2(N, w, momentum, beta2, ...) | (unsigned)((beta2) != OPTIM_UNUSED) << OPTIM_##N
+#define HAS_EPSILON(N, w, momentum, beta2, epsilon, ...) \
+    | (unsigned)((epsilon) != OPTIM_UNUSED) << OPTIM_##N
+#define HAS_BETA1(N, w, m, b, e, decay, beta1, ...) | beta1##u << OPTIM_##N
+#define HAS_TRUST(N, w, m, b, e, decay, beta1, trust, ...) | trust##u << OPTIM_##N
+#define HAS_NESTEROV(N, w, m, b, e, decay, beta1, trust, nesterov, ...) | nesterov##u << OPTIM_##N
+#define HAS_CENTERED(N, w, m, b, e, decay, beta1, trust, nesterov, centered) \
+    | centered##u << OPTIM_##N
+#define OPTIMIZERS(has_) .when = { "type", 0u OPTIM_LIST(has_) }
+#define HAS_WARMUP(N, w, warmup, ...) | warmup##u << OPTIM_##N
+#define HAS_STEP_SIZE(N, w, warmup, step, ...) | step##u << OPTIM_##N
+#define HAS_GAMMA(N, w, warmup, step, gamma, ...) | gamma##u << OPTIM_##N
+#define HAS_FINAL(N, w, warmup, step, gamma, final, ...) | final##u << OPTIM_##N
+#define HAS_POWER(N, w, warmup, step, gamma, final, power, ...) | power##u << OPTIM_##N
+#define HAS_CYCLE(N, w, warmup, step, gamma, final, power, cycle, ...) | cycle##u << OPTIM_##N
+#define HAS_PATIENCE(N, w, warmup, step, gamma, final, power, cycle, patience) \
+    | patience##u << OPTIM_##N
+#define SCHEDULES(has_) .when = { "type", 0u OPTIM_SCHEDULE_LIST(has_) }
+/* clang-format on */
 
 /* The keys of a loss: of model.loss (base_: its offset in struct conf) and of an item of
  * more_losses (0). */
@@ -226,24 +227,24 @@ static const struct conf_key keys[] = {
   .doc = "The network, its inputs, and the loss that training minimises." },
 { "/model", "onnx", PATH, AT(model.onnx), REQUIRED,
   .doc = "The ONNX file to train, relative to the job file." },
-{ "/model", "inputs", MAP, AT(model.inputs), REQUIRED, .lo = 1, .hi = CONF_MAX_FEATURES,
-  .count = AT(model.n_inputs), .stride = sizeof(struct conf_input),
+{ "/model", "inputs", MAP, AT(model.inputs), REQUIRED | ALLOCATED, .lo = 1, .hi = CONF_MAX_FEATURES,
+  .count = AT(model.n_inputs), .stride = sizeof(struct train_input),
   .doc = "Which feature of data.features feeds which input of the graph." },
-{ "/model/inputs", "*", STRING, offsetof(struct conf_input, input),
+{ "/model/inputs", "*", STRING, offsetof(struct train_input, input),
   .doc = "The graph input that the feature of this name feeds." },
 { "/model", "loss", OBJECT, 0, REQUIRED,
   .doc = "The loss that training minimises." },
-LOSS_KEYS("/model/loss", AT(model.loss))
-{ "/model", "more_losses", LIST, AT(model.more_losses), .hi = CONF_MAX_LOSSES,
-  .count = AT(model.n_more_losses), .stride = sizeof(struct conf_objective), .fallback = "[]",
+LOSS_KEYS("/model/loss", AT(objective.loss))
+{ "/model", "more_losses", LIST, AT(objective.more_losses), .hi = CONF_MAX_LOSSES,
+  .count = AT(objective.n_more_losses), .stride = sizeof(struct conf_objective), .fallback = "[]",
   .doc = "Losses that are added to the first, each multiplied by its weight." },
 { "/model/more_losses", "*", OBJECT,
   .doc = "A loss." },
 LOSS_KEYS("/model/more_losses/*", 0)
-{ "/model", "top_k", U32, AT(model.top_k), .lo = 1, .hi = 1000000, .fallback = "5",
+{ "/model", "top_k", U32, AT(objective.top_k), .lo = 1, .hi = 1000000, .fallback = "5",
   .doc = "The k of the metric top_k_accuracy." },
-{ "/model", "metrics", LIST, AT(model.metrics), UNIQUE, .hi = CONF_MAX_METRICS,
-  .count = AT(model.n_metrics), .stride = sizeof(enum conf_metric), .fallback = "[]",
+{ "/model", "metrics", LIST, AT(objective.metrics), UNIQUE, .hi = CONF_MAX_METRICS,
+  .count = AT(objective.n_metrics), .stride = sizeof(enum conf_metric), .fallback = "[]",
   .doc = "Metrics that evaluation computes in addition to the loss; needs data.eval." },
 { "/model/metrics", "*", ENUM, WORDS(metrics),
   .doc = "accuracy: the share of samples whose highest score is that of the label (binary_cross_entropy: whose "
@@ -255,13 +256,13 @@ LOSS_KEYS("/model/more_losses/*", 0)
          "the folder of either; relative to the job file. Its tensors are matched by name; float16, bfloat16 and "
          "float64 are converted to float32. It is read at every start; if a checkpoint exists, the trained values "
          "are read from the checkpoint. null: the weights of the ONNX file." },
-{ "/model", "weights_names", MAP, AT(model.weights_names), .hi = CONF_MAX_RENAMES,
-  .count = AT(model.n_weights_names), .stride = sizeof(struct conf_rename), .fallback = "{}",
+{ "/model", "weights_names", MAP, AT(model.weights_names), ALLOCATED, .hi = CONF_MAX_RENAMES,
+  .count = AT(model.n_weights_names), .stride = sizeof(struct graph_rename), .fallback = "{}",
   .doc = "Tensors that have another name in model.weights: the name in the graph, and the name in the file. One * "
          "on each side stands for the same text: {\"*\": \"model.*\"} if the names in the file start with model., "
          "{\"bert.*\": \"*\"} if the names in the graph start with bert. The longest matching name or pattern is "
          "used." },
-{ "/model/weights_names", "*", STRING, offsetof(struct conf_rename, file),
+{ "/model/weights_names", "*", STRING, offsetof(struct graph_rename, file),
   .doc = "The name in the file of the tensor or tensors that match this name or pattern in the graph." },
 { "/model", "weights_fresh", LIST, AT(model.weights_fresh), ALLOCATED, .hi = 1024,
   .count = AT(model.n_weights_fresh), .stride = sizeof(const char *), .fallback = "[]",
@@ -281,21 +282,22 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "Tensors that are not trained, as patterns with *, ? and [...]." },
 { "/model/frozen", "*", STRING,
   .doc = "A pattern that matches the parameter names of the module, or the names in the file." },
-{ "/model", "padding_idx", MAP, AT(model.padding), .hi = CONF_MAX_TABLES,
-  .count = AT(model.n_padding), .stride = sizeof(struct conf_padding), .fallback = "{}",
+{ "/model", "padding_idx", MAP, AT(model.padding), ALLOCATED, .hi = CONF_MAX_TABLES,
+  .count = AT(model.n_padding), .stride = sizeof(struct graph_padding), .fallback = "{}",
   .doc = "The padding row of embedding tables, by a pattern over initializer names: as in "
          "torch.nn.Embedding(padding_idx) no Gather adds a gradient to it, while weight decay and other users of "
          "the table (such as a tied projection) change it. Files of PyTorch's current exporter state it in their "
          "metadata; other files need this key." },
-{ "/model/padding_idx", "*", U32, offsetof(struct conf_padding, row), .hi = INT32_MAX,
+{ "/model/padding_idx", "*", U64, offsetof(struct graph_padding, row), .hi = INT32_MAX,
   .doc = "The row, from 0." },
-{ "/model", "frozen_rows", MAP, AT(model.frozen_rows), .hi = CONF_MAX_TABLES,
-  .count = AT(model.n_frozen_rows), .stride = sizeof(struct conf_rows), .fallback = "{}",
+{ "/model", "frozen_rows", MAP, AT(model.frozen_rows), ALLOCATED, .hi = CONF_MAX_TABLES,
+  .count = AT(model.n_frozen_rows), .stride = sizeof(struct train_rows), .fallback = "{}",
   .doc = "Rows (along dimension 0) of trained tensors, by a pattern over initializer names, that never change: "
          "their gradient is not used, not even in the norm for clipping, and neither weight decay nor momentum "
          "changes them." },
-{ "/model/frozen_rows", "*", LIST, offsetof(struct conf_rows, rows), ALLOCATED, .lo = 1, .hi = 4096,
-  .count = offsetof(struct conf_rows, n), .stride = sizeof(uint32_t),
+{ "/model/frozen_rows", "*", LIST, offsetof(struct train_rows, rows), ALLOCATED,
+  .lo = 1, .hi = 4096,
+  .count = offsetof(struct train_rows, n), .stride = sizeof(uint32_t),
   .doc = "The rows." },
 { "/model/frozen_rows/*", "*", U32, .hi = INT32_MAX,
   .doc = "A row, from 0." },
@@ -309,61 +311,61 @@ LOSS_KEYS("/model/more_losses/*", 0)
 
 { "", "data", OBJECT, 0, REQUIRED,
   .doc = "Where the samples are and how they are read." },
-{ "/data", "format", ENUM, AT(data.format), WORDS(formats), .fallback = "tfrecord",
+{ "/data", "format", ENUM, AT(data.origin.format), WORDS(formats), .fallback = "tfrecord",
   .doc = "tfrecord: files of tf.train.Example, plain or gzip; csv: each line is a sample; npy: a NumPy array for "
          "each feature, where {feature} in the path is the name of the feature; tokens: raw uint16 or uint32, "
          "split into windows with the features \"tokens\" and \"labels\"; labels are shifted by one token." },
 { "/data", "train", PATH, AT(data.train), 0, .instead = "mixture",
   .doc = "Files to train on, a path or a pattern with *, ? and [...]." },
-{ "/data", "mixture", LIST, AT(data.mixture), ALLOCATED, .lo = 1, .hi = 64,
-  .count = AT(data.n_mixture), .stride = sizeof(struct conf_part), .instead = "train",
+{ "/data", "mixture", LIST, AT(data.origin.parts), ALLOCATED, .lo = 1, .hi = 64,
+  .count = AT(data.origin.n_parts), .stride = sizeof(struct data_part), .instead = "train",
   .doc = "Several sets of files to train on, mixed by weight; an epoch has as many samples as all sets together, "
          "and a set that is exhausted starts again." },
 { "/data/mixture", "*", OBJECT,
   .doc = "One set of files." },
-{ "/data/mixture/*", "files", PATH, offsetof(struct conf_part, files), REQUIRED,
+{ "/data/mixture/*", "files", PATH, offsetof(struct data_part, glob), REQUIRED,
   .doc = "A path or a pattern with *, ? and [...]." },
-{ "/data/mixture/*", "weight", U32, offsetof(struct conf_part, weight), .lo = 1, .hi = 1000000,
+{ "/data/mixture/*", "weight", U32, offsetof(struct data_part, weight), .lo = 1, .hi = 1000000,
   .fallback = "1",
   .doc = "The number of samples from this set among as many samples as the sum of all weights." },
 { "/data", "eval", PATH, AT(data.eval), NULLABLE, .fallback = "null",
   .doc = "Files to evaluate on, a path or a pattern; null: no evaluation." },
-{ "/data", "csv", OBJECT, .fallback = "{}", .when = { "format", BIT(CONF_FORMAT_CSV) },
+{ "/data", "csv", OBJECT, .fallback = "{}", .when = { "format", BIT(DATA_CSV) },
   .doc = "The format of CSV files." },
-{ "/data/csv", "header", BOOL, AT(data.csv.header), .fallback = "true",
+{ "/data/csv", "header", BOOL, AT(data.origin.csv_header), .fallback = "true",
   .doc = "Whether the first line has the names of the columns; without it the names are 0, 1, 2 ..." },
-{ "/data/csv", "delimiter", STRING, AT(data.csv.delimiter),
+{ "/data/csv", "delimiter", STRING, AT(samples.csv_delimiter),
   .doc = "The character between two fields; default: a comma." },
-{ "/data", "features", MAP, AT(data.features), REQUIRED, .lo = 1, .hi = CONF_MAX_FEATURES,
-  .count = AT(data.n_features), .stride = sizeof(struct conf_feature),
+{ "/data", "features", MAP, AT(samples.features), REQUIRED, .lo = 1, .hi = CONF_MAX_FEATURES,
+  .count = AT(samples.n_features), .stride = sizeof(struct conf_feature),
   .doc = "The features of each sample that are used, by their name in the sample." },
 { "/data/features", "*", OBJECT,
   .doc = "How the feature of this name is stored." },
-{ "/data/features/*", "dtype", ENUM, FEATURE_AT(dtype), REQUIRED, WORDS(dtypes),
+{ "/data/features/*", "dtype", ENUM, FEATURE_AT(data.stored), REQUIRED, WORDS(dtypes),
   .doc = "In a tf.train.Example, uint8: raw bytes in a bytes list; float32: a float list or raw little-endian "
          "bytes; int64, int32: an int64 list; uint16, uint32: token files." },
-{ "/data/features/*", "shape", LIST, FEATURE_AT(shape), REQUIRED, .hi = CONF_MAX_DIMS,
-  .count = FEATURE_AT(rank), .stride = sizeof(uint32_t),
+{ "/data/features/*", "shape", LIST, FEATURE_AT(data.shape.dim), REQUIRED, .hi = TENSOR_MAX_RANK,
+  .count = FEATURE_AT(data.shape.rank), .stride = sizeof(int64_t),
   .doc = "The dimensions of one sample without the batch; [] for a scalar." },
-{ "/data/features/*/shape", "*", U32, .lo = 1, .hi = INT32_MAX,
+{ "/data/features/*/shape", "*", U64, .lo = 1, .hi = INT32_MAX,
   .doc = "The size of one dimension." },
-{ "/data/features/*", "scale", F64, FEATURE_AT(scale), .min = -1e30, .max = 1e30,
+{ "/data/features/*", "scale", F64, FEATURE_AT(data.scale), .min = -1e30, .max = 1e30,
   .fallback = "1",
   .doc = "Float graph inputs receive stored * scale + offset." },
-{ "/data/features/*", "offset", F64, FEATURE_AT(offset), .min = -1e30, .max = 1e30,
+{ "/data/features/*", "offset", F64, FEATURE_AT(data.offset), .min = -1e30, .max = 1e30,
   .fallback = "0",
   .doc = "Added after scale." },
-{ "/data/features/*", "encoded", BOOL, FEATURE_AT(encoded), .fallback = "false",
+{ "/data/features/*", "encoded", BOOL, FEATURE_AT(data.encoded), .fallback = "false",
   .doc = "uint8: a JPEG or PNG file in a bytes list, decoded and resized to the shape." },
-{ "/data/features/*", "layout", ENUM, FEATURE_AT(layout), WORDS(layouts),
+{ "/data/features/*", "layout", EITHER, FEATURE_AT(data.channels_last), WORDS(layouts),
   .fallback = "channels_first",
   .doc = "The order of the shape of an image: [channels, height, width] or [height, width, channels]." },
-{ "/data/features/*", "pad", BOOL, FEATURE_AT(pad), .fallback = "false",
+{ "/data/features/*", "pad", BOOL, FEATURE_AT(data.pad), .fallback = "false",
   .doc = "Whether a list with fewer values than the shape, or none at all, is padded." },
-{ "/data/features/*", "pad_value", F64, FEATURE_AT(pad_value), .min = -1e30, .max = 1e30,
+{ "/data/features/*", "pad_value", F64, FEATURE_AT(data.pad_value), .min = -1e30, .max = 1e30,
   .fallback = "0",
   .doc = "The value of the padding." },
-{ "/data/features/*", "truncate", BOOL, FEATURE_AT(truncate), .fallback = "false",
+{ "/data/features/*", "truncate", BOOL, FEATURE_AT(data.truncate), .fallback = "false",
   .doc = "Whether a list with more values than the shape is truncated." },
 { "/data/features/*", "length_of", STRING, FEATURE_AT(length_of), NULLABLE, .fallback = "null",
   .doc = "This int64 is not stored: it is the number of values that the named feature had." },
@@ -380,20 +382,20 @@ LOSS_KEYS("/model/more_losses/*", 0)
 { "/data/features/*", "row_splits", STRING, FEATURE_AT(row_splits), NULLABLE, .fallback = "null",
   .doc = "The same with a named feature, int64 [rows + 1], that has the first item of each row, and the end of "
          "the last row." },
-{ "/data/features/*", "column", STRING, FEATURE_AT(column), NULLABLE, .fallback = "null",
+{ "/data/features/*", "column", STRING, FEATURE_AT(data.column), NULLABLE, .fallback = "null",
   .doc = "For a CSV file: the first of as many columns as the shape has elements; null: the column with the name "
          "of the feature." },
-{ "/data", "pack", STRING, AT(data.pack), NULLABLE, .fallback = "null",
+{ "/data", "pack", STRING, AT(data.origin.pack), NULLABLE, .fallback = "null",
   .doc = "A feature of shape [T, ...]: a sample has as many records as fit into T items, one after the other; all "
          "stored features are lists of the same length as this one. The lengths of the records, in the order of "
          "the files, determine the records of each sample; an epoch has each record once, and as many steps as "
          "the packed samples need." },
-{ "/data", "map", LIST, AT(data.map), ALLOCATED, .hi = 64, .count = AT(data.n_map),
+{ "/data", "map", LIST, AT(samples.map), ALLOCATED, .hi = 64, .count = AT(samples.n_map),
   .stride = sizeof(struct conf_map), .fallback = "[]",
   .doc = "Operations on images, in this order; random values depend on seed, epoch and sample." },
 { "/data/map", "*", OBJECT,
   .doc = "One operation." },
-{ "/data/map/*", "op", ENUM, MAP_AT(op), REQUIRED, WORDS(map_ops),
+{ "/data/map/*", "op", ENUM, MAP_AT(step.op), REQUIRED, WORDS(map_ops),
   .doc = "random_resized_crop: a random part, resized to the shape; random_crop: a random part of the shape's "
          "size; center_crop: the middle, resized; flip: exchanges left and right; color_jitter; normalize." },
 { "/data/map/*", "feature", STRING, MAP_AT(feature), REQUIRED,
@@ -401,77 +403,80 @@ LOSS_KEYS("/model/more_losses/*", 0)
 { "/data/map/*", "when", ENUM, MAP_AT(when), WORDS(map_whens),
   .doc = "When the operation applies; default: normalize always, center_crop in evaluation, random operations in "
          "training." },
-{ "/data/map/*", "min_area", F64, MAP_AT(min_area), ABOVE_MIN, .max = 1, .fallback = "0.08",
-  .when = { "op", BIT(CONF_RANDOM_RESIZED_CROP) },
+{ "/data/map/*", "min_area", F64, MAP_AT(step.scale[0]), ABOVE_MIN, .max = 1, .fallback = "0.08",
+  .when = { "op", BIT(DATA_RANDOM_RESIZED_CROP) },
   .doc = "The smallest share of the image's area." },
-{ "/data/map/*", "max_area", F64, MAP_AT(max_area), ABOVE_MIN, .max = 1, .fallback = "1",
-  .when = { "op", BIT(CONF_RANDOM_RESIZED_CROP) },
+{ "/data/map/*", "max_area", F64, MAP_AT(step.scale[1]), ABOVE_MIN, .max = 1, .fallback = "1",
+  .when = { "op", BIT(DATA_RANDOM_RESIZED_CROP) },
   .doc = "The largest share of the image's area." },
-{ "/data/map/*", "min_ratio", F64, MAP_AT(min_ratio), .min = 0.001, .max = 1000,
-  .fallback = "0.75", .when = { "op", BIT(CONF_RANDOM_RESIZED_CROP) },
+{ "/data/map/*", "min_ratio", F64, MAP_AT(step.ratio[0]), .min = 0.001, .max = 1000,
+  .fallback = "0.75", .when = { "op", BIT(DATA_RANDOM_RESIZED_CROP) },
   .doc = "The smallest width of the part divided by its height." },
-{ "/data/map/*", "max_ratio", F64, MAP_AT(max_ratio), .min = 0.001, .max = 1000,
-  .fallback = "1.3333333333333333", .when = { "op", BIT(CONF_RANDOM_RESIZED_CROP) },
+{ "/data/map/*", "max_ratio", F64, MAP_AT(step.ratio[1]), .min = 0.001, .max = 1000,
+  .fallback = "1.3333333333333333", .when = { "op", BIT(DATA_RANDOM_RESIZED_CROP) },
   .doc = "The largest width of the part divided by its height." },
-{ "/data/map/*", "padding", U32, MAP_AT(padding), .hi = 65500, .fallback = "0",
-  .when = { "op", BIT(CONF_RANDOM_CROP) },
+{ "/data/map/*", "padding", U32, MAP_AT(step.padding), .hi = 65500, .fallback = "0",
+  .when = { "op", BIT(DATA_RANDOM_CROP) },
   .doc = "Black pixels that are added around the image before the part is chosen." },
-{ "/data/map/*", "fraction", F64, MAP_AT(fraction), ABOVE_MIN, .max = 1, .fallback = "0.875",
-  .when = { "op", BIT(CONF_CENTER_CROP) },
+{ "/data/map/*", "fraction", F64, MAP_AT(step.fraction), ABOVE_MIN, .max = 1, .fallback = "0.875",
+  .when = { "op", BIT(DATA_CENTER_CROP) },
   .doc = "The share of the largest part in the middle that has the shape's proportions." },
-{ "/data/map/*", "probability", F64, MAP_AT(probability), .max = 1, .fallback = "0.5",
-  .when = { "op", BIT(CONF_FLIP) },
+{ "/data/map/*", "probability", F64, MAP_AT(step.probability), .max = 1, .fallback = "0.5",
+  .when = { "op", BIT(DATA_FLIP) },
   .doc = "The probability that the image is flipped." },
-{ "/data/map/*", "brightness", F64, MAP_AT(brightness), .max = 100, .fallback = "0",
-  .when = { "op", BIT(CONF_COLOR_JITTER) },
+{ "/data/map/*", "brightness", F64, MAP_AT(step.brightness), .max = 100, .fallback = "0",
+  .when = { "op", BIT(DATA_COLOR_JITTER) },
   .doc = "Values are multiplied by a factor from 1 - brightness to 1 + brightness." },
-{ "/data/map/*", "contrast", F64, MAP_AT(contrast), .max = 100, .fallback = "0",
-  .when = { "op", BIT(CONF_COLOR_JITTER) },
+{ "/data/map/*", "contrast", F64, MAP_AT(step.contrast), .max = 100, .fallback = "0",
+  .when = { "op", BIT(DATA_COLOR_JITTER) },
   .doc = "The difference from the mean is multiplied by a factor from 1 - contrast to 1 + contrast." },
-{ "/data/map/*", "saturation", F64, MAP_AT(saturation), .max = 100, .fallback = "0",
-  .when = { "op", BIT(CONF_COLOR_JITTER) },
+{ "/data/map/*", "saturation", F64, MAP_AT(step.saturation), .max = 100, .fallback = "0",
+  .when = { "op", BIT(DATA_COLOR_JITTER) },
   .doc = "The difference from grey is multiplied by a factor from 1 - saturation to 1 + saturation." },
-{ "/data/map/*", "hue", F64, MAP_AT(hue), .max = 0.5, .fallback = "0",
-  .when = { "op", BIT(CONF_COLOR_JITTER) },
+{ "/data/map/*", "hue", F64, MAP_AT(step.hue), .max = 0.5, .fallback = "0",
+  .when = { "op", BIT(DATA_COLOR_JITTER) },
   .doc = "The hue is rotated by at most this share of the colour circle, in either direction." },
-{ "/data/map/*", "mean", LIST, MAP_AT(mean), REQUIRED, .lo = 1, .hi = 4, .count = MAP_AT(n_mean),
-  .stride = sizeof(double), .when = { "op", BIT(CONF_NORMALIZE) },
+{ "/data/map/*", "mean", LIST, MAP_AT(step.mean), REQUIRED,
+  .lo = 1, .hi = 4, .count = MAP_AT(n_mean),
+  .stride = sizeof(double), .when = { "op", BIT(DATA_NORMALIZE) },
   .doc = "The mean of each channel, for pixels from 0 to 1; the graph receives (pixel - mean) / std." },
 { "/data/map/*/mean", "*", F64, .min = -1000, .max = 1000,
   .doc = "The mean of one channel." },
-{ "/data/map/*", "std", LIST, MAP_AT(std), REQUIRED, .lo = 1, .hi = 4, .count = MAP_AT(n_std),
-  .stride = sizeof(double), .when = { "op", BIT(CONF_NORMALIZE) },
+{ "/data/map/*", "std", LIST, MAP_AT(step.std), REQUIRED, .lo = 1, .hi = 4, .count = MAP_AT(n_std),
+  .stride = sizeof(double), .when = { "op", BIT(DATA_NORMALIZE) },
   .doc = "The divisor of each channel." },
 { "/data/map/*/std", "*", F64, .min = 0.000001, .max = 1000,
   .doc = "The divisor of one channel." },
 { "/data", "shuffle", BOOL, AT(data.shuffle), .fallback = "true",
   .doc = "Whether every epoch has its own order, drawn from train.seed." },
-{ "/data", "on_bad_record", ENUM, AT(data.on_bad_record), WORDS(bad_records), .fallback = "stop",
+{ "/data", "on_bad_record", EITHER, AT(data.origin.skip_bad), WORDS(bad_records),
+  .fallback = "stop",
   .doc = "stop: a damaged or unreadable sample ends the run; skip: the next valid sample replaces it, and the "
          "skipped samples are counted." },
-{ "/data", "cache", ENUM, AT(data.cache), FREE, WORDS(caches), .fallback = "none",
+{ "/data", "cache", ENUM, AT(data.origin.cache), FREE, WORDS(caches), .fallback = "none",
   .doc = "memory: samples are kept in memory after the first epoch; disk: files are first copied to "
          "cache_directory, and decompressed." },
-{ "/data", "cache_directory", PATH, AT(data.cache_directory), FREE | REQUIRED,
-  .when = { "cache", BIT(CONF_CACHE_DISK) },
+{ "/data", "cache_directory", PATH, AT(data.origin.cache_directory), FREE | REQUIRED,
+  .when = { "cache", BIT(DATA_CACHE_DISK) },
   .doc = "A folder on a disk of this machine." },
-{ "/data", "remainder", ENUM, AT(data.remainder), WORDS(remainders), .fallback = "drop",
+{ "/data", "remainder", EITHER, AT(data.pad), WORDS(remainders), .fallback = "drop",
   .doc = "The samples at the end of an epoch that do not fill a global batch: drop skips them, pad trains on them "
          "and adds missing samples with weight 0." },
 { "/data", "threads", U32, AT(data.threads), FREE, .hi = 1024, .fallback = "0",
   .doc = "Decoding threads of a task; 0: depends on its number of processors." },
 { "/data", "prefetch", U32, AT(data.prefetch), FREE, .lo = 1, .hi = 1024, .fallback = "2",
   .doc = "Global batches that are decoded in advance." },
-{ "/data", "index_directory", PATH, AT(data.index_directory), FREE | NULLABLE, .fallback = "null",
+{ "/data", "index_directory", PATH, AT(data.origin.index_directory), FREE | NULLABLE,
+  .fallback = "null",
   .doc = "The folder that keeps the indexes of the record files between runs; null: they are only in memory." },
 
 { "", "train", OBJECT, 0, REQUIRED,
   .doc = "The length of the run, its batch size, seed and precision." },
-{ "/train", "seed", U64, AT(train.seed), .hi = UINT64_MAX, .fallback = "0",
+{ "/train", "seed", U64, AT(run.seed), .hi = UINT64_MAX, .fallback = "0",
   .doc = "The seed of every random number of the run." },
-{ "/train", "epochs", U64, AT(train.epochs), .lo = 1, .hi = 1000000000, .instead = "steps",
+{ "/train", "epochs", U64, AT(run.epochs), .lo = 1, .hi = 1000000000, .instead = "steps",
   .doc = "Passes over the training data." },
-{ "/train", "steps", U64, AT(train.steps), .lo = 1, .hi = 1000000000000, .instead = "epochs",
+{ "/train", "steps", U64, AT(run.steps), .lo = 1, .hi = 1000000000000, .instead = "epochs",
   .doc = "Optimizer updates." },
 { "/train", "global_batch_size", U32, AT(train.global_batch_size), .lo = 1, .hi = 16777216,
   .instead = "batch_size_per_replica",
@@ -483,37 +488,38 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "Fixed slices of every global batch (micro-batches), distributed over the replicas; 0: the number of "
          "replicas of the full cluster. A multiple of the replicas; if it is not 1, 2, 4, 8, ... times their "
          "number, the parts are unequal, and a warning is logged." },
-{ "/train", "precision", ENUM, AT(train.precision), WORDS(precisions), .fallback = "float32",
+{ "/train", "precision", ENUM, AT(run.precision), WORDS(precisions), .fallback = "float32",
   .doc = "The precision of the computation. bfloat16: products and convolutions multiply bfloat16, and "
          "activations between them are stored as bfloat16; weights, their gradients, sums, statistics and losses "
          "stay float32. On CPUs it needs processors with avx512_bf16. float16, only on GPUs: the same with "
          "float16, whose range is small: see loss_scale. tf32, only on GPUs: everything is float32, but products "
          "and convolutions may round their inputs to 10 bits of fraction." },
-{ "/train", "loss_scale", OBJECT, .fallback = "{}", .when = { "precision", BIT(CONF_PRECISION_FLOAT16) },
+{ "/train", "loss_scale", OBJECT, .fallback = "{}", .when = { "precision", BIT(PLAN_FLOAT16) },
   .doc = "The loss is multiplied by a power of two before the gradients are computed, so that small gradients are "
          "not lost in float16; the gradients are divided by it before they are used. If the gradient of a step is "
          "not finite but its loss is, all tasks skip the step and the scale is halved; growth_interval steps in a "
          "row without overflow double it. Checkpoints contain the scale." },
-{ "/train/loss_scale", "initial_scale", F64, AT(train.loss_scale.initial_scale), .min = 0x1p-24, .max = 0x1p32,
+{ "/train/loss_scale", "initial_scale", F64, AT(run.loss_scale.initial),
+  .min = 0x1p-24, .max = 0x1p32,
   .fallback = "65536",
   .doc = "The scale of the first step; like all scales a power of two." },
-{ "/train/loss_scale", "growth_interval", U32, AT(train.loss_scale.growth_interval), .hi = 1000000000,
+{ "/train/loss_scale", "growth_interval", U32, AT(run.loss_scale.growth_interval), .hi = 1000000000,
   .fallback = "2000",
   .doc = "Steps in a row without overflow after which the scale is doubled; 0: it is never doubled." },
-{ "/train/loss_scale", "min_scale", F64, AT(train.loss_scale.min_scale), .min = 0x1p-24, .max = 0x1p32,
+{ "/train/loss_scale", "min_scale", F64, AT(run.loss_scale.min), .min = 0x1p-24, .max = 0x1p32,
   .fallback = "1",
   .doc = "The scale is not halved below this; health.non_finite handles gradients that still overflow." },
-{ "/train/loss_scale", "max_scale", F64, AT(train.loss_scale.max_scale), .min = 0x1p-24, .max = 0x1p32,
+{ "/train/loss_scale", "max_scale", F64, AT(run.loss_scale.max), .min = 0x1p-24, .max = 0x1p32,
   .fallback = "16777216",
   .doc = "The scale is not doubled above this." },
-{ "/train", "clip_norm", F64, AT(train.clip_norm), .max = 1e30, .fallback = "0",
+{ "/train", "clip_norm", F64, AT(run.clip_norm), .max = 1e30, .fallback = "0",
   .doc = "Gradients whose global L2 norm is above this are scaled down to it; 0: never." },
-{ "/train", "clip_value", F64, AT(train.clip_value), .max = 1e30, .fallback = "0",
+{ "/train", "clip_value", F64, AT(run.clip_value), .max = 1e30, .fallback = "0",
   .doc = "Elements of the gradient are first clipped to the range from -clip_value to clip_value; 0: never." },
-{ "/train", "eval_every_epochs", U32, AT(train.eval_every_epochs), .hi = 1000000000,
+{ "/train", "eval_every_epochs", U32, AT(run.eval_every_epochs), .hi = 1000000000,
   .doc = "Evaluate after every so many epochs, 0: only at the end; default: 1 if data.eval is "
          "given, else 0." },
-{ "/train", "log_every_steps", U32, AT(train.log_every_steps), LIVE, .lo = 1, .hi = 1000000000,
+{ "/train", "log_every_steps", U32, AT(run.log_every_steps), LIVE, .lo = 1, .hi = 1000000000,
   .fallback = "10",
   .doc = "Steps between two lines of progress." },
 { "/train", "deadline_seconds", F64, AT(train.deadline_seconds), FREE, .min = 1, .max = 86400,
@@ -545,7 +551,7 @@ LOSS_KEYS("/model/more_losses/*", 0)
 { "/detection", "silent_seconds", F64, AT(detection.silent_seconds), FREE, .min = 0.2, .max = 60,
   .doc = "A task that has sent nothing for this time is lost; heartbeats are several times as frequent. Less than "
          "train.deadline_seconds. Default: 1.2, at most half of train.deadline_seconds." },
-{ "/detection", "stuck_factor", F64, AT(detection.stuck_factor), FREE, .max = 1e6, .fallback = "10",
+{ "/detection", "stuck_factor", F64, AT(health.stuck_factor), FREE, .max = 1e6, .fallback = "10",
   .doc = "A task is stuck if it is alive but a phase of its step takes this many times as long as before, without "
          "the time of waiting for other tasks: the task is reported, and the others continue without it. At least "
          "2; the limit is never below 3 seconds. 0, and until a phase has run a few times: train.deadline_seconds "
@@ -568,59 +574,55 @@ LOSS_KEYS("/model/more_losses/*", 0)
 { "", "optimizer", OBJECT, 0, REQUIRED,
   .doc = "How updates are computed from gradients." },
 { "/optimizer", "type", ENUM, AT(optimizer.type), REQUIRED, WORDS(optimizers),
-  .doc = "sgd, momentum (sgd with momentum), adagrad, rmsprop, adam, adamw (adam with decoupled "
-         "weight decay), adamax, lars and lamb (steps in proportion to the norm of each parameter, "
-         "for large batches), or lion." },
-{ "/optimizer", "learning_rate", F64, AT(optimizer.learning_rate), REQUIRED, .min = 1e-30,
+  .doc = OPTIM_LIST_DOC },
+{ "/optimizer", "learning_rate", F64, AT(optimizer.schedule.learning_rate), REQUIRED, .min = 1e-30,
   .max = 1e6,
   .doc = "The highest learning rate of the schedule, before scaling." },
-{ "/optimizer", "momentum", F64, AT(optimizer.momentum), BELOW_MAX, .max = 1,
-  .when = { "type", BIT(CONF_MOMENTUM) | BIT(CONF_RMSPROP) | BIT(CONF_LARS) },
+{ "/optimizer", "momentum", F64, AT(optimizer.hyper.momentum), BELOW_MAX, .max = 1,
+  OPTIMIZERS(HAS_MOMENTUM),
   .doc = "The share of the last update that is kept; default: 0.9, for rmsprop 0." },
-{ "/optimizer", "nesterov", BOOL, AT(optimizer.nesterov), .fallback = "false",
-  .when = { "type", BIT(CONF_MOMENTUM) },
+{ "/optimizer", "nesterov", BOOL, AT(optimizer.hyper.nesterov), .fallback = "false",
+  OPTIMIZERS(HAS_NESTEROV),
   .doc = "Whether the momentum is Nesterov's." },
-{ "/optimizer", "centered", BOOL, AT(optimizer.centered), .fallback = "false",
-  .when = { "type", BIT(CONF_RMSPROP) },
+{ "/optimizer", "centered", BOOL, AT(optimizer.hyper.centered), .fallback = "false",
+  OPTIMIZERS(HAS_CENTERED),
   .doc = "Whether gradients are divided by their standard deviation in place of their root mean square." },
-{ "/optimizer", "beta1", F64, AT(optimizer.beta1), BELOW_MAX, .max = 1, .fallback = "0.9",
-  .when = { "type", BIT(CONF_ADAM) | BIT(CONF_ADAMW) | BIT(CONF_ADAMAX) | BIT(CONF_LAMB) |
-                        BIT(CONF_LION) },
+{ "/optimizer", "beta1", F64, AT(optimizer.hyper.beta1), BELOW_MAX, .max = 1, .fallback = "0.9",
+  OPTIMIZERS(HAS_BETA1),
   .doc = "Decay of the average of gradients." },
-{ "/optimizer", "beta2", F64, AT(optimizer.beta2), BELOW_MAX, .max = 1,
-  .when = { "type", BIT(CONF_ADAM) | BIT(CONF_ADAMW) | BIT(CONF_ADAMAX) | BIT(CONF_LAMB) |
-                        BIT(CONF_LION) | BIT(CONF_RMSPROP) },
+{ "/optimizer", "beta2", F64, AT(optimizer.hyper.beta2), BELOW_MAX, .max = 1,
+  OPTIMIZERS(HAS_BETA2),
   .doc = "Decay of the average of squared gradients (lion: of the average that is kept); default: "
          "0.999, for rmsprop and lion 0.99." },
-{ "/optimizer", "epsilon", F64, AT(optimizer.epsilon), .min = 1e-30, .max = 1,
-  .when = { "type", BIT(CONF_ADAM) | BIT(CONF_ADAMW) | BIT(CONF_ADAMAX) | BIT(CONF_LAMB) |
-                        BIT(CONF_ADAGRAD) | BIT(CONF_RMSPROP) },
+{ "/optimizer", "epsilon", F64, AT(optimizer.hyper.epsilon), .min = 1e-30, .max = 1,
+  OPTIMIZERS(HAS_EPSILON),
   .doc = "Added to the divisor; default: 1e-8, for adagrad 1e-10, for lamb 1e-6." },
-{ "/optimizer", "trust_coefficient", F64, AT(optimizer.trust_coefficient), ABOVE_MIN, .max = 1e6,
-  .fallback = "0.001", .when = { "type", BIT(CONF_LARS) },
+{ "/optimizer", "trust_coefficient", F64, AT(optimizer.hyper.trust_coefficient), ABOVE_MIN, .max = 1e6,
+  .fallback = "0.001", OPTIMIZERS(HAS_TRUST),
   .doc = "The norm of an update is this share of the parameter's norm, times the learning rate." },
-{ "/optimizer", "weight_decay", F64, AT(optimizer.weight_decay), .max = 1e6,
+{ "/optimizer", "weight_decay", F64, AT(optimizer.hyper.weight_decay), .max = 1e6,
   .doc = "This share of the weight is added to its gradient; adamw, lamb, lion: subtracted from the weight "
          "itself, multiplied by the learning rate; default: 0.01 for adamw, else 0." },
-{ "/optimizer", "groups", LIST, AT(optimizer.groups), ALLOCATED, .hi = CONF_MAX_GROUPS,
-  .count = AT(optimizer.n_groups), .stride = sizeof(struct conf_group), .fallback = "[]",
+{ "/optimizer", "groups", LIST, AT(groups), ALLOCATED, .hi = CONF_MAX_GROUPS,
+  .count = AT(n_groups), .stride = sizeof(struct conf_group), .fallback = "[]",
   .doc = "Parameters with their own settings; the first group that matches a name applies." },
 { "/optimizer/groups", "*", OBJECT,
   .doc = "A group of parameters, and the settings that differ for them." },
-{ "/optimizer/groups/*", "match", LIST, GROUP_AT(match), REQUIRED | ALLOCATED, .lo = 1, .hi = 1024,
-  .count = GROUP_AT(n_match), .stride = sizeof(const char *),
+{ "/optimizer/groups/*", "match", LIST, GROUP_AT(params.match), REQUIRED | ALLOCATED,
+  .lo = 1, .hi = 1024,
+  .count = GROUP_AT(params.n_match), .stride = sizeof(const char *),
   .doc = "Names of initializers, as patterns with *, ? and [...]." },
 { "/optimizer/groups/*/match", "*", STRING,
   .doc = "A pattern over initializer names." },
-{ "/optimizer/groups/*", "learning_rate_factor", F64, GROUP_AT(learning_rate_factor), .max = 1e6,
+{ "/optimizer/groups/*", "learning_rate_factor", F64, GROUP_AT(params.rate_factor), .max = 1e6,
   .fallback = "1",
   .doc = "The factor of the learning rate." },
-{ "/optimizer/groups/*", "weight_decay", F64, GROUP_AT(weight_decay), .max = 1e6,
+{ "/optimizer/groups/*", "weight_decay", F64, GROUP_AT(params.weight_decay), .max = 1e6,
   .doc = "Replaces optimizer.weight_decay, which is the default." },
-{ "/optimizer/groups/*", "layer_adaptation", BOOL, GROUP_AT(layer_adaptation), .fallback = "true",
+{ "/optimizer/groups/*", "layer_adaptation", BOOL, GROUP_AT(params.adapts), .fallback = "true",
   .doc = "lars, lamb: whether steps are scaled with the norm of the parameter; often false for biases and "
          "normalisation." },
-{ "/optimizer/groups/*", "lazy_rows", BOOL, GROUP_AT(lazy_rows), .fallback = "false",
+{ "/optimizer/groups/*", "lazy_rows", BOOL, GROUP_AT(params.lazy), .fallback = "false",
   .doc = "Embedding tables: a row that a step does not read keeps its weight and its optimizer state in this "
          "step. By default momentum, moments and decay change it in every step." },
 { "/optimizer/groups/*", "frozen", BOOL, GROUP_AT(frozen), .fallback = "false",
@@ -633,52 +635,47 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "The share of the average that is kept at each step, such as 0.999; 0: no average." },
 { "/optimizer/average", "evaluate", BOOL, AT(optimizer.average.evaluate), .fallback = "true",
   .doc = "Whether evaluation uses the average in place of the weights, if there is one." },
-{ "/optimizer/average", "export", BOOL, AT(optimizer.average.export), .fallback = "true",
+{ "/optimizer/average", "export", BOOL, AT(optimizer.average.exported), .fallback = "true",
   .doc = "Whether the export has the average in place of the weights, if there is one." },
 { "/optimizer", "schedule", OBJECT, .fallback = "{}",
   .doc = "The learning rate over the steps." },
 { "/optimizer/schedule", "type", ENUM, AT(optimizer.schedule.type), WORDS(schedules),
   .fallback = "constant",
-  .doc = "constant; step: times gamma every step_size steps; exponential: the same without steps; "
-         "cosine: half a cosine down to the last step; polynomial: a power of what is left; "
-         "one_cycle: up and down again; plateau: times gamma when the evaluation loss stays; "
-         "inverse_square_root: of the step." },
+  .doc = OPTIM_SCHEDULE_LIST_DOC },
 { "/optimizer/schedule", "warmup_steps", U64, AT(optimizer.schedule.warmup_steps),
-  .hi = 1000000000000, .fallback = "0", .when = { "type", ~BIT(CONF_SCHEDULE_ONE_CYCLE) },
+  .hi = 1000000000000, .fallback = "0", SCHEDULES(HAS_WARMUP),
   .doc = "Steps in which the learning rate first rises linearly." },
 { "/optimizer/schedule", "step_size", U64, AT(optimizer.schedule.step_size), REQUIRED, .lo = 1,
   .hi = 1000000000000,
-  .when = { "type", BIT(CONF_SCHEDULE_STEP) | BIT(CONF_SCHEDULE_EXPONENTIAL) },
+  SCHEDULES(HAS_STEP_SIZE),
   .doc = "Steps from one reduction to the next." },
 { "/optimizer/schedule", "gamma", F64, AT(optimizer.schedule.gamma), ABOVE_MIN, .max = 1,
   .fallback = "0.1",
-  .when = { "type", BIT(CONF_SCHEDULE_STEP) | BIT(CONF_SCHEDULE_EXPONENTIAL) |
-                        BIT(CONF_SCHEDULE_PLATEAU) },
+  SCHEDULES(HAS_GAMMA),
   .doc = "The factor of each reduction." },
 { "/optimizer/schedule", "final_fraction", F64, AT(optimizer.schedule.final_fraction), .max = 1,
   .fallback = "0",
-  .when = { "type", BIT(CONF_SCHEDULE_COSINE) | BIT(CONF_SCHEDULE_POLYNOMIAL) |
-                        BIT(CONF_SCHEDULE_ONE_CYCLE) | BIT(CONF_SCHEDULE_PLATEAU) },
+  SCHEDULES(HAS_FINAL),
   .doc = "The share of learning_rate at the last step, which is also its minimum." },
 { "/optimizer/schedule", "power", F64, AT(optimizer.schedule.power), ABOVE_MIN, .max = 100,
-  .fallback = "1", .when = { "type", BIT(CONF_SCHEDULE_POLYNOMIAL) },
+  .fallback = "1", SCHEDULES(HAS_POWER),
   .doc = "The exponent of the share of remaining steps; 1: linear." },
 { "/optimizer/schedule", "initial_fraction", F64, AT(optimizer.schedule.initial_fraction),
-  .max = 1, .fallback = "0.04", .when = { "type", BIT(CONF_SCHEDULE_ONE_CYCLE) },
+  .max = 1, .fallback = "0.04", SCHEDULES(HAS_CYCLE),
   .doc = "The share of learning_rate at the first step." },
-{ "/optimizer/schedule", "rise_fraction", F64, AT(optimizer.schedule.rise_fraction),
+{ "/optimizer/schedule", "rise_fraction", F64, AT(optimizer.schedule.rise),
   ABOVE_MIN | BELOW_MAX, .max = 1, .fallback = "0.3",
-  .when = { "type", BIT(CONF_SCHEDULE_ONE_CYCLE) },
+  SCHEDULES(HAS_CYCLE),
   .doc = "The share of all steps in which the rate rises." },
 { "/optimizer/schedule", "base_momentum", F64, AT(optimizer.schedule.base_momentum), BELOW_MAX,
-  .max = 1, .fallback = "0", .when = { "type", BIT(CONF_SCHEDULE_ONE_CYCLE) },
+  .max = 1, .fallback = "0", SCHEDULES(HAS_CYCLE),
   .doc = "The momentum (adam and similar optimizers: beta1) falls from the optimizer's value to this one while "
          "the rate rises, and rises again while the rate falls; 0: it is constant." },
 { "/optimizer/schedule", "patience", U32, AT(optimizer.schedule.patience), .hi = 1000000000,
-  .fallback = "10", .when = { "type", BIT(CONF_SCHEDULE_PLATEAU) },
+  .fallback = "10", SCHEDULES(HAS_PATIENCE),
   .doc = "The number of evaluations in a row that may show no improvement; the next one reduces the rate." },
 { "/optimizer/schedule", "threshold", F64, AT(optimizer.schedule.threshold), BELOW_MAX, .max = 1,
-  .fallback = "1e-4", .when = { "type", BIT(CONF_SCHEDULE_PLATEAU) },
+  .fallback = "1e-4", SCHEDULES(HAS_PATIENCE),
   .doc = "An improvement is a loss that is below the best one by more than this share of it." },
 { "/optimizer", "scaling", OBJECT, .fallback = "{}",
   .doc = "Whether the learning rate depends on the batch size." },
@@ -687,7 +684,7 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "learning_rate is for reference_batch_size and grows with the global batch (linear) or "
          "with its square root (square_root)." },
 { "/optimizer/scaling", "reference_batch_size", U32, AT(optimizer.scaling.reference_batch_size),
-  REQUIRED, .lo = 1, .hi = 16777216, .when = { "rule", BIT(CONF_SCALING_LINEAR) | BIT(CONF_SCALING_SQUARE_ROOT) },
+  REQUIRED, .lo = 1, .hi = 16777216, .when = { "rule", BIT(OPTIM_SCALING_LINEAR) | BIT(OPTIM_SCALING_SQUARE_ROOT) },
   .doc = "The global batch size for which learning_rate is chosen." },
 
 { "", "communication", OBJECT, .fallback = "{}",
@@ -785,6 +782,26 @@ void conf_key_path(const struct conf_key *k, char out[CONF_KEY_PATH_BYTES])
     int n = snprintf(out, CONF_KEY_PATH_BYTES, "%s/%s", k->parent, k->name);
 
     CHECK(n > 0 && n < CONF_KEY_PATH_BYTES);
+}
+
+const char *conf_key_word(const struct conf_key *k, unsigned value)
+{
+    for (uint32_t i = 0; i < k->n_words; i++)
+        if (k->words[i].value == value)
+            return k->words[i].word;
+    CHECK(!"a value without a word");
+    return "";
+}
+
+bool conf_key_value(const struct conf_key *k, const char *word, unsigned *value)
+{
+    for (uint32_t i = 0; i < k->n_words; i++) {
+        if (strcmp(k->words[i].word, word) == 0) {
+            *value = k->words[i].value;
+            return true;
+        }
+    }
+    return false;
 }
 
 bool conf_key_applies(const struct conf_key *k, const void *base)

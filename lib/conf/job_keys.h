@@ -21,7 +21,8 @@ enum conf_key_type {
     CONF_KEY_STRING, /* const char *, not empty */
     CONF_KEY_PATH,   /* a string, resolved against the job's folder */
     CONF_KEY_BOOL,
-    CONF_KEY_ENUM, /* an index into words */
+    CONF_KEY_ENUM,   /* an enum: the value of one of the words */
+    CONF_KEY_EITHER, /* a bool as one of two words, the first of which means false */
     CONF_KEY_U32,
     CONF_KEY_U64,
     CONF_KEY_F64,
@@ -42,6 +43,11 @@ enum conf_key_flags {
     CONF_KEY_LIVE = 128,     /* may change while the process runs; also CONF_KEY_FREE */
 };
 
+struct conf_word {
+    const char *word;
+    unsigned value; /* in C */
+};
+
 struct conf_key {
     const char *parent, *name;
     enum conf_key_type type;
@@ -49,7 +55,7 @@ struct conf_key {
     unsigned flags;
     uint64_t lo, hi;          /* integers: range; lists and maps: range of the number of items */
     double min, max;          /* CONF_KEY_F64: range */
-    const char *const *words; /* CONF_KEY_ENUM, in the order of the C enum */
+    const struct conf_word *words; /* CONF_KEY_ENUM, CONF_KEY_EITHER */
     uint32_t n_words;
     /* The default as JSON, a word without quotes. NULL: the key is required, or has `instead`, or
      * job_check.c derives the default from other keys, as `doc` describes. */
@@ -57,7 +63,7 @@ struct conf_key {
     const char *instead; /* sibling key: exactly one of the two must be given; NULL: none */
     struct { /* the key applies only if a sibling has one of some words */
         const char *key; /* the sibling, an earlier row; NULL: the key always applies */
-        uint32_t words;  /* bit i: word i */
+        uint32_t words;  /* bit v: the word with the value v, which is below 32 */
     } when;
     size_t count, stride; /* lists and maps: offset of the count, size of an item in bytes */
     const char *doc;      /* documentation, complete sentences */
@@ -74,6 +80,10 @@ const struct conf_key *conf_key_find(const char *parent, const char *name);
 const struct conf_key *conf_key_anywhere(const char *name);
 /* Writes the JSON pointer of a row, which is the parent of the rows below it. */
 void conf_key_path(const struct conf_key *k, char out[CONF_KEY_PATH_BYTES]);
+/* The word of a value, which must have one. */
+const char *conf_key_word(const struct conf_key *k, unsigned value);
+/* Sets *value to the value of a word; false: the key has no such word. */
+bool conf_key_value(const struct conf_key *k, const char *word, unsigned *value);
 /* Whether `when` holds for the struct (or list item) at `base`. Its earlier rows must be set. */
 bool conf_key_applies(const struct conf_key *k, const void *base);
 

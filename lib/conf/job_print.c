@@ -55,7 +55,10 @@ static void print_scalar(struct printer *p, const struct conf_key *k, const char
         buf_str(b, *(const bool *)at ? "true" : "false");
         return;
     case CONF_KEY_ENUM:
-        buf_json(b, k->words[*(const unsigned *)at]);
+        buf_json(b, conf_key_word(k, *(const unsigned *)at));
+        return;
+    case CONF_KEY_EITHER:
+        buf_json(b, k->words[*(const bool *)at].word);
         return;
     case CONF_KEY_U32:
         buf_printf(b, "%" PRIu32, *(const uint32_t *)at);

@@ -29,6 +29,7 @@ static const struct {
     [CONF_KEY_PATH] = { cJSON_String, "a path as a string" },
     [CONF_KEY_BOOL] = { cJSON_True | cJSON_False, "true or false" },
     [CONF_KEY_ENUM] = { cJSON_String, "a string" },
+    [CONF_KEY_EITHER] = { cJSON_String, "a string" },
     [CONF_KEY_U32] = { cJSON_Number, "an integer" },
     [CONF_KEY_U64] = { cJSON_Number, "an integer" },
     [CONF_KEY_F64] = { cJSON_Number, "a number" },
@@ -38,7 +39,7 @@ static const struct {
     [CONF_KEY_MAP] = { cJSON_Object, "an object" },
 };
 
-enum { MAX_NAMES = 64, FOUND_BYTES = 96, LIST_BYTES = 512 };
+enum { MAX_NAMES = 64, MAX_WORDS = 32, FOUND_BYTES = 96, LIST_BYTES = 512 };
 
 static int read_object(const struct reader *r, const char *parent, const cJSON *object, char *base);
 static int read_value(const struct reader *r, const struct conf_key *k, const cJSON *value,
@@ -150,13 +151,24 @@ static int read_string(const struct reader *r, const struct conf_key *k, const c
 static int read_enum(const struct reader *r, const struct conf_key *k, const cJSON *value,
                      unsigned *out)
 {
-    for (unsigned i = 0; i < k->n_words; i++) {
-        if (strcmp(k->words[i], value->valuestring) == 0) {
-            *out = i;
-            return 0;
-        }
-    }
-    return refuse_word(r, value, "the word", value->valuestring, k->words, k->n_words);
+    const char *words[MAX_WORDS];
+
+    if (conf_key_value(k, value->valuestring, out))
+        return 0;
+    for (uint32_t i = 0; i < k->n_words; i++)
+        words[i] = k->words[i].word;
+    return refuse_word(r, value, "the word", value->valuestring, words, k->n_words);
+}
+
+static int read_either(const struct reader *r, const struct conf_key *k, const cJSON *value,
+                       bool *out)
+{
+    unsigned word = 0;
+    int rc = read_enum(r, k, value, &word);
+
+    if (rc == 0)
+        *out = word != 0;
+    return rc;
 }
 
 /* Reads an integer from its digits, because a double is not exact above 2^53. */
@@ -323,6 +335,8 @@ static int read_value(const struct reader *r, const struct conf_key *k, const cJ
         return 0;
     case CONF_KEY_ENUM:
         return read_enum(r, k, value, (unsigned *)at);
+    case CONF_KEY_EITHER:
+        return read_either(r, k, value, (bool *)at);
     case CONF_KEY_U32:
     case CONF_KEY_U64:
         rc = read_integer(r, k, value, &integer);
@@ -340,7 +354,8 @@ static int read_value(const struct reader *r, const struct conf_key *k, const cJ
     case CONF_KEY_MAP:
         rc = read_items(r, k, value, base);
         if (rc == 0)
-            qsort(at, *(uint32_t *)(base + k->count), k->stride, compare_names);
+            qsort(k->flags & CONF_KEY_ALLOCATED ? *(void **)at : at,
+                  *(uint32_t *)(base + k->count), k->stride, compare_names);
         return rc;
     }
     CHECK(!"a type without a reader");
@@ -359,9 +374,10 @@ static void set_default(const struct conf_key *k, char *base)
         *(bool *)at = strcmp(k->fallback, "true") == 0;
         return;
     case CONF_KEY_ENUM:
-        for (unsigned i = 0; i < k->n_words; i++)
-            if (strcmp(k->words[i], k->fallback) == 0)
-                *(unsigned *)at = i;
+        (void)conf_key_value(k, k->fallback, (unsigned *)at); /* a fallback is one of the words */
+        return;
+    case CONF_KEY_EITHER:
+        *(bool *)at = strcmp(k->fallback, k->words[1].word) == 0;
         return;
     case CONF_KEY_U32:
         *(uint32_t *)at = (uint32_t)strtoul(k->fallback, NULL, 10);
@@ -399,17 +415,17 @@ static int refuse_inapplicable(const struct reader *r, const struct conf_key *k,
                                const char *base)
 {
     const struct conf_key *on = conf_key_find(k->parent, k->when.key);
-    const char *fitting[32] = { NULL };
+    const char *fitting[MAX_WORDS] = { NULL };
     size_t n = 0;
     char list[LIST_BYTES];
 
-    for (unsigned i = 0; i < on->n_words; i++)
-        if (k->when.words >> i & 1u)
-            fitting[n++] = on->words[i];
+    for (uint32_t i = 0; i < on->n_words; i++)
+        if (k->when.words >> on->words[i].value & 1u)
+            fitting[n++] = on->words[i].word;
     quoted_list(list, sizeof(list), fitting, n);
     return json_error(r->doc, value, r->err, "is used only where %s/%s is %s%s, but that is \"%s\"",
                       k->parent, on->name, n > 1 ? "one of " : "", list,
-                      on->words[*(const unsigned *)(base + on->at)]);
+                      conf_key_word(on, *(const unsigned *)(base + on->at)));
 }
 
 /* Rejects the absence of a key. `near` is the object that lacks the key. */

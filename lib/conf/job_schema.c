@@ -33,6 +33,12 @@ static void bound_f64(struct conf_out *o, const char *key, double bound)
     buf_f64(o->buf, bound);
 }
 
+/* Is word i in a mask as in `when`? */
+static bool is_in(const struct conf_key *k, uint32_t i, uint32_t mask)
+{
+    return mask == UINT32_MAX || mask >> k->words[i].value & 1u;
+}
+
 /* Prints a member with the list of the words whose bits are set in `mask`. */
 static void words(struct conf_out *o, const char *key, const struct conf_key *k, uint32_t mask)
 {
@@ -41,10 +47,10 @@ static void words(struct conf_out *o, const char *key, const struct conf_key *k,
     conf_out_key(o, key);
     buf_str(o->buf, "[");
     for (uint32_t i = 0; i < k->n_words; i++) {
-        if (!(mask >> i & 1u))
+        if (!is_in(k, i, mask))
             continue;
         buf_str(o->buf, is_first ? "" : ", ");
-        buf_json(o->buf, k->words[i]);
+        buf_json(o->buf, k->words[i].word);
         is_first = false;
     }
     buf_str(o->buf, "]");
@@ -123,6 +129,7 @@ static void describe(struct conf_out *o, const struct conf_key *k)
 static void schema_value(struct conf_out *o, const struct conf_key *k)
 {
     bool above = (k->flags & CONF_KEY_ABOVE_MIN) != 0, below = (k->flags & CONF_KEY_BELOW_MAX) != 0;
+    bool has_words = k->type == CONF_KEY_ENUM || k->type == CONF_KEY_EITHER;
     char path[CONF_KEY_PATH_BYTES];
 
     describe(o, k);
@@ -140,6 +147,7 @@ static void schema_value(struct conf_out *o, const struct conf_key *k)
         type(o, k, "boolean");
         break;
     case CONF_KEY_ENUM:
+    case CONF_KEY_EITHER:
         words(o, "enum", k, UINT32_MAX);
         break;
     case CONF_KEY_U32:
@@ -163,7 +171,7 @@ static void schema_value(struct conf_out *o, const struct conf_key *k)
     }
     if (k->fallback != NULL) {
         conf_out_key(o, "default");
-        buf_printf(o->buf, k->type == CONF_KEY_ENUM ? "\"%s\"" : "%s", k->fallback);
+        buf_printf(o->buf, has_words ? "\"%s\"" : "%s", k->fallback);
     }
 }
 
@@ -192,8 +200,8 @@ static void rule_when(struct conf_out *o, const struct conf_key *k)
     bool is_default = false;
 
     for (uint32_t i = 0; i < on->n_words; i++)
-        if (k->when.words >> i & 1u && on->fallback != NULL)
-            is_default = is_default || strcmp(on->words[i], on->fallback) == 0;
+        if (is_in(on, i, k->when.words) && on->fallback != NULL)
+            is_default = is_default || strcmp(on->words[i].word, on->fallback) == 0;
     conf_out_open(o, NULL, '{');
     conf_out_open(o, "if", '{');
     conf_out_open(o, "properties", '{');

@@ -79,7 +79,7 @@ struct data_set {
     size_t *inner;                 /* [n_features] elements per index of the first dimension */
     uint32_t *of;                  /* [n_features] index of the source; UINT32_MAX: it is stored */
     uint32_t *rows_by;             /* [n_features] index of the lengths; UINT32_MAX: no rows */
-    uint32_t pack_by;              /* index of the feature data_opts.pack */
+    uint32_t pack_by;              /* index of the feature data_origin.pack */
     uint32_t n_features;
     struct data_names *names; /* owned */
     uint32_t *columns;        /* CSV: [n_features] the first column of each feature */

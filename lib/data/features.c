@@ -253,9 +253,9 @@ int data_copy_features(struct data_set *s, const struct data_opts *opts, struct 
     if (rc == 0)
         rc = find_derived(s, err);
     if (rc == 0)
-        rc = find_rows(s, opts->pack != NULL, err);
-    if (rc == 0 && opts->pack != NULL)
-        rc = check_packing(s, opts->pack, err);
+        rc = find_rows(s, opts->origin.pack != NULL, err);
+    if (rc == 0 && opts->origin.pack != NULL)
+        rc = check_packing(s, opts->origin.pack, err);
     return rc == 0 && s->source->check != NULL ? s->source->check(s, err) : rc;
 }
 

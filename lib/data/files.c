@@ -145,10 +145,10 @@ static int find_part(struct data_set *s, const char *pattern, struct err *err)
 int data_find_files(struct data_set *s, const struct data_opts *opts, struct err *err)
 {
     const struct data_part whole = { .glob = opts->glob, .weight = 1 };
-    const struct data_part *parts = opts->n_parts > 0 ? opts->parts : &whole;
+    const struct data_part *parts = opts->origin.n_parts > 0 ? opts->origin.parts : &whole;
     int rc = 0;
 
-    s->n_parts = opts->n_parts > 0 ? opts->n_parts : 1;
+    s->n_parts = opts->origin.n_parts > 0 ? opts->origin.n_parts : 1;
     s->parts = calloc(s->n_parts, sizeof(*s->parts));
     if (s->parts == NULL)
         return err_set(err, ERR_NOMEM, "data set: out of memory");

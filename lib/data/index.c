@@ -221,7 +221,7 @@ static int index_kept(struct builder *b, struct data_file *f, int fd, uint8_t *b
 
     if (path == NULL)
         return err_sys(err, errno, "find '%s'", f->path);
-    name = kept_name(b->opts->index_directory, path);
+    name = kept_name(b->opts->origin.index_directory, path);
     if (name == NULL) {
         rc = err_set(err, ERR_NOMEM, "index '%s': out of memory", f->path);
     } else if (load_kept(name, kind, path, f)) {
@@ -297,7 +297,7 @@ static int index_file(struct builder *b, struct data_file *f, uint8_t *block, st
         close(local);
         return rc;
     }
-    if (b->opts->index_directory != NULL && b->s->source->index_kind != 0 && !f->pinned)
+    if (b->opts->origin.index_directory != NULL && b->s->source->index_kind != 0 && !f->pinned)
         rc = index_kept(b, f, local, block, err);
     else
         rc = walk(b, f, local, block, err);
@@ -400,10 +400,10 @@ int data_index(const struct data_opts *opts, struct data_set *s, struct err *err
     int rc;
 
     rc = stat_all(&b, err);
-    if (rc == 0 && opts->index_directory != NULL)
-        rc = fs_mkdirs(opts->index_directory, err);
-    if (rc == 0 && opts->cache_directory != NULL)
-        rc = fs_mkdirs(opts->cache_directory, err);
+    if (rc == 0 && opts->origin.index_directory != NULL)
+        rc = fs_mkdirs(opts->origin.index_directory, err);
+    if (rc == 0 && opts->origin.cache == DATA_CACHE_DISK)
+        rc = fs_mkdirs(opts->origin.cache_directory, err);
     if (rc == 0)
         rc = run_all(&b, n_threads < s->n_files ? n_threads : s->n_files, err);
     pthread_mutex_destroy(&b.lock);

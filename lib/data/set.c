@@ -72,13 +72,13 @@ int data_open(const struct data_opts *opts, struct data_set **out, struct err *e
     if (s == NULL)
         return err_set(err, ERR_NOMEM, "data set: out of memory");
     s->open_max = open_max();
-    s->source = data_source_of(opts->format);
+    s->source = data_source_of(opts->origin.format);
     s->n_members = s->source->has_members ? opts->n_features : 1;
-    s->csv_header = opts->csv_header;
-    s->csv_delimiter = opts->csv_delimiter != 0 ? opts->csv_delimiter : ',';
+    s->csv_header = opts->origin.csv_header;
+    s->csv_delimiter = opts->origin.csv_delimiter != 0 ? opts->origin.csv_delimiter : ',';
     s->check_seed = opts->check_seed;
     s->training = opts->training;
-    s->skip_bad = opts->skip_bad;
+    s->skip_bad = opts->origin.skip_bad;
     s->retry = (struct data_retry){ .deadline_ms = opts->deadline_ms,
                                           .cancel = opts->cancel,
                                           .on_trouble = opts->on_trouble,
@@ -92,9 +92,9 @@ int data_open(const struct data_opts *opts, struct data_set **out, struct err *e
         rc = data_index(opts, s, err);
     if (rc == 0)
         rc = data_number_records(s, err);
-    if (rc == 0 && opts->pack != NULL)
+    if (rc == 0 && opts->origin.pack != NULL)
         rc = data_pack(s, opts, err);
-    if (rc == 0 && opts->cache_memory)
+    if (rc == 0 && opts->origin.cache == DATA_CACHE_MEMORY)
         rc = make_cache(s, err);
     s->retry.cancel = NULL; /* cancels data_open() only */
     if (rc < 0) {

@@ -261,7 +261,7 @@ int data_survey(struct data_set *s, const struct data_opts *opts, uint32_t *leng
                         .lock = PTHREAD_MUTEX_INITIALIZER };
     char hex[DIGEST_HEX_BYTES], file[64], *name = NULL;
     uint8_t key[DIGEST_BYTES];
-    bool keep = opts->index_directory != NULL;
+    bool keep = opts->origin.index_directory != NULL;
     int rc = 0;
 
     for (uint32_t i = 0; i < s->n_files; i++) {
@@ -274,7 +274,7 @@ int data_survey(struct data_set *s, const struct data_opts *opts, uint32_t *leng
             return rc;
         digest_hex(key, hex);
         snprintf(file, sizeof(file), "%.16s.lengths", hex);
-        name = fs_join(opts->index_directory, file);
+        name = fs_join(opts->origin.index_directory, file);
         if (name == NULL)
             return err_set(err, ERR_NOMEM, "out of memory");
     }

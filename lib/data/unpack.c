@@ -190,7 +190,7 @@ static char *copy_name(const struct copy *c)
         digest_sha256(key, strlen(key), digest);
         digest_hex(digest, hex);
         snprintf(name, sizeof(name), "%.200s.%.16s", base != NULL ? base + 1 : c->f->path, hex);
-        full = fs_join(c->opts->cache_directory, name);
+        full = fs_join(c->opts->origin.cache_directory, name);
     }
     free(key);
     free(path);
@@ -261,11 +261,11 @@ int data_unpack(const struct data_opts *opts, bool may_be_gzip, const struct dat
     if (rc < 0)
         return rc;
     c.is_gzip = magic[0] == 0x1f && magic[1] == 0x8b;
-    if (opts->cache_directory != NULL)
+    if (opts->origin.cache == DATA_CACHE_DISK)
         return copy_to_cache(&c, err);
     if (!c.is_gzip)
         return fd;
-    if (opts->cache_memory)
+    if (opts->origin.cache == DATA_CACHE_MEMORY)
         return unpack_to_memory(&c, err);
     return err_set(err, ERR_INPUT,
                    "'%s' is compressed with gzip, and records are read at random: cache them in "

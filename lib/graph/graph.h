@@ -21,6 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "opts/graph.h"
 #include "tensor/tensor.h"
 
 struct arena;
@@ -90,14 +91,6 @@ struct graph_op { /* an op type that the file uses */
     const char *first; /* name of the first node of this type */
 };
 
-enum graph_norm { /* how a BatchNormalization in inference form is treated */
-    GRAPH_NORM_ASK,    /* refuse the model if such a node would train: the job has to decide */
-    GRAPH_NORM_TRAIN,  /* the node trains: it normalizes with the statistics of the batch, and
-                          running averages are updated */
-    GRAPH_NORM_FROZEN, /* every node of the file normalizes with its running averages, which do not
-                          change */
-};
-
 /* A tensor of a weights file. */
 struct graph_weight {
     struct tensor tensor;          /* the data may be unaligned: access with memcpy */
@@ -117,9 +110,7 @@ struct graph_weights {
     /* Names that differ between graph and file: {"lm_head.weight", "wte.weight"}, or with one '*'
      * each {"bert.*", "*"}. The left side is the name in the graph. The longest left side that
      * matches applies. */
-    const struct graph_rename {
-        const char *graph, *file;
-    } *renames;
+    const struct graph_rename *renames;
     uint32_t n_renames;
     const char *const *fresh; /* [n_fresh] fnmatch patterns: tensors that keep the values of the
                                  model if the file lacks them */
@@ -130,13 +121,6 @@ struct graph_weights_facts { /* statistics of an import with weights */
     uint32_t loaded;  /* tensors of the graph whose values come from the file */
     uint32_t fresh;   /* tensors that the file lacks, and that keep the values of the model */
     uint32_t surplus; /* tensors of the file that the graph does not have */
-};
-
-/* A row of embedding tables that receives no gradient from any Gather, as in
- * torch.nn.Embedding(padding_idx). `match` is an fnmatch pattern of initializers. */
-struct graph_padding {
-    const char *match;
-    int64_t row;
 };
 
 struct graph_opts {
@@ -276,16 +260,6 @@ struct plan_measure {
     uint32_t n_attrs;
 };
 
-/* With every precision, parameters, their gradients, statistics, losses and all values that callers
- * read are float32, and so are accumulators. */
-enum plan_precision {
-    PLAN_FLOAT32,
-    PLAN_TF32,     /* GPUs: products of float32 may use operands of 10 bits of fraction and 8 bits
-                      of exponent */
-    PLAN_BFLOAT16, /* products multiply bfloat16, and activations between them are bfloat16 */
-    PLAN_FLOAT16,  /* GPUs: the same with float16. Its range ends at 65504, and values below 6e-8
-                      become 0: gradients keep their precision if run->loss_scale is large enough */
-};
 const char *plan_precision_name(enum plan_precision p); /* "tf32" */
 bool plan_precision_parse(const char *name, enum plan_precision *out);
 /* Returns 0 if a device supports this precision: the GPU of this compute capability (10 * major +

@@ -10,7 +10,7 @@ static bool adagrad_rests(const struct optim_hyper *h)
 }
 
 const struct optim_def optim_adagrad = {
-    .name = "adagrad", .n_slots = 1, .slots = { { "sum", OPTIM_ALWAYS } }, .sweep = adagrad_sweep,
+    OPTIM_ROW(ADAGRAD, adagrad), .n_slots = 1, .slots = { { "sum", OPTIM_ALWAYS } }, .sweep = adagrad_sweep,
     .rests = adagrad_rests
 };
 
@@ -34,7 +34,7 @@ static void rmsprop_sweep(const struct optim_hyper *h, size_t n, float *w, const
 }
 
 const struct optim_def optim_rmsprop = {
-    .name = "rmsprop", .n_slots = 3,
+    OPTIM_ROW(RMSPROP, rmsprop), .n_slots = 3,
     .slots = { { "square_avg", OPTIM_ALWAYS }, { "momentum_buffer", OPTIM_WITH_MOMENTUM },
                { "grad_avg", OPTIM_CENTERED } },
     .sweep = rmsprop_sweep

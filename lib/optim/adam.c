@@ -27,14 +27,14 @@ OPTIM_SWEEP(lion, optim_plain, optim_move_lion(k, c, &w[i], g[i], &s0[i]))
 #define MOMENTS                                                                                    \
     .n_slots = 2, .slots = { { "exp_avg", OPTIM_ALWAYS }, { "exp_avg_sq", OPTIM_ALWAYS } }
 
-const struct optim_def optim_adam = { .name = "adam", MOMENTS, .sweep = adam_sweep };
-const struct optim_def optim_adamw = { .name = "adamw", MOMENTS, .sweep = adamw_sweep };
+const struct optim_def optim_adam = { OPTIM_ROW(ADAM, adam), MOMENTS, .sweep = adam_sweep };
+const struct optim_def optim_adamw = { OPTIM_ROW(ADAMW, adamw), MOMENTS, .sweep = adamw_sweep };
 const struct optim_def optim_adamax = {
-    .name = "adamax", .n_slots = 2,
+    OPTIM_ROW(ADAMAX, adamax), .n_slots = 2,
     .slots = { { "exp_avg", OPTIM_ALWAYS }, { "exp_inf", OPTIM_ALWAYS } }, .sweep = adamax_sweep
 };
 const struct optim_def optim_lion = {
-    .name = "lion", .n_slots = 1, .slots = { { "exp_avg", OPTIM_ALWAYS } }, .sweep = lion_sweep
+    OPTIM_ROW(LION, lion), .n_slots = 1, .slots = { { "exp_avg", OPTIM_ALWAYS } }, .sweep = lion_sweep
 };
 
 /* ---- lamb ---- */
@@ -86,5 +86,5 @@ static double lamb_trust(const struct optim_hyper *h, const double norms[2])
 }
 
 const struct optim_def optim_lamb = {
-    .name = "lamb", MOMENTS, .sweep = lamb_sweep, .measure = lamb_measure, .trust = lamb_trust
+    OPTIM_ROW(LAMB, lamb), MOMENTS, .sweep = lamb_sweep, .measure = lamb_measure, .trust = lamb_trust
 };

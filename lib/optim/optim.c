@@ -10,23 +10,14 @@
 #include "base/err.h"
 #include "optim/optim_priv.h"
 
-static const struct optim_def *const all[] = {
-    &optim_sgd,    &optim_momentum, &optim_adagrad, &optim_rmsprop, &optim_adam,
-    &optim_adamw,  &optim_adamax,   &optim_lars,    &optim_lamb,    &optim_lion,
-};
-
-const struct optim_def *optim_find(const char *name)
+const struct optim_def *optim_get(enum optim_type type)
 {
-    for (size_t i = 0; i < COUNT_OF(all); i++)
-        if (strcmp(all[i]->name, name) == 0)
-            return all[i];
-    return NULL;
-}
+#define ROW(NAME, word, ...) [OPTIM_##NAME] = &optim_##word,
+    static const struct optim_def *const defs[] = { OPTIM_LIST(ROW) };
+#undef ROW
 
-const struct optim_def *const *optim_all(size_t *n)
-{
-    *n = COUNT_OF(all);
-    return all;
+    CHECK((size_t)type < COUNT_OF(defs));
+    return defs[type];
 }
 
 bool optim_uses(const struct optim_def *def, const struct optim_hyper *h, uint32_t slot)

@@ -37,6 +37,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "opts/optim.h"
+
 struct err;
 struct optim;
 struct packed;
@@ -44,19 +46,11 @@ struct packed_table;
 
 enum { OPTIM_MAX_SLOTS = 4 };
 
-struct optim_hyper { /* of one step; doubles are reduced to float coefficients once per parameter */
-    double learning_rate, momentum, beta1, beta2, epsilon, weight_decay;
-    double trust_coefficient; /* c of lars */
-    bool nesterov, centered;
-    uint64_t step;     /* t, from 1 */
-    float grad_scale;  /* g is multiplied by this first: global-norm clipping; 1 for none */
-    double trust;      /* lars, lamb: the ratio of this parameter; optim_update() fills it */
-};
-
 enum optim_slot_use { OPTIM_ALWAYS, OPTIM_WITH_MOMENTUM, OPTIM_CENTERED };
 
 struct optim_def {
-    const char *name;
+    enum optim_type type;
+    const char *name; /* as in a job file */
     uint32_t n_slots;
     struct optim_slot {
         const char *name; /* in a checkpoint: "momentum", "exp_avg", "exp_avg_sq" */
@@ -75,8 +69,7 @@ struct optim_def {
     double (*trust)(const struct optim_hyper *h, const double norms[2]);
 };
 
-const struct optim_def *optim_find(const char *name); /* NULL: none of that name */
-const struct optim_def *const *optim_all(size_t *n);
+const struct optim_def *optim_get(enum optim_type type);
 bool optim_uses(const struct optim_def *def, const struct optim_hyper *h, uint32_t slot);
 
 /* ---- a row at work ---- */
@@ -143,54 +136,6 @@ void optim_update(const struct optim *o, uint32_t part, const struct optim_hyper
                   const struct optim_state *state);
 
 /* ---- learning rate ---- */
-enum optim_schedule_type {
-    OPTIM_CONSTANT,
-    OPTIM_STEP,
-    OPTIM_COSINE,
-    OPTIM_EXPONENTIAL,
-    OPTIM_POLYNOMIAL,
-    OPTIM_ONE_CYCLE,
-    OPTIM_PLATEAU,
-    OPTIM_INVERSE_SQUARE_ROOT,
-};
-
-/* What evaluations have said so far; all zero before the first. Part of a checkpoint. */
-struct optim_plateau {
-    uint64_t step;       /* of the last evaluation that was counted */
-    bool has_best;       /* false: no evaluation gave a number yet */
-    double best;         /* lowest loss */
-    uint32_t waited;     /* evaluations in a row that were no better */
-    uint32_t reductions; /* so far */
-};
-
-/* With s the steps behind the warm-up, from 0, and u going from 0 at the last step of the warm-up (or
- * step 1) to 1 at total_steps, where it stays:
- *   step         rate * gamma^floor(s / step_size)
- *   exponential  rate * gamma^(s / step_size)                     (torch ExponentialLR with step_size 1)
- *   cosine       rate * (f + (1-f) (1 + cos(pi u)) / 2)
- *   polynomial   rate * (f + (1-f) (1-u)^power)                   (torch PolynomialLR with f = 0)
- *   inverse_square_root   rate * sqrt(W / t), W = max(warmup_steps, 1)     (Vaswani et al. 2017)
- *   one_cycle    half a cosine from rate * initial_fraction up to the rate, another one down to rate * f;
- *                the peak is at step rise * total_steps             (torch OneCycleLR; Smith and Topin 2018)
- *   plateau      times gamma for each `patience` + 1 evaluations in a row that did not bring the loss below
- *                best * (1 - threshold); never below rate * f       (torch ReduceLROnPlateau) */
-struct optim_schedule {
-    enum optim_schedule_type type;
-    double learning_rate;  /* the peak, after scaling */
-    uint64_t warmup_steps; /* linear from rate / warmup_steps at step 1 to the rate at step warmup_steps;
-                              one_cycle: 0 */
-    uint64_t total_steps;
-    uint64_t step_size;
-    double gamma;
-    double final_fraction; /* f */
-    double power;
-    double initial_fraction, rise;
-    enum optim_cycled { OPTIM_NOTHING, OPTIM_MOMENTUM, OPTIM_BETA1 } cycles; /* with the rate of one_cycle, ... */
-    double base_momentum;  /* ... down to this at the peak of the rate */
-    double threshold;
-    uint32_t patience;
-    struct optim_plateau plateau; /* moved by optim_evaluated() alone */
-};
 /* Rate of step t (from 1). */
 double optim_rate(const struct optim_schedule *s, uint64_t t);
 /* What `cycles` names, from the optimizer's own value to that of step t: along half a cosine down to

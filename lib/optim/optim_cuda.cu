@@ -124,7 +124,7 @@ int cuda_optim_open(const struct optim_opts *opts, const struct cuda_statistic *
     if (o == NULL)
         return err_set(err, ERR_NOMEM, "optimizer: out of memory");
     o->def = opts->def;
-    o->row = optim_row_find(opts->def->name);
+    o->row = optim_row_find(opts->def->type);
     o->average = opts->average;
     if (o->row == NULL)
         rc = err_set(err, ERR_DEVICE, "there are no kernels for it");

@@ -127,7 +127,7 @@ struct optim_table {
 
 struct optim_row; /* sweep_cuda.cu */
 
-const struct optim_row *optim_row_find(const char *name); /* NULL: there is none */
+const struct optim_row *optim_row_find(enum optim_type type); /* NULL: there is none */
 bool optim_row_measures(const struct optim_row *row);
 int optim_row_update(const struct optim_row *row, const struct optim_table *t, const struct optim_hyper *h,
                      const struct optim_arrays *a, double average, float share, cudaStream_t s,

@@ -98,8 +98,11 @@ enum { OPTIM_SUMS = 16 };
 void optim_square_add(double sums[OPTIM_SUMS], size_t at, const float *g, size_t n);
 double optim_square_total(double sums[OPTIM_SUMS]);
 
-extern const struct optim_def optim_sgd, optim_momentum, optim_lars;
-extern const struct optim_def optim_adam, optim_adamw, optim_adamax, optim_lamb, optim_lion;
-extern const struct optim_def optim_adagrad, optim_rmsprop;
+/* Type and name of the row optim_<word>. */
+#define OPTIM_ROW(NAME, word) .type = OPTIM_##NAME, .name = #word
+
+#define OPTIM_DECLARE(NAME, word, ...) extern const struct optim_def optim_##word;
+OPTIM_LIST(OPTIM_DECLARE)
+#undef OPTIM_DECLARE
 
 #endif

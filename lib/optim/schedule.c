@@ -113,11 +113,11 @@ static double one_cycle(const struct optim_schedule *s, uint64_t t)
 
 void optim_cycle(const struct optim_schedule *s, uint64_t t, struct optim_hyper *h)
 {
-    double *moves = s->cycles == OPTIM_MOMENTUM ? &h->momentum : &h->beta1;
+    double *moves = s->cycles == OPTIM_CYCLES_MOMENTUM ? &h->momentum : &h->beta1;
     bool rises;
 
     CHECK(t > 0);
-    if (s->cycles != OPTIM_NOTHING)
+    if (s->cycles != OPTIM_CYCLES_NOTHING)
         *moves -= (*moves - s->base_momentum) * cycle_height(s, t, &rises);
 }
 
@@ -136,16 +136,11 @@ static double inverse_square_root(const struct optim_schedule *s, uint64_t t)
 
 double optim_rate(const struct optim_schedule *s, uint64_t t)
 {
+#define ROW(NAME, word, ...) [OPTIM_##NAME] = word,
     static double (*const shares[])(const struct optim_schedule *, uint64_t) = {
-        [OPTIM_CONSTANT] = constant,
-        [OPTIM_STEP] = step,
-        [OPTIM_COSINE] = cosine,
-        [OPTIM_EXPONENTIAL] = exponential,
-        [OPTIM_POLYNOMIAL] = polynomial,
-        [OPTIM_ONE_CYCLE] = one_cycle,
-        [OPTIM_PLATEAU] = plateau,
-        [OPTIM_INVERSE_SQUARE_ROOT] = inverse_square_root,
+        OPTIM_SCHEDULE_LIST(ROW)
     };
+#undef ROW
     double rate = s->learning_rate;
 
     CHECK(t > 0 && (size_t)s->type < COUNT_OF(shares));

@@ -8,7 +8,7 @@ static bool sgd_rests(const struct optim_hyper *h)
     return h->weight_decay == 0 && optim_scale_is_finite(h);
 }
 
-const struct optim_def optim_sgd = { .name = "sgd", .sweep = sgd_sweep, .rests = sgd_rests };
+const struct optim_def optim_sgd = { OPTIM_ROW(SGD, sgd), .sweep = sgd_sweep, .rests = sgd_rests };
 
 /* ---- momentum ---- */
 
@@ -22,7 +22,7 @@ static void momentum_sweep(const struct optim_hyper *h, size_t n, float *w, cons
 }
 
 const struct optim_def optim_momentum = {
-    .name = "momentum", .n_slots = 1, .slots = { { "momentum", OPTIM_ALWAYS } },
+    OPTIM_ROW(MOMENTUM, momentum), .n_slots = 1, .slots = { { "momentum", OPTIM_ALWAYS } },
     .sweep = momentum_sweep
 };
 
@@ -45,6 +45,6 @@ static double lars_trust(const struct optim_hyper *h, const double norms[2])
 OPTIM_SWEEP(lars, optim_trusted, optim_move_lars(k, c, &w[i], g[i], &s0[i]))
 
 const struct optim_def optim_lars = {
-    .name = "lars", .n_slots = 1, .slots = { { "momentum", OPTIM_ALWAYS } },
+    OPTIM_ROW(LARS, lars), .n_slots = 1, .slots = { { "momentum", OPTIM_ALWAYS } },
     .sweep = lars_sweep, .measure = lars_measure, .trust = lars_trust
 };

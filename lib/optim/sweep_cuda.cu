@@ -290,7 +290,7 @@ struct sweeps {
 };
 
 struct optim_row {
-    const char *name;
+    enum optim_type type;
     struct sweeps sweep[2][2]; /* [momentum (momentum row: nesterov)][centered] */
     bool corrects;       /* the rate has 1 / (1 - beta1^t) in it */
     bool decouples;
@@ -302,24 +302,24 @@ struct optim_row {
 #define ONE(row_) { { BOTH(row_), BOTH(row_) }, { BOTH(row_), BOTH(row_) } }
 
 static const struct optim_row rows[] = {
-    { .name = "sgd", .sweep = ONE(sgd) },
-    { .name = "momentum", .sweep = { { BOTH(classic), BOTH(classic) },
-                                     { BOTH(nesterov), BOTH(nesterov) } } },
-    { .name = "adagrad", .sweep = ONE(adagrad) },
-    { .name = "rmsprop", .sweep = { { BOTH(rmsprop), BOTH(rmsprop_centered) },
-                                    { BOTH(rmsprop_momentum), BOTH(rmsprop_both) } } },
-    { .name = "adam", .sweep = ONE(adam), .corrects = true },
-    { .name = "adamw", .sweep = ONE(adam), .corrects = true, .decouples = true },
-    { .name = "adamax", .sweep = ONE(adamax), .corrects = true },
-    { .name = "lion", .sweep = ONE(lion) },
-    { .name = "lars", .sweep = ONE(lars), .measure = measure<lars_measure>, .ratio = RATIO_LARS },
-    { .name = "lamb", .sweep = ONE(lamb), .measure = measure<lamb_measure>, .ratio = RATIO_LAMB },
+    { .type = OPTIM_SGD, .sweep = ONE(sgd) },
+    { .type = OPTIM_MOMENTUM, .sweep = { { BOTH(classic), BOTH(classic) },
+                                         { BOTH(nesterov), BOTH(nesterov) } } },
+    { .type = OPTIM_ADAGRAD, .sweep = ONE(adagrad) },
+    { .type = OPTIM_RMSPROP, .sweep = { { BOTH(rmsprop), BOTH(rmsprop_centered) },
+                                        { BOTH(rmsprop_momentum), BOTH(rmsprop_both) } } },
+    { .type = OPTIM_ADAM, .sweep = ONE(adam), .corrects = true },
+    { .type = OPTIM_ADAMW, .sweep = ONE(adam), .corrects = true, .decouples = true },
+    { .type = OPTIM_ADAMAX, .sweep = ONE(adamax), .corrects = true },
+    { .type = OPTIM_LION, .sweep = ONE(lion) },
+    { .type = OPTIM_LARS, .sweep = ONE(lars), .measure = measure<lars_measure>, .ratio = RATIO_LARS },
+    { .type = OPTIM_LAMB, .sweep = ONE(lamb), .measure = measure<lamb_measure>, .ratio = RATIO_LAMB },
 };
 
-const struct optim_row *optim_row_find(const char *name)
+const struct optim_row *optim_row_find(enum optim_type type)
 {
     for (const struct optim_row &row : rows)
-        if (strcmp(row.name, name) == 0)
+        if (row.type == type)
             return &row;
     return NULL;
 }
@@ -351,7 +351,7 @@ int optim_row_update(const struct optim_row *row, const struct optim_table *t, c
                      struct err *err)
 {
     struct step k = step_of(row, h, average, share);
-    bool first = strcmp(row->name, "momentum") == 0 ? h->nesterov : h->momentum > 0;
+    bool first = row->type == OPTIM_MOMENTUM ? h->nesterov : h->momentum > 0;
     const struct sweeps *way = &row->sweep[first][h->centered];
     kernel *go = a->read != NULL ? way->marked : way->all;
 

@@ -33,8 +33,8 @@ int apply_update(struct replica *r, uint64_t step, double *norm, struct err *err
 {
     struct train *t = r->train;
     const struct train_opts *o = t->opts;
-    struct optim_hyper h = o->hyper;
-    bool wanted = o->clip_norm > 0 || live_norm_is_due(&t->live, step);
+    struct optim_hyper h = o->optimizer.hyper;
+    bool wanted = o->run.clip_norm > 0 || live_norm_is_due(&t->live, step);
     int first, middle, last, rc;
 
     h.step = step;
@@ -45,12 +45,12 @@ int apply_update(struct replica *r, uint64_t step, double *norm, struct err *err
     h.grad_scale = (float)(1 / r->device->scale);
     ops_of(r)->measure(r->device, wanted, norm);
     if (wanted)
-        h.grad_scale *= optim_clip(*norm, o->clip_norm);
+        h.grad_scale *= optim_clip(*norm, o->run.clip_norm);
     first = fault_error("train.update", err);
     rc = ops_of(r)->update(r->device, &h, err);
     middle = fault_error("train.update_middle", err);
     if (r->local == 0)
-        t->state.facts.scale = loss_scale_after_good(&o->loss_scale, t->state.facts.scale);
+        t->state.facts.scale = loss_scale_after_good(&o->run.loss_scale, t->state.facts.scale);
     end_step(r, step);
     last = fault_error("train.update_end", err);
     return rc < 0 ? rc : first < 0 ? first : middle < 0 ? middle : last;
@@ -63,6 +63,6 @@ void apply_skip(struct replica *r, uint64_t step, bool overflowed)
     ops_of(r)->keep(r->device, step);
     if (r->local == 0 && overflowed)
         t->state.facts.scale =
-            loss_scale_after_overflow(&t->opts->loss_scale, t->state.facts.scale);
+            loss_scale_after_overflow(&t->opts->run.loss_scale, t->state.facts.scale);
     end_step(r, step);
 }

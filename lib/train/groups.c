@@ -50,12 +50,14 @@ static int check_used(const struct graph *graph, const struct train_params *grou
 static int check_lazy(const struct train_opts *o, const struct graph_param *p,
                       const struct train_params *group, uint32_t g, struct err *err)
 {
-    if (group->lazy && o->optimizer->measure != NULL)
+    const struct optim_def *def = optim_get(o->optimizer.type);
+
+    if (group->lazy && def->measure != NULL)
         return err_set(
             err, ERR_INPUT,
             "/optimizer/groups/%u/lazy_rows: %s takes norms over all rows of a parameter; "
             "take lazy_rows out, or another optimizer",
-            g, o->optimizer->name);
+            g, def->name);
     if (group->lazy && !p->is_table)
         return err_set(
             err, ERR_INPUT,
@@ -122,8 +124,8 @@ static int frozen_rows_of(const struct train_opts *o, const struct graph_param *
     int64_t n_rows = p->shape.rank > 0 ? p->shape.dim[0] : 0;
 
     *n = 0;
-    for (uint32_t i = 0; i < o->n_frozen_rows; i++) {
-        const struct train_rows *f = &o->frozen_rows[i];
+    for (uint32_t i = 0; i < o->model.n_frozen_rows; i++) {
+        const struct train_rows *f = &o->model.frozen_rows[i];
 
         for (uint32_t k = 0; has_frozen_rows(f, p) && k < f->n; k++) {
             if (f->rows[k] >= n_rows)
@@ -159,7 +161,7 @@ static int cut(const struct train_opts *o, const struct graph *graph, uint32_t i
                                                   .n = end - done,
                                                   .table = table,
                                                   .rate_factor = 1,
-                                                  .weight_decay = o->hyper.weight_decay,
+                                                  .weight_decay = o->optimizer.hyper.weight_decay,
                                                   .adapts = true,
                                                   .skipped = done };
         }
@@ -177,14 +179,14 @@ static int check_frozen_rows(const struct train_opts *o, const struct graph *gra
     uint32_t n, k;
     const struct graph_param *p = graph_params(graph, &n);
 
-    for (uint32_t i = 0; i < o->n_frozen_rows; i++) {
-        for (k = 0; k < n && !has_frozen_rows(&o->frozen_rows[i], &p[k]); k++)
+    for (uint32_t i = 0; i < o->model.n_frozen_rows; i++) {
+        for (k = 0; k < n && !has_frozen_rows(&o->model.frozen_rows[i], &p[k]); k++)
             ;
         if (k == n)
             return err_set(
                 err, ERR_INPUT,
                 "/model/frozen_rows: '%s' matches no parameter that trains (the first one is '%s')",
-                o->frozen_rows[i].match, n > 0 ? p[0].name : "");
+                o->model.frozen_rows[i].match, n > 0 ? p[0].name : "");
     }
     return 0;
 }
@@ -207,19 +209,19 @@ static int open_stretches(const struct train_opts *o, const struct graph *graph,
 int groups_open(const struct train_opts *o, const struct graph *graph, struct optim **out,
                 struct err *err)
 {
-    struct optim_opts opts = { .def = o->optimizer,
+    struct optim_opts opts = { .def = optim_get(o->optimizer.type),
                                .n_parts = o->n_devices,
-                               .average = o->average };
+                               .average = o->optimizer.average.decay };
     struct stretches s = { 0 };
     uint32_t n, *rows;
     const struct graph_param *p = graph_params(graph, &n);
     size_t n_rows = 0, cap = (size_t)n + 1;
     int rc = 0;
 
-    for (uint32_t i = 0; i < o->n_frozen_rows; i++) {
-        n_rows += o->frozen_rows[i].n;
+    for (uint32_t i = 0; i < o->model.n_frozen_rows; i++) {
+        n_rows += o->model.frozen_rows[i].n;
         for (uint32_t k = 0; k < n; k++) /* each frozen row ends a stretch */
-            cap += has_frozen_rows(&o->frozen_rows[i], &p[k]) ? o->frozen_rows[i].n : 0;
+            cap += has_frozen_rows(&o->model.frozen_rows[i], &p[k]) ? o->model.frozen_rows[i].n : 0;
     }
     rows = calloc(n_rows + 1, sizeof(*rows));
     s.at = calloc(cap, sizeof(*s.at));

@@ -38,7 +38,7 @@ static int start_over(struct train *t, struct err *err)
         return rc;
     engine_memory_fill_average(m, true);
     m->step = 0;
-    state_begin(&t->state, &t->opts->loss_scale);
+    state_begin(&t->state, &t->opts->run.loss_scale);
     return 0;
 }
 
@@ -96,7 +96,7 @@ static void report(const struct train *t, int kind, uint64_t step, const char *t
 /* Returns true if there are other copies of the state: on peers, or in this task. */
 static bool has_copies(const struct train *t)
 {
-    return t->opts->check_weights_every_steps > 0 &&
+    return t->opts->health.check_weights_every_steps > 0 &&
            (t->health.compares || t->engine->n_states > 1);
 }
 
@@ -115,7 +115,7 @@ static int report_own(struct replica *r, uint64_t step, const struct err *err)
 
 bool health_checksum_is_due(const struct train *t, uint64_t step)
 {
-    return has_copies(t) && step % t->opts->check_weights_every_steps == 0;
+    return has_copies(t) && step % t->opts->health.check_weights_every_steps == 0;
 }
 
 int health_checksum(struct replica *r, uint64_t step, struct err *err)
@@ -154,7 +154,7 @@ void health_contribute(const struct train *t, float *control)
 
     if (!h->compares)
         return;
-    if (h->gradient_step > 0 && t->opts->check_gradients)
+    if (h->gradient_step > 0 && t->opts->health.check_gradients)
         words[WORD_GRADIENT] = (float)(h->gradient + 1);
     if (h->state_step > 0)
         words[WORD_STATE] = (float)(h->state + 1);
@@ -262,8 +262,8 @@ bool health_allows(const struct train *t, uint64_t step)
 
     if (!h->compares)
         return true;
-    return (!o->check_gradients || h->equal_step == step || h->equal_state_step == step) &&
-           (o->check_weights_every_steps == 0 || h->equal_state_step == step);
+    return (!o->health.check_gradients || h->equal_step == step || h->equal_state_step == step) &&
+           (o->health.check_weights_every_steps == 0 || h->equal_state_step == step);
 }
 
 int health_last(struct replica *r, uint64_t step, struct err *err)
@@ -322,7 +322,7 @@ bool health_overflowed(const struct replica *r, double loss)
 {
     const struct loss_scale now = { .scale = r->device->scale };
 
-    return isfinite(loss) && loss_scale_can_shrink(&r->train->opts->loss_scale, now);
+    return isfinite(loss) && loss_scale_can_shrink(&r->train->opts->run.loss_scale, now);
 }
 
 void health_overflow(struct replica *r, uint64_t step)
@@ -412,14 +412,14 @@ int health_trouble(struct replica *r, uint64_t step, const struct step_result *r
     rc = locate_run(r, step, result, text, sizeof(text), err);
     if (rc < 0)
         return err_wrap(err, rc, "find out why loss or gradient are not finite");
-    if (t->opts->non_finite == TRAIN_RESTORE && h->restored_at != step)
+    if (t->opts->health.non_finite == TRAIN_RESTORE && h->restored_at != step)
         return roll_back(r, step, text, err);
-    if (t->opts->non_finite == TRAIN_SKIP && t->state.facts.skips_in_row < HEALTH_MAX_SKIPS)
+    if (t->opts->health.non_finite == TRAIN_SKIP && t->state.facts.skips_in_row < HEALTH_MAX_SKIPS)
         return skip(r, step, text, err);
-    if (t->opts->non_finite == TRAIN_SKIP)
+    if (t->opts->health.non_finite == TRAIN_SKIP)
         snprintf(why, sizeof(why), "%d steps in a row were skipped before it, so the job stops",
                  HEALTH_MAX_SKIPS);
-    else if (t->opts->non_finite == TRAIN_STOP)
+    else if (t->opts->health.non_finite == TRAIN_STOP)
         snprintf(why, sizeof(why), "health.non_finite is \"stop\"");
     else
         snprintf(why, sizeof(why), "so it was before, from the checkpoint on, so the job stops");

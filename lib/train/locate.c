@@ -35,7 +35,7 @@ static void __attribute__((format(printf, 3, 4))) add(char *text, size_t n, cons
 /* "the loss is nan", "the reduced gradient of 'fc.weight' holds NaN or infinity". */
 static int describe(struct replica *r, double loss, char *text, size_t n, struct err *err)
 {
-    const struct loss_scale_rule *rule = &r->train->opts->loss_scale;
+    const struct loss_scale_rule *rule = &r->train->opts->run.loss_scale;
     double scale = r->device->scale;
 
     text[0] = '\0';

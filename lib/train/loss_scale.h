@@ -22,11 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Options of the job. All zero: no scaling; the scale is always 1. */
-struct loss_scale_rule {
-    double initial, min, max; /* powers of two, min <= initial <= max */
-    uint32_t growth_interval; /* 0: the scale never grows */
-};
+#include "opts/train.h"
 
 /* Belongs to the state after a step. */
 struct loss_scale {

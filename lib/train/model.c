@@ -48,12 +48,12 @@ static int check_inputs(const struct model *m, struct err *err)
 
     for (uint32_t i = 0; i < n && i < 64; i++)
         names[i] = in[i].name;
-    for (uint32_t i = 0; i < o->n_inputs; i++)
-        if (find_input(m->graph, o->inputs[i].input) == NULL) {
-            const char *near = text_nearest(o->inputs[i].input, names, n < 64 ? n : 64);
+    for (uint32_t i = 0; i < o->model.n_inputs; i++)
+        if (find_input(m->graph, o->model.inputs[i].input) == NULL) {
+            const char *near = text_nearest(o->model.inputs[i].input, names, n < 64 ? n : 64);
 
             return err_set(err, ERR_INPUT, "/model/inputs/%s: '%s' has no input '%s'%s%s%s%s%s",
-                           o->inputs[i].feature, o->onnx, o->inputs[i].input,
+                           o->model.inputs[i].feature, o->model.onnx, o->model.inputs[i].input,
                            near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "",
                            !near && n > 0 ? "; its first input is " : "",
                            !near && n > 0 ? names[0] : "");
@@ -61,13 +61,13 @@ static int check_inputs(const struct model *m, struct err *err)
     for (uint32_t i = 0; i < n; i++) {
         uint32_t k = 0;
 
-        while (k < o->n_inputs && strcmp(o->inputs[k].input, in[i].name) != 0)
+        while (k < o->model.n_inputs && strcmp(o->model.inputs[k].input, in[i].name) != 0)
             k++;
-        if (k == o->n_inputs)
+        if (k == o->model.n_inputs)
             return err_set(err, ERR_INPUT,
                            "/model/inputs: input '%s' of '%s' is fed by no feature: name the "
                            "feature that feeds it",
-                           in[i].name, o->onnx);
+                           in[i].name, o->model.onnx);
     }
     return 0;
 }
@@ -78,16 +78,16 @@ static int check_one_type(const struct model *m, uint32_t target, struct err *er
     const struct train_opts *o = m->opts;
     const struct train_target *label = &o->targets[target];
 
-    for (uint32_t i = 0; i < o->n_inputs; i++) {
-        enum tensor_dtype dtype = find_input(m->graph, o->inputs[i].input)->dtype;
+    for (uint32_t i = 0; i < o->model.n_inputs; i++) {
+        enum tensor_dtype dtype = find_input(m->graph, o->model.inputs[i].input)->dtype;
 
-        if (m->features[i] == m->features[o->n_inputs + target] && dtype != label->dtype)
+        if (m->features[i] == m->features[o->model.n_inputs + target] && dtype != label->dtype)
             return err_set(err, ERR_INPUT, "feature '%s' is the label (%s) and feeds %s input '%s'",
                            label->feature, tensor_dtype_name(label->dtype),
-                           tensor_dtype_name(dtype), o->inputs[i].input);
+                           tensor_dtype_name(dtype), o->model.inputs[i].input);
     }
     for (uint32_t i = 0; i < target; i++)
-        if (m->features[o->n_inputs + i] == m->features[o->n_inputs + target] &&
+        if (m->features[o->model.n_inputs + i] == m->features[o->model.n_inputs + target] &&
             o->targets[i].dtype != label->dtype)
             return err_set(err, ERR_INPUT,
                            "feature '%s' is the label of two losses that want %s and %s",
@@ -101,13 +101,13 @@ static int bind_features(struct model *m, struct err *err)
     const struct train_opts *o = m->opts;
     int rc = 0;
 
-    m->features = calloc((size_t)o->n_inputs + o->n_targets + 1, sizeof(*m->features));
+    m->features = calloc((size_t)o->model.n_inputs + o->n_targets + 1, sizeof(*m->features));
     if (m->features == NULL)
         return err_set(err, ERR_NOMEM, "features: out of memory");
-    for (uint32_t i = 0; rc == 0 && i < o->n_inputs; i++)
-        rc = find_feature(o, o->inputs[i].feature, &m->features[i], err);
+    for (uint32_t i = 0; rc == 0 && i < o->model.n_inputs; i++)
+        rc = find_feature(o, o->model.inputs[i].feature, &m->features[i], err);
     for (uint32_t i = 0; rc == 0 && i < o->n_targets; i++) {
-        rc = find_feature(o, o->targets[i].feature, &m->features[o->n_inputs + i], err);
+        rc = find_feature(o, o->targets[i].feature, &m->features[o->model.n_inputs + i], err);
         if (rc == 0)
             rc = check_one_type(m, i, err);
     }
@@ -119,28 +119,29 @@ static int describe_plan(struct model *m, struct err *err)
 {
     const struct train_opts *o = m->opts;
 
-    m->feeds = calloc((size_t)o->n_inputs + o->n_targets + 1, sizeof(*m->feeds));
+    m->feeds = calloc((size_t)o->model.n_inputs + o->n_targets + 1, sizeof(*m->feeds));
     m->metrics = calloc((size_t)o->n_metrics + 1, sizeof(*m->metrics));
     if (m->feeds == NULL || m->metrics == NULL)
         return err_set(err, ERR_NOMEM, "plan: out of memory");
-    for (uint32_t i = 0; i < o->n_inputs; i++)
-        m->feeds[i] = (struct plan_feed){ .name = o->inputs[i].input,
-                                          .source = o->inputs[i].feature,
-                                          .dtype = find_input(m->graph, o->inputs[i].input)->dtype,
-                                          .shape = o->features[m->features[i]].shape };
+    for (uint32_t i = 0; i < o->model.n_inputs; i++)
+        m->feeds[i] =
+            (struct plan_feed){ .name = o->model.inputs[i].input,
+                                .source = o->model.inputs[i].feature,
+                                .dtype = find_input(m->graph, o->model.inputs[i].input)->dtype,
+                                .shape = o->features[m->features[i]].shape };
     for (uint32_t i = 0; i < o->n_targets; i++)
-        m->feeds[o->n_inputs + i] =
+        m->feeds[o->model.n_inputs + i] =
             (struct plan_feed){ .name = "labels",
                                 .source = o->targets[i].feature,
                                 .dtype = o->targets[i].dtype,
-                                .shape = o->features[m->features[o->n_inputs + i]].shape };
+                                .shape = o->features[m->features[o->model.n_inputs + i]].shape };
     for (uint32_t i = 0; i < o->n_metrics; i++)
         m->metrics[i] = o->metrics[i].measure;
     m->plan = (struct plan_opts){ .batch = m->lane_batch,
-                                  .precision = o->precision,
+                                  .precision = o->run.precision,
                                   .feeds = m->feeds,
-                                  .n_feeds = o->n_inputs,
-                                  .targets = m->feeds + o->n_inputs,
+                                  .n_feeds = o->model.n_inputs,
+                                  .targets = m->feeds + o->model.n_inputs,
                                   .n_targets = o->n_targets,
                                   .losses = o->losses,
                                   .n_losses = o->n_losses,
@@ -159,14 +160,14 @@ static void send_notes(const struct model *m, const char *const *notes, uint32_t
 
 static struct graph_opts graph_options(const struct train_opts *o)
 {
-    return (struct graph_opts){ .path = o->onnx,
-                                .trainable = o->trainable,
-                                .n_trainable = o->n_trainable,
-                                .frozen = o->frozen,
-                                .n_frozen = o->n_frozen,
-                                .padding = o->padding,
-                                .n_padding = o->n_padding,
-                                .batch_norm = o->batch_norm };
+    return (struct graph_opts){ .path = o->model.onnx,
+                                .trainable = o->model.trainable,
+                                .n_trainable = o->model.n_trainable,
+                                .frozen = o->model.frozen,
+                                .n_frozen = o->model.n_frozen,
+                                .padding = o->model.padding,
+                                .n_padding = o->model.n_padding,
+                                .batch_norm = o->model.batch_norm };
 }
 
 static int open_graph(struct model *m, struct err *err)
@@ -237,22 +238,13 @@ static int open_data(struct model *m, bool training, const struct cancel *cancel
     const struct train_opts *o = m->opts;
     struct data_feature *f = calloc(o->n_features, sizeof(*f));
     struct data_opts d = {
-        .format = o->format,
-        .glob = training ? o->train_glob : o->eval_glob,
-        .parts = o->parts,
-        .n_parts = training ? o->n_parts : 0,
+        .origin = o->data.origin,
+        .glob = training ? o->data.train : o->data.eval,
         .features = f,
         .n_features = o->n_features,
-        .pack = o->pack,
-        .csv_header = o->csv_header,
-        .csv_delimiter = o->csv_delimiter,
         .training = training,
-        .skip_bad = o->skip_bad,
-        .cache_memory = o->cache_memory,
-        .cache_directory = o->cache_directory,
         .deadline_ms = o->data_deadline_ms,
-        .index_directory = o->index_directory,
-        .check_seed = o->seed,
+        .check_seed = o->run.seed,
         .cancel = cancel,
         .on_progress = on_index,
         .on_trouble = on_data_trouble,
@@ -266,10 +258,10 @@ static int open_data(struct model *m, bool training, const struct cancel *cancel
         f[i] = o->features[i];
         f[i].fed = TENSOR_F32;
     }
-    for (uint32_t i = 0; i < o->n_inputs; i++) /* the graph input determines the type */
-        f[m->features[i]].fed = find_input(m->graph, o->inputs[i].input)->dtype;
+    for (uint32_t i = 0; i < o->model.n_inputs; i++) /* the graph input determines the type */
+        f[m->features[i]].fed = find_input(m->graph, o->model.inputs[i].input)->dtype;
     for (uint32_t i = 0; i < o->n_targets; i++)
-        f[m->features[o->n_inputs + i]].fed = o->targets[i].dtype;
+        f[m->features[o->model.n_inputs + i]].fed = o->targets[i].dtype;
     rc = data_open(&d, out, err);
     free(f);
     return rc;
@@ -279,23 +271,23 @@ static int settle_steps(struct model *m, struct err *err)
 {
     const struct train_opts *o = m->opts;
 
-    m->steps_per_epoch = data_steps_per_epoch(m->data, o->global_batch, o->pad);
+    m->steps_per_epoch = data_steps_per_epoch(m->data, o->global_batch, o->data.pad);
     if (m->steps_per_epoch == 0)
         return err_set(
             err, ERR_INPUT,
             "%s holds %llu records, fewer than one global batch of %u: a smaller batch, or "
             "\"remainder\": \"pad\"",
-            o->train_glob, (unsigned long long)data_samples(m->data), o->global_batch);
-    if (o->steps == 0 && o->epochs > UINT64_MAX / 2 / m->steps_per_epoch)
+            o->data.train, (unsigned long long)data_samples(m->data), o->global_batch);
+    if (o->run.steps == 0 && o->run.epochs > UINT64_MAX / 2 / m->steps_per_epoch)
         return err_set(err, ERR_INPUT, "/train/epochs: %llu epochs of %llu steps are too many",
-                       (unsigned long long)o->epochs, (unsigned long long)m->steps_per_epoch);
-    m->total_steps = o->steps > 0 ? o->steps : o->epochs * m->steps_per_epoch;
+                       (unsigned long long)o->run.epochs, (unsigned long long)m->steps_per_epoch);
+    m->total_steps = o->run.steps > 0 ? o->run.steps : o->run.epochs * m->steps_per_epoch;
     m->samples = data_samples(m->data);
     if (m->eval_data != NULL) {
         m->eval_steps = data_steps_per_epoch(m->eval_data, o->global_batch, true);
         m->eval_samples = data_samples(m->eval_data);
         if (m->eval_samples == 0)
-            return err_set(err, ERR_INPUT, "%s holds no records", o->eval_glob);
+            return err_set(err, ERR_INPUT, "%s holds no records", o->data.eval);
     }
     return 0;
 }
@@ -323,7 +315,7 @@ static int fill_again(struct model *m, float *params, struct err *err)
         return err_set(err, ERR_INPUT,
                        "'%s' is another model than it was: its initial weights are "
                        "needed again",
-                       o->onnx);
+                       o->model.onnx);
     }
     rc = graph_fill_initial(graph, params, err);
     graph_free(graph);
@@ -335,7 +327,8 @@ static int fill_again(struct model *m, float *params, struct err *err)
         return err_set(err, ERR_INPUT,
                        "the initial weights in '%s' are others than they were (checksum "
                        "%08x, before %08x)",
-                       o->weights != NULL ? o->weights : o->onnx, crc, m->initial_crc);
+                       o->model.weights != NULL ? o->model.weights : o->model.onnx, crc,
+                       m->initial_crc);
     return 0;
 }
 
@@ -368,7 +361,7 @@ int model_open(struct model *m, const struct train_opts *opts, const struct even
         events_phase(events, "index", 0);
         rc = open_data(m, true, cancel, &m->data, err);
     }
-    if (rc == 0 && opts->eval_glob != NULL)
+    if (rc == 0 && opts->data.eval != NULL)
         rc = open_data(m, false, cancel, &m->eval_data, err);
     if (rc == 0)
         rc = settle_steps(m, err);
@@ -411,8 +404,8 @@ bool model_evaluates(const struct model *m, uint64_t step)
         return false;
     if (step == m->total_steps)
         return true;
-    return m->opts->eval_every_epochs > 0 &&
-           step % (m->steps_per_epoch * m->opts->eval_every_epochs) == 0;
+    return m->opts->run.eval_every_epochs > 0 &&
+           step % (m->steps_per_epoch * m->opts->run.eval_every_epochs) == 0;
 }
 
 uint64_t model_skipped(const struct model *m)

@@ -54,8 +54,8 @@ static int open_writer(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
     struct ckpt_writer_opts w = {
-        .directory = o->checkpoint_directory,
-        .max_to_keep = o->max_to_keep,
+        .directory = o->checkpoint.directory,
+        .max_to_keep = o->checkpoint.max_to_keep,
         .model = t->model.tensors.model,
         .n_model = t->model.tensors.n_model,
         .slots = t->model.tensors.slots,
@@ -107,9 +107,9 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
     const struct ckpt_meta *m = &info->meta;
     const char *advice = "use another checkpoint directory, or the job as it was";
 
-    if (m->seed != o->seed)
+    if (m->seed != o->run.seed)
         return err_set(err, ERR_INPUT, "%s was trained with seed %llu, but the job has seed %llu: %s",
-                       info->path, (unsigned long long)m->seed, (unsigned long long)o->seed,
+                       info->path, (unsigned long long)m->seed, (unsigned long long)o->run.seed,
                        advice);
     if (m->lanes != o->lanes || m->global_batch_size != o->global_batch)
         return err_set(
@@ -118,7 +118,7 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
             info->path, m->lanes, m->global_batch_size, o->lanes, o->global_batch, advice);
     if (strcmp(m->data_digest, t->model.data_digest) != 0)
         return err_set(err, ERR_INPUT, "%s was trained on other record files than %s names now: %s",
-                       info->path, o->train_glob, advice);
+                       info->path, o->data.train, advice);
     if (m->step > t->model.total_steps)
         return err_set(err, ERR_INPUT, "%s is of step %llu, after the last step %llu of the job: %s",
                        info->path, (unsigned long long)m->step,
@@ -169,7 +169,7 @@ static int load(struct train *t, const struct ckpt_info *info, struct err *err)
                                 info->meta.complete ? info->meta.step : info->meta.evaluated_step,
                             .loss = NAN,
                             .grad_norm = NAN,
-                            .scale = loss_scale_resume(&t->opts->loss_scale, kept),
+                            .scale = loss_scale_resume(&t->opts->run.loss_scale, kept),
                             .plateau = { .step = info->meta.plateau_step,
                                          .has_best = info->meta.plateau_has_best,
                                          .best = info->meta.plateau_best,
@@ -198,7 +198,7 @@ static int without_checkpoint(struct train *t, int rc, struct err *err)
         return err_wrap(err, rc, "%s", OTHER_MODEL);
     if (rc != ERR_CORRUPT)
         return rc;
-    if (!t->opts->restart_from_scratch)
+    if (!t->opts->checkpoint.restart_from_scratch)
         return err_wrap(
             err, ERR_INPUT,
             "every checkpoint is damaged: copy a good one there, move them to another "
@@ -215,11 +215,11 @@ int save_load_newest(struct train *t, struct err *err)
     struct ckpt_info *info;
     int rc = fault_error("train.load", err);
 
-    if (rc == 0 && o->checkpoint_directory != NULL)
-        rc = ckpt_directory(o->checkpoint_directory, err); /* report an unusable directory now */
-    if (rc == 0 && o->checkpoint_directory != NULL)
+    if (rc == 0 && o->checkpoint.directory != NULL)
+        rc = ckpt_directory(o->checkpoint.directory, err); /* report an unusable directory now */
+    if (rc == 0 && o->checkpoint.directory != NULL)
         rc = open_writer(t, err);
-    if (rc < 0 || o->checkpoint_directory == NULL)
+    if (rc < 0 || o->checkpoint.directory == NULL)
         return rc;
     info = calloc(1, sizeof(*info));
     if (info == NULL)
@@ -228,7 +228,7 @@ int save_load_newest(struct train *t, struct err *err)
     /* A verified checkpoint may be damaged or removed before it is loaded; then an older one may
      * exist. */
     for (int i = 0; i < LOAD_TRIES; i++) {
-        rc = ckpt_newest(o->checkpoint_directory, t->model.digest, on_skip, on_progress, t, info,
+        rc = ckpt_newest(o->checkpoint.directory, t->model.digest, on_skip, on_progress, t, info,
                          err);
         if (rc < 0) {
             rc = without_checkpoint(t, rc, err);
@@ -256,12 +256,12 @@ static struct ckpt_meta meta_of(const struct train *t, uint64_t step)
         .step = step,
         .epoch = step / t->model.steps_per_epoch,
         .position = in_epoch * o->global_batch,
-        .seed = o->seed,
+        .seed = o->run.seed,
         .lanes = o->lanes,
         .global_batch_size = o->global_batch,
         .complete = step == t->model.total_steps && is_evaluated,
         .evaluated_step = t->state.facts.evaluated_step,
-        .loss_scale = loss_scale_is_on(&o->loss_scale) ? t->state.facts.scale.scale : 0,
+        .loss_scale = loss_scale_is_on(&o->run.loss_scale) ? t->state.facts.scale.scale : 0,
         .loss_scale_good_steps = t->state.facts.scale.good,
         .plateau_step = t->state.schedule.plateau.step,
         .plateau_has_best = t->state.schedule.plateau.has_best,
@@ -325,7 +325,7 @@ static bool is_due(struct train *t, uint64_t step)
 
 bool save_is_due(struct train *t, uint64_t step)
 {
-    if (t->opts->checkpoint_directory == NULL || step == 0 || !is_due(t, step))
+    if (t->opts->checkpoint.directory == NULL || step == 0 || !is_due(t, step))
         return false;
     if (clock_ns() < t->saving.retry_ns ||
         (t->saving.writer != NULL && ckpt_is_busy(t->saving.writer))) {
@@ -394,7 +394,7 @@ int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
     struct ckpt_patience wait = patience(t, wait_ms);
     int rc = 0;
 
-    if (t->opts->checkpoint_directory == NULL)
+    if (t->opts->checkpoint.directory == NULL)
         return 0;
     events_phase(&t->events, "save", step);
     if (t->saving.writer != NULL && t->saving.last_step != step) {
@@ -441,7 +441,7 @@ static int export_onnx(const struct train *t, const float *arena, const char *pa
 static int export_safetensors(const struct train *t, const float *arena, const char *path,
                               struct err *err)
 {
-    return weights_export(t->model.graph, arena, t->opts->export_floats, path, err);
+    return weights_export(t->model.graph, arena, t->opts->export.dtype, path, err);
 }
 
 int save_export(struct train *t, struct err *err)
@@ -450,14 +450,17 @@ int save_export(struct train *t, struct err *err)
         const char *path;
         int (*write)(const struct train *t, const float *arena, const char *path, struct err *err);
     } files[] = {
-        { t->opts->export_onnx, export_onnx },
-        { t->opts->export_safetensors, export_safetensors },
+        { t->opts->export.onnx, export_onnx },
+        { t->opts->export.safetensors, export_safetensors },
     };
     const struct memory *m = &t->engine->memory;
+    const float *weights = m->state;
 
     if (files[0].path == NULL && files[1].path == NULL)
         return 0;
     events_phase(&t->events, "export", t->model.total_steps);
+    if (t->opts->optimizer.average.decay > 0 && t->opts->optimizer.average.exported)
+        weights = m->average;
     for (size_t i = 0; i < COUNT_OF(files); i++) {
         struct train_event e = { .kind = TRAIN_EXPORTED,
                                  .step = t->model.total_steps,
@@ -473,8 +476,7 @@ int save_export(struct train *t, struct err *err)
         if (rc == 0)
             rc = t->engine->ops->sync(t->engine, state_held(&t->state), err);
         if (rc == 0)
-            rc = files[i].write(t, t->opts->export_average ? m->average : m->state, files[i].path,
-                                err);
+            rc = files[i].write(t, weights, files[i].path, err);
         if (rc < 0)
             return err_wrap(err, rc, "export");
         events_send(&t->events, &e);

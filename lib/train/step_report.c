@@ -17,7 +17,7 @@ void step_report(struct replica *r, const struct facts *facts, uint64_t begin_ns
         .loss = facts->loss,
         .learning_rate = optim_rate(&t->state.schedule, facts->step),
         .grad_norm = facts->grad_norm,
-        .loss_scale = loss_scale_is_on(&t->opts->loss_scale) ? facts->scale.scale : 0,
+        .loss_scale = loss_scale_is_on(&t->opts->run.loss_scale) ? facts->scale.scale : 0,
         .samples = model_samples_of(&t->model, facts->step),
         .skipped = model_skipped(&t->model),
         .ns = here ? now - begin_ns : 0,

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "ckpt/ckpt.h"
+#include "data/data.h"
 #include "engine/select.h"
 #include "engine/trace.h"
 #include "engine/trace_write.h"
@@ -49,13 +50,16 @@ static uint32_t reading_threads(const struct train_opts *o, uint32_t lane_batch)
     size_t sample_bytes = 0;
     bool any_image = false;
 
-    if (o->data_threads > 0)
-        return (o->data_threads + o->n_devices - 1) / o->n_devices;
+    if (o->data.threads > 0)
+        return (o->data.threads + o->n_devices - 1) / o->n_devices;
     for (uint32_t i = 0; i < o->n_features; i++) {
         sample_bytes += (size_t)shape_elements(&o->features[i].shape) * sizeof(float);
         any_image = any_image || o->features[i].encoded || o->features[i].n_steps > 0;
     }
-    return o->cache_memory && !any_image && sample_bytes * lane_batch <= 1 << 20 ? 0 : 1;
+    return o->data.origin.cache == DATA_CACHE_MEMORY && !any_image &&
+                   sample_bytes * lane_batch <= 1 << 20
+               ? 0
+               : 1;
 }
 
 /* Returns the largest share of lanes that a replica can have. It decreases with the size of the
@@ -91,13 +95,13 @@ static int describe_reads(struct train *t, struct err *err)
     t->reads = calloc(1, sizeof(*t->reads));
     if (t->reads == NULL)
         return err_set(err, ERR_NOMEM, "training: out of memory");
-    *t->reads = (struct data_reader_opts){ .seed = o->seed,
-                                           .shuffle = o->shuffle,
-                                           .pad = o->pad,
+    *t->reads = (struct data_reader_opts){ .seed = o->run.seed,
+                                           .shuffle = o->data.shuffle,
+                                           .pad = o->data.pad,
                                            .global_batch = o->global_batch,
                                            .lanes = o->lanes,
                                            .threads = reading_threads(o, t->model.lane_batch),
-                                           .prefetch = o->prefetch > 0 ? o->prefetch : 1,
+                                           .prefetch = o->data.prefetch > 0 ? o->data.prefetch : 1,
                                            .deadline_ms = o->data_deadline_ms };
     return 0;
 }
@@ -125,17 +129,17 @@ static void describe_engine(struct train *t)
         .reads = t->reads,
         .steps_per_epoch = m->steps_per_epoch,
         .eval_steps = m->eval_steps,
-        .seed = o->seed,
+        .seed = o->run.seed,
         .mean_of_weights = o->mean_of_weights,
-        .evaluate_average = o->evaluate_average,
+        .evaluate_average = o->optimizer.average.decay > 0 && o->optimizer.average.evaluate,
         .optim = t->optim,
-        .hyper = &o->hyper,
-        .clip_value = o->clip_value,
+        .hyper = &o->optimizer.hyper,
+        .clip_value = o->run.clip_value,
         .overlap = overlap_of(o->overlap),
         .bucket_bytes = o->bucket_bytes,
         .whole_gradients = o->whole_gradients,
-        .check_gradients = o->check_gradients,
-        .snapshots = o->checkpoint_directory != NULL,
+        .check_gradients = o->health.check_gradients,
+        .snapshots = o->checkpoint.directory != NULL,
         .traces = o->trace != NULL,
         .on_note = on_note,
         .on_lane = o->sample_log != NULL ? on_lane : NULL,
@@ -214,10 +218,10 @@ int train_new(const struct train_opts *opts, struct train **out, struct err *err
     t->events.on_event = opts->on_event;
     t->events.arg = opts->arg;
     t->saving.last_ns = clock_ns();
-    live_set_checkpoint(&t->live, opts->checkpoint_every_steps, opts->checkpoint_every_seconds,
-                        opts->max_to_keep);
-    live_set_norm(&t->live, opts->norm_every_steps);
-    t->live.norm_every[0] = t->live.norm_every[1] = opts->norm_every_steps;
+    live_set_checkpoint(&t->live, opts->checkpoint.every_steps, opts->checkpoint.every_seconds,
+                        opts->checkpoint.max_to_keep);
+    live_set_norm(&t->live, opts->run.log_every_steps);
+    t->live.norm_every[0] = t->live.norm_every[1] = opts->run.log_every_steps;
     rc = generation_init(&t->generation, opts->replicas, err);
     t->replicas = calloc(opts->n_devices, sizeof(*t->replicas));
     if (rc == 0 && t->replicas == NULL)
@@ -238,9 +242,9 @@ int train_open_engine(struct train *t, const struct engine_ops *ops, struct err 
 {
     int rc;
 
-    t->state.schedule = t->opts->schedule;
+    t->state.schedule = t->opts->optimizer.schedule;
     t->state.schedule.total_steps = t->model.total_steps;
-    state_begin(&t->state, &t->opts->loss_scale);
+    state_begin(&t->state, &t->opts->run.loss_scale);
     rc = open_engine(t, ops, err);
     if (rc == 0)
         rc = open_trace(t, err);
@@ -362,7 +366,7 @@ void train_storage(struct train *t, struct ckpt_trouble *out)
 void train_progress(const struct train *t, struct train_progress *out)
 {
     progress_of(t->engine, atomic_load_explicit(&t->generation.deadline_ms, memory_order_relaxed),
-                t->opts->stuck_factor, out);
+                t->opts->health.stuck_factor, out);
 }
 
 void train_facts(const struct train *t, struct train_facts *out)
@@ -377,7 +381,7 @@ void train_facts(const struct train *t, struct train_facts *out)
         .total_steps = t->model.total_steps,
         .state_bytes = t->engine->memory.state_bytes,
         .work_bytes = t->engine->work_bytes,
-        .learning_rate = t->opts->schedule.learning_rate,
+        .learning_rate = t->opts->optimizer.schedule.learning_rate,
         .resumed_step = train_held(t),
         .weights = graph_weights_facts(t->model.graph),
     };

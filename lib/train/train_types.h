@@ -6,11 +6,11 @@
 #include <stdint.h>
 
 #include "comm/comm.h"
-#include "data/data.h"
 #include "device/device.h"
 #include "graph/graph.h"
-#include "optim/optim.h"
-#include "train/loss_scale.h"
+#include "opts/data.h"
+#include "opts/optim.h"
+#include "opts/train.h"
 
 struct ckpt_event;
 struct ckpt_trouble;
@@ -86,27 +86,6 @@ struct train_event {
     const struct trace_profile *profile; /* engine/trace_types.h */
 };
 
-struct train_input { /* a feature that feeds a graph input */
-    const char *feature, *input;
-};
-
-/* parameters with numbers of their own, by name; the first group that matches counts */
-struct train_params {
-    const char *const *match; /* fnmatch patterns; each must match a trained parameter */
-    uint32_t n_match;
-    double rate_factor; /* times the learning rate */
-    double weight_decay;
-    bool adapts; /* lars, lamb: with a ratio of norms */
-    bool lazy;   /* tables: rows that a step does not read are left as they are; must match
-                    tables alone, and the optimizer may need no norms */
-};
-
-struct train_rows {       /* rows of parameters, by name, that never change */
-    const char *match;    /* an fnmatch pattern */
-    const uint32_t *rows; /* [n], in any order */
-    uint32_t n;
-};
-
 struct train_target { /* a feature with right answers */
     const char *feature;
     enum tensor_dtype dtype; /* what the rows that use it want */
@@ -123,98 +102,39 @@ struct train_metric {
 };
 
 struct train_opts { /* everything is borrowed until train_close() */
-    const char *onnx;
-    const char *const *trainable;
-    uint32_t n_trainable;
-    const char *const *frozen;
-    uint32_t n_frozen;
-    /* A file of initial weights in place of the model's (ckpt/weights.h); NULL: none. Read at every
-     * start: the values of frozen parameters are in no checkpoint. */
-    const char *weights;
-    const struct graph_rename *weights_names; /* see struct graph_weights */
-    uint32_t n_weights_names;
-    const char *const *weights_fresh;
-    uint32_t n_weights_fresh;
-    enum graph_norm batch_norm;
-    const struct graph_padding *padding;
-    uint32_t n_padding;
-    const struct train_rows *frozen_rows;
-    uint32_t n_frozen_rows;
-    const struct train_input *inputs;
-    uint32_t n_inputs;
+    struct train_model model;
     const struct train_target *targets; /* what losses and metrics count by number */
     uint32_t n_targets;
     const struct plan_measure *losses;
     uint32_t n_losses;
-    enum plan_precision precision;     /* of the plans */
-    struct loss_scale_rule loss_scale; /* for PLAN_FLOAT16 */
     bool mean_of_weights; /* one loss: its mean is over what counts (class weights, ignored labels),
                              not over the samples */
     const struct train_metric *metrics;
     uint32_t n_metrics;
 
-    const char *train_glob, *eval_glob; /* eval may be NULL */
-    /* a mixture to train on in place of train_glob, which then is for messages */
-    const struct data_part *parts;
-    uint32_t n_parts;
-    enum data_format format;
-    bool csv_header;
-    char csv_delimiter;
+    struct train_data data;
     const struct data_feature *features; /* `fed` is settled here */
     uint32_t n_features;
-    const char *pack; /* the feature that records are packed by; NULL: a sample is a record */
-    bool shuffle, cache_memory, pad, skip_bad;
-    const char *index_directory, *cache_directory;
     /* how long a read may last, with retries; 0: no limit, no retry */
     uint64_t data_deadline_ms;
-    uint32_t data_threads; /* of the task; 0: chosen */
-    uint32_t prefetch;     /* global batches ahead */
 
-    uint64_t seed;
-    uint64_t epochs, steps;       /* one of them is 0 */
+    struct train_run run;
     uint32_t global_batch, lanes; /* settled by the caller: lanes divides global_batch */
     uint32_t replicas;            /* of the full cluster; at most lanes */
     uint32_t min_replicas;        /* of the smallest group that may train; 0: replicas */
-    double clip_norm, clip_value; /* the value first; 0: not */
-    uint32_t eval_every_epochs;
     /* of tables too: the same weights, slower; for comparisons. Not with lazy */
     bool whole_gradients;
-    /* compute the gradient norm at steps that this divides; 0: only for clipping */
-    uint32_t norm_every_steps;
 
-    const struct optim_def *optimizer;
-    struct optim_hyper hyper;       /* learning_rate and step are filled per step */
-    struct optim_schedule schedule; /* total_steps is filled here */
+    struct optim_settings optimizer;
     const struct train_params *groups;
     uint32_t n_groups;
-    bool check_gradients;               /* tasks and replicas compare each reduced gradient */
-    uint64_t check_weights_every_steps; /* and tasks weights and optimizer state; 0: never */
-    /* so many times as long as a phase of a step took lately is suspicious; 0: nothing is */
-    double stuck_factor;
-    enum train_non_finite {             /* a step whose loss or gradient is not finite */
-                            TRAIN_SKIP, /* counts, and changes nothing; more than 10 in a row stop
-                                           the job */
-                            TRAIN_STOP, /* stops the job with the state before it */
-                            TRAIN_RESTORE, /* sends everybody back to the newest checkpoint, or the
-                                              beginning; at a step for which they went back before,
-                                              it stops the job */
-    } non_finite;
-    /* decay of the moving average of the weights; 0: none is kept */
-    double average;
-    bool evaluate_average, export_average; /* evaluation, exported model: from the average */
+    struct train_health health;
 
     const struct device *devices;
     uint32_t n_devices;
 
-    const char *checkpoint_directory; /* member 0 of a group reads and writes there; NULL: none */
-    uint64_t checkpoint_every_steps;
-    double checkpoint_every_seconds;
-    uint32_t max_to_keep;
-    /* at step 0 where checkpoints exist and none can be used; false: ERR_INPUT */
-    bool restart_from_scratch;
-    const char *export_onnx;         /* NULL: none */
-    const char *export_safetensors;  /* the module's tensors alone; NULL: none */
-    enum tensor_dtype export_floats; /* of that file: TENSOR_F32, TENSOR_BF16 or TENSOR_F16 */
+    struct train_checkpoint checkpoint;
+    struct train_export export;
     const char *job_digest, *job_name;
     enum train_overlap {
         TRAIN_OVERLAP_AUTO, /* while backward computes, where that pays: lib/engine/cpu_reduce.c */

@@ -20,11 +20,11 @@ int weights_open(struct weights_file *w, const struct train_opts *o, const struc
 {
     int rc;
 
-    if (o->weights == NULL)
+    if (o->model.weights == NULL)
         return 0;
     CHECK(w->file == NULL);
     events_phase(events, "weights", 0);
-    rc = ckpt_weights_open(o->weights, &w->file, err);
+    rc = ckpt_weights_open(o->model.weights, &w->file, err);
     if (rc == 0 && w->digest[0] == '\0')
         rc = ckpt_weights_digest(w->file, w->digest, err);
     if (rc < 0)
@@ -32,10 +32,10 @@ int weights_open(struct weights_file *w, const struct train_opts *o, const struc
     w->of = (struct graph_weights){ .path = ckpt_weights_path(w->file),
                                     .find = find,
                                     .arg = w->file,
-                                    .renames = o->weights_names,
-                                    .n_renames = o->n_weights_names,
-                                    .fresh = o->weights_fresh,
-                                    .n_fresh = o->n_weights_fresh };
+                                    .renames = o->model.weights_names,
+                                    .n_renames = o->model.n_weights_names,
+                                    .fresh = o->model.weights_fresh,
+                                    .n_fresh = o->model.n_weights_fresh };
     w->of.names = ckpt_weights_names(w->file, &w->of.n_names);
     opts->weights = &w->of;
     return 0;

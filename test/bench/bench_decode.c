@@ -329,7 +329,7 @@ static void images(const char *folder)
                               .n_steps = COUNT_OF(steps) };
     char *prefix = fs_join(folder, "images"), *glob = fs_join(folder, "images-*.tfrecord");
     struct data_opts opts = { .glob = glob, .features = &f, .n_features = 1, .training = true,
-                              .cache_memory = true };
+                              .origin.cache = DATA_CACHE_MEMORY };
     float *out = malloc(3 * SIDE * SIDE * sizeof(*out));
     uint64_t ours = UINT64_MAX, plain = UINT64_MAX, ns;
     unsigned long n[PICTURES];

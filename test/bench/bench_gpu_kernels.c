@@ -24,6 +24,7 @@
 #include "device/cuda.h"
 #include "device/device.h"
 #include "op/op.h"
+#include "optim/named.h"
 #include "optim/optim.h"
 #include "tensor/tensor.h"
 
@@ -591,7 +592,7 @@ static float *floats(size_t n, enum fill f)
 static void bench_optim(const char *name, bool with_check)
 {
     struct weights w;
-    struct optim_opts opts = { .def = optim_find(name), .n_parts = 1 };
+    struct optim_opts opts = { .def = optim_named(name), .n_parts = 1 };
     uint32_t slots = 0;
     char shape[64];
     double us;

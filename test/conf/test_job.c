@@ -18,41 +18,41 @@ static void absent_key_has_the_documented_default(void **state)
 
     (void)state;
     assert_string_equal(c->name, "job");
-    assert_int_equal(c->model.n_metrics, 0);
+    assert_int_equal(c->objective.n_metrics, 0);
     assert_int_equal(c->model.n_frozen, 0);
     assert_null(c->data.eval);
     assert_true(c->data.shuffle);
-    assert_int_equal(c->data.cache, CONF_CACHE_NONE);
-    assert_int_equal(c->data.remainder, CONF_REMAINDER_DROP);
+    assert_int_equal(c->data.origin.cache, DATA_CACHE_NONE);
+    assert_false(c->data.pad);
     assert_int_equal(c->data.threads, 0);
     assert_int_equal(c->data.prefetch, 2);
-    assert_null(c->data.index_directory);
-    for (uint32_t i = 0; i < c->data.n_features; i++) {
-        assert_true(c->data.features[i].scale == 1.0);
-        assert_true(c->data.features[i].offset == 0.0);
+    assert_null(c->data.origin.index_directory);
+    for (uint32_t i = 0; i < c->samples.n_features; i++) {
+        assert_true(c->samples.features[i].data.scale == 1.0);
+        assert_true(c->samples.features[i].data.offset == 0.0);
     }
-    assert_int_equal(c->train.seed, 0);
-    assert_int_equal(c->train.epochs, 0);
+    assert_int_equal(c->run.seed, 0);
+    assert_int_equal(c->run.epochs, 0);
     assert_int_equal(c->train.batch_size_per_replica, 0);
     assert_int_equal(c->train.lanes, 0);
-    assert_int_equal(c->train.precision, CONF_PRECISION_FLOAT32);
-    assert_true(c->train.clip_norm == 0.0);
-    assert_int_equal(c->train.eval_every_epochs, 0);
-    assert_int_equal(c->train.log_every_steps, 10);
+    assert_int_equal(c->run.precision, PLAN_FLOAT32);
+    assert_true(c->run.clip_norm == 0.0);
+    assert_int_equal(c->run.eval_every_epochs, 0);
+    assert_int_equal(c->run.log_every_steps, 10);
     assert_true(c->train.deadline_seconds == 30.0);
     assert_true(c->train.grace_seconds == 8.0);
     assert_int_equal(c->elastic.min_world, 0);
     assert_true(c->elastic.rejoin_seconds == 10.0);
     assert_true(c->detection.silent_seconds == 1.2);
-    assert_true(c->detection.stuck_factor == 10.0);
+    assert_true(c->health.stuck_factor == 10.0);
     assert_true(c->health.check_gradients);
     assert_int_equal(c->health.check_weights_every_steps, 100);
-    assert_int_equal(c->health.non_finite, CONF_NON_FINITE_STOP);
-    assert_int_equal(c->log.level, CONF_LOG_INFO);
-    assert_true(c->optimizer.weight_decay == 0.0);
-    assert_int_equal(c->optimizer.schedule.type, CONF_SCHEDULE_CONSTANT);
+    assert_int_equal(c->health.non_finite, TRAIN_STOP);
+    assert_int_equal(c->log.level, LOG_INFO);
+    assert_true(c->optimizer.hyper.weight_decay == 0.0);
+    assert_int_equal(c->optimizer.schedule.type, OPTIM_CONSTANT);
     assert_int_equal(c->optimizer.schedule.warmup_steps, 0);
-    assert_int_equal(c->optimizer.scaling.rule, CONF_SCALING_NONE);
+    assert_int_equal(c->optimizer.scaling.rule, OPTIM_SCALING_NONE);
     assert_int_equal(c->communication.implementation, CONF_COMM_AUTO);
     assert_true(c->communication.shared_memory);
     assert_null(c->communication.token_file);
@@ -79,19 +79,19 @@ static void default_of_dependent_key_follows_from_the_other_key(void **state)
     struct conf *c = job_patched(eval);
 
     (void)state;
-    assert_int_equal(c->train.eval_every_epochs, 1);
-    assert_true(c->optimizer.weight_decay == 0.01);
-    assert_true(c->optimizer.beta1 == 0.9);
-    assert_true(c->optimizer.beta2 == 0.999);
-    assert_true(c->optimizer.epsilon == 1e-8);
-    assert_true(c->optimizer.momentum == 0.0); /* does not apply */
+    assert_int_equal(c->run.eval_every_epochs, 1);
+    assert_true(c->optimizer.hyper.weight_decay == 0.01);
+    assert_true(c->optimizer.hyper.beta1 == 0.9);
+    assert_true(c->optimizer.hyper.beta2 == 0.999);
+    assert_true(c->optimizer.hyper.epsilon == 1e-8);
+    assert_true(c->optimizer.hyper.momentum == 0.0); /* does not apply */
     assert_int_equal(c->optimizer.schedule.step_size, 7);
     assert_true(c->optimizer.schedule.gamma == 0.1);
     conf_free(c);
 
     c = job_patched(given);
-    assert_int_equal(c->train.eval_every_epochs, 0);
-    assert_true(c->optimizer.weight_decay == 0.0);
+    assert_int_equal(c->run.eval_every_epochs, 0);
+    assert_true(c->optimizer.hyper.weight_decay == 0.0);
     conf_free(c);
 
     c = job_patched(short_deadline);
@@ -100,9 +100,9 @@ static void default_of_dependent_key_follows_from_the_other_key(void **state)
     conf_free(c);
 
     c = job_patched(momentum);
-    assert_true(c->optimizer.momentum == 0.9);
-    assert_true(c->optimizer.beta1 == 0.0);
-    assert_true(c->optimizer.weight_decay == 0.0);
+    assert_true(c->optimizer.hyper.momentum == 0.9);
+    assert_true(c->optimizer.hyper.beta1 == 0.0);
+    assert_true(c->optimizer.hyper.weight_decay == 0.0);
     assert_true(c->optimizer.schedule.final_fraction == 0.0);
     conf_free(c);
 }
@@ -132,19 +132,19 @@ static void optimizer_default_depends_on_its_type(void **state)
                "[{'match':['a']},{'match':['b','c'],'weight_decay':0.5,'learning_rate_factor':2}]");
         struct conf *c = job_patched(patches);
 
-        assert_true(c->optimizer.momentum == rows[i].momentum);
-        assert_true(c->optimizer.beta1 == rows[i].beta1);
-        assert_true(c->optimizer.beta2 == rows[i].beta2);
-        assert_true(c->optimizer.epsilon == rows[i].epsilon);
-        assert_true(c->optimizer.trust_coefficient == rows[i].trust);
-        assert_true(c->optimizer.weight_decay == rows[i].decay);
-        assert_int_equal(c->optimizer.n_groups, 2);
-        assert_true(c->optimizer.groups[0].weight_decay == rows[i].decay);
-        assert_true(c->optimizer.groups[0].learning_rate_factor == 1);
-        assert_true(c->optimizer.groups[0].layer_adaptation);
-        assert_int_equal(c->optimizer.groups[1].n_match, 2);
-        assert_string_equal(c->optimizer.groups[1].match[1], "c");
-        assert_true(c->optimizer.groups[1].weight_decay == 0.5);
+        assert_true(c->optimizer.hyper.momentum == rows[i].momentum);
+        assert_true(c->optimizer.hyper.beta1 == rows[i].beta1);
+        assert_true(c->optimizer.hyper.beta2 == rows[i].beta2);
+        assert_true(c->optimizer.hyper.epsilon == rows[i].epsilon);
+        assert_true(c->optimizer.hyper.trust_coefficient == rows[i].trust);
+        assert_true(c->optimizer.hyper.weight_decay == rows[i].decay);
+        assert_int_equal(c->n_groups, 2);
+        assert_true(c->groups[0].params.weight_decay == rows[i].decay);
+        assert_true(c->groups[0].params.rate_factor == 1);
+        assert_true(c->groups[0].params.adapts);
+        assert_int_equal(c->groups[1].params.n_match, 2);
+        assert_string_equal(c->groups[1].params.match[1], "c");
+        assert_true(c->groups[1].params.weight_decay == 0.5);
         conf_free(c);
     }
 }
@@ -184,67 +184,67 @@ static void job_with_all_keys_is_read(void **state)
     assert_string_equal(c->model.inputs[0].input, "in a");
     assert_string_equal(c->model.inputs[1].feature, "b");
     assert_string_equal(c->model.inputs[1].input, "in b");
-    assert_int_equal(c->model.loss.type, CONF_LOSS_SOFTMAX_CROSS_ENTROPY);
-    assert_string_equal(c->model.loss.tensor, "z");
-    assert_string_equal(c->model.loss.labels, "y");
-    assert_int_equal(c->model.n_metrics, 1);
-    assert_int_equal(c->model.metrics[0], CONF_METRIC_ACCURACY);
+    assert_int_equal(c->objective.loss.type, CONF_LOSS_SOFTMAX_CROSS_ENTROPY);
+    assert_string_equal(c->objective.loss.tensor, "z");
+    assert_string_equal(c->objective.loss.labels, "y");
+    assert_int_equal(c->objective.n_metrics, 1);
+    assert_int_equal(c->objective.metrics[0], CONF_METRIC_ACCURACY);
     assert_int_equal(c->model.n_frozen, 2);
     assert_string_equal(c->model.frozen[0], "emb.*");
     assert_string_equal(c->model.frozen[1], "head");
     assert_string_equal(c->data.train, "/abs/train-*");
     assert_string_equal(c->data.eval, "/jobs/one/../eval");
-    assert_int_equal(c->data.n_features, 3);
-    assert_string_equal(c->data.features[0].name, "a");
-    assert_int_equal(c->data.features[0].dtype, CONF_INT64);
-    assert_int_equal(c->data.features[0].rank, 1);
-    assert_int_equal(c->data.features[0].shape[0], 2147483647);
-    assert_string_equal(c->data.features[1].name, "b");
-    assert_int_equal(c->data.features[1].dtype, CONF_FLOAT32);
-    assert_int_equal(c->data.features[1].rank, 2);
-    assert_int_equal(c->data.features[1].shape[0], 4);
-    assert_int_equal(c->data.features[1].shape[1], 5);
-    assert_true(c->data.features[1].scale == 0.5);
-    assert_true(c->data.features[1].offset == -1.0);
-    assert_string_equal(c->data.features[2].name, "y");
-    assert_int_equal(c->data.features[2].dtype, CONF_INT32);
-    assert_int_equal(c->data.features[2].rank, 0);
+    assert_int_equal(c->samples.n_features, 3);
+    assert_string_equal(c->samples.features[0].data.name, "a");
+    assert_int_equal(c->samples.features[0].data.stored, TENSOR_I64);
+    assert_int_equal(c->samples.features[0].data.shape.rank, 1);
+    assert_int_equal(c->samples.features[0].data.shape.dim[0], 2147483647);
+    assert_string_equal(c->samples.features[1].data.name, "b");
+    assert_int_equal(c->samples.features[1].data.stored, TENSOR_F32);
+    assert_int_equal(c->samples.features[1].data.shape.rank, 2);
+    assert_int_equal(c->samples.features[1].data.shape.dim[0], 4);
+    assert_int_equal(c->samples.features[1].data.shape.dim[1], 5);
+    assert_true(c->samples.features[1].data.scale == 0.5);
+    assert_true(c->samples.features[1].data.offset == -1.0);
+    assert_string_equal(c->samples.features[2].data.name, "y");
+    assert_int_equal(c->samples.features[2].data.stored, TENSOR_I32);
+    assert_int_equal(c->samples.features[2].data.shape.rank, 0);
     assert_false(c->data.shuffle);
-    assert_int_equal(c->data.cache, CONF_CACHE_MEMORY);
-    assert_int_equal(c->data.remainder, CONF_REMAINDER_PAD);
+    assert_int_equal(c->data.origin.cache, DATA_CACHE_MEMORY);
+    assert_true(c->data.pad);
     assert_int_equal(c->data.threads, 3);
     assert_int_equal(c->data.prefetch, 4);
-    assert_string_equal(c->data.index_directory, "/jobs/one/idx");
-    assert_true(c->train.seed == UINT64_MAX);
-    assert_int_equal(c->train.epochs, 6);
-    assert_int_equal(c->train.steps, 0);
+    assert_string_equal(c->data.origin.index_directory, "/jobs/one/idx");
+    assert_true(c->run.seed == UINT64_MAX);
+    assert_int_equal(c->run.epochs, 6);
+    assert_int_equal(c->run.steps, 0);
     assert_int_equal(c->train.global_batch_size, 0);
     assert_int_equal(c->train.batch_size_per_replica, 8);
     assert_int_equal(c->train.lanes, 12);
-    assert_true(c->train.clip_norm == 0.25);
-    assert_int_equal(c->train.eval_every_epochs, 5);
-    assert_int_equal(c->train.log_every_steps, 9);
+    assert_true(c->run.clip_norm == 0.25);
+    assert_int_equal(c->run.eval_every_epochs, 5);
+    assert_int_equal(c->run.log_every_steps, 9);
     assert_true(c->train.deadline_seconds == 2.5);
     assert_true(c->train.grace_seconds == 1.5);
     assert_int_equal(c->elastic.min_world, 3);
     assert_true(c->elastic.rejoin_seconds == 2.0);
     assert_true(c->detection.silent_seconds == 0.5);
-    assert_true(c->detection.stuck_factor == 20.0);
+    assert_true(c->health.stuck_factor == 20.0);
     assert_false(c->health.check_gradients);
     assert_int_equal(c->health.check_weights_every_steps, 7);
-    assert_int_equal(c->health.non_finite, CONF_NON_FINITE_SKIP);
-    assert_int_equal(c->log.level, CONF_LOG_WARN);
-    assert_int_equal(c->optimizer.type, CONF_ADAM);
-    assert_true(c->optimizer.learning_rate == 0.002);
-    assert_true(c->optimizer.beta1 == 0.8);
-    assert_true(c->optimizer.beta2 == 0.95);
-    assert_true(c->optimizer.epsilon == 1e-6);
-    assert_true(c->optimizer.weight_decay == 0.1);
-    assert_int_equal(c->optimizer.schedule.type, CONF_SCHEDULE_STEP);
+    assert_int_equal(c->health.non_finite, TRAIN_SKIP);
+    assert_int_equal(c->log.level, LOG_WARN);
+    assert_int_equal(c->optimizer.type, OPTIM_ADAM);
+    assert_true(c->optimizer.schedule.learning_rate == 0.002);
+    assert_true(c->optimizer.hyper.beta1 == 0.8);
+    assert_true(c->optimizer.hyper.beta2 == 0.95);
+    assert_true(c->optimizer.hyper.epsilon == 1e-6);
+    assert_true(c->optimizer.hyper.weight_decay == 0.1);
+    assert_int_equal(c->optimizer.schedule.type, OPTIM_STEP);
     assert_int_equal(c->optimizer.schedule.warmup_steps, 11);
     assert_int_equal(c->optimizer.schedule.step_size, 13);
     assert_true(c->optimizer.schedule.gamma == 0.5);
-    assert_int_equal(c->optimizer.scaling.rule, CONF_SCALING_LINEAR);
+    assert_int_equal(c->optimizer.scaling.rule, OPTIM_SCALING_LINEAR);
     assert_int_equal(c->optimizer.scaling.reference_batch_size, 32);
     assert_int_equal(c->communication.implementation, CONF_COMM_CPU);
     assert_false(c->communication.shared_memory);
@@ -259,6 +259,20 @@ static void job_with_all_keys_is_read(void **state)
     free(text);
 }
 
+static void remainder_pad_sets_a_bool_and_drop_clears_it(void **state)
+{
+    static const char *const words[] = { "'drop'", "'pad'" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(words); i++) {
+        const struct job_patch patches[JOB_MAX_PATCHES] = P1("/data/remainder", words[i]);
+        struct conf *c = job_patched(patches);
+
+        assert_int_equal(c->data.pad, i == 1);
+        conf_free(c);
+    }
+}
+
 static void word_of_enum_key_is_read_as_its_value(void **state)
 {
     static const struct {
@@ -266,24 +280,22 @@ static void word_of_enum_key_is_read_as_its_value(void **state)
         size_t at;
         unsigned expected;
     } rows[] = {
-        { "/optimizer/type", "'sgd'", offsetof(struct conf, optimizer.type), CONF_SGD },
-        { "/optimizer/type", "'momentum'", offsetof(struct conf, optimizer.type), CONF_MOMENTUM },
-        { "/optimizer/type", "'adam'", offsetof(struct conf, optimizer.type), CONF_ADAM },
-        { "/optimizer/type", "'adamw'", offsetof(struct conf, optimizer.type), CONF_ADAMW },
-        { "/data/cache", "'none'", offsetof(struct conf, data.cache), CONF_CACHE_NONE },
-        { "/data/cache", "'memory'", offsetof(struct conf, data.cache), CONF_CACHE_MEMORY },
-        { "/data/remainder", "'drop'", offsetof(struct conf, data.remainder), CONF_REMAINDER_DROP },
-        { "/data/remainder", "'pad'", offsetof(struct conf, data.remainder), CONF_REMAINDER_PAD },
+        { "/optimizer/type", "'sgd'", offsetof(struct conf, optimizer.type), OPTIM_SGD },
+        { "/optimizer/type", "'momentum'", offsetof(struct conf, optimizer.type), OPTIM_MOMENTUM },
+        { "/optimizer/type", "'adam'", offsetof(struct conf, optimizer.type), OPTIM_ADAM },
+        { "/optimizer/type", "'adamw'", offsetof(struct conf, optimizer.type), OPTIM_ADAMW },
+        { "/data/cache", "'none'", offsetof(struct conf, data.origin.cache), DATA_CACHE_NONE },
+        { "/data/cache", "'memory'", offsetof(struct conf, data.origin.cache), DATA_CACHE_MEMORY },
         { "/communication", "{'implementation':'auto'}",
           offsetof(struct conf, communication.implementation), CONF_COMM_AUTO },
         { "/communication", "{'implementation':'nccl'}",
           offsetof(struct conf, communication.implementation), CONF_COMM_NCCL },
         { "/optimizer/schedule", "{'type':'constant'}",
-          offsetof(struct conf, optimizer.schedule.type), CONF_SCHEDULE_CONSTANT },
+          offsetof(struct conf, optimizer.schedule.type), OPTIM_CONSTANT },
         { "/optimizer/schedule", "{'type':'cosine'}",
-          offsetof(struct conf, optimizer.schedule.type), CONF_SCHEDULE_COSINE },
-        { "/data/features/extra/dtype", "'uint8'", offsetof(struct conf, data.features[0].dtype),
-          CONF_UINT8 },
+          offsetof(struct conf, optimizer.schedule.type), OPTIM_COSINE },
+        { "/data/features/extra/dtype", "'uint8'",
+          offsetof(struct conf, samples.features[0].data.stored), TENSOR_U8 },
     };
 
     (void)state;
@@ -333,6 +345,7 @@ int main(void)
         cmocka_unit_test(default_of_dependent_key_follows_from_the_other_key),
         cmocka_unit_test(optimizer_default_depends_on_its_type),
         cmocka_unit_test(job_with_all_keys_is_read),
+        cmocka_unit_test(remainder_pad_sets_a_bool_and_drop_clears_it),
         cmocka_unit_test(word_of_enum_key_is_read_as_its_value),
         cmocka_unit_test(path_of_job_file_makes_all_paths_absolute),
     };

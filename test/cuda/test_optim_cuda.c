@@ -15,6 +15,7 @@
 #include "base/err.h"
 #include "device/cuda.h"
 #include "device/device.h"
+#include "optim/named.h"
 #include "optim/optim.h"
 #include "optim/reference.h"
 #include "tensor/packed.h"
@@ -201,15 +202,13 @@ static void compare_row(const struct optim_def *def, double momentum, bool flag,
 
 static void every_optimizer_on_gpu_matches_cpu(void **state)
 {
-    size_t n_all;
-    const struct optim_def *const *all = optim_all(&n_all);
 
     (void)state;
-    for (size_t k = 0; k < n_all; k++)
+    for (size_t k = 0; k < OPTIM_TYPES; k++)
         for (int way = 0; way < 4; way++) {
-            if (way > 0 && strcmp(all[k]->name, "momentum") != 0 && strcmp(all[k]->name, "rmsprop") != 0)
+            if (way > 0 && k != OPTIM_MOMENTUM && k != OPTIM_RMSPROP)
                 continue; /* the others have only one form */
-            compare_row(all[k], way & 1 ? 0 : 0.9, (way & 2) != 0, way == 0 ? 0.9 : 0);
+            compare_row(optim_get(k), way & 1 ? 0 : 0.9, (way & 2) != 0, way == 0 ? 0.9 : 0);
         }
 }
 
@@ -222,7 +221,7 @@ static void hundred_steps_match_pytorch(void **state)
             { 0, REFERENCE_FIRST, 1, ref->decay, true, NULL, false, 0 },
             { REFERENCE_FIRST, REFERENCE_N - REFERENCE_FIRST, ref->factor, ref->decay2, true, NULL, false, 0 },
         };
-        struct optim_opts opts = { .def = optim_find(ref->optimizer), .params = two, .n_params = 2,
+        struct optim_opts opts = { .def = optim_named(ref->optimizer), .params = two, .n_params = 2,
                                    .n_parts = 1 };
         float a[5][32] = { { 0 } }, (*arrays)[32];
         struct cuda_look *look = upload(&(struct cuda_look){ 0 }, sizeof(*look)), seen;
@@ -405,14 +404,12 @@ static void compare_tables(const struct optim_def *def, bool lazy, double decay,
 
 static void unread_rows_stay_unchanged_as_on_cpu(void **state)
 {
-    size_t n_all;
-    const struct optim_def *const *all = optim_all(&n_all);
 
     (void)state;
-    for (size_t k = 0; k < n_all; k++)
+    for (size_t k = 0; k < OPTIM_TYPES; k++)
         for (int way = 0; way < 6; way++)
-            if (way % 2 == 0 || all[k]->measure == NULL) /* optimizers with norms cannot be lazy */
-                compare_tables(all[k], way % 2 == 1, way / 2 == 1 ? 0.01 : 0, way / 2 == 2 ? 0.9 : 0);
+            if (way % 2 == 0 || optim_get(k)->measure == NULL) /* optimizers with norms cannot be lazy */
+                compare_tables(optim_get(k), way % 2 == 1, way / 2 == 1 ? 0.01 : 0, way / 2 == 2 ? 0.9 : 0);
 }
 
 /* ---- scan ---- */
@@ -503,7 +500,7 @@ static void add_stretch(void *arg, size_t at, const float *g, size_t n)
 /* The gaps of the arena contain NaN and must be ignored. */
 static void gradient_scan_with_clip_limits_gradients_as_on_cpu(void **state)
 {
-    struct optim_opts opts = { .def = optim_find("sgd"), .params = params, .n_params = N_PARAMS,
+    struct optim_opts opts = { .def = optim_get(OPTIM_SGD), .params = params, .n_params = N_PARAMS,
                                .n_parts = 1 };
     struct cuda_look *there = upload(&(struct cuda_look){ 0 }, sizeof(*there)), seen;
     struct optim_state s = { .g = host[G] };
@@ -551,13 +548,11 @@ static void gradient_scan_with_clip_limits_gradients_as_on_cpu(void **state)
 /* A NaN is not limited, and reaches the weights. */
 static void non_finite_gradients_propagate_as_on_cpu(void **state)
 {
-    size_t n_all;
-    const struct optim_def *const *all = optim_all(&n_all);
     const struct optim_param p = { .n = 5, .rate_factor = 1, .adapts = true };
 
     (void)state;
-    for (size_t k = 0; k < n_all; k++) {
-        struct optim_opts opts = { .def = all[k], .params = &p, .n_params = 1, .n_parts = 1 };
+    for (size_t k = 0; k < OPTIM_TYPES; k++) {
+        struct optim_opts opts = { .def = optim_get(k), .params = &p, .n_params = 1, .n_parts = 1 };
         struct optim_hyper h = { .learning_rate = 0.1, .momentum = 0.9, .beta1 = 0.9, .beta2 = 0.9,
                                  .trust_coefficient = 0.1, .step = 1, .grad_scale = 1 };
         /* 0 / 0 if epsilon is 0 and there never was a gradient */
@@ -580,7 +575,7 @@ static void non_finite_gradients_propagate_as_on_cpu(void **state)
             float x = a[i / 16][i % 16], y = b[i / 16][i % 16];
 
             if (isnan(x) ? !isnan(y) : isinf(x) ? x != y : !(fabsf(x - y) <= 1e-6f))
-                fail_msg("%s, array %zu, float %zu: %g, on a CPU %g", all[k]->name, i / 16, i % 16, (double)y,
+                fail_msg("%s, array %zu, float %zu: %g, on a CPU %g", optim_get(k)->name, i / 16, i % 16, (double)y,
                          (double)x);
         }
         cuda->math->optim_close(c);
@@ -591,7 +586,7 @@ static void non_finite_gradients_propagate_as_on_cpu(void **state)
 
 static void optimizer_without_parameters_is_valid(void **state)
 {
-    struct optim_opts opts = { .def = optim_find("lamb"), .n_parts = 1 };
+    struct optim_opts opts = { .def = optim_get(OPTIM_LAMB), .n_parts = 1 };
     struct cuda_look *there = upload(&(struct cuda_look){ 7, 7, 7 }, sizeof(*there)), seen;
     struct optim_hyper h = { .step = 1, .beta1 = 0.9, .beta2 = 0.9, .grad_scale = 1 };
     struct optim_state s = { 0 };
@@ -609,7 +604,7 @@ static void optimizer_without_parameters_is_valid(void **state)
 
 static void optimizer_without_gpu_kernel_is_rejected_by_name(void **state)
 {
-    const struct optim_def strange = { .name = "strange" };
+    const struct optim_def strange = { .type = OPTIM_TYPES, .name = "strange" };
     struct optim_opts opts = { .def = &strange, .n_parts = 1 };
     struct cuda_optim *c;
 

@@ -161,7 +161,7 @@ static void world_open(struct world *w, const struct job_patch patches[JOB_MAX_P
     o.conf = w->conf;
     o.report = w->report;
     assert_int_equal(reload_open(&o, &w->reload, &err), 0);
-    log_init(LOG_TEXT, (enum log_level)w->conf->log.level);
+    log_init(LOG_TEXT, w->conf->log.level);
 }
 
 static void world_close(struct world *w)

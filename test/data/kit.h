@@ -161,8 +161,12 @@ static inline size_t kit_file(const char *folder, const char *name, uint64_t fir
 static inline struct data_set *kit_open(const char *folder, const char *index, bool cache)
 {
     char *glob = fs_join(folder, "*.tfrecord");
-    struct data_opts opts = { .glob = glob, .features = kit_features, .n_features = KIT_FEATURES,
-                              .index_directory = index, .cache_memory = cache, .threads = 2 };
+    struct data_opts opts = { .glob = glob,
+                              .features = kit_features,
+                              .n_features = KIT_FEATURES,
+                              .origin.index_directory = index,
+                              .origin.cache = cache ? DATA_CACHE_MEMORY : DATA_CACHE_NONE,
+                              .threads = 2 };
     struct data_set *s = NULL;
     struct err err;
 

@@ -99,14 +99,14 @@ static void gzip_file_is_unpacked_to_memory_or_cache_directory(void **state)
     (void)state;
     gzip_file(folder, "a.tfrecord.gz", 100, &packed);
     refused(&opts, folder, "*.gz", ERR_INPUT, "is compressed with gzip");
-    opts.cache_memory = true;
+    opts.origin.cache = DATA_CACHE_MEMORY;
     s = open_opts(&opts, folder, "*.gz");
     strcpy(digest, data_digest(s));
     check_ids(s, 100);
     check_ids(s, 100); /* reads from the cache */
     data_free(s);
-    opts.cache_memory = false;
-    opts.cache_directory = opts.index_directory = cache;
+    opts.origin.cache = DATA_CACHE_DISK;
+    opts.origin.cache_directory = opts.origin.index_directory = cache;
     for (int again = 0; again < 2; again++) {
         s = open_opts(&opts, folder, "*.gz");
         assert_string_equal(data_digest(s), digest); /* the digest of the original, not the copy */
@@ -134,8 +134,8 @@ static void gzip_damaged_file_is_refused_and_leaves_no_copy(void **state)
         struct err err;
 
         opts.glob = glob;
-        opts.cache_directory = at % 2 == 0 ? cache : NULL;
-        opts.cache_memory = at % 2 != 0;
+        opts.origin.cache = at % 2 == 0 ? DATA_CACHE_DISK : DATA_CACHE_MEMORY;
+        opts.origin.cache_directory = at % 2 == 0 ? cache : NULL;
         kit_write(folder, "b", packed.data, at); /* truncated */
         assert_int_equal(data_open(&opts, &s, &err), ERR_CORRUPT);
         assert_text(err, "gzip: the file is truncated");
@@ -178,8 +178,11 @@ static void csv_lines_are_records(void **state)
 
     (void)state;
     for (size_t k = 0; k < 3; k++) {
-        struct data_opts opts = { .format = DATA_CSV, .csv_header = true, .features = csv_features,
-                                  .csv_delimiter = files[k].delimiter, .n_features = 2 };
+        struct data_opts opts = { .origin.format = DATA_CSV,
+                                  .origin.csv_header = true,
+                                  .features = csv_features,
+                                  .origin.csv_delimiter = files[k].delimiter,
+                                  .n_features = 2 };
         static const float expected[2][2] = { { 1.5f, -2e3f }, { 0.1f, 7 } };
         static const int64_t labels[] = { 3, -4 };
         struct data_set *s;
@@ -209,7 +212,7 @@ static void csv_without_header_has_numbered_columns(void **state)
           .column = "1" },
         { .name = "y", .stored = TENSOR_I32, .fed = TENSOR_I64, .column = "0" },
     };
-    struct data_opts opts = { .format = DATA_CSV, .features = features, .n_features = 2 };
+    struct data_opts opts = { .origin.format = DATA_CSV, .features = features, .n_features = 2 };
     char *folder = kit_folder();
     struct data_set *s;
     float x[3];
@@ -246,7 +249,9 @@ static void csv_invalid_file_is_refused_with_the_reason(void **state)
         { "label,x,y\n,2,3\n", "feature 'label': value 0 is '', expected a number", false },
         { "label,x,y\n99999999999999999999,2,3\n", "expected an integer", false },
     };
-    struct data_opts opts = { .format = DATA_CSV, .csv_header = true, .features = csv_features,
+    struct data_opts opts = { .origin.format = DATA_CSV,
+                              .origin.csv_header = true,
+                              .features = csv_features,
                               .n_features = 2 };
     char *folder = kit_folder(), *glob = fs_join(folder, "a.csv");
 
@@ -279,7 +284,9 @@ static void csv_invalid_file_is_refused_with_the_reason(void **state)
 static void csv_nul_byte_in_a_number_is_refused(void **state)
 {
     static const char text[] = "label,x,y\n1,2\0009,3\n";
-    struct data_opts opts = { .format = DATA_CSV, .csv_header = true, .features = csv_features,
+    struct data_opts opts = { .origin.format = DATA_CSV,
+                              .origin.csv_header = true,
+                              .features = csv_features,
                               .n_features = 2 };
     char *folder = kit_folder();
     struct data_set *s;
@@ -298,7 +305,9 @@ static void csv_nul_byte_in_a_number_is_refused(void **state)
 
 static void csv_feature_with_two_columns_of_its_name_is_refused(void **state)
 {
-    struct data_opts opts = { .format = DATA_CSV, .csv_header = true, .features = csv_features,
+    struct data_opts opts = { .origin.format = DATA_CSV,
+                              .origin.csv_header = true,
+                              .features = csv_features,
                               .n_features = 2 };
     char *folder = kit_folder();
 
@@ -312,7 +321,9 @@ static void csv_feature_with_two_columns_of_its_name_is_refused(void **state)
 
 static void csv_header_of_a_file_without_records_is_checked(void **state)
 {
-    struct data_opts opts = { .format = DATA_CSV, .csv_header = true, .features = csv_features,
+    struct data_opts opts = { .origin.format = DATA_CSV,
+                              .origin.csv_header = true,
+                              .features = csv_features,
                               .n_features = 2 };
     char *folder = kit_folder();
 
@@ -350,7 +361,9 @@ static void npy_items_are_records(void **state)
 {
     static const float x[5][2] = { { 1, 2 }, { 3, 4 }, { 5, 6 }, { 7, 8 }, { 9, 10 } };
     static const int64_t y[5] = { 10, 11, 12, 13, 14 };
-    struct data_opts opts = { .format = DATA_NPY, .features = csv_features, .n_features = 2 };
+    struct data_opts opts = { .origin.format = DATA_NPY,
+                              .features = csv_features,
+                              .n_features = 2 };
     char *folder = kit_folder();
     struct data_set *s;
 
@@ -398,7 +411,7 @@ static void token_file_windows_are_records(void **state)
         { .name = "labels", .stored = TENSOR_U16, .shape = { 1, { T } }, .fed = TENSOR_I64 },
         { .name = "tokens", .stored = TENSOR_U16, .shape = { 1, { T } }, .fed = TENSOR_I32 },
     };
-    struct data_opts opts = { .format = DATA_TOKENS, .features = features, .n_features = 2 };
+    struct data_opts opts = { .origin.format = DATA_TOKENS, .features = features, .n_features = 2 };
     char *folder = kit_folder();
     uint16_t text[N];
     struct data_set *s;
@@ -460,7 +473,7 @@ static void lists_shorter_are_padded_and_longer_are_truncated(void **state)
     }
     kit_write(folder, "a", file.data, file.len);
     for (int cached = 0; cached < 2; cached++) {
-        opts.cache_memory = cached;
+        opts.origin.cache = cached ? DATA_CACHE_MEMORY : DATA_CACHE_NONE;
         s = open_opts(&opts, folder, "a");
         for (uint64_t r = 0; r < 14; r++) {
             uint64_t n = r % 7;
@@ -531,7 +544,7 @@ static void ragged_rows_are_padded_separately(void **state)
         kit_write(folder, "a", file.data, file.len);
         buf_fini(&file);
         for (int cached = 0; cached < 2; cached++) {
-            opts.cache_memory = cached;
+            opts.origin.cache = cached ? DATA_CACHE_MEMORY : DATA_CACHE_NONE;
             s = open_opts(&opts, folder, "a");
             for (uint64_t k = 0; k < 2 * COUNT_OF(lengths); k++) {
                 float x[R][C][2], next = 1;
@@ -650,8 +663,10 @@ static void mixture_reads_all_its_parts(void **state)
 {
     char *folder = kit_folder(), *a = fs_join(folder, "a*"), *b = fs_join(folder, "b*");
     struct data_part parts[] = { { a, 1 }, { b, 3 } };
-    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
-                              .parts = parts, .n_parts = 2 };
+    struct data_opts opts = { .features = kit_features,
+                              .n_features = KIT_FEATURES,
+                              .origin.parts = parts,
+                              .origin.n_parts = 2 };
     struct data_reader_opts o = { .seed = 1, .shuffle = true, .global_batch = 8, .lanes = 1,
                                   .n_lanes = 1, .first_step = 1, .last_step = 20, .prefetch = 2,
                                   .threads = 1 };
@@ -702,8 +717,10 @@ static void on_trouble(void *arg, const char *text)
 static void bad_record_with_skip_is_replaced_by_the_next_and_counted(void **state)
 {
     char *folder = kit_folder(), *path = fs_join(folder, "a");
-    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
-                              .skip_bad = true, .on_trouble = on_trouble };
+    struct data_opts opts = { .features = kit_features,
+                              .n_features = KIT_FEATURES,
+                              .origin.skip_bad = true,
+                              .on_trouble = on_trouble };
     size_t bytes = kit_file(folder, "a", 0, 10), each = bytes / 10;
     float image[KIT_PIXELS];
     struct data_set *s;
@@ -728,7 +745,7 @@ static void bad_record_with_skip_is_replaced_by_the_next_and_counted(void **stat
     assert_int_equal(data_skipped(s), 1 + 2 + 1); /* the rest from 9 on; 4 and 5; 5 again */
     assert_non_null(strstr(reported.text, "record 5 at offset"));
     data_free(s);
-    opts.skip_bad = false;
+    opts.origin.skip_bad = false;
     refused(&opts, folder, "a", ERR_CORRUPT, "not a TFRecord header");
     buf_fini(&file);
     free(path);
@@ -738,7 +755,7 @@ static void bad_record_with_skip_is_replaced_by_the_next_and_counted(void **stat
 static void bad_records_only_with_skip_is_an_error(void **state)
 {
     char *folder = kit_folder();
-    struct data_opts opts = { .features = csv_features, .n_features = 2, .skip_bad = true };
+    struct data_opts opts = { .features = csv_features, .n_features = 2, .origin.skip_bad = true };
     struct data_set *s;
     float x[2];
     int64_t label;
@@ -879,8 +896,10 @@ static void read_that_does_not_return_is_named(void **state)
 static void cache_directory_makes_the_original_unnecessary(void **state)
 {
     char *folder = kit_folder(), *cache = fs_join(folder, "cache"), *path = fs_join(folder, "a");
-    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
-                              .cache_directory = cache };
+    struct data_opts opts = { .features = kit_features,
+                              .n_features = KIT_FEATURES,
+                              .origin.cache = DATA_CACHE_DISK,
+                              .origin.cache_directory = cache };
     struct data_set *s;
 
     (void)state;

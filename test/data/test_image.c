@@ -85,8 +85,10 @@ static struct data_set *open_images(const char *folder, const struct data_featur
 {
     static int n_files;
     char name[32], *glob;
-    struct data_opts opts = { .features = f, .n_features = 1, .training = training,
-                              .cache_memory = cache };
+    struct data_opts opts = { .features = f,
+                              .n_features = 1,
+                              .training = training,
+                              .origin.cache = cache ? DATA_CACHE_MEMORY : DATA_CACHE_NONE };
     struct buf file = { 0 };
     struct data_set *s = NULL;
     struct err err;

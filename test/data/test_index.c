@@ -13,8 +13,11 @@ static int open_again(const char *folder, const char *glob_part, const char *ind
                       struct data_set **out, struct err *err)
 {
     char *glob = fs_join(folder, glob_part);
-    struct data_opts opts = { .glob = glob, .features = kit_features, .n_features = KIT_FEATURES,
-                              .index_directory = index, .threads = 3 };
+    struct data_opts opts = { .glob = glob,
+                              .features = kit_features,
+                              .n_features = KIT_FEATURES,
+                              .origin.index_directory = index,
+                              .threads = 3 };
     int rc = data_open(&opts, out, err);
 
     free(glob);

@@ -85,8 +85,8 @@ static int try_open(struct data_opts opts, const char *folder, struct data_set *
         opts.features = features;
         opts.n_features = N_FEATURES;
     }
-    if (opts.pack == NULL)
-        opts.pack = "tokens";
+    if (opts.origin.pack == NULL)
+        opts.origin.pack = "tokens";
     opts.threads = 2;
     rc = data_open(&opts, s, err);
     free(glob);
@@ -164,7 +164,9 @@ static void pack_contains_each_record_once(void **state)
 
     (void)state;
     for (int cached = 0; cached < 2; cached++) {
-        struct data_set *s = open_packed((struct data_opts){ .cache_memory = cached }, folder);
+        struct data_set *s = open_packed(
+            (struct data_opts){ .origin.cache = cached ? DATA_CACHE_MEMORY : DATA_CACHE_NONE },
+            folder);
         unsigned seen[N] = { 0 };
         uint64_t n = data_samples(s), items = 0;
         struct sample x;
@@ -207,7 +209,7 @@ static void pack_plan_uses_the_first_pack_with_room(void **state)
         used[i] += length_of(r);
         pack_of[r] = i;
     }
-    s = open_packed((struct data_opts){ .skip_bad = false }, folder);
+    s = open_packed((struct data_opts){ .origin.skip_bad = false }, folder);
     assert_int_equal(data_samples(s), n);
     for (uint64_t p = 0; p < n; p++) {
         struct sample x;
@@ -224,7 +226,7 @@ static void pack_plan_uses_the_first_pack_with_room(void **state)
 static void pack_epoch_contains_each_record_once_for_any_reader(void **state)
 {
     char *folder = two_files();
-    struct data_set *s = open_packed((struct data_opts){ .skip_bad = false }, folder);
+    struct data_set *s = open_packed((struct data_opts){ .origin.skip_bad = false }, folder);
     uint64_t steps = data_steps_per_epoch(s, 4, true);
     struct sample *all = calloc(2 * steps * 4, sizeof(*all));
 
@@ -303,7 +305,7 @@ static void corrupt_length(const char *path)
 static void pack_lengths_are_kept_until_a_file_changes(void **state)
 {
     char *folder = two_files(), *index = kit_folder(), digest[65];
-    struct data_opts opts = { .index_directory = index };
+    struct data_opts opts = { .origin.index_directory = index };
     struct data_set *s = open_packed(opts, folder);
     uint64_t n = data_samples(s);
 
@@ -348,10 +350,11 @@ static void pack_with_skip_bad_excludes_bad_records(void **state)
     }
     kit_write(folder, "a.tfrecord", file.data, file.len);
     buf_fini(&file);
-    refused((struct data_opts){ .skip_bad = false }, folder, ERR_CORRUPT,
+    refused((struct data_opts){ .origin.skip_bad = false }, folder, ERR_CORRUPT,
             "a.tfrecord': record 4 at offset");
     for (int kept = 0; kept < 2; kept++) {
-        s = open_packed((struct data_opts){ .skip_bad = true, .index_directory = index }, folder);
+        s = open_packed(
+            (struct data_opts){ .origin.skip_bad = true, .origin.index_directory = index }, folder);
         assert_int_equal(data_skipped(s), 3);
         if (kept == 0)
             data_free(s);
@@ -426,7 +429,7 @@ static void pack_of_unsuitable_features_is_refused(void **state)
         add_record(&file, 1, records[i].n, records[i].n_pairs);
         kit_write(folder, "a.tfrecord", file.data, file.len);
         buf_fini(&file);
-        refused((struct data_opts){ .skip_bad = false }, folder, ERR_INPUT, records[i].text);
+        refused((struct data_opts){ .origin.skip_bad = false }, folder, ERR_INPUT, records[i].text);
     }
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         struct data_feature two[] = { features[0], bad[i].f };
@@ -434,7 +437,7 @@ static void pack_of_unsuitable_features_is_refused(void **state)
         refused((struct data_opts){ .features = two, .n_features = 2 }, folder, ERR_INPUT,
                 bad[i].text);
     }
-    refused((struct data_opts){ .pack = "n" }, folder, ERR_INPUT, "pack by feature 'n'");
+    refused((struct data_opts){ .origin.pack = "n" }, folder, ERR_INPUT, "pack by feature 'n'");
     kit_remove(folder);
 }
 
@@ -502,7 +505,8 @@ static void pack_never_contains_records_of_two_mixture_parts(void **state)
     char *folder = two_files(), *a = fs_join(folder, "a.tfrecord"),
          *b = fs_join(folder, "b.tfrecord");
     struct data_part parts[] = { { a, 1 }, { b, 2 } };
-    struct data_set *s = open_packed((struct data_opts){ .parts = parts, .n_parts = 2 }, folder);
+    struct data_set *s =
+        open_packed((struct data_opts){ .origin.parts = parts, .origin.n_parts = 2 }, folder);
     unsigned seen[N] = { 0 };
 
     (void)state;

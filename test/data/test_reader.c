@@ -555,8 +555,10 @@ static void reader_every_conversion_returns_the_written_value(void **state)
     for (int i = 0; i < N; i++)
         out[i] = room[i];
     for (int cached = 0; cached < 2; cached++) {
-        struct data_opts opts = { .glob = glob, .features = features, .n_features = N,
-                                  .cache_memory = cached };
+        struct data_opts opts = { .glob = glob,
+                                  .features = features,
+                                  .n_features = N,
+                                  .origin.cache = cached ? DATA_CACHE_MEMORY : DATA_CACHE_NONE };
         struct data_set *s;
         struct err err;
 

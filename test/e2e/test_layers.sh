@@ -43,6 +43,8 @@ refuses daemon/x.c '<grpc/grpc.h>' '<grpc/grpc.h> may be included only by lib/rd
 refuses lib/op/x.c '<cuda_runtime.h>' '<cuda_runtime.h> may be included only by *.cu and *.cuh' "CUDA is known to its own files"
 refuses lib/op/x.c '"device/launch.cuh"' '"device/launch.cuh" may be included only by .cu files' "and so are its headers"
 refuses lib/base/x.cu '"op/op.h"' 'base may not include op' "a .cu file has the layers of its folder"
+refuses lib/opts/x.h '"base/err.h"' 'opts may not include base' "option structs are the lowest layer"
+refuses lib/opts/x.c '"opts/x.h"' 'lib/opts may contain headers only' "option structs have no functions"
 refuses lib/new/x.c '"base/err.h"' 'folder new is not in the table' "a new folder needs a row"
 
 # refuses_cycle TEXT NAME FILE INCLUDE FILE INCLUDE: a tree with these two files is refused with this text

@@ -22,7 +22,7 @@ static struct memory opened(const struct optim_hyper *h, bool has_average)
                              .control = CONTROL,
                              .max_lanes = LANES,
                              .eval_words = WORDS,
-                             .optimizer = optim_find("adam"),
+                             .optimizer = optim_get(OPTIM_ADAM),
                              .hyper = h,
                              .has_average = has_average };
     struct memory m;

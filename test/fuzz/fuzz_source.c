@@ -41,12 +41,18 @@ static const struct data_feature tokens[] = {
     { .name = "labels", .stored = TENSOR_U16, .shape = { 1, { 2 } }, .fed = TENSOR_I64 },
 };
 static const struct data_opts ways[] = {
-    { .format = DATA_CSV, .csv_header = true, .features = numbers, .n_features = 2 },
-    { .format = DATA_CSV, .csv_delimiter = ';', .features = columns, .n_features = 1 },
-    { .format = DATA_NPY, .features = arrays, .n_features = 1 },
-    { .format = DATA_TOKENS, .features = tokens, .n_features = 2 },
-    { .format = DATA_TFRECORD, .features = numbers, .n_features = 2, .cache_memory = true,
-      .skip_bad = true },
+    { .origin.format = DATA_CSV, .origin.csv_header = true, .features = numbers, .n_features = 2 },
+    { .origin.format = DATA_CSV,
+      .origin.csv_delimiter = ';',
+      .features = columns,
+      .n_features = 1 },
+    { .origin.format = DATA_NPY, .features = arrays, .n_features = 1 },
+    { .origin.format = DATA_TOKENS, .features = tokens, .n_features = 2 },
+    { .origin.format = DATA_TFRECORD,
+      .features = numbers,
+      .n_features = 2,
+      .origin.cache = DATA_CACHE_MEMORY,
+      .origin.skip_bad = true },
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -60,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     CHECK(fd >= 0 && (size < 2 || write(fd, data + 1, size - 1) == (ssize_t)(size - 1)));
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    if (opts.format == DATA_NPY) { /* the feature is named like the file */
+    if (opts.origin.format == DATA_NPY) { /* the feature is named like the file */
         named = arrays[0];
         snprintf(name, sizeof(name), "%d", fd);
         named.name = name;

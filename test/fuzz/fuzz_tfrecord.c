@@ -78,8 +78,11 @@ static const struct {
 
 static void try_variant(size_t variant, const char *path, bool skip_bad)
 {
-    struct data_opts opts = { .features = variants[variant].features, .n_features = FEATURES,
-                              .pack = variants[variant].pack, .glob = path, .skip_bad = skip_bad,
+    struct data_opts opts = { .features = variants[variant].features,
+                              .n_features = FEATURES,
+                              .origin.pack = variants[variant].pack,
+                              .glob = path,
+                              .origin.skip_bad = skip_bad,
                               .threads = 1 };
     uint8_t out[FEATURES][SAMPLE_BYTES];
     struct data_set *s;

@@ -312,7 +312,7 @@ def print_cycles():
             if t + 1 < total:
                 scheduler.step()
         print("    { { .type = OPTIM_ONE_CYCLE, .learning_rate = %r, .total_steps = %d, .rise = %r,\n"
-              "        .cycles = OPTIM_%s, .base_momentum = %r },\n      %r,\n      {" % (RATE, total, rise, of, base, own))
+              "        .cycles = OPTIM_CYCLES_%s, .base_momentum = %r },\n      %r,\n      {" % (RATE, total, rise, of, base, own))
         print_row(values, "%.17g")
         print("      } },")
     print("};\n")

@@ -1253,7 +1253,7 @@ static const struct reference_cycle {
     double values[REFERENCE_RATES]; /* of step 1, 2, ... total_steps */
 } reference_cycles[] = {
     { { .type = OPTIM_ONE_CYCLE, .learning_rate = 0.3, .total_steps = 40, .rise = 0.3,
-        .cycles = OPTIM_MOMENTUM, .base_momentum = 0.85 },
+        .cycles = OPTIM_CYCLES_MOMENTUM, .base_momentum = 0.85 },
       0.95,
       {
             0.94999999999999996, 0.94797464868072479, 0.94206267664155896, 0.93274303669726422,
@@ -1268,7 +1268,7 @@ static const struct reference_cycle {
             0.94719416651541832, 0.94874639560909113, 0.94968561049466205, 0.94999999999999996
       } },
     { { .type = OPTIM_ONE_CYCLE, .learning_rate = 0.3, .total_steps = 33, .rise = 0.45,
-        .cycles = OPTIM_BETA1, .base_momentum = 0.1 },
+        .cycles = OPTIM_CYCLES_BETA1, .base_momentum = 0.1 },
       0.9,
       {
             0.90000000000000002, 0.88975369465170162, 0.85953971247325944, 0.81090596190061537,
@@ -1282,7 +1282,7 @@ static const struct reference_cycle {
             0.90000000000000002
       } },
     { { .type = OPTIM_ONE_CYCLE, .learning_rate = 0.3, .total_steps = 7, .rise = 0.1,
-        .cycles = OPTIM_BETA1, .base_momentum = 0.5 },
+        .cycles = OPTIM_CYCLES_BETA1, .base_momentum = 0.5 },
       0.5,
       {
             0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5

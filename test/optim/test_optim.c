@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "optim/named.h"
 #include "optim/optim.h"
 #include "optim/reference.h"
 #include "tensor/packed.h"
@@ -68,7 +69,7 @@ static void a_hundred_steps_end_where_pytorch_ends(void **state)
     (void)state;
     for (size_t r = 0; r < N_REFERENCES; r++) {
         const struct reference *ref = &references[r];
-        const struct optim_def *def = optim_find(ref->optimizer);
+        const struct optim_def *def = optim_named(ref->optimizer);
         const struct optim_param params[] = {
             { 0, REFERENCE_FIRST, 1, ref->decay, true, NULL, false, 0 },
             { REFERENCE_FIRST, REFERENCE_N - REFERENCE_FIRST, ref->factor, ref->decay2, true, NULL, false, 0 },
@@ -311,14 +312,12 @@ static void compare_with_hand(const struct optim_def *def, float (*step_one)(con
 /* Vectors of any width, and no fused operations: the same bits as one number at a time. */
 static void every_width_gives_the_bits_of_single_steps(void **state)
 {
-    size_t n_all;
 
     (void)state;
-    optim_all(&n_all);
-    assert_int_equal(n_all, N_HANDS);
+    assert_int_equal(OPTIM_TYPES, N_HANDS);
     for (size_t k = 0; k < N_HANDS; k++)
         for (int way = 0; way < 4; way++)
-            compare_with_hand(optim_find(hands[k].name), hands[k].step, way & 1 ? 0.9 : 0,
+            compare_with_hand(optim_named(hands[k].name), hands[k].step, way & 1 ? 0.9 : 0,
                               (way & 2) != 0);
 }
 
@@ -360,17 +359,16 @@ static void cut_steps(const struct optim_def *def, uint32_t n_parts, float *memo
 
 static void any_number_of_parts_gives_the_same_bits(void **state)
 {
-    size_t n_all, bytes = 6 * CUT_FLOATS * sizeof(float);
-    const struct optim_def *const *all = optim_all(&n_all);
+    size_t bytes = 6 * CUT_FLOATS * sizeof(float);
     float *one = malloc(bytes), *many = malloc(bytes);
 
     (void)state;
-    for (size_t k = 0; k < n_all; k++) {
-        cut_steps(all[k], 1, one);
+    for (size_t k = 0; k < OPTIM_TYPES; k++) {
+        cut_steps(optim_get(k), 1, one);
         for (uint32_t n_parts = 2; n_parts < 16; n_parts += 3) {
-            cut_steps(all[k], n_parts, many);
+            cut_steps(optim_get(k), n_parts, many);
             if (memcmp(one, many, bytes) != 0)
-                fail_msg("%s in %d parts", all[k]->name, (int)n_parts);
+                fail_msg("%s in %d parts", optim_get(k)->name, (int)n_parts);
         }
     }
     free(one);
@@ -446,20 +444,19 @@ static void rows_without_a_stretch_stay_and_the_others_move_as_if_those_were_zer
 {
     static const struct optim_param all_rows[] = { { 0, MATRIX, 1, 0.02, true, NULL, false, 0 } };
     struct packed_table table = { .rows = ROWS, .width = WIDTH };
-    size_t n_all, bytes = 6 * MATRIX * sizeof(float);
-    const struct optim_def *const *all = optim_all(&n_all);
+    size_t bytes = 6 * MATRIX * sizeof(float);
     float *whole = malloc(bytes), *cut = malloc(bytes), *packed = malloc(bytes);
     struct optim_param params[ROWS];
     double norm[3];
 
     (void)state;
-    for (size_t k = 0; k < n_all; k++) {
+    for (size_t k = 0; k < OPTIM_TYPES; k++) {
         uint32_t n = stretches_of(params, NULL);
 
-        matrix_steps(all[k], all_rows, 1, NULL, 0, 0, whole, &norm[0]);
-        matrix_steps(all[k], params, n, NULL, 0.75f, NAN, cut, &norm[1]);
+        matrix_steps(optim_get(k), all_rows, 1, NULL, 0, 0, whole, &norm[0]);
+        matrix_steps(optim_get(k), params, n, NULL, 0.75f, NAN, cut, &norm[1]);
         n = stretches_of(params, &table);
-        matrix_steps(all[k], params, n, &table, 0.75f, NAN, packed, &norm[2]);
+        matrix_steps(optim_get(k), params, n, &table, 0.75f, NAN, packed, &norm[2]);
         assert_memory_equal(cut, packed, bytes);
         assert_true(norm[1] == norm[2] && fabs(norm[1] - norm[0]) < 1e-12 * norm[0]);
         for (size_t i = 0; i < 6 * MATRIX; i++) {
@@ -467,7 +464,7 @@ static void rows_without_a_stretch_stay_and_the_others_move_as_if_those_were_zer
             float want = is_left_out(i % MATRIX / WIDTH) ? (is_weight ? 0.75f : 0) : whole[i];
 
             if (!(fabsf(cut[i] - want) <= 2e-6f * fabsf(want)))
-                fail_msg("%s: float %zu is %g, expected %g", all[k]->name, i, (double)cut[i], (double)want);
+                fail_msg("%s: float %zu is %g, expected %g", optim_get(k)->name, i, (double)cut[i], (double)want);
         }
     }
     free(whole);
@@ -552,21 +549,19 @@ static void table_steps(const struct optim_def *def, bool is_packed, bool decays
 static void packed_gradients_move_weights_to_the_bits_of_whole_ones(void **state)
 {
     static const uint32_t density[] = { 1, 2, 9, 100 };
-    size_t n_all;
-    const struct optim_def *const *all = optim_all(&n_all);
     float *whole = malloc(CUT_WHOLE * sizeof(float)), *packed = malloc(CUT_WHOLE * sizeof(float));
 
     (void)state;
-    for (size_t k = 0; k < n_all; k++)
+    for (size_t k = 0; k < OPTIM_TYPES; k++)
         for (uint32_t way = 0; way < 16; way++) {
             uint32_t one_in = density[way / 4];
             double norms[2][3], average = way & 2 ? 0.9 : 0;
 
-            table_steps(all[k], false, way & 1, average, 1, one_in, whole, norms[0]);
-            table_steps(all[k], true, way & 1, average, 1 + way, one_in, packed, norms[1]);
+            table_steps(optim_get(k), false, way & 1, average, 1, one_in, whole, norms[0]);
+            table_steps(optim_get(k), true, way & 1, average, 1 + way, one_in, packed, norms[1]);
             assert_memory_equal(norms[0], norms[1], sizeof(norms[0]));
             if (memcmp(whole, packed, CUT_WHOLE * sizeof(float)) != 0)
-                fail_msg("%s, way %u", all[k]->name, way);
+                fail_msg("%s, way %u", optim_get(k)->name, way);
         }
     free(whole);
     free(packed);
@@ -588,7 +583,7 @@ static void rows_without_a_mark_are_not_looked_at(void **state)
         struct packed_rows kernel = { .marks = rows.marks };
         struct optim_state s = { .w = w, .slots = { sum }, .packed = &rows, .values = values };
         struct optim_hyper h = { .learning_rate = 0.1, .epsilon = 1e-8, .step = 1 };
-        struct optim *o = optim_of(optim_find(names[k]), &p, 1, 1, 0);
+        struct optim *o = optim_of(optim_named(names[k]), &p, 1, 1, 0);
 
         for (size_t i = 0; i < 5000; i++) {
             bool marked = i / 5 % 7 == 0;
@@ -611,21 +606,19 @@ static void rows_without_a_mark_are_not_looked_at(void **state)
 /* Marked rows move as ever, momentum or not; the others and their slots do not. */
 static void lazy_rows_stay_where_they_are(void **state)
 {
-    size_t n_all;
-    const struct optim_def *const *all = optim_all(&n_all);
     struct packed_table table = { .rows = 70, .width = 4 };
     uint64_t memory[32];
     size_t words = packed_lay_out(&table, 1);
 
     (void)state;
     assert_true(packed_bytes(1, words) <= sizeof(memory));
-    for (size_t k = 0; k < n_all; k++) {
+    for (size_t k = 0; k < OPTIM_TYPES; k++) {
         struct packed rows = packed_at(&table, 1, words, memory);
         struct packed_rows kernel = { .marks = rows.marks };
         float m[2][4][280], values[280];
         uint32_t x = 11;
 
-        if (all[k]->measure != NULL)
+        if (optim_get(k)->measure != NULL)
             continue; /* norms are over all rows */
         draw_all(&x, values, 280);
         draw_all(&x, m[0][0], 4 * 280);
@@ -642,9 +635,9 @@ static void lazy_rows_stay_where_they_are(void **state)
             struct optim_hyper h = { .learning_rate = 0.1, .momentum = 0.9, .beta1 = 0.9,
                                      .beta2 = 0.99, .epsilon = 1e-6, .centered = true, .step = 7 };
             struct optim_state s = { .w = m[lazy][0], .packed = &rows, .values = values };
-            struct optim *o = optim_of(all[k], &p, 1, 1, 0);
+            struct optim *o = optim_of(optim_get(k), &p, 1, 1, 0);
 
-            for (uint32_t slot = 0; slot < all[k]->n_slots; slot++)
+            for (uint32_t slot = 0; slot < optim_get(k)->n_slots; slot++)
                 s.slots[slot] = m[lazy][1 + slot];
             assert_int_equal(optim_resting_tables(o, &h), lazy);
             step_all(o, 1, &h, 0, 0, &s);
@@ -676,7 +669,7 @@ static void a_gradient_that_is_no_number_ruins_every_row(void **state)
     struct packed rows;
     struct optim_state s = { .w = w, .packed = &rows, .values = values };
     struct optim_hyper h = { .learning_rate = 0.1, .step = 1 };
-    struct optim *o = optim_of(optim_find("sgd"), &p, 1, 1, 0);
+    struct optim *o = optim_of(optim_get(OPTIM_SGD), &p, 1, 1, 0);
 
     (void)state;
     words = packed_lay_out(&table, 1);
@@ -697,7 +690,7 @@ static void gaps_between_parameters_are_left_alone(void **state)
 
     (void)state;
     draw_all(&x, before, CUT_FLOATS);
-    cut_steps(optim_find("adamw"), 3, memory);
+    cut_steps(optim_get(OPTIM_ADAMW), 3, memory);
     for (size_t i = 0, p = 0; i < CUT_FLOATS; i++) {
         while (p + 1 < N_CUT && i >= cut_params[p].first + cut_params[p].n)
             p++;
@@ -716,7 +709,7 @@ static void gaps_between_parameters_are_left_alone(void **state)
 static void the_average_follows_the_weights(void **state)
 {
     const struct optim_param p = { 0, 5, 1, 0, true, NULL, false, 0 };
-    struct optim *o = optim_of(optim_find("sgd"), &p, 1, 1, 0.75);
+    struct optim *o = optim_of(optim_get(OPTIM_SGD), &p, 1, 1, 0.75);
     float w[5] = { 1, 2, 3, 4, 5 }, average[5] = { 1, 2, 3, 4, 5 }, g[5], expected[5];
     struct optim_state s = { .w = w, .g = g, .average = average };
     uint32_t x = 9;
@@ -747,7 +740,7 @@ static void without_a_norm_the_ratio_is_one(void **state)
     (void)state;
     for (size_t k = 0; k < 2; k++)
         for (int zero = 0; zero < 2; zero++) {
-            struct optim *o = optim_of(optim_find(names[k]), &p, 1, 1, 0);
+            struct optim *o = optim_of(optim_named(names[k]), &p, 1, 1, 0);
             float w[4] = { 0 }, g[4] = { 0 }, memory[2][4] = { { 0 } };
             struct optim_state s = { .w = w, .g = g, .slots = { memory[0], memory[1] } };
             struct optim_hyper h = { .learning_rate = 0.5, .momentum = 0.9, .beta1 = 0.9,
@@ -766,15 +759,13 @@ static void without_a_norm_the_ratio_is_one(void **state)
 
 static void a_bad_gradient_is_not_hidden(void **state)
 {
-    size_t n_all;
-    const struct optim_def *const *all = optim_all(&n_all);
     static const float bad[] = { NAN, INFINITY };
 
     (void)state;
-    for (size_t k = 0; k < n_all; k++)
+    for (size_t k = 0; k < OPTIM_TYPES; k++)
         for (size_t b = 0; b < 2; b++) {
             const struct optim_param p = { 0, 2, 1, 0.1, true, NULL, false, 0 };
-            struct optim *o = optim_of(all[k], &p, 1, 1, 0);
+            struct optim *o = optim_of(optim_get(k), &p, 1, 1, 0);
             float w[2] = { 1, 1 }, g[2] = { bad[b], 0 }, memory[3][2] = { { 0 } };
             struct optim_state s = { .w = w, .g = g,
                                      .slots = { memory[0], memory[1], memory[2] } };
@@ -786,22 +777,20 @@ static void a_bad_gradient_is_not_hidden(void **state)
                 optim_measure(o, 0, &h, &s);
             optim_update(o, 0, &h, &s);
             if (isfinite(w[0]))
-                fail_msg("%s: %g", all[k]->name, (double)w[0]);
+                fail_msg("%s: %g", optim_get(k)->name, (double)w[0]);
             optim_free(o);
         }
 }
 
-static void rows_are_found_by_name_and_say_their_slots(void **state)
+static void optimizer_slots_have_the_names_of_checkpoints(void **state)
 {
     (void)state;
-    assert_int_equal(optim_find("sgd")->n_slots, 0);
-    assert_int_equal(optim_find("momentum")->n_slots, 1);
-    assert_string_equal(optim_find("momentum")->slots[0].name, "momentum");
-    assert_int_equal(optim_find("adamw")->n_slots, 2);
-    assert_string_equal(optim_find("adam")->slots[0].name, "exp_avg");
-    assert_string_equal(optim_find("adam")->slots[1].name, "exp_avg_sq");
-    assert_null(optim_find("Adam"));
-    assert_null(optim_find(""));
+    assert_int_equal(optim_get(OPTIM_SGD)->n_slots, 0);
+    assert_int_equal(optim_get(OPTIM_MOMENTUM)->n_slots, 1);
+    assert_string_equal(optim_get(OPTIM_MOMENTUM)->slots[0].name, "momentum");
+    assert_int_equal(optim_get(OPTIM_ADAMW)->n_slots, 2);
+    assert_string_equal(optim_get(OPTIM_ADAM)->slots[0].name, "exp_avg");
+    assert_string_equal(optim_get(OPTIM_ADAM)->slots[1].name, "exp_avg_sq");
 }
 
 static void the_norm_has_the_same_bits_whoever_computed_which_blocks(void **state)
@@ -873,7 +862,7 @@ int main(void)
         cmocka_unit_test(the_average_follows_the_weights),
         cmocka_unit_test(without_a_norm_the_ratio_is_one),
         cmocka_unit_test(a_bad_gradient_is_not_hidden),
-        cmocka_unit_test(rows_are_found_by_name_and_say_their_slots),
+        cmocka_unit_test(optimizer_slots_have_the_names_of_checkpoints),
         cmocka_unit_test(the_norm_has_the_same_bits_whoever_computed_which_blocks),
         cmocka_unit_test(a_square_sum_has_the_bits_of_its_definition),
         cmocka_unit_test(clipping_is_that_of_pytorch),

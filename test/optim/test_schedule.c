@@ -40,7 +40,7 @@ static void the_momentum_of_one_cycle_is_that_of_pytorch(void **state)
         for (uint64_t t = 1; t <= r->schedule.total_steps + 2; t++) {
             struct optim_hyper h = { .momentum = r->own, .beta1 = r->own, .beta2 = 0.5 };
             double expected = t <= r->schedule.total_steps ? r->values[t - 1] : r->own;
-            bool beta = r->schedule.cycles == OPTIM_BETA1;
+            bool beta = r->schedule.cycles == OPTIM_CYCLES_BETA1;
 
             optim_cycle(&r->schedule, t, &h);
             if (fabs((beta ? h.beta1 : h.momentum) - expected) > 1e-14)

@@ -143,7 +143,7 @@ static inline void fixture_small_model(struct fixture *f)
     assert_int_equal(fwrite(bytes, 1, n, file), n);
     assert_int_equal(fclose(file), 0);
     model_free(m);
-    f->opts.onnx = f->model;
+    f->opts.model.onnx = f->model;
 }
 
 static inline struct fixture *fixture_new(uint32_t replicas, uint32_t lanes)
@@ -168,25 +168,40 @@ static inline struct fixture *fixture_new(uint32_t replicas, uint32_t lanes)
                                              .shape = shape_of(0) };
     fixture_devices(f, replicas);
     f->opts = (struct train_opts){
-        .onnx = "config/digits/digits_cnn.onnx",
-        .inputs = &f->input, .n_inputs = 1,
-        .targets = &f->target, .n_targets = 1,
-        .losses = &f->loss, .n_losses = 1,
-        .metrics = &f->metric, .n_metrics = 1,
-        .train_glob = "config/digits/digits-train-*.tfrecord",
-        .features = f->features, .n_features = 2,
-        .shuffle = true, .cache_memory = true, .prefetch = 2,
-        .seed = 3, .steps = STEPS, .global_batch = 32, .lanes = lanes, .replicas = replicas,
-        .clip_norm = 1,
-        .check_gradients = true, .check_weights_every_steps = 7, .stuck_factor = 10,
-        .optimizer = optim_find("momentum"),
-        .hyper = { .momentum = 0.9 },
-        .schedule = { .type = OPTIM_CONSTANT, .learning_rate = 0.05 },
-        .devices = f->devices, .n_devices = replicas,
-        .job_digest = "0", .job_name = "test",
-        .on_event = fixture_event, .arg = f,
+        .model.onnx = "config/digits/digits_cnn.onnx",
+        .model.inputs = &f->input,
+        .model.n_inputs = 1,
+        .targets = &f->target,
+        .n_targets = 1,
+        .losses = &f->loss,
+        .n_losses = 1,
+        .metrics = &f->metric,
+        .n_metrics = 1,
+        .data.train = "config/digits/digits-train-*.tfrecord",
+        .features = f->features,
+        .n_features = 2,
+        .data.shuffle = true,
+        .data.origin.cache = DATA_CACHE_MEMORY,
+        .data.prefetch = 2,
+        .run.seed = 3,
+        .run.steps = STEPS,
+        .global_batch = 32,
+        .lanes = lanes,
+        .replicas = replicas,
+        .run.clip_norm = 1,
+        .health.check_gradients = true,
+        .health.check_weights_every_steps = 7,
+        .health.stuck_factor = 10,
+        .optimizer = { .type = OPTIM_MOMENTUM,
+                       .hyper = { .momentum = 0.9 },
+                       .schedule = { .type = OPTIM_CONSTANT, .learning_rate = 0.05 } },
+        .devices = f->devices,
+        .n_devices = replicas,
+        .job_digest = "0",
+        .job_name = "test",
+        .on_event = fixture_event,
+        .arg = f,
     };
-    assert_non_null(f->opts.optimizer);
     if (fixture_on_gpus())
         fixture_small_model(f);
     return f;

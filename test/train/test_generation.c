@@ -183,7 +183,7 @@ static void state_in_memory_is_never_discarded(void **state)
     struct err err;
 
     (void)state;
-    f->opts.checkpoint_directory = f->checkpoints;
+    f->opts.checkpoint.directory = f->checkpoints;
     f->stop_after = 3;
     run(f);
     assert_true(f->held >= 3);
@@ -240,7 +240,7 @@ static void abort_while_storage_hangs_ends_the_generation(void **state)
     struct train_progress p;
 
     (void)state;
-    f->opts.cache_memory = false;
+    f->opts.data.origin.cache = DATA_CACHE_NONE;
     f->opts.data_deadline_ms = 20000 * SLOW; /* the read is retried for this time */
     fixture_open(f);
     g = alone(f);
@@ -284,7 +284,7 @@ static void abort_while_a_step_is_read_again_ends_the_generation(void **state)
     moment.fault = "data.read@1+";
     moment.told = 0;
     f->opts.on_event = fails_at_a_moment;
-    f->opts.cache_memory = false;
+    f->opts.data.origin.cache = DATA_CACHE_NONE;
     f->opts.data_deadline_ms = 20000 * SLOW;
     fixture_open(f);
     g = alone(f);
@@ -312,10 +312,10 @@ static void evaluation_waits_for_storage_at_most_as_long_as_a_step(void **state)
     moment.fault = "data.read=delay:1500@1+";
     moment.told = 0;
     f->opts.on_event = fails_at_a_moment;
-    f->opts.cache_memory = false;
+    f->opts.data.origin.cache = DATA_CACHE_NONE;
     f->opts.data_deadline_ms = 200;
-    f->opts.eval_glob = "config/digits/digits-test-*.tfrecord";
-    f->opts.steps = 2;
+    f->opts.data.eval = "config/digits/digits-test-*.tfrecord";
+    f->opts.run.steps = 2;
     fixture_open(f);
     g = alone(f);
     fixture_generation(f, &g);
@@ -371,11 +371,11 @@ static void weights_discarded_twice_are_initialized_again(void **state)
     (void)state;
     run(whole);
     snprintf(model, sizeof(model), "%s/link.onnx", f->folder);
-    file = realpath(f->opts.onnx, NULL);
+    file = realpath(f->opts.model.onnx, NULL);
     assert_non_null(file);
     assert_int_equal(symlink(file, model), 0);
-    f->opts.onnx = model;
-    f->opts.non_finite = TRAIN_RESTORE;
+    f->opts.model.onnx = model;
+    f->opts.health.non_finite = TRAIN_RESTORE;
     fixture_open(f);
     g = alone(f);
     assert_int_equal(fault_arm("health.not_finite@9", NULL), 0);
@@ -456,8 +456,8 @@ static void checkpoint_without_permission_is_not_published(void **state)
     struct err err;
 
     (void)state;
-    f->opts.checkpoint_directory = f->checkpoints;
-    f->opts.checkpoint_every_steps = 2;
+    f->opts.checkpoint.directory = f->checkpoints;
+    f->opts.checkpoint.every_steps = 2;
     f->stop_after = 5;
     fixture_open(f);
     g = alone(f);
@@ -484,8 +484,8 @@ static void progress_states_place_and_limit(void **state)
     char fault[64];
 
     (void)state;
-    f->opts.steps = 0;
-    f->opts.epochs = 40; /* many steps: losses are not recorded */
+    f->opts.run.steps = 0;
+    f->opts.run.epochs = 40; /* many steps: losses are not recorded */
     f->opts.global_batch = 1024;
     fixture_open(f);
     train_progress(f->train, &before);

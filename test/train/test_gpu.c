@@ -30,7 +30,7 @@ static struct fixture *trained(uint32_t gpus, uint32_t lanes, void (*change)(str
     struct err err;
     uint32_t n;
 
-    f->opts.steps = FEW;
+    f->opts.run.steps = FEW;
     f->opts.bucket_bytes = BUCKET;
     if (gpus > 0 && device_parse(gpus == 1 ? "cuda:0" : "cuda:0,1", 0, f->devices, &n, &err) < 0)
         fail_msg("%s", err.text);
@@ -122,12 +122,12 @@ static void gpus_with_unequal_shares_of_the_lanes_all_reduce_together(void **sta
 
 static void all_of_it(struct fixture *f)
 {
-    f->opts.optimizer = optim_find("adamw");
-    f->opts.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6, .weight_decay = 0.01 };
-    f->opts.schedule.learning_rate = 0.002;
-    f->opts.average = 0.9;
-    f->opts.clip_value = 0.05;
-    f->opts.clip_norm = 0.5;
+    f->opts.optimizer.type = OPTIM_ADAMW;
+    f->opts.optimizer.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6, .weight_decay = 0.01 };
+    f->opts.optimizer.schedule.learning_rate = 0.002;
+    f->opts.optimizer.average.decay = 0.9;
+    f->opts.run.clip_value = 0.05;
+    f->opts.run.clip_norm = 0.5;
 }
 
 static void clipping_and_averages_equal_those_of_the_cpu(void **state)
@@ -152,7 +152,7 @@ static void mean_of_what_counts(struct fixture *f)
     f->loss.attrs = attrs;
     f->loss.n_attrs = 1;
     f->opts.mean_of_weights = true;
-    f->opts.clip_value = 0.01;
+    f->opts.run.clip_value = 0.01;
 }
 
 static void values_are_clipped_after_their_mean_is_computed(void **state)

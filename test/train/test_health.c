@@ -41,17 +41,17 @@ static void digits_job(struct fixture *f, uint32_t task)
 {
     (void)task;
     snprintf(checkpoints, sizeof(checkpoints), "%.60s/checkpoints", fixture_root);
-    f->opts.steps = FEW;
+    f->opts.run.steps = FEW;
     f->opts.replicas = 4;
     f->opts.min_replicas = 1;
     f->opts.lanes = 8;
     f->opts.global_batch = 64;
-    f->opts.check_gradients = true;
-    f->opts.check_weights_every_steps = job.weigh_every;
+    f->opts.health.check_gradients = true;
+    f->opts.health.check_weights_every_steps = job.weigh_every;
     f->opts.on_event = hear;
     if (job.save_every > 0) {
-        f->opts.checkpoint_directory = checkpoints;
-        f->opts.checkpoint_every_steps = job.save_every;
+        f->opts.checkpoint.directory = checkpoints;
+        f->opts.checkpoint.every_steps = job.save_every;
     }
 }
 

@@ -36,8 +36,8 @@ static void norm_interval_changed_applies_at_the_next_boundary(void **state)
 
     (void)state;
     f->opts.on_event = note_norm;
-    f->opts.clip_norm = 0;
-    f->opts.norm_every_steps = 3;
+    f->opts.run.clip_norm = 0;
+    f->opts.run.log_every_steps = 3;
     f->on_step = norm_every_4_from_step_20;
     run(f);
     assert_int_equal(f->end, TRAIN_COMPLETE);
@@ -91,9 +91,9 @@ static void checkpoint_interval_and_count_changed_apply(void **state)
     struct fixture *f = fixture_new(2, 4);
 
     (void)state;
-    f->opts.checkpoint_directory = f->checkpoints;
-    f->opts.checkpoint_every_steps = 10;
-    f->opts.max_to_keep = 1;
+    f->opts.checkpoint.directory = f->checkpoints;
+    f->opts.checkpoint.every_steps = 10;
+    f->opts.checkpoint.max_to_keep = 1;
     f->on_step = save_every_2_from_step_30;
     run(f);
     assert_int_equal(f->end, TRAIN_COMPLETE);
@@ -116,7 +116,7 @@ static void checkpoints_by_time_start_when_enabled(void **state)
     struct fixture *f = fixture_new(1, 4);
 
     (void)state;
-    f->opts.checkpoint_directory = f->checkpoints;
+    f->opts.checkpoint.directory = f->checkpoints;
     f->on_step = by_time_too;
     run(f);
     assert_int_equal(f->end, TRAIN_COMPLETE);
@@ -164,8 +164,8 @@ static void checkpoint_discarded_is_repeated_soon(void **state)
 
     (void)state;
     f->opts.on_event = note_checkpoint;
-    f->opts.checkpoint_directory = f->checkpoints;
-    f->opts.checkpoint_every_steps = 0;
+    f->opts.checkpoint.directory = f->checkpoints;
+    f->opts.checkpoint.every_steps = 0;
     f->on_step = wait_for_refusal;
     fixture_train(f, &g);
     assert_int_equal(f->end, TRAIN_COMPLETE);

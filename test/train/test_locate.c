@@ -180,30 +180,30 @@ static void small_job(struct fixture *f, uint32_t task)
     features[2] = (struct data_feature){ .name = "i", .stored = TENSOR_I64, .scale = 1,
                                          .shape = shape_of(1, (int64_t)1) };
     snprintf(checkpoints, sizeof(checkpoints), "%.60s/checkpoints", fixture_root);
-    f->opts.onnx = model_path;
-    f->opts.frozen = frozen;
-    f->opts.n_frozen = kind->model == masked_model;
-    f->opts.trainable = trainable;
-    f->opts.n_trainable = kind->model == root_model;
-    f->opts.inputs = inputs;
-    f->opts.n_inputs = kind->model == table_model ? 2 : 1;
+    f->opts.model.onnx = model_path;
+    f->opts.model.frozen = frozen;
+    f->opts.model.n_frozen = kind->model == masked_model;
+    f->opts.model.trainable = trainable;
+    f->opts.model.n_trainable = kind->model == root_model;
+    f->opts.model.inputs = inputs;
+    f->opts.model.n_inputs = kind->model == table_model ? 2 : 1;
     f->opts.features = features;
-    f->opts.n_features = f->opts.n_inputs + 1;
-    f->opts.train_glob = data_glob;
-    f->opts.steps = all_odd ? 30 : wanted_steps;
-    f->opts.seed = 4; /* the odd sample is in steps that are not consecutive */
+    f->opts.n_features = f->opts.model.n_inputs + 1;
+    f->opts.data.train = data_glob;
+    f->opts.run.steps = all_odd ? 30 : wanted_steps;
+    f->opts.run.seed = 4; /* the odd sample is in steps that are not consecutive */
     f->opts.replicas = LANES;
     f->opts.min_replicas = 1;
     f->opts.lanes = LANES;
     f->opts.global_batch = BATCH;
-    f->opts.clip_norm = 0;
-    f->opts.check_gradients = true;
-    f->opts.check_weights_every_steps = 1;
-    f->opts.non_finite = policy;
+    f->opts.run.clip_norm = 0;
+    f->opts.health.check_gradients = true;
+    f->opts.health.check_weights_every_steps = 1;
+    f->opts.health.non_finite = policy;
     f->opts.on_event = hear;
     if (save_every > 0) {
-        f->opts.checkpoint_directory = checkpoints;
-        f->opts.checkpoint_every_steps = save_every;
+        f->opts.checkpoint.directory = checkpoints;
+        f->opts.checkpoint.every_steps = save_every;
     }
 }
 

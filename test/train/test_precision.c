@@ -35,12 +35,12 @@ static struct fixture *prepared(uint32_t gpus, enum plan_precision precision)
     struct err err;
     uint32_t n;
 
-    f->opts.steps = FEW;
+    f->opts.run.steps = FEW;
     f->opts.global_batch = 8;
-    f->opts.precision = precision;
+    f->opts.run.precision = precision;
     f->opts.on_event = listen;
     if (precision == PLAN_FLOAT16)
-        f->opts.loss_scale = usual;
+        f->opts.run.loss_scale = usual;
     if (gpus > 0 && device_parse(gpus == 1 ? "cuda:0" : "cuda:0,1", 0, f->devices, &n, &err) < 0)
         fail_msg("%s", err.text);
     overflows = 0;
@@ -108,11 +108,11 @@ static void precision_of_gpus_only_is_refused_on_a_cpu(void **state)
 
 static void clipped(struct fixture *f)
 {
-    f->opts.optimizer = optim_find("adamw");
-    f->opts.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6, .weight_decay = 0.01 };
-    f->opts.schedule.learning_rate = 0.002;
-    f->opts.clip_value = 0.05;
-    f->opts.clip_norm = 0.5;
+    f->opts.optimizer.type = OPTIM_ADAMW;
+    f->opts.optimizer.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6, .weight_decay = 0.01 };
+    f->opts.optimizer.schedule.learning_rate = 0.002;
+    f->opts.run.clip_value = 0.05;
+    f->opts.run.clip_norm = 0.5;
 }
 
 /* Uses a mean whose divisor is known only after the all-reduce. */
@@ -126,11 +126,11 @@ static void adapted(struct fixture *f)
     f->loss.attrs = attrs;
     f->loss.n_attrs = 1;
     f->opts.mean_of_weights = true;
-    f->opts.clip_value = 0.01;
-    f->opts.optimizer = optim_find("lars");
-    f->opts.hyper = (struct optim_hyper){ .momentum = 0.9, .trust_coefficient = 0.1, .weight_decay = 0.001 };
-    f->opts.clip_norm = 0;
-    f->opts.norm_every_steps = 2;
+    f->opts.run.clip_value = 0.01;
+    f->opts.optimizer.type = OPTIM_LARS;
+    f->opts.optimizer.hyper = (struct optim_hyper){ .momentum = 0.9, .trust_coefficient = 0.1, .weight_decay = 0.001 };
+    f->opts.run.clip_norm = 0;
+    f->opts.run.log_every_steps = 2;
 }
 
 static void loss_scale_without_overflow_changes_no_bit(void **state)
@@ -142,9 +142,9 @@ static void loss_scale_without_overflow_changes_no_bit(void **state)
         for (uint32_t gpus = 0; gpus < 2; gpus++) {
             struct fixture *one = prepared(gpus, PLAN_FLOAT32), *scaled = prepared(gpus, PLAN_FLOAT32);
 
-            one->opts.steps = scaled->opts.steps = 3;
-            scaled->opts.loss_scale = usual;
-            scaled->opts.loss_scale.growth_interval = 1;
+            one->opts.run.steps = scaled->opts.run.steps = 3;
+            scaled->opts.run.loss_scale = usual;
+            scaled->opts.run.loss_scale.growth_interval = 1;
             changes[i](one);
             changes[i](scaled);
             trained(one);
@@ -164,7 +164,9 @@ static struct fixture *overflowing(uint32_t gpus, uint64_t stop_after)
 {
     struct fixture *f = prepared(gpus, PLAN_FLOAT16);
 
-    f->opts.loss_scale = (struct loss_scale_rule){ .initial = 0x1p30, .min = 1, .max = 0x1p30, .growth_interval = 3 };
+    f->opts.run.loss_scale = (struct loss_scale_rule){
+        .initial = 0x1p30, .min = 1, .max = 0x1p30, .growth_interval = 3
+    };
     f->stop_after = stop_after;
     return f;
 }
@@ -199,10 +201,10 @@ static void scale_and_count_resume_from_a_checkpoint(void **state)
 
     (void)state;
     for (int i = 0; i < 3; i++) {
-        all[i]->opts.steps = 12;
-        all[i]->opts.loss_scale.initial = 0x1p21;
+        all[i]->opts.run.steps = 12;
+        all[i]->opts.run.loss_scale.initial = 0x1p21;
     }
-    first->opts.checkpoint_directory = second->opts.checkpoint_directory = first->checkpoints;
+    first->opts.checkpoint.directory = second->opts.checkpoint.directory = first->checkpoints;
     trained(whole);
     assert_in_range(overflows, 2, 10);
     overflows = 0;
@@ -225,8 +227,8 @@ static void overflow_at_the_minimum_scale_is_an_error_and_located(void **state)
     struct fixture *f = overflowing(1, 0);
 
     (void)state;
-    f->opts.loss_scale.min = 0x1p29;
-    f->opts.non_finite = TRAIN_STOP;
+    f->opts.run.loss_scale.min = 0x1p29;
+    f->opts.health.non_finite = TRAIN_STOP;
     run(f);
     assert_int_equal(f->end, TRAIN_FAILED);
     assert_int_equal(f->held, 1); /* one step was skipped to reduce the scale */
@@ -242,11 +244,11 @@ static void policy_skip_continues_from_the_state_of_the_gpu(void **state)
     struct fixture *f = overflowing(1, 0), *fresh = prepared(1, PLAN_FLOAT32);
 
     (void)state;
-    f->opts.steps = 3;
-    f->opts.loss_scale.min = 0x1p30;
-    f->opts.non_finite = TRAIN_SKIP;
-    f->opts.checkpoint_directory = f->checkpoints;
-    f->opts.checkpoint_every_steps = 1;
+    f->opts.run.steps = 3;
+    f->opts.run.loss_scale.min = 0x1p30;
+    f->opts.health.non_finite = TRAIN_SKIP;
+    f->opts.checkpoint.directory = f->checkpoints;
+    f->opts.checkpoint.every_steps = 1;
     fixture_open(fresh);
     trained(f);
     assert_int_equal(f->train->health.skips, 3);

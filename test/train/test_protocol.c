@@ -128,7 +128,7 @@ static struct fake_group *group_with_nan(enum train_non_finite policy, uint32_t 
     struct fake_group *g = fake_group_new(2, 1);
 
     for (uint32_t i = 0; i < 2; i++) {
-        g->tasks[i].opts.non_finite = policy;
+        g->tasks[i].opts.health.non_finite = policy;
         g->tasks[i].script.nan_step = 3;
         g->tasks[i].script.nan_steps = times;
     }
@@ -247,7 +247,7 @@ static void checkpoint_is_loaded_when_no_task_holds_state(void **state)
     (void)state;
     snprintf(folder, sizeof(folder), "%s/checkpoints", g->folder);
     for (uint32_t i = 0; i < 2; i++)
-        g->tasks[i].opts.checkpoint_directory = folder;
+        g->tasks[i].opts.checkpoint.directory = folder;
     fake_open_task(&g->tasks[0]);
     g->tasks[0].pause_at = 3;
     fake_generation(g, "0");
@@ -280,7 +280,7 @@ static void checkpoint_that_cannot_be_copied_fails_the_job_by_the_device(void **
 
     (void)state;
     snprintf(folder, sizeof(folder), "%s/checkpoints", g->folder);
-    t->opts.checkpoint_directory = folder;
+    t->opts.checkpoint.directory = folder;
     t->script.on_verb = lose_state;
     t->script.arg = t;
     fake_group_open(g);
@@ -303,8 +303,8 @@ static void replace_directory(void *arg, const char *verb, uint64_t step)
     if (strcmp(verb, "end_step") != 0 || step != 2)
         return;
     for (int tries = 0; f == NULL && tries < 1000; tries++) {
-        (void)fs_remove_tree(t->opts.checkpoint_directory, &err); /* fopen() reports a failure */
-        f = fopen(t->opts.checkpoint_directory, "w");
+        (void)fs_remove_tree(t->opts.checkpoint.directory, &err); /* fopen() reports a failure */
+        f = fopen(t->opts.checkpoint.directory, "w");
         if (f == NULL)
             usleep(1000);
     }
@@ -325,7 +325,7 @@ static void checkpoint_whose_storage_fails_leaves_the_job_unsaved(void **state)
 
     (void)state;
     snprintf(folder, sizeof(folder), "%s/checkpoints", g->folder);
-    t->opts.checkpoint_directory = folder;
+    t->opts.checkpoint.directory = folder;
     t->script.on_verb = replace_directory;
     t->script.arg = t;
     fake_group_open(g);

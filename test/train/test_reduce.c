@@ -40,10 +40,10 @@ static void train_scene(struct cast *k, uint32_t self)
     f->opts.replicas = 0;
     for (uint32_t i = 0; i < k->n; i++)
         f->opts.replicas += k->members[i].n_ranks;
-    f->opts.steps = FEW_STEPS;
+    f->opts.run.steps = FEW_STEPS;
     f->opts.global_batch = 8 * play.lanes;
-    f->opts.check_gradients = true; /* tasks of any size compute the same checksums */
-    f->opts.check_weights_every_steps = 3;
+    f->opts.health.check_gradients = true; /* tasks of any size compute the same checksums */
+    f->opts.health.check_weights_every_steps = 3;
     f->opts.overlap = play.overlap;
     f->opts.bucket_bytes = play.bucket_bytes;
     if (self == play.faulty)
@@ -274,11 +274,11 @@ static void watched_scene(struct cast *k, uint32_t self)
     struct err err;
 
     f->opts.replicas = k->n;
-    f->opts.steps = FEW_STEPS;
+    f->opts.run.steps = FEW_STEPS;
     f->opts.global_batch = 8 * play.lanes;
     f->opts.overlap = play.overlap;
     f->opts.bucket_bytes = play.bucket_bytes;
-    f->opts.stuck_factor = 2;
+    f->opts.health.stuck_factor = 2;
     if (self == play.faulty)
         EXPECT(fault_arm(play.fault, &err) == 0, "%s", err.text);
     fixture_open(f);

@@ -36,27 +36,27 @@ static void small_job(struct fixture *f, uint32_t task)
     name_files(fixture_root);
     snprintf(samples, sizeof(samples), "%.60s/samples-%u", fixture_root, task);
     f->opts.sample_log = samples;
-    f->opts.steps = FEW;
+    f->opts.run.steps = FEW;
     f->opts.replicas = 4; /* of the full cluster; most scenes use fewer */
     f->opts.min_replicas = 1;
     f->opts.lanes = 4 * LANES_EACH;
     f->opts.global_batch = 352; /* 4 steps an epoch */
-    f->opts.eval_glob = "config/digits/digits-test-*.tfrecord";
-    f->opts.eval_every_epochs = 1;
-    f->opts.optimizer = optim_find("lamb"); /* its norms use all gates of an update */
-    f->opts.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6 };
-    f->opts.schedule = (struct optim_schedule){ .type = OPTIM_PLATEAU, .learning_rate = 0.02,
+    f->opts.data.eval = "config/digits/digits-test-*.tfrecord";
+    f->opts.run.eval_every_epochs = 1;
+    f->opts.optimizer.type = OPTIM_LAMB; /* its norms use all gates of an update */
+    f->opts.optimizer.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6 };
+    f->opts.optimizer.schedule = (struct optim_schedule){ .type = OPTIM_PLATEAU, .learning_rate = 0.02,
                                                 .gamma = 0.5, .threshold = 0.9 };
-    f->opts.average = 0.9;
-    f->opts.check_gradients = true;
-    f->opts.check_weights_every_steps = 5;
+    f->opts.optimizer.average.decay = 0.9;
+    f->opts.health.check_gradients = true;
+    f->opts.health.check_weights_every_steps = 5;
     f->opts.overlap = TRAIN_OVERLAP_ALWAYS;
     f->opts.bucket_bytes = 16384;
     if (saves)
-        f->opts.checkpoint_directory = checkpoints;
-    f->opts.checkpoint_every_steps = save_every;
+        f->opts.checkpoint.directory = checkpoints;
+    f->opts.checkpoint.every_steps = save_every;
     if (exports)
-        f->opts.export_onnx = exported;
+        f->opts.export.onnx = exported;
 }
 
 static struct troupe *new_troupe(const char *hosts, uint32_t devices)

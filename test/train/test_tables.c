@@ -183,20 +183,33 @@ static struct job *job_new(uint32_t replicas, uint32_t lanes)
     for (uint32_t i = 0; i < replicas; i++)
         j->devices[i] = (struct device){ .kind = DEVICE_CPU, .index = i, .core = -1 };
     j->opts = (struct train_opts){
-        .onnx = model_path,
-        .inputs = &j->input, .n_inputs = 1,
-        .targets = &j->target, .n_targets = 1,
-        .losses = &j->loss, .n_losses = 1,
-        .train_glob = data_glob,
-        .features = j->features, .n_features = 2,
-        .shuffle = true, .cache_memory = true, .prefetch = 2,
-        .seed = 3, .steps = STEPS, .global_batch = 32, .lanes = lanes, .replicas = replicas,
-        .clip_norm = 0.5,
-        .optimizer = optim_find("sgd"),
-        .schedule = { .type = OPTIM_CONSTANT, .learning_rate = 0.5 },
-        .devices = j->devices, .n_devices = replicas,
-        .job_digest = "0", .job_name = "test",
-        .on_event = on_event, .arg = j,
+        .model.onnx = model_path,
+        .model.inputs = &j->input,
+        .model.n_inputs = 1,
+        .targets = &j->target,
+        .n_targets = 1,
+        .losses = &j->loss,
+        .n_losses = 1,
+        .data.train = data_glob,
+        .features = j->features,
+        .n_features = 2,
+        .data.shuffle = true,
+        .data.origin.cache = DATA_CACHE_MEMORY,
+        .data.prefetch = 2,
+        .run.seed = 3,
+        .run.steps = STEPS,
+        .global_batch = 32,
+        .lanes = lanes,
+        .replicas = replicas,
+        .run.clip_norm = 0.5,
+        .optimizer = { .type = OPTIM_SGD,
+                       .schedule = { .type = OPTIM_CONSTANT, .learning_rate = 0.5 } },
+        .devices = j->devices,
+        .n_devices = replicas,
+        .job_digest = "0",
+        .job_name = "test",
+        .on_event = on_event,
+        .arg = j,
     };
     return j;
 }
@@ -312,25 +325,23 @@ static void replicas_with_several_slots_have_equal_bits(void **state)
 
 static void optimizers_with_packed_gradients_equal_whole_gradients(void **state)
 {
-    size_t n_all;
-    const struct optim_def *const *all = optim_all(&n_all);
 
     (void)state;
-    for (size_t k = 0; k < n_all; k++)
+    for (size_t k = 0; k < OPTIM_TYPES; k++)
         for (uint32_t way = 0; way < 2; way++) {
             struct job *j[2] = { job_new(1, 4), job_new(2, 4) };
 
             for (int i = 0; i < 2; i++) {
                 j[i]->opts.whole_gradients = i == 0;
-                j[i]->opts.steps = 6;
-                j[i]->opts.optimizer = all[k];
-                j[i]->opts.hyper = (struct optim_hyper){ .momentum = 0.9, .beta1 = 0.9,
+                j[i]->opts.run.steps = 6;
+                j[i]->opts.optimizer.type = (enum optim_type)k;
+                j[i]->opts.optimizer.hyper = (struct optim_hyper){ .momentum = 0.9, .beta1 = 0.9,
                                                          .beta2 = 0.99, .epsilon = 1e-6,
                                                          .weight_decay = way == 0 ? 0.01 : 0,
                                                          .trust_coefficient = 0.02 };
-                j[i]->opts.schedule.learning_rate = 0.005;
-                j[i]->opts.clip_value = 0.1;
-                j[i]->opts.average = way == 0 ? 0.9 : 0;
+                j[i]->opts.optimizer.schedule.learning_rate = 0.005;
+                j[i]->opts.run.clip_value = 0.1;
+                j[i]->opts.optimizer.average.decay = way == 0 ? 0.9 : 0;
                 j[i]->opts.mean_of_weights = way == 1;
                 run(j[i]);
             }
@@ -350,9 +361,9 @@ static void lazy_rows_have_equal_bits_on_any_number_of_replicas(void **state)
     (void)state;
     for (int i = 0; i < 4; i++) { /* the last job is not lazy and has other results */
         j[i] = job_new(i < 3 ? 1u << i : 1, 4);
-        j[i]->opts.optimizer = optim_find("adam");
-        j[i]->opts.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6 };
-        j[i]->opts.schedule.learning_rate = 0.01;
+        j[i]->opts.optimizer.type = OPTIM_ADAM;
+        j[i]->opts.optimizer.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6 };
+        j[i]->opts.optimizer.schedule.learning_rate = 0.01;
         j[i]->opts.groups = &group;
         j[i]->opts.n_groups = i < 3;
         run(j[i]);
@@ -370,10 +381,11 @@ static void lazy_rows_unsupported_are_refused(void **state)
     static const char *const table[] = { "words" }, *const dense[] = { "out" };
     static const struct {
         const char *const *match;
-        const char *optimizer, *words;
+        enum optim_type optimizer;
+        const char *words;
     } rows[] = {
-        { dense, "adam", "'out' is no table" },
-        { table, "lamb", "lamb takes norms over all rows" },
+        { dense, OPTIM_ADAM, "'out' is no table" },
+        { table, OPTIM_LAMB, "lamb takes norms over all rows" },
     };
 
     (void)state;
@@ -384,7 +396,7 @@ static void lazy_rows_unsupported_are_refused(void **state)
         struct cancel cancel = { 0 };
         struct err err;
 
-        j->opts.optimizer = optim_find(rows[i].optimizer);
+        j->opts.optimizer.type = rows[i].optimizer;
         j->opts.groups = &group;
         j->opts.n_groups = 1;
         assert_int_equal(train_open(&j->opts, &cancel, &j->train, &err), ERR_INPUT);
@@ -404,27 +416,27 @@ static void lazy_adam(struct job *j)
     static const struct train_params group = { .match = patterns, .n_match = 2, .rate_factor = 1,
                                                .lazy = true };
 
-    j->opts.optimizer = optim_find("adam");
-    j->opts.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6 };
-    j->opts.schedule.learning_rate = 0.01;
+    j->opts.optimizer.type = OPTIM_ADAM;
+    j->opts.optimizer.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6 };
+    j->opts.optimizer.schedule.learning_rate = 0.01;
     j->opts.groups = &group;
     j->opts.n_groups = 1;
     j->opts.mean_of_weights = true; /* scales the gradient in place, but not the marks beside it */
-    j->opts.average = 0.9;
+    j->opts.optimizer.average.decay = 0.9;
 }
 
 static void resting_adagrad(struct job *j)
 {
-    j->opts.optimizer = optim_find("adagrad");
-    j->opts.hyper = (struct optim_hyper){ .epsilon = 1e-6 };
-    j->opts.schedule.learning_rate = 0.05;
+    j->opts.optimizer.type = OPTIM_ADAGRAD;
+    j->opts.optimizer.hyper = (struct optim_hyper){ .epsilon = 1e-6 };
+    j->opts.optimizer.schedule.learning_rate = 0.05;
 }
 
 static void decaying_adam(struct job *j)
 {
     lazy_adam(j);
     j->opts.n_groups = 0;
-    j->opts.hyper.weight_decay = 0.01;
+    j->opts.optimizer.hyper.weight_decay = 0.01;
 }
 
 /* Checks that rows that no sample names have their initial bits, and that all others have

@@ -75,7 +75,7 @@ static void run_stopped_and_reopened_continues_with_equal_bits(void **state)
 
     (void)state;
     run(whole);
-    part->opts.checkpoint_directory = part->checkpoints;
+    part->opts.checkpoint.directory = part->checkpoints;
     part->stop_after = 17;
     run(part);
     assert_int_equal(part->end, TRAIN_PAUSED);
@@ -127,13 +127,13 @@ static void manifest_whose_position_contradicts_its_step_is_refused(void **state
     struct fixture *f = fixture_new(1, 4);
 
     (void)state;
-    f->opts.checkpoint_directory = f->checkpoints;
-    f->opts.steps = 3;
+    f->opts.checkpoint.directory = f->checkpoints;
+    f->opts.run.steps = 3;
     run(f);
     assert_int_equal(f->end, TRAIN_COMPLETE);
     train_close(f->train);
     change_position(f->checkpoints, 32);
-    f->opts.steps = 4;
+    f->opts.run.steps = 4;
     run(f);
     assert_int_equal(f->end, TRAIN_FAILED);
     assert_int_equal(f->code, ERR_INPUT);
@@ -147,30 +147,29 @@ static void optimizers_have_equal_bits_on_any_number_of_replicas(void **state)
     static const char *const patterns[] = { "*.bias" };
     static const struct train_params group = { .match = patterns, .n_match = 1,
                                                .rate_factor = 0.5, .adapts = false };
-    size_t n_all;
-    const struct optim_def *const *all = optim_all(&n_all);
 
     (void)state;
-    for (size_t k = 0; k < n_all; k++) {
+    for (size_t k = 0; k < OPTIM_TYPES; k++) {
         struct fixture *f[2] = { fixture_new(1, 4), fixture_new(4, 4) };
 
         for (int i = 0; i < 2; i++) {
-            f[i]->opts.steps = 12;
-            f[i]->opts.optimizer = all[k];
-            f[i]->opts.hyper = (struct optim_hyper){ .momentum = 0.9, .beta1 = 0.9, .beta2 = 0.99,
-                                                     .epsilon = 1e-6, .weight_decay = 0.01,
-                                                     .trust_coefficient = 0.02, .nesterov = true,
-                                                     .centered = true };
-            f[i]->opts.schedule.learning_rate = all[k] == optim_find("lion") ? 0.0005 : 0.005;
-            f[i]->opts.clip_value = 0.1;
-            f[i]->opts.average = 0.9;
+            f[i]->opts.run.steps = 12;
+            f[i]->opts.optimizer.type = (enum optim_type)k;
+            f[i]->opts.optimizer.hyper = (struct optim_hyper){ .momentum = 0.9, .beta1 = 0.9,
+                                                               .beta2 = 0.99, .epsilon = 1e-6,
+                                                               .weight_decay = 0.01,
+                                                               .trust_coefficient = 0.02,
+                                                               .nesterov = true, .centered = true };
+            f[i]->opts.optimizer.schedule.learning_rate = k == OPTIM_LION ? 0.0005 : 0.005;
+            f[i]->opts.run.clip_value = 0.1;
+            f[i]->opts.optimizer.average.decay = 0.9;
             f[i]->opts.groups = &group;
             f[i]->opts.n_groups = 1;
             run(f[i]);
             assert_int_equal(f[i]->end, TRAIN_COMPLETE);
         }
         if (!(f[0]->losses[12] < f[0]->losses[1]))
-            fail_msg("%s: from %g to %g", all[k]->name, f[0]->losses[1], f[0]->losses[12]);
+            fail_msg("%s: from %g to %g", optim_get(k)->name, f[0]->losses[1], f[0]->losses[12]);
         assert_memory_equal(f[0]->losses, f[1]->losses, sizeof(f[0]->losses));
         assert_memory_equal(f[0]->train->engine->memory.state, f[1]->train->engine->memory.state,
                             f[0]->train->engine->memory.state_bytes);
@@ -191,16 +190,16 @@ static void plateau_schedule_resumed_continues_its_state(void **state)
         struct train_opts *o = i == 0 ? &whole->opts : &part->opts;
 
         o->global_batch = 128; /* 11 steps an epoch */
-        o->eval_glob = "config/digits/digits-test-*.tfrecord";
-        o->eval_every_epochs = 1;
-        o->average = 0.8;
-        o->evaluate_average = true;
-        o->schedule = (struct optim_schedule){ .type = OPTIM_PLATEAU, .learning_rate = 0.1,
-                                               .gamma = 0.25, .threshold = 0.99 };
+        o->data.eval = "config/digits/digits-test-*.tfrecord";
+        o->run.eval_every_epochs = 1;
+        o->optimizer.average.decay = 0.8;
+        o->optimizer.average.evaluate = true;
+        o->optimizer.schedule = (struct optim_schedule){ .type = OPTIM_PLATEAU, .learning_rate = 0.1,
+                                                         .gamma = 0.25, .threshold = 0.99 };
     }
     run(whole);
     assert_int_equal(whole->train->state.schedule.plateau.reductions, 5); /* of 6 evaluations */
-    part->opts.checkpoint_directory = part->checkpoints;
+    part->opts.checkpoint.directory = part->checkpoints;
     /* the last step of an epoch, and another step */
     for (uint64_t stop = 21; stop <= 40; stop += 11) {
         part->stop_after = stop;
@@ -233,11 +232,12 @@ static void average_covers_weights_and_statistics_are_copied(void **state)
     bool differs = false;
 
     (void)state;
-    f->opts.average = 0.5;
-    f->opts.steps = 1;
+    f->opts.optimizer.average.decay = 0.5;
+    f->opts.run.steps = 1;
     run(f);
     m = &f->train->engine->memory;
-    assert_int_equal(graph_import(&(struct graph_opts){ .path = f->opts.onnx }, &fresh, NULL), 0);
+    assert_int_equal(graph_import(&(struct graph_opts){ .path = f->opts.model.onnx }, &fresh, NULL),
+                     0);
     for (uint32_t i = 0, n; i < (graph_params(fresh, &n), n); i++) {
         const struct graph_param *p = &graph_params(fresh, &n)[i];
 
@@ -276,10 +276,10 @@ static void last_batch_padded_counts_every_sample_once(void **state)
     struct fixture *f = fixture_new(1, 2);
 
     (void)state;
-    f->opts.steps = 0;
-    f->opts.epochs = 1;
-    f->opts.pad = true;
-    f->opts.eval_glob = "config/digits/digits-test-*.tfrecord";
+    f->opts.run.steps = 0;
+    f->opts.run.epochs = 1;
+    f->opts.data.pad = true;
+    f->opts.data.eval = "config/digits/digits-test-*.tfrecord";
     run(f);
     assert_int_equal(f->end, TRAIN_COMPLETE);
     assert_int_equal(f->steps, 45); /* 1438 samples in batches of 32: 44 and one of 30 */
@@ -305,7 +305,7 @@ static void invalid_job_is_refused_at_opening(void **state)
         if (rows[i].what == 0)
             f->input.input = "y";
         if (rows[i].what == 1)
-            f->opts.train_glob = "config/digits/nothing-*.tfrecord";
+            f->opts.data.train = "config/digits/nothing-*.tfrecord";
         if (rows[i].what == 2)
             f->opts.global_batch = 4096;
         if (rows[i].what == 3)

@@ -1,0 +1,38 @@
+/* graph.h - what a job says about a model file. The functions: graph/graph.h. */
+#ifndef OPTS_GRAPH_H
+#define OPTS_GRAPH_H
+
+#include <stdint.h>
+
+enum graph_norm { /* how a BatchNormalization in inference form is treated */
+    GRAPH_NORM_ASK,    /* refuse the model if such a node would train: the job has to decide */
+    GRAPH_NORM_TRAIN,  /* the node trains: it normalizes with the statistics of the batch, and
+                          running averages are updated */
+    GRAPH_NORM_FROZEN, /* every node of the file normalizes with its running averages, which do not
+                          change */
+};
+
+/* Names of tensors that differ between the graph and a file of weights; see graph_weights. */
+struct graph_rename {
+    const char *graph, *file; /* each may have one '*' */
+};
+
+/* A row of embedding tables that receives no gradient from any Gather, as in
+ * torch.nn.Embedding(padding_idx). `match` is an fnmatch pattern of initializers. */
+struct graph_padding {
+    const char *match;
+    int64_t row;
+};
+
+/* With every precision, parameters, their gradients, statistics, losses and all values that callers
+ * read are float32, and so are accumulators. */
+enum plan_precision {
+    PLAN_FLOAT32,
+    PLAN_TF32,     /* GPUs: products of float32 may use operands of 10 bits of fraction and 8 bits
+                      of exponent */
+    PLAN_BFLOAT16, /* products multiply bfloat16, and activations between them are bfloat16 */
+    PLAN_FLOAT16,  /* GPUs: the same with float16. Its range ends at 65504, and values below 6e-8
+                      become 0: gradients keep their precision if run->loss_scale is large enough */
+};
+
+#endif
