@@ -1,6 +1,6 @@
-/* fail.c - how a generation fails: the first reason is kept, and spreads to this process and to the peers. The functions
- * work on the file descriptors and on the page of the host, and call only message.c, path.c and
- * page.c. So every part may call comm_fail(). */
+/* fail.c - how a generation fails: the first reason is kept, and spreads to this process and to the
+ * peers. The functions work on the file descriptors and on the page of the host, and call only
+ * message.c, path.c and page.c. Therefore every part may call comm_fail(). */
 #include "comm/comm_priv.h"
 
 #include <linux/futex.h>
