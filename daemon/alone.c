@@ -10,7 +10,14 @@
 
 static const char NOTHING_TRAINED[] = "stopped before the first step";
 
-void alone_opened(struct run *r)
+static int open_alone(struct run *r, struct err *err)
+{
+    (void)err;
+    report_lead(r->report, r->s->is_chief);
+    return 0;
+}
+
+static void on_opened(struct run *r)
 {
     struct comm_member self = { .name = "local",
                                 .host = comm_host_key(),
@@ -32,7 +39,7 @@ void alone_opened(struct run *r)
         run_end(r, run_exit_code(rc), err.text);
 }
 
-void alone_ended(struct run *r, const struct run_ended *m)
+static void on_ended(struct run *r, const struct run_ended *m)
 {
     char text[ERR_TEXT_BYTES];
 
@@ -60,7 +67,7 @@ void alone_ended(struct run *r, const struct run_ended *m)
         if (r->is_stopping)
             run_save(r);
         else
-            alone_opened(r);
+            on_opened(r);
         break;
     default:
         run_end(r, run_exit_code(m->code), m->text);
@@ -68,7 +75,7 @@ void alone_ended(struct run *r, const struct run_ended *m)
     }
 }
 
-void alone_saved(struct run *r, int rc, const char *text)
+static void on_saved(struct run *r, int rc, const char *text)
 {
     uint64_t held = train_held(r->train);
 
@@ -82,7 +89,7 @@ void alone_saved(struct run *r, int rc, const char *text)
     run_end(r, EXIT_STOPPED, held == 0 ? NOTHING_TRAINED : "stopped, state saved");
 }
 
-void alone_stop(struct run *r)
+static void on_stop(struct run *r)
 {
     if (r->generation != 0)
         train_request(r->train, TRAIN_ASK_PAUSE);
@@ -90,8 +97,56 @@ void alone_stop(struct run *r)
         run_end(r, EXIT_STOPPED, NOTHING_TRAINED);
 }
 
-void alone_tick(struct run *r)
+static void on_tick(struct run *r)
 {
     if (r->is_stopping && r->generation != 0 && clock_ms() - r->stop_ms > run_grace_ms(r))
         train_abort(r->train, "the step is not complete within train.grace_seconds: the step is aborted");
 }
+
+static void on_failed(struct run *r, int code, const char *text)
+{
+    run_end(r, run_exit_code(code), text);
+}
+
+static uint32_t count_present(const struct run *r, uint64_t *generation)
+{
+    (void)r;
+    *generation = 0;
+    return 1;
+}
+
+/* ---- only a group needs these ---- */
+
+static void ignore(struct run *r)
+{
+    (void)r;
+}
+
+static void ignore_connected(struct run *r, uint64_t generation)
+{
+    (void)r;
+    (void)generation;
+}
+
+static void ignore_progress(const struct run *r, struct rdzv_progress *p)
+{
+    (void)r;
+    (void)p;
+}
+
+const struct run_mode alone_mode = {
+    .open = open_alone,
+    .opened = on_opened,
+    .failed = on_failed,
+    .connected = ignore_connected,
+    .ended = on_ended,
+    .saved = on_saved,
+    .stored = ignore,
+    .stop = on_stop,
+    .tick = on_tick,
+    .progress = ignore_progress,
+    .present = count_present,
+    .checkpoint_done = NULL, /* no one can ask for a checkpoint */
+    .close = ignore,
+    .free = ignore,
+};

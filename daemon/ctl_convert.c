@@ -17,15 +17,6 @@
 #include "daemon/ctl.h"
 #include "data/write.h"
 
-void convert_describe(struct convert *c, const char *name, const char *dtype, const char *shape,
-                      const char *more)
-{
-    buf_str(&c->features, c->features.len > 0 ? ",\n" : "");
-    buf_str(&c->features, "  ");
-    buf_json(&c->features, name);
-    buf_printf(&c->features, ": { \"dtype\": \"%s\", \"shape\": %s%s }", dtype, shape, more);
-}
-
 static bool ends_with(const char *s, const char *end)
 {
     size_t n = strlen(s), m = strlen(end);

@@ -33,7 +33,7 @@ struct convert {
     struct buf features; /* description of the features in the syntax of a job file */
 };
 
-/* Appends a feature to c->features. `shape` is JSON; `more` is inserted before the closing
+/* ctl_convert_describe.c: appends a feature to c->features. `shape` is JSON; `more` is inserted before the closing
  * brace. */
 void convert_describe(struct convert *c, const char *name, const char *dtype, const char *shape,
                       const char *more);

@@ -492,18 +492,18 @@ static void on_action(void *arg, const struct rdzv_action *a)
 
 /* ---- from training ---- */
 
-void group_opened(struct run *r)
+static void on_opened(struct run *r)
 {
     report_phase(r->report, "waiting");
     rdzv_report(r->group->rdzv, &(struct member_event){ .kind = MEMBER_EV_OPENED });
 }
 
-void group_failed(struct run *r, int code, const char *text)
+static void on_failed(struct run *r, int code, const char *text)
 {
     fail(r, 0, code, 0, text);
 }
 
-void group_connected(struct run *r, uint64_t generation)
+static void on_connected(struct run *r, uint64_t generation)
 {
     report_trouble(r->report, "");
     rdzv_set_serving(r->group->rdzv, true);
@@ -525,7 +525,7 @@ static void end_by(struct run *r, const struct run_ended *m, uint32_t member)
                                                  .text = m->text });
 }
 
-void group_ended(struct run *r, const struct run_ended *m)
+static void on_ended(struct run *r, const struct run_ended *m)
 {
     struct rdzv *z = r->group->rdzv;
     struct member_event event = { .generation = m->generation, .held = m->held, .text = m->text };
@@ -567,18 +567,18 @@ void group_ended(struct run *r, const struct run_ended *m)
     }
 }
 
-void group_saved(struct run *r, int rc, const char *text)
+static void on_saved(struct run *r, int rc, const char *text)
 {
     report_phase(r->report, "waiting");
     rdzv_report(r->group->rdzv, &(struct member_event){ .kind = MEMBER_EV_SAVED, .ok = rc == 0, .text = rc == 0 ? "" : text });
 }
 
-void group_stop(struct run *r)
+static void on_stop(struct run *r)
 {
     rdzv_report(r->group->rdzv, &(struct member_event){ .kind = MEMBER_EV_STOP });
 }
 
-void group_progress(const struct run *r, struct rdzv_progress *p)
+static void add_progress(const struct run *r, struct rdzv_progress *p)
 {
     if (member_node_state(rdzv_node(r->group->rdzv)) != MEMBER_LEADING)
         return; /* it does not look at it */
@@ -607,12 +607,12 @@ static void watch_storage(struct run *r, enum member_node_state state)
     rdzv_report(g->rdzv, &(struct member_event){ .kind = MEMBER_EV_STORAGE, .text = text });
 }
 
-void group_stored(struct run *r)
+static void on_stored(struct run *r)
 {
     rdzv_report(r->group->rdzv, &(struct member_event){ .kind = MEMBER_EV_STORAGE });
 }
 
-void group_tick(struct run *r)
+static void on_tick(struct run *r)
 {
     enum member_node_state state = member_node_state(rdzv_node(r->group->rdzv));
 
@@ -625,12 +625,12 @@ void group_tick(struct run *r)
         report_phase(r->report, state == MEMBER_SEEKING ? "joining" : "waiting");
 }
 
-void group_checkpoint_done(struct run *r, uint64_t step, const char *path, const char *error)
+static void reply_checkpoint(struct run *r, uint64_t step, const char *path, const char *error)
 {
     rdzv_checkpoint_done(r->group->rdzv, step, path, error);
 }
 
-uint32_t group_present(const struct run *r, uint64_t *generation)
+static uint32_t count_present(const struct run *r, uint64_t *generation)
 {
     const struct member_view *v = member_node_view(rdzv_node(r->group->rdzv));
 
@@ -754,7 +754,7 @@ static int new_incarnation(struct group *g, struct err *err)
     return rc < 0 ? err_set(err, ERR_IO, "the system gives no random numbers") : 0;
 }
 
-int group_open(struct run *r, struct err *err)
+static int open_group(struct run *r, struct err *err)
 {
     struct group *g = calloc(1, sizeof(*g));
     int rc;
@@ -773,7 +773,7 @@ int group_open(struct run *r, struct err *err)
     return rc < 0 ? rc : open_rdzv(r, err);
 }
 
-void group_close(struct run *r)
+static void close_group(struct run *r)
 {
     if (r->group == NULL)
         return;
@@ -782,7 +782,7 @@ void group_close(struct run *r)
     r->group->rdzv = NULL;
 }
 
-void group_free(struct run *r)
+static void free_group(struct run *r)
 {
     struct group *g = r->group;
 
@@ -795,3 +795,12 @@ void group_free(struct run *r)
     free(g);
     r->group = NULL;
 }
+
+const struct run_mode group_mode = {
+    .open = open_group,         .opened = on_opened, .failed = on_failed,
+    .connected = on_connected,  .ended = on_ended,   .saved = on_saved,
+    .stored = on_stored,        .stop = on_stop,     .tick = on_tick,
+    .progress = add_progress,   .present = count_present,
+    .checkpoint_done = reply_checkpoint,
+    .close = close_group,       .free = free_group,
+};

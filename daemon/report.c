@@ -22,11 +22,6 @@
 
 enum { WINDOW_MS = 500 };
 
-void report_lead(struct report *r, bool leads)
-{
-    __atomic_store_n(&r->is_lead, leads, __ATOMIC_RELAXED);
-}
-
 static void open_metrics(struct report *r)
 {
     static const double bounds[] = { 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, .01, .025, .05, .1,
@@ -106,32 +101,6 @@ void report_close(struct report *r)
     curves_end(r);
     pthread_mutex_destroy(&r->lock);
     free(r);
-}
-
-void report_total(struct report *r, uint64_t total_steps, uint64_t steps_per_epoch)
-{
-    pthread_mutex_lock(&r->lock);
-    r->now.total_steps = total_steps;
-    r->steps_per_epoch = steps_per_epoch;
-    pthread_mutex_unlock(&r->lock);
-}
-
-void report_phase(struct report *r, const char *phase)
-{
-    pthread_mutex_lock(&r->lock);
-    if (strcmp(r->now.phase, phase) != 0) {
-        r->now.phase = phase;
-        r->now.phase_since_ms = clock_ms();
-        r->done = r->all = 0;
-    }
-    pthread_mutex_unlock(&r->lock);
-}
-
-void report_trouble(struct report *r, const char *text)
-{
-    pthread_mutex_lock(&r->lock);
-    snprintf(r->now.last_trouble, sizeof(r->now.last_trouble), "%s", text);
-    pthread_mutex_unlock(&r->lock);
 }
 
 /* ---- events ---- */

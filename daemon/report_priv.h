@@ -1,6 +1,7 @@
 /* report_priv.h - what the files of the report share.
  *
  *   report.c         what training says: log, metrics, figures
+ *   report_now.c     phase, trouble and other values that the rest of the daemon sets
  *   report_lines.c   the log lines of steps and evaluations
  *   report_curves.c  TensorBoard curves
  *   report_read.c    what others read: the progress line, Status, HTTP */

@@ -26,90 +26,12 @@
 enum {
     TICK_MS = 25,   /* maximum age of the data in Status and heartbeats */
     DRAW_TICKS = 4, /* ticks between updates of the progress line and of the service status */
-    DIVERGED_MAX = 3,             /* the task ends at this number of divergences */
     SHUTDOWN_SECONDS = 10,        /* maximum duration of the shutdown */
     SHUTDOWN_STOPPED_SECONDS = 3, /* after a stop signal, when the state is saved */
     SHUTDOWN_NOW_SECONDS = 1,     /* after a second stop signal */
 };
 
-int run_exit_code(int err_code)
-{
-    switch (err_code) {
-    case ERR_INPUT:
-    case ERR_UNSUPPORTED:
-    case ERR_CORRUPT:
-    case ERR_NOENT:
-    case ERR_REFUSED:
-        return EXIT_INPUT;
-    default:
-        return EXIT_RETRY;
-    }
-}
-
-uint64_t run_deadline_ms(const struct run *r)
-{
-    return (uint64_t)(r->s->conf->train.deadline_seconds * 1e3);
-}
-
-uint64_t run_grace_ms(const struct run *r)
-{
-    return (uint64_t)(r->s->conf->train.grace_seconds * 1e3);
-}
-
-void run_end(struct run *r, int code, const char *text)
-{
-    if (r->has_ended)
-        return;
-    r->has_ended = true;
-    r->exit_code = code;
-    snprintf(r->exit_text, sizeof(r->exit_text), "%s", text);
-    cancel_set(&r->cancel, true);
-    if (r->train != NULL)
-        train_abort(r->train, text); /* no effect if no generation runs */
-    loop_stop(r->loop);
-}
-
 /* ---- messages from the compute plane ---- */
-
-static void handle_ended(void *arg)
-{
-    struct run_ended *m = arg;
-    struct run *r = m->run;
-
-    r->generation = 0;
-    if (r->has_ended)
-        ; /* the exit code is decided */
-    else if (r->group != NULL)
-        group_ended(r, m);
-    else
-        alone_ended(r, m);
-    free(m);
-}
-
-static void on_train_end(void *arg, enum train_end how, uint64_t held, int code, const char *text)
-{
-    struct run *r = arg;
-    struct run_ended *m = calloc(1, sizeof(*m));
-
-    CHECK(m != NULL);
-    report_generation_end(r->report); /* before any task can go on from the state of this one */
-    *m = (struct run_ended){ .run = r, .generation = r->generation, .end = how, .held = held, .code = code };
-    snprintf(m->text, sizeof(m->text), "%s", text);
-    loop_post(r->loop, handle_ended, m);
-}
-
-int run_train(struct run *r, const struct train_group *g, struct err *err)
-{
-    int rc;
-
-    CHECK(r->generation == 0 && r->train != NULL);
-    r->generation_count++;
-    r->generation = g->generation; /* the generation may end before train_start() returns */
-    rc = train_start(r->train, g, on_train_end, err);
-    if (rc < 0)
-        r->generation = 0;
-    return rc;
-}
 
 static void update_progress(struct run *r)
 {
@@ -118,8 +40,7 @@ static void update_progress(struct run *r)
     report_progress(r->report, &r->progress);
     r->progress.gpus = r->gpus;
     r->progress.n_gpus = sensors_read(r->sensors, r->gpus, r->s->n_devices);
-    if (r->group != NULL)
-        group_progress(r, &r->progress);
+    r->mode->progress(r, &r->progress);
     if (r->generation == 0)
         return;
     train_progress(r->train, &p);
@@ -142,8 +63,7 @@ static void handle_connected(void *arg)
     if (!r->has_ended && m->generation == r->generation) {
         service_ready();
         update_progress(r); /* for the first heartbeat of the generation */
-        if (r->group != NULL)
-            group_connected(r, m->generation);
+        r->mode->connected(r, m->generation);
     }
     free(m);
 }
@@ -160,11 +80,11 @@ static void handle_stored(void *arg)
     struct stored *m = arg;
     struct run *r = m->run;
 
-    if (!r->has_ended && !m->failed && r->group != NULL)
-        group_stored(r);
+    if (!r->has_ended && !m->failed)
+        r->mode->stored(r);
     if (!r->has_ended && r->checkpoint_asked && (m->failed || m->step >= r->checkpoint_after)) {
         r->checkpoint_asked = false;
-        group_checkpoint_done(r, m->step, m->failed ? "" : m->text, m->failed ? m->text : NULL);
+        r->mode->checkpoint_done(r, m->step, m->failed ? "" : m->text, m->failed ? m->text : NULL);
     }
     free(m);
 }
@@ -211,72 +131,6 @@ static void on_train_event(void *arg, const struct train_event *e)
     }
 }
 
-/* ---- saving while training is idle ---- */
-
-bool run_is_wrong_again(struct run *r, const char *why, char *text, size_t n)
-{
-    if (++r->n_diverged < DIVERGED_MAX)
-        return false;
-    snprintf(text, n, "the results of this task diverged %d times; check the hardware of its host: %s", DIVERGED_MAX,
-             why);
-    return true;
-}
-
-struct saved {
-    struct run *run;
-    int rc;
-    struct err err;
-};
-
-static void handle_saved(void *arg)
-{
-    struct saved *m = arg;
-    struct run *r = m->run;
-
-    if (r->is_saving) {
-        if (r->has_saver)
-            pthread_join(r->saver, NULL);
-        r->is_saving = r->has_saver = false;
-        if (r->has_ended)
-            ;
-        else if (r->group != NULL)
-            group_saved(r, m->rc, m->err.text);
-        else
-            alone_saved(r, m->rc, m->err.text);
-    }
-    free(m);
-}
-
-static void *save(void *arg)
-{
-    struct saved *m = arg;
-
-    m->rc = train_save(m->run->train, run_grace_ms(m->run), &m->err);
-    loop_post(m->run->loop, handle_saved, m);
-    return NULL;
-}
-
-void run_save(struct run *r)
-{
-    struct saved *m;
-    struct err err;
-    int rc;
-
-    CHECK(r->generation == 0 && !r->is_saving);
-    report_phase(r->report, "save");
-    m = calloc(1, sizeof(*m));
-    CHECK(m != NULL);
-    m->run = r;
-    r->is_saving = true;
-    rc = thread_start(&r->saver, "saves", save, m, &err);
-    r->has_saver = rc == 0;
-    if (rc < 0) {
-        m->rc = rc;
-        m->err = err;
-        loop_post(r->loop, handle_saved, m);
-    }
-}
-
 /* ---- opening ---- */
 
 struct opened {
@@ -309,16 +163,10 @@ static void handle_opened(void *arg)
         train_facts(r->train, &f);
         report_total(r->report, f.total_steps, f.steps_per_epoch);
         reload_train(r->reload, r->train);
-        if (r->group != NULL)
-            group_opened(r);
-        else
-            alone_opened(r);
+        r->mode->opened(r);
     } else {
         report_trouble(r->report, m->err.text);
-        if (r->group != NULL)
-            group_failed(r, m->rc, m->err.text);
-        else
-            run_end(r, run_exit_code(m->rc), m->err.text);
+        r->mode->failed(r, m->rc, m->err.text);
     }
     free(m);
 }
@@ -352,7 +200,7 @@ static bool training_moves(const struct run *r)
 static void update_service(struct run *r)
 {
     uint64_t generation = 0;
-    uint32_t present = r->group != NULL ? group_present(r, &generation) : 1;
+    uint32_t present = r->mode->present(r, &generation);
     char text[1400];
 
     service_sentence(&r->progress, generation, present, r->s->cluster->world, clock_ms(), text, sizeof(text));
@@ -365,10 +213,7 @@ static void tick(void *arg)
     struct run *r = arg;
 
     update_progress(r);
-    if (r->group != NULL)
-        group_tick(r);
-    else
-        alone_tick(r);
+    r->mode->tick(r);
     if (r->ticks++ % DRAW_TICKS == 0) {
         report_draw(r->report);
         update_service(r);
@@ -391,10 +236,7 @@ static void on_signal(void *arg, int signum)
     service_stopping();
     r->is_stopping = true;
     r->stop_ms = clock_ms();
-    if (r->group != NULL)
-        group_stop(r);
-    else
-        alone_stop(r);
+    r->mode->stop(r);
 }
 
 static void on_hangup(void *arg, int signum)
@@ -508,11 +350,7 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
     if (rc < 0)
         return rc;
     r->is_opening = true;
-    if (s->cluster->is_local) {
-        report_lead(r->report, s->is_chief);
-        return 0;
-    }
-    return group_open(r, err);
+    return r->mode->open(r, err);
 }
 
 static struct {
@@ -565,7 +403,7 @@ static void shut_down(struct run *r)
     reload_stop(r->reload);
     if (r->train != NULL)
         train_abort(r->train, r->exit_text);
-    group_close(r);
+    r->mode->close(r);
     shutdown_limit.stage = "opening the model and the data";
     if (r->is_opening)
         pthread_join(r->opener, NULL);
@@ -577,7 +415,7 @@ static void shut_down(struct run *r)
     shutdown_limit.stage = "training";
     train_close(r->train);
     shutdown_limit.stage = "the control plane";
-    group_free(r);
+    r->mode->free(r);
     metrics_http_close(r->http);
     shutdown_limit.stage = "the GPU sensors";
     sensors_close(r->sensors);
@@ -601,6 +439,7 @@ int run_task(const struct run_opts *opts)
 
     CHECK(r != NULL);
     r->s = opts->settled;
+    r->mode = r->s->cluster->is_local ? &alone_mode : &group_mode;
     r->progress.phase = "starting";
     r->progress.doing = "";
     rc = open_all(r, opts, &err);

@@ -1,9 +1,11 @@
 /* run_priv.h - the interface between the files of a running task. All functions run on the loop's
  * thread.
  *
- *   run.c     life cycle, signals, ticks, opening and closing
- *   group.c   a task of a cluster: connects membership, training and lease
- *   alone.c   a task without a cluster */
+ *   run_state.c  starts generations and saves; ends the task
+ *   group.c      a task of a cluster: connects membership, training and lease
+ *   alone.c      a task without a cluster
+ *   run.c        life cycle, signals, ticks, opening and closing; calls group.c or alone.c through
+ *                struct run_mode */
 #ifndef DAEMON_RUN_PRIV_H
 #define DAEMON_RUN_PRIV_H
 
@@ -19,6 +21,7 @@
 #include "train/train.h"
 
 struct group;
+struct run_mode;
 struct sensors;
 
 enum {
@@ -30,6 +33,7 @@ enum {
 
 struct run {
     const struct settled *s;
+    const struct run_mode *mode;
     struct loop *loop;
     struct loop_timer *tick;
     struct metrics *metrics;
@@ -66,14 +70,14 @@ struct run {
     char exit_text[ERR_TEXT_BYTES];
 };
 
-/* ---- run.c ---- */
+/* ---- run_state.c ---- */
 
 /* Decides the exit code and stops the loop. Only the first call has an effect. */
 void run_end(struct run *r, int code, const char *text);
-/* Starts a generation. Its result is delivered to group_ended() or alone_ended().
+/* Starts a generation. Its result is delivered to r->mode->ended().
  * Errors: those of train_start(). */
 int run_train(struct run *r, const struct train_group *g, struct err *err);
-/* Saves the state on a separate thread, then calls group_saved() or alone_saved(). Training is
+/* Saves the state on a separate thread, then calls r->mode->saved(). Training is
  * idle. */
 void run_save(struct run *r);
 uint64_t run_deadline_ms(const struct run *r); /* train.deadline_seconds */
@@ -93,38 +97,38 @@ struct run_ended {
     char text[ERR_TEXT_BYTES];
 };
 
-/* ---- group.c ---- */
+/* ---- group.c, alone.c ---- */
 
-/* Opens data plane and lease, and starts to join the group. */
-int group_open(struct run *r, struct err *err);
-/* Called when training is open: a generation may start. */
-void group_opened(struct run *r);
-/* Called when training could not be opened. */
-void group_failed(struct run *r, int code, const char *text);
-void group_connected(struct run *r, uint64_t generation);
-void group_ended(struct run *r, const struct run_ended *m);
-void group_saved(struct run *r, int rc, const char *text);
-void group_stop(struct run *r);
-/* Sets the fields of *p that only the group knows: the state of the lease. */
-void group_progress(const struct run *r, struct rdzv_progress *p);
-void group_tick(struct run *r);
-/* Called when a checkpoint was written and verified. */
-void group_stored(struct run *r);
-/* Replies to Control.Checkpoint. `error` NULL: success. */
-void group_checkpoint_done(struct run *r, uint64_t step, const char *path, const char *error);
-/* Returns the number of present tasks for the service status, 0 if there is no group. */
-uint32_t group_present(const struct run *r, uint64_t *generation);
-/* Closes the links. Called before train_close(); no call may use the group in between. */
-void group_close(struct run *r);
-/* Frees the memory. Called after train_close() and before loop_close(). */
-void group_free(struct run *r);
+/* How the task runs: in a group, or alone. The functions are called on the loop's thread and, except
+ * open, close and free, only until the exit code is decided. */
+struct run_mode {
+    /* Starts to form the group of the first generation; training opens on another thread. */
+    int (*open)(struct run *r, struct err *err);
+    /* Training is open, or could not be opened. */
+    void (*opened)(struct run *r);
+    void (*failed)(struct run *r, int code, const char *text);
+    /* Results of run_train(): all members are connected; the generation has ended. */
+    void (*connected)(struct run *r, uint64_t generation);
+    void (*ended)(struct run *r, const struct run_ended *m);
+    /* Result of run_save(). rc 0: saved. */
+    void (*saved)(struct run *r, int rc, const char *text);
+    /* A checkpoint was written and verified. */
+    void (*stored)(struct run *r);
+    /* SIGTERM or SIGINT was received. */
+    void (*stop)(struct run *r);
+    void (*tick)(struct run *r);
+    /* Sets the fields of *p that only the group knows: the state of the lease. */
+    void (*progress)(const struct run *r, struct rdzv_progress *p);
+    /* Returns the number of present tasks for the service status, and sets *generation. 0: no group. */
+    uint32_t (*present)(const struct run *r, uint64_t *generation);
+    /* Replies to Control.Checkpoint. `error` NULL: success. */
+    void (*checkpoint_done)(struct run *r, uint64_t step, const char *path, const char *error);
+    /* Closes the links. Called before train_close(); no other function is called afterwards, except free. */
+    void (*close)(struct run *r);
+    /* Frees the memory. Called after train_close() and before loop_close(). */
+    void (*free)(struct run *r);
+};
 
-/* ---- alone.c ---- */
-
-void alone_opened(struct run *r);
-void alone_ended(struct run *r, const struct run_ended *m);
-void alone_saved(struct run *r, int rc, const char *text);
-void alone_stop(struct run *r);
-void alone_tick(struct run *r);
+extern const struct run_mode group_mode, alone_mode;
 
 #endif

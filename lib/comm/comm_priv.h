@@ -10,7 +10,8 @@
  *   link_shm.c    the ranks of a host: barrier, the record of calls
  *   link_tcp.c    two ranks of different nodes: one step of a schedule
  *   path.c        which data paths work
- *   life.c        liveness of the members: the watcher thread, and how a failure spreads
+ *   fail.c        how a failure is recorded and spreads
+ *   life.c        liveness of the members: the life lines, and the thread that watches them
  *   collective.c  the collectives, composed of these parts
  *   comm.c        opening, closing, entry points
  *
@@ -127,6 +128,8 @@ struct comm {
     struct comm_life *lives; /* owned [2 * n_members], with room for tethers */
     struct pollfd *polls;    /* owned [2 * n_members + 1]; used by the watcher */
     uint32_t n_lives;
+    /* Handles a JOIN or PART that a life received; set by host_open(). */
+    int (*receive_share)(struct comm *c, struct comm_life *l, const struct life_message *m, struct err *err);
     struct comm_opts opts; /* its pointers belong to the caller until the member is connected */
 
     void (*on_broken)(void *arg, const struct comm_loss *loss, const char *why);
@@ -160,6 +163,7 @@ static inline void comm_waits(const struct comm *c, bool waits)
         c->on_wait(waits);
 }
 
+/* ---- fail.c ---- */
 /* "rank 3 (worker 1)" */
 struct comm_text {
     char text[96];
@@ -173,14 +177,10 @@ static inline size_t comm_call_element(const struct comm_call *call)
 }
 /* Returns true if the calls are equal except for the offset. */
 bool comm_call_same(const struct comm_call *a, const struct comm_call *b);
-
-/* ---- life.c ---- */
 /* Ends the generation, in this process and in the peers; only the first call has an effect. Always
  * returns -1. Any thread. */
 int comm_fail(struct comm *c, int code, uint32_t culprit, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* Returns true if this errno of a socket means that the other kernel does not answer. */
-bool comm_is_path_dead(int errnum);
 /* Calls comm_fail() with ERR_PATH: the kernel of the member acknowledged nothing for
  * COMM_PATH_MS. */
 int comm_path_lost(struct comm *c, uint32_t member);
@@ -189,6 +189,14 @@ int comm_path_lost(struct comm *c, uint32_t member);
 int comm_link_lost(struct comm *c, uint32_t rank, const char *why);
 /* Writes the text of the failure. Returns its code. */
 int comm_failure(struct comm *c, struct err *err);
+/* From now on a failure spreads at once. Returns false if there was one before; it spreads now. */
+bool comm_begin(struct comm *c);
+/* Wakes the watcher, or the thread that connects. */
+void comm_wake(struct comm *c);
+/* Sends a life message of this kind, BYE or OVER, to all peers. */
+void comm_send_lives(struct comm *c, uint32_t what, uint32_t culprit, const char *why);
+
+/* ---- life.c ---- */
 /* life_polls() writes the entries to poll, the wake-up and then each life, and returns their
  * number. life_advance() handles the results. */
 uint32_t life_polls(const struct comm *c, struct pollfd *out);
@@ -197,12 +205,9 @@ void life_read(struct comm *c, struct comm_life *l); /* reads what has arrived, 
 /* Adds a life of a member that has none yet. */
 void life_add(struct comm *c, int fd, uint32_t member, enum life_kind kind);
 void life_close(struct comm_life *l); /* also closes received descriptors that were not used */
-/* From now on a failure spreads at once. Returns false if there was one before; it spreads now. */
-bool comm_begin(struct comm *c);
 /* Closes the tethers of the other members: no thread of this process will write into their arenas
  * any more. */
 void comm_close_tethers(struct comm *c);
-void comm_wake(struct comm *c);
 int comm_watch(struct comm *c, struct err *err); /* starts the watcher if there is a life line */
 void comm_unwatch(struct comm *c, bool goodbye); /* stops the watcher; goodbye: first sends BYE to
                                                     the peers */
@@ -214,13 +219,13 @@ bool path_is_silent(int fd);
 void path_add(struct comm_loss *loss, uint32_t member); /* adds the member once */
 /* Adds the members to which a connection of the generation is silent. */
 void path_survey(const struct comm *c, struct comm_loss *loss);
+/* Returns true if this errno of a socket means that the other kernel does not answer. */
+bool comm_is_path_dead(int errnum);
 
 /* ---- share.c ---- */
 /* Makes what this member shares: a tether, and the page if it is the leader or alone on its
  * host. */
 int host_open(struct comm *c, struct err *err);
-/* Handles a JOIN or PART that was received, with the descriptors l->passed. */
-int host_receive(struct comm *c, struct comm_life *l, const struct life_message *m, struct err *err);
 /* Sends the messages that are due. Sharing is complete when c->shm.is_shared is set. */
 int host_advance(struct comm *c, uint64_t deadline_ns, struct err *err);
 void host_close(struct comm *c); /* idempotent; keeps this member's end of the tether */
@@ -228,8 +233,6 @@ void host_close(struct comm *c); /* idempotent; keeps this member's end of the t
 /* ---- link_shm.c ---- */
 /* Wakes the ranks that wait for the slots of this member: it will not arrive any more. */
 void host_leave(struct comm *c);
-/* Wakes all ranks of the host. The first reason is kept. */
-void host_break(struct comm *c, uint32_t culprit, const char *why);
 /* If another process broke the page, fails in the same way and returns -1. */
 int host_check(struct comm *c);
 /* Waits at the barrier for the ranks [first, first + n) of this host, which include r. Returns -1
@@ -258,7 +261,6 @@ struct exchange {
 /* Sends and receives at the same time. `send` and `recv` are disjoint, or equal with at most
  * COMM_SMALL_BYTES that are added. Returns -1 after a failure. */
 int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x);
-void tcp_shutdown(struct comm *c);
 /* Sets TCP_NODELAY, keepalive and so on, for links and life lines. */
 void tcp_tune(int fd, bool is_settled); /* false: during the handshake */
 

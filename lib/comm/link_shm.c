@@ -12,13 +12,11 @@
 
 #include <linux/futex.h>
 #include <sched.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
+#include <time.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
 
@@ -29,11 +27,6 @@ static void futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
     struct timespec t = { .tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000) };
 
     syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
-}
-
-static void futex_wake(_Atomic uint32_t *word)
-{
-    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
 static inline void relax(void)
@@ -60,7 +53,7 @@ static bool arrived(uint32_t word, uint32_t target)
 static void announce(struct host_slot *s)
 {
     if (atomic_load(&s->sleepers) != 0)
-        futex_wake(&s->word);
+        page_wake(&s->word);
 }
 
 /* Returns 1: keep waiting, 0: arrived, -1: failed. */
@@ -192,34 +185,10 @@ void *host_small(struct comm *c, uint32_t rank, uint32_t number)
     return places + ((size_t)c->shm.slot_of[rank] * 2 + (number & 1)) * COMM_SMALL_BYTES;
 }
 
-/* Sets a flag in slots. The word changes, so no thread goes to sleep on the old value. */
-static void flag(struct comm *c, uint32_t first_slot, uint32_t n, uint32_t bit)
-{
-    for (uint32_t i = first_slot; i < first_slot + n; i++) {
-        atomic_fetch_or(&c->shm.page->slots[i].word, bit);
-        futex_wake(&c->shm.page->slots[i].word);
-    }
-}
-
 void host_leave(struct comm *c)
 {
     if (c->shm.page != NULL)
-        flag(c, c->shm.slot_of[c->first_rank], c->n_ranks, PAGE_LEFT);
-}
-
-void host_break(struct comm *c, uint32_t culprit, const char *why)
-{
-    struct host_page *p = c->shm.page;
-    uint32_t intact = 0;
-
-    if (p == NULL)
-        return;
-    if (atomic_compare_exchange_strong(&p->broken, &intact, 1)) {
-        p->culprit = culprit;
-        snprintf(p->why, sizeof(p->why), "%s", why);
-        atomic_store(&p->broken, 2);
-    }
-    flag(c, 0, c->shm.n_slots, PAGE_BROKEN);
+        page_flag(c->shm.page, c->shm.slot_of[c->first_rank], c->n_ranks, PAGE_LEFT);
 }
 
 int host_check(struct comm *c)

@@ -239,15 +239,6 @@ int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
     return 0;
 }
 
-void tcp_shutdown(struct comm *c)
-{
-    for (uint32_t i = 0; c->ranks != NULL && i < c->n_ranks; i++)
-        for (uint32_t k = 0; k < c->ranks[i].n_links; k++)
-            if (c->ranks[i].links[k].fd >= 0)
-                /* no effect if the connection has ended */
-                (void)shutdown(c->ranks[i].links[k].fd, SHUT_RDWR);
-}
-
 void tcp_tune(int fd, bool is_settled)
 {
     /* The kernel of a peer acknowledges bytes independently of its process, so silence means that

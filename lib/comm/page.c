@@ -2,6 +2,10 @@
 #include "comm/page.h"
 
 #include <inttypes.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/err.h"
 
@@ -67,4 +71,29 @@ int page_check(const struct host_page *page, uint32_t n_slots, struct err *err)
         return err_set(err, ERR_PEER, "page of this host: %" PRIu64 " bytes, expected %zu",
                        page->bytes, page_bytes(n_slots));
     return 0;
+}
+
+void page_wake(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+void page_flag(struct host_page *page, uint32_t first, uint32_t n, uint32_t bit)
+{
+    for (uint32_t i = first; i < first + n; i++) {
+        atomic_fetch_or(&page->slots[i].word, bit);
+        page_wake(&page->slots[i].word);
+    }
+}
+
+void page_break(struct host_page *page, uint32_t n_slots, uint32_t culprit, const char *why)
+{
+    uint32_t intact = 0;
+
+    if (atomic_compare_exchange_strong(&page->broken, &intact, 1)) {
+        page->culprit = culprit;
+        snprintf(page->why, sizeof(page->why), "%s", why);
+        atomic_store(&page->broken, 2);
+    }
+    page_flag(page, 0, n_slots, PAGE_BROKEN);
 }

@@ -75,5 +75,13 @@ void page_init(struct host_page *page, uint32_t n_slots);
 /* Validates a page that another member created. The caller has checked that page_bytes(n_slots)
  * bytes are mapped. Errors: ERR_PEER. */
 int page_check(const struct host_page *page, uint32_t n_slots, struct err *err);
+/* Wakes all threads that sleep on the word. */
+void page_wake(_Atomic uint32_t *word);
+/* Sets a flag in the slots [first, first + n) and wakes the ranks that wait for them. The word changes, so no thread
+ * goes to sleep on the old value. */
+void page_flag(struct host_page *page, uint32_t first, uint32_t n, uint32_t bit);
+/* The generation failed: wakes all ranks of the host. The first reason is kept. n_slots: as checked by page_check(), since
+ * another process can write to the page. */
+void page_break(struct host_page *page, uint32_t n_slots, uint32_t culprit, const char *why);
 
 #endif

@@ -15,15 +15,12 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/fault.h"
 
 enum {
     SILENT_MS = 1600, /* more than a keepalive interval and less than COMM_PATH_MS, after which a path is given up */
@@ -168,4 +165,9 @@ int comm_test_paths(const char *const *addresses, uint32_t n, uint32_t limit_ms,
     free(tests);
     free(message);
     return 0;
+}
+
+bool comm_is_path_dead(int errnum)
+{
+    return errnum == ETIMEDOUT || errnum == EHOSTUNREACH || errnum == ENETUNREACH;
 }

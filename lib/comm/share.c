@@ -193,7 +193,8 @@ static int map_page(struct comm *c, struct comm_life *l, const struct life_messa
     return 0;
 }
 
-int host_receive(struct comm *c, struct comm_life *l, const struct life_message *m, struct err *err)
+/* Handles a JOIN or PART that was received, with the descriptors l->passed. */
+static int receive_share(struct comm *c, struct comm_life *l, const struct life_message *m, struct err *err)
 {
     int rc;
 
@@ -316,6 +317,7 @@ int host_open(struct comm *c, struct err *err)
     struct comm_host *h = &c->shm;
     int rc;
 
+    c->receive_share = receive_share;
     for (uint32_t m = 0; m < c->topo.n_members; m++)
         h->n_others += m != c->self && c->topo.host_of[m] == c->host;
     own_cores(h->cores);

@@ -27,88 +27,12 @@ struct queued {
 
 struct rdzv_group {
     struct rdzv *r;
+    rdzv_perform_fn *perform;
     struct member_node *node;
     struct loop_timer *tick;
     bool is_busy, has_started, has_ended, is_shut;
     struct queued *first, **last;
 };
-
-/* ---- actions ---- */
-
-static void probe(struct rdzv_group *g, uint32_t rank)
-{
-    struct member_status ours;
-
-    member_node_status(g->node, &ours);
-    rdzv_probes_start(g->r->probes, rank, &ours);
-}
-
-static void train(struct rdzv_group *g, const struct member_action *a)
-{
-    struct rdzv_action out = { .action = a, .view = rdzv_views_get(g->r->views, a->view) };
-
-    if (out.view != NULL)
-        g->r->opts.on_action(g->r->opts.arg, &out);
-    else
-        rdzv_report(g->r, &(struct member_event){ .kind = MEMBER_EV_FAILED,
-                                                  .generation = a->view->generation,
-                                                  .failure = MEMBER_FAIL_PEER,
-                                                  .text = "the view of the TRAIN action was not received" });
-}
-
-static void end(struct rdzv_group *g, const struct member_action *a)
-{
-    struct rdzv_action out = { .action = a };
-
-    CHECK(!g->has_ended);
-    g->has_ended = true;
-    loop_timer_free(g->tick);
-    g->tick = NULL;
-    rdzv_probes_shut(g->r->probes);
-    rdzv_client_close(g->r->client);
-    rdzv_links_close_all(g->r->links);
-    rdzv_trace(g->r, "the membership has ended, code %d: %.600s", a->code, a->text);
-    g->r->opts.on_action(g->r->opts.arg, &out);
-}
-
-/* Links and probes are handled here; the daemon performs the other actions. */
-static void perform_one(struct rdzv_group *g, const struct member_action *a)
-{
-    struct rdzv *r = g->r;
-
-    switch (a->what) {
-    case MEMBER_OPEN_OUT:
-        rdzv_client_open(r->client, a->rank);
-        return;
-    case MEMBER_CLOSE_OUT:
-        rdzv_client_close(r->client);
-        return;
-    case MEMBER_SEND_LEADER:
-        rdzv_client_send(r->client, a->msg);
-        return;
-    case MEMBER_SEND_MEMBER:
-        rdzv_links_send(r->links, a->rank, a->msg);
-        return;
-    case MEMBER_CLOSE_IN:
-        rdzv_links_close(r->links, a->rank);
-        return;
-    case MEMBER_PROBE:
-        probe(g, a->rank);
-        return;
-    case MEMBER_TRAIN:
-        train(g, a);
-        return;
-    case MEMBER_REACH:
-        rdzv_reach_test(r, a);
-        return;
-    case MEMBER_END:
-        end(g, a);
-        return;
-    default:
-        r->opts.on_action(r->opts.arg, &(struct rdzv_action){ .action = a });
-        return;
-    }
-}
 
 /* ---- events ---- */
 
@@ -122,6 +46,14 @@ static bool enter(struct rdzv_group *g)
     return true;
 }
 
+static void set_ended(struct rdzv_group *g)
+{
+    CHECK(!g->has_ended);
+    g->has_ended = true;
+    loop_timer_free(g->tick);
+    g->tick = NULL;
+}
+
 /* Performs the actions of the event, then handles the queued events in order. */
 static void perform(struct rdzv_group *g)
 {
@@ -130,8 +62,11 @@ static void perform(struct rdzv_group *g)
     for (;;) {
         struct queued *q;
 
-        while (!g->has_ended && member_node_next(g->node, &a))
-            perform_one(g, &a);
+        while (!g->has_ended && member_node_next(g->node, &a)) {
+            if (a.what == MEMBER_END)
+                set_ended(g);
+            g->perform(g->r, &a);
+        }
         if (g->has_ended)
             break;
         if (g->r->opts.on_state != NULL)
@@ -202,13 +137,6 @@ static void on_tick(void *arg)
     rdzv_server_tick(g->r->server, now_ms);
 }
 
-void rdzv_log(struct rdzv *r, const char *text, bool is_trouble)
-{
-    struct member_action say = { .what = MEMBER_LOG, .text = text, .is_trouble = is_trouble };
-
-    r->opts.on_action(r->opts.arg, &(struct rdzv_action){ .action = &say });
-}
-
 /* ---- what the daemon reports ---- */
 
 static struct queued *copy(const struct member_event *e)
@@ -266,7 +194,7 @@ bool rdzv_group_has_ended(const struct rdzv_group *g)
     return g->has_ended || g->is_shut;
 }
 
-struct rdzv_group *rdzv_group_new(struct rdzv *r)
+struct rdzv_group *rdzv_group_new(struct rdzv *r, rdzv_perform_fn *perform)
 {
     const struct rdzv_opts *o = &r->opts;
     const char **names = calloc(o->world, sizeof(*names)),
@@ -279,6 +207,7 @@ struct rdzv_group *rdzv_group_new(struct rdzv *r)
         addresses[i] = o->tasks[i].address;
     }
     g->r = r;
+    g->perform = perform;
     g->last = &g->first;
     g->node = member_node_new(&(struct member_node_opts){ .world = o->world,
                                                           .self = o->self,

@@ -32,7 +32,9 @@ struct rdzv_server {
     grpc_server *server;
     grpc_server_credentials *plain;
     struct admission *admission; /* NULL: not listening */
-    void **registered; /* [rdzv_n_methods] */
+    const struct rdzv_method *methods; /* [n_methods] borrowed */
+    uint32_t n_methods;
+    void **registered; /* [n_methods] */
     bool is_closing, is_down;
     struct rdzv_in *all; /* the running calls */
     uint32_t n_calls;
@@ -374,7 +376,7 @@ static void accept_next(struct rdzv_server *s, const struct rdzv_method *m)
                                       &c->arrived);
     else
         rc = grpc_server_request_registered_call(
-            s->server, s->registered[m - rdzv_methods], &c->call, &c->deadline, &c->metadata,
+            s->server, s->registered[m - s->methods], &c->call, &c->deadline, &c->metadata,
             m->is_bidi ? NULL : &c->payload, queue, queue, &c->arrived);
     CHECK(rc == GRPC_CALL_OK);
 }
@@ -414,7 +416,8 @@ static void on_connection(void *arg, int fd)
     grpc_server_add_channel_from_fd(s->server, fd, s->plain);
 }
 
-int rdzv_server_open(struct rdzv *r, struct rdzv_server **out, struct err *err)
+int rdzv_server_open(struct rdzv *r, const struct rdzv_method *methods, uint32_t n_methods,
+                     struct rdzv_server **out, struct err *err)
 {
     struct rdzv_server *s = calloc(1, sizeof(*s));
     struct admission_opts admission = { .listen = r->opts.listen, .tasks = r->opts.world, .accept = on_connection, .arg = s };
@@ -426,10 +429,12 @@ int rdzv_server_open(struct rdzv *r, struct rdzv_server **out, struct err *err)
     s->down = (struct rdzv_tag){ .fn = on_down, .arg = s };
     s->server = create();
     grpc_server_register_completion_queue(s->server, rdzv_hub_queue(r->hub), NULL);
-    s->registered = calloc(rdzv_n_methods, sizeof(*s->registered));
+    s->methods = methods;
+    s->n_methods = n_methods;
+    s->registered = calloc(n_methods, sizeof(*s->registered));
     CHECK(s->registered != NULL);
-    for (uint32_t i = 0; i < rdzv_n_methods; i++) {
-        const struct rdzv_method *m = &rdzv_methods[i];
+    for (uint32_t i = 0; i < n_methods; i++) {
+        const struct rdzv_method *m = &methods[i];
 
         s->registered[i] = grpc_server_register_method(
             s->server, m->path, NULL,
@@ -444,9 +449,9 @@ int rdzv_server_open(struct rdzv *r, struct rdzv_server **out, struct err *err)
         return rc;
     }
     accept_next(s, NULL);
-    for (uint32_t i = 0; i < rdzv_n_methods; i++)
-        for (uint32_t k = 0; k < rdzv_methods[i].pending; k++)
-            accept_next(s, &rdzv_methods[i]);
+    for (uint32_t i = 0; i < n_methods; i++)
+        for (uint32_t k = 0; k < methods[i].pending; k++)
+            accept_next(s, &methods[i]);
     return 0;
 }
 

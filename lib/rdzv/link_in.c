@@ -14,10 +14,7 @@
 
 struct seat {
     struct rdzv_in *call; /* NULL: no link. The context of the call is this seat */
-    /* of the last JOIN */
-    uint64_t incarnation, n_calls;
-    uint32_t n_devices;
-    char *data_address, *host_key; /* owned */
+    uint64_t n_calls;     /* number of the call with the last JOIN */
     double samples_per_second;
 };
 
@@ -102,7 +99,6 @@ static bool reject_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j,
                           struct rdzv_in *call)
 {
     struct rdzv *r = l->r;
-    const struct seat *seat = rank != MEMBER_NO_RANK ? &l->seats[rank] : NULL;
     uint32_t to = wire_rank(&r->cluster, j->to);
     char self[400];
 
@@ -124,7 +120,7 @@ static bool reject_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j,
                        j->to->type, j->to->index, j->to->address);
     else if (rank == r->opts.self)
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "this is %s, the caller itself", self);
-    else if (j->incarnation == seat->incarnation && j->call <= seat->n_calls)
+    else if (j->incarnation == rdzv_joined_get(r->joined, rank).incarnation && j->call <= l->seats[rank].n_calls)
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "a newer call of this process exists");
     else
         return false;
@@ -135,7 +131,7 @@ static bool reject_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j,
  * and the newer was refused. */
 static bool replace_link(struct rdzv_links *l, uint32_t rank, struct rdzv_in *call, const struct member_msg *join)
 {
-    bool is_other = l->seats[rank].incarnation != join->incarnation;
+    bool is_other = rdzv_joined_get(l->r->joined, rank).incarnation != join->incarnation;
     struct member_msg refusal;
     char text[RDZV_REFUSAL_BYTES];
     struct wire w = { 0 };
@@ -151,13 +147,6 @@ static bool replace_link(struct rdzv_links *l, uint32_t rank, struct rdzv_in *ca
     rdzv_links_close(l, rank);
     rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = rank, .text = is_other ? "another process joined in its place" : "the task called again" });
     return true;
-}
-
-static void copy_string(char **at, const char *s)
-{
-    free(*at);
-    *at = strdup(s);
-    CHECK(*at != NULL);
 }
 
 static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1__Join *j,
@@ -176,12 +165,9 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
     }
     seat = &l->seats[rank];
     seat->call = call;
-    seat->incarnation = j->incarnation;
     seat->n_calls = j->call;
-    seat->n_devices = j->n_devices;
     seat->samples_per_second = 0;
-    copy_string(&seat->data_address, j->data_address);
-    copy_string(&seat->host_key, j->host_key);
+    rdzv_joined_store(l->r->joined, rank, j);
     rdzv_in_set_context(call, seat);
     rdzv_in_on_closed(call, on_closed, l);
     rdzv_msg_in(l->r, rank, m);
@@ -238,17 +224,6 @@ void rdzv_join(struct rdzv *r, struct rdzv_in *call, void *request)
 
 /* ---- queries ---- */
 
-struct rdzv_member rdzv_links_member(const struct rdzv_links *l, uint32_t rank)
-{
-    const struct seat *seat = &l->seats[rank];
-
-    return (struct rdzv_member){ .rank = rank,
-                                 .incarnation = seat->incarnation,
-                                 .n_devices = seat->n_devices,
-                                 .data_address = seat->data_address,
-                                 .host_key = seat->host_key };
-}
-
 double rdzv_links_speed(const struct rdzv_links *l, uint32_t rank)
 {
     return l->seats[rank].call != NULL ? l->seats[rank].samples_per_second : 0;
@@ -278,10 +253,6 @@ void rdzv_links_free(struct rdzv_links *l)
 {
     if (l == NULL)
         return;
-    for (uint32_t i = 0; i < l->r->cluster.world; i++) {
-        free(l->seats[i].data_address);
-        free(l->seats[i].host_key);
-    }
     grpc_slice_unref(l->view);
     free(l->seats);
     free(l);

@@ -1,6 +1,5 @@
 #include "rdzv/rdzv.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +16,7 @@
 #define CONTROL(name_) "/trainerd.v1.Control/" name_
 #define HEALTH(name_) "/grpc.health.v1.Health/" name_
 #define REFLECTION(v_) "/grpc.reflection." v_ ".ServerReflection/ServerReflectionInfo"
-const struct rdzv_method rdzv_methods[] = {
+static const struct rdzv_method methods[] = {
     { .path = RENDEZVOUS("Join"), .request = &trainerd__v1__member_message__descriptor,
       .is_bidi = true, .pending = 64, .handle = rdzv_join },
     { .path = RENDEZVOUS("Who"), .request = &trainerd__v1__who_request__descriptor,
@@ -41,17 +40,6 @@ const struct rdzv_method rdzv_methods[] = {
       .request = &grpc__reflection__v1alpha__server_reflection_request__descriptor,
       .is_open = true, .is_bidi = true, .pending = 4, .handle = rdzv_reflect },
 };
-const uint32_t rdzv_n_methods = COUNT_OF(rdzv_methods);
-
-/* ---- names ---- */
-
-const char *rdzv_full_name(const struct rdzv *r, uint32_t rank, char out[400])
-{
-    snprintf(out, 400, "%.63s (%.320s)", r->cluster.tasks[rank].name,
-             r->cluster.tasks[rank].address);
-    return out;
-}
-
 /* ---- opening ---- */
 
 static const char *copy(struct rdzv *r, const char *s)
@@ -109,11 +97,12 @@ static int open_all(struct rdzv *r, struct err *err)
     r->health = rdzv_health_new();
     r->control = rdzv_control_new();
     r->views = rdzv_views_new(r);
+    r->joined = rdzv_joined_new(r->cluster.world);
     r->links = rdzv_links_new(r);
     r->client = rdzv_client_new(r);
     r->probes = rdzv_probes_new(r);
-    r->group = rdzv_group_new(r);
-    return rdzv_server_open(r, &r->server, err);
+    r->group = rdzv_group_new(r, rdzv_perform);
+    return rdzv_server_open(r, methods, COUNT_OF(methods), &r->server, err);
 }
 
 int rdzv_open(const struct rdzv_opts *opts, struct rdzv **out, struct err *err)
@@ -190,6 +179,7 @@ void rdzv_close(struct rdzv *r, uint64_t grace_ms)
         rdzv_probes_free(r->probes);
         rdzv_client_free(r->client);
         rdzv_links_free(r->links);
+        rdzv_joined_free(r->joined);
         rdzv_views_free(r->views);
         rdzv_hub_close(r->hub);
     }

@@ -6,7 +6,9 @@
  *   in.c          the server and its incoming calls
  *   dial.c        a TCP connection to an address, or a refusal
  *   out.c         an outgoing call, on a connection of its own
- *   group.c       the node: events in, actions out, callbacks to the daemon
+ *   group.c       the node: events in, actions out
+ *   perform.c     performs the actions: on links and probes, or by the daemon
+ *   joined.c      what the tasks sent with their JOIN
  *   link_in.c     links in: one for each task that called this task
  *   link_out.c    the link out, to the task that this task called
  *   probe.c         probes: the status of other tasks
@@ -85,9 +87,10 @@ struct rdzv_method {
 };
 
 struct rdzv_server;
-/* Listens on opts->listen. On success *out is valid; the caller frees it after
- * rdzv_server_is_down(). Errors: ERR_IO, ERR_INPUT. */
-int rdzv_server_open(struct rdzv *r, struct rdzv_server **out, struct err *err);
+/* Serves the methods, which must outlive the server, on opts->listen. On success *out is valid; the
+ * caller frees it after rdzv_server_is_down(). Errors: ERR_IO, ERR_INPUT. */
+int rdzv_server_open(struct rdzv *r, const struct rdzv_method *methods, uint32_t n_methods,
+                     struct rdzv_server **out, struct err *err);
 void rdzv_server_tick(struct rdzv_server *s, uint64_t now_ms); /* logs the reports of admission */
 void rdzv_server_shutdown(struct rdzv_server *s); /* accepts no new calls; running calls may end */
 void rdzv_server_cancel(struct rdzv_server *s);   /* ends the running calls */
@@ -158,6 +161,7 @@ struct rdzv {
     struct rdzv_server *server;
     struct rdzv_out *outs; /* all running calls */
     struct rdzv_group *group;
+    struct rdzv_joined *joined;
     struct rdzv_links *links;
     struct rdzv_client *client;
     struct rdzv_probes *probes;
@@ -171,11 +175,6 @@ struct rdzv {
     uint32_t n_reach;
 };
 
-/* "worker 1 (10.0.0.2:2222)" */
-const char *rdzv_full_name(const struct rdzv *r, uint32_t rank, char out[400]);
-
-extern const struct rdzv_method rdzv_methods[]; /* rdzv.c */
-extern const uint32_t rdzv_n_methods;
 rdzv_handler rdzv_join;                                               /* link_in.c */
 rdzv_handler rdzv_probed;                                              /* probe.c */
 rdzv_handler rdzv_status, rdzv_checkpoint, rdzv_drain, rdzv_stop_all; /* control.c */
@@ -184,7 +183,9 @@ rdzv_handler rdzv_reflect;                                            /* reflect
 
 /* ---- group.c ---- */
 
-struct rdzv_group *rdzv_group_new(struct rdzv *r);
+/* Performs one action of the node. */
+typedef void rdzv_perform_fn(struct rdzv *r, const struct member_action *a);
+struct rdzv_group *rdzv_group_new(struct rdzv *r, rdzv_perform_fn *perform);
 void rdzv_group_start(struct rdzv_group *g); /* starts the node from the loop */
 void rdzv_group_shut(struct rdzv_group *g);  /* the node handles no further event */
 void rdzv_group_free(struct rdzv_group *g);
@@ -192,9 +193,6 @@ bool rdzv_group_has_ended(const struct rdzv_group *g); /* the node has ended, or
 
 /* Handles an event and performs all of its actions. */
 void rdzv_group_event(struct rdzv_group *g, const struct member_event *e);
-void rdzv_log(struct rdzv *r, const char *text, bool is_trouble); /* logs a line of the control
-                                                                     plane itself, as a LOG
-                                                                     action */
 enum { RDZV_REFUSAL_BYTES = 1024 };
 /* Calls member_node_admits(). refusal->text is copied to `text`. */
 bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_msg *join, struct member_msg *refusal,
@@ -202,14 +200,27 @@ bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_
 void rdzv_group_probed(struct rdzv_group *g, uint32_t rank, const struct member_status *theirs,
                       struct member_status *ours);
 
+/* ---- perform.c ---- */
+
+/* Performs an action: on the links and probes, or through opts->on_action. Never calls the node, except with
+ * rdzv_report(). */
+void rdzv_perform(struct rdzv *r, const struct member_action *a);
+
+/* ---- joined.c ---- */
+
+struct rdzv_joined *rdzv_joined_new(uint32_t world);
+void rdzv_joined_store(struct rdzv_joined *t, uint32_t rank, const Trainerd__V1__Join *m);
+/* Returns what the task sent with its last JOIN; n_devices 0: it never joined. The strings are valid until its next
+ * JOIN. */
+struct rdzv_member rdzv_joined_get(const struct rdzv_joined *t, uint32_t rank);
+void rdzv_joined_free(struct rdzv_joined *t);
+
 /* ---- link_in.c ---- */
 
 struct rdzv_links *rdzv_links_new(struct rdzv *r);
 void rdzv_links_send(struct rdzv_links *l, uint32_t rank, const struct member_msg *m);
 void rdzv_links_close(struct rdzv_links *l, uint32_t rank);
 void rdzv_links_close_all(struct rdzv_links *l);
-/* Returns what the task sent with its JOIN; n_devices 0: it never joined. */
-struct rdzv_member rdzv_links_member(const struct rdzv_links *l, uint32_t rank);
 double rdzv_links_speed(const struct rdzv_links *l, uint32_t rank); /* samples per second */
 void rdzv_links_free(struct rdzv_links *l);
 
@@ -249,6 +260,10 @@ void rdzv_reach_test(struct rdzv *r, const struct member_action *a);
 
 /* ---- trace.c ---- */
 
+/* "worker 1 (10.0.0.2:2222)" */
+const char *rdzv_full_name(const struct rdzv *r, uint32_t rank, char out[400]);
+/* Logs a line of the control plane itself, as a LOG action. */
+void rdzv_log(struct rdzv *r, const char *text, bool is_trouble);
 void rdzv_trace(const struct rdzv *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Called directly before a message is sent to `rank`, and before a message from `rank` is handled:
  * trace line and fault point. */

@@ -1,4 +1,4 @@
-/* trace.c - one log line for each link and message, so that a reader of the log can follow a change
+/* trace.c - log lines: one line for each link and message, so that a reader of the log can follow a change
  * of the group; and a fault point for each kind of message, before it is sent and before it is
  * handled. */
 #include "rdzv/rdzv_priv.h"
@@ -91,4 +91,18 @@ void rdzv_msg_in(const struct rdzv *r, uint32_t rank, const struct member_msg *m
 {
     trace_msg(r, "from", rank, m);
     (void)fault_hit(kinds[m->kind].in);
+}
+
+void rdzv_log(struct rdzv *r, const char *text, bool is_trouble)
+{
+    struct member_action say = { .what = MEMBER_LOG, .text = text, .is_trouble = is_trouble };
+
+    r->opts.on_action(r->opts.arg, &(struct rdzv_action){ .action = &say });
+}
+
+const char *rdzv_full_name(const struct rdzv *r, uint32_t rank, char out[400])
+{
+    snprintf(out, 400, "%.63s (%.320s)", r->cluster.tasks[rank].name,
+             r->cluster.tasks[rank].address);
+    return out;
 }

@@ -97,7 +97,7 @@ static bool make(struct rdzv_views *v, const struct member_view *from)
     for (uint32_t i = 0; i < from->n; i++) {
         const struct member_seat *seat = &from->seats[i];
         struct rdzv_member m =
-            seat->rank == v->r->opts.self ? self(v->r) : rdzv_links_member(v->r->links, seat->rank);
+            seat->rank == v->r->opts.self ? self(v->r) : rdzv_joined_get(v->r->joined, seat->rank);
 
         if (m.n_devices == 0 || m.incarnation != seat->incarnation)
             return false;

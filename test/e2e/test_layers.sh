@@ -129,10 +129,3 @@ rm "$tree/lib/train/leaf.c"
 add_file lib/train/twig.c 'int leaf(void) { return 1; }'
 echo 'int facade(void); int leaf(void) { return facade(); }' | cc -xc -c -o "$tree/build/lib/train/leaf.c.o" -
 calls_say 0 '' "calls_object_of_a_removed_file_is_ignored"
-
-exempt=$(sed -n "s/^has_cycle='\([a-z]*\).*/\1/p" scripts/calls)
-if [ -n "$exempt" ]; then
-    calls_tree
-    add_file "lib/$exempt/x.c" 'int x(void) { return 1; }'
-    calls_say 1 "files of $exempt form no cycle; remove $exempt from has_cycle" "calls_exempt_folder_without_cycle_is_refused"
-fi

@@ -1,0 +1,37 @@
+/* report_now.c - what the rest of the daemon reports: phase, trouble, number of steps, leadership. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "daemon/report_priv.h"
+
+void report_lead(struct report *r, bool leads)
+{
+    __atomic_store_n(&r->is_lead, leads, __ATOMIC_RELAXED);
+}
+
+void report_total(struct report *r, uint64_t total_steps, uint64_t steps_per_epoch)
+{
+    pthread_mutex_lock(&r->lock);
+    r->now.total_steps = total_steps;
+    r->steps_per_epoch = steps_per_epoch;
+    pthread_mutex_unlock(&r->lock);
+}
+
+void report_phase(struct report *r, const char *phase)
+{
+    pthread_mutex_lock(&r->lock);
+    if (strcmp(r->now.phase, phase) != 0) {
+        r->now.phase = phase;
+        r->now.phase_since_ms = clock_ms();
+        r->done = r->all = 0;
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void report_trouble(struct report *r, const char *text)
+{
+    pthread_mutex_lock(&r->lock);
+    snprintf(r->now.last_trouble, sizeof(r->now.last_trouble), "%s", text);
+    pthread_mutex_unlock(&r->lock);
+}

@@ -1,0 +1,145 @@
+/* run_state.c - starts the generations and saves of a task, and ends the task. group.c and alone.c call
+ * these functions; the results reach them through the table r->mode. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/thread.h"
+#include "daemon/report.h"
+#include "daemon/run_priv.h"
+#include "loop/loop.h"
+
+enum { DIVERGED_MAX = 3 /* the task ends at this number of divergences */ };
+
+int run_exit_code(int err_code)
+{
+    switch (err_code) {
+    case ERR_INPUT:
+    case ERR_UNSUPPORTED:
+    case ERR_CORRUPT:
+    case ERR_NOENT:
+    case ERR_REFUSED:
+        return EXIT_INPUT;
+    default:
+        return EXIT_RETRY;
+    }
+}
+
+uint64_t run_deadline_ms(const struct run *r)
+{
+    return (uint64_t)(r->s->conf->train.deadline_seconds * 1e3);
+}
+
+uint64_t run_grace_ms(const struct run *r)
+{
+    return (uint64_t)(r->s->conf->train.grace_seconds * 1e3);
+}
+
+void run_end(struct run *r, int code, const char *text)
+{
+    if (r->has_ended)
+        return;
+    r->has_ended = true;
+    r->exit_code = code;
+    snprintf(r->exit_text, sizeof(r->exit_text), "%s", text);
+    cancel_set(&r->cancel, true);
+    if (r->train != NULL)
+        train_abort(r->train, text); /* no effect if no generation runs */
+    loop_stop(r->loop);
+}
+
+static void handle_ended(void *arg)
+{
+    struct run_ended *m = arg;
+    struct run *r = m->run;
+
+    r->generation = 0;
+    if (!r->has_ended) /* else the exit code is decided */
+        r->mode->ended(r, m);
+    free(m);
+}
+
+static void on_train_end(void *arg, enum train_end how, uint64_t held, int code, const char *text)
+{
+    struct run *r = arg;
+    struct run_ended *m = calloc(1, sizeof(*m));
+
+    CHECK(m != NULL);
+    report_generation_end(r->report); /* before any task can go on from the state of this one */
+    *m = (struct run_ended){ .run = r, .generation = r->generation, .end = how, .held = held, .code = code };
+    snprintf(m->text, sizeof(m->text), "%s", text);
+    loop_post(r->loop, handle_ended, m);
+}
+
+int run_train(struct run *r, const struct train_group *g, struct err *err)
+{
+    int rc;
+
+    CHECK(r->generation == 0 && r->train != NULL);
+    r->generation_count++;
+    r->generation = g->generation; /* the generation may end before train_start() returns */
+    rc = train_start(r->train, g, on_train_end, err);
+    if (rc < 0)
+        r->generation = 0;
+    return rc;
+}
+
+bool run_is_wrong_again(struct run *r, const char *why, char *text, size_t n)
+{
+    if (++r->n_diverged < DIVERGED_MAX)
+        return false;
+    snprintf(text, n, "the results of this task diverged %d times; check the hardware of its host: %s", DIVERGED_MAX,
+             why);
+    return true;
+}
+
+struct saved {
+    struct run *run;
+    int rc;
+    struct err err;
+};
+
+static void handle_saved(void *arg)
+{
+    struct saved *m = arg;
+    struct run *r = m->run;
+
+    if (r->is_saving) {
+        if (r->has_saver)
+            pthread_join(r->saver, NULL);
+        r->is_saving = r->has_saver = false;
+        if (!r->has_ended)
+            r->mode->saved(r, m->rc, m->err.text);
+    }
+    free(m);
+}
+
+static void *save(void *arg)
+{
+    struct saved *m = arg;
+
+    m->rc = train_save(m->run->train, run_grace_ms(m->run), &m->err);
+    loop_post(m->run->loop, handle_saved, m);
+    return NULL;
+}
+
+void run_save(struct run *r)
+{
+    struct saved *m;
+    struct err err;
+    int rc;
+
+    CHECK(r->generation == 0 && !r->is_saving);
+    report_phase(r->report, "save");
+    m = calloc(1, sizeof(*m));
+    CHECK(m != NULL);
+    m->run = r;
+    r->is_saving = true;
+    rc = thread_start(&r->saver, "saves", save, m, &err);
+    r->has_saver = rc == 0;
+    if (rc < 0) {
+        m->rc = rc;
+        m->err = err;
+        loop_post(r->loop, handle_saved, m);
+    }
+}

@@ -1,0 +1,203 @@
+/* fail.c - how a generation fails: the first reason is kept, and spreads to this process and to the
+ * peers. The functions work on the file descriptors and on the page of the host, and call only
+ * message.c, path.c and page.c. Therefore every part may call comm_fail(). */
+#include "comm/comm_priv.h"
+
+#include <linux/futex.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/err.h"
+
+/* How long a broken link waits for the life line, which knows the reason: on a busy machine the thread that reads it may
+ * be that late. Only a link that breaks by itself waits for so long. */
+enum { LIFE_WAIT_MS = 300 };
+
+struct comm_text comm_rank_text(const struct comm *c, uint32_t rank)
+{
+    struct comm_text w;
+
+    snprintf(w.text, sizeof(w.text), "rank %u (%s)", rank, c->names[c->topo.member_of[rank]]);
+    return w;
+}
+
+struct comm_text comm_call_text(const struct comm_call *call)
+{
+    static const char *const names[] = { "all-reduce", "reduce-scatter", "all-gather", "broadcast",
+                                         "barrier" };
+    static const char *const ops[] = { " (sum)", " (max)", " (or)" };
+    const char *name = call->what < COUNT_OF(names) ? names[call->what] : "unknown call";
+    struct comm_text w;
+
+    if (call->what == COMM_BARRIER)
+        snprintf(w.text, sizeof(w.text), "call %u, %s", call->number, name);
+    else if (call->what == COMM_BROADCAST)
+        snprintf(w.text, sizeof(w.text), "call %u, %s of %llu bytes from rank %u", call->number,
+                 name, (unsigned long long)call->count, call->root);
+    else
+        snprintf(w.text, sizeof(w.text), "call %u, %s of %llu %s%s", call->number, name,
+                 (unsigned long long)call->count, tensor_dtype_name((enum tensor_dtype)call->dtype),
+                 call->what == COMM_ALL_GATHER || call->op >= COUNT_OF(ops) ? "" : ops[call->op]);
+    return w;
+}
+
+bool comm_call_same(const struct comm_call *a, const struct comm_call *b)
+{
+    return a->number == b->number && a->what == b->what && a->count == b->count &&
+           a->dtype == b->dtype && a->op == b->op && a->root == b->root;
+}
+
+void comm_wake(struct comm *c)
+{
+    uint64_t one = 1;
+
+    if (c->wake_fd >= 0)
+        (void)!write(c->wake_fd, &one, sizeof(one)); /* full: the thread is awake */
+}
+
+void comm_send_lives(struct comm *c, uint32_t what, uint32_t culprit, const char *why)
+{
+    struct life_message m = { .what = what, .member = culprit };
+    uint8_t bytes[MESSAGE_LIFE_BYTES];
+
+    snprintf(m.why, sizeof(m.why), "%s", why);
+    message_life_write(&m, bytes);
+    /* the first message on these connections: it fits into the buffer, unless the peer has ended */
+    if (c->shm.tether_fd >= 0)
+        (void)!send(c->shm.tether_fd, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
+    for (uint32_t i = 0; i < c->n_lives; i++)
+        if (c->lives[i].kind != LIFE_TETHER && c->lives[i].fd >= 0)
+            (void)!send(c->lives[i].fd, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* The links end: every thread that waits for one returns. */
+static void shut_links_down(struct comm *c)
+{
+    for (uint32_t i = 0; c->ranks != NULL && i < c->n_ranks; i++)
+        for (uint32_t k = 0; k < c->ranks[i].n_links; k++)
+            if (c->ranks[i].links[k].fd >= 0)
+                /* no effect if the connection has ended */
+                (void)shutdown(c->ranks[i].links[k].fd, SHUT_RDWR);
+}
+
+static void spread(struct comm *c)
+{
+    char why[COMM_WHY_BYTES];
+    uint32_t culprit;
+
+    pthread_mutex_lock(&c->lock);
+    culprit = c->culprit;
+    memcpy(why, c->why, sizeof(why));
+    pthread_mutex_unlock(&c->lock);
+    if (c->shm.page != NULL)
+        page_break(c->shm.page, c->shm.n_slots, culprit, why);
+    comm_send_lives(c, LIFE_OVER, culprit, why); /* before the links end, which looks like a death */
+    shut_links_down(c);
+}
+
+/* Where the failure was detected. */
+enum origin { OURS, SEEN };
+
+static int fail(struct comm *c, enum origin origin, int code, uint32_t culprit, const char *why)
+{
+    struct comm_loss loss = { 0 };
+    bool first, at_once;
+
+    if (origin == SEEN && !comm_has_failed(c)) /* before the links are shut down */
+        path_survey(c, &loss);
+    pthread_mutex_lock(&c->lock);
+    first = c->code == 0;
+    at_once = first && !c->is_connecting;
+    if (first) {
+        c->code = code;
+        c->culprit = culprit;
+        for (uint32_t i = 0; i < loss.n_dead_paths; i++)
+            path_add(&c->loss, loss.dead_paths[i]);
+        if (code == ERR_PATH && culprit != COMM_NO_MEMBER && culprit != c->self)
+            path_add(&c->loss, culprit);
+        c->loss.member = culprit == COMM_NO_MEMBER ? c->self : culprit;
+        c->report_due = origin == SEEN && c->is_connected;
+        snprintf(c->why, sizeof(c->why), "%s", why);
+        atomic_store(&c->failed, 1);
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (!first)
+        return -1;
+    syscall(SYS_futex, &c->failed, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    if (at_once)
+        spread(c);
+    comm_wake(c);
+    return -1;
+}
+
+bool comm_begin(struct comm *c)
+{
+    bool failed;
+
+    pthread_mutex_lock(&c->lock);
+    c->is_connecting = false;
+    failed = c->code != 0;
+    c->is_connected = !failed;
+    pthread_mutex_unlock(&c->lock);
+    if (failed)
+        spread(c);
+    return !failed;
+}
+
+int comm_fail(struct comm *c, int code, uint32_t culprit, const char *fmt, ...)
+{
+    char why[COMM_WHY_BYTES];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof(why), fmt, ap);
+    va_end(ap);
+    return fail(c, SEEN, code, culprit, why);
+}
+
+void comm_abort(struct comm *c, const char *why)
+{
+    char text[COMM_WHY_BYTES];
+
+    snprintf(text, sizeof(text), "%s: %s", c->names[c->self], why != NULL ? why : "aborted");
+    (void)fail(c, OURS, ERR_CANCELED, c->self, text);
+}
+
+int comm_path_lost(struct comm *c, uint32_t member)
+{
+    return comm_fail(c, ERR_PATH, member, "%s acknowledges nothing on the data path for %.3g s", c->names[member],
+                     (double)COMM_PATH_MS / 1e3);
+}
+
+int comm_link_lost(struct comm *c, uint32_t rank, const char *why)
+{
+    uint32_t member = c->topo.member_of[rank];
+    struct timespec slice = { .tv_nsec = 1000000 };
+    bool left = false;
+
+    for (int i = 0; i < LIFE_WAIT_MS && !comm_has_failed(c); i++)
+        syscall(SYS_futex, &c->failed, FUTEX_WAIT, 0, &slice, NULL, 0);
+    for (uint32_t i = 0; i < c->n_lives; i++)
+        left |= c->lives[i].member == member && atomic_load(&c->lives[i].left);
+    if (left)
+        return comm_fail(c, ERR_PEER, member, "%s has left, but is still needed",
+                         comm_rank_text(c, rank).text);
+    return comm_fail(c, ERR_PEER, member, "lost %s: %s", comm_rank_text(c, rank).text, why);
+}
+
+int comm_failure(struct comm *c, struct err *err)
+{
+    int code;
+
+    pthread_mutex_lock(&c->lock);
+    CHECK(c->code != 0);
+    code = err_set(err, c->code, "%s", c->why);
+    pthread_mutex_unlock(&c->lock);
+    return code;
+}
