@@ -222,7 +222,7 @@ chaos: all $(EMULATED)
 	    $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(CALM),--calm $(CALM)) $(if $(LOAD),--load $(LOAD)) \
 	    $(if $(DECKS),--decks $(DECKS)) $(if $(ONLY),--only '$(ONLY)')
 # The second script reads the object files.
-layers: all
+layers: $(BUILD)/libtrainerd.a $(BUILD)/libapp.a
 	@scripts/layers
 	@BUILD=$(BUILD) scripts/calls
 # For clangd and other tools that read C: $(BUILD)/compile_commands.json, an entry for each C and CUDA file.
