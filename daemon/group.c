@@ -13,10 +13,10 @@
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/rng.h"
-#include "base/thread.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/lease.h"
 #include "daemon/complete.h"
+#include "daemon/path_tests.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
 #include "daemon/storage.h"
@@ -44,7 +44,7 @@ struct group {
     pthread_mutex_t lock; /* guards the next two */
     bool is_broken;
     struct comm_loss loss; /* of the generation that broke */
-    struct path_test *tests; /* that run */
+    struct path_tests tests;
 
     struct lease *lease;  /* NULL: a smaller group is not wanted, or has a majority by itself */
     _Atomic bool checks_completion; /* before the next step, this task looks for the checkpoint of the last step */
@@ -385,95 +385,16 @@ static void on_trace(void *arg, const char *text)
     log_debug("message", "%s", text);
 }
 
-/* ---- tests of data paths ---- */
-
-struct path_test {
-    struct path_test *next; /* in group.tests */
-    struct run *run;
-    pthread_t thread;
-    bool is_abandoned; /* the group was closed: the result is not used */
-    uint64_t round;
-    uint32_t n, ranks[MEMBER_REACH_MAX];
-    char *addresses[MEMBER_REACH_MAX]; /* owned */
-    bool is_dead[MEMBER_REACH_MAX];
-};
-
-static void free_test(struct path_test *t)
+static void on_tested(void *arg, uint64_t round, const struct member_loss *loss)
 {
-    for (uint32_t i = 0; i < t->n; i++)
-        free(t->addresses[i]);
-    free(t);
-}
+    struct run *r = arg;
 
-static void report_test(const struct path_test *t)
-{
-    struct member_loss loss = { .peer = MEMBER_NO_RANK };
-
-    for (uint32_t i = 0; i < t->n; i++)
-        if (t->is_dead[i])
-            loss.dead_paths[loss.n_dead_paths++] = t->ranks[i];
-    rdzv_report(t->run->group->rdzv, &(struct member_event){ .kind = MEMBER_EV_REACHED, .round = t->round, .loss = &loss });
-}
-
-static void test_is_done(void *arg)
-{
-    struct path_test *t = arg;
-
-    if (!t->is_abandoned) {
-        struct path_test **at = &t->run->group->tests;
-
-        while (*at != t)
-            at = &(*at)->next;
-        *at = t->next;
-        pthread_join(t->thread, NULL);
-        report_test(t);
-    }
-    free_test(t);
-}
-
-/* A thread of its own. */
-static void *test_paths(void *arg)
-{
-    struct path_test *t = arg;
-    struct err err;
-
-    if (comm_test_paths((const char *const *)t->addresses, t->n, MEMBER_REACH_MS, t->is_dead, &err) < 0)
-        log_warn("group", "%s", err.text);
-    loop_post(t->run->loop, test_is_done, t);
-    return NULL;
+    rdzv_report(r->group->rdzv, &(struct member_event){ .kind = MEMBER_EV_REACHED, .round = round, .loss = loss });
 }
 
 static void do_reach(struct run *r, const struct rdzv_action *a)
 {
-    struct path_test *t = calloc(1, sizeof(*t));
-    struct err err;
-
-    CHECK(t != NULL);
-    t->run = r;
-    t->round = a->action->round;
-    for (; t->n < a->action->n_ranks; t->n++) {
-        t->ranks[t->n] = a->action->ranks[t->n];
-        t->addresses[t->n] = strdup(a->addresses[t->n]);
-        CHECK(t->addresses[t->n] != NULL);
-    }
-    if (thread_start(&t->thread, "tests data paths", test_paths, t, &err) < 0) { /* then nothing is known of a path */
-        log_warn("group", "%s", err.text);
-        report_test(t);
-        free_test(t);
-        return;
-    }
-    t->next = r->group->tests;
-    r->group->tests = t;
-}
-
-static void abandon_tests(struct group *g)
-{
-    for (struct path_test *t = g->tests, *next; t != NULL; t = next) {
-        next = t->next; /* the loop frees it when it runs test_is_done() */
-        pthread_join(t->thread, NULL);
-        t->is_abandoned = true;
-    }
-    g->tests = NULL;
+    path_tests_start(&r->group->tests, a, on_tested, r);
 }
 
 /* ---- actions ---- */
@@ -762,6 +683,7 @@ static int open_group(struct run *r, struct err *err)
     CHECK(g != NULL);
     r->group = g;
     g->run = r;
+    g->tests.loop = r->loop;
     pthread_mutex_init(&g->lock, NULL);
     g->ranks = calloc(r->s->cluster->world, sizeof(*g->ranks));
     CHECK(g->ranks != NULL);
@@ -777,7 +699,7 @@ static void close_group(struct run *r)
 {
     if (r->group == NULL)
         return;
-    abandon_tests(r->group);
+    path_tests_abandon(&r->group->tests);
     rdzv_close(r->group->rdzv, CLOSE_MS);
     r->group->rdzv = NULL;
 }

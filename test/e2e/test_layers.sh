@@ -129,3 +129,7 @@ rm "$tree/lib/train/leaf.c"
 add_file lib/train/twig.c 'int leaf(void) { return 1; }'
 echo 'int facade(void); int leaf(void) { return facade(); }' | cc -xc -c -o "$tree/build/lib/train/leaf.c.o" -
 calls_say 0 '' "calls_object_of_a_removed_file_is_ignored"
+
+calls_tree
+echo 'no object' >"$tree/build/lib/train/part.c.o"
+calls_say 1 'part.c.o' "calls_object_unreadable_is_refused"
