@@ -267,12 +267,16 @@ static int register_signals(struct run *r, struct err *err)
     return rc;
 }
 
-/* After loop_close() no handler is registered; a signal must not end the process before it returns
- * the decided exit code. */
-static void ignore_signals(void)
+/* loop_close() removes the handlers, after which a signal would end the process before it returns the
+ * decided exit code: so the signals are blocked first and stay blocked. All other threads block them. */
+static void block_signals(void)
 {
+    sigset_t set;
+
+    sigemptyset(&set);
     for (size_t i = 0; i < COUNT_OF(handled_signals); i++)
-        signal(handled_signals[i].signum, SIG_IGN);
+        sigaddset(&set, handled_signals[i].signum);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
 static void print_http_status(void *arg, struct buf *out)
@@ -420,8 +424,8 @@ static void shut_down(struct run *r)
     shutdown_limit.stage = "the GPU sensors";
     sensors_close(r->sensors);
     shutdown_limit.stage = "the event loop";
+    block_signals();
     loop_close(r->loop);
-    ignore_signals();
     shutdown_limit.stage = "the reports";
     reload_close(r->reload);
     report_close(r->report);
