@@ -273,7 +273,7 @@ def file_truncated_before_the_start_is_refused():
     path, _, _ = prepare("gpt2", folder)
     os.truncate(os.path.join(folder, "gpt2", "model.safetensors"), 20000)
     code, _, message = run_trainerd(TRAINERD, path)
-    assert code == 2 and "model.safetensors" in message and "the tensors take" in message, message
+    assert code == 2 and "model.safetensors" in message and "the tensors need" in message, message
 
 
 if __name__ == "__main__":
