@@ -1,8 +1,9 @@
-/* look_cuda.cu - one pass over numbers: the sum of squares, the checksum of base/checksum.h, and whether
- * one is NaN or infinite; and a block that joins what the others found. */
+/* look_cuda.cu - one pass over floats: the sum of squares, the checksum of base/checksum.h, and
+ * whether an element is NaN or infinite; and a kernel of one block that combines the results of the
+ * others. */
 #include "optim/optim_cuda_priv.cuh"
 
-static constexpr unsigned CHUNKS = CUDA_LOOK_FLOATS / OPTIM_CHUNK; /* of a block */
+static constexpr unsigned CHUNKS = CUDA_LOOK_FLOATS / OPTIM_CHUNK; /* chunks of a block */
 
 namespace {
 
@@ -19,14 +20,14 @@ struct factors all_factors(void)
     return f;
 }
 
-/* What a thread or a block has found so far. */
+/* The results of a thread or a block so far. */
 struct found {
     double squares = 0;
-    unsigned long long sum = 0; /* of the checksum, mod CHECKSUM_MODULUS */
+    unsigned long long sum = 0; /* the checksum, mod CHECKSUM_MODULUS */
     bool bad = false;
 };
 
-/* x mod 2^24 - 3 but for its size: below 2^24 + 3 (x >> 24). */
+/* A value congruent to x mod 2^24 - 3, less than 2^24 + 3 (x >> 24). */
 __device__ static inline unsigned long long fold(unsigned long long x)
 {
     return (x & 0xffffff) + 3 * (x >> 24);
@@ -38,7 +39,7 @@ __device__ static inline float limited(float x, float limit)
     return x < -limit ? -limit : x; /* a NaN stays one */
 }
 
-/* Four elements: at most 2^32 * 2^8 * 2^9 each into *sum. */
+/* Processes four elements; each adds at most 2^32 * 2^8 * 2^9 to *sum. */
 template <bool WHOLE>
 __device__ static inline void look_at_four(float *x, const optim_range &r, unsigned e, uint32_t row_weight,
                                            const uint32_t factor[4], bool squares, float clip,
@@ -66,11 +67,11 @@ __device__ static inline void look_at_four(float *x, const optim_range &r, unsig
         f->squares += (double)q.v[j] * (double)q.v[j];
 }
 
-/* In thread 0: what the block found. */
+/* Returns the results of the block, in thread 0. */
 __device__ static inline void join(const struct found &f, struct cuda_look *out)
 {
     double squares = optim_block_sum(f.squares);
-    /* 256 sums below 2^24, and above them how many threads found something bad */
+    /* 256 sums below 2^24; the upper bits count the threads that found a non-finite element */
     unsigned long long rest = optim_block_sum(f.sum % CHECKSUM_MODULUS + (f.bad ? 1ull << 40 : 0));
 
     if (threadIdx.x == 0) {
@@ -80,8 +81,9 @@ __device__ static inline void join(const struct found &f, struct cuda_look *out)
     }
 }
 
-/* A block looks at CHUNKS chunks. Without a table of them x is [n] and chunk i begins at 4096 i. Chunks
- * below n_squared are squared, and before limited if clip > 0: then x is written. */
+/* A block processes CHUNKS chunks. Without a table of chunks x is [n], and chunk i begins at 4096
+ * i. The squares of chunks below n_squared are added; if clip > 0, their elements are clipped
+ * first, and x is written. */
 __global__ void look_kernel(float *x, const struct optim_chunk *chunks, size_t n_chunks, size_t n,
                             size_t n_squared, float clip, struct factors factors, struct cuda_look *out)
 {
@@ -96,7 +98,7 @@ __global__ void look_kernel(float *x, const struct optim_chunk *chunks, size_t n
         uint32_t here = n - at < OPTIM_CHUNK ? (uint32_t)(n - at) : OPTIM_CHUNK;
         const optim_range r(chunks != NULL ? chunks[i] : optim_chunk{ at, here, 0 });
         unsigned first_row = (unsigned)(r.base % OPTIM_CHUNK) / CHECKSUM_COLUMNS;
-        unsigned long long sum = 0; /* of at most 16 elements: below 2^53 */
+        unsigned long long sum = 0; /* over at most 16 elements: below 2^53 */
 
         for (unsigned e = threadIdx.x * 4; e < r.hi; e += OPTIM_THREADS * 4) {
             uint32_t row_weight = OPTIM_CHUNK / CHECKSUM_COLUMNS - first_row - e / CHECKSUM_COLUMNS;
@@ -106,13 +108,14 @@ __global__ void look_kernel(float *x, const struct optim_chunk *chunks, size_t n
             else
                 look_at_four<false>(x, r, e, row_weight, factor, i < n_squared, clip, &f, &sum);
         }
-        /* folded twice below 2^25, times 24 bits, folded below 2^28: no number of chunks is too much */
+        /* two folds give less than 2^25; times 24 bits and folded, less than 2^28: any number of
+         * chunks fits */
         f.sum += fold(fold(fold(sum)) * checksum_key(r.base / OPTIM_CHUNK));
     }
     join(f, out + blockIdx.x);
 }
 
-/* One block: thread t has parts t, t + 256, ... in their order. */
+/* One block: thread t adds parts t, t + 256, ... in this order. */
 __global__ void join_kernel(const struct cuda_look *parts, size_t n, struct cuda_look *out)
 {
     struct found f;
@@ -157,7 +160,7 @@ int cuda_look(const float *x, size_t n, struct cuda_look *there, struct cuda_str
 {
     size_t n_chunks = (n + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
 
-    /* nothing is written without a limit */
+    /* without a limit, x is not written */
     return run_look((float *)(uintptr_t)x, NULL, n_chunks, n, n_chunks, 0, there, there + 1, cuda_queue(s),
                     err);
 }

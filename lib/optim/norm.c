@@ -1,12 +1,12 @@
-/* norm.c - sums of squares with an order of their own, and clipping. */
+/* norm.c - sums of squares in a fixed order, and clipping. */
 #include <math.h>
 #include <string.h>
 
 #include "optim/optim_priv.h"
 
-/* As many running sums as the widest vector holds doubles, twice. Element i of a block belongs to
- * sum i mod LANES whatever the width, and the sums are joined as a tree. What is zero may be left
- * out: no sum changes by it. */
+/* Twice as many running sums as the widest vector has doubles. For every vector width, element i of
+ * a block is added to sum i mod LANES, and a tree adds the sums. Zero elements may be skipped,
+ * because they do not change a sum. */
 enum { LANES = OPTIM_SUMS };
 _Static_assert(OPTIM_BLOCK % LANES == 0, "a block is whole rounds of sums");
 

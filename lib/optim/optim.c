@@ -1,5 +1,6 @@
-/* optim.c - the table, and a row at work: parameters are cut into blocks, blocks are shared out
- * among the parts, and what is summed up is kept per block. */
+/* optim.c - the table of optimizers, and an optimizer over a list of parameters: parameters are
+ * divided into blocks, blocks are distributed over the parts, and partial sums are kept for each
+ * block. */
 #include "optim/optim.h"
 
 #include <math.h>
@@ -35,14 +36,16 @@ bool optim_uses(const struct optim_def *def, const struct optim_hyper *h, uint32
     return false;
 }
 
-/* ---- a row at work ---- */
+/* ---- an optimizer over a list of parameters ---- */
 
 struct optim {
     struct optim_opts opts;
     struct optim_param *params; /* owned */
-    size_t *first_block;        /* [n_params + 1] owned: blocks of the parameters before */
-    double *squares;            /* [blocks] owned: of the gradient */
-    double (*sums)[2];          /* [blocks] owned: what measure() found; NULL: the row has none */
+    /* [n_params + 1] owned: number of blocks of the preceding parameters */
+    size_t *first_block;
+    double *squares;            /* [blocks] owned: sums of squares of the gradient */
+    /* [blocks] owned: results of measure(); NULL: the row has no measure() */
+    double (*sums)[2];
 };
 
 int optim_new(const struct optim_opts *opts, struct optim **out, struct err *err)
@@ -101,11 +104,12 @@ const struct optim_opts *optim_options(const struct optim *o)
 
 static size_t part_begin(const struct optim *o, uint32_t part)
 {
-    /* In 128 bits: blocks times parts may not fit into 64. */
+    /* In 128 bits, because blocks times parts may exceed 64 bits. */
     return (size_t)((unsigned __int128)o->first_block[o->opts.n_params] * part / o->opts.n_parts);
 }
 
-/* Cuts the next piece of a part, of one parameter: *block is where it begins, and then where the next one does. */
+/* Returns the next piece of a part; a piece belongs to one parameter. *block is the first block of
+ * the piece, and becomes that of the next one. */
 static bool next_piece(const struct optim *o, uint32_t part, size_t *block, struct optim_piece *p)
 {
     size_t end = part_begin(o, part + 1), low = 0, high = o->opts.n_params, last;
@@ -185,7 +189,7 @@ bool optim_needs_norms(const struct optim *o)
     return o->opts.def->measure != NULL;
 }
 
-/* The step's numbers as they are for this parameter. */
+/* Returns the hyper-parameters of the step for this parameter. */
 static struct optim_hyper own_hyper(const struct optim_param *p, const struct optim_hyper *h)
 {
     struct optim_hyper own = *h;
@@ -203,7 +207,8 @@ static void slots_at(const struct optim *o, const struct optim_state *state, siz
         out[s] = s < o->opts.def->n_slots && state->slots[s] != NULL ? state->slots[s] + at : NULL;
 }
 
-/* The gradient of floats [at, at + n) of a piece, n <= OPTIM_BLOCK: where it lies, or unfolded. */
+/* Returns the gradient of floats [at, at + n) of a piece, n <= OPTIM_BLOCK: in place, or unpacked
+ * to `unfolded`. */
 static const float *gradient_at(const struct optim_state *state, const struct optim_piece *p,
                                 size_t at, size_t n, float unfolded[OPTIM_BLOCK])
 {
@@ -234,7 +239,8 @@ void optim_measure(struct optim *o, uint32_t part, const struct optim_hyper *h,
     }
 }
 
-/* Sums the blocks of all stretches of the parameter in their order, whichever replica measured them. */
+/* Adds the blocks of all stretches of the parameter in order; any replica may have measured
+ * them. */
 static double trust_of(const struct optim *o, const struct optim_param *p,
                        const struct optim_hyper *own)
 {
@@ -264,7 +270,7 @@ CLONES static void average_loop(size_t n, float *restrict average, const float *
         average[i] = optim_moved_average(average[i], w[i], keep, rest);
 }
 
-/* Every float of a piece; a packed gradient is unfolded block by block. */
+/* Updates every float of a piece; a packed gradient is unpacked block by block. */
 static void sweep_whole(const struct optim *o, const struct optim_hyper *own,
                         const struct optim_state *state, const struct optim_piece *p)
 {
@@ -280,7 +286,7 @@ static void sweep_whole(const struct optim *o, const struct optim_hyper *own,
     }
 }
 
-/* What a step leaves alone of it where there is no mark. */
+/* Does a step leave rows without a mark unchanged? */
 static bool rests(const struct optim *o, const struct optim_param *p, const struct optim_hyper *own)
 {
     return p->table != NULL && (p->lazy || (o->opts.def->rests != NULL && o->opts.def->rests(own)));

@@ -1,35 +1,42 @@
 /* optim.h - optimizers as rows of a table, and schedules as pure functions of the step.
  *
- *   struct optim_def   a row: its slots, and how it moves a range of floats
- *   struct optim       a row at work on a list of parameters, shared out among the threads of a
+ *   struct optim_def   a row: its slots, and how it updates a range of floats
+ *   struct optim       an optimizer over a list of parameters, distributed over the threads of a
  *                      process; weights, gradients and slots have one layout, so the threads
  *                      update disjoint parts of one state
  *
- * With w weight, g gradient (of the mean loss, after clipping), a learning rate, d weight decay, t step from 1:
- *   sgd       g += d w;  w -= a g                                            (torch.optim.SGD)
- *   momentum  g += d w;  v = m v + g;  w -= a v;  nesterov: w -= a (g + m v)  (torch.optim.SGD, dampening=0)
- *   adagrad   g += d w;  s += g^2;  w -= a g / (sqrt(s) + eps)               (torch.optim.Adagrad)
+ * With w weight, g gradient (of the mean loss, after clipping), a learning rate, d weight decay,
+ * t the step from 1 on:
+ *   sgd       g += d w;  w -= a g                                       (torch.optim.SGD)
+ *   momentum  g += d w;  v = m v + g;  w -= a v;  nesterov: w -= a (g + m v)
+ *                                                         (torch.optim.SGD, dampening=0)
+ *   adagrad   g += d w;  s += g^2;  w -= a g / (sqrt(s) + eps)          (torch.optim.Adagrad)
  *   rmsprop   g += d w;  s = b2 s + (1-b2) g^2;  c = b2 c + (1-b2) g (centered, else 0);
- *             u = g / (sqrt(s - c^2) + eps);  v = m v + u;  w -= a v         (torch.optim.RMSprop, alpha=b2)
+ *             u = g / (sqrt(s - c^2) + eps);  v = m v + u;  w -= a v
+ *                                                         (torch.optim.RMSprop, alpha=b2)
  *   adam      g += d w;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;
- *             w -= a / (1-b1^t) m / (sqrt(v) / sqrt(1-b2^t) + eps)           (torch.optim.Adam; Kingma and Ba 2015)
- *   adamw     w -= a d w;  then as adam without d                            (torch.optim.AdamW; Loshchilov and Hutter 2019)
+ *             w -= a / (1-b1^t) m / (sqrt(v) / sqrt(1-b2^t) + eps)
+ *                                                 (torch.optim.Adam; Kingma and Ba 2015)
+ *   adamw     w -= a d w;  then as adam without d
+ *                                     (torch.optim.AdamW; Loshchilov and Hutter 2019)
  *   adamax    g += d w;  m as adam;  v = max(b2 v, |g| + eps);
- *             w -= a / (1-b1^t) m / v                                        (torch.optim.Adamax; Kingma and Ba 2015)
+ *             w -= a / (1-b1^t) m / v           (torch.optim.Adamax; Kingma and Ba 2015)
  *   lion      u = sign(b1 m + (1-b1) g);  m = b2 m + (1-b2) g;
- *             w -= a (u + d w)                                               (Chen et al. 2023)
- *   lars      r = c |w| / (|g| + d |w|);  v = m v + a r (g + d w);  w -= v   (You, Gitman, Ginsburg 2017)
+ *             w -= a (u + d w)                                       (Chen et al. 2023)
+ *   lars      r = c |w| / (|g| + d |w|);  v = m v + a r (g + d w);  w -= v
+ *                                                      (You, Gitman, Ginsburg 2017)
  *   lamb      m, v as adam;  u = m / (1-b1^t) / (sqrt(v / (1-b2^t)) + eps) + d w;
- *             w -= a |w| / |u| u                                             (You et al. 2020)
- * |x| is the L2 norm over one parameter; where it is 0, and for parameters that do not adapt,
- * the ratio of lars and lamb is 1 (and that of lars is without c).
+ *             w -= a |w| / |u| u                                       (You et al. 2020)
+ * |x| is the L2 norm over one parameter. If it is 0, and for parameters that do not adapt, the
+ * ratio of lars and lamb is 1 (that of lars without c).
  *
- * The gradient of a table may be packed (tensor/packed.h): rows without a mark have a gradient of zero. On a
- * GPU it is whole, and beside it lies which rows have a mark.
- * The numbers are those of the whole gradient, for every optimizer. Where a zero changes nothing
- * (sgd and adagrad without weight decay), rows without a mark are not even looked at; and where the
- * parameter is lazy, which gives other numbers (for adam about those of torch.optim.SparseAdam).
- * Threads: a range and a part have one thread at a time; the caller puts the barriers. */
+ * The gradient of a table may be packed (tensor/packed.h): rows without a mark have a gradient
+ * of zero. On a GPU it is not packed, and a separate array has the marks of the rows. Every
+ * optimizer computes the same numbers as with the whole gradient. Rows without a mark are
+ * skipped if a gradient of zero changes nothing (sgd and adagrad without weight decay), and if
+ * the parameter is lazy. A lazy parameter gives other numbers (for adam about those of
+ * torch.optim.SparseAdam).
+ * Threads: one thread at a time for each range and part; the caller provides the barriers. */
 #ifndef OPTIM_OPTIM_H
 #define OPTIM_OPTIM_H
 
@@ -54,68 +61,77 @@ struct optim_def {
     uint32_t n_slots;
     struct optim_slot {
         const char *name; /* in a checkpoint: "momentum", "exp_avg", "exp_avg_sq" */
-        enum optim_slot_use use; /* whether these hyper-parameters need it; else it is NULL */
+        enum optim_slot_use use; /* when the slot is needed; else it is NULL */
     } slots[OPTIM_MAX_SLOTS];
     /* Element-wise: the bits do not depend on how a range is cut. */
     void (*sweep)(const struct optim_hyper *h, size_t n, float *w, const float *g,
                   float *const slots[OPTIM_MAX_SLOTS]);
-    /* Does a gradient of zero leave weight and slots as they are, to the bit? NULL: never. */
+    /* Does a gradient of zero leave the weight and the slots unchanged? NULL: never. */
     bool (*rests)(const struct optim_hyper *h);
-    /* The first half of a row that needs norms (else NULL): sums of squares of at most OPTIM_BLOCK
-     * floats of one parameter; what sweep() shall find in the slots is put there. */
+    /* The first half of a row that needs norms (else NULL): computes sums of squares of at most
+     * OPTIM_BLOCK floats of one parameter, and updates the slots that sweep() reads. */
     void (*measure)(const struct optim_hyper *h, size_t n, const float *w, const float *g,
                     float *const slots[OPTIM_MAX_SLOTS], double sums[2]);
-    /* The ratio from the norms of the whole parameter, both above 0. */
+    /* Returns the ratio from the norms of the whole parameter, both above 0. */
     double (*trust)(const struct optim_hyper *h, const double norms[2]);
 };
 
 const struct optim_def *optim_get(enum optim_type type);
 bool optim_uses(const struct optim_def *def, const struct optim_hyper *h, uint32_t slot);
 
-/* ---- a row at work ---- */
+/* ---- an optimizer over a list of parameters ---- */
 
-/* A parameter, or a stretch of one: floats [first, first + n). What no stretch covers does not train: its
- * gradient is not read, and weight, slots and average stay as they are. */
+/* A parameter, or a stretch of one: floats [first, first + n). Floats outside of all stretches do
+ * not train: their gradients are not read, and their weights, slots and averages do not change. */
 struct optim_param {
     size_t first, n;
     double rate_factor;  /* times the learning rate */
-    double weight_decay; /* its own; that of the hyper-parameters is not looked at */
-    bool adapts;         /* lars, lamb: has a ratio */
-    const struct packed_table *table; /* it is one, whose gradient may be packed; NULL: it is none */
-    bool lazy;           /* a table: rows without a mark are left as they are */
-    size_t skipped;      /* floats of the parameter before `first`. Stretches of one parameter follow each
-                            other and share the ratio of lars and lamb, whose norms are over them */
+    double weight_decay; /* replaces that of the hyper-parameters */
+    bool adapts;         /* lars, lamb: the parameter has a ratio */
+    /* an embedding table, whose gradient may be packed; NULL: not a table */
+    const struct packed_table *table;
+    bool lazy;           /* a table whose rows without a mark are not updated */
+    size_t skipped;      /* floats of the parameter before `first`. The stretches of a parameter
+                            are consecutive and share the ratio of lars and lamb, whose norms are
+                            over all of them */
 };
 
 struct optim_opts {
     const struct optim_def *def;
     const struct optim_param *params; /* copied; ascending, without overlap, n > 0 */
     uint32_t n_params;
-    uint32_t n_parts; /* threads that share the work */
-    double average;   /* > 0: an exponential moving average of the weights is kept, with this decay */
+    uint32_t n_parts; /* number of threads */
+    double average;   /* decay of the moving average of the weights; 0: no average */
 };
 
-/* All of the trained floats; a part touches its own only. */
+/* All trained floats; a part accesses only its own. */
 struct optim_state {
     float *w;
     float *g;
     float *slots[OPTIM_MAX_SLOTS];
-    const struct packed *packed; /* whose tables the parameters name; NULL: gradients are whole */
-    float *values;               /* the gradients of its marked rows */
-    const float *read; /* on a GPU: of row r of a table, at 64 first_word + r; above 0: it has a mark. NULL: all */
-    float *average; /* average = decay average + (1 - decay) w after each update; NULL: none is kept */
+    /* has the tables of the parameters; NULL: gradients are not packed */
+    const struct packed *packed;
+    float *values;               /* the gradients of the marked rows */
+    /* on a GPU: marks; that of row r of a table is at 64 first_word + r, above 0: marked. NULL:
+     * all rows are */
+    const float *read;
+    /* average = decay average + (1 - decay) w after each update; NULL: no average */
+    float *average;
 };
 
 /* Errors: ERR_NOMEM. */
 int optim_new(const struct optim_opts *opts, struct optim **out, struct err *err);
 void optim_free(struct optim *o); /* NULL is fine */
-const struct optim_opts *optim_options(const struct optim *o); /* as given; its own copy of the parameters */
-/* How many tables an update with these numbers does not look at but for marked rows, where they have marks. */
+/* as given to optim_new(), with its own copy of the parameters */
+const struct optim_opts *optim_options(const struct optim *o);
+/* Returns the number of tables of which an update with these hyper-parameters skips rows without a
+ * mark. */
 uint32_t optim_resting_tables(const struct optim *o, const struct optim_hyper *h);
 
-/* A step, in each of the n_parts threads; each line needs what all threads did in the one before,
- * so there is a barrier between them. The second and third only where they are wanted. Blocks
- * belong to parameters and sums are added in their order, so that no bit depends on n_parts.
+/* A step, in each of the n_parts threads. Each line needs the results of all threads from the
+ * previous line, so the caller separates the lines by barriers. Clipping of values and by the norm
+ * is optional. Sums are added in the order of the blocks of the parameters, so the bits do not
+ * depend on n_parts.
  *
  *     optim_clip_values(), optim_measure_gradient()
  *     optim_gradient_norm(), optim_clip() -> h->grad_scale;  optim_measure() if optim_needs_norms()
@@ -123,8 +139,8 @@ uint32_t optim_resting_tables(const struct optim *o, const struct optim_hyper *h
 void optim_clip_values(const struct optim *o, uint32_t part, const struct optim_state *state,
                        float limit); /* to [-limit, limit] */
 void optim_measure_gradient(struct optim *o, uint32_t part, const struct optim_state *state);
-/* What a part will read of the gradient, in stretches g [n] that belong at float `at` of the arena: every
- * float of its parameters, of packed tables those of marked rows. */
+/* Calls each() for all gradients of a part, in stretches g [n] that begin at float `at` of the
+ * arena: every float of its parameters, and of packed tables those of marked rows. */
 typedef void optim_each_fn(void *arg, size_t at, const float *g, size_t n);
 void optim_each(const struct optim *o, uint32_t part, const struct optim_state *state,
                 optim_each_fn *each, void *arg);
@@ -138,10 +154,11 @@ void optim_update(const struct optim *o, uint32_t part, const struct optim_hyper
 /* ---- learning rate ---- */
 /* Rate of step t (from 1). */
 double optim_rate(const struct optim_schedule *s, uint64_t t);
-/* What `cycles` names, from the optimizer's own value to that of step t: along half a cosine down to
- * base_momentum where the rate has its peak, and up again    (torch OneCycleLR with cycle_momentum). */
+/* Sets the value that `cycles` names for step t: from the optimizer's own value along half a cosine
+ * down to base_momentum at the peak of the rate, and up again (torch OneCycleLR with
+ * cycle_momentum). */
 void optim_cycle(const struct optim_schedule *s, uint64_t t, struct optim_hyper *h);
-/* The loss of an evaluation after step t: counted once, by a plateau schedule; others ignore it. */
+/* Records the loss of an evaluation after step t, once. Only a plateau schedule uses it. */
 void optim_evaluated(struct optim_schedule *s, uint64_t t, double loss);
 /* Linear scaling rule (Goyal et al. 2017): rate * batch / reference. */
 double optim_scale_linear(double rate, uint64_t batch, uint64_t reference);

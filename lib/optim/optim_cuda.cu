@@ -1,4 +1,5 @@
-/* optim_cuda.cu - a row at work on a GPU: its parameters and the statistics, cut into chunks. */
+/* optim_cuda.cu - an optimizer over a list of parameters on a GPU: the parameters and the
+ * statistics, divided into chunks. */
 #include <stdlib.h>
 
 #include "optim/optim_cuda_priv.cuh"
@@ -12,10 +13,11 @@ struct cuda_optim {
     const struct optim_row *row;
     double average;
     struct optim_table table;
-    struct cuda_look *room; /* of the GPU, like all that the table points to; owned */
+    /* owned; in the memory of the GPU, like all memory that the table points to */
+    struct cuda_look *room;
 };
 
-/* Calls nothing of CUDA: [n_params + n_statistics] owners, and how many chunks they have. */
+/* Fills [n_params + n_statistics] owners, and counts their chunks. Does not call CUDA. */
 static uint64_t fill_owners(const struct optim_opts *opts, const struct cuda_statistic *statistics,
                             uint32_t n_statistics, struct optim_owner *owners, struct optim_chunk *chunks)
 {
@@ -50,7 +52,8 @@ static uint64_t fill_owners(const struct optim_opts *opts, const struct cuda_sta
     return n_chunks;
 }
 
-/* Stretches of one parameter have one ratio: each gets the chunks of all, which follow each other. */
+/* Stretches of one parameter share a ratio: each stretch gets the chunks of all of them, which are
+ * consecutive. */
 static void join_stretches(const struct optim_opts *opts, struct optim_owner *owners)
 {
     uint32_t begin = 0, i;

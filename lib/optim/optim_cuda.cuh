@@ -1,5 +1,5 @@
-/* optim_cuda.cuh - optim/optim.h on a GPU: that part of the plugin's table (struct cuda_math of
- * device/cuda.h). */
+/* optim_cuda.cuh - optim/optim.h on a GPU: the functions for the plugin's table (struct cuda_math
+ * of device/cuda.h). */
 #ifndef OPTIM_OPTIM_CUDA_CUH
 #define OPTIM_OPTIM_CUDA_CUH
 

@@ -1,13 +1,14 @@
-/* optim_cuda_priv.cuh - what the .cu files of optim/ share.
+/* optim_cuda_priv.cuh - shared by the .cu files of optim/.
  *
  *   optim_cuda.cu   the object: tables of chunks and owners; look and update
- *   sweep_cuda.cu   the kernels that move weights, a row each
- *   look_cuda.cu    squares, checksum, what is not finite
+ *   sweep_cuda.cu   the kernels that update weights, one per row
+ *   look_cuda.cu    squares, checksum, non-finite elements
  *
- * The arena is worked on in chunks: at most 4096 floats of one owner (a parameter or a statistic), cut where
- * the checksum's chunks are cut. A block of threads has a chunk at a time, a thread every 256th of its
- * fours, counted from the last multiple of 16 floats in front of the chunk: so all accesses are of 16 bytes
- * but at ragged ends, and a thread stays in four columns of the checksum. */
+ * The kernels process the arena in chunks of at most 4096 floats of one owner (a parameter or a
+ * statistic), which end where the chunks of the checksum end. A block of threads processes one
+ * chunk at a time, and a thread every 256th group of four floats, counted from the last multiple
+ * of 16 floats before the chunk. So all accesses are of 16 bytes, except at ragged ends, and a
+ * thread stays in four columns of the checksum. */
 #ifndef OPTIM_OPTIM_CUDA_PRIV_CUH
 #define OPTIM_OPTIM_CUDA_PRIV_CUH
 
@@ -20,24 +21,24 @@ extern "C" {
 static constexpr unsigned OPTIM_THREADS = 256, OPTIM_CHUNK = CHECKSUM_CHUNK;
 
 struct optim_chunk {
-    size_t first; /* float of the arena */
+    size_t first; /* index of a float of the arena */
     uint32_t n;
     uint32_t owner;
 };
 
 struct optim_owner { /* parameters, then statistics */
-    size_t first; /* float of the arena where the parameter begins, of a stretch too */
-    size_t width, first_mark; /* of a table: floats of a row, and where its marks begin; else 0 */
+    size_t first; /* index of the first float of the parameter, also for a stretch */
+    size_t width, first_mark; /* of a table: floats of a row, and index of its first mark; else 0 */
     double rate_factor, weight_decay;
     uint32_t first_chunk, n_chunks; /* of all stretches of the parameter */
     float keep; /* of a statistic */
     bool adapts, lazy;
 };
 
-/* Where a thread reads and writes its fours. */
+/* The groups of four floats of a chunk. */
 struct optim_range {
-    size_t base;     /* float, a multiple of 16 */
-    unsigned lo, hi; /* those that count: base + lo .. base + hi */
+    size_t base;     /* index of a float; a multiple of 16 */
+    unsigned lo, hi; /* the floats of the chunk: base + lo .. base + hi - 1 */
 
     __device__ explicit optim_range(const struct optim_chunk &c)
         : base(c.first & ~(size_t)15), lo((unsigned)(c.first & 15)), hi(lo + c.n)
@@ -51,7 +52,7 @@ struct optim_four {
     float v[4];
 };
 
-/* Elements e .. e + 3 of a range; WHOLE: all of them count. What does not reads as 0. */
+/* Elements e .. e + 3 of a range. WHOLE: all of them belong to the chunk; others read as 0. */
 template <bool WHOLE>
 __device__ static inline optim_four optim_load(const float *x, const optim_range &r, unsigned e)
 {
@@ -82,7 +83,7 @@ __device__ static inline void optim_store(float *x, const optim_range &r, unsign
     }
 }
 
-/* Of a block of OPTIM_THREADS, in a fixed tree; in thread 0. */
+/* The sum over a block of OPTIM_THREADS threads, in a fixed tree; returned in thread 0. */
 template <typename T> __device__ static inline T optim_block_sum(T x)
 {
     __shared__ T room[OPTIM_THREADS / 32];
@@ -100,7 +101,8 @@ template <typename T> __device__ static inline T optim_block_sum(T x)
 }
 
 /* ---- look_cuda.cu ---- */
-/* Of n_chunks chunks; those from n_params on are of statistics. room [optim_look_room()]. */
+/* Looks at n_chunks chunks; those from n_params on belong to statistics. room
+ * [optim_look_room()]. */
 size_t optim_look_room(size_t n_chunks);
 int optim_look_at(float *g, const struct optim_chunk *chunks, size_t n_chunks, size_t n_params, float clip,
                   struct cuda_look *there, struct cuda_look *room, cudaStream_t s, struct err *err);
@@ -110,24 +112,24 @@ struct optim_arrays {
     float *w;
     const float *g;
     float *slots[OPTIM_MAX_SLOTS];
-    float *average; /* NULL: none */
-    const float *read; /* marks of rows; NULL: nobody leaves a row alone */
-    bool rests;     /* a gradient of zero moves nothing that has no weight decay */
+    float *average; /* NULL: no average */
+    const float *read; /* marks of rows; NULL: every row is updated */
+    bool rests;     /* without weight decay, a gradient of zero changes nothing */
 };
 
-/* What a sweep is over; all of it lies on the GPU. */
+/* The chunks and owners of a sweep; in the memory of the GPU. */
 struct optim_table {
     const struct optim_chunk *chunks;
     const struct optim_owner *owners;
     uint32_t n_chunks, n_param_chunks;
-    uint32_t n_params;  /* owners from here on are statistics */
-    double (*sums)[2];  /* [n_param_chunks] of rows that need norms, else NULL: sums of squares */
+    uint32_t n_params;  /* owners from this index on are statistics */
+    double (*sums)[2];  /* [n_param_chunks] sums of squares for rows that need norms, else NULL */
     double *ratios;     /* [n_params] likewise */
 };
 
 struct optim_row; /* sweep_cuda.cu */
 
-const struct optim_row *optim_row_find(enum optim_type type); /* NULL: there is none */
+const struct optim_row *optim_row_find(enum optim_type type); /* NULL: no kernels for this name */
 bool optim_row_measures(const struct optim_row *row);
 int optim_row_update(const struct optim_row *row, const struct optim_table *t, const struct optim_hyper *h,
                      const struct optim_arrays *a, double average, float share, cudaStream_t s,

@@ -1,8 +1,8 @@
-/* optim_priv.h - what the files of optim/ share.
+/* optim_priv.h - shared by the files of optim/.
  *
  *   optim_formula.h  the update of one element, for CPUs and GPUs
- *   optim.c     the table; a row at work on its parameters, in parts
- *   packed.c    the same where a gradient is packed
+ *   optim.c     the table; an optimizer over a list of parameters, in parts
+ *   packed.c    the same for packed gradients
  *   sgd.c       sgd, momentum, lars
  *   adam.c      adam, adamw, adamax, lamb, lion
  *   adagrad.c   adagrad, rmsprop
@@ -74,18 +74,18 @@ static inline void optim_trusted(const struct optim_hyper *h, struct optim_step 
 /* ---- a piece of a parameter whose gradient is packed ---- */
 struct optim_piece {
     const struct optim_param *param;
-    size_t first, n; /* floats; whole blocks but for the parameter's last */
-    size_t block;    /* its first one, of all blocks */
+    size_t first, n; /* floats; whole blocks, except the last of the parameter */
+    size_t block;    /* index of its first block */
 };
 
 void optim_packed_clip(const struct optim_state *s, const struct optim_piece *p, float limit);
 void optim_packed_each(const struct optim_state *s, const struct optim_piece *p,
                        optim_each_fn *each, void *arg);
 void optim_packed_squares(const struct optim_state *s, const struct optim_piece *p, double *partial);
-/* Floats [at, at + n) of the gradient, n <= OPTIM_BLOCK, as they would lie if it were whole. */
+/* Unpacks floats [at, at + n) of the gradient to g [n], n <= OPTIM_BLOCK. */
 void optim_packed_unfold(const struct optim_state *s, const struct optim_piece *p, size_t at,
                          size_t n, float *g);
-/* Moves the rows that have marks; `own`: of this parameter. */
+/* Updates the rows that have marks. `own`: the hyper-parameters of this parameter. */
 void optim_packed_sweep(const struct optim_def *def, const struct optim_hyper *own,
                         const struct optim_state *s, const struct optim_piece *p);
 

@@ -1,21 +1,21 @@
-/* packed.c - pieces of tables whose gradient is packed: only runs of marked rows are there. */
+/* packed.c - pieces of tables with a packed gradient, which consists of runs of marked rows. */
 #include <string.h>
 
 #include "optim/optim_priv.h"
 #include "tensor/packed.h"
 
 enum {
-    ROOM = 1024,    /* floats that are moved together */
-    LONG_RUN = 256, /* floats that are worth a sweep of their own */
+    ROOM = 1024,    /* floats that are gathered for one sweep */
+    LONG_RUN = 256, /* floats of a run that gets its own sweep */
 };
 
-/* Where the table of a piece begins in the arena. */
+/* The index in the arena of the first float of a piece's table. */
 static size_t origin(const struct optim_piece *p)
 {
     return p->param->first - p->param->skipped;
 }
 
-/* Runs of floats [at, at + n) of the parameter's arena. */
+/* The runs in floats [at, at + n) of the arena. */
 static struct packed_run runs_of(const struct optim_state *s, const struct optim_piece *p,
                                  size_t at, size_t n)
 {
@@ -67,16 +67,16 @@ void optim_packed_unfold(const struct optim_state *s, const struct optim_piece *
 
 /* ---- the update ---- */
 
-/* Short runs, whose weights and slots are brought together so that a sweep is worth its call. Their
- * gradients lie together as they are. */
+/* Short runs: their weights and slots are gathered, so that one sweep updates many of them. Their
+ * gradients are contiguous already. */
 struct together {
     size_t n, n_runs;
     const float *g;
-    size_t at[ROOM], length[ROOM]; /* of the runs; floats of the arena */
+    size_t at[ROOM], length[ROOM]; /* of each run, in floats of the arena */
 };
 
-/* Not inlined: knowing how short a run is, the compiler would copy with `rep movs`, which takes
- * several times as long to start as a row takes to copy. */
+/* Not inlined: a compiler that knows the limits of the length copies with `rep movs`, whose
+ * start-up takes several times as long as copying a row. */
 static __attribute__((noinline)) void copy(float *restrict to, const float *restrict from, size_t n)
 {
     memcpy(to, from, n * sizeof(*to));
@@ -113,7 +113,7 @@ static void sweep_together(const struct optim_def *def, const struct optim_hyper
     t->n = t->n_runs = 0;
 }
 
-/* Rows lie anywhere: by the time they are brought together their first lines are on the way. */
+/* Rows are scattered in memory: prefetches their first cache lines before they are gathered. */
 static void expect(const struct optim_def *def, const struct optim_state *s, size_t at)
 {
     __builtin_prefetch(s->w + at, 1);

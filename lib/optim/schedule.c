@@ -1,12 +1,13 @@
-/* schedule.c - the learning rate of a step, and its momentum, with the same bits everywhere. */
+/* schedule.c - the learning rate and the momentum of a step, with the same bits in every C
+ * library. */
 #include <math.h>
 
 #include "base/check.h"
 #include "base/power.h"
 #include "optim/optim_priv.h"
 
-/* cos(pi u) for 0 <= u <= 1, by its own series and not by cos(), whose last bit is another one in
- * other C libraries and on other processors. */
+/* cos(pi u) for 0 <= u <= 1, computed by a series: the last bit of cos() differs between C
+ * libraries and processors. */
 static double cos_pi(double u)
 {
     const double pi = 3.14159265358979323846;
@@ -40,7 +41,7 @@ static double half_cosine(double u)
     return (1 + cos_pi(u)) / 2;
 }
 
-/* u of the header: 0 up to the last step of the warm-up, 1 from the last step of all. */
+/* u of the header: 0 up to the last step of the warm-up, 1 from the last step on. */
 static double progress(const struct optim_schedule *s, uint64_t t)
 {
     uint64_t peak = s->warmup_steps > 0 ? s->warmup_steps : 1; /* the step with the full rate */
@@ -52,7 +53,7 @@ static double progress(const struct optim_schedule *s, uint64_t t)
     return (double)(t - peak) / (double)(s->total_steps - peak);
 }
 
-/* The share of the rate at step t behind the warm-up, a function a type. */
+/* The factor of the rate at step t after the warm-up; one function for each type. */
 
 static double constant(const struct optim_schedule *s, uint64_t t)
 {
@@ -90,8 +91,8 @@ static double polynomial(const struct optim_schedule *s, uint64_t t)
     return f + (1 - f) * power_real(1 - progress(s, t), s->power);
 }
 
-/* From 0 up to 1 at the peak, and down again. Steps are counted from 0 here, as in the paper's and
- * PyTorch's code. */
+/* Rises from 0 to 1 at the peak, and falls to 0. Steps count from 0 here, as in the code of the
+ * paper and of PyTorch. */
 static double cycle_height(const struct optim_schedule *s, uint64_t t, bool *rises)
 {
     double last = (double)s->total_steps - 1, peak = s->rise * (double)s->total_steps - 1;

@@ -121,7 +121,7 @@ __device__ static inline optim_four visit(const optim_arrays &a, const optim_ran
     return w;
 }
 
-/* average = keep average + rest w, or w itself. */
+/* average = keep average + rest w, or w if keep is 0. */
 template <bool WHOLE>
 __device__ static inline void move_average(float *average, const optim_range &r, unsigned e,
                                            const optim_four &w, float keep, float rest)
@@ -148,7 +148,7 @@ __device__ static inline void sweep_four(const optim_arrays &a, const optim_rang
         move_average<WHOLE>(a.average, r, e, w, k.keep_average, k.rest_average);
 }
 
-/* w = keep w + (1 - keep) (g share); its average is itself. */
+/* w = keep w + (1 - keep) (g share); the average of a statistic is the statistic itself. */
 template <bool WHOLE>
 __device__ static inline void statistic_four(const optim_arrays &a, const optim_range &r, unsigned e,
                                              float keep, float share)
@@ -161,8 +161,8 @@ __device__ static inline void statistic_four(const optim_arrays &a, const optim_
         move_average<WHOLE>(a.average, r, e, w, 0, 1);
 }
 
-/* Elements e .. e + 3 of a chunk of a table: rows without a mark are left alone, but for their average.
- * shift: floats from the beginning of the row that element 0 of the range would be in. */
+/* Elements e .. e + 3 of a chunk of a table: of rows without a mark, only the average changes.
+ * shift: floats from the beginning of a row to element 0 of the range. */
 template <typename ROW>
 __device__ static inline void sweep_marked(const optim_arrays &a, const optim_range &r, unsigned e,
                                            const step &k, const optim_own &c, const float *read, size_t shift,
@@ -170,7 +170,7 @@ __device__ static inline void sweep_marked(const optim_arrays &a, const optim_ra
 {
     unsigned at = e > r.lo ? e : r.lo, end = e + 4 < r.hi ? e + 4 : r.hi;
 
-    while (at < end) { /* once, but where a row ends in between */
+    while (at < end) { /* once, or more often if a row ends in between */
         size_t row = (at + shift) / width, behind = (row + 1) * width - shift;
         optim_range same = r;
 
@@ -187,7 +187,7 @@ __device__ static inline void sweep_marked(const optim_arrays &a, const optim_ra
     }
 }
 
-/* Block i has chunk i. MARKS: there are tables of which rows may be left alone. */
+/* Block i processes chunk i. MARKS: tables may have rows that are not updated. */
 template <typename ROW, bool MARKS>
 __global__ void __launch_bounds__(OPTIM_THREADS) sweep(struct optim_table t, struct optim_arrays a, struct step k)
 {
@@ -207,7 +207,8 @@ __global__ void __launch_bounds__(OPTIM_THREADS) sweep(struct optim_table t, str
 
     if (MARKS && o.width > 0 && (o.lazy || (a.rests && o.weight_decay == 0))) {
         size_t before = chunk.first - o.first, row = before / o.width;
-        /* element 0 may lie in front of the table: what is left of row 0 there wraps, and back again */
+        /* element 0 may precede the table: the difference is then negative, wraps, and wraps
+         * back */
         size_t shift = before - row * o.width - r.lo;
 
         for (unsigned e = threadIdx.x * 4; e < r.hi; e += OPTIM_THREADS * 4)
@@ -235,7 +236,8 @@ __device__ static inline void measure_four(const optim_arrays &a, const optim_ra
     });
 }
 
-/* Block i has chunk i, of parameters alone: sums of squares of its weights and of what the row says. */
+/* Block i processes chunk i of the parameters: sums of squares of its weights, and of the results
+ * of the row's move(). */
 template <typename ROW>
 __global__ void __launch_bounds__(OPTIM_THREADS) measure(struct optim_table t, struct optim_arrays a, struct step k)
 {
@@ -257,7 +259,7 @@ __global__ void __launch_bounds__(OPTIM_THREADS) measure(struct optim_table t, s
     }
 }
 
-/* Block i has parameter i: thread k adds up the sums of its chunks k, k + 256, ... */
+/* Block i processes parameter i: thread k adds the sums of chunks k, k + 256, ... */
 __global__ void find_ratios(struct optim_table t, enum ratio kind, double scale, double trust_coefficient)
 {
     const optim_owner o = t.owners[blockIdx.x];
@@ -292,7 +294,7 @@ struct sweeps {
 struct optim_row {
     enum optim_type type;
     struct sweeps sweep[2][2]; /* [momentum (momentum row: nesterov)][centered] */
-    bool corrects;       /* the rate has 1 / (1 - beta1^t) in it */
+    bool corrects;       /* the rate includes 1 / (1 - beta1^t) */
     bool decouples;
     kernel *measure;
     enum ratio ratio;

@@ -53,7 +53,7 @@ CLONES static void clip_dx(size_t n, const float *x, const float *d, struct clip
     }
 }
 
-/* Adds the parts of both limits to sums[0] and sums[1]. */
+/* Adds the gradients of lo and hi to sums[0] and sums[1]. */
 static void add_limits(size_t n, const float *x, const float *d, struct clip m, double sums[2])
 {
     size_t i;
@@ -114,7 +114,7 @@ static struct clip limits_of(const struct op_call *c)
     return (struct clip){ lo != NULL ? *lo : m.lo, hi != NULL ? *hi : m.hi };
 }
 
-/* float32, or bfloat16 in stretches */
+/* float32, or bfloat16, which is converted in stretches. */
 static void clip_floats(const struct op_call *c, size_t n)
 {
     const struct tensor *x = c->in[0], *y = c->out[0];

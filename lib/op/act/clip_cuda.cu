@@ -1,4 +1,5 @@
-/* clip_cuda.cu - see clip.c. The limits of opset 11 are read where they lie, on the GPU, by every thread. */
+/* clip_cuda.cu - see clip.c. Every thread reads the limits of opset 11 from the memory of the
+ * GPU. */
 #include "op/op_cuda.cuh"
 
 #include "op/act/act_formula.h"
@@ -9,7 +10,7 @@ extern "C" {
 
 namespace {
 
-/* Of one number each; NULL: there is none. */
+/* Pointers to single numbers; NULL: no limit. */
 template <typename T> struct limits {
     const T *lo, *hi;
 };
@@ -45,14 +46,15 @@ struct float_dx {
     __device__ float operator()(float d, float x) const { return act_clip_dx(d, x, m.lo(), m.hi()); }
 };
 
-struct number { /* the gradient of a limit; NULL: not wanted */
+struct number { /* the gradient of a limit; NULL: not needed */
     float *to;
     bool add;
 };
 
 enum { LIMIT_THREADS = 1024 };
 
-/* x, d [n] -> the sums of d for both limits. One block, so that the order of the sums is fixed. */
+/* x, d [n] -> the sums of d for both limits. A single block computes them, so the order of the sums
+ * is fixed. */
 template <typename T>
 __global__ void sum_limits(struct float_limits m, const T *x, const T *d, size_t n, struct number dlo, struct number dhi)
 {

@@ -1,14 +1,15 @@
 /* dropout.c - Dropout: y = x / (1 - ratio) where kept, 0 where dropped; each element is dropped
  * with probability `ratio`.   dx = dy / (1 - ratio) where kept, 0 where dropped.
  *
- * Element i in the order of the shape (not of the layout) is dropped if its random word, a function
- * of (seed, step, lane, node, i), is below ratio * 2^32; so the mask does not depend on who
- * computes it, nor on the layout. It is saved, a byte per element in the order of memory.
+ * Element i in the order of the shape (not of the layout) is dropped if its random word, a
+ * function of (seed, step, lane, node, i), is below ratio * 2^32. The mask therefore depends
+ * neither on the replica that computes it nor on the layout. It is saved as one byte per
+ * element, in the order of memory.
  *
- * From opset 12 on ratio and training_mode are inputs, which must be constants here; only a node
- * whose training_mode is true drops, and only when the plan trains. Before, ratio is an attribute
- * and nothing tells training from inference: it drops whenever the plan trains. The `seed`
- * attribute is accepted and has no effect: the job's seed decides. */
+ * From opset 12 on, ratio and training_mode are inputs, which must be constants here; a node
+ * drops only if its training_mode is true and the plan trains. Before opset 12, ratio is an
+ * attribute, and no flag distinguishes training from inference: the node drops whenever the plan
+ * trains. The `seed` attribute is accepted and has no effect; the job's seed is used. */
 #include "op/act/dropout.h"
 
 #include <string.h>
@@ -54,7 +55,7 @@ static const struct tensor *input(const struct op_infer *f, uint32_t i)
     return i < f->n_in ? f->in[i] : NULL;
 }
 
-/* Input i is a constant with one element of one of two types. */
+/* Checks that input i is a constant with a single element of one of two types. */
 static int need_constant(const struct op_infer *f, uint32_t i, const char *name,
                          enum tensor_dtype one, enum tensor_dtype two, struct err *err)
 {
@@ -130,8 +131,8 @@ CLONES static void keep_row(const uint32_t *word, uint64_t below, size_t n, uint
     keep_words(word, below, n, keep, 1);
 }
 
-/* keep[i] for n elements in the order of the shape, `first` being the first one's index; their
- * places are `step` bytes apart. */
+/* Computes keep[i] for the n elements from index `first` on, in the order of the shape. The bytes
+ * are `step` apart. */
 static void draw_run(const struct rng_key *key, uint64_t below, uint64_t first, size_t n,
                      uint8_t *keep, size_t step)
 {
@@ -174,7 +175,7 @@ static void draw(const struct op_call *c, uint8_t *keep)
     }
     channels = (size_t)x->shape.dim[1];
     inner = n / channels / (size_t)x->shape.dim[0];
-    for (i = 0; i < n / inner; i++) /* the runs of one channel of one sample */
+    for (i = 0; i < n / inner; i++) /* the elements of a channel of a sample */
         draw_run(&key, p->below, (uint64_t)i * inner, inner,
                  keep + i / channels * channels * inner + i % channels, channels);
 }
@@ -195,7 +196,7 @@ CLONES static void apply(size_t n, const float *x, const uint8_t *keep, float sc
     }
 }
 
-/* The same over tensors, bfloat16 in stretches. */
+/* The same over tensors; bfloat16 is converted in stretches. */
 static void apply_to(const struct tensor *x, const uint8_t *keep, float scale,
                      const struct tensor *y, bool add)
 {

@@ -1,4 +1,4 @@
-/* dropout_cuda.cu - see dropout.c. The same masks, bit by bit. */
+/* dropout_cuda.cu - see dropout.c. The masks are identical to those of CPUs. */
 #include "op/act/rng_cuda.cuh"
 #include "op/op_cuda.cuh"
 
@@ -6,8 +6,8 @@ extern "C" {
 #include "op/act/dropout.h"
 }
 
-/* x [n] in the order of the shape. A thread owns four numbers, a block of random words. y NULL: nobody reads
- * it, only the mask is drawn. */
+/* x [n] in the order of the shape. A thread owns four elements, which share a block of random
+ * words. y NULL: the kernel computes only the mask. */
 template <typename T, bool Packed>
 __global__ void drop_plain(const T *x, T *y, uint8_t *keep, size_t n, struct dropout d, const struct op_run *run,
                            uint32_t stream)
@@ -44,8 +44,8 @@ __global__ void drop_plain(const T *x, T *y, uint8_t *keep, size_t n, struct dro
     }
 }
 
-/* x [n, inner, channels], while numbers are drawn in the order of [n, channels, inner]. A thread owns four
- * neighbours of inner in one channel; neighbouring threads have neighbouring channels. */
+/* x [n, inner, channels]; the random numbers follow the order of [n, channels, inner]. A thread
+ * owns four neighbours of inner in one channel; neighbouring threads have neighbouring channels. */
 template <typename T>
 __global__ void drop_channels(const T *x, T *y, uint8_t *keep, size_t fours, size_t inner, size_t channels,
                               struct op_divisor by_inner, struct op_divisor by_channels, struct dropout d,
@@ -116,7 +116,7 @@ static int drop(const struct op_call *c, const T *x, T *y, uint8_t *keep, struct
     return cuda_launched(err);
 }
 
-/* keep NULL: all are kept. */
+/* keep NULL: all elements are kept. */
 static int write_mask(const struct op_call *c, const uint8_t *keep, struct err *err)
 {
     const struct tensor *out = c->out[1];

@@ -85,7 +85,7 @@ static int gated_fwd(const struct op_call *c, struct err *err)
     return 0;
 }
 
-/* The gradient of input i, stored or added. */
+/* Stores or adds the gradient of input i. */
 static void put(const struct op_call *c, uint32_t i, size_t at, size_t n, const float *gradient, float *room)
 {
     const struct tensor *g = c->din[i];

@@ -1,5 +1,5 @@
-/* is.c - IsNaN (opset 9), IsInf (10): float32 to bool; detect_negative and detect_positive choose
- * which infinity counts.   No gradient. */
+/* is.c - IsNaN (opset 9), IsInf (10): float32 to bool; detect_negative and detect_positive select
+ * the infinities.   No gradient. */
 #include <math.h>
 
 #include "base/err.h"

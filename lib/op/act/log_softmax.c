@@ -1,8 +1,8 @@
-/* log_softmax.c - LogSoftmax: y_j = x_j - m - ln sum_k e^(x_k - m), m the greatest x_k.
+/* log_softmax.c - LogSoftmax: y_j = x_j - m - ln sum_k e^(x_k - m), m the maximum of x_k.
  *   dx_j = dy_j - e^y_j sum_k dy_k.
  *
  * Over [outer, k, inner] as in softmax.h. Sums are double, in an order that depends on the shape
- * alone. A NaN makes its whole row NaN, and so does a maximum that is not finite. */
+ * alone. A NaN or a non-finite maximum makes the whole row NaN. */
 #include <math.h>
 
 #include "op/act/softmax.h"

@@ -1,11 +1,11 @@
-/* params.h - settled attributes that the kernels for CPUs and for GPUs read. */
+/* params.h - validated attributes, for the kernels of CPUs and GPUs. */
 #ifndef OP_ACT_PARAMS_H
 #define OP_ACT_PARAMS_H
 
 #include <stdbool.h>
 
 struct clip {
-    float lo, hi; /* of a row with attributes; with inputs both infinite */
+    float lo, hi; /* attributes; both infinite if the limits are inputs */
 };
 
 struct gelu {
@@ -19,7 +19,7 @@ struct gated {
 };
 
 struct is_inf {
-    bool negative, positive; /* which infinity counts */
+    bool negative, positive; /* the infinities that IsInf detects */
 };
 
 #endif

@@ -1,9 +1,9 @@
-/* softmax.c - Softmax: y_j = e^(x_j - m) / sum_k e^(x_k - m), m the greatest x_k.
+/* softmax.c - Softmax: y_j = e^(x_j - m) / sum_k e^(x_k - m), m the maximum of x_k.
  *   dx_j = y_j (dy_j - sum_k dy_k y_k).
  *
- * The tensor is [outer, k, inner] with the sums along k. From opset 13 on k is one axis; before,
- * k is everything from the axis on, and inner is 1. Sums are double, in an order that depends on
- * the shape alone. A NaN makes its whole row NaN, and so does a maximum that is not finite. */
+ * The tensor is [outer, k, inner] with the sums along k; softmax.h has the axes. Sums are
+ * double, in an order that depends on the shape alone. A NaN or a non-finite maximum makes the
+ * whole row NaN. */
 #include <math.h>
 
 #include "op/act/softmax.h"

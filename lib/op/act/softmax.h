@@ -1,6 +1,6 @@
-/* softmax.h - what Softmax and LogSoftmax share: the tensor is [outer, k, inner] with the sums
- * along k. From opset 13 on k is one axis (default -1); before, k is everything from the axis on
- * (default 1), and inner is 1. */
+/* softmax.h - shared by Softmax and LogSoftmax: the tensor is [outer, k, inner] with the sums along
+ * k. From opset 13 on, k is one axis (default -1); before, k is all axes from `axis` on (default
+ * 1), and inner is 1. */
 #ifndef OP_ACT_SOFTMAX_H
 #define OP_ACT_SOFTMAX_H
 

@@ -1,22 +1,25 @@
-/* softmax_cuda.cu - see softmax.c, log_softmax.c. Over [outer, k, inner], sums along k in float32.
+/* softmax_cuda.cu - see softmax.c, log_softmax.c. Over [outer, k, inner], sums along k in
+ * float32.
  *
- * inner == 1: a row of up to 32 * PER numbers is one warp's, in registers; a longer one is a block's, in shared
- * memory if it has the room, else read again for each pass. inner > 1: see columns_*. A NaN and a maximum
- * that is not finite make all of their row NaN, as x - m is NaN somewhere, and with it the sum. */
+ * inner == 1: one warp computes a row of up to 32 * PER elements in registers; one block
+ * computes a longer row, in shared memory if it fits, else it reads the row again in each pass.
+ * inner > 1: see columns_*. A NaN or a non-finite maximum makes the whole row NaN, because some
+ * x - m is NaN, and therefore the sum. */
 #include "op/op_cuda.cuh"
 
 extern "C" {
 #include "op/act/softmax.h"
 }
 
-/* Threads of a block for a row; columns and rows of threads of one for columns; bytes of shared memory that
- * any GPU from compute capability 8.0 on lets a block have. */
+/* Threads of a block for a row; columns and rows of threads of a block for columns; bytes of shared
+ * memory that a block can use on any GPU from compute capability 8.0 on. */
 static constexpr unsigned ROW_THREADS = 512, COLUMNS = 32, SLICES = 8;
 static constexpr size_t SHARED_MOST = 96 * 1024; /* 8.6 and 8.9 have 99 KiB */
 
 namespace {
 
-/* What the two ops make of x - m and the sum, and of y, dy and the sum over its row. */
+/* The formulas of the two ops: y from x - m and the sum; the term of the backward sum; dx from y,
+ * dy and that sum. */
 struct share {
     __device__ static float y(float x, float m, float sum) { return expf(x - m) * (1.0f / sum); }
     __device__ static float term(float y, float d) { return y * d; }
@@ -145,9 +148,9 @@ __global__ void block_bwd(const float *y, const float *dy, float *dx, size_t k, 
     }
 }
 
-/* ---- inner > 1: a block owns COLUMNS neighbours of inner; SLICES rows of threads share out k ---- */
+/* ---- inner > 1: a block owns COLUMNS neighbours of inner; SLICES rows of threads divide k ---- */
 
-/* Of the SLICES values of a column, in all of them. */
+/* The reduction of the SLICES values of a column; every thread of the column gets the result. */
 template <typename F> __device__ static inline float over_slices(float x, float (&room)[SLICES][COLUMNS], F f)
 {
     __syncthreads();
@@ -159,7 +162,7 @@ template <typename F> __device__ static inline float over_slices(float x, float 
     return x;
 }
 
-struct column { /* of this thread: its first number, and whether there is one */
+struct column { /* of this thread: its first element, and whether it has one */
     size_t at;
     bool is_there;
 };
@@ -211,7 +214,7 @@ __global__ void columns_bwd(const float *y, const float *dy, float *dx, size_t k
 
 /* ---- calls ---- */
 
-/* Calls body with PER, the numbers of a row for each thread of a warp. */
+/* Runs the body with PER, the elements of a row for each thread of a warp. */
 #define OF_WARP(k_, ...)                                                                               \
     do {                                                                                               \
         if ((k_) <= 128) { constexpr unsigned PER = 4; __VA_ARGS__; }                                  \

@@ -17,7 +17,7 @@ static int infer_at(struct op_infer *f, int64_t dflt, struct err *err)
         return rc;
     x = &f->in[0]->shape;
     rank = x->rank;
-    last = f->def->until == 0 ? rank - 1 : rank; /* flattening may leave nothing at the right */
+    last = f->def->until == 0 ? rank - 1 : rank; /* an axis equal to the rank flattens to k = 1 */
     if (axis < -rank || axis > last)
         return op_error(f, ERR_INPUT, err, "axis is %lld; expected %lld to %lld for shape %s",
                         (long long)axis, (long long)-rank, (long long)last,

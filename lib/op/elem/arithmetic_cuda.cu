@@ -57,7 +57,7 @@ ELEM_CUDA_ROW(mul)
 namespace {
 struct is_zero {
     const void *b;
-    enum tensor_dtype dtype; /* of integers */
+    enum tensor_dtype dtype; /* an integer type */
 
     __device__ bool operator()(size_t i, int64_t *) const
     {

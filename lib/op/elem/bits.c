@@ -1,5 +1,5 @@
-/* bits.c - BitwiseAnd, BitwiseOr, BitwiseXor, BitwiseNot (opset 18), BitShift (opset 11): of integers,
- * with NumPy broadcasting. A shift by the width or more leaves 0.   No gradient. */
+/* bits.c - BitwiseAnd, BitwiseOr, BitwiseXor, BitwiseNot (opset 18), BitShift (opset 11): of
+ * integers, with NumPy broadcasting. A shift by the width or more leaves 0.   No gradient. */
 #include "op/elem/bits.h"
 #include "op/elem/elem.h"
 
@@ -20,7 +20,7 @@ BITS(bitwise_xor, "BitwiseXor", ^)
 
 /* ---- BitShift ---- */
 
-/* Of int64: what smaller unsigned types are computed in, so neither operand is negative. */
+/* For int64: smaller unsigned types are computed in int64, so neither operand is negative. */
 ELEM_FWD(left_64, uint64_t, ELEM_B < 64 ? ELEM_A << ELEM_B : 0)
 ELEM_FWD(right_64, uint64_t, ELEM_B < 64 ? ELEM_A >> ELEM_B : 0)
 
@@ -65,7 +65,7 @@ const struct op_def op_bit_shift = {
     .cpu = { elem_plan, shift_fwd, NULL, free },
 };
 
-/* ---- BitwiseNot: byte by byte, whatever the width ---- */
+/* ---- BitwiseNot: byte by byte, for every width ---- */
 
 static int not_infer(struct op_infer *f, struct err *err)
 {

@@ -1,4 +1,4 @@
-/* bits.h - settled attributes of BitShift, for the kernels for CPUs and for GPUs. */
+/* bits.h - validated attributes of BitShift, for the kernels of CPUs and GPUs. */
 #ifndef OP_ELEM_BITS_H
 #define OP_ELEM_BITS_H
 

@@ -26,7 +26,7 @@ LOGIC(and, &&)
 LOGIC(or, ||)
 LOGIC(xor, !=)
 
-/* Of bool too. */
+/* Equal also accepts bool. */
 ELEM_CUDA_Y(equal_y, a == b)
 ELEM_CUDA_Y(equal_bool, (a != 0) == (b != 0))
 

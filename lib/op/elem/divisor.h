@@ -1,5 +1,5 @@
-/* divisor.h - what integer Div and Mod share: a divisor of 0 is refused before anything is
- * computed, as the processor would stop the program. */
+/* divisor.h - shared by integer Div and Mod: a divisor of 0 is refused before the loop, because the
+ * processor would raise a signal. */
 #ifndef OP_ELEM_DIVISOR_H
 #define OP_ELEM_DIVISOR_H
 
@@ -8,9 +8,9 @@
 struct err;
 struct op_call;
 
-/* ERR_INPUT: element `at` of it is 0. */
+/* Reports that element `at` of the divisor is 0: ERR_INPUT. */
 int elem_refuse_divisor(const char *op, size_t at, struct err *err);
-/* ERR_INPUT with the element if input 1 is an integer tensor with a 0. */
+/* Reports the first 0 in input 1 if that is an integer tensor: ERR_INPUT. */
 int elem_check_divisor(const struct op_call *c, const char *op, struct err *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* elem.c - types, shapes and the walk; the kernels come from the ops. */
+/* elem.c - types, shapes and the walk over the tiles; the ops provide the kernels. */
 #include "op/elem/elem.h"
 
 #include <inttypes.h>
@@ -89,7 +89,7 @@ int elem_plan(struct op_plan *p, struct err *err)
 
 /* ---- the walk over the tiles ---- */
 
-/* Operands that are not there are not read either, but kernels step over them. */
+/* Kernels also advance the pointers of absent operands, which they do not read. */
 static void operands_at(const struct elem_walk *w, const struct tensor *const *in, uint32_t n,
                         const void **at)
 {
@@ -118,7 +118,7 @@ void elem_run(const struct elem_loops *s, elem_fwd_fn *fwd, const struct tensor 
     } while (elem_walk_next(&w));
 }
 
-/* ---- the same where a tensor is bfloat16: in stretches of a row ---- */
+/* ---- the same if a tensor is bfloat16: in stretches of a row ---- */
 
 static bool has_half(const struct tensor *const *t, uint32_t n)
 {
@@ -138,8 +138,9 @@ struct stretch {
     float room[ELEM_OPERANDS][OP_STRETCH];
 };
 
-/* Elements a stretch may have. Converted operands have step 1 or 0; any other step, which no
- * sensible layout leads to, takes one element at a time. */
+/* Returns the maximum number of elements of a stretch. Converted operands have step 1 or 0; an
+ * operand with any other step, which no usual layout produces, is converted one element at a
+ * time. */
 static size_t stretch_size(const struct elem_loops *s, const struct tensor *const *in, uint32_t n)
 {
     uint32_t i;
@@ -150,7 +151,7 @@ static size_t stretch_size(const struct elem_loops *s, const struct tensor *cons
     return OP_STRETCH;
 }
 
-/* `from` .. + m of row r of the walk's tile; `reads`: operands are there and are looked at. */
+/* Elements from .. from + m of row r of the walk's tile. `reads`: the kernel reads the operands. */
 static void stretch_set(struct stretch *t, const struct elem_walk *w, size_t r, size_t from,
                         size_t m, const struct tensor *const *in, uint32_t n, bool reads)
 {
@@ -198,7 +199,8 @@ int elem_fwd(const struct op_call *c, const struct elem_kernels *k)
 {
     const struct elem_loops *s = c->state;
 
-    /* Sharing memory with an operand that is not read in step would overwrite it unread. */
+    /* An operand that shares memory with y must be read in step with it; else elements would be
+     * overwritten before they are read. */
     CHECK(c->out[0]->data != c->in[0]->data || s->dense[0] || s->total == 0);
     if (has_half(c->in, c->n_in) || op_is_half(c->out[0]))
         run_half(s, k->f32, c->in, c->n_in, c->out[0]);

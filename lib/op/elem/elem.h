@@ -1,19 +1,19 @@
 /* elem.h - element-wise ops of several operands with NumPy broadcasting, in any layout.
  *
- * loops.h turns shapes and layouts into loops, once, at plan time. What runs inside are the loops
- * below, generated per op, over a tile.
+ * At plan time, loops.h converts shapes and layouts to loops once. Their innermost part, a tile,
+ * is computed by the loops below, which are generated for each op.
  *
- * The gradient of a broadcast operand is a sum: one double per element of the operand, added to in
- * the order of the output's memory (along a row in eight lanes), then rounded once. So the bits
- * depend on the shapes alone.
+ * The gradient of a broadcast operand is a sum: one double per element of the operand, to which
+ * terms are added in the order of the output's memory (along a row in eight SIMD lanes), and
+ * which is rounded once. The bits therefore depend only on the shapes.
  *
- * A new op is a file like add.c: its expressions, in ELEM_A, ELEM_B (the operands) and ELEM_D (the
- * gradient of the output), and its row. An expression of more than one operator stands in
- * elem_formula.h, for GPUs too. Layout: OP_LAYOUT_ANY, and operands may be plain beside
- * channels-last ones. in_place: memory may be shared only between equal shapes and layouts.
+ * To add an op, write a file like add.c: its expressions, in ELEM_A, ELEM_B (the operands) and
+ * ELEM_D (the gradient of the output), and its row. An expression of more than one operator goes
+ * to elem_formula.h, which GPUs use too. Layout: OP_LAYOUT_ANY; plain and channels-last operands
+ * may be mixed. in_place: tensors may share memory only if their shapes and layouts are equal.
  *
- * Other engines are built on the same kernels: fold.h (any number of operands), reduce/ (a
- * reduction is the gradient of a broadcast). */
+ * These kernels also serve fold.c (any number of operands) and reduce/ (a reduction is the
+ * gradient of a broadcast). */
 #ifndef OP_ELEM_ELEM_H
 #define OP_ELEM_ELEM_H
 
@@ -27,9 +27,9 @@
 #include "op/op_priv.h"
 
 enum elem_into {
-    ELEM_SET, /* g[i] = e: the operand is as dense as the output */
+    ELEM_SET, /* g[i] = e: the operand has the output's shape and layout */
     ELEM_ADD, /* g[i] += e: likewise */
-    ELEM_SUM, /* sum[i * step] += e: doubles, steps of the operand */
+    ELEM_SUM, /* sum[i * step] += e: in double, with the steps of the operand */
 };
 
 typedef void elem_fwd_fn(const struct elem_tile *t, const void *const *in, void *y);
@@ -38,29 +38,31 @@ typedef void elem_bwd_fn(const struct elem_tile *t, enum elem_into into, const f
 
 struct elem_kernels {
     elem_fwd_fn *f32, *i32, *i64, *boolean; /* NULL: this type is not supported */
-    elem_fwd_fn *u64; /* where the sign bit matters; smaller integers are widened (plan_types.c) */
-    enum tensor_dtype out;                  /* of the result; 0: that of the operands */
+    elem_fwd_fn *u64; /* if the sign bit matters; smaller integers are widened (plan_types.c) */
+    enum tensor_dtype out;                  /* type of the result; 0: that of the operands */
     elem_bwd_fn *bwd[ELEM_OPERANDS];        /* float32 only */
-    bool bwd_reads;                         /* they read operands; asked where those may be bfloat16 */
+    /* bwd reads the operands; used if they may be bfloat16 */
+    bool bwd_reads;
 };
 
-/* Two inputs of one type, as far as the kernels go. */
+/* Validates two inputs of one type for which a kernel exists, and sets the output. */
 int elem_infer(struct op_infer *f, const struct elem_kernels *k, struct err *err);
-/* For infer: inputs first .. last are there; their shapes broadcast to out 0's. */
+/* For infer: inputs first .. last must be present; sets the shape of output 0 to their
+ * broadcast. */
 int elem_infer_shape(struct op_infer *f, uint32_t first, uint32_t last, struct err *err);
 elem_fwd_fn *elem_fwd_of(const struct elem_kernels *k, enum tensor_dtype t);
 
-/* The state is one struct elem_loops over all inputs. Where the kernels for float32 are there, each
- * tensor may also be bfloat16: they then run on converted stretches. */
+/* The state is one struct elem_loops over all inputs. If a float32 kernel exists, each tensor may
+ * also be bfloat16; the kernel then runs on converted stretches. */
 int elem_plan(struct op_plan *p, struct err *err);
 int elem_fwd(const struct op_call *c, const struct elem_kernels *k);
 int elem_bwd(const struct op_call *c, const struct elem_kernels *k);
 
-/* One kernel over all tiles. `in` [n]: the operands of the loops. */
+/* Runs one kernel over all tiles. `in` [n]: the operands of the loops. */
 void elem_run(const struct elem_loops *s, elem_fwd_fn *fwd, const struct tensor *const *in,
               uint32_t n, const struct tensor *y);
-/* Gradient of operand k into g: set, or added. sum: elements of the operand, used unless it is
- * dense. d and the dense tensor have one order. */
+/* Stores the gradient of operand k in g, or adds it. sum: one double per element of the operand,
+ * used unless it is dense. d has the order of the dense tensor. */
 void elem_run_bwd(const struct elem_loops *s, elem_bwd_fn *bwd, uint32_t k, const float *d,
                   const struct tensor *const *in, uint32_t n, float *g, double *sum, bool add);
 
@@ -70,7 +72,7 @@ void elem_run_bwd(const struct elem_loops *s, elem_bwd_fn *bwd, uint32_t k, cons
 #define ELEM_B (b[(ptrdiff_t)i * sb])
 #define ELEM_D (d[i])
 
-/* Steps 0 and 1 are written as constants, so that these loops become vector code. */
+/* Writes steps 0 and 1 as constants, so that the compiler vectorises these loops. */
 #define ELEM_STEPS(row_, sa_, sb_, ...)                                                            \
     do {                                                                                           \
         if ((sa_) == 1 && (sb_) == 1)                                                              \
@@ -83,8 +85,8 @@ void elem_run_bwd(const struct elem_loops *s, elem_bwd_fn *bwd, uint32_t k, cons
             row_(__VA_ARGS__, sa_, sb_);                                                           \
     } while (0)
 
-/* elem_fwd_fn name_: y = expr_, operands of type_, result of out_type_. Integers: an unsigned type_
- * where overflow may happen, as that wraps. */
+/* elem_fwd_fn name_: y = expr_, operands of type_, result of out_type_. For integers that may
+ * overflow, use an unsigned type_, which wraps. */
 #define ELEM_FWD_TO(name_, type_, out_type_, expr_)                                                \
     OP_INLINE void name_##_row(size_t n, const type_ *a, const type_ *b, out_type_ *y,             \
                                ptrdiff_t sa, ptrdiff_t sb)                                         \
@@ -166,7 +168,7 @@ void elem_run_bwd(const struct elem_loops *s, elem_bwd_fn *bwd, uint32_t k, cons
         }                                                                                          \
     }
 
-/* The functions of a row, from a `static const struct elem_kernels kernels` in the op's file. */
+/* The functions of a row. The op's file defines `static const struct elem_kernels kernels`. */
 #define ELEM_ROW(op_)                                                                              \
     static int op_##_infer(struct op_infer *f, struct err *err)                                    \
     {                                                                                              \
@@ -183,8 +185,8 @@ void elem_run_bwd(const struct elem_loops *s, elem_bwd_fn *bwd, uint32_t k, cons
         return elem_bwd(c, &kernels);                                                              \
     }
 
-/* The row op_<id_> of two operands without a gradient, from `static const struct elem_kernels <id_>_kernels`; its file
- * includes stdlib.h. in_place_: as op_def.in_place. */
+/* The row op_<id_> of two operands without a gradient. Its file defines `static const struct
+ * elem_kernels <id_>_kernels` and includes stdlib.h. in_place_: as op_def.in_place. */
 #define ELEM_ROW_OF_TWO(id_, name_, since_, in_place_)                                             \
     static int id_##_infer(struct op_infer *f, struct err *err)                                    \
     {                                                                                              \

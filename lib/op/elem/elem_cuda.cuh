@@ -1,19 +1,22 @@
 /* elem_cuda.cuh - element-wise ops of several operands with broadcasting, on a GPU: see elem.h.
  *
- * The same loops (loops.h), made at plan time, here as axes with a step for every tensor that a kernel
- * walks: the `streams` that it reads, and the one it writes. An op is a functor per result:
+ * The loops of loops.h, made at plan time, become axes with a step for every tensor of a kernel:
+ * the `streams` that it reads, and the tensor that it writes. An op is a functor per result:
  *
- *   elem_cuda_run(loops, queue, to, add, f, err, streams...)        to[i] = f(streams at i ...), or +=
+ *   elem_cuda_run(loops, queue, to, add, f, err, streams...)
+ *       to[i] = f(streams at i ...), or +=
  *   elem_cuda_grad(loops, queue, k, to, scratch, add, f, err, streams...)
- *                              the same summed to the shape of operand k; dense: without a sum
+ *       the same, summed to the shape of operand k; without a sum if that is dense
  *
- * A stream of V: elem_in<V>{ tensor, operand }, operand ELEM_DENSE for one in the order of the dense tensor
- * (the output, its gradient). V is what f takes: float for every type of floats, which is seen when
- * called; else the type of the numbers. f gives a float (stored as the type of `to`), bool or an integer.
+ * A stream of V is elem_in<V>{ tensor, operand }, with the operand ELEM_DENSE for a tensor in
+ * the order of the dense one (the output, its gradient). V is the type of the argument of f:
+ * float for all floating types, which are distinguished at the call; else the type of the
+ * elements. f returns a float (stored as the type of `to`), a bool or an integer.
  *
- * Sums are float32: four terms as a tree, one such tree behind another in a thread, threads as a tree, and
- * where there are too few blocks to fill a GPU, the rows are split among several, whose sums are summed
- * by another launch. All that depends on the shapes alone. */
+ * Sums are float32: a thread adds four terms as a tree, and such trees in sequence; the threads
+ * of a block are added as a tree. If there are too few blocks to fill a GPU, the rows are split
+ * among several blocks, and another launch adds their sums. The order depends on the shapes
+ * alone. */
 #ifndef OP_ELEM_ELEM_CUDA_CUH
 #define OP_ELEM_ELEM_CUDA_CUH
 
@@ -32,24 +35,24 @@ template <typename V> struct elem_in {
     int operand;
 };
 
-/* ---- what a kernel is told ---- */
+/* ---- arguments of the kernels ---- */
 
 struct elem_axes { /* outermost first; at least one */
     uint32_t n;
     struct {
         struct op_divisor size;
-        ptrdiff_t step[ELEM_STREAMS + 1]; /* of each stream, and of what is written */
+        ptrdiff_t step[ELEM_STREAMS + 1]; /* of each stream, and of the tensor that is written */
     } axis[ELEM_AXES];
 };
 
 template <typename V> struct elem_stream {
     const void *data;
     enum tensor_dtype dtype;
-    bool is_packed; /* the numbers of a pack lie together and aligned */
-    ptrdiff_t step; /* from one to the next */
+    bool is_packed; /* the elements of a pack are contiguous and aligned */
+    ptrdiff_t step; /* from one element to the next */
 };
 
-/* Where element i of the axes lies in each tensor. */
+/* Computes the offset of element i of the axes in each tensor. */
 __device__ static inline void elem_find(const struct elem_axes &a, size_t i, ptrdiff_t *at)
 {
     for (uint32_t s = 0; s <= ELEM_STREAMS; s++)
@@ -72,7 +75,7 @@ template <typename V, size_t U, size_t N> struct elem_packs {
     V v[U][N];
 };
 
-/* Of stream K, as numbers of T: all are asked for before the first is used. */
+/* Loads stream K, whose elements are of type T; issues all loads before the first use. */
 template <typename T, size_t K, typename V, size_t U, size_t N>
 __device__ static inline void elem_load_as(const elem_stream<V> &in, const ptrdiff_t (&at)[U][ELEM_STREAMS + 1],
                                            elem_packs<V, U, N> &to)
@@ -137,7 +140,7 @@ __device__ static inline void elem_store_as(void *to, ptrdiff_t at, ptrdiff_t st
     }
 }
 
-/* step 1: the N numbers lie together and aligned. */
+/* step 1: the N elements are contiguous and aligned. */
 template <size_t N, typename R>
 __device__ static inline void elem_store(void *to, enum tensor_dtype dtype, ptrdiff_t at, ptrdiff_t step, bool add,
                                          const R *v)
@@ -150,7 +153,8 @@ __device__ static inline void elem_store(void *to, enum tensor_dtype dtype, ptrd
 
 /* ---- kernels ---- */
 
-/* to[i] = f(...): packs of N numbers of the innermost axis, two a thread and round. */
+/* to[i] = f(...): in each iteration a thread computes two packs of N elements of the innermost
+ * axis. */
 template <size_t N, typename F, typename... V>
 __global__ void elem_each(void *to, enum tensor_dtype dtype, size_t packs, bool add, struct elem_axes axes, F f,
                           elem_stream<V>... in)
@@ -182,19 +186,19 @@ __global__ void elem_each(void *to, enum tensor_dtype dtype, size_t packs, bool 
     }
 }
 
-/* Where sums go: each to its place in the operand, or, if the rows are split, to a row of `parts`. */
+/* The destination of the sums: the operand, or a row of `parts` if the rows are split. */
 struct elem_sums {
     void *to;
     enum tensor_dtype dtype;
     bool add;
     float *parts;  /* NULL, or [splits, kept] */
-    size_t kept;   /* numbers */
-    size_t terms;  /* of each sum; packs of them for elem_rows */
+    size_t kept;   /* number of sums */
+    size_t terms;  /* terms of each sum; packs of terms for elem_rows */
     size_t split;  /* terms that a block sums */
 };
 
-/* The terms first, first + step, ... of split blockIdx.y, for the pack of numbers at `base`. one(sum, x...)
- * takes in what was loaded for a term. */
+/* Adds the terms first, first + step, ... of split blockIdx.y, for the pack of sums at `base`.
+ * one(k, x) adds x to sum k. */
 template <size_t N, typename F, typename One, typename... V>
 __device__ static inline void elem_add_up(const struct elem_sums &s, const struct elem_axes &reduced,
                                           const ptrdiff_t *base, size_t pack, unsigned first, unsigned step, F f,
@@ -231,8 +235,9 @@ __device__ static inline void elem_add_up(const struct elem_sums &s, const struc
 
 static constexpr unsigned ELEM_BLOCK = 256;
 
-/* The innermost axis is kept. A thread (x, y) owns the pack of N sums number blockIdx.x * blockDim.x + x and
- * every blockDim.y-th term of the split; blockDim.x * blockDim.y <= ELEM_BLOCK, both powers of two. */
+/* The innermost axis is kept. A thread (x, y) owns the pack of N sums number blockIdx.x *
+ * blockDim.x + x and every blockDim.y-th term of the split; blockDim.x * blockDim.y <= ELEM_BLOCK,
+ * both powers of two. */
 template <size_t N, typename F, typename... V>
 __global__ void elem_columns(struct elem_sums s, struct elem_axes kept, struct elem_axes reduced, F f,
                              elem_stream<V>... in)
@@ -290,7 +295,7 @@ __global__ void elem_rows(struct elem_sums s, struct elem_axes kept, struct elem
 
 /* ---- host: axes and streams of a call ---- */
 
-struct elem_list { /* of axes as the host has them: steps of the operands and, last, the dense one */
+struct elem_list { /* axes of the host: steps of the operands and, last, of the dense tensor */
     uint32_t n;
     struct {
         size_t size;
@@ -325,7 +330,7 @@ static inline ptrdiff_t elem_list_step(const struct elem_list *l, uint32_t axis,
     return l->axis[axis].step[operand == ELEM_DENSE ? (int)ELEM_OPERANDS : operand];
 }
 
-/* The axes for a kernel that reads these operands and writes `to`. None: one of size 1. */
+/* The axes for a kernel that reads these operands and writes `to`; at least one, of size 1. */
 static inline struct elem_axes elem_axes_of(const struct elem_list *l, const int *operands, uint32_t n, int to)
 {
     struct elem_axes a = {};
@@ -341,8 +346,8 @@ static inline struct elem_axes elem_axes_of(const struct elem_list *l, const int
     return a;
 }
 
-/* Do packs of `pack` numbers of the innermost axis of `inner` lie together, at places that are a multiple of
- * their size? */
+/* Are packs of `pack` elements of the innermost axis of `inner` contiguous, at multiples of their
+ * size? */
 static inline bool elem_packs_lie(const struct tensor *t, int operand, size_t pack, const struct elem_list *inner,
                                   const struct elem_list *other)
 {
@@ -384,8 +389,8 @@ template <typename F, typename... V> static constexpr bool elem_all_floats()
     return (std::is_same_v<V, float> && ...) && std::is_same_v<decltype(std::declval<F>()(V()...)), float>;
 }
 
-/* Do all streams lie as `to` does, and are they of its type? Then a kernel for that alone (op_cuda.cuh) asks for
- * all of them before it waits for the first. */
+/* Do all streams have the layout and the type of `to`? Then a simpler kernel (op_cuda.cuh) issues
+ * all loads before it waits for the first. */
 template <typename... V>
 static inline bool elem_is_plain(const struct elem_list *l, const struct tensor *to, const elem_in<V> &...in)
 {
@@ -423,12 +428,12 @@ static inline int elem_cuda_run(const struct elem_loops *s, cudaStream_t q, cons
 /* ---- host: sums ---- */
 
 struct elem_sum_plan {
-    struct elem_list kept, reduced; /* each in the order of the dense tensor's memory */
+    struct elem_list kept, reduced; /* both in the order of the dense tensor's memory */
     size_t sums, terms;
     bool columns;  /* the innermost axis is kept */
-    size_t pack;   /* numbers of it that a thread takes at a time */
+    size_t pack;   /* elements of it that a thread loads at a time */
     dim3 block, grid;
-    size_t split;  /* terms, or packs of terms, that a block sums; grid.y: splits */
+    size_t split;  /* terms, or packs of terms, of a block; grid.y is the number of splits */
 };
 
 static inline unsigned elem_power_of_two(size_t n, unsigned most)
@@ -442,7 +447,8 @@ static inline unsigned elem_power_of_two(size_t n, unsigned most)
 
 static inline void elem_settle_grid(struct elem_sum_plan *p)
 {
-    static const size_t enough = OP_PROCESSORS * 8, least = 16; /* blocks; terms that a thread should have */
+    /* blocks; minimum of terms per thread */
+    static const size_t enough = OP_PROCESSORS * 8, least = 16;
     size_t blocks, terms = p->terms, width, splits;
 
     p->pack = (p->columns ? p->kept : p->reduced).axis[(p->columns ? p->kept : p->reduced).n - 1].size % 4 == 0 ? 4 : 1;
@@ -466,7 +472,7 @@ static inline void elem_settle_grid(struct elem_sum_plan *p)
     p->grid = dim3((unsigned)blocks, (unsigned)((terms + p->split - 1) / p->split));
 }
 
-/* For a loop that is not empty. */
+/* The loop must not be empty. */
 static inline struct elem_sum_plan elem_sum_plan_of(const struct elem_loops *s, uint32_t k)
 {
     struct elem_list l = elem_list_of(s);
@@ -485,7 +491,7 @@ static inline struct elem_sum_plan elem_sum_plan_of(const struct elem_loops *s, 
     return p;
 }
 
-/* Scratch for elem_cuda_grad(), for operand k. */
+/* Bytes of scratch of elem_cuda_grad() for operand k. */
 static inline size_t elem_cuda_scratch(const struct elem_loops *s, uint32_t k)
 {
     struct elem_sum_plan p;
@@ -519,7 +525,7 @@ static inline void elem_launch_sums(struct elem_sum_plan *p, struct elem_sums s,
 {
     const struct tensor to = { .dtype = s.dtype, .data = s.to };
 
-    /* Packs of sums that do not lie together in the operand are stored one by one, of a pack of 1. */
+    /* Sums that are not contiguous in the operand are stored one by one, as packs of 1. */
     if (p->columns && p->pack > 1 && s.parts == NULL && elem_list_step(&p->kept, p->kept.n - 1, k) == 1 &&
         !elem_packs_lie(&to, k, p->pack, &p->kept, NULL)) {
         p->pack = 1;
@@ -531,7 +537,7 @@ static inline void elem_launch_sums(struct elem_sum_plan *p, struct elem_sums s,
         elem_launch_sum<1>(p, s, k, q, f, in...);
 }
 
-/* The parts of all splits, summed: columns of a matrix [splits, sums]. */
+/* Adds the parts of all splits: the columns of a matrix [splits, sums]. */
 static inline void elem_sum_parts(const struct elem_sum_plan *whole, struct elem_sums s, int k, cudaStream_t q)
 {
     const struct tensor parts = { .dtype = TENSOR_F32, .data = s.parts };

@@ -42,7 +42,7 @@ static const struct elem_kernels sum = { .f32 = sum_f32 };
 
 struct fold { /* op_plan.state */
     size_t sums_at; /* in the scratch: doubles, after the gradient to distribute */
-    struct elem_loops loops[]; /* of (y, operand i) */
+    struct elem_loops loops[]; /* over y and operand i */
 };
 
 static int fold_infer(struct op_infer *f, const struct elem_kernels *k, struct err *err)
@@ -114,7 +114,7 @@ static void divide_among_equals(const struct op_call *c, float *d)
     for (k = 0; k < c->n_in; k++) {
         const struct tensor *const in[2] = { c->out[0], c->in[k] };
 
-        /* Over the dense side: operand 0 is y, and dense. */
+        /* The gradient of operand 0, which is y and therefore dense. */
         elem_run_bwd(&s->loops[k], count, 0, dy, in, 2, d, NULL, true);
     }
     for (i = 0; i < n; i++)
@@ -149,7 +149,8 @@ static int fold_bwd(const struct op_call *c, elem_bwd_fn *bwd)
     return 0;
 }
 
-/* after_: of y once all are in. bwd_: share, pass, or NULL to pass a part in n_in. */
+/* after_: a statement about y after the last operand. bwd_: share, pass, or NULL to pass dy /
+ * n_in. */
 #define FOLD(id_, name_, kernels_, bwd_, reads_, after_)                                           \
     static int id_##_infer(struct op_infer *f, struct err *err)                                    \
     {                                                                                              \

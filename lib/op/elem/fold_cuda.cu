@@ -13,7 +13,7 @@ struct least {
 };
 
 struct total {
-    float scale; /* not 1 with the last operand of Mean */
+    float scale; /* 1, but 1 / n for the last operand of Mean */
 
     __device__ float operator()(float a, float b) const { return (a + b) * scale; }
 };
@@ -22,7 +22,7 @@ struct count {
     __device__ float operator()(float y, float x) const { return ELEM_EQUAL(y, x) ? 1.0f : 0.0f; }
 };
 
-struct share { /* n: how many operands are y */
+struct share { /* n: the number of operands that equal y */
     __device__ float operator()(float d, float n, float y, float x) const { return ELEM_EQUAL(y, x) ? d / n : 0.0f; }
 };
 
@@ -34,8 +34,8 @@ struct part {
 
 struct fold { /* op_plan.state */
     size_t parts_at;          /* in the scratch: partial sums of several blocks, after the counts */
-    struct elem_loops both;   /* of the first two operands */
-    struct elem_loops each[]; /* of operand i alone */
+    struct elem_loops both;   /* over the first two operands */
+    struct elem_loops each[]; /* over operand i alone */
 };
 
 }
@@ -72,7 +72,7 @@ template <typename F> static F with_scale(F f, float)
     return f;
 }
 
-/* mean: what is computed with the last operand is scaled. */
+/* mean: the result after the last operand is scaled. */
 template <typename V, typename F> static int forward(const struct op_call *c, F f, bool mean, struct err *err)
 {
     const struct fold *s = (const struct fold *)c->state;
@@ -105,7 +105,7 @@ template <typename F> static int forward_any(const struct op_call *c, F f, struc
                              : forward<float>(c, f, false, err);
 }
 
-/* The gradient of operand i: f of d, and of what else there is. */
+/* Computes the gradient of operand i: f of d and of the streams `in`. */
 template <typename F, typename... V>
 static int gradient(const struct op_call *c, uint32_t i, F f, struct err *err, const elem_in<V> &...in)
 {
@@ -116,7 +116,8 @@ static int gradient(const struct op_call *c, uint32_t i, F f, struct err *err, c
                           op_cuda_adds(c, i), f, err, d, in...);
 }
 
-/* Divides the gradient among the operands that equal y. Their number is at the head of the scratch. */
+/* Divides the gradient among the operands that equal y. Their number is at the head of the
+ * scratch. */
 static int backward_shared(const struct op_call *c, struct err *err)
 {
     const struct fold *s = (const struct fold *)c->state;

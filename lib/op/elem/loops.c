@@ -5,8 +5,8 @@
 #include "base/check.h"
 #include "op/op_priv.h"
 
-/* Axes of size 1 vanish; an axis whose steps continue those of the axis inside it becomes one with
- * it. Returns how many are left. */
+/* Removes axes of size 1, and merges an axis into the next inner axis if its steps continue those
+ * of the inner one. Returns the number of remaining axes. */
 static uint32_t merge(struct elem_axis *axes, uint32_t n_axes, uint32_t n_operands)
 {
     uint32_t n = 0, k, i;
@@ -52,7 +52,7 @@ void elem_loops_from(struct elem_loops *s, struct elem_axis *axes, uint32_t n_ax
     for (k = 0; k < n_axes && total > 0; k++)
         total = axes[k].size > 0 ? total : 0;
     memcpy(s->elements, elements, n_operands * sizeof(*elements));
-    if (total == 0) { /* no tile at all, whatever else has a size */
+    if (total == 0) { /* no tile, whatever the other sizes are */
         for (k = 0; k < n_operands; k++)
             s->dense[k] = elements[k] == 0;
         return;
@@ -73,7 +73,7 @@ void elem_loops_from(struct elem_loops *s, struct elem_axis *axes, uint32_t n_ax
     memcpy(s->outer, axes, s->n_outer * sizeof(*axes));
 }
 
-/* Steps of an operand along the axes of the dense tensor. */
+/* Computes the steps of an operand along the axes of the dense tensor. */
 static void operand_steps(const struct elem_operand *o, uint32_t dense_rank, ptrdiff_t *step)
 {
     ptrdiff_t own[TENSOR_MAX_RANK];

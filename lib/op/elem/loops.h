@@ -1,9 +1,11 @@
-/* loops.h - several tensors walked in step: one that is dense, others that repeat along some axes.
+/* loops.h - loops over several tensors in step: one dense tensor, and operands that may repeat
+ * along axes.
  *
- * Made once from shapes and layouts: axes in the order of the dense tensor's memory, neighbours
- * merged, so that equal shapes, a scalar, a bias vector or a channel vector end as one or two
- * loops. The innermost two axes are a tile: `rows` rows of `n` elements; there the dense tensor
- * has steps 1 and n, an operand has a step per element and per row, 0 where it repeats. */
+ * The loops are made once from shapes and layouts: axes in the order of the dense tensor's
+ * memory, with neighbours merged, so that equal shapes, a scalar, a bias vector or a channel
+ * vector become one or two loops. The two innermost axes are a tile of `rows` rows of `n`
+ * elements. In a tile, the dense tensor has steps 1 and n, and an operand has one step per
+ * element and one per row, 0 if it repeats. */
 #ifndef OP_ELEM_LOOPS_H
 #define OP_ELEM_LOOPS_H
 
@@ -29,15 +31,16 @@ struct elem_axis {
 
 struct elem_loops {
     uint32_t n_outer;
-    struct elem_axis outer[ELEM_AXES]; /* around the tile, outermost first */
+    struct elem_axis outer[ELEM_AXES]; /* the axes outside the tile, outermost first */
     struct elem_tile tile;
-    bool dense[ELEM_OPERANDS];      /* it has the dense tensor's elements in the same order */
+    /* the operand has the elements of the dense tensor in the same order */
+    bool dense[ELEM_OPERANDS];
     size_t elements[ELEM_OPERANDS]; /* of the operand */
     size_t total;                   /* of the dense tensor */
 };
 
-/* An operand, and on which axis of the dense tensor each of its axes lies. NULL: aligned at the
- * right, as broadcasting has it. An axis of size 1 repeats. */
+/* An operand, and the axis of the dense tensor for each of its axes. NULL: the last axes are
+ * aligned, as in NumPy's broadcasting. An axis of size 1 repeats. */
 struct elem_operand {
     const struct tensor *t;
     const uint8_t *axis;
@@ -45,8 +48,8 @@ struct elem_operand {
 
 void elem_loops_make(struct elem_loops *s, const struct tensor *dense,
                      const struct elem_operand *operands, uint32_t n);
-/* From axes made by the caller, which are changed: at most ELEM_AXES, outermost first; the dense
- * tensor's steps follow from their sizes. `elements` of each of n operands. */
+/* Makes the loops from the caller's axes, which are modified: at most ELEM_AXES, outermost first;
+ * the steps of the dense tensor follow from their sizes. `elements`: of each of the n operands. */
 void elem_loops_from(struct elem_loops *s, struct elem_axis *axes, uint32_t n_axes,
                      const size_t *elements, uint32_t n);
 
@@ -54,11 +57,11 @@ struct elem_walk {
     const struct elem_loops *s;
     size_t index[ELEM_AXES];     /* of the outer axes */
     ptrdiff_t at[ELEM_OPERANDS]; /* first element of the operands in this tile */
-    size_t y;                    /* and of the dense tensor */
+    size_t y;                    /* first element of the dense tensor in this tile */
 };
 
-/* On to the next tile; the first needs no call. false: that was the last. An empty dense tensor has
- * one tile of no rows. */
+/* Advances to the next tile; the first tile needs no call. Returns false after the last tile. An
+ * empty dense tensor has one tile without rows. */
 bool elem_walk_next(struct elem_walk *w);
 
 #endif

@@ -1,4 +1,4 @@
-/* mod.h - settled attributes of Mod, for the kernels for CPUs and for GPUs. */
+/* mod.h - validated attributes of Mod, for the kernels of CPUs and GPUs. */
 #ifndef OP_ELEM_MOD_H
 #define OP_ELEM_MOD_H
 

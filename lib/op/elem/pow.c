@@ -26,7 +26,8 @@ static const struct elem_kernels kernels = {
 static const struct elem_kernels squared = { .f32 = square, .bwd = { square_da, pow_db } };
 static const struct elem_kernels cubed = { .f32 = cube, .bwd = { cube_da, pow_db } };
 
-/* float32 to an integer exponent goes through a float32 copy of it, the head of the scratch. */
+/* For a float32 base and an integer exponent, a float32 copy of the exponent is at the head of the
+ * scratch. */
 static bool converts(const struct tensor *const *in)
 {
     return in[0]->dtype == TENSOR_F32 && in[1]->dtype != TENSOR_F32;

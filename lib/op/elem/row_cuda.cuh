@@ -1,5 +1,5 @@
-/* row_cuda.cuh - rows of two operands on a GPU: a formula per result, of a and b (and d, the gradient of the
- * output). A file has its formulas as functors, and a line per row. */
+/* row_cuda.cuh - rows of two operands on a GPU: one formula per result, of a and b (and d, the
+ * gradient of the output). A file defines its formulas as functors, and has one line per row. */
 #ifndef OP_ELEM_ROW_CUDA_CUH
 #define OP_ELEM_ROW_CUDA_CUH
 
@@ -12,7 +12,8 @@ extern "C" {
 #include "op/op_priv.h"
 }
 
-/* Functor name_: y of a and b, of any type T; U: T, or the unsigned integer of its size, which wraps. */
+/* Functor name_: y of a and b, of any type T. U is T, or the unsigned integer of its size, which
+ * wraps. */
 #define ELEM_CUDA_Y(name_, expr_)                                                                      \
     namespace {                                                                                        \
     struct name_ {                                                                                     \
@@ -25,7 +26,7 @@ extern "C" {
     };                                                                                                 \
     }
 
-/* Functor name_: a gradient, of d; of d and one operand; of d and both. */
+/* Functor name_: a gradient as a function of d; of d and one operand; of d and both operands. */
 #define ELEM_CUDA_D(name_, expr_)                                                                      \
     namespace {                                                                                        \
     struct name_ {                                                                                     \
@@ -49,7 +50,8 @@ template <typename T>
 using elem_wrapping = std::conditional_t<std::is_same_v<T, int32_t>, uint32_t,
                                          std::conditional_t<std::is_same_v<T, int64_t>, uint64_t, T>>;
 
-/* A formula's value as it is stored: bool as such, else of the type T of the operands. */
+/* Converts a formula's value for storing: bool stays bool, others become the type T of the
+ * operands. */
 template <typename T, typename R> __device__ static inline auto elem_result(R r)
 {
     if constexpr (std::is_same_v<R, bool>)
@@ -81,7 +83,7 @@ template <typename V> static inline elem_in<V> elem_operand_of(const struct op_c
     return { c->in[i], i };
 }
 
-/* y = f(a, b), both of V (float: any). */
+/* y = f(a, b), both of type V; V = float stands for all floating types. */
 template <typename V, typename F> static inline int elem_cuda_of(const struct op_call *c, F f, struct err *err)
 {
     return elem_cuda_run((const struct elem_loops *)c->state, op_stream(c), c->out[0], false, f, err,
@@ -99,7 +101,8 @@ template <typename F> static inline int elem_cuda_fwd(const struct op_call *c, F
                              : elem_cuda_of<float>(c, f, err);
 }
 
-/* The gradient of operand k, if it is wanted: f of d and these operands. A gradient arrives. */
+/* Computes the gradient of operand k if it is needed: f of d and of these operands. dout[0] is
+ * present. */
 template <typename F, typename... V>
 static inline int elem_cuda_din(const struct op_call *c, uint32_t k, F f, struct err *err, const elem_in<V> &...in)
 {
@@ -117,7 +120,7 @@ static inline int elem_cuda_din(const struct op_call *c, uint32_t k, F f, struct
         return elem_cuda_fwd(c, y_(), err);                                                            \
     }
 
-/* of_da_, of_db_: what da_ and db_ take: D, DA (d and a), DB or DAB. */
+/* of_da_, of_db_: the arguments of da_ and db_: D, DA (d and a), DB or DAB. */
 #define ELEM_CUDA_BWD(op_, da_, of_da_, db_, of_db_)                                                   \
     static int op_##_bwd(const struct op_call *c, struct err *err)                                     \
     {                                                                                                  \

@@ -6,7 +6,7 @@
 
 #include "base/err.h"
 
-/* Steps 0 and 1 as constants: a mask over a tensor, and a scalar on either side. */
+/* Writes steps 0 and 1 as constants for a mask over two tensors, or over a tensor and a scalar. */
 #define WHERE_STEPS(row_, ...)                                                                     \
     do {                                                                                           \
         const ptrdiff_t sc = t->at[0].step, sa = t->at[1].step, sb = t->at[2].step;                \
@@ -49,7 +49,7 @@ WHERE_FWD(where_16, uint16_t)
 WHERE_FWD(where_32, uint32_t)
 WHERE_FWD(where_64, uint64_t)
 
-/* The gradient of a (wanted = true) or b. g steps by 1 along the row, or sums. */
+/* The gradient of a (wanted = true) or b, into g, which has step 1, or into sums. */
 static void bwd_row(bool wanted, enum elem_into into, size_t n, const float *d, const uint8_t *c,
                     ptrdiff_t sc, float *g, double *sum, ptrdiff_t sg)
 {

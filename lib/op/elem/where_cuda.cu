@@ -8,14 +8,14 @@ struct choice {
 };
 
 struct side {
-    bool wanted; /* the value of the condition at which this side is the output */
+    bool wanted; /* the condition for which this operand is the output */
 
     __device__ float operator()(float d, uint8_t c) const { return (c != 0) == wanted ? d : 0.0f; }
 };
 
 }
 
-/* Numbers of the size of T, whatever they are. */
+/* For elements of the size of T, of any type. */
 template <typename T> static int choose(const struct op_call *c, struct err *err)
 {
     return elem_cuda_run((const struct elem_loops *)c->state, op_stream(c), c->out[0], false, choice(), err,

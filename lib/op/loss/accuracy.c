@@ -29,7 +29,7 @@ static int accuracy_plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
-/* How many of n values stand before `best`? In front of it those that are not less, behind it those
+/* Counts the values that rank before `best`: with is_before, those that are not less; else those
  * that are greater. */
 CLONES static uint64_t count_rivals(const float *x, size_t n, float best, bool is_before)
 {

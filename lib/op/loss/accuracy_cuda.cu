@@ -5,14 +5,14 @@ namespace {
 
 constexpr unsigned long long NOT_A_NUMBER = 1ull << 63;
 
-/* A row is right if fewer than k scores stand before its label's. */
+/* A row is correct if fewer than k scores rank before the score of its label. */
 template <typename T> struct rivals {
     const T *x;
     loss_labels l;
     int64_t k;
     loss_pair *pair;
 
-    using acc = unsigned long long; /* how many do; and was one NaN? */
+    using acc = unsigned long long; /* the number of those scores; bit 63: the row has a NaN */
     using item = float;
     struct at {
         float best;

@@ -1,8 +1,9 @@
-/* area_under_curve.c - AreaUnderCurve (ours): what the area under the ROC curve is made from.
- * Logits go by their sigmoid into bins of equal width; output 0 [2 * bins] is the weight of the
- * elements with t > 0.5 in each bin, then that of the others. Such histograms add up over lanes and
- * tasks. Elements of one bin count as equal, so the area is off by at most half the chance that two
- * elements of different classes fall into one bin. A NaN counts in the lowest bin. No gradient. */
+/* area_under_curve.c - AreaUnderCurve (domain trainerd): the histograms from which the area under
+ * the ROC curve is computed. The sigmoid of a logit selects one of the bins, which have equal
+ * width. Output 0 [2 * bins] is the weight of the elements with t > 0.5 in each bin, then the
+ * weight of the others. Histograms of lanes and tasks can be added. Elements of one bin count as
+ * equal, so the error of the area is at most half the probability that two elements of different
+ * classes fall into one bin. A NaN counts in the lowest bin. No gradient. */
 #include <string.h>
 
 #include "base/err.h"

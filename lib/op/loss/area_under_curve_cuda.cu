@@ -1,19 +1,20 @@
 /* area_under_curve_cuda.cu - see area_under_curve.c.
  *
- * Weights are summed as whole numbers of 64 bits, which come out the same in any order: times a power of two
- * so large that all of them together just fit, so the sum is exact to 2^-40 of the largest for up to
- * 2^21 elements. If a weight is NaN or infinite, all bins are NaN. */
+ * Weights are added as 64-bit integers, whose sum does not depend on the order. They are
+ * multiplied by the largest power of two for which the sum cannot overflow, so the sum is exact
+ * to 2^-40 of the largest weight for up to 2^21 elements. If a weight is NaN or infinite, all
+ * bins are NaN. */
 #include "op/loss/loss_cuda.cuh"
 
 namespace {
 
 constexpr unsigned BINS = 4096;
 
-/* scale = what the weights are multiplied by; NaN: one is not finite. */
+/* scale: the factor of the weights; NaN if a weight is not finite. */
 struct largest {
     const float *weight;
     double *scale;
-    int bits; /* there are at most 2^bits of them */
+    int bits; /* there are at most 2^bits elements */
 
     using acc = float;
     using item = float;
@@ -33,7 +34,7 @@ struct largest {
     }
 };
 
-/* An element a thread. */
+/* A thread per element. */
 __global__ void into_bins(const float *x, const float *t, const float *weight, size_t n, op_divisor elements,
                           const double *scale, unsigned long long *bins)
 {
@@ -66,7 +67,7 @@ static size_t bins_bytes(void)
     return loss_round(2 * BINS * sizeof(unsigned long long));
 }
 
-/* Scratch: bins, scale, then what folds need. */
+/* Scratch: bins, scale, then the scratch of the folds. */
 static int plan(struct op_plan *p, struct err *err)
 {
     const struct loss_elements *s = (const struct loss_elements *)p->param;

@@ -1,14 +1,16 @@
-/* elements.c - losses and metrics element by element (ours): with E elements in a sample,
- *   y = loss_scale sum_i w_i / E sum_e l(x_ie, t_ie),   dx_ie = dy loss_scale w_i / E l'(x_ie, t_ie)
+/* elements.c - element-wise losses and metrics (domain trainerd): with E elements in a sample,
+ *   y = loss_scale sum_i w_i / E sum_e l(x_ie, t_ie)
+ *   dx_ie = dy loss_scale w_i / E l'(x_ie, t_ie)
  *
- *   BinaryCrossEntropy  l = (1 - t) x + q (log(1 + e^-|x|) + max(-x, 0)), q = 1 + (pos_weight - 1) t
- *                       l' = q sigmoid(x) - pos_weight t.  x are logits, t in 0 .. 1
+ *   BinaryCrossEntropy  l = (1 - t) x + q (log(1 + e^-|x|) + max(-x, 0)),
+ *                       q = 1 + (pos_weight - 1) t;  l' = q sigmoid(x) - pos_weight t;
+ *                       x are logits, t in 0 .. 1
  *   MeanSquaredError    l = (x - t)^2
  *   MeanAbsoluteError   l = |x - t|; l' = sign(x - t)
  *   Huber               l = d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), d = x - t
  *   BinaryAccuracy      l = [(x > 0) = (t > 0.5)]; unscaled, no gradient
- * The formulas are those of PyTorch; loss_formula.h has them. Sums are double, in an order that depends
- * on the shape alone. */
+ * The formulas are those of PyTorch; loss_formula.h has them. Sums are double, in an order that
+ * depends on the shape alone. */
 #include <string.h>
 
 #include "base/err.h"

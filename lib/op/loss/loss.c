@@ -31,7 +31,7 @@ static int need_samples(struct op_infer *f, struct err *err)
     return 0;
 }
 
-/* Is x without axis `axis` the shape of the labels? Ones at the end of the labels do not count. */
+/* Is x without axis `axis` the shape of the labels? Trailing ones of the labels are ignored. */
 static bool fits_without(const struct shape *x, const struct shape *labels, uint32_t axis)
 {
     uint32_t k = 0, i;
@@ -130,7 +130,7 @@ size_t loss_row_bytes(const struct loss_classes *s, const struct tensor *x)
     return s->is_last && !op_is_half(x) ? 0 : op_round(s->classes * sizeof(float));
 }
 
-/* The first of a row's elements, and how far apart they are. */
+/* Returns the first element of a row, and in *step the distance between its elements. */
 static size_t row_at(const struct loss_classes *s, size_t i, size_t p, size_t *step)
 {
     *step = s->is_last ? 1 : s->positions;

@@ -1,10 +1,10 @@
-/* loss_cuda.cuh - what the kernels of losses and metrics share.
+/* loss_cuda.cuh - shared by the kernels of losses and metrics.
  *
- * A loss over classes is a fold of reduce/walk.cuh: rows of scores, wherever the class axis is. Each row makes
- * a pair of doubles, what it adds to the sum and to the weights; the pairs are added up by a second fold.
+ * A loss over classes is a fold of reduce/walk.cuh over rows of scores, for any class axis. Each
+ * row produces a pair of doubles, its loss and its weight; a second fold adds the pairs.
  *
- * A label that is out of range is noted (op_notice): nothing is read or written out of range for it, and the
- * sum, and the gradient of its row, are NaN. */
+ * A label that is out of range is noted (op_notice): no kernel reads or writes out of range for
+ * it, and the sum and the gradient of its row become NaN. */
 #ifndef OP_LOSS_LOSS_CUDA_CUH
 #define OP_LOSS_LOSS_CUDA_CUH
 
@@ -27,9 +27,10 @@ static inline size_t loss_round(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* ---- one number of many ---- */
+/* ---- sums over rows ---- */
 
-/* In: a copyable object with loss_pair operator()(i); To: with operator()(loss_pair), what becomes of all. */
+/* In: a copyable object with loss_pair operator()(i). To: a copyable object with
+ * operator()(loss_pair), which gets the sum. */
 template <typename In, typename To> struct loss_fold {
     In in;
     To to;
@@ -61,7 +62,7 @@ static inline size_t loss_fold_scratch(size_t n)
     return loss_round(reduce_scratch(&w, sizeof(loss_pair)));
 }
 
-/* to(the sum of in(i), i < n). scratch: loss_fold_scratch(n) bytes. */
+/* Computes to(the sum of in(i), i < n). scratch: loss_fold_scratch(n) bytes. */
 template <typename In, typename To>
 static inline int loss_fold_run(const struct op_call *c, size_t n, const In &in, const To &to, void *scratch,
                                 struct err *err)
@@ -72,13 +73,14 @@ static inline int loss_fold_run(const struct op_call *c, size_t n, const In &in,
     return reduce_run(op_stream(c), loss_fold<In, To>{ in, to }, w, scratch, err);
 }
 
-struct loss_stored { /* pairs of rows */
+struct loss_stored { /* the pairs of the rows */
     const loss_pair *pair;
 
     __device__ loss_pair operator()(size_t i) const { return pair[i]; }
 };
 
-/* loss_store(): outputs 0 and 1 as far as somebody reads them, times loss_scale where `run` is given. */
+/* Like loss_store(): stores outputs 0 and 1 if they are present, times loss_scale if `run` is
+ * given. */
 struct loss_put {
     float *sum, *weight;
     const struct op_run *run;
@@ -107,12 +109,12 @@ static inline loss_put loss_put_of(const struct op_call *c, bool scaled)
 /* ---- rows over classes ---- */
 
 struct loss_state { /* op_plan.state */
-    struct reduce_walk rows; /* of the scores: a fold over classes for each row */
-    float *class_weights;    /* of the GPU; NULL: all 1 */
+    struct reduce_walk rows; /* over the scores: a fold over classes for each row */
+    float *class_weights;    /* in the memory of the GPU; NULL: all 1 */
 };
 
-/* Walk and class weights for s; `acc_bytes`: of a fold over classes, 0: there is none. Scratch: a pair for each
- * row, then what folds need. */
+/* Makes the state: the walk and the class weights for s. acc_bytes: of the accumulator of a fold
+ * over classes; 0: there is none. Scratch: a pair for each row, then the scratch of the folds. */
 int loss_cuda_plan(struct op_plan *p, const struct loss_classes *s, size_t acc_bytes, struct err *err);
 void loss_cuda_free(void *state);
 
@@ -145,12 +147,12 @@ struct loss_labels {
     }
     __device__ float weight_of(size_t row) const { return weight[op_divide(row, positions)]; }
     __device__ float class_weight(size_t k) const { return class_weights != nullptr ? class_weights[k] : 1.0f; }
-    /* loss_share() of a label that counts. */
+    /* loss_share() of a label that is in range and not ignored. */
     __device__ double share(size_t row, int64_t l) const
     {
         return (double)weight_of(row) / (double)positions.by * (double)class_weight((size_t)l);
     }
-    /* Where the score of class k is. */
+    /* The index of the score of class k. */
     __device__ size_t place(size_t row, int64_t k) const
     {
         size_t i = op_divide(row, positions);
@@ -176,7 +178,7 @@ struct loss_is_wrong {
     }
 };
 
-/* loss_check_labels(), by the GPU. */
+/* Like loss_check_labels(), on the GPU. */
 static inline int loss_look(const struct op_call *c, const struct loss_classes *s, struct err *err)
 {
     return op_cuda_look(c, loss_rows(s), loss_is_wrong{ loss_labels_of(c, s) }, err);

@@ -1,6 +1,7 @@
-/* negative_log_likelihood.c - NegativeLogLikelihood (ours), over log-probabilities x:
+/* negative_log_likelihood.c - NegativeLogLikelihood (domain trainerd), over log-probabilities x:
  *   y = -loss_scale sum_i w_i v_l x_il,   dx_il = -dy loss_scale w_i v_l, else 0
- * with l the label and v the class weights (1): PyTorch's NLLLoss before its mean. */
+ * where l is the label and v are the class weights (default 1): PyTorch's NLLLoss before its
+ * mean. */
 #include <string.h>
 
 #include "base/err.h"
@@ -10,7 +11,7 @@
 
 static const char *const attrs[] = { "ignore_index", "class_weights", NULL };
 
-/* Where the label's entry is. */
+/* Returns the index of the label's element. */
 static size_t place(const struct loss_classes *s, size_t i, size_t p, int64_t label)
 {
     return s->is_last ? (i * s->positions + p) * s->classes + (size_t)label

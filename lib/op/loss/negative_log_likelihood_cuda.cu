@@ -20,7 +20,7 @@ struct likelihood_of {
     }
 };
 
-/* A thread per row: the one element of dx that moves. */
+/* A thread per row, which writes the only element of dx that is not 0. */
 __global__ void likelihood_back(loss_labels l, size_t rows, const float *dy, const struct op_run *run, float *dx)
 {
     double outer = (double)*dy * (double)run->loss_scale;

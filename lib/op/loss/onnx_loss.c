@@ -1,15 +1,17 @@
-/* onnx_loss.c - the losses that a model brings along, as ONNX defines them. Classes are axis 1:
+/* onnx_loss.c - the losses that a model may contain, as ONNX defines them. Classes are axis 1:
  * scores x [n, c, d..], labels [n, d..] int64 or int32, weights of the classes [c] (optional).
  *   NegativeLogLikelihoodLoss   l = -w[label] x[label]
  *   SoftmaxCrossEntropyLoss     the same of log_softmax(x), which is output 1 (optional)
- * reduction none: l [n, d..]; sum; mean: sum l / sum w[label]. A label that is ignore_index counts
- * for nothing. A mean of nothing is NaN, and its gradient 0. With p = softmax(x), u the gradient
- * that arrives at l, and v at log_softmax(x):
+ * reduction none: l [n, d..]; sum; mean: sum l / sum w[label]. A label equal to ignore_index is
+ * ignored. The mean over no label is NaN, and its gradient 0. With p = softmax(x), and u and v
+ * the gradients of l and of log_softmax(x):
  *   dx = u w (p - [c = label]) + v - p sum_c v
- * The mean is that of this call: of a lane's batch, not of the global one.
+ * The mean is over this call, i.e. over the batch of a lane (micro-batch), not over the global
+ * batch.
  *
- * Scores of one position are `space` apart. With space 1 a position is a row; else SPAN positions
- * are taken at a time, side by side. Sums are double, in an order that depends on shapes alone. */
+ * The scores of a position are `space` apart. If space is 1, a position is a contiguous row;
+ * else SPAN positions are computed at a time. Sums are double, in an order that depends on
+ * shapes alone. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -125,7 +127,7 @@ static int plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
-/* ---- labels and what they count ---- */
+/* ---- labels and their weights ---- */
 
 static int64_t label_at(const struct op_call *c, size_t i)
 {
@@ -139,7 +141,7 @@ static bool is_ignored(const struct onnx_loss *p, int64_t label)
     return p->has_ignored && label == p->ignored;
 }
 
-/* Of position i; 0: ignored. */
+/* The weight of position i; 0 if its label is ignored. */
 static double weight_at(const struct op_call *c, size_t i)
 {
     const struct onnx_loss *p = c->param;
@@ -185,7 +187,7 @@ static int check_range(const struct op_call *c, struct err *err)
     return 0;
 }
 
-/* ---- softmax of one row, and of m columns side by side ---- */
+/* ---- softmax of one row, and of m adjacent columns ---- */
 
 CLONES static void row_measure(const float *x, size_t n, struct loss_position *out)
 {
@@ -224,7 +226,7 @@ CLONES static void columns_measure(const float *x, size_t classes, size_t space,
     }
 }
 
-/* y = log_softmax(x); scores of a position `space` apart, m positions side by side. */
+/* y = log_softmax(x) of m adjacent positions; the scores of a position are `space` apart. */
 CLONES static void put_log(const float *x, float *y, size_t classes, size_t space, size_t m,
                            const struct loss_position *at)
 {
@@ -303,7 +305,7 @@ static int fwd(const struct op_call *c, struct err *err)
 
 /* ---- backward ---- */
 
-/* What arrives at position i, times its weight. */
+/* The gradient of the loss of position i, times its weight. */
 static float outer_at(const struct op_call *c, size_t i, double scale)
 {
     const float *dy = c->dout[0] != NULL ? c->dout[0]->data : NULL;
@@ -333,7 +335,7 @@ CLONES static void row_bwd(const float *x, const float *v, float *dx, size_t cla
         dx[c] += v[c];
 }
 
-/* The same for m positions side by side. */
+/* The same for m adjacent positions. */
 CLONES static void columns_bwd(const float *x, const float *v, float *dx, size_t classes,
                                size_t space, size_t m, const struct loss_position *at,
                                const float *outer, bool add)

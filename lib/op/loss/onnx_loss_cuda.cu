@@ -1,12 +1,12 @@
-/* onnx_loss_cuda.cu - see onnx_loss.c. A row is the scores of one position. A label that is out of range is noted;
- * what it is summed to is NaN, and the gradient of its row. */
+/* onnx_loss_cuda.cu - see onnx_loss.c. A row is the scores of one position. A label that is out of
+ * range is noted (op_notice); the loss and the gradient of its row become NaN. */
 #include "op/loss/loss_cuda.cuh"
 #include "op/reduce/exp_sum.cuh"
 
 namespace {
 
 struct onnx_labels {
-    const int64_t *wide; /* one of the two is there */
+    const int64_t *wide; /* one of `wide` and `narrow` is not nullptr */
     const int32_t *narrow;
     const float *weights; /* of the classes; nullptr: all 1 */
     struct op_divisor space;
@@ -19,7 +19,7 @@ struct onnx_labels {
         return loss_kind_of(l, classes, has_ignored, ignored);
     }
     __device__ int64_t label(size_t i) const { return wide != nullptr ? wide[i] : narrow[i]; }
-    /* Of a label that is not wrong. */
+    /* The weight of a label that is in range or ignored. */
     __device__ double weight(int64_t l) const
     {
         return kind(l) == LOSS_IGNORED ? 0 : weights != nullptr ? (double)weights[l] : 1;
@@ -42,7 +42,7 @@ struct is_wrong {
     }
 };
 
-/* Of a row: max and sum of its softmax. */
+/* The maximum of a row, and the sum of its softmax. */
 struct measure {
     const float *x;
     struct loss_position *save;
@@ -77,11 +77,11 @@ struct log_prob {
     }
 };
 
-/* What row i adds to the loss and to the weights. */
+/* The loss of row i, and its weight. */
 struct onnx_row {
     const float *x;
     onnx_labels l;
-    const struct loss_position *save; /* nullptr: x are logarithms of probabilities */
+    const struct loss_position *save; /* nullptr: x are log-probabilities */
 
     __device__ loss_pair operator()(size_t i) const
     {
@@ -148,12 +148,12 @@ struct sum_of_v {
 };
 
 struct arrives {
-    const float *dy; /* nullptr: nothing */
+    const float *dy; /* nullptr: 0 */
     const double *scale; /* nullptr: 1 */
     bool is_each;
     onnx_labels l;
 
-    /* What arrives at a row, times its weight. */
+    /* The gradient of the loss of a row, times its weight. */
     __device__ float operator()(size_t i) const
     {
         int64_t label = l.label(i);
@@ -168,7 +168,7 @@ struct arrives {
     }
 };
 
-/* Of a row: dx = e^(x - max - log_sum) factor + v - [c = label] outer. */
+/* The coefficients of a row: dx = e^(x - max - log_sum) factor + v - [c = label] outer. */
 struct alignas(16) onnx_slope {
     float max, log_sum, factor, outer;
     int64_t label;
@@ -200,7 +200,7 @@ struct onnx_back {
     }
 };
 
-/* A thread per row: the one element of dx that moves. */
+/* A thread per row, which writes the only element of dx that is not 0. */
 __global__ void nll_back(arrives from, size_t n, float *dx)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
@@ -217,7 +217,7 @@ static size_t rows_of(const struct onnx_loss *p)
     return p->n * p->space;
 }
 
-/* Of the scores: a fold over classes. */
+/* The walk over the scores: a fold over classes. */
 static void walk_of(const struct onnx_loss *p, struct reduce_walk *w)
 {
     const struct reduce_axis axes[3] = { { p->n, false, p->space }, { p->classes, true, 0 }, { p->space, false, 1 } };
@@ -236,7 +236,7 @@ static onnx_labels labels_of(const struct op_call *c)
              p->classes, p->has_ignored, p->ignored };
 }
 
-/* Scratch: slopes, sums of v, the scale, then what folds need. */
+/* Scratch: slopes, sums of v, the scale, then the scratch of the folds. */
 struct places {
     size_t sums, scale, room;
 };

@@ -1,4 +1,4 @@
-/* params.h - settled attributes, and what forward keeps, as the kernels for CPUs and for GPUs read them. */
+/* params.h - validated attributes and saved values, for the kernels of CPUs and GPUs. */
 #ifndef OP_LOSS_PARAMS_H
 #define OP_LOSS_PARAMS_H
 
@@ -9,7 +9,7 @@ struct cross_entropy {
     float smoothing;
 };
 
-struct loss_row { /* op_call.save, one per sample */
+struct loss_row { /* in op_call.save, one per row */
     float max;
     float scale; /* 1 / sum_j e^(x_j - max) */
 };
@@ -31,14 +31,14 @@ struct weighted_sum {
 enum loss_reduction { LOSS_NONE, LOSS_SUM, LOSS_MEAN };
 
 struct onnx_loss {
-    size_t n, classes, space; /* positions: n * space */
+    size_t n, classes, space; /* there are n * space positions */
     enum loss_reduction reduction;
     bool softmax, has_ignored;
     int64_t ignored;
 };
 
-struct loss_position { /* op_call.save */
-    float max, log_sum; /* of e^(x - max) over the classes */
+struct loss_position { /* in op_call.save, one per position */
+    float max, log_sum; /* log_sum: log of the sum of e^(x - max) over the classes */
 };
 
 #endif

@@ -1,12 +1,13 @@
-/* softmax_cross_entropy.c - SoftmaxCrossEntropy (ours), with l the label, v the class weights (1),
- * e the label smoothing (0), C classes and V the sum of v: y = loss_scale sum_i w_i [(1 - e) v_l
- * (L_i - x_il) + e/C (V L_i - sum_j v_j x_ij)], L_i = log sum_j e^x_ij dx_ij = dy loss_scale w_i
- * [((1 - e) v_l + e/C V) p_ij - (1 - e) v_l [j = l] - e/C v_j] which is PyTorch's CrossEntropyLoss
- * before its mean. Ignored labels give 0.
+/* softmax_cross_entropy.c - SoftmaxCrossEntropy (domain trainerd): PyTorch's CrossEntropyLoss
+ * before its mean. With l the label, v the class weights (default 1), e the label smoothing
+ * (default 0), C classes, V the sum of v and L_i = log sum_j e^x_ij:
+ *   y = loss_scale sum_i w_i [(1 - e) v_l (L_i - x_il) + e/C (V L_i - sum_j v_j x_ij)]
+ *   dx_ij = dy loss_scale w_i [((1 - e) v_l + e/C V) p_ij - (1 - e) v_l [j = l] - e/C v_j]
+ * The loss of an ignored label is 0.
  *
- * Per row forward keeps the maximum and the reciprocal of the sum; backward makes the exponentials
- * again, which costs less than the memory traffic of storing them. Sums are double, in an order
- * that depends on the shape alone. */
+ * For each row, forward keeps the maximum and the reciprocal of the sum. Backward computes the
+ * exponentials again, which costs less than the memory traffic of storing them. Sums are double,
+ * in an order that depends on the shape alone. */
 #include <math.h>
 #include <string.h>
 
@@ -19,7 +20,7 @@
 #include "op/op_priv.h"
 #include "op/vmath.h"
 
-enum { SPAN = 512 }; /* exponentials at a time, in the nearest cache */
+enum { SPAN = 512 }; /* exponentials computed at a time; they stay in the L1 cache */
 
 static const char *const cross_entropy_attrs[] = { "ignore_index", "class_weights",
                                                    "label_smoothing", NULL };
@@ -92,7 +93,8 @@ static double weighed(const struct loss_classes *s, const float *x)
     return sum;
 }
 
-/* One row that counts. share: of the sample's weight, with its class's. */
+/* The loss of a row whose label is not ignored. share: its part of the sample's weight, times the
+ * class weight; plain_share: without it. */
 static double row_loss(const struct cross_entropy *s, const float *x, int64_t label, double share,
                        double plain_share, struct loss_row *row)
 {

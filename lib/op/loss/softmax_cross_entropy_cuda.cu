@@ -1,4 +1,5 @@
-/* softmax_cross_entropy_cuda.cu - see softmax_cross_entropy.c. One pass over the logits forward, one backward. */
+/* softmax_cross_entropy_cuda.cu - see softmax_cross_entropy.c. Forward and backward each read the
+ * logits once. */
 #include "op/loss/loss_cuda.cuh"
 #include "op/reduce/exp_sum.cuh"
 
@@ -6,16 +7,16 @@ namespace {
 
 struct entropy_acc {
     exp_sum e;
-    double weighed; /* sum of v_j x_j, where labels are smoothed */
+    double weighed; /* sum of v_j x_j, if labels are smoothed */
 };
 
-/* A row: what backward wants of it, and what it adds to the loss. */
+/* A row: the values for backward, and the loss. */
 template <typename T> struct entropy_rows {
     const T *x;
     loss_labels l;
     float smoothing;
     double all_weights;
-    struct loss_row *save; /* nullptr: no backward */
+    struct loss_row *save; /* nullptr: there is no backward */
     loss_pair *pair;
 
     using acc = entropy_acc;
@@ -77,8 +78,8 @@ template <typename T> struct entropy_rows {
 struct alignas(16) entropy_slope { /* of a row */
     float max;
     struct loss_slope by;
-    uint32_t label; /* NO_CLASS: none of them */
-    bool counts;    /* else all is 0, whatever x is */
+    uint32_t label; /* NO_CLASS: no class */
+    bool counts;    /* false: the gradient is 0, also if x is NaN */
 };
 
 constexpr uint32_t NO_CLASS = UINT32_MAX;

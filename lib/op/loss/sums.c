@@ -1,10 +1,10 @@
-/* sums.c - how losses come together (ours).
+/* sums.c - combinations of losses (domain trainerd).
  *
  *   WeightedSum  y = sum_k f_k sum_e x_ke over any number of float32 inputs of any shape, with the
- *                attribute factors f (1).   dx_ke = dy f_k
+ *                attribute factors f (default 1).   dx_ke = dy f_k
  *   MeanLoss     (x, weights [n]): y = x loss_scale sum_i w_i.   dx = dy loss_scale sum_i w_i
- *                for a number that the graph computes as a mean over its n samples: it counts as
- * much as they do. */
+ *                for a scalar that the graph computes as a mean over its n samples; its weight is
+ *                that of the samples. */
 #include <string.h>
 
 #include "base/err.h"

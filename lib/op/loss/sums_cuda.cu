@@ -9,11 +9,12 @@ struct number_of {
     __device__ loss_pair operator()(size_t i) const { return { (double)x[i], 0 }; }
 };
 
-/* Input k of WeightedSum: the total so far is in scratch; behind the last it is the result. */
+/* Input k of WeightedSum: adds to the total in the scratch, which is the result after the last
+ * input. */
 struct joined {
     double *total, factor;
     bool is_first;
-    float *y; /* nullptr: more come */
+    float *y; /* nullptr: not the last input */
 
     __device__ void operator()(loss_pair sum) const
     {
@@ -60,7 +61,7 @@ static double factor_of(const struct op_call *c, uint32_t k)
     return s->factors != NULL ? (double)s->factors[k] : 1.0;
 }
 
-/* Scratch: the total, then what folds need. */
+/* Scratch: the total, then the scratch of the folds. */
 static int sum_plan(struct op_plan *p, struct err *err)
 {
     size_t most = 0;
@@ -115,7 +116,7 @@ static int mean_plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
-/* to = x times what the samples count. */
+/* to = x times the sum of the weights of the samples. */
 static int mean(const struct op_call *c, const struct tensor *x, const struct tensor *to, bool add, struct err *err)
 {
     counted f = { (const float *)x->data, c->run->there, (float *)to->data, add };

@@ -1,12 +1,17 @@
 /* lrn.c - LRN (opset 1): y = x s^-beta, s = bias + alpha / size times the sum of x^2 over `size`
- * channels around each one: (size - 1) / 2 in front, rounded down, and size / 2 behind, as far as
- * there are (PyTorch has more in front where size is even).
+ * channels around each one: floor((size - 1) / 2) before it and size / 2 after it, as far as
+ * they exist (PyTorch has more channels before it if size is even).
  *   dx_j = dy_j s_j^-beta - 2 alpha beta / size x_j sum_c dy_c x_c s_c^(-beta - 1),
- *   c the channels that have j among theirs
+ *   c the channels whose sum includes j
  *
- * With `inner` elements from one channel to the next, a sample is a line of [channels, inner], and
- * the sum over channels is one of the line shifted by multiples of `inner`. Channels last, inner is
- * 1 and a line is one position. */
+ * With `inner` elements from one channel to the next, a sample is a line of [channels, inner],
+ * and the sum over channels is a sum of the line shifted by multiples of `inner`. In a
+ * channels-last layout, inner is 1 and a line is one position.
+ *
+ * The kernels are our own. oneDNN's LRN sums size - 1 channels if size is even. For a beta other
+ * than 0.75, and in the plain layout, its backward is a reference kernel (97 to 135 ms instead
+ * of 40 ms for [8, 96, 55, 55]), so these loops would have to stay; only for beta 0.75 in a
+ * channels-last layout it is faster (1 ms). */
 #include <inttypes.h>
 #include <math.h>
 
@@ -16,7 +21,7 @@
 #include "op/vmath.h"
 
 struct lines {
-    size_t n, length, inner; /* lines of so many elements */
+    size_t n, length, inner; /* n lines of `length` elements */
 };
 
 static int infer(struct op_infer *f, struct err *err)
@@ -60,7 +65,7 @@ static struct lines lines_of(const struct tensor *x)
     return l;
 }
 
-/* save: s. scratch: three lines. */
+/* Saves s. The scratch has three lines. */
 static int plan(struct op_plan *p, struct err *err)
 {
     struct lines l = lines_of(p->in[0]);
@@ -71,7 +76,8 @@ static int plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
-/* sum [length]: of q at up to `front` channels before and `behind` channels after each one. */
+/* Computes sum [length]: the sum of q over up to `front` channels before and `behind` channels
+ * after each one. */
 CLONES static void sum_around(const float *q, const struct lines *l, int64_t front, int64_t behind,
                               float *restrict sum)
 {
@@ -99,7 +105,7 @@ CLONES static void squares(const float *x, float *restrict q, size_t n)
         q[k] = x[k] * x[k];
 }
 
-/* s: in, the sums of squares; out, s of the formula. */
+/* s: before the call the sums of squares; then s of the formula. */
 CLONES static void divide(const float *x, float *s, float *y, size_t n, float bias, float factor,
                           float beta)
 {

@@ -1,4 +1,4 @@
-/* lrn_cuda.cu - LRN: a thread has one element, and takes its neighbours out of the cache. Formulas in lrn.c. */
+/* lrn_cuda.cu - see lrn.c. A thread owns one element, and reads its neighbours from the cache. */
 #include "op/op_cuda.cuh"
 
 extern "C" {
@@ -11,7 +11,7 @@ struct lines { /* n elements in samples of channels, `inner` elements from one c
     size_t n;
     int64_t channels, inner;
     struct op_divisor by_inner, by_channels;
-    int64_t front, behind; /* channels around each one */
+    int64_t front, behind; /* channels before and after each one */
 };
 
 __device__ static inline float sum_around(const float *x, size_t i, const struct lines &l, bool squares)
@@ -97,7 +97,8 @@ static int forward(const struct op_call *c, struct err *err)
 static int backward(const struct op_call *c, struct err *err)
 {
     const struct lrn_param *p = (const struct lrn_param *)c->param;
-    struct lines l = lines_of(c->in[0], p->size / 2, (p->size - 1) / 2); /* who has me among theirs */
+    /* the channels whose sum includes this one */
+    struct lines l = lines_of(c->in[0], p->size / 2, (p->size - 1) / 2);
     const float *x = (const float *)c->in[0]->data, *s = (const float *)c->save, *dy;
     unsigned blocks = op_blocks(l.n, OP_THREADS);
 

@@ -1,6 +1,12 @@
-/* average_pool.c - AveragePool: the mean over each window. Padding counts as zeros with
- * count_include_pad, else not at all; what a window of ceil_mode reaches beyond the padding never
- * counts (as in PyTorch).   dx = sum of dy / divisor over the windows of x. */
+/* average_pool.c - AveragePool: the mean over each window. With count_include_pad, padding
+ * counts as zeros, else not at all. Elements beyond the padding, which windows of ceil_mode may
+ * reach, never count (as in PyTorch).   dx = the sum of dy / divisor over the windows of x.
+ *
+ * The kernels are our own. oneDNN's pooling computes a 3x3 window forward in a third of the
+ * time, but these loops would have to stay: its only kernel for dilations is a reference kernel
+ * (185 ms instead of 0.6 ms for [8, 256, 28, 28]), it divides a window that ceil_mode rounds up
+ * by the whole kernel, and a mean over 56x56 elements has 25 times the error. cuDNN's pooling
+ * has no dilations. */
 #include "base/err.h"
 #include "op/op_priv.h"
 #include "op/pool/pool_priv.h"

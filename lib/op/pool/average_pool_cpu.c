@@ -1,6 +1,6 @@
-/* average_pool_cpu.c - sums of lines of channels. A window of more than PART lines is added up in
- * parts, so that the error does not grow with it. In bfloat16 a line of y, and in backward an image
- * of dx, are added up as float32 in scratch. */
+/* average_pool_cpu.c - sums of lines of channels. A window of more than PART lines is added in
+ * parts, so that the error does not grow with its size. For bfloat16, a line of y, and in backward
+ * an image of dx, are accumulated as float32 in the scratch. */
 #include "op/half.h"
 #include "op/pool/box.h"
 #include "op/op_priv.h"
@@ -110,7 +110,8 @@ int average_pool_cpu_fwd(const struct op_call *c, struct err *err)
     return 0;
 }
 
-/* An image of dx at a time: windows overlap, so their shares are added up as float32. */
+/* Computes one image of dx at a time: windows overlap, so their shares are accumulated as
+ * float32. */
 static void bwd_half(const struct op_call *c)
 {
     const struct average_pool_param *p = c->param;

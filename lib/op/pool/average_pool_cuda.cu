@@ -3,7 +3,7 @@
 
 struct means {
     struct pool_windows w;
-    int64_t end[3]; /* of struct average_pool_param */
+    int64_t end[3]; /* as in struct average_pool_param */
     bool count_pad;
 };
 
@@ -64,7 +64,8 @@ template <typename T, int N> __global__ void means_of_windows(const T *x, T *y, 
     }
 }
 
-/* dx [n, in.., c] = the sum of the shares of dy, or += . A thread owns N channels of an element. */
+/* dx [n, in.., c] = the sum of the shares of dy, or += . A thread owns N channels of an element of
+ * x. */
 template <typename T, int N> __global__ void share_means(const T *dy, T *dx, bool add, struct means m)
 {
     const struct pool_windows &w = m.w;

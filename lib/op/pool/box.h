@@ -1,4 +1,5 @@
-/* box.h - the taps of one window in channels-last memory: up to three axes of lines of c floats. */
+/* box.h - the elements (taps) of one window in channels-last memory: up to three axes of lines of c
+ * floats. */
 #ifndef OP_POOL_BOX_H
 #define OP_POOL_BOX_H
 
@@ -16,8 +17,8 @@ struct boxes {
     const struct op_window *w;
     size_t c;
     size_t n, image;  /* images, floats of each */
-    int64_t e[3];     /* the window that box_next() will give */
-    size_t i;         /* its image */
+    int64_t e[3];     /* the window of the next box_next() */
+    size_t i;         /* the image of that window */
 };
 
 static inline struct boxes boxes_of(const struct op_window *w, const struct tensor *x)
@@ -28,7 +29,7 @@ static inline struct boxes boxes_of(const struct op_window *w, const struct tens
                            .image = (size_t)(w->in[0] * w->in[1] * w->in[2]) * c };
 }
 
-/* false: that was the last one. `first` counts from the start of x. */
+/* Returns false after the last window. `first` counts from the start of x. */
 static inline bool box_next(struct boxes *s, struct box *b)
 {
     const struct op_window *w = s->w;

@@ -1,4 +1,4 @@
-/* global_average_pool_cpu.c - per image a sum over rows: x [n, space, c]. */
+/* global_average_pool_cpu.c - for each image a sum over rows: x [n, space, c]. */
 #include "op/half.h"
 #include "op/op_priv.h"
 #include "op/pool/pool_priv.h"

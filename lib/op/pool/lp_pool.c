@@ -1,13 +1,13 @@
-/* lp_pool.c - LpPool: y = (sum over the window of |x|^p)^(1/p), p a whole number from 1 on.
+/* lp_pool.c - LpPool: y = (sum over the window of |x|^p)^(1/p), p an integer >= 1.
  *   dx = sum of dy sign(x) |x|^(p-1) / y^(p-1) over the windows of x; 0 where y is 0.
- * GlobalLpPool: one window that is all of space. */
+ * GlobalLpPool: one window over the whole space. */
 #include <inttypes.h>
 
 #include "base/err.h"
 #include "op/op_priv.h"
 #include "op/pool/pool_priv.h"
 
-enum { P_MAX = 64 /* beyond, |x|^p is 0 or infinite for nearly every x */ };
+enum { P_MAX = 64 /* for greater p, |x|^p is 0 or infinite for nearly every x */ };
 
 static int settle(struct op_infer *f, bool whole, struct err *err)
 {

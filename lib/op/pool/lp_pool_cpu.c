@@ -1,4 +1,5 @@
-/* lp_pool_cpu.c - as average_pool_cpu.c, with a power in front of the sum and its root behind. */
+/* lp_pool_cpu.c - like average_pool_cpu.c, with a power before the sum and its root after the
+ * sum. */
 #include <math.h>
 
 #include "op/op_priv.h"

@@ -1,9 +1,9 @@
-/* lp_pool_cuda.cu - see lp_pool.c; float32 alone. */
+/* lp_pool_cuda.cu - see lp_pool.c; float32 only. */
 #include <math.h>
 
 #include "op/pool/pool_cuda.cuh"
 
-/* |x|^p of a whole number p. */
+/* |x|^p for an integer p. */
 __device__ static inline float power(float x, float p)
 {
     return p == 0 ? 1.0f : p == 1 ? x : p == 2 ? x * x : powf(x, p);
@@ -48,8 +48,8 @@ template <int N> __global__ void norms_of_windows(const float *x, float *y, floa
     }
 }
 
-/* dx [n, in.., c] = the sum over its windows of dy sign(x) (|x| / y)^(p-1), or += ; 0 where y is 0. A thread
- * owns N channels of an element. */
+/* dx [n, in.., c] = the sum over its windows of dy sign(x) (|x| / y)^(p-1), or += ; 0 where y is 0.
+ * A thread owns N channels of an element. */
 template <int N>
 __global__ void share_norms(const float *x, const float *y, const float *dy, float *dx, float p, bool add,
                             struct pool_windows w)

@@ -1,6 +1,6 @@
-/* max_pool.c - MaxPool: the largest x of each window; padding never wins. The gradient goes to
- * the winner, the first one of equals. Output 1, Indices: where in x, as in its plain order, the
- * winner is. GlobalMaxPool: one window that is all of space. */
+/* max_pool.c - MaxPool: the maximum x of each window; padding never is the maximum. The gradient
+ * goes to the maximum, the first one of equal elements. Output 1, Indices: the index of the maximum
+ * in x, in plain order. GlobalMaxPool: one window over the whole space. */
 #include <inttypes.h>
 
 #include "base/err.h"
@@ -11,7 +11,7 @@ static int infer(struct op_infer *f, struct err *err)
 {
     struct max_pool_param *p = f->param;
     int64_t order = 0;
-    int rc = op_attr_i(f, "storage_order", 0, &order, err); /* of Indices only */
+    int rc = op_attr_i(f, "storage_order", 0, &order, err); /* affects Indices only */
 
     if (rc == 0)
         rc = pool_infer(f, false, true, &p->window, err);

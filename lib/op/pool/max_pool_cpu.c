@@ -1,5 +1,5 @@
-/* max_pool_cpu.c - two kernels of the library; `save` is its workspace: who won each window. It
- * cannot say where in x that was: for Indices, if anybody reads them, the windows are searched. */
+/* max_pool_cpu.c - two kernels of the library; `save` is its workspace: the tap of the maximum of
+ * each window, but not its index in x. If Indices are needed, the windows are searched again. */
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -11,7 +11,7 @@
 
 struct max_pool_state {
     struct dnn *y, *dx;
-    size_t spare_bytes; /* head of scratch: a gradient that is to be added */
+    size_t spare_bytes; /* head of the scratch: a gradient that is added to another */
 };
 
 void max_pool_cpu_free(void *state)
@@ -60,8 +60,8 @@ static float value_at(const struct tensor *x, int64_t i)
     return op_is_half(x) ? op_half_load(((const uint16_t *)x->data)[i]) : ((const float *)x->data)[i];
 }
 
-/* Index of the first of the greatest elements of a window in the plain order of a plane, of which
- * element `first` of x is element 0 and the next one is c further. */
+/* Index of the first maximum of a window in the plain order of a plane, whose element 0 is element
+ * `first` of x; the next element is c further. */
 static int64_t winner(const struct op_window *w, const int64_t *e, const struct tensor *x,
                       int64_t first, int64_t c)
 {

@@ -1,5 +1,6 @@
-/* max_pool_cuda.cu - `save` is, for each element of y, the number of the tap that won: a byte where the
- * window has so few, else four. NaN never wins; of nothing but NaN the first is named, and y is -inf. */
+/* max_pool_cuda.cu - `save` has, for each element of y, the number of the tap of the maximum: one
+ * byte if the window has at most 256 taps, else four. NaN never is the maximum; in a window of NaN
+ * only, it is tap 0, and y is -inf. */
 #include <math.h>
 
 #include "op/pool/pool_cuda.cuh"
@@ -9,8 +10,8 @@ static bool is_small(const struct pool_windows *w)
     return (int64_t)w->kernel[0] * w->kernel[1] * w->kernel[2] <= 256;
 }
 
-/* y [n, out.., c], won [n, out.., c], indices [n, c, out..]: the place in x's plain order; each may be
- * NULL. A thread owns N channels of a window. */
+/* y [n, out.., c], won [n, out.., c], indices [n, c, out..], i.e. indices in the plain order of x;
+ * each may be NULL. A thread owns N channels of a window. */
 template <typename T, int N, typename Tap>
 __global__ void max_windows(const T *x, T *y, Tap *won, int64_t *indices, struct pool_windows w)
 {
@@ -80,13 +81,15 @@ __global__ void max_windows(const T *x, T *y, Tap *won, int64_t *indices, struct
 }
 
 namespace {
-template <typename T, int N, typename Tap> struct arrived { /* at windows */
+/* the gradient and the tap at a window */
+template <typename T, int N, typename Tap> struct arrived {
     op_pack<T, N> d;
     op_pack<Tap, N> winner;
 };
 }
 
-/* dx [n, in.., c] = the sum of dy of the windows that x won, or += . A thread owns N channels of an element. */
+/* dx [n, in.., c] = the sum of dy of the windows whose maximum x is, or += . A thread owns N
+ * channels of an element. */
 template <typename T, int N, typename Tap>
 __global__ void max_winners(const T *dy, const Tap *won, T *dx, bool add, struct pool_windows w)
 {

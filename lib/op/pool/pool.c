@@ -4,8 +4,9 @@
 #include "op/op_priv.h"
 #include "op/pool/pool_priv.h"
 
-/* Only windows that start in the padding in front can miss every element: the last one starts
- * inside, unless padding behind is more than the window (op_window_infer). */
+/* Refuses windows without any element of x. Only windows that start in the leading padding can have
+ * none; the last window starts inside, unless the trailing padding exceeds the window
+ * (op_window_infer). */
 static int check_windows(const struct op_infer *f, const struct op_window *w, struct err *err)
 {
     uint32_t k;

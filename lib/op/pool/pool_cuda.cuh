@@ -1,8 +1,8 @@
-/* pool_cuda.cuh - windows over images [n, in.., c] as kernels for GPUs see them.
+/* pool_cuda.cuh - windows over images [n, in.., c] for GPU kernels.
  *
- * Forward: a thread owns one window and N channels, walks the taps in order. Backward: a thread owns one
- * element of x and N channels, and walks the windows that it is in, in order: nothing is added by
- * atomics. N is that of 16 bytes where channels allow it, else 1. */
+ * Forward: a thread owns one window and N channels, and reads the taps in order. Backward: a
+ * thread owns one element of x and N channels, and reads the windows of that element in order,
+ * so no kernel needs atomics. N elements are 16 bytes if the channels allow it, else N is 1. */
 #ifndef OP_POOL_POOL_CUDA_CUH
 #define OP_POOL_POOL_CUDA_CUH
 
@@ -19,14 +19,15 @@ struct pool_windows {
     struct op_small_divisor by_stride[3], dilation[3];
     uint32_t c;
     uint64_t n;
-    /* What the threads of a launch own: `packs` packs of channels, of a pixel, in a space of three axes. */
+    /* The work of a launch: `packs` packs of channels, of a pixel, in a space of three axes. */
     uint64_t packs;
-    bool is_small; /* fewer than 2^31 of them: then small_* are used */
+    bool is_small; /* fewer than 2^31 packs: small_* are used */
     struct op_divisor pixel, space[3];
     struct op_small_divisor small_pixel, small_space[3];
 };
 
-/* Places along an axis, and what is computed of them, have 31 bits. Errors: ERR_UNSUPPORTED. */
+/* Validates that indices along an axis, and sums of them, fit in 31 bits. Errors:
+ * ERR_UNSUPPORTED. */
 static inline int pool_plan(const struct op_plan *p, const struct op_window *window, struct err *err)
 {
     const int64_t most = 1 << 30;
@@ -63,13 +64,13 @@ static inline struct pool_windows pool_windows_of(const struct op_window *window
     return p;
 }
 
-/* Elements of x, or windows, times channels. */
+/* The number of elements of x (space: w->in) or of y (w->out). */
 static inline uint64_t pool_size(const struct pool_windows *w, const int32_t *space)
 {
     return w->n * (uint64_t)space[0] * (uint64_t)space[1] * (uint64_t)space[2] * w->c;
 }
 
-/* A launch over packs of N channels in `space`, which is w->in or w->out. */
+/* Prepares a launch over packs of n channels in `space`, which is w->in or w->out. */
 static inline void pool_walk(struct pool_windows *w, const int32_t *space, uint32_t n)
 {
     w->packs = pool_size(w, space) / n;
@@ -82,7 +83,7 @@ static inline void pool_walk(struct pool_windows *w, const int32_t *space, uint3
     }
 }
 
-/* Which channels of which place and image are thread i's. */
+/* The channels, the position and the image of thread i. */
 struct pool_place {
     uint64_t image;
     int32_t at[3];
@@ -108,20 +109,20 @@ __device__ static inline struct pool_place pool_place_of(const struct pool_windo
                       : pool_place_by<N>(i, w.pixel, w.space);
 }
 
-/* Number of the line `at` of axis k in `space`, of which `outer` is the number of what it is in. */
+/* The number of line `at` along axis k of `space`; `outer` is the number of the enclosing line. */
 __device__ static inline uint64_t pool_line(const int32_t *space, int k, uint64_t outer, int32_t at)
 {
     return outer * (uint64_t)space[k] + (uint64_t)at;
 }
 
-/* Of the first of N channels at element `at` of the line of the last axis. */
+/* The index of the first of N channels at element `at` of a line of the last axis. */
 __device__ static inline uint64_t pool_index(const struct pool_windows &w, const int32_t *space, uint64_t line,
                                              int32_t at, const struct pool_place &p)
 {
     return pool_line(space, 2, line, at) * w.c + p.channel;
 }
 
-/* Along axis k: taps tap .. tap + n of window e are inside, the first at element `at`. */
+/* Along axis k: taps tap .. tap + n - 1 of window e are inside x, the first at element `at`. */
 struct pool_taps {
     int32_t tap, at, n;
 };
@@ -136,7 +137,8 @@ __device__ static inline struct pool_taps pool_taps_of(const struct pool_windows
     return { first, start + first * step, last >= first ? last - first + 1 : 0 };
 }
 
-/* Along axis k: windows first .. last may read element p; pool_tap() tells by which tap, -1: by none. */
+/* Along axis k: windows first .. last may read element p. pool_tap() returns the tap that reads it,
+ * or -1. */
 struct pool_span {
     int32_t first, last;
 };
@@ -157,7 +159,7 @@ __device__ static inline int32_t pool_tap(const struct pool_windows &w, int k, i
     return tap * w.dilation[k].by == from ? (int32_t)tap : -1;
 }
 
-/* use(i, load(i)) for i from 0 to n - 1, two loads under way at a time. */
+/* Calls use(i, load(i)) for i from 0 to n - 1, with two loads in flight. */
 template <typename L, typename U> __device__ static inline void pool_each(int32_t n, L load, U use)
 {
     for (int32_t i = 0; i < n; i += 2) {
@@ -169,12 +171,12 @@ template <typename L, typename U> __device__ static inline void pool_each(int32_
     }
 }
 
-/* Adds up at most 32 numbers, then those sums: the error does not grow with the window. */
+/* Adds at most 32 numbers, then these sums, so that the error does not grow with the window. */
 template <int N> struct pool_sum {
     float sum[N] = {}, part[N] = {};
     uint32_t n = 0;
 
-    /* Behind the adding to part. */
+    /* Called after each addition to part. */
     __device__ void counted()
     {
         if (++n % 32 == 0)
@@ -191,7 +193,7 @@ template <int N> struct pool_sum {
     }
 };
 
-/* Runs a statement with N = 16 bytes of T_, where channels and memory allow it, or 1. */
+/* Runs a statement with N = 16 bytes of T_ if channels and memory allow it, else with N = 1. */
 #define POOL_PACKED(T_, w_, aligned_, ...)                                                             \
     if ((w_)->c % op_pack<T_>::N == 0 && (aligned_)) {                                                 \
         constexpr int N = (int)op_pack<T_>::N;                                                         \
@@ -201,7 +203,8 @@ template <int N> struct pool_sum {
         __VA_ARGS__;                                                                                   \
     }
 
-/* ... within which a kernel is launched; its last argument is the windows, or begins with them. */
+/* In such a statement: launches a kernel whose last argument is w_ or a struct that begins with
+ * it. */
 #define POOL_LAUNCH(kernel_, w_, space_, stream_, ...)                                                 \
     do {                                                                                               \
         pool_walk(w_, (w_)->space_, N);                                                                \

@@ -1,13 +1,14 @@
-/* pool_priv.h - what the pools settle in infer and their kernels read. All take x and y
- * channels-last (OP_LAYOUT_CHANNELS): [n, in.., c]. */
+/* pool_priv.h - validated attributes of the pools. All kernels expect x and y channels-last
+ * (OP_LAYOUT_CHANNELS): [n, in.., c]. */
 #ifndef OP_POOL_POOL_PRIV_H
 #define OP_POOL_POOL_PRIV_H
 
 #include "op/op.h"
 #include "op/window.h"
 
-/* Shape and type of x, the window (`whole`: all of space; then no attributes), shape and type of
- * y. `touch`: a window wholly in the padding is refused. */
+/* Validates the shape and type of x, computes the window (`whole`: the whole space, without
+ * attributes), and sets the shape and type of y. `touch`: a window without any element of x is
+ * refused. */
 int pool_infer(struct op_infer *f, bool whole, bool touch, struct op_window *w, struct err *err);
 
 struct max_pool_param {
@@ -22,8 +23,8 @@ void max_pool_cpu_free(void *state);
 /* y = sum over the window / divisor */
 struct average_pool_param {
     struct op_window window;    /* of three axes */
-    bool count_pad;             /* the divisor is the number of taps within the padded space, */
-    int64_t end[OP_SPATIAL_MAX]; /* which ends here; else that of taps inside */
+    bool count_pad;             /* divisor: the number of taps in the padded space, */
+    int64_t end[OP_SPATIAL_MAX]; /* which ends here; else the number of taps inside x */
 };
 
 int average_pool_cpu_fwd(const struct op_call *c, struct err *err);
