@@ -17,7 +17,7 @@ GCC_ONLY := $(if $(shell $(CC) --version | grep -i clang),,-Wno-format-truncatio
 # -ffp-contract=off: lib/op/op.h has the reasons.
 CFLAGS   := -std=c11 $(OPT) -Wall -Wextra -Werror -ffp-contract=off -fno-math-errno -pthread \
             $(GCC_ONLY) $(SAN)
-LDLIBS   := -Wl,--as-needed -lgrpc -lgpr -lprotobuf-c -luv -lcjson -ldnnl -lmicrohttpd -lcrypto \
+LDLIBS   := -Wl,--as-needed -lgrpc -lgpr -lprotobuf-c -luv -lcjson -ldnnl -lmicrohttpd -lssl -lcrypto \
             -lz -ljpeg -lpng -lxxhash -lsystemd -lgomp -ldl -lm -lpthread
 
 GOLD     := $(if $(shell command -v ld.gold),-fuse-ld=gold)# halves the link time of the 150 test programs

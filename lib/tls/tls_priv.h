@@ -1,0 +1,21 @@
+/* tls_priv.h - what the files of lib/tls share. */
+#ifndef TLS_TLS_PRIV_H
+#define TLS_TLS_PRIV_H
+
+#include <openssl/ssl.h>
+
+struct err;
+struct tls;
+
+/* Returns the context for new streams with certificates, with a reference of the caller. */
+SSL_CTX *tls_context(struct tls *t);
+
+/* OpenSSL requires a context of sessions, also for keys. */
+enum { TLS_SESSION_CONTEXT_BYTES = 8 };
+extern const unsigned char tls_session_context[TLS_SESSION_CONTEXT_BYTES];
+
+/* Options of every context: TLS 1.3 alone, no resumption, and writes of a part of the bytes.
+ * NULL: out of memory. */
+SSL_CTX *tls_context_new(void);
+
+#endif
