@@ -1,6 +1,7 @@
 /* admission.c - see admission.h. One thread with one epoll set.
  *
- *     accepted --preface--> relayed <--paused (no allowance)-->  ... either side closes: flushed,
+ *     accepted --TLS handshake--> secured
+ *     accepted or secured --preface--> relayed <--paused (no allowance)-->  ... either side closes: flushed,
  *     freed
  *
  * A relay has one buffer for each direction. A side is read only while the buffer of its direction
@@ -25,6 +26,7 @@
 #include "base/thread.h"
 #include "rdzv/frames.h"
 #include "rdzv/listen.h"
+#include "tls/tls.h"
 
 enum {
     EVENTS_MAX = 64,
@@ -46,6 +48,8 @@ enum {
  * about 10 small frames per second. */
 static const double own_rate = 50, own_most = 500, shared_rate = 1000, shared_most = 2000;
 static const double connection_cost = 10; /* of a new transport of gRPC */
+static const double handshake_cost = 15;  /* of TLS: 1.7 ms of a core; 66 a second from a source */
+enum { TLS_HANDSHAKE = 22 };              /* first byte of a connection under TLS */
 
 struct source {
     uint8_t address[16]; /* IPv4 as ::ffff:a.b.c.d; IPv6: the first 64 bits */
@@ -62,8 +66,11 @@ struct flow { /* one direction */
 
 struct relay {
     struct relay *next, **link; /* list of all relays, in the order of their turns */
-    struct source *source;
+    struct source *source;      /* NULL: this task opened the connection */
     int client, server; /* TCP socket; end of the socket pair, or -1 before the preface */
+    struct tls_stream *tls; /* owned; NULL: clear text */
+    bool has_begun;         /* the first byte was seen */
+    bool is_securing;       /* the TLS handshake is not complete */
     uint32_t client_events, server_events; /* watched by epoll */
     struct flow up, down; /* from client to gRPC; from gRPC to client */
     bool is_server_done;  /* gRPC has closed its end, and all bytes that it wrote are in `down` */
@@ -80,7 +87,8 @@ struct admission {
     pthread_t thread;
     int epoll, wake, listeners[LISTENERS_MAX];
     uint32_t n_listeners, most; /* limit of connections */
-    void (*accept)(void *arg, int fd);
+    struct tls *tls;                     /* borrowed; NULL: clear text alone */
+    void (*accept)(void *arg, int fd, struct tls_peer *peer);
     void *arg;
     struct relay *all, **last;
     uint32_t n_relays, n_paused;
@@ -90,6 +98,7 @@ struct admission {
     pthread_mutex_t lock; /* held while a connection is passed to gRPC, and for the fields of the
                              report */
     bool has_stopped;     /* under `lock`: no more connections are passed to gRPC */
+    struct relay *opened; /* under `lock`: connections of this task that the thread has not seen */
     struct cancel end;    /* set by another thread, which then writes to `wake` */
     /* for the report; under `lock` */
     uint64_t report_ms, n_evicted, n_rejected;
@@ -176,10 +185,20 @@ static void watch(struct admission *a, struct relay *r, int fd, uint32_t *watche
     (void)epoll_ctl(a->epoll, EPOLL_CTL_MOD, fd, &e); /* cannot fail for a valid descriptor */
 }
 
+/* epoll and poll have the same numbers for EPOLLIN and EPOLLOUT. */
+static uint32_t events_of(const struct tls_stream *s)
+{
+    return (uint32_t)(unsigned short)tls_stream_events(s);
+}
+
 static void update(struct admission *a, struct relay *r)
 {
     uint32_t client = 0, server = 0;
 
+    if (r->is_securing) {
+        watch(a, r, r->client, &r->client_events, r->is_paused ? 0 : events_of(r->tls), OF_CLIENT);
+        return;
+    }
     if (!r->is_paused && !r->up.is_over && r->up.bytes == NULL)
         client |= EPOLLIN;
     if (r->down.bytes != NULL)
@@ -228,9 +247,13 @@ static void close_relay(struct admission *a, struct relay *r)
         return;
     r->is_closed = a->has_closed = true;
     pause_relay(a, r, false);
+    tls_stream_free(r->tls);
+    r->tls = NULL;
     close(r->client);
     if (r->server >= 0)
         close(r->server);
+    if (r->source == NULL)
+        return;
     r->source->n_connections--;
     a->n_relays--;
 }
@@ -251,12 +274,14 @@ static void free_closed(struct admission *a)
     a->has_closed = false;
 }
 
-/* Returns true if the client may send. A debt of the relay is paid from its own allowance, then
+/* Returns true if the client may send; this task always may. A debt of the relay is paid from its own allowance, then
  * from that of its source. */
 static bool has_allowance(struct relay *r, uint64_t now_ms)
 {
     struct source *s = r->source;
 
+    if (s == NULL)
+        return true;
     r->saved = refilled(r->saved, &r->at_ms, now_ms, own_rate, own_most);
     s->saved = refilled(s->saved, &s->at_ms, now_ms, shared_rate, shared_most);
     if (r->saved < 0 && s->saved > 0) {
@@ -273,11 +298,15 @@ static bool is_transient(int error)
     return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-/* Writes the bytes of the flow. Returns false if the other side has closed. */
-static bool flush(struct flow *f, int to)
+/* Writes the bytes of the flow to a socket, or to its stream. Returns false if the other side has
+ * closed. */
+static bool flush(struct flow *f, int to, struct tls_stream *tls)
 {
     while (f->bytes != NULL) {
-        ssize_t n = send(to, f->bytes + f->from, f->to - f->from, MSG_NOSIGNAL | MSG_DONTWAIT);
+        const uint8_t *bytes = f->bytes + f->from;
+        size_t rest = f->to - f->from;
+        ssize_t n = tls != NULL ? tls_stream_send(tls, bytes, rest)
+                                : send(to, bytes, rest, MSG_NOSIGNAL | MSG_DONTWAIT);
 
         if (n < 0)
             return is_transient(errno);
@@ -292,10 +321,10 @@ static bool flush(struct flow *f, int to)
 
 /* Reads at most `most` bytes into the empty buffer of the flow. Returns -1 for an error, 0 if there
  * are no bytes now or at the end. */
-static ssize_t fill(struct flow *f, int from, size_t most)
+static ssize_t fill(struct flow *f, int from, struct tls_stream *tls, size_t most)
 {
     uint8_t bytes[BUFFER_BYTES];
-    ssize_t n = recv(from, bytes, most, MSG_DONTWAIT);
+    ssize_t n = tls != NULL ? tls_stream_recv(tls, bytes, most) : recv(from, bytes, most, MSG_DONTWAIT);
 
     if (n < 0)
         return is_transient(errno) ? 0 : -1;
@@ -365,7 +394,7 @@ static bool hand_over(struct admission *a, struct relay *r)
     pthread_mutex_lock(&a->lock);
     is_handed = !a->has_stopped;
     if (is_handed)
-        a->accept(a->arg, pair[1]);
+        a->accept(a->arg, pair[1], r->tls != NULL ? tls_stream_peer(r->tls) : NULL);
     pthread_mutex_unlock(&a->lock);
     if (!is_handed)
         close(pair[1]);
@@ -396,26 +425,58 @@ static bool restore_preface(struct flow *f, size_t n)
     return true;
 }
 
-/* Returns false if the relay must end. */
-static bool read_client(struct admission *a, struct relay *r, uint64_t now_ms)
+enum readiness { READY, WAITS, ENDED };
+
+/* Decides by the first byte whether the connection is under TLS. */
+static enum readiness begin(struct admission *a, struct relay *r)
+{
+    uint8_t first;
+    ssize_t n = recv(r->client, &first, 1, MSG_DONTWAIT | MSG_PEEK);
+
+    if (n <= 0)
+        return n < 0 && is_transient(errno) ? WAITS : ENDED;
+    r->has_begun = true;
+    if (first != TLS_HANDSHAKE || a->tls == NULL)
+        return READY;
+    if (tls_stream_new(a->tls, TLS_SERVER, r->client, NULL, &r->tls, NULL) < 0)
+        return ENDED;
+    r->saved -= handshake_cost;
+    r->is_securing = true;
+    return READY;
+}
+
+/* Continues the TLS handshake. */
+static enum readiness secure(struct relay *r)
+{
+    int rc = tls_stream_handshake(r->tls, NULL);
+
+    r->is_securing = rc == 0;
+    return rc < 0 ? ENDED : rc == 0 ? WAITS : READY;
+}
+
+/* Returns READY if the bytes of the client can be read. */
+static enum readiness prepare(struct admission *a, struct relay *r, uint64_t now_ms)
+{
+    enum readiness is = READY;
+
+    if (r->up.bytes != NULL || r->up.is_over)
+        return WAITS;
+    if (!has_allowance(r, now_ms)) {
+        pause_relay(a, r, true);
+        return WAITS;
+    }
+    if (!r->has_begun)
+        is = begin(a, r);
+    return is == READY && r->is_securing ? secure(r) : is;
+}
+
+/* Counts the frames of a client. Returns false if the relay must end. */
+static bool admit(struct admission *a, struct relay *r, size_t n)
 {
     uint8_t n_before = r->frames.n_preface;
     double cost = 0;
-    ssize_t n;
 
-    if (r->up.bytes != NULL || r->up.is_over)
-        return true;
-    if (!has_allowance(r, now_ms)) {
-        pause_relay(a, r, true);
-        return true;
-    }
-    n = fill(&r->up, r->client, chunk_of(r));
-    if (n < 0)
-        return false;
-    if (n == 0)
-        return !r->up.is_over || r->server >= 0;
-    r->active_ms = now_ms;
-    if (!frames_read(&r->frames, r->up.bytes, (size_t)n, &cost))
+    if (!frames_read(&r->frames, r->up.bytes, n, &cost))
         return false;
     r->saved -= cost;
     if (r->server >= 0)
@@ -427,13 +488,45 @@ static bool read_client(struct admission *a, struct relay *r, uint64_t now_ms)
     return true;
 }
 
+/* Returns false if the relay must end. */
+static bool read_client(struct admission *a, struct relay *r, uint64_t now_ms)
+{
+    enum readiness is = prepare(a, r, now_ms);
+    ssize_t n;
+
+    if (is != READY)
+        return is == WAITS;
+    n = fill(&r->up, r->client, r->tls, r->source != NULL ? chunk_of(r) : BUFFER_BYTES);
+    if (n < 0)
+        return false;
+    if (n == 0)
+        return !r->up.is_over || r->server >= 0;
+    r->active_ms = now_ms;
+    return r->source == NULL || admit(a, r, (size_t)n);
+}
+
+/* Flushes both directions, and reads bytes that TLS has decrypted already, for which no event comes.
+ * Returns false if the relay must end. */
+static bool advance(struct admission *a, struct relay *r, uint64_t now_ms)
+{
+    for (;;) {
+        if (!flush(&r->up, r->server, NULL) || !flush(&r->down, r->client, r->tls))
+            return false;
+        if (r->tls == NULL || r->is_securing || r->is_paused || r->up.bytes != NULL || r->up.is_over ||
+            !tls_stream_has_bytes(r->tls))
+            return true;
+        if (!read_client(a, r, now_ms))
+            return false;
+        if (r->up.bytes == NULL)
+            return true; /* a part of a record or of the preface */
+    }
+}
+
 /* Flushes both directions. After the client has closed, bytes for it are discarded; after gRPC has
  * closed, its last bytes are still sent. */
 static void step(struct admission *a, struct relay *r, uint64_t now_ms)
 {
-    bool is_alive = flush(&r->up, r->server) && flush(&r->down, r->client);
-
-    if (!is_alive || (r->up.is_over && r->up.bytes == NULL) || (r->down.is_over && r->down.bytes == NULL)) {
+    if (!advance(a, r, now_ms) || (r->up.is_over && r->up.bytes == NULL) || (r->down.is_over && r->down.bytes == NULL)) {
         close_relay(a, r);
         return;
     }
@@ -448,12 +541,12 @@ static void on_event(struct admission *a, struct relay *r, unsigned kind, uint32
 
     if (r->is_closed)
         return;
-    if (kind == OF_CLIENT && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0)
+    if (kind == OF_CLIENT && (r->is_securing || (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0))
         is_alive = (events & (EPOLLERR | EPOLLHUP)) == 0 ? read_client(a, r, now_ms) : false;
     else if (kind == OF_SERVER && (events & (EPOLLHUP | EPOLLERR)) != 0)
         is_alive = finish_server(a, r);
     else if (kind == OF_SERVER && (events & EPOLLIN) != 0 && r->down.bytes == NULL)
-        is_alive = fill(&r->down, r->server, BUFFER_BYTES) >= 0;
+        is_alive = fill(&r->down, r->server, NULL, BUFFER_BYTES) >= 0;
     if (is_alive)
         step(a, r, now_ms);
     else
@@ -486,7 +579,7 @@ static void evict_one(struct admission *a)
     struct relay *victim = NULL;
 
     for (struct relay *r = a->all; r != NULL; r = r->next)
-        if (!r->is_closed && (victim == NULL || has_more(r, victim)))
+        if (!r->is_closed && r->source != NULL && (victim == NULL || has_more(r, victim)))
             victim = r;
     if (victim == NULL)
         return;
@@ -607,14 +700,40 @@ static void close_listeners(struct admission *a)
         close(a->listeners[a->n_listeners - 1]);
 }
 
-/* Another thread stops or ends the admission. Other events of the round may refer to a listener, so
- * n_listeners is 0 afterwards. */
-static void on_wake(struct admission *a)
+/* Adds a connection that this task opened. */
+static void add_opened(struct admission *a, struct relay *r, uint64_t now_ms)
 {
+    struct epoll_event client = { .data.u64 = tagged(r, OF_CLIENT) };
+    struct epoll_event server = { .data.u64 = tagged(r, OF_SERVER) };
+
+    append_relay(a, r);
+    if (epoll_ctl(a->epoll, EPOLL_CTL_ADD, r->client, &client) < 0 ||
+        epoll_ctl(a->epoll, EPOLL_CTL_ADD, r->server, &server) < 0)
+        close_relay(a, r);
+    else
+        step(a, r, now_ms);
+}
+
+/* Another thread added a connection, or stops or ends the admission. Other events of the round may
+ * refer to a listener, so n_listeners is 0 after the stop. */
+static void on_wake(struct admission *a, uint64_t now_ms)
+{
+    struct relay *opened, *next;
+    bool has_stopped;
     uint64_t count;
 
     (void)!read(a->wake, &count, sizeof(count)); /* resets the eventfd */
-    close_listeners(a);
+    pthread_mutex_lock(&a->lock);
+    opened = a->opened;
+    a->opened = NULL;
+    has_stopped = a->has_stopped;
+    pthread_mutex_unlock(&a->lock);
+    for (; opened != NULL; opened = next) {
+        next = opened->next;
+        add_opened(a, opened, now_ms);
+    }
+    if (has_stopped)
+        close_listeners(a);
 }
 
 static void round_of(struct admission *a, const struct epoll_event *events, int n, uint64_t now_ms)
@@ -624,7 +743,7 @@ static void round_of(struct admission *a, const struct epoll_event *events, int 
         unsigned kind = (unsigned)(events[i].data.u64 & KIND_MASK);
 
         if (of == NULL)
-            on_wake(a);
+            on_wake(a, now_ms);
         else if (kind != OF_LISTENER)
             on_event(a, of, kind, events[i].events, now_ms);
         else if (a->n_listeners > 0)
@@ -639,7 +758,7 @@ static void *run(void *arg)
     uint64_t end_ms = 0;
     int wait_ms = REPORT_MS;
 
-    while (end_ms == 0 || (a->n_relays > 0 && clock_ms() < end_ms)) {
+    while (end_ms == 0 || (a->all != NULL && clock_ms() < end_ms)) {
         int n = epoll_wait(a->epoll, events, EVENTS_MAX, wait_ms);
         uint64_t now_ms = clock_ms();
 
@@ -697,6 +816,12 @@ static int open_all(struct admission *a, const struct admission_opts *opts, stru
 
 static void free_all(struct admission *a)
 {
+    struct relay *next;
+
+    for (struct relay *r = a->opened; r != NULL; r = next) { /* the thread has not seen them */
+        next = r->next;
+        append_relay(a, r);
+    }
     for (struct relay *r = a->all; r != NULL; r = r->next)
         close_relay(a, r);
     free_closed(a);
@@ -719,6 +844,7 @@ int admission_open(const struct admission_opts *opts, struct admission **out, st
     (void)pthread_mutex_init(&a->lock, NULL); /* cannot fail for a default mutex */
     a->last = &a->all;
     a->most = limit_of(opts->tasks);
+    a->tls = opts->tls;
     a->accept = opts->accept;
     a->arg = opts->arg;
     rc = open_all(a, opts, err);
@@ -736,6 +862,29 @@ static void wake(struct admission *a)
 
     /* cannot fail: the counter of the eventfd is far below its limit */
     (void)!write(a->wake, &one, sizeof(one));
+}
+
+int admission_relay(struct admission *a, int fd, struct tls_stream *tls)
+{
+    struct relay *r = calloc(1, sizeof(*r));
+    int pair[2];
+
+    if (r == NULL || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) < 0) {
+        int error = r == NULL ? ENOMEM : errno;
+
+        free(r);
+        tls_stream_free(tls);
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    *r = (struct relay){ .client = fd, .server = pair[0], .tls = tls, .has_begun = true };
+    pthread_mutex_lock(&a->lock);
+    r->next = a->opened;
+    a->opened = r;
+    pthread_mutex_unlock(&a->lock);
+    wake(a);
+    return pair[1];
 }
 
 void admission_stop(struct admission *a)

@@ -1,11 +1,16 @@
-/* admission.h - the listening sockets of the control plane, in front of gRPC.
+/* admission.h - the connections of the control plane, between TCP and gRPC.
  *
- * gRPC 1.51 creates a stream for each HEADERS frame, even if the client resets it at once, and
- * accepts connections without a limit. Admission therefore accepts the connections and relays their
- * bytes to gRPC through socket pairs:
+ * gRPC 1.51 creates a stream for each HEADERS frame, even if the client resets it at once, accepts
+ * connections without a limit, and has no TLS on sockets that it did not open. Admission therefore
+ * accepts the connections and relays their bytes to gRPC through socket pairs:
  *
- *     client ---TCP--- admission ---socket pair--- gRPC
+ *     client ---TCP, TLS--- admission ---socket pair--- gRPC
  *
+ * The connections that this task opens under TLS are relayed in the same way.
+ *
+ * - A connection whose first byte is 22 begins with a TLS handshake (RFC 8446, section 5.1) if the
+ *   task has certificates. Any other connection is in clear text; the server decides which methods
+ *   it may call.
  * - A connection is passed to gRPC after its HTTP/2 preface has arrived. A connection that does not
  *   send it within 5 s is closed.
  * - Frames cost units (frames.h). A connection spends its own allowance first, and then the
@@ -28,19 +33,30 @@
 
 struct err;
 struct admission;
+struct tls;
+struct tls_peer;
+struct tls_stream;
 
 struct admission_opts {
     const char *listen; /* host:port; the host 0.0.0.0 means every address, also IPv6. Borrowed
                            during the call */
     uint32_t tasks;     /* number of tasks of the cluster: each raises the limit of connections */
-    /* Called on admission's thread with a connected, non-blocking socket, which the callee owns. */
-    void (*accept)(void *arg, int fd);
+    struct tls *tls;    /* NULL: every connection is in clear text. Borrowed until
+                           admission_close() */
+    /* Called on admission's thread with a connected, non-blocking socket and the certificate of the
+       client, which the callee owns. peer NULL: the connection is in clear text. */
+    void (*accept)(void *arg, int fd, struct tls_peer *peer);
     void *arg;
 };
 
 /* Listens. On success the caller owns *out. Errors: ERR_INPUT (the address is not one of this
  * host), ERR_IO (the port is in use, or no thread can be started), ERR_NOMEM. */
 int admission_open(const struct admission_opts *opts, struct admission **out, struct err *err);
+
+/* Relays a connection that this task opened: takes ownership of the socket and of its stream, whose
+ * handshake is complete, and returns the non-blocking socket for gRPC, which the caller owns.
+ * -1 with errno: no descriptor or no memory is available; both were closed. */
+int admission_relay(struct admission *a, int fd, struct tls_stream *tls);
 
 /* Writes a log line about the connections that were closed or rejected since the last report, at
  * most once in 10 s. Returns false if no line is due. `now_ms` is clock_ms(). */

@@ -100,11 +100,18 @@ static void copy(grpc_byte_buffer *message, void **reply, size_t *n)
     grpc_slice_unref(bytes);
 }
 
-static int call_method(const char *address, const char *token, const char *method,
-                       uint64_t deadline_ms, void **reply, size_t *n, struct err *err)
+/* gRPC reports a failed handshake as a closed connection. */
+static bool is_handshake(const char *text)
+{
+    return strstr(text, "andshake") != NULL || strstr(text, "ocket closed") != NULL || strstr(text, "onnection reset") != NULL;
+}
+
+static int call_method(const char *address, const struct tls *tls, const char *token,
+                       const char *method, uint64_t deadline_ms, void **reply, size_t *n,
+                       struct err *err)
 {
     struct answer a = { .details = grpc_empty_slice() };
-    grpc_channel *channel = rdzv_channel(address);
+    grpc_channel *channel = rdzv_channel(address, tls);
     char path[64];
     int rc = 0;
 
@@ -117,7 +124,10 @@ static int call_method(const char *address, const char *token, const char *metho
 
         rdzv_status_text(text, sizeof(text), (int)a.status, GRPC_SLICE_START_PTR(a.details),
                    GRPC_SLICE_LENGTH(a.details));
-        rc = err_set(err, err_code(a.status), "%s", text);
+        rc = tls != NULL && a.status == GRPC_STATUS_UNAVAILABLE && is_handshake(text)
+                 ? err_set(err, ERR_AUTH, "TLS: the task does not accept this caller, or does not use TLS: compare the "
+                                          "token or the certificates (%s)", text)
+                 : err_set(err, err_code(a.status), "%s", text);
     }
     if (a.message != NULL)
         grpc_byte_buffer_destroy(a.message);
@@ -126,8 +136,8 @@ static int call_method(const char *address, const char *token, const char *metho
     return rc;
 }
 
-int rdzv_call(const char *address, const char *token, const char *method, uint64_t deadline_ms,
-              void **reply, size_t *n, struct err *err)
+int rdzv_call(const char *address, const struct tls *tls, const char *token, const char *method,
+              uint64_t deadline_ms, void **reply, size_t *n, struct err *err)
 {
     bool is_known = false;
     int rc = 0;
@@ -137,13 +147,13 @@ int rdzv_call(const char *address, const char *token, const char *method, uint64
     CHECK(is_known);
     if (!rdzv_is_address(address))
         return err_set(err, ERR_INPUT, "'%.320s': expected HOST:PORT, as in the cluster specification", address);
-    if (token != NULL && token[0] == '\0') /* an empty environment variable */
-        token = NULL;
+    if (tls == NULL || tls_common_host(tls) != NULL || (token != NULL && token[0] == '\0'))
+        token = NULL; /* clear text; the certificate proves it already; an empty variable */
     rdzv_grpc_init();
     if (token != NULL)
         rc = rdzv_check_token(token, err);
     if (rc == 0)
-        rc = call_method(address, token, method, deadline_ms, reply, n, err);
+        rc = call_method(address, tls, token, method, deadline_ms, reply, n, err);
     grpc_shutdown();
     return rc < 0 ? err_wrap(err, rc, "%s of %s", method, address) : 0;
 }

@@ -1,4 +1,4 @@
-/* dial.c - a TCP connection to another task, or the information that no process listens there.
+/* dial.c - a connection to another task, under TLS if it is wanted, or the information that no process listens there.
  *
  * gRPC can connect by itself, but does not report reliably that an address refused the connection,
  * which counts as proof that the process is dead. Therefore a thread that lives for one attempt
@@ -21,22 +21,30 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/reason.h"
 #include "loop/loop.h"
 
 /* getaddrinfo() runs the name service modules of the host, which may use large arrays on the stack.
  * Only used pages occupy memory. */
-enum { ADDRESSES_MAX = 8, THREADS_MAX = 64, STACK_BYTES = 2 * 1024 * 1024 };
+enum {
+    ADDRESSES_MAX = 8,
+    THREADS_MAX = 64,
+    STACK_BYTES = 2 * 1024 * 1024,
+    SECURE_MS = 10000, /* limit of the TLS handshake: a leader secures some hundred links a second */
+};
 
 struct rdzv_dial {
     struct loop *loop;
+    struct tls *tls;
     uint64_t wait_ms;
-    rdzv_dialled *fn;
+    rdzv_dialled_fn *fn;
     void *arg;
     bool is_cancelled; /* under `lock`; no callback is wanted */
     int fd;            /* -1: no connection */
-    bool is_refused;
-    char why[256];
+    struct tls_stream *stream;
+    bool is_refused, is_rejected;
+    char why[512];
     char address[]; /* host:port */
 };
 
@@ -141,6 +149,43 @@ static void try_all(struct rdzv_dial *d, const struct addrinfo *found)
     d->is_refused = a == NULL && t.n_refused == t.n;
 }
 
+/* ---- TLS, in the same thread ---- */
+
+static int shake(struct rdzv_dial *d, struct err *err)
+{
+    uint64_t until_ms = clock_ms() + SECURE_MS;
+    int rc = tls_stream_handshake(d->stream, err);
+
+    while (rc == 0) {
+        struct pollfd p = { .fd = d->fd, .events = tls_stream_events(d->stream) };
+        uint64_t now_ms = clock_ms();
+
+        if (now_ms >= until_ms)
+            return err_set(err, ERR_TIMEOUT, "TLS: no answer for %d s", SECURE_MS / 1000);
+        (void)poll(&p, 1, (int)(until_ms - now_ms)); /* a failure shows in the handshake */
+        rc = tls_stream_handshake(d->stream, err);
+    }
+    return rc;
+}
+
+/* `host`: the name in the cluster specification. */
+static void secure(struct rdzv_dial *d, const char *host)
+{
+    struct err err;
+    int rc = tls_stream_new(d->tls, TLS_CLIENT, d->fd, host, &d->stream, &err);
+
+    if (rc == 0)
+        rc = shake(d, &err);
+    if (rc > 0)
+        return;
+    snprintf(d->why, sizeof(d->why), "%.500s", err.text);
+    d->is_rejected = rc == ERR_AUTH;
+    tls_stream_free(d->stream);
+    d->stream = NULL;
+    close(d->fd);
+    d->fd = -1;
+}
+
 static void dial(struct rdzv_dial *d)
 {
     struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *found = NULL;
@@ -164,12 +209,15 @@ static void dial(struct rdzv_dial *d)
     }
     try_all(d, found);
     freeaddrinfo(found);
+    if (d->fd >= 0 && d->tls != NULL)
+        secure(d, host);
 }
 
 /* ---- between the threads ---- */
 
 static void discard(struct rdzv_dial *d)
 {
+    tls_stream_free(d->stream);
     if (d->fd >= 0)
         close(d->fd);
     free(d);
@@ -183,7 +231,11 @@ static void deliver(void *arg)
         discard(d);
         return;
     }
-    d->fn(d->arg, d->fd, d->is_refused, d->why);
+    d->fn(d->arg, &(struct rdzv_dialled){ .fd = d->fd,
+                                          .tls = d->stream,
+                                          .is_refused = d->is_refused,
+                                          .is_rejected = d->is_rejected,
+                                          .why = d->why });
     free(d);
 }
 
@@ -220,8 +272,8 @@ static bool start_thread(struct rdzv_dial *d)
     return rc == 0;
 }
 
-struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, uint64_t wait_ms,
-                                  rdzv_dialled *fn, void *arg)
+struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, struct tls *tls,
+                                  uint64_t wait_ms, rdzv_dialled_fn *fn, void *arg)
 {
     size_t n = strlen(address) + 1;
     struct rdzv_dial *d = calloc(1, sizeof(*d) + n);
@@ -229,6 +281,7 @@ struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, uint64
 
     CHECK(d != NULL);
     d->loop = loop;
+    d->tls = tls;
     d->wait_ms = wait_ms;
     d->fn = fn;
     d->arg = arg;

@@ -288,8 +288,33 @@ bool rdzv_is_address(const char *s)
     return colon != NULL && colon != s && text_u64(colon + 1, UINT16_MAX, &port);
 }
 
-grpc_channel *rdzv_channel(const char *address)
+const char *rdzv_host(const char *address, char out[RDZV_HOST_BYTES])
 {
+    const char *colon = strrchr(address, ':');
+    size_t n = colon != NULL ? (size_t)(colon - address) : strlen(address);
+
+    if (n >= 2 && address[0] == '[' && address[n - 1] == ']')
+        snprintf(out, RDZV_HOST_BYTES, "%.*s", (int)n - 2, address + 1);
+    else
+        snprintf(out, RDZV_HOST_BYTES, "%.*s", (int)n, address);
+    return out;
+}
+
+static grpc_channel_credentials *credentials(const struct tls *tls)
+{
+    struct tls_texts t;
+    grpc_ssl_pem_key_cert_pair own;
+
+    if (tls == NULL)
+        return grpc_insecure_credentials_create();
+    t = tls_texts(tls);
+    own = (grpc_ssl_pem_key_cert_pair){ .private_key = t.key, .cert_chain = t.certificate };
+    return grpc_ssl_credentials_create_ex(t.authority, &own, NULL, NULL);
+}
+
+grpc_channel *rdzv_channel(const char *address, const struct tls *tls)
+{
+    const char *common = tls != NULL ? tls_common_host(tls) : NULL;
     const grpc_arg own[] = {
         rdzv_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 10000),
         rdzv_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000),
@@ -298,10 +323,11 @@ grpc_channel *rdzv_channel(const char *address)
         rdzv_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
         rdzv_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
         rdzv_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
+        { .type = GRPC_ARG_STRING, .key = (char *)GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, .value.string = (char *)common },
     };
     grpc_arg all[CHANNEL_ARGS];
-    grpc_channel_args args = channel_args(all, own, COUNT_OF(own));
-    grpc_channel_credentials *plain = grpc_insecure_credentials_create();
+    grpc_channel_args args = channel_args(all, own, COUNT_OF(own) - (common == NULL));
+    grpc_channel_credentials *plain = credentials(tls);
     char target[400];
     grpc_channel *channel;
 

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <grpc/grpc_posix.h>
 #include <grpc/grpc_security.h>
@@ -21,6 +22,8 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "rdzv/admission.h"
+#include "rdzv/peers.h"
+#include "tls/tls.h"
 
 enum {
     UNSENT_MAX = 32, /* messages that are queued for a client that does not read */
@@ -30,7 +33,8 @@ enum {
 struct rdzv_server {
     struct rdzv *r;
     grpc_server *server;
-    grpc_server_credentials *plain;
+    grpc_server_credentials *plain; /* of the socket pairs; TLS is outside of them */
+    struct peers *peers;
     struct admission *admission; /* NULL: not listening */
     const struct rdzv_method *methods; /* [n_methods] borrowed */
     uint32_t n_methods;
@@ -259,6 +263,60 @@ static bool has_token(const struct rdzv_in *c)
     return found;
 }
 
+bool rdzv_in_is_from(const struct rdzv_in *c, const char *address, char *names, size_t size)
+{
+    const struct rdzv *r = c->server->r;
+    const struct tls_peer *peer;
+    char host[RDZV_HOST_BYTES];
+
+    if (r->opts.tls == NULL || tls_common_host(r->opts.tls) != NULL)
+        return true;
+    peer = peers_of(c->server->peers, c->call);
+    rdzv_host(address, host);
+    if (peer != NULL && tls_peer_has(peer, host))
+        return true;
+    if (peer != NULL)
+        tls_peer_names(peer, names, size);
+    return false;
+}
+
+/* Whether the caller may change the job: it knows the token, or its certificate belongs to a host of
+ * the cluster or to an operator. */
+static bool is_operator(const struct rdzv_in *c, const struct tls_peer *peer)
+{
+    const struct rdzv *r = c->server->r;
+    char host[RDZV_HOST_BYTES];
+
+    if (r->opts.token != NULL)
+        return has_token(c);
+    if (tls_peer_has(peer, RDZV_OPERATOR))
+        return true;
+    for (uint32_t i = 0; i < r->cluster.world; i++)
+        if (tls_peer_has(peer, rdzv_host(r->cluster.tasks[i].address, host)))
+            return true;
+    return false;
+}
+
+/* Returns false, with the reason, if the caller may not call the method. */
+static bool is_authorized(const struct rdzv_in *c, const char **why)
+{
+    const struct rdzv *r = c->server->r;
+    const struct tls_peer *peer;
+
+    if (c->method->is_open || r->opts.tls == NULL)
+        return true;
+    peer = peers_of(c->server->peers, c->call);
+    *why = tls_common_host(r->opts.tls) != NULL
+               ? "this cluster has a token, so it requires TLS: set the same TRAINERD_TOKEN for the caller"
+               : "this cluster requires TLS: set TRAINERD_TLS, a folder with tls.crt, tls.key and ca.crt, for the caller";
+    if (peer == NULL)
+        return false;
+    *why = r->opts.token != NULL
+               ? "this command needs the token of the cluster: expected 'authorization: Bearer TOKEN'; set TRAINERD_TOKEN for the caller"
+               : "this command needs a certificate of a host of the cluster, or one with the name '" RDZV_OPERATOR "'";
+    return !c->method->is_change || tls_common_host(r->opts.tls) != NULL || is_operator(c, peer);
+}
+
 /* Unpacks a request and calls the handler, or rejects the request. */
 static void handle(struct rdzv_in *c)
 {
@@ -309,6 +367,7 @@ static void accept_call(struct rdzv_in *c)
     struct rdzv_server *s = c->server;
     grpc_op op = { .op = GRPC_OP_RECV_CLOSE_ON_SERVER,
                    .data.recv_close_on_server.cancelled = &c->cancelled };
+    const char *why;
 
     c->next = s->all;
     c->link = &s->all;
@@ -327,10 +386,8 @@ static void accept_call(struct rdzv_in *c)
                   GRPC_SLICE_LENGTH(c->details.method));
         rdzv_in_finish(c, GRPC_STATUS_UNIMPLEMENTED, "trainerd %s has no method '%s'",
                        s->r->opts.version, method);
-    } else if (!c->method->is_open && s->r->opts.token != NULL && !has_token(c)) {
-        rdzv_in_finish(c, GRPC_STATUS_UNAUTHENTICATED,
-                       "this cluster requires a token, but the caller sent no valid one: expected "
-                       "'authorization: Bearer TOKEN'");
+    } else if (!is_authorized(c, &why)) {
+        rdzv_in_finish(c, GRPC_STATUS_UNAUTHENTICATED, "%s", why);
     } else if (s->n_calls > CALLS_MAX + 4 * s->r->cluster.world) {
         rdzv_in_finish(c, GRPC_STATUS_RESOURCE_EXHAUSTED, "%u calls are running already",
                        s->n_calls - 1);
@@ -409,21 +466,30 @@ static grpc_server *create(void)
 }
 
 /* Called on the thread of admission. */
-static void on_connection(void *arg, int fd)
+static void on_connection(void *arg, int fd, struct tls_peer *peer)
 {
     struct rdzv_server *s = arg;
 
-    grpc_server_add_channel_from_fd(s->server, fd, s->plain);
+    if (peers_set(s->peers, fd, peer))
+        grpc_server_add_channel_from_fd(s->server, fd, s->plain);
+    else
+        close(fd);
 }
 
 int rdzv_server_open(struct rdzv *r, const struct rdzv_method *methods, uint32_t n_methods,
                      struct rdzv_server **out, struct err *err)
 {
     struct rdzv_server *s = calloc(1, sizeof(*s));
-    struct admission_opts admission = { .listen = r->opts.listen, .tasks = r->opts.world, .accept = on_connection, .arg = s };
+    struct admission_opts admission = { .listen = r->opts.listen,
+                                        .tasks = r->opts.world,
+                                        .tls = r->opts.tls,
+                                        .accept = on_connection,
+                                        .arg = s };
     int rc;
 
     CHECK(s != NULL);
+    s->peers = peers_new();
+    CHECK(s->peers != NULL);
     s->plain = grpc_insecure_server_credentials_create();
     s->r = r;
     s->down = (struct rdzv_tag){ .fn = on_down, .arg = s };
@@ -453,6 +519,11 @@ int rdzv_server_open(struct rdzv *r, const struct rdzv_method *methods, uint32_t
         for (uint32_t k = 0; k < methods[i].pending; k++)
             accept_next(s, &methods[i]);
     return 0;
+}
+
+int rdzv_server_relay(struct rdzv_server *s, int fd, struct tls_stream *tls)
+{
+    return admission_relay(s->admission, fd, tls);
 }
 
 void rdzv_server_tick(struct rdzv_server *s, uint64_t now_ms)
@@ -495,6 +566,7 @@ void rdzv_server_free(struct rdzv_server *s)
     grpc_server_destroy(s->server);
     admission_close(s->admission);
     grpc_server_credentials_release(s->plain);
+    peers_free(s->peers);
     free(s->registered);
     free(s);
 }

@@ -100,7 +100,7 @@ static bool reject_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j,
 {
     struct rdzv *r = l->r;
     uint32_t to = wire_rank(&r->cluster, j->to);
-    char self[400];
+    char self[400], names[512] = "";
 
     rdzv_full_name(r, r->opts.self, self);
     if (rank == MEMBER_NO_RANK)
@@ -110,6 +110,11 @@ static bool reject_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j,
             "cluster: its cluster is '%.600s', the coordinator's is '%.600s'; give every "
             "task the same cluster specification",
             j->task->type, j->task->index, j->task->address, j->cluster, r->opts.ident.cluster);
+    else if (!rdzv_in_is_from(call, r->cluster.tasks[rank].address, names, sizeof(names)))
+        rdzv_in_finish(call, GRPC_STATUS_UNAUTHENTICATED,
+                       "%s cannot join: its certificate is of '%s', expected the host of its address %s; "
+                       "give every task a certificate of its own host",
+                       r->cluster.tasks[rank].name, names, r->cluster.tasks[rank].address);
     else if (rank == r->opts.self && j->incarnation != r->opts.incarnation)
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE,
                        "another process runs as this task: this is %s; end one of the two", self);

@@ -79,7 +79,6 @@ void rdzv_client_open(struct rdzv_client *c, uint32_t rank)
     c->out = rdzv_out_start(&(struct rdzv_out_opts){ .r = r,
                                                      .address = r->cluster.tasks[rank].address,
                                                      .method = "/trainerd.v1.Rendezvous/Join",
-                                                     .token = r->opts.token,
                                                      .arg = c,
                                                      .on_message = on_message,
                                                      .on_end = on_end });

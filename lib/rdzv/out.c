@@ -43,7 +43,6 @@ struct rdzv_out {
     uint32_t n_unsent;
     bool is_sending, has_sent, is_closing, is_closed, has_ended, is_overrun;
 
-    grpc_metadata token; /* used until the first `sent` */
     grpc_metadata_array initial, trailing;
     grpc_byte_buffer *message;
     grpc_status_code status;
@@ -62,7 +61,6 @@ static void destroy(struct rdzv_out *o)
     grpc_metadata_array_destroy(&o->initial);
     grpc_metadata_array_destroy(&o->trailing);
     grpc_slice_unref(o->details);
-    grpc_slice_unref(o->token.value);
     gpr_free((void *)o->debug);
     if (o->call != NULL)
         grpc_call_unref(o->call);
@@ -105,15 +103,8 @@ static void pump(struct rdzv_out *o)
     if (o->call == NULL || o->is_sending || o->is_closed || o->has_ended ||
         (o->n_unsent == 0 && o->has_sent && !o->is_closing))
         return;
-    if (!o->has_sent) {
-        ops[n].op = GRPC_OP_SEND_INITIAL_METADATA;
-        if (o->opts.token != NULL) {
-            rdzv_bearer(o->opts.token, &o->token);
-            ops[n].data.send_initial_metadata.count = 1;
-            ops[n].data.send_initial_metadata.metadata = &o->token;
-        }
-        n++;
-    }
+    if (!o->has_sent)
+        ops[n++].op = GRPC_OP_SEND_INITIAL_METADATA;
     if (o->n_unsent > 0) {
         body = grpc_raw_byte_buffer_create(&o->unsent[0], 1);
         grpc_slice_unref(o->unsent[0]);
@@ -221,16 +212,23 @@ static void begin(struct rdzv_out *o, int fd)
     cut_if_overrun(o);
 }
 
-static void on_dialled(void *arg, int fd, bool is_refused, const char *why)
+static void on_dialled(void *arg, const struct rdzv_dialled *d)
 {
     struct rdzv_out *o = arg;
+    const char *why = d->why;
+    int fd = d->fd;
 
     o->dial = NULL;
+    if (fd >= 0 && d->tls != NULL) {
+        fd = rdzv_server_relay(o->opts.r->server, fd, d->tls);
+        why = "connect: no descriptor or memory is available";
+    }
     if (fd >= 0) {
         begin(o, fd);
         return;
     }
-    o->opts.on_end(o->opts.arg, GRPC_STATUS_UNAVAILABLE, is_refused, why);
+    o->opts.on_end(o->opts.arg, d->is_rejected ? GRPC_STATUS_UNAUTHENTICATED : GRPC_STATUS_UNAVAILABLE,
+                   d->is_refused, why);
     destroy(o);
 }
 
@@ -248,7 +246,7 @@ struct rdzv_out *rdzv_out_start(const struct rdzv_out_opts *opts)
     o->ended = (struct rdzv_tag){ .fn = on_ended, .arg = o };
     grpc_metadata_array_init(&o->initial);
     grpc_metadata_array_init(&o->trailing);
-    o->details = o->token.value = grpc_empty_slice();
+    o->details = grpc_empty_slice();
     o->next = r->outs;
     o->link = &r->outs;
     if (o->next != NULL)
@@ -258,7 +256,7 @@ struct rdzv_out *rdzv_out_start(const struct rdzv_out_opts *opts)
         o->unsent[o->n_unsent++] = rdzv_pack(opts->request);
         o->is_closing = true;
     }
-    o->dial = rdzv_dial_start(r->opts.loop, opts->address, CONNECT_MS, on_dialled, o);
+    o->dial = rdzv_dial_start(r->opts.loop, opts->address, r->opts.tls, CONNECT_MS, on_dialled, o);
     return o;
 }
 

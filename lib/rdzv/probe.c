@@ -84,7 +84,6 @@ void rdzv_probes_start(struct rdzv_probes *w, uint32_t rank, const struct member
     k->out = rdzv_out_start(&(struct rdzv_out_opts){ .r = r,
                                                      .address = r->cluster.tasks[rank].address,
                                                      .method = "/trainerd.v1.Rendezvous/Who",
-                                                     .token = r->opts.token,
                                                      .request = &q.base,
                                                      .deadline_ms = ANSWER_MS,
                                                      .arg = k,
@@ -102,6 +101,7 @@ void rdzv_probed(struct rdzv *r, struct rdzv_in *call, void *request)
     Trainerd__V1__Where where;
     struct member_status theirs, ours;
     struct wire memory = { 0 };
+    char names[512] = "";
     struct err err;
     uint32_t rank = 0;
 
@@ -118,6 +118,11 @@ void rdzv_probed(struct rdzv *r, struct rdzv_in *call, void *request)
     if (wire_read_where(&r->cluster, m->where, &rank, &theirs, &err) < 0 || rank == MEMBER_NO_RANK) {
         rdzv_in_finish(call, GRPC_STATUS_INVALID_ARGUMENT, "%s",
                        rank == MEMBER_NO_RANK ? "where: the caller is no task of this cluster" : err.text);
+        return;
+    }
+    if (!rdzv_in_is_from(call, r->cluster.tasks[rank].address, names, sizeof(names))) {
+        rdzv_in_finish(call, GRPC_STATUS_UNAUTHENTICATED, "the certificate of the caller is of '%s', but %s is at %s",
+                       names, r->cluster.tasks[rank].name, r->cluster.tasks[rank].address);
         return;
     }
     if (rank == r->opts.self || rdzv_group_has_ended(r->group)) {

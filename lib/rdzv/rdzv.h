@@ -25,6 +25,10 @@
 struct err;
 struct loop;
 struct rdzv;
+struct tls;
+
+/* A certificate with this name may change the job. */
+#define RDZV_OPERATOR "operator.trainerd"
 
 struct rdzv_task {
     const char *type;
@@ -106,8 +110,10 @@ struct rdzv_opts {
     uint64_t incarnation;          /* random, not 0, new for every process */
     const char *listen;            /* host:port to bind: the address of this task, or
                                       0.0.0.0:port */
-    const char *token; /* shared secret: sent, and required of callers, as a bearer token; NULL: no
-                          token */
+    struct tls *tls;   /* certificates of this task; borrowed, used until the process ends. NULL:
+                          every connection is in clear text */
+    const char *token; /* with certificates from files: the token that a caller of Checkpoint, Drain
+                          and Stop must send as a bearer token. NULL: its certificate decides */
     struct member_ident ident;     /* copied */
     uint32_t n_devices;
     const char *data_address, *host_key;
@@ -156,9 +162,10 @@ void rdzv_close(struct rdzv *r, uint64_t grace_ms);
 
 /* ---- client calls for trainerctl: blocking, without a loop ---- */
 /* Calls `method` ("Status", "Checkpoint", "Drain" or "Stop") of trainerd.v1.Control with an empty
- * request. On success the caller frees *reply, the packed reply of *n bytes. Errors: ERR_INPUT
+ * request, under TLS unless tls is NULL. A token is sent under TLS alone. On success the caller frees *reply, the packed reply of *n bytes. Errors: ERR_INPUT
  * (address, token), ERR_PEER, ERR_TIMEOUT, ERR_AUTH, ERR_REFUSED with the status text. */
-int rdzv_call(const char *address, const char *token, const char *method, uint64_t deadline_ms,
+int rdzv_call(const char *address, const struct tls *tls, const char *token, const char *method,
+              uint64_t deadline_ms,
               void **reply, size_t *n, struct err *err);
 
 #endif

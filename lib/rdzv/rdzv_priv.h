@@ -4,7 +4,8 @@
  *   listen.c      the listening sockets
  *   admission.c   relays connections to gRPC within limits; frames.c counts the cost of frames
  *   in.c          the server and its incoming calls
- *   dial.c        a TCP connection to an address, or a refusal
+ *   peers.c       the certificates of clients
+ *   dial.c        a connection to an address, under TLS if there are certificates, or a refusal
  *   out.c         an outgoing call, on a connection of its own
  *   group.c       the node: events in, actions out
  *   perform.c     performs the actions: on links and probes, or by the daemon
@@ -33,6 +34,7 @@
 #include "base/arena.h"
 #include "rdzv/rdzv.h"
 #include "rdzv/wire.h"
+#include "tls/tls.h"
 
 /* ---- grpc.c ---- */
 
@@ -63,8 +65,12 @@ grpc_slice rdzv_pack(const ProtobufCMessage *m);
 grpc_slice rdzv_bytes(grpc_byte_buffer *b);
 grpc_arg rdzv_arg(const char *key, int value);
 bool rdzv_is_address(const char *s); /* checks the form HOST:PORT only */
-/* Returns a channel with a connection of its own to "host:port"; gRPC connects when needed. */
-grpc_channel *rdzv_channel(const char *address);
+enum { RDZV_HOST_BYTES = 320 };
+/* Writes the host of "host:port", without the brackets of an IPv6 address; returns `out`. */
+const char *rdzv_host(const char *address, char out[RDZV_HOST_BYTES]);
+/* Returns a channel with a connection of its own to "host:port"; gRPC connects when needed.
+ * tls NULL: in clear text. */
+grpc_channel *rdzv_channel(const char *address, const struct tls *tls);
 grpc_channel *rdzv_channel_on(int fd); /* on a connected socket; takes ownership of fd */
 int rdzv_check_token(const char *token, struct err *err); /* returns 0 or ERR_INPUT */
 /* Writes the header "authorization: Bearer ..."; the caller unrefs the value. */
@@ -80,7 +86,8 @@ typedef void rdzv_handler(struct rdzv *r, struct rdzv_in *call, void *request);
 struct rdzv_method {
     const char *path;
     const ProtobufCMessageDescriptor *request;
-    bool is_open;     /* needs no token */
+    bool is_open;     /* needs no certificate */
+    bool is_change;   /* changes the job: needs the token, or a certificate of the cluster */
     bool is_bidi;     /* a stream: the handler runs for every request */
     uint32_t pending; /* number of calls that can arrive at once */
     rdzv_handler *handle;
@@ -91,6 +98,8 @@ struct rdzv_server;
  * caller frees it after rdzv_server_is_down(). Errors: ERR_IO, ERR_INPUT. */
 int rdzv_server_open(struct rdzv *r, const struct rdzv_method *methods, uint32_t n_methods,
                      struct rdzv_server **out, struct err *err);
+/* Relays a connection that this task opened, as admission_relay(). */
+int rdzv_server_relay(struct rdzv_server *s, int fd, struct tls_stream *tls);
 void rdzv_server_tick(struct rdzv_server *s, uint64_t now_ms); /* logs the reports of admission */
 void rdzv_server_shutdown(struct rdzv_server *s); /* accepts no new calls; running calls may end */
 void rdzv_server_cancel(struct rdzv_server *s);   /* ends the running calls */
@@ -110,6 +119,10 @@ void rdzv_in_send_slice(struct rdzv_in *c, grpc_slice s); /* borrowed */
 /* Calls fn(arg, call) when the call ends without rdzv_in_reply() or rdzv_in_finish(): the client
  * disconnected or half-closed. The call must not be used afterwards. */
 void rdzv_in_on_closed(struct rdzv_in *c, void (*fn)(void *arg, struct rdzv_in *c), void *arg);
+/* Whether the caller may speak for the task with this address: the certificate of the caller names
+ * its host, or was derived from the token, or the cluster has no certificates. If not, writes the
+ * names in the certificate. */
+bool rdzv_in_is_from(const struct rdzv_in *c, const char *address, char *names, size_t size);
 /* Data of the handler of a stream, from one message to the next; NULL at first. */
 void rdzv_in_set_context(struct rdzv_in *c, void *context);
 void *rdzv_in_context(const struct rdzv_in *c);
@@ -117,12 +130,20 @@ void *rdzv_in_context(const struct rdzv_in *c);
 /* ---- dial.c ---- */
 
 struct rdzv_dial;
-/* fd >= 0: connected, the callee owns it. Else `why` is the reason; is_refused: every address of
- * the name refused the connection, so no process listens there. */
-typedef void rdzv_dialled(void *arg, int fd, bool is_refused, const char *why);
-/* Calls fn once, from the loop, never inside this call. The dial is freed then. */
-struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, uint64_t wait_ms,
-                                  rdzv_dialled *fn, void *arg);
+struct rdzv_dialled {
+    int fd;                 /* -1: no connection; else the callee owns it */
+    struct tls_stream *tls; /* its handshake is complete; the callee owns it. NULL: clear text */
+    bool is_refused;        /* every address of the name refused the connection: no process listens
+                               there */
+    bool is_rejected;       /* one side does not accept the certificate of the other */
+    const char *why;        /* the reason, if fd is -1 */
+};
+typedef void rdzv_dialled_fn(void *arg, const struct rdzv_dialled *d);
+/* Connects to "host:port" within `wait_ms`, then secures the connection if tls is not NULL. `tls`
+ * must live until fn was called, or until the process ends. Calls fn once, from the loop, never
+ * inside this call. The dial is freed then. */
+struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, struct tls *tls,
+                                  uint64_t wait_ms, rdzv_dialled_fn *fn, void *arg);
 void rdzv_dial_cancel(struct rdzv_dial *d); /* fn will not be called. NULL is allowed */
 
 /* ---- out.c ---- */
@@ -130,7 +151,7 @@ void rdzv_dial_cancel(struct rdzv_dial *d); /* fn will not be called. NULL is al
 struct rdzv_out;
 struct rdzv_out_opts {
     struct rdzv *r;
-    const char *address, *method, *token; /* method: static; token: valid as long as r */
+    const char *address, *method;    /* method: static */
     const ProtobufCMessage *request; /* of a unary call; NULL: a stream, see rdzv_out_send() */
     uint64_t deadline_ms;            /* limit after the connection is made; 0: none */
     void *arg;

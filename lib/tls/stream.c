@@ -22,6 +22,7 @@ struct tls_stream {
     SSL *ssl;
     short events;                /* the last operation waits for these poll events */
     bool has_key;                /* data plane: `key` is used */
+    bool awaits_ticket;          /* a client: the server has not accepted its certificate */
     bool is_complete, is_broken; /* handshake; no further operation is possible */
     uint8_t key[TLS_KEY_BYTES];
 };
@@ -116,6 +117,22 @@ static struct tls_stream *start(SSL_CTX *c, enum tls_side side, int fd)
     return s;
 }
 
+static int on_ticket(SSL *ssl, SSL_SESSION *session)
+{
+    struct tls_stream *s = SSL_get_app_data(ssl);
+
+    (void)session;
+    s->awaits_ticket = false;
+    return 0; /* no reference is kept */
+}
+
+void tls_confirm(SSL_CTX *c)
+{
+    (void)SSL_CTX_set_num_tickets(c, 1);
+    (void)SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_CLIENT | SSL_SESS_CACHE_NO_INTERNAL);
+    SSL_CTX_sess_set_new_cb(c, on_ticket);
+}
+
 int tls_stream_new(struct tls *t, enum tls_side side, int fd, const char *host,
                    struct tls_stream **out, struct err *err)
 {
@@ -128,6 +145,7 @@ int tls_stream_new(struct tls *t, enum tls_side side, int fd, const char *host,
         tls_stream_free(s);
         return openssl_err(err, ERR_NOMEM, "TLS stream");
     }
+    s->awaits_ticket = side == TLS_CLIENT;
     *out = s;
     return 0;
 }
@@ -179,15 +197,28 @@ static int rejected(struct tls_stream *s, struct err *err)
 {
     long verdict = SSL_get_verify_result(s->ssl);
     unsigned long e = ERR_peek_error();
+    int reason = ERR_GET_REASON(e);
 
-    if (ERR_GET_REASON(e) == SSL_R_WRONG_VERSION_NUMBER || ERR_GET_REASON(e) == SSL_R_HTTP_REQUEST)
+    if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_HTTP_REQUEST)
         return openssl_err(err, ERR_PEER, "TLS: the other side does not use TLS");
-    if (!s->has_key && verdict != X509_V_OK) {
+    if (!s->has_key && reason < SSL_AD_REASON_OFFSET && verdict != X509_V_OK) {
         ERR_clear_error();
         return err_set(err, ERR_AUTH, "TLS: the certificate of the other side is not accepted: %s",
                        X509_verify_cert_error_string(verdict));
     }
+    if (reason >= SSL_AD_REASON_OFFSET)
+        return openssl_err(err, ERR_AUTH, "TLS: the other side does not accept this %s",
+                           s->has_key ? "key" : "certificate");
     return openssl_err(err, ERR_AUTH, "TLS");
+}
+
+/* Bytes of the server prove the same as a ticket. Returns 1, or the result of OpenSSL. */
+static int await_ticket(struct tls_stream *s)
+{
+    char byte;
+    int rc = SSL_peek(s->ssl, &byte, sizeof(byte));
+
+    return rc == 1 || !s->awaits_ticket ? 1 : rc;
 }
 
 int tls_stream_handshake(struct tls_stream *s, struct err *err)
@@ -199,6 +230,8 @@ int tls_stream_handshake(struct tls_stream *s, struct err *err)
     ERR_clear_error();
     errno = 0;
     rc = SSL_do_handshake(s->ssl);
+    if (rc == 1 && s->awaits_ticket)
+        rc = await_ticket(s);
     if (rc != 1 && must_wait(s, rc))
         return 0;
     if (rc != 1 && errno == EPROTO)
@@ -261,12 +294,26 @@ bool tls_stream_has_bytes(const struct tls_stream *s)
 
 /* ---- the peer ---- */
 
-bool tls_stream_peer_has(const struct tls_stream *s, const char *host)
+/* A struct tls_peer is a certificate with a reference. */
+static X509 *certificate_of(const struct tls_peer *p)
 {
-    X509 *x = SSL_get0_peer_certificate(s->ssl);
+    return (X509 *)p;
+}
 
-    if (x == NULL)
-        return false;
+struct tls_peer *tls_stream_peer(const struct tls_stream *s)
+{
+    return (struct tls_peer *)SSL_get1_peer_certificate(s->ssl);
+}
+
+void tls_peer_free(struct tls_peer *p)
+{
+    X509_free(certificate_of(p));
+}
+
+bool tls_peer_has(const struct tls_peer *p, const char *host)
+{
+    X509 *x = certificate_of(p);
+
     return is_ip(host) ? X509_check_ip_asc(x, host, 0) == 1
                        : X509_check_host(x, host, 0, 0, NULL) == 1;
 }
@@ -288,10 +335,9 @@ static size_t print_name(const GENERAL_NAME *g, char *out, size_t size)
     return n < 0 || (size_t)n >= size ? 0 : (size_t)n; /* names that do not fit are left out */
 }
 
-void tls_stream_peer_names(const struct tls_stream *s, char *out, size_t size)
+void tls_peer_names(const struct tls_peer *p, char *out, size_t size)
 {
-    X509 *x = SSL_get0_peer_certificate(s->ssl);
-    GENERAL_NAMES *names = x != NULL ? X509_get_ext_d2i(x, NID_subject_alt_name, NULL, NULL) : NULL;
+    GENERAL_NAMES *names = X509_get_ext_d2i(certificate_of(p), NID_subject_alt_name, NULL, NULL);
     size_t used = 0;
 
     out[0] = '\0';

@@ -155,6 +155,7 @@ static int build(const struct tls *t, const struct buf texts[PARTS], SSL_CTX **o
     if (rc == 0)
         rc = verify_own(t, c, chain, err);
     if (rc == 0) {
+        tls_confirm(c);
         SSL_CTX_set_alpn_select_cb(c, select_protocol, NULL);
         *expires = unix_time(X509_get0_notAfter(sk_X509_value(chain, 0)));
         *out = c;

@@ -86,11 +86,17 @@ short tls_stream_events(const struct tls_stream *s);
 /* Whether tls_stream_recv() has bytes, although the socket may have none. */
 bool tls_stream_has_bytes(const struct tls_stream *s);
 
-/* Whether the certificate of the peer contains the host: a name or an address. */
-bool tls_stream_peer_has(const struct tls_stream *s, const char *host);
-/* Writes the names in the certificate of the peer, separated by blanks, for a message; "" if there
- * is none. */
-void tls_stream_peer_names(const struct tls_stream *s, char *out, size_t size);
+/* The peer of a stream, identified by its certificate; lives longer than the stream. */
+struct tls_peer;
+
+/* Returns a reference, which the caller frees; NULL: no certificate (data plane), or out of
+ * memory. */
+struct tls_peer *tls_stream_peer(const struct tls_stream *s);
+void tls_peer_free(struct tls_peer *p); /* NULL is allowed */
+/* Whether the certificate contains the host: a name or an address. Any thread. */
+bool tls_peer_has(const struct tls_peer *p, const char *host);
+/* Writes the names in the certificate, separated by blanks, for a message; "" if there is none. */
+void tls_peer_names(const struct tls_peer *p, char *out, size_t size);
 
 /* Tells the peer that no more bytes follow, if that does not block, and frees the stream. NULL is
  * allowed. */

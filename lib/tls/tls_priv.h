@@ -18,4 +18,9 @@ extern const unsigned char tls_session_context[TLS_SESSION_CONTEXT_BYTES];
  * NULL: out of memory. */
 SSL_CTX *tls_context_new(void);
 
+/* The server confirms that it accepts the certificate of the client: it sends a session ticket, for
+ * which a client of this folder waits. (Without it, a client of TLS 1.3 would consider the handshake
+ * complete and never see why it was rejected.) Sessions are not resumed. */
+void tls_confirm(SSL_CTX *c);
+
 #endif

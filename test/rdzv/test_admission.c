@@ -31,7 +31,7 @@ struct place {
     struct admission *a;
 };
 
-static void on_accept(void *arg, int fd)
+static void on_accept(void *arg, int fd, struct tls_peer *peer)
 {
     struct place *p = arg;
 

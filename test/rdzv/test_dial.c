@@ -13,7 +13,7 @@ struct result {
     char why[256];
 };
 
-static void on_dialled(void *arg, int fd, bool is_refused, const char *why)
+static void on_dialled(void *arg, const struct rdzv_dialled *d)
 {
     struct result *r = arg;
 
@@ -29,7 +29,7 @@ static struct result dial(const char *address, uint64_t wait_ms)
     struct result r = { .fd = -1 };
 
     assert_int_equal(loop_open(&r.loop, NULL), 0);
-    assert_non_null(rdzv_dial_start(r.loop, address, wait_ms, on_dialled, &r));
+    assert_non_null(rdzv_dial_start(r.loop, address, NULL, wait_ms, on_dialled, &r));
     assert_int_equal(r.n, 0); /* never called inside rdzv_dial_start() */
     loop_run(r.loop);
     loop_close(r.loop);
