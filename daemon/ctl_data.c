@@ -152,10 +152,10 @@ static void print_tasks(const struct settled *s)
 {
     const struct cluster *c = s->cluster;
     uint32_t world = c->is_local ? 1 : c->world, first, n;
-    uint32_t samples = s->global_batch / s->lanes;
+    uint32_t samples = s->lanes.global_batch / s->lanes.n;
     char name[64] = "this task";
 
-    printf("each step, of every %" PRIu32 " samples:\n", s->global_batch);
+    printf("each step, of every %" PRIu32 " samples:\n", s->lanes.global_batch);
     for (uint32_t r = 0; r < world; r++) {
         if (!c->is_local)
             cluster_task_name(c->ranks[r], name, sizeof(name));

@@ -163,21 +163,21 @@ static int settle_groups(struct settled *s, struct err *err)
 
     for (uint32_t i = 0; i < c->n_groups; i++)
         n += c->groups[i].frozen ? c->groups[i].params.n_match : 0;
-    s->frozen = calloc(n + 1, sizeof(*s->frozen));
-    if (s->frozen == NULL)
+    s->arrays.frozen = calloc(n + 1, sizeof(*s->arrays.frozen));
+    if (s->arrays.frozen == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
     for (n = 0; n < c->model.n_frozen; n++)
-        s->frozen[n] = c->model.frozen[n];
+        s->arrays.frozen[n] = c->model.frozen[n];
     for (uint32_t i = 0; i < c->n_groups; i++) {
         const struct train_params *p = &c->groups[i].params;
 
         for (uint32_t k = 0; c->groups[i].frozen && k < p->n_match; k++)
-            s->frozen[n++] = p->match[k];
+            s->arrays.frozen[n++] = p->match[k];
         if (!c->groups[i].frozen)
-            s->groups[t->n_groups++] = *p;
+            s->arrays.groups[t->n_groups++] = *p;
     }
-    t->groups = s->groups;
-    t->model.frozen = s->frozen;
+    t->groups = s->arrays.groups;
+    t->model.frozen = s->arrays.frozen;
     t->model.n_frozen = (uint32_t)n;
     return 0;
 }
@@ -189,9 +189,9 @@ static int settle_optimizer(struct settled *s, struct err *err)
 
     *o = s->conf->optimizer;
     if (o->scaling.rule == OPTIM_SCALING_LINEAR)
-        rate = optim_scale_linear(rate, s->global_batch, o->scaling.reference_batch_size);
+        rate = optim_scale_linear(rate, s->lanes.global_batch, o->scaling.reference_batch_size);
     else if (o->scaling.rule == OPTIM_SCALING_SQUARE_ROOT)
-        rate = optim_scale_sqrt(rate, s->global_batch, o->scaling.reference_batch_size);
+        rate = optim_scale_sqrt(rate, s->lanes.global_batch, o->scaling.reference_batch_size);
     s->learning_rate = o->schedule.learning_rate = rate;
     if (o->schedule.base_momentum > 0)
         o->schedule.cycles = o->hyper.momentum > 0 ? OPTIM_CYCLES_MOMENTUM : OPTIM_CYCLES_BETA1;
@@ -217,8 +217,8 @@ static int settle_train(struct settled *s, struct err *err)
     t->health = c->health;
     t->checkpoint = c->checkpoint;
     t->export = c->export;
-    t->global_batch = s->global_batch;
-    t->lanes = s->lanes;
+    t->global_batch = s->lanes.global_batch;
+    t->lanes = s->lanes.n;
     t->replicas = s->replicas;
     t->devices = s->devices;
     t->n_devices = s->n_devices;
@@ -365,8 +365,8 @@ void settled_free(struct settled *s)
     conf_free(s->conf);
     cluster_free(s->cluster);
     free(s->gpus);
-    free(s->frozen);
-    free(s->steps);
+    free(s->arrays.frozen);
+    free(s->arrays.steps);
     free(s);
 }
 

@@ -1,5 +1,5 @@
-/* settle.h - from what was configured to what will be done: cluster, job and devices become the options of
- * every library. Here `struct conf` ends. */
+/* settle.h - converts the flags, the cluster text, the job and the devices to the options of every
+ * library. No library reads `struct conf`. */
 #ifndef DAEMON_SETTLE_H
 #define DAEMON_SETTLE_H
 
@@ -21,6 +21,25 @@ struct settled_args { /* the flags of trainerd; borrowed */
     bool require_cluster, allow_same_address;
 };
 
+/* The division of a global batch into lanes (micro-batches). */
+struct settled_lanes {
+    uint32_t n, global_batch; /* lanes; samples */
+    const char *from;         /* reason: "job" or "replicas of the full cluster" */
+    char uneven[320]; /* which replicas have more lanes than others, and the remedy; "": none */
+};
+
+/* The arrays that `train` points to. */
+struct settled_arrays {
+    struct data_feature features[CONF_MAX_FEATURES];
+    struct data_step *steps; /* owned: those of every feature, one after the other */
+    struct train_target targets[1 + CONF_MAX_LOSSES];
+    struct plan_measure losses[1 + CONF_MAX_LOSSES];
+    struct train_metric metrics[CONF_MAX_METRICS];
+    struct train_params groups[CONF_MAX_GROUPS];
+    const char **frozen; /* owned: patterns of model.frozen and of frozen groups */
+};
+
+/* Constant after settle(); any thread may read it. */
 struct settled {
     struct cluster *cluster; /* owned */
     struct conf *conf;       /* owned; NULL without a job */
@@ -29,28 +48,18 @@ struct settled {
     struct cuda_gpu *gpus;   /* owned; [n_devices]; NULL: CPUs */
     char kernels[256];       /* libraries, versions and instruction set that decide the bits */
     char nccl[32];           /* version; "": CPUs */
-    char devices_from[96];   /* why: "--devices cpu:2", "auto: 2 of 3 cores, ..." */
+    char devices_from[96];   /* reason: "--devices cpu:2", "auto: 2 of 3 cores, ..." */
     bool is_chief;           /* rank 0: logs the steps */
     uint32_t replicas;       /* of the full cluster */
-    uint32_t lanes, global_batch;
-    const char *lanes_from;  /* why: "job" or "replicas of the full cluster" */
-    char uneven[320];        /* which replicas have more lanes than others, and the remedy; "": none */
-    double learning_rate;    /* peak, after scaling */
-    uint32_t min_world;      /* tasks that may go on by themselves; the whole cluster unless the job says less */
-    char token[256];         /* "" : none */
+    struct settled_lanes lanes;
+    double learning_rate; /* peak, after scaling */
+    uint32_t min_world;   /* tasks that may continue without the others; default: all */
+    char token[256];         /* "": none */
     char task_name[64];      /* "worker 1"; "local" without a cluster */
     char listen[300];        /* host:port of the control plane; "" when local */
     char trace[4096];        /* this task's file; "": none */
     char sample_log[4096];   /* likewise */
-
-    /* what train_opts points to */
-    struct data_feature features[CONF_MAX_FEATURES];
-    struct data_step *steps; /* owned: those of every feature, one behind the other */
-    struct train_target targets[1 + CONF_MAX_LOSSES];
-    struct plan_measure losses[1 + CONF_MAX_LOSSES];
-    struct train_metric metrics[CONF_MAX_METRICS];
-    struct train_params groups[CONF_MAX_GROUPS];
-    const char **frozen; /* owned: patterns of model.frozen and of frozen groups */
+    struct settled_arrays arrays;
     struct train_opts train;
 };
 

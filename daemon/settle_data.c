@@ -73,23 +73,23 @@ int settle_data(struct settled *s, struct err *err)
 {
     const struct conf *c = s->conf;
     struct train_opts *t = &s->train;
-    struct data_step *to = calloc(c->samples.n_map + 1, sizeof(*s->steps));
+    struct data_step *to = calloc(c->samples.n_map + 1, sizeof(*s->arrays.steps));
     int rc = 0;
 
-    s->steps = to;
+    s->arrays.steps = to;
     if (to == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
     for (uint32_t i = 0; rc == 0 && i < c->samples.n_features; i++) {
-        s->features[i] = feature_of(&c->samples.features[i]);
-        rc = settle_steps(s, &s->features[i], to, err);
-        to += s->features[i].n_steps;
+        s->arrays.features[i] = feature_of(&c->samples.features[i]);
+        rc = settle_steps(s, &s->arrays.features[i], to, err);
+        to += s->arrays.features[i].n_steps;
     }
     t->data = c->data;
     if (c->samples.csv_delimiter != NULL)
         t->data.origin.csv_delimiter = c->samples.csv_delimiter[0];
     if (c->data.origin.n_parts > 0)
         t->data.train = c->data.origin.parts[0].glob;
-    t->features = s->features;
+    t->features = s->arrays.features;
     t->n_features = c->samples.n_features;
     t->data_deadline_ms = (uint64_t)(c->train.deadline_seconds * 1000);
     return rc;

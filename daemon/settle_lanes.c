@@ -57,17 +57,18 @@ uint64_t settle_most_samples(const struct conf *c, uint64_t replicas)
 /* Leaves s->uneven empty if all replicas have the same number of lanes. */
 static void describe_uneven(struct settled *s)
 {
-    uint32_t each = s->lanes / s->replicas, most = largest_share(s->lanes, s->replicas), power = 1;
+    uint32_t each = s->lanes.n / s->replicas, power = 1;
+    uint32_t most = largest_share(s->lanes.n, s->replicas);
 
     if (most == each)
         return;
     while (power * 2 < each)
         power *= 2;
-    snprintf(s->uneven, sizeof(s->uneven),
+    snprintf(s->lanes.uneven, sizeof(s->lanes.uneven),
              "/train/lanes: %" PRIu32 " lanes on %" PRIu32 " replicas make unequal parts: a replica computes up to "
              "%" PRIu32 " of them in a step, %" PRIu32 " on average, so that the bits are the same for any number of "
              "replicas; %" PRIu32 " or %" PRIu32 " lanes make equal parts",
-             s->lanes, s->replicas, most, each, power * s->replicas, 2 * power * s->replicas);
+             s->lanes.n, s->replicas, most, each, power * s->replicas, 2 * power * s->replicas);
 }
 
 int settle_lanes(struct settled *s, struct err *err)
@@ -79,32 +80,32 @@ int settle_lanes(struct settled *s, struct err *err)
         return err_set(err, ERR_INPUT, "%" PRIu64 " replicas (%u tasks with %u devices each) are above %d, the most there can be",
                        replicas, s->cluster->world, s->n_devices, COMM_MAX_RANKS);
     s->replicas = (uint32_t)replicas;
-    s->lanes = c->train.lanes != 0 ? c->train.lanes : s->replicas;
-    s->lanes_from = c->train.lanes != 0 ? "job" : "replicas of the full cluster";
+    s->lanes.n = c->train.lanes != 0 ? c->train.lanes : s->replicas;
+    s->lanes.from = c->train.lanes != 0 ? "job" : "replicas of the full cluster";
     batch = c->train.global_batch_size;
     if (batch == 0)
         batch = (uint64_t)c->train.batch_size_per_replica * s->replicas;
     if (batch > UINT32_MAX)
         return err_set(err, ERR_INPUT, "/train/batch_size_per_replica: %u samples on %u replicas are too many",
                        c->train.batch_size_per_replica, s->replicas);
-    s->global_batch = (uint32_t)batch;
-    if (s->lanes % s->replicas != 0)
+    s->lanes.global_batch = (uint32_t)batch;
+    if (s->lanes.n % s->replicas != 0)
         return err_set(err, ERR_INPUT,
                        "/train/lanes: %u lanes cannot be shared evenly by %u replicas (%u tasks with %u "
                        "devices each): choose a multiple of %u, or other --devices",
-                       s->lanes, s->replicas, s->cluster->world, s->n_devices, s->replicas);
-    if (s->global_batch % s->lanes != 0)
+                       s->lanes.n, s->replicas, s->cluster->world, s->n_devices, s->replicas);
+    if (s->lanes.global_batch % s->lanes.n != 0)
         return err_set(err, ERR_INPUT,
                        "/train/global_batch_size: %u samples cannot be cut into %u lanes (%s): choose a "
                        "multiple of %u",
-                       s->global_batch, s->lanes, s->lanes_from, s->lanes);
+                       s->lanes.global_batch, s->lanes.n, s->lanes.from, s->lanes.n);
     describe_uneven(s);
     return 0;
 }
 
 void settled_task_lanes(const struct settled *s, uint32_t rank, uint32_t *first, uint32_t *n)
 {
-    uint32_t *shares = share(s->lanes, s->replicas);
+    uint32_t *shares = share(s->lanes.n, s->replicas);
 
     *first = *n = 0;
     for (uint32_t i = 0; i < rank * s->n_devices; i++)
@@ -119,16 +120,17 @@ void settled_print_lanes(const struct settled *s, struct buf *out)
     uint32_t rank = s->cluster->self->rank, first, n;
 
     buf_printf(out, ",\n  \"lanes\": {\"count\": %u, \"from\": \"%s\", \"per_replica\": %u, "
-                    "\"samples_per_lane\": %u", s->lanes, s->lanes_from, s->lanes / s->replicas,
-               s->global_batch / s->lanes);
+                    "\"samples_per_lane\": %u", s->lanes.n, s->lanes.from, s->lanes.n / s->replicas,
+               s->lanes.global_batch / s->lanes.n);
     if (rank != CLUSTER_NO_RANK) {
         settled_task_lanes(s, rank, &first, &n);
         buf_printf(out, ", \"mine\": [%u, %u]", first, first + n - 1);
     }
-    if (s->uneven[0] != '\0') {
+    if (s->lanes.uneven[0] != '\0') {
         buf_str(out, ", \"uneven\": ");
-        buf_json(out, s->uneven);
+        buf_json(out, s->lanes.uneven);
     }
-    buf_printf(out, "},\n  \"global_batch_size\": %u,\n  \"learning_rate\": ", s->global_batch);
+    buf_printf(out, "},\n  \"global_batch_size\": %u,\n  \"learning_rate\": ",
+               s->lanes.global_batch);
     buf_f64(out, s->learning_rate);
 }

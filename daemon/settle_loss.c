@@ -87,7 +87,7 @@ static int add_attrs(struct settled *s, const struct conf_objective *o, struct p
 static int add_loss(struct settled *s, const struct conf_objective *o, struct err *err)
 {
     struct train_opts *t = &s->train;
-    struct plan_measure *m = &s->losses[t->n_losses++];
+    struct plan_measure *m = &s->arrays.losses[t->n_losses++];
 
     *m = (struct plan_measure){ .op = loss_rows[o->type].row,
                                 .tensor = o->tensor,
@@ -95,7 +95,7 @@ static int add_loss(struct settled *s, const struct conf_objective *o, struct er
                                 .weight = (float)o->weight };
     if (m->op == NULL)
         return 0;
-    s->targets[t->n_targets++] =
+    s->arrays.targets[t->n_targets++] =
         (struct train_target){ .feature = o->labels, .dtype = loss_rows[o->type].labels };
     return add_attrs(s, o, m, err);
 }
@@ -103,9 +103,9 @@ static int add_loss(struct settled *s, const struct conf_objective *o, struct er
 /* Over what the first loss compares; job_check.c has seen to it that they go together. */
 static int add_metric(struct settled *s, enum conf_metric kind, struct err *err)
 {
-    const struct plan_measure *loss = &s->losses[0];
+    const struct plan_measure *loss = &s->arrays.losses[0];
     bool is_binary = s->conf->objective.loss.type == CONF_LOSS_BINARY_CROSS_ENTROPY;
-    struct train_metric *m = &s->metrics[s->train.n_metrics++];
+    struct train_metric *m = &s->arrays.metrics[s->train.n_metrics++];
     struct op_attr *attrs = take(s, MAX_ATTRS, sizeof(*attrs), err);
     uint32_t n = 0;
 
@@ -140,9 +140,9 @@ int settle_losses(struct settled *s, struct err *err)
         rc = add_loss(s, &c->objective.more_losses[i], err);
     for (uint32_t i = 0; i < c->objective.n_metrics && rc == 0; i++)
         rc = add_metric(s, c->objective.metrics[i], err);
-    t->targets = s->targets;
-    t->losses = s->losses;
-    t->metrics = s->metrics;
+    t->targets = s->arrays.targets;
+    t->losses = s->arrays.losses;
+    t->metrics = s->arrays.metrics;
     t->mean_of_weights =
         c->objective.loss.n_class_weights > 0 || !isnan(c->objective.loss.ignore_index);
     return rc;

@@ -163,13 +163,14 @@ static void log_plan(const struct settled *s)
                           "environment variable TRAINERD_TOKEN of every task (openssl rand -hex 32 prints one), or into "
                           "the file that communication.token_file names",
                  s->listen);
-    if (s->uneven[0] != '\0')
-        log_warn("plan", "%s", s->uneven);
+    if (s->lanes.uneven[0] != '\0')
+        log_warn("plan", "%s", s->lanes.uneven);
     device_name(&s->devices[0], name, sizeof(name));
     log_info("plan", "trainerd " TRAINERD_VERSION ": job '%s', %s of %u (cluster from %s), %u device%s from %s (%s), "
                      "%u lanes (%s), global batch %u, kernels %s",
              s->conf->name, s->task_name, s->cluster->world, s->cluster->source, s->n_devices,
-             s->n_devices == 1 ? "" : "s", name, s->devices_from, s->lanes, s->lanes_from, s->global_batch, s->kernels);
+             s->n_devices == 1 ? "" : "s", name, s->devices_from, s->lanes.n, s->lanes.from,
+             s->lanes.global_batch, s->kernels);
 }
 
 /* Progress callback while a large checkpoint is verified. The loop does not run yet, so this

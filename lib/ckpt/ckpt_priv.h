@@ -12,7 +12,8 @@
  *   verify.c       verifies one checkpoint; finds the newest; lists all
  *   load.c         reads one checkpoint to memory
  *   thread.c       threads whose owner never waits without a limit
- *   writer.c       the thread that saves, retries and removes old checkpoints */
+ *   writer.c       the calls of the owner of a writer: hand over, flush, abandon, close
+ *   writer_thread.c  the thread that saves, retries and removes old checkpoints */
 #ifndef CKPT_CKPT_PRIV_H
 #define CKPT_CKPT_PRIV_H
 

@@ -37,30 +37,27 @@ struct job {
     bool has_request;  /* `request` is valid */
 };
 
-struct lease {
-    char *directory; /* owned */
-    char name[LEASE_NAME_BYTES], host[LEASE_NAME_BYTES];
-    uint32_t rank;
-    uint64_t incarnation, hold_ns, watch_ns;
+/* The callback of the owner of the lease. */
+struct owner {
     void (*on_change)(void *arg, const struct lease_state *s);
     void *arg;
-
     pthread_mutex_t report_lock; /* held during on_change */
-    bool is_closed;              /* guarded by `report_lock` */
+    bool is_closed;              /* guarded by `report_lock`: no further calls */
+};
 
-    _Atomic uint64_t until_ns;   /* see lease_hold_until() */
-    _Atomic uint64_t failing_since_ns; /* start of the first failed step since a success; 0: none */
-
-    struct ckpt_thread thread; /* its lock guards the fields up to is_closing */
-    uint64_t asked, answered;  /* last ticket issued, completed */
-    uint64_t confirmed;        /* last ticket whose step found this task's token to be the newest */
-    bool has_request;          /* `next_request` is pending */
+/* Requests of the callers, which the next step of the thread handles. Guarded by the lock of the
+ * thread. */
+struct requests {
+    uint64_t asked, answered; /* last ticket issued, completed */
+    uint64_t confirmed;       /* last ticket whose step found this task's token to be the newest */
+    bool has_request;         /* `next_request` is pending */
     struct acquire_request next_request;
-    uint64_t held;              /* token; 0: none */
     uint64_t release, releases; /* token to mark as released; number of releases requested */
-    bool is_watching, is_closing;
+    bool is_watching;
+};
 
-    /* used by the thread only */
+/* The step at work and what the thread knows about the storage. Used by the thread only. */
+struct progress {
     struct job job;
     struct acquire_request request; /* the request of this step */
     struct lease_found found;
@@ -69,6 +66,24 @@ struct lease {
     uint64_t quiet_ns;              /* `found` has been unchanged for at least this time */
     uint64_t beats;                 /* heartbeats written */
     struct lease_state last_report; /* last reported state */
+};
+
+struct lease {
+    char *directory; /* owned */
+    char name[LEASE_NAME_BYTES], host[LEASE_NAME_BYTES];
+    uint32_t rank;
+    uint64_t incarnation, hold_ns, watch_ns;
+    struct owner owner;
+
+    _Atomic uint64_t until_ns;         /* see lease_hold_until() */
+    _Atomic uint64_t failing_since_ns; /* start of the first failed step since a success; 0: none */
+
+    struct ckpt_thread thread; /* its lock guards the fields up to is_closing */
+    struct requests requests;
+    uint64_t held; /* token; 0: none */
+    bool is_closing;
+
+    struct progress progress;
 };
 
 /* ---- holding ---- */
@@ -99,15 +114,15 @@ static bool is_held_now(const struct lease *l)
 
 static bool is_own_record(const struct lease *l)
 {
-    return l->found.is_known && l->found.record.incarnation == l->incarnation;
+    return l->progress.found.is_known && l->progress.found.record.incarnation == l->incarnation;
 }
 
 /* Updates the held token after a step. read_rc, renew_rc: the results of reading the storage and of
  * the renewal before it. */
 static void update_held(struct lease *l, uint64_t begin_ns, int read_rc, int renew_rc)
 {
-    const struct job *j = &l->job;
-    bool is_newest = read_rc == 0 && l->found.token == j->held && is_own_record(l);
+    const struct job *j = &l->progress.job;
+    bool is_newest = read_rc == 0 && l->progress.found.token == j->held && is_own_record(l);
 
     pthread_mutex_lock(&l->thread.lock);
     if (j->held == 0 || l->held != j->held) {
@@ -115,7 +130,7 @@ static void update_held(struct lease *l, uint64_t begin_ns, int read_rc, int ren
     } else if ((read_rc == 0 && !is_newest) || !is_held_now(l)) {
         set_held(l, 0, 0); /* fenced, or expired: another task may own the lease */
     } else if (is_newest) {
-        l->confirmed = j->ticket;
+        l->requests.confirmed = j->ticket;
         if (renew_rc == 0)
             set_held(l, j->held, begin_ns + l->hold_ns);
     }
@@ -126,25 +141,26 @@ static void update_held(struct lease *l, uint64_t begin_ns, int read_rc, int ren
 
 static int read_storage(struct lease *l, struct err *err)
 {
-    const struct lease_found *f = &l->found;
+    const struct lease_found *f = &l->progress.found;
     uint64_t begin = clock_ns(), token = f->token;
     size_t n = f->beat_bytes;
     char beat[LEASE_BEAT_BYTES];
     int rc;
 
     memcpy(beat, f->beat, n);
-    rc = lease_store_read(l->directory, &l->found, err);
+    rc = lease_store_read(l->directory, &l->progress.found, err);
     if (rc < 0)
         return rc;
-    l->was_read = true;
+    l->progress.was_read = true;
     if (f->token != token || f->beat_bytes != n || memcmp(f->beat, beat, n) != 0) {
-        l->quiet_ns = 0;
-    } else if (begin > l->read_ns) { /* limited, because the clock may jump (a frozen host) */
-        uint64_t gap = begin - l->read_ns, most = l->watch_ns / EXPIRY_READS_MIN;
+        l->progress.quiet_ns = 0;
+    } else if (begin > l->progress.read_ns) {
+        /* limited, because the clock may jump (a frozen host) */
+        uint64_t gap = begin - l->progress.read_ns, most = l->watch_ns / EXPIRY_READS_MIN;
 
-        l->quiet_ns += gap < most ? gap : most;
+        l->progress.quiet_ns += gap < most ? gap : most;
     }
-    l->read_ns = clock_ns();
+    l->progress.read_ns = clock_ns();
     return 0;
 }
 
@@ -155,9 +171,10 @@ static int acquire(struct lease *l, struct err *err)
     bool is_held = false;
     int rc;
 
-    if (l->found.token != l->request.after)
-        return err_set(err, ERR_EXISTS, "lease %" PRIu64 " was requested", l->request.after + 1);
-    if (l->found.token >= LEASE_TOKEN_MAX)
+    if (l->progress.found.token != l->progress.request.after)
+        return err_set(err, ERR_EXISTS, "lease %" PRIu64 " was requested",
+                       l->progress.request.after + 1);
+    if (l->progress.found.token >= LEASE_TOKEN_MAX)
         return err_set(err, ERR_FULL,
                        "'%s' contains the largest possible token, which no task acquired: remove "
                        "its file",
@@ -165,27 +182,27 @@ static int acquire(struct lease *l, struct err *err)
     r = calloc(1, sizeof(*r));
     if (r == NULL)
         return err_set(err, ERR_NOMEM, "lease: out of memory");
-    r->token = l->request.after + 1;
+    r->token = l->progress.request.after + 1;
     r->rank = l->rank;
     r->incarnation = l->incarnation;
-    r->n_members = l->request.n;
+    r->n_members = l->progress.request.n;
     memcpy(r->name, l->name, sizeof(r->name));
     memcpy(r->host, l->host, sizeof(r->host));
-    memcpy(r->members, l->request.members, l->request.n * sizeof(*r->members));
+    memcpy(r->members, l->progress.request.members, l->progress.request.n * sizeof(*r->members));
     rc = lease_store_acquire(l->directory, r, &begin_ns, err);
     if (rc == 0) {
-        l->found.token = r->token;
-        l->found.is_known = true;
-        l->found.record = *r;
-        l->found.beat_bytes = 0;
+        l->progress.found.token = r->token;
+        l->progress.found.is_known = true;
+        l->progress.found.record = *r;
+        l->progress.found.beat_bytes = 0;
         pthread_mutex_lock(&l->thread.lock);
-        if (l->releases != l->job.releases)
-            l->release = r->token; /* released in the meantime: the next step records it */
+        if (l->requests.releases != l->progress.job.releases)
+            l->requests.release = r->token; /* released in the meantime: the next step records it */
         else
             is_held = !l->is_closing && clock_ns() - begin_ns < l->hold_ns;
         set_held(l, is_held ? r->token : 0, is_held ? begin_ns + l->hold_ns : 0);
         if (is_held)
-            l->confirmed = l->job.ticket;
+            l->requests.confirmed = l->progress.job.ticket;
         pthread_mutex_unlock(&l->thread.lock);
         lease_store_prune(l->directory, r->token);
     }
@@ -199,7 +216,7 @@ static int acquire(struct lease *l, struct err *err)
 static void describe(const struct lease *l, int rc, const struct err *trouble,
                      struct lease_state *s)
 {
-    const struct lease_found *f = &l->found;
+    const struct lease_found *f = &l->progress.found;
 
     if (rc < 0 && rc != ERR_EXISTS) { /* ERR_EXISTS: the holder is described below */
         snprintf(s->text, sizeof(s->text), "%.*s",
@@ -226,23 +243,22 @@ static void describe(const struct lease *l, int rc, const struct err *trouble,
 
 static bool is_over(const struct lease *l)
 {
-    const struct lease_found *f = &l->found;
+    const struct lease_found *f = &l->progress.found;
 
     return is_own_record(l) || /* this task does not hold it, so no task renews it */
-           (f->is_known &&
-            lease_beat_is_release(f->beat, f->beat_bytes, f->record.incarnation)) ||
-           l->quiet_ns >= l->watch_ns;
+           (f->is_known && lease_beat_is_release(f->beat, f->beat_bytes, f->record.incarnation)) ||
+           l->progress.quiet_ns >= l->watch_ns;
 }
 
 static void report_state(struct lease *l, uint64_t held, int rc, const struct err *trouble)
 {
-    const struct lease_found *f = &l->found;
+    const struct lease_found *f = &l->progress.found;
     struct lease_state s;
     bool is_changed;
 
     memset(&s, 0, sizeof(s)); /* also the padding, because memcmp() compares the struct */
-    s.answered = l->job.ticket;
-    s.is_known = l->was_read;
+    s.answered = l->progress.job.ticket;
+    s.is_known = l->progress.was_read;
     s.token = f->token;
     s.is_mine = held != 0 && held == f->token;
     s.is_over = f->token != 0 && !s.is_mine && is_over(l);
@@ -258,17 +274,17 @@ static void report_state(struct lease *l, uint64_t held, int rc, const struct er
                           strcmp(f->record.name, l->name) == 0;
     }
     describe(l, rc, trouble, &s);
-    is_changed = memcmp(&s, &l->last_report, sizeof(s)) != 0;
-    l->last_report = s;
-    pthread_mutex_lock(&l->report_lock);
-    if (is_changed && !l->is_closed)
-        l->on_change(l->arg, &l->last_report);
-    pthread_mutex_unlock(&l->report_lock);
+    is_changed = memcmp(&s, &l->progress.last_report, sizeof(s)) != 0;
+    l->progress.last_report = s;
+    pthread_mutex_lock(&l->owner.report_lock);
+    if (is_changed && !l->owner.is_closed)
+        l->owner.on_change(l->owner.arg, &l->progress.last_report);
+    pthread_mutex_unlock(&l->owner.report_lock);
 }
 
 static void run_step(struct lease *l)
 {
-    const struct job *j = &l->job;
+    const struct job *j = &l->progress.job;
     struct err why = { .code = 0 }, later;
     uint64_t begin = clock_ns(), held;
     int rc = 0, read_rc;
@@ -276,9 +292,11 @@ static void run_step(struct lease *l)
     if (l->failing_since_ns == 0)
         atomic_store(&l->failing_since_ns, begin);
     if (j->release != 0)
-        rc = lease_store_beat(l->directory, j->release, l->incarnation, ++l->beats, true, &why);
+        rc = lease_store_beat(l->directory, j->release, l->incarnation, ++l->progress.beats, true,
+                              &why);
     if (j->held != 0)
-        rc = lease_store_beat(l->directory, j->held, l->incarnation, ++l->beats, false, &why);
+        rc = lease_store_beat(l->directory, j->held, l->incarnation, ++l->progress.beats, false,
+                              &why);
     read_rc = read_storage(l, rc == 0 ? &why : &later);
     update_held(l, begin, read_rc, rc);
     rc = rc == 0 ? read_rc : rc;
@@ -286,13 +304,14 @@ static void run_step(struct lease *l)
         rc = acquire(l, &why);
         if (rc < 0) {
             (void)read_storage(l, NULL); /* reads the new holder; an error is already in rc */
-            lease_store_prune(l->directory, l->found.token); /* a failed attempt may leave files */
+            /* a failed attempt may leave files */
+            lease_store_prune(l->directory, l->progress.found.token);
         }
     }
     if (rc == 0 || rc == ERR_EXISTS)
         atomic_store(&l->failing_since_ns, 0);
     pthread_mutex_lock(&l->thread.lock);
-    l->answered = j->ticket;
+    l->requests.answered = j->ticket;
     held = l->held;
     pthread_cond_broadcast(&l->thread.changed);
     pthread_mutex_unlock(&l->thread.lock);
@@ -306,8 +325,8 @@ static bool wait_for_work(struct lease *l, const struct timespec *next)
 {
     int waited = 0;
 
-    while (waited == 0 && !l->is_closing && l->asked == l->answered)
-        waited = l->held != 0 || l->is_watching
+    while (waited == 0 && !l->is_closing && l->requests.asked == l->requests.answered)
+        waited = l->held != 0 || l->requests.is_watching
                      ? pthread_cond_timedwait(&l->thread.changed, &l->thread.lock, next)
                      : pthread_cond_wait(&l->thread.changed, &l->thread.lock);
     return !l->is_closing;
@@ -316,7 +335,7 @@ static bool wait_for_work(struct lease *l, const struct timespec *next)
 static void lease_free(struct lease *l)
 {
     ckpt_thread_fini(&l->thread);
-    pthread_mutex_destroy(&l->report_lock);
+    pthread_mutex_destroy(&l->owner.report_lock);
     free(l->directory);
     free(l);
 }
@@ -328,11 +347,12 @@ static void *run(void *arg)
 
     pthread_mutex_lock(&l->thread.lock);
     while (wait_for_work(l, &next)) {
-        l->job = (struct job){ l->asked, l->held, l->release, l->releases, l->has_request };
-        if (l->has_request)
-            l->request = l->next_request;
-        l->has_request = false;
-        l->release = 0;
+        l->progress.job = (struct job){ l->requests.asked, l->held, l->requests.release,
+                                        l->requests.releases, l->requests.has_request };
+        if (l->requests.has_request)
+            l->progress.request = l->requests.next_request;
+        l->requests.has_request = false;
+        l->requests.release = 0;
         pthread_mutex_unlock(&l->thread.lock);
         next = ckpt_after_ms(l->hold_ns / 1000000 / STEPS_PER_HOLD);
         run_step(l);
@@ -376,7 +396,7 @@ int lease_open(const struct lease_opts *o, struct lease **out, struct err *err)
     if (l == NULL)
         return err_set(err, ERR_NOMEM, "lease: out of memory");
     ckpt_thread_init(&l->thread);
-    pthread_mutex_init(&l->report_lock, NULL);
+    pthread_mutex_init(&l->owner.report_lock, NULL);
     copy_name(l->name, o->name);
     copy_name(l->host, o->host != NULL ? o->host : "");
     l->directory = strdup(o->directory);
@@ -384,8 +404,8 @@ int lease_open(const struct lease_opts *o, struct lease **out, struct err *err)
     l->incarnation = o->incarnation;
     l->hold_ns = o->hold_ms * 1000000;
     l->watch_ns = o->watch_ms * 1000000;
-    l->on_change = o->on_change;
-    l->arg = o->arg;
+    l->owner.on_change = o->on_change;
+    l->owner.arg = o->arg;
     rc = l->directory != NULL ? ckpt_thread_start(&l->thread, run, l, err)
                               : err_set(err, ERR_NOMEM, "out of memory");
     if (rc < 0) {
@@ -400,9 +420,9 @@ void lease_close(struct lease *l)
 {
     if (l == NULL)
         return;
-    pthread_mutex_lock(&l->report_lock); /* waits for a running on_change() */
-    l->is_closed = true;
-    pthread_mutex_unlock(&l->report_lock);
+    pthread_mutex_lock(&l->owner.report_lock); /* waits for a running on_change() */
+    l->owner.is_closed = true;
+    pthread_mutex_unlock(&l->owner.report_lock);
     pthread_mutex_lock(&l->thread.lock);
     l->is_closing = true;
     set_held(l, 0, 0);
@@ -418,7 +438,7 @@ void lease_close(struct lease *l)
 static uint64_t issue_ticket(struct lease *l)
 {
     pthread_cond_broadcast(&l->thread.changed);
-    return ++l->asked;
+    return ++l->requests.asked;
 }
 
 uint64_t lease_take(struct lease *l, uint64_t after_token, const uint32_t *members, uint32_t n)
@@ -427,11 +447,11 @@ uint64_t lease_take(struct lease *l, uint64_t after_token, const uint32_t *membe
 
     CHECK(n <= LEASE_MEMBERS_MAX);
     pthread_mutex_lock(&l->thread.lock);
-    l->has_request = true;
-    l->next_request.after = after_token;
-    l->next_request.n = n;
+    l->requests.has_request = true;
+    l->requests.next_request.after = after_token;
+    l->requests.next_request.n = n;
     if (n > 0)
-        memcpy(l->next_request.members, members, n * sizeof(*members));
+        memcpy(l->requests.next_request.members, members, n * sizeof(*members));
     ticket = issue_ticket(l);
     pthread_mutex_unlock(&l->thread.lock);
     return ticket;
@@ -456,14 +476,14 @@ bool lease_release(struct lease *l, uint64_t wait_ms)
 
     pthread_mutex_lock(&l->thread.lock);
     if (l->held != 0)
-        l->release = l->held;
-    l->releases++;
-    l->has_request = false;
+        l->requests.release = l->held;
+    l->requests.releases++;
+    l->requests.has_request = false;
     set_held(l, 0, 0);
     ticket = issue_ticket(l);
-    while (waited == 0 && l->answered < ticket)
+    while (waited == 0 && l->requests.answered < ticket)
         waited = pthread_cond_timedwait(&l->thread.changed, &l->thread.lock, &until);
-    is_done = l->answered >= ticket;
+    is_done = l->requests.answered >= ticket;
     pthread_mutex_unlock(&l->thread.lock);
     return is_done;
 }
@@ -471,7 +491,7 @@ bool lease_release(struct lease *l, uint64_t wait_ms)
 void lease_watch(struct lease *l, bool on)
 {
     pthread_mutex_lock(&l->thread.lock);
-    l->is_watching = on;
+    l->requests.is_watching = on;
     pthread_cond_broadcast(&l->thread.changed);
     pthread_mutex_unlock(&l->thread.lock);
 }
@@ -483,7 +503,8 @@ int lease_check(struct lease *l, struct err *err)
 
     pthread_mutex_lock(&l->thread.lock);
     ticket = issue_ticket(l);
-    while (until = lease_hold_until(l), now = clock_ns(), now < until && l->answered < ticket) {
+    while (until = lease_hold_until(l), now = clock_ns(),
+           now < until && l->requests.answered < ticket) {
         struct timespec t = ckpt_after_ms((until - now) / 1000000 + 1);
 
         (void)pthread_cond_timedwait(&l->thread.changed, &l->thread.lock, &t); /* checked again */
@@ -492,7 +513,7 @@ int lease_check(struct lease *l, struct err *err)
         rc = err_set(err, ERR_REFUSED, "this task does not hold the lease");
     else if (clock_ns() >= until)
         rc = err_set(err, ERR_REFUSED, "lease %" PRIu64 " was not renewed in time", l->held);
-    else if (l->confirmed < ticket)
+    else if (l->requests.confirmed < ticket)
         rc = err_set(err, ERR_IO, "the storage could not be read to confirm lease %" PRIu64,
                      l->held);
     else

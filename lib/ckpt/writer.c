@@ -1,18 +1,8 @@
-/* writer.c - a thread with one staging area and four states:
- *
- *     state     user of the staging area    transitions
- *     IDLE      none                        ckpt_begin(): FILLING
- *     FILLING   the caller                  ckpt_hand_over(): WRITING
- *     WRITING   the thread                  saved: IDLE      failed: WAITING
- *                                           right to publish lost, or abandoned: IDLE
- *     WAITING   none; the state in it       retry time reached, or a flush: WRITING
- *               could not be saved          ckpt_begin(): FILLING (a newer state replaces it)
- *
- * The storage may hang in WRITING indefinitely; the owner of the writer never waits without a
- * limit. */
-#include <stdatomic.h>
-#include <errno.h>
+/* writer.c - the calls of a writer's owner; see writer_priv.h. */
+#include "ckpt/writer_priv.h"
+
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,328 +10,16 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/err.h"
 #include "base/fs.h"
 #include "base/map.h"
-#include "ckpt/ckpt_priv.h"
-#include "ckpt/thread.h"
-
-enum state { IDLE, FILLING, WRITING, WAITING };
-
-enum { MODEL, OPTIMIZER, N_LAYOUTS };
 
 enum {
     RETRY_MS = 1000,
-    RETRY_DOUBLINGS = 5,
     RETRY_MS_MAX = 1000 * 1000 * 1000,
     CLOSE_MS = 10 * 1000,
     FLUSH_LOOK_MS = 50,
     ABANDONED_MS = 100, /* time for the thread to stop after the save was abandoned */
-    CAUSE_BYTES = 128,
 };
-
-struct ckpt_writer {
-    char *directory;                       /* owned */
-    struct ckpt_layout layouts[N_LAYOUTS]; /* owned */
-    _Atomic uint32_t max_to_keep;
-    size_t state_bytes;
-    uint64_t retry_ms, close_ms;
-    void (*on_event)(void *arg, const struct ckpt_event *e);
-    int (*may_publish)(void *arg, struct err *err);
-    int (*arrive)(void *arg, struct err *err);
-    void *arg;
-    char *staging;
-    bool owns_staging;
-
-    pthread_mutex_t calling; /* held during on_event(), may_publish() and arrive() */
-    bool is_closed;          /* guarded by `calling`: the callbacks are not called any more */
-
-    /* used by the thread only */
-    bool is_prepared;                 /* the directory exists, and leftovers are removed */
-    int reported_code;                /* last error reported since a successful save; 0: none */
-    char reported_cause[CAUSE_BYTES]; /* its cause */
-
-    struct ckpt_watch watch;   /* of the current save */
-    struct ckpt_thread thread; /* its lock guards the fields below */
-    enum state state;
-    struct ckpt_meta meta;   /* of the state in the staging area */
-    uint64_t handed_over_ns; /* clock_ns() of ckpt_hand_over() */
-    uint64_t failures;       /* consecutive failures of this state */
-    uint32_t failed_saves;   /* failures since a state was saved or discarded */
-    bool retry_now;          /* a retry is due now: a flush waits, or the save is abandoned */
-    bool closing;
-    bool is_discarded; /* the last state that was handed over was discarded */
-    struct err last;   /* the error of WAITING, or the reason for the discard */
-};
-
-/* ---- the thread ---- */
-
-static void send_event(struct ckpt_writer *w, const struct ckpt_event *e)
-{
-    pthread_mutex_lock(&w->calling);
-    if (w->on_event != NULL && !w->is_closed)
-        w->on_event(w->arg, e);
-    pthread_mutex_unlock(&w->calling);
-}
-
-static int owner_may_publish(void *arg, struct err *err)
-{
-    struct ckpt_writer *w = arg;
-    int rc = 0;
-
-    pthread_mutex_lock(&w->calling);
-    if (w->is_closed)
-        rc = err_set(err, ERR_CANCELED, "the save was abandoned");
-    else if (w->may_publish != NULL)
-        rc = w->may_publish(w->arg, err);
-    pthread_mutex_unlock(&w->calling);
-    return rc;
-}
-
-static struct ckpt_right publish_right(struct ckpt_writer *w)
-{
-    return (struct ckpt_right){ .may_publish = owner_may_publish, .arg = w,
-                                .watch = &w->watch };
-}
-
-/* Returns true if this failure was already reported. The text after the last colon identifies the
- * cause; numbers and names precede it. */
-static bool is_repeated(struct ckpt_writer *w, int rc, const struct err *err)
-{
-    const char *colon = strrchr(err->text, ':');
-    char cause[CAUSE_BYTES];
-    bool again;
-
-    snprintf(cause, sizeof(cause), "%s", colon != NULL ? colon + 1 : err->text);
-    again = w->reported_code == rc && (rc == ERR_CORRUPT || strcmp(cause, w->reported_cause) == 0);
-    w->reported_code = rc;
-    strcpy(w->reported_cause, cause);
-    return again;
-}
-
-static char *path_of(const struct ckpt_writer *w, uint64_t step)
-{
-    char name[CKPT_NAME_BYTES];
-
-    ckpt_folder_name(step, name);
-    return fs_join(w->directory, name);
-}
-
-static void report_removed(struct ckpt_writer *w, uint64_t step, int rc, const struct err *err)
-{
-    char *path = path_of(w, step);
-    struct ckpt_event e = { .kind = rc < 0 ? CKPT_FAILED : CKPT_REMOVED, .step = step,
-                            .path = path != NULL ? path : "", .text = rc < 0 ? err->text : NULL,
-                            .again = rc < 0 && is_repeated(w, rc, err) };
-
-    send_event(w, &e);
-    free(path);
-}
-
-/* Checks that the checkpoint that was just verified still exists, before older ones are removed. */
-static int check_saved(const struct ckpt_writer *w, const struct ckpt_meta *saved, struct err *err)
-{
-    char *path = path_of(w, saved->step);
-    struct ckpt_manifest m;
-    int rc = path != NULL ? ckpt_manifest_read(path, &m, err)
-                          : err_set(err, ERR_NOMEM, "out of memory");
-
-    if (rc == 0 && m.meta.step != saved->step)
-        rc = err_set(err, ERR_CORRUPT, "'%s' was replaced by another checkpoint", path);
-    free(path);
-    return rc;
-}
-
-/* Removes the oldest checkpoints until max_to_keep are left. Always keeps the one just saved, even
- * if there are directories with later steps. Failed removals are retried after the next save. */
-static void prune(struct ckpt_writer *w, const struct ckpt_meta *saved)
-{
-    uint32_t keep = atomic_load_explicit(&w->max_to_keep, memory_order_relaxed); /* may change any time */
-    struct ckpt_right right = publish_right(w);
-    uint64_t *steps;
-    size_t n, left;
-    struct err err;
-    int rc;
-
-    if (keep == 0)
-        return;
-    rc = ckpt_folder_list(w->directory, &steps, &n, &err);
-    if (rc < 0) {
-        err_wrap(&err, rc, "remove old checkpoints");
-        report_removed(w, saved->step, rc, &err);
-        return;
-    }
-    left = n;
-    for (size_t i = 0; i < n && left > keep; i++) {
-        if (steps[i] == saved->step)
-            continue;
-        if (ckpt_check_right(&right, &err) < 0)
-            break; /* the new writer removes them */
-        rc = check_saved(w, saved, &err);
-        if (rc == 0)
-            rc = ckpt_remove(w->directory, steps[i], &err);
-        if (rc < 0)
-            err_wrap(&err, rc, "remove an old checkpoint");
-        report_removed(w, steps[i], rc, &err);
-        left--;
-    }
-    free(steps);
-}
-
-static void report_saved(struct ckpt_writer *w, uint64_t step, uint64_t bytes, uint64_t ns)
-{
-    char *path = path_of(w, step);
-    struct ckpt_event e = { .kind = CKPT_WRITTEN, .step = step, .bytes = bytes, .ns = ns,
-                            .path = path != NULL ? path : "" };
-
-    send_event(w, &e);
-    free(path);
-}
-
-static void report_failed(struct ckpt_writer *w, uint64_t step, int kind, const struct err *err,
-                        bool final)
-{
-    struct ckpt_event e = { .kind = kind, .step = step, .path = w->directory, .text = err->text,
-                            .final = final, .again = is_repeated(w, err->code, err) && !final };
-
-    send_event(w, &e);
-}
-
-/* Creates and cleans the directory, once, if this writer has the right. A failure to clean is
- * harmless, and is retried with the next save. */
-static int prepare_directory(struct ckpt_writer *w, struct err *err)
-{
-    struct ckpt_right right = publish_right(w);
-    int rc = 0;
-
-    if (!w->is_prepared)
-        rc = ckpt_check_right(&right, err);
-    if (rc == 0 && !w->is_prepared) {
-        rc = fs_mkdirs(w->directory, err);
-        w->is_prepared = rc == 0 && ckpt_folder_clean(w->directory, NULL) == 0;
-    }
-    return rc;
-}
-
-static int wait_for_copy(struct ckpt_writer *w, struct err *err)
-{
-    int rc = 0;
-
-    pthread_mutex_lock(&w->calling);
-    if (w->is_closed)
-        rc = err_set(err, ERR_CANCELED, "the save was abandoned");
-    else if (w->arrive != NULL)
-        rc = w->arrive(w->arg, err);
-    pthread_mutex_unlock(&w->calling);
-    return rc;
-}
-
-static int save_one(struct ckpt_writer *w, const struct ckpt_meta *meta, bool *is_lost,
-                    struct err *err)
-{
-    struct ckpt_right right = publish_right(w);
-    uint64_t bytes = 0;
-    bool existed = false;
-    int rc = wait_for_copy(w, err);
-
-    if (rc == 0)
-        rc = prepare_directory(w, err);
-    *is_lost = rc == ERR_CANCELED;
-    if (rc < 0 && rc != ERR_REFUSED) /* ckpt_save() still succeeds if the same checkpoint exists */
-        return err_wrap(err, rc, "save step %" PRIu64, meta->step);
-    rc = ckpt_save(w->directory, w->layouts, N_LAYOUTS, &right, meta, w->staging, &bytes, &existed,
-                   err);
-    *is_lost = right.is_lost;
-    if (rc < 0) {
-        w->is_prepared = false; /* the directory may have been removed */
-        return rc;
-    }
-    w->reported_code = 0;
-    report_saved(w, meta->step, bytes, clock_ns() - w->handed_over_ns);
-    prune(w, meta);
-    return 0;
-}
-
-/* Saves the state, in WRITING. Caller holds the lock, which is released during the save. */
-static void save(struct ckpt_writer *w)
-{
-    struct ckpt_meta meta = w->meta;
-    bool is_lost;
-    struct err err;
-    int rc;
-
-    atomic_store_explicit(&w->watch.progress_ns, clock_ns(), memory_order_relaxed);
-    pthread_mutex_unlock(&w->thread.lock);
-    rc = save_one(w, &meta, &is_lost, &err);
-    if (rc < 0)
-        report_failed(w, meta.step, is_lost ? CKPT_DISCARDED : CKPT_FAILED, &err, false);
-    pthread_mutex_lock(&w->thread.lock);
-    atomic_store_explicit(&w->watch.is_canceled, false, memory_order_release);
-    w->is_discarded = rc < 0 && is_lost;
-    w->state = rc == 0 || is_lost ? IDLE : WAITING;
-    w->failures = w->state == IDLE ? 0 : w->failures + 1;
-    w->failed_saves = w->state == IDLE ? 0 : w->failed_saves + 1;
-    if (rc < 0)
-        w->last = err;
-    pthread_cond_broadcast(&w->thread.changed);
-}
-
-static uint64_t retry_delay_ms(const struct ckpt_writer *w)
-{
-    uint64_t doublings = w->failures > 0 ? w->failures - 1 : 0;
-
-    return w->retry_ms << (doublings < RETRY_DOUBLINGS ? doublings : RETRY_DOUBLINGS);
-}
-
-/* Waits, in WAITING, until the retry is due or the state changes. Caller holds the lock. */
-static void wait_to_retry(struct ckpt_writer *w)
-{
-    struct timespec until = ckpt_after_ms(retry_delay_ms(w));
-    int rc = 0;
-
-    while (rc == 0 && w->state == WAITING && !w->retry_now && !w->closing)
-        rc = pthread_cond_timedwait(&w->thread.changed, &w->thread.lock, &until);
-    if (w->state == WAITING && !w->closing) {
-        w->retry_now = false;
-        w->state = WRITING;
-    }
-}
-
-static void writer_free(struct ckpt_writer *w)
-{
-    for (uint32_t i = 0; i < N_LAYOUTS; i++)
-        ckpt_layout_fini(&w->layouts[i]);
-    if (w->owns_staging)
-        free(w->staging);
-    free(w->directory);
-    pthread_mutex_destroy(&w->calling);
-    ckpt_thread_fini(&w->thread);
-    free(w);
-}
-
-static void *run(void *arg)
-{
-    struct ckpt_writer *w = arg;
-
-    (void)prepare_directory(w, NULL); /* the first save reports a failure */
-    pthread_mutex_lock(&w->thread.lock);
-    for (;;) {
-        if (w->state == WRITING)
-            save(w);
-        else if (w->closing)
-            break;
-        else if (w->state == WAITING)
-            wait_to_retry(w);
-        else
-            pthread_cond_wait(&w->thread.changed, &w->thread.lock);
-    }
-    pthread_mutex_unlock(&w->thread.lock);
-    if (w->state == WAITING) /* not retried any more */
-        report_failed(w, w->meta.step, CKPT_FAILED, &w->last, true);
-    if (ckpt_thread_end(&w->thread))
-        writer_free(w);
-    return NULL;
-}
 
 /* ---- opening and closing ---- */
 
@@ -375,10 +53,10 @@ static int allocate(struct ckpt_writer *w, const struct ckpt_writer_opts *opts, 
         rc = check_names(opts->slots, opts->n_slots, err);
     if (rc == 0)
         rc = ckpt_layout_init(CKPT_MODEL_FILE, opts->model, opts->n_model, opts->state_bytes,
-                              &w->layouts[MODEL], err);
+                              &w->layouts[WRITER_MODEL], err);
     if (rc == 0)
         rc = ckpt_layout_init(CKPT_OPTIMIZER_FILE, opts->slots, opts->n_slots, opts->state_bytes,
-                              &w->layouts[OPTIMIZER], err);
+                              &w->layouts[WRITER_OPTIMIZER], err);
     return rc;
 }
 
@@ -397,20 +75,20 @@ int ckpt_writer_open(const struct ckpt_writer_opts *opts, struct ckpt_writer **o
     if (w == NULL)
         return err_set(err, ERR_NOMEM, "checkpoint writer: out of memory");
     ckpt_thread_init(&w->thread);
-    pthread_mutex_init(&w->calling, NULL);
+    pthread_mutex_init(&w->owner.calling, NULL);
     w->max_to_keep = opts->max_to_keep;
     w->state_bytes = opts->state_bytes;
     w->retry_ms = opts->retry_ms > 0 ? opts->retry_ms : RETRY_MS;
     if (w->retry_ms > RETRY_MS_MAX)
         w->retry_ms = RETRY_MS_MAX;
     w->close_ms = opts->close_ms > 0 ? opts->close_ms : CLOSE_MS;
-    w->on_event = opts->on_event;
-    w->may_publish = opts->may_publish;
-    w->arrive = opts->arrive;
-    w->arg = opts->arg;
+    w->owner.on_event = opts->on_event;
+    w->owner.may_publish = opts->may_publish;
+    w->owner.arrive = opts->arrive;
+    w->owner.arg = opts->arg;
     rc = allocate(w, opts, err);
     if (rc == 0)
-        rc = ckpt_thread_start(&w->thread, run, w, err);
+        rc = ckpt_thread_start(&w->thread, writer_run, w, err);
     if (rc < 0) {
         writer_free(w);
         return err_wrap(err, rc, "checkpoints in '%s'", opts->directory);
@@ -425,12 +103,12 @@ static void report_timeout(struct ckpt_writer *w, uint64_t waited_ms)
     struct err err;
 
     pthread_mutex_lock(&w->thread.lock);
-    e.step = w->meta.step;
+    e.step = w->pending.meta.step;
     pthread_mutex_unlock(&w->thread.lock);
     err_set(&err, ERR_TIMEOUT, "save step %" PRIu64 ": timed out after %" PRIu64
             " ms, the storage may be hanging", e.step, waited_ms);
     e.text = err.text;
-    send_event(w, &e);
+    writer_send_event(w, &e);
 }
 
 bool ckpt_writer_close(struct ckpt_writer *w)
@@ -443,15 +121,15 @@ bool ckpt_writer_close(struct ckpt_writer *w)
     pthread_mutex_lock(&w->thread.lock);
     w->closing = true;
     is_abandoned = atomic_load_explicit(&w->watch.is_canceled, memory_order_acquire);
-    is_writing = w->state == WRITING && !is_abandoned;
+    is_writing = w->state == WRITER_WRITING && !is_abandoned;
     pthread_cond_broadcast(&w->thread.changed);
     pthread_mutex_unlock(&w->thread.lock);
     wait_ms = is_writing ? w->close_ms : ABANDONED_MS;
     if (!ckpt_thread_wait(&w->thread, wait_ms) && is_writing)
         report_timeout(w, wait_ms);
-    pthread_mutex_lock(&w->calling); /* waits for a running callback */
-    w->is_closed = true;
-    pthread_mutex_unlock(&w->calling);
+    pthread_mutex_lock(&w->owner.calling); /* waits for a running callback */
+    w->owner.is_closed = true;
+    pthread_mutex_unlock(&w->owner.calling);
     atomic_store_explicit(&w->watch.is_canceled, true, memory_order_release);
     is_gone = ckpt_thread_leave(&w->thread, 0);
     if (is_gone)
@@ -466,12 +144,12 @@ int ckpt_begin(struct ckpt_writer *w, void **staging, struct err *err)
     int rc = 0;
 
     pthread_mutex_lock(&w->thread.lock);
-    CHECK(w->state != FILLING);
-    if (w->state == WRITING)
+    CHECK(w->state != WRITER_FILLING);
+    if (w->state == WRITER_WRITING)
         rc = err_set(err, ERR_EXISTS, "the checkpoint of step %" PRIu64 " is still being written",
-                     w->meta.step);
+                     w->pending.meta.step);
     else
-        w->state = FILLING;
+        w->state = WRITER_FILLING;
     if (rc == 0) /* a cancellation concerned the replaced state */
         atomic_store_explicit(&w->watch.is_canceled, false, memory_order_release);
     pthread_mutex_unlock(&w->thread.lock);
@@ -485,7 +163,7 @@ bool ckpt_is_busy(struct ckpt_writer *w)
     bool busy;
 
     pthread_mutex_lock(&w->thread.lock);
-    busy = w->state == WRITING;
+    busy = w->state == WRITER_WRITING;
     pthread_mutex_unlock(&w->thread.lock);
     return busy;
 }
@@ -493,15 +171,15 @@ bool ckpt_is_busy(struct ckpt_writer *w)
 void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta)
 {
     pthread_mutex_lock(&w->thread.lock);
-    CHECK(w->state == FILLING);
-    w->meta = *meta;
-    w->handed_over_ns = clock_ns();
+    CHECK(w->state == WRITER_FILLING);
+    w->pending.meta = *meta;
+    w->pending.handed_over_ns = clock_ns();
     /* the thread may start later, so the time of the stall begins here */
-    atomic_store_explicit(&w->watch.progress_ns, w->handed_over_ns, memory_order_relaxed);
-    w->failures = 0;
-    w->retry_now = false;
-    w->is_discarded = false;
-    w->state = WRITING;
+    atomic_store_explicit(&w->watch.progress_ns, w->pending.handed_over_ns, memory_order_relaxed);
+    w->pending.failures = 0;
+    w->pending.retry_now = false;
+    w->pending.is_discarded = false;
+    w->state = WRITER_WRITING;
     pthread_cond_broadcast(&w->thread.changed);
     pthread_mutex_unlock(&w->thread.lock);
 }
@@ -529,15 +207,16 @@ static uint64_t stalled_ms(const struct ckpt_writer *w)
 {
     uint64_t now = clock_ns(), moved = atomic_load_explicit(&w->watch.progress_ns, memory_order_relaxed);
 
-    return w->state == WRITING && now > moved ? (now - moved) / 1000000 : 0;
+    return w->state == WRITER_WRITING && now > moved ? (now - moved) / 1000000 : 0;
 }
 
 /* Returns true while ckpt_flush() must wait. Caller holds the lock. */
 static bool must_wait(const struct ckpt_writer *w, const struct ckpt_patience *p, uint64_t begin_ns)
 {
-    if (w->state != WRITING && w->state != WAITING)
+    if (w->state != WRITER_WRITING && w->state != WRITER_WAITING)
         return false;
-    return (clock_ns() - begin_ns) / 1000000 < p->wait_ms && (p->tries == 0 || w->failures < p->tries) &&
+    return (clock_ns() - begin_ns) / 1000000 < p->wait_ms &&
+           (p->tries == 0 || w->pending.failures < p->tries) &&
            (p->stall_ms == 0 || stalled_ms(w) < p->stall_ms);
 }
 
@@ -546,8 +225,9 @@ void ckpt_trouble(struct ckpt_writer *w, struct ckpt_trouble *out)
     pthread_mutex_lock(&w->thread.lock);
     *out = (struct ckpt_trouble){ .failures = w->failed_saves, .stalled_ms = stalled_ms(w) };
     if (w->failed_saves > 0) {
-        out->code = w->last.code;
-        snprintf(out->text, sizeof(out->text), "%.*s", (int)sizeof(out->text) - 1, w->last.text);
+        out->code = w->pending.last.code;
+        snprintf(out->text, sizeof(out->text), "%.*s", (int)sizeof(out->text) - 1,
+                 w->pending.last.text);
     } else if (out->stalled_ms > 0) {
         snprintf(out->text, sizeof(out->text),
                  "the storage in '%.300s' has not responded for %" PRIu64 " ms", w->directory,
@@ -562,8 +242,8 @@ int ckpt_flush(struct ckpt_writer *w, const struct ckpt_patience *p, struct err 
     int rc = 0;
 
     pthread_mutex_lock(&w->thread.lock);
-    if (w->state == WAITING) {
-        w->retry_now = true;
+    if (w->state == WRITER_WAITING) {
+        w->pending.retry_now = true;
         pthread_cond_broadcast(&w->thread.changed);
     }
     while (must_wait(w, p, begin_ns)) {
@@ -571,14 +251,15 @@ int ckpt_flush(struct ckpt_writer *w, const struct ckpt_patience *p, struct err 
 
         (void)pthread_cond_timedwait(&w->thread.changed, &w->thread.lock, &soon); /* then checked */
     }
-    if (w->is_discarded || ((w->state == WRITING || w->state == WAITING) && w->failures > 0)) {
-        rc = w->last.code;
+    if (w->pending.is_discarded ||
+        ((w->state == WRITER_WRITING || w->state == WRITER_WAITING) && w->pending.failures > 0)) {
+        rc = w->pending.last.code;
         if (err != NULL)
-            *err = w->last;
-    } else if (w->state == WRITING) {
+            *err = w->pending.last;
+    } else if (w->state == WRITER_WRITING) {
         rc = err_set(err, ERR_TIMEOUT,
                      "the checkpoint of step %" PRIu64 " was not on disk after %" PRIu64 " ms",
-                     w->meta.step, (clock_ns() - begin_ns) / 1000000);
+                     w->pending.meta.step, (clock_ns() - begin_ns) / 1000000);
     }
     pthread_mutex_unlock(&w->thread.lock);
     return rc;
@@ -587,11 +268,11 @@ int ckpt_flush(struct ckpt_writer *w, const struct ckpt_patience *p, struct err 
 void ckpt_abandon(struct ckpt_writer *w)
 {
     pthread_mutex_lock(&w->thread.lock);
-    if (w->state == FILLING)
-        w->state = IDLE;
-    if (w->state == WRITING || w->state == WAITING) {
+    if (w->state == WRITER_FILLING)
+        w->state = WRITER_IDLE;
+    if (w->state == WRITER_WRITING || w->state == WRITER_WAITING) {
         atomic_store_explicit(&w->watch.is_canceled, true, memory_order_release);
-        w->retry_now = true; /* the immediate retry discards a waiting state */
+        w->pending.retry_now = true; /* the immediate retry discards a waiting state */
         pthread_cond_broadcast(&w->thread.changed);
     }
     pthread_mutex_unlock(&w->thread.lock);

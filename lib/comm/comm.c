@@ -88,12 +88,12 @@ static int make_lives(struct comm *c)
     uint32_t leader = t->leader_of[c->host];
     bool *linked = calloc(t->n_members, sizeof(*linked));
 
-    c->lives = calloc((size_t)t->n_members * 2, sizeof(*c->lives));
-    c->polls = calloc((size_t)t->n_members * 2 + 1, sizeof(*c->polls));
+    c->watch.lives = calloc((size_t)t->n_members * 2, sizeof(*c->watch.lives));
+    c->watch.polls = calloc((size_t)t->n_members * 2 + 1, sizeof(*c->watch.polls));
     for (uint32_t i = 0; linked != NULL && i < c->n_ranks; i++)
         for (uint32_t k = 0; k < c->ranks[i].n_links; k++)
             linked[t->member_of[c->ranks[i].links[k].peer]] = true;
-    for (uint32_t m = 0; linked != NULL && c->lives != NULL && m < t->n_members; m++) {
+    for (uint32_t m = 0; linked != NULL && c->watch.lives != NULL && m < t->n_members; m++) {
         if (m == c->self)
             continue;
         if (t->host_of[m] != c->host && linked[m])
@@ -102,7 +102,7 @@ static int make_lives(struct comm *c)
             life_add(c, -1, m, LIFE_STAR);
     }
     free(linked);
-    return linked != NULL && c->lives != NULL && c->polls != NULL ? 0 : ERR_NOMEM;
+    return linked != NULL && c->watch.lives != NULL && c->watch.polls != NULL ? 0 : ERR_NOMEM;
 }
 
 static int make(struct comm *c, struct err *err)
@@ -128,8 +128,8 @@ static int make(struct comm *c, struct err *err)
         rc = make_lives(c);
     if (rc < 0)
         return err_set(err, ERR_NOMEM, "out of memory");
-    c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return c->wake_fd >= 0 ? 0 : err_sys(err, errno, "make an eventfd");
+    c->watch.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return c->watch.wake_fd >= 0 ? 0 : err_sys(err, errno, "make an eventfd");
 }
 
 static void destroy(struct comm *c)
@@ -145,20 +145,20 @@ static void destroy(struct comm *c)
         free(c->ranks[i].targets);
         free(c->ranks[i].scratch);
     }
-    for (uint32_t i = 0; i < c->n_lives; i++)
-        life_close(&c->lives[i]);
+    for (uint32_t i = 0; i < c->watch.n_lives; i++)
+        life_close(&c->watch.lives[i]);
     if (c->shm.tether_fd >= 0) /* the memory of the others is unmapped */
         close(c->shm.tether_fd);
-    if (c->wake_fd >= 0)
-        close(c->wake_fd);
+    if (c->watch.wake_fd >= 0)
+        close(c->watch.wake_fd);
     for (uint32_t m = 0; c->names != NULL && m < c->topo.n_members; m++)
         free(c->names[m]);
     free(c->names);
     free(c->ranks);
-    free(c->lives);
-    free(c->polls);
+    free(c->watch.lives);
+    free(c->watch.polls);
     topology_fini(&c->topo);
-    pthread_mutex_destroy(&c->lock);
+    pthread_mutex_destroy(&c->failure.lock);
     free(c);
 }
 
@@ -176,12 +176,12 @@ int comm_open(const struct comm_opts *opts, struct comm **out, struct err *err)
     c->self = opts->self;
     c->generation = opts->generation;
     c->deadline_ns = ms * 1000000;
-    c->on_broken = opts->on_broken;
-    c->on_wait = opts->on_wait;
-    c->arg = opts->arg;
-    c->wake_fd = c->shm.page_fd = c->shm.tether_fd = c->shm.passed_fd = -1;
-    c->is_connecting = true;
-    pthread_mutex_init(&c->lock, NULL);
+    c->owner.on_broken = opts->on_broken;
+    c->owner.on_wait = opts->on_wait;
+    c->owner.arg = opts->arg;
+    c->watch.wake_fd = c->shm.page_fd = c->shm.tether_fd = c->shm.passed_fd = -1;
+    c->failure.is_connecting = true;
+    pthread_mutex_init(&c->failure.lock, NULL);
     rc = make(c, err);
     if (rc < 0) {
         destroy(c);
@@ -199,7 +199,7 @@ int comm_connect(struct comm *c, struct err *err)
     bool is_ours;
     int rc;
 
-    CHECK(c->is_connecting);
+    CHECK(c->failure.is_connecting);
     rc = host_open(c, &why);
     if (rc == 0)
         rc = handshake(c, deadline_ns, &culprit, &why);
@@ -226,9 +226,9 @@ int comm_connect(struct comm *c, struct err *err)
 
 bool comm_connect_loss(struct comm *c, struct comm_loss *out)
 {
-    pthread_mutex_lock(&c->lock);
-    *out = c->loss;
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_lock(&c->failure.lock);
+    *out = c->failure.loss;
+    pthread_mutex_unlock(&c->failure.lock);
     return out->n_dead_paths > 0;
 }
 
@@ -313,7 +313,7 @@ static int call(struct comm *c, uint32_t local, struct comm_call what, void *dat
     CHECK(local < c->n_ranks && what.count <= PTRDIFF_MAX / element);
     atomic_store(&r->inside, true);
     if (!comm_has_failed(c)) {
-        CHECK(c->is_connected);
+        CHECK(c->failure.is_connected);
         what.number = r->call.number + 1;
         what.offset = offset_of(c, data, what.count * element);
         r->call = what;

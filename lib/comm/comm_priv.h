@@ -117,29 +117,30 @@ struct comm_host {
     uint8_t cores[COMM_CORES_BYTES]; /* of all members so far, a bit mask */
 };
 
-struct comm {
-    struct topology topo;
-    uint64_t generation, deadline_ns; /* deadline of a call */
-    uint32_t self, host, first_rank, n_ranks;
-    char **names;            /* owned [n_members] */
-    char text[192];          /* comm_describe() */
-    struct comm_rank *ranks; /* owned [n_ranks] */
-    struct comm_host shm;
+/* The connections that show which members are alive, and the thread that watches them. Until that
+ * thread runs, the thread that connects uses them. */
+struct comm_watch {
     struct comm_life *lives; /* owned [2 * n_members], with room for tethers */
-    struct pollfd *polls;    /* owned [2 * n_members + 1]; used by the watcher */
     uint32_t n_lives;
+    struct pollfd *polls;    /* owned [2 * n_members + 1] */
     /* Handles a JOIN or PART that a life received; set by host_open(). */
     int (*receive_share)(struct comm *c, struct comm_life *l, const struct life_message *m, struct err *err);
-    struct comm_opts opts; /* its pointers belong to the caller until the member is connected */
-
-    void (*on_broken)(void *arg, const struct comm_loss *loss, const char *why);
-    void *arg;
-    void (*on_wait)(bool waits);
-    pthread_t watcher;
-    bool has_watcher;
+    pthread_t thread;
+    bool has_thread;
     int wake_fd; /* owned; eventfd that wakes the watcher, or the thread that connects */
     _Atomic bool stop;
+};
 
+/* The callbacks of the owner: copies from comm_opts, which states the threads that call them. */
+struct comm_owner {
+    void (*on_broken)(void *arg, const struct comm_loss *loss, const char *why);
+    void *arg; /* of on_broken */
+    void (*on_wait)(bool waits); /* NULL: not called */
+};
+
+/* How the generation failed. Every thread of the member may record the failure; the first one
+ * wins. */
+struct comm_failure {
     _Atomic uint32_t failed; /* 1: the generation has failed; also the futex word of threads that
                                 wait for a failure */
     pthread_mutex_t lock;    /* guards the fields below */
@@ -148,19 +149,34 @@ struct comm {
     int code;                /* error code of every further call; 0: none */
     uint32_t culprit;        /* member, or COMM_NO_MEMBER */
     struct comm_loss loss;   /* dead paths, found while connecting and when the generation failed */
-    bool report_due;               /* on_broken must be called */
+    bool report_due;         /* on_broken must be called */
     char why[COMM_WHY_BYTES];
+};
+
+/* A member's part of one generation. */
+struct comm {
+    struct topology topo;
+    uint64_t generation, deadline_ns; /* deadline of a call */
+    uint32_t self, host, first_rank, n_ranks;
+    char **names;            /* owned [n_members] */
+    char text[192];          /* comm_describe() */
+    struct comm_rank *ranks; /* owned [n_ranks]; each is used by its replica's thread */
+    struct comm_host shm;
+    struct comm_watch watch;
+    struct comm_opts opts; /* its pointers belong to the caller until the member is connected */
+    struct comm_owner owner;
+    struct comm_failure failure;
 };
 
 static inline bool comm_has_failed(struct comm *c)
 {
-    return atomic_load_explicit(&c->failed, memory_order_acquire) != 0;
+    return atomic_load_explicit(&c->failure.failed, memory_order_acquire) != 0;
 }
 
 static inline void comm_waits(const struct comm *c, bool waits)
 {
-    if (c->on_wait != NULL)
-        c->on_wait(waits);
+    if (c->owner.on_wait != NULL)
+        c->owner.on_wait(waits);
 }
 
 /* ---- fail.c ---- */

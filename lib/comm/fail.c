@@ -57,8 +57,8 @@ void comm_wake(struct comm *c)
 {
     uint64_t one = 1;
 
-    if (c->wake_fd >= 0)
-        (void)!write(c->wake_fd, &one, sizeof(one)); /* full: the thread is awake */
+    if (c->watch.wake_fd >= 0)
+        (void)!write(c->watch.wake_fd, &one, sizeof(one)); /* full: the thread is awake */
 }
 
 void comm_send_lives(struct comm *c, uint32_t what, uint32_t culprit, const char *why)
@@ -71,9 +71,9 @@ void comm_send_lives(struct comm *c, uint32_t what, uint32_t culprit, const char
     /* the first message on these connections: it fits into the buffer, unless the peer has ended */
     if (c->shm.tether_fd >= 0)
         (void)!send(c->shm.tether_fd, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
-    for (uint32_t i = 0; i < c->n_lives; i++)
-        if (c->lives[i].kind != LIFE_TETHER && c->lives[i].fd >= 0)
-            (void)!send(c->lives[i].fd, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
+    for (uint32_t i = 0; i < c->watch.n_lives; i++)
+        if (c->watch.lives[i].kind != LIFE_TETHER && c->watch.lives[i].fd >= 0)
+            (void)!send(c->watch.lives[i].fd, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 /* The links end: every thread that waits for one returns. */
@@ -91,10 +91,10 @@ static void spread(struct comm *c)
     char why[COMM_WHY_BYTES];
     uint32_t culprit;
 
-    pthread_mutex_lock(&c->lock);
-    culprit = c->culprit;
-    memcpy(why, c->why, sizeof(why));
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_lock(&c->failure.lock);
+    culprit = c->failure.culprit;
+    memcpy(why, c->failure.why, sizeof(why));
+    pthread_mutex_unlock(&c->failure.lock);
     if (c->shm.page != NULL)
         page_break(c->shm.page, c->shm.n_slots, culprit, why);
     comm_send_lives(c, LIFE_OVER, culprit, why); /* before the links end, which looks like a death */
@@ -111,25 +111,25 @@ static int fail(struct comm *c, enum origin origin, int code, uint32_t culprit, 
 
     if (origin == SEEN && !comm_has_failed(c)) /* before the links are shut down */
         path_survey(c, &loss);
-    pthread_mutex_lock(&c->lock);
-    first = c->code == 0;
-    at_once = first && !c->is_connecting;
+    pthread_mutex_lock(&c->failure.lock);
+    first = c->failure.code == 0;
+    at_once = first && !c->failure.is_connecting;
     if (first) {
-        c->code = code;
-        c->culprit = culprit;
+        c->failure.code = code;
+        c->failure.culprit = culprit;
         for (uint32_t i = 0; i < loss.n_dead_paths; i++)
-            path_add(&c->loss, loss.dead_paths[i]);
+            path_add(&c->failure.loss, loss.dead_paths[i]);
         if (code == ERR_PATH && culprit != COMM_NO_MEMBER && culprit != c->self)
-            path_add(&c->loss, culprit);
-        c->loss.member = culprit == COMM_NO_MEMBER ? c->self : culprit;
-        c->report_due = origin == SEEN && c->is_connected;
-        snprintf(c->why, sizeof(c->why), "%s", why);
-        atomic_store(&c->failed, 1);
+            path_add(&c->failure.loss, culprit);
+        c->failure.loss.member = culprit == COMM_NO_MEMBER ? c->self : culprit;
+        c->failure.report_due = origin == SEEN && c->failure.is_connected;
+        snprintf(c->failure.why, sizeof(c->failure.why), "%s", why);
+        atomic_store(&c->failure.failed, 1);
     }
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_unlock(&c->failure.lock);
     if (!first)
         return -1;
-    syscall(SYS_futex, &c->failed, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    syscall(SYS_futex, &c->failure.failed, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
     if (at_once)
         spread(c);
     comm_wake(c);
@@ -140,11 +140,11 @@ bool comm_begin(struct comm *c)
 {
     bool failed;
 
-    pthread_mutex_lock(&c->lock);
-    c->is_connecting = false;
-    failed = c->code != 0;
-    c->is_connected = !failed;
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_lock(&c->failure.lock);
+    c->failure.is_connecting = false;
+    failed = c->failure.code != 0;
+    c->failure.is_connected = !failed;
+    pthread_mutex_unlock(&c->failure.lock);
     if (failed)
         spread(c);
     return !failed;
@@ -182,9 +182,9 @@ int comm_link_lost(struct comm *c, uint32_t rank, const char *why)
     bool left = false;
 
     for (int i = 0; i < LIFE_WAIT_MS && !comm_has_failed(c); i++)
-        syscall(SYS_futex, &c->failed, FUTEX_WAIT, 0, &slice, NULL, 0);
-    for (uint32_t i = 0; i < c->n_lives; i++)
-        left |= c->lives[i].member == member && atomic_load(&c->lives[i].left);
+        syscall(SYS_futex, &c->failure.failed, FUTEX_WAIT, 0, &slice, NULL, 0);
+    for (uint32_t i = 0; i < c->watch.n_lives; i++)
+        left |= c->watch.lives[i].member == member && atomic_load(&c->watch.lives[i].left);
     if (left)
         return comm_fail(c, ERR_PEER, member, "%s has left, but is still needed",
                          comm_rank_text(c, rank).text);
@@ -195,9 +195,9 @@ int comm_failure(struct comm *c, struct err *err)
 {
     int code;
 
-    pthread_mutex_lock(&c->lock);
-    CHECK(c->code != 0);
-    code = err_set(err, c->code, "%s", c->why);
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_lock(&c->failure.lock);
+    CHECK(c->failure.code != 0);
+    code = err_set(err, c->failure.code, "%s", c->failure.why);
+    pthread_mutex_unlock(&c->failure.lock);
     return code;
 }

@@ -114,7 +114,7 @@ static int link_own(struct comm *c, struct comm_link *link, uint32_t rank, struc
 static int list_wants(struct handshake_state *s)
 {
     struct comm *c = s->c;
-    size_t n = c->n_lives;
+    size_t n = c->watch.n_lives;
 
     for (uint32_t i = 0; i < c->n_ranks; i++)
         n += c->ranks[i].n_links;
@@ -124,9 +124,9 @@ static int list_wants(struct handshake_state *s)
     s->polls = calloc(s->max_conns + n + (size_t)2 * c->topo.n_members + 3, sizeof(*s->polls));
     if (s->wants == NULL || s->conns == NULL || s->polls == NULL)
         return err_set(s->err, ERR_NOMEM, "connect to the peers: out of memory");
-    for (uint32_t i = 0; i < c->n_lives; i++)
-        want(s, c->lives[i].kind == LIFE_STAR ? HELLO_HOST : HELLO_LIFE, c->self, c->lives[i].member,
-             c->lives[i].member, &c->lives[i].fd);
+    for (uint32_t i = 0; i < c->watch.n_lives; i++)
+        want(s, c->watch.lives[i].kind == LIFE_STAR ? HELLO_HOST : HELLO_LIFE, c->self,
+             c->watch.lives[i].member, c->watch.lives[i].member, &c->watch.lives[i].fd);
     for (uint32_t i = 0; i < c->n_ranks; i++) {
         struct comm_rank *r = &c->ranks[i];
 
@@ -322,8 +322,8 @@ static bool has_left(const struct comm *c, uint32_t member)
 {
     bool left = false;
 
-    for (uint32_t i = 0; i < c->n_lives; i++)
-        left |= c->lives[i].member == member && atomic_load(&c->lives[i].left);
+    for (uint32_t i = 0; i < c->watch.n_lives; i++)
+        left |= c->watch.lives[i].member == member && atomic_load(&c->watch.lives[i].left);
     return left;
 }
 

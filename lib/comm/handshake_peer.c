@@ -44,12 +44,12 @@ enum outcome handshake_path_dead(struct handshake_state *s, struct conn *n)
     /* also marks other peers whose attempt expires soon */
     uint64_t recent_ns = clock_ns() + COMM_PATH_MS / 4 * (uint64_t)1000000;
 
-    pthread_mutex_lock(&s->c->lock);
-    path_add(&s->c->loss, n->want->member);
+    pthread_mutex_lock(&s->c->failure.lock);
+    path_add(&s->c->failure.loss, n->want->member);
     for (size_t i = 0; i < s->n_conns; i++)
         if (s->conns[i].state == DIAL_CONNECT && s->conns[i].expires_ns <= recent_ns)
-            path_add(&s->c->loss, s->conns[i].want->member);
-    pthread_mutex_unlock(&s->c->lock);
+            path_add(&s->c->failure.loss, s->conns[i].want->member);
+    pthread_mutex_unlock(&s->c->failure.lock);
     s->culprit = n->want->member;
     s->rc = err_set(s->err, ERR_PATH, "%s (%s) answers no connection attempt on the data path for %.3g s",
                     s->c->names[n->want->member], s->opts->members[n->want->member].address,

@@ -27,12 +27,12 @@
 
 void life_add(struct comm *c, int fd, uint32_t member, enum life_kind kind)
 {
-    CHECK(c->n_lives < 2 * c->topo.n_members);
-    c->lives[c->n_lives].fd = fd;
-    c->lives[c->n_lives].member = member;
-    c->lives[c->n_lives].kind = kind;
-    c->lives[c->n_lives].passed[0] = c->lives[c->n_lives].passed[1] = -1;
-    c->n_lives++;
+    CHECK(c->watch.n_lives < 2 * c->topo.n_members);
+    c->watch.lives[c->watch.n_lives].fd = fd;
+    c->watch.lives[c->watch.n_lives].member = member;
+    c->watch.lives[c->watch.n_lives].kind = kind;
+    c->watch.lives[c->watch.n_lives].passed[0] = c->watch.lives[c->watch.n_lives].passed[1] = -1;
+    c->watch.n_lives++;
 }
 
 static void drop_passed(struct comm_life *l)
@@ -68,7 +68,7 @@ static void handle_message(struct comm *c, struct comm_life *l)
     }
     shares = m.what == LIFE_JOIN || m.what == LIFE_PART;
     if (shares && l->kind == LIFE_STAR) {
-        int rc = c->receive_share(c, l, &m, &err);
+        int rc = c->watch.receive_share(c, l, &m, &err);
 
         if (rc < 0)
             comm_fail(c, rc, rc == ERR_PEER ? l->member : c->self, "share memory with %s: %s", name,
@@ -137,11 +137,11 @@ void life_read(struct comm *c, struct comm_life *l)
 
 uint32_t life_polls(const struct comm *c, struct pollfd *out)
 {
-    out[0] = (struct pollfd){ .fd = c->wake_fd, .events = POLLIN };
-    for (uint32_t i = 0; i < c->n_lives; i++)
-        out[i + 1] = (struct pollfd){ .fd = c->lives[i].is_over ? -1 : c->lives[i].fd,
+    out[0] = (struct pollfd){ .fd = c->watch.wake_fd, .events = POLLIN };
+    for (uint32_t i = 0; i < c->watch.n_lives; i++)
+        out[i + 1] = (struct pollfd){ .fd = c->watch.lives[i].is_over ? -1 : c->watch.lives[i].fd,
                                       .events = POLLIN | POLLRDHUP };
-    return c->n_lives + 1;
+    return c->watch.n_lives + 1;
 }
 
 void life_advance(struct comm *c, const struct pollfd *polls, uint32_t n)
@@ -149,17 +149,17 @@ void life_advance(struct comm *c, const struct pollfd *polls, uint32_t n)
     uint64_t count;
 
     if (polls[0].revents != 0)
-        (void)!read(c->wake_fd, &count, sizeof(count));
+        (void)!read(c->watch.wake_fd, &count, sizeof(count));
     for (uint32_t i = 1; i < n; i++)
         if (polls[i].revents != 0)
-            life_read(c, &c->lives[i - 1]);
+            life_read(c, &c->watch.lives[i - 1]);
 }
 
 void comm_close_tethers(struct comm *c)
 {
-    for (uint32_t i = 0; i < c->n_lives; i++)
-        if (c->lives[i].kind == LIFE_TETHER)
-            life_close(&c->lives[i]);
+    for (uint32_t i = 0; i < c->watch.n_lives; i++)
+        if (c->watch.lives[i].kind == LIFE_TETHER)
+            life_close(&c->watch.lives[i]);
 }
 
 /* ---- the watcher ---- */
@@ -170,14 +170,14 @@ static void report_broken(struct comm *c)
     struct comm_loss loss;
     bool due;
 
-    pthread_mutex_lock(&c->lock);
-    due = c->report_due;
-    c->report_due = false;
-    loss = c->loss;
-    memcpy(why, c->why, sizeof(why));
-    pthread_mutex_unlock(&c->lock);
-    if (due && c->on_broken != NULL)
-        c->on_broken(c->arg, &loss, why);
+    pthread_mutex_lock(&c->failure.lock);
+    due = c->failure.report_due;
+    c->failure.report_due = false;
+    loss = c->failure.loss;
+    memcpy(why, c->failure.why, sizeof(why));
+    pthread_mutex_unlock(&c->failure.lock);
+    if (due && c->owner.on_broken != NULL)
+        c->owner.on_broken(c->owner.arg, &loss, why);
 }
 
 /* `inside` is set before a call reads `failed`, and `failed` is set before this read: at least one
@@ -197,12 +197,12 @@ static void *watcher(void *arg)
 
     /* unmaps the arenas of members that have left; no call waits for this thread */
     maps_prune(listener_maps(c->opts.listener), 0);
-    while (!atomic_load(&c->stop)) {
-        uint32_t n = life_polls(c, c->polls);
+    while (!atomic_load(&c->watch.stop)) {
+        uint32_t n = life_polls(c, c->watch.polls);
 
-        if (poll(c->polls, n, -1) < 0) /* EINTR: retry */
+        if (poll(c->watch.polls, n, -1) < 0) /* EINTR: retry */
             continue;
-        life_advance(c, c->polls, n);
+        life_advance(c, c->watch.polls, n);
         if (comm_has_failed(c) && !is_inside(c))
             comm_close_tethers(c);
         report_broken(c);
@@ -215,10 +215,10 @@ int comm_watch(struct comm *c, struct err *err)
 {
     int rc;
 
-    if (c->n_lives == 0)
+    if (c->watch.n_lives == 0)
         return 0;
-    rc = thread_start(&c->watcher, "watches the peers", watcher, c, err);
-    c->has_watcher = rc == 0;
+    rc = thread_start(&c->watch.thread, "watches the peers", watcher, c, err);
+    c->watch.has_thread = rc == 0;
     return rc;
 }
 
@@ -226,9 +226,9 @@ void comm_unwatch(struct comm *c, bool goodbye)
 {
     if (goodbye && !comm_has_failed(c))
         comm_send_lives(c, LIFE_BYE, c->self, "");
-    atomic_store(&c->stop, true);
+    atomic_store(&c->watch.stop, true);
     comm_wake(c);
-    if (c->has_watcher)
-        pthread_join(c->watcher, NULL);
-    c->has_watcher = false;
+    if (c->watch.has_thread)
+        pthread_join(c->watch.thread, NULL);
+    c->watch.has_thread = false;
 }

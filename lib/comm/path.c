@@ -47,9 +47,9 @@ void path_add(struct comm_loss *loss, uint32_t member)
 
 void path_survey(const struct comm *c, struct comm_loss *loss)
 {
-    for (uint32_t i = 0; i < c->n_lives; i++)
-        if (c->lives[i].kind == LIFE_LINE && path_is_silent(c->lives[i].fd))
-            path_add(loss, c->lives[i].member);
+    for (uint32_t i = 0; i < c->watch.n_lives; i++)
+        if (c->watch.lives[i].kind == LIFE_LINE && path_is_silent(c->watch.lives[i].fd))
+            path_add(loss, c->watch.lives[i].member);
     for (uint32_t i = 0; c->ranks != NULL && i < c->n_ranks; i++)
         for (uint32_t k = 0; k < c->ranks[i].n_links; k++)
             if (path_is_silent(c->ranks[i].links[k].fd))

@@ -47,7 +47,7 @@ static int wait_to_send(struct comm *c, int fd, bool for_room, uint64_t deadline
                         struct err *err)
 {
     uint64_t now = clock_ns();
-    struct pollfd p[2] = { { .fd = c->wake_fd, .events = POLLIN },
+    struct pollfd p[2] = { { .fd = c->watch.wake_fd, .events = POLLIN },
                            { .fd = fd, .events = POLLOUT } };
 
     if (now >= deadline_ns)
@@ -218,9 +218,9 @@ static int receive_share(struct comm *c, struct comm_life *l, const struct life_
 
 static struct comm_life *find_life(struct comm *c, enum life_kind kind, uint32_t member)
 {
-    for (uint32_t i = 0; i < c->n_lives; i++)
-        if (c->lives[i].kind == kind && c->lives[i].member == member)
-            return &c->lives[i];
+    for (uint32_t i = 0; i < c->watch.n_lives; i++)
+        if (c->watch.lives[i].kind == kind && c->watch.lives[i].member == member)
+            return &c->watch.lives[i];
     CHECK(!"a life of every member of this host");
 }
 
@@ -253,17 +253,17 @@ static int send_parts(struct comm *c, struct comm_life *life, uint64_t deadline_
 
 static int lead(struct comm *c, uint64_t deadline_ns, struct err *err)
 {
-    uint32_t n = c->n_lives;
+    uint32_t n = c->watch.n_lives;
     int rc = 0;
 
     if (c->shm.n_mapped < c->shm.n_others)
         return 0;
     decide_spin(&c->shm);
     for (uint32_t i = 0; i < n && rc == 0; i++)
-        if (c->lives[i].kind == LIFE_STAR) {
-            rc = send_parts(c, &c->lives[i], deadline_ns, err);
+        if (c->watch.lives[i].kind == LIFE_STAR) {
+            rc = send_parts(c, &c->watch.lives[i], deadline_ns, err);
             if (rc == 0) /* the tether shows the liveness from now on */
-                close_fd(&c->lives[i].fd);
+                close_fd(&c->watch.lives[i].fd);
         }
     if (rc < 0)
         return rc;
@@ -317,7 +317,7 @@ int host_open(struct comm *c, struct err *err)
     struct comm_host *h = &c->shm;
     int rc;
 
-    c->receive_share = receive_share;
+    c->watch.receive_share = receive_share;
     for (uint32_t m = 0; m < c->topo.n_members; m++)
         h->n_others += m != c->self && c->topo.host_of[m] == c->host;
     own_cores(h->cores);

@@ -1,4 +1,4 @@
-/* job_keys.h - the table of the job file's keys.
+/* job_keys.h - the table of the job file's keys, whose rows are in job_keys_*.c.
  *
  * A row describes a key: its position in the file (parent and name), the offset of its value in the
  * struct, the allowed values, the default, and a sentence of documentation. Reader, printer, digest

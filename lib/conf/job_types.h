@@ -1,5 +1,5 @@
 /* job_types.h - a job: the values of the job file, and the defaults of absent keys. Read-only after
- * it is created. The units and the meaning of each key are documented in job_keys.c and in
+ * it is created. The units and the meaning of each key are documented in job_keys_*.c and in
  * lib/opts. */
 #ifndef CONF_JOB_TYPES_H
 #define CONF_JOB_TYPES_H

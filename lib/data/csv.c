@@ -61,7 +61,7 @@ static int scan_block(struct data_walk *w, struct lines *l, const uint8_t *bytes
 
 int csv_index(struct data_walk *w, struct err *err)
 {
-    struct lines l = { .is_header = w->s->csv_header };
+    struct lines l = { .is_header = w->s->columns.has_header };
     uint64_t at = 0, held = 0;
     const uint8_t *bytes;
     int rc = 0;
@@ -175,7 +175,7 @@ static int find_column(const struct data_set *s, const struct data_file *f, cons
     uint64_t number;
     uint32_t found = n;
 
-    for (uint32_t i = 0; s->csv_header && i < n; i++) {
+    for (uint32_t i = 0; s->columns.has_header && i < n; i++) {
         if (names[i].n != strlen(column) || memcmp(names[i].at, column, names[i].n) != 0)
             continue;
         if (found < n)
@@ -186,10 +186,10 @@ static int find_column(const struct data_set *s, const struct data_file *f, cons
                            f->origin, found, i, column);
         found = i;
     }
-    if (s->csv_header && found == n)
+    if (s->columns.has_header && found == n)
         return no_column(f, column, names, n, err);
     *out = found;
-    if (s->csv_header)
+    if (s->columns.has_header)
         return 0;
     if (!text_u64(column, UINT32_MAX, &number) || number >= n)
         return err_set(err, ERR_INPUT,
@@ -205,14 +205,14 @@ static int find_column(const struct data_set *s, const struct data_file *f, cons
 static int resolve(struct data_set *s, const struct data_file *f, const uint8_t *line, size_t n,
                    struct err *err)
 {
-    uint32_t n_columns = csv_split(line, n, s->csv_delimiter, NULL, 0);
+    uint32_t n_columns = csv_split(line, n, s->columns.delimiter, NULL, 0);
     struct csv_field *names = calloc(n_columns, sizeof(*names));
-    bool is_first = s->n_columns == 0;
+    bool is_first = s->columns.n == 0;
     int rc = 0;
 
     if (names == NULL)
         return err_set(err, ERR_NOMEM, "'%s': out of memory", f->origin);
-    csv_split(line, n, s->csv_delimiter, names, n_columns);
+    csv_split(line, n, s->columns.delimiter, names, n_columns);
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++) {
         const char *column = column_of(&s->features[i]);
         uint32_t at = 0;
@@ -220,18 +220,18 @@ static int resolve(struct data_set *s, const struct data_file *f, const uint8_t 
         if (s->features[i].derived != DATA_STORED)
             continue;
         rc = find_column(s, f, column, names, n_columns, &at, err);
-        if (rc == 0 && s->elements[i] > n_columns - at)
-            rc = err_set(err, ERR_INPUT,
-                         "'%s': feature '%s' needs %zu columns from '%s' on, found %" PRIu32,
-                         f->origin, s->features[i].name, s->elements[i], column, n_columns - at);
-        if (rc == 0 && !is_first && (s->columns[i] != at || s->n_columns != n_columns))
+        if (rc == 0 && s->layout.elements[i] > n_columns - at)
+            rc = err_set(
+                err, ERR_INPUT, "'%s': feature '%s' needs %zu columns from '%s' on, found %" PRIu32,
+                f->origin, s->features[i].name, s->layout.elements[i], column, n_columns - at);
+        if (rc == 0 && !is_first && (s->columns.first[i] != at || s->columns.n != n_columns))
             rc = err_set(
                 err, ERR_INPUT,
                 "'%s' has other columns than '%s': all files of a set must have the same columns",
                 f->origin, s->files[0].origin);
-        s->columns[i] = at;
+        s->columns.first[i] = at;
     }
-    s->n_columns = n_columns;
+    s->columns.n = n_columns;
     free(names);
     return rc;
 }
@@ -246,9 +246,9 @@ static int resolve_file(struct data_set *s, struct data_file *f, struct err *err
     uint8_t *line;
     int fd, rc;
 
-    if (f->n_records == 0 && !s->csv_header)
+    if (f->n_records == 0 && !s->columns.has_header)
         return 0;
-    if (s->csv_header) /* the header of a file without records is checked too */
+    if (s->columns.has_header) /* the header of a file without records is checked too */
         to = f->starts[0];
     else
         data_record_range(f, 0, &from, &to);
@@ -281,8 +281,8 @@ int csv_finish(struct data_set *s, struct err *err)
 {
     int rc = 0;
 
-    s->columns = arena_array(&s->mem, s->n_features, sizeof(*s->columns));
-    if (s->columns == NULL)
+    s->columns.first = arena_array(&s->mem, s->n_features, sizeof(*s->columns.first));
+    if (s->columns.first == NULL)
         return err_set(err, ERR_NOMEM, "features: out of memory");
     for (uint32_t i = 0; rc == 0 && i < s->n_files; i++)
         rc = resolve_file(s, &s->files[i], err);
@@ -362,11 +362,11 @@ static int read_feature(struct data_decoder *d, uint32_t i, struct err *err)
 {
     const struct data_set *s = d->s;
     const struct data_feature *f = &s->features[i];
-    uint8_t *room = d->room + s->stored_at[i];
+    uint8_t *room = d->room + s->layout.stored_at[i];
     size_t n = 0;
 
-    for (; n < s->elements[i]; n++) {
-        const struct csv_field *field = &d->fields[s->columns[i] + n];
+    for (; n < s->layout.elements[i]; n++) {
+        const struct csv_field *field = &d->fields[s->columns.first[i] + n];
         int rc;
 
         if (field->n == 0 && f->pad)
@@ -388,10 +388,10 @@ int csv_parse(struct data_decoder *d, uint32_t member, const uint8_t *bytes, siz
     int rc = 0;
 
     (void)member;
-    n_fields = csv_split(bytes, n, s->csv_delimiter, d->fields, s->n_columns);
-    if (n_fields != s->n_columns)
+    n_fields = csv_split(bytes, n, s->columns.delimiter, d->fields, s->columns.n);
+    if (n_fields != s->columns.n)
         return err_set(err, ERR_INPUT, "a line of %" PRIu32 " fields, expected %" PRIu32, n_fields,
-                       s->n_columns);
+                       s->columns.n);
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
         if (s->features[i].derived == DATA_STORED)
             rc = read_feature(d, i, err);

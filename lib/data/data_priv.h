@@ -64,6 +64,42 @@ struct data_file {
     _Atomic uint64_t checked_ns; /* clock_ns() when size and time were last checked */
 };
 
+/* Sizes and positions of the features. Arrays of [n_features] in the arena of the set; constant
+ * after data_open(). */
+struct data_layout {
+    size_t *elements;    /* elements of one sample */
+    size_t *stored_at;   /* offset in a stored sample, a multiple of 8 */
+    size_t *stored_size; /* bytes in a stored sample */
+    size_t stored_bytes; /* bytes of a stored sample */
+    size_t *fed_bytes;   /* bytes of one sample in a batch */
+    size_t *inner;       /* elements per index of the first dimension */
+    uint32_t *of;        /* index of the source; UINT32_MAX: it is stored */
+    uint32_t *rows_by;   /* index of the lengths; UINT32_MAX: no rows */
+    uint32_t pack_by;    /* index of the feature data_origin.pack */
+};
+
+/* The columns of CSV files; constant after data_open(). */
+struct data_columns {
+    uint32_t *first; /* [n_features] the first column of each feature; in the arena */
+    uint32_t n;      /* columns of a line */
+    char delimiter;
+    bool has_header;
+};
+
+/* Stored samples in memory, filled by the decoding threads. */
+struct data_samples {
+    uint8_t *samples;     /* [samples][stored_bytes] owned; NULL: no cache */
+    atomic_uchar *states; /* [samples] owned; enum data_cached */
+};
+
+/* The files that the decoding threads keep open. */
+struct data_open_files {
+    atomic_uint n; /* at most max */
+    uint32_t max;
+};
+
+/* An opened data set. Constant after data_open(), except atomics and the cache; any thread may
+ * read it. */
 struct data_set {
     struct arena mem; /* memory of the features and their arrays */
     const struct data_source *source;
@@ -71,21 +107,11 @@ struct data_set {
     uint64_t check_seed;           /* copy of data_opts */
     struct data_feature *features; /* [n_features] */
     struct data_step **steps;      /* [n_features] the steps that apply in this set */
-    size_t *elements;              /* [n_features] elements of one sample */
-    size_t *stored_at;             /* [n_features] offset in a stored sample, a multiple of 8 */
-    size_t *stored_size;           /* [n_features] bytes in a stored sample */
-    size_t stored_bytes;           /* bytes of a stored sample */
-    size_t *fed_bytes;             /* [n_features] bytes of one sample in a batch */
-    size_t *inner;                 /* [n_features] elements per index of the first dimension */
-    uint32_t *of;                  /* [n_features] index of the source; UINT32_MAX: it is stored */
-    uint32_t *rows_by;             /* [n_features] index of the lengths; UINT32_MAX: no rows */
-    uint32_t pack_by;              /* index of the feature data_origin.pack */
     uint32_t n_features;
+    struct data_layout layout;
     struct data_names *names; /* owned */
-    uint32_t *columns;        /* CSV: [n_features] the first column of each feature */
-    uint32_t n_columns;       /* CSV: columns of a line */
-    char csv_delimiter;
-    bool csv_header, training, skip_bad;
+    struct data_columns columns;
+    bool training, skip_bad;
     struct data_file *files; /* owned; groups of n_members files, ordered by part and path */
     uint32_t n_files;
     uint32_t n_members;            /* files that contain a record together: 1, .npy: n_features */
@@ -94,10 +120,8 @@ struct data_set {
     uint64_t n_records;
     struct data_packs *packs; /* owned; NULL: a sample is a record */
     _Atomic uint64_t n_skipped;
-    atomic_uint n_open; /* files kept open, at most open_max */
-    uint32_t open_max;
-    uint8_t *cache;       /* [samples][stored_bytes] owned; NULL: no cache */
-    atomic_uchar *cached; /* [samples] owned; enum data_cached */
+    struct data_open_files open;
+    struct data_samples cache;
     char digest[65];
 };
 

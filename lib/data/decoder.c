@@ -37,9 +37,9 @@ int data_decoder_new(struct data_set *s, struct data_decoder **out, struct err *
         d->stored = calloc(s->n_features, sizeof(*d->stored));
         d->counts = calloc(s->n_features, sizeof(*d->counts));
         d->convert = calloc(s->n_features, sizeof(*d->convert));
-        d->fields = calloc(s->n_columns + 1, sizeof(*d->fields));
-        d->room = malloc(s->stored_bytes);
-        d->pack = malloc(s->stored_bytes);
+        d->fields = calloc(s->columns.n + 1, sizeof(*d->fields));
+        d->room = malloc(s->layout.stored_bytes);
+        d->pack = malloc(s->layout.stored_bytes);
     }
     if (d == NULL || d->windows == NULL || d->found == NULL || d->stored == NULL ||
         d->counts == NULL || d->convert == NULL || d->fields == NULL || d->room == NULL ||
@@ -124,16 +124,16 @@ bool data_skip(struct data_set *s, int rc, const struct err *why)
 int data_count_items(const struct data_decoder *d, uint64_t *items, struct err *err)
 {
     const struct data_set *s = d->s;
-    uint32_t by = s->pack_by;
+    uint32_t by = s->layout.pack_by;
 
-    *items = d->counts[by] / s->inner[by];
+    *items = d->counts[by] / s->layout.inner[by];
     for (uint32_t i = 0; i < s->n_features; i++)
-        if (s->of[i] == UINT32_MAX && d->counts[i] != *items * s->inner[i])
+        if (s->layout.of[i] == UINT32_MAX && d->counts[i] != *items * s->layout.inner[i])
             return err_set(err, ERR_INPUT,
                            "feature '%s' has %" PRIu64 " values, expected %" PRIu64
                            " for the %" PRIu64
                            " items of feature '%s', by which records are packed",
-                           s->features[i].name, d->counts[i], *items * s->inner[i], *items,
+                           s->features[i].name, d->counts[i], *items * s->layout.inner[i], *items,
                            s->features[by].name);
     return 0;
 }

@@ -132,7 +132,7 @@ static int find_derived(struct data_set *s, struct err *err)
         const struct data_feature *f = &s->features[i];
         uint32_t k = 0;
 
-        s->of[i] = UINT32_MAX;
+        s->layout.of[i] = UINT32_MAX;
         if (f->derived == DATA_STORED)
             continue;
         CHECK(f->of != NULL);
@@ -146,7 +146,7 @@ static int find_derived(struct data_set *s, struct err *err)
             return bad_feature(f, err,
                                "segments and positions have one dimension, the first dimension of "
                                "their source");
-        s->of[i] = k;
+        s->layout.of[i] = k;
     }
     return 0;
 }
@@ -158,7 +158,7 @@ static int find_rows(struct data_set *s, bool packs, struct err *err)
         const struct data_feature *by;
         uint32_t k = 0;
 
-        s->rows_by[i] = UINT32_MAX;
+        s->layout.rows_by[i] = UINT32_MAX;
         if (f->rows == DATA_NO_ROWS)
             continue;
         CHECK(f->rows_by != NULL);
@@ -177,7 +177,7 @@ static int find_rows(struct data_set *s, bool packs, struct err *err)
                                "rows need a stored list in a TFRecord file that is neither "
                                "truncated nor packed nor an image");
         f->pad = true; /* each row is padded */
-        s->rows_by[i] = k;
+        s->layout.rows_by[i] = k;
     }
     return 0;
 }
@@ -187,14 +187,16 @@ static int check_packing(struct data_set *s, const char *name, struct err *err)
 {
     int64_t items;
 
-    s->pack_by = 0;
-    while (s->pack_by < s->n_features && strcmp(s->features[s->pack_by].name, name) != 0)
-        s->pack_by++;
-    if (s->pack_by == s->n_features || s->features[s->pack_by].derived != DATA_STORED ||
-        s->features[s->pack_by].shape.rank == 0)
+    s->layout.pack_by = 0;
+    while (s->layout.pack_by < s->n_features &&
+           strcmp(s->features[s->layout.pack_by].name, name) != 0)
+        s->layout.pack_by++;
+    if (s->layout.pack_by == s->n_features ||
+        s->features[s->layout.pack_by].derived != DATA_STORED ||
+        s->features[s->layout.pack_by].shape.rank == 0)
         return err_set(err, ERR_INPUT,
                        "pack by feature '%s': expected a stored list of shape [T, ...]", name);
-    items = items_of(&s->features[s->pack_by]);
+    items = items_of(&s->features[s->layout.pack_by]);
     for (uint32_t i = 0; i < s->n_features; i++) {
         struct data_feature *f = &s->features[i];
 
@@ -220,16 +222,17 @@ int data_copy_features(struct data_set *s, const struct data_opts *opts, struct 
     s->n_features = n;
     s->features = arena_array(&s->mem, n, sizeof(*s->features));
     s->steps = arena_array(&s->mem, n, sizeof(*s->steps));
-    s->elements = arena_array(&s->mem, n, sizeof(*s->elements));
-    s->stored_at = arena_array(&s->mem, n, sizeof(*s->stored_at));
-    s->stored_size = arena_array(&s->mem, n, sizeof(*s->stored_size));
-    s->fed_bytes = arena_array(&s->mem, n, sizeof(*s->fed_bytes));
-    s->of = arena_array(&s->mem, n, sizeof(*s->of));
-    s->rows_by = arena_array(&s->mem, n, sizeof(*s->rows_by));
-    s->inner = arena_array(&s->mem, n, sizeof(*s->inner));
-    if (s->features == NULL || s->steps == NULL || s->elements == NULL || s->stored_at == NULL ||
-        s->stored_size == NULL || s->fed_bytes == NULL || s->of == NULL || s->inner == NULL ||
-        s->rows_by == NULL)
+    s->layout.elements = arena_array(&s->mem, n, sizeof(*s->layout.elements));
+    s->layout.stored_at = arena_array(&s->mem, n, sizeof(*s->layout.stored_at));
+    s->layout.stored_size = arena_array(&s->mem, n, sizeof(*s->layout.stored_size));
+    s->layout.fed_bytes = arena_array(&s->mem, n, sizeof(*s->layout.fed_bytes));
+    s->layout.of = arena_array(&s->mem, n, sizeof(*s->layout.of));
+    s->layout.rows_by = arena_array(&s->mem, n, sizeof(*s->layout.rows_by));
+    s->layout.inner = arena_array(&s->mem, n, sizeof(*s->layout.inner));
+    if (s->features == NULL || s->steps == NULL || s->layout.elements == NULL ||
+        s->layout.stored_at == NULL || s->layout.stored_size == NULL ||
+        s->layout.fed_bytes == NULL || s->layout.of == NULL || s->layout.inner == NULL ||
+        s->layout.rows_by == NULL)
         return err_set(err, ERR_NOMEM, "features: out of memory");
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
         struct data_feature *f = &s->features[i];
@@ -238,13 +241,14 @@ int data_copy_features(struct data_set *s, const struct data_opts *opts, struct 
         if (check_feature(&opts->features[i], elements, s->training, err) < 0)
             return ERR_INPUT;
         *f = opts->features[i];
-        s->elements[i] = (size_t)elements;
-        s->inner[i] = s->elements[i] / (size_t)items_of(f);
-        s->fed_bytes[i] = s->elements[i] * tensor_dtype_bytes(f->fed);
-        s->stored_at[i] = s->stored_bytes;
-        s->stored_size[i] = f->encoded ? sizeof(struct data_bytes)
-                                       : s->elements[i] * tensor_dtype_bytes(f->stored);
-        s->stored_bytes += (s->stored_size[i] + 7) & ~(size_t)7;
+        s->layout.elements[i] = (size_t)elements;
+        s->layout.inner[i] = s->layout.elements[i] / (size_t)items_of(f);
+        s->layout.fed_bytes[i] = s->layout.elements[i] * tensor_dtype_bytes(f->fed);
+        s->layout.stored_at[i] = s->layout.stored_bytes;
+        s->layout.stored_size[i] = f->encoded
+                                       ? sizeof(struct data_bytes)
+                                       : s->layout.elements[i] * tensor_dtype_bytes(f->stored);
+        s->layout.stored_bytes += (s->layout.stored_size[i] + 7) & ~(size_t)7;
         rc = copy_steps(s, i, err);
         if (rc == 0 && !(copy_text(s, &f->name) && copy_text(s, &f->of) &&
                          copy_text(s, &f->rows_by) && copy_text(s, &f->column)))

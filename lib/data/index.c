@@ -215,7 +215,8 @@ static int index_kept(struct builder *b, struct data_file *f, int fd, uint8_t *b
     const struct data_set *s = b->s;
     /* The format, and the options that change the index. */
     uint64_t kind = s->source->index_kind | (uint64_t)s->skip_bad << 32 |
-                    (uint64_t)s->csv_header << 33 | (uint64_t)(uint8_t)s->csv_delimiter << 40;
+                    (uint64_t)s->columns.has_header << 33 |
+                    (uint64_t)(uint8_t)s->columns.delimiter << 40;
     char *path = realpath(f->path, NULL), *name = NULL;
     int rc = 0;
 

@@ -146,7 +146,8 @@ int data_pack(struct data_set *s, const struct data_opts *opts, struct err *err)
             err_set(err, ERR_NOMEM, "out of memory for %" PRIu64 " records in packs", s->n_records);
     if (rc == 0) {
         p.lengths = lengths;
-        p.packs->length = s->elements[s->pack_by] / s->inner[s->pack_by];
+        p.packs->length =
+            s->layout.elements[s->layout.pack_by] / s->layout.inner[s->layout.pack_by];
         rc = data_survey(s, opts, lengths, err);
     }
     if (rc == 0)

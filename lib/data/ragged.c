@@ -54,13 +54,13 @@ int data_place_rows(struct data_decoder *d, uint32_t i, struct err *err)
 {
     const struct data_set *s = d->s;
     const struct data_feature *f = &s->features[i];
-    uint32_t by = s->rows_by[i];
-    uint64_t width = s->inner[i] / (uint64_t)f->shape.dim[1]; /* values per item */
+    uint32_t by = s->layout.rows_by[i];
+    uint64_t width = s->layout.inner[i] / (uint64_t)f->shape.dim[1]; /* values per item */
     uint64_t items = d->counts[i] / width, row = (uint64_t)f->shape.dim[1];
     size_t bytes = width * tensor_dtype_bytes(f->stored);
     struct rows rows = { .at = d->stored[by], .splits = f->rows == DATA_ROW_SPLITS,
                          .n = d->counts[by] };
-    uint8_t *room = d->room + s->stored_at[i];
+    uint8_t *room = d->room + s->layout.stored_at[i];
     uint64_t start = items;
 
     if (rows.splits && rows.n > 0)
@@ -71,10 +71,10 @@ int data_place_rows(struct data_decoder *d, uint32_t i, struct err *err)
                        f->name, d->counts[i], width);
     if (check(&rows, f, row, items, err) < 0)
         return ERR_INPUT;
-    if (d->counts[i] == s->elements[i])
+    if (d->counts[i] == s->layout.elements[i])
         return 0; /* all rows are full, so no value moves */
     CHECK(d->stored[i] == room);
-    data_pad(f, room, d->counts[i], s->elements[i]);
+    data_pad(f, room, d->counts[i], s->layout.elements[i]);
     for (uint64_t r = rows.n; r-- > 0;) {
         uint64_t length = (uint64_t)length_of(&rows, r);
 

@@ -88,7 +88,7 @@ static int slot_init(struct slot *slot, const struct data_set *s, uint32_t lane_
     bool fits = true;
 
     for (uint32_t i = 0; i < n; i++)
-        fits = fits && add(&total, lane_batch, s->fed_bytes[i]);
+        fits = fits && add(&total, lane_batch, s->layout.fed_bytes[i]);
     weights = total;
     fits = fits && add(&total, lane_batch, sizeof(*slot->weights));
     samples = total;
@@ -113,7 +113,7 @@ static int slot_init(struct slot *slot, const struct data_set *s, uint32_t lane_
     total = 0;
     for (uint32_t i = 0; i < n; i++) {
         slot->features[i] = slot->memory + total;
-        (void)add(&total, lane_batch, s->fed_bytes[i]); /* succeeded above */
+        (void)add(&total, lane_batch, s->layout.fed_bytes[i]); /* succeeded above */
     }
     slot->batch.features = (const void *const *)slot->features;
     slot->batch.weights = slot->weights;
@@ -179,7 +179,7 @@ static uint64_t run_end(const struct data_reader *r, const struct slot *slot,
 
     if (s->packs != NULL)
         return last;
-    if (s->cache != NULL && k + 1 < p->end && slot->samples[slot->sorted[k + 1]] > last + 1)
+    if (s->cache.samples != NULL && k + 1 < p->end && slot->samples[slot->sorted[k + 1]] > last + 1)
         return last; /* the next sample is not adjacent and may be cached */
     f = &s->files[data_file_of(s, last)];
     data_record_range(f, last - f->first, &from, &end);
@@ -220,7 +220,7 @@ static int decode_piece(struct data_reader *r, struct data_decoder *d, const str
         struct err why;
         int now;
 
-        if (k + PREFETCH_DISTANCE < p->end && r->s->cache == NULL && r->s->packs == NULL)
+        if (k + PREFETCH_DISTANCE < p->end && r->s->cache.samples == NULL && r->s->packs == NULL)
             data_record_prefetch(r->s, slot->samples[slot->sorted[k + PREFETCH_DISTANCE]]);
         if (atomic_load_explicit(&r->canceled, memory_order_relaxed))
             return err_set(err, ERR_CANCELED, "reading was canceled");

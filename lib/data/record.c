@@ -59,9 +59,9 @@ static int acquire_fd(struct data_set *s, struct data_file *f, bool *is_temporar
         return rc;
     }
     *is_temporary = true;
-    if (atomic_load(&s->n_open) < s->open_max &&
+    if (atomic_load(&s->open.n) < s->open.max &&
         atomic_compare_exchange_strong(&f->fd, &none, fd)) {
-        atomic_fetch_add(&s->n_open, 1); /* concurrent threads may exceed the limit slightly */
+        atomic_fetch_add(&s->open.n, 1); /* concurrent threads may exceed the limit slightly */
         *is_temporary = false;
     }
     return fd;

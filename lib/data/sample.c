@@ -20,15 +20,15 @@ static void derive(struct data_decoder *d, uint8_t *room, uint64_t at, int64_t s
     struct data_set *s = d->s;
 
     for (uint32_t i = 0; i < s->n_features; i++) {
-        int64_t *out = (int64_t *)(void *)(room + s->stored_at[i]);
+        int64_t *out = (int64_t *)(void *)(room + s->layout.stored_at[i]);
         uint64_t count, items;
 
-        if (s->of[i] == UINT32_MAX)
+        if (s->layout.of[i] == UINT32_MAX)
             continue;
-        count = d->counts[s->of[i]];
-        items = count / s->inner[s->of[i]];
+        count = d->counts[s->layout.of[i]];
+        items = count / s->layout.inner[s->layout.of[i]];
         if (segment == 1)
-            memset(out, 0, s->stored_size[i]);
+            memset(out, 0, s->layout.stored_size[i]);
         if (s->features[i].derived == DATA_LENGTH)
             *out += (int64_t)count;
         else
@@ -45,12 +45,13 @@ static int from_record(struct data_decoder *d, uint64_t record, uint64_t last, s
     int rc = data_read_record(d, record, last, err);
 
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
-        if (s->rows_by[i] != UINT32_MAX && data_place_rows(d, i, err) < 0)
+        if (s->layout.rows_by[i] != UINT32_MAX && data_place_rows(d, i, err) < 0)
             rc = data_at_record(s, record, ERR_INPUT, err);
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
-        if (s->features[i].pad && s->of[i] == UINT32_MAX && s->rows_by[i] == UINT32_MAX &&
-            d->counts[i] < s->elements[i])
-            data_pad(&s->features[i], d->room + s->stored_at[i], d->counts[i], s->elements[i]);
+        if (s->features[i].pad && s->layout.of[i] == UINT32_MAX &&
+            s->layout.rows_by[i] == UINT32_MAX && d->counts[i] < s->layout.elements[i])
+            data_pad(&s->features[i], d->room + s->layout.stored_at[i], d->counts[i],
+                     s->layout.elements[i]);
     if (rc == 0)
         derive(d, d->room, 0, 1);
     return rc;
@@ -69,10 +70,10 @@ static int append(struct data_decoder *d, uint64_t *at, int64_t segment, struct 
                      "changed",
                      items);
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++) {
-        size_t bytes = s->inner[i] * tensor_dtype_bytes(s->features[i].stored);
+        size_t bytes = s->layout.inner[i] * tensor_dtype_bytes(s->features[i].stored);
 
-        if (s->of[i] == UINT32_MAX)
-            memcpy(d->pack + s->stored_at[i] + *at * bytes, d->stored[i], items * bytes);
+        if (s->layout.of[i] == UINT32_MAX)
+            memcpy(d->pack + s->layout.stored_at[i] + *at * bytes, d->stored[i], items * bytes);
     }
     if (rc < 0)
         return rc;
@@ -109,10 +110,10 @@ static int from_pack(struct data_decoder *d, uint64_t pack, struct err *err)
         return rc;
     }
     for (uint32_t i = 0; i < s->n_features; i++) {
-        uint8_t *room = d->pack + s->stored_at[i];
+        uint8_t *room = d->pack + s->layout.stored_at[i];
 
-        if (s->of[i] == UINT32_MAX)
-            data_pad(&s->features[i], room, at * s->inner[i], s->elements[i]);
+        if (s->layout.of[i] == UINT32_MAX)
+            data_pad(&s->features[i], room, at * s->layout.inner[i], s->layout.elements[i]);
         d->stored[i] = room;
     }
     return 0;
@@ -135,18 +136,18 @@ static bool cache_bytes(uint8_t *at, const struct data_bytes *from)
 static void cache_sample(struct data_decoder *d, uint64_t number)
 {
     struct data_set *s = d->s;
-    uint8_t *sample = s->cache + number * s->stored_bytes;
+    uint8_t *sample = s->cache.samples + number * s->layout.stored_bytes;
     unsigned char empty = EMPTY;
 
-    if (!atomic_compare_exchange_strong(&s->cached[number], &empty, FILLING))
+    if (!atomic_compare_exchange_strong(&s->cache.states[number], &empty, FILLING))
         return;
     for (uint32_t i = 0; i < s->n_features; i++) {
         if (!s->features[i].encoded)
-            memcpy(sample + s->stored_at[i], d->stored[i], s->stored_size[i]);
-        else if (!cache_bytes(sample + s->stored_at[i], d->stored[i]))
+            memcpy(sample + s->layout.stored_at[i], d->stored[i], s->layout.stored_size[i]);
+        else if (!cache_bytes(sample + s->layout.stored_at[i], d->stored[i]))
             return; /* stays FILLING: the sample is always read from the file */
     }
-    atomic_store_explicit(&s->cached[number], FULL, memory_order_release);
+    atomic_store_explicit(&s->cache.states[number], FULL, memory_order_release);
 }
 
 static void from_cache(struct data_decoder *d, uint64_t sample)
@@ -154,7 +155,7 @@ static void from_cache(struct data_decoder *d, uint64_t sample)
     struct data_set *s = d->s;
 
     for (uint32_t i = 0; i < s->n_features; i++)
-        d->stored[i] = s->cache + sample * s->stored_bytes + s->stored_at[i];
+        d->stored[i] = s->cache.samples + sample * s->layout.stored_bytes + s->layout.stored_at[i];
 }
 
 static int decode_one(struct data_decoder *d, const struct data_draw *draw, uint64_t last,
@@ -164,22 +165,22 @@ static int decode_one(struct data_decoder *d, const struct data_draw *draw, uint
     uint64_t sample = draw->sample;
     int rc = 0;
 
-    if (s->cache != NULL &&
-        atomic_load_explicit(&s->cached[sample], memory_order_acquire) == FULL) {
+    if (s->cache.samples != NULL &&
+        atomic_load_explicit(&s->cache.states[sample], memory_order_acquire) == FULL) {
         from_cache(d, sample);
     } else {
         rc = s->packs != NULL ? from_pack(d, sample, err) : from_record(d, sample, last, err);
         if (rc < 0)
             return rc;
-        if (s->cache != NULL)
+        if (s->cache.samples != NULL)
             cache_sample(d, sample);
     }
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++) {
-        void *out = (uint8_t *)batch[i] + at * s->fed_bytes[i];
+        void *out = (uint8_t *)batch[i] + at * s->layout.fed_bytes[i];
 
-        rc = d->convert[i] == NULL
-                 ? image_run(d->image, i, draw, d->stored[i], out, err)
-                 : d->convert[i]->run(&s->features[i], s->elements[i], d->stored[i], out, err);
+        rc = d->convert[i] == NULL ? image_run(d->image, i, draw, d->stored[i], out, err)
+                                   : d->convert[i]->run(&s->features[i], s->layout.elements[i],
+                                                        d->stored[i], out, err);
     }
     if (rc < 0 && s->packs != NULL)
         return err_wrap(err, rc, "sample %" PRIu64, sample);

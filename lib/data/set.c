@@ -45,13 +45,13 @@ static int make_cache(struct data_set *s, struct err *err)
     uint64_t n = data_samples(s);
     size_t bytes;
 
-    if (__builtin_mul_overflow(n, s->stored_bytes + 1, &bytes) ||
+    if (__builtin_mul_overflow(n, s->layout.stored_bytes + 1, &bytes) ||
         __builtin_add_overflow(bytes, encoded_bytes(s), &bytes))
         bytes = SIZE_MAX;
     if (bytes <= machine) { /* pages are allocated as samples are cached */
-        s->cache = calloc(n, s->stored_bytes);
-        s->cached = calloc(n, sizeof(*s->cached));
-        if (s->cache != NULL && s->cached != NULL)
+        s->cache.samples = calloc(n, s->layout.stored_bytes);
+        s->cache.states = calloc(n, sizeof(*s->cache.states));
+        if (s->cache.samples != NULL && s->cache.states != NULL)
             return 0;
     }
     text_bytes(need, sizeof(need), bytes);
@@ -59,7 +59,7 @@ static int make_cache(struct data_set *s, struct err *err)
     return err_set(err, ERR_NOMEM,
                    "%" PRIu64 " samples of %zu bytes need %s of memory, and this machine has %s: "
                    "do not cache them",
-                   n, s->stored_bytes, need, have);
+                   n, s->layout.stored_bytes, need, have);
 }
 
 /* ---- the set ---- */
@@ -71,11 +71,11 @@ int data_open(const struct data_opts *opts, struct data_set **out, struct err *e
 
     if (s == NULL)
         return err_set(err, ERR_NOMEM, "data set: out of memory");
-    s->open_max = open_max();
+    s->open.max = open_max();
     s->source = data_source_of(opts->origin.format);
     s->n_members = s->source->has_members ? opts->n_features : 1;
-    s->csv_header = opts->origin.csv_header;
-    s->csv_delimiter = opts->origin.csv_delimiter != 0 ? opts->origin.csv_delimiter : ',';
+    s->columns.has_header = opts->origin.csv_header;
+    s->columns.delimiter = opts->origin.csv_delimiter != 0 ? opts->origin.csv_delimiter : ',';
     s->check_seed = opts->check_seed;
     s->training = opts->training;
     s->skip_bad = opts->origin.skip_bad;
@@ -107,18 +107,19 @@ int data_open(const struct data_opts *opts, struct data_set **out, struct err *e
 
 static void free_cache(struct data_set *s)
 {
-    for (uint32_t i = 0; s->cache != NULL && i < s->n_features; i++) {
+    for (uint32_t i = 0; s->cache.samples != NULL && i < s->n_features; i++) {
         if (!s->features[i].encoded)
             continue;
         for (uint64_t r = 0; r < s->n_records; r++) {
             struct data_bytes b;
 
-            memcpy(&b, s->cache + r * s->stored_bytes + s->stored_at[i], sizeof(b));
+            memcpy(&b, s->cache.samples + r * s->layout.stored_bytes + s->layout.stored_at[i],
+                   sizeof(b));
             free((void *)(uintptr_t)b.at); /* NULL if the sample is not cached */
         }
     }
-    free(s->cache);
-    free(s->cached);
+    free(s->cache.samples);
+    free(s->cache.states);
 }
 
 void data_free(struct data_set *s)

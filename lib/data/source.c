@@ -58,8 +58,9 @@ static int tfrecord_parse(struct data_decoder *d, uint32_t member, const uint8_t
         rc = data_example_find(s->names, bytes + TFRECORD_HEAD_BYTES, length, d->found, err);
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
         if (s->features[i].derived == DATA_STORED)
-            rc = data_example_read(&s->features[i], s->elements[i], &d->found[i],
-                                   d->room + s->stored_at[i], &d->stored[i], &d->counts[i], err);
+            rc = data_example_read(&s->features[i], s->layout.elements[i], &d->found[i],
+                                   d->room + s->layout.stored_at[i], &d->stored[i], &d->counts[i],
+                                   err);
     return rc;
 }
 
@@ -87,7 +88,7 @@ static int arrays_index(struct data_walk *w, struct err *err)
     const struct data_set *s = w->s;
     const struct data_feature *f = &s->features[w->member];
     struct shape expected = { .rank = f->shape.rank + 1 };
-    size_t item = s->stored_size[w->member];
+    size_t item = s->layout.stored_size[w->member];
     uint64_t want = NPY_HEAD_BYTES < w->f->bytes ? NPY_HEAD_BYTES : w->f->bytes, held;
     const uint8_t *bytes;
     struct npy head;
@@ -153,7 +154,8 @@ static int tokens_fit(const struct data_set *s, struct err *err)
         if (!is_token_type(f->stored) || f->stored != s->features[0].stored)
             return bad_feature(f, "a token file", "expected uint16 or uint32, the same for both",
                                err);
-        if (s->elements[i] != s->elements[0] || f->pad || f->truncate || f->derived != DATA_STORED)
+        if (s->layout.elements[i] != s->layout.elements[0] || f->pad || f->truncate ||
+            f->derived != DATA_STORED)
             return bad_feature(f, "a token file",
                                "tokens and labels must be windows of the same length", err);
     }
@@ -170,7 +172,7 @@ static bool has_labels(const struct data_set *s)
 
 static int tokens_index(struct data_walk *w, struct err *err)
 {
-    size_t width = tensor_dtype_bytes(w->s->features[0].stored), length = w->s->elements[0];
+    size_t width = tensor_dtype_bytes(w->s->features[0].stored), length = w->s->layout.elements[0];
     uint64_t tokens = w->f->bytes / width, ahead = has_labels(w->s);
 
     if (w->f->bytes % width != 0)

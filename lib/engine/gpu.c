@@ -106,7 +106,7 @@ static void gpu_describe_trace(struct engine *e, struct trace_opts *out)
 static void gpu_discard(struct engine *e)
 {
     for (uint32_t i = 0; i < e->opts->n_devices; i++)
-        gpu_of(e->replicas[i])->has_state = false;
+        gpu_of(e->replicas[i])->state.is_held = false;
 }
 
 /* ---- a generation ---- */
@@ -123,14 +123,14 @@ static int gpu_begin(struct engine_replica *r, struct err *err)
     if (g->lanes == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
     g->n_lanes = r->n_lanes;
-    g->next = 0;
+    g->feed.next = 0;
     g->first_step = 0;
-    g->back->computed = 0;
-    g->notes_device = true;
+    g->report.back->computed = 0;
+    g->timing.notes_device = true;
     for (uint32_t i = 0; i < GPU_SLOTS; i++)
-        g->slot[i].is_full = false;
+        g->feed.slot[i].is_full = false;
     gpu_clock_forget(r);
-    rc = g->cuda->fill(g->trouble, 0, sizeof(*g->trouble), g->work, err);
+    rc = g->cuda->fill(g->report.trouble, 0, sizeof(*g->report.trouble), g->streams.work, err);
     return rc < 0 ? rc : gpu_connect(r, err);
 }
 
@@ -140,13 +140,14 @@ static int take_state(struct engine_replica *r, uint64_t held, struct err *err)
     struct gpu *g = gpu_of(r);
     int rc = 0;
 
-    if (g->has_state && g->held == held && held > 0)
+    if (g->state.is_held && g->state.held == held && held > 0)
         return 0;
-    rc = g->cuda->copy(g->state, e->memory.state, e->memory.state_bytes, g->work, err);
+    rc = g->cuda->copy(g->state.floats, e->memory.state, e->memory.state_bytes, g->streams.work,
+                       err);
     if (rc == 0)
         rc = gpu_wait(r, NULL, err);
-    g->has_state = rc == 0;
-    g->held = held;
+    g->state.is_held = rc == 0;
+    g->state.held = held;
     return rc;
 }
 
@@ -178,7 +179,8 @@ static int look_at_clock(void *arg, struct err *err)
 static int come_to_rest(struct engine_replica *r, struct err *err)
 {
     struct gpu *g = gpu_of(r);
-    struct cuda_stream *streams[] = { g->sums, g->feed, g->work, gpu_copies_stream(g) };
+    struct cuda_stream *streams[] = { g->streams.sums, g->streams.feed, g->streams.work,
+                                      gpu_copies_stream(g) };
     struct rest x = { clock_ns(), r->engine->group.deadline_ms };
     int rc = 0;
 

@@ -129,7 +129,7 @@ static int note(struct engine_replica *r, struct err *err)
     struct events *e = &gpu_of(r)->clock->busy;
 
     CHECK(e->n < e->cap);
-    return gpu_of(r)->cuda->record(e->at[e->n++], gpu_of(r)->work, err);
+    return gpu_of(r)->cuda->record(e->at[e->n++], gpu_of(r)->streams.work, err);
 }
 
 int gpu_busy(struct engine_replica *r, struct err *err)
@@ -177,7 +177,9 @@ void gpu_clock_begin(struct engine_replica *r)
 
 static struct cuda_stream *stream_of(const struct gpu *g, enum trace_rows row)
 {
-    return row == TRACE_WORK ? g->work : row == TRACE_FEED ? g->feed : g->sums;
+    return row == TRACE_WORK   ? g->streams.work
+           : row == TRACE_FEED ? g->streams.feed
+                               : g->streams.sums;
 }
 
 int gpu_mark_begin(struct engine_replica *r, enum trace_rows row, struct err *err)
@@ -243,13 +245,13 @@ int gpu_mark_call(void *arg, uint32_t call, struct err *err)
 static int match_clocks(struct engine_replica *r, uint64_t *now, struct err *err)
 {
     struct gpu *g = gpu_of(r);
-    struct cuda_stream *streams[] = { g->sums, g->feed, g->work };
+    struct cuda_stream *streams[] = { g->streams.sums, g->streams.feed, g->streams.work };
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < COUNT_OF(streams); i++)
         rc = gpu_wait_stream(r, streams[i], err);
     if (rc == 0)
-        rc = g->cuda->record(g->clock->zero, g->work, err);
+        rc = g->cuda->record(g->clock->zero, g->streams.work, err);
     while (rc == 0) { /* until the event has occurred */
         rc = gpu_look_around(r, err);
         if (rc == 0)

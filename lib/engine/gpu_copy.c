@@ -162,7 +162,7 @@ static int is_ahead(const struct engine *e, uint64_t held, bool *ahead, struct e
 {
     const struct gpu *g = gpu_of(e->replicas[0]);
     *ahead = e->memory.step != held;
-    if (*ahead && (g->is_lost || !g->has_state || g->held != held))
+    if (*ahead && (g->is_lost || !g->state.is_held || g->state.held != held))
         return err_set(err, ERR_DEVICE,
                        "the state after step %" PRIu64 " is not to be had: the GPU that held it "
                        "failed",
@@ -180,9 +180,10 @@ int gpu_sync(struct engine *e, uint64_t held, struct err *err)
         return rc;
     rc = device_enter(&e->opts->devices[0], err);
     if (rc == 0)
-        rc = g->cuda->copy(e->memory.state, g->state, e->memory.state_bytes, g->work, err);
+        rc = g->cuda->copy(e->memory.state, g->state.floats, e->memory.state_bytes, g->streams.work,
+                           err);
     if (rc == 0) /* no cancel: it is wanted most when a generation has ended early */
-        rc = device_wait(g->cuda, g->work, NULL, NULL, err);
+        rc = device_wait(g->cuda, g->streams.work, NULL, NULL, err);
     if (rc == 0)
         e->memory.step = held;
     return wrap(held, rc, err);
@@ -193,14 +194,15 @@ static int copy_within(struct engine *e, struct err *err)
     struct engine_replica *r = e->replicas[0];
     struct gpu *g = gpu_of(r);
     /* the copy before this one: of a save that was abandoned */
-    int rc = g->cuda->wait(g->work, g->copies->left, err);
+    int rc = g->cuda->wait(g->streams.work, g->copies->left, err);
 
     if (rc == 0)
         rc = gpu_busy(r, err);
     if (rc == 0)
         rc = gpu_mark_begin(r, TRACE_WORK, err);
     if (rc == 0)
-        rc = g->cuda->copy(g->copies->snapshot, g->state, e->memory.state_bytes, g->work, err);
+        rc = g->cuda->copy(g->copies->snapshot, g->state.floats, e->memory.state_bytes,
+                           g->streams.work, err);
     if (rc == 0)
         rc = gpu_rest(r, err);
     return rc < 0 ? rc : gpu_mark(r, TRACE_WORK, TRACE_CHECKPOINT, 0, err);
@@ -219,12 +221,12 @@ int gpu_snapshot(struct engine *e, uint64_t held, void *to, struct err *err)
         memcpy(to, e->memory.state, all);
     if (rc < 0 || !ahead)
         return rc;
-    from = (const char *)(c->snapshot != NULL ? c->snapshot : g->state);
+    from = (const char *)(c->snapshot != NULL ? c->snapshot : g->state.floats);
     rc = device_enter(&e->opts->devices[0], err);
     if (rc == 0 && c->snapshot != NULL)
         rc = copy_within(e, err);
     if (rc == 0)
-        rc = g->cuda->record(c->made, g->work, err);
+        rc = g->cuda->record(c->made, g->streams.work, err);
     if (rc == 0)
         rc = g->cuda->wait(c->stream, c->made, err);
     for (size_t at = 0; rc == 0 && at < all; at += bytes) {
@@ -234,7 +236,7 @@ int gpu_snapshot(struct engine *e, uint64_t held, void *to, struct err *err)
     if (rc == 0)
         rc = g->cuda->record(c->left, c->stream, err);
     if (rc == 0 && c->snapshot == NULL)
-        rc = g->cuda->wait(g->work, c->left, err);
+        rc = g->cuda->wait(g->streams.work, c->left, err);
     return wrap(held, rc, err);
 }
 

@@ -60,15 +60,15 @@ static int send_slot(struct engine_replica *r, struct gpu_slot *s, struct plan *
     if (rc < 0)
         return rc;
     fill_slot(r, s, plan, b);
-    rc = g->cuda->wait(g->feed, s->used, err);
+    rc = g->cuda->wait(g->streams.feed, s->used, err);
     if (rc == 0)
         rc = gpu_mark_begin(r, TRACE_FEED, err);
     if (rc == 0)
-        rc = g->cuda->copy(s->stage, s->pinned, g->inputs_bytes, g->feed, err);
+        rc = g->cuda->copy(s->stage, s->pinned, g->feed.bytes, g->streams.feed, err);
     if (rc == 0)
         rc = gpu_mark(r, TRACE_FEED, TRACE_DATA, b->lane, err);
     if (rc == 0)
-        rc = g->cuda->record(s->sent, g->feed, err);
+        rc = g->cuda->record(s->sent, g->streams.feed, err);
     s->is_full = rc == 0;
     return rc;
 }
@@ -98,8 +98,8 @@ int gpu_copy_inputs(struct engine_replica *r, struct gpu_slot *s, struct plan *p
     for (uint32_t i = 0; rc == 0 && i < plans_n_inputs(r->engine); i++) {
         const struct tensor *in = plan_input(plan, i);
 
-        rc = g->cuda->copy(in->data, s->stage + gpu_input_at(r, plan, i), tensor_bytes(in), g->work,
-                           err);
+        rc = g->cuda->copy(in->data, s->stage + gpu_input_at(r, plan, i), tensor_bytes(in),
+                           g->streams.work, err);
     }
     return rc;
 }
@@ -110,10 +110,10 @@ int gpu_set_run(struct engine_replica *r, struct gpu_slot *s, const struct op_ru
     struct gpu *g = gpu_of(r);
 
     *s->run = *run;
-    s->run->queue = g->work;
+    s->run->queue = g->streams.work;
     s->run->there = s->run_there;
-    s->run->trouble = g->trouble;
-    return g->cuda->copy(s->run_there, s->run, sizeof(*s->run), g->work, err);
+    s->run->trouble = g->report.trouble;
+    return g->cuda->copy(s->run_there, s->run, sizeof(*s->run), g->streams.work, err);
 }
 
 int gpu_feed(struct engine_replica *r, struct plan *plan, const struct data_batch *b,
@@ -121,15 +121,15 @@ int gpu_feed(struct engine_replica *r, struct plan *plan, const struct data_batc
 {
     struct gpu *g = gpu_of(r);
     /* the other one may hold what comes next */
-    struct gpu_slot *s = &g->slot[(g->next + 1) % GPU_SLOTS];
+    struct gpu_slot *s = &g->feed.slot[(g->feed.next + 1) % GPU_SLOTS];
     int rc;
 
     gpu_clock_forget(r);
     rc = send_slot(r, s, plan, b, err);
     s->is_full = false;
     if (rc == 0)
-        rc = g->cuda->wait(g->work, s->sent, err);
+        rc = g->cuda->wait(g->streams.work, s->sent, err);
     if (rc == 0)
         rc = gpu_copy_inputs(r, s, plan, err);
-    return rc < 0 ? rc : g->cuda->record(s->used, g->work, err);
+    return rc < 0 ? rc : g->cuda->record(s->used, g->streams.work, err);
 }

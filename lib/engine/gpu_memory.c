@@ -31,7 +31,7 @@ static uint64_t memory_of_gpu(const struct engine_replica *r)
 static int explain_memory(const struct engine_replica *r, struct err *err)
 {
     const struct engine *e = r->engine;
-    size_t grads = e->memory.depth * gpu_of(r)->grads_floats * sizeof(float);
+    size_t grads = e->memory.depth * gpu_of(r)->grads.floats * sizeof(float);
     uint64_t all = e->memory.state_bytes + grads + plans_work_bytes(r), has = memory_of_gpu(r);
     char state_text[32], grads_text[32], work_text[32], name[32];
 
@@ -57,10 +57,10 @@ static int open_slot(struct engine_replica *r, struct gpu_slot *s, struct err *e
 {
     struct gpu *g = gpu_of(r);
     const struct cuda_api *cuda = g->cuda;
-    int rc = cuda->pin((void **)&s->pinned, g->inputs_bytes, err);
+    int rc = cuda->pin((void **)&s->pinned, g->feed.bytes, err);
 
     if (rc == 0)
-        rc = allocate(r, (void **)&s->stage, g->inputs_bytes, err);
+        rc = allocate(r, (void **)&s->stage, g->feed.bytes, err);
     if (rc == 0)
         rc = cuda->pin((void **)&s->run, sizeof(*s->run), err);
     if (rc == 0)
@@ -88,27 +88,27 @@ static void close_slot(struct gpu *g, struct gpu_slot *s)
 
 static int open_streams(struct gpu *g, struct err *err)
 {
-    int rc = g->cuda->stream_open(CUDA_SOME_TIME, &g->work, err);
+    int rc = g->cuda->stream_open(CUDA_SOME_TIME, &g->streams.work, err);
 
     if (rc == 0)
-        rc = g->cuda->stream_open(CUDA_SOME_TIME, &g->feed, err);
+        rc = g->cuda->stream_open(CUDA_SOME_TIME, &g->streams.feed, err);
     if (rc == 0) /* peers wait for it */
-        rc = g->cuda->stream_open(CUDA_FIRST, &g->sums, err);
+        rc = g->cuda->stream_open(CUDA_FIRST, &g->streams.sums, err);
     if (rc == 0)
-        rc = g->cuda->event_open(false, &g->ready, err);
+        rc = g->cuda->event_open(false, &g->streams.ready, err);
     if (rc == 0)
-        rc = g->cuda->event_open(false, &g->summed, err);
+        rc = g->cuda->event_open(false, &g->streams.summed, err);
     if (rc == 0)
-        rc = g->cuda->event_open(true, &g->began, err);
+        rc = g->cuda->event_open(true, &g->timing.began, err);
     if (rc == 0)
-        rc = g->cuda->event_open(true, &g->ended, err);
+        rc = g->cuda->event_open(true, &g->timing.ended, err);
     return rc;
 }
 
 /* The state has the layout of the host's. */
 static float *in_state(const struct gpu *g, const struct engine *e, const float *host)
 {
-    return host != NULL ? g->state + (host - e->memory.state) : NULL;
+    return host != NULL ? g->state.floats + (host - e->memory.state) : NULL;
 }
 
 /* Gradients of tables are whole. An update that leaves rows alone needs to know which rows were
@@ -118,12 +118,12 @@ static void lay_out_grads(struct gpu *g, const struct engine *e)
     size_t words;
     uint32_t n_tables;
 
-    g->grads_floats = e->memory.grads;
+    g->grads.floats = e->memory.grads;
     if (tables_resting(e->opts) == 0)
         return;
     (void)graph_tables(e->opts->graph, &n_tables, &words);
-    g->rows_at = (e->memory.grads + 63) / 64 * 64;
-    g->grads_floats = g->rows_at + 64 * words;
+    g->grads.rows_at = (e->memory.grads + 63) / 64 * 64;
+    g->grads.floats = g->grads.rows_at + 64 * words;
 }
 
 static int open_memory(struct engine_replica *r, struct err *err)
@@ -131,21 +131,21 @@ static int open_memory(struct engine_replica *r, struct err *err)
     struct engine *e = r->engine;
     struct gpu *g = gpu_of(r);
     const struct cuda_api *cuda = g->cuda;
-    int rc = allocate(r, (void **)&g->state, e->memory.state_bytes, err);
+    int rc = allocate(r, (void **)&g->state.floats, e->memory.state_bytes, err);
 
     for (uint32_t i = 0; rc == 0 && i < e->memory.depth; i++)
-        rc = allocate(r, (void **)&g->grads[i], g->grads_floats * sizeof(float), err);
+        rc = allocate(r, (void **)&g->grads.tree[i], g->grads.floats * sizeof(float), err);
     if (rc == 0)
         rc = allocate(r, &g->plan_work, plans_work_bytes(r), err);
     if (rc == 0)
-        rc =
-            allocate(r, (void **)&g->look,
-                     cuda_look_room(e->memory.state_bytes / sizeof(float)) * sizeof(*g->look), err);
+        rc = allocate(
+            r, (void **)&g->report.look,
+            cuda_look_room(e->memory.state_bytes / sizeof(float)) * sizeof(*g->report.look), err);
     if (rc == 0)
-        rc = allocate(r, (void **)&g->trouble, sizeof(*g->trouble), err);
+        rc = allocate(r, (void **)&g->report.trouble, sizeof(*g->report.trouble), err);
     if (rc == 0)
-        rc = cuda->pin((void **)&g->back,
-                       sizeof(*g->back) + e->opts->control_floats * sizeof(float), err);
+        rc = cuda->pin((void **)&g->report.back,
+                       sizeof(*g->report.back) + e->opts->control_floats * sizeof(float), err);
     return rc;
 }
 
@@ -188,17 +188,18 @@ int gpu_open_device(struct engine_replica *r, struct err *err)
         rc = open_memory(r, err);
     if (rc < 0)
         return rc;
-    if (g->rows_at > 0)
-        plan_tell_rows(r->plans->train, g->rows_at);
+    if (g->grads.rows_at > 0)
+        plan_tell_rows(r->plans->train, g->grads.rows_at);
     for (uint32_t s = 0; s < OPTIM_MAX_SLOTS; s++)
-        g->slots[s] = in_state(g, e, e->memory.slots[s]);
-    g->average = in_state(g, e, e->memory.average);
-    plan_bind(r->plans->train, g->state, g->plan_work);
+        g->state.slots[s] = in_state(g, e, e->memory.slots[s]);
+    g->state.average = in_state(g, e, e->memory.average);
+    plan_bind(r->plans->train, g->state.floats, g->plan_work);
     if (r->plans->eval != NULL)
-        plan_bind(r->plans->eval, e->opts->evaluate_average ? g->average : g->state, g->plan_work);
-    g->inputs_bytes = gpu_input_at(r, r->plans->train, UINT32_MAX);
+        plan_bind(r->plans->eval, e->opts->evaluate_average ? g->state.average : g->state.floats,
+                  g->plan_work);
+    g->feed.bytes = gpu_input_at(r, r->plans->train, UINT32_MAX);
     for (uint32_t i = 0; rc == 0 && i < GPU_SLOTS; i++)
-        rc = open_slot(r, &g->slot[i], err);
+        rc = open_slot(r, &g->feed.slot[i], err);
     if (rc == 0)
         rc = open_optim(r, err);
     if (rc == 0)
@@ -228,21 +229,21 @@ void gpu_close_device(struct engine_replica *r)
     gpu_copies_close(g);
     gpu_clock_close(g);
     for (uint32_t i = 0; i < GPU_SLOTS; i++)
-        close_slot(g, &g->slot[i]);
-    g->cuda->unpin(g->back);
-    g->cuda->free(g->look);
-    g->cuda->free(g->trouble);
+        close_slot(g, &g->feed.slot[i]);
+    g->cuda->unpin(g->report.back);
+    g->cuda->free(g->report.look);
+    g->cuda->free(g->report.trouble);
     g->cuda->free(g->plan_work);
     for (uint32_t i = 0; i < MEMORY_MAX_TREE; i++)
-        g->cuda->free(g->grads[i]);
-    g->cuda->free(g->state);
-    g->cuda->event_close(g->ready);
-    g->cuda->event_close(g->summed);
-    g->cuda->event_close(g->began);
-    g->cuda->event_close(g->ended);
-    g->cuda->stream_close(g->sums);
-    g->cuda->stream_close(g->feed);
-    g->cuda->stream_close(g->work);
+        g->cuda->free(g->grads.tree[i]);
+    g->cuda->free(g->state.floats);
+    g->cuda->event_close(g->streams.ready);
+    g->cuda->event_close(g->streams.summed);
+    g->cuda->event_close(g->timing.began);
+    g->cuda->event_close(g->timing.ended);
+    g->cuda->stream_close(g->streams.sums);
+    g->cuda->stream_close(g->streams.feed);
+    g->cuda->stream_close(g->streams.work);
     free(g);
     r->device = NULL;
 }

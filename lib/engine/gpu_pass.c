@@ -10,18 +10,21 @@
 int gpu_check_trouble(struct engine_replica *r, const struct plan *plan, struct err *err)
 {
     struct gpu *g = gpu_of(r);
-    int rc = g->cuda->copy(&g->back->trouble, g->trouble, sizeof(*g->trouble), g->work, err);
+    int rc = g->cuda->copy(&g->report.back->trouble, g->report.trouble, sizeof(*g->report.trouble),
+                           g->streams.work, err);
 
     if (rc == 0)
         rc = gpu_wait(r, NULL, err);
-    return rc == 0 && g->back->trouble.found != 0 ? plan_refuse(plan, &g->back->trouble, err) : rc;
+    return rc == 0 && g->report.back->trouble.found != 0
+               ? plan_refuse(plan, &g->report.back->trouble, err)
+               : rc;
 }
 
 int gpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *run, bool backward,
             struct err *err)
 {
     struct gpu *g = gpu_of(r);
-    struct gpu_slot *s = &g->slot[(g->next + 1) % GPU_SLOTS];
+    struct gpu_slot *s = &g->feed.slot[(g->feed.next + 1) % GPU_SLOTS];
     struct op_run there;
     int rc = gpu_set_run(r, s, run, err);
 
@@ -30,15 +33,15 @@ int gpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *ru
     if (rc == 0)
         rc = plan_forward(plan, &there, err);
     if (rc == 0 && backward)
-        rc = plan_backward(plan, &there, g->grads[0], NULL, NULL, err);
+        rc = plan_backward(plan, &there, g->grads.tree[0], NULL, NULL, err);
     return rc < 0 ? rc : gpu_check_trouble(r, plan, err);
 }
 
 int gpu_show(struct engine_replica *r, struct err *err)
 {
     struct gpu *g = gpu_of(r);
-    int rc = g->cuda->copy(r->arenas->grads[0], g->grads[0],
-                           r->engine->memory.params * sizeof(float), g->work, err);
+    int rc = g->cuda->copy(r->arenas->grads[0], g->grads.tree[0],
+                           r->engine->memory.params * sizeof(float), g->streams.work, err);
 
     return rc < 0 ? rc : gpu_wait(r, NULL, err);
 }

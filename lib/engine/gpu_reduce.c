@@ -26,14 +26,14 @@ static void note_device(struct engine_replica *r)
     struct gpu *g = gpu_of(r);
     char text[256], name[32];
 
-    if (!g->notes_device)
+    if (!g->timing.notes_device)
         return;
-    g->notes_device = false;
+    g->timing.notes_device = false;
     device_name(&e->opts->devices[r->local], name, sizeof(name));
     snprintf(text, sizeof(text),
              "%s computed lanes %" PRIu32 " to %" PRIu32 " of the first step in %.1f ms", name,
              r->first_lane, r->first_lane + r->n_lanes - 1,
-             g->cuda->elapsed_ms(g->began, g->ended));
+             g->cuda->elapsed_ms(g->timing.began, g->timing.ended));
     engine_note(e, false, text);
 }
 
@@ -44,15 +44,15 @@ static int send_control(struct engine_replica *r, struct err *err)
     struct engine *e = r->engine;
     struct gpu *g = gpu_of(r);
     size_t n = e->opts->control_floats - ENGINE_WORDS;
-    float *from = g->back->control + ENGINE_WORDS;
-    int rc = g->cuda->copy(g->grads[0] + e->memory.params + ENGINE_TROUBLE, &g->trouble->found,
-                           sizeof(float), g->work, err);
+    float *from = g->report.back->control + ENGINE_WORDS;
+    int rc = g->cuda->copy(g->grads.tree[0] + e->memory.params + ENGINE_TROUBLE,
+                           &g->report.trouble->found, sizeof(float), g->streams.work, err);
 
     if (rc < 0 || r->local != 0)
         return rc;
     memcpy(from, r->arenas->grads[0] + e->memory.params + ENGINE_WORDS, n * sizeof(float));
-    return g->cuda->copy(g->grads[0] + e->memory.params + ENGINE_WORDS, from, n * sizeof(float),
-                         g->work, err);
+    return g->cuda->copy(g->grads.tree[0] + e->memory.params + ENGINE_WORDS, from,
+                         n * sizeof(float), g->streams.work, err);
 }
 
 /* Fault points change the gradient of the last GPU of a task: the others have to detect it. */
@@ -77,16 +77,18 @@ static int look(struct engine_replica *r, struct err *err)
     int rc = inject_faults(r, err);
 
     if (rc == 0)
-        rc = g->cuda->math->optim_look(g->optim, g->grads[0], clip, g->look, g->work, err);
+        rc = g->cuda->math->optim_look(g->optim, g->grads.tree[0], clip, g->report.look,
+                                       g->streams.work, err);
     if (rc == 0)
-        rc = g->cuda->copy(&g->back->look, g->look, sizeof(*g->look), g->work, err);
+        rc = g->cuda->copy(&g->report.back->look, g->report.look, sizeof(*g->report.look),
+                           g->streams.work, err);
     return rc < 0 ? rc : gpu_mark(r, TRACE_WORK, TRACE_CHECK, 0, err);
 }
 
 /* The first batch of the next lane goes to the GPU while this step's sums are in progress. */
 static int fetch_ahead(struct engine_replica *r, struct err *err)
 {
-    struct gpu_slot *s = &gpu_of(r)->slot[gpu_of(r)->next];
+    struct gpu_slot *s = &gpu_of(r)->feed.slot[gpu_of(r)->feed.next];
 
     return s->is_full ? 0 : gpu_fetch_batch(r, s, err);
 }
@@ -111,8 +113,8 @@ static int look_at_sums(void *arg, struct err *err)
             gpu_note_wait(r, w->since_ns, "the all-reduce of the GPUs");
         return rc;
     }
-    if (gpu_of(r)->comm == NULL ||
-        atomic_load_explicit(&gpu_of(r)->back->computed, memory_order_relaxed) != gpu_of(r)->step)
+    if (gpu_of(r)->comm == NULL || atomic_load_explicit(&gpu_of(r)->report.back->computed,
+                                                        memory_order_relaxed) != gpu_of(r)->step)
         return 0;
     if (w->since_ns == 0)
         w->since_ns = clock_ns();
@@ -126,7 +128,7 @@ static int look_at_sums(void *arg, struct err *err)
 static int wait_for_sums(struct engine_replica *r, struct err *err)
 {
     struct sums_wait w = { .r = r };
-    int rc = device_watch(gpu_of(r)->cuda, gpu_of(r)->work, NULL, look_at_sums, &w, err);
+    int rc = device_watch(gpu_of(r)->cuda, gpu_of(r)->streams.work, NULL, look_at_sums, &w, err);
 
     r->reduce_ns = w.since_ns > 0 ? clock_ns() - w.since_ns : 0;
     return rc < 0 ? err_wrap(err, rc, "sum up the gradients (NCCL)") : 0;
@@ -144,11 +146,12 @@ static int all_reduce(struct engine_replica *r, struct err *err)
     if (rc == 0 && g->comm != NULL)
         rc = fault_error("train.bucket", err);
     if (rc == 0 && g->comm != NULL)
-        rc = gpu_sum(r, g->added, g->grads_floats, err);
+        rc = gpu_sum(r, g->grads.added, g->grads.floats, err);
     if (rc == 0 && g->comm != NULL)
         rc = gpu_wait_sums(r, err);
     if (rc == 0)
-        rc = g->cuda->copy(g->back->control, g->grads[0] + e->memory.params, n, g->work, err);
+        rc = g->cuda->copy(g->report.back->control, g->grads.tree[0] + e->memory.params, n,
+                           g->streams.work, err);
     /* else the gradient is not final before gpu_scale() */
     if (rc == 0 && !e->opts->mean_of_weights)
         rc = look(r, err);
@@ -162,12 +165,12 @@ static int all_reduce(struct engine_replica *r, struct err *err)
     place_wait(&r->place, PLACE_WORKS);
     if (rc < 0)
         return rc;
-    memcpy(r->arenas->grads[0] + e->memory.params, g->back->control, n);
+    memcpy(r->arenas->grads[0] + e->memory.params, g->report.back->control, n);
     note_device(r);
     gpu_clock_read(r);
-    if (g->back->control[ENGINE_TROUBLE] > 0) /* on any GPU of the group */
+    if (g->report.back->control[ENGINE_TROUBLE] > 0) /* on any GPU of the group */
         rc = gpu_check_trouble(r, r->plans->train, err);
-    return rc < 0 ? err_wrap(err, rc, "lane %" PRIu32, g->back->trouble.lane) : 0;
+    return rc < 0 ? err_wrap(err, rc, "lane %" PRIu32, g->report.back->trouble.lane) : 0;
 }
 
 int gpu_reduce(struct engine_replica *r, uint64_t step, struct err *err)
@@ -188,7 +191,7 @@ int gpu_scale(struct engine_replica *r, float by, struct err *err)
     int rc = gpu_begin_work(r, err);
 
     if (rc == 0)
-        rc = g->cuda->math->scale(g->grads[0], e->memory.trained, by, g->work, err);
+        rc = g->cuda->math->scale(g->grads.tree[0], e->memory.trained, by, g->streams.work, err);
     if (rc == 0)
         rc = look(r, err);
     if (rc == 0)

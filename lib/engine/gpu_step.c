@@ -28,14 +28,14 @@ static void on_ready(void *arg, size_t offset, size_t n)
     struct ready *x = arg;
     struct engine_replica *r = x->r;
     size_t floats = gpu_bucket_floats(r->engine), whole = (offset + n) / floats * floats,
-           from = gpu_of(r)->added;
+           from = gpu_of(r)->grads.added;
 
     if (whole <= from || x->rc < 0)
         return;
     x->rc = gpu_add_lanes(r, x->lane, lane_merges(r, x->lane) + 1, from, whole, x->err);
     if (x->rc == 0)
         x->rc = gpu_sum(r, from, whole, x->err);
-    gpu_of(r)->added = whole;
+    gpu_of(r)->grads.added = whole;
 }
 
 /* ---- a lane ---- */
@@ -45,14 +45,15 @@ static int write_numbers(struct engine_replica *r, float *grads, struct err *err
     struct engine *e = r->engine;
     struct gpu *g = gpu_of(r);
     float *control = grads + e->memory.params;
-    int rc = g->cuda->fill(control, 0, e->opts->control_floats * sizeof(float), g->work, err);
+    int rc =
+        g->cuda->fill(control, 0, e->opts->control_floats * sizeof(float), g->streams.work, err);
 
     if (rc == 0)
         rc = g->cuda->copy(control + ENGINE_LOSS, plan_loss_at(r->plans->train), sizeof(float),
-                           g->work, err);
+                           g->streams.work, err);
     if (rc == 0 && e->opts->mean_of_weights)
         rc = g->cuda->copy(control + ENGINE_WEIGHT, plan_loss_weight_at(r->plans->train),
-                           sizeof(float), g->work, err);
+                           sizeof(float), g->streams.work, err);
     return rc;
 }
 
@@ -74,19 +75,19 @@ static int calls(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint3
         rc = gpu_mark(r, TRACE_WORK, TRACE_DATA, run.lane, err);
     /* a captured lane has no trace */
     plan_watch(r->plans->train, r->trace != NULL ? gpu_mark_call : NULL, r);
-    g->added = 0;
+    g->grads.added = 0;
     from = gpu_mark_here(r);
     if (rc == 0)
         rc = plan_forward(r->plans->train, &run, err);
     if (rc == 0)
         gpu_mark_whole(r, TRACE_FORWARD, run.lane, from);
     if (rc == 0) /* backward may use the memory of the loss */
-        rc = write_numbers(r, g->grads[top - 1], err);
+        rc = write_numbers(r, g->grads.tree[top - 1], err);
     if (rc == 0)
         rc = gpu_mark_begin(r, TRACE_WORK, err);
     from = gpu_mark_here(r);
     if (rc == 0)
-        rc = plan_backward(r->plans->train, &run, g->grads[top - 1],
+        rc = plan_backward(r->plans->train, &run, g->grads.tree[top - 1],
                            last && g->comm != NULL ? on_ready : NULL, &ready, err);
     plan_watch(r->plans->train, NULL, NULL);
     if (rc == 0)
@@ -94,11 +95,11 @@ static int calls(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint3
     if (rc == 0)
         gpu_mark_whole(r, TRACE_BACKWARD, run.lane, from);
     if (rc == 0)
-        rc = gpu_add_lanes(r, i, top, g->added, g->grads_floats, err);
+        rc = gpu_add_lanes(r, i, top, g->grads.added, g->grads.floats, err);
     if (rc == 0 && last && g->comm != NULL)
-        rc = g->cuda->copy(&g->back->computed, &s->run_there->step, sizeof(g->back->computed),
-                           g->work, err);
-    if (rc == 0 && g->added > 0) /* after the buckets, too */
+        rc = g->cuda->copy(&g->report.back->computed, &s->run_there->step,
+                           sizeof(g->report.back->computed), g->streams.work, err);
+    if (rc == 0 && g->grads.added > 0) /* after the buckets, too */
         rc = gpu_wait_sums(r, err);
     return rc;
 }
@@ -123,30 +124,31 @@ static int launch(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint
         return calls(r, s, i, top, err); /* leaves g->added */
     }
     if (lane->graph == NULL) {
-        rc = g->cuda->capture(g->work, err);
+        rc = g->cuda->capture(g->streams.work, err);
         if (rc < 0)
             return rc;
         rc = calls(r, s, i, top, err);
         if (rc < 0) {
-            if (g->cuda->captured(g->work, &lane->graph, &ignored) == 0) /* an incomplete graph */
+            /* an incomplete graph */
+            if (g->cuda->captured(g->streams.work, &lane->graph, &ignored) == 0)
                 g->cuda->graph_close(lane->graph);
             lane->graph = NULL;
             return rc;
         }
-        rc = g->cuda->captured(g->work, &lane->graph, err);
+        rc = g->cuda->captured(g->streams.work, &lane->graph, err);
         if (rc < 0)
             return rc;
-        lane->added = g->added;
+        lane->added = g->grads.added;
     }
-    g->added = lane->added;
-    return g->cuda->launch(lane->graph, g->work, err);
+    g->grads.added = lane->added;
+    return g->cuda->launch(lane->graph, g->streams.work, err);
 }
 
 static int run_lane(struct engine_replica *r, const struct op_run *run, uint32_t i, uint32_t top,
                     struct err *err)
 {
     struct gpu *g = gpu_of(r);
-    struct gpu_slot *s = &g->slot[g->next];
+    struct gpu_slot *s = &g->feed.slot[g->feed.next];
     int rc = 0;
 
     place_enter(&r->place, PHASE_DATA);
@@ -165,7 +167,7 @@ static int run_lane(struct engine_replica *r, const struct op_run *run, uint32_t
     if (rc == 0)
         rc = gpu_set_run(r, s, run, err);
     if (rc == 0)
-        rc = g->cuda->wait(g->work, s->sent, err);
+        rc = g->cuda->wait(g->streams.work, s->sent, err);
     if (rc == 0)
         rc = gpu_busy(r, err);
     if (rc == 0)
@@ -173,9 +175,9 @@ static int run_lane(struct engine_replica *r, const struct op_run *run, uint32_t
     if (rc == 0)
         rc = gpu_rest(r, err);
     if (rc == 0)
-        rc = g->cuda->record(s->used, g->work, err);
+        rc = g->cuda->record(s->used, g->streams.work, err);
     s->is_full = false;
-    g->next = (g->next + 1) % GPU_SLOTS;
+    g->feed.next = (g->feed.next + 1) % GPU_SLOTS;
     return rc < 0 ? err_wrap(err, rc, "lane %u", run->lane) : 0;
 }
 
@@ -184,8 +186,8 @@ int gpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
     struct engine *e = r->engine;
     struct op_run run = { .seed = e->opts->seed, .step = step, .loss_scale = r->loss_scale };
     uint32_t top = 0;
-    int rc = gpu_of(r)->notes_device
-                 ? gpu_of(r)->cuda->record(gpu_of(r)->began, gpu_of(r)->work, err)
+    int rc = gpu_of(r)->timing.notes_device
+                 ? gpu_of(r)->cuda->record(gpu_of(r)->timing.began, gpu_of(r)->streams.work, err)
                  : 0;
 
     /* sums of the step before */
@@ -202,7 +204,7 @@ int gpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
             rc = run_lane(r, &run, i, ++top, err);
         top -= lane_merges(r, i);
     }
-    if (rc == 0 && gpu_of(r)->notes_device)
-        rc = gpu_of(r)->cuda->record(gpu_of(r)->ended, gpu_of(r)->work, err);
+    if (rc == 0 && gpu_of(r)->timing.notes_device)
+        rc = gpu_of(r)->cuda->record(gpu_of(r)->timing.ended, gpu_of(r)->streams.work, err);
     return rc;
 }

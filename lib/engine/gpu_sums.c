@@ -13,8 +13,8 @@ int gpu_add_lanes(struct engine_replica *r, uint32_t lane, uint32_t top, size_t 
     int rc = 0;
 
     for (uint32_t m = lane_merges(r, lane); rc == 0 && m > 0; m--, top--)
-        rc = g->cuda->math->add(g->grads[top - 2] + begin, g->grads[top - 1] + begin, end - begin,
-                                g->work, err);
+        rc = g->cuda->math->add(g->grads.tree[top - 2] + begin, g->grads.tree[top - 1] + begin,
+                                end - begin, g->streams.work, err);
     return rc < 0 || lane_merges(r, lane) == 0 ? rc
                                                : gpu_mark(r, TRACE_WORK, TRACE_SUMS, lane, err);
 }
@@ -22,14 +22,15 @@ int gpu_add_lanes(struct engine_replica *r, uint32_t lane, uint32_t top, size_t 
 int gpu_sum(struct engine_replica *r, size_t begin, size_t end, struct err *err)
 {
     struct gpu *g = gpu_of(r);
-    int rc = g->cuda->record(g->ready, g->work, err);
+    int rc = g->cuda->record(g->streams.ready, g->streams.work, err);
 
     if (rc == 0)
-        rc = g->cuda->wait(g->sums, g->ready, err);
+        rc = g->cuda->wait(g->streams.sums, g->streams.ready, err);
     if (rc == 0)
         rc = gpu_mark_begin(r, TRACE_SUM, err);
     if (rc == 0)
-        rc = g->cuda->comm_sum(g->comm, g->grads[0] + begin, end - begin, g->sums, err);
+        rc =
+            g->cuda->comm_sum(g->comm, g->grads.tree[0] + begin, end - begin, g->streams.sums, err);
     return rc < 0 ? rc
                   : gpu_mark(r, TRACE_SUM, TRACE_REDUCTION,
                              (uint32_t)(begin / gpu_bucket_floats(r->engine)), err);
@@ -38,9 +39,9 @@ int gpu_sum(struct engine_replica *r, size_t begin, size_t end, struct err *err)
 int gpu_wait_sums(struct engine_replica *r, struct err *err)
 {
     struct gpu *g = gpu_of(r);
-    int rc = g->cuda->record(g->summed, g->sums, err);
+    int rc = g->cuda->record(g->streams.summed, g->streams.sums, err);
 
     if (rc == 0)
-        rc = g->cuda->wait(g->work, g->summed, err);
+        rc = g->cuda->wait(g->streams.work, g->streams.summed, err);
     return rc < 0 ? rc : gpu_mark(r, TRACE_WORK, TRACE_REDUCTION, 0, err);
 }

@@ -23,56 +23,86 @@ struct gpu_slot {
     struct op_run *run_there;
 };
 
-/* the calls of a lane in every GPU_SLOTS-th step, when it uses the same slot */
+/* The calls of a lane (micro-batch) in every GPU_SLOTS-th step, in which it uses the same slot. */
 struct gpu_lane {
     const struct gpu_slot *slot; /* NULL: not run yet */
-    struct cuda_graph *graph;    /* NULL: not captured yet */
-    size_t added;                /* floats that its calls have summed up in buckets */
+    struct cuda_graph *graph;    /* owned; NULL: not captured yet */
+    size_t added;                /* leading floats that its calls all-reduce in buckets */
 };
 
-struct gpu_back { /* results of a step, on the host */
+/* Results of a step, in pinned host memory. */
+struct gpu_back {
     struct cuda_look look;
     struct op_trouble trouble;
-    /* the last step whose lanes are complete on this GPU: then it waits for others */
+    /* The last step whose lanes are complete on this GPU; then the GPU waits for the others. */
     _Atomic uint64_t computed;
     float number; /* in which a fault is injected */
     float control[];
 };
 
+/* The streams of the GPU, and the events by which two of them wait for each other. Owned. */
+struct gpu_streams {
+    struct cuda_stream *work, *feed, *sums;
+    struct cuda_event *ready, *summed; /* sums waits for ready, work for summed */
+};
+
+/* The time of the lanes in the first step of a generation, which the log reports once. */
+struct gpu_timing {
+    struct cuda_event *began, *ended; /* owned; around the lanes, with time stamps */
+    bool notes_device;                /* the report is due when that step has ended */
+};
+
+/* The batches on their way to the GPU. */
+struct gpu_feed {
+    struct gpu_slot slot[GPU_SLOTS];
+    uint32_t next; /* index of the slot of the next lane */
+    size_t bytes;  /* of the inputs of one lane */
+};
+
+/* The weights and the state of the optimizer, in memory of the GPU. */
+struct gpu_state {
+    float *floats;                           /* owned; same layout as the state of the host */
+    float *slots[OPTIM_MAX_SLOTS], *average; /* point into `floats` */
+    uint64_t held;                           /* the step whose state it holds */
+    bool is_held;                            /* `held` is valid */
+};
+
+/* The gradients, in memory of the GPU. */
+struct gpu_grads {
+    /* Owned. Same layout as those of the host; then, if rows_at is not 0, the marks of the rows of
+     * embedding tables that the lanes have read. */
+    float *tree[MEMORY_MAX_TREE];
+    size_t floats;  /* of each */
+    size_t rows_at; /* index of the marks in floats (plan_tell_rows()); 0: no marks */
+    size_t added;   /* leading floats that the calls of the present lane all-reduce in buckets */
+};
+
+/* What the GPU reports about a step. */
+struct gpu_report {
+    struct gpu_back *back;  /* owned; pinned host memory */
+    struct cuda_look *look; /* owned; of the GPU */
+    /* Owned; of the GPU. A number that the model cannot use ends the generation. */
+    struct op_trouble *trouble;
+};
+
+/* A replica on a GPU. Only the thread of the replica uses it, except `back->computed`. */
 struct gpu {
     const struct cuda_api *cuda;
-    struct cuda_stream *work, *feed, *sums;
-    struct cuda_event *ready, *summed; /* between work and sums */
-    struct gpu_copies *copies;         /* gpu_copy.c; local replica 0 */
-    struct gpu_clock *clock;           /* gpu_clock.c */
-    /* timed: around the lanes of the first step of a generation */
-    struct cuda_event *began, *ended;
-    bool notes_device;      /* that step has not ended yet: the note about it is due */
-    struct cuda_comm *comm; /* of a generation; NULL: there is no other replica */
-    float *state;           /* as the host's, of the GPU */
-    float *slots[OPTIM_MAX_SLOTS], *average; /* in it */
-    /* as the host's, then perhaps which rows of tables were read */
-    float *grads[MEMORY_MAX_TREE];
-    size_t grads_floats; /* of each */
-    /* where that part begins (plan_tell_rows()); 0: not needed */
-    size_t rows_at;
-    void *plan_work; /* of either plan: they never run at once */
-    struct cuda_optim *optim;
-    struct gpu_slot slot[GPU_SLOTS];
-    uint32_t next; /* slot */
-    /* floats of the lane at work that its calls have summed up in buckets */
-    size_t added;
-    struct gpu_lane *lanes; /* [n_lanes][GPU_SLOTS] of this generation */
+    struct gpu_streams streams;
+    struct gpu_copies *copies; /* gpu_copy.c; owned by local replica 0, else NULL */
+    struct gpu_clock *clock;   /* owned; gpu_clock.c */
+    struct gpu_timing timing;
+    struct cuda_comm *comm; /* owned; of a generation; NULL: there is no other replica */
+    struct gpu_state state;
+    struct gpu_grads grads;
+    void *plan_work; /* owned; used by the training plan or the validation plan, never by both */
+    struct cuda_optim *optim; /* owned */
+    struct gpu_feed feed;
+    struct gpu_lane *lanes; /* owned; [n_lanes][GPU_SLOTS] of this generation */
     uint32_t n_lanes;
-    size_t inputs_bytes;
-    struct gpu_back *back;  /* pinned */
-    struct cuda_look *look; /* of the GPU */
-    struct op_trouble
-        *trouble; /* of the GPU; a number that the model cannot use ends the generation */
+    struct gpu_report report;
     uint64_t step, first_step; /* the present step; the first of the generation, 0: none yet */
     bool is_lost;              /* the GPU did not become idle: its memory must not be used */
-    uint64_t held;             /* the step whose state it holds */
-    bool has_state;
 };
 
 static inline size_t gpu_round(size_t bytes)

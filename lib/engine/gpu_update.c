@@ -16,7 +16,7 @@
 
 void gpu_inspect(struct engine_replica *r)
 {
-    const struct cuda_look *look = &gpu_of(r)->back->look; /* made with the reduction */
+    const struct cuda_look *look = &gpu_of(r)->report.back->look; /* made with the reduction */
 
     r->look.own = look->checksum;
     r->look.bad = look->bad != 0;
@@ -83,34 +83,35 @@ int gpu_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum, 
 
 void gpu_measure(struct engine_replica *r, bool wanted, double *norm)
 {
-    *norm = wanted ? sqrt(gpu_of(r)->back->look.squares) / r->scale : NAN;
+    *norm = wanted ? sqrt(gpu_of(r)->report.back->look.squares) / r->scale : NAN;
 }
 
 int gpu_update(struct engine_replica *r, const struct optim_hyper *h, struct err *err)
 {
     struct engine *e = r->engine;
     struct gpu *g = gpu_of(r);
-    struct optim_state state = { .w = g->state,
-                                 .g = g->grads[0],
-                                 .average = g->average,
-                                 .read = g->rows_at > 0 ? g->grads[0] + g->rows_at : NULL };
+    struct optim_state state = { .w = g->state.floats,
+                                 .g = g->grads.tree[0],
+                                 .average = g->state.average,
+                                 .read = g->grads.rows_at > 0 ? g->grads.tree[0] + g->grads.rows_at
+                                                              : NULL };
     struct err ignored;
     int rc;
 
-    memcpy(state.slots, g->slots, sizeof(state.slots));
+    memcpy(state.slots, g->state.slots, sizeof(state.slots));
     rc = gpu_begin_work(r, err);
     if (rc == 0)
-        rc = g->cuda->math->optim_update(g->optim, h, &state, 1.0f / (float)e->opts->lanes, g->work,
-                                         err);
+        rc = g->cuda->math->optim_update(g->optim, h, &state, 1.0f / (float)e->opts->lanes,
+                                         g->streams.work, err);
     if (rc == 0)
         rc = gpu_rest(r, err);
     if (rc == 0)
         rc = gpu_mark(r, TRACE_WORK, TRACE_UPDATE, 0, err);
     if (rc < 0) {
-        g->has_state = false;
+        g->state.is_held = false;
         return rc;
     }
-    g->held = h->step;
+    g->state.held = h->step;
     if (r->local + 1 == e->opts->n_devices && fault_hit("health.flip_weight"))
         /* if the GPU fails, the next step reports it */
         (void)gpu_inject(r, GPU_WEIGHT, false, &ignored);
@@ -119,7 +120,7 @@ int gpu_update(struct engine_replica *r, const struct optim_hyper *h, struct err
 
 void gpu_keep(struct engine_replica *r, uint64_t step)
 {
-    gpu_of(r)->held = step;
+    gpu_of(r)->state.held = step;
 }
 
 /* ---- the state ---- */
@@ -131,10 +132,11 @@ int gpu_checksum(struct engine_replica *r, struct err *err)
     int rc = gpu_begin_work(r, err);
 
     if (rc == 0)
-        rc = g->cuda->math->look(g->state, e->memory.state_bytes / sizeof(float), g->look, g->work,
-                                 err);
+        rc = g->cuda->math->look(g->state.floats, e->memory.state_bytes / sizeof(float),
+                                 g->report.look, g->streams.work, err);
     if (rc == 0)
-        rc = g->cuda->copy(&g->back->look, g->look, sizeof(*g->look), g->work, err);
+        rc = g->cuda->copy(&g->report.back->look, g->report.look, sizeof(*g->report.look),
+                           g->streams.work, err);
     if (rc == 0)
         rc = gpu_rest(r, err);
     if (rc == 0)
@@ -142,7 +144,7 @@ int gpu_checksum(struct engine_replica *r, struct err *err)
     if (rc == 0)
         rc = gpu_wait(r, NULL, err);
     if (rc == 0)
-        r->state_sum = g->back->look.checksum;
+        r->state_sum = g->report.back->look.checksum;
     return rc;
 }
 

@@ -27,8 +27,8 @@ static int look_around(void *arg, struct err *err)
 
 int gpu_wait(struct engine_replica *r, struct cuda_event *e, struct err *err)
 {
-    return device_watch(gpu_of(r)->cuda, e == NULL ? gpu_of(r)->work : NULL, e, look_around, r,
-                        err);
+    return device_watch(gpu_of(r)->cuda, e == NULL ? gpu_of(r)->streams.work : NULL, e, look_around,
+                        r, err);
 }
 
 int gpu_wait_stream(struct engine_replica *r, struct cuda_stream *s, struct err *err)
@@ -68,8 +68,9 @@ void gpu_note_wait(const struct engine_replica *r, uint64_t since_ns, const char
 int gpu_inject(struct engine_replica *r, enum gpu_number which, bool nan, struct err *err)
 {
     struct gpu *g = gpu_of(r);
-    float *there = which == GPU_GRADIENT ? g->grads[0] : g->state, *here = &g->back->number;
-    int rc = g->cuda->copy(here, there, sizeof(*here), g->work, err);
+    float *there = which == GPU_GRADIENT ? g->grads.tree[0] : g->state.floats,
+          *here = &g->report.back->number;
+    int rc = g->cuda->copy(here, there, sizeof(*here), g->streams.work, err);
 
     if (rc == 0)
         rc = gpu_wait(r, NULL, err);
@@ -78,7 +79,7 @@ int gpu_inject(struct engine_replica *r, enum gpu_number which, bool nan, struct
     else
         *(uint8_t *)here ^= 1; /* of a fraction, which only a checksum detects */
     if (rc == 0)
-        rc = g->cuda->copy(there, here, sizeof(*here), g->work, err);
+        rc = g->cuda->copy(there, here, sizeof(*here), g->streams.work, err);
     if (rc == 0)
         rc = gpu_wait(r, NULL, err);
     return rc;

@@ -2,9 +2,9 @@
  *
  * A new optimizer needs its row here, its kernels in lib/optim (CPU and CUDA) and a test. From the
  * row come the enumerator (opts/optim.h), the word in the job file, its defaults and the keys that
- * it uses (conf/job_keys.c), and its place in the table of lib/optim/optim.c, which expects a
- * `struct optim_def` with the name optim_<word>. A schedule is a row here and a function of that
- * name in lib/optim/schedule.c. */
+ * it uses (conf/job_keys_optimizer.c), and its place in the table of lib/optim/optim.c, which
+ * expects a `struct optim_def` with the name optim_<word>. A schedule is a row here and a function
+ * of that name in lib/optim/schedule.c. */
 #ifndef OPTS_OPTIM_LIST_H
 #define OPTS_OPTIM_LIST_H
 

@@ -131,7 +131,7 @@ static void invalid_exchange_head_names_its_sender(void **state)
 /* The connection on which member 1 sends to member 0. */
 static int life_of(struct comm *c)
 {
-    return c->shm.tether_fd >= 0 ? c->shm.tether_fd : c->lives[0].fd;
+    return c->shm.tether_fd >= 0 ? c->shm.tether_fd : c->watch.lives[0].fd;
 }
 
 static void scene_junk_on_life(struct cast *k, uint32_t self)

@@ -1,0 +1,175 @@
+/* job_keys_model.c - the keys of /name and /model. */
+#include "conf/job_keys_priv.h"
+
+static const struct conf_word losses[] = {
+    { "softmax_cross_entropy", CONF_LOSS_SOFTMAX_CROSS_ENTROPY },
+    { "negative_log_likelihood", CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD },
+    { "binary_cross_entropy", CONF_LOSS_BINARY_CROSS_ENTROPY },
+    { "mean_squared_error", CONF_LOSS_MEAN_SQUARED_ERROR },
+    { "mean_absolute_error", CONF_LOSS_MEAN_ABSOLUTE_ERROR },
+    { "huber", CONF_LOSS_HUBER },
+    { "graph", CONF_LOSS_GRAPH },
+};
+static const struct conf_word batch_norms[] = {
+    { "ask", GRAPH_NORM_ASK },
+    { "train", GRAPH_NORM_TRAIN },
+    { "frozen", GRAPH_NORM_FROZEN },
+};
+static const struct conf_word metrics[] = {
+    { "accuracy", CONF_METRIC_ACCURACY },
+    { "top_k_accuracy", CONF_METRIC_TOP_K_ACCURACY },
+    { "perplexity", CONF_METRIC_PERPLEXITY },
+    { "auc", CONF_METRIC_AUC },
+    { "mean_absolute_error", CONF_METRIC_MEAN_ABSOLUTE_ERROR },
+    { "mean_squared_error", CONF_METRIC_MEAN_SQUARED_ERROR },
+};
+
+/* The keys of a loss: of model.loss (base_: its offset in struct conf) and of an item of
+ * more_losses (0). */
+#define LOSS_BITS_CLASSES                                                                          \
+    (BIT(CONF_LOSS_SOFTMAX_CROSS_ENTROPY) | BIT(CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD))
+#define LOSS_BITS_LOGITS                                                                           \
+    (BIT(CONF_LOSS_SOFTMAX_CROSS_ENTROPY) | BIT(CONF_LOSS_BINARY_CROSS_ENTROPY))
+#define LOSS_BITS_NUMBERS                                                                          \
+    (BIT(CONF_LOSS_MEAN_SQUARED_ERROR) | BIT(CONF_LOSS_MEAN_ABSOLUTE_ERROR) | BIT(CONF_LOSS_HUBER))
+/* clang-format off */
+#define LOSS_AT(base_, field_) ((base_) + offsetof(struct conf_objective, field_))
+#define LOSS_KEYS(parent_, base_)                                                                  \
+{ parent_, "type", ENUM, LOSS_AT(base_, type), REQUIRED, WORDS(losses),                            \
+  .doc = "softmax_cross_entropy: class scores against integer class labels; "                      \
+         "negative_log_likelihood: the same for logarithms of probabilities; "                     \
+         "binary_cross_entropy: scores against labels from 0 to 1; mean_squared_error, "           \
+         "mean_absolute_error, huber: numbers against numbers; graph: the graph computes the loss." }, \
+{ parent_, "logits", STRING, LOSS_AT(base_, tensor), REQUIRED, .when = { "type", LOSS_BITS_LOGITS }, \
+  .doc = "The graph output, or any tensor of the graph, with the scores before softmax or sigmoid." }, \
+{ parent_, "log_probabilities", STRING, LOSS_AT(base_, tensor), REQUIRED,                          \
+  .when = { "type", BIT(CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD) },                                      \
+  .doc = "The graph output, or any tensor of the graph, with the logarithms after softmax." },     \
+{ parent_, "predictions", STRING, LOSS_AT(base_, tensor), REQUIRED,                                \
+  .when = { "type", LOSS_BITS_NUMBERS },                                                           \
+  .doc = "The graph output, or any tensor of the graph, with the predicted numbers." },            \
+{ parent_, "output", STRING, LOSS_AT(base_, tensor), REQUIRED,                                     \
+  .when = { "type", BIT(CONF_LOSS_GRAPH) },                                                        \
+  .doc = "The graph output with the loss: a scalar, the mean over the samples of a lane's batch. If " \
+         "labels have different weights (class weights, ignored labels), the mean over the lanes " \
+         "differs from the mean over the batch: with several lanes use another type, which "       \
+         "computes the mean over the batch." },                                                    \
+{ parent_, "labels", STRING, LOSS_AT(base_, labels), REQUIRED,                                     \
+  .when = { "type", ~BIT(CONF_LOSS_GRAPH) },                                                       \
+  .doc = "The feature of data.features with the labels." },                                        \
+{ parent_, "weight", F64, LOSS_AT(base_, weight), ABOVE_MIN, .max = 1e30, .fallback = "1",         \
+  .doc = "The factor of this loss in the sum of all losses." },                                    \
+{ parent_, "label_smoothing", F64, LOSS_AT(base_, label_smoothing), BELOW_MAX, .max = 1,           \
+  .fallback = "0", .when = { "type", BIT(CONF_LOSS_SOFTMAX_CROSS_ENTROPY) },                       \
+  .doc = "The share of each label that is spread evenly over all classes." },                      \
+{ parent_, "class_weights", LIST, LOSS_AT(base_, class_weights), ALLOCATED, .hi = 1 << 20,         \
+  .count = LOSS_AT(base_, n_class_weights), .stride = sizeof(double), .fallback = "[]",            \
+  .when = { "type", LOSS_BITS_CLASSES },                                                           \
+  .doc = "The weight of each class in the weighted mean. []: every weight is 1." },                \
+{ parent_ "/class_weights", "*", F64, .max = 1e30,                                                 \
+  .doc = "The weight of one class." },                                                             \
+{ parent_, "ignore_index", F64, LOSS_AT(base_, ignore_index), NULLABLE, .min = -2147483648.0,      \
+  .max = 2147483647.0, .fallback = "null", .when = { "type", LOSS_BITS_CLASSES },                  \
+  .doc = "A label that is ignored, also in the mean, such as -100; null: no label is ignored." },  \
+{ parent_, "pos_weight", F64, LOSS_AT(base_, pos_weight), ABOVE_MIN, .max = 1e30, .fallback = "1", \
+  .when = { "type", BIT(CONF_LOSS_BINARY_CROSS_ENTROPY) },                                         \
+  .doc = "The weight of a label of 1; a label of 0 has the weight 1." },                           \
+{ parent_, "delta", F64, LOSS_AT(base_, delta), ABOVE_MIN, .max = 1e30, .fallback = "1",           \
+  .when = { "type", BIT(CONF_LOSS_HUBER) },                                                        \
+  .doc = "The error at which the loss changes from quadratic to linear." },
+/* clang-format on */
+
+/* clang-format off */
+static const struct conf_key rows[] = {
+{ "", "name", STRING, AT(name), FREE,
+  .doc = "The name of the run in logs and summaries; default: the name of the job file without .json." },
+
+{ "", "model", OBJECT, 0, REQUIRED,
+  .doc = "The network, its inputs, and the loss that training minimises." },
+{ "/model", "onnx", PATH, AT(model.onnx), REQUIRED,
+  .doc = "The ONNX file to train, relative to the job file." },
+{ "/model", "inputs", MAP, AT(model.inputs), REQUIRED | ALLOCATED, .lo = 1, .hi = CONF_MAX_FEATURES,
+  .count = AT(model.n_inputs), .stride = sizeof(struct train_input),
+  .doc = "Which feature of data.features feeds which input of the graph." },
+{ "/model/inputs", "*", STRING, offsetof(struct train_input, input),
+  .doc = "The graph input that the feature of this name feeds." },
+{ "/model", "loss", OBJECT, 0, REQUIRED,
+  .doc = "The loss that training minimises." },
+LOSS_KEYS("/model/loss", AT(objective.loss))
+{ "/model", "more_losses", LIST, AT(objective.more_losses), .hi = CONF_MAX_LOSSES,
+  .count = AT(objective.n_more_losses), .stride = sizeof(struct conf_objective), .fallback = "[]",
+  .doc = "Losses that are added to the first, each multiplied by its weight." },
+{ "/model/more_losses", "*", OBJECT,
+  .doc = "A loss." },
+LOSS_KEYS("/model/more_losses/*", 0)
+{ "/model", "top_k", U32, AT(objective.top_k), .lo = 1, .hi = 1000000, .fallback = "5",
+  .doc = "The k of the metric top_k_accuracy." },
+{ "/model", "metrics", LIST, AT(objective.metrics), UNIQUE, .hi = CONF_MAX_METRICS,
+  .count = AT(objective.n_metrics), .stride = sizeof(enum conf_metric), .fallback = "[]",
+  .doc = "Metrics that evaluation computes in addition to the loss; needs data.eval." },
+{ "/model/metrics", "*", ENUM, WORDS(metrics),
+  .doc = "accuracy: the share of samples whose highest score is that of the label (binary_cross_entropy: whose "
+         "score is on the label's side of 0); top_k_accuracy: whose label is among the k highest scores; "
+         "perplexity: e to the cross entropy; auc: the area under the ROC curve; mean_absolute_error, "
+         "mean_squared_error." },
+{ "/model", "weights", PATH, AT(model.weights), NULLABLE, .fallback = "null",
+  .doc = "A safetensors file with the initial weights, the index of several (model.safetensors.index.json), or "
+         "the folder of either; relative to the job file. Its tensors are matched by name; float16, bfloat16 and "
+         "float64 are converted to float32. It is read at every start; if a checkpoint exists, the trained values "
+         "are read from the checkpoint. null: the weights of the ONNX file." },
+{ "/model", "weights_names", MAP, AT(model.weights_names), ALLOCATED, .hi = CONF_MAX_RENAMES,
+  .count = AT(model.n_weights_names), .stride = sizeof(struct graph_rename), .fallback = "{}",
+  .doc = "Tensors that have another name in model.weights: the name in the graph, and the name in the file. One * "
+         "on each side stands for the same text: {\"*\": \"model.*\"} if the names in the file start with model., "
+         "{\"bert.*\": \"*\"} if the names in the graph start with bert. The longest matching name or pattern is "
+         "used." },
+{ "/model/weights_names", "*", STRING, offsetof(struct graph_rename, file),
+  .doc = "The name in the file of the tensor or tensors that match this name or pattern in the graph." },
+{ "/model", "weights_fresh", LIST, AT(model.weights_fresh), ALLOCATED, .hi = 1024,
+  .count = AT(model.n_weights_fresh), .stride = sizeof(const char *), .fallback = "[]",
+  .doc = "Parameters that may be absent from model.weights, as patterns with *, ? and [...], such as layers that "
+         "are added for fine-tuning: they start with the values of the ONNX file." },
+{ "/model/weights_fresh", "*", STRING,
+  .doc = "A pattern over initializer names." },
+{ "/model", "trainable", LIST, AT(model.trainable), ALLOCATED, .hi = 1024,
+  .count = AT(model.n_trainable), .stride = sizeof(const char *), .fallback = "[]",
+  .doc = "Tensors that are trained regardless of the file, as patterns with *, ? and [...]: parameters that the "
+         "file does not mark as such, and exceptions from frozen: {\"frozen\": [\"*\"], \"trainable\": "
+         "[\"head.*\"]} trains only the head. trainerctl inspect prints what is trained and why." },
+{ "/model/trainable", "*", STRING,
+  .doc = "A pattern that matches the parameter names of the module, or the names in the file." },
+{ "/model", "frozen", LIST, AT(model.frozen), ALLOCATED, .hi = 1024,
+  .count = AT(model.n_frozen), .stride = sizeof(const char *), .fallback = "[]",
+  .doc = "Tensors that are not trained, as patterns with *, ? and [...]." },
+{ "/model/frozen", "*", STRING,
+  .doc = "A pattern that matches the parameter names of the module, or the names in the file." },
+{ "/model", "padding_idx", MAP, AT(model.padding), ALLOCATED, .hi = CONF_MAX_TABLES,
+  .count = AT(model.n_padding), .stride = sizeof(struct graph_padding), .fallback = "{}",
+  .doc = "The padding row of embedding tables, by a pattern over initializer names: as in "
+         "torch.nn.Embedding(padding_idx) no Gather adds a gradient to it, while weight decay and other users of "
+         "the table (such as a tied projection) change it. Files of PyTorch's current exporter state it in their "
+         "metadata; other files need this key." },
+{ "/model/padding_idx", "*", U64, offsetof(struct graph_padding, row), .hi = INT32_MAX,
+  .doc = "The row, from 0." },
+{ "/model", "frozen_rows", MAP, AT(model.frozen_rows), ALLOCATED, .hi = CONF_MAX_TABLES,
+  .count = AT(model.n_frozen_rows), .stride = sizeof(struct train_rows), .fallback = "{}",
+  .doc = "Rows (along dimension 0) of trained tensors, by a pattern over initializer names, that never change: "
+         "their gradient is not used, not even in the norm for clipping, and neither weight decay nor momentum "
+         "changes them." },
+{ "/model/frozen_rows", "*", LIST, offsetof(struct train_rows, rows), ALLOCATED,
+  .lo = 1, .hi = 4096,
+  .count = offsetof(struct train_rows, n), .stride = sizeof(uint32_t),
+  .doc = "The rows." },
+{ "/model/frozen_rows/*", "*", U32, .hi = INT32_MAX,
+  .doc = "A row, from 0." },
+{ "/model", "batch_norm", ENUM, AT(model.batch_norm), WORDS(batch_norms), .fallback = "ask",
+  .doc = "How a BatchNormalization in inference form is trained; exporters write this form also for a module in "
+         "train(). train: the statistics of the batch normalise, the running averages are updated, and the "
+         "exported model has the inference form again; frozen: the running averages of the file normalise and "
+         "stay constant, also in nodes in training form, and scale and bias are trained unless model.frozen names "
+         "them; ask: a model in which such a node would be trained is refused; nodes in training form are "
+         "trained." },
+};
+/* clang-format on */
+
+const struct conf_key_table conf_keys_model = { rows, COUNT_OF(rows) };

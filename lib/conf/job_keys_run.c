@@ -1,0 +1,81 @@
+/* job_keys_run.c - the keys of /communication, /checkpoint, /summary, /log and /export. */
+#include "conf/job_keys_priv.h"
+
+static const struct conf_word comms[] = {
+    { "auto", CONF_COMM_AUTO },
+    { "cpu", CONF_COMM_CPU },
+    { "nccl", CONF_COMM_NCCL },
+};
+static const struct conf_word log_levels[] = {
+    { "debug", LOG_DEBUG },
+    { "info", LOG_INFO },
+    { "warn", LOG_WARN },
+    { "error", LOG_ERROR },
+};
+static const struct conf_word export_dtypes[] = {
+    { "float32", TENSOR_F32 },
+    { "bfloat16", TENSOR_BF16 },
+    { "float16", TENSOR_F16 },
+};
+
+/* clang-format off */
+static const struct conf_key rows[] = {
+{ "", "communication", OBJECT, .fallback = "{}",
+  .doc = "How tasks exchange gradients." },
+{ "/communication", "implementation", ENUM, AT(communication.implementation), WORDS(comms),
+  .fallback = "auto",
+  .doc = "auto: nccl between GPUs, cpu between processors; cpu and nccl select one of them." },
+{ "/communication", "shared_memory", BOOL, AT(communication.shared_memory), FREE,
+  .fallback = "true",
+  .doc = "Whether tasks of one host use shared memory; false: they use TCP." },
+{ "/communication", "token_file", PATH, AT(communication.token_file), FREE | NULLABLE,
+  .fallback = "null",
+  .doc = "A file with the secret by which tasks authenticate each other; null: the environment variable "
+         "TRAINERD_TOKEN, or none." },
+{ "/communication", "data_port", PORTS, AT(communication.data_port), FREE | NULLABLE, .lo = 1, .hi = 65535,
+  .fallback = "null",
+  .doc = "The TCP port on which this task receives tensors from its peers, for firewalls: a port, or a range as "
+         "in \"7000-7010\" or [7000, 7010], whose first free port is used; one port for each task of a host. "
+         "null: the system chooses a port. NCCL opens its own ports." },
+
+{ "", "checkpoint", OBJECT, 0, FREE, .fallback = "{}",
+  .doc = "When the state of the run is saved; it is always saved at the end." },
+{ "/checkpoint", "directory", PATH, AT(checkpoint.directory), FREE | NULLABLE, .fallback = "null",
+  .doc = "A folder that every task can reach; null: no checkpoints." },
+{ "/checkpoint", "every_steps", U64, AT(checkpoint.every_steps), LIVE, .hi = 1000000000000,
+  .fallback = "0",
+  .doc = "Save after every so many steps; 0: not by steps." },
+{ "/checkpoint", "every_seconds", F64, AT(checkpoint.every_seconds), LIVE, .max = 1e9,
+  .fallback = "0",
+  .doc = "Save when the last checkpoint is this old; 0: not by time." },
+{ "/checkpoint", "max_to_keep", U32, AT(checkpoint.max_to_keep), LIVE, .hi = 1000000000,
+  .fallback = "5",
+  .doc = "The number of checkpoints to keep: older ones are deleted after a newer one is verified; 0: all are "
+         "kept." },
+{ "/checkpoint", "restart_from_scratch", BOOL, AT(checkpoint.restart_from_scratch), FREE, .fallback = "false",
+  .doc = "Whether training begins at step 0 if checkpoints exist and all of them are damaged; false: the job ends "
+         "with exit code 2 and lists them." },
+
+{ "", "summary", OBJECT, 0, FREE, .fallback = "{}",
+  .doc = "Curves for TensorBoard." },
+{ "/summary", "directory", PATH, AT(summary.directory), LIVE | NULLABLE, .fallback = "null",
+  .doc = "The folder in which the chief writes event files; null: none are written." },
+
+{ "", "log", OBJECT, 0, FREE, .fallback = "{}",
+  .doc = "What is logged." },
+{ "/log", "level", ENUM, AT(log.level), LIVE, WORDS(log_levels), .fallback = "info",
+  .doc = "The least important records that are written; --log-level takes precedence." },
+
+{ "", "export", OBJECT, 0, FREE, .fallback = "{}",
+  .doc = "The trained model." },
+{ "/export", "onnx", PATH, AT(export.onnx), FREE | NULLABLE, .fallback = "null",
+  .doc = "The file to which the chief writes the trained graph at the end; null: it is not written." },
+{ "/export", "safetensors", PATH, AT(export.safetensors), FREE | NULLABLE, .fallback = "null",
+  .doc = "The file to which the chief writes the trained weights at the end, in the safetensors format with the "
+         "names of the module: load_state_dict(load_file(...)) reads it; null: they are not written." },
+{ "/export", "dtype", ENUM, AT(export.dtype), FREE, WORDS(export_dtypes), .fallback = "float32",
+  .doc = "The type of floating-point tensors in export.safetensors." },
+};
+/* clang-format on */
+
+const struct conf_key_table conf_keys_run = { rows, COUNT_OF(rows) };
