@@ -29,6 +29,7 @@
 #include "daemon/args.h"
 #include "daemon/ctl.h"
 #include "daemon/ctl_status.h"
+#include "daemon/security.h"
 #include "device/device.h"
 #include "rdzv/rdzv.h"
 
@@ -401,7 +402,10 @@ static void *display(void *arg)
     struct local *l = arg;
     char address[32];
     struct pollfd stop = { .fd = l->display_stop[0], .events = POLLIN };
+    struct security security;
 
+    if (security_open(&(struct security_opts){ .host = NULL }, &security, NULL) < 0)
+        return NULL; /* the tasks report the reason */
     snprintf(address, sizeof(address), "127.0.0.1:%u", l->tasks[0].port);
     while (poll(&stop, 1, POLL_MS) == 0) {
         Trainerd__V1__StatusReply *s;
@@ -409,7 +413,7 @@ static void *display(void *arg)
         void *reply;
         size_t n;
 
-        if (rdzv_call(address, getenv("TRAINERD_TOKEN"), "Status", POLL_MS, &reply, &n, NULL) < 0)
+        if (rdzv_call(address, security.tls, NULL, "Status", POLL_MS, &reply, &n, NULL) < 0)
             continue; /* the task is starting or restarting */
         s = trainerd__v1__status_reply__unpack(NULL, n, reply);
         free(reply);
@@ -421,6 +425,7 @@ static void *display(void *arg)
             log_progress(line.data);
         buf_fini(&line);
     }
+    security_close(&security);
     log_progress(NULL);
     return NULL;
 }

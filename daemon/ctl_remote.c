@@ -10,6 +10,7 @@
 #include "daemon/ctl.h"
 #include "base/check.h"
 #include "daemon/ctl_status.h"
+#include "daemon/security.h"
 #include "proto/trainerd.pb-c.h"
 #include "rdzv/rdzv.h"
 
@@ -60,6 +61,7 @@ static int remote(const struct remote *m, int argc, char **argv)
         { "json", NULL, NULL, "print JSON", NULL, &json },
         { "help", NULL, NULL, "print this", NULL, &asked },
     };
+    struct security security = { .tls = NULL };
     struct err err;
     void *reply = NULL;
     size_t n = 0;
@@ -73,7 +75,10 @@ static int remote(const struct remote *m, int argc, char **argv)
         fprintf(asked ? stdout : stderr, "usage: trainerctl %s\n", m->usage);
         return asked ? CTL_OK : CTL_USAGE;
     }
-    rc = rdzv_call(argv[1], getenv("TRAINERD_TOKEN"), m->method, m->deadline_ms, &reply, &n, &err);
+    rc = security_open(&(struct security_opts){ .host = NULL }, &security, &err);
+    if (rc == 0)
+        rc = rdzv_call(argv[1], security.tls, security.token, m->method, m->deadline_ms, &reply, &n, &err);
+    security_close(&security);
     if (rc < 0) {
         fprintf(stderr, "trainerctl: %s\n", err.text);
         return rc == ERR_INPUT ? CTL_USAGE : CTL_FAILED;

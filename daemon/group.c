@@ -28,7 +28,7 @@ enum {
     LEASE_WAIT_MS = 3000, /* a checkpoint waits so long for a lease that is being taken */
     LOOK_MS = 20,
     STORAGE_TELL_MS = 1000, /* between two reports of one storage failure */
-    SWEEP_MS = 1000, /* between two sweeps of the data port */
+    SWEEP_MS = 1000, /* between two sweeps of the data port, and two looks at the certificates */
 };
 
 struct group {
@@ -53,6 +53,7 @@ struct group {
     bool lease_is_known;
     uint64_t lease_ticket, lease_wish; /* of the last thing asked for */
     uint64_t lease_token; /* for Status */
+    int64_t tls_warned_s; /* for security_refresh() */
     char lease_text[512];
     uint64_t storage_told_ms; /* the last report that the storage failed; 0: none */
     uint64_t swept_ms;        /* the last sweep of the data port */
@@ -289,7 +290,7 @@ static void do_train(struct run *r, const struct rdzv_action *a)
     pthread_mutex_lock(&g->lock);
     g->is_broken = false;
     pthread_mutex_unlock(&g->lock);
-    digest_hmac(r->s->token, strlen(r->s->token), v->key, sizeof(v->key), to.key);
+    digest_hmac(r->s->security.token, strlen(r->s->security.token), v->key, sizeof(v->key), to.key);
     atomic_store_explicit(&g->checks_completion, v->n_members < r->s->cluster->world, memory_order_release);
     g->leads = v->self == v->coordinator;
     report_lead(r->report, g->leads);
@@ -541,6 +542,7 @@ static void on_tick(struct run *r)
     if (clock_ms() - r->group->swept_ms >= SWEEP_MS) {
         r->group->swept_ms = clock_ms();
         comm_listener_sweep(r->group->listener);
+        security_refresh(&r->s->security, &r->group->tls_warned_s);
     }
     if (r->has_opened && r->generation == 0 && !r->is_saving && !r->has_ended)
         report_phase(r->report, state == MEMBER_SEEKING ? "joining" : "waiting");
@@ -624,7 +626,8 @@ static int open_rdzv(struct run *r, struct err *err)
         .self = c->self->rank,
         .incarnation = g->incarnation,
         .listen = s->listen,
-        .token = s->token[0] != '\0' ? s->token : NULL,
+        .tls = s->security.tls,
+        .token = s->security.token[0] != '\0' ? s->security.token : NULL,
         .ident = { .version = TRAINERD_VERSION,
                    .job_digest = conf->digest,
                    .cluster_hash = c->hash,

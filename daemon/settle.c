@@ -128,29 +128,33 @@ static int settle_elastic(struct settled *s, struct err *err)
     return 0;
 }
 
-static int settle_token(struct settled *s, struct err *err)
+/* Whether other hosts can reach the ports of this task. */
+static bool is_exposed(const struct settled *s)
 {
-    const char *env = getenv("TRAINERD_TOKEN");
-    const char *file = s->conf->communication.token_file;
-    struct buf text = { 0 };
-    int rc;
+    const char *host;
 
-    if (file == NULL) {
-        if (env != NULL && strlen(env) >= sizeof(s->token))
-            return err_set(err, ERR_INPUT, "TRAINERD_TOKEN: longer than %zu bytes", sizeof(s->token) - 1);
-        snprintf(s->token, sizeof(s->token), "%s", env != NULL ? env : "");
-        return 0;
-    }
-    rc = fs_read(file, sizeof(s->token) - 1, &text, err);
-    if (rc == 0) {
-        snprintf(s->token, sizeof(s->token), "%s", text.data != NULL ? text.data : "");
-        s->token[strcspn(s->token, "\r\n")] = '\0';
-        if (s->token[0] == '\0')
-            rc = err_set(err, ERR_INPUT, "'%s' is empty: write a secret of at least 16 characters into it",
-                         file);
-    }
-    buf_fini(&text);
-    return rc < 0 ? err_wrap(err, rc, "/communication/token_file") : 0;
+    if (s->cluster->is_local)
+        return false;
+    host = s->cluster->self->host;
+    return strncmp(s->listen, "0.0.0.0:", 8) == 0 ||
+           (strcmp(host, "localhost") != 0 && strncmp(host, "127.", 4) != 0 && strcmp(host, "::1") != 0);
+}
+
+static int settle_security(struct settled *s, bool is_allowed_insecure, struct err *err)
+{
+    const struct security_opts o = { .token_file = s->conf->communication.token_file,
+                                     .folder = s->conf->communication.tls,
+                                     .host = s->cluster->is_local ? NULL : s->cluster->self->host };
+    int rc = security_open(&o, &s->security, err);
+
+    if (rc < 0 || s->security.tls != NULL || is_allowed_insecure || !is_exposed(s))
+        return rc;
+    return err_set(err, ERR_INPUT,
+                   "control port %s: other hosts can reach it, and neither a token nor certificates protect it, so any "
+                   "process that reaches it could join the group or stop the job; set the same secret in TRAINERD_TOKEN "
+                   "for every task (`openssl rand -hex 32` prints one), or TRAINERD_TLS to a folder with tls.crt, tls.key "
+                   "and ca.crt (`trainerctl keys` writes them), or give --insecure",
+                   s->listen);
 }
 
 /* The groups that train. Frozen ones are added to the patterns of frozen tensors: the graph does
@@ -344,7 +348,7 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         if (rc == 0)
             rc = settle_elastic(s, err);
         if (rc == 0)
-            rc = settle_token(s, err);
+            rc = settle_security(s, args->insecure, err);
         if (rc == 0)
             rc = settle_train(s, err);
     }
@@ -362,6 +366,7 @@ void settled_free(struct settled *s)
 {
     if (s == NULL)
         return;
+    security_close(&s->security);
     conf_free(s->conf);
     cluster_free(s->cluster);
     free(s->gpus);

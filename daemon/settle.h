@@ -8,6 +8,7 @@
 
 #include "conf/cluster.h"
 #include "conf/job.h"
+#include "daemon/security.h"
 #include "device/device.h"
 #include "train/train.h"
 
@@ -18,7 +19,7 @@ struct err;
 struct settled_args { /* the flags of trainerd; borrowed */
     const char *job, *cluster, *task, *devices, *profile, *ignore_jobs, *bind;
     const char *trace, *trace_steps, *sample_log;
-    bool require_cluster, allow_same_address;
+    bool require_cluster, allow_same_address, insecure;
 };
 
 /* The division of a global batch into lanes (micro-batches). */
@@ -54,7 +55,7 @@ struct settled {
     struct settled_lanes lanes;
     double learning_rate; /* peak, after scaling */
     uint32_t min_world;   /* tasks that may continue without the others; default: all */
-    char token[256];         /* "": none */
+    struct security security;
     char task_name[64];      /* "worker 1"; "local" without a cluster */
     char listen[300];        /* host:port of the control plane; "" when local */
     char trace[4096];        /* this task's file; "": none */

@@ -45,7 +45,8 @@ static void print_help(const struct arg *table, size_t n)
     args_help(table, n, stdout);
     printf("\nsignals:     SIGTERM, SIGINT: save and end (a second one: at once); the other tasks continue or\n"
            "             wait, as \"elastic\" in the job says   SIGHUP: read the job file again\n"
-           "environment: TF_CONFIG, TRAINERD_TOKEN (a secret that all tasks of the job share)\n"
+           "environment: TF_CONFIG, TRAINERD_TOKEN (a secret that all tasks of the job share),\n"
+           "             TRAINERD_TLS (a folder with tls.crt, tls.key, ca.crt)\n"
            "exit codes:  0 the job is complete   2 configuration or input is invalid, do not retry\n"
            "             138 temporary failure, retry   143 stopped by SIGTERM, state saved\n");
 }
@@ -139,30 +140,14 @@ static int print_schema(void)
     return fflush(stdout) == 0 ? 0 : usage_error("cannot write to standard output");
 }
 
-/* Returns true if other hosts can reach the control port and no token is required. */
-static bool is_exposed(const struct settled *s)
-{
-    const char *host;
-
-    if (s->cluster->is_local || s->token[0] != '\0')
-        return false;
-    host = s->cluster->self->host;
-    return strncmp(s->listen, "0.0.0.0:", 8) == 0 ||
-           (strcmp(host, "localhost") != 0 && strncmp(host, "127.", 4) != 0 && strcmp(host, "::1") != 0);
-}
-
 static void log_plan(const struct settled *s)
 {
     char name[32];
 
     for (uint32_t i = 0; i < s->cluster->n_notes; i++)
         log_warn("cluster", "%s", s->cluster->notes[i]);
-    if (is_exposed(s))
-        log_warn("token", "control port %s: other hosts can reach it and no token is set, so any process that reaches it "
-                          "can join the group or stop the job; write the same secret of at least 16 characters into the "
-                          "environment variable TRAINERD_TOKEN of every task (openssl rand -hex 32 prints one), or into "
-                          "the file that communication.token_file names",
-                 s->listen);
+    if (!s->cluster->is_local && s->security.tls == NULL)
+        log_warn("tls", "control port %s: connections are neither encrypted nor authenticated", s->listen);
     if (s->lanes.uneven[0] != '\0')
         log_warn("plan", "%s", s->lanes.uneven);
     device_name(&s->devices[0], name, sizeof(name));
@@ -312,6 +297,8 @@ int main(int argc, char **argv)
           &f.settle.profile, NULL },
         { "require-cluster", NULL, "TRAINERD_REQUIRE_CLUSTER", "no cluster is an error, not local mode", NULL,
           &f.settle.require_cluster },
+        { "insecure", NULL, "TRAINERD_INSECURE",
+          "clear text between hosts, without a token or certificates", NULL, &f.settle.insecure },
         { "ignore-jobs", "A,B", "TRAINERD_IGNORE_JOBS", "job names of the cluster to skip", &f.settle.ignore_jobs,
           NULL },
         { "allow-same-address", NULL, "TRAINERD_ALLOW_SAME_ADDRESS", "several tasks may name one address", NULL,

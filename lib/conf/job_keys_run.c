@@ -32,6 +32,10 @@ static const struct conf_key rows[] = {
   .fallback = "null",
   .doc = "A file with the secret by which tasks authenticate each other; null: the environment variable "
          "TRAINERD_TOKEN, or none." },
+{ "/communication", "tls", PATH, AT(communication.tls), FREE | NULLABLE, .fallback = "null",
+  .doc = "A folder with tls.crt, tls.key and ca.crt: the certificate of this task, its key, and the authority of the "
+         "cluster; they are read again when they change. null: the environment variable TRAINERD_TLS, or certificates "
+         "that follow from the token, or clear text without a token." },
 { "/communication", "data_port", PORTS, AT(communication.data_port), FREE | NULLABLE, .lo = 1, .hi = 65535,
   .fallback = "null",
   .doc = "The TCP port on which this task receives tensors from its peers, for firewalls: a port, or a range as "

@@ -215,12 +215,18 @@ static void dial(struct rdzv_dial *d)
 
 /* ---- between the threads ---- */
 
+static void free_dial(struct rdzv_dial *d)
+{
+    tls_close(d->tls);
+    free(d);
+}
+
 static void discard(struct rdzv_dial *d)
 {
     tls_stream_free(d->stream);
     if (d->fd >= 0)
         close(d->fd);
-    free(d);
+    free_dial(d);
 }
 
 static void deliver(void *arg)
@@ -236,7 +242,7 @@ static void deliver(void *arg)
                                           .is_refused = d->is_refused,
                                           .is_rejected = d->is_rejected,
                                           .why = d->why });
-    free(d);
+    free_dial(d);
 }
 
 static void *run(void *arg)
@@ -281,7 +287,7 @@ struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, struct
 
     CHECK(d != NULL);
     d->loop = loop;
-    d->tls = tls;
+    d->tls = tls != NULL ? tls_ref(tls) : NULL;
     d->wait_ms = wait_ms;
     d->fn = fn;
     d->arg = arg;

@@ -110,8 +110,8 @@ struct rdzv_opts {
     uint64_t incarnation;          /* random, not 0, new for every process */
     const char *listen;            /* host:port to bind: the address of this task, or
                                       0.0.0.0:port */
-    struct tls *tls;   /* certificates of this task; borrowed, used until the process ends. NULL:
-                          every connection is in clear text */
+    struct tls *tls;   /* certificates of this task; borrowed. NULL: every connection is in
+                          clear text */
     const char *token; /* with certificates from files: the token that a caller of Checkpoint, Drain
                           and Stop must send as a bearer token. NULL: its certificate decides */
     struct member_ident ident;     /* copied */

@@ -139,8 +139,7 @@ struct rdzv_dialled {
     const char *why;        /* the reason, if fd is -1 */
 };
 typedef void rdzv_dialled_fn(void *arg, const struct rdzv_dialled *d);
-/* Connects to "host:port" within `wait_ms`, then secures the connection if tls is not NULL. `tls`
- * must live until fn was called, or until the process ends. Calls fn once, from the loop, never
+/* Connects to "host:port" within `wait_ms`, then secures the connection if tls is not NULL. Calls fn once, from the loop, never
  * inside this call. The dial is freed then. */
 struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, struct tls *tls,
                                   uint64_t wait_ms, rdzv_dialled_fn *fn, void *arg);

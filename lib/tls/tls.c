@@ -2,6 +2,7 @@
 #include "tls/tls.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -24,6 +25,7 @@ enum part { CERTIFICATE, KEY, AUTHORITY, PARTS };
 static const char common_host[] = "task.trainerd";
 
 struct tls {
+    _Atomic uint32_t refs;
     char *paths[PARTS];      /* owned; NULL: derived from a token */
     struct buf texts[PARTS]; /* PEM text in use */
     pthread_mutex_t lock;    /* protects the fields below */
@@ -223,6 +225,7 @@ static struct tls *new_tls(struct err *err)
         return NULL;
     }
     CHECK(pthread_mutex_init(&t->lock, NULL) == 0);
+    atomic_init(&t->refs, 1);
     return t;
 }
 
@@ -303,9 +306,15 @@ int tls_refresh(struct tls *t, struct err *err)
     return 1;
 }
 
+struct tls *tls_ref(struct tls *t)
+{
+    (void)atomic_fetch_add(&t->refs, 1);
+    return t;
+}
+
 void tls_close(struct tls *t)
 {
-    if (t == NULL)
+    if (t == NULL || atomic_fetch_sub(&t->refs, 1) > 1)
         return;
     SSL_CTX_free(t->context);
     free_texts(t->texts);

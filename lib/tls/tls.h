@@ -40,7 +40,8 @@ int tls_open_token(const char *token, const char *const *hosts, uint32_t n_hosts
 int tls_refresh(struct tls *t, struct err *err);
 
 int64_t tls_expires(struct tls *t); /* end of the validity of the own certificate, Unix time in s */
-void tls_close(struct tls *t);      /* NULL is allowed. Streams may outlive it */
+struct tls *tls_ref(struct tls *t); /* returns t with a further reference; any thread */
+void tls_close(struct tls *t);      /* releases a reference; NULL is allowed. Streams may outlive it */
 
 /* The certificates as PEM text, for a client of another library. Valid until tls_refresh() or
  * tls_close(). */

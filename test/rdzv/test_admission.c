@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "rdzv/admission.h"
+#include "tls/tls.h"
 #include "rdzv/frames.h"
 
 enum { HANDED_MAX = 64, WAIT_MS = 20000 };
@@ -27,6 +28,7 @@ struct place {
     pthread_mutex_t lock;
     int handed[HANDED_MAX];
     uint32_t n;
+    bool is_secure; /* the last one has a certificate */
     uint16_t port;
     struct admission *a;
 };
@@ -35,6 +37,8 @@ static void on_accept(void *arg, int fd, struct tls_peer *peer)
 {
     struct place *p = arg;
 
+    p->is_secure = peer != NULL;
+    tls_peer_free(peer);
     pthread_mutex_lock(&p->lock);
     assert_true(p->n < HANDED_MAX);
     p->handed[p->n++] = fd;

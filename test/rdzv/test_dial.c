@@ -18,9 +18,9 @@ static void on_dialled(void *arg, const struct rdzv_dialled *d)
     struct result *r = arg;
 
     r->n++;
-    r->fd = fd;
-    r->is_refused = is_refused;
-    snprintf(r->why, sizeof(r->why), "%s", why);
+    r->fd = d->fd;
+    r->is_refused = d->is_refused;
+    snprintf(r->why, sizeof(r->why), "%s", d->why);
     loop_stop(r->loop);
 }
 
@@ -174,7 +174,7 @@ static void dial_cancelled_callback_is_not_called(void **state)
     snprintf(address, sizeof(address), "127.0.0.1:%u", port);
     assert_int_equal(loop_open(&r.loop, NULL), 0);
     for (int i = 0; i < 100; i++) {
-        struct rdzv_dial *d = rdzv_dial_start(r.loop, address, 1000, on_dialled, &r);
+        struct rdzv_dial *d = rdzv_dial_start(r.loop, address, NULL, 1000, on_dialled, &r);
 
         if (i % 2 == 0)
             usleep(500); /* the result usually waits in the loop by now */

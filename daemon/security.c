@@ -1,0 +1,135 @@
+/* security.c - see security.h. */
+#include "daemon/security.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "tls/tls.h"
+
+enum { WEEK_S = 7 * 86400, HOUR_S = 3600 };
+
+/* ---- the token ---- */
+
+static int check_token(const char *token, struct err *err)
+{
+    size_t n = strlen(token);
+
+    for (size_t i = 0; i < n; i++)
+        if (token[i] < '!' || token[i] > '~')
+            return err_set(err, ERR_INPUT, "the token: expected printable ASCII characters without blanks, found byte %u "
+                                           "at position %zu",
+                           (unsigned char)token[i], i + 1);
+    if (n < SECURITY_TOKEN_MIN)
+        return err_set(err, ERR_INPUT, "the token: expected at least %d characters, found %zu; `openssl rand -hex 32` "
+                                       "prints a good one",
+                       SECURITY_TOKEN_MIN, n);
+    return 0;
+}
+
+static int store_token(const char *text, char out[SECURITY_TOKEN_BYTES], struct err *err)
+{
+    if (strlen(text) >= SECURITY_TOKEN_BYTES)
+        return err_set(err, ERR_INPUT, "the token: expected at most %d characters, found %zu", SECURITY_TOKEN_BYTES - 1,
+                       strlen(text));
+    snprintf(out, SECURITY_TOKEN_BYTES, "%s", text);
+    return check_token(out, err);
+}
+
+static int read_token(const char *file, char out[SECURITY_TOKEN_BYTES], struct err *err)
+{
+    struct buf text = { 0 };
+    int rc = fs_read(file, SECURITY_TOKEN_BYTES + 1, &text, err);
+
+    if (rc == 0 && text.data != NULL)
+        text.data[strcspn(text.data, "\r\n")] = '\0';
+    if (rc == 0 && (text.data == NULL || text.data[0] == '\0'))
+        rc = err_set(err, ERR_INPUT, "'%s' is empty: write a secret of at least %d characters into it", file,
+                     SECURITY_TOKEN_MIN);
+    if (rc == 0)
+        rc = store_token(text.data, out, err);
+    buf_fini(&text);
+    return rc < 0 ? err_wrap(err, rc, "/communication/token_file") : 0;
+}
+
+static int open_token(const struct security_opts *opts, struct security *s, struct err *err)
+{
+    const char *env = getenv("TRAINERD_TOKEN");
+    int rc;
+
+    if (opts->token_file != NULL)
+        return read_token(opts->token_file, s->token, err);
+    if (env == NULL || env[0] == '\0')
+        return 0;
+    rc = store_token(env, s->token, err);
+    return rc < 0 ? err_wrap(err, rc, "TRAINERD_TOKEN") : 0;
+}
+
+/* ---- certificates ---- */
+
+static int open_folder(const char *folder, const char *from, struct tls **out, struct err *err)
+{
+    char *certificate = fs_join(folder, "tls.crt"), *key = fs_join(folder, "tls.key");
+    char *authority = fs_join(folder, "ca.crt");
+    struct tls_files files = { .certificate = certificate, .key = key, .authority = authority };
+    int rc = certificate != NULL && key != NULL && authority != NULL ? tls_open(&files, out, err)
+                                                                     : err_set(err, ERR_NOMEM, "out of memory");
+
+    free(certificate);
+    free(key);
+    free(authority);
+    return rc < 0 ? err_wrap(err, rc, "%s", from) : 0;
+}
+
+int security_open(const struct security_opts *opts, struct security *out, struct err *err)
+{
+    const char *env = getenv("TRAINERD_TLS");
+    struct security s = { .tls = NULL };
+    int rc = open_token(opts, &s, err);
+
+    if (rc < 0)
+        return rc;
+    if (opts->folder != NULL)
+        rc = open_folder(opts->folder, "/communication/tls", &s.tls, err);
+    else if (env != NULL && env[0] != '\0')
+        rc = open_folder(env, "TRAINERD_TLS", &s.tls, err);
+    else if (s.token[0] != '\0')
+        rc = tls_open_token(s.token, &opts->host, opts->host != NULL ? 1 : 0, &s.tls, err);
+    if (rc == 0)
+        *out = s;
+    return rc;
+}
+
+void security_refresh(const struct security *s, int64_t *warned_s)
+{
+    int64_t now_s = (int64_t)time(NULL), left_s;
+    struct err err;
+    int rc;
+
+    if (s->tls == NULL)
+        return;
+    rc = tls_refresh(s->tls, &err);
+    left_s = tls_expires(s->tls) - now_s;
+    if (rc > 0)
+        log_info("tls", "new certificates are in use for new connections; they are valid for %lld days",
+                 (long long)(left_s / 86400));
+    if ((rc >= 0 && left_s > WEEK_S) || now_s - *warned_s < HOUR_S)
+        return;
+    *warned_s = now_s;
+    if (rc < 0)
+        log_warn("tls", "the new certificates are not used: %s", err.text);
+    else
+        log_warn("tls", "the certificate of this task ends in %lld h; replace its files, which are read again at once",
+                 (long long)(left_s / HOUR_S));
+}
+
+void security_close(struct security *s)
+{
+    tls_close(s->tls);
+    s->tls = NULL;
+}
