@@ -265,6 +265,7 @@ static void do_train(struct run *r, const struct rdzv_action *a)
         .self = v->self,
         .listener = g->listener,
         .shared_memory = r->s->conf->communication.shared_memory,
+        .encrypts = r->s->security.tls != NULL && r->s->conf->communication.encrypt,
         .deadline_ms = run_deadline_ms(r),
         .newest_step = v->newest_step,
         .newest_member = v->newest_member,

@@ -16,6 +16,7 @@
 #include "comm/comm_priv.h"
 #include "comm/maps.h"
 #include "comm/reduce.h"
+#include "tls/tls.h"
 
 enum {
     DEADLINE_MS_MAX = 1000000000, /* eleven days: sums with the clock do not overflow */
@@ -137,8 +138,10 @@ static void destroy(struct comm *c)
     host_close(c);
     for (uint32_t i = 0; c->ranks != NULL && i < c->n_ranks; i++) {
         for (uint32_t k = 0; c->ranks[i].links != NULL && k < c->ranks[i].n_links; k++)
-            if (c->ranks[i].links[k].fd >= 0)
+            if (c->ranks[i].links[k].fd >= 0) {
+                tls_stream_free(c->ranks[i].links[k].tls);
                 close(c->ranks[i].links[k].fd);
+            }
         free(c->ranks[i].links);
         free(c->ranks[i].aside);
         free(c->ranks[i].sources);

@@ -50,8 +50,11 @@ enum {
     COMM_PARKED_MAX = 1024,
 };
 
+struct tls_stream;
+
 struct comm_link {
     int fd;        /* owned; -1 until connected */
+    struct tls_stream *tls; /* owned; NULL: clear text */
     uint32_t peer; /* rank */
 };
 

@@ -25,6 +25,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/reason.h"
+#include "tls/tls.h"
 
 enum {
     ACCEPT_PAUSE_MS = 20,       /* pause of accepting without free descriptors */
@@ -46,7 +47,7 @@ static int layout_digest(const struct comm_opts *o, uint32_t world, uint8_t out[
     struct buf b = { 0 };
     bool failed;
 
-    buf_printf(&b, "%d %u", o->shared_memory, o->n_members);
+    buf_printf(&b, "%d %d %u", o->shared_memory, o->encrypts, o->n_members);
     for (uint32_t m = 0; m < o->n_members; m++) {
         const struct comm_member *p = &o->members[m];
 
@@ -94,6 +95,13 @@ static void want(struct handshake_state *s, enum hello_kind kind, uint32_t own, 
                                             .retry_ms = RETRY_MS_MIN };
 }
 
+static void want_link(struct handshake_state *s, struct comm_link *link, uint32_t own, uint32_t member)
+{
+    want(s, HELLO_LINK, own, link->peer, member, &link->fd);
+    if (s->opts->encrypts)
+        s->wants[s->n_wants - 1].tls = &link->tls;
+}
+
 /* Connects two ranks of this process that are in different nodes. */
 static int link_own(struct comm *c, struct comm_link *link, uint32_t rank, struct err *err)
 {
@@ -137,7 +145,7 @@ static int list_wants(struct handshake_state *s)
             if (member == c->self)
                 rc = link_own(c, &r->links[k], r->rank, s->err);
             else
-                want(s, HELLO_LINK, r->rank, peer, member, &r->links[k].fd);
+                want_link(s, &r->links[k], r->rank, member);
             if (rc < 0)
                 return rc;
         }
@@ -180,6 +188,7 @@ static void remove_conn(struct handshake_state *s, size_t i, enum outcome why)
     struct conn *n = &s->conns[i];
 
     if (why == DROP) {
+        tls_stream_free(n->tls);
         close(n->fd);
         if (n->want != NULL && n->want->dials)
             retry_later(n->want);
@@ -462,8 +471,10 @@ int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct er
     comm_waits(c, false);
     if (s.rc < 0 && s.culprit != COMM_NO_MEMBER)
         *culprit = s.culprit;
-    for (size_t i = 0; i < s.n_conns; i++)
+    for (size_t i = 0; i < s.n_conns; i++) {
+        tls_stream_free(s.conns[i].tls);
         close(s.conns[i].fd);
+    }
     if (s.unix_fd >= 0)
         close(s.unix_fd);
     if (c->opts.listener != NULL)

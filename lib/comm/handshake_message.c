@@ -122,6 +122,12 @@ bool proof_check(const uint8_t in[PROOF_BYTES], const uint8_t hello[HELLO_BYTES]
     return digest_equal(want, in);
 }
 
+void secure_key(const uint8_t hello[HELLO_BYTES], const uint8_t challenge[CHALLENGE_BYTES],
+                const uint8_t *key, uint8_t out[PROOF_BYTES])
+{
+    mac("secure\0", hello, challenge, CHALLENGE_BYTES, key, out);
+}
+
 void ready_write(uint8_t out[READY_BYTES])
 {
     memcpy(out, welcome, READY_BYTES);

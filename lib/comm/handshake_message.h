@@ -8,6 +8,9 @@
  * PROOF      HMAC(key, "dial" HELLO CHALLENGE)       ->
  *                                                    <-  READY
  *
+ * A link under TLS continues with the handshake of TLS 1.3, the dialling side as the client, with the
+ * key HMAC(key, "secure" HELLO CHALLENGE).
+ *
  * All four have a fixed size, and nothing else is read before PROOF is verified. A verdict other
  * than OK ends the connection. It is accepted only with a valid HMAC, so a process without the key
  * can neither join nor make a member give up. Integers are little-endian; the byte offsets are in
@@ -82,6 +85,10 @@ void proof_write(const uint8_t hello[HELLO_BYTES], const uint8_t challenge[CHALL
                  const uint8_t *key, uint8_t out[PROOF_BYTES]);
 bool proof_check(const uint8_t in[PROOF_BYTES], const uint8_t hello[HELLO_BYTES],
                  const uint8_t challenge[CHALLENGE_BYTES], const uint8_t *key);
+
+/* The key of TLS for a connection; differs for every connection. */
+void secure_key(const uint8_t hello[HELLO_BYTES], const uint8_t challenge[CHALLENGE_BYTES],
+                const uint8_t *key, uint8_t out[PROOF_BYTES]);
 
 void ready_write(uint8_t out[READY_BYTES]);
 bool ready_check(const uint8_t in[READY_BYTES]);

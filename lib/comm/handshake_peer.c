@@ -13,6 +13,7 @@
 #include "base/reason.h"
 #include "base/rng.h"
 #include "comm/handshake_state.h"
+#include "tls/tls.h"
 
 enum outcome handshake_note_error(struct conn *n, const char *fmt, ...)
 {
@@ -61,6 +62,8 @@ static enum outcome connected(struct handshake_state *s, struct conn *n)
 {
     if (n->want->is_connected) /* another connection of the same kind was faster */
         return DROP;
+    if (n->want->tls != NULL)
+        *n->want->tls = n->tls;
     (void)fault_hit("comm.settle"); /* a test kills the process here */
     tcp_tune(n->fd, true);
     *n->want->fd = n->fd;
@@ -141,11 +144,38 @@ static enum outcome dial_challenge(struct handshake_state *s, struct conn *n)
     }
 }
 
+/* Both sides are authenticated: the connection is complete, or continues under TLS. */
+static enum outcome proven(struct handshake_state *s, struct conn *n, enum tls_side side)
+{
+    uint8_t key[PROOF_BYTES];
+    struct err err;
+    int rc;
+
+    if (n->want->tls == NULL)
+        return connected(s, n);
+    secure_key(n->hello, n->challenge, s->opts->key, key);
+    rc = tls_stream_new_psk(key, side, n->fd, &n->tls, &err);
+    return rc < 0 ? handshake_note_error(n, "%s", err.text) : CONTINUE;
+}
+
 static enum outcome dial_ready(struct handshake_state *s, struct conn *n)
 {
     if (!ready_check(n->ready))
         return handshake_note_error(n, "it sent an invalid READY message");
-    return connected(s, n);
+    return proven(s, n, TLS_CLIENT);
+}
+
+static enum outcome accept_ready(struct handshake_state *s, struct conn *n)
+{
+    return proven(s, n, TLS_SERVER);
+}
+
+static enum outcome secure(struct handshake_state *s, struct conn *n)
+{
+    struct err err;
+    int rc = tls_stream_handshake(n->tls, &err);
+
+    return rc < 0 ? handshake_note_error(n, "%s", err.text) : rc == 0 ? AGAIN : connected(s, n);
 }
 
 static struct want *find_want(struct handshake_state *s, const struct hello *h)
@@ -232,15 +262,17 @@ static const struct {
     [DIAL_CHALLENGE] = { POLLIN, MESSAGE(challenge), dial_challenge },
     [DIAL_PROOF] = { POLLOUT, MESSAGE(proof), go_on },
     [DIAL_READY] = { POLLIN, MESSAGE(ready), dial_ready },
+    [DIAL_TLS] = { POLLIN, 0, 0, secure },
     [ACCEPT_HELLO] = { POLLIN, MESSAGE(hello), accept_hello },
     [ACCEPT_CHALLENGE] = { POLLOUT, MESSAGE(challenge), accept_challenged },
     [ACCEPT_PROOF] = { POLLIN, MESSAGE(proof), accept_proof },
-    [ACCEPT_READY] = { POLLOUT, MESSAGE(ready), connected },
+    [ACCEPT_READY] = { POLLOUT, MESSAGE(ready), accept_ready },
+    [ACCEPT_TLS] = { POLLIN, 0, 0, secure },
 };
 
 short handshake_events(const struct conn *n)
 {
-    return states[n->state].events;
+    return n->tls != NULL ? tls_stream_events(n->tls) : states[n->state].events;
 }
 
 enum outcome handshake_advance(struct handshake_state *s, struct conn *n)
@@ -266,7 +298,7 @@ enum outcome handshake_advance(struct handshake_state *s, struct conn *n)
         }
         next = states[n->state].then(s, n);
         if (next != CONTINUE)
-            return next;
+            return next == AGAIN ? CONTINUE : next;
         n->state++;
         n->done = 0;
     }

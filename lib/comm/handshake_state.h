@@ -15,6 +15,7 @@ struct want {
     uint32_t own, peer; /* LINK: ranks; else members */
     uint32_t member;    /* member of the peer */
     int *fd;            /* receives the socket */
+    struct tls_stream **tls; /* receives its stream; NULL: the connection is in clear text */
     bool is_connected;      /* the connection was made; a star may have been closed since */
     bool dials, busy;   /* this side dials; an attempt is in progress */
     bool unproven;      /* the last peer that tried did not know the key */
@@ -29,10 +30,12 @@ enum state {
     DIAL_CHALLENGE,
     DIAL_PROOF,
     DIAL_READY,
+    DIAL_TLS,
     ACCEPT_HELLO,
     ACCEPT_CHALLENGE,
     ACCEPT_PROOF,
     ACCEPT_READY,
+    ACCEPT_TLS,
 };
 
 struct conn {
@@ -40,6 +43,7 @@ struct conn {
     enum state state;
     struct want *want; /* accepted: NULL until the HELLO was read */
     size_t done;       /* bytes of the message of the state */
+    struct tls_stream *tls; /* owned; NULL before DIAL_TLS and ACCEPT_TLS, and in clear text */
     uint64_t expires_ns;
     char from[72]; /* accepted: source address */
     uint8_t hello[HELLO_BYTES], challenge[CHALLENGE_BYTES], proof[PROOF_BYTES], ready[READY_BYTES];
@@ -68,7 +72,7 @@ struct handshake_state {
     struct err *err;
 };
 
-enum outcome { CONTINUE, DROP, DONE };
+enum outcome { CONTINUE, DROP, DONE, AGAIN }; /* AGAIN: the state must be repeated later */
 
 /* Advances a connection as far as possible without waiting. Returns CONTINUE: call again when its
  * socket is ready; DROP: close it; DONE: its socket was passed on. If s->rc is set, the whole

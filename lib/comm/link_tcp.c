@@ -19,6 +19,7 @@
 #include "base/reason.h"
 #include "comm/reduce.h"
 #include "comm/schedule.h"
+#include "tls/tls.h"
 
 enum {
     SEND_BYTES = 2 * COMM_PIECE_BYTES, /* per call, so that receiving gets its turn */
@@ -31,6 +32,7 @@ enum {
 /* One direction of the exchange. */
 struct flow {
     int fd; /* -1: nothing to do */
+    struct tls_stream *tls; /* NULL: clear text */
     uint32_t rank;
     uint8_t head[MESSAGE_HEAD_BYTES];
     size_t done, total; /* bytes, including the head */
@@ -50,6 +52,7 @@ static struct flow flow_of(struct comm_rank *r, uint32_t rank, size_t bytes)
 
     if (rank != SCHEDULE_NONE)
         f = (struct flow){ .fd = link_to(r, rank)->fd,
+                           .tls = link_to(r, rank)->tls,
                            .rank = rank,
                            .total = sizeof(f.head) + bytes };
     return f;
@@ -80,6 +83,16 @@ static int broken(struct comm *c, const struct flow *f, ssize_t n, int errnum)
     return comm_link_lost(c, f->rank, reason_text(errnum));
 }
 
+/* Sends bytes of both vectors; under TLS those of the first one alone. */
+static ssize_t send_some(const struct flow *f, const struct msghdr *m)
+{
+    if (fault_hit("comm.send"))
+        return errno = ECONNRESET, -1;
+    if (f->tls != NULL)
+        return tls_stream_send(f->tls, m->msg_iov[0].iov_base, m->msg_iov[0].iov_len);
+    return sendmsg(f->fd, m, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 /* Returns 1 after progress, 0 if it would block, -1 after a failure. */
 static int push(struct comm *c, struct flow *f, const uint8_t *data)
 {
@@ -97,8 +110,7 @@ static int push(struct comm *c, struct flow *f, const uint8_t *data)
         iov[0] = (struct iovec){ f->head + f->done, sizeof(f->head) - f->done };
         m.msg_iovlen = rest > 0 ? 2 : 1;
     }
-    n = fault_hit("comm.send") ? (errno = ECONNRESET, -1)
-                               : sendmsg(f->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    n = send_some(f, &m);
     if (n <= 0)
         return broken(c, f, n, n < 0 ? errno : EPIPE);
     f->done += (size_t)n;
@@ -142,9 +154,12 @@ static void add(struct comm_rank *r, const struct exchange *x, size_t end, size_
 
 static int receive(struct comm *c, struct flow *f, void *to, size_t bytes)
 {
-    ssize_t n =
-        fault_hit("comm.recv") ? (errno = ECONNRESET, -1) : recv(f->fd, to, bytes, MSG_DONTWAIT);
+    ssize_t n;
 
+    if (fault_hit("comm.recv"))
+        n = -1, errno = ECONNRESET;
+    else
+        n = f->tls != NULL ? tls_stream_recv(f->tls, to, bytes) : recv(f->fd, to, bytes, MSG_DONTWAIT);
     if (n <= 0)
         return broken(c, f, n, errno);
     f->done += (size_t)n;

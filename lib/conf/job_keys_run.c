@@ -36,6 +36,10 @@ static const struct conf_key rows[] = {
   .doc = "A folder with tls.crt, tls.key and ca.crt: the certificate of this task, its key, and the authority of the "
          "cluster; they are read again when they change. null: the environment variable TRAINERD_TLS, or certificates "
          "that follow from the token, or clear text without a token." },
+{ "/communication", "encrypt", BOOL, AT(communication.encrypt), FREE, .fallback = "true",
+  .doc = "Whether tensors between hosts are encrypted and authenticated (TLS 1.3, AES-128-GCM) if the cluster has a "
+         "token or certificates; false: in clear text. The same value is required on all tasks. NCCL's own connections "
+         "are never encrypted." },
 { "/communication", "data_port", PORTS, AT(communication.data_port), FREE | NULLABLE, .lo = 1, .hi = 65535,
   .fallback = "null",
   .doc = "The TCP port on which this task receives tensors from its peers, for firewalls: a port, or a range as "

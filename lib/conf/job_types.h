@@ -131,6 +131,7 @@ struct conf {
         enum conf_comm implementation;
         bool shared_memory;     /* false: TCP also between tasks of one host */
         const char *token_file; /* NULL: the environment variable TRAINERD_TOKEN, or no token */
+        bool encrypt;           /* false: gradients travel in clear text, even with certificates */
         const char *tls;        /* folder with certificates; NULL: TRAINERD_TLS, or none */
         struct conf_ports data_port;
     } communication;

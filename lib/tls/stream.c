@@ -25,7 +25,10 @@ struct tls_stream {
     bool awaits_ticket;          /* a client: the server has not accepted its certificate */
     bool is_complete, is_broken; /* handshake; no further operation is possible */
     uint8_t key[TLS_KEY_BYTES];
+    uint64_t n_sent; /* bytes since the last change of the key of this direction */
 };
+
+uint64_t tls_key_bytes_max = (uint64_t)1 << 36;
 
 /* ---- PSK (RFC 8446, section 4.2.11) ---- */
 
@@ -275,8 +278,15 @@ ssize_t tls_stream_send(struct tls_stream *s, const void *from, size_t n)
         return errno = ECONNRESET, -1;
     ERR_clear_error();
     errno = 0;
-    if (SSL_write_ex(s->ssl, from, n, &sent) == 1)
+    /* One key of AES-GCM may protect 2^24.5 records (RFC 8446, section 5.5): it changes earlier,
+       and never while a record is being written. */
+    if (s->n_sent >= tls_key_bytes_max && SSL_want_nothing(s->ssl) &&
+        SSL_key_update(s->ssl, SSL_KEY_UPDATE_NOT_REQUESTED) == 1)
+        s->n_sent = 0;
+    if (SSL_write_ex(s->ssl, from, n, &sent) == 1) {
+        s->n_sent += sent;
         return (ssize_t)sent;
+    }
     if (must_wait(s, 0))
         errno = EAGAIN;
     return -1;

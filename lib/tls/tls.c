@@ -48,8 +48,8 @@ SSL_CTX *tls_context_new(void)
         return NULL;
     }
     (void)SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
-    (void)SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
-                                  SSL_MODE_RELEASE_BUFFERS);
+    (void)SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_read_ahead(c, 1); /* one recv() for several records */
     SSL_CTX_set_verify(c, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
     return c;
 }
@@ -158,6 +158,7 @@ static int build(const struct tls *t, const struct buf texts[PARTS], SSL_CTX **o
         rc = verify_own(t, c, chain, err);
     if (rc == 0) {
         tls_confirm(c);
+        (void)SSL_CTX_set_mode(c, SSL_MODE_RELEASE_BUFFERS); /* 34 KiB of a silent connection */
         SSL_CTX_set_alpn_select_cb(c, select_protocol, NULL);
         *expires = unix_time(X509_get0_notAfter(sk_X509_value(chain, 0)));
         *out = c;

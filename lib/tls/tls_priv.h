@@ -10,6 +10,9 @@ struct tls;
 /* Returns the context for new streams with certificates, with a reference of the caller. */
 SSL_CTX *tls_context(struct tls *t);
 
+/* Bytes that one key protects in one direction; smaller in a test. */
+extern uint64_t tls_key_bytes_max;
+
 /* OpenSSL requires a context of sessions, also for keys. */
 enum { TLS_SESSION_CONTEXT_BYTES = 8 };
 extern const unsigned char tls_session_context[TLS_SESSION_CONTEXT_BYTES];

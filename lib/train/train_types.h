@@ -171,6 +171,7 @@ struct train_group { /* one generation */
     uint8_t key[COMM_KEY_BYTES];
     struct comm_listener *listener; /* NULL with a single member */
     bool shared_memory;
+    bool encrypts; /* links over TCP are under TLS */
     uint64_t deadline_ms;
     /* that any member holds; 0: no member holds state, the newest checkpoint is read */
     uint64_t newest_step;

@@ -38,6 +38,8 @@ struct cast_stage {
     char text[CAST_MAX][256];        /* error text of a call */
 };
 
+static bool cast_encrypts; /* links over TCP are under TLS */
+
 struct cast {
     uint32_t n;
     struct comm_member members[CAST_MAX];
@@ -202,6 +204,7 @@ static inline struct comm_opts cast_opts(struct cast *k, uint32_t self)
                            .listener = k->listeners[self],
                            .arena = &k->arenas[self],
                            .shared_memory = k->shared_memory,
+                           .encrypts = cast_encrypts,
                            .shares = k->shares[0] != 0 ? k->shares : NULL,
                            .deadline_ms = k->deadline_ms,
                            .on_broken = cast_on_broken,

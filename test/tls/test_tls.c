@@ -22,6 +22,7 @@
 #include "base/fs.h"
 #include "tls/keys.h"
 #include "tls/tls.h"
+#include "tls/tls_priv.h"
 
 static const char token[] = "0123456789abcdef0123456789abcdef";
 
@@ -428,14 +429,13 @@ static void open_psk(struct ends *e, uint8_t first, uint8_t second)
     shake(e);
 }
 
-static void key_equal_streams_carry_bytes_in_both_directions(void **state)
+static void carry_bytes_in_both_directions(void)
 {
     enum { BYTES = 1 << 20 };
     uint8_t *sent = malloc(BYTES), *got = malloc(BYTES);
     size_t n_sent[2] = { 0 }, n_got[2] = { 0 };
     struct ends e;
 
-    (void)state;
     for (size_t i = 0; i < BYTES; i++)
         sent[i] = (uint8_t)(i * 31 + i / 255);
     open_psk(&e, 7, 7);
@@ -461,6 +461,20 @@ static void key_equal_streams_carry_bytes_in_both_directions(void **state)
     close_ends(&e);
     free(sent);
     free(got);
+}
+
+static void key_equal_streams_carry_bytes_in_both_directions(void **state)
+{
+    (void)state;
+    carry_bytes_in_both_directions();
+}
+
+static void key_of_a_direction_changes_after_many_bytes(void **state)
+{
+    (void)state;
+    tls_key_bytes_max = 100000;
+    carry_bytes_in_both_directions();
+    tls_key_bytes_max = (uint64_t)1 << 36;
 }
 
 static void key_different_is_rejected(void **state)
@@ -526,6 +540,7 @@ int main(void)
         cmocka_unit_test(client_without_tls_is_rejected),
         cmocka_unit_test(connection_closed_in_handshake_is_reported),
         cmocka_unit_test(key_equal_streams_carry_bytes_in_both_directions),
+        cmocka_unit_test(key_of_a_direction_changes_after_many_bytes),
         cmocka_unit_test(key_different_is_rejected),
         cmocka_unit_test(server_with_certificate_instead_of_key_is_rejected),
         cmocka_unit_test(byte_changed_on_the_way_is_detected),
