@@ -21,9 +21,8 @@ static int check_token(const char *token, struct err *err)
     size_t n = strlen(token);
 
     for (size_t i = 0; i < n; i++)
-        if (token[i] < '!' || token[i] > '~')
-            return err_set(err, ERR_INPUT, "the token: expected printable ASCII characters without blanks, found byte %u "
-                                           "at position %zu",
+        if (token[i] < ' ' || token[i] > '~')
+            return err_set(err, ERR_INPUT, "the token: expected printable ASCII characters, found byte %u at position %zu",
                            (unsigned char)token[i], i + 1);
     if (n < SECURITY_TOKEN_MIN)
         return err_set(err, ERR_INPUT, "the token: expected at least %d characters, found %zu; `openssl rand -hex 32` "

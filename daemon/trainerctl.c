@@ -20,6 +20,7 @@ static const struct command {
     { "stop", "stop ADDR", "the job saves and ends everywhere", ctl_stop },
     { "restart", "restart JOB", "renames the checkpoints of a complete job, so that its tasks train it again",
       ctl_restart },
+    { "keys", "keys --out DIR", "writes certificates for the hosts of a cluster", ctl_keys },
     { "verify", "verify DIR", "verifies every checkpoint below DIR, one line for each", ctl_verify },
     { "run", "run MODEL --input NAME=FILE... -o DIR", "runs a graph once on arrays, forward or also backward", ctl_run },
     { "recipe", "recipe NAME", "a script that exports a network: torch, huggingface, keras, tensorflow, jax",
@@ -37,7 +38,8 @@ static int help(FILE *out)
     for (size_t i = 0; i < COUNT_OF(commands); i++)
         fprintf(out, "  trainerctl %-24s %s\n", commands[i].usage, commands[i].help);
     fprintf(out, "\n`trainerctl COMMAND --help` shows more. ADDR is a task's host:port from the cluster. A job with "
-                 "a token\nneeds it in TRAINERD_TOKEN.\n");
+                 "a token\nneeds it in TRAINERD_TOKEN, one with certificates a folder with tls.crt, tls.key and ca.crt "
+                 "in TRAINERD_TLS.\n");
     return out == stdout ? CTL_OK : CTL_USAGE;
 }
 

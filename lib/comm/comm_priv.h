@@ -72,7 +72,9 @@ struct comm_life {
     enum life_kind kind;
     bool is_over;      /* nothing more will be read */
     _Atomic bool left; /* the peer said goodbye (BYE) */
-    uint8_t in[MESSAGE_LIFE_BYTES]; /* the message being received */
+    bool has_code;     /* a code follows each message: see message.h */
+    uint8_t key[MESSAGE_KEY_BYTES];
+    uint8_t in[MESSAGE_LIFE_BYTES + MESSAGE_CODE_BYTES]; /* the message being received */
     size_t n_in;
     int passed[2]; /* owned; descriptors received with the message; -1 */
 };

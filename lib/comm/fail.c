@@ -64,16 +64,23 @@ void comm_wake(struct comm *c)
 void comm_send_lives(struct comm *c, uint32_t what, uint32_t culprit, const char *why)
 {
     struct life_message m = { .what = what, .member = culprit };
-    uint8_t bytes[MESSAGE_LIFE_BYTES];
+    uint8_t bytes[MESSAGE_LIFE_BYTES + MESSAGE_CODE_BYTES];
 
     snprintf(m.why, sizeof(m.why), "%s", why);
     message_life_write(&m, bytes);
     /* the first message on these connections: it fits into the buffer, unless the peer has ended */
     if (c->shm.tether_fd >= 0)
-        (void)!send(c->shm.tether_fd, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)!send(c->shm.tether_fd, bytes, MESSAGE_LIFE_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT);
     for (uint32_t i = 0; i < c->watch.n_lives; i++)
-        if (c->watch.lives[i].kind != LIFE_TETHER && c->watch.lives[i].fd >= 0)
-            (void)!send(c->watch.lives[i].fd, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (c->watch.lives[i].kind != LIFE_TETHER && c->watch.lives[i].fd >= 0) {
+            size_t n = MESSAGE_LIFE_BYTES;
+
+            if (c->watch.lives[i].has_code) {
+                message_life_code(bytes, c->self, c->watch.lives[i].key, bytes + n);
+                n += MESSAGE_CODE_BYTES;
+            }
+            (void)!send(c->watch.lives[i].fd, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+        }
 }
 
 /* The links end: every thread that waits for one returns. */

@@ -95,6 +95,16 @@ static void want(struct handshake_state *s, enum hello_kind kind, uint32_t own, 
                                             .retry_ms = RETRY_MS_MIN };
 }
 
+static void want_life(struct handshake_state *s, struct comm_life *life)
+{
+    bool is_line = life->kind != LIFE_STAR;
+
+    want(s, is_line ? HELLO_LIFE : HELLO_HOST, s->c->self, life->member, life->member, &life->fd);
+    life->has_code = is_line && s->opts->encrypts;
+    if (life->has_code)
+        s->wants[s->n_wants - 1].key = life->key;
+}
+
 static void want_link(struct handshake_state *s, struct comm_link *link, uint32_t own, uint32_t member)
 {
     want(s, HELLO_LINK, own, link->peer, member, &link->fd);
@@ -133,8 +143,7 @@ static int list_wants(struct handshake_state *s)
     if (s->wants == NULL || s->conns == NULL || s->polls == NULL)
         return err_set(s->err, ERR_NOMEM, "connect to the peers: out of memory");
     for (uint32_t i = 0; i < c->watch.n_lives; i++)
-        want(s, c->watch.lives[i].kind == LIFE_STAR ? HELLO_HOST : HELLO_LIFE, c->self,
-             c->watch.lives[i].member, c->watch.lives[i].member, &c->watch.lives[i].fd);
+        want_life(s, &c->watch.lives[i]);
     for (uint32_t i = 0; i < c->n_ranks; i++) {
         struct comm_rank *r = &c->ranks[i];
 

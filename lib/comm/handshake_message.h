@@ -26,7 +26,7 @@
 struct err;
 
 enum {
-    HELLO_VERSION = 2, /* of these messages and of the messages that follow them (message.h) */
+    HELLO_VERSION = 3, /* of these messages and of the messages that follow them (message.h) */
     HELLO_NONCE_BYTES = 32,
     HELLO_BYTES = 104,
     CHALLENGE_BYTES = 80,
@@ -86,7 +86,7 @@ void proof_write(const uint8_t hello[HELLO_BYTES], const uint8_t challenge[CHALL
 bool proof_check(const uint8_t in[PROOF_BYTES], const uint8_t hello[HELLO_BYTES],
                  const uint8_t challenge[CHALLENGE_BYTES], const uint8_t *key);
 
-/* The key of TLS for a connection; differs for every connection. */
+/* The key of TLS of a link, or of the codes of a life line; differs for every connection. */
 void secure_key(const uint8_t hello[HELLO_BYTES], const uint8_t challenge[CHALLENGE_BYTES],
                 const uint8_t *key, uint8_t out[PROOF_BYTES]);
 

@@ -64,6 +64,8 @@ static enum outcome connected(struct handshake_state *s, struct conn *n)
         return DROP;
     if (n->want->tls != NULL)
         *n->want->tls = n->tls;
+    if (n->want->key != NULL)
+        secure_key(n->hello, n->challenge, s->opts->key, n->want->key);
     (void)fault_hit("comm.settle"); /* a test kills the process here */
     tcp_tune(n->fd, true);
     *n->want->fd = n->fd;
@@ -136,7 +138,8 @@ static enum outcome dial_challenge(struct handshake_state *s, struct conn *n)
                         (unsigned long long)ch.generation);
         return DROP;
     case HELLO_LAYOUT:
-        s->rc = err_set(s->err, ERR_PEER, "%s has another list of members for generation %llu",
+        s->rc = err_set(s->err, ERR_PEER, "%s has another list of members for generation %llu, or other values of "
+                        "communication.shared_memory and communication.encrypt",
                         name, (unsigned long long)s->here.generation);
         return DROP;
     default:

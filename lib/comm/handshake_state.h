@@ -16,6 +16,7 @@ struct want {
     uint32_t member;    /* member of the peer */
     int *fd;            /* receives the socket */
     struct tls_stream **tls; /* receives its stream; NULL: the connection is in clear text */
+    uint8_t *key;            /* receives the key of the connection; NULL: not wanted */
     bool is_connected;      /* the connection was made; a star may have been closed since */
     bool dials, busy;   /* this side dials; an attempt is in progress */
     bool unproven;      /* the last peer that tried did not know the key */

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "base/reason.h"
 #include "base/thread.h"
@@ -52,6 +53,19 @@ void life_close(struct comm_life *l)
     drop_passed(l);
 }
 
+static size_t life_bytes(const struct comm_life *l)
+{
+    return MESSAGE_LIFE_BYTES + (l->has_code ? MESSAGE_CODE_BYTES : 0);
+}
+
+static bool has_valid_code(const struct comm_life *l)
+{
+    uint8_t code[MESSAGE_CODE_BYTES];
+
+    message_life_code(l->in, l->member, l->key, code);
+    return digest_equal(code, l->in + MESSAGE_LIFE_BYTES);
+}
+
 /* Handles the complete message in l->in. */
 static void handle_message(struct comm *c, struct comm_life *l)
 {
@@ -61,6 +75,11 @@ static void handle_message(struct comm *c, struct comm_life *l)
     bool shares;
 
     l->n_in = 0;
+    if (l->has_code && !has_valid_code(l)) {
+        l->is_over = true;
+        comm_fail(c, ERR_PEER, l->member, "%s sent a life message that is not authentic", name);
+        return;
+    }
     if (message_life_read(l->in, l->member, c->topo.n_members, &m, &err) < 0) {
         l->is_over = true;
         comm_fail(c, ERR_PEER, l->member, "%s sent an invalid life message: %s", name, err.text);
@@ -93,7 +112,7 @@ static ssize_t life_recv(struct comm_life *l)
         struct cmsghdr align;
         char bytes[CMSG_SPACE(sizeof(l->passed))];
     } control;
-    struct iovec iov = { l->in + l->n_in, sizeof(l->in) - l->n_in };
+    struct iovec iov = { l->in + l->n_in, life_bytes(l) - l->n_in };
     struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
     ssize_t n;
 
@@ -130,7 +149,7 @@ void life_read(struct comm *c, struct comm_life *l)
             return;
         }
         l->n_in += (size_t)n;
-        if (l->n_in == sizeof(l->in))
+        if (l->n_in == life_bytes(l))
             handle_message(c, l);
     }
 }

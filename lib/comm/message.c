@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "comm/reduce.h"
 
@@ -203,4 +204,14 @@ int message_life_read(const uint8_t in[MESSAGE_LIFE_BYTES], uint32_t peer, uint3
     if (rc == 0)
         *out = m;
     return rc;
+}
+
+void message_life_code(const uint8_t message[MESSAGE_LIFE_BYTES], uint32_t sender,
+                       const uint8_t key[MESSAGE_KEY_BYTES], uint8_t out[MESSAGE_CODE_BYTES])
+{
+    uint8_t text[4 + MESSAGE_LIFE_BYTES];
+
+    bytes_set_u32(text, sender);
+    memcpy(text + 4, message, MESSAGE_LIFE_BYTES);
+    digest_hmac(key, MESSAGE_KEY_BYTES, text, sizeof(text), out);
 }

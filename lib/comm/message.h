@@ -32,7 +32,11 @@
  *         16   240  text  OVER: the reason; ends with a NUL
  *         16     8  u64   JOIN, PART: bytes of the memory, > 0
  *         24   128  bits  JOIN: core i is bit i % 8 of byte i / 8; PART: zero
- *        152   104        JOIN, PART: zero */
+ *        152   104        JOIN, PART: zero
+ *
+ *   code: follows the life message on a life line between hosts, if the members encrypt
+ *          0    32        HMAC-SHA-256 of the number of the sender (u32) and the life message, with
+ *                         the key of the connection */
 #ifndef COMM_MESSAGE_H
 #define COMM_MESSAGE_H
 
@@ -46,6 +50,8 @@ enum {
     MESSAGE_HEAD_BYTES = 32,
     MESSAGE_LIFE_BYTES = 256,
     MESSAGE_LIFE_VERSION = 1,
+    MESSAGE_KEY_BYTES = 32,
+    MESSAGE_CODE_BYTES = 32,
     COMM_WHY_BYTES = 240, /* of the reason of a failure, including the NUL */
     COMM_CORES_BYTES = 128,
 };
@@ -107,5 +113,8 @@ void message_life_write(const struct life_message *m, uint8_t out[MESSAGE_LIFE_B
  * kind does not have become zero. Errors: ERR_PEER; then *out is unchanged. */
 int message_life_read(const uint8_t in[MESSAGE_LIFE_BYTES], uint32_t peer, uint32_t n_members,
                       struct life_message *out, struct err *err);
+/* Writes the code of a life message that member `sender` sends on a connection with this key. */
+void message_life_code(const uint8_t message[MESSAGE_LIFE_BYTES], uint32_t sender,
+                       const uint8_t key[MESSAGE_KEY_BYTES], uint8_t out[MESSAGE_CODE_BYTES]);
 
 #endif

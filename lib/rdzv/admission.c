@@ -103,6 +103,8 @@ struct admission {
     /* for the report; under `lock` */
     uint64_t report_ms, n_evicted, n_rejected;
     char worst[64]; /* the last source that lost a connection */
+    uint64_t n_insecure;      /* handshakes of TLS that failed */
+    char insecure[64], why[256]; /* source and reason of the last one */
 };
 
 /* The lowest bits of the pointer in an epoll event tell its type. */
@@ -446,12 +448,20 @@ static enum readiness begin(struct admission *a, struct relay *r)
 }
 
 /* Continues the TLS handshake. */
-static enum readiness secure(struct relay *r)
+static enum readiness secure(struct admission *a, struct relay *r)
 {
-    int rc = tls_stream_handshake(r->tls, NULL);
+    struct err err;
+    int rc = tls_stream_handshake(r->tls, &err);
 
     r->is_securing = rc == 0;
-    return rc < 0 ? ENDED : rc == 0 ? WAITS : READY;
+    if (rc >= 0)
+        return rc == 0 ? WAITS : READY;
+    pthread_mutex_lock(&a->lock);
+    a->n_insecure++;
+    print_source(r->source, a->insecure, sizeof(a->insecure));
+    snprintf(a->why, sizeof(a->why), "%.255s", err.text);
+    pthread_mutex_unlock(&a->lock);
+    return ENDED;
 }
 
 /* Returns READY if the bytes of the client can be read. */
@@ -467,7 +477,7 @@ static enum readiness prepare(struct admission *a, struct relay *r, uint64_t now
     }
     if (!r->has_begun)
         is = begin(a, r);
-    return is == READY && r->is_securing ? secure(r) : is;
+    return is == READY && r->is_securing ? secure(a, r) : is;
 }
 
 /* Counts the frames of a client. Returns false if the relay must end. */
@@ -681,8 +691,13 @@ bool admission_report(struct admission *a, uint64_t now_ms, char *text, size_t s
     bool is_due;
 
     pthread_mutex_lock(&a->lock);
-    is_due = a->n_evicted + a->n_rejected > 0 && now_ms >= a->report_ms;
-    if (is_due) {
+    is_due = a->n_evicted + a->n_rejected + a->n_insecure > 0 && now_ms >= a->report_ms;
+    if (is_due && a->n_evicted + a->n_rejected == 0) {
+        snprintf(text, size, "control port: %llu connections were refused, the last from %s: %s",
+                 (unsigned long long)a->n_insecure, a->insecure, a->why);
+        a->report_ms = now_ms + REPORT_MS;
+        a->n_insecure = 0;
+    } else if (is_due) {
         snprintf(text, size,
                  "control port: %llu connections were replaced by new ones (the last from %s) and %llu rejected: "
                  "the limit is %u; restrict the port with a firewall",

@@ -58,7 +58,7 @@ int admission_open(const struct admission_opts *opts, struct admission **out, st
  * -1 with errno: no descriptor or no memory is available; both were closed. */
 int admission_relay(struct admission *a, int fd, struct tls_stream *tls);
 
-/* Writes a log line about the connections that were closed or rejected since the last report, at
+/* Writes a log line about the connections that were closed or rejected, or failed in TLS, since the last report, at
  * most once in 10 s. Returns false if no line is due. `now_ms` is clock_ms(). */
 bool admission_report(struct admission *a, uint64_t now_ms, char *text, size_t size);
 

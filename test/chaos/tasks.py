@@ -15,7 +15,7 @@ from schedule import task_name
 
 AGAIN = 0.3  # seconds until a task that ended by itself is started again
 TEMPORARY = (138, 143)
-TOKEN = "chaos"
+TOKEN = "the token of the chaos runs"
 SMALL_PIPE = 4096
 LED_BY = re.compile(r", led by (\w+ \d+)")
 FORWARD_MS = 8  # minimum duration of a step, so that faults hit all of its parts, and four tasks fit on two cores

@@ -7,6 +7,8 @@
 #include <cmocka.h>
 #include <sys/socket.h>
 
+#include <signal.h>
+
 #include "comm/cast.h"
 #include "comm/comm_priv.h"
 
@@ -194,6 +196,52 @@ static void invalid_life_message_names_its_sender(void **state)
     }
 }
 
+/* ---- under TLS ---- */
+
+/* What a process sends that has the socket, but not the key. */
+static void scene_foreign_bytes_on_link(struct cast *k, uint32_t self)
+{
+    struct comm *c = open_both(k, self);
+    const struct comm_call call = {
+        .count = ELEMENTS, .number = 1, .what = COMM_ALL_REDUCE, .dtype = TENSOR_F32
+    };
+    uint8_t head[MESSAGE_HEAD_BYTES];
+
+    if (self == 0) {
+        expect_failed_call(k, c, "rank 1 (worker 1)");
+    } else {
+        message_head_write(&call, 0, head);
+        send_bytes(c->ranks[0].links[0].fd, head, sizeof(head));
+        cast_until(k, DONE, 1);
+    }
+    comm_close(c);
+}
+
+static void scene_life_message_without_code(struct cast *k, uint32_t self)
+{
+    struct comm *c = open_both(k, self);
+    const struct life_message m = { .what = LIFE_OVER, .member = 0, .why = "a lie" };
+    uint8_t bytes[MESSAGE_LIFE_BYTES + MESSAGE_CODE_BYTES] = { 0 };
+
+    if (self == 0) {
+        expect_failed_call(k, c, "worker 1 sent a life message that is not authentic");
+    } else {
+        message_life_write(&m, bytes);
+        send_bytes(life_of(c), bytes, sizeof(bytes));
+        cast_until(k, DONE, 1);
+    }
+    comm_close(c);
+}
+
+static void bytes_without_the_key_are_detected(void **state)
+{
+    (void)state;
+    cast_encrypts = true;
+    play("A1 B1", true, scene_foreign_bytes_on_link);
+    play("A1 B1", true, scene_life_message_without_code);
+    cast_encrypts = false;
+}
+
 /* ---- the page ---- */
 
 /* Member 1: publishes this call as its first one. */
@@ -248,8 +296,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(invalid_exchange_head_names_its_sender),
         cmocka_unit_test(invalid_life_message_names_its_sender),
+        cmocka_unit_test(bytes_without_the_key_are_detected),
         cmocka_unit_test(invalid_call_in_the_page_names_its_writer),
     };
 
+    signal(SIGPIPE, SIG_IGN); /* as the daemon: OpenSSL writes without MSG_NOSIGNAL */
     return cmocka_run_group_tests_name("comm/invalid", tests, NULL, NULL);
 }

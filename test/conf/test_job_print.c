@@ -226,6 +226,8 @@ static void print_contains_every_default(void **state)
         "    \"implementation\": \"auto\",\n"
         "    \"shared_memory\": true,\n"
         "    \"token_file\": null,\n"
+        "    \"tls\": null,\n"
+        "    \"encrypt\": true,\n"
         "    \"data_port\": null\n"
         "  },\n"
         "  \"checkpoint\": {\n"

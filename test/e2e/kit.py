@@ -26,6 +26,19 @@ TRAINERCTL = os.path.join(BUILD, "trainerctl")
 FOLDERS = "/dev/shm" if os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 2 << 30 else None
 SLOW = 4.0 if "san" in os.path.basename(BUILD) else 1.0  # factor of time limits: sanitizers are slow
 
+TOKEN = "a token for the tests of trainerd"  # of clusters with hosts other than loopback
+
+
+def is_exposed(text):
+    """Whether a cluster text has addresses outside of this host, so that trainerd requires a token."""
+    try:
+        cluster = json.loads(text).get("cluster", {})
+    except (ValueError, AttributeError):
+        return False
+    addresses = [a for tasks in cluster.values() if isinstance(tasks, list) for a in tasks]
+    return any(not str(a).startswith(("127.", "localhost", "[::1]")) for a in addresses)
+
+
 def use_venv():
     """Makes the packages of build/venv importable in any Python interpreter."""
     folder = os.path.join(ROOT, "build", "venv", "lib")
@@ -75,6 +88,8 @@ class Task:
         e = {k: v for k, v in os.environ.items() if k != "TF_CONFIG" and not k.startswith("TRAINERD_")}
         if tf_config is not None:
             e["TF_CONFIG"] = tf_config if isinstance(tf_config, str) else json.dumps(tf_config)
+        if is_exposed(e.get("TF_CONFIG", "")):
+            e["TRAINERD_TOKEN"] = TOKEN
         e["NCCL_HOSTID"] = name  # NCCL refuses tasks on one (emulated) GPU unless they appear to be on different hosts
         e.update(env or {})
         self.name = name

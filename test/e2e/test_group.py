@@ -282,16 +282,12 @@ def checkpoint_command_failure_returns_the_reason():
 
 @test
 def grpc_python_client_finds_health_reflection_and_status():
-    tasks = start(long_job(), 2, env={**SLOWLY, "TRAINERD_TOKEN": "a secret of this test"})
+    tasks = start(long_job(), 2, env=SLOWLY)
     tasks[0].until_step(2)
     for t in tasks:
-        out = subprocess.run([sys.executable, os.path.join(ROOT, "test", "rdzv", "client.py"), "127.0.0.1:%d" % t.port,
-                              "a secret of this test"], capture_output=True, text=True, timeout=60)
+        out = subprocess.run([sys.executable, os.path.join(ROOT, "test", "rdzv", "client.py"), "127.0.0.1:%d" % t.port],
+                             capture_output=True, text=True, timeout=60)
         assert out.returncode == 0, out.stdout + out.stderr
-    denied = ctl("status", "127.0.0.1:%d" % tasks[0].port, env={"TRAINERD_TOKEN": "another"})
-    assert denied.returncode == 1 and "oken" in denied.stderr, denied
-    allowed = ctl("status", "127.0.0.1:%d" % tasks[0].port, env={"TRAINERD_TOKEN": "a secret of this test"})
-    assert allowed.returncode == 0, allowed
 
 
 @test

@@ -1,0 +1,206 @@
+#!/usr/bin/python3
+"""test_security.py - the token and the certificates: who can join, read and command, and what an eavesdropper sees."""
+import json
+import os
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+from kit import (BUILD, ROOT, Task, digits_job, enter_namespaces, expect_codes, free_ports, main, need_namespaces, start,
+                 test, tf_config, workdir)
+
+CTL = os.path.join(BUILD, "trainerctl")
+SECRET = "a secret of this test"
+
+
+def ctl(*args, **env):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("TRAINERD_")}
+    return subprocess.run([CTL, *args], capture_output=True, text=True, timeout=60, env={**clean, **env})
+
+
+def long_job(folder=None, **changes):
+    return digits_job(folder or workdir(), train={"epochs": 1000, "lanes": 2, "log_every_steps": 1}, **changes)
+
+
+def keys(folder, *hosts):
+    """Writes certificates for the hosts; returns the folder."""
+    cluster = json.dumps({"cluster": {"worker": ["%s:%d" % (h, 7000 + i) for i, h in enumerate(hosts)]}})
+    out = ctl("keys", "--out", folder, TF_CONFIG=cluster)
+    assert out.returncode == 0, out
+    return folder
+
+
+@test
+def cluster_reachable_by_other_hosts_needs_a_token_certificates_or_insecure():
+    job = digits_job(workdir(), train={"epochs": 1, "lanes": 2})
+    for args, env, code in ((("--bind", "any"), {}, 2), (("--bind", "any"), {"TRAINERD_TOKEN": SECRET}, 0),
+                            (("--bind", "any", "--insecure"), {}, 0), ((), {}, 0)):
+        ports = free_ports(2)
+        tasks = [Task(job, tf_config(ports, i), ("--devices", "cpu:1", *args), env, "worker %d" % i) for i in range(2)]
+        expect_codes(tasks, [code, code])
+        for t in tasks:
+            if code == 2:
+                assert "TRAINERD_TOKEN" in t.final_message() and "--insecure" in t.final_message(), t.final_message()
+            assert bool(t.events("tls")) == (code == 0 and not env), (args, env, t.events("tls"))
+
+
+@test
+def token_invalid_is_refused():
+    for token, expected in (("short", "at least 16 characters, found 5"), ("sixteen chars \x01..", "found byte 1 at position 15"),
+                            ("x" * 256, "at most 255 characters, found 256")):
+        task = Task(digits_job(workdir()), tf_config(free_ports(1), 0), ("--devices", "cpu:1"), {"TRAINERD_TOKEN": token})
+        assert task.wait(20) == 2 and expected in task.final_message(), task.final_message()
+        out = ctl("status", "127.0.0.1:1", TRAINERD_TOKEN=token)
+        assert out.returncode == 2 and expected in out.stderr, out
+
+
+@test
+def tokens_that_differ_name_the_variable():
+    ports = free_ports(2)
+    job = long_job()
+    tasks = [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), {"TRAINERD_TOKEN": SECRET + str(i)}, "worker %d" % i)
+             for i in range(2)]
+    tasks[0].until(lambda _: any(t.p.poll() is not None for t in tasks))  # the one that called first
+    ended, other = sorted(tasks, key=lambda t: t.p.poll() is None)
+    assert ended.wait() == 2 and "compare TRAINERD_TOKEN" in ended.final_message(), ended.final_message()
+    other.until(lambda t: any("connections were refused" in r["message"] for r in t.records if r.get("level") == "warn"))
+
+
+@test
+def commands_need_the_token():
+    tasks = start(long_job(), 2, env={"TRAINERD_TOKEN": SECRET, "TRAINERD_FAULT": "train.forward=delay:50@1+"})
+    tasks[0].until_step(2)
+    address = "127.0.0.1:%d" % tasks[1].port
+    for env, expected in (({}, "set the same TRAINERD_TOKEN"), ({"TRAINERD_TOKEN": SECRET + "x"}, "compare the token")):
+        for command in ("status", "stop"):
+            out = ctl(command, address, **env)
+            assert out.returncode == 1 and expected in out.stderr, out
+    out = ctl("status", "--json", address, TRAINERD_TOKEN=SECRET)
+    assert out.returncode == 0 and SECRET not in out.stdout, out
+    out = ctl("stop", address, TRAINERD_TOKEN=SECRET)
+    assert out.returncode == 0, out
+    expect_codes(tasks, [143, 143])
+    assert not any(SECRET in line for t in tasks for line in t.lines)
+
+
+@test
+def keys_are_valid_for_openssl_and_private():
+    folder = os.path.join(workdir(), "keys")
+    keys(folder, "127.0.0.1", "host-b.example")
+    with open(os.path.join(folder, "ca.crt")) as f:
+        authority = f.read()
+    keys(folder, "127.0.0.1", "host-b.example")
+    with open(os.path.join(folder, "ca.crt")) as f:
+        assert f.read() == authority
+    for name, option, host in (("127.0.0.1", "-verify_ip", "127.0.0.1"), ("host-b.example", "-verify_hostname", "host-b.example"),
+                               ("operator", "-verify_hostname", "operator.trainerd")):
+        out = subprocess.run(["openssl", "verify", "-x509_strict", "-purpose", "sslserver", option, host, "-CAfile",
+                              os.path.join(folder, "ca.crt"), os.path.join(folder, name, "tls.crt")], capture_output=True, text=True)
+        assert out.returncode == 0, out
+    for base, folders, files in os.walk(folder):
+        for name in files:
+            assert stat.S_IMODE(os.stat(os.path.join(base, name)).st_mode) == 0o600, name
+        for name in folders:
+            assert stat.S_IMODE(os.stat(os.path.join(base, name)).st_mode) == 0o700, name
+
+
+def serial(port, folder):
+    """The serial number of the certificate that the task presents."""
+    context = ssl.create_default_context(cafile=os.path.join(folder, "ca.crt"))
+    context.load_cert_chain(os.path.join(folder, "operator", "tls.crt"), os.path.join(folder, "operator", "tls.key"))
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection(("127.0.0.1", port), 10) as s, context.wrap_socket(s, server_hostname="127.0.0.1") as t:
+        assert t.version() == "TLSv1.3" and t.selected_alpn_protocol() == "h2", (t.version(), t.selected_alpn_protocol())
+        return t.getpeercert()["serialNumber"]
+
+
+@test
+def certificates_replaced_are_used_without_restart():
+    folder = keys(os.path.join(workdir(), "keys"), "127.0.0.1")
+    own = os.path.join(folder, "127.0.0.1")
+    tasks = start(long_job(), 2, env={"TRAINERD_TLS": own, "TRAINERD_FAULT": "train.forward=delay:50@1+"})
+    tasks[0].until_step(2)
+    port = tasks[0].port
+    before = serial(port, folder)
+    for t in tasks:
+        out = subprocess.run([sys.executable, os.path.join(ROOT, "test", "rdzv", "client.py"), "127.0.0.1:%d" % t.port,
+                              own], capture_output=True, text=True, timeout=60)
+        assert out.returncode == 0, out.stdout + out.stderr
+    keys(folder, "127.0.0.1")
+    tasks[0].until(lambda t: any("new certificates" in r["message"] for r in t.events("tls")))
+    assert serial(port, folder) != before
+    with open(os.path.join(own, "tls.key"), "w") as f:
+        f.write("junk")
+    tasks[0].until(lambda t: any("not used: " in r["message"] and "tls.key" in r["message"] for r in t.events("tls")))
+    assert serial(port, folder) != before
+    out = ctl("stop", "127.0.0.1:%d" % port, TRAINERD_TLS=os.path.join(folder, "operator"))
+    assert out.returncode == 0, out
+    expect_codes(tasks, [143, 143])
+
+
+@test
+def bits_are_the_same_in_clear_text_and_under_tls():
+    sums = []
+    for env, encrypt in (({}, True), ({"TRAINERD_TOKEN": SECRET}, True), ({"TRAINERD_TOKEN": SECRET}, False)):
+        folder = workdir()
+        job = digits_job(folder, train={"epochs": 2, "lanes": 4}, communication={"shared_memory": False, "encrypt": encrypt})
+        expect_codes(start(job, 2, env=env), [0, 0])
+        with open(os.path.join(folder, "run", "checkpoints", "step-00000044", "model.safetensors"), "rb") as f:
+            sums.append(f.read())
+    assert sums[0] == sums[1] == sums[2]
+
+
+class Eavesdropper:
+    """Collects every packet of the loopback interface of this namespace."""
+
+    def __enter__(self):
+        self.bytes, self.ends = bytearray(), False
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        self.socket.setsockopt(socket.SOL_SOCKET, 33, 1 << 26)  # SO_RCVBUFFORCE
+        self.socket.bind(("lo", 0))
+        self.socket.settimeout(0.1)
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+        return self
+
+    def run(self):
+        while not self.ends:
+            try:
+                packet, source = self.socket.recvfrom(1 << 17)
+                if source[2] != 4:  # each packet comes twice: also as an outgoing one
+                    self.bytes += packet[66:]  # without the headers of Ethernet, IP and TCP
+            except TimeoutError:
+                pass
+
+    def __exit__(self, *_):
+        time.sleep(0.2)
+        self.ends = True
+        self.thread.join()
+        self.socket.close()
+
+
+@test
+def eavesdropper_reads_nothing_under_tls():
+    need_namespaces()
+    for secret in ("", SECRET):
+        folder = workdir()
+        job = digits_job(folder, train={"epochs": 2, "lanes": 2}, communication={"shared_memory": False},
+                         elastic={"min_world": 1, "rejoin_seconds": 0})
+        env = {"TRAINERD_TOKEN": secret} if secret else {}
+        with Eavesdropper() as ear:
+            expect_codes(start(job, 2, env=env), [0, 0])
+        seen = bytes(ear.bytes)
+        assert len(seen) > 100000, len(seen)
+        for text in (b"PRI * HTTP/2.0", b"onednn", b"xchg"):
+            assert (text in seen) == (secret == ""), (text, secret)
+        assert not secret or secret.encode() not in seen
+        assert (seen.count(b"xchg") > 100) == (secret == ""), (seen.count(b"xchg"), secret)  # the heads of exchanges
+
+
+if __name__ == "__main__":
+    enter_namespaces()
+    main()
