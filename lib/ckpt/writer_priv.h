@@ -33,7 +33,7 @@ enum { WRITER_CAUSE_BYTES = 128 };
 struct writer_owner {
     void (*on_event)(void *arg, const struct ckpt_event *e); /* NULL: not called */
     int (*may_publish)(void *arg, struct err *err);          /* NULL: always */
-    int (*arrive)(void *arg, struct err *err);               /* NULL: not called */
+    int (*wait_snapshot)(void *arg, struct err *err);        /* NULL: not called */
     void *arg;
     pthread_mutex_t calling; /* held during a call */
     bool is_closed;          /* guarded by `calling`: no further calls */

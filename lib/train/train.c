@@ -358,7 +358,7 @@ int train_save(struct train *t, uint64_t wait_ms, struct err *err)
     return held > 0 ? save_now(t, held, wait_ms, err) : 0;
 }
 
-void train_storage(struct train *t, struct ckpt_trouble *out)
+void train_storage(struct train *t, struct ckpt_failure *out)
 {
     save_trouble(t, out);
 }
