@@ -387,7 +387,7 @@ static int add_floats(struct values *v, const struct field *field, struct err *e
     return 0;
 }
 
-enum { BLOCK = DATA_NUMBERS_BLOCK, NUMBER_MAX = DATA_NUMBERS_LONGEST };
+enum { BLOCK = DATA_VARINTS_BLOCK, NUMBER_MAX = DATA_VARINTS_LONGEST };
 
 /* Decodes at least one number, unless the input is empty, and at most BLOCK; *n: their count.
  * false: a number is not terminated. */
@@ -403,7 +403,7 @@ static bool decode_numbers(struct wire *in, uint64_t out[BLOCK], size_t *n)
             memset(rest, 0xff, sizeof(rest));
             at = memcpy(rest, at, bytes);
         }
-        *n = data_numbers(at, bytes < sizeof(rest) ? sizeof(rest) : bytes, out, BLOCK, &used);
+        *n = data_varints(at, bytes < sizeof(rest) ? sizeof(rest) : bytes, out, BLOCK, &used);
         in->at += used;
     }
     if (*n == 0 && bytes > 0)
@@ -449,7 +449,7 @@ static int add_ints(struct values *v, const struct field *field, struct err *err
         if (fits && left(&in) >= BLOCK + NUMBER_MAX) { /* decodes directly to `room` */
             size_t used;
 
-            v->n += data_numbers(in.at, left(&in), to, v->want - v->n, &used);
+            v->n += data_varints(in.at, left(&in), to, v->want - v->n, &used);
             in.at += used;
             if (used > 0)
                 continue;
