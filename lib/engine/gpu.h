@@ -6,7 +6,7 @@
  *
  *     feed stream    batch -> pinned -> stage ...     the next lane's, while this lane computes
  *     work stream    stage -> inputs | forward, backward, lanes added | ... | look | update
- *     sums stream                      bucket 0 | bucket 1 | ...  NCCL, as backward completes them
+ *     reduce stream                    bucket 0 | bucket 1 | ...  NCCL, as backward completes them
  *     copies stream                                 a checkpoint's copy of the state, to the host
  *
  * After the last bucket the control words, and the result of a pass over the gradient, come to the

@@ -17,6 +17,6 @@ int gpu_sync(struct engine *e, uint64_t held, struct err *err);
 int gpu_snapshot(struct engine *e, uint64_t held, void *to, struct err *err);
 int gpu_wait_snapshot(struct engine *e, struct err *err);
 int gpu_staging(struct engine *e, void **out, struct err *err);
-void gpu_leave_staging(struct engine *e);
+void gpu_abandon_staging(struct engine *e);
 
 #endif

@@ -12,6 +12,6 @@ struct plan;
 int gpu_check_trouble(struct engine_replica *r, const struct plan *plan, struct err *err);
 int gpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *run, bool backward,
             struct err *err);                            /* a pass.run */
-int gpu_show(struct engine_replica *r, struct err *err); /* a pass.show */
+int gpu_fetch_gradients(struct engine_replica *r, struct err *err); /* a pass.fetch_gradients */
 
 #endif

@@ -12,8 +12,8 @@ struct cuda_stream;
  * ERR_DEVICE, ERR_PEER. */
 int gpu_wait(struct engine_replica *r, struct cuda_event *e, struct err *err);
 int gpu_wait_stream(struct engine_replica *r, struct cuda_stream *s, struct err *err);
-/* What such a wait checks meanwhile. */
-int gpu_look_around(struct engine_replica *r, struct err *err);
+/* Called repeatedly during such a wait: returns the errors of gpu_wait(), or 0. */
+int gpu_poll(struct engine_replica *r, struct err *err);
 /* ERR_TIMEOUT, with NCCL's own report: other GPUs were waited for too long since `since_ns`. 0: not
  * yet. */
 int gpu_check_peers(const struct engine_replica *r, uint64_t since_ns, struct err *err);

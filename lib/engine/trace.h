@@ -32,21 +32,21 @@ void trace_close(struct trace *t); /* after trace_end(); waits for the thread. N
 /* The row of a replica if `step` is traced, else NULL. From now on its plan notes calls, on a CPU.
  */
 struct trace_row *trace_begin(struct trace *t, uint32_t replica, uint64_t step);
-/* Another row of the same replica, for the same step; NULL of NULL. */
-struct trace_row *trace_beside(struct trace_row *row, enum trace_rows which);
-/* Behind everything that belongs to the step. True: it was the row's last one, do not use it
- * again. */
-bool trace_step_done(struct trace_row *row, uint64_t begin_ns);
+/* Returns another row of the same replica, for the same step; NULL for NULL. */
+struct trace_row *trace_sibling(struct trace_row *row, enum trace_rows which);
+/* Called after all spans of the step. Returns true after the last traced step: the row must not be
+ * used any more. */
+bool trace_end_step(struct trace_row *row, uint64_t begin_ns);
 
 static inline uint64_t trace_clock(const struct trace_row *row)
 {
     return row != NULL ? clock_ns() : 0;
 }
-void trace_add(struct trace_row *row, enum trace_what what, uint32_t which, uint64_t begin_ns,
+void trace_add(struct trace_row *row, enum trace_kind what, uint32_t which, uint64_t begin_ns,
                uint64_t end_ns);
-/* [begin_ns, now) was this. */
-void trace_until_now(struct trace_row *row, enum trace_what what, uint32_t which,
-                     uint64_t begin_ns);
+/* As trace_add(), for the time [begin_ns, now). */
+void trace_add_until_now(struct trace_row *row, enum trace_kind what, uint32_t which,
+                         uint64_t begin_ns);
 /* The plan's forward or backward ran since begin_ns: it and its calls. A call begins where the one
  * before ended, or the lane sums that were made between them. */
 void trace_calls(struct trace_row *row, bool backward, uint32_t lane, uint64_t begin_ns);

@@ -61,7 +61,7 @@ int trace_open_file(const char *path, int *fd, struct err *err)
     return 0;
 }
 
-int trace_check(const char *path, struct err *err)
+int trace_check_path(const char *path, struct err *err)
 {
     bool was_there;
     int fd, rc;

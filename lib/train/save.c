@@ -153,7 +153,7 @@ static int load(struct train *t, const struct ckpt_info *info, struct err *err)
     const struct loss_scale kept = { info->meta.loss_scale, info->meta.loss_scale_good_steps };
     struct device_mem aside;
     struct facts facts;
-    int rc = engine_memory_aside(&t->engine->memory, &aside, err);
+    int rc = engine_memory_open_spare(&t->engine->memory, &aside, err);
 
     if (rc == 0)
         rc = ckpt_load(info->path, t->model.tensors.model, t->model.tensors.n_model,
@@ -162,7 +162,7 @@ static int load(struct train *t, const struct ckpt_info *info, struct err *err)
         device_mem_close(&aside);
         return rc;
     }
-    engine_memory_take(&t->engine->memory, &aside, info->meta.step);
+    engine_memory_use_spare(&t->engine->memory, &aside, info->meta.step);
     engine_memory_fill_average(&t->engine->memory, false);
     facts = (struct facts){ .step = info->meta.step,
                             .evaluated_step =
