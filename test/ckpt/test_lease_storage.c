@@ -437,17 +437,17 @@ static void lease_without_requests_accesses_no_storage(void **state)
     task_start_ms(&a, 1, 30, 60);
     assert_int_equal(fault_arm("nothing", NULL), 0); /* only counts passages */
     nanosleep(&nap, NULL);
-    assert_int_equal(fault_passed(), 0);
+    assert_int_equal(fault_n_passages(), 0);
     lease_watch(a.lease, true);
-    for (int naps = 0; fault_passed() <= 3; naps++) {
+    for (int naps = 0; fault_n_passages() <= 3; naps++) {
         assert_true(naps < 100);
         nanosleep(&nap, NULL);
     }
     lease_watch(a.lease, false);
     refresh(&a);
-    before = fault_passed();
+    before = fault_n_passages();
     nanosleep(&nap, NULL);
-    assert_int_equal(fault_passed(), before);
+    assert_int_equal(fault_n_passages(), before);
     task_end(&a);
 }
 
