@@ -12,8 +12,8 @@
  *   record.c     reads the bytes of records, in windows
  *   unchanged.c  detects a file that changed after it was indexed
  *   source.c     the table of formats; with tfrecord.c, tfrecord_index.c, csv.c, npy.c
- *   example.c    reads features of a tf.train.Example
- *   varints.c    decodes packed integers, for example.c
+ *   example.c    finds features in a tf.train.Example; with example_read.c (values), proto.c
+ *   varints.c    decodes packed integers, for example_read.c
  *   image.c      preprocesses JPEG, PNG or raw pixels; with jpeg.c, png.c, resample.c, color.c
  *   convert.c    converts the stored type to the fed type
  *   ragged.c     rows of different lengths
