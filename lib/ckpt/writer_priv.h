@@ -78,7 +78,8 @@ struct ckpt_writer {
 };
 
 /* ---- writer_thread.c ---- */
-/* The thread: saves the states that are handed over, until the writer is closed. arg: the writer. */
+/* The thread: saves the states that are handed over, until the writer is closed. arg: the
+ * writer. */
 void *writer_run(void *arg);
 /* Calls on_event() unless the writer is closed. Any thread; the lock is not held. */
 void writer_send_event(struct ckpt_writer *w, const struct ckpt_event *e);
