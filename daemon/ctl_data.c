@@ -39,7 +39,7 @@ static int open_set(const struct settled *s, bool training, struct data_feature 
                            .n_features = t->n_features,
                            .training = training,
                            .deadline_ms = t->data_deadline_ms,
-                           .on_trouble = on_trouble };
+                           .on_warning = on_trouble };
 
     if (!training)
         o.origin.n_parts = 0;

@@ -21,9 +21,9 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/errno_text.h"
 #include "base/fs.h"
 #include "base/log.h"
-#include "base/reason.h"
 #include "base/rng.h"
 #include "base/text.h"
 #include "daemon/args.h"
@@ -121,7 +121,7 @@ static char *tf_config(const struct local *l, uint32_t index)
     for (uint32_t i = 0; i < l->n; i++)
         buf_printf(&b, "%s\"127.0.0.1:%u\"", i > 0 ? ", " : "", l->tasks[i].port);
     buf_printf(&b, "]}, \"task\": {\"type\": \"worker\", \"index\": %u}}", index);
-    return buf_take(&b);
+    return buf_detach(&b);
 }
 
 /* Returns the caller's environment with a TF_CONFIG for this cluster and without the variables that
@@ -207,7 +207,7 @@ static void start(struct local *l, struct task *t)
         argv[8] = metrics;
     }
     if (pipe2(pipes, O_CLOEXEC) != 0) {
-        log_error("spawn", "pipe for the log of task %u: %s", t->index, reason_text(errno));
+        log_error("spawn", "pipe for the log of task %u: %s", t->index, errno_text(errno));
         t->done = true;
         t->code = l->code = CTL_USAGE;
         return;
@@ -226,7 +226,7 @@ static void start(struct local *l, struct task *t)
     t->n_line = 0;
     rc = spawn(l, t, &acts, &attr, argv, env);
     if (rc != 0) {
-        log_error("spawn", "cannot start %s: %s", l->trainerd, reason_text(rc));
+        log_error("spawn", "cannot start %s: %s", l->trainerd, errno_text(rc));
         t->pid = 0;
         t->done = true;
         t->code = l->code = CTL_USAGE;

@@ -73,9 +73,9 @@ static void tell_lease(struct group *g, const struct lease_state *s)
         .token = s->token,
         .answered = s->answered >= g->lease_ticket ? g->lease_wish : 0,
         .is_mine = s->is_mine,
-        .is_over = s->is_over,
-        .is_same_place = s->is_same_place,
-        .holder = s->token > 0 && s->holder != LEASE_NOBODY ? s->holder : MEMBER_NO_RANK,
+        .is_over = s->is_expired,
+        .is_same_place = s->is_same_address,
+        .holder = s->token > 0 && s->holder != LEASE_NO_RANK ? s->holder : MEMBER_NO_RANK,
         .incarnation = strtoull(s->incarnation, NULL, 16),
         .members = s->members,
         .n_members = s->n_members,
@@ -128,7 +128,7 @@ static void do_lease(struct run *r, const struct rdzv_action *a)
     CHECK(ranks != NULL);
     for (uint32_t i = 0; i < record->n; i++)
         ranks[i] = record->seats[i].rank;
-    g->lease_ticket = lease_take(g->lease, a->action->token, ranks, record->n);
+    g->lease_ticket = lease_acquire(g->lease, a->action->token, ranks, record->n);
     free(ranks);
 }
 
@@ -513,7 +513,7 @@ static void add_progress(const struct run *r, struct rdzv_progress *p)
 static void watch_storage(struct run *r, enum member_node_state state)
 {
     struct group *g = r->group;
-    struct ckpt_trouble ckpt;
+    struct ckpt_failure ckpt;
     struct storage_seen seen = { .ckpt = &ckpt, .lease_text = g->lease_text, .deadline_ms = run_deadline_ms(r) };
     char text[600];
 
@@ -522,7 +522,7 @@ static void watch_storage(struct run *r, enum member_node_state state)
     train_storage(r->train, &ckpt);
     if (g->lease != NULL) {
         seen.needs_lease = r->generation == 0 || atomic_load_explicit(&g->needs_lease, memory_order_acquire);
-        seen.lease_ms = lease_trouble_ms(g->lease);
+        seen.lease_ms = lease_failing_ms(g->lease);
     }
     if (!storage_has_failed(&seen, text, sizeof(text)))
         return;

@@ -138,7 +138,7 @@ static void write_or_keep(struct report *r, uint64_t step, const struct step_lin
     }
     if (k->step != step)
         write_kept(r); /* step k + 1 was received from another task, without its control words */
-    if (log_shows(LOG_DEBUG) && write_lines(r, LOG_DEBUG, line, eval))
+    if (log_is_enabled(LOG_DEBUG) && write_lines(r, LOG_DEBUG, line, eval))
         return; /* this log has the line */
     k->step = step;
     if (line != NULL) {

@@ -380,7 +380,7 @@ static void on_shutdown_timeout(int signum)
             n += len;
         }
     }
-    log_sink_last_words(text, n);
+    log_sink_write_final(text, n);
     _exit(shutdown_limit.code);
 }
 

@@ -65,7 +65,8 @@ struct settled {
 };
 
 /* settle_lanes.c: the lanes (micro-batches) of a global batch, and which task computes which. */
-/* The samples of a step that the busiest of so many replicas computes; 0: lanes or batch do not divide. */
+/* Returns the largest number of samples that one of `replicas` replicas computes in a step; 0: lanes
+ * or batch are not divisible. */
 uint64_t settle_most_samples(const struct conf *c, uint64_t replicas);
 int settle_lanes(struct settled *s, struct err *err);         /* Errors: ERR_INPUT, ERR_NOMEM */
 void settled_task_lanes(const struct settled *s, uint32_t rank, uint32_t *first, uint32_t *n);
@@ -73,18 +74,19 @@ void settled_print_lanes(const struct settled *s, struct buf *out);
 
 /* settle_loss.c: losses, metrics and their labels. */
 int settle_losses(struct settled *s, struct err *err);
-/* settle_data.c: where samples come from. Errors: ERR_INPUT, ERR_NOMEM. */
+/* settle_data.c: the files, the features and their preprocessing. Errors: ERR_INPUT, ERR_NOMEM. */
 int settle_data(struct settled *s, struct err *err);
 
-/* settle_gpu.c: what GPUs the devices are, and of which versions. */
+/* settle_gpu.c: models, driver and library versions of the GPUs. */
 int settle_gpus(struct settled *s, struct err *err);
 void settled_print_devices(const struct settled *s, struct buf *out);
 
-/* Errors: ERR_INPUT and relatives: exit 2. On failure nothing is left behind. */
+/* Resolves everything. On success the caller owns *out. Errors: ERR_INPUT and other errors of the
+ * configuration, for which the process exits with code 2. */
 int settle(const struct settled_args *args, struct settled **out, struct err *err);
 void settled_free(struct settled *s); /* NULL is fine */
 
-/* The resolved plan as JSON. `facts` may be NULL; `problem` is what is wrong with model or data, or NULL. */
+/* Appends the resolved plan as JSON. `facts` may be NULL; `problem`: the error of model or data, or NULL. */
 void settled_print(const struct settled *s, const struct train_facts *facts, const char *problem,
                    struct buf *out);
 

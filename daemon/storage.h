@@ -7,10 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct ckpt_trouble;
+struct ckpt_failure;
 
 struct storage_seen {
-    const struct ckpt_trouble *ckpt; /* state of the checkpoint writer; borrowed */
+    const struct ckpt_failure *ckpt; /* state of the checkpoint writer; borrowed */
     bool needs_lease;                /* this task cannot continue without the lease */
     /* time since the lease operations began to fail; 0: they work */
     uint64_t lease_ms;

@@ -82,7 +82,7 @@ static void on_early_stop(int signum)
     static const char text[] = "trainerd: stopped before the job began\n";
 
     (void)signum;
-    log_sink_last_words(text, sizeof(text) - 1);
+    log_sink_write_final(text, sizeof(text) - 1);
     _exit(EXIT_STOPPED);
 }
 

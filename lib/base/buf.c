@@ -186,7 +186,7 @@ void buf_f32(struct buf *b, float v)
     add_number(b, text);
 }
 
-char *buf_take(struct buf *b)
+char *buf_detach(struct buf *b)
 {
     char *data;
 

@@ -35,6 +35,6 @@ void buf_f64(struct buf *b, double v);
 void buf_f32(struct buf *b, float v);
 /* Returns the string, which the caller frees with free(), and empties the buffer. NULL: an addition
  * failed. */
-char *buf_take(struct buf *b);
+char *buf_detach(struct buf *b);
 
 #endif

@@ -15,6 +15,6 @@ void check_failed(const char *cond, const char *file, int line, const char *func
         n = (int)sizeof(text) - 1;
     /* Bypasses the log, because its lock or the heap may be corrupt. */
     if (n > 0)
-        log_sink_last_words(text, (size_t)n);
+        log_sink_write_final(text, (size_t)n);
     abort();
 }

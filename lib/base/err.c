@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/reason.h"
+#include "base/errno_text.h"
 #include "base/text.h"
 
 struct code_name {
@@ -117,7 +117,7 @@ int err_sys(struct err *err, int errnum, const char *fmt, ...)
     va_start(ap, fmt);
     n = format_text(head, fmt, ap);
     va_end(ap);
-    join(err, head, n, ": ", reason_text(errnum));
+    join(err, head, n, ": ", errno_text(errnum));
     err->code = code;
     return code;
 }

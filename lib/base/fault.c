@@ -238,7 +238,7 @@ int fault_arm(const char *spec, struct err *err)
     return rc;
 }
 
-uint64_t fault_passed(void)
+uint64_t fault_n_passages(void)
 {
     uint64_t n;
 

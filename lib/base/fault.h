@@ -33,7 +33,7 @@ int fault_arm(const char *spec, struct err *err);
 /* Returns the number of passages of all points since the last fault_arm(), counted while a fault is
  * armed. "*@n" arms the n-th passage of any point, so a test can inject a fault at the 1st, 2nd,
  * ... passage until there are no more. */
-uint64_t fault_passed(void);
+uint64_t fault_n_passages(void);
 bool fault_fired(void); /* true if a fault has fired since the last fault_arm() */
 
 #endif

@@ -30,7 +30,7 @@ const cJSON *json_root(const struct json *doc)
     return &doc->root->value;
 }
 
-void json_place(const struct json *doc, const cJSON *value, uint32_t *line, uint32_t *column)
+void json_position(const struct json *doc, const cJSON *value, uint32_t *line, uint32_t *column)
 {
     (void)doc;
     *line = node_of(value)->line;

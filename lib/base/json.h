@@ -32,7 +32,7 @@ void json_free(struct json *doc); /* NULL is allowed */
 
 const cJSON *json_root(const struct json *doc);
 /* Sets the position of a value of this document. */
-void json_place(const struct json *doc, const cJSON *value, uint32_t *line, uint32_t *column);
+void json_position(const struct json *doc, const cJSON *value, uint32_t *line, uint32_t *column);
 /* Returns the JSON pointer of a value, such as "/cluster/worker/0"; "" for the root. Valid until
  * json_free(). */
 const char *json_pointer(const struct json *doc, const cJSON *value);

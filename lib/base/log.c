@@ -90,7 +90,7 @@ void log_set_task(const char *name)
     pthread_mutex_unlock(&lock);
 }
 
-bool log_shows(enum log_level level)
+bool log_is_enabled(enum log_level level)
 {
     return (int)level >= atomic_load_explicit(&lowest_level, memory_order_relaxed);
 }
@@ -358,7 +358,7 @@ static bool write_record(enum log_level level, const char *event, const struct l
     int errnum = errno; /* preserved: a caller may log before it reads errno */
     bool is_written = false;
 
-    if (!log_shows(level))
+    if (!log_is_enabled(level))
         return true;
     pthread_mutex_lock(&lock);
     buf_reset(&message);

@@ -43,7 +43,7 @@ struct log_field {
 void log_init(enum log_format format, enum log_level lowest);
 void log_set_level(enum log_level lowest);
 /* Whether records of this level are written. */
-bool log_shows(enum log_level level);
+bool log_is_enabled(enum log_level level);
 /* Sets the prefix of every text message, which is the member "task" in JSON; copied (at most 63
  * bytes). */
 void log_set_task(const char *name);

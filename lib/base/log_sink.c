@@ -87,7 +87,7 @@ void log_sink_wait(int ms)
         (void)poll(NULL, 0, ms); /* stderr has an error, which the next write reports */
 }
 
-void log_sink_last_words(const char *text, size_t n)
+void log_sink_write_final(const char *text, size_t n)
 {
     if (has_room() && write(STDERR_FILENO, text, n < PIPE_BUF ? n : PIPE_BUF) < 0)
         return; /* no other way to report */

@@ -13,6 +13,6 @@ ssize_t log_sink_write(const void *bytes, size_t n);
 void log_sink_wait(int ms);
 /* Writes as much of the text as stderr accepts at once. For a signal handler, or for a process that
  * is about to end. */
-void log_sink_last_words(const char *text, size_t n);
+void log_sink_write_final(const char *text, size_t n);
 
 #endif

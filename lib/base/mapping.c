@@ -95,7 +95,7 @@ static void install(void)
     pthread_mutex_unlock(&lock);
 }
 
-void mapping_enter(void)
+void mapping_enable_thread(void)
 {
     static _Thread_local bool is_unblocked;
     sigset_t bus;
@@ -151,7 +151,7 @@ static int map(struct mapping *m, int fd, struct err *err)
         return err_sys(err, errno, "map '%s'", m->path);
     m->data = at;
     install();
-    mapping_enter();
+    mapping_enable_thread();
     m->region = region_add((uintptr_t)at, m->bytes);
     return m->region != NULL ? 0 : err_set(err, ERR_NOMEM, "map '%s': out of memory", m->path);
 }
@@ -258,7 +258,7 @@ const uint8_t *mapping_new(int fd, uint64_t bytes)
 
 bool mapping_copy(void *to, const uint8_t *from, size_t n)
 {
-    mapping_enter();
+    mapping_enable_thread();
     if (sigsetjmp(copy_jump, 0) != 0)
         return false;
     is_copying = 1;

@@ -9,7 +9,7 @@
  *
  * A SIGBUS from any other address is passed to the previously installed handler.
  * Threads: any. A thread that reads through a struct mapping must first have called mapping_open()
- * or mapping_enter(), because a blocked SIGBUS would terminate the process. */
+ * or mapping_enable_thread(), because a blocked SIGBUS would terminate the process. */
 #ifndef BASE_MAPPING_H
 #define BASE_MAPPING_H
 
@@ -35,7 +35,7 @@ int mapping_check(const struct mapping *m, struct err *err);
 void mapping_drop(const struct mapping *m, const void *from, size_t n);
 void mapping_close(struct mapping *m); /* NULL is allowed */
 /* Enables this thread to read mappings that another thread opened: unblocks SIGBUS. */
-void mapping_enter(void);
+void mapping_enable_thread(void);
 
 /* ---- guarded copies ---- */
 

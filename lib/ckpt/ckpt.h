@@ -113,13 +113,13 @@ struct ckpt_writer_opts {
     /* Waits until the state is complete in the staging area; called before the writer reads the
      * area. An error fails the save. Must return in bounded time. NULL: the state is complete when
      * ckpt_hand_over() is called. */
-    int (*arrive)(void *arg, struct err *err);
+    int (*wait_snapshot)(void *arg, struct err *err);
     void *arg;
 };
 
 /* Creates the directory, so that an unusable path is rejected at the start. Waits for the
  * storage. */
-int ckpt_directory(const char *directory, struct err *err);
+int ckpt_create_directory(const char *directory, struct err *err);
 
 /* Starts the writer's thread. Does not access the storage, which may hang; only the thread does. On
  * success the caller owns *out. Errors: ERR_INPUT (names), ERR_UNSUPPORTED, ERR_NOMEM. */
@@ -131,14 +131,14 @@ int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *
 /* Returns true while a state is being written, so that ckpt_write() would fail with ERR_EXISTS. */
 bool ckpt_is_busy(struct ckpt_writer *w);
 /* ckpt_write() in parts, for copies by several threads: ckpt_begin() returns the staging area
- * (errors as ckpt_write()); the caller writes all state_bytes, or with `arrive` starts the
+ * (errors as ckpt_write()); the caller writes all state_bytes, or with `wait_snapshot` starts the
  * transfers; ckpt_hand_over() starts the save. */
 int ckpt_begin(struct ckpt_writer *w, void **staging, struct err *err);
 void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta);
 /* Changes max_to_keep from the next save on. Any thread. */
-void ckpt_set_keep(struct ckpt_writer *w, uint32_t max_to_keep);
+void ckpt_set_max_to_keep(struct ckpt_writer *w, uint32_t max_to_keep);
 /* Limits of ckpt_flush(). */
-struct ckpt_patience {
+struct ckpt_flush_limits {
     uint64_t wait_ms;  /* most time to wait */
     uint32_t tries;    /* most failures of this state; 0: unlimited */
     uint64_t stall_ms; /* most time without a completed operation of the storage; 0: unlimited */
@@ -146,16 +146,16 @@ struct ckpt_patience {
 /* Waits until the last state that was handed over is on disk and verified, or a limit is reached.
  * Errors: the last error of the save (ERR_FULL, ERR_IO, ...; ERR_REFUSED or ERR_CANCELED: it was
  * discarded), ERR_TIMEOUT. After an error the writer continues to retry. */
-int ckpt_flush(struct ckpt_writer *w, const struct ckpt_patience *p, struct err *err);
+int ckpt_flush(struct ckpt_writer *w, const struct ckpt_flush_limits *p, struct err *err);
 /* The current failure of the storage. */
-struct ckpt_trouble {
+struct ckpt_failure {
     uint32_t failures;   /* failed saves since the last successful save */
     uint64_t stalled_ms; /* time without a completed operation during a save; 0: no save */
     int code;            /* of the last of these failures; 0: no failure */
     char text[512];      /* the reason; "": no failure */
 };
 /* Any thread; does not wait. */
-void ckpt_trouble(struct ckpt_writer *w, struct ckpt_trouble *out);
+void ckpt_failure(struct ckpt_writer *w, struct ckpt_failure *out);
 /* Called when another task became the writer: discards the state that is being filled, written or
  * retried; nothing of it is published any more. Does not wait. The writer can be used again, but
  * ckpt_begin() fails with ERR_EXISTS until the thread has stopped the save. No thread may be

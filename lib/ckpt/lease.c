@@ -100,7 +100,7 @@ uint64_t lease_hold_until(const struct lease *l)
     return atomic_load(&l->until_ns);
 }
 
-uint64_t lease_trouble_ms(const struct lease *l)
+uint64_t lease_failing_ms(const struct lease *l)
 {
     uint64_t since = atomic_load(&l->failing_since_ns), now = clock_ns();
 
@@ -230,18 +230,17 @@ static void describe(const struct lease *l, int rc, const struct err *trouble,
         snprintf(s->text, sizeof(s->text), "lease %" PRIu64 " is held by this task", f->token);
     else if (!f->is_known)
         snprintf(s->text, sizeof(s->text), "lease %" PRIu64 "%s: %.200s", f->token,
-                 s->is_over ? " is expired" : "", f->damage);
+                 s->is_expired ? " is expired" : "", f->damage);
     else
-        snprintf(s->text, sizeof(s->text), "lease %" PRIu64 " of %s (incarnation %s) is %s", f->token,
-                 f->record.name, s->incarnation,
-                 !s->is_over                                         ? "held"
-                 : lease_beat_is_release(f->beat, f->beat_bytes,
-                                         f->record.incarnation)      ? "released"
-                 : is_own_record(l)                                        ? "lost"
-                                                                     : "expired");
+        snprintf(s->text, sizeof(s->text), "lease %" PRIu64 " of %s (incarnation %s) is %s",
+                 f->token, f->record.name, s->incarnation,
+                 !s->is_expired                                                         ? "held"
+                 : lease_beat_is_release(f->beat, f->beat_bytes, f->record.incarnation) ? "released"
+                 : is_own_record(l)                                                     ? "lost"
+                                    : "expired");
 }
 
-static bool is_over(const struct lease *l)
+static bool is_expired(const struct lease *l)
 {
     const struct lease_found *f = &l->progress.found;
 
@@ -261,8 +260,8 @@ static void report_state(struct lease *l, uint64_t held, int rc, const struct er
     s.is_known = l->progress.was_read;
     s.token = f->token;
     s.is_mine = held != 0 && held == f->token;
-    s.is_over = f->token != 0 && !s.is_mine && is_over(l);
-    s.holder = LEASE_NOBODY;
+    s.is_expired = f->token != 0 && !s.is_mine && is_expired(l);
+    s.holder = LEASE_NO_RANK;
     s.is_reachable = rc == 0 || rc == ERR_EXISTS;
     if (f->is_known) {
         s.holder = f->record.rank;
@@ -270,8 +269,8 @@ static void report_state(struct lease *l, uint64_t held, int rc, const struct er
         s.members = f->record.members;
         snprintf(s.incarnation, sizeof(s.incarnation), "%016" PRIx64, f->record.incarnation);
         memcpy(s.name, f->record.name, sizeof(s.name));
-        s.is_same_place = f->record.host[0] != '\0' && strcmp(f->record.host, l->host) == 0 &&
-                          strcmp(f->record.name, l->name) == 0;
+        s.is_same_address = f->record.host[0] != '\0' && strcmp(f->record.host, l->host) == 0 &&
+                            strcmp(f->record.name, l->name) == 0;
     }
     describe(l, rc, trouble, &s);
     is_changed = memcmp(&s, &l->progress.last_report, sizeof(s)) != 0;
@@ -441,7 +440,7 @@ static uint64_t issue_ticket(struct lease *l)
     return ++l->requests.asked;
 }
 
-uint64_t lease_take(struct lease *l, uint64_t after_token, const uint32_t *members, uint32_t n)
+uint64_t lease_acquire(struct lease *l, uint64_t after_token, const uint32_t *members, uint32_t n)
 {
     uint64_t ticket;
 

@@ -51,18 +51,20 @@ enum {
     LEASE_NAME_BYTES = 128,
     LEASE_MEMBERS_MAX = 4096,
 };
-#define LEASE_NOBODY UINT32_MAX /* rank of an unknown holder */
+#define LEASE_NO_RANK UINT32_MAX /* rank of an unknown holder */
 
 struct lease_state {
     uint64_t answered; /* all requests with a ticket up to this one are complete */
     bool is_known;     /* the storage was read at least once; else the other fields are empty */
     uint64_t token;    /* newest token on the storage; 0: none */
     bool is_mine;      /* this task holds it, until lease_hold_until() */
-    bool is_over; /* released, not renewed for watch_ms, or lost by this task; false for token 0 */
-    uint32_t holder;   /* rank; LEASE_NOBODY: the record cannot be read */
+    bool is_expired;   /* released, not renewed for watch_ms, or lost by this task; false for
+                          token 0 */
+    uint32_t holder;   /* rank; LEASE_NO_RANK: the record cannot be read */
     char incarnation[17];        /* of the holder, 16 hex digits; "": unknown */
     char name[LEASE_NAME_BYTES]; /* of the holder, for messages; "": unknown */
-    bool is_same_place; /* the holder has the name and the host of this task: only one of them can listen */
+    bool is_same_address; /* the holder has the name and the host of this task: only one of them can
+                             listen */
     uint32_t n_members; /* size of the recorded group; 0: unknown */
     const uint32_t *members; /* [n_members] ranks of the recorded group; valid during the call */
     bool is_reachable; /* the last access succeeded; else the other fields may be outdated */
@@ -100,7 +102,7 @@ void lease_close(struct lease *l);
  * group this way and keeps the old token until it has the new one. The result is in the state:
  * is_mine with the new token, or not. Replaces an earlier request that the thread has not started.
  * members [n], n <= LEASE_MEMBERS_MAX; copied. */
-uint64_t lease_take(struct lease *l, uint64_t after_token, const uint32_t *members, uint32_t n);
+uint64_t lease_acquire(struct lease *l, uint64_t after_token, const uint32_t *members, uint32_t n);
 /* Requests a read of the storage, and a renewal if this task holds the lease. */
 uint64_t lease_refresh(struct lease *l);
 /* Releases the lease at once (lease_hold_until() becomes 0), and requests to record that on the
@@ -118,7 +120,7 @@ uint64_t lease_hold_until(const struct lease *l);
 
 /* Returns the time in milliseconds since which the storage fails or does not respond; 0: the last
  * operation succeeded and none is pending. Takes no locks. */
-uint64_t lease_trouble_ms(const struct lease *l);
+uint64_t lease_failing_ms(const struct lease *l);
 
 /* Called before an action that only the holder may perform: waits until a read of the storage that
  * began after this call confirms that this task's token is the newest. Waits only while the lease

@@ -63,7 +63,7 @@ static int read_members(const struct json *doc, struct lease_record *out, struct
     for (value = list->child; rc == 0 && value != NULL; value = value->next) {
         if (out->n_members == LEASE_MEMBERS_MAX)
             return ckpt_unexpected(doc, value, "at most 4096 ranks", err);
-        rc = ckpt_read_integer(doc, value, LEASE_NOBODY - 1, &rank, err);
+        rc = ckpt_read_integer(doc, value, LEASE_NO_RANK - 1, &rank, err);
         if (rc == 0)
             out->members[out->n_members++] = (uint32_t)rank;
     }
@@ -115,7 +115,7 @@ static int read_document(const struct json *doc, uint64_t token, struct lease_re
         return err_set(err, ERR_CORRUPT, WHAT ": found token %" PRIu64 ", its name has %" PRIu64,
                        out->token, token);
     if (rc == 0)
-        rc = read_member(doc, "rank", LEASE_NOBODY - 1, &rank, err);
+        rc = read_member(doc, "rank", LEASE_NO_RANK - 1, &rank, err);
     out->rank = (uint32_t)rank;
     if (rc == 0)
         rc = read_text(doc, "name", out->name, err);

@@ -17,9 +17,9 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/errno_text.h"
 #include "base/fault.h"
 #include "base/fs.h"
-#include "base/reason.h"
 #include "base/text.h"
 #include "ckpt/ckpt_priv.h"
 #include "ckpt/lease_priv.h"
@@ -241,7 +241,7 @@ static int link_record(const char *temporary, const char *path, struct err *err)
         return err_set(err, ERR_UNSUPPORTED,
                        "create '%s': this file system does not support hard links, which a lease "
                        "needs: %s",
-                       path, reason_text(errnum));
+                       path, errno_text(errnum));
     return err_sys(err, errnum, "create '%s'", path);
 }
 

@@ -99,7 +99,7 @@ int ckpt_layout_init(const char *name, const struct ckpt_tensor *tensors, uint32
     if (rc == 0) {
         out->header_bytes = header.len;
         out->bytes += header.len;
-        out->header = buf_take(&header);
+        out->header = buf_detach(&header);
     }
     buf_fini(&header);
     free(entries);

@@ -364,7 +364,7 @@ int ckpt_weights_digest(const struct ckpt_weights *w, char out[CKPT_WEIGHTS_DIGE
     XXH3_state_t *hash = XXH3_createState();
     int rc = hash != NULL ? 0 : no_memory(err);
 
-    mapping_enter();
+    mapping_enable_thread();
     if (rc == 0)
         XXH3_128bits_reset(hash);
     for (size_t i = 0; i < w->parts.n && rc == 0; i++)

@@ -60,7 +60,7 @@ static int allocate(struct ckpt_writer *w, const struct ckpt_writer_opts *opts, 
     return rc;
 }
 
-int ckpt_directory(const char *directory, struct err *err)
+int ckpt_create_directory(const char *directory, struct err *err)
 {
     int rc = fs_mkdirs(directory, err);
 
@@ -84,7 +84,7 @@ int ckpt_writer_open(const struct ckpt_writer_opts *opts, struct ckpt_writer **o
     w->close_ms = opts->close_ms > 0 ? opts->close_ms : CLOSE_MS;
     w->owner.on_event = opts->on_event;
     w->owner.may_publish = opts->may_publish;
-    w->owner.arrive = opts->arrive;
+    w->owner.wait_snapshot = opts->wait_snapshot;
     w->owner.arg = opts->arg;
     rc = allocate(w, opts, err);
     if (rc == 0)
@@ -196,7 +196,7 @@ int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *
     return 0;
 }
 
-void ckpt_set_keep(struct ckpt_writer *w, uint32_t max_to_keep)
+void ckpt_set_max_to_keep(struct ckpt_writer *w, uint32_t max_to_keep)
 {
     atomic_store_explicit(&w->max_to_keep, max_to_keep, memory_order_relaxed);
 }
@@ -211,7 +211,8 @@ static uint64_t stalled_ms(const struct ckpt_writer *w)
 }
 
 /* Returns true while ckpt_flush() must wait. Caller holds the lock. */
-static bool must_wait(const struct ckpt_writer *w, const struct ckpt_patience *p, uint64_t begin_ns)
+static bool must_wait(const struct ckpt_writer *w, const struct ckpt_flush_limits *p,
+                      uint64_t begin_ns)
 {
     if (w->state != WRITER_WRITING && w->state != WRITER_WAITING)
         return false;
@@ -220,10 +221,10 @@ static bool must_wait(const struct ckpt_writer *w, const struct ckpt_patience *p
            (p->stall_ms == 0 || stalled_ms(w) < p->stall_ms);
 }
 
-void ckpt_trouble(struct ckpt_writer *w, struct ckpt_trouble *out)
+void ckpt_failure(struct ckpt_writer *w, struct ckpt_failure *out)
 {
     pthread_mutex_lock(&w->thread.lock);
-    *out = (struct ckpt_trouble){ .failures = w->failed_saves, .stalled_ms = stalled_ms(w) };
+    *out = (struct ckpt_failure){ .failures = w->failed_saves, .stalled_ms = stalled_ms(w) };
     if (w->failed_saves > 0) {
         out->code = w->pending.last.code;
         snprintf(out->text, sizeof(out->text), "%.*s", (int)sizeof(out->text) - 1,
@@ -236,7 +237,7 @@ void ckpt_trouble(struct ckpt_writer *w, struct ckpt_trouble *out)
     pthread_mutex_unlock(&w->thread.lock);
 }
 
-int ckpt_flush(struct ckpt_writer *w, const struct ckpt_patience *p, struct err *err)
+int ckpt_flush(struct ckpt_writer *w, const struct ckpt_flush_limits *p, struct err *err)
 {
     uint64_t begin_ns = clock_ns();
     int rc = 0;

@@ -33,7 +33,7 @@ enum { WRITER_CAUSE_BYTES = 128 };
 struct writer_owner {
     void (*on_event)(void *arg, const struct ckpt_event *e); /* NULL: not called */
     int (*may_publish)(void *arg, struct err *err);          /* NULL: always */
-    int (*arrive)(void *arg, struct err *err);               /* NULL: not called */
+    int (*wait_snapshot)(void *arg, struct err *err);        /* NULL: not called */
     void *arg;
     pthread_mutex_t calling; /* held during a call */
     bool is_closed;          /* guarded by `calling`: no further calls */
@@ -78,7 +78,8 @@ struct ckpt_writer {
 };
 
 /* ---- writer_thread.c ---- */
-/* The thread: saves what is handed over, until the writer is closed. arg: the writer. */
+/* The thread: saves the states that are handed over, until the writer is closed. arg: the
+ * writer. */
 void *writer_run(void *arg);
 /* Calls on_event() unless the writer is closed. Any thread; the lock is not held. */
 void writer_send_event(struct ckpt_writer *w, const struct ckpt_event *e);

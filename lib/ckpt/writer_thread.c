@@ -175,8 +175,8 @@ static int wait_for_copy(struct ckpt_writer *w, struct err *err)
     pthread_mutex_lock(&w->owner.calling);
     if (w->owner.is_closed)
         rc = err_set(err, ERR_CANCELED, "the save was abandoned");
-    else if (w->owner.arrive != NULL)
-        rc = w->owner.arrive(w->owner.arg, err);
+    else if (w->owner.wait_snapshot != NULL)
+        rc = w->owner.wait_snapshot(w->owner.arg, err);
     pthread_mutex_unlock(&w->owner.calling);
     return rc;
 }

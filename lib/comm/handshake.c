@@ -23,8 +23,8 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/err.h"
+#include "base/errno_text.h"
 #include "base/fault.h"
-#include "base/reason.h"
 #include "tls/tls.h"
 
 enum {
@@ -234,7 +234,7 @@ static void dial(struct handshake_state *s, struct want *w)
         s->conns[s->n_conns++] = n;
         return;
     }
-    (void)handshake_note_error(&n, "%s", reason_text(errno));
+    (void)handshake_note_error(&n, "%s", errno_text(errno));
     if (n.fd >= 0)
         close(n.fd);
     retry_later(w);

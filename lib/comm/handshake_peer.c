@@ -9,8 +9,8 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/errno_text.h"
 #include "base/fault.h"
-#include "base/reason.h"
 #include "base/rng.h"
 #include "comm/handshake_state.h"
 #include "tls/tls.h"
@@ -101,7 +101,7 @@ static enum outcome dial_connected(struct handshake_state *s, struct conn *n)
     if (comm_is_path_dead(why))
         return handshake_path_dead(s, n);
     if (why != 0)
-        return handshake_note_error(n, "%s", reason_text(why));
+        return handshake_note_error(n, "%s", errno_text(why));
     n->expires_ns = UINT64_MAX;
     h.kind = n->want->kind;
     h.from = n->want->own;
@@ -294,7 +294,7 @@ enum outcome handshake_advance(struct handshake_state *s, struct conn *n)
             if (k <= 0)
                 return handshake_note_error(n, "the handshake was interrupted: %s",
                                      k == 0 ? "connection closed"
-                                            : reason_text(errno));
+                                            : errno_text(errno));
             n->done += (size_t)k;
             if ((size_t)k < rest)
                 continue;

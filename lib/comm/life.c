@@ -20,7 +20,7 @@
 #include "base/check.h"
 #include "base/digest.h"
 #include "base/err.h"
-#include "base/reason.h"
+#include "base/errno_text.h"
 #include "base/thread.h"
 #include "comm/maps.h"
 
@@ -145,7 +145,7 @@ void life_read(struct comm *c, struct comm_life *l)
             else
                 comm_fail(c, ERR_PEER, l->member, "%s died (%s)", c->names[l->member],
                           n == 0 ? "its connection closed without a BYE message"
-                                 : reason_text(errno));
+                                 : errno_text(errno));
             return;
         }
         l->n_in += (size_t)n;

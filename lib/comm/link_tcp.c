@@ -15,8 +15,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/errno_text.h"
 #include "base/fault.h"
-#include "base/reason.h"
 #include "comm/reduce.h"
 #include "comm/schedule.h"
 #include "tls/tls.h"
@@ -80,7 +80,7 @@ static int broken(struct comm *c, const struct flow *f, ssize_t n, int errnum)
         return 0;
     if (comm_is_path_dead(errnum))
         return comm_path_lost(c, c->topo.member_of[f->rank]);
-    return comm_link_lost(c, f->rank, reason_text(errnum));
+    return comm_link_lost(c, f->rank, errno_text(errnum));
 }
 
 /* Sends bytes of both vectors; under TLS those of the first one alone. */

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/reason.h"
+#include "base/errno_text.h"
 #include "base/text.h"
 
 enum { LIMIT_MS = 1000, ANSWER_BYTES = 64 << 10 };
@@ -165,7 +165,7 @@ void comm_ras_ask(char *out, size_t n)
         address = "127.0.0.1:28028"; /* default address of NCCL */
     fd = dial(address, begin_ms);
     if (fd < 0) {
-        snprintf(out, n, "NCCL cannot be queried (RAS at %.80s: %s)", address, reason_text(errno));
+        snprintf(out, n, "NCCL cannot be queried (RAS at %.80s: %s)", address, errno_text(errno));
         return;
     }
     answer = malloc(ANSWER_BYTES);

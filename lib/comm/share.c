@@ -30,8 +30,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/errno_text.h"
 #include "base/fault.h"
-#include "base/reason.h"
 #include "comm/maps.h"
 #include "device/device.h"
 
@@ -61,7 +61,7 @@ static int cannot_send(struct comm *c, struct comm_life *life, int why)
 {
     life_read(c, life);
     return comm_fail(c, ERR_PEER, life->member, "%s died (cannot pass it memory: %s)",
-                     c->names[life->member], reason_text(why));
+                     c->names[life->member], errno_text(why));
 }
 
 /* Sends a message with one or two (passed[1] >= 0) descriptors. */

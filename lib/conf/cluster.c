@@ -13,10 +13,10 @@
 #include "base/fs.h"
 #include "conf/cluster_address.h"
 #include "conf/cluster_draft.h"
+#include "conf/cluster_jobs.h"
 #include "conf/cluster_print.h"
 #include "conf/cluster_read.h"
 #include "conf/cluster_self.h"
-#include "conf/cluster_shape.h"
 #include "conf/cluster_slurm.h"
 
 /* --- the source of the text --- */
@@ -41,7 +41,7 @@ static int read_variable(struct cluster_draft *d, struct err *err)
     if (text != NULL && text[0] != '\0')
         return cluster_read_json(d, text, strlen(text), err);
     if (text != NULL && !cluster_is_strict(d))
-        return cluster_refuse(d, NULL, err,
+        return cluster_reject(d, NULL, err,
                               "is set to the empty string, which is not JSON; unset it, or set it "
                               "to {} to run alone");
     if (text != NULL)
@@ -76,7 +76,7 @@ static int resolve_local(struct cluster_draft *d, struct err *err)
     if (rc < 0)
         return rc;
     if (d->opts->require_cluster)
-        return cluster_refuse(d, NULL, err,
+        return cluster_reject(d, NULL, err,
                               "--require-cluster is set, but %s; set TF_CONFIG to a JSON "
                               "object with \"cluster\" and \"task\", or use --cluster FILE",
                               strcmp(d->c->source, "none") == 0 ? "TF_CONFIG is unset or empty"
@@ -94,7 +94,7 @@ static int resolve_listed(struct cluster_draft *d, struct err *err)
     cluster_sort(d);
     rc = cluster_find_self(d, err);
     if (rc == 0)
-        rc = cluster_check_shape(d, err);
+        rc = cluster_check_jobs(d, err);
     if (rc == 0)
         rc = cluster_check_member(d, err);
     if (rc == 0)

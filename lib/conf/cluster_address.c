@@ -31,15 +31,15 @@ static int read_port(const struct cluster_draft *d, struct cluster_entry *e, con
     while (!cluster_is_strict(d) && digits[0] == '0' && digits[1] != '\0')
         digits++;
     if (!text_u64(digits, UINT64_MAX, &port))
-        return cluster_refuse(d, e->at, err,
+        return cluster_reject(d, e->at, err,
                               NOT_A_PAIR "the port '%.64s' must be a number from 1 "
                                          "to 65535",
                               e->task.address, text);
     if (port > UINT16_MAX)
-        return cluster_refuse(d, e->at, err, NOT_A_PAIR "the port %s is above 65535",
+        return cluster_reject(d, e->at, err, NOT_A_PAIR "the port %s is above 65535",
                               e->task.address, digits);
     if (port == 0 && d->entries.n > 1)
-        return cluster_refuse(d, e->at, err,
+        return cluster_reject(d, e->at, err,
                               NOT_A_PAIR "with port 0 the system chooses the port, which the other "
                                          "tasks cannot know; write the port",
                               e->task.address);
@@ -92,7 +92,7 @@ static int read_host(const struct cluster_draft *d, struct cluster_entry *e, cha
 
     if (host[0] == '[') {
         if (n < 2 || host[n - 1] != ']')
-            return cluster_refuse(d, e->at, err,
+            return cluster_reject(d, e->at, err,
                                   NOT_A_PAIR "the bracket is not closed before the "
                                              "port",
                                   e->task.address);
@@ -100,12 +100,12 @@ static int read_host(const struct cluster_draft *d, struct cluster_entry *e, cha
         e->task.host = host + 1;
         if (is_v6(host + 1))
             return 0;
-        return cluster_refuse(d, e->at, err,
+        return cluster_reject(d, e->at, err,
                               NOT_A_PAIR "'%.64s' in brackets is not an IPv6 address",
                               e->task.address, host + 1);
     }
     if (strchr(host, ':') != NULL)
-        return cluster_refuse(d, e->at, err,
+        return cluster_reject(d, e->at, err,
                               NOT_A_PAIR "an IPv6 address must be in brackets, such as [::1]:2222",
                               e->task.address);
     if (n > 1 && host[n - 1] == '.')
@@ -113,7 +113,7 @@ static int read_host(const struct cluster_draft *d, struct cluster_entry *e, cha
     host_error = n > 1 && strcmp(host + n - 2, ".") == 0 ? "the host ends in more than one dot"
                                                     : find_host_error(host, cluster_is_strict(d));
     if (host_error != NULL)
-        return cluster_refuse(d, e->at, err, NOT_A_PAIR "%s", e->task.address, host_error);
+        return cluster_reject(d, e->at, err, NOT_A_PAIR "%s", e->task.address, host_error);
     e->task.host = host[0] == '\0' ? "localhost" : host;
     return 0;
 }
@@ -127,13 +127,13 @@ static int read_address(const struct cluster_draft *d, struct cluster_entry *e, 
     int rc;
 
     if (address[0] == '\0')
-        return cluster_refuse(d, e->at, err, "the address is empty; write \"host:port\"");
+        return cluster_reject(d, e->at, err, "the address is empty; write \"host:port\"");
     if (scheme != NULL)
-        return cluster_refuse(d, e->at, err, NOT_A_PAIR "remove '%.*s'", address,
+        return cluster_reject(d, e->at, err, NOT_A_PAIR "remove '%.*s'", address,
                               (int)(scheme + 3 - address < 32 ? scheme + 3 - address : 32),
                               address);
     if (colon == NULL)
-        return cluster_refuse(d, e->at, err, NOT_A_PAIR "%s", address,
+        return cluster_reject(d, e->at, err, NOT_A_PAIR "%s", address,
                               strspn(address, "0123456789") == strlen(address)
                                   ? "it is a port without a host; write \"host:port\""
                                   : "there is no colon with a port; write \"host:port\"");
@@ -141,7 +141,7 @@ static int read_address(const struct cluster_draft *d, struct cluster_entry *e, 
     if (host == NULL)
         return cluster_nomem(err);
     if (strchr(address, '/') != NULL)
-        return cluster_refuse(
+        return cluster_reject(
             d, e->at, err,
             NOT_A_PAIR
             "it contains '/', which neither a host nor a port may contain; remove the path",
@@ -185,13 +185,13 @@ static int check_reachable(const struct cluster_draft *d, struct err *err)
         if (e->task.address == NULL)
             continue;
         if (e->task.address[0] == ':' && elsewhere != NULL)
-            return cluster_refuse(
+            return cluster_reject(
                 d, e->at, err,
                 NOT_A_PAIR
                 "it has no host, but the cluster has other machines ('%.80s'); write the host",
                 e->task.address, elsewhere);
         if (!is_self && is_any_address(d, e->task.host))
-            return cluster_refuse(d, e->at, err,
+            return cluster_reject(d, e->at, err,
                                   "address '%.200s' means every interface, so that no other task "
                                   "can connect to it; write the host's name or address",
                                   e->task.address);
@@ -222,7 +222,7 @@ static int check_distinct(const struct cluster_draft *d, struct err *err)
         if (put != MAP_EXISTED)
             continue;
         (void)map_get(&seen, key, &other); /* succeeds, because the key existed */
-        rc = cluster_refuse(d, e->at, err,
+        rc = cluster_reject(d, e->at, err,
                             "address '%.200s' is also the address of %s; use a different port for "
                             "each task, or allow it with --allow-same-address",
                             e->task.address,

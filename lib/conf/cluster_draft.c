@@ -24,7 +24,7 @@ void cluster_note(struct cluster_draft *d, const char *fmt, ...)
         d->failed = true;
 }
 
-int cluster_refuse(const struct cluster_draft *d, const cJSON *at, struct err *err, const char *fmt,
+int cluster_reject(const struct cluster_draft *d, const cJSON *at, struct err *err, const char *fmt,
                    ...)
 {
     char text[NOTE_BYTES];
@@ -59,12 +59,12 @@ bool cluster_type_parse(struct cluster_draft *d, const char *name, enum cluster_
     return cluster_type_find(name, out);
 }
 
-int cluster_refuse_type(const struct cluster_draft *d, const cJSON *at, const char *name,
+int cluster_reject_type(const struct cluster_draft *d, const cJSON *at, const char *name,
                         struct err *err)
 {
     const char *near = cluster_type_nearest(name);
 
-    return cluster_refuse(d, at, err,
+    return cluster_reject(d, at, err,
                           "task type must be chief, worker, ps or evaluator, found "
                           "\"%.64s\"%s%s%s",
                           name, near != NULL ? "; did you mean \"" : "", near != NULL ? near : "",

@@ -5,7 +5,7 @@
  *   cluster_int.c      converts an index: a plain decimal, or whatever Python's int() accepts
  *   cluster_self.c     draft -> type and index of this task
  *   cluster_launcher.c the index that mpirun, srun or a pod's host name defines
- *   cluster_shape.c    checks jobs and indices, and recognises the dynamic form
+ *   cluster_jobs.c     checks jobs and indices, and recognises the dynamic form
  *   cluster_address.c  host and port of every entry
  *   cluster_slurm.c    SLURM_STEP_* -> draft
  *   cluster_print.c    canonical text, hash, --check
@@ -64,7 +64,7 @@ void cluster_note(struct cluster_draft *d, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* Returns ERR_INPUT with the source and the line, column and pointer of `at`; `at` NULL: with the
  * source only. */
-int cluster_refuse(const struct cluster_draft *d, const cJSON *at, struct err *err, const char *fmt,
+int cluster_reject(const struct cluster_draft *d, const cJSON *at, struct err *err, const char *fmt,
                    ...) __attribute__((format(printf, 4, 5)));
 /* Returns ERR_NOMEM. */
 int cluster_nomem(struct err *err);
@@ -79,7 +79,7 @@ static inline bool cluster_is_strict(const struct cluster_draft *d)
  * is not a type. */
 bool cluster_type_parse(struct cluster_draft *d, const char *name, enum cluster_type *out);
 /* Returns ERR_INPUT for a name that is not a type, with the most similar type as a hint. */
-int cluster_refuse_type(const struct cluster_draft *d, const cJSON *at, const char *name,
+int cluster_reject_type(const struct cluster_draft *d, const cJSON *at, const char *name,
                         struct err *err);
 /* Adds an entry. The n bytes at `address` are copied; NULL: no address. Errors: ERR_NOMEM. */
 int cluster_add(struct cluster_draft *d, enum cluster_type type, uint32_t index,

@@ -47,12 +47,12 @@ static int read_variables(const struct cluster_draft *d, const char **where, uin
         if (text == NULL || text[0] == '\0')
             continue;
         if (!text_u64(text, CLUSTER_MAX_INDEX, &value))
-            return cluster_refuse(d, NULL, err,
+            return cluster_reject(d, NULL, err,
                                   "no task index is given, and %s='%.64s' is not an index: "
                                   "expected 0, 1, ...; correct it, or use --task TYPE:INDEX",
                                   variables[i], text);
         if (*where != NULL && value != *index)
-            return cluster_refuse(d, NULL, err,
+            return cluster_reject(d, NULL, err,
                                   "%s has the task index %" PRIu64 ", but %s has %" PRIu64
                                   "; unset one of them, or use --task TYPE:INDEX",
                                   *where, *index, variables[i], value);
@@ -77,7 +77,7 @@ int cluster_launcher_index(struct cluster_draft *d, uint32_t limit, const char *
     if (rc < 0)
         return rc;
     if (source != NULL && value >= limit)
-        return cluster_refuse(d, d->self_at, err,
+        return cluster_reject(d, d->self_at, err,
                               "%s is %" PRIu64 ", but the cluster has only %" PRIu32
                               " %s; start as many tasks as are listed",
                               source, value, limit, what);
@@ -89,7 +89,7 @@ int cluster_launcher_index(struct cluster_draft *d, uint32_t limit, const char *
                          "cluster has %" PRIu32 " %s",
                          d->opts->hostname, limit, what);
         else if (source != NULL && suffix != value)
-            return cluster_refuse(d, NULL, err,
+            return cluster_reject(d, NULL, err,
                                   "%s has the task index %" PRIu64 ", but the host "
                                   "name '%s' has %" PRIu64 "; use --task TYPE:INDEX",
                                   source, value, d->opts->hostname, suffix);

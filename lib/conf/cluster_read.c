@@ -56,7 +56,7 @@ static int look_up(const struct cluster_draft *d, const cJSON *value, const char
     if (!is_error && !cluster_is_strict(d))
         return 0;
     json_describe(d->doc, value, found, sizeof(found));
-    return cluster_refuse(d, value, err, "%s must be a JSON object, found %s", what, found);
+    return cluster_reject(d, value, err, "%s must be a JSON object, found %s", what, found);
 }
 
 /* Python's `not v`. */
@@ -78,7 +78,7 @@ static int read_rpc_layer(const struct cluster_draft *d, const cJSON *v, struct 
     if (is_falsy(v) && !cluster_is_strict(d))
         return 0;
     json_describe(d->doc, v, found, sizeof(found));
-    return cluster_refuse(
+    return cluster_reject(
         d, v, err, "rpc_layer must be \"grpc\", found %s; write \"grpc\" or leave it out", found);
 }
 
@@ -112,7 +112,7 @@ static int check_keys(struct cluster_draft *d, const cJSON *root, struct err *er
             !(cJSON_IsString(v) && is_falsy(v) && strcmp(k->name, "model_dir") == 0))
             continue;
         json_describe(d->doc, v, found, sizeof(found));
-        return cluster_refuse(d, v, err, "%s must be %s, found %s; correct it or leave it out",
+        return cluster_reject(d, v, err, "%s must be %s, found %s; correct it or leave it out",
                               k->name, k->expected, found);
     }
     return 0;
@@ -132,23 +132,23 @@ static int read_key_index(const struct cluster_draft *d, const cJSON *at, uint32
     }
     if (cluster_python_int_text(at->string, &index)) {
         if (index < 0)
-            return cluster_refuse(d, at, err,
+            return cluster_reject(d, at, err,
                                   "task index \"%.32s\" is negative; indices count "
                                   "from 0",
                                   at->string);
         if (index > CLUSTER_MAX_INDEX)
-            return cluster_refuse(d, at, err, "task index \"%.32s\" is above %d", at->string,
+            return cluster_reject(d, at, err, "task index \"%.32s\" is above %d", at->string,
                                   CLUSTER_MAX_INDEX);
         if (!cluster_is_strict(d)) {
             *out = (uint32_t)index;
             return 0;
         }
-        return cluster_refuse(d, at, err,
+        return cluster_reject(d, at, err,
                               "task index \"%.32s\" must be a plain decimal number: "
                               "write \"%lld\"",
                               at->string, (long long)index);
     }
-    return cluster_refuse(d, at, err,
+    return cluster_reject(d, at, err,
                           "task index \"%.32s\" is not a number; the keys of a job "
                           "are indices: {\"0\": \"host:port\", ...}",
                           at->string);
@@ -163,7 +163,7 @@ static int read_job(struct cluster_draft *d, enum cluster_type type, const cJSON
 
     json_describe(d->doc, job, found, sizeof(found));
     if (!cJSON_IsArray(job) && !cJSON_IsObject(job))
-        return cluster_refuse(d, job, err,
+        return cluster_reject(d, job, err,
                               "job \"%s\" must be a list of addresses or an object of index to "
                               "address, found %s%s",
                               job->string, found,
@@ -179,7 +179,7 @@ static int read_job(struct cluster_draft *d, enum cluster_type type, const cJSON
             return rc;
         if (!cJSON_IsString(v)) {
             json_describe(d->doc, v, found, sizeof(found));
-            return cluster_refuse(d, v, err, "an address must be a string \"host:port\", found %s",
+            return cluster_reject(d, v, err, "an address must be a string \"host:port\", found %s",
                                   found);
         }
         rc = cluster_add(d, type, index, v->valuestring, strlen(v->valuestring), v, err);
@@ -209,7 +209,7 @@ static int read_jobs(struct cluster_draft *d, const cJSON *cluster, struct err *
 
     if (!cJSON_IsObject(cluster)) {
         json_describe(d->doc, cluster, found, sizeof(found));
-        return cluster_refuse(d, cluster, err,
+        return cluster_reject(d, cluster, err,
                               "cluster must be an object of job name to "
                               "addresses, found %s; leave it out to run alone",
                               found);
@@ -225,13 +225,13 @@ static int read_jobs(struct cluster_draft *d, const cJSON *cluster, struct err *
             continue;
         }
         if (!cluster_type_parse(d, job->string, &type))
-            return cluster_refuse(d, job, err,
+            return cluster_reject(d, job, err,
                                   "job \"%.64s\" is not allowed: jobs are chief, "
                                   "worker, ps and evaluator; rename it, or skip it with "
                                   "--ignore-jobs %.64s",
                                   job->string, job->string);
         if (d->has_job[type])
-            return cluster_refuse(d, job, err,
+            return cluster_reject(d, job, err,
                                   "both \"master\" and \"chief\" are listed, and \"master\" is "
                                   "another name of \"chief\"; keep one of them");
         d->has_job[type] = true;
@@ -260,14 +260,14 @@ static int read_index(struct cluster_draft *d, const cJSON *v, struct err *err)
     }
     json_describe(d->doc, v, found, sizeof(found));
     if (!is_int)
-        return cluster_refuse(d, v, err, "task index must be an integer such as 0, found %s",
+        return cluster_reject(d, v, err, "task index must be an integer such as 0, found %s",
                               found);
     if (!cluster_is_strict(d))
         return 0;
     if (d->text_task.index < 0)
-        return cluster_refuse(d, v, err, "task index is negative, found %s; indices count from 0",
+        return cluster_reject(d, v, err, "task index is negative, found %s; indices count from 0",
                               found);
-    return cluster_refuse(
+    return cluster_reject(
         d, v, err, "task index must be a plain integer, found %s; write %lld if that is meant",
         found, (long long)d->text_task.index);
 }
@@ -290,7 +290,7 @@ static int read_task(struct cluster_draft *d, const cJSON *task, struct err *err
         d->text_task.type = d->text_task.type_at->valuestring;
     } else if (d->text_task.type_at != NULL && cluster_is_strict(d)) {
         json_describe(d->doc, d->text_task.type_at, found, sizeof(found));
-        return cluster_refuse(d, d->text_task.type_at, err,
+        return cluster_reject(d, d->text_task.type_at, err,
                               "task type must be a string such as "
                               "\"worker\", found %s",
                               found);
@@ -334,7 +334,7 @@ int cluster_read_json(struct cluster_draft *d, const char *text, size_t n, struc
     int rc;
 
     if (!is_strict && text_starts(text, "\xef\xbb\xbf"))
-        return cluster_refuse(d, NULL, err,
+        return cluster_reject(d, NULL, err,
                               "begins with a byte order mark, which TensorFlow rejects: save it as "
                               "UTF-8 without one, or use the strict profile");
     rc = json_parse(d->label, text, n, is_strict ? 0 : JSON_LAST_DUPLICATE_WINS, &d->doc, err);

@@ -35,7 +35,7 @@ static int parse_flag(struct cluster_draft *d, struct err *err)
     if (name == NULL)
         return cluster_nomem(err);
     if (!cluster_type_parse(d, name, &d->type))
-        return err_wrap(err, cluster_refuse_type(d, NULL, name, err), "--task '%.64s'", flag);
+        return err_wrap(err, cluster_reject_type(d, NULL, name, err), "--task '%.64s'", flag);
     d->index = (uint32_t)index;
     d->self_at = NULL;
     d->c->index_source = "--task";
@@ -61,7 +61,7 @@ static int use_text_index(struct cluster_draft *d, struct err *err)
 
     if (w->index < 0 || w->index > CLUSTER_MAX_INDEX) {
         json_describe(d->doc, w->index_at, found, sizeof(found));
-        return cluster_refuse(d, w->index_at, err, "task index must be 0 to %d, found %s",
+        return cluster_reject(d, w->index_at, err, "task index must be 0 to %d, found %s",
                               CLUSTER_MAX_INDEX, found);
     }
     d->index = (uint32_t)w->index;
@@ -78,18 +78,18 @@ static int find_self_in_text(struct cluster_draft *d, struct err *err)
     int rc;
 
     if (w->type_at == NULL)
-        return cluster_refuse(d, w->at, err,
+        return cluster_reject(d, w->at, err,
                               "task has an index but no type; add \"type\": "
                               "\"worker\" (or chief, ps, evaluator)");
     if (w->type == NULL) {
         json_describe(d->doc, w->type_at, what, sizeof(what));
-        return cluster_refuse(d, w->type_at, err,
+        return cluster_reject(d, w->type_at, err,
                               "task type must be chief, worker, ps or "
                               "evaluator, found %s",
                               what);
     }
     if (!cluster_type_parse(d, w->type, &d->type))
-        return cluster_refuse_type(d, w->type_at, w->type, err);
+        return cluster_reject_type(d, w->type_at, w->type, err);
     if (w->index_at != NULL)
         return use_text_index(d, err);
     snprintf(what, sizeof(what), "%s tasks", cluster_type_name(d->type));
@@ -98,7 +98,7 @@ static int find_self_in_text(struct cluster_draft *d, struct err *err)
                                 err);
     if (rc < 0 || found)
         return rc;
-    return cluster_refuse(d, w->at, err,
+    return cluster_reject(d, w->at, err,
                           "task has a type but no index; add \"index\": 0, or start it with a "
                           "launcher that numbers its tasks");
 }
@@ -138,7 +138,7 @@ static int find_self_by_launcher(struct cluster_draft *d, struct err *err)
         d->c->index_source = "the only entry";
         return 0;
     }
-    return cluster_refuse(
+    return cluster_reject(
         d, d->text_task.at, err,
         "the cluster does not define which task this is: add \"task\": {\"type\": \"worker\", "
         "\"index\": 0}, or use --task worker:0, mpirun or srun");
@@ -182,7 +182,7 @@ int cluster_check_local(struct cluster_draft *d, struct err *err)
         cluster_note(d, "--task %s is ignored: there is no cluster", d->opts->task);
         return 0;
     }
-    return cluster_refuse(d, d->opts->task == NULL ? d->text_task.at : NULL, err,
+    return cluster_reject(d, d->opts->task == NULL ? d->text_task.at : NULL, err,
                           "task %s %" PRIu32 " is named, but there is no cluster; %s",
                           cluster_type_name(d->type), d->index, remedy);
 }

@@ -34,7 +34,7 @@ struct expansion {
     struct err *err;
 };
 
-static int refuse_list(const struct expansion *x, const char *what)
+static int reject_list(const struct expansion *x, const char *what)
 {
     return err_set(x->err, ERR_INPUT, "host list '%.200s': %s; expected a form like n[1-3,5],m7",
                    x->list, what);
@@ -45,9 +45,9 @@ static int add_name(struct expansion *x, const char *name, size_t n)
     char *copy;
 
     if (n == 0)
-        return refuse_list(x, "a name is empty");
+        return reject_list(x, "a name is empty");
     if (x->names.n >= CLUSTER_MAX_SLURM)
-        return refuse_list(x, "it expands to more than 65536 names");
+        return reject_list(x, "it expands to more than 65536 names");
     copy = arena_strndup(x->mem, name, n);
     if (copy == NULL || !VEC_PUSH(x->names, copy))
         return cluster_nomem(x->err);
@@ -73,14 +73,14 @@ static int read_range(struct expansion *x, const char **p, uint32_t *low, uint32
 {
     *width = read_number(p, low);
     if (*width == 0)
-        return refuse_list(x, "a number is missing in the brackets");
+        return reject_list(x, "a number is missing in the brackets");
     *high = *low;
     if (**p != '-')
         return 0;
     (*p)++;
     if (read_number(p, high) == 0)
-        return refuse_list(x, "a range in brackets has no end");
-    return *high < *low ? refuse_list(x, "a range in brackets ends before it begins") : 0;
+        return reject_list(x, "a range in brackets has no end");
+    return *high < *low ? reject_list(x, "a range in brackets ends before it begins") : 0;
 }
 
 /* Expands one name. `name` holds the first n bytes of the result; `rest` to `end` is not expanded
@@ -93,16 +93,16 @@ static int expand(struct expansion *x, char name[MAX_NAME + 1], size_t n, const 
     const char *close, *p;
 
     if (n + literal + MAX_DIGITS > MAX_NAME)
-        return refuse_list(x, "a name is too long");
+        return reject_list(x, "a name is too long");
     memcpy(name + n, rest, literal);
     n += literal;
     if (open == NULL)
         return add_name(x, name, n);
     close = memchr(open, ']', (size_t)(end - open));
     if (close == NULL)
-        return refuse_list(x, "a bracket is not closed");
+        return reject_list(x, "a bracket is not closed");
     if (depth == MAX_BRACKETS)
-        return refuse_list(x, "a name has more than four pairs of brackets");
+        return reject_list(x, "a name has more than four pairs of brackets");
     for (p = open; *p != ']';) {
         uint32_t low, high;
         int width, rc;
@@ -110,7 +110,7 @@ static int expand(struct expansion *x, char name[MAX_NAME + 1], size_t n, const 
         p++; /* skip the bracket or the comma */
         rc = read_range(x, &p, &low, &high, &width);
         if (rc == 0 && *p != ',' && *p != ']')
-            rc = refuse_list(
+            rc = reject_list(
                 x,
                 "the brackets contain something other than numbers below a billion, '-' and ','");
         for (uint32_t i = low; rc == 0 && i <= high; i++) {
@@ -219,7 +219,7 @@ static int require_variable(const struct cluster_draft *d, const char *name, con
     *out = cluster_env(d, name);
     if (*out != NULL && (*out)[0] != '\0')
         return 0;
-    return cluster_refuse(d, NULL, err, "%s is not set; start the tasks with srun", name);
+    return cluster_reject(d, NULL, err, "%s is not set; start the tasks with srun", name);
 }
 
 /* Checks that the sum of the counts equals the number of tasks that the launcher started. */
@@ -229,7 +229,7 @@ static int check_sum(const struct cluster_draft *d, uint64_t sum, struct err *er
     uint64_t stated;
 
     if (sum > CLUSTER_MAX_SLURM)
-        return cluster_refuse(d, NULL, err, "the step has %" PRIu64 " tasks; expected at most %d",
+        return cluster_reject(d, NULL, err, "the step has %" PRIu64 " tasks; expected at most %d",
                               sum, CLUSTER_MAX_SLURM);
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         const char *text = cluster_env(d, names[i]);
@@ -237,7 +237,7 @@ static int check_sum(const struct cluster_draft *d, uint64_t sum, struct err *er
         if (text == NULL || text[0] == '\0')
             continue;
         if (!text_u64(text, UINT64_MAX, &stated) || stated != sum)
-            return cluster_refuse(d, NULL, err,
+            return cluster_reject(d, NULL, err,
                                   "%s is '%.32s', but SLURM_STEP_TASKS_PER_NODE adds "
                                   "up to %" PRIu64 " tasks; start all tasks with one srun",
                                   names[i], text, sum);
@@ -253,7 +253,7 @@ static int add_host(struct cluster_draft *d, const char *host, uint32_t count, u
     char address[MAX_NAME + 16];
 
     if (count > UINT16_MAX - FIRST_PORT + 1)
-        return cluster_refuse(d, NULL, err,
+        return cluster_reject(d, NULL, err,
                               "%s has %" PRIu32 " tasks, more than the ports from %d to 65535",
                               host, count, FIRST_PORT);
     for (uint32_t i = 0; i < count; i++) {
@@ -287,7 +287,7 @@ int cluster_read_slurm(struct cluster_draft *d, struct err *err)
     if (rc < 0)
         return err_wrap(err, rc, "SLURM_STEP_TASKS_PER_NODE");
     if (n_nodes != n_counts)
-        return cluster_refuse(d, NULL, err,
+        return cluster_reject(d, NULL, err,
                               "SLURM_STEP_NODELIST '%.200s' names %" PRIu32 " hosts, "
                               "but SLURM_STEP_TASKS_PER_NODE '%.200s' counts %" PRIu32,
                               node_list, n_nodes, count_list, n_counts);

@@ -27,7 +27,7 @@ static int set_paths(struct conf *c, const char *path, struct err *err)
         rc = err_set(err, ERR_NOMEM, "job file '%s': out of memory", path);
     if (rc == 0) {
         c->path = arena_strdup(&c->mem, path);
-        c->directory = conf_job_resolve(&c->mem, current, dir);
+        c->directory = conf_resolve_path(&c->mem, current, dir);
         if (c->path == NULL || c->directory == NULL)
             rc = err_set(err, ERR_NOMEM, "job file '%s': out of memory", path);
     }
@@ -42,7 +42,7 @@ static int set_digest(struct conf *c, struct err *err)
     struct buf text = { 0 };
     int rc = 0;
 
-    conf_job_canonical(c, &text);
+    conf_print_canonical(c, &text);
     if (text.failed) {
         rc = err_set(err, ERR_NOMEM, "job file '%s': out of memory", c->path);
     } else {
@@ -65,9 +65,9 @@ int conf_parse(const char *path, const char *text, size_t n, struct conf **out, 
     if (rc == 0)
         rc = json_parse(path, text, n, 0, &doc, err);
     if (rc == 0)
-        rc = conf_job_fill(doc, c, err);
+        rc = conf_read_document(doc, c, err);
     if (rc == 0)
-        rc = conf_job_check(doc, c, err);
+        rc = conf_check(doc, c, err);
     if (rc == 0)
         rc = set_digest(c, err);
     json_free(doc);

@@ -525,7 +525,7 @@ static int check_needs(const struct checker *k)
     return 0;
 }
 
-int conf_job_check(const struct json *doc, struct conf *c, struct err *err)
+int conf_check(const struct json *doc, struct conf *c, struct err *err)
 {
     static int (*const checks[])(const struct checker *) = {
         derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,

@@ -8,6 +8,6 @@ struct json;
 
 /* Sets the defaults that depend on other keys, then checks the rules. Errors: ERR_INPUT,
  * ERR_NOMEM. */
-int conf_job_check(const struct json *doc, struct conf *c, struct err *err);
+int conf_check(const struct json *doc, struct conf *c, struct err *err);
 
 #endif

@@ -23,8 +23,8 @@ static void compare(struct differ *d, const struct conf_key *k, const char *path
 
     buf_reset(&d->from);
     buf_reset(&d->to);
-    conf_job_value(k, d->was, &d->from);
-    conf_job_value(k, d->now, &d->to);
+    conf_print_value(k, d->was, &d->from);
+    conf_print_value(k, d->now, &d->to);
     d->failed = d->failed || d->from.failed || d->to.failed;
     if (d->failed || strcmp(d->from.data, d->to.data) == 0)
         return;

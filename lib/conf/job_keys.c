@@ -54,7 +54,7 @@ const struct conf_key *conf_key_find(const char *parent, const char *name)
     return NULL;
 }
 
-const struct conf_key *conf_key_anywhere(const char *name)
+const struct conf_key *conf_key_find_unique(const char *name)
 {
     const struct conf_key *found = NULL;
 

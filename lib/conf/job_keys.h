@@ -77,7 +77,7 @@ const struct conf_key *conf_key_next(const char *parent, const struct conf_key *
 /* Returns the row of a key; NULL: there is none. */
 const struct conf_key *conf_key_find(const char *parent, const char *name);
 /* Returns the row with that name if it is the only one in the whole table, else NULL. */
-const struct conf_key *conf_key_anywhere(const char *name);
+const struct conf_key *conf_key_find_unique(const char *name);
 /* Writes the JSON pointer of a row, which is the parent of the rows below it. */
 void conf_key_path(const struct conf_key *k, char out[CONF_KEY_PATH_BYTES]);
 /* The word of a value, which must have one. */

@@ -171,7 +171,7 @@ static void print_object(struct printer *p, const char *parent, const char *base
     }
 }
 
-void conf_job_value(const struct conf_key *k, const void *base, struct buf *out)
+void conf_print_value(const struct conf_key *k, const void *base, struct buf *out)
 {
     struct printer p = { .out = { .buf = out } };
 
@@ -198,7 +198,7 @@ void conf_print(const struct conf *c, struct buf *out)
     print_job(c, out, false);
 }
 
-void conf_job_canonical(const struct conf *c, struct buf *out)
+void conf_print_canonical(const struct conf *c, struct buf *out)
 {
     print_job(c, out, true);
 }

@@ -12,9 +12,9 @@ struct conf_key;
 void conf_print(const struct conf *c, struct buf *out);
 /* Appends the text that is hashed for the digest: the keys that determine the result, and only the
  * last part of each path. */
-void conf_job_canonical(const struct conf *c, struct buf *out);
+void conf_print_canonical(const struct conf *c, struct buf *out);
 /* Appends the value of a row as JSON; "nothing" if conf_print() omits the key. `base` is the struct
  * conf. Not for objects. */
-void conf_job_value(const struct conf_key *k, const void *base, struct buf *out);
+void conf_print_value(const struct conf_key *k, const void *base, struct buf *out);
 
 #endif

@@ -50,7 +50,7 @@ static int out_of_memory(const struct reader *r)
     return err_set(r->err, ERR_NOMEM, "job file '%s': out of memory", r->c->path);
 }
 
-const char *conf_job_resolve(struct arena *mem, const char *dir, const char *name)
+const char *conf_resolve_path(struct arena *mem, const char *dir, const char *name)
 {
     char *path = name[0] == '/' ? arena_strdup(mem, name) : arena_printf(mem, "%s/%s", dir, name);
     char *to = path;
@@ -115,7 +115,7 @@ static int refuse_unknown_keys(const struct reader *r, const char *parent, const
 
         if (conf_key_find(parent, v->string) != NULL)
             continue;
-        elsewhere = conf_key_anywhere(v->string);
+        elsewhere = conf_key_find_unique(v->string);
         if (elsewhere != NULL)
             return json_error(
                 r->doc, v, r->err, "\"%s\" is not allowed here: it is a key of %s", elsewhere->name,
@@ -143,7 +143,7 @@ static int read_string(const struct reader *r, const struct conf_key *k, const c
         return json_error(r->doc, value, r->err, "expected %s that is not empty%s",
                           kinds[k->type].expected,
                           k->flags & CONF_KEY_NULLABLE ? "; null means none" : "");
-    *out = k->type == CONF_KEY_PATH ? conf_job_resolve(&r->c->mem, r->c->directory, s)
+    *out = k->type == CONF_KEY_PATH ? conf_resolve_path(&r->c->mem, r->c->directory, s)
                                     : arena_strdup(&r->c->mem, s);
     return *out == NULL ? out_of_memory(r) : 0;
 }
@@ -466,7 +466,7 @@ static int read_object(const struct reader *r, const char *parent, const cJSON *
     return rc;
 }
 
-int conf_job_fill(const struct json *doc, struct conf *c, struct err *err)
+int conf_read_document(const struct json *doc, struct conf *c, struct err *err)
 {
     const struct reader r = { doc, c, err };
     const cJSON *root = json_root(doc);

@@ -10,9 +10,9 @@ struct json;
 /* Reads the document into *c, as the table of keys describes. *c must be zero except for path and
  * directory. Absent keys get their default; keys that do not apply stay zero. Maps are sorted by
  * name. Errors: ERR_INPUT, ERR_NOMEM. */
-int conf_job_fill(const struct json *doc, struct conf *c, struct err *err);
+int conf_read_document(const struct json *doc, struct conf *c, struct err *err);
 /* Returns the path of `name` in the folder `dir` (of `name` itself if it is absolute), without "."
  * and double slashes, allocated in `mem`; NULL: out of memory. */
-const char *conf_job_resolve(struct arena *mem, const char *dir, const char *name);
+const char *conf_resolve_path(struct arena *mem, const char *dir, const char *name);
 
 #endif

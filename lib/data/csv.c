@@ -24,19 +24,19 @@ struct lines {
     bool is_header;              /* the next line with content is the header */
 };
 
-static int end_line(struct data_walk *w, struct lines *l, uint64_t next, struct err *err)
+static int end_line(struct data_scan *w, struct lines *l, uint64_t next, struct err *err)
 {
     int rc = 0;
 
     if (l->has_content && !l->is_header)
-        rc = data_walk_start(w, l->start, err);
+        rc = data_scan_add(w, l->start, err);
     l->is_header = l->is_header && !l->has_content;
     l->has_content = false;
     l->start = next;
     return rc;
 }
 
-static int scan_block(struct data_walk *w, struct lines *l, const uint8_t *bytes, uint64_t n,
+static int scan_block(struct data_scan *w, struct lines *l, const uint8_t *bytes, uint64_t n,
                       uint64_t at, struct err *err)
 {
     int rc = 0;
@@ -54,12 +54,12 @@ static int scan_block(struct data_walk *w, struct lines *l, const uint8_t *bytes
     if (rc == 0 && at + n - l->start > LINE_BYTES_MAX) {
         err_set(err, ERR_INPUT, "a line of more than %d bytes: is a quote not closed?",
                 LINE_BYTES_MAX);
-        rc = data_walk_error(w, l->start, ERR_INPUT, err);
+        rc = data_scan_error(w, l->start, ERR_INPUT, err);
     }
     return rc;
 }
 
-int csv_index(struct data_walk *w, struct err *err)
+int csv_index(struct data_scan *w, struct err *err)
 {
     struct lines l = { .is_header = w->s->columns.has_header };
     uint64_t at = 0, held = 0;
@@ -67,19 +67,19 @@ int csv_index(struct data_walk *w, struct err *err)
     int rc = 0;
 
     for (; rc == 0 && at < w->f->bytes; at += held) {
-        rc = data_walk_report(w, at, err);
+        rc = data_scan_report(w, at, err);
         if (rc == 0)
-            rc = data_walk_fetch(w, at, 1, DATA_BLOCK_BYTES, &bytes, &held, err);
+            rc = data_scan_fetch(w, at, 1, DATA_BLOCK_BYTES, &bytes, &held, err);
         if (rc == 0)
             rc = scan_block(w, &l, bytes, held, at, err);
     }
     if (rc == 0 && l.in_quotes) {
         err_set(err, ERR_INPUT, "unterminated quote: no closing quote up to the end of the file");
-        rc = data_walk_error(w, l.start, ERR_INPUT, err);
+        rc = data_scan_error(w, l.start, ERR_INPUT, err);
     }
     if (rc == 0)
         rc = end_line(w, &l, at, err); /* the last line may have no newline */
-    return rc < 0 ? rc : data_walk_start(w, at, err);
+    return rc < 0 ? rc : data_scan_add(w, at, err);
 }
 
 /* ---- fields ---- */

@@ -47,7 +47,7 @@ struct data_opts {
     void (*on_progress)(void *arg, uint64_t bytes_done, uint64_t bytes_all, uint64_t records);
     /* Reports an event to a person: a read that is retried or does not return, a skipped record
      * (the first four, then the 16th, 64th, 256th ...). Called from any thread; may be NULL. */
-    void (*on_trouble)(void *arg, const char *text);
+    void (*on_warning)(void *arg, const char *text);
     void *arg;
 };
 
@@ -93,7 +93,7 @@ struct data_reader_opts {
     uint32_t threads;    /* decode threads of this reader; 0: data_next() decodes */
     uint32_t prefetch;   /* lane batches that are prefetched, >= 1; bounds the memory */
     /* data_next() returns ERR_IO after 1.25 * deadline_ms; 0: no limit. If it waits for a read that
-     * does not return, it also calls on_trouble, because data_reader_close() must wait for that
+     * does not return, it also calls on_warning, because data_reader_close() must wait for that
      * read. */
     uint64_t deadline_ms;
 };

@@ -5,14 +5,15 @@
  *   files.c      finds and sorts the files, numbers their records, computes the digest
  *   file.c       opens and reads a file, with retries
  *   index.c      finds the positions of the records in each file
- *   walk.c       what the formats use to find them
+ *   scan.c       scans a file in blocks, for the formats
  *   pack.c       plans which short records are packed to one sample
- *   survey.c     reads the length of every record, for pack.c
+ *   lengths.c    reads the length of every record, for pack.c
  *   unpack.c     copies files to a local disk or to memory, and unpacks gzip
  *   record.c     reads the bytes of records, in windows
  *   unchanged.c  detects a file that changed after it was indexed
  *   source.c     the table of formats; with tfrecord.c, tfrecord_index.c, csv.c, npy.c
- *   example.c    reads features of a tf.train.Example
+ *   example.c    finds features in a tf.train.Example; with example_read.c (values), proto.c
+ *   varints.c    decodes packed integers, for example_read.c
  *   image.c      preprocesses JPEG, PNG or raw pixels; with jpeg.c, png.c, resample.c, color.c
  *   convert.c    converts the stored type to the fed type
  *   ragged.c     rows of different lengths
@@ -40,7 +41,7 @@ struct data_retry {
     uint64_t deadline_ms;        /* total time of all attempts; 0: no retry */
     const struct cancel *cancel; /* borrowed; NULL: cannot be cancelled this way */
     atomic_bool *canceled;       /* borrowed; NULL: cannot be cancelled this way */
-    void (*on_trouble)(void *arg, const char *text);
+    void (*on_warning)(void *arg, const char *text);
     void *arg;
 };
 
@@ -51,7 +52,7 @@ struct data_file {
     uint64_t bytes;        /* size and modification time when it was indexed; see unchanged.c */
     int64_t mtime_ns;
     _Atomic int64_t known_mtime_ns; /* latest modification time with verified, unchanged content */
-    uint32_t sample;                /* data_file_sample() when it was indexed */
+    uint32_t checksum;              /* data_file_checksum() when it was indexed */
     uint64_t n_records;
     uint64_t first; /* number in the set of the file's first record */
     /* Record i is the bytes [starts[i], starts[i + 1]), or without starts
@@ -151,9 +152,9 @@ void data_pad(const struct data_feature *f, void *stored, size_t have, size_t n)
 int data_index(const struct data_opts *opts, struct data_set *s, struct err *err);
 uint32_t data_cores(void); /* number of cores that this process may use */
 
-/* ---- walk.c ---- */
+/* ---- scan.c ---- */
 /* The state of indexing one file with the index() of its format. */
-struct data_walk {
+struct data_scan {
     struct data_set *s;
     struct data_file *f;
     uint32_t member; /* index of the file in its group, < n_members */
@@ -171,13 +172,13 @@ enum { DATA_BLOCK_BYTES = 256 << 10 };
 /* Sets *bytes to at least `need` bytes at offset `at`, which must be in the file, and *held to
  * their number. If they are not in the block, reads `want` bytes. need, want <=
  * DATA_BLOCK_BYTES. */
-int data_walk_fetch(struct data_walk *w, uint64_t at, uint64_t need, uint64_t want,
+int data_scan_fetch(struct data_scan *w, uint64_t at, uint64_t need, uint64_t want,
                     const uint8_t **bytes, uint64_t *held, struct err *err);
-int data_walk_start(struct data_walk *w, uint64_t at, struct err *err); /* adds a record's start */
+int data_scan_add(struct data_scan *w, uint64_t at, struct err *err); /* adds a record's start */
 /* Reports the progress up to `at`. Called periodically by index(). Errors: ERR_CANCELED. */
-int data_walk_report(struct data_walk *w, uint64_t at, struct err *err);
+int data_scan_report(struct data_scan *w, uint64_t at, struct err *err);
 /* Prepends file and offset to the error text; returns rc. */
-int data_walk_error(const struct data_walk *w, uint64_t at, int rc, struct err *err);
+int data_scan_error(const struct data_scan *w, uint64_t at, int rc, struct err *err);
 
 /* ---- unpack.c ---- */
 /* Copies the file of descriptor `fd` to the cache directory, or unpacks a gzip file to memory, and
@@ -229,8 +230,8 @@ void data_record_range(const struct data_file *f, uint64_t i, uint64_t *from, ui
 
 /* ---- unchanged.c ---- */
 /* Sets *out to a checksum of some blocks of the file. Errors: as data_file_read(). */
-int data_file_sample(const struct data_set *s, int fd, const char *path, uint64_t bytes,
-                     uint32_t *out, struct err *err);
+int data_file_checksum(const struct data_set *s, int fd, const char *path, uint64_t bytes,
+                       uint32_t *out, struct err *err);
 /* Compares the size and time of an open file with those of the index and, if the time differs, the
  * sampled content. Any thread. Errors: ERR_CHANGED, and those of data_file_read(). */
 int data_file_unchanged(const struct data_set *s, struct data_file *f, int fd, uint64_t bytes,
@@ -247,7 +248,7 @@ struct data_source {
     /* Checks that the features fit this format; NULL: all do. */
     int (*check)(const struct data_set *s, struct err *err);
     /* Finds the records of w->f: adds starts, or sets data_at, step, span and n_records. */
-    int (*index)(struct data_walk *w, struct err *err);
+    int (*index)(struct data_scan *w, struct err *err);
     /* Called once, after all files are indexed; may be NULL. */
     int (*finish)(struct data_set *s, struct err *err);
     /* Sets d->stored[] and d->counts[] from the bytes of a record (of one member). */
@@ -256,8 +257,8 @@ struct data_source {
 };
 const struct data_source *data_source_of(enum data_format format);
 
-int tfrecord_index(struct data_walk *w, struct err *err);
-int csv_index(struct data_walk *w, struct err *err);
+int tfrecord_index(struct data_scan *w, struct err *err);
+int csv_index(struct data_scan *w, struct err *err);
 int csv_finish(struct data_set *s, struct err *err);
 int csv_parse(struct data_decoder *d, uint32_t member, const uint8_t *bytes, size_t n,
               struct err *err);
@@ -293,7 +294,7 @@ void data_decoder_free(struct data_decoder *d); /* NULL is allowed */
  * error text contains file and record. */
 int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, struct err *err);
 /* Prepends file, record and offset to the error text; returns rc. */
-int data_at_record(const struct data_set *s, uint64_t record, int rc, struct err *err);
+int data_wrap_record(const struct data_set *s, uint64_t record, int rc, struct err *err);
 /* Called after an error: with skip_bad, counts and sometimes reports the bad record, and returns
  * true. false: the record must not be skipped. */
 bool data_skip(struct data_set *s, int rc, const struct err *why);
@@ -303,40 +304,40 @@ int data_count_items(const struct data_decoder *d, uint64_t *items, struct err *
 
 /* ---- sample.c ---- */
 
-struct data_draw { /* a sample, and the key of its random numbers */
+struct data_sample_key { /* a sample, and the key of its random numbers */
     uint64_t seed, epoch, sample;
 };
 /* Decodes one sample: feature i to batch[i], as sample `at` of that tensor. `last`: the last sample
  * of the same file that should be read together with it. Sets *used to the number of the decoded
  * sample, which differs from draw->sample if bad records were skipped. */
-int data_decode(struct data_decoder *d, const struct data_draw *draw, uint64_t last,
+int data_decode(struct data_decoder *d, const struct data_sample_key *draw, uint64_t last,
                 void *const *batch, size_t at, uint64_t *used, struct err *err);
 
-/* ---- numbers.c ---- */
+/* ---- varints.c ---- */
 /* Packed varints are decoded in blocks of 64 bytes: the ends of all numbers of a block are found
  * first, so the decoding of a number does not wait for the length of the previous number. */
 enum {
-    DATA_NUMBERS_BLOCK = 64,
-    DATA_NUMBERS_LONGEST = 8 /* bytes of a number; longer numbers are left to the caller */
+    DATA_VARINTS_BLOCK = 64,
+    DATA_VARINTS_LONGEST = 8 /* bytes of a number; longer numbers are left to the caller */
 };
 /* Decodes numbers from `bytes` bytes while at least 72 bytes are left and out [room] has room for
  * 64 more; stops at a number of more than 8 bytes. Returns their count; *used: their bytes. The
- * content of `out` after them is undefined. data_numbers_portable() needs no BMI2 instructions. */
-size_t data_numbers(const uint8_t *at, size_t bytes, uint64_t *out, size_t room, size_t *used);
-size_t data_numbers_portable(const uint8_t *at, size_t bytes, uint64_t *out, size_t room,
-                            size_t *used);
+ * content of `out` after them is undefined. data_varints_portable() needs no BMI2 instructions. */
+size_t data_varints(const uint8_t *at, size_t bytes, uint64_t *out, size_t room, size_t *used);
+size_t data_varints_portable(const uint8_t *at, size_t bytes, uint64_t *out, size_t room,
+                             size_t *used);
 
 /* ---- ragged.c ---- */
 /* Moves the rows of feature i of the current record to their positions and pads them. Errors:
  * ERR_INPUT (invalid row lengths or splits). */
-int data_place_rows(struct data_decoder *d, uint32_t i, struct err *err);
+int data_pad_rows(struct data_decoder *d, uint32_t i, struct err *err);
 
-/* ---- survey.c ---- */
+/* ---- lengths.c ---- */
 #define DATA_SKIPPED UINT32_MAX
 /* Sets lengths [n_records] to the number of items of each record; DATA_SKIPPED: a bad record,
  * which is skipped. */
-int data_survey(struct data_set *s, const struct data_opts *opts, uint32_t *lengths,
-                struct err *err);
+int data_record_lengths(struct data_set *s, const struct data_opts *opts, uint32_t *lengths,
+                        struct err *err);
 
 /* ---- pack.c ---- */
 struct data_packs {

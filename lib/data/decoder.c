@@ -74,7 +74,7 @@ void data_decoder_free(struct data_decoder *d)
     free(d);
 }
 
-int data_at_record(const struct data_set *s, uint64_t record, int rc, struct err *err)
+int data_wrap_record(const struct data_set *s, uint64_t record, int rc, struct err *err)
 {
     const struct data_file *f = &s->files[data_file_of(s, record)];
     uint64_t from, to;
@@ -102,7 +102,7 @@ int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, str
         if (rc == 0)
             rc = s->source->parse(d, m, bytes, n, err);
     }
-    return rc < 0 ? data_at_record(s, record, rc, err) : 0;
+    return rc < 0 ? data_wrap_record(s, record, rc, err) : 0;
 }
 
 /* Reports the first four bad records, then the 16th, 64th, 256th ... */
@@ -114,10 +114,10 @@ bool data_skip(struct data_set *s, int rc, const struct err *why)
     if (!s->skip_bad || (rc != ERR_CORRUPT && rc != ERR_INPUT))
         return false;
     n = atomic_fetch_add(&s->n_skipped, 1) + 1;
-    if (s->retry.on_trouble == NULL || (n > 4 && ((n & (n - 1)) != 0 || __builtin_ctzll(n) % 2)))
+    if (s->retry.on_warning == NULL || (n > 4 && ((n & (n - 1)) != 0 || __builtin_ctzll(n) % 2)))
         return true;
     snprintf(text, sizeof(text), "bad record skipped (%" PRIu64 " so far): %s", n, why->text);
-    s->retry.on_trouble(s->retry.arg, text);
+    s->retry.on_warning(s->retry.arg, text);
     return true;
 }
 

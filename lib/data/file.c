@@ -110,10 +110,10 @@ bool data_should_retry(const struct data_retry *p, uint32_t *tries, uint64_t *si
         err_wrap(err, rc, "%" PRIu32 " attempts in %s", *tries + 1, limit);
         return false;
     }
-    if (*tries == 0 && p->on_trouble != NULL) {
+    if (*tries == 0 && p->on_warning != NULL) {
         snprintf(text, sizeof(text), "%s; retrying for %s",
                  err != NULL ? err->text : "read failed", limit);
-        p->on_trouble(p->arg, text);
+        p->on_warning(p->arg, text);
     }
     pause_ms = PAUSE_MS_MIN << (*tries < 7 ? *tries : 7);
     if (pause_ms > PAUSE_MS_MAX)

@@ -18,7 +18,7 @@ struct image {
     const struct data_set *s;
     struct jpeg *jpeg;
     struct resample resample;
-    struct image_room pixels, floats;
+    struct image_buffer pixels, floats;
 };
 
 int image_new(const struct data_set *s, struct image **out, struct err *err)
@@ -73,7 +73,7 @@ struct draw_state {
     uint64_t i;
 };
 
-static struct draw_state draws_of(const struct data_draw *draw, uint32_t feature)
+static struct draw_state draws_of(const struct data_sample_key *draw, uint32_t feature)
 {
     const uint32_t images = 0x696d6700; /* a stream that no op uses */
 
@@ -228,7 +228,7 @@ static int read_raw(struct image *m, const struct data_feature *f, const uint8_t
     *pixels = (struct image_pixels){ stored, v->ow, v->oh, v->c };
     if (f->channels_last || v->c == 1)
         return 0;
-    to = image_room(&m->pixels, plane * v->c);
+    to = image_buffer_reserve(&m->pixels, plane * v->c);
     if (to == NULL)
         return err_set(err, ERR_NOMEM, "an image: out of memory");
     for (uint32_t k = 0; k < v->c; k++)
@@ -305,8 +305,8 @@ static void write_batch(const struct data_feature *f, const struct view *v, cons
     }
 }
 
-int image_run(struct image *m, uint32_t feature, const struct data_draw *draw, const void *stored,
-              float *out, struct err *err)
+int image_preprocess(struct image *m, uint32_t feature, const struct data_sample_key *draw,
+                     const void *stored, float *out, struct err *err)
 {
     const struct data_feature *f = &m->s->features[feature];
     const struct data_step *steps = m->s->steps[feature];
@@ -316,7 +316,7 @@ int image_run(struct image *m, uint32_t feature, const struct data_draw *draw, c
     struct linear l = linear_of(f, steps, f->n_steps);
     struct image_pixels pixels;
     double part[4] = { -1, 0, 0, 0 };
-    float *x = image_room(&m->floats, n * v.c * sizeof(*x));
+    float *x = image_buffer_reserve(&m->floats, n * v.c * sizeof(*x));
     int rc;
 
     if (x == NULL)

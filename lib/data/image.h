@@ -4,8 +4,8 @@
  *   crop and resize (resample.c) -> float [h, w, c] from 0 to 255, of the batch's size
  *   colours (color.c), scale or normalise, order of the dimensions (image.c) -> the batch
  *
- * Random choices are functions of struct data_draw and the feature. Resampling and colours use
- * float32 with separately rounded operations, so the bits do not depend on threads or vector
+ * Random choices are functions of struct data_sample_key and the feature. Resampling and colours
+ * use float32 with separately rounded operations, so the bits do not depend on threads or vector
  * width. */
 #ifndef DATA_IMAGE_H
 #define DATA_IMAGE_H
@@ -30,12 +30,12 @@ struct image_pixels { /* uint8 [h, w, c] */
     uint32_t w, h, c;
 };
 
-struct image_room { /* a reusable buffer */
+struct image_buffer { /* a reusable buffer */
     void *at;   /* owned */
     size_t cap; /* bytes */
 };
 /* Returns the buffer with at least `bytes` bytes of undefined content; NULL: out of memory. */
-void *image_room(struct image_room *r, size_t bytes);
+void *image_buffer_reserve(struct image_buffer *r, size_t bytes);
 
 /* ---- image.c ---- */
 struct image; /* buffers and decoder of one thread */
@@ -43,8 +43,8 @@ int image_new(const struct data_set *s, struct image **out, struct err *err);
 void image_free(struct image *m); /* NULL is allowed */
 /* Preprocesses the stored form of a feature (struct data_bytes if encoded, else raw uint8) to
  * `out`. Errors: ERR_INPUT, ERR_CORRUPT, ERR_UNSUPPORTED, ERR_NOMEM. */
-int image_run(struct image *m, uint32_t feature, const struct data_draw *draw, const void *stored,
-              float *out, struct err *err);
+int image_preprocess(struct image *m, uint32_t feature, const struct data_sample_key *draw,
+                     const void *stored, float *out, struct err *err);
 
 /* ---- jpeg.c ---- */
 struct jpeg;
@@ -59,19 +59,19 @@ int jpeg_begin(struct jpeg *j, const void *bytes, size_t n, uint32_t *w, uint32_
  * not below `w` x `h`. *pixels are in `room` and contain at least the part; at: its x, y, w, h in
  * *pixels. */
 int jpeg_read(struct jpeg *j, uint32_t channels, const struct image_rect *rect, uint32_t w,
-              uint32_t h, struct image_room *room, struct image_pixels *pixels, double at[4],
+              uint32_t h, struct image_buffer *room, struct image_pixels *pixels, double at[4],
               struct err *err);
 
 /* ---- png.c ---- */
 bool png_is(const void *bytes, size_t n);
 int png_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err *err);
 /* Decodes the whole image with `channels` 1 or 3; transparency is discarded. */
-int png_read_all(const void *bytes, size_t n, uint32_t channels, struct image_room *room,
+int png_read_all(const void *bytes, size_t n, uint32_t channels, struct image_buffer *room,
                  struct image_pixels *pixels, struct err *err);
 
 /* ---- resample.c ---- */
 struct resample {
-    struct image_room taps[2], weights[2], row;
+    struct image_buffer taps[2], weights[2], row;
 };
 void resample_free(struct resample *r);
 /* Resizes `part` = x, y, w, h (in fractional pixels, inside `from`) to out [oh, ow, c]: each output

@@ -80,7 +80,7 @@ static void report(struct builder *b, uint64_t bytes, uint64_t records)
 
 /* ---- indexing one file ---- */
 
-static bool walk_progress(void *arg, uint64_t bytes, uint64_t records)
+static bool scan_progress(void *arg, uint64_t bytes, uint64_t records)
 {
     struct builder *b = arg;
 
@@ -90,9 +90,15 @@ static bool walk_progress(void *arg, uint64_t bytes, uint64_t records)
     return true;
 }
 
-static int walk(struct builder *b, struct data_file *f, int fd, uint8_t *block, struct err *err)
+static int scan_file(struct builder *b, struct data_file *f, int fd, uint8_t *block,
+                     struct err *err)
 {
-    struct data_walk w = { .on_progress = walk_progress, .arg = b, .s = b->s, .f = f, .fd = fd, .block = block,
+    struct data_scan w = { .on_progress = scan_progress,
+                           .arg = b,
+                           .s = b->s,
+                           .f = f,
+                           .fd = fd,
+                           .block = block,
                            .member = (uint32_t)(f - b->files) % b->s->n_members };
     uint64_t n;
     int rc = b->s->source->index(&w, err);
@@ -228,7 +234,7 @@ static int index_kept(struct builder *b, struct data_file *f, int fd, uint8_t *b
     } else if (load_kept(name, kind, path, f)) {
         report(b, f->bytes, f->n_records);
     } else {
-        rc = walk(b, f, fd, block, err);
+        rc = scan_file(b, f, fd, block, err);
         if (rc == 0)
             rc = save_kept(name, kind, path, f, err);
     }
@@ -256,7 +262,7 @@ static int sample_again(const struct data_set *s, struct data_file *f, int fd, s
     uint32_t tries = 0;
     int rc;
 
-    while ((rc = data_file_sample(s, fd, f->path, f->bytes, &f->sample, err)) < 0 &&
+    while ((rc = data_file_checksum(s, fd, f->path, f->bytes, &f->checksum, err)) < 0 &&
            data_should_retry(&s->retry, &tries, &since, rc, err))
         continue;
     return rc;
@@ -301,7 +307,7 @@ static int index_file(struct builder *b, struct data_file *f, uint8_t *block, st
     if (b->opts->origin.index_directory != NULL && b->s->source->index_kind != 0 && !f->pinned)
         rc = index_kept(b, f, local, block, err);
     else
-        rc = walk(b, f, local, block, err);
+        rc = scan_file(b, f, local, block, err);
     if (rc == 0 && f - b->files < MAPPINGS_MAX)
         f->mapping = mapping_new(local, f->bytes);
     if (f->pinned)

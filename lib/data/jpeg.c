@@ -150,7 +150,7 @@ static struct part find_part(const struct jpeg *j, const struct image_rect *rect
 }
 
 int jpeg_read(struct jpeg *j, uint32_t channels, const struct image_rect *rect, uint32_t w,
-              uint32_t h, struct image_room *room, struct image_pixels *pixels, double at[4],
+              uint32_t h, struct image_buffer *room, struct image_pixels *pixels, double at[4],
               struct err *err)
 {
     struct part p;
@@ -167,7 +167,7 @@ int jpeg_read(struct jpeg *j, uint32_t channels, const struct image_rect *rect, 
     p = find_part(j, rect, j->by);
     if (p.w < j->d.output_width)
         jpeg_crop_scanline(&j->d, &p.x, &p.w); /* may move x left to the boundary of a block */
-    bytes = image_room(room, (size_t)p.w * p.h * channels);
+    bytes = image_buffer_reserve(room, (size_t)p.w * p.h * channels);
     if (bytes == NULL) {
         jpeg_abort_decompress(&j->d);
         return err_set(err, ERR_NOMEM, "an image: out of memory");

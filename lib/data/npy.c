@@ -198,7 +198,8 @@ static int find_header(const uint8_t *bytes, size_t n, struct header *h)
     return 0;
 }
 
-int npy_head(const void *bytes, size_t n, const char *what, struct npy *out, struct err *err)
+int npy_parse_header(const void *bytes, size_t n, const char *what, struct npy *out,
+                     struct err *err)
 {
     struct header h = { .what = what, .err = err };
     const char *data;
@@ -220,7 +221,7 @@ int npy_parse(const void *bytes, size_t n, const char *what, struct tensor *out,
     struct tensor t = { 0 };
     const uint8_t *data;
     size_t have, want;
-    int rc = npy_head(bytes, n, what, &h, err);
+    int rc = npy_parse_header(bytes, n, what, &h, err);
 
     if (rc < 0)
         return rc;

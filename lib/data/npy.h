@@ -22,11 +22,12 @@ struct npy { /* the content of a header */
     size_t data_at; /* bytes from the start of the file to the first element */
 };
 
-enum { NPY_HEAD_BYTES = (1 << 16) + 12 }; /* the largest header that is accepted */
+enum { NPY_HEADER_BYTES = (1 << 16) + 12 }; /* the largest header that is accepted */
 
-/* Parses the header only, from the first NPY_HEAD_BYTES bytes of a file, or from all of a smaller
+/* Parses the header only, from the first NPY_HEADER_BYTES bytes of a file, or from all of a smaller
  * file. `what` is for messages. Errors: ERR_INPUT, ERR_UNSUPPORTED. */
-int npy_head(const void *bytes, size_t n, const char *what, struct npy *out, struct err *err);
+int npy_parse_header(const void *bytes, size_t n, const char *what, struct npy *out,
+                     struct err *err);
 
 /* Reads the whole file. The caller frees out->data with free(). A file larger than max_bytes is
  * rejected. Errors: ERR_INPUT, ERR_UNSUPPORTED (element type), ERR_NOENT, ERR_IO, ERR_NOMEM. */

@@ -148,7 +148,7 @@ int data_pack(struct data_set *s, const struct data_opts *opts, struct err *err)
         p.lengths = lengths;
         p.packs->length =
             s->layout.elements[s->layout.pack_by] / s->layout.inner[s->layout.pack_by];
-        rc = data_survey(s, opts, lengths, err);
+        rc = data_record_lengths(s, opts, lengths, err);
     }
     if (rc == 0)
         rc = plan_parts(s, &p, err);

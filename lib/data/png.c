@@ -118,7 +118,7 @@ static void set_form(struct reader *r, uint32_t channels)
         png_set_rgb_to_gray_fixed(r->png, PNG_ERROR_ACTION_NONE, 29900, 58700);
 }
 
-int png_read_all(const void *bytes, size_t n, uint32_t channels, struct image_room *room,
+int png_read_all(const void *bytes, size_t n, uint32_t channels, struct image_buffer *room,
                  struct image_pixels *pixels, struct err *err)
 {
     struct reader r;
@@ -138,7 +138,7 @@ int png_read_all(const void *bytes, size_t n, uint32_t channels, struct image_ro
     png_read_update_info(r.png, r.info);
     if (png_get_rowbytes(r.png, r.info) != (size_t)w * channels)
         return close_reader(&r, err_set(err, ERR_UNSUPPORTED, "PNG: unsupported pixel format"));
-    out = image_room(room, (size_t)w * h * channels);
+    out = image_buffer_reserve(room, (size_t)w * h * channels);
     if (out == NULL)
         return close_reader(&r, err_set(err, ERR_NOMEM, "an image: out of memory"));
     /* More pixels than the header declares are an error from here on. */

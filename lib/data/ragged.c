@@ -50,7 +50,7 @@ static int check(const struct rows *rows, const struct data_feature *f, uint64_t
     return 0;
 }
 
-int data_place_rows(struct data_decoder *d, uint32_t i, struct err *err)
+int data_pad_rows(struct data_decoder *d, uint32_t i, struct err *err)
 {
     const struct data_set *s = d->s;
     const struct data_feature *f = &s->features[i];

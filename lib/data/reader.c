@@ -216,7 +216,7 @@ static int decode_piece(struct data_reader *r, struct data_decoder *d, const str
     sort_piece(slot, p);
     for (uint32_t k = p->begin; k < p->end; k++) {
         uint32_t i = slot->sorted[k];
-        struct data_draw draw = { r->opts.seed, slot->epochs[i], slot->samples[i] };
+        struct data_sample_key draw = { r->opts.seed, slot->epochs[i], slot->samples[i] };
         struct err why;
         int now;
 
@@ -463,8 +463,8 @@ int data_next(struct data_reader *r, const struct data_batch **out, struct err *
         *err = trouble;
     /* The report comes before the return, because data_reader_close() waits for the read. It is
      * made without the lock, because the callback may block or call data_reader_cancel(). */
-    if (is_stuck && r->s->retry.on_trouble != NULL)
-        r->s->retry.on_trouble(r->s->retry.arg, trouble.text);
+    if (is_stuck && r->s->retry.on_warning != NULL)
+        r->s->retry.on_warning(r->s->retry.arg, trouble.text);
     if (canceled)
         return err_set(err, ERR_CANCELED, "reading was canceled");
     if (rc < 0)

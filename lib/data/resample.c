@@ -13,7 +13,7 @@ struct taps {
     uint32_t first, n, at;
 };
 
-void *image_room(struct image_room *r, size_t bytes)
+void *image_buffer_reserve(struct image_buffer *r, size_t bytes)
 {
     void *at;
 
@@ -39,14 +39,14 @@ void resample_free(struct resample *r)
 
 /* Computes the taps of n_out pixels over [from, from + length) of n_in pixels; false: out of
  * memory. */
-static bool make_taps(struct image_room *taps_room, struct image_room *weights_room, double from,
-                      double length, uint32_t n_in, uint32_t n_out)
+static bool make_taps(struct image_buffer *taps_room, struct image_buffer *weights_room,
+                      double from, double length, uint32_t n_in, uint32_t n_out)
 {
     double scale = length / n_out, reach = scale > 1 ? scale : 1;
     double low = from < 0 ? 0 : from, high = from + length > n_in ? n_in : from + length;
     uint32_t most = (uint32_t)(2 * reach) + 3, at = 0;
-    struct taps *taps = image_room(taps_room, n_out * sizeof(*taps));
-    float *weights = image_room(weights_room, (size_t)n_out * most * sizeof(*weights));
+    struct taps *taps = image_buffer_reserve(taps_room, n_out * sizeof(*taps));
+    float *weights = image_buffer_reserve(weights_room, (size_t)n_out * most * sizeof(*weights));
 
     if (taps == NULL || weights == NULL)
         return false;
@@ -143,7 +143,7 @@ int resample(struct resample *r, const struct image_pixels *from, const double p
 {
     size_t width = (size_t)from->w * from->c;
     ptrdiff_t step = flip ? -(ptrdiff_t)from->c : (ptrdiff_t)from->c;
-    float *row = image_room(&r->row, width * sizeof(*row));
+    float *row = image_buffer_reserve(&r->row, width * sizeof(*row));
     const struct taps *tx, *ty;
     const float *wx, *wy;
 

@@ -45,8 +45,8 @@ static int from_record(struct data_decoder *d, uint64_t record, uint64_t last, s
     int rc = data_read_record(d, record, last, err);
 
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
-        if (s->layout.rows_by[i] != UINT32_MAX && data_place_rows(d, i, err) < 0)
-            rc = data_at_record(s, record, ERR_INPUT, err);
+        if (s->layout.rows_by[i] != UINT32_MAX && data_pad_rows(d, i, err) < 0)
+            rc = data_wrap_record(s, record, ERR_INPUT, err);
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
         if (s->features[i].pad && s->layout.of[i] == UINT32_MAX &&
             s->layout.rows_by[i] == UINT32_MAX && d->counts[i] < s->layout.elements[i])
@@ -96,7 +96,8 @@ static int from_pack(struct data_decoder *d, uint64_t pack, struct err *err)
     for (; record < end; record++) {
         rc = data_read_record(d, *record, *record, &why);
         if (rc == 0)
-            rc = append(d, &at, segment, &why) < 0 ? data_at_record(s, *record, why.code, &why) : 0;
+            rc = append(d, &at, segment, &why) < 0 ? data_wrap_record(s, *record, why.code, &why)
+                                                   : 0;
         if (rc == 0)
             segment++;
         else if (!data_skip(s, rc, &why))
@@ -158,7 +159,7 @@ static void from_cache(struct data_decoder *d, uint64_t sample)
         d->stored[i] = s->cache.samples + sample * s->layout.stored_bytes + s->layout.stored_at[i];
 }
 
-static int decode_one(struct data_decoder *d, const struct data_draw *draw, uint64_t last,
+static int decode_one(struct data_decoder *d, const struct data_sample_key *draw, uint64_t last,
                       void *const *batch, size_t at, struct err *err)
 {
     struct data_set *s = d->s;
@@ -178,22 +179,22 @@ static int decode_one(struct data_decoder *d, const struct data_draw *draw, uint
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++) {
         void *out = (uint8_t *)batch[i] + at * s->layout.fed_bytes[i];
 
-        rc = d->convert[i] == NULL ? image_run(d->image, i, draw, d->stored[i], out, err)
+        rc = d->convert[i] == NULL ? image_preprocess(d->image, i, draw, d->stored[i], out, err)
                                    : d->convert[i]->run(&s->features[i], s->layout.elements[i],
                                                         d->stored[i], out, err);
     }
     if (rc < 0 && s->packs != NULL)
         return err_wrap(err, rc, "sample %" PRIu64, sample);
-    return rc < 0 ? data_at_record(s, sample, rc, err) : 0;
+    return rc < 0 ? data_wrap_record(s, sample, rc, err) : 0;
 }
 
 /* A bad sample is replaced by the next good sample of the set, which is the same for every
  * reader. */
-int data_decode(struct data_decoder *d, const struct data_draw *draw, uint64_t last,
+int data_decode(struct data_decoder *d, const struct data_sample_key *draw, uint64_t last,
                 void *const *batch, size_t at, uint64_t *used, struct err *err)
 {
     struct data_set *s = d->s;
-    struct data_draw now = *draw;
+    struct data_sample_key now = *draw;
     uint64_t n = data_samples(s);
     struct err why;
     int rc = decode_one(d, &now, last, batch, at, &why);

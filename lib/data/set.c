@@ -80,9 +80,9 @@ int data_open(const struct data_opts *opts, struct data_set **out, struct err *e
     s->training = opts->training;
     s->skip_bad = opts->origin.skip_bad;
     s->retry = (struct data_retry){ .deadline_ms = opts->deadline_ms,
-                                          .cancel = opts->cancel,
-                                          .on_trouble = opts->on_trouble,
-                                          .arg = opts->arg };
+                                    .cancel = opts->cancel,
+                                    .on_warning = opts->on_warning,
+                                    .arg = opts->arg };
     rc = data_copy_features(s, opts, err);
     if (rc == 0)
         rc = data_names_new(s->features, s->n_features, &s->names, err);
@@ -174,7 +174,7 @@ uint64_t data_steps_per_epoch(const struct data_set *s, uint32_t global_batch, b
 
 int data_sample(struct data_set *s, uint64_t sample, void *const *out, struct err *err)
 {
-    struct data_draw draw = { .sample = sample };
+    struct data_sample_key draw = { .sample = sample };
     struct data_decoder *d;
     uint64_t used;
     int rc;

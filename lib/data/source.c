@@ -83,21 +83,21 @@ static int arrays_fit(const struct data_set *s, struct err *err)
     return 0;
 }
 
-static int arrays_index(struct data_walk *w, struct err *err)
+static int arrays_index(struct data_scan *w, struct err *err)
 {
     const struct data_set *s = w->s;
     const struct data_feature *f = &s->features[w->member];
     struct shape expected = { .rank = f->shape.rank + 1 };
     size_t item = s->layout.stored_size[w->member];
-    uint64_t want = NPY_HEAD_BYTES < w->f->bytes ? NPY_HEAD_BYTES : w->f->bytes, held;
+    uint64_t want = NPY_HEADER_BYTES < w->f->bytes ? NPY_HEADER_BYTES : w->f->bytes, held;
     const uint8_t *bytes;
     struct npy head;
     char has[160], wants[160], what[300];
-    int rc = data_walk_fetch(w, 0, want, want, &bytes, &held, err);
+    int rc = data_scan_fetch(w, 0, want, want, &bytes, &held, err);
 
     snprintf(what, sizeof(what), "'%.280s'", w->f->origin);
     if (rc == 0)
-        rc = npy_head(bytes, held, what, &head, err);
+        rc = npy_parse_header(bytes, held, what, &head, err);
     if (rc == 0 && head.fortran && head.shape.rank > 1)
         rc = err_set(err, ERR_UNSUPPORTED,
                      "%s is in Fortran order, so its items are not contiguous: save "
@@ -170,7 +170,7 @@ static bool has_labels(const struct data_set *s)
     return false;
 }
 
-static int tokens_index(struct data_walk *w, struct err *err)
+static int tokens_index(struct data_scan *w, struct err *err)
 {
     size_t width = tensor_dtype_bytes(w->s->features[0].stored), length = w->s->layout.elements[0];
     uint64_t tokens = w->f->bytes / width, ahead = has_labels(w->s);

@@ -13,7 +13,7 @@ enum {
 
 /* Reads the header of the record at `at` and sets *length to the length of its data. On entry
  * *length is the length of the previous record. */
-static int walk_record(struct data_walk *w, uint64_t at, uint64_t *length, struct err *err)
+static int scan_record(struct data_scan *w, uint64_t at, uint64_t *length, struct err *err)
 {
     uint64_t left = w->f->bytes - at, held, want = TFRECORD_HEAD_BYTES;
     const uint8_t *head;
@@ -24,28 +24,28 @@ static int walk_record(struct data_walk *w, uint64_t at, uint64_t *length, struc
                 "%" PRIu64 " bytes left, expected a record (at least %d bytes) or the end: the "
                 "file is truncated",
                 left, FRAME_BYTES);
-        return data_walk_error(w, at, ERR_CORRUPT, err);
+        return data_scan_error(w, at, ERR_CORRUPT, err);
     }
     if (*length <= SMALL_BYTES)
         want = DATA_BLOCK_BYTES;
-    rc = data_walk_fetch(w, at, TFRECORD_HEAD_BYTES, want, &head, &held, err);
+    rc = data_scan_fetch(w, at, TFRECORD_HEAD_BYTES, want, &head, &held, err);
     if (rc < 0)
         return rc;
     rc = tfrecord_head(head, DATA_RECORD_BYTES_MAX, length, err);
     if (rc < 0)
-        return data_walk_error(w, at, rc, err);
+        return data_scan_error(w, at, rc, err);
     if (*length > left - FRAME_BYTES) {
         err_set(err, ERR_CORRUPT,
                 "record of %" PRIu64 " bytes, but only %" PRIu64 " are left: the file is truncated",
                 *length, left - FRAME_BYTES);
-        return data_walk_error(w, at, ERR_CORRUPT, err);
+        return data_scan_error(w, at, ERR_CORRUPT, err);
     }
     return 0;
 }
 
 /* Skips and reports the rest of the file: after a damaged header the start of the next record is
  * unknown. */
-static int skip_rest(struct data_walk *w, uint64_t at, struct err *err)
+static int skip_rest(struct data_scan *w, uint64_t at, struct err *err)
 {
     const struct data_retry *p = &w->s->retry;
     char text[ERR_TEXT_BYTES];
@@ -53,30 +53,30 @@ static int skip_rest(struct data_walk *w, uint64_t at, struct err *err)
     snprintf(text, sizeof(text), "%s; the %" PRIu64 " following bytes are skipped",
              err != NULL ? err->text : "a damaged header", w->f->bytes - at);
     atomic_fetch_add(&w->s->n_skipped, 1);
-    if (p->on_trouble != NULL)
-        p->on_trouble(p->arg, text);
+    if (p->on_warning != NULL)
+        p->on_warning(p->arg, text);
     return 0;
 }
 
-int tfrecord_index(struct data_walk *w, struct err *err)
+int tfrecord_index(struct data_scan *w, struct err *err)
 {
     uint64_t at = 0, length = 0;
     int rc = 0;
 
     while (at < w->f->bytes) {
         if (at - w->reported_at >= DATA_BLOCK_BYTES)
-            rc = data_walk_report(w, at, err);
+            rc = data_scan_report(w, at, err);
         if (rc == 0)
-            rc = walk_record(w, at, &length, err);
+            rc = scan_record(w, at, &length, err);
         if (rc == ERR_CORRUPT && w->s->skip_bad) {
             rc = skip_rest(w, at, err);
             break;
         }
         if (rc == 0)
-            rc = data_walk_start(w, at, err);
+            rc = data_scan_add(w, at, err);
         if (rc < 0)
             return rc;
         at += FRAME_BYTES + length;
     }
-    return data_walk_start(w, at, err);
+    return data_scan_add(w, at, err);
 }

@@ -16,8 +16,8 @@
 
 enum { BLOCK_BYTES = 4096, BLOCKS_BETWEEN = 6 };
 
-int data_file_sample(const struct data_set *s, int fd, const char *path, uint64_t bytes,
-                     uint32_t *out, struct err *err)
+int data_file_checksum(const struct data_set *s, int fd, const char *path, uint64_t bytes,
+                       uint32_t *out, struct err *err)
 {
     uint64_t n_blocks = bytes / BLOCK_BYTES; /* complete blocks */
     uint64_t n = n_blocks < BLOCKS_BETWEEN ? n_blocks : BLOCKS_BETWEEN;
@@ -58,8 +58,8 @@ static void report_new_time(const struct data_set *s, const struct data_file *f)
              "'%s' has another modification time than when it was indexed, but the same size and "
              "content: reading continues",
              f->path);
-    if (s->retry.on_trouble != NULL)
-        s->retry.on_trouble(s->retry.arg, text);
+    if (s->retry.on_warning != NULL)
+        s->retry.on_warning(s->retry.arg, text);
 }
 
 int data_file_unchanged(const struct data_set *s, struct data_file *f, int fd, uint64_t bytes,
@@ -72,10 +72,10 @@ int data_file_unchanged(const struct data_set *s, struct data_file *f, int fd, u
     if (bytes != f->bytes)
         return changed(f, bytes, err);
     if (mtime_ns != known) {
-        rc = data_file_sample(s, fd, f->path, bytes, &sample, err);
+        rc = data_file_checksum(s, fd, f->path, bytes, &sample, err);
         if (rc < 0)
             return rc;
-        if (sample != f->sample)
+        if (sample != f->checksum)
             return changed(f, bytes, err);
         /* only one of several threads reports the new time */
         if (atomic_compare_exchange_strong(&f->known_mtime_ns, &known, mtime_ns))

@@ -1,4 +1,4 @@
-/* common.h - what the implementations of an engine need alike: the object, its notes, its tree. */
+/* common.h - helpers that every engine uses: the object, notes for the log, the tree of lanes. */
 #ifndef ENGINE_COMMON_H
 #define ENGINE_COMMON_H
 

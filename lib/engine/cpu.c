@@ -18,7 +18,7 @@
 #include "engine/trace_types.h"
 #include "graph/graph.h"
 
-static const struct pass pass = { cpu_feed, cpu_run, cpu_show, false };
+static const struct pass pass = { cpu_feed, cpu_run, cpu_fetch_gradients, false };
 
 static void cpu_close(struct engine *e)
 {
@@ -79,9 +79,9 @@ static int cpu_open(const struct engine_opts *opts, struct engine **out, struct 
     return 0;
 }
 
-static int cpu_renew_region(struct engine *e, struct err *err)
+static int cpu_replace_region(struct engine *e, struct err *err)
 {
-    return engine_memory_renew_region(&e->memory, err);
+    return engine_memory_replace_region(&e->memory, err);
 }
 
 static void cpu_describe_trace(struct engine *e, struct trace_opts *out)
@@ -124,7 +124,7 @@ static int cpu_staging(struct engine *e, void **out, struct err *err)
     return 0;
 }
 
-static void cpu_leave_staging(struct engine *e)
+static void cpu_abandon_staging(struct engine *e)
 {
     (void)e;
 }
@@ -171,7 +171,7 @@ static int cpu_end(struct engine_replica *r, struct err *err)
 
 /* ---- a step ---- */
 
-static void cpu_keep(struct engine_replica *r, uint64_t step)
+static void cpu_skip_update(struct engine_replica *r, uint64_t step)
 {
     (void)r;
     (void)step;
@@ -189,31 +189,31 @@ const struct engine_ops engine_cpu = {
     .open = cpu_open,
     .close = cpu_close,
     .cancel = plans_cancel,
-    .renew_region = cpu_renew_region,
+    .replace_region = cpu_replace_region,
     .overlaps = reduce_overlaps,
     .describe_trace = cpu_describe_trace,
     .sync = cpu_sync,
     .snapshot = cpu_snapshot,
     .wait_snapshot = cpu_wait_snapshot,
     .staging = cpu_staging,
-    .leave_staging = cpu_leave_staging,
+    .abandon_staging = cpu_abandon_staging,
     .discard = cpu_discard,
     .begin = cpu_begin,
     .bind = cpu_bind,
-    .read = plans_read,
+    .open_reader = plans_open_reader,
     .end = cpu_end,
     .run_lanes = cpu_run_lanes,
     .reduce = cpu_reduce,
     .scale = cpu_scale,
     .inspect = cpu_inspect,
     .verify_gradient = cpu_verify_gradient,
-    .measure = cpu_measure,
+    .gradient_norm = cpu_gradient_norm,
     .update = cpu_update,
-    .keep = cpu_keep,
+    .skip_update = cpu_skip_update,
     .checksum = cpu_checksum,
     .verify_state = cpu_verify_state,
     .end_step = cpu_end_step,
     .evaluate = passes_evaluate,
-    .describe = passes_describe,
-    .locate = passes_locate,
+    .describe_nonfinite = passes_describe_nonfinite,
+    .locate_nonfinite = passes_locate_nonfinite,
 };

@@ -84,10 +84,10 @@ void cpu_inspect(struct engine_replica *r)
     if (r->local == 0)
         inject_faults(r);
     own = pass_over(r, r->local, sums ? add_stretch : look_at_stretch);
-    r->look.own = own.checksum;
-    r->look.bad = !own.finite;
+    r->inspection.own = own.checksum;
+    r->inspection.bad = !own.finite;
     if (compares_parts(e))
-        r->look.other = pass_over(r, before, add_stretch).checksum;
+        r->inspection.other = pass_over(r, before, add_stretch).checksum;
 }
 
 /* Part i of the gradient in the arena of the replica that will use it, and in that of the next one.
@@ -100,8 +100,8 @@ static int parts_differ(const struct engine *e, uint32_t i, uint32_t next, uint6
         "%s: its replicas %u and %u hold different reduced gradients, with checksums "
         "%06x and %06x in part %u: a processor or memory of this machine computed or stored "
         "a wrong value. Step %" PRIu64 " is not applied; the state before it is valid",
-        e->group.members[e->group.self].name, i, next, e->replicas[i]->look.own,
-        e->replicas[next]->look.other, i, step);
+        e->group.members[e->group.self].name, i, next, e->replicas[i]->inspection.own,
+        e->replicas[next]->inspection.other, i, step);
 }
 
 int cpu_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum, bool *finite,
@@ -113,12 +113,12 @@ int cpu_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum, 
     *sum = 0;
     *finite = true;
     for (uint32_t i = 0; i < n; i++) {
-        const struct engine_look *own = &e->replicas[i]->look;
+        const struct engine_inspection *own = &e->replicas[i]->inspection;
         uint32_t next = (i + 1) % n;
 
         *finite = *finite && !own->bad;
         *sum = checksum_add(*sum, own->own);
-        if (compares_parts(e) && own->own != e->replicas[next]->look.other)
+        if (compares_parts(e) && own->own != e->replicas[next]->inspection.other)
             return parts_differ(e, i, next, step, err);
     }
     return 0;

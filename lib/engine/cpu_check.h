@@ -1,8 +1,9 @@
 /* cpu_check.h - checksums and the search for non-finite numbers, on a CPU. Contracts: engine_ops.
  *
- * Replicas share the state, and each updates a part of it. So each sums up the part of the gradient
- * that its own update reads, in its own arena. Without peers, each also sums up the part of the
- * replica before it, and both sums are compared before the gradient is used.
+ * Replicas share the state, and each updates a part of it. Each replica therefore computes the
+ * checksum of the part of the gradient that its own update reads, in its own arena. Without peers,
+ * each also computes the checksum of the previous replica's part, and both are compared before the
+ * gradient is used.
  * Threads: the replica's. */
 #ifndef ENGINE_CPU_CHECK_H
 #define ENGINE_CPU_CHECK_H

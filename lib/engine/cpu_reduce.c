@@ -202,7 +202,7 @@ void reduce_begin(struct engine_replica *r, uint64_t step)
     CHECK(d->done == d->ready);
     d->ready = d->done = 0;
     d->step = step;
-    d->trace = trace_beside(r->trace, TRACE_REDUCER);
+    d->trace = trace_sibling(r->trace, TRACE_REDUCER);
     pthread_mutex_unlock(&d->lock);
     comm_may_spin(r->engine->group.comm, r->local, false);
 }
@@ -224,7 +224,7 @@ void reduce_add_lanes(struct engine_replica *r, uint32_t lane, uint32_t top, siz
     for (uint32_t m = merges; m > 0; m--, top--)
         tables_add(r, top - 2, top - 1, begin, end);
     if (merges > 0)
-        trace_until_now(r->trace, TRACE_SUMS, lane, before);
+        trace_add_until_now(r->trace, TRACE_SUMS, lane, before);
 }
 
 void reduce_ready(void *arg, size_t offset, size_t n)
@@ -263,10 +263,10 @@ int reduce_rest(struct engine_replica *r, struct err *err)
         comm_may_spin(r->engine->group.comm, r->local, true);
     }
     if (rc == 0)
-        rc = tables_close_up(r, &d->end, err);
+        rc = tables_compact(r, &d->end, err);
     if (rc == 0)
         rc = reduce_bucket(r, r->n_buckets - 1, NULL, err);
     if (rc == 0)
-        tables_open_up(r, d->end);
+        tables_expand(r, d->end);
     return rc;
 }

@@ -9,20 +9,21 @@
 bool reduce_overlaps(const struct engine *e);
 uint32_t reduce_buckets(const struct engine *e); /* of a step, if it is reduced in buckets */
 
-/* A generation: starts the replica's reducer, if so it was agreed. */
+/* Called at the start of a generation: starts the thread that reduces for the replica, if the group
+ * has agreed to reduce while backward computes. */
 int reduce_open(struct engine_replica *r, struct err *err);
-/* No bucket is being reduced, or the communicator has failed. */
+/* Stops that thread. Called when no bucket is being reduced, or after the communicator failed. */
 void reduce_close(struct engine_replica *r);
 
-/* A step. */
+/* Called at the start of a step. */
 void reduce_begin(struct engine_replica *r, uint64_t step);
 /* A plan_ready_fn for the last lane; arg: the replica. */
 void reduce_ready(void *arg, size_t offset, size_t n);
-/* Merges what is due after a lane (the replica's `lane`-th, in arena top - 1) along the tree, of
- * the floats up to `end` that are not added yet. */
+/* Called after the replica's `lane`-th lane, whose gradients are in arena top - 1: makes the merges
+ * of the tree that are due, for the floats below `end` that are not merged yet. */
 void reduce_add_lanes(struct engine_replica *r, uint32_t lane, uint32_t top, size_t end);
-/* After the last lane, the control words written: waits for buckets in progress, reduces the rest.
- */
+/* Called after the last lane, when the control words are written: waits for buckets in progress and
+ * all-reduces the rest. */
 int reduce_rest(struct engine_replica *r, struct err *err);
 
 #endif

@@ -52,7 +52,7 @@ int cpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *ru
                                : plan_backward(plan, run, r->arenas->grads[0], NULL, NULL, err);
 }
 
-int cpu_show(struct engine_replica *r, struct err *err)
+int cpu_fetch_gradients(struct engine_replica *r, struct err *err)
 {
     (void)r;
     (void)err;

@@ -17,6 +17,6 @@ int cpu_feed(struct engine_replica *r, struct plan *plan, const struct data_batc
              struct err *err);
 int cpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *run, bool backward,
             struct err *err);
-int cpu_show(struct engine_replica *r, struct err *err);
+int cpu_fetch_gradients(struct engine_replica *r, struct err *err);
 
 #endif

@@ -48,7 +48,7 @@ static int join_marks(struct engine_replica *r, struct err *err)
     return rc;
 }
 
-int tables_close_up(struct engine_replica *r, size_t *end, struct err *err)
+int tables_compact(struct engine_replica *r, size_t *end, struct err *err)
 {
     const struct memory *m = &r->engine->memory;
     float *grads = r->arenas->grads[0];
@@ -62,7 +62,7 @@ int tables_close_up(struct engine_replica *r, size_t *end, struct err *err)
     return 0;
 }
 
-void tables_open_up(struct engine_replica *r, size_t end)
+void tables_expand(struct engine_replica *r, size_t end)
 {
     const struct memory *m = &r->engine->memory;
     size_t tail = m->grads - m->trained;

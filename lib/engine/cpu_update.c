@@ -28,7 +28,7 @@ static void meet(struct engine_replica *r)
     CHECK(whole); /* no thread breaks the commit gate */
 }
 
-void cpu_measure(struct engine_replica *r, bool wanted, double *norm)
+void cpu_gradient_norm(struct engine_replica *r, bool wanted, double *norm)
 {
     const struct engine_opts *o = r->engine->opts;
     const struct optim_state state = state_of(r);

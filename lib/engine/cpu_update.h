@@ -9,7 +9,7 @@
 
 #include "engine/engine.h"
 
-void cpu_measure(struct engine_replica *r, bool wanted, double *norm);
+void cpu_gradient_norm(struct engine_replica *r, bool wanted, double *norm);
 int cpu_update(struct engine_replica *r, const struct optim_hyper *h, struct err *err);
 
 #endif

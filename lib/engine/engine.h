@@ -5,11 +5,11 @@
  * evaluation. Implementations: engine/cpu.h, engine/gpu.h, and a fake for tests.
  *
  *     open
- *       begin -> [transfer, load] -> bind -> read                       one generation
+ *       begin -> [transfer, load] -> bind -> open_reader                one generation
  *         run_lanes -> reduce -> (scale) -> inspect | gate | verify_gradient   one step
- *           measure -> update, or keep                                  after the commit gate
+ *           gradient_norm -> update, or skip_update                     after the commit gate
  *           (checksum | gate | verify_state) -> end_step
- *         evaluate, describe, locate                                    between the verbs of a step
+ *         evaluate, describe_nonfinite, locate_nonfinite                between the verbs of a step
  *       end
  *     close
  *
@@ -96,7 +96,7 @@ struct engine_opts {              /* borrowed until close() */
     const struct plan_opts *plan;
     const uint32_t *features; /* [n_feeds + n_targets of plan] the data feature of each input */
     struct data_set *data, *eval_data;    /* eval_data: NULL: there are no evaluations */
-    const struct data_reader_opts *reads; /* without lanes and steps; prefetch is per lane */
+    const struct data_reader_opts *reader; /* without lanes and steps; prefetch is per lane */
     uint64_t steps_per_epoch, eval_steps;
     uint64_t seed;
     /* the mean is over what counts, not over the samples: see ENGINE_WEIGHT */
@@ -144,12 +144,12 @@ struct engine_replica {
     uint64_t data_ns;        /* waited for samples */
     uint64_t reduce_ns;      /* waited for the all-reduce after the replica's own lanes */
     uint64_t reduce_work_ns; /* inside the all-reduce, in whatever thread */
-    struct engine_look {     /* by inspect() */
+    struct engine_inspection { /* by inspect() */
         uint32_t own;        /* checksum of the gradient that this replica's update will read */
         /* CPU: checksum of the part of the replica before it, in this one's arena */
         uint32_t other;
         bool bad; /* NaN or infinity */
-    } look;
+    } inspection;
     uint32_t state_sum; /* by checksum() */
 
     struct plans *plans; /* plans.h; NULL: an engine without plans */
@@ -165,8 +165,9 @@ struct engine_group {
     struct gate *commit_gate; /* of this task's replicas; never broken */
     bool compares;            /* peers compare gradients: replicas of this task need not */
     bool overlap;             /* agreed: reduce while backward computes; before bind() */
-    uint64_t plain_until;     /* up to this step some task may trace; GPUs repeat no captured work
-                                 then, because all or none of the group must. Before bind() */
+    /* Up to this step some task may trace. GPUs then launch no captured graphs, because either all
+     * GPUs of the group launch them or none. Set before bind(). */
+    uint64_t no_graphs_until;
 };
 
 struct engine {
@@ -185,7 +186,7 @@ struct engine {
 
 enum { ENGINE_SUM_LOSS, ENGINE_SUM_WEIGHT, ENGINE_SUM_METRICS }; /* of evaluation sums */
 
-struct engine_finding { /* of locate() */
+struct engine_nonfinite { /* of locate_nonfinite() */
     /* the lowest lane of this replica with a non-finite number; opts->lanes: none */
     uint32_t lane;
     double largest;  /* sum over its lanes of the largest number in gradient and loss */
@@ -207,7 +208,7 @@ struct engine_ops {
     void (*cancel)(struct engine *e);
     /* Replaces the region, because a peer that may still be alive can write to it. Errors:
      * ERR_NOMEM. */
-    int (*renew_region)(struct engine *e, struct err *err);
+    int (*replace_region)(struct engine *e, struct err *err);
     /* Would this task, as it is connected now, reduce while backward computes? */
     bool (*overlaps)(const struct engine *e);
     /* Fills in plans (room for n_devices), lanes, pieces and on_gpus. */
@@ -224,10 +225,10 @@ struct engine_ops {
     /* Any thread. Errors: ERR_DEVICE: the copy does not arrive. */
     int (*wait_snapshot)(struct engine *e, struct err *err);
     /* Memory from which snapshot() copies without a wait; *out NULL: any memory will do. The engine
-     * owns it, unless leave_staging() was called: a writer that hangs still reads it. Errors:
+     * owns it, unless abandon_staging() was called: a writer that hangs still reads it. Errors:
      * ERR_NOMEM, ERR_DEVICE. */
     int (*staging)(struct engine *e, void **out, struct err *err);
-    void (*leave_staging)(struct engine *e);
+    void (*abandon_staging)(struct engine *e);
     /* The state that the devices hold is invalid. */
     void (*discard)(struct engine *e);
 
@@ -238,8 +239,8 @@ struct engine_ops {
     /* The host holds the state of step `held` (0: fresh): the device takes it, unless it holds that
      * state already. Starts the thread that reduces, if so it was agreed. */
     int (*bind)(struct engine_replica *r, uint64_t held, struct err *err);
-    /* Samples of the steps [first, last] will be asked for, in order. */
-    int (*read)(struct engine_replica *r, uint64_t first, uint64_t last, struct err *err);
+    /* Starts to prefetch the samples of the steps [first, last]. */
+    int (*open_reader)(struct engine_replica *r, uint64_t first, uint64_t last, struct err *err);
     /* Also after a failure, and without begin(). Stops the helper thread, disconnects, waits for
      * work in progress. Errors: ERR_DEVICE: the device does not come to rest; it is lost to this
      * process. */
@@ -258,23 +259,23 @@ struct engine_ops {
     int (*reduce)(struct engine_replica *r, uint64_t step, struct err *err);
     /* With mean_of_weights, after each reduce(): multiplies the gradients. */
     int (*scale)(struct engine_replica *r, float by, struct err *err);
-    /* A pass over the gradient that the update will read, into r->look. */
+    /* A pass over the gradient that the update will read, into r->inspection. */
     void (*inspect)(struct engine_replica *r);
     /* After a gate that follows inspect(). All replicas see the same. *sum: checksum of the task's
      * gradient; *finite: it holds no NaN or infinity. Errors: ERR_DEVICE: the replicas of this task
      * hold different gradients; the text says which. Nothing has been changed. */
     int (*verify_gradient)(struct engine_replica *r, uint64_t step, uint32_t *sum, bool *finite,
                            struct err *err);
-    /* Limits the elements of the gradient to clip_value. *norm: the L2 norm of the gradient after
-     * that and without the loss scale, if it is wanted, else NaN. Replicas meet at the commit gate.
-     */
-    void (*measure)(struct engine_replica *r, bool wanted, double *norm);
+    /* Clips the elements of the gradient to clip_value, then sets *norm to the L2 norm of the
+     * gradient without the loss scale; NaN if `wanted` is false. The replicas of the task wait for
+     * each other at the commit gate. */
+    void (*gradient_norm)(struct engine_replica *r, bool wanted, double *norm);
     /* Applies the optimizer and moves the statistics: this replica's part. Replicas may meet at the
      * commit gate; the caller meets once more. Errors: ERR_DEVICE: this replica's state is invalid.
      */
     int (*update)(struct engine_replica *r, const struct optim_hyper *h, struct err *err);
-    /* In place of an update: the held state counts as that after `step` too. */
-    void (*keep)(struct engine_replica *r, uint64_t step);
+    /* Called in place of update(): the held state is also the state after `step`. */
+    void (*skip_update)(struct engine_replica *r, uint64_t step);
     /* Checksum of this replica's part of the state, or of its copy, into r->state_sum. Waits. */
     int (*checksum)(struct engine_replica *r, struct err *err);
     /* After a gate that follows checksum(). *sum: of the task's state. Errors: ERR_DEVICE: copies
@@ -287,19 +288,19 @@ struct engine_ops {
     /* Loss and metrics of this replica's lanes of the evaluation data, summed along the tree in
      * arenas->sums[0]. Enters PHASE_EVALUATION_DATA and PHASE_EVALUATE. */
     int (*evaluate)(struct engine_replica *r, struct err *err);
-    /* Appends to `text` [n] which reduced gradient or statistic holds NaN or infinity, if one does;
-     * arena 0 holds the gradients afterwards. */
-    int (*describe)(struct engine_replica *r, const char *separator, char *text, size_t n,
-                    struct err *err);
+    /* Appends the name of a reduced gradient or statistic that contains NaN or infinity to `text`
+     * [n]; appends nothing if all are finite. Arena 0 contains the gradients afterwards. */
+    int (*describe_nonfinite)(struct engine_replica *r, const char *separator, char *text, size_t n,
+                              struct err *err);
     /* Computes the replica's lanes of `step` again and finds the first non-finite number.
      * Overwrites arena 0. */
-    int (*locate)(struct engine_replica *r, uint64_t step, struct engine_finding *out,
-                  struct err *err);
+    int (*locate_nonfinite)(struct engine_replica *r, uint64_t step, struct engine_nonfinite *out,
+                            struct err *err);
 };
 
 /* Arena 0 of a replica: peers can read and write it. Free for the caller between bind() and the
- * first run_lanes(), in transfers before bind(), and after locate(); it must be zero again before
- * run_lanes(). */
+ * first run_lanes(), in transfers before bind(), and after locate_nonfinite(); it must be zero
+ * again before run_lanes(). */
 static inline void *engine_scratch(const struct engine_replica *r)
 {
     return r->arenas->grads[0];

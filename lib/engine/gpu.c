@@ -28,7 +28,7 @@
 #include "engine/trace_types.h"
 #include "graph/graph.h"
 
-static const struct pass pass = { gpu_feed, gpu_run, gpu_show, true };
+static const struct pass pass = { gpu_feed, gpu_run, gpu_fetch_gradients, true };
 
 /* ---- a task ---- */
 
@@ -85,9 +85,9 @@ static int gpu_open(const struct engine_opts *opts, struct engine **out, struct 
     return 0;
 }
 
-static int gpu_renew_region(struct engine *e, struct err *err)
+static int gpu_replace_region(struct engine *e, struct err *err)
 {
-    return engine_memory_renew_region(&e->memory, err);
+    return engine_memory_replace_region(&e->memory, err);
 }
 
 static bool gpu_overlaps(const struct engine *e)
@@ -125,11 +125,11 @@ static int gpu_begin(struct engine_replica *r, struct err *err)
     g->n_lanes = r->n_lanes;
     g->feed.next = 0;
     g->first_step = 0;
-    g->report.back->computed = 0;
+    g->report.readback->computed = 0;
     g->timing.notes_device = true;
     for (uint32_t i = 0; i < GPU_SLOTS; i++)
         g->feed.slot[i].is_full = false;
-    gpu_clock_forget(r);
+    gpu_clock_reset(r);
     rc = g->cuda->fill(g->report.trouble, 0, sizeof(*g->report.trouble), g->streams.work, err);
     return rc < 0 ? rc : gpu_connect(r, err);
 }
@@ -179,7 +179,7 @@ static int look_at_clock(void *arg, struct err *err)
 static int come_to_rest(struct engine_replica *r, struct err *err)
 {
     struct gpu *g = gpu_of(r);
-    struct cuda_stream *streams[] = { g->streams.sums, g->streams.feed, g->streams.work,
+    struct cuda_stream *streams[] = { g->streams.reduce, g->streams.feed, g->streams.work,
                                       gpu_copies_stream(g) };
     struct rest x = { clock_ns(), r->engine->group.deadline_ms };
     int rc = 0;
@@ -197,7 +197,7 @@ static int gpu_end(struct engine_replica *r, struct err *err)
 
     /* Captured graphs first: NCCL keeps a communicator while a graph contains its sums. A graph
      * that runs is freed when it has ended. */
-    gpu_drop_lanes(g);
+    gpu_free_lanes(g);
     rc = gpu_disconnect(r, err);
     if (rc == 0)
         rc = come_to_rest(r, err);
@@ -214,31 +214,31 @@ const struct engine_ops engine_gpu = {
     .open = gpu_open,
     .close = gpu_close,
     .cancel = plans_cancel,
-    .renew_region = gpu_renew_region,
+    .replace_region = gpu_replace_region,
     .overlaps = gpu_overlaps,
     .describe_trace = gpu_describe_trace,
     .sync = gpu_sync,
     .snapshot = gpu_snapshot,
     .wait_snapshot = gpu_wait_snapshot,
     .staging = gpu_staging,
-    .leave_staging = gpu_leave_staging,
+    .abandon_staging = gpu_abandon_staging,
     .discard = gpu_discard,
     .begin = gpu_begin,
     .bind = gpu_bind,
-    .read = plans_read,
+    .open_reader = plans_open_reader,
     .end = gpu_end,
     .run_lanes = gpu_run_lanes,
     .reduce = gpu_reduce,
     .scale = gpu_scale,
     .inspect = gpu_inspect,
     .verify_gradient = gpu_verify_gradient,
-    .measure = gpu_measure,
+    .gradient_norm = gpu_gradient_norm,
     .update = gpu_update,
-    .keep = gpu_keep,
+    .skip_update = gpu_skip_update,
     .checksum = gpu_checksum,
     .verify_state = gpu_verify_state,
-    .end_step = gpu_clock_write,
+    .end_step = gpu_clock_step_end,
     .evaluate = passes_evaluate,
-    .describe = passes_describe,
-    .locate = passes_locate,
+    .describe_nonfinite = passes_describe_nonfinite,
+    .locate_nonfinite = passes_locate_nonfinite,
 };

@@ -1,17 +1,17 @@
 /* gpu.h - the engine of replicas on GPUs.
  *
- * Each GPU holds a whole state of its own: it moves all weights by itself, from sums that are the
- * same bits on all GPUs. The state in the host's memory is a shadow of that of replica 0
+ * Each GPU holds a complete state and updates all weights itself, from gradients that are
+ * bit-identical on all GPUs. The state in the host's memory is a shadow of that of replica 0
  * (gpu_copy.c), and is copied to the GPUs when it is newer than theirs.
  *
  *     feed stream    batch -> pinned -> stage ...     the next lane's, while this lane computes
  *     work stream    stage -> inputs | forward, backward, lanes added | ... | look | update
- *     sums stream                      bucket 0 | bucket 1 | ...  NCCL, as backward completes them
+ *     reduce stream                    bucket 0 | bucket 1 | ...  NCCL, as backward completes them
  *     copies stream                                 a checkpoint's copy of the state, to the host
  *
- * After the last bucket the control words, and the result of a pass over the gradient, come to the
- * host: the one wait of a step (gpu_reduce.c). The update is put on the stream after the commit
- * gate, without a wait.
+ * After the last bucket the control words and the result of the gradient checks are copied to the
+ * host, which waits for them: the only wait of a step (gpu_reduce.c). The update is enqueued after
+ * the commit gate, without a wait.
  *
  * Gradients of tables are whole, because NCCL sums as many numbers in every step, from calls that
  * were captured; after them comes a number for each row, above 0 if a lane read it.

@@ -15,7 +15,7 @@ static inline size_t gpu_bucket_floats(const struct engine *e)
     return (bytes > 0 ? bytes : GPU_BUCKET_BYTES) / sizeof(float);
 }
 
-/* Sums of a step on the sums stream, at most. */
+/* Sums of a step on the reduce stream, at most. */
 static inline uint32_t gpu_pieces(const struct engine *e)
 {
     return (uint32_t)(e->memory.grads / gpu_bucket_floats(e)) + 2;

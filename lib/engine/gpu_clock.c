@@ -97,7 +97,7 @@ int gpu_clock_open(struct engine_replica *r, struct err *err)
         rc = g->cuda->event_open(true, &c->zero, err);
     c->cap_spans = (uint32_t)marks;
     c->spans = calloc(marks, sizeof(*c->spans));
-    gpu_clock_begin(r);
+    gpu_clock_step_begin(r);
     return rc == 0 && c->spans == NULL ? err_set(err, ERR_NOMEM, "out of memory") : rc;
 }
 
@@ -116,7 +116,7 @@ void gpu_clock_close(struct gpu *g)
 
 /* ---- every step ---- */
 
-void gpu_clock_forget(struct engine_replica *r)
+void gpu_clock_reset(struct engine_replica *r)
 {
     struct gpu_clock *c = gpu_of(r)->clock;
 
@@ -132,12 +132,12 @@ static int note(struct engine_replica *r, struct err *err)
     return gpu_of(r)->cuda->record(e->at[e->n++], gpu_of(r)->streams.work, err);
 }
 
-int gpu_busy(struct engine_replica *r, struct err *err)
+int gpu_clock_work_begin(struct engine_replica *r, struct err *err)
 {
     return note(r, err);
 }
 
-int gpu_rest(struct engine_replica *r, struct err *err)
+int gpu_clock_work_end(struct engine_replica *r, struct err *err)
 {
     return note(r, err);
 }
@@ -164,7 +164,7 @@ void gpu_clock_read(struct engine_replica *r)
 
 /* ---- a traced step ---- */
 
-void gpu_clock_begin(struct engine_replica *r)
+void gpu_clock_step_begin(struct engine_replica *r)
 {
     struct gpu_clock *c = gpu_of(r)->clock;
 
@@ -179,10 +179,10 @@ static struct cuda_stream *stream_of(const struct gpu *g, enum trace_rows row)
 {
     return row == TRACE_WORK   ? g->streams.work
            : row == TRACE_FEED ? g->streams.feed
-                               : g->streams.sums;
+                               : g->streams.reduce;
 }
 
-int gpu_mark_begin(struct engine_replica *r, enum trace_rows row, struct err *err)
+int gpu_span_begin(struct engine_replica *r, enum trace_rows row, struct err *err)
 {
     struct gpu *g = gpu_of(r);
     struct gpu_clock *c = g->clock;
@@ -198,20 +198,20 @@ int gpu_mark_begin(struct engine_replica *r, enum trace_rows row, struct err *er
 
 int gpu_begin_work(struct engine_replica *r, struct err *err)
 {
-    int rc = gpu_busy(r, err);
+    int rc = gpu_clock_work_begin(r, err);
 
-    return rc < 0 ? rc : gpu_mark_begin(r, TRACE_WORK, err);
+    return rc < 0 ? rc : gpu_span_begin(r, TRACE_WORK, err);
 }
 
-static void add_span(struct gpu_clock *c, enum trace_rows row, enum trace_what what, uint32_t which,
+static void add_span(struct gpu_clock *c, enum trace_rows row, enum trace_kind what, uint32_t which,
                      uint32_t from)
 {
     CHECK(c->n_spans < c->cap_spans && from != NOWHERE);
     c->spans[c->n_spans++] = (struct span){ row, what, which, from, c->last[row] };
 }
 
-int gpu_mark(struct engine_replica *r, enum trace_rows row, enum trace_what what, uint32_t which,
-             struct err *err)
+int gpu_span_end(struct engine_replica *r, enum trace_rows row, enum trace_kind what,
+                 uint32_t which, struct err *err)
 {
     uint32_t from;
     int rc;
@@ -219,33 +219,33 @@ int gpu_mark(struct engine_replica *r, enum trace_rows row, enum trace_what what
     if (!gpu_of(r)->clock->traces)
         return 0;
     from = gpu_of(r)->clock->last[row];
-    rc = gpu_mark_begin(r, row, err);
+    rc = gpu_span_begin(r, row, err);
     if (rc == 0)
         add_span(gpu_of(r)->clock, row, what, which, from);
     return rc;
 }
 
-uint32_t gpu_mark_here(const struct engine_replica *r)
+uint32_t gpu_span_position(const struct engine_replica *r)
 {
     return gpu_of(r)->clock->traces ? gpu_of(r)->clock->last[TRACE_WORK] : NOWHERE;
 }
 
-void gpu_mark_whole(struct engine_replica *r, enum trace_what what, uint32_t which, uint32_t from)
+void gpu_span_enclose(struct engine_replica *r, enum trace_kind what, uint32_t which, uint32_t from)
 {
     if (gpu_of(r)->clock->traces)
         add_span(gpu_of(r)->clock, TRACE_WORK, what, which, from);
 }
 
-int gpu_mark_call(void *arg, uint32_t call, struct err *err)
+int gpu_span_call(void *arg, uint32_t call, struct err *err)
 {
-    return gpu_mark(arg, TRACE_WORK, TRACE_CALL, call, err);
+    return gpu_span_end(arg, TRACE_WORK, TRACE_CALL, call, err);
 }
 
 /* Waits until all streams are at rest. *now: the time of c->zero on the host's clock. */
 static int match_clocks(struct engine_replica *r, uint64_t *now, struct err *err)
 {
     struct gpu *g = gpu_of(r);
-    struct cuda_stream *streams[] = { g->streams.sums, g->streams.feed, g->streams.work };
+    struct cuda_stream *streams[] = { g->streams.reduce, g->streams.feed, g->streams.work };
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < COUNT_OF(streams); i++)
@@ -253,7 +253,7 @@ static int match_clocks(struct engine_replica *r, uint64_t *now, struct err *err
     if (rc == 0)
         rc = g->cuda->record(g->clock->zero, g->streams.work, err);
     while (rc == 0) { /* until the event has occurred */
-        rc = gpu_look_around(r, err);
+        rc = gpu_poll(r, err);
         if (rc == 0)
             rc = g->cuda->done(NULL, g->clock->zero, err);
     }
@@ -261,7 +261,7 @@ static int match_clocks(struct engine_replica *r, uint64_t *now, struct err *err
     return rc < 0 ? rc : 0;
 }
 
-int gpu_clock_write(struct engine_replica *r, struct err *err)
+int gpu_clock_step_end(struct engine_replica *r, struct err *err)
 {
     struct gpu_clock *c = gpu_of(r)->clock;
     uint64_t now;
@@ -278,7 +278,7 @@ int gpu_clock_write(struct engine_replica *r, struct err *err)
         double from = gpu_of(r)->cuda->elapsed_ms(c->marks.at[s->from], c->zero);
         double to = gpu_of(r)->cuda->elapsed_ms(c->marks.at[s->to], c->zero);
 
-        trace_add(trace_beside(r->trace, (enum trace_rows)s->row), (enum trace_what)s->what,
+        trace_add(trace_sibling(r->trace, (enum trace_rows)s->row), (enum trace_kind)s->what,
                   s->which, now - (uint64_t)(from * 1e6), now - (uint64_t)(to * 1e6));
     }
     return rc;

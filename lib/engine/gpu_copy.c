@@ -141,7 +141,7 @@ int gpu_staging(struct engine *e, void **out, struct err *err)
     return 0;
 }
 
-void gpu_leave_staging(struct engine *e)
+void gpu_abandon_staging(struct engine *e)
 {
     struct gpu *g = gpu_of(e->replicas[0]);
 
@@ -197,15 +197,15 @@ static int copy_within(struct engine *e, struct err *err)
     int rc = g->cuda->wait(g->streams.work, g->copies->left, err);
 
     if (rc == 0)
-        rc = gpu_busy(r, err);
+        rc = gpu_clock_work_begin(r, err);
     if (rc == 0)
-        rc = gpu_mark_begin(r, TRACE_WORK, err);
+        rc = gpu_span_begin(r, TRACE_WORK, err);
     if (rc == 0)
         rc = g->cuda->copy(g->copies->snapshot, g->state.floats, e->memory.state_bytes,
                            g->streams.work, err);
     if (rc == 0)
-        rc = gpu_rest(r, err);
-    return rc < 0 ? rc : gpu_mark(r, TRACE_WORK, TRACE_CHECKPOINT, 0, err);
+        rc = gpu_clock_work_end(r, err);
+    return rc < 0 ? rc : gpu_span_end(r, TRACE_WORK, TRACE_CHECKPOINT, 0, err);
 }
 
 int gpu_snapshot(struct engine *e, uint64_t held, void *to, struct err *err)

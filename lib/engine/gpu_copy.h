@@ -8,7 +8,8 @@
 struct cuda_stream;
 struct gpu;
 
-/* After all other memory: what is left decides whether there is room for a snapshot. */
+/* Called after all other allocations: allocates a snapshot if the remaining memory is sufficient.
+ */
 int gpu_copies_open(struct engine_replica *r, struct err *err);
 void gpu_copies_close(struct gpu *g);
 struct cuda_stream *gpu_copies_stream(const struct gpu *g); /* NULL: this replica has none */
@@ -17,6 +18,6 @@ int gpu_sync(struct engine *e, uint64_t held, struct err *err);
 int gpu_snapshot(struct engine *e, uint64_t held, void *to, struct err *err);
 int gpu_wait_snapshot(struct engine *e, struct err *err);
 int gpu_staging(struct engine *e, void **out, struct err *err);
-void gpu_leave_staging(struct engine *e);
+void gpu_abandon_staging(struct engine *e);
 
 #endif

@@ -62,18 +62,18 @@ static int send_slot(struct engine_replica *r, struct gpu_slot *s, struct plan *
     fill_slot(r, s, plan, b);
     rc = g->cuda->wait(g->streams.feed, s->used, err);
     if (rc == 0)
-        rc = gpu_mark_begin(r, TRACE_FEED, err);
+        rc = gpu_span_begin(r, TRACE_FEED, err);
     if (rc == 0)
         rc = g->cuda->copy(s->stage, s->pinned, g->feed.bytes, g->streams.feed, err);
     if (rc == 0)
-        rc = gpu_mark(r, TRACE_FEED, TRACE_DATA, b->lane, err);
+        rc = gpu_span_end(r, TRACE_FEED, TRACE_DATA, b->lane, err);
     if (rc == 0)
         rc = g->cuda->record(s->sent, g->streams.feed, err);
     s->is_full = rc == 0;
     return rc;
 }
 
-int gpu_fetch_batch(struct engine_replica *r, struct gpu_slot *s, struct err *err)
+int gpu_send_batch(struct engine_replica *r, struct gpu_slot *s, struct err *err)
 {
     const struct data_batch *b;
     uint64_t before = clock_ns(), now;
@@ -104,8 +104,8 @@ int gpu_copy_inputs(struct engine_replica *r, struct gpu_slot *s, struct plan *p
     return rc;
 }
 
-int gpu_set_run(struct engine_replica *r, struct gpu_slot *s, const struct op_run *run,
-                struct err *err)
+int gpu_send_run(struct engine_replica *r, struct gpu_slot *s, const struct op_run *run,
+                 struct err *err)
 {
     struct gpu *g = gpu_of(r);
 
@@ -124,7 +124,7 @@ int gpu_feed(struct engine_replica *r, struct plan *plan, const struct data_batc
     struct gpu_slot *s = &g->feed.slot[(g->feed.next + 1) % GPU_SLOTS];
     int rc;
 
-    gpu_clock_forget(r);
+    gpu_clock_reset(r);
     rc = send_slot(r, s, plan, b, err);
     s->is_full = false;
     if (rc == 0)

@@ -93,11 +93,11 @@ static int open_streams(struct gpu *g, struct err *err)
     if (rc == 0)
         rc = g->cuda->stream_open(CUDA_SOME_TIME, &g->streams.feed, err);
     if (rc == 0) /* peers wait for it */
-        rc = g->cuda->stream_open(CUDA_FIRST, &g->streams.sums, err);
+        rc = g->cuda->stream_open(CUDA_FIRST, &g->streams.reduce, err);
     if (rc == 0)
         rc = g->cuda->event_open(false, &g->streams.ready, err);
     if (rc == 0)
-        rc = g->cuda->event_open(false, &g->streams.summed, err);
+        rc = g->cuda->event_open(false, &g->streams.reduced, err);
     if (rc == 0)
         rc = g->cuda->event_open(true, &g->timing.began, err);
     if (rc == 0)
@@ -119,7 +119,7 @@ static void lay_out_grads(struct gpu *g, const struct engine *e)
     uint32_t n_tables;
 
     g->grads.floats = e->memory.grads;
-    if (tables_resting(e->opts) == 0)
+    if (tables_n_lazy(e->opts) == 0)
         return;
     (void)graph_tables(e->opts->graph, &n_tables, &words);
     g->grads.rows_at = (e->memory.grads + 63) / 64 * 64;
@@ -144,8 +144,8 @@ static int open_memory(struct engine_replica *r, struct err *err)
     if (rc == 0)
         rc = allocate(r, (void **)&g->report.trouble, sizeof(*g->report.trouble), err);
     if (rc == 0)
-        rc = cuda->pin((void **)&g->report.back,
-                       sizeof(*g->report.back) + e->opts->control_floats * sizeof(float), err);
+        rc = cuda->pin((void **)&g->report.readback,
+                       sizeof(*g->report.readback) + e->opts->control_floats * sizeof(float), err);
     return rc;
 }
 
@@ -207,7 +207,7 @@ int gpu_open_device(struct engine_replica *r, struct err *err)
     return rc < 0 ? rc : gpu_copies_open(r, err);
 }
 
-void gpu_drop_lanes(struct gpu *g)
+void gpu_free_lanes(struct gpu *g)
 {
     for (uint32_t i = 0; i < g->n_lanes * GPU_SLOTS; i++)
         g->cuda->graph_close(g->lanes[i].graph);
@@ -224,13 +224,13 @@ void gpu_close_device(struct engine_replica *r)
         return;
     /* what cannot be freed ends with the process */
     (void)device_enter(&r->engine->opts->devices[r->local], NULL);
-    gpu_drop_lanes(g);
+    gpu_free_lanes(g);
     g->cuda->math->optim_close(g->optim);
     gpu_copies_close(g);
     gpu_clock_close(g);
     for (uint32_t i = 0; i < GPU_SLOTS; i++)
         close_slot(g, &g->feed.slot[i]);
-    g->cuda->unpin(g->report.back);
+    g->cuda->unpin(g->report.readback);
     g->cuda->free(g->report.look);
     g->cuda->free(g->report.trouble);
     g->cuda->free(g->plan_work);
@@ -238,10 +238,10 @@ void gpu_close_device(struct engine_replica *r)
         g->cuda->free(g->grads.tree[i]);
     g->cuda->free(g->state.floats);
     g->cuda->event_close(g->streams.ready);
-    g->cuda->event_close(g->streams.summed);
+    g->cuda->event_close(g->streams.reduced);
     g->cuda->event_close(g->timing.began);
     g->cuda->event_close(g->timing.ended);
-    g->cuda->stream_close(g->streams.sums);
+    g->cuda->stream_close(g->streams.reduce);
     g->cuda->stream_close(g->streams.feed);
     g->cuda->stream_close(g->streams.work);
     free(g);

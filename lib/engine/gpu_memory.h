@@ -11,6 +11,6 @@ struct gpu;
  */
 int gpu_open_device(struct engine_replica *r, struct err *err);
 void gpu_close_device(struct engine_replica *r); /* a lost GPU's memory stays allocated */
-void gpu_drop_lanes(struct gpu *g);              /* captured graphs, and their array */
+void gpu_free_lanes(struct gpu *g);              /* frees captured graphs and their array */
 
 #endif

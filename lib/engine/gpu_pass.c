@@ -10,13 +10,13 @@
 int gpu_check_trouble(struct engine_replica *r, const struct plan *plan, struct err *err)
 {
     struct gpu *g = gpu_of(r);
-    int rc = g->cuda->copy(&g->report.back->trouble, g->report.trouble, sizeof(*g->report.trouble),
-                           g->streams.work, err);
+    int rc = g->cuda->copy(&g->report.readback->trouble, g->report.trouble,
+                           sizeof(*g->report.trouble), g->streams.work, err);
 
     if (rc == 0)
         rc = gpu_wait(r, NULL, err);
-    return rc == 0 && g->report.back->trouble.found != 0
-               ? plan_refuse(plan, &g->report.back->trouble, err)
+    return rc == 0 && g->report.readback->trouble.found != 0
+               ? plan_refuse(plan, &g->report.readback->trouble, err)
                : rc;
 }
 
@@ -26,7 +26,7 @@ int gpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *ru
     struct gpu *g = gpu_of(r);
     struct gpu_slot *s = &g->feed.slot[(g->feed.next + 1) % GPU_SLOTS];
     struct op_run there;
-    int rc = gpu_set_run(r, s, run, err);
+    int rc = gpu_send_run(r, s, run, err);
 
     there = *s->run;
     there.cancel = run->cancel;
@@ -37,7 +37,7 @@ int gpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *ru
     return rc < 0 ? rc : gpu_check_trouble(r, plan, err);
 }
 
-int gpu_show(struct engine_replica *r, struct err *err)
+int gpu_fetch_gradients(struct engine_replica *r, struct err *err)
 {
     struct gpu *g = gpu_of(r);
     int rc = g->cuda->copy(r->arenas->grads[0], g->grads.tree[0],

@@ -7,11 +7,11 @@
 struct op_run;
 struct plan;
 
-/* Waits until the work stream is at rest. Errors: those of plan_refuse(), if this GPU has read a
+/* Waits until the work stream is idle. Errors: those of plan_refuse(), if this GPU has read a
  * number that its model cannot use; those of gpu_wait(). */
 int gpu_check_trouble(struct engine_replica *r, const struct plan *plan, struct err *err);
 int gpu_run(struct engine_replica *r, struct plan *plan, const struct op_run *run, bool backward,
             struct err *err);                            /* a pass.run */
-int gpu_show(struct engine_replica *r, struct err *err); /* a pass.show */
+int gpu_fetch_gradients(struct engine_replica *r, struct err *err); /* a pass.fetch_gradients */
 
 #endif

@@ -44,7 +44,7 @@ static int send_control(struct engine_replica *r, struct err *err)
     struct engine *e = r->engine;
     struct gpu *g = gpu_of(r);
     size_t n = e->opts->control_floats - ENGINE_WORDS;
-    float *from = g->report.back->control + ENGINE_WORDS;
+    float *from = g->report.readback->control + ENGINE_WORDS;
     int rc = g->cuda->copy(g->grads.tree[0] + e->memory.params + ENGINE_TROUBLE,
                            &g->report.trouble->found, sizeof(float), g->streams.work, err);
 
@@ -80,9 +80,9 @@ static int look(struct engine_replica *r, struct err *err)
         rc = g->cuda->math->optim_look(g->optim, g->grads.tree[0], clip, g->report.look,
                                        g->streams.work, err);
     if (rc == 0)
-        rc = g->cuda->copy(&g->report.back->look, g->report.look, sizeof(*g->report.look),
+        rc = g->cuda->copy(&g->report.readback->look, g->report.look, sizeof(*g->report.look),
                            g->streams.work, err);
-    return rc < 0 ? rc : gpu_mark(r, TRACE_WORK, TRACE_CHECK, 0, err);
+    return rc < 0 ? rc : gpu_span_end(r, TRACE_WORK, TRACE_CHECK, 0, err);
 }
 
 /* The first batch of the next lane goes to the GPU while this step's sums are in progress. */
@@ -90,7 +90,7 @@ static int fetch_ahead(struct engine_replica *r, struct err *err)
 {
     struct gpu_slot *s = &gpu_of(r)->feed.slot[gpu_of(r)->feed.next];
 
-    return s->is_full ? 0 : gpu_fetch_batch(r, s, err);
+    return s->is_full ? 0 : gpu_send_batch(r, s, err);
 }
 
 struct sums_wait {
@@ -106,14 +106,14 @@ static int look_at_sums(void *arg, struct err *err)
 {
     struct sums_wait *w = arg;
     struct engine_replica *r = w->r;
-    int rc = gpu_look_around(r, err);
+    int rc = gpu_poll(r, err);
 
     if (rc < 0) {
         if (rc == ERR_CANCELED && w->since_ns > 0)
             gpu_note_wait(r, w->since_ns, "the all-reduce of the GPUs");
         return rc;
     }
-    if (gpu_of(r)->comm == NULL || atomic_load_explicit(&gpu_of(r)->report.back->computed,
+    if (gpu_of(r)->comm == NULL || atomic_load_explicit(&gpu_of(r)->report.readback->computed,
                                                         memory_order_relaxed) != gpu_of(r)->step)
         return 0;
     if (w->since_ns == 0)
@@ -146,17 +146,17 @@ static int all_reduce(struct engine_replica *r, struct err *err)
     if (rc == 0 && g->comm != NULL)
         rc = fault_error("train.bucket", err);
     if (rc == 0 && g->comm != NULL)
-        rc = gpu_sum(r, g->grads.added, g->grads.floats, err);
+        rc = gpu_all_reduce(r, g->grads.added, g->grads.floats, err);
     if (rc == 0 && g->comm != NULL)
-        rc = gpu_wait_sums(r, err);
+        rc = gpu_wait_all_reduce(r, err);
     if (rc == 0)
-        rc = g->cuda->copy(g->report.back->control, g->grads.tree[0] + e->memory.params, n,
+        rc = g->cuda->copy(g->report.readback->control, g->grads.tree[0] + e->memory.params, n,
                            g->streams.work, err);
     /* else the gradient is not final before gpu_scale() */
     if (rc == 0 && !e->opts->mean_of_weights)
         rc = look(r, err);
     if (rc == 0)
-        rc = gpu_rest(r, err);
+        rc = gpu_clock_work_end(r, err);
     if (rc == 0)
         rc = fetch_ahead(r, err);
     if (rc < 0)
@@ -165,12 +165,12 @@ static int all_reduce(struct engine_replica *r, struct err *err)
     place_wait(&r->place, PLACE_WORKS);
     if (rc < 0)
         return rc;
-    memcpy(r->arenas->grads[0] + e->memory.params, g->report.back->control, n);
+    memcpy(r->arenas->grads[0] + e->memory.params, g->report.readback->control, n);
     note_device(r);
     gpu_clock_read(r);
-    if (g->report.back->control[ENGINE_TROUBLE] > 0) /* on any GPU of the group */
+    if (g->report.readback->control[ENGINE_TROUBLE] > 0) /* on any GPU of the group */
         rc = gpu_check_trouble(r, r->plans->train, err);
-    return rc < 0 ? err_wrap(err, rc, "lane %" PRIu32, g->report.back->trouble.lane) : 0;
+    return rc < 0 ? err_wrap(err, rc, "lane %" PRIu32, g->report.readback->trouble.lane) : 0;
 }
 
 int gpu_reduce(struct engine_replica *r, uint64_t step, struct err *err)
@@ -195,6 +195,6 @@ int gpu_scale(struct engine_replica *r, float by, struct err *err)
     if (rc == 0)
         rc = look(r, err);
     if (rc == 0)
-        rc = gpu_rest(r, err);
+        rc = gpu_clock_work_end(r, err);
     return rc < 0 ? rc : gpu_wait(r, NULL, err);
 }

@@ -34,7 +34,7 @@ static void on_ready(void *arg, size_t offset, size_t n)
         return;
     x->rc = gpu_add_lanes(r, x->lane, lane_merges(r, x->lane) + 1, from, whole, x->err);
     if (x->rc == 0)
-        x->rc = gpu_sum(r, from, whole, x->err);
+        x->rc = gpu_all_reduce(r, from, whole, x->err);
     gpu_of(r)->grads.added = whole;
 }
 
@@ -67,25 +67,25 @@ static int calls(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint3
     struct ready ready = { .r = r, .lane = i, .err = err };
     struct op_run run = *s->run;
     uint32_t from;
-    int rc = gpu_mark_begin(r, TRACE_WORK, err);
+    int rc = gpu_span_begin(r, TRACE_WORK, err);
 
     if (rc == 0)
         rc = gpu_copy_inputs(r, s, r->plans->train, err);
     if (rc == 0)
-        rc = gpu_mark(r, TRACE_WORK, TRACE_DATA, run.lane, err);
+        rc = gpu_span_end(r, TRACE_WORK, TRACE_DATA, run.lane, err);
     /* a captured lane has no trace */
-    plan_watch(r->plans->train, r->trace != NULL ? gpu_mark_call : NULL, r);
+    plan_watch(r->plans->train, r->trace != NULL ? gpu_span_call : NULL, r);
     g->grads.added = 0;
-    from = gpu_mark_here(r);
+    from = gpu_span_position(r);
     if (rc == 0)
         rc = plan_forward(r->plans->train, &run, err);
     if (rc == 0)
-        gpu_mark_whole(r, TRACE_FORWARD, run.lane, from);
+        gpu_span_enclose(r, TRACE_FORWARD, run.lane, from);
     if (rc == 0) /* backward may use the memory of the loss */
         rc = write_numbers(r, g->grads.tree[top - 1], err);
     if (rc == 0)
-        rc = gpu_mark_begin(r, TRACE_WORK, err);
-    from = gpu_mark_here(r);
+        rc = gpu_span_begin(r, TRACE_WORK, err);
+    from = gpu_span_position(r);
     if (rc == 0)
         rc = plan_backward(r->plans->train, &run, g->grads.tree[top - 1],
                            last && g->comm != NULL ? on_ready : NULL, &ready, err);
@@ -93,14 +93,14 @@ static int calls(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint3
     if (rc == 0)
         rc = ready.rc;
     if (rc == 0)
-        gpu_mark_whole(r, TRACE_BACKWARD, run.lane, from);
+        gpu_span_enclose(r, TRACE_BACKWARD, run.lane, from);
     if (rc == 0)
         rc = gpu_add_lanes(r, i, top, g->grads.added, g->grads.floats, err);
     if (rc == 0 && last && g->comm != NULL)
-        rc = g->cuda->copy(&g->report.back->computed, &s->run_there->step,
-                           sizeof(g->report.back->computed), g->streams.work, err);
+        rc = g->cuda->copy(&g->report.readback->computed, &s->run_there->step,
+                           sizeof(g->report.readback->computed), g->streams.work, err);
     if (rc == 0 && g->grads.added > 0) /* after the buckets, too */
-        rc = gpu_wait_sums(r, err);
+        rc = gpu_wait_all_reduce(r, err);
     return rc;
 }
 
@@ -118,8 +118,8 @@ static int launch(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint
 
     CHECK(lane->slot == NULL || lane->slot == s);
     /* a captured graph contains no marks */
-    CHECK(r->trace == NULL || g->step <= r->engine->group.plain_until);
-    if (lane->slot == NULL || g->step <= r->engine->group.plain_until) {
+    CHECK(r->trace == NULL || g->step <= r->engine->group.no_graphs_until);
+    if (lane->slot == NULL || g->step <= r->engine->group.no_graphs_until) {
         lane->slot = s;
         return calls(r, s, i, top, err); /* leaves g->added */
     }
@@ -153,7 +153,7 @@ static int run_lane(struct engine_replica *r, const struct op_run *run, uint32_t
 
     place_enter(&r->place, PHASE_DATA);
     if (!s->is_full)
-        rc = gpu_fetch_batch(r, s, err);
+        rc = gpu_send_batch(r, s, err);
     CHECK(rc < 0 || s->is_full); /* the reader was opened up to the last step that is asked for */
     if (rc < 0)
         return rc;
@@ -165,15 +165,15 @@ static int run_lane(struct engine_replica *r, const struct op_run *run, uint32_t
     if (rc == 0 && i + 1 == r->n_lanes && g->comm != NULL)
         rc = fault_error("train.bucket", err); /* the buckets that its calls sum up */
     if (rc == 0)
-        rc = gpu_set_run(r, s, run, err);
+        rc = gpu_send_run(r, s, run, err);
     if (rc == 0)
         rc = g->cuda->wait(g->streams.work, s->sent, err);
     if (rc == 0)
-        rc = gpu_busy(r, err);
+        rc = gpu_clock_work_begin(r, err);
     if (rc == 0)
         rc = launch(r, s, i, top, err);
     if (rc == 0)
-        rc = gpu_rest(r, err);
+        rc = gpu_clock_work_end(r, err);
     if (rc == 0)
         rc = g->cuda->record(s->used, g->streams.work, err);
     s->is_full = false;
@@ -194,7 +194,7 @@ int gpu_run_lanes(struct engine_replica *r, uint64_t step, struct err *err)
     memset(r->arenas->grads[0] + e->memory.params, 0, e->opts->control_floats * sizeof(float));
     gpu_of(r)->step = step;
     r->data_ns = 0;
-    gpu_clock_begin(r);
+    gpu_clock_step_begin(r);
     if (gpu_of(r)->first_step == 0)
         gpu_of(r)->first_step = step;
     for (uint32_t i = 0; rc == 0 && i < r->n_lanes; i++) {

@@ -16,32 +16,32 @@ int gpu_add_lanes(struct engine_replica *r, uint32_t lane, uint32_t top, size_t 
         rc = g->cuda->math->add(g->grads.tree[top - 2] + begin, g->grads.tree[top - 1] + begin,
                                 end - begin, g->streams.work, err);
     return rc < 0 || lane_merges(r, lane) == 0 ? rc
-                                               : gpu_mark(r, TRACE_WORK, TRACE_SUMS, lane, err);
+                                               : gpu_span_end(r, TRACE_WORK, TRACE_SUMS, lane, err);
 }
 
-int gpu_sum(struct engine_replica *r, size_t begin, size_t end, struct err *err)
+int gpu_all_reduce(struct engine_replica *r, size_t begin, size_t end, struct err *err)
 {
     struct gpu *g = gpu_of(r);
     int rc = g->cuda->record(g->streams.ready, g->streams.work, err);
 
     if (rc == 0)
-        rc = g->cuda->wait(g->streams.sums, g->streams.ready, err);
+        rc = g->cuda->wait(g->streams.reduce, g->streams.ready, err);
     if (rc == 0)
-        rc = gpu_mark_begin(r, TRACE_SUM, err);
+        rc = gpu_span_begin(r, TRACE_REDUCE, err);
     if (rc == 0)
-        rc =
-            g->cuda->comm_sum(g->comm, g->grads.tree[0] + begin, end - begin, g->streams.sums, err);
+        rc = g->cuda->comm_sum(g->comm, g->grads.tree[0] + begin, end - begin, g->streams.reduce,
+                               err);
     return rc < 0 ? rc
-                  : gpu_mark(r, TRACE_SUM, TRACE_REDUCTION,
-                             (uint32_t)(begin / gpu_bucket_floats(r->engine)), err);
+                  : gpu_span_end(r, TRACE_REDUCE, TRACE_REDUCTION,
+                                 (uint32_t)(begin / gpu_bucket_floats(r->engine)), err);
 }
 
-int gpu_wait_sums(struct engine_replica *r, struct err *err)
+int gpu_wait_all_reduce(struct engine_replica *r, struct err *err)
 {
     struct gpu *g = gpu_of(r);
-    int rc = g->cuda->record(g->streams.summed, g->streams.sums, err);
+    int rc = g->cuda->record(g->streams.reduced, g->streams.reduce, err);
 
     if (rc == 0)
-        rc = g->cuda->wait(g->streams.work, g->streams.summed, err);
-    return rc < 0 ? rc : gpu_mark(r, TRACE_WORK, TRACE_REDUCTION, 0, err);
+        rc = g->cuda->wait(g->streams.work, g->streams.reduced, err);
+    return rc < 0 ? rc : gpu_span_end(r, TRACE_WORK, TRACE_REDUCTION, 0, err);
 }

@@ -31,7 +31,7 @@ struct gpu_lane {
 };
 
 /* Results of a step, in pinned host memory. */
-struct gpu_back {
+struct gpu_readback {
     struct cuda_look look;
     struct op_trouble trouble;
     /* The last step whose lanes are complete on this GPU; then the GPU waits for the others. */
@@ -42,8 +42,8 @@ struct gpu_back {
 
 /* The streams of the GPU, and the events by which two of them wait for each other. Owned. */
 struct gpu_streams {
-    struct cuda_stream *work, *feed, *sums;
-    struct cuda_event *ready, *summed; /* sums waits for ready, work for summed */
+    struct cuda_stream *work, *feed, *reduce;
+    struct cuda_event *ready, *reduced; /* reduce waits for ready, work for reduced */
 };
 
 /* The time of the lanes in the first step of a generation, which the log reports once. */
@@ -79,7 +79,7 @@ struct gpu_grads {
 
 /* What the GPU reports about a step. */
 struct gpu_report {
-    struct gpu_back *back;  /* owned; pinned host memory */
+    struct gpu_readback *readback; /* owned; pinned host memory */
     struct cuda_look *look; /* owned; of the GPU */
     /* Owned; of the GPU. A number that the model cannot use ends the generation. */
     struct op_trouble *trouble;

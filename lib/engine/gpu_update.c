@@ -16,10 +16,10 @@
 
 void gpu_inspect(struct engine_replica *r)
 {
-    const struct cuda_look *look = &gpu_of(r)->report.back->look; /* made with the reduction */
+    const struct cuda_look *look = &gpu_of(r)->report.readback->look; /* made with the reduction */
 
-    r->look.own = look->checksum;
-    r->look.bad = look->bad != 0;
+    r->inspection.own = look->checksum;
+    r->inspection.bad = look->bad != 0;
 }
 
 /* The index of the first GPU that differs from most of them; from the first GPU, if there is no
@@ -69,8 +69,8 @@ int gpu_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum, 
 
     *finite = true;
     for (uint32_t i = 0; i < e->opts->n_devices; i++) {
-        sums[i] = e->replicas[i]->look.own;
-        *finite = *finite && !e->replicas[i]->look.bad;
+        sums[i] = e->replicas[i]->inspection.own;
+        *finite = *finite && !e->replicas[i]->inspection.bad;
     }
     *sum = sums[0];
     if (!e->opts->check_gradients)
@@ -81,9 +81,9 @@ int gpu_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum, 
 
 /* ---- the update ---- */
 
-void gpu_measure(struct engine_replica *r, bool wanted, double *norm)
+void gpu_gradient_norm(struct engine_replica *r, bool wanted, double *norm)
 {
-    *norm = wanted ? sqrt(gpu_of(r)->report.back->look.squares) / r->scale : NAN;
+    *norm = wanted ? sqrt(gpu_of(r)->report.readback->look.squares) / r->scale : NAN;
 }
 
 int gpu_update(struct engine_replica *r, const struct optim_hyper *h, struct err *err)
@@ -104,9 +104,9 @@ int gpu_update(struct engine_replica *r, const struct optim_hyper *h, struct err
         rc = g->cuda->math->optim_update(g->optim, h, &state, 1.0f / (float)e->opts->lanes,
                                          g->streams.work, err);
     if (rc == 0)
-        rc = gpu_rest(r, err);
+        rc = gpu_clock_work_end(r, err);
     if (rc == 0)
-        rc = gpu_mark(r, TRACE_WORK, TRACE_UPDATE, 0, err);
+        rc = gpu_span_end(r, TRACE_WORK, TRACE_UPDATE, 0, err);
     if (rc < 0) {
         g->state.is_held = false;
         return rc;
@@ -118,7 +118,7 @@ int gpu_update(struct engine_replica *r, const struct optim_hyper *h, struct err
     return 0;
 }
 
-void gpu_keep(struct engine_replica *r, uint64_t step)
+void gpu_skip_update(struct engine_replica *r, uint64_t step)
 {
     gpu_of(r)->state.held = step;
 }
@@ -135,16 +135,16 @@ int gpu_checksum(struct engine_replica *r, struct err *err)
         rc = g->cuda->math->look(g->state.floats, e->memory.state_bytes / sizeof(float),
                                  g->report.look, g->streams.work, err);
     if (rc == 0)
-        rc = g->cuda->copy(&g->report.back->look, g->report.look, sizeof(*g->report.look),
+        rc = g->cuda->copy(&g->report.readback->look, g->report.look, sizeof(*g->report.look),
                            g->streams.work, err);
     if (rc == 0)
-        rc = gpu_rest(r, err);
+        rc = gpu_clock_work_end(r, err);
     if (rc == 0)
-        rc = gpu_mark(r, TRACE_WORK, TRACE_CHECK, 0, err);
+        rc = gpu_span_end(r, TRACE_WORK, TRACE_CHECK, 0, err);
     if (rc == 0)
         rc = gpu_wait(r, NULL, err);
     if (rc == 0)
-        r->state_sum = g->report.back->look.checksum;
+        r->state_sum = g->report.readback->look.checksum;
     return rc;
 }
 

@@ -8,9 +8,9 @@
 void gpu_inspect(struct engine_replica *r);
 int gpu_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum, bool *finite,
                         struct err *err);
-void gpu_measure(struct engine_replica *r, bool wanted, double *norm);
+void gpu_gradient_norm(struct engine_replica *r, bool wanted, double *norm);
 int gpu_update(struct engine_replica *r, const struct optim_hyper *h, struct err *err);
-void gpu_keep(struct engine_replica *r, uint64_t step);
+void gpu_skip_update(struct engine_replica *r, uint64_t step);
 int gpu_checksum(struct engine_replica *r, struct err *err);
 int gpu_verify_state(struct engine_replica *r, uint64_t step, uint32_t *sum, struct err *err);
 

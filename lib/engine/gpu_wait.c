@@ -10,7 +10,7 @@
 #include "engine/common.h"
 #include "engine/gpu_types.h"
 
-int gpu_look_around(struct engine_replica *r, struct err *err)
+int gpu_poll(struct engine_replica *r, struct err *err)
 {
     const struct gpu *g = gpu_of(r);
     int rc = engine_check_canceled(r->engine, err);
@@ -22,7 +22,7 @@ int gpu_look_around(struct engine_replica *r, struct err *err)
 
 static int look_around(void *arg, struct err *err)
 {
-    return gpu_look_around(arg, err);
+    return gpu_poll(arg, err);
 }
 
 int gpu_wait(struct engine_replica *r, struct cuda_event *e, struct err *err)
@@ -69,7 +69,7 @@ int gpu_inject(struct engine_replica *r, enum gpu_number which, bool nan, struct
 {
     struct gpu *g = gpu_of(r);
     float *there = which == GPU_GRADIENT ? g->grads.tree[0] : g->state.floats,
-          *here = &g->report.back->number;
+          *here = &g->report.readback->number;
     int rc = g->cuda->copy(here, there, sizeof(*here), g->streams.work, err);
 
     if (rc == 0)

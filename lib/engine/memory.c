@@ -32,18 +32,18 @@ static size_t lay_out_state(struct memory *m)
     return at;
 }
 
-int engine_memory_aside(const struct memory *m, struct device_mem *out, struct err *err)
+int engine_memory_open_spare(const struct memory *m, struct device_mem *out, struct err *err)
 {
     int rc = device_mem_open(out, m->state_bytes, false, err);
 
     return rc < 0 ? err_wrap(err, rc, "memory for weights and optimizer state") : 0;
 }
 
-void engine_memory_take(struct memory *m, struct device_mem *aside, uint64_t step)
+void engine_memory_use_spare(struct memory *m, struct device_mem *spare, uint64_t step)
 {
     device_mem_close(&m->own);
-    m->own = *aside;
-    *aside = (struct device_mem){ .fd = -1 };
+    m->own = *spare;
+    *spare = (struct device_mem){ .fd = -1 };
     m->state = m->own.base;
     m->step = step;
     (void)lay_out_state(m); /* the size is known */
@@ -79,7 +79,7 @@ static int open_region(struct memory *m, struct err *err)
     return 0;
 }
 
-int engine_memory_renew_region(struct memory *m, struct err *err)
+int engine_memory_replace_region(struct memory *m, struct err *err)
 {
     device_mem_close(&m->region); /* closed first: there may be no room for both */
     return open_region(m, err);
@@ -109,7 +109,7 @@ int engine_memory_open(struct memory *m, const struct memory_opts *opts, struct 
     m->arenas = calloc(opts->n_replicas, sizeof(*m->arenas));
     if (m->arenas == NULL)
         return err_set(err, ERR_NOMEM, "memory for gradients: out of memory");
-    rc = engine_memory_aside(m, &m->own, err);
+    rc = engine_memory_open_spare(m, &m->own, err);
     if (rc < 0)
         return rc;
     m->state = m->own.base;

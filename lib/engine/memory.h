@@ -80,12 +80,11 @@ struct memory {
 int engine_memory_open(struct memory *m, const struct memory_opts *opts, struct err *err);
 void engine_memory_close(struct memory *m); /* a zeroed one is allowed */
 /* A fresh region in place of a region that a peer may still write to. */
-int engine_memory_renew_region(struct memory *m, struct err *err);
-/* Room for another state, which replaces the present state when it is complete; until then the
- * caller closes it. engine_memory_take(): the state after `step` is in *aside, which becomes
- * empty. */
-int engine_memory_aside(const struct memory *m, struct device_mem *out, struct err *err);
-void engine_memory_take(struct memory *m, struct device_mem *aside, uint64_t step);
+int engine_memory_replace_region(struct memory *m, struct err *err);
+/* Allocates memory for a second state, which the caller owns. engine_memory_use_spare() makes it
+ * the state of the task, after `step`; *spare is empty then. */
+int engine_memory_open_spare(const struct memory *m, struct device_mem *out, struct err *err);
+void engine_memory_use_spare(struct memory *m, struct device_mem *spare, uint64_t step);
 /* The average of statistics is a copy of them; fresh: of all parameters. What no checkpoint holds.
  */
 void engine_memory_fill_average(struct memory *m, bool fresh);

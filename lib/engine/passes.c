@@ -110,7 +110,7 @@ int passes_evaluate(struct engine_replica *r, struct err *err)
 
     if (per_lane == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
-    rc = plans_read_side(r, true, 1, r->engine->opts->eval_steps, err);
+    rc = plans_open_side(r, true, 1, r->engine->opts->eval_steps, err);
     if (rc == 0)
         rc = all_lanes(r, per_lane, err);
     if (rc == 0)
@@ -146,12 +146,12 @@ static bool is_finite_param(const struct engine_replica *r, const struct graph_p
     return all_finite(grads + m->dense + first, rows->first[*table] - first);
 }
 
-int passes_describe(struct engine_replica *r, const char *separator, char *text, size_t n,
-                    struct err *err)
+int passes_describe_nonfinite(struct engine_replica *r, const char *separator, char *text, size_t n,
+                              struct err *err)
 {
     uint32_t n_params, table = 0;
     const struct graph_param *p = graph_params(r->engine->opts->graph, &n_params);
-    int rc = r->plans->pass->show(r, err);
+    int rc = r->plans->pass->fetch_gradients(r, err);
 
     if (rc < 0)
         return rc;
@@ -200,7 +200,7 @@ static void describe_lane(const struct engine_replica *r, const struct op_run *r
 
 /* One lane; out->largest grows. */
 static int run_again(struct engine_replica *r, const struct op_run *run,
-                     const struct plan_culprit *culprit, struct engine_finding *out,
+                     const struct plan_culprit *culprit, struct engine_nonfinite *out,
                      struct err *err)
 {
     const struct memory *m = &r->engine->memory;
@@ -217,7 +217,7 @@ static int run_again(struct engine_replica *r, const struct op_run *run,
     if (rc == 0)
         rc = pass->run(r, plan, run, true, err);
     if (rc == 0)
-        rc = pass->show(r, err);
+        rc = pass->fetch_gradients(r, err);
     if (rc == 0 && culprit->found) {
         out->lane = run->lane;
         describe_lane(r, run, b, culprit, out->text, sizeof(out->text));
@@ -232,19 +232,19 @@ static int run_again(struct engine_replica *r, const struct op_run *run,
     return rc;
 }
 
-int passes_locate(struct engine_replica *r, uint64_t step, struct engine_finding *out,
-                  struct err *err)
+int passes_locate_nonfinite(struct engine_replica *r, uint64_t step, struct engine_nonfinite *out,
+                            struct err *err)
 {
     const struct engine_opts *o = r->engine->opts;
     struct op_run run = {
         .seed = o->seed, .step = step, .cancel = o->cancel, .loss_scale = r->loss_scale
     };
     struct plan_culprit culprit = { .found = false };
-    int rc = plans_read_side(r, false, step, step, err);
+    int rc = plans_open_side(r, false, step, step, err);
 
     if (rc < 0)
         return rc;
-    *out = (struct engine_finding){ .lane = o->lanes };
+    *out = (struct engine_nonfinite){ .lane = o->lanes };
     plan_hunt(r->plans->train, &culprit);
     for (uint32_t i = 0; rc == 0 && i < r->n_lanes && !culprit.found; i++) {
         run.lane = r->first_lane + i;

@@ -6,9 +6,9 @@
 #include "engine/engine.h"
 
 int passes_evaluate(struct engine_replica *r, struct err *err);
-int passes_describe(struct engine_replica *r, const char *separator, char *text, size_t n,
-                    struct err *err);
-int passes_locate(struct engine_replica *r, uint64_t step, struct engine_finding *out,
-                  struct err *err);
+int passes_describe_nonfinite(struct engine_replica *r, const char *separator, char *text, size_t n,
+                              struct err *err);
+int passes_locate_nonfinite(struct engine_replica *r, uint64_t step, struct engine_nonfinite *out,
+                            struct err *err);
 
 #endif

@@ -151,7 +151,7 @@ static void close_reader(struct engine_replica *r, struct data_reader **at)
 
 static struct data_reader_opts reads(const struct engine_replica *r, uint64_t first, uint64_t last)
 {
-    struct data_reader_opts o = *r->engine->opts->reads;
+    struct data_reader_opts o = *r->engine->opts->reader;
 
     o.first_lane = r->first_lane;
     o.n_lanes = r->n_lanes;
@@ -161,14 +161,14 @@ static struct data_reader_opts reads(const struct engine_replica *r, uint64_t fi
     return o;
 }
 
-int plans_read(struct engine_replica *r, uint64_t first, uint64_t last, struct err *err)
+int plans_open_reader(struct engine_replica *r, uint64_t first, uint64_t last, struct err *err)
 {
     struct data_reader_opts o = reads(r, first, last);
 
     return open_reader(r, r->engine->opts->data, &o, &r->plans->reader, err);
 }
 
-int plans_read_side(struct engine_replica *r, bool evaluates, uint64_t first, uint64_t last,
+int plans_open_side(struct engine_replica *r, bool evaluates, uint64_t first, uint64_t last,
                     struct err *err)
 {
     const struct engine_opts *eo = r->engine->opts;

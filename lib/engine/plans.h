@@ -22,8 +22,8 @@ struct pass { /* one batch through a plan, on this kind of device */
      * be read. */
     int (*run)(struct engine_replica *r, struct plan *plan, const struct op_run *run, bool backward,
                struct err *err);
-    /* Gradients of arena 0 are in the host's arena 0. */
-    int (*show)(struct engine_replica *r, struct err *err);
+    /* Copies the gradients of arena 0 to arena 0 of the host. */
+    int (*fetch_gradients)(struct engine_replica *r, struct err *err);
     bool names_device; /* messages name the device, because the devices of a task fail one by one */
 };
 
@@ -47,10 +47,11 @@ uint32_t plans_n_inputs(const struct engine *e);
 void plans_copy_batch(const struct engine *e, struct plan *plan, const struct data_batch *b,
                       void *(*at)(void *arg, struct plan *plan, uint32_t i), void *arg);
 
-/* Steps [first, last] of the training data, in this replica's lanes. An engine_ops.read. */
-int plans_read(struct engine_replica *r, uint64_t first, uint64_t last, struct err *err);
-/* The same on the side. evaluates: of the evaluation data, in file order. */
-int plans_read_side(struct engine_replica *r, bool evaluates, uint64_t first, uint64_t last,
+/* Opens the reader of the steps [first, last] of the training data, for this replica's lanes. An
+ * engine_ops.open_reader. */
+int plans_open_reader(struct engine_replica *r, uint64_t first, uint64_t last, struct err *err);
+/* Opens the side reader in the same way. evaluates: of the evaluation data, in file order. */
+int plans_open_side(struct engine_replica *r, bool evaluates, uint64_t first, uint64_t last,
                     struct err *err);
 void plans_close_readers(struct engine_replica *r);
 void plans_close_side(struct engine_replica *r);

@@ -25,7 +25,7 @@ void tables_layout(const struct engine_opts *o, bool packed, struct memory_opts 
     out->dense = out->trained;
 }
 
-uint32_t tables_resting(const struct engine_opts *o)
+uint32_t tables_n_lazy(const struct engine_opts *o)
 {
     struct optim_hyper h = *o->hyper;
 
@@ -35,7 +35,7 @@ uint32_t tables_resting(const struct engine_opts *o)
 
 void tables_note(const struct engine *e, bool packed)
 {
-    uint32_t n, resting = tables_resting(e->opts);
+    uint32_t n, resting = tables_n_lazy(e->opts);
     size_t words;
     const struct packed_table *tables = graph_tables(e->opts->graph, &n, &words);
     uint64_t rows = 0;

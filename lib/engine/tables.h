@@ -7,9 +7,10 @@
 /* The layout of the graph's parameters. packed: gradients of tables hold the rows that were read.
  */
 void tables_layout(const struct engine_opts *o, bool packed, struct memory_opts *out);
-/* Tables of which an update leaves alone the rows that the step did not read. */
-uint32_t tables_resting(const struct engine_opts *o);
-/* Notes what a step does about tables, if the model has any. */
+/* Returns the number of tables in which an update does not change rows that the step did not
+ * read. */
+uint32_t tables_n_lazy(const struct engine_opts *o);
+/* Reports to on_note how gradients of tables are reduced, if the model has tables. */
 void tables_note(const struct engine *e, bool packed);
 
 #endif

@@ -33,7 +33,7 @@ static uint64_t spans_of_step(const struct trace_opts *o, enum trace_rows which)
         return o->on_gpus ? o->lanes * (4 + calls) + 10 + pieces : 0;
     case TRACE_FEED:
         return o->on_gpus ? (uint64_t)o->lanes + 1 : 0;
-    case TRACE_SUM:
+    case TRACE_REDUCE:
         return o->on_gpus ? pieces : 0;
     case TRACE_ROWS:
         break;
@@ -65,7 +65,7 @@ static int open_row(struct trace *t, uint32_t i, struct err *err)
                                          [TRACE_REDUCER] = "reduction",
                                          [TRACE_WORK] = "work",
                                          [TRACE_FEED] = "feed",
-                                         [TRACE_SUM] = "sums" };
+                                         [TRACE_REDUCE] = "sums" };
     const struct trace_opts *o = &t->opts;
     struct trace_row *row = &t->rows[i];
     enum trace_rows which = (enum trace_rows)(i / o->n_replicas);
@@ -215,7 +215,7 @@ struct trace_row *trace_begin(struct trace *t, uint32_t replica, uint64_t step)
     return row;
 }
 
-struct trace_row *trace_beside(struct trace_row *row, enum trace_rows which)
+struct trace_row *trace_sibling(struct trace_row *row, enum trace_rows which)
 {
     struct trace_row *other;
 
@@ -226,14 +226,14 @@ struct trace_row *trace_beside(struct trace_row *row, enum trace_rows which)
     return other;
 }
 
-bool trace_step_done(struct trace_row *row, uint64_t begin_ns)
+bool trace_end_step(struct trace_row *row, uint64_t begin_ns)
 {
     struct trace *t;
 
     if (row == NULL)
         return true;
     t = row->trace;
-    trace_until_now(row, TRACE_STEP, 0, begin_ns);
+    trace_add_until_now(row, TRACE_STEP, 0, begin_ns);
     if (row->step + 1 < t->opts.steps)
         return false;
     if (row->plan != NULL)
@@ -245,7 +245,7 @@ bool trace_step_done(struct trace_row *row, uint64_t begin_ns)
     return true;
 }
 
-void trace_add(struct trace_row *row, enum trace_what what, uint32_t which, uint64_t begin_ns,
+void trace_add(struct trace_row *row, enum trace_kind what, uint32_t which, uint64_t begin_ns,
                uint64_t end_ns)
 {
     if (row == NULL)
@@ -258,7 +258,8 @@ void trace_add(struct trace_row *row, enum trace_what what, uint32_t which, uint
                                                 .what = (uint32_t)what };
 }
 
-void trace_until_now(struct trace_row *row, enum trace_what what, uint32_t which, uint64_t begin_ns)
+void trace_add_until_now(struct trace_row *row, enum trace_kind what, uint32_t which,
+                         uint64_t begin_ns)
 {
     if (row != NULL)
         trace_add(row, what, which, begin_ns, clock_ns());

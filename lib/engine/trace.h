@@ -1,12 +1,12 @@
 /* trace.h - some steps of this process on a time line, and where their time went.
  *
- * Off, there is no trace: every row is NULL and the functions below do nothing. On, all memory is
- * taken when the trace is opened; a replica notes spans in its own row (a thread that reduces for
- * it has one too), and when the last replica is through the last step that is traced, a thread of
- * the trace writes the file and reports the sums. Only trace_end() waits for that thread.
+ * Without a trace every row is NULL, and the functions below do nothing. trace_open() allocates all
+ * memory. Each replica adds spans to its own row; a thread that reduces for the replica has another
+ * row. When the last replica has completed the last traced step, a thread of the trace writes the
+ * file and reports the sums. Only trace_end() waits for that thread.
  *
- * A GPU has rows of its own, one for each of its streams (gpu_trace.c): calls are in that of its
- * work, by its own clock, and the row of the replica is what its thread does meanwhile.
+ * A GPU has a row for each of its streams (gpu_clock.c). Calls are in the row of the work stream,
+ * with times of the GPU's clock; the row of the replica contains the spans of its thread.
  *
  * The file is JSON in the Chrome trace format: a process for the task, a thread for each row; times
  * are those of clock_ns(), so the files of tasks on one machine lie on one time line.
@@ -29,26 +29,26 @@ int trace_start(struct trace *t, uint64_t first, uint32_t pid, const char *name,
 void trace_end(struct trace *t, uint64_t wait_ms);
 void trace_close(struct trace *t); /* after trace_end(); waits for the thread. NULL is accepted */
 
-/* The row of a replica if `step` is traced, else NULL. From now on its plan notes calls, on a CPU.
- */
+/* Returns the row of a replica if `step` is traced, else NULL. On a CPU its plan then records
+ * calls. */
 struct trace_row *trace_begin(struct trace *t, uint32_t replica, uint64_t step);
-/* Another row of the same replica, for the same step; NULL of NULL. */
-struct trace_row *trace_beside(struct trace_row *row, enum trace_rows which);
-/* Behind everything that belongs to the step. True: it was the row's last one, do not use it
- * again. */
-bool trace_step_done(struct trace_row *row, uint64_t begin_ns);
+/* Returns another row of the same replica, for the same step; NULL for NULL. */
+struct trace_row *trace_sibling(struct trace_row *row, enum trace_rows which);
+/* Called after all spans of the step. Returns true after the last traced step: the row must not be
+ * used any more. */
+bool trace_end_step(struct trace_row *row, uint64_t begin_ns);
 
 static inline uint64_t trace_clock(const struct trace_row *row)
 {
     return row != NULL ? clock_ns() : 0;
 }
-void trace_add(struct trace_row *row, enum trace_what what, uint32_t which, uint64_t begin_ns,
+void trace_add(struct trace_row *row, enum trace_kind what, uint32_t which, uint64_t begin_ns,
                uint64_t end_ns);
-/* [begin_ns, now) was this. */
-void trace_until_now(struct trace_row *row, enum trace_what what, uint32_t which,
-                     uint64_t begin_ns);
-/* The plan's forward or backward ran since begin_ns: it and its calls. A call begins where the one
- * before ended, or the lane sums that were made between them. */
+/* As trace_add(), for the time [begin_ns, now). */
+void trace_add_until_now(struct trace_row *row, enum trace_kind what, uint32_t which,
+                         uint64_t begin_ns);
+/* Adds the span of the plan's forward or backward since begin_ns, and the spans of its calls. A
+ * call begins at the end of the previous call, or of lane sums between the two. */
 void trace_calls(struct trace_row *row, bool backward, uint32_t lane, uint64_t begin_ns);
 
 #endif

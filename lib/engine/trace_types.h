@@ -11,7 +11,7 @@ struct trace;
 
 enum { TRACE_MAX_SPANS = 1 << 20 }; /* of a process: 32 MiB, and about 200 MB of JSON */
 
-enum trace_what {
+enum trace_kind {
     TRACE_STEP,      /* the others but the last lie inside one */
     TRACE_DATA,      /* waiting for the lane's samples and taking them over */
     TRACE_FORWARD,   /* holds calls */
@@ -30,7 +30,7 @@ enum trace_rows {                /* of a replica */
                   TRACE_REDUCER, /* the one that reduces for it */
                   TRACE_WORK,    /* the streams of its GPU */
                   TRACE_FEED,
-                  TRACE_SUM,
+                  TRACE_REDUCE,
                   TRACE_ROWS,
 };
 
@@ -38,7 +38,7 @@ struct trace_span {
     uint64_t begin_ns, end_ns;
     uint32_t step;  /* after the first that is traced */
     uint32_t which; /* call, lane or piece */
-    uint32_t what;  /* enum trace_what */
+    uint32_t what;  /* enum trace_kind */
 };
 
 struct trace_row {

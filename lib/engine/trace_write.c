@@ -10,8 +10,8 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/errno_text.h"
 #include "base/fs.h"
-#include "base/reason.h"
 #include "graph/graph.h"
 #include "engine/trace_priv.h"
 #include "engine/trace_write.h"
@@ -51,7 +51,7 @@ int trace_open_file(const char *path, int *fd, struct err *err)
 
     if (made < 0)
         return err_set(err, ERR_INPUT, "the trace cannot be written to '%s' (%s): %s", path,
-                       reason_text(errno), remedy);
+                       errno_text(errno), remedy);
     if (fstat(made, &st) < 0 || !S_ISREG(st.st_mode)) {
         close(made);
         return err_set(err, ERR_INPUT, "the trace cannot be written to '%s', it is not a file: %s",
@@ -61,7 +61,7 @@ int trace_open_file(const char *path, int *fd, struct err *err)
     return 0;
 }
 
-int trace_check(const char *path, struct err *err)
+int trace_check_path(const char *path, struct err *err)
 {
     bool was_there;
     int fd, rc;

@@ -7,9 +7,9 @@ struct trace;
 
 /* Opens the file, or creates it. Errors: ERR_INPUT. */
 int trace_open_file(const char *path, int *fd, struct err *err);
-/* Can a trace be written to this path? NULL is allowed. A file that did not exist does not exist
- * afterwards. Any thread. Errors: ERR_INPUT. */
-int trace_check(const char *path, struct err *err);
+/* Checks that a trace can be written to this path; NULL is allowed. Leaves no new file. Any thread.
+ * Errors: ERR_INPUT. */
+int trace_check_path(const char *path, struct err *err);
 /* Writes the file and calls on_done. Called by the trace's thread when no row changes any more. */
 void trace_write(struct trace *t);
 

@@ -106,7 +106,7 @@ int graph_fill_initial(const struct graph *g, float *arena, struct err *err)
     uint32_t i;
     int rc = 0;
 
-    mapping_enter();
+    mapping_enable_thread();
     for (i = 0; i < g->n_params && rc == 0; i++) {
         const struct graph_initial *from = &g->initials[i];
 

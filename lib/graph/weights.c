@@ -276,7 +276,7 @@ int graph_load_weights(struct graph *g, const struct graph_weights *w, struct er
     uint32_t i;
     int rc = 0;
 
-    mapping_enter();
+    mapping_enable_thread();
     for (i = 0; i < g->n_values && rc == 0; i++)
         rc = load_value(&l, &g->values[i], err);
     if (rc == 0 && l.n_missing > 0)

@@ -93,7 +93,7 @@ bool graph_weight_equals(const struct graph_weight *w, const float *values,
     for (d = 0; d < shape->rank; d++)
         if (shape->dim[d] != file->dim[order != NULL ? order[d] : d])
             return false;
-    mapping_enter();
+    mapping_enable_thread();
     n = shape_elements(shape);
     for (i = 0; i < n; i++) {
         float x = element(w, at);

@@ -217,11 +217,11 @@ struct loop_timer *loop_timer_new(struct loop *l, uint64_t delay_ms, uint64_t re
     t->arg = arg;
     CHECK(uv_timer_init(&l->uv, &t->uv) == 0);
     t->uv.data = t;
-    loop_timer_again(t, delay_ms);
+    loop_timer_restart(t, delay_ms);
     return t;
 }
 
-void loop_timer_again(struct loop_timer *t, uint64_t delay_ms)
+void loop_timer_restart(struct loop_timer *t, uint64_t delay_ms)
 {
     uv_update_time(t->uv.loop); /* the delay starts now, not at the start of this iteration */
     CHECK(uv_timer_start(&t->uv, on_timer, delay_ms, t->repeat_ms) == 0);

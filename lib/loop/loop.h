@@ -34,7 +34,7 @@ void loop_post(struct loop *l, loop_fn *fn, void *arg);
 struct loop_timer *loop_timer_new(struct loop *l, uint64_t delay_ms, uint64_t repeat_ms,
                                   loop_fn *fn, void *arg);
 /* Restarts the timer: the next call is in `delay_ms`; the repeat interval is unchanged. */
-void loop_timer_again(struct loop_timer *t, uint64_t delay_ms);
+void loop_timer_restart(struct loop_timer *t, uint64_t delay_ms);
 void loop_timer_free(struct loop_timer *t); /* NULL is allowed */
 
 /* Calls fn(arg, signum) on the loop's thread for each delivery of the signal until loop_close().

@@ -22,7 +22,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/reason.h"
+#include "base/errno_text.h"
 #include "loop/loop.h"
 
 /* getaddrinfo() runs the name service modules of the host, which may use large arrays on the stack.
@@ -80,7 +80,7 @@ static void handle_result(struct rdzv_dial *d, struct tries *t, struct pollfd *p
         close(p->fd);
         t->n_refused += error == ECONNREFUSED;
         if (d->why[0] == '\0' || error != ECONNREFUSED)
-            snprintf(d->why, sizeof(d->why), "connect: %s", reason_text(error));
+            snprintf(d->why, sizeof(d->why), "connect: %s", errno_text(error));
     }
     p->fd = -1; /* poll() ignores the entry */
     t->n_open--;
@@ -95,7 +95,7 @@ static void try_address(struct rdzv_dial *d, struct tries *t, const struct addri
     *p = (struct pollfd){ .events = POLLOUT };
     p->fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (p->fd < 0) { /* the host has no IPv6, or no descriptor is available */
-        snprintf(d->why, sizeof(d->why), "connect: %s", reason_text(errno));
+        snprintf(d->why, sizeof(d->why), "connect: %s", errno_text(errno));
         t->n_open--;
         return;
     }
@@ -207,7 +207,7 @@ static void dial(struct rdzv_dial *d)
     rc = getaddrinfo(host, colon + 1, &hints, &found);
     if (rc != 0) {
         snprintf(d->why, sizeof(d->why), "resolve '%.150s': %s", host,
-                 rc == EAI_SYSTEM ? reason_text(errno) : gai_strerror(rc));
+                 rc == EAI_SYSTEM ? errno_text(errno) : gai_strerror(rc));
         return;
     }
     try_all(d, found);

@@ -13,7 +13,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
-#include "base/reason.h"
+#include "base/errno_text.h"
 #include "tls/openssl.h"
 #include "tls/tls.h"
 #include "tls/tls_priv.h"
@@ -241,7 +241,7 @@ int tls_stream_handshake(struct tls_stream *s, struct err *err)
         return rejected(s, err);
     if (rc != 1)
         return err_set(err, ERR_PEER, "TLS: the connection ended during the handshake: %s",
-                       reason_text(errno));
+                       errno_text(errno));
     if (s->has_key && !SSL_session_reused(s->ssl)) {
         s->is_broken = true;
         return err_set(err, ERR_AUTH, "TLS: the other side did not prove that it knows the key");

@@ -43,7 +43,7 @@ int apply_update(struct replica *r, uint64_t step, double *norm, struct err *err
     /* The gradients contain the loss scale. It is a power of two, so the update can divide by it
      * without a rounding error. */
     h.grad_scale = (float)(1 / r->device->scale);
-    ops_of(r)->measure(r->device, wanted, norm);
+    ops_of(r)->gradient_norm(r->device, wanted, norm);
     if (wanted)
         h.grad_scale *= optim_clip(*norm, o->run.clip_norm);
     first = fault_error("train.update", err);
@@ -60,7 +60,7 @@ void apply_skip(struct replica *r, uint64_t step, bool overflowed)
 {
     struct train *t = r->train;
 
-    ops_of(r)->keep(r->device, step);
+    ops_of(r)->skip_update(r->device, step);
     if (r->local == 0 && overflowed)
         t->state.facts.scale =
             loss_scale_after_overflow(&t->opts->run.loss_scale, t->state.facts.scale);

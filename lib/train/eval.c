@@ -95,7 +95,7 @@ int eval_run(struct replica *r, uint64_t step, struct err *err)
                              t->engine->eval_words, TENSOR_F64, COMM_SUM, err);
     if (rc < 0)
         return err_wrap(err, rc, "evaluation after step %llu", (unsigned long long)step);
-    trace_until_now(r->device->trace, TRACE_EVALUATION, 0, begin);
+    trace_add_until_now(r->device->trace, TRACE_EVALUATION, 0, begin);
     if (r->local != 0)
         return 0;
     if (t->state.facts.evaluated_step < step)

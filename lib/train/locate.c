@@ -17,7 +17,7 @@ struct note {
     /* 0: nothing was found; else the larger the lower the lane, and the rank in it */
     double key;
     double largest; /* sum over lanes of the largest number in gradient and loss */
-    char text[sizeof(((struct engine_finding *)NULL)->text)];
+    char text[sizeof(((struct engine_nonfinite *)NULL)->text)];
 };
 _Static_assert(sizeof(struct note) <= MEMORY_LEAST_GRADS_BYTES, "a note fits into every arena");
 enum { KEY_RANKS = COMM_MAX_RANKS };
@@ -44,7 +44,7 @@ static int describe(struct replica *r, double loss, char *text, size_t n, struct
             scale <= rule->min ? ", the least," : "");
     if (!isfinite(loss))
         add(text, n, "the loss is %s", isnan(loss) ? "nan" : loss > 0 ? "inf" : "-inf");
-    return ops_of(r)->describe(r->device, isfinite(loss) ? "" : ", ", text, n, err);
+    return ops_of(r)->describe_nonfinite(r->device, isfinite(loss) ? "" : ", ", text, n, err);
 }
 
 /* Makes the text of another task safe: terminates it and replaces control characters. */
@@ -106,7 +106,7 @@ int locate_run(struct replica *r, uint64_t step, const struct step_result *resul
     struct note *note = engine_scratch(r->device);
     float weight = engine_control(r->device)[ENGINE_WEIGHT];
     double shrink = t->opts->mean_of_weights && weight > 0 ? (double)weight / r->device->scale : 1;
-    struct engine_finding found;
+    struct engine_nonfinite found;
     char seen[400];
     int rc = describe(r, result->loss, seen, sizeof(seen), err);
 
@@ -117,7 +117,7 @@ int locate_run(struct replica *r, uint64_t step, const struct step_result *resul
                  step, seen);
         events_warn(&t->events, step, text);
     }
-    rc = ops_of(r)->locate(r->device, step, &found, err);
+    rc = ops_of(r)->locate_nonfinite(r->device, step, &found, err);
     if (rc < 0)
         return rc;
     note->key = found.lane < t->opts->lanes

@@ -13,7 +13,8 @@ struct replica;
 struct step_result;
 
 /* Writes the origin to `text` [n], equal on every task. Logs a warning about the work first.
- * Gradient arena 0 is overwritten. Errors: those of engine describe() and locate(), and of comm. */
+ * Gradient arena 0 is overwritten. Errors: those of describe_nonfinite() and locate_nonfinite() of
+ * the engine, and of comm. */
 int locate_run(struct replica *r, uint64_t step, const struct step_result *result, char *text,
                size_t n, struct err *err);
 

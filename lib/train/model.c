@@ -247,7 +247,7 @@ static int open_data(struct model *m, bool training, const struct cancel *cancel
         .check_seed = o->run.seed,
         .cancel = cancel,
         .on_progress = on_index,
-        .on_trouble = on_data_trouble,
+        .on_warning = on_data_trouble,
         .arg = m,
     };
     int rc = 0;

@@ -46,7 +46,7 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
     if (r->local == 0 && generation_leads(&t->generation))
         (void)save_is_due(t, held); /* called again after the first comparison */
     if (rc == 0 && held < t->model.total_steps && !result.pause)
-        rc = ops_of(r)->read(r->device, held + 1, t->model.total_steps, err);
+        rc = ops_of(r)->open_reader(r->device, held + 1, t->model.total_steps, err);
     for (uint64_t k = held + 1; rc == 0 && k <= t->model.total_steps && !result.pause; k++) {
         rc = step_run(r, k, &result, err);
         if (k == t->model.total_steps)
@@ -85,7 +85,7 @@ static int join_group(struct train *t, struct err *err)
     int rc = 0;
 
     if (t->generation.has_exposed_region) {
-        rc = t->engine->ops->renew_region(t->engine, err);
+        rc = t->engine->ops->replace_region(t->engine, err);
         t->generation.has_exposed_region = rc < 0;
     }
     if (rc == 0 && generation_leads(&t->generation) && t->generation.group.newest_step == 0 &&
@@ -124,7 +124,7 @@ static int adopt_state(struct replica *r, uint64_t *held, struct err *err)
     if (rc == 0 && r->local == 0) { /* the maximum over all tasks, wherever each trace starts */
         uint64_t traced = (uint64_t)r->votes[VOTE_TRACES];
 
-        t->engine->group.plain_until = traced > 0 ? *held + TRACE_WARM_STEPS + traced : 0;
+        t->engine->group.no_graphs_until = traced > 0 ? *held + TRACE_WARM_STEPS + traced : 0;
         t->engine->group.overlap = agreement.overlap;
     }
     if (rc == 0)

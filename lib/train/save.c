@@ -64,7 +64,7 @@ static int open_writer(struct train *t, struct err *err)
         .retry_ms = RETRY_MS,
         .on_event = on_ckpt_event,
         .may_publish = may_publish,
-        .arrive = wait_copy,
+        .wait_snapshot = wait_copy,
         .arg = t,
     };
     struct ckpt_writer *writer;
@@ -153,7 +153,7 @@ static int load(struct train *t, const struct ckpt_info *info, struct err *err)
     const struct loss_scale kept = { info->meta.loss_scale, info->meta.loss_scale_good_steps };
     struct device_mem aside;
     struct facts facts;
-    int rc = engine_memory_aside(&t->engine->memory, &aside, err);
+    int rc = engine_memory_open_spare(&t->engine->memory, &aside, err);
 
     if (rc == 0)
         rc = ckpt_load(info->path, t->model.tensors.model, t->model.tensors.n_model,
@@ -162,7 +162,7 @@ static int load(struct train *t, const struct ckpt_info *info, struct err *err)
         device_mem_close(&aside);
         return rc;
     }
-    engine_memory_take(&t->engine->memory, &aside, info->meta.step);
+    engine_memory_use_spare(&t->engine->memory, &aside, info->meta.step);
     engine_memory_fill_average(&t->engine->memory, false);
     facts = (struct facts){ .step = info->meta.step,
                             .evaluated_step =
@@ -215,8 +215,8 @@ int save_load_newest(struct train *t, struct err *err)
     struct ckpt_info *info;
     int rc = fault_error("train.load", err);
 
-    if (rc == 0 && o->checkpoint.directory != NULL)
-        rc = ckpt_directory(o->checkpoint.directory, err); /* report an unusable directory now */
+    if (rc == 0 && o->checkpoint.directory != NULL) /* report an unusable directory now */
+        rc = ckpt_create_directory(o->checkpoint.directory, err);
     if (rc == 0 && o->checkpoint.directory != NULL)
         rc = open_writer(t, err);
     if (rc < 0 || o->checkpoint.directory == NULL)
@@ -295,7 +295,7 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
             ckpt_abandon(t->saving.writer);
     }
     if (rc == 0) {
-        ckpt_set_keep(t->saving.writer, live_keep(&t->live));
+        ckpt_set_max_to_keep(t->saving.writer, live_keep(&t->live));
         ckpt_hand_over(t->saving.writer, &meta);
         t->saving.last_step = step;
         t->saving.last_ns = clock_ns();
@@ -357,29 +357,30 @@ bool save_if_due(struct train *t, uint64_t step)
     return rc == 0;
 }
 
-static struct ckpt_patience patience(const struct train *t, uint64_t wait_ms)
+static struct ckpt_flush_limits patience(const struct train *t, uint64_t wait_ms)
 {
     uint64_t stall_ms = t->generation.group.deadline_ms / 4;
 
     if (t->generation.group.n_members < 2)
-        return (struct ckpt_patience){ .wait_ms = wait_ms };
-    return (struct ckpt_patience){ .wait_ms = wait_ms,
-                                   .tries = HAND_OVER_TRIES,
-                                   .stall_ms = stall_ms > STALL_MS_MIN ? stall_ms : STALL_MS_MIN };
+        return (struct ckpt_flush_limits){ .wait_ms = wait_ms };
+    return (struct ckpt_flush_limits){ .wait_ms = wait_ms,
+                                       .tries = HAND_OVER_TRIES,
+                                       .stall_ms =
+                                           stall_ms > STALL_MS_MIN ? stall_ms : STALL_MS_MIN };
 }
 
-void save_trouble(const struct train *t, struct ckpt_trouble *out)
+void save_trouble(const struct train *t, struct ckpt_failure *out)
 {
     struct ckpt_writer *writer = atomic_load_explicit(&t->saving.writer, memory_order_acquire);
 
-    *out = (struct ckpt_trouble){ .text = "" };
+    *out = (struct ckpt_failure){ .text = "" };
     if (writer != NULL)
-        ckpt_trouble(writer, out);
+        ckpt_failure(writer, out);
 }
 
 int save_check_storage(struct train *t, struct err *err)
 {
-    struct ckpt_trouble trouble;
+    struct ckpt_failure trouble;
 
     if (!generation_leads(&t->generation) || t->generation.group.n_members < 2)
         return 0;
@@ -391,7 +392,7 @@ int save_check_storage(struct train *t, struct err *err)
 
 int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
 {
-    struct ckpt_patience wait = patience(t, wait_ms);
+    struct ckpt_flush_limits wait = patience(t, wait_ms);
     int rc = 0;
 
     if (t->opts->checkpoint.directory == NULL)

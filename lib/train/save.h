@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct ckpt_trouble;
+struct ckpt_failure;
 struct err;
 struct train;
 
@@ -24,7 +24,7 @@ bool save_if_due(struct train *t, uint64_t step); /* true: the writer received a
  * can write them, else 0. */
 int save_check_storage(struct train *t, struct err *err);
 /* Copies the state of the storage; all zero before this task first writes. Any thread. */
-void save_trouble(const struct train *t, struct ckpt_trouble *out);
+void save_trouble(const struct train *t, struct ckpt_failure *out);
 /* Waits at most wait_ms until the checkpoint of `step` is verified; returns earlier with an error
  * if another member can write it. */
 int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err);

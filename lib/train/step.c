@@ -101,7 +101,7 @@ static int look_back(struct replica *r, uint64_t step, struct err *err)
     place_enter(&r->device->place, PHASE_COPY);
     before = trace_clock(r->device->trace);
     if (save_if_due(r->train, step - 1))
-        trace_until_now(r->device->trace, TRACE_CHECKPOINT, 0, before);
+        trace_add_until_now(r->device->trace, TRACE_CHECKPOINT, 0, before);
     return 0;
 }
 
@@ -119,7 +119,7 @@ static int commit(struct replica *r, uint64_t step, const struct step_result *re
         ops_of(r)->inspect(r->device);
     if (rc == 0)
         rc = generation_gate(&r->train->generation, &r->device->place, err);
-    trace_until_now(r->device->trace, TRACE_CHECK, 0, before);
+    trace_add_until_now(r->device->trace, TRACE_CHECK, 0, before);
     if (rc == 0 && result->trouble) /* the task that owns the GPU reports the number */
         rc = err_set(err, ERR_PEER,
                      "a GPU of another task met a number that its model cannot use (an index, a "
@@ -134,7 +134,7 @@ static int update(struct replica *r, uint64_t step, double *norm, struct err *er
 
     place_enter(&r->device->place, PHASE_UPDATE);
     rc = apply_update(r, step, norm, err);
-    trace_until_now(r->device->trace, TRACE_UPDATE, 0, before);
+    trace_add_until_now(r->device->trace, TRACE_UPDATE, 0, before);
     return rc;
 }
 
@@ -209,7 +209,7 @@ int step_run(struct replica *r, uint64_t step, struct step_result *out, struct e
         rc = ops_of(r)->end_step(r->device, err);
     if (rc < 0)
         return err_wrap(err, rc, "step %llu", (unsigned long long)step);
-    if (trace_step_done(r->device->trace, begin))
+    if (trace_end_step(r->device->trace, begin))
         r->device->trace = NULL;
     return 0;
 }

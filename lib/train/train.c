@@ -126,7 +126,7 @@ static void describe_engine(struct train *t)
         .features = m->features,
         .data = m->data,
         .eval_data = m->eval_data,
-        .reads = t->reads,
+        .reader = t->reads,
         .steps_per_epoch = m->steps_per_epoch,
         .eval_steps = m->eval_steps,
         .seed = o->run.seed,
@@ -291,7 +291,7 @@ void train_close(struct train *t)
     trace_close(t->trace);
     sample_log_close(t->samples);
     if (!ckpt_writer_close(t->saving.writer) && t->engine != NULL)
-        t->engine->ops->leave_staging(t->engine);
+        t->engine->ops->abandon_staging(t->engine);
     if (t->engine != NULL)
         t->engine->ops->close(t->engine);
     optim_free(t->optim);
@@ -311,7 +311,7 @@ int train_model_digest(const struct train_opts *opts, char out[65], struct err *
 
 int train_check_trace(const char *path, struct err *err)
 {
-    return trace_check(path, err);
+    return trace_check_path(path, err);
 }
 
 void train_set_checkpoint(struct train *t, uint64_t every_steps, double every_seconds,
@@ -358,7 +358,7 @@ int train_save(struct train *t, uint64_t wait_ms, struct err *err)
     return held > 0 ? save_now(t, held, wait_ms, err) : 0;
 }
 
-void train_storage(struct train *t, struct ckpt_trouble *out)
+void train_storage(struct train *t, struct ckpt_failure *out)
 {
     save_trouble(t, out);
 }

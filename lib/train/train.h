@@ -122,6 +122,6 @@ int train_save(struct train *t, uint64_t wait_ms, struct err *err);
 void train_progress(const struct train *t, struct train_progress *out);
 /* What is wrong with the storage of checkpoints; all zero before this task first writes. At any
  * time. */
-void train_storage(struct train *t, struct ckpt_trouble *out);
+void train_storage(struct train *t, struct ckpt_failure *out);
 
 #endif

@@ -13,7 +13,7 @@
 #include "opts/train.h"
 
 struct ckpt_event;
-struct ckpt_trouble;
+struct ckpt_failure;
 struct err;
 struct trace_profile;
 struct train;

@@ -119,7 +119,7 @@ static void adopt(struct transfer *x)
     bool interrupted = state_held(&t->state) + 1 == x->step && t->state.facts.step < x->step &&
                        !isnan(x->facts.loss);
 
-    engine_memory_take(&t->engine->memory, &x->aside, x->step);
+    engine_memory_use_spare(&t->engine->memory, &x->aside, x->step);
     state_take(&t->state, &x->facts);
     if (interrupted)
         step_report(x->r, &x->facts, 0);
@@ -154,7 +154,7 @@ int transfer_state(struct replica *r, uint64_t step, struct err *err)
     if (x.sends)
         rc = t->engine->ops->sync(t->engine, state_held(&t->state), err);
     if (x.receives)
-        rc = engine_memory_aside(&t->engine->memory, &x.aside, err);
+        rc = engine_memory_open_spare(&t->engine->memory, &x.aside, err);
     if (rc == 0)
         rc = chunks(&x, root, err);
     if (rc == 0 && x.receives) {

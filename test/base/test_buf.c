@@ -43,7 +43,7 @@ static void buf_printf_of_a_long_text_is_not_truncated(void **state)
     assert_int_equal(b.len, 13000);
     assert_memory_equal(b.data + 7992, "00000999", 8);
     assert_int_equal(b.data[12999], '1');
-    text = buf_take(&b);
+    text = buf_detach(&b);
     assert_int_equal(strlen(text), 13000);
     assert_null(b.data);
     free(text);
@@ -52,7 +52,7 @@ static void buf_printf_of_a_long_text_is_not_truncated(void **state)
 static void buf_take_of_an_empty_buffer_returns_the_empty_string(void **state)
 {
     struct buf b = { 0 };
-    char *text = buf_take(&b);
+    char *text = buf_detach(&b);
 
     (void)state;
     assert_string_equal(text, "");
@@ -75,7 +75,7 @@ static void buf_after_a_failed_allocation_stays_failed_until_taken(void **state)
         assert_true(b.failed);
         if (b.data != NULL)
             assert_int_equal(strlen(b.data), b.len);
-        assert_null(buf_take(&b));
+        assert_null(buf_detach(&b));
     }
     fault_arm(NULL, NULL);
     buf_str(&b, "ok"); /* usable again */

@@ -25,7 +25,7 @@ static void fault_point_unarmed_does_nothing(void **state)
 {
     (void)state;
     assert_false(fault_hit("disk"));
-    assert_int_equal(fault_passed(), 0);
+    assert_int_equal(fault_n_passages(), 0);
     assert_false(fault_fired());
 }
 
@@ -38,9 +38,9 @@ static void fault_with_a_passage_fires_only_there(void **state)
         assert_false(fault_hit("net"));
         assert_int_equal(fault_fired(), i >= 3);
     }
-    assert_int_equal(fault_passed(), 12);
+    assert_int_equal(fault_n_passages(), 12);
     assert_int_equal(fault_arm(NULL, NULL), 0);
-    assert_int_equal(fault_passed(), 0);
+    assert_int_equal(fault_n_passages(), 0);
     assert_false(fault_fired());
 }
 

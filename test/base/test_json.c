@@ -59,7 +59,7 @@ static void assert_at(const struct json *doc, const cJSON *value, uint32_t line,
 {
     uint32_t l, c;
 
-    json_place(doc, value, &l, &c);
+    json_position(doc, value, &l, &c);
     assert_int_equal(l, line);
     assert_int_equal(c, column);
     assert_string_equal(json_pointer(doc, value), pointer);

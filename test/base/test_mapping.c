@@ -176,7 +176,7 @@ static void *read_in_thread(void *arg)
 {
     struct mapping *p = arg;
 
-    mapping_enter();
+    mapping_enable_thread();
     return mapping_data(p)[8192] == 0 ? NULL : arg;
 }
 

@@ -111,7 +111,7 @@ int main(void)
         if (ckpt_write(w, &meta, state, &err) < 0)
             die(&err);
         copy_ns[i] = clock_ns() - all_ns[i];
-        if (ckpt_flush(w, &(struct ckpt_patience){ .wait_ms = 600000 }, &err) < 0)
+        if (ckpt_flush(w, &(struct ckpt_flush_limits){ .wait_ms = 600000 }, &err) < 0)
             die(&err);
         all_ns[i] = clock_ns() - all_ns[i];
     }

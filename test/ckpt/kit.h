@@ -45,7 +45,7 @@ static inline void kit_fill(uint8_t state[KIT_STATE_BYTES], uint64_t seed)
 
 static inline int flush_for(struct ckpt_writer *w, uint64_t wait_ms, struct err *err)
 {
-    return ckpt_flush(w, &(struct ckpt_patience){ .wait_ms = wait_ms }, err);
+    return ckpt_flush(w, &(struct ckpt_flush_limits){ .wait_ms = wait_ms }, err);
 }
 
 /* Asserts that every tensor has the content of `seed`. */

@@ -142,7 +142,7 @@ static inline bool acquire(struct task *t, uint64_t after)
 {
     static const uint32_t members[] = { 3, 1, 4 };
 
-    wait_for_answer(t, lease_take(t->lease, after, members, 3));
+    wait_for_answer(t, lease_acquire(t->lease, after, members, 3));
     return t->now.is_mine;
 }
 

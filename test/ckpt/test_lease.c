@@ -14,7 +14,7 @@ static void lease_acquired_by_the_first_reports_the_holder_to_the_second(void **
     assert_int_equal(lease_hold_until(a.lease), 0);
     refresh(&a);
     assert_int_equal(a.now.token, 0);
-    assert_false(a.now.is_mine || a.now.is_over);
+    assert_false(a.now.is_mine || a.now.is_expired);
     assert_true(a.now.is_reachable);
     assert_text_has(&a, "no lease was acquired yet");
     assert_true(access(leases, F_OK) < 0); /* a refresh creates nothing */
@@ -30,7 +30,7 @@ static void lease_acquired_by_the_first_reports_the_holder_to_the_second(void **
     assert_int_equal(b.now.n_members, 3);
     assert_int_equal(b.members[0], 3);
     assert_int_equal(b.members[2], 4);
-    assert_false(b.now.is_over);
+    assert_false(b.now.is_expired);
     assert_text_has(&b, "lease 1 of worker 1");
     assert_text_has(&b, "is held");
     assert_int_equal(lease_check(b.lease, NULL), ERR_REFUSED);
@@ -55,9 +55,9 @@ static void lease_holder_of_equal_name_and_host_is_at_the_same_place(void **stat
     refresh(&same);
     refresh(&other);
     refresh(&unknown);
-    assert_true(same.now.is_same_place);
-    assert_false(other.now.is_same_place);
-    assert_false(unknown.now.is_same_place);
+    assert_true(same.now.is_same_address);
+    assert_false(other.now.is_same_address);
+    assert_false(unknown.now.is_same_address);
     task_end(&first);
     task_end(&same);
     task_end(&other);
@@ -78,8 +78,8 @@ static void lease_requests_are_all_answered_and_only_the_next_token_is_acquired(
     assert_false(acquire(&b, 0));
     assert_true(acquire(&b, 1)); /* allowed before expiry: the caller decides */
     assert_int_equal(b.now.token, 2);
-    first = lease_take(a.lease, 1, NULL, 0); /* replaced by the second request */
-    second = lease_take(a.lease, 2, NULL, 0);
+    first = lease_acquire(a.lease, 1, NULL, 0); /* replaced by the second request */
+    second = lease_acquire(a.lease, 2, NULL, 0);
     assert_true(second > first);
     wait_for_answer(&a, second);
     assert_true(a.now.is_mine);
@@ -99,7 +99,7 @@ static void lease_holder_records_another_group_with_the_next_token(void **state)
     task_start(&b, 2);
     assert_true(acquire(&a, 0));
     advance_clock(HOLD_MS - 1);
-    wait_for_answer(&a, lease_take(a.lease, 1, two, 2));
+    wait_for_answer(&a, lease_acquire(a.lease, 1, two, 2));
     assert_true(a.now.is_mine);
     assert_int_equal(lease_hold_until(a.lease), (now_ms + HOLD_MS) * 1000000);
     assert_int_equal(a.now.token, 2);
@@ -130,7 +130,7 @@ static void lease_token_acquired_again_by_another_task_is_lost_for_the_holder(vo
     assert_int_equal(lease_check(a.lease, NULL), ERR_REFUSED);
     assert_false(holds(&a));
     assert_int_equal(refresh(&a)->holder, 2);
-    assert_false(a.now.is_mine || a.now.is_over);
+    assert_false(a.now.is_mine || a.now.is_expired);
     assert_text_has(&a, "lease 1 of worker 2");
     assert_true(refresh(&b)->is_mine);
     task_end(&a);
@@ -148,7 +148,7 @@ static void lease_renewed_is_kept(void **state)
     for (int i = 0; i < 20; i++) {
         advance_clock(HOLD_MS / 2);
         assert_true(refresh(&a)->is_mine);
-        assert_false(refresh(&b)->is_over);
+        assert_false(refresh(&b)->is_expired);
         assert_true(holds(&a));
     }
     task_end(&a);
@@ -168,7 +168,7 @@ static void lease_not_renewed_is_lost_before_it_expires_for_observers(void **sta
         task_start(&b, 2);
         token = refresh(&b)->token;
         assert_true(acquire(&a, token));
-        for (looks = 0; !refresh(&b)->is_over; looks++) { /* `a` does not refresh any more */
+        for (looks = 0; !refresh(&b)->is_expired; looks++) { /* `a` does not refresh any more */
             assert_true(looks * counts <= WATCH_MS);
             advance_clock(gap);
         }
@@ -195,7 +195,7 @@ static void lease_lost_stays_lost_and_needs_a_new_token(void **state)
     advance_clock(HOLD_MS);
     assert_false(holds(&a)); /* without a read of the storage */
     assert_false(refresh(&a)->is_mine);
-    assert_true(a.now.is_over); /* at once, because it is its own lease */
+    assert_true(a.now.is_expired); /* at once, because it is its own lease */
     assert_text_has(&a, "lost");
     assert_int_equal(a.now.token, 1);
     assert_true(acquire(&a, 1));
@@ -214,8 +214,8 @@ static void lease_observer_after_a_long_pause_does_not_see_expiry(void **state)
     assert_true(acquire(&a, 0));
     refresh(&b);
     advance_clock(10 * WATCH_MS);
-    assert_false(refresh(&b)->is_over);
-    assert_true(watch(&b, WATCH_MS)->is_over);
+    assert_false(refresh(&b)->is_expired);
+    assert_true(watch(&b, WATCH_MS)->is_expired);
     task_end(&a);
     task_end(&b);
 }
@@ -228,13 +228,13 @@ static void lease_released_is_expired_at_once(void **state)
     task_start(&a, 1);
     task_start(&b, 2);
     assert_true(acquire(&a, 0));
-    assert_false(refresh(&b)->is_over);
+    assert_false(refresh(&b)->is_expired);
     assert_true(lease_release(a.lease, TIMEOUT_MS));
     assert_int_equal(lease_hold_until(a.lease), 0);
-    assert_true(refresh(&b)->is_over);
+    assert_true(refresh(&b)->is_expired);
     assert_text_has(&b, "released");
     assert_false(refresh(&a)->is_mine);
-    assert_true(a.now.is_over);
+    assert_true(a.now.is_expired);
     assert_true(acquire(&b, 1));
     assert_true(lease_release(a.lease, TIMEOUT_MS)); /* without a held lease */
     assert_true(refresh(&b)->is_mine);
@@ -294,13 +294,13 @@ static void lease_invalid_record_occupies_its_token_until_it_expires(void **stat
         task_start(&a, 1);
         refresh(&a);
         assert_int_equal(a.now.token, number);
-        assert_int_equal(a.now.holder, LEASE_NOBODY);
+        assert_int_equal(a.now.holder, LEASE_NO_RANK);
         assert_int_equal(a.now.n_members, 0);
-        assert_false(a.now.is_over);
+        assert_false(a.now.is_expired);
         assert_text_has(&a, name);
-        assert_false(watch(&a, WATCH_MS - 1)->is_over);
+        assert_false(watch(&a, WATCH_MS - 1)->is_expired);
         advance_clock(1);
-        assert_true(refresh(&a)->is_over);
+        assert_true(refresh(&a)->is_expired);
         assert_true(acquire(&a, number));
         assert_true(lease_release(a.lease, TIMEOUT_MS));
         task_end(&a);
@@ -334,9 +334,9 @@ static void lease_record_is_valid_only_complete_and_with_its_token(void **state)
         put("lease-00000001", text, n);
         text[i] ^= 1;
         wait_for_answer(&b, lease_refresh(b.lease));
-        assert_int_equal(b.now.holder, LEASE_NOBODY);
+        assert_int_equal(b.now.holder, LEASE_NO_RANK);
         put("lease-00000001", text, i);
-        assert_int_equal(refresh(&b)->holder, LEASE_NOBODY);
+        assert_int_equal(refresh(&b)->holder, LEASE_NO_RANK);
     }
     put("lease-00000001", text, n);
     assert_int_equal(refresh(&b)->holder, 1);

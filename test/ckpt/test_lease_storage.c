@@ -43,7 +43,7 @@ static void lease_on_failing_storage_is_lost_after_hold_ms(void **state)
         assert_false(refresh(&a)->is_mine);
         fault_arm(NULL, NULL);
         assert_true(refresh(&a)->is_reachable);
-        assert_true(a.now.is_over);
+        assert_true(a.now.is_expired);
         assert_true(acquire(&a, token + 1));
         task_end(&a);
     }
@@ -78,7 +78,7 @@ static void lease_request_with_any_failure_is_answered_and_the_lease_stays_avail
         else
             assert_int_equal(b.now.holder, 1); /* the record is complete or does not exist */
         if (!mine && b.now.token == 1 && b.now.holder == 1) {
-            assert_true(refresh(&a)->is_over); /* its own lease, not held */
+            assert_true(refresh(&a)->is_expired); /* its own lease, not held */
             assert_true(acquire(&a, 1));
         }
         task_end(&a);
@@ -141,7 +141,7 @@ static void lease_on_hanging_storage_blocks_no_caller(void **state)
         assert_int_equal(fault_arm(points[i], NULL), 0);
         assert_int_equal(lease_check(a.lease, NULL), ERR_REFUSED); /* after at most 300 ms */
         assert_false(holds(&a));
-        ticket = lease_take(a.lease, token, NULL, 0);
+        ticket = lease_acquire(a.lease, token, NULL, 0);
         assert_false(reached(&a, ticket, 10));
         assert_false(lease_release(a.lease, 10));
         lease_watch(a.lease, true);
@@ -165,7 +165,7 @@ static void lease_thread_that_returns_after_close_reports_nothing(void **state)
         assert_int_equal(fs_remove_tree(leases, NULL), 0);
         task_start(&a, 1);
         assert_int_equal(fault_arm("lease.link=delay:600", NULL), 0);
-        lease_take(a.lease, 0, NULL, 0);
+        lease_acquire(a.lease, 0, NULL, 0);
         while (!fault_fired())
             nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
         task_end(&a);
@@ -185,7 +185,7 @@ static void lease_acquire_lost_to_another_reports_the_winner_without_an_error(vo
     task_start(&a, 1);
     task_start(&b, 2);
     assert_int_equal(fault_arm("lease.link=delay:300@1", NULL), 0);
-    ticket = lease_take(a.lease, 0, NULL, 0);
+    ticket = lease_acquire(a.lease, 0, NULL, 0);
     while (!fault_fired())
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
     assert_true(acquire(&b, 0));
@@ -209,7 +209,7 @@ static void lease_acquired_after_hold_ms_is_not_held(void **state)
     assert_int_equal(fault_arm("fs.sync=delay:350@1", NULL), 0);
     assert_false(acquire(&a, 0));
     assert_int_equal(a.now.token, 1);
-    assert_true(a.now.is_over);
+    assert_true(a.now.is_expired);
     acquire_in_time(&a);
     task_end(&a);
 }
@@ -263,8 +263,8 @@ static void compete(uint32_t rank, int rounds)
         pthread_mutex_lock(&t.lock);
         now = t.now;
         pthread_mutex_unlock(&t.lock);
-        if (!now.is_mine && (now.token == 0 || now.is_over))
-            wait_for_answer(&t, lease_take(t.lease, now.token, NULL, 0));
+        if (!now.is_mine && (now.token == 0 || now.is_expired))
+            wait_for_answer(&t, lease_acquire(t.lease, now.token, NULL, 0));
         act_as_holder(&t, rank);
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         if (seed >> 33 < 1u << 26)
@@ -344,7 +344,7 @@ static bool try_stop_holder(uint64_t hold_ms)
     in_time = *child_until != 0;
     seen = clock_ns(); /* while the child renews, the lease does not expire */
     while (in_time && clock_ns() - seen < 2 * hold_ms * 1000000 + 100 * 1000000)
-        if (refresh(&b)->is_over) { /* expired for this observer, so also for the holder */
+        if (refresh(&b)->is_expired) { /* expired for this observer, so also for the holder */
             assert_true(clock_ns() >= *child_until);
             in_time = false;
         } else {
@@ -352,7 +352,7 @@ static bool try_stop_holder(uint64_t hold_ms)
         }
     assert_int_equal(kill(pid, SIGSTOP), 0);
     seen = clock_ns();
-    while (!refresh(&b)->is_over) {
+    while (!refresh(&b)->is_expired) {
         assert_true(clock_ns() - seen < 10u * 1000000000u);
         nanosleep(&nap, NULL);
     }
@@ -417,8 +417,8 @@ static void lease_of_a_process_killed_anywhere_can_be_acquired(void **state)
         refresh(&b);
         if (b.now.token != 0) {
             assert_int_equal(b.now.holder, 1);
-            assert_true(killed || b.now.is_over); /* released */
-            assert_true(watch(&b, WATCH_MS)->is_over);
+            assert_true(killed || b.now.is_expired); /* released */
+            assert_true(watch(&b, WATCH_MS)->is_expired);
         }
         assert_true(acquire(&b, b.now.token));
         task_end(&b);
@@ -437,17 +437,17 @@ static void lease_without_requests_accesses_no_storage(void **state)
     task_start_ms(&a, 1, 30, 60);
     assert_int_equal(fault_arm("nothing", NULL), 0); /* only counts passages */
     nanosleep(&nap, NULL);
-    assert_int_equal(fault_passed(), 0);
+    assert_int_equal(fault_n_passages(), 0);
     lease_watch(a.lease, true);
-    for (int naps = 0; fault_passed() <= 3; naps++) {
+    for (int naps = 0; fault_n_passages() <= 3; naps++) {
         assert_true(naps < 100);
         nanosleep(&nap, NULL);
     }
     lease_watch(a.lease, false);
     refresh(&a);
-    before = fault_passed();
+    before = fault_n_passages();
     nanosleep(&nap, NULL);
-    assert_int_equal(fault_passed(), before);
+    assert_int_equal(fault_n_passages(), before);
     task_end(&a);
 }
 

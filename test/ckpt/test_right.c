@@ -263,7 +263,7 @@ static void writers_of_two_tasks_publish_only_with_the_lease(void **state)
         struct ckpt_meta meta = kit_meta(step);
         uint32_t holder = (uint32_t)step % 2;
 
-        lease_take(l[holder], step - 1, &holder, 1);
+        lease_acquire(l[holder], step - 1, &holder, 1);
         while (__atomic_load_n(&mine[holder], __ATOMIC_SEQ_CST) != step)
             kit_sleep(1);
         kit_write(w[1 - holder], &meta, step);

@@ -339,7 +339,7 @@ struct on_its_way {
     int asked;
 };
 
-/* arrive(): fails at the first call, then waits and writes the state. */
+/* wait_snapshot(): fails at the first call, then waits and writes the state. */
 static int arrive_after_delay(void *arg, struct err *err)
 {
     struct on_its_way *x = arg;
@@ -364,7 +364,7 @@ static void writer_thread_waits_for_a_state_in_transfer(void **state)
 
     (void)state;
     opts.staging = mine;
-    opts.arrive = arrive_after_delay;
+    opts.wait_snapshot = arrive_after_delay;
     opts.on_event = kit_on_event;
     opts.arg = &x;
     w = kit_open(&opts);
@@ -593,7 +593,7 @@ static void trouble_before_the_thread_starts_reports_no_stall(void **state)
     struct latch latch = { .is_held = false };
     struct ckpt_writer_opts opts = kit_opts(folder);
     struct ckpt_meta one = kit_meta(1);
-    struct ckpt_trouble trouble;
+    struct ckpt_failure trouble;
     struct ckpt_writer *w;
     uint64_t begin;
 
@@ -606,7 +606,7 @@ static void trouble_before_the_thread_starts_reports_no_stall(void **state)
     kit_sleep(IDLE_MS);
     begin = clock_ns();
     kit_write(w, &one, 1);
-    ckpt_trouble(w, &trouble);
+    ckpt_failure(w, &trouble);
     assert_true(trouble.stalled_ms <= (clock_ns() - begin) / 1000000);
     __atomic_store_n(&latch.is_free, true, __ATOMIC_SEQ_CST);
     kit_flush(w);

@@ -34,7 +34,7 @@ static char *differences(const struct job_patch was[JOB_MAX_PATCHES],
     assert_int_equal(conf_diff(a, b, add_line, &out, &err), 0);
     conf_free(a);
     conf_free(b);
-    return buf_take(&out);
+    return buf_detach(&out);
 }
 
 /* clang-format off */

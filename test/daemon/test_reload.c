@@ -230,7 +230,7 @@ static char *reload_lines(struct world *w, uint32_t times)
     unlink(name);
     if (text.data == NULL)
         buf_str(&text, "");
-    return buf_take(&text);
+    return buf_detach(&text);
 }
 
 static void assert_logged(struct world *w, uint32_t times, const char *expected)

@@ -417,8 +417,8 @@ static void numbers_decoded_in_blocks_equal_single_decoding(void **state)
             else if (round % 3 == 0)
                 bytes[i] &= 0x7f;
         }
-        n[0] = data_numbers(bytes, sizeof(bytes), out[0], room, &used[0]);
-        n[1] = data_numbers_portable(bytes, sizeof(bytes), out[1], room, &used[1]);
+        n[0] = data_varints(bytes, sizeof(bytes), out[0], room, &used[0]);
+        n[1] = data_varints_portable(bytes, sizeof(bytes), out[1], room, &used[1]);
         assert_int_equal(n[0], n[1]);
         assert_int_equal(used[0], used[1]);
         assert_true(n[0] <= room);

@@ -720,7 +720,7 @@ static void bad_record_with_skip_is_replaced_by_the_next_and_counted(void **stat
     struct data_opts opts = { .features = kit_features,
                               .n_features = KIT_FEATURES,
                               .origin.skip_bad = true,
-                              .on_trouble = on_trouble };
+                              .on_warning = on_trouble };
     size_t bytes = kit_file(folder, "a", 0, 10), each = bytes / 10;
     float image[KIT_PIXELS];
     struct data_set *s;
@@ -776,7 +776,7 @@ static void read_that_fails_temporarily_is_retried_and_reported(void **state)
 {
     char *folder = kit_folder();
     struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
-                              .deadline_ms = 5000, .on_trouble = on_trouble };
+                              .deadline_ms = 5000, .on_warning = on_trouble };
     struct data_set *s;
 
     (void)state;
@@ -867,7 +867,7 @@ static void callback_of_a_stuck_read_may_cancel_the_reader(void **state)
 {
     char *folder = kit_folder();
     struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
-                              .on_trouble = cancel_stuck_reader };
+                              .on_warning = cancel_stuck_reader };
     struct err err;
 
     (void)state;
@@ -880,7 +880,7 @@ static void read_that_does_not_return_is_named(void **state)
 {
     char *folder = kit_folder();
     struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
-                              .on_trouble = on_trouble };
+                              .on_warning = on_trouble };
     struct err err;
 
     (void)state;

@@ -114,7 +114,7 @@ static struct data_set *open_images(const char *folder, const struct data_featur
 
 static void decode(struct data_set *s, uint64_t epoch, uint64_t record, float *out)
 {
-    struct data_draw draw = { .seed = 3, .epoch = epoch, .sample = record };
+    struct data_sample_key draw = { .seed = 3, .epoch = epoch, .sample = record };
     struct data_decoder *d;
     uint64_t used;
     struct err err;
@@ -239,7 +239,7 @@ static void jpeg_part_decodes_the_requested_part(void **state)
     enum { W = 403, H = 305 };
     uint8_t *p = make_picture(W, H, 3);
     struct buf image = { 0 };
-    struct image_room room = { NULL, 0 };
+    struct image_buffer room = { NULL, 0 };
     struct resample r = { .row = { NULL, 0 } };
     struct jpeg *j;
     float out[3 * 24 * 20];

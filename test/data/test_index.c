@@ -108,7 +108,7 @@ static uint64_t reads_to_open(const char *folder, const char *index, uint64_t n)
     assert_int_equal(fault_arm("data.read@1000000", NULL), 0);
     if (open_again(folder, "*.tfrecord", index, &s, &err) < 0)
         fail_msg("%s", err.text);
-    reads = fault_passed();
+    reads = fault_n_passages();
     assert_int_equal(fault_arm(NULL, NULL), 0);
     check_ids(s, n);
     data_free(s);

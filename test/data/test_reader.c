@@ -438,7 +438,7 @@ static void reader_with_a_full_cache_reads_no_file(void **state)
     assert_int_equal(fault_arm("*@1000000", NULL), 0);
     o.last_step = 40;
     check_stream(s, &o);
-    assert_int_equal(fault_passed(), o.threads); /* only the starts of the threads */
+    assert_int_equal(fault_n_passages(), o.threads); /* only the starts of the threads */
     assert_int_equal(fault_arm(NULL, NULL), 0);
     data_free(s);
     kit_remove(folder);
@@ -457,16 +457,16 @@ static void reader_reads_adjacent_records_together(void **state)
     o.lanes = o.n_lanes = 1;
     assert_int_equal(fault_arm("data.read@1000000", NULL), 0);
     check_stream(s, &o);
-    assert_in_range(fault_passed(), 4, 4); /* two files, each opened and read once */
+    assert_in_range(fault_n_passages(), 4, 4); /* two files, each opened and read once */
     o.shuffle = true;
     assert_int_equal(fault_arm("data.read@1000000", NULL), 0);
     check_stream(s, &o);
-    assert_in_range(fault_passed(), 2, 40); /* samples of a batch with small gaps, too */
+    assert_in_range(fault_n_passages(), 2, 40); /* samples of a batch with small gaps, too */
     o.global_batch = o.lanes = o.n_lanes = 1;
     o.last_step = 96;
     assert_int_equal(fault_arm("data.read@1000000", NULL), 0);
     check_stream(s, &o);
-    assert_true(fault_passed() > 80);
+    assert_true(fault_n_passages() > 80);
     assert_int_equal(fault_arm(NULL, NULL), 0);
     data_free(s);
     kit_remove(folder);

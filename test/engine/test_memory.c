@@ -92,10 +92,10 @@ static void state_beside_the_present_state_replaces_it_with_its_step(void **stat
 
     (void)state;
     m.state[0] = 1;
-    assert_int_equal(engine_memory_aside(&m, &aside, &err), 0);
+    assert_int_equal(engine_memory_open_spare(&m, &aside, &err), 0);
     ((float *)aside.base)[0] = 2;
     assert_true(m.state[0] == 1);
-    engine_memory_take(&m, &aside, 7);
+    engine_memory_use_spare(&m, &aside, 7);
     assert_null(aside.base);
     assert_true(m.state[0] == 2);
     assert_int_equal(m.step, 7);
@@ -112,7 +112,7 @@ static void region_that_is_renewed_is_zero_and_the_state_stays(void **state)
     (void)state;
     m.state[5] = 3;
     m.arenas[2].grads[1][0] = 4;
-    assert_int_equal(engine_memory_renew_region(&m, &err), 0);
+    assert_int_equal(engine_memory_replace_region(&m, &err), 0);
     assert_true(m.arenas[2].grads[1][0] == 0);
     assert_true(m.state[5] == 3);
     engine_memory_close(&m);

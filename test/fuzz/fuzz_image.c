@@ -129,12 +129,12 @@ enum { PIXELS_MAX = 1 << 20 };
 
 static void try_feature(struct image *m, uint32_t feature, const uint8_t *data, size_t size)
 {
-    struct data_draw draw = { .seed = 1, .sample = size };
+    struct data_sample_key draw = { .seed = 1, .sample = size };
     struct data_bytes bytes = { data, size };
     float out[3 * 5 * 4];
     struct err err;
 
-    if (image_run(m, feature, &draw, &bytes, out, &err) < 0) {
+    if (image_preprocess(m, feature, &draw, &bytes, out, &err) < 0) {
         CHECK(err.text[0] != '\0');
         return;
     }

@@ -29,7 +29,7 @@ static void check_value(const struct json *doc, const cJSON *value, uint32_t siz
     uint32_t line, column;
     char text[64];
 
-    json_place(doc, value, &line, &column);
+    json_position(doc, value, &line, &column);
     CHECK(line >= 1 && line <= size && column >= 1 && column <= size);
     CHECK(value == json_root(doc) ? json_pointer(doc, value)[0] == '\0'
                                   : json_pointer(doc, value)[0] == '/');

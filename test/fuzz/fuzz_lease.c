@@ -29,7 +29,7 @@ static bool try_text(const char *text, size_t n, struct lease_record *out)
         CHECK(err.text[0] != '\0' && err.code < 0);
         return false;
     }
-    CHECK(out->token == 12 && out->rank != LEASE_NOBODY && out->n_members <= LEASE_MEMBERS_MAX &&
+    CHECK(out->token == 12 && out->rank != LEASE_NO_RANK && out->n_members <= LEASE_MEMBERS_MAX &&
           memchr(out->name, '\0', sizeof(out->name)) != NULL);
     return true;
 }

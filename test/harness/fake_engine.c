@@ -122,9 +122,9 @@ static void fake_cancel(struct engine *e)
     gate_break(&fake_of(e)->canceled);
 }
 
-static int fake_renew_region(struct engine *e, struct err *err)
+static int fake_replace_region(struct engine *e, struct err *err)
 {
-    return engine_memory_renew_region(&e->memory, err);
+    return engine_memory_replace_region(&e->memory, err);
 }
 
 static bool fake_overlaps(const struct engine *e)
@@ -171,7 +171,7 @@ static int fake_staging(struct engine *e, void **out, struct err *err)
     return 0;
 }
 
-static void fake_leave_staging(struct engine *e)
+static void fake_abandon_staging(struct engine *e)
 {
     (void)e;
 }
@@ -203,7 +203,8 @@ static int fake_bind(struct engine_replica *r, uint64_t held, struct err *err)
     return 0;
 }
 
-static int fake_read(struct engine_replica *r, uint64_t first, uint64_t last, struct err *err)
+static int fake_open_reader(struct engine_replica *r, uint64_t first, uint64_t last,
+                            struct err *err)
 {
     (void)last;
     return enter(r, "read", first, err);
@@ -264,14 +265,14 @@ static void fake_inspect(struct engine_replica *r)
     bool finite = true;
 
     (void)enter(r, "inspect", 0, NULL); /* this verb cannot fail */
-    r->look.own = checksum_part(r->arenas->grads[0], FAKE_FLOATS, 0, &finite);
-    r->look.bad = !finite;
+    r->inspection.own = checksum_part(r->arenas->grads[0], FAKE_FLOATS, 0, &finite);
+    r->inspection.bad = !finite;
 }
 
 static int fake_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum,
                                 bool *finite, struct err *err)
 {
-    const struct engine_look *look = &r->engine->replicas[0]->look;
+    const struct engine_inspection *look = &r->engine->replicas[0]->inspection;
 
     (void)step;
     (void)err;
@@ -280,7 +281,7 @@ static int fake_verify_gradient(struct engine_replica *r, uint64_t step, uint32_
     return 0;
 }
 
-static void fake_measure(struct engine_replica *r, bool wanted, double *norm)
+static void fake_gradient_norm(struct engine_replica *r, bool wanted, double *norm)
 {
     (void)r;
     *norm = wanted ? 1 : NAN;
@@ -301,7 +302,7 @@ static int fake_update(struct engine_replica *r, const struct optim_hyper *h, st
     return 0;
 }
 
-static void fake_keep(struct engine_replica *r, uint64_t step)
+static void fake_skip_update(struct engine_replica *r, uint64_t step)
 {
     if (r->local == 0)
         fake_of(r->engine)->held = step;
@@ -338,8 +339,8 @@ static int fake_evaluate(struct engine_replica *r, struct err *err)
     return enter(r, "evaluate", 0, err);
 }
 
-static int fake_describe(struct engine_replica *r, const char *separator, char *text, size_t n,
-                         struct err *err)
+static int fake_describe_nonfinite(struct engine_replica *r, const char *separator, char *text,
+                                   size_t n, struct err *err)
 {
     (void)separator;
     (void)text;
@@ -347,10 +348,10 @@ static int fake_describe(struct engine_replica *r, const char *separator, char *
     return enter(r, "describe", 0, err);
 }
 
-static int fake_locate(struct engine_replica *r, uint64_t step, struct engine_finding *out,
-                       struct err *err)
+static int fake_locate_nonfinite(struct engine_replica *r, uint64_t step,
+                                 struct engine_nonfinite *out, struct err *err)
 {
-    *out = (struct engine_finding){ .lane = r->first_lane };
+    *out = (struct engine_nonfinite){ .lane = r->first_lane };
     engine_append(out->text, sizeof(out->text), "lane %u: scripted", r->first_lane);
     return enter(r, "locate", step, err);
 }
@@ -360,30 +361,30 @@ const struct engine_ops engine_fake = {
     .open = fake_open,
     .close = fake_close,
     .cancel = fake_cancel,
-    .renew_region = fake_renew_region,
+    .replace_region = fake_replace_region,
     .overlaps = fake_overlaps,
     .sync = fake_sync,
     .snapshot = fake_snapshot,
     .wait_snapshot = fake_wait_snapshot,
     .staging = fake_staging,
-    .leave_staging = fake_leave_staging,
+    .abandon_staging = fake_abandon_staging,
     .discard = fake_discard,
     .begin = fake_begin,
     .bind = fake_bind,
-    .read = fake_read,
+    .open_reader = fake_open_reader,
     .end = fake_end,
     .run_lanes = fake_run_lanes,
     .reduce = fake_reduce,
     .scale = fake_scale,
     .inspect = fake_inspect,
     .verify_gradient = fake_verify_gradient,
-    .measure = fake_measure,
+    .gradient_norm = fake_gradient_norm,
     .update = fake_update,
-    .keep = fake_keep,
+    .skip_update = fake_skip_update,
     .checksum = fake_checksum,
     .verify_state = fake_verify_state,
     .end_step = fake_end_step,
     .evaluate = fake_evaluate,
-    .describe = fake_describe,
-    .locate = fake_locate,
+    .describe_nonfinite = fake_describe_nonfinite,
+    .locate_nonfinite = fake_locate_nonfinite,
 };

@@ -202,7 +202,7 @@ static void restart_timer(void *arg)
     struct fixture *f = arg;
 
     if (++f->n < 3)
-        loop_timer_again(f->timer, 10);
+        loop_timer_restart(f->timer, 10);
     else
         loop_stop(f->loop);
 }

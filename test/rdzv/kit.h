@@ -122,7 +122,7 @@ static inline void on_train(void *arg, const struct rdzv_view *v, const char *wh
     if (n->connecting == NULL)
         n->connecting = loop_timer_new(n->loop, 1, 0, on_connected, n);
     else
-        loop_timer_again(n->connecting, 1);
+        loop_timer_restart(n->connecting, 1);
     rdzv_set_serving(n->rdzv, true);
 }
 
@@ -191,7 +191,7 @@ static inline void on_lease(void *arg, uint64_t token, uint64_t wish,
     if (n->storage == NULL)
         n->storage = loop_timer_new(n->loop, STORAGE_MS, 0, on_storage, n);
     else
-        loop_timer_again(n->storage, STORAGE_MS);
+        loop_timer_restart(n->storage, STORAGE_MS);
 }
 
 static inline void on_say(void *arg, const char *text, bool is_trouble)

@@ -7,25 +7,25 @@
 #include <errno.h>
 #include <pthread.h>
 
-#include "base/reason.h"
+#include "base/errno_text.h"
 
 static void *overwrite(void *arg)
 {
     (void)arg;
-    (void)reason_text(54321);
+    (void)errno_text(54321);
     return NULL;
 }
 
-static void reason_text_of_a_known_number_is_its_description(void **state)
+static void errno_text_of_a_known_number_is_its_description(void **state)
 {
     (void)state;
-    assert_string_equal(reason_text(ENOENT), "No such file or directory");
+    assert_string_equal(errno_text(ENOENT), "No such file or directory");
 }
 
 /* The C library formats an unknown number into a buffer. */
-static void reason_text_survives_a_call_in_another_thread(void **state)
+static void errno_text_survives_a_call_in_another_thread(void **state)
 {
-    const char *text = reason_text(12345);
+    const char *text = errno_text(12345);
     pthread_t thread;
 
     (void)state;
@@ -38,9 +38,9 @@ static void reason_text_survives_a_call_in_another_thread(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reason_text_of_a_known_number_is_its_description),
-        cmocka_unit_test(reason_text_survives_a_call_in_another_thread),
+        cmocka_unit_test(errno_text_of_a_known_number_is_its_description),
+        cmocka_unit_test(errno_text_survives_a_call_in_another_thread),
     };
 
-    return cmocka_run_group_tests_name("base/reason", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("base/errno_text", tests, NULL, NULL);
 }

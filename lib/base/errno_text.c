@@ -1,8 +1,8 @@
-#include "base/reason.h"
+#include "base/errno_text.h"
 
 #include <string.h>
 
-const char *reason_text(int errnum)
+const char *errno_text(int errnum)
 {
     static _Thread_local char text[128];
 

@@ -1,17 +1,17 @@
-/* walk.c - what the formats need to find the records of a file: the bytes of the file in blocks, and the list of
- * starts. */
+/* scan.c - what the formats need to find the records of a file: the bytes of the file in blocks,
+ * and the list of starts. */
 #include <inttypes.h>
 
 #include "base/err.h"
 #include "base/vec.h"
 #include "data/data_priv.h"
 
-int data_walk_error(const struct data_walk *w, uint64_t at, int rc, struct err *err)
+int data_scan_error(const struct data_scan *w, uint64_t at, int rc, struct err *err)
 {
     return err_wrap(err, rc, "'%s': offset %" PRIu64, w->f->origin, at);
 }
 
-int data_walk_report(struct data_walk *w, uint64_t at, struct err *err)
+int data_scan_report(struct data_scan *w, uint64_t at, struct err *err)
 {
     if (!w->on_progress(w->arg, at - w->reported_at, w->n_starts - w->reported_n))
         return err_set(err, ERR_CANCELED, "index '%s': canceled", w->f->origin);
@@ -20,7 +20,7 @@ int data_walk_report(struct data_walk *w, uint64_t at, struct err *err)
     return 0;
 }
 
-int data_walk_fetch(struct data_walk *w, uint64_t at, uint64_t need, uint64_t want,
+int data_scan_fetch(struct data_scan *w, uint64_t at, uint64_t need, uint64_t want,
                     const uint8_t **bytes, uint64_t *held, struct err *err)
 {
     int rc = 0;
@@ -37,7 +37,7 @@ int data_walk_fetch(struct data_walk *w, uint64_t at, uint64_t need, uint64_t wa
     return rc;
 }
 
-int data_walk_start(struct data_walk *w, uint64_t at, struct err *err)
+int data_scan_add(struct data_scan *w, uint64_t at, struct err *err)
 {
     if (!vec_grow((void **)&w->starts, &w->cap_starts, w->n_starts + 1, sizeof(*w->starts)))
         return err_set(err, ERR_NOMEM, "index '%s': out of memory", w->f->origin);

@@ -1,4 +1,4 @@
-/* survey.c - determines the number of items of each record, which packing needs before the first
+/* lengths.c - determines the number of items of each record, which packing needs before the first
  * step. Several threads read and parse every record once; with an index directory the result is
  * kept there:
  *
@@ -24,28 +24,28 @@ enum { CHUNK = 512, REPORT_NS = 200 * 1000 * 1000 };
 
 #define KEPT_MAGIC UINT64_C(0x314e454c44524454) /* "TDRDLEN1" */
 
-struct survey {
+struct length_reader {
     struct data_set *s;
     const struct data_opts *opts;
     uint32_t *lengths;
     _Atomic uint64_t next; /* first record that no thread has claimed */
     atomic_bool stop;      /* a thread failed */
 
-    pthread_mutex_t lock;  /* guards the fields below */
+    pthread_mutex_t lock; /* guards the fields below */
     uint64_t bytes_done, bytes_all, records, reported_ns;
-    uint64_t failed;       /* with rc < 0: record of the error, the lowest of several */
+    uint64_t failed; /* with rc < 0: record of the error, the lowest of several */
     int rc;
     struct err err;
 };
 
 /* ---- reading ---- */
 
-static bool canceled(const struct survey *v)
+static bool canceled(const struct length_reader *v)
 {
     return cancel_asked(v->opts->cancel) || atomic_load(&v->stop);
 }
 
-static void report(struct survey *v, uint64_t bytes, uint64_t records)
+static void report(struct length_reader *v, uint64_t bytes, uint64_t records)
 {
     uint64_t now = clock_ns();
 
@@ -60,7 +60,7 @@ static void report(struct survey *v, uint64_t bytes, uint64_t records)
     pthread_mutex_unlock(&v->lock);
 }
 
-static void fail(struct survey *v, uint64_t record, int rc, const struct err *err)
+static void fail(struct length_reader *v, uint64_t record, int rc, const struct err *err)
 {
     pthread_mutex_lock(&v->lock);
     if (v->rc == 0 || record < v->failed) {
@@ -72,14 +72,14 @@ static void fail(struct survey *v, uint64_t record, int rc, const struct err *er
     atomic_store(&v->stop, true);
 }
 
-static int survey_record(struct survey *v, struct data_decoder *d, uint64_t record, uint64_t last,
-                         struct err *err)
+static int read_length(struct length_reader *v, struct data_decoder *d, uint64_t record,
+                       uint64_t last, struct err *err)
 {
     uint64_t items = 0;
     int rc = data_read_record(d, record, last, err);
 
     if (rc == 0 && data_count_items(d, &items, err) < 0)
-        rc = data_at_record(v->s, record, ERR_INPUT, err);
+        rc = data_wrap_record(v->s, record, ERR_INPUT, err);
     v->lengths[record] = (uint32_t)items; /* fits: an item has at least one of at most 2^30 bytes */
     if (rc < 0 && data_skip(v->s, rc, err)) {
         v->lengths[record] = DATA_SKIPPED;
@@ -89,7 +89,7 @@ static int survey_record(struct survey *v, struct data_decoder *d, uint64_t reco
 }
 
 /* Reads the records [at, end), which are in one file. */
-static int survey_chunk(struct survey *v, struct data_decoder *d, uint64_t at, uint64_t end)
+static int read_chunk(struct length_reader *v, struct data_decoder *d, uint64_t at, uint64_t end)
 {
     const struct data_file *f = &v->s->files[data_file_of(v->s, at)];
     uint64_t from, to, bytes = 0;
@@ -97,7 +97,7 @@ static int survey_chunk(struct survey *v, struct data_decoder *d, uint64_t at, u
 
     for (uint64_t r = at; r < end; r++) {
         int rc = canceled(v) ? err_set(&err, ERR_CANCELED, "canceled")
-                             : survey_record(v, d, r, end - 1, &err);
+                             : read_length(v, d, r, end - 1, &err);
 
         if (rc < 0) {
             if (!atomic_load(&v->stop) || rc != ERR_CANCELED)
@@ -113,7 +113,7 @@ static int survey_chunk(struct survey *v, struct data_decoder *d, uint64_t at, u
 
 static void *work(void *arg)
 {
-    struct survey *v = arg;
+    struct length_reader *v = arg;
     struct data_decoder *d;
     struct err err;
     int rc = data_decoder_new(v->s, &d, &err);
@@ -130,7 +130,7 @@ static void *work(void *arg)
             const struct data_file *f = &v->s->files[data_file_of(v->s, at)];
             uint64_t file_end = f->first + f->n_records;
 
-            rc = survey_chunk(v, d, at, file_end < end ? file_end : end);
+            rc = read_chunk(v, d, at, file_end < end ? file_end : end);
             at = file_end;
         }
     }
@@ -139,7 +139,7 @@ static void *work(void *arg)
 }
 
 /* Runs work() on several threads, of which the caller is one. */
-static int read_all(struct survey *v, struct err *err)
+static int read_all(struct length_reader *v, struct err *err)
 {
     uint64_t chunks = (v->s->n_records - 1) / CHUNK + 1;
     uint32_t n = 0, n_threads = v->opts->threads > 0 ? v->opts->threads : data_cores();
@@ -152,7 +152,7 @@ static int read_all(struct survey *v, struct err *err)
     if (threads == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
     while (rc == 0 && n + 1 < n_threads) {
-        rc = thread_start(&threads[n], "surveys the data", work, v, err);
+        rc = thread_start(&threads[n], "reads the lengths of records", work, v, err);
         if (rc == 0)
             n++;
     }
@@ -255,11 +255,12 @@ static int save_kept(const char *name, const uint8_t key[DIGEST_BYTES], uint64_t
     return rc < 0 ? err_wrap(err, rc, "keep the lengths of records") : 0;
 }
 
-int data_survey(struct data_set *s, const struct data_opts *opts, uint32_t *lengths,
-                struct err *err)
+int data_record_lengths(struct data_set *s, const struct data_opts *opts, uint32_t *lengths,
+                        struct err *err)
 {
-    struct survey v = { .s = s, .opts = opts, .lengths = lengths,
-                        .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct length_reader v = {
+        .s = s, .opts = opts, .lengths = lengths, .lock = PTHREAD_MUTEX_INITIALIZER
+    };
     char hex[DIGEST_HEX_BYTES], file[64], *name = NULL;
     uint8_t key[DIGEST_BYTES];
     bool keep = opts->origin.index_directory != NULL;

@@ -1,4 +1,4 @@
-/* numbers.c - decodes packed int64 varints of protobuf in blocks. */
+/* varints.c - decodes packed int64 varints of protobuf in blocks. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 #include "data/data_priv.h"
 
 enum {
-    BLOCK = DATA_NUMBERS_BLOCK,
-    NUMBER_MAX = DATA_NUMBERS_LONGEST,
+    BLOCK = DATA_VARINTS_BLOCK,
+    NUMBER_MAX = DATA_VARINTS_LONGEST,
     READ = BLOCK + NUMBER_MAX, /* bytes that decoding a block may read */
 };
 
@@ -84,8 +84,8 @@ CLONES static void concatenate_bits(uint64_t *x, size_t n)
     }
 }
 
-size_t data_numbers_portable(const uint8_t *at, size_t bytes, uint64_t *out, size_t room,
-                            size_t *used)
+size_t data_varints_portable(const uint8_t *at, size_t bytes, uint64_t *out, size_t room,
+                             size_t *used)
 {
     size_t n = 0, block, taken;
 
@@ -113,9 +113,9 @@ static const uint64_t low_bits[NUMBER_MAX + 1] = { 0,
                                                    0x7f7f7f7f7f7f7f,
                                                    0x7f7f7f7f7f7f7f7f };
 
-/* data_numbers() with the PEXT instruction. */
-__attribute__((target("bmi,bmi2"))) static size_t numbers_pext(const uint8_t *at, size_t bytes,
-                                                          uint64_t *out, size_t room, size_t *used)
+/* data_varints() with the PEXT instruction. */
+__attribute__((target("bmi,bmi2"))) static size_t
+numbers_pext(const uint8_t *at, size_t bytes, uint64_t *out, size_t room, size_t *used)
 {
     const uint8_t *from = at;
     uint64_t *to = out, *last = out + room;
@@ -139,14 +139,14 @@ __attribute__((target("bmi,bmi2"))) static size_t numbers_pext(const uint8_t *at
     return (size_t)(to - out);
 }
 
-size_t data_numbers(const uint8_t *at, size_t bytes, uint64_t *out, size_t room, size_t *used)
+size_t data_varints(const uint8_t *at, size_t bytes, uint64_t *out, size_t room, size_t *used)
 {
-    return (__builtin_cpu_supports("bmi2") ? numbers_pext : data_numbers_portable)(at, bytes, out,
+    return (__builtin_cpu_supports("bmi2") ? numbers_pext : data_varints_portable)(at, bytes, out,
                                                                                    room, used);
 }
 #else
-size_t data_numbers(const uint8_t *at, size_t bytes, uint64_t *out, size_t room, size_t *used)
+size_t data_varints(const uint8_t *at, size_t bytes, uint64_t *out, size_t room, size_t *used)
 {
-    return data_numbers_portable(at, bytes, out, room, used);
+    return data_varints_portable(at, bytes, out, room, used);
 }
 #endif
