@@ -19,16 +19,16 @@ static int open_alone(struct run *r, struct err *err)
 
 static void on_opened(struct run *r)
 {
-    struct comm_member self = { .name = "local",
-                                .host = comm_host_key(),
-                                .address = "",
-                                .n_ranks = r->s->n_devices };
-    struct train_group g = { .generation = r->generation_count + 1,
-                             .members = &self,
-                             .n_members = 1,
-                             .newest_step = train_held(r->train),
-                             .deadline_ms = run_deadline_ms(r),
-                             .shared_memory = true };
+    struct group_member self = { .name = "local",
+                                 .host_key = comm_host_key(),
+                                 .data_address = "",
+                                 .n_devices = r->s->n_devices };
+    struct train_generation g = { .view = { .generation = r->generation_count + 1,
+                                            .members = &self,
+                                            .n_members = 1,
+                                            .newest_step = train_held(r->train) },
+                                  .deadline_ms = run_deadline_ms(r),
+                                  .shared_memory = true };
     struct err err;
     int rc;
 

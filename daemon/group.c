@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/arena.h"
 #include "base/cancel.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -37,10 +38,8 @@ struct group {
     struct comm_listener *listener;
     char data_address[320];
     uint64_t incarnation;
-    uint64_t generation; /* of the view at work */
-    uint32_t *ranks;     /* [world] of its members */
-    uint32_t n_members, self;
-    bool leads;          /* this task coordinates it */
+    struct group_view view; /* of the last run_train(); a copy */
+    struct arena view_memory;
     pthread_mutex_t lock; /* guards the next two */
     bool is_broken;
     struct comm_loss loss; /* of the generation that broke */
@@ -114,7 +113,7 @@ static void on_lease_change(void *arg, const struct lease_state *s)
 
 static void do_lease(struct run *r, const struct rdzv_action *a)
 {
-    const struct member_view *record = a->action->view;
+    const struct group_view *record = a->action->view;
     struct group *g = r->group;
     uint32_t *ranks;
 
@@ -123,11 +122,11 @@ static void do_lease(struct run *r, const struct rdzv_action *a)
         g->lease_ticket = lease_refresh(g->lease);
         return;
     }
-    ranks = calloc(record->n, sizeof(*ranks));
+    ranks = calloc(record->n_members, sizeof(*ranks));
     CHECK(ranks != NULL);
-    for (uint32_t i = 0; i < record->n; i++)
-        ranks[i] = record->seats[i].rank;
-    g->lease_ticket = lease_take(g->lease, a->action->token, ranks, record->n);
+    for (uint32_t i = 0; i < record->n_members; i++)
+        ranks[i] = record->members[i].rank;
+    g->lease_ticket = lease_take(g->lease, a->action->token, ranks, record->n_members);
     free(ranks);
 }
 
@@ -209,6 +208,12 @@ static void on_broken(void *arg, const struct comm_loss *loss, const char *why)
     log_debug("link", "link to member %u broke, %u dead paths: %s", loss->member, loss->n_dead_paths, why);
 }
 
+/* Returns MEMBER_NO_RANK if the view has no member with this index. */
+static uint32_t rank_of(const struct group *g, uint32_t member)
+{
+    return member < g->view.n_members ? g->view.members[member].rank : MEMBER_NO_RANK;
+}
+
 /* What the communicator lost, in ranks. */
 static struct member_loss loss_of(struct group *g)
 {
@@ -222,10 +227,10 @@ static struct member_loss loss_of(struct group *g)
     pthread_mutex_unlock(&g->lock);
     if (!is_broken)
         return out;
-    out.peer = loss.member < g->n_members ? g->ranks[loss.member] : MEMBER_NO_RANK;
+    out.peer = rank_of(g, loss.member);
     for (uint32_t i = 0; i < loss.n_dead_paths && out.n_dead_paths < MEMBER_REACH_MAX; i++)
-        if (loss.dead_paths[i] < g->n_members)
-            out.dead_paths[out.n_dead_paths++] = g->ranks[loss.dead_paths[i]];
+        if (loss.dead_paths[i] < g->view.n_members)
+            out.dead_paths[out.n_dead_paths++] = rank_of(g, loss.dead_paths[i]);
     return out;
 }
 
@@ -253,46 +258,30 @@ static void fail(struct run *r, uint64_t generation, int code, uint64_t held, co
 
 static void do_train(struct run *r, const struct rdzv_action *a)
 {
-    const struct rdzv_view *v = a->view;
+    const struct group_view *v = a->view;
     const char *why = a->action->text;
     struct group *g = r->group;
-    struct comm_member *members = calloc(v->n_members, sizeof(*members));
-    struct train_group to = {
-        .generation = v->generation,
-        .members = members,
-        .n_members = v->n_members,
-        .self = v->self,
+    struct train_generation to = {
+        .view = *v,
         .listener = g->listener,
         .shared_memory = r->s->conf->communication.shared_memory,
         .deadline_ms = run_deadline_ms(r),
-        .newest_step = v->newest_step,
-        .newest_member = v->newest_member,
-        .coordinator = v->coordinator,
         .on_broken = on_broken,
         .may_step = g->lease != NULL ? may_step : NULL,
         .may_save = g->lease != NULL ? may_save : NULL,
     };
+    bool leads = v->self == v->coordinator;
     struct err err;
     int rc;
 
-    CHECK(members != NULL);
-    for (uint32_t i = 0; i < v->n_members; i++) {
-        members[i] = (struct comm_member){ .name = v->members[i].name,
-                                           .host = v->members[i].host_key,
-                                           .address = v->members[i].data_address,
-                                           .n_ranks = v->members[i].n_devices };
-        g->ranks[i] = v->members[i].rank;
-    }
-    g->generation = v->generation;
-    g->n_members = v->n_members;
-    g->self = v->self;
+    arena_fini(&g->view_memory);
+    CHECK(group_view_copy(v, &g->view_memory, &g->view));
     pthread_mutex_lock(&g->lock);
     g->is_broken = false;
     pthread_mutex_unlock(&g->lock);
     digest_hmac(r->s->token, strlen(r->s->token), v->key, sizeof(v->key), to.key);
     atomic_store_explicit(&g->checks_completion, v->n_members < r->s->cluster->world, memory_order_release);
-    g->leads = v->self == v->coordinator;
-    report_lead(r->report, g->leads);
+    report_lead(r->report, leads);
     log_record(LOG_INFO, "view",
                (struct log_field[]){ LOG_I64("generation", (int64_t)v->generation),
                                      LOG_I64("tasks", v->n_members),
@@ -301,7 +290,6 @@ static void do_train(struct run *r, const struct rdzv_action *a)
                r->s->cluster->world, v->members[v->coordinator].name, why[0] != '\0' ? " (" : "", why,
                why[0] != '\0' ? ")" : "");
     rc = run_train(r, &to, &err);
-    free(members);
     if (rc < 0)
         fail(r, v->generation, rc, train_held(r->train), err.text);
 }
@@ -370,7 +358,7 @@ static void on_checkpoint_request(void *arg)
         snprintf(text, sizeof(text), "training is at rest, in phase '%s'%s%s", r->progress.phase,
                  r->progress.last_trouble[0] != '\0' ? ": " : "", r->progress.last_trouble);
         rdzv_checkpoint_done(g->rdzv, 0, "", text);
-    } else if (!g->leads) {
+    } else if (g->view.self != g->view.coordinator) {
         rdzv_checkpoint_done(g->rdzv, 0, "", "this task does not write checkpoints: ask the chief");
     } else {
         r->checkpoint_asked = true;
@@ -435,7 +423,7 @@ static void on_connected(struct run *r, uint64_t generation)
 static void end_by(struct run *r, const struct run_ended *m, uint32_t member)
 {
     struct group *g = r->group;
-    struct member_loss loss = { .peer = member < g->n_members ? g->ranks[member] : MEMBER_NO_RANK };
+    struct member_loss loss = { .peer = rank_of(g, member) };
 
     report_trouble(r->report, m->text);
     rdzv_report(g->rdzv, &(struct member_event){ .kind = MEMBER_EV_FAILED,
@@ -474,7 +462,8 @@ static void on_ended(struct run *r, const struct run_ended *m)
         rdzv_report(z, &event);
         break;
     case TRAIN_DIVERGED: /* whoever differs holds nothing any more, and takes the state of the others */
-        if (train_diverged(r->train) == r->group->self && run_is_wrong_again(r, m->text, text, sizeof(text)))
+        if (train_diverged(r->train) == r->group->view.self &&
+            run_is_wrong_again(r, m->text, text, sizeof(text)))
             fail(r, m->generation, m->code, m->held, text);
         else
             end_by(r, m, train_diverged(r->train));
@@ -553,10 +542,10 @@ static void reply_checkpoint(struct run *r, uint64_t step, const char *path, con
 
 static uint32_t count_present(const struct run *r, uint64_t *generation)
 {
-    const struct member_view *v = member_node_view(rdzv_node(r->group->rdzv));
+    const struct group_view *v = member_node_view(rdzv_node(r->group->rdzv));
 
     *generation = v->generation;
-    return v->n > 0 ? v->n : 1;
+    return v->n_members > 0 ? v->n_members : 1;
 }
 
 /* ---- building and taking down ---- */
@@ -685,8 +674,6 @@ static int open_group(struct run *r, struct err *err)
     g->run = r;
     g->tests.loop = r->loop;
     pthread_mutex_init(&g->lock, NULL);
-    g->ranks = calloc(r->s->cluster->world, sizeof(*g->ranks));
-    CHECK(g->ranks != NULL);
     rc = new_incarnation(g, err);
     if (rc == 0)
         rc = open_data_plane(r, err);
@@ -712,7 +699,7 @@ static void free_group(struct run *r)
         return;
     lease_close(g->lease);
     comm_listener_close(g->listener);
-    free(g->ranks);
+    arena_fini(&g->view_memory);
     pthread_mutex_destroy(&g->lock);
     free(g);
     r->group = NULL;

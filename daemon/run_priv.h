@@ -76,7 +76,7 @@ struct run {
 void run_end(struct run *r, int code, const char *text);
 /* Starts a generation. Its result is delivered to r->mode->ended().
  * Errors: those of train_start(). */
-int run_train(struct run *r, const struct train_group *g, struct err *err);
+int run_train(struct run *r, const struct train_generation *g, struct err *err);
 /* Saves the state on a separate thread, then calls r->mode->saved(). Training is
  * idle. */
 void run_save(struct run *r);

@@ -71,13 +71,13 @@ static void on_train_end(void *arg, enum train_end how, uint64_t held, int code,
     loop_post(r->loop, handle_ended, m);
 }
 
-int run_train(struct run *r, const struct train_group *g, struct err *err)
+int run_train(struct run *r, const struct train_generation *g, struct err *err)
 {
     int rc;
 
     CHECK(r->generation == 0 && r->train != NULL);
     r->generation_count++;
-    r->generation = g->generation; /* the generation may end before train_start() returns */
+    r->generation = g->view.generation; /* the generation may end before train_start() returns */
     rc = train_start(r->train, g, on_train_end, err);
     if (rc < 0)
         r->generation = 0;

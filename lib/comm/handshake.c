@@ -46,12 +46,12 @@ static int layout_digest(const struct comm_opts *o, uint32_t world, uint8_t out[
     struct buf b = { 0 };
     bool failed;
 
-    buf_printf(&b, "%d %u", o->shared_memory, o->n_members);
-    for (uint32_t m = 0; m < o->n_members; m++) {
-        const struct comm_member *p = &o->members[m];
+    buf_printf(&b, "%d %u", o->shared_memory, o->view.n_members);
+    for (uint32_t m = 0; m < o->view.n_members; m++) {
+        const struct group_member *p = &o->view.members[m];
 
-        buf_printf(&b, " %zu:%s %zu:%s %zu:%s %u", strlen(p->name), p->name, strlen(p->host),
-                   p->host, strlen(p->address), p->address, p->n_ranks);
+        buf_printf(&b, " %zu:%s %zu:%s %zu:%s %u", strlen(p->name), p->name, strlen(p->host_key),
+                   p->host_key, strlen(p->data_address), p->data_address, p->n_devices);
     }
     for (uint32_t r = 0; o->shares != NULL && r < world; r++)
         buf_printf(&b, " /%u", o->shares[r]);
@@ -197,7 +197,7 @@ static void dial(struct handshake_state *s, struct want *w)
     int rc;
 
     if (w->kind != HELLO_HOST) {
-        rc = listener_parse(s->opts->members[w->member].address, &a, &bytes, s->err);
+        rc = listener_parse(s->opts->view.members[w->member].data_address, &a, &bytes, s->err);
         if (rc < 0) {
             s->rc = err_wrap(s->err, rc, "%s", s->c->names[w->member]);
             return;
@@ -413,7 +413,8 @@ static int report_missing(struct handshake_state *s, uint32_t *culprit)
             *culprit = w->member;
         last = w->member;
         buf_printf(&b, "%s%s (%s: %s)", b.len > 0 ? ", " : "", c->names[w->member],
-                   w->kind == HELLO_HOST ? "on this host" : s->opts->members[w->member].address,
+                   w->kind == HELLO_HOST ? "on this host"
+                                         : s->opts->view.members[w->member].data_address,
                    w->last[0] != '\0' ? w->last : silence);
     }
     if (named > NAMED_MAX)

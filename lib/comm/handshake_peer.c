@@ -51,9 +51,10 @@ enum outcome handshake_path_dead(struct handshake_state *s, struct conn *n)
             path_add(&s->c->loss, s->conns[i].want->member);
     pthread_mutex_unlock(&s->c->lock);
     s->culprit = n->want->member;
-    s->rc = err_set(s->err, ERR_PATH, "%s (%s) answers no connection attempt on the data path for %.3g s",
-                    s->c->names[n->want->member], s->opts->members[n->want->member].address,
-                    (double)COMM_PATH_MS / 1e3);
+    s->rc = err_set(
+        s->err, ERR_PATH, "%s (%s) answers no connection attempt on the data path for %.3g s",
+        s->c->names[n->want->member], s->opts->view.members[n->want->member].data_address,
+        (double)COMM_PATH_MS / 1e3);
     return DROP;
 }
 

@@ -29,11 +29,11 @@ struct member_node *member_node_new(const struct member_node_opts *o, uint64_t n
     n->ident = member_ident_copy(o->ident, &n->memory);
     n->names = arena_array(&n->memory, o->world, sizeof(*n->names));
     n->addresses = arena_array(&n->memory, o->world, sizeof(*n->addresses));
-    n->seats = arena_array(&n->memory, o->world, sizeof(*n->seats));
+    n->view_members = arena_array(&n->memory, o->world, sizeof(*n->view_members));
     n->peers = arena_array(&n->memory, o->world, sizeof(*n->peers));
     n->lease_members = arena_array(&n->memory, o->world, sizeof(*n->lease_members));
     n->prior = arena_array(&n->memory, o->world, sizeof(*n->prior));
-    if (n->names == NULL || n->addresses == NULL || n->seats == NULL || n->peers == NULL ||
+    if (n->names == NULL || n->addresses == NULL || n->view_members == NULL || n->peers == NULL ||
         n->lease_members == NULL || n->prior == NULL) {
         member_node_free(n);
         return NULL;
@@ -46,7 +46,6 @@ struct member_node *member_node_new(const struct member_node_opts *o, uint64_t n
     }
     n->out_rank = n->prior_holder = n->successor = MEMBER_NO_RANK;
     n->trouble_rank = MEMBER_NO_RANK;
-    n->view.newest = MEMBER_NO_RANK;
     n->lease.holder = MEMBER_NO_RANK;
     n->progress.phase = "";
     n->ticked_ms = n->logged_ms = now_ms;

@@ -103,6 +103,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/group_view.h"
 #include "member/member.h"
 
 enum {
@@ -169,20 +170,6 @@ enum {
 
 /* ---- messages ---- */
 
-struct member_seat { /* one task of a view */
-    uint32_t rank;
-    uint64_t incarnation;
-    uint64_t held;             /* newest step whose complete state the task has; 0: no state */
-    uint32_t storage_failures; /* failed writes since the last checkpoint that the task wrote */
-};
-struct member_view {
-    uint64_t generation; /* 0: no view */
-    uint32_t n;
-    const struct member_seat *seats; /* [n], by rank */
-    uint64_t newest_step; /* 0: no task holds state */
-    uint32_t newest;      /* rank that holds newest_step; MEMBER_NO_RANK: no task */
-};
-
 enum member_kind {
     /* member to leader */
     MEMBER_MSG_JOIN,  /* The group continues until READY arrives. generation: highest known, or that
@@ -233,13 +220,13 @@ struct member_msg { /* a field that the kind does not use is 0 and not sent; the
     const uint32_t *ranks;     /* [n_ranks] */
     uint32_t n_ranks;          /* <= MEMBER_REACH_MAX */
     uint64_t round;            /* REACH and REACHED: number of the tests */
-    uint32_t storage_failures; /* of the sender, as in struct member_seat */
+    uint32_t storage_failures; /* of the sender, as in struct group_member */
     bool is_staying;           /* REDIRECT: the sender stays a member */
     bool is_leader_silent;     /* TROUBLE */
     uint32_t n_devices;
     const struct member_ident *ident;
     struct member_progress progress;
-    const struct member_view *view;
+    const struct group_view *view;
     const char *text; /* never NULL */
 };
 
@@ -301,7 +288,7 @@ struct member_action { /* the pointers are valid until the next event */
     const uint32_t *ranks; /* [n_ranks] */
     uint32_t n_ranks;
     const struct member_msg *msg;
-    const struct member_view *view;
+    const struct group_view *view;
     const char *text;
 };
 
@@ -426,10 +413,7 @@ enum member_node_state member_node_state(const struct member_node *n);
 const char *member_node_state_name(enum member_node_state s); /* static */
 uint32_t member_node_leader(const struct member_node *n);     /* NO_RANK: unknown */
 /* The present view; generation 0: the task is in no view. Valid until the next event. */
-const struct member_view *member_node_view(const struct member_node *n);
-/* Index of the seat of the coordinator: the lowest rank among those with the fewest storage
- * failures. */
-uint32_t member_view_coordinator(const struct member_view *v);
+const struct group_view *member_node_view(const struct member_node *n);
 /* True if this task coordinates a view that is not the whole cluster: it may step only while it
  * holds the lease. */
 bool member_node_needs_lease(const struct member_node *n);

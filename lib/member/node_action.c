@@ -47,15 +47,15 @@ const char *node_copy_text(struct member_node *n, const char *text)
     return copy;
 }
 
-const struct member_view *node_copy_view(struct member_node *n, const struct member_view *v)
+const struct group_view *node_copy_view(struct member_node *n, const struct group_view *v)
 {
-    struct member_view *copy = arena_alloc(&n->event, sizeof(*copy));
-    struct member_seat *seats = arena_array(&n->event, v->n, sizeof(*seats));
+    struct group_view *copy = arena_alloc(&n->event, sizeof(*copy));
+    struct group_member *members = arena_array(&n->event, v->n_members, sizeof(*members));
 
-    CHECK(copy != NULL && seats != NULL);
-    memcpy(seats, v->seats, v->n * sizeof(*seats));
+    CHECK(copy != NULL && members != NULL);
+    memcpy(members, v->members, v->n_members * sizeof(*members));
     *copy = *v;
-    copy->seats = seats;
+    copy->members = members;
     return copy;
 }
 

@@ -13,8 +13,8 @@ static uint64_t suspicion_of(const struct member_node *n, uint32_t rank)
 {
     uint64_t edges = 0, votes = 0;
 
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        uint32_t other = n->view.seats[i].rank;
+    for (uint32_t i = 0; i < n->view.n_members; i++) {
+        uint32_t other = n->view.members[i].rank;
 
         if (other == rank)
             continue;
@@ -30,11 +30,11 @@ static uint32_t most_suspected(const struct member_node *n)
     uint32_t worst = MEMBER_NO_RANK;
     uint64_t most = 1;
 
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        uint64_t suspicion = suspicion_of(n, n->view.seats[i].rank);
+    for (uint32_t i = 0; i < n->view.n_members; i++) {
+        uint64_t suspicion = suspicion_of(n, n->view.members[i].rank);
 
         if (suspicion >= most) {
-            worst = n->view.seats[i].rank;
+            worst = n->view.members[i].rank;
             most = suspicion;
         }
     }
@@ -43,8 +43,8 @@ static uint32_t most_suspected(const struct member_node *n)
 
 static void accuse_others(struct member_node *n, uint32_t evicted)
 {
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        uint32_t rank = n->view.seats[i].rank;
+    for (uint32_t i = 0; i < n->view.n_members; i++) {
+        uint32_t rank = n->view.members[i].rank;
 
         if (rank != evicted && node_is_dead_edge(n, rank, evicted) && n->peers[rank].accusations < UINT16_MAX)
             n->peers[rank].accusations++;
@@ -81,7 +81,7 @@ void node_watch_trouble(struct member_node *n, uint64_t now_ms)
         return;
     worst = most_suspected(n);
     text = node_print(n, "%s", n->trouble);
-    if (worst == MEMBER_NO_RANK || n->view.n < 2) {
+    if (worst == MEMBER_NO_RANK || n->view.n_members < 2) {
         node_end_view(n, n->trouble_rank, text, now_ms);
         node_gather(n, now_ms);
         return;

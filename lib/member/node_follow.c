@@ -23,8 +23,8 @@ static void close_out(struct member_node *n)
 static uint32_t candidate(const struct member_node *n, uint32_t i)
 {
     if (n->view.generation > 0)
-        return i < n->view.n && n->view.seats[i].rank < n->self ? n->view.seats[i].rank
-                                                                 : MEMBER_NO_RANK;
+        return i < n->view.n_members && n->view.members[i].rank < n->self ? n->view.members[i].rank
+                                                                          : MEMBER_NO_RANK;
     return i < n->self ? i : MEMBER_NO_RANK;
 }
 
@@ -159,13 +159,13 @@ static void on_wait(struct member_node *n, const struct member_msg *m, uint64_t 
         node_log(n, false, m->text);
 }
 
-static bool is_valid_view(const struct member_node *n, const struct member_view *v)
+static bool is_valid_view(const struct member_node *n, const struct group_view *v)
 {
-    const struct member_seat *self = node_seat(v, n->self);
+    const struct group_member *self = group_view_find(v, n->self);
 
-    return n->training == NODE_STOPPED && v->n > 0 && self != NULL &&
+    return n->training == NODE_STOPPED && v->n_members > 0 && self != NULL &&
            self->incarnation == n->incarnation && v->generation > n->view.generation &&
-           v->n >= n->min_world;
+           v->n_members >= n->min_world;
 }
 
 static void on_view(struct member_node *n, const struct member_msg *m, uint64_t now_ms)

@@ -215,13 +215,13 @@ void node_saved(struct member_node *n, const struct member_event *e, uint64_t no
 
 static void publish(struct member_node *n, uint64_t now_ms)
 {
-    struct member_view v = *node_present_view(n);
+    struct group_view v = *node_present_view(n);
     struct member_msg m = { .kind = MEMBER_MSG_VIEW, .view = &v, .text = n->cause };
 
     v.generation = n->highest_generation + 1;
-    for (uint32_t i = 0; i < v.n; i++)
-        if (v.seats[i].rank != n->self)
-            node_send_member(n, v.seats[i].rank, &m);
+    for (uint32_t i = 0; i < v.n_members; i++)
+        if (v.members[i].rank != n->self)
+            node_send_member(n, v.members[i].rank, &m);
     node_adopt_view(n, &v, n->cause, now_ms);
 }
 
@@ -236,7 +236,7 @@ static bool is_task_expected(const struct member_node *n, uint64_t now_ms)
         const struct peer *p = &n->peers[i];
 
         if (i == n->self || node_is_present(n, i) || p->has_left || p->quarantine_until != 0 ||
-            (n->view.generation > 0 && node_seat(&n->view, i) == NULL))
+            (n->view.generation > 0 && group_view_find(&n->view, i) == NULL))
             continue;
         if (now_ms < n->rejoin_until || (!p->is_joined && !p->is_dead && !p->is_silent))
             return true;

@@ -55,11 +55,11 @@ static const char *own_fault(struct member_node *n, uint32_t lost, uint64_t now_
         return node_print(n, "%s sent nothing to %s", node_name(n, n->self), node_name(n, lost));
     if (gap_ms > n->silent_ms)
         return node_print(n, "%s did not run for %.1f s", node_name(n, n->self), (double)gap_ms / 1e3);
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        const struct peer *p = &n->peers[n->view.seats[i].rank];
+    for (uint32_t i = 0; i < n->view.n_members; i++) {
+        const struct peer *p = &n->peers[n->view.members[i].rank];
         uint64_t silent_ms = now_ms > p->heard_ms ? now_ms - p->heard_ms : 0;
 
-        if (n->view.seats[i].rank == n->self)
+        if (n->view.members[i].rank == n->self)
             continue;
         others++;
         quiet += silent_ms > 3 * MEMBER_HEARTBEAT_MS;
@@ -94,15 +94,15 @@ typedef void message_fn(struct member_node *n, uint32_t rank, const struct membe
 static void on_attach(struct member_node *n, uint32_t rank, const struct member_msg *m)
 {
     struct peer *p = &n->peers[rank];
-    const struct member_seat *seat = node_seat(&n->view, rank);
+    const struct group_member *member = group_view_find(&n->view, rank);
 
     p->attach_generation = m->generation;
     if (n->state != MEMBER_LEADING && m->generation > n->view.generation) {
         p->is_attaching = true; /* the VIEW of this task has not arrived yet */
         return;
     }
-    if (n->state != MEMBER_LEADING || n->phase == NODE_GATHERING || seat == NULL ||
-        m->generation != n->view.generation || m->incarnation != seat->incarnation) {
+    if (n->state != MEMBER_LEADING || n->phase == NODE_GATHERING || member == NULL ||
+        m->generation != n->view.generation || m->incarnation != member->incarnation) {
         node_refuse(n, rank, MEMBER_CONTINUE, "this view has ended");
         return;
     }
@@ -333,9 +333,9 @@ static uint32_t find_straggler(const struct member_node *n, struct member_progre
     uint32_t rank = MEMBER_NO_RANK;
     bool is_done = false;
 
-    *others_ahead = n->view.n == 1;
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        uint32_t r = n->view.seats[i].rank;
+    *others_ahead = n->view.n_members == 1;
+    for (uint32_t i = 0; i < n->view.n_members; i++) {
+        uint32_t r = n->view.members[i].rank;
         struct member_progress p = progress_of(n, r, now_ms);
 
         is_done |= n->peers[r].is_complete;
@@ -396,9 +396,12 @@ static void watch_steps(struct member_node *n, uint64_t now_ms)
     if (last != n->self && now_ms - n->peers[last].heard_ms > 2 * MEMBER_HEARTBEAT_MS)
         return; /* the member is silent, not stuck: it may come back with its state */
     if (others_ahead) {
-        evict_straggler(n, last, node_print(n, "%s makes no progress%s; this phase has a limit of %.1f s",
-                                  node_progress_text(n, last, now_ms), n->view.n > 1 ? ", and the others wait for it" : "",
-                                  (double)limit_ms / 1e3), now_ms);
+        evict_straggler(n, last,
+                        node_print(n, "%s makes no progress%s; this phase has a limit of %.1f s",
+                                   node_progress_text(n, last, now_ms),
+                                   n->view.n_members > 1 ? ", and the others wait for it" : "",
+                                   (double)limit_ms / 1e3),
+                        now_ms);
         return;
     }
     node_end_view(n, MEMBER_NO_RANK,

@@ -28,7 +28,7 @@ void node_poll_lease(struct member_node *n, uint64_t now_ms)
     node_read_lease(n);
 }
 
-void node_take_lease(struct member_node *n, const struct member_view *v)
+void node_take_lease(struct member_node *n, const struct group_view *v)
 {
     struct member_action *d;
 
@@ -40,7 +40,8 @@ void node_take_lease(struct member_node *n, const struct member_view *v)
     d->wish = ++n->wish;
     d->view = v;
     n->is_taking_early = n->lease.token != 0 && !n->lease.is_mine && !n->lease.is_over &&
-                    (n->lease.holder != n->self || !n->lease.is_same_place) && !n->is_holder_gone &&
-                    (n->phase == NODE_GATHERING || n->lease.holder >= n->world ||
-                     node_seat(&n->view, n->lease.holder) == NULL);
+                         (n->lease.holder != n->self || !n->lease.is_same_place) &&
+                         !n->is_holder_gone &&
+                         (n->phase == NODE_GATHERING || n->lease.holder >= n->world ||
+                          group_view_find(&n->view, n->lease.holder) == NULL);
 }

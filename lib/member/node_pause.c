@@ -5,8 +5,8 @@ void node_gather_if_paused(struct member_node *n, uint64_t now_ms)
 {
     if (n->phase != NODE_PAUSE)
         return;
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        const struct peer *p = &n->peers[n->view.seats[i].rank];
+    for (uint32_t i = 0; i < n->view.n_members; i++) {
+        const struct peer *p = &n->peers[n->view.members[i].rank];
 
         if (!p->is_joined || !p->is_ready)
             return;
@@ -46,8 +46,8 @@ void node_end_if_complete(struct member_node *n)
 {
     if (n->phase == NODE_GATHERING || !n->peers[n->self].is_complete)
         return;
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        const struct peer *p = &n->peers[n->view.seats[i].rank];
+    for (uint32_t i = 0; i < n->view.n_members; i++) {
+        const struct peer *p = &n->peers[n->view.members[i].rank];
 
         if (!p->is_joined || !p->is_complete)
             return;

@@ -134,8 +134,8 @@ struct member_node {
 
     /* training of this task and its view */
     enum node_training training;
-    struct member_view view; /* the last view; seats owned */
-    struct member_seat *seats;
+    struct group_view view;            /* the last view */
+    struct group_member *view_members; /* owned [world]; the members of `view` */
     bool is_alive;     /* the view has not ended */
     bool is_connected; /* the communicator of this task is connected */
     uint64_t adopted_ms; /* time at which the view was adopted */
@@ -235,7 +235,7 @@ void node_send_member(struct member_node *n, uint32_t rank, const struct member_
                                                                                             in */
 /* Return copies that are valid until the next event. text NULL: "". */
 const char *node_copy_text(struct member_node *n, const char *text);
-const struct member_view *node_copy_view(struct member_node *n, const struct member_view *v);
+const struct group_view *node_copy_view(struct member_node *n, const struct group_view *v);
 /* Returns a copy that is valid until the next event; NULL if n_ranks is 0. */
 const uint32_t *node_copy_ranks(struct member_node *n, const uint32_t *ranks, uint32_t n_ranks);
 void node_set_cause(struct member_node *n, const char *text);
@@ -244,17 +244,15 @@ void node_set_cause(struct member_node *n, const char *text);
 
 /* Returns the delay in ms before the next try after `failures` >= 1 failures in a row. */
 uint64_t node_retry_ms(uint32_t failures);
-/* Returns the seat of the task; NULL if the task is not in the view. */
-const struct member_seat *node_seat(const struct member_view *v, uint32_t rank);
 /* Present: joined, training stopped, not attaching and not in quarantine. */
 bool node_is_present(const struct member_node *n, uint32_t rank);
 uint32_t node_n_present(const struct member_node *n);
 /* Returns the present tasks as a view with generation 0; valid until the next event. */
-const struct member_view *node_present_view(struct member_node *n);
+const struct group_view *node_present_view(struct member_node *n);
 /* Returns true if the task was in the last view and its training has not stopped yet. */
 bool node_is_stopping(const struct member_node *n, uint32_t rank);
 bool node_any_leaves(const struct member_node *n);
-bool node_is_full_view(const struct member_view *v, uint32_t world);
+bool node_is_full_view(const struct group_view *v, uint32_t world);
 
 /* ---- node_text.c; the texts are valid until the next event ---- */
 
@@ -312,7 +310,7 @@ void node_read_lease(struct member_node *n);
 /* Reads the lease, if the last read is MEMBER_LEASE_POLL_MS ago: nothing else can be done than wait. */
 void node_poll_lease(struct member_node *n, uint64_t now_ms);
 /* Takes the lease with the group of the view as its record. */
-void node_take_lease(struct member_node *n, const struct member_view *v);
+void node_take_lease(struct member_node *n, const struct group_view *v);
 
 /* ---- node_reach.c ---- */
 
@@ -370,7 +368,8 @@ void node_note_incarnation(struct member_node *n, uint32_t rank, uint64_t incarn
 
 /* Copies the view, of which this task is a part, starts training, and opens the link to the
  * coordinator or becomes the coordinator. */
-void node_adopt_view(struct member_node *n, const struct member_view *v, const char *text, uint64_t now_ms);
+void node_adopt_view(struct member_node *n, const struct group_view *v, const char *text,
+                     uint64_t now_ms);
 /* Becomes the coordinator of the view that was just adopted. */
 void node_coordinate(struct member_node *n, uint64_t now_ms);
 

@@ -137,10 +137,10 @@ void node_request_lease(struct member_node *n, uint64_t now_ms)
 
 static bool is_recorded(const struct member_node *n)
 {
-    if (!n->lease.is_mine || n->lease.n_members != n->view.n)
+    if (!n->lease.is_mine || n->lease.n_members != n->view.n_members)
         return false;
-    for (uint32_t i = 0; i < n->view.n; i++)
-        if (n->lease.members[i] != n->view.seats[i].rank)
+    for (uint32_t i = 0; i < n->view.n_members; i++)
+        if (n->lease.members[i] != n->view.members[i].rank)
             return false;
     return true;
 }
@@ -157,7 +157,8 @@ void node_keep_lease(struct member_node *n, uint64_t now_ms)
         return;
     }
     if (!n->lease.is_mine && !node_is_full_view(&n->view, n->world) && n->lease.holder < n->world &&
-        node_seat(&n->view, n->lease.holder) == NULL && !n->lease.is_over && !holder_is_gone(n)) {
+        group_view_find(&n->view, n->lease.holder) == NULL && !n->lease.is_over &&
+        !holder_is_gone(n)) {
         node_end_view(n, MEMBER_NO_RANK,
                   node_print(n, "%s holds the lease now: another group may be training",
                              node_name(n, n->lease.holder)), now_ms);

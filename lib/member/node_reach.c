@@ -55,7 +55,7 @@ bool node_is_dead_edge(const struct member_node *n, uint32_t a, uint32_t b)
 void node_add_edges(struct member_node *n, uint32_t from, const uint32_t *dead, uint32_t n_dead)
 {
     for (uint32_t i = 0; i < n_dead; i++) {
-        if (dead[i] >= n->world || dead[i] == from || node_seat(&n->view, dead[i]) == NULL ||
+        if (dead[i] >= n->world || dead[i] == from || group_view_find(&n->view, dead[i]) == NULL ||
             node_is_dead_edge(n, from, dead[i]) || n->n_edges == NODE_EDGES)
             continue;
         n->edges[n->n_edges].a = from;
@@ -79,9 +79,9 @@ struct node_ranks node_dead_paths_of(const struct member_node *n, uint32_t rank)
 {
     struct node_ranks r = { 0 };
 
-    for (uint32_t i = 0; i < n->view.n; i++)
-        if (node_is_dead_edge(n, rank, n->view.seats[i].rank))
-            (void)add_rank(&r, n->view.seats[i].rank);
+    for (uint32_t i = 0; i < n->view.n_members; i++)
+        if (node_is_dead_edge(n, rank, n->view.members[i].rank))
+            (void)add_rank(&r, n->view.members[i].rank);
     return r;
 }
 
@@ -135,9 +135,9 @@ static void test_paths_of(struct member_node *n, uint32_t rank, uint64_t now_ms)
         return;
     n->peers[rank].is_tested = true;
     open_round(n, &n->trouble_round, now_ms);
-    for (uint32_t i = 0; i < n->view.n; i++)
-        if (n->view.seats[i].rank != rank)
-            (void)add_rank(&others, n->view.seats[i].rank);
+    for (uint32_t i = 0; i < n->view.n_members; i++)
+        if (n->view.members[i].rank != rank)
+            (void)add_rank(&others, n->view.members[i].rank);
     order_tests(n, &n->trouble_round, rank, &others);
     for (uint32_t i = 0; i < others.n; i++)
         order_tests(n, &n->trouble_round, others.at[i], &self);

@@ -33,7 +33,7 @@ bool node_another_writes(struct member_node *n, const char *text, uint64_t now_m
 
     if (n->unsaved_ms == 0)
         n->unsaved_ms = now_ms;
-    is_over = n->view.n < 2 || now_ms - n->unsaved_ms > n->deadline_ms;
+    is_over = n->view.n_members < 2 || now_ms - n->unsaved_ms > n->deadline_ms;
     if (n->is_alive && n->state == MEMBER_LEADING && is_over)
         return false;
     count_failure(n, text);
@@ -72,7 +72,7 @@ void node_storage(struct member_node *n, const struct member_event *e, uint64_t 
     if (n->state != MEMBER_LEADING || !has_lasted(n, now_ms))
         return;
     count_failure(n, trouble);
-    if (n->phase != NODE_GATHERING && n->view.n > 1)
+    if (n->phase != NODE_GATHERING && n->view.n_members > 1)
         node_end_view(n, MEMBER_NO_RANK,
                   node_print(n, "%s cannot write to the storage: %s", node_name(n, n->self), trouble), now_ms);
     node_gather(n, now_ms);

@@ -37,7 +37,7 @@ const char *node_progress_text(struct member_node *n, uint32_t rank, uint64_t no
     const struct peer *p = &n->peers[rank];
     struct member_progress g = rank == n->self ? n->progress : p->progress;
 
-    if (n->view.generation == 0 || node_seat(&n->view, rank) == NULL)
+    if (n->view.generation == 0 || group_view_find(&n->view, rank) == NULL)
         return node_name(n, rank);
     if (g.phase == NULL || g.phase[0] == '\0') { /* no report has arrived yet */
         g.held = n->view.newest_step;
@@ -56,13 +56,14 @@ static const char *unconnected_text(struct member_node *n)
     struct buf b = { 0 };
     const char *text;
 
-    for (uint32_t i = 0; i < n->view.n && i < NAMED_MAX; i++)
-        buf_printf(&b, "%s %s", i == 0 ? "" : " and", node_progress_text(n, n->view.seats[i].rank, n->ticked_ms));
-    if (n->view.n > NAMED_MAX)
-        buf_printf(&b, " and %u more", n->view.n - NAMED_MAX);
+    for (uint32_t i = 0; i < n->view.n_members && i < NAMED_MAX; i++)
+        buf_printf(&b, "%s %s", i == 0 ? "" : " and",
+                   node_progress_text(n, n->view.members[i].rank, n->ticked_ms));
+    if (n->view.n_members > NAMED_MAX)
+        buf_printf(&b, " and %u more", n->view.n_members - NAMED_MAX);
     CHECK(!b.failed);
-    text = node_print(n, "generation %" PRIu64 " does not connect:%s %s not connected", n->view.generation, b.data,
-                      n->view.n == 1 ? "is" : "are");
+    text = node_print(n, "generation %" PRIu64 " does not connect:%s %s not connected",
+                      n->view.generation, b.data, n->view.n_members == 1 ? "is" : "are");
     buf_fini(&b);
     return text;
 }
@@ -135,16 +136,16 @@ uint32_t member_node_leader(const struct member_node *n)
     return n->state == MEMBER_FOLLOWING ? n->out_rank : MEMBER_NO_RANK;
 }
 
-const struct member_view *member_node_view(const struct member_node *n)
+const struct group_view *member_node_view(const struct member_node *n)
 {
-    static const struct member_view none = { .newest = MEMBER_NO_RANK };
+    static const struct group_view none = { .generation = 0 };
 
     return n->is_alive ? &n->view : &none;
 }
 
 bool member_node_needs_lease(const struct member_node *n)
 {
-    return n->has_lease && n->is_alive && n->view.seats[member_view_coordinator(&n->view)].rank == n->self &&
+    return n->has_lease && n->is_alive && n->view.members[n->view.coordinator].rank == n->self &&
            !node_is_full_view(&n->view, n->world);
 }
 
@@ -156,11 +157,11 @@ const char *member_node_cause(const struct member_node *n)
 void member_node_peer(const struct member_node *n, uint32_t rank, struct member_peer *out)
 {
     const struct peer *p = &n->peers[rank];
-    const struct member_seat *seat = n->is_alive ? node_seat(&n->view, rank) : NULL;
+    const struct group_member *member = n->is_alive ? group_view_find(&n->view, rank) : NULL;
 
     CHECK(rank < n->world);
     *out = (struct member_peer){ .is_present = p->is_joined,
-                                 .is_in_view = seat != NULL,
+                                 .is_in_view = member != NULL,
                                  .incarnation = p->incarnation,
                                  .held = p->held,
                                  .heard_ms = p->heard_ms,
@@ -182,13 +183,13 @@ void member_node_peer(const struct member_node *n, uint32_t rank, struct member_
     }
     if (out->held < out->progress.held) /* a heartbeat is newer than READY */
         out->held = out->progress.held;
-    if (seat == NULL) { /* its phase has ended */
+    if (member == NULL) { /* its phase has ended */
         out->progress = (struct member_progress){ .held = out->held, .phase = "" };
         return;
     }
-    if (out->held < seat->held)
-        out->held = seat->held;
+    if (out->held < member->held)
+        out->held = member->held;
     if (rank == n->self || n->state == MEMBER_LEADING)
         out->progress.held = out->held;
-    out->incarnation = seat->incarnation;
+    out->incarnation = member->incarnation;
 }

@@ -1,8 +1,6 @@
 /* node_view_begin.c - the beginning of a view. */
 #include "member/node_priv.h"
 
-#include <string.h>
-
 #include "base/check.h"
 
 void node_coordinate(struct member_node *n, uint64_t now_ms)
@@ -14,12 +12,12 @@ void node_coordinate(struct member_node *n, uint64_t now_ms)
     n->phase = NODE_LIVE;
     for (uint32_t i = 0; i < n->world; i++) {
         struct peer *p = &n->peers[i];
-        const struct member_seat *seat = node_seat(&n->view, i);
+        const struct group_member *member = group_view_find(&n->view, i);
 
-        p->is_in_view = seat != NULL;
-        p->dead.n = seat != NULL ? 0 : p->dead.n;
+        p->is_in_view = member != NULL;
+        p->dead.n = member != NULL ? 0 : p->dead.n;
         /* a task in quarantine stays ready: it sends READY only once */
-        p->is_ready = p->is_ready && p->quarantine_until != 0 && seat == NULL;
+        p->is_ready = p->is_ready && p->quarantine_until != 0 && member == NULL;
         p->is_complete = false;
         p->progress = (struct member_progress){ .phase = p->phase };
         p->phase[0] = '\0';
@@ -29,31 +27,50 @@ void node_coordinate(struct member_node *n, uint64_t now_ms)
             continue;
         }
         /* its link in comes after its link to the previous leader */
-        if (seat != NULL && !was_leading)
+        if (member != NULL && !was_leading)
             p->joined_ms = p->heard_ms = now_ms;
-        if (p->is_attaching && (seat == NULL || p->attach_generation != n->view.generation ||
-                                p->incarnation != seat->incarnation))
+        if (p->is_attaching && (member == NULL || p->attach_generation != n->view.generation ||
+                                p->incarnation != member->incarnation))
             node_refuse(n, i, MEMBER_CONTINUE, "another view");
         p->is_attaching = false;
-        if (seat != NULL)
-            p->incarnation = seat->incarnation;
+        if (member != NULL)
+            p->incarnation = member->incarnation;
     }
     node_keep_lease(n, now_ms);
 }
 
-void node_adopt_view(struct member_node *n, const struct member_view *v, const char *text, uint64_t now_ms)
+/* Copies the view without its connection data and its key, which the caller of the node owns. */
+static void store_view(struct member_node *n, const struct group_view *v)
+{
+    n->view = (struct group_view){ .generation = v->generation,
+                                   .n_members = v->n_members,
+                                   .members = n->view_members,
+                                   .coordinator = v->coordinator,
+                                   .newest_step = v->newest_step,
+                                   .newest_member = v->newest_member };
+    for (uint32_t i = 0; i < v->n_members; i++) {
+        const struct group_member *m = &v->members[i];
+
+        n->view_members[i] = (struct group_member){ .rank = m->rank,
+                                                    .incarnation = m->incarnation,
+                                                    .held = m->held,
+                                                    .storage_failures = m->storage_failures };
+        if (m->rank == n->self)
+            n->view.self = i;
+        else
+            n->peers[m->rank].storage_failures = m->storage_failures;
+    }
+}
+
+void node_adopt_view(struct member_node *n, const struct group_view *v, const char *text,
+                     uint64_t now_ms)
 {
     struct member_action *d;
-    uint32_t coordinator = v->seats[member_view_coordinator(v)].rank;
+    uint32_t coordinator = v->members[v->coordinator].rank;
 
-    CHECK(n->training == NODE_STOPPED && v->n <= n->world);
+    CHECK(n->training == NODE_STOPPED && v->n_members <= n->world);
     text = node_copy_text(n, text);
-    memmove(n->seats, v->seats, v->n * sizeof(*n->seats));
-    n->view = *v;
-    n->view.seats = n->seats;
-    for (uint32_t i = 0; i < v->n; i++)
-        if (v->seats[i].rank != n->self)
-            n->peers[v->seats[i].rank].storage_failures = v->seats[i].storage_failures;
+    store_view(n, v);
     if (v->generation > n->highest_generation)
         n->highest_generation = v->generation;
     n->is_alive = true;

@@ -14,20 +14,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/arena.h"
 #include "base/cancel.h"
 #include "base/err.h"
 #include "base/gate.h"
 #include "train/train_types.h"
 
 struct comm;
-struct comm_member;
 struct engine;
 struct place;
 
 struct generation {
     struct engine *engine;       /* borrowed; its waits end early too */
-    struct train_group group;    /* of the last train_start() */
-    struct comm_member *members; /* owned copy; also in `group` */
+    struct train_generation opts; /* of the last train_start(); its view is a copy in `memory` */
+    struct arena memory;
     uint32_t *shares;            /* owned; [replicas of the full cluster] lanes of each rank */
     struct comm *comm;           /* owned; NULL: not connected, or nothing to connect */
     /* guards comm's lifetime against train_abort(), and the result */
@@ -51,9 +51,9 @@ struct generation {
 /* Errors: ERR_NOMEM. generation_fini() frees a zeroed one too. */
 int generation_init(struct generation *g, uint32_t max_replicas, struct err *err);
 void generation_fini(struct generation *g);
-/* Begins a generation: copies the group and divides the lanes (micro-batches) among its ranks.
- * Errors: ERR_NOMEM. */
-int generation_begin(struct generation *g, const struct train_group *group, uint32_t lanes,
+/* Begins a generation: copies the options with the view, and divides the lanes (micro-batches)
+ * among its ranks. Errors: ERR_NOMEM. */
+int generation_begin(struct generation *g, const struct train_generation *opts, uint32_t lanes,
                      uint32_t n_devices, struct err *err);
 uint32_t generation_first_rank(const struct generation *g, uint32_t member); /* of its replicas */
 /* this task coordinates, and writes checkpoints */

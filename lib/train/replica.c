@@ -74,8 +74,8 @@ static int start_trace(struct train *t, uint64_t held, struct err *err)
         first += left - t->opts->trace_steps < TRACE_WARM_STEPS ? left - t->opts->trace_steps
                                                                 : TRACE_WARM_STEPS;
     t->was_traced = t->is_tracing = true;
-    return trace_start(t->trace, first, t->generation.group.self + 1,
-                       t->generation.members[t->generation.group.self].name, err);
+    return trace_start(t->trace, first, t->generation.opts.view.self + 1,
+                       t->generation.opts.view.members[t->generation.opts.view.self].name, err);
 }
 
 /* Called by local replica 0 for the whole process. */
@@ -88,14 +88,14 @@ static int join_group(struct train *t, struct err *err)
         rc = t->engine->ops->renew_region(t->engine, err);
         t->generation.has_exposed_region = rc < 0;
     }
-    if (rc == 0 && generation_leads(&t->generation) && t->generation.group.newest_step == 0 &&
+    if (rc == 0 && generation_leads(&t->generation) && t->generation.opts.view.newest_step == 0 &&
         state_held(&t->state) == 0) {
         place_enter(&r->device->place, PHASE_LOAD);
         rc = save_load_newest(t, err);
     }
     if (rc == 0 && !generation_leads(&t->generation))
         save_leave(t);
-    else if (rc == 0 && t->generation.group.coordinator > 0 && !t->saving.was_leading)
+    else if (rc == 0 && t->generation.opts.view.coordinator > 0 && !t->saving.was_leading)
         /* the storage of a lower rank failed: this task writes the missing checkpoint */
         t->saving.is_due = true;
     t->saving.was_leading = generation_leads(&t->generation);
@@ -166,7 +166,7 @@ static int finish(struct replica *r, struct err *err)
     int rc;
 
     place_enter(&r->device->place, PHASE_SAVE);
-    rc = save_now(t, t->model.total_steps, t->generation.group.deadline_ms, err);
+    rc = save_now(t, t->model.total_steps, t->generation.opts.deadline_ms, err);
     if (rc == 0) {
         place_enter(&r->device->place, PHASE_EXPORT);
         rc = save_export(t, err);

@@ -359,9 +359,9 @@ bool save_if_due(struct train *t, uint64_t step)
 
 static struct ckpt_patience patience(const struct train *t, uint64_t wait_ms)
 {
-    uint64_t stall_ms = t->generation.group.deadline_ms / 4;
+    uint64_t stall_ms = t->generation.opts.deadline_ms / 4;
 
-    if (t->generation.group.n_members < 2)
+    if (t->generation.opts.view.n_members < 2)
         return (struct ckpt_patience){ .wait_ms = wait_ms };
     return (struct ckpt_patience){ .wait_ms = wait_ms,
                                    .tries = HAND_OVER_TRIES,
@@ -381,7 +381,7 @@ int save_check_storage(struct train *t, struct err *err)
 {
     struct ckpt_trouble trouble;
 
-    if (!generation_leads(&t->generation) || t->generation.group.n_members < 2)
+    if (!generation_leads(&t->generation) || t->generation.opts.view.n_members < 2)
         return 0;
     save_trouble(t, &trouble);
     if (trouble.code != ERR_CORRUPT || trouble.failures < HAND_OVER_TRIES)

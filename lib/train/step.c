@@ -22,7 +22,7 @@ enum { PERMISSION_MS = 2 };
  * completes the all-reduce. */
 static int wait_for_permission(struct replica *r, struct err *err)
 {
-    const struct train_group *g = &r->train->generation.group;
+    const struct train_generation *g = &r->train->generation.opts;
     struct timespec nap = { .tv_nsec = PERMISSION_MS * 1000000 };
     int rc;
 

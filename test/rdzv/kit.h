@@ -92,7 +92,7 @@ static inline void on_connected(void *arg)
     rdzv_report(n->rdzv, &(struct member_event){ .kind = MEMBER_EV_CONNECTED, .generation = n->generation });
 }
 
-static inline void on_train(void *arg, const struct rdzv_view *v, const char *why)
+static inline void on_train(void *arg, const struct group_view *v, const char *why)
 {
     struct node *n = arg;
 
@@ -172,7 +172,7 @@ static inline void on_storage(void *arg)
 }
 
 static inline void on_lease(void *arg, uint64_t token, uint64_t wish,
-                            const struct member_view *record)
+                            const struct group_view *record)
 {
     struct node *n = arg;
     struct cluster *c = n->cluster;
@@ -182,9 +182,9 @@ static inline void on_lease(void *arg, uint64_t token, uint64_t wish,
         c->lease_token++;
         c->lease_holder = n->self;
         c->lease_incarnation = n->incarnation;
-        c->n_lease_members = record->n;
-        for (uint32_t i = 0; i < record->n; i++)
-            c->lease_members[i] = record->seats[i].rank;
+        c->n_lease_members = record->n_members;
+        for (uint32_t i = 0; i < record->n_members; i++)
+            c->lease_members[i] = record->members[i].rank;
     }
     pthread_mutex_unlock(&lock);
     n->wish = wish;

@@ -316,9 +316,11 @@ static void checkpoint_whose_storage_fails_leaves_the_job_unsaved(void **state)
 {
     struct fake_group *g = fake_group_new(1, 1);
     struct fake_task *t = &g->tasks[0];
-    struct comm_member self = { .name = "local", .host = "A", .address = "", .n_ranks = 1 };
-    struct train_group group = {
-        .generation = 1, .members = &self, .n_members = 1, .deadline_ms = 50
+    struct group_member self = {
+        .name = "local", .host_key = "A", .data_address = "", .n_devices = 1
+    };
+    struct train_generation group = {
+        .view.generation = 1, .view.members = &self, .view.n_members = 1, .deadline_ms = 50
     };
     char folder[112];
     struct err err;
