@@ -12,35 +12,36 @@ uint64_t node_retry_ms(uint32_t failures)
 
 bool node_any_leaves(const struct member_node *n)
 {
-    for (uint32_t i = 0; i < n->world; i++)
+    for (uint32_t i = 0; i < n->opts.world; i++)
         if (n->peers[i].is_joined && n->peers[i].is_leaving)
             return true;
-    return n->is_stopping;
+    return n->leave.is_requested;
 }
 
 bool node_is_present(const struct member_node *n, uint32_t rank)
 {
     return n->peers[rank].is_joined && n->peers[rank].is_ready && !n->peers[rank].is_attaching &&
-           n->peers[rank].quarantine_until == 0;
+           n->peers[rank].quarantine.until == 0;
 }
 
 uint32_t node_n_present(const struct member_node *n)
 {
     uint32_t present = 0;
 
-    for (uint32_t i = 0; i < n->world; i++)
+    for (uint32_t i = 0; i < n->opts.world; i++)
         present += node_is_present(n, i);
     return present;
 }
 
 const struct group_view *node_present_view(struct member_node *n)
 {
-    struct group_view *v = arena_alloc(&n->event, sizeof(*v));
-    struct group_member *members = arena_array(&n->event, node_n_present(n), sizeof(*members));
+    struct group_view *v = arena_alloc(&n->actions.memory, sizeof(*v));
+    struct group_member *members =
+        arena_array(&n->actions.memory, node_n_present(n), sizeof(*members));
 
     CHECK(v != NULL && members != NULL);
     v->members = members;
-    for (uint32_t i = 0; i < n->world; i++) {
+    for (uint32_t i = 0; i < n->opts.world; i++) {
         const struct peer *p = &n->peers[i];
 
         if (!node_is_present(n, i))
@@ -64,7 +65,7 @@ bool node_is_stopping(const struct member_node *n, uint32_t rank)
     const struct peer *p = &n->peers[rank];
     const struct group_member *member = group_view_find(&n->view, rank);
 
-    return p->is_joined && !p->is_ready && p->quarantine_until == 0 && member != NULL &&
+    return p->is_joined && !p->is_ready && p->quarantine.until == 0 && member != NULL &&
            member->incarnation == p->incarnation;
 }
 
