@@ -64,7 +64,7 @@ static void on_ended(struct run *r, const struct run_ended *m)
         }
         report_trouble(r->report, m->text);
         log_warn("group", "%s", m->text);
-        if (r->is_stopping)
+        if (r->stop.is_requested)
             run_save(r);
         else
             on_opened(r);
@@ -93,13 +93,14 @@ static void on_stop(struct run *r)
 {
     if (r->generation != 0)
         train_request(r->train, TRAIN_ASK_PAUSE);
-    else if (!r->is_saving)
+    else if (!r->saving.is_open)
         run_end(r, EXIT_STOPPED, NOTHING_TRAINED);
 }
 
 static void on_tick(struct run *r)
 {
-    if (r->is_stopping && r->generation != 0 && clock_ms() - r->stop_ms > run_grace_ms(r))
+    if (r->stop.is_requested && r->generation != 0 &&
+        clock_ms() - r->stop.since_ms > run_grace_ms(r))
         train_abort(r->train, "the step is not complete within train.grace_seconds: the step is aborted");
 }
 

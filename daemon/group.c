@@ -92,7 +92,7 @@ static void lease_has_news(void *arg)
     struct lease_news *n = arg;
 
     n->state.members = n->members;
-    if (!n->run->has_ended)
+    if (!n->run->exit.is_decided)
         tell_lease(n->run->group, &n->state);
     free(n);
 }
@@ -361,8 +361,8 @@ static void on_checkpoint_request(void *arg)
     } else if (g->view.self != g->view.coordinator) {
         rdzv_checkpoint_done(g->rdzv, 0, "", "this task does not write checkpoints: ask the chief");
     } else {
-        r->checkpoint_asked = true;
-        r->checkpoint_after = r->progress.step;
+        r->checkpoint.is_requested = true;
+        r->checkpoint.after_step = r->progress.step;
         train_request(r->train, TRAIN_ASK_CHECKPOINT);
     }
 }
@@ -441,8 +441,8 @@ static void on_ended(struct run *r, const struct run_ended *m)
     char text[ERR_TEXT_BYTES];
 
     rdzv_set_serving(z, false);
-    if (r->checkpoint_asked) { /* the next generation may have another chief */
-        r->checkpoint_asked = false;
+    if (r->checkpoint.is_requested) { /* the next generation may have another chief */
+        r->checkpoint.is_requested = false;
         rdzv_checkpoint_done(z, 0, "", "the group changed meanwhile: ask again");
     }
     report_phase(r->report, m->end == TRAIN_COMPLETE ? "complete" : "waiting");
@@ -531,7 +531,7 @@ static void on_tick(struct run *r)
         r->group->swept_ms = clock_ms();
         comm_listener_sweep(r->group->listener);
     }
-    if (r->has_opened && r->generation == 0 && !r->is_saving && !r->has_ended)
+    if (r->opening.is_done && r->generation == 0 && !r->saving.is_open && !r->exit.is_decided)
         report_phase(r->report, state == MEMBER_SEEKING ? "joining" : "waiting");
 }
 
