@@ -2,7 +2,7 @@
  * thread.
  *
  *   run_state.c  starts generations and saves; ends the task
- *   group.c      a task of a cluster: connects membership, training and lease
+ *   group*.c     a task of a cluster: connects membership, training and lease (group_priv.h)
  *   alone.c      a task without a cluster
  *   run.c        life cycle, signals, ticks, opening and closing; calls group.c or alone.c through
  *                struct run_mode */
