@@ -13,7 +13,7 @@ static const char NOTHING_TRAINED[] = "stopped before the first step";
 static int open_alone(struct run *r, struct err *err)
 {
     (void)err;
-    report_lead(r->report, r->s->is_chief);
+    report_set_coordinator(r->report, r->s->is_chief);
     return 0;
 }
 
@@ -58,7 +58,7 @@ static void on_ended(struct run *r, const struct run_ended *m)
         break;
     case TRAIN_DIVERGED:
     case TRAIN_ROLL_BACK: /* continue from the state in memory or from a checkpoint */
-        if (m->end == TRAIN_DIVERGED && run_is_wrong_again(r, m->text, text, sizeof(text))) {
+        if (m->end == TRAIN_DIVERGED && run_diverged_again(r, m->text, text, sizeof(text))) {
             run_end(r, EXIT_RETRY, text);
             break;
         }
@@ -92,7 +92,7 @@ static void on_saved(struct run *r, int rc, const char *text)
 static void on_stop(struct run *r)
 {
     if (r->generation != 0)
-        train_request(r->train, TRAIN_ASK_PAUSE);
+        train_request(r->train, TRAIN_REQUEST_PAUSE);
     else if (!r->saving.is_open)
         run_end(r, EXIT_STOPPED, NOTHING_TRAINED);
 }

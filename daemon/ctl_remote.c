@@ -55,10 +55,10 @@ static int print_checkpoint(const void *packed, size_t n, bool json)
 
 static int remote(const struct remote *m, int argc, char **argv)
 {
-    bool json = false, asked = false;
+    bool json = false, wants_help = false;
     const struct arg table[] = {
         { "json", NULL, NULL, "print JSON", NULL, &json },
-        { "help", NULL, NULL, "print this", NULL, &asked },
+        { "help", NULL, NULL, "print this", NULL, &wants_help },
     };
     struct err err;
     void *reply = NULL;
@@ -69,9 +69,9 @@ static int remote(const struct remote *m, int argc, char **argv)
         fprintf(stderr, "trainerctl: %s\n", err.text);
         return CTL_USAGE;
     }
-    if (asked || argc != 2) {
-        fprintf(asked ? stdout : stderr, "usage: trainerctl %s\n", m->usage);
-        return asked ? CTL_OK : CTL_USAGE;
+    if (wants_help || argc != 2) {
+        fprintf(wants_help ? stdout : stderr, "usage: trainerctl %s\n", m->usage);
+        return wants_help ? CTL_OK : CTL_USAGE;
     }
     rc = rdzv_call(argv[1], getenv("TRAINERD_TOKEN"), m->method, m->deadline_ms, &reply, &n, &err);
     if (rc < 0) {

@@ -106,7 +106,7 @@ static void do_train(struct run *r, const struct rdzv_action *a)
     digest_hmac(r->s->token, strlen(r->s->token), v->key, sizeof(v->key), to.key);
     atomic_store_explicit(&g->lease.checks_completion, v->n_members < r->s->cluster->world,
                           memory_order_release);
-    report_lead(r->report, leads);
+    report_set_coordinator(r->report, leads);
     log_record(LOG_INFO, "view",
                (struct log_field[]){ LOG_I64("generation", (int64_t)v->generation),
                                      LOG_I64("tasks", v->n_members),
@@ -122,7 +122,7 @@ static void do_train(struct run *r, const struct rdzv_action *a)
 static void do_pause(struct run *r, const struct rdzv_action *a)
 {
     (void)a;
-    train_request(r->train, TRAIN_ASK_PAUSE);
+    train_request(r->train, TRAIN_REQUEST_PAUSE);
 }
 
 static void do_abort(struct run *r, const struct rdzv_action *a)
@@ -181,7 +181,7 @@ static void on_checkpoint_request(void *arg)
     } else {
         r->checkpoint.is_requested = true;
         r->checkpoint.after_step = r->progress.step;
-        train_request(r->train, TRAIN_ASK_CHECKPOINT);
+        train_request(r->train, TRAIN_REQUEST_CHECKPOINT);
     }
 }
 
@@ -217,8 +217,8 @@ static void (*const perform[])(struct run *r, const struct rdzv_action *a) = {
 
 static void on_action(void *arg, const struct rdzv_action *a)
 {
-    CHECK((size_t)a->action->what < COUNT_OF(perform) && perform[a->action->what] != NULL);
-    perform[a->action->what](arg, a);
+    CHECK((size_t)a->action->kind < COUNT_OF(perform) && perform[a->action->kind] != NULL);
+    perform[a->action->kind](arg, a);
 }
 
 /* ---- results of training ---- */
@@ -287,7 +287,7 @@ static void on_ended(struct run *r, const struct run_ended *m)
     case TRAIN_DIVERGED: /* the divergent task has discarded its state, and receives that of the
                             others */
         if (train_diverged(r->train) == r->group->view.self &&
-            run_is_wrong_again(r, m->text, text, sizeof(text)))
+            run_diverged_again(r, m->text, text, sizeof(text)))
             fail(r, m->generation, m->code, m->held, text);
         else
             end_generation(r, m, train_diverged(r->train));

@@ -37,7 +37,7 @@ static void report_lease(struct group *g, const struct lease_state *s)
 {
     struct member_lease l = {
         .token = s->token,
-        .answered = s->answered >= g->lease.ticket ? g->lease.wish : 0,
+        .answered = s->answered >= g->lease.ticket ? g->lease.request : 0,
         .is_mine = s->is_mine,
         .is_over = s->is_over,
         .is_same_place = s->is_same_place,
@@ -85,7 +85,7 @@ void group_lease_take(struct run *r, const struct rdzv_action *a)
     struct group *g = r->group;
     uint32_t *ranks;
 
-    g->lease.wish = a->action->wish;
+    g->lease.request = a->action->request;
     if (a->action->token == UINT64_MAX) {
         g->lease.ticket = lease_refresh(g->lease.lease);
         return;
@@ -159,7 +159,7 @@ int group_may_save(void *arg, struct err *err)
     uint64_t begin = clock_ms();
 
     while (lease_hold_until(g->lease.lease) == 0 && clock_ms() - begin < LEASE_WAIT_MS &&
-           !cancel_asked(&r->cancel))
+           !cancel_requested(&r->cancel))
         usleep(LEASE_POLL_MS * 1000);
     if (lease_hold_until(g->lease.lease) == 0)
         return err_set(err, ERR_TIMEOUT, "this task does not hold the lease yet");

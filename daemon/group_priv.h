@@ -26,7 +26,8 @@ struct lease;
 struct group_lease {
     struct lease *lease; /* owned; NULL: no smaller group may train, or a majority needs no lease */
     bool is_known;       /* the storage has been read at least once */
-    uint64_t ticket, wish; /* of the last request to `lease`; of the LEASE action that caused it */
+    uint64_t ticket,
+        request;           /* of the last request to `lease`; of the LEASE action that caused it */
     uint64_t token;        /* for Status */
     char text[512];
     _Atomic bool is_needed; /* this task steps only while it holds the lease */

@@ -162,7 +162,7 @@ static void handle_opened(void *arg)
     if (m->rc == 0) {
         r->opening.is_done = true;
         train_facts(r->train, &f);
-        report_total(r->report, f.total_steps, f.steps_per_epoch);
+        report_set_total(r->report, f.total_steps, f.steps_per_epoch);
         reload_train(r->reload, r->train);
         r->mode->opened(r);
     } else {
@@ -204,9 +204,10 @@ static void update_service(struct run *r)
     uint32_t present = r->mode->present(r, &generation);
     char text[1400];
 
-    service_sentence(&r->progress, generation, present, r->s->cluster->world, clock_ms(), text, sizeof(text));
+    service_status_text(&r->progress, generation, present, r->s->cluster->world, clock_ms(), text,
+                        sizeof(text));
     service_status(text);
-    service_alive(training_moves(r));
+    service_watchdog(training_moves(r));
 }
 
 static void tick(void *arg)
@@ -245,7 +246,7 @@ static void on_hangup(void *arg, int signum)
     struct run *r = arg;
 
     (void)signum;
-    reload_now(r->reload);
+    reload_start(r->reload);
 }
 
 static const struct {

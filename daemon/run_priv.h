@@ -113,7 +113,7 @@ uint64_t run_deadline_ms(const struct run *r); /* train.deadline_seconds */
  * may be transient; a machine that diverges repeatedly delays the whole group. Returns true if the
  * limit is reached: the caller must end the task with `text` [n]. The supervisor restarts the task
  * after a growing delay. */
-bool run_is_wrong_again(struct run *r, const char *why, char *text, size_t n);
+bool run_diverged_again(struct run *r, const char *why, char *text, size_t n);
 /* train.grace_seconds: the time for the running step, and again for the save after it. */
 uint64_t run_grace_ms(const struct run *r);
 

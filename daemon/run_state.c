@@ -84,7 +84,7 @@ int run_train(struct run *r, const struct train_generation *g, struct err *err)
     return rc;
 }
 
-bool run_is_wrong_again(struct run *r, const char *why, char *text, size_t n)
+bool run_diverged_again(struct run *r, const char *why, char *text, size_t n)
 {
     if (++r->n_diverged < DIVERGED_MAX)
         return false;

@@ -285,7 +285,7 @@ bool comm_uses_network(const struct comm *c)
     return c->topo.kind != TOPOLOGY_ONE_NODE;
 }
 
-void comm_may_spin(struct comm *c, uint32_t local, bool may)
+void comm_set_spin(struct comm *c, uint32_t local, bool may)
 {
     CHECK(local < c->n_ranks);
     c->ranks[local].yields = !may;

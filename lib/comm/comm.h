@@ -170,7 +170,7 @@ int comm_barrier(struct comm *c, uint32_t local, struct err *err);
 /* Sets whether a call of this rank may spin for a moment before it sleeps, if there is a core for
  * every rank (initially true). It should not if its core has other work meanwhile. Called between
  * two calls. */
-void comm_may_spin(struct comm *c, uint32_t local, bool may);
+void comm_set_spin(struct comm *c, uint32_t local, bool may);
 
 /* Ends the generation: every call, in this process and in the peers that share memory or a link
  * with it, and comm_connect(), return as soon as their threads get a core. Any thread, also

@@ -82,7 +82,7 @@ static void host_address(struct handshake_state *s)
     s->host_address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-static void want(struct handshake_state *s, enum hello_kind kind, uint32_t own, uint32_t peer,
+static void want(struct handshake_state *s, enum handshake_kind kind, uint32_t own, uint32_t peer,
                  uint32_t member, int *fd)
 {
     s->wants[s->n_wants++] = (struct want){ .kind = kind,
@@ -125,8 +125,8 @@ static int list_wants(struct handshake_state *s)
     if (s->wants == NULL || s->conns == NULL || s->polls == NULL)
         return err_set(s->err, ERR_NOMEM, "connect to the peers: out of memory");
     for (uint32_t i = 0; i < c->n_lives; i++)
-        want(s, c->lives[i].kind == LIFE_STAR ? HELLO_HOST : HELLO_LIFE, c->self, c->lives[i].member,
-             c->lives[i].member, &c->lives[i].fd);
+        want(s, c->lives[i].kind == LIFE_STAR ? HANDSHAKE_HOST : HANDSHAKE_LIFE, c->self,
+             c->lives[i].member, c->lives[i].member, &c->lives[i].fd);
     for (uint32_t i = 0; i < c->n_ranks; i++) {
         struct comm_rank *r = &c->ranks[i];
 
@@ -137,7 +137,7 @@ static int list_wants(struct handshake_state *s)
             if (member == c->self)
                 rc = link_own(c, &r->links[k], r->rank, s->err);
             else
-                want(s, HELLO_LINK, r->rank, peer, member, &r->links[k].fd);
+                want(s, HANDSHAKE_LINK, r->rank, peer, member, &r->links[k].fd);
             if (rc < 0)
                 return rc;
         }
@@ -152,7 +152,7 @@ static int listen_on_host(struct handshake_state *s)
 
     host_address(s);
     for (size_t i = 0; i < s->n_wants; i++)
-        called |= s->wants[i].kind == HELLO_HOST && !s->wants[i].dials;
+        called |= s->wants[i].kind == HANDSHAKE_HOST && !s->wants[i].dials;
     if (!called)
         return 0;
     s->unix_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -167,7 +167,7 @@ static int listen_on_host(struct handshake_state *s)
 
 static void retry_later(struct want *w)
 {
-    uint32_t most = w->kind == HELLO_HOST ? RETRY_HOST_MS_MAX : RETRY_MS_MAX;
+    uint32_t most = w->kind == HANDSHAKE_HOST ? RETRY_HOST_MS_MAX : RETRY_MS_MAX;
 
     w->busy = false;
     w->retry_ns = clock_ns() + w->retry_ms * (uint64_t)1000000;
@@ -196,7 +196,7 @@ static void dial(struct handshake_state *s, struct want *w)
     socklen_t bytes = s->host_address_bytes;
     int rc;
 
-    if (w->kind != HELLO_HOST) {
+    if (w->kind != HANDSHAKE_HOST) {
         rc = listener_parse(s->opts->view.members[w->member].data_address, &a, &bytes, s->err);
         if (rc < 0) {
             s->rc = err_wrap(s->err, rc, "%s", s->c->names[w->member]);
@@ -205,7 +205,7 @@ static void dial(struct handshake_state *s, struct want *w)
         to = (struct sockaddr *)&a;
     }
     n.fd = socket(to->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (n.fd >= 0 && w->kind != HELLO_HOST) {
+    if (n.fd >= 0 && w->kind != HANDSHAKE_HOST) {
         tcp_tune(n.fd, false);
         n.expires_ns = now + COMM_PATH_MS * (uint64_t)1000000;
     }
@@ -333,7 +333,7 @@ static void poll_links(const struct handshake_state *s, struct pollfd *out)
 {
     for (size_t i = 0; i < s->n_wants; i++) {
         const struct want *w = &s->wants[i];
-        bool watched = w->kind == HELLO_LINK && w->is_connected && !has_left(s->c, w->member);
+        bool watched = w->kind == HANDSHAKE_LINK && w->is_connected && !has_left(s->c, w->member);
 
         out[i] = (struct pollfd){ .fd = watched ? *w->fd : -1, .events = POLLRDHUP };
     }
@@ -402,7 +402,7 @@ static int report_missing(struct handshake_state *s, uint32_t *culprit)
         const char *silence =
             w->dials ? w->busy ? "does not answer" : "not tried yet" : "has not connected";
 
-        if (w->is_connected && (w->kind != HELLO_HOST || c->shm.memory[w->member].bytes != 0))
+        if (w->is_connected && (w->kind != HANDSHAKE_HOST || c->shm.memory[w->member].bytes != 0))
             continue;
         if (w->is_connected)
             silence = "has not shared its memory";
@@ -413,8 +413,8 @@ static int report_missing(struct handshake_state *s, uint32_t *culprit)
             *culprit = w->member;
         last = w->member;
         buf_printf(&b, "%s%s (%s: %s)", b.len > 0 ? ", " : "", c->names[w->member],
-                   w->kind == HELLO_HOST ? "on this host"
-                                         : s->opts->view.members[w->member].data_address,
+                   w->kind == HANDSHAKE_HOST ? "on this host"
+                                             : s->opts->view.members[w->member].data_address,
                    w->last[0] != '\0' ? w->last : silence);
     }
     if (named > NAMED_MAX)

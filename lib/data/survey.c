@@ -42,7 +42,7 @@ struct survey {
 
 static bool canceled(const struct survey *v)
 {
-    return cancel_asked(v->opts->cancel) || atomic_load(&v->stop);
+    return cancel_requested(v->opts->cancel) || atomic_load(&v->stop);
 }
 
 static void report(struct survey *v, uint64_t bytes, uint64_t records)

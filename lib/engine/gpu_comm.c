@@ -88,6 +88,6 @@ int gpu_disconnect(struct engine_replica *r, struct err *err)
     if (comm == NULL)
         return 0;
     /* In a generation that ended early a sum may be under way that a peer will never join. */
-    return cancel_asked(r->engine->opts->cancel) ? g->cuda->comm_abort(comm, err)
-                                                 : g->cuda->comm_close(comm, err);
+    return cancel_requested(r->engine->opts->cancel) ? g->cuda->comm_abort(comm, err)
+                                                     : g->cuda->comm_close(comm, err);
 }

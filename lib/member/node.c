@@ -102,7 +102,7 @@ static void node_complete(struct member_node *n, const struct member_event *e, u
     if (!record_stop(n, e))
         return;
     if (was_alive && n->state == MEMBER_LEADING)
-        node_own_complete(n);
+        node_training_complete(n);
     else if (was_alive && n->state == MEMBER_FOLLOWING && n->out.rank != MEMBER_NO_RANK)
         node_send_leader(n, &(struct member_msg){ .kind = MEMBER_MSG_COMPLETE,
                                            .generation = e->generation,
@@ -145,7 +145,7 @@ static void node_failed(struct member_node *n, const struct member_event *e, uin
         return;
     }
     text = node_print(n, "%s failed: %s", node_name(n, n->opts.self), text);
-    if (kind == MEMBER_FAIL_STORAGE && node_another_writes(n, text, now_ms))
+    if (kind == MEMBER_FAIL_STORAGE && node_hand_over_save(n, text, now_ms))
         return;
     if (n->state == MEMBER_LEADING && everywhere)
         node_end_all(n, code, text);

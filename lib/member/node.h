@@ -243,7 +243,8 @@ struct member_status {
 
 struct member_lease { /* the newest record on the storage; pointers valid during the call */
     uint64_t token;    /* number; 0: there is no record */
-    uint64_t answered; /* number of the last LEASE action that was performed (member_action.wish) */
+    uint64_t
+        answered; /* number of the last LEASE action that was performed (member_action.request) */
     bool is_mine;
     bool is_over;       /* released, or not renewed for MEMBER_EXPIRY_MS */
     bool is_known;      /* the storage has been read at least once */
@@ -260,11 +261,11 @@ struct member_lease { /* the newest record on the storage; pointers valid during
 
 enum member_action_kind {
     MEMBER_OPEN_OUT,    /* open the link out, to `rank`; no link out is open */
-    MEMBER_CLOSE_OUT, /* close the link out after the messages that were sent */
-    MEMBER_SEND_LEADER,    /* send msg on the link out */
-    MEMBER_SEND_MEMBER,    /* send msg on the link in of `rank` */
-    MEMBER_CLOSE_IN,   /* close the link in of `rank` after the messages that were sent */
-    MEMBER_PROBE,   /* ask `rank` for its status; then report HERE or NOT_HERE once */
+    MEMBER_CLOSE_OUT,   /* close the link out after the messages that were sent */
+    MEMBER_SEND_LEADER, /* send msg on the link out */
+    MEMBER_SEND_MEMBER, /* send msg on the link in of `rank` */
+    MEMBER_CLOSE_IN,    /* close the link in of `rank` after the messages that were sent */
+    MEMBER_PROBE,       /* ask `rank` for its status; then report HERE or NOT_HERE once */
     MEMBER_REACH,   /* test the data path to each of `ranks` with a message of full-size packets,
                        within MEMBER_REACH_MS; then report REACHED once */
     MEMBER_TRAIN,   /* view: connect, transfer the state, train; text: the cause of the view */
@@ -273,18 +274,19 @@ enum member_action_kind {
     MEMBER_SAVE,    /* training has stopped: write and verify a checkpoint of the held state; then
                        report SAVED, within grace_ms */
     MEMBER_LEASE,   /* take number token + 1 with the record `view`, if `token` is still the newest;
-                       token UINT64_MAX: only read. `wish` numbers the actions. Then report LEASE */
+                       token UINT64_MAX: only read. `request` numbers the actions. Then report LEASE
+                     */
     MEMBER_RELEASE, /* mark the lease as released; no event reports the outcome */
     MEMBER_LOG,     /* text: a line for the log and the status; is_trouble: a warning */
     MEMBER_END,     /* the membership has ended: code 0, 2, 138 or 143; text. Links close after the
                        messages that were sent */
 };
 struct member_action { /* the pointers are valid until the next event */
-    enum member_action_kind what;
+    enum member_action_kind kind;
     uint32_t rank;
     int code;
     bool is_trouble;
-    uint64_t token, wish, round;
+    uint64_t token, request, round;
     const uint32_t *ranks; /* [n_ranks] */
     uint32_t n_ranks;
     const struct member_msg *msg;
@@ -344,21 +346,21 @@ struct member_loss { /* what the communicator lost (MEMBER_FAIL_PEER), or which 
 /* A training event whose generation is not the present one is ignored. Generation 0: before the
  * first view. */
 enum member_event_kind {
-    MEMBER_EV_START,   /* first event: the task seeks a leader at once. Until OPENED, its training
-                          does not count as stopped, and no task waits for it */
-    MEMBER_EV_OPENED,  /* model and data are open: training can begin */
-    MEMBER_EV_TICK,    /* every MEMBER_TICK_MS. progress: NULL if unchanged */
-    MEMBER_EV_STOP,    /* everywhere: end the job (Control.Stop); else only this task leaves
-                          (SIGTERM, drain) */
+    MEMBER_EV_START,  /* first event: the task seeks a leader at once. Until OPENED, its training
+                         does not count as stopped, and no task waits for it */
+    MEMBER_EV_OPENED, /* model and data are open: training can begin */
+    MEMBER_EV_TICK,   /* every MEMBER_TICK_MS. progress: NULL if unchanged */
+    MEMBER_EV_STOP,   /* everywhere: end the job (Control.Stop); else only this task leaves
+                         (SIGTERM, drain) */
     /* links */
-    MEMBER_EV_RECEIVED_IN,   /* rank, msg: message on the link in of `rank` */
-    MEMBER_EV_IN_CLOSED,  /* rank, text */
-    MEMBER_EV_RECEIVED_OUT,  /* msg: message on the link out */
-    MEMBER_EV_OUT_CLOSED, /* closed, text */
-    MEMBER_EV_PROBE_ANSWERED,       /* rank, where: answer to a PROBE */
+    MEMBER_EV_RECEIVED_IN,    /* rank, msg: message on the link in of `rank` */
+    MEMBER_EV_IN_CLOSED,      /* rank, text */
+    MEMBER_EV_RECEIVED_OUT,   /* msg: message on the link out */
+    MEMBER_EV_OUT_CLOSED,     /* closed, text */
+    MEMBER_EV_PROBE_ANSWERED, /* rank, status: answer to a PROBE */
     MEMBER_EV_PROBE_FAILED,   /* rank, closed, text: a PROBE failed */
-    MEMBER_EV_REACHED,    /* round, loss->dead_paths: the tests of a REACH are done; these paths
-                             failed */
+    MEMBER_EV_REACHED,        /* round, loss->dead_paths: the tests of a REACH are done; these paths
+                                 failed */
     /* training */
     MEMBER_EV_CONNECTED, /* generation: the communicator of the view is connected */
     MEMBER_EV_PAUSED,    /* generation, held */
@@ -381,7 +383,7 @@ struct member_event { /* the pointers are valid during the call */
     enum member_closed closed;
     enum member_failure failure;
     const struct member_msg *msg;
-    const struct member_status *where;
+    const struct member_status *status;
     const struct member_progress *progress;
     const struct member_loss *loss;
     const struct member_lease *lease;

@@ -17,7 +17,7 @@ bool node_begin_event(struct member_node *n)
     return n->state != MEMBER_ENDED;
 }
 
-struct member_action *node_add_action(struct member_node *n, enum member_action_kind what)
+struct member_action *node_add_action(struct member_node *n, enum member_action_kind kind)
 {
     struct member_action *d;
 
@@ -27,7 +27,7 @@ struct member_action *node_add_action(struct member_node *n, enum member_action_
         CHECK(n->actions.list != NULL);
     }
     d = &n->actions.list[n->actions.n++];
-    *d = (struct member_action){ .what = what, .rank = MEMBER_NO_RANK, .text = "" };
+    *d = (struct member_action){ .kind = kind, .rank = MEMBER_NO_RANK, .text = "" };
     return d;
 }
 

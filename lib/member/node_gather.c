@@ -62,7 +62,7 @@ void member_node_probed(struct member_node *n, uint32_t rank, const struct membe
 
 void node_probe_answered(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
-    const struct member_status *w = e->where;
+    const struct member_status *w = e->status;
     uint32_t rank = e->rank;
     struct peer *p = &n->peers[rank];
 
@@ -165,7 +165,7 @@ static void release_leavers(struct member_node *n)
 static bool handle_leavers(struct member_node *n, uint64_t now_ms)
 {
     /* this task has an older step: a view transfers the state to it first */
-    if (!node_any_leaves(n) || n->own.held + 1 < newest_held(n))
+    if (!node_has_leaving_task(n) || n->own.held + 1 < newest_held(n))
         return false;
     if (n->own.held == 0 && !n->save.is_done) {
         n->save.is_done = true;
@@ -263,7 +263,8 @@ void node_gather(struct member_node *n, uint64_t now_ms)
         return;
     for (uint32_t i = 0; i < n->opts.world; i++)
         all_at_rest = all_at_rest && !node_is_stopping(n, i);
-    if (!all_at_rest && (!node_any_leaves(n) || now_ms - n->lead.began_ms < MEMBER_LEAVE_REST_MS))
+    if (!all_at_rest &&
+        (!node_has_leaving_task(n) || now_ms - n->lead.began_ms < MEMBER_LEAVE_REST_MS))
         return;
     if (handle_leavers(n, now_ms) || n->state != MEMBER_LEADING || !all_at_rest)
         return;
@@ -284,9 +285,9 @@ void node_gather(struct member_node *n, uint64_t now_ms)
 static void probe_missing(struct member_node *n, uint64_t now_ms)
 {
     uint64_t pause = (now_ms - n->lead.began_ms) / 10;
-    uint32_t asked = 0;
+    uint32_t n_probed = 0;
 
-    for (uint32_t i = 0; i < n->opts.world && asked < MEMBER_PROBES; i++) {
+    for (uint32_t i = 0; i < n->opts.world && n_probed < MEMBER_PROBES; i++) {
         uint32_t rank = (n->lead.probe_at + i) % n->opts.world;
         struct peer *p = &n->peers[rank];
 
@@ -295,8 +296,8 @@ static void probe_missing(struct member_node *n, uint64_t now_ms)
         p->absence.is_probed = true;
         p->absence.asked_event = n->clock.events;
         node_add_action(n, MEMBER_PROBE)->rank = rank;
-        asked++;
-        if (asked == MEMBER_PROBES)
+        n_probed++;
+        if (n_probed == MEMBER_PROBES)
             n->lead.probe_at = rank + 1;
     }
     if (pause < MEMBER_PROBE_MS)

@@ -432,10 +432,10 @@ void node_lead_tick(struct member_node *n, uint64_t now_ms)
         watch_steps(n, now_ms);
     if (n->state != MEMBER_LEADING)
         return;
-    if (n->lead.phase == NODE_LIVE && node_any_leaves(n))
+    if (n->lead.phase == NODE_LIVE && node_has_leaving_task(n))
         node_start_pause(n, "a task was asked to leave", now_ms);
     if (n->lead.phase == NODE_PAUSE && now_ms - n->lead.began_ms > n->opts.grace_ms &&
-        node_any_leaves(n))
+        node_has_leaving_task(n))
         node_end_view(
             n, MEMBER_NO_RANK,
             node_print(n,

@@ -16,7 +16,7 @@ void node_read_lease(struct member_node *n)
     n->lease.is_pending = true;
     d = node_add_action(n, MEMBER_LEASE);
     d->token = UINT64_MAX;
-    d->wish = ++n->lease.wish;
+    d->request = ++n->lease.request;
 }
 
 /* Reads the lease again while the node can only wait for the storage. */
@@ -37,7 +37,7 @@ void node_take_lease(struct member_node *n, const struct group_view *v)
     n->lease.is_pending = true;
     d = node_add_action(n, MEMBER_LEASE);
     d->token = n->lease.record.token;
-    d->wish = ++n->lease.wish;
+    d->request = ++n->lease.request;
     d->view = v;
     n->lease.prior.is_taking =
         n->lease.record.token != 0 && !n->lease.record.is_mine && !n->lease.record.is_over &&

@@ -55,7 +55,7 @@ void node_end_if_complete(struct member_node *n)
     node_end_all(n, 0, "the job is complete");
 }
 
-void node_own_complete(struct member_node *n)
+void node_training_complete(struct member_node *n)
 {
     n->peers[n->opts.self].is_complete = true;
     n->peers[n->opts.self].held = n->own.held;

@@ -46,7 +46,7 @@ node_event_fn node_lease, node_storage;            /* node_storage.c */
  * been performed. Returns false if the node has ended. */
 bool node_begin_event(struct member_node *n);
 /* Appends an action. Valid until the next call. */
-struct member_action *node_add_action(struct member_node *n, enum member_action_kind what);
+struct member_action *node_add_action(struct member_node *n, enum member_action_kind kind);
 /* Append an action with a copy of the text or message. */
 void node_log(struct member_node *n, bool is_trouble, const char *text);
 void node_send_leader(struct member_node *n, const struct member_msg *m);                /* link
@@ -71,7 +71,7 @@ uint32_t node_n_present(const struct member_node *n);
 const struct group_view *node_present_view(struct member_node *n);
 /* Returns true if the task was in the last view and its training has not stopped yet. */
 bool node_is_stopping(const struct member_node *n, uint32_t rank);
-bool node_any_leaves(const struct member_node *n);
+bool node_has_leaving_task(const struct member_node *n);
 bool node_is_full_view(const struct group_view *v, uint32_t world);
 
 /* ---- node_text.c; the texts are valid until the next event ---- */
@@ -209,7 +209,7 @@ void node_training_stopped(struct member_node *n, uint64_t now_ms);
 /* Stops the view at the next step boundary. */
 void node_start_pause(struct member_node *n, const char *text, uint64_t now_ms);
 /* This leader has done all steps. */
-void node_own_complete(struct member_node *n);
+void node_training_complete(struct member_node *n);
 /* In a pause: gathers, if the training of all members has stopped. */
 void node_gather_if_paused(struct member_node *n, uint64_t now_ms);
 /* Ends the job, if all members have done all steps. */
@@ -229,7 +229,7 @@ void node_reached(struct member_node *n, uint32_t from, uint64_t round, const ui
 
 /* This task could not write the last checkpoint: another task shall try. Returns false if there is
  * no other task, or all have failed. */
-bool node_another_writes(struct member_node *n, const char *text, uint64_t now_ms);
+bool node_hand_over_save(struct member_node *n, const char *text, uint64_t now_ms);
 
 /* ---- node_admit.c ---- */
 

@@ -10,7 +10,7 @@ uint64_t node_retry_ms(uint32_t failures)
     return ms < MEMBER_LEASE_POLL_MS_MAX ? ms : MEMBER_LEASE_POLL_MS_MAX;
 }
 
-bool node_any_leaves(const struct member_node *n)
+bool node_has_leaving_task(const struct member_node *n)
 {
     for (uint32_t i = 0; i < n->opts.world; i++)
         if (n->peers[i].is_joined && n->peers[i].is_leaving)

@@ -27,7 +27,7 @@ static void count_failure(struct member_node *n, const char *text)
     n->storage.since_ms = 0;
 }
 
-bool node_another_writes(struct member_node *n, const char *text, uint64_t now_ms)
+bool node_hand_over_save(struct member_node *n, const char *text, uint64_t now_ms)
 {
     bool is_over;
 
@@ -85,7 +85,7 @@ void node_storage(struct member_node *n, const struct member_event *e, uint64_t 
 void node_lease(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
     const struct member_lease *l = e->lease;
-    bool is_answer = n->lease.is_pending && l->answered >= n->lease.wish;
+    bool is_answer = n->lease.is_pending && l->answered >= n->lease.request;
     uint32_t n_members = 0;
 
     if (l->token != n->lease.record.token || l->is_mine != n->lease.record.is_mine ||

@@ -234,7 +234,7 @@ struct node_prior {
 struct node_lease_state {
     struct member_lease record; /* last report; text: "" */
     uint32_t *members;          /* owned [world]; the members of `record` */
-    uint64_t wish;              /* number of the last LEASE action */
+    uint64_t request;           /* number of the last LEASE action */
     bool is_pending;            /* a LEASE action is open */
     bool is_holder_gone;        /* a call or probe that began after since_event showed it */
     uint64_t since_event;       /* number of the event that reported the present token first */

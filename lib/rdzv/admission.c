@@ -393,7 +393,7 @@ static void *run(void *arg)
         resume(a, now_ms);
         wait_ms = expire(a, now_ms);
         free_closed(a);
-        if (cancel_asked(&a->end)) {
+        if (cancel_requested(&a->end)) {
             end_ms = end_ms == 0 ? now_ms + END_MS : end_ms;
             wait_ms = TICK_MS;
         }

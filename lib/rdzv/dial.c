@@ -31,7 +31,7 @@ enum { ADDRESSES_MAX = 8, THREADS_MAX = 64, STACK_BYTES = 2 * 1024 * 1024 };
 struct rdzv_dial {
     struct loop *loop;
     uint64_t wait_ms;
-    rdzv_dialled *fn;
+    rdzv_dial_fn *fn;
     void *arg;
     bool is_cancelled; /* under `lock`; no callback is wanted */
     int fd;            /* -1: no connection */
@@ -221,7 +221,7 @@ static bool start_thread(struct rdzv_dial *d)
 }
 
 struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, uint64_t wait_ms,
-                                  rdzv_dialled *fn, void *arg)
+                                  rdzv_dial_fn *fn, void *arg)
 {
     size_t n = strlen(address) + 1;
     struct rdzv_dial *d = calloc(1, sizeof(*d) + n);

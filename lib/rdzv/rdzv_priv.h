@@ -119,10 +119,10 @@ void *rdzv_in_context(const struct rdzv_in *c);
 struct rdzv_dial;
 /* fd >= 0: connected, the callee owns it. Else `why` is the reason; is_refused: every address of
  * the name refused the connection, so no process listens there. */
-typedef void rdzv_dialled(void *arg, int fd, bool is_refused, const char *why);
+typedef void rdzv_dial_fn(void *arg, int fd, bool is_refused, const char *why);
 /* Calls fn once, from the loop, never inside this call. The dial is freed then. */
 struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, uint64_t wait_ms,
-                                  rdzv_dialled *fn, void *arg);
+                                  rdzv_dial_fn *fn, void *arg);
 void rdzv_dial_cancel(struct rdzv_dial *d); /* fn will not be called. NULL is allowed */
 
 /* ---- out.c ---- */
@@ -135,7 +135,7 @@ struct rdzv_out_opts {
     uint64_t deadline_ms;            /* limit after the connection is made; 0: none */
     void *arg;
     void (*on_message)(void *arg, const void *data, size_t n);
-    /* Called exactly once. code 0: OK. is_refused: as in rdzv_dialled. */
+    /* Called exactly once. code 0: OK. is_refused: as in rdzv_dial_fn. */
     void (*on_end)(void *arg, int code, bool is_refused, const char *text);
 };
 struct rdzv_out *rdzv_out_start(const struct rdzv_out_opts *opts);

@@ -95,7 +95,7 @@ void rdzv_msg_in(const struct rdzv *r, uint32_t rank, const struct member_msg *m
 
 void rdzv_log(struct rdzv *r, const char *text, bool is_trouble)
 {
-    struct member_action say = { .what = MEMBER_LOG, .text = text, .is_trouble = is_trouble };
+    struct member_action say = { .kind = MEMBER_LOG, .text = text, .is_trouble = is_trouble };
 
     r->opts.on_action(r->opts.arg, &(struct rdzv_action){ .action = &say });
 }

@@ -58,8 +58,8 @@ int wire_read_member(struct wire *w, const struct wire_cluster *c,
 int wire_read_leader(struct wire *w, const struct wire_cluster *c,
                      const Trainerd__V1__LeaderMessage *m, struct member_msg *out, struct err *err);
 /* Writes the rank of the sender to *rank; MEMBER_NO_RANK for a task that is not in the cluster. */
-int wire_read_where(const struct wire_cluster *c, const Trainerd__V1__Where *m, uint32_t *rank,
-                    struct member_status *out, struct err *err);
+int wire_read_status(const struct wire_cluster *c, const Trainerd__V1__Where *m, uint32_t *rank,
+                     struct member_status *out, struct err *err);
 /* Validates a further string: UTF-8, at most `max` bytes, no control characters. */
 int wire_check_string(const char *field, const char *s, size_t max, struct err *err);
 
@@ -79,8 +79,8 @@ const ProtobufCMessage *wire_write_member(struct wire *w, const struct wire_clus
 const ProtobufCMessage *wire_write_leader(struct wire *w, const struct wire_cluster *c,
                                           const struct member_msg *m,
                                           const char *const *data_addresses);
-void wire_write_where(struct wire *w, const struct wire_cluster *c, uint32_t self,
-                      const struct member_status *where, Trainerd__V1__Where *out);
+void wire_write_status(struct wire *w, const struct wire_cluster *c, uint32_t self,
+                       const struct member_status *where, Trainerd__V1__Where *out);
 
 /* Writes text of any origin: `n` bytes, converted to UTF-8 without control characters and truncated
  * to n_out. */

@@ -484,8 +484,8 @@ int wire_read_leader(struct wire *w, const struct wire_cluster *c,
                     (int)m->message_case, m->wait, out);
 }
 
-int wire_read_where(const struct wire_cluster *c, const Trainerd__V1__Where *m, uint32_t *rank,
-                    struct member_status *out, struct err *err)
+int wire_read_status(const struct wire_cluster *c, const Trainerd__V1__Where *m, uint32_t *rank,
+                     struct member_status *out, struct err *err)
 {
     int rc;
 

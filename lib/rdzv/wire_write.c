@@ -299,8 +299,8 @@ const ProtobufCMessage *wire_write_leader(struct wire *w, const struct wire_clus
     return &out->base;
 }
 
-void wire_write_where(struct wire *w, const struct wire_cluster *c, uint32_t self,
-                      const struct member_status *where, Trainerd__V1__Where *out)
+void wire_write_status(struct wire *w, const struct wire_cluster *c, uint32_t self,
+                       const struct member_status *where, Trainerd__V1__Where *out)
 {
     trainerd__v1__where__init(out);
     out->task = task(&w->arena, c, self);

@@ -47,7 +47,7 @@ uint32_t generation_first_rank(const struct generation *g, uint32_t member)
     return n;
 }
 
-bool generation_leads(const struct generation *g)
+bool generation_is_coordinator(const struct generation *g)
 {
     return g->opts.view.self == g->opts.view.coordinator;
 }
@@ -65,7 +65,7 @@ int generation_begin(struct generation *g, const struct train_generation *opts, 
     comm_share(lanes, generation_first_rank(g, opts->view.n_members), g->shares);
     atomic_store_explicit(&g->may_save, opts->may_save, memory_order_release);
     atomic_store_explicit(&g->deadline_ms, opts->deadline_ms, memory_order_relaxed);
-    atomic_fetch_and_explicit(&g->requests, ~(unsigned)TRAIN_ASK_PAUSE, memory_order_relaxed);
+    atomic_fetch_and_explicit(&g->requests, ~(unsigned)TRAIN_REQUEST_PAUSE, memory_order_relaxed);
     g->result = 0;
     g->is_aborted = g->is_unsaved = false;
     cancel_set(&g->cancel, false);
@@ -81,7 +81,7 @@ void generation_set_comm(struct generation *g, struct comm *comm)
     pthread_mutex_lock(&g->lock);
     g->comm = comm;
     g->engine->group.comm = comm;
-    if (cancel_asked(&g->cancel))
+    if (cancel_requested(&g->cancel))
         comm_abort(comm, "the generation ended");
     pthread_mutex_unlock(&g->lock);
 }
@@ -111,7 +111,7 @@ static void remember(struct generation *g, const struct err *err, bool is_aborte
     g->is_aborted = is_aborted;
 }
 
-void generation_remember(struct generation *g, const struct err *err)
+void generation_set_error(struct generation *g, const struct err *err)
 {
     pthread_mutex_lock(&g->lock);
     remember(g, err, false);
@@ -135,7 +135,7 @@ void generation_fail(struct generation *g, const struct err *err)
     end_early(g, err, false);
 }
 
-void generation_lose(struct generation *g, const struct err *err)
+void generation_fail_device(struct generation *g, const struct err *err)
 {
     pthread_mutex_lock(&g->lock);
     g->result = err->code;
@@ -155,7 +155,7 @@ void generation_abort(struct generation *g, const char *why)
 
 int generation_check(const struct generation *g, struct err *err)
 {
-    return cancel_asked(&g->cancel) ? err_set(err, ERR_CANCELED, "the generation ended") : 0;
+    return cancel_requested(&g->cancel) ? err_set(err, ERR_CANCELED, "the generation ended") : 0;
 }
 
 int generation_gate(struct generation *g, struct place *place, struct err *err)

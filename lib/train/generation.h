@@ -57,7 +57,7 @@ int generation_begin(struct generation *g, const struct train_generation *opts, 
                      uint32_t n_devices, struct err *err);
 uint32_t generation_first_rank(const struct generation *g, uint32_t member); /* of its replicas */
 /* this task coordinates, and writes checkpoints */
-bool generation_leads(const struct generation *g);
+bool generation_is_coordinator(const struct generation *g);
 
 /* Takes ownership of `comm`; train_abort() then ends waits inside it too. */
 void generation_set_comm(struct generation *g, struct comm *comm);
@@ -68,9 +68,9 @@ void generation_disconnect(struct generation *g);
 void generation_fail(struct generation *g, const struct err *err);
 /* As generation_fail(), but replaces an earlier error: this process cannot continue with its
  * devices. Any thread. */
-void generation_lose(struct generation *g, const struct err *err);
+void generation_fail_device(struct generation *g, const struct err *err);
 /* Stores the error as the reason of the end without ending the waits. Any thread. */
-void generation_remember(struct generation *g, const struct err *err);
+void generation_set_error(struct generation *g, const struct err *err);
 void generation_abort(struct generation *g, const char *why); /* for train_abort(). Any */
 /* Returns ERR_CANCELED if the generation has ended early, else 0. Any thread. */
 int generation_check(const struct generation *g, struct err *err);

@@ -187,7 +187,7 @@ static uint32_t majority(const float *words, uint32_t n_members, uint32_t *n, ui
  * error. */
 static int end_everywhere(struct replica *r, const struct err *err)
 {
-    generation_remember(&r->train->generation, err);
+    generation_set_error(&r->train->generation, err);
     if (r->train->generation.comm != NULL)
         (void)comm_barrier(r->train->generation.comm, r->local,
                            NULL); /* the error is known on all tasks */
@@ -267,7 +267,7 @@ bool health_allows(const struct train *t, uint64_t step)
            (o->health.check_weights_every_steps == 0 || h->equal_state_step == step);
 }
 
-int health_last(struct replica *r, uint64_t step, struct err *err)
+int health_compare_last(struct replica *r, uint64_t step, struct err *err)
 {
     struct train *t = r->train;
     float *control = engine_control(r->device);
@@ -295,7 +295,7 @@ int health_last(struct replica *r, uint64_t step, struct err *err)
 
 /* ---- the gradient, immediately before its use ---- */
 
-int health_judge(struct replica *r, uint64_t step, double loss, bool *finite, struct err *err)
+int health_check_step(struct replica *r, uint64_t step, double loss, bool *finite, struct err *err)
 {
     struct health *h = &r->train->health;
     uint32_t sum;
@@ -326,7 +326,7 @@ bool health_overflowed(const struct replica *r, double loss)
     return isfinite(loss) && loss_scale_can_shrink(&r->train->opts->run.loss_scale, now);
 }
 
-void health_overflow(struct replica *r, uint64_t step)
+void health_skip_overflow(struct replica *r, uint64_t step)
 {
     struct train *t = r->train;
     char text[200];
@@ -376,8 +376,8 @@ static int stop(struct replica *r, uint64_t step, const char *text, const char *
 
     if (r->local == 0)
         t->health.gradient_step = 0; /* the gradient of this step need not be compared */
-    rc = health_last(r, step - 1, err);
-    if (rc == 0 && r->local == 0 && generation_leads(&t->generation) && step > 1)
+    rc = health_compare_last(r, step - 1, err);
+    if (rc == 0 && r->local == 0 && generation_is_coordinator(&t->generation) && step > 1)
         rc = save_now(t, step - 1, t->generation.opts.deadline_ms, err);
     if (rc < 0)
         return err_wrap(err, rc, "%s; while the job was stopping", text);
@@ -401,8 +401,8 @@ static int roll_back(struct replica *r, uint64_t step, const char *text, struct 
     return rc;
 }
 
-int health_trouble(struct replica *r, uint64_t step, const struct step_result *result,
-                   struct err *err)
+int health_handle_nonfinite(struct replica *r, uint64_t step, const struct step_result *result,
+                            struct err *err)
 {
     const struct train *t = r->train;
     const struct health *h = &t->health;

@@ -61,7 +61,7 @@ static void *thread_main(void *arg)
     if (replica_run(r, &err) < 0)
         generation_fail(&t->generation, &err); /* ends the calls of helper threads too */
     if (ops_of(r)->end(r->device, &err) < 0)
-        generation_lose(&t->generation, &err);
+        generation_fail_device(&t->generation, &err);
     r->device->trace = NULL;
     place_enter(&r->device->place, PHASE_REST);
     if (atomic_fetch_sub_explicit(&t->generation.running, 1, memory_order_acq_rel) == 1)

@@ -197,9 +197,9 @@ enum train_end {
 typedef void train_end_fn(void *arg, enum train_end end, uint64_t held, int code, const char *text);
 
 enum train_request_kind {
-    TRAIN_ASK_PAUSE = 1, /* all tasks end this generation after the same step; forgotten when the
-                            next one starts. At the job's last step it has no effect */
-    TRAIN_ASK_CHECKPOINT = 2, /* save at the next boundary (the coordinator) */
+    TRAIN_REQUEST_PAUSE = 1, /* all tasks end this generation after the same step; forgotten when
+                            the next one starts. At the job's last step it has no effect */
+    TRAIN_REQUEST_CHECKPOINT = 2, /* save at the next boundary (the coordinator) */
 };
 /* Where a generation is: that of this task's threads, those of replicas and those that reduce for
  * them, which is furthest behind. For a watchdog: a task whose `place` stays for longer than

@@ -120,7 +120,7 @@ static void adopt(struct transfer *x)
                        !isnan(x->facts.loss);
 
     engine_memory_take(&t->engine->memory, &x->aside, x->step);
-    state_take(&t->state, &x->facts);
+    state_replace(&t->state, &x->facts);
     if (interrupted)
         step_report(x->r, &x->facts, 0);
 }

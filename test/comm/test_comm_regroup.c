@@ -409,14 +409,14 @@ static int dial(const char *address)
 static void scene_stale_queue(struct cast *k, uint32_t self)
 {
     struct comm_opts o = cast_opts(k, self);
-    struct hello h = { .kind = HELLO_LINK, .from = 1, .generation = 1 };
-    uint8_t bytes[HELLO_BYTES];
+    struct handshake_hello h = { .kind = HANDSHAKE_LINK, .from = 1, .generation = 1 };
+    uint8_t bytes[HANDSHAKE_HELLO_BYTES];
     struct comm *c = NULL;
     struct err err;
     int fds[200];
 
     if (self == 2) {
-        hello_write(&h, bytes);
+        handshake_hello_write(&h, bytes);
         for (int i = 0; i < 200; i++) {
             fds[i] = dial(k->addresses[0]);
             EXPECT(send(fds[i], bytes, i % 2 ? sizeof(bytes) : 50, MSG_NOSIGNAL) > 0, "send");
@@ -424,14 +424,14 @@ static void scene_stale_queue(struct cast *k, uint32_t self)
         leave(k, READY);
         cast_until(k, DONE, 2);
         for (int i = 1; i < 200; i += 2) { /* told that the generation has ended, and closed */
-            uint8_t answer[CHALLENGE_BYTES + 1];
-            struct challenge ch;
+            uint8_t answer[HANDSHAKE_CHALLENGE_BYTES + 1];
+            struct handshake_challenge ch;
             bool proven;
 
-            EXPECT(recv(fds[i], answer, sizeof(answer), MSG_WAITALL) == CHALLENGE_BYTES,
+            EXPECT(recv(fds[i], answer, sizeof(answer), MSG_WAITALL) == HANDSHAKE_CHALLENGE_BYTES,
                    "no answer to call %d", i);
-            EXPECT(challenge_read(answer, bytes, o.key, &ch, &proven) && proven &&
-                       ch.verdict == HELLO_STALE && ch.generation == 7,
+            EXPECT(handshake_challenge_read(answer, bytes, o.key, &ch, &proven) && proven &&
+                       ch.verdict == HANDSHAKE_STALE && ch.generation == 7,
                    "answer %d", (int)ch.verdict);
         }
         return;

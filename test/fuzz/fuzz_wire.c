@@ -127,7 +127,7 @@ static int check_where(const Trainerd__V1__Where *m, struct err *err)
 {
     struct member_status out;
     uint32_t rank;
-    int rc = wire_read_where(&cluster, m, &rank, &out, err);
+    int rc = wire_read_status(&cluster, m, &rank, &out, err);
 
     if (rc < 0)
         return rc;

@@ -36,22 +36,22 @@ static void perform(struct rig *r)
     struct member_action a;
 
     while (member_node_next(r->node, &a)) {
-        r->n[a.what]++;
-        if (a.what == MEMBER_PROBE)
+        r->n[a.kind]++;
+        if (a.kind == MEMBER_PROBE)
             r->probed[a.rank]++;
-        if (a.what == MEMBER_TRAIN) {
+        if (a.kind == MEMBER_TRAIN) {
             r->generation = a.view->generation;
             r->n_members = a.view->n_members;
         }
-        if (a.what == MEMBER_SEND_MEMBER && a.msg->kind == MEMBER_MSG_REFUSE)
+        if (a.kind == MEMBER_SEND_MEMBER && a.msg->kind == MEMBER_MSG_REFUSE)
             r->refused[a.rank] = a.msg->code;
-        if (a.what == MEMBER_SEND_MEMBER && a.msg->kind == MEMBER_MSG_WAIT)
+        if (a.kind == MEMBER_SEND_MEMBER && a.msg->kind == MEMBER_MSG_WAIT)
             snprintf(r->told[a.rank], sizeof(r->told[0]), "%s", a.msg->text);
-        if (a.what == MEMBER_LEASE && a.token != UINT64_MAX)
+        if (a.kind == MEMBER_LEASE && a.token != UINT64_MAX)
             r->wants_lease = true;
-        if (a.what == MEMBER_LOG)
+        if (a.kind == MEMBER_LOG)
             snprintf(r->said, sizeof(r->said), "%s", a.text);
-        if (a.what == MEMBER_END) {
+        if (a.kind == MEMBER_END) {
             r->code = a.code;
             strncpy(r->text, a.text, sizeof(r->text) - 1);
         }

@@ -256,8 +256,8 @@ static void probe_status_survives_the_wire(void **state)
         struct member_status heard;
         uint32_t rank;
 
-        wire_write_where(&w, &cluster, 2, &said[i], &where);
-        assert_int_equal(wire_read_where(&cluster, &where, &rank, &heard, NULL), 0);
+        wire_write_status(&w, &cluster, 2, &said[i], &where);
+        assert_int_equal(wire_read_status(&cluster, &where, &rank, &heard, NULL), 0);
         assert_int_equal(rank, 2);
         assert_true(heard.incarnation == said[i].incarnation && heard.leader == said[i].leader);
         assert_true(heard.generation == said[i].generation && heard.has_view == said[i].has_view);

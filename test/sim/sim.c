@@ -109,7 +109,7 @@ static void tell_view(struct sim *s, uint32_t rank, const struct member_action *
 static bool send_to(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     struct sim_task *t = &s->tasks[rank];
-    bool to_caller = d->what == MEMBER_SEND_MEMBER;
+    bool to_caller = d->kind == MEMBER_SEND_MEMBER;
     uint32_t link = to_caller ? t->in[d->rank] : t->out;
 
     if (link == 0) {
@@ -127,14 +127,14 @@ static bool send_to(struct sim *s, uint32_t rank, const struct member_action *d)
 static void hang_up(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     struct sim_task *t = &s->tasks[rank];
-    uint32_t *link = d->what == MEMBER_CLOSE_IN ? &t->in[d->rank] : &t->out;
+    uint32_t *link = d->kind == MEMBER_CLOSE_IN ? &t->in[d->rank] : &t->out;
 
     if (*link == 0) {
         sim_fail_run(s, "%s closes a link that does not exist (%s)", s->names[rank],
-                   d->what == MEMBER_CLOSE_IN ? s->names[d->rank] : "out");
+                     d->kind == MEMBER_CLOSE_IN ? s->names[d->rank] : "out");
         return;
     }
-    sim_link_end(s, *link, d->what == MEMBER_CLOSE_OUT);
+    sim_link_end(s, *link, d->kind == MEMBER_CLOSE_OUT);
     *link = 0;
 }
 
@@ -145,15 +145,16 @@ static void perform(struct sim *s, uint32_t rank, const struct member_action *d)
     sim_judge_action(s, rank, d);
     if (s->is_broken)
         return;
-    switch (d->what) {
+    switch (d->kind) {
     case MEMBER_OPEN_OUT:
         sim_print(s, rank, "calls %s", s->names[d->rank]);
         sim_link_call(s, rank, d->rank);
         return;
     case MEMBER_CLOSE_OUT:
     case MEMBER_CLOSE_IN:
-        sim_print(s, rank, d->what == MEMBER_CLOSE_IN ? "closes the link from %s" : "closes the link out%s",
-                d->what == MEMBER_CLOSE_IN ? s->names[d->rank] : "");
+        sim_print(s, rank,
+                  d->kind == MEMBER_CLOSE_IN ? "closes the link from %s" : "closes the link out%s",
+                  d->kind == MEMBER_CLOSE_IN ? s->names[d->rank] : "");
         hang_up(s, rank, d);
         return;
     case MEMBER_SEND_LEADER:

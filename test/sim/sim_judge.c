@@ -86,7 +86,7 @@ void sim_judge_action(struct sim *s, uint32_t rank, const struct member_action *
     const struct sim_task *t = &s->tasks[rank];
     const char *name = s->names[rank];
 
-    switch (d->what) {
+    switch (d->kind) {
     case MEMBER_OPEN_OUT:
         if (t->out != 0 || d->rank >= s->opts.world || d->rank == rank)
             sim_fail_run(s, "%s calls rank %u%s", name, d->rank,

@@ -66,14 +66,14 @@ void sim_store_request(struct sim *s, uint32_t rank, const struct member_action 
     struct sim_lease *l = &s->tasks[rank].lease;
 
     if (d->token == UINT64_MAX) {
-        l->wants_look = d->wish;
+        l->wants_look = d->request;
     } else {
         free(l->members);
         l->members = sim_alloc(d->view->n_members * sizeof(*l->members) + 1);
         l->n_members = d->view->n_members;
         for (uint32_t i = 0; i < d->view->n_members; i++)
             l->members[i] = d->view->members[i].rank;
-        l->wants_take = d->wish;
+        l->wants_take = d->request;
         l->take_after = d->token;
     }
     l->is_on = true;

@@ -65,7 +65,7 @@ static inline void fake_event(void *arg, const struct train_event *e)
     if (e->kind == TRAIN_STEP) {
         t->steps[e->step]++;
         if (e->step == t->pause_at)
-            train_request(t->train, TRAIN_ASK_PAUSE);
+            train_request(t->train, TRAIN_REQUEST_PAUSE);
     }
     if (e->kind == TRAIN_EVAL)
         t->evals[e->step]++;

@@ -65,7 +65,7 @@ static inline void fixture_event(void *arg, const struct train_event *e)
         if (f->on_step != NULL)
             f->on_step(f, e->step);
         if (e->step == f->stop_after)
-            train_request(f->train, TRAIN_ASK_PAUSE);
+            train_request(f->train, TRAIN_REQUEST_PAUSE);
     } else if (e->kind == TRAIN_EVAL) {
         f->accuracy = e->eval->metrics[0];
         f->evals++;

@@ -148,7 +148,7 @@ static void note_checkpoint(void *arg, const struct train_event *e)
 static void wait_for_refusal(struct fixture *f, uint64_t step)
 {
     if (step == 2)
-        train_request(f->train, TRAIN_ASK_CHECKPOINT);
+        train_request(f->train, TRAIN_REQUEST_CHECKPOINT);
     for (int ms = 0; step == 10 && !__atomic_load_n(&was_refused, __ATOMIC_ACQUIRE) && ms < 15000; ms++)
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 }

@@ -447,7 +447,7 @@ static void ask_for_pause(void *arg, const char *verb, uint64_t step)
     struct fake_task *t = arg;
 
     if (strcmp(verb, "begin") == 0 && step == 0)
-        train_request(t->train, TRAIN_ASK_PAUSE);
+        train_request(t->train, TRAIN_REQUEST_PAUSE);
 }
 
 static void pause_requested_before_the_first_step_is_agreed_at_once(void **state)

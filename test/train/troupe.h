@@ -218,7 +218,7 @@ static inline void play(struct troupe *k, uint32_t task, int fd)
             train_abort(p.f->train, "the coordinator says so");
             break;
         case ORDER_PAUSE:
-            train_request(p.f->train, TRAIN_ASK_PAUSE);
+            train_request(p.f->train, TRAIN_REQUEST_PAUSE);
             break;
         case ORDER_SAVE:
             player_save(&p, o.wait_ms);
