@@ -13,22 +13,22 @@ static const char NOTHING_TRAINED[] = "stopped before the first step";
 static int open_alone(struct run *r, struct err *err)
 {
     (void)err;
-    report_lead(r->report, r->s->is_chief);
+    report_set_coordinator(r->report, r->s->is_chief);
     return 0;
 }
 
 static void on_opened(struct run *r)
 {
-    struct comm_member self = { .name = "local",
-                                .host = comm_host_key(),
-                                .address = "",
-                                .n_ranks = r->s->n_devices };
-    struct train_group g = { .generation = r->generation_count + 1,
-                             .members = &self,
-                             .n_members = 1,
-                             .newest_step = train_held(r->train),
-                             .deadline_ms = run_deadline_ms(r),
-                             .shared_memory = true };
+    struct group_member self = { .name = "local",
+                                 .host_key = comm_host_key(),
+                                 .data_address = "",
+                                 .n_devices = r->s->n_devices };
+    struct train_generation g = { .view = { .generation = r->generation_count + 1,
+                                            .members = &self,
+                                            .n_members = 1,
+                                            .newest_step = train_held(r->train) },
+                                  .deadline_ms = run_deadline_ms(r),
+                                  .shared_memory = true };
     struct err err;
     int rc;
 
@@ -58,13 +58,13 @@ static void on_ended(struct run *r, const struct run_ended *m)
         break;
     case TRAIN_DIVERGED:
     case TRAIN_ROLL_BACK: /* continue from the state in memory or from a checkpoint */
-        if (m->end == TRAIN_DIVERGED && run_is_wrong_again(r, m->text, text, sizeof(text))) {
+        if (m->end == TRAIN_DIVERGED && run_diverged_again(r, m->text, text, sizeof(text))) {
             run_end(r, EXIT_RETRY, text);
             break;
         }
         report_trouble(r->report, m->text);
         log_warn("group", "%s", m->text);
-        if (r->is_stopping)
+        if (r->stop.is_requested)
             run_save(r);
         else
             on_opened(r);
@@ -92,14 +92,15 @@ static void on_saved(struct run *r, int rc, const char *text)
 static void on_stop(struct run *r)
 {
     if (r->generation != 0)
-        train_request(r->train, TRAIN_ASK_PAUSE);
-    else if (!r->is_saving)
+        train_request(r->train, TRAIN_REQUEST_PAUSE);
+    else if (!r->saving.is_open)
         run_end(r, EXIT_STOPPED, NOTHING_TRAINED);
 }
 
 static void on_tick(struct run *r)
 {
-    if (r->is_stopping && r->generation != 0 && clock_ms() - r->stop_ms > run_grace_ms(r))
+    if (r->stop.is_requested && r->generation != 0 &&
+        clock_ms() - r->stop.since_ms > run_grace_ms(r))
         train_abort(r->train, "the step is not complete within train.grace_seconds: the step is aborted");
 }
 

@@ -528,17 +528,20 @@ int ctl_local(int argc, char **argv)
 {
     static struct local l;
     const char *n = NULL, *restarts = NULL;
-    bool asked = false, restarts_job = false;
+    bool wants_help = false, restarts_job = false;
     const struct arg table[] = {
         { "tasks", "N", NULL, "how many tasks (also -n N); default 2", &n, NULL },
-        { "devices", "SPEC", NULL, "of each task; default: auto, on its share of this machine's cores",
-          &l.devices, NULL },
+        { "devices", "SPEC", NULL,
+          "of each task; default: auto, on its share of this machine's cores", &l.devices, NULL },
         { "log-format", "FORMAT", NULL, "text (default) or json", &l.log_format, NULL },
-        { "metrics", "PORT", NULL, "serve metrics of task i on 127.0.0.1, port PORT + i", &l.metrics, NULL },
-        { "restarts", "K", NULL, "restarts of one task before giving up; default 100", &restarts, NULL },
-        { "restart", NULL, NULL, "train a complete job again: its checkpoints are renamed, not removed", NULL,
+        { "metrics", "PORT", NULL, "serve metrics of task i on 127.0.0.1, port PORT + i",
+          &l.metrics, NULL },
+        { "restarts", "K", NULL, "restarts of one task before giving up; default 100", &restarts,
+          NULL },
+        { "restart", NULL, NULL,
+          "train a complete job again: its checkpoints are renamed, not removed", NULL,
           &restarts_job },
-        { "help", NULL, NULL, "print this", NULL, &asked },
+        { "help", NULL, NULL, "print this", NULL, &wants_help },
     };
     struct err err;
 
@@ -549,12 +552,13 @@ int ctl_local(int argc, char **argv)
         fprintf(stderr, "trainerctl: %s\n", err.text);
         return CTL_USAGE;
     }
-    if (asked || argc != 2) {
-        fprintf(asked ? stdout : stderr, "usage: trainerctl local [-n N] [flags] JOB\n\n"
-                                         "Runs a cluster of N trainerd tasks on this machine. A task that dies is "
-                                         "restarted;\nCtrl-C saves and ends all of them.\n\n");
-        args_help(table, COUNT_OF(table), asked ? stdout : stderr);
-        return asked ? CTL_OK : CTL_USAGE;
+    if (wants_help || argc != 2) {
+        fprintf(wants_help ? stdout : stderr,
+                "usage: trainerctl local [-n N] [flags] JOB\n\n"
+                "Runs a cluster of N trainerd tasks on this machine. A task that dies is "
+                "restarted;\nCtrl-C saves and ends all of them.\n\n");
+        args_help(table, COUNT_OF(table), wants_help ? stdout : stderr);
+        return wants_help ? CTL_OK : CTL_USAGE;
     }
     l.job = argv[1];
     if (l.log_format == NULL)

@@ -56,10 +56,10 @@ static int print_checkpoint(const void *packed, size_t n, bool json)
 
 static int remote(const struct remote *m, int argc, char **argv)
 {
-    bool json = false, asked = false;
+    bool json = false, wants_help = false;
     const struct arg table[] = {
         { "json", NULL, NULL, "print JSON", NULL, &json },
-        { "help", NULL, NULL, "print this", NULL, &asked },
+        { "help", NULL, NULL, "print this", NULL, &wants_help },
     };
     struct security security = { .tls = NULL };
     struct err err;
@@ -71,9 +71,9 @@ static int remote(const struct remote *m, int argc, char **argv)
         fprintf(stderr, "trainerctl: %s\n", err.text);
         return CTL_USAGE;
     }
-    if (asked || argc != 2) {
-        fprintf(asked ? stdout : stderr, "usage: trainerctl %s\n", m->usage);
-        return asked ? CTL_OK : CTL_USAGE;
+    if (wants_help || argc != 2) {
+        fprintf(wants_help ? stdout : stderr, "usage: trainerctl %s\n", m->usage);
+        return wants_help ? CTL_OK : CTL_USAGE;
     }
     rc = security_open(&(struct security_opts){ .host = NULL }, &security, &err);
     if (rc == 0)

@@ -27,17 +27,18 @@ int ctl_set_aside(const char *job, struct err *err)
 
 int ctl_restart(int argc, char **argv)
 {
-    bool asked = false;
-    const struct arg table[] = { { "help", NULL, NULL, "print this", NULL, &asked } };
+    bool wants_help = false;
+    const struct arg table[] = { { "help", NULL, NULL, "print this", NULL, &wants_help } };
     struct err err = { 0 };
     int rc = args_parse(table, 1, &argc, argv, &err);
 
-    if (rc == 0 && (asked || argc != 2)) {
-        fprintf(asked ? stdout : stderr,
-                "usage: trainerctl restart JOB\n\nRenames the folder of checkpoints of a complete job, so that its "
-                "tasks train it again.\nNothing is removed, and checkpoints of a run that is not complete stay. "
-                "No task of the\njob may run meanwhile.\n");
-        return asked ? CTL_OK : CTL_USAGE;
+    if (rc == 0 && (wants_help || argc != 2)) {
+        fprintf(wants_help ? stdout : stderr, "usage: trainerctl restart JOB\n\nRenames the folder "
+                                              "of checkpoints of a complete job, so that its "
+                                              "tasks train it again.\nNothing is removed, and "
+                                              "checkpoints of a run that is not complete stay. "
+                                              "No task of the\njob may run meanwhile.\n");
+        return wants_help ? CTL_OK : CTL_USAGE;
     }
     if (rc == 0)
         log_init(LOG_TEXT, LOG_INFO);

@@ -133,7 +133,7 @@ static void task_json(const Trainerd__V1__Task *t, struct buf *out)
     buf_str(out, "}");
 }
 
-static void told(struct buf *out, const char *key, double value)
+static void add_number(struct buf *out, const char *key, double value)
 {
     if (value >= 0)
         number(out, key, value);
@@ -144,14 +144,14 @@ static void gpu_json(const Trainerd__V1__Gpu *g, struct buf *out)
     buf_printf(out, "{\"index\": %u", g->index);
     field(out, "name", g->name);
     field(out, "uuid", g->uuid);
-    told(out, "utilization", g->utilization);
-    told(out, "idle", g->idle);
-    told(out, "memory_used_bytes", g->memory_used);
-    told(out, "memory_total_bytes", g->memory_total);
-    told(out, "temperature_celsius", g->temperature);
-    told(out, "power_watts", g->power);
-    told(out, "ecc_uncorrected_errors", g->ecc_errors);
-    told(out, "sm_clock_mhz", g->clock_mhz);
+    add_number(out, "utilization", g->utilization);
+    add_number(out, "idle", g->idle);
+    add_number(out, "memory_used_bytes", g->memory_used);
+    add_number(out, "memory_total_bytes", g->memory_total);
+    add_number(out, "temperature_celsius", g->temperature);
+    add_number(out, "power_watts", g->power);
+    add_number(out, "ecc_uncorrected_errors", g->ecc_errors);
+    add_number(out, "sm_clock_mhz", g->clock_mhz);
     field(out, "throttled", g->throttled);
     buf_str(out, "}");
 }

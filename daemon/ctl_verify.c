@@ -44,13 +44,15 @@ int ctl_verify(int argc, char **argv)
     struct err err;
 
     if (argc != 2 || strcmp(argv[1], "--help") == 0) {
-        bool asked = argc == 2;
+        bool wants_help = argc == 2;
 
-        fprintf(asked ? stdout : stderr,
-                "usage: trainerctl verify DIR\n\nReads every checkpoint (step-*) in DIR, or DIR itself if it is "
-                "one, compares sizes and\nchecksums with the manifest and the safetensors headers with the data. "
+        fprintf(wants_help ? stdout : stderr,
+                "usage: trainerctl verify DIR\n\nReads every checkpoint (step-*) in DIR, or DIR "
+                "itself if it is "
+                "one, compares sizes and\nchecksums with the manifest and the safetensors headers "
+                "with the data. "
                 "Exit code 0: all\nare good; 1: one is not, or there is none.\n");
-        return asked ? CTL_OK : CTL_USAGE;
+        return wants_help ? CTL_OK : CTL_USAGE;
     }
     if (is_checkpoint(argv[1])) {
         struct ckpt_info info;

@@ -1,203 +1,23 @@
-/* group.c - a task of a cluster: membership (rdzv), training and the lease, joined. All of it on the
- * loop's thread, but where a line says otherwise. */
-#include <stdatomic.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+/* group.c - a task of a cluster: actions of the membership become calls of training, and results of
+ * training become events of the membership. */
+#include "daemon/group_priv.h"
 
-#include "base/cancel.h"
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/log.h"
-#include "base/rng.h"
-#include "ckpt/ckpt.h"
-#include "ckpt/lease.h"
-#include "daemon/complete.h"
-#include "daemon/path_tests.h"
 #include "daemon/report.h"
-#include "daemon/run_priv.h"
-#include "daemon/storage.h"
-#include "loop/loop.h"
 
-enum {
-    CLOSE_MS = 1000,      /* goodbyes */
-    RELEASE_MS = 200,     /* telling the storage that the lease is free */
-    LEASE_WAIT_MS = 3000, /* a checkpoint waits so long for a lease that is being taken */
-    LOOK_MS = 20,
-    STORAGE_TELL_MS = 1000, /* between two reports of one storage failure */
-    SWEEP_MS = 1000, /* between two sweeps of the data port, and two looks at the certificates */
-};
+enum { SWEEP_MS = 1000 /* interval of the sweeps of the data port, and of reading the certificates */ };
 
-struct group {
-    struct run *run;
-    struct rdzv *rdzv;
-    struct comm_listener *listener;
-    char data_address[320];
-    uint64_t incarnation;
-    uint64_t generation; /* of the view at work */
-    uint32_t *ranks;     /* [world] of its members */
-    uint32_t n_members, self;
-    bool leads;          /* this task coordinates it */
-    pthread_mutex_t lock; /* guards the next two */
-    bool is_broken;
-    struct comm_loss loss; /* of the generation that broke */
-    struct path_tests tests;
+/* ---- what the communicator lost ---- */
 
-    struct lease *lease;  /* NULL: a smaller group is not wanted, or has a majority by itself */
-    _Atomic bool checks_completion; /* before the next step, this task looks for the checkpoint of the last step */
-    bool is_completed;      /* written and read by the first replica's thread: the absent tasks completed the job */
-    _Atomic bool needs_lease; /* steps only while it is held */
-    bool lease_is_known;
-    uint64_t lease_ticket, lease_wish; /* of the last thing asked for */
-    uint64_t lease_token; /* for Status */
-    int64_t tls_warned_s; /* for security_refresh() */
-    char lease_text[512];
-    uint64_t storage_told_ms; /* the last report that the storage failed; 0: none */
-    uint64_t swept_ms;        /* the last sweep of the data port */
-};
-
-/* ---- lease ---- */
-
-struct lease_news {
-    struct run *run;
-    struct lease_state state;
-    uint32_t members[]; /* [state.n_members] */
-};
-
-static void tell_lease(struct group *g, const struct lease_state *s)
-{
-    struct member_lease l = {
-        .token = s->token,
-        .answered = s->answered >= g->lease_ticket ? g->lease_wish : 0,
-        .is_mine = s->is_mine,
-        .is_over = s->is_expired,
-        .is_same_place = s->is_same_address,
-        .holder = s->token > 0 && s->holder != LEASE_NO_RANK ? s->holder : MEMBER_NO_RANK,
-        .incarnation = strtoull(s->incarnation, NULL, 16),
-        .members = s->members,
-        .n_members = s->n_members,
-        .text = s->is_reachable ? "" : s->text,
-    };
-
-    g->lease_is_known = g->lease_is_known || s->is_reachable;
-    l.is_known = g->lease_is_known;
-    g->lease_token = s->token;
-    snprintf(g->lease_text, sizeof(g->lease_text), "%s", s->text);
-    rdzv_report(g->rdzv, &(struct member_event){ .kind = MEMBER_EV_LEASE, .lease = &l });
-}
-
-static void lease_has_news(void *arg)
-{
-    struct lease_news *n = arg;
-
-    n->state.members = n->members;
-    if (!n->run->has_ended)
-        tell_lease(n->run->group, &n->state);
-    free(n);
-}
-
-/* The lease's thread. */
-static void on_lease_change(void *arg, const struct lease_state *s)
-{
-    struct run *r = arg;
-    struct lease_news *n = calloc(1, sizeof(*n) + s->n_members * sizeof(n->members[0]));
-
-    CHECK(n != NULL);
-    n->run = r;
-    n->state = *s;
-    if (s->n_members > 0)
-        memcpy(n->members, s->members, s->n_members * sizeof(n->members[0]));
-    loop_post(r->loop, lease_has_news, n);
-}
-
-static void do_lease(struct run *r, const struct rdzv_action *a)
-{
-    const struct member_view *record = a->action->view;
-    struct group *g = r->group;
-    uint32_t *ranks;
-
-    g->lease_wish = a->action->wish;
-    if (a->action->token == UINT64_MAX) {
-        g->lease_ticket = lease_refresh(g->lease);
-        return;
-    }
-    ranks = calloc(record->n, sizeof(*ranks));
-    CHECK(ranks != NULL);
-    for (uint32_t i = 0; i < record->n; i++)
-        ranks[i] = record->seats[i].rank;
-    g->lease_ticket = lease_acquire(g->lease, a->action->token, ranks, record->n);
-    free(ranks);
-}
-
-static void do_release(struct run *r, const struct rdzv_action *a)
-{
-    (void)a;
-    (void)lease_release(r->group->lease, RELEASE_MS); /* unsaid, others wait until it is over */
-}
-
-struct completion {
-    struct run *run;
-    char text[8400];
-};
-
-static void is_completed(void *arg)
-{
-    struct completion *m = arg;
-
-    run_end(m->run, 0, m->text);
-    free(m);
-}
-
-/* Called by a replica's thread before the first step of a smaller group. The tasks that are absent may have completed
- * the job while this task was suspended. true: they have, and this task ends with exit code 0. */
-static bool was_completed(struct run *r)
-{
-    struct completion *m = calloc(1, sizeof(*m));
-
-    CHECK(m != NULL);
-    m->run = r;
-    if (!complete_already(r->s->conf, NULL, m->text, sizeof(m->text))) {
-        free(m);
-        return false;
-    }
-    loop_post(r->loop, is_completed, m);
-    return true;
-}
-
-/* A replica's thread. */
-static bool may_step(void *arg)
-{
-    struct run *r = arg;
-    struct group *g = r->group;
-
-    if (atomic_exchange_explicit(&g->checks_completion, false, memory_order_acq_rel))
-        g->is_completed = was_completed(r);
-    if (g->is_completed)
-        return false;
-    return !atomic_load_explicit(&g->needs_lease, memory_order_acquire) ||
-           clock_ns() < lease_hold_until(g->lease);
-}
-
-/* The checkpoint writer's thread. Whoever coordinates is about to have the lease, if it can be had. */
-static int may_save(void *arg, struct err *err)
-{
-    struct run *r = arg;
-    struct group *g = r->group;
-    uint64_t begin = clock_ms();
-
-    while (lease_hold_until(g->lease) == 0 && clock_ms() - begin < LEASE_WAIT_MS && !cancel_asked(&r->cancel))
-        usleep(LOOK_MS * 1000);
-    if (lease_hold_until(g->lease) == 0)
-        return err_set(err, ERR_TIMEOUT, "this task does not hold the lease yet");
-    return lease_check(g->lease, err);
-}
-
-/* ---- from the membership ---- */
-
-/* A thread of the communicator. */
+/* Called on a thread of the communicator. */
 static void on_broken(void *arg, const struct comm_loss *loss, const char *why)
 {
     struct group *g = ((struct run *)arg)->group;
@@ -208,6 +28,12 @@ static void on_broken(void *arg, const struct comm_loss *loss, const char *why)
     g->is_broken = true;
     pthread_mutex_unlock(&g->lock);
     log_debug("link", "link to member %u broke, %u dead paths: %s", loss->member, loss->n_dead_paths, why);
+}
+
+/* Returns MEMBER_NO_RANK if the view has no member with this index. */
+static uint32_t rank_of(const struct group *g, uint32_t member)
+{
+    return member < g->view.n_members ? g->view.members[member].rank : MEMBER_NO_RANK;
 }
 
 /* What the communicator lost, in ranks. */
@@ -223,10 +49,10 @@ static struct member_loss loss_of(struct group *g)
     pthread_mutex_unlock(&g->lock);
     if (!is_broken)
         return out;
-    out.peer = loss.member < g->n_members ? g->ranks[loss.member] : MEMBER_NO_RANK;
+    out.peer = rank_of(g, loss.member);
     for (uint32_t i = 0; i < loss.n_dead_paths && out.n_dead_paths < MEMBER_REACH_MAX; i++)
-        if (loss.dead_paths[i] < g->n_members)
-            out.dead_paths[out.n_dead_paths++] = g->ranks[loss.dead_paths[i]];
+        if (loss.dead_paths[i] < g->view.n_members)
+            out.dead_paths[out.n_dead_paths++] = rank_of(g, loss.dead_paths[i]);
     return out;
 }
 
@@ -252,49 +78,36 @@ static void fail(struct run *r, uint64_t generation, int code, uint64_t held, co
                                                  .text = text });
 }
 
+/* ---- actions of the membership ---- */
+
 static void do_train(struct run *r, const struct rdzv_action *a)
 {
-    const struct rdzv_view *v = a->view;
+    const struct group_view *v = a->view;
     const char *why = a->action->text;
     struct group *g = r->group;
-    struct comm_member *members = calloc(v->n_members, sizeof(*members));
-    struct train_group to = {
-        .generation = v->generation,
-        .members = members,
-        .n_members = v->n_members,
-        .self = v->self,
+    struct train_generation to = {
+        .view = *v,
         .listener = g->listener,
         .shared_memory = r->s->conf->communication.shared_memory,
         .encrypts = r->s->security.tls != NULL && r->s->conf->communication.encrypt,
         .deadline_ms = run_deadline_ms(r),
-        .newest_step = v->newest_step,
-        .newest_member = v->newest_member,
-        .coordinator = v->coordinator,
         .on_broken = on_broken,
-        .may_step = g->lease != NULL ? may_step : NULL,
-        .may_save = g->lease != NULL ? may_save : NULL,
+        .may_step = g->lease.lease != NULL ? group_may_step : NULL,
+        .may_save = g->lease.lease != NULL ? group_may_save : NULL,
     };
+    bool leads = v->self == v->coordinator;
     struct err err;
     int rc;
 
-    CHECK(members != NULL);
-    for (uint32_t i = 0; i < v->n_members; i++) {
-        members[i] = (struct comm_member){ .name = v->members[i].name,
-                                           .host = v->members[i].host_key,
-                                           .address = v->members[i].data_address,
-                                           .n_ranks = v->members[i].n_devices };
-        g->ranks[i] = v->members[i].rank;
-    }
-    g->generation = v->generation;
-    g->n_members = v->n_members;
-    g->self = v->self;
+    arena_fini(&g->view_memory);
+    CHECK(group_view_copy(v, &g->view_memory, &g->view));
     pthread_mutex_lock(&g->lock);
     g->is_broken = false;
     pthread_mutex_unlock(&g->lock);
     digest_hmac(r->s->security.token, strlen(r->s->security.token), v->key, sizeof(v->key), to.key);
-    atomic_store_explicit(&g->checks_completion, v->n_members < r->s->cluster->world, memory_order_release);
-    g->leads = v->self == v->coordinator;
-    report_lead(r->report, g->leads);
+    atomic_store_explicit(&g->lease.checks_completion, v->n_members < r->s->cluster->world,
+                          memory_order_release);
+    report_set_coordinator(r->report, leads);
     log_record(LOG_INFO, "view",
                (struct log_field[]){ LOG_I64("generation", (int64_t)v->generation),
                                      LOG_I64("tasks", v->n_members),
@@ -303,7 +116,6 @@ static void do_train(struct run *r, const struct rdzv_action *a)
                r->s->cluster->world, v->members[v->coordinator].name, why[0] != '\0' ? " (" : "", why,
                why[0] != '\0' ? ")" : "");
     rc = run_train(r, &to, &err);
-    free(members);
     if (rc < 0)
         fail(r, v->generation, rc, train_held(r->train), err.text);
 }
@@ -311,7 +123,7 @@ static void do_train(struct run *r, const struct rdzv_action *a)
 static void do_pause(struct run *r, const struct rdzv_action *a)
 {
     (void)a;
-    train_request(r->train, TRAIN_ASK_PAUSE);
+    train_request(r->train, TRAIN_REQUEST_PAUSE);
 }
 
 static void do_abort(struct run *r, const struct rdzv_action *a)
@@ -320,38 +132,31 @@ static void do_abort(struct run *r, const struct rdzv_action *a)
     train_abort(r->train, a->action->text);
 }
 
-/* The lease may have to run out first: the membership sees to that, and asks again. */
+/* Fails without the lease; the membership repeats the action after it has acquired the lease. */
 static void do_save(struct run *r, const struct rdzv_action *a)
 {
-    struct group *g = r->group;
-
     (void)a;
-    if (g->lease != NULL && lease_hold_until(g->lease) == 0)
-        rdzv_report(g->rdzv, &(struct member_event){ .kind = MEMBER_EV_SAVED,
-                                                     .text = "this task does not hold the lease on the shared storage" });
-    else
+    if (group_lease_permits_save(r->group))
         run_save(r);
+    else
+        rdzv_report(r->group->rdzv,
+                    &(struct member_event){
+                        .kind = MEMBER_EV_SAVED,
+                        .text = "this task does not hold the lease on the shared storage" });
 }
 
-static void do_say(struct run *r, const struct rdzv_action *a)
+static void do_log(struct run *r, const struct rdzv_action *a)
 {
     bool is_trouble = a->action->is_trouble;
 
-    if (is_trouble || r->generation == 0) /* while training is at rest, why it is */
+    if (is_trouble || r->generation == 0) /* the reason why no generation runs */
         report_trouble(r->report, a->action->text);
     log_record(is_trouble ? LOG_WARN : LOG_INFO, "group", NULL, 0, "%s", a->action->text);
 }
 
 static void on_state(void *arg)
 {
-    struct run *r = arg;
-    struct group *g = r->group;
-    const struct member_node *n = rdzv_node(g->rdzv);
-
-    if (g->lease == NULL)
-        return;
-    atomic_store_explicit(&g->needs_lease, member_node_needs_lease(n), memory_order_release);
-    lease_watch(g->lease, member_node_state(n) == MEMBER_LEADING);
+    group_lease_update(arg);
 }
 
 static void do_end(struct run *r, const struct rdzv_action *a)
@@ -372,12 +177,12 @@ static void on_checkpoint_request(void *arg)
         snprintf(text, sizeof(text), "training is at rest, in phase '%s'%s%s", r->progress.phase,
                  r->progress.last_trouble[0] != '\0' ? ": " : "", r->progress.last_trouble);
         rdzv_checkpoint_done(g->rdzv, 0, "", text);
-    } else if (!g->leads) {
+    } else if (g->view.self != g->view.coordinator) {
         rdzv_checkpoint_done(g->rdzv, 0, "", "this task does not write checkpoints: ask the chief");
     } else {
-        r->checkpoint_asked = true;
-        r->checkpoint_after = r->progress.step;
-        train_request(r->train, TRAIN_ASK_CHECKPOINT);
+        r->checkpoint.is_requested = true;
+        r->checkpoint.after_step = r->progress.step;
+        train_request(r->train, TRAIN_REQUEST_CHECKPOINT);
     }
 }
 
@@ -399,21 +204,25 @@ static void do_reach(struct run *r, const struct rdzv_action *a)
     path_tests_start(&r->group->tests, a, on_tested, r);
 }
 
-/* ---- actions ---- */
-
-static void (*const performs[])(struct run *r, const struct rdzv_action *a) = {
-    [MEMBER_TRAIN] = do_train,     [MEMBER_PAUSE] = do_pause, [MEMBER_ABORT] = do_abort, [MEMBER_SAVE] = do_save,
-    [MEMBER_LEASE] = do_lease,     [MEMBER_REACH] = do_reach, [MEMBER_LOG] = do_say,     [MEMBER_END] = do_end,
-    [MEMBER_RELEASE] = do_release,
+static void (*const perform[])(struct run *r, const struct rdzv_action *a) = {
+    [MEMBER_TRAIN] = do_train,
+    [MEMBER_PAUSE] = do_pause,
+    [MEMBER_ABORT] = do_abort,
+    [MEMBER_SAVE] = do_save,
+    [MEMBER_LEASE] = group_lease_acquire,
+    [MEMBER_REACH] = do_reach,
+    [MEMBER_LOG] = do_log,
+    [MEMBER_END] = do_end,
+    [MEMBER_RELEASE] = group_lease_release,
 };
 
 static void on_action(void *arg, const struct rdzv_action *a)
 {
-    CHECK((size_t)a->action->what < COUNT_OF(performs) && performs[a->action->what] != NULL);
-    performs[a->action->what](arg, a);
+    CHECK((size_t)a->action->kind < COUNT_OF(perform) && perform[a->action->kind] != NULL);
+    perform[a->action->kind](arg, a);
 }
 
-/* ---- from training ---- */
+/* ---- results of training ---- */
 
 static void on_opened(struct run *r)
 {
@@ -433,11 +242,12 @@ static void on_connected(struct run *r, uint64_t generation)
     rdzv_report(r->group->rdzv, &(struct member_event){ .kind = MEMBER_EV_CONNECTED, .generation = generation });
 }
 
-/* Nobody is lost; the group meets again, with what its members hold now. */
-static void end_by(struct run *r, const struct run_ended *m, uint32_t member)
+/* Ends the generation on every task because of the results of `member`. No task is lost: the next
+ * generation continues with the state that the members hold. */
+static void end_generation(struct run *r, const struct run_ended *m, uint32_t member)
 {
     struct group *g = r->group;
-    struct member_loss loss = { .peer = member < g->n_members ? g->ranks[member] : MEMBER_NO_RANK };
+    struct member_loss loss = { .peer = rank_of(g, member) };
 
     report_trouble(r->report, m->text);
     rdzv_report(g->rdzv, &(struct member_event){ .kind = MEMBER_EV_FAILED,
@@ -455,8 +265,8 @@ static void on_ended(struct run *r, const struct run_ended *m)
     char text[ERR_TEXT_BYTES];
 
     rdzv_set_serving(z, false);
-    if (r->checkpoint_asked) { /* the next generation may have another chief */
-        r->checkpoint_asked = false;
+    if (r->checkpoint.is_requested) { /* the next generation may have another chief */
+        r->checkpoint.is_requested = false;
         rdzv_checkpoint_done(z, 0, "", "the group changed meanwhile: ask again");
     }
     report_phase(r->report, m->end == TRAIN_COMPLETE ? "complete" : "waiting");
@@ -475,14 +285,16 @@ static void on_ended(struct run *r, const struct run_ended *m)
         event.failure = MEMBER_FAIL_STORAGE;
         rdzv_report(z, &event);
         break;
-    case TRAIN_DIVERGED: /* whoever differs holds nothing any more, and takes the state of the others */
-        if (train_diverged(r->train) == r->group->self && run_is_wrong_again(r, m->text, text, sizeof(text)))
+    case TRAIN_DIVERGED: /* the divergent task has discarded its state, and receives that of the
+                            others */
+        if (train_diverged(r->train) == r->group->view.self &&
+            run_diverged_again(r, m->text, text, sizeof(text)))
             fail(r, m->generation, m->code, m->held, text);
         else
-            end_by(r, m, train_diverged(r->train));
+            end_generation(r, m, train_diverged(r->train));
         break;
-    case TRAIN_ROLL_BACK: /* nobody holds anything: the next generation reads a checkpoint */
-        end_by(r, m, UINT32_MAX);
+    case TRAIN_ROLL_BACK: /* no task holds state: the next generation reads a checkpoint */
+        end_generation(r, m, UINT32_MAX);
         break;
     default:
         fail(r, m->generation, m->code, m->held, m->text);
@@ -504,30 +316,9 @@ static void on_stop(struct run *r)
 static void add_progress(const struct run *r, struct rdzv_progress *p)
 {
     if (member_node_state(rdzv_node(r->group->rdzv)) != MEMBER_LEADING)
-        return; /* it does not look at it */
-    p->lease_token = r->group->lease_token;
-    snprintf(p->lease, sizeof(p->lease), "%s", r->group->lease_text);
-}
-
-/* A leader that cannot write hands the group over. It is told again while the failure lasts. */
-static void watch_storage(struct run *r, enum member_node_state state)
-{
-    struct group *g = r->group;
-    struct ckpt_failure ckpt;
-    struct storage_seen seen = { .ckpt = &ckpt, .lease_text = g->lease_text, .deadline_ms = run_deadline_ms(r) };
-    char text[600];
-
-    if (state != MEMBER_LEADING || r->train == NULL || clock_ms() - g->storage_told_ms < STORAGE_TELL_MS)
-        return;
-    train_storage(r->train, &ckpt);
-    if (g->lease != NULL) {
-        seen.needs_lease = r->generation == 0 || atomic_load_explicit(&g->needs_lease, memory_order_acquire);
-        seen.lease_ms = lease_failing_ms(g->lease);
-    }
-    if (!storage_has_failed(&seen, text, sizeof(text)))
-        return;
-    g->storage_told_ms = clock_ms();
-    rdzv_report(g->rdzv, &(struct member_event){ .kind = MEMBER_EV_STORAGE, .text = text });
+        return; /* its record of the lease is outdated */
+    p->lease_token = r->group->lease.token;
+    snprintf(p->lease, sizeof(p->lease), "%s", r->group->lease.text);
 }
 
 static void on_stored(struct run *r)
@@ -539,13 +330,13 @@ static void on_tick(struct run *r)
 {
     enum member_node_state state = member_node_state(rdzv_node(r->group->rdzv));
 
-    watch_storage(r, state);
+    group_watch_storage(r, state);
     if (clock_ms() - r->group->swept_ms >= SWEEP_MS) {
         r->group->swept_ms = clock_ms();
         comm_listener_sweep(r->group->listener);
         security_refresh(&r->s->security, &r->group->tls_warned_s);
     }
-    if (r->has_opened && r->generation == 0 && !r->is_saving && !r->has_ended)
+    if (r->opening.is_done && r->generation == 0 && !r->saving.is_open && !r->exit.is_decided)
         report_phase(r->report, state == MEMBER_SEEKING ? "joining" : "waiting");
 }
 
@@ -556,177 +347,37 @@ static void reply_checkpoint(struct run *r, uint64_t step, const char *path, con
 
 static uint32_t count_present(const struct run *r, uint64_t *generation)
 {
-    const struct member_view *v = member_node_view(rdzv_node(r->group->rdzv));
+    const struct group_view *v = member_node_view(rdzv_node(r->group->rdzv));
 
     *generation = v->generation;
-    return v->n > 0 ? v->n : 1;
+    return v->n_members > 0 ? v->n_members : 1;
 }
 
-/* ---- building and taking down ---- */
-
-/* "host:port" with the host as peers know it and the port that was bound. */
-static int open_data_plane(struct run *r, struct err *err)
-{
-    struct group *g = r->group;
-    const struct cluster_task *self = r->s->cluster->self;
-    bool any = strncmp(r->s->listen, "0.0.0.0:", 8) == 0;
-    const char *bound;
-    const struct conf_ports *ports = &r->s->conf->communication.data_port;
-    int rc = comm_listener_open(any ? "0.0.0.0" : self->host, (uint16_t)ports->first, (uint16_t)ports->last,
-                                &g->listener, err);
-
-    if (rc < 0)
-        return err_wrap(err, rc, "data plane of %s", r->s->task_name);
-    bound = comm_listener_address(g->listener);
-    if (any)
-        snprintf(g->data_address, sizeof(g->data_address), strchr(self->host, ':') ? "[%s]%s" : "%s%s",
-                 self->host, strrchr(bound, ':'));
-    else
-        snprintf(g->data_address, sizeof(g->data_address), "%s", bound);
-    return 0;
-}
-
-/* All of the cluster, or without shared storage a majority of it, need nobody to tell them that they are alone. */
-static bool wants_lease(const struct settled *s)
-{
-    return s->min_world < s->cluster->world && s->train.checkpoint.directory != NULL;
-}
-
-static int open_lease(struct run *r, struct err *err)
-{
-    struct group *g = r->group;
-    char name[400];
-    struct lease_opts o = { .directory = r->s->train.checkpoint.directory,
-                            .rank = r->s->cluster->self->rank,
-                            .name = name,
-                            .host = comm_host_key(),
-                            .incarnation = g->incarnation,
-                            .hold_ms = MEMBER_HOLD_MS,
-                            .watch_ms = MEMBER_EXPIRY_MS,
-                            .on_change = on_lease_change,
-                            .arg = r };
-
-    snprintf(name, sizeof(name), "%.50s (%.70s)", r->s->task_name, r->s->cluster->self->address);
-    return wants_lease(r->s) ? lease_open(&o, &g->lease, err) : 0;
-}
-
-static int open_rdzv(struct run *r, struct err *err)
-{
-    const struct settled *s = r->s;
-    const struct conf *conf = s->conf;
-    const struct cluster *c = s->cluster;
-    struct group *g = r->group;
-    struct rdzv_task *tasks = calloc(c->world, sizeof(*tasks));
-    char (*names)[64] = calloc(c->world, sizeof(*names));
-    struct rdzv_opts o = {
-        .loop = r->loop,
-        .version = TRAINERD_VERSION,
-        .job_name = conf->name,
-        .tasks = tasks,
-        .world = c->world,
-        .self = c->self->rank,
-        .incarnation = g->incarnation,
-        .listen = s->listen,
-        .tls = s->security.tls,
-        .token = s->security.token[0] != '\0' ? s->security.token : NULL,
-        .ident = { .version = TRAINERD_VERSION,
-                   .job_digest = conf->digest,
-                   .cluster_hash = c->hash,
-                   .cluster = c->canonical,
-                   .devices = s->devices[0].kind == DEVICE_CUDA ? "cuda" : "cpu",
-                   .kernels = s->kernels,
-                   .nccl = s->nccl },
-        .n_devices = s->n_devices,
-        .data_address = g->data_address,
-        .host_key = comm_host_key(),
-        .min_world = s->min_world,
-        .rejoin_ms = (uint64_t)(conf->elastic.rejoin_seconds * 1e3),
-        .deadline_ms = run_deadline_ms(r),
-        .grace_ms = run_grace_ms(r),
-        .silent_ms = (uint64_t)(conf->detection.silent_seconds * 1e3),
-        .has_lease = g->lease != NULL,
-        .progress = &r->progress,
-        .arg = r,
-        .on_action = on_action,
-        .on_state = on_state,
-        .on_checkpoint = on_checkpoint_request,
-        .on_trace = on_trace,
-    };
-    int rc;
-
-    CHECK(tasks != NULL && names != NULL);
-    for (uint32_t i = 0; i < c->world; i++) {
-        const struct cluster_task *t = c->ranks[i];
-
-        cluster_task_name(t, names[i], sizeof(names[i]));
-        tasks[i] = (struct rdzv_task){ .type = cluster_type_name(t->type),
-                                       .index = t->index,
-                                       .address = t->address,
-                                       .name = names[i] };
-    }
-    rc = rdzv_open(&o, &g->rdzv, err);
-    free(tasks);
-    free(names);
-    return rc;
-}
-
-static int new_incarnation(struct group *g, struct err *err)
-{
-    int rc = 0;
-
-    while (rc == 0 && g->incarnation == 0)
-        rc = rng_os(&g->incarnation, sizeof(g->incarnation));
-    return rc < 0 ? err_set(err, ERR_IO, "the system gives no random numbers") : 0;
-}
+/* ---- the mode ---- */
 
 static int open_group(struct run *r, struct err *err)
 {
-    struct group *g = calloc(1, sizeof(*g));
-    int rc;
+    const struct rdzv_opts callbacks = { .on_action = on_action,
+                                         .on_state = on_state,
+                                         .on_checkpoint = on_checkpoint_request,
+                                         .on_trace = on_trace };
 
-    CHECK(g != NULL);
-    r->group = g;
-    g->run = r;
-    g->tests.loop = r->loop;
-    pthread_mutex_init(&g->lock, NULL);
-    g->ranks = calloc(r->s->cluster->world, sizeof(*g->ranks));
-    CHECK(g->ranks != NULL);
-    rc = new_incarnation(g, err);
-    if (rc == 0)
-        rc = open_data_plane(r, err);
-    if (rc == 0)
-        rc = open_lease(r, err);
-    return rc < 0 ? rc : open_rdzv(r, err);
-}
-
-static void close_group(struct run *r)
-{
-    if (r->group == NULL)
-        return;
-    path_tests_abandon(&r->group->tests);
-    rdzv_close(r->group->rdzv, CLOSE_MS);
-    r->group->rdzv = NULL;
-}
-
-static void free_group(struct run *r)
-{
-    struct group *g = r->group;
-
-    if (g == NULL)
-        return;
-    lease_close(g->lease);
-    comm_listener_close(g->listener);
-    free(g->ranks);
-    pthread_mutex_destroy(&g->lock);
-    free(g);
-    r->group = NULL;
+    return group_open(r, &callbacks, err);
 }
 
 const struct run_mode group_mode = {
-    .open = open_group,         .opened = on_opened, .failed = on_failed,
-    .connected = on_connected,  .ended = on_ended,   .saved = on_saved,
-    .stored = on_stored,        .stop = on_stop,     .tick = on_tick,
-    .progress = add_progress,   .present = count_present,
+    .open = open_group,
+    .opened = on_opened,
+    .failed = on_failed,
+    .connected = on_connected,
+    .ended = on_ended,
+    .saved = on_saved,
+    .stored = on_stored,
+    .stop = on_stop,
+    .tick = on_tick,
+    .progress = add_progress,
+    .present = count_present,
     .checkpoint_done = reply_checkpoint,
-    .close = close_group,       .free = free_group,
+    .close = group_close,
+    .free = group_free,
 };

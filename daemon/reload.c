@@ -331,7 +331,7 @@ static void handle_worked(void *arg)
     service_reloaded();
     if (r->again) {
         r->again = false;
-        reload_now(r);
+        reload_start(r);
     }
 }
 
@@ -359,7 +359,7 @@ void reload_train(struct reload *r, struct train *t)
     set_checkpoint(r);
 }
 
-void reload_now(struct reload *r)
+void reload_start(struct reload *r)
 {
     if (r->running) {
         r->again = true;
@@ -372,7 +372,7 @@ void reload_now(struct reload *r)
     }
 }
 
-bool reload_under_way(const struct reload *r)
+bool reload_is_running(const struct reload *r)
 {
     return r->running;
 }

@@ -50,8 +50,8 @@ int reload_open(const struct reload_opts *opts, struct reload **out, struct err 
  * reload_stop(). */
 void reload_train(struct reload *r, struct train *t);
 /* Called for each SIGHUP. Starts a reload, or schedules one if a reload is running. */
-void reload_now(struct reload *r);
-bool reload_under_way(const struct reload *r);
+void reload_start(struct reload *r);
+bool reload_is_running(const struct reload *r);
 /* Ends all changes; called before training and reports are closed. Waits at most a second for a
  * disk. NULL is accepted. */
 void reload_stop(struct reload *r);

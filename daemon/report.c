@@ -122,18 +122,18 @@ static void add_step(struct window *w, const struct train_step_report *s, uint32
     w->reduce_work_ns += s->reduce_work_ns;
 }
 
-static void take_figures(struct rdzv_progress *p, struct window *w, uint64_t now)
+static void update_figures(struct rdzv_progress *p, struct window *w, uint64_t now)
 {
-    p->samples_per_second = report_per(w->samples, 1) / ((double)(now - w->begin_ns) / 1e9);
+    p->samples_per_second = report_ratio(w->samples, 1) / ((double)(now - w->begin_ns) / 1e9);
     p->step_seconds = (double)(now - w->begin_ns) / 1e9 / (double)w->steps;
-    p->share_data = report_per(w->data_ns, w->ns);
-    p->share_reduce = report_per(w->reduce_ns, w->ns);
+    p->share_data = report_ratio(w->data_ns, w->ns);
+    p->share_reduce = report_ratio(w->reduce_ns, w->ns);
     p->share_compute = 1 - p->share_data - p->share_reduce;
     memset(w, 0, sizeof(*w));
 }
 
 /* The line of a step, with figures of the time since the line before. Under `lock`. */
-static void take_line(struct report *r, const struct train_step_report *s, uint64_t now,
+static void make_line(struct report *r, const struct train_step_report *s, uint64_t now,
                       struct step_line *out)
 {
     struct rdzv_progress figures;
@@ -146,12 +146,12 @@ static void take_line(struct report *r, const struct train_step_report *s, uint6
         .learning_rate = s->learning_rate,
         .grad_norm = s->grad_norm,
         .loss_scale = s->loss_scale,
-        .reduce_work = report_per(r->logged.reduce_work_ns, r->logged.ns),
+        .reduce_work = report_ratio(r->logged.reduce_work_ns, r->logged.ns),
         .device_idle = (double)NAN,
     };
     if (r->logged.n_idle > 0)
         out->device_idle = r->logged.idle / (double)r->logged.n_idle;
-    take_figures(&figures, &r->logged, now);
+    update_figures(&figures, &r->logged, now);
     out->samples_per_second = figures.samples_per_second;
     out->share_data = figures.share_data;
     out->share_compute = figures.share_compute;
@@ -179,10 +179,10 @@ static void on_step(struct report *r, const struct train_step_report *s)
     add_step(&r->window, s, r->opts.train->n_devices, now);
     add_step(&r->logged, s, r->opts.train->n_devices, now);
     if (now - r->window.begin_ns >= WINDOW_MS * UINT64_C(1000000))
-        take_figures(&r->now, &r->window, now);
+        update_figures(&r->now, &r->window, now);
     if (due || s->step == r->now.total_steps) {
         due = true;
-        take_line(r, s, now, &line);
+        make_line(r, s, now, &line);
         if (r->now.samples_per_second == 0)
             r->now.samples_per_second = line.samples_per_second;
     }

@@ -40,11 +40,11 @@ void report_event(struct report *r, const struct train_event *e);
  * writes the log lines of the last step which the coordinator may not have written. */
 void report_generation_end(struct report *r);
 /* Total steps are known once training is opened. */
-void report_total(struct report *r, uint64_t total_steps, uint64_t steps_per_epoch);
+void report_set_total(struct report *r, uint64_t total_steps, uint64_t steps_per_epoch);
 /* Sets whether this task coordinates the group (initially not): the coordinator writes curves, and
  * the log lines of steps and evaluations; other tasks write these lines at level debug, and where
  * the coordinator does not (report_lines.c). Called while no generation runs; any thread. */
-void report_lead(struct report *r, bool leads);
+void report_set_coordinator(struct report *r, bool leads);
 /* Where this task is outside training: "joining", "waiting". */
 void report_phase(struct report *r, const char *phase);
 void report_trouble(struct report *r, const char *text);

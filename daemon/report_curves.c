@@ -38,10 +38,10 @@ void curves_check(struct report *r)
     char directory[4096];
 
     pthread_mutex_lock(&r->curves_lock);
-    if (r->summary != NULL && !r->told_lost)
+    if (r->summary != NULL && !r->loss_is_logged)
         lost = summary_dropped(r->summary);
     if (lost > 0) {
-        r->told_lost = true;
+        r->loss_is_logged = true;
         snprintf(directory, sizeof(directory), "%s", r->directory);
     }
     pthread_mutex_unlock(&r->curves_lock);
@@ -64,7 +64,8 @@ void report_end_summary(struct summary *s)
 void curves_point(struct report *r, uint64_t step, const char *tag, float value)
 {
     pthread_mutex_lock(&r->curves_lock);
-    if (r->summary != NULL && report_leads(r)) /* the curves of a former chief end where it ended */
+    if (r->summary != NULL &&
+        report_is_coordinator(r)) /* the curves of a former chief end where it ended */
         summary_scalar(r->summary, step, tag, value);
     pthread_mutex_unlock(&r->curves_lock);
 }
@@ -88,7 +89,7 @@ void curves_step(struct report *r, const struct train_step_report *s, double spe
 void curves_open(struct report *r, uint64_t step)
 {
     struct err err;
-    bool is_settled = !report_leads(r);
+    bool is_settled = !report_is_coordinator(r);
 
     while (!is_settled) {
         struct summary *fresh = NULL;
@@ -133,7 +134,7 @@ bool report_set_summary(struct report *r, const char *directory, struct summary 
         free(r->directory);
         r->directory = next;
         r->moves++;
-        r->told_lost = false;
+        r->loss_is_logged = false;
     }
     pthread_mutex_unlock(&r->curves_lock);
     if (!is_enough)

@@ -131,7 +131,7 @@ static void write_or_keep(struct report *r, uint64_t step, const struct step_lin
 {
     struct kept_lines *k = &r->kept;
 
-    if (report_leads(r)) {
+    if (report_is_coordinator(r)) {
         if (fault_hit("report.line") || !write_lines(r, LOG_INFO, line, eval))
             unlogged(r, step);
         return;

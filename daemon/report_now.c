@@ -5,12 +5,12 @@
 #include "base/clock.h"
 #include "daemon/report_priv.h"
 
-void report_lead(struct report *r, bool leads)
+void report_set_coordinator(struct report *r, bool leads)
 {
     __atomic_store_n(&r->is_lead, leads, __ATOMIC_RELAXED);
 }
 
-void report_total(struct report *r, uint64_t total_steps, uint64_t steps_per_epoch)
+void report_set_total(struct report *r, uint64_t total_steps, uint64_t steps_per_epoch)
 {
     pthread_mutex_lock(&r->lock);
     r->now.total_steps = total_steps;

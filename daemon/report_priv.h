@@ -51,7 +51,7 @@ struct report {
     struct window logged; /* since the last step line */
     struct train_eval_report eval;
     bool has_eval;
-    uint64_t told_ms; /* the loop's: last line about a long phase */
+    uint64_t phase_logged_ms; /* the loop's: last line about a long phase */
     uint32_t log_every; /* atomic */
     uint32_t is_lead;   /* atomic */
 
@@ -62,7 +62,7 @@ struct report {
     char *directory;             /* of the curves, owned; NULL: none */
     uint32_t moves;              /* how often it has changed */
     bool draws;                  /* this task writes curves */
-    bool told_lost;              /* that they have gaps */
+    bool loss_is_logged;         /* that they have gaps */
 
     struct metric *step, *epoch, *loss, *rate, *norm, *speed, *eval_loss, *eval_metric[TRAIN_MAX_METRICS];
     struct metric *steps_total, *samples_total, *skipped_total, *step_seconds, *data_seconds,
@@ -71,12 +71,12 @@ struct report {
     struct metric *skipped_steps, *overflowed_steps, *loss_scale, *divergences;
 };
 
-static inline bool report_leads(const struct report *r)
+static inline bool report_is_coordinator(const struct report *r)
 {
     return __atomic_load_n(&r->is_lead, __ATOMIC_RELAXED) != 0;
 }
 
-static inline double report_per(uint64_t part, uint64_t whole)
+static inline double report_ratio(uint64_t part, uint64_t whole)
 {
     return whole > 0 ? (double)part / (double)whole : 0;
 }

@@ -32,10 +32,11 @@ static void log_long_phase(struct report *r, const struct rdzv_progress *p, uint
 {
     uint64_t now = clock_ms();
 
-    if (all == 0 || done == all || now - p->phase_since_ms < LONG_PHASE_MS || now - r->told_ms < LONG_PHASE_MS)
+    if (all == 0 || done == all || now - p->phase_since_ms < LONG_PHASE_MS ||
+        now - r->phase_logged_ms < LONG_PHASE_MS)
         return;
-    r->told_ms = now;
-    log_info("progress", "%s: %.0f %% after %.0f s", p->phase, 100.0 * report_per(done, all),
+    r->phase_logged_ms = now;
+    log_info("progress", "%s: %.0f %% after %.0f s", p->phase, 100.0 * report_ratio(done, all),
              (double)(now - p->phase_since_ms) / 1e3);
 }
 
@@ -64,7 +65,7 @@ void report_draw(struct report *r)
                  (unsigned long long)p.epoch, p.loss, p.samples_per_second, eta, 100 * p.share_data,
                  100 * p.share_compute, 100 * p.share_reduce);
     else if (all > 0)
-        snprintf(line, sizeof(line), "%s: %.0f %%", p.phase, 100.0 * report_per(done, all));
+        snprintf(line, sizeof(line), "%s: %.0f %%", p.phase, 100.0 * report_ratio(done, all));
     else
         snprintf(line, sizeof(line), "%s for %.0f s", p.phase,
                  (double)(clock_ms() - p.phase_since_ms) / 1e3);

@@ -38,8 +38,8 @@ static void update_progress(struct run *r)
     struct train_progress p;
 
     report_progress(r->report, &r->progress);
-    r->progress.gpus = r->gpus;
-    r->progress.n_gpus = sensors_read(r->sensors, r->gpus, r->s->n_devices);
+    r->progress.gpus = r->gpus.readings;
+    r->progress.n_gpus = sensors_read(r->gpus.sensors, r->gpus.readings, r->s->n_devices);
     r->mode->progress(r, &r->progress);
     if (r->generation == 0)
         return;
@@ -60,7 +60,7 @@ static void handle_connected(void *arg)
     struct connected *m = arg;
     struct run *r = m->run;
 
-    if (!r->has_ended && m->generation == r->generation) {
+    if (!r->exit.is_decided && m->generation == r->generation) {
         service_ready();
         update_progress(r); /* for the first heartbeat of the generation */
         r->mode->connected(r, m->generation);
@@ -80,10 +80,11 @@ static void handle_stored(void *arg)
     struct stored *m = arg;
     struct run *r = m->run;
 
-    if (!r->has_ended && !m->failed)
+    if (!r->exit.is_decided && !m->failed)
         r->mode->stored(r);
-    if (!r->has_ended && r->checkpoint_asked && (m->failed || m->step >= r->checkpoint_after)) {
-        r->checkpoint_asked = false;
+    if (!r->exit.is_decided && r->checkpoint.is_requested &&
+        (m->failed || m->step >= r->checkpoint.after_step)) {
+        r->checkpoint.is_requested = false;
         r->mode->checkpoint_done(r, m->step, m->failed ? "" : m->text, m->failed ? m->text : NULL);
     }
     free(m);
@@ -118,7 +119,7 @@ static void on_train_event(void *arg, const struct train_event *e)
     struct run *r = arg;
 
     if (e->kind == TRAIN_STEP && e->report->device_idle != NULL)
-        sensors_idle(r->sensors, e->report->device_idle);
+        sensors_idle(r->gpus.sensors, e->report->device_idle);
     report_event(r->report, e);
     if (e->kind == TRAIN_CONNECTED) {
         struct connected *m = calloc(1, sizeof(*m));
@@ -146,22 +147,22 @@ static void handle_opened(void *arg)
     struct run *r = m->run;
     struct train_facts f;
 
-    if (!r->is_opening) { /* shut_down() has joined the thread */
+    if (!r->opening.has_thread) { /* shut_down() has joined the thread */
         train_close(m->train);
         free(m);
         return;
     }
-    pthread_join(r->opener, NULL);
-    r->is_opening = false;
+    pthread_join(r->opening.thread, NULL);
+    r->opening.has_thread = false;
     r->train = m->train;
-    if (r->has_ended) {
+    if (r->exit.is_decided) {
         free(m);
         return;
     }
     if (m->rc == 0) {
-        r->has_opened = true;
+        r->opening.is_done = true;
         train_facts(r->train, &f);
-        report_total(r->report, f.total_steps, f.steps_per_epoch);
+        report_set_total(r->report, f.total_steps, f.steps_per_epoch);
         reload_train(r->reload, r->train);
         r->mode->opened(r);
     } else {
@@ -203,9 +204,10 @@ static void update_service(struct run *r)
     uint32_t present = r->mode->present(r, &generation);
     char text[1400];
 
-    service_sentence(&r->progress, generation, present, r->s->cluster->world, clock_ms(), text, sizeof(text));
+    service_status_text(&r->progress, generation, present, r->s->cluster->world, clock_ms(), text,
+                        sizeof(text));
     service_status(text);
-    service_alive(training_moves(r));
+    service_watchdog(training_moves(r));
 }
 
 static void tick(void *arg)
@@ -234,8 +236,8 @@ static void on_signal(void *arg, int signum)
     }
     log_info("signal", "%s: saving at the next step, then leaving", name);
     service_stopping();
-    r->is_stopping = true;
-    r->stop_ms = clock_ms();
+    r->stop.is_requested = true;
+    r->stop.since_ms = clock_ms();
     r->mode->stop(r);
 }
 
@@ -244,7 +246,7 @@ static void on_hangup(void *arg, int signum)
     struct run *r = arg;
 
     (void)signum;
-    reload_now(r->reload);
+    reload_start(r->reload);
 }
 
 static const struct {
@@ -283,7 +285,7 @@ static void print_http_status(void *arg, struct buf *out)
 {
     const struct run *r = arg;
 
-    report_status(r->report, r->sensors, out);
+    report_status(r->report, r->gpus.sensors, out);
 }
 
 /* ---- start and shutdown ---- */
@@ -302,10 +304,10 @@ static void prepare_gpus(const struct settled *s)
 
 static int open_sensors(struct run *r, struct err *err)
 {
-    r->gpus = calloc(r->s->n_devices, sizeof(*r->gpus));
-    if (r->gpus == NULL)
+    r->gpus.readings = calloc(r->s->n_devices, sizeof(*r->gpus.readings));
+    if (r->gpus.readings == NULL)
         return err_set(err, ERR_NOMEM, "status of %u GPUs: out of memory", r->s->n_devices);
-    return sensors_open(r->s, r->metrics, &r->sensors, err);
+    return sensors_open(r->s, r->metrics, &r->gpus.sensors, err);
 }
 
 static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
@@ -350,10 +352,10 @@ static int open_all(struct run *r, const struct run_opts *opts, struct err *err)
         rc = metrics_http_open(r->metrics, opts->metrics_listen, print_http_status, r, &r->http, err);
     if (rc < 0)
         return rc;
-    rc = thread_start(&r->opener, "opens model and data", open_training, r, err);
+    rc = thread_start(&r->opening.thread, "opens model and data", open_training, r, err);
     if (rc < 0)
         return rc;
-    r->is_opening = true;
+    r->opening.has_thread = true;
     return r->mode->open(r, err);
 }
 
@@ -387,13 +389,14 @@ static void on_shutdown_timeout(int signum)
 static void limit_shutdown(const struct run *r)
 {
     unsigned seconds = r->signals > 1                 ? SHUTDOWN_NOW_SECONDS
-                       : r->exit_code == EXIT_STOPPED ? SHUTDOWN_STOPPED_SECONDS
+                       : r->exit.code == EXIT_STOPPED ? SHUTDOWN_STOPPED_SECONDS
                                                       : SHUTDOWN_SECONDS;
 
-    shutdown_limit.code = r->exit_code;
+    shutdown_limit.code = r->exit.code;
     shutdown_limit.stage = "the control plane";
     snprintf(shutdown_limit.before, sizeof(shutdown_limit.before), "trainerd: shutdown exceeded %u s in ", seconds);
-    snprintf(shutdown_limit.after, sizeof(shutdown_limit.after), "; exiting with code %d\n", r->exit_code);
+    snprintf(shutdown_limit.after, sizeof(shutdown_limit.after), "; exiting with code %d\n",
+             r->exit.code);
     signal(SIGALRM, on_shutdown_timeout);
     alarm(seconds);
 }
@@ -401,28 +404,28 @@ static void limit_shutdown(const struct run *r)
 static void shut_down(struct run *r)
 {
     limit_shutdown(r);
-    r->has_ended = true; /* messages that are still posted are ignored */
+    r->exit.is_decided = true; /* messages that are still posted are ignored */
     cancel_set(&r->cancel, true);
     loop_timer_free(r->tick);
     reload_stop(r->reload);
     if (r->train != NULL)
-        train_abort(r->train, r->exit_text);
+        train_abort(r->train, r->exit.text);
     r->mode->close(r);
     shutdown_limit.stage = "opening the model and the data";
-    if (r->is_opening)
-        pthread_join(r->opener, NULL);
-    r->is_opening = false;
+    if (r->opening.has_thread)
+        pthread_join(r->opening.thread, NULL);
+    r->opening.has_thread = false;
     shutdown_limit.stage = "saving";
-    if (r->has_saver)
-        pthread_join(r->saver, NULL);
-    r->is_saving = r->has_saver = false;
+    if (r->saving.has_thread)
+        pthread_join(r->saving.thread, NULL);
+    r->saving.is_open = r->saving.has_thread = false;
     shutdown_limit.stage = "training";
     train_close(r->train);
     shutdown_limit.stage = "the control plane";
     r->mode->free(r);
     metrics_http_close(r->http);
     shutdown_limit.stage = "the GPU sensors";
-    sensors_close(r->sensors);
+    sensors_close(r->gpus.sensors);
     shutdown_limit.stage = "the event loop";
     block_signals();
     loop_close(r->loop);
@@ -430,7 +433,7 @@ static void shut_down(struct run *r)
     reload_close(r->reload);
     report_close(r->report);
     metrics_free(r->metrics);
-    free(r->gpus);
+    free(r->gpus.readings);
     /* The alarm stays armed: libraries have exit handlers that run after main(). */
     shutdown_limit.stage = "the exit handlers of libraries";
 }
@@ -451,17 +454,18 @@ int run_task(const struct run_opts *opts)
         r->tick = loop_timer_new(r->loop, TICK_MS, TICK_MS, tick, r);
         loop_run(r->loop);
     } else {
-        r->exit_code = run_exit_code(rc);
-        snprintf(r->exit_text, sizeof(r->exit_text), "%s", err.text);
+        r->exit.code = run_exit_code(rc);
+        snprintf(r->exit.text, sizeof(r->exit.text), "%s", err.text);
     }
-    code = r->exit_code;
+    code = r->exit.code;
     log_progress(NULL);
     if (code == EXIT_COMPLETE)
-        log_info("end", "%s", r->exit_text);
+        log_info("end", "%s", r->exit.text);
     else
         log_record(code == EXIT_STOPPED ? LOG_INFO : LOG_ERROR, "end",
-                   (struct log_field[]){ LOG_I64("exit_code", code) }, 1, "exit %d: %s", code, r->exit_text);
-    service_end(code, r->exit_text);
+                   (struct log_field[]){ LOG_I64("exit_code", code) }, 1, "exit %d: %s", code,
+                   r->exit.text);
+    service_end(code, r->exit.text);
     shut_down(r);
     free(r);
     return code;

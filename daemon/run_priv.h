@@ -2,7 +2,7 @@
  * thread.
  *
  *   run_state.c  starts generations and saves; ends the task
- *   group.c      a task of a cluster: connects membership, training and lease
+ *   group*.c     a task of a cluster: connects membership, training and lease (group_priv.h)
  *   alone.c      a task without a cluster
  *   run.c        life cycle, signals, ticks, opening and closing; calls group.c or alone.c through
  *                struct run_mode */
@@ -31,43 +31,71 @@ enum {
     EXIT_STOPPED = 143,
 };
 
+/* Opening model and data, on a thread of its own. */
+struct run_opening {
+    pthread_t thread;
+    bool has_thread; /* the thread is to be joined */
+    bool is_done;    /* training is open */
+};
+
+/* run_save(), on a thread of its own. */
+struct run_saving {
+    pthread_t thread;
+    bool has_thread; /* the thread is to be joined */
+    bool is_open;    /* from run_save() until handle_saved() runs */
+};
+
+/* SIGTERM or SIGINT was received. */
+struct run_stop {
+    bool is_requested;
+    uint64_t since_ms; /* clock_ms() */
+};
+
+/* A Control.Checkpoint call waits for its reply. */
+struct run_checkpoint {
+    bool is_requested;
+    uint64_t after_step; /* reply when a step >= this is verified, or when a checkpoint fails */
+};
+
+struct run_exit {
+    bool is_decided; /* later messages are ignored */
+    int code;
+    char text[ERR_TEXT_BYTES];
+};
+
+struct run_gpus { /* zeroed on CPUs */
+    struct sensors *sensors;
+    struct rdzv_gpu *readings; /* owned [n_devices]: last readings */
+};
+
 struct run {
     const struct settled *s;
     const struct run_mode *mode;
+    struct group *group; /* NULL without a cluster */
     struct loop *loop;
     struct loop_timer *tick;
+    uint32_t signals, ticks;
+
     struct metrics *metrics;
     struct metrics_http *http;
     struct report *report;
     struct reload *reload;
-    struct sensors *sensors;   /* NULL on CPUs */
-    struct rdzv_gpu *gpus;     /* [n_devices], owned: last readings; NULL on CPUs */
+    struct run_gpus gpus;
     struct rdzv_progress progress; /* updated by every tick; only the loop's thread reads it */
-    struct train_opts train_opts;
-    struct group *group; /* NULL without a cluster */
 
-    pthread_t opener;
-    bool is_opening;     /* the opener thread is to be joined */
-    struct cancel cancel; /* set when the task ends: cancels the work of the other threads */
+    struct train_opts train_opts;
     struct train *train; /* NULL until opened */
-    bool has_opened;     /* training is open */
-    bool has_ended;      /* the exit code is decided; later messages are ignored */
-    bool is_stopping;    /* SIGTERM or SIGINT was received */
-    uint64_t stop_ms;    /* when is_stopping was set (clock_ms()) */
     uint64_t generation; /* the running generation; 0: training is idle */
     uint64_t generation_count;
-    pthread_t saver;
-    bool is_saving;      /* from run_save() until handle_saved() runs */
-    bool has_saver;      /* the saver thread is to be joined */
+    uint32_t n_diverged; /* how often this task's results differed from those of the other tasks,
+                            or the results of its replicas from each other */
 
-    uint32_t signals, ticks;
-    uint32_t n_diverged;    /* how often this task's results differed from those of the other tasks,
-                          * or the results of its replicas from each other */
-    bool checkpoint_asked; /* a Control.Checkpoint call waits for its reply */
-    /* reply when a step >= this is verified, or when a checkpoint fails */
-    uint64_t checkpoint_after;
-    int exit_code;
-    char exit_text[ERR_TEXT_BYTES];
+    struct run_opening opening;
+    struct run_saving saving;
+    struct run_stop stop;
+    struct run_checkpoint checkpoint;
+    struct run_exit exit;
+    struct cancel cancel; /* set when the task ends: cancels the work of the other threads */
 };
 
 /* ---- run_state.c ---- */
@@ -76,7 +104,7 @@ struct run {
 void run_end(struct run *r, int code, const char *text);
 /* Starts a generation. Its result is delivered to r->mode->ended().
  * Errors: those of train_start(). */
-int run_train(struct run *r, const struct train_group *g, struct err *err);
+int run_train(struct run *r, const struct train_generation *g, struct err *err);
 /* Saves the state on a separate thread, then calls r->mode->saved(). Training is
  * idle. */
 void run_save(struct run *r);
@@ -85,7 +113,7 @@ uint64_t run_deadline_ms(const struct run *r); /* train.deadline_seconds */
  * may be transient; a machine that diverges repeatedly delays the whole group. Returns true if the
  * limit is reached: the caller must end the task with `text` [n]. The supervisor restarts the task
  * after a growing delay. */
-bool run_is_wrong_again(struct run *r, const char *why, char *text, size_t n);
+bool run_diverged_again(struct run *r, const char *why, char *text, size_t n);
 /* train.grace_seconds: the time for the running step, and again for the save after it. */
 uint64_t run_grace_ms(const struct run *r);
 

@@ -37,11 +37,11 @@ uint64_t run_grace_ms(const struct run *r)
 
 void run_end(struct run *r, int code, const char *text)
 {
-    if (r->has_ended)
+    if (r->exit.is_decided)
         return;
-    r->has_ended = true;
-    r->exit_code = code;
-    snprintf(r->exit_text, sizeof(r->exit_text), "%s", text);
+    r->exit.is_decided = true;
+    r->exit.code = code;
+    snprintf(r->exit.text, sizeof(r->exit.text), "%s", text);
     cancel_set(&r->cancel, true);
     if (r->train != NULL)
         train_abort(r->train, text); /* no effect if no generation runs */
@@ -54,7 +54,7 @@ static void handle_ended(void *arg)
     struct run *r = m->run;
 
     r->generation = 0;
-    if (!r->has_ended) /* else the exit code is decided */
+    if (!r->exit.is_decided) /* else the exit code is decided */
         r->mode->ended(r, m);
     free(m);
 }
@@ -71,20 +71,20 @@ static void on_train_end(void *arg, enum train_end how, uint64_t held, int code,
     loop_post(r->loop, handle_ended, m);
 }
 
-int run_train(struct run *r, const struct train_group *g, struct err *err)
+int run_train(struct run *r, const struct train_generation *g, struct err *err)
 {
     int rc;
 
     CHECK(r->generation == 0 && r->train != NULL);
     r->generation_count++;
-    r->generation = g->generation; /* the generation may end before train_start() returns */
+    r->generation = g->view.generation; /* the generation may end before train_start() returns */
     rc = train_start(r->train, g, on_train_end, err);
     if (rc < 0)
         r->generation = 0;
     return rc;
 }
 
-bool run_is_wrong_again(struct run *r, const char *why, char *text, size_t n)
+bool run_diverged_again(struct run *r, const char *why, char *text, size_t n)
 {
     if (++r->n_diverged < DIVERGED_MAX)
         return false;
@@ -104,11 +104,11 @@ static void handle_saved(void *arg)
     struct saved *m = arg;
     struct run *r = m->run;
 
-    if (r->is_saving) {
-        if (r->has_saver)
-            pthread_join(r->saver, NULL);
-        r->is_saving = r->has_saver = false;
-        if (!r->has_ended)
+    if (r->saving.is_open) {
+        if (r->saving.has_thread)
+            pthread_join(r->saving.thread, NULL);
+        r->saving.is_open = r->saving.has_thread = false;
+        if (!r->exit.is_decided)
             r->mode->saved(r, m->rc, m->err.text);
     }
     free(m);
@@ -129,14 +129,14 @@ void run_save(struct run *r)
     struct err err;
     int rc;
 
-    CHECK(r->generation == 0 && !r->is_saving);
+    CHECK(r->generation == 0 && !r->saving.is_open);
     report_phase(r->report, "save");
     m = calloc(1, sizeof(*m));
     CHECK(m != NULL);
     m->run = r;
-    r->is_saving = true;
-    rc = thread_start(&r->saver, "saves", save, m, &err);
-    r->has_saver = rc == 0;
+    r->saving.is_open = true;
+    rc = thread_start(&r->saving.thread, "saves", save, m, &err);
+    r->saving.has_thread = rc == 0;
     if (rc < 0) {
         m->rc = rc;
         m->err = err;

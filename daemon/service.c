@@ -110,7 +110,7 @@ static uint64_t watchdog_ms(void)
     return usec / 4000 < WATCHDOG_MS ? usec / 4000 : WATCHDOG_MS;
 }
 
-void service_alive(bool training_ok)
+void service_watchdog(bool training_ok)
 {
     static uint64_t every_ms;
     static bool is_known;
@@ -132,8 +132,8 @@ void service_alive(bool training_ok)
     }
 }
 
-void service_sentence(const struct rdzv_progress *p, uint64_t generation, uint32_t present, uint32_t world,
-                      uint64_t now_ms, char *out, size_t n)
+void service_status_text(const struct rdzv_progress *p, uint64_t generation, uint32_t present,
+                         uint32_t world, uint64_t now_ms, char *out, size_t n)
 {
     bool trains = p->step > 0 && (strcmp(p->phase, "train") == 0 || strcmp(p->phase, "evaluate") == 0);
     char steps[96] = "", group[96] = "";

@@ -25,13 +25,13 @@ void service_end(int exit_code, const char *text);
 /* Sends WATCHDOG and EXTEND_TIMEOUT_USEC when they are due. Called several times a second by a
  * timer of the loop, so that the messages cease if the loop is stuck. training_ok false: training
  * is stuck; nothing is sent, and the service manager ends the process when its timeout expires. */
-void service_alive(bool training_ok);
+void service_watchdog(bool training_ok);
 
 /* Writes the status text to `out` [n]; pure:
  * "train: step 120 of 440 (27 %), loss 0.31, generation 2, 3 of 4 tasks present; last trouble: ..."
  * generation 0: the task is not in a group. world 1: no cluster; the text does not mention
  * tasks. */
-void service_sentence(const struct rdzv_progress *p, uint64_t generation, uint32_t present, uint32_t world,
-                      uint64_t now_ms, char *out, size_t n);
+void service_status_text(const struct rdzv_progress *p, uint64_t generation, uint32_t present,
+                         uint32_t world, uint64_t now_ms, char *out, size_t n);
 
 #endif

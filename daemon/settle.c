@@ -114,17 +114,20 @@ static void fit_devices(struct settled *s)
 
 static int settle_elastic(struct settled *s, struct err *err)
 {
-    uint32_t asked = s->conf->elastic.min_world, world = s->cluster->world;
+    uint32_t requested = s->conf->elastic.min_world, world = s->cluster->world;
 
-    s->min_world = asked != 0 ? asked : world;
+    s->min_world = requested != 0 ? requested : world;
     if (s->min_world > world)
-        return err_set(err, ERR_INPUT, "/elastic/min_world: %u tasks, but the cluster has %u: write at most that, "
-                                       "or leave it out to wait for all", asked, world);
+        return err_set(err, ERR_INPUT,
+                       "/elastic/min_world: %u tasks, but the cluster has %u: write at most that, "
+                       "or leave it out to wait for all",
+                       requested, world);
     if (2 * s->min_world <= world && s->conf->checkpoint.directory == NULL)
         return err_set(err, ERR_INPUT,
-                       "/elastic/min_world: %u of %u tasks are no majority and may go on only while they hold the lease "
+                       "/elastic/min_world: %u of %u tasks are no majority and may go on only "
+                       "while they hold the lease "
                        "in /checkpoint/directory, which is not given; give it, or at least %u",
-                       asked, world, world / 2 + 1);
+                       requested, world, world / 2 + 1);
     return 0;
 }
 
@@ -302,13 +305,13 @@ static int settle_address(const struct settled_args *args, struct settled *s, st
 /* There is one way for each kind of device; "auto" is whichever it is. */
 static int check_implementation(const struct settled *s, struct err *err)
 {
-    enum conf_comm asked = s->conf->communication.implementation;
+    enum conf_comm requested = s->conf->communication.implementation;
     bool on_gpus = s->devices[0].kind == DEVICE_CUDA;
 
-    if (asked == CONF_COMM_NCCL && !on_gpus)
+    if (requested == CONF_COMM_NCCL && !on_gpus)
         return err_set(err, ERR_INPUT, "/communication/implementation: nccl needs CUDA devices, this task has CPU "
                                        "slots: say \"auto\", or --devices cuda");
-    if (asked == CONF_COMM_CPU && on_gpus)
+    if (requested == CONF_COMM_CPU && on_gpus)
         return err_set(err, ERR_INPUT, "/communication/implementation: cpu sums up between CPUs, this task has "
                                        "GPUs: say \"auto\" or \"nccl\", or --devices cpu");
     return 0;

@@ -10,7 +10,7 @@
 #include "op/op.h"
 
 /* Numbers of libraries as they count themselves: they are to be equal, not to be read. */
-static void tell_kernels(struct settled *s, const struct cuda_versions *v)
+static void describe_kernels(struct settled *s, const struct cuda_versions *v)
 {
     snprintf(s->kernels, sizeof(s->kernels), "cuda %d.%d, driver for %d.%d, cublaslt %d, cudnn %d, sm_%u%u",
              v->runtime / 1000, v->runtime % 1000 / 10, v->driver / 1000, v->driver % 1000 / 10, v->cublaslt,
@@ -65,7 +65,7 @@ int settle_gpus(struct settled *s, struct err *err)
     if (rc < 0)
         return rc;
     cuda->versions(&v);
-    tell_kernels(s, &v);
+    describe_kernels(s, &v);
     return 0;
 }
 

@@ -38,7 +38,7 @@ static const struct {
 
 enum { MAX_ATTRS = 4 };
 
-static void *take(struct settled *s, size_t n, size_t size, struct err *err)
+static void *allocate(struct settled *s, size_t n, size_t size, struct err *err)
 {
     void *p = arena_array(&s->conf->mem, n, size);
 
@@ -59,8 +59,8 @@ static struct op_attr *add(struct op_attr *attrs, uint32_t *n, const char *name,
 static int add_attrs(struct settled *s, const struct conf_objective *o, struct plan_measure *m,
                      struct err *err)
 {
-    struct op_attr *attrs = take(s, MAX_ATTRS, sizeof(*attrs), err);
-    float *weights = take(s, o->n_class_weights, sizeof(*weights), err);
+    struct op_attr *attrs = allocate(s, MAX_ATTRS, sizeof(*attrs), err);
+    float *weights = allocate(s, o->n_class_weights, sizeof(*weights), err);
 
     if (attrs == NULL || weights == NULL)
         return ERR_NOMEM;
@@ -106,7 +106,7 @@ static int add_metric(struct settled *s, enum conf_metric kind, struct err *err)
     const struct plan_measure *loss = &s->arrays.losses[0];
     bool is_binary = s->conf->objective.loss.type == CONF_LOSS_BINARY_CROSS_ENTROPY;
     struct train_metric *m = &s->arrays.metrics[s->train.n_metrics++];
-    struct op_attr *attrs = take(s, MAX_ATTRS, sizeof(*attrs), err);
+    struct op_attr *attrs = allocate(s, MAX_ATTRS, sizeof(*attrs), err);
     uint32_t n = 0;
 
     if (attrs == NULL)

@@ -166,7 +166,7 @@ static void on_verify_progress(void *arg, uint64_t done, uint64_t all)
     sigset_t waiting;
 
     (void)arg, (void)done, (void)all;
-    service_alive(true);
+    service_watchdog(true);
     if (sigpending(&waiting) != 0 || !(sigismember(&waiting, SIGTERM) || sigismember(&waiting, SIGINT)))
         return;
     log_info("end", "exit %d: %s", EXIT_STOPPED, text);

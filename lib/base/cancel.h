@@ -8,18 +8,18 @@
 #include <stdbool.h>
 
 struct cancel {
-    int asked; /* atomic; nonzero: cancellation was requested */
+    int requested; /* atomic; nonzero: cancellation was requested */
 };
 
-static inline void cancel_set(struct cancel *c, bool asked)
+static inline void cancel_set(struct cancel *c, bool requested)
 {
-    __atomic_store_n(&c->asked, asked, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->requested, requested, __ATOMIC_RELEASE);
 }
 
 /* Returns true if cancellation was requested; false for NULL. */
-static inline bool cancel_asked(const struct cancel *c)
+static inline bool cancel_requested(const struct cancel *c)
 {
-    return c != NULL && __atomic_load_n(&c->asked, __ATOMIC_ACQUIRE) != 0;
+    return c != NULL && __atomic_load_n(&c->requested, __ATOMIC_ACQUIRE) != 0;
 }
 
 #endif

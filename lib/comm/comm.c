@@ -28,9 +28,9 @@ enum {
 
 static int copy_names(struct comm *c, const struct comm_opts *o)
 {
-    c->names = calloc(o->n_members, sizeof(*c->names));
-    for (uint32_t m = 0; c->names != NULL && m < o->n_members; m++) {
-        c->names[m] = strdup(o->members[m].name);
+    c->names = calloc(o->view.n_members, sizeof(*c->names));
+    for (uint32_t m = 0; c->names != NULL && m < o->view.n_members; m++) {
+        c->names[m] = strdup(o->view.members[m].name);
         if (c->names[m] == NULL)
             return ERR_NOMEM;
     }
@@ -109,13 +109,14 @@ static int make_lives(struct comm *c)
 static int make(struct comm *c, struct err *err)
 {
     const struct comm_opts *o = &c->opts;
-    int rc = topology_init(&c->topo, o->members, o->n_members, o->shares, o->shared_memory, err);
+    int rc = topology_init(&c->topo, o->view.members, o->view.n_members, o->shares,
+                           o->shared_memory, err);
 
     if (rc < 0)
         return rc;
     c->host = c->topo.host_of[c->self];
     c->first_rank = c->topo.first_rank[c->self];
-    c->n_ranks = o->members[c->self].n_ranks;
+    c->n_ranks = o->view.members[c->self].n_devices;
     topology_describe(&c->topo, c->text, sizeof(c->text));
     c->ranks = aligned_alloc(64, c->n_ranks * sizeof(*c->ranks));
     rc = c->ranks != NULL ? copy_names(c, o) : ERR_NOMEM;
@@ -171,13 +172,14 @@ int comm_open(const struct comm_opts *opts, struct comm **out, struct err *err)
     struct comm *c;
     int rc;
 
-    CHECK(opts->self < opts->n_members && (opts->listener != NULL || opts->n_members == 1));
+    CHECK(opts->view.self < opts->view.n_members &&
+          (opts->listener != NULL || opts->view.n_members == 1));
     c = calloc(1, sizeof(*c));
     if (c == NULL)
         return err_set(err, ERR_NOMEM, "open a communicator: out of memory");
     c->opts = *opts;
-    c->self = opts->self;
-    c->generation = opts->generation;
+    c->self = opts->view.self;
+    c->generation = opts->view.generation;
     c->deadline_ns = ms * 1000000;
     c->owner.on_broken = opts->on_broken;
     c->owner.on_wait = opts->on_wait;
@@ -188,7 +190,7 @@ int comm_open(const struct comm_opts *opts, struct comm **out, struct err *err)
     rc = make(c, err);
     if (rc < 0) {
         destroy(c);
-        return err_wrap(err, rc, "open generation %" PRIu64, opts->generation);
+        return err_wrap(err, rc, "open generation %" PRIu64, opts->view.generation);
     }
     *out = c;
     return 0;
@@ -214,7 +216,7 @@ int comm_connect(struct comm *c, struct err *err)
     (void)fault_hit("comm.begin"); /* a test kills the peer here */
     if (!comm_begin(c) && !is_ours)
         rc = comm_failure(c, &why);
-    c->opts.members = NULL; /* owned by the caller again */
+    c->opts.view.members = NULL; /* owned by the caller again */
     c->opts.shares = NULL;
     c->opts.arena = NULL;
     if (rc == 0)
@@ -286,7 +288,7 @@ bool comm_uses_network(const struct comm *c)
     return c->topo.kind != TOPOLOGY_ONE_NODE;
 }
 
-void comm_may_spin(struct comm *c, uint32_t local, bool may)
+void comm_set_spin(struct comm *c, uint32_t local, bool may)
 {
     CHECK(local < c->n_ranks);
     c->ranks[local].yields = !may;

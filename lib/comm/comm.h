@@ -25,6 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/group_view.h"
 #include "tensor/tensor.h"
 
 struct comm;
@@ -49,18 +50,8 @@ struct comm_loss {
     uint32_t n_dead_paths;
 };
 
-struct comm_member {
-    const char *name;    /* "worker 1", for messages */
-    const char *host;    /* members with equal strings can share memory (comm_host_key()) */
-    const char *address; /* "ip:port" of its listener, for members of other hosts */
-    uint32_t n_ranks;    /* >= 1 */
-};
-
 struct comm_opts {
-    uint64_t generation;
-    const struct comm_member *members;
-    uint32_t n_members;
-    uint32_t self;
+    struct group_view view; /* generation, members, self; its key is not used */
     const uint32_t *shares; /* [ranks] number of leaves of each rank (comm_share()); NULL: one
                                each */
     uint8_t key[COMM_KEY_BYTES]; /* secret that only the members know */
@@ -180,7 +171,7 @@ int comm_barrier(struct comm *c, uint32_t local, struct err *err);
 /* Sets whether a call of this rank may spin for a moment before it sleeps, if there is a core for
  * every rank (initially true). It should not if its core has other work meanwhile. Called between
  * two calls. */
-void comm_may_spin(struct comm *c, uint32_t local, bool may);
+void comm_set_spin(struct comm *c, uint32_t local, bool may);
 
 /* Ends the generation: every call, in this process and in the peers that share memory or a link
  * with it, and comm_connect(), return as soon as their threads get a core. Any thread, also

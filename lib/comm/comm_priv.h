@@ -307,7 +307,7 @@ struct parked {
     int fd;
     size_t done;       /* bytes of hello received */
     uint64_t since_ms; /* accepted by a sweep; 0: by a handshake */
-    uint8_t hello[HELLO_BYTES];
+    uint8_t hello[HANDSHAKE_HELLO_BYTES];
     char from[72];
 };
 void listener_park(struct comm_listener *l, const struct parked *p);

@@ -47,12 +47,12 @@ static int layout_digest(const struct comm_opts *o, uint32_t world, uint8_t out[
     struct buf b = { 0 };
     bool failed;
 
-    buf_printf(&b, "%d %d %u", o->shared_memory, o->encrypts, o->n_members);
-    for (uint32_t m = 0; m < o->n_members; m++) {
-        const struct comm_member *p = &o->members[m];
+    buf_printf(&b, "%d %d %u", o->shared_memory, o->encrypts, o->view.n_members);
+    for (uint32_t m = 0; m < o->view.n_members; m++) {
+        const struct group_member *p = &o->view.members[m];
 
-        buf_printf(&b, " %zu:%s %zu:%s %zu:%s %u", strlen(p->name), p->name, strlen(p->host),
-                   p->host, strlen(p->address), p->address, p->n_ranks);
+        buf_printf(&b, " %zu:%s %zu:%s %zu:%s %u", strlen(p->name), p->name, strlen(p->host_key),
+                   p->host_key, strlen(p->data_address), p->data_address, p->n_devices);
     }
     for (uint32_t r = 0; o->shares != NULL && r < world; r++)
         buf_printf(&b, " /%u", o->shares[r]);
@@ -83,7 +83,7 @@ static void host_address(struct handshake_state *s)
     s->host_address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-static void want(struct handshake_state *s, enum hello_kind kind, uint32_t own, uint32_t peer,
+static void want(struct handshake_state *s, enum handshake_kind kind, uint32_t own, uint32_t peer,
                  uint32_t member, int *fd)
 {
     s->wants[s->n_wants++] = (struct want){ .kind = kind,
@@ -99,7 +99,7 @@ static void want_life(struct handshake_state *s, struct comm_life *life)
 {
     bool is_line = life->kind != LIFE_STAR;
 
-    want(s, is_line ? HELLO_LIFE : HELLO_HOST, s->c->self, life->member, life->member, &life->fd);
+    want(s, is_line ? HANDSHAKE_LIFE : HANDSHAKE_HOST, s->c->self, life->member, life->member, &life->fd);
     life->has_code = is_line && s->opts->encrypts;
     if (life->has_code)
         s->wants[s->n_wants - 1].key = life->key;
@@ -107,7 +107,7 @@ static void want_life(struct handshake_state *s, struct comm_life *life)
 
 static void want_link(struct handshake_state *s, struct comm_link *link, uint32_t own, uint32_t member)
 {
-    want(s, HELLO_LINK, own, link->peer, member, &link->fd);
+    want(s, HANDSHAKE_LINK, own, link->peer, member, &link->fd);
     if (s->opts->encrypts)
         s->wants[s->n_wants - 1].tls = &link->tls;
 }
@@ -169,7 +169,7 @@ static int listen_on_host(struct handshake_state *s)
 
     host_address(s);
     for (size_t i = 0; i < s->n_wants; i++)
-        called |= s->wants[i].kind == HELLO_HOST && !s->wants[i].dials;
+        called |= s->wants[i].kind == HANDSHAKE_HOST && !s->wants[i].dials;
     if (!called)
         return 0;
     s->unix_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -184,7 +184,7 @@ static int listen_on_host(struct handshake_state *s)
 
 static void retry_later(struct want *w)
 {
-    uint32_t most = w->kind == HELLO_HOST ? RETRY_HOST_MS_MAX : RETRY_MS_MAX;
+    uint32_t most = w->kind == HANDSHAKE_HOST ? RETRY_HOST_MS_MAX : RETRY_MS_MAX;
 
     w->busy = false;
     w->retry_ns = clock_ns() + w->retry_ms * (uint64_t)1000000;
@@ -214,8 +214,8 @@ static void dial(struct handshake_state *s, struct want *w)
     socklen_t bytes = s->host_address_bytes;
     int rc;
 
-    if (w->kind != HELLO_HOST) {
-        rc = listener_parse(s->opts->members[w->member].address, &a, &bytes, s->err);
+    if (w->kind != HANDSHAKE_HOST) {
+        rc = listener_parse(s->opts->view.members[w->member].data_address, &a, &bytes, s->err);
         if (rc < 0) {
             s->rc = err_wrap(s->err, rc, "%s", s->c->names[w->member]);
             return;
@@ -223,7 +223,7 @@ static void dial(struct handshake_state *s, struct want *w)
         to = (struct sockaddr *)&a;
     }
     n.fd = socket(to->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (n.fd >= 0 && w->kind != HELLO_HOST) {
+    if (n.fd >= 0 && w->kind != HANDSHAKE_HOST) {
         tcp_tune(n.fd, false);
         n.expires_ns = now + COMM_PATH_MS * (uint64_t)1000000;
     }
@@ -351,7 +351,7 @@ static void poll_links(const struct handshake_state *s, struct pollfd *out)
 {
     for (size_t i = 0; i < s->n_wants; i++) {
         const struct want *w = &s->wants[i];
-        bool watched = w->kind == HELLO_LINK && w->is_connected && !has_left(s->c, w->member);
+        bool watched = w->kind == HANDSHAKE_LINK && w->is_connected && !has_left(s->c, w->member);
 
         out[i] = (struct pollfd){ .fd = watched ? *w->fd : -1, .events = POLLRDHUP };
     }
@@ -420,7 +420,7 @@ static int report_missing(struct handshake_state *s, uint32_t *culprit)
         const char *silence =
             w->dials ? w->busy ? "does not answer" : "not tried yet" : "has not connected";
 
-        if (w->is_connected && (w->kind != HELLO_HOST || c->shm.memory[w->member].bytes != 0))
+        if (w->is_connected && (w->kind != HANDSHAKE_HOST || c->shm.memory[w->member].bytes != 0))
             continue;
         if (w->is_connected)
             silence = "has not shared its memory";
@@ -431,7 +431,8 @@ static int report_missing(struct handshake_state *s, uint32_t *culprit)
             *culprit = w->member;
         last = w->member;
         buf_printf(&b, "%s%s (%s: %s)", b.len > 0 ? ", " : "", c->names[w->member],
-                   w->kind == HELLO_HOST ? "on this host" : s->opts->members[w->member].address,
+                   w->kind == HANDSHAKE_HOST ? "on this host"
+                                             : s->opts->view.members[w->member].data_address,
                    w->last[0] != '\0' ? w->last : silence);
     }
     if (named > NAMED_MAX)

@@ -18,12 +18,12 @@
 enum { CHALLENGE_MAC_AT = 48, LABEL_BYTES = 8 };
 
 static const char magic[8] = { 't', 'r', 'n', 'c', 'o', 'm', 'm', '\n' };
-static const char welcome[READY_BYTES] = { 'w', 'e', 'l', 'c', 'o', 'm', 'e', '\n' };
+static const char welcome[HANDSHAKE_READY_BYTES] = { 'w', 'e', 'l', 'c', 'o', 'm', 'e', '\n' };
 
-void hello_write(const struct hello *h, uint8_t out[HELLO_BYTES])
+void handshake_hello_write(const struct handshake_hello *h, uint8_t out[HANDSHAKE_HELLO_BYTES])
 {
     memcpy(out, magic, sizeof(magic));
-    bytes_set_u32(out + 8, HELLO_VERSION);
+    bytes_set_u32(out + 8, HANDSHAKE_VERSION);
     bytes_set_u32(out + 12, h->kind);
     bytes_set_u32(out + 16, h->from);
     bytes_set_u32(out + 20, h->to);
@@ -33,22 +33,23 @@ void hello_write(const struct hello *h, uint8_t out[HELLO_BYTES])
     memcpy(out + 72, h->nonce, sizeof(h->nonce));
 }
 
-bool hello_read(const uint8_t in[HELLO_BYTES], struct hello *out, const char **why)
+bool handshake_hello_read(const uint8_t in[HANDSHAKE_HELLO_BYTES], struct handshake_hello *out,
+                          const char **why)
 {
     const char *wrong = NULL;
     uint32_t kind = bytes_get_u32(in + 12);
 
     if (memcmp(in, magic, sizeof(magic)) != 0)
         wrong = "used another protocol";
-    else if (bytes_get_u32(in + 8) != HELLO_VERSION)
+    else if (bytes_get_u32(in + 8) != HANDSHAKE_VERSION)
         wrong = "used another version of this protocol";
-    else if (kind < HELLO_LINK || kind > HELLO_TEST || bytes_get_u64(in + 32) != 0)
+    else if (kind < HANDSHAKE_LINK || kind > HANDSHAKE_TEST || bytes_get_u64(in + 32) != 0)
         wrong = "sent an invalid HELLO";
     if (why != NULL)
         *why = wrong;
     if (wrong != NULL)
         return false;
-    out->kind = (enum hello_kind)kind;
+    out->kind = (enum handshake_kind)kind;
     out->from = bytes_get_u32(in + 16);
     out->to = bytes_get_u32(in + 20);
     out->generation = bytes_get_u64(in + 24);
@@ -57,32 +58,34 @@ bool hello_read(const uint8_t in[HELLO_BYTES], struct hello *out, const char **w
     return true;
 }
 
-enum hello_verdict hello_compare(const struct hello *h, const struct hello *here)
+enum handshake_verdict handshake_hello_compare(const struct handshake_hello *h,
+                                               const struct handshake_hello *here)
 {
     if (h->generation < here->generation)
-        return HELLO_STALE;
+        return HANDSHAKE_STALE;
     if (h->generation > here->generation)
-        return HELLO_EARLY;
+        return HANDSHAKE_EARLY;
     if (memcmp(h->layout, here->layout, sizeof(h->layout)) != 0)
-        return HELLO_LAYOUT;
-    return HELLO_OK;
+        return HANDSHAKE_LAYOUT;
+    return HANDSHAKE_OK;
 }
 
 /* HMAC(key, label hello challenge[0..n)). */
 static void mac(const char label[LABEL_BYTES], const uint8_t *hello, const uint8_t *challenge,
                 size_t n, const uint8_t *key, uint8_t out[DIGEST_BYTES])
 {
-    uint8_t text[LABEL_BYTES + HELLO_BYTES + CHALLENGE_BYTES];
+    uint8_t text[LABEL_BYTES + HANDSHAKE_HELLO_BYTES + HANDSHAKE_CHALLENGE_BYTES];
 
-    CHECK(n <= CHALLENGE_BYTES);
+    CHECK(n <= HANDSHAKE_CHALLENGE_BYTES);
     memcpy(text, label, LABEL_BYTES);
-    memcpy(text + LABEL_BYTES, hello, HELLO_BYTES);
-    memcpy(text + LABEL_BYTES + HELLO_BYTES, challenge, n);
-    digest_hmac(key, COMM_KEY_BYTES, text, LABEL_BYTES + HELLO_BYTES + n, out);
+    memcpy(text + LABEL_BYTES, hello, HANDSHAKE_HELLO_BYTES);
+    memcpy(text + LABEL_BYTES + HANDSHAKE_HELLO_BYTES, challenge, n);
+    digest_hmac(key, COMM_KEY_BYTES, text, LABEL_BYTES + HANDSHAKE_HELLO_BYTES + n, out);
 }
 
-void challenge_write(const struct challenge *c, const uint8_t hello[HELLO_BYTES],
-                     const uint8_t *key, uint8_t out[CHALLENGE_BYTES])
+void handshake_challenge_write(const struct handshake_challenge *c,
+                               const uint8_t hello[HANDSHAKE_HELLO_BYTES], const uint8_t *key,
+                               uint8_t out[HANDSHAKE_CHALLENGE_BYTES])
 {
     bytes_set_u32(out, c->verdict);
     bytes_set_u32(out + 4, 0);
@@ -91,15 +94,16 @@ void challenge_write(const struct challenge *c, const uint8_t hello[HELLO_BYTES]
     mac("accept\0", hello, out, CHALLENGE_MAC_AT, key, out + CHALLENGE_MAC_AT);
 }
 
-bool challenge_read(const uint8_t in[CHALLENGE_BYTES], const uint8_t hello[HELLO_BYTES],
-                    const uint8_t *key, struct challenge *out, bool *is_proven)
+bool handshake_challenge_read(const uint8_t in[HANDSHAKE_CHALLENGE_BYTES],
+                              const uint8_t hello[HANDSHAKE_HELLO_BYTES], const uint8_t *key,
+                              struct handshake_challenge *out, bool *is_proven)
 {
     uint8_t want[DIGEST_BYTES];
     uint32_t verdict = bytes_get_u32(in);
 
-    if (verdict >= HELLO_VERDICTS || bytes_get_u32(in + 4) != 0)
+    if (verdict >= HANDSHAKE_VERDICTS || bytes_get_u32(in + 4) != 0)
         return false;
-    out->verdict = (enum hello_verdict)verdict;
+    out->verdict = (enum handshake_verdict)verdict;
     out->generation = bytes_get_u64(in + 8);
     memcpy(out->nonce, in + 16, sizeof(out->nonce));
     mac("accept\0", hello, in, CHALLENGE_MAC_AT, key, want);
@@ -107,33 +111,36 @@ bool challenge_read(const uint8_t in[CHALLENGE_BYTES], const uint8_t hello[HELLO
     return true;
 }
 
-void proof_write(const uint8_t hello[HELLO_BYTES], const uint8_t challenge[CHALLENGE_BYTES],
-                 const uint8_t *key, uint8_t out[PROOF_BYTES])
+void handshake_proof_write(const uint8_t hello[HANDSHAKE_HELLO_BYTES],
+                           const uint8_t challenge[HANDSHAKE_CHALLENGE_BYTES], const uint8_t *key,
+                           uint8_t out[HANDSHAKE_PROOF_BYTES])
 {
-    mac("dial\0\0\0", hello, challenge, CHALLENGE_BYTES, key, out);
+    mac("dial\0\0\0", hello, challenge, HANDSHAKE_CHALLENGE_BYTES, key, out);
 }
 
-bool proof_check(const uint8_t in[PROOF_BYTES], const uint8_t hello[HELLO_BYTES],
-                 const uint8_t challenge[CHALLENGE_BYTES], const uint8_t *key)
+bool handshake_proof_check(const uint8_t in[HANDSHAKE_PROOF_BYTES],
+                           const uint8_t hello[HANDSHAKE_HELLO_BYTES],
+                           const uint8_t challenge[HANDSHAKE_CHALLENGE_BYTES], const uint8_t *key)
 {
-    uint8_t want[PROOF_BYTES];
+    uint8_t want[HANDSHAKE_PROOF_BYTES];
 
-    proof_write(hello, challenge, key, want);
+    handshake_proof_write(hello, challenge, key, want);
     return digest_equal(want, in);
 }
 
-void secure_key(const uint8_t hello[HELLO_BYTES], const uint8_t challenge[CHALLENGE_BYTES],
-                const uint8_t *key, uint8_t out[PROOF_BYTES])
+void handshake_key(const uint8_t hello[HANDSHAKE_HELLO_BYTES],
+                   const uint8_t challenge[HANDSHAKE_CHALLENGE_BYTES], const uint8_t *key,
+                   uint8_t out[HANDSHAKE_PROOF_BYTES])
 {
-    mac("secure\0", hello, challenge, CHALLENGE_BYTES, key, out);
+    mac("secure\0", hello, challenge, HANDSHAKE_CHALLENGE_BYTES, key, out);
 }
 
-void ready_write(uint8_t out[READY_BYTES])
+void handshake_ready_write(uint8_t out[HANDSHAKE_READY_BYTES])
 {
-    memcpy(out, welcome, READY_BYTES);
+    memcpy(out, welcome, HANDSHAKE_READY_BYTES);
 }
 
-bool ready_check(const uint8_t in[READY_BYTES])
+bool handshake_ready_check(const uint8_t in[HANDSHAKE_READY_BYTES])
 {
-    return memcmp(in, welcome, READY_BYTES) == 0;
+    return memcmp(in, welcome, HANDSHAKE_READY_BYTES) == 0;
 }

@@ -26,71 +26,79 @@
 struct err;
 
 enum {
-    HELLO_VERSION = 3, /* of these messages and of the messages that follow them (message.h) */
-    HELLO_NONCE_BYTES = 32,
-    HELLO_BYTES = 104,
-    CHALLENGE_BYTES = 80,
-    PROOF_BYTES = 32,
-    READY_BYTES = 8,
+    HANDSHAKE_VERSION = 3, /* of these messages and of the messages that follow them (message.h) */
+    HANDSHAKE_NONCE_BYTES = 32,
+    HANDSHAKE_HELLO_BYTES = 104,
+    HANDSHAKE_CHALLENGE_BYTES = 80,
+    HANDSHAKE_PROOF_BYTES = 32,
+    HANDSHAKE_READY_BYTES = 8,
 };
 
-enum hello_kind {
-    HELLO_LINK = 1, /* data between two ranks */
-    HELLO_LIFE = 2, /* between two members: shows whether the other is alive */
-    HELLO_HOST = 3, /* the same between the leader of a host and a member, over a Unix socket */
-    HELLO_TEST = 4, /* a test of the path; the accepting side closes it (path.c) */
+enum handshake_kind {
+    HANDSHAKE_LINK = 1, /* data between two ranks */
+    HANDSHAKE_LIFE = 2, /* between two members: shows whether the other is alive */
+    HANDSHAKE_HOST = 3, /* the same between the leader of a host and a member, over a Unix socket */
+    HANDSHAKE_TEST = 4, /* a test of the path; the accepting side closes it (path.c) */
 };
 
-struct hello {
-    enum hello_kind kind;
+struct handshake_hello {
+    enum handshake_kind kind;
     uint32_t from, to; /* LINK: ranks; else members */
     uint64_t generation;
     uint8_t layout[32]; /* digest of members, ranks and options; must be equal on both sides */
-    uint8_t nonce[HELLO_NONCE_BYTES];
+    uint8_t nonce[HANDSHAKE_NONCE_BYTES];
 };
 
-enum hello_verdict {
-    HELLO_OK,
-    HELLO_STALE,    /* the generation of the dialler has ended */
-    HELLO_EARLY,    /* the accepting side is in an earlier generation; never sent: the dialler
+enum handshake_verdict {
+    HANDSHAKE_OK,
+    HANDSHAKE_STALE,    /* the generation of the dialler has ended */
+    HANDSHAKE_EARLY,    /* the accepting side is in an earlier generation; never sent: the dialler
                        waits */
-    HELLO_LAYOUT,   /* same generation, but another list of members */
-    HELLO_UNWANTED, /* the accepting side does not expect this connection, or it exists already */
-    HELLO_VERDICTS,
+    HANDSHAKE_LAYOUT,   /* same generation, but another list of members */
+    HANDSHAKE_UNWANTED, /* the accepting side does not expect this connection, or it exists already
+                         */
+    HANDSHAKE_VERDICTS,
 };
 
-struct challenge {
-    enum hello_verdict verdict;
+struct handshake_challenge {
+    enum handshake_verdict verdict;
     uint64_t generation; /* of the accepting side */
-    uint8_t nonce[HELLO_NONCE_BYTES];
+    uint8_t nonce[HANDSHAKE_NONCE_BYTES];
 };
 
-void hello_write(const struct hello *h, uint8_t out[HELLO_BYTES]);
+void handshake_hello_write(const struct handshake_hello *h, uint8_t out[HANDSHAKE_HELLO_BYTES]);
 /* Returns false if the bytes are no HELLO of this version. Writes a static text to `why` (may be
  * NULL). */
-bool hello_read(const uint8_t in[HELLO_BYTES], struct hello *out, const char **why);
+bool handshake_hello_read(const uint8_t in[HANDSHAKE_HELLO_BYTES], struct handshake_hello *out,
+                          const char **why);
 
 /* Compares with the generation and layout of the accepting side; other fields of `here` are not
  * used. */
-enum hello_verdict hello_compare(const struct hello *h, const struct hello *here);
+enum handshake_verdict handshake_hello_compare(const struct handshake_hello *h,
+                                               const struct handshake_hello *here);
 
 /* `hello` is the HELLO of the dialler, as sent. */
-void challenge_write(const struct challenge *c, const uint8_t hello[HELLO_BYTES],
-                     const uint8_t *key, uint8_t out[CHALLENGE_BYTES]);
+void handshake_challenge_write(const struct handshake_challenge *c,
+                               const uint8_t hello[HANDSHAKE_HELLO_BYTES], const uint8_t *key,
+                               uint8_t out[HANDSHAKE_CHALLENGE_BYTES]);
 /* Returns false if the bytes are invalid. *is_proven: the HMAC is valid. */
-bool challenge_read(const uint8_t in[CHALLENGE_BYTES], const uint8_t hello[HELLO_BYTES],
-                    const uint8_t *key, struct challenge *out, bool *is_proven);
+bool handshake_challenge_read(const uint8_t in[HANDSHAKE_CHALLENGE_BYTES],
+                              const uint8_t hello[HANDSHAKE_HELLO_BYTES], const uint8_t *key,
+                              struct handshake_challenge *out, bool *is_proven);
 
-void proof_write(const uint8_t hello[HELLO_BYTES], const uint8_t challenge[CHALLENGE_BYTES],
-                 const uint8_t *key, uint8_t out[PROOF_BYTES]);
-bool proof_check(const uint8_t in[PROOF_BYTES], const uint8_t hello[HELLO_BYTES],
-                 const uint8_t challenge[CHALLENGE_BYTES], const uint8_t *key);
+void handshake_proof_write(const uint8_t hello[HANDSHAKE_HELLO_BYTES],
+                           const uint8_t challenge[HANDSHAKE_CHALLENGE_BYTES], const uint8_t *key,
+                           uint8_t out[HANDSHAKE_PROOF_BYTES]);
+bool handshake_proof_check(const uint8_t in[HANDSHAKE_PROOF_BYTES],
+                           const uint8_t hello[HANDSHAKE_HELLO_BYTES],
+                           const uint8_t challenge[HANDSHAKE_CHALLENGE_BYTES], const uint8_t *key);
 
 /* The key of TLS of a link, or of the codes of a life line; differs for every connection. */
-void secure_key(const uint8_t hello[HELLO_BYTES], const uint8_t challenge[CHALLENGE_BYTES],
-                const uint8_t *key, uint8_t out[PROOF_BYTES]);
+void handshake_key(const uint8_t hello[HANDSHAKE_HELLO_BYTES],
+                   const uint8_t challenge[HANDSHAKE_CHALLENGE_BYTES], const uint8_t *key,
+                   uint8_t out[HANDSHAKE_PROOF_BYTES]);
 
-void ready_write(uint8_t out[READY_BYTES]);
-bool ready_check(const uint8_t in[READY_BYTES]);
+void handshake_ready_write(uint8_t out[HANDSHAKE_READY_BYTES]);
+bool handshake_ready_check(const uint8_t in[HANDSHAKE_READY_BYTES]);
 
 #endif

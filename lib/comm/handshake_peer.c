@@ -52,9 +52,10 @@ enum outcome handshake_path_dead(struct handshake_state *s, struct conn *n)
             path_add(&s->c->failure.loss, s->conns[i].want->member);
     pthread_mutex_unlock(&s->c->failure.lock);
     s->culprit = n->want->member;
-    s->rc = err_set(s->err, ERR_PATH, "%s (%s) answers no connection attempt on the data path for %.3g s",
-                    s->c->names[n->want->member], s->opts->members[n->want->member].address,
-                    (double)COMM_PATH_MS / 1e3);
+    s->rc = err_set(
+        s->err, ERR_PATH, "%s (%s) answers no connection attempt on the data path for %.3g s",
+        s->c->names[n->want->member], s->opts->view.members[n->want->member].data_address,
+        (double)COMM_PATH_MS / 1e3);
     return DROP;
 }
 
@@ -65,7 +66,7 @@ static enum outcome connected(struct handshake_state *s, struct conn *n)
     if (n->want->tls != NULL)
         *n->want->tls = n->tls;
     if (n->want->key != NULL)
-        secure_key(n->hello, n->challenge, s->opts->key, n->want->key);
+        handshake_key(n->hello, n->challenge, s->opts->key, n->want->key);
     (void)fault_hit("comm.settle"); /* a test kills the process here */
     tcp_tune(n->fd, true);
     *n->want->fd = n->fd;
@@ -75,9 +76,9 @@ static enum outcome connected(struct handshake_state *s, struct conn *n)
     return DONE;
 }
 
-static enum outcome make_nonce(struct handshake_state *s, uint8_t out[HELLO_NONCE_BYTES])
+static enum outcome make_nonce(struct handshake_state *s, uint8_t out[HANDSHAKE_NONCE_BYTES])
 {
-    if (rng_os(out, HELLO_NONCE_BYTES) == 0)
+    if (rng_os(out, HANDSHAKE_NONCE_BYTES) == 0)
         return CONTINUE;
     s->rc = err_set(s->err, ERR_IO, "the kernel provides no random numbers");
     return DROP;
@@ -92,7 +93,7 @@ static enum outcome go_on(struct handshake_state *s, struct conn *n)
 
 static enum outcome dial_connected(struct handshake_state *s, struct conn *n)
 {
-    struct hello h = s->here;
+    struct handshake_hello h = s->here;
     int why = 0;
     socklen_t bytes = sizeof(why);
 
@@ -108,7 +109,7 @@ static enum outcome dial_connected(struct handshake_state *s, struct conn *n)
     h.to = n->want->peer;
     if (make_nonce(s, h.nonce) != CONTINUE)
         return DROP;
-    hello_write(&h, n->hello);
+    handshake_hello_write(&h, n->hello);
     n->want->last[0] = '\0'; /* from here on the peer is silent */
     return CONTINUE;
 }
@@ -116,10 +117,10 @@ static enum outcome dial_connected(struct handshake_state *s, struct conn *n)
 static enum outcome dial_challenge(struct handshake_state *s, struct conn *n)
 {
     const char *name = s->c->names[n->want->member];
-    struct challenge ch;
+    struct handshake_challenge ch;
     bool proven;
 
-    if (!challenge_read(n->challenge, n->hello, s->opts->key, &ch, &proven))
+    if (!handshake_challenge_read(n->challenge, n->hello, s->opts->key, &ch, &proven))
         return handshake_note_error(n, "its listener uses another protocol");
     n->want->unproven = !proven;
     if (!proven && ch.generation == s->here.generation)
@@ -129,15 +130,15 @@ static enum outcome dial_challenge(struct handshake_state *s, struct conn *n)
                              "its listener does not know the key and is at generation %llu",
                              (unsigned long long)ch.generation);
     switch (ch.verdict) {
-    case HELLO_OK:
-        proof_write(n->hello, n->challenge, s->opts->key, n->proof);
+    case HANDSHAKE_OK:
+        handshake_proof_write(n->hello, n->challenge, s->opts->key, n->proof);
         return CONTINUE;
-    case HELLO_STALE:
+    case HANDSHAKE_STALE:
         s->rc = err_set(s->err, ERR_PEER, "generation %llu has ended: %s is at generation %llu",
                         (unsigned long long)s->here.generation, name,
                         (unsigned long long)ch.generation);
         return DROP;
-    case HELLO_LAYOUT:
+    case HANDSHAKE_LAYOUT:
         s->rc = err_set(s->err, ERR_PEER, "%s has another list of members for generation %llu, or other values of "
                         "communication.shared_memory and communication.encrypt",
                         name, (unsigned long long)s->here.generation);
@@ -150,20 +151,20 @@ static enum outcome dial_challenge(struct handshake_state *s, struct conn *n)
 /* Both sides are authenticated: the connection is complete, or continues under TLS. */
 static enum outcome proven(struct handshake_state *s, struct conn *n, enum tls_side side)
 {
-    uint8_t key[PROOF_BYTES];
+    uint8_t key[HANDSHAKE_PROOF_BYTES];
     struct err err;
     int rc;
 
     if (n->want->tls == NULL)
         return connected(s, n);
-    secure_key(n->hello, n->challenge, s->opts->key, key);
+    handshake_key(n->hello, n->challenge, s->opts->key, key);
     rc = tls_stream_new_psk(key, side, n->fd, &n->tls, &err);
     return rc < 0 ? handshake_note_error(n, "%s", err.text) : CONTINUE;
 }
 
 static enum outcome dial_ready(struct handshake_state *s, struct conn *n)
 {
-    if (!ready_check(n->ready))
+    if (!handshake_ready_check(n->ready))
         return handshake_note_error(n, "it sent an invalid READY message");
     return proven(s, n, TLS_CLIENT);
 }
@@ -181,7 +182,7 @@ static enum outcome secure(struct handshake_state *s, struct conn *n)
     return rc < 0 ? handshake_note_error(n, "%s", err.text) : rc == 0 ? AGAIN : connected(s, n);
 }
 
-static struct want *find_want(struct handshake_state *s, const struct hello *h)
+static struct want *find_want(struct handshake_state *s, const struct handshake_hello *h)
 {
     for (size_t i = 0; i < s->n_wants; i++) {
         struct want *w = &s->wants[i];
@@ -195,9 +196,9 @@ static struct want *find_want(struct handshake_state *s, const struct hello *h)
 
 /* Parks the connection: its dialler waits for an answer until this member opens the requested
  * generation. */
-static enum outcome park(struct handshake_state *s, struct conn *n, const struct hello *h)
+static enum outcome park(struct handshake_state *s, struct conn *n, const struct handshake_hello *h)
 {
-    struct parked p = { .fd = n->fd, .done = HELLO_BYTES };
+    struct parked p = { .fd = n->fd, .done = HANDSHAKE_HELLO_BYTES };
 
     memcpy(p.hello, n->hello, sizeof(p.hello));
     memcpy(p.from, n->from, sizeof(p.from));
@@ -211,21 +212,21 @@ static enum outcome park(struct handshake_state *s, struct conn *n, const struct
 
 static enum outcome accept_hello(struct handshake_state *s, struct conn *n)
 {
-    struct challenge ch = { .generation = s->here.generation };
+    struct handshake_challenge ch = { .generation = s->here.generation };
     const char *why;
-    struct hello h;
+    struct handshake_hello h;
 
-    if (!hello_read(n->hello, &h, &why))
+    if (!handshake_hello_read(n->hello, &h, &why))
         return handshake_note_foreign(s, n, "%s", why);
-    if (h.kind == HELLO_TEST)
+    if (h.kind == HANDSHAKE_TEST)
         return DROP;
-    ch.verdict = hello_compare(&h, &s->here);
-    if (ch.verdict == HELLO_EARLY)
+    ch.verdict = handshake_hello_compare(&h, &s->here);
+    if (ch.verdict == HANDSHAKE_EARLY)
         return park(s, n, &h);
-    if (ch.verdict == HELLO_OK) {
+    if (ch.verdict == HANDSHAKE_OK) {
         n->want = find_want(s, &h);
         if (n->want == NULL)
-            ch.verdict = HELLO_UNWANTED;
+            ch.verdict = HANDSHAKE_UNWANTED;
     }
     if (n->want == NULL)
         (void)handshake_note_foreign(s, n, "requested generation %llu, but this member is at %llu",
@@ -233,7 +234,7 @@ static enum outcome accept_hello(struct handshake_state *s, struct conn *n)
                              (unsigned long long)s->here.generation);
     if (make_nonce(s, ch.nonce) != CONTINUE)
         return DROP;
-    challenge_write(&ch, n->hello, s->opts->key, n->challenge);
+    handshake_challenge_write(&ch, n->hello, s->opts->key, n->challenge);
     return CONTINUE;
 }
 
@@ -245,12 +246,12 @@ static enum outcome accept_challenged(struct handshake_state *s, struct conn *n)
 
 static enum outcome accept_proof(struct handshake_state *s, struct conn *n)
 {
-    if (!proof_check(n->proof, n->hello, n->challenge, s->opts->key)) {
+    if (!handshake_proof_check(n->proof, n->hello, n->challenge, s->opts->key)) {
         n->want->unproven = true;
         (void)handshake_note_foreign(s, n, "did not know the key");
         return handshake_note_error(n, "a connection from %s claimed to be this peer, but did not know the key", n->from);
     }
-    ready_write(n->ready);
+    handshake_ready_write(n->ready);
     return CONTINUE;
 }
 

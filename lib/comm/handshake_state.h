@@ -11,7 +11,7 @@
 
 /* A connection that must be made. */
 struct want {
-    enum hello_kind kind;
+    enum handshake_kind kind;
     uint32_t own, peer; /* LINK: ranks; else members */
     uint32_t member;    /* member of the peer */
     int *fd;            /* receives the socket */
@@ -47,13 +47,14 @@ struct conn {
     struct tls_stream *tls; /* owned; NULL before DIAL_TLS and ACCEPT_TLS, and in clear text */
     uint64_t expires_ns;
     char from[72]; /* accepted: source address */
-    uint8_t hello[HELLO_BYTES], challenge[CHALLENGE_BYTES], proof[PROOF_BYTES], ready[READY_BYTES];
+    uint8_t hello[HANDSHAKE_HELLO_BYTES], challenge[HANDSHAKE_CHALLENGE_BYTES],
+        proof[HANDSHAKE_PROOF_BYTES], ready[HANDSHAKE_READY_BYTES];
 };
 
 struct handshake_state {
     struct comm *c;
     const struct comm_opts *opts;
-    struct hello here; /* generation and layout of this member */
+    struct handshake_hello here; /* generation and layout of this member */
     struct want *wants;
     size_t n_wants, n_missing;
     struct conn *conns;

@@ -253,13 +253,14 @@ int listener_accept(int fd, char *from, size_t n_from)
  * the connection has ended. */
 static bool may_become_link(struct parked *p)
 {
-    struct hello h;
+    struct handshake_hello h;
     ssize_t n = recv(p->fd, p->hello + p->done, sizeof(p->hello) - p->done, 0);
 
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
         return false;
     p->done += n > 0 ? (size_t)n : 0;
-    return p->done < sizeof(p->hello) || (hello_read(p->hello, &h, NULL) && h.kind != HELLO_TEST);
+    return p->done < sizeof(p->hello) ||
+           (handshake_hello_read(p->hello, &h, NULL) && h.kind != HANDSHAKE_TEST);
 }
 
 /* Keeps the connection for the next generation, or closes it. */

@@ -3,9 +3,9 @@
  * Threads: any.
  *
  * Integers are little-endian; "zero" means that the writer writes zeros and the reader rejects
- * anything else. Both formats belong to HELLO_VERSION (handshake_message.h): the HELLO in front of every
- * connection rejects a peer of another version. A change of a byte below must increase
- * HELLO_VERSION.
+ * anything else. Both formats belong to HANDSHAKE_VERSION (handshake_message.h): the HELLO in front
+ * of every connection rejects a peer of another version. A change of a byte below must increase
+ * HANDSHAKE_VERSION.
  *
  *   exchange head: precedes the data of each exchange on a link (link_tcp.c)
  *     offset  size  type  field

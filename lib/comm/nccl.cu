@@ -38,7 +38,7 @@ struct cuda_comm {
 
 static bool canceled(const struct cuda_comm *c)
 {
-    return cancel_asked(c->cancel);
+    return cancel_requested(c->cancel);
 }
 
 static void nap(void)

@@ -137,7 +137,7 @@ static void advance(struct test *t, const uint8_t *message, bool *is_dead)
 
 int comm_test_paths(const char *const *addresses, uint32_t n, uint32_t limit_ms, bool *is_dead, struct err *err)
 {
-    struct hello h = { .kind = HELLO_TEST };
+    struct handshake_hello h = { .kind = HANDSHAKE_TEST };
     uint64_t until_ms = clock_ms() + limit_ms;
     struct test *tests = calloc(n + 1, sizeof(*tests));
     uint8_t *message = calloc(1, COMM_TEST_BYTES);
@@ -148,7 +148,7 @@ int comm_test_paths(const char *const *addresses, uint32_t n, uint32_t limit_ms,
         free(message);
         return err_set(err, ERR_NOMEM, "test data paths: out of memory");
     }
-    hello_write(&h, message);
+    handshake_hello_write(&h, message);
     for (uint32_t i = 0; i < n; i++)
         start(&tests[i], addresses[i], &is_dead[i]);
     do {

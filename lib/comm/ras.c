@@ -55,7 +55,7 @@ static size_t add_words(const char *line, const char *end, char *out, size_t n, 
     return at;
 }
 
-void comm_ras_words(const char *answer, char *out, size_t n)
+void comm_ras_extract(const char *answer, char *out, size_t n)
 {
     char words[COMM_RAS_BYTES];
     bool in_trouble = false;
@@ -154,7 +154,7 @@ static size_t receive(int fd, char *out, size_t n, uint64_t begin_ms)
     return got;
 }
 
-void comm_ras_ask(char *out, size_t n)
+void comm_ras_query(char *out, size_t n)
 {
     const char *address = getenv("NCCL_RAS_ADDR");
     uint64_t begin_ms = clock_ms();
@@ -173,7 +173,7 @@ void comm_ras_ask(char *out, size_t n)
         receive(fd, answer, ANSWER_BYTES, begin_ms) == 0)
         snprintf(out, n, "NCCL reports no reason (RAS at %.80s is silent)", address);
     else
-        comm_ras_words(answer, out, n);
+        comm_ras_extract(answer, out, n);
     free(answer);
     close(fd);
 }

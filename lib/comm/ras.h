@@ -11,9 +11,9 @@
 enum { COMM_RAS_BYTES = 640 };
 
 /* Writes a clause for an error message: "NCCL reports: ...", or the reason why it reports nothing. */
-void comm_ras_ask(char *out, size_t n);
+void comm_ras_query(char *out, size_t n);
 
 /* Extracts the clause from an answer: the text under its headings "Errors" and "Warnings". */
-void comm_ras_words(const char *answer, char *out, size_t n);
+void comm_ras_extract(const char *answer, char *out, size_t n);
 
 #endif

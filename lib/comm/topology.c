@@ -10,7 +10,7 @@
 #include "comm/reduce.h"
 #include "comm/schedule.h"
 
-static int count_ranks(const struct comm_member *members, uint32_t n_members, uint32_t *world,
+static int count_ranks(const struct group_member *members, uint32_t n_members, uint32_t *world,
                        struct err *err)
 {
     uint32_t n = 0;
@@ -18,13 +18,13 @@ static int count_ranks(const struct comm_member *members, uint32_t n_members, ui
     if (n_members == 0)
         return err_set(err, ERR_INPUT, "communicator without members; expected at least one");
     for (uint32_t m = 0; m < n_members; m++) {
-        if (members[m].n_ranks == 0)
+        if (members[m].n_devices == 0)
             return err_set(err, ERR_INPUT, "%s has no replica; expected at least one",
                            members[m].name);
-        if (members[m].n_ranks > COMM_MAX_RANKS - n)
+        if (members[m].n_devices > COMM_MAX_RANKS - n)
             return err_set(err, ERR_INPUT, "%s: more than %d replicas, expected at most that many",
                            members[m].name, COMM_MAX_RANKS);
-        n += members[m].n_ranks;
+        n += members[m].n_devices;
     }
     *world = n;
     return 0;
@@ -50,17 +50,17 @@ static int allocate(struct topology *t)
     return 0;
 }
 
-static void find_hosts(struct topology *t, const struct comm_member *members, bool shared_memory)
+static void find_hosts(struct topology *t, const struct group_member *members, bool shared_memory)
 {
     for (uint32_t m = 0; m < t->n_members; m++) {
         uint32_t h = t->n_hosts;
 
-        t->first_rank[m + 1] = t->first_rank[m] + members[m].n_ranks;
+        t->first_rank[m + 1] = t->first_rank[m] + members[m].n_devices;
         for (uint32_t r = t->first_rank[m]; r < t->first_rank[m + 1]; r++)
             t->member_of[r] = m;
         if (shared_memory)
             for (h = 0; h < t->n_hosts; h++)
-                if (strcmp(members[t->leader_of[h]].host, members[m].host) == 0)
+                if (strcmp(members[t->leader_of[h]].host_key, members[m].host_key) == 0)
                     break;
         if (h == t->n_hosts)
             t->leader_of[t->n_hosts++] = m;
@@ -166,7 +166,7 @@ static void find_nodes(struct topology *t)
     t->n_channels = smallest;
 }
 
-int topology_init(struct topology *t, const struct comm_member *members, uint32_t n_members,
+int topology_init(struct topology *t, const struct group_member *members, uint32_t n_members,
                   const uint32_t *shares, bool shared_memory, struct err *err)
 {
     struct topology made = { .n_members = n_members };

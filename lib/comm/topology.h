@@ -25,7 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct comm_member;
+struct group_member;
 struct err;
 
 enum topology_kind { TOPOLOGY_ONE_NODE, TOPOLOGY_HALVING, TOPOLOGY_DIRECT };
@@ -48,7 +48,7 @@ struct topology {
 
 /* shares: NULL, or [ranks] as in comm_opts. Errors: ERR_INPUT (no member, a member without ranks,
  * too many ranks, shares that are not subtrees), ERR_NOMEM. */
-int topology_init(struct topology *t, const struct comm_member *members, uint32_t n_members,
+int topology_init(struct topology *t, const struct group_member *members, uint32_t n_members,
                   const uint32_t *shares, bool shared_memory, struct err *err);
 void topology_fini(struct topology *t); /* idempotent */
 

@@ -88,7 +88,7 @@ void data_file_close(struct data_file *f)
 
 static bool is_canceled(const struct data_retry *p)
 {
-    return cancel_asked(p->cancel) ||
+    return cancel_requested(p->cancel) ||
            (p->canceled != NULL && atomic_load_explicit(p->canceled, memory_order_relaxed));
 }
 

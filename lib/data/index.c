@@ -60,7 +60,7 @@ struct builder {
 
 static bool canceled(const struct builder *b)
 {
-    return cancel_asked(b->opts->cancel) || atomic_load(&b->stop);
+    return cancel_requested(b->opts->cancel) || atomic_load(&b->stop);
 }
 
 static void report(struct builder *b, uint64_t bytes, uint64_t records)

@@ -42,7 +42,7 @@ struct length_reader {
 
 static bool canceled(const struct length_reader *v)
 {
-    return cancel_asked(v->opts->cancel) || atomic_load(&v->stop);
+    return cancel_requested(v->opts->cancel) || atomic_load(&v->stop);
 }
 
 static void report(struct length_reader *v, uint64_t bytes, uint64_t records)

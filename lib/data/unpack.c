@@ -59,7 +59,7 @@ static int read_block(struct copy *c, size_t *n, struct err *err)
     uint64_t left = c->f->bytes - c->at;
     int rc = 0;
 
-    if (cancel_asked(c->opts->cancel))
+    if (cancel_requested(c->opts->cancel))
         return err_set(err, ERR_CANCELED, "copy '%s': canceled", c->f->origin);
     *n = left < DATA_BLOCK_BYTES ? left : DATA_BLOCK_BYTES;
     if (*n > 0)

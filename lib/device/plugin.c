@@ -149,7 +149,7 @@ static int check_cancel(void *arg, struct err *err)
 {
     const struct cancel *const *cancel = arg;
 
-    if (!cancel_asked(*cancel))
+    if (!cancel_requested(*cancel))
         return 0;
     return err_set(err, ERR_CANCELED, "canceled");
 }

@@ -66,7 +66,8 @@ void engine_note(const struct engine *e, bool is_warning, const char *text)
 
 int engine_check_canceled(const struct engine *e, struct err *err)
 {
-    return cancel_asked(e->opts->cancel) ? err_set(err, ERR_CANCELED, "the generation ended") : 0;
+    return cancel_requested(e->opts->cancel) ? err_set(err, ERR_CANCELED, "the generation ended")
+                                             : 0;
 }
 
 void engine_append(char *text, size_t n, const char *fmt, ...)

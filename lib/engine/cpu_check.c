@@ -7,6 +7,7 @@
 #include "base/checksum.h"
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/group_view.h"
 #include "comm/comm.h"
 #include "graph/graph.h"
 
@@ -100,7 +101,7 @@ static int parts_differ(const struct engine *e, uint32_t i, uint32_t next, uint6
         "%s: its replicas %u and %u hold different reduced gradients, with checksums "
         "%06x and %06x in part %u: a processor or memory of this machine computed or stored "
         "a wrong value. Step %" PRIu64 " is not applied; the state before it is valid",
-        e->group.members[e->group.self].name, i, next, e->replicas[i]->inspection.own,
+        e->group.view->members[e->group.view->self].name, i, next, e->replicas[i]->inspection.own,
         e->replicas[next]->inspection.other, i, step);
 }
 

@@ -204,7 +204,7 @@ void reduce_begin(struct engine_replica *r, uint64_t step)
     d->step = step;
     d->trace = trace_sibling(r->trace, TRACE_REDUCER);
     pthread_mutex_unlock(&d->lock);
-    comm_may_spin(r->engine->group.comm, r->local, false);
+    comm_set_spin(r->engine->group.comm, r->local, false);
 }
 
 static void add_ready(struct reducer *d, uint32_t n)
@@ -260,7 +260,7 @@ int reduce_rest(struct engine_replica *r, struct err *err)
             *err = d->err;
         pthread_mutex_unlock(&d->lock);
         place_wait(&r->place, PLACE_WORKS);
-        comm_may_spin(r->engine->group.comm, r->local, true);
+        comm_set_spin(r->engine->group.comm, r->local, true);
     }
     if (rc == 0)
         rc = tables_compact(r, &d->end, err);

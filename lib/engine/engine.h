@@ -42,7 +42,7 @@
 
 struct cancel;
 struct comm;
-struct comm_member;
+struct group_view;
 struct data_batch;
 struct data_reader_opts;
 struct data_set;
@@ -159,8 +159,7 @@ struct engine_replica {
 /* a generation; filled in by one thread before the gate that precedes begin() */
 struct engine_group {
     struct comm *comm; /* NULL: there is no other replica */
-    const struct comm_member *members;
-    uint32_t n_members, self;
+    const struct group_view *view;
     uint64_t deadline_ms;
     struct gate *commit_gate; /* of this task's replicas; never broken */
     bool compares;            /* peers compare gradients: replicas of this task need not */

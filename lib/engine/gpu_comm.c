@@ -8,6 +8,7 @@
 #include "base/cancel.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/group_view.h"
 #include "comm/comm.h"
 #include "engine/common.h"
 #include "engine/gpu_types.h"
@@ -17,9 +18,9 @@ static const char *name_of_rank(const struct engine *e, uint32_t rank)
 {
     uint32_t i = 0;
 
-    for (; i + 1 < e->group.n_members && rank >= e->group.members[i].n_ranks; i++)
-        rank -= e->group.members[i].n_ranks;
-    return e->group.members[i].name;
+    for (; i + 1 < e->group.view->n_members && rank >= e->group.view->members[i].n_devices; i++)
+        rank -= e->group.view->members[i].n_devices;
+    return e->group.view->members[i].name;
 }
 
 /* Replaces NCCL's error about two tasks that use one GPU by the names of the tasks and the remedy.
@@ -52,8 +53,8 @@ int gpu_connect(struct engine_replica *r, struct err *err)
     uint64_t begin_ns = clock_ns();
     int rc = 0;
 
-    for (uint32_t i = 0; i < e->group.n_members; i++)
-        world += e->group.members[i].n_ranks;
+    for (uint32_t i = 0; i < e->group.view->n_members; i++)
+        world += e->group.view->members[i].n_devices;
     if (world == 1)
         return 0;
     place_enter(&r->place, PHASE_NCCL);
@@ -87,6 +88,6 @@ int gpu_disconnect(struct engine_replica *r, struct err *err)
     if (comm == NULL)
         return 0;
     /* In a generation that ended early a sum may be under way that a peer will never join. */
-    return cancel_asked(r->engine->opts->cancel) ? g->cuda->comm_abort(comm, err)
-                                                 : g->cuda->comm_close(comm, err);
+    return cancel_requested(r->engine->opts->cancel) ? g->cuda->comm_abort(comm, err)
+                                                     : g->cuda->comm_close(comm, err);
 }

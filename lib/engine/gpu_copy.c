@@ -16,8 +16,8 @@
  *
  * A copy in progress is not affected by what happens to the state: a generation that ends waits for
  * the copy (come_to_rest), a rollback or a peer's state goes to other memory (bind), and a task
- * that must not write any more (save_leave) discards what arrives. There is one copy at a time, as
- * the writer has one staging area: ckpt_begin() refuses while it is written. */
+ * that must not write any more (save_stop_publishing) discards what arrives. There is one copy at a
+ * time, as the writer has one staging area: ckpt_begin() refuses while it is written. */
 #include "engine/gpu_copy.h"
 
 #include <inttypes.h>

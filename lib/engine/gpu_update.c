@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/group_view.h"
 #include "comm/comm.h"
 #include "engine/gpu_clock.h"
 #include "engine/gpu_types.h"
@@ -57,8 +58,8 @@ static int compare(const struct engine *e, const uint32_t *sums, const char *wha
                    "%s: %s and %s differ in the %s of step %" PRIu64
                    ", with checksums %06x and %06x%s: one of "
                    "them computed or stored a wrong value. %s",
-                   e->group.members[e->group.self].name, name, like, what, step, sums[odd],
-                   sums[other], n > 2 ? ", which most of its GPUs have" : "", then);
+                   e->group.view->members[e->group.view->self].name, name, like, what, step,
+                   sums[odd], sums[other], n > 2 ? ", which most of its GPUs have" : "", then);
 }
 
 int gpu_verify_gradient(struct engine_replica *r, uint64_t step, uint32_t *sum, bool *finite,

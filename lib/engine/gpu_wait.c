@@ -45,7 +45,7 @@ int gpu_check_peers(const struct engine_replica *r, uint64_t since_ns, struct er
      * the cause. */
     if (deadline == 0 || ms <= deadline + deadline / 4)
         return 0;
-    comm_ras_ask(words, sizeof(words));
+    comm_ras_query(words, sizeof(words));
     return err_set(err, ERR_TIMEOUT, "the other GPUs did not respond within %.1f s; %s",
                    (double)ms / 1e3, words);
 }
@@ -58,7 +58,7 @@ void gpu_note_wait(const struct engine_replica *r, uint64_t since_ns, const char
 
     if (ms < LONG_MS || r->local != 0)
         return;
-    comm_ras_ask(words, sizeof(words));
+    comm_ras_query(words, sizeof(words));
     snprintf(text, sizeof(text),
              "waited %.1f s for %s; %s (NCCL_DEBUG=INFO in the environment logs more)",
              (double)ms / 1e3, what, words);

@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/group_view.h"
 #include "comm/comm.h"
 #include "data/data.h"
 #include "engine/common.h"
@@ -195,7 +196,8 @@ static void describe_lane(const struct engine_replica *r, const struct op_run *r
     engine_append(text, n, ": %s", c->text);
     device_name(&o->devices[r->local], name, sizeof(name));
     if (r->plans->pass->names_device)
-        engine_append(text, n, ", on %s of %s", name, e->group.members[e->group.self].name);
+        engine_append(text, n, ", on %s of %s", name,
+                      e->group.view->members[e->group.view->self].name);
 }
 
 /* One lane; out->largest grows. */

@@ -132,7 +132,7 @@ static int open_reader(struct engine_replica *r, struct data_set *data,
         return rc;
     pthread_mutex_lock(&r->plans->lock);
     *at = reader;
-    if (cancel_asked(r->engine->opts->cancel))
+    if (cancel_requested(r->engine->opts->cancel))
         data_reader_cancel(reader);
     pthread_mutex_unlock(&r->plans->lock);
     return 0;

@@ -186,7 +186,7 @@ static int run_call(struct plan *p, struct plan_call *call, const struct op_run 
     const struct plan_node *n = &p->nodes.at[call->node];
     int rc;
 
-    if (cancel_asked(run->cancel))
+    if (cancel_requested(run->cancel))
         return err_set(err, ERR_CANCELED, "canceled");
     call->call.run = run;
     if (p->nonfinite != NULL)

@@ -8,6 +8,29 @@
 
 /* ---- open and close ---- */
 
+static const struct member_ident *copy_ident(struct member_node *n,
+                                             const struct member_ident *ident)
+{
+    struct member_ident *copy = arena_alloc(&n->memory, sizeof(*copy));
+
+    CHECK(copy != NULL);
+    *copy = member_ident_copy(ident, &n->memory);
+    return copy;
+}
+
+/* Copies one string for each task. Returns NULL if there is no memory. */
+static const char *const *copy_strings(struct member_node *n, const char *const *from)
+{
+    const char **copy = arena_array(&n->memory, n->opts.world, sizeof(*copy));
+
+    for (uint32_t i = 0; copy != NULL && i < n->opts.world; i++) {
+        copy[i] = arena_strdup(&n->memory, from[i]);
+        if (copy[i] == NULL)
+            return NULL;
+    }
+    return copy;
+}
+
 struct member_node *member_node_new(const struct member_node_opts *o, uint64_t now_ms)
 {
     struct member_node *n = calloc(1, sizeof(*n));
@@ -16,40 +39,27 @@ struct member_node *member_node_new(const struct member_node_opts *o, uint64_t n
     CHECK(o->min_world > 0 && o->min_world <= o->world);
     if (n == NULL)
         return NULL;
-    n->world = o->world;
-    n->self = o->self;
-    n->n_devices = o->n_devices;
-    n->min_world = o->min_world;
-    n->incarnation = o->incarnation;
-    n->rejoin_ms = o->rejoin_ms;
-    n->deadline_ms = o->deadline_ms;
-    n->grace_ms = o->grace_ms;
-    n->silent_ms = o->silent_ms != 0 ? o->silent_ms : MEMBER_SILENCE_MS;
-    n->has_lease = o->has_lease;
-    n->ident = member_ident_copy(o->ident, &n->memory);
-    n->names = arena_array(&n->memory, o->world, sizeof(*n->names));
-    n->addresses = arena_array(&n->memory, o->world, sizeof(*n->addresses));
-    n->seats = arena_array(&n->memory, o->world, sizeof(*n->seats));
+    n->opts = *o;
+    n->opts.silent_ms = o->silent_ms != 0 ? o->silent_ms : MEMBER_SILENCE_MS;
+    n->opts.ident = copy_ident(n, o->ident);
+    n->opts.names = copy_strings(n, o->names);
+    n->opts.addresses = copy_strings(n, o->addresses);
+    n->view_members = arena_array(&n->memory, o->world, sizeof(*n->view_members));
     n->peers = arena_array(&n->memory, o->world, sizeof(*n->peers));
-    n->lease_members = arena_array(&n->memory, o->world, sizeof(*n->lease_members));
-    n->prior = arena_array(&n->memory, o->world, sizeof(*n->prior));
-    if (n->names == NULL || n->addresses == NULL || n->seats == NULL || n->peers == NULL ||
-        n->lease_members == NULL || n->prior == NULL) {
+    n->lease.members = arena_array(&n->memory, o->world, sizeof(*n->lease.members));
+    n->lease.prior.ranks = arena_array(&n->memory, o->world, sizeof(*n->lease.prior.ranks));
+    if (n->opts.names == NULL || n->opts.addresses == NULL || n->view_members == NULL ||
+        n->peers == NULL || n->lease.members == NULL || n->lease.prior.ranks == NULL) {
         member_node_free(n);
         return NULL;
     }
-    for (uint32_t i = 0; i < o->world; i++) {
-        n->names[i] = arena_strdup(&n->memory, o->names[i]);
-        n->addresses[i] = arena_strdup(&n->memory, o->addresses[i]);
-        CHECK(n->names[i] != NULL && n->addresses[i] != NULL);
-        n->peers[i].progress.phase = n->peers[i].phase;
-    }
-    n->out_rank = n->prior_holder = n->successor = MEMBER_NO_RANK;
-    n->trouble_rank = MEMBER_NO_RANK;
-    n->view.newest = MEMBER_NO_RANK;
-    n->lease.holder = MEMBER_NO_RANK;
-    n->progress.phase = "";
-    n->ticked_ms = n->logged_ms = now_ms;
+    for (uint32_t i = 0; i < o->world; i++)
+        n->peers[i].progress.last.phase = n->peers[i].progress.phase;
+    n->out.rank = n->lease.prior.holder = n->seek.successor = MEMBER_NO_RANK;
+    n->trouble.rank = MEMBER_NO_RANK;
+    n->lease.record.holder = MEMBER_NO_RANK;
+    n->own.progress.phase = "";
+    n->clock.ticked_ms = n->clock.logged_ms = now_ms;
     return n;
 }
 
@@ -58,8 +68,8 @@ void member_node_free(struct member_node *n)
     if (n == NULL)
         return;
     arena_fini(&n->memory);
-    arena_fini(&n->event);
-    free(n->actions);
+    arena_fini(&n->actions.memory);
+    free(n->actions.list);
     free(n);
 }
 
@@ -69,12 +79,12 @@ void member_node_free(struct member_node *n)
  * generation, or no training was running. */
 static bool record_stop(struct member_node *n, const struct member_event *e)
 {
-    if (n->training <= NODE_STOPPED || e->generation != n->view.generation)
+    if (n->own.training <= NODE_STOPPED || e->generation != n->view.generation)
         return false;
-    n->training = NODE_STOPPED;
-    n->is_connected = false;
-    n->held = n->progress.held = e->held;
-    n->progress.phase = "";
+    n->own.training = NODE_STOPPED;
+    n->own.is_connected = false;
+    n->own.held = n->own.progress.held = e->held;
+    n->own.progress.phase = "";
     return true;
 }
 
@@ -92,8 +102,8 @@ static void node_complete(struct member_node *n, const struct member_event *e, u
     if (!record_stop(n, e))
         return;
     if (was_alive && n->state == MEMBER_LEADING)
-        node_own_complete(n);
-    else if (was_alive && n->state == MEMBER_FOLLOWING && n->out_rank != MEMBER_NO_RANK)
+        node_training_complete(n);
+    else if (was_alive && n->state == MEMBER_FOLLOWING && n->out.rank != MEMBER_NO_RANK)
         node_send_leader(n, &(struct member_msg){ .kind = MEMBER_MSG_COMPLETE,
                                            .generation = e->generation,
                                            .held = e->held,
@@ -108,7 +118,7 @@ static void peer_failed(struct member_node *n, const struct member_loss *loss, c
 
     if (loss == NULL)
         loss = &unknown;
-    if (n->is_alive && n->state == MEMBER_FOLLOWING && n->out_rank != MEMBER_NO_RANK)
+    if (n->is_alive && n->state == MEMBER_FOLLOWING && n->out.rank != MEMBER_NO_RANK)
         node_send_leader(n, &(struct member_msg){ .kind = MEMBER_MSG_TROUBLE,
                                            .generation = n->view.generation,
                                            .rank = loss->peer,
@@ -116,7 +126,7 @@ static void peer_failed(struct member_node *n, const struct member_loss *loss, c
                                            .n_ranks = loss->n_dead_paths,
                                            .text = text });
     else if (n->is_alive && n->state == MEMBER_LEADING)
-        node_trouble(n, n->self, loss, text, now_ms);
+        node_trouble(n, n->opts.self, loss, text, now_ms);
     node_training_stopped(n, now_ms);
 }
 
@@ -134,14 +144,14 @@ static void node_failed(struct member_node *n, const struct member_event *e, uin
         peer_failed(n, e->loss, text, now_ms);
         return;
     }
-    text = node_print(n, "%s failed: %s", node_name(n, n->self), text);
-    if (kind == MEMBER_FAIL_STORAGE && node_another_writes(n, text, now_ms))
+    text = node_print(n, "%s failed: %s", node_name(n, n->opts.self), text);
+    if (kind == MEMBER_FAIL_STORAGE && node_hand_over_save(n, text, now_ms))
         return;
     if (n->state == MEMBER_LEADING && everywhere)
         node_end_all(n, code, text);
     else if (n->state == MEMBER_LEADING)
-        node_end_view(n, n->self, text, now_ms);
-    else if (n->out_rank != MEMBER_NO_RANK)
+        node_end_view(n, n->opts.self, text, now_ms);
+    else if (n->out.rank != MEMBER_NO_RANK)
         node_send_leader(n, &(struct member_msg){ .kind = MEMBER_MSG_LEAVE,
                                            .code = code,
                                            .is_all = everywhere,
@@ -152,8 +162,8 @@ static void node_failed(struct member_node *n, const struct member_event *e, uin
 static void node_own_reached(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
     if (n->state == MEMBER_LEADING)
-        node_reached(n, n->self, e->round, e->loss->dead_paths, e->loss->n_dead_paths, now_ms);
-    else if (n->state == MEMBER_FOLLOWING && n->out_rank != MEMBER_NO_RANK)
+        node_reached(n, n->opts.self, e->round, e->loss->dead_paths, e->loss->n_dead_paths, now_ms);
+    else if (n->state == MEMBER_FOLLOWING && n->out.rank != MEMBER_NO_RANK)
         node_send_leader(n, &(struct member_msg){ .kind = MEMBER_MSG_REACHED,
                                            .round = e->round,
                                            .ranks = e->loss->dead_paths,
@@ -164,21 +174,21 @@ static void node_own_reached(struct member_node *n, const struct member_event *e
 static void node_connected(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
     (void)now_ms;
-    if (!n->is_alive || e->generation != n->view.generation || n->training <= NODE_STOPPED)
+    if (!n->is_alive || e->generation != n->view.generation || n->own.training <= NODE_STOPPED)
         return;
-    n->is_connected = true;
-    n->heartbeat_ms = 0; /* sends the progress at the next tick */
+    n->own.is_connected = true;
+    n->clock.heartbeat_ms = 0; /* sends the progress at the next tick */
 }
 
 static void update_progress(struct member_node *n, const struct member_progress *p)
 {
-    if (!n->is_alive || n->training <= NODE_STOPPED)
+    if (!n->is_alive || n->own.training <= NODE_STOPPED)
         return;
-    n->progress = *p;
-    if (p->held > n->stepped) {
-        n->stepped = p->held;
-        n->no_step_ms = 0;
-        n->has_blamed = false;
+    n->own.progress = *p;
+    if (p->held > n->deadline.step) {
+        n->deadline.step = p->held;
+        n->deadline.no_step_ms = 0;
+        n->deadline.has_blamed = false;
     }
 }
 
@@ -187,16 +197,16 @@ static void update_progress(struct member_node *n, const struct member_progress 
 static void node_start(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
     (void)e;
-    n->ticked_ms = n->heartbeat_ms = n->logged_ms = now_ms;
+    n->clock.ticked_ms = n->clock.heartbeat_ms = n->clock.logged_ms = now_ms;
     node_seek(n, now_ms);
 }
 
 static void node_opened(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
     (void)e;
-    if (n->training != NODE_OPENING)
+    if (n->own.training != NODE_OPENING)
         return;
-    n->training = NODE_STOPPED;
+    n->own.training = NODE_STOPPED;
     node_training_stopped(n, now_ms);
 }
 
@@ -204,24 +214,27 @@ static void node_stop(struct member_node *n, const struct member_event *e, uint6
 {
     bool everywhere = e->everywhere;
 
-    if (n->is_stopping && (n->stops_all || !everywhere))
+    if (n->leave.is_requested && (n->leave.ends_job || !everywhere))
         return;
-    n->is_stopping = true;
-    n->stops_all = n->stops_all || everywhere;
-    n->stop_ms = now_ms;
-    if (n->state == MEMBER_LEADING && n->phase == NODE_LIVE) {
-        node_start_pause(n, node_print(n, "%s was asked to %s", node_name(n, n->self),
-                                       everywhere ? "end the job" : "leave"), now_ms);
+    n->leave.is_requested = true;
+    n->leave.ends_job = n->leave.ends_job || everywhere;
+    n->leave.since_ms = now_ms;
+    if (n->state == MEMBER_LEADING && n->lead.phase == NODE_LIVE) {
+        node_start_pause(n,
+                         node_print(n, "%s was asked to %s", node_name(n, n->opts.self),
+                                    everywhere ? "end the job" : "leave"),
+                         now_ms);
         return;
     }
     if (n->state == MEMBER_LEADING) {
         node_gather(n, now_ms);
         return;
     }
-    if (n->out_rank != MEMBER_NO_RANK)
-        node_send_leave(n, 143, node_print(n, "%s was asked to %s", node_name(n, n->self),
-                                           everywhere ? "end the job" : "leave"));
-    if (!n->is_alive && n->training <= NODE_STOPPED && n->held == 0 && !everywhere)
+    if (n->out.rank != MEMBER_NO_RANK)
+        node_send_leave(n, 143,
+                        node_print(n, "%s was asked to %s", node_name(n, n->opts.self),
+                                   everywhere ? "end the job" : "leave"));
+    if (!n->is_alive && n->own.training <= NODE_STOPPED && n->own.held == 0 && !everywhere)
         node_end(n, 143, "stopped before the first step");
 }
 
@@ -234,12 +247,12 @@ static uint64_t shifted(uint64_t at_ms, uint64_t by_ms, uint64_t now_ms)
  * task is blamed for messages that this process did not receive meanwhile. */
 static void extend_deadlines(struct member_node *n, uint64_t slept_ms, uint64_t now_ms)
 {
-    n->straggler = MEMBER_NO_RANK;
-    n->out_ms = shifted(n->out_ms, slept_ms, now_ms);
-    n->out_heard_ms = shifted(n->out_heard_ms, slept_ms, now_ms);
-    n->abort_ms = shifted(n->abort_ms, slept_ms, now_ms);
+    n->straggler.rank = MEMBER_NO_RANK;
+    n->out.called_ms = shifted(n->out.called_ms, slept_ms, now_ms);
+    n->out.heard_ms = shifted(n->out.heard_ms, slept_ms, now_ms);
+    n->own.abort_ms = shifted(n->own.abort_ms, slept_ms, now_ms);
     n->adopted_ms = shifted(n->adopted_ms, slept_ms, now_ms);
-    for (uint32_t i = 0; i < n->world; i++) {
+    for (uint32_t i = 0; i < n->opts.world; i++) {
         n->peers[i].heard_ms = shifted(n->peers[i].heard_ms, slept_ms, now_ms);
         n->peers[i].joined_ms = shifted(n->peers[i].joined_ms, slept_ms, now_ms);
     }
@@ -249,18 +262,18 @@ static void send_heartbeat(struct member_node *n, uint64_t now_ms)
 {
     struct member_msg m = { .kind = MEMBER_MSG_BEAT,
                             .generation = n->is_alive ? n->view.generation : 0,
-                            .held = n->held,
-                            .progress = n->progress,
+                            .held = n->own.held,
+                            .progress = n->own.progress,
                             .text = "" };
 
-    if (now_ms - n->heartbeat_ms < MEMBER_HEARTBEAT_MS)
+    if (now_ms - n->clock.heartbeat_ms < MEMBER_HEARTBEAT_MS)
         return;
-    n->heartbeat_ms = now_ms;
+    n->clock.heartbeat_ms = now_ms;
     if (n->state == MEMBER_LEADING)
-        for (uint32_t i = 0; i < n->world; i++)
-            if (n->peers[i].is_joined && i != n->self)
+        for (uint32_t i = 0; i < n->opts.world; i++)
+            if (n->peers[i].is_joined && i != n->opts.self)
                 node_send_member(n, i, &m);
-    if (n->state != MEMBER_LEADING && n->out_rank != MEMBER_NO_RANK)
+    if (n->state != MEMBER_LEADING && n->out.rank != MEMBER_NO_RANK)
         node_send_leader(n, &m);
 }
 
@@ -268,10 +281,11 @@ static void send_heartbeat(struct member_node *n, uint64_t now_ms)
  * delays it, or the communicator reports the cause of the failure. */
 static bool has_time_to_connect(const struct member_node *n, uint64_t now_ms)
 {
-    uint64_t moved_ms = n->straggler_ms > n->adopted_ms ? n->straggler_ms : n->adopted_ms;
+    uint64_t moved_ms =
+        n->straggler.since_ms > n->adopted_ms ? n->straggler.since_ms : n->adopted_ms;
 
-    return n->state == MEMBER_LEADING && n->phase != NODE_GATHERING &&
-           now_ms - moved_ms <= n->deadline_ms + n->deadline_ms / 2;
+    return n->state == MEMBER_LEADING && n->lead.phase != NODE_GATHERING &&
+           now_ms - moved_ms <= n->opts.deadline_ms + n->opts.deadline_ms / 2;
 }
 
 static void watch_deadline(struct member_node *n, uint64_t passed_ms, uint64_t now_ms)
@@ -279,13 +293,13 @@ static void watch_deadline(struct member_node *n, uint64_t passed_ms, uint64_t n
     uint32_t joined = 0;
 
     /* A member leaves the deadline to its leader, which decides for all tasks. */
-    if ((n->is_alive && n->is_connected) || n->state == MEMBER_FOLLOWING)
+    if ((n->is_alive && n->own.is_connected) || n->state == MEMBER_FOLLOWING)
         return;
-    for (uint32_t i = 0; n->state == MEMBER_LEADING && i < n->world; i++)
+    for (uint32_t i = 0; n->state == MEMBER_LEADING && i < n->opts.world; i++)
         joined += n->peers[i].is_joined;
-    if (joined == n->world && n->phase == NODE_GATHERING)
+    if (joined == n->opts.world && n->lead.phase == NODE_GATHERING)
         return; /* all tasks have joined, and open model and data */
-    n->no_step_ms += passed_ms;
+    n->deadline.no_step_ms += passed_ms;
     if (!has_time_to_connect(n, now_ms))
         (void)node_deadline_expired(n);
 }
@@ -293,14 +307,15 @@ static void watch_deadline(struct member_node *n, uint64_t passed_ms, uint64_t n
 /* Ends this process if its training does not stop. The supervisor starts the task again. */
 static void watch_abort(struct member_node *n, uint64_t now_ms)
 {
-    bool holds_up_leavers = n->is_stopping && n->state == MEMBER_LEADING;
+    bool holds_up_leavers = n->leave.is_requested && n->state == MEMBER_LEADING;
     uint64_t limit_ms = holds_up_leavers ? MEMBER_LEAVE_REST_MS : MEMBER_STOPPING_MS;
     const char *text;
 
-    if (n->training != NODE_ABORTING || now_ms - n->abort_ms < limit_ms || n->state == MEMBER_ENDED)
+    if (n->own.training != NODE_ABORTING || now_ms - n->own.abort_ms < limit_ms ||
+        n->state == MEMBER_ENDED)
         return;
-    text = node_print(n, "training of %s does not stop%s%s%s%s", node_name(n, n->self),
-                      n->progress.phase[0] != '\0' ? ", in " : "", n->progress.phase,
+    text = node_print(n, "training of %s does not stop%s%s%s%s", node_name(n, n->opts.self),
+                      n->own.progress.phase[0] != '\0' ? ", in " : "", n->own.progress.phase,
                       n->cause[0] != '\0' ? "; first cause: " : "", n->cause);
     if (n->state == MEMBER_LEADING)
         node_redirect_links(n, MEMBER_NO_RANK);
@@ -309,15 +324,15 @@ static void watch_abort(struct member_node *n, uint64_t now_ms)
 
 static void node_tick(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
-    uint64_t passed = now_ms > n->ticked_ms ? now_ms - n->ticked_ms : 0;
-    uint64_t stop_limit = 2 * n->grace_ms + MEMBER_STOPPING_MS;
+    uint64_t passed = now_ms > n->clock.ticked_ms ? now_ms - n->clock.ticked_ms : 0;
+    uint64_t stop_limit = 2 * n->opts.grace_ms + MEMBER_STOPPING_MS;
 
     if (e->progress != NULL)
         update_progress(n, e->progress);
-    n->ticked_ms = now_ms;
-    if (passed > n->silent_ms) {
-        n->gap_ms = passed;
-        n->gap_until = now_ms + n->silent_ms;
+    n->clock.ticked_ms = now_ms;
+    if (passed > n->opts.silent_ms) {
+        n->clock.gap_ms = passed;
+        n->clock.gap_until = now_ms + n->opts.silent_ms;
     }
     if (passed > MEMBER_HEARTBEAT_MS) {
         extend_deadlines(n, passed - MEMBER_TICK_MS, now_ms);
@@ -333,9 +348,11 @@ static void node_tick(struct member_node *n, const struct member_event *e, uint6
         node_follow_tick(n, now_ms);
     if (n->state == MEMBER_LEADING)
         node_lead_tick(n, now_ms);
-    if (n->is_stopping && n->state != MEMBER_ENDED && now_ms - n->stop_ms > stop_limit)
-        node_end(n, 138, node_print(n, "%s was asked to leave, but no leader released it in time: %s",
-                                       node_name(n, n->self), node_missing_text(n)));
+    if (n->leave.is_requested && n->state != MEMBER_ENDED &&
+        now_ms - n->leave.since_ms > stop_limit)
+        node_end(n, 138,
+                 node_print(n, "%s was asked to leave, but no leader released it in time: %s",
+                            node_name(n, n->opts.self), node_missing_text(n)));
     if (n->state != MEMBER_ENDED)
         send_heartbeat(n, now_ms);
 }

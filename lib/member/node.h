@@ -103,6 +103,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/group_view.h"
 #include "member/member.h"
 
 enum {
@@ -169,20 +170,6 @@ enum {
 
 /* ---- messages ---- */
 
-struct member_seat { /* one task of a view */
-    uint32_t rank;
-    uint64_t incarnation;
-    uint64_t held;             /* newest step whose complete state the task has; 0: no state */
-    uint32_t storage_failures; /* failed writes since the last checkpoint that the task wrote */
-};
-struct member_view {
-    uint64_t generation; /* 0: no view */
-    uint32_t n;
-    const struct member_seat *seats; /* [n], by rank */
-    uint64_t newest_step; /* 0: no task holds state */
-    uint32_t newest;      /* rank that holds newest_step; MEMBER_NO_RANK: no task */
-};
-
 enum member_kind {
     /* member to leader */
     MEMBER_MSG_JOIN,  /* The group continues until READY arrives. generation: highest known, or that
@@ -233,13 +220,13 @@ struct member_msg { /* a field that the kind does not use is 0 and not sent; the
     const uint32_t *ranks;     /* [n_ranks] */
     uint32_t n_ranks;          /* <= MEMBER_REACH_MAX */
     uint64_t round;            /* REACH and REACHED: number of the tests */
-    uint32_t storage_failures; /* of the sender, as in struct member_seat */
+    uint32_t storage_failures; /* of the sender, as in struct group_member */
     bool is_staying;           /* REDIRECT: the sender stays a member */
     bool is_leader_silent;     /* TROUBLE */
     uint32_t n_devices;
     const struct member_ident *ident;
     struct member_progress progress;
-    const struct member_view *view;
+    const struct group_view *view;
     const char *text; /* never NULL */
 };
 
@@ -256,7 +243,8 @@ struct member_status {
 
 struct member_lease { /* the newest record on the storage; pointers valid during the call */
     uint64_t token;    /* number; 0: there is no record */
-    uint64_t answered; /* number of the last LEASE action that was performed (member_action.wish) */
+    uint64_t
+        answered; /* number of the last LEASE action that was performed (member_action.request) */
     bool is_mine;
     bool is_over;       /* released, or not renewed for MEMBER_EXPIRY_MS */
     bool is_known;      /* the storage has been read at least once */
@@ -273,11 +261,11 @@ struct member_lease { /* the newest record on the storage; pointers valid during
 
 enum member_action_kind {
     MEMBER_OPEN_OUT,    /* open the link out, to `rank`; no link out is open */
-    MEMBER_CLOSE_OUT, /* close the link out after the messages that were sent */
-    MEMBER_SEND_LEADER,    /* send msg on the link out */
-    MEMBER_SEND_MEMBER,    /* send msg on the link in of `rank` */
-    MEMBER_CLOSE_IN,   /* close the link in of `rank` after the messages that were sent */
-    MEMBER_PROBE,   /* ask `rank` for its status; then report HERE or NOT_HERE once */
+    MEMBER_CLOSE_OUT,   /* close the link out after the messages that were sent */
+    MEMBER_SEND_LEADER, /* send msg on the link out */
+    MEMBER_SEND_MEMBER, /* send msg on the link in of `rank` */
+    MEMBER_CLOSE_IN,    /* close the link in of `rank` after the messages that were sent */
+    MEMBER_PROBE,       /* ask `rank` for its status; then report HERE or NOT_HERE once */
     MEMBER_REACH,   /* test the data path to each of `ranks` with a message of full-size packets,
                        within MEMBER_REACH_MS; then report REACHED once */
     MEMBER_TRAIN,   /* view: connect, transfer the state, train; text: the cause of the view */
@@ -286,22 +274,23 @@ enum member_action_kind {
     MEMBER_SAVE,    /* training has stopped: write and verify a checkpoint of the held state; then
                        report SAVED, within grace_ms */
     MEMBER_LEASE,   /* take number token + 1 with the record `view`, if `token` is still the newest;
-                       token UINT64_MAX: only read. `wish` numbers the actions. Then report LEASE */
+                       token UINT64_MAX: only read. `request` numbers the actions. Then report LEASE
+                     */
     MEMBER_RELEASE, /* mark the lease as released; no event reports the outcome */
     MEMBER_LOG,     /* text: a line for the log and the status; is_trouble: a warning */
     MEMBER_END,     /* the membership has ended: code 0, 2, 138 or 143; text. Links close after the
                        messages that were sent */
 };
 struct member_action { /* the pointers are valid until the next event */
-    enum member_action_kind what;
+    enum member_action_kind kind;
     uint32_t rank;
     int code;
     bool is_trouble;
-    uint64_t token, wish, round;
+    uint64_t token, request, round;
     const uint32_t *ranks; /* [n_ranks] */
     uint32_t n_ranks;
     const struct member_msg *msg;
-    const struct member_view *view;
+    const struct group_view *view;
     const char *text;
 };
 
@@ -357,21 +346,21 @@ struct member_loss { /* what the communicator lost (MEMBER_FAIL_PEER), or which 
 /* A training event whose generation is not the present one is ignored. Generation 0: before the
  * first view. */
 enum member_event_kind {
-    MEMBER_EV_START,   /* first event: the task seeks a leader at once. Until OPENED, its training
-                          does not count as stopped, and no task waits for it */
-    MEMBER_EV_OPENED,  /* model and data are open: training can begin */
-    MEMBER_EV_TICK,    /* every MEMBER_TICK_MS. progress: NULL if unchanged */
-    MEMBER_EV_STOP,    /* everywhere: end the job (Control.Stop); else only this task leaves
-                          (SIGTERM, drain) */
+    MEMBER_EV_START,  /* first event: the task seeks a leader at once. Until OPENED, its training
+                         does not count as stopped, and no task waits for it */
+    MEMBER_EV_OPENED, /* model and data are open: training can begin */
+    MEMBER_EV_TICK,   /* every MEMBER_TICK_MS. progress: NULL if unchanged */
+    MEMBER_EV_STOP,   /* everywhere: end the job (Control.Stop); else only this task leaves
+                         (SIGTERM, drain) */
     /* links */
-    MEMBER_EV_RECEIVED_IN,   /* rank, msg: message on the link in of `rank` */
-    MEMBER_EV_IN_CLOSED,  /* rank, text */
-    MEMBER_EV_RECEIVED_OUT,  /* msg: message on the link out */
-    MEMBER_EV_OUT_CLOSED, /* closed, text */
-    MEMBER_EV_PROBE_ANSWERED,       /* rank, where: answer to a PROBE */
+    MEMBER_EV_RECEIVED_IN,    /* rank, msg: message on the link in of `rank` */
+    MEMBER_EV_IN_CLOSED,      /* rank, text */
+    MEMBER_EV_RECEIVED_OUT,   /* msg: message on the link out */
+    MEMBER_EV_OUT_CLOSED,     /* closed, text */
+    MEMBER_EV_PROBE_ANSWERED, /* rank, status: answer to a PROBE */
     MEMBER_EV_PROBE_FAILED,   /* rank, closed, text: a PROBE failed */
-    MEMBER_EV_REACHED,    /* round, loss->dead_paths: the tests of a REACH are done; these paths
-                             failed */
+    MEMBER_EV_REACHED,        /* round, loss->dead_paths: the tests of a REACH are done; these paths
+                                 failed */
     /* training */
     MEMBER_EV_CONNECTED, /* generation: the communicator of the view is connected */
     MEMBER_EV_PAUSED,    /* generation, held */
@@ -394,7 +383,7 @@ struct member_event { /* the pointers are valid during the call */
     enum member_closed closed;
     enum member_failure failure;
     const struct member_msg *msg;
-    const struct member_status *where;
+    const struct member_status *status;
     const struct member_progress *progress;
     const struct member_loss *loss;
     const struct member_lease *lease;
@@ -426,10 +415,7 @@ enum member_node_state member_node_state(const struct member_node *n);
 const char *member_node_state_name(enum member_node_state s); /* static */
 uint32_t member_node_leader(const struct member_node *n);     /* NO_RANK: unknown */
 /* The present view; generation 0: the task is in no view. Valid until the next event. */
-const struct member_view *member_node_view(const struct member_node *n);
-/* Index of the seat of the coordinator: the lowest rank among those with the fewest storage
- * failures. */
-uint32_t member_view_coordinator(const struct member_view *v);
+const struct group_view *member_node_view(const struct member_node *n);
 /* True if this task coordinates a view that is not the whole cluster: it may step only while it
  * holds the lease. */
 bool member_node_needs_lease(const struct member_node *n);

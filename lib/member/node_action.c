@@ -9,53 +9,53 @@
 
 bool node_begin_event(struct member_node *n)
 {
-    CHECK(n->next_action == n->n_actions);
-    n->next_action = n->n_actions = 0;
-    n->events++;
-    if (n->event.used > 0)
-        arena_fini(&n->event);
+    CHECK(n->actions.next == n->actions.n);
+    n->actions.next = n->actions.n = 0;
+    n->clock.events++;
+    if (n->actions.memory.used > 0)
+        arena_fini(&n->actions.memory);
     return n->state != MEMBER_ENDED;
 }
 
-struct member_action *node_add_action(struct member_node *n, enum member_action_kind what)
+struct member_action *node_add_action(struct member_node *n, enum member_action_kind kind)
 {
     struct member_action *d;
 
-    if (n->n_actions == n->room) {
-        n->room = n->room == 0 ? 16 : 2 * n->room;
-        n->actions = realloc(n->actions, n->room * sizeof(*n->actions));
-        CHECK(n->actions != NULL);
+    if (n->actions.n == n->actions.room) {
+        n->actions.room = n->actions.room == 0 ? 16 : 2 * n->actions.room;
+        n->actions.list = realloc(n->actions.list, n->actions.room * sizeof(*n->actions.list));
+        CHECK(n->actions.list != NULL);
     }
-    d = &n->actions[n->n_actions++];
-    *d = (struct member_action){ .what = what, .rank = MEMBER_NO_RANK, .text = "" };
+    d = &n->actions.list[n->actions.n++];
+    *d = (struct member_action){ .kind = kind, .rank = MEMBER_NO_RANK, .text = "" };
     return d;
 }
 
 bool member_node_next(struct member_node *n, struct member_action *out)
 {
-    if (n->next_action == n->n_actions)
+    if (n->actions.next == n->actions.n)
         return false;
-    *out = n->actions[n->next_action++];
+    *out = n->actions.list[n->actions.next++];
     return true;
 }
 
 const char *node_copy_text(struct member_node *n, const char *text)
 {
-    char *copy = arena_strdup(&n->event, text != NULL ? text : "");
+    char *copy = arena_strdup(&n->actions.memory, text != NULL ? text : "");
 
     CHECK(copy != NULL);
     return copy;
 }
 
-const struct member_view *node_copy_view(struct member_node *n, const struct member_view *v)
+const struct group_view *node_copy_view(struct member_node *n, const struct group_view *v)
 {
-    struct member_view *copy = arena_alloc(&n->event, sizeof(*copy));
-    struct member_seat *seats = arena_array(&n->event, v->n, sizeof(*seats));
+    struct group_view *copy = arena_alloc(&n->actions.memory, sizeof(*copy));
+    struct group_member *members = arena_array(&n->actions.memory, v->n_members, sizeof(*members));
 
-    CHECK(copy != NULL && seats != NULL);
-    memcpy(seats, v->seats, v->n * sizeof(*seats));
+    CHECK(copy != NULL && members != NULL);
+    memcpy(members, v->members, v->n_members * sizeof(*members));
     *copy = *v;
-    copy->seats = seats;
+    copy->members = members;
     return copy;
 }
 
@@ -65,7 +65,7 @@ const uint32_t *node_copy_ranks(struct member_node *n, const uint32_t *ranks, ui
 
     if (n_ranks == 0)
         return NULL;
-    copy = arena_array(&n->event, n_ranks, sizeof(*copy));
+    copy = arena_array(&n->actions.memory, n_ranks, sizeof(*copy));
     CHECK(copy != NULL);
     memcpy(copy, ranks, n_ranks * sizeof(*copy));
     return copy;
@@ -73,7 +73,7 @@ const uint32_t *node_copy_ranks(struct member_node *n, const uint32_t *ranks, ui
 
 static const struct member_msg *copy_msg(struct member_node *n, const struct member_msg *m)
 {
-    struct member_msg *copy = arena_alloc(&n->event, sizeof(*copy));
+    struct member_msg *copy = arena_alloc(&n->actions.memory, sizeof(*copy));
 
     CHECK(copy != NULL);
     *copy = *m;
@@ -97,7 +97,7 @@ void node_log(struct member_node *n, bool is_trouble, const char *text)
 
 void node_send_leader(struct member_node *n, const struct member_msg *m)
 {
-    CHECK(n->out_rank != MEMBER_NO_RANK);
+    CHECK(n->out.rank != MEMBER_NO_RANK);
     node_add_action(n, MEMBER_SEND_LEADER)->msg = copy_msg(n, m);
 }
 
@@ -105,7 +105,7 @@ void node_send_member(struct member_node *n, uint32_t rank, const struct member_
 {
     struct member_action *d;
 
-    CHECK(n->peers[rank].is_joined && rank != n->self);
+    CHECK(n->peers[rank].is_joined && rank != n->opts.self);
     d = node_add_action(n, MEMBER_SEND_MEMBER);
     d->rank = rank;
     d->msg = copy_msg(n, m);

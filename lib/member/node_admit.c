@@ -24,11 +24,12 @@ static enum verdict decide(const struct member_node *n)
 
     if (n->view.generation > 0)
         return THEY_DIFFER;
-    for (uint32_t i = 0; i < n->world; i++) {
-        differing += n->peers[i].is_mismatched;
-        agreeing += i == n->self || (n->peers[i].is_joined && !n->peers[i].is_mismatched);
+    for (uint32_t i = 0; i < n->opts.world; i++) {
+        differing += n->peers[i].absence.is_mismatched;
+        agreeing +=
+            i == n->opts.self || (n->peers[i].is_joined && !n->peers[i].absence.is_mismatched);
     }
-    unknown = n->world - differing - agreeing;
+    unknown = n->opts.world - differing - agreeing;
     if (agreeing >= differing + unknown)
         return THEY_DIFFER;
     return differing > agreeing + unknown ? WE_DIFFER : UNDECIDED;
@@ -41,27 +42,29 @@ bool node_check_identity(struct member_node *n, uint32_t rank, const struct memb
     enum verdict verdict;
     const char *text;
 
-    p->is_mismatched = !member_ident_agrees(m->ident, m->n_devices, &n->ident, n->n_devices, why, sizeof(why));
-    if (!p->is_mismatched)
+    p->absence.is_mismatched = !member_ident_agrees(m->ident, m->n_devices, n->opts.ident,
+                                                    n->opts.n_devices, why, sizeof(why));
+    if (!p->absence.is_mismatched)
         return true;
     if (n->state == MEMBER_FOLLOWING && n->view.generation == 0) {
-        node_redirect_links(n, n->out_rank); /* the leader decides */
+        node_redirect_links(n, n->out.rank); /* the leader decides */
         return false;
     }
     verdict = n->state == MEMBER_LEADING || n->view.generation > 0 ? decide(n) : UNDECIDED;
     text = node_print(n, "%s was refused: %s", node_name(n, rank), why);
     if (verdict == WE_DIFFER) {
         node_refuse(n, rank, MEMBER_CONTINUE, text);
-        text = node_print(n, "most tasks of the cluster differ from this task, %s; %s", node_name(n, n->self), text);
+        text = node_print(n, "most tasks of the cluster differ from this task, %s; %s",
+                          node_name(n, n->opts.self), text);
         node_end_all(n, CODE_INPUT, text);
         return false;
     }
-    if (verdict == THEY_DIFFER || now_ms - n->refusal_logged_ms >= MEMBER_LOG_MS) {
-        n->refusal_logged_ms = now_ms;
+    if (verdict == THEY_DIFFER || now_ms - n->clock.refusal_logged_ms >= MEMBER_LOG_MS) {
+        n->clock.refusal_logged_ms = now_ms;
         node_log(n, true, text);
     }
     node_refuse(n, rank, verdict == THEY_DIFFER ? CODE_INPUT : MEMBER_CONTINUE, text);
-    snprintf(p->last_error, sizeof(p->last_error), "refused: %.200s", why);
+    snprintf(p->absence.last_error, sizeof(p->absence.last_error), "refused: %.200s", why);
     return false;
 }
 
@@ -75,17 +78,18 @@ bool member_node_admits(struct member_node *n, uint32_t rank, const struct membe
     if (!node_begin_event(n) || !p->is_joined || p->incarnation == join->incarnation)
         return true;
     *refusal = (struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = MEMBER_CONTINUE };
-    if (!member_ident_agrees(join->ident, join->n_devices, &n->ident, n->n_devices, why, sizeof(why))) {
+    if (!member_ident_agrees(join->ident, join->n_devices, n->opts.ident, n->opts.n_devices, why,
+                             sizeof(why))) {
         refusal->code = CODE_INPUT;
         refusal->text = node_print(n, "a second process of %s was refused: %s", node_name(n, rank), why);
-    } else if (silent_ms <= n->silent_ms) {
+    } else if (silent_ms <= n->opts.silent_ms) {
         refusal->text = node_print(n, "another process runs as %s and sent a message %.1f s ago; end one of the two",
                                    node_name(n, rank), (double)silent_ms / 1e3);
     } else {
         return true;
     }
-    if (now_ms - n->refusal_logged_ms >= MEMBER_LOG_MS) {
-        n->refusal_logged_ms = now_ms;
+    if (now_ms - n->clock.refusal_logged_ms >= MEMBER_LOG_MS) {
+        n->clock.refusal_logged_ms = now_ms;
         node_log(n, true, refusal->text);
     }
     return false;
@@ -93,12 +97,12 @@ bool member_node_admits(struct member_node *n, uint32_t rank, const struct membe
 
 void node_refused(struct member_node *n, uint32_t by, const char *why, uint64_t now_ms)
 {
-    snprintf(n->peers[by].last_error, sizeof(n->peers[by].last_error), "%s", why);
-    if (++n->refusals <= REFUSALS_AT_ONCE)
+    snprintf(n->peers[by].absence.last_error, sizeof(n->peers[by].absence.last_error), "%s", why);
+    if (++n->seek.refusals <= REFUSALS_AT_ONCE)
         return;
-    n->refused_until = now_ms + node_retry_ms(n->refusals - REFUSALS_AT_ONCE);
-    if (now_ms - n->refusal_logged_ms >= MEMBER_LOG_MS) {
-        n->refusal_logged_ms = now_ms;
+    n->seek.refused_until = now_ms + node_retry_ms(n->seek.refusals - REFUSALS_AT_ONCE);
+    if (now_ms - n->clock.refusal_logged_ms >= MEMBER_LOG_MS) {
+        n->clock.refusal_logged_ms = now_ms;
         node_log(n, true, node_print(n, "join refused by %s: %s", node_name(n, by), why));
     }
 }

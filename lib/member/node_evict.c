@@ -13,15 +13,17 @@ static uint64_t suspicion_of(const struct member_node *n, uint32_t rank)
 {
     uint64_t edges = 0, votes = 0;
 
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        uint32_t other = n->view.seats[i].rank;
+    for (uint32_t i = 0; i < n->view.n_members; i++) {
+        uint32_t other = n->view.members[i].rank;
 
         if (other == rank)
             continue;
         edges += node_is_dead_edge(n, rank, other);
-        votes += n->peers[other].suspect == rank;
+        votes += n->peers[other].trouble.suspect == rank;
     }
-    return edges == 0 ? 0 : edges << 48 | (uint64_t)n->peers[rank].accusations << 32 | (uint64_t)(rank != n->self) << 31 | votes;
+    return edges == 0 ? 0
+                      : edges << 48 | (uint64_t)n->peers[rank].quarantine.accusations << 32 |
+                            (uint64_t)(rank != n->opts.self) << 31 | votes;
 }
 
 /* Among equals, the highest rank. NO_RANK: no dead path between two members is known. */
@@ -30,11 +32,11 @@ static uint32_t most_suspected(const struct member_node *n)
     uint32_t worst = MEMBER_NO_RANK;
     uint64_t most = 1;
 
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        uint64_t suspicion = suspicion_of(n, n->view.seats[i].rank);
+    for (uint32_t i = 0; i < n->view.n_members; i++) {
+        uint64_t suspicion = suspicion_of(n, n->view.members[i].rank);
 
         if (suspicion >= most) {
-            worst = n->view.seats[i].rank;
+            worst = n->view.members[i].rank;
             most = suspicion;
         }
     }
@@ -43,13 +45,14 @@ static uint32_t most_suspected(const struct member_node *n)
 
 static void accuse_others(struct member_node *n, uint32_t evicted)
 {
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        uint32_t rank = n->view.seats[i].rank;
+    for (uint32_t i = 0; i < n->view.n_members; i++) {
+        uint32_t rank = n->view.members[i].rank;
 
-        if (rank != evicted && node_is_dead_edge(n, rank, evicted) && n->peers[rank].accusations < UINT16_MAX)
-            n->peers[rank].accusations++;
+        if (rank != evicted && node_is_dead_edge(n, rank, evicted) &&
+            n->peers[rank].quarantine.accusations < UINT16_MAX)
+            n->peers[rank].quarantine.accusations++;
     }
-    n->peers[evicted].accusations = 0;
+    n->peers[evicted].quarantine.accusations = 0;
 }
 
 /* This leader is cut off: it hands leadership over and joins the new leader, which quarantines
@@ -58,11 +61,12 @@ static void evict_self(struct member_node *n, const char *text, uint64_t now_ms)
 {
     uint32_t successor = MEMBER_NO_RANK;
 
-    n->own_dead = node_dead_paths_of(n, n->self);
-    for (uint32_t i = n->world; i-- > 0;)
-        if (i != n->self && n->peers[i].is_joined && n->peers[i].is_in_view && n->peers[i].quarantine_until == 0)
+    n->seek.dead_paths = node_dead_paths_of(n, n->opts.self);
+    for (uint32_t i = n->opts.world; i-- > 0;)
+        if (i != n->opts.self && n->peers[i].is_joined && n->peers[i].is_in_view &&
+            n->peers[i].quarantine.until == 0)
             successor = i;
-    node_end_view(n, n->self, text, now_ms);
+    node_end_view(n, n->opts.self, text, now_ms);
     if (successor == MEMBER_NO_RANK) {
         node_gather(n, now_ms);
         return;
@@ -76,23 +80,24 @@ void node_watch_trouble(struct member_node *n, uint64_t now_ms)
     uint32_t worst;
     const char *text;
 
-    if (n->phase == NODE_GATHERING || n->trouble_ms == 0 || now_ms - n->trouble_ms < MEMBER_CAUSE_MS ||
-        (n->trouble_round.n_open > 0 && now_ms < n->trouble_round.until_ms))
+    if (n->lead.phase == NODE_GATHERING || n->trouble.since_ms == 0 ||
+        now_ms - n->trouble.since_ms < MEMBER_CAUSE_MS ||
+        (n->trouble.round.n_open > 0 && now_ms < n->trouble.round.until_ms))
         return;
     worst = most_suspected(n);
-    text = node_print(n, "%s", n->trouble);
-    if (worst == MEMBER_NO_RANK || n->view.n < 2) {
-        node_end_view(n, n->trouble_rank, text, now_ms);
+    text = node_print(n, "%s", n->trouble.text);
+    if (worst == MEMBER_NO_RANK || n->view.n_members < 2) {
+        node_end_view(n, n->trouble.rank, text, now_ms);
         node_gather(n, now_ms);
         return;
     }
     text = node_print(n, "%s cannot be reached over the data path: %s", node_progress_text(n, worst, now_ms), text);
     accuse_others(n, worst);
-    if (worst == n->self) {
+    if (worst == n->opts.self) {
         evict_self(n, text, now_ms);
         return;
     }
-    n->peers[worst].dead = node_dead_paths_of(n, worst);
+    n->peers[worst].quarantine.dead = node_dead_paths_of(n, worst);
     node_end_view(n, worst, text, now_ms);
     n->peers[worst].is_in_view = n->peers[worst].is_ready = n->peers[worst].is_complete = false;
     node_quarantine(n, worst, text, now_ms);
@@ -104,22 +109,23 @@ void node_watch_trouble(struct member_node *n, uint64_t now_ms)
 void node_reached(struct member_node *n, uint32_t from, uint64_t round, const uint32_t *dead, uint32_t n_dead,
                   uint64_t now_ms)
 {
-    if (round != 0 && round == n->trouble_round.id && n->phase != NODE_GATHERING) {
-        n->trouble_round.n_open -= n->trouble_round.n_open > 0;
+    if (round != 0 && round == n->trouble.round.id && n->lead.phase != NODE_GATHERING) {
+        n->trouble.round.n_open -= n->trouble.round.n_open > 0;
         node_add_edges(n, from, dead, n_dead);
         node_watch_trouble(n, now_ms);
         return;
     }
-    for (uint32_t i = 0; i < n->world; i++) {
+    for (uint32_t i = 0; i < n->opts.world; i++) {
         struct peer *p = &n->peers[i];
 
-        if (round == 0 || p->round.id != round)
+        if (round == 0 || p->quarantine.round.id != round)
             continue;
-        p->round.n_open -= p->round.n_open > 0;
-        p->round.has_failed |= n_dead > 0;
-        if (n_dead > 0 && dead[0] < n->world)
-            snprintf(p->last_error, sizeof(p->last_error), "in quarantine: no data path from %s to %s", n->names[from],
-                     n->names[dead[0]]);
+        p->quarantine.round.n_open -= p->quarantine.round.n_open > 0;
+        p->quarantine.round.has_failed |= n_dead > 0;
+        if (n_dead > 0 && dead[0] < n->opts.world)
+            snprintf(p->absence.last_error, sizeof(p->absence.last_error),
+                     "in quarantine: no data path from %s to %s", n->opts.names[from],
+                     n->opts.names[dead[0]]);
     }
 }
 
@@ -129,40 +135,41 @@ static void end_quarantine(struct member_node *n, uint32_t rank, uint64_t now_ms
 {
     struct peer *p = &n->peers[rank];
 
-    p->quarantine_until = 0;
-    p->dead.n = 0;
+    p->quarantine.until = 0;
+    p->quarantine.dead.n = 0;
     if (p->is_joined)
-        p->last_error[0] = '\0'; /* a task that has left keeps that reason */
-    if (n->phase == NODE_LIVE && p->is_joined && p->is_ready && !p->is_in_view)
+        p->absence.last_error[0] = '\0'; /* a task that has left keeps that reason */
+    if (n->lead.phase == NODE_LIVE && p->is_joined && p->is_ready && !p->is_in_view)
         node_start_pause(n, node_print(n, "the data paths of %s work: its quarantine is over, and it joins",
                                        node_name(n, rank)), now_ms);
 }
 
 void node_watch_quarantine(struct member_node *n, uint64_t now_ms)
 {
-    for (uint32_t i = 0; i < n->world; i++) {
+    for (uint32_t i = 0; i < n->opts.world; i++) {
         struct peer *p = &n->peers[i];
         uint64_t pause_ms = MEMBER_RETEST_MS;
 
-        if (p->quarantine_until == 0 || now_ms < p->quarantine_until)
+        if (p->quarantine.until == 0 || now_ms < p->quarantine.until)
             continue;
         if (!p->is_joined) {
             end_quarantine(n, i, now_ms);
             continue;
         }
-        if (p->round.id == 0)
+        if (p->quarantine.round.id == 0)
             node_test_quarantined(n, i, now_ms);
-        if (p->round.n_open > 0 && now_ms < p->round.until_ms)
+        if (p->quarantine.round.n_open > 0 && now_ms < p->quarantine.round.until_ms)
             continue;
-        if (p->round.n_open == 0 && !p->round.has_failed) {
-            p->round = (struct node_round){ 0 };
+        if (p->quarantine.round.n_open == 0 && !p->quarantine.round.has_failed) {
+            p->quarantine.round = (struct node_round){ 0 };
             end_quarantine(n, i, now_ms);
             continue;
         }
-        for (uint32_t k = 0; k < p->n_failed_rounds && pause_ms < MEMBER_RETEST_MS_MAX; k++)
+        for (uint32_t k = 0; k < p->quarantine.n_failed_rounds && pause_ms < MEMBER_RETEST_MS_MAX;
+             k++)
             pause_ms *= 2;
-        p->n_failed_rounds++;
-        p->round = (struct node_round){ 0 };
-        p->quarantine_until = now_ms + pause_ms;
+        p->quarantine.n_failed_rounds++;
+        p->quarantine.round = (struct node_round){ 0 };
+        p->quarantine.until = now_ms + pause_ms;
     }
 }

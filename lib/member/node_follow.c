@@ -12,10 +12,10 @@ enum { CODE_INPUT = 2 };
 
 static void close_out(struct member_node *n)
 {
-    if (n->out_rank != MEMBER_NO_RANK)
+    if (n->out.rank != MEMBER_NO_RANK)
         node_add_action(n, MEMBER_CLOSE_OUT);
-    n->out_rank = MEMBER_NO_RANK;
-    n->is_accepted = false;
+    n->out.rank = MEMBER_NO_RANK;
+    n->out.is_accepted = false;
 }
 
 /* Returns the i-th task to call: the lower ranks of the last view; without a view, all lower ranks.
@@ -23,22 +23,23 @@ static void close_out(struct member_node *n)
 static uint32_t candidate(const struct member_node *n, uint32_t i)
 {
     if (n->view.generation > 0)
-        return i < n->view.n && n->view.seats[i].rank < n->self ? n->view.seats[i].rank
-                                                                 : MEMBER_NO_RANK;
-    return i < n->self ? i : MEMBER_NO_RANK;
+        return i < n->view.n_members && n->view.members[i].rank < n->opts.self
+                   ? n->view.members[i].rank
+                   : MEMBER_NO_RANK;
+    return i < n->opts.self ? i : MEMBER_NO_RANK;
 }
 
 /* Skips the tasks that led this task and fell silent: they do not get the time of another call. */
 static void call_next(struct member_node *n, uint64_t now_ms)
 {
-    uint32_t rank = candidate(n, n->candidate);
+    uint32_t rank = candidate(n, n->seek.candidate);
 
-    if (n->successor != MEMBER_NO_RANK) {
-        node_open_out(n, n->successor, false, now_ms);
+    if (n->seek.successor != MEMBER_NO_RANK) {
+        node_open_out(n, n->seek.successor, false, now_ms);
         return;
     }
-    while (rank != MEMBER_NO_RANK && n->peers[rank].is_silent)
-        rank = candidate(n, ++n->candidate);
+    while (rank != MEMBER_NO_RANK && n->peers[rank].absence.is_silent)
+        rank = candidate(n, ++n->seek.candidate);
     if (rank != MEMBER_NO_RANK)
         node_open_out(n, rank, false, now_ms);
     else
@@ -47,20 +48,20 @@ static void call_next(struct member_node *n, uint64_t now_ms)
 
 void node_seek(struct member_node *n, uint64_t now_ms)
 {
-    CHECK(n->out_rank == MEMBER_NO_RANK);
+    CHECK(n->out.rank == MEMBER_NO_RANK);
     n->state = MEMBER_SEEKING;
-    n->candidate = 0;
-    n->retry_ms = 0;
+    n->seek.candidate = 0;
+    n->seek.retry_ms = 0;
     call_next(n, now_ms);
 }
 
 /* The called task does not accept this task: calls the next candidate, or leads. */
 static void next_candidate(struct member_node *n, uint64_t now_ms)
 {
-    n->successor = MEMBER_NO_RANK;
-    n->candidate++;
-    n->tries++;
-    n->retry_ms = 0;
+    n->seek.successor = MEMBER_NO_RANK;
+    n->seek.candidate++;
+    n->seek.tries++;
+    n->seek.retry_ms = 0;
     call_next(n, now_ms);
 }
 
@@ -69,25 +70,27 @@ static void seek_again(struct member_node *n, uint64_t now_ms)
     close_out(n);
     node_abort_training(n, "the leader rejected this task");
     n->state = MEMBER_SEEKING;
-    n->candidate = 0;
-    n->retry_ms = now_ms + MEMBER_RETRY_MS;
+    n->seek.candidate = 0;
+    n->seek.retry_ms = now_ms + MEMBER_RETRY_MS;
 }
 
 /* Returns the limit for the answer of a candidate. It grows with each complete round of calls,
  * because a slow machine may answer late to every caller. */
 static uint64_t call_ms(const struct member_node *n)
 {
-    return (uint64_t)MEMBER_CALL_MS << (n->tries / (n->self + 1) < 3 ? n->tries / (n->self + 1) : 3);
+    return (uint64_t)MEMBER_CALL_MS
+           << (n->seek.tries / (n->opts.self + 1) < 3 ? n->seek.tries / (n->opts.self + 1) : 3);
 }
 
 void node_seek_tick(struct member_node *n, uint64_t now_ms)
 {
-    if (n->out_rank != MEMBER_NO_RANK && now_ms - n->out_ms > call_ms(n)) {
-        snprintf(n->peers[n->out_rank].last_error, sizeof(n->peers[n->out_rank].last_error),
-                 "no answer for %.1f s", (double)(now_ms - n->out_ms) / 1e3);
+    if (n->out.rank != MEMBER_NO_RANK && now_ms - n->out.called_ms > call_ms(n)) {
+        snprintf(n->peers[n->out.rank].absence.last_error,
+                 sizeof(n->peers[n->out.rank].absence.last_error), "no answer for %.1f s",
+                 (double)(now_ms - n->out.called_ms) / 1e3);
         close_out(n);
         next_candidate(n, now_ms);
-    } else if (n->out_rank == MEMBER_NO_RANK && now_ms >= n->retry_ms) {
+    } else if (n->out.rank == MEMBER_NO_RANK && now_ms >= n->seek.retry_ms) {
         call_next(n, now_ms);
     }
 }
@@ -96,11 +99,11 @@ void node_seek_tick(struct member_node *n, uint64_t now_ms)
 
 static void lose_leader(struct member_node *n, const char *why, uint64_t now_ms)
 {
-    uint32_t leader = n->out_rank;
+    uint32_t leader = n->out.rank;
     const char *text;
 
-    n->out_rank = MEMBER_NO_RANK;
-    n->is_accepted = false;
+    n->out.rank = MEMBER_NO_RANK;
+    n->out.is_accepted = false;
     text = node_print(n, "%s leads the group and was lost: %s", node_progress_text(n, leader, now_ms), why);
     if (n->is_alive) {
         node_set_cause(n, text);
@@ -112,33 +115,35 @@ static void lose_leader(struct member_node *n, const char *why, uint64_t now_ms)
 
 void node_follow_tick(struct member_node *n, uint64_t now_ms)
 {
-    if (n->out_rank != MEMBER_NO_RANK && now_ms - n->out_heard_ms > n->silent_ms) {
-        const char *why = node_print(n, "silent for %.1f s", (double)(now_ms - n->out_heard_ms) / 1e3);
+    if (n->out.rank != MEMBER_NO_RANK && now_ms - n->out.heard_ms > n->opts.silent_ms) {
+        const char *why =
+            node_print(n, "silent for %.1f s", (double)(now_ms - n->out.heard_ms) / 1e3);
 
         node_send_leader(n, &(struct member_msg){ .kind = MEMBER_MSG_TROUBLE,
-                                           .generation = n->view.generation,
-                                           .rank = n->out_rank,
-                                           .is_leader_silent = true,
-                                           .text = why });
+                                                  .generation = n->view.generation,
+                                                  .rank = n->out.rank,
+                                                  .is_leader_silent = true,
+                                                  .text = why });
         node_add_action(n, MEMBER_CLOSE_OUT);
-        n->peers[n->out_rank].is_silent = true;
+        n->peers[n->out.rank].absence.is_silent = true;
         lose_leader(n, why, now_ms);
     }
 }
 
 void node_out_closed(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
-    if (n->out_rank == MEMBER_NO_RANK)
+    if (n->out.rank == MEMBER_NO_RANK)
         return;
-    n->peers[n->out_rank].is_dead = e->closed == MEMBER_REFUSED;
+    n->peers[n->out.rank].absence.is_dead = e->closed == MEMBER_REFUSED;
     if (e->closed == MEMBER_REFUSED)
-        node_note_incarnation(n, n->out_rank, 0);
-    snprintf(n->peers[n->out_rank].last_error, sizeof(n->peers[n->out_rank].last_error), "%s", e->text);
+        node_note_incarnation(n, n->out.rank, 0);
+    snprintf(n->peers[n->out.rank].absence.last_error,
+             sizeof(n->peers[n->out.rank].absence.last_error), "%s", e->text);
     if (n->state == MEMBER_FOLLOWING) {
         lose_leader(n, e->text, now_ms);
         return;
     }
-    n->out_rank = MEMBER_NO_RANK;
+    n->out.rank = MEMBER_NO_RANK;
     next_candidate(n, now_ms);
 }
 
@@ -147,25 +152,25 @@ void node_out_closed(struct member_node *n, const struct member_event *e, uint64
 static void on_wait(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
 {
     (void)now_ms;
-    n->hops = n->tries = n->refusals = 0;
-    n->successor = MEMBER_NO_RANK;
-    n->is_accepted = true;
+    n->seek.hops = n->seek.tries = n->seek.refusals = 0;
+    n->seek.successor = MEMBER_NO_RANK;
+    n->out.is_accepted = true;
     if (n->state == MEMBER_SEEKING) {
         n->state = MEMBER_FOLLOWING;
         /* redirects the tasks that joined while this task had no leader */
-        node_redirect_links(n, n->out_rank);
+        node_redirect_links(n, n->out.rank);
     }
     if (m->text[0] != '\0')
         node_log(n, false, m->text);
 }
 
-static bool is_valid_view(const struct member_node *n, const struct member_view *v)
+static bool is_valid_view(const struct member_node *n, const struct group_view *v)
 {
-    const struct member_seat *self = node_seat(v, n->self);
+    const struct group_member *self = group_view_find(v, n->opts.self);
 
-    return n->training == NODE_STOPPED && v->n > 0 && self != NULL &&
-           self->incarnation == n->incarnation && v->generation > n->view.generation &&
-           v->n >= n->min_world;
+    return n->own.training == NODE_STOPPED && v->n_members > 0 && self != NULL &&
+           self->incarnation == n->opts.incarnation && v->generation > n->view.generation &&
+           v->n_members >= n->opts.min_world;
 }
 
 static void on_view(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
@@ -175,11 +180,11 @@ static void on_view(struct member_node *n, const struct member_msg *m, uint64_t 
         return;
     }
     if (n->state == MEMBER_SEEKING)
-        node_redirect_links(n, n->out_rank);
+        node_redirect_links(n, n->out.rank);
     n->state = MEMBER_FOLLOWING;
-    n->hops = n->tries = 0;
-    n->successor = MEMBER_NO_RANK;
-    n->is_accepted = true;
+    n->seek.hops = n->seek.tries = 0;
+    n->seek.successor = MEMBER_NO_RANK;
+    n->out.is_accepted = true;
     node_adopt_view(n, m->view, m->text, now_ms);
 }
 
@@ -200,14 +205,15 @@ static void on_over(struct member_node *n, const struct member_msg *m, uint64_t 
     }
     if (!n->is_alive || m->generation != n->view.generation)
         return;
-    if (m->rank == n->self && m->n_ranks > 0) {
-        n->own_dead.n = m->n_ranks < MEMBER_REACH_MAX ? m->n_ranks : MEMBER_REACH_MAX;
-        memcpy(n->own_dead.at, m->ranks, n->own_dead.n * sizeof(n->own_dead.at[0]));
+    if (m->rank == n->opts.self && m->n_ranks > 0) {
+        n->seek.dead_paths.n = m->n_ranks < MEMBER_REACH_MAX ? m->n_ranks : MEMBER_REACH_MAX;
+        memcpy(n->seek.dead_paths.at, m->ranks,
+               n->seek.dead_paths.n * sizeof(n->seek.dead_paths.at[0]));
     }
     node_set_cause(n, m->text);
     node_log(n, true, m->text);
     /* this task is complete; the other tasks repeat the last steps */
-    if (n->training == NODE_STOPPED) {
+    if (n->own.training == NODE_STOPPED) {
         node_abort_training(n, m->text);
         node_send_ready(n);
     } else {
@@ -217,22 +223,22 @@ static void on_over(struct member_node *n, const struct member_msg *m, uint64_t 
 
 static void on_redirect(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
 {
-    if (m->rank == n->self && n->state == MEMBER_FOLLOWING) { /* this task leads now */
-        n->peers[n->out_rank].has_left = !m->is_staying;
+    if (m->rank == n->opts.self && n->state == MEMBER_FOLLOWING) { /* this task leads now */
+        n->peers[n->out.rank].has_left = !m->is_staying;
         close_out(n);
         if (n->is_alive)
             node_abort_training(n, m->is_staying ? "the leader handed leadership over" : "the leader has left");
         node_lead(n, now_ms);
         return;
     }
-    if (m->rank >= n->world || m->rank == n->self || n->hops++ >= NODE_HOPS) {
-        n->hops = 0;
+    if (m->rank >= n->opts.world || m->rank == n->opts.self || n->seek.hops++ >= NODE_HOPS) {
+        n->seek.hops = 0;
         seek_again(n, now_ms);
         return;
     }
     close_out(n);
     n->state = MEMBER_SEEKING;
-    n->candidate = 0;
+    n->seek.candidate = 0;
     if (n->is_alive) /* the sender is no longer the coordinator and did not publish a next view: the
                         view has ended */
         node_abort_training(n, "the leader joined another leader");
@@ -249,7 +255,7 @@ static void on_refuse(struct member_node *n, const struct member_msg *m, uint64_
         node_end(n, m->code, m->text);
         return;
     }
-    node_refused(n, n->out_rank, m->text, now_ms);
+    node_refused(n, n->out.rank, m->text, now_ms);
     if (n->state == MEMBER_SEEKING) {
         close_out(n);
         next_candidate(n, now_ms);
@@ -263,7 +269,7 @@ static void on_refuse(struct member_node *n, const struct member_msg *m, uint64_
 static void on_heartbeat(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
 {
     if (m->generation == n->view.generation)
-        node_set_progress(n, n->out_rank, &m->progress, now_ms);
+        node_set_progress(n, n->out.rank, &m->progress, now_ms);
 }
 
 static void on_reach(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
@@ -285,11 +291,11 @@ void node_received_out(struct member_node *n, const struct member_event *e, uint
 {
     const struct member_msg *m = e->msg;
 
-    if (n->out_rank == MEMBER_NO_RANK || m->kind >= MEMBER_MSGS ||
+    if (n->out.rank == MEMBER_NO_RANK || m->kind >= MEMBER_MSGS ||
         message_handlers[m->kind] == NULL)
         return;
-    n->out_heard_ms = now_ms;
-    n->peers[n->out_rank].is_dead = n->peers[n->out_rank].is_silent = false;
-    n->peers[n->out_rank].last_error[0] = '\0';
+    n->out.heard_ms = now_ms;
+    n->peers[n->out.rank].absence.is_dead = n->peers[n->out.rank].absence.is_silent = false;
+    n->peers[n->out.rank].absence.last_error[0] = '\0';
     message_handlers[m->kind](n, m, now_ms);
 }

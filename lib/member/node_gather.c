@@ -10,7 +10,7 @@ static void join_leader(struct member_node *n, uint32_t leader, uint64_t now_ms)
 {
     node_redirect_links(n, leader);
     n->state = MEMBER_SEEKING;
-    n->candidate = 0;
+    n->seek.candidate = 0;
     node_open_out(n, leader, false, now_ms);
 }
 
@@ -20,39 +20,41 @@ void node_consider_status(struct member_node *n, uint32_t rank, const struct mem
 
     if (w->generation > n->highest_generation && w->generation < UINT64_MAX / 2)
         n->highest_generation = w->generation;
-    if (n->state != MEMBER_LEADING || n->phase != NODE_GATHERING || n->is_saving ||
-        (n->is_stopping && n->is_saved) || n->peers[rank].is_joined || now_ms < n->refused_until)
+    if (n->state != MEMBER_LEADING || n->lead.phase != NODE_GATHERING || n->save.is_open ||
+        (n->leave.is_requested && n->save.is_done) || n->peers[rank].is_joined ||
+        now_ms < n->seek.refused_until)
         return;
     if (w->has_view)
         to = w->leader;
-    else if (rank < n->self && w->leader == rank)
+    else if (rank < n->opts.self && w->leader == rank)
         to = rank;
-    else if (rank < n->self && w->leader == MEMBER_NO_RANK && n->view.generation == 0)
+    else if (rank < n->opts.self && w->leader == MEMBER_NO_RANK && n->view.generation == 0)
         to = rank; /* no task trains yet: the lower rank leads, even if it opens model and data for
                       long */
-    else if (rank < n->self && w->leader < n->self)
+    else if (rank < n->opts.self && w->leader < n->opts.self)
         to = w->leader;
-    if (to != MEMBER_NO_RANK && to < n->world && to != n->self)
+    if (to != MEMBER_NO_RANK && to < n->opts.world && to != n->opts.self)
         join_leader(n, to, now_ms);
 }
 
 void member_node_status(const struct member_node *n, struct member_status *out)
 {
-    *out = (struct member_status){ .incarnation = n->incarnation,
-                                  .generation = n->highest_generation,
-                                  .leader = n->training == NODE_OPENING && n->state == MEMBER_LEADING
-                                                ? MEMBER_NO_RANK
-                                                : member_node_leader(n),
-                                  .has_view = n->is_alive };
+    *out = (struct member_status){ .incarnation = n->opts.incarnation,
+                                   .generation = n->highest_generation,
+                                   .leader =
+                                       n->own.training == NODE_OPENING && n->state == MEMBER_LEADING
+                                           ? MEMBER_NO_RANK
+                                           : member_node_leader(n),
+                                   .has_view = n->is_alive };
 }
 
 void member_node_probed(struct member_node *n, uint32_t rank, const struct member_status *theirs,
                        struct member_status *ours, uint64_t now_ms)
 {
     member_node_status(n, ours);
-    if (!node_begin_event(n) || rank == n->self)
+    if (!node_begin_event(n) || rank == n->opts.self)
         return;
-    n->peers[rank].is_dead = n->peers[rank].is_silent = false;
+    n->peers[rank].absence.is_dead = n->peers[rank].absence.is_silent = false;
     if (!n->peers[rank].is_joined)
         n->peers[rank].incarnation = theirs->incarnation;
     node_consider_status(n, rank, theirs, now_ms);
@@ -60,19 +62,19 @@ void member_node_probed(struct member_node *n, uint32_t rank, const struct membe
 
 void node_probe_answered(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
-    const struct member_status *w = e->where;
+    const struct member_status *w = e->status;
     uint32_t rank = e->rank;
     struct peer *p = &n->peers[rank];
 
-    p->is_probed = false;
-    if (rank == n->self || p->is_joined)
+    p->absence.is_probed = false;
+    if (rank == n->opts.self || p->is_joined)
         return;
-    p->is_dead = p->is_silent = false;
+    p->absence.is_dead = p->absence.is_silent = false;
     p->incarnation = w->incarnation;
     node_note_incarnation(n, rank, w->incarnation);
-    if (n->refusals == 0) /* else the reason of the refusal stays */
-        snprintf(p->last_error, sizeof(p->last_error), "%s",
-                 w->has_view || w->leader == n->self ? "" : "it runs and has not joined yet");
+    if (n->seek.refusals == 0) /* else the reason of the refusal stays */
+        snprintf(p->absence.last_error, sizeof(p->absence.last_error), "%s",
+                 w->has_view || w->leader == n->opts.self ? "" : "it runs and has not joined yet");
     node_consider_status(n, rank, w, now_ms);
     if (n->state == MEMBER_LEADING)
         node_gather(n, now_ms);
@@ -83,17 +85,17 @@ void node_probe_failed(struct member_node *n, const struct member_event *e, uint
     uint32_t rank = e->rank;
     struct peer *p = &n->peers[rank];
 
-    p->is_probed = false;
-    if (rank == n->self || p->is_joined)
+    p->absence.is_probed = false;
+    if (rank == n->opts.self || p->is_joined)
         return;
-    p->is_dead = e->closed == MEMBER_REFUSED;
-    p->is_mismatched = p->is_mismatched && !p->is_dead;
-    if (p->is_dead)
+    p->absence.is_dead = e->closed == MEMBER_REFUSED;
+    p->absence.is_mismatched = p->absence.is_mismatched && !p->absence.is_dead;
+    if (p->absence.is_dead)
         node_note_incarnation(n, rank, 0);
     if (!p->has_left) /* "it was asked to leave" is the better reason */
-        snprintf(p->last_error, sizeof(p->last_error), "%s", e->text);
-    if (e->closed == MEMBER_OTHER_CLUSTER && rank < n->self && n->view.generation == 0 &&
-        n->state == MEMBER_LEADING && n->phase == NODE_GATHERING && !n->is_saving)
+        snprintf(p->absence.last_error, sizeof(p->absence.last_error), "%s", e->text);
+    if (e->closed == MEMBER_OTHER_CLUSTER && rank < n->opts.self && n->view.generation == 0 &&
+        n->state == MEMBER_LEADING && n->lead.phase == NODE_GATHERING && !n->save.is_open)
         /* the JOIN is refused with a text that names both identities, as if that task had started
            first */
         join_leader(n, rank, now_ms);
@@ -107,7 +109,7 @@ static uint64_t newest_held(const struct member_node *n)
 {
     uint64_t newest = 0;
 
-    for (uint32_t i = 0; i < n->world; i++)
+    for (uint32_t i = 0; i < n->opts.world; i++)
         if (node_is_present(n, i) && n->peers[i].held > newest)
             newest = n->peers[i].held;
     return newest;
@@ -115,8 +117,8 @@ static uint64_t newest_held(const struct member_node *n)
 
 static uint32_t lowest_other(const struct member_node *n)
 {
-    for (uint32_t i = 0; i < n->world; i++)
-        if (i != n->self && n->peers[i].is_joined)
+    for (uint32_t i = 0; i < n->opts.world; i++)
+        if (i != n->opts.self && n->peers[i].is_joined)
             return i;
     return MEMBER_NO_RANK;
 }
@@ -124,17 +126,18 @@ static uint32_t lowest_other(const struct member_node *n)
 /* The state is saved, if there was any: hands leadership over and ends. */
 static void leave_group(struct member_node *n, uint64_t now_ms)
 {
-    bool failed = n->save_error[0] != '\0';
-    const char *text = failed ? node_print(n, "stopped, but the state could not be saved: %s", n->save_error)
-                              : n->held > 0 ? node_print(n, "stopped at step %llu, state saved",
-                                                         (unsigned long long)n->held)
-                                            : "stopped before the first step";
+    bool failed = n->save.error[0] != '\0';
+    const char *text =
+        failed ? node_print(n, "stopped, but the state could not be saved: %s", n->save.error)
+        : n->own.held > 0
+            ? node_print(n, "stopped at step %llu, state saved", (unsigned long long)n->own.held)
+            : "stopped before the first step";
 
-    if (n->stops_all) {
+    if (n->leave.ends_job) {
         node_end_all(n, failed ? 138 : 143, text);
         return;
     }
-    if (lowest_other(n) != MEMBER_NO_RANK && now_ms - n->saved_ms < MEMBER_GATHER_LEAVE_MS)
+    if (lowest_other(n) != MEMBER_NO_RANK && now_ms - n->save.ended_ms < MEMBER_GATHER_LEAVE_MS)
         return; /* other tasks may have been asked to leave, too: one checkpoint serves all */
     node_hand_over_links(n, lowest_other(n), false);
     node_end(n, failed ? 138 : 143, text);
@@ -142,13 +145,15 @@ static void leave_group(struct member_node *n, uint64_t now_ms)
 
 static void release_leavers(struct member_node *n)
 {
-    bool failed = n->save_error[0] != '\0';
-    const char *text = failed ? node_print(n, "released, but the state could not be saved: %s", n->save_error)
-                              : "stopped, state saved";
+    bool failed = n->save.error[0] != '\0';
+    const char *text =
+        failed ? node_print(n, "released, but the state could not be saved: %s", n->save.error)
+               : "stopped, state saved";
 
-    for (uint32_t i = 0; i < n->world; i++)
-        if (i != n->self && n->peers[i].is_joined && n->peers[i].is_leaving) {
-            snprintf(n->peers[i].last_error, sizeof(n->peers[i].last_error), "it was asked to leave");
+    for (uint32_t i = 0; i < n->opts.world; i++)
+        if (i != n->opts.self && n->peers[i].is_joined && n->peers[i].is_leaving) {
+            snprintf(n->peers[i].absence.last_error, sizeof(n->peers[i].absence.last_error),
+                     "it was asked to leave");
             node_refuse(n, i, failed ? 138 : 143, text);
             n->peers[i].is_in_view = false;
             n->peers[i].has_left = true;
@@ -160,50 +165,50 @@ static void release_leavers(struct member_node *n)
 static bool handle_leavers(struct member_node *n, uint64_t now_ms)
 {
     /* this task has an older step: a view transfers the state to it first */
-    if (!node_any_leaves(n) || n->held + 1 < newest_held(n))
+    if (!node_has_leaving_task(n) || n->own.held + 1 < newest_held(n))
         return false;
-    if (n->held == 0 && !n->is_saved) {
-        n->is_saved = true;
-        n->saved_ms = now_ms;
-        n->save_error[0] = '\0';
+    if (n->own.held == 0 && !n->save.is_done) {
+        n->save.is_done = true;
+        n->save.ended_ms = now_ms;
+        n->save.error[0] = '\0';
     }
-    if (!n->is_saved && node_storage_hand_over(n, now_ms))
+    if (!n->save.is_done && node_storage_hand_over(n, now_ms))
         return true;
-    if (!n->is_saved && now_ms < n->save_again_ms)
+    if (!n->save.is_done && now_ms < n->save.again_ms)
         return true;
-    if (!n->is_saved) {
-        if (n->save_began_ms == 0)
-            n->save_began_ms = now_ms;
+    if (!n->save.is_done) {
+        if (n->save.began_ms == 0)
+            n->save.began_ms = now_ms;
         node_request_lease(n, now_ms);
-        n->is_saving = true;
+        n->save.is_open = true;
         node_add_action(n, MEMBER_SAVE);
         return true;
     }
     release_leavers(n);
-    if (n->is_stopping)
+    if (n->leave.is_requested)
         leave_group(n, now_ms);
-    return n->is_stopping;
+    return n->leave.is_requested;
 }
 
 void node_saved(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
     bool ok = e->ok;
 
-    if (!n->is_saving)
+    if (!n->save.is_open)
         return;
-    n->is_saving = false;
-    n->save_failures = ok ? 0 : n->save_failures + 1;
+    n->save.is_open = false;
+    n->save.failures = ok ? 0 : n->save.failures + 1;
     if (!ok && n->state == MEMBER_LEADING && node_storage_hand_over(n, now_ms))
         return;
     /* the storage may recover, or the lease may be taken */
-    if (!ok && now_ms - n->save_began_ms < n->grace_ms) {
-        n->save_again_ms = now_ms + node_retry_ms(n->save_failures);
-        snprintf(n->save_error, sizeof(n->save_error), "%s", e->text);
+    if (!ok && now_ms - n->save.began_ms < n->opts.grace_ms) {
+        n->save.again_ms = now_ms + node_retry_ms(n->save.failures);
+        snprintf(n->save.error, sizeof(n->save.error), "%s", e->text);
         return;
     }
-    n->is_saved = true;
-    n->saved_ms = now_ms;
-    snprintf(n->save_error, sizeof(n->save_error), "%s%s%s", ok ? "" : node_name(n, n->self),
+    n->save.is_done = true;
+    n->save.ended_ms = now_ms;
+    snprintf(n->save.error, sizeof(n->save.error), "%s%s%s", ok ? "" : node_name(n, n->opts.self),
              ok ? "" : ": ", ok ? "" : e->text);
     if (!ok)
         node_log(n, true, node_print(n, "the state could not be saved: %s", e->text));
@@ -215,13 +220,13 @@ void node_saved(struct member_node *n, const struct member_event *e, uint64_t no
 
 static void publish(struct member_node *n, uint64_t now_ms)
 {
-    struct member_view v = *node_present_view(n);
+    struct group_view v = *node_present_view(n);
     struct member_msg m = { .kind = MEMBER_MSG_VIEW, .view = &v, .text = n->cause };
 
     v.generation = n->highest_generation + 1;
-    for (uint32_t i = 0; i < v.n; i++)
-        if (v.seats[i].rank != n->self)
-            node_send_member(n, v.seats[i].rank, &m);
+    for (uint32_t i = 0; i < v.n_members; i++)
+        if (v.members[i].rank != n->opts.self)
+            node_send_member(n, v.members[i].rank, &m);
     node_adopt_view(n, &v, n->cause, now_ms);
 }
 
@@ -230,15 +235,16 @@ static void publish(struct member_node *n, uint64_t now_ms)
  * this new leader, within settle_until. A task that left is not expected. */
 static bool is_task_expected(const struct member_node *n, uint64_t now_ms)
 {
-    if (now_ms >= n->settle_until && now_ms >= n->rejoin_until)
+    if (now_ms >= n->lead.settle_until && now_ms >= n->lead.rejoin_until)
         return false;
-    for (uint32_t i = 0; i < n->world; i++) {
+    for (uint32_t i = 0; i < n->opts.world; i++) {
         const struct peer *p = &n->peers[i];
 
-        if (i == n->self || node_is_present(n, i) || p->has_left || p->quarantine_until != 0 ||
-            (n->view.generation > 0 && node_seat(&n->view, i) == NULL))
+        if (i == n->opts.self || node_is_present(n, i) || p->has_left || p->quarantine.until != 0 ||
+            (n->view.generation > 0 && group_view_find(&n->view, i) == NULL))
             continue;
-        if (now_ms < n->rejoin_until || (!p->is_joined && !p->is_dead && !p->is_silent))
+        if (now_ms < n->lead.rejoin_until ||
+            (!p->is_joined && !p->absence.is_dead && !p->absence.is_silent))
             return true;
     }
     return false;
@@ -249,20 +255,22 @@ void node_gather(struct member_node *n, uint64_t now_ms)
     bool all_at_rest = true;
     uint32_t present;
     /* A task that leaves needs no model and no data. */
-    bool can_act = n->training == NODE_STOPPED || (n->training == NODE_OPENING && n->is_stopping);
+    bool can_act = n->own.training == NODE_STOPPED ||
+                   (n->own.training == NODE_OPENING && n->leave.is_requested);
 
-    if (n->state != MEMBER_LEADING || n->phase != NODE_GATHERING || n->is_saving || !can_act)
+    if (n->state != MEMBER_LEADING || n->lead.phase != NODE_GATHERING || n->save.is_open ||
+        !can_act)
         return;
-    for (uint32_t i = 0; i < n->world; i++)
+    for (uint32_t i = 0; i < n->opts.world; i++)
         all_at_rest = all_at_rest && !node_is_stopping(n, i);
-    if (!all_at_rest && (!node_any_leaves(n) || now_ms - n->gather_ms < MEMBER_LEAVE_REST_MS))
+    if (!all_at_rest &&
+        (!node_has_leaving_task(n) || now_ms - n->lead.began_ms < MEMBER_LEAVE_REST_MS))
         return;
     if (handle_leavers(n, now_ms) || n->state != MEMBER_LEADING || !all_at_rest)
         return;
     present = node_n_present(n);
-    n->blocked = NULL;
-    if (present < n->world &&
-        (present < n->min_world || is_task_expected(n, now_ms)))
+    n->lead.blocked = NULL;
+    if (present < n->opts.world && (present < n->opts.min_world || is_task_expected(n, now_ms)))
         return;
     if (!node_may_publish(n, now_ms))
         (void)node_storage_hand_over(n, now_ms);
@@ -276,40 +284,42 @@ void node_gather(struct member_node *n, uint64_t now_ms)
 
 static void probe_missing(struct member_node *n, uint64_t now_ms)
 {
-    uint64_t pause = (now_ms - n->gather_ms) / 10;
-    uint32_t asked = 0;
+    uint64_t pause = (now_ms - n->lead.began_ms) / 10;
+    uint32_t n_probed = 0;
 
-    for (uint32_t i = 0; i < n->world && asked < MEMBER_PROBES; i++) {
-        uint32_t rank = (n->probe_at + i) % n->world;
+    for (uint32_t i = 0; i < n->opts.world && n_probed < MEMBER_PROBES; i++) {
+        uint32_t rank = (n->lead.probe_at + i) % n->opts.world;
         struct peer *p = &n->peers[rank];
 
-        if (rank == n->self || p->is_joined || p->is_probed)
+        if (rank == n->opts.self || p->is_joined || p->absence.is_probed)
             continue;
-        p->is_probed = true;
-        p->asked_event = n->events;
+        p->absence.is_probed = true;
+        p->absence.asked_event = n->clock.events;
         node_add_action(n, MEMBER_PROBE)->rank = rank;
-        asked++;
-        if (asked == MEMBER_PROBES)
-            n->probe_at = rank + 1;
+        n_probed++;
+        if (n_probed == MEMBER_PROBES)
+            n->lead.probe_at = rank + 1;
     }
     if (pause < MEMBER_PROBE_MS)
         pause = MEMBER_PROBE_MS;
-    n->probe_ms = now_ms + (pause < MEMBER_PROBE_MS_MAX ? pause : MEMBER_PROBE_MS_MAX);
+    n->lead.probe_ms = now_ms + (pause < MEMBER_PROBE_MS_MAX ? pause : MEMBER_PROBE_MS_MAX);
 }
 
 static void log_missing(struct member_node *n, uint64_t now_ms)
 {
-    const char *text = n->save_began_ms != 0 && !n->is_saved ?
-                           node_print(n, "%s saves the state before it releases the tasks that were asked to leave%s%s",
-                                      node_name(n, n->self), n->save_error[0] != '\0' ? "; not yet: " : "",
-                                      n->save_error) :
-                           node_print(n, "waiting: %s", node_missing_text(n));
+    const char *text =
+        n->save.began_ms != 0 && !n->save.is_done
+            ? node_print(
+                  n, "%s saves the state before it releases the tasks that were asked to leave%s%s",
+                  node_name(n, n->opts.self), n->save.error[0] != '\0' ? "; not yet: " : "",
+                  n->save.error)
+            : node_print(n, "waiting: %s", node_missing_text(n));
     struct member_msg m = { .kind = MEMBER_MSG_WAIT, .text = text };
 
-    n->logged_ms = now_ms;
+    n->clock.logged_ms = now_ms;
     node_log(n, false, text);
-    for (uint32_t i = 0; i < n->world; i++)
-        if (i != n->self && n->peers[i].is_joined)
+    for (uint32_t i = 0; i < n->opts.world; i++)
+        if (i != n->opts.self && n->peers[i].is_joined)
             node_send_member(n, i, &m);
 }
 
@@ -319,10 +329,10 @@ static void refuse_running(struct member_node *n, uint64_t now_ms)
 {
     const char *text;
 
-    if (now_ms - n->gather_ms < MEMBER_STOPPING_MS)
+    if (now_ms - n->lead.began_ms < MEMBER_STOPPING_MS)
         return;
-    for (uint32_t i = 0; i < n->world; i++) {
-        if (i == n->self || !node_is_stopping(n, i) ||
+    for (uint32_t i = 0; i < n->opts.world; i++) {
+        if (i == n->opts.self || !node_is_stopping(n, i) ||
             now_ms - n->peers[i].joined_ms < MEMBER_STOPPING_MS)
             continue;
         text = node_print(n, "training of %s does not stop", node_name(n, i));
@@ -336,9 +346,10 @@ void node_gather_tick(struct member_node *n, uint64_t now_ms)
     refuse_running(n, now_ms);
     if (n->state != MEMBER_LEADING)
         return;
-    if (now_ms >= n->probe_ms)
+    if (now_ms >= n->lead.probe_ms)
         probe_missing(n, now_ms);
-    if (now_ms - n->logged_ms >= MEMBER_LOG_MS && now_ms - n->gather_ms >= MEMBER_LOG_MS / 2)
+    if (now_ms - n->clock.logged_ms >= MEMBER_LOG_MS &&
+        now_ms - n->lead.began_ms >= MEMBER_LOG_MS / 2)
         log_missing(n, now_ms);
     node_gather(n, now_ms);
 }

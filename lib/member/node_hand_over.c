@@ -3,8 +3,8 @@
 
 void node_hand_over_links(struct member_node *n, uint32_t successor, bool is_staying)
 {
-    for (uint32_t i = 0; i < n->world; i++) {
-        if (i == n->self || !n->peers[i].is_joined)
+    for (uint32_t i = 0; i < n->opts.world; i++) {
+        if (i == n->opts.self || !n->peers[i].is_joined)
             continue;
         node_send_member(n, i, &(struct member_msg){ .kind = MEMBER_MSG_REDIRECT,
                                               .rank = successor,
@@ -18,10 +18,10 @@ void node_hand_over_leadership(struct member_node *n, uint32_t successor, uint64
 {
     node_hand_over_links(n, successor, true);
     n->state = MEMBER_SEEKING;
-    n->candidate = 0;
-    n->successor = successor;
+    n->seek.candidate = 0;
+    n->seek.successor = successor;
     /* the REDIRECT must reach the new leader before the JOIN */
-    n->retry_ms = now_ms + MEMBER_RETRY_MS;
+    n->seek.retry_ms = now_ms + MEMBER_RETRY_MS;
 }
 
 /* Returns the present task with the fewest failures, at most as many as this task; NO_RANK:
@@ -30,23 +30,25 @@ static uint32_t successor_of(const struct member_node *n)
 {
     uint32_t successor = MEMBER_NO_RANK;
 
-    for (uint32_t i = 0; i < n->world; i++)
-        if (i != n->self && node_is_present(n, i) &&
-            n->peers[i].storage_failures <= n->peers[n->self].storage_failures &&
-            (successor == MEMBER_NO_RANK || n->peers[i].storage_failures < n->peers[successor].storage_failures))
+    for (uint32_t i = 0; i < n->opts.world; i++)
+        if (i != n->opts.self && node_is_present(n, i) &&
+            n->peers[i].storage_failures <= n->peers[n->opts.self].storage_failures &&
+            (successor == MEMBER_NO_RANK ||
+             n->peers[i].storage_failures < n->peers[successor].storage_failures))
             successor = i;
     return successor;
 }
 
 bool node_storage_hand_over(struct member_node *n, uint64_t now_ms)
 {
-    uint32_t successor = n->storage_failed ? successor_of(n) : MEMBER_NO_RANK;
+    uint32_t successor = n->storage.has_failed ? successor_of(n) : MEMBER_NO_RANK;
 
     if (successor == MEMBER_NO_RANK)
         return false;
-    node_log(n, true, node_print(n, "%s cannot write to the storage (%s) and hands leadership over to %s",
-                                 node_name(n, n->self), n->storage_error, node_name(n, successor)));
-    n->storage_failed = false;
+    node_log(n, true,
+             node_print(n, "%s cannot write to the storage (%s) and hands leadership over to %s",
+                        node_name(n, n->opts.self), n->storage.error, node_name(n, successor)));
+    n->storage.has_failed = false;
     node_hand_over_leadership(n, successor, now_ms);
     return true;
 }

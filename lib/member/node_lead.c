@@ -9,25 +9,25 @@
 
 void node_lead(struct member_node *n, uint64_t now_ms)
 {
-    struct peer *self = &n->peers[n->self];
+    struct peer *self = &n->peers[n->opts.self];
 
-    CHECK(n->out_rank == MEMBER_NO_RANK);
+    CHECK(n->out.rank == MEMBER_NO_RANK);
     n->state = MEMBER_LEADING;
-    n->storage_failed = false;
+    n->storage.has_failed = false;
     node_refuse_attaching(n, 0, now_ms);
     node_start_gathering(n, now_ms);
-    n->rejoin_until = now_ms + n->rejoin_ms;
+    n->lead.rejoin_until = now_ms + n->opts.rejoin_ms;
     if (n->view.generation > 0)
-        n->settle_until = now_ms + MEMBER_SETTLE_MS;
-    for (uint32_t i = 0; i < n->world; i++) {
+        n->lead.settle_until = now_ms + MEMBER_SETTLE_MS;
+    for (uint32_t i = 0; i < n->opts.world; i++) {
         n->peers[i].is_in_view = false; /* present tasks join by themselves */
         node_reset_quarantine(n, i, now_ms);
     }
     self->is_joined = true;
-    self->is_ready = n->training == NODE_STOPPED;
-    self->incarnation = n->incarnation;
-    self->held = n->held;
-    if (n->has_lease)
+    self->is_ready = n->own.training == NODE_STOPPED;
+    self->incarnation = n->opts.incarnation;
+    self->held = n->own.held;
+    if (n->opts.has_lease)
         node_read_lease(n);
     node_gather(n, now_ms);
 }
@@ -46,20 +46,24 @@ static void clear_view_state(struct member_node *n, uint32_t rank)
  * works. */
 static const char *own_fault(struct member_node *n, uint32_t lost, uint64_t now_ms)
 {
-    uint64_t gap_ms = now_ms > n->ticked_ms ? now_ms - n->ticked_ms : 0, quiet_ms = UINT64_MAX;
+    uint64_t gap_ms = now_ms > n->clock.ticked_ms ? now_ms - n->clock.ticked_ms : 0,
+             quiet_ms = UINT64_MAX;
     uint32_t others = 0, quiet = 0;
 
-    if (gap_ms < n->gap_ms && now_ms - n->ticked_ms < n->silent_ms && now_ms < n->gap_until)
-        gap_ms = n->gap_ms;
-    if (n->peers[lost].has_lost_leader)
-        return node_print(n, "%s sent nothing to %s", node_name(n, n->self), node_name(n, lost));
-    if (gap_ms > n->silent_ms)
-        return node_print(n, "%s did not run for %.1f s", node_name(n, n->self), (double)gap_ms / 1e3);
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        const struct peer *p = &n->peers[n->view.seats[i].rank];
+    if (gap_ms < n->clock.gap_ms && now_ms - n->clock.ticked_ms < n->opts.silent_ms &&
+        now_ms < n->clock.gap_until)
+        gap_ms = n->clock.gap_ms;
+    if (n->peers[lost].absence.has_lost_leader)
+        return node_print(n, "%s sent nothing to %s", node_name(n, n->opts.self),
+                          node_name(n, lost));
+    if (gap_ms > n->opts.silent_ms)
+        return node_print(n, "%s did not run for %.1f s", node_name(n, n->opts.self),
+                          (double)gap_ms / 1e3);
+    for (uint32_t i = 0; i < n->view.n_members; i++) {
+        const struct peer *p = &n->peers[n->view.members[i].rank];
         uint64_t silent_ms = now_ms > p->heard_ms ? now_ms - p->heard_ms : 0;
 
-        if (n->view.seats[i].rank == n->self)
+        if (n->view.members[i].rank == n->opts.self)
             continue;
         others++;
         quiet += silent_ms > 3 * MEMBER_HEARTBEAT_MS;
@@ -67,7 +71,8 @@ static const char *own_fault(struct member_node *n, uint32_t lost, uint64_t now_
     }
     if (others < 2 || quiet < others)
         return NULL;
-    return node_print(n, "%s received nothing from any task for %.1f s", node_name(n, n->self), (double)quiet_ms / 1e3);
+    return node_print(n, "%s received nothing from any task for %.1f s", node_name(n, n->opts.self),
+                      (double)quiet_ms / 1e3);
 }
 
 void node_lose_member(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms)
@@ -76,10 +81,11 @@ void node_lose_member(struct member_node *n, uint32_t rank, const char *why, uin
     const char *text = own != NULL ? node_print(n, "%s: it lost %s: %s", own, node_name(n, rank), why)
                                    : node_print(n, "%s was lost: %s", node_progress_text(n, rank, now_ms), why);
 
-    snprintf(n->peers[rank].last_error, sizeof(n->peers[rank].last_error), "%s", why);
+    snprintf(n->peers[rank].absence.last_error, sizeof(n->peers[rank].absence.last_error), "%s",
+             why);
     if (own == NULL)
         node_count_loss(n, rank, now_ms);
-    node_end_view(n, own != NULL ? n->self : rank, text, now_ms);
+    node_end_view(n, own != NULL ? n->opts.self : rank, text, now_ms);
     n->peers[rank].has_left |= n->peers[rank].is_leaving; /* it was leaving already */
     node_close_in(n, rank);
     clear_view_state(n, rank);
@@ -94,36 +100,38 @@ typedef void message_fn(struct member_node *n, uint32_t rank, const struct membe
 static void on_attach(struct member_node *n, uint32_t rank, const struct member_msg *m)
 {
     struct peer *p = &n->peers[rank];
-    const struct member_seat *seat = node_seat(&n->view, rank);
+    const struct group_member *member = group_view_find(&n->view, rank);
 
     p->attach_generation = m->generation;
     if (n->state != MEMBER_LEADING && m->generation > n->view.generation) {
         p->is_attaching = true; /* the VIEW of this task has not arrived yet */
         return;
     }
-    if (n->state != MEMBER_LEADING || n->phase == NODE_GATHERING || seat == NULL ||
-        m->generation != n->view.generation || m->incarnation != seat->incarnation) {
+    if (n->state != MEMBER_LEADING || n->lead.phase == NODE_GATHERING || member == NULL ||
+        m->generation != n->view.generation || m->incarnation != member->incarnation) {
         node_refuse(n, rank, MEMBER_CONTINUE, "this view has ended");
         return;
     }
-    if (n->phase == NODE_PAUSE)
+    if (n->lead.phase == NODE_PAUSE)
         node_send_member(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_PAUSE, .generation = m->generation, .text = "" });
 }
 
 static void on_join(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
-    bool was_in_view = p->is_in_view && n->state == MEMBER_LEADING && n->phase != NODE_GATHERING;
+    bool was_in_view =
+        p->is_in_view && n->state == MEMBER_LEADING && n->lead.phase != NODE_GATHERING;
 
     p->is_joined = true;
-    p->is_ready = p->is_complete = p->is_leaving = p->has_left = p->is_dead = p->is_silent = p->is_attaching = false;
+    p->is_ready = p->is_complete = p->is_leaving = p->has_left = p->absence.is_dead =
+        p->absence.is_silent = p->is_attaching = false;
     p->is_in_view = p->is_in_view && m->is_attaching;
-    p->has_lost_leader = false;
+    p->absence.has_lost_leader = false;
     if (p->incarnation != m->incarnation)
         node_reset_reach(n, rank);
     p->incarnation = m->incarnation;
     p->joined_ms = now_ms;
-    p->last_error[0] = '\0';
+    p->absence.last_error[0] = '\0';
     if (!node_check_identity(n, rank, m, now_ms))
         return;
     if (m->generation > n->highest_generation)
@@ -133,11 +141,11 @@ static void on_join(struct member_node *n, uint32_t rank, const struct member_ms
         return;
     }
     if (n->state == MEMBER_FOLLOWING) {
-        node_redirect_links(n, n->out_rank);
+        node_redirect_links(n, n->out.rank);
         return;
     }
     /* its group must not wait for this task */
-    if (n->training == NODE_OPENING && m->generation > 0) {
+    if (n->own.training == NODE_OPENING && m->generation > 0) {
         node_refuse(n, rank, MEMBER_CONTINUE, "still opening model and data");
         return;
     }
@@ -164,7 +172,7 @@ static void on_ready(struct member_node *n, uint32_t rank, const struct member_m
     p->storage_failures = m->storage_failures;
     if (n->state != MEMBER_LEADING)
         return;
-    if (n->phase == NODE_LIVE && !p->is_in_view && is_new && p->quarantine_until == 0)
+    if (n->lead.phase == NODE_LIVE && !p->is_in_view && is_new && p->quarantine.until == 0)
         node_start_pause(n, node_print(n, "%s joins", node_name(n, rank)), now_ms);
     node_gather_if_paused(n, now_ms);
     node_gather(n, now_ms);
@@ -178,14 +186,14 @@ static void on_heartbeat(struct member_node *n, uint32_t rank, const struct memb
 
 static void on_trouble(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
 {
-    struct member_loss loss = { .peer = m->rank < n->world ? m->rank : MEMBER_NO_RANK };
+    struct member_loss loss = { .peer = m->rank < n->opts.world ? m->rank : MEMBER_NO_RANK };
 
-    n->peers[rank].has_lost_leader |= m->is_leader_silent;
-    if (n->phase == NODE_GATHERING || !n->peers[rank].is_in_view || m->generation != n->view.generation ||
-        m->is_leader_silent)
+    n->peers[rank].absence.has_lost_leader |= m->is_leader_silent;
+    if (n->lead.phase == NODE_GATHERING || !n->peers[rank].is_in_view ||
+        m->generation != n->view.generation || m->is_leader_silent)
         return;
     for (uint32_t i = 0; i < m->n_ranks && i < MEMBER_REACH_MAX; i++)
-        if (m->ranks[i] < n->world)
+        if (m->ranks[i] < n->opts.world)
             loss.dead_paths[loss.n_dead_paths++] = m->ranks[i];
     node_trouble(n, rank, &loss, node_print(n, "%s reports: %s", node_name(n, rank), m->text), now_ms);
 }
@@ -204,9 +212,9 @@ static void on_complete(struct member_node *n, uint32_t rank, const struct membe
     p->is_complete = true;
     p->held = m->held;
     /* its training has stopped; the next view repeats the last steps */
-    if (n->phase == NODE_GATHERING)
+    if (n->lead.phase == NODE_GATHERING)
         on_ready(n, rank, m, now_ms);
-    else if (n->phase == NODE_PAUSE) { /* it reaches no further boundary */
+    else if (n->lead.phase == NODE_PAUSE) { /* it reaches no further boundary */
         p->is_ready = true;
         node_gather_if_paused(n, now_ms);
     }
@@ -225,19 +233,19 @@ static void on_leave(struct member_node *n, uint32_t rank, const struct member_m
         return;
     }
     if (m->code != 143) {
-        if (n->phase != NODE_GATHERING && p->is_in_view)
+        if (n->lead.phase != NODE_GATHERING && p->is_in_view)
             node_lose_member(n, rank, m->text, now_ms);
         else
             node_close_in(n, rank);
-        snprintf(p->last_error, sizeof(p->last_error), "%s", m->text);
+        snprintf(p->absence.last_error, sizeof(p->absence.last_error), "%s", m->text);
         return;
     }
     p->is_leaving = true;
-    if (m->is_all && !n->stops_all) {
-        n->is_stopping = n->stops_all = true;
-        n->stop_ms = now_ms;
+    if (m->is_all && !n->leave.ends_job) {
+        n->leave.is_requested = n->leave.ends_job = true;
+        n->leave.since_ms = now_ms;
     }
-    if (n->phase == NODE_LIVE)
+    if (n->lead.phase == NODE_LIVE)
         node_start_pause(n, m->text, now_ms);
     node_gather(n, now_ms);
 }
@@ -253,7 +261,7 @@ void node_received_in(struct member_node *n, const struct member_event *e, uint6
     const struct member_msg *m = e->msg;
     uint32_t rank = e->rank;
 
-    CHECK(rank < n->world && rank != n->self);
+    CHECK(rank < n->opts.world && rank != n->opts.self);
     n->peers[rank].heard_ms = now_ms;
     if (m->kind == MEMBER_MSG_JOIN) {
         on_join(n, rank, m, now_ms);
@@ -275,16 +283,16 @@ void node_in_closed(struct member_node *n, const struct member_event *e, uint64_
     struct peer *p = &n->peers[rank];
     bool counts;
 
-    CHECK(rank < n->world && rank != n->self);
+    CHECK(rank < n->opts.world && rank != n->opts.self);
     if (!p->is_joined)
         return;
-    counts = n->state == MEMBER_LEADING && n->phase != NODE_GATHERING && p->is_in_view;
+    counts = n->state == MEMBER_LEADING && n->lead.phase != NODE_GATHERING && p->is_in_view;
     p->is_joined = p->is_attaching = false;
     if (counts) {
         node_lose_member(n, rank, e->text, now_ms);
         return;
     }
-    snprintf(p->last_error, sizeof(p->last_error), "%s", e->text);
+    snprintf(p->absence.last_error, sizeof(p->absence.last_error), "%s", e->text);
     clear_view_state(n, rank);
     if (n->state == MEMBER_LEADING)
         node_gather(n, now_ms);
@@ -294,34 +302,35 @@ void node_in_closed(struct member_node *n, const struct member_event *e, uint64_
 
 static void watch_silence(struct member_node *n, uint64_t now_ms)
 {
-    for (uint32_t i = 0; i < n->world; i++) {
+    for (uint32_t i = 0; i < n->opts.world; i++) {
         struct peer *p = &n->peers[i];
-        bool counts = p->is_in_view && n->phase != NODE_GATHERING;
+        bool counts = p->is_in_view && n->lead.phase != NODE_GATHERING;
         uint64_t silent = now_ms > p->heard_ms ? now_ms - p->heard_ms : 0;
 
-        if (i == n->self || (!p->is_joined && !counts))
+        if (i == n->opts.self || (!p->is_joined && !counts))
             continue;
         if (counts && !p->is_joined && silent > MEMBER_ATTACH_MS) {
             node_lose_member(n, i, "it did not join this task, which leads the group now", now_ms);
-        } else if (p->is_joined && silent > n->silent_ms) {
+        } else if (p->is_joined && silent > n->opts.silent_ms) {
             const char *why = node_print(n, "silent for %.1f s", (double)silent / 1e3);
 
             if (counts)
                 node_lose_member(n, i, why, now_ms);
             else
                 node_close_in(n, i);
-            snprintf(p->last_error, sizeof(p->last_error), "%s", why);
+            snprintf(p->absence.last_error, sizeof(p->absence.last_error), "%s", why);
         }
     }
 }
 
 static struct member_progress progress_of(const struct member_node *n, uint32_t rank, uint64_t now_ms)
 {
-    struct member_progress p = n->peers[rank].progress;
+    struct member_progress p = n->peers[rank].progress.last;
 
-    if (rank == n->self)
-        return n->progress;
-    p.phase_ms += now_ms > n->peers[rank].progress_ms ? now_ms - n->peers[rank].progress_ms : 0;
+    if (rank == n->opts.self)
+        return n->own.progress;
+    p.phase_ms +=
+        now_ms > n->peers[rank].progress.at_ms ? now_ms - n->peers[rank].progress.at_ms : 0;
     return p;
 }
 
@@ -333,13 +342,14 @@ static uint32_t find_straggler(const struct member_node *n, struct member_progre
     uint32_t rank = MEMBER_NO_RANK;
     bool is_done = false;
 
-    *others_ahead = n->view.n == 1;
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        uint32_t r = n->view.seats[i].rank;
+    *others_ahead = n->view.n_members == 1;
+    for (uint32_t i = 0; i < n->view.n_members; i++) {
+        uint32_t r = n->view.members[i].rank;
         struct member_progress p = progress_of(n, r, now_ms);
 
         is_done |= n->peers[r].is_complete;
-        if (n->peers[r].is_ready || n->peers[r].is_complete || (r == n->self && n->training == NODE_STOPPED)) {
+        if (n->peers[r].is_ready || n->peers[r].is_complete ||
+            (r == n->opts.self && n->own.training == NODE_STOPPED)) {
             *others_ahead = true;
             continue;
         }
@@ -353,7 +363,7 @@ static uint32_t find_straggler(const struct member_node *n, struct member_progre
         }
     }
     /* all steps are done: the save and the export of this task have no limit */
-    if (is_done && rank == n->self)
+    if (is_done && rank == n->opts.self)
         return MEMBER_NO_RANK;
     return rank;
 }
@@ -361,10 +371,10 @@ static uint32_t find_straggler(const struct member_node *n, struct member_progre
 static void evict_straggler(struct member_node *n, uint32_t rank, const char *text, uint64_t now_ms)
 {
     node_end_view(n, rank, text, now_ms);
-    if (!n->has_blamed) /* the other tasks could not use that time */
-        n->no_step_ms = 0;
-    n->has_blamed = true;
-    if (rank == n->self) {
+    if (!n->deadline.has_blamed) /* the other tasks could not use that time */
+        n->deadline.no_step_ms = 0;
+    n->deadline.has_blamed = true;
+    if (rank == n->opts.self) {
         node_redirect_links(n, MEMBER_NO_RANK);
         node_end(n, 138, text);
         return;
@@ -384,21 +394,26 @@ static void watch_steps(struct member_node *n, uint64_t now_ms)
     bool others_ahead;
     uint32_t last = find_straggler(n, &p, &others_ahead, now_ms);
     /* 0: the operation of the phase has its own deadline, and reports a more precise error */
-    uint64_t limit_ms = p.limit_ms != 0 ? p.limit_ms : n->deadline_ms + n->deadline_ms / 2;
+    uint64_t limit_ms =
+        p.limit_ms != 0 ? p.limit_ms : n->opts.deadline_ms + n->opts.deadline_ms / 2;
 
-    if (last != n->straggler || p.place != n->straggler_place) {
-        n->straggler = last;
-        n->straggler_place = p.place;
-        n->straggler_ms = now_ms;
+    if (last != n->straggler.rank || p.place != n->straggler.place) {
+        n->straggler.rank = last;
+        n->straggler.place = p.place;
+        n->straggler.since_ms = now_ms;
     }
-    if (last == MEMBER_NO_RANK || p.phase_ms <= limit_ms || now_ms - n->straggler_ms < MEMBER_STRAGGLER_MS)
+    if (last == MEMBER_NO_RANK || p.phase_ms <= limit_ms ||
+        now_ms - n->straggler.since_ms < MEMBER_STRAGGLER_MS)
         return;
-    if (last != n->self && now_ms - n->peers[last].heard_ms > 2 * MEMBER_HEARTBEAT_MS)
+    if (last != n->opts.self && now_ms - n->peers[last].heard_ms > 2 * MEMBER_HEARTBEAT_MS)
         return; /* the member is silent, not stuck: it may come back with its state */
     if (others_ahead) {
-        evict_straggler(n, last, node_print(n, "%s makes no progress%s; this phase has a limit of %.1f s",
-                                  node_progress_text(n, last, now_ms), n->view.n > 1 ? ", and the others wait for it" : "",
-                                  (double)limit_ms / 1e3), now_ms);
+        evict_straggler(n, last,
+                        node_print(n, "%s makes no progress%s; this phase has a limit of %.1f s",
+                                   node_progress_text(n, last, now_ms),
+                                   n->view.n_members > 1 ? ", and the others wait for it" : "",
+                                   (double)limit_ms / 1e3),
+                        now_ms);
         return;
     }
     node_end_view(n, MEMBER_NO_RANK,
@@ -411,19 +426,24 @@ void node_lead_tick(struct member_node *n, uint64_t now_ms)
 {
     watch_silence(n, now_ms);
     node_watch_quarantine(n, now_ms);
-    if (n->phase != NODE_GATHERING)
+    if (n->lead.phase != NODE_GATHERING)
         node_watch_trouble(n, now_ms);
-    if (n->phase != NODE_GATHERING)
+    if (n->lead.phase != NODE_GATHERING)
         watch_steps(n, now_ms);
     if (n->state != MEMBER_LEADING)
         return;
-    if (n->phase == NODE_LIVE && node_any_leaves(n))
+    if (n->lead.phase == NODE_LIVE && node_has_leaving_task(n))
         node_start_pause(n, "a task was asked to leave", now_ms);
-    if (n->phase == NODE_PAUSE && now_ms - n->gather_ms > n->grace_ms && node_any_leaves(n))
-        node_end_view(n, MEMBER_NO_RANK,
-                  node_print(n, "the step is not complete after %.1f s, and tasks were asked to leave: "
-                                "the step is aborted (train.grace_seconds)", (double)n->grace_ms / 1e3), now_ms);
-    if (n->phase == NODE_GATHERING)
+    if (n->lead.phase == NODE_PAUSE && now_ms - n->lead.began_ms > n->opts.grace_ms &&
+        node_has_leaving_task(n))
+        node_end_view(
+            n, MEMBER_NO_RANK,
+            node_print(n,
+                       "the step is not complete after %.1f s, and tasks were asked to leave: "
+                       "the step is aborted (train.grace_seconds)",
+                       (double)n->opts.grace_ms / 1e3),
+            now_ms);
+    if (n->lead.phase == NODE_GATHERING)
         node_gather_tick(n, now_ms);
     else
         node_keep_lease(n, now_ms);

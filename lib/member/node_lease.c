@@ -4,7 +4,7 @@
 /* One operation at a time; the delay grows with each failure. */
 static bool may_use_lease(const struct member_node *n)
 {
-    return !n->is_lease_pending && n->ticked_ms >= n->lease_again_ms;
+    return !n->lease.is_pending && n->clock.ticked_ms >= n->lease.again_ms;
 }
 
 void node_read_lease(struct member_node *n)
@@ -13,34 +13,36 @@ void node_read_lease(struct member_node *n)
 
     if (!may_use_lease(n))
         return;
-    n->is_lease_pending = true;
+    n->lease.is_pending = true;
     d = node_add_action(n, MEMBER_LEASE);
     d->token = UINT64_MAX;
-    d->wish = ++n->wish;
+    d->request = ++n->lease.request;
 }
 
 /* Reads the lease again while the node can only wait for the storage. */
 void node_poll_lease(struct member_node *n, uint64_t now_ms)
 {
-    if (now_ms - n->polled_ms < MEMBER_LEASE_POLL_MS)
+    if (now_ms - n->lease.polled_ms < MEMBER_LEASE_POLL_MS)
         return;
-    n->polled_ms = now_ms;
+    n->lease.polled_ms = now_ms;
     node_read_lease(n);
 }
 
-void node_take_lease(struct member_node *n, const struct member_view *v)
+void node_take_lease(struct member_node *n, const struct group_view *v)
 {
     struct member_action *d;
 
     if (!may_use_lease(n))
         return;
-    n->is_lease_pending = true;
+    n->lease.is_pending = true;
     d = node_add_action(n, MEMBER_LEASE);
-    d->token = n->lease.token;
-    d->wish = ++n->wish;
+    d->token = n->lease.record.token;
+    d->request = ++n->lease.request;
     d->view = v;
-    n->is_taking_early = n->lease.token != 0 && !n->lease.is_mine && !n->lease.is_over &&
-                    (n->lease.holder != n->self || !n->lease.is_same_place) && !n->is_holder_gone &&
-                    (n->phase == NODE_GATHERING || n->lease.holder >= n->world ||
-                     node_seat(&n->view, n->lease.holder) == NULL);
+    n->lease.prior.is_taking =
+        n->lease.record.token != 0 && !n->lease.record.is_mine && !n->lease.record.is_over &&
+        (n->lease.record.holder != n->opts.self || !n->lease.record.is_same_place) &&
+        !n->lease.is_holder_gone &&
+        (n->lead.phase == NODE_GATHERING || n->lease.record.holder >= n->opts.world ||
+         group_view_find(&n->view, n->lease.record.holder) == NULL);
 }

@@ -7,7 +7,7 @@ void node_close_in(struct member_node *n, uint32_t rank)
 {
     struct peer *p = &n->peers[rank];
 
-    if (rank == n->self || !p->is_joined)
+    if (rank == n->opts.self || !p->is_joined)
         return;
     node_add_action(n, MEMBER_CLOSE_IN)->rank = rank;
     p->is_joined = p->is_ready = p->is_complete = p->is_leaving = p->is_attaching = false;
@@ -15,7 +15,7 @@ void node_close_in(struct member_node *n, uint32_t rank)
 
 void node_refuse(struct member_node *n, uint32_t rank, int code, const char *text)
 {
-    if (rank == n->self || !n->peers[rank].is_joined)
+    if (rank == n->opts.self || !n->peers[rank].is_joined)
         return;
     node_send_member(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = code, .text = text });
     node_close_in(n, rank);
@@ -23,8 +23,8 @@ void node_refuse(struct member_node *n, uint32_t rank, int code, const char *tex
 
 void node_redirect_links(struct member_node *n, uint32_t leader)
 {
-    for (uint32_t i = 0; i < n->world; i++) {
-        if (i == n->self || !n->peers[i].is_joined || n->peers[i].is_attaching)
+    for (uint32_t i = 0; i < n->opts.world; i++) {
+        if (i == n->opts.self || !n->peers[i].is_joined || n->peers[i].is_attaching)
             continue;
         if (i == leader || leader == MEMBER_NO_RANK)
             node_refuse(n, i, MEMBER_CONTINUE, "not a leader");
@@ -39,49 +39,50 @@ void node_redirect_links(struct member_node *n, uint32_t leader)
  * process for which the view was made has died, or its link has closed. */
 void node_refuse_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms)
 {
-    for (uint32_t i = 0; i < n->world; i++)
+    for (uint32_t i = 0; i < n->opts.world; i++)
         if (n->peers[i].is_attaching && now_ms - n->peers[i].joined_ms >= for_ms)
             node_refuse(n, i, MEMBER_CONTINUE, "this task does not have this view");
 }
 
 void node_send_ready(struct member_node *n)
 {
-    if (n->out_rank == MEMBER_NO_RANK || n->training != NODE_STOPPED)
+    if (n->out.rank == MEMBER_NO_RANK || n->own.training != NODE_STOPPED)
         return;
-    node_send_leader(n, &(struct member_msg){ .kind = MEMBER_MSG_READY,
-                                       .generation = n->view.generation,
-                                       .held = n->held,
-                                       .storage_failures = n->peers[n->self].storage_failures,
-                                       .text = "" });
+    node_send_leader(
+        n, &(struct member_msg){ .kind = MEMBER_MSG_READY,
+                                 .generation = n->view.generation,
+                                 .held = n->own.held,
+                                 .storage_failures = n->peers[n->opts.self].storage_failures,
+                                 .text = "" });
 }
 
 void node_send_leave(struct member_node *n, int code, const char *text)
 {
-    node_send_leader(n, &(struct member_msg){ .kind = MEMBER_MSG_LEAVE,
-                                       .code = code,
-                                       .is_all = n->stops_all,
-                                       .text = text });
+    node_send_leader(
+        n, &(struct member_msg){
+               .kind = MEMBER_MSG_LEAVE, .code = code, .is_all = n->leave.ends_job, .text = text });
 }
 
 void node_open_out(struct member_node *n, uint32_t rank, bool is_attaching, uint64_t now_ms)
 {
-    CHECK(n->out_rank == MEMBER_NO_RANK && rank != n->self && rank < n->world);
-    n->out_rank = rank;
-    n->peers[rank].asked_event = n->events;
-    n->is_accepted = is_attaching;
-    n->out_ms = n->out_heard_ms = now_ms;
+    CHECK(n->out.rank == MEMBER_NO_RANK && rank != n->opts.self && rank < n->opts.world);
+    n->out.rank = rank;
+    n->peers[rank].absence.asked_event = n->clock.events;
+    n->out.is_accepted = is_attaching;
+    n->out.called_ms = n->out.heard_ms = now_ms;
     node_add_action(n, MEMBER_OPEN_OUT)->rank = rank;
     node_send_leader(n, &(struct member_msg){ .kind = MEMBER_MSG_JOIN,
-                                       .incarnation = n->incarnation,
-                                       .generation = is_attaching ? n->view.generation : n->highest_generation,
-                                       .is_attaching = is_attaching,
-                                       .ident = &n->ident,
-                                       .n_devices = n->n_devices,
-                                       .ranks = n->own_dead.at,
-                                       .n_ranks = is_attaching ? 0 : n->own_dead.n,
-                                       .text = "" });
+                                              .incarnation = n->opts.incarnation,
+                                              .generation = is_attaching ? n->view.generation
+                                                                         : n->highest_generation,
+                                              .is_attaching = is_attaching,
+                                              .ident = n->opts.ident,
+                                              .n_devices = n->opts.n_devices,
+                                              .ranks = n->seek.dead_paths.at,
+                                              .n_ranks = is_attaching ? 0 : n->seek.dead_paths.n,
+                                              .text = "" });
     if (!is_attaching)
         node_send_ready(n);
-    if (n->is_stopping)
-        node_send_leave(n, 143, node_print(n, "%s was asked to leave", node_name(n, n->self)));
+    if (n->leave.is_requested)
+        node_send_leave(n, 143, node_print(n, "%s was asked to leave", node_name(n, n->opts.self)));
 }

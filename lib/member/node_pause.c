@@ -3,15 +3,15 @@
 
 void node_gather_if_paused(struct member_node *n, uint64_t now_ms)
 {
-    if (n->phase != NODE_PAUSE)
+    if (n->lead.phase != NODE_PAUSE)
         return;
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        const struct peer *p = &n->peers[n->view.seats[i].rank];
+    for (uint32_t i = 0; i < n->view.n_members; i++) {
+        const struct peer *p = &n->peers[n->view.members[i].rank];
 
         if (!p->is_joined || !p->is_ready)
             return;
     }
-    n->is_alive = n->is_connected = false;
+    n->is_alive = n->own.is_connected = false;
     node_start_gathering(n, now_ms);
     node_gather(n, now_ms);
 }
@@ -20,34 +20,34 @@ void node_start_pause(struct member_node *n, const char *text, uint64_t now_ms)
 {
     struct member_msg m = { .kind = MEMBER_MSG_PAUSE, .generation = n->view.generation, .text = "" };
 
-    if (n->phase != NODE_LIVE)
+    if (n->lead.phase != NODE_LIVE)
         return;
     node_log(n, false, text);
     node_set_cause(n, text);
-    n->phase = NODE_PAUSE;
-    n->gather_ms = now_ms;
-    for (uint32_t i = 0; i < n->world; i++) {
+    n->lead.phase = NODE_PAUSE;
+    n->lead.began_ms = now_ms;
+    for (uint32_t i = 0; i < n->opts.world; i++) {
         struct peer *p = &n->peers[i];
 
-        if (i == n->self || !p->is_joined || !p->is_in_view)
+        if (i == n->opts.self || !p->is_joined || !p->is_in_view)
             continue;
         node_send_member(n, i, &m);
         p->is_ready = p->is_complete; /* a complete task reaches no further boundary */
     }
     node_pause_training(n);
-    if (n->training == NODE_STOPPED) {
-        n->peers[n->self].is_ready = true;
-        n->peers[n->self].held = n->held;
+    if (n->own.training == NODE_STOPPED) {
+        n->peers[n->opts.self].is_ready = true;
+        n->peers[n->opts.self].held = n->own.held;
     }
     node_gather_if_paused(n, now_ms);
 }
 
 void node_end_if_complete(struct member_node *n)
 {
-    if (n->phase == NODE_GATHERING || !n->peers[n->self].is_complete)
+    if (n->lead.phase == NODE_GATHERING || !n->peers[n->opts.self].is_complete)
         return;
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        const struct peer *p = &n->peers[n->view.seats[i].rank];
+    for (uint32_t i = 0; i < n->view.n_members; i++) {
+        const struct peer *p = &n->peers[n->view.members[i].rank];
 
         if (!p->is_joined || !p->is_complete)
             return;
@@ -55,23 +55,24 @@ void node_end_if_complete(struct member_node *n)
     node_end_all(n, 0, "the job is complete");
 }
 
-void node_own_complete(struct member_node *n)
+void node_training_complete(struct member_node *n)
 {
-    n->peers[n->self].is_complete = true;
-    n->peers[n->self].held = n->held;
+    n->peers[n->opts.self].is_complete = true;
+    n->peers[n->opts.self].held = n->own.held;
     node_end_if_complete(n);
 }
 
 static void own_training_stopped(struct member_node *n, uint64_t now_ms)
 {
-    struct peer *self = &n->peers[n->self];
+    struct peer *self = &n->peers[n->opts.self];
 
     self->is_ready = true;
-    self->held = n->held;
-    if (n->phase == NODE_GATHERING && n->settle_until < now_ms + MEMBER_SETTLE_MS && n->view.generation == 0)
+    self->held = n->own.held;
+    if (n->lead.phase == NODE_GATHERING && n->lead.settle_until < now_ms + MEMBER_SETTLE_MS &&
+        n->view.generation == 0)
         /* no task could join before: probe for the group first */
-        n->settle_until = now_ms + MEMBER_SETTLE_MS;
-    n->probe_ms = now_ms; /* announces at once, to tasks that seek a leader, that this task can
+        n->lead.settle_until = now_ms + MEMBER_SETTLE_MS;
+    n->lead.probe_ms = now_ms; /* announces at once, to tasks that seek a leader, that this task can
                              lead */
     node_gather_if_paused(n, now_ms);
     node_gather(n, now_ms);

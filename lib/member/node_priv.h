@@ -23,193 +23,13 @@
  * A file calls only files above it in this list. A transition of the leader therefore ends in
  * node_gather(), which does what has become possible, and never returns to the transition.
  *
- * "This task" is the task of the node. Times that end in _ms or _until are absolute values of
- * now_ms, unless the comment says otherwise; 0 means not set. */
+ * node_types.h has the state that they share. */
 #ifndef MEMBER_NODE_PRIV_H
 #define MEMBER_NODE_PRIV_H
 
-#include "base/arena.h"
 #include "member/member_priv.h"
 #include "member/node.h"
-
-enum { NODE_TEXT = 1024, NODE_HOPS = 8, NODE_PHASE_BYTES = 32, NODE_EDGES = 64 };
-
-/* Training of this task. */
-enum node_training {
-    NODE_OPENING,  /* model and data are not open yet */
-    NODE_STOPPED,  /* stopped; the state is complete */
-    NODE_RUNNING,  /* after TRAIN */
-    NODE_PAUSING,  /* after PAUSE */
-    NODE_ABORTING, /* after ABORT */
-};
-
-/* Phase of a leader. */
-enum node_phase {
-    NODE_GATHERING, /* no view: waits until the next view may be published */
-    NODE_LIVE,      /* the view trains */
-    NODE_PAUSE,     /* the view trains and stops at the next step boundary */
-};
-
-/* Tests of data paths that the leader ordered. */
-struct node_round {
-    uint64_t id;       /* as in REACH; 0: no tests */
-    uint32_t n_open;   /* tasks that have not answered */
-    uint64_t until_ms; /* at this time a missing answer counts as a dead path */
-    bool has_failed;   /* a path is dead */
-};
-
-/* Ranks without duplicates. */
-struct node_ranks {
-    uint32_t n, at[MEMBER_REACH_MAX];
-};
-
-/* What a leader knows of a task; the entry of this task is used, too. */
-struct peer {
-    bool is_joined;      /* its link in is open and its JOIN was accepted */
-    bool is_in_view;      /* in the last view */
-    bool is_ready;       /* its training has stopped since the last view */
-    bool is_complete;    /* it has done all steps of the present view */
-    bool is_leaving;     /* it asked to be released */
-    bool has_left;       /* it was released or has left: no task waits for it */
-    bool is_dead;        /* its address refused the connection, and no message arrived since */
-    bool is_silent;      /* it led this task, fell silent, and no message arrived since */
-    bool is_probed;      /* a probe is open. A second is not started: a result is as old as its
-                            start */
-    bool is_attaching;   /* its link belongs to a view that another leader publishes */
-    bool is_mismatched;  /* its last JOIN had another identity */
-    bool has_lost_leader;  /* it left because this leader was silent */
-    uint32_t storage_failures; /* of its last READY, or of the view */
-    uint64_t asked_event;      /* number of the event in which this task last called or probed it:
-                                  the
-                            result is newer than what was known then */
-    uint64_t incarnation; /* last seen; 0: never seen */
-    uint64_t attach_generation;
-    uint64_t held;
-    uint64_t joined_ms, heard_ms; /* time of its JOIN; of its last message */
-    /* reachability; used by a leader */
-    uint32_t suspect;         /* the task that it reported lost without a dead path; NO_RANK:
-                                 none */
-    bool is_tested;           /* its paths were tested since this generation broke */
-    struct node_ranks dead;   /* in quarantine: its dead data paths */
-    struct node_round round;  /* in quarantine: the tests of its paths */
-    uint32_t n_failed_rounds; /* since its quarantine began */
-    uint32_t quarantines;         /* quarantines of this process in a row */
-    uint32_t accusations;         /* evictions of other tasks for a dead path to this one, since its
-                                 own */
-    uint32_t losses;          /* losses of this process in a row */
-    uint64_t quarantined_ms, loss_ms; /* time of the last quarantine and loss */
-    uint64_t quarantine_until; /* time of the next tests of its paths; 0: not in quarantine */
-    struct member_progress progress; /* as reported at progress_ms; its phase is phase[] */
-    uint64_t progress_ms;
-    char phase[NODE_PHASE_BYTES];
-    char last_error[256]; /* the reason why it is missing; "": none */
-};
-
-struct member_node {
-    /* constant after member_node_new() */
-    struct arena memory;
-    uint32_t world, self, n_devices, min_world;
-    uint64_t incarnation, rejoin_ms, deadline_ms, grace_ms, silent_ms;
-    bool has_lease;
-    const char **names, **addresses;
-    struct member_ident ident;
-
-    /* actions of this event */
-    struct arena event; /* memory that is valid until the next event */
-    struct member_action *actions;
-    uint32_t n_actions, next_action, room;
-
-    enum member_node_state state;
-    uint64_t highest_generation;  /* highest generation known */
-    uint64_t events; /* number of events so far */
-    uint64_t ticked_ms, heartbeat_ms, logged_ms; /* last TICK, last heartbeat, last line about
-                                                    missing
-                                             tasks */
-    uint64_t gap_ms, gap_until; /* duration in which this process did not run; a loss that is
-                                   noticed before gap_until is attributed to that gap */
-    uint64_t no_step_ms; /* duration outside a connected view since the last step, or since the
-                            eviction of a task that delayed the others */
-    bool has_blamed;     /* such an eviction reset no_step_ms; the next reset needs a step */
-    char cause[NODE_TEXT]; /* first cause of the last change of the group */
-
-    /* training of this task and its view */
-    enum node_training training;
-    struct member_view view; /* the last view; seats owned */
-    struct member_seat *seats;
-    bool is_alive;     /* the view has not ended */
-    bool is_connected; /* the communicator of this task is connected */
-    uint64_t adopted_ms; /* time at which the view was adopted */
-    uint64_t abort_ms;   /* time of the last ABORT */
-    uint64_t held, stepped; /* newest step whose state is complete; step of the last reset of
-                               no_step_ms */
-    struct member_progress progress;
-
-    /* link out */
-    uint32_t out_rank;        /* rank of the called task; NO_RANK: no link */
-    bool is_accepted;    /* the called task accepted the JOIN */
-    uint64_t out_ms, out_heard_ms; /* time of the call; of the last message */
-    uint64_t retry_ms;   /* SEEKING without a link: time of the next call; 0: at once */
-    uint32_t candidate;  /* index of the next task to call */
-    uint32_t hops, tries; /* REDIRECTs in a row; calls without an answer in a row */
-    uint32_t refusals; /* REFUSEs without an exit code since a leader accepted this task */
-    uint64_t refused_until;   /* this task joins no leader before this time */
-    uint64_t refusal_logged_ms; /* time of the last line about the rejection of a process */
-    uint32_t successor;       /* after a hand-over of leadership, the leader to call next; NO_RANK:
-                            none */
-
-    /* leaving */
-    bool is_stopping, stops_all; /* this task was asked to leave; to end the job */
-    uint64_t stop_ms;
-
-    /* leading */
-    struct peer *peers; /* [world], with the entry of this task */
-    enum node_phase phase;
-    uint64_t gather_ms;  /* begin of GATHERING, or of the phase LIVE or PAUSE */
-    uint64_t settle_until, rejoin_until; /* GATHERING waits for known tasks; for lost tasks */
-    uint64_t trouble_ms; /* time of the first report of a broken data link; 0: none */
-    uint32_t trouble_rank; /* the lost task, by the first report, or the first with a dead path */
-    char trouble[NODE_TEXT];
-    struct { uint32_t a, b; } edges[NODE_EDGES]; /* dead data paths of the view that broke */
-    uint32_t n_edges;
-    struct node_round trouble_round; /* the tests that find the end that is cut off */
-    uint64_t rounds;                 /* number of rounds ordered so far */
-    struct node_ranks own_dead;      /* the dead paths for which this task was evicted; reset by a
-                                        view */
-    uint32_t straggler;     /* the task that delays the others; NO_RANK: none */
-    uint64_t straggler_place, straggler_ms; /* its position, and since when it is there */
-    uint64_t probe_ms;   /* time of the next round of probes */
-    uint32_t probe_at;   /* rank at which the next round begins */
-    bool is_saving, is_saved;
-    uint64_t saved_ms, save_began_ms, save_again_ms; /* end; begin (0: not begun); next try (0: at
-                                                        once) */
-    uint32_t save_failures; /* in a row */
-    char save_error[NODE_TEXT]; /* the reason of the last failure; "": none */
-
-    /* lease */
-    struct member_lease lease; /* last report; members owned; text: "" */
-    uint32_t *lease_members;
-    uint64_t wish;       /* number of the last LEASE action */
-    uint32_t *prior;     /* group of a holder from which the lease was taken before its expiry,
-                            because a majority of that group was present */
-    uint32_t n_prior, prior_holder;
-    bool is_taking_early;     /* the LEASE action that is open takes the lease from such a holder */
-    uint64_t prior_until; /* until this time that holder may believe that it holds the lease */
-    uint64_t polled_ms;  /* time of the last read that had no other purpose than to wait */
-    uint64_t lease_since; /* number of the event that reported the present token first */
-    bool is_holder_gone; /* a call or probe that began after lease_since showed it */
-    bool is_lease_pending;     /* a LEASE action is open */
-    uint32_t lease_failures; /* answers in a row that reported an error of the storage */
-    uint64_t lease_again_ms; /* time before which no lease operation is started */
-
-    /* storage of this task */
-    bool storage_failed;       /* another task shall lead */
-    uint64_t storage_ms, storage_reported_ms; /* first and last report of the present failure */
-    uint64_t unsaved_ms;       /* first failure to write the last checkpoint; 0: none */
-    char storage_error[256];   /* the reason */
-    char lease_error[256];
-    const char *blocked; /* why no view may be published although enough tasks are present; static
-                            or NULL */
-};
+#include "member/node_types.h"
 
 /* ---- events ---- */
 
@@ -226,7 +46,7 @@ node_event_fn node_lease, node_storage;            /* node_storage.c */
  * been performed. Returns false if the node has ended. */
 bool node_begin_event(struct member_node *n);
 /* Appends an action. Valid until the next call. */
-struct member_action *node_add_action(struct member_node *n, enum member_action_kind what);
+struct member_action *node_add_action(struct member_node *n, enum member_action_kind kind);
 /* Append an action with a copy of the text or message. */
 void node_log(struct member_node *n, bool is_trouble, const char *text);
 void node_send_leader(struct member_node *n, const struct member_msg *m);                /* link
@@ -235,7 +55,7 @@ void node_send_member(struct member_node *n, uint32_t rank, const struct member_
                                                                                             in */
 /* Return copies that are valid until the next event. text NULL: "". */
 const char *node_copy_text(struct member_node *n, const char *text);
-const struct member_view *node_copy_view(struct member_node *n, const struct member_view *v);
+const struct group_view *node_copy_view(struct member_node *n, const struct group_view *v);
 /* Returns a copy that is valid until the next event; NULL if n_ranks is 0. */
 const uint32_t *node_copy_ranks(struct member_node *n, const uint32_t *ranks, uint32_t n_ranks);
 void node_set_cause(struct member_node *n, const char *text);
@@ -244,17 +64,15 @@ void node_set_cause(struct member_node *n, const char *text);
 
 /* Returns the delay in ms before the next try after `failures` >= 1 failures in a row. */
 uint64_t node_retry_ms(uint32_t failures);
-/* Returns the seat of the task; NULL if the task is not in the view. */
-const struct member_seat *node_seat(const struct member_view *v, uint32_t rank);
 /* Present: joined, training stopped, not attaching and not in quarantine. */
 bool node_is_present(const struct member_node *n, uint32_t rank);
 uint32_t node_n_present(const struct member_node *n);
 /* Returns the present tasks as a view with generation 0; valid until the next event. */
-const struct member_view *node_present_view(struct member_node *n);
+const struct group_view *node_present_view(struct member_node *n);
 /* Returns true if the task was in the last view and its training has not stopped yet. */
 bool node_is_stopping(const struct member_node *n, uint32_t rank);
-bool node_any_leaves(const struct member_node *n);
-bool node_is_full_view(const struct member_view *v, uint32_t world);
+bool node_has_leaving_task(const struct member_node *n);
+bool node_is_full_view(const struct group_view *v, uint32_t world);
 
 /* ---- node_text.c; the texts are valid until the next event ---- */
 
@@ -312,7 +130,7 @@ void node_read_lease(struct member_node *n);
 /* Reads the lease, if the last read is MEMBER_LEASE_POLL_MS ago: nothing else can be done than wait. */
 void node_poll_lease(struct member_node *n, uint64_t now_ms);
 /* Takes the lease with the group of the view as its record. */
-void node_take_lease(struct member_node *n, const struct member_view *v);
+void node_take_lease(struct member_node *n, const struct group_view *v);
 
 /* ---- node_reach.c ---- */
 
@@ -355,7 +173,7 @@ void node_start_gathering(struct member_node *n, uint64_t now_ms);
 /* ---- node_quorum.c ---- */
 
 /* Returns true if the group of all present tasks may be published. Else starts the lease operation
- * that is needed, and sets n->blocked to the reason. */
+ * that is needed, and sets n->lead.blocked to the reason. */
 bool node_may_publish(struct member_node *n, uint64_t now_ms);
 /* While a view exists: takes the lease with the view as the record, if that is not the record
  * yet. */
@@ -370,7 +188,8 @@ void node_note_incarnation(struct member_node *n, uint32_t rank, uint64_t incarn
 
 /* Copies the view, of which this task is a part, starts training, and opens the link to the
  * coordinator or becomes the coordinator. */
-void node_adopt_view(struct member_node *n, const struct member_view *v, const char *text, uint64_t now_ms);
+void node_adopt_view(struct member_node *n, const struct group_view *v, const char *text,
+                     uint64_t now_ms);
 /* Becomes the coordinator of the view that was just adopted. */
 void node_coordinate(struct member_node *n, uint64_t now_ms);
 
@@ -390,7 +209,7 @@ void node_training_stopped(struct member_node *n, uint64_t now_ms);
 /* Stops the view at the next step boundary. */
 void node_start_pause(struct member_node *n, const char *text, uint64_t now_ms);
 /* This leader has done all steps. */
-void node_own_complete(struct member_node *n);
+void node_training_complete(struct member_node *n);
 /* In a pause: gathers, if the training of all members has stopped. */
 void node_gather_if_paused(struct member_node *n, uint64_t now_ms);
 /* Ends the job, if all members have done all steps. */
@@ -410,7 +229,7 @@ void node_reached(struct member_node *n, uint32_t from, uint64_t round, const ui
 
 /* This task could not write the last checkpoint: another task shall try. Returns false if there is
  * no other task, or all have failed. */
-bool node_another_writes(struct member_node *n, const char *text, uint64_t now_ms);
+bool node_hand_over_save(struct member_node *n, const char *text, uint64_t now_ms);
 
 /* ---- node_admit.c ---- */
 

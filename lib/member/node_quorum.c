@@ -6,12 +6,15 @@
 /* Without a record the group is the whole cluster. */
 static uint32_t n_recorded(const struct member_node *n)
 {
-    return n->lease.token == 0 || n->lease.n_members == 0 ? n->world : n->lease.n_members;
+    return n->lease.record.token == 0 || n->lease.record.n_members == 0 ? n->opts.world
+                                                                        : n->lease.record.n_members;
 }
 
 static uint32_t recorded_rank(const struct member_node *n, uint32_t i)
 {
-    return n->lease.token == 0 || n->lease.n_members == 0 ? i : n->lease.members[i];
+    return n->lease.record.token == 0 || n->lease.record.n_members == 0
+               ? i
+               : n->lease.record.members[i];
 }
 
 static bool has_majority(const struct member_node *n)
@@ -29,7 +32,7 @@ static bool others_are_dead(const struct member_node *n)
     for (uint32_t i = 0; i < n_recorded(n); i++) {
         uint32_t rank = recorded_rank(n, i);
 
-        if (!node_is_present(n, rank) && !n->peers[rank].is_dead)
+        if (!node_is_present(n, rank) && !n->peers[rank].absence.is_dead)
             return false;
     }
     return true;
@@ -40,9 +43,9 @@ static bool others_are_dead(const struct member_node *n)
  * token. An older refusal or incarnation proves nothing. */
 void node_note_incarnation(struct member_node *n, uint32_t rank, uint64_t incarnation)
 {
-    if (rank == n->lease.holder && incarnation != n->lease.incarnation &&
-        n->peers[rank].asked_event > n->lease_since)
-        n->is_holder_gone = true;
+    if (rank == n->lease.record.holder && incarnation != n->lease.record.incarnation &&
+        n->peers[rank].absence.asked_event > n->lease.since_event)
+        n->lease.is_holder_gone = true;
 }
 
 /* Returns true if the holder of the lease does not train: no process listens at its address,
@@ -51,16 +54,17 @@ void node_note_incarnation(struct member_node *n, uint32_t rank, uint64_t incarn
  * one task by mistake, and only the expiry of the lease shows that the other has stopped. */
 static bool holder_is_gone(const struct member_node *n)
 {
-    uint32_t h = n->lease.holder;
+    uint32_t h = n->lease.record.holder;
 
-    if (h >= n->world)
+    if (h >= n->opts.world)
         return false; /* unknown holder: wait for the expiry */
-    if (h == n->self)
-        return n->lease.incarnation == n->incarnation || n->lease.is_same_place;
-    if (n->is_holder_gone)
+    if (h == n->opts.self)
+        return n->lease.record.incarnation == n->opts.incarnation || n->lease.record.is_same_place;
+    if (n->lease.is_holder_gone)
         return true;
-    return node_is_present(n, h) && (n->peers[h].incarnation == n->lease.incarnation ||
-                                     n->peers[h].heard_ms - n->peers[h].joined_ms >= MEMBER_HEARTBEAT_MS);
+    return node_is_present(n, h) &&
+           (n->peers[h].incarnation == n->lease.record.incarnation ||
+            n->peers[h].heard_ms - n->peers[h].joined_ms >= MEMBER_HEARTBEAT_MS);
 }
 
 /* ---- the rule ---- */
@@ -73,51 +77,54 @@ static bool prior_may_train(const struct member_node *n, uint64_t now_ms)
 {
     uint32_t here = 0;
 
-    if (n->n_prior == 0 || now_ms >= n->prior_until ||
-        (n->prior_holder < n->world && node_is_present(n, n->prior_holder)))
+    if (n->lease.prior.n == 0 || now_ms >= n->lease.prior.until_ms ||
+        (n->lease.prior.holder < n->opts.world && node_is_present(n, n->lease.prior.holder)))
         return false;
-    for (uint32_t i = 0; i < n->n_prior; i++)
-        here += node_is_present(n, n->prior[i]);
-    return 2 * here <= n->n_prior;
+    for (uint32_t i = 0; i < n->lease.prior.n; i++)
+        here += node_is_present(n, n->lease.prior.ranks[i]);
+    return 2 * here <= n->lease.prior.n;
 }
 
 static bool may_take(struct member_node *n, uint64_t now_ms)
 {
     if (has_majority(n))
         return true;
-    if (n->lease.token == 0 || n->lease.is_mine) {
-        n->blocked = "less than a majority of the last group is present, and the others may train elsewhere";
-        return others_are_dead(n) || now_ms - n->gather_ms > MEMBER_MINORITY_MS;
+    if (n->lease.record.token == 0 || n->lease.record.is_mine) {
+        n->lead.blocked =
+            "less than a majority of the last group is present, and the others may train elsewhere";
+        return others_are_dead(n) || now_ms - n->lead.began_ms > MEMBER_MINORITY_MS;
     }
-    n->blocked = "less than a majority of the last group is present, and its leader may be alive elsewhere: "
-                 "it holds the lease";
-    return n->lease.is_over || holder_is_gone(n);
+    n->lead.blocked =
+        "less than a majority of the last group is present, and its leader may be alive elsewhere: "
+        "it holds the lease";
+    return n->lease.record.is_over || holder_is_gone(n);
 }
 
 bool node_may_publish(struct member_node *n, uint64_t now_ms)
 {
-    if (node_n_present(n) == n->world)
+    if (node_n_present(n) == n->opts.world)
         return true;
-    if (!n->has_lease) {
+    if (!n->opts.has_lease) {
         if (has_majority(n))
             return true;
-        n->blocked = "less than a majority of the cluster is present, and without checkpoint.directory "
-                     "it is unknown whether the others train elsewhere";
+        n->lead.blocked =
+            "less than a majority of the cluster is present, and without checkpoint.directory "
+            "it is unknown whether the others train elsewhere";
         return false;
     }
-    if (!n->lease.is_known) {
-        n->blocked = "the lease on the shared storage cannot be read";
+    if (!n->lease.record.is_known) {
+        n->lead.blocked = "the lease on the shared storage cannot be read";
         node_poll_lease(n, now_ms);
         return false;
     }
-    if (n->lease.is_mine && prior_may_train(n, now_ms)) {
-        n->blocked = "the previous holder of the lease may not have stopped yet";
+    if (n->lease.record.is_mine && prior_may_train(n, now_ms)) {
+        n->lead.blocked = "the previous holder of the lease may not have stopped yet";
         return false;
     }
-    if (n->lease.is_mine && has_majority(n))
+    if (n->lease.record.is_mine && has_majority(n))
         return true;
     if (may_take(n, now_ms)) {
-        n->blocked = "the lease is being taken";
+        n->lead.blocked = "the lease is being taken";
         node_take_lease(n, node_present_view(n));
     } else {
         node_poll_lease(n, now_ms);
@@ -127,9 +134,9 @@ bool node_may_publish(struct member_node *n, uint64_t now_ms)
 
 void node_request_lease(struct member_node *n, uint64_t now_ms)
 {
-    if (!n->has_lease || n->lease.is_mine)
+    if (!n->opts.has_lease || n->lease.record.is_mine)
         return;
-    if (!n->lease.is_known || !may_take(n, now_ms))
+    if (!n->lease.record.is_known || !may_take(n, now_ms))
         node_poll_lease(n, now_ms);
     else
         node_take_lease(n, node_present_view(n));
@@ -137,10 +144,10 @@ void node_request_lease(struct member_node *n, uint64_t now_ms)
 
 static bool is_recorded(const struct member_node *n)
 {
-    if (!n->lease.is_mine || n->lease.n_members != n->view.n)
+    if (!n->lease.record.is_mine || n->lease.record.n_members != n->view.n_members)
         return false;
-    for (uint32_t i = 0; i < n->view.n; i++)
-        if (n->lease.members[i] != n->view.seats[i].rank)
+    for (uint32_t i = 0; i < n->view.n_members; i++)
+        if (n->lease.record.members[i] != n->view.members[i].rank)
             return false;
     return true;
 }
@@ -150,17 +157,21 @@ static bool is_recorded(const struct member_node *n)
  * view holds it now. */
 void node_keep_lease(struct member_node *n, uint64_t now_ms)
 {
-    if (!n->has_lease || n->is_lease_pending || n->phase == NODE_GATHERING || is_recorded(n))
+    if (!n->opts.has_lease || n->lease.is_pending || n->lead.phase == NODE_GATHERING ||
+        is_recorded(n))
         return;
-    if (!n->lease.is_known) {
+    if (!n->lease.record.is_known) {
         node_poll_lease(n, now_ms);
         return;
     }
-    if (!n->lease.is_mine && !node_is_full_view(&n->view, n->world) && n->lease.holder < n->world &&
-        node_seat(&n->view, n->lease.holder) == NULL && !n->lease.is_over && !holder_is_gone(n)) {
+    if (!n->lease.record.is_mine && !node_is_full_view(&n->view, n->opts.world) &&
+        n->lease.record.holder < n->opts.world &&
+        group_view_find(&n->view, n->lease.record.holder) == NULL && !n->lease.record.is_over &&
+        !holder_is_gone(n)) {
         node_end_view(n, MEMBER_NO_RANK,
-                  node_print(n, "%s holds the lease now: another group may be training",
-                             node_name(n, n->lease.holder)), now_ms);
+                      node_print(n, "%s holds the lease now: another group may be training",
+                                 node_name(n, n->lease.record.holder)),
+                      now_ms);
         return;
     }
     node_take_lease(n, &n->view);

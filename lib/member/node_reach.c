@@ -24,13 +24,13 @@
 
 void node_reset_trouble(struct member_node *n)
 {
-    n->trouble_ms = 0;
-    n->trouble_rank = MEMBER_NO_RANK;
-    n->n_edges = 0;
-    n->trouble_round = (struct node_round){ 0 };
-    for (uint32_t i = 0; i < n->world; i++) {
-        n->peers[i].suspect = MEMBER_NO_RANK;
-        n->peers[i].is_tested = false;
+    n->trouble.since_ms = 0;
+    n->trouble.rank = MEMBER_NO_RANK;
+    n->trouble.n_edges = 0;
+    n->trouble.round = (struct node_round){ 0 };
+    for (uint32_t i = 0; i < n->opts.world; i++) {
+        n->peers[i].trouble.suspect = MEMBER_NO_RANK;
+        n->peers[i].trouble.is_tested = false;
     }
 }
 
@@ -38,16 +38,17 @@ void node_reset_reach(struct member_node *n, uint32_t rank)
 {
     struct peer *p = &n->peers[rank];
 
-    p->quarantines = p->losses = p->accusations = 0;
-    p->quarantine_until = 0;
-    p->round = (struct node_round){ 0 };
-    p->dead.n = 0;
+    p->quarantine.count = p->quarantine.losses = p->quarantine.accusations = 0;
+    p->quarantine.until = 0;
+    p->quarantine.round = (struct node_round){ 0 };
+    p->quarantine.dead.n = 0;
 }
 
 bool node_is_dead_edge(const struct member_node *n, uint32_t a, uint32_t b)
 {
-    for (uint32_t i = 0; i < n->n_edges; i++)
-        if ((n->edges[i].a == a && n->edges[i].b == b) || (n->edges[i].a == b && n->edges[i].b == a))
+    for (uint32_t i = 0; i < n->trouble.n_edges; i++)
+        if ((n->trouble.edges[i].a == a && n->trouble.edges[i].b == b) ||
+            (n->trouble.edges[i].a == b && n->trouble.edges[i].b == a))
             return true;
     return false;
 }
@@ -55,12 +56,13 @@ bool node_is_dead_edge(const struct member_node *n, uint32_t a, uint32_t b)
 void node_add_edges(struct member_node *n, uint32_t from, const uint32_t *dead, uint32_t n_dead)
 {
     for (uint32_t i = 0; i < n_dead; i++) {
-        if (dead[i] >= n->world || dead[i] == from || node_seat(&n->view, dead[i]) == NULL ||
-            node_is_dead_edge(n, from, dead[i]) || n->n_edges == NODE_EDGES)
+        if (dead[i] >= n->opts.world || dead[i] == from ||
+            group_view_find(&n->view, dead[i]) == NULL || node_is_dead_edge(n, from, dead[i]) ||
+            n->trouble.n_edges == NODE_EDGES)
             continue;
-        n->edges[n->n_edges].a = from;
-        n->edges[n->n_edges].b = dead[i];
-        n->n_edges++;
+        n->trouble.edges[n->trouble.n_edges].a = from;
+        n->trouble.edges[n->trouble.n_edges].b = dead[i];
+        n->trouble.n_edges++;
     }
 }
 
@@ -79,9 +81,9 @@ struct node_ranks node_dead_paths_of(const struct member_node *n, uint32_t rank)
 {
     struct node_ranks r = { 0 };
 
-    for (uint32_t i = 0; i < n->view.n; i++)
-        if (node_is_dead_edge(n, rank, n->view.seats[i].rank))
-            (void)add_rank(&r, n->view.seats[i].rank);
+    for (uint32_t i = 0; i < n->view.n_members; i++)
+        if (node_is_dead_edge(n, rank, n->view.members[i].rank))
+            (void)add_rank(&r, n->view.members[i].rank);
     return r;
 }
 
@@ -93,7 +95,7 @@ void node_test_paths(struct member_node *n, uint64_t round, const uint32_t *rank
     struct node_ranks to = { 0 };
 
     for (uint32_t i = 0; i < n_ranks; i++)
-        if (ranks[i] < n->world && ranks[i] != n->self)
+        if (ranks[i] < n->opts.world && ranks[i] != n->opts.self)
             (void)add_rank(&to, ranks[i]);
     ranks = node_copy_ranks(n, to.at, to.n);
     d = node_add_action(n, MEMBER_REACH);
@@ -106,16 +108,16 @@ static void open_round(struct member_node *n, struct node_round *r, uint64_t now
 {
     if (r->id == 0) /* differs from the ids of another leader, whose answers may arrive at this
                        task */
-        *r = (struct node_round){ .id = (n->incarnation << 20) + ++n->rounds };
+        *r = (struct node_round){ .id = (n->opts.incarnation << 20) + ++n->n_rounds };
     r->until_ms = now_ms + 2 * MEMBER_REACH_MS;
 }
 
 static void order_tests(struct member_node *n, struct node_round *r, uint32_t from, const struct node_ranks *to)
 {
-    if (to->n == 0 || (from != n->self && !n->peers[from].is_joined))
+    if (to->n == 0 || (from != n->opts.self && !n->peers[from].is_joined))
         return;
     r->n_open++;
-    if (from == n->self)
+    if (from == n->opts.self)
         node_test_paths(n, r->id, to->at, to->n);
     else
         node_send_member(n, from, &(struct member_msg){ .kind = MEMBER_MSG_REACH,
@@ -131,37 +133,38 @@ static void test_paths_of(struct member_node *n, uint32_t rank, uint64_t now_ms)
 {
     struct node_ranks others = node_dead_paths_of(n, rank), self = { 1, { rank } };
 
-    if (n->peers[rank].is_tested)
+    if (n->peers[rank].trouble.is_tested)
         return;
-    n->peers[rank].is_tested = true;
-    open_round(n, &n->trouble_round, now_ms);
-    for (uint32_t i = 0; i < n->view.n; i++)
-        if (n->view.seats[i].rank != rank)
-            (void)add_rank(&others, n->view.seats[i].rank);
-    order_tests(n, &n->trouble_round, rank, &others);
+    n->peers[rank].trouble.is_tested = true;
+    open_round(n, &n->trouble.round, now_ms);
+    for (uint32_t i = 0; i < n->view.n_members; i++)
+        if (n->view.members[i].rank != rank)
+            (void)add_rank(&others, n->view.members[i].rank);
+    order_tests(n, &n->trouble.round, rank, &others);
     for (uint32_t i = 0; i < others.n; i++)
-        order_tests(n, &n->trouble_round, others.at[i], &self);
+        order_tests(n, &n->trouble.round, others.at[i], &self);
 }
 
 /* ---- trouble ---- */
 
 void node_trouble(struct member_node *n, uint32_t from, const struct member_loss *loss, const char *text, uint64_t now_ms)
 {
-    bool is_first = n->trouble_ms == 0, is_first_path = loss->n_dead_paths > 0 && n->n_edges == 0;
+    bool is_first = n->trouble.since_ms == 0,
+         is_first_path = loss->n_dead_paths > 0 && n->trouble.n_edges == 0;
 
     if (is_first)
-        n->trouble_ms = now_ms;
+        n->trouble.since_ms = now_ms;
     if (loss->n_dead_paths == 0)
-        n->peers[from].suspect = loss->peer;
+        n->peers[from].trouble.suspect = loss->peer;
     node_add_edges(n, from, loss->dead_paths, loss->n_dead_paths);
-    for (uint32_t i = 0; i < n->n_edges; i++) {
-        test_paths_of(n, n->edges[i].a, now_ms);
-        test_paths_of(n, n->edges[i].b, now_ms);
+    for (uint32_t i = 0; i < n->trouble.n_edges; i++) {
+        test_paths_of(n, n->trouble.edges[i].a, now_ms);
+        test_paths_of(n, n->trouble.edges[i].b, now_ms);
     }
     if (!is_first && !is_first_path)
         return;
-    n->trouble_rank = loss->peer;
-    snprintf(n->trouble, sizeof(n->trouble), "%s", text);
+    n->trouble.rank = loss->peer;
+    snprintf(n->trouble.text, sizeof(n->trouble.text), "%s", text);
 }
 
 /* ---- quarantine ---- */
@@ -181,16 +184,18 @@ void node_quarantine(struct member_node *n, uint32_t rank, const char *why, uint
     const char *text;
     uint64_t ms;
 
-    if (now_ms - p->quarantined_ms > MEMBER_QUARANTINE_MS_MAX + quarantine_ms(p->quarantines))
-        p->quarantines = 0;
-    p->quarantines++;
-    p->quarantined_ms = now_ms;
-    p->n_failed_rounds = 0;
-    p->round = (struct node_round){ 0 };
-    ms = quarantine_ms(p->quarantines);
-    p->quarantine_until = now_ms + ms;
+    if (now_ms - p->quarantine.since_ms >
+        MEMBER_QUARANTINE_MS_MAX + quarantine_ms(p->quarantine.count))
+        p->quarantine.count = 0;
+    p->quarantine.count++;
+    p->quarantine.since_ms = now_ms;
+    p->quarantine.n_failed_rounds = 0;
+    p->quarantine.round = (struct node_round){ 0 };
+    ms = quarantine_ms(p->quarantine.count);
+    p->quarantine.until = now_ms + ms;
     text = node_print(n, "%s is in quarantine for %.3g s: %s", node_name(n, rank), (double)ms / 1e3, why);
-    snprintf(p->last_error, sizeof(p->last_error), "in quarantine for %.3g s: %.200s", (double)ms / 1e3, why);
+    snprintf(p->absence.last_error, sizeof(p->absence.last_error),
+             "in quarantine for %.3g s: %.200s", (double)ms / 1e3, why);
     node_log(n, true, text);
     if (p->is_joined)
         node_send_member(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_WAIT, .text = text });
@@ -200,31 +205,33 @@ void node_count_loss(struct member_node *n, uint32_t rank, uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
 
-    if (now_ms - p->loss_ms > MEMBER_LOSS_MS)
-        p->losses = 0;
-    p->loss_ms = now_ms;
-    if (++p->losses >= MEMBER_LOSSES)
-        node_quarantine(n, rank, node_print(n, "it was lost %u times in a row", p->losses), now_ms);
+    if (now_ms - p->quarantine.loss_ms > MEMBER_LOSS_MS)
+        p->quarantine.losses = 0;
+    p->quarantine.loss_ms = now_ms;
+    if (++p->quarantine.losses >= MEMBER_LOSSES)
+        node_quarantine(
+            n, rank, node_print(n, "it was lost %u times in a row", p->quarantine.losses), now_ms);
 }
 
 static const char *no_path_text(struct member_node *n, uint32_t rank)
 {
-    const struct node_ranks *dead = &n->peers[rank].dead;
+    const struct node_ranks *dead = &n->peers[rank].quarantine.dead;
 
-    return node_print(n, "no data path to %s%s", n->names[dead->at[0]], dead->n > 1 ? " and other tasks" : "");
+    return node_print(n, "no data path to %s%s", n->opts.names[dead->at[0]],
+                      dead->n > 1 ? " and other tasks" : "");
 }
 
 void node_join_quarantine(struct member_node *n, uint32_t rank, const uint32_t *dead, uint32_t n_dead, uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
 
-    if (n->state == MEMBER_LEADING && p->quarantine_until != 0)
+    if (n->state == MEMBER_LEADING && p->quarantine.until != 0)
         return;
-    p->dead.n = 0;
+    p->quarantine.dead.n = 0;
     for (uint32_t i = 0; i < n_dead; i++)
-        if (dead[i] < n->world && dead[i] != rank)
-            (void)add_rank(&p->dead, dead[i]);
-    if (n->state == MEMBER_LEADING && p->dead.n > 0)
+        if (dead[i] < n->opts.world && dead[i] != rank)
+            (void)add_rank(&p->quarantine.dead, dead[i]);
+    if (n->state == MEMBER_LEADING && p->quarantine.dead.n > 0)
         node_quarantine(n, rank, no_path_text(n, rank), now_ms);
 }
 
@@ -232,9 +239,9 @@ void node_reset_quarantine(struct member_node *n, uint32_t rank, uint64_t now_ms
 {
     struct peer *p = &n->peers[rank];
 
-    p->quarantine_until = 0;
-    p->round = (struct node_round){ 0 };
-    if (rank != n->self && p->is_joined && p->dead.n > 0)
+    p->quarantine.until = 0;
+    p->quarantine.round = (struct node_round){ 0 };
+    if (rank != n->opts.self && p->is_joined && p->quarantine.dead.n > 0)
         node_quarantine(n, rank, no_path_text(n, rank), now_ms);
 }
 
@@ -245,15 +252,15 @@ void node_test_quarantined(struct member_node *n, uint32_t rank, uint64_t now_ms
     struct node_ranks others = { 0 }, self = { 1, { rank } };
 
     for (uint32_t pass = 0; pass < 2; pass++)
-        for (uint32_t i = 0; i < (pass == 0 ? p->dead.n : n->world); i++) {
-            uint32_t other = pass == 0 ? p->dead.at[i] : i;
+        for (uint32_t i = 0; i < (pass == 0 ? p->quarantine.dead.n : n->opts.world); i++) {
+            uint32_t other = pass == 0 ? p->quarantine.dead.at[i] : i;
 
-            if (other != rank && n->peers[other].is_joined && n->peers[other].quarantine_until == 0)
+            if (other != rank && n->peers[other].is_joined && n->peers[other].quarantine.until == 0)
                 (void)add_rank(&others, other);
         }
-    open_round(n, &p->round, now_ms);
-    order_tests(n, &p->round, rank, &others);
+    open_round(n, &p->quarantine.round, now_ms);
+    order_tests(n, &p->quarantine.round, rank, &others);
     for (uint32_t i = 0; i < others.n; i++)
-        order_tests(n, &p->round, others.at[i], &self);
+        order_tests(n, &p->quarantine.round, others.at[i], &self);
 }
 

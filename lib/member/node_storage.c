@@ -21,19 +21,19 @@ enum { DOUBLINGS_MAX = 5 };
 
 static void count_failure(struct member_node *n, const char *text)
 {
-    snprintf(n->storage_error, sizeof(n->storage_error), "%s", text);
-    n->storage_failed = true;
-    n->peers[n->self].storage_failures++;
-    n->storage_ms = 0;
+    snprintf(n->storage.error, sizeof(n->storage.error), "%s", text);
+    n->storage.has_failed = true;
+    n->peers[n->opts.self].storage_failures++;
+    n->storage.since_ms = 0;
 }
 
-bool node_another_writes(struct member_node *n, const char *text, uint64_t now_ms)
+bool node_hand_over_save(struct member_node *n, const char *text, uint64_t now_ms)
 {
     bool is_over;
 
-    if (n->unsaved_ms == 0)
-        n->unsaved_ms = now_ms;
-    is_over = n->view.n < 2 || now_ms - n->unsaved_ms > n->deadline_ms;
+    if (n->storage.unsaved_ms == 0)
+        n->storage.unsaved_ms = now_ms;
+    is_over = n->view.n_members < 2 || now_ms - n->storage.unsaved_ms > n->opts.deadline_ms;
     if (n->is_alive && n->state == MEMBER_LEADING && is_over)
         return false;
     count_failure(n, text);
@@ -50,13 +50,13 @@ bool node_another_writes(struct member_node *n, const char *text, uint64_t now_m
  * that grows with the count. */
 static bool has_lasted(struct member_node *n, uint64_t now_ms)
 {
-    uint32_t failures = n->peers[n->self].storage_failures;
+    uint32_t failures = n->peers[n->opts.self].storage_failures;
     uint64_t pause_ms = (uint64_t)MEMBER_STORAGE_MS << (failures < DOUBLINGS_MAX ? failures : DOUBLINGS_MAX);
 
-    if (n->storage_ms == 0 || now_ms - n->storage_reported_ms > 2 * MEMBER_STORAGE_MS)
-        n->storage_ms = now_ms;
-    n->storage_reported_ms = now_ms;
-    return failures == 0 || now_ms - n->storage_ms >= pause_ms;
+    if (n->storage.since_ms == 0 || now_ms - n->storage.reported_ms > 2 * MEMBER_STORAGE_MS)
+        n->storage.since_ms = now_ms;
+    n->storage.reported_ms = now_ms;
+    return failures == 0 || now_ms - n->storage.since_ms >= pause_ms;
 }
 
 void node_storage(struct member_node *n, const struct member_event *e, uint64_t now_ms)
@@ -64,17 +64,19 @@ void node_storage(struct member_node *n, const struct member_event *e, uint64_t 
     const char *trouble = e->text;
 
     if (trouble == NULL) {
-        n->peers[n->self].storage_failures = 0;
-        n->storage_failed = false;
-        n->storage_ms = n->unsaved_ms = 0;
+        n->peers[n->opts.self].storage_failures = 0;
+        n->storage.has_failed = false;
+        n->storage.since_ms = n->storage.unsaved_ms = 0;
         return;
     }
     if (n->state != MEMBER_LEADING || !has_lasted(n, now_ms))
         return;
     count_failure(n, trouble);
-    if (n->phase != NODE_GATHERING && n->view.n > 1)
+    if (n->lead.phase != NODE_GATHERING && n->view.n_members > 1)
         node_end_view(n, MEMBER_NO_RANK,
-                  node_print(n, "%s cannot write to the storage: %s", node_name(n, n->self), trouble), now_ms);
+                      node_print(n, "%s cannot write to the storage: %s",
+                                 node_name(n, n->opts.self), trouble),
+                      now_ms);
     node_gather(n, now_ms);
 }
 
@@ -83,43 +85,44 @@ void node_storage(struct member_node *n, const struct member_event *e, uint64_t 
 void node_lease(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
     const struct member_lease *l = e->lease;
-    bool is_answer = n->is_lease_pending && l->answered >= n->wish;
+    bool is_answer = n->lease.is_pending && l->answered >= n->lease.request;
     uint32_t n_members = 0;
 
-    if (l->token != n->lease.token || l->is_mine != n->lease.is_mine || l->is_over != n->lease.is_over)
-        n->save_again_ms = 0; /* a save that waits for the lease may succeed now */
-    if (l->token != n->lease.token || l->incarnation != n->lease.incarnation) {
-        n->lease_since = n->events;
-        n->is_holder_gone = false;
-        if (l->is_mine && n->is_taking_early) {
-            n->n_prior = n->lease.n_members;
-            n->prior_holder = n->lease.holder;
-            memcpy(n->prior, n->lease_members, n->n_prior * sizeof(*n->prior));
-            n->prior_until = now_ms + MEMBER_EXPIRY_MS;
+    if (l->token != n->lease.record.token || l->is_mine != n->lease.record.is_mine ||
+        l->is_over != n->lease.record.is_over)
+        n->save.again_ms = 0; /* a save that waits for the lease may succeed now */
+    if (l->token != n->lease.record.token || l->incarnation != n->lease.record.incarnation) {
+        n->lease.since_event = n->clock.events;
+        n->lease.is_holder_gone = false;
+        if (l->is_mine && n->lease.prior.is_taking) {
+            n->lease.prior.n = n->lease.record.n_members;
+            n->lease.prior.holder = n->lease.record.holder;
+            memcpy(n->lease.prior.ranks, n->lease.members, n->lease.prior.n * sizeof(*n->lease.prior.ranks));
+            n->lease.prior.until_ms = now_ms + MEMBER_EXPIRY_MS;
         }
-        n->is_taking_early = false;
+        n->lease.prior.is_taking = false;
     }
     /* the record may be of another cluster: only ranks of this cluster are valid */
     for (uint32_t i = 0; i < l->n_members; i++)
-        if (l->members[i] < n->world && n_members < n->world)
-            n->lease_members[n_members++] = l->members[i];
-    if (l->text[0] != '\0' && strcmp(l->text, n->lease_error) != 0)
+        if (l->members[i] < n->opts.world && n_members < n->opts.world)
+            n->lease.members[n_members++] = l->members[i];
+    if (l->text[0] != '\0' && strcmp(l->text, n->storage.lease_error) != 0)
         node_log(n, true, node_print(n, "lease: %s", l->text));
     /* a successful read does not show that a take would succeed */
     if (l->text[0] != '\0' || is_answer)
-        snprintf(n->lease_error, sizeof(n->lease_error), "%s", l->text);
-    n->lease = *l;
-    n->lease.members = n->lease_members;
-    n->lease.n_members = n_members;
-    n->lease.text = "";
+        snprintf(n->storage.lease_error, sizeof(n->storage.lease_error), "%s", l->text);
+    n->lease.record = *l;
+    n->lease.record.members = n->lease.members;
+    n->lease.record.n_members = n_members;
+    n->lease.record.text = "";
     if (is_answer) {
-        n->is_lease_pending = false;
-        n->lease_failures = l->text[0] != '\0' ? n->lease_failures + 1 : 0;
-        n->lease_again_ms = n->lease_failures > 0 ? now_ms + node_retry_ms(n->lease_failures) : 0;
+        n->lease.is_pending = false;
+        n->lease.failures = l->text[0] != '\0' ? n->lease.failures + 1 : 0;
+        n->lease.again_ms = n->lease.failures > 0 ? now_ms + node_retry_ms(n->lease.failures) : 0;
     }
     if (n->state != MEMBER_LEADING)
         return;
-    if (n->phase == NODE_GATHERING)
+    if (n->lead.phase == NODE_GATHERING)
         node_gather(n, now_ms);
     else
         node_keep_lease(n, now_ms);

@@ -20,31 +20,31 @@ const char *node_print(struct member_node *n, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    copy = arena_strdup(&n->event, text);
+    copy = arena_strdup(&n->actions.memory, text);
     CHECK(copy != NULL);
     return copy;
 }
 
 const char *node_name(struct member_node *n, uint32_t rank)
 {
-    if (rank >= n->world)
+    if (rank >= n->opts.world)
         return "no task";
-    return node_print(n, "%s (%s)", n->names[rank], n->addresses[rank]);
+    return node_print(n, "%s (%s)", n->opts.names[rank], n->opts.addresses[rank]);
 }
 
 const char *node_progress_text(struct member_node *n, uint32_t rank, uint64_t now_ms)
 {
     const struct peer *p = &n->peers[rank];
-    struct member_progress g = rank == n->self ? n->progress : p->progress;
+    struct member_progress g = rank == n->opts.self ? n->own.progress : p->progress.last;
 
-    if (n->view.generation == 0 || node_seat(&n->view, rank) == NULL)
+    if (n->view.generation == 0 || group_view_find(&n->view, rank) == NULL)
         return node_name(n, rank);
     if (g.phase == NULL || g.phase[0] == '\0') { /* no report has arrived yet */
         g.held = n->view.newest_step;
         g.phase = "the beginning of a generation";
         g.phase_ms = now_ms - n->adopted_ms;
-    } else if (rank != n->self && now_ms > p->progress_ms) {
-        g.phase_ms += now_ms - p->progress_ms;
+    } else if (rank != n->opts.self && now_ms > p->progress.at_ms) {
+        g.phase_ms += now_ms - p->progress.at_ms;
     }
     return node_print(n, "%s, step %" PRIu64 ", in %s for %.1f s,", node_name(n, rank), g.held + 1, g.phase,
                       (double)g.phase_ms / 1e3);
@@ -56,13 +56,14 @@ static const char *unconnected_text(struct member_node *n)
     struct buf b = { 0 };
     const char *text;
 
-    for (uint32_t i = 0; i < n->view.n && i < NAMED_MAX; i++)
-        buf_printf(&b, "%s %s", i == 0 ? "" : " and", node_progress_text(n, n->view.seats[i].rank, n->ticked_ms));
-    if (n->view.n > NAMED_MAX)
-        buf_printf(&b, " and %u more", n->view.n - NAMED_MAX);
+    for (uint32_t i = 0; i < n->view.n_members && i < NAMED_MAX; i++)
+        buf_printf(&b, "%s %s", i == 0 ? "" : " and",
+                   node_progress_text(n, n->view.members[i].rank, n->clock.ticked_ms));
+    if (n->view.n_members > NAMED_MAX)
+        buf_printf(&b, " and %u more", n->view.n_members - NAMED_MAX);
     CHECK(!b.failed);
-    text = node_print(n, "generation %" PRIu64 " does not connect:%s %s not connected", n->view.generation, b.data,
-                      n->view.n == 1 ? "is" : "are");
+    text = node_print(n, "generation %" PRIu64 " does not connect:%s %s not connected",
+                      n->view.generation, b.data, n->view.n_members == 1 ? "is" : "are");
     buf_fini(&b);
     return text;
 }
@@ -74,38 +75,42 @@ const char *node_missing_text(struct member_node *n)
     const char *text;
 
     if (n->state != MEMBER_LEADING)
-        return n->out_rank != MEMBER_NO_RANK && n->is_accepted
-                   ? node_print(n, "%s leads and has no group yet", node_name(n, n->out_rank))
-                   : node_print(n, "no task answers%s%s%s%s", n->out_rank != MEMBER_NO_RANK ? "; calling " : "",
-                                n->out_rank != MEMBER_NO_RANK ? node_name(n, n->out_rank) : "",
-                                n->self > 0 && n->peers[0].last_error[0] != '\0' ? "; rank 0: " : "",
-                                n->self > 0 ? n->peers[0].last_error : "");
-    if (n->phase != NODE_GATHERING && !n->is_connected)
+        return n->out.rank != MEMBER_NO_RANK && n->out.is_accepted
+                   ? node_print(n, "%s leads and has no group yet", node_name(n, n->out.rank))
+                   : node_print(n, "no task answers%s%s%s%s",
+                                n->out.rank != MEMBER_NO_RANK ? "; calling " : "",
+                                n->out.rank != MEMBER_NO_RANK ? node_name(n, n->out.rank) : "",
+                                n->opts.self > 0 && n->peers[0].absence.last_error[0] != '\0'
+                                    ? "; rank 0: "
+                                    : "",
+                                n->opts.self > 0 ? n->peers[0].absence.last_error : "");
+    if (n->lead.phase != NODE_GATHERING && !n->own.is_connected)
         return unconnected_text(n);
-    for (uint32_t i = 0; i < n->world; i++)
-        missing += i != n->self && !node_is_present(n, i);
+    for (uint32_t i = 0; i < n->opts.world; i++)
+        missing += i != n->opts.self && !node_is_present(n, i);
     if (missing == 0)
         buf_printf(&b, "all tasks are present");
     else
-        buf_printf(&b, "%u of %u tasks %s missing", missing, n->world, missing == 1 ? "is" : "are");
-    for (uint32_t i = 0; i < n->world && named < NAMED_MAX; i++) {
+        buf_printf(&b, "%u of %u tasks %s missing", missing, n->opts.world,
+                   missing == 1 ? "is" : "are");
+    for (uint32_t i = 0; i < n->opts.world && named < NAMED_MAX; i++) {
         const struct peer *p = &n->peers[i];
 
-        if (i == n->self || node_is_present(n, i))
+        if (i == n->opts.self || node_is_present(n, i))
             continue;
         buf_printf(&b, "%s %s", named++ == 0 ? ":" : ";", node_name(n, i));
         if (p->is_joined)
             buf_str(&b, node_is_stopping(n, i) ? ": its training is stopping"
                                                : ": it is opening model and data");
-        else if (p->last_error[0] != '\0')
-            buf_printf(&b, ": %s", p->last_error);
+        else if (p->absence.last_error[0] != '\0')
+            buf_printf(&b, ": %s", p->absence.last_error);
     }
     if (missing > named && named > 0)
         buf_printf(&b, "; and %u more", missing - named);
-    if (n->blocked != NULL)
-        buf_printf(&b, "; %s", n->blocked);
-    if (n->has_lease && n->lease_error[0] != '\0')
-        buf_printf(&b, " (%s)", n->lease_error);
+    if (n->lead.blocked != NULL)
+        buf_printf(&b, "; %s", n->lead.blocked);
+    if (n->opts.has_lease && n->storage.lease_error[0] != '\0')
+        buf_printf(&b, " (%s)", n->storage.lease_error);
     if (n->cause[0] != '\0')
         buf_printf(&b, "; first cause: %s", n->cause);
     CHECK(!b.failed);
@@ -131,21 +136,22 @@ const char *member_node_state_name(enum member_node_state s)
 uint32_t member_node_leader(const struct member_node *n)
 {
     if (n->state == MEMBER_LEADING)
-        return n->self;
-    return n->state == MEMBER_FOLLOWING ? n->out_rank : MEMBER_NO_RANK;
+        return n->opts.self;
+    return n->state == MEMBER_FOLLOWING ? n->out.rank : MEMBER_NO_RANK;
 }
 
-const struct member_view *member_node_view(const struct member_node *n)
+const struct group_view *member_node_view(const struct member_node *n)
 {
-    static const struct member_view none = { .newest = MEMBER_NO_RANK };
+    static const struct group_view none = { .generation = 0 };
 
     return n->is_alive ? &n->view : &none;
 }
 
 bool member_node_needs_lease(const struct member_node *n)
 {
-    return n->has_lease && n->is_alive && n->view.seats[member_view_coordinator(&n->view)].rank == n->self &&
-           !node_is_full_view(&n->view, n->world);
+    return n->opts.has_lease && n->is_alive &&
+           n->view.members[n->view.coordinator].rank == n->opts.self &&
+           !node_is_full_view(&n->view, n->opts.world);
 }
 
 const char *member_node_cause(const struct member_node *n)
@@ -156,23 +162,23 @@ const char *member_node_cause(const struct member_node *n)
 void member_node_peer(const struct member_node *n, uint32_t rank, struct member_peer *out)
 {
     const struct peer *p = &n->peers[rank];
-    const struct member_seat *seat = n->is_alive ? node_seat(&n->view, rank) : NULL;
+    const struct group_member *member = n->is_alive ? group_view_find(&n->view, rank) : NULL;
 
-    CHECK(rank < n->world);
+    CHECK(rank < n->opts.world);
     *out = (struct member_peer){ .is_present = p->is_joined,
-                                 .is_in_view = seat != NULL,
+                                 .is_in_view = member != NULL,
                                  .incarnation = p->incarnation,
                                  .held = p->held,
                                  .heard_ms = p->heard_ms,
-                                 .quarantine_until_ms = p->quarantine_until,
-                                 .progress = p->progress,
-                                 .last_error = p->last_error };
-    if (rank == n->self) {
+                                 .quarantine_until_ms = p->quarantine.until,
+                                 .progress = p->progress.last,
+                                 .last_error = p->absence.last_error };
+    if (rank == n->opts.self) {
         out->is_present = true;
-        out->incarnation = n->incarnation;
-        out->held = n->held;
-        out->progress = n->progress;
-        out->heard_ms = n->ticked_ms;
+        out->incarnation = n->opts.incarnation;
+        out->held = n->own.held;
+        out->progress = n->own.progress;
+        out->heard_ms = n->clock.ticked_ms;
     } else if (n->state != MEMBER_LEADING) { /* the reports that arrived while this task led are
                                                 old */
         out->is_present = rank == member_node_leader(n);
@@ -182,13 +188,13 @@ void member_node_peer(const struct member_node *n, uint32_t rank, struct member_
     }
     if (out->held < out->progress.held) /* a heartbeat is newer than READY */
         out->held = out->progress.held;
-    if (seat == NULL) { /* its phase has ended */
+    if (member == NULL) { /* its phase has ended */
         out->progress = (struct member_progress){ .held = out->held, .phase = "" };
         return;
     }
-    if (out->held < seat->held)
-        out->held = seat->held;
-    if (rank == n->self || n->state == MEMBER_LEADING)
+    if (out->held < member->held)
+        out->held = member->held;
+    if (rank == n->opts.self || n->state == MEMBER_LEADING)
         out->progress.held = out->held;
-    out->incarnation = seat->incarnation;
+    out->incarnation = member->incarnation;
 }

@@ -12,7 +12,7 @@ void node_end(struct member_node *n, int code, const char *text)
     text = node_copy_text(n, text);
     node_abort_training(n, text);
     n->state = MEMBER_ENDED;
-    if (n->lease.is_mine)
+    if (n->lease.record.is_mine)
         node_add_action(n, MEMBER_RELEASE);
     d = node_add_action(n, MEMBER_END);
     d->code = code;
@@ -21,20 +21,20 @@ void node_end(struct member_node *n, int code, const char *text)
 
 void node_abort_training(struct member_node *n, const char *text)
 {
-    n->is_alive = n->is_connected = false;
-    if (n->training != NODE_RUNNING && n->training != NODE_PAUSING)
+    n->is_alive = n->own.is_connected = false;
+    if (n->own.training != NODE_RUNNING && n->own.training != NODE_PAUSING)
         return;
-    n->training = NODE_ABORTING;
-    n->abort_ms = n->ticked_ms;
+    n->own.training = NODE_ABORTING;
+    n->own.abort_ms = n->clock.ticked_ms;
     text = node_copy_text(n, text);
     node_add_action(n, MEMBER_ABORT)->text = text;
 }
 
 void node_pause_training(struct member_node *n)
 {
-    if (n->training != NODE_RUNNING)
+    if (n->own.training != NODE_RUNNING)
         return;
-    n->training = NODE_PAUSING;
+    n->own.training = NODE_PAUSING;
     node_add_action(n, MEMBER_PAUSE);
 }
 
@@ -42,8 +42,9 @@ void node_set_progress(struct member_node *n, uint32_t rank, const struct member
 {
     struct peer *to = &n->peers[rank];
 
-    to->progress = *p;
-    snprintf(to->phase, sizeof(to->phase), "%s", p->phase != NULL ? p->phase : "");
-    to->progress.phase = to->phase;
-    to->progress_ms = now_ms;
+    to->progress.last = *p;
+    snprintf(to->progress.phase, sizeof(to->progress.phase), "%s",
+             p->phase != NULL ? p->phase : "");
+    to->progress.last.phase = to->progress.phase;
+    to->progress.at_ms = now_ms;
 }

@@ -3,15 +3,15 @@
 
 void node_start_gathering(struct member_node *n, uint64_t now_ms)
 {
-    n->phase = NODE_GATHERING;
-    n->gather_ms = n->probe_ms = now_ms;
-    n->settle_until = n->rejoin_until = now_ms;
-    n->is_saving = n->is_saved = false;
-    n->save_began_ms = n->save_again_ms = 0;
-    n->save_failures = 0;
-    n->save_error[0] = '\0';
-    n->blocked = NULL;
-    n->straggler = MEMBER_NO_RANK;
+    n->lead.phase = NODE_GATHERING;
+    n->lead.began_ms = n->lead.probe_ms = now_ms;
+    n->lead.settle_until = n->lead.rejoin_until = now_ms;
+    n->save.is_open = n->save.is_done = false;
+    n->save.began_ms = n->save.again_ms = 0;
+    n->save.failures = 0;
+    n->save.error[0] = '\0';
+    n->lead.blocked = NULL;
+    n->straggler.rank = MEMBER_NO_RANK;
     node_reset_trouble(n);
 }
 
@@ -26,26 +26,26 @@ void node_end_view(struct member_node *n, uint32_t culprit, const char *text, ui
                             .text = text };
     struct member_msg wait = { .kind = MEMBER_MSG_WAIT, .text = text };
 
-    if (n->phase == NODE_GATHERING)
+    if (n->lead.phase == NODE_GATHERING)
         return;
     node_set_cause(n, text);
     node_log(n, true, text);
-    for (uint32_t i = 0; i < n->world; i++) {
-        if (i == n->self || !n->peers[i].is_joined)
+    for (uint32_t i = 0; i < n->opts.world; i++) {
+        if (i == n->opts.self || !n->peers[i].is_joined)
             continue;
-        m.ranks = n->peers[i].dead.at;
-        m.n_ranks = i == culprit ? n->peers[i].dead.n : 0;
+        m.ranks = n->peers[i].quarantine.dead.at;
+        m.n_ranks = i == culprit ? n->peers[i].quarantine.dead.n : 0;
         node_send_member(n, i, n->peers[i].is_in_view ? &m : &wait);
     }
     node_start_gathering(n, now_ms);
-    n->rejoin_until = now_ms + n->rejoin_ms;
+    n->lead.rejoin_until = now_ms + n->opts.rejoin_ms;
     node_abort_training(n, text);
-    n->peers[n->self].is_complete = false;
-    if (n->training == NODE_STOPPED) {
-        n->peers[n->self].is_ready = true;
-        n->peers[n->self].held = n->held;
+    n->peers[n->opts.self].is_complete = false;
+    if (n->own.training == NODE_STOPPED) {
+        n->peers[n->opts.self].is_ready = true;
+        n->peers[n->opts.self].held = n->own.held;
     }
-    if (n->has_lease)
+    if (n->opts.has_lease)
         node_read_lease(n);
 }
 
@@ -53,8 +53,8 @@ void node_end_all(struct member_node *n, int code, const char *text)
 {
     struct member_msg m = { .kind = MEMBER_MSG_OVER, .rank = MEMBER_NO_RANK, .code = code, .text = text };
 
-    for (uint32_t i = 0; i < n->world; i++)
-        if (i != n->self && n->peers[i].is_joined) {
+    for (uint32_t i = 0; i < n->opts.world; i++)
+        if (i != n->opts.self && n->peers[i].is_joined) {
             node_send_member(n, i, &m);
             node_close_in(n, i);
         }
@@ -66,10 +66,10 @@ bool node_deadline_expired(struct member_node *n)
 {
     const char *text;
 
-    if (n->no_step_ms <= n->deadline_ms)
+    if (n->deadline.no_step_ms <= n->opts.deadline_ms)
         return false;
     text = node_print(n, "no step for %.1f s (train.deadline_seconds): %s",
-                      (double)n->no_step_ms / 1e3, node_missing_text(n));
+                      (double)n->deadline.no_step_ms / 1e3, node_missing_text(n));
     if (n->state == MEMBER_LEADING)
         node_end_all(n, 138, text);
     else

@@ -79,7 +79,7 @@ static Trainerd__V1__TaskStatus *fill_one(struct rdzv *r, uint32_t rank, uint64_
 static void fill_group(struct rdzv *r, Trainerd__V1__StatusReply *s, struct arena *a)
 {
     const struct member_node *node = rdzv_node(r);
-    const struct member_view *v = member_node_view(node);
+    const struct group_view *v = member_node_view(node);
     uint32_t leader = member_node_leader(node), world = r->cluster.world;
     uint64_t now_ms = clock_ms();
 
@@ -88,10 +88,10 @@ static void fill_group(struct rdzv *r, Trainerd__V1__StatusReply *s, struct aren
     s->cause = make_text(member_node_cause(node), 1024, a);
     if (leader != MEMBER_NO_RANK)
         s->leader = make_task(r, leader, a);
-    s->n_view = v->generation > 0 ? v->n : 0;
+    s->n_view = v->generation > 0 ? v->n_members : 0;
     s->view = make(a, world, sizeof(*s->view));
     for (uint32_t i = 0; i < s->n_view; i++)
-        s->view[i] = make_task(r, v->seats[i].rank, a);
+        s->view[i] = make_task(r, v->members[i].rank, a);
     s->n_tasks = world;
     s->tasks = make(a, world, sizeof(*s->tasks));
     for (uint32_t i = 0; i < world; i++)

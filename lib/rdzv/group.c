@@ -63,7 +63,7 @@ static void perform(struct rdzv_group *g)
         struct queued *q;
 
         while (!g->has_ended && member_node_next(g->node, &a)) {
-            if (a.what == MEMBER_END)
+            if (a.kind == MEMBER_END)
                 set_ended(g);
             g->perform(g->r, &a);
         }
@@ -145,7 +145,7 @@ static struct queued *copy(const struct member_event *e)
     const char *text = e->lease != NULL ? e->lease->text : e->text;
     struct queued *q = calloc(1, sizeof(*q) + n * sizeof(q->lease_members[0]));
 
-    CHECK(q != NULL && e->msg == NULL && e->where == NULL && e->progress == NULL);
+    CHECK(q != NULL && e->msg == NULL && e->status == NULL && e->progress == NULL);
     q->e = *e;
     if (text != NULL)
         wire_text(q->text, sizeof(q->text), text, strlen(text));

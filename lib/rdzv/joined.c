@@ -1,5 +1,6 @@
-/* joined.c - what the tasks sent with their last JOIN to this task: devices and addresses. link_in.c
- * stores the data; a view and a test of data paths need them. */
+/* joined.c - the connection data of the tasks: of this task, and of the others what they sent with
+ * their last JOIN to this task. link_in.c stores the data; a view and a test of data paths need
+ * them. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdlib.h>
@@ -7,51 +8,41 @@
 
 #include "base/check.h"
 
-struct joined {
-    uint64_t incarnation;
-    uint32_t n_devices;
-    char *data_address, *host_key; /* owned */
-};
-
 struct rdzv_joined {
     uint32_t world;
-    struct joined tasks[]; /* [world] */
+    struct group_member tasks[]; /* [world]; data_address and host_key are owned */
 };
 
-static void copy_string(char **at, const char *s)
+static void replace_string(const char **at, const char *s)
 {
-    free(*at);
-    *at = strdup(s);
-    CHECK(*at != NULL);
+    free((char *)*at);
+    *at = s != NULL ? strdup(s) : NULL;
+    CHECK(s == NULL || *at != NULL);
 }
 
-void rdzv_joined_store(struct rdzv_joined *t, uint32_t rank, const Trainerd__V1__Join *m)
+void rdzv_joined_store(struct rdzv_joined *t, const struct group_member *m)
 {
-    struct joined *j = &t->tasks[rank];
+    struct group_member *own = &t->tasks[m->rank];
 
-    j->incarnation = m->incarnation;
-    j->n_devices = m->n_devices;
-    copy_string(&j->data_address, m->data_address);
-    copy_string(&j->host_key, m->host_key);
+    own->incarnation = m->incarnation;
+    own->n_devices = m->n_devices;
+    replace_string(&own->data_address, m->data_address);
+    replace_string(&own->host_key, m->host_key);
 }
 
-struct rdzv_member rdzv_joined_get(const struct rdzv_joined *t, uint32_t rank)
+const struct group_member *rdzv_joined_get(const struct rdzv_joined *t, uint32_t rank)
 {
-    const struct joined *j = &t->tasks[rank];
-
-    return (struct rdzv_member){ .rank = rank,
-                                 .incarnation = j->incarnation,
-                                 .n_devices = j->n_devices,
-                                 .data_address = j->data_address,
-                                 .host_key = j->host_key };
+    return &t->tasks[rank];
 }
 
-struct rdzv_joined *rdzv_joined_new(uint32_t world)
+struct rdzv_joined *rdzv_joined_new(const struct wire_cluster *c)
 {
-    struct rdzv_joined *t = calloc(1, sizeof(*t) + world * sizeof(t->tasks[0]));
+    struct rdzv_joined *t = calloc(1, sizeof(*t) + c->world * sizeof(t->tasks[0]));
 
     CHECK(t != NULL);
-    t->world = world;
+    t->world = c->world;
+    for (uint32_t i = 0; i < c->world; i++)
+        t->tasks[i] = (struct group_member){ .rank = i, .name = c->tasks[i].name };
     return t;
 }
 
@@ -60,8 +51,8 @@ void rdzv_joined_free(struct rdzv_joined *t)
     if (t == NULL)
         return;
     for (uint32_t i = 0; i < t->world; i++) {
-        free(t->tasks[i].data_address);
-        free(t->tasks[i].host_key);
+        replace_string(&t->tasks[i].data_address, NULL);
+        replace_string(&t->tasks[i].host_key, NULL);
     }
     free(t);
 }

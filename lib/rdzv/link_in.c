@@ -24,22 +24,24 @@ struct rdzv_links {
     /* A VIEW is sent to many members, so it is packed once. */
     grpc_slice view;
     uint64_t view_generation; /* 0: none */
-    uint8_t view_key[WIRE_KEY_BYTES];
+    uint8_t view_key[GROUP_KEY_BYTES];
 };
 
 /* ---- out ---- */
 
 static void send_view(struct rdzv_links *l, struct seat *seat, const struct member_msg *m)
 {
-    const struct rdzv_view *view = rdzv_views_get(l->r->views, m->view);
+    const struct group_view *view = rdzv_views_get(l->r->views, m->view);
 
     CHECK(view != NULL); /* the node admits only tasks that have joined */
     if (l->view_generation != view->generation ||
         memcmp(l->view_key, view->key, sizeof(l->view_key)) != 0) {
+        struct member_msg complete = *m;
         struct wire w = { 0 };
 
+        complete.view = view;
         grpc_slice_unref(l->view);
-        l->view = rdzv_pack(wire_write_leader(&w, &l->r->cluster, m, view, NULL));
+        l->view = rdzv_pack(wire_write_leader(&w, &l->r->cluster, &complete, NULL));
         l->view_generation = view->generation;
         memcpy(l->view_key, view->key, sizeof(l->view_key));
         wire_fini(&w);
@@ -62,7 +64,7 @@ void rdzv_links_send(struct rdzv_links *l, uint32_t rank, const struct member_ms
     }
     for (uint32_t i = 0; m->kind == MEMBER_MSG_REACH && i < m->n_ranks; i++)
         addresses[i] = rdzv_reach_address(l->r, m->ranks[i]);
-    rdzv_in_send(seat->call, wire_write_leader(&w, &l->r->cluster, m, NULL, addresses));
+    rdzv_in_send(seat->call, wire_write_leader(&w, &l->r->cluster, m, addresses));
     wire_fini(&w);
 }
 
@@ -125,7 +127,8 @@ static bool reject_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j,
                        j->to->type, j->to->index, j->to->address);
     else if (rank == r->opts.self)
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "this is %s, the caller itself", self);
-    else if (j->incarnation == rdzv_joined_get(r->joined, rank).incarnation && j->call <= l->seats[rank].n_calls)
+    else if (j->incarnation == rdzv_joined_get(r->joined, rank)->incarnation &&
+             j->call <= l->seats[rank].n_calls)
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "a newer call of this process exists");
     else
         return false;
@@ -136,7 +139,7 @@ static bool reject_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j,
  * and the newer was refused. */
 static bool replace_link(struct rdzv_links *l, uint32_t rank, struct rdzv_in *call, const struct member_msg *join)
 {
-    bool is_other = rdzv_joined_get(l->r->joined, rank).incarnation != join->incarnation;
+    bool is_other = rdzv_joined_get(l->r->joined, rank)->incarnation != join->incarnation;
     struct member_msg refusal;
     char text[RDZV_REFUSAL_BYTES];
     struct wire w = { 0 };
@@ -144,7 +147,7 @@ static bool replace_link(struct rdzv_links *l, uint32_t rank, struct rdzv_in *ca
     if (l->seats[rank].call == NULL)
         return true;
     if (!rdzv_group_admits(l->r->group, rank, join, &refusal, text)) {
-        rdzv_in_send(call, wire_write_leader(&w, &l->r->cluster, &refusal, NULL, NULL));
+        rdzv_in_send(call, wire_write_leader(&w, &l->r->cluster, &refusal, NULL));
         wire_fini(&w);
         rdzv_in_finish(call, GRPC_STATUS_OK, "%s", "");
         return false;
@@ -172,7 +175,11 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
     seat->call = call;
     seat->n_calls = j->call;
     seat->samples_per_second = 0;
-    rdzv_joined_store(l->r->joined, rank, j);
+    rdzv_joined_store(l->r->joined, &(struct group_member){ .rank = rank,
+                                                            .incarnation = j->incarnation,
+                                                            .n_devices = j->n_devices,
+                                                            .data_address = j->data_address,
+                                                            .host_key = j->host_key });
     rdzv_in_set_context(call, seat);
     rdzv_in_on_closed(call, on_closed, l);
     rdzv_msg_in(l->r, rank, m);

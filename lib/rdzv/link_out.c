@@ -33,7 +33,7 @@ static void on_message(void *arg, const void *data, size_t n)
         rdzv_out_cancel(c->out, err.text);
     } else {
         if (msg.kind == MEMBER_MSG_VIEW)
-            rdzv_views_store(r->views, m->view);
+            rdzv_views_store(r->views, msg.view);
         if (msg.kind == MEMBER_MSG_REACH)
             rdzv_reach_store(r, m->reach);
         rdzv_msg_in(r, c->rank, &msg);

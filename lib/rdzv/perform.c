@@ -37,7 +37,7 @@ static void end(struct rdzv *r, const struct member_action *a)
 /* Links and probes are handled here; the daemon performs the other actions. */
 void rdzv_perform(struct rdzv *r, const struct member_action *a)
 {
-    switch (a->what) {
+    switch (a->kind) {
     case MEMBER_OPEN_OUT:
         rdzv_client_open(r->client, a->rank);
         return;

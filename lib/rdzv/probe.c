@@ -34,7 +34,7 @@ static void read_answer(struct probe *k, const Trainerd__V1__WhoReply *m)
 
     if (m == NULL)
         snprintf(k->trouble, sizeof(k->trouble), "its answer is not a WhoReply");
-    else if (wire_read_where(&r->cluster, m->where, &rank, &k->answer, &err) < 0)
+    else if (wire_read_status(&r->cluster, m->where, &rank, &k->answer, &err) < 0)
         snprintf(k->trouble, sizeof(k->trouble), "its answer: %.200s", err.text);
     else if (rank != meant)
         snprintf(k->trouble, sizeof(k->trouble), "its address leads to %.63s",
@@ -62,7 +62,9 @@ static void on_end(void *arg, int code, bool is_refused, const char *text)
 
     k->out = NULL;
     if (code == GRPC_STATUS_OK && k->is_answered)
-        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_PROBE_ANSWERED, .rank = rank, .where = &k->answer });
+        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_PROBE_ANSWERED,
+                                                           .rank = rank,
+                                                           .status = &k->answer });
     else
         rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_PROBE_FAILED, .rank = rank, .closed = how, .text = code == GRPC_STATUS_OK ? k->trouble : text });
 }
@@ -78,7 +80,7 @@ void rdzv_probes_start(struct rdzv_probes *w, uint32_t rank, const struct member
     if (k->out != NULL)
         return; /* the open probe will be answered */
     *k = (struct probe){ .probes = w, .trouble = "it sent no answer" };
-    wire_write_where(&memory, &r->cluster, r->opts.self, ours, &where);
+    wire_write_status(&memory, &r->cluster, r->opts.self, ours, &where);
     q.where = &where;
     q.cluster_hash = (char *)r->opts.ident.cluster_hash;
     k->out = rdzv_out_start(&(struct rdzv_out_opts){ .r = r,
@@ -115,7 +117,8 @@ void rdzv_probed(struct rdzv *r, struct rdzv_in *call, void *request)
                        r->opts.ident.cluster_hash);
         return;
     }
-    if (wire_read_where(&r->cluster, m->where, &rank, &theirs, &err) < 0 || rank == MEMBER_NO_RANK) {
+    if (wire_read_status(&r->cluster, m->where, &rank, &theirs, &err) < 0 ||
+        rank == MEMBER_NO_RANK) {
         rdzv_in_finish(call, GRPC_STATUS_INVALID_ARGUMENT, "%s",
                        rank == MEMBER_NO_RANK ? "where: the caller is no task of this cluster" : err.text);
         return;
@@ -132,7 +135,7 @@ void rdzv_probed(struct rdzv *r, struct rdzv_in *call, void *request)
         return;
     }
     rdzv_group_probed(r->group, rank, &theirs, &ours);
-    wire_write_where(&memory, &r->cluster, r->opts.self, &ours, &where);
+    wire_write_status(&memory, &r->cluster, r->opts.self, &ours, &where);
     reply.where = &where;
     rdzv_in_reply(call, &reply.base);
     wire_fini(&memory);

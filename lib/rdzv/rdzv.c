@@ -97,7 +97,12 @@ static int open_all(struct rdzv *r, struct err *err)
     r->health = rdzv_health_new();
     r->control = rdzv_control_new();
     r->views = rdzv_views_new(r);
-    r->joined = rdzv_joined_new(r->cluster.world);
+    r->joined = rdzv_joined_new(&r->cluster);
+    rdzv_joined_store(r->joined, &(struct group_member){ .rank = r->opts.self,
+                                                         .incarnation = r->opts.incarnation,
+                                                         .n_devices = r->opts.n_devices,
+                                                         .data_address = r->opts.data_address,
+                                                         .host_key = r->opts.host_key });
     r->links = rdzv_links_new(r);
     r->client = rdzv_client_new(r);
     r->probes = rdzv_probes_new(r);

@@ -20,6 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/group_view.h"
 #include "member/node.h"
 
 struct err;
@@ -35,27 +36,6 @@ struct rdzv_task {
     uint32_t index;
     const char *address;
     const char *name; /* "worker 1" */
-};
-
-struct rdzv_member {
-    uint32_t rank;
-    uint64_t incarnation;
-    uint32_t n_devices;
-    const char *name, *address, *data_address, *host_key;
-    uint64_t held; /* newest step whose complete state the member has; 0: no state */
-    uint32_t storage_failures; /* as in struct member_seat */
-};
-
-struct rdzv_view { /* valid during the callback */
-    uint64_t generation;
-    const struct rdzv_member *members; /* by rank */
-    uint32_t n_members;
-    uint32_t coordinator; /* index of the member that coordinates the view and writes the
-                             checkpoints */
-    uint32_t self; /* index of this task in members */
-    uint8_t key[32];
-    uint64_t newest_step;   /* 0: no member holds state */
-    uint32_t newest_member; /* index of a member that holds newest_step; 0 if no member does */
 };
 
 /* Sensors of a GPU. Negative: unknown. */
@@ -96,7 +76,7 @@ struct rdzv_progress {
 /* An action of the node, with the data that the node does not have. Valid during the callback. */
 struct rdzv_action {
     const struct member_action *action;
-    const struct rdzv_view *view;       /* TRAIN */
+    const struct group_view *view;      /* TRAIN: complete, valid during the callback */
     const char *const *addresses;       /* REACH: the data address of each of action->ranks; "":
                                            unknown */
 };

@@ -155,7 +155,7 @@ struct rdzv_out_opts {
     uint64_t deadline_ms;            /* limit after the connection is made; 0: none */
     void *arg;
     void (*on_message)(void *arg, const void *data, size_t n);
-    /* Called exactly once. code 0: OK. is_refused: as in rdzv_dialled. */
+    /* Called exactly once. code 0: OK. is_refused: as in rdzv_dial_fn. */
     void (*on_end)(void *arg, int code, bool is_refused, const char *text);
 };
 struct rdzv_out *rdzv_out_start(const struct rdzv_out_opts *opts);
@@ -228,11 +228,13 @@ void rdzv_perform(struct rdzv *r, const struct member_action *a);
 
 /* ---- joined.c ---- */
 
-struct rdzv_joined *rdzv_joined_new(uint32_t world);
-void rdzv_joined_store(struct rdzv_joined *t, uint32_t rank, const Trainerd__V1__Join *m);
-/* Returns what the task sent with its last JOIN; n_devices 0: it never joined. The strings are valid until its next
- * JOIN. */
-struct rdzv_member rdzv_joined_get(const struct rdzv_joined *t, uint32_t rank);
+/* The names of the tasks are borrowed. */
+struct rdzv_joined *rdzv_joined_new(const struct wire_cluster *c);
+/* Copies incarnation, n_devices, data_address and host_key of the task m->rank. */
+void rdzv_joined_store(struct rdzv_joined *t, const struct group_member *m);
+/* Returns what was stored for the task, without held step; n_devices 0: it never joined. Valid
+ * until the task joins again. */
+const struct group_member *rdzv_joined_get(const struct rdzv_joined *t, uint32_t rank);
 void rdzv_joined_free(struct rdzv_joined *t);
 
 /* ---- link_in.c ---- */
@@ -262,12 +264,12 @@ void rdzv_probes_free(struct rdzv_probes *w);
 /* ---- view.c ---- */
 
 struct rdzv_views *rdzv_views_new(struct rdzv *r);
-/* Stores a View that was received and validated. */
-void rdzv_views_store(struct rdzv_views *v, const Trainerd__V1__View *m);
-/* Returns the view of the node with the data of its members: as received, or, if this task
+/* Copies a complete view, which was received and validated, and sets `self` in the copy. */
+void rdzv_views_store(struct rdzv_views *v, const struct group_view *from);
+/* Returns the view of the node with key and connection data: as received, or, if this task
  * publishes the view, from the JOINs of the members and with a new key. NULL: neither is available.
  * Valid until the next call of this function. */
-const struct rdzv_view *rdzv_views_get(struct rdzv_views *v, const struct member_view *view);
+const struct group_view *rdzv_views_get(struct rdzv_views *v, const struct group_view *view);
 void rdzv_views_free(struct rdzv_views *v);
 
 /* ---- reach.c ---- */

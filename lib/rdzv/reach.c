@@ -11,7 +11,7 @@
 
 const char *rdzv_reach_address(const struct rdzv *r, uint32_t rank)
 {
-    const char *address = rank == r->opts.self ? r->opts.data_address : rdzv_joined_get(r->joined, rank).data_address;
+    const char *address = rdzv_joined_get(r->joined, rank)->data_address;
 
     return address != NULL ? address : "";
 }

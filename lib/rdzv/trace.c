@@ -10,7 +10,7 @@
 #include "base/buf.h"
 #include "base/fault.h"
 
-enum { TEXT_SHOWN = 300, SEATS_SHOWN = 8 };
+enum { TEXT_SHOWN = 300, MEMBERS_SHOWN = 8 };
 
 #define MSG(kind_, word_) [MEMBER_MSG_##kind_] = { #kind_, "rdzv." word_ ".out", "rdzv." word_ ".in" }
 static const struct {
@@ -40,14 +40,14 @@ static const char *name(const struct rdzv *r, uint32_t rank)
     return rank < r->cluster.world ? r->cluster.tasks[rank].name : "no task";
 }
 
-static void add_view(const struct rdzv *r, const struct member_view *v, struct buf *b)
+static void add_view(const struct rdzv *r, const struct group_view *v, struct buf *b)
 {
-    buf_printf(b, " %" PRIu64 " of %u:", v->generation, v->n);
-    for (uint32_t i = 0; i < v->n && i < SEATS_SHOWN; i++)
-        buf_printf(b, "%s %s holds %" PRIu64, i > 0 ? "," : "", name(r, v->seats[i].rank),
-                   v->seats[i].held);
-    if (v->n > SEATS_SHOWN)
-        buf_printf(b, ", and %u more", v->n - SEATS_SHOWN);
+    buf_printf(b, " %" PRIu64 " of %u:", v->generation, v->n_members);
+    for (uint32_t i = 0; i < v->n_members && i < MEMBERS_SHOWN; i++)
+        buf_printf(b, "%s %s holds %" PRIu64, i > 0 ? "," : "", name(r, v->members[i].rank),
+                   v->members[i].held);
+    if (v->n_members > MEMBERS_SHOWN)
+        buf_printf(b, ", and %u more", v->n_members - MEMBERS_SHOWN);
 }
 
 static void trace_msg(const struct rdzv *r, const char *way, uint32_t rank, const struct member_msg *m)
@@ -95,7 +95,7 @@ void rdzv_msg_in(const struct rdzv *r, uint32_t rank, const struct member_msg *m
 
 void rdzv_log(struct rdzv *r, const char *text, bool is_trouble)
 {
-    struct member_action say = { .what = MEMBER_LOG, .text = text, .is_trouble = is_trouble };
+    struct member_action say = { .kind = MEMBER_LOG, .text = text, .is_trouble = is_trouble };
 
     r->opts.on_action(r->opts.arg, &(struct rdzv_action){ .action = &say });
 }

@@ -4,8 +4,8 @@
  * unpack to forty times its size. wire_read_*() then validate every field that is used: strings are
  * UTF-8, limited in length and without control characters (in a reason, these are replaced by
  * blanks); numbers that are incremented later leave room for it; a task is one of the cluster; the
- * members of a view are in the order of their ranks. The result borrows from the message and its
- * arena.
+ * members of a view are in the order of their ranks; a view is complete, without `self`. The result
+ * borrows from the message and its arena.
  *
  * Threads: one at a time. */
 #ifndef RDZV_WIRE_H
@@ -23,10 +23,9 @@ struct err;
 enum {
     WIRE_BYTES_MAX = 1 << 20,  /* limit of a message on the wire */
     WIRE_MEMORY_MAX = 8 << 20, /* limit of a message in memory */
-    WIRE_KEY_BYTES = 32,
-    WIRE_PHASE_BYTES = 32,   /* of the name of a phase, with the NUL */
-    WIRE_DEVICES_MAX = 4096, /* limit of the devices of a task */
-    WIRE_ADDRESS_BYTES = 321, /* of an address, with the NUL */
+    WIRE_PHASE_BYTES = 32,     /* of the name of a phase, with the NUL */
+    WIRE_DEVICES_MAX = 4096,   /* limit of the devices of a task */
+    WIRE_ADDRESS_BYTES = 321,  /* of an address, with the NUL */
 };
 #define WIRE_NUMBER_MAX ((uint64_t)1 << 62) /* limit of a generation, a step, a time */
 
@@ -59,8 +58,8 @@ int wire_read_member(struct wire *w, const struct wire_cluster *c,
 int wire_read_leader(struct wire *w, const struct wire_cluster *c,
                      const Trainerd__V1__LeaderMessage *m, struct member_msg *out, struct err *err);
 /* Writes the rank of the sender to *rank; MEMBER_NO_RANK for a task that is not in the cluster. */
-int wire_read_where(const struct wire_cluster *c, const Trainerd__V1__Where *m, uint32_t *rank,
-                    struct member_status *out, struct err *err);
+int wire_read_status(const struct wire_cluster *c, const Trainerd__V1__Where *m, uint32_t *rank,
+                     struct member_status *out, struct err *err);
 /* Validates a further string: UTF-8, at most `max` bytes, no control characters. */
 int wire_check_string(const char *field, const char *s, size_t max, struct err *err);
 
@@ -76,12 +75,12 @@ struct wire_sender {
 /* CHECKs that the kind is a message of a member. */
 const ProtobufCMessage *wire_write_member(struct wire *w, const struct wire_cluster *c,
                                           const struct member_msg *m, const struct wire_sender *s);
-/* `view`: for a VIEW, with the data of the members. `data_addresses`: for a REACH, [m->n_ranks]. */
+/* A VIEW is complete, with key and connection data. `data_addresses`: for a REACH, [m->n_ranks]. */
 const ProtobufCMessage *wire_write_leader(struct wire *w, const struct wire_cluster *c,
-                                          const struct member_msg *m, const struct rdzv_view *view,
+                                          const struct member_msg *m,
                                           const char *const *data_addresses);
-void wire_write_where(struct wire *w, const struct wire_cluster *c, uint32_t self,
-                      const struct member_status *where, Trainerd__V1__Where *out);
+void wire_write_status(struct wire *w, const struct wire_cluster *c, uint32_t self,
+                       const struct member_status *where, Trainerd__V1__Where *out);
 
 /* Writes text of any origin: `n` bytes, converted to UTF-8 without control characters and truncated
  * to n_out. */

@@ -295,7 +295,8 @@ static int read_wait(const struct reader *r, void *body, struct member_msg *out)
     return read_reason(r, "reason", ((Trainerd__V1__Wait *)body)->reason, out);
 }
 
-static int read_seat(const struct reader *r, const Trainerd__V1__Member *m, struct member_seat *out)
+static int read_view_member(const struct reader *r, const Trainerd__V1__Member *m,
+                            struct group_member *out)
 {
     static const struct string_field strings[] = {
         { "data_address", offsetof(Trainerd__V1__Member, data_address), ADDRESS_BYTES },
@@ -311,54 +312,61 @@ static int read_seat(const struct reader *r, const Trainerd__V1__Member *m, stru
         rc = check_devices(m->n_devices, r->err);
     if (rc == 0)
         rc = check_numbers(&(struct number){ "step_held", m->step_held }, 1, r->err);
+    if (rc < 0)
+        return rc;
     out->incarnation = m->incarnation;
     out->held = m->step_held;
     out->storage_failures = m->storage_failures;
-    return rc;
+    out->n_devices = m->n_devices;
+    out->name = r->c->tasks[out->rank].name;
+    out->data_address = m->data_address;
+    out->host_key = m->host_key;
+    return 0;
 }
 
 static int read_view(const struct reader *r, void *body, struct member_msg *out)
 {
     const Trainerd__V1__View *m = body;
     uint32_t n = (uint32_t)m->n_members;
-    struct member_view *v = arena_alloc(&r->w->arena, sizeof(*v));
-    struct member_seat *seats;
+    struct group_view *v = arena_alloc(&r->w->arena, sizeof(*v));
+    struct group_member *members;
     uint64_t newest = 0;
 
     if (m->generation == 0 || m->generation > WIRE_NUMBER_MAX)
         return err_set(r->err, ERR_INPUT, "generation: %llu, expected 1 to 2^62",
                        (unsigned long long)m->generation);
-    if (m->key.len != WIRE_KEY_BYTES)
+    if (m->key.len != GROUP_KEY_BYTES)
         return err_set(r->err, ERR_INPUT, "key: %zu bytes, expected %d", m->key.len,
-                       WIRE_KEY_BYTES);
+                       GROUP_KEY_BYTES);
     if (m->n_members == 0 || m->n_members > r->c->world || m->newest_member >= m->n_members)
         return err_set(r->err, ERR_INPUT, "%zu members, the newest is %u, in a cluster of %u",
                        m->n_members, m->newest_member, r->c->world);
-    seats = arena_array(&r->w->arena, n, sizeof(*seats));
-    CHECK(v != NULL && seats != NULL);
+    members = arena_array(&r->w->arena, n, sizeof(*members));
+    CHECK(v != NULL && members != NULL);
     for (uint32_t i = 0; i < n; i++) {
-        int rc = read_seat(r, m->members[i], &seats[i]);
+        int rc = read_view_member(r, m->members[i], &members[i]);
 
-        if (rc == 0 && i > 0 && seats[i].rank <= seats[i - 1].rank)
+        if (rc == 0 && i > 0 && members[i].rank <= members[i - 1].rank)
             rc = err_set(r->err, ERR_INPUT, "task: %s after %s, expected the order of ranks",
-                         r->c->tasks[seats[i].rank].name, r->c->tasks[seats[i - 1].rank].name);
+                         r->c->tasks[members[i].rank].name, r->c->tasks[members[i - 1].rank].name);
         if (rc < 0)
             return err_wrap(r->err, rc, "members[%u]", i);
-        newest = seats[i].held > newest ? seats[i].held : newest;
+        newest = members[i].held > newest ? members[i].held : newest;
     }
-    if (m->newest_step != newest || seats[m->newest_member].held != newest)
+    if (m->newest_step != newest || members[m->newest_member].held != newest)
         return err_set(r->err, ERR_INPUT,
                        "newest_step %llu, held by members[%u]: that member holds %llu, the newest "
                        "held is %llu",
                        (unsigned long long)m->newest_step, m->newest_member,
-                       (unsigned long long)seats[m->newest_member].held,
+                       (unsigned long long)members[m->newest_member].held,
                        (unsigned long long)newest);
-    *v =
-        (struct member_view){ .generation = m->generation,
-                              .n = n,
-                              .seats = seats,
+    *v = (struct group_view){ .generation = m->generation,
+                              .n_members = n,
+                              .members = members,
                               .newest_step = newest,
-                              .newest = newest > 0 ? seats[m->newest_member].rank : MEMBER_NO_RANK };
+                              .newest_member = newest > 0 ? m->newest_member : 0 };
+    v->coordinator = group_view_choose_coordinator(v);
+    memcpy(v->key, m->key.data, sizeof(v->key));
     out->view = v;
     return read_reason(r, "reason", m->reason, out);
 }
@@ -476,8 +484,8 @@ int wire_read_leader(struct wire *w, const struct wire_cluster *c,
                     (int)m->message_case, m->wait, out);
 }
 
-int wire_read_where(const struct wire_cluster *c, const Trainerd__V1__Where *m, uint32_t *rank,
-                    struct member_status *out, struct err *err)
+int wire_read_status(const struct wire_cluster *c, const Trainerd__V1__Where *m, uint32_t *rank,
+                     struct member_status *out, struct err *err)
 {
     int rc;
 

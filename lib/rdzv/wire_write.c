@@ -8,8 +8,7 @@
 struct writer {
     struct arena *a;
     const struct wire_cluster *c;
-    const struct wire_sender *sender; /* for a message of a member */
-    const struct rdzv_view *view;     /* for a VIEW */
+    const struct wire_sender *sender;  /* for a message of a member */
     const char *const *data_addresses; /* for a REACH */
 };
 
@@ -161,7 +160,7 @@ static void *write_wait(const struct writer *w, const struct member_msg *m)
     return t;
 }
 
-static Trainerd__V1__Member *write_member(const struct writer *w, const struct rdzv_member *f)
+static Trainerd__V1__Member *write_member(const struct writer *w, const struct group_member *f)
 {
     Trainerd__V1__Member *m = NEW(w, member);
 
@@ -177,10 +176,9 @@ static Trainerd__V1__Member *write_member(const struct writer *w, const struct r
 
 static void *write_view(const struct writer *w, const struct member_msg *m)
 {
-    const struct rdzv_view *f = w->view;
+    const struct group_view *f = m->view;
     Trainerd__V1__View *v = NEW(w, view);
 
-    CHECK(f->generation == m->view->generation && f->n_members == m->view->n);
     v->generation = f->generation;
     v->members = arena_array(w->a, f->n_members, sizeof(struct Trainerd__V1__Member *));
     CHECK(v->members != NULL);
@@ -288,11 +286,11 @@ const ProtobufCMessage *wire_write_member(struct wire *w, const struct wire_clus
 }
 
 const ProtobufCMessage *wire_write_leader(struct wire *w, const struct wire_cluster *c,
-                                          const struct member_msg *m, const struct rdzv_view *view,
+                                          const struct member_msg *m,
                                           const char *const *data_addresses)
 {
     const struct row *row = &of_leader[m->kind];
-    struct writer to = { .a = &w->arena, .c = c, .view = view, .data_addresses = data_addresses };
+    struct writer to = { .a = &w->arena, .c = c, .data_addresses = data_addresses };
     Trainerd__V1__LeaderMessage *out = NEW(&to, leader_message);
 
     CHECK(row->write != NULL);
@@ -301,8 +299,8 @@ const ProtobufCMessage *wire_write_leader(struct wire *w, const struct wire_clus
     return &out->base;
 }
 
-void wire_write_where(struct wire *w, const struct wire_cluster *c, uint32_t self,
-                      const struct member_status *where, Trainerd__V1__Where *out)
+void wire_write_status(struct wire *w, const struct wire_cluster *c, uint32_t self,
+                       const struct member_status *where, Trainerd__V1__Where *out)
 {
     trainerd__v1__where__init(out);
     out->task = task(&w->arena, c, self);

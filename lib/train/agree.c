@@ -13,12 +13,9 @@
 
 int agree_connect(struct train *t, struct err *err)
 {
-    const struct train_group *g = &t->generation.group;
+    const struct train_generation *g = &t->generation.opts;
     struct comm_opts o = {
-        .generation = g->generation,
-        .members = t->generation.members,
-        .n_members = g->n_members,
-        .self = g->self,
+        .view = g->view,
         .shares = t->generation.shares,
         .listener = g->listener,
         .arena = &t->engine->memory.region,
@@ -33,7 +30,7 @@ int agree_connect(struct train *t, struct err *err)
     struct comm *comm;
     int rc = fault_error("train.connect", err);
 
-    if (rc < 0 || (g->n_members == 1 && t->opts->n_devices == 1))
+    if (rc < 0 || (g->view.n_members == 1 && t->opts->n_devices == 1))
         return rc; /* there is no other replica */
     events_phase(&t->events, "connect", state_held(&t->state));
     memcpy(o.key, g->key, sizeof(o.key));
@@ -74,8 +71,8 @@ static uint8_t *message_of(const struct replica *r)
 static void propose(const struct replica *r)
 {
     const struct train *t = r->train;
-    struct agreement a = { .step = t->generation.group.newest_step > 0
-                                       ? t->generation.group.newest_step
+    struct agreement a = { .step = t->generation.opts.view.newest_step > 0
+                                       ? t->generation.opts.view.newest_step
                                        : state_held(&t->state),
                            .initial_crc = t->model.initial_crc,
                            .overlap = t->engine->ops->overlaps(t->engine) };
@@ -88,8 +85,8 @@ static void propose(const struct replica *r)
 
 static int compare(const struct train *t, const struct agreement *a, struct err *err)
 {
-    const struct train_group *g = &t->generation.group;
-    uint32_t source = g->newest_step > 0 ? g->newest_member : g->coordinator;
+    const struct group_view *v = &t->generation.opts.view;
+    uint32_t source = v->newest_step > 0 ? v->newest_member : v->coordinator;
     char here[16], there[16];
     int rc = same("model", t->model.digest, a->model_digest, err);
 
@@ -103,11 +100,12 @@ static int compare(const struct train *t, const struct agreement *a, struct err 
         rc = same("initial weights in the model", here, there, err);
     if (rc < 0)
         return rc;
-    if (g->newest_step > 0 && a->step != g->newest_step)
-        return err_set(err, ERR_PEER, "%s continues from step %llu, but this task was started with step %llu",
-                       t->generation.members[g->coordinator].name, (unsigned long long)a->step,
-                       (unsigned long long)g->newest_step);
-    if (state_held(&t->state) > a->step || (g->self == source && state_held(&t->state) != a->step))
+    if (v->newest_step > 0 && a->step != v->newest_step)
+        return err_set(err, ERR_PEER,
+                       "%s continues from step %llu, but this task was started with step %llu",
+                       v->members[v->coordinator].name, (unsigned long long)a->step,
+                       (unsigned long long)v->newest_step);
+    if (state_held(&t->state) > a->step || (v->self == source && state_held(&t->state) != a->step))
         return err_set(
             err, ERR_PEER,
             "the group continues from step %llu, but this task holds the state after step %llu",
@@ -130,12 +128,12 @@ static int vote(struct replica *r, uint64_t step, struct err *err)
         votes[VOTE_BEHIND] = behind;
         votes[VOTE_UNEVALUATED] =
             !behind && model_evaluates(&t->model, step) && t->state.facts.evaluated_step < step;
-        votes[VOTE_PAUSE] =
-            (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) & TRAIN_ASK_PAUSE) != 0;
+        votes[VOTE_PAUSE] = (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) &
+                             TRAIN_REQUEST_PAUSE) != 0;
         votes[VOTE_TRACES] = t->trace != NULL && !t->was_traced ? t->opts->trace_steps : 0;
         /* Not if this task discarded its state and another task still holds it: then no task has
          * loaded a checkpoint. */
-        if (!t->health.state_invalid || t->generation.group.newest_step == 0)
+        if (!t->health.state_invalid || t->generation.opts.view.newest_step == 0)
             votes[VOTE_RESTORED_AT] = (int64_t)t->health.restored_at;
     }
     if (t->generation.comm != NULL)
@@ -149,7 +147,7 @@ static int vote(struct replica *r, uint64_t step, struct err *err)
 int agree_on_state(struct replica *r, struct agreement *out, struct err *err)
 {
     struct train *t = r->train;
-    uint32_t coordinator = t->generation.group.coordinator;
+    uint32_t coordinator = t->generation.opts.view.coordinator;
     int rc;
 
     place_enter(&r->device->place, PHASE_AGREE);
@@ -166,8 +164,7 @@ int agree_on_state(struct replica *r, struct agreement *out, struct err *err)
         rc = generation_gate(&t->generation, &r->device->place, err);
     if (rc == 0)
         rc = agree_message_read(t->generation.comm != NULL ? message_of(r) : t->engine->memory.head,
-                                t->generation.members[coordinator].name,
-                                out, err);
+                                t->generation.opts.view.members[coordinator].name, out, err);
     if (rc == 0)
         rc = compare(t, out, err);
     if (rc < 0)

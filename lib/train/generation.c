@@ -3,7 +3,6 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/check.h"
 #include "comm/comm.h"
@@ -21,51 +20,22 @@ int generation_init(struct generation *g, uint32_t max_replicas, struct err *err
 
 /* ---- the group ---- */
 
-static char *copy(const char *s)
-{
-    return strdup(s != NULL ? s : "");
-}
-
-static void free_members(struct generation *g)
-{
-    for (uint32_t i = 0; g->members != NULL && i < g->group.n_members; i++) {
-        free((char *)g->members[i].name);
-        free((char *)g->members[i].host);
-        free((char *)g->members[i].address);
-    }
-    free(g->members);
-    g->members = NULL;
-}
-
 void generation_fini(struct generation *g)
 {
-    free_members(g);
+    arena_fini(&g->memory);
     free(g->shares);
     g->shares = NULL;
     pthread_mutex_destroy(&g->lock);
 }
 
-static int copy_group(struct generation *g, const struct train_group *group, struct err *err)
+static int copy_opts(struct generation *g, const struct train_generation *opts, struct err *err)
 {
-    free_members(g); /* of the previous generation */
-    g->group = *group;
-    g->members = calloc(group->n_members, sizeof(*g->members));
-    if (g->members == NULL)
-        return err_set(err, ERR_NOMEM, "generation: out of memory");
-    for (uint32_t i = 0; i < group->n_members; i++) {
-        struct comm_member *m = &g->members[i];
-
-        m->n_ranks = group->members[i].n_ranks;
-        m->name = copy(group->members[i].name);
-        m->host = copy(group->members[i].host);
-        m->address = copy(group->members[i].address);
-        if (m->name == NULL || m->host == NULL || m->address == NULL) {
-            free_members(g);
-            return err_set(err, ERR_NOMEM, "generation: out of memory");
-        }
-    }
-    g->group.members = g->members;
-    return 0;
+    arena_fini(&g->memory); /* of the previous generation */
+    g->opts = *opts;
+    if (group_view_copy(&opts->view, &g->memory, &g->opts.view))
+        return 0;
+    g->opts.view = (struct group_view){ .generation = 0 };
+    return err_set(err, ERR_NOMEM, "generation: out of memory");
 }
 
 uint32_t generation_first_rank(const struct generation *g, uint32_t member)
@@ -73,29 +43,29 @@ uint32_t generation_first_rank(const struct generation *g, uint32_t member)
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < member; i++)
-        n += g->members[i].n_ranks;
+        n += g->opts.view.members[i].n_devices;
     return n;
 }
 
-bool generation_leads(const struct generation *g)
+bool generation_is_coordinator(const struct generation *g)
 {
-    return g->group.self == g->group.coordinator;
+    return g->opts.view.self == g->opts.view.coordinator;
 }
 
-int generation_begin(struct generation *g, const struct train_group *group, uint32_t lanes,
+int generation_begin(struct generation *g, const struct train_generation *opts, uint32_t lanes,
                      uint32_t n_devices, struct err *err)
 {
     bool spin = n_devices <= device_cores();
     int rc;
 
     CHECK(g->comm == NULL && atomic_load_explicit(&g->running, memory_order_acquire) == 0);
-    rc = copy_group(g, group, err);
+    rc = copy_opts(g, opts, err);
     if (rc < 0)
         return rc;
-    comm_share(lanes, generation_first_rank(g, group->n_members), g->shares);
-    atomic_store_explicit(&g->may_save, group->may_save, memory_order_release);
-    atomic_store_explicit(&g->deadline_ms, group->deadline_ms, memory_order_relaxed);
-    atomic_fetch_and_explicit(&g->requests, ~(unsigned)TRAIN_ASK_PAUSE, memory_order_relaxed);
+    comm_share(lanes, generation_first_rank(g, opts->view.n_members), g->shares);
+    atomic_store_explicit(&g->may_save, opts->may_save, memory_order_release);
+    atomic_store_explicit(&g->deadline_ms, opts->deadline_ms, memory_order_relaxed);
+    atomic_fetch_and_explicit(&g->requests, ~(unsigned)TRAIN_REQUEST_PAUSE, memory_order_relaxed);
     g->result = 0;
     g->is_aborted = g->is_unsaved = false;
     cancel_set(&g->cancel, false);
@@ -111,7 +81,7 @@ void generation_set_comm(struct generation *g, struct comm *comm)
     pthread_mutex_lock(&g->lock);
     g->comm = comm;
     g->engine->group.comm = comm;
-    if (cancel_asked(&g->cancel))
+    if (cancel_requested(&g->cancel))
         comm_abort(comm, "the generation ended");
     pthread_mutex_unlock(&g->lock);
 }
@@ -141,7 +111,7 @@ static void remember(struct generation *g, const struct err *err, bool is_aborte
     g->is_aborted = is_aborted;
 }
 
-void generation_remember(struct generation *g, const struct err *err)
+void generation_set_error(struct generation *g, const struct err *err)
 {
     pthread_mutex_lock(&g->lock);
     remember(g, err, false);
@@ -165,7 +135,7 @@ void generation_fail(struct generation *g, const struct err *err)
     end_early(g, err, false);
 }
 
-void generation_lose(struct generation *g, const struct err *err)
+void generation_fail_device(struct generation *g, const struct err *err)
 {
     pthread_mutex_lock(&g->lock);
     g->result = err->code;
@@ -185,7 +155,7 @@ void generation_abort(struct generation *g, const char *why)
 
 int generation_check(const struct generation *g, struct err *err)
 {
-    return cancel_asked(&g->cancel) ? err_set(err, ERR_CANCELED, "the generation ended") : 0;
+    return cancel_requested(&g->cancel) ? err_set(err, ERR_CANCELED, "the generation ended") : 0;
 }
 
 int generation_gate(struct generation *g, struct place *place, struct err *err)

@@ -14,20 +14,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/arena.h"
 #include "base/cancel.h"
 #include "base/err.h"
 #include "base/gate.h"
 #include "train/train_types.h"
 
 struct comm;
-struct comm_member;
 struct engine;
 struct place;
 
 struct generation {
     struct engine *engine;       /* borrowed; its waits end early too */
-    struct train_group group;    /* of the last train_start() */
-    struct comm_member *members; /* owned copy; also in `group` */
+    struct train_generation opts; /* of the last train_start(); its view is a copy in `memory` */
+    struct arena memory;
     uint32_t *shares;            /* owned; [replicas of the full cluster] lanes of each rank */
     struct comm *comm;           /* owned; NULL: not connected, or nothing to connect */
     /* guards comm's lifetime against train_abort(), and the result */
@@ -51,13 +51,13 @@ struct generation {
 /* Errors: ERR_NOMEM. generation_fini() frees a zeroed one too. */
 int generation_init(struct generation *g, uint32_t max_replicas, struct err *err);
 void generation_fini(struct generation *g);
-/* Begins a generation: copies the group and divides the lanes (micro-batches) among its ranks.
- * Errors: ERR_NOMEM. */
-int generation_begin(struct generation *g, const struct train_group *group, uint32_t lanes,
+/* Begins a generation: copies the options with the view, and divides the lanes (micro-batches)
+ * among its ranks. Errors: ERR_NOMEM. */
+int generation_begin(struct generation *g, const struct train_generation *opts, uint32_t lanes,
                      uint32_t n_devices, struct err *err);
 uint32_t generation_first_rank(const struct generation *g, uint32_t member); /* of its replicas */
 /* this task coordinates, and writes checkpoints */
-bool generation_leads(const struct generation *g);
+bool generation_is_coordinator(const struct generation *g);
 
 /* Takes ownership of `comm`; train_abort() then ends waits inside it too. */
 void generation_set_comm(struct generation *g, struct comm *comm);
@@ -68,9 +68,9 @@ void generation_disconnect(struct generation *g);
 void generation_fail(struct generation *g, const struct err *err);
 /* As generation_fail(), but replaces an earlier error: this process cannot continue with its
  * devices. Any thread. */
-void generation_lose(struct generation *g, const struct err *err);
+void generation_fail_device(struct generation *g, const struct err *err);
 /* Stores the error as the reason of the end without ending the waits. Any thread. */
-void generation_remember(struct generation *g, const struct err *err);
+void generation_set_error(struct generation *g, const struct err *err);
 void generation_abort(struct generation *g, const char *why); /* for train_abort(). Any */
 /* Returns ERR_CANCELED if the generation has ended early, else 0. Any thread. */
 int generation_check(const struct generation *g, struct err *err);

@@ -67,7 +67,7 @@ void health_begin(struct train *t)
 {
     struct health *h = &t->health;
 
-    h->compares = t->generation.group.n_members > 1;
+    h->compares = t->generation.opts.view.n_members > 1;
     h->gradient_step = h->state_step = h->equal_step = h->equal_state_step = 0;
     h->rolls_back = h->differs = false;
     h->peer = UINT32_MAX;
@@ -107,7 +107,7 @@ static int report_own(struct replica *r, uint64_t step, const struct err *err)
 
     if (r->local == 0) {
         t->health.differs = true;
-        t->health.peer = t->generation.group.self;
+        t->health.peer = t->generation.opts.view.self;
         report(t, TRAIN_DIFFERS, step, err->text);
     }
     return err->code;
@@ -150,7 +150,7 @@ int health_checksum(struct replica *r, uint64_t step, struct err *err)
 void health_contribute(const struct train *t, float *control)
 {
     const struct health *h = &t->health;
-    float *words = control + CONTROL_WORDS + (size_t)t->generation.group.self * WORDS;
+    float *words = control + CONTROL_WORDS + (size_t)t->generation.opts.view.self * WORDS;
 
     if (!h->compares)
         return;
@@ -187,7 +187,7 @@ static uint32_t majority(const float *words, uint32_t n_members, uint32_t *n, ui
  * error. */
 static int end_everywhere(struct replica *r, const struct err *err)
 {
-    generation_remember(&r->train->generation, err);
+    generation_set_error(&r->train->generation, err);
     if (r->train->generation.comm != NULL)
         (void)comm_barrier(r->train->generation.comm, r->local,
                            NULL); /* the error is known on all tasks */
@@ -199,10 +199,10 @@ static int report_difference(struct replica *r, uint32_t which, uint64_t step, c
                              struct err *err)
 {
     struct train *t = r->train;
-    uint32_t n, n_equal, value = majority(words, t->generation.group.n_members, &n, &n_equal);
-    uint32_t odd = UINT32_MAX, own = (uint32_t)words[(size_t)t->generation.group.self * WORDS];
+    uint32_t n, n_equal, value = majority(words, t->generation.opts.view.n_members, &n, &n_equal);
+    uint32_t odd = UINT32_MAX, own = (uint32_t)words[(size_t)t->generation.opts.view.self * WORDS];
 
-    for (uint32_t m = t->generation.group.n_members; m-- > 0 && value != 0;) {
+    for (uint32_t m = t->generation.opts.view.n_members; m-- > 0 && value != 0;) {
         uint32_t word = (uint32_t)words[(size_t)m * WORDS];
 
         odd = word != 0 && word != value ? m : odd;
@@ -213,17 +213,18 @@ static int report_difference(struct replica *r, uint32_t which, uint64_t step, c
                       " has checksum %06x, %u of "
                       "%u tasks have %06x. A processor or memory of %s computed or stored a wrong "
                       "value; its state is invalid, and it receives that of the others",
-                      t->generation.members[odd].name, what_differs[which], step,
+                      t->generation.opts.view.members[odd].name, what_differs[which], step,
                       (uint32_t)words[(size_t)odd * WORDS] - 1, n_equal, n, value - 1,
-                      t->generation.members[odd].name);
+                      t->generation.opts.view.members[odd].name);
     else
         (void)err_set(
             err, ERR_DEVICE,
             "tasks differ, and no majority shows which are right: the %s of step %" PRIu64
             " has checksum %06x on %s, and %u tasks of %u have another. Every state in memory is "
-            "invalid; restart the tasks to continue from the last checkpoint, which was equal on all tasks",
+            "invalid; restart the tasks to continue from the last checkpoint, which was equal on "
+            "all tasks",
             what_differs[which], step, own - 1,
-            t->generation.members[t->generation.group.self].name, n - (own != 0), n);
+            t->generation.opts.view.members[t->generation.opts.view.self].name, n - (own != 0), n);
     if (r->local == 0) {
         t->health.differs = true;
         t->health.peer = odd;
@@ -244,10 +245,10 @@ int health_compare(struct replica *r, uint64_t step, struct err *err)
     for (uint32_t which = 0; which < WORDS && h->compares; which++) {
         uint32_t n, n_equal;
 
-        (void)majority(words + which, t->generation.group.n_members, &n, &n_equal);
+        (void)majority(words + which, t->generation.opts.view.n_members, &n, &n_equal);
         if (n_equal != n)
             return report_difference(r, which, of, words + which, err);
-        if (r->local == 0 && n == t->generation.group.n_members)
+        if (r->local == 0 && n == t->generation.opts.view.n_members)
             *(which == WORD_STATE ? &h->equal_state_step : &h->equal_step) = of;
     }
     if (r->local == 0)
@@ -266,7 +267,7 @@ bool health_allows(const struct train *t, uint64_t step)
            (o->health.check_weights_every_steps == 0 || h->equal_state_step == step);
 }
 
-int health_last(struct replica *r, uint64_t step, struct err *err)
+int health_compare_last(struct replica *r, uint64_t step, struct err *err)
 {
     struct train *t = r->train;
     float *control = engine_control(r->device);
@@ -294,7 +295,7 @@ int health_last(struct replica *r, uint64_t step, struct err *err)
 
 /* ---- the gradient, immediately before its use ---- */
 
-int health_judge(struct replica *r, uint64_t step, double loss, bool *finite, struct err *err)
+int health_check_step(struct replica *r, uint64_t step, double loss, bool *finite, struct err *err)
 {
     struct health *h = &r->train->health;
     uint32_t sum;
@@ -325,7 +326,7 @@ bool health_overflowed(const struct replica *r, double loss)
     return isfinite(loss) && loss_scale_can_shrink(&r->train->opts->run.loss_scale, now);
 }
 
-void health_overflow(struct replica *r, uint64_t step)
+void health_skip_overflow(struct replica *r, uint64_t step)
 {
     struct train *t = r->train;
     char text[200];
@@ -375,9 +376,9 @@ static int stop(struct replica *r, uint64_t step, const char *text, const char *
 
     if (r->local == 0)
         t->health.gradient_step = 0; /* the gradient of this step need not be compared */
-    rc = health_last(r, step - 1, err);
-    if (rc == 0 && r->local == 0 && generation_leads(&t->generation) && step > 1)
-        rc = save_now(t, step - 1, t->generation.group.deadline_ms, err);
+    rc = health_compare_last(r, step - 1, err);
+    if (rc == 0 && r->local == 0 && generation_is_coordinator(&t->generation) && step > 1)
+        rc = save_now(t, step - 1, t->generation.opts.deadline_ms, err);
     if (rc < 0)
         return err_wrap(err, rc, "%s; while the job was stopping", text);
     (void)err_set(err, ERR_INPUT, "%s; %s; the state after step %" PRIu64 " is kept", text, why,
@@ -400,8 +401,8 @@ static int roll_back(struct replica *r, uint64_t step, const char *text, struct 
     return rc;
 }
 
-int health_trouble(struct replica *r, uint64_t step, const struct step_result *result,
-                   struct err *err)
+int health_handle_nonfinite(struct replica *r, uint64_t step, const struct step_result *result,
+                            struct err *err)
 {
     const struct train *t = r->train;
     const struct health *h = &t->health;

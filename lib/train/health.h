@@ -64,20 +64,20 @@ bool health_allows(const struct train *t, uint64_t step);
 /* Called by every replica after the gate that follows engine inspect(); all see the same. *finite:
  * loss and gradient are. Errors: ERR_DEVICE: replicas of this task hold different gradients;
  * nothing is changed yet. */
-int health_judge(struct replica *r, uint64_t step, double loss, bool *finite, struct err *err);
+int health_check_step(struct replica *r, uint64_t step, double loss, bool *finite, struct err *err);
 /* Called by every replica if loss or gradient are not finite: finds the origin, and applies the
  * policy of the job. 0: the step is skipped. Errors: ERR_INPUT: the job stops, and the state after
  * step - 1 is saved; ERR_DEVICE with health.rolls_back: no task holds state now, and the last
  * checkpoint must be read. */
-int health_trouble(struct replica *r, uint64_t step, const struct step_result *result,
-                   struct err *err);
+int health_handle_nonfinite(struct replica *r, uint64_t step, const struct step_result *result,
+                            struct err *err);
 /* Called by every replica: did only the scaled gradient overflow? */
 bool health_overflowed(const struct replica *r, double loss);
 /* called in that case: skips the step and cannot fail */
-void health_overflow(struct replica *r, uint64_t step);
+void health_skip_overflow(struct replica *r, uint64_t step);
 void health_updated(struct replica *r); /* after an update that was not skipped */
 
 /* Called by every replica after the last step of a generation: compares that step. */
-int health_last(struct replica *r, uint64_t step, struct err *err);
+int health_compare_last(struct replica *r, uint64_t step, struct err *err);
 
 #endif

@@ -40,7 +40,7 @@ bool live_save_is_due(const struct live *l, uint64_t step)
     return every > 0 && step % every == 0;
 }
 
-bool live_save_is_late(const struct live *l, uint64_t last_save_ns)
+bool live_save_is_overdue(const struct live *l, uint64_t last_save_ns)
 {
     uint64_t every = LOAD(save_every_ns);
 

@@ -23,7 +23,7 @@ bool live_norm_is_due(const struct live *l, uint64_t step);
 void live_end_step(struct live *l, uint64_t step);          /* before the gate that ends it */
 bool live_save_is_due(const struct live *l, uint64_t step); /* by the step's number */
 /* by the time since then, ns */
-bool live_save_is_late(const struct live *l, uint64_t last_save_ns);
+bool live_save_is_overdue(const struct live *l, uint64_t last_save_ns);
 uint32_t live_keep(const struct live *l);
 
 #endif

@@ -96,7 +96,7 @@ static void conclude(const struct train *t, const char *seen, uint64_t step,
         add(text, n,
             "when every lane was computed again all was finite: a processor or memory of %s "
             "computed or stored a wrong value",
-            g->group.n_members == 1 ? g->members[0].name : "an unknown task");
+            g->opts.view.n_members == 1 ? g->opts.view.members[0].name : "an unknown task");
 }
 
 int locate_run(struct replica *r, uint64_t step, const struct step_result *result, char *text,

@@ -43,7 +43,7 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
         rc = between(r, held, r->votes[VOTE_UNEVALUATED] > 0, err);
     if (rc == 0 && held > 0)
         rc = health_checksum(r, held, err);
-    if (r->local == 0 && generation_leads(&t->generation))
+    if (r->local == 0 && generation_is_coordinator(&t->generation))
         (void)save_is_due(t, held); /* called again after the first comparison */
     if (rc == 0 && held < t->model.total_steps && !result.pause)
         rc = ops_of(r)->open_reader(r->device, held + 1, t->model.total_steps, err);
@@ -55,7 +55,7 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
             rc = between(r, k, model_evaluates(&t->model, k) && !result.pause, err);
         last = k;
     }
-    return rc < 0 ? rc : health_last(r, last, err);
+    return rc < 0 ? rc : health_compare_last(r, last, err);
 }
 
 /* Starts the trace after the first steps, which touch memory for the first time, if later steps
@@ -74,8 +74,8 @@ static int start_trace(struct train *t, uint64_t held, struct err *err)
         first += left - t->opts->trace_steps < TRACE_WARM_STEPS ? left - t->opts->trace_steps
                                                                 : TRACE_WARM_STEPS;
     t->was_traced = t->is_tracing = true;
-    return trace_start(t->trace, first, t->generation.group.self + 1,
-                       t->generation.members[t->generation.group.self].name, err);
+    return trace_start(t->trace, first, t->generation.opts.view.self + 1,
+                       t->generation.opts.view.members[t->generation.opts.view.self].name, err);
 }
 
 /* Called by local replica 0 for the whole process. */
@@ -88,17 +88,17 @@ static int join_group(struct train *t, struct err *err)
         rc = t->engine->ops->replace_region(t->engine, err);
         t->generation.has_exposed_region = rc < 0;
     }
-    if (rc == 0 && generation_leads(&t->generation) && t->generation.group.newest_step == 0 &&
-        state_held(&t->state) == 0) {
+    if (rc == 0 && generation_is_coordinator(&t->generation) &&
+        t->generation.opts.view.newest_step == 0 && state_held(&t->state) == 0) {
         place_enter(&r->device->place, PHASE_LOAD);
         rc = save_load_newest(t, err);
     }
-    if (rc == 0 && !generation_leads(&t->generation))
-        save_leave(t);
-    else if (rc == 0 && t->generation.group.coordinator > 0 && !t->saving.was_leading)
+    if (rc == 0 && !generation_is_coordinator(&t->generation))
+        save_stop_publishing(t);
+    else if (rc == 0 && t->generation.opts.view.coordinator > 0 && !t->saving.was_leading)
         /* the storage of a lower rank failed: this task writes the missing checkpoint */
         t->saving.is_due = true;
-    t->saving.was_leading = generation_leads(&t->generation);
+    t->saving.was_leading = generation_is_coordinator(&t->generation);
     /* that state may no longer exist; a due checkpoint stays due (is_due) */
     t->saving.steps[0] = t->saving.steps[1] = 0;
     if (rc == 0)
@@ -166,7 +166,7 @@ static int finish(struct replica *r, struct err *err)
     int rc;
 
     place_enter(&r->device->place, PHASE_SAVE);
-    rc = save_now(t, t->model.total_steps, t->generation.group.deadline_ms, err);
+    rc = save_now(t, t->model.total_steps, t->generation.opts.deadline_ms, err);
     if (rc == 0) {
         place_enter(&r->device->place, PHASE_EXPORT);
         rc = save_export(t, err);
@@ -197,7 +197,7 @@ int replica_run(struct replica *r, struct err *err)
         rc = generation_gate(&t->generation, &r->device->place, err);
     if (rc == 0)
         rc = steps(r, held, err);
-    if (rc == 0 && r->local == 0 && generation_leads(&t->generation) &&
+    if (rc == 0 && r->local == 0 && generation_is_coordinator(&t->generation) &&
         state_held(&t->state) == t->model.total_steps)
         rc = finish(r, err);
     return rc;

@@ -193,7 +193,7 @@ void sample_log_batch(struct sample_log *l, uint32_t replica, const struct data_
     put_word(to, "\n");
 }
 
-int sample_log_give(struct sample_log *l, uint32_t replica, struct err *err)
+int sample_log_write(struct sample_log *l, uint32_t replica, struct err *err)
 {
     struct lines *from;
     int rc;
@@ -218,5 +218,5 @@ void sample_log_done(struct sample_log *l, uint64_t step)
     put_number(&line, step);
     put_number(&line, clock_wall_us());
     put_word(&line, "\n");
-    (void)append(l, line.text, line.used, NULL); /* the next sample_log_give() reports a failure */
+    (void)append(l, line.text, line.used, NULL); /* the next sample_log_write() reports a failure */
 }

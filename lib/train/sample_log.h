@@ -26,7 +26,7 @@
  * of a task that was in both groups the later one is below the other.
  *
  * Each replica appends with one write() for each step, so a kill between two steps leaves whole
- * lines. Threads: sample_log_batch() and sample_log_give() are called by the replica's thread, the
+ * lines. Threads: sample_log_batch() and sample_log_write() are called by the replica's thread, the
  * others by any. All functions accept NULL: no log. */
 #ifndef TRAIN_SAMPLE_LOG_H
 #define TRAIN_SAMPLE_LOG_H
@@ -56,9 +56,9 @@ void sample_log_group(struct sample_log *l, uint64_t generation, const void *key
 void sample_log_batch(struct sample_log *l, uint32_t replica, const struct data_batch *b);
 /* Appends the "give" lines of the stored lanes. Called before the replica's last contribution.
  * Errors: ERR_FULL, ERR_IO, also those of an earlier call; the step must then not continue. */
-int sample_log_give(struct sample_log *l, uint32_t replica, struct err *err);
+int sample_log_write(struct sample_log *l, uint32_t replica, struct err *err);
 /* Appends the "done" line. Called after the commit gate and before the update, by one replica of
- * the process. The next sample_log_give() reports a failure, because this step is already
+ * the process. The next sample_log_write() reports a failure, because this step is already
  * agreed. */
 void sample_log_done(struct sample_log *l, uint64_t step);
 

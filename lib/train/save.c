@@ -175,7 +175,7 @@ static int load(struct train *t, const struct ckpt_info *info, struct err *err)
                                          .best = info->meta.plateau_best,
                                          .waited = info->meta.plateau_waited,
                                          .reductions = info->meta.plateau_reductions } };
-    state_take(&t->state, &facts);
+    state_replace(&t->state, &facts);
     t->saving.last_step = info->meta.step;
     snprintf(t->events.resumed_path, sizeof(t->events.resumed_path), "%s", info->path);
     return 0;
@@ -300,8 +300,8 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
         t->saving.last_step = step;
         t->saving.last_ns = clock_ns();
         t->saving.is_due = false;
-        atomic_fetch_and_explicit(&t->generation.requests, ~(unsigned)TRAIN_ASK_CHECKPOINT,
-                           memory_order_relaxed);
+        atomic_fetch_and_explicit(&t->generation.requests, ~(unsigned)TRAIN_REQUEST_CHECKPOINT,
+                                  memory_order_relaxed);
     }
     return rc;
 }
@@ -315,8 +315,9 @@ static bool is_due(struct train *t, uint64_t step)
         /* this task may save again: save now, not after a whole interval */
         t->saving.is_due = true;
     due = step != t->saving.last_step &&
-          (t->saving.is_due || live_save_is_late(&t->live, t->saving.last_ns));
-    if (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) & TRAIN_ASK_CHECKPOINT)
+          (t->saving.is_due || live_save_is_overdue(&t->live, t->saving.last_ns));
+    if (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) &
+        TRAIN_REQUEST_CHECKPOINT)
         due = true;
     if (step > 1 && t->saving.steps[(step - 1) & 1] == step - 1) /* that copy suffices */
         due = false;
@@ -359,14 +360,13 @@ bool save_if_due(struct train *t, uint64_t step)
 
 static struct ckpt_flush_limits patience(const struct train *t, uint64_t wait_ms)
 {
-    uint64_t stall_ms = t->generation.group.deadline_ms / 4;
+    uint64_t stall_ms = t->generation.opts.deadline_ms / 4;
 
-    if (t->generation.group.n_members < 2)
+    if (t->generation.opts.view.n_members < 2)
         return (struct ckpt_flush_limits){ .wait_ms = wait_ms };
     return (struct ckpt_flush_limits){ .wait_ms = wait_ms,
-                                       .tries = HAND_OVER_TRIES,
-                                       .stall_ms =
-                                           stall_ms > STALL_MS_MIN ? stall_ms : STALL_MS_MIN };
+                                   .tries = HAND_OVER_TRIES,
+                                   .stall_ms = stall_ms > STALL_MS_MIN ? stall_ms : STALL_MS_MIN };
 }
 
 void save_trouble(const struct train *t, struct ckpt_failure *out)
@@ -382,7 +382,7 @@ int save_check_storage(struct train *t, struct err *err)
 {
     struct ckpt_failure trouble;
 
-    if (!generation_leads(&t->generation) || t->generation.group.n_members < 2)
+    if (!generation_is_coordinator(&t->generation) || t->generation.opts.view.n_members < 2)
         return 0;
     save_trouble(t, &trouble);
     if (trouble.code != ERR_CORRUPT || trouble.failures < HAND_OVER_TRIES)
@@ -417,7 +417,7 @@ int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
     return rc < 0 ? err_wrap(err, rc, "last checkpoint, step %llu", (unsigned long long)step) : 0;
 }
 
-void save_leave(struct train *t)
+void save_stop_publishing(struct train *t)
 {
     if (t->saving.writer == NULL)
         return;

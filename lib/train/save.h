@@ -29,7 +29,7 @@ void save_trouble(const struct train *t, struct ckpt_failure *out);
  * if another member can write it. */
 int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err);
 /* Called when another task coordinates: a checkpoint that is being written is not published. */
-void save_leave(struct train *t);
+void save_stop_publishing(struct train *t);
 /* Writes the trained model in the formats that the job requests. */
 int save_export(struct train *t, struct err *err);
 

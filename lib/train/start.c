@@ -35,7 +35,7 @@ static void end_generation(struct train *t)
     struct err err;
 
     if (t->is_tracing)
-        trace_end(t->trace, held == t->model.total_steps ? g->group.deadline_ms : 0);
+        trace_end(t->trace, held == t->model.total_steps ? g->opts.deadline_ms : 0);
     generation_disconnect(g);
     pthread_mutex_lock(&g->lock);
     failed = g->result < 0;
@@ -61,7 +61,7 @@ static void *thread_main(void *arg)
     if (replica_run(r, &err) < 0)
         generation_fail(&t->generation, &err); /* ends the calls of helper threads too */
     if (ops_of(r)->end(r->device, &err) < 0)
-        generation_lose(&t->generation, &err);
+        generation_fail_device(&t->generation, &err);
     r->device->trace = NULL;
     place_enter(&r->device->place, PHASE_REST);
     if (atomic_fetch_sub_explicit(&t->generation.running, 1, memory_order_acq_rel) == 1)
@@ -71,38 +71,39 @@ static void *thread_main(void *arg)
 
 /* ---- the beginning ---- */
 
-static uint32_t count_ranks(const struct train_group *g, uint32_t end)
+static uint32_t count_ranks(const struct group_view *v)
 {
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < end; i++)
-        n += g->members[i].n_ranks;
+    for (uint32_t i = 0; i < v->n_members; i++)
+        n += v->members[i].n_devices;
     return n;
 }
 
-static int check_group(const struct train *t, const struct train_group *g, struct err *err)
+static int check_view(const struct train *t, const struct group_view *v, struct err *err)
 {
     const struct train_opts *o = t->opts;
-    uint32_t world = count_ranks(g, g->n_members);
+    uint32_t world = count_ranks(v);
     uint32_t least = o->min_replicas > 0 ? o->min_replicas : o->replicas;
 
-    CHECK(g->self < g->n_members && g->coordinator < g->n_members &&
-          (g->newest_step == 0 || g->newest_member < g->n_members));
-    if (g->members[g->self].n_ranks != o->n_devices)
+    CHECK(v->self < v->n_members && v->coordinator < v->n_members &&
+          (v->newest_step == 0 || v->newest_member < v->n_members));
+    if (v->members[v->self].n_devices != o->n_devices)
         return err_set(err, ERR_INPUT, "the group counts on %u replicas of %s, which has %u",
-                       g->members[g->self].n_ranks, g->members[g->self].name, o->n_devices);
+                       v->members[v->self].n_devices, v->members[v->self].name, o->n_devices);
     if (world > o->replicas)
         return err_set(err, ERR_INPUT, "the group has %u replicas, this job was planned for %u",
                        world, o->replicas);
     if (world < least)
         return err_set(err, ERR_INPUT, "the group has %u replicas, this job was planned for %u%s",
                        world, least, least < o->replicas ? " or more" : "");
-    if (g->newest_step < state_held(&t->state))
-        return err_set(err, ERR_PEER,
-                       "the group continues from step %llu, but %s holds the state after step %llu, "
-                       "which must not be discarded",
-                       (unsigned long long)g->newest_step, g->members[g->self].name,
-                       (unsigned long long)state_held(&t->state));
+    if (v->newest_step < state_held(&t->state))
+        return err_set(
+            err, ERR_PEER,
+            "the group continues from step %llu, but %s holds the state after step %llu, "
+            "which must not be discarded",
+            (unsigned long long)v->newest_step, v->members[v->self].name,
+            (unsigned long long)state_held(&t->state));
     return 0;
 }
 
@@ -110,7 +111,7 @@ static int check_group(const struct train *t, const struct train_group *g, struc
 static void place_lanes(struct train *t)
 {
     const struct generation *g = &t->generation;
-    uint32_t first_rank = generation_first_rank(g, g->group.self), lane = 0;
+    uint32_t first_rank = generation_first_rank(g, g->opts.view.self), lane = 0;
 
     for (uint32_t i = 0; i < first_rank; i++)
         lane += g->shares[i];
@@ -128,10 +129,8 @@ static void describe_group(struct train *t)
 {
     struct generation *g = &t->generation;
 
-    t->engine->group = (struct engine_group){ .members = g->members,
-                                              .n_members = g->group.n_members,
-                                              .self = g->group.self,
-                                              .deadline_ms = g->group.deadline_ms,
+    t->engine->group = (struct engine_group){ .view = &g->opts.view,
+                                              .deadline_ms = g->opts.deadline_ms,
                                               .commit_gate = &g->commit_gate,
                                               .compares = t->health.compares };
 }
@@ -161,21 +160,21 @@ static int start_threads(struct train *t, struct err *err)
     return 0;
 }
 
-int start_generation(struct train *t, const struct train_group *group, train_end_fn *on_end,
+int start_generation(struct train *t, const struct train_generation *opts, train_end_fn *on_end,
                      struct err *err)
 {
     const struct train_opts *o = t->opts;
-    int rc = check_group(t, group, err);
+    int rc = check_view(t, &opts->view, err);
 
     if (rc < 0)
         return rc;
     start_join(t); /* of the previous generation */
-    rc = generation_begin(&t->generation, group, o->lanes, o->n_devices, err);
+    rc = generation_begin(&t->generation, opts, o->lanes, o->n_devices, err);
     if (rc < 0)
         return rc;
     t->generation.on_end = on_end;
     place_lanes(t);
-    sample_log_group(t->samples, group->generation, group->key, sizeof(group->key));
+    sample_log_group(t->samples, opts->view.generation, opts->key, sizeof(opts->key));
     health_begin(t);
     describe_group(t);
     t->is_tracing = false;

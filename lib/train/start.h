@@ -12,7 +12,7 @@ struct err;
 struct train;
 
 /* Implements train_start(). */
-int start_generation(struct train *t, const struct train_group *group, train_end_fn *on_end,
+int start_generation(struct train *t, const struct train_generation *opts, train_end_fn *on_end,
                      struct err *err);
 /* Waits for the threads of the last generation. The same thread as train_start(). */
 void start_join(struct train *t);

@@ -20,7 +20,7 @@ void state_begin(struct state *s, const struct loss_scale_rule *rule)
     s->schedule.plateau = (struct optim_plateau){ 0 };
 }
 
-void state_take(struct state *s, const struct facts *facts)
+void state_replace(struct state *s, const struct facts *facts)
 {
     s->facts = *facts;
     s->schedule.plateau = facts->plateau;

@@ -31,6 +31,6 @@ uint64_t state_held(const struct state *s);
 /* Marks the state after `step` as complete. */
 void state_hold(struct state *s, uint64_t step);
 /* The same, and sets all facts. */
-void state_take(struct state *s, const struct facts *facts);
+void state_replace(struct state *s, const struct facts *facts);
 
 #endif

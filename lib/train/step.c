@@ -22,11 +22,11 @@ enum { PERMISSION_MS = 2 };
  * completes the all-reduce. */
 static int wait_for_permission(struct replica *r, struct err *err)
 {
-    const struct train_group *g = &r->train->generation.group;
+    const struct train_generation *g = &r->train->generation.opts;
     struct timespec nap = { .tv_nsec = PERMISSION_MS * 1000000 };
     int rc;
 
-    if (r->local != 0 || !generation_leads(&r->train->generation))
+    if (r->local != 0 || !generation_is_coordinator(&r->train->generation))
         return 0;
     rc = save_check_storage(r->train, err);
     if (rc < 0 || g->may_step == NULL || g->may_step(r->train->opts->arg))
@@ -46,9 +46,9 @@ static void write_control(struct replica *r, uint64_t step)
     struct train *t = r->train;
     float *control = engine_control(r->device);
 
-    control[CONTROL_PAUSE] =
-        (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) & TRAIN_ASK_PAUSE) != 0;
-    control[CONTROL_CHECKSUM] = generation_leads(&t->generation) && save_is_due(t, step);
+    control[CONTROL_PAUSE] = (atomic_load_explicit(&t->generation.requests, memory_order_relaxed) &
+                              TRAIN_REQUEST_PAUSE) != 0;
+    control[CONTROL_CHECKSUM] = generation_is_coordinator(&t->generation) && save_is_due(t, step);
     control[CONTROL_UNLOGGED] = step_report_unlogged(t, step - 1);
     health_contribute(t, control);
 }
@@ -95,7 +95,7 @@ static int look_back(struct replica *r, uint64_t step, struct err *err)
     uint64_t before;
     int rc = health_compare(r, step, err);
 
-    if (rc < 0 || r->local != 0 || !generation_leads(&r->train->generation) ||
+    if (rc < 0 || r->local != 0 || !generation_is_coordinator(&r->train->generation) ||
         !health_allows(r->train, step - 1))
         return rc;
     place_enter(&r->device->place, PHASE_COPY);
@@ -124,7 +124,7 @@ static int commit(struct replica *r, uint64_t step, const struct step_result *re
         rc = err_set(err, ERR_PEER,
                      "a GPU of another task met a number that its model cannot use (an index, a "
                      "label): its log names it. The step is not applied");
-    return rc < 0 ? rc : health_judge(r, step, result->loss, finite, err);
+    return rc < 0 ? rc : health_check_step(r, step, result->loss, finite, err);
 }
 
 static int update(struct replica *r, uint64_t step, double *norm, struct err *err)
@@ -153,11 +153,11 @@ static int apply(struct replica *r, uint64_t step, const struct step_result *res
         rc = update(r, step, &norm, err);
         health_updated(r);
     } else if (health_overflowed(r, result->loss)) {
-        health_overflow(r, step);
+        health_skip_overflow(r, step);
         if (r->local == 0)
             sample_log_done(t->samples, step); /* agreed, with nothing to apply */
     } else {
-        rc = health_trouble(r, step, result, err);
+        rc = health_handle_nonfinite(r, step, result, err);
         if (rc < 0)
             return rc;
         if (r->local == 0)
@@ -181,7 +181,7 @@ static int make(struct replica *r, uint64_t step, struct step_result *out, bool 
     if (rc == 0)
         rc = fault_error("train.reduce", err);
     if (rc == 0)
-        rc = sample_log_give(r->train->samples, r->local, err); /* before the last contribution */
+        rc = sample_log_write(r->train->samples, r->local, err); /* before the last contribution */
     if (rc == 0)
         rc = finish_reduction(r, step, out, err);
     if (rc == 0)

@@ -37,7 +37,7 @@ float step_report_unlogged(const struct train *t, uint64_t step)
 {
     uint64_t unlogged = atomic_load_explicit(&t->events.unlogged_step, memory_order_relaxed);
 
-    return generation_leads(&t->generation) && step > 0 && unlogged == step;
+    return generation_is_coordinator(&t->generation) && step > 0 && unlogged == step;
 }
 
 void step_report_logged(struct replica *r, uint64_t step)
@@ -46,6 +46,6 @@ void step_report_logged(struct replica *r, uint64_t step)
     bool is_written = engine_control(r->device)[CONTROL_UNLOGGED] == 0;
     struct train_event e = { .kind = TRAIN_LOGGED, .step = step, .done = is_written };
 
-    if (r->local == 0 && step > 0 && !generation_leads(&t->generation))
+    if (r->local == 0 && step > 0 && !generation_is_coordinator(&t->generation))
         events_send(&t->events, &e);
 }

@@ -330,7 +330,8 @@ void train_set_norm(struct train *t, uint64_t every_steps)
     live_set_norm(&t->live, every_steps);
 }
 
-int train_start(struct train *t, const struct train_group *g, train_end_fn *on_end, struct err *err)
+int train_start(struct train *t, const struct train_generation *g, train_end_fn *on_end,
+                struct err *err)
 {
     return start_generation(t, g, on_end, err);
 }

@@ -99,7 +99,7 @@ void train_facts(const struct train *t, struct train_facts *out);
  * owed for the step that is held is made up for. Errors (nothing runs, on_end does not come):
  * ERR_INPUT (fewer replicas than min_replicas, more than replicas), ERR_PEER (a newest_step older
  * than what is held here), ERR_NOMEM, the system's (no thread to be had). */
-int train_start(struct train *t, const struct train_group *g, train_end_fn *on_end,
+int train_start(struct train *t, const struct train_generation *g, train_end_fn *on_end,
                 struct err *err);
 
 /* Behind TRAIN_DIVERGED: the number of the member that differs. */

@@ -163,19 +163,13 @@ struct train_facts {
     uint64_t resumed_step;
     struct graph_weights_facts weights; /* all 0: the job names no file of weights */
 };
-struct train_group { /* one generation */
-    uint64_t generation;
-    const struct comm_member *members; /* copied */
-    uint32_t n_members, self;
-    uint32_t coordinator; /* the member that coordinates, reads and writes checkpoints, exports */
-    uint8_t key[COMM_KEY_BYTES];
-    struct comm_listener *listener; /* NULL with a single member */
+struct train_generation { /* one generation; copied, with the view */
+    struct group_view view;
+    uint8_t key[COMM_KEY_BYTES]; /* secret of the communicator, derived from the key of the view */
+    struct comm_listener *listener; /* borrowed; NULL with a single member */
     bool shared_memory;
     bool encrypts; /* links over TCP are under TLS */
     uint64_t deadline_ms;
-    /* that any member holds; 0: no member holds state, the newest checkpoint is read */
-    uint64_t newest_step;
-    uint32_t newest_member; /* one that holds it; without meaning with newest_step 0 */
     void (*on_broken)(void *arg, const struct comm_loss *loss, const char *why);
     /* NULL, or asked by the first replica of the coordinator before it gives its last contribution
      * to a step. While it says no, nobody can finish the step; it is asked again every few
@@ -204,9 +198,9 @@ enum train_end {
 typedef void train_end_fn(void *arg, enum train_end end, uint64_t held, int code, const char *text);
 
 enum train_request_kind {
-    TRAIN_ASK_PAUSE = 1, /* all tasks end this generation after the same step; forgotten when the
-                            next one starts. At the job's last step it has no effect */
-    TRAIN_ASK_CHECKPOINT = 2, /* save at the next boundary (the coordinator) */
+    TRAIN_REQUEST_PAUSE = 1, /* all tasks end this generation after the same step; forgotten when
+                            the next one starts. At the job's last step it has no effect */
+    TRAIN_REQUEST_CHECKPOINT = 2, /* save at the next boundary (the coordinator) */
 };
 /* Where a generation is: that of this task's threads, those of replicas and those that reduce for
  * them, which is furthest behind. For a watchdog: a task whose `place` stays for longer than

@@ -63,7 +63,7 @@ static int unpack(struct transfer *x, size_t offset, size_t bytes, struct err *e
     if (rc < 0)
         return err_wrap(err, rc, "bytes %zu to %zu of the state after step %llu, from %s", offset,
                         offset + bytes, (unsigned long long)x->step,
-                        x->r->train->generation.members[x->source].name);
+                        x->r->train->generation.opts.view.members[x->source].name);
     return 0;
 }
 
@@ -106,7 +106,7 @@ static void report_received(const struct transfer *x, uint64_t begin_ns)
 
     text_bytes(size, sizeof(size), t->engine->memory.state_bytes);
     snprintf(text, sizeof(text), "received the state after step %llu from %s: %s in %.0f ms",
-             (unsigned long long)x->step, t->generation.members[x->source].name, size,
+             (unsigned long long)x->step, t->generation.opts.view.members[x->source].name, size,
              (double)(clock_ns() - begin_ns) / 1e6);
     events_note(&t->events, text);
 }
@@ -120,7 +120,7 @@ static void adopt(struct transfer *x)
                        !isnan(x->facts.loss);
 
     engine_memory_use_spare(&t->engine->memory, &x->aside, x->step);
-    state_take(&t->state, &x->facts);
+    state_replace(&t->state, &x->facts);
     if (interrupted)
         step_report(x->r, &x->facts, 0);
 }
@@ -128,12 +128,12 @@ static void adopt(struct transfer *x)
 int transfer_state(struct replica *r, uint64_t step, struct err *err)
 {
     struct train *t = r->train;
-    const struct train_group *g = &t->generation.group;
+    const struct group_view *v = &t->generation.opts.view;
     struct transfer x = { .r = r,
                           .chunk = engine_scratch(r->device),
                           .room = t->engine->memory.grads_bytes - TRANSFER_HEAD_BYTES,
                           .step = step,
-                          .source = g->newest_step > 0 ? g->newest_member : g->coordinator,
+                          .source = v->newest_step > 0 ? v->newest_member : v->coordinator,
                           .aside = { .fd = -1 } };
     uint64_t begin = clock_ns();
     uint32_t root = 0;
@@ -143,7 +143,7 @@ int transfer_state(struct replica *r, uint64_t step, struct err *err)
     root = generation_first_rank(&t->generation, x.source);
     if (x.room > CHUNK_BYTES)
         x.room = CHUNK_BYTES;
-    x.sends = r->local == 0 && g->self == x.source;
+    x.sends = r->local == 0 && v->self == x.source;
     x.receives = r->local == 0 && state_held(&t->state) < step;
     if (x.sends || x.receives)
         events_phase(&t->events, "transfer", step);

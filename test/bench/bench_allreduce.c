@@ -136,11 +136,11 @@ static int measure_open(struct table *t, struct comm_opts *o, size_t bytes, stru
 
         comm_close(*c);
         *c = NULL;
-        o->generation++;
+        o->view.generation++;
         if (rc == 0)
             rc = connect_one(o, c, err);
         for (uint32_t k = 0; k < 3 && rc == 0; k++) {
-            t->ns[k][o->self][i] = clock_ns() - at;
+            t->ns[k][o->view.self][i] = clock_ns() - at;
             at = clock_ns();
             if (k < 2)
                 rc = comm_all_reduce(*c, 0, o->arena->base, bytes / 4, TENSOR_F32, COMM_SUM, err);
@@ -154,11 +154,11 @@ static int measure_open(struct table *t, struct comm_opts *o, size_t bytes, stru
 static int child(const struct plan *p, struct table *t, uint32_t rank, struct comm_listener *l)
 {
     static char hosts[10][160];
-    struct comm_member members[RANKS_MAX];
-    struct comm_opts o = { .generation = 1,
-                           .members = members,
-                           .n_members = p->n_ranks,
-                           .self = rank,
+    struct group_member members[RANKS_MAX];
+    struct comm_opts o = { .view.generation = 1,
+                           .view.members = members,
+                           .view.n_members = p->n_ranks,
+                           .view.self = rank,
                            .listener = l,
                            .shared_memory = !p->tcp,
                            .deadline_ms = 60000 };
@@ -178,8 +178,10 @@ static int child(const struct plan *p, struct table *t, uint32_t rank, struct co
     for (uint32_t i = 0; i < p->n_hosts; i++)
         snprintf(hosts[i], sizeof(hosts[i]), "%u %s", i, comm_host_key());
     for (uint32_t i = 0; i < p->n_ranks; i++)
-        members[i] = (struct comm_member){ "bench", hosts[i / (p->n_ranks / p->n_hosts)],
-                                           t->address[i], 1 };
+        members[i] = (struct group_member){ .name = "bench",
+                                            .host_key = hosts[i / (p->n_ranks / p->n_hosts)],
+                                            .data_address = t->address[i],
+                                            .n_devices = 1 };
     if (rc == 0)
         rc = device_mem_open(&arena, most, true, &err);
     o.arena = &arena;

@@ -42,7 +42,7 @@ static bool cast_encrypts; /* links over TCP are under TLS */
 
 struct cast {
     uint32_t n;
-    struct comm_member members[CAST_MAX];
+    struct group_member members[CAST_MAX];
     struct comm_listener *listeners[CAST_MAX];
     struct device_mem arenas[CAST_MAX];
     pid_t pids[CAST_MAX];
@@ -83,7 +83,10 @@ static inline void cast_init(struct cast *k, const char *layout, bool shared_mem
             fail_msg("%s", err.text);
         snprintf(k->addresses[i], sizeof(k->addresses[i]), "%s",
                  comm_listener_address(k->listeners[i]));
-        k->members[i] = (struct comm_member){ k->names[i], k->hosts[i], k->addresses[i], ranks };
+        k->members[i] = (struct group_member){ .name = k->names[i],
+                                               .host_key = k->hosts[i],
+                                               .data_address = k->addresses[i],
+                                               .n_devices = ranks };
         /* The sizes differ, as they do between unequal members. */
         if (device_mem_open(&k->arenas[i], arena_bytes * ranks + 4096 * i, true, &err) < 0)
             fail_msg("%s", err.text);
@@ -197,10 +200,10 @@ static inline struct comm_opts cast_opts(struct cast *k, uint32_t self)
         struct cast_stage *stage;
         uint32_t self;
     } arg;
-    struct comm_opts o = { .generation = 1,
-                           .members = k->members,
-                           .n_members = k->n,
-                           .self = self,
+    struct comm_opts o = { .view.generation = 1,
+                           .view.members = k->members,
+                           .view.n_members = k->n,
+                           .view.self = self,
                            .listener = k->listeners[self],
                            .arena = &k->arenas[self],
                            .shared_memory = k->shared_memory,
@@ -280,7 +283,7 @@ static inline void cast_ranks(struct cast *k, struct comm *c, uint32_t self,
                               void (*play)(struct cast *, struct comm *, uint32_t, uint32_t))
 {
     struct cast_thread t[16];
-    uint32_t n = k->members[self].n_ranks;
+    uint32_t n = k->members[self].n_devices;
 
     for (uint32_t i = 0; i < n; i++) {
         t[i] = (struct cast_thread){ .cast = k, .c = c, .self = self, .local = i, .play = play };

@@ -377,7 +377,7 @@ static void smaller_group_gives_the_bits_of_the_full_group(void **state)
 
         cast_init(&k, layouts[i / 2], i % 2 == 0, (20011 + GUARD) * sizeof(float));
         for (uint32_t m = 0; m < k.n; m++)
-            world += k.members[m].n_ranks;
+            world += k.members[m].n_devices;
         comm_share(8, world, k.shares);
         cast_play(&k, scene_shares);
         cast_fini(&k);

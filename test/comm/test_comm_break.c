@@ -75,7 +75,7 @@ static uint32_t world_of(const struct cast *k)
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < k->n; i++)
-        n += k->members[i].n_ranks;
+        n += k->members[i].n_devices;
     return n;
 }
 
@@ -148,11 +148,11 @@ static void scene_abort_sleepers(struct cast *k, uint32_t self)
         wait_until_told(k, self);
     } else { /* no rank of this member enters the barrier: the other ranks sleep, they do not
                 spin */
-        cast_until(k, READY, world_of(k) - k->members[0].n_ranks);
+        cast_until(k, READY, world_of(k) - k->members[0].n_devices);
         cast_sleep_ms(70);
         atomic_store(&k->stage->number[AT], clock_ns());
         comm_abort(c, "enough");
-        for (uint32_t r = 0; r < k->members[0].n_ranks; r++)
+        for (uint32_t r = 0; r < k->members[0].n_devices; r++)
             atomic_store(&k->stage->number[DONE + r], clock_ns());
     }
     comm_close(c);
@@ -195,7 +195,7 @@ static void killed_peer_is_named_by_every_survivor_at_once(void **state)
             if (victim == 0 && layouts[i][1] == '2')
                 continue; /* one rank per victim */
             begin(&k, layouts[i], true);
-            if (k.members[0].n_ranks == 2)
+            if (k.members[0].n_devices == 2)
                 rank = 2;
             k.expect_signal[victim] = SIGKILL;
             cast_start(&k, scene_survive);
@@ -274,9 +274,9 @@ static void scene_regroup(struct cast *k, uint32_t self)
     comm_close(c);
     /* Opens generation 2 without member 1, on the same listeners. */
     k->members[1] = k->members[2];
-    o.n_members = 2;
-    o.self = self == 0 ? 0 : 1;
-    o.generation = 2;
+    o.view.n_members = 2;
+    o.view.self = self == 0 ? 0 : 1;
+    o.view.generation = 2;
     EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
     EXPECT(comm_world(c) == 2, "world %u", comm_world(c));
     data[0] = (float)self;

@@ -113,13 +113,13 @@ static void scene_stale(struct cast *k, uint32_t self)
     struct err err;
     int rc;
 
-    o.generation = self == 0 ? 2 : 1;
+    o.view.generation = self == 0 ? 2 : 1;
     if (self == 1) { /* this member dials, and is in the earlier generation */
         rc = cast_connect(&o, &c, &err);
         EXPECT(rc == ERR_PEER &&
                    strstr(err.text, "generation 1 has ended: worker 0 is at generation 2"),
                "%d: %s", rc, err.text);
-        o.generation = 2;
+        o.view.generation = 2;
     }
     EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
     EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
@@ -143,14 +143,14 @@ static void scene_future(struct cast *k, uint32_t self)
     struct err err;
     int rc;
 
-    o.generation = self == 0 ? 1 : 2;
+    o.view.generation = self == 0 ? 1 : 2;
     if (self == 1) { /* waits */
         o.deadline_ms = 2 * CAST_LONG_MS;
     } else { /* this member is called, and is in the earlier generation */
         rc = cast_connect(&o, &c, &err);
         EXPECT(rc == ERR_TIMEOUT && strstr(err.text, "generation 2, but this member is at 1"), "%d: %s", rc,
                err.text);
-        o.generation = 2;
+        o.view.generation = 2;
         o.deadline_ms = 2 * CAST_LONG_MS;
     }
     EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
@@ -179,7 +179,7 @@ static void scene_other_members(struct cast *k, uint32_t self)
     int rc;
 
     if (self == 1)
-        k->members[0].n_ranks = 2;
+        k->members[0].n_devices = 2;
     rc = cast_connect(&o, &c, &err);
     EXPECT(rc == (self == 1 ? ERR_PEER : ERR_TIMEOUT), "%d: %s", rc, err.text);
     EXPECT(self == 0 || strstr(err.text, "another list of members for generation 1"), "%s",
@@ -273,7 +273,7 @@ static void missing_members_are_named_with_the_last_error(void **state)
     for (int i = 0; i < 2; i++) {
         static const char *const odd[] = { "localhost:80", "[nobody]:80" };
 
-        k.members[0].address = odd[i];
+        k.members[0].data_address = odd[i];
         assert_int_equal(cast_connect(&o, &c, &err), ERR_INPUT);
         assert_non_null(strstr(err.text, "': expected ip:port or [ip]:port"));
         assert_non_null(strstr(err.text, odd[i]));

@@ -51,17 +51,17 @@ static bool is_all(const void *base, size_t bytes, uint8_t value)
 static struct comm *open_without(struct cast *k, uint32_t self, uint32_t lost)
 {
     struct comm_opts o = cast_opts(k, self);
-    struct comm_member members[CAST_MAX];
+    struct group_member members[CAST_MAX];
     struct comm *c = NULL;
     struct err err;
 
-    o.members = members;
-    o.n_members = 0;
-    o.generation = 2;
+    o.view.members = members;
+    o.view.n_members = 0;
+    o.view.generation = 2;
     for (uint32_t m = 0; m < k->n; m++)
         if (m != lost)
-            members[o.n_members++] = k->members[m];
-    o.self = self > lost ? self - 1 : self;
+            members[o.view.n_members++] = k->members[m];
+    o.view.self = self > lost ? self - 1 : self;
     EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
     return c;
 }
@@ -271,7 +271,7 @@ static void scene_rounds(struct cast *k, uint32_t self)
         struct err err;
         uint64_t start, took;
 
-        o.generation = g;
+        o.view.generation = g;
         leave(k, READY);
         cast_until(k, READY, g * k->n);
         start = clock_ns();
@@ -308,7 +308,7 @@ static void scene_failing_rounds(struct cast *k, uint32_t self)
         struct comm_opts o = cast_opts(k, self);
         struct comm *c = NULL;
 
-        o.generation = g;
+        o.view.generation = g;
         o.deadline_ms = 40 * SLOW;
         leave(k, READY);
         cast_until(k, READY, g * 2);
@@ -368,7 +368,7 @@ static void scene_early(struct cast *k, uint32_t self)
         cast_sleep_ms(30);
         atomic_store(&k->stage->number[AT], clock_ns());
     }
-    o.generation = 2;
+    o.view.generation = 2;
     o.deadline_ms = 2 * CAST_LONG_MS;
     EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
     atomic_store(&k->stage->number[DONE + self], (uint64_t)(ms_since(k, AT) * 1000));
@@ -409,14 +409,14 @@ static int dial(const char *address)
 static void scene_stale_queue(struct cast *k, uint32_t self)
 {
     struct comm_opts o = cast_opts(k, self);
-    struct hello h = { .kind = HELLO_LINK, .from = 1, .generation = 1 };
-    uint8_t bytes[HELLO_BYTES];
+    struct handshake_hello h = { .kind = HANDSHAKE_LINK, .from = 1, .generation = 1 };
+    uint8_t bytes[HANDSHAKE_HELLO_BYTES];
     struct comm *c = NULL;
     struct err err;
     int fds[200];
 
     if (self == 2) {
-        hello_write(&h, bytes);
+        handshake_hello_write(&h, bytes);
         for (int i = 0; i < 200; i++) {
             fds[i] = dial(k->addresses[0]);
             EXPECT(send(fds[i], bytes, i % 2 ? sizeof(bytes) : 50, MSG_NOSIGNAL) > 0, "send");
@@ -424,14 +424,14 @@ static void scene_stale_queue(struct cast *k, uint32_t self)
         leave(k, READY);
         cast_until(k, DONE, 2);
         for (int i = 1; i < 200; i += 2) { /* told that the generation has ended, and closed */
-            uint8_t answer[CHALLENGE_BYTES + 1];
-            struct challenge ch;
+            uint8_t answer[HANDSHAKE_CHALLENGE_BYTES + 1];
+            struct handshake_challenge ch;
             bool proven;
 
-            EXPECT(recv(fds[i], answer, sizeof(answer), MSG_WAITALL) == CHALLENGE_BYTES,
+            EXPECT(recv(fds[i], answer, sizeof(answer), MSG_WAITALL) == HANDSHAKE_CHALLENGE_BYTES,
                    "no answer to call %d", i);
-            EXPECT(challenge_read(answer, bytes, o.key, &ch, &proven) && proven &&
-                       ch.verdict == HELLO_STALE && ch.generation == 7,
+            EXPECT(handshake_challenge_read(answer, bytes, o.key, &ch, &proven) && proven &&
+                       ch.verdict == HANDSHAKE_STALE && ch.generation == 7,
                    "answer %d", (int)ch.verdict);
         }
         return;
@@ -439,7 +439,7 @@ static void scene_stale_queue(struct cast *k, uint32_t self)
     k->n = 2;
     cast_until(k, READY, 1);
     o = cast_opts(k, self);
-    o.generation = 7;
+    o.view.generation = 7;
     atomic_store(&k->stage->number[TOLD + self], clock_ns());
     EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
     EXPECT(ms_since(k, TOLD + (int)self) < CAST_AT_ONCE_MS, "took %.1f ms",

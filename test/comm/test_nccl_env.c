@@ -139,18 +139,18 @@ static void errors_and_warnings_form_one_sentence(void **state)
     char out[COMM_RAS_BYTES], small[23];
 
     (void)state;
-    comm_ras_words(ANSWER, out, sizeof(out));
+    comm_ras_extract(ANSWER, out, sizeof(out));
     assert_string_equal(out, "NCCL reports: #0-0 (27a079b828ff1a75) MISMATCH Communicator ranks have different "
                              "collective operation counts 1 ranks have launched up to operation 7 1 ranks have "
                              "launched up to operation 6 Rank 1 -- GPU 0 managed by process 77 on node 10.0.0.2 "
                              "#0-0 (27a079b828ff1a75) TIMEOUT Encountered errors");
-    comm_ras_words(ANSWER, small, sizeof(small));
+    comm_ras_extract(ANSWER, small, sizeof(small));
     assert_string_equal(small, "NCCL reports: #0-0 (27");
-    comm_ras_words("Job summary\n===========\n\nfine\n", out, sizeof(out));
+    comm_ras_extract("Job summary\n===========\n\nfine\n", out, sizeof(out));
     assert_string_equal(out, "NCCL reports no error");
-    comm_ras_words("", out, sizeof(out));
+    comm_ras_extract("", out, sizeof(out));
     assert_string_equal(out, "NCCL reports no error");
-    comm_ras_words("Errors\n======", out, sizeof(out));
+    comm_ras_extract("Errors\n======", out, sizeof(out));
     assert_string_equal(out, "NCCL reports no error");
 }
 
@@ -163,7 +163,7 @@ static void long_answer_is_truncated(void **state)
     memset(answer, 'x', 100000);
     memcpy(answer, "Errors\n======\n", 14);
     answer[99999] = '\0';
-    comm_ras_words(answer, out, sizeof(out));
+    comm_ras_extract(answer, out, sizeof(out));
     assert_int_equal(strlen(out), COMM_RAS_BYTES - 1);
     free(answer);
 }
@@ -218,7 +218,7 @@ static void ras_is_queried_at_its_port(void **state)
     char out[COMM_RAS_BYTES];
 
     (void)state;
-    comm_ras_ask(out, sizeof(out));
+    comm_ras_query(out, sizeof(out));
     pthread_join(t, NULL);
     close(s.listener);
     assert_string_equal(s.asked, "TIMEOUT 1\nVERBOSE STATUS\n");
@@ -233,7 +233,7 @@ static void silent_ras_is_abandoned_after_a_second(void **state)
     uint64_t begin = clock_ms();
 
     (void)state;
-    comm_ras_ask(out, sizeof(out));
+    comm_ras_query(out, sizeof(out));
     assert_in_range(clock_ms() - begin, 900, 2000);
     pthread_join(t, NULL);
     close(s.listener);
@@ -248,7 +248,7 @@ static void absent_ras_is_reported(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         setenv("NCCL_RAS_ADDR", rows[i], 1);
-        comm_ras_ask(out, sizeof(out));
+        comm_ras_query(out, sizeof(out));
         assert_memory_equal(out, "NCCL cannot be queried (RAS at ", 31);
         assert_null(strstr(out, "Success"));
     }

@@ -117,20 +117,21 @@ static void paths_are_tested_at_the_same_time_and_each_for_itself(void **state)
 /* Sends a HELLO to the listener, in two parts. */
 static int say_hello(const char *address, struct comm_listener *sweep_between)
 {
-    struct hello h = { .kind = HELLO_LIFE, .generation = 9 };
-    uint8_t bytes[HELLO_BYTES];
+    struct handshake_hello h = { .kind = HANDSHAKE_LIFE, .generation = 9 };
+    uint8_t bytes[HANDSHAKE_HELLO_BYTES];
     struct sockaddr_storage to;
     struct err err;
     uint32_t n;
     int fd = socket(AF_INET, SOCK_STREAM, 0);
 
-    hello_write(&h, bytes);
+    handshake_hello_write(&h, bytes);
     assert_int_equal(listener_parse(address, &to, &n, &err), 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&to, n), 0);
     assert_int_equal(send(fd, bytes, 50, 0), 50);
     usleep(1000);
     comm_listener_sweep(sweep_between);
-    assert_int_equal(send(fd, bytes + 50, HELLO_BYTES - 50, 0), HELLO_BYTES - 50);
+    assert_int_equal(send(fd, bytes + 50, HANDSHAKE_HELLO_BYTES - 50, 0),
+                     HANDSHAKE_HELLO_BYTES - 50);
     return fd;
 }
 
@@ -156,7 +157,7 @@ static void sweep_removes_tests_and_keeps_early_connections(void **state)
         comm_listener_sweep(l);
     }
     assert_true(listener_unpark(l, &p));
-    assert_int_equal(p.done, HELLO_BYTES);
+    assert_int_equal(p.done, HANDSHAKE_HELLO_BYTES);
     close(p.fd);
     assert_false(listener_unpark(l, &p));
     close(early);

@@ -20,7 +20,7 @@ static char hosts[26][2];
 static void lay_out(struct topology *t, const char *text, const uint32_t *shares,
                     bool shared_memory)
 {
-    struct comm_member m[MEMBERS_MAX];
+    struct group_member m[MEMBERS_MAX];
     uint32_t n = 0;
 
     for (const char *at = text; *at != '\0'; n++) {
@@ -30,7 +30,10 @@ static void lay_out(struct topology *t, const char *text, const uint32_t *shares
         assert_int_equal(sscanf(at, "%c%d %n", &host, &ranks, &used), 2);
         hosts[host - 'A'][0] = host;
         snprintf(names[n], sizeof(names[n]), "worker %u", n);
-        m[n] = (struct comm_member){ names[n], hosts[host - 'A'], "127.0.0.1:1", (uint32_t)ranks };
+        m[n] = (struct group_member){ .name = names[n],
+                                      .host_key = hosts[host - 'A'],
+                                      .data_address = "127.0.0.1:1",
+                                      .n_devices = (uint32_t)ranks };
         at += used;
     }
     assert_int_equal(topology_init(t, m, n, shares, shared_memory, NULL), 0);
@@ -108,7 +111,11 @@ static void shares_define_the_subtrees(void **state)
 {
     static const uint32_t uneven[] = { 2, 1, 1 }, tail[] = { 4, 2, 1 }, crooked[] = { 1, 2, 1 },
                           threes[] = { 3, 3 }, twos[] = { 2, 2, 2, 2 };
-    struct comm_member m[] = { { "a", "A", "", 1 }, { "b", "B", "", 1 }, { "c", "B", "", 1 } };
+    struct group_member m[] = {
+        { .name = "a", .host_key = "A", .data_address = "", .n_devices = 1 },
+        { .name = "b", .host_key = "B", .data_address = "", .n_devices = 1 },
+        { .name = "c", .host_key = "B", .data_address = "", .n_devices = 1 }
+    };
     struct topology t;
     struct err err;
 
@@ -133,7 +140,7 @@ static void shares_define_the_subtrees(void **state)
 static void leaves_are_divided_into_subtrees_as_equal_as_possible(void **state)
 {
     uint32_t shares[64];
-    struct comm_member m = { "a", "A", "", 1 };
+    struct group_member m = { .name = "a", .host_key = "A", .data_address = "", .n_devices = 1 };
     struct topology t;
 
     (void)state;
@@ -148,7 +155,7 @@ static void leaves_are_divided_into_subtrees_as_equal_as_possible(void **state)
             }
             assert_int_equal(all, full);
             assert_true(most < 2 * ((full + world - 1) / world) || world == 1 || full < 3);
-            m.n_ranks = world;
+            m.n_devices = world;
             assert_int_equal(topology_init(&t, &m, 1, shares, true, NULL), 0);
             topology_fini(&t);
         }
@@ -233,7 +240,7 @@ static void every_small_layout_is_consistent(void **state)
 static void big_worlds_are_consistent_and_bounded(void **state)
 {
     static const uint32_t ranks[] = { 64, 48, 63, 1 };
-    struct comm_member m[64];
+    struct group_member m[64];
     char host[64][8];
     struct topology t;
     struct err err;
@@ -242,16 +249,18 @@ static void big_worlds_are_consistent_and_bounded(void **state)
     for (size_t k = 0; k < sizeof(ranks) / sizeof(*ranks); k++) {
         for (uint32_t i = 0; i < 64; i++) {
             snprintf(host[i], sizeof(host[i]), "h%u", i / (k == 3 ? 3 : 1));
-            m[i] = (struct comm_member){ "w", host[i], "", ranks[k] };
+            m[i] = (struct group_member){
+                .name = "w", .host_key = host[i], .data_address = "", .n_devices = ranks[k]
+            };
         }
         assert_int_equal(topology_init(&t, m, 64, NULL, true, NULL), 0);
         check_invariants(&t);
         topology_fini(&t);
     }
-    m[5].n_ranks = UINT32_MAX;
+    m[5].n_devices = UINT32_MAX;
     assert_int_equal(topology_init(&t, m, 64, NULL, true, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "4096"));
-    m[5].n_ranks = 0;
+    m[5].n_devices = 0;
     assert_int_equal(topology_init(&t, m, 64, NULL, true, &err), ERR_INPUT);
     assert_int_equal(topology_init(&t, m, 0, NULL, true, &err), ERR_INPUT);
 }

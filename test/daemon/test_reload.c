@@ -156,7 +156,7 @@ static void world_open(struct world *w, const struct job_patch patches[JOB_MAX_P
     ro.metrics = w->metrics;
     ro.summary_directory = w->conf->summary.directory;
     assert_int_equal(report_open(&ro, &w->report, &err), 0);
-    report_lead(w->report, true);
+    report_set_coordinator(w->report, true);
     o.loop = w->loop;
     o.conf = w->conf;
     o.report = w->report;
@@ -197,7 +197,7 @@ static void stop_when_done(void *arg)
 {
     struct world *w = arg;
 
-    if (!reload_under_way(w->reload))
+    if (!reload_is_running(w->reload))
         loop_stop(w->loop);
 }
 
@@ -206,7 +206,7 @@ static void run_until_done(struct world *w)
     loop_timer_free(w->timer);
     w->timer = loop_timer_new(w->loop, 1, 1, stop_when_done, w);
     loop_run(w->loop);
-    assert_false(reload_under_way(w->reload));
+    assert_false(reload_is_running(w->reload));
 }
 
 /* Reloads `times` times and returns the lines that are logged to stderr; the caller frees the
@@ -221,7 +221,7 @@ static char *reload_lines(struct world *w, uint32_t times)
     assert_true(file >= 0 && before >= 0);
     assert_true(dup2(file, STDERR_FILENO) >= 0);
     for (uint32_t i = 0; i < times; i++)
-        reload_now(w->reload);
+        reload_start(w->reload);
     run_until_done(w);
     assert_true(dup2(before, STDERR_FILENO) >= 0);
     close(before);
@@ -347,7 +347,7 @@ static void reload_stopped_at_any_moment_frees_everything(void **state)
         log_set_level(LOG_ERROR);
         report_event(w.report, &begun);
         write_job(&w, a);
-        reload_now(w.reload);
+        reload_start(w.reload);
         if (us % 200 == 0)
             run_for_ms(&w, us / 1000);
         else

@@ -46,8 +46,8 @@ static void world_open(struct world *w, bool leads, uint32_t log_every)
     w->metrics = metrics_new();
     o.metrics = w->metrics;
     assert_int_equal(report_open(&o, &w->report, &err), 0);
-    report_total(w->report, 1000, 10);
-    report_lead(w->report, leads);
+    report_set_total(w->report, 1000, 10);
+    report_set_coordinator(w->report, leads);
     w->file = mkstemp(path);
     assert_true(w->file >= 0);
     unlink(path);
@@ -179,10 +179,10 @@ static void leadership_moves_between_each_step_no_line_is_missing(void **state)
         step(&w, k);
         report_generation_end(w.report);
     }
-    report_lead(w.report, true);
+    report_set_coordinator(w.report, true);
     step(&w, 4);
     report_generation_end(w.report);
-    report_lead(w.report, false);
+    report_set_coordinator(w.report, false);
     step(&w, 5);
     report_generation_end(w.report);
     assert_log(&w, "step 1, step 2, step 3, step 4, step 5");
@@ -276,7 +276,7 @@ static void line_that_stderr_does_not_take_is_reported_as_unlogged(void **state)
     step(&w, 3);
     assert_int_equal(fault_arm(NULL, NULL), 0);
     assert_int_equal(w.unlogged, 3);
-    report_lead(w.report, false); /* a follower's last line waits: it may lead next */
+    report_set_coordinator(w.report, false); /* a follower's last line waits: it may lead next */
     step(&w, 4);
     dup2(full, STDERR_FILENO);
     report_generation_end(w.report);

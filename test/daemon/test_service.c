@@ -41,7 +41,8 @@ static void sentence_states_phase_step_group_and_trouble(void **state)
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        service_sentence(&rows[i].p, rows[i].generation, rows[i].present, rows[i].world, 5000, text, sizeof(text));
+        service_status_text(&rows[i].p, rows[i].generation, rows[i].present, rows[i].world, 5000,
+                            text, sizeof(text));
         assert_string_equal(text, rows[i].expected);
     }
 }
@@ -54,9 +55,9 @@ static void sentence_long_trouble_is_cut(void **state)
     (void)state;
     memset(p.last_trouble, 'x', sizeof(p.last_trouble) - 1);
     memset(text, '#', sizeof(text));
-    service_sentence(&p, 1, 1, 1, 0, text, sizeof(text));
+    service_status_text(&p, 1, 1, 1, 0, text, sizeof(text));
     assert_int_equal(strlen(text), sizeof(text) - 1);
-    service_sentence(&p, 1, 1, 1, 0, text, 20);
+    service_status_text(&p, 1, 1, 1, 0, text, 20);
     assert_string_equal(text, "train: step 1 of 2 ");
 }
 
@@ -118,36 +119,36 @@ static void messages_whole_life_cycle_are_sent_when_due(void **state)
     at_ms(10000);
     service_status("index for 0 s");
     assert_string_equal(received(), "STATUS=index for 0 s|");
-    service_alive(true); /* starting: watchdog message and a request for more time */
+    service_watchdog(true); /* starting: watchdog message and a request for more time */
     assert_string_equal(received(), "WATCHDOG=1|EXTEND_TIMEOUT_USEC=N|");
     at_ms(10300);
     service_status("index for 1 s");
-    service_alive(true);
+    service_watchdog(true);
     service_reloading(); /* not sent: a READY after it would be wrong */
     service_reloaded();
     assert_string_equal(received(), "");
     at_ms(10500);
-    service_alive(false); /* stuck: neither watchdog nor request for more time */
+    service_watchdog(false); /* stuck: neither watchdog nor request for more time */
     assert_string_equal(received(), "");
-    service_alive(true);
+    service_watchdog(true);
     assert_string_equal(received(), "WATCHDOG=1|");
     at_ms(11000);
     service_status("two\nlines=1");
     assert_string_equal(received(), "STATUS=two lines=1|");
     at_ms(12100);
     service_status("two\nlines=1");
-    service_alive(true);
+    service_watchdog(true);
     assert_string_equal(received(), "WATCHDOG=1|EXTEND_TIMEOUT_USEC=N|");
     service_ready();
     service_ready();
     assert_string_equal(received(), "READY=1|");
     at_ms(20000);
-    service_alive(true); /* running: no request for more time */
+    service_watchdog(true); /* running: no request for more time */
     service_reloading();
     service_reloaded();
     assert_string_equal(received(), "WATCHDOG=1|RELOADING=1\nMONOTONIC_USEC=N|READY=1|");
     at_ms(60000);
-    service_alive(false);
+    service_watchdog(false);
     assert_string_equal(received(), "");
     service_stopping();
     service_stopping();
@@ -155,13 +156,13 @@ static void messages_whole_life_cycle_are_sent_when_due(void **state)
     service_reloaded();
     service_ready();
     assert_string_equal(received(), "STOPPING=1|");
-    service_alive(true);
+    service_watchdog(true);
     assert_string_equal(received(), "WATCHDOG=1|EXTEND_TIMEOUT_USEC=N|");
     at_ms(61000);
-    service_alive(true);
+    service_watchdog(true);
     assert_string_equal(received(), "WATCHDOG=1|");
     at_ms(62000);
-    service_alive(true);
+    service_watchdog(true);
     assert_string_equal(received(), "WATCHDOG=1|EXTEND_TIMEOUT_USEC=N|");
     service_end(143, "stopped, state saved");
     assert_string_equal(received(), "STATUS=stopped, state saved|");
@@ -173,7 +174,7 @@ static void messages_no_service_manager_have_no_effect(void **state)
 {
     (void)state;
     service_status("x");
-    service_alive(true);
+    service_watchdog(true);
     service_end(0, "y");
 }
 

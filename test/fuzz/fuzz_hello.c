@@ -21,24 +21,26 @@ const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const uint8_t key[COMM_KEY_BYTES] = "nobody has guessed this one yet";
-    uint8_t hello[HELLO_BYTES] = { 0 }, again[HELLO_BYTES], challenge[CHALLENGE_BYTES] = { 0 };
-    struct hello h, here = { .generation = 3 };
-    struct challenge ch;
+    uint8_t hello[HANDSHAKE_HELLO_BYTES] = { 0 }, again[HANDSHAKE_HELLO_BYTES],
+            challenge[HANDSHAKE_CHALLENGE_BYTES] = { 0 };
+    struct handshake_hello h, here = { .generation = 3 };
+    struct handshake_challenge ch;
     const char *why = NULL;
     bool proven = false;
-    size_t rest = size > HELLO_BYTES ? size - HELLO_BYTES : 0;
+    size_t rest = size > HANDSHAKE_HELLO_BYTES ? size - HANDSHAKE_HELLO_BYTES : 0;
 
-    memcpy(hello, data, size < HELLO_BYTES ? size : HELLO_BYTES);
-    memcpy(challenge, data + size - rest, rest < CHALLENGE_BYTES ? rest : CHALLENGE_BYTES);
-    if (hello_read(hello, &h, &why)) {
-        hello_write(&h, again); /* reading and writing gives the same bytes */
-        CHECK(memcmp(hello, again, HELLO_BYTES) == 0);
-        CHECK(hello_compare(&h, &here) < HELLO_VERDICTS);
+    memcpy(hello, data, size < HANDSHAKE_HELLO_BYTES ? size : HANDSHAKE_HELLO_BYTES);
+    memcpy(challenge, data + size - rest,
+           rest < HANDSHAKE_CHALLENGE_BYTES ? rest : HANDSHAKE_CHALLENGE_BYTES);
+    if (handshake_hello_read(hello, &h, &why)) {
+        handshake_hello_write(&h, again); /* reading and writing gives the same bytes */
+        CHECK(memcmp(hello, again, HANDSHAKE_HELLO_BYTES) == 0);
+        CHECK(handshake_hello_compare(&h, &here) < HANDSHAKE_VERDICTS);
     } else {
         CHECK(why != NULL && why[0] != '\0');
     }
-    if (challenge_read(challenge, hello, key, &ch, &proven))
-        CHECK(!proven && ch.verdict < HELLO_VERDICTS);
-    CHECK(!proof_check(challenge, hello, challenge, key));
+    if (handshake_challenge_read(challenge, hello, key, &ch, &proven))
+        CHECK(!proven && ch.verdict < HANDSHAKE_VERDICTS);
+    CHECK(!handshake_proof_check(challenge, hello, challenge, key));
     return 0;
 }

@@ -91,17 +91,19 @@ static int check_member(struct wire *w, Trainerd__V1__MemberMessage *m, struct e
     return 0;
 }
 
-static void check_view(const struct member_view *v)
+static void check_view(const struct group_view *v)
 {
     uint64_t newest = 0;
 
-    CHECK(v->generation > 0 && v->n > 0 && v->n <= WORLD);
-    for (uint32_t i = 0; i < v->n; i++) {
-        CHECK(v->seats[i].rank < WORLD && v->seats[i].incarnation != 0);
-        CHECK(i == 0 || v->seats[i].rank > v->seats[i - 1].rank);
-        newest = v->seats[i].held > newest ? v->seats[i].held : newest;
+    CHECK(v->generation > 0 && v->n_members > 0 && v->n_members <= WORLD);
+    for (uint32_t i = 0; i < v->n_members; i++) {
+        CHECK(v->members[i].rank < WORLD && v->members[i].incarnation != 0);
+        CHECK(i == 0 || v->members[i].rank > v->members[i - 1].rank);
+        newest = v->members[i].held > newest ? v->members[i].held : newest;
     }
-    CHECK(v->newest_step == newest && (v->newest == MEMBER_NO_RANK) == (newest == 0));
+    CHECK(v->newest_step == newest && v->newest_member < v->n_members &&
+          v->coordinator < v->n_members);
+    CHECK(v->members[v->newest_member].held == newest || newest == 0);
 }
 
 static int check_leader(struct wire *w, Trainerd__V1__LeaderMessage *m, struct err *err)
@@ -125,7 +127,7 @@ static int check_where(const Trainerd__V1__Where *m, struct err *err)
 {
     struct member_status out;
     uint32_t rank;
-    int rc = wire_read_where(&cluster, m, &rank, &out, err);
+    int rc = wire_read_status(&cluster, m, &rank, &out, err);
 
     if (rc < 0)
         return rc;

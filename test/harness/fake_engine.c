@@ -185,7 +185,7 @@ static void fake_discard(struct engine *e)
 
 static int fake_begin(struct engine_replica *r, struct err *err)
 {
-    if (r->local == 0 && !cancel_asked(r->engine->opts->cancel))
+    if (r->local == 0 && !cancel_requested(r->engine->opts->cancel))
         gate_init(&fake_of(r->engine)->canceled, 2, false);
     return enter(r, "begin", 0, err);
 }

@@ -23,7 +23,7 @@ struct rig {
     uint32_t n[MEMBER_END + 1]; /* number of actions of each kind since the last reset */
     uint32_t probed[WORLD];
     uint64_t generation; /* of the last TRAIN */
-    uint32_t n_seats;    /* of the last TRAIN */
+    uint32_t n_members;  /* of the last TRAIN */
     int refused[WORLD];  /* code of the last REFUSE to each */
     /* the last log line; the last WAIT to each */
     char said[MEMBER_TEXT_BYTES], told[WORLD][MEMBER_TEXT_BYTES];
@@ -36,22 +36,22 @@ static void perform(struct rig *r)
     struct member_action a;
 
     while (member_node_next(r->node, &a)) {
-        r->n[a.what]++;
-        if (a.what == MEMBER_PROBE)
+        r->n[a.kind]++;
+        if (a.kind == MEMBER_PROBE)
             r->probed[a.rank]++;
-        if (a.what == MEMBER_TRAIN) {
+        if (a.kind == MEMBER_TRAIN) {
             r->generation = a.view->generation;
-            r->n_seats = a.view->n;
+            r->n_members = a.view->n_members;
         }
-        if (a.what == MEMBER_SEND_MEMBER && a.msg->kind == MEMBER_MSG_REFUSE)
+        if (a.kind == MEMBER_SEND_MEMBER && a.msg->kind == MEMBER_MSG_REFUSE)
             r->refused[a.rank] = a.msg->code;
-        if (a.what == MEMBER_SEND_MEMBER && a.msg->kind == MEMBER_MSG_WAIT)
+        if (a.kind == MEMBER_SEND_MEMBER && a.msg->kind == MEMBER_MSG_WAIT)
             snprintf(r->told[a.rank], sizeof(r->told[0]), "%s", a.msg->text);
-        if (a.what == MEMBER_LEASE && a.token != UINT64_MAX)
+        if (a.kind == MEMBER_LEASE && a.token != UINT64_MAX)
             r->wants_lease = true;
-        if (a.what == MEMBER_LOG)
+        if (a.kind == MEMBER_LOG)
             snprintf(r->said, sizeof(r->said), "%s", a.text);
-        if (a.what == MEMBER_END) {
+        if (a.kind == MEMBER_END) {
             r->code = a.code;
             strncpy(r->text, a.text, sizeof(r->text) - 1);
         }
@@ -225,7 +225,7 @@ static void straggler_of_a_connecting_view_is_evicted_and_one_more_view_follows(
     handle(&r, (struct member_event){ .kind = MEMBER_EV_OPENED });
     join(&r, 1);
     join(&r, 2);
-    assert_int_equal(r.n_seats, 3);
+    assert_int_equal(r.n_members, 3);
     began = r.now_ms;
     connect_until(&r, began, 59000, 1, 2);
     assert_int_equal(r.n[MEMBER_ABORT], 0);
@@ -238,7 +238,7 @@ static void straggler_of_a_connecting_view_is_evicted_and_one_more_view_follows(
     handle(&r, (struct member_event){ .kind = MEMBER_EV_ABORTED, .generation = r.generation });
     hear(&r, 1, (struct member_msg){ .kind = MEMBER_MSG_READY, .generation = r.generation });
     tick(&r, 300); /* rejoin_ms */
-    assert_int_equal(r.n_seats, 2);
+    assert_int_equal(r.n_members, 2);
     assert_int_equal(r.n[MEMBER_END], 0);
     connect_until(&r, r.now_ms, 62000, MEMBER_NO_RANK, 1);
     assert_int_equal(r.refused[1], 138); /* the second eviction does not reset the deadline */

@@ -42,7 +42,7 @@ struct node {
     struct rdzv *rdzv;
     struct rdzv_progress progress;
     struct loop_timer *connecting, *storage;
-    uint64_t wish; /* number of the open LEASE action; 0: none */
+    uint64_t request; /* number of the open LEASE action; 0: none */
     uint64_t grace_ms;
     bool is_training;
     uint64_t incarnation;
@@ -92,7 +92,7 @@ static inline void on_connected(void *arg)
     rdzv_report(n->rdzv, &(struct member_event){ .kind = MEMBER_EV_CONNECTED, .generation = n->generation });
 }
 
-static inline void on_train(void *arg, const struct rdzv_view *v, const char *why)
+static inline void on_train(void *arg, const struct group_view *v, const char *why)
 {
     struct node *n = arg;
 
@@ -157,8 +157,9 @@ static inline void on_storage(void *arg)
     struct node *n = arg;
     struct cluster *c = n->cluster;
     uint32_t members[WORLD_MAX];
-    struct member_lease l = { .answered = n->wish, .is_known = true, .members = members,
-                              .text = "" };
+    struct member_lease l = {
+        .answered = n->request, .is_known = true, .members = members, .text = ""
+    };
 
     pthread_mutex_lock(&lock);
     l.token = c->lease_token;
@@ -171,8 +172,8 @@ static inline void on_storage(void *arg)
     rdzv_report(n->rdzv, &(struct member_event){ .kind = MEMBER_EV_LEASE, .lease = &l });
 }
 
-static inline void on_lease(void *arg, uint64_t token, uint64_t wish,
-                            const struct member_view *record)
+static inline void on_lease(void *arg, uint64_t token, uint64_t request,
+                            const struct group_view *record)
 {
     struct node *n = arg;
     struct cluster *c = n->cluster;
@@ -182,12 +183,12 @@ static inline void on_lease(void *arg, uint64_t token, uint64_t wish,
         c->lease_token++;
         c->lease_holder = n->self;
         c->lease_incarnation = n->incarnation;
-        c->n_lease_members = record->n;
-        for (uint32_t i = 0; i < record->n; i++)
-            c->lease_members[i] = record->seats[i].rank;
+        c->n_lease_members = record->n_members;
+        for (uint32_t i = 0; i < record->n_members; i++)
+            c->lease_members[i] = record->members[i].rank;
     }
     pthread_mutex_unlock(&lock);
-    n->wish = wish;
+    n->request = request;
     if (n->storage == NULL)
         n->storage = loop_timer_new(n->loop, STORAGE_MS, 0, on_storage, n);
     else
@@ -225,7 +226,7 @@ static inline void on_action(void *arg, const struct rdzv_action *a)
     const struct member_action *m = a->action;
     struct node *n = arg;
 
-    switch (m->what) {
+    switch (m->kind) {
     case MEMBER_TRAIN:
         on_train(n, a->view, m->text);
         return;
@@ -239,7 +240,7 @@ static inline void on_action(void *arg, const struct rdzv_action *a)
         on_save(n);
         return;
     case MEMBER_LEASE:
-        on_lease(n, m->token, m->wish, m->token == UINT64_MAX ? NULL : m->view);
+        on_lease(n, m->token, m->request, m->token == UINT64_MAX ? NULL : m->view);
         return;
     case MEMBER_LOG:
         on_say(n, m->text, m->is_trouble);

@@ -14,19 +14,19 @@ static void view_free(struct sim_view *v)
         free(v);
 }
 
-static struct sim_view *view_copy(const struct member_view *v)
+static struct sim_view *view_copy(const struct group_view *v)
 {
-    struct sim_view *c = sim_alloc(sizeof(*c) + v->n * sizeof(*v->seats));
+    struct sim_view *c = sim_alloc(sizeof(*c) + v->n_members * sizeof(*v->members));
 
     c->refs = 1;
     c->view = *v;
-    memcpy(c->seats, v->seats, v->n * sizeof(*v->seats));
-    c->view.seats = c->seats;
+    memcpy(c->members, v->members, v->n_members * sizeof(*v->members));
+    c->view.members = c->members;
     return c;
 }
 
 /* Returns one copy of a view that all receivers of a message share. */
-static struct sim_view *view_share(struct sim *s, const struct member_view *v)
+static struct sim_view *view_share(struct sim *s, const struct group_view *v)
 {
     if (s->sharing == NULL || !sim_same_view(&s->sharing->view, v)) {
         view_free(s->sharing);
@@ -98,8 +98,8 @@ static void tell_view(struct sim *s, uint32_t rank, const struct member_action *
     char list[400] = "";
     size_t n = 0;
 
-    for (uint32_t i = 0; i < d->view->n && n + 8 < sizeof(list) && s->opts.tell; i++)
-        n += (size_t)snprintf(list + n, sizeof(list) - n, " %u", d->view->seats[i].rank);
+    for (uint32_t i = 0; i < d->view->n_members && n + 8 < sizeof(list) && s->opts.tell; i++)
+        n += (size_t)snprintf(list + n, sizeof(list) - n, " %u", d->view->members[i].rank);
     sim_print(s, rank, "TRAIN g%" PRIu64 " of%s, newest step %" PRIu64 ": %s", d->view->generation,
             list, d->view->newest_step, d->text != NULL ? d->text : "");
 }
@@ -109,7 +109,7 @@ static void tell_view(struct sim *s, uint32_t rank, const struct member_action *
 static bool send_to(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     struct sim_task *t = &s->tasks[rank];
-    bool to_caller = d->what == MEMBER_SEND_MEMBER;
+    bool to_caller = d->kind == MEMBER_SEND_MEMBER;
     uint32_t link = to_caller ? t->in[d->rank] : t->out;
 
     if (link == 0) {
@@ -127,14 +127,14 @@ static bool send_to(struct sim *s, uint32_t rank, const struct member_action *d)
 static void hang_up(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     struct sim_task *t = &s->tasks[rank];
-    uint32_t *link = d->what == MEMBER_CLOSE_IN ? &t->in[d->rank] : &t->out;
+    uint32_t *link = d->kind == MEMBER_CLOSE_IN ? &t->in[d->rank] : &t->out;
 
     if (*link == 0) {
         sim_fail_run(s, "%s closes a link that does not exist (%s)", s->names[rank],
-                   d->what == MEMBER_CLOSE_IN ? s->names[d->rank] : "out");
+                     d->kind == MEMBER_CLOSE_IN ? s->names[d->rank] : "out");
         return;
     }
-    sim_link_end(s, *link, d->what == MEMBER_CLOSE_OUT);
+    sim_link_end(s, *link, d->kind == MEMBER_CLOSE_OUT);
     *link = 0;
 }
 
@@ -145,15 +145,16 @@ static void perform(struct sim *s, uint32_t rank, const struct member_action *d)
     sim_judge_action(s, rank, d);
     if (s->is_broken)
         return;
-    switch (d->what) {
+    switch (d->kind) {
     case MEMBER_OPEN_OUT:
         sim_print(s, rank, "calls %s", s->names[d->rank]);
         sim_link_call(s, rank, d->rank);
         return;
     case MEMBER_CLOSE_OUT:
     case MEMBER_CLOSE_IN:
-        sim_print(s, rank, d->what == MEMBER_CLOSE_IN ? "closes the link from %s" : "closes the link out%s",
-                d->what == MEMBER_CLOSE_IN ? s->names[d->rank] : "");
+        sim_print(s, rank,
+                  d->kind == MEMBER_CLOSE_IN ? "closes the link from %s" : "closes the link out%s",
+                  d->kind == MEMBER_CLOSE_IN ? s->names[d->rank] : "");
         hang_up(s, rank, d);
         return;
     case MEMBER_SEND_LEADER:
@@ -515,7 +516,7 @@ void sim_free(struct sim *s)
     for (size_t i = 0; i < s->held.n; i++)
         sim_msg_free(s->held.at[i].msg);
     for (size_t i = 1; i < s->groups.n; i++) {
-        free(s->groups.at[i]->seats);
+        free(s->groups.at[i]->members);
         free(s->groups.at[i]);
     }
     view_free(s->sharing);

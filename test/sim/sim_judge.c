@@ -12,43 +12,44 @@
 static bool share_a_task(const struct sim_group *a, const struct sim_group *b)
 {
     for (int i = 0; i < WORDS; i++)
-        if (a->members[i] & b->members[i])
+        if (a->ranks[i] & b->ranks[i])
             return true;
     return false;
 }
 
 /* Checks a view when its leader publishes it. */
-void sim_judge_view(struct sim *s, uint32_t rank, const struct member_view *v)
+void sim_judge_view(struct sim *s, uint32_t rank, const struct group_view *v)
 {
     const char *name = s->names[rank];
     uint64_t newest = 0, g = v->generation;
 
-    if (g == 0 || v->n == 0 || v->n > s->opts.world) {
-        sim_fail_run(s, "%s publishes generation %" PRIu64 " of %u tasks", name, g, v->n);
+    if (g == 0 || v->n_members == 0 || v->n_members > s->opts.world) {
+        sim_fail_run(s, "%s publishes generation %" PRIu64 " of %u tasks", name, g, v->n_members);
         return;
     }
-    if (v->n < s->opts.min_world)
-        sim_fail_run(s, "%s publishes a view of %u tasks, below min_world %u", name, v->n,
-                   s->opts.min_world);
-    if (s->opts.no_lease && 2 * v->n <= s->opts.world)
+    if (v->n_members < s->opts.min_world)
+        sim_fail_run(s, "%s publishes a view of %u tasks, below min_world %u", name, v->n_members,
+                     s->opts.min_world);
+    if (s->opts.no_lease && 2 * v->n_members <= s->opts.world)
         sim_fail_run(s, "%s publishes a view of %u of %u tasks: no majority, and no shared storage",
-                   name, v->n, s->opts.world);
-    for (uint32_t i = 0; i < v->n; i++) {
-        const struct member_seat *seat = &v->seats[i];
+                     name, v->n_members, s->opts.world);
+    for (uint32_t i = 0; i < v->n_members; i++) {
+        const struct group_member *member = &v->members[i];
 
-        if (seat->rank >= s->opts.world || (i > 0 && seat->rank <= v->seats[i - 1].rank)) {
-            sim_fail_run(s, "%s publishes generation %" PRIu64 " with seats that are out of order", name,
-                       g);
+        if (member->rank >= s->opts.world || (i > 0 && member->rank <= v->members[i - 1].rank)) {
+            sim_fail_run(s,
+                         "%s publishes generation %" PRIu64 " with members that are out of order",
+                         name, g);
             return;
         }
-        newest = seat->held > newest ? seat->held : newest;
-        if (v->newest == seat->rank && seat->held != v->newest_step)
+        newest = member->held > newest ? member->held : newest;
+        if (v->newest_member == i && v->newest_step > 0 && member->held != v->newest_step)
             sim_fail_run(s,
-                       "generation %" PRIu64 " names %s as holder of step %" PRIu64
-                       ", which holds %" PRIu64,
-                       g, s->names[v->newest], v->newest_step, seat->held);
+                         "generation %" PRIu64 " names %s as holder of step %" PRIu64
+                         ", which holds %" PRIu64,
+                         g, s->names[member->rank], v->newest_step, member->held);
     }
-    if (v->newest_step != newest || (newest > 0 && v->newest == MEMBER_NO_RANK))
+    if (v->newest_step != newest || v->newest_member >= v->n_members)
         sim_fail_run(s, "generation %" PRIu64 ": newest step %" PRIu64 ", but %" PRIu64 " is held", g,
                    v->newest_step, newest);
     for (size_t i = 1; i + 1 < s->groups.n; i++)
@@ -57,20 +58,20 @@ void sim_judge_view(struct sim *s, uint32_t rank, const struct member_view *v)
             sim_fail_run(s, "%s publishes two views as generation %" PRIu64, name, g);
 }
 
-static void judge_train(struct sim *s, uint32_t rank, const struct member_view *v)
+static void judge_train(struct sim *s, uint32_t rank, const struct group_view *v)
 {
     const struct sim_task *t = &s->tasks[rank];
     bool is_in = false;
 
-    for (uint32_t i = 0; i < v->n; i++) {
-        if (v->seats[i].rank != rank || v->seats[i].incarnation != t->incarnation)
+    for (uint32_t i = 0; i < v->n_members; i++) {
+        if (v->members[i].rank != rank || v->members[i].incarnation != t->incarnation)
             continue;
         is_in = true;
-        if (v->seats[i].held != t->held)
+        if (v->members[i].held != t->held)
             sim_fail_run(s,
-                       "generation %" PRIu64 " says that %s holds step %" PRIu64
-                       ", which holds %" PRIu64,
-                       v->generation, s->names[rank], v->seats[i].held, t->held);
+                         "generation %" PRIu64 " says that %s holds step %" PRIu64
+                         ", which holds %" PRIu64,
+                         v->generation, s->names[rank], v->members[i].held, t->held);
     }
     if (!is_in)
         sim_fail_run(s, "%s trains in generation %" PRIu64 ", in which it is not", s->names[rank],
@@ -85,7 +86,7 @@ void sim_judge_action(struct sim *s, uint32_t rank, const struct member_action *
     const struct sim_task *t = &s->tasks[rank];
     const char *name = s->names[rank];
 
-    switch (d->what) {
+    switch (d->kind) {
     case MEMBER_OPEN_OUT:
         if (t->out != 0 || d->rank >= s->opts.world || d->rank == rank)
             sim_fail_run(s, "%s calls rank %u%s", name, d->rank,
@@ -123,10 +124,10 @@ void sim_judge_permit(struct sim *s, uint32_t rank, struct sim_group *g)
 {
     uint64_t now = ++s->number, first = g->first_permit;
 
-    if (g->view.n < s->opts.world && !s->opts.no_lease &&
+    if (g->view.n_members < s->opts.world && !s->opts.no_lease &&
         !member_node_needs_lease(s->tasks[rank].node))
         sim_fail_run(s, "%s permits a step in a view of %u of %u tasks without the lease",
-                   s->names[rank], g->view.n, s->opts.world);
+                     s->names[rank], g->view.n_members, s->opts.world);
     if (first == 0)
         g->first_permit = now;
     g->last_permit = now;
@@ -135,10 +136,11 @@ void sim_judge_permit(struct sim *s, uint32_t rank, struct sim_group *g)
 
         if (other->last_permit > first && !share_a_task(other, g))
             sim_fail_run(s,
-                       "two groups train: %s permits a step in generation %" PRIu64
-                       " of %u tasks, and %s did in generation %" PRIu64 " of %u tasks meanwhile",
-                       s->names[rank], g->view.generation, g->view.n,
-                       s->names[other->view.seats[member_view_coordinator(&other->view)].rank], other->view.generation, other->view.n);
+                         "two groups train: %s permits a step in generation %" PRIu64
+                         " of %u tasks, and %s did in generation %" PRIu64 " of %u tasks meanwhile",
+                         s->names[rank], g->view.generation, g->view.n_members,
+                         s->names[other->view.members[other->view.coordinator].rank],
+                         other->view.generation, other->view.n_members);
     }
 }
 

@@ -320,7 +320,9 @@ void sim_link_event(struct sim *s, struct sim_event *e)
         if (t->probes[e->from] != e->a)
             return; /* the probe timed out */
         t->probes[e->from] = 0;
-        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_PROBE_ANSWERED, .rank = e->from, .where = &e->where });
+        sim_handle(s, e->to,
+                   (struct member_event){
+                       .kind = MEMBER_EV_PROBE_ANSWERED, .rank = e->from, .status = &e->where });
         return;
     default: /* EV_NO_ANSWER */
         if (t->probes[e->from] != e->a)

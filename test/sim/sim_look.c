@@ -81,7 +81,7 @@ bool sim_is_together(const struct sim *s, uint32_t n)
         group = s->tasks[i].train.group;
         together++;
     }
-    return together == n && n > 0 && s->groups.at[group]->view.n == n &&
+    return together == n && n > 0 && s->groups.at[group]->view.n_members == n &&
            !s->groups.at[group]->is_broken;
 }
 

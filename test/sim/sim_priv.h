@@ -21,8 +21,8 @@ enum { TEXT = 1024, LOG_BYTES = 1 << 22, WORDS = 16 /* a mask of 1024 ranks: wor
 
 struct sim_view {
     uint32_t refs;
-    struct member_view view;
-    struct member_seat seats[];
+    struct group_view view;
+    struct group_member members[];
 };
 struct sim_msg {
     struct member_msg m;
@@ -83,9 +83,9 @@ enum { LINK_CALLING, LINK_UP, LINK_FAILED };
 /* ---- training ---- */
 
 struct sim_group { /* one published view */
-    struct member_view view;
-    struct member_seat *seats;
-    uint64_t members[WORDS];
+    struct group_view view;
+    struct group_member *members; /* owned; the members of `view` */
+    uint64_t ranks[WORDS];        /* mask of their ranks */
     uint32_t author, author_serial;
     uint32_t joined, given; /* members that connect; that contributed to the step after `step` */
     uint64_t step;          /* newest step that all members reduced */
@@ -229,7 +229,7 @@ void sim_link_bounce(struct sim *s, const struct sim_event *e);
 bool sim_link_passes(const struct sim *s, uint32_t from, uint32_t to, enum sim_plane plane);
 
 /* sim_train.c */
-void sim_train_begin(struct sim *s, uint32_t rank, const struct member_view *v);
+void sim_train_begin(struct sim *s, uint32_t rank, const struct group_view *v);
 void sim_train_pause(struct sim *s, uint32_t rank);
 void sim_train_abort_now(struct sim *s, uint32_t rank);
 void sim_train_fail(struct sim *s, uint32_t rank, enum member_failure kind, const char *text);
@@ -239,9 +239,9 @@ void sim_train_progress(struct sim *s, uint32_t rank, struct member_progress *ou
 void sim_train_test_paths(struct sim *s, uint32_t rank, const struct member_action *d);
 void sim_train_tested(struct sim *s, const struct sim_event *e);
 void sim_train_last_saved(struct sim *s, uint32_t rank);
-bool sim_same_view(const struct member_view *a, const struct member_view *b);
+bool sim_same_view(const struct group_view *a, const struct group_view *b);
 /* Returns the group of this view; creates it for the first member that reports it. */
-uint32_t sim_group_of(struct sim *s, uint32_t rank, const struct member_view *v);
+uint32_t sim_group_of(struct sim *s, uint32_t rank, const struct group_view *v);
 
 /* sim_store.c */
 void sim_store_request(struct sim *s, uint32_t rank, const struct member_action *d);
@@ -258,7 +258,7 @@ void sim_store_fini(struct sim *s);
 /* sim_judge.c */
 void sim_judge_event(struct sim *s, uint32_t rank);
 void sim_judge_action(struct sim *s, uint32_t rank, const struct member_action *d);
-void sim_judge_view(struct sim *s, uint32_t rank, const struct member_view *v);
+void sim_judge_view(struct sim *s, uint32_t rank, const struct group_view *v);
 void sim_judge_permit(struct sim *s, uint32_t rank, struct sim_group *g);
 void sim_judge_apply(struct sim *s, uint32_t rank, uint64_t step);
 void sim_judge_save(struct sim *s, uint32_t rank, uint64_t step, uint64_t token);

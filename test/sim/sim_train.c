@@ -24,7 +24,7 @@ static struct sim_group *group(struct sim *s, uint32_t rank)
 
 static uint32_t coordinator_of(const struct sim_group *g)
 {
-    return g->view.seats[member_view_coordinator(&g->view)].rank;
+    return g->view.members[g->view.coordinator].rank;
 }
 
 static void later(struct sim *s, uint32_t rank, uint64_t ms, enum what what, uint64_t value)
@@ -75,19 +75,20 @@ static bool is_in(const struct sim *s, uint32_t rank, const struct sim_group *g)
 
 /* ---- a group ---- */
 
-bool sim_same_view(const struct member_view *a, const struct member_view *b)
+bool sim_same_view(const struct group_view *a, const struct group_view *b)
 {
-    if (a->generation != b->generation || a->n != b->n || a->newest_step != b->newest_step ||
-        a->newest != b->newest)
+    if (a->generation != b->generation || a->n_members != b->n_members ||
+        a->newest_step != b->newest_step || a->newest_member != b->newest_member ||
+        a->coordinator != b->coordinator)
         return false;
-    for (uint32_t i = 0; i < a->n; i++)
-        if (a->seats[i].rank != b->seats[i].rank || a->seats[i].held != b->seats[i].held ||
-            a->seats[i].incarnation != b->seats[i].incarnation)
+    for (uint32_t i = 0; i < a->n_members; i++)
+        if (a->members[i].rank != b->members[i].rank || a->members[i].held != b->members[i].held ||
+            a->members[i].incarnation != b->members[i].incarnation)
             return false;
     return true;
 }
 
-uint32_t sim_group_of(struct sim *s, uint32_t rank, const struct member_view *v)
+uint32_t sim_group_of(struct sim *s, uint32_t rank, const struct group_view *v)
 {
     struct sim_group *g;
 
@@ -95,12 +96,12 @@ uint32_t sim_group_of(struct sim *s, uint32_t rank, const struct member_view *v)
         if (sim_same_view(&s->groups.at[i]->view, v))
             return (uint32_t)i;
     g = sim_alloc(sizeof(*g));
-    g->seats = sim_alloc(v->n * sizeof(*g->seats));
-    memcpy(g->seats, v->seats, v->n * sizeof(*g->seats));
+    g->members = sim_alloc(v->n_members * sizeof(*g->members));
+    memcpy(g->members, v->members, v->n_members * sizeof(*g->members));
     g->view = *v;
-    g->view.seats = g->seats;
-    for (uint32_t i = 0; i < v->n && v->seats[i].rank < 64 * WORDS; i++)
-        g->members[v->seats[i].rank / 64] |= (uint64_t)1 << v->seats[i].rank % 64;
+    g->view.members = g->members;
+    for (uint32_t i = 0; i < v->n_members && v->members[i].rank < 64 * WORDS; i++)
+        g->ranks[v->members[i].rank / 64] |= (uint64_t)1 << v->members[i].rank % 64;
     g->author = rank;
     g->author_serial = s->tasks[rank].serial;
     if (!VEC_PUSH(s->groups, g))
@@ -121,8 +122,8 @@ static void break_group(struct sim *s, struct sim_group *g, uint32_t culprit, ui
     if (g->is_broken)
         return;
     g->is_broken = true;
-    for (uint32_t i = 0; i < g->view.n; i++) {
-        uint32_t rank = g->view.seats[i].rank;
+    for (uint32_t i = 0; i < g->view.n_members; i++) {
+        uint32_t rank = g->view.members[i].rank;
         struct sim_train *t = &s->tasks[rank].train;
 
         if (rank == culprit || !is_in(s, rank, g) || t->is_over)
@@ -141,12 +142,12 @@ static bool data_passes(const struct sim *s, uint32_t a, uint32_t b, enum sim_pl
 
 static bool all_paths_open(struct sim *s, const struct sim_group *g, uint32_t *a, uint32_t *b)
 {
-    for (uint32_t i = 0; i < g->view.n; i++) {
-        *a = *b = g->view.seats[i].rank;
+    for (uint32_t i = 0; i < g->view.n_members; i++) {
+        *a = *b = g->view.members[i].rank;
         if (s->tasks[*a].is_off || s->tasks[*a].is_stopped)
             return false;
-        for (uint32_t j = 0; j < g->view.n && s->n_cuts > 0; j++) {
-            *b = g->view.seats[j].rank;
+        for (uint32_t j = 0; j < g->view.n_members && s->n_cuts > 0; j++) {
+            *b = g->view.members[j].rank;
             if (!sim_link_passes(s, *a, *b, SIM_DATA | SIM_LARGE))
                 return false;
         }
@@ -159,9 +160,9 @@ static struct member_loss dead_paths_of(const struct sim *s, const struct sim_gr
 {
     struct member_loss l = { .peer = MEMBER_NO_RANK };
 
-    for (uint32_t i = 0; i < g->view.n && l.n_dead_paths < MEMBER_REACH_MAX; i++)
-        if (!data_passes(s, rank, g->view.seats[i].rank, SIM_DATA))
-            l.dead_paths[l.n_dead_paths++] = g->view.seats[i].rank;
+    for (uint32_t i = 0; i < g->view.n_members && l.n_dead_paths < MEMBER_REACH_MAX; i++)
+        if (!data_passes(s, rank, g->view.members[i].rank, SIM_DATA))
+            l.dead_paths[l.n_dead_paths++] = g->view.members[i].rank;
     if (l.n_dead_paths > 0)
         l.peer = l.dead_paths[0];
     return l;
@@ -184,8 +185,8 @@ static bool is_held_up(struct sim *s, uint32_t at)
         go_on(s, at, AGAIN_MS);
         return true;
     }
-    for (uint32_t i = 0; i < g->view.n; i++) {
-        uint32_t rank = g->view.seats[i].rank;
+    for (uint32_t i = 0; i < g->view.n_members; i++) {
+        uint32_t rank = g->view.members[i].rank;
 
         if (dead_paths_of(s, g, rank).n_dead_paths == 0)
             continue;
@@ -217,8 +218,8 @@ static void connect_all(struct sim *s, uint32_t at)
     }
     g->step = g->view.newest_step > 0 ? g->view.newest_step : sim_store_newest(s, first);
     g->is_connected = true;
-    for (uint32_t i = 0; i < g->view.n; i++)
-        later(s, g->view.seats[i].rank, sim_delay(s), T_CONNECTED, 0);
+    for (uint32_t i = 0; i < g->view.n_members; i++)
+        later(s, g->view.members[i].rank, sim_delay(s), T_CONNECTED, 0);
 }
 
 static void reduce(struct sim *s, uint32_t at)
@@ -227,8 +228,8 @@ static void reduce(struct sim *s, uint32_t at)
 
     g->step++;
     g->given = 0;
-    for (uint32_t i = 0; i < g->view.n; i++) {
-        uint32_t rank = g->view.seats[i].rank;
+    for (uint32_t i = 0; i < g->view.n_members; i++) {
+        uint32_t rank = g->view.members[i].rank;
 
         s->tasks[rank].train.will_apply = true;
         later(s, rank, sim_delay(s), T_APPLIES, 2 * g->step + g->will_pause);
@@ -238,7 +239,7 @@ static void reduce(struct sim *s, uint32_t at)
 
 /* ---- a member ---- */
 
-void sim_train_begin(struct sim *s, uint32_t rank, const struct member_view *v)
+void sim_train_begin(struct sim *s, uint32_t rank, const struct group_view *v)
 {
     struct sim_task *t = &s->tasks[rank];
     uint32_t at = sim_group_of(s, rank, v);
@@ -261,7 +262,7 @@ void sim_train_begin(struct sim *s, uint32_t rank, const struct member_view *v)
                    s->names[rank], t->held, v->generation, v->newest_step);
     if (g->is_broken)
         later(s, rank, sim_delay(s) + sim_random(s, 300), T_BROKEN, MEMBER_NO_RANK);
-    else if (++g->joined == v->n)
+    else if (++g->joined == v->n_members)
         go_on(s, at, sim_delay(s));
     later(s, rank, CONNECT_LIMIT_MS, T_LATE, 0);
 }
@@ -370,7 +371,7 @@ static void gives(struct sim *s, uint32_t rank)
     }
     enter(s, rank, GIVEN);
     g->will_pause |= t->train.asked_pause;
-    if (++g->given == g->view.n && !g->is_broken && !is_held_up(s, t->train.group))
+    if (++g->given == g->view.n_members && !g->is_broken && !is_held_up(s, t->train.group))
         reduce(s, t->train.group);
 }
 
@@ -470,7 +471,7 @@ void sim_train_event(struct sim *s, struct sim_event *e)
             return;
         if (!g->is_connected)
             connect_all(s, e->link);
-        else if (g->given == g->view.n)
+        else if (g->given == g->view.n_members)
             reduce(s, e->link);
         return;
     }

@@ -65,7 +65,7 @@ static inline void fake_event(void *arg, const struct train_event *e)
     if (e->kind == TRAIN_STEP) {
         t->steps[e->step]++;
         if (e->step == t->pause_at)
-            train_request(t->train, TRAIN_ASK_PAUSE);
+            train_request(t->train, TRAIN_REQUEST_PAUSE);
     }
     if (e->kind == TRAIN_EVAL)
         t->evals[e->step]++;
@@ -217,22 +217,25 @@ static inline uint64_t fake_newest(const struct fake_group *g, const uint32_t *l
 static inline int fake_start(struct fake_group *g, const uint32_t *list, uint32_t n, uint32_t self,
                              uint64_t newest_step, uint32_t newest_member, struct err *err)
 {
-    struct comm_member members[FAKE_TASKS];
+    struct group_member members[FAKE_TASKS];
     struct fake_task *t = &g->tasks[list[self]];
-    struct train_group group = { .generation = g->generation,
-                                 .members = members,
-                                 .n_members = n,
-                                 .self = self,
-                                 .listener = n > 1 ? t->listener : NULL,
-                                 .deadline_ms = 5000 * SLOW,
-                                 .newest_step = newest_step,
-                                 .newest_member = newest_member };
+    struct train_generation group = { .view.generation = g->generation,
+                                      .view.members = members,
+                                      .view.n_members = n,
+                                      .view.self = self,
+                                      .listener = n > 1 ? t->listener : NULL,
+                                      .deadline_ms = 5000 * SLOW,
+                                      .view.newest_step = newest_step,
+                                      .view.newest_member = newest_member };
     int rc;
 
     for (uint32_t i = 0; i < n; i++) {
         const struct fake_task *m = &g->tasks[list[i]];
 
-        members[i] = (struct comm_member){ m->name, m->host, m->address, m->opts.n_devices };
+        members[i] = (struct group_member){ .name = m->name,
+                                            .host_key = m->host,
+                                            .data_address = m->address,
+                                            .n_devices = m->opts.n_devices };
     }
     memcpy(group.key, g->key, sizeof(group.key));
     t->ended = false;

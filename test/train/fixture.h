@@ -65,7 +65,7 @@ static inline void fixture_event(void *arg, const struct train_event *e)
         if (f->on_step != NULL)
             f->on_step(f, e->step);
         if (e->step == f->stop_after)
-            train_request(f->train, TRAIN_ASK_PAUSE);
+            train_request(f->train, TRAIN_REQUEST_PAUSE);
     } else if (e->kind == TRAIN_EVAL) {
         f->accuracy = e->eval->metrics[0];
         f->evals++;
@@ -228,7 +228,7 @@ static inline void fixture_open(struct fixture *f)
 }
 
 /* Runs one generation to its end. */
-static inline void fixture_generation(struct fixture *f, const struct train_group *g)
+static inline void fixture_generation(struct fixture *f, const struct train_generation *g)
 {
     struct err err;
 
@@ -244,7 +244,7 @@ static inline void fixture_generation(struct fixture *f, const struct train_grou
 }
 
 /* Trains as member `self` of a group and waits for the end. */
-static inline void fixture_train(struct fixture *f, const struct train_group *g)
+static inline void fixture_train(struct fixture *f, const struct train_generation *g)
 {
     fixture_open(f);
     fixture_generation(f, g);
@@ -252,10 +252,14 @@ static inline void fixture_train(struct fixture *f, const struct train_group *g)
 
 static inline void run(struct fixture *f)
 {
-    struct comm_member self = { .name = "local", .host = "here", .address = "",
-                                .n_ranks = f->opts.n_devices };
-    struct train_group g = { .generation = 1, .members = &self, .n_members = 1,
-                             .shared_memory = true, .deadline_ms = 20000 };
+    struct group_member self = {
+        .name = "local", .host_key = "here", .data_address = "", .n_devices = f->opts.n_devices
+    };
+    struct train_generation g = { .view.generation = 1,
+                                  .view.members = &self,
+                                  .view.n_members = 1,
+                                  .shared_memory = true,
+                                  .deadline_ms = 20000 };
 
     fixture_train(f, &g);
 }

@@ -23,17 +23,20 @@ static void nap_ms(uint64_t ms)
 }
 
 /* Returns a group of this process alone. */
-static struct train_group alone(const struct fixture *f)
+static struct train_generation alone(const struct fixture *f)
 {
-    static struct comm_member self = { .name = "local", .host = "here", .address = "" };
+    static struct group_member self = { .name = "local", .host_key = "here", .data_address = "" };
 
-    self.n_ranks = f->opts.n_devices;
-    return (struct train_group){ .generation = 1, .members = &self, .n_members = 1,
-                                 .shared_memory = true, .deadline_ms = 20000,
-                                 .newest_step = train_held(f->train) };
+    self.n_devices = f->opts.n_devices;
+    return (struct train_generation){ .view.generation = 1,
+                                      .view.members = &self,
+                                      .view.n_members = 1,
+                                      .shared_memory = true,
+                                      .deadline_ms = 20000,
+                                      .view.newest_step = train_held(f->train) };
 }
 
-static void start(struct fixture *f, const struct train_group *g)
+static void start(struct fixture *f, const struct train_generation *g)
 {
     struct err err;
 
@@ -120,10 +123,10 @@ static void many_generations_change_no_bit_and_release_all_resources(void **stat
     fixture_open(f);
     threads = entries("/proc/self/task");
     for (uint64_t n = 1; train_held(f->train) < STEPS; n++) {
-        struct train_group g = alone(f);
+        struct train_generation g = alone(f);
         uint64_t before = train_held(f->train);
 
-        g.generation = n;
+        g.view.generation = n;
         f->stop_after = before + 2;
         if (n % 3 == 0)
             assert_int_equal(fault_arm("train.commit@5", NULL), 0);
@@ -151,10 +154,12 @@ static void many_generations_change_no_bit_and_release_all_resources(void **stat
 
 static void invalid_group_is_refused_and_no_thread_starts(void **state)
 {
-    struct comm_member members[2] = { { "a", "here", "127.0.0.1:1", 2 },
-                                      { "b", "here", "127.0.0.1:2", 1 } };
+    struct group_member members[2] = {
+        { .name = "a", .host_key = "here", .data_address = "127.0.0.1:1", .n_devices = 2 },
+        { .name = "b", .host_key = "here", .data_address = "127.0.0.1:2", .n_devices = 1 }
+    };
     struct fixture *f = fixture_new(2, 4);
-    struct train_group g;
+    struct train_generation g;
     struct err err;
 
     (void)state;
@@ -164,13 +169,13 @@ static void invalid_group_is_refused_and_no_thread_starts(void **state)
     g = alone(f);
     assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "has 2 replicas, this job was planned for 3 or more"));
-    g.members = members;
-    g.n_members = 2;
-    members[1].n_ranks = 3;
+    g.view.members = members;
+    g.view.n_members = 2;
+    members[1].n_devices = 3;
     assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "has 5 replicas, this job was planned for 4"));
-    members[0].n_ranks = 1;
-    members[1].n_ranks = 2;
+    members[0].n_devices = 1;
+    members[1].n_devices = 2;
     assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "the group counts on 1 replicas of a, which has 2"));
     fixture_free(f);
@@ -179,7 +184,7 @@ static void invalid_group_is_refused_and_no_thread_starts(void **state)
 static void state_in_memory_is_never_discarded(void **state)
 {
     struct fixture *f = fixture_new(1, 2);
-    struct train_group g;
+    struct train_generation g;
     struct err err;
 
     (void)state;
@@ -188,10 +193,10 @@ static void state_in_memory_is_never_discarded(void **state)
     run(f);
     assert_true(f->held >= 3);
     g = alone(f);
-    g.newest_step = f->held - 1;
+    g.view.newest_step = f->held - 1;
     assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_PEER);
     assert_non_null(strstr(err.text, "which must not be discarded"));
-    g.newest_step = 0;
+    g.view.newest_step = 0;
     assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_PEER);
     fixture_free(f);
 }
@@ -205,13 +210,13 @@ static void abort_ends_a_generation_soon_and_keeps_the_state_whole(void **state)
     fixture_open(f);
     train_abort(f->train, "nothing runs: harmless");
     for (int i = 0; i < 10; i++) {
-        struct train_group g = alone(f);
+        struct train_generation g = alone(f);
 
         /* fast steps, then slow ones, so that the abort precedes the end of the run even if it is
          * late */
         assert_int_equal(fault_arm("train.forward=delay:50@5+", NULL), 0);
         start(f, &g);
-        until_held(f, g.newest_step + 1);
+        until_held(f, g.view.newest_step + 1);
         train_abort(f->train, "the test says so");
         assert_true(ended_within(f, 5000));
         assert_int_equal(f->end, TRAIN_ABORTED);
@@ -221,7 +226,7 @@ static void abort_ends_a_generation_soon_and_keeps_the_state_whole(void **state)
     }
     assert_int_equal(fault_arm(NULL, NULL), 0);
     {
-        struct train_group g = alone(f);
+        struct train_generation g = alone(f);
 
         fixture_generation(f, &g);
     }
@@ -236,7 +241,7 @@ static void abort_ends_a_generation_soon_and_keeps_the_state_whole(void **state)
 static void abort_while_storage_hangs_ends_the_generation(void **state)
 {
     struct fixture *f = fixture_new(2, 4);
-    struct train_group g;
+    struct train_generation g;
     struct train_progress p;
 
     (void)state;
@@ -276,7 +281,7 @@ static void fails_at_a_moment(void *arg, const struct train_event *e)
 static void abort_while_a_step_is_read_again_ends_the_generation(void **state)
 {
     struct fixture *f = fixture_new(1, 4);
-    struct train_group g;
+    struct train_generation g;
 
     (void)state;
     moment.kind = TRAIN_WARN;
@@ -304,7 +309,7 @@ static void abort_while_a_step_is_read_again_ends_the_generation(void **state)
 static void evaluation_waits_for_storage_at_most_as_long_as_a_step(void **state)
 {
     struct fixture *f = fixture_new(2, 4);
-    struct train_group g;
+    struct train_generation g;
 
     (void)state;
     moment.kind = TRAIN_PHASE;
@@ -325,8 +330,8 @@ static void evaluation_waits_for_storage_at_most_as_long_as_a_step(void **state)
     assert_int_equal(f->code, ERR_IO);
     if (strstr(f->text, "evaluation after step 2") == NULL || strstr(f->text, "digits-test") == NULL)
         fail_msg("'%s' names neither the evaluation nor the file", f->text);
-    g.newest_step = train_held(f->train);
-    assert_int_equal(g.newest_step, 2);
+    g.view.newest_step = train_held(f->train);
+    assert_int_equal(g.view.newest_step, 2);
     fixture_generation(f, &g); /* the evaluation is repeated */
     assert_int_equal(f->end, TRAIN_COMPLETE);
     assert_int_equal(f->evals, 1);
@@ -336,7 +341,7 @@ static void evaluation_waits_for_storage_at_most_as_long_as_a_step(void **state)
 static void thread_start_failure_is_an_error_and_no_thread_runs(void **state)
 {
     struct fixture *f = fixture_new(2, 4);
-    struct train_group g;
+    struct train_generation g;
     struct err err;
 
     (void)state;
@@ -365,7 +370,7 @@ static void thread_start_failure_is_an_error_and_no_thread_runs(void **state)
 static void weights_discarded_twice_are_initialized_again(void **state)
 {
     struct fixture *whole = fixture_new(1, 4), *f = fixture_new(1, 4);
-    struct train_group g;
+    struct train_generation g;
     char model[112], *file;
 
     (void)state;
@@ -413,7 +418,7 @@ static bool ask(void *arg)
 static void step_without_permission_is_not_finished(void **state)
 {
     struct fixture *f = fixture_new(2, 4);
-    struct train_group g;
+    struct train_generation g;
     struct train_progress p;
 
     (void)state;
@@ -452,7 +457,7 @@ static int ask_to_save(void *arg, struct err *err)
 static void checkpoint_without_permission_is_not_published(void **state)
 {
     struct fixture *f = fixture_new(1, 2);
-    struct train_group g;
+    struct train_generation g;
     struct err err;
 
     (void)state;
@@ -479,7 +484,7 @@ static void checkpoint_without_permission_is_not_published(void **state)
 static void progress_states_place_and_limit(void **state)
 {
     struct fixture *f = fixture_new(2, 4);
-    struct train_group g;
+    struct train_generation g;
     struct train_progress p, before;
     char fault[64];
 

@@ -148,7 +148,7 @@ static void note_checkpoint(void *arg, const struct train_event *e)
 static void wait_for_refusal(struct fixture *f, uint64_t step)
 {
     if (step == 2)
-        train_request(f->train, TRAIN_ASK_CHECKPOINT);
+        train_request(f->train, TRAIN_REQUEST_CHECKPOINT);
     for (int ms = 0; step == 10 && !__atomic_load_n(&was_refused, __ATOMIC_ACQUIRE) && ms < 15000; ms++)
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 }
@@ -158,9 +158,15 @@ static void wait_for_refusal(struct fixture *f, uint64_t step)
 static void checkpoint_discarded_is_repeated_soon(void **state)
 {
     struct fixture *f = fixture_new(1, 1);
-    struct comm_member self = { .name = "local", .host = "here", .address = "", .n_ranks = 1 };
-    struct train_group g = { .generation = 1, .members = &self, .n_members = 1, .shared_memory = true,
-                             .deadline_ms = 20000, .may_save = refuse_at_first };
+    struct group_member self = {
+        .name = "local", .host_key = "here", .data_address = "", .n_devices = 1
+    };
+    struct train_generation g = { .view.generation = 1,
+                                  .view.members = &self,
+                                  .view.n_members = 1,
+                                  .shared_memory = true,
+                                  .deadline_ms = 20000,
+                                  .may_save = refuse_at_first };
 
     (void)state;
     f->opts.on_event = note_checkpoint;

@@ -316,9 +316,11 @@ static void checkpoint_whose_storage_fails_leaves_the_job_unsaved(void **state)
 {
     struct fake_group *g = fake_group_new(1, 1);
     struct fake_task *t = &g->tasks[0];
-    struct comm_member self = { .name = "local", .host = "A", .address = "", .n_ranks = 1 };
-    struct train_group group = {
-        .generation = 1, .members = &self, .n_members = 1, .deadline_ms = 50
+    struct group_member self = {
+        .name = "local", .host_key = "A", .data_address = "", .n_devices = 1
+    };
+    struct train_generation group = {
+        .view.generation = 1, .view.members = &self, .view.n_members = 1, .deadline_ms = 50
     };
     char folder[112];
     struct err err;
@@ -445,7 +447,7 @@ static void ask_for_pause(void *arg, const char *verb, uint64_t step)
     struct fake_task *t = arg;
 
     if (strcmp(verb, "begin") == 0 && step == 0)
-        train_request(t->train, TRAIN_ASK_PAUSE);
+        train_request(t->train, TRAIN_REQUEST_PAUSE);
 }
 
 static void pause_requested_before_the_first_step_is_agreed_at_once(void **state)

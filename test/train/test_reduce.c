@@ -28,18 +28,20 @@ static struct {
  * of the generation, to number[32 + self] the number of buckets of a step. */
 static void train_scene(struct cast *k, uint32_t self)
 {
-    struct fixture *f = fixture_new(k->members[self].n_ranks, play.lanes);
-    struct train_group g = { .generation = 1, .members = k->members, .n_members = k->n,
-                             .self = self,
-                             .listener = k->n > 1 ? k->listeners[self] : NULL,
-                             .shared_memory = k->shared_memory,
-                             .deadline_ms = play.deadline_ms != 0 ? play.deadline_ms : 20000 };
+    struct fixture *f = fixture_new(k->members[self].n_devices, play.lanes);
+    struct train_generation g = { .view.generation = 1,
+                                  .view.members = k->members,
+                                  .view.n_members = k->n,
+                                  .view.self = self,
+                                  .listener = k->n > 1 ? k->listeners[self] : NULL,
+                                  .shared_memory = k->shared_memory,
+                                  .deadline_ms = play.deadline_ms != 0 ? play.deadline_ms : 20000 };
     struct err err;
 
     memcpy(g.key, k->key, COMM_KEY_BYTES);
     f->opts.replicas = 0;
     for (uint32_t i = 0; i < k->n; i++)
-        f->opts.replicas += k->members[i].n_ranks;
+        f->opts.replicas += k->members[i].n_devices;
     f->opts.run.steps = FEW_STEPS;
     f->opts.global_batch = 8 * play.lanes;
     f->opts.health.check_gradients = true; /* tasks of any size compute the same checksums */
@@ -268,8 +270,12 @@ static void until_told(struct cast *k, uint32_t member)
 static void watched_scene(struct cast *k, uint32_t self)
 {
     struct fixture *f = fixture_new(1, play.lanes);
-    struct train_group g = { .generation = 1, .members = k->members, .n_members = k->n,
-                             .self = self, .listener = k->listeners[self], .deadline_ms = 60000 };
+    struct train_generation g = { .view.generation = 1,
+                                  .view.members = k->members,
+                                  .view.n_members = k->n,
+                                  .view.self = self,
+                                  .listener = k->listeners[self],
+                                  .deadline_ms = 60000 };
     struct train_progress p;
     struct err err;
 

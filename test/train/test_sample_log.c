@@ -97,8 +97,8 @@ static void lanes_precede_their_done_line_and_padding_is_omitted(void **state)
     batch(l, 0, 41, 0, 3, a);
     batch(l, 1, 41, 1, 2, b);
     assert_file("open\n");
-    assert_int_equal(sample_log_give(l, 1, NULL), 0);
-    assert_int_equal(sample_log_give(l, 0, NULL), 0);
+    assert_int_equal(sample_log_write(l, 1, NULL), 0);
+    assert_int_equal(sample_log_write(l, 0, NULL), 0);
     sample_log_done(l, 41);
     assert_file("open\ngive 3.f5632fca 41 1 10 11\ngive 3.f5632fca 41 0 7 0 18446744073709551615\n"
                 "done 3.f5632fca 41\n");
@@ -116,7 +116,7 @@ static void lanes_of_an_aborted_step_are_discarded(void **state)
     group(l, 1, "two"); /* another group with generation number 1 */
     batch(l, 0, 5, 0, 3, a);
     batch(l, 0, 5, 1, 1, a);
-    assert_int_equal(sample_log_give(l, 0, NULL), 0);
+    assert_int_equal(sample_log_write(l, 0, NULL), 0);
     assert_file("open\ngive 1.9e1cec35 5 0 1 2 3\ngive 1.9e1cec35 5 1 1\n");
     sample_log_close(l);
 }
@@ -148,10 +148,10 @@ static void step_that_was_not_written_fails_the_next_one(void **state)
     assert_int_equal(fault_arm("samples.write", &err), 0);
     sample_log_done(l, 1);
     batch(l, 0, 2, 0, 3, a);
-    assert_int_equal(sample_log_give(l, 0, &err), ERR_IO);
+    assert_int_equal(sample_log_write(l, 0, &err), ERR_IO);
     assert_non_null(strstr(err.text, path));
     batch(l, 1, 2, 1, 3, a);
-    assert_int_equal(sample_log_give(l, 1, &err), ERR_IO); /* no line may follow a gap */
+    assert_int_equal(sample_log_write(l, 1, &err), ERR_IO); /* no line may follow a gap */
     assert_file("open\n");
     sample_log_close(l);
 }
@@ -182,7 +182,7 @@ static void calls_without_a_log_have_no_effect(void **state)
 
     (void)state;
     sample_log_batch(NULL, 0, &b);
-    assert_int_equal(sample_log_give(NULL, 0, NULL), 0);
+    assert_int_equal(sample_log_write(NULL, 0, NULL), 0);
     sample_log_group(NULL, 1, "", 0);
     sample_log_done(NULL, 1);
     sample_log_close(NULL);

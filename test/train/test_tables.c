@@ -224,10 +224,14 @@ static void job_free(struct job *j)
 
 static void run(struct job *j)
 {
-    struct comm_member self = { .name = "local", .host = "here", .address = "",
-                                .n_ranks = j->opts.n_devices };
-    struct train_group g = { .generation = 1, .members = &self, .n_members = 1,
-                             .shared_memory = true, .deadline_ms = 20000 };
+    struct group_member self = {
+        .name = "local", .host_key = "here", .data_address = "", .n_devices = j->opts.n_devices
+    };
+    struct train_generation g = { .view.generation = 1,
+                                  .view.members = &self,
+                                  .view.n_members = 1,
+                                  .shared_memory = true,
+                                  .deadline_ms = 20000 };
     struct cancel cancel = { 0 };
     struct err err;
 

@@ -145,18 +145,25 @@ static inline void player_end(void *arg, enum train_end end, uint64_t held, int 
 static inline void player_start(struct player *p, const struct order *o)
 {
     struct troupe *k = p->troupe;
-    struct comm_member members[TASKS_MAX];
-    struct train_group g = { .generation = o->generation, .members = members,
-                             .n_members = o->n_members, .self = o->self,
-                             .listener = o->n_members > 1 ? k->listeners[p->task] : NULL,
-                             .shared_memory = k->shared_memory, .deadline_ms = DEADLINE_MS,
-                             .newest_step = o->newest_step, .newest_member = o->newest_member };
+    struct group_member members[TASKS_MAX];
+    struct train_generation g = { .view.generation = o->generation,
+                                  .view.members = members,
+                                  .view.n_members = o->n_members,
+                                  .view.self = o->self,
+                                  .listener = o->n_members > 1 ? k->listeners[p->task] : NULL,
+                                  .shared_memory = k->shared_memory,
+                                  .deadline_ms = DEADLINE_MS,
+                                  .view.newest_step = o->newest_step,
+                                  .view.newest_member = o->newest_member };
     struct err err;
 
     for (uint32_t i = 0; i < o->n_members; i++) {
         uint32_t t = o->members[i];
 
-        members[i] = (struct comm_member){ k->names[t], k->hosts[t], k->addresses[t], k->devices };
+        members[i] = (struct group_member){ .name = k->names[t],
+                                            .host_key = k->hosts[t],
+                                            .data_address = k->addresses[t],
+                                            .n_devices = k->devices };
     }
     memcpy(g.key, k->folder, COMM_KEY_BYTES); /* unique: other tests run concurrently */
     EXPECT(fault_arm(o->fault[0] != '\0' ? o->fault : NULL, &err) == 0, "%s", err.text);
@@ -211,7 +218,7 @@ static inline void play(struct troupe *k, uint32_t task, int fd)
             train_abort(p.f->train, "the coordinator says so");
             break;
         case ORDER_PAUSE:
-            train_request(p.f->train, TRAIN_ASK_PAUSE);
+            train_request(p.f->train, TRAIN_REQUEST_PAUSE);
             break;
         case ORDER_SAVE:
             player_save(&p, o.wait_ms);

@@ -1,0 +1,145 @@
+/* group_open.c - opens and closes the parts of a task of a cluster. */
+#include "daemon/group_priv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/rng.h"
+#include "ckpt/lease.h"
+
+enum { CLOSE_MS = 1000 /* limit of the last messages */ };
+
+/* Opens the data port. data_address becomes "host:port", with the host of the cluster text and the
+ * port that was bound. */
+static int open_data_port(struct run *r, struct err *err)
+{
+    struct group *g = r->group;
+    const struct cluster_task *self = r->s->cluster->self;
+    bool any = strncmp(r->s->listen, "0.0.0.0:", 8) == 0;
+    const char *bound;
+    const struct conf_ports *ports = &r->s->conf->communication.data_port;
+    int rc = comm_listener_open(any ? "0.0.0.0" : self->host, (uint16_t)ports->first,
+                                (uint16_t)ports->last, &g->listener, err);
+
+    if (rc < 0)
+        return err_wrap(err, rc, "data plane of %s", r->s->task_name);
+    bound = comm_listener_address(g->listener);
+    if (any)
+        snprintf(g->data_address, sizeof(g->data_address),
+                 strchr(self->host, ':') ? "[%s]%s" : "%s%s", self->host, strrchr(bound, ':'));
+    else
+        snprintf(g->data_address, sizeof(g->data_address), "%s", bound);
+    return 0;
+}
+
+static int open_rdzv(struct run *r, const struct rdzv_opts *callbacks, struct err *err)
+{
+    const struct settled *s = r->s;
+    const struct conf *conf = s->conf;
+    const struct cluster *c = s->cluster;
+    struct group *g = r->group;
+    struct rdzv_task *tasks = calloc(c->world, sizeof(*tasks));
+    char(*names)[64] = calloc(c->world, sizeof(*names));
+    struct rdzv_opts o = {
+        .loop = r->loop,
+        .version = TRAINERD_VERSION,
+        .job_name = conf->name,
+        .tasks = tasks,
+        .world = c->world,
+        .self = c->self->rank,
+        .incarnation = g->incarnation,
+        .listen = s->listen,
+        .tls = s->security.tls,
+        .token = s->security.token[0] != '\0' ? s->security.token : NULL,
+        .ident = { .version = TRAINERD_VERSION,
+                   .job_digest = conf->digest,
+                   .cluster_hash = c->hash,
+                   .cluster = c->canonical,
+                   .devices = s->devices[0].kind == DEVICE_CUDA ? "cuda" : "cpu",
+                   .kernels = s->kernels,
+                   .nccl = s->nccl },
+        .n_devices = s->n_devices,
+        .data_address = g->data_address,
+        .host_key = comm_host_key(),
+        .min_world = s->min_world,
+        .rejoin_ms = (uint64_t)(conf->elastic.rejoin_seconds * 1e3),
+        .deadline_ms = run_deadline_ms(r),
+        .grace_ms = run_grace_ms(r),
+        .silent_ms = (uint64_t)(conf->detection.silent_seconds * 1e3),
+        .has_lease = g->lease.lease != NULL,
+        .progress = &r->progress,
+        .arg = r,
+        .on_action = callbacks->on_action,
+        .on_state = callbacks->on_state,
+        .on_checkpoint = callbacks->on_checkpoint,
+        .on_trace = callbacks->on_trace,
+    };
+    int rc;
+
+    CHECK(tasks != NULL && names != NULL);
+    for (uint32_t i = 0; i < c->world; i++) {
+        const struct cluster_task *t = c->ranks[i];
+
+        cluster_task_name(t, names[i], sizeof(names[i]));
+        tasks[i] = (struct rdzv_task){ .type = cluster_type_name(t->type),
+                                       .index = t->index,
+                                       .address = t->address,
+                                       .name = names[i] };
+    }
+    rc = rdzv_open(&o, &g->rdzv, err);
+    free(tasks);
+    free(names);
+    return rc;
+}
+
+static int new_incarnation(struct group *g, struct err *err)
+{
+    int rc = 0;
+
+    while (rc == 0 && g->incarnation == 0)
+        rc = rng_os(&g->incarnation, sizeof(g->incarnation));
+    return rc < 0 ? err_set(err, ERR_IO, "the system gives no random numbers") : 0;
+}
+
+int group_open(struct run *r, const struct rdzv_opts *callbacks, struct err *err)
+{
+    struct group *g = calloc(1, sizeof(*g));
+    int rc;
+
+    CHECK(g != NULL);
+    r->group = g;
+    g->run = r;
+    g->tests.loop = r->loop;
+    pthread_mutex_init(&g->lock, NULL);
+    rc = new_incarnation(g, err);
+    if (rc == 0)
+        rc = open_data_port(r, err);
+    if (rc == 0)
+        rc = group_lease_open(r, err);
+    return rc < 0 ? rc : open_rdzv(r, callbacks, err);
+}
+
+void group_close(struct run *r)
+{
+    if (r->group == NULL)
+        return;
+    path_tests_abandon(&r->group->tests);
+    rdzv_close(r->group->rdzv, CLOSE_MS);
+    r->group->rdzv = NULL;
+}
+
+void group_free(struct run *r)
+{
+    struct group *g = r->group;
+
+    if (g == NULL)
+        return;
+    lease_close(g->lease.lease);
+    comm_listener_close(g->listener);
+    arena_fini(&g->view_memory);
+    pthread_mutex_destroy(&g->lock);
+    free(g);
+    r->group = NULL;
+}

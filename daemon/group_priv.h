@@ -1,0 +1,89 @@
+/* group_priv.h - the interface between the files of a task of a cluster. All functions run on the
+ * loop's thread, except where a line names another thread.
+ *
+ *   group_lease.c  the lease: between its own thread, the membership, and the threads of training
+ *                  that step and save; failures of the storage
+ *   group_open.c   opens and closes the data port, the lease and the membership
+ *   group.c        actions of the membership become calls of training, and results of training
+ *                  become events of the membership
+ *
+ * A file calls only files above it in this list. */
+#ifndef DAEMON_GROUP_PRIV_H
+#define DAEMON_GROUP_PRIV_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/group_view.h"
+#include "comm/comm.h"
+#include "daemon/path_tests.h"
+#include "daemon/run_priv.h"
+
+struct lease;
+
+struct group_lease {
+    struct lease *lease; /* owned; NULL: no smaller group may train, or a majority needs no lease */
+    bool is_known;       /* the storage has been read at least once */
+    uint64_t ticket,
+        request;           /* of the last request to `lease`; of the LEASE action that caused it */
+    uint64_t token;        /* for Status */
+    char text[512];
+    _Atomic bool is_needed; /* this task steps only while it holds the lease */
+    /* before the next step, this task looks for the checkpoint of the last step */
+    _Atomic bool checks_completion;
+    /* the absent tasks completed the job; used by the thread of the first replica alone */
+    bool is_completed;
+    uint64_t storage_reported_ms; /* last report that the storage failed; 0: none */
+};
+
+struct group {
+    struct run *run;
+    struct rdzv *rdzv;
+    struct comm_listener *listener;
+    char data_address[320];
+    uint64_t incarnation;
+    uint64_t swept_ms;    /* last sweep of the data port */
+    int64_t tls_warned_s; /* for security_refresh() */
+
+    struct group_view view; /* of the last run_train(); a copy in view_memory */
+    struct arena view_memory;
+
+    pthread_mutex_t lock; /* guards the next two */
+    bool is_broken;
+    struct comm_loss loss; /* of the generation that broke */
+
+    struct path_tests tests;
+    struct group_lease lease;
+};
+
+/* ---- group_lease.c ---- */
+
+/* Opens the lease if a group smaller than the cluster may train and there is shared storage.
+ * Errors: those of lease_open(). */
+int group_lease_open(struct run *r, struct err *err);
+/* Perform a LEASE and a RELEASE action. */
+void group_lease_acquire(struct run *r, const struct rdzv_action *a);
+void group_lease_release(struct run *r, const struct rdzv_action *a);
+/* The state of the node has changed. */
+void group_lease_update(struct run *r);
+/* Returns false if there is a lease, and this task does not hold it. Any thread. */
+bool group_lease_permits_save(const struct group *g);
+/* train_generation.may_step, on the thread of the first replica; .may_save, on the thread of the
+ * checkpoint writer. `arg` is the run. Only with a lease. */
+bool group_may_step(void *arg);
+int group_may_save(void *arg, struct err *err);
+/* Reports a failure of the storage, again while it lasts: a leader then hands leadership over. */
+void group_watch_storage(struct run *r, enum member_node_state state);
+
+/* ---- group_open.c ---- */
+
+/* Creates r->group and starts to form the group. `callbacks` has the callbacks of the membership;
+ * their argument is the run. After a failure group_close() and group_free() free what was
+ * opened. Errors: ERR_IO, ERR_INPUT, ERR_NOMEM. */
+int group_open(struct run *r, const struct rdzv_opts *callbacks, struct err *err);
+void group_close(struct run *r);
+void group_free(struct run *r);
+
+#endif
