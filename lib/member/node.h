@@ -322,8 +322,9 @@ void member_node_free(struct member_node *n); /* NULL is allowed */
 enum member_closed {
     MEMBER_CLOSED,   /* the link ended, or the probe had no answer */
     MEMBER_REFUSED,  /* the address refused the connection: no process listens there */
-    MEMBER_OTHER_CLUSTER, /* only of a probe: the answer came from another cluster. A JOIN to that
-                        address is refused with the reason */
+    MEMBER_OTHER_CLUSTER, /* only of a probe: the answer came from another cluster, or one side does
+                             not accept the token or certificate of the other. A JOIN to that address
+                             is refused with the reason */
 };
 enum member_failure {
     MEMBER_FAIL_PEER,  /* the communicator broke: the tasks form a new group */

@@ -56,9 +56,8 @@ static void on_end(void *arg, int code, bool is_refused, const char *text)
     struct probe *k = arg;
     struct rdzv *r = k->probes->r;
     uint32_t rank = (uint32_t)(k - k->probes->probes);
-    enum member_closed how = is_refused                                 ? MEMBER_REFUSED
-                             : code == GRPC_STATUS_FAILED_PRECONDITION ? MEMBER_OTHER_CLUSTER
-                                                                       : MEMBER_CLOSED;
+    bool is_foreign = code == GRPC_STATUS_FAILED_PRECONDITION || code == GRPC_STATUS_UNAUTHENTICATED;
+    enum member_closed how = is_refused ? MEMBER_REFUSED : is_foreign ? MEMBER_OTHER_CLUSTER : MEMBER_CLOSED;
 
     k->out = NULL;
     if (code == GRPC_STATUS_OK && k->is_answered)
