@@ -299,6 +299,14 @@ struct plan_opts {
 int plan_new(const struct graph *g, const struct plan_opts *opts, struct plan **out,
              struct err *err);
 void plan_free(struct plan *p); /* NULL is allowed */
+/* Checks the memory of a plan that plan_new() made, with code of its own: every read finds the bytes
+ * that were written for it, whatever was written in between; operands of a call overlap only where
+ * the op's row permits in-place; all addresses are aligned and inside their memory; every gradient
+ * has all its contributions before it is read or reported as final. The plan may be bound or not.
+ * For tests, and for work on the planner: the time is quadratic in the number of calls.
+ * Errors: ERR_CORRUPT, with the node, the operand, the place, and what was expected and found;
+ * ERR_NOMEM. */
+int plan_verify(const struct plan *p, struct err *err);
 
 /* Bytes of work memory that the caller must provide, 64-byte aligned. */
 size_t plan_work_bytes(const struct plan *p);

@@ -16,6 +16,7 @@
  *   plan_device.c  on a GPU: kernels, constants, results
  *   plan.c         plan_new() runs the passes; binding and execution
  *   plan_nonfinite.c  non-finite tracing: execution that checks every number
+ *   plan_verify.c  checks the memory of a finished plan; shares no code with the passes
  *
  * Time is counted in nodes: node i runs forward at time i and backward at 2 * n_nodes - 1 - i. */
 #ifndef GRAPH_PLAN_PRIV_H
