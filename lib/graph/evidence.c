@@ -43,10 +43,10 @@ static int charge(struct graph *g, const char *text, struct err *err)
 {
     uint64_t cost = text != NULL ? COST_OF_TEXT * (uint64_t)strlen(text) : 0;
 
-    if (cost > g->unpack_budget)
+    if (cost > g->file.unpack_budget)
         return err_set(err, ERR_INPUT, "the model has more metadata than the limit for a file of "
                                        "this size");
-    g->unpack_budget -= cost;
+    g->file.unpack_budget -= cost;
     return 0;
 }
 
@@ -71,7 +71,7 @@ static char *target_of(struct arena *mem, const char *line, size_t n)
 /* Parses "p_fc_weight: PARAMETER target='fc.weight'". */
 static int read_line(struct graph *g, const char *line, size_t n, struct err *err)
 {
-    struct evidence *e = &g->evidence;
+    struct evidence *e = &g->file.evidence;
     struct evidence_target *t = &e->targets[e->n_targets];
     const char *colon = memchr(line, ':', n), *kind;
     size_t left;
@@ -107,7 +107,7 @@ static int read_line(struct graph *g, const char *line, size_t n, struct err *er
 
 static int read_signature(struct graph *g, const char *text, struct err *err)
 {
-    struct evidence *e = &g->evidence;
+    struct evidence *e = &g->file.evidence;
     const char *end = strstr(text, "# outputs"), *at;
     size_t lines = 1;
     int rc = charge(g, text, err);
@@ -139,7 +139,7 @@ static int read_signature(struct graph *g, const char *text, struct err *err)
 static int read_sources(struct graph *g, const char *text, struct evidence_tensor *t,
                         struct err *err)
 {
-    struct evidence *e = &g->evidence;
+    struct evidence *e = &g->file.evidence;
     char name[FX_MAX_NAME];
     int rc = charge(g, text, err);
 
@@ -171,7 +171,7 @@ static int read_sources(struct graph *g, const char *text, struct evidence_tenso
 static int read_tensor(struct graph *g, const char *name, const char *kind, const char *folded,
                        struct err *err)
 {
-    struct evidence *e = &g->evidence;
+    struct evidence *e = &g->file.evidence;
     struct evidence_tensor t = { .name = arena_strdup(&g->mem, name), .target = EVIDENCE_NONE };
     uint64_t target;
     int rc = 0;
@@ -214,7 +214,7 @@ static int map_infos(const Onnx__GraphProto *p, struct map *infos, struct err *e
 
 static int read_tensors(struct graph *g, const struct map *infos, struct err *err)
 {
-    const Onnx__GraphProto *p = g->model->graph;
+    const Onnx__GraphProto *p = g->file.model->graph;
     size_t i;
     int rc = 0;
 
@@ -243,7 +243,7 @@ static int read_tensors(struct graph *g, const struct map *infos, struct err *er
 
 static int name_results(struct graph *g, struct err *err)
 {
-    const Onnx__GraphProto *p = g->model->graph;
+    const Onnx__GraphProto *p = g->file.model->graph;
     char name[FX_MAX_NAME];
     struct fx fx;
     size_t i;
@@ -255,7 +255,7 @@ static int name_results(struct graph *g, struct err *err)
         rc = charge(g, text, err);
         fx_parse(text, &fx);
         if (rc == 0 && fx.name.n > 0 && fx_copy(fx.name, name))
-            rc = add_to_map(&g->evidence.fx_names, name, i, err);
+            rc = add_to_map(&g->file.evidence.fx_names, name, i, err);
     }
     return rc;
 }
@@ -277,7 +277,7 @@ static bool is_removable(struct fx_span name)
 
 static int read_mentions(struct graph *g, struct fx_span text, struct err *err)
 {
-    struct evidence *e = &g->evidence;
+    struct evidence *e = &g->file.evidence;
     struct fx_span span;
     char name[FX_MAX_NAME];
     size_t at = 0;
@@ -315,7 +315,7 @@ static int read_bodies(struct graph *g, const Onnx__NodeProto *n, struct err *er
 
 int graph_evidence_collect(struct graph *g, struct err *err)
 {
-    const Onnx__GraphProto *p = g->model->graph;
+    const Onnx__GraphProto *p = g->file.model->graph;
     const char *signature = find_metadata(p->metadata_props, p->n_metadata_props, signature_key);
     struct map infos = { 0 };
     struct fx fx;
@@ -327,7 +327,7 @@ int graph_evidence_collect(struct graph *g, struct err *err)
     rc = read_signature(g, signature, err);
     if (rc == 0)
         rc = graph_note_mutations(g, signature, err);
-    if (rc < 0 || !g->evidence.has_signature)
+    if (rc < 0 || !g->file.evidence.has_signature)
         return rc;
     rc = map_infos(p, &infos, err);
     if (rc == 0)
@@ -371,8 +371,8 @@ const struct evidence_tensor *graph_evidence_of(const struct graph *g, const cha
 {
     uint64_t k;
 
-    return g->evidence.has_signature && map_get(&g->evidence.by_tensor, name, &k)
-               ? &g->evidence.tensors.at[k]
+    return g->file.evidence.has_signature && map_get(&g->file.evidence.by_tensor, name, &k)
+               ? &g->file.evidence.tensors.at[k]
                : NULL;
 }
 

@@ -75,13 +75,13 @@ struct evidence {
     const char *vanished;   /* the first of them */
 };
 
-/* Fills g->evidence from g->model. It stays empty if the file has no signature.
+/* Fills g->file.evidence from g->file.model. It stays empty if the file has no signature.
  * Errors: ERR_INPUT (metadata that no exporter writes), ERR_NOMEM. */
 int graph_evidence_collect(struct graph *g, struct err *err);
 /* mutation.c: adds a note about the buffers that the module changes in each call and the file does
  * not. `signature` is the text of the metadata, or NULL. Errors: ERR_NOMEM. */
 int graph_note_mutations(struct graph *g, const char *signature, struct err *err);
-/* Rewrites g->model, which must be the message as unpacked. `weights` (NULL: none) determine the
+/* Rewrites g->file.model, which must be the message as unpacked. `weights` (NULL: none) determine the
  * form of a parameter where the metadata does not. Errors: those of reading tensors. */
 int graph_restore(struct graph *g, struct tensor_source *src, const struct graph_weights *weights,
                   struct err *err);

@@ -48,7 +48,7 @@ static int add_body(struct plan_builder *b, const struct graph_node *from,
     uint32_t i;
     int rc = 0;
 
-    if (p->n_expanded++ == ITERATIONS_MAX)
+    if (p->building.n_expanded++ == ITERATIONS_MAX)
         return err_set(err, ERR_UNSUPPORTED, "%s '%s': expanding the loops needs more than %d iterations",
                        from->def->name, from->name, ITERATIONS_MAX);
     for (i = 0; i < body->n_nodes && rc == 0; i++)

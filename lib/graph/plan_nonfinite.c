@@ -282,7 +282,7 @@ int plan_trace_call(struct plan *p, const struct plan_call *call, bool backward,
 void plan_trace_tables(struct plan *p)
 {
     struct plan_culprit *c = p->nonfinite;
-    const struct packed *rows = p->packed;
+    const struct packed *rows = p->tables.packed;
     struct trace h = { p, NULL, NULL, 0 }; /* tables are packed on CPUs only */
 
     for (uint32_t i = 0; i < rows->n_tables && !c->found; i++) {
@@ -290,14 +290,14 @@ void plan_trace_tables(struct plan *p)
         struct tensor values = { .dtype = TENSOR_F32,
                                  .shape = shape_of(2, (int64_t)(n / rows->tables[i].width),
                                                    (int64_t)rows->tables[i].width),
-                                 .data = p->rows[i].values };
+                                 .data = p->tables.rows[i].values };
         struct number_stats s = examine(&h, &values);
 
         if (s.bad == 0)
             continue;
         c->found = true;
         add(c, "backward of Gather: the sum of gradients of rows of ");
-        add_bad(c, p->g->params[p->g->first_table + i].name, &values, &s);
+        add_bad(c, p->g->params[p->g->arena.first_table + i].name, &values, &s);
     }
 }
 

@@ -122,9 +122,9 @@ static int set_initial(struct verifier *v)
         else if (x->kind == PLAN_CONST)
             set_present(v, v->value_of[i], PLAN_BASES, (size_t)(uintptr_t)x->tensor.data, bytes);
     }
-    if (p->loss_value != GRAPH_NONE)
-        set_present(v, v->grad_of[p->loss_value], on_gpu ? PLAN_CONSTANTS : PLAN_BASES,
-                    on_gpu ? 0 : (size_t)(uintptr_t)p->loss_grad.data, sizeof(float));
+    if (p->loss.value != GRAPH_NONE)
+        set_present(v, v->grad_of[p->loss.value], on_gpu ? PLAN_CONSTANTS : PLAN_BASES,
+                    on_gpu ? 0 : (size_t)(uintptr_t)p->loss.grad.data, sizeof(float));
     return set_constants(v);
 }
 
@@ -140,8 +140,8 @@ static int write_inputs(struct verifier *v)
     snprintf(v->place, sizeof(v->place), "inputs");
     v->m.call = GRAPH_NONE;
     v->operands.n = 0;
-    for (i = 0; i < p->n_inputs && rc == 0; i++) {
-        uint32_t value = p->input_values[i];
+    for (i = 0; i < p->inputs.n && rc == 0; i++) {
+        uint32_t value = p->inputs.values[i];
 
         rc = verify_add_tensor(v, "input", i, value, v->value_of[value], p->values.at[value].fwd, false,
                         true);
@@ -165,8 +165,8 @@ static int read_loss(struct verifier *v)
     int rc;
 
     snprintf(v->place, sizeof(v->place), "end of forward");
-    rc = read_value(v, "loss", 0, v->p->loss_value);
-    return rc == 0 ? read_value(v, "weight of the loss", 0, v->p->loss_weight) : rc;
+    rc = read_value(v, "loss", 0, v->p->loss.value);
+    return rc == 0 ? read_value(v, "weight of the loss", 0, v->p->loss.weight) : rc;
 }
 
 /* Inputs are kept too: forward may run again on the same batch. */
@@ -178,8 +178,8 @@ static int read_results(struct verifier *v)
     int rc = 0;
 
     snprintf(v->place, sizeof(v->place), "end of the plan");
-    for (i = 0; i < p->n_inputs && rc == 0; i++)
-        rc = read_value(v, "input", i, p->input_values[i]);
+    for (i = 0; i < p->inputs.n && rc == 0; i++)
+        rc = read_value(v, "input", i, p->inputs.values[i]);
     for (i = 0; i < p->n_kept && rc == 0; i++)
         rc = read_value(v, "kept tensor", i, p->kept[i].value);
     for (i = 0; i < p->n_metrics && rc == 0; i++) {
@@ -191,8 +191,8 @@ static int read_results(struct verifier *v)
         if (v->m.contents.at[k].target != GRAPH_NONE)
             rc = verify_refuse_gradient(v, v->m.contents.at[k].name, "a sum of all contributions",
                                  "a temporary gradient that no call adds");
-    for (i = 0; p->feed_grads && i < p->n_feeds && rc == 0; i++) {
-        uint32_t value = p->input_values[i];
+    for (i = 0; p->inputs.feed_grads && i < p->inputs.n_feeds && rc == 0; i++) {
+        uint32_t value = p->inputs.values[i];
 
         if (!p->values.at[value].has_grad)
             continue;
@@ -222,13 +222,13 @@ static int check_final(struct verifier *v, uint32_t i, uint32_t last)
         if (x->kind != PLAN_PARAM || x->index != i || g->state == VERIFY_UNWRITTEN)
             continue;
         is_written = true;
-        if (last == GRAPH_NONE || g->written_by - p->forward.n > last)
+        if (last == GRAPH_NONE || g->written_by - p->calls.forward.n > last)
             return verify_refuse_gradient(v, x->name, "no write after the call that reports it as final",
                                    "a later write");
     }
-    for (k = 0; k < p->zeros.n && !is_written; k++)
-        is_written = p->zeros.at[k].offset == p->g->params[i].offset &&
-                     p->zeros.at[k].n == p->g->params[i].elements;
+    for (k = 0; k < p->calls.zeros.n && !is_written; k++)
+        is_written = p->calls.zeros.at[k].offset == p->g->params[i].offset &&
+                     p->calls.zeros.at[k].n == p->g->params[i].elements;
     return is_written ? 0
                       : verify_refuse_gradient(v, p->g->params[i].name, "a write or zeros", "neither");
 }
@@ -241,20 +241,20 @@ static int check_ready(struct verifier *v)
     int rc = 0;
 
     snprintf(v->place, sizeof(v->place), "ranges of final gradients");
-    for (r = 0; r < p->ready.n && rc == 0; r++) {
-        if (p->ready.at[r].offset != end)
+    for (r = 0; r < p->calls.ready.n && rc == 0; r++) {
+        if (p->calls.ready.at[r].offset != end)
             return err_set(v->err, ERR_CORRUPT,
                            "memory plan: %s: range %zu; expected it at %zu, found %zu", v->place, r,
-                           end, p->ready.at[r].offset);
-        end += p->ready.at[r].n;
+                           end, p->calls.ready.at[r].offset);
+        end += p->calls.ready.at[r].n;
         for (; i < p->g->n_params && p->g->params[i].offset < end && rc == 0; i++)
             if (p->g->params[i].kind == GRAPH_TRAINED)
-                rc = check_final(v, i, p->ready.at[r].call);
+                rc = check_final(v, i, p->calls.ready.at[r].call);
     }
-    if (rc == 0 && end != p->g->trained_floats)
+    if (rc == 0 && end != p->g->arena.trained_floats)
         return err_set(v->err, ERR_CORRUPT,
                        "memory plan: %s; expected %zu floats in total, found %zu", v->place,
-                       p->g->trained_floats, end);
+                       p->g->arena.trained_floats, end);
     return rc;
 }
 
@@ -272,11 +272,11 @@ static int walk(struct verifier *v)
         rc = set_initial(v);
     if (rc == 0)
         rc = write_inputs(v);
-    for (i = 0; i < p->forward.n && rc == 0; i++)
+    for (i = 0; i < p->calls.forward.n && rc == 0; i++)
         rc = verify_forward(v, i);
     if (rc == 0)
         rc = read_loss(v);
-    for (i = 0; i < p->backward.n && rc == 0; i++)
+    for (i = 0; i < p->calls.backward.n && rc == 0; i++)
         rc = verify_backward(v, i);
     if (rc == 0)
         rc = read_results(v);

@@ -92,7 +92,7 @@ int verify_end_call(struct verifier *v);
 /* Sets an error about the gradient of the value called `value`. Returns ERR_CORRUPT. */
 int verify_refuse_gradient(const struct verifier *v, const char *value, const char *expected,
                            const char *found);
-int verify_forward(struct verifier *v, size_t index);  /* call `index` of plan.forward */
-int verify_backward(struct verifier *v, size_t index); /* call `index` of plan.backward */
+int verify_forward(struct verifier *v, size_t index);  /* call `index` of plan.calls.forward */
+int verify_backward(struct verifier *v, size_t index); /* call `index` of plan.calls.backward */
 
 #endif

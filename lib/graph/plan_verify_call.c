@@ -104,7 +104,7 @@ static bool may_be_in_place(const struct plan *p, const struct plan_node *n)
 
 int verify_forward(struct verifier *v, size_t index)
 {
-    const struct plan_call *call = v->p->forward.at[index];
+    const struct plan_call *call = v->p->calls.forward.at[index];
     const struct plan_node *n = &v->p->nodes.at[call->node];
     uint32_t first_out, k;
     int rc = 0;
@@ -245,12 +245,12 @@ static int sum_call(struct verifier *v, const struct plan_call *call)
 
 int verify_backward(struct verifier *v, size_t index)
 {
-    const struct plan_call *call = v->p->backward.at[index];
+    const struct plan_call *call = v->p->calls.backward.at[index];
     const struct plan_node *n = &v->p->nodes.at[call->node];
     uint32_t k;
     int rc = 0;
 
-    begin_call(v, "backward", call, v->p->forward.n + index);
+    begin_call(v, "backward", call, v->p->calls.forward.n + index);
     if (call->call.din == NULL) {
         rc = sum_call(v, call);
         return rc == 0 ? verify_end_call(v) : rc;

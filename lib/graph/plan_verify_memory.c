@@ -39,15 +39,15 @@ int verify_memory_open(struct verify_memory *m, const struct plan *p, struct err
 
     m->p = p;
     for (base = 0; base < PLAN_BASES; base++)
-        n += p->binds[base].n;
+        n += p->memory.binds[base].n;
     m->addresses = calloc(n + 1, sizeof(*m->addresses));
     if (m->addresses == NULL)
         return verify_no_memory(err);
     for (base = 0; base < PLAN_BASES; base++)
-        for (i = 0; i < p->binds[base].n; i++)
-            m->addresses[m->n_addresses++] = (struct verify_address){
-                p->binds[base].at[i].at, base, p->binds[base].at[i].offset
-            };
+        for (i = 0; i < p->memory.binds[base].n; i++)
+            m->addresses[m->n_addresses++] =
+                (struct verify_address){ p->memory.binds[base].at[i].at, base,
+                                         p->memory.binds[base].at[i].offset };
     qsort(m->addresses, n, sizeof(*m->addresses), by_field);
     for (i = 1; i < n; i++)
         if (m->addresses[i].at == m->addresses[i - 1].at)
@@ -136,9 +136,9 @@ static int refuse_read(const struct verify_memory *m, const struct verify_operan
 
 static size_t base_bytes(const struct plan *p, uint32_t base)
 {
-    return base == PLAN_WORK        ? p->work_bytes
+    return base == PLAN_WORK        ? p->memory.work_bytes
            : base == PLAN_CONSTANTS ? p->device.constants_bytes
-                                    : p->g->arena_floats * sizeof(float);
+                                    : p->g->arena.floats * sizeof(float);
 }
 
 /* Sets base and offset of an operand, and checks alignment and bounds. */

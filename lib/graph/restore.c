@@ -662,16 +662,16 @@ int graph_restore(struct graph *g, struct tensor_source *src, const struct graph
 {
     struct err own = { 0 };
     struct restorer r = { .g = g,
-                          .e = &g->evidence,
-                          .p = g->model->graph,
+                          .e = &g->file.evidence,
+                          .p = g->file.model->graph,
                           .src = src,
                           .weights = weights,
                           .err = err != NULL ? err : &own };
     size_t i;
     int rc;
 
-    CHECK(g->model == g->unpacked);
-    if (!g->evidence.has_signature || g->evidence.tensors.n != r.p->n_initializer)
+    CHECK(g->file.model == g->file.unpacked);
+    if (!g->file.evidence.has_signature || g->file.evidence.tensors.n != r.p->n_initializer)
         return 0; /* no metadata, or an initializer without a name, which import refuses */
     rc = run(&r);
     for (i = 0; i < r.made.n; i++) /* not empty only after an error */

@@ -21,10 +21,10 @@ int restore_no_memory(struct restorer *r)
 
 int restore_charge(struct restorer *r, uint64_t bytes)
 {
-    if (bytes > r->g->unpack_budget)
+    if (bytes > r->g->file.unpack_budget)
         return err_set(r->err, ERR_INPUT, "the parameters of the module need more memory than the limit for "
                                           "a file of this size");
-    r->g->unpack_budget -= bytes;
+    r->g->file.unpack_budget -= bytes;
     return 0;
 }
 

@@ -32,8 +32,8 @@ static int refuse(struct finder *f, struct err *err, const char *text)
         return no_memory(err);
     if (!f->opts->collect_questions)
         return err_set(err, ERR_INPUT, "%s", text);
-    if (f->g->question == NULL)
-        f->g->question = text;
+    if (f->g->report.question == NULL)
+        f->g->report.question = text;
     return 0;
 }
 
@@ -60,7 +60,7 @@ static bool matches(const struct patterns *p, const char *name)
  * parameters. */
 static bool matches_any(const struct finder *f, const struct patterns *p, const char *name)
 {
-    const struct evidence *e = &f->g->evidence;
+    const struct evidence *e = &f->g->file.evidence;
     const struct evidence_tensor *t = graph_evidence_of(f->g, name);
     bool found = matches(p, name);
     uint32_t k;
@@ -89,7 +89,7 @@ static struct patterns trainable_of(const struct finder *f)
 /* Returns false if memory runs out. */
 static bool find_tied(struct graph *g, const struct evidence_tensor *t, struct graph_judged *out)
 {
-    const struct evidence *e = &g->evidence;
+    const struct evidence *e = &g->file.evidence;
     const char **names;
     uint32_t n = 0, k;
 
@@ -118,7 +118,7 @@ static int add_tensor(struct finder *f, uint32_t value, enum graph_verdict verdi
                                    .reason = reason,
                                    .name_in_file = t != NULL ? t->restored : NULL };
 
-    if (!find_tied(f->g, t, &tensor) || !VEC_PUSH(f->g->judged, tensor))
+    if (!find_tied(f->g, t, &tensor) || !VEC_PUSH(f->g->report.judged, tensor))
         return no_memory(err);
     return 0;
 }
@@ -253,7 +253,7 @@ int verdict_of(struct finder *f, uint32_t value, enum graph_verdict *out, struct
         reason = "model.frozen";
     } else if (t != NULL) {
         rc = judge_evidence(f, t, has_gradient, form_is_weight(f, value), out, &reason, err);
-    } else if (f->g->evidence.has_signature) {
+    } else if (f->g->file.evidence.has_signature) {
         *out = GRAPH_IS_CONSTANT;
         reason = "a constant: the signature of the module does not list it";
     } else if (!has_gradient) {
@@ -306,15 +306,15 @@ static int check_patterns(const struct finder *f, const struct patterns *p, cons
                           struct err *err)
 {
     struct arena mem = { 0 };
-    const char **names = arena_array(&mem, f->g->judged.n, sizeof(*names));
+    const char **names = arena_array(&mem, f->g->report.judged.n, sizeof(*names));
     uint32_t n = 0, i;
     int rc = 0;
 
     if (names == NULL)
         return no_memory(err);
-    for (i = 0; i < f->g->judged.n; i++)
-        if (f->g->judged.at[i].verdict != GRAPH_IS_CONSTANT)
-            names[n++] = f->g->judged.at[i].name;
+    for (i = 0; i < f->g->report.judged.n; i++)
+        if (f->g->report.judged.at[i].verdict != GRAPH_IS_CONSTANT)
+            names[n++] = f->g->report.judged.at[i].name;
     for (i = 0; i < p->n && rc == 0; i++) {
         const char *near = text_nearest(p->at[i], names, n);
 
@@ -336,7 +336,7 @@ static int check_patterns(const struct finder *f, const struct patterns *p, cons
  * contains, and parameters that may have been removed together with their reader. */
 static int check_lost(struct finder *f, struct err *err)
 {
-    const struct evidence *e = &f->g->evidence;
+    const struct evidence *e = &f->g->file.evidence;
     const struct patterns frozen = frozen_of(f);
     uint32_t i;
     int rc = 0;
@@ -394,8 +394,8 @@ static int check_detach(struct finder *f, struct err *err)
         for (k = 0; k < n->n_out; k++)
             if (n->out[k] != GRAPH_NONE)
                 depends[n->out[k]] = any && !n->stops_gradient;
-        if (computed && n->proto < g->model->graph->n_node &&
-            graph_loses_detach(&g->evidence, g->model->graph->node[n->proto]))
+        if (computed && n->proto < g->file.model->graph->n_node &&
+            graph_loses_detach(&g->file.evidence, g->file.model->graph->node[n->proto]))
             lost = n;
     }
     arena_fini(&mem);
@@ -416,8 +416,8 @@ static int ask_unclear(struct finder *f, struct err *err)
     char shape[192];
     const char *text;
 
-    for (i = 0; i < f->g->judged.n; i++) {
-        const struct graph_judged *t = &f->g->judged.at[i];
+    for (i = 0; i < f->g->report.judged.n; i++) {
+        const struct graph_judged *t = &f->g->report.judged.at[i];
 
         if (t->verdict != GRAPH_IS_REFUSED)
             continue;
@@ -447,11 +447,11 @@ static int ask_unclear(struct finder *f, struct err *err)
 int verdict_finish(struct finder *f, struct err *err)
 {
     const struct patterns frozen = frozen_of(f), trainable = trainable_of(f);
-    int rc = f->g->evidence.has_signature ? check_lost(f, err) : 0;
+    int rc = f->g->file.evidence.has_signature ? check_lost(f, err) : 0;
 
     if (rc == 0)
         rc = ask_unclear(f, err);
-    if (rc == 0 && f->g->evidence.has_signature)
+    if (rc == 0 && f->g->file.evidence.has_signature)
         rc = check_detach(f, err);
     if (rc == 0)
         rc = check_patterns(f, &trainable, "trainable", err);

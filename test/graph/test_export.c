@@ -184,10 +184,10 @@ static void identity_copies_raise_old_ir_version(void **state)
     struct graph *again;
 
     (void)state;
-    n.graph->model->ir_version = 3;
+    n.graph->file.model->ir_version = 3;
     assert_int_equal(graph_export(n.graph, n.params, in_folder("old.onnx"), &err), 0);
     again = import_path(in_folder("old.onnx"));
-    assert_int_equal(again->model->ir_version, 4);
+    assert_int_equal(again->file.model->ir_version, 4);
     graph_free(again);
     net_close(&n);
 }

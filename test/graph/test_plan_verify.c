@@ -73,10 +73,10 @@ static uint32_t node_of(const struct plan *p, const char *op)
 static size_t call_of(const struct plan *p, bool backward, const char *op, bool is_sum)
 {
     uint32_t node = node_of(p, op);
-    size_t n = backward ? p->backward.n : p->forward.n;
+    size_t n = backward ? p->calls.backward.n : p->calls.forward.n;
 
     for (size_t i = 0; i < n; i++) {
-        const struct plan_call *c = backward ? p->backward.at[i] : p->forward.at[i];
+        const struct plan_call *c = backward ? p->calls.backward.at[i] : p->calls.forward.at[i];
 
         if (c->node == node && (!backward || (c->call.din == NULL) == is_sum))
             return i;
@@ -87,9 +87,9 @@ static size_t call_of(const struct plan *p, bool backward, const char *op, bool 
 
 static struct plan_bind *bind_of(struct plan *p, enum plan_base base, const void *at)
 {
-    for (size_t i = 0; i < p->binds[base].n; i++)
-        if ((const void *)p->binds[base].at[i].at == at)
-            return &p->binds[base].at[i];
+    for (size_t i = 0; i < p->memory.binds[base].n; i++)
+        if ((const void *)p->memory.binds[base].at[i].at == at)
+            return &p->memory.binds[base].at[i];
     fail_msg("the address is not bound");
     return NULL;
 }
@@ -102,16 +102,16 @@ static struct plan_bind *bind_of_value(struct plan *p, const char *name)
 /* Moves a block of work memory to another offset. */
 static void move_block(struct plan *p, uint32_t block, size_t offset)
 {
-    for (size_t i = 0; i < p->binds[PLAN_WORK].n; i++)
-        if (p->binds[PLAN_WORK].at[i].block == block)
-            p->binds[PLAN_WORK].at[i].offset = offset;
+    for (size_t i = 0; i < p->memory.binds[PLAN_WORK].n; i++)
+        if (p->memory.binds[PLAN_WORK].at[i].block == block)
+            p->memory.binds[PLAN_WORK].at[i].offset = offset;
 }
 
 /* ---- one corruption each ---- */
 
 static void shrink_work_memory(struct plan *p)
 {
-    p->work_bytes -= 64;
+    p->memory.work_bytes -= 64;
 }
 
 static void misalign_value(struct plan *p)
@@ -127,7 +127,7 @@ static void move_parameter(struct plan *p)
 static void move_gradient_beyond_the_end(struct plan *p)
 {
     bind_of(p, PLAN_GRADS, &p->values.at[value_of(p, "w")].grad->data)->offset =
-        p->g->arena_floats * sizeof(float);
+        p->g->arena.floats * sizeof(float);
 }
 
 static void bind_twice(struct plan *p)
@@ -135,7 +135,7 @@ static void bind_twice(struct plan *p)
     struct plan_bind again = *bind_of_value(p, "r");
 
     again.offset += 64;
-    assert_true(VEC_PUSH(p->binds[PLAN_WORK], again));
+    assert_true(VEC_PUSH(p->memory.binds[PLAN_WORK], again));
 }
 
 static void leave_value_unbound(struct plan *p)
@@ -154,7 +154,7 @@ static void write_to_parameters(struct plan *p)
     static void *unused;
 
     b->at = &unused;
-    assert_true(VEC_PUSH(p->binds[PLAN_ARENA], moved));
+    assert_true(VEC_PUSH(p->memory.binds[PLAN_ARENA], moved));
 }
 
 static void give_output_the_memory_of_an_input(struct plan *p)
@@ -174,31 +174,31 @@ static void work_in_place_before_a_later_reader(struct plan *p)
 
 static void overlap_scratch_with_the_output(struct plan *p)
 {
-    struct plan_call *c = p->forward.at[call_of(p, false, "Sigmoid", false)];
+    struct plan_call *c = p->calls.forward.at[call_of(p, false, "Sigmoid", false)];
     struct plan_bind b = *bind_of_value(p, "r");
 
     p->nodes.at[c->node].scratch_bytes = 64;
     b.at = &c->call.scratch;
-    assert_true(VEC_PUSH(p->binds[PLAN_WORK], b));
+    assert_true(VEC_PUSH(p->memory.binds[PLAN_WORK], b));
 }
 
 static void swap_forward_calls(struct plan *p)
 {
     size_t i = call_of(p, false, "Sigmoid", false);
-    struct plan_call *c = p->forward.at[i];
+    struct plan_call *c = p->calls.forward.at[i];
 
-    p->forward.at[i] = p->forward.at[i + 1];
-    p->forward.at[i + 1] = c;
+    p->calls.forward.at[i] = p->calls.forward.at[i + 1];
+    p->calls.forward.at[i + 1] = c;
 }
 
 static void swap_backward_calls(struct plan *p)
 {
     size_t i = call_of(p, true, "Sigmoid", false), k = call_of(p, true, "MatMul", false);
-    struct plan_call *c = p->backward.at[i];
+    struct plan_call *c = p->calls.backward.at[i];
 
-    k = p->backward.n - 1; /* of h = x w */
-    p->backward.at[i] = p->backward.at[k];
-    p->backward.at[k] = c;
+    k = p->calls.backward.n - 1; /* of h = x w */
+    p->calls.backward.at[i] = p->calls.backward.at[k];
+    p->calls.backward.at[k] = c;
 }
 
 static void call_a_view_that_is_none(struct plan *p)
@@ -218,7 +218,7 @@ static void change_type(struct plan *p)
 
 static void give_backward_a_value_that_it_does_not_list(struct plan *p)
 {
-    struct plan_call *c = p->backward.at[call_of(p, true, "Add", false)];
+    struct plan_call *c = p->calls.backward.at[call_of(p, true, "Add", false)];
     const struct tensor **in = (const struct tensor **)(uintptr_t)c->call.in;
 
     in[0] = p->values.at[value_of(p, "h")].fwd;
@@ -226,7 +226,7 @@ static void give_backward_a_value_that_it_does_not_list(struct plan *p)
 
 static void take_a_value_from_backward(struct plan *p)
 {
-    struct plan_call *c = p->backward.at[call_of(p, true, "Mul", false)];
+    struct plan_call *c = p->calls.backward.at[call_of(p, true, "Mul", false)];
     const struct tensor **in = (const struct tensor **)(uintptr_t)c->call.in;
 
     in[0] = p->values.at[value_of(p, "r")].meta;
@@ -234,7 +234,7 @@ static void take_a_value_from_backward(struct plan *p)
 
 static void lose_output_gradient(struct plan *p)
 {
-    struct plan_call *c = p->backward.at[call_of(p, true, "Sigmoid", false)];
+    struct plan_call *c = p->calls.backward.at[call_of(p, true, "Sigmoid", false)];
     const struct tensor **dout = (const struct tensor **)(uintptr_t)c->call.dout;
 
     dout[0] = NULL;
@@ -242,48 +242,48 @@ static void lose_output_gradient(struct plan *p)
 
 static void overwrite_contribution(struct plan *p)
 {
-    for (size_t i = 0; i < p->backward.n; i++)
-        p->backward.at[i]->call.din_add = 0;
+    for (size_t i = 0; i < p->calls.backward.n; i++)
+        p->calls.backward.at[i]->call.din_add = 0;
 }
 
 static void add_first_contribution(struct plan *p)
 {
-    p->backward.at[call_of(p, true, "Neg", false)]->call.din_add = OP_IN(0);
+    p->calls.backward.at[call_of(p, true, "Neg", false)]->call.din_add = OP_IN(0);
 }
 
 static void remove_sum(struct plan *p)
 {
     size_t i = call_of(p, true, "Mul", true);
 
-    memmove(&p->backward.at[i], &p->backward.at[i + 1],
-            (p->backward.n - i - 1) * sizeof(p->backward.at[0]));
-    p->backward.n--;
+    memmove(&p->calls.backward.at[i], &p->calls.backward.at[i + 1],
+            (p->calls.backward.n - i - 1) * sizeof(p->calls.backward.at[0]));
+    p->calls.backward.n--;
 }
 
 static void overwrite_loss(struct plan *p)
 {
-    bind_of(p, PLAN_WORK, &p->values.at[p->loss_value].fwd->data)->offset =
+    bind_of(p, PLAN_WORK, &p->values.at[p->loss.value].fwd->data)->offset =
         bind_of_value(p, "x")->offset;
 }
 
 static void report_too_early(struct plan *p)
 {
-    p->ready.at[p->ready.n - 1].call = 0;
+    p->calls.ready.at[p->calls.ready.n - 1].call = 0;
 }
 
 static void report_with_a_gap(struct plan *p)
 {
-    p->ready.at[0].n -= 16;
+    p->calls.ready.at[0].n -= 16;
 }
 
 static void report_too_little(struct plan *p)
 {
-    p->ready.at[p->ready.n - 1].n -= 16;
+    p->calls.ready.at[p->calls.ready.n - 1].n -= 16;
 }
 
 static void leave_gradient_unwritten(struct plan *p)
 {
-    p->zeros.n = 0;
+    p->calls.zeros.n = 0;
 }
 
 /* clang-format off */
@@ -366,12 +366,13 @@ static void blocks_in_use_at_the_same_time_may_not_overlap(void **state)
         struct plan *p = n.plan;
         struct err err = { 0 };
 
-        for (uint32_t a = 0; a < p->blocks.n; a++)
-            for (uint32_t b = 0; b < p->blocks.n; b++) {
-                const struct plan_block *from = &p->blocks.at[a], *to = &p->blocks.at[b];
+        for (uint32_t a = 0; a < p->memory.blocks.n; a++)
+            for (uint32_t b = 0; b < p->memory.blocks.n; b++) {
+                const struct plan_block *from = &p->memory.blocks.at[a],
+                                        *to = &p->memory.blocks.at[b];
 
                 if (a == b || !are_used_together(p, from, to) ||
-                    to->offset + from->bytes > p->work_bytes)
+                    to->offset + from->bytes > p->memory.work_bytes)
                     continue;
                 move_block(p, a, to->offset);
                 if (plan_verify(p, &err) != ERR_CORRUPT)
