@@ -107,7 +107,7 @@ $(BIN): $(BUILD)/%: $(BUILD)/daemon/%.c.o $(BUILD)/libapp.a $(BUILD)/libtrainerd
 	@$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 $(TEST) $(FUZZ) $(BENCH) $(CASES): $(BUILD)/%: $(BUILD)/%.c.o $(KIT) $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
-	@$(CC) $(CFLAGS) $(GOLD) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
+	@$(CC) $(CFLAGS) $(GOLD) $(if $(filter $(BENCH),$@),,-Wl,--wrap=plan_new) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
 
 $(BUILD)/pic/%.c.o: %.c
 	@mkdir -p $(@D)

@@ -9,32 +9,27 @@
 #include "base/err.h"
 #include "op/op.h"
 
-/* By enum conf_loss. Without a row: the graph computes it. */
+#define LOSS(NAME, word, op, compares, tensor, smoothing, classes, pos_weight, delta)                       \
+    [TRAIN_LOSS_##NAME] = { op, TRAIN_##compares, pos_weight, delta },
 static const struct {
-    const char *row;
-    enum tensor_dtype labels;
-} loss_rows[] = {
-    [CONF_LOSS_SOFTMAX_CROSS_ENTROPY] = { "SoftmaxCrossEntropy", TENSOR_I64 },
-    [CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD] = { "NegativeLogLikelihood", TENSOR_I64 },
-    [CONF_LOSS_BINARY_CROSS_ENTROPY] = { "BinaryCrossEntropy", TENSOR_F32 },
-    [CONF_LOSS_MEAN_SQUARED_ERROR] = { "MeanSquaredError", TENSOR_F32 },
-    [CONF_LOSS_MEAN_ABSOLUTE_ERROR] = { "MeanAbsoluteError", TENSOR_F32 },
-    [CONF_LOSS_HUBER] = { "Huber", TENSOR_F32 },
-    [CONF_LOSS_GRAPH] = { NULL, TENSOR_NONE },
+    const char *op; /* NULL: the graph computes the loss */
+    enum train_labels labels;
+    bool pos_weight, delta;
+} losses[] = { TRAIN_LOSS_LIST(LOSS) };
+
+static const enum tensor_dtype label_types[] = {
+    [TRAIN_CLASSES] = TENSOR_I64,
+    [TRAIN_SIDES] = TENSOR_F32,
+    [TRAIN_NUMBERS] = TENSOR_F32,
+    [TRAIN_NOTHING] = TENSOR_NONE,
 };
 
-/* By enum conf_metric. Without a row: that of the first loss. */
+#define METRIC(NAME, word, figure, of_classes, of_sides, of_numbers)                                         \
+    [TRAIN_METRIC_##NAME] = { #word, { of_classes, of_sides, of_numbers }, TRAIN_##figure },
 static const struct {
-    const char *name, *row;
+    const char *name, *op[TRAIN_NOTHING]; /* by enum train_labels of the first loss */
     enum train_figure figure;
-} metric_rows[] = {
-    [CONF_METRIC_ACCURACY] = { "accuracy", "Accuracy", TRAIN_MEAN },
-    [CONF_METRIC_TOP_K_ACCURACY] = { "top_k_accuracy", "Accuracy", TRAIN_MEAN },
-    [CONF_METRIC_PERPLEXITY] = { "perplexity", NULL, TRAIN_EXP_MEAN },
-    [CONF_METRIC_AUC] = { "auc", "AreaUnderCurve", TRAIN_AREA },
-    [CONF_METRIC_MEAN_ABSOLUTE_ERROR] = { "mean_absolute_error", "MeanAbsoluteError", TRAIN_MEAN },
-    [CONF_METRIC_MEAN_SQUARED_ERROR] = { "mean_squared_error", "MeanSquaredError", TRAIN_MEAN },
-};
+} metrics[] = { TRAIN_METRIC_LIST(METRIC) };
 
 enum { MAX_ATTRS = 4 };
 
@@ -71,9 +66,9 @@ static int add_attrs(struct settled *s, const struct conf_objective *o, struct p
         add(attrs, &m->n_attrs, "label_smoothing", OP_ATTR_FLOAT)->f = (float)o->label_smoothing;
     if (!isnan(o->ignore_index))
         add(attrs, &m->n_attrs, "ignore_index", OP_ATTR_INT)->i = (int64_t)o->ignore_index;
-    if (o->type == CONF_LOSS_BINARY_CROSS_ENTROPY)
+    if (losses[o->type].pos_weight)
         add(attrs, &m->n_attrs, "pos_weight", OP_ATTR_FLOAT)->f = (float)o->pos_weight;
-    if (o->type == CONF_LOSS_HUBER)
+    if (losses[o->type].delta)
         add(attrs, &m->n_attrs, "delta", OP_ATTR_FLOAT)->f = (float)o->delta;
     if (o->n_class_weights > 0) {
         struct op_attr *a = add(attrs, &m->n_attrs, "class_weights", OP_ATTR_FLOATS);
@@ -89,41 +84,38 @@ static int add_loss(struct settled *s, const struct conf_objective *o, struct er
     struct train_opts *t = &s->train;
     struct plan_measure *m = &s->arrays.losses[t->n_losses++];
 
-    *m = (struct plan_measure){ .op = loss_rows[o->type].row,
+    *m = (struct plan_measure){ .op = losses[o->type].op,
                                 .tensor = o->tensor,
                                 .target = t->n_targets,
                                 .weight = (float)o->weight };
     if (m->op == NULL)
         return 0;
     s->arrays.targets[t->n_targets++] =
-        (struct train_target){ .feature = o->labels, .dtype = loss_rows[o->type].labels };
+        (struct train_target){ .feature = o->labels, .dtype = label_types[losses[o->type].labels] };
     return add_attrs(s, o, m, err);
 }
 
-/* Over what the first loss compares; job_check.c has seen to it that they go together. */
-static int add_metric(struct settled *s, enum conf_metric kind, struct err *err)
+/* Computes the metric of what the first loss compares; job_check.c has refused a metric that does not
+ * apply to it. */
+static int add_metric(struct settled *s, enum train_metric_type type, struct err *err)
 {
     const struct plan_measure *loss = &s->arrays.losses[0];
-    bool is_binary = s->conf->objective.loss.type == CONF_LOSS_BINARY_CROSS_ENTROPY;
+    const char *op = metrics[type].op[losses[s->conf->objective.loss.type].labels];
     struct train_metric *m = &s->arrays.metrics[s->train.n_metrics++];
     struct op_attr *attrs = allocate(s, MAX_ATTRS, sizeof(*attrs), err);
     uint32_t n = 0;
 
     if (attrs == NULL)
         return ERR_NOMEM;
-    *m = (struct train_metric){ .name = metric_rows[kind].name,
-                                .measure = { .op = metric_rows[kind].row,
+    *m = (struct train_metric){ .name = metrics[type].name,
+                                .measure = { .op = strcmp(op, TRAIN_OP_OF_LOSS) == 0 ? loss->op : op,
                                              .tensor = loss->tensor,
                                              .target = loss->target },
-                                .figure = metric_rows[kind].figure };
-    if (kind == CONF_METRIC_ACCURACY && is_binary)
-        m->measure.op = "BinaryAccuracy";
-    if (m->measure.op == NULL)
-        m->measure.op = loss->op;
+                                .figure = metrics[type].figure };
     if (!isnan(s->conf->objective.loss.ignore_index))
         add(attrs, &n, "ignore_index", OP_ATTR_INT)->i =
             (int64_t)s->conf->objective.loss.ignore_index;
-    if (kind == CONF_METRIC_TOP_K_ACCURACY)
+    if (type == TRAIN_METRIC_TOP_K_ACCURACY)
         add(attrs, &n, "k", OP_ATTR_INT)->i = s->conf->objective.top_k;
     m->measure.attrs = attrs;
     m->measure.n_attrs = n;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/check.h"
 #include "base/err.h"
 #include "base/json.h"
@@ -182,38 +183,56 @@ static int check_losses(const struct checker *k)
     return rc;
 }
 
+/* Whether a metric applies to losses that compare with these labels. */
+static bool metric_applies(enum train_metric_type metric, enum train_labels labels)
+{
+#define ROW(NAME, word, figure, of_classes, of_sides, of_numbers)                                  \
+    [TRAIN_METRIC_##NAME] = { [TRAIN_CLASSES] = (of_classes) != NULL,                              \
+                              [TRAIN_SIDES] = (of_sides) != NULL,                                  \
+                              [TRAIN_NUMBERS] = (of_numbers) != NULL },
+    static const bool applies[][TRAIN_NOTHING + 1] = { TRAIN_METRIC_LIST(ROW) };
+#undef ROW
+
+    return applies[metric][labels];
+}
+
+#define ROW(NAME, word, op, compares, ...) { #word, TRAIN_##compares },
+static const struct {
+    const char *word;
+    enum train_labels labels;
+} losses[] = { TRAIN_LOSS_LIST(ROW) };
+#undef ROW
+
+/* Sets the error of a metric that does not apply to the first loss: lists the losses to which it
+ * applies. */
+static int refuse_metric(const struct checker *k, enum train_metric_type metric, const cJSON *at)
+{
+    const char *words[TRAIN_LOSSES];
+    struct buf list = { 0 };
+    uint32_t n = 0, i;
+    int rc;
+
+    for (i = 0; i < TRAIN_LOSSES; i++)
+        if (metric_applies(metric, losses[i].labels))
+            words[n++] = losses[i].word;
+    for (i = 0; i < n; i++)
+        buf_printf(&list, "%s%s", i == 0 ? "" : i + 1 < n ? ", " : " or ", words[i]);
+    rc = json_error(k->doc, at, k->err, "this metric needs a /model/loss of type %s",
+                    list.data != NULL ? list.data : "another kind");
+    buf_fini(&list);
+    return rc;
+}
+
 /* Checks that each metric can be computed from the tensors of the first loss. */
 static int check_metrics(const struct checker *k)
 {
-#define LOSS_BIT(word_) (1u << CONF_LOSS_##word_)
-    static const uint32_t numbers =
-        LOSS_BIT(MEAN_SQUARED_ERROR) | LOSS_BIT(MEAN_ABSOLUTE_ERROR) | LOSS_BIT(HUBER);
-    static const uint32_t classes =
-        LOSS_BIT(SOFTMAX_CROSS_ENTROPY) | LOSS_BIT(NEGATIVE_LOG_LIKELIHOOD);
-    static const struct {
-        uint32_t losses;
-        const char *words;
-    } rows[] = {
-        [CONF_METRIC_ACCURACY] = { classes | LOSS_BIT(BINARY_CROSS_ENTROPY),
-                                   "softmax_cross_entropy, negative_log_likelihood or "
-                                   "binary_cross_entropy" },
-        [CONF_METRIC_TOP_K_ACCURACY] = { classes,
-                                         "softmax_cross_entropy or negative_log_likelihood" },
-        [CONF_METRIC_PERPLEXITY] = { classes, "softmax_cross_entropy or negative_log_likelihood" },
-        [CONF_METRIC_AUC] = { LOSS_BIT(BINARY_CROSS_ENTROPY), "binary_cross_entropy" },
-        [CONF_METRIC_MEAN_ABSOLUTE_ERROR] = { numbers, "mean_squared_error, mean_absolute_error or "
-                                                       "huber" },
-        [CONF_METRIC_MEAN_SQUARED_ERROR] = { numbers, "mean_squared_error, mean_absolute_error or "
-                                                      "huber" },
-    };
-#undef LOSS_BIT
     const struct conf *c = k->c;
 
     for (uint32_t i = 0; i < c->objective.n_metrics; i++)
-        if ((rows[c->objective.metrics[i]].losses >> c->objective.loss.type & 1u) == 0)
-            return json_error(
-                k->doc, cJSON_GetArrayItem(value_at(k->doc, "/model/metrics"), (int)i), k->err,
-                "this metric needs a /model/loss of type %s", rows[c->objective.metrics[i]].words);
+        if (!metric_applies(c->objective.metrics[i], losses[c->objective.loss.type].labels))
+            return refuse_metric(
+                k, c->objective.metrics[i],
+                cJSON_GetArrayItem(value_at(k->doc, "/model/metrics"), (int)i));
     return 0;
 }
 

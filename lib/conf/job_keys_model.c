@@ -1,81 +1,73 @@
 /* job_keys_model.c - the keys of /name and /model. */
 #include "conf/job_keys_priv.h"
 
-static const struct conf_word losses[] = {
-    { "softmax_cross_entropy", CONF_LOSS_SOFTMAX_CROSS_ENTROPY },
-    { "negative_log_likelihood", CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD },
-    { "binary_cross_entropy", CONF_LOSS_BINARY_CROSS_ENTROPY },
-    { "mean_squared_error", CONF_LOSS_MEAN_SQUARED_ERROR },
-    { "mean_absolute_error", CONF_LOSS_MEAN_ABSOLUTE_ERROR },
-    { "huber", CONF_LOSS_HUBER },
-    { "graph", CONF_LOSS_GRAPH },
-};
+#define LOSS_WORD(NAME, word, ...) { #word, TRAIN_LOSS_##NAME },
+static const struct conf_word losses[] = { TRAIN_LOSS_LIST(LOSS_WORD) };
 static const struct conf_word batch_norms[] = {
     { "ask", GRAPH_NORM_ASK },
     { "train", GRAPH_NORM_TRAIN },
     { "frozen", GRAPH_NORM_FROZEN },
 };
-static const struct conf_word metrics[] = {
-    { "accuracy", CONF_METRIC_ACCURACY },
-    { "top_k_accuracy", CONF_METRIC_TOP_K_ACCURACY },
-    { "perplexity", CONF_METRIC_PERPLEXITY },
-    { "auc", CONF_METRIC_AUC },
-    { "mean_absolute_error", CONF_METRIC_MEAN_ABSOLUTE_ERROR },
-    { "mean_squared_error", CONF_METRIC_MEAN_SQUARED_ERROR },
-};
+#define METRIC_WORD(NAME, word, ...) { #word, TRAIN_METRIC_##NAME },
+static const struct conf_word metrics[] = { TRAIN_METRIC_LIST(METRIC_WORD) };
+
+/* clang-format off */
+/* The losses that use a key: a column of the list, or a word of the column "tensor". */
+#define USES_TENSOR(N, tensor, wanted) | (unsigned)(TRAIN_##tensor == wanted) << TRAIN_LOSS_##N
+#define USES_LOGITS(N, w, op, labels, tensor, ...) USES_TENSOR(N, tensor, TRAIN_LOGITS)
+#define USES_LOG_PROBABILITIES(N, w, op, labels, tensor, ...) USES_TENSOR(N, tensor, TRAIN_LOG_PROBABILITIES)
+#define USES_PREDICTIONS(N, w, op, labels, tensor, ...) USES_TENSOR(N, tensor, TRAIN_PREDICTIONS)
+#define USES_OUTPUT(N, w, op, labels, tensor, ...) USES_TENSOR(N, tensor, TRAIN_OUTPUT)
+#define USES_SMOOTHING(N, w, op, labels, tensor, smoothing, ...) | smoothing##u << TRAIN_LOSS_##N
+#define USES_CLASSES(N, w, op, labels, tensor, smoothing, classes, ...) | classes##u << TRAIN_LOSS_##N
+#define USES_POS_WEIGHT(N, w, op, labels, tensor, smoothing, classes, pos_weight, ...) \
+    | pos_weight##u << TRAIN_LOSS_##N
+#define USES_DELTA(N, w, op, labels, tensor, smoothing, classes, pos_weight, delta) \
+    | delta##u << TRAIN_LOSS_##N
+#define LOSSES(uses_) .when = { "type", 0u TRAIN_LOSS_LIST(uses_) }
 
 /* The keys of a loss: of model.loss (base_: its offset in struct conf) and of an item of
  * more_losses (0). */
-#define LOSS_BITS_CLASSES                                                                          \
-    (BIT(CONF_LOSS_SOFTMAX_CROSS_ENTROPY) | BIT(CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD))
-#define LOSS_BITS_LOGITS                                                                           \
-    (BIT(CONF_LOSS_SOFTMAX_CROSS_ENTROPY) | BIT(CONF_LOSS_BINARY_CROSS_ENTROPY))
-#define LOSS_BITS_NUMBERS                                                                          \
-    (BIT(CONF_LOSS_MEAN_SQUARED_ERROR) | BIT(CONF_LOSS_MEAN_ABSOLUTE_ERROR) | BIT(CONF_LOSS_HUBER))
-/* clang-format off */
 #define LOSS_AT(base_, field_) ((base_) + offsetof(struct conf_objective, field_))
 #define LOSS_KEYS(parent_, base_)                                                                  \
 { parent_, "type", ENUM, LOSS_AT(base_, type), REQUIRED, WORDS(losses),                            \
-  .doc = "softmax_cross_entropy: class scores against integer class labels; "                      \
-         "negative_log_likelihood: the same for logarithms of probabilities; "                     \
-         "binary_cross_entropy: scores against labels from 0 to 1; mean_squared_error, "           \
-         "mean_absolute_error, huber: numbers against numbers; graph: the graph computes the loss." }, \
-{ parent_, "logits", STRING, LOSS_AT(base_, tensor), REQUIRED, .when = { "type", LOSS_BITS_LOGITS }, \
-  .doc = "The graph output, or any tensor of the graph, with the scores before softmax or sigmoid." }, \
+  .doc = TRAIN_LOSS_LIST_DOC },                                                                    \
+{ parent_, "logits", STRING, LOSS_AT(base_, tensor), REQUIRED, LOSSES(USES_LOGITS),                \
+  .doc = "The graph output, or any tensor of the graph, with the scores before softmax or sigmoid." },\
 { parent_, "log_probabilities", STRING, LOSS_AT(base_, tensor), REQUIRED,                          \
-  .when = { "type", BIT(CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD) },                                      \
+  LOSSES(USES_LOG_PROBABILITIES),                                                                  \
   .doc = "The graph output, or any tensor of the graph, with the logarithms after softmax." },     \
 { parent_, "predictions", STRING, LOSS_AT(base_, tensor), REQUIRED,                                \
-  .when = { "type", LOSS_BITS_NUMBERS },                                                           \
+  LOSSES(USES_PREDICTIONS),                                                                        \
   .doc = "The graph output, or any tensor of the graph, with the predicted numbers." },            \
 { parent_, "output", STRING, LOSS_AT(base_, tensor), REQUIRED,                                     \
-  .when = { "type", BIT(CONF_LOSS_GRAPH) },                                                        \
-  .doc = "The graph output with the loss: a scalar, the mean over the samples of a lane's batch. If " \
+  LOSSES(USES_OUTPUT),                                                                             \
+  .doc = "The graph output with the loss: a scalar, the mean over the samples of a lane's batch. If "\
          "labels have different weights (class weights, ignored labels), the mean over the lanes " \
          "differs from the mean over the batch: with several lanes use another type, which "       \
          "computes the mean over the batch." },                                                    \
 { parent_, "labels", STRING, LOSS_AT(base_, labels), REQUIRED,                                     \
-  .when = { "type", ~BIT(CONF_LOSS_GRAPH) },                                                       \
+  .when = { "type", ~BIT(TRAIN_LOSS_GRAPH) },                                                      \
   .doc = "The feature of data.features with the labels." },                                        \
 { parent_, "weight", F64, LOSS_AT(base_, weight), ABOVE_MIN, .max = 1e30, .fallback = "1",         \
   .doc = "The factor of this loss in the sum of all losses." },                                    \
 { parent_, "label_smoothing", F64, LOSS_AT(base_, label_smoothing), BELOW_MAX, .max = 1,           \
-  .fallback = "0", .when = { "type", BIT(CONF_LOSS_SOFTMAX_CROSS_ENTROPY) },                       \
+  .fallback = "0", LOSSES(USES_SMOOTHING),                                                         \
   .doc = "The share of each label that is spread evenly over all classes." },                      \
 { parent_, "class_weights", LIST, LOSS_AT(base_, class_weights), ALLOCATED, .hi = 1 << 20,         \
   .count = LOSS_AT(base_, n_class_weights), .stride = sizeof(double), .fallback = "[]",            \
-  .when = { "type", LOSS_BITS_CLASSES },                                                           \
+  LOSSES(USES_CLASSES),                                                                            \
   .doc = "The weight of each class in the weighted mean. []: every weight is 1." },                \
 { parent_ "/class_weights", "*", F64, .max = 1e30,                                                 \
   .doc = "The weight of one class." },                                                             \
 { parent_, "ignore_index", F64, LOSS_AT(base_, ignore_index), NULLABLE, .min = -2147483648.0,      \
-  .max = 2147483647.0, .fallback = "null", .when = { "type", LOSS_BITS_CLASSES },                  \
+  .max = 2147483647.0, .fallback = "null", LOSSES(USES_CLASSES),                                   \
   .doc = "A label that is ignored, also in the mean, such as -100; null: no label is ignored." },  \
 { parent_, "pos_weight", F64, LOSS_AT(base_, pos_weight), ABOVE_MIN, .max = 1e30, .fallback = "1", \
-  .when = { "type", BIT(CONF_LOSS_BINARY_CROSS_ENTROPY) },                                         \
+  LOSSES(USES_POS_WEIGHT),                                                                         \
   .doc = "The weight of a label of 1; a label of 0 has the weight 1." },                           \
 { parent_, "delta", F64, LOSS_AT(base_, delta), ABOVE_MIN, .max = 1e30, .fallback = "1",           \
-  .when = { "type", BIT(CONF_LOSS_HUBER) },                                                        \
+  LOSSES(USES_DELTA),                                                                              \
   .doc = "The error at which the loss changes from quadratic to linear." },
 /* clang-format on */
 
@@ -105,13 +97,10 @@ LOSS_KEYS("/model/more_losses/*", 0)
 { "/model", "top_k", U32, AT(objective.top_k), .lo = 1, .hi = 1000000, .fallback = "5",
   .doc = "The k of the metric top_k_accuracy." },
 { "/model", "metrics", LIST, AT(objective.metrics), UNIQUE, .hi = CONF_MAX_METRICS,
-  .count = AT(objective.n_metrics), .stride = sizeof(enum conf_metric), .fallback = "[]",
+  .count = AT(objective.n_metrics), .stride = sizeof(enum train_metric_type), .fallback = "[]",
   .doc = "Metrics that evaluation computes in addition to the loss; needs data.eval." },
 { "/model/metrics", "*", ENUM, WORDS(metrics),
-  .doc = "accuracy: the share of samples whose highest score is that of the label (binary_cross_entropy: whose "
-         "score is on the label's side of 0); top_k_accuracy: whose label is among the k highest scores; "
-         "perplexity: e to the cross entropy; auc: the area under the ROC curve; mean_absolute_error, "
-         "mean_squared_error." },
+  .doc = TRAIN_METRIC_LIST_DOC },
 { "/model", "weights", PATH, AT(model.weights), NULLABLE, .fallback = "null",
   .doc = "A safetensors file with the initial weights, the index of several (model.safetensors.index.json), or "
          "the folder of either; relative to the job file. Its tensors are matched by name; float16, bfloat16 and "

@@ -13,23 +13,6 @@
 #include "opts/optim.h"
 #include "opts/train.h"
 
-enum conf_loss {
-    CONF_LOSS_SOFTMAX_CROSS_ENTROPY,
-    CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD,
-    CONF_LOSS_BINARY_CROSS_ENTROPY,
-    CONF_LOSS_MEAN_SQUARED_ERROR,
-    CONF_LOSS_MEAN_ABSOLUTE_ERROR,
-    CONF_LOSS_HUBER,
-    CONF_LOSS_GRAPH, /* computed by the graph */
-};
-enum conf_metric {
-    CONF_METRIC_ACCURACY,
-    CONF_METRIC_TOP_K_ACCURACY,
-    CONF_METRIC_PERPLEXITY,
-    CONF_METRIC_AUC,
-    CONF_METRIC_MEAN_ABSOLUTE_ERROR,
-    CONF_METRIC_MEAN_SQUARED_ERROR,
-};
 enum conf_map_when { CONF_MAP_TRAINING, CONF_MAP_EVALUATION, CONF_MAP_ALWAYS };
 enum conf_comm { CONF_COMM_AUTO, CONF_COMM_CPU, CONF_COMM_NCCL };
 
@@ -63,9 +46,9 @@ struct conf_group { /* parameters with their own settings */
 };
 
 struct conf_objective { /* a loss */
-    enum conf_loss type;
+    enum train_loss_type type;
     const char *tensor; /* graph output (or any tensor of the graph): logits, predictions, ... */
-    const char *labels; /* a key of data.features; NULL for CONF_LOSS_GRAPH */
+    const char *labels; /* a key of data.features; NULL for TRAIN_LOSS_GRAPH */
     double weight;      /* in the sum of all losses */
     double label_smoothing, pos_weight, delta;
     double ignore_index;      /* an integer; NaN: none */
@@ -87,7 +70,7 @@ struct conf {
         struct conf_objective more_losses[CONF_MAX_LOSSES];
         uint32_t n_more_losses;
         uint32_t top_k; /* of top_k_accuracy */
-        enum conf_metric metrics[CONF_MAX_METRICS];
+        enum train_metric_type metrics[CONF_MAX_METRICS];
         uint32_t n_metrics;
     } objective;
 

@@ -111,8 +111,8 @@ int gpu_send_run(struct engine_replica *r, struct gpu_slot *s, const struct op_r
 
     *s->run = *run;
     s->run->queue = g->streams.work;
-    s->run->there = s->run_there;
-    s->run->trouble = g->report.trouble;
+    s->run->device = s->run_there;
+    s->run->invalid = g->report.trouble;
     return g->cuda->copy(s->run_there, s->run, sizeof(*s->run), g->streams.work, err);
 }
 

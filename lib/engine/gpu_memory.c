@@ -88,12 +88,12 @@ static void close_slot(struct gpu *g, struct gpu_slot *s)
 
 static int open_streams(struct gpu *g, struct err *err)
 {
-    int rc = g->cuda->stream_open(CUDA_SOME_TIME, &g->streams.work, err);
+    int rc = g->cuda->stream_open(CUDA_LOW_PRIORITY, &g->streams.work, err);
 
     if (rc == 0)
-        rc = g->cuda->stream_open(CUDA_SOME_TIME, &g->streams.feed, err);
+        rc = g->cuda->stream_open(CUDA_LOW_PRIORITY, &g->streams.feed, err);
     if (rc == 0) /* peers wait for it */
-        rc = g->cuda->stream_open(CUDA_FIRST, &g->streams.reduce, err);
+        rc = g->cuda->stream_open(CUDA_HIGH_PRIORITY, &g->streams.reduce, err);
     if (rc == 0)
         rc = g->cuda->event_open(false, &g->streams.ready, err);
     if (rc == 0)
@@ -140,7 +140,7 @@ static int open_memory(struct engine_replica *r, struct err *err)
     if (rc == 0)
         rc = allocate(
             r, (void **)&g->report.look,
-            cuda_look_room(e->memory.state_bytes / sizeof(float)) * sizeof(*g->report.look), err);
+            cuda_scan_count(e->memory.state_bytes / sizeof(float)) * sizeof(*g->report.look), err);
     if (rc == 0)
         rc = allocate(r, (void **)&g->report.trouble, sizeof(*g->report.trouble), err);
     if (rc == 0)
@@ -189,7 +189,7 @@ int gpu_open_device(struct engine_replica *r, struct err *err)
     if (rc < 0)
         return rc;
     if (g->grads.rows_at > 0)
-        plan_tell_rows(r->plans->train, g->grads.rows_at);
+        plan_record_rows(r->plans->train, g->grads.rows_at);
     for (uint32_t s = 0; s < OPTIM_MAX_SLOTS; s++)
         g->state.slots[s] = in_state(g, e, e->memory.slots[s]);
     g->state.average = in_state(g, e, e->memory.average);

@@ -77,7 +77,7 @@ static int look(struct engine_replica *r, struct err *err)
     int rc = inject_faults(r, err);
 
     if (rc == 0)
-        rc = g->cuda->math->optim_look(g->optim, g->grads.tree[0], clip, g->report.look,
+        rc = g->cuda->math->optim_scan(g->optim, g->grads.tree[0], clip, g->report.look,
                                        g->streams.work, err);
     if (rc == 0)
         rc = g->cuda->copy(&g->report.readback->look, g->report.look, sizeof(*g->report.look),

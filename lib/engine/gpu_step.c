@@ -124,18 +124,18 @@ static int launch(struct engine_replica *r, struct gpu_slot *s, uint32_t i, uint
         return calls(r, s, i, top, err); /* leaves g->added */
     }
     if (lane->graph == NULL) {
-        rc = g->cuda->capture(g->streams.work, err);
+        rc = g->cuda->capture_begin(g->streams.work, err);
         if (rc < 0)
             return rc;
         rc = calls(r, s, i, top, err);
         if (rc < 0) {
             /* an incomplete graph */
-            if (g->cuda->captured(g->streams.work, &lane->graph, &ignored) == 0)
+            if (g->cuda->capture_end(g->streams.work, &lane->graph, &ignored) == 0)
                 g->cuda->graph_close(lane->graph);
             lane->graph = NULL;
             return rc;
         }
-        rc = g->cuda->captured(g->streams.work, &lane->graph, err);
+        rc = g->cuda->capture_end(g->streams.work, &lane->graph, err);
         if (rc < 0)
             return rc;
         lane->added = g->grads.added;

@@ -32,8 +32,8 @@ struct gpu_lane {
 
 /* Results of a step, in pinned host memory. */
 struct gpu_readback {
-    struct cuda_look look;
-    struct op_trouble trouble;
+    struct cuda_scan look;
+    struct op_invalid trouble;
     /* The last step whose lanes are complete on this GPU; then the GPU waits for the others. */
     _Atomic uint64_t computed;
     float number; /* in which a fault is injected */
@@ -73,16 +73,16 @@ struct gpu_grads {
      * embedding tables that the lanes have read. */
     float *tree[MEMORY_MAX_TREE];
     size_t floats;  /* of each */
-    size_t rows_at; /* index of the marks in floats (plan_tell_rows()); 0: no marks */
+    size_t rows_at; /* index of the marks in floats (plan_record_rows()); 0: no marks */
     size_t added;   /* leading floats that the calls of the present lane all-reduce in buckets */
 };
 
 /* What the GPU reports about a step. */
 struct gpu_report {
     struct gpu_readback *readback; /* owned; pinned host memory */
-    struct cuda_look *look; /* owned; of the GPU */
+    struct cuda_scan *look; /* owned; of the GPU */
     /* Owned; of the GPU. A number that the model cannot use ends the generation. */
-    struct op_trouble *trouble;
+    struct op_invalid *trouble;
 };
 
 /* A replica on a GPU. Only the thread of the replica uses it, except `back->computed`. */

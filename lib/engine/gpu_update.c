@@ -17,10 +17,10 @@
 
 void gpu_inspect(struct engine_replica *r)
 {
-    const struct cuda_look *look = &gpu_of(r)->report.readback->look; /* made with the reduction */
+    const struct cuda_scan *look = &gpu_of(r)->report.readback->look; /* made with the reduction */
 
     r->inspection.own = look->checksum;
-    r->inspection.bad = look->bad != 0;
+    r->inspection.bad = look->non_finite != 0;
 }
 
 /* The index of the first GPU that differs from most of them; from the first GPU, if there is no
@@ -133,7 +133,7 @@ int gpu_checksum(struct engine_replica *r, struct err *err)
     int rc = gpu_begin_work(r, err);
 
     if (rc == 0)
-        rc = g->cuda->math->look(g->state.floats, e->memory.state_bytes / sizeof(float),
+        rc = g->cuda->math->scan(g->state.floats, e->memory.state_bytes / sizeof(float),
                                  g->report.look, g->streams.work, err);
     if (rc == 0)
         rc = g->cuda->copy(&g->report.readback->look, g->report.look, sizeof(*g->report.look),

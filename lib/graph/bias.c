@@ -155,8 +155,8 @@ static int report(struct graph *g, const struct graph_opts *opts, const struct b
             return err_set(err, ERR_NOMEM, "find the parameters: out of memory");
         if (!opts->collect_questions)
             return err_set(err, ERR_INPUT, "%s", text);
-        if (g->question == NULL)
-            g->question = text;
+        if (g->report.question == NULL)
+            g->report.question = text;
     }
     if (n_possible > 0)
         return graph_note(g, err,
@@ -175,7 +175,7 @@ int graph_check_biases(struct graph *g, const struct graph_opts *opts, struct er
     bool *biased;
     int rc;
 
-    if (!text_starts(g->producer, "tf2onnx") || opts->n_trainable > 0)
+    if (!text_starts(g->file.producer, "tf2onnx") || opts->n_trainable > 0)
         return 0;
     biased = arena_array(&mem, g->n_nodes, sizeof(*biased));
     if (biased == NULL)

@@ -76,7 +76,7 @@ ProtobufCMessage *graph_unpack_part(struct graph *g, const ProtobufCMessageDescr
                                     struct err *err)
 {
     ProtobufCMessage *part;
-    int rc = graph_scan(type, bytes->data, bytes->len, &g->unpack_budget, err);
+    int rc = graph_scan(type, bytes->data, bytes->len, &g->file.unpack_budget, err);
 
     if (rc < 0) {
         (void)err_wrap(err, rc, "%s", what);
@@ -87,7 +87,7 @@ ProtobufCMessage *graph_unpack_part(struct graph *g, const ProtobufCMessageDescr
         (void)err_set(err, ERR_INPUT, "%s: the fields do not fit the schema of ONNX", what);
         return NULL;
     }
-    if (!VEC_PUSH(g->parts, part)) {
+    if (!VEC_PUSH(g->file.parts, part)) {
         protobuf_c_message_free_unpacked(part, NULL);
         (void)err_set(err, ERR_NOMEM, "%s: out of memory", what);
         return NULL;

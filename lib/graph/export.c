@@ -229,7 +229,7 @@ static int copy_initializers(struct exporter *e, struct err *err)
         if (v->identity != GRAPH_NONE) { /* the initializer replaces that Identity node */
             t = list[p->n_initializer] = &copies[p->n_initializer];
             p->n_initializer++;
-            *t = *g->model->graph->initializer[v->initializer];
+            *t = *g->file.model->graph->initializer[v->initializer];
             t->name = (char *)(uintptr_t)v->name;
         }
         if (v->kind == VALUE_PARAM || v->identity != GRAPH_NONE || v->is_loaded ||
@@ -287,7 +287,7 @@ static const struct {
 static int copy_nodes(struct exporter *e, struct err *err)
 {
     const struct graph *g = e->g;
-    const Onnx__GraphProto *from = g->model->graph;
+    const Onnx__GraphProto *from = g->file.model->graph;
     Onnx__NodeProto **list = arena_array(&e->mem, from->n_node, sizeof(*list));
     bool *removed = arena_array(&e->mem, from->n_node, sizeof(*removed));
     size_t n = 0, i, k;
@@ -330,7 +330,7 @@ static int remove_inputs(struct exporter *e, struct err *err)
 
     for (i = 0; i < g->n_nodes; i++) {
         const struct graph_node *n = &g->nodes[i];
-        const Onnx__NodeProto *from = g->model->graph->node[n->proto];
+        const Onnx__NodeProto *from = g->file.model->graph->node[n->proto];
         Onnx__NodeProto *copy;
 
         if (strcmp(n->def->name, "Conv") != 0 || from->n_input <= n->n_in)
@@ -408,7 +408,7 @@ static void remove_constant(struct exporter *e, const char *name)
  * recorded: runtimes warn about an initializer that no node reads. */
 static void remove_unread(struct exporter *e)
 {
-    const Onnx__GraphProto *from = e->g->model->graph;
+    const Onnx__GraphProto *from = e->g->file.model->graph;
     const char *last = NULL;
     size_t i;
 
@@ -541,7 +541,9 @@ int graph_write_model(const Onnx__ModelProto *model, const char *path, struct er
 int graph_export_split(const struct graph *g, const float *arena, const char *path, uint64_t limit,
                        struct err *err)
 {
-    struct exporter e = { .g = g, .arena = arena, .model = *g->model, .graph = *g->model->graph };
+    struct exporter e = {
+        .g = g, .arena = arena, .model = *g->file.model, .graph = *g->file.model->graph
+    };
     int rc;
 
     e.model.graph = &e.graph;

@@ -364,10 +364,10 @@ static bool is_vector(const struct shape *s)
  * networks of `trainerctl model` have dots in their names. */
 static bool has_module_name(const struct graph *g, const char *name)
 {
-    if (text_starts(g->producer, "trainerd"))
+    if (text_starts(g->file.producer, "trainerd"))
         return strchr(name, '.') != NULL;
-    return text_starts(g->producer, "pytorch") && name[0] != '/' && strstr(name, "::") == NULL &&
-           strspn(name, "0123456789") != strlen(name);
+    return text_starts(g->file.producer, "pytorch") && name[0] != '/' &&
+           strstr(name, "::") == NULL && strspn(name, "0123456789") != strlen(name);
 }
 
 /* Words that occur in variable names of Keras, Flax and TensorFlow. */
@@ -502,11 +502,11 @@ bool form_is_sinusoid(const struct graph_value *v)
 
 bool form_may_have_inner_weights(const struct graph *g)
 {
-    return !g->evidence.has_signature && !text_starts(g->producer, "pytorch") &&
-           !text_starts(g->producer, "trainerd");
+    return !g->file.metadata.has_signature && !text_starts(g->file.producer, "pytorch") &&
+           !text_starts(g->file.producer, "trainerd");
 }
 
-enum form_verdict form_judge(const struct finder *f, uint32_t value, const char **reason)
+enum form_class form_classify(const struct finder *f, uint32_t value, const char **reason)
 {
     const struct graph_value *v = &f->g->values[value];
     uint16_t role = f->role[value];
@@ -520,7 +520,7 @@ enum form_verdict form_judge(const struct finder *f, uint32_t value, const char 
         *reason = "a single number in several roles";
         return FORM_CONSTANT;
     }
-    if ((role & ROLE_LSTM_BIAS) != 0 && text_starts(f->g->producer, "tf2onnx") &&
+    if ((role & ROLE_LSTM_BIAS) != 0 && text_starts(f->g->file.producer, "tf2onnx") &&
         is_zero(&v->tensor)) { /* an LSTM bias of Keras has ones for the forget gate */
         *reason = "zeros, which tf2onnx writes for an LSTM without a bias";
         return FORM_CONSTANT;

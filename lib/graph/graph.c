@@ -13,16 +13,16 @@ void graph_free(struct graph *g)
 
     if (g == NULL)
         return;
-    if (g->unpacked != NULL)
-        onnx__model_proto__free_unpacked(g->unpacked, NULL);
-    for (i = 0; i < g->parts.n; i++)
-        protobuf_c_message_free_unpacked(g->parts.at[i], NULL);
-    VEC_FINI(g->parts);
-    graph_external_close(&g->external);
+    if (g->file.unpacked != NULL)
+        onnx__model_proto__free_unpacked(g->file.unpacked, NULL);
+    for (i = 0; i < g->file.parts.n; i++)
+        protobuf_c_message_free_unpacked(g->file.parts.at[i], NULL);
+    VEC_FINI(g->file.parts);
+    graph_external_close(&g->file.external);
     free(g->values);
     map_fini(&g->by_name);
-    graph_evidence_free(&g->evidence);
-    VEC_FINI(g->judged);
+    graph_metadata_free(&g->file.metadata);
+    VEC_FINI(g->report.classified);
     arena_fini(&g->mem);
     free(g);
 }
@@ -35,36 +35,36 @@ const struct graph_param *graph_params(const struct graph *g, uint32_t *n)
 
 size_t graph_arena_floats(const struct graph *g)
 {
-    return g->arena_floats;
+    return g->arena.floats;
 }
 
 size_t graph_trained_floats(const struct graph *g)
 {
-    return g->trained_floats;
+    return g->arena.trained_floats;
 }
 
 size_t graph_dense_floats(const struct graph *g)
 {
-    return g->dense_floats;
+    return g->arena.dense_floats;
 }
 
 const struct packed_table *graph_tables(const struct graph *g, uint32_t *n, size_t *words)
 {
-    *n = g->n_tables;
-    *words = g->table_words;
-    return g->tables;
+    *n = g->arena.n_tables;
+    *words = g->arena.table_words;
+    return g->arena.tables;
 }
 
 const struct graph_io *graph_inputs(const struct graph *g, uint32_t *n)
 {
-    *n = g->n_inputs;
-    return g->inputs;
+    *n = g->io.n_inputs;
+    return g->io.inputs;
 }
 
 const struct graph_io *graph_outputs(const struct graph *g, uint32_t *n)
 {
-    *n = g->n_outputs;
-    return g->outputs;
+    *n = g->io.n_outputs;
+    return g->io.outputs;
 }
 
 uint32_t graph_opset(const struct graph *g)
@@ -74,33 +74,33 @@ uint32_t graph_opset(const struct graph *g)
 
 const char *graph_producer(const struct graph *g)
 {
-    return g->producer;
+    return g->file.producer;
 }
 
 const struct graph_op *graph_ops(const struct graph *g, uint32_t *n)
 {
-    *n = g->n_ops;
-    return g->ops;
+    *n = g->report.n_ops;
+    return g->report.ops;
 }
 
 const char *const *graph_notes(const struct graph *g, uint32_t *n)
 {
-    *n = g->n_notes;
-    return g->notes;
+    *n = g->report.n_notes;
+    return g->report.notes;
 }
 
 const char *graph_question(const struct graph *g)
 {
-    return g->question;
+    return g->report.question;
 }
 
-const struct graph_judged *graph_judged(const struct graph *g, uint32_t *n)
+const struct graph_classified *graph_classified(const struct graph *g, uint32_t *n)
 {
-    *n = (uint32_t)g->judged.n;
-    return g->judged.at;
+    *n = (uint32_t)g->report.classified.n;
+    return g->report.classified.at;
 }
 
-const char *graph_verdict_name(enum graph_verdict v)
+const char *graph_class_name(enum graph_class v)
 {
     static const char *const names[] = {
         [GRAPH_IS_TRAINED] = "trained",     [GRAPH_IS_FROZEN] = "frozen",
@@ -151,8 +151,8 @@ static void digest_value(struct buf *b, const struct graph *g, const struct grap
     buf_printf(b, "%s", kinds[v->kind]);
     buf_json(b, v->name);
     if (v->kind == VALUE_INPUT) {
-        struct tensor t = { .dtype = g->inputs[v->index].dtype,
-                            .shape = g->inputs[v->index].shape };
+        struct tensor t = { .dtype = g->io.inputs[v->index].dtype,
+                            .shape = g->io.inputs[v->index].shape };
 
         digest_shape(b, &t);
     } else {
@@ -249,7 +249,7 @@ int graph_make_digest(struct graph *g, struct err *err)
         digest_value(&b, g, &g->values[i]);
     digest_nodes(&b, g, g->nodes, g->n_nodes);
     buf_str(&b, "outputs");
-    digest_edges(&b, g, g->output_values, g->n_outputs);
+    digest_edges(&b, g, g->io.output_values, g->io.n_outputs);
     if (b.failed) {
         buf_fini(&b);
         return err_set(err, ERR_NOMEM, "digest of the model: out of memory");

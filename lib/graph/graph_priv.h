@@ -15,7 +15,7 @@
 #include "base/digest.h"
 #include "base/map.h"
 #include "base/vec.h"
-#include "graph/evidence.h"
+#include "graph/metadata.h"
 #include "graph/graph.h"
 #include "op/op.h"
 #include "proto/onnx.pb-c.h"
@@ -99,46 +99,66 @@ struct graph_initial { /* location of the initial values of a parameter */
                                       the model */
 };
 
-struct graph {
-    struct arena mem;              /* owns all objects below that have no other owner */
+struct graph_file { /* the model file */
+    const char *path;
+    const char *producer;
     Onnx__ModelProto *unpacked;    /* as in the file; constants and initial values point into it */
     Onnx__ModelProto *model;       /* the same with functions inlined; a shallow copy */
     VEC(ProtobufCMessage *) parts; /* unpacked bodies and functions; owned */
     uint64_t unpack_budget;        /* bytes that unpacking may still allocate */
-    struct graph_external external;  /* mapped until graph_forget_initial() */
-    const char *path;
-    const char *producer;
-    uint32_t opset;
+    struct graph_external external; /* mapped until graph_release_initial() */
+    struct graph_metadata metadata;       /* from the exporter's metadata */
+};
+
+struct graph_ios { /* inputs and outputs of the graph */
+    struct graph_io *inputs, *outputs;
+    uint32_t *input_values, *output_values;
+    uint32_t n_inputs, n_outputs;
+};
+
+struct graph_arena { /* the layout of the arena of parameters */
+    size_t dense_floats, trained_floats, floats;
+    struct packed_table *tables; /* [n_tables] the parameters from first_table on */
+    uint32_t first_table, n_tables;
+    size_t table_words;
+};
+
+struct graph_report { /* what callers may read about the import */
     struct graph_op *ops;
     uint32_t n_ops;
+    const char *question;            /* see graph_question() */
+    VEC(struct graph_classified) classified; /* see graph_classified() */
+    struct graph_weights_facts weights;
+    const char **notes;
+    uint32_t n_notes, cap_notes;
+};
+
+struct graph_module { /* the tensors of the module */
+    struct graph_tensor *tensors;
+    uint32_t n;
+};
+
+struct graph {
+    struct arena mem; /* owns all objects below that have no other owner */
+    struct graph_file file;
+    uint32_t opset;
     struct graph_value *values; /* on the heap; owned */
     size_t cap_values;
     uint32_t n_values;
     struct map by_name; /* name to index into values */
     struct graph_node *nodes;
     uint32_t n_nodes;
-    struct graph_io *inputs, *outputs;
-    uint32_t *input_values, *output_values;
-    uint32_t n_inputs, n_outputs;
+    struct graph_ios io;
     struct graph_param *params; /* ordered by offset */
     uint32_t *param_values;
     uint32_t n_params;
     struct graph_initial *initials; /* [n_params] */
-    size_t dense_floats, trained_floats, arena_floats;
-    struct packed_table *tables; /* [n_tables] the parameters from first_table on */
-    uint32_t first_table, n_tables;
-    size_t table_words;
-    const char *question; /* see graph_question() */
-    const char **unread;  /* [n_unread] constants that may have lost their reader
-                             (restore_dropout.c); export omits those without a reader */
+    struct graph_arena arena;
+    const char **unread; /* [n_unread] constants that may have lost their reader
+                            (restore_dropout.c); export omits those without a reader */
     size_t n_unread;
-    VEC(struct graph_judged) judged; /* see graph_judged() */
-    struct graph_weights_facts weights;
-    struct graph_tensor *tensors; /* [n_tensors] tensors of the module */
-    uint32_t n_tensors;
-    const char **notes;
-    uint32_t n_notes, cap_notes;
-    struct evidence evidence; /* from the exporter's metadata */
+    struct graph_report report;
+    struct graph_module module;
     char digest[DIGEST_HEX_BYTES];
 };
 
@@ -197,7 +217,7 @@ bool graph_is_sequence(const struct op_def *def);
 int graph_repair(struct graph *g, struct err *err);
 
 /* ---- inline.c ---- */
-/* Replaces calls of model-local functions by the nodes of the functions, in g->model. */
+/* Replaces calls of model-local functions by the nodes of the functions, in g->file.model. */
 int graph_inline_functions(struct graph *g, struct err *err);
 
 /* ---- read.c ---- */
@@ -287,13 +307,13 @@ int graph_set_initial(struct graph *g, struct err *err);
 void graph_read_floats(const struct tensor *t, const struct mapping *mapping, float *to);
 
 /* ---- module.c ---- */
-/* The first name that the module ties to this parameter, as an index of g->evidence; the next names
- * are linked by next_alias. EVIDENCE_NONE: no tied name is known. */
+/* The first name that the module ties to this parameter, as an index of g->file.metadata.targets;
+ * the next names are linked by next_alias. METADATA_NONE: no tied name is known. */
 uint32_t graph_first_alias(const struct graph *g, const char *name);
 /* Returns whether the module's state_dict() contains this constant: according to the signature, or
  * without a signature if the constant is frozen. */
 bool graph_is_state(const struct graph *g, const struct graph_value *v);
-/* Fills g->tensors; called when values are final. Errors: ERR_NOMEM. */
+/* Fills g->module.tensors; called when values are final. Errors: ERR_NOMEM. */
 int graph_find_module_tensors(struct graph *g, struct err *err);
 
 /* ---- weights_match.c ---- */

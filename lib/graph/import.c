@@ -63,7 +63,7 @@ static int check_opset(int64_t opset, struct err *err)
 
 static int check_model(struct importer *im, struct err *err)
 {
-    const Onnx__ModelProto *m = im->g->model;
+    const Onnx__ModelProto *m = im->g->file.model;
     int64_t opset = 0;
     int rc;
 
@@ -78,10 +78,10 @@ static int check_model(struct importer *im, struct err *err)
     if (rc < 0)
         return rc;
     im->g->opset = (uint32_t)opset;
-    im->g->producer =
+    im->g->file.producer =
         arena_printf(&im->g->mem, "%s%s%s", import_text(m->producer_name),
                      m->producer_version != NULL ? " " : "", import_text(m->producer_version));
-    return im->g->producer != NULL ? 0 : import_no_memory(err);
+    return im->g->file.producer != NULL ? 0 : import_no_memory(err);
 }
 
 /* Called before functions are inlined, because inlining drops the metadata of values. */
@@ -91,7 +91,7 @@ static int restore_parameters(struct importer *im, struct err *err)
 
     if (!im->trains)
         return 0;
-    rc = graph_evidence_collect(im->g, err);
+    rc = graph_metadata_collect(im->g, err);
     return rc == 0 ? graph_restore(im->g, &im->src, im->weights, err) : rc;
 }
 
@@ -101,7 +101,7 @@ static int inline_functions(struct importer *im, struct err *err)
 
     if (rc == 0 && im->trains)
         rc = graph_restore_dropout(im->g, err);
-    im->proto = im->g->model->graph;
+    im->proto = im->g->file.model->graph;
     return rc;
 }
 
@@ -112,12 +112,12 @@ static int alloc_tables(struct importer *im, struct err *err)
     struct graph *g = im->g;
     const Onnx__GraphProto *p = im->proto;
 
-    g->inputs = arena_array(&g->mem, p->n_input, sizeof(*g->inputs));
-    g->input_values = arena_array(&g->mem, p->n_input, sizeof(*g->input_values));
-    g->outputs = arena_array(&g->mem, p->n_output, sizeof(*g->outputs));
-    g->output_values = arena_array(&g->mem, p->n_output, sizeof(*g->output_values));
-    if (g->inputs == NULL || g->input_values == NULL || g->outputs == NULL ||
-        g->output_values == NULL)
+    g->io.inputs = arena_array(&g->mem, p->n_input, sizeof(*g->io.inputs));
+    g->io.input_values = arena_array(&g->mem, p->n_input, sizeof(*g->io.input_values));
+    g->io.outputs = arena_array(&g->mem, p->n_output, sizeof(*g->io.outputs));
+    g->io.output_values = arena_array(&g->mem, p->n_output, sizeof(*g->io.output_values));
+    if (g->io.inputs == NULL || g->io.input_values == NULL || g->io.outputs == NULL ||
+        g->io.output_values == NULL)
         return import_no_memory(err);
     return 0;
 }
@@ -177,7 +177,7 @@ static int read_inputs(struct importer *im, struct err *err)
     for (i = 0; i < im->proto->n_input && rc == 0; i++) {
         const Onnx__ValueInfoProto *p = im->proto->input[i];
         struct graph_value v = { .kind = VALUE_INPUT,
-                                 .index = g->n_inputs,
+                                 .index = g->io.n_inputs,
                                  .initializer = GRAPH_NONE,
                                  .identity = GRAPH_NONE };
         uint64_t known;
@@ -187,10 +187,10 @@ static int read_inputs(struct importer *im, struct err *err)
         if (p->name != NULL && map_get(&g->by_name, p->name, &known) &&
             g->values[known].kind == VALUE_CONST)
             continue;
-        rc = read_io(im, p, "input", true, &g->inputs[g->n_inputs], err);
+        rc = read_io(im, p, "input", true, &g->io.inputs[g->io.n_inputs], err);
         if (rc == 0)
-            rc = import_add_value(im, &top, p->name, v, &g->input_values[g->n_inputs], err);
-        g->n_inputs++;
+            rc = import_add_value(im, &top, p->name, v, &g->io.input_values[g->io.n_inputs], err);
+        g->io.n_inputs++;
     }
     return rc;
 }
@@ -204,14 +204,14 @@ static int read_outputs(struct importer *im, struct err *err)
     for (i = 0; i < im->proto->n_output; i++) {
         uint64_t id;
 
-        rc = read_io(im, im->proto->output[i], "output", false, &g->outputs[i], err);
+        rc = read_io(im, im->proto->output[i], "output", false, &g->io.outputs[i], err);
         if (rc < 0)
             return rc;
-        if (!map_get(&g->by_name, g->outputs[i].name, &id))
+        if (!map_get(&g->by_name, g->io.outputs[i].name, &id))
             return err_set(err, ERR_INPUT, "no node computes graph output '%s'",
-                           g->outputs[i].name);
-        g->output_values[i] = (uint32_t)id;
-        g->n_outputs++;
+                           g->io.outputs[i].name);
+        g->io.output_values[i] = (uint32_t)id;
+        g->io.n_outputs++;
     }
     return 0;
 }
@@ -314,7 +314,7 @@ static int note_draws(struct importer *im, struct err *err)
 enum { SURVEY_STEPS = 4 };
 
 static int (*const steps[])(struct importer *, struct err *) = {
-    check_model, restore_parameters, inline_functions, import_survey, /* graph_survey() ends here */
+    check_model, restore_parameters, inline_functions, import_count_ops, /* graph_list_ops() ends here */
     refuse_missing, alloc_tables, read_initializers, read_inputs, read_nodes, repair_nodes,
     read_outputs,
 };
@@ -324,15 +324,15 @@ static int unpack(struct graph *g, const struct graph_opts *opts, const void *by
 {
     int rc;
 
-    g->unpack_budget = graph_scan_budget(n);
-    rc = graph_scan(&onnx__model_proto__descriptor, bytes, n, &g->unpack_budget, err);
+    g->file.unpack_budget = graph_scan_budget(n);
+    rc = graph_scan(&onnx__model_proto__descriptor, bytes, n, &g->file.unpack_budget, err);
     if (rc < 0)
         return rc;
-    g->path = arena_strdup(&g->mem, opts->path != NULL ? opts->path : "");
-    if (g->path == NULL)
+    g->file.path = arena_strdup(&g->mem, opts->path != NULL ? opts->path : "");
+    if (g->file.path == NULL)
         return import_no_memory(err);
-    g->unpacked = g->model = onnx__model_proto__unpack(NULL, n, bytes);
-    if (g->model == NULL)
+    g->file.unpacked = g->file.model = onnx__model_proto__unpack(NULL, n, bytes);
+    if (g->file.model == NULL)
         return err_set(err, ERR_INPUT,
                        "not a readable ONNX model: the fields do not fit the "
                        "schema; the file is damaged or not ONNX");
@@ -348,8 +348,8 @@ static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps
 
     im.weights = opts->weights;
     im.src.mem = &g->mem;
-    g->external.model_path = g->path;
-    im.src.external = &g->external;
+    g->file.external.model_path = g->file.path;
+    im.src.external = &g->file.external;
     im.src.widens = !opts->all_constant;
     im.src.budget = opts->max_bytes > 0 ? opts->max_bytes : default_max_bytes;
     im.trains = n_steps != SURVEY_STEPS && !opts->all_constant;
@@ -374,7 +374,7 @@ static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps
         rc = graph_find_module_tensors(g, err);
     if (rc == 0)
         rc = graph_make_digest(g, err);
-    return rc < 0 ? rc : graph_external_check(&g->external, err);
+    return rc < 0 ? rc : graph_external_check(&g->file.external, err);
 }
 
 static int import_bytes(const struct graph_opts *opts, size_t n_steps, const void *bytes, size_t n,
@@ -420,7 +420,7 @@ int graph_import(const struct graph_opts *opts, struct graph **out, struct err *
     return import_file(opts, COUNT_OF(steps), out, err);
 }
 
-int graph_survey(const struct graph_opts *opts, struct graph **out, struct err *err)
+int graph_list_ops(const struct graph_opts *opts, struct graph **out, struct err *err)
 {
     return import_file(opts, SURVEY_STEPS, out, err);
 }

@@ -37,8 +37,8 @@ int import_initializers(struct importer *im, const Onnx__GraphProto *p, const st
                         bool is_inner, struct err *err);
 
 /* ---- nodes.c ---- */
-/* Counts the ops of the model in g->ops, and unpacks the bodies. */
-int import_survey(struct importer *im, struct err *err);
+/* Counts the ops of the model in g->report.ops, and unpacks the bodies. */
+int import_count_ops(struct importer *im, struct err *err);
 int import_nodes(struct importer *im, const struct scope *scope, struct err *err);
 
 /* ---- unsupported.c ---- */

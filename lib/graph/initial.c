@@ -143,9 +143,9 @@ static bool is_constant(const struct graph *g, const void *data)
     return false;
 }
 
-void graph_forget_initial(struct graph *g)
+void graph_release_initial(struct graph *g)
 {
-    Onnx__GraphProto *file = g->unpacked->graph;
+    Onnx__GraphProto *file = g->file.unpacked->graph;
     uint32_t i;
 
     for (i = 0; i < g->n_params; i++) {
@@ -159,5 +159,5 @@ void graph_forget_initial(struct graph *g)
         v->tensor.data = v->half.data = NULL;
         v->external = NULL;
     }
-    graph_external_close(&g->external);
+    graph_external_close(&g->file.external);
 }

@@ -183,14 +183,14 @@ static bool expand_body(struct inliner *in, const struct frame *frame, Onnx__Att
     ok = ok && body.input != NULL && body.output != NULL && rename_initializers(in, frame, &body);
     if (ok) {
         bytes = onnx__graph_proto__get_packed_size(&body);
-        if (bytes > in->g->unpack_budget) {
+        if (bytes > in->g->file.unpack_budget) {
             VEC_FINI(nodes);
             (void)err_set(in->err, ERR_INPUT,
                           "functions of the model: inlining needs more memory than the limit "
                           "for a file of this size");
             return false;
         }
-        in->g->unpack_budget -= bytes;
+        in->g->file.unpack_budget -= bytes;
         a->g.data = alloc(in, bytes, 1);
         a->g.len = bytes;
         ok = a->g.data != NULL;
@@ -521,7 +521,7 @@ static bool check_functions(struct inliner *in)
 
 static bool unpack_functions(struct inliner *in)
 {
-    const Onnx__ModelProto *m = in->g->model;
+    const Onnx__ModelProto *m = in->g->file.model;
     size_t i;
 
     in->n_functions = m->n_functions;
@@ -572,15 +572,15 @@ int graph_inline_functions(struct graph *g, struct err *err)
     struct nodes nodes = { 0 };
     bool ok;
 
-    if (g->model->n_functions == 0)
+    if (g->file.model->n_functions == 0)
         return 0;
     graph = alloc(&in, 1, sizeof(*graph));
     model = alloc(&in, 1, sizeof(*model));
     ok = graph != NULL && model != NULL && unpack_functions(&in) &&
-         expand(&in, NULL, g->model->graph->node, g->model->graph->n_node, 0, &nodes);
+         expand(&in, NULL, g->file.model->graph->node, g->file.model->graph->n_node, 0, &nodes);
     if (ok) {
-        *model = *g->model;
-        *graph = *g->model->graph;
+        *model = *g->file.model;
+        *graph = *g->file.model->graph;
         graph->node = alloc(&in, nodes.n, sizeof(*graph->node));
         ok = graph->node != NULL;
     }
@@ -591,7 +591,7 @@ int graph_inline_functions(struct graph *g, struct err *err)
         keep_infos(graph);
         model->graph = graph;
         model->n_functions = 0;
-        g->model = model;
+        g->file.model = model;
     }
     VEC_FINI(nodes);
     return ok ? 0 : in.err->code;

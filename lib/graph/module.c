@@ -25,17 +25,17 @@ static bool is_path_of_module(const char *name)
            strstr(name, "::") == NULL;
 }
 
-static const struct evidence_target *target_of(const struct graph *g, const char *name)
+static const struct graph_metadata_target *target_of(const struct graph *g, const char *name)
 {
     uint64_t k;
 
-    return map_get(&g->evidence.by_name, name, &k) ? &g->evidence.targets[k] : NULL;
+    return map_get(&g->file.metadata.by_name, name, &k) ? &g->file.metadata.targets[k] : NULL;
 }
 
 /* Returns whether the constant is a parameter or a persistent buffer of the module. */
 bool graph_is_state(const struct graph *g, const struct graph_value *v)
 {
-    const struct evidence_target *t = target_of(g, v->name);
+    const struct graph_metadata_target *t = target_of(g, v->name);
 
     return t != NULL ? !t->is_volatile : v->is_frozen;
 }
@@ -49,31 +49,31 @@ static bool is_of_module(const struct graph *g, const struct graph_value *v)
     if (graph_is_state(g, v))
         return true;
     return target_of(g, v->name) == NULL &&
-           (v->is_loaded || (!g->evidence.has_signature && is_path_of_module(v->name)));
+           (v->is_loaded || (!g->file.metadata.has_signature && is_path_of_module(v->name)));
 }
 
 uint32_t graph_first_alias(const struct graph *g, const char *name)
 {
-    const struct evidence_target *t = target_of(g, name);
+    const struct graph_metadata_target *t = target_of(g, name);
 
-    return t != NULL ? t->aliases : EVIDENCE_NONE;
+    return t != NULL ? t->aliases : METADATA_NONE;
 }
 
 /* Returns whether the job defines the second name of a tied parameter: the module has this name,
  * the graph does not, and the weights file stores the values under it. */
 static bool is_tied_by_job(const struct graph *g, const struct graph_value *v)
 {
-    const struct evidence_target *t = v->file_name != NULL ? target_of(g, v->file_name) : NULL;
+    const struct graph_metadata_target *t = v->file_name != NULL ? target_of(g, v->file_name) : NULL;
     uint64_t k;
 
-    return t != NULL && t->is_parameter && t->alias_of == EVIDENCE_NONE &&
+    return t != NULL && t->is_parameter && t->alias_of == METADATA_NONE &&
            !map_get(&g->by_name, v->file_name, &k);
 }
 
 static void add_alias(struct graph *g, uint32_t *n, const char *name)
 {
-    g->tensors[*n] = g->tensors[*n - 1];
-    g->tensors[*n].name = name;
+    g->module.tensors[*n] = g->module.tensors[*n - 1];
+    g->module.tensors[*n].name = name;
     *n += 1;
 }
 
@@ -81,13 +81,13 @@ int graph_find_module_tensors(struct graph *g, struct err *err)
 {
     uint32_t i, k, n = 0;
 
-    g->tensors = arena_array(&g->mem, 2 * (size_t)g->n_values + g->evidence.n_targets,
-                             sizeof(*g->tensors));
-    if (g->tensors == NULL)
+    g->module.tensors = arena_array(&g->mem, 2 * (size_t)g->n_values + g->file.metadata.n_targets,
+                                    sizeof(*g->module.tensors));
+    if (g->module.tensors == NULL)
         return err_set(err, ERR_NOMEM, "tensors of the module: out of memory");
     for (i = 0; i < g->n_values; i++) {
         const struct graph_value *v = &g->values[i];
-        struct graph_tensor *t = &g->tensors[n];
+        struct graph_tensor *t = &g->module.tensors[n];
 
         if (!is_of_module(g, v))
             continue;
@@ -99,18 +99,18 @@ int graph_find_module_tensors(struct graph *g, struct err *err)
             t->tensor.data = NULL;
         }
         n++;
-        for (k = graph_first_alias(g, v->name); k != EVIDENCE_NONE;
-             k = g->evidence.targets[k].next_alias)
-            add_alias(g, &n, g->evidence.targets[k].name);
+        for (k = graph_first_alias(g, v->name); k != METADATA_NONE;
+             k = g->file.metadata.targets[k].next_alias)
+            add_alias(g, &n, g->file.metadata.targets[k].name);
         if (is_tied_by_job(g, v))
             add_alias(g, &n, v->file_name);
     }
-    g->n_tensors = n;
+    g->module.n = n;
     return 0;
 }
 
 const struct graph_tensor *graph_module_tensors(const struct graph *g, uint32_t *n)
 {
-    *n = g->n_tensors;
-    return g->tensors;
+    *n = g->module.n;
+    return g->module.tensors;
 }

@@ -59,22 +59,23 @@ static int count_op(struct importer *im, const Onnx__NodeProto *p, struct err *e
                *name = import_text(p->op_type);
     uint32_t i;
 
-    for (i = 0; i < g->n_ops; i++)
-        if (strcmp(g->ops[i].name, name) == 0 && strcmp(g->ops[i].domain, domain) == 0) {
-            g->ops[i].n++;
+    for (i = 0; i < g->report.n_ops; i++)
+        if (strcmp(g->report.ops[i].name, name) == 0 &&
+            strcmp(g->report.ops[i].domain, domain) == 0) {
+            g->report.ops[i].n++;
             return 0;
         }
-    if ((g->n_ops & (g->n_ops - 1)) == 0) { /* the capacity is a power of two */
-        struct graph_op *more =
-            arena_array(&g->mem, g->n_ops > 0 ? 2 * (size_t)g->n_ops : 1, sizeof(*more));
+    if ((g->report.n_ops & (g->report.n_ops - 1)) == 0) { /* the capacity is a power of two */
+        struct graph_op *more = arena_array(
+            &g->mem, g->report.n_ops > 0 ? 2 * (size_t)g->report.n_ops : 1, sizeof(*more));
 
         if (more == NULL)
             return import_no_memory(err);
-        if (g->n_ops > 0)
-            memcpy(more, g->ops, g->n_ops * sizeof(*more));
-        g->ops = more;
+        if (g->report.n_ops > 0)
+            memcpy(more, g->report.ops, g->report.n_ops * sizeof(*more));
+        g->report.ops = more;
     }
-    g->ops[g->n_ops++] =
+    g->report.ops[g->report.n_ops++] =
         (struct graph_op){ .domain = domain,
                            .name = name,
                            .n = 1,
@@ -130,7 +131,7 @@ static int survey_nodes(struct importer *im, Onnx__NodeProto *const *nodes, size
     return rc;
 }
 
-int import_survey(struct importer *im, struct err *err)
+int import_count_ops(struct importer *im, struct err *err)
 {
     struct err own; /* receives the error code of a part that cannot be unpacked */
 

@@ -287,7 +287,7 @@ static int share_averages(struct graph *g, uint32_t first, struct err *err)
 
 int graph_set_norm_forms(struct graph *g, const struct graph_opts *opts, struct err *err)
 {
-    bool by_torch = text_starts(g->producer, "pytorch");
+    bool by_torch = text_starts(g->file.producer, "pytorch");
     uint32_t i;
     int rc = 0;
 
@@ -390,7 +390,7 @@ static int check_averages(const struct graph *g, const struct graph_node *n, con
  * "..._functional" in train(). */
 static const char *mode_of_module(const struct graph *g, const struct graph_node *n)
 {
-    const Onnx__NodeProto *p = g->model->graph->node[n->proto];
+    const Onnx__NodeProto *p = g->file.model->graph->node[n->proto];
     size_t i;
 
     for (i = 0; i < p->n_metadata_props; i++) {
@@ -431,7 +431,7 @@ static int check_folded(struct graph *g, const struct graph_opts *opts, struct e
             return err_set(err, ERR_NOMEM, "BatchNormalization: out of memory");
         if (!opts->collect_questions)
             return err_set(err, ERR_INPUT, "%s", text);
-        g->question = text;
+        g->report.question = text;
         return 0;
     }
     return 0;
@@ -455,7 +455,7 @@ static int report_question(struct graph *g, uint32_t n_asked, const struct graph
         return err_set(err, ERR_NOMEM, "BatchNormalization: out of memory");
     if (!opts->collect_questions)
         return err_set(err, ERR_INPUT, "%s", text);
-    g->question = text;
+    g->report.question = text;
     return 0;
 }
 
@@ -463,9 +463,9 @@ static int report_question(struct graph *g, uint32_t n_asked, const struct graph
  * normalization was exported, or from an exporter that only writes networks for inference. */
 static int note_dropout(struct graph *g, struct err *err)
 {
-    const char *exporter = strstr(g->producer, "tf2onnx") != NULL    ? "tf2onnx"
-                           : strstr(g->producer, "jax2onnx") != NULL ? "jax2onnx"
-                                                                     : NULL;
+    const char *exporter = strstr(g->file.producer, "tf2onnx") != NULL    ? "tf2onnx"
+                           : strstr(g->file.producer, "jax2onnx") != NULL ? "jax2onnx"
+                                                                          : NULL;
     const char *in_eval = NULL;
     uint32_t i;
 
@@ -482,7 +482,7 @@ static int note_dropout(struct graph *g, struct err *err)
                           "by the metadata of '%s' the module was in eval() when it was exported: if it has "
                           "Dropout, the file does not have it; export it in train() to train with Dropout",
                           in_eval);
-    if (exporter != NULL && g->trained_floats > 0)
+    if (exporter != NULL && g->arena.trained_floats > 0)
         return graph_note(g, err,
                           "%s writes networks for inference: if this one has Dropout, the file does not have "
                           "it, and it trains without",

@@ -14,20 +14,20 @@ int graph_note(struct graph *g, struct err *err, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    if (g->n_notes == g->cap_notes) {
-        uint32_t cap = g->cap_notes > 0 ? 2 * g->cap_notes : 8;
+    if (g->report.n_notes == g->report.cap_notes) {
+        uint32_t cap = g->report.cap_notes > 0 ? 2 * g->report.cap_notes : 8;
         const char **more = arena_array(&g->mem, cap, sizeof(*more));
 
         if (more == NULL)
             return err_set(err, ERR_NOMEM, "out of memory");
-        if (g->n_notes > 0)
-            memcpy(more, g->notes, g->n_notes * sizeof(*more));
-        g->notes = more;
-        g->cap_notes = cap;
+        if (g->report.n_notes > 0)
+            memcpy(more, g->report.notes, g->report.n_notes * sizeof(*more));
+        g->report.notes = more;
+        g->report.cap_notes = cap;
     }
-    g->notes[g->n_notes] = arena_strdup(&g->mem, text);
-    if (g->notes[g->n_notes] == NULL)
+    g->report.notes[g->report.n_notes] = arena_strdup(&g->mem, text);
+    if (g->report.notes[g->report.n_notes] == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
-    g->n_notes++;
+    g->report.n_notes++;
     return 0;
 }

@@ -125,7 +125,7 @@ static int set_padding_row(struct padding_search *s, struct graph_node *n)
     s->names[s->n_names++] = name;
     row = row_of_job(s, name);
     if (row < 0)
-        row = row_in_metadata(s->g->model->graph->node[n->proto]);
+        row = row_in_metadata(s->g->file.model->graph->node[n->proto]);
     if (row < 0 || (t->dtype != TENSOR_F32 && t->dtype != TENSOR_F16 && t->dtype != TENSOR_BF16))
         return 0;
     if (t->shape.rank == 0 || row >= t->shape.dim[0])

@@ -2,7 +2,7 @@
  *
  * A backward walk over the nodes finds the values that need a gradient: some op can pass one from
  * an end of the graph to them. A float32 initializer that needs a gradient is trained if the
- * evidence classifies it as a parameter (verdict.c). An initializer at an input for which an op
+ * metadata classifies it as a parameter (classify.c). An initializer at an input for which an op
  * keeps running statistics is a statistic. All others are constants.
  *
  * Exporters merge initializers of equal value and distribute them through Identity nodes, which
@@ -159,8 +159,8 @@ static int check_unread(const struct finder *f, const struct graph_node *n, stru
     for (k = 1; k < n->n_out; k++) {
         bool read = n->out[k] != GRAPH_NONE && f->first_use[n->out[k]] != UINT64_MAX;
 
-        for (i = 0; n->out[k] != GRAPH_NONE && i < g->n_outputs && !read; i++)
-            read = g->output_values[i] == n->out[k];
+        for (i = 0; n->out[k] != GRAPH_NONE && i < g->io.n_outputs && !read; i++)
+            read = g->io.output_values[i] == n->out[k];
         if (read)
             return err_set(err, ERR_UNSUPPORTED,
                            "%s '%s': its output '%s' is used; statistics are "
@@ -212,9 +212,9 @@ static void mark_graph_ends(struct finder *f)
     for (i = 0; i < g->n_values; i++)
         if (g->values[i].kind == VALUE_NODE && f->first_use[i] == UINT64_MAX)
             f->use[i] |= USE_GRADIENT;
-    for (i = 0; i < g->n_outputs; i++)
-        f->use[g->output_values[i]] |=
-            USE_OUTPUT | (g->values[g->output_values[i]].kind == VALUE_NODE ? USE_GRADIENT : 0);
+    for (i = 0; i < g->io.n_outputs; i++)
+        f->use[g->io.output_values[i]] |=
+            USE_OUTPUT | (g->values[g->io.output_values[i]].kind == VALUE_NODE ? USE_GRADIENT : 0);
 }
 
 static void propagate_gradient(struct finder *f, const struct graph_node *n);
@@ -282,7 +282,8 @@ static void find_gradients(struct finder *f)
     for (i = g->n_nodes; i-- > 0;) {
         const struct graph_node *n = &g->nodes[i];
 
-        if (!g->evidence.has_signature && is_identity(n) && f->source[n->out[0]] != GRAPH_NONE &&
+        if (!g->file.metadata.has_signature && is_identity(n) &&
+            f->source[n->out[0]] != GRAPH_NONE &&
             g->values[f->source[n->out[0]]].tensor.dtype == TENSOR_F32 &&
             f->first_use[n->out[0]] != UINT64_MAX && (f->use[n->out[0]] & USE_OUTPUT) == 0 &&
             (f->use[n->out[0]] & (USE_GRADIENT | USE_STATISTIC)) != 0)
@@ -344,8 +345,8 @@ static void find_whole_uses(struct finder *f)
     const struct graph *g = f->g;
     uint32_t i, k;
 
-    for (i = 0; i < g->n_outputs; i++)
-        f->use[g->output_values[i]] |= USE_WHOLE;
+    for (i = 0; i < g->io.n_outputs; i++)
+        f->use[g->io.output_values[i]] |= USE_WHOLE;
     for (i = 0; i < g->n_nodes; i++) {
         const struct graph_node *n = &g->nodes[i];
 
@@ -393,16 +394,16 @@ static int lay_out_tables(struct graph *g, struct err *err)
 {
     uint32_t i;
 
-    g->tables = arena_array(&g->mem, g->n_tables, sizeof(*g->tables));
-    if (g->tables == NULL)
+    g->arena.tables = arena_array(&g->mem, g->arena.n_tables, sizeof(*g->arena.tables));
+    if (g->arena.tables == NULL)
         return no_memory(err);
-    for (i = 0; i < g->n_tables; i++) {
-        const struct graph_param *p = &g->params[g->first_table + i];
+    for (i = 0; i < g->arena.n_tables; i++) {
+        const struct graph_param *p = &g->params[g->arena.first_table + i];
 
-        g->tables[i].rows = (size_t)p->shape.dim[0];
-        g->tables[i].width = p->elements / g->tables[i].rows;
+        g->arena.tables[i].rows = (size_t)p->shape.dim[0];
+        g->arena.tables[i].width = p->elements / g->arena.tables[i].rows;
     }
-    g->table_words = packed_lay_out(g->tables, g->n_tables);
+    g->arena.table_words = packed_layout(g->arena.tables, g->arena.n_tables);
     return 0;
 }
 
@@ -432,17 +433,17 @@ static int lay_out(struct finder *f, struct candidate *list, uint32_t n, struct 
         p->is_table = list[i].is_table;
         offset += round_up(p->elements);
         if (p->kind == GRAPH_TRAINED)
-            g->trained_floats = offset;
+            g->arena.trained_floats = offset;
         if (p->kind == GRAPH_TRAINED && !p->is_table)
-            g->dense_floats = offset;
-        if (p->is_table && g->n_tables++ == 0)
-            g->first_table = i;
+            g->arena.dense_floats = offset;
+        if (p->is_table && g->arena.n_tables++ == 0)
+            g->arena.first_table = i;
         v->kind = VALUE_PARAM;
         v->index = i;
         g->param_values[i] = list[i].value;
     }
     g->n_params = n;
-    g->arena_floats = offset;
+    g->arena.floats = offset;
     return lay_out_tables(g, err);
 }
 
@@ -457,21 +458,21 @@ static int classify(struct finder *f, uint32_t value, struct candidate *list, ui
 {
     struct graph_value *v = &f->g->values[value];
     uint8_t use = f->use[value] & (USE_GRADIENT | USE_STATISTIC);
-    enum graph_verdict verdict;
+    enum graph_class classification;
     int rc;
 
     if (v->kind != VALUE_CONST || !is_float(v->tensor.dtype))
         return 0;
     if (v->initializer == GRAPH_NONE)
-        return verdict_of_inner(f, value, err);
+        return classify_inner(f, value, err);
     if (use == (USE_GRADIENT | USE_STATISTIC))
         return err_set(err, ERR_INPUT,
                        "initializer '%s' is a running statistic and a weight at "
                        "once; export the model so that each has its own",
                        v->name);
-    rc = verdict_of(f, value, &verdict, err);
-    if (rc < 0 || (verdict != GRAPH_IS_TRAINED && verdict != GRAPH_IS_STATISTIC)) {
-        v->is_frozen = verdict == GRAPH_IS_FROZEN;
+    rc = classify_value(f, value, &classification, err);
+    if (rc < 0 || (classification != GRAPH_IS_TRAINED && classification != GRAPH_IS_STATISTIC)) {
+        v->is_frozen = classification == GRAPH_IS_FROZEN;
         return rc;
     }
     if (v->tensor.dtype != TENSOR_F32)
@@ -483,7 +484,7 @@ static int classify(struct finder *f, uint32_t value, struct candidate *list, ui
         return 0;
     list[*n] = (struct candidate){ .value = value,
                                    .order = f->first_use[value],
-                                   .kind = verdict == GRAPH_IS_STATISTIC ? GRAPH_STATISTIC
+                                   .kind = classification == GRAPH_IS_STATISTIC ? GRAPH_STATISTIC
                                                                          : GRAPH_TRAINED,
                                    .is_table = use == USE_GRADIENT &&
                                                (f->use[value] & USE_WHOLE) == 0 &&
@@ -503,11 +504,11 @@ static int select_params(struct finder *f, struct arena *mem, struct err *err)
 
     if (rc == 0)
         rc = form_find_roles(f, mem, err);
-    f->has_unseen = graph_next_unseen(&g->evidence, 0) < g->evidence.n_targets;
+    f->has_unseen = graph_next_unseen(&g->file.metadata, 0) < g->file.metadata.n_targets;
     for (i = 0; i < g->n_values && rc == 0; i++)
         rc = classify(f, i, list, &n, err);
     if (rc == 0)
-        rc = verdict_finish(f, err);
+        rc = classify_finish(f, err);
     return rc < 0 ? rc : lay_out(f, list, n, err);
 }
 
@@ -546,12 +547,12 @@ static int write_notes(struct finder *f, struct err *err)
                         "%" PRIu32 " initializers of equal value were shared through "
                         "Identity nodes (first '%s'): each becomes a separate parameter",
                         n_copies, copy);
-    if (rc == 0 && text_starts(g->producer, "tf2onnx") && g->trained_floats > 0)
+    if (rc == 0 && text_starts(g->file.producer, "tf2onnx") && g->arena.trained_floats > 0)
         rc = graph_note(g, err,
                         "tf2onnx removes biases of zeros and scales of ones, so a model that was never "
                         "trained may lack parameters here: compare what trainerctl inspect lists with the "
                         "variables of the model");
-    if (rc == 0 && g->trained_floats == 0)
+    if (rc == 0 && g->arena.trained_floats == 0)
         rc = graph_note(g, err, "the model has no trained parameters");
     return rc;
 }

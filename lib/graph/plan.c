@@ -12,8 +12,8 @@ static void bind_base(struct plan *p, enum plan_base base, void *address)
 {
     size_t i;
 
-    for (i = 0; i < p->binds[base].n; i++)
-        *p->binds[base].at[i].at = (char *)address + p->binds[base].at[i].offset;
+    for (i = 0; i < p->memory.binds[base].n; i++)
+        *p->memory.binds[base].at[i].at = (char *)address + p->memory.binds[base].at[i].offset;
 }
 
 static int run_passes(struct plan *p, const struct plan_opts *opts, struct err *err)
@@ -27,7 +27,7 @@ static int run_passes(struct plan *p, const struct plan_opts *opts, struct err *
         rc = plan_fuse(p, err);
     if (rc == 0)
         plan_fold_release(p);
-    if (rc == 0 && p->half != TENSOR_NONE)
+    if (rc == 0 && p->types.half != TENSOR_NONE)
         rc = plan_precision(p, err);
     if (rc == 0)
         rc = plan_layouts(p, err);
@@ -59,17 +59,17 @@ int plan_new(const struct graph *g, const struct plan_opts *opts, struct plan **
     p->purpose = opts->purpose;
     p->batch = opts->batch;
     p->device.cuda = opts->cuda;
-    p->half = plan_precision_half(opts->precision);
-    p->tf32 = opts->precision == PLAN_TF32;
-    p->loss_value = p->loss_weight = GRAPH_NONE;
+    p->types.half = plan_precision_half(opts->precision);
+    p->types.tf32 = opts->precision == PLAN_TF32;
+    p->loss.value = p->loss.weight = GRAPH_NONE;
     p->training = opts->purpose == PLAN_TRAIN || (opts->purpose == PLAN_RUN && opts->training);
-    p->feed_grads = opts->purpose == PLAN_RUN && opts->feed_grads;
+    p->inputs.feed_grads = opts->purpose == PLAN_RUN && opts->feed_grads;
     rc = run_passes(p, opts, err);
     if (rc < 0) {
         plan_free(p);
         if (opts->purpose == PLAN_RUN)
-            return err_wrap(err, rc, "model '%s'", g->path);
-        return err_wrap(err, rc, "model '%s' with %u samples a call", g->path, opts->batch);
+            return err_wrap(err, rc, "model '%s'", g->file.path);
+        return err_wrap(err, rc, "model '%s' with %u samples a call", g->file.path, opts->batch);
     }
     *out = p;
     return 0;
@@ -87,20 +87,20 @@ void plan_free(struct plan *p)
 
     if (p == NULL)
         return;
-    for (i = 0; i < p->states.n; i++)
-        p->states.at[i].free_state(p->states.at[i].state);
+    for (i = 0; i < p->calls.states.n; i++)
+        p->calls.states.at[i].free_state(p->calls.states.at[i].state);
     plan_device_close(p);
     VEC_FINI(p->values);
-    VEC_FINI(p->sequences);
+    VEC_FINI(p->building.sequences);
     VEC_FINI(p->nodes);
-    VEC_FINI(p->blocks);
+    VEC_FINI(p->memory.blocks);
     for (i = 0; i < PLAN_BASES; i++)
-        VEC_FINI(p->binds[i]);
-    VEC_FINI(p->forward);
-    VEC_FINI(p->backward);
-    VEC_FINI(p->ready);
-    VEC_FINI(p->zeros);
-    VEC_FINI(p->states);
+        VEC_FINI(p->memory.binds[i]);
+    VEC_FINI(p->calls.forward);
+    VEC_FINI(p->calls.backward);
+    VEC_FINI(p->calls.ready);
+    VEC_FINI(p->calls.zeros);
+    VEC_FINI(p->calls.states);
     VEC_FINI(p->attentions);
     plan_fold_free(p);
     arena_fini(&p->mem);
@@ -118,33 +118,33 @@ const struct plan_attention *plan_attentions(const struct plan *p, uint32_t *n)
 
 size_t plan_work_bytes(const struct plan *p)
 {
-    return p->work_bytes;
+    return p->memory.work_bytes;
 }
 
 void plan_bind(struct plan *p, float *params, void *work)
 {
     CHECK((uintptr_t)work % 64 == 0);
-    if (!p->is_bound || params != p->params)
+    if (!p->bound.is_bound || params != p->bound.params)
         bind_base(p, PLAN_ARENA, params);
-    if (!p->is_bound || work != p->work)
+    if (!p->bound.is_bound || work != p->bound.work)
         bind_base(p, PLAN_WORK, work);
-    p->params = params;
-    p->work = work;
-    p->is_bound = true;
+    p->bound.params = params;
+    p->bound.work = work;
+    p->bound.is_bound = true;
 }
 
 const struct tensor *plan_input(struct plan *p, uint32_t i)
 {
-    CHECK(p->is_bound && i < p->n_inputs);
-    return p->values.at[p->input_values[i]].fwd;
+    CHECK(p->bound.is_bound && i < p->inputs.n);
+    return p->values.at[p->inputs.values[i]].fwd;
 }
 
 const struct tensor *plan_input_grad(const struct plan *p, uint32_t i)
 {
     const struct plan_value *v;
 
-    CHECK(p->is_bound && p->feed_grads && i < p->n_feeds);
-    v = &p->values.at[p->input_values[i]];
+    CHECK(p->bound.is_bound && p->inputs.feed_grads && i < p->inputs.n_feeds);
+    v = &p->values.at[p->inputs.values[i]];
     return v->has_grad ? v->grad : NULL;
 }
 
@@ -158,24 +158,24 @@ const struct tensor *plan_tensor(const struct plan *p, const char *name)
     return NULL;
 }
 
-void plan_pack(struct plan *p, struct packed *rows)
+void plan_set_packed(struct plan *p, struct packed *rows)
 {
     uint32_t i;
 
     CHECK(p->purpose == PLAN_TRAIN && (rows == NULL || p->device.cuda == NULL));
-    p->packed = rows;
-    for (i = 0; i < p->g->n_tables; i++) {
-        size_t word = p->g->tables[i].first_word;
+    p->tables.packed = rows;
+    for (i = 0; i < p->g->arena.n_tables; i++) {
+        size_t word = p->g->arena.tables[i].first_word;
 
-        p->rows[i].marks = rows != NULL ? rows->marks + word : NULL;
-        p->rows[i].before = rows != NULL ? rows->before + word : NULL;
+        p->tables.rows[i].marks = rows != NULL ? rows->marks + word : NULL;
+        p->tables.rows[i].before = rows != NULL ? rows->before + word : NULL;
     }
 }
 
-void plan_tell_rows(struct plan *p, size_t at)
+void plan_record_rows(struct plan *p, size_t at)
 {
-    CHECK(p->purpose == PLAN_TRAIN && p->device.cuda != NULL && at >= p->g->dense_floats);
-    p->rows_at = at;
+    CHECK(p->purpose == PLAN_TRAIN && p->device.cuda != NULL && at >= p->g->arena.dense_floats);
+    p->tables.rows_at = at;
 }
 
 /* ---- execution ---- */
@@ -190,24 +190,24 @@ static int run_call(struct plan *p, struct plan_call *call, const struct op_run 
         return err_set(err, ERR_CANCELED, "canceled");
     call->call.run = run;
     if (p->nonfinite != NULL)
-        rc = plan_trace_call(p, call, read_number >= p->forward.n, err);
+        rc = plan_trace_call(p, call, read_number >= p->calls.forward.n, err);
     else
         rc = call->kernel(&call->call, err);
-    if (rc == 0 && p->watch != NULL)
-        rc = p->watch(p->watch_arg, (uint32_t)read_number, err);
+    if (rc == 0 && p->watch.fn != NULL)
+        rc = p->watch.fn(p->watch.arg, (uint32_t)read_number, err);
     return rc < 0 ? err_wrap(err, rc, "%s of %s '%s'", direction, n->def->name, n->name) : 0;
 }
 
-int plan_refuse(const struct plan *p, const struct op_trouble *found, struct err *err)
+int plan_refuse(const struct plan *p, const struct op_invalid *found, struct err *err)
 {
     const struct plan_call *call;
     const struct plan_node *n;
     int rc;
 
-    if (found->call >= p->forward.n) /* a value from the device is not trusted */
+    if (found->call >= p->calls.forward.n) /* a value from the device is not trusted */
         return err_set(err, ERR_DEVICE, "GPU reported call index %u, but the plan has %zu calls",
-                       found->call, p->forward.n);
-    call = p->forward.at[found->call];
+                       found->call, p->calls.forward.n);
+    call = p->calls.forward.at[found->call];
     n = &p->nodes.at[call->node];
     CHECK(n->def->refuse != NULL);
     rc = n->def->refuse(&call->call, (size_t)found->at, found->value, err);
@@ -219,25 +219,25 @@ int plan_forward(struct plan *p, const struct op_run *run, struct err *err)
     size_t i;
     int rc;
 
-    CHECK(p->is_bound && (run->queue != NULL) == (p->device.cuda != NULL));
-    if (p->packed != NULL)
-        packed_clear(p->packed);
+    CHECK(p->bound.is_bound && (run->queue != NULL) == (p->device.cuda != NULL));
+    if (p->tables.packed != NULL)
+        packed_clear(p->tables.packed);
     if (p->nonfinite != NULL) {
         rc = plan_trace_begin(p, run, err);
         if (rc < 0)
             return rc;
     }
-    for (i = 0; i < p->forward.n; i++) {
-        rc = run_call(p, p->forward.at[i], run, "forward", i, err);
+    for (i = 0; i < p->calls.forward.n; i++) {
+        rc = run_call(p, p->calls.forward.at[i], run, "forward", i, err);
         if (rc < 0)
             return rc;
     }
     if (p->device.cuda != NULL)
         return plan_device_copy_results(p, run, err);
-    if (p->loss_value != GRAPH_NONE)
-        p->loss = *(const float *)p->values.at[p->loss_value].fwd->data;
-    if (p->loss_weight != GRAPH_NONE)
-        p->weight = *(const float *)p->values.at[p->loss_weight].fwd->data;
+    if (p->loss.value != GRAPH_NONE)
+        p->loss.last = *(const float *)p->values.at[p->loss.value].fwd->data;
+    if (p->loss.weight != GRAPH_NONE)
+        p->loss.last_weight = *(const float *)p->values.at[p->loss.weight].fwd->data;
     return 0;
 }
 
@@ -253,21 +253,21 @@ static int fill_zero(struct plan *p, const struct op_run *run, float *at, size_t
  * values. */
 static void open_tables(struct plan *p, float *grads)
 {
-    float *values = grads + p->g->dense_floats;
+    float *values = grads + p->g->arena.dense_floats;
     uint32_t i;
 
-    packed_settle(p->packed);
-    memset(values, 0, packed_floats(p->packed) * sizeof(float));
-    for (i = 0; i < p->g->n_tables; i++)
-        p->rows[i].values = values + p->packed->first[i];
+    packed_index(p->tables.packed);
+    memset(values, 0, packed_floats(p->tables.packed) * sizeof(float));
+    for (i = 0; i < p->g->arena.n_tables; i++)
+        p->tables.rows[i].values = values + p->tables.packed->first[i];
 }
 
 /* Clears the record of rows read. */
 static int open_read_rows(struct plan *p, const struct op_run *run, float *grads, struct err *err)
 {
-    for (uint32_t i = 0; i < p->g->n_tables; i++)
-        p->rows[i].read = grads + p->rows_at + 64 * p->g->tables[i].first_word;
-    return fill_zero(p, run, grads + p->rows_at, 64 * p->g->table_words, err);
+    for (uint32_t i = 0; i < p->g->arena.n_tables; i++)
+        p->tables.rows[i].read = grads + p->tables.rows_at + 64 * p->g->arena.tables[i].first_word;
+    return fill_zero(p, run, grads + p->tables.rows_at, 64 * p->g->arena.table_words, err);
 }
 
 int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_ready_fn *ready,
@@ -276,55 +276,57 @@ int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_r
     size_t next = 0, i;
     int rc = 0;
 
-    CHECK(p->is_bound && (p->purpose == PLAN_TRAIN || p->feed_grads));
-    if (grads != p->grads)
+    CHECK(p->bound.is_bound && (p->purpose == PLAN_TRAIN || p->inputs.feed_grads));
+    if (grads != p->bound.grads)
         bind_base(p, PLAN_GRADS, grads);
-    p->grads = grads;
-    if (p->packed != NULL)
+    p->bound.grads = grads;
+    if (p->tables.packed != NULL)
         open_tables(p, grads);
-    if (p->rows_at > 0)
+    if (p->tables.rows_at > 0)
         rc = open_read_rows(p, run, grads, err);
-    for (i = 0; i < p->zeros.n && rc == 0; i++)
-        if (p->packed == NULL || p->zeros.at[i].offset < p->g->dense_floats)
-            rc = fill_zero(p, run, grads + p->zeros.at[i].offset, p->zeros.at[i].n, err);
+    for (i = 0; i < p->calls.zeros.n && rc == 0; i++)
+        if (p->tables.packed == NULL || p->calls.zeros.at[i].offset < p->g->arena.dense_floats)
+            rc =
+                fill_zero(p, run, grads + p->calls.zeros.at[i].offset, p->calls.zeros.at[i].n, err);
     if (rc < 0)
         return rc;
     for (i = 0;; i++) {
         /* Reports ranges that are final before call i; the first range may be final before any
          * call. */
-        while (next < p->ready.n &&
-               (p->ready.at[next].call == GRAPH_NONE || (size_t)p->ready.at[next].call < i)) {
-            if (ready != NULL &&
-                (p->packed == NULL || p->ready.at[next].offset < p->g->dense_floats))
-                ready(arg, p->ready.at[next].offset, p->ready.at[next].n);
+        while (next < p->calls.ready.n && (p->calls.ready.at[next].call == GRAPH_NONE ||
+                                           (size_t)p->calls.ready.at[next].call < i)) {
+            if (ready != NULL && (p->tables.packed == NULL ||
+                                  p->calls.ready.at[next].offset < p->g->arena.dense_floats))
+                ready(arg, p->calls.ready.at[next].offset, p->calls.ready.at[next].n);
             next++;
         }
-        if (i == p->backward.n)
+        if (i == p->calls.backward.n)
             break;
-        rc = run_call(p, p->backward.at[i], run, "backward", p->forward.n + i, err);
+        rc = run_call(p, p->calls.backward.at[i], run, "backward", p->calls.forward.n + i, err);
         if (rc < 0)
             return rc;
     }
-    if (p->nonfinite != NULL && p->packed != NULL)
+    if (p->nonfinite != NULL && p->tables.packed != NULL)
         plan_trace_tables(p);
     return 0;
 }
 
 float plan_loss(const struct plan *p)
 {
-    CHECK(p->loss_value != GRAPH_NONE);
-    return p->device.cuda == NULL ? p->loss : *(const float *)plan_device_result(p, p->loss_value);
+    CHECK(p->loss.value != GRAPH_NONE);
+    return p->device.cuda == NULL ? p->loss.last
+                                  : *(const float *)plan_device_result(p, p->loss.value);
 }
 
 const float *plan_loss_at(const struct plan *p)
 {
-    CHECK(p->loss_value != GRAPH_NONE);
-    return p->values.at[p->loss_value].fwd->data;
+    CHECK(p->loss.value != GRAPH_NONE);
+    return p->values.at[p->loss.value].fwd->data;
 }
 
 const float *plan_loss_weight_at(const struct plan *p)
 {
-    return p->loss_weight != GRAPH_NONE ? p->values.at[p->loss_weight].fwd->data : NULL;
+    return p->loss.weight != GRAPH_NONE ? p->values.at[p->loss.weight].fwd->data : NULL;
 }
 
 static double read_number(const struct plan *p, uint32_t value, size_t i)
@@ -338,9 +340,9 @@ static double read_number(const struct plan *p, uint32_t value, size_t i)
 
 float plan_loss_weight(const struct plan *p)
 {
-    CHECK(p->loss_weight != GRAPH_NONE);
-    return p->device.cuda == NULL ? p->weight
-                                  : *(const float *)plan_device_result(p, p->loss_weight);
+    CHECK(p->loss.weight != GRAPH_NONE);
+    return p->device.cuda == NULL ? p->loss.last_weight
+                                  : *(const float *)plan_device_result(p, p->loss.weight);
 }
 
 uint32_t plan_metric_words(const struct plan *p, uint32_t i)
@@ -370,17 +372,17 @@ double plan_flops(const struct plan *p)
 
 uint32_t plan_calls_count(const struct plan *p)
 {
-    return (uint32_t)(p->forward.n + p->backward.n);
+    return (uint32_t)(p->calls.forward.n + p->calls.backward.n);
 }
 
 struct plan_call_info plan_call_info(const struct plan *p, uint32_t i)
 {
-    bool backward = i >= p->forward.n;
+    bool backward = i >= p->calls.forward.n;
     const struct plan_call *call;
     const struct plan_node *n;
 
     CHECK(i < plan_calls_count(p));
-    call = backward ? p->backward.at[i - p->forward.n] : p->forward.at[i];
+    call = backward ? p->calls.backward.at[i - p->calls.forward.n] : p->calls.forward.at[i];
     n = &p->nodes.at[call->node];
     return (struct plan_call_info){ .op = backward && call->call.din == NULL ? "" : n->def->name,
                                     .node = n->name,
@@ -389,6 +391,5 @@ struct plan_call_info plan_call_info(const struct plan *p, uint32_t i)
 
 void plan_watch(struct plan *p, plan_watch_fn *fn, void *arg)
 {
-    p->watch = fn;
-    p->watch_arg = arg;
+    p->watch = (struct plan_watch){ fn, arg };
 }

@@ -59,8 +59,8 @@ static int find_needed(struct plan_builder *b, struct err *err)
         rc = mark_tensor(b, o->metrics[i].tensor, "metric", err);
     for (i = 0; i < o->n_keep && rc == 0; i++)
         rc = mark_tensor(b, o->keep[i], "keep", err);
-    for (i = 0; o->sum_outputs && i < g->n_outputs; i++)
-        b->needed[g->output_values[i]] = true;
+    for (i = 0; o->sum_outputs && i < g->io.n_outputs; i++)
+        b->needed[g->io.output_values[i]] = true;
     if (rc < 0)
         return rc;
     for (i = g->n_nodes; i-- > 0;) {
@@ -166,7 +166,7 @@ static int add_graph_node(struct plan_builder *b, const struct graph_node *from,
         names[i] = from->out[i] != GRAPH_NONE ? g->values[from->out[i]].name : NULL;
     rc = cast_to_type(p, &n, err);
     if (rc == 0)
-        rc = plan_unfix_batch(b, &n, err);
+        rc = plan_replace_batch(b, &n, err);
     if (rc < 0)
         return rc;
     rc = plan_add_node(p, &n, names, err);
@@ -201,8 +201,8 @@ static int remove_dead(struct plan *p, struct err *err)
         arena_fini(&mem);
         return plan_no_memory(err);
     }
-    mark_live(is_live, p->loss_value);
-    mark_live(is_live, p->loss_weight);
+    mark_live(is_live, p->loss.value);
+    mark_live(is_live, p->loss.weight);
     for (k = 0; k < p->n_metrics; k++) {
         mark_live(is_live, p->metrics[k].value);
         mark_live(is_live, p->metrics[k].weight);
@@ -268,8 +268,8 @@ static int check_sequences(const struct plan_builder *b, struct err *err)
             is_requested = is_requested || strcmp(o->metrics[k].tensor, name) == 0;
         for (k = 0; k < o->n_keep; k++)
             is_requested = is_requested || strcmp(o->keep[k], name) == 0;
-        for (k = 0; k < g->n_outputs && o->sum_outputs; k++)
-            is_requested = is_requested || g->output_values[k] == i;
+        for (k = 0; k < g->io.n_outputs && o->sum_outputs; k++)
+            is_requested = is_requested || g->io.output_values[k] == i;
         if (is_requested)
             return err_set(err, ERR_UNSUPPORTED,
                            "'%s' is a sequence of tensors; expected a tensor for outputs, losses and "
@@ -285,18 +285,20 @@ static int check_declared(const struct plan_builder *b, struct err *err)
     const struct graph *g = b->p->g;
     uint32_t i;
 
-    for (i = 0; i < g->n_outputs; i++) {
-        uint32_t id = b->map[g->output_values[i]];
-        enum tensor_dtype declared = g->outputs[i].dtype, found;
+    for (i = 0; i < g->io.n_outputs; i++) {
+        uint32_t id = b->map[g->io.output_values[i]];
+        enum tensor_dtype declared = g->io.outputs[i].dtype, found;
 
         if (id == GRAPH_NONE || plan_is_sequence(id) || declared == TENSOR_NONE)
             continue;
         found = b->p->values.at[id].tensor.dtype;
         if (found != declared)
             return err_set(err, ERR_INPUT,
-                           "graph output '%s' is declared as %s, but its node computes %s: export the model again, or "
+                           "graph output '%s' is declared as %s, but its node computes %s: export "
+                           "the model again, or "
                            "correct the type in graph.output",
-                           g->outputs[i].name, tensor_dtype_name(declared), tensor_dtype_name(found));
+                           g->io.outputs[i].name, tensor_dtype_name(declared),
+                           tensor_dtype_name(found));
     }
     return 0;
 }
@@ -342,13 +344,13 @@ int plan_build(struct plan *p, const struct plan_opts *opts, struct err *err)
 
     if (opts->batch == 0 && opts->purpose != PLAN_RUN)
         return err_set(err, ERR_INPUT, "a lane has no samples: expected a batch of at least 1");
-    p->n_feeds = opts->n_feeds;
-    p->n_inputs = opts->n_feeds + opts->n_targets + (opts->purpose != PLAN_RUN ? 1 : 0);
-    p->input_values = arena_array(&p->mem, p->n_inputs, sizeof(*p->input_values));
+    p->inputs.n_feeds = opts->n_feeds;
+    p->inputs.n = opts->n_feeds + opts->n_targets + (opts->purpose != PLAN_RUN ? 1 : 0);
+    p->inputs.values = arena_array(&p->mem, p->inputs.n, sizeof(*p->inputs.values));
     b.needed = arena_array(&mem, g->n_values, sizeof(*b.needed));
     b.map = arena_array(&mem, g->n_values, sizeof(*b.map));
     b.node_needed = arena_array(&mem, g->n_nodes, sizeof(*b.node_needed));
-    if (p->input_values == NULL || b.needed == NULL || b.map == NULL || b.node_needed == NULL) {
+    if (p->inputs.values == NULL || b.needed == NULL || b.map == NULL || b.node_needed == NULL) {
         arena_fini(&mem);
         return plan_no_memory(err);
     }

@@ -35,12 +35,12 @@ static uint32_t new_block(struct plan *p, size_t bytes, uint32_t time)
 {
     struct plan_block b = { .bytes = bytes, .first = time, .last = time };
 
-    return VEC_PUSH(p->blocks, b) ? (uint32_t)p->blocks.n - 1 : GRAPH_NONE;
+    return VEC_PUSH(p->memory.blocks, b) ? (uint32_t)p->memory.blocks.n - 1 : GRAPH_NONE;
 }
 
 static void extend_lifetime(struct plan *p, uint32_t block, uint32_t time)
 {
-    struct plan_block *b = &p->blocks.at[block];
+    struct plan_block *b = &p->memory.blocks.at[block];
 
     if (time < b->first)
         b->first = time;
@@ -50,7 +50,7 @@ static void extend_lifetime(struct plan *p, uint32_t block, uint32_t time)
 
 static bool bind_at(struct plan *p, enum plan_base base, void **at, size_t offset, uint32_t block)
 {
-    return VEC_PUSH(p->binds[base],
+    return VEC_PUSH(p->memory.binds[base],
                     (struct plan_bind){ .at = at, .offset = offset, .block = block });
 }
 
@@ -101,7 +101,7 @@ static struct tensor *shape_of_value(struct plan *p, uint32_t value)
     struct plan_value *v = &p->values.at[value];
 
     if (v->meta == NULL)
-        v->meta = new_tensor(p, &v->tensor, PLAN_NOWHERE);
+        v->meta = new_tensor(p, &v->tensor, PLAN_POISON_ADDRESS);
     return v->meta;
 }
 
@@ -112,8 +112,8 @@ static struct tensor *grad_at(struct plan *p, uint32_t value, uint32_t time)
     struct plan_value *v = &p->values.at[value], *root = &p->values.at[v->grad_root];
     bool in_work = root->kind != PLAN_PARAM;
 
-    if (value == p->loss_value)
-        return &p->loss_grad; /* never written */
+    if (value == p->loss.value)
+        return &p->loss.grad; /* never written */
     if (in_work && root->grad_block == GRAPH_NONE)
         root->grad_block = new_block(p, tensor_bytes(&root->tensor), time);
     if (in_work && root->grad_block == GRAPH_NONE)
@@ -146,7 +146,7 @@ static int prepare(struct plan *p, struct op_plan *op, const struct op_kernels *
         return rc;
     if ((*kernels)->free_state == NULL)
         return 0;
-    if (!VEC_PUSH(p->states, (struct plan_state){ op->state, (*kernels)->free_state })) {
+    if (!VEC_PUSH(p->calls.states, (struct plan_state){ op->state, (*kernels)->free_state })) {
         (*kernels)->free_state(op->state);
         return plan_no_memory(err);
     }
@@ -161,7 +161,7 @@ static int prepare_node(struct plan *p, struct plan_node *n, struct err *err)
                           .node = n->name,
                           .param = n->param,
                           .training = n->runs_bwd,
-                          .tf32 = p->tf32,
+                          .tf32 = p->types.tf32,
                           .n_in = n->n_in,
                           .n_out = n->n_out,
                           .in = in,
@@ -224,7 +224,7 @@ static const struct packed_rows *rows_of(const struct plan *p, const struct plan
     if (v->kind != PLAN_PARAM || !p->g->params[v->index].is_table || !plan_needs_grad(p, n, 0))
         return NULL;
     CHECK(strcmp(n->def->name, "Gather") == 0); /* other ops do not support packed rows */
-    return &p->rows[v->index - p->g->first_table];
+    return &p->tables.rows[v->index - p->g->arena.first_table];
 }
 
 /* Adds the memory for saved values, which lives from forward to backward, and scratch memory, which
@@ -279,8 +279,8 @@ static int add_forward(struct plan *p, uint32_t node, struct err *err)
     call->call.rows = rows_of(p, n);
     call->call.in = in;
     call->call.out = out;
-    call->call.number = (uint32_t)p->forward.n;
-    if (!add_memory(p, call) || !VEC_PUSH(p->forward, call))
+    call->call.number = (uint32_t)p->calls.forward.n;
+    if (!add_memory(p, call) || !VEC_PUSH(p->calls.forward, call))
         return plan_no_memory(err);
     return 0;
 }
@@ -382,7 +382,7 @@ static int add_sum(struct call_builder *m, uint32_t node, uint32_t time, uint32_
     call->call = (struct op_call){
         .param = f.param, .state = op.state, .n_in = 2, .n_out = 1, .in = io, .out = io + 2
     };
-    if (!VEC_PUSH(p->backward, call))
+    if (!VEC_PUSH(p->calls.backward, call))
         return plan_no_memory(m->err);
     return 0;
 }
@@ -455,7 +455,7 @@ static int add_input_grads(struct call_builder *m, const struct plan_node *n,
             return plan_no_memory(m->err);
         m->last_writer[p->values.at[n->in[k]].grad_root] = call->node + 1;
     }
-    if (!VEC_PUSH(p->backward, call))
+    if (!VEC_PUSH(p->calls.backward, call))
         return plan_no_memory(m->err);
     for (k = 0; k < n->n_in && rc == 0; k++) {
         const struct plan_value *root;
@@ -464,7 +464,7 @@ static int add_input_grads(struct call_builder *m, const struct plan_node *n,
             rc = add_sum(m, call->node, call->time, n->in[k], din[k]);
         root = din[k] != NULL ? &p->values.at[p->values.at[n->in[k]].grad_root] : NULL;
         if (root != NULL && root->kind == PLAN_PARAM)
-            m->final[root->index] = (uint32_t)p->backward.n - 1;
+            m->final[root->index] = (uint32_t)p->calls.backward.n - 1;
     }
     return rc;
 }
@@ -498,19 +498,19 @@ static int add_ready(struct call_builder *m)
     for (i = 0; i < g->n_params && g->params[i].kind == GRAPH_TRAINED; i++) {
         const struct graph_param *q = &g->params[i];
         bool last = i + 1 == g->n_params || g->params[i + 1].kind != GRAPH_TRAINED;
-        size_t end = last ? g->trained_floats : g->params[i + 1].offset;
+        size_t end = last ? g->arena.trained_floats : g->params[i + 1].offset;
         bool later = m->final[i] != GRAPH_NONE && (latest == GRAPH_NONE || m->final[i] > latest);
 
         if (m->final[i] == GRAPH_NONE &&
-            !VEC_PUSH(p->zeros, (struct plan_span){ q->offset, q->elements }))
+            !VEC_PUSH(p->calls.zeros, (struct plan_span){ q->offset, q->elements }))
             return plan_no_memory(m->err);
         if (later)
             latest = m->final[i];
-        if (p->ready.n > 0 && !later && !(q->is_table && i == g->first_table)) {
-            p->ready.at[p->ready.n - 1].n += end - q->offset;
+        if (p->calls.ready.n > 0 && !later && !(q->is_table && i == g->arena.first_table)) {
+            p->calls.ready.at[p->calls.ready.n - 1].n += end - q->offset;
             continue;
         }
-        if (!VEC_PUSH(p->ready, (struct plan_ready){ latest, q->offset, end - q->offset }))
+        if (!VEC_PUSH(p->calls.ready, (struct plan_ready){ latest, q->offset, end - q->offset }))
             return plan_no_memory(m->err);
     }
     return 0;
@@ -525,8 +525,8 @@ static void find_read(struct plan *p)
 
     for (i = 0; i < p->values.n; i++)
         p->values.at[i].is_read = p->values.at[i].kept;
-    if (p->loss_weight != GRAPH_NONE)
-        p->values.at[p->loss_weight].is_read = true;
+    if (p->loss.weight != GRAPH_NONE)
+        p->values.at[p->loss.weight].is_read = true;
     for (k = 0; k < p->n_metrics; k++)
         p->values.at[p->metrics[k].weight].is_read = true;
     for (i = 0; i < p->nodes.n; i++) {
@@ -558,17 +558,17 @@ static int extend_final_lifetimes(struct plan *p, struct err *err)
             return plan_no_memory(err);
     }
     /* Loss and weight are read at the end of forward, metrics at the end of the plan. */
-    if (p->loss_value != GRAPH_NONE && value_at(p, p->loss_value, (uint32_t)p->nodes.n) == NULL)
+    if (p->loss.value != GRAPH_NONE && value_at(p, p->loss.value, (uint32_t)p->nodes.n) == NULL)
         return plan_no_memory(err);
-    if (p->loss_weight != GRAPH_NONE && value_at(p, p->loss_weight, (uint32_t)p->nodes.n) == NULL)
+    if (p->loss.weight != GRAPH_NONE && value_at(p, p->loss.weight, (uint32_t)p->nodes.n) == NULL)
         return plan_no_memory(err);
     for (k = 0; k < p->n_metrics; k++)
         if (value_at(p, p->metrics[k].value, end_of_time(p)) == NULL ||
             value_at(p, p->metrics[k].weight, end_of_time(p)) == NULL)
             return plan_no_memory(err);
-    for (k = 0; p->feed_grads && k < p->n_feeds; k++)
-        if (p->values.at[p->input_values[k]].has_grad &&
-            grad_at(p, p->input_values[k], end_of_time(p)) == NULL)
+    for (k = 0; p->inputs.feed_grads && k < p->inputs.n_feeds; k++)
+        if (p->values.at[p->inputs.values[k]].has_grad &&
+            grad_at(p, p->inputs.values[k], end_of_time(p)) == NULL)
             return plan_no_memory(err);
     return 0;
 }
@@ -608,15 +608,15 @@ int plan_calls(struct plan *p, struct err *err)
 
     m.final = arena_array(&mem, p->g->n_params, sizeof(*m.final));
     m.last_writer = arena_array(&mem, p->values.n, sizeof(*m.last_writer));
-    p->rows = arena_array(&p->mem, p->g->n_tables, sizeof(*p->rows));
-    p->loss_grad = (struct tensor){ .dtype = TENSOR_F32, .data = (void *)(uintptr_t)&one };
-    if (m.final == NULL || m.last_writer == NULL || p->rows == NULL) {
+    p->tables.rows = arena_array(&p->mem, p->g->arena.n_tables, sizeof(*p->tables.rows));
+    p->loss.grad = (struct tensor){ .dtype = TENSOR_F32, .data = (void *)(uintptr_t)&one };
+    if (m.final == NULL || m.last_writer == NULL || p->tables.rows == NULL) {
         arena_fini(&mem);
         return plan_no_memory(err);
     }
     for (i = 0; i < p->g->n_params; i++)
         m.final[i] = GRAPH_NONE;
-    rc = p->device.cuda == NULL || bind_at(p, PLAN_CONSTANTS, &p->loss_grad.data, 0, GRAPH_NONE)
+    rc = p->device.cuda == NULL || bind_at(p, PLAN_CONSTANTS, &p->loss.grad.data, 0, GRAPH_NONE)
              ? make_calls(&m)
              : plan_no_memory(err);
     arena_fini(&mem);

@@ -48,7 +48,7 @@ static int add_body(struct plan_builder *b, const struct graph_node *from,
     uint32_t i;
     int rc = 0;
 
-    if (p->n_expanded++ == ITERATIONS_MAX)
+    if (p->building.n_expanded++ == ITERATIONS_MAX)
         return err_set(err, ERR_UNSUPPORTED, "%s '%s': expanding the loops needs more than %d iterations",
                        from->def->name, from->name, ITERATIONS_MAX);
     for (i = 0; i < body->n_nodes && rc == 0; i++)
@@ -90,7 +90,7 @@ static int stack_parts(struct plan_builder *b, const struct graph_node *from, ui
             return plan_refuse_sequence(from, name, err);
     rc = normalize_axis(from, &axis, p->values.at[parts[0]].tensor.shape.rank + 1, err);
     if (rc == 0 && axis == 0 && !backwards)
-        rc = plan_bags(p, name, parts, n, true, &b->map[to], &done, err);
+        rc = plan_embedding_bags(p, name, parts, n, true, &b->map[to], &done, err);
     if (done)
         return rc;
     for (i = 0; i < n && rc == 0; i++)

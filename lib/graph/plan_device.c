@@ -63,7 +63,7 @@ static int upload(struct plan *p, struct cuda_stream *s, struct err *err)
 static bool result_at(const struct plan *p, uint32_t i, uint32_t *value)
 {
     if (i < 2)
-        *value = i == 0 ? p->loss_value : p->loss_weight;
+        *value = i == 0 ? p->loss.value : p->loss.weight;
     else if (i - 2 < 2 * p->n_metrics)
         *value = i % 2 == 0 ? p->metrics[(i - 2) / 2].value : p->metrics[(i - 2) / 2].weight;
     else
@@ -135,7 +135,7 @@ int plan_device_open(struct plan *p, struct err *err)
     if (rc == 0)
         rc = cuda->pin(&p->device.results, result_offset(p, GRAPH_NONE) + ALIGN, err);
     if (rc == 0)
-        rc = cuda->stream_open(CUDA_SOME_TIME, &s, err);
+        rc = cuda->stream_open(CUDA_LOW_PRIORITY, &s, err);
     if (rc < 0)
         return rc;
     rc = upload(p, s, err);

@@ -36,8 +36,9 @@ static bool is_for_one_sample(const struct plan *p)
     const struct graph *g = p->g;
     uint32_t i;
 
-    for (i = 0; p->batch == 1 && i < g->n_inputs; i++)
-        if (g->inputs[i].has_shape && g->inputs[i].shape.rank > 0 && g->inputs[i].shape.dim[0] == 1)
+    for (i = 0; p->batch == 1 && i < g->io.n_inputs; i++)
+        if (g->io.inputs[i].has_shape && g->io.inputs[i].shape.rank > 0 &&
+            g->io.inputs[i].shape.dim[0] == 1)
             return true;
     return false;
 }

@@ -57,8 +57,8 @@ static const char *bag_hint(const struct graph *g, const struct graph_io *io)
 {
     uint32_t lists = 0, loops = 0, i;
 
-    for (i = 0; i < g->n_inputs; i++)
-        lists += is_list_of_ints(&g->inputs[i]);
+    for (i = 0; i < g->io.n_inputs; i++)
+        lists += is_list_of_ints(&g->io.inputs[i]);
     for (i = 0; i < g->n_nodes; i++)
         loops += strcmp(g->nodes[i].def->name, "Loop") == 0;
     return !is_list_of_ints(io) || lists < 2 || loops == 0
@@ -127,13 +127,13 @@ static int find_input(const struct graph *g, const char *name, uint32_t *out, st
     struct buf list = { 0 };
     uint32_t i;
 
-    for (i = 0; i < g->n_inputs; i++)
-        if (strcmp(g->inputs[i].name, name) == 0) {
+    for (i = 0; i < g->io.n_inputs; i++)
+        if (strcmp(g->io.inputs[i].name, name) == 0) {
             *out = i;
             return 0;
         }
-    for (i = 0; i < g->n_inputs && i < 8; i++)
-        buf_printf(&list, "%s'%.100s'", i > 0 ? ", " : "", g->inputs[i].name);
+    for (i = 0; i < g->io.n_inputs && i < 8; i++)
+        buf_printf(&list, "%s'%.100s'", i > 0 ? ", " : "", g->io.inputs[i].name);
     (void)err_set(err, ERR_INPUT, "the model has no input '%s'; its inputs are: %s", name,
                   list.data != NULL ? list.data : "none");
     buf_fini(&list);
@@ -172,7 +172,7 @@ static int add_input(struct plan_builder *b, uint32_t i, const char *name, enum 
     id = plan_add_value(b->p, name, PLAN_FEED, i, &t);
     if (id == GRAPH_NONE)
         return plan_no_memory(err);
-    b->p->input_values[i] = id;
+    b->p->inputs.values[i] = id;
     b->p->values.at[id].kept = true; /* forward may be run again on the same batch */
     b->p->values.at[id].by_sample = b->opts->purpose != PLAN_RUN;
     return 0;
@@ -188,17 +188,17 @@ static int add_feed(struct plan_builder *b, uint32_t i, struct err *err)
 
     if (rc < 0)
         return rc;
-    value = g->input_values[input];
+    value = g->io.input_values[input];
     if (b->map[value] != GRAPH_NONE)
         return err_set(err, ERR_INPUT, "model input '%s' is fed twice", feed->name);
     rc = whole_shape(b, feed, &shape, err);
     if (rc < 0)
         return err_wrap(err, rc, "model input");
-    rc = check_feed(b, feed, &g->inputs[input], &shape, err);
+    rc = check_feed(b, feed, &g->io.inputs[input], &shape, err);
     if (rc == 0)
-        rc = add_input(b, i, g->inputs[input].name, feed->dtype, &shape, feed->value, err);
+        rc = add_input(b, i, g->io.inputs[input].name, feed->dtype, &shape, feed->value, err);
     if (rc == 0)
-        b->map[value] = b->p->input_values[i];
+        b->map[value] = b->p->inputs.values[i];
     return rc;
 }
 
@@ -212,10 +212,10 @@ int plan_feeds(struct plan_builder *b, struct err *err)
 
     for (i = 0; i < o->n_feeds && rc == 0; i++)
         rc = add_feed(b, i, err);
-    for (i = 0; i < g->n_inputs && rc == 0; i++)
-        if (b->needed[g->input_values[i]] && b->map[g->input_values[i]] == GRAPH_NONE)
+    for (i = 0; i < g->io.n_inputs && rc == 0; i++)
+        if (b->needed[g->io.input_values[i]] && b->map[g->io.input_values[i]] == GRAPH_NONE)
             rc = err_set(err, ERR_INPUT, "model input '%s' is not fed: name %s for it",
-                         g->inputs[i].name, o->purpose == PLAN_RUN ? "an array" : "a feature");
+                         g->io.inputs[i].name, o->purpose == PLAN_RUN ? "an array" : "a feature");
     if (rc == 0 && o->purpose != PLAN_RUN)
         rc = add_input(b, o->n_feeds + o->n_targets, "(sample weights)", TENSOR_F32, &shape, NULL,
                        err);

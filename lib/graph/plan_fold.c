@@ -19,7 +19,7 @@ void *plan_fold_alloc(struct plan *p, size_t bytes)
         return at != 0 ? (void *)((at + 63) / 64 * 64) : NULL;
     }
     fold.data = aligned_alloc(64, fold.bytes);
-    if (fold.data == NULL || !VEC_PUSH(p->folds, fold)) {
+    if (fold.data == NULL || !VEC_PUSH(p->building.folds, fold)) {
         free(fold.data);
         return NULL;
     }
@@ -31,9 +31,10 @@ static struct plan_fold *fold_of(const struct plan *p, const void *data)
 {
     uintptr_t at = (uintptr_t)data;
 
-    for (size_t i = 0; i < p->folds.n; i++)
-        if (at >= (uintptr_t)p->folds.at[i].data && at < (uintptr_t)p->folds.at[i].data + p->folds.at[i].bytes)
-            return &p->folds.at[i];
+    for (size_t i = 0; i < p->building.folds.n; i++)
+        if (at >= (uintptr_t)p->building.folds.at[i].data &&
+            at < (uintptr_t)p->building.folds.at[i].data + p->building.folds.at[i].bytes)
+            return &p->building.folds.at[i];
     return NULL;
 }
 
@@ -53,33 +54,33 @@ void plan_fold_release(struct plan *p)
     for (i = 0; i < p->nodes.n; i++)
         for (k = 0; k < p->nodes.at[i].n_in; k++)
             mark_read(p, p->nodes.at[i].in[k]);
-    mark_read(p, p->loss_value);
-    mark_read(p, p->loss_weight);
+    mark_read(p, p->loss.value);
+    mark_read(p, p->loss.weight);
     for (k = 0; k < p->n_metrics; k++) {
         mark_read(p, p->metrics[k].value);
         mark_read(p, p->metrics[k].weight);
     }
     for (k = 0; k < p->n_kept; k++)
         mark_read(p, p->kept[k].value);
-    for (i = 0; i < p->values.n && p->folds.n > 0; i++) {
+    for (i = 0; i < p->values.n && p->building.folds.n > 0; i++) {
         struct tensor *t = &p->values.at[i].tensor;
         const struct plan_fold *fold = fold_of(p, t->data);
 
         if (fold != NULL && !fold->is_read)
             t->data = NULL;
     }
-    for (i = 0; i < p->folds.n; i++) {
-        if (p->folds.at[i].is_read)
-            p->folds.at[kept++] = p->folds.at[i];
+    for (i = 0; i < p->building.folds.n; i++) {
+        if (p->building.folds.at[i].is_read)
+            p->building.folds.at[kept++] = p->building.folds.at[i];
         else
-            free(p->folds.at[i].data);
+            free(p->building.folds.at[i].data);
     }
-    p->folds.n = kept;
+    p->building.folds.n = kept;
 }
 
 void plan_fold_free(struct plan *p)
 {
-    for (size_t i = 0; i < p->folds.n; i++)
-        free(p->folds.at[i].data);
-    VEC_FINI(p->folds);
+    for (size_t i = 0; i < p->building.folds.n; i++)
+        free(p->building.folds.at[i].data);
+    VEC_FINI(p->building.folds);
 }

@@ -77,8 +77,8 @@ static void count_readers(struct fuser *f)
             if (n->out[k] != GRAPH_NONE)
                 f->producer[n->out[k]] = (uint32_t)i;
     }
-    count(f, p->loss_value);
-    count(f, p->loss_weight);
+    count(f, p->loss.value);
+    count(f, p->loss.weight);
     for (k = 0; k < p->n_metrics; k++) {
         count(f, p->metrics[k].value);
         count(f, p->metrics[k].weight);

@@ -28,8 +28,9 @@ bool plan_needs_stat(const struct plan *p, const struct plan_node *n, uint32_t i
 
 static bool is_trained(const struct plan *p, const struct plan_value *v)
 {
-    return p->feed_grads ? v->kind == PLAN_FEED && v->tensor.dtype == TENSOR_F32
-                         : v->kind == PLAN_PARAM && p->g->params[v->index].kind == GRAPH_TRAINED;
+    return p->inputs.feed_grads
+               ? v->kind == PLAN_FEED && v->tensor.dtype == TENSOR_F32
+               : v->kind == PLAN_PARAM && p->g->params[v->index].kind == GRAPH_TRAINED;
 }
 
 int plan_is_trained(const struct plan *p, uint32_t value, bool *out, struct err *err)
@@ -80,7 +81,7 @@ static void find_needs(struct plan *p)
     for (i = 0; i < p->values.n; i++) {
         struct plan_value *v = &p->values.at[i];
 
-        v->needs_grad = p->feed_grads
+        v->needs_grad = p->inputs.feed_grads
                             ? v->kind == PLAN_FEED && carries_grad(v)
                             : v->kind == PLAN_PARAM && p->g->params[v->index].kind == GRAPH_TRAINED;
     }
@@ -167,7 +168,7 @@ static void find_cuts(const struct plan *p, bool *on_path, struct cut *cuts, uin
     size_t i;
     uint32_t k;
 
-    on_path[p->loss_value] = true;
+    on_path[p->loss.value] = true;
     for (i = p->nodes.n; i-- > 0;) {
         const struct plan_node *n = &p->nodes.at[i];
         bool is_on = false;
@@ -215,10 +216,10 @@ int plan_gradients(struct plan *p, struct err *err)
 {
     size_t i;
 
-    if ((p->purpose != PLAN_TRAIN && !p->feed_grads) || p->loss_value == GRAPH_NONE)
+    if ((p->purpose != PLAN_TRAIN && !p->inputs.feed_grads) || p->loss.value == GRAPH_NONE)
         return 0;
     find_needs(p);
-    p->values.at[p->loss_value].has_grad = p->values.at[p->loss_value].needs_grad;
+    p->values.at[p->loss.value].has_grad = p->values.at[p->loss.value].needs_grad;
     for (i = p->nodes.n; i-- > 0;)
         find_flow(p, &p->nodes.at[i]);
     for (i = 0; i < p->nodes.n; i++) {

@@ -83,8 +83,8 @@ static int add_measure(struct plan_builder *b, const char *role, const struct pl
     if (n.in == NULL)
         return plan_no_memory(err);
     n.in[0] = b->map[tensor];
-    n.in[1] = p->input_values[b->opts->n_feeds + m->target];
-    n.in[2] = p->input_values[b->opts->n_feeds + b->opts->n_targets];
+    n.in[1] = p->inputs.values[b->opts->n_feeds + m->target];
+    n.in[2] = p->inputs.values[b->opts->n_feeds + b->opts->n_targets];
     rc = plan_add_node(p, &n, names, err);
     if (rc < 0)
         return rc;
@@ -133,7 +133,7 @@ static int add_own_loss(struct plan_builder *b, const struct plan_measure *m, st
     if (rc < 0)
         return rc;
     in[0] = b->map[tensor];
-    in[1] = p->input_values[b->opts->n_feeds + b->opts->n_targets];
+    in[1] = p->inputs.values[b->opts->n_feeds + b->opts->n_targets];
     *out = (struct plan_sums){ .weight = GRAPH_NONE };
     return add_sum(b, "MeanLoss", in, 2, NULL, &out->value, err);
 }
@@ -155,25 +155,25 @@ static int add_losses(struct plan_builder *b, struct err *err)
         rc = m->op != NULL ? add_measure(b, "loss", m, &sums, err) : add_own_loss(b, m, &sums, err);
         if (rc < 0)
             return rc;
-        parts[i] = p->loss_value = sums.value;
+        parts[i] = p->loss.value = sums.value;
         factors[i] = m->weight != 0 ? m->weight : 1.0f;
-        p->loss_weight = o->n_losses == 1 ? sums.weight : GRAPH_NONE;
+        p->loss.weight = o->n_losses == 1 ? sums.weight : GRAPH_NONE;
     }
     if (o->n_losses == 0 || (o->n_losses == 1 && factors[0] == 1.0f))
         return 0;
-    return add_sum(b, "WeightedSum", parts, o->n_losses, factors, &p->loss_value, err);
+    return add_sum(b, "WeightedSum", parts, o->n_losses, factors, &p->loss.value, err);
 }
 
 static int sum_outputs(struct plan_builder *b, struct err *err)
 {
     struct plan *p = b->p;
     const struct graph *g = p->g;
-    uint32_t *in = arena_array(&p->mem, g->n_outputs, sizeof(*in)), n = 0, i;
+    uint32_t *in = arena_array(&p->mem, g->io.n_outputs, sizeof(*in)), n = 0, i;
 
     if (in == NULL)
         return plan_no_memory(err);
-    for (i = 0; i < g->n_outputs; i++) {
-        uint32_t value = b->map[g->output_values[i]];
+    for (i = 0; i < g->io.n_outputs; i++) {
+        uint32_t value = b->map[g->io.output_values[i]];
 
         if (p->values.at[value].tensor.dtype == TENSOR_F32)
             in[n++] = value;
@@ -182,7 +182,7 @@ static int sum_outputs(struct plan_builder *b, struct err *err)
         return p->purpose == PLAN_RUN
                    ? 0
                    : err_set(err, ERR_INPUT, "the model has no float32 output to sum up");
-    return add_sum(b, "WeightedSum", in, n, NULL, &p->loss_value, err);
+    return add_sum(b, "WeightedSum", in, n, NULL, &p->loss.value, err);
 }
 
 int plan_measures(struct plan_builder *b, struct err *err)

@@ -145,7 +145,7 @@ int plan_add_node(struct plan *p, struct plan_node *n, const char *const *out_na
  * are selected later. */
 static bool can_fold(const struct plan *p, const struct plan_node *n)
 {
-    size_t bytes = 0, limit = max_fold_bytes - p->folded_bytes;
+    size_t bytes = 0, limit = max_fold_bytes - p->building.folded_bytes;
     uint32_t i;
 
     if (n->def->random || n->def->layout == OP_LAYOUT_CHANNELS ||
@@ -230,7 +230,7 @@ static int fold(struct plan *p, struct plan_node *n, struct err *err)
         v->tensor.data = plan_fold_alloc(p, tensor_bytes(&v->tensor));
         if (v->tensor.data == NULL)
             return plan_no_memory(err);
-        p->folded_bytes += tensor_bytes(&v->tensor);
+        p->building.folded_bytes += tensor_bytes(&v->tensor);
     }
     if (!plan_is_empty(p, n))
         rc = plan_folds_double(p, n) ? plan_compute_double(p, n, err)

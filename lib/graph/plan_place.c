@@ -69,30 +69,31 @@ static void insert(struct plan_block *placed, size_t n, const struct plan_block 
 int plan_place(struct plan *p, struct err *err)
 {
     struct arena mem = { 0 };
-    struct item *items = arena_array(&mem, p->blocks.n, sizeof(*items));
-    struct plan_block *placed = arena_array(&mem, p->blocks.n, sizeof(*placed));
+    struct item *items = arena_array(&mem, p->memory.blocks.n, sizeof(*items));
+    struct plan_block *placed = arena_array(&mem, p->memory.blocks.n, sizeof(*placed));
     size_t i;
 
     if (items == NULL || placed == NULL) {
         arena_fini(&mem);
         return plan_no_memory(err);
     }
-    for (i = 0; i < p->blocks.n; i++) {
-        p->blocks.at[i].bytes = round_up(p->blocks.at[i].bytes);
-        items[i] = (struct item){ &p->blocks.at[i], (uint32_t)i };
+    for (i = 0; i < p->memory.blocks.n; i++) {
+        p->memory.blocks.at[i].bytes = round_up(p->memory.blocks.at[i].bytes);
+        items[i] = (struct item){ &p->memory.blocks.at[i], (uint32_t)i };
     }
-    if (p->blocks.n > 0)
-        qsort(items, p->blocks.n, sizeof(*items), largest_first);
-    for (i = 0; i < p->blocks.n; i++) {
+    if (p->memory.blocks.n > 0)
+        qsort(items, p->memory.blocks.n, sizeof(*items), largest_first);
+    for (i = 0; i < p->memory.blocks.n; i++) {
         struct plan_block *b = items[i].block;
 
         b->offset = best_gap(placed, i, b);
         insert(placed, i, b);
-        if (b->offset + b->bytes > p->work_bytes)
-            p->work_bytes = b->offset + b->bytes;
+        if (b->offset + b->bytes > p->memory.work_bytes)
+            p->memory.work_bytes = b->offset + b->bytes;
     }
     arena_fini(&mem);
-    for (i = 0; i < p->binds[PLAN_WORK].n; i++)
-        p->binds[PLAN_WORK].at[i].offset = p->blocks.at[p->binds[PLAN_WORK].at[i].block].offset;
+    for (i = 0; i < p->memory.binds[PLAN_WORK].n; i++)
+        p->memory.binds[PLAN_WORK].at[i].offset =
+            p->memory.blocks.at[p->memory.binds[PLAN_WORK].at[i].block].offset;
     return 0;
 }

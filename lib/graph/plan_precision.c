@@ -95,7 +95,9 @@ static int convert_type(struct converter *c, uint32_t *value, struct err *err)
         if (n.in == NULL || to == NULL)
             return plan_no_memory(err);
         n.in[0] = from;
-        *to = (struct op_attr){ .name = "to", .type = OP_ATTR_INT, .i = v->is_half ? TENSOR_F32 : p->half };
+        *to = (struct op_attr){ .name = "to",
+                                .type = OP_ATTR_INT,
+                                .i = v->is_half ? TENSOR_F32 : p->types.half };
         rc = plan_add_node(p, &n, names, err);
         if (rc < 0)
             return rc;
@@ -210,7 +212,7 @@ static int select_type(struct converter *c, struct plan_node *n, struct err *err
         v->is_half = (is_half || rounds) && (n->def->half_of & (graph_input_bit(i) << 16)) != 0 &&
                      v->tensor.dtype == TENSOR_F32;
         if (v->is_half)
-            v->tensor.dtype = p->half;
+            v->tensor.dtype = p->types.half;
     }
     return rc < 0 || VEC_PUSH(p->nodes, *n) ? rc : plan_no_memory(err);
 }

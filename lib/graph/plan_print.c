@@ -47,8 +47,8 @@ static void print_node(struct buf *out, const struct plan *p, uint32_t i)
     else if (n->in_place)
         buf_printf(out, "; in place of %s", p->values.at[n->in[0]].name);
     else if (root->block != GRAPH_NONE)
-        buf_printf(out, "; at %zu, until %" PRIu32, p->blocks.at[root->block].offset,
-                   p->blocks.at[root->block].last);
+        buf_printf(out, "; at %zu, until %" PRIu32, p->memory.blocks.at[root->block].offset,
+                   p->memory.blocks.at[root->block].last);
     if (n->save_bytes > 0)
         buf_printf(out, "; saves %zu bytes", n->save_bytes);
     if (n->scratch_bytes > 0)
@@ -63,8 +63,8 @@ static void print_backward(struct buf *out, const struct plan *p)
     size_t i, next = 0;
     uint32_t k;
 
-    for (i = 0; i < p->backward.n; i++) {
-        const struct plan_call *call = p->backward.at[i];
+    for (i = 0; i < p->calls.backward.n; i++) {
+        const struct plan_call *call = p->calls.backward.at[i];
         const struct plan_node *n = &p->nodes.at[call->node];
 
         if (call->call.din == NULL) {
@@ -76,9 +76,9 @@ static void print_backward(struct buf *out, const struct plan *p)
             if (call->call.din[k] != NULL)
                 buf_printf(out, " %s%s", (call->call.din_add & OP_IN(k)) != 0 ? "+" : "",
                            p->values.at[n->in[k]].name);
-        for (; next < p->ready.n && p->ready.at[next].call <= i; next++)
-            buf_printf(out, "; ready: floats %zu to %zu", p->ready.at[next].offset,
-                       p->ready.at[next].offset + p->ready.at[next].n);
+        for (; next < p->calls.ready.n && p->calls.ready.at[next].call <= i; next++)
+            buf_printf(out, "; ready: floats %zu to %zu", p->calls.ready.at[next].offset,
+                       p->calls.ready.at[next].offset + p->calls.ready.at[next].n);
         buf_str(out, "\n");
     }
 }
@@ -92,9 +92,9 @@ static size_t least_bytes(const struct plan *p)
     for (time = 0; time <= 2 * p->nodes.n; time++) {
         size_t bytes = 0;
 
-        for (i = 0; i < p->blocks.n; i++)
-            if (p->blocks.at[i].first <= time && time <= p->blocks.at[i].last)
-                bytes += p->blocks.at[i].bytes;
+        for (i = 0; i < p->memory.blocks.n; i++)
+            if (p->memory.blocks.at[i].first <= time && time <= p->memory.blocks.at[i].last)
+                bytes += p->memory.blocks.at[i].bytes;
         if (bytes > most)
             most = bytes;
     }
@@ -106,9 +106,9 @@ static void print_zeros(struct buf *out, const struct plan *p)
     size_t i;
     uint32_t k;
 
-    for (i = 0; i < p->zeros.n; i++)
+    for (i = 0; i < p->calls.zeros.n; i++)
         for (k = 0; k < p->g->n_params; k++)
-            if (p->g->params[k].offset == p->zeros.at[i].offset)
+            if (p->g->params[k].offset == p->calls.zeros.at[i].offset)
                 buf_printf(out, "the loss does not depend on '%s': its gradient is zero\n",
                            p->g->params[k].name);
 }
@@ -128,14 +128,14 @@ void plan_print(const struct plan *p, struct buf *out)
         print_node(out, p, (uint32_t)i);
         flops += p->nodes.at[i].is_alias ? 0 : p->nodes.at[i].flops;
     }
-    if (p->backward.n > 0) {
+    if (p->calls.backward.n > 0) {
         buf_str(out, "backward\n");
         print_backward(out, p);
         print_zeros(out, p);
     }
-    for (i = 0; i < p->blocks.n; i++)
-        all += p->blocks.at[i].bytes;
-    text_bytes(text[0], sizeof(text[0]), p->work_bytes);
+    for (i = 0; i < p->memory.blocks.n; i++)
+        all += p->memory.blocks.at[i].bytes;
+    text_bytes(text[0], sizeof(text[0]), p->memory.work_bytes);
     text_bytes(text[1], sizeof(text[1]), least_bytes(p));
     text_bytes(text[2], sizeof(text[2]), all);
     buf_printf(out, "forward %.4g MFLOP; work memory %s (in use at once %s, without reuse %s)\n",

@@ -5,7 +5,7 @@
  *                  without kernels). plan_feeds.c: inputs; plan_control.c: expands If, Loop and
  *                  Scan; plan_batch.c: batch sizes that an export wrote into shapes;
  *                  plan_measure.c: losses and metrics; plan_sequence.c: sequences of tensors;
- *                  plan_bags.c: EmbeddingBag. Finally, nodes without a reader are removed
+ *                  plan_embedding_bags.c: EmbeddingBag. Finally, nodes without a reader are removed
  *   plan_fuse.c    replaces chains that one kernel computes by one node; the patterns: fuse_*.c
  *   plan_precision.c  selects float32 or 16 bits for each value; adds `Convert` nodes
  *   plan_layout.c  selects a layout for each value; adds `Reorder` nodes
@@ -16,6 +16,7 @@
  *   plan_device.c  on a GPU: kernels, constants, results
  *   plan.c         plan_new() runs the passes; binding and execution
  *   plan_nonfinite.c  non-finite tracing: execution that checks every number
+ *   plan_verify.c  checks the memory of a finished plan; shares no code with the passes
  *
  * Time is counted in nodes: node i runs forward at time i and backward at 2 * n_nodes - 1 - i. */
 #ifndef GRAPH_PLAN_PRIV_H
@@ -44,9 +45,9 @@ struct plan_value {
     bool needs_grad;       /* a trained parameter is upstream */
     bool has_grad;         /* needs_grad, and backward computes a gradient for it */
     bool is_fed;           /* plan_precision.c: depends on an input, not only on parameters */
-    bool is_half; /* the type is plan.half because of this plan, not because of the model */
+    bool is_half; /* the type is plan.types.half because of this plan, not because of the model */
     uint32_t other_type;   /* plan_precision.c: the same value in the other of float32 and
-                              plan.half; GRAPH_NONE: no Convert exists */
+                              plan.types.half; GRAPH_NONE: no Convert exists */
     uint32_t other_layout; /* the same value in the other layout; GRAPH_NONE: no Reorder exists */
     uint32_t root;         /* the value whose memory it shares; itself if it has its own */
     uint32_t grad_root;    /* the same for the gradient */
@@ -69,7 +70,7 @@ struct plan_node {
     uint32_t stream;
     void *param;
     const struct op_kernels *kernels; /* kernels of the row for the plan's device */
-    void *state; /* owned by plan.states */
+    void *state; /* owned by plan.calls.states */
     size_t save_bytes, scratch_bytes;
     double flops;
     bool draws_fixed; /* a random node whose shape does not depend on an input of the graph */
@@ -107,7 +108,7 @@ struct plan_bind { /* an address that binding sets */
 
 /* A non-canonical address: an access faults at the erroneous instruction. (Not NULL, because a
  * kernel may do arithmetic on an address that it never accesses.) */
-#define PLAN_NOWHERE ((void *)((uintptr_t)1 << 62))
+#define PLAN_POISON_ADDRESS ((void *)((uintptr_t)1 << 62))
 
 struct plan_call {
     int (*kernel)(const struct op_call *c, struct err *err);
@@ -155,58 +156,95 @@ struct plan_kept {
     uint32_t value;
 };
 
-struct plan {
-    const struct graph *g;
-    enum plan_purpose purpose;
-    uint32_t batch;
+struct plan_types {         /* the element types that calls compute with */
     enum tensor_dtype half; /* type of 16-bit activations: TENSOR_BF16, TENSOR_F16; TENSOR_NONE: all
                                are float32 */
     bool tf32;              /* see op_plan.tf32 */
-    struct arena mem; /* owns all objects of the plan that have no other owner */
-    VEC(struct plan_value) values;
-    VEC(struct plan_node) nodes; /* in forward order */
-    uint32_t n_inputs;           /* feeds, targets, sample weights */
-    uint32_t *input_values;      /* [n_inputs] */
-    uint32_t n_feeds;
-    bool training;               /* nodes in training form */
-    bool feed_grads;
-    uint32_t loss_value, loss_weight; /* GRAPH_NONE: absent */
-    struct plan_sums *metrics;
-    uint32_t n_metrics;
-    uint32_t n_expanded;            /* number of bodies expanded so far */
     uint32_t n_rounded; /* PLAN_RUN: number of float64 nodes that are computed in float32 */
-    const char *first_rounded;   /* name of the first of them; NULL: none */
-    VEC(struct plan_attention) attentions; /* plan_fuse.c: the attentions of the graph, fused or
-                                              not */
-    VEC(struct plan_sequence) sequences; /* used while the plan is made */
-    uint32_t sequence_items;     /* total capacity of their lists, in elements */
-    VEC(char *) notes;           /* see plan_notes() */
-    struct plan_kept *kept;
-    uint32_t n_kept;
+    const char *first_rounded; /* name of the first of them; NULL: none */
+};
+
+struct plan_inputs {  /* what the caller writes before a call */
+    uint32_t n;       /* feeds, targets, sample weights */
+    uint32_t *values; /* [n] */
+    uint32_t n_feeds;
+    bool feed_grads; /* backward computes gradients of the float32 feeds */
+};
+
+struct plan_loss {
+    uint32_t value, weight;  /* values; GRAPH_NONE: absent */
+    struct tensor grad;      /* seed gradient: scalar 1.0 */
+    float last, last_weight; /* copies after the last forward: backward may overwrite their
+                                memory */
+};
+
+struct plan_building {   /* used while the plan is made */
+    uint32_t n_expanded; /* number of bodies expanded so far */
+    VEC(struct plan_sequence) sequences;
+    uint32_t sequence_items; /* total capacity of their lists, in elements */
+    size_t folded_bytes;
+    VEC(struct plan_fold) folds; /* plan_fold.c: large folds only */
+};
+
+struct plan_memory { /* the memory plan */
     VEC(struct plan_block) blocks;
     VEC(struct plan_bind) binds[PLAN_BASES];
+    size_t work_bytes;
+};
+
+struct plan_calls {
     VEC(struct plan_call *) forward;
     VEC(struct plan_call *) backward;
     VEC(struct plan_ready) ready;
     VEC(struct plan_span) zeros; /* trained parameters without a gradient */
     VEC(struct plan_state) states;
-    struct plan_device device;
-    struct tensor loss_grad;  /* seed gradient: scalar 1.0 */
-    struct packed_rows *rows; /* [g->n_tables] row-sparse gradients for Gather; marks NULL:
-                                 gradients are dense */
-    struct packed *packed;    /* borrowed from the caller of plan_pack(); NULL: gradients of tables
+};
+
+struct plan_tables {          /* gradients of embedding tables */
+    struct packed_rows *rows; /* [n_tables of the graph] row-sparse gradients for Gather; marks
+                                 NULL: gradients are dense */
+    struct packed *packed;    /* borrowed from the caller of plan_set_packed(); NULL: gradients of tables
                                  are dense */
-    size_t rows_at;           /* set by plan_tell_rows(); 0: rows are not recorded */
-    size_t folded_bytes;
-    VEC(struct plan_fold) folds; /* plan_fold.c: large folds only */
-    size_t work_bytes;
+    size_t rows_at;           /* set by plan_record_rows(); 0: rows are not recorded */
+};
+
+struct plan_bound { /* the memory that the caller provides */
     float *params, *grads;
     void *work;
     bool is_bound;
-    plan_watch_fn *watch; /* NULL: no callback */
-    void *watch_arg;
-    struct plan_culprit *nonfinite; /* NULL: non-finite tracing is disabled */
-    float loss, weight; /* copies after the last forward: backward may overwrite their memory */
+};
+
+struct plan_watch {
+    plan_watch_fn *fn; /* NULL: no callback */
+    void *arg;
+};
+
+struct plan {
+    const struct graph *g;
+    enum plan_purpose purpose;
+    uint32_t batch;
+    bool training;    /* nodes in training form */
+    struct arena mem; /* owns all objects of the plan that have no other owner */
+    VEC(struct plan_value) values;
+    VEC(struct plan_node) nodes; /* in forward order */
+    struct plan_types types;
+    struct plan_inputs inputs;
+    struct plan_loss loss;
+    struct plan_sums *metrics;
+    uint32_t n_metrics;
+    struct plan_kept *kept;
+    uint32_t n_kept;
+    struct plan_building building;
+    VEC(struct plan_attention) attentions; /* plan_fuse.c: the attentions of the graph, fused or
+                                              not */
+    VEC(char *) notes; /* see plan_notes() */
+    struct plan_memory memory;
+    struct plan_calls calls;
+    struct plan_device device;
+    struct plan_tables tables;
+    struct plan_bound bound;
+    struct plan_watch watch;
+    struct plan_nonfinite *nonfinite; /* NULL: non-finite tracing is disabled */
 };
 
 /* ---- plan_build.c and helpers ---- */
@@ -231,10 +269,10 @@ int plan_sequence(struct plan_builder *b, const struct graph_node *from, struct 
 bool plan_is_sequence(uint32_t value);
 /* The error of a node that reads the sequence `name` but requires tensors. */
 int plan_refuse_sequence(const struct graph_node *n, const char *name, struct err *err);
-/* ---- plan_bags.c ---- */
+/* ---- plan_embedding_bags.c ---- */
 /* If the items [n] are reduced rows of bags of one size, *out receives one tensor [n, ...] and
  * *done is set to true. stacks: the items lack the leading axis. */
-int plan_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n, bool stacks,
+int plan_embedding_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n, bool stacks,
               uint32_t *out, bool *done, struct err *err);
 /* Returns whether the node is a pool with more spatial axes than the kernels support
  * (lower_pool.c). */
@@ -243,7 +281,7 @@ bool plan_is_wide_pool(const struct plan_builder *b, const struct graph_node *fr
 int plan_lower(struct plan_builder *b, const struct graph_node *from, struct err *err);
 /* Called before node n is inferred: replaces a batch size of the export in its shape by the
  * lane's. */
-int plan_unfix_batch(struct plan_builder *b, struct plan_node *n, struct err *err);
+int plan_replace_batch(struct plan_builder *b, struct plan_node *n, struct err *err);
 /* Called after node n is inferred: sets by_sample of its outputs. Refuses random numbers that
  * samples would share. */
 int plan_mark_samples(struct plan *p, const struct plan_node *n, struct err *err);
@@ -315,7 +353,7 @@ int plan_add_cast(struct plan_builder *b, struct plan_node *n, const char *const
 
 /* ---- the other passes ---- */
 int plan_fuse(struct plan *p, struct err *err);
-int plan_precision(struct plan *p, struct err *err); /* only with a plan.half */
+int plan_precision(struct plan *p, struct err *err); /* only with a plan.types.half */
 enum tensor_dtype plan_precision_half(enum plan_precision p);
 int plan_layouts(struct plan *p, struct err *err);
 int plan_gradients(struct plan *p, struct err *err);

@@ -41,7 +41,7 @@ int plan_refuse_sequence(const struct graph_node *n, const char *name, struct er
 
 static struct plan_sequence *sequence(struct plan *p, uint32_t value)
 {
-    return &p->sequences.at[value - PLAN_SEQUENCE_FIRST];
+    return &p->building.sequences.at[value - PLAN_SEQUENCE_FIRST];
 }
 
 /* ---- lists ---- */
@@ -51,11 +51,11 @@ static int new_list(struct plan *p, const struct graph_node *from, uint32_t cap,
 {
     struct plan_list *l;
 
-    if (cap > PARTS_MAX || cap > ITEMS_MAX - p->sequence_items)
+    if (cap > PARTS_MAX || cap > ITEMS_MAX - p->building.sequence_items)
         return err_set(err, ERR_UNSUPPORTED,
                        "%s '%s': sequences of more than %d tensors, or %d in all", from->def->name,
                        from->name, PARTS_MAX, ITEMS_MAX);
-    p->sequence_items += cap;
+    p->building.sequence_items += cap;
     l = arena_alloc(&p->mem, sizeof(*l));
     if (l == NULL)
         return plan_no_memory(err);
@@ -75,9 +75,10 @@ static int add_sequence(struct plan_builder *b, uint32_t to, struct plan_list *l
 
     if (to == GRAPH_NONE)
         return 0;
-    if (p->sequences.n >= GRAPH_NONE - PLAN_SEQUENCE_FIRST || !VEC_PUSH(p->sequences, s))
+    if (p->building.sequences.n >= GRAPH_NONE - PLAN_SEQUENCE_FIRST ||
+        !VEC_PUSH(p->building.sequences, s))
         return plan_no_memory(err);
-    b->map[to] = PLAN_SEQUENCE_FIRST + (uint32_t)(p->sequences.n - 1);
+    b->map[to] = PLAN_SEQUENCE_FIRST + (uint32_t)(p->building.sequences.n - 1);
     return 0;
 }
 
@@ -378,7 +379,7 @@ static int concat(struct plan_builder *b, const struct graph_node *from, struct 
     memcpy(items, sequence(p, s)->list->items, n * sizeof(*items));
     rc = axis_of(from, p->values.at[items[0]].tensor.shape.rank + stacks, &axis.i, err);
     if (rc == 0 && axis.i == 0)
-        rc = plan_bags(p, from->name, items, n, stacks, &b->map[from->out[0]], &done, err);
+        rc = plan_embedding_bags(p, from->name, items, n, stacks, &b->map[from->out[0]], &done, err);
     for (i = 0; i < n && rc == 0 && stacks && !done; i++)
         rc = plan_move_axis(p, from->name, &items[i], axis.i, true, err);
     if (rc < 0 || done)

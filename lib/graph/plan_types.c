@@ -230,8 +230,8 @@ int plan_add_cast(struct plan_builder *b, struct plan_node *n, const char *const
         return rc;
     if (add_with_casts(p, n, out_names, &own) < 0)
         return rc;
-    if (reads_double(p, n) && p->n_rounded++ == 0)
-        p->first_rounded = n->name;
+    if (reads_double(p, n) && p->types.n_rounded++ == 0)
+        p->types.first_rounded = n->name;
     if (err != NULL)
         *err = (struct err){ 0 };
     return 0;
@@ -239,6 +239,6 @@ int plan_add_cast(struct plan_builder *b, struct plan_node *n, const char *const
 
 uint32_t plan_rounded(const struct plan *p, const char **first)
 {
-    *first = p->first_rounded;
-    return p->n_rounded;
+    *first = p->types.first_rounded;
+    return p->types.n_rounded;
 }

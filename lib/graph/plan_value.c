@@ -84,9 +84,9 @@ int plan_find_tensor(const struct graph *g, const char *name, const char *role, 
     for (i = 0; i < g->n_values; i++)
         names[i] = g->values[i].name;
     near = text_nearest(name, names, g->n_values);
-    if (near == NULL && g->n_outputs > 0)
+    if (near == NULL && g->io.n_outputs > 0)
         (void)err_set(err, ERR_INPUT, "%s: the model has no tensor '%s' (its output is '%s')", role,
-                      name, g->outputs[0].name);
+                      name, g->io.outputs[0].name);
     else
         (void)err_set(err, ERR_INPUT, "%s: the model has no tensor '%s'; did you mean '%s'?", role,
                       name, near != NULL ? near : "");

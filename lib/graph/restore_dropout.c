@@ -349,7 +349,7 @@ static int rewrite(struct rewriter *r)
             return no_memory(r->err);
         }
     }
-    *model = *r->g->model;
+    *model = *r->g->file.model;
     *graph = *r->p;
     graph->node = alloc(r, r->out.n, sizeof(*graph->node));
     if (graph->node == NULL)
@@ -357,7 +357,7 @@ static int rewrite(struct rewriter *r)
     memcpy(graph->node, r->out.at, r->out.n * sizeof(*graph->node));
     graph->n_node = r->out.n;
     model->graph = graph;
-    r->g->model = model;
+    r->g->file.model = model;
     return graph_note(r->g, r->err,
                       "%zu layers that drop parts at random (first '%s') were recognised: they are disabled "
                       "in evaluation and in the exported model",
@@ -366,7 +366,7 @@ static int rewrite(struct rewriter *r)
 
 int graph_restore_dropout(struct graph *g, struct err *err)
 {
-    struct rewriter r = { .g = g, .p = g->model->graph, .err = err };
+    struct rewriter r = { .g = g, .p = g->file.model->graph, .err = err };
     struct drop d;
     size_t n_readers = 0, i;
     int rc = 0;

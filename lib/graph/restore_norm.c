@@ -428,8 +428,8 @@ static void count_readers(struct restorer *r)
         for (k = 0; k < g->nodes[i].n_captured; k++)
             r->readers[g->nodes[i].captured[k]]++;
     }
-    for (i = 0; i < g->n_outputs; i++)
-        r->readers[g->output_values[i]]++;
+    for (i = 0; i < g->io.n_outputs; i++)
+        r->readers[g->io.output_values[i]]++;
 }
 
 static void release_inputs(struct restorer *r, const struct graph_node *n)
@@ -514,7 +514,7 @@ int graph_restore_norms(struct graph *g, struct err *err)
     uint32_t i;
     int rc = 0;
 
-    if (strncmp(g->producer, "pytorch", 7) == 0)
+    if (strncmp(g->file.producer, "pytorch", 7) == 0)
         return 0;
     r.match_at = arena_array(&mem, g->n_nodes, sizeof(*r.match_at));
     r.readers = arena_array(&mem, g->n_values, sizeof(*r.readers));

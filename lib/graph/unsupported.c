@@ -145,8 +145,8 @@ int import_check_ops(const struct importer *im, struct err *err)
     size_t listed = 0, more = 0, i;
     int rc;
 
-    for (i = 0; i < g->n_ops; i++) {
-        const struct graph_op *op = &g->ops[i];
+    for (i = 0; i < g->report.n_ops; i++) {
+        const struct graph_op *op = &g->report.ops[i];
 
         if (op->is_supported)
             continue;

@@ -7,7 +7,18 @@
 
 #include "opts/data.h"
 #include "opts/graph.h"
+#include "opts/loss_list.h"
 #include "opts/tensor.h"
+
+#define TRAIN_LOSS_ENUMERATOR(NAME, ...) TRAIN_LOSS_##NAME,
+enum train_loss_type { TRAIN_LOSS_LIST(TRAIN_LOSS_ENUMERATOR) TRAIN_LOSSES };
+#undef TRAIN_LOSS_ENUMERATOR
+#define TRAIN_METRIC_ENUMERATOR(NAME, ...) TRAIN_METRIC_##NAME,
+enum train_metric_type { TRAIN_METRIC_LIST(TRAIN_METRIC_ENUMERATOR) TRAIN_METRICS };
+#undef TRAIN_METRIC_ENUMERATOR
+/* The columns "compares" and "tensor" of a loss. */
+enum train_labels { TRAIN_CLASSES, TRAIN_SIDES, TRAIN_NUMBERS, TRAIN_NOTHING };
+enum train_loss_tensor { TRAIN_LOGITS, TRAIN_LOG_PROBABILITIES, TRAIN_PREDICTIONS, TRAIN_OUTPUT };
 
 struct train_input { /* a feature that feeds a graph input */
     const char *feature, *input;

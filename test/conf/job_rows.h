@@ -248,6 +248,7 @@ static const struct job_refusal job_contradictions[] = {
 { P1("/model/more_losses", "[{'type':'huber','predictions':'z','labels':'lable'}]"), "/model/more_losses/0/labels", "\"lable\" is not a feature of /data/features: did you mean \"label\"?" },
 { P1("/model/more_losses", "[{'type':'softmax_cross_entropy','logits':'z','labels':'label','ignore_index':0}]"), "/model/more_losses/0", "with several losses (/model/more_losses) each is a mean over the samples" },
 { P2("/data/eval", "'eval-*'", "/model/metrics", "['auc']"), "/model/metrics/0", "this metric needs a /model/loss of type binary_cross_entropy" },
+{ P2("/data/eval", "'eval-*'", "/model/metrics", "['mean_absolute_error']"), "/model/metrics/0", "this metric needs a /model/loss of type mean_squared_error, mean_absolute_error or huber" },
 { P2("/model/weights", "'w'", "/model/weights_names", "{'*':'model'}"), "/model/weights_names/*", "expected one * on each side, or none on either, as in {\"*\": \"model.*\"}" },
 { P2("/model/weights", "'w'", "/model/weights_names", "{'a':'*'}"), "/model/weights_names/a", "expected one * on each side, or none on either, as in {\"*\": \"model.*\"}" },
 { P2("/model/weights", "'w'", "/model/weights_names", "{'*.*':'*'}"), "/model/weights_names/*.*", "expected one * on each side, or none on either, as in {\"*\": \"model.*\"}" },

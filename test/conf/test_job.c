@@ -184,11 +184,11 @@ static void job_with_all_keys_is_read(void **state)
     assert_string_equal(c->model.inputs[0].input, "in a");
     assert_string_equal(c->model.inputs[1].feature, "b");
     assert_string_equal(c->model.inputs[1].input, "in b");
-    assert_int_equal(c->objective.loss.type, CONF_LOSS_SOFTMAX_CROSS_ENTROPY);
+    assert_int_equal(c->objective.loss.type, TRAIN_LOSS_SOFTMAX_CROSS_ENTROPY);
     assert_string_equal(c->objective.loss.tensor, "z");
     assert_string_equal(c->objective.loss.labels, "y");
     assert_int_equal(c->objective.n_metrics, 1);
-    assert_int_equal(c->objective.metrics[0], CONF_METRIC_ACCURACY);
+    assert_int_equal(c->objective.metrics[0], TRAIN_METRIC_ACCURACY);
     assert_int_equal(c->model.n_frozen, 2);
     assert_string_equal(c->model.frozen[0], "emb.*");
     assert_string_equal(c->model.frozen[1], "head");

@@ -451,11 +451,12 @@ static void export_after_training_is_in_inference_form(void **state)
         arena[find(g, "bn.running_var")->offset] = 7;
         assert_int_equal(graph_export(g, arena, path, &err), 0);
         assert_int_equal(graph_import(&opts, &back, &err), 0);
-        bn = back->model->graph->node[1];
+        bn = back->file.model->graph->node[1];
         assert_string_equal(bn->op_type, "BatchNormalization");
         assert_int_equal(bn->n_output, 1);
         assert_int_equal(bn->n_attribute, 1); /* momentum */
-        assert_true(((const float *)back->model->graph->initializer[5]->raw_data.data)[0] == 7);
+        assert_true(((const float *)back->file.model->graph->initializer[5]->raw_data.data)[0] ==
+                    7);
         free(arena);
         graph_free(back);
         graph_free(g);

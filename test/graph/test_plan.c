@@ -63,13 +63,13 @@ static void concurrent_blocks_do_not_overlap_and_waste_little(void **state)
         size_t most = 0;
         uint32_t time;
 
-        for (i = 0; i < p->blocks.n; i++) {
-            const struct plan_block *a = &p->blocks.at[i];
+        for (i = 0; i < p->memory.blocks.n; i++) {
+            const struct plan_block *a = &p->memory.blocks.at[i];
 
             assert_int_equal(a->offset % 64, 0);
             assert_true(a->offset + a->bytes <= plan_work_bytes(p));
             for (k = 0; k < i; k++) {
-                const struct plan_block *b = &p->blocks.at[k];
+                const struct plan_block *b = &p->memory.blocks.at[k];
 
                 assert_false(
                     overlap(a->first, (size_t)a->last + 1, b->first, (size_t)b->last + 1) &&
@@ -79,9 +79,9 @@ static void concurrent_blocks_do_not_overlap_and_waste_little(void **state)
         for (time = 0; time <= 2 * p->nodes.n; time++) {
             size_t bytes = 0;
 
-            for (i = 0; i < p->blocks.n; i++)
-                if (p->blocks.at[i].first <= time && time <= p->blocks.at[i].last)
-                    bytes += p->blocks.at[i].bytes;
+            for (i = 0; i < p->memory.blocks.n; i++)
+                if (p->memory.blocks.at[i].first <= time && time <= p->memory.blocks.at[i].last)
+                    bytes += p->memory.blocks.at[i].bytes;
             most = bytes > most ? bytes : most;
         }
         assert_true(plan_work_bytes(p) <= most + most / 4);
@@ -93,17 +93,17 @@ static void concurrent_blocks_do_not_overlap_and_waste_little(void **state)
 static void poison(struct net *n, uint32_t time)
 {
     const struct plan *p = n->plan;
-    uint8_t *held = calloc(1, p->work_bytes / 64 + 1);
+    uint8_t *held = calloc(1, p->memory.work_bytes / 64 + 1);
     size_t i, k;
 
     assert_non_null(held);
-    for (i = 0; i < p->blocks.n; i++) {
-        const struct plan_block *b = &p->blocks.at[i];
+    for (i = 0; i < p->memory.blocks.n; i++) {
+        const struct plan_block *b = &p->memory.blocks.at[i];
 
         if (b->first < time && time <= b->last)
             memset(held + b->offset / 64, 1, b->bytes / 64);
     }
-    for (k = 0; k < p->work_bytes / 64; k++)
+    for (k = 0; k < p->memory.work_bytes / 64; k++)
         if (!held[k])
             memset((char *)n->work + k * 64, 0xFF, 64);
     free(held);
@@ -134,13 +134,13 @@ static void kernels_read_no_released_memory(void **state)
         (void)net_forward(&clean);
         net_backward(&clean);
         net_fill(&n, 0);
-        for (i = 0; i < n.plan->binds[PLAN_GRADS].n; i++)
-            *n.plan->binds[PLAN_GRADS].at[i].at =
-                (char *)n.grads + n.plan->binds[PLAN_GRADS].at[i].offset;
-        for (i = 0; i < n.plan->forward.n; i++)
-            run_poisoned(&n, n.plan->forward.at[i], &time);
-        for (i = 0; i < n.plan->backward.n; i++)
-            run_poisoned(&n, n.plan->backward.at[i], &time);
+        for (i = 0; i < n.plan->memory.binds[PLAN_GRADS].n; i++)
+            *n.plan->memory.binds[PLAN_GRADS].at[i].at =
+                (char *)n.grads + n.plan->memory.binds[PLAN_GRADS].at[i].offset;
+        for (i = 0; i < n.plan->calls.forward.n; i++)
+            run_poisoned(&n, n.plan->calls.forward.at[i], &time);
+        for (i = 0; i < n.plan->calls.backward.n; i++)
+            run_poisoned(&n, n.plan->calls.backward.at[i], &time);
         for (p = 0; p < n.n_params; p++)
             assert_memory_equal(n.grads + n.params_of[p].offset,
                                 clean.grads + n.params_of[p].offset,
@@ -162,8 +162,8 @@ static void call_writes_no_two_gradients_to_one_buffer(void **state)
         net_fill(&n, 0);
         (void)net_forward(&n);
         net_backward(&n); /* binds the gradients */
-        for (i = 0; i < n.plan->backward.n; i++) {
-            const struct op_call *c = &n.plan->backward.at[i]->call;
+        for (i = 0; i < n.plan->calls.backward.n; i++) {
+            const struct op_call *c = &n.plan->calls.backward.at[i]->call;
 
             for (k = 0; c->din != NULL && k < c->n_in; k++)
                 for (j = 0; j < k; j++)
@@ -240,7 +240,7 @@ static void reported_ranges_are_final_and_cover_all_parameters(void **state)
         assert_int_equal(plan_backward(n.plan, &n.run, n.grads, watch, &w, &err), 0);
         assert_int_equal(w.next, graph_trained_floats(n.graph));
         assert_memory_equal(w.seen, n.grads, w.next * sizeof(float));
-        assert_true(n.plan->ready.n > 1); /* not all at the end */
+        assert_true(n.plan->calls.ready.n > 1); /* not all at the end */
         free(w.seen);
         net_close(&n);
     }
@@ -315,7 +315,7 @@ static void frozen_layers_run_forward_only(void **state)
     assert_int_equal(graph_import(&opts, &g, &err), 0);
     n = net_open_graph(g, PLAN_TRAIN, 4);
     assert_int_equal(n.n_params, 2);
-    assert_int_equal(n.plan->backward.n, 2); /* loss and fc */
+    assert_int_equal(n.plan->calls.backward.n, 2); /* loss and fc */
     assert_true(plan_work_bytes(n.plan) < plan_work_bytes(whole.plan));
     net_fill(&n, 0);
     net_fill(&whole, 0);
@@ -344,7 +344,7 @@ static void constants_are_folded_and_views_have_no_call(void **state)
     }
     assert_int_equal(views, 2); /* scale in the other layout, flatten */
     assert_true(in_place >= 3);
-    assert_int_equal(n.plan->forward.n, n.plan->nodes.n - views);
+    assert_int_equal(n.plan->calls.forward.n, n.plan->nodes.n - views);
     buf_fini(&text);
     net_close(&n);
 }
@@ -362,7 +362,7 @@ static void single_channel_needs_no_reorder(void **state)
     model_node(m, "Flatten", "c", "logits");
     model_output(m, "logits");
     n = net_open_model(m, PLAN_TRAIN, 2);
-    assert_int_equal(n.plan->forward.n, 2); /* Conv and loss */
+    assert_int_equal(n.plan->calls.forward.n, 2); /* Conv and loss */
     for (i = 0; i < n.plan->nodes.n; i++)
         assert_true(n.plan->nodes.at[i].is_alias == (i == 0 || i == 2 || i == 3));
     net_fill(&n, 0);

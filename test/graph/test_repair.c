@@ -89,8 +89,8 @@ static void zero_bias_with_two_dimensions_is_removed(void **state)
     at_path.path = path;
     if (graph_export(g, n.params, path, &err) < 0 || graph_import(&at_path, &again, &err) < 0)
         fail_msg("%s", err.text);
-    for (i = 0; i < again->model->graph->n_node; i++) {
-        const Onnx__NodeProto *node = again->model->graph->node[i];
+    for (i = 0; i < again->file.model->graph->n_node; i++) {
+        const Onnx__NodeProto *node = again->file.model->graph->node[i];
 
         if (strcmp(node->op_type, "Conv") == 0) {
             convs++;

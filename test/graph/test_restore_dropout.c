@@ -133,9 +133,9 @@ static void exported_restored_dropout_is_not_random(void **state)
     for (i = 0; i < g->n_nodes; i++)
         if (strcmp(g->nodes[i].def->name, "Dropout") == 0)
             assert_int_equal(g->nodes[i].n_in, 2); /* no training_mode */
-    for (i = 0; i < g->model->graph->n_initializer; i++) /* p and q have no reader */
-        assert_true(strcmp(g->model->graph->initializer[i]->name, "p") != 0 &&
-                    strcmp(g->model->graph->initializer[i]->name, "q") != 0);
+    for (i = 0; i < g->file.model->graph->n_initializer; i++) /* p and q have no reader */
+        assert_true(strcmp(g->file.model->graph->initializer[i]->name, "p") != 0 &&
+                    strcmp(g->file.model->graph->initializer[i]->name, "q") != 0);
     graph_free(g);
     net_close(&n);
     model_free(m);

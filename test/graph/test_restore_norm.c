@@ -304,7 +304,7 @@ static void export_keeps_the_arithmetic_with_new_values(void **state)
     before = net_forward(&n);
     assert_int_equal(graph_export(n.graph, n.params, path, &err), 0);
     assert_int_equal(graph_import(&opts, &g, &err), 0);
-    assert_int_equal(g->model->graph->n_node, n.graph->model->graph->n_node);
+    assert_int_equal(g->file.model->graph->n_node, n.graph->file.model->graph->n_node);
     again = net_open_graph(g, PLAN_EVAL, 8);
     net_fill(&again, 0);
     assert_true(near(net_forward(&again), before));

@@ -166,7 +166,7 @@ static void weights_of_any_float_type_become_float32(void **state)
         assert_int_equal(facts.loaded, 2);
         assert_int_equal(facts.fresh, 1);
         assert_int_equal(facts.surplus, 0);
-        graph_forget_initial(g);
+        graph_release_initial(g);
         assert_int_equal(graph_fill_initial(g, arena, NULL), ERR_INPUT);
         graph_free(g);
         free(arena);
@@ -440,8 +440,8 @@ static void copied_once(enum tensor_dtype dtype, float second, float last)
     float *arena;
 
     assert_int_equal(g->n_params, 1);
-    assert_true(g->external.files.n == 1);
-    assert_ptr_equal(g->initials[0].from.data, mapping_data(g->external.files.at[0]));
+    assert_true(g->file.external.files.n == 1);
+    assert_ptr_equal(g->initials[0].from.data, mapping_data(g->file.external.files.at[0]));
     assert_ptr_equal(g->params[0].initial,
                      dtype == TENSOR_F32 ? g->initials[0].from.data : NULL);
     assert_true(memory("RssAnon") < own + slack);
@@ -452,8 +452,8 @@ static void copied_once(enum tensor_dtype dtype, float second, float last)
     assert_true(memory("RssAnon") < own + all + slack);
     assert_true(arena[COLUMNS + 1] == second);
     assert_true(arena[(size_t)ROWS * COLUMNS - 1] == last);
-    graph_forget_initial(g);
-    assert_int_equal(g->external.files.n, 0);
+    graph_release_initial(g);
+    assert_int_equal(g->file.external.files.n, 0);
     assert_null(g->params[0].initial);
     graph_free(g);
     free(arena);

@@ -131,7 +131,7 @@ static void export_writes_the_types_of_the_file(void **state)
         assert_non_null(w);
         assert_int_equal(w->tensor.dtype, types[k]);
         assert_memory_equal(w->tensor.data, want, sizeof(want));
-        assert_int_equal(again->outputs[0].dtype, types[k]);
+        assert_int_equal(again->io.outputs[0].dtype, types[k]);
         unlink(path);
         free(arena);
         graph_free(g);

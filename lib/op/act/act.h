@@ -1,13 +1,14 @@
 /* act.h - element-wise ops of one operand: activations.
  *
- * A new activation is a line in act_formula.h (its value and its gradient), a row in a file of its
- * kind, for example rectifier.c, and a line in the matching *_cuda.cu. */
+ * A new activation is a formula in act_formula.h (its value and its gradient) and a row in
+ * act_list.h. */
 #ifndef OP_ACT_ACT_H
 #define OP_ACT_ACT_H
 
 #include <stddef.h>
 
 #include "op/act/act_formula.h"
+#include "op/act/act_list.h"
 #include "op/op.h"
 #include "op/op_priv.h"
 
@@ -15,7 +16,7 @@ typedef void act_y_fn(size_t n, const float *x, float *y, const float *param);
 typedef void act_dx_fn(size_t n, const float *d, const float *v, float *g, const float *param,
                        bool add);
 
-/* Applies y to input 0; bfloat16 is converted in stretches. */
+/* Applies y to input 0; bfloat16 is converted in chunks. */
 void act_fwd(const struct op_call *c, act_y_fn *y);
 /* The same for dx. v: the tensor that backward reads. */
 void act_bwd(const struct op_call *c, const struct tensor *v, act_dx_fn *dx);

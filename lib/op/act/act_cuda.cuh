@@ -1,12 +1,13 @@
 /* act_cuda.cuh - element-wise ops of one operand, on a GPU: see act.h.
  *
- * An activation is a line here: ACT_CUDA(id, reads) with a formula of act_formula.h. */
+ * The activations of act_list.h become ACT_CUDA(id, reads), with a formula of act_formula.h. */
 #ifndef OP_ACT_ACT_CUDA_CUH
 #define OP_ACT_ACT_CUDA_CUH
 
 #include "op/op_cuda.cuh"
 
 #include "op/act/act_formula.h"
+#include "op/act/act_list.h"
 
 /* Only: which floats the row accepts: `float`, or void for all. */
 template <typename Only, typename F> static inline int act_cuda_fwd(const struct op_call *c, F f, struct err *err)

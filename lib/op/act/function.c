@@ -7,13 +7,4 @@
  * and Floor, Ceil and Round (halves to even), whose gradient is 0. */
 #include "op/act/act.h"
 
-ACT_ROW_WIDE(exp, "Exp", 6, out)
-ACT_ROW_WIDE(log, "Log", 6, in)
-ACT_ROW_WIDE(sqrt, "Sqrt", 6, out)
-ACT_ROW_WIDE(reciprocal, "Reciprocal", 6, out)
-ACT_ROW_WIDE(erf, "Erf", 9, in)
-ACT_ROW(sigmoid, "Sigmoid", 6, out)
-ACT_ROW(tanh, "Tanh", 6, out)
-ACT_ROW(floor, "Floor", 6, none)
-ACT_ROW(ceil, "Ceil", 6, none)
-ACT_ROW(round_11, "Round", 11, none)
+ACT_FUNCTION_LIST(ACT_ROW, ACT_ROW_WIDE)

@@ -1,13 +1,6 @@
 /* function_cuda.cu - see function.c. */
 #include "op/act/act_cuda.cuh"
 
-ACT_CUDA_WIDE(exp, out)
-ACT_CUDA_WIDE(log, in)
-ACT_CUDA_WIDE(sqrt, out)
-ACT_CUDA_WIDE(reciprocal, out)
-ACT_CUDA_WIDE(erf, in)
-ACT_CUDA(sigmoid, out)
-ACT_CUDA(tanh, out)
-ACT_CUDA(floor, none)
-ACT_CUDA(ceil, none)
-ACT_CUDA(round_11, none)
+#define ROW(id_, name_, since_, reads_) ACT_CUDA(id_, reads_)
+#define WIDE(id_, name_, since_, reads_) ACT_CUDA_WIDE(id_, reads_)
+ACT_FUNCTION_LIST(ROW, WIDE)

@@ -15,13 +15,4 @@ static const char *const alpha_beta[] = { "alpha", "beta", NULL };
 static const char *const lambd_bias[] = { "lambd", "bias", NULL };
 static const char *const alpha_gamma[] = { "alpha", "gamma", NULL };
 
-ACT_ROW(relu, "Relu", 6, out)
-ACT_ROW_WITH(leaky_relu, "LeakyRelu", 6, in, alpha, 0.01f)
-ACT_ROW_WITH(thresholded_relu, "ThresholdedRelu", 10, in, alpha, 1.0f)
-ACT_ROW_WITH(elu, "Elu", 6, in, alpha, 1.0f)
-ACT_ROW_WITH(selu, "Selu", 6, in, alpha_gamma, 1.67326319217681884765625f,
-             1.05070102214813232421875f)
-ACT_ROW_WITH(celu, "Celu", 12, in, alpha, 1.0f)
-ACT_ROW_WITH(hard_sigmoid, "HardSigmoid", 6, out, alpha_beta, 0.2f, 0.5f)
-ACT_ROW(hard_swish, "HardSwish", 14, in)
-ACT_ROW_WITH(shrink, "Shrink", 9, in, lambd_bias, 0.5f, 0.0f)
+ACT_RECTIFIER_LIST(ACT_ROW, ACT_ROW_WITH)

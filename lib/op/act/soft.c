@@ -7,9 +7,7 @@
  *             dx = dy s (1 + x (1 - s)); domain trainerd: ONNX has it from opset 24 on */
 #include "op/act/act.h"
 
-ACT_ROW(softplus, "Softplus", 1, in)
-ACT_ROW(softsign, "Softsign", 1, in)
-ACT_ROW(mish, "Mish", 18, in)
+ACT_SOFT_LIST(ACT_ROW)
 
 ACT_KERNELS(swish, false, in)
 const struct op_def op_swish = { ACT_FIELDS(swish, "Swish", 1, in), .domain = "trainerd",

@@ -1,7 +1,6 @@
 /* soft_cuda.cu - see soft.c. */
 #include "op/act/act_cuda.cuh"
 
-ACT_CUDA(softplus, in)
-ACT_CUDA(softsign, in)
-ACT_CUDA(mish, in)
+#define ROW(id_, name_, since_, reads_) ACT_CUDA(id_, reads_)
+ACT_SOFT_LIST(ROW)
 ACT_CUDA(swish, in)

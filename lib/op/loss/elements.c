@@ -9,12 +9,13 @@
  *   MeanAbsoluteError   l = |x - t|; l' = sign(x - t)
  *   Huber               l = d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), d = x - t
  *   BinaryAccuracy      l = [(x > 0) = (t > 0.5)]; unscaled, no gradient
- * The formulas are those of PyTorch; loss_formula.h has them. Sums are double, in an order that
+ * The formulas are those of PyTorch; loss_formula.h has them, and a new row there is all that this
+ * file and elements_cuda.cu need. Sums are double, in an order that
  * depends on the shape alone. */
 #include <string.h>
 
 #include "base/err.h"
-#include "op/lanes.h"
+#include "op/simd.h"
 #include "op/loss/loss_formula.h"
 #include "op/loss/params.h"
 #include "op/op.h"
@@ -78,7 +79,7 @@ static void scatter_slopes(const struct op_call *c, formula_fn *slope)
         for (at = 0; at < n && weight[i] != 0; at += m) {
             m = n - at < SPAN ? n - at : SPAN;
             slope(x + at, t + at, m, s->p, e);
-            op_put(dx + at, e, m, coef, add);
+            op_store(dx + at, e, m, coef, add);
         }
         if (weight[i] == 0 && !add)
             memset(dx, 0, n * sizeof(*dx));
@@ -98,7 +99,7 @@ static int infer_with(struct op_infer *f, const char *name, struct err *err)
     return rc;
 }
 
-#define ROW(symbol_, name_, attr_)                                                                 \
+#define LOSS(symbol_, name_, attr_, value_, slope_)                                                \
     LOOP(symbol_)                                                                                  \
     LOOP(symbol_##_slope)                                                                          \
     static const char *const symbol_##_attrs[] = { attr_, NULL };                                  \
@@ -133,28 +134,24 @@ static int infer_with(struct op_infer *f, const char *name, struct err *err)
         .cpu = { .fwd = symbol_##_fwd, .bwd = symbol_##_bwd },                                     \
     };
 
-ROW(binary_cross_entropy, "BinaryCrossEntropy", "pos_weight")
-ROW(mean_squared_error, "MeanSquaredError", NULL)
-ROW(mean_absolute_error, "MeanAbsoluteError", NULL)
-ROW(huber, "Huber", "delta")
+#define METRIC(symbol_, name_, value_)                                                             \
+    LOOP(symbol_)                                                                                  \
+    static int symbol_##_fwd(const struct op_call *c, struct err *err)                             \
+    {                                                                                              \
+        (void)err;                                                                                 \
+        sum_up(c, symbol_, 1);                                                                     \
+        return 0;                                                                                  \
+    }                                                                                              \
+    const struct op_def op_##symbol_ = {                                                           \
+        .domain = "trainerd",                                                                      \
+        .name = name_,                                                                             \
+        .since = 1,                                                                                \
+        .n_in = { 3, 3 },                                                                          \
+        .n_out = { 1, 2 },                                                                         \
+        .param_bytes = sizeof(struct elements),                                                    \
+        .infer = loss_infer_elements,                                                              \
+        .layout = OP_LAYOUT_PLAIN,                                                                 \
+        .cpu = { .fwd = symbol_##_fwd },                                                           \
+    };
 
-LOOP(binary_accuracy)
-
-static int binary_accuracy_fwd(const struct op_call *c, struct err *err)
-{
-    (void)err;
-    sum_up(c, binary_accuracy, 1);
-    return 0;
-}
-
-const struct op_def op_binary_accuracy = {
-    .domain = "trainerd",
-    .name = "BinaryAccuracy",
-    .since = 1,
-    .n_in = { 3, 3 },
-    .n_out = { 1, 2 },
-    .param_bytes = sizeof(struct elements),
-    .infer = loss_infer_elements,
-    .layout = OP_LAYOUT_PLAIN,
-    .cpu = { .fwd = binary_accuracy_fwd },
-};
+LOSS_ELEMENTS(LOSS, METRIC)

@@ -7,16 +7,19 @@ struct two {
     float x, t;
 };
 
-#define MEASURE(id_)                                                                                   \
+/* The formulas of a row as a type, for templates. A metric has no slope. */
+#define LOSS(id_, name_, attr_, value_, slope_)                                                        \
     struct id_ {                                                                                       \
         __device__ static float value(float x, float t, float p) { return loss_##id_(x, t, p); }       \
         __device__ static float slope(float x, float t, float p) { return loss_##id_##_slope(x, t, p); } \
     };
-MEASURE(binary_cross_entropy)
-MEASURE(mean_squared_error)
-MEASURE(mean_absolute_error)
-MEASURE(huber)
-MEASURE(binary_accuracy)
+#define METRIC(id_, name_, value_)                                                                     \
+    struct id_ {                                                                                       \
+        __device__ static float value(float x, float t, float p) { return loss_##id_(x, t, p); }       \
+    };
+LOSS_ELEMENTS(LOSS, METRIC)
+#undef LOSS
+#undef METRIC
 
 /* ---- kernels ---- */
 
@@ -122,20 +125,20 @@ template <typename M> static int backward(const struct op_call *c, struct err *e
     if (c->dout[0] == NULL || c->din[0] == NULL)
         return op_cuda_zero(c, err);
     element_back<M> f = { (const float *)c->in[0]->data, (const float *)c->in[1]->data,
-                          (const float *)c->in[2]->data, (const float *)c->dout[0]->data, c->run->there,
+                          (const float *)c->in[2]->data, (const float *)c->dout[0]->data, c->run->device,
                           s->p, (float)(1.0 / (double)s->shape.elements) };
     walk_of(&s->shape, &w);
     return reduce_spread(op_stream(c), f, w, (float *)c->din[0]->data, op_cuda_adds(c, 0), err);
 }
 
-static int accuracy_forward(const struct op_call *c, struct err *err)
+template <typename M> static int metric_forward(const struct op_call *c, struct err *err)
 {
-    return sum_up(c, rows<binary_accuracy>, (const struct loss_elements *)c->param, 0, false, err);
+    const struct elements *s = (const struct elements *)c->param;
+
+    return sum_up(c, rows<M>, &s->shape, s->p, false, err);
 }
 
-#define ROW(id_) OP_CUDA(op_##id_, .plan = plan, .fwd = forward<id_>, .bwd = backward<id_>)
-ROW(binary_cross_entropy);
-ROW(mean_squared_error);
-ROW(mean_absolute_error);
-ROW(huber);
-OP_CUDA(op_binary_accuracy, .plan = plan, .fwd = accuracy_forward);
+#define LOSS(id_, name_, attr_, value_, slope_) \
+    OP_CUDA(op_##id_, .plan = plan, .fwd = forward<id_>, .bwd = backward<id_>);
+#define METRIC(id_, name_, value_) OP_CUDA(op_##id_, .plan = plan, .fwd = metric_forward<id_>);
+LOSS_ELEMENTS(LOSS, METRIC)

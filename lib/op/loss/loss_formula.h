@@ -8,38 +8,40 @@
 
 #include "op/formula.h"
 
-/* ---- element by element: x the prediction, t the target, p the parameter of the row ---- */
+/* ---- element by element: x the prediction, t the target, d = x - t, p the parameter of the row ---- */
 
-/* loss_##id_(), and its slope with respect to x. d is x - t. */
-#define LOSS_ELEMENT(id_, value_, slope_)                                                          \
-    FORMULA float loss_##id_(float x, float t, float p)                                            \
-    {                                                                                              \
-        float d = x - t;                                                                           \
-                                                                                                   \
-        (void)d, (void)p;                                                                          \
-        return (value_);                                                                           \
-    }                                                                                              \
-    FORMULA float loss_##id_##_slope(float x, float t, float p)                                    \
-    {                                                                                              \
-        float d = x - t;                                                                           \
-                                                                                                   \
-        (void)d, (void)p;                                                                          \
-        return (slope_);                                                                           \
-    }
-
+/* A row for each element-wise loss and metric: the rows of ops and the kernels for CPUs and GPUs
+ * follow from it (elements.c, elements_cuda.cu).
+ *   LOSS(identifier, name of the op, attribute with p or NULL, loss, its slope with respect to x)
+ *   METRIC(identifier, name of the op, value): has no gradient, and ignores run->loss_scale */
 /* clang-format off */
-LOSS_ELEMENT(binary_cross_entropy,
-             (1.0f - t) * x +
-                 (1.0f + (p - 1.0f) * t) * (op_log1pf(op_expf(-fabsf(x))) + (x < 0.0f ? -x : 0.0f)),
-             (1.0f + (p - 1.0f) * t) * op_sigmoidf(x) - p * t)
-LOSS_ELEMENT(mean_squared_error, d * d, 2.0f * d)
-LOSS_ELEMENT(mean_absolute_error, fabsf(d), d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d)
-LOSS_ELEMENT(huber, fabsf(d) <= p ? 0.5f * d * d : p * (fabsf(d) - 0.5f * p),
-             d > p    ? p
-             : d < -p ? -p
-                      : d)
-LOSS_ELEMENT(binary_accuracy, (((x > 0.0f) == (t > 0.5f)) & (x == x)) ? 1.0f : 0.0f, 0.0f)
+#define LOSS_ELEMENTS(LOSS, METRIC)                                                                \
+LOSS(binary_cross_entropy, "BinaryCrossEntropy", "pos_weight",                                     \
+     (1.0f - t) * x +                                                                              \
+         (1.0f + (p - 1.0f) * t) * (op_log1pf(op_expf(-fabsf(x))) + (x < 0.0f ? -x : 0.0f)),       \
+     (1.0f + (p - 1.0f) * t) * op_sigmoidf(x) - p * t)                                             \
+LOSS(mean_squared_error, "MeanSquaredError", NULL, d * d, 2.0f * d)                                \
+LOSS(mean_absolute_error, "MeanAbsoluteError", NULL,                                               \
+     fabsf(d), d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d)                                             \
+LOSS(huber, "Huber", "delta", fabsf(d) <= p ? 0.5f * d * d : p * (fabsf(d) - 0.5f * p),            \
+     d > p ? p : d < -p ? -p : d)                                                                  \
+METRIC(binary_accuracy, "BinaryAccuracy",                                                          \
+       (((x > 0.0f) == (t > 0.5f)) & (x == x)) ? 1.0f : 0.0f)
 /* clang-format on */
+
+/* name_(x, t, p). d is a parameter of an inner function, so that no formula has to use it. */
+#define LOSS_FUNCTION(name_, formula_)                                                             \
+    FORMULA float name_##_of(float x, float t, float d, float p)                                   \
+    {                                                                                              \
+        (void)x, (void)t, (void)d, (void)p;                                                        \
+        return (formula_);                                                                         \
+    }                                                                                              \
+    FORMULA float name_(float x, float t, float p) { return name_##_of(x, t, x - t, p); }
+#define LOSS_FUNCTIONS(id_, op_, attr_, value_, slope_)                                            \
+    LOSS_FUNCTION(loss_##id_, value_)                                                             \
+    LOSS_FUNCTION(loss_##id_##_slope, slope_)
+#define METRIC_FUNCTION(id_, op_, value_) LOSS_FUNCTION(loss_##id_, value_)
+LOSS_ELEMENTS(LOSS_FUNCTIONS, METRIC_FUNCTION)
 
 /* AreaUnderCurve: the bin of a logit, of `bins` of equal width; that of NaN is 0. */
 FORMULA uint32_t loss_bin(float x, uint32_t bins)
