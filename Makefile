@@ -102,10 +102,13 @@ $(BUILD)/libtrainerd.a: $(LIB)
 $(BUILD)/libapp.a: $(APP)
 	@rm -f $@
 	@ar rcs $@ $^
+$(BUILD)/libkit.a: $(KIT) # an archive: a test program without networks contains no network code
+	@rm -f $@
+	@ar rcs $@ $^
 $(BIN): $(BUILD)/%: $(BUILD)/daemon/%.c.o $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
 	@$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
-$(TEST) $(FUZZ) $(BENCH) $(CASES): $(BUILD)/%: $(BUILD)/%.c.o $(KIT) $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
+$(TEST) $(FUZZ) $(BENCH) $(CASES): $(BUILD)/%: $(BUILD)/%.c.o $(BUILD)/libkit.a $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
 	@$(CC) $(CFLAGS) $(GOLD) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
 
