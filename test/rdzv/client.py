@@ -16,6 +16,9 @@ import time
 
 import grpc
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
+from kit import SLOW  # noqa: E402
+
 PROTO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "proto")
 DEADLINE_S = 10
 failed = 0
@@ -48,19 +51,19 @@ class Client:
             response_deserializer=reply.FromString)
         try:
             metadata = self.metadata if metadata is None else metadata
-            return grpc.StatusCode.OK, "", call(request, timeout=DEADLINE_S, metadata=metadata)
+            return grpc.StatusCode.OK, "", call(request, timeout=DEADLINE_S * SLOW, metadata=metadata)
         except grpc.RpcError as e:
             return e.code(), e.details(), None
 
     def stream(self, path, request, reply):
         call = self.channel.unary_stream(path, request_serializer=lambda m: m.SerializeToString(),
                                          response_deserializer=reply.FromString)
-        return call(request, timeout=DEADLINE_S, metadata=self.metadata)
+        return call(request, timeout=DEADLINE_S * SLOW, metadata=self.metadata)
 
     def bidi(self, path, requests, reply):
         call = self.channel.stream_stream(path, request_serializer=lambda m: m.SerializeToString(),
                                           response_deserializer=reply.FromString)
-        return list(call(iter(requests), timeout=DEADLINE_S))
+        return list(call(iter(requests), timeout=DEADLINE_S * SLOW))
 
 
 class Link:
@@ -72,7 +75,7 @@ class Link:
             "/trainerd.v1.Rendezvous/Join",
             request_serializer=lambda m: m if isinstance(m, bytes) else m.SerializeToString(),
             response_deserializer=pb.LeaderMessage.FromString)
-        self.down = call(iter(self.up.get, None), timeout=DEADLINE_S,
+        self.down = call(iter(self.up.get, None), timeout=DEADLINE_S * SLOW,
                          metadata=c.metadata if metadata is None else metadata)
 
     def say(self, message):
@@ -289,7 +292,7 @@ def check_member(c, pb, identity):
     check("and beats", link.hear("beat") is not None)
     for step in range(3000):
         link.say(dict(beat=pb.Beat(generation=view.generation, step=step, phase="flood")))
-    until, status = time.monotonic() + DEADLINE_S / 2, None
+    until, status = time.monotonic() + DEADLINE_S / 2 * SLOW, None
     while status is None or (status.tasks[2].step < 2999 and time.monotonic() < until):
         status = c.unary("/trainerd.v1.Control/Status", pb.StatusRequest(), pb.StatusReply)[2]
     check("its beats are in the Status", status.tasks[2].step == 2999 and
