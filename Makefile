@@ -102,10 +102,13 @@ $(BUILD)/libtrainerd.a: $(LIB)
 $(BUILD)/libapp.a: $(APP)
 	@rm -f $@
 	@ar rcs $@ $^
+$(BUILD)/libkit.a: $(KIT) # an archive: a test program without networks contains no network code
+	@rm -f $@
+	@ar rcs $@ $^
 $(BIN): $(BUILD)/%: $(BUILD)/daemon/%.c.o $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
 	@$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
-$(TEST) $(FUZZ) $(BENCH) $(CASES): $(BUILD)/%: $(BUILD)/%.c.o $(KIT) $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
+$(TEST) $(FUZZ) $(BENCH) $(CASES): $(BUILD)/%: $(BUILD)/%.c.o $(BUILD)/libkit.a $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
 	@$(CC) $(CFLAGS) $(GOLD) $(if $(filter $(BENCH),$@),,-Wl,--wrap=plan_new) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
 
@@ -178,18 +181,24 @@ check:
 	    [ -n "$$targets" ] || { echo 'check: no test has one of these words in its path: $(T)' >&2; exit 2; }; \
 	    $(MAKE) -s $$targets NVCC_OPT="$(NVCC_AS_BUILT)"
 	@BUILD=$(BUILD) scripts/test $(T)
-# The unit tests of the folders that differ from the last commit, as far as they end within a few seconds, and a part of
-# the membership simulator.
+# The unit tests of the folders that differ from the last commit (in a clean tree: from the commit before), as far as they
+# end within a few seconds, the tests with the fake engine, and a part of the membership simulator.
+QUICK := test/train/test_protocol test/engine/test_ test/member/test_node_random
 quick:
 	@scripts/setup build test
-	@words="$$(scripts/changed) test/member/test_node_random" && \
+	@words="$$(scripts/changed) $(QUICK)" && \
 	    $(MAKE) -s $$(BUILD=$(BUILD) scripts/test --needs $$words) NVCC_OPT="$(NVCC_AS_BUILT)" && \
 	    SEEDS=2000 BUILD=$(BUILD) scripts/test --within 5 $$words
 # All tests, or those that T chooses, with AddressSanitizer and UBSan.
-SANITIZED := CUDA= BUILD=build/san OPT='-O1 -g' \
+SANITIZED := CUDA= BUILD=build/san OPT='-O1 -g1' \
              SAN='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer'
 san:
 	@$(MAKE) --no-print-directory $(if $(T),check,test) $(SANITIZED)
+# The part of `make san` that .ci/run runs: without the kernels, the fuzz programs, the scripts and emulated GPUs.
+SAN_TESTS := $(foreach f,base loop conf member rdzv comm data ckpt graph engine train daemon,test/$(f)/test_) \
+             -gpu -train/test_precision -train/test_tables
+san-units:
+	@$(MAKE) --no-print-directory san T="$(SAN_TESTS)"
 # Runs the unit tests of folders with threads and the simulator, or the tests selected by T, with
 # ThreadSanitizer. It does not support the fences of lib/engine/place.c, whose data are atomic anyway.
 # Left out: emulated GPUs, and the test that leaves memcpy() by a signal handler, which ThreadSanitizer
@@ -197,7 +206,7 @@ san:
 TSAN_TESTS := $(foreach f,base loop data comm train rdzv ckpt metrics,test/$(f)/test_) test/member/test_node_random \
               -gpu -train/test_precision -train/test_tables -base/test_mapping
 tsan:
-	@$(MAKE) --no-print-directory check CUDA= BUILD=build/tsan OPT='-O1 -g' \
+	@$(MAKE) --no-print-directory check CUDA= BUILD=build/tsan OPT='-O1 -g1' \
 	    SAN='-fsanitize=thread $(if $(GCC_ONLY),-Wno-tsan)' T='$(or $(T),$(TSAN_TESTS))'
 # Runs all fuzz programs with sanitizers for SECONDS in total.
 fuzz:
@@ -243,5 +252,5 @@ clean:
 	rm -rf $(BUILD)
 
 FORCE:
-.PHONY: FORCE all test-programs fuzz-programs setup demo test check quick san tsan fuzz conformance bench bench-gpu chaos layers compile_commands install clean
+.PHONY: FORCE all test-programs fuzz-programs setup demo test check quick san san-units tsan fuzz conformance bench bench-gpu chaos layers compile_commands install clean
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -24,7 +24,84 @@ TRAINERD = os.path.join(BUILD, "trainerd")
 TRAINERCTL = os.path.join(BUILD, "trainerctl")
 # Folders are created in memory if there is room, because the load of a disk must not influence a test.
 FOLDERS = "/dev/shm" if os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 2 << 30 else None
-SLOW = 4.0 if "san" in os.path.basename(BUILD) else 1.0  # factor of time limits: sanitizers are slow
+
+
+class Slowness:
+    """The factor of time limits: `10 * SLOW` are ten seconds on an idle machine, and more if a fixed amount of work and
+    the start of a process take longer than NOMINAL. The factor is from 1 to MOST, times 4 with sanitizers. It is the
+    larger of the last two measurements, so that an assertion after a wait allows for a load that has just ended, and is
+    measured again when it is older than AGE. Do not assign the product to a constant, which no later load changes."""
+    WORK, NOMINAL = 5_000_000, 0.05  # iterations; seconds of an idle machine
+    AGE, MOST = 2.0, 20.0  # seconds; factor
+    BASE = 4.0 if "san" in os.path.basename(BUILD) else 1.0
+
+    def __init__(self):
+        self.at, self.factor, self.last = -self.AGE, self.BASE, self.BASE
+
+    def measure(self):
+        """Measures and returns the factor; takes NOMINAL seconds times the factor."""
+        began = time.monotonic()
+        if os.path.exists(TRAINERD):
+            subprocess.run([TRAINERD, "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        sum(range(self.WORK))
+        self.at = time.monotonic()
+        measured = self.BASE * min(self.MOST, max(1.0, (self.at - began) / self.NOMINAL))
+        self.factor, self.last = max(measured, self.last), measured
+        return self.factor
+
+    def __rmul__(self, seconds):
+        return seconds * (self.factor if time.monotonic() - self.at < self.AGE else self.measure())
+
+
+SLOW = Slowness()
+
+
+class Limit:
+    """A time limit that starts now, in seconds of an idle machine. Before it expires the slowness is measured, so that a
+    load that began after the start of the wait extends it."""
+
+    def __init__(self, seconds):
+        self.seconds, self.began = seconds, time.monotonic()
+        self.allowed = seconds * SLOW.factor  # as last measured: a wait that succeeds costs no measurement
+
+    def left(self):
+        """Returns the seconds that remain, at most 0 if the limit has expired."""
+        if time.monotonic() - self.began >= self.allowed:
+            self.allowed = max(self.allowed, self.seconds * SLOW.measure())
+        return self.began + self.allowed - time.monotonic()
+
+    def expired(self):
+        return self.left() <= 0
+
+
+def await_process(p, seconds):
+    """Returns the exit code of the process p; raises subprocess.TimeoutExpired if it does not end within the limit."""
+    limit = Limit(seconds)
+    while True:
+        try:
+            return p.wait(max(0.01, limit.left()))
+        except subprocess.TimeoutExpired:
+            if limit.expired():
+                raise
+
+
+def wait_until(what, seconds, explain=lambda: ""):
+    """Waits until what() is true; raises AssertionError with the text of explain() when the limit expires."""
+    limit = Limit(seconds)
+    while not what():
+        if limit.expired():
+            raise AssertionError("did not happen within %.1f s: %s" % (limit.allowed, explain()))
+        time.sleep(0.01)
+
+
+def await_handler(pid, signum):
+    """Waits until the process handles the signal or has blocked it, so that the signal does not end it."""
+    def is_handled():
+        with open("/proc/%d/status" % pid) as f:
+            masks = dict(line.split(":", 1) for line in f)
+        return any(int(masks[key], 16) >> (signum - 1) & 1 for key in ("SigCgt", "SigBlk"))
+    wait_until(is_handled, 20)
+
 
 TOKEN = "a token for the tests of trainerd"  # of clusters with hosts other than loopback
 
@@ -114,7 +191,7 @@ class Task:
                 pass
 
     def wait(self, seconds=60):
-        code = self.p.wait(seconds * SLOW)
+        code = await_process(self.p, seconds)
         self.ended = time.monotonic()
         self.reader.join(5)
         return code
@@ -130,8 +207,8 @@ class Task:
 
     def until(self, what, seconds=30):
         """Waits until what(self) is true; fails with the log when the time expires or the task ends."""
-        end = time.monotonic() + seconds * SLOW
-        while time.monotonic() < end:
+        limit = Limit(seconds)
+        while not limit.expired():
             if what(self):
                 return
             if self.p.poll() is not None:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-from kit import TRAINERCTL, digits_job, expect_codes, main, merge, start, test, workdir
+from kit import SLOW, TRAINERCTL, digits_job, expect_codes, main, merge, start, test, workdir
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADERS = b"\x83\x86\x84\x41\x01x"  # :method POST, :scheme http, :path /, :authority x
@@ -108,13 +108,13 @@ def survives(what, threads=1, seconds=4):
         during = [resident(t.p.pid) for t in tasks]
         tasks[0].until_step(reached + 100)  # training continues during the attack
         # the task answers requests; the limit of an address is shared with the attack, so the answer may be slow
-        p = subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % tasks[1].port], capture_output=True, text=True, timeout=60)
+        p = subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % tasks[1].port], capture_output=True, text=True, timeout=60 * SLOW)
         assert p.returncode == 0, p.stderr
     if os.environ.get("VERBOSE"):
         print(what.__name__, [(b - a) >> 10 for a, b in zip(before, during)], "KiB")
     for a, b in zip(before, during):
         assert b - a < GROWTH, "grew by %.0f MiB" % ((b - a) / (1 << 20))
-    p = subprocess.run([TRAINERCTL, "stop", "127.0.0.1:%d" % tasks[0].port], capture_output=True, text=True, timeout=60)
+    p = subprocess.run([TRAINERCTL, "stop", "127.0.0.1:%d" % tasks[0].port], capture_output=True, text=True, timeout=60 * SLOW)
     assert p.returncode == 0, p.stderr
     expect_codes(tasks, [143, 143])
     for t in tasks:

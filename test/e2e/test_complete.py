@@ -223,7 +223,7 @@ def restart_command_before_the_tasks_start_restarts_the_group():
     assert len(tasks[0].steps()) > 0
     env = {k: v for k, v in os.environ.items() if not k.startswith(("TRAINERD_", "TF_CONFIG"))}
     local = subprocess.run([CTL, "local", "-n", "2", "--devices", "cpu:1", "--restart", "--log-format", "json", path],
-                           capture_output=True, text=True, timeout=100, env=env)
+                           capture_output=True, text=True, timeout=100 * SLOW, env=env)
     assert local.returncode == 0 and '"event":"step"' in local.stdout + local.stderr, local
     assert os.path.isdir(os.path.join(folder, "run", "checkpoints.2"))
 

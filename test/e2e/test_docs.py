@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 
-from kit import ROOT, TRAINERCTL, TRAINERD, main, merge, test
+from kit import ROOT, SLOW, TRAINERCTL, TRAINERD, main, merge, test
 
 MANUALS = ["README.md", "config/README.md", "config/MODELS.md", "config/GPU.md", "systemd/README.md", "lib/README.md",
            "test/README.md"]
@@ -21,7 +21,7 @@ def read(path):
 
 
 def output(*command):
-    p = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    p = subprocess.run(command, capture_output=True, text=True, timeout=60 * SLOW)
     return p.stdout + p.stderr
 
 

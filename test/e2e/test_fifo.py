@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 
-from kit import SLOW, TRAINERD, digits_job, main, merge, test, workdir
+from kit import SLOW, TRAINERD, await_handler, digits_job, main, merge, test, workdir
 
 
 def begin(*args):
@@ -70,7 +70,8 @@ def fifo_as_data_or_model_is_refused():
 def sigterm_while_the_job_is_read_ends_the_process():
     for number in (signal.SIGTERM, signal.SIGINT):
         p = begin("--job", fifo(workdir()))
-        time.sleep(0.3)
+        await_handler(p.pid, number)
+        time.sleep(0.3)  # most likely the process waits for the writer of the FIFO now
         p.send_signal(number)
         ends(p, 143, "stopped before the job began")
 

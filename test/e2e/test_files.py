@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 
-from kit import TRAINERCTL, TRAINERD, Task, digits_job, enter_namespaces, expect_codes, main, need_namespaces, read_tree, start, test, workdir
+from kit import SLOW, TRAINERCTL, TRAINERD, Task, digits_job, enter_namespaces, expect_codes, main, need_namespaces, read_tree, start, test, workdir
 
 
 def trained(**changes):
@@ -34,7 +34,7 @@ def more(job, steps):
 
 
 def verify(folder):
-    return subprocess.run([TRAINERCTL, "verify", folder], capture_output=True, text=True, timeout=60)
+    return subprocess.run([TRAINERCTL, "verify", folder], capture_output=True, text=True, timeout=60 * SLOW)
 
 
 def damage(path, how):

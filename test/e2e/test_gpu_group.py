@@ -5,11 +5,10 @@ does not return."""
 import json
 import os
 import subprocess
-import time
 import urllib.request
 
 import kit
-from kit import BUILD, TRAINERCTL, Task, digits_job, expect_codes, finish, free_ports, main, start, test, workdir
+from kit import BUILD, SLOW, TRAINERCTL, Task, digits_job, expect_codes, finish, free_ports, main, start, test, workdir
 
 kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")
 NVML = {"LD_LIBRARY_PATH": os.path.join(BUILD, "emulated")}
@@ -19,7 +18,7 @@ SHORT = {"train": {"epochs": None, "steps": 20, "lanes": 2, "log_every_steps": 1
 
 def check(devices, job=None, **env):
     p = subprocess.run([kit.TRAINERD, "--check", "--devices", devices, *(("--job", job) if job else ())],
-                       env=dict(os.environ, **env), capture_output=True, text=True, timeout=60)
+                       env=dict(os.environ, **env), capture_output=True, text=True, timeout=60 * SLOW)
     return p.returncode, p.stdout, p.stderr
 
 
@@ -87,7 +86,7 @@ def nccl_rank_missing_wait_ends_at_the_deadline():
     codes = finish(tasks, 60)
     assert codes == [138, 138], codes
     for t in tasks:
-        assert t.p.returncode == 138 and t.ended - t.started < 30 * kit.SLOW
+        assert t.p.returncode == 138 and t.ended - t.started < 30 * SLOW
         for words in ("no step for ", "connect the GPUs (NCCL): the other GPUs did not respond within 2.5 s"):
             assert words in t.final_message(), t.log()
 
@@ -124,7 +123,7 @@ def gpu_sensors_are_in_status_http_and_metrics():
     t = Task(job, kit.tf_config(ports, 0), ("--devices", "cuda", "--metrics", "127.0.0.1:%d" % web),
              dict(NVML, EMULATED_NVML="hot"))
     t.until_step(2, 60)
-    get = lambda path: urllib.request.urlopen("http://127.0.0.1:%d%s" % (web, path), timeout=10).read().decode()
+    get = lambda path: urllib.request.urlopen("http://127.0.0.1:%d%s" % (web, path), timeout=10 * SLOW).read().decode()
     label = '{gpu="1",name="emulated GPU",uuid="GPU-656d756c-6174-6564-0000-000000000001"} '
     metrics = get("/metrics")
     for name, value in (("utilization_ratio", "0.91"), ("memory_used_bytes", "1073741825"),
@@ -136,12 +135,9 @@ def gpu_sensors_are_in_status_http_and_metrics():
     assert 0 <= idle < 1 and 0 <= status["idle"] < 1, (idle, status)
     assert status["throttled"] == "power cap, software thermal"
     address = "127.0.0.1:%d" % ports[0]
-    ctl = lambda *args: subprocess.run([TRAINERCTL, "status", *args, address], capture_output=True, text=True, timeout=30).stdout
-    for _ in range(100):  # a status may be up to 0.1 s old
-        gpu = json.loads(ctl("--json"))["gpus"][0]
-        if "idle" in gpu:
-            break
-        time.sleep(0.1)
+    ctl = lambda *args: subprocess.run([TRAINERCTL, "status", *args, address], capture_output=True, text=True, timeout=30 * SLOW).stdout
+    kit.wait_until(lambda: "idle" in json.loads(ctl("--json"))["gpus"][0], 10)  # a status may be up to 0.1 s old
+    gpu = json.loads(ctl("--json"))["gpus"][0]
     assert gpu["power_watts"] == 512.5 and 0 <= gpu["idle"] < 1, gpu
     said = ctl()
     assert "GPUs        cuda:0 emulated GPU, 90 % busy, " in said and " % of a step without work, 1.0 of 2.0 GiB, 60 C" in said, said

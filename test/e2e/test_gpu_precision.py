@@ -7,11 +7,10 @@ import json
 import os
 import signal
 import subprocess
-import time
 import urllib.request
 
 import kit
-from kit import BUILD, TRAINERCTL, Task, digits_job, expect_codes, finish, free_ports, main, read_tree, test, workdir
+from kit import BUILD, SLOW, TRAINERCTL, Task, digits_job, expect_codes, finish, free_ports, main, read_tree, test, workdir
 
 kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")
 STEPS = 200  # nine epochs
@@ -21,7 +20,7 @@ def job_of(folder, precision, **changes):
     mlp = os.path.join(folder, "mlp.onnx")
     if not os.path.exists(mlp):
         subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=32", "--seed", "2", "-o", mlp],
-                       check=True, timeout=60, capture_output=True)
+                       check=True, timeout=60 * SLOW, capture_output=True)
     base = {"model": {"onnx": "mlp.onnx"},
             "data": {"features": {"image": {"shape": [64]}}},
             "train": {"precision": precision, "epochs": None, "steps": STEPS, "lanes": 2, "log_every_steps": 1,
@@ -88,17 +87,14 @@ def overflow_is_skipped_by_all_tasks_and_a_restarted_task_has_the_same_scale():
     tasks[1].wait()
     at = max(tasks[0].steps())
     scale = tasks[0].steps()[at]["loss_scale"]
-    text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % web, timeout=10).read().decode()
+    text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % web, timeout=10 * SLOW).read().decode()
     seen = dict(line.rsplit(None, 1) for line in text.splitlines() if not line.startswith("#"))
     assert int(seen["trainerd_overflowed_steps_total"]) > 5 and int(seen["trainerd_skipped_steps_total"]) == 0, text
     assert float(seen["trainerd_loss_scale"]) == scale, (scale, text)
-    until = time.monotonic() + 10  # the log follows the step with a delay
-    while True:
-        p = subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % ports[0]], capture_output=True, text=True, timeout=30)
-        if "loss scale  %d\n" % scale in p.stdout:
-            break
-        assert time.monotonic() < until, (scale, p.stdout, p.stderr)
-        time.sleep(0.05)
+    status = lambda: subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % ports[0]], capture_output=True, text=True,
+                                    timeout=30 * SLOW)
+    # the log follows the step with a delay
+    kit.wait_until(lambda: "loss scale  %d\n" % scale in status().stdout, 10, lambda: (scale, status()))
     back = Task(job, kit.tf_config(ports, 1), ("--devices", "cuda:1"), slow, "worker 1 again")
     expect_codes([tasks[0], back], [0, 0], 120)
     assert back.events("resume")[0]["step"] >= 14 and back.events("overflowed"), back.log()

@@ -11,7 +11,7 @@ import sys
 import time
 
 from kit import (ROOT, SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, finish, free_ports, main, merge,
-                 start, test, tf_config, workdir)
+                 start, test, tf_config, wait_until, workdir)
 
 LONG = {"train": {"epochs": 10000, "lanes": 12, "global_batch_size": 96, "log_every_steps": 1}}
 SLOWLY = {"TRAINERD_FAULT": "train.forward=delay:5@1+"}  # a step takes at least 5 ms
@@ -45,7 +45,7 @@ def ended_waiting_for(tasks, since, deadline, *words):
     """Checks that all tasks waited until the deadline and ended with 138 and these words."""
     assert finish(tasks, 20) == [138] * len(tasks), [t.log() for t in tasks]
     for t in tasks:
-        assert deadline - 0.3 < t.ended - since < deadline + 10 * SLOW, "%s: %.1f s" % (t.name, t.ended - since)
+        assert deadline - 0.3 * SLOW < t.ended - since < deadline + 10 * SLOW, "%s: %.1f s" % (t.name, t.ended - since)
         for word in words:
             assert word in t.final_message(), "%s: no '%s' in %s" % (t.name, word, t.final_message())
 
@@ -203,7 +203,8 @@ def task_with_other_devices_or_another_cluster_is_refused():
         tasks = [None, None]
         for i in (first, 1 - first):
             tasks[i] = Task(job, configs[i], ("--devices", "cpu:1"), name="worker %d" % i)
-            time.sleep(0.3)
+            if i == first:
+                tasks[i].until(lambda t: t.events("group"))
         assert tasks[1].wait(20) == 2, tasks[1].log()
         said(tasks[1], "cluster", "localhost:%d" % ports[1], "127.0.0.1:%d" % ports[1])
         tasks[0].kill()
@@ -233,10 +234,8 @@ def trainerctl_status_checkpoint_drain_and_stop_work():
     tasks = start(job, 2, env=SLOWLY)
     tasks[0].until_step(5)
     chief, worker = ("127.0.0.1:%d" % t.port for t in tasks)
-    until = time.monotonic() + 5
-    status = {"step": 0}
-    while status["step"] < 4 and time.monotonic() < until:  # the status follows the log with a delay
-        status = status_of(tasks[0])
+    wait_until(lambda: status_of(tasks[0])["step"] >= 4, 5)  # the status follows the log with a delay
+    status = status_of(tasks[0])
     assert status["state"] == "leading" and status["phase"] in ("train", "evaluate") and status["step"] >= 4, status
     assert [t["state"] for t in status["tasks"]] == ["active", "active"], status
     assert status["total_steps"] == 140000 and status["generation"] == 1, status
@@ -263,9 +262,10 @@ def trainerctl_status_checkpoint_drain_and_stop_work():
     assert ctl("drain", "127.0.0.1:%d" % tasks[1].port).returncode == 0
     expect_codes(tasks[1:], [143], 20)
     expect_message(tasks[0], "waiting", "worker 1 ", "it was asked to leave")
+    wait_until(lambda: status_of(tasks[0])["phase_ms"] > 500, 5)
     status = status_of(tasks[0])
     assert [t["state"] for t in status["tasks"]] == ["joined", "missing"], status
-    assert status["tasks"][1]["last_error"] != "" and status["phase"] == "waiting" and status["phase_ms"] > 500, status
+    assert status["tasks"][1]["last_error"] != "" and status["phase"] == "waiting", status
 
 
 @test
@@ -286,7 +286,7 @@ def grpc_python_client_finds_health_reflection_and_status():
     tasks[0].until_step(2)
     for t in tasks:
         out = subprocess.run([sys.executable, os.path.join(ROOT, "test", "rdzv", "client.py"), "127.0.0.1:%d" % t.port],
-                             capture_output=True, text=True, timeout=60)
+                             capture_output=True, text=True, timeout=60 * SLOW)
         assert out.returncode == 0, out.stdout + out.stderr
 
 
@@ -295,8 +295,7 @@ def foreign_connections_on_the_ports_have_no_effect():
     ports = free_ports(2)
     job = digits_job(workdir(), train={"epochs": 2, "lanes": 2, "log_every_steps": 1})
     first = Task(job, tf_config(ports, 0), ("--devices", "cpu:1"), name="worker 0", env={"TRAINERD_FAULT": "train.forward=delay:5@1+"})
-    first.until(lambda t: t.events("plan"), 10)
-    time.sleep(0.3)
+    first.until(lambda t: t.events("group"), 10)  # it waits for the other task, and its ports are open
     listening = [int(line.split()[1].split(":")[1], 16) for line in open("/proc/%d/net/tcp" % first.p.pid)
                  if line.split()[3] == "0A"]
     socks = []

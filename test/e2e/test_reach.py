@@ -4,7 +4,7 @@ import json
 import subprocess
 import time
 
-from kit import SLOW, TRAINERCTL, Task, digits_job, enter_namespaces, has_namespaces, main, need_namespaces, test, workdir
+from kit import SLOW, TRAINERCTL, Task, digits_job, enter_namespaces, has_namespaces, main, need_namespaces, test, wait_until, workdir
 
 CONTROL = 2222
 ADDRESSES = ["10.78.0.%d" % (i + 1) for i in range(4)]
@@ -66,10 +66,7 @@ def newest(tasks):
 
 
 def wait(what, tasks, seconds=40):
-    end = time.monotonic() + seconds * SLOW
-    while not what():
-        assert time.monotonic() < end, "\n".join("--- %s\n%s" % (t.name, t.log()) for t in tasks)
-        time.sleep(0.02)
+    wait_until(what, seconds, lambda: "\n".join("--- %s\n%s" % (t.name, t.log()) for t in tasks))
 
 
 def views(tasks, n, since):
@@ -84,7 +81,7 @@ def names(task, culprit, since):
 def status_of(victim, leader):
     """Returns the victim's entry in the status of the leader; {} while the leader does not answer."""
     p = subprocess.run(["ip", "netns", "exec", "host%d" % leader, TRAINERCTL, "status", "--json", "%s:%d" % (ADDRESSES[leader], CONTROL)],
-                       capture_output=True, text=True, timeout=60)
+                       capture_output=True, text=True, timeout=60 * SLOW)
     return json.loads(p.stdout)["tasks"][victim] if p.returncode == 0 else {}
 
 

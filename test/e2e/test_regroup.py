@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-from kit import SLOW, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, merge, test, tf_config, workdir
+from kit import SLOW, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, merge, test, tf_config, wait_until, workdir
 
 STEPS = 250
 JOB = {"train": {"epochs": None, "steps": STEPS, "lanes": 4, "global_batch_size": 64, "log_every_steps": 1,
@@ -96,7 +96,7 @@ class Group:
         for name in files:
             assert mine[name] == files[name], name
         out = subprocess.run([TRAINERCTL, "verify", os.path.join(self.folder, "run", "checkpoints")], capture_output=True,
-                             text=True, timeout=60)
+                             text=True, timeout=60 * SLOW)
         assert out.returncode == 0, out.stdout
 
 
@@ -183,16 +183,20 @@ def group_below_min_world_waits_and_at_min_world_continues():
     g.kill(2)
     g[0].until(lambda t: any("2 of 4 tasks are missing" in r["message"] for r in t.events("group")), 10)
     assert min(sizes(g[0])) >= 3, sizes(g[0])
-    before = max(g[0].steps())
-    time.sleep(0.5)
-    assert max(g[0].steps()) == before
+
+    def no_step():  # lines of finished steps may follow the message
+        before = len(g[0].steps())
+        time.sleep(0.5)
+        return len(g[0].steps()) == before
+    wait_until(no_step, 5)
     g.start(3)
     g.complete()
 
 
 @test
 def lost_task_back_within_rejoin_seconds_is_waited_for():
-    g = Group(4, elastic={"min_world": 2, "rejoin_seconds": 2})
+    rejoin = 4  # more than a task needs to start on a busy machine
+    g = Group(4, elastic={"min_world": 2, "rejoin_seconds": rejoin})
     g.until_step(30)
     g.kill(1)
     time.sleep(0.5)
@@ -202,7 +206,7 @@ def lost_task_back_within_rejoin_seconds_is_waited_for():
     at = time.monotonic()
     g.kill(2)
     g[0].until(lambda t: sizes(t, at))
-    assert 1.9 < g[0].events("view")[-1]["_at"] - at < 2 + 1.5 * SLOW, g[0].log()
+    assert rejoin - 0.1 < g[0].events("view")[-1]["_at"] - at < rejoin + 1.5 * SLOW, g[0].log()
     assert sizes(g[0], at) == [3]
     g.complete()
 
@@ -265,7 +269,7 @@ def all_stop(g, grace, longest):
 
 @test
 def sigterm_in_a_long_step_ends_all_tasks_within_the_grace_time():
-    slow = "train.forward=delay:1500@2+"  # delays step 2 on all tasks
+    slow = "train.forward=delay:1500@2+"  # delays step 2 on all tasks, longer than the grace time and less than until exit 138
     g = Group(4, faults={i: slow for i in range(4)}, train={"grace_seconds": 0.3}, elastic={"min_world": 4})
     g.until_step(1, (0,))
     all_stop(g, 0.3, 2.5)
@@ -283,7 +287,7 @@ def sigterm_with_one_task_stuck_ends_the_other_tasks():
     g.until_step(1, (0,))
     all_stop(g, 0.3, 5)
     others = max(t.events("end")[0]["_at"] for t in (g[0], g[2], g[3]))
-    assert others < g[1].ended - 1, g[1].ended - others
+    assert others < g[1].ended, g[1].ended - others
 
 
 @test

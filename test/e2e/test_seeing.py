@@ -11,10 +11,9 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 import urllib.request
 
-from kit import BUILD, ROOT, SLOW, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, test, workdir
+from kit import BUILD, ROOT, SLOW, TRAINERCTL, Task, await_process, digits_job, expect_codes, free_ports, main, test, wait_until, workdir
 
 
 @test
@@ -25,15 +24,15 @@ def metrics_prometheus_text_is_served_and_updated():
     task.until_step(20)
 
     def get(path):
-        with urllib.request.urlopen("http://127.0.0.1:%d%s" % (port, path), timeout=5) as r:
+        with urllib.request.urlopen("http://127.0.0.1:%d%s" % (port, path), timeout=5 * SLOW) as r:
             return r.read().decode()
 
-    values = []
-    for _ in range(2):
-        text = get("/metrics")
-        values.append(float(re.search(r"^trainerd_steps_total ([0-9.e+]+)$", text, re.M).group(1)))
-        time.sleep(0.3)
-    assert values[1] > values[0] > 0, values
+    def steps(text):
+        return float(re.search(r"^trainerd_steps_total ([0-9.e+]+)$", text, re.M).group(1))
+
+    text = get("/metrics")
+    assert steps(text) > 0, text
+    wait_until(lambda: steps(get("/metrics")) > steps(text), 10)
     for line in text.splitlines():
         assert re.match(r"^(# (HELP|TYPE) \w+ .+|\w+(\{[^}]*\})? (-?[0-9.e+-]+|\+Inf|-Inf|NaN))$", line), line
     status = json.loads(get("/status"))
@@ -77,7 +76,7 @@ def local_cluster_restarts_a_killed_task_and_completes():
                 pids = subprocess.run(["pgrep", "-P", str(p.pid)], capture_output=True, text=True).stdout.split()
                 os.kill(int(pids[1]), signal.SIGKILL)
                 killed = True
-        code = p.wait(60 * SLOW)
+        code = await_process(p, 60)
     finally:
         p.kill()
     text = "".join(lines)
@@ -96,7 +95,7 @@ def local_cluster_ctrl_c_saves_and_ends_all_tasks():
                 break
         p.send_signal(signal.SIGINT)
         rest = p.stderr.read()
-        assert p.wait(30 * SLOW) == 143, rest
+        assert await_process(p, 30) == 143, rest
     finally:
         p.kill()
     assert rest.count("state saved") >= 1, rest
@@ -123,7 +122,7 @@ def terminal_has_one_progress_line():
     except OSError:  # the other end is closed
         pass
     finally:
-        assert p.wait(30 * SLOW) == 0
+        assert await_process(p, 30) == 0
         os.close(master)
     text = seen.decode()
     assert re.search(r"step \d+/880  epoch \d+  loss [\d.e-]+  \d+ samples/s  ETA .+data \d+% compute \d+% reduction \d+%", text), text[-2000:]

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 
-from kit import ROOT, SLOW, Task, digits_job, expect_codes, free_ports, main, test, tf_config, workdir
+from kit import ROOT, SLOW, Task, digits_job, expect_codes, free_ports, main, test, tf_config, wait_until, workdir
 
 SLOWLY = "train.forward=delay:3@1+"
 
@@ -42,10 +42,7 @@ class Manager:
         return ["%s=%s" % (k, m[k]) for _, m in list(self.messages) for k in keys if k in m]
 
     def until(self, what, seconds=20):
-        end = time.monotonic() + seconds * SLOW
-        while not what(self):
-            assert time.monotonic() < end, self.messages[-20:]
-            time.sleep(0.01)
+        wait_until(lambda: what(self), seconds, lambda: self.messages[-20:])
 
 
 @test
@@ -58,13 +55,13 @@ def service_ready_status_watchdog_reload_and_stop_are_sent_in_order():
                                 for _, s in m.all("STATUS")))
     ready = manager.all("READY")
     assert len(ready) == 1, ready
-    # a phase or two, then at most one status text a second
-    said = [at for at, _ in manager.all("STATUS")]
-    assert all(b - a > 0.9 for a, b in zip(said, said[1:])), said
     # a quarter of WATCHDOG_USEC, from the start
-    time.sleep(1.5)
+    manager.until(lambda m: len(m.all("WATCHDOG")) >= 10)
     alive = [at for at, _ in manager.all("WATCHDOG")]
-    assert len(alive) >= 5 and max(b - a for a, b in zip(alive, alive[1:])) < 0.8 * SLOW, alive
+    # at most one status text a second; the first may have arrived late
+    said = [at for at, _ in manager.all("STATUS")]
+    assert len(said) - 2 <= said[-1] - said[0], said
+    assert max(b - a for a, b in zip(alive, alive[1:])) < 0.8 * SLOW, alive
 
     before = time.clock_gettime(time.CLOCK_MONOTONIC)
     task.signal(signal.SIGHUP)
@@ -96,7 +93,7 @@ def service_waiting_task_extends_the_timeout_and_names_the_missing_tasks():
     extended = manager.all("EXTEND_TIMEOUT_USEC")
     assert len(extended) >= 2 and all(int(v) >= 10000000 for _, v in extended), extended
     gaps = [b[0] - a[0] for a, b in zip(extended, extended[1:])]
-    assert all(1.5 < g < 10 for g in gaps), gaps
+    assert all(2 - 0.5 * SLOW < g < 10 * SLOW for g in gaps), gaps
     assert any(re.match(r"waiting for [34] s, 1 of 2 tasks present; last trouble: waiting: 1 of 2 tasks is missing: "
                         r"worker 1 \(127.0.0.1:\d+\): connect: Connection refused$", s)
                for _, s in manager.all("STATUS")), manager.all("STATUS")
@@ -118,7 +115,7 @@ def service_long_final_save_extends_the_timeout():
     manager.until(lambda m: m.all("STOPPING"))
     stopping = manager.all("STOPPING")[0][0]
     behind = [at for at, _ in manager.all("EXTEND_TIMEOUT_USEC")[began:] if at >= stopping]
-    assert behind and behind[0] - stopping < 1, (stopping, behind)
+    assert behind and behind[0] - stopping < 1 * SLOW, (stopping, behind)
     assert len(os.listdir(os.path.join(folder, "run", "checkpoints"))) == 1
 
 
@@ -171,7 +168,7 @@ def service_unit_and_pod_timeouts_exceed_the_shutdown_time():
         with open(os.path.join(folder, "trainerd@x.service"), "w") as f:
             f.write(text)
         p = subprocess.run([analyze, "verify", "--man=no", os.path.join(folder, "trainerd@x.service")],
-                           capture_output=True, text=True, timeout=30)
+                           capture_output=True, text=True, timeout=30 * SLOW)
         assert "Unknown" not in p.stderr and "Failed to parse" not in p.stderr, p.stderr
 
 

@@ -4,7 +4,7 @@
 import json
 import subprocess
 
-from kit import TRAINERD, digits_job, free_ports, main, test, tf_config, workdir
+from kit import SLOW, TRAINERD, digits_job, free_ports, main, test, tf_config, workdir
 
 
 def check(n, **changes):
@@ -12,7 +12,7 @@ def check(n, **changes):
     path = digits_job(workdir(), **changes)
     env = {"TF_CONFIG": json.dumps(tf_config(free_ports(n), 0))} if n > 0 else {}
     p = subprocess.run([TRAINERD, "--check", "--job", path, "--devices", "cpu:1"], env=env, capture_output=True, text=True,
-                       timeout=60)
+                       timeout=60 * SLOW)
     return p.returncode, json.loads(p.stdout) if p.stdout else None, p.stderr
 
 

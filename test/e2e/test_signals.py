@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-from kit import SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, free_ports, main, start, test, tf_config, workdir
+from kit import SLOW, TRAINERCTL, TRAINERD, Task, await_process, digits_job, expect_codes, free_ports, main, start, test, tf_config, workdir
 
 SLOWLY = "train.forward=delay:3@1+"
 LONG = {"epochs": 100000, "log_every_steps": 10}
@@ -164,7 +164,7 @@ def sigterm_during_check_ends_the_command():
         time.sleep(0.5 * SLOW)
         p.send_signal(signum)
         try:
-            assert p.wait(10 * SLOW) == -signum
+            assert await_process(p, 10) == -signum
         finally:
             p.kill()
             p.wait()

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 
-from kit import SLOW, Task, digits_job, expect_codes, free_ports, main, merge, test, tf_config, workdir
+from kit import Task, await_handler, digits_job, expect_codes, free_ports, main, merge, test, tf_config, wait_until, workdir
 
 STEPS = 60
 JOB = {"train": {"epochs": None, "steps": STEPS, "lanes": 12, "global_batch_size": 96, "log_every_steps": 1,
@@ -69,6 +69,12 @@ class Group:
         views = [v for t in self.tasks for v in t.events("view")]
         newest = max(views, key=lambda v: v["_at"], default={"message": "led by worker 0"})
         return int(newest["message"].split("led by worker ")[1][0])
+
+    def newest_step(self):
+        """The last step that the coordinator has logged after its newest view, or 0."""
+        task = self.tasks[self.leader()]
+        since = max((v["_at"] for v in task.events("view")), default=0)
+        return max((r["step"] for r in task.events("step") if r["_at"] > since), default=0)
 
     def complete(self):
         expect_codes(self.tasks, [0] * 3)
@@ -161,22 +167,21 @@ def coordinator_killed_at_random_moments_no_step_is_missing():
     r = random.Random(seed)
     slow_line = "train.forward=delay:3@1+,report.line=delay:3@1+"  # a kill often comes before the line
     g = Group({i: slow_line for i in range(3)}, train={"steps": 10 ** 6})
-    end, kills = time.monotonic() + 10, 0
-    while time.monotonic() < end:
+    kills = 15
+    for _ in range(kills):
         time.sleep(r.uniform(0.1, 0.7))
         i = g.leader()
         g.tasks[i].signal(signal.SIGKILL)
         g.tasks[i].p.wait()
-        kills += 1
         time.sleep(r.uniform(0, 0.3))
         g.start(i, slow_line)
-    g.tasks[g.leader()].until(lambda t: t.events("view"))
-    time.sleep(0.5 * SLOW)
+    wait_until(lambda: g.newest_step() >= 50, 60)
     for t in g.tasks:
+        await_handler(t.p.pid, signal.SIGTERM)  # of the last start
         t.signal(signal.SIGTERM)
     expect_codes(g.tasks, [143] * 3)
     saved = max((int(p[-8:]) for p in glob.glob(os.path.join(g.folder, "run", "checkpoints", "step-*"))), default=0)
-    assert saved >= 50 and kills >= 8, "seed %d: %d steps, %d kills" % (seed, saved, kills)
+    assert saved >= 50, "seed %d: %d steps, %d kills" % (seed, saved, kills)
     try:
         g.lines(saved)
     except AssertionError as e:

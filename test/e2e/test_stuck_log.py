@@ -6,7 +6,7 @@ import os
 import subprocess
 import threading
 
-from kit import SLOW, TRAINERD, digits_job, main, test, workdir
+from kit import TRAINERD, await_process, digits_job, main, test, workdir
 
 F_SETPIPE_SZ = 1031
 
@@ -21,7 +21,7 @@ def stderr_blocked_job_completes_and_written_lines_are_whole():
                          stderr=writer)
     os.close(writer)
     try:
-        assert p.wait(120 * SLOW) == 0
+        assert await_process(p, 120) == 0
     finally:
         if p.poll() is None:
             p.kill()
@@ -46,7 +46,7 @@ def stderr_unblocked_log_states_the_number_of_lost_lines():
     begins = threading.Timer(2, lambda: [chunks.append(c) for c in iter(lambda: os.read(reader, 65536), b"")])
     begins.start()
     try:
-        assert p.wait(120 * SLOW) == 0
+        assert await_process(p, 120) == 0
     finally:
         if p.poll() is None:
             p.kill()

@@ -1,6 +1,7 @@
 /* test_generation.c - one process runs many generations: reports, refusals and released
  * resources. */
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
@@ -144,7 +145,8 @@ static void many_generations_change_no_bit_and_release_all_resources(void **stat
         nap_ms(1); /* the thread that reported the end is about to exit */
     /* fewer if a thread of the previous run was still counted */
     assert_true(entries("/proc/self/task") <= threads);
-    assert_true(mappings() <= maps + 8); /* malloc maps and unmaps arenas */
+    /* malloc maps and unmaps arenas; ThreadSanitizer maps memory of its own */
+    assert_true(SANITIZED_THREAD || mappings() <= maps + 8);
     assert_int_equal(f->steps, STEPS);
     assert_memory_equal(whole->losses, f->losses, sizeof(f->losses));
     assert_memory_equal(whole->train->engine->memory.state, f->train->engine->memory.state, f->train->engine->memory.state_bytes);
@@ -266,16 +268,18 @@ static void abort_while_storage_hangs_ends_the_generation(void **state)
 static struct {
     int kind;
     const char *text, *fault;
-    uint32_t told;
+    _Atomic uint32_t told; /* 1 after the event; the replicas report from different threads */
 } moment;
 
 static void fails_at_a_moment(void *arg, const struct train_event *e)
 {
+    uint32_t none = 0;
+
     fixture_event(arg, e);
-    if (moment.told > 0 || (int)e->kind != moment.kind || strstr(e->text, moment.text) == NULL)
+    if ((int)e->kind != moment.kind || strstr(e->text, moment.text) == NULL ||
+        !atomic_compare_exchange_strong(&moment.told, &none, 1))
         return;
     assert_int_equal(fault_arm(moment.fault, NULL), 0);
-    moment.told++;
 }
 
 static void abort_while_a_step_is_read_again_ends_the_generation(void **state)
@@ -298,7 +302,7 @@ static void abort_while_a_step_is_read_again_ends_the_generation(void **state)
     until_held(f, 2);
     nap_ms(100 * SLOW);
     train_abort(f->train, "enough");
-    assert_true(ended_within(f, 1000));
+    assert_true(ended_within(f, 10000));
     assert_int_equal(fault_arm(NULL, NULL), 0);
     assert_int_equal(moment.told, 1);
     assert_int_equal(f->end, TRAIN_ABORTED);

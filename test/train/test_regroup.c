@@ -333,6 +333,50 @@ static void kill_at_any_point_loses_no_bit(void **state)
     play_fault("AAA", 1, 2, "train.state_recv=kill@1");
 }
 
+/* Returns whether every thread of a process sleeps, so none computes or is about to. */
+static bool all_threads_sleep(pid_t pid)
+{
+    char path[64];
+    struct dirent *d;
+    bool sleeps = true;
+    DIR *dir;
+
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    dir = opendir(path);
+    assert_non_null(dir);
+    while (sleeps && (d = readdir(dir)) != NULL) {
+        char file[400], stat[512] = "";
+        const char *end;
+        FILE *f;
+
+        if (d->d_name[0] == '.')
+            continue;
+        snprintf(file, sizeof(file), "%s/%s/stat", path, d->d_name);
+        f = fopen(file, "r");
+        if (f == NULL) /* the thread has ended */
+            continue;
+        end = fgets(stat, sizeof(stat), f) != NULL ? strrchr(stat, ')') : NULL;
+        sleeps = end == NULL || end[2] == 'S';
+        fclose(f);
+    }
+    closedir(dir);
+    return sleeps;
+}
+
+/* Waits until tasks 0 and 2 wait in a call for task 1, which is suspended. */
+static void until_others_wait(const struct troupe *k)
+{
+    const struct timespec nap = { .tv_nsec = 10000000 };
+    uint64_t limit = clock_ms() + TROUPE_LIMIT_MS;
+
+    for (int n_asleep = 0; n_asleep < 10; nanosleep(&nap, NULL)) {
+        bool both = all_threads_sleep(k->tasks[0].pid) && all_threads_sleep(k->tasks[2].pid);
+
+        n_asleep = both ? n_asleep + 1 : 0;
+        assert_true(clock_ms() < limit);
+    }
+}
+
 /* A suspended task continues to write to shared memory when it resumes: its peers must no longer
  * read there. */
 static void task_resumed_after_a_stop_does_not_change_others(void **state)
@@ -342,13 +386,12 @@ static void task_resumed_after_a_stop_does_not_change_others(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         struct troupe *k = new_troupe("AAA", 1);
-        struct timespec nap = { .tv_nsec = 100000000 };
         uint64_t region;
 
         troupe_start_with(k, 1, faults[i]);
         troupe_until_stopped(k, 1);
         region = k->stage->tasks[0].region;
-        nanosleep(&nap, NULL); /* the others now wait for it in a call */
+        until_others_wait(k);
         troupe_order_all(k, ORDER_ABORT);
         troupe_wait(k);
         troupe_start(k);
