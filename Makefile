@@ -225,6 +225,10 @@ chaos: all $(EMULATED)
 layers: $(BUILD)/libtrainerd.a $(BUILD)/libapp.a
 	@scripts/layers
 	@BUILD=$(BUILD) scripts/calls
+# Formats all C and CUDA files but tables and other lines that scripts/format names.
+format:
+	@scripts/setup test
+	@scripts/format
 # For clangd and other tools that read C: $(BUILD)/compile_commands.json, an entry for each C and CUDA file.
 compile_commands: $(GEN)
 	@{ scripts/compile_commands $(shell find lib daemon test -name '*.c' | sort) -- $(CC) $(CPPFLAGS) $(CFLAGS); \
@@ -243,5 +247,5 @@ clean:
 	rm -rf $(BUILD)
 
 FORCE:
-.PHONY: FORCE all test-programs fuzz-programs setup demo test check quick san tsan fuzz conformance bench bench-gpu chaos layers compile_commands install clean
+.PHONY: FORCE all test-programs fuzz-programs setup demo test check quick san tsan fuzz conformance bench bench-gpu chaos layers format compile_commands install clean
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
