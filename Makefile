@@ -32,6 +32,7 @@ TEST  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/*/test_*.c))
 TRUE  := $(if $(CUDA),$(patsubst %.cu,$(BUILD)/%,$(wildcard test/true/test_*.cu)))
 FUZZ  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
 CASES := $(BUILD)/test/conformance/run_cases
+OPS   := $(BUILD)/test/ops/ops
 BENCH := $(patsubst %.c,$(BUILD)/%,$(wildcard test/bench/bench_*.c))
 BIN   := $(BUILD)/trainerd $(BUILD)/trainerctl
 
@@ -109,6 +110,12 @@ $(TEST) $(FUZZ) $(BENCH) $(CASES): $(BUILD)/%: $(BUILD)/%.c.o $(KIT) $(BUILD)/li
 	@echo "  LINK  $@"
 	@$(CC) $(CFLAGS) $(GOLD) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
 
+# ops runs the programs of test/op.
+$(OPS): | $(filter $(BUILD)/test/op/%,$(TEST))
+$(OPS): $(patsubst %,$(BUILD)/%.o,$(wildcard test/ops/*.c)) $(KIT) $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
+	@echo "  LINK  $@"
+	@$(CC) $(CFLAGS) $(GOLD) -o $@ $^ $(LDLIBS) -lcmocka
+
 $(BUILD)/pic/%.c.o: %.c
 	@mkdir -p $(@D)
 	@echo "  CC    $< (PIC)"
@@ -156,7 +163,7 @@ $(TRUE): $(BUILD)/%: $(BUILD)/%.cu.o $(TRUE_PARTS) $(BUILD)/libpic.a $(BUILD)/te
 	@echo "  LINK  $@"
 	@nvcc -cudart static -o $@ $(filter-out %.so.1,$^) -Xlinker --no-as-needed,$(filter %.so.1,$^),--as-needed -lcudnn -lcmocka -lcrypto -Xlinker '-rpath,$$ORIGIN'
 
-test-programs: $(TEST) $(FUZZ) $(EMULATED) $(TRUE)
+test-programs: $(TEST) $(OPS) $(FUZZ) $(EMULATED) $(TRUE)
 
 fuzz-programs: $(FUZZ)
 
