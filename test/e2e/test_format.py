@@ -95,6 +95,8 @@ def format_check_names_the_line_and_writes_nothing():
     code, said, text = run("int a;\nint  b;\n", "--check")
     assert code == 1 and "x.c:2: not formatted" in said and "-int  b;\n+int b;" in said, said
     assert text == "int a;\nint  b;\n", text
+    code, said, _ = run("int a;\n\n\n\n", "--check")
+    assert code == 1 and "x.c:3: not formatted" in said, said
     code, said, _ = run("int a;\n", "--check")
     assert (code, said) == (0, ""), said
 
