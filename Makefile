@@ -32,6 +32,7 @@ TEST  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/*/test_*.c))
 TRUE  := $(if $(CUDA),$(patsubst %.cu,$(BUILD)/%,$(wildcard test/true/test_*.cu)))
 FUZZ  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
 CASES := $(BUILD)/test/conformance/run_cases
+OPS   := $(BUILD)/test/ops/ops
 BENCH := $(patsubst %.c,$(BUILD)/%,$(wildcard test/bench/bench_*.c))
 BIN   := $(BUILD)/trainerd $(BUILD)/trainerctl
 
@@ -112,6 +113,12 @@ $(TEST) $(FUZZ) $(BENCH) $(CASES): $(BUILD)/%: $(BUILD)/%.c.o $(BUILD)/libkit.a 
 	@echo "  LINK  $@"
 	@$(CC) $(CFLAGS) $(GOLD) $(if $(filter $(BENCH),$@),,-Wl,--wrap=plan_new) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
 
+# ops runs the programs of test/op.
+$(OPS): | $(filter $(BUILD)/test/op/%,$(TEST))
+$(OPS): $(patsubst %,$(BUILD)/%.o,$(wildcard test/ops/*.c)) $(BUILD)/libkit.a $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
+	@echo "  LINK  $@"
+	@$(CC) $(CFLAGS) $(GOLD) -Wl,--wrap=plan_new -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
+
 $(BUILD)/pic/%.c.o: %.c
 	@mkdir -p $(@D)
 	@echo "  CC    $< (PIC)"
@@ -159,7 +166,7 @@ $(TRUE): $(BUILD)/%: $(BUILD)/%.cu.o $(TRUE_PARTS) $(BUILD)/libpic.a $(BUILD)/te
 	@echo "  LINK  $@"
 	@nvcc -cudart static -o $@ $(filter-out %.so.1,$^) -Xlinker --no-as-needed,$(filter %.so.1,$^),--as-needed -lcudnn -lcmocka -lcrypto -Xlinker '-rpath,$$ORIGIN'
 
-test-programs: $(TEST) $(FUZZ) $(EMULATED) $(TRUE)
+test-programs: $(TEST) $(OPS) $(FUZZ) $(EMULATED) $(TRUE)
 
 fuzz-programs: $(FUZZ)
 
@@ -234,6 +241,10 @@ chaos: all $(EMULATED)
 layers: $(BUILD)/libtrainerd.a $(BUILD)/libapp.a
 	@scripts/layers
 	@BUILD=$(BUILD) scripts/calls
+# Formats all C and CUDA files but tables and other lines that scripts/format names.
+format:
+	@scripts/setup test
+	@scripts/format
 # For clangd and other tools that read C: $(BUILD)/compile_commands.json, an entry for each C and CUDA file.
 compile_commands: $(GEN)
 	@{ scripts/compile_commands $(shell find lib daemon test -name '*.c' | sort) -- $(CC) $(CPPFLAGS) $(CFLAGS); \
@@ -252,5 +263,5 @@ clean:
 	rm -rf $(BUILD)
 
 FORCE:
-.PHONY: FORCE all test-programs fuzz-programs setup demo test check quick san san-units tsan fuzz conformance bench bench-gpu chaos layers compile_commands install clean
+.PHONY: FORCE all test-programs fuzz-programs setup demo test check quick san san-units tsan fuzz conformance bench bench-gpu chaos layers format compile_commands install clean
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -9,6 +9,7 @@
  * AveragePool and MaxPool 22 define what PyTorch computes with ceil_mode, and so do the rows in all
  * versions. Mod 28 with fmod = 0 and floats is refused. All other new versions add types,
  * attributes whose default is the old meaning (another attribute is refused), or explanations. */
+/* clang-format off */
     { "Abs", "6 13" },
     { "Acos", "7 22" },
     { "Acosh", "9 22" },

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/err.h"
+#include "harness/op_record.h"
 #include "harness/op_rig.h"
 
 /* ---- results ---- */
@@ -387,6 +388,8 @@ void gradcheck_run(const struct gradcheck_case *gc)
 
     if (def == NULL)
         fail_msg("no row for %s at opset %u", gc->op, gc->opset);
+    if (!op_record_wants(def))
+        return;
     check_layout(gc, &res);
     for (i = 0; i < gc->n_in; i++)
         has_channels = has_channels || (gc->in[i].shape.rank >= 3 && !gc->in[i].absent);
@@ -396,6 +399,10 @@ void gradcheck_run(const struct gradcheck_case *gc)
         expect_same_values(def->name, "is not the same channels-last", 1e-5, &res, &other_res);
         gradcheck_free(&other_res);
     }
+    for (i = 0; i < gc->n_in && (res.din[i].data == NULL || (def->diff & OP_IN(i)) == 0); i++)
+        ;
+    if (i < gc->n_in)
+        op_record(def, OP_RECORD_GRADIENT);
     gradcheck_free(&res);
 }
 

@@ -1,4 +1,5 @@
 #include "harness/op_rig.h"
+#include "harness/op_record.h"
 #include "harness/op_rig_priv.h"
 
 #include <math.h>
@@ -226,6 +227,8 @@ void rig_close(struct rig *r)
 {
     uint32_t i;
 
+    if (r->has_run)
+        op_record(r->def, OP_RECORD_FORWARD);
     if (r->state != NULL && r->kernels->free_state != NULL)
         r->kernels->free_state(r->state);
     rig_free_gpu(r);
@@ -550,6 +553,7 @@ int rig_fwd(struct rig *r, int poison_byte, struct err *err)
     r->call.din = NULL;
     r->call.din_add = 0;
     rc = rig_call(r, false, err);
+    r->has_run = r->has_run || rc == 0;
     rig_check_guards(r);
     for (i = 0; i < r->n_in; i++)
         if (r->in_at[i] != NULL && memcmp(r->in[i].data, r->kept[i], r->in_mem[i].bytes) != 0)

@@ -45,6 +45,7 @@ struct rig {
     void *kept[GRADCHECK_MAX]; /* copy of each input in its layout */
     struct block in_mem[GRADCHECK_MAX], out_mem[GRADCHECK_MAX], din_mem[GRADCHECK_MAX],
         dout_mem[GRADCHECK_MAX], save, scratch;
+    bool has_run; /* forward succeeded */
     struct op_run run;
     struct op_call call;
     struct op_run *run_on_gpu;

@@ -13,9 +13,4 @@ static int plan(struct op_plan *p, struct err *err)
                    "compute it before the model, as an input", p->node);
 }
 
-static int forward(const struct op_call *, struct err *err)
-{
-    return err_set(err, ERR_UNSUPPORTED, "Unique has no kernel for GPUs");
-}
-
-OP_CUDA(op_unique, .plan = plan, .fwd = forward);
+OP_CUDA(op_unique, .plan = plan);
