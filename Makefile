@@ -111,13 +111,13 @@ $(BIN): $(BUILD)/%: $(BUILD)/daemon/%.c.o $(BUILD)/libapp.a $(BUILD)/libtrainerd
 	@$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 $(TEST) $(FUZZ) $(BENCH) $(CASES): $(BUILD)/%: $(BUILD)/%.c.o $(BUILD)/libkit.a $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
-	@$(CC) $(CFLAGS) $(GOLD) $(if $(filter $(BENCH),$@),,-Wl,--wrap=plan_new) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
+	@$(CC) $(CFLAGS) $(GOLD) $(if $(filter $(BENCH),$@),,-Wl,--wrap=plan_new) -o $@ $(filter-out %.a,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LDLIBS) -lcmocka
 
 # ops runs the programs of test/op.
 $(OPS): | $(filter $(BUILD)/test/op/%,$(TEST))
 $(OPS): $(patsubst %,$(BUILD)/%.o,$(wildcard test/ops/*.c)) $(BUILD)/libkit.a $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
-	@$(CC) $(CFLAGS) $(GOLD) -Wl,--wrap=plan_new -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
+	@$(CC) $(CFLAGS) $(GOLD) -Wl,--wrap=plan_new -o $@ $(filter-out %.a,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LDLIBS) -lcmocka
 
 $(BUILD)/pic/%.c.o: %.c
 	@mkdir -p $(@D)
